@@ -10,13 +10,13 @@ use std::fmt;
 
 use common::blocks::transformer;
 use divan::{Bencher, black_box};
-use unfold::fold::apply::apply;
-use unfold::fold::patch::draw;
-use unfold::fold::planner;
-use unfold::graph::Graph;
-use unfold::graph::analysis::Analysis;
-use unfold::graph::editor::Editor;
-use unfold::normalizer::{self, Site, View};
+use unfold::affine::apply::apply;
+use unfold::affine::materialize::draw;
+use unfold::affine::planner;
+use unfold::affine::recognize::{self, Site, View};
+use unfold::analysis::Analysis;
+use unfold::ir::Graph;
+use unfold::ir::editor::Editor;
 use unfold::onnx::Model;
 
 /// Residual blocks: so many nodes, linear layers of so many channels.
@@ -47,7 +47,7 @@ impl Size {
 }
 
 fn sites(known: &Analysis) -> Vec<Site> {
-    normalizer::find(&View::new(known))
+    recognize::find(&View::new(known))
 }
 
 #[divan::bench(args = SIZES)]

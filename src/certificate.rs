@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::affine::plan::{Outcome, Plan, SitePlan, Stored};
 use crate::error::{Error, Result};
-use crate::fold::plan::{Outcome, Plan, SitePlan, Stored};
 use crate::onnx::{Digests, write_whole};
 use crate::provenance::{FoldOptions, noted};
 use crate::recipe::{Recipe, RecipeStep, float_name, float_named};

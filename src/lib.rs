@@ -33,11 +33,11 @@
 //! | certify | a [`certificate::Certificate`] is for other programs to check; [`provenance`] tells it in the result |
 //!
 //! Inside, `fuse` writes opaque normalizers out ([`lower`]) and lays the bodies of control flow out
-//! ([`graph::flat`]); makes an index of the [`graph`], with the shapes and constants of its values; finds the sites
+//! ([`crate::ir::flat`]); makes an index of the [`graph`], with the shapes and constants of its values; finds the sites
 //! ([`normalizer`]); decides what goes where ([`fold`], with [`affine`] as the one thing that moves), which makes of
 //! each new weight a formula ([`recipe`]); computes those and lets the graph read them; removes what only folded sites
 //! needed ([`simplify`]); and begins again, until nothing folds. Then it stores what is constant, and lets equal things
-//! be there once ([`simplify::tidy()`]).
+//! be there once ([`crate::passes::simplify::tidy()`]).
 //! `docs/architecture.md` has a picture of it, and one site on its way through all the files.
 //!
 //! # Without files
@@ -63,7 +63,7 @@
 //! [`run::Engine::graph`] is tract's own model, for whoever goes on with it in tract.
 
 pub mod affine;
-pub mod basis;
+pub mod analysis;
 #[cfg(feature = "tract")]
 pub mod bench;
 #[cfg(any(test, feature = "capi"))]
@@ -72,16 +72,14 @@ pub mod certificate;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
-pub mod error;
-pub mod fold;
-mod fuse;
-pub mod graph;
-mod hash;
 #[cfg(feature = "tract")]
-pub mod headroom;
-mod history;
-pub mod lower;
-pub mod normalizer;
+pub mod epsilon_error;
+pub mod error;
+mod fuse;
+mod hash;
+pub mod ir;
+#[cfg(feature = "tract")]
+pub mod magnitude;
 pub mod onnx;
 pub mod ops;
 pub mod outline;
@@ -95,13 +93,12 @@ mod python;
 pub mod recipe;
 pub mod refusal;
 pub mod report;
+pub mod residual;
 #[cfg(any(feature = "prove", feature = "tract"))]
 pub mod run;
 #[cfg(feature = "tract")]
 pub mod sensitivity;
-pub mod simplify;
-#[cfg(feature = "tract")]
-pub mod slack;
+pub mod shape;
 #[cfg(feature = "tract")]
 pub mod variants;
 #[cfg(feature = "tract")]
@@ -113,7 +110,7 @@ pub mod zoo;
 #[cfg(feature = "cli")]
 extern crate self as unfold;
 
-pub use fold::plan::{Direction, Outcome, Plan, SitePlan};
+pub use crate::affine::plan::{Direction, Outcome, Plan, SitePlan};
 pub use fuse::{FuseOptions, Fused, Planned, dry_run, fuse, fuse_ahead, plan};
 pub use progress::OnProgress;
 

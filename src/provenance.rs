@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::fold::plan::{Outcome, Plan, SitePlan, StreamPlan, Tidy};
-use crate::fold::target::Target;
+use crate::affine::plan::{Outcome, Plan, SitePlan, StreamPlan, Tidy};
 use crate::onnx::Model;
 use crate::onnx::proto::StringStringEntryProto;
+use crate::passes::legalize::Target;
 use crate::passes::slice::{SLICING, Slicing};
 use crate::run::Dims;
 

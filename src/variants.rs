@@ -9,19 +9,19 @@ use std::collections::{BTreeSet, HashMap};
 use ndarray::{Array1, ArrayD, arr0};
 
 use crate::affine::Affine;
+use crate::affine::propagate::rule_table::rule_of;
+use crate::affine::recognize::{self, Family, Part, Site, View, layer_norm};
+use crate::analysis::Analysis;
 use crate::error::Result;
-use crate::fold;
-use crate::graph::analysis::Analysis;
-use crate::graph::editor::Editor;
-use crate::graph::{NodeId, ValueId, make};
-use crate::lower::lower;
-use crate::normalizer::{self, Family, Part, Site, View, layer_norm};
+use crate::ir::editor::Editor;
+use crate::ir::{NodeId, ValueId, builder};
 use crate::onnx::Model;
 use crate::onnx::operator::LAYER_NORMALIZATION;
 use crate::onnx::proto::{AttributeProto, NodeProto};
 use crate::onnx::tensor::{self, DataType};
+use crate::passes::inline::lower;
+use crate::passes::simplify::{is_movement, simplify_known};
 use crate::recipe::Numbers;
-use crate::simplify::{is_movement, simplify_known};
 
 /// The variants of a model.
 pub struct Variants {
@@ -86,7 +86,7 @@ fn look<T>(model: &Model, see: impl FnOnce(&View, &[Site]) -> T) -> Result<T> {
     let lowered = lower(model, &|_, _| false)?;
     let known = Analysis::new(lowered.as_ref().map_or(model, |lowered| &lowered.model))?;
     let view = View::new(&known);
-    Ok(see(&view, &normalizer::find(&view)))
+    Ok(see(&view, &recognize::find(&view)))
 }
 
 fn is_normalizer(site: &Site) -> bool {
@@ -225,7 +225,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
                 return found;
             };
             let at = self.view.at(node);
-            let step = fold::rules::rule_of(&at).and_then(|rule| rule.backward(&at, 0, &channels)).ok();
+            let step = rule_of(&at).and_then(|rule| rule.backward(&at, 0, &channels)).ok();
             let way = step.and_then(|step| step.ways.into_iter().next()?.into_iter().next());
             let (Some((_, before)), Some(input)) = (way, graph.input(node, 0)) else { return found };
             (value, channels, below, mover) = (input, before, vec![node], Some(node));
@@ -289,9 +289,9 @@ impl<'v, 'a> Remaking<'v, 'a> {
         let there: Vec<i64> = (0..=last).filter(|&other| other != axis).chain([axis]).collect();
         let back: Vec<i64> = (0..axis).chain([last]).chain(axis..last).collect();
         let input = self.editor.current(self.name(value));
-        let moved = self.node(value, "Transpose", &[&input], site, vec![make::ints("perm", &there)]);
+        let moved = self.node(value, "Transpose", &[&input], site, vec![builder::ints("perm", &there)]);
         let normed = self.write(site, value, &moved, gamma_beta);
-        self.node(value, "Transpose", &[&normed], site, vec![make::ints("perm", &back)])
+        self.node(value, "Transpose", &[&normed], site, vec![builder::ints("perm", &back)])
     }
 
     /// The operators: one where the operator set of the model has it.
@@ -326,7 +326,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
 
     /// A node of a LayerNorm.
     fn step(&mut self, site: &Site, value: ValueId, op: &str, inputs: &[&str]) -> String {
-        let attributes = if op == "ReduceMean" { vec![make::ints("axes", &[-1])] } else { vec![] };
+        let attributes = if op == "ReduceMean" { vec![builder::ints("axes", &[-1])] } else { vec![] };
         let made = self.node(value, op, inputs, site, attributes);
         self.norms.insert(made.clone());
         made
@@ -343,7 +343,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
     ) -> String {
         let output = self.editor.fresh(&format!("{}.{op}", site.name));
         let like = self.view.graph.node(site.nodes[0]);
-        let node = NodeProto { attribute, ..make::node(like, op, &output, inputs, &output) };
+        let node = NodeProto { attribute, ..builder::node(like, op, &output, inputs, &output) };
         match self.view.maker(value) {
             Some(maker) => self.editor.insert_behind(maker, node),
             None => self.editor.insert_first(node),

@@ -5,15 +5,15 @@ use std::collections::{HashMap, HashSet};
 use serde::Serialize;
 use tract_onnx::prelude::{Datum, DatumType, Tensor, TractResult};
 
-use crate::graph::facts::{Facts, extent};
-use crate::graph::{Graph, NodeId, ValueId};
+use crate::ir::{Graph, NodeId, ValueId};
 use crate::onnx::Model;
-use crate::onnx::misread::misread;
 use crate::onnx::node::bodies;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::{Dim, GraphProto, NodeProto};
 use crate::onnx::tensor::{self, DataType};
+use crate::onnx::tract_quirks::misread;
 use crate::run::{Dims, Engine, Failure, Input, fix_shapes, random};
+use crate::shape::facts::{Facts, extent};
 
 /// Pairs of operators that read the same value, up to which tract loads a model in some seconds.
 const COMPARISONS: usize = 1 << 15;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use unfold::normalizer::KINDS;
+use unfold::affine::recognize::KINDS;
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
 
@@ -102,7 +102,7 @@ fn ci_runs_the_test_command_of_the_readme() {
 
 #[test]
 fn the_readme_has_the_exit_codes_of_the_help() {
-    let code = read("src/cli/end.rs");
+    let code = read("src/cli/exit_code.rs");
     let codes = code.split("Exit codes:\n").nth(1).unwrap().split("\";").next().unwrap();
     let readme = read("README.md");
     for line in codes.lines() {
@@ -130,9 +130,9 @@ fn each_operator_of_a_custom_domain_is_listed_once() {
 #[test]
 fn the_tables_to_extend_are_there() {
     for (table, file) in [
-        ("pub const KINDS: &[&dyn Normalizer]", "src/normalizer/mod.rs"),
-        ("pub const RULES: &[&dyn Rule]", "src/fold/travel/mod.rs"),
-        ("pub const LINEAR: &[&dyn Linear]", "src/fold/absorb/mod.rs"),
+        ("pub const KINDS: &[&dyn Normalizer]", "src/affine/recognize/mod.rs"),
+        ("pub const RULES: &[&dyn Rule]", "src/affine/propagate/rules/mod.rs"),
+        ("pub const LINEAR: &[&dyn Linear]", "src/affine/linear/mod.rs"),
     ] {
         assert!(read(file).contains(table), "{file}");
     }

@@ -5,7 +5,7 @@ mod common;
 use common::fuse;
 use half::f16;
 use ndarray::{Array1, Array2, Array3, Array4, ArrayD, Axis, Ix2, IxDyn, s};
-use unfold::fold::plan::{Outcome, Plan};
+use unfold::affine::plan::{Outcome, Plan};
 use unfold::onnx::Model;
 use unfold::onnx::proto::{
     AttributeProto, AttributeType, Dim, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,

@@ -11,7 +11,7 @@ use std::path::Path;
 use common::reference::{self, Env, Value};
 use common::{declared, floats, node, text, undeclared};
 use ndarray::ArrayD;
-use unfold::fold::plan::Stored;
+use unfold::affine::plan::Stored;
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
 use unfold::onnx::proto::{AttributeProto, FunctionProto, NodeProto, TensorProto};
@@ -374,7 +374,7 @@ fn a_recipe_that_drops_what_counts_is_found_though_its_tensor_is_what_it_says() 
             _ => told.recipe.flushed(1e10),
         };
         let (name, data_type, recipe) = (told.name.clone(), told.data_type, told.recipe.clone());
-        let known = unfold::graph::analysis::Analysis::new(&broken.original).unwrap();
+        let known = unfold::analysis::Analysis::new(&broken.original).unwrap();
         let read = |name: &str| known.constants.read(known.graph.value(name).unwrap());
         let numbers = unfold::recipe::evaluate(&recipe, &read).unwrap();
         let made = tensor::make(&name, data_type, &numbers.view()).unwrap();
@@ -867,7 +867,7 @@ fn what_a_body_makes_of_what_nobody_knows_is_undecided() {
 
 /// A model, with a tensor that a recipe gives, for the sake of a site.
 fn with_new(mut model: Model, original: &Model, name: &str, recipe: Recipe) -> (Model, Vec<Stored>) {
-    let known = unfold::graph::analysis::Analysis::new(original).unwrap();
+    let known = unfold::analysis::Analysis::new(original).unwrap();
     let read = |name: &str| known.constants.read(known.graph.value(name).unwrap());
     let numbers = unfold::recipe::evaluate(&recipe, &read).unwrap();
     model.graph_mut().initializer.push(floats(name, &numbers));

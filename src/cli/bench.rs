@@ -12,14 +12,14 @@ use unfold::report::{
 };
 use unfold::zoo;
 
-use super::end::End;
 use super::interrupt::end;
 use super::measure::MeasureArgs;
-use super::misused::misused;
 use super::storage::ReachArgs;
 use super::target::page_target;
 use super::values::{file, named};
 use super::{bench_zoo, out, variants};
+use crate::cli::exit_code::End;
+use crate::cli::usage_errors::misused;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -8,18 +8,13 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use strum::VariantNames;
 use unfold::FuseOptions;
 use unfold::certificate::Certificate;
-use unfold::fold::target::Target;
 use unfold::onnx::Model;
+use unfold::passes::legalize::Target;
 use unfold::run::{Dims, Input};
 use unfold::verify::VerifyOptions;
 
-use super::end::{EXIT_CODES, End};
 use super::fused::FuseReport;
-use super::idle::Idle;
 use super::inputs::sizes;
-use super::judged::When;
-use super::made::make;
-use super::misused::misused;
 use super::out::{self, Paint};
 use super::scaling::ScalingArgs;
 use super::slicing::SlicingArgs;
@@ -27,6 +22,11 @@ use super::steps::Steps;
 use super::storage::{ReachArgs, StorageArgs};
 use super::target::{certificate_target, target};
 use super::values::{file, from_one, from_zero};
+use crate::cli::exit_code::{EXIT_CODES, End};
+use crate::cli::temporary_folders::make;
+use crate::cli::unused_options::Idle;
+use crate::cli::usage_errors::misused;
+use crate::cli::verification::When;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -14,17 +14,17 @@ use unfold::onnx::destination;
 use unfold::report::{bytes, plain};
 
 use super::causes;
-use super::end::End;
 use super::fuse::{FuseArgs, Task, fuse, one, warn_of_idle};
 use super::fused::FuseReport;
-use super::idle::Idle;
-use super::made::MadeFolders;
-use super::misused::misused;
 use super::out::{self, Paint, Tone};
 use super::panics::caught;
 use super::path::JsonPath;
-use super::room::Room;
 use super::steps::Steps;
+use crate::cli::exit_code::End;
+use crate::cli::memory_admission::Room;
+use crate::cli::temporary_folders::MadeFolders;
+use crate::cli::unused_options::Idle;
+use crate::cli::usage_errors::misused;
 
 /// As much of a stack as the main thread has.
 const STACK: usize = 8 << 20;

@@ -3,28 +3,28 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use unfold::fold::plan::{MemoryChange, MergedNorm, Placed, StopReason, StreamPlan, Tidy};
-use unfold::fold::target::Target;
+use unfold::affine::plan::{MemoryChange, MergedNorm, Placed, StopReason, StreamPlan, Tidy};
+use unfold::epsilon_error::Slack;
 use unfold::onnx::{Model, Saved};
 use unfold::outline;
+use unfold::passes::legalize::Target;
 use unfold::prove::Proof;
 use unfold::report::{ReportedTensor, bytes, plain};
 use unfold::run::Failure;
-use unfold::slack::Slack;
 use unfold::verify::{Verdict, VerifyOptions};
 use unfold::{FuseOptions, Fused, Plan, Planned};
 
-use super::idle::Idle;
-use super::judged::{Judged, When};
 use super::norms;
 use super::operators::{self, Operators};
 use super::out::Paint;
 use super::path::JsonPath;
-use super::placed;
 use super::scaling::ScalingChoice;
 use super::sites::{self, JsonSite, Summary};
 use super::slicing;
 use super::streams;
+use crate::cli::placement;
+use crate::cli::unused_options::Idle;
+use crate::cli::verification::{Judged, When};
 
 /// The report on one model.
 pub struct FuseReport {
@@ -188,7 +188,7 @@ impl FuseReport {
         text += &streams::told(&self.plan, self.centre);
         text += &slicing::told(self.plan.memory.as_ref());
         text += &norms::told(&self.plan.merged, self.slack.as_ref());
-        text += &placed::told(&self.plan.placed);
+        text += &placement::told(&self.plan.placed);
         text += &self.growth().map_or_else(String::new, Growth::line);
         if let Some(change) = self.sizes() {
             let operators = operators::table(&change.operators.before, &change.operators.after, paint);

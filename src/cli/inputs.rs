@@ -12,7 +12,7 @@ use tract_onnx::prelude::{Datum, DatumType, Tensor};
 use unfold::onnx::Model;
 use unfold::run::{Dims, Input};
 
-use super::misused::misused;
+use crate::cli::usage_errors::misused;
 
 /// The sizes of dimensions, each of which some input of the model has.
 pub fn sizes(given: &[Dims], model: &Model) -> Result<Dims> {

@@ -5,15 +5,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde::Serialize;
+use unfold::affine::plan::{StopReason, StreamPlan, Tidy};
 use unfold::error::Error;
-use unfold::fold::plan::{StopReason, StreamPlan, Tidy};
 use unfold::onnx::Model;
 use unfold::outline::outline;
 use unfold::provenance::Provenance;
 use unfold::report::{outline_html, plain};
 use unfold::{FuseOptions, Fused, Planned};
 
-use super::end::End;
 use super::out::{self, Paint};
 use super::path::JsonPath;
 use super::sites::{self, JsonSite, Summary};
@@ -22,6 +21,7 @@ use super::storage::ReachArgs;
 use super::streams;
 use super::target::page_target;
 use super::values::file;
+use crate::cli::exit_code::End;
 
 const EXAMPLES: &str = "\
 Examples:

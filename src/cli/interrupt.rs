@@ -6,8 +6,8 @@ use std::thread;
 use anyhow::{Context, Result};
 use unfold::onnx::halt_saves;
 
-use super::end::End;
-use super::made::remove_empty;
+use crate::cli::exit_code::End;
+use crate::cli::temporary_folders::remove_empty;
 
 /// Whether the program is about to end.
 static ENDS: AtomicBool = AtomicBool::new(false);

@@ -11,10 +11,10 @@ use unfold::run::{Dims, Input};
 use unfold::verify::{Verdict, VerifyOptions, compare};
 
 use super::inputs::{known_to_some, read_inputs};
-use super::itself::resident;
-use super::misused::misused;
 use super::steps::Steps;
 use super::values::{from_one, seconds, threads};
+use crate::cli::reexecute::resident;
+use crate::cli::usage_errors::misused;
 
 /// How to measure.
 #[derive(Debug, clap::Args)]

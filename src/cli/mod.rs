@@ -2,39 +2,39 @@
 
 mod bench;
 mod bench_zoo;
-pub(crate) mod end;
+mod completions;
+pub(crate) mod exit_code;
 mod fuse;
 mod fuse_many;
 pub(crate) mod fused;
-pub(crate) mod idle;
 pub(crate) mod inputs;
 pub(crate) mod inspect;
 mod interrupt;
-mod itself;
-pub(crate) mod judged;
-mod made;
 pub(crate) mod measure;
 pub(crate) mod memory;
-pub(crate) mod misused;
+mod memory_admission;
 mod norms;
 mod operators;
 pub(crate) mod out;
 pub(crate) mod panics;
 mod path;
-mod placed;
+mod placement;
 pub(crate) mod prove;
+mod reexecute;
 mod resident;
-mod room;
 mod scaling;
-mod shell;
 pub(crate) mod sites;
 mod slicing;
 mod steps;
 pub(crate) mod storage;
 mod streams;
 pub(crate) mod target;
+mod temporary_folders;
+pub(crate) mod unused_options;
+pub(crate) mod usage_errors;
 mod values;
 pub(crate) mod variants;
+pub(crate) mod verification;
 mod zoo;
 
 use std::ffi::OsString;
@@ -42,9 +42,9 @@ use std::ffi::OsString;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use end::{EXIT_CODES, End};
+use crate::cli::exit_code::{EXIT_CODES, End};
 #[cfg(feature = "python")]
-pub(crate) use itself::started_by;
+pub(crate) use crate::cli::reexecute::started_by;
 
 /// Folds the normalizers of transformers in ONNX files into the linear layers around them.
 #[derive(Debug, Parser)]
@@ -61,8 +61,8 @@ enum Command {
     Prove(prove::ProveArgs),
     Bench(bench::BenchArgs),
     Zoo(zoo::ZooArgs),
-    Completions(shell::CompletionsArgs),
-    Man(shell::ManArgs),
+    Completions(crate::cli::completions::CompletionsArgs),
+    Man(crate::cli::completions::ManArgs),
     #[command(hide = true)]
     Resident(resident::ResidentArgs),
 }
@@ -79,7 +79,11 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             ended.map_or_else(
                 |error| {
                     out::complain("error", &causes(&error));
-                    if misused::is_misuse(&error) { misused::CODE } else { End::Failed as u8 }
+                    if crate::cli::usage_errors::is_misuse(&error) {
+                        crate::cli::usage_errors::CODE
+                    } else {
+                        End::Failed as u8
+                    }
                 },
                 |end| end as u8,
             )
@@ -118,8 +122,8 @@ fn dispatch(command: &Command) -> Result<End> {
         Command::Prove(args) => prove::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Zoo(args) => zoo::run(args),
-        Command::Completions(args) => shell::completions(args),
-        Command::Man(args) => shell::man(args),
+        Command::Completions(args) => crate::cli::completions::completions(args),
+        Command::Man(args) => crate::cli::completions::man(args),
         Command::Resident(args) => resident::run(args),
     }
 }

@@ -1,9 +1,9 @@
 //! The normalizers that are gone as others follow them, and what that comes to.
 
-use unfold::fold::plan::MergedNorm;
+use unfold::affine::plan::MergedNorm;
+use unfold::epsilon_error::Slack;
 use unfold::report::plain;
 use unfold::run::Failure;
-use unfold::slack::Slack;
 
 /// A line for each of them, and one for all.
 pub fn told(merged: &[MergedNorm], slack: Option<&Result<Slack, Failure>>) -> String {

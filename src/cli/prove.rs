@@ -5,22 +5,22 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use serde::Serialize;
 use unfold::FuseOptions;
+use unfold::affine::plan::Stored;
 use unfold::certificate::Certificate;
-use unfold::fold::plan::Stored;
-use unfold::graph::Graph;
+use unfold::ir::Graph;
 use unfold::onnx::{Digests, Model};
 use unfold::prove::{Proof, ProveOptions, prove};
 use unfold::provenance::Provenance;
 use unfold::run::Dims;
 
-use super::end::{EXIT_CODES, End};
 use super::inputs::sizes;
-use super::judged::proved;
 use super::out::{self, Paint};
 use super::path::JsonPath;
 use super::steps::Steps;
 use super::storage::ReachArgs;
 use super::values::file;
+use crate::cli::exit_code::{EXIT_CODES, End};
+use crate::cli::verification::proved;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -7,8 +7,8 @@ use unfold::bench::measure_here;
 use unfold::onnx::Model;
 use unfold::run::Dims;
 
-use super::end::End;
 use super::out;
+use crate::cli::exit_code::End;
 
 /// Runs a model once and prints the peak of the resident set.
 #[derive(Debug, clap::Args)]

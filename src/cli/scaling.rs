@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use serde::Serialize;
-use unfold::basis::powers::possible;
-use unfold::headroom::{Headroom, widened};
+use unfold::magnitude::{Headroom, widened};
 use unfold::onnx::Model;
+use unfold::residual::stream_scaling::possible;
 use unfold::run::Dims;
 
 use super::inputs::{read_inputs, sizes};
-use super::misused::misused;
+use crate::cli::usage_errors::misused;
 
 /// Whether and how residual streams are scaled.
 #[derive(Debug, clap::Args)]

@@ -5,12 +5,12 @@ use std::fmt;
 
 use comfy_table::{CellAlignment, ColumnConstraint, Width};
 use serde::Serialize;
+use unfold::affine::plan::{Raised, StopReason, Tidy};
+use unfold::affine::recognize::Family;
 use unfold::error::Result;
-use unfold::fold::plan::{Raised, StopReason, Tidy};
-use unfold::graph::flat::Flat;
-use unfold::graph::scope::scope;
-use unfold::graph::{Graph, NodeId};
-use unfold::normalizer::Family;
+use unfold::ir::regions::Flat;
+use unfold::ir::scope::scope;
+use unfold::ir::{Graph, NodeId};
 use unfold::onnx::Model;
 use unfold::refusal::Refusal;
 use unfold::{Outcome, Plan, SitePlan};

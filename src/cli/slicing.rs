@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use anyhow::{Result, bail};
-use unfold::fold::plan::{CutRegion, HeldValue, MemoryChange};
+use unfold::affine::plan::{CutRegion, HeldValue, MemoryChange};
 use unfold::onnx::Model;
 use unfold::passes::slice::{MemoryGoal, Slicing};
 use unfold::report::{bytes, plain};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use comfy_table::{Cell, CellAlignment};
 use unfold::Plan;
-use unfold::fold::plan::{Basis, Centring, Member, Scaling, StreamPlan};
+use unfold::affine::plan::{Basis, Centring, Member, Scaling, StreamPlan};
 use unfold::report::plain;
 
 use super::out::{self, Paint, Tone};

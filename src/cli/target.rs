@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use unfold::certificate::Certificate;
 use unfold::onnx::{destination, is_model};
 
-use super::misused::misused;
+use crate::cli::usage_errors::misused;
 
 /// There is no folder for a file that is to be written.
 #[derive(Debug, thiserror::Error)]

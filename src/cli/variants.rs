@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 use unfold::FuseOptions;
+use unfold::affine::plan::StreamPlan;
 use unfold::bench::Variant;
-use unfold::fold::plan::StreamPlan;
-use unfold::fold::target::Target;
 use unfold::onnx::Model;
+use unfold::passes::legalize::Target;
 use unfold::report::ReportedSite;
 use unfold::variants::{self, Variants};
 

@@ -7,11 +7,11 @@ use anyhow::Result;
 use unfold::report::{bytes, plain};
 use unfold::zoo::{Entry, entries, find};
 
-use super::end::End;
-use super::misused::misused;
 use super::out;
 use super::target::model_target;
 use super::values::file;
+use crate::cli::exit_code::End;
+use crate::cli::usage_errors::misused;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -2,29 +2,30 @@
 //! folds. Where calls of functions remain, it runs again with all of them inlined, and that result
 //! is taken if more folds.
 
-mod pass;
+mod graph_equality;
+mod pipeline;
+pub(crate) mod plan_log;
 mod skips;
-mod unchanged;
 
 use globset::Glob;
 
-use self::pass::{Allowed, OnePass, forms_for, not_known};
 use self::skips::{Skips, no_pattern};
-use crate::basis;
+use crate::affine::plan::{Plan, StreamPlan};
+use crate::affine::recognize::hard_swish;
 use crate::error::{Error, Result};
-use crate::fold::plan::{Plan, StreamPlan};
-use crate::fold::target::{self, Target};
-use crate::graph::Graph;
-use crate::lower::{Lowered, Lowering, lower, opaque, operators, written_out};
-use crate::normalizer::hard_swish;
+use crate::fuse::pipeline::{Allowed, OnePass, forms_for, not_known};
+use crate::ir::Graph;
 use crate::onnx::Model;
 use crate::onnx::tensor::check_size;
+use crate::passes::inline::{Lowered, Lowering, lower, opaque, operators, written_out};
+use crate::passes::legalize::{self, Target};
+use crate::passes::simplify;
 use crate::passes::slice::{SLICING, Slicing};
 use crate::passes::{demand, placement};
 use crate::progress::OnProgress;
 use crate::provenance::{FoldOptions, Provenance};
+use crate::residual;
 use crate::run::{Dims, fixed};
-use crate::simplify;
 
 /// The options of folding, and a progress callback.
 pub struct FuseOptions<'o> {
@@ -39,7 +40,7 @@ pub struct FuseOptions<'o> {
     pub merge_norms: bool,
     /// The engine that the result is for.
     pub target: Target,
-    /// Scales residual streams by `2^-k`, for this k: [`Headroom`](crate::headroom::Headroom) finds one.
+    /// Scales residual streams by `2^-k`, for this k: [`Headroom`](crate::magnitude::Headroom) finds one.
     pub scale_stream: Option<u32>,
     /// Sizes of open dimensions of the inputs, by name: the result declares them as numbers, and its shape arithmetic is
     /// folded. [`Input::sizes`](crate::run::Input::sizes) has one for each.
@@ -87,8 +88,8 @@ impl FuseOptions<'_> {
             let meant = |set: Skips| {
                 simplify::KINDS
                     .iter()
-                    .chain(&basis::KINDS)
-                    .chain([&hard_swish::KIND, &target::KIND, &placement::KIND, &demand::KIND, &SLICING])
+                    .chain(&residual::KINDS)
+                    .chain([&hard_swish::KIND, &legalize::KIND, &placement::KIND, &demand::KIND, &SLICING])
                     .any(|kind| set.is_match(kind))
                     || plan.streams.iter().any(|stream| set.is_match(&stream.name))
                     || model.proto.functions.iter().any(|function| set.is_match(function.name()))
@@ -239,7 +240,7 @@ fn passed_over(model: &Model, options: &FuseOptions) -> Result<Run> {
         }
     };
     let skip = Skips::of(&options.skip)?;
-    options.scale_stream.map(basis::powers::possible).transpose()?;
+    options.scale_stream.map(residual::stream_scaling::possible).transpose()?;
     let is_kept = {
         let skip = skip.clone();
         move |name: &str, op: &str| skip.is_match(name) || skip.is_match(op)

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
+use crate::affine::recognize::Kind;
 use crate::error::{Error, Result};
-use crate::normalizer::Kind;
 
 /// The error of an invalid pattern.
 pub(super) fn no_pattern(pattern: &str, error: &globset::Error) -> Error {

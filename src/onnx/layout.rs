@@ -13,12 +13,12 @@ use super::data::{Data, write_at};
 use super::digest::Pending;
 use super::element::DataType;
 use super::external::Span;
-use super::gaps::Gaps;
 use super::proto::{DataLocation, GraphProto, ModelProto, TensorProto};
 use super::transfer::Transfer;
 use super::walk::{self, Visited};
 use super::{Model, sink, tensor};
 use crate::error::{Error, Result};
+use crate::onnx::placeholders::Gaps;
 
 /// Alignment of offsets in a data file, so that tensors can be mapped.
 pub(super) const ALIGNMENT: u64 = 4096;

@@ -16,11 +16,11 @@ use super::external::{Externals, MEMORY, Resolver};
 use super::identify::looks_like;
 use super::node::canonical_domain;
 use super::proto::{GraphProto, ModelProto, TensorProto};
-use super::skim::{Trouble, skim};
 use super::walk::{self, Visited};
 use super::wire::{self, Flaw, FlawKind};
 use super::{Model, tensor};
 use crate::error::{Error, Result};
+use crate::onnx::lazy_read::{Trouble, skim};
 
 /// The size that protobuf readers refuse to exceed.
 pub(super) const MAX_MESSAGE: usize = i32::MAX as usize;

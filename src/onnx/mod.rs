@@ -1,31 +1,31 @@
 //! Reading and writing ONNX models: the messages, the files, the external data, the tensors.
 
+mod atomic_write;
 mod data;
 mod decode;
 pub(crate) mod digest;
-mod draft;
 mod element;
 pub mod external;
-mod gaps;
-pub mod hidden;
 #[cfg(feature = "prove")]
 mod identical;
 mod identify;
 mod layout;
+mod lazy_read;
 mod load;
-pub(crate) mod magnitudes;
-pub mod misread;
 pub mod node;
 pub mod operator;
+mod placeholders;
 pub mod proto;
 mod save;
 #[cfg(feature = "prove")]
 pub mod schema;
+pub mod shadowed_names;
 mod sink;
 mod size;
-mod skim;
 pub mod tensor;
+pub mod tract_quirks;
 mod transfer;
+pub(crate) mod value_range;
 mod walk;
 mod wire;
 
@@ -33,10 +33,10 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
+pub(crate) use crate::onnx::atomic_write::write_whole;
+pub use crate::onnx::atomic_write::{Halt, destination, halt_saves};
 pub use digest::Digests;
 use digest::{Contents, Pending};
-pub(crate) use draft::write_whole;
-pub use draft::{Halt, destination, halt_saves};
 use external::Externals;
 pub use identify::is_model;
 pub use layout::MessagePart;

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 
 use super::data::{Data, reserve};
-use super::draft::FileDraft;
 use super::external::MEMORY;
 use super::layout::{ALIGNMENT, Layout, MessagePart, Storage, is_inside};
 use super::load::MAX_MESSAGE;
@@ -17,6 +16,7 @@ use super::transfer::{Transfer, transfer};
 use super::walk::{self, Visited};
 use super::{Model, tensor};
 use crate::error::{Error, Result};
+use crate::onnx::atomic_write::FileDraft;
 
 /// Whether the weights of a model go into a data file beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

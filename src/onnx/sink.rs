@@ -11,8 +11,8 @@ use prost::Message;
 use rayon::prelude::*;
 
 use super::data::{Data, reserve};
-use super::gaps::Gaps;
 use super::transfer::Transfer;
+use crate::onnx::placeholders::Gaps;
 
 /// How much is collected before it is written.
 const CHUNK: usize = 1 << 16;

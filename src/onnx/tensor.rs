@@ -14,9 +14,9 @@ use super::data::Data;
 use super::element::error;
 pub use super::element::{DataType, byte_size, count, data_type, float_type, is_external, is_held, shape};
 use super::external::Externals;
-use super::magnitudes::Magnitudes;
 use super::proto::TensorProto;
 use crate::error::{Error, Result};
+use crate::onnx::value_range::Magnitudes;
 
 /// Why numbers cannot be stored as elements of a type.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]

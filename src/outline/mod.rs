@@ -18,11 +18,11 @@ mod side;
 
 use std::collections::BTreeMap;
 
+use crate::affine::plan::{Outcome, Plan, SitePlan};
 use crate::certificate::Fate;
 use crate::error::Result;
-use crate::fold::plan::{Outcome, Plan, SitePlan};
 use crate::fuse::Fused;
-use crate::graph::flat::Flat;
+use crate::ir::regions::Flat;
 use crate::onnx::Model;
 use crate::recipe::float_name;
 use crate::refusal::{Reason, Refusal};

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use super::blocks::{Lead, blocks};
 use super::side::GraphSide;
-use crate::fold::plan::Plan;
-use crate::graph::NodeId;
+use crate::affine::plan::Plan;
+use crate::ir::NodeId;
 use crate::report::{OutlineBlock, OutlineRow, RowChange};
 
 /// The operators before and after in one order, and the blocks that they are in.

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use crate::error::Result;
-use crate::graph::facts::Facts;
-use crate::graph::flat::{BEGIN, END, NUMBER, WAYS, way};
-use crate::graph::scope::scope;
-use crate::graph::{Graph, NodeId, ValueId};
+use crate::ir::regions::{BEGIN, END, NUMBER, WAYS, way};
+use crate::ir::scope::scope;
+use crate::ir::{Graph, NodeId, ValueId};
 use crate::onnx::Model;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::{AttributeProto, AttributeType};
 use crate::report::{Class, OutlineNode, OutlineValue};
+use crate::shape::facts::Facts;
 
 /// The number of elements or letters after which lists in attributes, and texts, are cut.
 const LONGEST: usize = 16;

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::random::Digest;
-use crate::fold::plan::Stored;
-use crate::graph::{Graph, NodeId, Reader, ValueId};
+use crate::affine::plan::Stored;
+use crate::ir::{Graph, NodeId, Reader, ValueId};
 
 /// How many nodes are looked at for one that reads a new tensor.
 const SURROUNDINGS: usize = 1 << 12;

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use ndarray::{ArrayD, IxDyn};
 
 use super::field;
-use super::image::{Elements, Image, row_major};
 use super::operators::movement::{concatenated, expanded, pick, reshaped, transposed};
 use super::operators::products::product;
 use super::operators::windows::convolution;
 use super::operators::{Allowance, Unmade, inverses, sum, zip};
 use super::sources::{Sources, is_number};
+use crate::prove::field_value::{Elements, Image, row_major};
 use crate::recipe::{Op, Recipe};
 
 /// Computes a recipe.

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::image::stored;
 use super::random::{Digest, Hash};
 use super::{Proof, undecided};
-use crate::fold::raised;
 use crate::onnx::Model;
 use crate::onnx::node::{bodies, canonical_domain};
 use crate::onnx::proto::{OperatorSetIdProto, TypeProto, ValueInfoProto};
+use crate::passes::upgrade_opset;
+use crate::prove::field_value::stored;
 
 /// Whether both accept the same inputs with the same defaults, and operators have the same meaning.
 ///
@@ -66,12 +66,12 @@ fn means_the_same(original: &Model, fused: &Model) -> bool {
     let [from, to] = [original, fused].map(Model::own_opset);
     let mut graphs = vec![fused.graph()];
     let mut is_same = from <= to
-        && [from, to].iter().all(|set| raised::ALIKE.contains(set))
+        && [from, to].iter().all(|set| upgrade_opset::ALIKE.contains(set))
         && original.proto.functions.is_empty()
         && fused.proto.functions.is_empty();
     while let Some(graph) = graphs.pop() {
         for node in &graph.node {
-            is_same &= raised::means_the_same(node, from);
+            is_same &= upgrade_opset::means_the_same(node, from);
             graphs.extend(bodies(node));
         }
     }

@@ -8,8 +8,8 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 
 use super::field;
-use super::image::{Elements, Image};
 use super::random::Digest;
+use crate::prove::field_value::{Elements, Image};
 
 /// The root of −1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

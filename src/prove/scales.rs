@@ -11,11 +11,11 @@ use ndarray::ArrayD;
 
 use super::field;
 use super::formula;
-use super::image::{Elements, Image, slice};
 use super::operators::Allowance;
 use super::random::{Digest, Hash};
 use super::sources::Sources;
-use crate::fold::plan::Stored;
+use crate::affine::plan::Stored;
+use crate::prove::field_value::{Elements, Image, slice};
 use crate::recipe::{Op, Read, Recipe, evaluate};
 
 /// How many numbers the factors are made of, and how many of them any two of.

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use ndarray::ArrayD;
 
-use super::image::{Elements, Image, of_numbers, of_shares, of_tensor};
 use super::operators::Unmade;
 use super::roots::RootOfMinusOne;
-use crate::fold::plan::Stored;
-use crate::graph::analysis::Analysis;
+use crate::affine::plan::Stored;
+use crate::analysis::Analysis;
 use crate::onnx::Model;
 use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::Floats;
+use crate::prove::field_value::{Elements, Image, of_numbers, of_shares, of_tensor};
 use crate::recipe::promise::unread;
 use crate::recipe::{Given, Op, Recipe, evaluate};
 use crate::refusal::{Reason, Refusal};

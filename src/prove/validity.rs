@@ -6,10 +6,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::graph::NodeId;
-use crate::graph::analysis::Analysis;
-use crate::graph::axes::{axes, permutation};
-use crate::graph::flat::way;
+use crate::analysis::Analysis;
+use crate::ir::NodeId;
+use crate::ir::axes::{axes, permutation};
+use crate::ir::regions::way;
 use crate::onnx::Model;
 use crate::onnx::node::bodies;
 use crate::onnx::operator::input_at;

@@ -17,30 +17,30 @@ use pyo3::types::PyBytes;
 use serde::Serialize;
 use serde_json::json;
 
-use super::attend::{Attended, attend, check_process};
-use super::errands;
 use super::errors::{BadOption, InternalError, Withheld, raised};
 use super::memory::{Kept, give_back_freed};
 use super::source::ModelSource;
 use crate::bench::Stop;
-use crate::cli::end::End;
+use crate::cli::exit_code::End;
 use crate::cli::fused::FuseReport;
-use crate::cli::idle::Idle;
 use crate::cli::inputs::sizes;
 use crate::cli::inspect::with_page;
-use crate::cli::judged::When;
 use crate::cli::measure::MeasureArgs;
 use crate::cli::out::Paint;
 use crate::cli::panics::caught;
 use crate::cli::prove::Claim;
 use crate::cli::storage::{External, StorageArgs};
 use crate::cli::target::{page_target, target};
+use crate::cli::unused_options::Idle;
 use crate::cli::variants;
+use crate::cli::verification::When;
 use crate::error::Error;
 use crate::onnx::{MessagePart, Model};
 use crate::passes::slice::Slicing;
 use crate::prove::{Proof, ProveOptions};
 use crate::provenance::{FoldOptions, Provenance};
+use crate::python::gil_worker::{Attended, attend, check_process};
+use crate::python::python_callbacks;
 use crate::report::{html, markdown, plain, terminal};
 use crate::run::Dims;
 use crate::verify::{VerifyOptions, compare};
@@ -169,8 +169,8 @@ fn written<'py>(
     };
     let filled = thread::scope(|scope| {
         let (end, ends) = channel();
-        scope.spawn(move || errands::ended(caught(|| fill(room)), &end));
-        errands::until_ended(py, ends, || Ok(()))
+        scope.spawn(move || python_callbacks::ended(caught(|| fill(room)), &end));
+        python_callbacks::until_ended(py, ends, || Ok(()))
     })?;
     match filled.unwrap_or_else(|| Err("its thread is gone".to_owned())) {
         Ok(filled) => filled.map(|()| bytes).map_err(|error| raised(&error.into())),

@@ -1,13 +1,13 @@
 //! The extension module of the Python package `unfold_onnx`. Models cross as bytes or paths,
 //! results as the JSON of the command, from which the package makes its objects.
 
-mod attend;
+mod call_limit;
 mod calls;
-mod errands;
 mod errors;
+mod gil_worker;
 mod memory;
+mod python_callbacks;
 mod source;
-mod turn;
 
 use std::time::Duration;
 

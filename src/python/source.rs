@@ -13,11 +13,11 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyMemoryView;
 
-use super::errands::fetched;
 use super::errors::ExternalDataError;
 use crate::error::Result;
 use crate::onnx::Model;
 use crate::onnx::external::{Externals, Resolver};
+use crate::python::python_callbacks::fetched;
 
 /// A model that was not read yet.
 #[pyclass(frozen, name = "Source", module = "unfold_onnx._native")]

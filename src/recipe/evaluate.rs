@@ -10,8 +10,8 @@ use ndarray::{
 
 use super::{Op, Recipe, Windows};
 use crate::hash::HashMap;
-use crate::onnx::magnitudes::Magnitudes;
 use crate::onnx::tensor::{self, DataType, Floats};
+use crate::onnx::value_range::Magnitudes;
 use crate::refusal::{Reason, Refusal};
 
 /// The depth to which a cut enters a formula; deeper steps are computed whole.

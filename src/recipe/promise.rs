@@ -10,8 +10,8 @@ use super::scaled::Scaled;
 use super::{Op, Recipe};
 use crate::hash::HashMap;
 use crate::onnx::external::{Found, Make};
-use crate::onnx::magnitudes::Magnitudes;
 use crate::onnx::tensor::{DataType, Floats, encode_into};
+use crate::onnx::value_range::Magnitudes;
 use crate::refusal::{Reason, Refusal};
 
 /// Of how many terms sums are that should not be computed twice.

@@ -7,8 +7,8 @@ use multiversion::multiversion;
 
 use super::evaluate::{Supply, evaluate_from};
 use super::{Op, Recipe};
-use crate::onnx::magnitudes::Magnitudes;
 use crate::onnx::tensor::{DataType, Floats};
+use crate::onnx::value_range::Magnitudes;
 use crate::refusal::{Reason, Refusal};
 
 /// How many numbers are in the works at a time: they stay in the nearest cache.

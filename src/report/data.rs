@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_report_survives_json() {
-        let report = super::super::testing::report();
+        let report = crate::report::testing::report();
         let mut again: Report = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
         // Numbers survive to the last digit but one; all other fields are equal.
         for (setting, original) in again.settings.iter_mut().zip(&report.settings) {

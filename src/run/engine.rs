@@ -16,10 +16,10 @@ use super::origins::Origins;
 use super::skeleton::{WeightStore, skeleton};
 use super::specialise::{specialised, with_definitions};
 use crate::onnx::Model;
-use crate::onnx::misread::{is_read, read_as_one};
 use crate::onnx::node::{bodies, constant_tensor, states};
 use crate::onnx::operator::Category;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
+use crate::onnx::tract_quirks::{is_read, read_as_one};
 
 /// The limit for elements of an input: 32 GB of float32 are never meant.
 const MOST: usize = 1 << 33;

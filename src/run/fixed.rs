@@ -13,11 +13,11 @@ use std::collections::HashMap;
 use super::dims::Dims;
 use super::formula;
 use super::input::{Input, dims_mut, free, symbol};
+use crate::analysis::Analysis;
 use crate::error::{Error, Result};
-use crate::graph::analysis::Analysis;
-use crate::graph::facts::extent;
 use crate::onnx::Model;
 use crate::onnx::proto::{Dim, Dimension, GraphProto};
+use crate::shape::facts::extent;
 
 /// DimensionSizes by the names of dimensions, as [`Input::symbols`] has them.
 type DimensionSizes<'s> = HashMap<Cow<'s, str>, usize>;
@@ -136,7 +136,7 @@ mod tests {
             value("mask", DataType::Float, &["batch", "before + tokens"]),
         ];
         let mut concat = node("Concat past, new -> all");
-        concat.attribute.push(crate::graph::make::int("axis", 1));
+        concat.attribute.push(crate::ir::builder::int("axis", 1));
         let mut model = model(inputs, vec![], vec![concat, node("Mul all, mask -> y")], &["y"]);
         model.graph_mut().output = vec![value("y", DataType::Float, &["batch", "unk__0"])];
         model

@@ -7,12 +7,12 @@
 //! Only what no element of an input reaches is folded: the operators that remain are those of the model.
 
 use super::input::{Input, fix_shapes};
-use crate::graph::analysis::Analysis;
-use crate::graph::flat::Flat;
+use crate::analysis::Analysis;
+use crate::ir::regions::Flat;
 use crate::onnx::Model;
-use crate::onnx::hidden::hidden;
+use crate::onnx::shadowed_names::hidden;
 use crate::ops::definitions::{FAILING, LACKING, has_some, written_out};
-use crate::simplify::{self, DUPLICATE, Limits, tidy};
+use crate::passes::simplify::{self, DUPLICATE, Limits, tidy};
 
 /// How often the graph is folded: a stored extent may tell the shape of a value behind it.
 const ROUNDS: usize = 4;

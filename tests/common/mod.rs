@@ -12,9 +12,8 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use ndarray::ArrayD;
-use unfold::fold::target::Target;
-use unfold::graph::analysis::Analysis;
-use unfold::graph::flat::Flat;
+use unfold::analysis::Analysis;
+use unfold::ir::regions::Flat;
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
 use unfold::onnx::proto::{
@@ -22,6 +21,7 @@ use unfold::onnx::proto::{
     TensorProto, TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
 };
 use unfold::onnx::tensor::{self, DataType};
+use unfold::passes::legalize::Target;
 use unfold::prove::{Proof, ProveOptions, prove};
 use unfold::recipe::evaluate;
 use unfold::refusal::{Reason, Refusal};

@@ -123,7 +123,7 @@ pub fn print(model: &Model) -> String {
         };
         lines.push([vec![word.into(), input.name().to_owned()], dims.collect()].concat().join(" "));
     }
-    let read = unfold::graph::editor::reads(graph);
+    let read = unfold::ir::editor::reads(graph);
     lines.extend(graph.initializer.iter().filter(|tensor| read.contains(tensor.name())).map(constant));
     for node in &graph.node {
         match node.attribute.iter().find_map(|attribute| attribute.t.as_deref()) {

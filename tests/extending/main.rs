@@ -5,19 +5,19 @@
 mod common;
 
 mod normalizer {
-    pub use unfold::normalizer::*;
+    pub use unfold::affine::recognize::*;
     pub mod act_norm;
 }
 
 mod fold {
-    pub use unfold::fold::*;
+    pub use unfold::affine::fold::*;
 
     pub mod travel {
         pub mod compress;
     }
 
     pub mod absorb {
-        pub use unfold::fold::absorb::*;
+        pub use unfold::affine::linear::*;
         pub mod transpose_matmul;
     }
 }
@@ -43,14 +43,14 @@ use std::fs;
 use std::path::Path;
 
 use ndarray::{Array2, ArrayD, Axis, Ix2};
-use unfold::graph::analysis::Analysis;
-use unfold::graph::editor::Editor;
-use unfold::graph::names::Names;
+use unfold::analysis::Analysis;
+use unfold::ir::editor::Editor;
+use unfold::ir::names::Names;
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
 use unfold::onnx::tensor::read_f64;
 use unfold::verify::{VerifyOptions, compare};
-use unfold::{affine, graph, recipe, refusal};
+use unfold::{affine, ir, recipe, refusal};
 
 use affine::Affine;
 use common::text::model;

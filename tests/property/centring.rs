@@ -2,7 +2,7 @@
 
 use ndarray::{ArrayD, IxDyn};
 use unfold::FuseOptions;
-use unfold::fold::plan::Centring;
+use unfold::affine::plan::Centring;
 use unfold::onnx::Model;
 use unfold::onnx::tensor::DataType;
 use unfold::prove::{Proof, ProveOptions, prove};
@@ -46,7 +46,7 @@ pub fn check(bytes: &[u8], counts: &mut Counts) -> Result<(), String> {
         }
     }
     // Floats that come to the same when they are stored are the same from then on.
-    let again = FuseOptions { skip: unfold::simplify::KINDS.map(str::to_owned).to_vec(), ..options };
+    let again = FuseOptions { skip: unfold::passes::simplify::KINDS.map(str::to_owned).to_vec(), ..options };
     let again = unfold::fuse(&fused.model, &again).map_err(|error| told(error.to_string()))?;
     if again.changed() { Err(told("it changes again".into())) } else { Ok(()) }
 }

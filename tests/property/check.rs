@@ -5,13 +5,13 @@ use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+use unfold::affine::plan::{Direction, Outcome, Plan};
 use unfold::error::Error;
-use unfold::fold::plan::{Direction, Outcome, Plan};
-use unfold::graph::Graph;
-use unfold::graph::editor::reads;
-use unfold::graph::facts::{Facts, extent};
+use unfold::ir::Graph;
+use unfold::ir::editor::reads;
 use unfold::onnx::Model;
 use unfold::onnx::proto::{Dim, GraphProto};
+use unfold::shape::facts::{Facts, extent};
 use unfold::verify::{self, Verdict, VerifyOptions};
 use unfold::{FuseOptions, Fused};
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use unfold::graph::editor::reads;
+use unfold::ir::editor::reads;
 use unfold::onnx::proto::{GraphProto, NodeProto};
 use unfold::onnx::tensor::{self, DataType};
 

@@ -1,7 +1,7 @@
 //! Look-alikes of sources stay, or fold exactly; and single graphs with known results.
 
 use unfold::Outcome;
-use unfold::normalizer::Family;
+use unfold::affine::recognize::Family;
 use unfold::onnx::Model;
 use unfold::onnx::proto::{FunctionProto, NodeProto, OperatorSetIdProto};
 

@@ -2,7 +2,7 @@
 //! does.
 
 use ndarray::{ArrayD, Axis};
-use unfold::graph::analysis::Analysis;
+use unfold::analysis::Analysis;
 use unfold::onnx::Model;
 use unfold::ops::axes::{AxisRead, reads};
 

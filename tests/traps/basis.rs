@@ -1,9 +1,9 @@
 //! The residual streams of a model: their values, writers and readers.
 
-use unfold::basis::streams::{ReadBy, Stream, WrittenBy, streams};
-use unfold::graph::analysis::Analysis;
-use unfold::normalizer::{View, find};
+use unfold::affine::recognize::{View, find};
+use unfold::analysis::Analysis;
 use unfold::onnx::Model;
+use unfold::residual::streams::{ReadBy, Stream, WrittenBy, streams};
 
 use crate::common::text::model;
 

@@ -1,11 +1,11 @@
 //! Sites in bodies of If, Loop and Scan fold like others.
 
 use crate::common::portable;
-use unfold::fold::target::Target;
 use unfold::onnx::Model;
 use unfold::onnx::node::bodies;
 use unfold::onnx::proto::{GraphProto, StringStringEntryProto};
 use unfold::onnx::tensor::{DataType, read_f64};
+use unfold::passes::legalize::Target;
 use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
 use unfold::verify::{Verdict, compare};

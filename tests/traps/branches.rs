@@ -2,7 +2,7 @@
 //! are not linear, not aligned or read elsewhere stay.
 
 use crate::common::portable;
-use unfold::fold::plan::{Direction, Outcome};
+use unfold::affine::plan::{Direction, Outcome};
 use unfold::onnx::Model;
 use unfold::onnx::proto::NodeProto;
 use unfold::prove::{Proof, prove};

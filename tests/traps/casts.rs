@@ -1,7 +1,7 @@
 //! Affines that pass a Cast, and Casts that would round other numbers.
 
 use crate::common::portable;
-use unfold::fold::plan::{Direction, Outcome};
+use unfold::affine::plan::{Direction, Outcome};
 use unfold::onnx::Model;
 use unfold::onnx::tensor::DataType;
 use unfold::refusal::Reason;

@@ -1,7 +1,7 @@
 //! Residual streams without a mean: LayerNormalizations that become RMS normalizations, and those that must not.
 
 use crate::common::portable;
-use unfold::fold::plan::{Centring, StreamPlan};
+use unfold::affine::plan::{Centring, StreamPlan};
 use unfold::onnx::Model;
 use unfold::onnx::tensor::{self, DataType};
 use unfold::prove::{Proof, prove};

@@ -1,7 +1,7 @@
 //! Selections of places that move up, each with a twin that must not: the result computes the same, is proved, and works on
 //! fewer places.
 
-use unfold::graph::analysis::Analysis;
+use unfold::analysis::Analysis;
 use unfold::onnx::Model;
 use unfold::prove::{Proof, prove};
 use unfold::{FuseOptions, Fused};

@@ -2,7 +2,7 @@
 //! runs, and keys.
 
 use ndarray::IxDyn;
-use unfold::fold::plan::Outcome;
+use unfold::affine::plan::Outcome;
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
 use unfold::onnx::tensor::{DataType, make, read_f64};

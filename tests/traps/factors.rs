@@ -1,7 +1,7 @@
 //! Linear operators in a row: a merged pair is equal to the last bit, and a pair that costs more as
 //! one, or has a border in between, stays.
 
-use unfold::fold::plan::{Direction, Outcome};
+use unfold::affine::plan::{Direction, Outcome};
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
 

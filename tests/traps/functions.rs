@@ -1,6 +1,6 @@
 //! Functions of the model that are no normalizers by name: written out where something folds then, and only there.
 
-use unfold::fold::plan::SitePlan;
+use unfold::affine::plan::SitePlan;
 use unfold::onnx::Model;
 use unfold::onnx::node::bodies;
 use unfold::onnx::proto::{FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};

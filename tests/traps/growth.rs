@@ -1,7 +1,7 @@
 //! Growth by copies of shared weights, and its limit.
 
 use crate::common::portable;
-use unfold::fold::plan::Outcome;
+use unfold::affine::plan::Outcome;
 use unfold::onnx::Model;
 use unfold::onnx::tensor::byte_size;
 use unfold::refusal::Reason;

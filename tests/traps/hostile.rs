@@ -6,9 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use ndarray::ArrayD;
+use unfold::affine::plan::Outcome;
+use unfold::analysis::Analysis;
 use unfold::error::Error;
-use unfold::fold::plan::Outcome;
-use unfold::graph::analysis::Analysis;
 use unfold::onnx::Model;
 use unfold::onnx::proto::{FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
 use unfold::onnx::tensor::{self, DataType};

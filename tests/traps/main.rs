@@ -57,7 +57,7 @@ mod wild;
 
 use common::numbers::Kind;
 use common::{fuse, initializer, judge, operators, options, portable, retype};
-use unfold::fold::plan::{Outcome, SitePlan};
+use unfold::affine::plan::{Outcome, SitePlan};
 use unfold::onnx::Model;
 use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
@@ -125,7 +125,7 @@ fn kept(model: &Model) -> (Reason, Option<Reason>) {
 
 /// The result of a model without clean-up.
 fn untidied(model: &Model, options: &FuseOptions) -> Fused {
-    let others = unfold::simplify::KINDS.iter().chain([&unfold::passes::placement::KIND]);
+    let others = unfold::passes::simplify::KINDS.iter().chain([&unfold::passes::placement::KIND]);
     let skip = others.map(|kind| (*kind).to_owned()).collect();
     unfold::fuse(model, &FuseOptions { skip, max_growth: options.max_growth, ..portable() }).unwrap()
 }

@@ -1,10 +1,10 @@
 //! Normalizers that go as others follow them, and those that must not.
 
+use unfold::epsilon_error::Slack;
 use unfold::onnx::Model;
 use unfold::onnx::tensor::DataType;
 use unfold::prove::{Proof, prove};
 use unfold::run::{Engine, random};
-use unfold::slack::Slack;
 use unfold::verify::VerifyOptions;
 use unfold::{FuseOptions, Fused};
 

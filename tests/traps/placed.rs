@@ -1,8 +1,8 @@
 //! Linear work where values have the fewest places: what commutes, and what must not.
 
-use unfold::fold::plan::Placed;
-use unfold::fold::target::Target;
+use unfold::affine::plan::Placed;
 use unfold::onnx::Model;
+use unfold::passes::legalize::Target;
 use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
 use unfold::{FuseOptions, Fused};

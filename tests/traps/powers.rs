@@ -2,8 +2,8 @@
 //! with twins in which an operator cannot be scaled.
 
 use tract_onnx::prelude::Tensor;
-use unfold::fold::plan::Scaling;
-use unfold::headroom::Headroom;
+use unfold::affine::plan::Scaling;
+use unfold::magnitude::Headroom;
 use unfold::onnx::Model;
 use unfold::onnx::tensor::DataType;
 use unfold::refusal::Reason;

@@ -2,7 +2,7 @@
 
 use crate::common::portable;
 use unfold::FuseOptions;
-use unfold::fold::plan::Raised;
+use unfold::affine::plan::Raised;
 use unfold::onnx::Model;
 use unfold::onnx::proto::{FunctionProto, OperatorSetIdProto};
 use unfold::prove::{Proof, prove};

@@ -3,10 +3,10 @@
 use crate::common::portable;
 use std::collections::HashMap;
 
-use unfold::fold::plan::{Centring, Outcome, Plan};
-use unfold::fold::planner;
-use unfold::graph::analysis::Analysis;
-use unfold::normalizer::{self, View};
+use unfold::affine::plan::{Centring, Outcome, Plan};
+use unfold::affine::planner;
+use unfold::affine::recognize::{self, View};
+use unfold::analysis::Analysis;
 use unfold::onnx::Model;
 use unfold::onnx::proto::FunctionProto;
 use unfold::onnx::tensor::{self, DataType};
@@ -378,7 +378,7 @@ fn detailed(reason: Reason) -> Reason {
 /// The plan of the first pass over a model.
 fn first_pass(model: &Model) -> Plan {
     let known = Analysis::new(model).unwrap();
-    let sites = normalizer::find(&View::new(&known));
+    let sites = recognize::find(&View::new(&known));
     planner::plan(&known, &sites, &HashMap::new(), &HashMap::new(), false)
 }
 

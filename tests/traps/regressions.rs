@@ -4,7 +4,7 @@ use crate::common::portable;
 use std::time::{Duration, Instant};
 
 use unfold::FuseOptions;
-use unfold::fold::plan::{Direction, Outcome};
+use unfold::affine::plan::{Direction, Outcome};
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
 use unfold::onnx::proto::TensorAnnotation;

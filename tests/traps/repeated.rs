@@ -1,7 +1,7 @@
 //! Channels that are the same at all places, beside others, before a linear operator.
 
 use unfold::Fused;
-use unfold::normalizer::Family;
+use unfold::affine::recognize::Family;
 use unfold::onnx::Model;
 
 use crate::branches::becomes;

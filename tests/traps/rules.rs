@@ -1,7 +1,7 @@
 //! Every rule, with a graph that it folds and a twin that it must refuse.
 
 use crate::common::portable;
-use unfold::fold::plan::Outcome;
+use unfold::affine::plan::Outcome;
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
 use unfold::onnx::proto::{NodeProto, OperatorSetIdProto};

@@ -2,7 +2,7 @@
 
 use crate::common::portable;
 use unfold::Fused;
-use unfold::fold::plan::{Outcome, SitePlan};
+use unfold::affine::plan::{Outcome, SitePlan};
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
 

@@ -1,12 +1,12 @@
 //! Inference with partly known shapes.
 
 use ndarray::{ArrayD, IxDyn};
-use unfold::graph::analysis::Analysis;
-use unfold::graph::facts::extent;
+use unfold::analysis::Analysis;
 use unfold::onnx::proto::TensorProto;
 use unfold::onnx::tensor::DataType;
 use unfold::onnx::{Model, tensor};
 use unfold::prove::{Proof, prove};
+use unfold::shape::facts::extent;
 
 use crate::common::numbers::Kind;
 use crate::common::reference::{self, Value};

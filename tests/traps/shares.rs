@@ -1,7 +1,7 @@
 //! A row-stochastic sum, as attention has, passes a summand of all its operands; with other weights
 //! it does not.
 
-use unfold::fold::plan::{Outcome, SitePlan};
+use unfold::affine::plan::{Outcome, SitePlan};
 use unfold::onnx::Model;
 use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;

@@ -2,9 +2,9 @@
 
 use unfold::FuseOptions;
 use unfold::Fused;
-use unfold::fold::plan::MemoryChange;
-use unfold::graph::analysis::Analysis;
-use unfold::graph::memory::MemoryPlan;
+use unfold::affine::plan::MemoryChange;
+use unfold::analysis::Analysis;
+use unfold::analysis::memory_plan::MemoryPlan;
 use unfold::onnx::Model;
 use unfold::onnx::tensor::read_i64;
 use unfold::passes::slice::{MemoryGoal, Slicing};

@@ -2,7 +2,7 @@
 
 use crate::common::portable;
 use ndarray::arr1;
-use unfold::fold::plan::{Basis, Outcome};
+use unfold::affine::plan::{Basis, Outcome};
 use unfold::onnx::Model;
 use unfold::onnx::proto::GraphProto;
 use unfold::onnx::tensor::DataType;

@@ -1,10 +1,10 @@
 //! Forms for the engines that a result is for.
 
 use unfold::FuseOptions;
-use unfold::fold::target::Target;
 use unfold::onnx::Model;
 use unfold::onnx::proto::StringStringEntryProto;
 use unfold::onnx::tensor::DataType;
+use unfold::passes::legalize::Target;
 use unfold::prove::{Proof, prove};
 use unfold::provenance::Provenance;
 

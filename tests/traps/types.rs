@@ -5,8 +5,7 @@ use std::collections::HashSet;
 
 use ndarray::ArrayD;
 use unfold::FuseOptions;
-use unfold::fold::target::Target;
-use unfold::normalizer::Family;
+use unfold::affine::recognize::Family;
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
 use unfold::onnx::proto::{
@@ -14,6 +13,7 @@ use unfold::onnx::proto::{
     TensorAnnotation, TensorProto,
 };
 use unfold::onnx::tensor::{self, DataType};
+use unfold::passes::legalize::Target;
 use unfold::verify::compare;
 
 use crate::common::judge;

@@ -1,7 +1,7 @@
 //! Operators on the elements at one place: the axes are those of broadcasting.
 
 use super::{AxisRead, aligned, broadcast, first};
-use crate::graph::at::At;
+use crate::analysis::node_view::At;
 use crate::refusal::Reason;
 
 /// Attributes of operators on elements, none of which is about axes.
@@ -66,7 +66,7 @@ fn quantized(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
         return Err(Reason::Attribute("block_size".into()));
     }
     let rank = at.rank(0)?;
-    let along = crate::graph::axes::axis(at.attr("axis", 1)?, rank.max(2))?;
+    let along = crate::ir::axes::axis(at.attr("axis", 1)?, rank.max(2))?;
     let mut reads = first(at, AxisRead::Same(axis), AxisRead::Absent);
     for (slot, read) in reads.iter_mut().enumerate().skip(1) {
         match at.input(slot).map(|_| at.rank(slot)) {

@@ -1,10 +1,10 @@
 //! Convolutions, pools, and resizing: samples stay apart, channels as the groups say.
 
 use super::{AxisRead, first};
-use crate::graph::at::At;
-use crate::graph::facts::same;
+use crate::analysis::node_view::At;
 use crate::onnx::operator::{AVERAGE_POOL, MAX_POOL, RESIZE_TO_SIZES, attributes, factors_at};
 use crate::refusal::Reason;
+use crate::shape::facts::same;
 
 pub(super) fn read(
     at: &At,

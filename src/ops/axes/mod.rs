@@ -14,9 +14,9 @@ mod movement;
 mod normalizers;
 mod products;
 
-use crate::graph::at::At;
-use crate::graph::facts::{extent, same};
+use crate::analysis::node_view::At;
 use crate::refusal::Reason;
+use crate::shape::facts::{extent, same};
 
 /// How place `i` along an axis of an output reads an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub enum AxisRead {
 /// How an axis of an output of a node reads each of its inputs, in their order.
 ///
 /// ```
-/// use unfold::graph::analysis::Analysis;
+/// use unfold::analysis::Analysis;
 /// use unfold::onnx::Model;
 /// use unfold::ops::axes::{AxisRead, reads};
 ///

@@ -1,11 +1,11 @@
 //! Operators that move, repeat, or leave out elements.
 
 use super::{AxisRead, first};
-use crate::graph::at::At;
-use crate::graph::axes::{axes, axis as counted};
-use crate::graph::facts::{extent, same};
-use crate::graph::layout::Trace;
+use crate::analysis::layout::Trace;
+use crate::analysis::node_view::At;
+use crate::ir::axes::{axes, axis as counted};
 use crate::refusal::Reason;
+use crate::shape::facts::{extent, same};
 
 pub(super) fn read(
     at: &At,

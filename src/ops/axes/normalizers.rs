@@ -1,10 +1,10 @@
 //! Normalizations, reductions, and others that mix some axes and leave all others alone.
 
 use super::{AxisRead, aligned, broadcast, first};
-use crate::graph::at::At;
-use crate::graph::axes::{axes, axis as counted};
-use crate::onnx::misread::batch_norm_trains;
+use crate::analysis::node_view::At;
+use crate::ir::axes::{axes, axis as counted};
 use crate::onnx::operator::{Category, softmax_axis};
+use crate::onnx::tract_quirks::batch_norm_trains;
 use crate::refusal::Reason;
 
 pub(super) fn read(

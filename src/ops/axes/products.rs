@@ -1,10 +1,10 @@
 //! Products of matrices: rows are those of the first operand, columns those of the second, and stacks broadcast.
 
 use super::{AxisRead, aligned, broadcast};
-use crate::graph::at::At;
-use crate::graph::equation::{Equation, is_once};
-use crate::graph::facts::same;
+use crate::analysis::node_view::At;
+use crate::ir::equation::{Equation, is_once};
 use crate::refusal::Reason;
+use crate::shape::facts::same;
 
 pub(super) fn read(
     at: &At,

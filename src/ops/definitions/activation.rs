@@ -1,7 +1,7 @@
 //! The activation at the end of a fused operator of `com.microsoft`.
 
 use super::writer::Writer;
-use crate::graph::make::float;
+use crate::ir::builder::float;
 
 /// The activation of this name, with its parameters; `None` where nothing is known of it.
 pub fn activated(writer: &mut Writer, name: &str, parameters: &[f32], value: &str) -> Option<String> {

@@ -8,7 +8,7 @@
 
 use super::Definition;
 use super::writer::Writer;
-use crate::graph::make::int;
+use crate::ir::builder::int;
 use crate::onnx::tensor::DataType;
 
 /// What hides a key where nothing is said.

@@ -6,7 +6,7 @@
 
 use super::Definition;
 use super::writer::Writer;
-use crate::graph::make::int;
+use crate::ir::builder::int;
 
 pub const DEFINITION: Definition =
     Definition { operator: ("", "CausalConvWithState"), attributes: &["activation"], inputs: 4, write };

@@ -20,9 +20,9 @@ mod writer;
 
 use writer::Writer;
 
-use crate::graph::analysis::Analysis;
-use crate::graph::make::NewConstant;
+use crate::analysis::Analysis;
 use crate::hash::HashSet;
+use crate::ir::builder::NewConstant;
 use crate::onnx::Model;
 use crate::onnx::proto::{NodeProto, TensorProto};
 use crate::onnx::tensor;
@@ -126,7 +126,7 @@ fn stored(constant: &NewConstant) -> Option<TensorProto> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::make::{float, int, strings};
+    use crate::ir::builder::{float, int, strings};
     use crate::onnx::proto::AttributeProto;
     use crate::onnx::tensor::DataType;
     use crate::run::testing::{model, node, value};

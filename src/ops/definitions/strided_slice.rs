@@ -4,8 +4,8 @@
 
 use super::Definition;
 use super::writer::Writer;
-use crate::graph::axes::axis;
-use crate::graph::make::int;
+use crate::ir::axes::axis;
+use crate::ir::builder::int;
 
 /// Places up to which an axis has a list of them.
 const LONGEST: i64 = 1 << 16;

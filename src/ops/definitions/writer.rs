@@ -2,12 +2,12 @@
 
 use ndarray::arr0;
 
-use crate::graph::Graph;
-use crate::graph::at::At;
-use crate::graph::facts::extent;
-use crate::graph::make::{Maker, int};
+use crate::analysis::node_view::At;
+use crate::ir::Graph;
+use crate::ir::builder::{Maker, int};
 use crate::onnx::proto::{AttributeProto, AttributeType};
 use crate::onnx::tensor::{self, DataType};
+use crate::shape::facts::extent;
 
 /// Writes nodes in the place of one.
 pub struct Writer<'a> {

@@ -9,16 +9,16 @@ use std::ops::Range;
 
 use super::region::NarrowRegion;
 use super::write::rename;
-use crate::graph::analysis::Analysis;
-use crate::graph::facts::extent;
-use crate::graph::flat::way;
-use crate::graph::layout::Trace;
-use crate::graph::make::Maker;
-use crate::graph::{NodeId, Reader, ValueId};
-use crate::normalizer::Replacement;
+use crate::affine::recognize::Replacement;
+use crate::analysis::Analysis;
+use crate::analysis::layout::Trace;
+use crate::ir::builder::Maker;
+use crate::ir::regions::way;
+use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::tensor::DataType;
 use crate::ops::axes::{AxisRead, reads};
 use crate::recipe::Recipe;
+use crate::shape::facts::extent;
 
 /// A value that a reader takes out of what the product makes.
 #[derive(Clone)]
@@ -145,9 +145,9 @@ fn parted_axis(analysis: &Analysis, node: NodeId) -> Option<usize> {
     let at = analysis.at(node);
     let rank = at.rank(0).ok()?;
     match analysis.graph.op(node)? {
-        "Gather" | "Split" => crate::graph::axes::axis(at.attr("axis", 0).ok()?, rank).ok(),
+        "Gather" | "Split" => crate::ir::axes::axis(at.attr("axis", 0).ok()?, rank).ok(),
         "Slice" => match at.list("axes").ok()??[..] {
-            [axis] => crate::graph::axes::axis(axis, rank).ok(),
+            [axis] => crate::ir::axes::axis(axis, rank).ok(),
             _ => None,
         },
         _ => None,
@@ -158,7 +158,7 @@ fn gathered(analysis: &Analysis, node: NodeId, axis: usize) -> Option<Range<usiz
     let at = analysis.at(node);
     let [place] = at.ints(1).ok()??[..] else { return None };
     let whole = at.extent(0, axis).ok()?;
-    let place = crate::graph::axes::axis(place, whole).ok()?;
+    let place = crate::ir::axes::axis(place, whole).ok()?;
     (at.rank(1) == Ok(0)).then_some(place..place + 1)
 }
 

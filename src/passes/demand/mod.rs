@@ -16,8 +16,8 @@ mod region;
 mod selection;
 mod write;
 
-use crate::fold::patch::Edit;
-use crate::graph::analysis::Analysis;
+use crate::affine::materialize::Edit;
+use crate::analysis::Analysis;
 
 /// The name of this pass for `--skip`; `placement` stands for it too.
 pub const KIND: &str = "demand";

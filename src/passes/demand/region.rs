@@ -7,12 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use super::selection::{Group, PlaceSet};
-use crate::graph::analysis::Analysis;
-use crate::graph::facts::same_shape;
-use crate::graph::flat::way;
-use crate::graph::{NodeId, Reader, ValueId};
+use crate::analysis::Analysis;
+use crate::ir::regions::way;
+use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 use crate::ops::axes::{AxisRead, reads};
+use crate::shape::facts::same_shape;
 
 /// Constants of more elements than this are selected from only where nothing else reads them.
 const SMALL: usize = 1 << 14;

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::graph::analysis::Analysis;
-use crate::graph::axes::axis as counted;
-use crate::graph::flat::way;
-use crate::graph::make::{Maker, int, ints};
-use crate::graph::{NodeId, Reader, ValueId};
+use crate::analysis::Analysis;
+use crate::ir::axes::axis as counted;
+use crate::ir::builder::{Maker, int, ints};
+use crate::ir::regions::way;
+use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::input_at;
 use crate::ops::axes::{AxisRead, reads};
 

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 
 use super::region::NarrowRegion;
 use super::selection::{Group, PlaceSet, Selection, write};
-use crate::graph::analysis::Analysis;
-use crate::graph::axes::axis as counted;
-use crate::graph::facts::extent;
-use crate::graph::make::Maker;
-use crate::graph::{NodeId, ValueId};
-use crate::normalizer::Replacement;
+use crate::affine::recognize::Replacement;
+use crate::analysis::Analysis;
+use crate::ir::axes::axis as counted;
+use crate::ir::builder::Maker;
+use crate::ir::{NodeId, ValueId};
 use crate::onnx::proto::NodeProto;
 use crate::recipe::Recipe;
+use crate::shape::facts::extent;
 
 /// Replaces a region and the selections behind it.
 pub(super) fn moved(analysis: &Analysis, group: &Group, region: &NarrowRegion) -> Option<Replacement> {

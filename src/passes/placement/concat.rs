@@ -7,15 +7,15 @@
 //! The bias is added where no Resize follows, or where the weights of each place add up to 1. It is done where the products
 //! that are saved are more than what the sum and the Resize of other channels cost.
 
-use super::enlarged::{Enlarged, Factor};
 use super::layer::Layer;
-use super::widened::pays;
 use super::{Move, Term, are_in_one_body, places};
-use crate::graph::analysis::Analysis;
-use crate::graph::axes::axis;
-use crate::graph::make::{Maker, int};
-use crate::graph::{NodeId, ValueId};
+use crate::analysis::Analysis;
+use crate::ir::axes::axis;
+use crate::ir::builder::{Maker, int};
+use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
+use crate::passes::placement::before_resize::pays;
+use crate::passes::placement::resize::{Enlarged, Factor};
 
 /// How many channels are to be multiplied at least for one more sum to be worth it.
 const LEAST: usize = 8;

@@ -3,10 +3,10 @@
 //! A MatMul with a constant matrix, a Gemm, and a convolution with windows of one place. Each commutes with a linear map of
 //! the places, but for its bias, which the map multiplies by the sum of its weights at each place.
 
-use crate::graph::analysis::Analysis;
-use crate::graph::at::At;
-use crate::graph::make::Maker;
-use crate::graph::{NodeId, ValueId};
+use crate::analysis::Analysis;
+use crate::analysis::node_view::At;
+use crate::ir::builder::Maker;
+use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;
 

@@ -5,26 +5,26 @@
 //! Each rule is pure: it reads an [`Analysis`] and yields a [`Move`]. A move is made only where the number of products falls
 //! at all extents that are possible. `docs/placement.md` has the algebra.
 
+mod before_resize;
 mod concat;
-mod enlarged;
 mod layer;
 mod phases;
 mod pooling;
-mod widened;
+mod resize;
 
 use std::collections::BTreeMap;
 
-use crate::fold::patch::Edit;
-use crate::fold::plan::Placed;
-use crate::fold::target::Target;
-use crate::graph::analysis::Analysis;
-use crate::graph::facts::{Shape, extent};
-use crate::graph::flat::way;
-use crate::graph::make::Maker;
-use crate::graph::{Graph, NodeId, ValueId};
+use crate::affine::materialize::Edit;
+use crate::affine::plan::Placed;
+use crate::affine::recognize::Replacement;
+use crate::analysis::Analysis;
 use crate::hash::HashSet;
-use crate::normalizer::Replacement;
+use crate::ir::builder::Maker;
+use crate::ir::regions::way;
+use crate::ir::{Graph, NodeId, ValueId};
+use crate::passes::legalize::Target;
 use crate::refusal::Refusal;
+use crate::shape::facts::{Shape, extent};
 
 /// The name of this pass for `--skip`.
 pub const KIND: &str = "placement";
@@ -43,7 +43,8 @@ pub struct Move {
 type Rule = fn(&Analysis, NodeId) -> Option<Move>;
 
 /// Every rule for an engine on a CPU. The first one that has a move for a node has it.
-const RULES: &[Rule] = &[pooling::find, phases::find, concat::find, widened::find];
+const RULES: &[Rule] =
+    &[pooling::find, phases::find, concat::find, crate::passes::placement::before_resize::find];
 
 /// The rules for any engine: those that put no more operators in the place of a convolution.
 const PORTABLE: &[Rule] = &[pooling::find];

@@ -8,14 +8,14 @@
 //! place is outside of the small one. Stride and dilation are 1, and there are as many places behind the convolution as
 //! before it.
 
-use super::enlarged::{Enlarged, Factor};
 use super::layer::{CONV, are_all};
 use super::{Move, Term, are_in_one_body, places};
-use crate::graph::analysis::Analysis;
-use crate::graph::at::At;
-use crate::graph::make::{Maker, int, ints, strings};
-use crate::graph::{NodeId, ValueId};
+use crate::analysis::Analysis;
+use crate::analysis::node_view::At;
+use crate::ir::builder::{Maker, int, ints, strings};
+use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
+use crate::passes::placement::resize::{Enlarged, Factor};
 use crate::recipe::Recipe;
 
 /// The axes of an image: DepthToSpace knows no others.

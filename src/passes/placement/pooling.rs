@@ -9,13 +9,13 @@
 
 use super::layer::{Layer, again, are_all, is_wide};
 use super::{Move, Term, are_in_one_body, places};
-use crate::fold::travel::window::meet_the_image;
-use crate::graph::analysis::Analysis;
-use crate::graph::at::At;
-use crate::graph::facts::{Shape, extent, same};
-use crate::graph::make::Maker;
-use crate::graph::{NodeId, ValueId};
+use crate::affine::propagate::rules::window::meet_the_image;
+use crate::analysis::Analysis;
+use crate::analysis::node_view::At;
+use crate::ir::builder::Maker;
+use crate::ir::{NodeId, ValueId};
 use crate::onnx::operator::AVERAGE_POOL;
+use crate::shape::facts::{Shape, extent, same};
 
 /// How many operators in a row the mean passes.
 const DEPTH: usize = 32;

@@ -1,11 +1,11 @@
 //! How a node reads its operands for one place along an axis of all that it makes, and whether it can be repeated for a
 //! part of the places.
 
-use crate::graph::NodeId;
-use crate::graph::analysis::Analysis;
-use crate::graph::at::At;
-use crate::graph::facts::extent;
+use crate::analysis::Analysis;
+use crate::analysis::node_view::At;
+use crate::ir::NodeId;
 use crate::ops::axes::{self, AxisRead};
+use crate::shape::facts::extent;
 
 /// How one place along an axis of the result reads an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -27,12 +27,12 @@ pub use goal::{MemoryGoal, Slicing};
 use schedule::{PlannedCut, with_cuts};
 use search::CutSearch;
 
-use crate::fold::patch::Edit;
-use crate::fold::plan::{CutRegion, HeldValue, MemoryChange};
-use crate::graph::NodeId;
-use crate::graph::analysis::Analysis;
-use crate::graph::memory::{MemoryPlan, Peak};
-use crate::graph::movement::LARGEST;
+use crate::affine::materialize::Edit;
+use crate::affine::plan::{CutRegion, HeldValue, MemoryChange};
+use crate::analysis::Analysis;
+use crate::analysis::broadcast::LARGEST;
+use crate::analysis::memory_plan::{MemoryPlan, Peak};
+use crate::ir::NodeId;
 use crate::onnx::node::bodies;
 
 /// The name by which this is skipped.

@@ -8,11 +8,11 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::axes::{PartRead, carried, reads};
-use crate::graph::analysis::Analysis;
-use crate::graph::facts::extent;
-use crate::graph::memory::is_read_by_nodes_alone;
-use crate::graph::{NodeId, Reader, ValueId};
+use crate::analysis::Analysis;
+use crate::analysis::memory_plan::is_read_by_nodes_alone;
+use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::tensor::DataType;
+use crate::shape::facts::extent;
 
 /// How many nodes a region has at most.
 const MOST: usize = 256;

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use super::axes::PartRead;
 use super::region::{RegionNode, SliceRegion};
-use crate::graph::analysis::Analysis;
-use crate::graph::memory::{Buffer, MemoryPlan, PlanStep};
-use crate::graph::{self, NodeId, ValueId};
+use crate::analysis::Analysis;
+use crate::analysis::memory_plan::{Buffer, MemoryPlan, PlanStep};
+use crate::ir::{self, NodeId, ValueId};
 
 /// A region, and how many parts it is cut into.
 #[derive(Debug, Clone)]
@@ -82,7 +82,7 @@ fn turns(analysis: &Analysis, cuts: &[PlannedCut]) -> Option<Vec<Scheduled>> {
             after.extend(maker.filter(|&maker| maker != turn_of[&node]).map(|maker| (maker, turn_of[&node])));
         }
     }
-    let order = graph::order(turns.len(), &after);
+    let order = ir::order(turns.len(), &after);
     (order.len() == turns.len()).then(|| order.into_iter().map(|turn| turns[turn]).collect())
 }
 

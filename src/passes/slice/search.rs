@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet};
 
 use super::region::{SliceRegion, grow};
 use super::schedule::{PlannedCut, with_cuts};
-use crate::graph::analysis::Analysis;
-use crate::graph::memory::{MemoryPlan, Peak};
-use crate::graph::{NodeId, ValueId};
+use crate::analysis::Analysis;
+use crate::analysis::memory_plan::{MemoryPlan, Peak};
+use crate::ir::{NodeId, ValueId};
 
 /// How many parts a region is cut into at most.
 const MOST_PARTS: usize = 64;

@@ -16,14 +16,14 @@ use std::collections::{HashMap, HashSet};
 use super::axes::PartRead;
 use super::region::RegionNode;
 use super::schedule::PlannedCut;
-use crate::graph::analysis::Analysis;
-use crate::graph::facts::extent;
-use crate::graph::make::{self, NewConstant};
-use crate::graph::{Graph, ValueId};
-use crate::normalizer::Replacement;
+use crate::affine::recognize::Replacement;
+use crate::analysis::Analysis;
+use crate::ir::builder::{self, NewConstant};
+use crate::ir::{Graph, ValueId};
 use crate::onnx::operator::input_at;
 use crate::onnx::proto::NodeProto;
 use crate::recipe::Recipe;
+use crate::shape::facts::extent;
 
 /// The parts of a value along an axis, by their names.
 type PartNames = HashMap<(ValueId, usize), Vec<String>>;
@@ -123,12 +123,12 @@ impl PartWriter<'_> {
         let outputs: Vec<String> =
             (0..cut.parts).map(|part| self.name(stem, &format!("part_{part}"))).collect();
         let name = self.name(stem, "split");
-        let mut node = make::node(&like, "Split", &name, &[stem], "");
+        let mut node = builder::node(&like, "Split", &name, &[stem], "");
         node.output.clone_from(&outputs);
-        node.attribute.push(make::int("axis", axis as i64));
+        node.attribute.push(builder::int("axis", axis as i64));
         match input_at("Split", "split", self.graph.model().own_opset()) {
             Some(_) => node.input.push(self.ints(stem, extents)),
-            None => node.attribute.push(make::ints("split", &extents)),
+            None => node.attribute.push(builder::ints("split", &extents)),
         }
         self.nodes.push(node);
         outputs
@@ -173,8 +173,8 @@ impl PartWriter<'_> {
         let like = self.graph.producer(value).map(|(node, _)| self.graph.node(node).clone());
         let names: Vec<&str> = made.iter().map(|part| part[&value].as_str()).collect();
         let name = self.name(stem, "concat");
-        let mut node = make::node(&like.unwrap_or_default(), "Concat", &name, &names, stem);
-        node.attribute.push(make::int("axis", axis as i64));
+        let mut node = builder::node(&like.unwrap_or_default(), "Concat", &name, &names, stem);
+        node.attribute.push(builder::int("axis", axis as i64));
         self.nodes.push(node);
     }
 }

@@ -7,11 +7,11 @@ use prost::Message;
 
 use super::inner::Bodies;
 use super::{Around, Evaluation};
-use crate::lower::function::{callee, key};
 use crate::onnx::operator::Category;
 use crate::onnx::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, SparseTensorProto};
 use crate::onnx::tensor::DataType;
-use crate::prove::image::stored;
+use crate::passes::inline::functions::{callee, key};
+use crate::prove::field_value::stored;
 use crate::prove::random::{Digest, Hash};
 
 impl<'w> Evaluation<'w> {

@@ -3,17 +3,17 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{Around, Evaluation, Graded, Stopped};
-use crate::graph::axes::axis;
-use crate::graph::editor::reads;
-use crate::graph::facts::Expected;
-use crate::lower::function::resolve;
+use crate::ir::axes::axis;
+use crate::ir::editor::reads;
 use crate::onnx::node::{bodies, canonical_domain, states};
 use crate::onnx::proto::{AttributeProto, FunctionProto, NodeProto};
 use crate::onnx::tensor::DataType;
-use crate::prove::image::Image;
+use crate::passes::inline::functions::resolve;
+use crate::prove::field_value::Image;
 use crate::prove::operators::Unmade;
 use crate::prove::operators::integers::wrapped;
 use crate::prove::random::{Digest, Hash};
+use crate::shape::facts::Expected;
 
 /// The limit for nested calls of functions and nested bodies; deeper ones are not evaluated.
 const DEEPEST: usize = 32;

@@ -13,10 +13,8 @@ use inner::Bodies;
 use ndarray::ArrayD;
 
 use super::field;
-use super::image::{Image, lowest, of_floats, of_numbers, of_shares, of_tensor};
 use super::operators::integers::wrapped;
 use super::operators::interpolated::{self, interpolated};
-use super::operators::lanes::{deformed, of_lanes};
 use super::operators::recurrent::{of_projection, of_sums};
 use super::operators::unknown::{activated, biased, element_wise, ramp, softmax, softsign};
 use super::operators::windows::without_border;
@@ -24,18 +22,20 @@ use super::operators::{Allowance, Call, Made, Unmade, interpret};
 use super::random::{Digest, Hash};
 use super::roots::{RootContext, RootOfMinusOne};
 use super::scales::{Scales, times};
-use crate::graph::analysis::Analysis;
-use crate::graph::axes::axis;
-use crate::graph::facts::{Expected, Operand, extent};
-use crate::graph::flat::way;
-use crate::graph::{NodeId, ValueId};
-use crate::lower::function::{FunctionId, callee, key};
-use crate::normalizer::alike::Alike;
+use crate::affine::recognize::batch_invariant::Alike;
+use crate::analysis::Analysis;
+use crate::ir::axes::axis;
+use crate::ir::regions::way;
+use crate::ir::{NodeId, ValueId};
 use crate::onnx::external::Externals;
 use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::operator::{Category, softmax_axis};
 use crate::onnx::proto::{FunctionProto, NodeProto, TensorProto};
 use crate::onnx::tensor::{self, DataType};
+use crate::passes::inline::functions::{FunctionId, callee, key};
+use crate::prove::field_value::{Image, lowest, of_floats, of_numbers, of_shares, of_tensor};
+use crate::prove::operators::lane_functions::{deformed, of_lanes};
+use crate::shape::facts::{Expected, Operand, extent};
 
 /// Operators whose results are truth values, whatever they read.
 const TRUTHS: &[&str] = &[

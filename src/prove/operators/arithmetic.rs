@@ -4,7 +4,7 @@ use ndarray::{ArcArray, ArrayD, IxDyn, Zip};
 
 use super::{Call, Made, Unmade};
 use crate::prove::field;
-use crate::prove::image::{Elements, Image, slice};
+use crate::prove::field_value::{Elements, Image, slice};
 use crate::recipe::broadcast;
 
 /// The powers that are repeated products.

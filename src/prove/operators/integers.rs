@@ -5,7 +5,7 @@ use ndarray::{ArrayD, Dimension, IxDyn, arr0, arr1};
 use super::arithmetic::{exact, zip};
 use super::{Call, Made, Unmade};
 use crate::onnx::tensor::DataType;
-use crate::prove::image::{Image, slice};
+use crate::prove::field_value::{Image, slice};
 use crate::recipe::broadcast;
 
 /// As a float a number is its image; integers are kept where the type holds them.

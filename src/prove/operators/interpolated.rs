@@ -9,7 +9,7 @@ use ndarray::ArrayD;
 
 use super::{Call, Made, Unmade, axes, field};
 use crate::onnx::operator::factors_at;
-use crate::prove::image::{Elements, Image, slice};
+use crate::prove::field_value::{Elements, Image, slice};
 use crate::prove::matrices::{Extents, multiply};
 use crate::prove::random::{Digest, Hash, Unknown};
 

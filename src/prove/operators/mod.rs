@@ -6,7 +6,7 @@
 mod arithmetic;
 pub mod integers;
 pub mod interpolated;
-pub mod lanes;
+pub mod lane_functions;
 pub mod movement;
 mod normalizers;
 pub mod products;
@@ -24,11 +24,11 @@ pub use arithmetic::{inverses, zip};
 pub use reductions::sum;
 
 use super::field;
-use super::image::{Elements, Image, Integers, slice};
 use super::roots::RootContext;
-use crate::graph::axes;
+use crate::ir::axes;
 use crate::onnx::operator::{AVERAGE_POOL, input_at};
 use crate::onnx::proto::NodeProto;
+use crate::prove::field_value::{Elements, Image, Integers, slice};
 
 /// Why an operator made nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,11 +4,11 @@ use ndarray::{ArcArray, ArrayD, Axis, IxDyn, Zip};
 
 use super::arithmetic::zip;
 use super::{Call, Made, Unmade, axes};
-use crate::graph::axes::permutation;
+use crate::ir::axes::permutation;
 use crate::onnx::external::Externals;
 use crate::onnx::operator::{factors_at, input_at};
 use crate::prove::field;
-use crate::prove::image::{Image, either, of_tensor, slice};
+use crate::prove::field_value::{Image, either, of_tensor, slice};
 use crate::recipe::broadcast;
 
 /// The attributes of Resize that are looked at, or that mean nothing to the nearest place.

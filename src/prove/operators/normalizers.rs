@@ -6,9 +6,9 @@ use super::arithmetic::inverses;
 use super::movement::transposed;
 use super::reductions::{mean, squares};
 use super::{Call, Made, Unmade, zip};
-use crate::onnx::misread::batch_norm_trains;
+use crate::onnx::tract_quirks::batch_norm_trains;
 use crate::prove::field;
-use crate::prove::image::{Elements, Image, row_major, slice};
+use crate::prove::field_value::{Elements, Image, row_major, slice};
 use crate::prove::roots::RootContext;
 
 /// The attributes of LayerNormalization and RMSNormalization.

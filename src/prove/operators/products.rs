@@ -4,10 +4,10 @@ use ndarray::{ArrayD, Axis};
 
 use super::movement::{reshaped, transposed};
 use super::{Allowance, Call, Made, Unmade, reductions, zip};
-use crate::graph::equation::implied;
 use crate::hash::HashMap;
+use crate::ir::equation::implied;
 use crate::prove::field;
-use crate::prove::image::{Elements, Image, row_major, slice};
+use crate::prove::field_value::{Elements, Image, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
 use crate::recipe::broadcast;
 

@@ -8,7 +8,7 @@ use ndarray::ArrayD;
 use super::movement::transposed;
 use super::products::product;
 use super::{Call, Unmade, field, zip};
-use crate::prove::image::{Image, row_major, slice};
+use crate::prove::field_value::{Image, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
 
 /// The sums in place of X, and the second half of the biases; W is part of the sums.

@@ -5,7 +5,7 @@ use ndarray::{ArrayD, IxDyn};
 use super::arithmetic::exact;
 use super::{Call, Made, Unmade, axis};
 use crate::prove::field;
-use crate::prove::image::{Elements, Image, row_major, slice};
+use crate::prove::field_value::{Elements, Image, row_major, slice};
 
 /// The sums along these axes, which stay with extent 1 or go.
 pub fn sum(elements: &Elements, axes: &[usize], keep: bool) -> ArrayD<u32> {

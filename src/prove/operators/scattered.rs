@@ -5,7 +5,7 @@ use ndarray::ArrayD;
 use super::movement::{flat_place, place};
 use super::{Call, Made, Unmade};
 use crate::prove::field;
-use crate::prove::image::{Elements, Image, slice};
+use crate::prove::field_value::{Elements, Image, slice};
 
 pub(super) fn nd(call: &Call) -> Made {
     let (value, written, indices) = (call.field(0)?, call.field(2)?, call.indices(1)?);

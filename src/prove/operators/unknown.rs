@@ -5,7 +5,7 @@ use ndarray::ArrayD;
 use super::{Call, Made, Unmade, axis, inverses, products, windows, zip};
 use crate::onnx::operator::softmax_axis;
 use crate::prove::field;
-use crate::prove::image::{Image, row_major, slice};
+use crate::prove::field_value::{Image, row_major, slice};
 use crate::prove::random::{Digest, Hash, Unknown};
 use crate::recipe::broadcast;
 

@@ -4,10 +4,10 @@ use ndarray::{ArrayD, Axis, Slice};
 
 use super::movement::transposed;
 use super::{Allowance, Call, Made, Unmade};
-use crate::graph::make::ints;
+use crate::ir::builder::ints;
 use crate::onnx::proto::NodeProto;
 use crate::prove::field;
-use crate::prove::image::{Elements, Image, row_major, slice};
+use crate::prove::field_value::{Elements, Image, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
 use crate::recipe::Windows;
 

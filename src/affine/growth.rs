@@ -1,0 +1,153 @@
+//! The growth of a model by copies of shared weights.
+//!
+//! A weight with other readers stays beside the new one of a fold. The new tensor takes the room of
+//! the tensors that it replaces, and its excess is growth: all of it where the weight stays,
+//! nothing where the weight is removed, and the second one where two operators need different
+//! versions.
+//!
+//! Only arrays of two and more axes count. Vectors, such as biases and scales, are small beside the
+//! products that read them, however small a model is.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::affine::materialize::{Change, Edit, Failed};
+use crate::affine::plan::{Removal, Stored};
+use crate::analysis::Analysis;
+use crate::ir::{NodeId, Reader, ValueId};
+use crate::refusal::{Reason, Refusal};
+
+/// The growth of the model by each stored tensor, in bytes.
+pub fn growth(stored: &[Stored], (edits, removals): (&[Edit], &[Removal]), known: &Analysis) -> Vec<u64> {
+    let mut left = Left::behind(edits, removals, known);
+    stored.iter().map(|tensor| left.takes(tensor).unwrap_or_default()).collect()
+}
+
+/// Refuses sites, those first that add the most, until the others add no more than `allowed` of `weights` bytes.
+pub fn beyond(stored: &[Stored], growth: &[u64], allowed: f64, weights: u64) -> Vec<Failed> {
+    let mut total: u64 = growth.iter().sum();
+    let is_over = |total: u64| total as f64 > allowed;
+    let copies = || stored.iter().zip(growth).enumerate().filter(|(_, (_, bytes))| **bytes > 0);
+    let mut by_site: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (place, (tensor, _)) in copies() {
+        tensor.sites.iter().for_each(|&site| by_site.entry(site).or_default().push(place));
+    }
+    let adds = |places: &[usize]| places.iter().map(|&place| growth[place]).sum::<u64>();
+    let mut sites: Vec<(usize, Vec<usize>)> = by_site.into_iter().collect();
+    sites.sort_by_key(|(_, places)| std::cmp::Reverse(adds(places)));
+    let mut left: HashMap<usize, usize> =
+        copies().map(|(place, (tensor, _))| (place, tensor.sites.len())).collect();
+    let mut refused = vec![];
+    for (site, places) in sites {
+        if !is_over(total) {
+            break;
+        }
+        let bytes = adds(&places);
+        for place in &places {
+            // It is not made any more once no site is left that it is for.
+            let sites = left.entry(*place).or_default();
+            *sites = sites.saturating_sub(1);
+            if *sites == 0 {
+                total -= growth[*place];
+            }
+        }
+        let largest = places.iter().copied().max_by_key(|&place| (growth[place], std::cmp::Reverse(place)));
+        let at = largest.and_then(|place| stored[place].replaces.clone()).unwrap_or_default();
+        let percent = 100.0 * bytes as f64 / weights as f64;
+        let reason = Reason::Growth(format!("{bytes} bytes, {percent:.1} % of the weights"));
+        refused.push(Failed { sites: vec![site], refusal: Refusal::new(reason, at) });
+    }
+    refused
+}
+
+/// The remaining constants of a model.
+struct Left<'l> {
+    known: &'l Analysis<'l>,
+    gone: HashSet<NodeId>,
+    /// Inputs that read something else now.
+    replaced: HashSet<(NodeId, usize)>,
+    /// Values that new nodes read.
+    read: HashSet<&'l str>,
+    /// The bytes of tensors that go, less what others took of them.
+    free: HashMap<ValueId, u64>,
+}
+
+impl<'l> Left<'l> {
+    fn behind(edits: &'l [Edit], removals: &'l [Removal], known: &'l Analysis<'l>) -> Self {
+        let mut gone: HashSet<NodeId> = removals.iter().flat_map(|removal| &removal.nodes).copied().collect();
+        let (mut replaced, mut read) = (HashSet::new(), HashSet::new());
+        for edit in edits {
+            match &edit.change {
+                Change::Input(node, slot, _) | Change::NoInput(node, slot) => {
+                    replaced.insert((*node, *slot));
+                }
+                Change::Chain { nodes, .. } => gone.extend(nodes),
+                Change::Replace(replacement) => {
+                    gone.extend(&replacement.nodes);
+                    read.extend(replacement.made.iter().flat_map(|node| &node.input).map(String::as_str));
+                }
+                Change::Float(..) | Change::AddBehind(..) | Change::Mul { .. } => {}
+            }
+        }
+        Self { known, gone, replaced, read, free: HashMap::new() }
+    }
+
+    /// The bytes of a new tensor for which nothing makes room.
+    fn takes(&mut self, tensor: &Stored) -> Option<u64> {
+        let shape = tensor.recipe.shape();
+        let replaced = self.known.graph.value(tensor.replaces.as_deref()?)?;
+        if shape.iter().filter(|&&extent| extent > 1).count() < 2 {
+            return None;
+        }
+        let sources = self.sources(replaced);
+        let before: u64 = sources.iter().map(|&source| self.known.constants.stored_bytes(source)).sum();
+        // A result of constant folding counts only with the size of its operands.
+        let mut bytes = before.min(tensor.data_type.byte_size(shape.iter().product())? as u64);
+        for source in sources {
+            if !self.free.contains_key(&source) {
+                let goes = !self.is_read(source);
+                self.free.insert(source, if goes { self.known.constants.stored_bytes(source) } else { 0 });
+            }
+            let room = self.free.entry(source).or_default();
+            let taken = bytes.min(*room);
+            (bytes, *room) = (bytes - taken, *room - taken);
+        }
+        Some(bytes)
+    }
+
+    /// The tensors of the model that a constant is computed from, or itself.
+    fn sources(&self, constant: ValueId) -> Vec<ValueId> {
+        let graph = &self.known.graph;
+        let (mut open, mut seen, mut found) = (vec![constant], HashSet::new(), vec![]);
+        while let Some(value) = open.pop().filter(|&value| seen.insert(value)) {
+            match graph.producer(value).filter(|&(node, _)| !graph.is(node, "Constant")) {
+                Some((node, _)) => open.extend(graph.inputs(node).iter().flatten()),
+                None => found.push(value),
+            }
+        }
+        found
+    }
+
+    /// Whether a constant, or a value computed from it, still has a reader.
+    fn is_read(&self, constant: ValueId) -> bool {
+        let graph = &self.known.graph;
+        let (mut open, mut seen) = (vec![constant], HashSet::from([constant]));
+        while let Some(value) = open.pop() {
+            let readers = graph.readers(value);
+            if readers.is_empty() || self.read.contains(graph.value_name(value)) {
+                return true;
+            }
+            for reader in readers {
+                let Reader::Node { node, input } = *reader else { return true };
+                if self.gone.contains(&node) || self.replaced.contains(&(node, input)) {
+                    continue;
+                }
+                let made = graph.outputs(node).iter().flatten().copied();
+                if !made.clone().all(|value| self.known.constants.is_constant(value)) {
+                    return true;
+                }
+                open.extend(made.filter(|&value| seen.insert(value)));
+            }
+        }
+        false
+    }
+}

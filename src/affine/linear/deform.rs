@@ -1,0 +1,76 @@
+//! DeformConv: a convolution whose taps are moved from place to place, by offsets that another layer makes.
+//!
+//! It is linear in its input, channel by channel, and in its weight. It interpolates between
+//! places, reads zeros beyond the image, and a mask scales some places: so a shift of the input is
+//! refused. A shift of the result is a bias.
+
+use crate::affine::Affine;
+use crate::affine::fold::{At, Rule, Side, Step};
+use crate::affine::linear::conv::{along, along_grouped, as_vector, per_channel};
+use crate::affine::linear::{Linear, Slots, only_along};
+use crate::recipe::{Numbers, Recipe};
+use crate::refusal::Reason;
+
+/// DeformConv: weight `[O, C/group, k...]`.
+pub struct DeformConv;
+
+/// The place of the bias, behind the offsets.
+const BIAS: usize = 3;
+
+impl Rule for DeformConv {
+    fn ops(&self) -> &'static [&'static str] {
+        &["DeformConv"]
+    }
+
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        let affine = at.only(inputs, 0)?;
+        check(at, affine)?;
+        match affine.has_no_shift() {
+            true => Ok(Step::taken(Side::Operand(0), affine.clone())),
+            false => Err(Reason::Padding),
+        }
+    }
+
+    fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
+        check(at, affine)?;
+        Ok(Step::taken(Side::Result, affine.clone()))
+    }
+}
+
+fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
+    at.only_attributes(&["dilations", "group", "kernel_shape", "offset_group", "pads", "strides"])?;
+    at.weight(1)?;
+    if at.graph.input(at.node, BIAS).is_some() {
+        at.weight(BIAS)?;
+    }
+    only_along(affine, &[1])
+}
+
+impl Linear for DeformConv {
+    fn slots(&self, _: &At) -> Result<Slots, Reason> {
+        Ok(Slots { weight: Some(1), bias: Some(BIAS) })
+    }
+
+    fn scaled(&self, at: &At, weight: &Recipe, side: Side, scale: &Numbers) -> Result<Recipe, Reason> {
+        match side {
+            Side::Operand(_) => along_grouped(at, weight, scale),
+            _ => along(weight, scale, 0),
+        }
+    }
+
+    fn contracted(&self, at: &At) -> Result<Vec<usize>, Reason> {
+        Ok((1..at.extents(1)?.len()).collect())
+    }
+
+    fn image(&self, _: &At, _: Option<&Recipe>, _: usize, _: &Numbers) -> Result<Recipe, Reason> {
+        Err(Reason::Padding)
+    }
+
+    fn read_bias(&self, at: &At, bias: Recipe) -> Result<Recipe, Reason> {
+        per_channel(at, &bias)
+    }
+
+    fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe> {
+        as_vector(bias, at.extents(1).ok()?[0])
+    }
+}

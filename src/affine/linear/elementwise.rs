@@ -1,0 +1,271 @@
+//! Add, Sub, Mul, Div and Neg, with a constant or between two values.
+//!
+//! A constant summand absorbs a shift; a constant factor absorbs a scale; the other part of the
+//! affine propagates. `(s·x + t) + c` makes the node redundant: `c` joins the shift.
+
+use crate::affine::Affine;
+use crate::affine::fold::{At, Rule, Side, Step};
+use crate::affine::linear::{Linear, Slots};
+use crate::recipe::{Numbers, Recipe};
+use crate::refusal::Reason;
+use crate::shape::facts::extent;
+
+/// Element-wise arithmetic.
+pub struct Elementwise;
+
+impl Rule for Elementwise {
+    fn ops(&self) -> &'static [&'static str] {
+        &["Add", "Sub", "Mul", "Div", "Neg"]
+    }
+
+    fn hands_on(&self) -> bool {
+        true
+    }
+
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        at.only_attributes(&[])?;
+        let rank = at.output_rank(0)?;
+        let inputs: Vec<Option<Affine>> = inputs
+            .iter()
+            .map(|affine| affine.as_ref().map(|affine| aligned(affine, rank)).transpose())
+            .collect::<Result<_, _>>()?;
+        if at.proto().op_type() == "Neg" {
+            let affine = at.only(&inputs, 0)?;
+            return Ok(Step::go_on(0, Affine::new(affine.scale.clone(), -&affine.shift)));
+        }
+        let constant = at.constant_operand();
+        match (constant, &inputs[..]) {
+            (Some(slot), _) => forward_constant(at, at.only(&inputs, 1 - slot)?, slot),
+            (None, [left, right]) => forward_two(at, left, right),
+            (None, _) => Err(Reason::UnknownShape),
+        }
+    }
+
+    fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
+        at.only_attributes(&[])?;
+        let constant = at.constant_operand();
+        match (at.proto().op_type(), constant) {
+            ("Neg", _) => Ok(Step::go_on(0, Affine::new(affine.scale.clone(), -&affine.shift))),
+            ("Add" | "Sub", Some(slot)) => {
+                at.weight(slot)?;
+                let scale = shrunk(at, 1 - slot, &Affine::scale(affine.scale.clone()))?;
+                let folds = vec![(Side::Result, affine.clone())];
+                Ok(Step { folds, ways: vec![vec![(1 - slot, scale)]], ..Step::default() })
+            }
+            ("Mul", Some(slot)) => {
+                at.weight(slot)?;
+                if !affine.has_no_shift() {
+                    return Err(Reason::NotLinear("a bare Mul, which has no place for a shift,".into()));
+                }
+                Ok(Step::taken(Side::Result, affine.clone()))
+            }
+            ("Div", Some(1)) if affine.has_no_shift() => Ok(Step::go_on(0, shrunk(at, 0, affine)?)),
+            ("Add" | "Sub", None) => {
+                let scale = Affine::scale(affine.scale.clone());
+                let second = match at.proto().op_type() {
+                    "Add" => affine.clone(),
+                    _ => Affine::new(affine.scale.clone(), -&affine.shift),
+                };
+                let way = |left: &Affine, right: &Affine| {
+                    Some(vec![(0, shrunk(at, 0, left).ok()?), (1, shrunk(at, 1, right).ok()?)])
+                };
+                some_way(vec![way(affine, &scale), way(&scale, &second)])
+            }
+            ("Mul", None) if affine.has_no_shift() => {
+                let way = |slot| Some(vec![(slot, shrunk(at, slot, affine).ok()?)]);
+                some_way(vec![way(0), way(1)])
+            }
+            ("Div", None) if affine.has_no_shift() => Ok(Step::go_on(0, shrunk(at, 0, affine)?)),
+            (op, _) => Err(Reason::NotLinear(op.into())),
+        }
+    }
+}
+
+fn some_way(ways: Vec<Option<Vec<(usize, Affine)>>>) -> Result<Step, Reason> {
+    let ways: Vec<_> = ways.into_iter().flatten().collect();
+    if ways.is_empty() { Err(Reason::MixedAxes) } else { Ok(Step { ways, ..Step::default() }) }
+}
+
+fn forward_constant(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reason> {
+    let rank = affine.rank();
+    let fits = |constant: &Numbers| {
+        [&affine.scale, &affine.shift].iter().all(|numbers| constant.broadcasts_with(numbers))
+    };
+    let constant = || at.numbers(slot)?.align(rank).filter(fits).ok_or(Reason::UnknownShape);
+    match (at.proto().op_type(), slot) {
+        // A bare shift ends at the first constant that is added anyway.
+        ("Add" | "Sub", _) if affine.has_no_scale() && at.weight(slot).is_ok() => {
+            Ok(Step::taken(Side::Operand(1 - slot), affine.clone()))
+        }
+        ("Add", _) | ("Sub", 1) if affine.has_no_scale() => Ok(Step::go_on(0, affine.clone())),
+        ("Add", _) | ("Sub", 1) => {
+            if at.shape(1 - slot)? != at.output_shape(0)? {
+                return Err(Reason::MixedAxes);
+            }
+            let constant = constant()?;
+            let shift = match at.proto().op_type() {
+                "Add" => &affine.shift + &constant,
+                _ => &affine.shift - &constant,
+            };
+            let go_on = Affine::new(affine.scale.clone(), shift);
+            Ok(Step { bypass: Some(1 - slot), ..Step::go_on(0, go_on) })
+        }
+        // c − (s·x + t) = s·(c − x) + (c − s·c − t)
+        ("Sub", _) => {
+            let constant = constant()?;
+            let shift = &(&constant - &(&constant * &affine.scale)) - &affine.shift;
+            Ok(Step::go_on(0, Affine::new(affine.scale.clone(), shift)))
+        }
+        // (s·x + t)·w = x·(s·w) + t·w
+        ("Mul", _) if widens(at, affine, slot) => {
+            let step = Step::taken(Side::Operand(1 - slot), Affine::scale(affine.scale.clone()));
+            if affine.has_no_shift() {
+                return Ok(step);
+            }
+            let shift = Affine::shift(&affine.shift * &constant()?);
+            Ok(Step { folds: step.folds, ..Step::go_on(0, shift) })
+        }
+        ("Mul", _) | ("Div", 1) if affine.has_no_shift() => Ok(Step::go_on(0, affine.clone())),
+        ("Mul", _) => Ok(Step::go_on(0, Affine::new(affine.scale.clone(), &affine.shift * &constant()?))),
+        ("Div", 1) => {
+            let shift = &affine.shift / &constant()?;
+            if shift.iter().any(|t| !t.is_finite()) {
+                return Err(Reason::NotFinite);
+            }
+            Ok(Step::go_on(0, Affine::new(affine.scale.clone(), shift)))
+        }
+        (op, _) => Err(Reason::NotLinear(format!("{op} by the value"))),
+    }
+}
+
+/// Whether a constant factor widens a value, as a tokenizer of numbers makes channels of each
+/// number, and can absorb the whole scale: operators behind it contract the new axis, and could
+/// not.
+fn widens(at: &At, affine: &Affine, slot: usize) -> bool {
+    let shapes = at.shape(1 - slot).ok().zip(at.output_shape(0).ok());
+    let extents = at.weight(slot).and_then(|_| at.extents(slot)).ok();
+    let (Some((value, made)), Some(extents)) = (shapes, extents) else { return false };
+    let along = extents.iter().rev().copied().chain(std::iter::repeat(1));
+    let fits = affine.scale.shape().iter().rev().zip(along).all(|(&n, extent)| n == 1 || n == extent);
+    !affine.has_no_scale() && value != made && fits
+}
+
+/// `(s·x + t) + c = s·(x + c/s) + t`: positions stay a summand of the stream. `None` for other
+/// operators, and where the constant is equal for all positions.
+pub fn beside_positions(at: &At, inputs: &[Option<Affine>]) -> Option<Step> {
+    let slot = at.constant_operand()?;
+    let takes = at.graph.is(at.node, "Add") || (at.graph.is(at.node, "Sub") && slot == 1);
+    let affine = aligned(inputs.get(1 - slot)?.as_ref().filter(|_| takes)?, at.output_rank(0).ok()?).ok()?;
+    let extents = at.extents(slot).ok()?;
+    let along = affine.scale.shape().iter().rev().zip(extents.iter().rev());
+    let is_by_place = !affine.has_no_scale() && along.into_iter().any(|(&scale, &constant)| constant > scale);
+    let is_whole = at.shape(1 - slot).ok()? == at.output_shape(0).ok()? && at.weight(slot).is_ok();
+    let inverse = Affine::scale(affine.scale.clone()).inverse().filter(|_| is_by_place && is_whole)?;
+    Some(Step { folds: vec![(Side::Result, inverse)], ..Step::go_on(0, affine) })
+}
+
+fn forward_two(at: &At, left: &Option<Affine>, right: &Option<Affine>) -> Result<Step, Reason> {
+    let op = at.proto().op_type();
+    let rank = at.output_rank(0)?;
+    let identity = Affine::identity(rank);
+    let (a, b) = (left.as_ref().unwrap_or(&identity), right.as_ref().unwrap_or(&identity));
+    if !a.broadcasts_with(b) {
+        return Err(Reason::UnknownShape);
+    }
+    match op {
+        "Add" | "Sub" => {
+            let wants = match (left, right) {
+                _ if a.scale == b.scale => vec![],
+                (Some(carried), None) => vec![(1, stream(at, 1, carried)?)],
+                (None, Some(carried)) => vec![(0, stream(at, 0, carried)?)],
+                _ if !a.has_no_scale() && !b.has_no_scale() => return Err(Reason::DifferentScales),
+                _ => return Err(Reason::ResidualStream),
+            };
+            let scale = if left.is_some() { &a.scale } else { &b.scale };
+            let shift = if op == "Add" { &a.shift + &b.shift } else { &a.shift - &b.shift };
+            Ok(Step { wants, ..Step::go_on(0, Affine::new(scale.clone(), shift)) })
+        }
+        "Mul" if a.has_no_shift() && b.has_no_shift() => Ok(Step::go_on(0, a.then(b))),
+        "Div" if a.has_no_shift() && right.is_none() => Ok(Step::go_on(0, a.clone())),
+        _ => Err(Reason::NotLinear(op.into())),
+    }
+}
+
+/// `(s·x + t) + y = s·(x + y/s) + t`: the affine that the other operand needs, so that the sum is
+/// in the basis of the operand with the affine.
+fn stream(at: &At, other: usize, carried: &Affine) -> Result<Affine, Reason> {
+    // Behind a constant for each position, every bias on the way would become one.
+    let along = |axis: usize| carried.shift.shape()[axis] == 1 || carried.scale.shape()[axis] != 1;
+    let inverse = Affine::scale(&Numbers::number(1.0, carried.rank()) / &carried.scale);
+    let holds = (0..carried.rank()).all(along) && inverse.is_finite();
+    let wanted = Some(inverse).filter(|_| holds).and_then(|inverse| shrunk(at, other, &inverse).ok());
+    wanted.ok_or(Reason::ResidualStream)
+}
+
+/// An affine on an operand, as one on a result of more axes.
+///
+/// # Errors
+/// [`Reason::UnknownShape`] where the result has fewer axes than it.
+pub fn aligned(affine: &Affine, rank: usize) -> Result<Affine, Reason> {
+    affine.try_map(|numbers| numbers.align(rank).ok_or(Reason::UnknownShape))
+}
+
+/// An affine on the result, as the same on an operand that may be broadcast.
+///
+/// # Errors
+/// Where the shape of the operand is not known, or the affine varies along axes that it is broadcast along.
+pub fn shrunk(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
+    let shape = at.shape(slot)?;
+    let extra = affine.rank().checked_sub(shape.len()).ok_or(Reason::UnknownShape)?;
+    affine.try_map(|numbers| {
+        let (leading, kept) = numbers.shape().split_at(extra);
+        let fits = kept.iter().zip(&shape).all(|(&n, dim)| n == 1 || extent(dim) == Some(n));
+        if !fits || leading.iter().any(|&n| n != 1) {
+            return Err(Reason::MixedAxes);
+        }
+        numbers.reshape(kept).ok_or(Reason::UnknownShape)
+    })
+}
+
+impl Linear for Elementwise {
+    fn is_layer(&self) -> bool {
+        false
+    }
+
+    fn slots(&self, at: &At) -> Result<Slots, Reason> {
+        let slot = at.constant_operand().ok_or(Reason::NotConstant)?;
+        match at.proto().op_type() {
+            "Add" | "Sub" => Ok(Slots { weight: None, bias: Some(slot) }),
+            "Mul" => Ok(Slots { weight: Some(slot), bias: None }),
+            op => Err(Reason::NotLinear(op.into())),
+        }
+    }
+
+    fn scaled(&self, _: &At, weight: &Recipe, _: Side, scale: &Numbers) -> Result<Recipe, Reason> {
+        weight.mul(scale.recipe()).ok_or(Reason::WrongAxis)
+    }
+
+    fn contracted(&self, _: &At) -> Result<Vec<usize>, Reason> {
+        Ok(vec![])
+    }
+
+    fn image(&self, at: &At, _: Option<&Recipe>, operand: usize, shift: &Numbers) -> Result<Recipe, Reason> {
+        // In `c − (x + t)` it is taken away.
+        let taken_away = at.proto().op_type() == "Sub" && operand == 1;
+        Ok(if taken_away { shift.recipe().neg() } else { shift.recipe().clone() })
+    }
+
+    fn read_bias(&self, at: &At, bias: Recipe) -> Result<Recipe, Reason> {
+        let bias = bias.align(at.output_rank(0)?).ok_or(Reason::UnknownShape)?;
+        Ok(if subtracts(at) { bias.neg() } else { bias })
+    }
+
+    fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe> {
+        Some(if subtracts(at) { bias.neg() } else { bias.clone() })
+    }
+}
+
+/// Whether the constant is what `Sub` takes away.
+fn subtracts(at: &At) -> bool {
+    at.proto().op_type() == "Sub" && at.is_constant(1)
+}

@@ -1,0 +1,320 @@
+//! MatMul, with the weight on either side, and runtimes' FusedMatMul: `alpha·A'·B'`, where either may
+//! be transposed.
+//!
+//! `(x·diag(s) + t)·W = x·(diag(s)·W) + t·W` and `(x·W)·diag(s) + t = x·(W·diag(s)) + t`; for a
+//! weight on the left, the same transposed. Between two operands that both vary only a scale can
+//! pass, along the axes that are not contracted; a shift where the other one has shares, as in
+//! attention.
+
+use crate::affine::Affine;
+use crate::affine::fold::{At, Rule, Side, Step};
+use crate::affine::linear::{Linear, Slots};
+use crate::affine::row_stochastic::add_up_to_one;
+use crate::analysis::broadcast::LARGEST;
+use crate::recipe::{Numbers, Recipe};
+use crate::refusal::Reason;
+
+/// MatMul.
+pub struct MatMul;
+
+impl Rule for MatMul {
+    fn ops(&self) -> &'static [&'static str] {
+        &["MatMul", "com.microsoft.FusedMatMul"]
+    }
+
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        check_form(at)?;
+        if inputs.iter().flatten().count() == 2 {
+            if inputs.iter().flatten().any(|affine| !affine.has_no_shift()) {
+                return Err(Reason::NotConstant);
+            }
+            let moved = [0, 1].map(|slot| pass(at, slot, inputs[slot].as_ref()));
+            let [Ok(left), Ok(right)] = moved else { return Err(Reason::NotConstant) };
+            return Ok(Step::go_on(0, left.then(&right)));
+        }
+        let slot = if inputs[0].is_some() { 0 } else { 1 };
+        let affine = at.only(inputs, slot)?;
+        if at.is_constant(1 - slot) {
+            at.weight(1 - slot)?;
+            let result = check(at, affine, Side::Operand(slot));
+            return match (result, pass(at, slot, Some(affine))) {
+                (Ok(()), _) => Ok(Step::taken(Side::Operand(slot), affine.clone())),
+                (Err(_), Ok(passed)) => Ok(Step::go_on(0, passed)),
+                (Err(reason), Err(_)) => Err(reason),
+            };
+        }
+        pass(at, slot, Some(affine)).map(|passed| Step::go_on(0, passed)).or_else(|reason| {
+            let factor = factor(at, slot, affine).ok_or(reason)?;
+            Ok(Step::into_factor(1 - slot, factor))
+        })
+    }
+
+    fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
+        check_form(at)?;
+        let constant = [0, 1].into_iter().find(|&slot| at.is_constant(slot));
+        if let Some(slot) = constant {
+            at.weight(slot)?;
+            return match (check(at, affine, Side::Result), pull(at, 1 - slot, affine)) {
+                (Ok(()), _) => Ok(Step::taken(Side::Result, affine.clone())),
+                (Err(_), Ok(pulled)) => Ok(Step::go_on(1 - slot, pulled)),
+                (Err(reason), Err(_)) => Err(reason),
+            };
+        }
+        let ways: Vec<_> =
+            (0..2).filter_map(|slot| Some(vec![(slot, pull(at, slot, affine).ok()?)])).collect();
+        if ways.is_empty() { Err(Reason::NotConstant) } else { Ok(Step { ways, ..Step::default() }) }
+    }
+}
+
+/// Refuses forms of FusedMatMul that are more than a product of matrices.
+fn check_form(at: &At) -> Result<(), Reason> {
+    if at.graph.domain_op(at.node) == ("", "MatMul") {
+        return at.only_attributes(&[]);
+    }
+    at.only_attributes(&["alpha", "transA", "transB", "transBatchA", "transBatchB"])?;
+    at.attr_float("alpha", 1.0)?;
+    for (slot, name) in ["transA", "transB"].into_iter().enumerate() {
+        // Beside a vector onnxruntime does not turn a matrix.
+        if at.flag(name, false)? && at.rank(1 - slot)? < 2 {
+            return Err(Reason::Attribute(name.into()));
+        }
+    }
+    let batch = ["transBatchA", "transBatchB"].iter().find(|name| at.attr(name, 0) != Ok(0));
+    batch.map_or(Ok(()), |name| Err(Reason::Attribute((*name).into())))
+}
+
+/// Whether an operand is transposed before it is multiplied.
+fn is_turned(at: &At, slot: usize) -> bool {
+    at.flag(["transA", "transB"][slot], false) == Ok(true)
+}
+
+/// A matrix with its last two axes swapped, where the operand is transposed.
+fn turned(at: &At, slot: usize, matrix: &Recipe) -> Recipe {
+    let swapped = matrix.turned().filter(|_| is_turned(at, slot));
+    swapped.unwrap_or_else(|| matrix.clone())
+}
+
+/// An affine of an operand in the axes of the product's factor, and back.
+fn turned_affine(at: &At, slot: usize, affine: &Affine) -> Affine {
+    let turned =
+        |numbers: &Numbers| Ok(numbers.turned().filter(|_| is_turned(at, slot)).unwrap_or(numbers.clone()));
+    let Ok(turned) = affine.try_map::<std::convert::Infallible>(turned);
+    turned
+}
+
+/// The contracted axis of an operand, and the one that stays in the result's matrix.
+fn matrix_axes(slot: usize, rank: usize) -> (usize, usize) {
+    if slot == 0 { (rank - 1, rank - 2) } else { (rank - 2, rank - 1) }
+}
+
+/// The axis of an operand of this rank that becomes an axis of the result's matrix; `None` where the
+/// product is of other forms.
+pub fn kept_axis(at: &At, slot: usize, rank: usize) -> Option<usize> {
+    let is_matrix = rank >= 2 && at.rank(1 - slot).ok()? >= 2 && check_form(at).is_ok();
+    let (contracted, kept) = matrix_axes(slot, if is_matrix { rank } else { return None });
+    Some(if is_turned(at, slot) { contracted } else { kept })
+}
+
+/// Whether the weight can take the affine from that side.
+fn check(at: &At, affine: &Affine, side: Side) -> Result<(), Reason> {
+    let affine = &match side {
+        Side::Operand(slot) => turned_affine(at, slot, affine),
+        _ => affine.clone(),
+    };
+    let (contracted, kept) = match side {
+        Side::Operand(slot) if affine.rank() >= 2 => matrix_axes(slot, affine.rank()),
+        _ => (0, 0),
+    };
+    if let Side::Operand(_) = side
+        && (affine.rank() < 2 || affine.scale.shape()[kept] != 1)
+    {
+        return Err(Reason::WrongAxis);
+    }
+    let weight_slot = at.is_constant(1) as usize;
+    let mut weight = at.extents(weight_slot)?;
+    if weight.len() >= 2 && is_turned(at, weight_slot) {
+        let rank = weight.len();
+        weight.swap(rank - 1, rank - 2);
+    }
+    let shape = weight_shape(at, side, affine.scale.shape(), weight.len())?;
+    if shape.iter().zip(&weight).any(|(&s, &w)| s != 1 && s != w) {
+        return Err(Reason::WrongAxis);
+    }
+    let mut image = affine.shift.shape().to_vec();
+    if matches!(side, Side::Operand(_)) {
+        image[contracted] = weight.iter().rev().take(2).copied().max().unwrap_or(1);
+    }
+    let size = image.iter().product();
+    if size > LARGEST { Err(Reason::TooLarge(size)) } else { Ok(()) }
+}
+
+/// The shape in which a scale multiplies the weight.
+fn weight_shape(at: &At, side: Side, scale: &[usize], weight: usize) -> Result<Vec<usize>, Reason> {
+    let slot = at.is_constant(1) as usize;
+    let mut batch = scale.to_vec();
+    // The last two axes of a matrix, or 1 for the one that an operand of rank 1 does not have.
+    let mut take = |there: bool| if there { batch.pop().ok_or(Reason::WrongAxis) } else { Ok(1) };
+    let (contracted, kept, other) = match side {
+        Side::Operand(operand) => {
+            let (columns, rows) = (take(true)?, take(true)?);
+            let (contracted, other) = if operand == 0 { (columns, rows) } else { (rows, columns) };
+            (contracted, 1, other)
+        }
+        _ => {
+            let (columns, rows) = (take(at.rank(1)? > 1)?, take(at.rank(0)? > 1)?);
+            let (kept, other) = if slot == 1 { (columns, rows) } else { (rows, columns) };
+            (1, kept, other)
+        }
+    };
+    let room = weight.saturating_sub(2);
+    let extra = batch.len().saturating_sub(room);
+    if other != 1 || batch[..extra].iter().any(|&n| n != 1) {
+        return Err(Reason::WrongAxis);
+    }
+    if weight == 1 {
+        return if kept == 1 { Ok(vec![contracted]) } else { Err(Reason::WrongAxis) };
+    }
+    let matrix = if slot == 1 { [contracted, kept] } else { [kept, contracted] };
+    Ok([&vec![1; room - (batch.len() - extra)], &batch[extra..], &matrix].concat())
+}
+
+/// Whether a summand of an operand along the contracted axis passes to the result: the other
+/// operand is row-stochastic.
+fn mixes(at: &At, slot: usize) -> bool {
+    let other = 1 - slot;
+    let alpha = at.graph.domain_op(at.node) == ("", "MatMul") || at.attr_float("alpha", 1.0) == Ok(1.0);
+    at.rank(other).is_ok_and(|rank| {
+        let (contracted, kept) = matrix_axes(other, rank);
+        alpha && add_up_to_one(at, other, if is_turned(at, other) { kept } else { contracted })
+    })
+}
+
+/// An affine on an operand, as one on the result.
+fn pass(at: &At, slot: usize, affine: Option<&Affine>) -> Result<Affine, Reason> {
+    let affine = &turned_affine(at, slot, affine.ok_or(Reason::NotConstant)?);
+    if affine.rank() < 2 || at.rank(1 - slot)? < 2 {
+        return Err(Reason::WrongAxis);
+    }
+    let (contracted, _) = matrix_axes(slot, affine.rank());
+    if !affine.is_uniform_along(contracted) || !(affine.has_no_shift() || mixes(at, slot)) {
+        return Err(Reason::NotConstant);
+    }
+    let rank = at.output_rank(0)?;
+    affine.try_map(|numbers| numbers.align(rank).ok_or(Reason::UnknownShape))
+}
+
+/// A scale along the contracted axis, as a scale of the other operand.
+fn factor(at: &At, slot: usize, affine: &Affine) -> Option<Affine> {
+    let contracted = |slot: usize, rank: usize| if rank == 1 { 0 } else { matrix_axes(slot, rank).0 };
+    let scale = turned_affine(at, slot, affine).scale;
+    let other = at.rank(1 - slot).ok().filter(|&rank| rank > 0 && affine.rank() > 0)?;
+    let is_along_it = affine.axes().len() == 1 && scale.shape()[contracted(slot, affine.rank())] != 1;
+    let mut shape = vec![1; other];
+    shape[contracted(1 - slot, other)] = scale.len();
+    let scale = scale.reshape(&shape).filter(|_| is_along_it && affine.has_no_shift())?;
+    Some(turned_affine(at, 1 - slot, &Affine::scale(scale)))
+}
+
+/// An affine on the result, as one on an operand.
+fn pull(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
+    let rank = at.rank(slot)?;
+    let are_matrices = rank >= 2 && affine.rank() >= 2 && at.rank(1 - slot)? >= 2;
+    if !are_matrices || !(affine.has_no_shift() || mixes(at, slot)) {
+        return Err(Reason::NotConstant);
+    }
+    let (contracted, _) = matrix_axes(slot, affine.rank());
+    if !affine.is_uniform_along(contracted) {
+        return Err(Reason::WrongAxis);
+    }
+    let extra = affine.rank().checked_sub(rank).ok_or(Reason::UnknownShape)?;
+    let mut shape = at.shape(slot)?;
+    if is_turned(at, slot) {
+        shape.swap(rank - 1, rank - 2);
+    }
+    let there = affine.try_map(|numbers| {
+        let all = numbers.shape();
+        let fits = |axis: usize| {
+            let wanted = all[axis + extra];
+            wanted == 1 || crate::shape::facts::extent(&shape[axis]) == Some(wanted)
+        };
+        if all[..extra].iter().any(|&n| n != 1) || !(0..rank).all(fits) {
+            return Err(Reason::WrongAxis);
+        }
+        numbers.reshape(&all[extra..]).ok_or(Reason::UnknownShape)
+    })?;
+    Ok(turned_affine(at, slot, &there))
+}
+
+impl Linear for MatMul {
+    fn slots(&self, at: &At) -> Result<Slots, Reason> {
+        let slot = at.constant_operand().ok_or(Reason::NotConstant)?;
+        Ok(Slots { weight: Some(slot), bias: None })
+    }
+
+    fn scaled(&self, at: &At, weight: &Recipe, side: Side, scale: &Numbers) -> Result<Recipe, Reason> {
+        let slot = at.is_constant(1) as usize;
+        let weight = turned(at, slot, weight);
+        let scale = match side {
+            Side::Operand(operand) => turned(at, operand, scale.recipe()),
+            _ => scale.recipe().clone(),
+        };
+        let shape = weight_shape(at, side, scale.shape(), weight.rank())?;
+        // Only one of the last two axes varies, so that the elements keep their order.
+        let scaled = scale.reshape(&shape).and_then(|scale| weight.mul(&scale));
+        let scaled = scaled.filter(|scaled| scaled.shape() == weight.shape()).ok_or(Reason::WrongAxis)?;
+        Ok(turned(at, slot, &scaled))
+    }
+
+    fn contracted(&self, at: &At) -> Result<Vec<usize>, Reason> {
+        let slot = at.is_constant(1) as usize;
+        Ok(match at.rank(slot)? {
+            0 => vec![],
+            1 => vec![0],
+            rank => {
+                let (contracted, kept) = matrix_axes(slot, rank);
+                vec![if is_turned(at, slot) { kept } else { contracted }]
+            }
+        })
+    }
+
+    fn image(
+        &self,
+        at: &At,
+        weight: Option<&Recipe>,
+        operand: usize,
+        shift: &Numbers,
+    ) -> Result<Recipe, Reason> {
+        let weight = turned(at, 1 - operand, weight.ok_or(Reason::NotConstant)?);
+        let shift = turned(at, operand, shift.recipe());
+        let rank = shift.rank();
+        let (contracted, _) = matrix_axes(operand, rank);
+        // A weight of rank 1 is a matrix of one column, or one row, which the result does not have.
+        let matrix = match (weight.shape(), operand) {
+            (&[length], 0) => weight.reshape(&[length, 1]),
+            (&[length], _) => weight.reshape(&[1, length]),
+            _ => Some(weight.clone()),
+        };
+        let matrix = matrix.ok_or(Reason::UnknownShape)?;
+        let mut shape = shift.shape().to_vec();
+        shape[contracted] = matrix.shape()[matrix_axes(1 - operand, matrix.rank()).0];
+        let shift = shift.expand(&shape).ok_or(Reason::WrongAxis)?;
+        let product = if operand == 0 { shift.product(&matrix) } else { matrix.product(&shift) };
+        let mut product = product.ok_or(Reason::WrongAxis)?;
+        if weight.rank() == 1 {
+            let mut shape = product.shape().to_vec();
+            shape.remove(if operand == 0 { rank - 1 } else { rank - 2 });
+            product = product.reshape(&shape).ok_or(Reason::UnknownShape)?;
+        }
+        let alpha = Recipe::number(at.attr_float("alpha", 1.0)?, 0);
+        let product = product.mul(&alpha).and_then(|product| product.align(at.output_rank(0).ok()?));
+        product.ok_or(Reason::UnknownShape)
+    }
+
+    fn read_bias(&self, _: &At, _: Recipe) -> Result<Recipe, Reason> {
+        Err(Reason::NotConstant)
+    }
+
+    fn write_bias(&self, _: &At, _: &Recipe) -> Option<Recipe> {
+        None
+    }
+}

@@ -1,0 +1,161 @@
+//! How a linear operator takes an affine into its constants.
+//!
+//! For `y = L(x) + b` with a constant weight `W` behind `L`, Algorithm 1 of the UN paper in general
+//! form: an affine `(s, t)` on the operand gives `W' = W·diag(s)`, `b' = b + L(t)`, and one on the
+//! result gives `W' = diag(s)·W`, `b' = s·b + t`. A new operator is one file, and one line in
+//! [`LINEAR`].
+
+mod attention;
+pub mod biased;
+pub mod conv;
+mod deform;
+mod einsum;
+pub(crate) mod elementwise;
+mod fused;
+mod gemm;
+pub(crate) mod matmul;
+mod recurrent;
+
+use std::sync::LazyLock;
+
+use crate::affine::Affine;
+use crate::affine::fold::{At, Rule, Side, by_operator};
+use crate::hash::HashMap;
+use crate::recipe::{Numbers, Recipe};
+use crate::refusal::Reason;
+
+/// The operators of this folder.
+pub const LINEAR: &[&dyn Linear] = &[
+    &matmul::MatMul,
+    &gemm::Gemm,
+    &conv::Conv,
+    &conv::ConvTranspose,
+    &deform::DeformConv,
+    &elementwise::Elementwise,
+    &biased::Biased,
+    &einsum::Einsum,
+    &recurrent::Recurrent,
+    &attention::Attention,
+    &fused::FusedConv,
+    &fused::FusedGemm,
+];
+
+/// Where an operator keeps its constants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slots {
+    /// The input that multiplies, if there is one.
+    pub weight: Option<usize>,
+    /// The input that is added. It may be free: then it can be made.
+    pub bias: Option<usize>,
+}
+
+/// A linear operator as formulas for its constants.
+pub trait Linear: Rule {
+    /// Whether its result is linear in its input, and no rule reads its constant while an affine
+    /// passes.
+    fn is_layer(&self) -> bool {
+        true
+    }
+
+    /// Where the constants are.
+    ///
+    /// # Errors
+    /// Where the node has no constant that could take anything.
+    fn slots(&self, at: &At) -> Result<Slots, Reason>;
+
+    /// The weight after an affine's scale came in at `side`.
+    ///
+    /// # Errors
+    /// Where the scale does not fit the weight.
+    fn scaled(&self, at: &At, weight: &Recipe, side: Side, scale: &Numbers) -> Result<Recipe, Reason>;
+
+    /// The axes of the weight along which its products are added up.
+    ///
+    /// # Errors
+    /// Where they are not known.
+    fn contracted(&self, at: &At) -> Result<Vec<usize>, Reason>;
+
+    /// `L(t)`: what a shift on the operand adds to the result, broadcast over the result's shape; or to its biases.
+    ///
+    /// # Errors
+    /// Where it cannot be computed.
+    fn image(
+        &self,
+        at: &At,
+        weight: Option<&Recipe>,
+        operand: usize,
+        shift: &Numbers,
+    ) -> Result<Recipe, Reason>;
+
+    /// The number of axes of what [`Linear::image`] makes.
+    ///
+    /// # Errors
+    /// Where it is not known.
+    fn bias_rank(&self, at: &At) -> Result<usize, Reason> {
+        at.output_rank(0)
+    }
+
+    /// The constant in the bias slot, in a shape that broadcasts over the result.
+    ///
+    /// # Errors
+    /// Where the node does not allow its bias to be read.
+    fn read_bias(&self, at: &At, bias: Recipe) -> Result<Recipe, Reason>;
+
+    /// A bias as its slot wants it; `None` where the slot cannot hold it, and an Add must.
+    fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe>;
+}
+
+/// How an operator, by its domain and its name, takes affines into its constants.
+pub fn linear(operator: (&str, &str)) -> Option<&'static dyn Linear> {
+    static BY_OPERATOR: LazyLock<HashMap<(&str, &str), &dyn Linear>> =
+        LazyLock::new(|| by_operator(LINEAR.iter().copied()));
+    BY_OPERATOR.get(&operator).copied()
+}
+
+/// Whether a node can take an affine in from that side: whatever applying a fold asks but what the
+/// numbers come to.
+///
+/// # Errors
+/// The reason for which its constants cannot hold the affine, or cannot be read.
+pub fn check(at: &At, side: Side, affine: &Affine) -> Result<(), Reason> {
+    let readable = |slot: usize| at.constants.check(at.input(slot)?).map_err(|refusal| refusal.reason);
+    if let Side::Constant(slot) = side {
+        at.weight(slot)?;
+        readable(slot)?;
+        let extents = at.extents(slot)?;
+        // Where broadcasts its scalars anyway.
+        let is_one = at.graph.is(at.node, "Where") && extents.iter().product::<usize>() == 1;
+        let fits = |shape: &[usize]| {
+            is_one
+                || shape.len() == extents.len()
+                    && shape.iter().zip(&extents).all(|(&n, &whole)| n == 1 || n == whole)
+        };
+        let fits = fits(affine.scale.shape()) && fits(affine.shift.shape());
+        return if fits { Ok(()) } else { Err(Reason::WrongAxis) };
+    }
+    let linear = linear(at.graph.domain_op(at.node)).ok_or_else(|| at.not_linear())?;
+    let slots = linear.slots(at)?;
+    if !affine.has_no_shift() {
+        linear.bias_rank(at)?;
+    }
+    let there = |slot: &usize| at.graph.input(at.node, *slot).is_some();
+    slots.weight.into_iter().chain(slots.bias).filter(there).try_for_each(readable)
+}
+
+/// Refuses an affine that varies along an axis besides those listed.
+pub(crate) fn only_along(affine: &Affine, axes: &[usize]) -> Result<(), Reason> {
+    match affine.axes().iter().all(|axis| axes.contains(axis)) {
+        true => Ok(()),
+        false => Err(Reason::WrongAxis),
+    }
+}
+
+/// Attributes about the activation of fused operators, which do not concern the input.
+const ACTIVATION: &[&str] =
+    &["activation", "activation_alpha", "activation_beta", "activation_gamma", "activation_params"];
+
+/// The attributes that an operator may have, fused or not.
+fn known_attributes<'n>(at: &At, own: &[&'n str]) -> Vec<&'n str> {
+    let is_fused = at.graph.domain_op(at.node).0 == "com.microsoft";
+    own.iter().chain(ACTIVATION.iter().filter(|_| is_fused)).copied().collect()
+}

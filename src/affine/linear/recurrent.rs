@@ -1,0 +1,104 @@
+//! LSTM, GRU and RNN, whose input enters `X·Wᵀ + Wb` alone: a row of W for each gate and channel,
+//! for each direction.
+//!
+//! For an affine of the channels of X: `W' = W·diag(s)`, and `W·t` joins Wb, the first half of the biases; the second half
+//! is that of the state. Neither order, nor lengths, nor the layout of time and batch change anything about that.
+
+use crate::affine::Affine;
+use crate::affine::fold::{At, Rule, Side, Step};
+use crate::affine::linear::{Linear, Slots, only_along};
+use crate::recipe::{Numbers, Recipe};
+use crate::refusal::Reason;
+
+/// Recurrent layers.
+pub struct Recurrent;
+
+/// The axis of the channels, of X and of W.
+const CHANNELS: usize = 2;
+
+/// Attributes about gates and directions concern the operators behind the sums.
+const KNOWN: &[&str] = &[
+    "activation_alpha",
+    "activation_beta",
+    "activations",
+    "clip",
+    "direction",
+    "hidden_size",
+    "input_forget",
+    "layout",
+    "linear_before_reset",
+];
+
+impl Rule for Recurrent {
+    fn ops(&self) -> &'static [&'static str] {
+        &["GRU", "LSTM", "RNN"]
+    }
+
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        at.only_attributes(KNOWN)?;
+        let affine = at.only(inputs, 0)?;
+        at.weight(1)?;
+        let &[directions, gates, channels] = &at.extents(1)?[..] else { return Err(Reason::UnknownShape) };
+        if at.graph.input(at.node, 3).is_some() {
+            at.weight(3)?;
+            if at.extents(3)? != [directions, 2 * gates] {
+                return Err(Reason::UnknownShape);
+            }
+        }
+        if affine.rank() != CHANNELS + 1 {
+            return Err(Reason::UnknownShape);
+        }
+        only_along(affine, &[CHANNELS])?;
+        let fits = |numbers: &Numbers| [1, channels].contains(&numbers.shape()[CHANNELS]);
+        match fits(&affine.scale) && fits(&affine.shift) {
+            true => Ok(Step::taken(Side::Operand(0), affine.clone())),
+            false => Err(Reason::WrongAxis),
+        }
+    }
+
+    fn backward(&self, at: &At, _: usize, _: &Affine) -> Result<Step, Reason> {
+        Err(at.not_linear())
+    }
+}
+
+impl Linear for Recurrent {
+    fn is_layer(&self) -> bool {
+        false
+    }
+
+    fn slots(&self, _: &At) -> Result<Slots, Reason> {
+        Ok(Slots { weight: Some(1), bias: Some(3) })
+    }
+
+    fn scaled(&self, _: &At, weight: &Recipe, _: Side, scale: &Numbers) -> Result<Recipe, Reason> {
+        let scaled = weight.mul(scale.recipe());
+        scaled.filter(|scaled| scaled.shape() == weight.shape()).ok_or(Reason::WrongAxis)
+    }
+
+    fn contracted(&self, _: &At) -> Result<Vec<usize>, Reason> {
+        Ok(vec![CHANNELS])
+    }
+
+    fn image(&self, _: &At, weight: Option<&Recipe>, _: usize, shift: &Numbers) -> Result<Recipe, Reason> {
+        let weight = weight.ok_or(Reason::NotConstant)?;
+        let &[directions, gates, channels] = weight.shape() else { return Err(Reason::UnknownShape) };
+        let image = || {
+            let column = shift.recipe().expand(&[1, 1, channels])?.reshape(&[1, channels, 1])?;
+            let of_input = weight.product(&column)?.reshape(&[directions, gates])?;
+            Recipe::concat(1, &[of_input, Recipe::filled(0.0, &[directions, gates])])
+        };
+        image().ok_or(Reason::WrongAxis)
+    }
+
+    fn bias_rank(&self, _: &At) -> Result<usize, Reason> {
+        Ok(2)
+    }
+
+    fn read_bias(&self, _: &At, bias: Recipe) -> Result<Recipe, Reason> {
+        Ok(bias)
+    }
+
+    fn write_bias(&self, _: &At, bias: &Recipe) -> Option<Recipe> {
+        Some(bias.clone())
+    }
+}

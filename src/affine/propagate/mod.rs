@@ -1,0 +1,16 @@
+//! Propagation of one affine through the graph, forward to all readers or backward to the producer.
+//!
+//! [`rules`] has a file for each operator family that an affine crosses. Nothing is changed: the result is the list of
+//! folds that the graph takes, or the first refusal.
+
+pub(crate) mod backward;
+pub(crate) mod forward;
+pub(crate) mod modulation;
+pub(crate) mod movements;
+pub(crate) mod overlay;
+pub(crate) mod precision;
+pub mod rule_table;
+pub mod rules;
+pub(crate) mod softmax;
+pub(crate) mod stream_basis;
+pub(crate) mod zeros;

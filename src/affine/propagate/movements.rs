@@ -1,0 +1,33 @@
+//! Movements in a row, read as one.
+//!
+//! MobileViT splits its tokens into patches of pixels by a Reshape to `[b·C·h, w, p, q]` and a
+//! Transpose, and the next Reshape separates channels and batch again. No value in between has an
+//! affine of channels, and yet the last one has it along one axis.
+
+use crate::affine::Affine;
+use crate::affine::propagate::overlay::Draft;
+use crate::analysis::layout::Trace;
+use crate::ir::ValueId;
+
+/// How many movements are looked at.
+const LONGEST: usize = 16;
+
+/// The first value behind a value, by movements alone whose results nothing else reads, along whose axes an affine varies as
+/// it does along those of the value; and the affine there.
+pub fn across(draft: &Draft, value: ValueId, affine: &Affine) -> Option<(ValueId, Affine)> {
+    let graph = draft.graph;
+    let varying = affine.axes();
+    let mut trace = Trace::new(&draft.facts.shape(value)?);
+    let mut value = value;
+    for _ in 0..LONGEST {
+        let (node, 0) = draft.only_reader(value)? else { return None };
+        let moved = graph.only_output(node).filter(|_| draft.is_free(node))?;
+        let shape = draft.facts.shape(moved)?;
+        trace.follow(graph.node(node), &shape)?;
+        value = moved;
+        if let Some(places) = trace.places(&varying) {
+            return Some((value, affine.placed(&varying, &places, shape.len())?));
+        }
+    }
+    None
+}

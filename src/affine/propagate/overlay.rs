@@ -1,0 +1,250 @@
+//! An overlay of the graph: the model's graph without the nodes that are planned to be removed.
+//!
+//! The model never changes. Folding a part makes its output another name of its input; readers and
+//! producers are looked up through such names.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use crate::affine::fold::{At, Fold, Rule, Side};
+use crate::affine::linear::biased::Biased;
+use crate::affine::linear::linear;
+use crate::analysis::Analysis;
+use crate::analysis::constants::Constants;
+use crate::hash::{HashMap, HashSet};
+use crate::ir::node_set::Marks;
+use crate::ir::{Graph, NodeId, Reader, ValueId};
+use crate::refusal::Refusal;
+use crate::shape::facts::Facts;
+
+/// The decisions so far.
+pub struct Draft<'a> {
+    /// The graph, its facts and its constants.
+    pub graph: &'a Graph<'a>,
+    pub facts: &'a Facts,
+    pub constants: &'a Constants<'a>,
+    known: &'a Analysis<'a>,
+    /// Folds in the order in which they were decided, which is the order in which they apply.
+    pub folds: Vec<Fold>,
+    /// Values that differ from the graph: they lost a reader or have several names. Each is found
+    /// by any of its names.
+    values: Vec<Merged>,
+    of: Vec<Option<u32>>,
+    /// Values that lost their only reader, and are otherwise unchanged: most constants.
+    unread: Marks,
+    /// Nodes that belong to a part which is (still) there: their constants are not to be touched.
+    pub owned: HashMap<NodeId, usize>,
+    dead_ends: RefCell<HashMap<(ValueId, Way), Rc<Refusal>>>,
+    touched: Marks,
+    /// Nodes that will add something which they do not add in the model.
+    shifted: Marks,
+    /// Nodes that others will take the place of, or that hold other constants.
+    pub replaced: HashSet<NodeId>,
+    /// Nodes behind which an Add will be made.
+    pub makes: HashSet<NodeId>,
+    /// The Adds that hold the biases of folded nodes: node and slot.
+    pub bias_adds: HashMap<NodeId, (NodeId, usize)>,
+}
+
+/// The direction of propagation from a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// Forward, past the parts that it meets.
+    Past,
+    /// Forward, into the first part that it meets.
+    Into,
+    /// Backward.
+    Back,
+}
+
+/// One value under all its names.
+struct Merged {
+    /// The name that stays.
+    source: ValueId,
+    names: Vec<ValueId>,
+    /// The readers after the planned removals, each with the name that it reads.
+    readers: BTreeSet<(ValueId, Reader)>,
+}
+
+impl<'a> Draft<'a> {
+    pub fn new(known: &'a Analysis<'a>) -> Self {
+        let Analysis { graph, facts, constants, .. } = known;
+        Draft {
+            known,
+            graph,
+            facts,
+            constants,
+            folds: vec![],
+            values: vec![],
+            of: vec![None; graph.value_count()],
+            unread: Marks::none_of(graph.value_count()),
+            owned: HashMap::default(),
+            dead_ends: RefCell::default(),
+            touched: Marks::none_of(graph.order().len()),
+            shifted: Marks::none_of(graph.order().len()),
+            replaced: HashSet::default(),
+            makes: HashSet::default(),
+            bias_adds: HashMap::default(),
+        }
+    }
+
+    /// The node as a rule sees it.
+    pub fn at(&self, node: NodeId) -> At<'a> {
+        self.known.at(node)
+    }
+
+    /// Whether a node is part of an activation, whose constants are not to be touched.
+    pub fn is_of_activation(&self, node: NodeId) -> bool {
+        self.known.activations.contains(node)
+    }
+
+    /// The value that this one will be another name of, or itself.
+    pub fn source(&self, value: ValueId) -> ValueId {
+        self.of[value.index()].map_or(value, |merged| self.values[merged as usize].source)
+    }
+
+    /// The readers of a value after the planned removals, under all its names.
+    pub fn readers(&self, value: ValueId) -> impl Iterator<Item = (ValueId, Reader)> + '_ {
+        let merged = self.of[value.index()].map(|merged| &self.values[merged as usize].readers);
+        let own = if merged.is_none() { self.own_readers(value) } else { &[] };
+        own.iter().map(move |reader| (value, *reader)).chain(merged.into_iter().flatten().copied())
+    }
+
+    /// The readers of a value with one name.
+    fn own_readers(&self, value: ValueId) -> &'a [Reader] {
+        if self.unread.contains(value.index()) { &[] } else { self.graph.readers(value) }
+    }
+
+    /// The only reader of the elements of a value, if it is a node, and at which of its inputs.
+    pub fn only_reader(&self, value: ValueId) -> Option<(NodeId, usize)> {
+        let mut only = None;
+        for (_, reader) in self.readers(value) {
+            match reader {
+                Reader::Node { node, input } if !self.graph.reads_elements(node, input) => {}
+                Reader::Node { node, input } if only.is_none() => only = Some((node, input)),
+                _ => return None,
+            }
+        }
+        only
+    }
+
+    /// Whether a node belongs to no part, and is not going to be another one.
+    pub fn is_free(&self, node: NodeId) -> bool {
+        !self.owned.contains_key(&node) && !self.replaced.contains(&node)
+    }
+
+    /// Why no scale goes that way from a value, if that is known. It holds from then on: nothing comes that
+    /// would take one in.
+    pub fn dead_end(&self, value: ValueId, way: Way) -> Option<Refusal> {
+        self.dead_ends.borrow().get(&(value, way)).map(|refusal| Refusal::clone(refusal))
+    }
+
+    /// Notes that.
+    pub fn set_dead_end(&self, value: ValueId, way: Way, why: &Rc<Refusal>) {
+        self.dead_ends.borrow_mut().entry((value, way)).or_insert_with(|| why.clone());
+    }
+
+    /// Whether a fold changes a constant of this node.
+    pub fn is_touched(&self, node: NodeId) -> bool {
+        self.touched.contains(node)
+    }
+
+    /// Whether a fold adds something to what this node makes, so that a bare scale cannot pass it.
+    pub fn is_shifted(&self, node: NodeId) -> bool {
+        self.shifted.contains(node)
+    }
+
+    /// Takes folds in, behind those decided before.
+    pub fn fold(&mut self, folds: Vec<Fold>) {
+        for fold in &folds {
+            self.touched.insert(fold.node);
+            let beside = if let Side::Rows { of, .. } = fold.side { Some(of) } else { None };
+            // The bias Add behind the layer that the rows come from counts as its own.
+            self.bias_adds.extend(beside.and_then(|of| Some((of, self.bias_add(of)?))));
+            if beside.is_some() || !fold.affine.has_no_shift() && !matches!(fold.side, Side::Constant(_)) {
+                self.shifted.insert(fold.node);
+            }
+            if !matches!(fold.side, Side::Constant(_))
+                && let Some(add) = self.bias_add(fold.node)
+            {
+                self.touched.insert(add.0);
+                self.bias_adds.insert(fold.node, add);
+            }
+        }
+        self.folds.extend(folds);
+    }
+
+    /// The value will be another name of `source`, and `nodes` will be gone.
+    pub fn remove(&mut self, nodes: &[NodeId], output: ValueId, source: ValueId) {
+        let graph = self.graph;
+        for &node in nodes {
+            for (input, &value) in graph.inputs(node).iter().enumerate() {
+                let Some(value) = value else { continue };
+                if self.of[value.index()].is_none() && graph.readers(value).len() == 1 {
+                    self.unread.insert(value.index());
+                    continue;
+                }
+                let merged = self.merged(value);
+                self.values[merged].readers.remove(&(value, Reader::Node { node, input }));
+            }
+        }
+        if output == source {
+            return;
+        }
+        let (mut kept, mut other) = (self.merged(source), self.merged(output));
+        let source = self.values[kept].source;
+        let size = |merged: usize| self.values[merged].names.len() + self.values[merged].readers.len();
+        if size(kept) < size(other) {
+            std::mem::swap(&mut kept, &mut other);
+        }
+        let (names, readers) =
+            (std::mem::take(&mut self.values[other].names), std::mem::take(&mut self.values[other].readers));
+        names.iter().for_each(|name| self.of[name.index()] = Some(kept as u32));
+        let kept = &mut self.values[kept];
+        kept.source = source;
+        kept.names.extend(names);
+        kept.readers.extend(readers);
+    }
+
+    /// The index of a value among those that differ from the graph.
+    fn merged(&mut self, value: ValueId) -> usize {
+        if let Some(merged) = self.of[value.index()] {
+            return merged as usize;
+        }
+        let readers = self.own_readers(value).iter().map(|&reader| (value, reader)).collect();
+        let merged = self.values.len();
+        self.values.push(Merged { source: value, names: vec![value], readers });
+        self.of[value.index()] = Some(merged as u32);
+        merged
+    }
+
+    /// Whether the bias of a node would fold into an Add that is being replaced.
+    pub fn loses_bias(&self, node: NodeId) -> bool {
+        let output = self.graph.only_output(node);
+        output.into_iter().flat_map(|output| self.readers(output)).any(|(_, reader)| match reader {
+            Reader::Node { node, .. } => self.graph.is(node, "Add") && self.replaced.contains(&node),
+            _ => false,
+        })
+    }
+
+    /// The bias Add of an operator with a weight: the only reader of its only output, an Add of a
+    /// constant or an activation with a bias.
+    ///
+    /// Returns the node and the slot of its constant.
+    pub fn bias_add(&self, node: NodeId) -> Option<(NodeId, usize)> {
+        linear(self.graph.domain_op(node)).filter(|linear| linear.is_layer())?;
+        let output = self.graph.only_output(node)?;
+        let mut readers = self.readers(output);
+        let (Some((_, Reader::Node { node: add, input })), None) = (readers.next(), readers.next()) else {
+            return None;
+        };
+        let slot = 1 - input.min(1);
+        let operator = self.graph.domain_op(add);
+        let adds = operator == ("", "Add") || (slot == 1 && Biased.is_for(operator));
+        let same_shape = self.facts.shape(output)? == self.facts.shape(self.graph.output(add, 0)?)?;
+        let constant = || self.constants.check(self.at(add).weight(slot).ok()?).ok();
+        let fits = adds && !self.owned.contains_key(&add) && same_shape && constant().is_some();
+        fits.then_some((add, slot))
+    }
+}

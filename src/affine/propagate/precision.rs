@@ -1,0 +1,241 @@
+//! The effect of a moving affine on the precision of the values on its path.
+//!
+//! Forward it leaves `x` where `s·x + t` was, backward it puts `s·x + t` where `x` was. Within one type that is only
+//! another order of roundings, for `x` was rounded to that type already. It is more in three places.
+//!
+//! - **A Cast to a narrower type** rounds `x` instead of `s·x + t`. That loses nothing where all of
+//!   `x` came from such a type, and no more than before without a shift, or where `x` is the result
+//!   of a normalization or another bounded function. Otherwise a shift may carry the digits:
+//!   `1000.01 − 1000`. And float16 holds no numbers over 65504. Backward past a Cast from such a
+//!   type the result is rounded there, which is allowed where the next Cast rounds it anyway.
+//! - **Weights of half precision** that absorb an affine are rounded. Where the Cast before or
+//!   behind them rounds as before, nothing compensates for that: only powers of two pass, which
+//!   round nothing, if the range allows.
+//! - **A float16 computed** from others on the path becomes larger, forward by a scale below 1, and
+//!   backward by one above: scores of queries that are scaled only behind the product. A mean is no
+//!   larger than its operands, but an operand may be larger than the mean.
+//!
+//! The range of the other types is beyond what networks compute.
+
+use crate::affine::Affine;
+use crate::affine::fold::Step;
+use crate::affine::item::Item;
+use crate::affine::propagate::overlay::Draft;
+use crate::affine::recognize::Part;
+use crate::ir::{NodeId, Reader, ValueId};
+use crate::onnx::operator::Category;
+use crate::onnx::tensor::DataType;
+use crate::recipe::Numbers;
+use crate::refusal::Reason;
+
+/// How many operators are looked at on the way to where numbers come from, or go.
+const LOOKED_AT: usize = 64;
+
+/// How much smaller, or larger, the numbers of a stream may become: float32 holds them all the same, and their squares
+/// nearly.
+const STREAM: f64 = (1_u64 << 40) as f64;
+
+/// How much smaller they may become in float16. They may not become larger.
+const HALF_STREAM: f64 = 16.0;
+
+/// An affine on its way forward.
+pub struct Going<'g> {
+    /// The part that is removed; `None` where a rest of it stays.
+    pub part: Option<&'g Part>,
+    /// Nodes that are removed, and the input that replaces their result.
+    pub bypass: &'g [(NodeId, usize)],
+    /// Whether the normalized value is bounded.
+    pub is_bounded: bool,
+}
+
+/// Whether an affine at a node may propagate behind it.
+///
+/// # Errors
+/// [`Reason::Narrow`] where a type may not hold the numbers that come to it then.
+pub fn forward(
+    draft: &Draft,
+    going: &Going,
+    node: NodeId,
+    inputs: &[Option<Affine>],
+    step: &Step,
+) -> Result<(), Reason> {
+    let (Some(made), Some(Some(affine))) =
+        (draft.graph.output(node, 0), inputs.iter().find(|input| input.is_some()))
+    else {
+        return Ok(());
+    };
+    let to = draft.facts.data_type(made);
+    if !step.wants.is_empty() && !holds_stream(to, &affine.scale) {
+        return refused(to);
+    }
+    let Some(value) = cast(draft, node) else {
+        let shrinks = || inputs.iter().flatten().any(Affine::shrinks);
+        // A normalizer may divide by its statistics only behind its factors.
+        let normalizes = going.is_bounded && draft.graph.category(node) == Some(Category::Arithmetic);
+        let computes = computes(draft, node, step) && !normalizes;
+        return if computes && to == Some(DataType::Float16) && shrinks() { refused(to) } else { Ok(()) };
+    };
+    let is_kept =
+        within(draft.facts.data_type(value), to) || going.is_bounded || came_out_of(draft, going, value, to);
+    let is_kept = is_kept
+        || match to {
+            Some(DataType::Float16) => false,
+            Some(DataType::BFloat16) => affine.is_only_exponents(),
+            _ => affine.has_no_shift(),
+        };
+    if is_kept { Ok(()) } else { refused(to) }
+}
+
+/// Whether an affine of an item that is wanted behind a node may go before it.
+///
+/// # Errors
+/// As [`forward`].
+pub fn backward(
+    draft: &Draft,
+    item: &Item,
+    node: NodeId,
+    affine: &Affine,
+    step: &Step,
+) -> Result<(), Reason> {
+    let grows = || affine.scale.iter().any(|s| s.abs() > 1.0);
+    let made = draft.graph.output(node, 0);
+    let to = made.and_then(|made| draft.facts.data_type(made));
+    let Some(value) = cast(draft, node) else {
+        let is_mean = ["AveragePool", "GlobalAveragePool", "ReduceMean"]
+            .into_iter()
+            .any(|mean| draft.graph.is(node, mean));
+        let computes = is_mean || computes(draft, node, step);
+        return if computes && to == Some(DataType::Float16) && grows() { refused(to) } else { Ok(()) };
+    };
+    let from = draft.facts.data_type(value);
+    let is_kept = within(to, from)
+        || match from {
+            Some(DataType::Float16) => affine.is_only_exponents() && !grows(),
+            Some(DataType::BFloat16) => affine.is_only_exponents(),
+            from => from.is_some(),
+        };
+    let rounded_anyway = || {
+        let (source, mut left) = origin(draft, item.part.input, None, LOOKED_AT);
+        made.map(|made| draft.source(made)) == Some(source)
+            && only_goes_to(draft, item.part.output, from, &mut left)
+    };
+    if is_kept || rounded_anyway() { Ok(()) } else { refused(from) }
+}
+
+/// Whether a value of a stream may be in another basis, in which it is smaller by the factors of an affine.
+///
+/// # Errors
+/// [`Reason::Narrow`] where its type does not hold them.
+pub fn returned(draft: &Draft, value: ValueId, inverse: &Affine) -> Result<(), Reason> {
+    let data_type = draft.facts.data_type(value);
+    if holds_stream(data_type, &inverse.scale) { Ok(()) } else { refused(data_type) }
+}
+
+/// Whether a type holds all sums of a stream in another basis, in which they are smaller by these factors.
+fn holds_stream(data_type: Option<DataType>, scale: &Numbers) -> bool {
+    let [least, most] = match data_type {
+        Some(DataType::Float16) => [1.0, HALF_STREAM],
+        _ => [1.0 / STREAM, STREAM],
+    };
+    scale.iter().all(|s| (least..=most).contains(&s.abs()))
+}
+
+fn refused(data_type: Option<DataType>) -> Result<(), Reason> {
+    Err(Reason::Narrow(data_type.map_or("an unknown type".to_owned(), DataType::name)))
+}
+
+/// The operand of a Cast.
+fn cast(draft: &Draft, node: NodeId) -> Option<ValueId> {
+    let casts = draft.graph.is(node, "Cast") || draft.graph.is(node, "CastLike");
+    casts.then(|| draft.graph.input(node, 0))?
+}
+
+/// Whether a type holds every number of another.
+fn within(inner: Option<DataType>, outer: Option<DataType>) -> bool {
+    use DataType::{BFloat16, Double, Float, Float16};
+    match (inner, outer) {
+        (Some(Float16 | BFloat16), Some(Float)) | (Some(Float16 | BFloat16 | Float), Some(Double)) => true,
+        (inner, outer) => inner.is_some() && inner == outer,
+    }
+}
+
+/// Whether a node that hands an affine on makes numbers that were not there before.
+fn computes(draft: &Draft, node: NodeId, step: &Step) -> bool {
+    let computes = match draft.graph.category(node) {
+        Some(Category::Arithmetic) => !draft.graph.is(node, "Neg"),
+        Some(Category::Reduction) => !draft.graph.is(node, "ReduceMean"),
+        Some(category) => category.is_product(),
+        None => draft.graph.is(node, "CumSum") || draft.graph.is(node, "Einsum"),
+    };
+    // A product may absorb the shift, and pass the scale.
+    let is_product = draft.graph.category(node).is_some_and(Category::is_product);
+    let hands_on = step.ways.iter().flatten().any(|(_, affine)| !affine.has_no_scale());
+    let multiplies = step.folds.is_empty() || is_product && hands_on;
+    computes && multiplies && step.bypass.is_none() && step.factors.is_empty()
+}
+
+/// The value whose elements a value has, or what a part makes, and how many operators were not looked at for it.
+fn origin(draft: &Draft, value: ValueId, part: Option<&Part>, budget: usize) -> (ValueId, usize) {
+    let mut value = draft.source(value);
+    // Nodes of a part are removed with it.
+    let moves = |&node: &NodeId| moves(draft, node) && part.is_none_or(|part| !part.nodes.contains(&node));
+    for left in (0..budget).rev() {
+        let node = draft.graph.producer(value).map(|(node, _)| node).filter(moves);
+        let Some(input) = node.and_then(|node| draft.graph.input(node, 0)) else { return (value, left) };
+        value = draft.source(input);
+    }
+    (value, 0)
+}
+
+/// Whether a node passes elements unchanged: some or all of them, or with zeros in some places.
+fn moves(draft: &Draft, node: NodeId) -> bool {
+    matches!(draft.graph.category(node), Some(Category::Movement | Category::Selection))
+        || draft.graph.is(node, "Relu")
+}
+
+/// Whether all elements of a value, without the affine, were numbers of a type before a Cast.
+fn came_out_of(draft: &Draft, going: &Going, value: ValueId, data_type: Option<DataType>) -> bool {
+    let (mut value, mut left) = (value, LOOKED_AT);
+    while left > 0 {
+        (value, left) = origin(draft, value, going.part, left);
+        if let Some(part) = going.part.filter(|part| part.output == value) {
+            value = part.input;
+            continue;
+        }
+        let maker = draft.graph.producer(value).map(|(node, _)| node);
+        let bypassed = going.bypass.iter().find(|(node, _)| Some(*node) == maker);
+        if let Some(input) = bypassed.and_then(|&(node, slot)| draft.graph.input(node, slot)) {
+            value = input;
+            continue;
+        }
+        let own = draft.facts.data_type(value);
+        if within(own, data_type) {
+            return true;
+        }
+        let before = maker.and_then(|node| cast(draft, node));
+        // A value that was rounded on the path has other numbers.
+        let Some(before) = before.filter(|&before| within(draft.facts.data_type(before), own)) else {
+            return false;
+        };
+        value = before;
+    }
+    false
+}
+
+/// Whether all readers of a value, directly or behind movements, cast it to a type no wider than
+/// this one.
+fn only_goes_to(draft: &Draft, value: ValueId, data_type: Option<DataType>, budget: &mut usize) -> bool {
+    let Some(left) = budget.checked_sub(1) else { return false };
+    *budget = left;
+    draft.readers(value).all(|(_, reader)| {
+        let Reader::Node { node, input } = reader else { return false };
+        let Some(made) = draft.graph.output(node, 0) else { return false };
+        if !draft.graph.reads_elements(node, input) {
+            return true;
+        }
+        match cast(draft, node) {
+            Some(_) => within(draft.facts.data_type(made), data_type),
+            None => input == 0 && moves(draft, node) && only_goes_to(draft, made, data_type, budget),
+        }
+    })
+}

@@ -1,0 +1,59 @@
+//! GatherND: the result carries the affine of the axes without indices.
+//!
+//! `y[b…, i…, c…] = x[b…, indices[b…, i…]…, c…]`: an affine that is the same along the indexed axes is
+//! the same for whatever is picked, and need not know what that is.
+
+use std::ops::Range;
+
+use crate::affine::Affine;
+use crate::affine::fold::{At, Rule, Step};
+use crate::refusal::Reason;
+use crate::shape::facts::extent;
+
+/// GatherND.
+pub struct GatherND;
+
+impl Rule for GatherND {
+    fn ops(&self) -> &'static [&'static str] {
+        &["GatherND"]
+    }
+
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        let affine = at.only(inputs, 0)?;
+        let (indexed, picks) = axes(at)?;
+        Ok(Step::go_on(0, replaced(affine, indexed, picks)?))
+    }
+
+    fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
+        let (indexed, picks) = axes(at)?;
+        Ok(Step::go_on(0, replaced(affine, picks, indexed)?))
+    }
+}
+
+/// The axes of the value that are indexed, and those of the result that take their place.
+///
+/// # Errors
+/// Where the shapes are not known, or `batch_dims` does not fit them.
+pub fn axes(at: &At) -> Result<(Range<usize>, Range<usize>), Reason> {
+    let (rank, indices) = (at.rank(0)?, at.shape(1)?);
+    let length = extent(indices.last().ok_or(Reason::UnknownShape)?).ok_or(Reason::UnknownShape)?;
+    let batch = usize::try_from(at.attr("batch_dims", 0)?).ok();
+    let batch = batch.filter(|batch| *batch < indices.len() && batch.saturating_add(length) <= rank);
+    let batch = batch.ok_or(Reason::Attribute("batch_dims".into()))?;
+    Ok((batch..batch + length, batch..indices.len() - 1))
+}
+
+/// Replaces axes by others; the affine varies along none of them.
+///
+/// # Errors
+/// [`Reason::WrongAxis`] where it does.
+pub fn replaced(affine: &Affine, axes: Range<usize>, others: Range<usize>) -> Result<Affine, Reason> {
+    if axes.clone().any(|axis| !affine.is_uniform_along(axis)) {
+        return Err(Reason::WrongAxis);
+    }
+    affine.try_map(|array| {
+        let mut shape = array.shape().to_vec();
+        shape.splice(axes.clone(), others.clone().map(|_| 1));
+        array.reshape(&shape).ok_or(Reason::UnknownShape)
+    })
+}

@@ -1,0 +1,91 @@
+//! Maxima and minima over places: `max(s·x + t) = s·max(x) + t` for `s > 0`, both constant along
+//! the reduced axes.
+//!
+//! Padding is below all numbers, and never the maximum of a window that covers a place of the
+//! image. A negative scale would turn a maximum into a minimum.
+
+use crate::affine::Affine;
+use crate::affine::fold::{At, Rule, Step};
+use crate::affine::propagate::rules::positive::passed;
+use crate::affine::propagate::rules::reduce::{restored, without};
+use crate::affine::propagate::rules::window::meet_the_image;
+use crate::refusal::Reason;
+
+/// Maxima of windows, of images, and along axes.
+pub struct Maximum;
+
+impl Rule for Maximum {
+    fn ops(&self) -> &'static [&'static str] {
+        &["GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin"]
+    }
+
+    fn hands_on(&self) -> bool {
+        true
+    }
+
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        let affine = at.only(inputs, 0)?;
+        if affine.is_number() && !is_pool(at) {
+            // For any axes.
+            return passed(at, affine, at.output_rank(0)?);
+        }
+        check(at, affine)?;
+        if is_pool(at) {
+            return Ok(Step::go_on(0, affine.clone()));
+        }
+        let (reduced, keep) = at.reduction(affine.rank())?;
+        if reduced.iter().any(|&axis| !affine.is_uniform_along(axis)) {
+            return Err(Reason::ReducedAxis);
+        }
+        Ok(Step::go_on(0, if keep { affine.clone() } else { without(affine, &reduced)? }))
+    }
+
+    fn backward(&self, at: &At, output: usize, affine: &Affine) -> Result<Step, Reason> {
+        // The places of the maxima are no maxima.
+        if output != 0 {
+            return Err(at.not_linear());
+        }
+        if affine.is_number() && !is_pool(at) {
+            return passed(at, affine, at.rank(0)?);
+        }
+        check(at, affine)?;
+        if is_pool(at) {
+            return Ok(Step::go_on(0, affine.clone()));
+        }
+        let restored = restored(at, affine)?;
+        let (reduced, _) = at.reduction(restored.rank())?;
+        match reduced.iter().all(|&axis| restored.is_uniform_along(axis)) {
+            true => Ok(Step::go_on(0, restored)),
+            false => Err(Reason::ReducedAxis),
+        }
+    }
+}
+
+fn is_pool(at: &At) -> bool {
+    at.proto().op_type().ends_with("MaxPool")
+}
+
+/// Refuses what turns a maximum into another one.
+fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
+    if !affine.scale.iter().all(|&scale| scale > 0.0) {
+        return Err(at.not_linear());
+    }
+    if !is_pool(at) {
+        return Ok(());
+    }
+    if affine.axes().iter().any(|&axis| axis >= 2) {
+        return Err(Reason::ReducedAxis);
+    }
+    // The places of the maxima are unchanged, but are no known function of each channel.
+    let has_places = || {
+        let places = at.graph.output(at.node, 1);
+        places.is_some_and(|value| at.graph.is_output(value) || !at.graph.readers(value).is_empty())
+    };
+    if !affine.is_number() && has_places() {
+        return Err(at.not_linear());
+    }
+    match at.proto().op_type() == "GlobalMaxPool" || meet_the_image(at)? {
+        true => Ok(()),
+        false => Err(Reason::Padding),
+    }
+}

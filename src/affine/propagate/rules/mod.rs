@@ -1,0 +1,53 @@
+//! How an affine travels through operators that compute nothing with channels.
+//!
+//! A new operator is one file with a [`Rule`], and one line in [`RULES`].
+
+mod choice;
+mod concat;
+mod expand;
+mod gather;
+mod gather_nd;
+mod maximum;
+pub mod pad;
+mod pass;
+mod pool;
+mod positive;
+mod rearrange;
+mod reduce;
+mod reshape;
+mod resize;
+mod rotary;
+mod sample;
+mod scatter;
+mod skip;
+pub mod slice;
+mod split;
+mod transpose;
+pub mod window;
+
+use crate::affine::fold::Rule;
+
+/// The rules of this folder.
+pub const RULES: &[&dyn Rule] = &[
+    &pass::Pass,
+    &transpose::Transpose,
+    &reshape::Reshape,
+    &skip::Skip,
+    &slice::Slice,
+    &split::Split,
+    &gather::Gather,
+    &gather_nd::GatherND,
+    &concat::Concat,
+    &expand::Expand,
+    &pad::Pad,
+    &reduce::Reduce,
+    &pool::Pool,
+    &positive::Positive,
+    &maximum::Maximum,
+    &choice::Choice,
+    &rearrange::Rearrange,
+    &resize::Resize,
+    &sample::Sample,
+    &rotary::Rotary,
+    &scatter::Scatter,
+];

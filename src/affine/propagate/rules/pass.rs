@@ -1,0 +1,34 @@
+//! Identity, Dropout at inference, Cast and CastLike between float types.
+//!
+//! `f(s·x + t) = s·f(x) + t`.
+
+use crate::affine::Affine;
+use crate::affine::fold::{At, Rule, Step};
+use crate::refusal::Reason;
+
+/// Operators that hand their first input on.
+pub struct Pass;
+
+impl Rule for Pass {
+    fn ops(&self) -> &'static [&'static str] {
+        &["Identity", "Dropout", "Cast", "CastLike"]
+    }
+
+    fn hands_on(&self) -> bool {
+        true
+    }
+
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        let affine = at.only(inputs, 0)?;
+        at.check_handing_on()?;
+        Ok(Step::go_on(0, affine.clone()))
+    }
+
+    fn backward(&self, at: &At, output: usize, affine: &Affine) -> Result<Step, Reason> {
+        at.check_handing_on()?;
+        if output != 0 {
+            return Err(Reason::NotLinear("the mask of Dropout".into()));
+        }
+        Ok(Step::go_on(0, affine.clone()))
+    }
+}

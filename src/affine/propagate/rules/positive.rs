@@ -1,0 +1,40 @@
+//! Relu and its like, and sums of magnitudes: `f(k·x) = k·f(x)` for one number `k > 0`.
+//!
+//! A negative scale would select other elements; a scale of channels would add up other numbers.
+
+use crate::affine::Affine;
+use crate::affine::fold::{At, Rule, Step};
+use crate::recipe::Numbers;
+use crate::refusal::Reason;
+
+/// Operators that a positive number passes.
+pub struct Positive;
+
+impl Rule for Positive {
+    fn ops(&self) -> &'static [&'static str] {
+        &["Abs", "LeakyRelu", "PRelu", "ReduceL1", "Relu"]
+    }
+
+    fn hands_on(&self) -> bool {
+        true
+    }
+
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        let affine = at.only(inputs, 0)?;
+        passed(at, affine, at.output_rank(0)?)
+    }
+
+    fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
+        passed(at, affine, at.rank(0)?)
+    }
+}
+
+/// One positive number, on a value of so many axes.
+pub(crate) fn passed(at: &At, affine: &Affine, rank: usize) -> Result<Step, Reason> {
+    let number = affine.scale.first().copied().filter(|_| affine.is_number());
+    if !number.is_some_and(|number| number > 0.0) {
+        return Err(at.not_linear());
+    }
+    let scale: Option<Numbers> = affine.scale.reshape(&vec![1; rank]);
+    Ok(Step::go_on(0, Affine::scale(scale.ok_or(Reason::UnknownShape)?)))
+}

@@ -1,0 +1,72 @@
+//! Resize and Upsample: every place of the result is a mean of places, whose weights add up to 1.
+//!
+//! `f(s·x + t) = s·f(x) + t` for affines that are constant along the resized axes, in every mode;
+//! an axis with factor 1 is unchanged. Cropping writes a constant outside of the input.
+
+use crate::affine::Affine;
+use crate::affine::fold::{At, Rule, Step};
+use crate::ir::axes::axes;
+use crate::onnx::operator::factors_at;
+use crate::refusal::Reason;
+use crate::shape::facts::same;
+
+/// Resize, and Upsample before it.
+pub struct Resize;
+
+impl Rule for Resize {
+    fn ops(&self) -> &'static [&'static str] {
+        &["Resize", "Upsample"]
+    }
+
+    fn hands_on(&self) -> bool {
+        true
+    }
+
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        let affine = at.only(inputs, 0)?;
+        check(at, affine)?;
+        Ok(Step::go_on(0, affine.clone()))
+    }
+
+    fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
+        check(at, affine)?;
+        Ok(Step::go_on(0, affine.clone()))
+    }
+}
+
+fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
+    let attribute = |name: &str| Err(Reason::Attribute(name.into()));
+    if !["nearest", "linear", "cubic"].contains(&at.attr_text("mode", "nearest")?) {
+        return attribute("mode");
+    }
+    if at.attr_text("coordinate_transformation_mode", "half_pixel")? == "tf_crop_and_resize" {
+        return attribute("coordinate_transformation_mode");
+    }
+    if at.rank(0)? != affine.rank() {
+        return Err(Reason::UnknownShape);
+    }
+    for axis in affine.axes() {
+        if !stays(at, axis, affine.rank())? {
+            return Err(Reason::ReducedAxis);
+        }
+    }
+    Ok(())
+}
+
+/// Whether an axis is known to be unchanged.
+fn stays(at: &At, axis: usize, rank: usize) -> Result<bool, Reason> {
+    let resized = match at.attr_ints("axes")? {
+        Some(list) => axes(&list, rank)?,
+        None => (0..rank).collect(),
+    };
+    let Some(place) = resized.iter().position(|&other| other == axis) else { return Ok(true) };
+    let has_sizes = at.graph.input(at.node, 3).is_some();
+    if has_sizes && at.extents(3)? == [resized.len()] {
+        // Fitting into a frame uses one factor for all axes.
+        let fits = at.attr_text("keep_aspect_ratio_policy", "stretch")? == "stretch";
+        return Ok(fits && same(&at.shape(0)?[axis], &at.output_shape(0)?[axis]));
+    }
+    // A factor near 1 may keep the extent, and not the places.
+    let factors = at.numbers(factors_at(at.proto().op_type(), at.opset()))?;
+    Ok(factors.shape() == [resized.len()] && factors[place] == 1.0)
+}

@@ -1,0 +1,42 @@
+//! RotaryEmbedding: pairs of channels of each token are turned, by angles that do not depend on the token.
+//!
+//! For any pairs and angles the operator is linear in the last axis, so that a scale passes that is
+//! constant along it.
+
+use crate::affine::Affine;
+use crate::affine::fold::{At, Rule, Step};
+use crate::refusal::Reason;
+
+/// RotaryEmbedding, of ONNX and of `com.microsoft`.
+pub struct Rotary;
+
+impl Rule for Rotary {
+    fn ops(&self) -> &'static [&'static str] {
+        &["RotaryEmbedding", "com.microsoft.RotaryEmbedding"]
+    }
+
+    fn hands_on(&self) -> bool {
+        true
+    }
+
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        passed(at, at.only(inputs, 0)?)
+    }
+
+    fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
+        passed(at, affine)
+    }
+}
+
+fn passed(at: &At, affine: &Affine) -> Result<Step, Reason> {
+    at.only_attributes(&["interleaved", "is_packed_batching", "num_heads", "rotary_embedding_dim", "scale"])?;
+    let last = affine.rank().checked_sub(1).ok_or(Reason::UnknownShape)?;
+    // A shift would be turned as well, by another angle for each token.
+    if !affine.has_no_shift() {
+        return Err(at.not_linear());
+    }
+    match affine.is_uniform_along(last) {
+        true => Ok(Step::go_on(0, affine.clone())),
+        false => Err(Reason::DifferentScales),
+    }
+}

@@ -1,0 +1,85 @@
+//! ScatterND and ScatterElements: data and updates must carry the same affine. Zeros carry every
+//! scale.
+//!
+//! Where updates are added, as messages of a graph are, both carry one scale, and the data alone a
+//! shift: the number of additions of another shift is unknown.
+//!
+//! Where to is not known, so it must be the same along the axes that are indexed.
+
+use crate::affine::Affine;
+use crate::affine::fold::{At, Rule, Step};
+use crate::affine::propagate::rules::choice::is_zero;
+use crate::affine::propagate::rules::gather_nd::{axes, replaced};
+use crate::ir::axes::axis;
+use crate::refusal::Reason;
+use crate::shape::facts::same;
+
+/// Operators that write into a copy of a value.
+pub struct Scatter;
+
+/// The inputs with elements: data and updates.
+const VALUE: usize = 0;
+const WRITTEN: usize = 2;
+
+impl Rule for Scatter {
+    fn ops(&self) -> &'static [&'static str] {
+        &["ScatterElements", "ScatterND"]
+    }
+
+    fn reads_numbers(&self) -> bool {
+        true
+    }
+
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        let side = |slot: usize| inputs.get(slot).cloned().flatten();
+        let written = side(WRITTEN).map(|affine| moved(at, &affine, false)).transpose()?;
+        let adds = adds(at)?;
+        let affine = match (side(VALUE), written) {
+            (Some(value), Some(written)) if !adds && value == written => value,
+            (Some(value), Some(written))
+                if adds && value.scale == written.scale && written.has_no_shift() =>
+            {
+                value
+            }
+            (Some(only), None) if only.has_no_shift() && is_zero(at, WRITTEN) => only,
+            (None, Some(only)) if only.has_no_shift() && is_zero(at, VALUE) => only,
+            _ => return Err(Reason::ResidualStream),
+        };
+        moved(at, &affine, true)?;
+        Ok(Step::go_on(0, affine))
+    }
+
+    fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
+        let written = if adds(at)? { Affine::scale(affine.scale.clone()) } else { affine.clone() };
+        let sides = [(VALUE, affine.clone()), (WRITTEN, moved(at, &written, true)?)];
+        let wanted = sides.into_iter().filter(|(slot, affine)| !affine.has_no_shift() || !is_zero(at, *slot));
+        Ok(Step { ways: vec![wanted.collect()], ..Step::default() })
+    }
+}
+
+/// Whether updates are added to the data, and do not replace them.
+fn adds(at: &At) -> Result<bool, Reason> {
+    match at.attr_text("reduction", "none")? {
+        "none" => Ok(false),
+        "add" => Ok(true),
+        _ => Err(Reason::Attribute("reduction".into())),
+    }
+}
+
+/// An affine of the data as one of the updates, or the other way.
+fn moved(at: &At, affine: &Affine, to_written: bool) -> Result<Affine, Reason> {
+    if at.proto().op_type() == "ScatterND" {
+        let (indexed, picks) = axes(at)?;
+        return if to_written { replaced(affine, indexed, picks) } else { replaced(affine, picks, indexed) };
+    }
+    let (value, written) = (at.shape(VALUE)?, at.shape(WRITTEN)?);
+    if value.len() != written.len() || affine.rank() != value.len() {
+        return Err(Reason::UnknownShape);
+    }
+    let along = axis(at.attr("axis", 0)?, value.len())?;
+    let is_indexed = |&axis: &usize| axis == along || !same(&value[axis], &written[axis]);
+    match affine.axes().iter().any(is_indexed) {
+        true => Err(Reason::WrongAxis),
+        false => Ok(affine.clone()),
+    }
+}

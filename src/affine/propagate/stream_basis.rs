@@ -1,0 +1,64 @@
+//! Another basis for a residual stream.
+//!
+//! An affine at a sum whose other operand carries none propagates further, where the producers of
+//! the other operand can compensate for the scale: `(s·x + t) + y = s·(x + y/s) + t`. So a
+//! normalizer of fixed statistics leaves its stream: all later writers of the stream are divided by
+//! its scale, and all readers absorb it. Positions that are added to the stream are divided as
+//! well, unless they can join a shift for each place.
+
+use crate::affine::Affine;
+use crate::affine::item::Items;
+use crate::affine::propagate::forward::Wave;
+use crate::affine::propagate::overlay::Draft;
+use crate::affine::propagate::{backward, forward};
+use crate::refusal::{Reason, Refusal};
+
+/// Propagates the affine of a part forward from the part's output, and its demands backward to
+/// their producers.
+///
+/// # Errors
+/// A refusal at the first reader, in execution order, that cannot take it, or at the obstacle of a
+/// demand.
+pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Result<Wave, Refusal> {
+    let attempt = |kept: bool| {
+        let (found, met) = forward::forward(draft, items, item, affine, kept);
+        (found.and_then(|wave| with_wants(draft, items, item, wave)), met)
+    };
+    match attempt(false) {
+        (Err(why), true) => attempt(true).0.map_err(|_| why),
+        (found, _) => found,
+    }
+}
+
+/// Sends an affine, that of a part or a half of it alone, forward past whatever stays in its basis.
+///
+/// # Errors
+/// As [`forward`].
+pub fn beside(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Result<Wave, Refusal> {
+    let (found, _) = forward::forward(draft, items, item, affine, false);
+    found.and_then(|wave| with_factors(draft, items, item, wave))
+}
+
+/// A propagation with its demands backward.
+fn with_wants(draft: &Draft, items: &Items, item: usize, wave: Wave) -> Result<Wave, Refusal> {
+    let mut wave = with_factors(draft, items, item, wave)?;
+    for want in wave.wants.clone() {
+        backward::wanted(draft, items, item, &mut wave, want)?;
+    }
+    wave.in_one_basis(draft)
+}
+
+/// A propagation with the demands on factors of products. A parameter stays: its removal saves no
+/// operator, and the other operand of the product may have one to save.
+fn with_factors(draft: &Draft, items: &Items, item: usize, mut wave: Wave) -> Result<Wave, Refusal> {
+    let is_parameter = items.all[item].part.nodes.is_empty();
+    for factor in wave.factors.clone() {
+        let node = factor.0;
+        let not_constant = || Refusal::new(Reason::NotConstant, draft.graph.name(node));
+        if is_parameter {
+            return Err(not_constant());
+        }
+        backward::wanted(draft, items, item, &mut wave, factor).map_err(|_| not_constant())?;
+    }
+    wave.in_one_basis(draft)
+}

@@ -1,0 +1,59 @@
+//! The scale of attention, `softmax(s·QKᵀ)`: one number on Q, on K, on both, or on the scores.
+
+use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
+use crate::ir::{NodeId, Reader, ValueId};
+use crate::onnx::operator::Category;
+
+/// The scale on the way into a softmax over products.
+pub struct AttentionScale;
+
+/// How far the softmax may be.
+const REACH: usize = 12;
+
+impl Normalizer for AttentionScale {
+    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+        let chain = view.chain(node)?;
+        let is_number =
+            chain.affine.scale.len() == 1 && chain.affine.has_no_shift() && !chain.affine.has_no_scale();
+        // Rotary embeddings turn one half of the channels round; that is no scale of the scores.
+        let is_scale = chain.nodes.iter().any(|&node| !view.graph.is(node, "Neg"));
+        let kind = Kind::new("attention scale", Family::Scale);
+        (is_number && is_scale && feeds_softmax(view, chain.input, chain.output)).then(|| Site {
+            axis: view.facts.rank(chain.output).unwrap_or(1).max(1) - 1,
+            ..chain.site(view, kind)
+        })
+    }
+}
+
+/// Whether a product of two varying values, before or behind the scale, goes into a softmax.
+fn feeds_softmax(view: &View, input: ValueId, output: ValueId) -> bool {
+    let scores = view.maker(input).is_some_and(|node| is_product(view, node));
+    let mut open = vec![(output, scores, 0)];
+    while let Some((value, product, steps)) = open.pop() {
+        for reader in view.graph.readers(value) {
+            let Reader::Node { node, .. } = *reader else { continue };
+            if view.graph.is(node, "Softmax") {
+                if product {
+                    return true;
+                }
+                continue;
+            }
+            let product_here = is_product(view, node);
+            let passes = view.widens(node)
+                || view.graph.category(node) == Some(Category::Arithmetic)
+                || matches!(view.graph.op(node), Some("Concat" | "Slice" | "Split" | "Where"))
+                // Talking heads mix the scores of all heads on their way.
+                || (product && view.graph.is(node, "MatMul"));
+            if steps < REACH && (passes || (product_here && !product)) {
+                let outputs = view.graph.outputs(node).iter().flatten();
+                open.extend(outputs.map(|&value| (value, product || product_here, steps + 1)));
+            }
+        }
+    }
+    false
+}
+
+fn is_product(view: &View, node: NodeId) -> bool {
+    let varies = |slot| view.graph.input(node, slot).is_some_and(|value| !view.constants.is_constant(value));
+    view.graph.category(node) == Some(Category::MatrixProduct) && varies(0) && varies(1)
+}

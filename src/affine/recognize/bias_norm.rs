@@ -1,0 +1,84 @@
+//! BiasNorm of Zipformer: `g·x/√(mean((x − b)²))`, with `g` a number and `b` a number for each channel.
+
+use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
+use crate::ir::{NodeId, ValueId};
+use crate::refusal::{Reason, Refusal};
+
+/// Bias Normalization.
+pub struct BiasNorm;
+
+impl Normalizer for BiasNorm {
+    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+        let graph = view.graph;
+        if !graph.is(node, "Mul") {
+            return None;
+        }
+        let operands = [graph.input(node, 0)?, graph.input(node, 1)?];
+        let read = |[x, scales]: [ValueId; 2]| Some((x, scales, statistics(view, x, scales)?));
+        let (x, scales, mut nodes) = read(operands).or_else(|| read([operands[1], operands[0]]))?;
+        let chain = view.maker(scales).and_then(|maker| view.chain(maker));
+        let post = chain.filter(|chain| chain.output == scales && !chain.affine.is_identity());
+        nodes.extend(post.iter().flat_map(|chain| &chain.nodes));
+        nodes.push(node);
+        let axis = view.facts.rank(x)?.checked_sub(1)?;
+        Some(Site {
+            kind: Kind::new("BiasNorm", Family::Online),
+            name: view.site_name(node),
+            channels: view.facts.extent(x, axis).unwrap_or(0),
+            axis,
+            nodes,
+            pre: None,
+            post: post.map(|chain| chain.part()),
+            replacement: None,
+            core: None,
+            refusal: post.is_none().then(|| Refusal::new(Reason::Identity, graph.name(node))),
+        })
+    }
+}
+
+/// The nodes of `1/√(mean((x − b)²))` before a scale by a number, last one first.
+fn statistics(view: &View, x: ValueId, scales: ValueId) -> Option<Vec<NodeId>> {
+    let graph = view.graph;
+    let chain = view.maker(scales).and_then(|maker| view.chain(maker)).filter(|chain| chain.output == scales);
+    if chain.is_some_and(|chain| chain.affine.scale.len() != 1 || !chain.affine.has_no_shift()) {
+        return None;
+    }
+    let value = chain.map_or(scales, |chain| chain.input);
+    let made_by = |value: ValueId, ops: &[&str]| {
+        view.maker(value).filter(|&node| ops.iter().any(|op| graph.is(node, op)))
+    };
+    let number = |node: NodeId, slot: usize| view.scalar(graph.input(node, slot)?);
+    let mut nodes = vec![];
+    // As one power, or as the reciprocal of a root.
+    let root = made_by(value, &["Pow", "Reciprocal", "Div"])?;
+    nodes.push(root);
+    let mut mean = graph.input(root, usize::from(graph.is(root, "Div")))?;
+    let one_power = graph.is(root, "Pow");
+    let inverts = if one_power {
+        number(root, 1) == Some(-0.5)
+    } else {
+        graph.is(root, "Reciprocal") || number(root, 0) == Some(1.0)
+    };
+    if !one_power {
+        let sqrt = made_by(mean, &["Sqrt"])?;
+        nodes.push(sqrt);
+        mean = graph.input(sqrt, 0)?;
+    }
+    let reduce = made_by(mean, &["ReduceMean"])?;
+    let squares = graph.input(reduce, 0)?;
+    let rank = view.facts.rank(squares)?;
+    let reduced = view.at(reduce).reduction(rank).ok()?;
+    let square = made_by(squares, &["Pow", "Mul"])?;
+    let shifted = graph.input(square, 0)?;
+    let is_square = match graph.op(square)? {
+        "Mul" => graph.input(square, 1) == Some(shifted),
+        _ => number(square, 1) == Some(2.0),
+    };
+    let shift = made_by(shifted, &["Sub", "Add"])?;
+    let of = [graph.input(shift, 0)?, graph.input(shift, 1)?];
+    let takes_off = of[0] == x && view.constants.is_constant(of[1])
+        || graph.is(shift, "Add") && of[1] == x && view.constants.is_constant(of[0]);
+    nodes.extend([reduce, square, shift]);
+    let is_last = reduced == (vec![rank.checked_sub(1)?], true);
+    (inverts && is_square && takes_off && is_last).then_some(nodes)
+}

@@ -1,0 +1,218 @@
+//! Between which numbers the values of a function of one variable lie.
+//!
+//! Read operator by operator: an interval, and how fast the values grow with the variable `z`. A quotient of two that
+//! grow alike, as `z/√(z²+1)`, is bounded where their intervals are not.
+
+use crate::analysis::node_view::At;
+
+/// `factor·|z|^degree`.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    factor: f64,
+    degree: f64,
+}
+
+impl Pace {
+    fn times(self, other: Pace) -> Pace {
+        Pace { factor: self.factor * other.factor, degree: self.degree + other.degree }
+    }
+
+    fn raised(self, exponent: f64) -> Pace {
+        Pace { factor: self.factor.powf(exponent), degree: self.degree * exponent }
+    }
+}
+
+/// The range of a function, over all values of its variable.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// None is below.
+    pub low: f64,
+    /// None is above.
+    pub high: f64,
+    /// No value is larger, whatever its sign.
+    most: Option<Pace>,
+    /// No value is smaller, whatever its sign.
+    least: Option<Pace>,
+}
+
+impl Bounds {
+    /// The variable itself.
+    pub const VARIABLE: Bounds = {
+        let itself = Some(Pace { factor: 1.0, degree: 1.0 });
+        Bounds { low: f64::NEG_INFINITY, high: f64::INFINITY, most: itself, least: itself }
+    };
+
+    /// A constant.
+    pub fn number(number: f64) -> Bounds {
+        let pace = Some(Pace { factor: number.abs(), degree: 0.0 });
+        Bounds { low: number, high: number, most: pace, least: pace.filter(|pace| pace.factor > 0.0) }
+    }
+
+    fn is_number(self) -> bool {
+        self.low == self.high
+    }
+
+    fn within(low: f64, high: f64) -> Bounds {
+        Bounds { low, high, most: None, least: None }
+    }
+
+    /// A function that grows with its variable.
+    fn image(self, grows: fn(f64) -> f64) -> Bounds {
+        Bounds::within(grows(self.low), grows(self.high))
+    }
+
+    fn negated(self) -> Bounds {
+        Bounds { low: -self.high, high: -self.low, ..self }
+    }
+
+    fn magnitude(self) -> Bounds {
+        let low = self.low.max(-self.high).max(0.0);
+        Bounds { low, high: self.high.max(-self.low), ..self }
+    }
+
+    fn plus(self, other: Bounds) -> Bounds {
+        let one_sign = self.low.min(other.low) >= 0.0 || self.high.max(other.high) <= 0.0;
+        let faster = |one: Pace, other: Pace| if one.degree >= other.degree { one } else { other };
+        let least = match (self.least, other.least) {
+            (Some(one), Some(other)) => Some(faster(one, other)),
+            (one, other) => one.or(other),
+        };
+        Bounds {
+            least: least.filter(|_| one_sign),
+            ..Bounds::within(self.low + other.low, self.high + other.high)
+        }
+    }
+
+    fn times(self, other: Bounds) -> Bounds {
+        // 0 times an infinite bound is 0.
+        let product = |one: f64, other: f64| if one == 0.0 || other == 0.0 { 0.0 } else { one * other };
+        let ends = [self.low, self.high].map(|end| [product(end, other.low), product(end, other.high)]);
+        let ends = ends.as_flattened();
+        let both = |one: Option<Pace>, other: Option<Pace>| Some(one?.times(other?));
+        let product = Bounds {
+            low: ends.iter().copied().fold(f64::INFINITY, f64::min),
+            high: ends.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            most: both(self.most, other.most),
+            least: both(self.least, other.least),
+        };
+        product.settled()
+    }
+
+    /// Where it does not grow with the variable, its bound is one of the interval.
+    fn settled(self) -> Bounds {
+        match self.most {
+            Some(Pace { factor, degree: 0.0 }) => {
+                Bounds { low: self.low.max(-factor), high: self.high.min(factor), ..self }
+            }
+            _ => self,
+        }
+    }
+
+    fn inverse(self) -> Option<Bounds> {
+        let has_one_sign = self.low > 0.0 || self.high < 0.0;
+        let inverse = |pace: Option<Pace>| pace.map(|pace| pace.raised(-1.0));
+        has_one_sign.then(|| Bounds {
+            low: 1.0 / self.high,
+            high: 1.0 / self.low,
+            most: inverse(self.least),
+            least: inverse(self.most),
+        })
+    }
+
+    fn square(self) -> Bounds {
+        let Bounds { low, high, .. } = self.magnitude();
+        let square = |pace: Option<Pace>| pace.map(|pace| pace.raised(2.0));
+        Bounds { low: low * low, high: high * high, most: square(self.most), least: square(self.least) }
+    }
+
+    fn root(self) -> Option<Bounds> {
+        let root = |pace: Option<Pace>| pace.map(|pace| pace.raised(0.5));
+        (self.low >= 0.0).then(|| Bounds {
+            most: root(self.most),
+            least: root(self.least),
+            ..self.image(f64::sqrt)
+        })
+    }
+
+    fn clipped(self, low: f64, high: f64) -> Option<Bounds> {
+        let clipped = Bounds::within(self.low.max(low).min(high), self.high.min(high).max(low));
+        (low <= high).then_some(Bounds { most: self.most.filter(|_| low <= 0.0 && high >= 0.0), ..clipped })
+    }
+}
+
+/// The range of a node's result for inputs in these ranges; `None` for an unknown operator.
+pub fn bounds(at: &At, inputs: &[Bounds]) -> Option<Bounds> {
+    let same = || at.input(0).ok() == at.input(1).ok();
+    match (at.proto().op_type(), inputs) {
+        ("Identity" | "Cast", &[one]) => Some(one),
+        ("Neg", &[one]) => Some(one.negated()),
+        ("Abs", &[one]) => Some(one.magnitude()),
+        ("Sign" | "Erf" | "Tanh" | "Softsign" | "Sin" | "Cos", &[_]) => Some(Bounds::within(-1.0, 1.0)),
+        ("Sigmoid", &[_]) => Some(Bounds::within(0.0, 1.0)),
+        ("Atan", &[one]) => Some(one.image(f64::atan)),
+        ("Exp", &[one]) => Some(one.image(f64::exp)),
+        ("Log", &[one]) => (one.low > 0.0).then(|| one.image(f64::ln)),
+        ("Sqrt", &[one]) => one.root(),
+        ("Reciprocal", &[one]) => one.inverse(),
+        ("Pow", &[one, exponent]) if exponent.is_number() => match exponent.low {
+            2.0 => Some(one.square()),
+            0.5 => one.root(),
+            -0.5 => one.root()?.inverse(),
+            -1.0 => one.inverse(),
+            _ => None,
+        },
+        ("Add", &[one, other]) => Some(one.plus(other)),
+        ("Sub", &[one, other]) => Some(one.plus(other.negated())),
+        ("Mul", &[one, _]) if same() => Some(one.square()),
+        ("Mul", &[one, other]) => Some(one.times(other)),
+        ("Div", &[one, other]) => Some(one.times(other.inverse()?)),
+        ("Min", &[one, other]) => Some(Bounds::within(one.low.min(other.low), one.high.min(other.high))),
+        ("Max", &[one, other]) => Some(Bounds::within(one.low.max(other.low), one.high.max(other.high))),
+        ("Clip", &[one]) => {
+            let bound = |name: &str, absent: f32| at.attr_float(name, absent).ok();
+            one.clipped(bound("min", f32::MIN)?, bound("max", f32::MAX)?)
+        }
+        // With one bound of two it is not told which.
+        ("Clip", &[one, low, high]) if low.is_number() && high.is_number() => one.clipped(low.low, high.high),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const Z: Bounds = Bounds::VARIABLE;
+
+    fn one() -> Bounds {
+        Bounds::number(1.0)
+    }
+
+    #[test]
+    fn a_quotient_of_what_grows_alike_is_bounded() {
+        let root = Z.square().plus(one()).root().unwrap();
+        let quotient = Z.times(root.inverse().unwrap());
+        assert_eq!((quotient.low, quotient.high), (-1.0, 1.0));
+        let quotient = Z.times(Z.magnitude().plus(one()).inverse().unwrap());
+        assert_eq!((quotient.low, quotient.high), (-1.0, 1.0));
+    }
+
+    #[test]
+    fn a_quotient_of_what_does_not_is_not() {
+        let root = Z.magnitude().plus(one()).root().unwrap();
+        assert_eq!(Z.times(root.inverse().unwrap()).high, f64::INFINITY);
+        // z² − z is not known to grow, and z² to be without zeros.
+        assert!(Z.square().plus(Z.negated()).inverse().is_none());
+        assert!(Z.square().inverse().is_none());
+    }
+
+    #[test]
+    fn what_is_bounded_by_its_parts_is_bounded() {
+        let falls = Z.magnitude().negated().image(f64::exp).plus(Bounds::number(-1.0));
+        let product = Bounds::within(-1.0, 1.0).times(falls);
+        assert_eq!((product.low, product.high), (-1.0, 1.0));
+        let arc = Z.image(f64::atan).times(Bounds::number(2.0));
+        assert_eq!(arc.high, std::f64::consts::PI);
+        assert_eq!(Z.clipped(-1.0, 0.5).unwrap().square().high, 1.0);
+    }
+}

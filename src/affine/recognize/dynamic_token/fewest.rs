@@ -1,0 +1,348 @@
+//! The operators that compute a site with the least work.
+//!
+//! Channels whose heads blend their statistics in the same way are computed together. Where a head
+//! blends both, the quotient is scaled so that the statistics of a token enter with weight 1:
+//!
+//! ```text
+//! (x − a·μ − b·q) / √(c·v + d·(r − q²) + e)
+//!     = a/√c · (x/a − b/a·q − μ) / √(d/c·(r − q²) + e/c + v)
+//! ```
+//!
+//! for `q = Px` and `r = P(x ⊙ x)`: all other weights are constants along the channels, and the factor
+//! in front joins γ. No difference is taken that the definition does not take.
+
+use std::ops::Range;
+
+use ndarray::Axis;
+
+use crate::affine::recognize::dynamic_token::interpret::{Meaning, Pooling};
+use crate::ir::builder::{Maker, NewConstant, float, int};
+use crate::ir::{Graph, NodeId};
+use crate::onnx::operator::LAYER_NORMALIZATION;
+use crate::onnx::proto::NodeProto;
+use crate::onnx::tensor::DataType;
+use crate::recipe::{Numbers, Op, Recipe};
+
+/// [batch, tokens, heads, channels] and [batch, heads, tokens, channels] into each other.
+const BY_HEAD: &[i64] = &[0, 2, 1, 3];
+
+/// Smaller entries of `P` count as 0. Weights of distant tokens, and partial sums, can be subnormal
+/// in float32, and processors compute many times more slowly with those.
+const NEGLIGIBLE: f64 = 1.0 / (1u128 << 100) as f64;
+
+/// How a head blends the statistics of tokens with those of their neighbours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Blend {
+    /// λ = 1: those of the token alone. LN.
+    Intra,
+    /// λ = 0: those of the neighbours alone.
+    Inter,
+    /// λ = 0, and all tokens count as neighbours. IN.
+    Uniform,
+    /// Both.
+    Both,
+}
+
+/// New operators for a site.
+pub struct Fewest {
+    /// The nodes; the last one makes the value that was asked for.
+    pub made: Vec<NodeProto>,
+    /// Their constants.
+    pub constants: Vec<NewConstant>,
+    /// The factor of the result for each channel: [channels].
+    pub scale: Numbers,
+}
+
+/// Where new operators go.
+pub struct Place<'t> {
+    /// The value that they start from.
+    pub input: &'t str,
+    /// The value that they make.
+    pub output: &'t str,
+    /// A node of the site, whose name and notes they take over.
+    pub like: NodeId,
+    /// Whether they multiply by the scale themselves.
+    pub scaled: bool,
+}
+
+/// Writes a site anew.
+pub fn fewest(graph: &Graph, meaning: &Meaning, place: &Place) -> Option<Fewest> {
+    let maker = Maker::new(graph, place.like);
+    let mut job = Job { maker, meaning, input: place.input, mean: None, variance: None };
+    let runs = job.runs()?;
+    let (mut parts, mut scales) = (vec![], vec![]);
+    for (run, blend) in &runs {
+        let (part, scale) = job.run(run.clone(), *blend, runs.len() == 1)?;
+        parts.push(part);
+        scales.push(scale);
+    }
+    let scale = Numbers::concat(0, &scales)?;
+    let mut result = parts.first()?.clone();
+    if parts.len() > 1 {
+        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+        result = job.maker.op("Concat", &parts, vec![int("axis", 2)]);
+    }
+    if place.scaled {
+        times(&mut job.maker, &result, &scale)?;
+    }
+    let (made, constants) = job.maker.finish(place.output);
+    scale.iter().all(|c| c.is_finite()).then_some(Fewest { made, constants, scale })
+}
+
+struct Job<'j> {
+    maker: Maker<'j>,
+    meaning: &'j Meaning,
+    input: &'j str,
+    mean: Option<String>,
+    variance: Option<String>,
+}
+
+impl Job<'_> {
+    fn head(&self, channel: usize) -> usize {
+        channel * self.meaning.mixing.shape()[0] / self.meaning.channels
+    }
+
+    /// Runs of channels that blend alike; they end where heads end.
+    fn runs(&self) -> Option<Vec<(Range<usize>, Blend)>> {
+        let mut runs: Vec<(Range<usize>, Blend)> = vec![];
+        for channel in 0..self.meaning.channels {
+            let blend = self.blend(channel)?;
+            match runs.last_mut() {
+                Some((run, same)) if *same == blend => run.end = channel + 1,
+                Some((run, _)) if self.head(run.end - 1) == self.head(channel) => return None,
+                _ => runs.push((channel..channel + 1, blend)),
+            }
+        }
+        Some(runs)
+    }
+
+    fn blend(&self, channel: usize) -> Option<Blend> {
+        let n = &self.meaning.normalized;
+        let weight = |weights: &Numbers| weights[[channel]];
+        let intra = (weight(&n.intra_mean), weight(&n.intra_variance));
+        let inter = (weight(&n.inter_mean), weight(&n.inter_variance));
+        if intra.0 > 0.0 && intra.1 > 0.0 && inter != (0.0, 0.0) {
+            return Some(Blend::Both);
+        }
+        if intra == (0.0, 0.0) && inter.1 > 0.0 {
+            let plain =
+                inter.0 == 1.0 && self.meaning.pooling.is_none() && self.is_uniform(self.head(channel))?;
+            return Some(if plain { Blend::Uniform } else { Blend::Inter });
+        }
+        (intra.0 == 1.0 && intra.1 > 0.0 && inter == (0.0, 0.0)).then_some(Blend::Intra)
+    }
+
+    /// Whether each token has the same weight in a head, to the last bit; only a Softmax gives
+    /// weights that are no float. `None` where different weights would be equal after storing, and
+    /// so read as a mean from then on.
+    fn is_uniform(&self, head: usize) -> Option<bool> {
+        let mixing = &self.meaning.mixing;
+        let tokens = mixing.shape()[2];
+        let share = 1.0 / tokens as f64;
+        let weights = mixing.index_axis(Axis(0), head);
+        let is_float = tokens.is_power_of_two();
+        if weights.iter().all(|&weight| weight == share) {
+            return Some(is_float || are_shares(mixing.recipe(), tokens));
+        }
+        let stored = weights.iter().all(|&weight| f64::from(weight as f32) == share);
+        (!stored).then_some(false)
+    }
+
+    /// Normalizes a run of channels. Returns the result and its remaining factor, [channels of the
+    /// run].
+    fn run(&mut self, run: Range<usize>, blend: Blend, whole: bool) -> Option<(String, Numbers)> {
+        let n = &self.meaning.normalized;
+        let of_run = |numbers: &Numbers| numbers.pick(0, run.clone().map(Some));
+        let own = match blend {
+            Blend::Intra | Blend::Both => &n.intra_variance,
+            Blend::Inter | Blend::Uniform => &n.inter_variance,
+        };
+        let own = of_run(own)?;
+        let epsilon = &of_run(&n.epsilon)? / &own;
+        let mean = match blend {
+            Blend::Both => of_run(&n.intra_mean)?,
+            _ => Numbers::number(1.0, 1),
+        };
+        let scale = &of_run(&n.scale)? * &(&mean / &own.sqrt());
+        let first = *epsilon.first()?;
+        let same = epsilon.iter().all(|&e| e == first);
+        if whole && blend == Blend::Intra && same && self.maker.opset() >= LAYER_NORMALIZATION {
+            let ones = floats(&mut self.maker, &Numbers::number(1.0, 1).expand(&[run.len()])?)?;
+            let attributes = vec![int("axis", -1), float("epsilon", first as f32)];
+            return Some((self.maker.op("LayerNormalization", &[self.input, &ones], attributes), scale));
+        }
+        let x = match whole {
+            true => self.input.to_owned(),
+            false => self.maker.slice(self.input, &run, 2),
+        };
+        let (numerator, variance) = match blend {
+            Blend::Intra => {
+                let (mean, variance) = self.intra();
+                (self.maker.op("Sub", &[&x, &mean], vec![]), plus(&mut self.maker, &variance, &epsilon)?)
+            }
+            Blend::Uniform => {
+                let mean = self.maker.mean(&x, &[1], true);
+                let centred = self.maker.op("Sub", &[&x, &mean], vec![]);
+                let square = self.maker.op("Mul", &[&centred, &centred], vec![]);
+                let variance = self.maker.mean(&square, &[1], true);
+                (centred, plus(&mut self.maker, &variance, &epsilon)?)
+            }
+            Blend::Inter => {
+                let (mean, variance) = self.inter(&x, &run, &of_run(&n.inter_mean)?, None, &epsilon)?;
+                (self.maker.op("Sub", &[&x, &mean], vec![]), variance)
+            }
+            Blend::Both => {
+                let intra_mean = of_run(&n.intra_mean)?;
+                let (own_share, inter_mean) =
+                    (&Numbers::number(1.0, 1) / &intra_mean, &of_run(&n.inter_mean)? / &intra_mean);
+                let inter_variance = &of_run(&n.inter_variance)? / &own;
+                let (mean, variance) = self.intra();
+                let (inter, blended) = self.inter(&x, &run, &inter_mean, Some(&inter_variance), &epsilon)?;
+                let scaled = times(&mut self.maker, &x, &own_share)?;
+                let less = self.maker.op("Sub", &[&scaled, &inter], vec![]);
+                let numerator = self.maker.op("Sub", &[&less, &mean], vec![]);
+                (numerator, self.maker.op("Add", &[&blended, &variance], vec![]))
+            }
+        };
+        let root = self.maker.op("Sqrt", &[&variance], vec![]);
+        Some((self.maker.op("Div", &[&numerator, &root], vec![]), scale))
+    }
+
+    /// `μ^ln` and `(σ²)^ln`, equation (4): once for all heads.
+    fn intra(&mut self) -> (String, String) {
+        let input = self.input.to_owned();
+        let maker = &mut self.maker;
+        let mean = self.mean.get_or_insert_with(|| maker.mean(&input, &[2], true)).clone();
+        let variance = self.variance.get_or_insert_with(|| {
+            let centred = maker.op("Sub", &[&input, &mean], vec![]);
+            let square = maker.op("Mul", &[&centred, &centred], vec![]);
+            maker.mean(&square, &[2], true)
+        });
+        (mean, variance.clone())
+    }
+
+    /// `b·q` and `d·(r − q²) + e` for weights `b`, `d` and `e` of the channels.
+    fn inter(
+        &mut self,
+        x: &str,
+        run: &Range<usize>,
+        mean: &Numbers,
+        variance: Option<&Numbers>,
+        epsilon: &Numbers,
+    ) -> Option<(String, String)> {
+        let (q, r) = self.products(x, run)?;
+        let square = self.maker.op("Mul", &[&q, &q], vec![]);
+        let mut spread = self.maker.op("Sub", &[&r, &square], vec![]);
+        if let Some(weights) = variance {
+            spread = times(&mut self.maker, &spread, weights)?;
+        }
+        let spread = plus(&mut self.maker, &spread, epsilon)?;
+        let mean = times(&mut self.maker, &q, mean)?;
+        Some((self.widened(&mean, run.len()), self.widened(&spread, run.len())))
+    }
+
+    /// `Px` and `P(x ⊙ x)` for the heads of a run, in one product.
+    fn products(&mut self, x: &str, run: &Range<usize>) -> Option<(String, String)> {
+        let heads = self.head(run.start)..self.head(run.end - 1) + 1;
+        let weights = self.meaning.mixing.pick(0, heads.clone().map(Some))?.flushed(NEGLIGIBLE);
+        let (heads, tokens, channels) = (heads.len(), weights.shape()[1], run.len());
+        let shape: &[usize] = if heads == 1 { &[tokens, tokens] } else { &[heads, tokens, tokens] };
+        let matrix = floats(&mut self.maker, &weights.reshape(shape)?)?;
+        let by_head = extents([0, tokens, heads, channels / heads]);
+        let maker = &mut self.maker;
+        let split = |maker: &mut Maker, value: &str| match heads {
+            1 => value.to_owned(),
+            _ => {
+                let split = maker.reshape(value, &by_head);
+                maker.transpose(&split, BY_HEAD)
+            }
+        };
+        let (one, two) = match self.meaning.pooling {
+            None => {
+                let one = split(maker, x);
+                let two = maker.op("Mul", &[&one, &one], vec![]);
+                (one, two)
+            }
+            Some(pooling) => {
+                let square = maker.op("Mul", &[x, x], vec![]);
+                let [one, two] = [x, &square].map(|value| pool(maker, value, pooling, channels));
+                (split(maker, &one), split(maker, &two))
+            }
+        };
+        let last = if heads == 1 { 2 } else { 3 };
+        let both = maker.op("Concat", &[&one, &two], vec![int("axis", last)]);
+        let mut product = maker.op("MatMul", &[&matrix, &both], vec![]);
+        if heads > 1 {
+            product = maker.transpose(&product, BY_HEAD);
+        }
+        let half = (channels / heads) as i64;
+        let [q, r] = maker.split(&product, last, &[half; 2]).try_into().ok()?;
+        if heads == 1 {
+            return Some((q, r));
+        }
+        let whole = extents([0, tokens, channels]);
+        Some((maker.reshape(&q, &whole), maker.reshape(&r, &whole)))
+    }
+
+    /// Statistics of blocks, once for every token of the block.
+    fn widened(&mut self, value: &str, channels: usize) -> String {
+        let Some(Pooling { blocks: [y, x], size: [dy, dx] }) = self.meaning.pooling else {
+            return value.to_owned();
+        };
+        let maker = &mut self.maker;
+        let apart = maker.reshape(value, &extents([0, y, 1, x, 1, channels]));
+        let wide = maker.expand(&apart, &extents([1, y, dy, x, dx, channels]));
+        maker.reshape(&wide, &extents([0, self.meaning.tokens, channels]))
+    }
+}
+
+/// Whether all numbers are whole rows of a Softmax over `count` places.
+fn are_shares(recipe: &Recipe, count: usize) -> bool {
+    let mut open = vec![recipe];
+    while let Some(step) = open.pop() {
+        match step.op() {
+            Op::Reshape | Op::Transpose(_) | Op::Expand | Op::Concat(_) => open.extend(step.inputs()),
+            Op::Softmax(axis) if step.shape()[*axis] == count => {}
+            _ => return false,
+        }
+    }
+    true
+}
+
+fn extents<const RANK: usize>(extents: [usize; RANK]) -> [i64; RANK] {
+    extents.map(|extent| extent as i64)
+}
+
+/// A constant of float32, in which sites are written anew; `None` where a number does not fit.
+fn floats(maker: &mut Maker, numbers: &Numbers) -> Option<String> {
+    let fits = numbers.iter().all(|&number| number.is_finite() && (number as f32).is_finite());
+    fits.then(|| maker.floats(DataType::Float, numbers.recipe()))
+}
+
+/// Numbers of the channels: one number where they are all the same.
+fn numbers(maker: &mut Maker, values: &Numbers) -> Option<String> {
+    let compact = values.clone().compact();
+    let shape: &[usize] = if compact.len() == 1 { &[] } else { compact.shape() };
+    floats(maker, &compact.reshape(shape)?)
+}
+
+fn times(maker: &mut Maker, value: &str, weights: &Numbers) -> Option<String> {
+    if weights.iter().all(|&weight| weight == 1.0) {
+        return Some(value.to_owned());
+    }
+    let weights = numbers(maker, weights)?;
+    Some(maker.op("Mul", &[value, &weights], vec![]))
+}
+
+fn plus(maker: &mut Maker, value: &str, terms: &Numbers) -> Option<String> {
+    let terms = numbers(maker, terms)?;
+    Some(maker.op("Add", &[value, &terms], vec![]))
+}
+
+/// Averages of blocks of tokens.
+fn pool(maker: &mut Maker, value: &str, pooling: Pooling, channels: usize) -> String {
+    let Pooling { blocks: [y, x], size: [dy, dx] } = pooling;
+    let blocks = maker.reshape(value, &extents([0, y, dy, x, dx, channels]));
+    let means = maker.mean(&blocks, &[2, 4], false);
+    maker.reshape(&means, &extents([0, y * x, channels]))
+}

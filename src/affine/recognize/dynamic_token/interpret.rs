@@ -1,0 +1,224 @@
+//! Telling Dynamic Token Normalization by its formula, whatever order and layout it is written in.
+
+use crate::affine::recognize::View;
+use crate::affine::recognize::batch_invariant::Alike;
+use crate::affine::recognize::formula::{Factor, Formula, Mixing, Quotient, Term, read};
+use crate::affine::recognize::region::Region;
+use crate::analysis::layout::{Atom, Atoms};
+use crate::ir::{NodeId, ValueId};
+use crate::recipe::Numbers;
+use crate::refusal::Refusal;
+use crate::shape::facts::extent;
+
+/// The meaning of a region.
+pub struct Meaning {
+    /// The quotient, in the layout of the tokens.
+    pub output: ValueId,
+    /// The nodes behind the region that bring it into that layout.
+    pub moves: Vec<NodeId>,
+    /// The quotient.
+    pub normalized: Normalized,
+    /// `P`, one matrix for each head: [heads, tokens, tokens].
+    pub mixing: Numbers,
+    /// Side lengths of the image of tokens and of the blocks that are averaged before `P`.
+    pub pooling: Option<Pooling>,
+    /// Why other operators cannot compute the same.
+    pub refusal: Option<Refusal>,
+    /// Number of tokens.
+    pub tokens: usize,
+    /// Number of channels.
+    pub channels: usize,
+}
+
+/// Averages over blocks of tokens stand for their blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pooling {
+    /// Blocks along the height and the width.
+    pub blocks: [usize; 2],
+    /// Tokens along the height and the width of a block.
+    pub size: [usize; 2],
+}
+
+/// Reads a region; `None` where it is no Dynamic Token Normalization of [batch, tokens, channels].
+pub fn interpret(view: &View, alike: &Alike, region: &Region) -> Option<Meaning> {
+    let shape = view.facts.shape(region.input)?;
+    let [_, tokens, channels] = &shape[..] else { return None };
+    let (tokens, channels) = (extent(tokens)?, extent(channels)?);
+    let casts = region.nodes.iter().any(|&node| view.graph.is(node, "Cast"));
+    (tokens > 1 && channels > 1 && !casts).then_some(())?;
+    let mut quotient = read(view, alike, region)?;
+    let (output, moves) = in_place(view, &mut quotient, view.graph.only_output(*region.nodes.last()?)?)?;
+    let Quotient { numerator, square, input, atoms, mixing: Some(mixing), refusal, .. } = quotient else {
+        return None;
+    };
+    let (of_block, own): (Vec<Atom>, Vec<Atom>) =
+        input[1].iter().partition(|atom| !mixing.along.contains(atom));
+    (own == mixing.along).then_some(())?;
+    let terms = Terms::new(&input[2], &of_block);
+    Some(Meaning {
+        output,
+        moves,
+        normalized: Normalized::of(&numerator, &square, &terms, &atoms)?,
+        pooling: pooling(&of_block, &input[1], &atoms)?,
+        mixing: by_head(mixing, &input[2], &atoms)?,
+        refusal,
+        tokens,
+        channels,
+    })
+}
+
+/// Every channel of every token is normalized where it stands, perhaps in another layout: the value
+/// behind the movements that bring it back, and these.
+fn in_place(view: &View, quotient: &mut Quotient, mut output: ValueId) -> Option<(ValueId, Vec<NodeId>)> {
+    let Quotient { atoms, axes, input, .. } = quotient;
+    let mut moves = vec![];
+    while !atoms.same(axes, input) {
+        let node = view.only_reader(output).filter(|&node| view.graph.is_movement(node))?;
+        output = view.graph.only_output(node)?;
+        *axes = atoms.moved(view.graph.node(node), axes, &view.facts.shape(output)?)?;
+        moves.push(node);
+    }
+    *input = atoms.settled(input)?;
+    Some((output, moves))
+}
+
+/// The matrices, where each is for as many consecutive channels.
+fn by_head(mixing: Mixing, channels: &[Atom], atoms: &Atoms) -> Option<Numbers> {
+    let which = mixing.which.along(channels, atoms)?;
+    let (heads, count) = (mixing.matrices.shape()[0], which.len());
+    let head = |channel: usize| (channel / (count / heads)) as f64;
+    let consecutive = count.is_multiple_of(heads)
+        && which.iter().enumerate().all(|(channel, &which)| which == head(channel));
+    consecutive.then_some(mixing.matrices)
+}
+
+/// The averages before `P`: blocks of rows and columns of tokens, or none.
+fn pooling(of_block: &[Atom], tokens: &[Atom], atoms: &Atoms) -> Option<Option<Pooling>> {
+    if of_block.is_empty() {
+        return Some(None);
+    }
+    // Rows and columns of blocks, each with those within a block behind it.
+    let runs: Vec<&[Atom]> = tokens.chunk_by(|a, b| of_block.contains(a) == of_block.contains(b)).collect();
+    let extents: Vec<usize> = runs.iter().map(|run| atoms.count(run)).collect::<Option<_>>()?;
+    let leads = !of_block.contains(&tokens[0]);
+    Some(match extents[..] {
+        [y, dy, x, dx] if leads => Some(Pooling { blocks: [y, x], size: [dy, dx] }),
+        [y, dy, x] if leads => Some(Pooling { blocks: [y, x], size: [dy, 1] }),
+        [y, dy] if leads => Some(Pooling { blocks: [y, 1], size: [dy, 1] }),
+        _ => return None,
+    })
+}
+
+/// The terms of the formula, with the names of Algorithm 1 of the DTN paper.
+struct Terms {
+    /// `x`.
+    input: Term,
+    /// `μ^ln`: the mean of `x` over the channels.
+    mean: Term,
+    /// The mean of `x ⊙ x` over the channels: `(σ²)^ln = mean_square − mean²`, equation (4).
+    mean_square: Term,
+    /// `P^h x^h`.
+    inter: Term,
+    /// `P^h (x^h ⊙ x^h)`.
+    inter_square: Term,
+    channels: Vec<Atom>,
+}
+
+impl Terms {
+    /// Before `P`, `x` is averaged over the tokens of a block.
+    fn new(channels: &[Atom], of_block: &[Atom]) -> Terms {
+        let mean = |over: &[Atom], of: &[Factor]| match over {
+            [] => of.to_vec(),
+            _ => vec![Factor::Mean(over.iter().copied().collect(), of.to_vec())],
+        };
+        let (x, square) = ([Factor::Input], [Factor::Input, Factor::Input]);
+        Terms {
+            input: x.to_vec(),
+            mean: mean(channels, &x),
+            mean_square: mean(channels, &square),
+            inter: vec![Factor::Mixed(mean(of_block, &x))],
+            inter_square: vec![Factor::Mixed(mean(of_block, &square))],
+            channels: channels.to_vec(),
+        }
+    }
+}
+
+/// `(x − a·μ^ln − b·Px) / √(c·(σ²)^ln + d·(P(x⊙x) − Px⊙Px) + e)`, times `scale`: lines 10 to 13 of
+/// Algorithm 1, with a number for each channel: all are [channels].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Normalized {
+    /// The factor of the quotient.
+    pub scale: Numbers,
+    /// Weight of the mean over channels.
+    pub intra_mean: Numbers,
+    /// Weight of the mean over tokens.
+    pub inter_mean: Numbers,
+    /// Weight of the variance over channels.
+    pub intra_variance: Numbers,
+    /// Weight of the variance over tokens.
+    pub inter_variance: Numbers,
+    /// The summand of the variance.
+    pub epsilon: Numbers,
+}
+
+impl Normalized {
+    /// `numerator / √square`, if it is of that form.
+    fn of(numerator: &Formula, square: &Formula, terms: &Terms, atoms: &Atoms) -> Option<Self> {
+        let Terms { input, mean, mean_square, inter, inter_square, channels, .. } = terms;
+        let twice = |factors: &Term| [&factors[..], factors].concat();
+        let (mean_twice, inter_twice) = (twice(mean), twice(inter));
+        let only = |formula: &Formula, known: &[&Term]| {
+            Some(formula.spread()?.terms.keys().all(|factors| known.contains(&factors)))
+        };
+        let fits = only(numerator, &[input, mean, inter])?
+            && only(square, &[&vec![], mean_square, &mean_twice, inter_square, &inter_twice])?;
+        let weight = |formula: &Formula, factors: &Term| formula.coefficient(factors)?.along(channels, atoms);
+        // Within the common scale, which may be 0 for a channel, nothing is divided by it.
+        let inner = numerator.unscaled();
+        let own = weight(&inner, input)?;
+        let share = |factors: &Term| Some(&-&weight(&inner, factors)? / &own);
+        let variance = |square_of: &Term, of_square: &Term| {
+            let (mean, squares) = (weight(square, square_of)?, weight(square, of_square)?);
+            let opposite = |(a, b): (&f64, &f64)| (a + b).abs() <= 1e-12 * b.abs();
+            mean.iter().zip(squares.iter()).all(opposite).then_some(squares)
+        };
+        let normalized = Normalized {
+            scale: &numerator.scale.along(channels, atoms)? * &own,
+            intra_mean: share(mean)?,
+            inter_mean: share(inter)?,
+            intra_variance: variance(&mean_twice, mean_square)?,
+            inter_variance: variance(&inter_twice, inter_square)?,
+            epsilon: weight(square, &vec![])?,
+        };
+        let Normalized { scale, intra_mean, inter_mean, intra_variance, inter_variance, epsilon } =
+            &normalized;
+        let finite = [scale, intra_mean, inter_mean].iter().all(|all| all.iter().all(|c| c.is_finite()));
+        let positive =
+            [intra_variance, inter_variance].iter().all(|all| all.iter().all(|&c| c >= 0.0 && c.is_finite()));
+        let above = epsilon.iter().all(|&e| e > 0.0 && e.is_finite());
+        (fits && finite && positive && above).then_some(normalized)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::affine::recognize::formula::Coefficient;
+    use ndarray::arr1;
+    use tract_onnx::tract_hir::internal::TDim;
+
+    #[test]
+    fn a_channel_scaled_by_zero_keeps_its_statistics() {
+        let mut atoms = Atoms::default();
+        let axes = atoms.of(&vec![Some(TDim::from(2))]).unwrap();
+        let gamma =
+            Coefficient::new(&axes[0], &Numbers::literal(arr1(&[0.0, 3.0]).into_dyn()), &atoms).unwrap();
+        let terms = Terms::new(&axes[0], &[]);
+        let term = |factors: &[Factor], number| Formula::term(factors, Coefficient::number(number));
+        let numerator = term(&terms.input, 1.0).plus(&term(&terms.mean, -0.5)).unwrap();
+        let (numerator, square) = (numerator.scaled(&gamma).unwrap(), term(&[], 1e-5));
+        let normalized = Normalized::of(&numerator, &square, &terms, &atoms).unwrap();
+        assert_eq!(*normalized.scale, arr1(&[0.0, 3.0]).into_dyn());
+        assert_eq!(*normalized.intra_mean, arr1(&[0.5, 0.5]).into_dyn());
+    }
+}

@@ -1,0 +1,409 @@
+//! The values of a site as formulas of its input.
+//!
+//! Each formula is a sum of products of `x`, of means and of products with a matrix over tokens,
+//! with constant coefficients, so that the order of operations does not matter. A kind is a
+//! predicate on the formula.
+
+mod read;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ndarray::Axis;
+
+use crate::analysis::layout::{Atom, Atoms};
+use crate::recipe::Numbers;
+
+pub use read::{Mixing, Quotient, is_understood, read};
+
+/// Coefficients of more numbers than this are not computed: channels are fewer.
+const LARGEST: usize = 1 << 15;
+
+/// The factors of the terms of a formula.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Factor {
+    /// `x`.
+    Input,
+    /// The mean of a product over some atoms.
+    Mean(BTreeSet<Atom>, Term),
+    /// `P` times a product.
+    Mixed(Term),
+}
+
+/// A product of factors, in order.
+pub type Term = Vec<Factor>;
+
+impl Factor {
+    /// How often `x` is in it.
+    fn degree(&self) -> usize {
+        match self {
+            Factor::Input => 1,
+            Factor::Mean(_, inner) | Factor::Mixed(inner) => degree(inner),
+        }
+    }
+
+    fn settled(&self, atoms: &Atoms) -> Factor {
+        match self {
+            Factor::Input => Factor::Input,
+            Factor::Mean(over, inner) => {
+                let over: Vec<Atom> = over.iter().copied().collect();
+                Factor::Mean(atoms.leaves(&over).into_iter().collect(), settled(inner, atoms))
+            }
+            Factor::Mixed(inner) => Factor::Mixed(settled(inner, atoms)),
+        }
+    }
+}
+
+/// How often `x` is in a product.
+pub fn degree(term: &[Factor]) -> usize {
+    term.iter().map(Factor::degree).sum()
+}
+
+fn settled(term: &[Factor], atoms: &Atoms) -> Term {
+    product(&term.iter().map(|factor| factor.settled(atoms)).collect::<Term>(), &[])
+}
+
+fn product(left: &[Factor], right: &[Factor]) -> Term {
+    let mut product = [left, right].concat();
+    product.sort();
+    product
+}
+
+/// The mean of a product over one atom: what does not vary along it is outside.
+fn mean(term: &[Factor], along: Atom) -> Term {
+    let varies = |factor: &Factor| !matches!(factor, Factor::Mean(over, _) if over.contains(&along));
+    let (inside, outside): (Term, Term) = term.iter().cloned().partition(varies);
+    let averaged = match &inside[..] {
+        [] => return outside,
+        [Factor::Mean(over, inner)] => {
+            Factor::Mean(over.iter().copied().chain([along]).collect(), inner.clone())
+        }
+        _ => Factor::Mean([along].into(), inside),
+    };
+    product(&outside, &[averaged])
+}
+
+/// A number for each place along some atoms; along all others it is the same.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Coefficient {
+    /// In ascending order.
+    along: Vec<Atom>,
+    numbers: Numbers,
+}
+
+impl Coefficient {
+    /// One number for all places.
+    pub fn number(number: f64) -> Self {
+        Coefficient { along: vec![], numbers: Numbers::number(number, 0) }
+    }
+
+    /// A number for each place along these atoms, the last of them fastest.
+    pub fn new(along: &[Atom], numbers: &Numbers, atoms: &Atoms) -> Option<Self> {
+        let extents: Vec<usize> = along.iter().map(|&atom| atoms.extent(atom)).collect::<Option<_>>()?;
+        let numbers = numbers.reshape(&extents)?;
+        let mut order: Vec<usize> = (0..along.len()).collect();
+        order.sort_by_key(|&i| along[i]);
+        let along: Vec<Atom> = order.iter().map(|&i| along[i]).collect();
+        let once = along.windows(2).all(|pair| pair[0] != pair[1]);
+        once.then_some(Coefficient { along, numbers: numbers.transpose(&order)? })
+    }
+
+    /// The numbers, with an axis for each of these atoms; `None` where they vary along others.
+    fn arranged(&self, order: &[Atom]) -> Option<Numbers> {
+        let place = |atom: &Atom| self.along.binary_search(atom).ok();
+        let own: Vec<usize> = order.iter().filter_map(place).collect();
+        (own.len() == self.along.len()).then_some(())?;
+        let extent = |atom: &Atom| place(atom).map_or(1, |place| self.numbers.shape()[place]);
+        let extents: Vec<usize> = order.iter().map(extent).collect();
+        self.numbers.transpose(&own)?.reshape(&extents)
+    }
+
+    /// A number for each place along these atoms, the last of them fastest; `None` where they vary
+    /// along others.
+    pub fn along(&self, order: &[Atom], atoms: &Atoms) -> Option<Numbers> {
+        let extents: Vec<usize> = order.iter().map(|&atom| atoms.extent(atom)).collect::<Option<_>>()?;
+        self.arranged(order)?.expand(&extents)?.reshape(&[extents.iter().product()])
+    }
+
+    /// Applies an operation place by place.
+    pub fn zip(&self, other: &Coefficient, f: impl Fn(&Numbers, &Numbers) -> Numbers) -> Option<Coefficient> {
+        if self.along == other.along {
+            return Some(Coefficient {
+                along: self.along.clone(),
+                numbers: f(&self.numbers, &other.numbers),
+            });
+        }
+        let along: BTreeSet<Atom> = self.along.iter().chain(&other.along).copied().collect();
+        let along: Vec<Atom> = along.into_iter().collect();
+        let (left, right) = (self.arranged(&along)?, other.arranged(&along)?);
+        let extents = left.shape().iter().zip(right.shape()).map(|(&a, &b)| a.max(b));
+        let count = extents.into_iter().try_fold(1usize, |count, extent| count.checked_mul(extent))?;
+        (count <= LARGEST && left.broadcasts_with(&right))
+            .then(|| Coefficient { along, numbers: f(&left, &right) })
+    }
+
+    fn map(&self, f: impl Fn(&Numbers) -> Numbers) -> Coefficient {
+        Coefficient { along: self.along.clone(), numbers: f(&self.numbers) }
+    }
+
+    /// All numbers.
+    pub fn numbers(&self) -> impl Iterator<Item = f64> {
+        self.numbers.iter().copied()
+    }
+
+    /// Whether all numbers are the same.
+    pub fn is_uniform(&self) -> bool {
+        self.numbers.first().is_none_or(|&first| self.numbers.iter().all(|&number| number == first))
+    }
+
+    /// The coefficient, if it does not vary along these atoms.
+    fn constant_along(&self, over: &[Atom]) -> Option<Coefficient> {
+        let mut constant = self.clone();
+        for atom in over {
+            let Ok(place) = constant.along.binary_search(atom) else { continue };
+            let first = constant.numbers.index_axis(Axis(place), 0);
+            constant.numbers.axis_iter(Axis(place)).all(|other| other == first).then_some(())?;
+            constant.along.remove(place);
+            let extents = first.shape().to_vec();
+            constant.numbers = constant.numbers.pick(place, [Some(0)])?.reshape(&extents)?;
+        }
+        Some(constant)
+    }
+
+    fn settled(&self, atoms: &Atoms) -> Option<Coefficient> {
+        let leaves = atoms.leaves(&self.along);
+        if leaves == self.along { Some(self.clone()) } else { Self::new(&leaves, &self.numbers, atoms) }
+    }
+}
+
+/// `scale · Σ coefficient · product of factors`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Formula {
+    /// The factor of all terms. It may be 0 for a channel whose terms are still known.
+    pub scale: Coefficient,
+    /// The terms, by their factors.
+    pub terms: BTreeMap<Term, Coefficient>,
+}
+
+impl Formula {
+    /// A single term.
+    pub fn term(factors: &[Factor], coefficient: Coefficient) -> Self {
+        let terms = BTreeMap::from([(factors.to_vec(), coefficient)]);
+        Formula { scale: Coefficient::number(1.0), terms }
+    }
+
+    /// The constant that it is, if it is one.
+    pub fn constant(&self) -> Option<Coefficient> {
+        self.terms.keys().all(Vec::is_empty).then(|| self.coefficient(&[]))?
+    }
+
+    /// The coefficient of a term, with the scale.
+    pub fn coefficient(&self, factors: &[Factor]) -> Option<Coefficient> {
+        match self.terms.get(factors) {
+            Some(own) => own.zip(&self.scale, |a, b| a * b),
+            None => Some(Coefficient::number(0.0)),
+        }
+    }
+
+    /// The formula times a constant.
+    pub fn scaled(mut self, by: &Coefficient) -> Option<Self> {
+        self.scale = self.scale.zip(by, |a, b| a * b)?;
+        Some(self)
+    }
+
+    /// The formula without what multiplies all terms.
+    pub fn unscaled(&self) -> Self {
+        Formula { scale: Coefficient::number(1.0), ..self.clone() }
+    }
+
+    /// The formula with another sign.
+    pub fn negated(mut self) -> Self {
+        self.scale = self.scale.map(|a| -a);
+        self
+    }
+
+    /// The formula without a common scale: it is in the terms, and what vanishes is left out.
+    pub fn spread(&self) -> Option<Self> {
+        let mut spread = Formula { scale: Coefficient::number(1.0), terms: BTreeMap::new() };
+        for factors in self.terms.keys() {
+            spread.add(factors.clone(), self.coefficient(factors)?)?;
+        }
+        Some(spread.without_vanished())
+    }
+
+    fn add(&mut self, factors: Term, coefficient: Coefficient) -> Option<()> {
+        let sum = match self.terms.get(&factors) {
+            Some(own) => own.zip(&coefficient, |a, b| a + b)?,
+            None => coefficient,
+        };
+        self.terms.insert(factors, sum);
+        Some(())
+    }
+
+    fn without_vanished(mut self) -> Self {
+        self.terms.retain(|_, coefficient| coefficient.numbers().any(|c| c != 0.0));
+        self
+    }
+
+    /// The sum.
+    pub fn plus(&self, other: &Formula) -> Option<Self> {
+        if self.scale != other.scale {
+            return self.spread()?.plus_same(&other.spread()?);
+        }
+        self.clone().plus_same(other)
+    }
+
+    fn plus_same(mut self, other: &Formula) -> Option<Self> {
+        for (factors, coefficient) in &other.terms {
+            self.add(factors.clone(), coefficient.clone())?;
+        }
+        Some(self.without_vanished())
+    }
+
+    /// The product, as long as no term has `x` more than twice.
+    pub fn times(&self, other: &Formula) -> Option<Self> {
+        // A constant only scales.
+        for (constant, formula) in [(self, other), (other, self)] {
+            if let Some(constant) = constant.constant() {
+                return formula.clone().scaled(&constant);
+            }
+        }
+        let scale = self.scale.zip(&other.scale, |a, b| a * b)?;
+        let mut result = Formula { scale, terms: BTreeMap::new() };
+        for (left, a) in &self.terms {
+            for (right, b) in &other.terms {
+                result.add(product(left, right), a.zip(b, |a, b| a * b)?)?;
+            }
+        }
+        result.terms.keys().all(|term| degree(term) <= 2).then_some(result)
+    }
+
+    /// The formula, if no coefficient varies along these atoms.
+    fn constant_along(&self, along: &[Atom]) -> Option<Self> {
+        self.mapped(along, |term| Some(term.to_vec()))
+    }
+
+    /// The formula with every term replaced by its image, as a linear operator acts on it along some
+    /// atoms; `None` where the coefficients vary along them, too.
+    fn mapped(&self, along: &[Atom], image: impl Fn(&[Factor]) -> Option<Term>) -> Option<Self> {
+        let mut mapped = Formula { scale: self.scale.constant_along(along)?, terms: BTreeMap::new() };
+        for (factors, coefficient) in &self.terms {
+            mapped.add(image(factors)?, coefficient.constant_along(along)?)?;
+        }
+        Some(mapped.without_vanished())
+    }
+
+    /// The mean over atoms of `x`.
+    pub fn mean(&self, over: &[Atom]) -> Option<Self> {
+        let averaged = |term: &[Factor]| over.iter().fold(term.to_vec(), |term, &along| mean(&term, along));
+        self.spread()?.mapped(over, |term| Some(averaged(term)))
+    }
+
+    /// `P` times the formula along some atoms; `None` where a term has no `x`, and `P` would do more
+    /// than blend.
+    fn mixed(&self, along: &[Atom]) -> Option<Self> {
+        self.mapped(along, |term| (!term.is_empty()).then(|| vec![Factor::Mixed(term.to_vec())]))
+    }
+
+    /// By a number that is added to all of `x`; `None` where it is not known.
+    pub fn derivative(&self) -> Option<Self> {
+        let mut derived = Formula { scale: Coefficient::number(1.0), terms: BTreeMap::new() };
+        for (term, coefficient) in &self.spread()?.terms {
+            for (place, factor) in term.iter().enumerate() {
+                let rest = [&term[..place], &term[place + 1..]].concat();
+                let one = Coefficient::number(1.0);
+                let inner = match factor {
+                    Factor::Input => Formula::term(&[], one),
+                    Factor::Mean(over, inner) => {
+                        let over: Vec<Atom> = over.iter().copied().collect();
+                        Formula::term(inner, one).derivative()?.mean(&over)?
+                    }
+                    Factor::Mixed(_) => return None,
+                };
+                for (term, part) in inner.terms {
+                    derived.add(product(&rest, &term), coefficient.zip(&part, |a, b| a * b)?)?;
+                }
+            }
+        }
+        Some(derived.without_vanished())
+    }
+
+    /// The formula in atoms that are not split any further.
+    fn settled(&self, atoms: &Atoms) -> Option<Self> {
+        let mut result = Formula { scale: self.scale.settled(atoms)?, terms: BTreeMap::new() };
+        for (term, coefficient) in &self.terms {
+            result.add(settled(term, atoms), coefficient.settled(atoms)?)?;
+        }
+        Some(result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ndarray::{ArrayD, IxDyn, arr1};
+    use tract_onnx::tract_hir::internal::TDim;
+
+    /// `x` along two atoms of 3 and 2 places.
+    fn input() -> (Formula, Atoms, [Atom; 2]) {
+        let mut atoms = Atoms::default();
+        let axes = atoms.of(&vec![Some(TDim::from(3)), Some(TDim::from(2))]).unwrap();
+        (Formula::term(&[Factor::Input], Coefficient::number(1.0)), atoms, [axes[0][0], axes[1][0]])
+    }
+
+    #[test]
+    fn the_mean_of_centred_squares_is_the_variance() {
+        let (x, _, [_, c]) = input();
+        let mean = x.mean(&[c]).unwrap();
+        let centred = x.plus(&mean.clone().negated()).unwrap();
+        let variance = centred.times(&centred).unwrap().mean(&[c]).unwrap();
+        let square = x.times(&x).unwrap().mean(&[c]).unwrap();
+        let expected = square.plus(&mean.times(&mean).unwrap().negated()).unwrap();
+        assert_eq!(variance.spread(), expected.spread());
+        assert_eq!(variance.terms.len(), 2);
+        // It does not change when its values are shifted, as the mean of their squares does.
+        assert!(variance.derivative().unwrap().terms.is_empty());
+        assert_eq!(square.derivative(), mean.scaled(&Coefficient::number(2.0)).unwrap().spread());
+    }
+
+    #[test]
+    fn what_is_averaged_step_by_step_is_averaged_at_once() {
+        let (x, _, [t, c]) = input();
+        let square = x.times(&x).unwrap();
+        let step_by_step = square.mean(&[c]).unwrap().mean(&[t]);
+        assert_eq!(step_by_step, square.mean(&[t, c]));
+        // The square of a mean is no mean of squares.
+        let mean = x.mean(&[c]).unwrap();
+        assert_ne!(mean.times(&mean).unwrap().mean(&[t]), square.mean(&[t, c]));
+    }
+
+    #[test]
+    fn a_scale_for_each_channel_passes_a_mean_over_tokens_only() {
+        let (x, atoms, [t, c]) = input();
+        let gamma = Coefficient::new(&[c], &Numbers::literal(arr1(&[1.0, 2.0]).into_dyn()), &atoms).unwrap();
+        let scaled = x.clone().scaled(&gamma).unwrap();
+        assert_eq!(scaled.mean(&[c]), None);
+        assert_eq!(
+            scaled.mean(&[t]).unwrap(),
+            x.mean(&[t]).unwrap().scaled(&gamma).unwrap().spread().unwrap()
+        );
+    }
+
+    #[test]
+    fn a_coefficient_follows_the_atoms_that_it_lies_along() {
+        let (_, mut atoms, [t, c]) = input();
+        let both = ArrayD::from_shape_fn(IxDyn(&[2, 3]), |i| (10 * i[0] + i[1]) as f64);
+        let both = Coefficient::new(&[c, t], &Numbers::literal(both), &atoms).unwrap();
+        let along = |coefficient: &Coefficient, order: &[Atom], atoms: &Atoms| {
+            coefficient.along(order, atoms).unwrap().iter().copied().collect::<Vec<f64>>()
+        };
+        assert_eq!(along(&both, &[c, t], &atoms), [0.0, 1.0, 2.0, 10.0, 11.0, 12.0]);
+        assert_eq!(along(&both, &[t, c], &atoms), [0.0, 10.0, 1.0, 11.0, 2.0, 12.0]);
+        assert_eq!(both.along(&[t], &atoms), None);
+        let free = atoms.free(TDim::from(3));
+        let other =
+            Coefficient::new(&free, &Numbers::literal(arr1(&[5.0, 6.0, 7.0]).into_dyn()), &atoms).unwrap();
+        atoms.broadcast(&vec![vec![t]], &vec![free]).unwrap();
+        let sum = both.zip(&other.settled(&atoms).unwrap(), |a, b| a + b).unwrap();
+        assert_eq!(along(&sum, &[c, t], &atoms), [5.0, 7.0, 9.0, 15.0, 17.0, 19.0]);
+    }
+}

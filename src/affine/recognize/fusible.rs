@@ -1,0 +1,77 @@
+//! LN and RMSNorm as onnxruntime wants them written, to run them as one operator: `Pow` by 2, and a Mul and an Add of
+//! vectors behind.
+//!
+//! Without these two there is no such operator. So they stay, as 1 and 0, when their numbers are folded.
+
+use crate::affine::recognize::affine_chain::Chain;
+use crate::affine::recognize::pointwise::behind_casts;
+use crate::affine::recognize::statistics::{self, Core};
+use crate::affine::recognize::{Part, Reset, Site, View};
+use crate::ir::{NodeId, ValueId};
+use crate::shape::facts::extent;
+
+/// A site around a core of the last axis.
+pub fn site(view: &View, kind: &'static str, core: &Core) -> Site {
+    let mut site = statistics::site(view, kind, core);
+    // Parameters have the type of the weights, and statistics are computed in float32.
+    let (output, casts) = behind_casts(view, core.output);
+    let chain = view.chain_from(output);
+    if let Some((chain, part)) = chain.and_then(|chain| Some((chain, part(view, core, output, chain)?))) {
+        // Also where they are 1 and 0 already.
+        site.nodes = [&core.nodes[..], &casts, &chain.nodes].concat();
+        if !part.affine.is_identity() {
+            site.refusal = None;
+            site.post = Some(part);
+        }
+    }
+    site
+}
+
+/// The affine of a core with the nodes that it is in, if all is in that form; it begins at `output`.
+fn part(view: &View, core: &Core, output: ValueId, chain: &Chain) -> Option<Part> {
+    let graph = view.graph;
+    let wanted: &[(&str, f64)] = if core.centred { &[("Mul", 1.0), ("Add", 0.0)] } else { &[("Mul", 1.0)] };
+    let is_wanted = |&node: &NodeId| match graph.domain_op(node) {
+        // Of two Muls one has the reciprocal, which this form has for RMSNorm only.
+        ("", "Mul") => !core.centred && core.nodes.last() == Some(&node),
+        // Which a quotient takes the place of, at the end.
+        ("", "Reciprocal") => !core.centred,
+        ("", op) => matches!(op, "Add" | "Div" | "Pow" | "ReduceMean" | "Sqrt" | "Sub"),
+        _ => false,
+    };
+    let squares = |&node: &NodeId| graph.is(node, "Pow") && graph.input(node, 0) == Some(core.squared);
+    let is_written_so = chain.input == output
+        && !core.less_mean
+        && core.inside.is_none()
+        && chain.nodes.len() == wanted.len()
+        && view.only_reader(output) == chain.nodes.first().copied()
+        && core.nodes.iter().all(is_wanted)
+        && core.nodes.iter().any(squares);
+    if !is_written_so {
+        return None;
+    }
+    let channels = view.facts.extent(core.output, core.rank.checked_sub(1)?)?;
+    let reset = |(&node, &(op, neutral)): (&NodeId, &(&str, f64))| {
+        let slot = (0..2)
+            .find(|&slot| graph.input(node, slot).is_some_and(|value| view.constants.is_constant(value)))?;
+        let given = view.at(node).shape(slot).ok()?;
+        let is_vector = given.len() == 1 && extent(&given[0]) == Some(channels);
+        let axes = [core.rank - 1, core.rank];
+        (graph.is(node, op) && is_vector).then_some(Reset {
+            node,
+            slot,
+            neutral,
+            optional: false,
+            like: slot,
+            axes,
+        })
+    };
+    let resets = chain.nodes.iter().zip(wanted).map(reset).collect::<Option<_>>()?;
+    Some(Part {
+        affine: chain.affine.clone(),
+        input: chain.output,
+        output: chain.output,
+        nodes: vec![],
+        resets,
+    })
+}

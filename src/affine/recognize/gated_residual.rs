@@ -1,0 +1,72 @@
+//! `x + x·g`, a residual around a gate, as squeeze-and-excitation and attention over channels or places have it.
+//!
+//! A Mul and an Add over all elements. After: `x·(1 + g)`, a Mul over them; the 1 is added to the gate, which is smaller.
+
+use crate::affine::recognize::{Family, Kind, Normalizer, Replacement, Site, View};
+use crate::ir::builder::Maker;
+use crate::ir::{NodeId, ValueId};
+use crate::recipe::Recipe;
+use crate::shape::extents::extent;
+
+/// A value and its product with a gate, one added to the other or taken from it.
+pub struct GatedResidual;
+
+impl Normalizer for GatedResidual {
+    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+        let graph = view.graph;
+        let op = graph.op(node).filter(|op| matches!(*op, "Add" | "Sub"))?;
+        let (left, right) = (graph.input(node, 0)?, graph.input(node, 1)?);
+        let (product, value) = match (gated(view, left, right), gated(view, right, left)) {
+            (Some(product), _) => (product, right),
+            (_, product) => (product?, left),
+        };
+        let Gated { mul, gate } = product;
+        let (data_type, rank) = (view.facts.data_type(value)?, view.facts.rank(value)?);
+        let (value_name, gate_name) = (graph.value_name(value), graph.value_name(gate));
+        let mut maker = Maker::new(graph, node);
+        let one = maker.floats(data_type, &Recipe::number(1.0, 0));
+        let operands = if value == left { [&one, gate_name] } else { [gate_name, &one] };
+        let gate = maker.op(op, &operands, vec![]);
+        maker.op("Mul", &[value_name, &gate], vec![]);
+        let (made, constants) = maker.finish(graph.value_name(graph.only_output(node)?));
+        data_type.is_float().then(|| Site {
+            kind: Kind::new("gated residual", Family::Linear),
+            name: view.site_name(mul),
+            channels: 1,
+            axis: rank.max(1) - 1,
+            nodes: vec![mul, node],
+            pre: None,
+            post: None,
+            replacement: Some(Replacement { nodes: vec![mul, node], made, constants }),
+            core: None,
+            refusal: None,
+        })
+    }
+}
+
+/// A product with a gate.
+struct Gated {
+    mul: NodeId,
+    gate: ValueId,
+}
+
+/// The product of `value` with a smaller gate that `product` is, where no other than the sum of both reads it.
+fn gated(view: &View, product: ValueId, value: ValueId) -> Option<Gated> {
+    let graph = view.graph;
+    let mul = view.maker(product).filter(|&mul| graph.is(mul, "Mul"))?;
+    let (left, right) = (graph.input(mul, 0)?, graph.input(mul, 1)?);
+    let gate = if left == value { right } else { left };
+    let varies = ![value, gate].iter().any(|&factor| view.constants.is_constant(factor));
+    (view.only_reader(product).is_some()
+        && (left == value || right == value)
+        && varies
+        && is_spread(view, gate, value))
+    .then_some(Gated { mul, gate })
+}
+
+/// Whether a product with a value spreads the gate over more elements than it has.
+fn is_spread(view: &View, gate: ValueId, value: ValueId) -> bool {
+    let (Some(gate), Some(value)) = (view.facts.shape(gate), view.facts.shape(value)) else { return false };
+    let gate = gate.iter().rev().map(extent).chain(std::iter::repeat(Some(1)));
+    value.iter().rev().map(extent).zip(gate).any(|(value, gate)| gate == Some(1) && value != Some(1))
+}

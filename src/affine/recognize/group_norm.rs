@@ -1,0 +1,112 @@
+//! GN: statistics over the places of groups of channels, as an operator or written out.
+//!
+//! Exporters write `[N, C, ...]` as `[N, G, -1]`, normalize the groups without an affine, by
+//! InstanceNormalization or by means, and bring the result back: γ and β of the channels come then.
+
+use crate::affine::recognize::parameters::{Along, Operator, site};
+use crate::affine::recognize::statistics::{around, core, reshaped};
+use crate::affine::recognize::{Normalizer, Site, View};
+use crate::analysis::layout::Atoms;
+use crate::ir::{NodeId, ValueId};
+
+/// Group Normalization.
+pub struct GroupNorm;
+
+impl Normalizer for GroupNorm {
+    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+        let along = match view.graph.domain_op(node) {
+            ("", "GroupNormalization") => {
+                let at = view.at(node);
+                let groups = usize::try_from(at.attr("num_groups", 0).ok()?).ok()?;
+                // Operator set 21 gave each channel its own.
+                if at.opset() < 21 { Along::Groups(1, groups) } else { Along::Axis(1) }
+            }
+            ("com.microsoft", "GroupNorm") => {
+                let at = view.at(node);
+                // With an activation behind it the parameters are in the middle of the operator.
+                if at.attr("activation", 0).ok()? != 0 {
+                    return None;
+                }
+                let last = view.facts.rank(view.graph.output(node, 0)?)?.checked_sub(1)?;
+                Along::Axis(if at.flag("channels_last", true).ok()? { last } else { 1 })
+            }
+            _ => return written_out(view, node),
+        };
+        site(view, node, &Operator { kind: "GN", scale: 1, bias: Some(2), along })
+    }
+}
+
+fn written_out(view: &View, node: NodeId) -> Option<Site> {
+    let groups = Groups::by_operator(view, node).or_else(|| Groups::by_means(view, node))?;
+    let around_it = reshaped(view, groups.input, groups.output)?;
+    let channels = groups.channels(view, around_it.input)?;
+    let chain = view.chain_from(around_it.output);
+    let chain = chain.filter(|chain| chain.axis().is_none_or(|axis| axis == channels));
+    let nodes = [&groups.nodes[..], &around_it.nodes].concat();
+    Some(around(view, "GN", &nodes, around_it.output, channels, chain))
+}
+
+/// A normalization by the mean and the variance over some axes.
+struct Groups {
+    input: ValueId,
+    output: ValueId,
+    axes: Vec<usize>,
+    nodes: Vec<NodeId>,
+}
+
+impl Groups {
+    fn by_operator(view: &View, node: NodeId) -> Option<Groups> {
+        if !view.graph.is(node, "InstanceNormalization") {
+            return None;
+        }
+        let at = view.at(node);
+        let all = |slot: usize, neutral: f64| Some(at.numbers(slot).ok()?.iter().all(|&v| v == neutral));
+        let axes = (2..at.rank(0).ok()?).collect();
+        let bare = all(1, 1.0)? && all(2, 0.0)?;
+        bare.then_some(Groups {
+            input: at.input(0).ok()?,
+            output: view.graph.only_output(node)?,
+            axes,
+            nodes: vec![node],
+        })
+    }
+
+    fn by_means(view: &View, node: NodeId) -> Option<Groups> {
+        let core = core(view, node)?;
+        let fits = core.centred && !core.norm && core.input_is_squared(view);
+        let (input, output) = (core.input, core.output);
+        fits.then_some(Groups { input, output, axes: core.axes, nodes: core.nodes })
+    }
+
+    /// The axis of the channels in the value before it is reshaped: statistics are those of an item
+    /// and of a run of its channels, over everything else.
+    fn channels(&self, view: &View, whole: ValueId) -> Option<usize> {
+        let mut atoms = Atoms::default();
+        let before = atoms.of(&view.facts.shape(whole)?)?;
+        let apart = atoms.reshape(&before, &view.facts.shape(self.input)?)?;
+        let reduced: Vec<_> = self
+            .axes
+            .iter()
+            .filter_map(|&axis| apart.get(axis))
+            .flat_map(|axis| atoms.leaves(axis))
+            .collect();
+        let (items, rest) = before.split_first()?;
+        if atoms.leaves(items).iter().any(|atom| reduced.contains(atom)) {
+            return None;
+        }
+        let mut cut = None;
+        for (axis, atom) in rest.iter().enumerate() {
+            let leaves = atoms.leaves(atom);
+            let kept = leaves.iter().take_while(|atom| !reduced.contains(atom)).count();
+            if !leaves[kept..].iter().all(|atom| reduced.contains(atom)) {
+                return None;
+            }
+            // A whole axis with statistics of its own makes it IN, or LN of flattened tokens.
+            if kept > 0 && (kept == leaves.len() || cut.replace(axis + 1).is_some()) {
+                return None;
+            }
+        }
+        // One group for all channels, which exporters keep before the places.
+        Some(cut.unwrap_or(1))
+    }
+}

@@ -1,0 +1,26 @@
+//! LayerScale: a bare scale of each channel behind a linear operator, before the residual stream.
+
+use crate::affine::recognize::affine_chain::Chain;
+use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
+use crate::ir::NodeId;
+use crate::onnx::operator::Category;
+
+/// The per-channel scale of CaiT, DeiT-III and DINOv2.
+pub struct LayerScale;
+
+impl Normalizer for LayerScale {
+    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+        let chain = view.chain(node)?;
+        let scales = chain.spread.is_some() && ends_branch(view, chain);
+        let kind = Kind::new("LayerScale", Family::Scale);
+        scales.then(|| chain.site(view, kind))
+    }
+}
+
+/// Whether a chain only scales what a linear operator makes, before it is added to something.
+pub fn ends_branch(view: &View, chain: &Chain) -> bool {
+    let behind = |what: Category| what.is_product() || what == Category::Movement;
+    let linear = |maker| view.graph.category(maker).is_some_and(behind) || view.graph.is(maker, "Add");
+    let residual = || view.only_reader(chain.output).is_some_and(|reader| view.graph.is(reader, "Add"));
+    chain.affine.has_no_shift() && view.maker(chain.input).is_some_and(linear) && residual()
+}

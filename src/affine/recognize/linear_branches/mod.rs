@@ -1,0 +1,100 @@
+//! Branches: operators that are linear in one value, and whose results are added.
+//!
+//! Before: `L₁(x) + L₂(x) + s·x + t + x`, each `Lᵢ` a convolution, a mean over windows or a product with a constant
+//! matrix. After: one operator whose weight is the sum of all weights, each with zeros wherever another looks and it
+//! does not, and whose bias is the sum of all biases. Exact where all branches make as many places by the same strides,
+//! for then the zeros around the input are the same for all. It is done where the one takes no more products than the
+//! branches, with one more for each element that need not be added.
+
+mod mean;
+mod operator;
+mod read;
+mod repeated;
+mod row;
+mod sum;
+mod summand;
+mod union;
+mod window;
+
+use std::cmp::Reverse;
+
+pub use mean::SubtractedMean;
+pub use repeated::RepeatedPart;
+pub use row::Factors;
+use sum::Sum;
+use summand::Summand;
+use union::Union;
+
+use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
+use crate::hash::HashMap;
+use crate::ir::{NodeId, ValueId};
+
+/// Branches of one value.
+pub struct Branches;
+
+impl Normalizer for Branches {
+    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+        let sum = Sum::ending_in(view, node)?;
+        let parts: Vec<Summand> = sum.terms.iter().map(|&term| Summand::of(view, term)).collect();
+        let mut refused = None;
+        for (base, group) in groups(view, &parts) {
+            match Union::of(view, &parts, base, &group) {
+                Ok(merged) => return Some(merges(view, &sum, &parts, &merged)),
+                Err(refusal) => drop(refused.get_or_insert(refusal)),
+            }
+        }
+        Some(Site { refusal: Some(refused?), ..site(view, &sum, sum.nodes.clone()) })
+    }
+}
+
+/// The parts that are linear in one value, where there are several and one has a weight: by value, and the largest
+/// first, for others may lie inside of it.
+fn groups(view: &View, parts: &[Summand]) -> Vec<(ValueId, Vec<usize>)> {
+    let mut of: HashMap<ValueId, Vec<usize>> = HashMap::default();
+    let mut order = vec![];
+    for (place, part) in parts.iter().enumerate() {
+        for base in part.bases() {
+            let group = of.entry(base).or_default();
+            if group.is_empty() {
+                order.push(base);
+            }
+            group.push(place);
+        }
+    }
+    let group = |base: ValueId| {
+        let mut group = of.remove(&base).filter(|group| group.len() > 1)?;
+        group.sort_by_key(|&part| Reverse(parts[part].rank(view, base)));
+        parts[group[0]].operator(view, base).is_some().then_some((base, group))
+    };
+    order.into_iter().filter_map(group).collect()
+}
+
+fn site(view: &View, sum: &Sum, nodes: Vec<NodeId>) -> Site {
+    Site {
+        kind: Kind::new("branches", Family::Linear),
+        name: view.site_name(sum.nodes[0]),
+        channels: 0,
+        axis: 0,
+        nodes,
+        pre: None,
+        post: None,
+        replacement: None,
+        core: None,
+        refusal: None,
+    }
+}
+
+fn merges(view: &View, sum: &Sum, parts: &[Summand], merged: &Union) -> Site {
+    let last = view.facts.rank(sum.output).unwrap_or(1).max(1) - 1;
+    let (replacement, refusal) = match merged.replacement(view, sum, parts) {
+        Ok(replacement) => (Some(replacement), None),
+        Err(refusal) => (None, Some(refusal)),
+    };
+    Site {
+        channels: merged.branch.window.channels[1],
+        axis: if merged.branch.window.axes.is_empty() { last } else { 1 },
+        replacement,
+        refusal,
+        ..site(view, sum, merged.nodes(view, sum, parts))
+    }
+}

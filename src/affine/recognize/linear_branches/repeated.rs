@@ -1,0 +1,173 @@
+//! Repeated part: some channels that a linear operator reads are equal at all places, as the
+//! features of a whole cloud of points are beside the features of each point.
+//!
+//! Before: `L(concat(a, expand(b)))`, L a convolution or a product with a constant matrix that looks at one place at a time.
+//! After: `L₁(a) + L₂(b)`, each with its columns of the weight: the product with `b` is taken once, and the sum is what
+//! repeats it. Done where so many channels are repeated that they take more than the sum, or nothing is left to be put
+//! together.
+
+use crate::affine::recognize::linear_branches::operator::operator;
+use crate::affine::recognize::linear_branches::read::{Branch, Windowed};
+use crate::affine::recognize::linear_branches::row::with_bias;
+use crate::affine::recognize::linear_branches::window::Window;
+use crate::affine::recognize::{Family, Kind, Normalizer, Replacement, Site, View};
+use crate::ir::axes::axis;
+use crate::ir::builder::{self, Maker, NewConstant};
+use crate::ir::regions::way;
+use crate::ir::{NodeId, ValueId};
+use crate::onnx::proto::NodeProto;
+use crate::refusal::{Reason, Refusal};
+use crate::shape::facts::{extent, same};
+
+/// How many repeated channels take more than one more sum.
+const WIDE: usize = 4;
+
+/// Channels that are repeated before a linear operator.
+pub struct RepeatedPart;
+
+impl Normalizer for RepeatedPart {
+    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+        let layer = Windowed::alone(view, view.graph.only_output(node)?)?;
+        let layer = with_bias(view, layer.has_weight(view).then_some(layer)?);
+        let apart = Apart::of(view, &layer)?;
+        let replacement = apart.replacement(view);
+        let refuse = |reason| Refusal::new(reason, view.graph.name(node));
+        let mut nodes = [&[apart.concat], &layer.nodes[..]].concat();
+        nodes.sort_by_key(|&node| view.graph.place(node));
+        Some(Site {
+            kind: Kind::new("repeated part", Family::Linear),
+            name: view.site_name(node),
+            channels: apart.parts.iter().filter(|part| part.is_repeated).map(|part| part.width).sum(),
+            axis: apart.axis,
+            refusal: replacement.as_ref().err().cloned().map(refuse),
+            replacement: replacement.ok().map(|(made, constants)| Replacement {
+                nodes: nodes.clone(),
+                made,
+                constants,
+            }),
+            nodes,
+            pre: None,
+            post: None,
+            core: None,
+        })
+    }
+}
+
+/// An operand of the Concat before an operator.
+struct Beside {
+    /// The input of the operator: for a repeated part, one copy.
+    value: ValueId,
+    is_repeated: bool,
+    /// Its first channel, and how many it has.
+    first: usize,
+    width: usize,
+}
+
+/// The operands of the Concat before an operator.
+struct Apart<'l> {
+    layer: &'l Windowed,
+    branch: &'l Branch,
+    concat: NodeId,
+    axis: usize,
+    parts: Vec<Beside>,
+}
+
+impl<'l> Apart<'l> {
+    fn of(view: &View, layer: &'l Windowed) -> Option<Self> {
+        let (graph, facts) = (view.graph, view.facts);
+        let branch = layer.branch.as_ref().ok()?;
+        let looks_once = branch.window.axes.iter().all(|taps| taps.kernel == 1 && taps.stride == 1)
+            && branch.window.stays_inside()
+            && branch.window.group == 1;
+        let concat = view.maker(layer.base).filter(|&node| looks_once && graph.is(node, "Concat"))?;
+        let is_own = view.only_reader(layer.base) == Some(layer.node)
+            && layer.nodes.iter().all(|&node| way(graph.node(node)) == way(graph.node(concat)));
+        let rank = facts.rank(layer.base).filter(|_| is_own)?;
+        let channels = if branch.window.axes.is_empty() { rank.checked_sub(1)? } else { 1 };
+        let along = axis(graph.node(concat).attr_i("axis").ok()??, rank).ok()?;
+        if along != channels {
+            return None;
+        }
+        let mut first = 0_usize;
+        let mut parts = vec![];
+        for &operand in graph.inputs(concat) {
+            let value = operand?;
+            let width = facts.extent(value, along)?;
+            let once = once(view, value, along);
+            parts.push(Beside { value: once.unwrap_or(value), is_repeated: once.is_some(), first, width });
+            first = first.checked_add(width)?;
+        }
+        let apart = Self { layer, branch, concat, axis: along, parts };
+        (first == branch.window.channels[0]).then_some(apart)?.where_it_is_less(view)
+    }
+
+    /// Keeps the repeated parts that save work; `None` if there are none, or if no other part
+    /// varies over places.
+    fn where_it_is_less(mut self, view: &View) -> Option<Self> {
+        if self.parts.iter().filter(|part| !part.is_repeated).count() > 1 {
+            self.parts.iter_mut().for_each(|part| part.is_repeated &= part.width >= WIDE);
+        }
+        let whole = view.facts.shape(self.layer.base)?;
+        let has_all = |part: &Beside, axis: usize| {
+            let shape = view.facts.shape(part.value);
+            !part.is_repeated || shape.is_some_and(|shape| same(&shape[axis], &whole[axis]))
+        };
+        let others = (0..whole.len()).filter(|&axis| axis != self.axis);
+        let is_whole = others.into_iter().all(|axis| self.parts.iter().any(|part| has_all(part, axis)));
+        (is_whole && self.parts.iter().any(|part| part.is_repeated)).then_some(self)
+    }
+
+    /// The operator of some channels alone.
+    fn columns(&self, parts: &[&Beside]) -> Option<Branch> {
+        let places = parts.iter().flat_map(|part| part.first..part.first + part.width).map(Some);
+        let weight = self.branch.weight.pick(1, places)?;
+        let channels = [weight.shape()[1], self.branch.window.channels[1]];
+        let window = Window { channels, ..self.branch.window.clone() };
+        Some(Branch { work: window.work(), window, weight, bias: None })
+    }
+
+    fn replacement(&self, view: &View) -> Result<(Vec<NodeProto>, Vec<NewConstant>), Reason> {
+        let graph = view.graph;
+        let output = self.layer.nodes.last().and_then(|&node| graph.only_output(node));
+        let output = output.ok_or(Reason::UnknownShape)?;
+        let mut maker = Maker::new(graph, self.layer.node);
+        let (repeated, others): (Vec<&Beside>, Vec<&Beside>) =
+            self.parts.iter().partition(|part| part.is_repeated);
+        let name = |part: &Beside| graph.value_name(part.value);
+        let mut bias = self.branch.bias.clone();
+        let mut sum: Option<String> = None;
+        for part in repeated {
+            // The bias is added where there is the least to add it to.
+            let branch = Branch { bias: bias.take(), ..self.columns(&[part]).ok_or(Reason::UnknownShape)? };
+            let made = operator(view, self.layer, name(part), &branch, &mut maker)?;
+            sum = Some(sum.map_or(made.clone(), |sum| maker.op("Add", &[&sum, &made], vec![])));
+        }
+        if let [first, ..] = others[..] {
+            let branch = self.columns(&others).ok_or(Reason::UnknownShape)?;
+            let along = || vec![builder::int("axis", self.axis as i64)];
+            let together = || others.iter().map(|part| name(part)).collect::<Vec<_>>();
+            let value = match others.len() {
+                1 => name(first).to_owned(),
+                _ => maker.op("Concat", &together(), along()),
+            };
+            let made = operator(view, self.layer, &value, &branch, &mut maker)?;
+            let sum = sum.ok_or(Reason::UnknownShape)?;
+            maker.op("Add", &[&made, &sum], vec![]);
+        }
+        Ok(maker.finish(graph.value_name(output)))
+    }
+}
+
+/// The value that another one repeats along axes other than the channels, and nothing else.
+fn once(view: &View, value: ValueId, channels: usize) -> Option<ValueId> {
+    let (graph, facts) = (view.graph, view.facts);
+    let node = view.maker(value).filter(|&node| ["Expand", "Tile"].iter().any(|op| graph.is(node, op)))?;
+    let of = graph.input(node, 0).filter(|&of| !view.constants.is_constant(of))?;
+    let (before, behind) = (facts.shape(of)?, facts.shape(value)?);
+    let is_kept = |axis: usize| same(&before[axis], &behind[axis]);
+    let is_one = |axis: usize| axis != channels && extent(&before[axis]) == Some(1);
+    let repeats = before.len() == behind.len()
+        && (0..before.len()).all(|axis| is_kept(axis) || is_one(axis))
+        && (0..before.len()).any(|axis| !is_kept(axis));
+    repeats.then_some(of)
+}

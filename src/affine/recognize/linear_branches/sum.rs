@@ -1,0 +1,70 @@
+//! Sums, as the terms that they add up.
+
+use crate::affine::recognize::View;
+use crate::ir::{NodeId, ValueId};
+
+/// One value that a sum adds, or takes off.
+#[derive(Debug, Clone, Copy)]
+pub struct Addend {
+    pub value: ValueId,
+    pub negative: bool,
+}
+
+/// All that a row of Adds and their like add up.
+#[derive(Debug)]
+pub struct Sum {
+    pub output: ValueId,
+    pub terms: Vec<Addend>,
+    /// The nodes that add.
+    pub nodes: Vec<NodeId>,
+}
+
+impl Sum {
+    /// The sum that ends in a node; `None` where it is no sum, or a part of a larger one.
+    pub fn ending_in(view: &View, root: NodeId) -> Option<Self> {
+        let output = view.graph.only_output(root)?;
+        operands(view, root)?;
+        if summand(view, output).is_some()
+            && view.only_reader(output).is_some_and(|next| operands(view, next).is_some())
+        {
+            return None;
+        }
+        let (mut terms, mut nodes) = (vec![], vec![]);
+        let mut open = vec![Addend { value: output, negative: false }];
+        while let Some(term) = open.pop() {
+            let node = if term.value == output { Some(root) } else { summand(view, term.value) };
+            let Some((node, operands)) = node.and_then(|node| Some((node, operands(view, node)?))) else {
+                terms.push(term);
+                continue;
+            };
+            nodes.push(node);
+            let signed =
+                |operand: &Addend| Addend { negative: operand.negative != term.negative, ..*operand };
+            open.extend(operands.iter().rev().map(signed));
+        }
+        Some(Sum { output, terms, nodes })
+    }
+}
+
+/// The producer of a value, if it is a sum with one reader. The last node of an affine counts as
+/// part of that affine.
+fn summand(view: &View, value: ValueId) -> Option<NodeId> {
+    let node = view.maker(value)?;
+    let is_own =
+        view.only_reader(value).is_some() && view.chain(node).is_none_or(|chain| chain.nodes.len() == 1);
+    (is_own && operands(view, node).is_some()).then_some(node)
+}
+
+/// The operands of a sum.
+fn operands(view: &View, node: NodeId) -> Option<Vec<Addend>> {
+    let op = view.graph.op(node)?;
+    if !matches!(op, "Add" | "Sub" | "Sum" | "Neg") {
+        return None;
+    }
+    view.graph.only_output(node)?;
+    view.at(node).only_attributes(&[]).ok()?;
+    let term = |(slot, &value): (usize, &Option<ValueId>)| {
+        Some(Addend { value: value?, negative: op == "Neg" || (op == "Sub" && slot == 1) })
+    };
+    view.graph.inputs(node).iter().enumerate().map(term).collect()
+}

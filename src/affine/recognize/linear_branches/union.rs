@@ -1,0 +1,148 @@
+//! One operator for several parts of a sum.
+
+use crate::affine::recognize::linear_branches::operator::operator;
+use crate::affine::recognize::linear_branches::read::{self, Branch, Windowed};
+use crate::affine::recognize::linear_branches::sum::Sum;
+use crate::affine::recognize::linear_branches::summand::Summand;
+use crate::affine::recognize::linear_branches::window::Window;
+use crate::affine::recognize::{Replacement, View};
+use crate::analysis::broadcast::LARGEST;
+use crate::hash::HashSet;
+use crate::ir::builder::Maker;
+use crate::ir::{NodeId, ValueId};
+use crate::recipe::Recipe;
+use crate::refusal::{Reason, Refusal};
+
+/// An operator that makes the sum of what several do.
+pub struct Union<'m> {
+    /// The operator in whose place it comes.
+    like: &'m Windowed,
+    /// The parts that it makes, by their places in the sum.
+    parts: HashSet<usize>,
+    pub branch: Branch,
+}
+
+impl<'m> Union<'m> {
+    /// The first operator of a group on a value that can take others in, with all that it can take.
+    ///
+    /// # Errors
+    /// Why none can.
+    pub fn of(view: &View, parts: &'m [Summand], base: ValueId, group: &[usize]) -> Result<Self, Refusal> {
+        let mut refused = None;
+        for (place, &first) in group[..group.len() - 1].iter().enumerate() {
+            let Some(like) = parts[first].operator(view, base) else { break };
+            match Self::around(view, parts, like, &group[place..]) {
+                Ok(merged) => return Ok(merged),
+                Err(refusal) => drop(refused.get_or_insert(refusal)),
+            }
+        }
+        Err(refused.unwrap_or_else(|| Refusal::new(Reason::UnknownShape, view.graph.value_name(base))))
+    }
+
+    /// The first part of a group with all others that it can take in.
+    fn around(view: &View, parts: &[Summand], like: &'m Windowed, group: &[usize]) -> Result<Self, Refusal> {
+        let beside = &like.branch.as_ref().map_err(Refusal::clone)?.window;
+        let branch_of = |part: usize| parts[part].branch(view, like.base, beside);
+        let first = branch_of(group[0])?;
+        let (mut window, mut work) = (beside.clone(), first.work);
+        let mut branches = vec![(group[0], first)];
+        let mut refused = None;
+        for &part in &group[1..] {
+            let refuse = |reason| Refusal::new(reason, view.graph.value_name(parts[part].term.value));
+            let joined = branch_of(part).and_then(|branch| {
+                let joined = joined((&window, work), (&branch.window, branch.work)).map_err(refuse)?;
+                Ok((joined, branch))
+            });
+            match joined {
+                Ok((joined, branch)) => {
+                    (work, window) = (joined.work(), joined);
+                    branches.push((part, branch));
+                }
+                Err(refusal) => drop(refused.get_or_insert(refusal)),
+            }
+        }
+        match refused.filter(|_| branches.len() == 1) {
+            Some(refusal) => Err(refusal),
+            None => {
+                let merged = Self::sum(like, branches, window);
+                let refuse = || Refusal::new(Reason::UnknownShape, view.graph.name(like.node));
+                Ok(merged.ok_or_else(refuse)?.with_constants(view, parts))
+            }
+        }
+    }
+
+    /// The sums of weights and of biases; `None` if a shape does not fit.
+    fn sum(like: &'m Windowed, branches: Vec<(usize, Branch)>, window: Window) -> Option<Self> {
+        let (mut weight, mut bias) = (None::<Recipe>, None::<Recipe>);
+        let mut parts = HashSet::default();
+        for (part, branch) in branches {
+            let wide = branch.window.widened(&branch.weight, &window)?;
+            weight = Some(plus(weight.as_ref(), &wide)?);
+            if let Some(own) = branch.bias {
+                bias = Some(plus(bias.as_ref(), &own)?);
+            }
+            parts.insert(part);
+        }
+        let weight = weight.filter(|weight| weight.shape() == window.shape())?;
+        let work = window.work();
+        Some(Self { like, parts, branch: Branch { window, weight, bias, work } })
+    }
+
+    /// The union with those constants of the sum that are one number for each channel.
+    fn with_constants(mut self, view: &View, parts: &[Summand]) -> Self {
+        for (place, part) in parts.iter().enumerate().filter(|(_, part)| part.is_constant()) {
+            let Some(shift) = read::shift(view, part.term.value, self.like) else { continue };
+            let shift = if part.term.negative { shift.neg() } else { shift };
+            let Some(bias) = plus(self.branch.bias.as_ref(), &shift) else { continue };
+            self.branch.bias = Some(bias);
+            self.parts.insert(place);
+        }
+        self
+    }
+
+    /// The nodes that are no longer needed, in execution order.
+    pub fn nodes(&self, view: &View, sum: &Sum, parts: &[Summand]) -> Vec<NodeId> {
+        let own = self.parts.iter().flat_map(|&part| parts[part].nodes(self.like.base));
+        let mut nodes: Vec<NodeId> = own.chain(&sum.nodes).copied().collect();
+        nodes.sort_by_key(|&node| view.graph.place(node));
+        nodes.dedup();
+        nodes
+    }
+
+    /// The merged operator, and its sum with all other terms.
+    ///
+    /// # Errors
+    /// Where it is not known what the weight is made of.
+    pub fn replacement(&self, view: &View, sum: &Sum, parts: &[Summand]) -> Result<Replacement, Refusal> {
+        let (graph, node) = (view.graph, self.like.node);
+        let refuse = |reason| Refusal::new(reason, graph.name(node));
+        let mut maker = Maker::new(graph, node);
+        let mut value = operator(view, self.like, graph.value_name(self.like.base), &self.branch, &mut maker)
+            .map_err(refuse)?;
+        for (_, Summand { term, .. }) in
+            parts.iter().enumerate().filter(|(place, _)| !self.parts.contains(place))
+        {
+            let op = if term.negative { "Sub" } else { "Add" };
+            value = maker.op(op, &[&value, graph.value_name(term.value)], vec![]);
+        }
+        let (mut made, constants) = maker.finish(graph.value_name(sum.output));
+        // The merged operator keeps the name of the one that it is modelled on.
+        made[0].name = Some(graph.name(node).to_owned());
+        Ok(Replacement { nodes: self.nodes(view, sum, parts), made, constants })
+    }
+}
+
+/// The window of two that take so much work, if it takes no more.
+fn joined((one, work): (&Window, usize), (other, more): (&Window, usize)) -> Result<Window, Reason> {
+    let joined = one.joined(other).ok_or(Reason::Unaligned)?;
+    let apart = work.saturating_add(more).saturating_add(joined.channels[1]);
+    match joined.work() {
+        work if work > apart => Err(Reason::MoreWork(format!("{work} products at each place, not {apart}"))),
+        work if work > one.work().max(LARGEST) => Err(Reason::TooLarge(work)),
+        _ => Ok(joined),
+    }
+}
+
+fn plus(sum: Option<&Recipe>, next: &Recipe) -> Option<Recipe> {
+    sum.map_or_else(|| Some(next.clone()), |sum| sum.add(next))
+}

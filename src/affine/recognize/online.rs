@@ -1,0 +1,49 @@
+//! The statistics of a recognized site: the value, the axes, and the kind of normalization.
+
+use crate::affine::recognize::statistics::{Core, scaled_core};
+use crate::affine::recognize::{Family, Site, View};
+use crate::ir::NodeId;
+use crate::ir::axes::axis;
+use crate::refusal::Reason;
+
+/// The normalization by statistics of its input that is in a site; `None` where it has none that is known to its
+/// axes.
+pub fn core(view: &View, site: &Site) -> Option<Core> {
+    if site.kind.family != Family::Online {
+        return None;
+    }
+    let found = site.nodes.iter().rev().find_map(|&node| {
+        let core = operator(view, node).or_else(|| scaled_core(view, node))?;
+        core.nodes.iter().all(|node| site.nodes.contains(node)).then_some(core)
+    });
+    found.filter(|core| core.is_in_place && core.input_is_squared(view))
+}
+
+/// The operator that normalizes along the last axes.
+fn operator(view: &View, node: NodeId) -> Option<Core> {
+    let (graph, at) = (view.graph, view.at(node));
+    let centred = match graph.domain_op(node) {
+        ("" | "com.microsoft", "LayerNormalization") => true,
+        ("", "RMSNormalization") | ("" | "com.microsoft", "SimplifiedLayerNormalization") => false,
+        _ => return None,
+    };
+    let input = graph.input(node, 0)?;
+    let rank = view.facts.rank(input)?;
+    let axes = || -> Result<Vec<usize>, Reason> { Ok((axis(at.attr("axis", -1)?, rank)?..rank).collect()) };
+    Some(Core {
+        input,
+        // Others say what the statistics are.
+        output: graph.only_output(node)?,
+        centred,
+        norm: false,
+        squared: input,
+        less_mean: false,
+        axes: axes().ok()?,
+        rank,
+        nodes: vec![node],
+        factor: None,
+        inside: None,
+        epsilon: at.attr_float("epsilon", 1e-5).ok(),
+        is_in_place: true,
+    })
+}

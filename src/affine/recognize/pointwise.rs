@@ -1,0 +1,130 @@
+//! The common form of the Dynamic Tanh family: `γ·f(αx + s) + β`, with numbers α and s.
+//!
+//! α and s fold back only into a producer that nothing else reads; γ and β fold forward.
+
+use crate::affine::Affine;
+use crate::affine::recognize::affine_chain::Chain;
+use crate::affine::recognize::opaque::{ALPHA, BETA, Expansion, GAMMA, Opaque, Written};
+use crate::affine::recognize::{Family, Kind, Normalizer, Replacement, Site, View};
+use crate::ir::{NodeId, ValueId};
+use crate::onnx::tensor::DataType;
+
+/// The bounded function in the middle, as the graph writes it.
+pub struct Bounded {
+    /// The argument of the function.
+    pub input: ValueId,
+    /// The result of the function.
+    pub output: ValueId,
+    /// Its nodes.
+    pub nodes: Vec<NodeId>,
+    /// One operator for all of them, where the graph has several.
+    pub replacement: Option<Replacement>,
+}
+
+impl Bounded {
+    /// A single operator.
+    pub fn operator(view: &View, node: NodeId, op: &str) -> Option<Bounded> {
+        if !view.graph.is(node, op) {
+            return None;
+        }
+        let (input, output) = (view.graph.input(node, 0)?, view.graph.only_output(node)?);
+        Some(Bounded { input, output, nodes: vec![node], replacement: None })
+    }
+}
+
+/// `γ·f(αx) + β` as an operator of a custom domain; the first of its names is the word for its kind.
+pub const fn opaque(
+    names: &'static [&'static str],
+    formula: fn(&mut Expansion) -> Option<Written>,
+) -> Opaque {
+    Opaque { names, word: names[0], parameters: &[ALPHA, GAMMA, BETA], formula }
+}
+
+/// The form with this operator as `f`, without γ and β.
+pub fn written(node: &mut Expansion, function: &str) -> Option<Written> {
+    let alpha = node.get(ALPHA).filter(|alpha| alpha.len() == 1)?;
+    let scaled = node.with("Mul", &node.x(), &alpha)?;
+    Some(bounded(node, function, &scaled))
+}
+
+/// The function of a value, before γ and β.
+pub fn bounded(node: &mut Expansion, function: &str, value: &str) -> Written {
+    let value = node.op(function, &[value], vec![]);
+    Written { value, scale: node.get_or(GAMMA, 1.0), shift: node.get_or(BETA, 0.0) }
+}
+
+/// Whether a node changes nothing but the type of floats: in mixed precision the function is
+/// computed in float32.
+pub fn is_cast(view: &View, node: NodeId) -> bool {
+    view.graph.is(node, "Cast") && view.graph.node(node).cast_to().is_some_and(DataType::is_float)
+}
+
+/// The value before casts, and these.
+fn before_casts(view: &View, mut value: ValueId) -> (ValueId, Vec<NodeId>) {
+    let mut casts = vec![];
+    while let Some(node) = view.maker(value).filter(|&node| is_cast(view, node))
+        && let Some(input) = view.graph.input(node, 0)
+    {
+        casts.insert(0, node);
+        value = input;
+    }
+    (value, casts)
+}
+
+/// The value behind casts that alone read it, and these.
+pub fn behind_casts(view: &View, mut value: ValueId) -> (ValueId, Vec<NodeId>) {
+    let mut casts = vec![];
+    while let Some(node) = view.only_reader(value).filter(|&node| is_cast(view, node))
+        && let Some(output) = view.graph.only_output(node)
+    {
+        casts.push(node);
+        value = output;
+    }
+    (value, casts)
+}
+
+/// The chain behind a core.
+pub fn scaling<'v>(view: &'v View, output: ValueId) -> Option<&'v Chain> {
+    view.chain_from(behind_casts(view, output).0)
+}
+
+/// The chain before a core, where it is one number that scales, and one that shifts.
+pub fn numbers<'v>(view: &'v View, input: ValueId) -> Option<&'v Chain> {
+    let chain = view.maker(input).and_then(|node| view.chain(node))?;
+    let Affine { scale, shift } = &chain.affine;
+    let scales = |&node: &NodeId| matches!(view.graph.op(node), Some("Mul" | "Div"));
+    let are_numbers = scale.len() == 1 && shift.len() == 1 && chain.nodes.iter().any(scales);
+    Some(chain).filter(|chain| chain.output == input && are_numbers)
+}
+
+/// The site around a core, if it is one: behind it a chain that scales channel by channel, before it
+/// a scale by one number.
+pub fn site(view: &View, kind: &dyn Normalizer, name: &'static str, core: Bounded) -> Option<Site> {
+    let (input, before) = before_casts(view, core.input);
+    let (output, behind) = behind_casts(view, core.output);
+    let chain = view.chain_from(output)?;
+    let pre = numbers(view, input);
+    // Without a scale in front it is an activation that happens to be followed by one.
+    let named = chain.mentions(kind.names());
+    if (pre.is_none() || chain.spread.is_none()) && !named {
+        return None;
+    }
+    // One number for all channels lies along any axis.
+    let last = || view.facts.rank(output)?.checked_sub(1).filter(|_| chain.affine.axes().is_empty());
+    let axis = chain.axis().or(chain.spread).or_else(last)?;
+    let mut nodes: Vec<NodeId> = pre.iter().flat_map(|chain| chain.nodes.clone()).collect();
+    nodes.extend([&before[..], &core.nodes, &behind].concat());
+    nodes.extend(&chain.nodes);
+    Some(Site {
+        kind: Kind::new(name, Family::Pointwise),
+        name: view.site_name(core.nodes[0]),
+        channels: view.facts.extent(core.output, axis)?,
+        axis,
+        nodes,
+        pre: pre.filter(|before| !before.affine.is_identity()).map(Chain::part),
+        post: Some(chain.part()),
+        replacement: core.replacement,
+        core: None,
+        refusal: None,
+    })
+}

@@ -1,0 +1,164 @@
+//! PN and PN*: `γx/√(φ+ε) + β` with a quadratic mean φ of training.
+//!
+//! PN first divides groups of channels by their root mean square: that half stays, on as few
+//! operators as it takes. PN* is PowerNorm without it, and its name is all that tells it from UN.
+
+use crate::affine::recognize::affine_chain::offline;
+use crate::affine::recognize::opaque::{BETA, Expansion, GAMMA, Opaque, VARIANCE, Written, fixed};
+use crate::affine::recognize::statistics::{Core, REACH, core, is_in_place};
+use crate::affine::recognize::{Family, Kind, Normalizer, Replacement, Site, View};
+use crate::ir::builder::Maker;
+use crate::ir::{NodeId, ValueId, builder};
+use crate::onnx::operator::input_at;
+use crate::recipe::Numbers;
+use crate::shape::facts::same_shape;
+
+/// PowerNorm, with or without group scaling.
+pub struct PowerNorm;
+
+impl Normalizer for PowerNorm {
+    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+        let chain = view.chain(node)?;
+        if !chain.is_per_channel() {
+            return None;
+        }
+        let named = chain.mentions(self.names()) || chain.mentions(&["running_phi"]);
+        // Parameters as wide as one group belong to a normalizer of each head.
+        let width = chain.affine.scale.len().max(chain.affine.shift.len());
+        let is_wider = |scaling: &Core| view.facts.extent(scaling.squared, scaling.rank - 1) != Some(width);
+        if let Some(scaling) = group_scaling(view, chain.input).filter(is_wider) {
+            let site = chain.site(view, Kind::new("PN", Family::Online));
+            let nodes = [&scaling.nodes[..], &site.nodes].concat();
+            return Some(Site { nodes, replacement: fewest(view, &scaling), ..site });
+        }
+        named.then(|| chain.site(view, offline("PN*")))
+    }
+
+    fn names(&self) -> &'static [&'static str] {
+        &["powernorm", "maskpowernorm"]
+    }
+
+    fn short_names(&self) -> &'static [&'static str] {
+        &["pn"]
+    }
+
+    fn opaque(&self) -> &'static [Opaque] {
+        &[
+            Opaque {
+                names: &["pnstar", "powernormstar"],
+                word: "powernorm",
+                parameters: &[GAMMA, BETA, VARIANCE],
+                formula: |node| fixed(node, node.x()),
+            },
+            Opaque {
+                names: &["pn", "powernorm", "maskpowernorm"],
+                word: "powernorm",
+                parameters: &[GAMMA, BETA, VARIANCE],
+                formula: grouped,
+            },
+        ]
+    }
+}
+
+/// PN* behind `x / √(mean over a group of channels of x² + ε)`, the channels on the last axis.
+fn grouped(node: &mut Expansion) -> Option<Written> {
+    let pn_star = fixed(node, node.x())?;
+    let (channels, rank) = node.last_axis()?;
+    let groups = node.int("groups")?.unwrap_or(1);
+    let divides = usize::try_from(groups).is_ok_and(|groups| groups > 0 && channels.is_multiple_of(groups));
+    let opset = node.opset();
+    if !divides || opset < 13 {
+        return None;
+    }
+    let mut apart = vec![0; rank - 1];
+    let together = [&apart[..], &[-1]].concat();
+    apart.extend([groups, -1]);
+    let [apart, together] =
+        [("apart", apart), ("together", together)].map(|(what, to)| node.integers(what, &to));
+    let grouped = node.op("Reshape", &[&node.x(), &apart], vec![]);
+    let square = node.op("Mul", &[&grouped, &grouped], vec![]);
+    let keep = builder::int("keepdims", 1);
+    let mean = if input_at("ReduceMean", "axes", opset).is_none() {
+        node.op("ReduceMean", &[&square], vec![keep, builder::ints("axes", &[-1])])
+    } else {
+        let axes = node.integers("axes", &[-1]);
+        node.op("ReduceMean", &[&square, &axes], vec![keep])
+    };
+    let epsilon = Numbers::number(node.epsilon()?, 1);
+    let shifted = node.with("Add", &mean, &epsilon)?;
+    let root = node.op("Sqrt", &[&shifted], vec![]);
+    let scaled = node.op("Div", &[&grouped, &root], vec![]);
+    let value = node.op("Reshape", &[&scaled, &together], vec![]);
+    Some(Written { value, ..pn_star })
+}
+
+/// The group scaling before a value, through movements.
+fn group_scaling(view: &View, mut value: ValueId) -> Option<Core> {
+    for _ in 0..REACH {
+        let Some(node) = view.maker(value).filter(|&node| view.graph.is_movement(node)) else { break };
+        value = view.graph.input(node, 0)?;
+    }
+    let core = core(view, view.maker(value)?)?;
+    // The squares are of the value with its channels in groups, on one axis more.
+    let regroup = view.maker(core.squared).filter(|&node| view.graph.is(node, "Reshape"))?;
+    let groups = view.facts.rank(view.graph.input(regroup, 0)?)? + 1 == core.rank;
+    let plain = !core.centred && !core.norm && core.axes == [core.rank - 1];
+    (groups && plain).then_some(core)
+}
+
+/// The scaling without widening the statistics first: on the grouped tensor they broadcast.
+///
+/// Reshape, Mul, ReduceMean, Add, Sqrt, Div, Reshape.
+fn fewest(view: &View, core: &Core) -> Option<Replacement> {
+    let graph = view.graph;
+    let last = *core.nodes.last()?;
+    let op = |name: &str| core.nodes.iter().copied().find(|&node| graph.is(node, name));
+    op("ReduceMean")?;
+    let epsilon_add = op("Add")?;
+    let grouped = core.squared;
+    // Only the plain form: the input regrouped along its last axis, divided by a square root.
+    let regroup = view.maker(grouped).filter(|&node| graph.is(node, "Reshape"))?;
+    let regroups =
+        graph.input(regroup, 0) == Some(core.input) && graph.is(last, "Div") && op("Sqrt").is_some();
+    // One number for each group, once for each channel of it, in the order of the channels.
+    let way: Vec<NodeId> = core.nodes.iter().copied().filter(|&node| view.widens(node)).collect();
+    let widened = way.iter().rposition(|&node| graph.is(node, "Expand"))?;
+    let (widened, behind) = (graph.only_output(way[widened])?, &way[widened + 1..]);
+    let is_alike = |one: ValueId, other: ValueId| {
+        let shapes = view.facts.shape(one).zip(view.facts.shape(other));
+        shapes.is_some_and(|(one, other)| same_shape(&one, &other))
+    };
+    let is_repeated = is_in_place(view, widened, &way, grouped, &core.axes)
+        && is_alike(widened, grouped)
+        && behind.iter().all(|&node| graph.is(node, "Reshape"))
+        && is_alike(graph.input(last, 1)?, core.input);
+    let rank = core.rank;
+    let input = view.facts.shape(core.input)?;
+    let wide = view.facts.shape(grouped)?;
+    if !regroups || !is_repeated || core.epsilon.is_none() || input[..rank - 2] != wide[..rank - 2] {
+        return None;
+    }
+    // Everything between is the core's own.
+    let inside = |node: NodeId| {
+        let mut made = graph.outputs(node).iter().flatten();
+        node == last || made.all(|&value| view.is_read_by_no_other(value, &core.nodes))
+    };
+    let nodes: Vec<NodeId> = core.nodes.iter().copied().filter(|&node| node != regroup).collect();
+    if !nodes.iter().all(|&node| inside(node)) {
+        return None;
+    }
+    let epsilon =
+        graph.inputs(epsilon_add).iter().flatten().copied().find(|&v| view.constants.is_constant(v))?;
+    let (grouped, epsilon) = (graph.value_name(grouped), graph.value_name(epsilon));
+    let mut back = vec![0; rank - 1];
+    back[rank - 2] = -1;
+    let mut maker = Maker::new(graph, last);
+    let square = maker.op("Mul", &[grouped, grouped], vec![]);
+    let moment = maker.mean(&square, &[rank as i64 - 1], true);
+    let shifted = maker.op("Add", &[&moment, epsilon], vec![]);
+    let root = maker.op("Sqrt", &[&shifted], vec![]);
+    let scaled = maker.op("Div", &[grouped, &root], vec![]);
+    maker.reshape(&scaled, &back);
+    let (made, constants) = maker.finish(graph.value_name(core.output));
+    Some(Replacement { nodes, made, constants })
+}

@@ -1,0 +1,33 @@
+//! Soft capping, `c·tanh(x/c)`, of the scores of attention or of the logits.
+
+use crate::affine::recognize::pointwise::{Bounded, numbers};
+use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
+use crate::ir::NodeId;
+
+/// A Tanh between two numbers that bounds its value by more than 1.
+pub struct SoftCapping;
+
+impl Normalizer for SoftCapping {
+    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+        let Bounded { input, output, .. } = Bounded::operator(view, node, "Tanh")?;
+        let (before, behind) = (numbers(view, input)?, view.chain_from(output)?);
+        let is_cap = |number: f64| number.is_finite() && number.abs() > 1.0;
+        let caps = behind.affine.scale.len() == 1 && behind.affine.scale.iter().all(|&c| is_cap(c));
+        if !caps || behind.spread.is_some() || ![before, behind].iter().all(|c| c.affine.has_no_shift()) {
+            return None;
+        }
+        let axis = view.facts.rank(output)?.max(1) - 1;
+        Some(Site {
+            kind: Kind::new("soft capping", Family::Scale),
+            name: view.site_name(node),
+            channels: view.facts.extent(output, axis).unwrap_or(1),
+            axis,
+            nodes: [&before.nodes[..], &[node], &behind.nodes].concat(),
+            pre: Some(before.part()),
+            post: Some(behind.part()),
+            replacement: None,
+            core: None,
+            refusal: None,
+        })
+    }
+}

@@ -1,0 +1,36 @@
+//! UN: `γx/√(σ²+ε) + β` (Algorithm 2 of the UN paper). Only its name tells it from MABN and PN*.
+
+use crate::affine::recognize::affine_chain::offline;
+use crate::affine::recognize::opaque::{BETA, GAMMA, Opaque, VARIANCE, fixed};
+use crate::affine::recognize::{Normalizer, Site, View};
+use crate::ir::NodeId;
+
+/// Unified Normalization.
+pub struct UnifiedNorm;
+
+impl Normalizer for UnifiedNorm {
+    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+        let chain = view.chain(node)?;
+        let named = chain.is_per_channel()
+            && (chain.mentions(self.names())
+                || chain.words.iter().any(|word| self.short_names().contains(&word.as_str())));
+        named.then(|| chain.site(view, offline("UN")))
+    }
+
+    fn names(&self) -> &'static [&'static str] {
+        &["un1d", "un2d", "unifiednorm", "unified_norm"]
+    }
+
+    fn short_names(&self) -> &'static [&'static str] {
+        &["un"]
+    }
+
+    fn opaque(&self) -> &'static [Opaque] {
+        &[Opaque {
+            names: &["un", "un1d", "un2d", "unifiednorm", "unifiednormalization"],
+            word: "un",
+            parameters: &[GAMMA, BETA, VARIANCE],
+            formula: |node| fixed(node, node.x()),
+        }]
+    }
+}

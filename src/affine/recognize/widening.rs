@@ -1,0 +1,85 @@
+//! Factors that widen statistics: `(x − μ)·(rstd·γ)`, where `rstd` is one number for all channels.
+//!
+//! Without `γ` the product has the extents that `rstd` has. That is all the same where it only meets values, by
+//! arithmetic, that are as wide themselves.
+
+use crate::analysis::Analysis;
+use crate::hash::HashSet;
+use crate::ir::{NodeId, Reader, ValueId};
+use crate::onnx::operator::Category;
+use crate::shape::facts::{Shape, extent, same_shape};
+
+/// How many operators may come before the wide values are met.
+const DEPTH: usize = 4;
+
+/// The values that could be narrower.
+#[derive(Default)]
+pub struct Narrowing {
+    narrowed: HashSet<ValueId>,
+    /// Values that need their full width.
+    wide: HashSet<ValueId>,
+}
+
+impl Narrowing {
+    /// Whether nothing changes where a value has the extents of another one, from which a constant makes it.
+    pub fn is_needless(&mut self, known: &Analysis, from: ValueId, value: ValueId) -> bool {
+        let Some(shape) = known.facts.shape(from) else { return false };
+        let mut found = Narrowing::default();
+        let meets = found.meets(known, value, &shape, DEPTH);
+        let apart = |one: &HashSet<ValueId>, other: &HashSet<ValueId>| one.is_disjoint(other);
+        let fits = meets
+            && apart(&found.narrowed, &found.wide)
+            && apart(&found.narrowed, &self.wide)
+            && apart(&self.narrowed, &found.wide);
+        if fits {
+            self.narrowed.extend(found.narrowed);
+            self.wide.extend(found.wide);
+        }
+        fits
+    }
+
+    /// Whether all that reads a value, which would have this shape, comes to values that are as wide.
+    fn meets(&mut self, known: &Analysis, value: ValueId, shape: &Shape, depth: usize) -> bool {
+        let readers = known.graph.readers(value);
+        self.narrowed.insert(value);
+        depth > 0
+            && !readers.is_empty()
+            && readers.iter().all(|reader| match *reader {
+                Reader::Node { node, .. } => self.passes(known, node, value, shape, depth).unwrap_or(false),
+                _ => false,
+            })
+    }
+
+    fn passes(
+        &mut self,
+        known: &Analysis,
+        node: NodeId,
+        value: ValueId,
+        shape: &Shape,
+        depth: usize,
+    ) -> Option<bool> {
+        let (graph, facts) = (&known.graph, &known.facts);
+        let output =
+            graph.only_output(node).filter(|_| graph.category(node) == Some(Category::Arithmetic))?;
+        let whole = facts.shape(output)?;
+        let others = graph.inputs(node).iter().flatten().filter(|&&input| input != value);
+        let mut narrow = vec![Some(1.into()); whole.len().checked_sub(shape.len())?];
+        narrow.extend(shape.iter().cloned());
+        for &other in others {
+            // A constant may be folded away as well.
+            if known.constants.is_constant(other) {
+                continue;
+            }
+            let there = facts.shape(other)?;
+            if same_shape(&there, &whole) {
+                self.wide.insert(other);
+                return Some(true);
+            }
+            let missing = whole.len().checked_sub(there.len())?;
+            for (axis, dim) in there.iter().enumerate().filter(|(_, dim)| extent(dim) != Some(1)) {
+                narrow[missing + axis] = dim.clone();
+            }
+        }
+        Some(self.meets(known, output, &narrow.into_iter().collect(), depth - 1))
+    }
+}

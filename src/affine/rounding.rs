@@ -1,0 +1,209 @@
+//! The loss that a folded number may have when it is stored.
+//!
+//! A fold rounds a number once, to its type. Below the normal numbers a type has fewer and fewer
+//! digits, and at last none: there one rounding can change a number by any fraction. The effect
+//! depends on the readers of the number.
+//!
+//! - **A number that is added, or handed on as a value**, is rounded to the same multiples of the smallest
+//!   number of the type as the sum, or the product, that it takes the place of: it loses nothing that the
+//!   model would have kept.
+//! - **A weight** `w` that is scaled to `v = s·w` and stored as `v + e` acts as the weight `w + e/s` would have
+//!   acted in the model. It is among others whose products are added up, and may be off by one rounding of the
+//!   largest of those: `|e/s| ≤ u·max|w|`. So the few weights of a half-precision network that are subnormal
+//!   by chance do no harm, and a scale that makes many of them so does.
+//! - **A factor** that multiplies a value by itself is the only one in its sum: `|e| ≤ u·|v|`.
+//!
+//! Exact zeros, and subnormal numbers that the type holds, lose nothing.
+
+use ndarray::{ArrayD, Axis, Zip};
+
+use crate::onnx::proto::TensorProto;
+use crate::onnx::tensor::{self, DataType};
+use crate::onnx::value_range::Magnitudes;
+use crate::recipe::{Promise, Read, Recipe, evaluate};
+use crate::refusal::Reason;
+
+/// The readers of a tensor's numbers, which decide the allowed loss.
+#[derive(Debug, Clone)]
+pub enum Rounding {
+    /// They are added, or are values themselves.
+    Sum,
+    /// Each multiplies a value by itself.
+    Factor,
+    /// A weight that was this one, and whose products are added up along these axes.
+    Weight(Recipe, Vec<usize>),
+}
+
+/// The type that numbers are stored in, if one is known.
+///
+/// # Errors
+/// Where it is not, or is no type of floats.
+pub fn float(data_type: Option<DataType>) -> Result<DataType, Reason> {
+    let data_type = data_type.filter(|data_type| data_type.is_float());
+    data_type.ok_or(Reason::Constant("its element type is not known".into()))
+}
+
+/// The extremes of a part of a tensor.
+#[derive(Debug, Clone, Copy)]
+pub struct Extremes {
+    magnitudes: Magnitudes,
+    /// Whether any number is below the normal ones of the type, and not among its others.
+    loses: bool,
+}
+
+impl Extremes {
+    /// The extremes of no numbers.
+    const NONE: Self = Self { magnitudes: Magnitudes::NONE, loses: false };
+
+    /// Of numbers between these bounds, where they are so far apart from the ends of the type that none can be too large or
+    /// too small.
+    fn between(bounds: Magnitudes, data_type: DataType) -> Option<Self> {
+        let fit = bounds.least() >= data_type.least_normal()
+            && bounds.are_finite()
+            && tensor::rounded(data_type, bounds.largest()).is_finite();
+        fit.then_some(Self { magnitudes: bounds, loses: false })
+    }
+}
+
+/// The extremes of a promised tensor, where they are known without computing it.
+pub fn foreseen(promise: &Promise) -> Option<Extremes> {
+    let bounds = promise.bounds().filter(|_| !promise.is_costly())?;
+    Extremes::between(bounds, promise.data_type())
+}
+
+/// Looks through a part of a tensor that is computed later, or keeps its bytes.
+///
+/// # Errors
+/// Where it cannot be computed.
+pub fn extremes(promise: &Promise, part: usize, mut keep: Option<&mut Vec<u8>>) -> Result<Extremes, Reason> {
+    if keep.is_none()
+        && let Some(bounds) = promise.bounds_in(part).map_err(|refusal| refusal.reason)?
+        && let Some(found) = Extremes::between(bounds, promise.data_type())
+    {
+        return Ok(found);
+    }
+    let mut found = Extremes::NONE;
+    let least = promise.data_type().least_normal();
+    let looked = promise.each(part, &mut |numbers| {
+        let magnitudes = Magnitudes::of(numbers);
+        found.magnitudes = found.magnitudes.and(magnitudes);
+        let loses = |&number: &f64| tensor::underflow(promise.data_type(), number) != 0.0;
+        found.loses |= magnitudes.least() < least && numbers.iter().any(loses);
+        if let Some(bytes) = &mut keep {
+            tensor::append(promise.data_type(), numbers, bytes);
+        }
+        Ok(())
+    });
+    looked.map_err(|refusal| refusal.reason)?;
+    Ok(found)
+}
+
+fn too_large(data_type: DataType, largest: f64) -> Reason {
+    Reason::Overflow(format!("{largest:.1e} in {data_type}"))
+}
+
+impl Rounding {
+    /// The tensor of these numbers.
+    ///
+    /// # Errors
+    /// Where a number is not finite, too large for the type, or loses more than it may.
+    pub fn store(
+        &self,
+        data_type: DataType,
+        numbers: &ArrayD<f64>,
+        read: Read,
+    ) -> Result<TensorProto, Reason> {
+        if numbers.iter().any(|number| !number.is_finite()) {
+            return Err(Reason::NotFinite);
+        }
+        let stored = tensor::make("", data_type, &numbers.view());
+        let stored = stored.map_err(|_| {
+            too_large(data_type, numbers.fold(0.0, |most: f64, number| most.max(number.abs())))
+        })?;
+        self.keeps(data_type, numbers, read).map(|()| stored)
+    }
+
+    /// Whether no number loses more than it may.
+    fn keeps(&self, data_type: DataType, numbers: &ArrayD<f64>, read: Read) -> Result<(), Reason> {
+        match self.lost(data_type, numbers, read)? {
+            None => Ok(()),
+            // Losses before storing are unknown.
+            Some((number, _)) if data_type == DataType::Double => {
+                Err(Reason::Underflow(format!("{number:.1e} in double")))
+            }
+            Some((number, part)) => {
+                let percent = 100.0 * part;
+                Err(Reason::Underflow(format!("{number:.1e} in {data_type}, which is off by {percent:.2} %")))
+            }
+        }
+    }
+
+    /// Whether a promised tensor can be stored, from the [`extremes`] of its parts: agrees with
+    /// [`Rounding::store`].
+    ///
+    /// # Errors
+    /// As [`Rounding::store`], and where the numbers cannot be computed.
+    pub fn check(&self, promise: &Promise, parts: impl IntoIterator<Item = Extremes>) -> Result<(), Reason> {
+        let data_type = promise.data_type();
+        let mut all = Extremes::NONE;
+        for part in parts {
+            all.magnitudes = all.magnitudes.and(part.magnitudes);
+            all.loses |= part.loses;
+        }
+        if !all.magnitudes.are_finite() {
+            return Err(Reason::NotFinite);
+        }
+        let largest = all.magnitudes.largest();
+        if tensor::rounded(data_type, largest).is_infinite() {
+            return Err(too_large(data_type, largest));
+        }
+        if !all.loses || matches!(self, Rounding::Sum) {
+            return Ok(());
+        }
+        let numbers = promise.numbers().map_err(|refusal| refusal.reason)?;
+        self.keeps(data_type, &numbers, &|name| promise.constant(name))
+    }
+
+    /// Whether the numbers fit a type: what [`Rounding::store`] asks, of those that are no weight.
+    pub fn fits(&self, data_type: Option<DataType>, numbers: &ArrayD<f64>) -> bool {
+        let nothing = |name: &str| Err(crate::refusal::Refusal::new(Reason::NotConstant, name));
+        float(data_type).is_ok_and(|data_type| self.store(data_type, numbers, &nothing).is_ok())
+    }
+
+    /// The number that loses the most of those that lose more than they may, and how much of itself.
+    fn lost(
+        &self,
+        data_type: DataType,
+        numbers: &ArrayD<f64>,
+        read: Read,
+    ) -> Result<Option<(f64, f64)>, Reason> {
+        let loss = |number: f64| tensor::underflow(data_type, number);
+        if matches!(self, Rounding::Sum) || numbers.iter().all(|&number| loss(number) == 0.0) {
+            return Ok(None);
+        }
+        let (before, axes) = match self {
+            Rounding::Weight(before, axes) => {
+                (evaluate(before, read).map_err(|refusal| refusal.reason)?, axes.as_slice())
+            }
+            _ => (numbers.clone(), &[][..]),
+        };
+        let mut largest = before.mapv(f64::abs);
+        for &axis in axes {
+            let most =
+                largest.map_axis(Axis(axis), |lane| lane.fold(0.0, |most: f64, &number| most.max(number)));
+            largest = most.insert_axis(Axis(axis));
+        }
+        // A number that was the same along an axis may differ from place to place now.
+        let [before, largest] = [&before, &largest].map(|array| array.broadcast(numbers.shape()));
+        let (before, largest) = before.zip(largest).ok_or(Reason::UnknownShape)?;
+        let mut worst = None;
+        Zip::from(numbers).and(before).and(largest).for_each(|&number, &before, &largest| {
+            let loss = loss(number);
+            if loss != 0.0 && loss * (before / number).abs() > data_type.rounding() * largest {
+                let part = loss / number.abs();
+                worst = worst.filter(|&(_, most)| most >= part).or(Some((number, part)));
+            }
+        });
+        Ok(worst)
+    }
+}

@@ -1,0 +1,101 @@
+//! Activations that are written out as several operators, which engines know by their constants.
+//!
+//! `x·f(x)` with a function of one element in it: GELU by erf or by tanh, QuickGELU, Mish, HardSwish. An engine finds it
+//! by the numbers inside, and runs all of it as one operator; what folds a number of it away makes it slower.
+
+use crate::analysis::constants::Constants;
+use crate::ir::node_set::Marks;
+use crate::ir::{Graph, NodeId, ValueId};
+use crate::onnx::operator::Category;
+
+/// How many operators lie between `x` and the product at most.
+const LARGEST: usize = 16;
+
+/// How many operands one of them has at most.
+const MOST: usize = 3;
+
+/// The nodes of all activations of a graph.
+pub fn activations(graph: &Graph, constants: &Constants) -> Marks {
+    let search = Gates { graph, constants };
+    let mut found = Marks::none_of(graph.order().len());
+    for &node in graph.order() {
+        found.extend(search.gated(node).into_iter().flatten());
+    }
+    found
+}
+
+struct Gates<'s> {
+    graph: &'s Graph<'s>,
+    constants: &'s Constants<'s>,
+}
+
+impl Gates<'_> {
+    /// The nodes of the activation whose product a node is.
+    fn gated(&self, node: NodeId) -> Option<Vec<NodeId>> {
+        let &[Some(left), Some(right)] = self.graph.inputs(node) else { return None };
+        if !self.graph.is(node, "Mul") {
+            return None;
+        }
+        [(left, right), (right, left)].into_iter().find_map(|(plain, gate)| {
+            let halved = self.graph.producer(plain).and_then(|(maker, _)| Some((maker, self.scaled(maker)?)));
+            let as_it_is = self.gate(gate, plain).map(|nodes| (nodes, None));
+            let (mut nodes, half) = as_it_is.or_else(|| {
+                let (maker, value) = halved?;
+                Some((self.gate(gate, value)?, Some(maker)))
+            })?;
+            let is_gelu = |node: &NodeId| self.graph.is(*node, "Erf") || self.graph.is(*node, "Tanh");
+            let last = if nodes.iter().any(is_gelu) { self.half_behind(node) } else { None };
+            nodes.push(node);
+            nodes.extend(half);
+            nodes.extend(last);
+            Some(nodes)
+        })
+    }
+
+    /// The nodes that compute a value from another one, element by element, and not only by arithmetic.
+    fn gate(&self, value: ValueId, from: ValueId) -> Option<Vec<NodeId>> {
+        let (mut open, mut nodes) = (vec![value], vec![]);
+        while let Some(value) = open.pop() {
+            if value == from {
+                continue;
+            }
+            if self.constants.is_constant(value) {
+                self.constants.is_scalar(value).then_some(())?;
+                continue;
+            }
+            let (node, _) = self.graph.producer(value)?;
+            if nodes.contains(&node) {
+                continue;
+            }
+            self.graph.category(node).filter(|category| category.is_elementwise())?;
+            if nodes.len() == LARGEST || self.graph.inputs(node).len() > MOST {
+                return None;
+            }
+            nodes.push(node);
+            open.extend(self.graph.inputs(node).iter().flatten());
+        }
+        let bends = |&node: &NodeId| self.graph.category(node) == Some(Category::Elementwise);
+        nodes.iter().any(bends).then_some(nodes)
+    }
+
+    /// The operand that a node multiplies by a scalar, or divides by one.
+    fn scaled(&self, node: NodeId) -> Option<ValueId> {
+        let &[Some(left), Some(right)] = self.graph.inputs(node) else { return None };
+        match self.graph.op(node)? {
+            "Mul" if self.constants.is_scalar(left) => Some(right),
+            "Mul" | "Div" if self.constants.is_scalar(right) => Some(left),
+            _ => None,
+        }
+    }
+
+    /// The product with ½ that alone reads what a node makes.
+    fn half_behind(&self, node: NodeId) -> Option<NodeId> {
+        let (next, _) = self.graph.only_reader(self.graph.only_output(node)?)?;
+        self.scaled(next)?;
+        let number =
+            self.graph.inputs(next).iter().flatten().find(|value| self.constants.is_constant(**value))?;
+        let number = self.constants.scalar(*number)?;
+        let factor = if self.graph.is(next, "Div") { 1.0 / number } else { number };
+        (factor == 0.5).then_some(next)
+    }
+}

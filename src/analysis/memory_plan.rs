@@ -1,0 +1,210 @@
+//! The memory that activations take over a run: each value from the step that makes it to the last one that reads it.
+//!
+//! Weights are not counted. Steps run in the order in which the nodes are written, and a value is freed at once. An
+//! operator that an engine runs in place takes over the buffer of an operand that nothing reads later.
+
+use crate::analysis::Analysis;
+use crate::ir::{NodeId, Reader, ValueId};
+use crate::onnx::operator::Category;
+use crate::shape::facts::extent;
+
+/// Operators that compute something else at each place, and that tract and onnxruntime run in place.
+const IN_PLACE: &[&str] = &[
+    "Abs",
+    "Ceil",
+    "Clip",
+    "Cos",
+    "Erf",
+    "Exp",
+    "Floor",
+    "HardSwish",
+    "LeakyRelu",
+    "Log",
+    "Reciprocal",
+    "Relu",
+    "Round",
+    "Sigmoid",
+    "Sign",
+    "Sin",
+    "Sqrt",
+    "Tanh",
+];
+
+/// A buffer for one value, or for a part of one.
+#[derive(Debug, Clone, Copy)]
+pub struct Buffer {
+    /// The value of the graph.
+    pub value: ValueId,
+    /// Its size in bytes; 0 for a constant, and where its size is not known.
+    pub bytes: u64,
+    /// Whether the caller has it when the run ends.
+    pub is_output: bool,
+}
+
+/// A node that runs.
+#[derive(Debug, Clone)]
+pub struct PlanStep {
+    /// The node of the graph; none of a step that only cuts a value or joins its parts.
+    pub node: Option<NodeId>,
+    /// The buffers that it reads, by number.
+    pub reads: Vec<usize>,
+    /// The buffers that it writes, by number.
+    pub writes: Vec<usize>,
+    /// Whether it may write over one that it reads.
+    pub in_place: bool,
+    /// Which of the cuts it belongs to, by number.
+    pub cut: Option<usize>,
+}
+
+/// All steps of a run, with the buffers that they read and write.
+///
+/// ```
+/// use unfold::analysis::Analysis;
+/// use unfold::analysis::memory_plan::MemoryPlan;
+/// use unfold::onnx::Model;
+///
+/// let model = Model::open("models/digits/un-dynamo.onnx")?;
+/// let plan = MemoryPlan::new(&Analysis::new(&model)?);
+/// assert_eq!(plan.live().iter().max().copied(), Some(plan.peak().bytes));
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct MemoryPlan {
+    /// The steps, in the order in which they run.
+    pub steps: Vec<PlanStep>,
+    /// The buffers. The first ones are the values of the graph, by their numbers.
+    pub buffers: Vec<Buffer>,
+    /// The values that the caller gives.
+    pub given: Vec<usize>,
+    /// Values of which nobody knows how large they are.
+    pub unknown: Vec<ValueId>,
+}
+
+/// The most bytes that are held at one time.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Peak {
+    /// All of them.
+    pub bytes: u64,
+    /// The step that holds them.
+    pub step: usize,
+    /// The buffers that are held then, the largest first.
+    pub held: Vec<usize>,
+}
+
+impl MemoryPlan {
+    /// The plan of a graph whose extents are numbers.
+    pub fn new(analysis: &Analysis) -> Self {
+        let Analysis { graph, constants, .. } = analysis;
+        let count = graph.value_count();
+        let (mut buffers, mut unknown) = (Vec::with_capacity(count), vec![]);
+        for value in (0..count as u32).map(ValueId) {
+            let bytes = if constants.is_constant(value) { Some(0) } else { bytes(analysis, value) };
+            if bytes.is_none() {
+                unknown.push(value);
+            }
+            buffers.push(Buffer { value, bytes: bytes.unwrap_or(0), is_output: graph.is_output(value) });
+        }
+        let is_given = |&value: &usize| graph.is_input(ValueId(value as u32)) && buffers[value].bytes > 0;
+        let given = (0..count).filter(is_given).collect();
+        let steps = (0..graph.proto().node.len()).map(|node| step(analysis, node)).collect();
+        MemoryPlan { steps, buffers, given, unknown }
+    }
+
+    /// The bytes that are held while each step runs: what it reads, what it writes, and what is read later.
+    pub fn live(&self) -> Vec<u64> {
+        let last = self.last_readers();
+        let bytes = |buffer: usize| self.buffers[buffer].bytes;
+        let mut held: u64 = self.given.iter().map(|&buffer| bytes(buffer)).sum();
+        let mut live = Vec::with_capacity(self.steps.len());
+        for (place, step) in self.steps.iter().enumerate() {
+            let written: u64 = step.writes.iter().map(|&buffer| bytes(buffer)).sum();
+            let freed = self.freed(place, &last);
+            let is_over = step.in_place && freed.iter().any(|&buffer| bytes(buffer) == written);
+            live.push(if is_over { held } else { held + written });
+            let unread = step.writes.iter().filter(|&&buffer| last[buffer].is_none());
+            let gone = freed.iter().chain(unread).map(|&buffer| bytes(buffer)).sum::<u64>();
+            held = (held + written).saturating_sub(gone);
+        }
+        live
+    }
+
+    /// The most bytes that are held at one time, and what holds them.
+    pub fn peak(&self) -> Peak {
+        let live = self.live();
+        // The first of several.
+        let highest = live.iter().enumerate().rev().max_by_key(|&(_, bytes)| *bytes);
+        let Some((step, &bytes)) = highest else { return Peak::default() };
+        Peak { bytes, step, held: self.held_at(step) }
+    }
+
+    /// The most bytes that are held while the steps of one cut run.
+    pub fn peak_of_cut(&self, cut: usize) -> u64 {
+        let live = self.live();
+        let steps = self.steps.iter().zip(live).filter(|(step, _)| step.cut == Some(cut));
+        steps.map(|(_, bytes)| bytes).max().unwrap_or(0)
+    }
+
+    /// The buffers that are held while a step runs, the largest first.
+    fn held_at(&self, place: usize) -> Vec<usize> {
+        let last = self.last_readers();
+        let written = self.steps[..=place].iter().flat_map(|step| step.writes.iter().copied());
+        let made = self.given.iter().copied().chain(written);
+        let is_needed = |&buffer: &usize| {
+            let is_own = self.steps[place].writes.contains(&buffer);
+            self.buffers[buffer].bytes > 0 && (is_own || last[buffer].is_some_and(|last| last >= place))
+        };
+        let mut held: Vec<usize> = made.filter(is_needed).collect();
+        held.sort_by_key(|&buffer| (std::cmp::Reverse(self.buffers[buffer].bytes), buffer));
+        held
+    }
+
+    /// The step that reads each buffer last; the end for an output, and none for what nothing reads.
+    fn last_readers(&self) -> Vec<Option<usize>> {
+        let end = |buffer: &Buffer| buffer.is_output.then_some(usize::MAX);
+        let mut last: Vec<Option<usize>> = self.buffers.iter().map(end).collect();
+        for (place, step) in self.steps.iter().enumerate() {
+            for &buffer in &step.reads {
+                last[buffer] = last[buffer].max(Some(place));
+            }
+        }
+        last
+    }
+
+    /// The buffers that a step reads and nothing reads later, each once.
+    fn freed(&self, place: usize, last: &[Option<usize>]) -> Vec<usize> {
+        let mut freed: Vec<usize> = self.steps[place].reads.clone();
+        freed.retain(|&buffer| last[buffer] == Some(place));
+        freed.sort_unstable();
+        freed.dedup();
+        freed
+    }
+}
+
+/// The size of a value in bytes; `None` where its extents or its type are not known.
+fn bytes(analysis: &Analysis, value: ValueId) -> Option<u64> {
+    let shape = analysis.facts.shape(value)?;
+    let extents = shape.iter().map(extent).collect::<Option<Vec<usize>>>()?;
+    let elements = extents.iter().try_fold(1_usize, |all, &extent| all.checked_mul(extent))?;
+    Some(analysis.facts.data_type(value)?.byte_size(elements)? as u64)
+}
+
+/// A node as a step. Bodies read what they capture.
+fn step(analysis: &Analysis, node: NodeId) -> PlanStep {
+    let graph = &analysis.graph;
+    let numbers = |values: &[Option<ValueId>]| values.iter().flatten().map(|value| value.index()).collect();
+    let mut reads: Vec<usize> = numbers(graph.inputs(node));
+    reads.extend(graph.captures(node).iter().map(|value| value.index()));
+    let in_place = match graph.category(node) {
+        Some(Category::Arithmetic) => true,
+        Some(Category::Movement) => !graph.is(node, "Transpose"),
+        Some(Category::Elementwise) => graph.op(node).is_some_and(|op| IN_PLACE.contains(&op)),
+        _ => false,
+    };
+    PlanStep { node: Some(node), reads, writes: numbers(graph.outputs(node)), in_place, cut: None }
+}
+
+/// Whether only nodes of the graph read a value: neither its caller nor a body.
+pub fn is_read_by_nodes_alone(analysis: &Analysis, value: ValueId) -> bool {
+    let readers = analysis.graph.readers(value);
+    readers.iter().all(|reader| matches!(reader, Reader::Node { .. }))
+}

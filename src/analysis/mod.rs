@@ -1,0 +1,63 @@
+//! All that is known of a model's graph, found out once.
+
+pub mod activation;
+pub mod broadcast;
+pub mod constants;
+pub mod layout;
+pub mod memory_plan;
+pub mod node_view;
+pub mod uniform;
+
+use std::rc::Rc;
+
+use crate::analysis::activation::activations;
+use crate::analysis::constants::Constants;
+use crate::analysis::node_view::At;
+use crate::error::Result;
+use crate::ir::node_set::Marks;
+use crate::ir::{Graph, NodeId};
+use crate::onnx::Model;
+use crate::shape::facts::Facts;
+
+/// A graph, the facts of its values, and its constants.
+///
+/// ```
+/// use unfold::analysis::Analysis;
+/// use unfold::onnx::Model;
+///
+/// let model = Model::open("models/digits/un-dynamo.onnx")?;
+/// let known = Analysis::new(&model)?;
+/// let logits = known.graph.value("linear_12").unwrap();
+/// assert_eq!(known.facts.extent(logits, 1), Some(10));
+/// assert!(!known.constants.is_constant(logits));
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+pub struct Analysis<'m> {
+    /// The graph.
+    pub graph: Rc<Graph<'m>>,
+    /// Shapes, types and small values.
+    pub facts: Rc<Facts>,
+    /// The constants.
+    pub constants: Constants<'m>,
+    /// The nodes of activations, whose constants are not to be touched.
+    pub activations: Marks,
+}
+
+impl<'m> Analysis<'m> {
+    /// Indexes a model's graph and infers what there is to know.
+    ///
+    /// # Errors
+    /// Where it is no graph that ONNX allows.
+    pub fn new(model: &'m Model) -> Result<Self> {
+        let graph = Rc::new(Graph::new(model)?);
+        let facts = Rc::new(Facts::infer(&graph));
+        let constants = Constants::new(graph.clone(), facts.clone());
+        let activations = activations(&graph, &constants);
+        Ok(Analysis { graph, facts, constants, activations })
+    }
+
+    /// A node as a rule sees it.
+    pub fn at(&self, node: NodeId) -> At<'_> {
+        At { graph: &self.graph, facts: &self.facts, constants: &self.constants, node }
+    }
+}

@@ -1,0 +1,187 @@
+//! Uniform values: equal at every place, of any shape, such as an empty mask, or token types where
+//! a caller gives none. An exporter that does not know the extents writes the shape arithmetic of
+//! such values.
+
+use crate::analysis::Analysis;
+use crate::analysis::node_view::At;
+use crate::ir::ValueId;
+use crate::onnx::external::Externals;
+use crate::onnx::operator::Category;
+use crate::onnx::tensor::{DataType, data_type, read_f64, read_i64, rounded};
+use crate::recipe::Recipe;
+
+/// How many operators are looked at for one value.
+const LOOKED_AT: usize = 32;
+
+/// Constants of more elements are not looked through.
+const FEW: usize = 1 << 16;
+
+/// The largest step between places of a Range.
+const STEP: f64 = (1_u64 << 20) as f64;
+
+/// Up to here each integer is a float of 64 bits.
+const WHOLE: f64 = (1_u64 << 53) as f64;
+
+/// The number that is at every place of a value, if that is known; of booleans, 1 is true. A value without a place has
+/// any number there.
+pub fn number(known: &Analysis, value: ValueId) -> Option<f64> {
+    Look { known, left: LOOKED_AT }.number(value)
+}
+
+/// The small array that broadcasts to a uniform value of floats: its number, or the entry of a
+/// table that all indices name.
+pub fn row(known: &Analysis, value: ValueId) -> Option<Recipe> {
+    if let Some(number) = number(known, value) {
+        return Some(Recipe::number(number, 0));
+    }
+    let (node, _) = known.graph.producer(value)?;
+    let at = known.at(node);
+    let is_entry = known.graph.is(node, "Gather")
+        && at.only_attributes(&["axis"]).is_ok()
+        && at.attr("axis", 0).is_ok_and(|axis| axis == 0);
+    let table = at.constant(0).ok().filter(|_| is_entry)?;
+    let [entries, shape @ ..] = table.shape() else { return None };
+    let (entries, index) = (i64::try_from(*entries).ok()?, number(known, at.input(1).ok()?)? as i64);
+    // From the end, they are counted from -1 on.
+    let index = if index < 0 { index + entries } else { index };
+    let index = usize::try_from(index).ok().filter(|_| index < entries)?;
+    table.pick(0, [Some(index)])?.reshape(shape)
+}
+
+struct Look<'k, 'm> {
+    known: &'k Analysis<'m>,
+    left: usize,
+}
+
+impl Look<'_, '_> {
+    /// The number that a value has at all places.
+    fn number(&mut self, value: ValueId) -> Option<f64> {
+        let Analysis { graph, constants, facts, .. } = self.known;
+        if constants.is_constant(value) {
+            return self.constant(value);
+        }
+        let (node, _) = graph.producer(value)?;
+        self.left = self.left.checked_sub(1)?;
+        let at = self.known.at(node);
+        let input = |slot: usize| at.input(slot).ok();
+        let data_type = facts.data_type(value)?;
+        let number = match graph.domain_op(node) {
+            ("", "ConstantOfShape") => filler(&at)?,
+            ("", "Cast") => cast(self.number(input(0)?)?, data_type)?,
+            ("", "GatherElements") => self.number(input(0)?)?,
+            ("", "Not") => truth(self.number(input(0)?)? == 0.0),
+            ("", "And") => self.number(input(0)?)? * self.number(input(1)?)?,
+            ("", "Or") => self.number(input(0)?)?.max(self.number(input(1)?)?),
+            ("", "Sub") => self.number(input(0)?)? - self.number(input(1)?)?,
+            ("", "Mul") => match (self.number(input(0)?), self.number(input(1)?)) {
+                (Some(one), Some(other)) => one * other,
+                // No integer times 0 is anything else.
+                (Some(0.0), _) | (_, Some(0.0)) if data_type.is_integer() => 0.0,
+                _ => return None,
+            },
+            ("", "Where") => {
+                let holds = self.number(input(0)?)? != 0.0;
+                self.number(input(if holds { 1 } else { 2 })?)?
+            }
+            ("", "GreaterOrEqual") if self.least(input(0)?)? >= self.number(input(1)?)? => 1.0,
+            ("", "Less") if self.least(input(0)?)? >= self.number(input(1)?)? => 0.0,
+            _ if matches!(graph.category(node), Some(Category::Movement | Category::Selection)) => {
+                self.number(input(0)?)?
+            }
+            _ => return None,
+        };
+        fits(number, data_type).then_some(number)
+    }
+
+    /// No element of a value of integers is less than this.
+    fn least(&mut self, value: ValueId) -> Option<f64> {
+        let Analysis { graph, constants, facts, .. } = self.known;
+        let is_whole = facts.data_type(value).is_some_and(DataType::is_integer);
+        if constants.is_constant(value) {
+            let is_small = constants.len(value).is_some_and(|count| count <= FEW);
+            let ints = constants.ints(value).filter(|_| is_whole && is_small)?;
+            // Sums of larger integers may overflow.
+            let is_held = ints.iter().all(|&int| (int as f64).abs() <= WHOLE);
+            return ints.into_iter().min().filter(|_| is_held).map(|least| least as f64);
+        }
+        let (node, _) = graph.producer(value).filter(|_| is_whole)?;
+        self.left = self.left.checked_sub(1)?;
+        let first = graph.input(node, 0);
+        match graph.op(node)? {
+            "Shape" | "Size" => Some(0.0),
+            "Add" if facts.data_type(value) == Some(DataType::Int64) => {
+                Some(self.least(first?)? + self.least(graph.input(node, 1)?)?)
+            }
+            // It goes up from its start.
+            "Range" => {
+                let step = self.least(graph.input(node, 2)?)?;
+                self.least(first?).filter(|_| 0.0 < step && step <= STEP)
+            }
+            _ if matches!(graph.category(node), Some(Category::Movement | Category::Selection)) => {
+                self.least(first?)
+            }
+            _ => None,
+        }
+    }
+
+    fn constant(&self, value: ValueId) -> Option<f64> {
+        let constants = &self.known.constants;
+        constants.len(value).filter(|&count| count <= FEW)?;
+        if self.known.facts.data_type(value)?.is_float() {
+            let numbers = constants.numbers(value).ok()?;
+            let first = *numbers.iter().next()?;
+            return numbers.are_all(first).then_some(first);
+        }
+        let ints = constants.ints(value)?;
+        let first = *ints.first()?;
+        let is_held = first.unsigned_abs() < WHOLE as u64;
+        (is_held && ints.iter().all(|&int| int == first)).then_some(first as f64)
+    }
+}
+
+/// Whether a node itself repeats one number, which is 0.
+pub fn repeats_zero(at: &At) -> bool {
+    match at.graph.domain_op(at.node) {
+        // One number is read, and no table.
+        ("", "Expand") => {
+            let is_one = at.input(0).is_ok_and(|input| at.constants.len(input) == Some(1));
+            is_one && at.numbers(0).is_ok_and(|numbers| numbers.are_all(0.0))
+        }
+        ("", "ConstantOfShape") => filler(at) == Some(0.0),
+        _ => false,
+    }
+}
+
+/// The fill value of a ConstantOfShape.
+fn filler(at: &At) -> Option<f64> {
+    let Some(filler) = at.proto().attr_t("value").ok()? else { return Some(0.0) };
+    if data_type(filler).ok()?.is_float() {
+        return read_f64(filler, &Externals::none()).ok()?.first().copied();
+    }
+    read_i64(filler, &Externals::none()).ok()?.first().map(|&int| int as f64)
+}
+
+/// A number as another type has it.
+fn cast(number: f64, to: DataType) -> Option<f64> {
+    match to {
+        DataType::Bool => Some(truth(number != 0.0)),
+        _ if to.is_float() || number.fract() == 0.0 => Some(number),
+        _ => None,
+    }
+}
+
+/// A boolean as a number.
+fn truth(holds: bool) -> f64 {
+    f64::from(u8::from(holds))
+}
+
+/// Whether a type represents a number exactly; `false` for unknown types.
+fn fits(number: f64, data_type: DataType) -> bool {
+    let is_whole = number.fract() == 0.0;
+    match data_type {
+        DataType::Bool => number == 0.0 || number == 1.0,
+        DataType::Int32 => is_whole && f64::from(i32::MIN) <= number && number <= f64::from(i32::MAX),
+        DataType::Int64 => is_whole && number.abs() <= WHOLE,
+        _ => data_type.is_float() && number.is_finite() && rounded(data_type, number) == number,
+    }
+}

@@ -1,0 +1,19 @@
+//! The linear work that is done where values have fewer places.
+
+use unfold::affine::plan::Placed;
+use unfold::report::plain;
+
+/// A line for each operator that moves, or could.
+pub fn told(placed: &[Placed]) -> String {
+    placed.iter().map(line).collect()
+}
+
+fn line(placed: &Placed) -> String {
+    let Placed { rule, at, before, after, why } = placed;
+    let work = format!("{after} multiply-adds instead of {before}");
+    let line = match why {
+        None => format!("{at} moves ({rule}): {work}"),
+        Some(why) => format!("{at} could move ({rule}): {work}; it stays: {why}"),
+    };
+    plain(&line) + "\n"
+}

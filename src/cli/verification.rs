@@ -1,0 +1,222 @@
+//! Verification of a result before it is written: by running it, and by proof.
+
+use clap::ValueEnum;
+use unfold::affine::plan::Stored;
+use unfold::onnx::Model;
+use unfold::prove::{Proof, ProveOptions, prove};
+use unfold::report::plain;
+use unfold::sensitivity::sensitivity;
+use unfold::verify::{Comparison, Verdict, VerifyOptions, compare};
+
+use crate::cli::exit_code::End;
+use crate::cli::out::{Paint, Tone};
+
+/// How a result is verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum When {
+    /// Runs both models; where tract cannot run one of them, or where they differ, proves that they are the same. If
+    /// neither is possible, there is a warning, and the result is written
+    Auto,
+    /// Runs both models and proves nothing; if tract cannot run them, there is a warning
+    Run,
+    /// Proves that they are the same and runs nothing; if that cannot be decided, there is a warning
+    Prove,
+    /// As auto, but if neither is possible, nothing is written
+    Require,
+    /// Not at all
+    Off,
+}
+
+/// The outcome of verification.
+#[derive(Debug, Default)]
+pub struct Judged {
+    /// By running both models, where that was tried.
+    pub run: Option<Verdict>,
+    /// By proof, where that was tried.
+    pub proof: Option<Proof>,
+    /// How far the outputs of the original move when its weights move by one rounding, where outputs that differ
+    /// are those of models that are the same.
+    pub sensitivity: Option<f64>,
+}
+
+impl Judged {
+    /// Runs and proves as requested. Engines run the original after inlining, where they cannot run
+    /// it directly.
+    pub fn of(
+        when: When,
+        [original, runs]: [&Model; 2],
+        fused: &Model,
+        tensors: &[Stored],
+        options: &VerifyOptions,
+        begin: &impl Fn(&str),
+    ) -> Self {
+        let mut judged = Self::default();
+        if matches!(when, When::Auto | When::Run | When::Require) {
+            begin("verify");
+            judged.run = Some(compare(runs, fused, options));
+        }
+        let is_open = match &judged.run {
+            Some(Verdict::Compared(comparison)) => !comparison.agrees(),
+            // It may be the engine that is.
+            Some(Verdict::Broken { .. } | Verdict::CouldNotVerify { .. }) | None => true,
+        };
+        if is_open && matches!(when, When::Auto | When::Prove | When::Require) {
+            begin("prove");
+            let options = ProveOptions { dims: options.dims.clone(), ..ProveOptions::default() };
+            judged.proof = Some(prove(original, fused, tensors, &options));
+        }
+        if judged.is_proved() && judged.run.as_ref().is_some_and(|run| matches!(run, Verdict::Compared(_))) {
+            begin("sensitivity");
+            judged.sensitivity = sensitivity(runs, options, 0);
+        }
+        judged
+    }
+
+    fn is_proved(&self) -> bool {
+        matches!(self.proof, Some(Proof::Proved { .. }))
+    }
+
+    /// Whether anything was asked for.
+    pub fn was_tried(&self) -> bool {
+        self.run.is_some() || self.proof.is_some()
+    }
+
+    /// Whether the result is known to compute what the original does.
+    pub fn is_verified(&self) -> bool {
+        self.is_proved() || self.run.as_ref().is_some_and(Verdict::passed)
+    }
+
+    /// The exit code.
+    pub fn end(&self, when: When) -> End {
+        match (&self.run, &self.proof) {
+            _ if self.is_verified() || !self.was_tried() => End::Done,
+            (Some(Verdict::Compared(_) | Verdict::Broken { .. }), _)
+            | (_, Some(Proof::Disproved { .. } | Proof::Invalid { .. })) => End::Differs,
+            _ if when == When::Require => End::Unverified,
+            _ => End::Done,
+        }
+    }
+
+    /// The outcome, in a word or two.
+    pub fn word(&self) -> &'static str {
+        match (&self.run, &self.proof) {
+            _ if self.is_proved() => "proved",
+            (Some(Verdict::Compared(comparison)), _) if comparison.agrees() => "agrees",
+            (Some(Verdict::Compared(_) | Verdict::Broken { .. }), _)
+            | (_, Some(Proof::Disproved { .. } | Proof::Invalid { .. })) => "differs",
+            _ => "not verified",
+        }
+    }
+
+    /// The outcome as text; errors go to the standard error stream.
+    pub fn text(&self, paint: Paint) -> String {
+        let mut text = String::new();
+        if let Some(Verdict::Compared(comparison)) = &self.run {
+            text += &(compared(comparison, paint) + "\n");
+        }
+        match self.run.as_ref().filter(|_| self.is_proved()) {
+            Some(Verdict::CouldNotVerify { reason }) => text += &format!("not run: {}\n", plain(reason)),
+            Some(Verdict::Broken { reason }) => {
+                text += &format!("not run, unlike the original: {}\n", plain(reason))
+            }
+            _ => {}
+        }
+        if let Some(proved) = self.proof.as_ref().and_then(|proof| proved(proof, paint)) {
+            text += &(proved + "\n");
+        }
+        if let Some(Verdict::Compared(_)) = self.run.as_ref().filter(|_| self.is_proved()) {
+            text += &match self.sensitivity {
+                Some(moved) => {
+                    format!("one rounding of each weight of the original moves them by {moved:.1e}\n")
+                }
+                None => "how far one rounding of each weight moves them could not be measured\n".to_owned(),
+            };
+        }
+        text
+    }
+
+    /// The warning or error, with its kind.
+    pub fn complaint(&self, when: When) -> Option<(&'static str, String)> {
+        let end = self.end(when);
+        let fate = if end == End::Done { "" } else { "; nothing was written" };
+        let undecided = match &self.proof {
+            Some(Proof::Undecided { reason }) => format!(", and it could not be proved: {reason}"),
+            _ => String::new(),
+        };
+        let line = match (&self.run, &self.proof) {
+            _ if self.is_verified() => return None,
+            (_, Some(Proof::Disproved { at, reason, .. })) => {
+                format!("the folded model computes something else at `{at}`: {reason}")
+            }
+            (_, Some(Proof::Invalid { at, reason })) => {
+                format!("the folded model is invalid at `{at}`: {reason}")
+            }
+            (Some(Verdict::Compared(comparison)), _) => {
+                let worst = comparison.worst().map_or("", |worst| &worst.name);
+                format!("the output `{worst}` differs from that of the input{undecided}")
+            }
+            (Some(Verdict::Broken { reason }), _) => format!("the folded model is broken: {reason}"),
+            (Some(Verdict::CouldNotVerify { reason }), _) => {
+                format!("the result could not be verified: {reason}{undecided}")
+            }
+            (None, Some(Proof::Undecided { reason })) => format!("the result could not be proved: {reason}"),
+            (None, _) => return None,
+        };
+        Some((if end == End::Done { "warning" } else { "error" }, line + fate))
+    }
+}
+
+/// How far the outputs are apart.
+fn compared(comparison: &Comparison, paint: Paint) -> String {
+    let verdict = match comparison.agrees() {
+        true => paint.text(Tone::Good, "the outputs agree"),
+        false => paint.text(Tone::Bad, "the outputs differ"),
+    };
+    let (relative, absolute, mismatched) =
+        comparison.worst().map_or((0.0, 0.0, 0), |worst| (worst.relative, worst.absolute, worst.mismatched));
+    if mismatched > 0 {
+        let elements = if mismatched == 1 { "element" } else { "elements" };
+        return format!("{verdict}: {mismatched} {elements} in being NaN, infinite, or another integer");
+    }
+    let tolerance = comparison.tolerance;
+    format!("{verdict}: relative error {relative:.1e} (tolerance {tolerance:.0e}), absolute {absolute:.1e}")
+}
+
+/// The proof as text, if there is one.
+pub fn proved(proof: &Proof, paint: Paint) -> Option<String> {
+    let Proof::Proved { points, bound, tensors } = proof else { return None };
+    let proved = paint.text(Tone::Good, "proved to be the same function");
+    let [points, tensors] = [(points, "point"), (tensors, "new tensor")]
+        .map(|(&count, what)| format!("{count} {what}{}", if count == 1 { "" } else { "s" }));
+    // Where nothing that is drawn decides, nothing is left to doubt.
+    let doubt = if *bound > 0.0 { format!(", wrong with p < {bound:.0e}") } else { String::new() };
+    Some(format!("{proved}: {tensors}, {points}{doubt}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verify::OutputError;
+
+    #[test]
+    fn a_proof_without_a_doubt_tells_of_none() {
+        let told = |bound| proved(&Proof::Proved { points: 1, bound, tensors: 2 }, Paint::none()).unwrap();
+        assert_eq!(told(3e-9), "proved to be the same function: 2 new tensors, 1 point, wrong with p < 3e-9");
+        assert_eq!(told(0.0), "proved to be the same function: 2 new tensors, 1 point");
+    }
+
+    #[test]
+    fn what_no_tolerance_excuses_is_told_as_such() {
+        let told = |mismatched, relative| {
+            let output = OutputError { name: "y".into(), absolute: 0.0, relative, mismatched };
+            compared(&Comparison { tolerance: 1e-4, outputs: vec![output] }, Paint::none())
+        };
+        assert_eq!(
+            told(0, 0.5),
+            "the outputs differ: relative error 5.0e-1 (tolerance 1e-4), absolute 0.0e0"
+        );
+        assert_eq!(told(1, 0.0), "the outputs differ: 1 element in being NaN, infinite, or another integer");
+        let many = "the outputs differ: 12 elements in being NaN, infinite, or another integer";
+        assert_eq!(told(12, 0.0), many);
+    }
+}

@@ -1,0 +1,404 @@
+//! Changing a graph by names, one small edit at a time. Deciding is done elsewhere.
+
+use crate::hash::{HashMap, HashSet, set_of};
+use crate::ir::names::{Names, collect_training};
+use crate::ir::{Graph, NodeId, Reader, builder};
+use crate::onnx::node::bodies;
+use crate::onnx::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, TensorProto};
+
+/// A graph under change.
+///
+/// Removed values become other names of values that stay; an output of the model keeps its name.
+/// Unchanged nodes are copied once, at the end: of a million nodes most may be removed.
+pub struct Editor<'m> {
+    before: &'m Graph<'m>,
+    names: Names<'m>,
+    /// The changed nodes of the original graph, by their index; `None` for unchanged ones.
+    changed: Vec<Option<Box<NodeProto>>>,
+    /// Which nodes of the original graph go.
+    gone: Vec<bool>,
+    /// The replacements of removed values; applied to the nodes at the end, all at once.
+    renamed: HashMap<String, String>,
+    /// Values that are made under the name of an output of the model.
+    made_as: HashMap<String, String>,
+    /// Values that came, and the node of the original graph that makes one, if it is such a node.
+    came: HashMap<String, Option<NodeId>>,
+    /// Values of the original graph that their nodes make under another name.
+    left: HashSet<String>,
+    /// Names that the caller and what trains the model know.
+    outputs: HashSet<&'m str>,
+    captured: HashSet<&'m str>,
+    /// Initializers that a training graph refers to, and inputs with defaults: not to be touched.
+    pinned: HashSet<&'m str>,
+    /// Before IR version 4 an initializer is an input too; then new constants are nodes.
+    constants_as_nodes: bool,
+    /// Constants that came.
+    constants: Vec<TensorProto>,
+    made_first: Vec<NodeProto>,
+    /// Nodes behind others of the original graph, or behind all of them.
+    behind: Vec<(NodeId, Box<NodeProto>)>,
+}
+
+/// A graph after its changes, and what simplifying it asks of the graph before.
+pub struct Edited<'m> {
+    /// The graph.
+    pub graph: GraphProto,
+    /// The original graph.
+    pub before: &'m Graph<'m>,
+    /// Names whose tensors must stay.
+    pub pinned: HashSet<&'m str>,
+}
+
+impl<'m> Editor<'m> {
+    /// Begins with a model's main graph. Weights are shared, not copied.
+    pub fn new(before: &'m Graph<'m>) -> Self {
+        let (model, graph) = (before.model(), before.proto());
+        let captured = captured(graph);
+        let mut outputs = graph.output.iter().map(|info| info.name()).collect();
+        collect_training(model, &mut outputs, collect_names);
+        let mut pinned: HashSet<&str> = graph.input.iter().map(|input| input.name()).collect();
+        collect_training(model, &mut pinned, collect_names);
+        Editor {
+            names: Names::beside(before),
+            changed: std::iter::repeat_with(|| None).take(graph.node.len()).collect(),
+            gone: vec![false; graph.node.len()],
+            before,
+            renamed: HashMap::default(),
+            made_as: HashMap::default(),
+            came: HashMap::default(),
+            left: HashSet::default(),
+            outputs,
+            captured,
+            pinned,
+            constants_as_nodes: model.proto.ir_version() < 4,
+            constants: vec![],
+            made_first: vec![],
+            behind: vec![],
+        }
+    }
+
+    /// A node of the original graph, with its changes.
+    fn node(&self, node: NodeId) -> &NodeProto {
+        self.changed[node].as_deref().unwrap_or(self.before.node(node))
+    }
+
+    /// A node of the original graph, mutable.
+    fn node_mut(&mut self, node: NodeId) -> &mut NodeProto {
+        self.changed[node].get_or_insert_with(|| Box::new(self.before.node(node).clone()))
+    }
+
+    /// A name that nothing has yet.
+    pub fn fresh(&mut self, wish: &str) -> String {
+        self.names.fresh(wish)
+    }
+
+    /// The name that a value of the original graph has now.
+    pub fn current(&mut self, name: &str) -> String {
+        let mut now = name.to_owned();
+        let mut passed = vec![];
+        while let Some(next) = self.renamed.get(&now) {
+            passed.push(std::mem::replace(&mut now, next.clone()));
+        }
+        // The next lookup takes one step.
+        passed.pop();
+        for name in passed {
+            self.renamed.insert(name, now.clone());
+        }
+        now
+    }
+
+    /// Makes input `slot` of a node read another value; absent inputs in between are left out.
+    pub fn set_input(&mut self, node: NodeId, slot: usize, name: &str) {
+        let inputs = &mut self.node_mut(node).input;
+        if inputs.len() <= slot {
+            inputs.resize(slot + 1, String::new());
+        }
+        inputs[slot] = name.to_owned();
+    }
+
+    /// Leaves an optional input out.
+    pub fn clear_input(&mut self, node: NodeId, slot: usize) {
+        let inputs = &mut self.node_mut(node).input;
+        if slot < inputs.len() {
+            inputs[slot].clear();
+        }
+        while inputs.last().is_some_and(String::is_empty) {
+            inputs.pop();
+        }
+    }
+
+    /// The name that an output of a node has now.
+    pub fn output(&self, node: NodeId, slot: usize) -> &str {
+        &self.node(node).output[slot]
+    }
+
+    /// Sets a float attribute.
+    pub fn set_float(&mut self, node: NodeId, name: &str, value: f32) {
+        self.clear_attribute(node, name);
+        self.node_mut(node).attribute.push(builder::float(name, value));
+    }
+
+    /// Leaves an attribute out, so that it has its default.
+    pub fn clear_attribute(&mut self, node: NodeId, name: &str) {
+        self.node_mut(node).attribute.retain(|attribute| attribute.name() != name);
+    }
+
+    /// Adds a constant under a new name, and returns the name.
+    pub fn add_constant(&mut self, wish: &str, mut tensor: TensorProto) -> String {
+        let name = self.fresh(wish);
+        tensor.name = Some(name.clone());
+        if self.constants_as_nodes {
+            self.insert_first(constant_node(tensor));
+        } else {
+            self.constants.push(tensor);
+        }
+        name
+    }
+
+    /// Makes room for so many constants at most, which take no memory before they come.
+    pub fn reserve(&mut self, constants: usize) {
+        self.constants.reserve(constants);
+    }
+
+    /// Stores what a node makes: tensors with the names of its values come, the node goes.
+    pub fn store(&mut self, node: NodeId, tensors: Vec<TensorProto>) {
+        self.gone[node] = true;
+        for tensor in tensors {
+            if self.constants_as_nodes {
+                self.insert_behind(node, constant_node(tensor));
+            } else {
+                self.constants.push(tensor);
+            }
+        }
+    }
+
+    /// Inserts a node right behind another of the original graph.
+    pub fn insert_behind(&mut self, node: NodeId, made: NodeProto) {
+        self.comes(&made);
+        self.behind.push((node, Box::new(made)));
+    }
+
+    /// Inserts a node before all of the original graph.
+    pub fn insert_first(&mut self, made: NodeProto) {
+        self.comes(&made);
+        self.made_first.push(made);
+    }
+
+    fn comes(&mut self, made: &NodeProto) {
+        self.came.extend(made.output.iter().map(|name| (name.clone(), None)));
+    }
+
+    /// Puts nodes behind one that keeps its place but not the name of its output: readers of
+    /// `output` read the output of the last of `made`. Returns the new name of the node's own
+    /// output, which describes it, and the old one.
+    pub fn rename_output(&mut self, node: NodeId, slot: usize, what: &str) -> (String, String) {
+        let outer = self.output(node, slot).to_owned();
+        let inner = self.fresh(&format!("{outer}_{what}"));
+        self.node_mut(node).output[slot] = inner.clone();
+        self.came.remove(&outer);
+        self.left.insert(outer.clone());
+        self.came.insert(inner.clone(), Some(node));
+        (inner, outer)
+    }
+
+    /// Removes nodes. Readers of `output` read `source` instead; if the name `output` must stay,
+    /// the value of `source` gets it.
+    pub fn remove(&mut self, nodes: &[NodeId], output: &str, source: &str) {
+        self.drop_nodes(nodes);
+        let (output, source) = (self.current(output), self.current(source));
+        if output == source {
+            return;
+        }
+        if !self.has_to_stay(&output) {
+            self.renamed.insert(output, source);
+        } else if self.is_made(&source) && !self.has_to_stay(&source) {
+            self.made_as.insert(source.clone(), output.clone());
+            self.renamed.insert(source, output);
+        } else {
+            let name = self.fresh(&format!("{output}_identity"));
+            let like = nodes.last().map(|&node| self.node(node).clone()).unwrap_or_default();
+            let made = builder::node(&like, "Identity", &name, &[&source], &output);
+            self.behind.push((NodeId::MAX, Box::new(made)));
+        }
+    }
+
+    /// Takes nodes out whose outputs other nodes make from now on.
+    pub fn drop_nodes(&mut self, nodes: &[NodeId]) {
+        nodes.iter().for_each(|&node| self.gone[node] = true);
+    }
+
+    /// Whether a name is that of an output, or one that a body reads.
+    fn has_to_stay(&self, name: &str) -> bool {
+        self.outputs.contains(name) || self.captured.contains(name)
+    }
+
+    fn is_made(&self, name: &str) -> bool {
+        let stays = |node: &NodeId| !self.gone[*node];
+        match self.came.get(name) {
+            Some(maker) => maker.as_ref().is_none_or(stays),
+            None => {
+                let maker = || self.before.producer(self.before.value(name)?);
+                !self.left.contains(name) && maker().is_some_and(|(node, _)| stays(&node))
+            }
+        }
+    }
+
+    /// Puts everything in its place.
+    pub fn finish(self) -> GraphProto {
+        self.edited().graph
+    }
+
+    /// The edited graph, with the original graph and the names that must stay.
+    pub fn edited(mut self) -> Edited<'m> {
+        let initializer = self.stored();
+        let node = self.placed();
+        let graph = GraphProto { node, initializer, ..self.before.proto().frame() };
+        Edited { graph, before: self.before, pinned: self.pinned }
+    }
+
+    /// All nodes in their places, with the current names of values.
+    fn placed(&mut self) -> Vec<NodeProto> {
+        let mut behind = std::mem::take(&mut self.behind);
+        behind.sort_by_key(|&(place, _)| place);
+        let stay = self.gone.iter().filter(|gone| !**gone).count();
+        let mut ordered = Vec::with_capacity(self.made_first.len() + stay + behind.len());
+        ordered.append(&mut self.made_first);
+        let (mut behind, mut sharded) = (behind.into_iter().peekable(), vec![]);
+        for place in 0..self.gone.len() {
+            if !self.gone[place] {
+                let changed = self.changed[place].take();
+                let node = changed.map_or_else(|| self.before.node(place).clone(), |node| *node);
+                if !node.device_configurations.is_empty() {
+                    sharded.push((ordered.len(), place));
+                }
+                ordered.push(node);
+            }
+            while let Some((_, made)) = behind.next_if(|&(before, _)| before == place) {
+                ordered.push(*made);
+            }
+        }
+        ordered.extend(behind.map(|(_, made)| *made));
+        for node in &mut ordered {
+            for input in &mut node.input {
+                if self.renamed.contains_key(input) {
+                    *input = self.current(input);
+                }
+            }
+            for output in &mut node.output {
+                if let Some(name) = self.made_as.get(output) {
+                    name.clone_into(output);
+                }
+            }
+        }
+        for (now, place) in sharded {
+            name_shards(&mut ordered[now], self.before.node(place));
+        }
+        ordered
+    }
+
+    /// The constants, without those that only nodes have read which now read others, or go.
+    fn stored(&mut self) -> Vec<TensorProto> {
+        let before = self.before;
+        let changed = self.changed.iter().flatten().map(|node| &**node);
+        let made = self.made_first.iter().chain(self.behind.iter().map(|(_, made)| &**made));
+        let mut is_read = vec![false; before.value_count()];
+        let mut read = |name: &str| {
+            if let Some(value) = before.value(name) {
+                is_read[value.index()] = true;
+            }
+        };
+        for node in changed.chain(made) {
+            node.input.iter().for_each(|name| read(name));
+            bodies(node).for_each(|body| reads(body).into_iter().for_each(&mut read));
+        }
+        self.renamed.values().for_each(|name| read(name));
+        self.pinned.iter().for_each(|name| read(name));
+        let noted = before.proto().quantization_annotation.iter();
+        noted.flat_map(|note| &note.quant_parameter_tensor_names).for_each(|entry| read(entry.value()));
+        let still = |reader: &Reader| match *reader {
+            Reader::Node { node, .. } => !self.gone[node] && self.changed[node].is_none(),
+            Reader::Output | Reader::Capture { .. } => true,
+        };
+        let stays = |tensor: &TensorProto| {
+            before.value(tensor.name()).is_none_or(|value| {
+                let readers = before.readers(value);
+                is_read[value.index()] || readers.is_empty() || readers.iter().any(still)
+            })
+        };
+        let there = &before.proto().initializer;
+        let there: Vec<&TensorProto> = there.iter().filter(|tensor| stays(tensor)).collect();
+        let mut stored = Vec::with_capacity(there.len() + self.constants.len());
+        stored.extend(there.into_iter().cloned());
+        stored.append(&mut self.constants);
+        stored
+    }
+
+    /// The original names of renamed values.
+    pub fn origins(&self) -> HashMap<String, String> {
+        self.renamed.iter().map(|(old, new)| (new.clone(), old.clone())).collect()
+    }
+}
+
+/// Lets what says how the values of a node are sharded call them as the node does now, and say nothing of those that went.
+fn name_shards(node: &mut NodeProto, before: &NodeProto) {
+    let NodeProto { input, output, device_configurations, .. } = node;
+    for configuration in device_configurations {
+        configuration.sharding_spec.retain_mut(|spec| {
+            let name = spec.tensor_name();
+            let slot = |names: &[String]| names.iter().position(|there| there == name);
+            let now = match (slot(&before.input), slot(&before.output)) {
+                (Some(slot), _) => input.get(slot),
+                (None, Some(slot)) => output.get(slot),
+                (None, None) => return true,
+            };
+            spec.tensor_name = now.filter(|now| !now.is_empty()).cloned();
+            spec.tensor_name.is_some()
+        });
+    }
+}
+
+/// All names in the bodies of a graph's nodes.
+pub fn captured(graph: &GraphProto) -> HashSet<&str> {
+    let mut names = HashSet::default();
+    for node in &graph.node {
+        bodies(node).for_each(|body| collect_names(body, &mut names));
+    }
+    names
+}
+
+/// A node that makes a tensor under its name.
+fn constant_node(tensor: TensorProto) -> NodeProto {
+    let name = tensor.name.clone();
+    NodeProto {
+        op_type: Some("Constant".into()),
+        name: name.clone(),
+        output: name.into_iter().collect(),
+        attribute: vec![AttributeProto {
+            name: Some("value".into()),
+            t: Some(Box::new(tensor)),
+            r#type: Some(AttributeType::Tensor as i32),
+            ..Default::default()
+        }],
+        ..Default::default()
+    }
+}
+
+pub(crate) fn collect_names<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
+    for node in &graph.node {
+        names.extend(node.input.iter().chain(&node.output).map(String::as_str));
+        bodies(node).for_each(|body| collect_names(body, names));
+    }
+    names.extend(graph.output.iter().map(|output| output.name()));
+    names.extend(graph.initializer.iter().map(|tensor| tensor.name()));
+}
+
+/// Everything that something in the graph reads, or that is an output.
+pub fn reads(graph: &GraphProto) -> HashSet<&str> {
+    let mut names = set_of(graph.node.len() + graph.initializer.len());
+    names.extend(graph.output.iter().map(|output| output.name()));
+    for node in &graph.node {
+        names.extend(node.input.iter().filter(|name| !name.is_empty()).map(String::as_str));
+        bodies(node).for_each(|body| collect_names(body, &mut names));
+    }
+    names
+}

@@ -1,0 +1,135 @@
+//! Names that nothing in a model has yet.
+
+use crate::hash::{HashMap, HashSet, set_of};
+use crate::ir::Graph;
+use crate::onnx::Model;
+use crate::onnx::node::bodies;
+use crate::onnx::proto::{GraphProto, NodeProto};
+
+/// The supply of names for additions to the main graph.
+///
+/// A new name differs from every name that anything in the model says: a body sees the names around it,
+/// and what declares or annotates a value that does not exist would speak of the new one.
+///
+/// ```
+/// use unfold::ir::names::Names;
+/// use unfold::onnx::Model;
+/// let model = Model::open("models/digits/un-dynamo.onnx")?;
+/// let mut names = Names::of(&model);
+/// assert_eq!(names.fresh("x"), "x_1"); // the input of the model is x
+/// assert_eq!(names.fresh("x"), "x_2");
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+pub struct Names<'m> {
+    /// A graph whose values have taken theirs.
+    beside: Option<&'m Graph<'m>>,
+    /// The others of the model.
+    there: HashSet<&'m str>,
+    /// The names given so far.
+    given: HashSet<String>,
+    /// How often each wish has been met by another name, so that many equal wishes do not cost a search each.
+    counts: HashMap<String, usize>,
+}
+
+impl<'m> Names<'m> {
+    /// Every name of a model is taken: those of its main graph, of the bodies in it, and of what trains it.
+    pub fn of(model: &'m Model) -> Self {
+        let graph = model.graph();
+        let mut there = set_of(2 * graph.node.len() + graph.initializer.len());
+        collect(graph, &mut there);
+        Names::with(None, there, model)
+    }
+
+    /// As [`Names::of`] the model of a graph, whose values need not be collected once more.
+    pub fn beside(graph: &'m Graph<'m>) -> Self {
+        let mut there = set_of(graph.proto().node.len());
+        collect_others(graph.proto(), &mut there);
+        Names::with(Some(graph), there, graph.model())
+    }
+
+    fn with(beside: Option<&'m Graph<'m>>, mut there: HashSet<&'m str>, model: &'m Model) -> Self {
+        collect_training(model, &mut there, collect);
+        Names { beside, there, given: HashSet::default(), counts: HashMap::default() }
+    }
+
+    /// A name that nothing has yet, and something has from now on: the wish itself, or with a number.
+    pub fn fresh(&mut self, wish: &str) -> String {
+        let mut name = wish.to_owned();
+        if self.is_taken(wish) {
+            let mut count = self.counts.get(wish).copied().unwrap_or(0);
+            while self.is_taken(&name) {
+                count += 1;
+                name = format!("{wish}_{count}");
+            }
+            self.counts.insert(wish.to_owned(), count);
+        }
+        self.given.insert(name.clone());
+        name
+    }
+
+    fn is_taken(&self, name: &str) -> bool {
+        self.beside.is_some_and(|graph| graph.value(name).is_some())
+            || self.there.contains(name)
+            || self.given.contains(name)
+    }
+}
+
+/// The names that bodies have, and what trains a model. A graph whose bodies are laid out says them of no type.
+pub(crate) fn inner(model: &Model) -> HashSet<&str> {
+    let (graph, mut names) = (model.graph(), HashSet::default());
+    graph.node.iter().flat_map(bodies).for_each(|body| collect(body, &mut names));
+    names.extend(graph.value_info.iter().filter(|info| info.r#type.is_none()).map(|info| info.name()));
+    collect_training(model, &mut names, collect);
+    names
+}
+
+/// The names that a model's training information refers to, and the names in its graphs.
+pub(crate) fn collect_training<'m>(
+    model: &'m Model,
+    names: &mut HashSet<&'m str>,
+    collect: impl Fn(&'m GraphProto, &mut HashSet<&'m str>),
+) {
+    for training in &model.proto.training_info {
+        let bindings = training.initialization_binding.iter().chain(&training.update_binding);
+        names.extend(bindings.flat_map(|binding| [binding.key(), binding.value()]));
+        let graphs = training.initialization.iter().chain(&training.algorithm);
+        for graph in graphs {
+            collect(graph, names);
+            names.extend(of_gradients(graph));
+        }
+    }
+}
+
+/// The values by whose names a graph asks for gradients.
+pub(crate) fn of_gradients(graph: &GraphProto) -> impl Iterator<Item = &str> {
+    let asks = |node: &&NodeProto| node.op() == ("ai.onnx.preview.training", "Gradient");
+    let asked = graph.node.iter().filter(asks).flat_map(|node| &node.attribute);
+    let names = asked.flat_map(|attribute| attribute.strings.iter().chain(&attribute.s));
+    names.filter_map(|name| std::str::from_utf8(name).ok())
+}
+
+/// The names of nodes and values that a graph and the bodies inside it make, read, declare or annotate.
+fn collect<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
+    for node in &graph.node {
+        names.extend(node.input.iter().chain(&node.output).map(String::as_str));
+    }
+    let sparse = graph.sparse_initializer.iter().flat_map(|sparse| &sparse.values);
+    names.extend(graph.initializer.iter().chain(sparse).map(|tensor| tensor.name()));
+    names.extend(graph.input.iter().chain(&graph.output).map(|info| info.name()));
+    collect_others(graph, names);
+}
+
+/// Names that are no values of the graph itself, or need not be.
+fn collect_others<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
+    for node in &graph.node {
+        names.insert(node.name());
+        bodies(node).for_each(|body| collect(body, names));
+    }
+    let indices = graph.sparse_initializer.iter().flat_map(|sparse| &sparse.indices);
+    names.extend(indices.map(|tensor| tensor.name()));
+    names.extend(graph.value_info.iter().map(|info| info.name()));
+    for annotation in &graph.quantization_annotation {
+        names.insert(annotation.tensor_name());
+        names.extend(annotation.quant_parameter_tensor_names.iter().map(|entry| entry.value()));
+    }
+}

@@ -1,0 +1,231 @@
+//! Laying bodies out in the main graph.
+
+use std::collections::BTreeSet;
+
+use crate::hash::{HashMap, HashSet};
+use crate::ir::regions::{BEGIN, BODY, Body, END, Flat, NUMBER, WAYS, move_to};
+use crate::ir::{Graph, builder};
+use crate::onnx::Model;
+use crate::onnx::node::bodies;
+use crate::onnx::proto::{AttributeProto, AttributeType, Dim, GraphProto, NodeProto, ValueInfoProto};
+
+impl<'m> Flat<'m> {
+    /// Lays the bodies of a model out; `None` where it has none that can be.
+    pub fn new(model: &'m Model) -> Option<Self> {
+        let graph = model.graph();
+        let has_bodies = |node: &NodeProto| bodies(node).next().is_some() && is_understood(node);
+        if !graph.node.iter().any(has_bodies) || is_taken(graph) {
+            return None;
+        }
+        Graph::new(model).ok()?;
+        let mut flattening = Flattening::default();
+        flattening.nodes(graph, &Inside::default())?;
+        let Flattening { mut made, mut said, controls, bodies, ways, names, labels, .. } = flattening;
+        let mut flat = GraphProto { node: made.node, ..graph.clone() };
+        flat.initializer.append(&mut made.initializer);
+        // No new value of the main graph may have the name of a value that a body declares.
+        let told: HashSet<&str> = graph.value_info.iter().map(|info| info.name()).collect();
+        said.extend(names.values().map(|(_, name)| *name));
+        let inner = said.into_iter().filter(|name| !told.contains(name)).map(str::to_owned);
+        made.value_info.extend(inner.map(|name| named(ValueInfoProto::default(), name)));
+        flat.value_info.append(&mut made.value_info);
+        let model = model.with_graph(flat);
+        Graph::new(&model).ok()?;
+        Some(Flat { model, before: graph, controls, bodies, ways, names, labels })
+    }
+}
+
+/// Whether a graph has what only a flat one should have.
+fn is_taken(graph: &GraphProto) -> bool {
+    graph.node.iter().any(|node| {
+        let noted = node.metadata_props.iter().any(|entry| entry.key() == BODY);
+        noted || [BEGIN, END].contains(&node.domain()) || bodies(node).any(is_taken)
+    })
+}
+
+/// The names that a body can read.
+#[derive(Default)]
+struct Inside<'s> {
+    /// The body; `None` is the main graph.
+    body: Option<usize>,
+    way: String,
+    own: HashSet<&'s str>,
+    around: Option<&'s Inside<'s>>,
+    /// The innermost enclosing loop: declared extents hold in one iteration.
+    round: Option<usize>,
+}
+
+impl Inside<'_> {
+    /// The name of a value in the flat graph.
+    fn resolve(&self, name: &str) -> String {
+        match self.around {
+            Some(around) if !name.is_empty() && !self.own.contains(name) => around.resolve(name),
+            _ => self.name(name),
+        }
+    }
+
+    /// The name in the flat graph of a value of this body.
+    fn name(&self, name: &str) -> String {
+        if name.is_empty() { String::new() } else { [&self.way, name].concat() }
+    }
+}
+
+#[derive(Default)]
+struct Flattening<'m> {
+    /// The nodes of all graphs, and the constants and notes of bodies.
+    made: GraphProto,
+    controls: Vec<&'m NodeProto>,
+    bodies: Vec<Body>,
+    ways: HashMap<String, usize>,
+    names: HashMap<String, (usize, &'m str)>,
+    labels: HashMap<String, &'m str>,
+    /// The names of which bodies say something.
+    said: BTreeSet<&'m str>,
+    /// The symbols of extents in loops.
+    symbols: HashMap<(usize, String), String>,
+}
+
+impl<'m> Flattening<'m> {
+    fn nodes(&mut self, graph: &'m GraphProto, scope: &Inside) -> Option<()> {
+        for node in &graph.node {
+            if bodies(node).next().is_some() && is_understood(node) {
+                self.control(node, scope)?;
+                continue;
+            }
+            let mut laid = self.like(node, scope);
+            laid.attribute.clone_from(&node.attribute);
+            laid.output = node.output.iter().map(|name| scope.name(name)).collect();
+            self.made.node.push(laid);
+        }
+        Some(())
+    }
+
+    /// A node with its inputs and its region path, without attributes and results.
+    fn like(&mut self, node: &'m NodeProto, scope: &Inside) -> NodeProto {
+        let mut laid = NodeProto { attribute: vec![], output: vec![], input: vec![], ..node.clone() };
+        laid.input = node.input.iter().map(|name| scope.resolve(name)).collect();
+        if scope.body.is_some() {
+            let name = scope.name(node.name());
+            self.labels.insert(name.clone(), node.name());
+            laid.name = Some(name);
+            move_to(&mut laid, &scope.way);
+        }
+        laid
+    }
+
+    fn control(&mut self, node: &'m NodeProto, scope: &Inside) -> Option<()> {
+        let parts = parts(node)?;
+        let number = builder::int(NUMBER, self.controls.len() as i64);
+        self.controls.push(node);
+        let is_loop = node.op_type() != "If";
+        let round = if is_loop { Some(self.controls.len()) } else { scope.round };
+        let mut end = self.like(node, scope);
+        end.domain = Some(END.into());
+        end.output = node.output.iter().map(|name| scope.name(name)).collect();
+        end.attribute = node.attribute.iter().filter(|a| a.g.is_none()).cloned().collect();
+        end.attribute.push(number);
+        let first = node.output.iter().find(|name| !name.is_empty())?;
+        let way_to = |part: &str| format!("{}.{part}/", scope.name(first));
+        let ways: Vec<String> = parts.iter().map(|(part, _)| way_to(part)).collect();
+        end.attribute.push(builder::strings(WAYS, &ways));
+        for ((_, body), way) in parts.into_iter().zip(ways) {
+            let inner = Inside {
+                body: Some(self.bodies.len()),
+                own: own_names(body),
+                around: Some(scope),
+                round,
+                way: way.clone(),
+            };
+            self.bodies.push(Body { way: way.clone(), around: scope.body });
+            if self.ways.insert(way, self.bodies.len() - 1).is_some() {
+                return None;
+            }
+            for name in own_names(body) {
+                self.names.insert(inner.name(name), (self.bodies.len() - 1, name));
+            }
+            if is_loop {
+                let mut begin = NodeProto { domain: Some(BEGIN.into()), ..end.clone() };
+                begin.output = body.input.iter().map(|input| inner.name(input.name())).collect();
+                begin.attribute.retain(|attribute| attribute.name() != WAYS);
+                move_to(&mut begin, &inner.way);
+                self.made.node.push(begin);
+            }
+            for tensor in &body.initializer {
+                self.made.initializer.push(tensor.clone());
+                self.made.initializer.last_mut()?.name = Some(inner.name(tensor.name()));
+            }
+            for info in body.input.iter().chain(&body.value_info) {
+                self.said.insert(info.name());
+                let declared = self.declared(info, &inner);
+                self.made.value_info.push(declared);
+            }
+            self.nodes(body, &inner)?;
+            end.input.extend(body.output.iter().map(|output| inner.resolve(output.name())));
+        }
+        self.made.node.push(end);
+        Some(())
+    }
+
+    /// The declaration of a value in a body. The symbols of a loop stand for other extents in each
+    /// iteration.
+    fn declared(&mut self, info: &ValueInfoProto, scope: &Inside) -> ValueInfoProto {
+        let mut info = named(info.clone(), scope.name(info.name()));
+        let shape = info.r#type.as_mut().and_then(|t| t.tensor_type.as_mut()).and_then(|t| t.shape.as_mut());
+        if let (Some(round), Some(shape)) = (scope.round, shape) {
+            for dim in &mut shape.dim {
+                if let Some(Dim::DimParam(symbol)) = &mut dim.value {
+                    let count = self.symbols.len();
+                    let own = self.symbols.entry((round, std::mem::take(symbol)));
+                    *symbol = own.or_insert_with(|| format!("unfold_{count}")).clone();
+                }
+            }
+        }
+        info
+    }
+}
+
+/// Whether all bodies of a node, and the bodies in them, are understood; other nodes stay in the
+/// main graph unchanged.
+fn is_understood(node: &NodeProto) -> bool {
+    let inner =
+        |body: &GraphProto| body.node.iter().all(|node| bodies(node).next().is_none() || is_understood(node));
+    parts(node).is_some_and(|parts| parts.into_iter().all(|(_, body)| inner(body)))
+}
+
+/// The bodies of a node in the order of their names, if it is an operator whose bodies are understood.
+fn parts(node: &NodeProto) -> Option<Vec<(&str, &GraphProto)>> {
+    let mut parts: Vec<(&str, &GraphProto)> = node
+        .attribute
+        .iter()
+        .filter_map(|attribute| Some((attribute.name(), attribute.g.as_deref()?)))
+        .collect();
+    parts.sort_by_key(|(name, _)| *name);
+    let (names, given, made) = match node.op() {
+        ("", "If") => (&["else_branch", "then_branch"][..], 0, Some(node.output.len())),
+        ("", "Loop") => (&["body"][..], node.input.len(), Some(node.output.len() + 1)),
+        ("", "Scan") => (&["body"][..], node.input.len(), Some(node.output.len())),
+        _ => return None,
+    };
+    let is_plain = |body: &GraphProto| {
+        body.input.len() == given
+            && made.is_none_or(|made| body.output.len() == made)
+            && body.sparse_initializer.is_empty()
+            && body.quantization_annotation.is_empty()
+    };
+    let is_graph = |attribute: &AttributeProto| attribute.r#type() == AttributeType::Graph;
+    let no_list = node.attribute.iter().all(|a| a.graphs.is_empty() && a.g.is_some() == is_graph(a));
+    let fits = no_list && parts.iter().map(|(name, _)| *name).eq(names.iter().copied());
+    (fits && parts.iter().all(|(_, body)| is_plain(body))).then_some(parts)
+}
+
+/// The names of the values that a body makes.
+fn own_names(body: &GraphProto) -> HashSet<&str> {
+    let made = body.node.iter().flat_map(|node| &node.output).map(String::as_str);
+    let stored = body.initializer.iter().map(|tensor| tensor.name());
+    let given = body.input.iter().map(|input| input.name());
+    made.chain(stored).chain(given).filter(|name| !name.is_empty()).collect()
+}
+
+fn named(info: ValueInfoProto, name: String) -> ValueInfoProto {
+    ValueInfoProto { name: Some(name), ..info }
+}

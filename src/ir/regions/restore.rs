@@ -1,0 +1,232 @@
+//! Putting bodies back.
+
+use std::collections::HashSet;
+
+use crate::hash::HashMap;
+use crate::ir::builder;
+use crate::ir::names::Names;
+use crate::ir::regions::{BEGIN, Body, END, Flat, NUMBER, move_to, way, ways_behind};
+use crate::onnx::Model;
+use crate::onnx::proto::{GraphProto, NodeProto, TensorProto, ValueInfoProto};
+
+/// The contents of one graph of a model.
+#[derive(Default)]
+struct Content {
+    nodes: Vec<NodeProto>,
+    initializers: Vec<TensorProto>,
+}
+
+/// A flat graph on its way back.
+struct Restoring<'r> {
+    flat: &'r Flat<'r>,
+    /// The bodies that values are in; those of the main graph are not here.
+    homes: HashMap<&'r str, usize>,
+    content: HashMap<Option<usize>, Content>,
+    /// Whether each body still exists; the nodes of a removed body, which its node has taken, move
+    /// into the enclosing one.
+    is_there: Vec<bool>,
+    /// The values of which something is said.
+    told: HashSet<&'r str>,
+    names: Names<'r>,
+}
+
+impl Flat<'_> {
+    /// The model that a flat one became, with its bodies; `None` where a value is read where it cannot be seen.
+    pub fn restore(&self, flat: &Model) -> Option<Model> {
+        let graph = flat.graph();
+        let mut restoring = Restoring {
+            flat: self,
+            homes: HashMap::default(),
+            content: HashMap::default(),
+            is_there: self.are_there(graph),
+            told: graph.value_info.iter().map(|info| info.name()).collect(),
+            names: Names::of(flat),
+        };
+        // Nodes of a removed body are removed with it.
+        let is_in = |node: &&NodeProto| self.ways.get(way(node)).is_none_or(|&body| restoring.is_there[body]);
+        let read: HashSet<&str> =
+            graph.node.iter().filter(is_in).flat_map(|node| &node.input).map(String::as_str).collect();
+        for tensor in &graph.initializer {
+            let body = self.names.get(tensor.name()).map(|(body, _)| *body);
+            if body.is_some_and(|body| !restoring.is_there[body]) && !read.contains(tensor.name()) {
+                continue;
+            }
+            let home = body.and_then(|body| restoring.outside(body));
+            restoring.homes.extend(home.map(|home| (tensor.name(), home)));
+            restoring.content.entry(home).or_default().initializers.push(tensor.clone());
+        }
+        for node in &graph.node {
+            restoring.put(node)?;
+        }
+        if graph.output.iter().any(|output| restoring.homes.contains_key(output.name())) {
+            return None;
+        }
+        let Content { nodes, initializers } = restoring.content.remove(&None).unwrap_or_default();
+        let mut main = GraphProto { node: vec![], initializer: initializers, ..graph.clone() };
+        let told: HashSet<&str> = self.before.value_info.iter().map(|info| info.name()).collect();
+        let came: HashSet<&str> = nodes.iter().flat_map(|node| &node.output).map(String::as_str).collect();
+        let is_told = |info: &ValueInfoProto| info.r#type.is_some() && came.contains(info.name());
+        main.value_info.retain(|info| told.contains(info.name()) || is_told(info));
+        main.node = nodes.iter().map(|node| restoring.node(node, None)).collect::<Option<_>>()?;
+        Some(flat.with_graph(main))
+    }
+
+    /// Which bodies a flat graph still has a node for.
+    fn are_there(&self, graph: &GraphProto) -> Vec<bool> {
+        let mut there = vec![false; self.bodies.len()];
+        for body in graph.node.iter().flat_map(ways_behind).filter_map(|way| self.ways.get(way)) {
+            there[*body] = true;
+        }
+        there
+    }
+
+    /// The graph that is seen from both, if one of them is around the other: the inner one.
+    fn inner(&self, one: Option<usize>, other: Option<usize>) -> Option<Option<usize>> {
+        match (self.sees(one, other), self.sees(other, one)) {
+            (true, _) => Some(one),
+            (_, true) => Some(other),
+            _ => None,
+        }
+    }
+
+    /// Whether nodes in one graph can read values of another.
+    fn sees(&self, from: Option<usize>, to: Option<usize>) -> bool {
+        let mut next = from;
+        while next != to {
+            let Some(body) = next else { return false };
+            next = self.bodies[body].around;
+        }
+        true
+    }
+}
+
+impl<'r> Restoring<'r> {
+    /// The innermost existing graph around a removed body.
+    fn outside(&self, body: usize) -> Option<usize> {
+        let mut next = Some(body);
+        while let Some(body) = next.filter(|&body| !self.is_there[body]) {
+            next = self.flat.bodies[body].around;
+        }
+        next
+    }
+
+    /// Finds the graph of a node: the one in its note, or that of its inputs.
+    fn put(&mut self, node: &'r NodeProto) -> Option<()> {
+        let noted = way(node);
+        let mut home = if noted.is_empty() { None } else { Some(*self.flat.ways.get(noted)?) };
+        if ![BEGIN, END].contains(&node.domain()) {
+            for read in &node.input {
+                home = self.flat.inner(home, self.homes.get(read.as_str()).copied())?;
+            }
+        }
+        self.homes.extend(home.into_iter().flat_map(|home| {
+            node.output.iter().filter(|name| !name.is_empty()).map(move |name| (name.as_str(), home))
+        }));
+        if node.domain() != BEGIN {
+            self.content.entry(home).or_default().nodes.push(node.clone());
+        }
+        Some(())
+    }
+
+    /// The name of a value where it is made.
+    fn name(&self, flat: &str) -> String {
+        let inner = self.flat.names.get(flat).filter(|(body, _)| self.is_there[*body]);
+        inner.map_or(flat, |(_, name)| name).to_owned()
+    }
+
+    /// The name of a value in a body that reads it; `None` where it is not visible there, or where
+    /// another value has its name.
+    fn read(&self, flat: &str, from: Option<usize>) -> Option<String> {
+        let home = self.homes.get(flat).copied();
+        let name = self.name(flat);
+        let mut next = from;
+        while next != home {
+            let Body { way, around } = &self.flat.bodies[next?];
+            if self.flat.names.contains_key(&[way, name.as_str()].concat()) {
+                return None;
+            }
+            next = *around;
+        }
+        Some(name)
+    }
+
+    fn node(&mut self, node: &NodeProto, home: Option<usize>) -> Option<NodeProto> {
+        if node.domain() == END {
+            return self.control(node, home);
+        }
+        let mut restored = node.clone();
+        self.restore_names(&mut restored, home)?;
+        Some(restored)
+    }
+
+    fn restore_names(&self, node: &mut NodeProto, home: Option<usize>) -> Option<()> {
+        for name in &mut node.input {
+            *name = self.read(name, home)?;
+        }
+        for name in &mut node.output {
+            *name = self.name(name);
+        }
+        if home.is_some() {
+            let label =
+                |name: &String| self.flat.labels.get(name).map_or(name.as_str(), |name| name).to_owned();
+            node.name = node.name.as_ref().map(label);
+        }
+        move_to(node, "");
+        Some(())
+    }
+
+    /// The node in whose place another stands, with its bodies.
+    fn control(&mut self, end: &NodeProto, home: Option<usize>) -> Option<NodeProto> {
+        let number = usize::try_from(end.attr_i(NUMBER).ok()??).ok()?;
+        let before = *self.flat.controls.get(number)?;
+        let count = before.input.len();
+        let mut made = end.input.get(count..)?;
+        let mut restored = NodeProto {
+            input: end.input[..count].to_vec(),
+            output: end.output.clone(),
+            name: end.name.clone(),
+            metadata_props: end.metadata_props.clone(),
+            ..before.clone()
+        };
+        self.restore_names(&mut restored, home)?;
+        let mut bodies: Vec<_> =
+            restored.attribute.iter_mut().filter(|attribute| attribute.g.is_some()).collect();
+        bodies.sort_by(|one, other| one.name().cmp(other.name()));
+        for (attribute, way) in bodies.into_iter().zip(ways_behind(end)) {
+            let home = *self.flat.ways.get(way)?;
+            let body = attribute.g.as_mut()?;
+            let results;
+            (results, made) = made.split_at_checked(body.output.len())?;
+            self.body(body, home, results)?;
+        }
+        Some(restored)
+    }
+
+    /// Rebuilds a body with these results.
+    fn body(&mut self, body: &mut GraphProto, home: usize, results: &[String]) -> Option<()> {
+        let Content { nodes, initializers } = self.content.remove(&Some(home)).unwrap_or_default();
+        body.node = nodes.iter().map(|node| self.node(node, Some(home))).collect::<Option<_>>()?;
+        body.initializer = initializers;
+        for tensor in &mut body.initializer {
+            tensor.name = Some(self.name(tensor.name()));
+        }
+        let way = self.flat.bodies[home].way.clone();
+        body.value_info.retain(|info| self.told.contains([&way, info.name()].concat().as_str()));
+        let now = results.iter().map(|flat| self.read(flat, Some(home))).collect::<Option<Vec<_>>>()?;
+        let same = body.output.iter().zip(&now).filter(|(output, now)| output.name() == now.as_str());
+        let mut taken: HashSet<&str> = same.map(|(_, now)| now.as_str()).collect();
+        for (output, name) in body.output.iter_mut().zip(&now) {
+            let is_made = || body.node.iter().any(|node| node.output.contains(name));
+            if output.name() == name || (is_made() && taken.insert(name)) {
+                output.name = Some(name.clone());
+                continue;
+            }
+            // Engines want a result to be made in the body, and each by itself.
+            let copy = self.names.fresh(&format!("{way}{}_identity", output.name()));
+            let maker = body.node.iter().find(|node| node.output.contains(name)).cloned().unwrap_or_default();
+            body.node.push(builder::node(&maker, "Identity", &copy, &[name], &copy));
+            output.name = Some(copy);
+        }
+        Some(())
+    }
+}

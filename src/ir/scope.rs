@@ -1,0 +1,104 @@
+//! Where in the original module tree a node came from, as its exporter wrote it down.
+
+use crate::ir::regions::way;
+use crate::ir::{Graph, NodeId};
+use crate::onnx::proto::NodeProto;
+
+/// The module path of a node, outermost first, and the classes of its modules.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// Path in the model, such as `blocks.0.norm1`, behind the way to the body that it is in.
+    pub path: String,
+    /// Class names from the outermost to the innermost module, such as `un.UN1d`.
+    pub classes: Vec<String>,
+}
+
+/// Reads the scope of a node: from the metadata of torch's dynamo exporter, else from the slashes
+/// in the node's name that its legacy exporter (and tf2onnx) leave.
+pub fn scope(graph: &Graph, node: NodeId) -> Scope {
+    let proto = graph.node(node);
+    let way = way(proto);
+    let mut scope = written(proto, way);
+    if !scope.path.is_empty() {
+        scope.path.insert_str(0, way);
+    }
+    scope
+}
+
+/// The module scopes of a node, in the body at this region path.
+fn written(proto: &NodeProto, way: &str) -> Scope {
+    let metadata = |key: &str| {
+        let entry = proto.metadata_props.iter().find(|entry| entry.key() == key)?;
+        Some(python_list(entry.value()))
+    };
+    let names = metadata("pkg.torch.onnx.name_scopes");
+    let classes = metadata("pkg.torch.onnx.class_hierarchy");
+    if let Some(names) = names {
+        // The last entry is the node itself; the ones before are its modules.
+        let path = names.iter().rev().skip(1).find(|name| !name.is_empty());
+        let mut classes = classes.unwrap_or_default();
+        classes.pop();
+        return Scope { path: path.cloned().unwrap_or_default(), classes };
+    }
+    let name = proto.name().strip_prefix(way).unwrap_or(proto.name());
+    let Some((modules, _)) = name.trim_start_matches('/').rsplit_once('/') else {
+        return Scope::default();
+    };
+    Scope { path: dotted(modules), classes: vec![] }
+}
+
+/// `blocks/blocks.0/norm1/un` as the module path `blocks.0.norm1.un`: a step that repeats its
+/// predecessor replaces it.
+fn dotted(modules: &str) -> String {
+    let mut path = String::new();
+    for step in modules.split('/') {
+        let last = path.rsplit('.').next().unwrap_or_default();
+        match step.split_once('.') {
+            Some((first, rest)) if !last.is_empty() && first == last => {
+                path = format!("{path}.{rest}");
+            }
+            _ if path.is_empty() => path = step.to_owned(),
+            _ => path = format!("{path}.{step}"),
+        }
+    }
+    path
+}
+
+/// A Python list of strings as text: `['', 'blocks', "it's"]`.
+fn python_list(text: &str) -> Vec<String> {
+    let mut items = vec![];
+    let mut rest = text.chars().peekable();
+    while let Some(quote) = rest.next() {
+        if quote != '\'' && quote != '"' {
+            continue;
+        }
+        let mut item = String::new();
+        while let Some(c) = rest.next() {
+            match c {
+                '\\' => item.extend(rest.next()),
+                c if c == quote => break,
+                c => item.push(c),
+            }
+        }
+        items.push(item);
+    }
+    items
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_python_lists() {
+        assert_eq!(python_list("['', 'blocks.0', \"it's\"]"), ["", "blocks.0", "it's"]);
+        assert!(python_list("[]").is_empty());
+    }
+
+    #[test]
+    fn joins_legacy_paths() {
+        assert_eq!(dotted("blocks/blocks.0/norm1/un"), "blocks.0.norm1.un");
+        assert_eq!(dotted("layers.2/blocks/blocks.1/norm2"), "layers.2.blocks.1.norm2");
+        assert_eq!(dotted("norm"), "norm");
+    }
+}

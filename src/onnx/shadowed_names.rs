@@ -1,0 +1,29 @@
+//! Names that a body gives once more.
+//!
+//! ONNX allows none that is there around it, though its checker passes them. By the letter the inner one counts inside; in
+//! onnxruntime the outer one does, in all branches, as soon as one of them reads it.
+
+use std::collections::HashSet;
+
+use crate::onnx::node::bodies;
+use crate::onnx::proto::GraphProto;
+
+/// The name of a constant of a body that is also that of a value around it, if there is one.
+pub fn hidden(graph: &GraphProto) -> Option<&str> {
+    inside(graph, &mut vec![])
+}
+
+fn inside<'g>(graph: &'g GraphProto, around: &mut Vec<HashSet<&'g str>>) -> Option<&'g str> {
+    let constants = || graph.initializer.iter().map(|tensor| tensor.name()).filter(|name| !name.is_empty());
+    let is_there = |name: &&str| around.iter().any(|names| names.contains(name));
+    if let Some(name) = constants().find(is_there) {
+        return Some(name);
+    }
+    let mut bodies = graph.node.iter().flat_map(bodies).peekable();
+    bodies.peek()?;
+    let made = graph.node.iter().flat_map(|node| &node.output).map(String::as_str);
+    around.push(constants().chain(graph.input.iter().map(|input| input.name())).chain(made).collect());
+    let found = bodies.find_map(|body| inside(body, around));
+    around.pop();
+    found
+}

@@ -1,0 +1,281 @@
+//! Where tract, the engine that unfold asks, reads an operator otherwise than ONNX means it.
+//!
+//! Such nodes have no known value, and a model with one is not verified by running. Constants are
+//! folded only by operators that were compared with onnxruntime.
+
+use crate::error::Result;
+use crate::onnx::operator::{Category, input_at};
+use crate::onnx::proto::NodeProto;
+use crate::onnx::tensor::DataType;
+
+/// Whether tract's operators are those of a domain. It looks at names alone, and would take an operator of
+/// another domain for the one that it knows.
+pub fn is_read(domain: &str) -> bool {
+    ["", "ai.onnx.ml", "com.microsoft"].contains(&domain)
+}
+
+/// The inputs of an operator of which tract reads a number without asking whether there is one.
+pub fn read_as_one(op: &str) -> &'static [usize] {
+    match op {
+        "If" => &[0],
+        "OneHot" => &[1],
+        "DFT" => &[1, 2],
+        _ => &[],
+    }
+}
+
+/// How tract misreads a node, under a version of ONNX's operator set; `None` where no deviation is
+/// known.
+pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
+    let has = |name: &str| node.attribute.iter().any(|attribute| attribute.name() == name);
+    let text = |name: &str, absent: &'static str| match node.attr_s(name) {
+        Ok(text) => text.unwrap_or(absent).to_owned(),
+        Err(_) => String::new(),
+    };
+    let is_float = |code: Option<i64>| code.is_none_or(|code| code == i64::from(DataType::Float.code()));
+    let is_elementwise = node.category().is_some_and(Category::is_elementwise);
+    let ("", op) = node.op() else { return None };
+    match op {
+        "BatchNormalization" if batch_norm_trains(node, opset).unwrap_or(true) => {
+            Some("tract takes its running statistics, where in training mode those of the batch are meant")
+        }
+        "Dropout" if opset < 7 && node.attr_i("is_test").ok().flatten().unwrap_or(0) == 0 => {
+            Some("it drops elements at random, and tract none")
+        }
+        // The attribute gives the second operand its place.
+        op if opset < 7 && (op == "PRelu" || (is_elementwise && has("axis"))) => {
+            Some("tract broadcasts from the last axis, as operator set 7 does")
+        }
+        "Pad"
+            if opset >= 11
+                && text("mode", "constant") != "constant"
+                && node.input.get(2).is_some_and(|value| !value.is_empty()) =>
+        {
+            Some("tract pads with the constant that only the mode `constant` takes")
+        }
+        "LayerNormalization" if !node.attr_i("stash_type").is_ok_and(is_float) => {
+            Some("tract scales and shifts in the type of the statistics too")
+        }
+        "Einsum" if !is_plain_einsum(&text("equation", "")) => Some(
+            "tract takes an ellipsis for one axis, one number for an axis, and a letter twice for any places",
+        ),
+        "DFT" if node.input.get(1).is_some_and(|length| !length.is_empty()) => {
+            Some("tract transforms all of an axis, whatever length is given")
+        }
+        "DFT"
+            if input_at("DFT", "axis", opset)
+                .is_some_and(|slot| node.input.get(slot).is_none_or(String::is_empty)) =>
+        {
+            Some("tract transforms another axis where none is given")
+        }
+        "GlobalLpPool" => Some("tract takes another mean"),
+        "SpaceToDepth" if has("mode") => {
+            Some("tract puts the places of a block before the channels, whatever its mode")
+        }
+        "Celu" | "Swish" if has("alpha") => Some("tract takes its alpha for 1"),
+        "Resize"
+            if matches!(
+                (&text("coordinate_transformation_mode", "")[..], &text("mode", "")[..]),
+                ("tf_crop_and_resize" | "half_pixel_symmetric", _) | ("pytorch_half_pixel", "cubic")
+            ) =>
+        {
+            Some("tract places the elements otherwise")
+        }
+        // The text of the operator has the floor there, and all implementations the ceiling.
+        "AveragePool" | "LpPool" | "MaxPool"
+            if text("auto_pad", "NOTSET") == "VALID"
+                && !node.attr_i("ceil_mode").is_ok_and(|up| up.unwrap_or(0) == 0) =>
+        {
+            Some("engines do not agree on ceil_mode where auto_pad is VALID")
+        }
+        "ConvTranspose" if pads_alike(&text("auto_pad", "NOTSET")) && has("output_padding") => {
+            Some("engines do not agree on output_padding where there is auto_pad")
+        }
+        "ConvTranspose" if has("output_shape") => Some("tract pads at other ends for its output_shape"),
+        "AveragePool" | "LpPool" | "MaxPool"
+            if has("dilations") && pads_alike(&text("auto_pad", "NOTSET")) =>
+        {
+            Some("engines do not agree on auto_pad where there are dilations")
+        }
+        _ => None,
+    }
+}
+
+/// Whether not even the shape that tract gives a node is the one that it has.
+pub fn misreads_shape(node: &NodeProto, opset: i64) -> bool {
+    match node.op() {
+        ("", "Einsum" | "AveragePool" | "MaxPool" | "LpPool") => misread(node, opset).is_some(),
+        ("", "ConvTranspose") => {
+            node.attr_ints("output_padding").is_ok_and(|list| list.is_some())
+                && misread(node, opset).is_some()
+        }
+        // It takes the second axis for the one that is transformed.
+        ("", "DFT") => true,
+        // It takes small numbers for bytes that hold two each.
+        ("com.microsoft", "GatherBlockQuantized") => true,
+        // It takes them to be as wide as the queries, whatever the values are, and a cache to grow.
+        ("com.microsoft", "GroupQueryAttention" | "MultiHeadAttention") => true,
+        _ => false,
+    }
+}
+
+/// Whether an auto_pad makes as many places as there are, or a multiple.
+fn pads_alike(auto_pad: &str) -> bool {
+    !matches!(auto_pad, "NOTSET" | "VALID")
+}
+
+/// Whether each axis has a letter of its own, and the result has one.
+fn is_plain_einsum(equation: &str) -> bool {
+    let (terms, result) = equation.rsplit_once("->").unwrap_or((equation, "-"));
+    let is_once = |term: &str| {
+        let letters = || term.chars().filter(|letter| letter.is_alphabetic());
+        letters().all(|letter| term.matches(letter).count() == 1)
+    };
+    !equation.contains('.') && !result.trim().is_empty() && terms.split(',').all(is_once)
+}
+
+/// Operators of no category that tract computes of constants as onnxruntime does.
+const COMPUTED: &[&str] = &[
+    "ArgMax",
+    "ArgMin",
+    "AveragePool",
+    "Cast",
+    "CastLike",
+    "Compress",
+    "Concat",
+    "Constant",
+    "ConstantOfShape",
+    "CumSum",
+    "DepthToSpace",
+    "DequantizeLinear",
+    "Einsum",
+    "GatherElements",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+    "MaxPool",
+    "NonZero",
+    "OneHot",
+    "Pad",
+    "QuantizeLinear",
+    "Range",
+    "ScatterElements",
+    "ScatterND",
+    "Softmax",
+    "SpaceToDepth",
+    "TopK",
+    "Trilu",
+];
+
+/// Whether what tract computes of constants is known to be what ONNX means.
+///
+/// Where numbers are large it makes infinite ones of a ReduceLogSumExp that are finite.
+pub fn is_computed(node: &NodeProto, opset: i64) -> bool {
+    let (domain, op) = node.op();
+    let is_known = match op {
+        // Nor does it shift by as many bits as there are, or more.
+        "BitShift" | "ReduceLogSumExp" => false,
+        // Where a factor makes no whole number of places, onnxruntime aligns the corners of those that it would have made.
+        "Resize" => {
+            let by_factors = node.input.get(2).is_some_and(|value| !value.is_empty());
+            let aligns =
+                node.attr_s("coordinate_transformation_mode").is_ok_and(|mode| mode == Some("align_corners"));
+            opset > 10 && !(by_factors && aligns)
+        }
+        _ => node.category().is_some_and(|category| !category.is_random()) || COMPUTED.contains(&op),
+    };
+    is_known && (domain.is_empty() || domain == "com.microsoft") && misread(node, opset).is_none()
+}
+
+/// Whether a BatchNormalization takes the statistics of its input, or makes more than its result.
+///
+/// From operator set 14 on, `training_mode` decides; before 7, `is_test`. In between, a node is in
+/// training if it lists outputs behind the first, whether they are read or not.
+///
+/// # Errors
+/// Where the attribute is no integer.
+pub fn batch_norm_trains(node: &NodeProto, opset: i64) -> Result<bool> {
+    Ok(match opset {
+        14.. => node.attr_i("training_mode")?.unwrap_or(0) != 0,
+        7..=13 => node.output.len() > 1,
+        _ => node.attr_i("is_test")?.unwrap_or(0) == 0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::onnx::proto::{AttributeProto, AttributeType};
+
+    /// `op(inputs, outputs)` with attributes that are integers, lists of one, or text.
+    fn node(op: &str, inputs: &[&str], outputs: usize, attributes: &[(&str, &str)]) -> NodeProto {
+        let attribute = |&(name, value): &(&str, &str)| match value.parse::<i64>() {
+            Ok(i) => AttributeProto {
+                name: Some(name.into()),
+                i: Some(i),
+                r#type: Some(AttributeType::Int as i32),
+                ..Default::default()
+            },
+            Err(_) => AttributeProto {
+                name: Some(name.into()),
+                s: Some(value.to_owned().into()),
+                r#type: Some(AttributeType::String as i32),
+                ..Default::default()
+            },
+        };
+        NodeProto {
+            op_type: Some(op.into()),
+            input: inputs.iter().map(|&input| input.to_owned()).collect(),
+            output: (0..outputs).map(|output| format!("y{output}")).collect(),
+            attribute: attributes.iter().map(attribute).collect(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn what_is_misread_depends_on_the_version() {
+        let x = &["x"][..];
+        let cases: &[(NodeProto, &[i64], &[i64])] = &[
+            (node("BatchNormalization", x, 1, &[]), &[1, 6], &[7, 9, 13, 14, 15]),
+            (node("BatchNormalization", x, 1, &[("is_test", "1")]), &[], &[1, 6]),
+            (node("BatchNormalization", x, 5, &[]), &[7, 9, 13], &[14, 15]),
+            (node("BatchNormalization", x, 3, &[("training_mode", "1")]), &[14, 15], &[]),
+            (node("BatchNormalization", x, 1, &[("training_mode", "mode")]), &[14, 15], &[]),
+            (node("Dropout", x, 1, &[]), &[1, 6], &[7, 10, 12, 13]),
+            (node("Mul", x, 1, &[("broadcast", "1"), ("axis", "1")]), &[1, 6], &[]),
+            (node("Mul", x, 1, &[("broadcast", "1")]), &[], &[1, 6]),
+            (node("PRelu", x, 1, &[]), &[1, 6], &[7, 9, 16]),
+            (node("Pad", &["x", "p", "c"], 1, &[("mode", "reflect")]), &[11, 13, 18, 21], &[2, 10]),
+            (node("Pad", &["x", "p", "", "a"], 1, &[("mode", "reflect")]), &[], &[18, 21]),
+            (node("Pad", &["x", "p", "c"], 1, &[]), &[], &[11, 13, 18, 21]),
+            (node("LayerNormalization", &["x", "g"], 1, &[("stash_type", "4")]), &[17, 22], &[]),
+            (node("LayerNormalization", &["x", "g"], 1, &[("stash_type", "1")]), &[], &[17, 22]),
+            (node("ConvTranspose", x, 1, &[("output_shape", "9")]), &[1, 11, 22], &[]),
+            (node("MaxPool", x, 1, &[("auto_pad", "SAME_UPPER"), ("dilations", "2")]), &[10, 12, 22], &[]),
+            (node("AveragePool", x, 1, &[("auto_pad", "VALID"), ("dilations", "2")]), &[], &[19, 22]),
+            (node("AveragePool", x, 1, &[("auto_pad", "SAME_LOWER")]), &[], &[7, 10, 19]),
+            (node("Einsum", x, 1, &[("equation", "...i,ij->...j")]), &[12], &[]),
+            (node("Einsum", x, 1, &[("equation", "ij->")]), &[12], &[]),
+            (node("Einsum", x, 1, &[("equation", "ii->i")]), &[12], &[]),
+            (node("Einsum", x, 1, &[("equation", "ij,jk")]), &[], &[12]),
+            (node("Celu", x, 1, &[("alpha", "2")]), &[12], &[]),
+            (node("Celu", x, 1, &[]), &[], &[12]),
+            (node("GlobalLpPool", x, 1, &[]), &[2, 22], &[]),
+            (
+                node("Resize", x, 1, &[("coordinate_transformation_mode", "tf_crop_and_resize")]),
+                &[11, 19],
+                &[],
+            ),
+            (node("Resize", x, 1, &[("mode", "cubic")]), &[], &[11, 19]),
+        ];
+        for (node, wrong, right) in cases {
+            for opset in *wrong {
+                assert!(misread(node, *opset).is_some(), "{node:?} under {opset}");
+            }
+            for opset in *right {
+                assert_eq!(misread(node, *opset), None, "{node:?} under {opset}");
+            }
+            let foreign = NodeProto { domain: Some("com.example".into()), ..node.clone() };
+            assert_eq!(misread(&foreign, wrong.first().copied().unwrap_or(7)), None);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! LayerNormalization of tokens that is written as a BatchNormalization by the statistics of its input.
+//!
+//! Keras runs one as a BatchNormalization in training, of which each token is a channel: `Reshape(x, [1, N, C, 1])`, mean
+//! and variance over all axes but the second, BatchNormalization with γ = 1 and β = 0, and the shape of x again. That is
+//! `(x − mean(x))/√(var(x) + ε)` over the last axis of x, which engines have an operator for; tract runs no
+//! BatchNormalization whose statistics are no constants.
+
+use crate::analysis::Analysis;
+use crate::analysis::node_view::At;
+use crate::ir::builder::Maker;
+use crate::ir::{NodeId, ValueId};
+use crate::recipe::Recipe;
+use crate::shape::facts::{extent, same_shape};
+
+/// How many movements in a row a statistic is followed through.
+const REACH: usize = 4;
+
+/// The result of a Reshape as a LayerNormalization that is written out; `None` where no such
+/// normalization precedes it.
+pub fn written_out<'m>(known: &'m Analysis, reshape: NodeId) -> Option<Maker<'m>> {
+    let Analysis { graph, facts, .. } = known;
+    let output = graph.only_output(reshape)?;
+    let norm = maker(known, graph.input(reshape, 0)?).filter(|_| graph.is(reshape, "Reshape"))?;
+    let at = known.at(norm);
+    let tokens = Tokens::of(known, norm)?;
+    let input = graph.input(maker(known, tokens.value).filter(|&node| graph.is(node, "Reshape"))?, 0)?;
+    let (before, after) = (facts.shape(input)?, facts.shape(output)?);
+    let is_restored = same_shape(&before, &after);
+    let is_over_channels = before.last().and_then(extent) == Some(tokens.channels);
+    let is_bare = tokens.is_all(graph.input(norm, 1)?, 1.0) && tokens.is_all(graph.input(norm, 2)?, 0.0);
+    let mean = tokens.statistic(graph.input(norm, 3)?);
+    let is_own = tokens.is_mean(mean) && tokens.is_variance(graph.input(norm, 4)?);
+    if !is_restored || !is_over_channels || !is_bare || !is_own {
+        return None;
+    }
+    let data_type = facts.data_type(input)?;
+    let epsilon = at.attr_float("epsilon", 1e-5).ok()?;
+    let mut maker = Maker::new(graph, reshape);
+    let input = graph.value_name(input);
+    let mean = maker.mean(input, &[-1], true);
+    let centred = maker.op("Sub", &[input, &mean], vec![]);
+    let two = maker.floats(data_type, &Recipe::number(2.0, 0));
+    let square = maker.op("Pow", &[&centred, &two], vec![]);
+    let variance = maker.mean(&square, &[-1], true);
+    let epsilon = maker.floats(data_type, &Recipe::number(epsilon, 0));
+    let moment = maker.op("Add", &[&variance, &epsilon], vec![]);
+    let root = maker.op("Sqrt", &[&moment], vec![]);
+    maker.op("Div", &[&centred, &root], vec![]);
+    Some(maker)
+}
+
+fn maker(known: &Analysis, value: ValueId) -> Option<NodeId> {
+    Some(known.graph.producer(value)?.0)
+}
+
+/// The input of a BatchNormalization whose channels can be tokens: `[1, N, ...]`.
+struct Tokens<'m> {
+    known: &'m Analysis<'m>,
+    value: ValueId,
+    rank: usize,
+    /// How many elements each token has.
+    channels: usize,
+}
+
+impl<'m> Tokens<'m> {
+    fn of(known: &'m Analysis<'m>, norm: NodeId) -> Option<Self> {
+        let Analysis { graph, facts, .. } = known;
+        let at = known.at(norm);
+        let is_plain = graph.is(norm, "BatchNormalization")
+            && graph.only_output(norm).is_some()
+            && at.only_attributes(&["epsilon", "momentum", "training_mode"]).is_ok()
+            && at.attr("training_mode", 0) == Ok(0);
+        let value = graph.input(norm, 0).filter(|_| is_plain)?;
+        let shape = facts.shape(value).filter(|shape| shape.len() > 2)?;
+        let channels = shape[2..].iter().map(extent).product::<Option<usize>>()?;
+        (extent(&shape[0]) == Some(1)).then_some(Tokens { known, value, rank: shape.len(), channels })
+    }
+
+    fn at(&self, node: NodeId) -> At<'_> {
+        self.known.at(node)
+    }
+
+    /// Whether a value is this number everywhere, be it expanded.
+    fn is_all(&self, value: ValueId, number: f64) -> bool {
+        let Analysis { graph, constants, .. } = self.known;
+        let expand = maker(self.known, value).filter(|&node| graph.is(node, "Expand"));
+        let value = expand.and_then(|node| graph.input(node, 0)).unwrap_or(value);
+        let is_small =
+            constants.is_constant(value) && constants.len(value).is_some_and(|count| count <= 1 << 16);
+        is_small && constants.read(value).is_ok_and(|numbers| numbers.iter().all(|&it| it == number))
+    }
+
+    /// The value before axes of one place come or go: there is one number for each token, and they stay in order.
+    fn statistic(&self, mut value: ValueId) -> ValueId {
+        let graph = &self.known.graph;
+        let moves = |&node: &NodeId| ["Reshape", "Squeeze", "Unsqueeze"].iter().any(|op| graph.is(node, op));
+        for _ in 0..REACH {
+            let before = maker(self.known, value).filter(moves).and_then(|node| graph.input(node, 0));
+            value = before.unwrap_or(value);
+        }
+        value
+    }
+
+    /// The reduction of a node over all axes but the tokens'.
+    fn reduced(&self, value: ValueId, ops: &[&str]) -> Option<(NodeId, ValueId)> {
+        let node =
+            maker(self.known, value).filter(|&node| ops.iter().any(|op| self.known.graph.is(node, op)))?;
+        let (axes, _) = self.at(node).reduction(self.rank).ok()?;
+        let input = self.known.graph.input(node, 0)?;
+        let is_token = self.known.facts.rank(input) == Some(self.rank)
+            && axes.iter().copied().eq((0..self.rank).filter(|&axis| axis != 1));
+        is_token.then_some((node, input))
+    }
+
+    fn is_mean(&self, value: ValueId) -> bool {
+        self.reduced(value, &["ReduceMean"]).is_some_and(|(_, of)| of == self.value)
+    }
+
+    /// Whether a value is the tokens less their means, aligned to them.
+    fn is_centred(&self, value: ValueId) -> bool {
+        let Analysis { graph, facts, .. } = self.known;
+        let Some(sub) = maker(self.known, value).filter(|&node| graph.is(node, "Sub")) else { return false };
+        let &[Some(from), Some(mean)] = graph.inputs(sub) else { return false };
+        let is_aligned = facts.shape(mean).is_some_and(|shape| {
+            let others = (0..shape.len()).filter(|&axis| axis != 1);
+            shape.len() == self.rank && others.map(|axis| &shape[axis]).all(|it| extent(it) == Some(1))
+        });
+        from == self.value && is_aligned && self.is_mean(self.statistic(mean))
+    }
+
+    /// `mean(d²)`, or `Σd²/C`, of the centred tokens d.
+    fn is_variance(&self, value: ValueId) -> bool {
+        let Analysis { graph, constants, .. } = self.known;
+        let value = self.statistic(value);
+        let quotient = maker(self.known, value).filter(|&node| graph.is(node, "Div"));
+        let Some(quotient) = quotient else {
+            return self.reduced(value, &["ReduceMean"]).is_some_and(|(_, of)| self.is_square(of));
+        };
+        let &[Some(sum), Some(count)] = graph.inputs(quotient) else { return false };
+        let is_sum =
+            self.reduced(self.statistic(sum), &["ReduceSumSquare", "ReduceSum"]).is_some_and(|(node, of)| {
+                if graph.is(node, "ReduceSum") { self.is_square(of) } else { self.is_centred(of) }
+            });
+        is_sum && constants.scalar(count) == Some(self.channels as f64)
+    }
+
+    fn is_square(&self, value: ValueId) -> bool {
+        let Analysis { graph, constants, .. } = self.known;
+        let Some(node) = maker(self.known, value) else { return false };
+        let &[Some(base), Some(other)] = graph.inputs(node) else { return false };
+        let is_square = match graph.op(node) {
+            Some("Mul") => other == base,
+            Some("Pow") => constants.scalar(other) == Some(2.0),
+            _ => false,
+        };
+        is_square && self.is_centred(base)
+    }
+}

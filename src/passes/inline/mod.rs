@@ -1,0 +1,173 @@
+//! Opaque normalizers, written out in ONNX's own operators before anything is recognised.
+//!
+//! A normalizer may be exported as one node: of a custom domain, by the convention in
+//! `docs/opaque.md`, or as a call of a local function. Both are replaced by their meaning; a node
+//! with any unknown attribute stays. A normalization that is scaled before its mean is subtracted
+//! is rewritten, and sequences of which only parts are read become Splits. On request all other
+//! functions, and the Scaler of `ai.onnx.ml`, are inlined too; the caller keeps them if that folds
+//! nothing.
+
+mod custom_domains;
+mod distributed_norm;
+pub(crate) mod functions;
+mod sequences;
+
+use std::collections::{HashMap, HashSet};
+
+use crate::passes::inline::functions::{FunctionId, callee, key};
+
+use crate::error::Result;
+use crate::ir::builder::NewConstant;
+use crate::ir::editor::reads;
+use crate::ir::regions::Flat;
+use crate::onnx::Model;
+use crate::onnx::node::bodies;
+use crate::onnx::proto::NodeProto;
+
+/// The bound for repetitions.
+const ROUNDS: usize = 8;
+
+/// A model with its opaque normalizers written out.
+pub struct Lowered {
+    /// The model.
+    pub model: Model,
+    /// How the floats that it has and the model before has not are computed from those of the model before.
+    pub formulas: Vec<NewConstant>,
+}
+
+/// The model with its opaque normalizers written out; `None` where it has none.
+///
+/// `skip` tells by the name of a node and the name of its operator which ones are to stay.
+///
+/// # Errors
+/// Where a function of the model calls itself.
+///
+/// ```
+/// use unfold::onnx::Model;
+/// let model = Model::open("models/digits/un-dynamo.onnx")?;
+/// assert!(unfold::passes::inline::lower(&model, &|_, _| false)?.is_none());
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+pub fn lower(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option<Lowered>> {
+    written_out(model, Lowering::Normalizers, skip)
+}
+
+/// The extent of inlining.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lowering {
+    /// Normalizers by their names, and functions that call one; sequences that are a Split.
+    Normalizers,
+    /// Besides, all functions that have an operator of ONNX or onnxruntime, or call one that has, and Scalers.
+    All,
+}
+
+/// Rewrites operators without new numbers; `None` if there are none.
+type Collect = fn(&Model, &dyn Fn(&str, &str) -> bool) -> Option<Model>;
+
+/// As [`lower`], to a given extent: inside bodies too, where they can be flattened and restored.
+///
+/// # Errors
+/// As [`lower`].
+pub(crate) fn written_out(
+    model: &Model,
+    lowering: Lowering,
+    skip: &dyn Fn(&str, &str) -> bool,
+) -> Result<Option<Lowered>> {
+    let Some(flat) = Flat::new(model) else { return written_out_flat(model, lowering, skip) };
+    let Some(lowered) = written_out_flat(&flat.model, lowering, skip)? else { return Ok(None) };
+    match flat.restore(&lowered.model) {
+        Some(model) => Ok(Some(Lowered { model, ..lowered })),
+        None => written_out_flat(model, lowering, skip),
+    }
+}
+
+/// As [`written_out`], in the main graph alone.
+fn written_out_flat(
+    model: &Model,
+    lowering: Lowering,
+    skip: &dyn Fn(&str, &str) -> bool,
+) -> Result<Option<Lowered>> {
+    let mut lowered = written_out_once(model, lowering, skip)?;
+    // Types and axes behind an expanded node are known only after its expansion.
+    for _ in 1..ROUNDS {
+        let Some(Lowered { model, formulas }) = &mut lowered else { break };
+        let Some(next) = written_out_once(model, lowering, skip)? else { break };
+        *model = next.model;
+        formulas.extend(next.formulas);
+    }
+    if let Some(lowered) = &mut lowered {
+        forget_unread(&mut lowered.model, model);
+    }
+    Ok(lowered)
+}
+
+fn written_out_once(
+    model: &Model,
+    lowering: Lowering,
+    skip: &dyn Fn(&str, &str) -> bool,
+) -> Result<Option<Lowered>> {
+    let inlined = crate::passes::inline::functions::inline(model, lowering, skip)?;
+    let expanded =
+        crate::passes::inline::custom_domains::expand(inlined.as_ref().unwrap_or(model), lowering, skip);
+    let inlined = inlined.map(|model| Lowered { model, formulas: vec![] });
+    let mut lowered = expanded.or(inlined);
+    for collect in [sequences::collect as Collect, crate::passes::inline::distributed_norm::collect] {
+        if let Some(collected) = collect(lowered.as_ref().map_or(model, |lowered| &lowered.model), skip) {
+            let formulas = lowered.map_or(vec![], |lowered| lowered.formulas);
+            lowered = Some(Lowered { model: collected, formulas });
+        }
+    }
+    Ok(lowered)
+}
+
+/// The operators that [`Lowering::All`] inlines, with their counts: calls of functions, Scalers,
+/// and producers of sequences.
+pub(crate) fn opaque(model: &Model) -> HashMap<FunctionId<'_>, usize> {
+    let functions: HashSet<FunctionId> = model.proto.functions.iter().map(key).collect();
+    let mut counts = HashMap::new();
+    let mut open: Vec<&NodeProto> = model.graph().node.iter().collect();
+    while let Some(node) = open.pop() {
+        open.extend(bodies(node).flat_map(|body| &body.node));
+        let operator = callee(node);
+        if functions.contains(&operator)
+            || crate::passes::inline::custom_domains::is_scaler(node)
+            || sequences::is_split(node)
+        {
+            *counts.entry(operator).or_default() += 1;
+        }
+    }
+    counts
+}
+
+/// How many operators a model has when all functions are written out, but for those that only hold a constant.
+pub(crate) fn operators(model: &Model) -> Result<usize> {
+    let weigh = |node: &NodeProto| usize::from(node.op() != ("", "Constant"));
+    let sizes = crate::passes::inline::functions::sizes(model, &weigh)?;
+    let mut open: Vec<&NodeProto> = model.graph().node.iter().collect();
+    let mut count = 0_usize;
+    while let Some(node) = open.pop() {
+        open.extend(bodies(node).flat_map(|body| &body.node));
+        count = count.saturating_add(sizes.get(&callee(node)).copied().unwrap_or_else(|| weigh(node)));
+    }
+    Ok(count)
+}
+
+/// Drops initializers that only inlined nodes read.
+fn forget_unread(result: &mut Model, before: &Model) {
+    let (was_read, is_read) = (reads(before.graph()), reads(result.graph()));
+    let inputs: HashSet<String> = before.graph().input.iter().map(|input| input.name().to_owned()).collect();
+    let kept = |name: &str| is_read.contains(name) || !was_read.contains(name) || inputs.contains(name);
+    let kept: Vec<bool> = result.graph().initializer.iter().map(|tensor| kept(tensor.name())).collect();
+    let mut kept = kept.into_iter();
+    result.graph_mut().initializer.retain(|_| kept.next() == Some(true));
+}
+
+/// Letters and digits of a name, in lower case.
+fn plain(name: &str) -> String {
+    name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
+}
+
+/// The name of a node, or of its first output.
+fn label(node: &NodeProto) -> &str {
+    crate::ir::node_name(node)
+}

@@ -1,0 +1,139 @@
+//! Sequences that parts are taken out of, as torch's exporter writes every chunk, split and unbind that it does not optimise:
+//! a SplitToSequence and SequenceAts at numbers are a Split.
+
+use crate::analysis::Analysis;
+use crate::hash::HashMap;
+use crate::ir::names::Names;
+use crate::ir::regions::way;
+use crate::ir::{NodeId, Reader, ValueId, builder};
+use crate::onnx::Model;
+use crate::onnx::operator::input_at;
+use crate::onnx::proto::{NodeProto, TensorProto};
+use crate::onnx::tensor;
+use crate::passes::inline::label;
+use crate::shape::sequences::SequenceParts;
+
+/// How many parts all sequences may have whatever the graph is, and how many for each node of it: few bytes ask for many.
+const PARTS: usize = 1 << 15;
+const TIMES_THE_NODES: usize = 8;
+
+/// A sequence of which only parts are taken.
+struct Sequence {
+    parts: SequenceParts,
+    /// The nodes that take one, and which.
+    taken: Vec<(NodeId, usize)>,
+}
+
+/// Rewrites such sequences as Splits; `None` if there are none.
+pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
+    if !model.graph().node.iter().any(is_split) {
+        return None;
+    }
+    let known = Analysis::new(model).ok()?;
+    let nodes = &model.graph().node;
+    let is_kept = |node: &NodeProto| skip(label(node), node.op_type());
+    let found = (0..nodes.len()).filter(|&node| is_split(&nodes[node]) && !is_kept(&nodes[node]));
+    let found: Vec<(NodeId, Sequence)> =
+        found.filter_map(|node| Some((node, Sequence::of(&known, node)?))).collect();
+    let parts: usize = found.iter().map(|(_, sequence)| sequence.parts.extents.len()).sum();
+    if found.is_empty() || parts > PARTS.max(nodes.len().saturating_mul(TIMES_THE_NODES)) {
+        return None;
+    }
+    let mut writing = Writing { opset: model.own_opset(), names: Names::of(model), constants: vec![] };
+    let mut written: HashMap<NodeId, Vec<NodeProto>> = HashMap::default();
+    for (node, sequence) in &found {
+        writing.split(nodes, *node, sequence, &mut written);
+    }
+    let left = nodes.iter().enumerate();
+    let left = left.flat_map(|(node, proto)| written.remove(&node).unwrap_or_else(|| vec![proto.clone()]));
+    Some(model.with_nodes(left.collect(), writing.constants))
+}
+
+/// Whether a node splits a value into a sequence.
+pub fn is_split(node: &NodeProto) -> bool {
+    node.op() == ("", "SplitToSequence")
+}
+
+impl Sequence {
+    /// The sequence that a node makes, if all that reads it takes parts which are known to be there.
+    fn of(Analysis { graph, facts, .. }: &Analysis, node: NodeId) -> Option<Self> {
+        let ints = |value: ValueId| Some((facts.ints(value)?, facts.rank(value)?));
+        let parts = SequenceParts::of(graph, node, |value| facts.shape(value), ints)?;
+        let taken = graph.readers(graph.only_output(node)?).iter().map(|reader| {
+            let &Reader::Node { node, input: 0 } = reader else { return None };
+            let is_plain = graph.is(node, "SequenceAt") && graph.node(node).attribute.is_empty();
+            let position = facts.ints(graph.input(node, 1).filter(|_| is_plain)?)?;
+            graph.only_output(node)?;
+            Some((node, parts.taken(*position.first()?)?))
+        });
+        let taken: Vec<_> = taken.collect::<Option<_>>()?;
+        (!taken.is_empty()).then_some(Sequence { parts, taken })
+    }
+}
+
+struct Writing<'m> {
+    opset: i64,
+    names: Names<'m>,
+    constants: Vec<TensorProto>,
+}
+
+impl Writing<'_> {
+    /// Rewrites a sequence as a Split, and its readers as operators on the parts.
+    fn split(
+        &mut self,
+        nodes: &[NodeProto],
+        node: NodeId,
+        Sequence { parts, taken }: &Sequence,
+        written: &mut HashMap<NodeId, Vec<NodeProto>>,
+    ) {
+        let like = &nodes[node];
+        let mut fresh = |what: String| self.names.fresh(&format!("{}_{what}", label(like)));
+        let mut outputs: Vec<String> = (0..parts.extents.len()).map(|part| fresh(part.to_string())).collect();
+        let mut is_named = vec![false; outputs.len()];
+        let axes = if parts.keeps_axis { vec![] } else { vec![parts.axis as i64] };
+        for &(reader, part) in taken {
+            let result = &nodes[reader].output[0];
+            let left = if !parts.keeps_axis {
+                Some(self.listed(&nodes[reader], ("Squeeze", "axes"), &outputs[part], &axes, result))
+            } else if is_named[part] || way(&nodes[reader]) != way(like) {
+                Some(builder::node(
+                    &nodes[reader],
+                    "Identity",
+                    label(&nodes[reader]),
+                    &[&outputs[part]],
+                    result,
+                ))
+            } else {
+                outputs[part].clone_from(result);
+                is_named[part] = true;
+                None
+            };
+            written.insert(reader, left.into_iter().collect());
+        }
+        let extents: Vec<i64> = parts.extents.iter().map(|&extent| extent as i64).collect();
+        let mut split = self.listed(like, ("Split", "split"), &like.input[0], &extents, "");
+        split.attribute.push(builder::int("axis", parts.axis as i64));
+        split.output = outputs;
+        written.insert(node, vec![split]);
+    }
+
+    /// A copy of a node with another input, and with integers as an input or an attribute.
+    fn listed(
+        &mut self,
+        like: &NodeProto,
+        (op, name): (&str, &str),
+        value: &str,
+        list: &[i64],
+        output: &str,
+    ) -> NodeProto {
+        let mut made = builder::node(like, op, label(like), &[value], output);
+        if input_at(op, name, self.opset).is_some() {
+            let constant = self.names.fresh(&format!("{}_{name}", label(like)));
+            self.constants.push(tensor::make_i64(&constant, list));
+            made.input.push(constant);
+        } else {
+            made.attribute.push(builder::ints(name, list));
+        }
+        made
+    }
+}

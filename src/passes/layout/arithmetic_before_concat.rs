@@ -1,0 +1,119 @@
+//! Arithmetic before a wide Concat as one operator behind it.
+//!
+//!     Concat(x₁·c₁, …, xₙ·cₙ) = Concat(x₁, …, xₙ)·Concat(c₁, …, cₙ)
+//!
+//! and so for a sum, a difference and a quotient. An affine that travels through a Concat is as long as all parts
+//! together, so n of them would take n² numbers. All parts have the same operator, by a constant that does not widen the
+//! part, and the Concat alone reads each result.
+
+use crate::affine::materialize::Edit;
+use crate::affine::recognize::Replacement;
+use crate::analysis::Analysis;
+use crate::analysis::broadcast::LARGEST;
+use crate::ir::axes::axis;
+use crate::ir::builder::{Maker, int};
+use crate::ir::regions::way;
+use crate::ir::{NodeId, ValueId};
+use crate::onnx::tensor::DataType;
+use crate::recipe::Numbers;
+
+/// Of fewer parts the affines travel one by one.
+const WIDE: usize = 16;
+
+/// Writes each such Concat with the operator behind it.
+pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+    let graph = &analysis.graph;
+    let concats = graph.order().iter().filter(|&&node| graph.is(node, "Concat"));
+    concats.filter_map(|&node| Some(Edit::replacing(graph, node, joined(analysis, node)?))).collect()
+}
+
+/// One part of a Concat: a value, and the constant that an operator combines it with.
+struct ConcatPart {
+    node: NodeId,
+    value: ValueId,
+    constant: Numbers,
+    /// The places of the value along the axis of the Concat.
+    length: usize,
+}
+
+fn joined(analysis: &Analysis, concat: NodeId) -> Option<Replacement> {
+    let Analysis { graph, facts, .. } = analysis;
+    let at = analysis.at(concat);
+    let inputs: Option<Vec<ValueId>> = graph.inputs(concat).iter().copied().collect();
+    let inputs = inputs.filter(|inputs| inputs.len() > WIDE)?;
+    at.only_attributes(&["axis"]).ok()?;
+    let output = graph.only_output(concat)?;
+    let along = axis(at.attr("axis", 0).ok()?, at.output_rank(0).ok()?).ok()?;
+    let data_type = facts.data_type(output).filter(|data_type| data_type.is_float())?;
+    let op = graph.op(graph.producer(inputs[0])?.0)?;
+    let parts: Vec<ConcatPart> =
+        inputs.iter().map(|&input| part(analysis, concat, input, (op, along))).collect::<Option<_>>()?;
+    let constant = joined_constant(&parts, along)?;
+    let mut maker = Maker::new(graph, concat);
+    write(&mut maker, analysis, &parts, (op, along), (&constant, data_type));
+    let (made, constants) = maker.finish(graph.value_name(output));
+    let nodes = parts.iter().map(|part| part.node).chain([concat]).collect();
+    Some(Replacement { nodes, made, constants })
+}
+
+/// A part, if this operator makes it for the Concat alone.
+fn part(
+    analysis: &Analysis,
+    concat: NodeId,
+    input: ValueId,
+    (op, along): (&str, usize),
+) -> Option<ConcatPart> {
+    let Analysis { graph, constants, facts, .. } = analysis;
+    graph.only_reader(input).filter(|_| !graph.is_output(input))?;
+    let (node, _) = graph.producer(input)?;
+    let is_beside = graph.is(node, op) && way(graph.node(node)) == way(graph.node(concat));
+    let is_plain = is_beside && analysis.at(node).only_attributes(&[]).is_ok();
+    let [Some(left), Some(right)] = *graph.inputs(node) else { return None };
+    let (value, constant) = match op {
+        "Add" | "Mul" if constants.is_constant(left) => (right, left),
+        "Add" | "Div" | "Mul" | "Sub" => (left, right),
+        _ => return None,
+    };
+    let is_numbers = is_plain && constants.is_constant(constant) && !constants.is_constant(value);
+    let rank = facts.rank(value)?;
+    let numbers = constants.numbers(constant).ok().filter(|_| is_numbers)?.align(rank)?;
+    let mut axes = numbers.shape().iter().enumerate();
+    let is_narrow = axes.all(|(axis, &places)| places == 1 || facts.extent(value, axis) == Some(places));
+    let length = facts.extent(value, along)?;
+    is_narrow.then_some(ConcatPart { node, value, constant: numbers, length })
+}
+
+/// The constants of all parts along the axis.
+fn joined_constant(parts: &[ConcatPart], along: usize) -> Option<Numbers> {
+    let mut shape = vec![1; parts.first()?.constant.ndim()];
+    for part in parts {
+        for (wide, &places) in shape.iter_mut().zip(part.constant.shape()) {
+            *wide = (*wide).max(places);
+        }
+    }
+    let length: usize = parts.iter().map(|part| part.length).sum();
+    *shape.get_mut(along)? = length;
+    shape
+        .iter()
+        .try_fold(1_usize, |count, &places| count.checked_mul(places))
+        .filter(|&count| count <= LARGEST)?;
+    let mut pieces = vec![];
+    for part in parts {
+        shape[along] = part.length;
+        pieces.push(part.constant.expand(&shape)?);
+    }
+    Numbers::concat(along, &pieces)
+}
+
+fn write(
+    maker: &mut Maker,
+    analysis: &Analysis,
+    parts: &[ConcatPart],
+    (op, along): (&str, usize),
+    (constant, data_type): (&Numbers, DataType),
+) {
+    let values: Vec<&str> = parts.iter().map(|part| analysis.graph.value_name(part.value)).collect();
+    let whole = maker.op("Concat", &values, vec![int("axis", along as i64)]);
+    let constant = maker.floats(data_type, constant.recipe());
+    maker.op(op, &[&whole, &constant], vec![]);
+}

@@ -1,0 +1,9 @@
+//! Layout passes: movements of elements that merge, cancel, or become cheaper ones.
+
+pub mod arithmetic_before_concat;
+pub mod cancel_inverse;
+pub mod gather_nd_to_reshape;
+pub mod merge_concats;
+pub mod merge_reshapes;
+pub mod merge_slices;
+pub mod split_before_transpose;

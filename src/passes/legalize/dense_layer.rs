@@ -1,0 +1,57 @@
+//! A product with a constant, and the Add of its bias.
+
+use crate::analysis::Analysis;
+use crate::ir::regions::way;
+use crate::ir::{NodeId, ValueId};
+use crate::shape::facts::extent;
+
+/// `y = x·W + b` as MatMul and Add, in the main graph.
+pub struct Layer {
+    /// The Add.
+    pub add: NodeId,
+    /// x, of `rows` on its last axis.
+    pub value: ValueId,
+    /// W, `[rows, columns]`, a constant.
+    pub weight: ValueId,
+    /// b, `[columns]`, a constant.
+    pub bias: ValueId,
+    /// y.
+    pub output: ValueId,
+    /// How many channels x has.
+    pub rows: usize,
+    /// How many y has.
+    pub columns: usize,
+}
+
+impl Layer {
+    /// The layer whose product a node is.
+    pub fn of(known: &Analysis, matmul: NodeId) -> Option<Self> {
+        let Analysis { graph, facts, constants, .. } = known;
+        let (&[Some(value), Some(weight)], product) = (graph.inputs(matmul), graph.only_output(matmul)?)
+        else {
+            return None;
+        };
+        let (add, _) = graph.only_reader(product)?;
+        if !graph.is(matmul, "MatMul") || !graph.is(add, "Add") || !way(graph.node(matmul)).is_empty() {
+            return None;
+        }
+        let bias = *graph.inputs(add).iter().flatten().find(|&&operand| operand != product)?;
+        let output = graph.only_output(add)?;
+        let is_plain = |value| constants.is_constant(value) && !constants.is_quantized(value);
+        if !is_plain(weight) || !is_plain(bias) || constants.is_constant(value) {
+            return None;
+        }
+        let numbers = |value| facts.shape(value)?.iter().map(extent).collect::<Option<Vec<usize>>>();
+        let ([rows, columns], [width]) = (numbers(weight)?.try_into().ok()?, numbers(bias)?.try_into().ok()?);
+        let has_elements = rows > 0 && columns > 0;
+        (has_elements && width == columns).then_some(Layer {
+            add,
+            value,
+            weight,
+            bias,
+            output,
+            rows,
+            columns,
+        })
+    }
+}

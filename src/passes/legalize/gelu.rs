@@ -1,0 +1,48 @@
+//! GELU in the order in which engines look for it.
+//!
+//! Before: `x·(½·(1 + erf(x/√2)))`, as torch's exporter decomposes it, and the same with tanh. After: `(x·½)·(1 + …)`. To halve
+//! rounds no number but the smallest of a type, so both are the same numbers. onnxruntime runs the second as one operator, and
+//! tract does where it is by erf; neither finds the first.
+
+use crate::affine::materialize::{Edit, written_anew};
+use crate::analysis::Analysis;
+use crate::ir::builder::Maker;
+use crate::ir::{NodeId, ValueId};
+
+/// The edits that write GELUs in this order.
+pub fn edits(known: &Analysis) -> Vec<Edit> {
+    written_anew(known, |node, _| halved_first(known, node))
+}
+
+/// The product of a value and of half of a sum, as that of half of the value and of the sum.
+fn halved_first<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let graph = &known.graph;
+    let &[Some(left), Some(right)] = graph.inputs(node) else { return None };
+    if !graph.is(node, "Mul") || !known.activations.contains(node) {
+        return None;
+    }
+    [(left, right), (right, left)].into_iter().find_map(|(value, gate)| {
+        let (half, sum) = half_of_sum(known, gate)?;
+        let mut maker = Maker::new(graph, node);
+        let [value, half, sum] = [value, half, sum].map(|operand| graph.value_name(operand));
+        let halved = maker.op("Mul", &[value, half], vec![]);
+        maker.op("Mul", &[&halved, sum], vec![]);
+        Some(maker)
+    })
+}
+
+/// ½ and `1 + erf(…)`, or that with tanh, where a value that is read once is the product of both.
+fn half_of_sum(known: &Analysis, gate: ValueId) -> Option<(ValueId, ValueId)> {
+    let Analysis { graph, facts, constants, .. } = known;
+    let (product, _) = graph.producer(gate)?;
+    let &[Some(left), Some(right)] = graph.inputs(product) else { return None };
+    graph.only_reader(gate).filter(|_| graph.is(product, "Mul"))?;
+    let (half, sum) = if constants.is_constant(left) { (left, right) } else { (right, left) };
+    // With no more axes than the value that it halves.
+    let fits = facts.rank(half).is_some_and(|rank| rank <= facts.rank(sum).unwrap_or(0));
+    let (adds, _) = graph.producer(sum).filter(|_| fits && constants.scalar(half) == Some(0.5))?;
+    let bends = |value: &ValueId| {
+        graph.producer(*value).is_some_and(|(maker, _)| graph.is(maker, "Erf") || graph.is(maker, "Tanh"))
+    };
+    (graph.is(adds, "Add") && graph.inputs(adds).iter().flatten().any(bends)).then_some((half, sum))
+}

@@ -1,0 +1,56 @@
+//! A product with its bias as one Gemm, for onnxruntime, which on more than two axes finds that only where all extents are
+//! numbers.
+//!
+//! Before: `x·W + b` as MatMul and Add, x of any batch. After: Reshape to two axes, Gemm, and Reshape back. Exact: the rows
+//! of a product do not depend on how they are arranged.
+//!
+//! A product beside a Transpose stays: engines take that into a MatMul, and not past a Reshape.
+
+use crate::affine::materialize::Edit;
+use crate::affine::recognize::Replacement;
+use crate::analysis::Analysis;
+use crate::ir::builder::Maker;
+use crate::ir::{NodeId, ValueId};
+use crate::onnx::tensor::DataType;
+use crate::passes::legalize::dense_layer::Layer;
+use crate::shape::facts::extent;
+
+/// All layers that become a Gemm.
+pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+    analysis.graph.order().iter().filter_map(|&matmul| one(analysis, matmul)).collect()
+}
+
+/// A MatMul and the Add of its bias as one Gemm.
+fn one(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
+    let Analysis { graph, facts, .. } = analysis;
+    let Layer { add, value, weight, bias, output, rows, columns } = Layer::of(analysis, matmul)?;
+    let shape = facts.shape(value)?;
+    let (leading, _) = shape.split_at(shape.len().checked_sub(1)?);
+    let arranged: Vec<Option<usize>> = leading.iter().map(extent).collect();
+    // One extent may be open: Reshape infers it as `-1`.
+    let is_one_open = arranged.iter().filter(|extent| extent.is_none()).count() == 1;
+    let is_float = facts.data_type(output) == Some(DataType::Float);
+    if !is_float || arranged.len() < 2 || !is_one_open || arranged.contains(&Some(0)) {
+        return None;
+    }
+    if is_beside_transpose(analysis, value, output) {
+        return None;
+    }
+    let name = |value| graph.value_name(value);
+    let mut maker = Maker::new(graph, matmul);
+    let flat = maker.reshape(name(value), &[-1, rows as i64]);
+    let product = maker.op("Gemm", &[&flat, name(weight), name(bias)], vec![]);
+    let back = arranged.iter().map(|extent| extent.map_or(-1, |extent| extent as i64));
+    maker.reshape(&product, &back.chain([columns as i64]).collect::<Vec<_>>());
+    let (made, new) = maker.finish(name(output));
+    let replacement = Replacement { nodes: vec![matmul, add], made, constants: new };
+    Some(Edit::replacing(graph, matmul, replacement))
+}
+
+/// Whether a Transpose makes what a layer reads, or is all that reads what it makes.
+fn is_beside_transpose(analysis: &Analysis, value: ValueId, output: ValueId) -> bool {
+    let graph = &analysis.graph;
+    let is_transpose = |node: NodeId| graph.is(node, "Transpose");
+    let before = graph.producer(value).is_some_and(|(node, _)| is_transpose(node));
+    before || graph.only_reader(output).is_some_and(|(node, _)| is_transpose(node))
+}

@@ -1,0 +1,100 @@
+//! Forms for the engines that a result is for: of a product and its bias, so that they are one operator, of normalizations,
+//! and of what is declared of values within.
+
+mod dense_layer;
+pub mod gelu;
+mod gemm;
+pub mod rms_norm;
+mod rms_operator;
+mod strip_value_info;
+mod unflatten_rows;
+mod windows;
+
+use serde::{Deserialize, Serialize};
+
+use crate::affine::materialize::Edit;
+use crate::analysis::Analysis;
+use crate::onnx::proto::GraphProto;
+
+/// The name by which `--skip` leaves products and RMS normalizations in the form that they have.
+pub const KIND: &str = "biased";
+
+/// The engines that a result is for.
+///
+/// ```
+/// use unfold::passes::legalize::Target;
+/// assert_eq!("onnxruntime".parse(), Ok(Target::Onnxruntime));
+/// assert_eq!(Target::default(), Target::Cpu);
+/// assert!("another".parse::<Target>().is_err());
+/// ```
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    Deserialize,
+    strum::Display,
+    strum::EnumString,
+    strum::VariantNames,
+)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
+pub enum Target {
+    /// tract, onnxruntime and OpenVINO on a CPU: each form that none of the three runs slower.
+    #[default]
+    Cpu,
+    /// Any engine and any tool: LayerNormalizations, products and attention stay the operators that they are.
+    Portable,
+    /// onnxruntime on a CPU: as [`Target::Cpu`], without the open shapes of values within.
+    Onnxruntime,
+    /// tract on a CPU: as [`Target::Cpu`], with layers before windows.
+    Tract,
+}
+
+impl Target {
+    /// Whether residual streams are centred without being asked for.
+    pub fn centres(self) -> bool {
+        self != Target::Portable
+    }
+
+    /// Products in the form that all rules know: MatMul and Add, where another tool, or an earlier run, wrote a Gemm
+    /// between two Reshapes. [`Target::finished`] writes it again.
+    pub(crate) fn canonical(self, analysis: &Analysis) -> Vec<Edit> {
+        match self {
+            Target::Portable => vec![],
+            Target::Cpu | Target::Onnxruntime | Target::Tract => {
+                crate::passes::legalize::unflatten_rows::edits(analysis)
+            }
+        }
+    }
+
+    /// Forms that further rules may find something in, when everything has folded.
+    pub fn edits(self, analysis: &Analysis) -> Vec<Edit> {
+        match self {
+            Target::Portable => vec![],
+            Target::Cpu | Target::Onnxruntime => crate::passes::legalize::rms_operator::edits(analysis),
+            Target::Tract => {
+                [windows::edits(analysis), crate::passes::legalize::rms_operator::edits(analysis)].concat()
+            }
+        }
+    }
+
+    /// Forms that are written last, for they hide from rules that a product and its bias are a layer.
+    pub(crate) fn finished(self, analysis: &Analysis) -> Vec<Edit> {
+        match self {
+            Target::Portable => vec![],
+            Target::Cpu | Target::Onnxruntime | Target::Tract => gemm::edits(analysis),
+        }
+    }
+
+    /// A graph without the shapes of values within that its engine does better without, and how many these are; `None`
+    /// where there are none.
+    pub fn untold(self, graph: &GraphProto) -> Option<(GraphProto, usize)> {
+        let mut graph = (self == Target::Onnxruntime).then(|| graph.clone())?;
+        let count = crate::passes::legalize::strip_value_info::untell(&mut graph);
+        (count > 0).then_some((graph, count))
+    }
+}

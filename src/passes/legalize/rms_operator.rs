@@ -1,0 +1,69 @@
+//! An RMS normalization as the one operator that ONNX has for it from operator set 23 on.
+//!
+//! Before: `x/√(mean(x²) + ε)·γ`, over the last axis, in float32. After: RMSNormalization, which computes the same. A model
+//! of an older set is not raised for it, and other types stay: the operator computes in float32 whatever it is given.
+
+use crate::affine::materialize::Edit;
+use crate::affine::recognize::statistics::{Core, core};
+use crate::affine::recognize::{Replacement, View};
+use crate::analysis::Analysis;
+use crate::ir::builder::{Maker, float, int};
+use crate::ir::{NodeId, ValueId};
+use crate::onnx::tensor::DataType;
+
+/// The first operator set with RMSNormalization.
+const OPSET: i64 = 23;
+
+/// All that are written so.
+pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+    if analysis.graph.model().own_opset() < OPSET {
+        return vec![];
+    }
+    let view = View::new(analysis);
+    analysis.graph.order().iter().filter_map(|&node| edit(&view, node)).collect()
+}
+
+/// The normalization that ends in a node, with the Mul behind it.
+fn edit(view: &View, node: NodeId) -> Option<Edit> {
+    let graph = view.graph;
+    if !matches!(graph.op(node), Some("Div" | "Mul")) {
+        return None;
+    }
+    let core = core(view, node)?;
+    let epsilon = plain_epsilon(view, &core)?;
+    let (scaled, scale) = scaled_by(view, core.output)?;
+    let mut maker = Maker::new(graph, node);
+    let inputs = [core.input, scale].map(|value| graph.value_name(value));
+    maker.op("RMSNormalization", &inputs, vec![int("axis", -1), float("epsilon", epsilon)]);
+    let (made, constants) = maker.finish(graph.value_name(graph.only_output(scaled)?));
+    Some(Edit::replacing(graph, node, Replacement { nodes: vec![node, scaled], made, constants }))
+}
+
+/// The ε of a normalization without a mean over the last axis of float32, if float32 has it.
+fn plain_epsilon(view: &View, core: &Core) -> Option<f32> {
+    let is_last = core.axes.len() == 1 && core.axes.first().map(|axis| axis + 1) == Some(core.rank);
+    let is_plain = is_last
+        && !core.centred
+        && !core.norm
+        && !core.less_mean
+        && core.inside.is_none()
+        && core.squared == core.input
+        && core.is_in_place
+        && core.input_is_squared(view)
+        && core.nodes.len() > 1;
+    let is_float = |value| view.facts.data_type(value) == Some(DataType::Float);
+    let epsilon = core.epsilon.filter(|_| is_plain && is_float(core.input) && is_float(core.output))?;
+    let narrow = epsilon as f32;
+    (f64::from(narrow) == epsilon && view.graph.only_reader(core.output).is_some()).then_some(narrow)
+}
+
+/// The Mul of a value by a constant for each of its channels, and the constant.
+fn scaled_by(view: &View, value: ValueId) -> Option<(NodeId, ValueId)> {
+    let graph = view.graph;
+    let (node, slot) = graph.only_reader(value).filter(|&(node, _)| graph.is(node, "Mul"))?;
+    let scale = graph.input(node, 1 - slot)?;
+    let channels = view.facts.shape(value)?.last().cloned()?;
+    let own = view.facts.shape(scale)?;
+    let fits = view.constants.is_constant(scale) && own.len() == 1 && own.first() == Some(&channels);
+    fits.then_some((node, scale))
+}

@@ -1,0 +1,276 @@
+//! Layers on rows as layers on all axes, which is the form that all rules know.
+//!
+//! Before: Reshape of `x` to two axes, Gemm, element-wise operators, Reshape back. After: MatMul and Add of `x` on the axes
+//! that it has, the element-wise operators, and no Reshape where the axes are those of the result. Exact: the rows of a
+//! product do not depend on how they are arranged.
+//!
+//! A region begins at a Reshape to two axes, ends at Reshapes to constant extents, and nothing else reads a value within.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::affine::materialize::Edit;
+use crate::affine::recognize::Replacement;
+use crate::analysis::Analysis;
+use crate::ir::builder::Maker;
+use crate::ir::regions::way;
+use crate::ir::{NodeId, Reader, ValueId};
+use crate::onnx::proto::NodeProto;
+use crate::shape::facts::{Shape, extent};
+
+/// All regions of the main graph on all axes.
+pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+    analysis.graph.order().iter().filter_map(|&entry| RowRegion::at(analysis, entry)?.lifted()).collect()
+}
+
+/// What a node does with rows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RowRole {
+    /// Multiplies them by a constant matrix, and perhaps adds a bias.
+    Layer,
+    /// Computes element by element.
+    Elementwise,
+    /// Gives them other axes.
+    Exit,
+}
+
+/// The operators between a Reshape to two axes and the Reshapes back.
+struct RowRegion<'a> {
+    analysis: &'a Analysis<'a>,
+    entry: NodeId,
+    /// The value that the entry reads.
+    source: ValueId,
+    /// The values of two axes, and how many channels each has.
+    rows: HashMap<ValueId, usize>,
+    /// The nodes behind the entry, in execution order.
+    nodes: Vec<(NodeId, RowRole)>,
+}
+
+impl<'a> RowRegion<'a> {
+    /// The region behind a Reshape to two axes; `None` where something else reads a value of it.
+    fn at(analysis: &'a Analysis, entry: NodeId) -> Option<Self> {
+        let Analysis { graph, facts, .. } = analysis;
+        if !graph.is(entry, "Reshape") || !way(graph.node(entry)).is_empty() {
+            return None;
+        }
+        let (source, value) = (graph.input(entry, 0)?, graph.only_output(entry)?);
+        let is_flat = facts.rank(source)? > 2 && facts.rank(value)? == 2;
+        let channels = facts.extent(value, 1).filter(|&channels| is_flat && channels > 0)?;
+        let mut region = RowRegion { analysis, entry, source, rows: HashMap::new(), nodes: vec![] };
+        // By their places in the execution order.
+        let mut open = BTreeMap::new();
+        region.admit(value, channels, &mut open)?;
+        while let Some((_, node)) = open.pop_first() {
+            let role = region.role(node)?;
+            region.nodes.push((node, role));
+            if role != RowRole::Exit {
+                let value = graph.only_output(node)?;
+                let channels = facts.extent(value, 1).filter(|&channels| channels > 0)?;
+                region.admit(value, channels, &mut open)?;
+            }
+        }
+        region.nodes.iter().any(|(_, role)| *role == RowRole::Layer).then_some(region)
+    }
+
+    /// Takes a value in, and notes all that reads it.
+    fn admit(&mut self, value: ValueId, channels: usize, open: &mut BTreeMap<usize, NodeId>) -> Option<()> {
+        let graph = &self.analysis.graph;
+        if graph.is_output(value) || self.analysis.facts.rank(value)? != 2 {
+            return None;
+        }
+        for reader in graph.readers(value) {
+            let Reader::Node { node, .. } = *reader else { return None };
+            open.insert(graph.place(node), node);
+        }
+        self.rows.insert(value, channels);
+        Some(())
+    }
+
+    /// What a node does that reads rows of this region; `None` where that is not known to be one of these.
+    fn role(&self, node: NodeId) -> Option<RowRole> {
+        let Analysis { graph, constants, .. } = self.analysis;
+        let is_row = |value: &ValueId| self.rows.contains_key(value);
+        if !way(graph.node(node)).is_empty() {
+            return None;
+        }
+        match graph.op(node) {
+            Some("Gemm") => self.is_layer(node).then_some(RowRole::Layer),
+            Some("Reshape") => {
+                let extents = constants.ints(graph.input(node, 1)?)?;
+                // A 0 is the extent of the axis at its place, which is another one on all axes.
+                (!extents.contains(&0) && !is_row(&graph.input(node, 1)?)).then_some(RowRole::Exit)
+            }
+            _ => {
+                let fits = |value: &ValueId| is_row(value) || self.is_vector(*value);
+                let is_elementwise = graph.category(node)?.is_elementwise();
+                (is_elementwise && graph.inputs(node).iter().flatten().all(fits))
+                    .then_some(RowRole::Elementwise)
+            }
+        }
+    }
+
+    /// Whether a Gemm is `x·W + b` with x of this region, or `x·W`.
+    fn is_layer(&self, node: NodeId) -> bool {
+        let Analysis { graph, facts, constants, .. } = self.analysis;
+        let at = self.analysis.at(node);
+        let is_plain = at.only_attributes(&["alpha", "beta", "transA", "transB"]).is_ok()
+            && at.attr_float("alpha", 1.0) == Ok(1.0)
+            && at.attr_float("beta", 1.0) == Ok(1.0)
+            && at.attr("transA", 0) == Ok(0)
+            && at.attr("transB", 0) == Ok(0);
+        let (Some(value), Some(weight)) = (graph.input(node, 0), graph.input(node, 1)) else { return false };
+        let is_constant = |value| constants.is_constant(value) && !constants.is_quantized(value);
+        let has_bias = graph.input(node, 2).is_none_or(|bias| {
+            is_constant(bias)
+                && facts.rank(bias) == Some(1)
+                && facts.extent(bias, 0) == facts.extent(weight, 1)
+        });
+        is_plain && self.rows.contains_key(&value) && is_constant(weight) && has_bias
+    }
+
+    /// Whether a value is a constant that broadcasts along channels alone.
+    fn is_vector(&self, value: ValueId) -> bool {
+        let Analysis { facts, constants, .. } = self.analysis;
+        constants.is_constant(value) && facts.rank(value).is_some_and(|rank| rank < 2)
+    }
+
+    /// The axes of all values of the region before their channels: the fewest that the source has, or a result, of which one
+    /// extent at most is open.
+    fn leading(&self) -> Option<Vec<Option<usize>>> {
+        let Analysis { graph, facts, .. } = self.analysis;
+        let entered = (self.source, *self.rows.get(&graph.only_output(self.entry)?)?);
+        let exits = self.nodes.iter().filter(|(_, role)| *role == RowRole::Exit);
+        let left = exits.filter_map(|&(node, _)| Some((graph.only_output(node)?, self.rows_read(node)?)));
+        let axes =
+            left.chain([entered]).filter_map(|(value, channels)| before(&facts.shape(value)?, channels));
+        axes.min_by_key(Vec::len)
+    }
+
+    /// How many channels the rows have that an exit reads.
+    fn rows_read(&self, exit: NodeId) -> Option<usize> {
+        self.rows.get(&self.analysis.graph.input(exit, 0)?).copied()
+    }
+
+    /// Whether a value has these axes, and then its channels.
+    fn is_on(&self, value: ValueId, leading: &[Option<usize>], channels: usize) -> bool {
+        let shape = self.analysis.facts.shape(value);
+        shape.is_some_and(|shape| {
+            let expected = leading.iter().copied().chain([Some(channels)]);
+            shape.iter().map(extent).eq(expected)
+        })
+    }
+
+    fn lifted(&self) -> Option<Edit> {
+        let graph = &self.analysis.graph;
+        let leading = self.leading()?;
+        let first = graph.only_output(self.entry)?;
+        let mut lifting =
+            Lifting { region: self, maker: Maker::new(graph, self.entry), names: HashMap::new() };
+        let channels = self.rows[&first];
+        let source = match self.is_on(self.source, &leading, channels) {
+            true => graph.value_name(self.source).to_owned(),
+            false => {
+                let extents = leading.iter().map(|extent| extent.map_or(-1, |extent| extent as i64));
+                let extents: Vec<i64> = extents.chain([channels as i64]).collect();
+                lifting.maker.reshape(graph.value_name(self.source), &extents)
+            }
+        };
+        lifting.names.insert(first, source);
+        let results = self.results(&leading);
+        let mut likes = vec![];
+        for &(node, role) in &self.nodes {
+            let count = lifting.write(node, role, &results)?;
+            likes.extend(std::iter::repeat_n(node, count));
+        }
+        let (mut made, constants) = lifting.maker.done();
+        let reshaped = made.len() - likes.len();
+        for (made, &like) in made[reshaped..].iter_mut().zip(&likes) {
+            take_over(made, graph.node(like));
+        }
+        let nodes = [self.entry].into_iter().chain(self.nodes.iter().map(|(node, _)| *node)).collect();
+        Some(Edit::replacing(graph, self.entry, Replacement { nodes, made, constants }))
+    }
+
+    /// The exits that do nothing once all values have these axes, by the value that each reads.
+    fn results(&self, leading: &[Option<usize>]) -> HashMap<ValueId, NodeId> {
+        let graph = &self.analysis.graph;
+        let exits = self.nodes.iter().rev().filter(|(_, role)| *role == RowRole::Exit);
+        let idle = exits.filter_map(|&(node, _)| {
+            let (read, made) = (graph.input(node, 0)?, graph.only_output(node)?);
+            self.is_on(made, leading, self.rows_read(node)?).then_some((read, node))
+        });
+        idle.collect()
+    }
+}
+
+/// The operators of a region on all axes, as they are made.
+struct Lifting<'r, 'a> {
+    region: &'r RowRegion<'a>,
+    maker: Maker<'a>,
+    /// The names of the region's values on all axes.
+    names: HashMap<ValueId, String>,
+}
+
+impl Lifting<'_, '_> {
+    /// Writes what takes the place of a node. `results` has the exits that do nothing. Returns how many nodes that are.
+    fn write(&mut self, node: NodeId, role: RowRole, results: &HashMap<ValueId, NodeId>) -> Option<usize> {
+        let graph = &self.region.analysis.graph;
+        let name = |value: &Option<ValueId>| match value {
+            Some(value) => self.names.get(value).map_or_else(|| graph.value_name(*value), String::as_str),
+            None => "",
+        };
+        let read: Vec<String> = graph.inputs(node).iter().map(|value| name(value).to_owned()).collect();
+        let read: Vec<&str> = read.iter().map(String::as_str).collect();
+        let output = graph.only_output(node)?;
+        let attributes = graph.node(node).attribute.clone();
+        let (made, count) = match role {
+            RowRole::Layer => {
+                let product = self.maker.op("MatMul", &read[..2], vec![]);
+                match read.get(2).filter(|bias| !bias.is_empty()) {
+                    Some(bias) => (self.maker.op("Add", &[&product, bias], vec![]), 2),
+                    None => (product, 1),
+                }
+            }
+            RowRole::Elementwise => (self.maker.op(graph.node(node).op_type(), &read, attributes), 1),
+            RowRole::Exit => {
+                let is_idle = results.get(&graph.input(node, 0)?) == Some(&node);
+                // The entry's own value has no node that could make the result.
+                if is_idle && graph.producer(graph.input(node, 0)?)?.0 != self.region.entry {
+                    return Some(0);
+                }
+                self.maker.op("Reshape", &read, attributes);
+                self.maker.makes(graph.value_name(output));
+                return Some(1);
+            }
+        };
+        let result = results.get(&output).and_then(|&exit| graph.only_output(exit));
+        let named = result.map(|result| graph.value_name(result).to_owned());
+        if let Some(named) = &named {
+            self.maker.makes(named);
+        }
+        self.names.insert(output, named.unwrap_or(made));
+        Some(count)
+    }
+}
+
+/// Gives a node the notes of the one whose place it takes, and the domain where it is the operator itself.
+fn take_over(made: &mut NodeProto, like: &NodeProto) {
+    made.metadata_props.clone_from(&like.metadata_props);
+    if made.op_type == like.op_type {
+        made.domain.clone_from(&like.domain);
+    }
+}
+
+/// The axes of a shape before those that hold so many channels: two or more, of which one extent at most is open.
+fn before(shape: &Shape, channels: usize) -> Option<Vec<Option<usize>>> {
+    let mut product = 1;
+    let start = (0..shape.len()).rev().find_map(|axis| match extent(&shape[axis]) {
+        Some(extent) => {
+            product *= extent;
+            (product == channels).then_some(Some(axis))
+        }
+        None => Some(None),
+    })??;
+    let leading: Vec<Option<usize>> = shape[..start].iter().map(extent).collect();
+    let is_one_open = leading.iter().filter(|extent| extent.is_none()).count() <= 1;
+    (leading.len() > 1 && is_one_open && !leading.contains(&Some(0))).then_some(leading)
+}

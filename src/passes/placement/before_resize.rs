@@ -1,0 +1,85 @@
+//! An operator before the Resize that makes its value larger.
+//!
+//! Before: `f(resize(x))`. After: `resize(f(x))`. f is a linear operator over channels, or an element-wise operator behind
+//! a nearest Resize.
+//!
+//! Exact: a linear operator over channels commutes with a linear map of places, and its bias too, where the weights of each
+//! place add up to 1. A nearest Resize copies elements, so it commutes with every function of one element; other operands may
+//! differ along no axis that is resized.
+
+use crate::analysis::Analysis;
+use crate::ir::NodeId;
+use crate::ir::builder::Maker;
+use crate::passes::placement::layer::{Layer, again};
+use crate::passes::placement::resize::{Enlarged, Factor};
+use crate::passes::placement::{Move, Term, are_in_one_body, places};
+use crate::shape::facts::{extent, same_shape};
+
+/// An operator that comes before a Resize.
+pub fn find(analysis: &Analysis, node: NodeId) -> Option<Move> {
+    layer(analysis, node).or_else(|| element_wise(analysis, node))
+}
+
+fn layer(analysis: &Analysis, node: NodeId) -> Option<Move> {
+    let graph = &analysis.graph;
+    let layer = Layer::read(analysis, node)?;
+    let enlarged = Enlarged::making(analysis, layer.value)?;
+    graph.only_reader(layer.value)?;
+    let output = graph.only_output(node)?;
+    let nodes = vec![enlarged.node, node];
+    let commutes = enlarged.factors.get(layer.axis) == Some(&Factor::Same)
+        && enlarged.factors.len() == layer.rank
+        && (!layer.has_bias || enlarged.adds_up_to_one)
+        && are_in_one_body(graph, &nodes);
+    if !commutes || !pays(&enlarged, layer.products, layer.channels) {
+        return None;
+    }
+    let mut maker = Maker::new(graph, node);
+    let small = layer.on(analysis, graph.value_name(enlarged.value), &mut maker);
+    enlarged.on(analysis, &small, (layer.axis, layer.channels[1]), &mut maker)?;
+    let before = [Term::new(layer.products, places(analysis, layer.value, layer.axis)?)];
+    let after = [Term::new(layer.products, places(analysis, enlarged.value, layer.axis)?)];
+    Some(Move::new(analysis, ("resize", node), nodes, maker, output, [&before, &after]))
+}
+
+/// Whether so many products for each place are worth being done before a Resize, which then has other channels to resize.
+pub fn pays(enlarged: &Enlarged, products: usize, [inner, outer]: [usize; 2]) -> bool {
+    let saved = products as f64 * (1.0 - 1.0 / enlarged.ratio());
+    let more = outer.saturating_sub(inner) as f64;
+    saved > more * (enlarged.taps() + 1) as f64
+}
+
+fn element_wise(analysis: &Analysis, node: NodeId) -> Option<Move> {
+    let (graph, facts) = (&analysis.graph, &analysis.facts);
+    graph.category(node).filter(|category| category.is_elementwise())?;
+    let output = graph.only_output(node).filter(|&output| !analysis.constants.is_constant(output))?;
+    let enlarged_by = |input: &Option<_>| Enlarged::making(analysis, (*input)?);
+    let slot = graph.inputs(node).iter().position(|input| enlarged_by(input).is_some())?;
+    let value = graph.input(node, slot)?;
+    let enlarged = Enlarged::making(analysis, value).filter(Enlarged::is_nearest)?;
+    graph.only_reader(value)?;
+    let nodes = vec![enlarged.node, node];
+    let keeps_shape = same_shape(&facts.shape(value)?, &facts.shape(output)?)
+        && facts.data_type(value)?.is_float()
+        && facts.data_type(value) == facts.data_type(output);
+    let others = graph.inputs(node).iter().enumerate().filter(|(other, _)| *other != slot);
+    let mut others = others.filter_map(|(_, input)| *input);
+    let are_same = others.all(|other| is_same_where_resized(analysis, other, &enlarged.factors));
+    if !keeps_shape || !are_same || !are_in_one_body(graph, &nodes) {
+        return None;
+    }
+    let mut maker = Maker::new(graph, node);
+    let small = again(analysis, (node, slot), graph.value_name(enlarged.value), &mut maker);
+    again(analysis, (enlarged.node, 0), &small, &mut maker);
+    let before = [Term::new(1, facts.shape(value)?)];
+    let after = [Term::new(1, facts.shape(enlarged.value)?)];
+    Some(Move::new(analysis, ("nearest", node), nodes, maker, output, [&before, &after]))
+}
+
+/// Whether an operand is the same along each axis that is resized, of as many axes as there are factors.
+fn is_same_where_resized(analysis: &Analysis, operand: crate::ir::ValueId, factors: &[Factor]) -> bool {
+    let Some(shape) = analysis.facts.shape(operand) else { return false };
+    let Some(missing) = factors.len().checked_sub(shape.len()) else { return false };
+    let is_same = |(dim, &factor): (&_, &Factor)| factor == Factor::Same || extent(dim) == Some(1);
+    shape.iter().zip(&factors[missing..]).all(is_same)
+}

@@ -1,0 +1,102 @@
+//! An If whose condition no input reaches is the branch that it takes.
+//!
+//! Exporters write one where a trace does not tell whether an axis has one place. The condition is a number as soon as the
+//! extents are, and nothing folds past an If.
+
+use crate::analysis::Analysis;
+use crate::analysis::uniform;
+use crate::hash::{HashMap, HashSet};
+use crate::ir::editor::Editor;
+use crate::ir::regions::{branch, move_to, way, ways_behind};
+use crate::ir::{NodeId, ValueId};
+use crate::onnx::proto::{GraphProto, NodeProto};
+
+/// Ifs that go, and what of their branches.
+#[derive(Default)]
+pub struct Decided {
+    /// The nodes in their places, what each makes, and what the branch makes that it takes.
+    results: Vec<(NodeId, ValueId, ValueId)>,
+    /// The region path of each taken branch, and that of its enclosing region.
+    around: HashMap<String, String>,
+}
+
+impl Decided {
+    /// Finds them in a graph with its bodies laid out.
+    pub fn find(known: &Analysis) -> Self {
+        let graph = &known.graph;
+        let mut found = Self::default();
+        // Before, initializers of the main graph are inputs too, and those of a branch are not.
+        let are_inputs = graph.model().proto.ir_version() < 4;
+        let has_stored =
+            |way: &str| graph.proto().initializer.iter().any(|tensor| tensor.name().starts_with(way));
+        for &node in graph.order() {
+            let Some((results, own)) = taken(known, node) else { continue };
+            if are_inputs && has_stored(own) {
+                continue;
+            }
+            found.results.extend(results.into_iter().map(|(output, result)| (node, output, result)));
+            found.around.insert(own.to_owned(), way(graph.node(node)).to_owned());
+        }
+        found
+    }
+
+    /// Whether no branch is taken.
+    pub fn is_empty(&self) -> bool {
+        self.results.is_empty()
+    }
+
+    /// Replaces the results of the Ifs by those of their branches.
+    pub fn pass(&self, known: &Analysis, editor: &mut Editor) {
+        let name = |value: ValueId| known.graph.value_name(value);
+        for &(end, output, result) in &self.results {
+            editor.remove(&[end], name(output), name(result));
+        }
+    }
+
+    /// Puts the branches that are taken where the Ifs were, and takes the others out.
+    pub fn lay_out(self, graph: &mut GraphProto) {
+        if self.is_empty() {
+            return;
+        }
+        for node in &mut graph.node {
+            let mut here = way(node);
+            while let Some(around) = self.around.get(here) {
+                here = around;
+            }
+            if here != way(node) {
+                let here = here.to_owned();
+                move_to(node, &here);
+            }
+        }
+        // Bodies of removed nodes are removed, at any depth.
+        let mut bodies: HashSet<String> = HashSet::default();
+        loop {
+            let is_there = |node: &&NodeProto| way(node).is_empty() || bodies.contains(way(node));
+            let inner = graph.node.iter().filter(is_there).flat_map(ways_behind);
+            let inner: Vec<String> = inner.filter(|way| !bodies.contains(*way)).map(str::to_owned).collect();
+            if inner.is_empty() {
+                break;
+            }
+            bodies.extend(inner);
+        }
+        graph.node.retain(|node| way(node).is_empty() || bodies.contains(way(node)));
+    }
+}
+
+/// The results of an If with a known condition, the results of its taken branch, and the path of
+/// that branch.
+type Decision<'g> = (Vec<(ValueId, ValueId)>, &'g str);
+
+/// The branch that a node takes.
+pub fn taken<'g>(known: &'g Analysis, node: NodeId) -> Option<Decision<'g>> {
+    let graph = &known.graph;
+    // In the order of their names.
+    let ways: Vec<&str> = ways_behind(graph.node(node)).collect();
+    let [otherwise, then] = ways[..] else { return None };
+    let condition = graph.input(node, 0).filter(|&value| known.constants.is_constant(value))?;
+    let holds = uniform::number(known, condition)? != 0.0;
+    let results = graph.outputs(node).iter().zip(branch(graph, node, holds)?);
+    let pairs = results.filter_map(|(output, result)| Some(((*output)?, *result)));
+    let pairs = pairs.map(|(output, result)| Some((output, result?))).collect::<Option<_>>()?;
+    Some((pairs, if holds { then } else { otherwise }))
+}

@@ -1,0 +1,368 @@
+//! Constant folding: values that no input of the model reaches are computed once, expressions over
+//! weights as well as arithmetic of fixed extents.
+//!
+//! A value keeps its name; a tensor replaces its producer. Nodes that only served such producers
+//! have no reader then.
+
+use crate::analysis::Analysis;
+use crate::hash::HashSet;
+use crate::ir::editor::Editor;
+use crate::ir::regions::{is_result, way};
+use crate::ir::{NodeId, Reader, ValueId};
+use crate::onnx::operator::{Category, is_more_than_arithmetic, is_quantized};
+use crate::onnx::proto::TensorProto;
+use crate::onnx::tensor::{DataType, float_type, shape};
+use crate::passes::simplify::branch_folding::taken;
+use crate::passes::simplify::identity_elimination::handed_on;
+use crate::refusal::{Reason, Refusal};
+use crate::shape::facts::extent;
+
+/// Its name for `--skip`.
+pub const KIND: &str = "constant";
+
+/// Bytes up to which a result is stored whatever it adds: shapes, masks of a few places, biases.
+const SMALL: u64 = 1 << 14;
+
+/// The limit for bytes that are read and made for one result: results are in memory until the model
+/// is saved, and large weights stay in their files.
+const HELD: u64 = 1 << 28;
+
+/// How often less is tried where something cannot be stored.
+const ROUNDS: usize = 8;
+
+/// The values to store.
+#[derive(Default)]
+pub struct Settled {
+    /// The removed nodes, with their results.
+    stored: Vec<(NodeId, Vec<(ValueId, TensorProto)>)>,
+    /// Identities of constants, which are read where they are.
+    aliases: Vec<(NodeId, ValueId, ValueId)>,
+    /// Expressions that stay, and why.
+    pub kept: Vec<Refusal>,
+    /// Bytes that the tensors add.
+    pub growth: u64,
+}
+
+/// A stored tensor of floats, with the value that it replaces.
+pub struct NamedFloats {
+    /// Its name, which is that of the value outside of bodies.
+    pub name: String,
+    /// The name of the value.
+    pub value: String,
+    /// The element type.
+    pub data_type: DataType,
+    /// The extents.
+    pub shape: Vec<usize>,
+}
+
+impl Settled {
+    /// Finds the values that can be stored without adding more than `allowed` bytes, beside small
+    /// results. The nodes of `sites` stay: they identify their kinds. So do values computed from
+    /// tensors that are `new`.
+    pub fn find(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool, allowed: f64) -> Self {
+        let mut frontier = Frontier { known, stays: stays(known, sites, new) };
+        let mut kept = vec![];
+        for round in 0.. {
+            let roots = frontier.roots();
+            let (growth, mut beyond) = frontier.weigh(&roots, allowed);
+            let mut stored = vec![];
+            if beyond.is_empty() {
+                for &node in &roots.nodes {
+                    match frontier.compute(node) {
+                        Ok(tensors) => stored.push((node, tensors)),
+                        Err(refusal) => beyond.push((node, refusal)),
+                    }
+                }
+            }
+            if beyond.is_empty() {
+                kept.sort_by(|one: &Refusal, other| one.at.cmp(&other.at));
+                kept.dedup();
+                return Self { stored, aliases: roots.aliases, kept, growth };
+            }
+            for (node, refusal) in beyond {
+                // Its operands are tried next, within a bound.
+                frontier.refuse(node, round >= ROUNDS);
+                kept.push(refusal);
+            }
+        }
+        Self::default()
+    }
+
+    /// Whether nothing is to be stored.
+    pub fn is_empty(&self) -> bool {
+        self.stored.is_empty() && self.aliases.is_empty()
+    }
+
+    /// Stores them, and returns the floats among them.
+    pub fn store(self, known: &Analysis, editor: &mut Editor) -> Vec<NamedFloats> {
+        let name = |value: ValueId| known.graph.value_name(value).to_owned();
+        for (node, output, source) in self.aliases {
+            editor.remove(&[node], &name(output), &name(source));
+        }
+        let mut floats = vec![];
+        for (node, tensors) in self.stored {
+            let is_inside = !way(known.graph.node(node)).is_empty();
+            let mut named = vec![];
+            for (value, tensor) in tensors {
+                let (value, told) = (name(value), float_type(&tensor).zip(shape(&tensor).ok()));
+                // Floats are stored with a recipe, by a name that the main graph has.
+                let name = if is_inside && told.is_some() {
+                    let name = editor.add_constant(&value, tensor);
+                    editor.remove(&[node], &value, &name);
+                    name
+                } else {
+                    named.push(TensorProto { name: Some(value.clone()), ..tensor });
+                    value.clone()
+                };
+                floats.extend(told.map(|(data_type, shape)| NamedFloats { name, value, data_type, shape }));
+            }
+            editor.store(node, named);
+        }
+        floats
+    }
+}
+
+/// Whether a Range that stays reads a value of one element that has an axis: engines take it, but not as a constant.
+fn is_count(known: &Analysis, value: ValueId) -> bool {
+    let Analysis { graph, constants, facts, .. } = known;
+    let counts = |reader: &Reader| {
+        let Reader::Node { node, .. } = *reader else { return false };
+        let made = graph.only_output(node).filter(|_| graph.is(node, "Range"));
+        made.is_some_and(|made| constants.tensor(made).is_err())
+    };
+    facts.rank(value) != Some(0) && graph.readers(value).iter().any(counts)
+}
+
+/// The nodes that stay because they identify a site.
+fn stays(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool) -> Vec<bool> {
+    let Analysis { graph, facts, constants, .. } = known;
+    let count = graph.order().len();
+    let mut is_new: Vec<bool> = (0..graph.value_count())
+        .map(|index| ValueId(index as u32))
+        .map(|value| graph.initializer(value).is_some() && new(graph.value_name(value)))
+        .collect();
+    let mut stays = vec![false; count];
+    for &node in graph.order() {
+        let (domain, op) = graph.domain_op(node);
+        let mut made = graph.outputs(node).iter().flatten().peekable();
+        let is_constant = made.peek().is_some()
+            && made.all(|&value| {
+                let is_read = !graph.readers(value).is_empty();
+                !is_read
+                    || (constants.is_constant(value)
+                        && !constants.is_quantized(value)
+                        && !is_count(known, value)
+                        && !graph.is_output(value)
+                        && !is_result(graph, value))
+            });
+        let reads_shape = graph.category(node).is_some_and(Category::reads_only_shape);
+        let mut read = graph.inputs(node).iter().flatten();
+        let of_new = is_constant && !reads_shape && read.any(|value| is_new[value.0 as usize]);
+        let is_decided = taken(known, node).is_some();
+        stays[node] = !is_constant || op == "Constant" || is_quantized(domain, op) || of_new || is_decided;
+        for value in graph.outputs(node).iter().flatten() {
+            is_new[value.0 as usize] |= of_new;
+        }
+    }
+    // Float arithmetic identifies a kind, and a mask does not. Axes and shapes are behind the first
+    // input.
+    let is_float = |value: &Option<ValueId>| {
+        value.is_none_or(|value| facts.data_type(value).is_none_or(DataType::is_float))
+    };
+    let tells = |node: NodeId| {
+        graph.inputs(node).first().is_none_or(is_float) && graph.outputs(node).iter().all(is_float)
+    };
+    sites.iter().filter(|&&node| tells(node)).for_each(|&node| stays[node] = true);
+    behind_rounded_results(known).into_iter().for_each(|node| stays[node] = true);
+    stays
+}
+
+/// The operands of constant results of the model, or of a body, that take more than arithmetic: a
+/// node has to make the result, and would start from rounded numbers.
+fn behind_rounded_results(known: &Analysis) -> HashSet<NodeId> {
+    let Analysis { graph, constants, .. } = known;
+    let mut more: HashSet<ValueId> = HashSet::default();
+    let mut ends = vec![];
+    for &node in graph.order() {
+        let is_more = graph.op(node).is_some_and(is_more_than_arithmetic);
+        let mut read = graph.inputs(node).iter().flatten();
+        if is_more || read.any(|value| more.contains(value)) {
+            let made = graph.outputs(node).iter().flatten().filter(|&&value| constants.is_constant(value));
+            more.extend(made.clone());
+            ends.extend(
+                made.filter(|&&value| graph.is_output(value) || is_result(graph, value)).map(|_| node),
+            );
+        }
+    }
+    cone(known, &ends)
+}
+
+/// Nodes, and those that compute the constants which they read.
+pub fn cone(known: &Analysis, nodes: &[NodeId]) -> HashSet<NodeId> {
+    let Analysis { graph, constants, .. } = known;
+    let mut open = nodes.to_vec();
+    let mut seen: HashSet<NodeId> = nodes.iter().copied().collect();
+    while let Some(node) = open.pop() {
+        let read = graph.inputs(node).iter().flatten().filter(|&&value| constants.is_constant(value));
+        for (maker, _) in read.filter_map(|&value| graph.producer(value)) {
+            if seen.insert(maker) {
+                open.push(maker);
+            }
+        }
+    }
+    seen
+}
+
+/// The values stored directly: all others serve them alone.
+#[derive(Default)]
+struct Roots {
+    nodes: Vec<NodeId>,
+    aliases: Vec<(NodeId, ValueId, ValueId)>,
+    /// Constants that remaining nodes read.
+    read: HashSet<ValueId>,
+}
+
+struct Frontier<'s> {
+    known: &'s Analysis<'s>,
+    stays: Vec<bool>,
+}
+
+impl Frontier<'_> {
+    /// Keeps a node, and with `all` its operands.
+    fn refuse(&mut self, node: NodeId, all: bool) {
+        let graph = &self.known.graph;
+        let mut open = vec![node];
+        while let Some(node) = open.pop() {
+            if std::mem::replace(&mut self.stays[node], true) || !all {
+                continue;
+            }
+            let inputs = graph.inputs(node).iter().flatten();
+            open.extend(inputs.filter_map(|&value| Some(graph.producer(value)?.0)));
+        }
+    }
+
+    fn roots(&self) -> Roots {
+        let graph = &self.known.graph;
+        let mut roots = Roots::default();
+        let mut is_root = HashSet::default();
+        for &node in graph.order().iter().filter(|&&node| self.stays[node]) {
+            let captures = graph.captures(node).iter();
+            let mut open: Vec<ValueId> =
+                graph.inputs(node).iter().flatten().chain(captures).copied().collect();
+            while let Some(value) = open.pop() {
+                let maker = graph.producer(value).filter(|&(maker, _)| !self.stays[maker]);
+                match maker {
+                    None => drop(roots.read.insert(value)),
+                    Some((maker, _)) if !is_root.insert(maker) => {}
+                    Some((maker, _)) => match self.alias(maker) {
+                        Some(source) => {
+                            roots.aliases.push((maker, value, source));
+                            open.push(source);
+                        }
+                        None => roots.nodes.push(maker),
+                    },
+                }
+            }
+        }
+        roots.nodes.sort_by_key(|&node| graph.place(node));
+        roots
+    }
+
+    /// The operand of an identity that no body reads.
+    fn alias(&self, node: NodeId) -> Option<ValueId> {
+        let graph = &self.known.graph;
+        let output = graph.only_output(node)?;
+        let is_captured = |reader: &Reader| matches!(reader, Reader::Capture { .. });
+        let source =
+            handed_on(self.known, node).filter(|&source| self.known.constants.is_constant(source))?;
+        (!graph.readers(output).iter().any(is_captured)).then_some(source)
+    }
+
+    /// The growth by all results, and the refused ones: if all growing results together exceed the
+    /// limit, all of them are refused, so that the next run decides alike.
+    fn weigh(&self, roots: &Roots, allowed: f64) -> (u64, Vec<(NodeId, Refusal)>) {
+        let graph = &self.known.graph;
+        let mut seen = HashSet::default();
+        let mut room = 0;
+        let (mut growing, mut beyond) = (vec![], vec![]);
+        for &node in &roots.nodes {
+            let refuse = |reason| (node, Refusal::new(reason, graph.name(node)));
+            let Some(bytes) = self.bytes(node) else {
+                beyond.push(refuse(Reason::UnknownShape));
+                continue;
+            };
+            let (read, freed) = self.sources(node, roots, &mut seen);
+            room += freed;
+            if read + bytes > HELD {
+                beyond.push(refuse(Reason::TooLarge(bytes as usize)));
+                continue;
+            }
+            let taken = bytes.min(room);
+            room -= taken;
+            if bytes > SMALL && bytes > taken {
+                growing.push((node, bytes - taken));
+            }
+        }
+        let growth = growing.iter().map(|(_, bytes)| bytes).sum();
+        if growth as f64 > allowed {
+            beyond.extend(growing.into_iter().map(|(node, bytes)| {
+                (node, Refusal::new(Reason::Growth(format!("{bytes} bytes")), graph.name(node)))
+            }));
+        }
+        (growth, beyond)
+    }
+
+    /// The bytes of what a node makes.
+    fn bytes(&self, node: NodeId) -> Option<u64> {
+        let facts = &self.known.facts;
+        let of = |value: ValueId| {
+            let extents = facts.shape(value)?;
+            let count = extents.iter().try_fold(1_usize, |n, dim| n.checked_mul(extent(dim)?))?;
+            Some(facts.data_type(value)?.byte_size(count)? as u64)
+        };
+        self.read_outputs(node).map(of).sum()
+    }
+
+    fn read_outputs(&self, node: NodeId) -> impl Iterator<Item = ValueId> {
+        let graph = &self.known.graph;
+        graph.outputs(node).iter().flatten().copied().filter(|&value| !graph.readers(value).is_empty())
+    }
+
+    /// The bytes of the stored tensors that a result is computed from, but for those that were seen before; and of
+    /// those among them that nothing else reads.
+    fn sources(&self, node: NodeId, roots: &Roots, seen: &mut HashSet<ValueId>) -> (u64, u64) {
+        let Analysis { graph, constants, .. } = self.known;
+        let (mut read, mut freed) = (0, 0);
+        let mut open: Vec<ValueId> = graph.inputs(node).iter().flatten().copied().collect();
+        while let Some(value) = open.pop() {
+            if !constants.is_constant(value) || !seen.insert(value) {
+                continue;
+            }
+            match graph.producer(value).filter(|&(maker, _)| !graph.is(maker, "Constant")) {
+                Some((maker, _)) => open.extend(graph.inputs(maker).iter().flatten()),
+                None => {
+                    let bytes = constants.stored_bytes(value);
+                    read += bytes;
+                    freed += if roots.read.contains(&value) { 0 } else { bytes };
+                }
+            }
+        }
+        (read, freed)
+    }
+
+    fn compute(&self, node: NodeId) -> Result<Vec<(ValueId, TensorProto)>, Refusal> {
+        let Analysis { graph, constants, .. } = self.known;
+        let model = graph.model();
+        // Before IR version 4 constants are nodes, and before operator set 9 those hold floats alone.
+        let are_floats = model.proto.ir_version() < 4 && model.own_opset() < 9;
+        let tensor = |value| {
+            let tensor = constants.tensor(value)?;
+            if are_floats && float_type(&tensor).is_none() {
+                let why = "no Constant of this operator set holds it".to_owned();
+                return Err(Refusal::new(Reason::Constant(why), graph.name(node)));
+            }
+            Ok((value, tensor))
+        };
+        self.read_outputs(node).map(tensor).collect()
+    }
+}

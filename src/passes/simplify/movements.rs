@@ -1,0 +1,239 @@
+//! Transposes and reshapes that undo each other, or are one, once nothing is between them.
+
+use crate::analysis::layout::Trace;
+use crate::hash::{HashMap, HashSet};
+use crate::ir::builder;
+use crate::onnx::operator::Category;
+use crate::onnx::proto::{GraphProto, NodeProto};
+use crate::shape::facts::extent;
+
+use crate::passes::simplify::KnownShapes;
+
+/// How far movements around a seed are followed, and how many of them.
+const REACH: usize = 16;
+const BUDGET: usize = 64;
+
+/// Cancels chains of movements through a seed that move nothing as a whole: readers read the value
+/// before the chain. Returns the values that are read instead.
+pub fn cancel(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) -> Vec<String> {
+    let edits = find(graph, seeds, known, Goal::Nothing);
+    edits.carry_out(graph);
+    edits.instead.into_values().collect()
+}
+
+/// Merges chains of movements through a seed into their last node: a Reshape if the elements keep
+/// their order, or a Transpose if the chain is a permutation of axes. Only movements may read the
+/// values in between. Returns whether any chain was merged.
+///
+/// Exporters turn keys by a Reshape to three axes, a Transpose of the last two and a Reshape back. Engines take one Transpose
+/// into the product behind it.
+pub fn join(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) -> bool {
+    let edits = find(graph, seeds, known, Goal::OneNode);
+    edits.carry_out(graph);
+    !edits.rewired.is_empty()
+}
+
+/// The replacement of a chain of movements.
+#[derive(Clone, Copy, PartialEq)]
+enum Goal {
+    Nothing,
+    OneNode,
+}
+
+fn find(graph: &GraphProto, seeds: &[String], known: &KnownShapes, goal: Goal) -> Edits {
+    let links = Links::new(graph);
+    let mut edits = Edits::default();
+    let mut seen = HashSet::default();
+    for seed in seeds.iter().filter(|seed| seen.insert(seed.as_str())) {
+        let above = links.above(graph, seed);
+        // The farthest start first: it takes out the most.
+        for length in (0..above.len()).rev() {
+            if links.makers.get(above[length]).is_some_and(|&maker| edits.have(graph, maker)) {
+                continue;
+            }
+            let walk = Walk { graph, links: &links, known, start: above[length], goal };
+            walk.follow(&above[..length], &mut edits);
+        }
+    }
+    edits
+}
+
+/// The movements that make and read values.
+struct Links<'g> {
+    makers: HashMap<&'g str, usize>,
+    readers: HashMap<&'g str, Readers>,
+    outputs: HashSet<&'g str>,
+}
+
+#[derive(Default)]
+struct Readers {
+    /// Movements of the value.
+    places: Vec<usize>,
+    /// Whether a node that is no movement reads it; known for results of movements.
+    others: bool,
+}
+
+impl<'g> Links<'g> {
+    fn new(graph: &'g GraphProto) -> Self {
+        let (mut makers, mut readers) = (HashMap::default(), HashMap::<&str, Readers>::default());
+        let is_movement: Vec<bool> = graph.node.iter().map(is_movement).collect();
+        let (movements, others): (Vec<usize>, Vec<usize>) =
+            (0..graph.node.len()).partition(|&place| is_movement[place]);
+        for place in movements {
+            let node = &graph.node[place];
+            makers.extend(node.output.iter().map(|output| (output.as_str(), place)));
+            readers.entry(&node.input[0]).or_default().places.push(place);
+        }
+        for name in others.into_iter().flat_map(|place| &graph.node[place].input) {
+            if makers.contains_key(name.as_str()) {
+                readers.entry(name).or_default().others = true;
+            }
+        }
+        let outputs = graph.output.iter().map(|output| output.name()).collect();
+        Links { makers, readers, outputs }
+    }
+
+    /// The value and those before it in a chain of movements, nearest first.
+    fn above<'s>(&self, graph: &'s GraphProto, value: &'s str) -> Vec<&'s str> {
+        let mut above = vec![value];
+        while let Some(&maker) = above.last().and_then(|value| self.makers.get(value))
+            && above.len() < REACH
+        {
+            above.push(&graph.node[maker].input[0]);
+        }
+        above
+    }
+
+    /// Whether nothing but movements reads a value.
+    fn is_inside(&self, value: &str) -> bool {
+        !self.readers.get(value).is_some_and(|readers| readers.others) && !self.outputs.contains(value)
+    }
+}
+
+/// The new input and permutation of a node, and the replacements of values.
+#[derive(Default)]
+struct Edits {
+    rewired: HashMap<usize, (String, Option<Vec<usize>>)>,
+    instead: HashMap<String, String>,
+}
+
+impl Edits {
+    /// Whether a node was rewired to a distant input or removed: then all nodes behind it were
+    /// followed from there.
+    fn have(&self, graph: &GraphProto, place: usize) -> bool {
+        let output = graph.node[place].output.first();
+        self.rewired.contains_key(&place) || output.is_some_and(|output| self.instead.contains_key(output))
+    }
+
+    fn carry_out(&self, graph: &mut GraphProto) {
+        for (&place, (start, perm)) in &self.rewired {
+            let node = &mut graph.node[place];
+            // Integers may be their own shape: that input stays.
+            let moved = std::mem::replace(&mut node.input[0], start.clone());
+            node.rename_shards(|name| (name == moved).then_some(start.as_str()));
+            if let Some(perm) = perm {
+                node.input.truncate(1);
+                node.op_type = Some("Transpose".into());
+                let perm: Vec<i64> = perm.iter().map(|&axis| axis as i64).collect();
+                node.attribute = vec![builder::ints("perm", &perm)];
+            }
+        }
+        if !self.instead.is_empty() {
+            graph.node.iter_mut().for_each(|node| node.read_instead(|input| self.resolve(input)));
+        }
+    }
+
+    /// The replacement of a value.
+    fn resolve(&self, name: &str) -> Option<&str> {
+        let source = |name: &str| self.instead.get(name).map(String::as_str);
+        std::iter::successors(source(name), |name| source(name)).take(REACH).last()
+    }
+}
+
+/// The movements from one start.
+struct Walk<'w> {
+    graph: &'w GraphProto,
+    links: &'w Links<'w>,
+    known: &'w KnownShapes<'w>,
+    start: &'w str,
+    goal: Goal,
+}
+
+/// How far a walk has come.
+struct Reached<'w> {
+    value: &'w str,
+    trace: Trace,
+    /// Whether only movements read the values from the start up to here.
+    alone: bool,
+    length: usize,
+}
+
+impl<'w> Walk<'w> {
+    /// Follows the movements from the start to the seed, through the values between them, nearest to the
+    /// seed first; and from there on all there are.
+    fn follow(&self, between: &[&'w str], edits: &mut Edits) -> Option<()> {
+        let trace = Trace::new(&(self.known.shape)(self.start)?);
+        let mut here = Reached { value: self.start, trace, alone: true, length: 0 };
+        for &value in between.iter().rev() {
+            let place = *self.links.makers.get(value)?;
+            let chain = here.length > 0;
+            here = self.step(&here, place)?;
+            self.note(place, &here.trace, chain && here.alone, edits);
+        }
+        let mut open = vec![here];
+        for _ in 0..BUDGET {
+            let here = open.pop()?;
+            for &place in self.links.readers.get(here.value).iter().flat_map(|readers| &readers.places) {
+                if edits.have(self.graph, place) {
+                    continue;
+                }
+                let Some(next) = self.step(&here, place) else { continue };
+                self.note(place, &next.trace, here.length > 0 && next.alone, edits);
+                open.push(next);
+            }
+        }
+        None
+    }
+
+    /// Behind a movement of the value that was reached.
+    fn step(&self, here: &Reached, place: usize) -> Option<Reached<'w>> {
+        let node = &self.graph.node[place];
+        let value = node.output.first()?;
+        let mut trace = here.trace.clone();
+        trace.follow(node, &(self.known.shape)(value)?)?;
+        let alone = here.length == 0 || (here.alone && self.links.is_inside(here.value));
+        Some(Reached { value, trace, alone, length: here.length + 1 })
+    }
+
+    fn note(&self, place: usize, trace: &Trace, chain: bool, edits: &mut Edits) {
+        let node = &self.graph.node[place];
+        let output = &node.output[0];
+        match (self.goal, node.op_type()) {
+            (Goal::Nothing, _) if trace.is_identity() && !self.links.outputs.contains(output.as_str()) => {
+                edits.instead.entry(output.clone()).or_insert_with(|| self.start.to_owned());
+            }
+            (Goal::OneNode, "Reshape")
+                if chain && trace.keeps_order() && !copies_extents(node, self.known) =>
+            {
+                edits.rewired.entry(place).or_insert_with(|| (self.start.to_owned(), None));
+            }
+            (Goal::OneNode, op) if chain && (op == "Transpose" || !trace.keeps_order()) => {
+                if let Some(perm) = trace.as_transpose() {
+                    edits.rewired.entry(place).or_insert_with(|| (self.start.to_owned(), Some(perm)));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether a node only moves or regroups elements.
+pub fn is_movement(node: &NodeProto) -> bool {
+    node.category() == Some(Category::Movement) && !node.input.is_empty()
+}
+
+/// Whether a Reshape takes an extent from its input (a 0 in its shape), or may.
+fn copies_extents(node: &NodeProto, known: &KnownShapes) -> bool {
+    let Some(extents) = node.input.get(1).and_then(|shape| (known.extents)(shape)) else { return true };
+    extents.iter().any(|dim| dim.is_none() || extent(dim) == Some(0))
+}

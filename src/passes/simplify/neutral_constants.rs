@@ -1,0 +1,72 @@
+//! Arithmetic with a neutral constant: `x + 0`, `x − 0`, `x·1`, `x/1` and `x¹` are `x`.
+//!
+//! PyTorch initializes biases with zeros, and exporters write an Add for each. The constant must not widen `x`: it has at
+//! most as many axes, and each has one place or as many as `x` has there. As `−0 + 0 = +0`, a sum stays where an operator
+//! behind it [observes the sign](ZeroSigns) of a zero.
+
+use std::cell::OnceCell;
+
+use crate::analysis::Analysis;
+use crate::analysis::uniform;
+use crate::ir::{NodeId, ValueId};
+use crate::onnx::tensor::DataType;
+use crate::passes::simplify::zero_sign::ZeroSigns;
+use crate::shape::facts::extent;
+
+/// Finds operands beside neutral constants in one graph.
+pub struct Neutral<'a> {
+    analysis: &'a Analysis<'a>,
+    signs: OnceCell<ZeroSigns>,
+}
+
+impl<'a> Neutral<'a> {
+    /// Of the graph that an analysis is of.
+    pub fn new(analysis: &'a Analysis<'a>) -> Self {
+        Self { analysis, signs: OnceCell::new() }
+    }
+
+    /// The operand that equals the result of a node; `None` where no constant is neutral.
+    pub fn operand(&self, node: NodeId) -> Option<ValueId> {
+        let graph = &self.analysis.graph;
+        let op = graph.op(node)?;
+        let [Some(left), Some(right)] = *graph.inputs(node) else { return None };
+        let found = match op {
+            "Add" => self.beside(left, right, 0.0).or_else(|| self.beside(right, left, 0.0)),
+            "Mul" => self.beside(left, right, 1.0).or_else(|| self.beside(right, left, 1.0)),
+            "Sub" => self.beside(left, right, 0.0),
+            "Div" | "Pow" => self.beside(left, right, 1.0),
+            _ => return None,
+        };
+        let operand = found.filter(|_| self.analysis.at(node).only_attributes(&[]).is_ok())?;
+        let is_sum = matches!(op, "Add" | "Sub");
+        (!is_sum || !self.observes_zero_sign(graph.only_output(node)?)).then_some(operand)
+    }
+
+    /// The value, if the constant beside it is this number everywhere and does not widen it.
+    fn beside(&self, value: ValueId, constant: ValueId, number: f64) -> Option<ValueId> {
+        let Analysis { constants, facts, .. } = self.analysis;
+        let is_float = facts.data_type(value).is_some_and(DataType::is_float);
+        let goes = is_float
+            && !constants.is_constant(value)
+            && constants.is_constant(constant)
+            && self.keeps_shape(value, constant)
+            && uniform::number(self.analysis, constant) == Some(number);
+        goes.then_some(value)
+    }
+
+    /// Whether broadcasting a constant to a value keeps the shape of the value.
+    fn keeps_shape(&self, value: ValueId, constant: ValueId) -> bool {
+        let facts = &self.analysis.facts;
+        let (Some(shape), Some(own)) = (facts.shape(value), facts.shape(constant)) else { return false };
+        let mut axes = shape.iter().rev().zip(own.iter().rev());
+        own.len() <= shape.len()
+            && axes.all(|(dim, own)| {
+                let places = extent(own);
+                places == Some(1) || places.is_some() && places == extent(dim)
+            })
+    }
+
+    fn observes_zero_sign(&self, value: ValueId) -> bool {
+        self.signs.get_or_init(|| ZeroSigns::new(self.analysis)).are_observed(value)
+    }
+}

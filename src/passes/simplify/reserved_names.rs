@@ -1,0 +1,67 @@
+//! Names that onnxruntime gives to what its own passes add.
+//!
+//! A file that onnxruntime wrote has these names, and it refuses to load the file once its pass
+//! finds another match, such as a product with a bias: "Attempt to replace the existing tensor". So
+//! values with such names are renamed.
+
+use crate::hash::HashSet;
+use crate::ir::editor::collect_names;
+use crate::onnx::node::{bodies, bodies_mut};
+use crate::onnx::proto::{GraphProto, NodeProto};
+
+/// The names that its MatMulAddFusion adds.
+const GIVEN: [&str; 2] = ["gemm_input_shape", "gemm_output_shape"];
+
+/// The suffix, with a number, for names that are taken.
+const AGAIN: &str = "_token_";
+
+/// Renames stored tensors that have such a name.
+pub fn give_way(graph: &mut GraphProto) {
+    let stored =
+        graph.initializer.iter().filter_map(|tensor| Some((tensor.name().to_owned(), base(tensor.name())?)));
+    for (given, base) in stored.collect::<Vec<_>>() {
+        let is_listed =
+            |graph: &GraphProto| graph.input.iter().chain(&graph.output).any(|end| end.name() == given);
+        if is_listed(graph) || graph.node.iter().flat_map(bodies).any(|body| defines(body, &given)) {
+            continue;
+        }
+        let mut names = HashSet::default();
+        collect_names(graph, &mut names);
+        let name = (0..).map(|number| format!("{base}_{number}")).find(|name| !names.contains(name.as_str()));
+        let Some(name) = name else { continue };
+        let tensors = graph.initializer.iter_mut().filter(|tensor| tensor.name() == given);
+        tensors.for_each(|tensor| tensor.name = Some(name.clone()));
+        graph.value_info.retain(|value| value.name() != given);
+        rename(&mut graph.node, &given, &name);
+    }
+}
+
+/// The name that onnxruntime made one of, if it did.
+fn base(name: &str) -> Option<&'static str> {
+    let is_of = |given: &&str| {
+        name.strip_prefix(*given).is_some_and(|rest| rest.is_empty() || rest.starts_with(AGAIN))
+    };
+    GIVEN.into_iter().find(is_of)
+}
+
+/// Whether a body, or one in it, has a value of its own of that name.
+fn defines(body: &GraphProto, name: &str) -> bool {
+    let inputs = body.input.iter().map(|input| input.name());
+    let stored = body.initializer.iter().map(|tensor| tensor.name());
+    let made = body.node.iter().flat_map(|node| node.output.iter().map(String::as_str));
+    inputs.chain(stored).chain(made).any(|own| own == name)
+        || body.node.iter().flat_map(bodies).any(|inner| defines(inner, name))
+}
+
+fn rename(nodes: &mut [NodeProto], from: &str, to: &str) {
+    for node in nodes {
+        node.read_instead(|input| (input == from).then_some(to));
+        for body in bodies_mut(node) {
+            body.output
+                .iter_mut()
+                .filter(|end| end.name() == from)
+                .for_each(|end| end.name = Some(to.to_owned()));
+            rename(&mut body.node, from, to);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Computed extents of a Reshape that it could infer itself: `0` copies the extent of the input,
+//! and one `-1` takes the remaining elements.
+
+use crate::analysis::Analysis;
+use crate::hash::HashSet;
+use crate::ir::NodeId;
+use crate::ir::editor::Editor;
+use crate::onnx::tensor;
+use crate::shape::facts::{extent, same};
+
+/// Reshapes, and the constant targets that replace their computed ones. Nodes of `sites` stay.
+pub fn find(known: &Analysis, sites: &HashSet<NodeId>) -> Vec<(NodeId, Vec<i64>)> {
+    let graph = &known.graph;
+    let nodes = graph.order().iter().filter(|&&node| graph.is(node, "Reshape") && !sites.contains(&node));
+    nodes.filter_map(|&node| Some((node, written(known, node)?))).collect()
+}
+
+/// Lets them read it.
+pub fn write(found: Vec<(NodeId, Vec<i64>)>, known: &Analysis, editor: &mut Editor) {
+    for (node, extents) in found {
+        let wish = format!("{}_shape", known.graph.name(node));
+        let name = editor.add_constant(&wish, tensor::make_i64(&wish, &extents));
+        editor.set_input(node, 1, &name);
+        // None of them is to be 0.
+        editor.clear_attribute(node, "allowzero");
+    }
+}
+
+fn written(known: &Analysis, node: NodeId) -> Option<Vec<i64>> {
+    let Analysis { graph, facts, constants, .. } = known;
+    let [Some(value), Some(shape)] = graph.inputs(node) else { return None };
+    if constants.is_constant(*shape) || known.at(node).only_attributes(&["allowzero"]).is_err() {
+        return None;
+    }
+    let (before, after) = (facts.shape(*value)?, facts.shape(graph.output(node, 0)?)?);
+    let mut rest = false;
+    let asked = facts.extents(*shape)?;
+    let finds_rest =
+        asked.iter().position(|dim| dim.as_ref().is_some_and(|dim| dim.to_i64().ok() == Some(-1)));
+    let extents: Option<Vec<i64>> = asked
+        .into_iter()
+        .enumerate()
+        .map(|(axis, dim)| {
+            // `-1` stands for a number, or for the input's extent, where the other extents
+            // determine it.
+            let is_rest = finds_rest == Some(axis);
+            let dim = if is_rest { after.get(axis).cloned().flatten() } else { dim };
+            match extent(&dim) {
+                // 0 and negative numbers have another meaning than an extent.
+                Some(extent) => i64::try_from(extent).ok().filter(|&extent| extent > 0),
+                None if dim.as_ref().is_some_and(|dim| dim.to_i64().is_ok()) => None,
+                None if before.get(axis).is_some_and(|own| same(own, &dim)) => Some(0),
+                None if (is_rest || dim.is_some()) && !std::mem::replace(&mut rest, true) => Some(-1),
+                None => None,
+            }
+        })
+        .collect();
+    let mut extents = extents?;
+    let count = |number: i64| extents.iter().filter(|&&extent| extent == number).count();
+    match (count(0), count(-1)) {
+        // onnxruntime keeps a buffer for each shape that it knows from a 0, and hands out warm ones where it knows none.
+        (1, 0) => extents.iter_mut().filter(|extent| **extent == 0).for_each(|extent| *extent = -1),
+        // Without elements `-1` is undefined, unless the original had it there.
+        (1.., 1) if extents.iter().position(|&extent| extent == -1) != finds_rest => return None,
+        _ => {}
+    }
+    Some(extents)
+}

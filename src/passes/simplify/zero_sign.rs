@@ -1,0 +1,129 @@
+//! Whether the sign of a zero matters: `x + 0` makes `+0` of `−0`, and `1/x` turns the two into ∞ and −∞.
+//!
+//! An operator observes the sign if it divides by the value, or takes its reciprocal or a negative power. An operator
+//! that unfold does not know, and a body that reads the value, may do the same. All others pass the sign on to their
+//! results, unless these are the same for both: a sum with a constant other than 0, an exponential, a square, an integer.
+//! Outputs of the model count as numbers, for which `−0 = 0`.
+
+use crate::analysis::Analysis;
+use crate::ir::{NodeId, ValueId};
+use crate::onnx::operator::Category;
+use crate::onnx::tensor::DataType;
+
+/// Constants of more elements are not read.
+const FEW: usize = 1 << 16;
+
+/// Operators without a category that compute, move or compare numbers, and divide by none of those that they read.
+const NEUTRAL: [&str; 27] = [
+    "ArgMax",
+    "ArgMin",
+    "AveragePool",
+    "Cast",
+    "CastLike",
+    "Concat",
+    "CumSum",
+    "DepthToSpace",
+    "Dropout",
+    "Einsum",
+    "GatherElements",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+    "GridSample",
+    "Hardmax",
+    "LogSoftmax",
+    "MaxPool",
+    "NonZero",
+    "Pad",
+    "Resize",
+    "ReverseSequence",
+    "ScatterElements",
+    "ScatterND",
+    "Softmax",
+    "SpaceToDepth",
+    "TopK",
+    "Trilu",
+];
+
+/// The values of a graph of which something observes the sign of a zero.
+pub struct ZeroSigns {
+    observed: Vec<bool>,
+}
+
+impl ZeroSigns {
+    /// Finds them, from the last operator to the first.
+    pub fn new(analysis: &Analysis) -> Self {
+        let graph = &analysis.graph;
+        let mut observed = vec![false; graph.value_count()];
+        for &node in graph.order().iter().rev() {
+            graph.captures(node).iter().for_each(|value| observed[value.index()] = true);
+            let is_passed_on = graph.outputs(node).iter().flatten().any(|value| observed[value.index()]);
+            for (slot, value) in graph.inputs(node).iter().enumerate() {
+                let Some(value) = *value else { continue };
+                let is_observed =
+                    observes(analysis, node, slot) || is_passed_on && passes_on(analysis, node, slot);
+                observed[value.index()] |= is_observed && may_be_float(analysis, value);
+            }
+        }
+        Self { observed }
+    }
+
+    /// Whether an operator behind the value may tell `−0` from `0`.
+    pub fn are_observed(&self, value: ValueId) -> bool {
+        self.observed[value.index()]
+    }
+}
+
+fn may_be_float(analysis: &Analysis, value: ValueId) -> bool {
+    analysis.facts.data_type(value).is_none_or(DataType::is_float)
+}
+
+/// Whether a node itself tells the zeros of an input apart.
+fn observes(analysis: &Analysis, node: NodeId, slot: usize) -> bool {
+    let graph = &analysis.graph;
+    let Some(op) = graph.op(node) else { return true };
+    match (op, slot) {
+        ("Div" | "Mod", 1) | ("Reciprocal", _) => true,
+        ("Pow", 0) => !graph.input(node, 1).is_some_and(|power| is_positive(analysis, power)),
+        ("Cast" | "CastLike", _) => {
+            let made = graph.only_output(node).and_then(|made| analysis.facts.data_type(made));
+            made.is_none_or(|made| made == DataType::String)
+        }
+        _ => graph.category(node).is_none_or(Category::is_random) && !NEUTRAL.contains(&op),
+    }
+}
+
+/// Whether the result of a node may differ by the sign of a zero where an input does.
+fn passes_on(analysis: &Analysis, node: NodeId, slot: usize) -> bool {
+    let graph = &analysis.graph;
+    let Some(op) = graph.op(node) else { return true };
+    match op {
+        "Abs" | "Cos" | "Cosh" | "Exp" | "LogSoftmax" | "ReduceL1" | "ReduceL2" | "ReduceLogSumExp"
+        | "ReduceSumSquare" | "Sigmoid" | "Softmax" | "Softplus" => false,
+        "Add" | "Sub" => {
+            let other = graph.input(node, 1 - slot.min(1));
+            !other.is_some_and(|other| has_no_zero(analysis, other))
+        }
+        "Mul" => graph.input(node, 0) != graph.input(node, 1),
+        "Pow" => {
+            let power = graph.input(node, 1).and_then(|power| analysis.constants.scalar(power));
+            !power.is_some_and(|power| power > 0.0 && power % 2.0 == 0.0)
+        }
+        _ => true,
+    }
+}
+
+/// Whether a value is a constant without a zero.
+fn has_no_zero(analysis: &Analysis, value: ValueId) -> bool {
+    every_number(analysis, value, |number| number != 0.0)
+}
+
+/// Whether a value is a constant above 0.
+fn is_positive(analysis: &Analysis, value: ValueId) -> bool {
+    every_number(analysis, value, |number| number > 0.0)
+}
+
+fn every_number(analysis: &Analysis, value: ValueId, holds: fn(f64) -> bool) -> bool {
+    let constants = &analysis.constants;
+    let is_small = constants.is_constant(value) && constants.len(value).is_some_and(|count| count <= FEW);
+    is_small && constants.read(value).is_ok_and(|numbers| numbers.iter().all(|&number| holds(number)))
+}

@@ -1,0 +1,120 @@
+//! A newer operator set for a model, for the sake of an operator that it writes out as it has none.
+//!
+//! Most operators of sets 11 to 13 keep their meaning in set 14, which has HardSwish. Axes that
+//! were an attribute become an input; any other changed operator keeps the model in its set.
+
+use std::ops::RangeInclusive;
+
+use crate::affine::plan::Raised;
+use crate::affine::recognize::{View, hard_swish};
+use crate::analysis::Analysis;
+use crate::ir::NodeId;
+use crate::ir::names::Names;
+use crate::onnx::Model;
+use crate::onnx::node::{bodies, canonical_domain};
+use crate::onnx::operator::{input_at, input_for};
+use crate::onnx::proto::{AttributeProto, NodeProto, TensorProto};
+use crate::onnx::tensor::make_i64;
+
+/// The operator sets of which [`means_the_same`] tells.
+pub const ALIKE: RangeInclusive<i64> = 11..=hard_swish::SINCE;
+
+/// The first version of the format in which initializers that are inputs can be given anew: before, they are constants.
+const GIVEN_ANEW: i64 = 4;
+
+/// The version of the format that came with the newer operator set.
+const FORMAT: i64 = 7;
+
+/// Whether a node means the same in an operator set and in all later ones of [`ALIKE`], once attributes are written as those
+/// have them.
+pub fn means_the_same(node: &NodeProto, opset: i64) -> bool {
+    match node.op() {
+        // Training became an input.
+        ("", "Dropout") => opset >= 12,
+        // It took all axes from one on as one.
+        ("", "Hardmax") => opset >= 13,
+        // One way to find places was taken out.
+        ("", "Resize") => {
+            let mode = node.attr_s("coordinate_transformation_mode").unwrap_or_default();
+            opset >= 13 || mode != Some("tf_half_pixel_for_nn")
+        }
+        // More outputs meant training mode.
+        ("", "BatchNormalization") => opset >= 14 || node.output.len() == 1,
+        // They are not there any more.
+        ("", "Scatter" | "Upsample") => false,
+        _ => true,
+    }
+}
+
+/// The model in the newer operator set; `None` where nothing is to be gained, or an operator means something else there.
+pub fn raised(known: &Analysis, is_skipped: &dyn Fn(&str) -> bool) -> Option<(Model, Raised)> {
+    let graph = &known.graph;
+    let model = graph.model();
+    let change = Raised { from: model.own_opset(), to: *ALIKE.end() };
+    let is_older = ALIKE.contains(&change.from) && change.from < change.to;
+    let is_whole = model.proto.functions.is_empty() && model.proto.training_info.is_empty();
+    let format = model.proto.ir_version();
+    if !is_older || !is_whole || format < GIVEN_ANEW || is_skipped(hard_swish::KIND) {
+        return None;
+    }
+    graph.order().iter().find(|&&node| graph.is(node, "Clip"))?;
+    let view = View::new(known);
+    let is_wanted = |&node: &NodeId| {
+        let first = hard_swish::written_out(&view, node);
+        first.is_some_and(|first| !is_skipped(&view.site_name(first)))
+    };
+    graph.order().iter().find(|node| is_wanted(node))?;
+    let mut proto = graph.proto().clone();
+    let mut names = Names::beside(graph);
+    for (node, written) in proto.node.iter_mut().enumerate() {
+        proto.initializer.extend(write(known, node, written, change, &mut names)?);
+    }
+    let mut raised = model.with_graph(proto);
+    let sets = raised.proto.opset_import.iter_mut();
+    sets.filter(|set| canonical_domain(set.domain()).is_empty())
+        .for_each(|set| set.version = Some(change.to));
+    raised.proto.ir_version = Some(format.max(FORMAT));
+    Some((raised, change))
+}
+
+/// Rewrites a node for the newer set. Returns the values that replace its attributes; `None` where
+/// its meaning changed.
+fn write(
+    known: &Analysis,
+    node: NodeId,
+    written: &mut NodeProto,
+    Raised { from, to }: Raised,
+    names: &mut Names,
+) -> Option<Vec<TensorProto>> {
+    if bodies(written).next().is_some() || !means_the_same(written, from) {
+        return None;
+    }
+    let ("", op) = written.op() else { return Some(vec![]) };
+    let op = op.to_owned();
+    // The last axis is the only one that has no other behind it, and without a name it is meant in both.
+    if from < 13
+        && matches!(op.as_str(), "LogSoftmax" | "Softmax")
+        && written.attr_i("axis").ok()? != Some(-1)
+    {
+        let rank = known.facts.rank(known.graph.input(node, 0)?)?;
+        known.at(node).softmax_axis(rank).ok()?;
+    }
+    let is_input = |attribute: &AttributeProto| {
+        let at = |set| input_at(&op, attribute.name(), set);
+        at(from).is_none() && at(to).is_some()
+    };
+    let (moved, kept): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut written.attribute).into_iter().partition(is_input);
+    written.attribute = kept;
+    let input = |AttributeProto { ints, name, .. }: &AttributeProto| {
+        let name = name.as_deref()?;
+        let (slot, _) = input_for(&op, name).filter(|_| !ints.is_empty())?;
+        let tensor = make_i64(&names.fresh(&format!("{}_{name}", known.graph.name(node))), ints);
+        if written.input.len() <= slot {
+            written.input.resize(slot + 1, String::new());
+        }
+        tensor.name().clone_into(&mut written.input[slot]);
+        Some(tensor)
+    };
+    moved.iter().map(input).collect()
+}

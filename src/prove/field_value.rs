@@ -1,0 +1,248 @@
+//! The image of a tensor in the field.
+
+use std::ops::Range;
+
+use ndarray::{ArcArray, ArrayD, IxDyn};
+
+use crate::onnx::external::Externals;
+use crate::onnx::proto::TensorProto;
+use crate::onnx::tensor::{self, DataType, Floats};
+use crate::prove::field;
+use crate::prove::random::{Digest, Hash, Unknown};
+use crate::recipe::DECIDED;
+
+/// How many numbers are read at a time.
+const READ: usize = 1 << 12;
+
+/// Integers that are given are below this, and every other one below that: masks, lengths and types of tokens are small.
+const INTEGERS: u64 = 100;
+const SMALL: u64 = 4;
+
+/// One of so many random integers is extreme: no token, or the last of a long row.
+const OUTLYING: u64 = 8;
+const OUTLIERS: [i64; 6] = [-100, -2, -1, 511, 32_767, 1 << 20];
+
+/// A tensor of field elements, in row-major order, whose copies share them.
+pub type Elements = ArcArray<u32, IxDyn>;
+
+/// A tensor of integers and truth values, likewise.
+pub type Integers = ArcArray<i64, IxDyn>;
+
+/// A value of a graph at one point.
+#[derive(Debug, Clone)]
+pub enum Image {
+    /// Floats.
+    Field(Elements),
+    /// Integers that are known.
+    Int(Integers),
+    /// Integers that follow from random elements: an uninterpreted element stands for each.
+    Varying(Elements),
+    /// A tensor of unknown extents.
+    Opaque(Digest),
+}
+
+/// Applies one expression to the elements of any tensor; the last arm handles opaque ones.
+macro_rules! either {
+    ($value:expr, $array:ident => $result:expr, else $other:expr) => {
+        match $value {
+            $crate::prove::field_value::Image::Field($array) => {
+                $crate::prove::field_value::Image::field($result)
+            }
+            $crate::prove::field_value::Image::Int($array) => $crate::prove::field_value::Image::int($result),
+            $crate::prove::field_value::Image::Varying($array) => {
+                $crate::prove::field_value::Image::varying($result)
+            }
+            $crate::prove::field_value::Image::Opaque(_) => $other,
+        }
+    };
+}
+pub(crate) use either;
+
+/// The elements in row-major order.
+pub fn row_major<T: Clone>(array: ArrayD<T>) -> ArcArray<T, IxDyn> {
+    if array.is_standard_layout() {
+        array.into_shared()
+    } else {
+        array.as_standard_layout().into_owned().into_shared()
+    }
+}
+
+impl Image {
+    /// Floats.
+    pub fn field(elements: ArrayD<u32>) -> Self {
+        Self::Field(row_major(elements))
+    }
+
+    /// Integers.
+    pub fn int(integers: ArrayD<i64>) -> Self {
+        Self::Int(row_major(integers))
+    }
+
+    /// Integers of unknown value; without elements nothing is unknown.
+    pub fn varying(elements: ArrayD<u32>) -> Self {
+        if elements.is_empty() {
+            return Self::int(elements.mapv(i64::from));
+        }
+        Self::Varying(row_major(elements))
+    }
+
+    /// A random element at each place.
+    pub fn random(seed: Digest, shape: &[usize], is_integer: bool) -> Self {
+        let unknown = Unknown::new(seed);
+        let elements = (0..shape.iter().product::<usize>()).map(|place| unknown.of(place as u64)).collect();
+        let elements = ArrayD::from_shape_vec(shape, elements).expect("as many elements");
+        if is_integer { Self::varying(elements) } else { Self::field(elements) }
+    }
+
+    /// Random elements, or random integers.
+    pub fn drawn(seed: Digest, shape: &[usize], data_type: DataType) -> Self {
+        if !data_type.is_integer() {
+            return Self::random(seed, shape, false);
+        }
+        let unknown = Unknown::new(seed);
+        let below = |place: u64, end: u64| (u64::from(unknown.of(place)) * end / field::P) as i64;
+        let integer = |place: u64| match data_type {
+            DataType::Bool => below(place, 2),
+            DataType::Int32 | DataType::Int64 if place % OUTLYING == OUTLYING - 1 => {
+                OUTLIERS[below(place, OUTLIERS.len() as u64) as usize]
+            }
+            // One place for the size, and one for the number.
+            _ if below(2 * place, 2) == 0 => below(2 * place + 1, SMALL),
+            _ => below(2 * place + 1, INTEGERS),
+        };
+        let integers = (0..shape.iter().product::<usize>() as u64).map(integer);
+        ArrayD::from_shape_vec(shape, integers.collect()).map_or(Self::Opaque(seed), Self::int)
+    }
+
+    /// Its extents.
+    pub fn shape(&self) -> Option<&[usize]> {
+        match self {
+            Self::Field(elements) | Self::Varying(elements) => Some(elements.shape()),
+            Self::Int(integers) => Some(integers.shape()),
+            Self::Opaque(_) => None,
+        }
+    }
+
+    /// How many elements it has.
+    pub fn len(&self) -> usize {
+        self.shape().map_or(0, |shape| shape.iter().product())
+    }
+
+    /// The image of the element at each place.
+    pub fn images(&self) -> Option<Elements> {
+        match self {
+            Self::Field(elements) | Self::Varying(elements) => Some(elements.clone()),
+            Self::Int(integers) => Some(integers.mapv(field::of_int).into_shared()),
+            Self::Opaque(_) => None,
+        }
+    }
+
+    /// Its digest.
+    pub fn digest(&self, key: u64) -> Digest {
+        let mut hash = Hash::new(key, "value");
+        hash.number(match self {
+            Self::Field(_) => 0,
+            Self::Int(_) => 1,
+            Self::Varying(_) => 2,
+            Self::Opaque(digest) => return *digest,
+        });
+        let extents = |extent: usize| (extent as u64).to_le_bytes();
+        hash.all(self.shape().unwrap_or_default(), extents);
+        match self {
+            Self::Field(elements) | Self::Varying(elements) => hash.all(slice(elements), u32::to_le_bytes),
+            Self::Int(integers) => hash.all(slice(integers), i64::to_le_bytes),
+            Self::Opaque(_) => {}
+        }
+        hash.finish()
+    }
+}
+
+/// The elements in row-major order.
+pub fn slice<T>(array: &ArcArray<T, IxDyn>) -> &[T] {
+    array.as_slice().expect("in row-major order")
+}
+
+/// The value of floats. Where an element is no number, all are random ones that their bits seed.
+pub fn of_floats(floats: ArrayD<f64>, key: u64) -> Image {
+    if floats.iter().all(|number| number.is_finite()) {
+        return Image::field(floats.mapv(|number| field::of_float(number).unwrap_or_default()));
+    }
+    let unknown = of_bits(key);
+    Image::field(floats.mapv(|number| unknown.of(number.to_bits())))
+}
+
+/// The element that stands for −∞.
+pub fn lowest(key: u64) -> u32 {
+    of_bits(key).of(f64::NEG_INFINITY.to_bits())
+}
+
+/// The function from the bits of a number to a random element.
+fn of_bits(key: u64) -> Unknown {
+    Unknown::new(Hash::new(key, "bits").finish())
+}
+
+/// The value of a result of more than arithmetic.
+pub fn of_numbers(numbers: &ArrayD<f64>, key: u64) -> Image {
+    of_floats(numbers.mapv(|number| if number.abs() < DECIDED { 0.0 } else { number }), key)
+}
+
+/// The value of what a Softmax makes along these axes: where all of a lane are the same, each is one by how many.
+pub fn of_shares(numbers: &ArrayD<f64>, along: Range<usize>, key: u64) -> Image {
+    let (value, shape) = (of_numbers(numbers, key), numbers.shape());
+    let lane: usize = shape[along.clone()].iter().product();
+    let inner: usize = shape[along.end..].iter().product();
+    let (Image::Field(elements), Some(share)) = (&value, field::inverse(field::of_int(lane as i64))) else {
+        return value;
+    };
+    let (mut shares, numbers) = (slice(elements).to_vec(), row_major(numbers.clone()));
+    let blocks = slice(&numbers).chunks((lane * inner).max(1));
+    for (block, made) in blocks.zip(shares.chunks_mut((lane * inner).max(1))) {
+        for start in 0..inner {
+            let places = (start..block.len()).step_by(inner);
+            if places.clone().all(|place| block[place] == block[start]) {
+                places.for_each(|place| made[place] = share);
+            }
+        }
+    }
+    ArrayD::from_shape_vec(shape, shares).map_or(value, Image::field)
+}
+
+/// The value of stored floats, of which no more is read at a time than needs to be; `None` where it cannot be.
+fn of_stored(floats: &Floats, key: u64) -> Option<Image> {
+    let count = floats.shape().iter().product();
+    let (mut elements, mut buffer, mut numbers) = (Vec::with_capacity(count), vec![], [0.0; READ]);
+    while elements.len() < count {
+        let numbers = &mut numbers[..READ.min(count - elements.len())];
+        floats.read(elements.len(), &mut buffer, numbers).ok()?;
+        let finite = numbers.iter().map_while(|&number| field::of_float(number));
+        let before = elements.len();
+        elements.extend(finite);
+        if elements.len() < before + numbers.len() {
+            return floats.all().ok().map(|all| of_floats(all, key));
+        }
+    }
+    ArrayD::from_shape_vec(floats.shape(), elements).ok().map(Image::field)
+}
+
+/// The value of a stored tensor.
+pub fn of_tensor(tensor: &TensorProto, externals: &Externals, key: u64) -> Image {
+    if let Some(floats) = Floats::new(tensor, externals).ok().and_then(|floats| of_stored(&floats, key)) {
+        return floats;
+    }
+    if let Ok(integers) = tensor::read_i64(tensor, externals) {
+        return Image::int(integers);
+    }
+    Image::Opaque(stored(tensor, externals, key))
+}
+
+/// The digest of a stored tensor of any type.
+pub fn stored(tensor: &TensorProto, externals: &Externals, key: u64) -> Digest {
+    let mut hash = Hash::new(key, "tensor");
+    hash.number(tensor.data_type() as u64);
+    hash.all(&tensor.dims, i64::to_le_bytes);
+    match tensor::raw(tensor, externals) {
+        Ok(bytes) => hash.bytes(&bytes),
+        Err(_) => tensor.string_data.iter().for_each(|text| hash.bytes(text)),
+    }
+    hash.finish()
+}

@@ -1,0 +1,263 @@
+//! Centring: a residual stream whose values have no mean along their channels.
+//!
+//! `LN(x) = γ·RMS(x − mean(x)) + β`. Where LayerNormalizations over exactly its channels are the
+//! only readers of a stream, no reader sees the mean of its values. So no writer has to write it:
+//! each is projected once, `W ← W·(I − 11ᵀ/C)`, and so are its bias, tables, tokens and positions.
+//! Then each LayerNormalization is an RMS normalization, for the mean of the squares is the
+//! variance.
+//!
+//! A writer whose constants cannot be projected has its mean taken off behind it, in each run.
+
+use std::collections::BTreeMap;
+
+use crate::affine::linear::linear;
+use crate::affine::materialize::{Change, Edit, NewTensor};
+use crate::affine::plan::Centring;
+use crate::affine::recognize::statistics::Core;
+use crate::affine::recognize::{Replacement, Site, View};
+use crate::affine::rounding::Rounding;
+use crate::analysis::Analysis;
+use crate::hash::HashSet;
+use crate::ir::builder::Maker;
+use crate::ir::{NodeId, Reader, ValueId};
+use crate::recipe::Recipe;
+use crate::refusal::{Reason, Refusal};
+
+use crate::residual::rms_norm::{has_range, without_mean};
+use crate::residual::streams::{Channels, ReadBy, Stream, WrittenBy};
+
+/// The number of normalizers that must lose their mean for each mean that is subtracted at run
+/// time: a subtraction reads and writes all values, as a normalizer does, and a normalizer without
+/// a mean is only a little cheaper.
+const WORTH: usize = 8;
+
+/// Constants of more elements than this are not copied for the stream where something else reads them.
+const SMALL: usize = 1 << 14;
+
+/// The outcome of centring a stream.
+#[derive(Debug, Clone)]
+pub struct Centred {
+    /// For the listing.
+    pub outcome: Centring,
+    /// The edits.
+    pub edits: Vec<Edit>,
+}
+
+/// Plans to centre a stream; `None` where nothing on it takes a mean off.
+///
+/// # Errors
+/// A refusal at what sees the mean, at a writer that keeps one, or where no normalizer would do with less.
+pub fn plan(
+    (known, view): (&Analysis, &View),
+    sites: &[Site],
+    cores: &[Option<Core>],
+    stream: &Stream,
+) -> Option<Result<Centred, Refusal>> {
+    let readers = stream.readers.iter().filter_map(|reader| match reader.by {
+        ReadBy::Normalizer(site) => Some((site, cores[site].as_ref().filter(|core| core.centred)?)),
+        _ => None,
+    });
+    // One whose operators read several values of the stream is met at each: x as Casts of the same have it, say.
+    let readers: Vec<(usize, &Core)> = readers.collect::<BTreeMap<_, _>>().into_iter().collect();
+    let &(first, core) = readers.first()?;
+    let replaced = |&(site, core): &(usize, &Core)| Some((site, without_mean(view, &sites[site], core)?));
+    let normalizers: Vec<(usize, Replacement)> = readers.iter().filter_map(replaced).collect();
+    let writers = Writers { known, sites, cores, stream };
+    Some(writers.unseen().and_then(|()| match known.facts.data_type(core.input) {
+        _ if !normalizers.is_empty() => writers.plan(normalizers),
+        Some(it) if !has_range(it) => Err(Refusal::new(Reason::ElementType(it.name()), &sites[first].name)),
+        _ => {
+            let reason = "no normalizer on it is without a shift".to_owned();
+            Err(Refusal::new(Reason::NoGain(reason), &sites[first].name))
+        }
+    }))
+}
+
+struct Writers<'w> {
+    known: &'w Analysis<'w>,
+    sites: &'w [Site],
+    cores: &'w [Option<Core>],
+    stream: &'w Stream,
+}
+
+impl Writers<'_> {
+    /// Whether no reader sees the mean.
+    fn unseen(&self) -> Result<(), Refusal> {
+        let graph = &self.known.graph;
+        for reader in &self.stream.readers {
+            let who = match reader.by {
+                ReadBy::Normalizer(site) if self.cores[site].as_ref().is_some_and(|core| core.centred) => {
+                    continue;
+                }
+                ReadBy::Normalizer(site) => self.sites[site].kind.name,
+                ReadBy::Linear(node, _) | ReadBy::Other(node, _) => graph.domain_op(node).1,
+                ReadBy::Output => "an output of the model",
+                ReadBy::Body(_) => "the body of a subgraph",
+            };
+            let at = match reader.by {
+                ReadBy::Linear(node, _) | ReadBy::Other(node, _) | ReadBy::Body(node) => graph.name(node),
+                ReadBy::Normalizer(site) => &self.sites[site].name,
+                ReadBy::Output => graph.value_name(reader.at.value),
+            };
+            return Err(Refusal::new(Reason::SeesMean(who.to_owned()), at));
+        }
+        Ok(())
+    }
+
+    fn plan(&self, mut normalizers: Vec<(usize, Replacement)>) -> Result<Centred, Refusal> {
+        let graph = &self.known.graph;
+        let (mut projected, mut taken_off) = (vec![], vec![]);
+        for writer in &self.stream.writers {
+            let node = match writer.source {
+                WrittenBy::Input => {
+                    return Err(Refusal::new(Reason::GraphInput, graph.value_name(writer.at.value)));
+                }
+                WrittenBy::Normalizer(site) if self.is_centred(site) => continue,
+                WrittenBy::Normalizer(_) => graph.producer(writer.at.value).map(|(node, _)| node),
+                source => source.node(),
+            };
+            let Some(node) = node else { continue };
+            match self.projected(writer.at, writer.source) {
+                Some(changes) => projected.extend(changes.into_iter().map(|change| (node, change))),
+                None => taken_off.push((node, writer.at)),
+            }
+        }
+        // A constant operand needs no subtraction of its own: its sum has one.
+        let behind: HashSet<NodeId> = taken_off.iter().map(|&(node, _)| node).collect();
+        projected.retain(|(node, _)| !behind.contains(node));
+        // A normalizer that writes the stream again stays: its result is centred.
+        normalizers.retain(|(_, replacement)| !replacement.nodes.iter().any(|node| behind.contains(node)));
+        if normalizers.len() < WORTH * behind.len() {
+            let (places, saved) = (behind.len(), normalizers.len());
+            let reason = format!("the mean would be taken off at {places} places, for {saved} normalizers");
+            return Err(Refusal::new(Reason::NoGain(reason), graph.name(taken_off[0].0)));
+        }
+        let outcome = Centring::Centred {
+            normalizers: normalizers.iter().map(|&(site, _)| self.sites[site].name.clone()).collect(),
+            constants: projected.len(),
+            subtracted: {
+                let mut names: Vec<String> = behind.iter().map(|&node| graph.name(node).to_owned()).collect();
+                names.sort();
+                names
+            },
+        };
+        let edit = |node: NodeId, change| Edit { sites: vec![], at: graph.name(node).to_owned(), change };
+        let mut edits: Vec<Edit> = projected.into_iter().map(|(node, change)| edit(node, change)).collect();
+        let mut done = HashSet::default();
+        for (node, at) in taken_off.into_iter().filter(|&(node, _)| done.insert(node)) {
+            let replacement = self.taken_off(node, at);
+            let replacement =
+                replacement.ok_or_else(|| Refusal::new(Reason::UnknownShape, graph.name(node)))?;
+            edits.push(edit(node, Change::Replace(replacement)));
+        }
+        for (_, replacement) in normalizers {
+            edits.push(edit(replacement.nodes[0], Change::Replace(replacement)));
+        }
+        Ok(Centred { outcome, edits })
+    }
+
+    /// Whether what a normalizer writes has no mean.
+    fn is_centred(&self, site: usize) -> bool {
+        let core = self.cores[site].as_ref();
+        self.sites[site].is_bare() && core.is_some_and(|core| core.centred && core.axes.len() == 1)
+    }
+
+    /// The constants of a writer without the mean; `None` where that cannot be, or would be copies of large ones.
+    fn projected(&self, at: Channels, source: WrittenBy) -> Option<Vec<Change>> {
+        match source {
+            WrittenBy::Linear(node) => self.linear(node, at.axis),
+            WrittenBy::Table(node) => Some(vec![self.constant(node, 0, at.axis)?]),
+            WrittenBy::Constant(node, slot) => Some(vec![self.constant(node, slot, at.axis)?]),
+            WrittenBy::Uniform(node, slot) => {
+                let recipe = self.known.at(node).constant(slot).ok()?;
+                Some(vec![self.change(node, slot, Recipe::filled(0.0, recipe.shape()))?])
+            }
+            WrittenBy::Normalizer(_) | WrittenBy::Input | WrittenBy::Other(_) => None,
+        }
+    }
+
+    /// The weight and the bias of a linear operator, whose result has its channels along an axis.
+    fn linear(&self, node: NodeId, axis: usize) -> Option<Vec<Change>> {
+        let at = self.known.at(node);
+        // The channels of a group are made of those of its own alone.
+        (at.attr("group", 1) == Ok(1)).then_some(())?;
+        let rules = linear(self.known.graph.domain_op(node))?;
+        let slots = rules.slots(&at).ok()?;
+        let weight = slots.weight?;
+        let contracted = rules.contracted(&at).ok()?;
+        let rank = at.rank(weight).ok()?;
+        let kept = (0..rank).rev().find(|axis| !contracted.contains(axis))?;
+        let mut changes = vec![self.constant(node, weight, kept)?];
+        let there = (weight + 1..at.arity()).filter(|&slot| self.known.graph.input(node, slot).is_some());
+        for slot in there {
+            (slots.bias == Some(slot)).then_some(())?;
+            let bias = at.rank(slot).ok()?;
+            // That of a Gemm is aligned at the last axis, and others have one axis.
+            let own = if at.graph.is(node, "Gemm") { (axis + bias).checked_sub(2)? } else { 0 };
+            changes.push(self.constant(node, slot, own)?);
+        }
+        Some(changes)
+    }
+
+    fn constant(&self, node: NodeId, slot: usize, axis: usize) -> Option<Change> {
+        let recipe = self.known.at(node).constant(slot).ok()?;
+        if recipe.shape().get(axis) != Some(&self.stream.channels) {
+            return None;
+        }
+        let count = Recipe::number(self.stream.channels as f64, recipe.rank());
+        let mean = recipe.sum(axis)?.div(&count)?;
+        self.change(node, slot, recipe.sub(&mean)?)
+    }
+
+    fn change(&self, node: NodeId, slot: usize, recipe: Recipe) -> Option<Change> {
+        let value = self.known.graph.input(node, slot)?;
+        let data_type = self.known.facts.data_type(value)?;
+        if !has_range(data_type) || (recipe.len() > SMALL && self.is_shared(value)) {
+            return None;
+        }
+        self.known.constants.check(value).ok()?;
+        let wish = format!("{}_centred", self.known.graph.value_name(value));
+        let (replaces, data_type) = (Some(value), Some(data_type));
+        let tensor = NewTensor { wish, replaces, data_type, recipe, rounding: Rounding::Sum };
+        Some(Change::Input(node, slot, tensor))
+    }
+
+    /// Whether a constant, or a value computed from it, has readers beside the writers of the
+    /// stream.
+    fn is_shared(&self, value: ValueId) -> bool {
+        let graph = &self.known.graph;
+        let is_writer = |reader: &Reader| match *reader {
+            Reader::Node { node, .. } => {
+                self.stream.writers.iter().any(|writer| writer.source.node() == Some(node))
+            }
+            _ => false,
+        };
+        let mut open = vec![value];
+        while let Some(value) = open.pop() {
+            if let Some((node, _)) = graph.producer(value) {
+                open.extend(graph.inputs(node).iter().flatten());
+            }
+            let readers = graph.readers(value);
+            if readers.len() > 1 && !readers.iter().all(is_writer) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// A node, with a subtraction of the mean behind it.
+    fn taken_off(&self, node: NodeId, at: Channels) -> Option<Replacement> {
+        let graph = &self.known.graph;
+        let written = graph.outputs(node).iter().position(|&output| output == Some(at.value));
+        // A constant enters through its reader.
+        let slot = written.unwrap_or(0);
+        let value = graph.output(node, slot)?;
+        let axis = self.stream.values.iter().find(|at| at.value == value)?.axis;
+        let mut maker = Maker::new(graph, node);
+        let whole = maker.repeat_like(slot);
+        let mean = maker.mean(&whole, &[axis as i64], true);
+        maker.op("Sub", &[&whole, &mean], vec![]);
+        let (made, constants) = maker.finish(graph.value_name(value));
+        Some(Replacement { nodes: vec![node], made, constants })
+    }
+}

@@ -1,0 +1,260 @@
+//! The effect of operators on powers of two.
+//!
+//! A value multiplied by `2^-e` has the exponent `e`, as a quantity has a unit: a product adds
+//! exponents, a root halves them, and only values of one unit can be added. So `x/√(mean x² + ε)`
+//! has exponent 0 for any exponent of x, if ε has twice that of x: the demands of a normalizer
+//! follow from its operators.
+//!
+//! In binary floats all of this is exact, whatever the order of sums, while nothing becomes infinite or subnormal.
+
+use std::ops::Range;
+
+use crate::analysis::node_view::At;
+use crate::onnx::operator::Category;
+use crate::onnx::tensor::DataType;
+
+/// The attribute with the summand of a variance.
+pub const EPSILON: &str = "epsilon";
+
+/// The default of epsilon.
+pub const USUAL_EPSILON: f32 = 1e-5;
+
+/// The exponents that a node needs on its inputs, and those of its results.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Law {
+    /// The exponent that each input has to have.
+    pub wanted: Vec<i32>,
+    /// The exponent that each output has.
+    pub made: Vec<i32>,
+    /// The float attributes that have to have one.
+    pub attributes: Vec<Attribute>,
+}
+
+/// A float attribute that is added to what a node reads, or compared with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attribute {
+    /// Its name.
+    pub name: &'static str,
+    /// The exponent that it has to have.
+    pub exponent: i32,
+    /// The type that it is computed in; `None` where nothing tells.
+    pub data_type: Option<DataType>,
+}
+
+impl Law {
+    /// The law of any operator: inputs with exponent 0 give results with exponent 0.
+    pub fn plain(at: &At) -> Self {
+        let outputs = at.graph.outputs(at.node).len();
+        Self { wanted: vec![0; at.arity()], made: vec![0; outputs], attributes: vec![] }
+    }
+
+    /// The law of a node with these exponents on its inputs; `None` for constants and missing
+    /// inputs.
+    ///
+    /// Among several solutions, the one whose result has the exponent `goal`.
+    pub fn of(at: &At, carried: &[Option<i32>], goal: Option<i32>) -> Self {
+        let plain = Self::plain(at);
+        if plain.wanted.is_empty() || plain.made.is_empty() {
+            return plain;
+        }
+        Node { at, carried, goal }.law().unwrap_or(plain)
+    }
+}
+
+/// A node of which a law is looked for.
+struct Node<'n, 'a> {
+    at: &'n At<'a>,
+    carried: &'n [Option<i32>],
+    goal: Option<i32>,
+}
+
+impl Node<'_, '_> {
+    /// `None` where nothing but the plain law is known.
+    fn law(&self) -> Option<Law> {
+        let first = self.first();
+        match self.at.graph.domain_op(self.at.node) {
+            ("", "Add" | "Concat" | "Max" | "Mean" | "Min" | "Sub" | "Sum") => {
+                Some(self.one_unit(0..self.at.arity()))
+            }
+            ("", "Where") => Some(self.one_unit(1..3)),
+            ("", "Clip") => Some(self.limits(&[(1, "min"), (2, "max")])),
+            ("", "Pad") => Some(self.limits(&[(2, "value")])),
+            ("", "Cast" | "CastLike") => self.is_between_floats().then(|| self.handed_on(1)),
+            ("", "Mul") => Some(self.product_or_quotient(1)),
+            ("", "Div") => Some(self.product_or_quotient(-1)),
+            ("", "Sqrt") => (first % 2 == 0).then(|| self.makes(first / 2)),
+            ("", "Reciprocal") => Some(self.makes(-first)),
+            ("", "Pow") => self.power(),
+            ("", "ReduceSumSquare") => Some(self.makes(2 * first)),
+            ("", "LpNormalization") => Some(self.makes(0)),
+            ("", "LayerNormalization" | "RMSNormalization" | "SimplifiedLayerNormalization") => {
+                // In other types than float32 its result depends on the numbers.
+                let is_usual = self.at.attr("stash_type", 1) == Ok(1) && self.is_unread(1);
+                let mut law = Some(self.normalizer()).filter(|_| is_usual)?;
+                law.attributes.iter_mut().for_each(|epsilon| epsilon.data_type = Some(DataType::Float));
+                Some(law)
+            }
+            ("", "GroupNormalization" | "InstanceNormalization") => Some(self.normalizer()),
+            ("", "BatchNormalization") => self.batch_norm(),
+            ("", "Split") => Some(self.handed_on(usize::MAX)),
+            ("", op) if hands_on(op) => Some(self.handed_on(1)),
+            _ => match self.at.graph.category(self.at.node)? {
+                Category::Movement | Category::Selection => Some(self.handed_on(1)),
+                category if category.is_product() => self.layer(),
+                _ => None,
+            },
+        }
+    }
+
+    /// The exponent of the first input, which takes that of the goal if it is a constant.
+    fn first(&self) -> i32 {
+        if self.at.is_constant(0) { self.goal.unwrap_or_default() } else { self.on(0) }
+    }
+
+    /// The exponent on an input.
+    fn on(&self, slot: usize) -> i32 {
+        self.carried.get(slot).copied().flatten().unwrap_or_default()
+    }
+
+    fn is_between_floats(&self) -> bool {
+        let At { graph, facts, node, .. } = *self.at;
+        let ends = [graph.input(node, 0), graph.output(node, 0)];
+        let is_float = |value| facts.data_type(value).is_some_and(|data_type| data_type.is_float());
+        ends.into_iter().all(|value| value.is_some_and(is_float))
+    }
+
+    /// Whether nothing reads the outputs from a place on.
+    fn is_unread(&self, from: usize) -> bool {
+        let graph = self.at.graph;
+        let mut outputs = graph.outputs(self.at.node).iter().skip(from).flatten();
+        outputs.all(|&value| graph.readers(value).is_empty())
+    }
+
+    /// An attribute that is combined with a function of the first input.
+    fn attribute(&self, name: &'static str, exponent: i32) -> Attribute {
+        let value = self.at.graph.input(self.at.node, 0);
+        Attribute { name, exponent, data_type: value.and_then(|value| self.at.facts.data_type(value)) }
+    }
+
+    /// The first output is a power of the first input.
+    fn makes(&self, made: i32) -> Law {
+        let mut law = Law::plain(self.at);
+        law.wanted[0] = self.first();
+        law.made[0] = made;
+        law
+    }
+
+    /// So many outputs are of the unit of the first input.
+    fn handed_on(&self, outputs: usize) -> Law {
+        let mut law = self.makes(self.first());
+        law.made.iter_mut().take(outputs).for_each(|made| *made = self.first());
+        law
+    }
+
+    /// These inputs are added, or compared.
+    fn one_unit(&self, slots: Range<usize>) -> Law {
+        let mut there = slots.clone().filter_map(|slot| self.carried.get(slot).copied().flatten());
+        let first = there.next().unwrap_or_default();
+        let common = if there.all(|other| other == first) { first } else { 0 };
+        let exponent = self.goal.unwrap_or(common);
+        let mut law = Law::plain(self.at);
+        law.wanted.iter_mut().take(slots.end).skip(slots.start).for_each(|wanted| *wanted = exponent);
+        law.made[0] = exponent;
+        law
+    }
+
+    /// The first input is handed on, or one of these numbers in its place, inputs or, in earlier operator sets,
+    /// attributes.
+    fn limits(&self, numbers: &[(usize, &'static str)]) -> Law {
+        let mut law = self.handed_on(1);
+        for &(slot, name) in numbers {
+            let is_attribute = self.at.proto().attribute.iter().any(|attribute| attribute.name() == name);
+            match law.wanted.get_mut(slot) {
+                Some(wanted) => *wanted = self.first(),
+                None if is_attribute => law.attributes.push(self.attribute(name, self.first())),
+                None => {}
+            }
+        }
+        law
+    }
+
+    /// `a·b`, or `a/b`. A constant absorbs the difference to the goal.
+    fn product_or_quotient(&self, sign: i32) -> Law {
+        let mut law = self.makes(self.on(0) + sign * self.on(1));
+        law.wanted = vec![self.on(0), self.on(1)];
+        let missing = self.goal.map_or(0, |goal| goal - law.made[0]);
+        if let Some(slot) = self.at.constant_operand() {
+            law.wanted[slot] = if slot == 1 { sign * missing } else { missing };
+            law.made[0] += missing;
+        }
+        law
+    }
+
+    /// A product of two values, to which a third may be added. A weight takes in what there is, unless as much is to come
+    /// out again.
+    fn layer(&self) -> Option<Law> {
+        let made = self.on(0) + self.on(1);
+        if [0, 1].into_iter().any(|slot| self.at.is_constant(slot)) && self.goal != Some(made) {
+            return None;
+        }
+        let mut law = self.makes(made);
+        law.wanted.fill(made);
+        law.wanted.iter_mut().zip([self.on(0), self.on(1)]).for_each(|(wanted, on)| *wanted = on);
+        Some(law)
+    }
+
+    fn power(&self) -> Option<Law> {
+        let numbers = self.at.numbers(1).ok()?;
+        let made = numbers.iter().next()? * f64::from(self.on(0));
+        let is_whole = numbers.len() == 1 && made == made.round() && made.abs() < 1e4;
+        is_whole.then(|| self.makes(made as i32))
+    }
+
+    /// A normalizer by statistics of its first input, with its ε beside squares, and parameters behind, which take the goal.
+    fn normalizer(&self) -> Law {
+        let goal = self.goal.unwrap_or_default();
+        let mut law = self.makes(goal);
+        law.wanted.iter_mut().skip(1).for_each(|parameter| *parameter = goal);
+        law.attributes.push(self.attribute(EPSILON, 2 * self.on(0)));
+        law
+    }
+
+    /// With given statistics, which have the unit of their operand.
+    fn batch_norm(&self) -> Option<Law> {
+        let is_usual = self.at.flag("training_mode", false) == Ok(false)
+            && self.at.graph.outputs(self.at.node).len() == 1;
+        let mut law = Some(self.normalizer()).filter(|law| is_usual && law.wanted.len() == 5)?;
+        law.wanted[3] = self.on(0);
+        law.wanted[4] = 2 * self.on(0);
+        Some(law)
+    }
+}
+
+/// Whether an operator maps `k·x` to k times its result for `x`, for all k > 0, beside movements
+/// and selections.
+fn hands_on(op: &str) -> bool {
+    const OPS: &[&str] = &[
+        "Abs",
+        "AveragePool",
+        "CumSum",
+        "DepthToSpace",
+        "Dropout",
+        "GatherElements",
+        "GlobalAveragePool",
+        "GlobalMaxPool",
+        "LeakyRelu",
+        "MaxPool",
+        "Neg",
+        "PRelu",
+        "ReduceL1",
+        "ReduceL2",
+        "ReduceMax",
+        "ReduceMean",
+        "ReduceMin",
+        "ReduceSum",
+        "Relu",
+        "SpaceToDepth",
+        "Trilu",
+    ];
+    OPS.contains(&op)
+}

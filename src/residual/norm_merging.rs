@@ -1,0 +1,141 @@
+//! Norm after norm: a normalizer that only divides each token by a number, where others take such a number out again.
+//!
+//! `N₁(x) = x/ρ`. Behind linear operators without a bias, ρ is a factor of a token, and
+//! `N₂(y/ρ) = N₂(y)` for any other normalizer N₂ along the channels, but for its ε: with v the mean
+//! of squares before the change and u after it, the relative change of its result is at most
+//! `ε/2·|1/u − 1/v|`. That is no fold, so it is an option.
+
+use crate::affine::materialize::{Change, Edit};
+use crate::affine::plan::{Follower, MergedNorm};
+use crate::affine::recognize::statistics::Core;
+use crate::affine::recognize::{Replacement, Site, View, online};
+use crate::hash::{HashMap, HashSet};
+use crate::ir::builder::Maker;
+use crate::ir::{NodeId, Reader, ValueId};
+
+use crate::residual::rms_norm::has_range;
+
+/// Its name for `--skip`.
+pub const MERGING: &str = "merging";
+
+/// How many operators may lie between a normalizer and those behind it.
+const BETWEEN: usize = 64;
+
+/// Plans which normalizers to remove; `is_skipped` decides by name whether a site stays. Of two
+/// that follow each other only one is removed at a time: the next repetition has one less in
+/// between.
+pub fn merged(
+    view: &View,
+    sites: &[Site],
+    is_skipped: &dyn Fn(&str) -> bool,
+) -> (Vec<MergedNorm>, Vec<Edit>) {
+    let cores: Vec<Option<Core>> = sites.iter().map(|site| online::core(view, site)).collect();
+    let along_last = |core: &Core| core.axes == [core.rank - 1];
+    let ends: HashMap<ValueId, usize> = cores
+        .iter()
+        .enumerate()
+        .filter_map(|(site, core)| {
+            Some((core.as_ref().filter(|core| along_last(core) && !core.norm)?.input, site))
+        })
+        .collect();
+    let (mut merged, mut edits, mut taken) = (vec![], vec![], HashSet::default());
+    for (site, core) in cores.iter().enumerate() {
+        let Some(core) = core.as_ref().filter(|core| along_last(core) && divides(core, &sites[site])) else {
+            continue;
+        };
+        let has_room = view.facts.data_type(core.output).is_some_and(has_range);
+        let mut behind = Behind { view, cores: &cores, ends: &ends, left: BETWEEN, followers: vec![] };
+        if is_skipped(&sites[site].name) || !has_room || !behind.all(core.output) {
+            continue;
+        }
+        let Some(without) = without(view, core) else { continue };
+        let together = behind.followers.iter().copied().chain([site]);
+        if together.clone().any(|site| taken.contains(&site)) {
+            continue;
+        }
+        taken.extend(together);
+        let name = sites[site].name.clone();
+        let follower = |&site: &usize| {
+            let core = cores[site].as_ref()?;
+            let value = view.graph.value_name(core.input).to_owned();
+            let (name, centred) = (sites[site].name.clone(), core.centred);
+            Some(Follower { name, value, centred, epsilon: core.epsilon? })
+        };
+        let at = view.graph.name(without.nodes[0]).to_owned();
+        edits.push(Edit { sites: vec![], at, change: Change::Replace(without) });
+        merged.push(MergedNorm { name, followers: behind.followers.iter().filter_map(follower).collect() });
+    }
+    (merged, edits)
+}
+
+/// Whether a site does nothing but divide a token by a number.
+fn divides(core: &Core, site: &Site) -> bool {
+    site.is_bare() && !core.centred && core.factor.is_none() && core.inside.is_none()
+}
+
+/// The replacement of a removed normalizer.
+fn without(view: &View, core: &Core) -> Option<Replacement> {
+    let last = view.graph.producer(core.output)?.0;
+    let mut maker = Maker::new(view.graph, last);
+    maker.op("Identity", &[view.graph.value_name(core.input)], vec![]);
+    let (made, constants) = maker.finish(view.graph.value_name(core.output));
+    Some(Replacement { nodes: vec![last], made, constants })
+}
+
+struct Behind<'v, 'a> {
+    view: &'v View<'a>,
+    cores: &'v [Option<Core>],
+    /// The sites that normalize a value.
+    ends: &'v HashMap<ValueId, usize>,
+    left: usize,
+    followers: Vec<usize>,
+}
+
+impl Behind<'_, '_> {
+    /// Whether a factor of each token of a value disappears on all paths behind it.
+    fn all(&mut self, value: ValueId) -> bool {
+        let readers = self.view.graph.readers(value);
+        let next = |reader: &Reader| match *reader {
+            Reader::Node { node, input } => self.next(value, node, input),
+            _ => false,
+        };
+        !readers.is_empty() && readers.iter().all(next)
+    }
+
+    fn next(&mut self, value: ValueId, node: NodeId, input: usize) -> bool {
+        let end = self.ends.get(&value).filter(|&&site| {
+            let core = self.cores[site].as_ref();
+            core.is_some_and(|core| core.nodes.contains(&node) && core.epsilon.is_some())
+        });
+        if let Some(&site) = end {
+            if !self.followers.contains(&site) {
+                self.followers.push(site);
+            }
+            return true;
+        }
+        let left = self.left.checked_sub(1);
+        self.left = left.unwrap_or(0);
+        let made = self.view.graph.only_output(node).filter(|_| left.is_some());
+        made.is_some_and(|made| self.hands_on(node, input) && self.all(made))
+    }
+
+    /// Whether a factor of a token passes unchanged: a positive number, along the last axis.
+    fn hands_on(&self, node: NodeId, input: usize) -> bool {
+        let (graph, at) = (self.view.graph, self.view.at(node));
+        let others = || (0..at.arity()).filter(|&slot| slot != input);
+        let is_alone = || others().all(|slot| at.is_constant(slot));
+        match graph.domain_op(node) {
+            ("", "Relu" | "Abs" | "LeakyRelu" | "Neg" | "Identity") => true,
+            ("", "Mul") => is_alone() && at.rank(input) == at.output_rank(0),
+            ("", "Div") => input == 0 && is_alone() && at.rank(input) == at.output_rank(0),
+            ("", "MatMul") => input == 0 && is_alone() && at.rank(1) == Ok(2),
+            ("", "Gemm") => {
+                input == 0
+                    && at.is_constant(1)
+                    && graph.input(node, 2).is_none()
+                    && at.attr("transA", 0) == Ok(0)
+            }
+            _ => false,
+        }
+    }
+}

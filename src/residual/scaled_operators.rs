@@ -1,0 +1,293 @@
+//! The edits of stream scaling by a power of two.
+//!
+//! The [exponent](super::exponents) of each value is decided from the inputs on, node by node.
+//! Behind a writer that cannot absorb its power, and before a reader that cannot, stands a Mul.
+
+use std::collections::{BTreeSet, HashMap as Map};
+
+use crate::affine::Affine;
+use crate::affine::fold::{Fold, Side};
+use crate::affine::linear::{self, linear};
+use crate::affine::materialize::{Change, Edit, Failed, NewTensor, draw};
+use crate::affine::plan::Plan;
+use crate::affine::propagate::rule_table::takes_all;
+use crate::affine::rounding::{Rounding, float};
+use crate::analysis::Analysis;
+use crate::analysis::node_view::At;
+use crate::hash::HashMap;
+use crate::ir::{NodeId, Reader, ValueId};
+use crate::onnx::tensor::{DataType, rounded, underflow};
+use crate::recipe::{Numbers, Recipe};
+use crate::refusal::{Reason, Refusal};
+use crate::residual::exponents::{Attribute, EPSILON, Law, USUAL_EPSILON};
+use crate::residual::streams::Stream;
+
+/// The outcome of scaling streams.
+#[derive(Default)]
+pub struct ScaledStreams {
+    /// The changes.
+    pub edits: Vec<Edit>,
+    /// The names of the nodes that take a power in, for each stream that is scaled, in execution order.
+    pub into: Map<usize, Vec<String>>,
+    /// The names of the values that are multiplied by a power.
+    pub multiplied: Map<usize, Vec<String>>,
+}
+
+/// Scales streams by `2^-power`, each known by its place among `streams`, as sites are.
+///
+/// # Errors
+/// [`Failed`] for the streams that cannot be, which the others can be scaled without.
+pub fn scale(
+    known: &Analysis,
+    streams: &[(usize, &Stream)],
+    power: u32,
+) -> Result<ScaledStreams, Vec<Failed>> {
+    let mut goals = HashMap::default();
+    for (place, stream) in streams {
+        let values = stream.values.iter().map(|at| at.value);
+        let varying = values.filter(|&value| !known.constants.is_constant(value));
+        goals.extend(varying.map(|value| (value, *place)));
+    }
+    let mut scaling = Exponents {
+        known,
+        power: power as i32,
+        goals,
+        exponents: HashMap::default(),
+        folds: vec![],
+        attributes: vec![],
+        muls: vec![],
+        into: Map::new(),
+    };
+    for &node in known.graph.order() {
+        scaling.pass(node)?;
+    }
+    scaling.finish()
+}
+
+/// A Mul by a power of two.
+struct Mul {
+    value: ValueId,
+    /// The exponent that it takes away.
+    exponent: i32,
+    /// The readers of its result.
+    readers: Vec<(NodeId, usize)>,
+    /// Whether the caller has it.
+    is_output: bool,
+    /// The stream.
+    stream: usize,
+}
+
+struct Exponents<'s> {
+    known: &'s Analysis<'s>,
+    power: i32,
+    /// The stream of each value that is to be scaled.
+    goals: HashMap<ValueId, usize>,
+    /// The exponents of values, with the stream that causes them.
+    exponents: HashMap<ValueId, (i32, usize)>,
+    folds: Vec<Fold>,
+    attributes: Vec<Edit>,
+    muls: Vec<Mul>,
+    into: Map<usize, Vec<String>>,
+}
+
+impl Exponents<'_> {
+    /// Decides the exponents of a node's inputs and results.
+    fn pass(&mut self, node: NodeId) -> Result<(), Vec<Failed>> {
+        let graph = &*self.known.graph;
+        let at = self.known.at(node);
+        let on = |value: ValueId| self.exponents.get(&value).copied();
+        let reads = |(slot, value): (usize, &Option<ValueId>)| {
+            let value = value.filter(|_| graph.reads_elements(node, slot))?;
+            (!self.known.constants.is_constant(value)).then(|| on(value).map_or(0, |(exponent, _)| exponent))
+        };
+        let carried: Vec<Option<i32>> = graph.inputs(node).iter().enumerate().map(reads).collect();
+        let goal = graph.outputs(node).iter().flatten().find_map(|value| self.goals.get(value).copied());
+        let captured = graph.captures(node).iter().filter_map(|&value| on(value));
+        let read = graph.inputs(node).iter().flatten().filter_map(|&value| on(value));
+        let streams: BTreeSet<usize> =
+            read.chain(captured.clone()).map(|(_, stream)| stream).chain(goal).collect();
+        let Some(stream) = goal.or_else(|| streams.first().copied()) else { return Ok(()) };
+        let failed = |reason| {
+            let refusal = Refusal::new(reason, graph.name(node));
+            vec![Failed { sites: streams.iter().copied().collect(), refusal }]
+        };
+        if captured.count() > 0 {
+            return Err(failed(Reason::CapturedBySubgraph));
+        }
+        let goal = goal.map(|_| self.power);
+        let law = self.law(&at, &carried, goal).map_err(failed)?;
+        let before = self.folds.len() + self.attributes.len();
+        for (slot, &wanted) in law.wanted.iter().enumerate() {
+            match carried[slot] {
+                None if wanted != 0 && at.is_constant(slot) => {
+                    self.fold(&at, Side::Constant(slot), wanted, stream);
+                }
+                Some(carried) if carried != wanted => self.compensate(&at, slot, carried - wanted, stream),
+                _ => {}
+            }
+        }
+        for attribute in &law.attributes {
+            let value = of(&at, attribute).map_err(failed)?;
+            let change = Change::Float(node, attribute.name, (value * factor(-attribute.exponent)) as f32);
+            let (sites, at) = (streams.iter().copied().collect(), graph.name(node).to_owned());
+            self.attributes.extend((attribute.exponent != 0).then_some(Edit { sites, at, change }));
+        }
+        let mut made = law.made;
+        if let Some(goal) = goal.filter(|&goal| made[0] != goal)
+            && self.takes(&at, Side::Result)
+        {
+            self.fold(&at, Side::Result, goal - made[0], stream);
+            made[0] = goal;
+        }
+        for (&value, exponent) in graph.outputs(node).iter().zip(made) {
+            let Some(value) = value.filter(|_| exponent != 0) else { continue };
+            self.exponents.insert(value, (exponent, stream));
+            if graph.is_output(value) {
+                self.muls.push(Mul { value, exponent, readers: vec![], is_output: true, stream });
+            }
+        }
+        if self.folds.len() + self.attributes.len() > before {
+            streams
+                .iter()
+                .for_each(|&stream| self.into.entry(stream).or_default().push(graph.name(node).to_owned()));
+        }
+        Ok(())
+    }
+
+    /// The law of a node whose constants can follow it.
+    fn law(&self, at: &At, carried: &[Option<i32>], goal: Option<i32>) -> Result<Law, Reason> {
+        if !self.known.activations.contains(at.node) {
+            for law in [Law::of(at, carried, goal), Law::of(at, carried, None)] {
+                if self.holds(at, &law)? {
+                    return Ok(law);
+                }
+            }
+        }
+        Ok(Law::plain(at))
+    }
+
+    /// Whether the constants of a node can have the exponents that are wanted of them.
+    fn holds(&self, at: &At, law: &Law) -> Result<bool, Reason> {
+        for (slot, &wanted) in
+            law.wanted.iter().enumerate().filter(|&(slot, &wanted)| wanted != 0 && at.is_constant(slot))
+        {
+            let value = at.input(slot)?;
+            if !self.takes(at, Side::Constant(slot)) || self.is_table_of_others(value) {
+                return Ok(false);
+            }
+            // An epsilon stands alone: nothing makes up for what rounding takes of it.
+            if self.known.constants.len(value) == Some(1)
+                && let Some(&number) = at.numbers(slot)?.iter().next()
+            {
+                exactly(number, wanted, self.known.facts.data_type(value))?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether an array of two or more axes has other readers: a Mul costs less than a copy.
+    fn is_table_of_others(&self, value: ValueId) -> bool {
+        let graph = &self.known.graph;
+        let writes = |reader: &Reader| match *reader {
+            Reader::Node { node, .. } => {
+                graph.output(node, 0).is_some_and(|made| self.goals.contains_key(&made))
+            }
+            _ => false,
+        };
+        let is_table = self.known.facts.rank(value).is_some_and(|rank| rank > 1);
+        is_table && !graph.readers(value).iter().all(writes)
+    }
+
+    /// Whether a node can take a power of two in from that side.
+    fn takes(&self, at: &At, side: Side) -> bool {
+        let Ok(rank) = rank(at, side) else { return false };
+        // In the place of any power.
+        let scale = Affine::scale(Numbers::number(2.0, rank));
+        let is_layer = linear(at.graph.domain_op(at.node)).is_some_and(|linear| linear.is_layer());
+        let has_place = matches!(side, Side::Constant(_)) || is_layer && takes_all(at, side, &scale);
+        has_place && linear::check(at, side, &scale).is_ok()
+    }
+
+    /// A node absorbs a power on that side: it removes the exponent of an operand, and adds it
+    /// elsewhere.
+    fn fold(&mut self, at: &At, side: Side, exponent: i32, stream: usize) {
+        let exponent = if let Side::Operand(_) = side { -exponent } else { exponent };
+        // It was asked before whether the rank is known.
+        let scale = Affine::scale(Numbers::number(factor(-exponent), rank(at, side).unwrap_or_default()));
+        self.folds.push(Fold { node: at.node, side, affine: scale, site: stream });
+    }
+
+    /// An input has an exponent that the node cannot take.
+    fn compensate(&mut self, at: &At, slot: usize, exponent: i32, stream: usize) {
+        if self.takes(at, Side::Operand(slot)) {
+            return self.fold(at, Side::Operand(slot), exponent, stream);
+        }
+        let Some(value) = at.graph.input(at.node, slot) else { return };
+        let reader = (at.node, slot);
+        match self.muls.iter_mut().find(|mul| mul.value == value && mul.exponent == exponent) {
+            Some(mul) => mul.readers.push(reader),
+            None => {
+                let readers = vec![reader];
+                self.muls.push(Mul { value, exponent, readers, is_output: false, stream });
+            }
+        }
+    }
+
+    fn finish(self) -> Result<ScaledStreams, Vec<Failed>> {
+        let (graph, facts) = (&self.known.graph, &self.known.facts);
+        let mut edits = draw(&Plan { folds: self.folds, ..Plan::default() }, self.known)?;
+        edits.extend(self.attributes);
+        let mut multiplied: Map<usize, Vec<String>> = Map::new();
+        for mul in &self.muls {
+            multiplied.entry(mul.stream).or_default().push(graph.value_name(mul.value).to_owned());
+        }
+        edits.extend(self.muls.into_iter().map(|mul| {
+            let name = graph.value_name(mul.value);
+            let tensor = NewTensor {
+                wish: format!("{name}_power"),
+                replaces: None,
+                data_type: facts.data_type(mul.value),
+                recipe: Recipe::filled(factor(mul.exponent), &[]),
+                rounding: Rounding::Factor,
+            };
+            let Mul { value, readers, is_output, stream, .. } = mul;
+            Edit {
+                sites: vec![stream],
+                at: name.to_owned(),
+                change: Change::Mul { value, readers, is_output, tensor },
+            }
+        }));
+        Ok(ScaledStreams { edits, into: self.into, multiplied })
+    }
+}
+
+/// The rank of what a power comes to.
+fn rank(at: &At, side: Side) -> Result<usize, Reason> {
+    match side {
+        Side::Result | Side::Rows { .. } => at.output_rank(0),
+        Side::Operand(slot) | Side::Constant(slot) => at.rank(slot),
+    }
+}
+
+/// `2^exponent`
+fn factor(exponent: i32) -> f64 {
+    f64::from(exponent).exp2()
+}
+
+/// The value of an attribute, if it can take the exponent that it needs.
+fn of(at: &At, attribute: &Attribute) -> Result<f64, Reason> {
+    let absent = if attribute.name == EPSILON { USUAL_EPSILON } else { 0.0 };
+    let value = at.attr_float(attribute.name, absent)?;
+    exactly(value, attribute.exponent, attribute.data_type).map(|()| value)
+}
+
+/// Refuses a number that its type does not hold with this exponent.
+fn exactly(number: f64, exponent: i32, data_type: Option<DataType>) -> Result<(), Reason> {
+    let (scaled, data_type) = (number * factor(-exponent), float(data_type)?);
+    let told = || format!("{number:.1e} times 2^{} in {data_type}", -exponent);
+    match () {
+        () if rounded(data_type, scaled).is_infinite() => Err(Reason::Overflow(told())),
+        () if underflow(data_type, scaled) != 0.0 => Err(Reason::Underflow(told())),
+        () => Ok(()),
+    }
+}

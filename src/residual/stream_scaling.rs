@@ -1,0 +1,93 @@
+//! Stream scaling: residual streams multiplied by `2^-k`, for types of a smaller range.
+//!
+//! The writers of a stream are multiplied by `2^-k`, the ε of its variances by `4^-k`, and all
+//! other readers absorb `2^k`: in a weight, or by a Mul in front. In float32 every bit of every
+//! output stays the same, as long as no number is subnormal. In float16 the stream stays in range.
+
+use std::collections::HashMap;
+
+use crate::affine::materialize::Failed;
+use crate::affine::plan::{Scaling, StreamPlan};
+use crate::affine::recognize::{Site, View};
+use crate::analysis::Analysis;
+use crate::error::{Error, Result};
+use crate::refusal::Refusal;
+use crate::residual::scaled_operators::{ScaledStreams, scale};
+use crate::residual::streams::{Stream, streams};
+use crate::residual::{Rebasing, members, name, stays};
+
+/// The largest useful power: beyond it squares leave the range of float32.
+const LARGEST: u32 = 40;
+
+/// The power, if there is such a scale of streams.
+///
+/// # Errors
+/// [`Error::Power`] if not.
+///
+/// ```
+/// use unfold::residual::stream_scaling::possible;
+/// assert_eq!(possible(5)?, 5);
+/// assert!(possible(0).is_err() && possible(41).is_err());
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+pub fn possible(power: u32) -> Result<u32> {
+    match (1..=LARGEST).contains(&power) {
+        true => Ok(power),
+        false => Err(Error::Power { power, largest: LARGEST }),
+    }
+}
+
+/// The streams of a model to which something is added.
+pub fn residual(known: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
+    streams(known, view, sites).into_iter().filter(|stream| stream.sums > 0).collect()
+}
+
+/// Plans to scale the residual streams of a model by `2^-power`. `refused` gives the reason, by
+/// name or kind, why a stream or site stays.
+pub fn scaled(
+    known: &Analysis,
+    view: &View,
+    sites: &[Site],
+    power: u32,
+    refused: &dyn Fn(&str) -> Option<Refusal>,
+) -> Rebasing {
+    let found = residual(known, view, sites);
+    let asked = |(place, stream)| Some((place, stays(&name(known, stream), stream, sites, refused)?));
+    let mut kept: HashMap<usize, Refusal> = found.iter().enumerate().filter_map(asked).collect();
+    let done = scaled_without(known, &found, power, &mut kept);
+    let plan = |(place, stream): (usize, &Stream)| {
+        let taken = |by: &HashMap<usize, Vec<String>>| by.get(&place).cloned().unwrap_or_default();
+        let scaling = match kept.remove(&place) {
+            Some(why) => Scaling::Kept { why },
+            None => Scaling::Scaled { power, into: taken(&done.into), multiplied: taken(&done.multiplied) },
+        };
+        let (writers, readers) = members(known, sites, stream);
+        let (name, channels) = (name(known, stream), stream.channels);
+        StreamPlan { name, channels, writers, readers, centring: None, scaling: Some(scaling) }
+    };
+    Rebasing { streams: found.iter().enumerate().map(plan).collect(), edits: done.edits }
+}
+
+/// Scales all streams that can be scaled, and notes why the others are `kept`: once at most for each of them.
+fn scaled_without(
+    known: &Analysis,
+    streams: &[Stream],
+    power: u32,
+    kept: &mut HashMap<usize, Refusal>,
+) -> ScaledStreams {
+    for _ in 0..streams.len() {
+        let places = (0..streams.len()).filter(|place| !kept.contains_key(place));
+        let left: Vec<(usize, &Stream)> = places.map(|place| (place, &streams[place])).collect();
+        if left.is_empty() {
+            break;
+        }
+        let failed = match scale(known, &left, power) {
+            Ok(scaled) => return scaled,
+            Err(failed) => failed,
+        };
+        for Failed { sites, refusal } in failed {
+            kept.extend(sites.into_iter().map(|site| (site, refusal.clone())));
+        }
+    }
+    ScaledStreams::default()
+}

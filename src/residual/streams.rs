@@ -1,0 +1,314 @@
+//! The residual streams of a model: values tied together by sums and movements, with their writers
+//! and readers.
+//!
+//! A stream is found from what normalizes it: the axis that its statistics are taken over is that of the channels.
+//! From there it goes both ways, through every node that ties (`ties`) values together.
+
+use crate::affine::fold::Side;
+use crate::affine::recognize::statistics::Core;
+use crate::affine::recognize::{Site, View, online};
+use crate::analysis::Analysis;
+use crate::hash::{HashMap, HashSet};
+use crate::ir::{NodeId, Reader, ValueId};
+use crate::onnx::operator::Category;
+
+use crate::residual::ties::{self, Tie};
+
+/// A value, and the axis of channels in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Channels {
+    /// The value.
+    pub value: ValueId,
+    /// The axis, counted from the front.
+    pub axis: usize,
+}
+
+/// A residual stream.
+#[derive(Debug, Clone)]
+pub struct Stream {
+    /// Its values, in execution order.
+    pub values: Vec<Channels>,
+    /// How many channels it has.
+    pub channels: usize,
+    /// Its writers.
+    pub writers: Vec<StreamWriter>,
+    /// Its readers.
+    pub readers: Vec<StreamReader>,
+    /// How many values that are not constant it adds up.
+    pub sums: usize,
+}
+
+/// Something that comes into a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamWriter {
+    /// The value that is written: one of the stream, or the constant operand of a sum in it.
+    pub at: Channels,
+    /// The kind of writer.
+    pub source: WrittenBy,
+}
+
+/// A writer of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WrittenBy {
+    /// A linear operator of constants, whose result has the channels of its weight.
+    Linear(NodeId),
+    /// Rows of a table of constants, the first operand of this Gather.
+    Table(NodeId),
+    /// A constant, which is this operand of a node: a class token, positions, a bias.
+    Constant(NodeId, usize),
+    /// An operand of a sum that is the same along all channels.
+    Uniform(NodeId, usize),
+    /// A normalization by statistics, by the place of its site.
+    Normalizer(usize),
+    /// The caller.
+    Input,
+    /// Any other node.
+    Other(NodeId),
+}
+
+impl WrittenBy {
+    /// The node that brings it, where one does.
+    pub fn node(self) -> Option<NodeId> {
+        match self {
+            WrittenBy::Linear(node)
+            | WrittenBy::Table(node)
+            | WrittenBy::Constant(node, _)
+            | WrittenBy::Uniform(node, _)
+            | WrittenBy::Other(node) => Some(node),
+            WrittenBy::Normalizer(_) | WrittenBy::Input => None,
+        }
+    }
+}
+
+/// Something that looks at a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamReader {
+    /// The value that is read.
+    pub at: Channels,
+    /// The kind of reader.
+    pub by: ReadBy,
+}
+
+/// A reader of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadBy {
+    /// A normalization by statistics over exactly its channels, by the place of its site.
+    Normalizer(usize),
+    /// A linear operator of constants, which reads the channels by this operand.
+    Linear(NodeId, usize),
+    /// The caller.
+    Output,
+    /// A body inside this node.
+    Body(NodeId),
+    /// Any other node, by this operand.
+    Other(NodeId, usize),
+}
+
+/// The streams that normalizations by statistics read, in execution order.
+///
+/// ```
+/// use unfold::residual::streams::streams;
+/// use unfold::analysis::Analysis;
+/// use unfold::affine::recognize::{View, find};
+/// use unfold::onnx::Model;
+///
+/// let model = Model::open("models/digits/ln-dynamo.onnx")?;
+/// let known = Analysis::new(&model)?;
+/// let view = View::new(&known);
+/// let found = streams(&known, &view, &find(&view));
+/// assert_eq!(found.len(), 1);
+/// assert_eq!(found[0].channels, 40);
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+pub fn streams(known: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
+    let cores: Vec<Option<Core>> = sites.iter().map(|site| online::core(view, site)).collect();
+    let with_core = || (0..sites.len()).filter(|&place| cores[place].is_some());
+    let nodes = with_core().flat_map(|place| sites[place].nodes.iter().map(move |&node| (node, place)));
+    let of: HashMap<NodeId, usize> = nodes.collect();
+    let mut seen: HashSet<ValueId> = HashSet::default();
+    let mut found = vec![];
+    for core in cores.iter().flatten() {
+        let &[axis] = &core.axes[..] else { continue };
+        let channels = known.facts.extent(core.input, axis).filter(|&channels| channels > 1);
+        let Some(channels) = channels.filter(|_| !seen.contains(&core.input)) else { continue };
+        let mut walk = Traversal::new(known, &cores, &of, channels);
+        walk.everywhere(Channels { value: core.input, axis });
+        let stream = walk.finish();
+        seen.extend(stream.values.iter().map(|channels| channels.value));
+        found.push(stream);
+    }
+    found.sort_by_key(|stream| stream.values.first().and_then(|first| place(known, first.value)));
+    found
+}
+
+/// Where in the order of execution a value is made; inputs come first.
+fn place(known: &Analysis, value: ValueId) -> Option<usize> {
+    known.graph.producer(value).map(|(node, _)| known.graph.place(node))
+}
+
+/// The state of a traversal.
+struct Traversal<'w> {
+    known: &'w Analysis<'w>,
+    cores: &'w [Option<Core>],
+    /// The site of each node that belongs to a normalization by statistics.
+    of: &'w HashMap<NodeId, usize>,
+    axes: HashMap<ValueId, usize>,
+    open: Vec<Channels>,
+    linked: HashSet<NodeId>,
+    stream: Stream,
+}
+
+/// How many operators in a row are looked at whose results nobody may read but for their extents.
+const DEPTH: usize = 8;
+
+/// Whether the result of a node's first input is read for its extents alone, whatever its elements.
+fn is_for_extents(known: &Analysis, node: NodeId, depth: usize) -> bool {
+    let graph = &known.graph;
+    let is_told = matches!(
+        graph.category(node),
+        Some(Category::Movement | Category::Selection | Category::Arithmetic | Category::Elementwise)
+    );
+    let is_for_extents = |reader: &Reader| match *reader {
+        Reader::Node { node, input } => {
+            !graph.reads_elements(node, input) || input == 0 && is_for_extents(known, node, depth - 1)
+        }
+        _ => false,
+    };
+    let made = || graph.outputs(node).iter().flatten().map(|&value| graph.readers(value));
+    is_told && depth > 0 && made().any(|readers| !readers.is_empty()) && made().flatten().all(is_for_extents)
+}
+
+impl<'w> Traversal<'w> {
+    fn new(
+        known: &'w Analysis<'w>,
+        cores: &'w [Option<Core>],
+        of: &'w HashMap<NodeId, usize>,
+        channels: usize,
+    ) -> Self {
+        let stream = Stream { values: vec![], channels, writers: vec![], readers: vec![], sums: 0 };
+        let (axes, linked) = (HashMap::default(), HashSet::default());
+        Self { known, cores, of, axes, open: vec![], linked, stream }
+    }
+
+    fn everywhere(&mut self, from: Channels) {
+        self.reach(from);
+        while let Some(at) = self.open.pop() {
+            self.back(at);
+            for &reader in self.known.graph.readers(at.value) {
+                self.on(at, reader);
+            }
+        }
+    }
+
+    /// Records a value; `false` if its channels lie along two axes.
+    fn reach(&mut self, at: Channels) -> bool {
+        let axis = *self.axes.entry(at.value).or_insert_with(|| {
+            self.open.push(at);
+            at.axis
+        });
+        axis == at.axis
+    }
+
+    /// Visits the producer of a value of the stream.
+    fn back(&mut self, at: Channels) {
+        let (known, channels) = (self.known, self.stream.channels);
+        let source = match known.graph.producer(at.value) {
+            None => WrittenBy::Input,
+            Some((node, _)) => match self.of.get(&node) {
+                Some(&site) => WrittenBy::Normalizer(site),
+                None if ties::is_taken(known, node, Side::Result, at.axis, channels) => {
+                    WrittenBy::Linear(node)
+                }
+                None => match ties::behind(known, node, at.axis, channels) {
+                    Some(tie) => return self.link(node, &tie),
+                    None => WrittenBy::Other(node),
+                },
+            },
+        };
+        self.stream.writers.push(StreamWriter { at, source });
+    }
+
+    /// Visits a reader of a value of the stream.
+    fn on(&mut self, at: Channels, reader: Reader) {
+        let (known, channels) = (self.known, self.stream.channels);
+        let by = match reader {
+            Reader::Output => ReadBy::Output,
+            Reader::Capture { node } => ReadBy::Body(node),
+            Reader::Node { node, input } if !known.graph.reads_elements(node, input) => return,
+            Reader::Node { node, input: 0 } if is_for_extents(known, node, DEPTH) => return,
+            Reader::Node { node, input } => match self.of.get(&node) {
+                Some(&site) if self.is_over(site, node, at.axis) => ReadBy::Normalizer(site),
+                Some(_) => ReadBy::Other(node, input),
+                None if ties::is_taken(known, node, Side::Operand(input), at.axis, channels) => {
+                    ReadBy::Linear(node, input)
+                }
+                None => match ties::ahead(known, node, input, at.axis, channels) {
+                    Some(tie) => return self.link(node, &tie),
+                    None => ReadBy::Other(node, input),
+                },
+            },
+        };
+        let reader = StreamReader { at, by };
+        // The operators of one normalization read it several times.
+        if !self.stream.readers.contains(&reader) {
+            self.stream.readers.push(reader);
+        }
+    }
+
+    /// Whether a node belongs to the statistics of a site, and those are taken over this axis.
+    fn is_over(&self, site: usize, node: NodeId, axis: usize) -> bool {
+        self.cores[site].as_ref().is_some_and(|core| core.nodes.contains(&node) && core.axes == [axis])
+    }
+
+    /// Takes in all that a node ties together.
+    fn link(&mut self, node: NodeId, tie: &Tie) {
+        if !self.linked.insert(node) {
+            return;
+        }
+        let graph = &self.known.graph;
+        let mut varying = 0;
+        for &(slot, axis) in &tie.operands {
+            let Some(value) = graph.input(node, slot) else { continue };
+            let at = Channels { value, axis };
+            if self.known.constants.is_constant(value) {
+                let source = match graph.op(node) {
+                    Some("Gather") => WrittenBy::Table(node),
+                    _ => WrittenBy::Constant(node, slot),
+                };
+                self.stream.writers.push(StreamWriter { at, source });
+            } else {
+                varying += 1;
+                self.meet(at, ReadBy::Other(node, slot));
+            }
+        }
+        for &slot in &tie.uniform {
+            let Some(value) = graph.input(node, slot) else { continue };
+            let at = Channels { value, axis: tie.axis };
+            self.stream.writers.push(StreamWriter { at, source: WrittenBy::Uniform(node, slot) });
+        }
+        for value in tie.outputs.iter().filter_map(|&slot| graph.output(node, slot)) {
+            self.meet(Channels { value, axis: tie.axis }, ReadBy::Other(node, 0));
+        }
+        let adds = matches!(graph.op(node), Some("Add" | "Sub" | "Sum"));
+        self.stream.sums += usize::from(adds && varying > 1);
+    }
+
+    /// Notes a value, or who would have it with its channels along another axis than it has.
+    fn meet(&mut self, at: Channels, by: ReadBy) {
+        if !self.reach(at) {
+            self.stream.readers.push(StreamReader { at, by });
+        }
+    }
+
+    fn finish(self) -> Stream {
+        let (known, mut stream) = (self.known, self.stream);
+        stream.values = self.axes.into_iter().map(|(value, axis)| Channels { value, axis }).collect();
+        stream.values.sort_by_key(|at| (place(known, at.value), at.value));
+        // A constant is made nowhere, and comes in with the node that reads it.
+        stream.writers.sort_by_key(|StreamWriter { at, source }| {
+            (source.node().map_or(place(known, at.value), |node| Some(known.graph.place(node))), at.value)
+        });
+        stream.readers.sort_by_key(|reader| (place(known, reader.at.value), reader.at.value));
+        stream
+    }
+}

@@ -1,0 +1,152 @@
+//! How operators tie values of one stream together: each token of the result is a sum of tokens of the operands, all
+//! channels alike, so that whatever is done to the channels of all of them passes.
+//!
+//! The transfer [rule](crate::affine::fold::Rule) of a node locates the channels behind it: it is applied
+//! to a probe, a scale with another number for each channel. Sums are handled here, for a rule sees
+//! one affine of each operand and not its position.
+
+use ndarray::{ArrayD, IxDyn};
+
+use crate::affine::Affine;
+use crate::affine::fold::{Side, Step};
+use crate::affine::propagate::rule_table::{rule_of, takes_all};
+use crate::analysis::Analysis;
+use crate::analysis::node_view::At;
+use crate::ir::NodeId;
+use crate::onnx::operator::Category;
+use crate::recipe::Numbers;
+
+/// A node that ties values together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tie {
+    /// The operands with channels, each with its axis of them.
+    pub operands: Vec<(usize, usize)>,
+    /// The operands that are added and the same along all channels.
+    pub uniform: Vec<usize>,
+    /// The outputs with channels.
+    pub outputs: Vec<usize>,
+    /// The axis of channels in each of those.
+    pub axis: usize,
+}
+
+/// The tie between a node's result, with `channels` along this axis, and its inputs.
+pub fn behind(known: &Analysis, node: NodeId, axis: usize, channels: usize) -> Option<Tie> {
+    let at = known.at(node);
+    if let Some(sum) = Combination::of(&at) {
+        return sum.tie(&at, axis, channels);
+    }
+    let axes = (0..at.rank(0).ok()?).filter(|&axis| at.extent(0, axis) == Ok(channels));
+    axes.filter_map(|from| ahead(known, node, 0, from, channels)).find(|tie| tie.axis == axis)
+}
+
+/// The tie between a node's result and this operand, with `channels` along this axis.
+pub fn ahead(known: &Analysis, node: NodeId, slot: usize, axis: usize, channels: usize) -> Option<Tie> {
+    let at = known.at(node);
+    if let Some(sum) = Combination::of(&at) {
+        let missing = at.output_rank(0).ok()?.checked_sub(at.rank(slot).ok()?)?;
+        let tie = sum.tie(&at, axis + missing, channels)?;
+        return tie.operands.contains(&(slot, axis)).then_some(tie);
+    }
+    if !mixes_tokens(&at) {
+        return None;
+    }
+    let slots = if at.graph.is(node, "Concat") { 0..at.arity() } else { 0..1 };
+    if !slots.contains(&slot) {
+        return None;
+    }
+    let probes: Vec<Option<Affine>> =
+        slots.clone().map(|slot| probe(at.rank(slot).ok()?, axis, channels)).collect();
+    let step = rule_of(&at).and_then(|rule| rule.forward(&at, &probes)).ok()?;
+    let (outputs, axis_behind) = handed_on(step, channels)?;
+    let operands = slots.map(|slot| (slot, axis)).collect();
+    Some(Tie { operands, uniform: vec![], outputs, axis: axis_behind })
+}
+
+/// Whether a node is a linear operator whose constants have the channels that lie along an axis of an operand, or of
+/// its result.
+pub fn is_taken(known: &Analysis, node: NodeId, side: Side, axis: usize, channels: usize) -> bool {
+    let at = known.at(node);
+    let rank = match side {
+        Side::Operand(slot) => at.rank(slot),
+        _ => at.output_rank(0),
+    };
+    let probe = rank.ok().and_then(|rank| probe(rank, axis, channels));
+    at.graph.category(node).is_some_and(Category::is_product)
+        && probe.is_some_and(|probe| takes_all(&at, side, &probe))
+}
+
+/// Whether the operator makes tokens of tokens, without looking into them.
+fn mixes_tokens(at: &At) -> bool {
+    const OTHERS: &[&str] = &[
+        "AveragePool",
+        "Cast",
+        "CastLike",
+        "Concat",
+        "CumSum",
+        "Dropout",
+        "GlobalAveragePool",
+        "Pad",
+        "ReduceMean",
+        "ReduceSum",
+    ];
+    let hands_on = matches!(at.graph.category(at.node), Some(Category::Movement | Category::Selection));
+    hands_on || at.graph.op(at.node).is_some_and(|op| OTHERS.contains(&op))
+}
+
+/// A scale with another number for each channel.
+fn probe(rank: usize, axis: usize, channels: usize) -> Option<Affine> {
+    let mut shape = vec![1; rank];
+    *shape.get_mut(axis)? = channels;
+    let numbers = (2..channels + 2).map(|number| number as f64).collect();
+    Some(Affine::scale(Numbers::literal(ArrayD::from_shape_vec(IxDyn(&shape), numbers).ok()?)))
+}
+
+/// The outputs that a probe reaches, and the axis of its numbers there.
+fn handed_on(step: Step, channels: usize) -> Option<(Vec<usize>, usize)> {
+    let [way] = &step.ways[..] else { return None };
+    let (_, first) = way.first()?;
+    let axis = first.scale.shape().iter().position(|&extent| extent == channels)?;
+    let probe = probe(first.rank(), axis, channels)?;
+    let fits = step.only_goes_on() && way.iter().all(|(_, affine)| *affine == probe);
+    fits.then(|| (way.iter().map(|&(output, _)| output).collect(), axis))
+}
+
+/// An element-wise operator that is linear in those of its operands that have channels.
+struct Combination {
+    /// The operands that must not vary from channel to channel.
+    factors: &'static [usize],
+    /// Whether one operand alone may have channels: the others multiply it.
+    multiplies: bool,
+}
+
+impl Combination {
+    fn of(at: &At) -> Option<Self> {
+        let (factors, multiplies): (&[usize], bool) = match at.graph.op(at.node)? {
+            "Add" | "Sub" | "Sum" | "Neg" => (&[], false),
+            "Mul" => (&[], true),
+            "Div" => (&[1], true),
+            "Where" => (&[0], false),
+            _ => return None,
+        };
+        Some(Self { factors, multiplies })
+    }
+
+    fn tie(&self, at: &At, axis: usize, channels: usize) -> Option<Tie> {
+        at.only_attributes(&[]).ok()?;
+        let rank = at.output_rank(0).ok()?;
+        let (mut operands, mut uniform) = (vec![], vec![]);
+        for slot in 0..at.arity() {
+            // Before the first axis it is repeated along all channels.
+            let own = (axis + at.rank(slot).ok()?).checked_sub(rank);
+            match own.map_or(Ok(1), |own| at.extent(slot, own)).ok()? {
+                1 => uniform.push(slot),
+                extent if extent == channels => operands.push((slot, own?)),
+                _ => return None,
+            }
+        }
+        let fits = operands.iter().all(|(slot, _)| !self.factors.contains(slot));
+        uniform.retain(|slot| !self.factors.contains(slot) && !self.multiplies);
+        let fits = fits && !operands.is_empty() && (!self.multiplies || operands.len() == 1);
+        fits.then_some(Tie { operands, uniform, outputs: vec![0], axis })
+    }
+}

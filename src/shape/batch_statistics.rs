@@ -1,0 +1,59 @@
+//! BatchNormalization by the statistics of its input, which tract replaces by the running ones.
+
+use std::sync::Arc;
+
+use ndarray::{ArrayD, Axis};
+use tract_onnx::prelude::{DatumType, Tensor};
+
+use crate::onnx::proto::NodeProto;
+use crate::onnx::tract_quirks::batch_norm_trains;
+
+/// The default of ε.
+const EPSILON: f32 = 1e-5;
+
+/// The relative difference allowed between given statistics and those of `x`: the rounding of a
+/// float32 sum.
+const ROUNDED: f64 = 1e-5;
+
+/// `γ·(x − mean)/√(variance + ε) + β` with the mean and the variance of each channel of `x`, in float64 and rounded once;
+/// `None` where the node is no such BatchNormalization, or its statistics give no number.
+///
+/// Before operator set 14 engines do not agree whether one with several outputs takes these statistics or those that it is
+/// given. PyTorch's exporter gives those of `x` to weights that are standardised; others are `None`.
+pub fn normalized(node: &NodeProto, opset: i64, inputs: &[Arc<Tensor>]) -> Option<Arc<Tensor>> {
+    let known = ["epsilon", "momentum", "training_mode"];
+    let is_one = node.op() == ("", "BatchNormalization")
+        && opset >= 7
+        && batch_norm_trains(node, opset).ok()?
+        && node.attribute.iter().all(|attribute| known.contains(&attribute.name()));
+    let [x, scale, shift, mean, variance] = inputs else { return None };
+    let data_type = x.datum_type();
+    if !is_one || ![DatumType::F32, DatumType::F64].contains(&data_type) || x.rank() < 2 {
+        return None;
+    }
+    let floats = |tensor: &Tensor| -> Option<ArrayD<f64>> {
+        Some(tensor.cast_to::<f64>().ok()?.to_plain_array_view::<f64>().ok()?.to_owned())
+    };
+    let (mut x, scale, shift) = (floats(x)?, floats(scale)?, floats(shift)?);
+    let epsilon = f64::from(node.attr_f("epsilon").ok()?.unwrap_or(EPSILON));
+    let channels = x.len_of(Axis(1));
+    let (given_mean, given_variance) = (floats(mean)?, floats(variance)?);
+    if [&scale, &shift, &given_mean, &given_variance].iter().any(|each| each.shape() != [channels]) {
+        return None;
+    }
+    for (place, mut channel) in x.axis_iter_mut(Axis(1)).enumerate() {
+        let mean = channel.sum() / channel.len() as f64;
+        let variance = channel.fold(0.0, |sum, x| sum + (x - mean).powi(2)) / channel.len() as f64;
+        let is_given = (given_mean[place] - mean).abs() <= ROUNDED * (mean.abs() + variance.sqrt())
+            && (given_variance[place] - variance).abs() <= ROUNDED * variance;
+        if opset < 14 && !is_given {
+            return None;
+        }
+        let (scale, shift) = (scale[place], shift[place]);
+        let factor = scale / (variance + epsilon).sqrt();
+        channel.mapv_inplace(|x| (x - mean) * factor + shift);
+    }
+    let made = Tensor::from(x);
+    let rounded = made.cast_to_dt(data_type).ok()?.into_owned();
+    Some(Arc::new(rounded))
+}

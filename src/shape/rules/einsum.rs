@@ -1,0 +1,94 @@
+//! The extents of the letters of an Einsum.
+
+use tract_onnx::prelude::InferenceFact;
+use tract_onnx::tract_hir::internal::TDim;
+
+use crate::hash::HashMap;
+use crate::ir::equation::Equation;
+use crate::onnx::proto::NodeProto;
+use crate::shape::extents::{Shape, extent};
+use crate::shape::rules::{broadcast, shape};
+
+/// The letters of an Einsum.
+pub struct Contracted {
+    result: Vec<char>,
+    /// As long as all operands say: engines do not agree on a letter that is one place here and several there.
+    extents: HashMap<char, Option<TDim>>,
+}
+
+impl Contracted {
+    /// The letters of a node with these operands; `None` where its equation cannot be read.
+    pub fn of(node: &NodeProto, operands: &[Option<InferenceFact>]) -> Option<Self> {
+        let shapes: Vec<Option<Shape>> = operands.iter().map(|fact| shape(fact.as_ref()?)).collect();
+        let ranks: Vec<Option<usize>> =
+            shapes.iter().map(|shape| shape.as_ref().map(|shape| shape.len())).collect();
+        let Equation { operands, result } = Equation::read(node.attr_s("equation").ok()??, &ranks)?;
+        let mut extents: HashMap<char, Option<TDim>> = HashMap::default();
+        for (letters, shape) in operands.iter().zip(&shapes) {
+            for (axis, letter) in letters.iter().enumerate() {
+                let here = shape.as_ref().and_then(|shape| shape[axis].clone());
+                let is_one = |dim: &Option<TDim>| extent(dim) == Some(1);
+                let both = match extents.remove(letter) {
+                    Some(there) if is_one(&there) == is_one(&here) => {
+                        broadcast(&[there], &[here]).and_then(|mut both| both.pop()?)
+                    }
+                    Some(_) => None,
+                    None => here,
+                };
+                extents.insert(*letter, both);
+            }
+        }
+        Some(Self { result, extents })
+    }
+
+    /// Whether the extent of each is known.
+    pub fn is_told(&self) -> bool {
+        self.extents.values().all(Option::is_some)
+    }
+
+    /// The extents of the result.
+    pub fn shape(&self) -> Option<Shape> {
+        self.result.iter().map(|letter| self.extents.get(letter).cloned()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tract_onnx::tract_hir::internal::DatumType;
+
+    use super::*;
+    use crate::onnx::proto::{AttributeProto, AttributeType};
+
+    /// The extents of what an Einsum makes of operands with these, and whether it can be computed.
+    fn contracted(equation: &str, operands: &[&[usize]]) -> (Option<Vec<Option<usize>>>, bool) {
+        let equation = AttributeProto {
+            name: Some("equation".into()),
+            r#type: Some(AttributeType::String.into()),
+            s: Some(equation.as_bytes().to_vec().into()),
+            ..AttributeProto::default()
+        };
+        let node = NodeProto { attribute: vec![equation], ..NodeProto::default() };
+        let facts: Vec<_> =
+            operands.iter().map(|shape| Some(InferenceFact::dt_shape(DatumType::F32, *shape))).collect();
+        let told = Contracted::of(&node, &facts).unwrap();
+        (told.shape().map(|shape| shape.iter().map(extent).collect()), told.is_told())
+    }
+
+    /// onnxruntime takes the other operand's places for it, and the engine those of the operand that it finds first.
+    #[test]
+    fn a_letter_that_is_one_place_in_one_operand_alone_has_no_extent() {
+        assert_eq!(
+            contracted("ca,cf->acf", &[&[4, 2], &[4, 3]]),
+            (Some(vec![Some(2), Some(4), Some(3)]), true)
+        );
+        assert_eq!(
+            contracted("ca,cf->acf", &[&[1, 2], &[1, 3]]),
+            (Some(vec![Some(2), Some(1), Some(3)]), true)
+        );
+        for operands in [[&[1, 2], &[4, 3]], [&[4, 2], &[1, 3]]] {
+            let operands = operands.map(|shape: &[usize; 2]| &shape[..]);
+            assert_eq!(contracted("ca,cf->acf", &operands), (Some(vec![Some(2), None, Some(3)]), false));
+            assert_eq!(contracted("ca,cf->af", &operands), (Some(vec![Some(2), Some(3)]), false));
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Operators of ONNX that tract does not have, or says something else of.
+
+use tract_onnx::tract_hir::internal::TDim;
+
+use crate::ir::axes::{axes, axis};
+use crate::onnx::operator::input_at;
+use crate::onnx::proto::NodeProto;
+use crate::shape::extents::{Shape, extent};
+use crate::shape::rules::Asked;
+
+/// The extents of the first result of a node.
+pub fn told(asked: &Asked) -> Option<Shape> {
+    match asked.node.op_type() {
+        "BitCast"
+        | "CausalConvWithState"
+        | "CumProd"
+        | "ReverseSequence"
+        | "RotaryEmbedding"
+        | "TensorScatter" => asked.shape(0),
+        "AffineGrid" => {
+            // Of a size [N, C, H, W], the places of H and W.
+            let size = asked.elements(1).filter(|size| [4, 5].contains(&size.len()))?;
+            let places = Some(TDim::from(size.len() - 2));
+            Some([&size[..1], &size[2..], &[places]].concat())
+        }
+        "CenterCropPad" => {
+            let (mut shape, size) = (asked.shape(0)?, asked.elements(1)?);
+            let changed = match asked.node.attr_ints("axes").ok()? {
+                Some(list) => axes(list, shape.len()).ok()?,
+                None => (0..shape.len()).collect(),
+            };
+            if changed.len() != size.len() {
+                return None;
+            }
+            changed.into_iter().zip(size).for_each(|(axis, extent)| shape[axis] = extent);
+            Some(shape)
+        }
+        "Col2Im" => {
+            let (from, image, block) = (asked.shape(0)?, asked.elements(1)?, asked.elements(2)?);
+            let [items, columns, _] = &from[..] else { return None };
+            let channels = || {
+                let block = block.iter().try_fold(1_usize, |all, dim| all.checked_mul(extent(dim)?))?;
+                let columns = extent(columns)?;
+                (block > 0 && columns % block == 0).then(|| TDim::from(columns / block))
+            };
+            Some([vec![items.clone(), channels()], image].concat())
+        }
+        // As many places as there are offsets for.
+        "DeformConv" => {
+            let (from, weight, offset) = (asked.shape(0)?, asked.shape(1)?, asked.shape(2)?);
+            let places = offset.get(2..).filter(|_| offset.len() == from.len())?;
+            Some([&from[..1], &weight[..1], places].concat())
+        }
+        "Det" => {
+            let mut shape = asked.shape(0)?;
+            shape.truncate(shape.len().checked_sub(2)?);
+            Some(shape)
+        }
+        "DFT" => transformed(asked),
+        "LinearAttention" => {
+            let (mut shape, values) = (asked.shape(0)?, asked.shape(2)?);
+            let heads = |name: &str| asked.node.attr_i(name).ok()?.filter(|&heads| heads > 0);
+            let each = values.last()?.as_ref()?.to_i64().ok()?.checked_div(heads("kv_num_heads")?)?;
+            *shape.last_mut()? = Some(TDim::from(each.checked_mul(heads("q_num_heads")?)?));
+            Some(shape)
+        }
+        "MaxRoiPool" => pooled(asked, asked.node.attr_ints("pooled_shape").ok()??),
+        "RoiAlign" => {
+            let side = |name: &str| Some(asked.node.attr_i(name).ok()?.unwrap_or(1));
+            pooled(asked, &[side("output_height")?, side("output_width")?])
+        }
+        "SwiGLU" => super::broadcast(&asked.shape(0)?, &asked.shape(1)?),
+        _ => None,
+    }
+}
+
+/// The input whose element type the first result has.
+pub fn typed_like(node: &NodeProto) -> Option<usize> {
+    match node.op() {
+        (
+            "",
+            "AffineGrid"
+            | "CausalConvWithState"
+            | "CenterCropPad"
+            | "Col2Im"
+            | "CumProd"
+            | "DFT"
+            | "DeformConv"
+            | "Det"
+            | "LinearAttention"
+            | "MaxRoiPool"
+            | "ReverseSequence"
+            | "RoiAlign"
+            | "RotaryEmbedding"
+            | "SwiGLU"
+            | "TensorScatter",
+        ) => Some(0),
+        // That of the scales.
+        ("com.microsoft", "GatherBlockQuantized") => Some(2),
+        (
+            "com.microsoft",
+            "QLinearAdd"
+            | "QLinearAveragePool"
+            | "QLinearGlobalAveragePool"
+            | "QLinearLeakyRelu"
+            | "QLinearMul"
+            | "QLinearReduceMean"
+            | "QLinearSigmoid"
+            | "QLinearSoftmax",
+        ) => Some(0),
+        ("com.microsoft", "QLinearConcat" | "QLinearWhere") => Some(1),
+        // That of the zero point of the result.
+        ("", "QLinearConv") => Some(7),
+        ("com.microsoft", "QGemm") => Some(8),
+        _ => None,
+    }
+}
+
+/// The result of a Fourier transform: the length of an axis, or half of it where the other half is
+/// redundant. The last axis has the real and the imaginary part, or the real part alone.
+fn transformed(asked: &Asked) -> Option<Shape> {
+    let mut shape = asked.shape(0)?;
+    let flag = |name: &str| Some(asked.node.attr_i(name).ok()?.unwrap_or(0) != 0);
+    let (inverse, onesided) = (flag("inverse")?, flag("onesided")?);
+    let along = match input_at("DFT", "axis", asked.opset) {
+        None => asked.node.attr_i("axis").ok()?.unwrap_or(1),
+        Some(slot) if asked.has(slot) => asked.elements(slot)?.first()?.as_ref()?.to_i64().ok()?,
+        Some(_) => -2,
+    };
+    let along = axis(along, shape.len()).ok().filter(|&along| along + 1 < shape.len())?;
+    let length = match asked.has(1) {
+        true => asked.elements(1).and_then(|length| length.first()?.clone()),
+        false if inverse && onesided => None,
+        false => shape[along].clone(),
+    };
+    shape[along] = match onesided && !inverse {
+        true => length.map(|length| (length / 2 + 1).simplify()),
+        false => length,
+    };
+    *shape.last_mut()? = Some(TDim::from(if inverse && onesided { 1 } else { 2 }));
+    Some(shape)
+}
+
+/// One image for each region, of given extents.
+fn pooled(asked: &Asked, places: &[i64]) -> Option<Shape> {
+    let (from, regions) = (asked.shape(0)?, asked.shape(1)?);
+    let ends = vec![regions.first()?.clone(), from.get(1)?.clone()];
+    Some([ends, places.iter().map(|&place| Some(TDim::from(place))).collect()].concat())
+}
