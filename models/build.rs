@@ -1,4 +1,4 @@
-//! Lists the topologies of the zoo: a file more is a network more.
+//! Csr the topologies of the zoo: a file more is a network more.
 
 use std::path::Path;
 use std::{env, fs};

@@ -80,7 +80,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    pub(crate) fn of(site: &SitePlan) -> Self {
+    pub(crate) fn from_site(site: &SitePlan) -> Self {
         match site.outcomes().any(Outcome::goes) {
             _ if site.is_folded() => Self::Folded,
             true => Self::Partly,
@@ -120,7 +120,7 @@ impl Certificate {
         let site = |site: &SitePlan| CertifiedSite {
             name: site.name.clone(),
             kind: site.kind.name.to_owned(),
-            outcome: Fate::of(site),
+            outcome: Fate::from_site(site),
         };
         Self {
             unfold: env!("CARGO_PKG_VERSION").to_owned(),

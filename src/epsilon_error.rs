@@ -14,17 +14,17 @@ use crate::verify::VerifyOptions;
 /// normalizer divides by `√(u + ε)` instead of `√(v + ε)`, and its input is `√(u/v)` times as
 /// large, so that the relative change is at most `ε/2·|1/u − 1/v|`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Slack {
+pub struct EpsilonError {
     /// The largest of these parts, over all tokens of some runs; infinite where a token was 0 for one of the two alone.
     pub bound: f64,
 }
 
-impl Slack {
+impl EpsilonError {
     /// Runs two models on the same random inputs, the second one without some normalizers of the first.
     ///
     /// # Errors
     /// Where tract cannot run one of them, or one has a value no more by its name.
-    pub fn of(
+    pub fn measure(
         before: &Model,
         after: &Model,
         merged: &[MergedNorm],

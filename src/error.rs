@@ -151,7 +151,7 @@ pub enum Error {
 
     /// How large the residual streams of a model become cannot be found out.
     #[error("{}: how large its residual streams become is not known: {reason}", file.display())]
-    Headroom {
+    StreamMagnitude {
         /// The model.
         file: PathBuf,
         /// Why not.

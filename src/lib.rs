@@ -32,13 +32,12 @@
 //! | save | [`onnx::Model::save`], or [`onnx::Model::to_writer`]; large new weights are computed on the way |
 //! | certify | a [`certificate::Certificate`] is for other programs to check; [`provenance`] tells it in the result |
 //!
-//! Inside, `fuse` writes opaque normalizers out ([`lower`]) and lays the bodies of control flow out
-//! ([`crate::ir::flat`]); makes an index of the [`graph`], with the shapes and constants of its values; finds the sites
-//! ([`normalizer`]); decides what goes where ([`fold`], with [`affine`] as the one thing that moves), which makes of
-//! each new weight a formula ([`recipe`]); computes those and lets the graph read them; removes what only folded sites
-//! needed ([`simplify`]); and begins again, until nothing folds. Then it stores what is constant, and lets equal things
-//! be there once ([`crate::passes::simplify::tidy()`]).
-//! `docs/architecture.md` has a picture of it, and one site on its way through all the files.
+//! Inside, [`fuse`](fuse()) inlines opaque normalizers ([`passes::inline`]) and flattens the bodies of control flow
+//! ([`ir::regions`]); analyses the graph ([`analysis`]); recognizes the sites ([`affine::recognize`]); plans the folds
+//! ([`affine::planner`]), each new weight as a formula ([`recipe`]); applies them ([`affine::apply`]) and simplifies
+//! ([`passes::simplify`]), until nothing folds. Then it moves work to fewer places ([`passes::placement`]), folds constants,
+//! merges equal operators, and writes the forms of the target ([`passes::legalize`]).
+//! `docs/architecture.md` has the steps in order, and one site on its way through all the files.
 //!
 //! # Without files
 //!

@@ -24,29 +24,29 @@ const ROOM: f64 = (1 << 12) as f64;
 
 /// How large the residual streams of a model become.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Headroom {
+pub struct StreamMagnitude {
     /// The largest magnitude.
     pub largest: f64,
 }
 
-impl Headroom {
+impl StreamMagnitude {
     /// Runs a model, in float32 whatever its type, and looks at its streams; `None` where it has none.
     ///
     /// # Errors
     /// Where tract cannot run it, or a stream is not finite in float32 either.
-    pub fn of(model: &Model, inputs: &[Tensor], dims: &Dims) -> Result<Option<Self>> {
-        let fail = |reason: String| Error::Headroom { file: model.file(), reason };
+    pub fn measure(model: &Model, inputs: &[Tensor], dims: &Dims) -> Result<Option<Self>> {
+        let fail = |reason: String| Error::StreamMagnitude { file: model.file(), reason };
         if inputs.iter().any(|input| input.len() == 0) {
             return Err(fail("there is nothing in a sample".to_owned()));
         }
         let lowered = written_out(model, Lowering::All, &|_, _| false)?.map(|lowered| lowered.model);
         let mut wide = widened(lowered.as_ref().unwrap_or(model))?;
-        let known = Analysis::new(&wide)?;
-        let view = View::new(&known);
-        let values = residual(&known, &view, &find(&view)).into_iter().flat_map(|stream| stream.values);
-        let names: Vec<String> = values.map(|at| known.graph.value_name(at.value).to_owned()).collect();
+        let analysis = Analysis::new(&wide)?;
+        let view = View::new(&analysis);
+        let values = residual(&analysis, &view, &find(&view)).into_iter().flat_map(|stream| stream.values);
+        let names: Vec<String> = values.map(|at| analysis.graph.value_name(at.value).to_owned()).collect();
         drop(view);
-        drop(known);
+        drop(analysis);
         if names.is_empty() {
             return Ok(None);
         }
@@ -66,10 +66,10 @@ impl Headroom {
     /// The least k for which `2^-k` of the streams leave float16 room enough.
     ///
     /// ```
-    /// use unfold::magnitude::Headroom;
+    /// use unfold::magnitude::StreamMagnitude;
     ///
-    /// assert_eq!(Headroom { largest: 300_000.0 }.power(), 7);
-    /// assert_eq!(Headroom { largest: 12.0 }.power(), 0);
+    /// assert_eq!(StreamMagnitude { largest: 300_000.0 }.power(), 7);
+    /// assert_eq!(StreamMagnitude { largest: 12.0 }.power(), 0);
     /// ```
     pub fn power(&self) -> u32 {
         let steps = (self.largest / ROOM).log2().ceil();

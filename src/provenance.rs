@@ -83,10 +83,10 @@ pub(crate) fn noted<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FoldOp
 ///
 /// let model = Model::open("models/digits/un-dynamo.onnx")?;
 /// let fused = unfold::fuse(&model, &Default::default())?.model;
-/// let [once] = &Provenance::of(&fused)[..] else { panic!("it was folded once") };
+/// let [once] = &Provenance::from_model(&fused)[..] else { panic!("it was folded once") };
 /// assert_eq!(once.original.as_deref(), model.sha256()?);
 /// assert_eq!(once.folded, "UN 7, attention scale 6");
-/// assert!(Provenance::of(&model).is_empty());
+/// assert!(Provenance::from_model(&model).is_empty());
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -118,7 +118,7 @@ fn key(time: usize, name: &str) -> String {
 
 impl Provenance {
     /// The notes in a model, the oldest first. Any program can write metadata.
-    pub fn of(model: &Model) -> Vec<Self> {
+    pub fn from_model(model: &Model) -> Vec<Self> {
         let entries: HashMap<&str, &str> =
             model.proto.metadata_props.iter().map(|entry| (entry.key(), entry.value())).collect();
         let entry = |key: String| entries.get(key.as_str()).map(|&value| value.to_owned());
@@ -142,7 +142,7 @@ impl Provenance {
         let taken: HashSet<&str> = model.proto.metadata_props.iter().map(|entry| entry.key()).collect();
         // Entries of other programs under one of these names stay, and no name occurs twice.
         let is_taken = |time: usize| KEYS.iter().any(|name| taken.contains(&key(time, name)[..]));
-        let time = (Self::of(model).len()..).find(|&time| !is_taken(time)).unwrap_or_default();
+        let time = (Self::from_model(model).len()..).find(|&time| !is_taken(time)).unwrap_or_default();
         let options = Some(serde_json::json!(options).to_string());
         let version = Some(env!("CARGO_PKG_VERSION").to_owned());
         let grown = (plan.growth > 0).then(|| plan.growth.to_string());
@@ -198,7 +198,7 @@ mod tests {
             crate::fuse(model, &crate::FuseOptions { skip, ..Default::default() }).unwrap().model
         };
         let original = |model: &Model| -> Vec<Option<String>> {
-            Provenance::of(model).into_iter().map(|time| time.original).collect()
+            Provenance::from_model(model).into_iter().map(|time| time.original).collect()
         };
         let digest =
             Model::open("models/digits/un-dynamo.onnx").unwrap().sha256().unwrap().unwrap().to_owned();

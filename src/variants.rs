@@ -46,12 +46,12 @@ impl Variants {
     /// ```
     /// use unfold::onnx::Model;
     /// use unfold::variants::{Variants, normalizers};
-    /// let variants = Variants::of(&Model::open("models/digits/un-dynamo.onnx")?)?;
+    /// let variants = Variants::new(&Model::open("models/digits/un-dynamo.onnx")?)?;
     /// assert!(normalizers(&variants.floor)?.is_empty());
     /// assert!(normalizers(&variants.ln_twin)?.is_subset(&variants.normalizers));
     /// # Ok::<(), unfold::error::Error>(())
     /// ```
-    pub fn of(model: &Model) -> Result<Self> {
+    pub fn new(model: &Model) -> Result<Self> {
         look(model, |view, sites| {
             let (mut floor, mut twin) = (Remaking::new(view), Remaking::new(view));
             for site in sites.iter().filter(|site| is_normalizer(site)) {
@@ -84,8 +84,8 @@ fn names(view: &View, sites: &[Site]) -> BTreeSet<String> {
 
 fn look<T>(model: &Model, see: impl FnOnce(&View, &[Site]) -> T) -> Result<T> {
     let lowered = lower(model, &|_, _| false)?;
-    let known = Analysis::new(lowered.as_ref().map_or(model, |lowered| &lowered.model))?;
-    let view = View::new(&known);
+    let analysis = Analysis::new(lowered.as_ref().map_or(model, |lowered| &lowered.model))?;
+    let view = View::new(&analysis);
     Ok(see(&view, &recognize::find(&view)))
 }
 
@@ -353,7 +353,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
 
     fn finish(self) -> Model {
         let Remaking { view, editor, seeds, made, .. } = self;
-        let graph = simplify_known(editor, seeds, view.known, &made);
+        let graph = simplify_known(editor, seeds, view.analysis, &made);
         view.graph.model().with_graph(graph)
     }
 }

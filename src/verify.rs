@@ -255,7 +255,7 @@ fn untrusted(graph: &GraphProto, model: &Model) -> Option<String> {
 /// Why tract is not asked to run a model: it would look for an end that is far off or not there, or for memory.
 fn unbounded(model: &Model, dims: &Dims) -> Option<String> {
     let mut concrete = model.clone();
-    fix_shapes(concrete.graph_mut(), &Input::of(model, dims).ok()?);
+    fix_shapes(concrete.graph_mut(), &Input::from_model(model, dims).ok()?);
     let graph = Graph::new(&concrete).ok()?;
     let facts = Facts::infer(&graph);
     if let Some(&node) = graph.order().iter().find(|&&node| facts.misfits(&graph, node)) {

@@ -43,7 +43,7 @@ fn the_floor_is_what_the_exporter_writes_without_normalizers() {
     for exporter in EXPORTERS {
         let none = digits("none", exporter);
         for kind in KINDS {
-            let floor = Variants::of(&digits(kind, exporter)).unwrap().floor;
+            let floor = Variants::new(&digits(kind, exporter)).unwrap().floor;
             assert_eq!(operators(&floor), operators(&none), "{kind}-{exporter}");
             assert!(normalizers(&floor).unwrap().is_empty(), "{kind}-{exporter}");
             runs(&floor);
@@ -56,7 +56,7 @@ fn the_twin_is_what_the_exporter_writes_with_layer_norm() {
     for exporter in EXPORTERS {
         let norms = digits("ln", exporter);
         for kind in KINDS {
-            let variants = Variants::of(&digits(kind, exporter)).unwrap();
+            let variants = Variants::new(&digits(kind, exporter)).unwrap();
             let (twin, found) = (&variants.ln_twin, normalizers(&variants.ln_twin).unwrap());
             assert_eq!(operators(twin), operators(&norms), "{kind}-{exporter}");
             assert_eq!(found.len(), 7, "{kind}-{exporter}");
@@ -127,7 +127,7 @@ fn the_twin_computes_layer_norm_over_the_channels_with_gamma_and_beta() {
     ];
     // LayerNormalization is an operator from 17 on.
     for opset in [13, 17] {
-        let Variants { ln_twin: twin, normalizers: known, .. } = Variants::of(&batch_norm(opset)).unwrap();
+        let Variants { ln_twin: twin, normalizers: known, .. } = Variants::new(&batch_norm(opset)).unwrap();
         let found = normalizers(&twin).unwrap();
         assert!(!found.is_empty() && found.is_subset(&known), "{found:?} {known:?}");
         let engine = Engine::load(&twin, &"n=2".parse().unwrap()).unwrap();
@@ -146,7 +146,7 @@ fn the_twin_computes_layer_norm_over_the_channels_with_gamma_and_beta() {
 
 #[test]
 fn without_its_only_node_a_model_hands_its_input_on() {
-    let floor = Variants::of(&batch_norm(17)).unwrap().floor;
+    let floor = Variants::new(&batch_norm(17)).unwrap().floor;
     assert_eq!(operators(&floor), BTreeMap::from([("Identity", 1)]));
     runs(&floor);
 }
@@ -173,7 +173,7 @@ fn opaque() -> Model {
 fn opaque_normalizers_have_variants() {
     let model = opaque();
     assert!(Engine::load(&model, &Dims::default()).is_err());
-    let Variants { ln_twin: twin, floor, .. } = Variants::of(&model).unwrap();
+    let Variants { ln_twin: twin, floor, .. } = Variants::new(&model).unwrap();
     assert_eq!(operators(&floor), BTreeMap::from([("MatMul", 2)]));
     assert_eq!(operators(&twin), BTreeMap::from([("LayerNormalization", 1), ("MatMul", 2)]));
     runs(&floor);
@@ -191,7 +191,7 @@ fn what_comes_says_where_it_is_from_as_what_it_replaces_does() {
         let model = digits(kind, "dynamo");
         assert!(model.graph().node.iter().all(|node| !notes(node).is_empty()));
         let said: BTreeSet<_> = model.graph().node.iter().map(notes).collect();
-        let Variants { ln_twin, floor, .. } = Variants::of(&model).unwrap();
+        let Variants { ln_twin, floor, .. } = Variants::new(&model).unwrap();
         let fused = unfold::fuse(&model, &Default::default()).unwrap().model;
         for made in [&ln_twin, &floor, &fused] {
             let silent = made.graph().node.iter().find(|node| !said.contains(&notes(node)));
@@ -210,7 +210,7 @@ fn an_identity_says_where_what_was_there_is_from() {
     );
     let note = StringStringEntryProto { key: Some("class".into()), value: Some("norms.LayerNorm".into()) };
     model.graph_mut().node[0].metadata_props.push(note);
-    let floor = Variants::of(&model).unwrap().floor;
+    let floor = Variants::new(&model).unwrap().floor;
     let [identity] = &floor.graph().node[..] else { panic!("{:?}", operators(&floor)) };
     assert_eq!((identity.op_type(), notes(identity)), ("Identity", vec![("class", "norms.LayerNorm")]));
 }

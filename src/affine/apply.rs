@@ -43,15 +43,22 @@ const GLANCE: Duration = Duration::from_millis(20);
 /// of no use any more.
 pub fn apply(
     (edits, removals): (&[Edit], &[Removal]),
-    known: &Analysis,
+    analysis: &Analysis,
     editor: &mut Editor,
     progress: &dyn Fn(usize, usize),
 ) -> Result<Vec<Stored>, Vec<Failed>> {
-    let computed = compute(edits, known, progress);
+    let computed = compute(edits, analysis, progress);
     editor.reserve(computed.len());
     let stored = Vec::with_capacity(computed.len());
-    let mut work =
-        Work { known, graph: &known.graph, editor, sites: &[], computed, taken: HashMap::default(), stored };
+    let mut work = Work {
+        analysis,
+        graph: &analysis.graph,
+        editor,
+        sites: &[],
+        computed,
+        taken: HashMap::default(),
+        stored,
+    };
     let mut failed = vec![];
     for edit in edits {
         work.sites = &edit.sites;
@@ -91,23 +98,23 @@ enum Computed {
 type AllComputed = HashMap<*const NewTensor, Result<Computed, Reason>>;
 
 /// Computes the new tensors of all edits, by all cores.
-fn compute(edits: &[Edit], known: &Analysis, progress: &dyn Fn(usize, usize)) -> AllComputed {
+fn compute(edits: &[Edit], analysis: &Analysis, progress: &dyn Fn(usize, usize)) -> AllComputed {
     let tensors: Vec<&NewTensor> = edits.iter().flat_map(|edit| edit.change.tensors()).collect();
     let mut computed: AllComputed = map_of(tensors.len());
     for batch in tensors.chunks(BATCH) {
         let before = computed.len();
         let progress = |done, all| progress(before + batch.len() * done / all, tensors.len());
-        computed.extend(compute_batch(batch, known, &progress));
+        computed.extend(compute_batch(batch, analysis, &progress));
     }
     computed
 }
 
 /// Computes some of them.
-fn compute_batch(batch: &[&NewTensor], known: &Analysis, progress: &dyn Fn(usize, usize)) -> AllComputed {
+fn compute_batch(batch: &[&NewTensor], analysis: &Analysis, progress: &dyn Fn(usize, usize)) -> AllComputed {
     let mut failed = AllComputed::default();
     let (mut large, mut small, mut shared) = (vec![], vec![], HashMap::default());
     for &new in batch {
-        match promise(new, known, &mut shared) {
+        match promise(new, analysis, &mut shared) {
             Ok(promise) if is_large(new) => large.push((new, promise)),
             Ok(promise) => small.push((new, promise)),
             Err(reason) => drop(failed.insert(std::ptr::from_ref(new), Err(reason))),
@@ -170,7 +177,7 @@ fn is_large(new: &NewTensor) -> bool {
 /// A new tensor, and where its constants are, which all share that read them.
 fn promise(
     new: &NewTensor,
-    known: &Analysis,
+    analysis: &Analysis,
     shared: &mut HashMap<ValueId, Given>,
 ) -> Result<Promise, Reason> {
     let data_type = float(new.data_type)?;
@@ -180,11 +187,11 @@ fn promise(
         recipes.push(before);
     }
     for name in recipes.into_iter().flat_map(Recipe::constants) {
-        let value = known.graph.value(name).ok_or(Reason::NotConstant)?;
+        let value = analysis.graph.value(name).ok_or(Reason::NotConstant)?;
         let constant = match shared.entry(value) {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(place) => {
-                place.insert(known.constants.given(value).map_err(|refusal| refusal.reason)?)
+                place.insert(analysis.constants.given(value).map_err(|refusal| refusal.reason)?)
             }
         };
         given.push((name.clone(), constant.clone()));
@@ -193,8 +200,8 @@ fn promise(
 }
 
 /// Computes one new tensor, by all cores if it is large.
-fn alone(new: &NewTensor, known: &Analysis) -> Result<Computed, Reason> {
-    let promise = promise(new, known, &mut HashMap::default())?;
+fn alone(new: &NewTensor, analysis: &Analysis) -> Result<Computed, Reason> {
+    let promise = promise(new, analysis, &mut HashMap::default())?;
     if !is_large(new) {
         return at_once(new, &promise);
     }
@@ -231,7 +238,7 @@ fn at_once(new: &NewTensor, promise: &Promise) -> Result<Computed, Reason> {
 }
 
 struct Work<'w, 'm> {
-    known: &'w Analysis<'w>,
+    analysis: &'w Analysis<'w>,
     graph: &'w Graph<'w>,
     editor: &'w mut Editor<'m>,
     /// The sites on whose behalf something is made.
@@ -249,7 +256,7 @@ enum Imprint {
 }
 
 impl Imprint {
-    fn of(computed: &Computed) -> Self {
+    fn of_computed(computed: &Computed) -> Self {
         match computed {
             Computed::Now(tensor) => Imprint::Now(tensor.dims.clone(), tensor.raw_data.clone()),
             Computed::Later(promise) => Imprint::Later(promise.clone()),
@@ -325,12 +332,13 @@ impl Work<'_, '_> {
     /// Stores a tensor under a name of its own, and gives the name.
     fn store(&mut self, new: &NewTensor) -> Result<String, Reason> {
         let computed = self.computed.remove(&std::ptr::from_ref(new));
-        let computed = computed.unwrap_or_else(|| alone(new, self.known))?;
+        let computed = computed.unwrap_or_else(|| alone(new, self.analysis))?;
         let before = new.replaces.map(|value| self.taken.entry(value).or_default());
         let mut same =
             before.iter().flat_map(|before| before.iter()).filter(|(taken, _)| taken.is(&computed));
         // A tensor has one recipe: numbers that only rounding makes equal are stored apart.
-        let found = same.find(|(_, place)| are_equal(&self.stored[*place].recipe, &new.recipe, self.known));
+        let found =
+            same.find(|(_, place)| are_equal(&self.stored[*place].recipe, &new.recipe, self.analysis));
         if let Some(&(_, place)) = found {
             let stored = &mut self.stored[place];
             stored.sites.extend(self.sites);
@@ -340,9 +348,9 @@ impl Work<'_, '_> {
         }
         let data_type = float(new.data_type)?;
         if let Some(before) = before {
-            before.push((Imprint::of(&computed), self.stored.len()));
+            before.push((Imprint::of_computed(&computed), self.stored.len()));
         }
-        let name = self.editor.add_constant(&new.wish, computed.tensor(&self.known.graph));
+        let name = self.editor.add_constant(&new.wish, computed.tensor(&self.analysis.graph));
         let (recipe, sites) = (new.recipe.clone(), self.sites.to_vec());
         let replaces = new.replaces.map(|value| self.graph.value_name(value).to_owned());
         self.stored.push(Stored { name: name.clone(), data_type, recipe, replaces, sites });
@@ -469,8 +477,8 @@ impl Work<'_, '_> {
                 names.insert(output.clone(), self.editor.fresh(output));
             }
             for name in node.input.iter_mut().chain(&mut node.output) {
-                if let Some(known) = names.get(name) {
-                    known.clone_into(name);
+                if let Some(analysis) = names.get(name) {
+                    analysis.clone_into(name);
                 }
             }
             node.name = Some(self.editor.fresh(node.name()));

@@ -69,12 +69,12 @@ pub struct Step {
 
 impl Step {
     /// The affine propagates and the node stays.
-    pub fn go_on(at: usize, affine: Affine) -> Self {
+    pub fn pass_on(at: usize, affine: Affine) -> Self {
         Step { ways: vec![vec![(at, affine)]], ..Step::default() }
     }
 
     /// Whether the node and its other inputs stay unchanged.
-    pub fn only_goes_on(&self) -> bool {
+    pub fn only_passes_on(&self) -> bool {
         self.folds.is_empty() && self.bypass.is_none() && self.wants.is_empty() && self.factors.is_empty()
     }
 
@@ -102,7 +102,7 @@ pub trait Rule: Sync {
 
     /// Whether it is scale-transparent: with its other inputs constant, it passes a scale as a
     /// scale, or refuses it.
-    fn hands_on(&self) -> bool {
+    fn is_scale_transparent(&self) -> bool {
         false
     }
 

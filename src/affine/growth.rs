@@ -17,8 +17,8 @@ use crate::ir::{NodeId, Reader, ValueId};
 use crate::refusal::{Reason, Refusal};
 
 /// The growth of the model by each stored tensor, in bytes.
-pub fn growth(stored: &[Stored], (edits, removals): (&[Edit], &[Removal]), known: &Analysis) -> Vec<u64> {
-    let mut left = Left::behind(edits, removals, known);
+pub fn growth(stored: &[Stored], (edits, removals): (&[Edit], &[Removal]), analysis: &Analysis) -> Vec<u64> {
+    let mut left = Left::behind(edits, removals, analysis);
     stored.iter().map(|tensor| left.takes(tensor).unwrap_or_default()).collect()
 }
 
@@ -61,7 +61,7 @@ pub fn beyond(stored: &[Stored], growth: &[u64], allowed: f64, weights: u64) -> 
 
 /// The remaining constants of a model.
 struct Left<'l> {
-    known: &'l Analysis<'l>,
+    analysis: &'l Analysis<'l>,
     gone: HashSet<NodeId>,
     /// Inputs that read something else now.
     replaced: HashSet<(NodeId, usize)>,
@@ -72,7 +72,7 @@ struct Left<'l> {
 }
 
 impl<'l> Left<'l> {
-    fn behind(edits: &'l [Edit], removals: &'l [Removal], known: &'l Analysis<'l>) -> Self {
+    fn behind(edits: &'l [Edit], removals: &'l [Removal], analysis: &'l Analysis<'l>) -> Self {
         let mut gone: HashSet<NodeId> = removals.iter().flat_map(|removal| &removal.nodes).copied().collect();
         let (mut replaced, mut read) = (HashSet::new(), HashSet::new());
         for edit in edits {
@@ -88,24 +88,24 @@ impl<'l> Left<'l> {
                 Change::Float(..) | Change::AddBehind(..) | Change::Mul { .. } => {}
             }
         }
-        Self { known, gone, replaced, read, free: HashMap::new() }
+        Self { analysis, gone, replaced, read, free: HashMap::new() }
     }
 
     /// The bytes of a new tensor for which nothing makes room.
     fn takes(&mut self, tensor: &Stored) -> Option<u64> {
         let shape = tensor.recipe.shape();
-        let replaced = self.known.graph.value(tensor.replaces.as_deref()?)?;
+        let replaced = self.analysis.graph.value(tensor.replaces.as_deref()?)?;
         if shape.iter().filter(|&&extent| extent > 1).count() < 2 {
             return None;
         }
         let sources = self.sources(replaced);
-        let before: u64 = sources.iter().map(|&source| self.known.constants.stored_bytes(source)).sum();
+        let before: u64 = sources.iter().map(|&source| self.analysis.constants.stored_bytes(source)).sum();
         // A result of constant folding counts only with the size of its operands.
         let mut bytes = before.min(tensor.data_type.byte_size(shape.iter().product())? as u64);
         for source in sources {
             if !self.free.contains_key(&source) {
                 let goes = !self.is_read(source);
-                self.free.insert(source, if goes { self.known.constants.stored_bytes(source) } else { 0 });
+                self.free.insert(source, if goes { self.analysis.constants.stored_bytes(source) } else { 0 });
             }
             let room = self.free.entry(source).or_default();
             let taken = bytes.min(*room);
@@ -116,7 +116,7 @@ impl<'l> Left<'l> {
 
     /// The tensors of the model that a constant is computed from, or itself.
     fn sources(&self, constant: ValueId) -> Vec<ValueId> {
-        let graph = &self.known.graph;
+        let graph = &self.analysis.graph;
         let (mut open, mut seen, mut found) = (vec![constant], HashSet::new(), vec![]);
         while let Some(value) = open.pop().filter(|&value| seen.insert(value)) {
             match graph.producer(value).filter(|&(node, _)| !graph.is(node, "Constant")) {
@@ -129,7 +129,7 @@ impl<'l> Left<'l> {
 
     /// Whether a constant, or a value computed from it, still has a reader.
     fn is_read(&self, constant: ValueId) -> bool {
-        let graph = &self.known.graph;
+        let graph = &self.analysis.graph;
         let (mut open, mut seen) = (vec![constant], HashSet::from([constant]));
         while let Some(value) = open.pop() {
             let readers = graph.readers(value);
@@ -142,7 +142,7 @@ impl<'l> Left<'l> {
                     continue;
                 }
                 let made = graph.outputs(node).iter().flatten().copied();
-                if !made.clone().all(|value| self.known.constants.is_constant(value)) {
+                if !made.clone().all(|value| self.analysis.constants.is_constant(value)) {
                     return true;
                 }
                 open.extend(made.filter(|&value| seen.insert(value)));

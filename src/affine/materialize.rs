@@ -122,12 +122,12 @@ impl Edit {
 
 /// Writes each node in another form, if there is one for it and for the only value that it makes, which is no constant.
 pub fn written_anew<'m>(
-    known: &'m Analysis,
+    analysis: &'m Analysis,
     form: impl Fn(NodeId, ValueId) -> Option<Maker<'m>>,
 ) -> Vec<Edit> {
-    let graph = &known.graph;
+    let graph = &analysis.graph;
     let edit = |&node: &NodeId| {
-        let output = graph.only_output(node).filter(|&output| !known.constants.is_constant(output))?;
+        let output = graph.only_output(node).filter(|&output| !analysis.constants.is_constant(output))?;
         let (made, constants) = form(node, output)?.finish(graph.value_name(output));
         Some(Edit::replacing(graph, node, Replacement { nodes: vec![node], made, constants }))
     };
@@ -147,9 +147,9 @@ pub struct Failed {
 ///
 /// # Errors
 /// [`Failed`] for each change that has no formula.
-pub fn draw(plan: &Plan, known: &Analysis) -> Result<Vec<Edit>, Vec<Failed>> {
-    let graph = &*known.graph;
-    let drawing = Drawing { plan, known, graph, facts: &known.facts };
+pub fn draw(plan: &Plan, analysis: &Analysis) -> Result<Vec<Edit>, Vec<Failed>> {
+    let graph = &*analysis.graph;
+    let drawing = Materializer { plan, analysis, graph, facts: &analysis.facts };
     // A weight and a bias for most; what does not come takes no memory.
     let at_most = plan.folds.len() + plan.resets.len() + plan.replacements.len() + plan.rewrites.len();
     let (mut edits, mut failed) = (Vec::with_capacity(2 * at_most), vec![]);
@@ -179,9 +179,9 @@ pub fn draw(plan: &Plan, known: &Analysis) -> Result<Vec<Edit>, Vec<Failed>> {
     if failed.is_empty() { Ok(edits) } else { Err(failed) }
 }
 
-struct Drawing<'d> {
+struct Materializer<'d> {
     plan: &'d Plan,
-    known: &'d Analysis<'d>,
+    analysis: &'d Analysis<'d>,
     graph: &'d Graph<'d>,
     facts: &'d Facts,
 }
@@ -210,7 +210,7 @@ impl Changing {
 }
 
 /// A linear operator's constants while they change.
-struct Unit {
+struct FoldedConstants {
     weight: Changing,
     /// The operator's own summand.
     bias: Changing,
@@ -218,9 +218,9 @@ struct Unit {
     added: Changing,
 }
 
-impl<'d> Drawing<'d> {
+impl<'d> Materializer<'d> {
     fn at(&self, node: NodeId) -> At<'d> {
-        self.known.at(node)
+        self.analysis.at(node)
     }
 
     fn rules(&self, node: NodeId) -> Result<&'static dyn Linear, Reason> {
@@ -274,7 +274,7 @@ impl<'d> Drawing<'d> {
     }
 
     /// The unchanged constants of an operator.
-    fn unchanged(&self, node: NodeId) -> Result<Unit, Reason> {
+    fn unchanged(&self, node: NodeId) -> Result<FoldedConstants, Reason> {
         let (at, rules) = (self.at(node), self.rules(node)?);
         let slots = rules.slots(&at)?;
         let read = |node: NodeId, slot| {
@@ -282,7 +282,7 @@ impl<'d> Drawing<'d> {
             self.rules(node)?.read_bias(&at, at.constant(slot)?)
         };
         let own = slots.bias.filter(|&slot| self.graph.input(node, slot).is_some());
-        Ok(Unit {
+        Ok(FoldedConstants {
             weight: Changing::new(slots.weight.map(|slot| at.constant(slot)).transpose()?),
             bias: Changing::new(own.map(|slot| read(node, slot)).transpose()?),
             added: Changing::new(
@@ -292,7 +292,7 @@ impl<'d> Drawing<'d> {
     }
 
     /// Where the new constants of an operator go.
-    fn changes(&self, at: &At, rules: &dyn Linear, unit: &Unit) -> Result<Vec<Change>, Reason> {
+    fn changes(&self, at: &At, rules: &dyn Linear, unit: &FoldedConstants) -> Result<Vec<Change>, Reason> {
         let (node, slots, mut changes) = (at.node, rules.slots(at)?, vec![]);
         if let Some((slot, weight)) = slots.weight.zip(unit.weight.changed()) {
             let rounding = Rounding::Weight(at.constant(slot)?, rules.contracted(at)?);
@@ -494,7 +494,7 @@ impl<'d> Drawing<'d> {
     }
 }
 
-impl Unit {
+impl FoldedConstants {
     /// Adds one fold: the operator with its earlier folds, and the affine before or behind it. A
     /// fold of rows takes the rows of the layer `beside`, or else of the operator itself.
     fn take(
@@ -502,7 +502,7 @@ impl Unit {
         at: &At,
         rules: &dyn Linear,
         fold: &Fold,
-        beside: Option<&Unit>,
+        beside: Option<&FoldedConstants>,
     ) -> Result<(), Reason> {
         let Affine { scale, shift } = &fold.affine;
         let shifts = !fold.affine.has_no_shift();
@@ -545,7 +545,7 @@ impl Unit {
         contracted: &[usize],
         distance: i64,
         Affine { scale, shift }: &Affine,
-        beside: Option<&Unit>,
+        beside: Option<&FoldedConstants>,
     ) -> Result<(), Reason> {
         let count = scale.len();
         let factor = scale.recipe().reshape(&[count]).ok_or(Reason::WrongAxis)?;

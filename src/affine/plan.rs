@@ -197,7 +197,7 @@ pub struct Stored {
 
 impl Stored {
     /// One that is computed before there are sites; `None` where it holds no floats.
-    pub fn of(constant: &NewConstant) -> Option<Self> {
+    pub fn from_constant(constant: &NewConstant) -> Option<Self> {
         let (name, data_type, recipe, replaces) = match constant {
             NewConstant::Integers { .. } => return None,
             NewConstant::Floats { name, data_type, recipe } => (name, data_type, recipe, None),
@@ -460,7 +460,7 @@ impl Placed {
 pub struct Tidy {
     /// The operator set that the result has, where it is a newer one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub raised: Option<Raised>,
+    pub raised: Option<OpsetUpgrade>,
     /// Operators on constants, or on extents that are known, whose results are stored.
     pub constants: usize,
     /// Operators that computed what others compute.
@@ -537,7 +537,7 @@ impl Plan {
 
 /// The operator set that a model had, and the one that it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Raised {
+pub struct OpsetUpgrade {
     /// The version of the input.
     pub from: i64,
     /// The version of the result.

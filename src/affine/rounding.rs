@@ -19,7 +19,7 @@ use ndarray::{ArrayD, Axis, Zip};
 
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
-use crate::onnx::value_range::Magnitudes;
+use crate::onnx::value_range::ValueRange;
 use crate::recipe::{Promise, Read, Recipe, evaluate};
 use crate::refusal::Reason;
 
@@ -46,18 +46,18 @@ pub fn float(data_type: Option<DataType>) -> Result<DataType, Reason> {
 /// The extremes of a part of a tensor.
 #[derive(Debug, Clone, Copy)]
 pub struct Extremes {
-    magnitudes: Magnitudes,
+    magnitudes: ValueRange,
     /// Whether any number is below the normal ones of the type, and not among its others.
     loses: bool,
 }
 
 impl Extremes {
     /// The extremes of no numbers.
-    const NONE: Self = Self { magnitudes: Magnitudes::NONE, loses: false };
+    const NONE: Self = Self { magnitudes: ValueRange::NONE, loses: false };
 
     /// Of numbers between these bounds, where they are so far apart from the ends of the type that none can be too large or
     /// too small.
-    fn between(bounds: Magnitudes, data_type: DataType) -> Option<Self> {
+    fn between(bounds: ValueRange, data_type: DataType) -> Option<Self> {
         let fit = bounds.least() >= data_type.least_normal()
             && bounds.are_finite()
             && tensor::rounded(data_type, bounds.largest()).is_finite();
@@ -85,7 +85,7 @@ pub fn extremes(promise: &Promise, part: usize, mut keep: Option<&mut Vec<u8>>) 
     let mut found = Extremes::NONE;
     let least = promise.data_type().least_normal();
     let looked = promise.each(part, &mut |numbers| {
-        let magnitudes = Magnitudes::of(numbers);
+        let magnitudes = ValueRange::from_numbers(numbers);
         found.magnitudes = found.magnitudes.and(magnitudes);
         let loses = |&number: &f64| tensor::underflow(promise.data_type(), number) != 0.0;
         found.loses |= magnitudes.least() < least && numbers.iter().any(loses);

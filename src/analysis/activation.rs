@@ -4,7 +4,7 @@
 //! by the numbers inside, and runs all of it as one operator; what folds a number of it away makes it slower.
 
 use crate::analysis::constants::Constants;
-use crate::ir::node_set::Marks;
+use crate::ir::node_set::NodeSet;
 use crate::ir::{Graph, NodeId, ValueId};
 use crate::onnx::operator::Category;
 
@@ -15,9 +15,9 @@ const LARGEST: usize = 16;
 const MOST: usize = 3;
 
 /// The nodes of all activations of a graph.
-pub fn activations(graph: &Graph, constants: &Constants) -> Marks {
+pub fn activations(graph: &Graph, constants: &Constants) -> NodeSet {
     let search = Gates { graph, constants };
-    let mut found = Marks::none_of(graph.order().len());
+    let mut found = NodeSet::none_of(graph.order().len());
     for &node in graph.order() {
         found.extend(search.gated(node).into_iter().flatten());
     }

@@ -193,16 +193,20 @@ impl<'m> Constants<'m> {
             if seen.len() > LOOKED_AT {
                 return true;
             }
-            let hands_on = matches!(
+            let is_scale_transparent = matches!(
                 self.graph.category(node),
                 Some(Category::Movement | Category::Selection | Category::Shape | Category::Like)
             );
             // Where numbers are moved to, and how many they become, is no question of their bits.
             let is_place = |value: ValueId| self.facts.data_type(value).is_some_and(DataType::is_integer);
-            for &input in
-                self.graph.inputs(node).iter().flatten().filter(|&&value| !(hands_on && is_place(value)))
+            for &input in self
+                .graph
+                .inputs(node)
+                .iter()
+                .flatten()
+                .filter(|&&value| !(is_scale_transparent && is_place(value)))
             {
-                if !hands_on && !self.is_uniform(input) {
+                if !is_scale_transparent && !self.is_uniform(input) {
                     return true;
                 }
                 open.push(input);

@@ -16,64 +16,64 @@ use crate::onnx::proto::NodeProto;
 use crate::shape::facts::{Shape, same};
 
 /// A part of an axis.
-pub type Atom = usize;
+pub type AxisFactor = usize;
 
 /// The atoms of each axis of a value.
-pub type Axes = Vec<Vec<Atom>>;
+pub type Axes = Vec<Vec<AxisFactor>>;
 
 /// The facts about an atom.
 #[derive(Debug, Clone)]
-struct AtomFact {
+struct AxisFactorFact {
     /// `None` where nothing is known of it.
     extent: Option<TDim>,
     free: bool,
     /// The atoms that it was split into, or unified with.
-    parts: Option<Vec<Atom>>,
+    parts: Option<Vec<AxisFactor>>,
 }
 
 /// All atoms of some values. One that was split is its parts from then on, in every value.
 #[derive(Debug, Clone, Default)]
-pub struct Atoms(Vec<AtomFact>);
+pub struct AxisFactors(Vec<AxisFactorFact>);
 
-impl Atoms {
+impl AxisFactors {
     /// The axes of a value of this shape, each an atom of its own.
-    pub fn of(&mut self, shape: &Shape) -> Option<Axes> {
+    pub fn axes(&mut self, shape: &Shape) -> Option<Axes> {
         let dims: Vec<TDim> = shape.iter().cloned().collect::<Option<_>>()?;
         Some(dims.into_iter().map(|dim| self.axis(dim, false)).collect())
     }
 
     /// An axis that is free.
-    pub fn free(&mut self, extent: TDim) -> Vec<Atom> {
+    pub fn free(&mut self, extent: TDim) -> Vec<AxisFactor> {
         self.axis(extent, true)
     }
 
-    fn axis(&mut self, extent: TDim, free: bool) -> Vec<Atom> {
+    fn axis(&mut self, extent: TDim, free: bool) -> Vec<AxisFactor> {
         if extent.is_one() { vec![] } else { vec![self.make(Some(extent), free)] }
     }
 
-    fn make(&mut self, extent: Option<TDim>, free: bool) -> Atom {
-        self.0.push(AtomFact { extent, free, parts: None });
+    fn make(&mut self, extent: Option<TDim>, free: bool) -> AxisFactor {
+        self.0.push(AxisFactorFact { extent, free, parts: None });
         self.0.len() - 1
     }
 
     /// Whether an atom has met nothing yet.
-    pub fn is_free(&self, atom: Atom) -> bool {
+    pub fn is_free(&self, atom: AxisFactor) -> bool {
         self.0[atom].free
     }
 
     /// The extent of an atom where it is a number.
-    pub fn extent(&self, atom: Atom) -> Option<usize> {
+    pub fn extent(&self, atom: AxisFactor) -> Option<usize> {
         crate::shape::extents::extent(&self.0[atom].extent)
     }
 
     /// The product of the extents of atoms, where all of them are numbers.
-    pub fn count(&self, atoms: &[Atom]) -> Option<usize> {
+    pub fn count(&self, atoms: &[AxisFactor]) -> Option<usize> {
         atoms.iter().try_fold(1usize, |count, &atom| count.checked_mul(self.extent(atom)?))
     }
 
     /// The atoms that are not split any further.
-    pub fn leaves(&self, list: &[Atom]) -> Vec<Atom> {
-        let leaves = |&atom: &Atom| match &self.0[atom].parts {
+    pub fn leaves(&self, list: &[AxisFactor]) -> Vec<AxisFactor> {
+        let leaves = |&atom: &AxisFactor| match &self.0[atom].parts {
             Some(parts) => self.leaves(parts),
             None => vec![atom],
         };
@@ -117,7 +117,7 @@ impl Atoms {
     /// The axes after a reshape; `None` where it cannot be followed.
     pub fn reshape(&mut self, axes: &Axes, shape: &Shape) -> Option<Axes> {
         let dims: Vec<TDim> = shape.iter().cloned().collect::<Option<_>>()?;
-        let mut queue: VecDeque<Atom> = self.leaves(&axes.concat()).into();
+        let mut queue: VecDeque<AxisFactor> = self.leaves(&axes.concat()).into();
         let mut reshaped = vec![];
         for (place, dim) in dims.iter().enumerate() {
             let mut axis = vec![];
@@ -144,8 +144,8 @@ impl Atoms {
 
     /// Splits an atom where the wanted extents, of which there is `product` already, need only a part
     /// of it.
-    fn split(&mut self, atom: Atom, product: &TDim, dims: &[TDim]) -> Option<Vec<Atom>> {
-        let AtomFact { extent, free, .. } = self.0[atom].clone();
+    fn split(&mut self, atom: AxisFactor, product: &TDim, dims: &[TDim]) -> Option<Vec<AxisFactor>> {
+        let AxisFactorFact { extent, free, .. } = self.0[atom].clone();
         let whole = extent?;
         let extents = if let (Ok(number), Some(needed)) = (whole.to_i64(), quotient(&dims[0], product)) {
             let fits = needed > 1 && number % needed == 0 && number != needed;
@@ -160,15 +160,16 @@ impl Atoms {
             dims[..=last].iter().filter(|dim| !dim.is_one()).cloned().collect()
         };
         (extents.len() > 1).then_some(())?;
-        let parts: Vec<Atom> = extents.into_iter().map(|extent| self.make(Some(extent), free)).collect();
+        let parts: Vec<AxisFactor> =
+            extents.into_iter().map(|extent| self.make(Some(extent), free)).collect();
         self.0[atom].parts = Some(parts.clone());
         Some(parts)
     }
 
     /// The atoms over which axes go that a Reduce operator names, in ascending order, and the axes
     /// behind it.
-    pub fn reduced(&self, axes: &Axes, over: &[usize], keep: bool) -> (Vec<Atom>, Axes) {
-        let mut leaves: Vec<Atom> = over.iter().flat_map(|&axis| self.leaves(&axes[axis])).collect();
+    pub fn reduced(&self, axes: &Axes, over: &[usize], keep: bool) -> (Vec<AxisFactor>, Axes) {
+        let mut leaves: Vec<AxisFactor> = over.iter().flat_map(|&axis| self.leaves(&axes[axis])).collect();
         leaves.sort_unstable();
         let mut rest = vec![];
         for (i, axis) in axes.iter().enumerate() {
@@ -183,7 +184,8 @@ impl Atoms {
 
     /// Whether two lists of axes hold the same, place by place.
     pub fn same(&self, left: &Axes, right: &Axes) -> bool {
-        let alike = |(one, other): (&Vec<Atom>, &Vec<Atom>)| self.leaves(one) == self.leaves(other);
+        let alike =
+            |(one, other): (&Vec<AxisFactor>, &Vec<AxisFactor>)| self.leaves(one) == self.leaves(other);
         left.len() == right.len() && left.iter().zip(right).all(alike)
     }
 
@@ -201,7 +203,7 @@ impl Atoms {
 
     /// The union of two axes at one place: they are equal, or one varies where the other does not.
     /// Free atoms are unified with the atoms that they meet.
-    fn meet(&mut self, one: &[Atom], other: &[Atom]) -> Option<Vec<Atom>> {
+    fn meet(&mut self, one: &[AxisFactor], other: &[AxisFactor]) -> Option<Vec<AxisFactor>> {
         let (one, other) = (self.leaves(one), self.leaves(other));
         if one == other || other.is_empty() {
             return Some(one);
@@ -213,7 +215,7 @@ impl Atoms {
         let extents = fine.iter().map(|&atom| self.0[atom].extent.clone()).collect();
         let groups = self.reshape(&vec![coarse], &extents)?;
         for (&atom, group) in fine.iter().zip(&groups) {
-            // Atoms that met earlier in this axis are no longer free.
+            // AxisFactors that met earlier in this axis are no longer free.
             let (atom, group) = (self.leaves(&[atom]), self.leaves(group));
             match (&atom[..], &group[..]) {
                 _ if atom == group => {}
@@ -238,23 +240,23 @@ fn quotient(dim: &TDim, product: &TDim) -> Option<i64> {
 
 /// Where the elements of a value are after a chain of movements.
 #[derive(Debug, Clone)]
-pub struct Trace {
-    atoms: Atoms,
+pub struct LayoutMap {
+    atoms: AxisFactors,
     start: Axes,
     now: Axes,
 }
 
-impl Trace {
+impl LayoutMap {
     /// The start of a chain, at a value of this shape. Unknown axes move too, and are regrouped
     /// with no other axis.
     pub fn new(shape: &Shape) -> Self {
-        let mut atoms = Atoms::default();
+        let mut atoms = AxisFactors::default();
         let axis = |dim: &Option<TDim>| match dim {
             Some(dim) => atoms.axis(dim.clone(), false),
             None => vec![atoms.make(None, false)],
         };
         let start: Axes = shape.iter().map(axis).collect();
-        Trace { now: start.clone(), start, atoms }
+        LayoutMap { now: start.clone(), start, atoms }
     }
 
     /// Goes through a node into a value of this shape; `None` where that cannot be followed.
@@ -276,7 +278,7 @@ impl Trace {
 
     /// The axes that now hold what these held, each alone; `None` where one of them is spread, or beside another.
     pub fn places(&self, axes: &[usize]) -> Option<Vec<usize>> {
-        let now: Vec<Vec<Atom>> = self.now.iter().map(|axis| self.atoms.leaves(axis)).collect();
+        let now: Vec<Vec<AxisFactor>> = self.now.iter().map(|axis| self.atoms.leaves(axis)).collect();
         let place = |&axis: &usize| {
             let held = self.atoms.leaves(&self.start[axis]);
             now.iter().position(|axis| *axis == held && !held.is_empty())
@@ -289,7 +291,7 @@ impl Trace {
     pub fn run(&self, place: usize) -> Option<(usize, [usize; 2])> {
         let held = self.atoms.leaves(self.now.get(place)?);
         let first = held.first()?;
-        let find = |axis: &Vec<Atom>| self.atoms.leaves(axis).iter().position(|atom| atom == first);
+        let find = |axis: &Vec<AxisFactor>| self.atoms.leaves(axis).iter().position(|atom| atom == first);
         let axis = self.start.iter().position(|axis| find(axis).is_some())?;
         let leaves = self.atoms.leaves(&self.start[axis]);
         let from = leaves.iter().position(|atom| atom == first)?;
@@ -299,9 +301,9 @@ impl Trace {
 
     /// The permutation of axes that does it all, if one does.
     pub fn as_transpose(&self) -> Option<Vec<usize>> {
-        let mut free: Vec<Option<Vec<Atom>>> =
+        let mut free: Vec<Option<Vec<AxisFactor>>> =
             self.start.iter().map(|axis| Some(self.atoms.leaves(axis))).collect();
-        let mut take = |axis: &Vec<Atom>| {
+        let mut take = |axis: &Vec<AxisFactor>| {
             let axis = Some(self.atoms.leaves(axis));
             let place = free.iter().position(|start| *start == axis)?;
             free[place] = None;
@@ -322,18 +324,18 @@ mod tests {
     }
 
     /// A value of this shape.
-    fn value(dims: &str) -> (Atoms, Axes) {
-        let mut atoms = Atoms::default();
-        let axes = atoms.of(&shape(&SymbolScope::default(), dims)).unwrap();
+    fn value(dims: &str) -> (AxisFactors, Axes) {
+        let mut atoms = AxisFactors::default();
+        let axes = atoms.axes(&shape(&SymbolScope::default(), dims)).unwrap();
         (atoms, axes)
     }
 
     /// A chain of transposes, such as `0 2 1`, and of reshapes, such as `b,n`.
-    fn trace(start: &str, steps: &[&str]) -> Trace {
+    fn trace(start: &str, steps: &[&str]) -> LayoutMap {
         let scope = SymbolScope::default();
-        let mut trace = Trace::new(&shape(&scope, start));
+        let mut trace = LayoutMap::new(&shape(&scope, start));
         for step in steps {
-            let Trace { atoms, now, .. } = &mut trace;
+            let LayoutMap { atoms, now, .. } = &mut trace;
             *now = match step.contains(' ') {
                 true => step.split(' ').map(|axis| now[axis.parse::<usize>().unwrap()].clone()).collect(),
                 false => atoms.reshape(now, &shape(&scope, step)).unwrap(),
@@ -373,7 +375,7 @@ mod tests {
     #[test]
     fn a_free_axis_is_the_one_that_it_meets() {
         let (mut atoms, axes) = value("6,8");
-        let number = |atoms: &mut Atoms, extent: i64| atoms.free(TDim::from(extent));
+        let number = |atoms: &mut AxisFactors, extent: i64| atoms.free(TDim::from(extent));
         let (heads, places) = (number(&mut atoms, 2), number(&mut atoms, 4));
         let wide = vec![[heads.clone(), places.clone()].concat()];
         assert!(atoms.broadcast(&axes, &wide).is_some());
@@ -430,7 +432,7 @@ mod tests {
         assert!(trace("b,?,?", &["0 2 1", "0 2 1"]).is_identity());
         assert!(!trace("b,?,?", &["0 2 1"]).is_identity());
         assert_eq!(trace("?,4,?", &["1 2 0", "0 2 1"]).as_transpose(), Some(vec![1, 0, 2]));
-        let Trace { mut atoms, now, .. } = trace("?,4,6", &[]);
+        let LayoutMap { mut atoms, now, .. } = trace("?,4,6", &[]);
         assert_eq!(atoms.reshape(&now, &shape(&SymbolScope::default(), "?,24")), None);
         assert_eq!(atoms.reshape(&now, &shape(&SymbolScope::default(), "6,4")), None);
     }

@@ -14,7 +14,7 @@ use crate::analysis::activation::activations;
 use crate::analysis::constants::Constants;
 use crate::analysis::node_view::At;
 use crate::error::Result;
-use crate::ir::node_set::Marks;
+use crate::ir::node_set::NodeSet;
 use crate::ir::{Graph, NodeId};
 use crate::onnx::Model;
 use crate::shape::facts::Facts;
@@ -40,7 +40,7 @@ pub struct Analysis<'m> {
     /// The constants.
     pub constants: Constants<'m>,
     /// The nodes of activations, whose constants are not to be touched.
-    pub activations: Marks,
+    pub activations: NodeSet,
 }
 
 impl<'m> Analysis<'m> {

@@ -23,7 +23,7 @@ pub fn classes(engine: &Engine, normalizers: &BTreeSet<String>) -> Vec<Class> {
 
 /// Whether an ONNX operator is a normalizer, whatever it is used for. tract keeps its name, and not its domain.
 fn is_normalizer(name: &str) -> bool {
-    let of = |domain: &&str| Category::of(domain, name) == Some(Category::Normalizer);
+    let of = |domain: &&str| Category::from_operator(domain, name) == Some(Category::Normalizer);
     ["", "com.microsoft"].iter().any(of)
 }
 

@@ -139,7 +139,7 @@ impl BenchArgs {
 fn subject(models: &[String]) -> Result<(String, Vec<Variant>, Vec<ReportedSite>)> {
     if let [model] = models {
         let (name, model) = open(model)?;
-        let (variants, sites) = variants::of(&model)?;
+        let (variants, sites) = variants::variants(&model)?;
         return Ok((name, variants, sites));
     }
     let variant = |model: &String| {

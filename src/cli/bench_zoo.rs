@@ -55,7 +55,7 @@ pub fn measure(
                 continue;
             }
             let began = start.elapsed();
-            let (variants, sites) = variants::of(&entry.model(0)?)?;
+            let (variants, sites) = variants::variants(&entry.model(0)?)?;
             let report = args.measure(entry.name().to_owned(), &variants, sites, &[batch], stop)?;
             tell(&report)?;
             reports.push(report);

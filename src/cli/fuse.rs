@@ -218,7 +218,7 @@ pub fn fuse(
     model: Model,
     tell: &dyn Fn(&str, usize, usize),
 ) -> Result<FuseReport> {
-    let scaling = args.scaling.of(&model, &args.dims, tell)?;
+    let scaling = args.scaling.choose(&model, &args.dims, tell)?;
     let options = FuseOptions {
         skip: args.skip.clone(),
         max_growth: args.max_growth,
@@ -244,7 +244,7 @@ pub fn fuse(
     let fused = unfold::fuse_ahead(&model, &options)?;
     args.slicing.check(fused.plan.memory.as_ref())?;
     let idle = Idle::all(&options, &model, &fused.plan);
-    let mut report = FuseReport::of(model, fused, idle).with(scaling).chosen_by(&options);
+    let mut report = FuseReport::from_fused(model, fused, idle).with(scaling).chosen_by(&options);
     let begin = |step: &str| tell(step, 0, 1);
     let verify = VerifyOptions { dims, tolerance: args.tolerance, ..VerifyOptions::default() };
     report.judge(args.when(), &verify, begin);

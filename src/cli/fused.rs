@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use unfold::affine::plan::{MemoryChange, MergedNorm, Placed, StopReason, StreamPlan, Tidy};
-use unfold::epsilon_error::Slack;
+use unfold::epsilon_error::EpsilonError;
 use unfold::onnx::{Model, Saved};
 use unfold::outline;
 use unfold::passes::legalize::Target;
@@ -45,7 +45,7 @@ pub struct FuseReport {
     /// By what residual streams are scaled.
     scaling: ScalingChoice,
     /// The error of merged norms, where it was measured.
-    slack: Option<Result<Slack, Failure>>,
+    slack: Option<Result<EpsilonError, Failure>>,
     lowered: Option<Model>,
     dry: bool,
     /// The engines that the result is for.
@@ -62,7 +62,7 @@ impl FuseReport {
     }
 
     /// A plan that was carried out.
-    pub fn of(before: Model, fused: Fused, idle: Vec<Idle>) -> Self {
+    pub fn from_fused(before: Model, fused: Fused, idle: Vec<Idle>) -> Self {
         let after = fused.changed().then_some(fused.model);
         let Fused { lowered, plan, .. } = fused;
         Self { after, ..Self::new(before, plan, lowered, idle) }
@@ -109,10 +109,10 @@ impl FuseReport {
                 When::Auto | When::Require if !self.plan.merged.is_empty() => When::Run,
                 when => when,
             };
-            self.judged = Judged::of(tried, before, after, &self.plan.tensors, options, &begin);
+            self.judged = Judged::new(tried, before, after, &self.plan.tensors, options, &begin);
             if !self.plan.merged.is_empty() && self.judged.run.is_some() {
                 begin("slack");
-                self.slack = Some(Slack::of(self.reference(), after, &self.plan.merged, options));
+                self.slack = Some(EpsilonError::measure(self.reference(), after, &self.plan.merged, options));
             }
         }
     }
@@ -129,13 +129,13 @@ impl FuseReport {
 
     /// How many sites there are, and how many of them fold.
     pub fn summary(&self) -> Summary {
-        Summary::of(&self.plan)
+        Summary::from_plan(&self.plan)
     }
 
     /// The model before and after, if anything was made of it.
     pub fn sizes(&self) -> Option<Sizes> {
         let written = self.written.as_ref().map(|saved| saved.bytes);
-        self.after.as_ref().map(|after| Sizes::of(&self.before, after, written))
+        self.after.as_ref().map(|after| Sizes::new(&self.before, after, written))
     }
 
     fn growth(&self) -> Option<Growth> {
@@ -332,11 +332,14 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    fn of(before: &Model, after: &Model, written: Option<u64>) -> Self {
+    fn new(before: &Model, after: &Model, written: Option<u64>) -> Self {
         let file_bytes =
             BeforeAfter { before: before.read_bytes(), after: written.unwrap_or_else(|| after.file_bytes()) };
         Self {
-            operators: BeforeAfter { before: Operators::of(before), after: Operators::of(after) },
+            operators: BeforeAfter {
+                before: Operators::from_model(before),
+                after: Operators::from_model(after),
+            },
             file_bytes,
             weight_bytes: BeforeAfter { before: before.weight_bytes(), after: after.weight_bytes() },
         }

@@ -19,8 +19,8 @@ pub fn sizes(given: &[Dims], model: &Model) -> Result<Dims> {
     let mut dims = Dims::default();
     dims.extend(given.iter().cloned());
     // Inputs that tract cannot have at any size are reported by verification.
-    if Input::of(model, &Dims::default()).is_ok() {
-        Input::of(model, &dims).map_err(|failure| misused(format!("--dim: {}", failure.reason)))?;
+    if Input::from_model(model, &Dims::default()).is_ok() {
+        Input::from_model(model, &dims).map_err(|failure| misused(format!("--dim: {}", failure.reason)))?;
     }
     Ok(dims)
 }
@@ -44,7 +44,7 @@ pub fn known_to_some(given: &[Dims], models: &[&Model]) -> Result<()> {
 /// A `.npy` file holds the only input; a `.npz` file holds each under its name. Elements must be of the
 /// type that the model declares.
 pub fn read_inputs(file: &Path, model: &Model, dims: &Dims) -> Result<(Vec<Tensor>, Dims)> {
-    let declared = Input::of(model, dims).map_err(|failure| anyhow!(failure.reason))?;
+    let declared = Input::from_model(model, dims).map_err(|failure| anyhow!(failure.reason))?;
     let (mut tensors, mut dims) = (vec![], dims.clone());
     let mut source = Source::open(file, &declared).with_context(|| file.display().to_string())?;
     for input in &declared {

@@ -33,10 +33,10 @@ pub struct Seat<'r> {
 impl Room {
     /// Half of the memory that the system has to give now.
     pub fn of_this_machine() -> Self {
-        Self::of(available().unwrap_or(USUAL) / 2)
+        Self::new(available().unwrap_or(USUAL) / 2)
     }
 
-    fn of(bytes: u64) -> Self {
+    fn new(bytes: u64) -> Self {
         Self { bytes, taken: Mutex::default(), returned: Condvar::new() }
     }
 
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn as_many_models_are_worked_on_as_there_is_room_for_and_one_at_least() {
-        let room = Room::of(2 * (BESIDES + TIMES * 1000));
+        let room = Room::new(2 * (BESIDES + TIMES * 1000));
         assert!(at_once(&room, 1000) <= 2);
         assert_eq!(at_once(&room, 1001), 1);
         assert_eq!(at_once(&room, u64::MAX), 1);

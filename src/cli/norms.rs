@@ -1,12 +1,12 @@
 //! The normalizers that are gone as others follow them, and what that comes to.
 
 use unfold::affine::plan::MergedNorm;
-use unfold::epsilon_error::Slack;
+use unfold::epsilon_error::EpsilonError;
 use unfold::report::plain;
 use unfold::run::Failure;
 
 /// A line for each of them, and one for all.
-pub fn told(merged: &[MergedNorm], slack: Option<&Result<Slack, Failure>>) -> String {
+pub fn told(merged: &[MergedNorm], slack: Option<&Result<EpsilonError, Failure>>) -> String {
     let mut lines = String::new();
     for MergedNorm { name, followers } in merged {
         let followers: Vec<&str> = followers.iter().map(|follower| &*follower.name).collect();
@@ -15,7 +15,7 @@ pub fn told(merged: &[MergedNorm], slack: Option<&Result<Slack, Failure>>) -> St
     let epsilon = merged.iter().flat_map(|norm| &norm.followers).map(|follower| follower.epsilon);
     let Some(epsilon) = epsilon.reduce(f64::max) else { return lines };
     lines += &match slack {
-        Some(Ok(Slack { bound })) => {
+        Some(Ok(EpsilonError { bound })) => {
             format!("what follows makes the same up to a part of {bound:.1e}, on the inputs of the run\n")
         }
         Some(Err(failure)) => {

@@ -17,7 +17,7 @@ pub struct Operators(BTreeMap<String, usize>);
 
 impl Operators {
     /// Counts the nodes of a model.
-    pub fn of(model: &Model) -> Self {
+    pub fn from_model(model: &Model) -> Self {
         let mut operators = Self::default();
         operators.count(model.graph());
         operators

@@ -160,7 +160,7 @@ impl Claim {
 
     /// The claim of folding the original again.
     pub fn planned(original: &Model, fused: &Model) -> Result<Self> {
-        let history = Provenance::of(fused);
+        let history = Provenance::from_model(fused);
         let from = original.sha256()?;
         let own = history.iter().rposition(|time| from.is_some() && time.original.as_deref() == from);
         if own.is_some_and(|own| own + 1 < history.len()) {

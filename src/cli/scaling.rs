@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use serde::Serialize;
-use unfold::magnitude::{Headroom, widened};
+use unfold::magnitude::{StreamMagnitude, widened};
 use unfold::onnx::Model;
 use unfold::residual::stream_scaling::possible;
 use unfold::run::Dims;
@@ -59,7 +59,7 @@ pub struct ScalingChoice {
 
 impl ScalingArgs {
     /// The requested power, or the power that the samples need.
-    pub fn of(
+    pub fn choose(
         &self,
         model: &Model,
         dims: &[Dims],
@@ -75,7 +75,7 @@ impl ScalingArgs {
             (Some(ScaleStream::Auto), Some(file)) => {
                 tell("headroom", 0, 1);
                 let (inputs, dims) = read_inputs(file, &widened(model)?, &sizes(dims, model)?)?;
-                let found = Headroom::of(model, &inputs, &dims)?;
+                let found = StreamMagnitude::measure(model, &inputs, &dims)?;
                 let power = found.map(|headroom| headroom.power()).filter(|&power| power > 0);
                 Ok(ScalingChoice {
                     scale_stream: power,

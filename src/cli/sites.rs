@@ -5,7 +5,7 @@ use std::fmt;
 
 use comfy_table::{CellAlignment, ColumnConstraint, Width};
 use serde::Serialize;
-use unfold::affine::plan::{Raised, StopReason, Tidy};
+use unfold::affine::plan::{OpsetUpgrade, StopReason, Tidy};
 use unfold::affine::recognize::Family;
 use unfold::error::Result;
 use unfold::ir::regions::Flat;
@@ -34,11 +34,11 @@ pub struct Row<'p> {
     /// The site.
     pub site: &'p SitePlan,
     /// The outcomes of its affines, in order of execution.
-    pub outcomes: Vec<Told>,
+    pub outcomes: Vec<AffineOutcome>,
 }
 
 /// The outcome of one affine, in words.
-pub struct Told {
+pub struct AffineOutcome {
     /// Where it is, of several of one site.
     pub place: &'static str,
     /// Whether it goes.
@@ -49,7 +49,7 @@ pub struct Told {
     pub what: String,
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for AffineOutcome {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let link = if self.folded { " into " } else { ": " };
         write!(f, "{}{link}{}", self.fold, self.what)
@@ -78,7 +78,7 @@ pub fn rows<'p>(model: &Model, sites: impl Iterator<Item = &'p SitePlan>) -> Res
     Ok(sites.map(row).collect())
 }
 
-fn tell(place: &'static str, outcome: &Outcome, describe: &dyn Fn(&[String]) -> String) -> Told {
+fn tell(place: &'static str, outcome: &Outcome, describe: &dyn Fn(&[String]) -> String) -> AffineOutcome {
     let (folded, fold, what) = match outcome {
         Outcome::Folded { direction, into } => (true, direction.name(), describe(into)),
         Outcome::Partly { into, scale } => {
@@ -92,7 +92,7 @@ fn tell(place: &'static str, outcome: &Outcome, describe: &dyn Fn(&[String]) -> 
             (false, "stays", what.join("; "))
         }
     };
-    Told { place, folded, fold, what }
+    AffineOutcome { place, folded, fold, what }
 }
 
 /// The reason's name, which the legend explains, and the node.
@@ -176,7 +176,7 @@ pub fn table(rows: &[Row], paint: Paint) -> String {
         let SitePlan { name, kind, channels, .. } = row.site;
         let channels = channels.to_string();
         let mut first = [name.as_str(), kind.name, &channels];
-        for Told { place, folded, fold, what } in &row.outcomes {
+        for AffineOutcome { place, folded, fold, what } in &row.outcomes {
             let tone = if *folded { Tone::Good } else { Tone::Bad };
             let [name, kind, channels] = first;
             let mut cells: Vec<_> = [name, format!("{kind} {place}").trim(), channels].map(out::cell).into();
@@ -227,7 +227,7 @@ pub struct Summary {
 
 impl Summary {
     /// Counts the sites of a plan.
-    pub fn of(plan: &Plan) -> Self {
+    pub fn from_plan(plan: &Plan) -> Self {
         let mut summary = Self::default();
         for site in &plan.sites {
             let count = match site.kind.family {
@@ -279,7 +279,7 @@ impl Summary {
 /// The changes beside the sites, a line for each kind; empty without changes.
 pub fn tidied(Tidy { raised, constants, duplicates, biased, selected, untold, kept }: &Tidy) -> String {
     let mut lines = String::new();
-    if let Some(Raised { from, to }) = raised {
+    if let Some(OpsetUpgrade { from, to }) = raised {
         lines += &format!("operator set {from} is raised to {to}, which has HardSwish\n");
     }
     if *constants > 0 {

@@ -16,7 +16,7 @@ pub const NAMES: [&str; 5] = ["LN twin", "as exported", "fused", "rewritten", "f
 
 /// The model with LayerNorm, as exported, after folding, with centred residual streams where that
 /// changes anything, and without normalizers; and its sites.
-pub fn of(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
+pub fn variants(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
     // Folding alone; the forms of a target are in a row of their own.
     let portable = FuseOptions { target: Target::Portable, ..FuseOptions::default() };
     let fused = unfold::fuse(model, &portable)?;
@@ -29,7 +29,7 @@ pub fn of(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
         outcome: row.outcomes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
     });
     let sites = sites.collect();
-    let Variants { ln_twin, floor, mut normalizers } = Variants::of(lowered)?;
+    let Variants { ln_twin, floor, mut normalizers } = Variants::new(lowered)?;
     // A partly folded site may not be recognised again.
     normalizers.extend(variants::normalizers(&fused.model)?);
     let [twin, exported, folded, centred, bare] = NAMES;

@@ -42,7 +42,7 @@ pub struct Judged {
 impl Judged {
     /// Runs and proves as requested. Engines run the original after inlining, where they cannot run
     /// it directly.
-    pub fn of(
+    pub fn new(
         when: When,
         [original, runs]: [&Model; 2],
         fused: &Model,

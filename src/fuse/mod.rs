@@ -9,11 +9,11 @@ mod skips;
 
 use globset::Glob;
 
-use self::skips::{Skips, no_pattern};
+use self::skips::{SkipSet, no_pattern};
 use crate::affine::plan::{Plan, StreamPlan};
 use crate::affine::recognize::hard_swish;
 use crate::error::{Error, Result};
-use crate::fuse::pipeline::{Allowed, OnePass, forms_for, not_known};
+use crate::fuse::pipeline::{GrowthBudget, Pipeline, forms_for, not_known};
 use crate::ir::Graph;
 use crate::onnx::Model;
 use crate::onnx::tensor::check_size;
@@ -40,7 +40,7 @@ pub struct FuseOptions<'o> {
     pub merge_norms: bool,
     /// The engine that the result is for.
     pub target: Target,
-    /// Scales residual streams by `2^-k`, for this k: [`Headroom`](crate::magnitude::Headroom) finds one.
+    /// Scales residual streams by `2^-k`, for this k: [`StreamMagnitude`](crate::magnitude::StreamMagnitude) finds one.
     pub scale_stream: Option<u32>,
     /// Sizes of open dimensions of the inputs, by name: the result declares them as numbers, and its shape arithmetic is
     /// folded. [`Input::sizes`](crate::run::Input::sizes) has one for each.
@@ -85,7 +85,7 @@ impl FuseOptions<'_> {
     /// misspelled, perhaps.
     pub fn idle_skips(&self, model: &Model, plan: &Plan) -> Vec<&str> {
         let is_idle = |pattern: &&String| {
-            let meant = |set: Skips| {
+            let meant = |set: SkipSet| {
                 simplify::KINDS
                     .iter()
                     .chain(&residual::KINDS)
@@ -95,7 +95,7 @@ impl FuseOptions<'_> {
                     || model.proto.functions.iter().any(|function| set.is_match(function.name()))
                     || plan.sites.iter().any(|site| set.has(&site.name, &site.kind))
             };
-            !Skips::of(std::slice::from_ref(pattern)).is_ok_and(meant)
+            !SkipSet::new(std::slice::from_ref(pattern)).is_ok_and(meant)
         };
         self.skip.iter().filter(is_idle).map(String::as_str).collect()
     }
@@ -225,7 +225,7 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
         fits => fits,
     })?;
     let fixed = (!options.fix.is_empty()).then(|| fixed(model, &options.fix)).transpose()?;
-    let (result, plan, lowered) = passed_over(fixed.as_ref().unwrap_or(model), options)?;
+    let (result, plan, lowered) = run_pipeline(fixed.as_ref().unwrap_or(model), options)?;
     model.find_refused()?;
     options.check_skips(model, &plan)?;
     Ok((result, plan, lowered.or(fixed)))
@@ -233,13 +233,13 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
 
 /// Passes over the model until one finds nothing to do: where something went, operators meet that did not
 /// before.
-fn passed_over(model: &Model, options: &FuseOptions) -> Result<Run> {
+fn run_pipeline(model: &Model, options: &FuseOptions) -> Result<Run> {
     let tell = |stage: &str, done, of| {
         if let Some(progress) = options.progress {
             progress(stage, done, of);
         }
     };
-    let skip = Skips::of(&options.skip)?;
+    let skip = SkipSet::new(&options.skip)?;
     options.scale_stream.map(residual::stream_scaling::possible).transpose()?;
     let is_kept = {
         let skip = skip.clone();
@@ -254,10 +254,10 @@ fn passed_over(model: &Model, options: &FuseOptions) -> Result<Run> {
         lowered?.map_or((None, vec![]), |lowered| (Some(lowered.model), lowered.formulas));
     let first = lowered.as_ref().unwrap_or(model);
     let FuseOptions { centre, merge_norms, scale_stream, target, .. } = *options;
-    let (growth, forms) = (Allowed::of(model, options), forms_for(&skip));
+    let (growth, forms) = (GrowthBudget::new(model, options), forms_for(&skip));
     let slicing = &options.slicing;
     let gives_shifts_away = centre;
-    let mut pass = OnePass {
+    let mut pass = Pipeline {
         skip,
         centre,
         gives_shifts_away,

@@ -13,8 +13,8 @@ use crate::analysis::Analysis;
 use crate::error::{Error, Result};
 use crate::fuse::FuseOptions;
 use crate::fuse::graph_equality::is_unchanged;
-use crate::fuse::plan_log::History;
-use crate::fuse::skips::Skips;
+use crate::fuse::plan_log::PlanLog;
+use crate::fuse::skips::SkipSet;
 use crate::ir::builder::NewConstant;
 use crate::ir::editor::Editor;
 use crate::ir::regions::Flat;
@@ -35,7 +35,7 @@ use crate::passes::upgrade_opset::raised;
 use crate::passes::{demand, placement};
 use crate::provenance::Provenance;
 use crate::refusal::{Reason, Refusal};
-use crate::residual::{self, Rebasing, norm_merging};
+use crate::residual::{self, BasisChange, norm_merging};
 
 /// The newest version of ONNX's operator set whose operators the rules are written for.
 const NEWEST_OPSET: i64 = 28;
@@ -101,20 +101,21 @@ fn defect(model: &Model, why: &[Failed]) -> Error {
 type Refused<'r> = dyn Fn(&str) -> Option<Refusal> + 'r;
 
 /// The planner of another basis for the streams of a model, from its sites.
-type Plans<'p> = dyn Fn(&Analysis, &View, &[Site], &Refused) -> Rebasing + 'p;
+type Plans<'p> = dyn Fn(&Analysis, &View, &[Site], &Refused) -> BasisChange + 'p;
 
 /// The limit for growth by copies of weights.
-pub(crate) struct Allowed {
+pub(crate) struct GrowthBudget {
     bytes: f64,
     /// The bytes of all weights.
     weights: u64,
 }
 
-impl Allowed {
-    pub fn of(model: &Model, options: &FuseOptions) -> Self {
+impl GrowthBudget {
+    pub fn new(model: &Model, options: &FuseOptions) -> Self {
         let there = model.weight_bytes();
         // The growth of earlier runs, if it is noted plausibly: any program can write metadata.
-        let grown = Provenance::of(model).iter().filter_map(|time| time.grown).fold(0, u64::saturating_add);
+        let grown =
+            Provenance::from_model(model).iter().filter_map(|time| time.grown).fold(0, u64::saturating_add);
         let grown = grown.min(there);
         let weights = there - grown;
         Self { bytes: options.max_growth / 100.0 * weights as f64 - grown as f64, weights }
@@ -122,13 +123,13 @@ impl Allowed {
 }
 
 /// One time over a model.
-pub(crate) struct OnePass<'p> {
-    pub skip: Skips,
+pub(crate) struct Pipeline<'p> {
+    pub skip: SkipSet,
     pub centre: bool,
     /// Whether a LayerNormalization gives its shift away at the price of an Add, so that it can do without the mean.
     pub gives_shifts_away: bool,
     pub merge_norms: bool,
-    pub growth: Allowed,
+    pub growth: GrowthBudget,
     pub scale_stream: Option<u32>,
     pub target: Target,
     /// The rewrites into other forms once nothing folds, in this order.
@@ -141,7 +142,7 @@ pub(crate) struct OnePass<'p> {
 pub(crate) type FindForms = fn(&Analysis) -> Vec<Edit>;
 
 /// The forms that engines look for, or run faster, but for those that `skip` forbids.
-pub(crate) fn forms_for(skip: &Skips) -> Vec<FindForms> {
+pub(crate) fn forms_for(skip: &SkipSet) -> Vec<FindForms> {
     const TAKEN_APART: [FindForms; 2] = [split_before_transpose::edits, gelu::edits];
     const MOVEMENTS: [FindForms; 5] = [
         gather_nd_to_reshape::edits,
@@ -161,24 +162,24 @@ pub(crate) fn forms_for(skip: &Skips) -> Vec<FindForms> {
     forms
 }
 
-impl OnePass<'_> {
+impl Pipeline<'_> {
     /// The result, if anything changed, and the plan: with flattened regions, where those can be
     /// restored.
     ///
     /// # Errors
     /// If the graph is invalid.
     pub fn run(&self, first: &Model, formulas: &[NewConstant]) -> Result<(Option<Model>, Plan)> {
-        let (result, mut plan) = self.laid_out(first, formulas)?;
-        let untold = self.untold(result.as_ref().unwrap_or(first), &mut plan);
+        let (result, mut plan) = self.run_flattened(first, formulas)?;
+        let untold = self.without_open_shapes(result.as_ref().unwrap_or(first), &mut plan);
         Ok((untold.or(result), plan))
     }
 
     /// Runs the pipeline before shapes are stripped from `value_info`.
-    fn laid_out(&self, first: &Model, formulas: &[NewConstant]) -> Result<(Option<Model>, Plan)> {
+    fn run_flattened(&self, first: &Model, formulas: &[NewConstant]) -> Result<(Option<Model>, Plan)> {
         if not_known(first).is_none()
             && let Some(flat) = Flat::new(first)
         {
-            let (result, plan) = self.until_nothing_folds(&flat.model, formulas)?;
+            let (result, plan) = self.run_to_fixpoint(&flat.model, formulas)?;
             let restored = match result {
                 None => Some(None),
                 Some(result) => flat.restore(&result).map(Some),
@@ -192,22 +193,22 @@ impl OnePass<'_> {
                 return Ok((result, plan));
             }
         }
-        self.until_nothing_folds(first, formulas)
+        self.run_to_fixpoint(first, formulas)
     }
 
     /// Runs passes until one finds nothing to do, or to the bound. Returns the result, if anything changes, and the plan.
-    fn until_nothing_folds(&self, first: &Model, formulas: &[NewConstant]) -> Result<(Option<Model>, Plan)> {
-        let mut history = History::default();
-        history.begin(formulas);
-        let mut result = self.shared(first, &mut history)?;
+    fn run_to_fixpoint(&self, first: &Model, formulas: &[NewConstant]) -> Result<(Option<Model>, Plan)> {
+        let mut plan_log = PlanLog::default();
+        plan_log.begin(formulas);
+        let mut result = self.shared(first, &mut plan_log)?;
         let mut stopped = StopReason::Bound { at: FORMS };
         for pass in 0..PASSES + WRITES {
             (self.tell)("shapes", 0, 1);
             let analysis = analysed(first, result.as_ref())?;
-            let next = self.next(pass, (&analysis, first), result.is_some(), &mut history)?;
-            let is_done = next.is_none() && pass < PASSES && !history.reconsider();
+            let next = self.next(pass, (&analysis, first), result.is_some(), &mut plan_log)?;
+            let is_done = next.is_none() && pass < PASSES && !plan_log.reconsider();
             // Slices come behind everything else: parts are no layers of their own to what folds.
-            let next = if is_done { self.slice(&analysis, &mut history)? } else { next };
+            let next = if is_done { self.slice(&analysis, &mut plan_log)? } else { next };
             drop(analysis);
             if next.is_some() {
                 result = next;
@@ -221,11 +222,11 @@ impl OnePass<'_> {
         }
         // Streams come last: another pass would fold the power of two away.
         if self.scale_stream.is_some() {
-            let scaled = self.scale(&analysed(first, result.as_ref())?, &mut history)?;
+            let scaled = self.scale(&analysed(first, result.as_ref())?, &mut plan_log)?;
             result = scaled.or(result);
         }
-        result = self.finished(first, result, &mut history)?;
-        let plan = history.finish(result.as_ref().unwrap_or(first), stopped);
+        result = self.finished(first, result, &mut plan_log)?;
+        let plan = plan_log.finish(result.as_ref().unwrap_or(first), stopped);
         Ok((result, plan))
     }
 
@@ -236,39 +237,39 @@ impl OnePass<'_> {
         pass: usize,
         (analysis, first): (&Analysis, &Model),
         is_changed: bool,
-        history: &mut History,
+        plan_log: &mut PlanLog,
     ) -> Result<Option<Model>> {
         if pass == 0
-            && let Some(next) = self.read_directly(analysis, history)
+            && let Some(next) = self.read_directly(analysis, plan_log)
         {
             return Ok(Some(next));
         }
         if pass >= PASSES {
-            return self.write(analysis, history);
+            return self.write(analysis, plan_log);
         }
-        if let Some(next) = self.raised(analysis, history) {
+        if let Some(next) = self.raised(analysis, plan_log) {
             return Ok(Some(next));
         }
-        if let Some(next) = self.lifted(analysis, history)? {
+        if let Some(next) = self.lifted(analysis, plan_log)? {
             return Ok(Some(next));
         }
-        if let Some(next) = self.rewritten(analysis, history, self.canonical_forms(analysis), false)? {
+        if let Some(next) = self.rewritten(analysis, plan_log, self.canonical_forms(analysis), false)? {
             return Ok(Some(next));
         }
-        if let Some(next) = self.over(analysis, first, history)? {
+        if let Some(next) = self.run_once(analysis, first, plan_log)? {
             return Ok(Some(next));
         }
-        if let Some(next) = self.selected(analysis, history) {
+        if let Some(next) = self.selected(analysis, plan_log) {
             return Ok(Some(next));
         }
-        if let Some(next) = self.place(analysis, history)? {
+        if let Some(next) = self.place(analysis, plan_log)? {
             return Ok(Some(next));
         }
-        if let Some(next) = self.write(analysis, history)? {
+        if let Some(next) = self.write(analysis, plan_log)? {
             return Ok(Some(next));
         }
         // Bodies in the main graph bring Identities.
-        Ok(if is_changed { self.read_directly(analysis, history) } else { None })
+        Ok(if is_changed { self.read_directly(analysis, plan_log) } else { None })
     }
 
     /// The target whose forms are written.
@@ -277,36 +278,41 @@ impl OnePass<'_> {
     }
 
     /// The model with layers as MatMul and Add where they are written on rows; `None` where none is.
-    fn lifted(&self, analysis: &Analysis, history: &mut History) -> Result<Option<Model>> {
+    fn lifted(&self, analysis: &Analysis, plan_log: &mut PlanLog) -> Result<Option<Model>> {
         let lifted = self.form().canonical(analysis);
-        let made = self.rewritten(analysis, history, lifted, false)?;
-        history.is_lifted |= made.is_some();
+        let made = self.rewritten(analysis, plan_log, lifted, false)?;
+        plan_log.is_lifted |= made.is_some();
         Ok(made)
     }
 
     /// The result in the forms that hide from rules what they are, such as layers on rows; `None` where it is the first
     /// model again.
-    fn finished(&self, first: &Model, result: Option<Model>, history: &mut History) -> Result<Option<Model>> {
+    fn finished(
+        &self,
+        first: &Model,
+        result: Option<Model>,
+        plan_log: &mut PlanLog,
+    ) -> Result<Option<Model>> {
         let model = result.as_ref().unwrap_or(first);
         let has_products = model.graph().node.iter().any(|node| node.op_type() == "MatMul");
-        if self.form() == Target::Portable || !has_products && !history.is_lifted {
+        if self.form() == Target::Portable || !has_products && !plan_log.is_lifted {
             return Ok(result);
         }
         let analysis = analysed(first, result.as_ref())?;
         let joined = self.form().finished(&analysis);
         let count = joined.len();
-        let made = self.rewritten(&analysis, history, joined, true)?;
+        let made = self.rewritten(&analysis, plan_log, joined, true)?;
         drop(analysis);
         let result = match made {
             Some(made) => {
-                history.plan.tidy.biased += count;
-                Some(self.laid_out_anew(first, made, history)?)
+                plan_log.plan.tidy.biased += count;
+                Some(self.laid_out_anew(first, made, plan_log)?)
             }
             None => result,
         };
-        let is_unchanged = |model: &Model| history.may_be_unchanged() && is_unchanged(first, model);
+        let is_unchanged = |model: &Model| plan_log.may_be_unchanged() && is_unchanged(first, model);
         if result.as_ref().is_some_and(is_unchanged) {
-            history.is_unchanged();
+            plan_log.is_unchanged();
             return Ok(None);
         }
         Ok(result)
@@ -314,14 +320,14 @@ impl OnePass<'_> {
 
     /// A finished model with its movements put in order again, and equal ones merged: layers on rows have brought new ones.
     /// No other rule looks at it.
-    fn laid_out_anew(&self, first: &Model, finished: Model, history: &mut History) -> Result<Model> {
+    fn laid_out_anew(&self, first: &Model, finished: Model, plan_log: &mut PlanLog) -> Result<Model> {
         let mut result = finished;
         for _ in 0..WRITES {
             let analysis = check(first, &result)?;
-            let next = match self.in_forms(&analysis, history)? {
+            let next = match self.in_forms(&analysis, plan_log)? {
                 None => {
                     let sites = recognize::find(&View::new(&analysis));
-                    self.tidy(&analysis, first, &sites, history)
+                    self.tidy(&analysis, first, &sites, plan_log)
                 }
                 next => next,
             };
@@ -333,11 +339,11 @@ impl OnePass<'_> {
     }
 
     /// The model without what the target should not be told; `None` where it may be told all.
-    fn untold(&self, model: &Model, plan: &mut Plan) -> Option<Model> {
+    fn without_open_shapes(&self, model: &Model, plan: &mut Plan) -> Option<Model> {
         if !model.proto.training_info.is_empty() || not_known(model).is_some() {
             return None;
         }
-        let (graph, count) = self.target.untold(model.graph())?;
+        let (graph, count) = self.target.without_open_shapes(model.graph())?;
         plan.tidy.untold = count;
         plan.is_tidied = true;
         Some(model.with_graph(graph))
@@ -355,47 +361,47 @@ impl OnePass<'_> {
     }
 
     /// The model in a newer operator set; `None` where nothing is to be gained by that.
-    fn raised(&self, known: &Analysis, history: &mut History) -> Option<Model> {
-        if not_known(known.graph.model()).is_some() {
+    fn raised(&self, analysis: &Analysis, plan_log: &mut PlanLog) -> Option<Model> {
+        if not_known(analysis.graph.model()).is_some() {
             return None;
         }
-        let (model, change) = raised(known, &|name| self.skip.is_match(name))?;
-        history.plan.tidy.raised = Some(change);
+        let (model, change) = raised(analysis, &|name| self.skip.is_match(name))?;
+        plan_log.plan.tidy.raised = Some(change);
         Some(model)
     }
 
     /// The model with each weight under one name; `None` where that is how it is.
-    fn shared(&self, model: &Model, history: &mut History) -> Result<Option<Model>> {
+    fn shared(&self, model: &Model, plan_log: &mut PlanLog) -> Result<Option<Model>> {
         if not_known(model).is_some() {
             return Ok(None);
         }
         let Some(tidied) = simplify::shared(model, &|kind| self.skip.is_match(kind))? else {
             return Ok(None);
         };
-        history.tidied(&tidied);
+        plan_log.tidied(&tidied);
         Ok(tidied.graph.map(|graph| model.with_graph(graph)))
     }
 
     /// The model without identities; `None` where it has none.
-    fn read_directly(&self, known: &Analysis, history: &mut History) -> Option<Model> {
-        let model = known.graph.model();
+    fn read_directly(&self, analysis: &Analysis, plan_log: &mut PlanLog) -> Option<Model> {
+        let model = analysis.graph.model();
         // With `--skip`, identities stay, so that the names that the user saw still exist.
         if !self.skip.is_empty() || not_known(model).is_some() {
             return None;
         }
-        let tidied = simplify::read_directly(known)?;
-        history.tidied(&tidied);
+        let tidied = simplify::read_directly(analysis)?;
+        plan_log.tidied(&tidied);
         tidied.graph.map(|graph| model.with_graph(graph))
     }
 
     /// The model, which was the first one, with everything folded that folds; `None` where nothing does.
-    fn over(&self, known: &Analysis, first: &Model, history: &mut History) -> Result<Option<Model>> {
-        let (model, tell) = (known.graph.model(), self.tell);
+    fn run_once(&self, analysis: &Analysis, first: &Model, plan_log: &mut PlanLog) -> Result<Option<Model>> {
+        let (model, tell) = (analysis.graph.model(), self.tell);
         tell("sites", 0, 1);
-        let find = || recognize::find(&View::new(known));
+        let find = || recognize::find(&View::new(analysis));
         let sites = find();
         let is_scale: Vec<bool> = sites.iter().map(|site| site.kind.family == Family::Scale).collect();
-        let mut seen = history.recognise(&known.graph, &sites);
+        let mut seen = plan_log.recognise(&analysis.graph, &sites);
         let before = OnceCell::new();
         // Stored tensors are computed from constants of the first model.
         let read = |name: &str| {
@@ -409,8 +415,8 @@ impl OnePass<'_> {
             let site: &Site = &sites[index];
             let skipped = self.skip.has(&site.name, &site.kind);
             let skipped = skipped.then(|| Refusal::new(Reason::Skipped, ""));
-            let rounded = || history.rounded(&known.graph, site, &read);
-            history.refusal(&seen[index]).or(skipped).or_else(|| unknown.clone()).or_else(rounded)
+            let rounded = || plan_log.rounded(&analysis.graph, site, &read);
+            plan_log.refusal(&seen[index]).or(skipped).or_else(|| unknown.clone()).or_else(rounded)
         };
         let mut refused: HashMap<usize, Refusal> =
             (0..sites.len()).filter_map(|index| Some((index, untouched(index)?))).collect();
@@ -421,7 +427,7 @@ impl OnePass<'_> {
         for _ in 0..=3 * is_scale.len() {
             tell("plan", 0, 1);
             let sites = found.take().unwrap_or_else(find);
-            let mut plan = planner::plan(known, &sites, &refused, &uncopied, self.gives_shifts_away);
+            let mut plan = planner::plan(analysis, &sites, &refused, &uncopied, self.gives_shifts_away);
             // Scales stay first where normalizers want copies of the same weight. Without those, all that read it may want
             // one scale of it, which is no copy.
             if plan.is_empty() && scales.is_none() {
@@ -434,22 +440,22 @@ impl OnePass<'_> {
                 }
             }
             if plan.is_empty() {
-                history.note(plan, seen, refused, vec![], &mut str::to_owned);
-                let centred = self.centre(known, history)?;
+                plan_log.note(plan, seen, refused, vec![], &mut str::to_owned);
+                let centred = self.centre(analysis, plan_log)?;
                 if let Some(next) =
-                    centred.map_or_else(|| self.merge(known, &sites, history), |it| Ok(Some(it)))?
+                    centred.map_or_else(|| self.merge(analysis, &sites, plan_log), |it| Ok(Some(it)))?
                 {
                     return Ok(Some(next));
                 }
-                return Ok(self.tidy(known, first, &sites, history));
+                return Ok(self.tidy(analysis, first, &sites, plan_log));
             }
-            let drawn = draw(&plan, known);
+            let drawn = draw(&plan, analysis);
             // The sites take as much memory as the next steps; they are found again if needed.
             drop(sites);
-            let mut editor = Editor::new(&known.graph);
+            let mut editor = Editor::new(&analysis.graph);
             let outcome = drawn.and_then(|edits| {
                 let changes = (edits.as_slice(), plan.removals.as_slice());
-                self.apply(changes, known, &mut editor, history)
+                self.apply(changes, analysis, &mut editor, plan_log)
             });
             let (stored, grown) = match outcome {
                 Ok(made) => made,
@@ -468,10 +474,10 @@ impl OnePass<'_> {
             let replaced = plan.replacements.iter().flat_map(|(replacement, _)| replacement.ends());
             let seeds = removed.chain(replaced).map(str::to_owned).collect();
             for rewrite in &plan.rewrites {
-                seen[rewrite.site].makes(known.graph.value_name(rewrite.part.output));
+                seen[rewrite.site].makes(analysis.graph.value_name(rewrite.part.output));
             }
-            history.note(plan, seen, refused, stored, &mut |name| editor.current(name));
-            let simplified = simplify_known(editor, seeds, known, &HashMap::new());
+            plan_log.note(plan, seen, refused, stored, &mut |name| editor.current(name));
+            let simplified = simplify_known(editor, seeds, analysis, &HashMap::new());
             return Ok(Some(model.with_graph(simplified)));
         }
         Ok(None)
@@ -482,15 +488,15 @@ impl OnePass<'_> {
     fn apply(
         &self,
         changes: (&[Edit], &[Removal]),
-        known: &Analysis,
+        analysis: &Analysis,
         editor: &mut Editor,
-        history: &History,
+        plan_log: &PlanLog,
     ) -> std::result::Result<(Vec<Stored>, u64), Vec<Failed>> {
         let progress = |done, of| (self.tell)("fold", done, of);
-        let stored = apply(changes, known, editor, &progress)?;
-        let grown = growth(&stored, changes, known);
-        let Allowed { bytes, weights } = self.growth;
-        let beyond = beyond(&stored, &grown, bytes - history.plan.growth as f64, weights);
+        let stored = apply(changes, analysis, editor, &progress)?;
+        let grown = growth(&stored, changes, analysis);
+        let GrowthBudget { bytes, weights } = self.growth;
+        let beyond = beyond(&stored, &grown, bytes - plan_log.plan.growth as f64, weights);
         if beyond.is_empty() { Ok((stored, grown.iter().sum())) } else { Err(beyond) }
     }
 
@@ -499,24 +505,24 @@ impl OnePass<'_> {
     fn made(
         &self,
         edits: &[Edit],
-        known: &Analysis,
-        history: &History,
+        analysis: &Analysis,
+        plan_log: &PlanLog,
         beside: bool,
     ) -> std::result::Result<(Model, Vec<Stored>, u64), Vec<Failed>> {
-        let model = known.graph.model();
-        let mut editor = Editor::new(&known.graph);
-        let (stored, grown) = self.apply((edits, &[]), known, &mut editor, history)?;
+        let model = analysis.graph.model();
+        let mut editor = Editor::new(&analysis.graph);
+        let (stored, grown) = self.apply((edits, &[]), analysis, &mut editor, plan_log)?;
         let replaced = edits.iter().filter(|_| beside).filter_map(|edit| match &edit.change {
             Change::Replace(replacement) => Some(replacement.ends().map(str::to_owned)),
             _ => None,
         });
         let seeds = replaced.flatten().collect();
-        let graph = simplify_known(editor, seeds, known, &HashMap::new());
+        let graph = simplify_known(editor, seeds, analysis, &HashMap::new());
         Ok((model.with_graph(graph), stored, grown))
     }
 
     /// Does linear work where values have fewer places; `None` where none moves.
-    fn place(&self, analysis: &Analysis, history: &mut History) -> Result<Option<Model>> {
+    fn place(&self, analysis: &Analysis, plan_log: &mut PlanLog) -> Result<Option<Model>> {
         let model = analysis.graph.model();
         if self.skip.is_match(placement::KIND) || not_known(model).is_some() {
             return Ok(None);
@@ -525,20 +531,20 @@ impl OnePass<'_> {
             let moves = placement::moves(analysis, self.target, &|placed| {
                 let is_skipped = self.skip.is_match(&placed.at) || self.skip.is_match(placed.rule);
                 is_skipped
-                    || history.plan.placed.iter().any(|other| !other.is_moved() && other.is_alike(placed))
+                    || plan_log.plan.placed.iter().any(|other| !other.is_moved() && other.is_alike(placed))
             });
             if moves.is_empty() {
                 return Ok(None);
             }
             let edits: Vec<Edit> = moves.iter().map(|found| found.edit.clone()).collect();
-            match self.made(&edits, analysis, history, true) {
+            match self.made(&edits, analysis, plan_log, true) {
                 Ok((made, stored, grown)) => {
-                    history.plan.placed.extend(moves.into_iter().map(|found| found.placed));
+                    plan_log.plan.placed.extend(moves.into_iter().map(|found| found.placed));
                     let has_fewer = made.graph().node.len() < model.graph().node.len();
-                    history.rewritten(stored, grown, has_fewer);
+                    plan_log.rewritten(stored, grown, has_fewer);
                     return Ok(Some(made));
                 }
-                Err(why) => self.refuse_moves(model, moves, &why, history)?,
+                Err(why) => self.refuse_moves(model, moves, &why, plan_log)?,
             }
         }
     }
@@ -549,33 +555,33 @@ impl OnePass<'_> {
         model: &Model,
         moves: Vec<placement::Move>,
         why: &[Failed],
-        history: &mut History,
+        plan_log: &mut PlanLog,
     ) -> Result<()> {
-        let before = history.plan.placed.len();
+        let before = plan_log.plan.placed.len();
         for (index, found) in moves.into_iter().enumerate() {
             if let Some(failed) = why.iter().find(|failed| failed.sites.contains(&index)) {
-                history.plan.placed.push(found.refused(failed.refusal.clone()));
+                plan_log.plan.placed.push(found.refused(failed.refusal.clone()));
             }
         }
-        if history.plan.placed.len() == before { Err(defect(model, why)) } else { Ok(()) }
+        if plan_log.plan.placed.len() == before { Err(defect(model, why)) } else { Ok(()) }
     }
 
     /// The model in the forms of engines, and of its target; `None` where nothing changes.
-    fn write(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
-        if let Some(written) = self.in_forms(known, history)? {
+    fn write(&self, analysis: &Analysis, plan_log: &mut PlanLog) -> Result<Option<Model>> {
+        if let Some(written) = self.in_forms(analysis, plan_log)? {
             return Ok(Some(written));
         }
-        let placed = self.form().edits(known);
+        let placed = self.form().edits(analysis);
         let count = placed.len();
-        let made = self.rewritten(known, history, placed, true)?;
-        history.plan.tidy.biased += if made.is_some() { count } else { 0 };
+        let made = self.rewritten(analysis, plan_log, placed, true)?;
+        plan_log.plan.tidy.biased += if made.is_some() { count } else { 0 };
         Ok(made)
     }
 
     /// The model after the first of the rewrites into other forms that has anything to do; `None` where none has.
-    fn in_forms(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
+    fn in_forms(&self, analysis: &Analysis, plan_log: &mut PlanLog) -> Result<Option<Model>> {
         for form in &self.forms {
-            if let Some(written) = self.rewritten(known, history, form(known), true)? {
+            if let Some(written) = self.rewritten(analysis, plan_log, form(analysis), true)? {
                 return Ok(Some(written));
             }
         }
@@ -584,7 +590,7 @@ impl OnePass<'_> {
 
     /// The model with selections moved up, before work that they leave out; `None` where none moves, or one that would
     /// cannot be stored.
-    fn selected(&self, analysis: &Analysis, history: &mut History) -> Option<Model> {
+    fn selected(&self, analysis: &Analysis, plan_log: &mut PlanLog) -> Option<Model> {
         let model = analysis.graph.model();
         let is_skipped = [placement::KIND, demand::KIND].iter().any(|kind| self.skip.is_match(kind));
         if is_skipped || not_known(model).is_some() {
@@ -594,25 +600,25 @@ impl OnePass<'_> {
         if edits.is_empty() {
             return None;
         }
-        let (made, stored, grown) = self.made(&edits, analysis, history, true).ok()?;
-        history.rewritten(stored, grown, made.graph().node.len() < model.graph().node.len());
-        history.plan.tidy.selected += edits.len();
+        let (made, stored, grown) = self.made(&edits, analysis, plan_log, true).ok()?;
+        plan_log.rewritten(stored, grown, made.graph().node.len() < model.graph().node.len());
+        plan_log.plan.tidy.selected += edits.len();
         Some(made)
     }
 
     /// The model with its large regions cut into parts, once; `None` where none is cut, or nobody asked for it.
-    fn slice(&self, analysis: &Analysis, history: &mut History) -> Result<Option<Model>> {
+    fn slice(&self, analysis: &Analysis, plan_log: &mut PlanLog) -> Result<Option<Model>> {
         let model = analysis.graph.model();
         let is_skipped = self.skip.is_match(SLICING) || not_known(model).is_some();
-        if history.plan.memory.is_some() || is_skipped || !self.slicing.is_wanted() {
+        if plan_log.plan.memory.is_some() || is_skipped || !self.slicing.is_wanted() {
             return Ok(None);
         }
         (self.tell)("slice", 0, 1);
         let (mut change, edits) = sliced(analysis, self.slicing, is_sliced(model));
-        let made = if edits.is_empty() { None } else { Some(self.made(&edits, analysis, history, false)) };
+        let made = if edits.is_empty() { None } else { Some(self.made(&edits, analysis, plan_log, false)) };
         let made = match made {
             Some(Ok((made, stored, grown))) => {
-                history.rewritten(stored, grown, false);
+                plan_log.rewritten(stored, grown, false);
                 Some(made)
             }
             // Parts of a constant that something else reads whole may add more than is allowed.
@@ -622,117 +628,117 @@ impl OnePass<'_> {
             }
             None => None,
         };
-        history.plan.memory = Some(change);
+        plan_log.plan.memory = Some(change);
         Ok(made)
     }
 
     /// The model after edits without sites; `None` without edits.
     fn rewritten(
         &self,
-        known: &Analysis,
-        history: &mut History,
+        analysis: &Analysis,
+        plan_log: &mut PlanLog,
         edits: Vec<Edit>,
         beside: bool,
     ) -> Result<Option<Model>> {
-        let model = known.graph.model();
+        let model = analysis.graph.model();
         if edits.is_empty() || not_known(model).is_some() {
             return Ok(None);
         }
-        let made = self.made(&edits, known, history, beside);
+        let made = self.made(&edits, analysis, plan_log, beside);
         let (made, stored, grown) = made.map_err(|why| defect(model, &why))?;
-        history.rewritten(stored, grown, made.graph().node.len() < model.graph().node.len());
+        plan_log.rewritten(stored, grown, made.graph().node.len() < model.graph().node.len());
         Ok(Some(made))
     }
 
     /// The model with its residual streams centred; `None` where none is, or nobody asked for it.
-    fn centre(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
-        let plan = |known: &Analysis, view: &View, sites: &[Site], refused: &Refused| {
-            residual::centred(known, view, sites, refused)
+    fn centre(&self, analysis: &Analysis, plan_log: &mut PlanLog) -> Result<Option<Model>> {
+        let plan = |analysis: &Analysis, view: &View, sites: &[Site], refused: &Refused| {
+            residual::centred(analysis, view, sites, refused)
         };
         // A scaled stream is to become float16, which has no room for the squares that an RMS normalization writes out.
         let is_implied = self.target.centres() && self.scale_stream.is_none();
         if self.centre || is_implied {
-            self.rebase(known, history, residual::CENTRING, &plan)
+            self.rebase(analysis, plan_log, residual::CENTRING, &plan)
         } else {
             Ok(None)
         }
     }
 
     /// The model without normalizers that others follow; `None` where none goes, or nobody asked for it.
-    fn merge(&self, known: &Analysis, sites: &[Site], history: &mut History) -> Result<Option<Model>> {
+    fn merge(&self, analysis: &Analysis, sites: &[Site], plan_log: &mut PlanLog) -> Result<Option<Model>> {
         if !self.merge_norms || self.skip.is_match(norm_merging::MERGING) {
             return Ok(None);
         }
         let (mut merged, edits) =
-            norm_merging::merged(&View::new(known), sites, &|name| self.skip.is_match(name));
-        history.plan.merged.append(&mut merged);
-        self.rewritten(known, history, edits, true)
+            norm_merging::merged(&View::new(analysis), sites, &|name| self.skip.is_match(name));
+        plan_log.plan.merged.append(&mut merged);
+        self.rewritten(analysis, plan_log, edits, true)
     }
 
     /// The model with its residual streams scaled; `None` where none is, or nobody asked for it.
-    fn scale(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
+    fn scale(&self, analysis: &Analysis, plan_log: &mut PlanLog) -> Result<Option<Model>> {
         let Some(power) = self.scale_stream else { return Ok(None) };
-        let plan = |known: &Analysis, view: &View, sites: &[Site], refused: &Refused| {
-            residual::stream_scaling::scaled(known, view, sites, power, refused)
+        let plan = |analysis: &Analysis, view: &View, sites: &[Site], refused: &Refused| {
+            residual::stream_scaling::scaled(analysis, view, sites, power, refused)
         };
-        self.rebase(known, history, residual::SCALING, &plan)
+        self.rebase(analysis, plan_log, residual::SCALING, &plan)
     }
 
     /// The model with streams in another basis, which is of this kind; `None` where none changes. Sums inside of
     /// normalizers are written out first.
     fn rebase(
         &self,
-        known: &Analysis,
-        history: &mut History,
+        analysis: &Analysis,
+        plan_log: &mut PlanLog,
         kind: &str,
         plan: &Plans,
     ) -> Result<Option<Model>> {
-        let model = known.graph.model();
+        let model = analysis.graph.model();
         if not_known(model).is_some() {
             return Ok(None);
         }
         (self.tell)("streams", 0, 1);
-        let edits = residual::skip_norm::summed_apart(known);
+        let edits = residual::skip_norm::summed_apart(analysis);
         if edits.is_empty() {
-            return self.rebase_sums(known, (vec![], 0), history, kind, plan);
+            return self.rebase_sums(analysis, (vec![], 0), plan_log, kind, plan);
         }
-        let mut editor = Editor::new(&known.graph);
-        let apart = self.apply((&edits, &[]), known, &mut editor, history);
+        let mut editor = Editor::new(&analysis.graph);
+        let apart = self.apply((&edits, &[]), analysis, &mut editor, plan_log);
         let apart = apart.map_err(|why| defect(model, &why))?;
         let written_out = model.with_graph(editor.finish());
-        self.rebase_sums(&check(model, &written_out)?, apart, history, kind, plan)
+        self.rebase_sums(&check(model, &written_out)?, apart, plan_log, kind, plan)
     }
 
     /// Rebases a model whose sums are operators of their own; `apart` has the tensors stored for
     /// that, and their growth in bytes.
     fn rebase_sums(
         &self,
-        known: &Analysis,
+        analysis: &Analysis,
         apart: (Vec<Stored>, u64),
-        history: &mut History,
+        plan_log: &mut PlanLog,
         kind: &str,
         plan: &Plans,
     ) -> Result<Option<Model>> {
-        let view = View::new(known);
+        let view = View::new(analysis);
         let sites = recognize::find(&view);
         let mut refused: HashMap<String, Refusal> = HashMap::new();
         // Each stream has a site of its own, and each time one more of them is refused.
         for _ in 0..=sites.len() {
-            let Rebasing { streams, edits } = plan(known, &view, &sites, &|name| {
+            let BasisChange { streams, edits } = plan(analysis, &view, &sites, &|name| {
                 let is_skipped = self.skip.is_match(name) || self.skip.is_match(kind);
                 refused.get(name).cloned().or_else(|| is_skipped.then(|| Refusal::new(Reason::Skipped, "")))
             });
             if edits.is_empty() {
-                history.rebased(streams, vec![]);
+                plan_log.rebased(streams, vec![]);
                 return Ok(None);
             }
-            match self.made(&edits, known, history, true) {
+            match self.made(&edits, analysis, plan_log, true) {
                 Ok((made, stored, grown)) => {
                     if !apart.0.is_empty() {
-                        history.rewritten(apart.0, apart.1, false);
+                        plan_log.rewritten(apart.0, apart.1, false);
                     }
-                    history.plan.growth += grown;
-                    history.rebased(streams, stored);
+                    plan_log.plan.growth += grown;
+                    plan_log.rebased(streams, stored);
                     return Ok(Some(made));
                 }
                 Err(why) => {
@@ -742,7 +748,7 @@ impl OnePass<'_> {
                         refused.extend(names.map(|stream| (stream.name.clone(), failed.refusal.clone())));
                     }
                     if refused.len() == before {
-                        return Err(defect(known.graph.model(), &why));
+                        return Err(defect(analysis.graph.model(), &why));
                     }
                 }
             }
@@ -752,14 +758,20 @@ impl OnePass<'_> {
 
     /// The model with everything stored that is constant, and everything there once that is equal; `None` where nothing
     /// changes.
-    fn tidy(&self, known: &Analysis, first: &Model, sites: &[Site], history: &mut History) -> Option<Model> {
-        let model = known.graph.model();
+    fn tidy(
+        &self,
+        analysis: &Analysis,
+        first: &Model,
+        sites: &[Site],
+        plan_log: &mut PlanLog,
+    ) -> Option<Model> {
+        let model = analysis.graph.model();
         if not_known(model).is_some() {
             return None;
         }
         let told = sites.iter().filter(|site| site.kind.is_told_by_constants);
         let online = sites.iter().filter(|site| site.kind.family == Family::Online);
-        let recipes = history.recipes();
+        let recipes = plan_log.recipes();
         let stored: OnceCell<HashMap<&str, &TensorProto>> = OnceCell::new();
         let stored = |name: &str| {
             let graph = first.graph();
@@ -773,7 +785,7 @@ impl OnePass<'_> {
             stored.get_or_init(named).get(name).copied()
         };
         let tidied = tidy(
-            known,
+            analysis,
             &Limits {
                 sites: told.flat_map(|site| site.nodes.iter().copied()).collect(),
                 normalizers: online.flat_map(|site| site.nodes.iter().copied()).collect(),
@@ -783,7 +795,7 @@ impl OnePass<'_> {
                 growth: self.growth.bytes,
             },
         );
-        history.tidied(&tidied);
+        plan_log.tidied(&tidied);
         tidied.graph.map(|graph| model.with_graph(graph))
     }
 }
@@ -791,7 +803,7 @@ impl OnePass<'_> {
 /// Whether slices were made of a model before: they would be cut once more.
 fn is_sliced(model: &Model) -> bool {
     let is_slicing = |kind: &str| kind.split_once(' ').is_some_and(|(name, _)| name == SLICING);
-    Provenance::of(model).iter().any(|time| time.folded.split(", ").any(is_slicing))
+    Provenance::from_model(model).iter().any(|time| time.folded.split(", ").any(is_slicing))
 }
 
 /// Why nothing is known of what the operators of a model mean. One that imports no version means the first.
@@ -853,12 +865,12 @@ mod tests {
     /// Runs the pipeline with these forms on the sum. Returns the result and the reason for which it stops.
     fn run(forms: Vec<FindForms>) -> (Option<Model>, StopReason) {
         let (model, options) = (sum(), FuseOptions::default());
-        let pass = OnePass {
-            skip: Skips::of(&[]).unwrap(),
+        let pass = Pipeline {
+            skip: SkipSet::new(&[]).unwrap(),
             centre: false,
             gives_shifts_away: false,
             merge_norms: false,
-            growth: Allowed::of(&model, &options),
+            growth: GrowthBudget::new(&model, &options),
             scale_stream: None,
             target: Target::Portable,
             forms,
@@ -882,7 +894,7 @@ mod tests {
 
     #[test]
     fn a_run_that_finds_nothing_to_do_ends_at_the_fixpoint() {
-        let (result, stopped) = run(forms_for(&Skips::of(&[]).unwrap()));
+        let (result, stopped) = run(forms_for(&SkipSet::new(&[]).unwrap()));
         assert!(result.is_none());
         assert_eq!(stopped, StopReason::Fixpoint);
     }

@@ -19,7 +19,7 @@ const EXACT: f64 = 1e-12;
 
 /// The sites of all passes so far.
 #[derive(Default)]
-pub struct History {
+pub struct PlanLog {
     /// The plan of the first pass, with what the others did to its sites, and the sites that they brought.
     pub plan: Plan,
     /// The names of its sites, and the last number behind each.
@@ -38,7 +38,7 @@ pub struct History {
 }
 
 /// A site as one pass sees it.
-pub struct Seen {
+pub struct SiteRecord {
     /// Its index in the merged plan, unless it is new.
     known: Option<usize>,
     /// The sites whose values it makes besides.
@@ -47,21 +47,21 @@ pub struct Seen {
     values: Vec<String>,
 }
 
-impl Seen {
+impl SiteRecord {
     /// Notes a value that it makes from now on.
     pub fn makes(&mut self, value: &str) {
         self.values.push(value.to_owned());
     }
 }
 
-impl History {
+impl PlanLog {
     /// Begins with tensors that are computed from those of the model, before there are sites.
     pub fn begin(&mut self, formulas: &[NewConstant]) {
-        self.tensors.extend(formulas.iter().filter_map(Stored::of));
+        self.tensors.extend(formulas.iter().filter_map(Stored::from_constant));
     }
 
     /// Which of the sites were there before.
-    pub fn recognise(&self, graph: &Graph, sites: &[Site]) -> Vec<Seen> {
+    pub fn recognise(&self, graph: &Graph, sites: &[Site]) -> Vec<SiteRecord> {
         let see = |site: &Site| {
             let values = site.nodes.iter().flat_map(|&node| graph.outputs(node).iter().flatten());
             let values: Vec<String> = values.map(|&value| graph.value_name(value).to_owned()).collect();
@@ -72,13 +72,13 @@ impl History {
                 site.kind.family != Family::Linear || self.plan.sites[place].kind == site.kind
             };
             let known = takes.iter().position(is_same).map(|first| takes.remove(first));
-            Seen { known, takes, values }
+            SiteRecord { known, takes, values }
         };
         sites.iter().map(see).collect()
     }
 
     /// The refusal of a site by an earlier repetition.
-    pub fn refusal(&self, seen: &Seen) -> Option<Refusal> {
+    pub fn refusal(&self, seen: &SiteRecord) -> Option<Refusal> {
         self.refused.get(&seen.known?).cloned()
     }
 
@@ -106,7 +106,7 @@ impl History {
     pub fn note(
         &mut self,
         mut plan: Plan,
-        seen: Vec<Seen>,
+        seen: Vec<SiteRecord>,
         refused: std::collections::HashMap<usize, Refusal>,
         stored: Vec<Stored>,
         now: &mut dyn FnMut(&str) -> String,
@@ -129,7 +129,7 @@ impl History {
         // by one.
         self.plan.sites.reserve(if self.passes == 0 { sites.len() } else { 0 });
         let mut places = HashMap::default();
-        for (index, (site, Seen { known, takes, values })) in sites.into_iter().zip(seen).enumerate() {
+        for (index, (site, SiteRecord { known, takes, values })) in sites.into_iter().zip(seen).enumerate() {
             if site.kind.family == Family::Linear {
                 takes.iter().for_each(|&taken| goes_on(&mut self.plan.sites[taken].post, site.post.clone()));
             }

@@ -14,17 +14,17 @@ pub(super) fn no_pattern(pattern: &str, error: &globset::Error) -> Error {
 
 /// The skipped names.
 #[derive(Clone)]
-pub(super) struct Skips {
+pub(super) struct SkipSet {
     exact: HashSet<String>,
     patterns: GlobSet,
 }
 
-impl Skips {
+impl SkipSet {
     /// An invalid pattern may still be a name: see [`FuseOptions`](super::FuseOptions).
     ///
     /// # Errors
     /// Where too many patterns are given to be looked for together.
-    pub fn of(skip: &[String]) -> Result<Self> {
+    pub fn new(skip: &[String]) -> Result<Self> {
         let mut set = GlobSetBuilder::new();
         for pattern in skip.iter().filter_map(|pattern| Glob::new(pattern).ok()) {
             set.add(pattern);

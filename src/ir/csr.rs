@@ -1,16 +1,16 @@
 //! A short list for each of many things, all in one place.
 
-/// Lists one behind the other, by number: a graph has millions of them, and each would be a block of memory of its own.
-pub struct Lists<T> {
+/// Csr one behind the other, by number: a graph has millions of them, and each would be a block of memory of its own.
+pub struct Csr<T> {
     items: Vec<T>,
     /// Where each list ends.
     ends: Vec<usize>,
 }
 
-impl<T> Lists<T> {
+impl<T> Csr<T> {
     /// No lists, with room for so many.
     pub fn with_capacity(count: usize) -> Self {
-        Lists { items: Vec::with_capacity(count), ends: Vec::with_capacity(count) }
+        Csr { items: Vec::with_capacity(count), ends: Vec::with_capacity(count) }
     }
 
     /// Adds a list.
@@ -20,13 +20,13 @@ impl<T> Lists<T> {
     }
 
     /// One of the lists.
-    pub fn of(&self, number: usize) -> &[T] {
+    pub fn row(&self, number: usize) -> &[T] {
         let start = number.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.items[start..self.ends[number]]
     }
 }
 
-impl<T: Copy> Lists<T> {
+impl<T: Copy> Csr<T> {
     /// `count` lists, made of items with the number of their list. Items of one list stay in order.
     pub fn grouped(count: usize, items: &[(usize, T)]) -> Self {
         let mut ends = vec![0; count];
@@ -41,7 +41,7 @@ impl<T: Copy> Lists<T> {
             sorted[ends[*number]] = *item;
             ends[*number] += 1;
         }
-        Lists { items: sorted, ends }
+        Csr { items: sorted, ends }
     }
 }
 
@@ -51,17 +51,17 @@ mod tests {
 
     #[test]
     fn lists_are_what_was_put_into_them() {
-        let mut lists = Lists::with_capacity(3);
+        let mut lists = Csr::with_capacity(3);
         for list in [vec![3, 1], vec![], vec![4]] {
             lists.push(list);
         }
-        assert_eq!([0, 1, 2].map(|number| lists.of(number)), [&[3, 1][..], &[], &[4]]);
+        assert_eq!([0, 1, 2].map(|number| lists.row(number)), [&[3, 1][..], &[], &[4]]);
     }
 
     #[test]
     fn items_are_grouped_in_order() {
-        let lists = Lists::grouped(5, &[(3, 'a'), (1, 'b'), (3, 'c'), (4, 'd'), (1, 'e')]);
+        let lists = Csr::grouped(5, &[(3, 'a'), (1, 'b'), (3, 'c'), (4, 'd'), (1, 'e')]);
         let expected = [&[][..], &['b', 'e'], &[], &['a', 'c'], &['d']];
-        assert_eq!([0, 1, 2, 3, 4].map(|number| lists.of(number)), expected);
+        assert_eq!([0, 1, 2, 3, 4].map(|number| lists.row(number)), expected);
     }
 }

@@ -13,7 +13,7 @@ pub mod scope;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::ir::csr::Lists;
+use crate::ir::csr::Csr;
 use prost::Message;
 
 use crate::error::{Error, Result};
@@ -73,12 +73,12 @@ pub struct Graph<'m> {
     names: Vec<&'m str>,
     ids: HashMap<&'m str, ValueId>,
     producers: Vec<Option<(NodeId, usize)>>,
-    readers: Lists<Reader>,
+    readers: Csr<Reader>,
     initializers: Vec<Option<&'m TensorProto>>,
     is_input: Vec<bool>,
-    inputs: Lists<Option<ValueId>>,
-    outputs: Lists<Option<ValueId>>,
-    captures: Lists<ValueId>,
+    inputs: Csr<Option<ValueId>>,
+    outputs: Csr<Option<ValueId>>,
+    captures: Csr<ValueId>,
     /// Domain and operator of each node, said once for all nodes that have the same.
     operators: Vec<(&'m str, &'m str)>,
     categories: Vec<Option<Category>>,
@@ -104,12 +104,12 @@ impl<'m> Graph<'m> {
             names: Vec::with_capacity(values),
             ids: map_of(values),
             producers: Vec::with_capacity(values),
-            readers: Lists::with_capacity(0),
+            readers: Csr::with_capacity(0),
             initializers: Vec::with_capacity(values),
             is_input: Vec::with_capacity(values),
-            inputs: Lists::with_capacity(nodes),
-            outputs: Lists::with_capacity(nodes),
-            captures: Lists::with_capacity(0),
+            inputs: Csr::with_capacity(nodes),
+            outputs: Csr::with_capacity(nodes),
+            captures: Csr::with_capacity(0),
             operators: operators(&proto.node),
             categories: proto.node.iter().map(NodeProto::category).collect(),
             order: vec![],
@@ -236,7 +236,7 @@ impl<'m> Graph<'m> {
                 readers.push((id.index(), Reader::Output));
             }
         }
-        self.readers = Lists::grouped(self.names.len(), &readers);
+        self.readers = Csr::grouped(self.names.len(), &readers);
         Ok(())
     }
 
@@ -338,7 +338,7 @@ impl<'m> Graph<'m> {
 
     /// Everything that reads a value, one entry for each input that it feeds.
     pub fn readers(&self, value: ValueId) -> &[Reader] {
-        self.readers.of(value.index())
+        self.readers.row(value.index())
     }
 
     /// The initializer behind a value.
@@ -378,12 +378,12 @@ impl<'m> Graph<'m> {
 
     /// The inputs of a node; `None` is an optional input left out.
     pub fn inputs(&self, node: NodeId) -> &[Option<ValueId>] {
-        self.inputs.of(node)
+        self.inputs.row(node)
     }
 
     /// One input of a node, if it is present.
     pub fn input(&self, node: NodeId, slot: usize) -> Option<ValueId> {
-        self.inputs.of(node).get(slot).copied().flatten()
+        self.inputs.row(node).get(slot).copied().flatten()
     }
 
     /// Whether a node looks at the elements of an input, and not at its shape or element type alone.
@@ -394,17 +394,17 @@ impl<'m> Graph<'m> {
 
     /// The outputs of a node; `None` is an optional output left out.
     pub fn outputs(&self, node: NodeId) -> &[Option<ValueId>] {
-        self.outputs.of(node)
+        self.outputs.row(node)
     }
 
     /// One output of a node, if it is present.
     pub fn output(&self, node: NodeId, slot: usize) -> Option<ValueId> {
-        self.outputs.of(node).get(slot).copied().flatten()
+        self.outputs.row(node).get(slot).copied().flatten()
     }
 
     /// The values of this graph that the bodies inside a node read.
     pub fn captures(&self, node: NodeId) -> &[ValueId] {
-        self.captures.of(node)
+        self.captures.row(node)
     }
 
     /// The nodes, each after everything that it reads.
@@ -451,13 +451,13 @@ fn operators(nodes: &[NodeProto]) -> Vec<(&str, &str)> {
 pub fn order(count: usize, pairs: &[(NodeId, NodeId)]) -> Vec<NodeId> {
     let mut waits = vec![0usize; count];
     pairs.iter().for_each(|&(_, node)| waits[node] += 1);
-    let after = Lists::grouped(count, pairs);
+    let after = Csr::grouped(count, pairs);
     let mut ready: BinaryHeap<Reverse<NodeId>> =
         (0..count).filter(|&node| waits[node] == 0).map(Reverse).collect();
     let mut order = Vec::with_capacity(count);
     while let Some(Reverse(node)) = ready.pop() {
         order.push(node);
-        for &next in after.of(node) {
+        for &next in after.row(node) {
             waits[next] -= 1;
             if waits[next] == 0 {
                 ready.push(Reverse(next));

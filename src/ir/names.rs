@@ -15,7 +15,7 @@ use crate::onnx::proto::{GraphProto, NodeProto};
 /// use unfold::ir::names::Names;
 /// use unfold::onnx::Model;
 /// let model = Model::open("models/digits/un-dynamo.onnx")?;
-/// let mut names = Names::of(&model);
+/// let mut names = Names::new(&model);
 /// assert_eq!(names.fresh("x"), "x_1"); // the input of the model is x
 /// assert_eq!(names.fresh("x"), "x_2");
 /// # Ok::<(), unfold::error::Error>(())
@@ -33,14 +33,14 @@ pub struct Names<'m> {
 
 impl<'m> Names<'m> {
     /// Every name of a model is taken: those of its main graph, of the bodies in it, and of what trains it.
-    pub fn of(model: &'m Model) -> Self {
+    pub fn new(model: &'m Model) -> Self {
         let graph = model.graph();
         let mut there = set_of(2 * graph.node.len() + graph.initializer.len());
         collect(graph, &mut there);
         Names::with(None, there, model)
     }
 
-    /// As [`Names::of`] the model of a graph, whose values need not be collected once more.
+    /// As [`Names::new`] the model of a graph, whose values need not be collected once more.
     pub fn beside(graph: &'m Graph<'m>) -> Self {
         let mut there = set_of(graph.proto().node.len());
         collect_others(graph.proto(), &mut there);

@@ -4,12 +4,12 @@ use crate::ir::NodeId;
 
 /// A set of nodes of one graph, as a flag for each node: large graphs query all of theirs again and
 /// again. It also serves as a set of values, by their indices.
-pub struct Marks(Vec<bool>);
+pub struct NodeSet(Vec<bool>);
 
-impl Marks {
+impl NodeSet {
     /// No node, out of so many.
     pub fn none_of(count: usize) -> Self {
-        Marks(vec![false; count])
+        NodeSet(vec![false; count])
     }
 
     /// Whether a node is in it.
@@ -23,7 +23,7 @@ impl Marks {
     }
 }
 
-impl Extend<NodeId> for Marks {
+impl Extend<NodeId> for NodeSet {
     fn extend<I: IntoIterator<Item = NodeId>>(&mut self, nodes: I) {
         nodes.into_iter().for_each(|node| self.insert(node));
     }

@@ -39,11 +39,11 @@ impl Category {
     ///
     /// ```
     /// use unfold::onnx::operator::Category;
-    /// assert_eq!(Category::of("ai.onnx", "Flatten"), Some(Category::Movement));
-    /// assert_eq!(Category::of("com.microsoft", "FusedMatMul"), Some(Category::MatrixProduct));
-    /// assert_eq!(Category::of("com.example", "Flatten"), None);
+    /// assert_eq!(Category::from_operator("ai.onnx", "Flatten"), Some(Category::Movement));
+    /// assert_eq!(Category::from_operator("com.microsoft", "FusedMatMul"), Some(Category::MatrixProduct));
+    /// assert_eq!(Category::from_operator("com.example", "Flatten"), None);
     /// ```
-    pub fn of(domain: &str, op: &str) -> Option<Category> {
+    pub fn from_operator(domain: &str, op: &str) -> Option<Category> {
         match canonical_domain(domain) {
             "" => own(op),
             "com.microsoft" => of_runtime(op),
@@ -78,7 +78,7 @@ impl NodeProto {
     pub fn category(&self) -> Option<Category> {
         let known = attributes(self.op_type()).filter(|_| canonical_domain(self.domain()).is_empty());
         let is_known = |name: &str| known.is_none_or(|known| known.contains(&name));
-        let category = Category::of(self.domain(), self.op_type());
+        let category = Category::from_operator(self.domain(), self.op_type());
         category.filter(|_| self.attribute.iter().all(|attribute| is_known(attribute.name())))
     }
 }
@@ -261,10 +261,10 @@ mod tests {
 
     #[test]
     fn the_name_of_an_operator_says_nothing_in_another_domain() {
-        assert_eq!(Category::of("", "Add"), Some(Category::Arithmetic));
-        assert_eq!(Category::of("com.microsoft", "Add"), None);
-        assert_eq!(Category::of("", "FusedMatMul"), None);
-        assert_eq!(Category::of("ai.onnx.ml", "Normalizer"), None);
+        assert_eq!(Category::from_operator("", "Add"), Some(Category::Arithmetic));
+        assert_eq!(Category::from_operator("com.microsoft", "Add"), None);
+        assert_eq!(Category::from_operator("", "FusedMatMul"), None);
+        assert_eq!(Category::from_operator("ai.onnx.ml", "Normalizer"), None);
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub use super::element::{DataType, byte_size, count, data_type, float_type, is_e
 use super::external::Externals;
 use super::proto::TensorProto;
 use crate::error::{Error, Result};
-use crate::onnx::value_range::Magnitudes;
+use crate::onnx::value_range::ValueRange;
 
 /// Why numbers cannot be stored as elements of a type.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
@@ -150,7 +150,7 @@ pub struct Floats {
     shape: Vec<usize>,
     data: Data,
     /// The range of all elements, once they have been read.
-    seen: Arc<OnceLock<Magnitudes>>,
+    seen: Arc<OnceLock<ValueRange>>,
 }
 
 impl Floats {
@@ -246,12 +246,12 @@ impl Floats {
     }
 
     /// The range of all elements, once they have been [read](Floats::see).
-    pub(crate) fn seen(&self) -> Option<Magnitudes> {
+    pub(crate) fn seen(&self) -> Option<ValueRange> {
         self.seen.get().copied()
     }
 
     /// Tells how small and how large all of them are.
-    pub(crate) fn see(&self, all: Magnitudes) {
+    pub(crate) fn see(&self, all: ValueRange) {
         // An earlier reader has stored the same range.
         let _ = self.seen.set(all);
     }
@@ -267,7 +267,7 @@ impl Floats {
     }
 
     /// How small and how large the numbers are that are stored as these bytes.
-    pub(crate) fn magnitudes(&self, buffer: &[u8]) -> Magnitudes {
+    pub(crate) fn magnitudes(&self, buffer: &[u8]) -> ValueRange {
         magnitudes(self.data_type, buffer)
     }
 
@@ -324,7 +324,7 @@ fn decode(data_type: DataType, bytes: &[u8], into: &mut [f64]) {
 
 /// Of their bits, which are fewer than those of the numbers that they are decoded to, and in the same order.
 #[multiversion(targets = "simd")]
-fn magnitudes(data_type: DataType, bytes: &[u8]) -> Magnitudes {
+fn magnitudes(data_type: DataType, bytes: &[u8]) -> ValueRange {
     macro_rules! of {
         ($float:ty, $bits:ty) => {{
             let (mut least, mut largest) = (<$bits>::MAX, 0);
@@ -337,7 +337,7 @@ fn magnitudes(data_type: DataType, bytes: &[u8]) -> Magnitudes {
             [least.wrapping_add(1), largest].map(|bits| f64::from(<$float>::from_bits(bits)))
         }};
     }
-    Magnitudes::of(&match data_type {
+    ValueRange::from_numbers(&match data_type {
         DataType::Float16 => of!(f16, u16),
         DataType::BFloat16 => of!(bf16, u16),
         DataType::Float => of!(f32, u32),
@@ -622,7 +622,11 @@ mod tests {
                 let mut bytes = vec![0; data_type.byte_size(numbers.len()).unwrap()];
                 encode_into(data_type, numbers, &mut bytes);
                 let stored: Vec<f64> = numbers.iter().map(|&number| rounded(data_type, number)).collect();
-                assert_eq!(magnitudes(data_type, &bytes), Magnitudes::of(&stored), "{data_type} {numbers:?}");
+                assert_eq!(
+                    magnitudes(data_type, &bytes),
+                    ValueRange::from_numbers(&stored),
+                    "{data_type} {numbers:?}"
+                );
             }
             let mut bytes = vec![0; data_type.byte_size(2).unwrap()];
             encode_into(data_type, &[1.0, f64::NAN], &mut bytes);

@@ -7,18 +7,18 @@ use multiversion::multiversion;
 /// Both are kept as bits. The bits of magnitudes are ordered like the magnitudes, with NaN last;
 /// unlike floats, processors compare several integers at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Magnitudes {
+pub(crate) struct ValueRange {
     /// One less than the bits of the smallest, so that 0 is behind all.
     least: u64,
     largest: u64,
 }
 
-impl Magnitudes {
+impl ValueRange {
     /// The range of no numbers.
     pub const NONE: Self = Self { least: u64::MAX, largest: 0 };
 
     /// The range of some numbers.
-    pub fn of(numbers: &[f64]) -> Self {
+    pub fn from_numbers(numbers: &[f64]) -> Self {
         look(numbers)
     }
 
@@ -48,7 +48,7 @@ impl Magnitudes {
         Self::between(self.least() * other.least(), self.largest() * other.largest())
     }
 
-    /// The range of quotients; no divisor is 0. `None` as for [`Magnitudes::times`].
+    /// The range of quotients; no divisor is 0. `None` as for [`ValueRange::times`].
     pub fn over(self, other: Self) -> Option<Self> {
         Self::between(self.least() / other.largest(), self.largest() / other.least())
     }
@@ -60,14 +60,14 @@ impl Magnitudes {
 }
 
 #[multiversion(targets = "simd")]
-fn look(numbers: &[f64]) -> Magnitudes {
+fn look(numbers: &[f64]) -> ValueRange {
     let (mut least, mut largest) = (u64::MAX, 0);
     for number in numbers {
         let size = number.abs().to_bits();
         largest = largest.max(size);
         least = least.min(size.wrapping_sub(1));
     }
-    Magnitudes { least, largest }
+    ValueRange { least, largest }
 }
 
 #[cfg(test)]
@@ -76,23 +76,23 @@ mod tests {
 
     #[test]
     fn the_smallest_but_zero_and_the_largest_are_seen() {
-        let seen = Magnitudes::of(&[0.0, -3.0, 1e-310, -0.0, 2.0]);
+        let seen = ValueRange::from_numbers(&[0.0, -3.0, 1e-310, -0.0, 2.0]);
         assert_eq!((seen.least(), seen.largest()), (1e-310, 3.0));
-        assert_eq!(seen.and(Magnitudes::of(&[f64::NEG_INFINITY])).largest(), f64::INFINITY);
-        assert!(!seen.and(Magnitudes::of(&[f64::NAN])).are_finite());
-        assert_eq!(Magnitudes::of(&[0.0]), Magnitudes::NONE);
-        assert_eq!((Magnitudes::NONE.least(), Magnitudes::NONE.largest()), (f64::INFINITY, 0.0));
+        assert_eq!(seen.and(ValueRange::from_numbers(&[f64::NEG_INFINITY])).largest(), f64::INFINITY);
+        assert!(!seen.and(ValueRange::from_numbers(&[f64::NAN])).are_finite());
+        assert_eq!(ValueRange::from_numbers(&[0.0]), ValueRange::NONE);
+        assert_eq!((ValueRange::NONE.least(), ValueRange::NONE.largest()), (f64::INFINITY, 0.0));
     }
 
     #[test]
     fn products_and_quotients_lie_between_what_is_said_of_them() {
         let (a, b) = ([0.1, -7.0, 0.0], [0.3, -11.0]);
-        let [of_a, of_b] = [&a[..], &b].map(Magnitudes::of);
+        let [of_a, of_b] = [&a[..], &b].map(ValueRange::from_numbers);
         let (times, over) = (of_a.times(of_b).unwrap(), of_a.over(of_b).unwrap());
         assert_eq!((times.least(), times.largest()), (0.1 * 0.3, 77.0));
         assert_eq!((over.least(), over.largest()), (0.1 / 11.0, 7.0 / 0.3));
-        let tiny = Magnitudes::of(&[1e-200]);
-        assert_eq!((tiny.times(tiny), Magnitudes::of(&[1e200]).over(tiny)), (None, None));
-        assert_eq!(of_a.times(Magnitudes::of(&[f64::NAN])), None);
+        let tiny = ValueRange::from_numbers(&[1e-200]);
+        assert_eq!((tiny.times(tiny), ValueRange::from_numbers(&[1e200]).over(tiny)), (None, None));
+        assert_eq!(of_a.times(ValueRange::from_numbers(&[f64::NAN])), None);
     }
 }

@@ -93,7 +93,7 @@ fn site(site: &SitePlan) -> OutlineSite {
 
 fn state(site: &SitePlan) -> SiteState {
     let is_idle = |(_, refusal): (_, &Refusal)| matches!(refusal.reason, Reason::Identity | Reason::Skipped);
-    match Fate::of(site) {
+    match Fate::from_site(site) {
         Fate::Folded => SiteState::Folded,
         Fate::Partly => SiteState::Partly,
         Fate::Kept if site.outcomes().flat_map(Outcome::refusals).all(is_idle) => SiteState::Left,

@@ -5,7 +5,7 @@
 
 use std::ops::RangeInclusive;
 
-use crate::affine::plan::Raised;
+use crate::affine::plan::OpsetUpgrade;
 use crate::affine::recognize::{View, hard_swish};
 use crate::analysis::Analysis;
 use crate::ir::NodeId;
@@ -47,10 +47,10 @@ pub fn means_the_same(node: &NodeProto, opset: i64) -> bool {
 }
 
 /// The model in the newer operator set; `None` where nothing is to be gained, or an operator means something else there.
-pub fn raised(known: &Analysis, is_skipped: &dyn Fn(&str) -> bool) -> Option<(Model, Raised)> {
-    let graph = &known.graph;
+pub fn raised(analysis: &Analysis, is_skipped: &dyn Fn(&str) -> bool) -> Option<(Model, OpsetUpgrade)> {
+    let graph = &analysis.graph;
     let model = graph.model();
-    let change = Raised { from: model.own_opset(), to: *ALIKE.end() };
+    let change = OpsetUpgrade { from: model.own_opset(), to: *ALIKE.end() };
     let is_older = ALIKE.contains(&change.from) && change.from < change.to;
     let is_whole = model.proto.functions.is_empty() && model.proto.training_info.is_empty();
     let format = model.proto.ir_version();
@@ -58,7 +58,7 @@ pub fn raised(known: &Analysis, is_skipped: &dyn Fn(&str) -> bool) -> Option<(Mo
         return None;
     }
     graph.order().iter().find(|&&node| graph.is(node, "Clip"))?;
-    let view = View::new(known);
+    let view = View::new(analysis);
     let is_wanted = |&node: &NodeId| {
         let first = hard_swish::written_out(&view, node);
         first.is_some_and(|first| !is_skipped(&view.site_name(first)))
@@ -67,7 +67,7 @@ pub fn raised(known: &Analysis, is_skipped: &dyn Fn(&str) -> bool) -> Option<(Mo
     let mut proto = graph.proto().clone();
     let mut names = Names::beside(graph);
     for (node, written) in proto.node.iter_mut().enumerate() {
-        proto.initializer.extend(write(known, node, written, change, &mut names)?);
+        proto.initializer.extend(write(analysis, node, written, change, &mut names)?);
     }
     let mut raised = model.with_graph(proto);
     let sets = raised.proto.opset_import.iter_mut();
@@ -80,10 +80,10 @@ pub fn raised(known: &Analysis, is_skipped: &dyn Fn(&str) -> bool) -> Option<(Mo
 /// Rewrites a node for the newer set. Returns the values that replace its attributes; `None` where
 /// its meaning changed.
 fn write(
-    known: &Analysis,
+    analysis: &Analysis,
     node: NodeId,
     written: &mut NodeProto,
-    Raised { from, to }: Raised,
+    OpsetUpgrade { from, to }: OpsetUpgrade,
     names: &mut Names,
 ) -> Option<Vec<TensorProto>> {
     if bodies(written).next().is_some() || !means_the_same(written, from) {
@@ -96,8 +96,8 @@ fn write(
         && matches!(op.as_str(), "LogSoftmax" | "Softmax")
         && written.attr_i("axis").ok()? != Some(-1)
     {
-        let rank = known.facts.rank(known.graph.input(node, 0)?)?;
-        known.at(node).softmax_axis(rank).ok()?;
+        let rank = analysis.facts.rank(analysis.graph.input(node, 0)?)?;
+        analysis.at(node).softmax_axis(rank).ok()?;
     }
     let is_input = |attribute: &AttributeProto| {
         let at = |set| input_at(&op, attribute.name(), set);
@@ -109,7 +109,7 @@ fn write(
     let input = |AttributeProto { ints, name, .. }: &AttributeProto| {
         let name = name.as_deref()?;
         let (slot, _) = input_for(&op, name).filter(|_| !ints.is_empty())?;
-        let tensor = make_i64(&names.fresh(&format!("{}_{name}", known.graph.name(node))), ints);
+        let tensor = make_i64(&names.fresh(&format!("{}_{name}", analysis.graph.name(node))), ints);
         if written.input.len() <= slot {
             written.input.resize(slot + 1, String::new());
         }

@@ -30,7 +30,7 @@ pub type Integers = ArcArray<i64, IxDyn>;
 
 /// A value of a graph at one point.
 #[derive(Debug, Clone)]
-pub enum Image {
+pub enum FieldValue {
     /// Floats.
     Field(Elements),
     /// Integers that are known.
@@ -45,14 +45,16 @@ pub enum Image {
 macro_rules! either {
     ($value:expr, $array:ident => $result:expr, else $other:expr) => {
         match $value {
-            $crate::prove::field_value::Image::Field($array) => {
-                $crate::prove::field_value::Image::field($result)
+            $crate::prove::field_value::FieldValue::Field($array) => {
+                $crate::prove::field_value::FieldValue::field($result)
             }
-            $crate::prove::field_value::Image::Int($array) => $crate::prove::field_value::Image::int($result),
-            $crate::prove::field_value::Image::Varying($array) => {
-                $crate::prove::field_value::Image::varying($result)
+            $crate::prove::field_value::FieldValue::Int($array) => {
+                $crate::prove::field_value::FieldValue::int($result)
             }
-            $crate::prove::field_value::Image::Opaque(_) => $other,
+            $crate::prove::field_value::FieldValue::Varying($array) => {
+                $crate::prove::field_value::FieldValue::varying($result)
+            }
+            $crate::prove::field_value::FieldValue::Opaque(_) => $other,
         }
     };
 }
@@ -67,7 +69,7 @@ pub fn row_major<T: Clone>(array: ArrayD<T>) -> ArcArray<T, IxDyn> {
     }
 }
 
-impl Image {
+impl FieldValue {
     /// Floats.
     pub fn field(elements: ArrayD<u32>) -> Self {
         Self::Field(row_major(elements))
@@ -89,7 +91,8 @@ impl Image {
     /// A random element at each place.
     pub fn random(seed: Digest, shape: &[usize], is_integer: bool) -> Self {
         let unknown = Unknown::new(seed);
-        let elements = (0..shape.iter().product::<usize>()).map(|place| unknown.of(place as u64)).collect();
+        let elements =
+            (0..shape.iter().product::<usize>()).map(|place| unknown.value(place as u64)).collect();
         let elements = ArrayD::from_shape_vec(shape, elements).expect("as many elements");
         if is_integer { Self::varying(elements) } else { Self::field(elements) }
     }
@@ -100,7 +103,7 @@ impl Image {
             return Self::random(seed, shape, false);
         }
         let unknown = Unknown::new(seed);
-        let below = |place: u64, end: u64| (u64::from(unknown.of(place)) * end / field::P) as i64;
+        let below = |place: u64, end: u64| (u64::from(unknown.value(place)) * end / field::P) as i64;
         let integer = |place: u64| match data_type {
             DataType::Bool => below(place, 2),
             DataType::Int32 | DataType::Int64 if place % OUTLYING == OUTLYING - 1 => {
@@ -163,17 +166,17 @@ pub fn slice<T>(array: &ArcArray<T, IxDyn>) -> &[T] {
 }
 
 /// The value of floats. Where an element is no number, all are random ones that their bits seed.
-pub fn of_floats(floats: ArrayD<f64>, key: u64) -> Image {
+pub fn of_floats(floats: ArrayD<f64>, key: u64) -> FieldValue {
     if floats.iter().all(|number| number.is_finite()) {
-        return Image::field(floats.mapv(|number| field::of_float(number).unwrap_or_default()));
+        return FieldValue::field(floats.mapv(|number| field::of_float(number).unwrap_or_default()));
     }
     let unknown = of_bits(key);
-    Image::field(floats.mapv(|number| unknown.of(number.to_bits())))
+    FieldValue::field(floats.mapv(|number| unknown.value(number.to_bits())))
 }
 
 /// The element that stands for −∞.
 pub fn lowest(key: u64) -> u32 {
-    of_bits(key).of(f64::NEG_INFINITY.to_bits())
+    of_bits(key).value(f64::NEG_INFINITY.to_bits())
 }
 
 /// The function from the bits of a number to a random element.
@@ -182,16 +185,17 @@ fn of_bits(key: u64) -> Unknown {
 }
 
 /// The value of a result of more than arithmetic.
-pub fn of_numbers(numbers: &ArrayD<f64>, key: u64) -> Image {
+pub fn of_numbers(numbers: &ArrayD<f64>, key: u64) -> FieldValue {
     of_floats(numbers.mapv(|number| if number.abs() < DECIDED { 0.0 } else { number }), key)
 }
 
 /// The value of what a Softmax makes along these axes: where all of a lane are the same, each is one by how many.
-pub fn of_shares(numbers: &ArrayD<f64>, along: Range<usize>, key: u64) -> Image {
+pub fn of_shares(numbers: &ArrayD<f64>, along: Range<usize>, key: u64) -> FieldValue {
     let (value, shape) = (of_numbers(numbers, key), numbers.shape());
     let lane: usize = shape[along.clone()].iter().product();
     let inner: usize = shape[along.end..].iter().product();
-    let (Image::Field(elements), Some(share)) = (&value, field::inverse(field::of_int(lane as i64))) else {
+    let (FieldValue::Field(elements), Some(share)) = (&value, field::inverse(field::of_int(lane as i64)))
+    else {
         return value;
     };
     let (mut shares, numbers) = (slice(elements).to_vec(), row_major(numbers.clone()));
@@ -204,11 +208,11 @@ pub fn of_shares(numbers: &ArrayD<f64>, along: Range<usize>, key: u64) -> Image 
             }
         }
     }
-    ArrayD::from_shape_vec(shape, shares).map_or(value, Image::field)
+    ArrayD::from_shape_vec(shape, shares).map_or(value, FieldValue::field)
 }
 
 /// The value of stored floats, of which no more is read at a time than needs to be; `None` where it cannot be.
-fn of_stored(floats: &Floats, key: u64) -> Option<Image> {
+fn of_stored(floats: &Floats, key: u64) -> Option<FieldValue> {
     let count = floats.shape().iter().product();
     let (mut elements, mut buffer, mut numbers) = (Vec::with_capacity(count), vec![], [0.0; READ]);
     while elements.len() < count {
@@ -221,18 +225,18 @@ fn of_stored(floats: &Floats, key: u64) -> Option<Image> {
             return floats.all().ok().map(|all| of_floats(all, key));
         }
     }
-    ArrayD::from_shape_vec(floats.shape(), elements).ok().map(Image::field)
+    ArrayD::from_shape_vec(floats.shape(), elements).ok().map(FieldValue::field)
 }
 
 /// The value of a stored tensor.
-pub fn of_tensor(tensor: &TensorProto, externals: &Externals, key: u64) -> Image {
+pub fn of_tensor(tensor: &TensorProto, externals: &Externals, key: u64) -> FieldValue {
     if let Some(floats) = Floats::new(tensor, externals).ok().and_then(|floats| of_stored(&floats, key)) {
         return floats;
     }
     if let Ok(integers) = tensor::read_i64(tensor, externals) {
-        return Image::int(integers);
+        return FieldValue::int(integers);
     }
-    Image::Opaque(stored(tensor, externals, key))
+    FieldValue::Opaque(stored(tensor, externals, key))
 }
 
 /// The digest of a stored tensor of any type.

@@ -10,7 +10,7 @@ use super::operators::products::product;
 use super::operators::windows::convolution;
 use super::operators::{Allowance, Unmade, inverses, sum, zip};
 use super::sources::{Sources, is_number};
-use crate::prove::field_value::{Elements, Image, row_major};
+use crate::prove::field_value::{Elements, FieldValue, row_major};
 use crate::recipe::{Op, Recipe};
 
 /// Computes a recipe.
@@ -64,7 +64,7 @@ fn compute(
     allowance: &Allowance,
 ) -> Result<Elements, Unmade> {
     let shape = step.shape();
-    let elements = |value: Result<Image, Unmade>| value?.images().ok_or(Unmade::Uncovered);
+    let elements = |value: Result<FieldValue, Unmade>| value?.images().ok_or(Unmade::Uncovered);
     if let Some(f) = arithmetic(step.op()) {
         if let (Op::Div, [_, b]) = (step.op(), &mut inputs[..]) {
             *b = inverses(b)?;
@@ -92,8 +92,8 @@ fn compute(
         (Op::Round(_) | Op::Flush(_), [a]) => a.clone(),
         (Op::Neg, [a]) => a.mapv(field::neg).into_shared(),
         (Op::Sqrt, [a]) => source.roots(a),
-        (Op::Reshape, [a]) => elements(reshaped(&Image::Field(a.clone()), shape))?,
-        (Op::Expand, [a]) => elements(expanded(&Image::Field(a.clone()), shape))?,
+        (Op::Reshape, [a]) => elements(reshaped(&FieldValue::Field(a.clone()), shape))?,
+        (Op::Expand, [a]) => elements(expanded(&FieldValue::Field(a.clone()), shape))?,
         (Op::Transpose(perm), [a]) => row_major(transposed(a, perm)),
         (Op::Pick { axis, places }, [a]) => row_major(pick(a, *axis, places, 0)),
         (Op::Concat(axis), parts) => {

@@ -37,8 +37,8 @@ use crate::onnx::operator::is_more_than_arithmetic;
 use crate::onnx::proto::ValueInfoProto;
 use crate::passes::inline::functions::redefined;
 use crate::passes::inline::{Lowered, Lowering, opaque, written_out};
-use crate::prove::field_value::{Elements, Image};
-use crate::prove::random_inputs::{Seed, given, truths, turns};
+use crate::prove::field_value::{Elements, FieldValue};
+use crate::prove::random_inputs::{Seed, boolean_inputs, given, truth_cases};
 use crate::run::{Dims, Input, fix_shapes};
 use crate::shape::facts::extent;
 use evaluate::{Findings, Instead, OnlyAtSizes, Point, Stopped, evaluate};
@@ -256,20 +256,20 @@ fn claims(
         (original, fused) = both(Lowering::All)?;
     }
     same_ends(&original.model, &fused.model)?;
-    let known = Analysis::new(&original.model).map_err(|error| undecided(error.to_string()))?;
+    let analysis = Analysis::new(&original.model).map_err(|error| undecided(error.to_string()))?;
     // Recipes call the constants of bodies by the way to them.
     let [laid_out, prepared] = [before, &original.model].map(Flat::new);
     let before = laid_out.as_ref().map_or(before, |flat| &flat.model);
     let all = prepared.as_ref().map(|flat| Analysis::new(&flat.model)).transpose();
     let all = all.map_err(|error| undecided(error.to_string()))?;
-    let sources = (before, all.as_ref().unwrap_or(&known));
+    let sources = (before, all.as_ref().unwrap_or(&analysis));
     let recomputed = match part {
         ClaimScope::All => rounding::check(sources, &fused.model, tensors)?,
         ClaimScope::Identity => 0,
     };
     let faults = validity::faults(sources.1, &own[0]);
     let valid = Valid { faults: faults.into_iter().map(|fault| fault.reason).collect(), own: &own[1] };
-    let turns = turns(&truths(&original));
+    let turns = truth_cases(&boolean_inputs(&original));
     let least = options.points.max(turns);
     // A point shows only the branches of its booleans.
     let (mut bounds, mut bound, mut points) = (vec![1.0; turns], 1.0_f64, 0);
@@ -290,7 +290,7 @@ fn claims(
             hash.number(point);
             hash.number(attempt);
             let seed = Seed { key: hash.finish() as u64, all: options.seed, point };
-            match identity(sources, &known, [&original, &fused], tensors, &valid, seed) {
+            match identity(sources, &analysis, [&original, &fused], tensors, &valid, seed) {
                 Ok(agreed) => found = Some(agreed),
                 Err(ended @ (Ended::Zero(_) | Ended::Empty(_))) => {
                     why = Some(ended);
@@ -355,25 +355,25 @@ impl Prepared {
     }
 
     /// The facts that hold only since every extent is a number.
-    fn only_at_sizes(&self, known: &Analysis) -> OnlyAtSizes {
+    fn only_at_sizes(&self, analysis: &Analysis) -> OnlyAtSizes {
         let Some(open) = &self.open else { return OnlyAtSizes::default() };
-        let mut graph = known.graph.proto().clone();
+        let mut graph = analysis.graph.proto().clone();
         graph.input.clone_from(open);
         let model = self.model.with_graph(graph);
         let Ok(open) = Analysis::new(&model) else { return OnlyAtSizes::default() };
-        let named = |value: ValueId| open.graph.value(known.graph.value_name(value));
+        let named = |value: ValueId| open.graph.value(analysis.graph.value_name(value));
         let values =
-            known.graph.order().iter().flat_map(|&node| known.graph.outputs(node)).flatten().copied();
+            analysis.graph.order().iter().flat_map(|&node| analysis.graph.outputs(node)).flatten().copied();
         let constants = values
-            .filter(|&value| known.constants.is_constant(value))
+            .filter(|&value| analysis.constants.is_constant(value))
             .filter(|&value| named(value).is_some_and(|value| !open.constants.is_constant(value)));
         let is_told = |value| {
             let shape = open.facts.shape(value);
             shape.is_some_and(|shape| shape.iter().all(|dim| extent(dim).is_some()))
         };
-        let ends = outputs(&known.graph);
+        let ends = outputs(&analysis.graph);
         let ends = ends.into_iter().filter(|&value| named(value).is_some_and(|value| !is_told(value)));
-        let name = |value| known.graph.value_name(value).to_owned();
+        let name = |value| analysis.graph.value_name(value).to_owned();
         OnlyAtSizes { constants: constants.map(name).collect(), outputs: ends.map(name).collect() }
     }
 }
@@ -387,7 +387,9 @@ fn prepared(model: &Model, lowering: Lowering, options: &ProveOptions) -> Result
     let lowered =
         written_out(model, lowering, &|_, _| false).map_err(|error| undecided(error.to_string()))?;
     let (mut model, formulas) = match lowered {
-        Some(Lowered { model, formulas }) => (model, formulas.iter().filter_map(Stored::of).collect()),
+        Some(Lowered { model, formulas }) => {
+            (model, formulas.iter().filter_map(Stored::from_constant).collect())
+        }
         None => (model.clone(), vec![]),
     };
     let inputs = inputs(&model, &options.dims)?;
@@ -421,7 +423,7 @@ impl Ended {
     fn reason(&self) -> String {
         match self {
             Self::Unknown(at) => format!("what the bodies of `{at}` compute is not known"),
-            Self::Beyond(at) => format!("`{at}` takes more than a model of its size is known to take"),
+            Self::Beyond(at) => format!("`{at}` takes more than a model of its size is analysis to take"),
             Self::Uncomputed(reason) => reason.clone(),
             Self::Zero(at) => format!("`{at}` divides by 0 at every point"),
             Self::Empty(at) => format!("`{at}` has no element to be compared at any point"),
@@ -457,7 +459,7 @@ impl From<Stopped> for Ended {
 /// Compares both graphs at one point.
 fn identity(
     (before, all): (&Model, &Analysis),
-    known: &Analysis,
+    analysis: &Analysis,
     [original, fused]: [&Prepared; 2],
     tensors: &[Stored],
     valid: &Valid,
@@ -469,17 +471,18 @@ fn identity(
     let own = Sources::new(before, key, convention);
     let instead = |name: &str| {
         let stored = original.formulas.iter().find(|stored| stored.name == name)?;
-        Some(formula::value(&stored.recipe, &own, &allowance).map(Image::Field))
+        Some(formula::value(&stored.recipe, &own, &allowance).map(FieldValue::Field))
     };
-    let views = [known, all].map(|known| has_more_than_arithmetic(known).then(|| View::new(known)));
+    let views =
+        [analysis, all].map(|analysis| has_more_than_arithmetic(analysis).then(|| View::new(analysis)));
     let [alike, all_alike] = views.each_ref().map(|view| view.as_ref().map(Alike::new));
     let alike = alike.as_ref();
-    let laid_out = (!std::ptr::eq(all, known)).then_some((all, all_alike.as_ref()));
+    let laid_out = (!std::ptr::eq(all, analysis)).then_some((all, all_alike.as_ref()));
     let (inputs, instead) = (&inputs, &instead as Instead);
     let allowance = &allowance;
     let (only_at_sizes, has_formulas) = (&original.only_at_sizes(all), have_formulas(tensors));
     let point = Point {
-        known,
+        analysis,
         key,
         convention,
         inputs,
@@ -495,7 +498,7 @@ fn identity(
         Ended::With(undecided(format!("`{}` is a number of no recipe: {}", refusal.at, refusal.reason)))
     })?;
     let source = source.with(constants(
-        &Point { known: all, alike: all_alike.as_ref(), laid_out: None, ..point },
+        &Point { analysis: all, alike: all_alike.as_ref(), laid_out: None, ..point },
         &own,
         tensors,
     )?);
@@ -503,14 +506,14 @@ fn identity(
         let other = || second(fused, &source, tensors, valid, seed, None);
         let other = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, other);
         let other = other.map_err(|error| Ended::With(undecided(error.to_string())));
-        let seen = evaluate(&point, &outputs(&known.graph), false).map_err(Ended::from);
+        let seen = evaluate(&point, &outputs(&analysis.graph), false).map_err(Ended::from);
         let other =
             other?.join().unwrap_or_else(|_| Err(Ended::With(undecided("the evaluation ended early"))));
-        compare(known, seen?, fits(other)?, fused, tensors)
+        compare(analysis, seen?, fits(other)?, fused, tensors)
     });
     // The difference may be a positive factor that has passed an operator.
     let read = |name: &str| sources::read(before, all, name);
-    let graph = &known.graph;
+    let graph = &analysis.graph;
     let has_body = |&node: &NodeId| bodies(graph.node(node)).next().is_some();
     let is_there = |node: &NodeId| scales::passes(graph.domain_op(*node)) || has_body(node);
     let scales = match &apart {
@@ -526,7 +529,7 @@ fn identity(
     let point = Point { scales: Some(scales), allowance: &again, ..point };
     let seen = evaluate(&point, &outputs(graph), false)?;
     scales.turn();
-    compare(known, seen, fits(second(fused, &source, tensors, valid, seed, Some(scales)))?, fused, tensors)
+    compare(analysis, seen, fits(second(fused, &source, tensors, valid, seed, Some(scales)))?, fused, tensors)
 }
 
 /// Where the original fits and the folded model does not, other sizes are not tried: at those both
@@ -540,8 +543,8 @@ fn fits(second: Result<Findings, Ended>) -> Result<Findings, Ended> {
 }
 
 /// Whether constants are computed by more than arithmetic: recipes have them in float64, as folding has.
-fn has_more_than_arithmetic(known: &Analysis) -> bool {
-    let Analysis { graph, constants, .. } = known;
+fn has_more_than_arithmetic(analysis: &Analysis) -> bool {
+    let Analysis { graph, constants, .. } = analysis;
     let computes = |&node: &NodeId| graph.op(node).is_some_and(is_more_than_arithmetic);
     let is_constant =
         |&node: &NodeId| graph.output(node, 0).is_some_and(|value| constants.is_constant(value));
@@ -558,10 +561,10 @@ fn constants(
     stored: &Sources,
     tensors: &[Stored],
 ) -> Result<HashMap<String, Elements>, Ended> {
-    let graph = &point.known.graph;
+    let graph = &point.analysis.graph;
     let mut wanted = vec![];
     for name in tensors.iter().flat_map(|tensor| tensor.recipe.constants()) {
-        let value = graph.value(name).filter(|&value| point.known.constants.is_constant(value));
+        let value = graph.value(name).filter(|&value| point.analysis.constants.is_constant(value));
         let Some(value) = value else {
             if stored.stores(name) {
                 continue;
@@ -587,7 +590,7 @@ fn second(
     seed: Seed,
     scales: Option<&Scales>,
 ) -> Result<Findings, Ended> {
-    let known = Analysis::new(&fused.model).map_err(|error| {
+    let analysis = Analysis::new(&fused.model).map_err(|error| {
         let reason = format!("it is no graph that ONNX allows: {error}");
         Ended::With(Proof::Disproved { at: String::new(), site: None, reason })
     })?;
@@ -596,24 +599,24 @@ fn second(
         fused.formulas.iter().chain(tensors).map(|tensor| (tensor.name.as_str(), tensor)).collect();
     let instead = |name: &str| {
         let stored = recipes.get(name)?;
-        Some(formula::value(&stored.recipe, source, &allowance).map(Image::Field))
+        Some(formula::value(&stored.recipe, source, &allowance).map(FieldValue::Field))
     };
     let inputs = given(fused, seed, &allowance)?;
     let flat = Flat::new(&fused.model);
     // It is a graph that ONNX allows, or there would be none.
     let all = flat.as_ref().and_then(|flat| Analysis::new(&flat.model).ok());
-    if let Some(Fault { at, reason }) = valid.new_fault(all.as_ref().unwrap_or(&known)) {
+    if let Some(Fault { at, reason }) = valid.new_fault(all.as_ref().unwrap_or(&analysis)) {
         return Err(Ended::With(Proof::Invalid { at, reason }));
     }
-    let views = [Some(&known), all.as_ref()]
-        .map(|known| known.filter(|known| has_more_than_arithmetic(known)).map(View::new));
+    let views = [Some(&analysis), all.as_ref()]
+        .map(|analysis| analysis.filter(|analysis| has_more_than_arithmetic(analysis)).map(View::new));
     let [alike, all_alike] = views.each_ref().map(|view| view.as_ref().map(Alike::new));
     let alike = alike.as_ref();
     let point = Point {
         laid_out: all.as_ref().map(|all| (all, all_alike.as_ref())),
-        only_at_sizes: &fused.only_at_sizes(all.as_ref().unwrap_or(&known)),
+        only_at_sizes: &fused.only_at_sizes(all.as_ref().unwrap_or(&analysis)),
         has_formulas: have_formulas(tensors),
-        known: &known,
+        analysis: &analysis,
         key: seed.key,
         convention: RootOfMinusOne::at(seed.point),
         inputs: &inputs,
@@ -622,20 +625,20 @@ fn second(
         alike,
         scales,
     };
-    Ok(evaluate(&point, &outputs(&known.graph), false)?)
+    Ok(evaluate(&point, &outputs(&analysis.graph), false)?)
 }
 
 /// Compares the outputs, and says where the two part.
 fn compare(
-    known: &Analysis,
+    analysis: &Analysis,
     seen: Findings,
     second: Findings,
     fused: &Prepared,
     tensors: &[Stored],
 ) -> Result<Agreed, Ended> {
-    let digests: HashMap<String, Digest> = (0..known.graph.value_count())
+    let digests: HashMap<String, Digest> = (0..analysis.graph.value_count())
         .filter_map(|index| {
-            let name = known.graph.value_name(ValueId(index as u32));
+            let name = analysis.graph.value_name(ValueId(index as u32));
             Some((name.to_owned(), seen.digests[index]?))
         })
         .collect();

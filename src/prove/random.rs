@@ -91,7 +91,7 @@ impl Unknown {
     }
 
     /// The element for one argument.
-    pub fn of(self, argument: u64) -> u32 {
+    pub fn value(self, argument: u64) -> u32 {
         Self::element(self.with(self.start(), argument))
     }
 }
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn an_unknown_function_is_even_and_tells_its_arguments_apart() {
         let unknown = Unknown::new(Hash::new(1, "f").finish());
-        let mut seen: Vec<u32> = (0..1000).map(|argument| unknown.of(argument)).collect();
+        let mut seen: Vec<u32> = (0..1000).map(|argument| unknown.value(argument)).collect();
         let low = seen.iter().filter(|&&element| u64::from(element) < P / 2).count();
         assert!((400..600).contains(&low), "{low}");
         seen.sort_unstable();

@@ -9,7 +9,7 @@ use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
 use crate::prove::Prepared;
 use crate::prove::evaluate::Stopped;
-use crate::prove::field_value::Image;
+use crate::prove::field_value::FieldValue;
 use crate::prove::operators::Allowance;
 use crate::prove::random::{Hash, Unknown};
 use crate::run::Input;
@@ -28,7 +28,7 @@ pub struct Seed {
 }
 
 /// The inputs of truth values, also those that need not be given, and how many each has.
-pub fn truths(prepared: &Prepared) -> Vec<(&str, usize)> {
+pub fn boolean_inputs(prepared: &Prepared) -> Vec<(&str, usize)> {
     let is_truth = |input: &&Input| input.element == DatumType::Bool;
     let inputs = prepared.inputs.iter().filter(is_truth);
     let graph = prepared.model.graph();
@@ -46,7 +46,7 @@ pub fn truths(prepared: &Prepared) -> Vec<(&str, usize)> {
 }
 
 /// How many points see all that a few truth values may be; of more, each is seen both ways.
-pub fn turns(truths: &[(&str, usize)]) -> usize {
+pub fn truth_cases(truths: &[(&str, usize)]) -> usize {
     match truths.iter().map(|(_, count)| count).sum() {
         count @ 0..=FEW_TRUTHS => 1 << count,
         _ => 2,
@@ -54,7 +54,7 @@ pub fn turns(truths: &[(&str, usize)]) -> usize {
 }
 
 /// The truth values of an input at a point.
-fn truth(truths: &[(&str, usize)], name: &str, shape: &[usize], Seed { all, point, .. }: Seed) -> Image {
+fn truth(truths: &[(&str, usize)], name: &str, shape: &[usize], Seed { all, point, .. }: Seed) -> FieldValue {
     let before: usize = truths.iter().take_while(|(other, _)| *other != name).map(|(_, count)| count).sum();
     let is_few = truths.iter().map(|(_, count)| count).sum::<usize>() <= FEW_TRUTHS;
     let mut hash = Hash::new(all, "truth");
@@ -62,10 +62,10 @@ fn truth(truths: &[(&str, usize)], name: &str, shape: &[usize], Seed { all, poin
     let unknown = Unknown::new(hash.finish());
     let one = |place: usize| match is_few {
         true => point >> (before + place) & 1,
-        false => (u64::from(unknown.of(place as u64)) ^ point) & 1,
+        false => (u64::from(unknown.value(place as u64)) ^ point) & 1,
     };
     let places = (0..shape.iter().product()).map(|place| one(place) as i64).collect();
-    ArrayD::from_shape_vec(shape, places).map_or(Image::Opaque(hash.finish()), Image::int)
+    ArrayD::from_shape_vec(shape, places).map_or(FieldValue::Opaque(hash.finish()), FieldValue::int)
 }
 
 /// The values of the inputs: random ones, the same for each name.
@@ -76,8 +76,8 @@ pub fn given(
     prepared: &Prepared,
     seed: Seed,
     allowance: &Allowance,
-) -> Result<HashMap<String, Image>, Stopped> {
-    let (key, truths) = (seed.key, truths(prepared));
+) -> Result<HashMap<String, FieldValue>, Stopped> {
+    let (key, truths) = (seed.key, boolean_inputs(prepared));
     let graph = prepared.model.graph();
     let sized: HashMap<&str, &Input> =
         prepared.inputs.iter().map(|input| (input.name.as_str(), input)).collect();
@@ -94,7 +94,7 @@ pub fn given(
             allowance.room(shape).map_err(|stop| Stopped { stop, at: name.to_owned() })?;
             Ok(match truths.iter().any(|(truth, _)| *truth == name) {
                 true => truth(&truths, name, shape, seed),
-                false => Image::drawn(own, shape, data_type),
+                false => FieldValue::drawn(own, shape, data_type),
             })
         };
         let declared = || DataType::from_code(input.r#type.as_ref()?.tensor_type.as_ref()?.elem_type());
@@ -103,15 +103,15 @@ pub fn given(
             (_, Some(tensor)) if !listed_is_constant => {
                 match (tensor::data_type(tensor), tensor::shape(tensor)) {
                     (Ok(data_type), Ok(shape)) => drawn(&shape, data_type)?,
-                    _ => Image::Opaque(own),
+                    _ => FieldValue::Opaque(own),
                 }
             }
             (_, Some(_)) => continue,
             (Some(sized), None) => match declared() {
                 Some(data_type) => drawn(&sized.shape, data_type)?,
-                None => Image::Opaque(own),
+                None => FieldValue::Opaque(own),
             },
-            (None, None) => Image::Opaque(own),
+            (None, None) => FieldValue::Opaque(own),
         };
         values.insert(name.to_owned(), value);
     }

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use super::field;
 use super::random::Digest;
-use crate::prove::field_value::{Elements, Image};
+use crate::prove::field_value::{Elements, FieldValue};
 
 /// The root of −1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,5 +76,5 @@ impl RootContext {
 fn in_a_row(elements: &Elements) -> Digest {
     let count = elements.len();
     let row = elements.clone().into_shape_with_order(vec![count]);
-    Image::Field(row.unwrap_or_else(|_| elements.clone())).digest(0)
+    FieldValue::Field(row.unwrap_or_else(|_| elements.clone())).digest(0)
 }

@@ -45,9 +45,13 @@ fn unread(name: &str, reason: &dyn Display) -> Proof {
 /// # Errors
 /// [`Proof::Disproved`] at the first one that is something else, [`Ended::Uncomputed`] at the first whose recipe cannot be
 /// computed.
-pub fn check((original, known): (&Model, &Analysis), fused: &Model, new: &[Stored]) -> Result<usize, Ended> {
+pub fn check(
+    (original, analysis): (&Model, &Analysis),
+    fused: &Model,
+    new: &[Stored],
+) -> Result<usize, Ended> {
     // Inlining adds tensors, and removes those that only it read.
-    let mut before = tensors(known.graph.model());
+    let mut before = tensors(analysis.graph.model());
     before.extend(tensors(original));
     let named: HashMap<&str, &TensorProto> = before.iter().map(|(name, tensor)| (*name, tensor)).collect();
     let mut after = tensors(fused);
@@ -61,15 +65,15 @@ pub fn check((original, known): (&Model, &Analysis), fused: &Model, new: &[Store
         if let Some(recipe) = recipes.get(name) {
             formula::room(&recipe.recipe, &allowance).map_err(|_| Proof::Undecided {
                 reason: format!(
-                    "the recipe of `{name}` takes more than a model of its size is known to take"
+                    "the recipe of `{name}` takes more than a model of its size is analysis to take"
                 ),
             })?;
-            drops_nothing(&named, known, recipe).map_err(|reason| Proof::Disproved {
+            drops_nothing(&named, analysis, recipe).map_err(|reason| Proof::Disproved {
                 at: name.to_owned(),
                 site: recipe.sites.first().copied(),
                 reason: reason.to_owned(),
             })?;
-            is_rounded((original, known), fused, tensor, recipe)?;
+            is_rounded((original, analysis), fused, tensor, recipe)?;
             recomputed += 1;
             continue;
         }
@@ -119,11 +123,11 @@ fn blamed(model: &Model, name: &str, tensors: &[Stored]) -> Option<usize> {
 /// Whether a recipe drops nothing but what may be: anybody can have written it, and in the field it drops nothing.
 fn drops_nothing(
     before: &HashMap<&str, &TensorProto>,
-    known: &Analysis,
+    analysis: &Analysis,
     stored: &Stored,
 ) -> Result<(), &'static str> {
     let of = |name: &str| {
-        let computed = known.graph.value(name).and_then(|value| known.facts.data_type(value));
+        let computed = analysis.graph.value(name).and_then(|value| analysis.facts.data_type(value));
         computed.or_else(|| DataType::from_code(before.get(name)?.data_type()))
     };
     for step in stored.recipe.steps() {
@@ -143,7 +147,7 @@ fn drops_nothing(
 }
 
 fn is_rounded(
-    (original, known): (&Model, &Analysis),
+    (original, analysis): (&Model, &Analysis),
     fused: &Model,
     tensor: &TensorProto,
     stored: &Stored,
@@ -161,7 +165,7 @@ fn is_rounded(
         Ended::Uncomputed(format!("the recipe of `{}` cannot be computed: `{at}`: {reason}", stored.name))
     };
     let constants = stored.recipe.constants().into_iter();
-    let given = constants.map(|name| Ok((name.clone(), given(original, known, name)?)));
+    let given = constants.map(|name| Ok((name.clone(), given(original, analysis, name)?)));
     let promise = Promise::new(
         stored.recipe.clone(),
         stored.data_type,

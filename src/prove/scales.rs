@@ -15,7 +15,7 @@ use super::operators::Allowance;
 use super::random::{Digest, Hash};
 use super::sources::Sources;
 use crate::affine::plan::Stored;
-use crate::prove::field_value::{Elements, Image, slice};
+use crate::prove::field_value::{Elements, FieldValue, slice};
 use crate::recipe::{Op, Read, Recipe, evaluate};
 
 /// How many numbers the factors are made of, and how many of them any two of.
@@ -110,12 +110,12 @@ impl Scales {
 
     /// The positive factor between an operator's inputs and the inputs of the same operator in the
     /// original, or of an earlier one.
-    pub fn factor(&self, op: (&str, &str), function: Digest, inputs: &[Option<Image>]) -> Option<u32> {
+    pub fn factor(&self, op: (&str, &str), function: Digest, inputs: &[Option<FieldValue>]) -> Option<u32> {
         let (scaled, others) = inputs.split_at_checked(passed(op, inputs.len())?)?;
         let scaled: Vec<Option<&Elements>> = scaled
             .iter()
             .map(|input| match input {
-                Some(Image::Field(elements)) => Some(Some(elements)),
+                Some(FieldValue::Field(elements)) => Some(Some(elements)),
                 None => Some(None),
                 _ => None,
             })
@@ -130,7 +130,7 @@ impl Scales {
             elements.iter().for_each(|elements| {
                 let divided = times(elements, part);
                 let divided = if is_of_elements(op) { in_a_row(divided) } else { divided };
-                hash.digest(Image::Field(divided).digest(0));
+                hash.digest(FieldValue::Field(divided).digest(0));
             });
         }
         for other in others {
@@ -158,10 +158,10 @@ impl Scales {
     }
 
     /// Whether all that a factor would multiply is 0: so is the result, for `f(k·0) = k·f(0)`.
-    pub fn is_nothing(op: (&str, &str), inputs: &[Option<Image>]) -> bool {
+    pub fn is_nothing(op: (&str, &str), inputs: &[Option<FieldValue>]) -> bool {
         let scaled = passed(op, inputs.len()).and_then(|count| inputs.get(..count));
-        let is_zero = |input: &Option<Image>| match input {
-            Some(Image::Field(elements)) => slice(elements).iter().all(|&element| element == 0),
+        let is_zero = |input: &Option<FieldValue>| match input {
+            Some(FieldValue::Field(elements)) => slice(elements).iter().all(|&element| element == 0),
             None => true,
             Some(_) => false,
         };
@@ -169,10 +169,12 @@ impl Scales {
     }
 
     /// The operator's inputs, multiplied by the factor.
-    pub fn scaled(op: (&str, &str), inputs: &[Option<Image>], factor: u32) -> Vec<Option<Image>> {
+    pub fn scaled(op: (&str, &str), inputs: &[Option<FieldValue>], factor: u32) -> Vec<Option<FieldValue>> {
         let count = passed(op, inputs.len()).unwrap_or_default();
-        let scaled = |(slot, input): (usize, &Option<Image>)| match input {
-            Some(Image::Field(elements)) if slot < count => Some(Image::Field(times(elements, factor))),
+        let scaled = |(slot, input): (usize, &Option<FieldValue>)| match input {
+            Some(FieldValue::Field(elements)) if slot < count => {
+                Some(FieldValue::Field(times(elements, factor)))
+            }
             other => other.clone(),
         };
         inputs.iter().enumerate().map(scaled).collect()

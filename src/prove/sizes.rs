@@ -246,7 +246,7 @@ pub fn elements(inputs: &[Input]) -> u64 {
 /// The undecided verdict, where these sizes are impossible.
 pub fn inputs(model: &Model, dims: &Dims) -> Result<Vec<Input>, Proof> {
     let light = Model::from_proto(ModelProto { graph: Some(numbers(model.graph())), ..Default::default() });
-    Input::of(&light, dims).map_err(|failure| undecided(failure.to_string()))
+    Input::from_model(&light, dims).map_err(|failure| undecided(failure.to_string()))
 }
 
 /// A graph of the inputs that are tensors of numbers, and of what those are where nobody gives them.

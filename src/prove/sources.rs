@@ -13,7 +13,7 @@ use crate::onnx::Model;
 use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::Floats;
-use crate::prove::field_value::{Elements, Image, of_numbers, of_shares, of_tensor};
+use crate::prove::field_value::{Elements, FieldValue, of_numbers, of_shares, of_tensor};
 use crate::recipe::promise::unread;
 use crate::recipe::{Given, Op, Recipe, evaluate};
 use crate::refusal::{Reason, Refusal};
@@ -45,9 +45,9 @@ pub fn stored(model: &Model) -> HashMap<&str, TensorProto> {
 ///
 /// # Errors
 /// Where it has none of this name, or none that can be computed.
-pub fn given(original: &Model, known: &Analysis, name: &str) -> Result<Given, Refusal> {
-    if let Some(value) = known.graph.value(name) {
-        return known.constants.given(value);
+pub fn given(original: &Model, analysis: &Analysis, name: &str) -> Result<Given, Refusal> {
+    if let Some(value) = analysis.graph.value(name) {
+        return analysis.constants.given(value);
     }
     let found = stored(original).remove(name).ok_or_else(|| Refusal::new(Reason::NotConstant, name))?;
     let floats = Floats::new(&found, original.externals()).map_err(|error| unread(name, &error))?;
@@ -58,8 +58,8 @@ pub fn given(original: &Model, known: &Analysis, name: &str) -> Result<Given, Re
 ///
 /// # Errors
 /// As [`given`].
-pub fn read(original: &Model, known: &Analysis, name: &str) -> Result<ArrayD<f64>, Refusal> {
-    given(original, known, name)?.all(name)
+pub fn read(original: &Model, analysis: &Analysis, name: &str) -> Result<ArrayD<f64>, Refusal> {
+    given(original, analysis, name)?.all(name)
 }
 
 /// Whether a step is no arithmetic, so that the field has no image of it but that of its numbers.
@@ -101,12 +101,12 @@ impl<'s> Sources<'s> {
     ///
     /// # Errors
     /// Where one cannot be computed.
-    pub fn numbered(mut self, tensors: &[Stored], known: &Analysis) -> Result<Self, Refusal> {
+    pub fn numbered(mut self, tensors: &[Stored], analysis: &Analysis) -> Result<Self, Refusal> {
         for tensor in tensors {
             for step in tensor.recipe.steps().into_iter().filter(|step| is_number(step)) {
                 let id = step.id() as usize;
                 if !self.numbers.contains_key(&id) {
-                    let numbers = evaluate(step, &|name| read(self.original, known, name))?;
+                    let numbers = evaluate(step, &|name| read(self.original, analysis, name))?;
                     let image = match step.op() {
                         Op::Softmax(axis) => of_shares(&numbers, *axis..axis + 1, self.key),
                         _ => of_numbers(&numbers, self.key),
@@ -128,8 +128,8 @@ impl<'s> Sources<'s> {
     /// # Errors
     /// If there is no constant of this name.
     pub fn constant(&self, name: &str) -> Result<Elements, Unmade> {
-        if let Some(known) = self.computed.get(name) {
-            return Ok(known.clone());
+        if let Some(analysis) = self.computed.get(name) {
+            return Ok(analysis.clone());
         }
         let tensor = self.stored.get(name).ok_or(Unmade::Uncovered)?;
         of_tensor(tensor, self.original.externals(), self.key).images().ok_or(Unmade::Uncovered)
@@ -139,7 +139,7 @@ impl<'s> Sources<'s> {
     ///
     /// # Errors
     /// Where its numbers are not known.
-    pub fn number(&self, step: &Recipe) -> Result<Image, Unmade> {
-        self.numbers.get(&(step.id() as usize)).cloned().map(Image::Field).ok_or(Unmade::Uncovered)
+    pub fn number(&self, step: &Recipe) -> Result<FieldValue, Unmade> {
+        self.numbers.get(&(step.id() as usize)).cloned().map(FieldValue::Field).ok_or(Unmade::Uncovered)
     }
 }

@@ -12,9 +12,9 @@ static ENDED: Condvar = Condvar::new();
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The turn of one who works. More of them at once than there are cores take more memory, and with it more time.
-pub struct Turn(());
+pub struct CallPermit(());
 
-impl Turn {
+impl CallPermit {
     /// Waits for it.
     pub fn take() -> Self {
         let cores = rayon::current_num_threads();
@@ -27,7 +27,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for CallPermit {
     fn drop(&mut self) {
         *WORKING.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         ENDED.notify_one();

@@ -69,7 +69,7 @@ pub struct Folded {
 }
 
 impl Folded {
-    fn of(report: FuseReport, warnings: Vec<String>) -> PyResult<Self> {
+    fn new(report: FuseReport, warnings: Vec<String>) -> PyResult<Self> {
         let told = (text_of(&report.json())?, report.done(Paint::none()));
         let FuseReport { before, after, .. } = report;
         let input = before.path().unwrap_or(Path::new("")).to_owned();
@@ -113,7 +113,7 @@ impl Folded {
             let external_data = External::from_str(&external_data, false).map_err(BadOption)?;
             let options = StorageArgs { external_data, external_threshold }.options();
             let path = target(&input, Some(&path))?;
-            attended.go_on();
+            attended.pass_on();
             let saved = match changed {
                 true => model.save_as(path, &options)?,
                 false => model.copy_as(path, &options)?,
@@ -247,7 +247,7 @@ pub fn fuse(
         let options = FuseOptions { progress: Some(&tell), ..chosen.into() };
         let fused = crate::fuse_ahead(&model, &options)?;
         let idle = Idle::all(&options, &model, &fused.plan);
-        let mut report = FuseReport::of(model, fused, idle).chosen_by(&options);
+        let mut report = FuseReport::from_fused(model, fused, idle).chosen_by(&options);
         let mut dims = dims;
         dims.remove_all(&options.fix);
         let options = VerifyOptions { dims, tolerance, ..VerifyOptions::default() };
@@ -259,7 +259,7 @@ pub fn fuse(
             (_, complaint) => warnings.extend(complaint.map(|(_, line)| line)),
         }
         let warnings = warnings.iter().map(|line| plain(line)).collect();
-        let folded = Folded::of(report, warnings)?;
+        let folded = Folded::new(report, warnings)?;
         if large {
             // Freed memory is returned to the system before Python copies the result.
             give_back_freed();
@@ -274,7 +274,7 @@ pub fn fuse(
 type PlanAsText = (String, String, String);
 
 fn told(model: Model, planned: Planned, options: &FuseOptions) -> Result<PlanAsText> {
-    let provenance = serde_json::to_string(&Provenance::of(&model))?;
+    let provenance = serde_json::to_string(&Provenance::from_model(&model))?;
     let report = FuseReport::dry(model, planned, vec![]).chosen_by(options);
     Ok((serde_json::to_string(&report.json())?, report.done(Paint::none()), provenance))
 }
@@ -363,7 +363,7 @@ pub fn prove(
             Some(file) => Claim::certified(&file, &original, &fused)?,
             None => Claim::planned(&original, &fused)?,
         };
-        attended.go_on();
+        attended.pass_on();
         let proof = crate::prove::prove(&original, &fused, &tensors, &ProveOptions { dims, points, seed });
         let mut told = serde_json::to_value(&proof)?;
         if let Proof::Disproved { site: Some(site), .. } = &proof {
@@ -399,7 +399,7 @@ pub fn bench(
         for (name, read) in models {
             names.push(name);
             opened.push(read()?);
-            attended.go_on();
+            attended.pass_on();
         }
         let (variants, sites) = match &opened[..] {
             [model] => variants::of(model)?,

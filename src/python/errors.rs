@@ -94,7 +94,7 @@ pub fn raised(error: &anyhow::Error) -> PyErr {
         Some(Error::Certificate { .. }) => CertificateError::new_err(text),
         Some(Error::Skip { .. } | Error::Power { .. } | Error::Fix { .. }) => PyValueError::new_err(text),
         Some(Error::Defect { .. }) => InternalError::new_err(text),
-        Some(Error::Headroom { .. }) | None => UnfoldError::new_err(text),
+        Some(Error::StreamMagnitude { .. }) | None => UnfoldError::new_err(text),
     }
 }
 

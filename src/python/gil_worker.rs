@@ -12,7 +12,7 @@ use anyhow::Result;
 use pyo3::prelude::*;
 
 use crate::cli::panics::caught;
-use crate::python::call_limit::Turn;
+use crate::python::call_limit::CallPermit;
 use crate::python::errors::{InternalError, UnfoldError, raised};
 use crate::python::memory::give_back_freed;
 use crate::python::{KEPT, python_callbacks};
@@ -33,12 +33,12 @@ struct GivenUp;
 impl Attended {
     /// Reports progress; ends the work if it was given up.
     pub fn tell(&self, stage: &str, done: usize, of: usize) {
-        self.go_on();
+        self.pass_on();
         *self.at.lock().unwrap_or_else(PoisonError::into_inner) = Some((stage.to_owned(), done, of));
     }
 
     /// Ends the work by unwinding if it was given up: it holds nothing that needs cleaning up.
-    pub fn go_on(&self) {
+    pub fn pass_on(&self) {
         if self.given_up.load(Ordering::Relaxed) {
             resume_unwind(Box::new(GivenUp) as Box<dyn Any + Send>);
         }
@@ -58,7 +58,7 @@ pub fn attend<T: Send + 'static>(
     let (end, ends) = channel();
     let working = attended.clone();
     let body = move || {
-        let turn = Turn::take();
+        let turn = CallPermit::take();
         let begun = Instant::now();
         let done = caught(|| work(&working));
         // A call that outlasts the cache of freed memory has a lot of it, which other calls should

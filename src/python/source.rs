@@ -38,13 +38,13 @@ enum ReadFrom {
 enum Outside {
     Nothing,
     Folder(PathBuf),
-    Asked(Arc<Callback>),
+    NodeQuery(Arc<Callback>),
 }
 
 impl Outside {
-    fn of(folder: Option<PathBuf>, resolver: Option<Py<PyAny>>) -> Self {
+    fn new(folder: Option<PathBuf>, resolver: Option<Py<PyAny>>) -> Self {
         match (folder, resolver) {
-            (_, Some(call)) => Self::Asked(Arc::new(Callback { call, raised: Mutex::default() })),
+            (_, Some(call)) => Self::NodeQuery(Arc::new(Callback { call, raised: Mutex::default() })),
             (Some(folder), None) => Self::Folder(folder),
             (None, None) => Self::Nothing,
         }
@@ -60,13 +60,13 @@ impl ReadFrom {
             Self::Memory { bytes, reach } => match reach {
                 Outside::Nothing => Model::from_bytes(bytes)?,
                 Outside::Folder(folder) => Model::from_bytes_in(bytes, folder)?,
-                Outside::Asked(resolver) => Model::from_bytes_with(bytes, resolver)?,
+                Outside::NodeQuery(resolver) => Model::from_bytes_with(bytes, resolver)?,
             },
             Self::Message { message, reach } => {
                 let externals = match reach {
                     Outside::Nothing => Externals::none(),
                     Outside::Folder(folder) => Externals::beside(&folder.join("model")),
-                    Outside::Asked(resolver) => Externals::resolved(resolver),
+                    Outside::NodeQuery(resolver) => Externals::resolved(resolver),
                 };
                 Model::from_message(message, externals)?
             }
@@ -87,7 +87,7 @@ impl ModelSource {
     /// Bytes, which are not copied.
     #[staticmethod]
     fn memory(data: PyBackedBytes, folder: Option<PathBuf>, resolver: Option<Py<PyAny>>) -> Self {
-        let reach = Outside::of(folder, resolver);
+        let reach = Outside::new(folder, resolver);
         Self { from: ReadFrom::Memory { bytes: Bytes::from_owner(data), reach } }
     }
 }
@@ -148,7 +148,7 @@ impl Wire {
     /// What was written, as a model. Nothing is left here.
     fn source(&mut self, folder: Option<PathBuf>, resolver: Option<Py<PyAny>>) -> ModelSource {
         let message = Arc::new(Referring::new(std::mem::take(self)));
-        ModelSource { from: ReadFrom::Message { message, reach: Outside::of(folder, resolver) } }
+        ModelSource { from: ReadFrom::Message { message, reach: Outside::new(folder, resolver) } }
     }
 }
 
@@ -292,8 +292,8 @@ impl ModelSource {
 
     /// The result of work on this model, or the exception that its resolver raised.
     pub fn settled<T>(&self, py: Python<'_>, result: PyResult<T>) -> PyResult<T> {
-        let (ReadFrom::Memory { reach: Outside::Asked(resolver), .. }
-        | ReadFrom::Message { reach: Outside::Asked(resolver), .. }) = &self.from
+        let (ReadFrom::Memory { reach: Outside::NodeQuery(resolver), .. }
+        | ReadFrom::Message { reach: Outside::NodeQuery(resolver), .. }) = &self.from
         else {
             return result;
         };

@@ -11,7 +11,7 @@ use ndarray::{
 use super::{Op, Recipe, Windows};
 use crate::hash::HashMap;
 use crate::onnx::tensor::{self, DataType, Floats};
-use crate::onnx::value_range::Magnitudes;
+use crate::onnx::value_range::ValueRange;
 use crate::refusal::{Reason, Refusal};
 
 /// The depth to which a cut enters a formula; deeper steps are computed whole.
@@ -72,7 +72,7 @@ pub fn evaluate(recipe: &Recipe, read: Read) -> Result<ArrayD<f64>, Refusal> {
 /// As [`evaluate`]. A cut reads only the elements that it needs, and a product with a large
 /// constant takes it part by part.
 pub(super) fn evaluate_from(recipe: &Recipe, supply: &dyn Supply) -> Result<ArrayD<f64>, Refusal> {
-    let is_leaf = |step: &Recipe| cut_constant(step).is_some() || Streamed::of(step).is_some();
+    let is_leaf = |step: &Recipe| cut_constant(step).is_some() || Streamed::from_recipe(step).is_some();
     let steps = recipe.steps_to(&is_leaf);
     // A step with one reader is used once.
     let mut uses: HashMap<_, usize> = HashMap::default();
@@ -86,7 +86,7 @@ pub(super) fn evaluate_from(recipe: &Recipe, supply: &dyn Supply) -> Result<Arra
             known.insert(step.id(), of_shape(name, step.shape(), places)?);
             continue;
         }
-        if let Some(streamed) = Streamed::of(step) {
+        if let Some(streamed) = Streamed::from_recipe(step) {
             known.insert(step.id(), streamed.compute(step, supply)?);
             continue;
         }
@@ -153,7 +153,7 @@ enum Streamed {
 }
 
 impl Streamed {
-    fn of(step: &Recipe) -> Option<Self> {
+    fn from_recipe(step: &Recipe) -> Option<Self> {
         let [left, right] = step.inputs() else { return None };
         let (most, least) = (left.len().max(right.len()), left.len().min(right.len()));
         if most <= PART || least > most / 2 || step.is_empty() {
@@ -221,7 +221,7 @@ impl Streamed {
             let sums = result.as_slice_mut().unwrap_or_default();
             // How many elements of the constant there are behind one place of the axis.
             let behind = right.len() / extent;
-            let (mut buffer, mut numbers, mut seen) = (vec![], vec![0.0; places * behind], Magnitudes::NONE);
+            let (mut buffer, mut numbers, mut seen) = (vec![], vec![0.0; places * behind], ValueRange::NONE);
             for range in ranges {
                 let numbers = &mut numbers[..range.len() * behind];
                 let read = floats.read_bytes(range.start * behind..range.end * behind, &mut buffer);

@@ -55,7 +55,7 @@ impl Numbers {
 
     /// One number, with so many axes of extent 1.
     pub fn number(number: f64, rank: usize) -> Self {
-        let made = || Self::of(Recipe::number(number, rank), &[]);
+        let made = || Self::from_recipe(Recipe::number(number, rank), &[]);
         let place = NEUTRAL.iter().position(|neutral| neutral.to_bits() == number.to_bits());
         let shared = place.and_then(|place| SHARED[place].get(rank));
         shared.map_or_else(made, |shared| shared.get_or_init(made).clone())
@@ -74,7 +74,7 @@ impl Numbers {
         &self.recipe
     }
 
-    fn of(recipe: Recipe, inputs: &[&Numbers]) -> Self {
+    fn from_recipe(recipe: Recipe, inputs: &[&Numbers]) -> Self {
         let values = compute(&recipe, inputs.iter().map(|input| input.view().into()).collect());
         Self { recipe, values: values.into(), is_blurred: inputs.iter().any(|input| input.is_blurred) }
     }
@@ -82,7 +82,7 @@ impl Numbers {
     /// The result of a step on these numbers.
     fn step(&self, recipe: Option<Recipe>) -> Option<Self> {
         let recipe = recipe?;
-        Some(if recipe.id() == self.recipe.id() { self.clone() } else { Self::of(recipe, &[self]) })
+        Some(if recipe.id() == self.recipe.id() { self.clone() } else { Self::from_recipe(recipe, &[self]) })
     }
 
     /// Whether this is one number, written as such.
@@ -102,23 +102,23 @@ impl Numbers {
 
     /// The square root of each.
     pub fn sqrt(&self) -> Self {
-        Self::of(self.recipe.sqrt(), &[self])
+        Self::from_recipe(self.recipe.sqrt(), &[self])
     }
 
     /// `e` to the power of each.
     pub fn exp(&self) -> Self {
-        Self::of(self.recipe.exp(), &[self])
+        Self::from_recipe(self.recipe.exp(), &[self])
     }
 
     /// The logistic function of each.
     pub fn sigmoid(&self) -> Self {
-        Self::of(self.recipe.sigmoid(), &[self])
+        Self::from_recipe(self.recipe.sigmoid(), &[self])
     }
 
     /// 0 in place of each whose magnitude is below a number.
     pub fn flushed(&self, below: f64) -> Self {
         match self.values.iter().any(|number| *number != 0.0 && number.abs() < below) {
-            true => Self::of(self.recipe.flushed(below), &[self]),
+            true => Self::from_recipe(self.recipe.flushed(below), &[self]),
             false => self.clone(),
         }
     }
@@ -135,7 +135,7 @@ impl Numbers {
 
     /// Matrix products over the last two axes; `None` where the extents do not fit.
     pub fn product(&self, other: &Numbers) -> Option<Self> {
-        Some(Self::of(self.recipe.product(&other.recipe)?, &[self, other]))
+        Some(Self::from_recipe(self.recipe.product(&other.recipe)?, &[self, other]))
     }
 
     /// The numbers in another shape; `None` if their number differs.
@@ -181,7 +181,7 @@ impl Numbers {
             return Some(only.clone());
         }
         let recipes: Vec<Recipe> = parts.iter().map(|part| part.recipe.clone()).collect();
-        Some(Self::of(Recipe::concat(axis, &recipes)?, &parts.iter().collect::<Vec<_>>()))
+        Some(Self::from_recipe(Recipe::concat(axis, &recipes)?, &parts.iter().collect::<Vec<_>>()))
     }
 
     /// With axes of extent 1 before the first, as broadcasting has them; `None` where there are more axes already.
@@ -235,7 +235,7 @@ impl Neg for &Numbers {
     type Output = Numbers;
 
     fn neg(self) -> Numbers {
-        Numbers::of(self.recipe.neg(), &[self])
+        Numbers::from_recipe(self.recipe.neg(), &[self])
     }
 }
 

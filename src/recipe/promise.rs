@@ -11,7 +11,7 @@ use super::{Op, Recipe};
 use crate::hash::HashMap;
 use crate::onnx::external::{Found, Make};
 use crate::onnx::tensor::{DataType, Floats, encode_into};
-use crate::onnx::value_range::Magnitudes;
+use crate::onnx::value_range::ValueRange;
 use crate::refusal::{Reason, Refusal};
 
 /// Of how many terms sums are that should not be computed twice.
@@ -84,7 +84,7 @@ impl Promise {
         let given = given.into_iter().collect();
         let mut promise = Self { recipe, data_type, given, axis, places, scaled: None };
         if promise.recipe.len() > PART {
-            promise.scaled = Scaled::of(&promise.recipe, &promise);
+            promise.scaled = Scaled::from_recipe(&promise.recipe, &promise);
         }
         promise
     }
@@ -151,7 +151,7 @@ impl Promise {
 
     /// The range of all magnitudes except 0, if the promise is a scaled constant that has been
     /// read.
-    pub(crate) fn bounds(&self) -> Option<Magnitudes> {
+    pub(crate) fn bounds(&self) -> Option<ValueRange> {
         self.scaled.as_ref()?.bounds()
     }
 
@@ -159,7 +159,7 @@ impl Promise {
     ///
     /// # Errors
     /// Where it cannot be read.
-    pub(crate) fn bounds_in(&self, number: usize) -> Result<Option<Magnitudes>, Refusal> {
+    pub(crate) fn bounds_in(&self, number: usize) -> Result<Option<ValueRange>, Refusal> {
         self.scaled.as_ref().map_or(Ok(None), |scaled| scaled.bounds_in(self.range(number)))
     }
 
@@ -381,7 +381,7 @@ mod tests {
             let (promise, expected) = both_ways(&recipe, DataType::Float, tensors);
             let parts: Vec<_> = (0..promise.parts()).map(|part| promise.bounds_in(part).unwrap()).collect();
             assert_eq!(promise.bounds(), None, "nobody has read all of it");
-            let all = parts.into_iter().try_fold(Magnitudes::NONE, |all, part| Some(all.and(part?)));
+            let all = parts.into_iter().try_fold(ValueRange::NONE, |all, part| Some(all.and(part?)));
             if let Some(all) = all {
                 let within = |number: &f64| (all.least()..=all.largest()).contains(&number.abs());
                 assert!(expected.iter().all(|number| *number == 0.0 || within(number)), "{recipe}");

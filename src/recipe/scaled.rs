@@ -8,7 +8,7 @@ use multiversion::multiversion;
 use super::evaluate::{Supply, evaluate_from};
 use super::{Op, Recipe};
 use crate::onnx::tensor::{DataType, Floats};
-use crate::onnx::value_range::Magnitudes;
+use crate::onnx::value_range::ValueRange;
 use crate::refusal::{Reason, Refusal};
 
 /// How many numbers are in the works at a time: they stay in the nearest cache.
@@ -33,7 +33,7 @@ struct Applied {
     op: Op,
     operand: Vec<f64>,
     /// How small and how large the operand is.
-    magnitudes: Magnitudes,
+    magnitudes: ValueRange,
     /// The axes before a run, the last one first: their extents, and how far their places are apart in the operand.
     axes: Vec<(usize, usize)>,
     /// How many elements in a row meet one element of the operand, or as many in a row.
@@ -44,7 +44,7 @@ struct Applied {
 
 impl Scaled {
     /// The recipe in this form; `None` if it has another one.
-    pub fn of(recipe: &Recipe, supply: &dyn Supply) -> Option<Self> {
+    pub fn from_recipe(recipe: &Recipe, supply: &dyn Supply) -> Option<Self> {
         let mut steps = vec![];
         let mut rest = recipe;
         while rest.len() == recipe.len() {
@@ -70,7 +70,7 @@ impl Scaled {
     }
 
     /// The range of all magnitudes except 0, if the range of the constant is known.
-    pub fn bounds(&self) -> Option<Magnitudes> {
+    pub fn bounds(&self) -> Option<ValueRange> {
         self.bounds_of(self.floats.seen()?)
     }
 
@@ -78,19 +78,19 @@ impl Scaled {
     ///
     /// # Errors
     /// Where the constant cannot be read.
-    pub fn bounds_in(&self, range: Range<usize>) -> Result<Option<Magnitudes>, Refusal> {
+    pub fn bounds_in(&self, range: Range<usize>) -> Result<Option<ValueRange>, Refusal> {
         if !self.steps.iter().all(Applied::scales) {
             return Ok(None);
         }
-        let mut seen = Magnitudes::NONE;
+        let mut seen = ValueRange::NONE;
         self.blocks(range, |_, numbers| {
-            seen = seen.and(Magnitudes::of(numbers));
+            seen = seen.and(ValueRange::from_numbers(numbers));
             Ok(())
         })?;
         Ok(self.bounds_of(seen))
     }
 
-    fn bounds_of(&self, constant: Magnitudes) -> Option<Magnitudes> {
+    fn bounds_of(&self, constant: ValueRange) -> Option<ValueRange> {
         self.steps.iter().try_fold(constant, |bounds, step| step.bounds(bounds))
     }
 
@@ -151,7 +151,7 @@ impl Applied {
         let operand: Vec<f64> = evaluate_from(&operand, supply).ok()?.into_iter().collect();
         Some(Self {
             op: op.clone(),
-            magnitudes: Magnitudes::of(&operand),
+            magnitudes: ValueRange::from_numbers(&operand),
             operand,
             axes: (0..first).rev().map(|axis| (shape[axis], stride(axis))).collect(),
             run: shape[first..].iter().product(),
@@ -169,7 +169,7 @@ impl Applied {
     }
 
     /// The range after the operation.
-    fn bounds(&self, of: Magnitudes) -> Option<Magnitudes> {
+    fn bounds(&self, of: ValueRange) -> Option<ValueRange> {
         match self.op {
             _ if !self.scales() => None,
             Op::Div => of.over(self.magnitudes),

@@ -48,7 +48,7 @@ pub struct Centred {
 /// # Errors
 /// A refusal at what sees the mean, at a writer that keeps one, or where no normalizer would do with less.
 pub fn plan(
-    (known, view): (&Analysis, &View),
+    (analysis, view): (&Analysis, &View),
     sites: &[Site],
     cores: &[Option<Core>],
     stream: &Stream,
@@ -62,8 +62,8 @@ pub fn plan(
     let &(first, core) = readers.first()?;
     let replaced = |&(site, core): &(usize, &Core)| Some((site, without_mean(view, &sites[site], core)?));
     let normalizers: Vec<(usize, Replacement)> = readers.iter().filter_map(replaced).collect();
-    let writers = Writers { known, sites, cores, stream };
-    Some(writers.unseen().and_then(|()| match known.facts.data_type(core.input) {
+    let writers = Writers { analysis, sites, cores, stream };
+    Some(writers.unseen().and_then(|()| match analysis.facts.data_type(core.input) {
         _ if !normalizers.is_empty() => writers.plan(normalizers),
         Some(it) if !has_range(it) => Err(Refusal::new(Reason::ElementType(it.name()), &sites[first].name)),
         _ => {
@@ -74,7 +74,7 @@ pub fn plan(
 }
 
 struct Writers<'w> {
-    known: &'w Analysis<'w>,
+    analysis: &'w Analysis<'w>,
     sites: &'w [Site],
     cores: &'w [Option<Core>],
     stream: &'w Stream,
@@ -83,7 +83,7 @@ struct Writers<'w> {
 impl Writers<'_> {
     /// Whether no reader sees the mean.
     fn unseen(&self) -> Result<(), Refusal> {
-        let graph = &self.known.graph;
+        let graph = &self.analysis.graph;
         for reader in &self.stream.readers {
             let who = match reader.by {
                 ReadBy::Normalizer(site) if self.cores[site].as_ref().is_some_and(|core| core.centred) => {
@@ -105,7 +105,7 @@ impl Writers<'_> {
     }
 
     fn plan(&self, mut normalizers: Vec<(usize, Replacement)>) -> Result<Centred, Refusal> {
-        let graph = &self.known.graph;
+        let graph = &self.analysis.graph;
         let (mut projected, mut taken_off) = (vec![], vec![]);
         for writer in &self.stream.writers {
             let node = match writer.source {
@@ -169,7 +169,7 @@ impl Writers<'_> {
             WrittenBy::Table(node) => Some(vec![self.constant(node, 0, at.axis)?]),
             WrittenBy::Constant(node, slot) => Some(vec![self.constant(node, slot, at.axis)?]),
             WrittenBy::Uniform(node, slot) => {
-                let recipe = self.known.at(node).constant(slot).ok()?;
+                let recipe = self.analysis.at(node).constant(slot).ok()?;
                 Some(vec![self.change(node, slot, Recipe::filled(0.0, recipe.shape()))?])
             }
             WrittenBy::Normalizer(_) | WrittenBy::Input | WrittenBy::Other(_) => None,
@@ -178,17 +178,17 @@ impl Writers<'_> {
 
     /// The weight and the bias of a linear operator, whose result has its channels along an axis.
     fn linear(&self, node: NodeId, axis: usize) -> Option<Vec<Change>> {
-        let at = self.known.at(node);
+        let at = self.analysis.at(node);
         // The channels of a group are made of those of its own alone.
         (at.attr("group", 1) == Ok(1)).then_some(())?;
-        let rules = linear(self.known.graph.domain_op(node))?;
+        let rules = linear(self.analysis.graph.domain_op(node))?;
         let slots = rules.slots(&at).ok()?;
         let weight = slots.weight?;
         let contracted = rules.contracted(&at).ok()?;
         let rank = at.rank(weight).ok()?;
         let kept = (0..rank).rev().find(|axis| !contracted.contains(axis))?;
         let mut changes = vec![self.constant(node, weight, kept)?];
-        let there = (weight + 1..at.arity()).filter(|&slot| self.known.graph.input(node, slot).is_some());
+        let there = (weight + 1..at.arity()).filter(|&slot| self.analysis.graph.input(node, slot).is_some());
         for slot in there {
             (slots.bias == Some(slot)).then_some(())?;
             let bias = at.rank(slot).ok()?;
@@ -200,7 +200,7 @@ impl Writers<'_> {
     }
 
     fn constant(&self, node: NodeId, slot: usize, axis: usize) -> Option<Change> {
-        let recipe = self.known.at(node).constant(slot).ok()?;
+        let recipe = self.analysis.at(node).constant(slot).ok()?;
         if recipe.shape().get(axis) != Some(&self.stream.channels) {
             return None;
         }
@@ -210,13 +210,13 @@ impl Writers<'_> {
     }
 
     fn change(&self, node: NodeId, slot: usize, recipe: Recipe) -> Option<Change> {
-        let value = self.known.graph.input(node, slot)?;
-        let data_type = self.known.facts.data_type(value)?;
+        let value = self.analysis.graph.input(node, slot)?;
+        let data_type = self.analysis.facts.data_type(value)?;
         if !has_range(data_type) || (recipe.len() > SMALL && self.is_shared(value)) {
             return None;
         }
-        self.known.constants.check(value).ok()?;
-        let wish = format!("{}_centred", self.known.graph.value_name(value));
+        self.analysis.constants.check(value).ok()?;
+        let wish = format!("{}_centred", self.analysis.graph.value_name(value));
         let (replaces, data_type) = (Some(value), Some(data_type));
         let tensor = NewTensor { wish, replaces, data_type, recipe, rounding: Rounding::Sum };
         Some(Change::Input(node, slot, tensor))
@@ -225,7 +225,7 @@ impl Writers<'_> {
     /// Whether a constant, or a value computed from it, has readers beside the writers of the
     /// stream.
     fn is_shared(&self, value: ValueId) -> bool {
-        let graph = &self.known.graph;
+        let graph = &self.analysis.graph;
         let is_writer = |reader: &Reader| match *reader {
             Reader::Node { node, .. } => {
                 self.stream.writers.iter().any(|writer| writer.source.node() == Some(node))
@@ -247,7 +247,7 @@ impl Writers<'_> {
 
     /// A node, with a subtraction of the mean behind it.
     fn taken_off(&self, node: NodeId, at: Channels) -> Option<Replacement> {
-        let graph = &self.known.graph;
+        let graph = &self.analysis.graph;
         let written = graph.outputs(node).iter().position(|&output| output == Some(at.value));
         // A constant enters through its reader.
         let slot = written.unwrap_or(0);

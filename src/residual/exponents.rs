@@ -52,7 +52,7 @@ impl Law {
     /// inputs.
     ///
     /// Among several solutions, the one whose result has the exponent `goal`.
-    pub fn of(at: &At, carried: &[Option<i32>], goal: Option<i32>) -> Self {
+    pub fn from_node(at: &At, carried: &[Option<i32>], goal: Option<i32>) -> Self {
         let plain = Self::plain(at);
         if plain.wanted.is_empty() || plain.made.is_empty() {
             return plain;
@@ -97,7 +97,7 @@ impl Node<'_, '_> {
             ("", "GroupNormalization" | "InstanceNormalization") => Some(self.normalizer()),
             ("", "BatchNormalization") => self.batch_norm(),
             ("", "Split") => Some(self.handed_on(usize::MAX)),
-            ("", op) if hands_on(op) => Some(self.handed_on(1)),
+            ("", op) if is_scale_transparent(op) => Some(self.handed_on(1)),
             _ => match self.at.graph.category(self.at.node)? {
                 Category::Movement | Category::Selection => Some(self.handed_on(1)),
                 category if category.is_product() => self.layer(),
@@ -232,7 +232,7 @@ impl Node<'_, '_> {
 
 /// Whether an operator maps `k·x` to k times its result for `x`, for all k > 0, beside movements
 /// and selections.
-fn hands_on(op: &str) -> bool {
+fn is_scale_transparent(op: &str) -> bool {
     const OPS: &[&str] = &[
         "Abs",
         "AveragePool",

@@ -35,7 +35,7 @@ pub const SCALING: &str = "scaling";
 
 /// The streams considered for another basis, and the edits of those that change.
 #[derive(Debug, Default)]
-pub struct Rebasing {
+pub struct BasisChange {
     /// The streams, in execution order.
     pub streams: Vec<StreamPlan>,
     /// The edits; the sites of an edit are indices of streams.
@@ -45,17 +45,17 @@ pub struct Rebasing {
 /// Plans to centre the streams of a model. `refused` gives the reason, by name or kind, why a
 /// stream or site stays.
 pub fn centred(
-    known: &Analysis,
+    analysis: &Analysis,
     view: &View,
     sites: &[Site],
     refused: &dyn Fn(&str) -> Option<Refusal>,
-) -> Rebasing {
+) -> BasisChange {
     let cores: Vec<Option<Core>> = sites.iter().map(|site| online::core(view, site)).collect();
-    let mut change = Rebasing::default();
+    let mut change = BasisChange::default();
     let mut touched: HashSet<NodeId> = HashSet::default();
-    for stream in streams::streams(known, view, sites) {
-        let name = name(known, &stream);
-        let planned = centring::plan((known, view), sites, &cores, &stream);
+    for stream in streams::streams(analysis, view, sites) {
+        let name = name(analysis, &stream);
+        let planned = centring::plan((analysis, view), sites, &cores, &stream);
         let planned = planned.map(|planned| stays(&name, &stream, sites, refused).map_or(planned, Err));
         let centring = match planned {
             None => None,
@@ -73,7 +73,7 @@ pub fn centred(
                 (!waits).then_some(planned.outcome)
             }
         };
-        let (writers, readers) = members(known, sites, &stream);
+        let (writers, readers) = members(analysis, sites, &stream);
         let (channels, scaling) = (stream.channels, None);
         change.streams.push(StreamPlan { name, channels, writers, readers, centring, scaling });
     }
@@ -95,14 +95,14 @@ fn stays(
 }
 
 /// The name of a stream: that of its first value.
-fn name(known: &Analysis, stream: &Stream) -> String {
-    let first = stream.values.first().map(|first| known.graph.value_name(first.value));
+fn name(analysis: &Analysis, stream: &Stream) -> String {
+    let first = stream.values.first().map(|first| analysis.graph.value_name(first.value));
     first.unwrap_or_default().to_owned()
 }
 
 /// The writers and readers of a stream, by kind and name.
-fn members(known: &Analysis, sites: &[Site], stream: &Stream) -> (Vec<Member>, Vec<Member>) {
-    let graph = &known.graph;
+fn members(analysis: &Analysis, sites: &[Site], stream: &Stream) -> (Vec<Member>, Vec<Member>) {
+    let graph = &analysis.graph;
     let member = |kind: &str, at: &str| Member { kind: kind.to_owned(), at: at.to_owned() };
     let writer = |writer: &StreamWriter| match writer.source {
         WrittenBy::Linear(node) => member("linear", graph.name(node)),

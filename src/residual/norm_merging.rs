@@ -116,11 +116,11 @@ impl Behind<'_, '_> {
         let left = self.left.checked_sub(1);
         self.left = left.unwrap_or(0);
         let made = self.view.graph.only_output(node).filter(|_| left.is_some());
-        made.is_some_and(|made| self.hands_on(node, input) && self.all(made))
+        made.is_some_and(|made| self.is_scale_transparent(node, input) && self.all(made))
     }
 
     /// Whether a factor of a token passes unchanged: a positive number, along the last axis.
-    fn hands_on(&self, node: NodeId, input: usize) -> bool {
+    fn is_scale_transparent(&self, node: NodeId, input: usize) -> bool {
         let (graph, at) = (self.view.graph, self.view.at(node));
         let others = || (0..at.arity()).filter(|&slot| slot != input);
         let is_alone = || others().all(|slot| at.is_constant(slot));

@@ -54,7 +54,7 @@ fn neutral_behind(view: &View, mut value: ValueId) -> Vec<NodeId> {
             Some("Add") => 0.0,
             _ => break,
         };
-        let at = view.known.at(node);
+        let at = view.analysis.at(node);
         let changes_nothing = at.numbers(1 - slot).is_ok_and(|numbers| numbers.are_all(neutral))
             && at.shape(slot) == at.output_shape(0);
         let Some(output) = view.graph.only_output(node).filter(|_| changes_nothing) else { break };

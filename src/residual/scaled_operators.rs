@@ -38,18 +38,18 @@ pub struct ScaledStreams {
 /// # Errors
 /// [`Failed`] for the streams that cannot be, which the others can be scaled without.
 pub fn scale(
-    known: &Analysis,
+    analysis: &Analysis,
     streams: &[(usize, &Stream)],
     power: u32,
 ) -> Result<ScaledStreams, Vec<Failed>> {
     let mut goals = HashMap::default();
     for (place, stream) in streams {
         let values = stream.values.iter().map(|at| at.value);
-        let varying = values.filter(|&value| !known.constants.is_constant(value));
+        let varying = values.filter(|&value| !analysis.constants.is_constant(value));
         goals.extend(varying.map(|value| (value, *place)));
     }
     let mut scaling = Exponents {
-        known,
+        analysis,
         power: power as i32,
         goals,
         exponents: HashMap::default(),
@@ -58,7 +58,7 @@ pub fn scale(
         muls: vec![],
         into: Map::new(),
     };
-    for &node in known.graph.order() {
+    for &node in analysis.graph.order() {
         scaling.pass(node)?;
     }
     scaling.finish()
@@ -78,7 +78,7 @@ struct Mul {
 }
 
 struct Exponents<'s> {
-    known: &'s Analysis<'s>,
+    analysis: &'s Analysis<'s>,
     power: i32,
     /// The stream of each value that is to be scaled.
     goals: HashMap<ValueId, usize>,
@@ -93,12 +93,13 @@ struct Exponents<'s> {
 impl Exponents<'_> {
     /// Decides the exponents of a node's inputs and results.
     fn pass(&mut self, node: NodeId) -> Result<(), Vec<Failed>> {
-        let graph = &*self.known.graph;
-        let at = self.known.at(node);
+        let graph = &*self.analysis.graph;
+        let at = self.analysis.at(node);
         let on = |value: ValueId| self.exponents.get(&value).copied();
         let reads = |(slot, value): (usize, &Option<ValueId>)| {
             let value = value.filter(|_| graph.reads_elements(node, slot))?;
-            (!self.known.constants.is_constant(value)).then(|| on(value).map_or(0, |(exponent, _)| exponent))
+            (!self.analysis.constants.is_constant(value))
+                .then(|| on(value).map_or(0, |(exponent, _)| exponent))
         };
         let carried: Vec<Option<i32>> = graph.inputs(node).iter().enumerate().map(reads).collect();
         let goal = graph.outputs(node).iter().flatten().find_map(|value| self.goals.get(value).copied());
@@ -127,7 +128,7 @@ impl Exponents<'_> {
             }
         }
         for attribute in &law.attributes {
-            let value = of(&at, attribute).map_err(failed)?;
+            let value = exponent(&at, attribute).map_err(failed)?;
             let change = Change::Float(node, attribute.name, (value * factor(-attribute.exponent)) as f32);
             let (sites, at) = (streams.iter().copied().collect(), graph.name(node).to_owned());
             self.attributes.extend((attribute.exponent != 0).then_some(Edit { sites, at, change }));
@@ -156,8 +157,8 @@ impl Exponents<'_> {
 
     /// The law of a node whose constants can follow it.
     fn law(&self, at: &At, carried: &[Option<i32>], goal: Option<i32>) -> Result<Law, Reason> {
-        if !self.known.activations.contains(at.node) {
-            for law in [Law::of(at, carried, goal), Law::of(at, carried, None)] {
+        if !self.analysis.activations.contains(at.node) {
+            for law in [Law::from_node(at, carried, goal), Law::from_node(at, carried, None)] {
                 if self.holds(at, &law)? {
                     return Ok(law);
                 }
@@ -176,10 +177,10 @@ impl Exponents<'_> {
                 return Ok(false);
             }
             // An epsilon stands alone: nothing makes up for what rounding takes of it.
-            if self.known.constants.len(value) == Some(1)
+            if self.analysis.constants.len(value) == Some(1)
                 && let Some(&number) = at.numbers(slot)?.iter().next()
             {
-                exactly(number, wanted, self.known.facts.data_type(value))?;
+                exactly(number, wanted, self.analysis.facts.data_type(value))?;
             }
         }
         Ok(true)
@@ -187,14 +188,14 @@ impl Exponents<'_> {
 
     /// Whether an array of two or more axes has other readers: a Mul costs less than a copy.
     fn is_table_of_others(&self, value: ValueId) -> bool {
-        let graph = &self.known.graph;
+        let graph = &self.analysis.graph;
         let writes = |reader: &Reader| match *reader {
             Reader::Node { node, .. } => {
                 graph.output(node, 0).is_some_and(|made| self.goals.contains_key(&made))
             }
             _ => false,
         };
-        let is_table = self.known.facts.rank(value).is_some_and(|rank| rank > 1);
+        let is_table = self.analysis.facts.rank(value).is_some_and(|rank| rank > 1);
         is_table && !graph.readers(value).iter().all(writes)
     }
 
@@ -234,8 +235,8 @@ impl Exponents<'_> {
     }
 
     fn finish(self) -> Result<ScaledStreams, Vec<Failed>> {
-        let (graph, facts) = (&self.known.graph, &self.known.facts);
-        let mut edits = draw(&Plan { folds: self.folds, ..Plan::default() }, self.known)?;
+        let (graph, facts) = (&self.analysis.graph, &self.analysis.facts);
+        let mut edits = draw(&Plan { folds: self.folds, ..Plan::default() }, self.analysis)?;
         edits.extend(self.attributes);
         let mut multiplied: Map<usize, Vec<String>> = Map::new();
         for mul in &self.muls {
@@ -275,7 +276,7 @@ fn factor(exponent: i32) -> f64 {
 }
 
 /// The value of an attribute, if it can take the exponent that it needs.
-fn of(at: &At, attribute: &Attribute) -> Result<f64, Reason> {
+fn exponent(at: &At, attribute: &Attribute) -> Result<f64, Reason> {
     let absent = if attribute.name == EPSILON { USUAL_EPSILON } else { 0.0 };
     let value = at.attr_float(attribute.name, absent)?;
     exactly(value, attribute.exponent, attribute.data_type).map(|()| value)

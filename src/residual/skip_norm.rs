@@ -31,18 +31,18 @@ const OPERATORS: [NormalizedSum; 2] = [
 const SUM: usize = 3;
 
 /// The edits that write all of them out.
-pub fn summed_apart(known: &Analysis) -> Vec<Edit> {
-    let graph = &known.graph;
+pub fn summed_apart(analysis: &Analysis) -> Vec<Edit> {
+    let graph = &analysis.graph;
     // The runtime has it in all versions, and a model that does shows that it is for that one.
     let has_layer_norm = graph.model().own_opset() >= LAYER_NORMALIZATION
         || graph.order().iter().any(|&node| graph.is(node, "LayerNormalization"));
-    let edit = |&node: &NodeId| Some(Edit::replacing(graph, node, apart(known, node, has_layer_norm)?));
+    let edit = |&node: &NodeId| Some(Edit::replacing(graph, node, apart(analysis, node, has_layer_norm)?));
     graph.order().iter().filter_map(edit).collect()
 }
 
 /// The sum and the normalizer of one node; `None` where it is another, or its statistics are read.
-fn apart(known: &Analysis, node: NodeId, has_layer_norm: bool) -> Option<Replacement> {
-    let (graph, at) = (&known.graph, known.at(node));
+fn apart(analysis: &Analysis, node: NodeId, has_layer_norm: bool) -> Option<Replacement> {
+    let (graph, at) = (&analysis.graph, analysis.at(node));
     let (domain, op) = graph.domain_op(node);
     let skip = OPERATORS.iter().find(|skip| domain == "com.microsoft" && skip.op == op)?;
     at.only_attributes(&["epsilon"]).ok()?;
@@ -62,7 +62,7 @@ fn apart(known: &Analysis, node: NodeId, has_layer_norm: bool) -> Option<Replace
         maker.op("LayerNormalization", &inputs, vec![int("axis", -1), float("epsilon", epsilon as f32)]);
     } else {
         // No operator that ONNX had before version 23; the runtime makes its own of these.
-        let own = known.facts.data_type(graph.input(node, 0)?).filter(|own| own.is_float())?;
+        let own = analysis.facts.data_type(graph.input(node, 0)?).filter(|own| own.is_float())?;
         let inside = if own == DataType::Double { own } else { DataType::Float };
         let normal = written_out(&mut maker, &sum, [own, inside], -1, epsilon);
         let [scale] = parameters.collect::<Vec<_>>()[..] else { return None };

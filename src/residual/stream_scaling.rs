@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::refusal::Refusal;
 use crate::residual::scaled_operators::{ScaledStreams, scale};
 use crate::residual::streams::{Stream, streams};
-use crate::residual::{Rebasing, members, name, stays};
+use crate::residual::{BasisChange, members, name, stays};
 
 /// The largest useful power: beyond it squares leave the range of float32.
 const LARGEST: u32 = 40;
@@ -38,39 +38,39 @@ pub fn possible(power: u32) -> Result<u32> {
 }
 
 /// The streams of a model to which something is added.
-pub fn residual(known: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
-    streams(known, view, sites).into_iter().filter(|stream| stream.sums > 0).collect()
+pub fn residual(analysis: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
+    streams(analysis, view, sites).into_iter().filter(|stream| stream.sums > 0).collect()
 }
 
 /// Plans to scale the residual streams of a model by `2^-power`. `refused` gives the reason, by
 /// name or kind, why a stream or site stays.
 pub fn scaled(
-    known: &Analysis,
+    analysis: &Analysis,
     view: &View,
     sites: &[Site],
     power: u32,
     refused: &dyn Fn(&str) -> Option<Refusal>,
-) -> Rebasing {
-    let found = residual(known, view, sites);
-    let asked = |(place, stream)| Some((place, stays(&name(known, stream), stream, sites, refused)?));
+) -> BasisChange {
+    let found = residual(analysis, view, sites);
+    let asked = |(place, stream)| Some((place, stays(&name(analysis, stream), stream, sites, refused)?));
     let mut kept: HashMap<usize, Refusal> = found.iter().enumerate().filter_map(asked).collect();
-    let done = scaled_without(known, &found, power, &mut kept);
+    let done = scaled_without(analysis, &found, power, &mut kept);
     let plan = |(place, stream): (usize, &Stream)| {
         let taken = |by: &HashMap<usize, Vec<String>>| by.get(&place).cloned().unwrap_or_default();
         let scaling = match kept.remove(&place) {
             Some(why) => Scaling::Kept { why },
             None => Scaling::Scaled { power, into: taken(&done.into), multiplied: taken(&done.multiplied) },
         };
-        let (writers, readers) = members(known, sites, stream);
-        let (name, channels) = (name(known, stream), stream.channels);
+        let (writers, readers) = members(analysis, sites, stream);
+        let (name, channels) = (name(analysis, stream), stream.channels);
         StreamPlan { name, channels, writers, readers, centring: None, scaling: Some(scaling) }
     };
-    Rebasing { streams: found.iter().enumerate().map(plan).collect(), edits: done.edits }
+    BasisChange { streams: found.iter().enumerate().map(plan).collect(), edits: done.edits }
 }
 
 /// Scales all streams that can be scaled, and notes why the others are `kept`: once at most for each of them.
 fn scaled_without(
-    known: &Analysis,
+    analysis: &Analysis,
     streams: &[Stream],
     power: u32,
     kept: &mut HashMap<usize, Refusal>,
@@ -81,7 +81,7 @@ fn scaled_without(
         if left.is_empty() {
             break;
         }
-        let failed = match scale(known, &left, power) {
+        let failed = match scale(analysis, &left, power) {
             Ok(scaled) => return scaled,
             Err(failed) => failed,
         };

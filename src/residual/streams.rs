@@ -120,7 +120,7 @@ pub enum ReadBy {
 /// assert_eq!(found[0].channels, 40);
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
-pub fn streams(known: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
+pub fn streams(analysis: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
     let cores: Vec<Option<Core>> = sites.iter().map(|site| online::core(view, site)).collect();
     let with_core = || (0..sites.len()).filter(|&place| cores[place].is_some());
     let nodes = with_core().flat_map(|place| sites[place].nodes.iter().map(move |&node| (node, place)));
@@ -129,26 +129,26 @@ pub fn streams(known: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
     let mut found = vec![];
     for core in cores.iter().flatten() {
         let &[axis] = &core.axes[..] else { continue };
-        let channels = known.facts.extent(core.input, axis).filter(|&channels| channels > 1);
+        let channels = analysis.facts.extent(core.input, axis).filter(|&channels| channels > 1);
         let Some(channels) = channels.filter(|_| !seen.contains(&core.input)) else { continue };
-        let mut walk = Traversal::new(known, &cores, &of, channels);
+        let mut walk = Traversal::new(analysis, &cores, &of, channels);
         walk.everywhere(Channels { value: core.input, axis });
         let stream = walk.finish();
         seen.extend(stream.values.iter().map(|channels| channels.value));
         found.push(stream);
     }
-    found.sort_by_key(|stream| stream.values.first().and_then(|first| place(known, first.value)));
+    found.sort_by_key(|stream| stream.values.first().and_then(|first| place(analysis, first.value)));
     found
 }
 
 /// Where in the order of execution a value is made; inputs come first.
-fn place(known: &Analysis, value: ValueId) -> Option<usize> {
-    known.graph.producer(value).map(|(node, _)| known.graph.place(node))
+fn place(analysis: &Analysis, value: ValueId) -> Option<usize> {
+    analysis.graph.producer(value).map(|(node, _)| analysis.graph.place(node))
 }
 
 /// The state of a traversal.
 struct Traversal<'w> {
-    known: &'w Analysis<'w>,
+    analysis: &'w Analysis<'w>,
     cores: &'w [Option<Core>],
     /// The site of each node that belongs to a normalization by statistics.
     of: &'w HashMap<NodeId, usize>,
@@ -162,15 +162,15 @@ struct Traversal<'w> {
 const DEPTH: usize = 8;
 
 /// Whether the result of a node's first input is read for its extents alone, whatever its elements.
-fn is_for_extents(known: &Analysis, node: NodeId, depth: usize) -> bool {
-    let graph = &known.graph;
+fn is_for_extents(analysis: &Analysis, node: NodeId, depth: usize) -> bool {
+    let graph = &analysis.graph;
     let is_told = matches!(
         graph.category(node),
         Some(Category::Movement | Category::Selection | Category::Arithmetic | Category::Elementwise)
     );
     let is_for_extents = |reader: &Reader| match *reader {
         Reader::Node { node, input } => {
-            !graph.reads_elements(node, input) || input == 0 && is_for_extents(known, node, depth - 1)
+            !graph.reads_elements(node, input) || input == 0 && is_for_extents(analysis, node, depth - 1)
         }
         _ => false,
     };
@@ -180,21 +180,21 @@ fn is_for_extents(known: &Analysis, node: NodeId, depth: usize) -> bool {
 
 impl<'w> Traversal<'w> {
     fn new(
-        known: &'w Analysis<'w>,
+        analysis: &'w Analysis<'w>,
         cores: &'w [Option<Core>],
         of: &'w HashMap<NodeId, usize>,
         channels: usize,
     ) -> Self {
         let stream = Stream { values: vec![], channels, writers: vec![], readers: vec![], sums: 0 };
         let (axes, linked) = (HashMap::default(), HashSet::default());
-        Self { known, cores, of, axes, open: vec![], linked, stream }
+        Self { analysis, cores, of, axes, open: vec![], linked, stream }
     }
 
     fn everywhere(&mut self, from: Channels) {
         self.reach(from);
         while let Some(at) = self.open.pop() {
             self.back(at);
-            for &reader in self.known.graph.readers(at.value) {
+            for &reader in self.analysis.graph.readers(at.value) {
                 self.on(at, reader);
             }
         }
@@ -211,15 +211,15 @@ impl<'w> Traversal<'w> {
 
     /// Visits the producer of a value of the stream.
     fn back(&mut self, at: Channels) {
-        let (known, channels) = (self.known, self.stream.channels);
-        let source = match known.graph.producer(at.value) {
+        let (analysis, channels) = (self.analysis, self.stream.channels);
+        let source = match analysis.graph.producer(at.value) {
             None => WrittenBy::Input,
             Some((node, _)) => match self.of.get(&node) {
                 Some(&site) => WrittenBy::Normalizer(site),
-                None if ties::is_taken(known, node, Side::Result, at.axis, channels) => {
+                None if ties::is_taken(analysis, node, Side::Result, at.axis, channels) => {
                     WrittenBy::Linear(node)
                 }
-                None => match ties::behind(known, node, at.axis, channels) {
+                None => match ties::behind(analysis, node, at.axis, channels) {
                     Some(tie) => return self.link(node, &tie),
                     None => WrittenBy::Other(node),
                 },
@@ -230,19 +230,19 @@ impl<'w> Traversal<'w> {
 
     /// Visits a reader of a value of the stream.
     fn on(&mut self, at: Channels, reader: Reader) {
-        let (known, channels) = (self.known, self.stream.channels);
+        let (analysis, channels) = (self.analysis, self.stream.channels);
         let by = match reader {
             Reader::Output => ReadBy::Output,
             Reader::Capture { node } => ReadBy::Body(node),
-            Reader::Node { node, input } if !known.graph.reads_elements(node, input) => return,
-            Reader::Node { node, input: 0 } if is_for_extents(known, node, DEPTH) => return,
+            Reader::Node { node, input } if !analysis.graph.reads_elements(node, input) => return,
+            Reader::Node { node, input: 0 } if is_for_extents(analysis, node, DEPTH) => return,
             Reader::Node { node, input } => match self.of.get(&node) {
                 Some(&site) if self.is_over(site, node, at.axis) => ReadBy::Normalizer(site),
                 Some(_) => ReadBy::Other(node, input),
-                None if ties::is_taken(known, node, Side::Operand(input), at.axis, channels) => {
+                None if ties::is_taken(analysis, node, Side::Operand(input), at.axis, channels) => {
                     ReadBy::Linear(node, input)
                 }
-                None => match ties::ahead(known, node, input, at.axis, channels) {
+                None => match ties::ahead(analysis, node, input, at.axis, channels) {
                     Some(tie) => return self.link(node, &tie),
                     None => ReadBy::Other(node, input),
                 },
@@ -265,12 +265,12 @@ impl<'w> Traversal<'w> {
         if !self.linked.insert(node) {
             return;
         }
-        let graph = &self.known.graph;
+        let graph = &self.analysis.graph;
         let mut varying = 0;
         for &(slot, axis) in &tie.operands {
             let Some(value) = graph.input(node, slot) else { continue };
             let at = Channels { value, axis };
-            if self.known.constants.is_constant(value) {
+            if self.analysis.constants.is_constant(value) {
                 let source = match graph.op(node) {
                     Some("Gather") => WrittenBy::Table(node),
                     _ => WrittenBy::Constant(node, slot),
@@ -301,14 +301,17 @@ impl<'w> Traversal<'w> {
     }
 
     fn finish(self) -> Stream {
-        let (known, mut stream) = (self.known, self.stream);
+        let (analysis, mut stream) = (self.analysis, self.stream);
         stream.values = self.axes.into_iter().map(|(value, axis)| Channels { value, axis }).collect();
-        stream.values.sort_by_key(|at| (place(known, at.value), at.value));
+        stream.values.sort_by_key(|at| (place(analysis, at.value), at.value));
         // A constant is made nowhere, and comes in with the node that reads it.
         stream.writers.sort_by_key(|StreamWriter { at, source }| {
-            (source.node().map_or(place(known, at.value), |node| Some(known.graph.place(node))), at.value)
+            (
+                source.node().map_or(place(analysis, at.value), |node| Some(analysis.graph.place(node))),
+                at.value,
+            )
         });
-        stream.readers.sort_by_key(|reader| (place(known, reader.at.value), reader.at.value));
+        stream.readers.sort_by_key(|reader| (place(analysis, reader.at.value), reader.at.value));
         stream
     }
 }

@@ -30,19 +30,19 @@ pub struct Tie {
 }
 
 /// The tie between a node's result, with `channels` along this axis, and its inputs.
-pub fn behind(known: &Analysis, node: NodeId, axis: usize, channels: usize) -> Option<Tie> {
-    let at = known.at(node);
-    if let Some(sum) = Combination::of(&at) {
+pub fn behind(analysis: &Analysis, node: NodeId, axis: usize, channels: usize) -> Option<Tie> {
+    let at = analysis.at(node);
+    if let Some(sum) = Combination::from_node(&at) {
         return sum.tie(&at, axis, channels);
     }
     let axes = (0..at.rank(0).ok()?).filter(|&axis| at.extent(0, axis) == Ok(channels));
-    axes.filter_map(|from| ahead(known, node, 0, from, channels)).find(|tie| tie.axis == axis)
+    axes.filter_map(|from| ahead(analysis, node, 0, from, channels)).find(|tie| tie.axis == axis)
 }
 
 /// The tie between a node's result and this operand, with `channels` along this axis.
-pub fn ahead(known: &Analysis, node: NodeId, slot: usize, axis: usize, channels: usize) -> Option<Tie> {
-    let at = known.at(node);
-    if let Some(sum) = Combination::of(&at) {
+pub fn ahead(analysis: &Analysis, node: NodeId, slot: usize, axis: usize, channels: usize) -> Option<Tie> {
+    let at = analysis.at(node);
+    if let Some(sum) = Combination::from_node(&at) {
         let missing = at.output_rank(0).ok()?.checked_sub(at.rank(slot).ok()?)?;
         let tie = sum.tie(&at, axis + missing, channels)?;
         return tie.operands.contains(&(slot, axis)).then_some(tie);
@@ -64,8 +64,8 @@ pub fn ahead(known: &Analysis, node: NodeId, slot: usize, axis: usize, channels:
 
 /// Whether a node is a linear operator whose constants have the channels that lie along an axis of an operand, or of
 /// its result.
-pub fn is_taken(known: &Analysis, node: NodeId, side: Side, axis: usize, channels: usize) -> bool {
-    let at = known.at(node);
+pub fn is_taken(analysis: &Analysis, node: NodeId, side: Side, axis: usize, channels: usize) -> bool {
+    let at = analysis.at(node);
     let rank = match side {
         Side::Operand(slot) => at.rank(slot),
         _ => at.output_rank(0),
@@ -89,8 +89,9 @@ fn mixes_tokens(at: &At) -> bool {
         "ReduceMean",
         "ReduceSum",
     ];
-    let hands_on = matches!(at.graph.category(at.node), Some(Category::Movement | Category::Selection));
-    hands_on || at.graph.op(at.node).is_some_and(|op| OTHERS.contains(&op))
+    let is_scale_transparent =
+        matches!(at.graph.category(at.node), Some(Category::Movement | Category::Selection));
+    is_scale_transparent || at.graph.op(at.node).is_some_and(|op| OTHERS.contains(&op))
 }
 
 /// A scale with another number for each channel.
@@ -107,7 +108,7 @@ fn handed_on(step: Step, channels: usize) -> Option<(Vec<usize>, usize)> {
     let (_, first) = way.first()?;
     let axis = first.scale.shape().iter().position(|&extent| extent == channels)?;
     let probe = probe(first.rank(), axis, channels)?;
-    let fits = step.only_goes_on() && way.iter().all(|(_, affine)| *affine == probe);
+    let fits = step.only_passes_on() && way.iter().all(|(_, affine)| *affine == probe);
     fits.then(|| (way.iter().map(|&(output, _)| output).collect(), axis))
 }
 
@@ -120,7 +121,7 @@ struct Combination {
 }
 
 impl Combination {
-    fn of(at: &At) -> Option<Self> {
+    fn from_node(at: &At) -> Option<Self> {
         let (factors, multiplies): (&[usize], bool) = match at.graph.op(at.node)? {
             "Add" | "Sub" | "Sum" | "Neg" => (&[], false),
             "Mul" => (&[], true),

@@ -60,7 +60,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::load`].
     pub fn load_with(model: &Model, dims: &Dims, threads: usize) -> Result<Self, Failure> {
-        let inputs = Input::of(model, dims)?;
+        let inputs = Input::from_model(model, dims)?;
         inputs.iter().try_for_each(check_size)?;
         let written = with_definitions(model, &inputs);
         let model = written.as_ref().unwrap_or(model);
@@ -337,7 +337,7 @@ mod tests {
         let of = |shape: &[&str]| {
             let inputs = vec![value("x", DataType::Float, shape)];
             let model = model(inputs, vec![], vec![node("Relu x -> y")], &["y"]);
-            check_size(&Input::of(&model, &Dims::default()).unwrap()[0])
+            check_size(&Input::from_model(&model, &Dims::default()).unwrap()[0])
         };
         for shape in
             [&["1", "4611686018427387904"][..], &["4294967296", "4294967296", "2"], &["4294967296", "4"]]

@@ -32,7 +32,7 @@ impl Input {
     /// # Errors
     /// If an input is no tensor, has a type that tract lacks or an unknown rank, or if a name in
     /// `dims` is none of its [`symbols`](Self::symbols).
-    pub fn of(model: &Model, dims: &Dims) -> Result<Vec<Self>, Failure> {
+    pub fn from_model(model: &Model, dims: &Dims) -> Result<Vec<Self>, Failure> {
         let graph = model.graph();
         let free: Vec<&ValueInfoProto> = free(graph).collect();
         let sizes = sizes(&free, dims)?;
@@ -194,8 +194,8 @@ fn rows(graph: &GraphProto, value: &str) -> Option<usize> {
                 smallest = smallest.into_iter().chain(size).min();
             }
             operator if values.contains(&data) => {
-                let hands_on = matches!(operator, ("", "Cast" | "Slice"));
-                if hands_on || node.category() == Some(Category::Movement) {
+                let is_scale_transparent = matches!(operator, ("", "Cast" | "Slice"));
+                if is_scale_transparent || node.category() == Some(Category::Movement) {
                     values.extend(node.output.iter().map(String::as_str));
                 }
             }
@@ -243,16 +243,16 @@ mod tests {
         let tensor = input.r#type.as_mut().unwrap().tensor_type.as_mut().unwrap();
         tensor.shape.as_mut().unwrap().dim =
             dims.map(|value| Dimension { value, ..Default::default() }).to_vec();
-        let shape = |dims: &str| Input::of(&model, &dims.parse().unwrap()).unwrap()[0].shape.clone();
+        let shape = |dims: &str| Input::from_model(&model, &dims.parse().unwrap()).unwrap()[0].shape.clone();
         assert_eq!(shape(""), [2, 3, 224, 224]);
         assert_eq!(shape(&format!("{name}:2=48")), [2, 3, 48, 224]);
         assert!(Input::batch_symbols(&model).contains(&format!("{name}:0").into()));
-        assert!(Input::of(&model, &format!("{name}:1=5").parse().unwrap()).is_err());
+        assert!(Input::from_model(&model, &format!("{name}:1=5").parse().unwrap()).is_err());
     }
 
     #[test]
     fn a_dimension_that_does_not_exist_is_an_error() {
-        let failure = Input::of(&embedding(), &"bacth=3".parse().unwrap()).unwrap_err();
+        let failure = Input::from_model(&embedding(), &"bacth=3".parse().unwrap()).unwrap_err();
         assert_eq!(
             failure.reason,
             "no input has a symbolic dimension `bacth`; those there are: batch, length"

@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn indices_stay_inside_their_table_and_masks_are_zero_or_one() {
-        let inputs = Input::of(&embedding(), &"length=100".parse().unwrap()).unwrap();
+        let inputs = Input::from_model(&embedding(), &"length=100".parse().unwrap()).unwrap();
         assert_eq!(inputs[0].shape, [2, 100]);
         assert_eq!((inputs[0].indices, inputs[1].indices), (Some(50), None));
         let tensors = random(&inputs, 1);
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_seed_fixes_the_values_and_half_of_them_are_negative() {
-        let inputs = Input::of(&affine([1.0; 3], [0.0; 3]), &"n=1000".parse().unwrap()).unwrap();
+        let inputs = Input::from_model(&affine([1.0; 3], [0.0; 3]), &"n=1000".parse().unwrap()).unwrap();
         let (first, again, other) = (random(&inputs, 7), random(&inputs, 7), random(&inputs, 8));
         assert_eq!(first, again);
         assert_ne!(first, other);
@@ -82,7 +82,7 @@ mod tests {
     fn every_type_can_be_drawn() {
         for element in (1..=16).filter_map(DataType::from_code) {
             let inputs = vec![value("x", element, &["2", "5"])];
-            let inputs = Input::of(&model(inputs, vec![], vec![], &["x"]), &Dims::default());
+            let inputs = Input::from_model(&model(inputs, vec![], vec![], &["x"]), &Dims::default());
             let is_drawn = inputs.is_ok_and(|inputs| random(&inputs, 0)[0].shape() == [2, 5]);
             use DataType::{BFloat16, Complex64, Complex128, String};
             assert_eq!(is_drawn, ![BFloat16, Complex64, Complex128, String].contains(&element), "{element}");

@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn counts_of_places_become_a_constant() {
         let model = counts("places");
-        let inputs = Input::of(&model, &Dims::default()).unwrap();
+        let inputs = Input::from_model(&model, &Dims::default()).unwrap();
         // Nothing has read the Cast before.
         assert_eq!(operators(&specialised(&model, &inputs).unwrap()), ["Cast", "Add"]);
     }
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn counts_of_elements_stay() {
         let model = counts("values");
-        let inputs = Input::of(&model, &Dims::default()).unwrap();
+        let inputs = Input::from_model(&model, &Dims::default()).unwrap();
         let specialised = specialised(&model, &inputs);
         assert!(specialised.is_none_or(|model| operators(&model).contains(&"CumSum")));
     }

@@ -28,7 +28,7 @@ use crate::shape::extents::extent;
 use crate::shape::guard::{self, Budget, Cost};
 use crate::shape::loop_states::{Rounds, common};
 use crate::shape::memo::{Memo, is_told_by_shapes};
-use crate::shape::rules::{Asked, Contracted, complete as told, read_by_shape, shape, takes_all_of_one};
+use crate::shape::rules::{Contracted, NodeQuery, complete as told, read_by_shape, shape, takes_all_of_one};
 use crate::shape::sequences;
 use crate::shape::slices;
 use crate::shape::stand_in::{
@@ -131,7 +131,7 @@ impl Inference {
         self.open.is_in(tensor)
     }
 
-    /// The facts about values without a producer. Lists of floats are not read yet: most are needed
+    /// The facts about values without a producer. Csr of floats are not read yet: most are needed
     /// for their extents alone, and lists of equal extents share a fact.
     fn given(&self, graph: &Graph) -> Vec<Rc<InferenceFact>> {
         let unknown = Rc::new(InferenceFact::default());
@@ -291,7 +291,7 @@ impl Inference {
             return Some(Arc::new(Tensor::from(values.mapv(|v| v as f32))));
         }
         let raw = tensor::raw(proto, externals).ok()?;
-        // Lists of floats are seldom alike, and there are as many of them as there are layers.
+        // Csr of floats are seldom alike, and there are as many of them as there are layers.
         let is_list_of_floats = tensor::float_type(proto).is_some() && raw.len() > size_of::<f64>();
         let may_be_alike = raw.len() <= SHARED && !is_list_of_floats;
         let key = may_be_alike.then(|| (proto.data_type(), proto.dims.clone(), raw.to_vec()));
@@ -374,7 +374,8 @@ impl Inference {
             let tensor = graph.initializer(graph.value(node.input.get(slot)?)?)?;
             DataType::from_code(tensor.data_type())
         };
-        let asked = Asked { node, opset: self.opset, inputs: &inputs, stored: &stored, elements: &elements };
+        let asked =
+            NodeQuery { node, opset: self.opset, inputs: &inputs, stored: &stored, elements: &elements };
         let outputs = outputs.into_iter().enumerate();
         let symbols = &self.template.symbols;
         let complete = |(slot, fact)| {
@@ -487,7 +488,7 @@ impl Inference {
         let is_set = |name: &&str| node.attr_i(name).ok().flatten().unwrap_or(0) != 0;
         let is_stacked = node.op().0 == "com.microsoft" && ["transBatchA", "transBatchB"].iter().any(is_set);
         // tract takes the extent of any operand that has the letter.
-        let are_told = || Contracted::of(node, &inputs).is_some_and(|letters| letters.is_told());
+        let are_told = || Contracted::from_node(node, &inputs).is_some_and(|letters| letters.is_told());
         let is_unsure = node.op() == ("", "Einsum") && !are_told();
         if is_stacked || is_unsure || misreads_shape(node, self.opset) {
             let type_alone =

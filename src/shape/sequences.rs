@@ -29,7 +29,7 @@ pub struct SequenceParts {
 impl SequenceParts {
     /// The parts that a node makes, from the extents of values and from integers that are known before a run, with the number
     /// of axes that these have; `None` for every other node, and where it is not known which parts there are.
-    pub fn of(
+    pub fn find(
         graph: &Graph,
         node: NodeId,
         shape: impl Fn(ValueId) -> Option<Shape>,
@@ -94,7 +94,7 @@ pub fn infer(graph: &Graph, node: NodeId, facts: &[Rc<InferenceFact>]) -> Option
         let fact = &facts[value.index()];
         Some((ints_of(&*fact.value.concretize()?)?, rank(fact)?))
     };
-    let parts = SequenceParts::of(graph, split, known, ints)?;
+    let parts = SequenceParts::find(graph, split, known, ints)?;
     let taken = parts.taken(*ints(*position)?.0.first()?)?;
     let mut extents = shape(&facts[graph.input(split, 0)?.index()])?;
     if parts.keeps_axis {

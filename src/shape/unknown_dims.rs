@@ -41,10 +41,10 @@ impl Open {
     /// on.
     pub fn hidden(&self, node: &NodeProto, inputs: &[Option<InferenceFact>]) -> Vec<Option<InferenceFact>> {
         let op = node.op_type();
-        let hands_on = |slot: usize| HAND_ON.contains(&op) && (slot == 0 || op == "Concat");
+        let is_scale_transparent = |slot: usize| HAND_ON.contains(&op) && (slot == 0 || op == "Concat");
         let is_open = |fact: &InferenceFact| fact.value.concretize().is_some_and(|value| self.is_in(&value));
         let known = |(slot, fact): (usize, &Option<InferenceFact>)| match fact {
-            Some(fact) if !hands_on(slot) && is_open(fact) => Some(fact.clone().without_value()),
+            Some(fact) if !is_scale_transparent(slot) && is_open(fact) => Some(fact.clone().without_value()),
             fact => fact.clone(),
         };
         inputs.iter().enumerate().map(known).collect()

@@ -41,9 +41,9 @@ struct How<'h> {
 }
 
 /// The report of a page, as `[key=value]...`.
-struct Seen(String);
+struct SiteRecord(String);
 
-impl Seen {
+impl SiteRecord {
     fn text(&self, key: &str) -> &str {
         let rest = self.0.split(&format!("[{key}=")).nth(1).and_then(|rest| rest.split(']').next());
         rest.unwrap_or_else(|| panic!("{key}? {}", self.0))
@@ -61,7 +61,7 @@ fn write(folder: &Path, page: &str, probe: &str) {
 }
 
 /// The report of the page in a folder.
-fn look(browser: &Path, folder: &Path, how: How) -> Seen {
+fn look(browser: &Path, folder: &Path, how: How) -> SiteRecord {
     let How { width, dark, address } = how;
     let frame = folder.join("frame.html");
     fs::write(&frame, FRAME.replace("WIDTH", &width.to_string()).replace("ADDRESS", address)).unwrap();
@@ -79,7 +79,7 @@ fn look(browser: &Path, folder: &Path, how: How) -> Seen {
     let errors = String::from_utf8_lossy(&output.stderr);
     let console: Vec<&str> = errors.lines().filter(|line| line.contains("CONSOLE")).collect();
     assert!(console.is_empty(), "{console:?}");
-    Seen(String::from_utf8_lossy(&output.stdout).into_owned())
+    SiteRecord(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn main() -> ExitCode {

@@ -9,7 +9,7 @@ use unfold::outline::outline;
 use unfold::report::{Outline, outline_html};
 use unfold::{FuseOptions, fuse};
 
-use crate::{How, Look, Seen, look, write};
+use crate::{How, Look, SiteRecord, look, write};
 
 pub const TRIALS: &[Look] = &[
     ("a_model_is_there_with_all_its_sites", a_model_is_there_with_all_its_sites),
@@ -32,7 +32,7 @@ fn digits(name: &str, skip: &[&str]) -> Outline {
 
 /// The report of a page after steps in it: those have `one(selector)`, `all(selector)`, `key(name)`
 /// and `tell(name, value)`.
-fn after(browser: &Path, outline: &Outline, how: How, steps: &str) -> Seen {
+fn after(browser: &Path, outline: &Outline, how: How, steps: &str) -> SiteRecord {
     let probe = format!(
         r#"<script>
 addEventListener("load", async () => {{

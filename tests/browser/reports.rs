@@ -17,7 +17,7 @@ pub const TRIALS: &[Look] = &[
 fn report() -> Report {
     let model = Model::open("models/digits/un-dynamo.onnx").unwrap();
     let fused = unfold::fuse(&model, &Default::default()).unwrap();
-    let Variants { ln_twin, floor, normalizers } = Variants::of(&model).unwrap();
+    let Variants { ln_twin, floor, normalizers } = Variants::new(&model).unwrap();
     let named = [("LN twin", ln_twin), ("as exported", model), ("fused", fused.model), ("floor", floor)];
     let variants = named.map(|(name, model)| {
         let normalizers = normalizers.clone();

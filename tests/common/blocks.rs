@@ -13,7 +13,7 @@ struct Graph {
 
 impl Graph {
     fn new() -> Self {
-        Graph { builder: Builder::new(18), numbers: Numbers::of("blocks") }
+        Graph { builder: Builder::new(18), numbers: Numbers::from_recipe("blocks") }
     }
 
     fn nodes(&mut self) -> usize {

@@ -31,7 +31,7 @@ pub fn inputs(model: &Model, open: usize, truth: bool, kind: Kind) -> Env {
                 let mut places = [1, 0, 0].into_iter().cycle();
                 Value::Ints(ArrayD::from_shape_simple_fn(shape, || places.next().unwrap_or_default()))
             }
-            _ => Value::Floats(Numbers::of(input.name()).array(&shape, Role::Input, kind)),
+            _ => Value::Floats(Numbers::from_recipe(input.name()).array(&shape, Role::Input, kind)),
         }
     };
     graph.input.iter().filter(is_given).map(|input| (input.name().to_owned(), value(input))).collect()

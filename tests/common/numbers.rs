@@ -31,7 +31,7 @@ impl Numbers {
     }
 
     /// Numbers that belong to a name.
-    pub fn of(name: &str) -> Self {
+    pub fn from_recipe(name: &str) -> Self {
         Numbers::new(name.bytes().fold(7, |state, byte| state * 31 + u64::from(byte)))
     }
 

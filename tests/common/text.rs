@@ -63,7 +63,7 @@ pub fn model(text: &str) -> Model {
                     _ => Role::Divisor,
                 };
                 let shape: Vec<usize> = numbers(dims.iter().copied());
-                let array = Numbers::of(name).array(&shape, role, Kind::Exact);
+                let array = Numbers::from_recipe(name).array(&shape, role, Kind::Exact);
                 builder.graph().initializer.push(floats(name, &array));
             }
             _ => builder.graph().node.push(node_of(line)),

@@ -4,19 +4,21 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-mod normalizer {
-    pub use unfold::affine::recognize::*;
-    pub mod act_norm;
-}
+mod affine {
+    pub use unfold::affine::*;
 
-mod fold {
-    pub use unfold::affine::fold::*;
-
-    pub mod travel {
-        pub mod compress;
+    pub mod recognize {
+        pub use unfold::affine::recognize::*;
+        pub mod act_norm;
     }
 
-    pub mod absorb {
+    pub mod propagate {
+        pub mod rules {
+            pub mod compress;
+        }
+    }
+
+    pub mod linear {
         pub use unfold::affine::linear::*;
         pub mod transpose_matmul;
     }
@@ -50,25 +52,25 @@ use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
 use unfold::onnx::tensor::read_f64;
 use unfold::verify::{VerifyOptions, compare};
-use unfold::{affine, ir, recipe, refusal};
+use unfold::{ir, recipe, refusal};
 
 use affine::Affine;
+use affine::apply::apply;
+use affine::fold::{Rule, Side};
+use affine::linear::{Linear, transpose_matmul::TransposeMatMul};
+use affine::propagate::rules::compress::Compress;
+use affine::recognize::act_norm::ActNorm;
+use affine::recognize::opaque::Expanded;
+use affine::recognize::{Normalizer, Site, View, opaque};
 use common::text::model;
-use fold::absorb::{Linear, transpose_matmul::TransposeMatMul};
-use fold::apply::apply;
-use fold::travel::compress::Compress;
-use fold::{Rule, Side};
-use graph::make::NewConstant;
-use normalizer::act_norm::ActNorm;
-use normalizer::opaque::Expanded;
-use normalizer::{Normalizer, Site, View, opaque};
+use ir::builder::NewConstant;
 use recipe::{Numbers, evaluate};
 use refusal::Reason;
 
 /// The lines in the tables.
-const KINDS: &[&dyn Normalizer] = &[&normalizer::act_norm::ActNorm];
-const RULES: &[&dyn Rule] = &[&fold::travel::compress::Compress];
-const LINEAR: &[&dyn Linear] = &[&fold::absorb::transpose_matmul::TransposeMatMul];
+const KINDS: &[&dyn Normalizer] = &[&ActNorm];
+const RULES: &[&dyn Rule] = &[&Compress];
+const LINEAR: &[&dyn Linear] = &[&TransposeMatMul];
 
 fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
@@ -78,9 +80,9 @@ fn read(path: &str) -> String {
 fn the_guide_shows_these_files_and_their_lines() {
     let guide = read("docs/extending.md");
     for (file, line) in [
-        ("normalizer/act_norm.rs", "&act_norm::ActNorm,"),
-        ("fold/travel/compress.rs", "&compress::Compress,"),
-        ("fold/absorb/transpose_matmul.rs", "&transpose_matmul::TransposeMatMul,"),
+        ("affine/recognize/act_norm.rs", "&act_norm::ActNorm,"),
+        ("affine/propagate/rules/compress.rs", "&compress::Compress,"),
+        ("affine/linear/transpose_matmul.rs", "&transpose_matmul::TransposeMatMul,"),
         ("report/tabs.rs", "pub use tabs::tabs;"),
     ] {
         assert!(guide.contains(&format!("`src/{file}`")), "{file}");
@@ -125,10 +127,10 @@ fn a_new_kind_is_recognised_by_its_name_and_folds() {
         sites.iter().map(|site| (site.kind.name, site.channels)).collect::<Vec<_>>(),
         [("ActNorm", 6)]
     );
-    let plan = fold::planner::plan(&known, &sites, &HashMap::new(), &HashMap::new(), false);
+    let plan = affine::planner::plan(&known, &sites, &HashMap::new(), &HashMap::new(), false);
     assert!(plan.sites[0].is_folded(), "{:?}", plan.sites[0]);
     let mut editor = Editor::new(&known.graph);
-    let edits = fold::patch::draw(&plan, &known).unwrap();
+    let edits = affine::materialize::draw(&plan, &known).unwrap();
     apply((&edits, &plan.removals), &known, &mut editor, &|_, _| ()).unwrap();
     let mut folded = model.clone();
     *folded.graph_mut() = editor.finish();
@@ -151,7 +153,7 @@ fn an_operator_of_a_custom_domain_is_written_out_by_the_formula_of_its_kind() {
     let node = &model.graph().node[0];
     let [operator] = ActNorm.opaque() else { panic!() };
     assert!(operator.names.contains(&"actnorm2d"));
-    let made = opaque::write(&known, node, operator, &mut Names::of(&model));
+    let made = opaque::write(&known, node, operator, &mut Names::new(&model));
     let Expanded { nodes, constants, formulas } = made.unwrap();
     assert_eq!(nodes.iter().map(|node| node.op_type()).collect::<Vec<_>>(), ["Mul", "Add"]);
     assert_eq!((&nodes[0].input[0], &nodes[1].output[0]), (&"x".to_owned(), &"n".to_owned()));

@@ -319,7 +319,8 @@ fn same(before: &Model, after: &Model, what: &str) {
                     });
                 inputs.extend(defaults.map(|tensor| {
                     let extents: Vec<usize> = tensor.dims.iter().map(|&extent| extent as usize).collect();
-                    let numbers: ArrayD<f64> = Numbers::of("other").array(&extents, Role::Shift, Kind::Exact);
+                    let numbers: ArrayD<f64> =
+                        Numbers::from_recipe("other").array(&extents, Role::Shift, Kind::Exact);
                     (tensor.name().to_owned(), Value::Floats(numbers))
                 }));
             }

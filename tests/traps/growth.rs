@@ -243,10 +243,13 @@ fn a_second_run_may_add_the_rest_of_what_is_allowed() {
     let options = |max_growth| FuseOptions { max_growth, ..portable() };
     let once = fuse(&before, &options(12.0)).unwrap();
     assert_eq!(once.plan.growth, 256);
-    assert_eq!(unfold::provenance::Provenance::of(&once.model)[0].grown, Some(256));
+    assert_eq!(unfold::provenance::Provenance::from_model(&once.model)[0].grown, Some(256));
     let refused = fuse(&before, &options(10.0)).unwrap();
     assert_eq!(refused.plan.growth, 0);
-    assert_eq!(unfold::provenance::Provenance::of(&refused.model).first().and_then(|time| time.grown), None);
+    assert_eq!(
+        unfold::provenance::Provenance::from_model(&refused.model).first().and_then(|time| time.grown),
+        None
+    );
     let again = fuse(&once.model, &options(12.0)).unwrap();
     assert!(!again.changed());
 }

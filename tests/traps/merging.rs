@@ -1,6 +1,6 @@
 //! Normalizers that go as others follow them, and those that must not.
 
-use unfold::epsilon_error::Slack;
+use unfold::epsilon_error::EpsilonError;
 use unfold::onnx::Model;
 use unfold::onnx::tensor::DataType;
 use unfold::prove::{Proof, prove};
@@ -140,7 +140,8 @@ fn how_far_that_is_is_bounded_by_what_was_seen() {
     ));
     let fused = merge(&before);
     let options = VerifyOptions { seeds: vec![3], ..VerifyOptions::default() };
-    let Slack { bound } = Slack::of(&before, &fused.model, &fused.plan.merged, &options).unwrap();
+    let EpsilonError { bound } =
+        EpsilonError::measure(&before, &fused.model, &fused.plan.merged, &options).unwrap();
     let made = |model: &Model| {
         let engine = Engine::load(model, &options.dims).unwrap();
         let inputs = random(engine.inputs(), 3);

@@ -3,7 +3,7 @@
 
 use tract_onnx::prelude::Tensor;
 use unfold::affine::plan::Scaling;
-use unfold::magnitude::Headroom;
+use unfold::magnitude::StreamMagnitude;
 use unfold::onnx::Model;
 use unfold::onnx::tensor::DataType;
 use unfold::refusal::Reason;
@@ -411,7 +411,8 @@ fn what_is_no_number_on_a_stream_says_nothing_of_its_size() {
         let samples = Tensor::from_shape(&[values.len() / 4, 4], values).unwrap();
         let mut dims = Dims::default();
         dims.set("batch", values.len() / 4);
-        Headroom::of(&model, &[samples], &dims).map(|found| found.map(|headroom| headroom.largest))
+        StreamMagnitude::measure(&model, &[samples], &dims)
+            .map(|found| found.map(|headroom| headroom.largest))
     };
     let good = [1.0, -2.0, 3.0, 300_000.0];
     assert!(run(&good).unwrap().unwrap() >= 300_000.0);

@@ -2,7 +2,7 @@
 
 use crate::common::portable;
 use unfold::FuseOptions;
-use unfold::affine::plan::Raised;
+use unfold::affine::plan::OpsetUpgrade;
 use unfold::onnx::Model;
 use unfold::onnx::proto::{FunctionProto, OperatorSetIdProto};
 use unfold::prove::{Proof, prove};
@@ -23,7 +23,7 @@ fn raised(before: &Model) -> Model {
     let after = fuse(before);
     assert!(operators(&after.model).contains(&"HardSwish"), "{:?}", operators(&after.model));
     let from = before.own_opset();
-    assert_eq!(after.plan.tidy.raised, Some(Raised { from, to: 14 }));
+    assert_eq!(after.plan.tidy.raised, Some(OpsetUpgrade { from, to: 14 }));
     assert_eq!(after.model.own_opset(), 14);
     assert_eq!(after.model.proto.ir_version(), before.proto.ir_version().max(7));
     same(before, &after.model, 1e-6);

@@ -336,7 +336,7 @@ fn metadata_without_a_target_is_of_the_portable_form() {
         folded.proto.metadata_props = entries
             .map(|(key, value)| StringStringEntryProto { key: Some(key.into()), value: Some(value.into()) })
             .collect();
-        let [time] = &Provenance::of(&folded)[..] else { panic!("it was folded once") };
+        let [time] = &Provenance::from_model(&folded)[..] else { panic!("it was folded once") };
         (time.options.target, time.options.centre)
     };
     assert_eq!(named(None), (Target::Portable, false));

@@ -36,20 +36,20 @@ impl Rule for Conv {
             if affine.has_no_shift() {
                 // A scale alone would leave an Add of the bias in its place.
                 let has_bias = at.graph.input(at.node, 2).is_some();
-                return if has_bias { Err(reason) } else { Ok(Step::go_on(0, scale)) };
+                return if has_bias { Err(reason) } else { Ok(Step::pass_on(0, scale)) };
             }
             let inverse = scale.inverse().ok_or(reason)?;
             let shift = &affine.shift * &inverse.scale;
-            Geometry::of(at)?.room(&shift)?;
+            Geometry::from_node(at)?.room(&shift)?;
             let folds = vec![(Side::Result, inverse), (Side::Operand(0), Affine::shift(shift))];
-            adds_by_place(at, places, Step { folds, ..Step::go_on(0, scale) })
+            adds_by_place(at, places, Step { folds, ..Step::pass_on(0, scale) })
         })
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
         backward(at, affine).or_else(|reason| {
             let places = passes_places(at, affine).map_err(|_| reason)?;
-            let step = Step::go_on(0, Affine::scale(affine.scale.clone()));
+            let step = Step::pass_on(0, Affine::scale(affine.scale.clone()));
             if affine.has_no_shift() && at.graph.input(at.node, 2).is_none() {
                 return Ok(step);
             }
@@ -120,7 +120,7 @@ fn check(at: &At) -> Result<Geometry, Reason> {
     if at.graph.input(at.node, 2).is_some() {
         at.weight(2)?;
     }
-    Geometry::of(at)
+    Geometry::from_node(at)
 }
 
 impl Linear for Conv {
@@ -142,7 +142,7 @@ impl Linear for Conv {
     }
 
     fn image(&self, at: &At, weight: Option<&Recipe>, _: usize, shift: &Numbers) -> Result<Recipe, Reason> {
-        Geometry::of(at)?.image(weight.ok_or(Reason::NotConstant)?, shift)
+        Geometry::from_node(at)?.image(weight.ok_or(Reason::NotConstant)?, shift)
     }
 
     fn read_bias(&self, at: &At, bias: Recipe) -> Result<Recipe, Reason> {
@@ -173,7 +173,7 @@ impl Linear for ConvTranspose {
     }
 
     fn image(&self, at: &At, weight: Option<&Recipe>, _: usize, shift: &Numbers) -> Result<Recipe, Reason> {
-        Geometry::of(at)?.image(weight.ok_or(Reason::NotConstant)?, shift)
+        Geometry::from_node(at)?.image(weight.ok_or(Reason::NotConstant)?, shift)
     }
 
     fn read_bias(&self, at: &At, bias: Recipe) -> Result<Recipe, Reason> {
@@ -245,7 +245,7 @@ struct Geometry {
 }
 
 impl Geometry {
-    fn of(at: &At) -> Result<Self, Reason> {
+    fn from_node(at: &At) -> Result<Self, Reason> {
         let transposed = at.proto().op_type() == "ConvTranspose";
         let known = &[
             "auto_pad",

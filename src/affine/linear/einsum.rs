@@ -23,12 +23,14 @@ impl Rule for Einsum {
     }
 
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
-        if let Some(letters) = Letters::of(at) {
+        if let Some(letters) = Letters::from_node(at) {
             let operand = 1 - letters.slot;
             let affine = at.only(inputs, operand)?;
             return match letters.check(at, affine, Side::Operand(operand)) {
                 Ok(()) => Ok(Step::taken(Side::Operand(operand), affine.clone())),
-                Err(reason) => letters.passed(at, affine).map(|passed| Step::go_on(0, passed)).ok_or(reason),
+                Err(reason) => {
+                    letters.passed(at, affine).map(|passed| Step::pass_on(0, passed)).ok_or(reason)
+                }
             };
         }
         if let Some((slot, factor)) = Letters::factor(at, inputs) {
@@ -41,7 +43,7 @@ impl Rule for Einsum {
                 Ok(number) => all = all.then(&number),
                 Err(reason) => {
                     let passed = Letters::product(at, inputs, rank);
-                    return passed.map(|passed| Step::go_on(0, passed)).ok_or(reason);
+                    return passed.map(|passed| Step::pass_on(0, passed)).ok_or(reason);
                 }
             }
         }
@@ -50,17 +52,17 @@ impl Rule for Einsum {
                 let inner = number(&all, at.rank(slot)?)?;
                 Ok(Step::taken(Side::Constant(slot), inner))
             }
-            None => Ok(Step::go_on(0, all)),
+            None => Ok(Step::pass_on(0, all)),
         }
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
-        if let Some(letters) = Letters::of(at) {
+        if let Some(letters) = Letters::from_node(at) {
             return match letters.check(at, affine, Side::Result) {
                 Ok(()) => Ok(Step::taken(Side::Result, affine.clone())),
                 Err(reason) => letters
                     .pulled(at, affine)
-                    .map(|pulled| Step::go_on(1 - letters.slot, pulled))
+                    .map(|pulled| Step::pass_on(1 - letters.slot, pulled))
                     .ok_or(reason),
             };
         }
@@ -91,7 +93,7 @@ struct Letters {
 
 impl Letters {
     /// `None` where there are other operands, or the equation says more than which axes are multiplied and added up.
-    fn of(at: &At) -> Option<Self> {
+    fn from_node(at: &At) -> Option<Self> {
         let slot = at.constant_operand()?;
         let letters = Self::beside(at, slot).filter(|_| !at.is_constant(1 - slot))?;
         // An axis of extent 1 may be as long as another one of its letter.
@@ -262,24 +264,24 @@ fn arranged(recipe: &Recipe, from: &[char], to: &[char]) -> Result<Recipe, Reaso
 
 impl Linear for Einsum {
     fn slots(&self, at: &At) -> Result<Slots, Reason> {
-        let letters = Letters::of(at).ok_or_else(|| at.not_linear())?;
+        let letters = Letters::from_node(at).ok_or_else(|| at.not_linear())?;
         Ok(Slots { weight: Some(letters.slot), bias: None })
     }
 
     fn scaled(&self, at: &At, weight: &Recipe, side: Side, scale: &Numbers) -> Result<Recipe, Reason> {
-        let letters = Letters::of(at).ok_or_else(|| at.not_linear())?;
+        let letters = Letters::from_node(at).ok_or_else(|| at.not_linear())?;
         let from = if matches!(side, Side::Operand(_)) { &letters.operand } else { &letters.result };
         let scaled = weight.mul(&arranged(scale.recipe(), from, &letters.weight)?);
         scaled.filter(|scaled| scaled.shape() == weight.shape()).ok_or(Reason::WrongAxis)
     }
 
     fn contracted(&self, at: &At) -> Result<Vec<usize>, Reason> {
-        let letters = Letters::of(at).ok_or_else(|| at.not_linear())?;
+        let letters = Letters::from_node(at).ok_or_else(|| at.not_linear())?;
         Ok(letters.summed().collect())
     }
 
     fn image(&self, at: &At, weight: Option<&Recipe>, _: usize, shift: &Numbers) -> Result<Recipe, Reason> {
-        let letters = Letters::of(at).ok_or_else(|| at.not_linear())?;
+        let letters = Letters::from_node(at).ok_or_else(|| at.not_linear())?;
         let weight = weight.ok_or(Reason::NotConstant)?;
         let times = Recipe::number(letters.times(at, shift)?, 0);
         let mut summed = shift.recipe().mul(&times).ok_or(Reason::UnknownShape)?;

@@ -18,7 +18,7 @@ impl Rule for Elementwise {
         &["Add", "Sub", "Mul", "Div", "Neg"]
     }
 
-    fn hands_on(&self) -> bool {
+    fn is_scale_transparent(&self) -> bool {
         true
     }
 
@@ -31,7 +31,7 @@ impl Rule for Elementwise {
             .collect::<Result<_, _>>()?;
         if at.proto().op_type() == "Neg" {
             let affine = at.only(&inputs, 0)?;
-            return Ok(Step::go_on(0, Affine::new(affine.scale.clone(), -&affine.shift)));
+            return Ok(Step::pass_on(0, Affine::new(affine.scale.clone(), -&affine.shift)));
         }
         let constant = at.constant_operand();
         match (constant, &inputs[..]) {
@@ -45,7 +45,7 @@ impl Rule for Elementwise {
         at.only_attributes(&[])?;
         let constant = at.constant_operand();
         match (at.proto().op_type(), constant) {
-            ("Neg", _) => Ok(Step::go_on(0, Affine::new(affine.scale.clone(), -&affine.shift))),
+            ("Neg", _) => Ok(Step::pass_on(0, Affine::new(affine.scale.clone(), -&affine.shift))),
             ("Add" | "Sub", Some(slot)) => {
                 at.weight(slot)?;
                 let scale = shrunk(at, 1 - slot, &Affine::scale(affine.scale.clone()))?;
@@ -59,7 +59,7 @@ impl Rule for Elementwise {
                 }
                 Ok(Step::taken(Side::Result, affine.clone()))
             }
-            ("Div", Some(1)) if affine.has_no_shift() => Ok(Step::go_on(0, shrunk(at, 0, affine)?)),
+            ("Div", Some(1)) if affine.has_no_shift() => Ok(Step::pass_on(0, shrunk(at, 0, affine)?)),
             ("Add" | "Sub", None) => {
                 let scale = Affine::scale(affine.scale.clone());
                 let second = match at.proto().op_type() {
@@ -75,7 +75,7 @@ impl Rule for Elementwise {
                 let way = |slot| Some(vec![(slot, shrunk(at, slot, affine).ok()?)]);
                 some_way(vec![way(0), way(1)])
             }
-            ("Div", None) if affine.has_no_shift() => Ok(Step::go_on(0, shrunk(at, 0, affine)?)),
+            ("Div", None) if affine.has_no_shift() => Ok(Step::pass_on(0, shrunk(at, 0, affine)?)),
             (op, _) => Err(Reason::NotLinear(op.into())),
         }
     }
@@ -97,7 +97,7 @@ fn forward_constant(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reaso
         ("Add" | "Sub", _) if affine.has_no_scale() && at.weight(slot).is_ok() => {
             Ok(Step::taken(Side::Operand(1 - slot), affine.clone()))
         }
-        ("Add", _) | ("Sub", 1) if affine.has_no_scale() => Ok(Step::go_on(0, affine.clone())),
+        ("Add", _) | ("Sub", 1) if affine.has_no_scale() => Ok(Step::pass_on(0, affine.clone())),
         ("Add", _) | ("Sub", 1) => {
             if at.shape(1 - slot)? != at.output_shape(0)? {
                 return Err(Reason::MixedAxes);
@@ -108,13 +108,13 @@ fn forward_constant(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reaso
                 _ => &affine.shift - &constant,
             };
             let go_on = Affine::new(affine.scale.clone(), shift);
-            Ok(Step { bypass: Some(1 - slot), ..Step::go_on(0, go_on) })
+            Ok(Step { bypass: Some(1 - slot), ..Step::pass_on(0, go_on) })
         }
         // c − (s·x + t) = s·(c − x) + (c − s·c − t)
         ("Sub", _) => {
             let constant = constant()?;
             let shift = &(&constant - &(&constant * &affine.scale)) - &affine.shift;
-            Ok(Step::go_on(0, Affine::new(affine.scale.clone(), shift)))
+            Ok(Step::pass_on(0, Affine::new(affine.scale.clone(), shift)))
         }
         // (s·x + t)·w = x·(s·w) + t·w
         ("Mul", _) if widens(at, affine, slot) => {
@@ -123,16 +123,16 @@ fn forward_constant(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reaso
                 return Ok(step);
             }
             let shift = Affine::shift(&affine.shift * &constant()?);
-            Ok(Step { folds: step.folds, ..Step::go_on(0, shift) })
+            Ok(Step { folds: step.folds, ..Step::pass_on(0, shift) })
         }
-        ("Mul", _) | ("Div", 1) if affine.has_no_shift() => Ok(Step::go_on(0, affine.clone())),
-        ("Mul", _) => Ok(Step::go_on(0, Affine::new(affine.scale.clone(), &affine.shift * &constant()?))),
+        ("Mul", _) | ("Div", 1) if affine.has_no_shift() => Ok(Step::pass_on(0, affine.clone())),
+        ("Mul", _) => Ok(Step::pass_on(0, Affine::new(affine.scale.clone(), &affine.shift * &constant()?))),
         ("Div", 1) => {
             let shift = &affine.shift / &constant()?;
             if shift.iter().any(|t| !t.is_finite()) {
                 return Err(Reason::NotFinite);
             }
-            Ok(Step::go_on(0, Affine::new(affine.scale.clone(), shift)))
+            Ok(Step::pass_on(0, Affine::new(affine.scale.clone(), shift)))
         }
         (op, _) => Err(Reason::NotLinear(format!("{op} by the value"))),
     }
@@ -161,7 +161,7 @@ pub fn beside_positions(at: &At, inputs: &[Option<Affine>]) -> Option<Step> {
     let is_by_place = !affine.has_no_scale() && along.into_iter().any(|(&scale, &constant)| constant > scale);
     let is_whole = at.shape(1 - slot).ok()? == at.output_shape(0).ok()? && at.weight(slot).is_ok();
     let inverse = Affine::scale(affine.scale.clone()).inverse().filter(|_| is_by_place && is_whole)?;
-    Some(Step { folds: vec![(Side::Result, inverse)], ..Step::go_on(0, affine) })
+    Some(Step { folds: vec![(Side::Result, inverse)], ..Step::pass_on(0, affine) })
 }
 
 fn forward_two(at: &At, left: &Option<Affine>, right: &Option<Affine>) -> Result<Step, Reason> {
@@ -183,10 +183,10 @@ fn forward_two(at: &At, left: &Option<Affine>, right: &Option<Affine>) -> Result
             };
             let scale = if left.is_some() { &a.scale } else { &b.scale };
             let shift = if op == "Add" { &a.shift + &b.shift } else { &a.shift - &b.shift };
-            Ok(Step { wants, ..Step::go_on(0, Affine::new(scale.clone(), shift)) })
+            Ok(Step { wants, ..Step::pass_on(0, Affine::new(scale.clone(), shift)) })
         }
-        "Mul" if a.has_no_shift() && b.has_no_shift() => Ok(Step::go_on(0, a.then(b))),
-        "Div" if a.has_no_shift() && right.is_none() => Ok(Step::go_on(0, a.clone())),
+        "Mul" if a.has_no_shift() && b.has_no_shift() => Ok(Step::pass_on(0, a.then(b))),
+        "Div" if a.has_no_shift() && right.is_none() => Ok(Step::pass_on(0, a.clone())),
         _ => Err(Reason::NotLinear(op.into())),
     }
 }

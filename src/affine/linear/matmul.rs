@@ -30,7 +30,7 @@ impl Rule for MatMul {
             }
             let moved = [0, 1].map(|slot| pass(at, slot, inputs[slot].as_ref()));
             let [Ok(left), Ok(right)] = moved else { return Err(Reason::NotConstant) };
-            return Ok(Step::go_on(0, left.then(&right)));
+            return Ok(Step::pass_on(0, left.then(&right)));
         }
         let slot = if inputs[0].is_some() { 0 } else { 1 };
         let affine = at.only(inputs, slot)?;
@@ -39,11 +39,11 @@ impl Rule for MatMul {
             let result = check(at, affine, Side::Operand(slot));
             return match (result, pass(at, slot, Some(affine))) {
                 (Ok(()), _) => Ok(Step::taken(Side::Operand(slot), affine.clone())),
-                (Err(_), Ok(passed)) => Ok(Step::go_on(0, passed)),
+                (Err(_), Ok(passed)) => Ok(Step::pass_on(0, passed)),
                 (Err(reason), Err(_)) => Err(reason),
             };
         }
-        pass(at, slot, Some(affine)).map(|passed| Step::go_on(0, passed)).or_else(|reason| {
+        pass(at, slot, Some(affine)).map(|passed| Step::pass_on(0, passed)).or_else(|reason| {
             let factor = factor(at, slot, affine).ok_or(reason)?;
             Ok(Step::into_factor(1 - slot, factor))
         })
@@ -56,7 +56,7 @@ impl Rule for MatMul {
             at.weight(slot)?;
             return match (check(at, affine, Side::Result), pull(at, 1 - slot, affine)) {
                 (Ok(()), _) => Ok(Step::taken(Side::Result, affine.clone())),
-                (Err(_), Ok(pulled)) => Ok(Step::go_on(1 - slot, pulled)),
+                (Err(_), Ok(pulled)) => Ok(Step::pass_on(1 - slot, pulled)),
                 (Err(reason), Err(_)) => Err(reason),
             };
         }

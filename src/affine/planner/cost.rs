@@ -7,8 +7,8 @@ use crate::affine::fold::{Fold, Side};
 use crate::affine::item::State;
 use crate::affine::linear::linear;
 use crate::affine::planner::Planner;
-use crate::affine::propagate::forward::{self, Wave};
-use crate::affine::propagate::overlay::Draft;
+use crate::affine::propagate::forward::{self, Propagation};
+use crate::affine::propagate::overlay::GraphOverlay;
 use crate::affine::recognize::Part;
 use crate::affine::rounding::Rounding;
 use crate::hash::{HashMap, HashSet};
@@ -25,13 +25,18 @@ pub(crate) const OWN_ADD: &str = "it would become an Add of its own";
 
 impl Planner<'_> {
     /// Merges must leave fewer nodes than there were; or no more, forward along a residual stream, where others follow.
-    pub(crate) fn worthwhile(&self, item: usize, wave: Wave) -> Result<Wave, Refusal> {
+    pub(crate) fn worthwhile(&self, item: usize, wave: Propagation) -> Result<Propagation, Refusal> {
         let others_follow = !wave.wants.is_empty();
         self.saves(item, wave, others_follow)
     }
 
     /// Whether it is worth it, where a merge that leaves as many nodes is or is not.
-    pub(crate) fn saves(&self, item: usize, wave: Wave, others_follow: bool) -> Result<Wave, Refusal> {
+    pub(crate) fn saves(
+        &self,
+        item: usize,
+        wave: Propagation,
+        others_follow: bool,
+    ) -> Result<Propagation, Refusal> {
         let mut merged: BTreeMap<usize, Affine> = BTreeMap::new();
         for merge in &wave.merges {
             let there = &self.items[merge.into];
@@ -92,7 +97,7 @@ impl Planner<'_> {
     }
 
     /// Why what a wave copies must not be there twice: another factor may have room, or copies add too much.
-    pub(crate) fn copies(&self, item: usize, wave: &Wave) -> Option<Refusal> {
+    pub(crate) fn copies(&self, item: usize, wave: &Propagation) -> Option<Refusal> {
         let (_, _, bytes) = self.cost(wave);
         let factor = || {
             let (node, ..) = wave.factors.first()?;
@@ -160,7 +165,7 @@ impl Planner<'_> {
     }
 
     /// The folds that become an Add of their own with a number for each place.
-    pub(crate) fn adds_by_place<'w>(&self, wave: &'w Wave) -> Vec<&'w Fold> {
+    pub(crate) fn adds_by_place<'w>(&self, wave: &'w Propagation) -> Vec<&'w Fold> {
         let adds = |fold: &&Fold| self.is_by_place(fold) && self.draft.bias_add(fold.node).is_none();
         wave.folds.iter().filter(adds).collect()
     }
@@ -171,7 +176,7 @@ impl Planner<'_> {
     }
 
     /// The cost of one alternative for an affine.
-    pub(crate) fn dearness(&self, wave: &Wave) -> (usize, (usize, usize, usize)) {
+    pub(crate) fn total_cost(&self, wave: &Propagation) -> (usize, (usize, usize, usize)) {
         (self.adds_by_place(wave).len(), self.cost(wave))
     }
 
@@ -227,7 +232,7 @@ impl Planner<'_> {
     }
 
     /// Nodes that are made, merges, and bytes of weights that are copied.
-    pub(crate) fn cost(&self, wave: &Wave) -> (usize, usize, usize) {
+    pub(crate) fn cost(&self, wave: &Propagation) -> (usize, usize, usize) {
         let graph = self.draft.graph;
         let mut taken: HashMap<ValueId, Vec<&Fold>> = HashMap::default();
         for fold in &wave.folds {
@@ -257,7 +262,7 @@ impl Planner<'_> {
 
     /// Whether something else reads what a weight is computed from, such as the table of a head that is turned.
     fn is_of_shared(&self, weight: ValueId) -> bool {
-        let Draft { graph, constants, .. } = &self.draft;
+        let GraphOverlay { graph, constants, .. } = &self.draft;
         let (mut open, mut seen) = (vec![weight], HashSet::default());
         while let Some(value) = open.pop() {
             let made_of =

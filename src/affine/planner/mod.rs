@@ -9,8 +9,8 @@ use crate::affine::Affine;
 use crate::affine::item::{Item, Items, Role, State, Tried};
 use crate::affine::plan::{Basis, Direction, Outcome, Plan, Removal, Rewrite, SitePlan, StopReason, Tidy};
 use crate::affine::planner::cost::{ADD_BY_PLACE, OWN_ADD};
-use crate::affine::propagate::forward::Wave;
-use crate::affine::propagate::overlay::Draft;
+use crate::affine::propagate::forward::Propagation;
+use crate::affine::propagate::overlay::GraphOverlay;
 use crate::affine::propagate::{backward, modulation, stream_basis};
 use crate::affine::recognize::{Family, Part, Replacement, Reset, Site};
 use crate::analysis::Analysis;
@@ -41,20 +41,20 @@ const TOLD: f64 = 1e-2;
 /// may go where no weight is copied for them, and why. Where `is_centring`, a LayerNormalization may give its shift away at
 /// the price of an Add: without one it takes no mean off once its stream is centred.
 pub fn plan<'a>(
-    known: &'a Analysis<'a>,
+    analysis: &'a Analysis<'a>,
     sites: &[Site],
     refused: &Map<usize, Refusal>,
     uncopied: &'a Map<usize, Refusal>,
     is_centring: bool,
 ) -> Plan {
-    let mut planner = Planner { is_centring, ..Planner::new(known, sites, refused, uncopied) };
+    let mut planner = Planner { is_centring, ..Planner::new(analysis, sites, refused, uncopied) };
     planner.fold_all();
     planner.join_rows(sites);
     planner.finish(sites, refused)
 }
 
 struct Planner<'a> {
-    draft: Draft<'a>,
+    draft: GraphOverlay<'a>,
     items: Vec<Item>,
     /// The items that are still there, by the value that they make.
     by_output: HashMap<ValueId, usize>,
@@ -72,13 +72,13 @@ struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     fn new(
-        known: &'a Analysis<'a>,
+        analysis: &'a Analysis<'a>,
         sites: &[Site],
         refused: &Map<usize, Refusal>,
         uncopied: &'a Map<usize, Refusal>,
     ) -> Self {
         let mut planner = Planner {
-            draft: Draft::new(known),
+            draft: GraphOverlay::new(analysis),
             items: vec![],
             by_output: HashMap::default(),
             removals: vec![],
@@ -97,14 +97,14 @@ impl<'a> Planner<'a> {
             let before = site.pre.iter().map(|part| (part, Role::Before));
             for (part, role) in before.chain(site.post.iter().map(|part| (part, Role::Behind))) {
                 // Behind other operators it may be another affine than its nodes compute.
-                let input = known.graph.value_name(part.input);
+                let input = analysis.graph.value_name(part.input);
                 let is_rewritten = replacement.is_some_and(|replacement| replacement.makes(input));
                 let state = refusal.clone().map_or(State::Open, State::Refused);
                 planner.add(Item {
                     part: part.clone(),
                     site: index,
                     role,
-                    is_batch_norm: part.batch_norm(&known.graph, &known.facts).is_some(),
+                    is_batch_norm: part.batch_norm(&analysis.graph, &analysis.facts).is_some(),
                     is_bounded: role == Role::Behind && site.kind.is_bounded,
                     state,
                     is_rewritten,
@@ -241,7 +241,7 @@ impl<'a> Planner<'a> {
             let has_room = self.data_type(&there.part) != Some(DataType::Float16) || !affine.shrinks();
             let wave = backward::backward(&self.draft, &self.items(false), item, &before);
             let is_free =
-                |wave: &Wave| wave.makes.is_empty() && !wave.folds.iter().any(|fold| self.adds(fold));
+                |wave: &Propagation| wave.makes.is_empty() && !wave.folds.iter().any(|fold| self.adds(fold));
             wave.ok().filter(|wave| has_room && is_free(wave))
         };
         let Some(wave) = ahead().or_else(back).or_else(|| self.modulation(item)) else { return false };
@@ -281,8 +281,9 @@ impl<'a> Planner<'a> {
         if !goes_on {
             return false;
         }
-        let have_one =
-            |wave: &Wave| wave.merges.iter().all(|merge| !self.items[merge.into].part.affine.has_no_shift());
+        let have_one = |wave: &Propagation| {
+            wave.merges.iter().all(|merge| !self.items[merge.into].part.affine.has_no_shift())
+        };
         let back = || {
             let wave = backward::returning(&self.draft, &items, item, &Affine::shift(before)).ok()?;
             let wave = self.saves(item, wave, false).ok().filter(have_one)?;
@@ -297,7 +298,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Carries a shift out, and leaves the scale for what may come.
-    fn leave_scale(&mut self, item: usize, wave: Wave, scale: Refusal) -> bool {
+    fn leave_scale(&mut self, item: usize, wave: Propagation, scale: Refusal) -> bool {
         let into = self.carry(wave);
         let there = &mut self.items[item];
         there.part.affine = Affine::scale(there.part.affine.scale.clone());
@@ -320,8 +321,8 @@ impl<'a> Planner<'a> {
             return false;
         }
         let (items, scale) = (self.items(false), Affine::scale(affine.scale.clone()));
-        let is_free = |wave: &Wave| wave.makes.is_empty() && self.copies(item, wave).is_none();
-        let free = |wave: Result<Wave, Refusal>| wave.ok().filter(is_free);
+        let is_free = |wave: &Propagation| wave.makes.is_empty() && self.copies(item, wave).is_none();
+        let free = |wave: Result<Propagation, Refusal>| wave.ok().filter(is_free);
         let ahead = || {
             let left = Affine::shift(&affine.shift / &affine.scale);
             // Less is added to more there.
@@ -352,7 +353,7 @@ impl<'a> Planner<'a> {
         let there = &self.items[item];
         let Part { affine, output, .. } = &there.part;
         let shifted = || match affine.has_no_shift() {
-            true => Some(Wave { site: there.site, ..Wave::default() }),
+            true => Some(Propagation { site: there.site, ..Propagation::default() }),
             false => self.modulation(item),
         };
         let (sides, scale) = ((&self.draft, &self.items(false)), &affine.scale);
@@ -366,7 +367,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The fold of the shift of a modulated item.
-    fn modulation(&self, item: usize) -> Option<Wave> {
+    fn modulation(&self, item: usize) -> Option<Propagation> {
         let there = &self.items[item];
         modulation::shift(&self.draft, there.site, there.part.output, &there.part.affine.shift)
     }
@@ -376,7 +377,7 @@ impl<'a> Planner<'a> {
     }
 
     /// A scale on its way back along a residual stream.
-    fn returning(&self, item: usize, scale: &Affine, merge: bool) -> Option<Wave> {
+    fn returning(&self, item: usize, scale: &Affine, merge: bool) -> Option<Propagation> {
         let left = self.returns.get().checked_sub(1).filter(|_| scale.has_no_shift())?;
         let wave = backward::returning(&self.draft, &self.items(merge), item, scale);
         let wave = wave.and_then(|wave| self.saves(item, wave, false));
@@ -393,7 +394,7 @@ impl<'a> Planner<'a> {
         let backward = backward::backward(&self.draft, &items, item, affine)
             .and_then(|wave| self.worthwhile(item, wave));
         let (direction, wave) = match (forward, backward) {
-            (Ok(forward), Ok(backward)) if self.dearness(&backward) < self.dearness(&forward) => {
+            (Ok(forward), Ok(backward)) if self.total_cost(&backward) < self.total_cost(&forward) => {
                 (Direction::Backward, backward)
             }
             (Ok(forward), _) => {
@@ -430,7 +431,7 @@ impl<'a> Planner<'a> {
         true
     }
 
-    fn commit(&mut self, item: usize, direction: Direction, wave: Wave) {
+    fn commit(&mut self, item: usize, direction: Direction, wave: Propagation) {
         let basis = Basis::of(wave.wants.iter().map(|(_, _, affine)| affine));
         let mut into = self.carry(wave);
         let there = &mut self.items[item];
@@ -455,7 +456,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Takes in all that a wave found. Returns the names of what absorbs it.
-    fn carry(&mut self, wave: Wave) -> Vec<String> {
+    fn carry(&mut self, wave: Propagation) -> Vec<String> {
         let graph = self.draft.graph;
         let mut into: Vec<String> = wave.folds.iter().map(|fold| graph.name(fold.node).to_owned()).collect();
         for merge in wave.merges {

@@ -14,9 +14,9 @@ use crate::affine::fold::{Fold, Rule, Side, Step};
 use crate::affine::item::{Item, Items, Merge};
 use crate::affine::linear::elementwise::shrunk;
 use crate::affine::propagate::forward::{
-    Returned, Wave, contradicts, hands_on, passes, rule_of, step_forward,
+    Compensation, Propagation, contradicts, is_scale_transparent, passes, rule_of, step_forward,
 };
-use crate::affine::propagate::overlay::{Draft, Way};
+use crate::affine::propagate::overlay::{GraphOverlay, Way};
 use crate::affine::propagate::zeros::is_zeros;
 use crate::affine::propagate::{forward, precision};
 use crate::affine::recognize::Part;
@@ -42,7 +42,12 @@ const DEPTH: usize = 512;
 ///
 /// # Errors
 /// A refusal at the node or value that something else depends on, or that cannot take it.
-pub fn backward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Result<Wave, Refusal> {
+pub fn backward(
+    draft: &GraphOverlay,
+    items: &Items,
+    item: usize,
+    affine: &Affine,
+) -> Result<Propagation, Refusal> {
     let start = &items.all[item].part;
     if start.nodes.is_empty() {
         // Its parameters are behind what the node itself computes.
@@ -55,7 +60,7 @@ pub fn backward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> R
     // All readers may need one affine: a scalar for all, an affine of channels for readers of the
     // other parts.
     let is_number = affine.is_number();
-    let copies = |wave: &Wave| wave.folds.iter().any(|fold| is_shared(draft, fold.node));
+    let copies = |wave: &Propagation| wave.folds.iter().any(|fold| is_shared(draft, fold.node));
     match &alone {
         Err(_) if met.parts || (met.others && is_number) => {
             // A rotary embedding of some tokens spares its tables where the other tokens are scaled
@@ -66,7 +71,7 @@ pub fn backward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> R
         }
         // Such as the tables of a rotary embedding, which queries and keys are multiplied by.
         Ok(wave) if is_number && copies(wave) => {
-            let beyond = |wave: &Result<Wave, Refusal>| wave.as_ref().is_ok_and(|wave| !copies(wave));
+            let beyond = |wave: &Result<Propagation, Refusal>| wave.as_ref().is_ok_and(|wave| !copies(wave));
             together(draft, items, item, affine, true).find(beyond).unwrap_or(alone)
         }
         _ => alone,
@@ -74,19 +79,19 @@ pub fn backward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> R
 }
 
 /// As above, where every reader of any value may need it: such as a mean beside its operand.
-pub fn by_all(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Option<Wave> {
+pub fn by_all(draft: &GraphOverlay, items: &Items, item: usize, affine: &Affine) -> Option<Propagation> {
     let computes = !items.all[item].part.nodes.is_empty();
     computes.then(|| together(draft, items, item, affine, false).find_map(Result::ok))?
 }
 
 /// By ways on which a value waits until each of its readers wants the same.
 fn together(
-    draft: &Draft,
+    draft: &GraphOverlay,
     items: &Items,
     item: usize,
     affine: &Affine,
     spares: bool,
-) -> impl Iterator<Item = Result<Wave, Refusal>> {
+) -> impl Iterator<Item = Result<Propagation, Refusal>> {
     let parts = [Takers::Together, Takers::Led, Takers::Apart].into_iter();
     // The last is as the one before where nobody led to the same.
     let mut leads = false;
@@ -100,15 +105,15 @@ fn together(
 }
 
 fn attempt(
-    draft: &Draft,
+    draft: &GraphOverlay,
     items: &Items,
     item: usize,
     affine: &Affine,
     mode: Mode,
-) -> (Result<Wave, Refusal>, Met) {
+) -> (Result<Propagation, Refusal>, Met) {
     let Item { part, site, .. } = &items.all[item];
-    let mut pull = Pull { mode, ..Pull::new(draft, items, item) };
-    let mut wave = Wave { site: *site, ..Wave::default() };
+    let mut pull = BackwardPropagation { mode, ..BackwardPropagation::new(draft, items, item) };
+    let mut wave = Propagation { site: *site, ..Propagation::default() };
     let begun = pull.value(&mut wave, part.input, &Wanted::By(part), affine, 0);
     let done = begun.and_then(|()| pull.all_waiting(&mut wave));
     // Found from the consumer up; a producer's constants change first.
@@ -123,11 +128,16 @@ fn attempt(
 ///
 /// # Errors
 /// As [`backward`], and as [`forward::back`].
-pub fn returning(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Result<Wave, Refusal> {
+pub fn returning(
+    draft: &GraphOverlay,
+    items: &Items,
+    item: usize,
+    affine: &Affine,
+) -> Result<Propagation, Refusal> {
     let Item { part, site, .. } = &items.all[item];
     let mode = Mode { joins: true, returns: true, ..Mode::default() };
-    let mut pull = Pull { mode, ..Pull::new(draft, items, item) };
-    let mut wave = Wave { site: *site, ..Wave::default() };
+    let mut pull = BackwardPropagation { mode, ..BackwardPropagation::new(draft, items, item) };
+    let mut wave = Propagation { site: *site, ..Propagation::default() };
     pull.value(&mut wave, part.input, &Wanted::By(part), affine, 0)?;
     pull.all_waiting(&mut wave)?;
     let returned = pull.returned;
@@ -143,7 +153,7 @@ pub fn returning(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> 
     if let Some(&value) = wave.wanted[first..].iter().find(again) {
         return Err(Refusal::new(Reason::ResidualStream, draft.graph.value_name(value)));
     }
-    for Returned { wanted, inverse, .. } in &returned {
+    for Compensation { wanted, inverse, .. } in &returned {
         let wants = wanted.first().zip(inverse.inverse());
         wave.wants.extend(wants.map(|(&(node, slot), affine)| (node, slot, affine)));
     }
@@ -155,13 +165,13 @@ pub fn returning(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> 
 /// # Errors
 /// As [`backward`].
 pub fn wanted(
-    draft: &Draft,
+    draft: &GraphOverlay,
     items: &Items,
     item: usize,
-    wave: &mut Wave,
+    wave: &mut Propagation,
     (node, slot, affine): (NodeId, usize, Affine),
 ) -> Result<(), Refusal> {
-    Pull::new(draft, items, item).inputs(wave, node, &[(slot, affine)], 0)
+    BackwardPropagation::new(draft, items, item).inputs(wave, node, &[(slot, affine)], 0)
 }
 
 /// For a scalar, past values whose other readers need it too, such as both halves of a rotary
@@ -170,14 +180,15 @@ pub fn wanted(
 /// # Errors
 /// As [`backward`], where all of them do not want the same either.
 pub fn wanted_by_all(
-    draft: &Draft,
+    draft: &GraphOverlay,
     items: &Items,
     item: usize,
-    wave: &mut Wave,
+    wave: &mut Propagation,
     (node, slot, affine): (NodeId, usize, Affine),
 ) -> Result<(), Refusal> {
     let by = |mode| {
-        let (mut pull, mut wave) = (Pull { mode, ..Pull::new(draft, items, item) }, wave.clone());
+        let (mut pull, mut wave) =
+            (BackwardPropagation { mode, ..BackwardPropagation::new(draft, items, item) }, wave.clone());
         pull.inputs(&mut wave, node, &[(slot, affine.clone())], 0)?;
         pull.all_waiting(&mut wave)?;
         Ok(wave)
@@ -265,15 +276,15 @@ enum Takers {
     Apart,
 }
 
-struct Pull<'d, 'a> {
-    draft: &'d Draft<'a>,
+struct BackwardPropagation<'d, 'a> {
+    draft: &'d GraphOverlay<'a>,
     items: &'d Items<'d>,
     item: usize,
     budget: usize,
     mode: Mode,
     waiting: Vec<Waiting>,
     met: Met,
-    returned: Vec<Returned>,
+    returned: Vec<Compensation>,
     /// The producers upstream of the part's input, computed on demand.
     makers: OnceCell<HashSet<NodeId>>,
 }
@@ -289,10 +300,20 @@ struct Met {
     leads: bool,
 }
 
-impl<'d, 'a> Pull<'d, 'a> {
-    fn new(draft: &'d Draft<'a>, items: &'d Items<'d>, item: usize) -> Self {
+impl<'d, 'a> BackwardPropagation<'d, 'a> {
+    fn new(draft: &'d GraphOverlay<'a>, items: &'d Items<'d>, item: usize) -> Self {
         let (waiting, met, returned, makers) = (vec![], Met::default(), vec![], OnceCell::new());
-        Pull { draft, items, item, budget: BUDGET, mode: Mode::default(), waiting, met, returned, makers }
+        BackwardPropagation {
+            draft,
+            items,
+            item,
+            budget: BUDGET,
+            mode: Mode::default(),
+            waiting,
+            met,
+            returned,
+            makers,
+        }
     }
 
     /// Whether a node may need an affine of its part of a value while other readers take other
@@ -327,7 +348,7 @@ impl<'d, 'a> Pull<'d, 'a> {
     }
 
     /// Goes on from the values that wait, the last one first: all that can want something of it did so.
-    fn all_waiting(&mut self, wave: &mut Wave) -> Result<(), Refusal> {
+    fn all_waiting(&mut self, wave: &mut Propagation) -> Result<(), Refusal> {
         let graph = self.draft.graph;
         let place = |value| graph.producer(value).map(|(node, _)| graph.place(node));
         while let Some(last) =
@@ -350,7 +371,7 @@ impl<'d, 'a> Pull<'d, 'a> {
     /// The affine is wanted on this value, which nobody else may read.
     fn value(
         &mut self,
-        wave: &mut Wave,
+        wave: &mut Propagation,
         value: ValueId,
         wanted: &Wanted,
         affine: &Affine,
@@ -369,7 +390,8 @@ impl<'d, 'a> Pull<'d, 'a> {
             self.waiting.truncate(waiting);
             self.returned.truncate(returned);
         }
-        let ahead = hands_on(self.draft, node).and_then(|input| self.draft.dead_end(input, Way::Back));
+        let ahead =
+            is_scale_transparent(self.draft, node).and_then(|input| self.draft.dead_end(input, Way::Back));
         if let Some(refusal) = &ahead {
             self.end(value, wanted, affine, refusal);
         }
@@ -391,7 +413,7 @@ impl<'d, 'a> Pull<'d, 'a> {
     #[inline(never)]
     fn ways(
         &mut self,
-        wave: &mut Wave,
+        wave: &mut Propagation,
         value: ValueId,
         wanted: &Wanted,
         affine: &Affine,
@@ -482,7 +504,7 @@ impl<'d, 'a> Pull<'d, 'a> {
         let Err(refusal) = alone else { return Ok(false) };
         let inverse = affine.inverse().filter(|_| self.mode.returns).ok_or(refusal)?;
         precision::returned(self.draft, value, &inverse).map_err(refuse)?;
-        self.returned.push(Returned { value, wanted: wanted.inputs(self.draft.graph), inverse });
+        self.returned.push(Compensation { value, wanted: wanted.inputs(self.draft.graph), inverse });
         Ok(false)
     }
 
@@ -560,7 +582,7 @@ impl<'d, 'a> Pull<'d, 'a> {
 
     fn inputs(
         &mut self,
-        wave: &mut Wave,
+        wave: &mut Propagation,
         node: NodeId,
         way: &[(usize, Affine)],
         depth: usize,
@@ -616,7 +638,7 @@ impl<'d, 'a> Pull<'d, 'a> {
         };
         // A product has one factor of each side, whatever the other one could take in.
         if affine.is_number() && graph.category(node) == Some(Category::MatrixProduct) {
-            return wanted.into_iter().next().map(|wanted| Step::go_on(slot, wanted));
+            return wanted.into_iter().next().map(|wanted| Step::pass_on(slot, wanted));
         }
         // Where it broadcasts, it may have one number for many of the result, and nothing would be right for all of those.
         let has_all = |wanted: &Affine| shrunk(&at, slot, wanted).is_ok();
@@ -628,8 +650,8 @@ impl<'d, 'a> Pull<'d, 'a> {
                 true => made.has_no_shift() && *made.scale == *affine.scale,
                 false => made == affine,
             };
-            let goes_on = step.only_goes_on() && step.ways.iter().flatten().all(same);
-            goes_on.then(|| Step::go_on(slot, wanted))
+            let goes_on = step.only_passes_on() && step.ways.iter().flatten().all(same);
+            goes_on.then(|| Step::pass_on(slot, wanted))
         })
     }
 
@@ -666,7 +688,9 @@ impl<'d, 'a> Pull<'d, 'a> {
         let mut inputs = vec![None; self.draft.graph.inputs(node).len()];
         inputs[input] = Some(affine.clone());
         let step = step_forward(self.draft, node, &inputs);
-        step.is_ok_and(|step| step.only_goes_on() && step.ways.iter().flatten().all(|(_, a)| a.is_identity()))
+        step.is_ok_and(|step| {
+            step.only_passes_on() && step.ways.iter().flatten().all(|(_, a)| a.is_identity())
+        })
     }
 }
 
@@ -688,7 +712,7 @@ fn agreed(graph: &Graph, here: &[Waiting]) -> Option<Affine> {
 
 /// Whether a node multiplies by many constants that others read as well: a table of angles, or one of tokens that is the head,
 /// too.
-fn is_shared(draft: &Draft, node: NodeId) -> bool {
+fn is_shared(draft: &GraphOverlay, node: NodeId) -> bool {
     let graph = draft.graph;
     let mut constants = graph.inputs(node).iter().flatten().map(|&input| draft.source(input));
     let multiplies = graph.is(node, "Mul") || graph.category(node) == Some(Category::MatrixProduct);
@@ -700,7 +724,7 @@ fn is_shared(draft: &Draft, node: NodeId) -> bool {
 }
 
 /// The constant behind movements.
-fn moved_from(draft: &Draft, constant: ValueId) -> ValueId {
+fn moved_from(draft: &GraphOverlay, constant: ValueId) -> ValueId {
     let maker = draft.graph.producer(constant).filter(|&(node, _)| draft.graph.is_movement(node));
     maker.and_then(|(node, _)| draft.graph.input(node, 0)).map_or(constant, |input| draft.source(input))
 }

@@ -13,8 +13,8 @@ use crate::affine::item::{Item, Items, Merge};
 use crate::affine::linear::elementwise::beside_positions;
 use crate::affine::linear::{check, linear};
 use crate::affine::propagate::movements::across;
-use crate::affine::propagate::overlay::{Draft, Way};
-use crate::affine::propagate::precision::Going;
+use crate::affine::propagate::overlay::{GraphOverlay, Way};
+use crate::affine::propagate::precision::Crossing;
 use crate::affine::propagate::{precision, rule_table, softmax};
 use crate::affine::recognize::Part;
 use crate::hash::{HashMap, HashSet};
@@ -28,7 +28,7 @@ const PASSED: usize = 16;
 
 /// The result of a propagation: all changes that let its part fold.
 #[derive(Debug, Clone, Default)]
-pub struct Wave {
+pub struct Propagation {
     /// The site that it is for.
     pub site: usize,
     /// The affines that nodes absorb into their constants, in order.
@@ -56,16 +56,16 @@ pub struct Wave {
 /// # Errors
 /// A refusal at the first reader, in execution order, that cannot take it.
 pub fn forward(
-    draft: &Draft,
+    draft: &GraphOverlay,
     items: &Items,
     item: usize,
     affine: &Affine,
     kept: bool,
-) -> (Result<Wave, Refusal>, bool) {
+) -> (Result<Propagation, Refusal>, bool) {
     let whole = &items.all[item].part.affine;
     let goes =
         (!affine.has_no_scale() || whole.has_no_scale()) && (!affine.has_no_shift() || whole.has_no_shift());
-    let mut front = Front::new(draft, items, item);
+    let mut front = ForwardPropagation::new(draft, items, item);
     front.goes = goes;
     front.positions.kept = kept;
     let found = front.all(affine);
@@ -73,7 +73,7 @@ pub fn forward(
 }
 
 /// A value on which backward propagation needs an affine that its other readers compensate for.
-pub struct Returned {
+pub struct Compensation {
     pub value: ValueId,
     /// The inputs that need the affine.
     pub wanted: Vec<(NodeId, usize)>,
@@ -87,15 +87,15 @@ pub struct Returned {
 /// A refusal at the first reader, in execution order, that cannot take it, or where the propagation
 /// meets its own demand.
 pub fn back(
-    draft: &Draft,
+    draft: &GraphOverlay,
     items: &Items,
     item: usize,
-    wave: &mut Wave,
-    returned: &[Returned],
+    wave: &mut Propagation,
+    returned: &[Compensation],
 ) -> Result<(), Refusal> {
-    let mut front = Front { joins: true, ..Front::new(draft, items, item) };
+    let mut front = ForwardPropagation { joins: true, ..ForwardPropagation::new(draft, items, item) };
     front.kept = returned.iter().flat_map(|returned| returned.wanted.iter().copied()).collect();
-    for Returned { value, inverse, .. } in returned {
+    for Compensation { value, inverse, .. } in returned {
         front.arrive(*value, inverse.clone(), None, 0)?;
     }
     front.run(wave)?;
@@ -117,7 +117,7 @@ fn commute(affine: &Affine, through: &Affine) -> Affine {
 }
 
 /// The refusal by a part on the path that stays.
-pub fn stays(draft: &Draft, part: &Part) -> Refusal {
+pub fn stays(draft: &GraphOverlay, part: &Part) -> Refusal {
     let reason = Reason::NotLinear("a normalizer that stays".into());
     Refusal::new(reason, draft.graph.value_name(part.output))
 }
@@ -136,8 +136,8 @@ struct Carried {
     passed: usize,
 }
 
-struct Front<'d, 'a> {
-    draft: &'d Draft<'a>,
+struct ForwardPropagation<'d, 'a> {
+    draft: &'d GraphOverlay<'a>,
     items: &'d Items<'d>,
     item: usize,
     /// Whether nothing of the item stays.
@@ -153,19 +153,30 @@ struct Front<'d, 'a> {
     positions: Positions,
 }
 
-impl<'d, 'a> Front<'d, 'a> {
-    fn new(draft: &'d Draft<'a>, items: &'d Items<'d>, item: usize) -> Self {
+impl<'d, 'a> ForwardPropagation<'d, 'a> {
+    fn new(draft: &'d GraphOverlay<'a>, items: &'d Items<'d>, item: usize) -> Self {
         let (carried, from, queue) = (HashMap::default(), HashMap::default(), BTreeMap::new());
         let kept = HashSet::default();
         let positions = Positions { kept: false, met: Cell::new(false) };
-        Front { draft, items, item, goes: false, joins: items.merge, carried, from, queue, kept, positions }
+        ForwardPropagation {
+            draft,
+            items,
+            item,
+            goes: false,
+            joins: items.merge,
+            carried,
+            from,
+            queue,
+            kept,
+            positions,
+        }
     }
 
     /// From the part of the item to everything that takes the affine in.
-    fn all(&mut self, affine: &Affine) -> Result<Wave, Refusal> {
+    fn all(&mut self, affine: &Affine) -> Result<Propagation, Refusal> {
         let Item { part, site, .. } = &self.items.all[self.item];
         self.arrive(part.output, affine.clone(), None, 0)?;
-        let mut wave = Wave { site: *site, ..Wave::default() };
+        let mut wave = Propagation { site: *site, ..Propagation::default() };
         self.run(&mut wave)?;
         if !wave.wants.is_empty() || !wave.factors.is_empty() {
             wave.carried = self.carried.keys().copied().collect();
@@ -174,7 +185,7 @@ impl<'d, 'a> Front<'d, 'a> {
     }
 
     /// From where it has arrived.
-    fn run(&mut self, wave: &mut Wave) -> Result<(), Refusal> {
+    fn run(&mut self, wave: &mut Propagation) -> Result<(), Refusal> {
         let (draft, items) = (self.draft, self.items);
         let mut met = HashSet::default();
         while let Some((_, next)) = self.queue.pop_first() {
@@ -223,7 +234,8 @@ impl<'d, 'a> Front<'d, 'a> {
                         }
                         wave.bypass.push((node, slot));
                     }
-                    let from = if joins(draft, node) { Some(value) } else { hands_on(draft, node) };
+                    let from =
+                        if joins(draft, node) { Some(value) } else { is_scale_transparent(draft, node) };
                     let passed = self.carried[&value].passed;
                     wave.wants.extend(step.wants.into_iter().map(|(slot, affine)| (node, slot, affine)));
                     wave.factors.extend(step.factors.into_iter().map(|(slot, affine)| (node, slot, affine)));
@@ -349,7 +361,7 @@ impl<'d, 'a> Front<'d, 'a> {
         }
         let item = &self.items.all[self.item];
         let part = Some(&item.part).filter(|part| self.goes && !part.nodes.is_empty());
-        let going = Going { part, bypass, is_bounded: item.is_bounded };
+        let going = Crossing { part, bypass, is_bounded: item.is_bounded };
         precision::forward(draft, &going, node, &inputs, &step)
             .map(|()| step)
             .map_err(|reason| Refusal::new(reason, draft.graph.name(node)))
@@ -360,7 +372,7 @@ impl<'d, 'a> Front<'d, 'a> {
 ///
 /// # Errors
 /// The reason why there is no rule.
-pub fn rule_of(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
+pub fn rule_of(draft: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     if draft.replaced.contains(&node) {
         // Its replacement may let the affine pass in the next repetition.
         return Err(Reason::Changed);
@@ -372,23 +384,24 @@ pub fn rule_of(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason>
 
 /// The input of a node with which it shares every scale, forward and backward, unless it refuses it or takes
 /// it in.
-pub fn hands_on(draft: &Draft, node: NodeId) -> Option<ValueId> {
+pub fn is_scale_transparent(draft: &GraphOverlay, node: NodeId) -> Option<ValueId> {
     let graph = draft.graph;
     let read = (0..graph.inputs(node).len()).filter(|&slot| graph.reads_elements(node, slot));
     let inputs = read.filter_map(|slot| graph.input(node, slot)).map(|input| draft.source(input));
     let mut varying = inputs.filter(|&input| !draft.constants.is_constant(input));
     let (only, other) = (varying.next()?, varying.next());
-    let hands_on = rule_table::rule(graph.domain_op(node)).is_some_and(|rule| rule.hands_on());
-    (hands_on && other.is_none()).then_some(only)
+    let is_scale_transparent =
+        rule_table::rule(graph.domain_op(node)).is_some_and(|rule| rule.is_scale_transparent());
+    (is_scale_transparent && other.is_none()).then_some(only)
 }
 
 /// Whether a node only puts values side by side, so that a scale of one of them is one of all.
-fn joins(draft: &Draft, node: NodeId) -> bool {
+fn joins(draft: &GraphOverlay, node: NodeId) -> bool {
     draft.graph.is(node, "Concat")
 }
 
 /// The rule through which an affine may propagate.
-fn passable(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
+fn passable(draft: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     let linear = linear(draft.graph.domain_op(node));
     if draft.is_touched(node) && linear.is_some_and(|linear| !linear.is_layer()) {
         // Its constant is no longer the one that a rule would read.
@@ -401,7 +414,7 @@ fn passable(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
 ///
 /// # Errors
 /// A refusal at the node, where they cannot pass and cannot stay.
-pub fn step_forward(draft: &Draft, node: NodeId, inputs: &[Option<Affine>]) -> Result<Step, Refusal> {
+pub fn step_forward(draft: &GraphOverlay, node: NodeId, inputs: &[Option<Affine>]) -> Result<Step, Refusal> {
     let refuse = |reason| Refusal::new(reason, draft.graph.name(node));
     let at = draft.at(node);
     if inputs.iter().enumerate().any(|(slot, carried)| contradicts(carried.as_ref(), at.shape(slot))) {
@@ -429,7 +442,7 @@ pub fn contradicts(affine: Option<&Affine>, shape: Result<Shape, Reason>) -> boo
 ///
 /// # Errors
 /// A refusal at the node, where its new summand or activation stops the affine.
-pub fn passes(draft: &Draft, node: NodeId, step: Step) -> Result<Step, Refusal> {
+pub fn passes(draft: &GraphOverlay, node: NodeId, step: Step) -> Result<Step, Refusal> {
     let refuse = |reason| Err(Refusal::new(reason, draft.graph.name(node)));
     let changes = !step.folds.is_empty() || step.bypass.is_some();
     if !changes && draft.is_shifted(node) {
@@ -438,12 +451,12 @@ pub fn passes(draft: &Draft, node: NodeId, step: Step) -> Result<Step, Refusal> 
     if changes && draft.is_of_activation(node) { refuse(Reason::Activation) } else { Ok(step) }
 }
 
-impl Wave {
+impl Propagation {
     /// Whether nothing is wanted on what carries something: it would have to be in two bases at once.
     ///
     /// # Errors
     /// A refusal at a value that would have to be.
-    pub fn in_one_basis(self, draft: &Draft) -> Result<Self, Refusal> {
+    pub fn in_one_basis(self, draft: &GraphOverlay) -> Result<Self, Refusal> {
         match self.wanted.iter().find(|value| self.carried.contains(value)) {
             Some(&value) => Err(Refusal::new(Reason::ResidualStream, draft.graph.value_name(value))),
             None => Ok(self),
@@ -452,7 +465,7 @@ impl Wave {
 
     /// Whether an operator absorbs a shift into its result while the scale propagates: a constant
     /// summand right behind it belongs to its bias, and must not be carried further.
-    fn shifts(&self, draft: &Draft, value: ValueId) -> bool {
+    fn shifts(&self, draft: &GraphOverlay, value: ValueId) -> bool {
         let takes = |fold: &&Fold| matches!(fold.side, Side::Operand(_)) && !fold.affine.has_no_shift();
         let made = |fold: &Fold| draft.graph.only_output(fold.node).map(|made| draft.source(made));
         self.folds.iter().filter(takes).any(|fold| made(fold) == Some(draft.source(value)))
@@ -460,7 +473,7 @@ impl Wave {
 
     /// How much a wave found so far.
     pub fn mark(&self) -> [usize; 5] {
-        let Wave { folds, bypass, merges, makes, wanted, .. } = self;
+        let Propagation { folds, bypass, merges, makes, wanted, .. } = self;
         [folds.len(), bypass.len(), merges.len(), makes.len(), wanted.len()]
     }
 
@@ -476,10 +489,10 @@ impl Wave {
     /// Notes what a node takes, and whether an Add has to be made for it.
     ///
     /// # Errors
-    /// As [`Wave::take`], and where it would go into an Add that another fold replaces.
+    /// As [`Propagation::take`], and where it would go into an Add that another fold replaces.
     pub fn note(
         &mut self,
-        draft: &Draft,
+        draft: &GraphOverlay,
         node: NodeId,
         (side, mut affine): (Side, Affine),
         by_place: bool,
@@ -509,7 +522,7 @@ impl Wave {
     ///
     /// # Errors
     /// A refusal at the node, where it cannot.
-    pub fn take(&mut self, draft: &Draft, fold: Fold) -> Result<(), Refusal> {
+    pub fn take(&mut self, draft: &GraphOverlay, fold: Fold) -> Result<(), Refusal> {
         let Fold { node, side, affine, .. } = &fold;
         check(&draft.at(*node), *side, affine)
             .map_err(|reason| Refusal::new(reason, draft.graph.name(*node)))?;

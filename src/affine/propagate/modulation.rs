@@ -17,8 +17,8 @@ use crate::affine::item::Items;
 use crate::affine::linear::elementwise::shrunk;
 use crate::affine::linear::linear;
 use crate::affine::propagate::backward;
-use crate::affine::propagate::forward::{Wave, rule_of, step_forward};
-use crate::affine::propagate::overlay::Draft;
+use crate::affine::propagate::forward::{Propagation, rule_of, step_forward};
+use crate::affine::propagate::overlay::GraphOverlay;
 use crate::ir::axes::axis;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
@@ -34,7 +34,7 @@ const MOVES: [&str; 8] =
 
 /// The fold of a shift of a modulated value with one reader; `None` where the value is not
 /// modulated.
-pub fn shift(draft: &Draft, site: usize, value: ValueId, shift: &Numbers) -> Option<Wave> {
+pub fn shift(draft: &GraphOverlay, site: usize, value: ValueId, shift: &Numbers) -> Option<Propagation> {
     let (product, slot, Affine { shift, .. }) = moved(draft, value, Affine::shift(shift.clone()))?;
     let (sum, read) = draft.only_reader(draft.graph.only_output(product)?)?;
     let is_sum = draft.graph.domain_op(sum) == ("", "Add") && draft.is_free(sum);
@@ -68,14 +68,14 @@ pub fn shift(draft: &Draft, site: usize, value: ValueId, shift: &Numbers) -> Opt
         None => Numbers::number(0.0, placed.ndim()),
     };
     let affine = Affine::new(placed, constants);
-    let mut wave = Wave { site, ..Wave::default() };
+    let mut wave = Propagation { site, ..Propagation::default() };
     let side = Side::Rows { of: factor.layer, distance };
     wave.take(draft, Fold { node: layer.node, side, affine, site }).ok()?;
     Some(wave)
 }
 
 /// Whether two layers do the same with one value, by weights as large, and nothing is decided of either yet.
-fn are_beside(draft: &Draft, one: NodeId, other: NodeId) -> Option<bool> {
+fn are_beside(draft: &GraphOverlay, one: NodeId, other: NodeId) -> Option<bool> {
     let graph = draft.graph;
     let read = |node: NodeId| Some(draft.source(graph.input(node, 0)?));
     let weight = |node: NodeId| draft.at(node).extents(1).ok();
@@ -102,7 +102,7 @@ fn are_beside(draft: &Draft, one: NodeId, other: NodeId) -> Option<bool> {
 
 /// Whether a layer has a matrix on the right without other readers, and a bias without other
 /// readers, or room for one.
-fn is_own_matrix(draft: &Draft, layer: &At) -> Option<bool> {
+fn is_own_matrix(draft: &GraphOverlay, layer: &At) -> Option<bool> {
     let graph = draft.graph;
     let slots = linear(graph.domain_op(layer.node))?.slots(layer).ok()?;
     let is_product = match graph.domain_op(layer.node) {
@@ -125,9 +125,9 @@ fn is_known(shape: &Shape) -> bool {
 /// Folds the scale of a multiplied value with one reader into the other factor; `None` where that
 /// is impossible.
 pub fn scale(
-    (draft, items): (&Draft, &Items),
+    (draft, items): (&GraphOverlay, &Items),
     item: usize,
-    wave: &mut Wave,
+    wave: &mut Propagation,
     value: ValueId,
     scale: &Numbers,
 ) -> Option<()> {
@@ -147,7 +147,7 @@ pub fn scale(
 }
 
 /// Whether a node multiplies one of its inputs by another value, and leaves its shape.
-fn multiplies(draft: &Draft, product: NodeId, slot: usize) -> Option<bool> {
+fn multiplies(draft: &GraphOverlay, product: NodeId, slot: usize) -> Option<bool> {
     let at = draft.at(product);
     let is_product = draft.graph.domain_op(product) == ("", "Mul") && !at.is_constant(1 - slot.min(1));
     let is_other = draft.is_free(product) && !draft.is_of_activation(product);
@@ -156,7 +156,7 @@ fn multiplies(draft: &Draft, product: NodeId, slot: usize) -> Option<bool> {
 
 /// Past the operators that only move a value: the first that does more, which of its inputs is the value, and the affine as
 /// it comes to it.
-fn moved(draft: &Draft, mut value: ValueId, mut affine: Affine) -> Option<(NodeId, usize, Affine)> {
+fn moved(draft: &GraphOverlay, mut value: ValueId, mut affine: Affine) -> Option<(NodeId, usize, Affine)> {
     for _ in 0..DEPTH {
         let (node, slot) = draft.only_reader(value)?;
         let (domain, op) = draft.graph.domain_op(node);
@@ -165,7 +165,7 @@ fn moved(draft: &Draft, mut value: ValueId, mut affine: Affine) -> Option<(NodeI
         }
         let mut inputs = vec![None; draft.graph.inputs(node).len()];
         inputs[slot] = Some(affine);
-        let step = step_forward(draft, node, &inputs).ok().filter(Step::only_goes_on)?;
+        let step = step_forward(draft, node, &inputs).ok().filter(Step::only_passes_on)?;
         let [(output, ref moved)] = step.ways.first()?[..] else { return None };
         (value, affine) = (draft.graph.output(node, output)?, moved.clone());
     }
@@ -187,7 +187,7 @@ struct LayerPart {
 /// Goes from an input of a node back to the layer that makes it. An input that is `alone` and all that it comes from are
 /// read by nobody else.
 fn origin(
-    draft: &Draft,
+    draft: &GraphOverlay,
     (mut by, mut slot): (NodeId, usize),
     wanted: &Affine,
     alone: bool,
@@ -245,7 +245,7 @@ fn origin(
 }
 
 /// Whether nobody but one reader has the places of a value on which something is wanted. Slices share none.
-fn reads_alone(draft: &Draft, value: ValueId, own: (NodeId, usize), wanted: &Affine) -> bool {
+fn reads_alone(draft: &GraphOverlay, value: ValueId, own: (NodeId, usize), wanted: &Affine) -> bool {
     let is_slice = |node: NodeId| draft.graph.is(node, "Slice");
     draft.readers(value).all(|(_, reader)| match reader {
         Reader::Node { node, input } if (node, input) == own || !draft.graph.reads_elements(node, input) => {
@@ -262,7 +262,7 @@ fn reads_alone(draft: &Draft, value: ValueId, own: (NodeId, usize), wanted: &Aff
 }
 
 /// The places along the last axis that a Slice takes: no zeros.
-fn taken(draft: &Draft, slice: NodeId) -> Option<Numbers> {
+fn taken(draft: &GraphOverlay, slice: NodeId) -> Option<Numbers> {
     let at = draft.at(slice);
     let rank = at.output_rank(0).ok()?;
     let count = at.output_extent(0, rank.checked_sub(1)?).ok()?;

@@ -5,8 +5,8 @@
 //! affine of channels, and yet the last one has it along one axis.
 
 use crate::affine::Affine;
-use crate::affine::propagate::overlay::Draft;
-use crate::analysis::layout::Trace;
+use crate::affine::propagate::overlay::GraphOverlay;
+use crate::analysis::layout::LayoutMap;
 use crate::ir::ValueId;
 
 /// How many movements are looked at.
@@ -14,10 +14,10 @@ const LONGEST: usize = 16;
 
 /// The first value behind a value, by movements alone whose results nothing else reads, along whose axes an affine varies as
 /// it does along those of the value; and the affine there.
-pub fn across(draft: &Draft, value: ValueId, affine: &Affine) -> Option<(ValueId, Affine)> {
+pub fn across(draft: &GraphOverlay, value: ValueId, affine: &Affine) -> Option<(ValueId, Affine)> {
     let graph = draft.graph;
     let varying = affine.axes();
-    let mut trace = Trace::new(&draft.facts.shape(value)?);
+    let mut trace = LayoutMap::new(&draft.facts.shape(value)?);
     let mut value = value;
     for _ in 0..LONGEST {
         let (node, 0) = draft.only_reader(value)? else { return None };

@@ -13,18 +13,18 @@ use crate::affine::linear::linear;
 use crate::analysis::Analysis;
 use crate::analysis::constants::Constants;
 use crate::hash::{HashMap, HashSet};
-use crate::ir::node_set::Marks;
+use crate::ir::node_set::NodeSet;
 use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::refusal::Refusal;
 use crate::shape::facts::Facts;
 
 /// The decisions so far.
-pub struct Draft<'a> {
+pub struct GraphOverlay<'a> {
     /// The graph, its facts and its constants.
     pub graph: &'a Graph<'a>,
     pub facts: &'a Facts,
     pub constants: &'a Constants<'a>,
-    known: &'a Analysis<'a>,
+    analysis: &'a Analysis<'a>,
     /// Folds in the order in which they were decided, which is the order in which they apply.
     pub folds: Vec<Fold>,
     /// Values that differ from the graph: they lost a reader or have several names. Each is found
@@ -32,13 +32,13 @@ pub struct Draft<'a> {
     values: Vec<Merged>,
     of: Vec<Option<u32>>,
     /// Values that lost their only reader, and are otherwise unchanged: most constants.
-    unread: Marks,
+    unread: NodeSet,
     /// Nodes that belong to a part which is (still) there: their constants are not to be touched.
     pub owned: HashMap<NodeId, usize>,
     dead_ends: RefCell<HashMap<(ValueId, Way), Rc<Refusal>>>,
-    touched: Marks,
+    touched: NodeSet,
     /// Nodes that will add something which they do not add in the model.
-    shifted: Marks,
+    shifted: NodeSet,
     /// Nodes that others will take the place of, or that hold other constants.
     pub replaced: HashSet<NodeId>,
     /// Nodes behind which an Add will be made.
@@ -67,22 +67,22 @@ struct Merged {
     readers: BTreeSet<(ValueId, Reader)>,
 }
 
-impl<'a> Draft<'a> {
-    pub fn new(known: &'a Analysis<'a>) -> Self {
-        let Analysis { graph, facts, constants, .. } = known;
-        Draft {
-            known,
+impl<'a> GraphOverlay<'a> {
+    pub fn new(analysis: &'a Analysis<'a>) -> Self {
+        let Analysis { graph, facts, constants, .. } = analysis;
+        GraphOverlay {
+            analysis,
             graph,
             facts,
             constants,
             folds: vec![],
             values: vec![],
             of: vec![None; graph.value_count()],
-            unread: Marks::none_of(graph.value_count()),
+            unread: NodeSet::none_of(graph.value_count()),
             owned: HashMap::default(),
             dead_ends: RefCell::default(),
-            touched: Marks::none_of(graph.order().len()),
-            shifted: Marks::none_of(graph.order().len()),
+            touched: NodeSet::none_of(graph.order().len()),
+            shifted: NodeSet::none_of(graph.order().len()),
             replaced: HashSet::default(),
             makes: HashSet::default(),
             bias_adds: HashMap::default(),
@@ -91,12 +91,12 @@ impl<'a> Draft<'a> {
 
     /// The node as a rule sees it.
     pub fn at(&self, node: NodeId) -> At<'a> {
-        self.known.at(node)
+        self.analysis.at(node)
     }
 
     /// Whether a node is part of an activation, whose constants are not to be touched.
     pub fn is_of_activation(&self, node: NodeId) -> bool {
-        self.known.activations.contains(node)
+        self.analysis.activations.contains(node)
     }
 
     /// The value that this one will be another name of, or itself.

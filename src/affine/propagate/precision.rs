@@ -20,7 +20,7 @@
 use crate::affine::Affine;
 use crate::affine::fold::Step;
 use crate::affine::item::Item;
-use crate::affine::propagate::overlay::Draft;
+use crate::affine::propagate::overlay::GraphOverlay;
 use crate::affine::recognize::Part;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
@@ -39,7 +39,7 @@ const STREAM: f64 = (1_u64 << 40) as f64;
 const HALF_STREAM: f64 = 16.0;
 
 /// An affine on its way forward.
-pub struct Going<'g> {
+pub struct Crossing<'g> {
     /// The part that is removed; `None` where a rest of it stays.
     pub part: Option<&'g Part>,
     /// Nodes that are removed, and the input that replaces their result.
@@ -53,8 +53,8 @@ pub struct Going<'g> {
 /// # Errors
 /// [`Reason::Narrow`] where a type may not hold the numbers that come to it then.
 pub fn forward(
-    draft: &Draft,
-    going: &Going,
+    draft: &GraphOverlay,
+    going: &Crossing,
     node: NodeId,
     inputs: &[Option<Affine>],
     step: &Step,
@@ -91,7 +91,7 @@ pub fn forward(
 /// # Errors
 /// As [`forward`].
 pub fn backward(
-    draft: &Draft,
+    draft: &GraphOverlay,
     item: &Item,
     node: NodeId,
     affine: &Affine,
@@ -126,7 +126,7 @@ pub fn backward(
 ///
 /// # Errors
 /// [`Reason::Narrow`] where its type does not hold them.
-pub fn returned(draft: &Draft, value: ValueId, inverse: &Affine) -> Result<(), Reason> {
+pub fn returned(draft: &GraphOverlay, value: ValueId, inverse: &Affine) -> Result<(), Reason> {
     let data_type = draft.facts.data_type(value);
     if holds_stream(data_type, &inverse.scale) { Ok(()) } else { refused(data_type) }
 }
@@ -145,7 +145,7 @@ fn refused(data_type: Option<DataType>) -> Result<(), Reason> {
 }
 
 /// The operand of a Cast.
-fn cast(draft: &Draft, node: NodeId) -> Option<ValueId> {
+fn cast(draft: &GraphOverlay, node: NodeId) -> Option<ValueId> {
     let casts = draft.graph.is(node, "Cast") || draft.graph.is(node, "CastLike");
     casts.then(|| draft.graph.input(node, 0))?
 }
@@ -160,7 +160,7 @@ fn within(inner: Option<DataType>, outer: Option<DataType>) -> bool {
 }
 
 /// Whether a node that hands an affine on makes numbers that were not there before.
-fn computes(draft: &Draft, node: NodeId, step: &Step) -> bool {
+fn computes(draft: &GraphOverlay, node: NodeId, step: &Step) -> bool {
     let computes = match draft.graph.category(node) {
         Some(Category::Arithmetic) => !draft.graph.is(node, "Neg"),
         Some(Category::Reduction) => !draft.graph.is(node, "ReduceMean"),
@@ -169,13 +169,13 @@ fn computes(draft: &Draft, node: NodeId, step: &Step) -> bool {
     };
     // A product may absorb the shift, and pass the scale.
     let is_product = draft.graph.category(node).is_some_and(Category::is_product);
-    let hands_on = step.ways.iter().flatten().any(|(_, affine)| !affine.has_no_scale());
-    let multiplies = step.folds.is_empty() || is_product && hands_on;
+    let is_scale_transparent = step.ways.iter().flatten().any(|(_, affine)| !affine.has_no_scale());
+    let multiplies = step.folds.is_empty() || is_product && is_scale_transparent;
     computes && multiplies && step.bypass.is_none() && step.factors.is_empty()
 }
 
 /// The value whose elements a value has, or what a part makes, and how many operators were not looked at for it.
-fn origin(draft: &Draft, value: ValueId, part: Option<&Part>, budget: usize) -> (ValueId, usize) {
+fn origin(draft: &GraphOverlay, value: ValueId, part: Option<&Part>, budget: usize) -> (ValueId, usize) {
     let mut value = draft.source(value);
     // Nodes of a part are removed with it.
     let moves = |&node: &NodeId| moves(draft, node) && part.is_none_or(|part| !part.nodes.contains(&node));
@@ -188,13 +188,13 @@ fn origin(draft: &Draft, value: ValueId, part: Option<&Part>, budget: usize) -> 
 }
 
 /// Whether a node passes elements unchanged: some or all of them, or with zeros in some places.
-fn moves(draft: &Draft, node: NodeId) -> bool {
+fn moves(draft: &GraphOverlay, node: NodeId) -> bool {
     matches!(draft.graph.category(node), Some(Category::Movement | Category::Selection))
         || draft.graph.is(node, "Relu")
 }
 
 /// Whether all elements of a value, without the affine, were numbers of a type before a Cast.
-fn came_out_of(draft: &Draft, going: &Going, value: ValueId, data_type: Option<DataType>) -> bool {
+fn came_out_of(draft: &GraphOverlay, going: &Crossing, value: ValueId, data_type: Option<DataType>) -> bool {
     let (mut value, mut left) = (value, LOOKED_AT);
     while left > 0 {
         (value, left) = origin(draft, value, going.part, left);
@@ -224,7 +224,12 @@ fn came_out_of(draft: &Draft, going: &Going, value: ValueId, data_type: Option<D
 
 /// Whether all readers of a value, directly or behind movements, cast it to a type no wider than
 /// this one.
-fn only_goes_to(draft: &Draft, value: ValueId, data_type: Option<DataType>, budget: &mut usize) -> bool {
+fn only_goes_to(
+    draft: &GraphOverlay,
+    value: ValueId,
+    data_type: Option<DataType>,
+    budget: &mut usize,
+) -> bool {
     let Some(left) = budget.checked_sub(1) else { return false };
     *budget = left;
     draft.readers(value).all(|(_, reader)| {

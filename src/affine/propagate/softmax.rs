@@ -9,9 +9,9 @@ use ndarray::Array1;
 use crate::affine::Affine;
 use crate::affine::fold::Side;
 use crate::affine::linear::matmul;
-use crate::affine::propagate::overlay::Draft;
+use crate::affine::propagate::overlay::GraphOverlay;
 use crate::affine::propagate::rule_table::rule_of;
-use crate::analysis::layout::Trace;
+use crate::analysis::layout::LayoutMap;
 use crate::analysis::node_view::At;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
@@ -27,7 +27,7 @@ const OPERANDS: usize = 256;
 
 /// Whether it makes no difference to the model what a shift on the operand of a product with a constant
 /// adds to each channel of the result.
-pub fn ignores(draft: &Draft, node: NodeId, side: Side, shift: &Numbers) -> bool {
+pub fn ignores(draft: &GraphOverlay, node: NodeId, side: Side, shift: &Numbers) -> bool {
     let by_channel = shift.shape().split_last().is_some_and(|(_, others)| others.iter().all(|&n| n == 1));
     if !draft.graph.is(node, "MatMul") || side != Side::Operand(0) || !by_channel {
         return false;
@@ -42,7 +42,7 @@ pub fn ignores(draft: &Draft, node: NodeId, side: Side, shift: &Numbers) -> bool
 }
 
 struct KeySearch<'s, 'a> {
-    draft: &'s Draft<'a>,
+    draft: &'s GraphOverlay<'a>,
     /// Operands that may still be looked at.
     left: usize,
 }
@@ -77,7 +77,7 @@ impl KeySearch<'_, '_> {
                     None => draft
                         .facts
                         .shape(value)
-                        .is_some_and(|shape| self.moved(node, &Trace::new(&shape), shift, depth)),
+                        .is_some_and(|shape| self.moved(node, &LayoutMap::new(&shape), shift, depth)),
                 },
             }
         })
@@ -85,7 +85,7 @@ impl KeySearch<'_, '_> {
 
     /// For a movement behind other movements, one of which merged the axis of the shift with
     /// another axis, such as heads with an open batch; the next movements split them again.
-    fn moved(&mut self, node: NodeId, trace: &Trace, shift: &Numbers, depth: usize) -> bool {
+    fn moved(&mut self, node: NodeId, trace: &LayoutMap, shift: &Numbers, depth: usize) -> bool {
         let draft = self.draft;
         let mut trace = trace.clone();
         let Some(output) = draft.graph.only_output(node).filter(|_| draft.graph.is_movement(node)) else {
@@ -148,12 +148,12 @@ impl KeySearch<'_, '_> {
 fn one_way(at: &At, slot: usize, shift: &Numbers) -> Option<Vec<(usize, Affine)>> {
     let inputs: Vec<_> = (0..at.arity()).map(|i| (i == slot).then(|| Affine::shift(shift.clone()))).collect();
     let step = rule_of(at).and_then(|rule| rule.forward(at, &inputs)).ok()?;
-    step.only_goes_on().then(|| step.ways.into_iter().next().unwrap_or_default())
+    step.only_passes_on().then(|| step.ways.into_iter().next().unwrap_or_default())
 }
 
 /// The nodes that read the elements of a value, and where; `None` where something else reads it, or
 /// nothing does.
-fn readers(draft: &Draft, value: ValueId) -> Option<Vec<(NodeId, usize)>> {
+fn readers(draft: &GraphOverlay, value: ValueId) -> Option<Vec<(NodeId, usize)>> {
     let nodes = draft.readers(value).filter_map(|(_, reader)| match reader {
         Reader::Node { node, input } => {
             draft.graph.reads_elements(node, input).then_some(Some((node, input)))

@@ -8,8 +8,8 @@
 
 use crate::affine::Affine;
 use crate::affine::item::Items;
-use crate::affine::propagate::forward::Wave;
-use crate::affine::propagate::overlay::Draft;
+use crate::affine::propagate::forward::Propagation;
+use crate::affine::propagate::overlay::GraphOverlay;
 use crate::affine::propagate::{backward, forward};
 use crate::refusal::{Reason, Refusal};
 
@@ -19,7 +19,12 @@ use crate::refusal::{Reason, Refusal};
 /// # Errors
 /// A refusal at the first reader, in execution order, that cannot take it, or at the obstacle of a
 /// demand.
-pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Result<Wave, Refusal> {
+pub fn forward(
+    draft: &GraphOverlay,
+    items: &Items,
+    item: usize,
+    affine: &Affine,
+) -> Result<Propagation, Refusal> {
     let attempt = |kept: bool| {
         let (found, met) = forward::forward(draft, items, item, affine, kept);
         (found.and_then(|wave| with_wants(draft, items, item, wave)), met)
@@ -34,13 +39,23 @@ pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Re
 ///
 /// # Errors
 /// As [`forward`].
-pub fn beside(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Result<Wave, Refusal> {
+pub fn beside(
+    draft: &GraphOverlay,
+    items: &Items,
+    item: usize,
+    affine: &Affine,
+) -> Result<Propagation, Refusal> {
     let (found, _) = forward::forward(draft, items, item, affine, false);
     found.and_then(|wave| with_factors(draft, items, item, wave))
 }
 
 /// A propagation with its demands backward.
-fn with_wants(draft: &Draft, items: &Items, item: usize, wave: Wave) -> Result<Wave, Refusal> {
+fn with_wants(
+    draft: &GraphOverlay,
+    items: &Items,
+    item: usize,
+    wave: Propagation,
+) -> Result<Propagation, Refusal> {
     let mut wave = with_factors(draft, items, item, wave)?;
     for want in wave.wants.clone() {
         backward::wanted(draft, items, item, &mut wave, want)?;
@@ -50,7 +65,12 @@ fn with_wants(draft: &Draft, items: &Items, item: usize, wave: Wave) -> Result<W
 
 /// A propagation with the demands on factors of products. A parameter stays: its removal saves no
 /// operator, and the other operand of the product may have one to save.
-fn with_factors(draft: &Draft, items: &Items, item: usize, mut wave: Wave) -> Result<Wave, Refusal> {
+fn with_factors(
+    draft: &GraphOverlay,
+    items: &Items,
+    item: usize,
+    mut wave: Propagation,
+) -> Result<Propagation, Refusal> {
     let is_parameter = items.all[item].part.nodes.is_empty();
     for factor in wave.factors.clone() {
         let node = factor.0;

@@ -1,12 +1,12 @@
 //! Zeros that are made for the batch at hand, such as those that a relative shift puts before its scores: they are the same
 //! in every scale, so nothing has to be done where one is wanted on them, whoever reads them besides.
 
-use crate::affine::propagate::overlay::Draft;
+use crate::affine::propagate::overlay::GraphOverlay;
 use crate::analysis::uniform::repeats_zero;
 use crate::ir::ValueId;
 
 /// Whether a value is zeros, and stays so.
-pub fn is_zeros(draft: &Draft, value: ValueId) -> bool {
+pub fn is_zeros(draft: &GraphOverlay, value: ValueId) -> bool {
     let made_by = draft.graph.producer(value).filter(|&(node, _)| !draft.is_touched(node));
     made_by.is_some_and(|(node, _)| repeats_zero(&draft.at(node)))
 }

@@ -110,10 +110,10 @@ pub const fn offline(name: &'static str) -> Kind {
 }
 
 /// Finds all maximal chains, in the order of their last nodes.
-pub fn find(known: &Analysis) -> Vec<Chain> {
-    let Analysis { graph, facts, constants, .. } = known;
+pub fn find(analysis: &Analysis) -> Vec<Chain> {
+    let Analysis { graph, facts, constants, .. } = analysis;
     let mut search = Search {
-        known,
+        analysis,
         graph,
         facts,
         constants,
@@ -143,7 +143,7 @@ struct Form {
 }
 
 struct Search<'s> {
-    known: &'s Analysis<'s>,
+    analysis: &'s Analysis<'s>,
     graph: &'s Graph<'s>,
     facts: &'s Facts,
     constants: &'s Constants<'s>,
@@ -159,7 +159,7 @@ impl Search<'_> {
     /// The form that ends in a node, which replaces the forms that it extends.
     fn extend(&mut self, node: NodeId) -> Option<(ValueId, Form)> {
         let graph = self.graph;
-        let output = graph.only_output(node).filter(|_| !self.known.activations.contains(node))?;
+        let output = graph.only_output(node).filter(|_| !self.analysis.activations.contains(node))?;
         let varying: Vec<ValueId> = graph
             .inputs(node)
             .iter()
@@ -229,7 +229,7 @@ impl Search<'_> {
                 true => extent(&before[axis]) == Some(1),
                 false => before[axis] == behind[axis],
             });
-        only_there && step.has_no_shift() && self.widening.is_needless(self.known, value, output)
+        only_there && step.has_no_shift() && self.widening.is_needless(self.analysis, value, output)
     }
 
     /// The chain that a form is.
@@ -250,7 +250,7 @@ impl Search<'_> {
     /// The affine of one node on its varying input.
     fn step(&self, node: NodeId, value: ValueId, rank: usize) -> Option<Affine> {
         let graph = self.graph;
-        let at = self.known.at(node);
+        let at = self.analysis.at(node);
         let first = graph.input(node, 0) == Some(value);
         let constant = || -> Option<Numbers> {
             let slot = if first { 1 } else { 0 };

@@ -6,7 +6,7 @@
 use crate::affine::recognize::parameters::{Along, Operator, site};
 use crate::affine::recognize::statistics::{around, core, reshaped};
 use crate::affine::recognize::{Normalizer, Site, View};
-use crate::analysis::layout::Atoms;
+use crate::analysis::layout::AxisFactors;
 use crate::ir::{NodeId, ValueId};
 
 /// Group Normalization.
@@ -81,8 +81,8 @@ impl Groups {
     /// The axis of the channels in the value before it is reshaped: statistics are those of an item
     /// and of a run of its channels, over everything else.
     fn channels(&self, view: &View, whole: ValueId) -> Option<usize> {
-        let mut atoms = Atoms::default();
-        let before = atoms.of(&view.facts.shape(whole)?)?;
+        let mut atoms = AxisFactors::default();
+        let before = atoms.axes(&view.facts.shape(whole)?)?;
         let apart = atoms.reshape(&before, &view.facts.shape(self.input)?)?;
         let reduced: Vec<_> = self
             .axes

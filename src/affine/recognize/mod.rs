@@ -57,7 +57,7 @@ use crate::analysis::constants::Constants;
 use crate::analysis::node_view::At;
 use crate::hash::HashMap;
 use crate::ir::builder::NewConstant;
-use crate::ir::node_set::Marks;
+use crate::ir::node_set::NodeSet;
 use crate::ir::scope::scope;
 use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::proto::NodeProto;
@@ -308,7 +308,7 @@ pub struct View<'a> {
     /// The constants.
     pub constants: &'a Constants<'a>,
     /// All that is known of the model.
-    pub known: &'a Analysis<'a>,
+    pub analysis: &'a Analysis<'a>,
     chains: Vec<Chain>,
     /// Which chain ends in a node.
     ending: Vec<Option<u32>>,
@@ -318,9 +318,9 @@ pub struct View<'a> {
 
 impl<'a> View<'a> {
     /// Prepares a graph for recognition.
-    pub fn new(known: &'a Analysis<'a>) -> Self {
-        let chains = crate::affine::recognize::affine_chain::find(known);
-        let Analysis { graph, facts, constants, .. } = known;
+    pub fn new(analysis: &'a Analysis<'a>) -> Self {
+        let chains = crate::affine::recognize::affine_chain::find(analysis);
+        let Analysis { graph, facts, constants, .. } = analysis;
         let mut ending = vec![None; graph.order().len()];
         let mut beginning = vec![None; graph.value_count()];
         for (place, chain) in (0..).zip(&chains) {
@@ -329,12 +329,12 @@ impl<'a> View<'a> {
             }
             beginning[chain.input.index()].get_or_insert(place);
         }
-        View { graph, facts, constants, known, chains, ending, beginning }
+        View { graph, facts, constants, analysis, chains, ending, beginning }
     }
 
     /// The node as a rule sees it.
     pub fn at(&self, node: NodeId) -> At<'a> {
-        self.known.at(node)
+        self.analysis.at(node)
     }
 
     /// The affine chain that begins at a value.
@@ -392,7 +392,7 @@ impl<'a> View<'a> {
 /// Finds every site, in execution order. No node belongs to two.
 pub fn find(view: &View) -> Vec<Site> {
     let graph = view.graph;
-    let mut taken = Marks::none_of(graph.order().len());
+    let mut taken = NodeSet::none_of(graph.order().len());
     // Boxed, since their number is unknown: a growing list of sites would be moved again and again.
     let mut sites: Vec<Box<Site>> = vec![];
     // A node of constants alone is a constant.

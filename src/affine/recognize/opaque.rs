@@ -119,9 +119,9 @@ pub fn write(
     names: &mut Names,
 ) -> Option<Expanded> {
     let model = graph.model();
-    let known = ["axis", "epsilon", "eps", "groups"];
+    let analysis = ["axis", "epsilon", "eps", "groups"];
     let named = |name: &str| opaque.parameters.iter().any(|parameter| parameter.contains(&name));
-    let understood = node.attribute.iter().all(|a| known.contains(&a.name()) || named(a.name()));
+    let understood = node.attribute.iter().all(|a| analysis.contains(&a.name()) || named(a.name()));
     let [output] = &node.output[..] else { return None };
     let value = graph.value(node.input.first()?)?;
     // Before operator set 7 constants did not broadcast by themselves.

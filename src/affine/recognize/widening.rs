@@ -22,10 +22,10 @@ pub struct Narrowing {
 
 impl Narrowing {
     /// Whether nothing changes where a value has the extents of another one, from which a constant makes it.
-    pub fn is_needless(&mut self, known: &Analysis, from: ValueId, value: ValueId) -> bool {
-        let Some(shape) = known.facts.shape(from) else { return false };
+    pub fn is_needless(&mut self, analysis: &Analysis, from: ValueId, value: ValueId) -> bool {
+        let Some(shape) = analysis.facts.shape(from) else { return false };
         let mut found = Narrowing::default();
-        let meets = found.meets(known, value, &shape, DEPTH);
+        let meets = found.meets(analysis, value, &shape, DEPTH);
         let apart = |one: &HashSet<ValueId>, other: &HashSet<ValueId>| one.is_disjoint(other);
         let fits = meets
             && apart(&found.narrowed, &found.wide)
@@ -39,26 +39,28 @@ impl Narrowing {
     }
 
     /// Whether all that reads a value, which would have this shape, comes to values that are as wide.
-    fn meets(&mut self, known: &Analysis, value: ValueId, shape: &Shape, depth: usize) -> bool {
-        let readers = known.graph.readers(value);
+    fn meets(&mut self, analysis: &Analysis, value: ValueId, shape: &Shape, depth: usize) -> bool {
+        let readers = analysis.graph.readers(value);
         self.narrowed.insert(value);
         depth > 0
             && !readers.is_empty()
             && readers.iter().all(|reader| match *reader {
-                Reader::Node { node, .. } => self.passes(known, node, value, shape, depth).unwrap_or(false),
+                Reader::Node { node, .. } => {
+                    self.passes(analysis, node, value, shape, depth).unwrap_or(false)
+                }
                 _ => false,
             })
     }
 
     fn passes(
         &mut self,
-        known: &Analysis,
+        analysis: &Analysis,
         node: NodeId,
         value: ValueId,
         shape: &Shape,
         depth: usize,
     ) -> Option<bool> {
-        let (graph, facts) = (&known.graph, &known.facts);
+        let (graph, facts) = (&analysis.graph, &analysis.facts);
         let output =
             graph.only_output(node).filter(|_| graph.category(node) == Some(Category::Arithmetic))?;
         let whole = facts.shape(output)?;
@@ -67,7 +69,7 @@ impl Narrowing {
         narrow.extend(shape.iter().cloned());
         for &other in others {
             // A constant may be folded away as well.
-            if known.constants.is_constant(other) {
+            if analysis.constants.is_constant(other) {
                 continue;
             }
             let there = facts.shape(other)?;
@@ -80,6 +82,6 @@ impl Narrowing {
                 narrow[missing + axis] = dim.clone();
             }
         }
-        Some(self.meets(known, output, &narrow.into_iter().collect(), depth - 1))
+        Some(self.meets(analysis, output, &narrow.into_iter().collect(), depth - 1))
     }
 }

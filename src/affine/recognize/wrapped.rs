@@ -6,9 +6,9 @@
 
 use crate::affine::recognize::{Family, Part, Site, View};
 use crate::analysis::broadcast;
-use crate::analysis::layout::Trace;
+use crate::analysis::layout::LayoutMap;
 use crate::ir::axes::permutation;
-use crate::ir::node_set::Marks;
+use crate::ir::node_set::NodeSet;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 use crate::recipe::Numbers;
@@ -19,7 +19,7 @@ const DEPTH: usize = 4;
 
 /// Lets the affine of a site of fixed statistics be one on the value before the movements that lie around it, if they
 /// undo each other and are not `taken`; then they are.
-pub fn widen(view: &View, site: &mut Site, taken: &mut Marks) {
+pub fn widen(view: &View, site: &mut Site, taken: &mut NodeSet) {
     let Some(part) = site.post.as_mut().filter(|_| site.kind.family == Family::Offline && site.pre.is_none())
     else {
         return;
@@ -31,7 +31,7 @@ pub fn widen(view: &View, site: &mut Site, taken: &mut Marks) {
 }
 
 /// The part with the fewest movements more that undo each other, be they on one side alone.
-fn wider(view: &View, part: &Part, taken: &Marks) -> Option<Part> {
+fn wider(view: &View, part: &Part, taken: &NodeSet) -> Option<Part> {
     if part.nodes.is_empty() || !part.resets.is_empty() {
         return None;
     }
@@ -78,7 +78,7 @@ fn between(view: &View, part: &Part, before: &[NodeId], behind: &[NodeId]) -> Op
     let input = before.last().map_or(Some(part.input), |&node| graph.input(node, 0))?;
     let output = behind.last().map_or(Some(part.output), |&node| graph.only_output(node))?;
     let shape = |value: ValueId| view.facts.shape(value);
-    let mut trace = Trace::new(&shape(input)?);
+    let mut trace = LayoutMap::new(&shape(input)?);
     for &node in before.iter().rev().chain(behind) {
         trace.follow(graph.node(node), &shape(graph.only_output(node)?)?)?;
     }

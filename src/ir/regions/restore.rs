@@ -40,7 +40,7 @@ impl Flat<'_> {
             content: HashMap::default(),
             is_there: self.are_there(graph),
             told: graph.value_info.iter().map(|info| info.name()).collect(),
-            names: Names::of(flat),
+            names: Names::new(flat),
         };
         // Nodes of a removed body are removed with it.
         let is_in = |node: &&NodeProto| self.ways.get(way(node)).is_none_or(|&body| restoring.is_there[body]);

@@ -1,7 +1,7 @@
 //! Operators that move, repeat, or leave out elements.
 
 use super::{AxisRead, first};
-use crate::analysis::layout::Trace;
+use crate::analysis::layout::LayoutMap;
 use crate::analysis::node_view::At;
 use crate::ir::axes::{axes, axis as counted};
 use crate::refusal::Reason;
@@ -48,7 +48,7 @@ fn regrouped(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     if extent(&behind[axis]) == Some(1) {
         return Ok(first(at, AxisRead::All, AxisRead::All));
     }
-    let mut trace = Trace::new(&before);
+    let mut trace = LayoutMap::new(&before);
     trace.follow(at.proto(), &behind).ok_or(Reason::UnknownShape)?;
     let from = (0..before.len()).find(|&from| trace.places(&[from]).is_some_and(|to| to == [axis]));
     from.map(|from| moved(at, from)).ok_or(Reason::UnknownShape)

@@ -6,8 +6,8 @@ use crate::ir::builder::Maker;
 use crate::ir::regions::way;
 
 /// A Transpose of what a Transpose makes for it alone, or a ReduceMean over other axes of what one makes: one of both.
-pub fn one<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
-    let graph = &known.graph;
+pub fn one<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let graph = &analysis.graph;
     let between = graph.input(node, 0)?;
     let (first, _) = graph.producer(between)?;
     let op = graph.op(node).filter(|op| matches!(*op, "Transpose" | "ReduceMean"))?;
@@ -15,8 +15,8 @@ pub fn one<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
         && graph.only_reader(between).is_some()
         && way(graph.node(first)) == way(graph.node(node));
     let value = graph.input(first, 0).filter(|_| is_alone)?;
-    let [before, behind] = [first, node].map(|node| known.at(node));
-    let rank = known.facts.rank(value)?;
+    let [before, behind] = [first, node].map(|node| analysis.at(node));
+    let rank = analysis.facts.rank(value)?;
     let mut maker = Maker::new(graph, node);
     match op {
         "Transpose" => {

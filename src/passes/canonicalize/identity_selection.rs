@@ -20,9 +20,9 @@ const DEPTH: usize = 12;
 
 /// A Gather of all places of a value in order, as a Reshape of the value; `None` where it selects
 /// others.
-pub fn whole<'m>(known: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
-    let Analysis { graph, facts, .. } = known;
-    let at = known.at(gather);
+pub fn whole<'m>(analysis: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
+    let Analysis { graph, facts, .. } = analysis;
+    let at = analysis.at(gather);
     let is_flat = graph.is(gather, "Gather") && at.only_attributes(&["axis"]).is_ok() && at.rank(0) == Ok(1);
     let (flat, indices) = (at.input(0).ok().filter(|_| is_flat)?, at.input(1).ok()?);
     let (row, _) = graph.producer(flat).filter(|&(node, _)| graph.is(node, "Reshape"))?;
@@ -30,7 +30,7 @@ pub fn whole<'m>(known: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
     let shape = facts.shape(value)?;
     let (items, places) = shape.split_first()?;
     let count: usize = places.iter().map(extent).collect::<Option<Vec<_>>>()?.iter().product();
-    let Places { fixed, range: Some(range) } = Places::of(known, indices, DEPTH)? else { return None };
+    let Places { fixed, range: Some(range) } = Places::new(analysis, indices, DEPTH)? else { return None };
     let counts = (0..).zip(&fixed).all(|(place, &index)| place == index);
     let limit = facts.extents(range.limit)?;
     let is_whole = range.axis == 0 && range.step == count as i64 && fixed.len() == count && counts;
@@ -58,15 +58,15 @@ struct Progression {
 }
 
 impl Places {
-    fn of(known: &Analysis, value: ValueId, depth: usize) -> Option<Self> {
-        let Analysis { graph, facts, .. } = known;
-        if let Some(fixed) = constant(known, value) {
+    fn new(analysis: &Analysis, value: ValueId, depth: usize) -> Option<Self> {
+        let Analysis { graph, facts, .. } = analysis;
+        if let Some(fixed) = constant(analysis, value) {
             return Some(Self { fixed, range: None });
         }
         let (node, _) = graph.producer(value)?;
-        let at = known.at(node);
+        let at = analysis.at(node);
         let left = depth.checked_sub(1)?;
-        let operand = |slot: usize| Self::of(known, at.input(slot).ok()?, left);
+        let operand = |slot: usize| Self::new(analysis, at.input(slot).ok()?, left);
         match graph.op(node)? {
             "Range" if at.ints(0) == Ok(Some(vec![0])) && at.ints(2) == Ok(Some(vec![1])) => {
                 let range = Progression { axis: 0, step: 1, limit: at.input(1).ok()? };
@@ -136,8 +136,8 @@ impl Places {
 }
 
 /// The elements of a constant of integers.
-pub fn constant(known: &Analysis, value: ValueId) -> Option<ArrayD<i64>> {
-    let shape: Vec<usize> = known.facts.shape(value)?.iter().map(extent).collect::<Option<_>>()?;
-    let ints = known.constants.ints(value).or_else(|| known.facts.ints(value))?;
+pub fn constant(analysis: &Analysis, value: ValueId) -> Option<ArrayD<i64>> {
+    let shape: Vec<usize> = analysis.facts.shape(value)?.iter().map(extent).collect::<Option<_>>()?;
+    let ints = analysis.constants.ints(value).or_else(|| analysis.facts.ints(value))?;
     ArrayD::from_shape_vec(shape, ints).ok()
 }

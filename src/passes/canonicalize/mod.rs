@@ -32,27 +32,27 @@ use crate::shape::facts::{extent, same_shape};
 const SUM_BROADCASTS: i64 = 8;
 
 /// The edits of float operators.
-pub fn edits(known: &Analysis) -> Vec<Edit> {
-    written_anew(known, |node, output| {
-        known.facts.data_type(output).filter(|data_type| data_type.is_float())?;
-        squeezed(known, node)
-            .or_else(|| picked(known, node))
-            .or_else(|| pooled(known, node))
-            .or_else(|| token_norm::written_out(known, node))
-            .or_else(|| identity_selection::whole(known, node))
-            .or_else(|| padding::by_itself(known, node))
-            .or_else(|| added(known, node))
-            .or_else(|| multiplied(known, node))
-            .or_else(|| broadcast(known, node))
-            .or_else(|| adjacent::one(known, node))
-            .or_else(|| narrowed(known, node))
+pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+    written_anew(analysis, |node, output| {
+        analysis.facts.data_type(output).filter(|data_type| data_type.is_float())?;
+        squeezed(analysis, node)
+            .or_else(|| picked(analysis, node))
+            .or_else(|| pooled(analysis, node))
+            .or_else(|| token_norm::written_out(analysis, node))
+            .or_else(|| identity_selection::whole(analysis, node))
+            .or_else(|| padding::by_itself(analysis, node))
+            .or_else(|| added(analysis, node))
+            .or_else(|| multiplied(analysis, node))
+            .or_else(|| broadcast(analysis, node))
+            .or_else(|| adjacent::one(analysis, node))
+            .or_else(|| narrowed(analysis, node))
     })
 }
 
 /// A Gather of the only place of an axis as a Squeeze.
-fn squeezed<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
-    let Analysis { graph, facts, constants, .. } = known;
-    if !graph.is(node, "Gather") || known.at(node).only_attributes(&["axis"]).is_err() {
+fn squeezed<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let Analysis { graph, facts, constants, .. } = analysis;
+    if !graph.is(node, "Gather") || analysis.at(node).only_attributes(&["axis"]).is_err() {
         return None;
     }
     let [Some(value), Some(index)] = graph.inputs(node) else { return None };
@@ -69,9 +69,9 @@ fn squeezed<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
 
 /// A GatherND that picks places of the first axis, which constants tell, as the Gather that it is: exporters write
 /// `x[..., places]` so, between Transposes.
-fn picked<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
-    let Analysis { graph, facts, constants, .. } = known;
-    let at = known.at(node);
+fn picked<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let Analysis { graph, facts, constants, .. } = analysis;
+    let at = analysis.at(node);
     if !graph.is(node, "GatherND") || at.only_attributes(&["batch_dims"]).is_err() {
         return None;
     }
@@ -88,9 +88,9 @@ fn picked<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
 
 /// A pooling over all places as the mean that it is, where a normalization reads it: TensorFlow's over the channels of
 /// tokens is written as one.
-fn pooled<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
-    let Analysis { graph, facts, .. } = known;
-    if !graph.is(node, "GlobalAveragePool") || known.at(node).only_attributes(&[]).is_err() {
+fn pooled<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let Analysis { graph, facts, .. } = analysis;
+    if !graph.is(node, "GlobalAveragePool") || analysis.at(node).only_attributes(&[]).is_err() {
         return None;
     }
     let value = graph.input(node, 0)?;
@@ -98,7 +98,7 @@ fn pooled<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     // A centred value, or a square.
     let is_square = graph.producer(value).is_some_and(|(maker, _)| match graph.op(maker) {
         Some("Mul") => graph.input(maker, 0) == graph.input(maker, 1),
-        Some("Pow") => graph.input(maker, 1).and_then(|power| known.constants.scalar(power)) == Some(2.0),
+        Some("Pow") => graph.input(maker, 1).and_then(|power| analysis.constants.scalar(power)) == Some(2.0),
         _ => false,
     });
     let mean = graph.only_output(node)?;
@@ -112,15 +112,15 @@ fn pooled<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
 }
 
 /// A Sum of two values as an Add, or of one as that.
-fn added<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
-    let graph = &known.graph;
-    if !graph.is(node, "Sum") || known.at(node).only_attributes(&[]).is_err() {
+fn added<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let graph = &analysis.graph;
+    if !graph.is(node, "Sum") || analysis.at(node).only_attributes(&[]).is_err() {
         return None;
     }
     let mut maker = Maker::new(graph, node);
     match *graph.inputs(node) {
         [Some(only)] => maker.op("Identity", &[graph.value_name(only)], vec![]),
-        [Some(one), Some(other)] if maker.opset() >= SUM_BROADCASTS || is_as_large(known, one, other) => {
+        [Some(one), Some(other)] if maker.opset() >= SUM_BROADCASTS || is_as_large(analysis, one, other) => {
             maker.op("Add", &[one, other].map(|value| graph.value_name(value)), vec![])
         }
         _ => return None,
@@ -129,8 +129,8 @@ fn added<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
 }
 
 /// An Einsum of a value and a constant as a Mul, where it adds up nothing and the constant has its axes in their order.
-fn multiplied<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
-    let (graph, at) = (&known.graph, known.at(node));
+fn multiplied<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let (graph, at) = (&analysis.graph, analysis.at(node));
     if !graph.is(node, "Einsum") || at.arity() != 2 || at.only_attributes(&["equation"]).is_err() {
         return None;
     }
@@ -151,7 +151,7 @@ fn multiplied<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let mut maker = Maker::new(graph, node);
     let [value, factor] = [at.input(1 - slot).ok()?, at.input(slot).ok()?];
     let factor = if shape.len() > constant.len() {
-        let data_type = known.facts.data_type(factor)?;
+        let data_type = analysis.facts.data_type(factor)?;
         // Infinities and NaN are not stored anew.
         at.numbers(slot).ok().filter(|numbers| numbers.iter().all(|number| number.is_finite()))?;
         maker.floats(data_type, &at.constant(slot).ok()?.reshape(&shape)?)
@@ -169,8 +169,8 @@ fn is_as_large(Analysis { facts, .. }: &Analysis, one: ValueId, other: ValueId) 
 }
 
 /// The operand and the shape of an Expand.
-fn expanded(known: &Analysis, value: ValueId) -> Option<(ValueId, ValueId)> {
-    let graph = &known.graph;
+fn expanded(analysis: &Analysis, value: ValueId) -> Option<(ValueId, ValueId)> {
+    let graph = &analysis.graph;
     let (node, _) = graph.producer(value)?;
     match graph.inputs(node) {
         [Some(of), Some(to)] if graph.is(node, "Expand") => Some((*of, *to)),
@@ -179,21 +179,21 @@ fn expanded(known: &Analysis, value: ValueId) -> Option<(ValueId, ValueId)> {
 }
 
 /// An operator of two values, one of which has the same at all places, and no more of these than the other.
-fn broadcast<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
-    let graph = &known.graph;
+fn broadcast<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let graph = &analysis.graph;
     let [Some(one), Some(other)] = *graph.inputs(node) else { return None };
-    if graph.category(node) != Some(Category::Arithmetic) || known.at(node).only_attributes(&[]).is_err() {
+    if graph.category(node) != Some(Category::Arithmetic) || analysis.at(node).only_attributes(&[]).is_err() {
         return None;
     }
     let name = |value| graph.value_name(value);
     let mut maker = Maker::new(graph, node);
     let output = graph.only_output(node)?;
     // The other operand is as large as the result, so that the broadcast shape is not needed.
-    let is_whole = |value| is_as_large(known, value, output) || is_as_large(known, one, other);
-    let second = is_whole(one).then(|| narrow(known, &mut maker, other)).flatten();
+    let is_whole = |value| is_as_large(analysis, value, output) || is_as_large(analysis, one, other);
+    let second = is_whole(one).then(|| narrow(analysis, &mut maker, other)).flatten();
     let operands = match second {
         Some(narrow) => [name(one).to_owned(), narrow],
-        None if is_whole(other) => [narrow(known, &mut maker, one)?, name(other).to_owned()],
+        None if is_whole(other) => [narrow(analysis, &mut maker, one)?, name(other).to_owned()],
         None => return None,
     };
     maker.op(graph.op(node)?, &operands.each_ref().map(String::as_str), vec![]);
@@ -201,22 +201,22 @@ fn broadcast<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
 }
 
 /// A small value that broadcasts to a uniform one.
-fn narrow(known: &Analysis, maker: &mut Maker, wide: ValueId) -> Option<String> {
-    let Analysis { graph, facts, constants, .. } = known;
+fn narrow(analysis: &Analysis, maker: &mut Maker, wide: ValueId) -> Option<String> {
+    let Analysis { graph, facts, constants, .. } = analysis;
     if constants.is_constant(wide) {
         return None;
     }
-    if let Some((of, _)) = expanded(known, wide) {
+    if let Some((of, _)) = expanded(analysis, wide) {
         return Some(graph.value_name(of).to_owned());
     }
-    Some(maker.floats(facts.data_type(wide)?, &uniform::row(known, wide)?))
+    Some(maker.floats(facts.data_type(wide)?, &uniform::row(analysis, wide)?))
 }
 
 /// An operator on single elements of a constant that is expanded, and of numbers: the constant is computed before it is.
-fn narrowed<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
-    let Analysis { graph, constants, .. } = known;
+fn narrowed<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let Analysis { graph, constants, .. } = analysis;
     let wide = graph.inputs(node).iter().flatten().find(|&&value| !constants.is_constant(value))?;
-    let (of, to) = expanded(known, *wide)?;
+    let (of, to) = expanded(analysis, *wide)?;
     if graph.only_reader(*wide).is_none()
         || !constants.is_constant(of)
         || constants.is_quantized(of)
@@ -225,8 +225,8 @@ fn narrowed<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
         return None;
     }
     let is_small = constants.len(of).is_some_and(|count| count <= LARGEST);
-    let data_type = known.facts.data_type(of).filter(|_| is_small)?;
-    let numbers = applied(known, node, *wide, &constants.numbers(of).ok()?)?;
+    let data_type = analysis.facts.data_type(of).filter(|_| is_small)?;
+    let numbers = applied(analysis, node, *wide, &constants.numbers(of).ok()?)?;
     tensor::make("", data_type, &numbers.view()).ok()?;
     let mut maker = Maker::new(graph, node);
     let made = maker.floats(data_type, numbers.recipe());
@@ -236,9 +236,9 @@ fn narrowed<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
 
 /// The result of a node for numbers in place of one of its inputs, if all others are scalars; it
 /// has their shape.
-fn applied(known: &Analysis, node: NodeId, at: ValueId, numbers: &Numbers) -> Option<Numbers> {
-    let Analysis { graph, constants, .. } = known;
-    known.at(node).only_attributes(&[]).ok()?;
+fn applied(analysis: &Analysis, node: NodeId, at: ValueId, numbers: &Numbers) -> Option<Numbers> {
+    let Analysis { graph, constants, .. } = analysis;
+    analysis.at(node).only_attributes(&[]).ok()?;
     let operand = |slot: usize| {
         let value = graph.input(node, slot)?;
         if value == at {

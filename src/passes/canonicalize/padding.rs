@@ -16,9 +16,9 @@ const CONV: &[&str] = &["auto_pad", "dilations", "group", "kernel_shape", "pads"
 
 /// The operator with the padding of the Pad that it reads; `None` where another node reads the
 /// padded value, or where the result would differ.
-pub fn by_itself<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
-    let graph = &known.graph;
-    let at = known.at(node);
+pub fn by_itself<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let graph = &analysis.graph;
+    let at = analysis.at(node);
     let op = graph.op(node).filter(|_| graph.outputs(node).len() == 1)?;
     let (attributes, border) = match graph.domain_op(node) {
         ("", "Conv") => (CONV, 0.0),
@@ -34,12 +34,12 @@ pub fn by_itself<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let padded = at.input(0).ok().filter(|_| is_told && !flag("ceil_mode"))?;
     let (pad, _) = graph.producer(padded).filter(|&(maker, _)| graph.is(maker, "Pad"))?;
     (graph.only_reader(padded) == Some((node, 0))).then_some(())?;
-    let pad_at = known.at(pad);
+    let pad_at = analysis.at(pad);
     // Computed padding is stored first, and counts as a constant.
     let computed = pad_at.input_for("pads").and_then(|slot| graph.producer(graph.input(pad, slot)?));
     computed.is_none_or(|(maker, _)| graph.is(maker, "Constant")).then_some(())?;
     pad_at.only_attributes(&["mode", "pads", "value"]).ok()?;
-    let more = Padding::of(&pad_at, at.rank(0).ok()?).ok()?.of_image(border)?;
+    let more = Padding::from_node(&pad_at, at.rank(0).ok()?).ok()?.of_image(border)?;
     let own =
         at.attr_ints("pads").ok()?.filter(|_| automatic != "VALID").unwrap_or_else(|| vec![0; more.len()]);
     (own.len() == more.len()).then_some(())?;

@@ -17,13 +17,13 @@ const REACH: usize = 4;
 
 /// The result of a Reshape as a LayerNormalization that is written out; `None` where no such
 /// normalization precedes it.
-pub fn written_out<'m>(known: &'m Analysis, reshape: NodeId) -> Option<Maker<'m>> {
-    let Analysis { graph, facts, .. } = known;
+pub fn written_out<'m>(analysis: &'m Analysis, reshape: NodeId) -> Option<Maker<'m>> {
+    let Analysis { graph, facts, .. } = analysis;
     let output = graph.only_output(reshape)?;
-    let norm = maker(known, graph.input(reshape, 0)?).filter(|_| graph.is(reshape, "Reshape"))?;
-    let at = known.at(norm);
-    let tokens = Tokens::of(known, norm)?;
-    let input = graph.input(maker(known, tokens.value).filter(|&node| graph.is(node, "Reshape"))?, 0)?;
+    let norm = maker(analysis, graph.input(reshape, 0)?).filter(|_| graph.is(reshape, "Reshape"))?;
+    let at = analysis.at(norm);
+    let tokens = Tokens::find(analysis, norm)?;
+    let input = graph.input(maker(analysis, tokens.value).filter(|&node| graph.is(node, "Reshape"))?, 0)?;
     let (before, after) = (facts.shape(input)?, facts.shape(output)?);
     let is_restored = same_shape(&before, &after);
     let is_over_channels = before.last().and_then(extent) == Some(tokens.channels);
@@ -49,13 +49,13 @@ pub fn written_out<'m>(known: &'m Analysis, reshape: NodeId) -> Option<Maker<'m>
     Some(maker)
 }
 
-fn maker(known: &Analysis, value: ValueId) -> Option<NodeId> {
-    Some(known.graph.producer(value)?.0)
+fn maker(analysis: &Analysis, value: ValueId) -> Option<NodeId> {
+    Some(analysis.graph.producer(value)?.0)
 }
 
 /// The input of a BatchNormalization whose channels can be tokens: `[1, N, ...]`.
 struct Tokens<'m> {
-    known: &'m Analysis<'m>,
+    analysis: &'m Analysis<'m>,
     value: ValueId,
     rank: usize,
     /// How many elements each token has.
@@ -63,9 +63,9 @@ struct Tokens<'m> {
 }
 
 impl<'m> Tokens<'m> {
-    fn of(known: &'m Analysis<'m>, norm: NodeId) -> Option<Self> {
-        let Analysis { graph, facts, .. } = known;
-        let at = known.at(norm);
+    fn find(analysis: &'m Analysis<'m>, norm: NodeId) -> Option<Self> {
+        let Analysis { graph, facts, .. } = analysis;
+        let at = analysis.at(norm);
         let is_plain = graph.is(norm, "BatchNormalization")
             && graph.only_output(norm).is_some()
             && at.only_attributes(&["epsilon", "momentum", "training_mode"]).is_ok()
@@ -73,17 +73,17 @@ impl<'m> Tokens<'m> {
         let value = graph.input(norm, 0).filter(|_| is_plain)?;
         let shape = facts.shape(value).filter(|shape| shape.len() > 2)?;
         let channels = shape[2..].iter().map(extent).product::<Option<usize>>()?;
-        (extent(&shape[0]) == Some(1)).then_some(Tokens { known, value, rank: shape.len(), channels })
+        (extent(&shape[0]) == Some(1)).then_some(Tokens { analysis, value, rank: shape.len(), channels })
     }
 
     fn at(&self, node: NodeId) -> At<'_> {
-        self.known.at(node)
+        self.analysis.at(node)
     }
 
     /// Whether a value is this number everywhere, be it expanded.
     fn is_all(&self, value: ValueId, number: f64) -> bool {
-        let Analysis { graph, constants, .. } = self.known;
-        let expand = maker(self.known, value).filter(|&node| graph.is(node, "Expand"));
+        let Analysis { graph, constants, .. } = self.analysis;
+        let expand = maker(self.analysis, value).filter(|&node| graph.is(node, "Expand"));
         let value = expand.and_then(|node| graph.input(node, 0)).unwrap_or(value);
         let is_small =
             constants.is_constant(value) && constants.len(value).is_some_and(|count| count <= 1 << 16);
@@ -92,10 +92,10 @@ impl<'m> Tokens<'m> {
 
     /// The value before axes of one place come or go: there is one number for each token, and they stay in order.
     fn statistic(&self, mut value: ValueId) -> ValueId {
-        let graph = &self.known.graph;
+        let graph = &self.analysis.graph;
         let moves = |&node: &NodeId| ["Reshape", "Squeeze", "Unsqueeze"].iter().any(|op| graph.is(node, op));
         for _ in 0..REACH {
-            let before = maker(self.known, value).filter(moves).and_then(|node| graph.input(node, 0));
+            let before = maker(self.analysis, value).filter(moves).and_then(|node| graph.input(node, 0));
             value = before.unwrap_or(value);
         }
         value
@@ -103,11 +103,11 @@ impl<'m> Tokens<'m> {
 
     /// The reduction of a node over all axes but the tokens'.
     fn reduced(&self, value: ValueId, ops: &[&str]) -> Option<(NodeId, ValueId)> {
-        let node =
-            maker(self.known, value).filter(|&node| ops.iter().any(|op| self.known.graph.is(node, op)))?;
+        let node = maker(self.analysis, value)
+            .filter(|&node| ops.iter().any(|op| self.analysis.graph.is(node, op)))?;
         let (axes, _) = self.at(node).reduction(self.rank).ok()?;
-        let input = self.known.graph.input(node, 0)?;
-        let is_token = self.known.facts.rank(input) == Some(self.rank)
+        let input = self.analysis.graph.input(node, 0)?;
+        let is_token = self.analysis.facts.rank(input) == Some(self.rank)
             && axes.iter().copied().eq((0..self.rank).filter(|&axis| axis != 1));
         is_token.then_some((node, input))
     }
@@ -118,8 +118,10 @@ impl<'m> Tokens<'m> {
 
     /// Whether a value is the tokens less their means, aligned to them.
     fn is_centred(&self, value: ValueId) -> bool {
-        let Analysis { graph, facts, .. } = self.known;
-        let Some(sub) = maker(self.known, value).filter(|&node| graph.is(node, "Sub")) else { return false };
+        let Analysis { graph, facts, .. } = self.analysis;
+        let Some(sub) = maker(self.analysis, value).filter(|&node| graph.is(node, "Sub")) else {
+            return false;
+        };
         let &[Some(from), Some(mean)] = graph.inputs(sub) else { return false };
         let is_aligned = facts.shape(mean).is_some_and(|shape| {
             let others = (0..shape.len()).filter(|&axis| axis != 1);
@@ -130,9 +132,9 @@ impl<'m> Tokens<'m> {
 
     /// `mean(d²)`, or `Σd²/C`, of the centred tokens d.
     fn is_variance(&self, value: ValueId) -> bool {
-        let Analysis { graph, constants, .. } = self.known;
+        let Analysis { graph, constants, .. } = self.analysis;
         let value = self.statistic(value);
-        let quotient = maker(self.known, value).filter(|&node| graph.is(node, "Div"));
+        let quotient = maker(self.analysis, value).filter(|&node| graph.is(node, "Div"));
         let Some(quotient) = quotient else {
             return self.reduced(value, &["ReduceMean"]).is_some_and(|(_, of)| self.is_square(of));
         };
@@ -145,8 +147,8 @@ impl<'m> Tokens<'m> {
     }
 
     fn is_square(&self, value: ValueId) -> bool {
-        let Analysis { graph, constants, .. } = self.known;
-        let Some(node) = maker(self.known, value) else { return false };
+        let Analysis { graph, constants, .. } = self.analysis;
+        let Some(node) = maker(self.analysis, value) else { return false };
         let &[Some(base), Some(other)] = graph.inputs(node) else { return false };
         let is_square = match graph.op(node) {
             Some("Mul") => other == base,

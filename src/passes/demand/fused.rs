@@ -11,7 +11,7 @@ use super::region::NarrowRegion;
 use super::write::rename;
 use crate::affine::recognize::Replacement;
 use crate::analysis::Analysis;
-use crate::analysis::layout::Trace;
+use crate::analysis::layout::LayoutMap;
 use crate::ir::builder::Maker;
 use crate::ir::regions::way;
 use crate::ir::{NodeId, Reader, ValueId};
@@ -177,7 +177,7 @@ fn layout(analysis: &Analysis, product: &Product, axis: usize) -> Option<(usize,
         return (axis + 1 == shape.len()).then_some((axis, [1, columns, 1]));
     };
     let behind = analysis.facts.shape(graph.only_output(reshape)?)?;
-    let mut trace = Trace::new(&shape);
+    let mut trace = LayoutMap::new(&shape);
     trace.follow(graph.node(reshape), &behind)?;
     let (from, [outer, inner]) = trace.run(axis)?;
     let parts = extent(behind.get(axis)?)?;

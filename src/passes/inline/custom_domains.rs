@@ -29,12 +29,12 @@ pub fn expand(model: &Model, lowering: Lowering, skip: &dyn Fn(&str, &str) -> bo
     if !model.graph().node.iter().any(|node| candidate(node).is_some()) {
         return None;
     }
-    let known = Analysis::new(model).ok()?;
-    let mut names = Names::of(model);
+    let analysis = Analysis::new(model).ok()?;
+    let mut names = Names::new(model);
     let (mut nodes, mut constants, mut formulas) = (vec![], vec![], vec![]);
     for node in &model.graph().node {
-        let meant = candidate(node).filter(|_| !is_scaler(node) || reads_floats(&known, node));
-        match meant.and_then(|opaque| write(&known, node, opaque, &mut names)) {
+        let meant = candidate(node).filter(|_| !is_scaler(node) || reads_floats(&analysis, node));
+        match meant.and_then(|opaque| write(&analysis, node, opaque, &mut names)) {
             Some(expanded) => {
                 nodes.extend(expanded.nodes);
                 constants.extend(expanded.constants);
@@ -55,9 +55,9 @@ pub fn is_scaler(node: &NodeProto) -> bool {
 }
 
 /// Whether it is known to read floats: a Scaler reads integers as well.
-fn reads_floats(known: &Analysis, node: &NodeProto) -> bool {
-    let value = node.input.first().and_then(|name| known.graph.value(name));
-    value.and_then(|value| known.facts.data_type(value)).is_some_and(DataType::is_float)
+fn reads_floats(analysis: &Analysis, node: &NodeProto) -> bool {
+    let value = node.input.first().and_then(|name| analysis.graph.value(name));
+    value.and_then(|value| analysis.facts.data_type(value)).is_some_and(DataType::is_float)
 }
 
 fn opaque(node: &NodeProto, lowering: Lowering) -> Option<&'static Opaque> {

@@ -61,7 +61,7 @@ pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model
     if found.is_empty() {
         return None;
     }
-    let mut names = Names::of(model);
+    let mut names = Names::new(model);
     let mut left = vec![];
     for (place, node) in nodes.iter().enumerate() {
         match found.get(&place) {

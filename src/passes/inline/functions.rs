@@ -33,7 +33,7 @@ pub fn inline(model: &Model, lowering: Lowering, skip: &dyn Fn(&str, &str) -> bo
     if functions.is_empty() || !model.graph().node.iter().any(|node| called(node).is_some()) {
         return Ok(None);
     }
-    let mut taken = Names::of(model);
+    let mut taken = Names::new(model);
     let mut left = NODES.max(model.graph().node.len().saturating_mul(TIMES_THE_NODES));
     let size = |node: &NodeProto| called(node).and_then(|_| sizes.get(&callee(node))).map_or(1, |&size| size);
     let expected = model.graph().node.iter().map(size).fold(0, usize::saturating_add);
@@ -81,7 +81,7 @@ pub(crate) fn callee(node: &NodeProto) -> FunctionId<'_> {
 pub(crate) fn redefined(model: &Model) -> Option<&str> {
     let mut names = model.proto.functions.iter().map(|function| (function.domain(), function.name()));
     let is_operator = |(domain, name): &(&str, &str)| {
-        canonical_domain(domain).is_empty() || Category::of(domain, name).is_some()
+        canonical_domain(domain).is_empty() || Category::from_operator(domain, name).is_some()
     };
     names.find(is_operator).map(|(_, name)| name)
 }

@@ -29,17 +29,17 @@ pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model
     if !model.graph().node.iter().any(is_split) {
         return None;
     }
-    let known = Analysis::new(model).ok()?;
+    let analysis = Analysis::new(model).ok()?;
     let nodes = &model.graph().node;
     let is_kept = |node: &NodeProto| skip(label(node), node.op_type());
     let found = (0..nodes.len()).filter(|&node| is_split(&nodes[node]) && !is_kept(&nodes[node]));
     let found: Vec<(NodeId, Sequence)> =
-        found.filter_map(|node| Some((node, Sequence::of(&known, node)?))).collect();
+        found.filter_map(|node| Some((node, Sequence::find(&analysis, node)?))).collect();
     let parts: usize = found.iter().map(|(_, sequence)| sequence.parts.extents.len()).sum();
     if found.is_empty() || parts > PARTS.max(nodes.len().saturating_mul(TIMES_THE_NODES)) {
         return None;
     }
-    let mut writing = Writing { opset: model.own_opset(), names: Names::of(model), constants: vec![] };
+    let mut writing = Writing { opset: model.own_opset(), names: Names::new(model), constants: vec![] };
     let mut written: HashMap<NodeId, Vec<NodeProto>> = HashMap::default();
     for (node, sequence) in &found {
         writing.split(nodes, *node, sequence, &mut written);
@@ -56,9 +56,9 @@ pub fn is_split(node: &NodeProto) -> bool {
 
 impl Sequence {
     /// The sequence that a node makes, if all that reads it takes parts which are known to be there.
-    fn of(Analysis { graph, facts, .. }: &Analysis, node: NodeId) -> Option<Self> {
+    fn find(Analysis { graph, facts, .. }: &Analysis, node: NodeId) -> Option<Self> {
         let ints = |value: ValueId| Some((facts.ints(value)?, facts.rank(value)?));
-        let parts = SequenceParts::of(graph, node, |value| facts.shape(value), ints)?;
+        let parts = SequenceParts::find(graph, node, |value| facts.shape(value), ints)?;
         let taken = graph.readers(graph.only_output(node)?).iter().map(|reader| {
             let &Reader::Node { node, input: 0 } = reader else { return None };
             let is_plain = graph.is(node, "SequenceAt") && graph.node(node).attribute.is_empty();

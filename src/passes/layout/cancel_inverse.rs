@@ -7,7 +7,7 @@
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;
 use crate::analysis::Analysis;
-use crate::analysis::layout::Trace;
+use crate::analysis::layout::LayoutMap;
 use crate::hash::{HashMap, HashSet};
 use crate::ir::builder::{Maker, NewConstant};
 use crate::ir::regions::way;
@@ -20,18 +20,18 @@ use crate::shape::facts::{extent, same, same_shape};
 const BUDGET: usize = 24;
 
 /// The edits that remove such movements.
-pub fn edits(known: &Analysis) -> Vec<Edit> {
-    let graph = &known.graph;
+pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+    let graph = &analysis.graph;
     let mut taken: HashSet<NodeId> = HashSet::default();
     let edit = |&first: &NodeId| {
-        let between = Between::of(known, first)?;
+        let between = Between::find(analysis, first)?;
         let nodes: Vec<NodeId> = between.nodes.iter().copied().chain([first, between.last]).collect();
         // Of two that meet, the other one is for the next pass.
         if nodes.iter().any(|node| taken.contains(node)) {
             return None;
         }
         taken.extend(&nodes);
-        let (made, constants) = between.written(known, first)?;
+        let (made, constants) = between.written(analysis, first)?;
         let replacement = Replacement { nodes, made, constants };
         Some(Edit::replacing(graph, first, replacement))
     };
@@ -48,15 +48,15 @@ struct Between {
 
 impl Between {
     /// All readers of a movement's result, if they are element-wise up to one inverse movement.
-    fn of(known: &Analysis, first: NodeId) -> Option<Self> {
-        let Analysis { graph, facts, constants, .. } = known;
+    fn find(analysis: &Analysis, first: NodeId) -> Option<Self> {
+        let Analysis { graph, facts, constants, .. } = analysis;
         let moves =
             |node: NodeId| graph.category(node) == Some(Category::Movement) && !graph.is(node, "Identity");
         let moved =
             graph.only_output(first).filter(|&moved| moves(first) && !constants.is_constant(moved))?;
         let source = graph.input(first, 0)?;
         let (before, shape) = (facts.shape(source)?, facts.shape(moved)?);
-        let mut trace = Trace::new(&before);
+        let mut trace = LayoutMap::new(&before);
         trace.follow(graph.node(first), &shape)?;
         // Whether channels stay the last axis.
         let last_stays = before.len().checked_sub(1).and_then(|last| trace.places(&[last]))
@@ -107,8 +107,8 @@ impl Between {
     }
 
     /// The operators between, applied to the input of the first movement.
-    fn written(&self, known: &Analysis, first: NodeId) -> Option<(Vec<NodeProto>, Vec<NewConstant>)> {
-        let graph = &known.graph;
+    fn written(&self, analysis: &Analysis, first: NodeId) -> Option<(Vec<NodeProto>, Vec<NewConstant>)> {
+        let graph = &analysis.graph;
         let mut maker = Maker::new(graph, first);
         let mut instead: HashMap<&str, String> = HashMap::default();
         instead.insert(

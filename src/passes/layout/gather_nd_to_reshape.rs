@@ -8,7 +8,7 @@ use ndarray::{ArrayD, Axis};
 use crate::affine::fold::At;
 use crate::affine::materialize::{Edit, written_anew};
 use crate::analysis::Analysis;
-use crate::analysis::layout::Trace;
+use crate::analysis::layout::LayoutMap;
 use crate::ir::axes::axis;
 use crate::ir::builder::Maker;
 use crate::ir::{NodeId, ValueId};
@@ -21,22 +21,22 @@ use crate::shape::facts::{Shape, extent, same};
 const DEPTH: usize = 12;
 
 /// The edits that replace such a GatherND.
-pub fn edits(known: &Analysis) -> Vec<Edit> {
-    written_anew(known, |node, _| whole(known, node))
+pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+    written_anew(analysis, |node, _| whole(analysis, node))
 }
 
 /// The selection of a GatherND as an Unsqueeze of the value; `None` where it selects other places,
 /// or in another order.
-fn whole<'m>(known: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
-    let Analysis { graph, facts, .. } = known;
-    let at = known.at(gather);
+fn whole<'m>(analysis: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
+    let Analysis { graph, facts, .. } = analysis;
+    let at = analysis.at(gather);
     let is_plain = graph.is(gather, "GatherND")
         && at.only_attributes(&["batch_dims"]).is_ok()
         && at.attr("batch_dims", 0) == Ok(0);
     let (value, indices) = (at.input(0).ok().filter(|_| is_plain)?, at.input(1).ok()?);
     let (own, mut made) = (facts.shape(value)?, facts.shape(indices)?);
     let count = extent(&made.pop()?).filter(|&count| count > 0 && count <= own.len())?;
-    let places = counted(known, indices, count)?;
+    let places = counted(analysis, indices, count)?;
     let is_whole = |(&place, dim): (&usize, &_)| made.get(place).is_some_and(|made| same(made, dim));
     let mut others = (0..made.len()).filter(|axis| !places.contains(axis)).peekable();
     if !places.is_sorted_by(|one, next| one < next) || !places.iter().zip(&own).all(is_whole) {
@@ -54,48 +54,48 @@ fn whole<'m>(known: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
 }
 
 /// The axes along which the indices in each place of the last axis count.
-fn counted(known: &Analysis, indices: ValueId, count: usize) -> Option<Vec<usize>> {
-    let graph = &known.graph;
-    if let Some(all) = constant(known, indices) {
+fn counted(analysis: &Analysis, indices: ValueId, count: usize) -> Option<Vec<usize>> {
+    let graph = &analysis.graph;
+    if let Some(all) = constant(analysis, indices) {
         let last = Axis(all.ndim() - 1);
         return (0..count).map(|place| axis_of(&all.index_axis(last, place).to_owned())).collect();
     }
     let (node, _) = graph.producer(indices)?;
-    let at = known.at(node);
+    let at = analysis.at(node);
     let rank = at.rank(0).ok()?;
     let is_last = graph.is(node, "Concat")
         && at.only_attributes(&["axis"]).is_ok()
         && at.attr("axis", 0).is_ok_and(|named| axis(named, rank) == Ok(rank - 1));
     let parts = graph.inputs(node).iter().map(|part| {
-        let part = (*part).filter(|&part| known.facts.extent(part, rank - 1) == Some(1))?;
-        along(known, part, DEPTH).filter(|&axis| axis + 1 < rank)
+        let part = (*part).filter(|&part| analysis.facts.extent(part, rank - 1) == Some(1))?;
+        along(analysis, part, DEPTH).filter(|&axis| axis + 1 < rank)
     });
     let parts: Vec<usize> = parts.collect::<Option<_>>()?;
     (is_last && parts.len() == count).then_some(parts)
 }
 
 /// The axis along which a value counts 0, 1, … to its end, and is the same along all others.
-fn along(known: &Analysis, value: ValueId, depth: usize) -> Option<usize> {
-    let Analysis { graph, facts, .. } = known;
-    if let Some(constant) = constant(known, value) {
+fn along(analysis: &Analysis, value: ValueId, depth: usize) -> Option<usize> {
+    let Analysis { graph, facts, .. } = analysis;
+    if let Some(constant) = constant(analysis, value) {
         return axis_of(&constant);
     }
     let (node, _) = graph.producer(value)?;
-    let at: At = known.at(node);
+    let at: At = analysis.at(node);
     let left = depth.checked_sub(1)?;
     let shapes = || -> Option<[Shape; 2]> { Some([at.shape(0).ok()?, facts.shape(value)?]) };
     match graph.op(node)? {
         "Range" => (at.ints(0) == Ok(Some(vec![0])) && at.ints(2) == Ok(Some(vec![1]))).then_some(0),
-        "Cast" if facts.data_type(value) == Some(DataType::Int64) => along(known, at.input(0).ok()?, left),
+        "Cast" if facts.data_type(value) == Some(DataType::Int64) => along(analysis, at.input(0).ok()?, left),
         "Expand" => {
-            let (before, [from, to]) = (along(known, at.input(0).ok()?, left)?, shapes()?);
+            let (before, [from, to]) = (along(analysis, at.input(0).ok()?, left)?, shapes()?);
             let behind = before + to.len().checked_sub(from.len())?;
             // One place that is repeated counts no further.
             same(&from[before], &to[behind]).then_some(behind)
         }
         _ if graph.category(node) == Some(Category::Movement) => {
-            let (before, [from, to]) = (along(known, at.input(0).ok()?, left)?, shapes()?);
-            let mut trace = Trace::new(&from);
+            let (before, [from, to]) = (along(analysis, at.input(0).ok()?, left)?, shapes()?);
+            let mut trace = LayoutMap::new(&from);
             trace.follow(at.proto(), &to)?;
             trace.places(&[before])?.first().copied()
         }

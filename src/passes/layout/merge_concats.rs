@@ -8,19 +8,19 @@ use crate::ir::regions::way;
 use crate::ir::{NodeId, ValueId};
 
 /// The edits that merge Concats.
-pub fn edits(known: &Analysis) -> Vec<Edit> {
-    written_anew(known, |node, _| at_once(known, node))
+pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+    written_anew(analysis, |node, _| at_once(analysis, node))
 }
 
 /// A Concat of the parts of the Concats that a node reads and nobody else does; `None` where it reads none.
-fn at_once<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
-    let graph = &known.graph;
-    let along = joined(known, node)?;
+fn at_once<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let graph = &analysis.graph;
+    let along = joined(analysis, node)?;
     let inner = |value: ValueId| {
         let (maker, _) = graph.producer(value)?;
-        let goes = graph.only_reader(value).is_some() && !known.constants.is_constant(value);
+        let goes = graph.only_reader(value).is_some() && !analysis.constants.is_constant(value);
         let is_beside = way(graph.node(maker)) == way(graph.node(node));
-        (goes && is_beside && joined(known, maker)? == along).then(|| graph.inputs(maker))
+        (goes && is_beside && joined(analysis, maker)? == along).then(|| graph.inputs(maker))
     };
     let mut parts: Vec<&str> = vec![];
     let mut is_any = false;
@@ -37,9 +37,9 @@ fn at_once<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
 }
 
 /// The axis along which a Concat joins.
-fn joined(known: &Analysis, node: NodeId) -> Option<usize> {
-    let at = known.at(node);
-    let is_plain = known.graph.is(node, "Concat") && at.only_attributes(&["axis"]).is_ok();
+fn joined(analysis: &Analysis, node: NodeId) -> Option<usize> {
+    let at = analysis.at(node);
+    let is_plain = analysis.graph.is(node, "Concat") && at.only_attributes(&["axis"]).is_ok();
     let rank = at.output_rank(0).ok().filter(|_| is_plain)?;
     axis(at.attr("axis", 1).ok()?, rank).ok()
 }

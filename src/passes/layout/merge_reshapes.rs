@@ -13,24 +13,24 @@ use crate::ir::{NodeId, ValueId};
 use crate::shape::facts::{Shape, extent, same};
 
 /// The edits: a movement behind a Reshape with one reader, or a Reshape behind a movement.
-pub fn edits(known: &Analysis) -> Vec<Edit> {
-    let graph = &known.graph;
-    written_anew(known, |node, _| {
+pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+    let graph = &analysis.graph;
+    written_anew(analysis, |node, _| {
         let merged = |(value, extents): (ValueId, Vec<i64>)| {
             let mut maker = Maker::new(graph, node);
             maker.reshape(graph.value_name(value), &extents);
             maker
         };
-        let as_one = before(known, node).or_else(|| behind(known, node)).map(merged);
-        as_one.or_else(|| without_ones(known, node)).or_else(|| unsqueezed_at_once(known, node))
+        let as_one = before(analysis, node).or_else(|| behind(analysis, node)).map(merged);
+        as_one.or_else(|| without_ones(analysis, node)).or_else(|| unsqueezed_at_once(analysis, node))
     })
 }
 
 /// The input that a Reshape can read instead of a movement's result, and the target extents.
-fn before(known: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
-    let (source, named) = target(&known.at(node))?;
-    let movement = known.at(known.graph.producer(source)?.0);
-    let (value, from, to) = (movement.input(0).ok()?, movement.shape(0).ok()?, known.facts.shape(source)?);
+fn before(analysis: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
+    let (source, named) = target(&analysis.at(node))?;
+    let movement = analysis.at(analysis.graph.producer(source)?.0);
+    let (value, from, to) = (movement.input(0).ok()?, movement.shape(0).ok()?, analysis.facts.shape(source)?);
     let keeps_order = ones_come_or_go(&movement).is_some() || target(&movement).is_some();
     let stays = |(place, &number): (usize, &i64)| {
         let alike = || Some(same(from.get(place)?, to.get(place)?));
@@ -40,11 +40,11 @@ fn before(known: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
 }
 
 /// The input of the Reshape before a movement, and the target extents of both.
-fn behind(known: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
-    let graph = &known.graph;
-    let at = known.at(node);
+fn behind(analysis: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
+    let graph = &analysis.graph;
+    let at = analysis.at(node);
     let between = at.input(0).ok()?;
-    let (source, named) = target(&known.at(graph.producer(between)?.0))?;
+    let (source, named) = target(&analysis.at(graph.producer(between)?.0))?;
     let is_alone = graph.only_reader(between).is_some() && !graph.is_output(between);
     let places = ones_come_or_go(&at).filter(|_| is_alone && at.rank(0) == Ok(named.len()))?;
     // A 0 copies the extent at its own place, and a removed axis has one place.
@@ -56,13 +56,13 @@ fn behind(known: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
 }
 
 /// A Reshape of what a Transpose puts in another order, without the axes of one place that an Unsqueeze gave it before.
-fn without_ones<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
-    let graph = &known.graph;
-    let (turned, named) = target(&known.at(node))?;
-    let transpose = known.at(graph.producer(turned).filter(|&(maker, _)| graph.is(maker, "Transpose"))?.0);
+fn without_ones<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let graph = &analysis.graph;
+    let (turned, named) = target(&analysis.at(node))?;
+    let transpose = analysis.at(graph.producer(turned).filter(|&(maker, _)| graph.is(maker, "Transpose"))?.0);
     let unsqueeze =
         graph.producer(transpose.input(0).ok()?).filter(|&(maker, _)| graph.is(maker, "Unsqueeze"))?.0;
-    let places = ones_come_or_go(&known.at(unsqueeze))?;
+    let places = ones_come_or_go(&analysis.at(unsqueeze))?;
     let order =
         transpose.only_attributes(&["perm"]).and_then(|()| transpose.permutation(places.len())).ok()?;
     let order: Vec<i64> = order.into_iter().filter_map(|axis| Some(places[axis]? as i64)).collect();
@@ -77,14 +77,14 @@ fn without_ones<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
 }
 
 /// One Unsqueeze that replaces two.
-fn unsqueezed_at_once<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
-    let graph = &known.graph;
+fn unsqueezed_at_once<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let graph = &analysis.graph;
     let between = graph.input(node, 0)?;
     let (first, _) = graph.producer(between)?;
     let are_two = graph.is(node, "Unsqueeze") && graph.is(first, "Unsqueeze");
     let is_alone = graph.only_reader(between).is_some() && !graph.is_output(between);
     (are_two && is_alone).then_some(())?;
-    let [before, behind] = [first, node].map(|node| ones_come_or_go(&known.at(node)));
+    let [before, behind] = [first, node].map(|node| ones_come_or_go(&analysis.at(node)));
     let (before, behind) = (before?, behind?);
     let is_new = |axis: &Option<usize>| axis.and_then(|axis| before[axis]).is_none();
     let new: Vec<i64> = (0..).zip(&behind).filter(|(_, axis)| is_new(axis)).map(|(place, _)| place).collect();

@@ -13,17 +13,17 @@ use crate::ir::{Reader, ValueId};
 use crate::onnx::operator::input_at;
 
 /// The edits that merge Slices.
-pub fn edits(known: &Analysis) -> Vec<Edit> {
-    written_anew(known, |node, _| at_once(known, node))
+pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+    written_anew(analysis, |node, _| at_once(analysis, node))
 }
 
 /// A Slice of the value that the one before it cuts, which all others that read it can cut as well.
-fn at_once<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
-    let graph = &known.graph;
+fn at_once<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let graph = &analysis.graph;
     let between = graph.input(node, 0).filter(|&between| !graph.is_output(between))?;
     let (first, _) = graph.producer(between)?;
     let both = |reader: &Reader| match *reader {
-        Reader::Node { node, input: 0 } => both(known, first, between, node),
+        Reader::Node { node, input: 0 } => both(analysis, first, between, node),
         _ => None,
     };
     let goes = graph.is(first, "Slice") && graph.readers(between).iter().all(|reader| both(reader).is_some());
@@ -54,11 +54,11 @@ fn write(maker: &mut Maker, value: &str, all: &[(usize, Cut)]) {
 }
 
 /// The axes that two Slices in a row cut, and how, where each axis is cut by one of them.
-fn both(known: &Analysis, first: NodeId, between: ValueId, second: NodeId) -> Option<Vec<(usize, Cut)>> {
-    let graph = &known.graph;
+fn both(analysis: &Analysis, first: NodeId, between: ValueId, second: NodeId) -> Option<Vec<(usize, Cut)>> {
+    let graph = &analysis.graph;
     let is_beside = graph.is(second, "Slice") && way(graph.node(first)) == way(graph.node(second));
     let [before, behind] =
-        [first, second].map(|node| is_beside.then(|| cuts(&known.at(node)).ok()).flatten());
+        [first, second].map(|node| is_beside.then(|| cuts(&analysis.at(node)).ok()).flatten());
     let mut all: Vec<(usize, Cut)> = vec![];
     for (axis, cut) in before?.into_iter().chain(behind?) {
         match all.iter_mut().find(|(other, _)| *other == axis) {
@@ -66,7 +66,7 @@ fn both(known: &Analysis, first: NodeId, between: ValueId, second: NodeId) -> Op
             None => all.push((axis, cut?)),
         }
     }
-    known.facts.shape(between).is_some().then_some(all)
+    analysis.facts.shape(between).is_some().then_some(all)
 }
 
 /// The places `c..d` of the places `a..b` of an axis: `a + c..min(b, a + d)`, where all are counted from the start.

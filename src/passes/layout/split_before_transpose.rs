@@ -15,23 +15,23 @@ use crate::ir::{NodeId, Reader, ValueId};
 use crate::shape::facts::extent;
 
 /// The edits that take parts first.
-pub fn edits(known: &Analysis) -> Vec<Edit> {
-    known.graph.order().iter().filter_map(|&node| apart(known, node)).collect()
+pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+    analysis.graph.order().iter().filter_map(|&node| apart(analysis, node)).collect()
 }
 
 /// A Transpose whose result is only taken apart along one axis.
-fn apart(known: &Analysis, node: NodeId) -> Option<Edit> {
-    let graph = &known.graph;
-    let at = known.at(node);
+fn apart(analysis: &Analysis, node: NodeId) -> Option<Edit> {
+    let graph = &analysis.graph;
+    let at = analysis.at(node);
     let (source, whole) = (at.input(0).ok()?, graph.only_output(node)?);
     if !graph.is(node, "Transpose")
         || at.only_attributes(&["perm"]).is_err()
-        || known.constants.is_constant(source)
+        || analysis.constants.is_constant(source)
     {
         return None;
     }
     let perm = at.permutation(at.rank(0).ok()?).ok()?;
-    let (along, parts, nodes) = parts(known, whole, perm.len())?;
+    let (along, parts, nodes) = parts(analysis, whole, perm.len())?;
     let from = perm[along];
     let below = |axis: usize| axis - usize::from(axis > from);
     let order: Vec<i64> = perm.iter().filter(|&&axis| axis != from).map(|&axis| below(axis) as i64).collect();
@@ -83,25 +83,26 @@ enum WithoutAxis {
 }
 
 /// The axis along which all readers take a value apart, their results, and the nodes.
-fn parts(known: &Analysis, whole: ValueId, rank: usize) -> Option<(usize, Vec<WithoutAxis>, Vec<NodeId>)> {
-    let graph = &known.graph;
+fn parts(analysis: &Analysis, whole: ValueId, rank: usize) -> Option<(usize, Vec<WithoutAxis>, Vec<NodeId>)> {
+    let graph = &analysis.graph;
     if let Some((split, 0)) = graph.only_reader(whole)
         && graph.is(split, "Split")
     {
-        let at = known.at(split);
+        let at = analysis.at(split);
         let along = axis(at.attr("axis", 0).ok()?, rank).ok()?;
         let parts = graph.outputs(split).iter();
-        let found = parts.map(|&part| squeezed(known, part?, along, rank).or_else(|| reshaped(known, part?)));
+        let found =
+            parts.map(|&part| squeezed(analysis, part?, along, rank).or_else(|| reshaped(analysis, part?)));
         let (made, readers): (Vec<WithoutAxis>, Vec<NodeId>) =
             found.collect::<Option<Vec<_>>>()?.into_iter().unzip();
         let is_one =
-            |part: &Option<ValueId>| part.is_some_and(|part| known.facts.extent(part, along) == Some(1));
+            |part: &Option<ValueId>| part.is_some_and(|part| analysis.facts.extent(part, along) == Some(1));
         let is_whole = made.len() > 1 && graph.outputs(split).iter().all(is_one);
         return is_whole.then(|| (along, made, [&[split], &readers[..]].concat()));
     }
     let gather = |reader: &Reader| match *reader {
         Reader::Node { node, input: 0 } if graph.is(node, "Gather") => {
-            let at = known.at(node);
+            let at = analysis.at(node);
             let along = axis(at.attr("axis", 0).ok()?, rank).ok()?;
             let part = WithoutAxis::Gathered(graph.only_output(node)?, at.input(1).ok()?);
             let is_one = at.is_constant(1) && at.rank(1) == Ok(0) && at.only_attributes(&["axis"]).is_ok();
@@ -117,19 +118,19 @@ fn parts(known: &Analysis, whole: ValueId, rank: usize) -> Option<(usize, Vec<Wi
 }
 
 /// The result and node of a Squeeze of one axis that alone reads a value.
-fn squeezed(known: &Analysis, part: ValueId, along: usize, rank: usize) -> Option<(WithoutAxis, NodeId)> {
-    let (node, 0) = known.graph.only_reader(part)? else { return None };
-    let at: At = known.at(node);
+fn squeezed(analysis: &Analysis, part: ValueId, along: usize, rank: usize) -> Option<(WithoutAxis, NodeId)> {
+    let (node, 0) = analysis.graph.only_reader(part)? else { return None };
+    let at: At = analysis.at(node);
     let [named] = at.list("axes").ok()??[..] else { return None };
-    let is_one = known.graph.is(node, "Squeeze") && axis(named, rank) == Ok(along);
-    is_one.then_some((WithoutAxis::Squeezed(known.graph.only_output(node)?), node))
+    let is_one = analysis.graph.is(node, "Squeeze") && axis(named, rank) == Ok(along);
+    is_one.then_some((WithoutAxis::Squeezed(analysis.graph.only_output(node)?), node))
 }
 
 /// The result and node of a Reshape that alone reads a value, without copied extents.
-fn reshaped(known: &Analysis, part: ValueId) -> Option<(WithoutAxis, NodeId)> {
-    let (node, 0) = known.graph.only_reader(part)? else { return None };
-    let target = known.facts.extents(known.graph.input(node, 1)?)?;
+fn reshaped(analysis: &Analysis, part: ValueId) -> Option<(WithoutAxis, NodeId)> {
+    let (node, 0) = analysis.graph.only_reader(part)? else { return None };
+    let target = analysis.facts.extents(analysis.graph.input(node, 1)?)?;
     let is_told = target.iter().all(|dim| dim.is_some() && extent(dim) != Some(0));
-    let is_own = known.graph.is(node, "Reshape") && is_told;
-    is_own.then_some((WithoutAxis::Reshaped(known.graph.only_output(node)?, node), node))
+    let is_own = analysis.graph.is(node, "Reshape") && is_told;
+    is_own.then_some((WithoutAxis::Reshaped(analysis.graph.only_output(node)?, node), node))
 }

@@ -25,8 +25,8 @@ pub struct Layer {
 
 impl Layer {
     /// The layer whose product a node is.
-    pub fn of(known: &Analysis, matmul: NodeId) -> Option<Self> {
-        let Analysis { graph, facts, constants, .. } = known;
+    pub fn find(analysis: &Analysis, matmul: NodeId) -> Option<Self> {
+        let Analysis { graph, facts, constants, .. } = analysis;
         let (&[Some(value), Some(weight)], product) = (graph.inputs(matmul), graph.only_output(matmul)?)
         else {
             return None;

@@ -10,19 +10,19 @@ use crate::ir::builder::Maker;
 use crate::ir::{NodeId, ValueId};
 
 /// The edits that write GELUs in this order.
-pub fn edits(known: &Analysis) -> Vec<Edit> {
-    written_anew(known, |node, _| halved_first(known, node))
+pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+    written_anew(analysis, |node, _| halved_first(analysis, node))
 }
 
 /// The product of a value and of half of a sum, as that of half of the value and of the sum.
-fn halved_first<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
-    let graph = &known.graph;
+fn halved_first<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let graph = &analysis.graph;
     let &[Some(left), Some(right)] = graph.inputs(node) else { return None };
-    if !graph.is(node, "Mul") || !known.activations.contains(node) {
+    if !graph.is(node, "Mul") || !analysis.activations.contains(node) {
         return None;
     }
     [(left, right), (right, left)].into_iter().find_map(|(value, gate)| {
-        let (half, sum) = half_of_sum(known, gate)?;
+        let (half, sum) = half_of_sum(analysis, gate)?;
         let mut maker = Maker::new(graph, node);
         let [value, half, sum] = [value, half, sum].map(|operand| graph.value_name(operand));
         let halved = maker.op("Mul", &[value, half], vec![]);
@@ -32,8 +32,8 @@ fn halved_first<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
 }
 
 /// ½ and `1 + erf(…)`, or that with tanh, where a value that is read once is the product of both.
-fn half_of_sum(known: &Analysis, gate: ValueId) -> Option<(ValueId, ValueId)> {
-    let Analysis { graph, facts, constants, .. } = known;
+fn half_of_sum(analysis: &Analysis, gate: ValueId) -> Option<(ValueId, ValueId)> {
+    let Analysis { graph, facts, constants, .. } = analysis;
     let (product, _) = graph.producer(gate)?;
     let &[Some(left), Some(right)] = graph.inputs(product) else { return None };
     graph.only_reader(gate).filter(|_| graph.is(product, "Mul"))?;

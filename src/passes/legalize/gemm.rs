@@ -23,7 +23,7 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
 /// A MatMul and the Add of its bias as one Gemm.
 fn one(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
     let Analysis { graph, facts, .. } = analysis;
-    let Layer { add, value, weight, bias, output, rows, columns } = Layer::of(analysis, matmul)?;
+    let Layer { add, value, weight, bias, output, rows, columns } = Layer::find(analysis, matmul)?;
     let shape = facts.shape(value)?;
     let (leading, _) = shape.split_at(shape.len().checked_sub(1)?);
     let arranged: Vec<Option<usize>> = leading.iter().map(extent).collect();

@@ -92,9 +92,9 @@ impl Target {
 
     /// A graph without the shapes of values within that its engine does better without, and how many these are; `None`
     /// where there are none.
-    pub fn untold(self, graph: &GraphProto) -> Option<(GraphProto, usize)> {
+    pub fn without_open_shapes(self, graph: &GraphProto) -> Option<(GraphProto, usize)> {
         let mut graph = (self == Target::Onnxruntime).then(|| graph.clone())?;
-        let count = crate::passes::legalize::strip_value_info::untell(&mut graph);
+        let count = crate::passes::legalize::strip_value_info::strip_open_shapes(&mut graph);
         (count > 0).then_some((graph, count))
     }
 }

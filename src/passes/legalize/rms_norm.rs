@@ -9,21 +9,21 @@ use crate::ir::builder::Maker;
 use crate::ir::{NodeId, ValueId};
 
 /// The edits that write RMSNorms in this form.
-pub fn edits(known: &Analysis) -> Vec<Edit> {
-    written_anew(known, |node, output| divided(known, node, output))
+pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+    written_anew(analysis, |node, output| divided(analysis, node, output))
 }
 
 /// The product of a value and of one over the root of its mean square, as a quotient.
-fn divided<'m>(known: &'m Analysis, node: NodeId, output: ValueId) -> Option<Maker<'m>> {
-    let graph = &known.graph;
+fn divided<'m>(analysis: &'m Analysis, node: NodeId, output: ValueId) -> Option<Maker<'m>> {
+    let graph = &analysis.graph;
     let &[Some(left), Some(right)] = graph.inputs(node) else { return None };
-    if !graph.is(node, "Mul") || !is_scaled(known, output) {
+    if !graph.is(node, "Mul") || !is_scaled(analysis, output) {
         return None;
     }
     [(left, right), (right, left)].into_iter().find_map(|(value, inverse)| {
         let (inverts, _) = graph.producer(inverse).filter(|&(node, _)| graph.is(node, "Reciprocal"))?;
         let root = graph.only_reader(inverse).and(graph.input(inverts, 0))?;
-        if !is_root_of_mean_square(known, root, value) {
+        if !is_root_of_mean_square(analysis, root, value) {
             return None;
         }
         let mut maker = Maker::new(graph, node);
@@ -33,8 +33,8 @@ fn divided<'m>(known: &'m Analysis, node: NodeId, output: ValueId) -> Option<Mak
 }
 
 /// Whether a vector of constants is all that a value is multiplied by, in the type of its weights.
-fn is_scaled(known: &Analysis, value: ValueId) -> bool {
-    let Analysis { graph, facts, constants, .. } = known;
+fn is_scaled(analysis: &Analysis, value: ValueId) -> bool {
+    let Analysis { graph, facts, constants, .. } = analysis;
     let mut reader = graph.only_reader(value);
     if let Some((cast, _)) = reader.filter(|&(reader, _)| graph.is(reader, "Cast")) {
         reader = graph.only_output(cast).and_then(|cast| graph.only_reader(cast));
@@ -45,8 +45,8 @@ fn is_scaled(known: &Analysis, value: ValueId) -> bool {
 }
 
 /// Whether a value is `√(mean(x²) + ε)` over the last axis of x, with no other reader.
-fn is_root_of_mean_square(known: &Analysis, root: ValueId, value: ValueId) -> bool {
-    let Analysis { graph, facts, constants, .. } = known;
+fn is_root_of_mean_square(analysis: &Analysis, root: ValueId, value: ValueId) -> bool {
+    let Analysis { graph, facts, constants, .. } = analysis;
     let made_by = |value: ValueId, op: &str| {
         let (node, _) = graph.producer(value).filter(|&(node, _)| graph.is(node, op))?;
         graph.only_reader(value).and(Some(node))
@@ -59,7 +59,7 @@ fn is_root_of_mean_square(known: &Analysis, root: ValueId, value: ValueId) -> bo
         let mean = made_by(mean, "ReduceMean")?;
         let squares = made_by(graph.input(mean, 0)?, "Pow")?;
         let rank = facts.rank(value)?;
-        let (axes, keeps) = known.at(mean).reduction(rank).ok()?;
+        let (axes, keeps) = analysis.at(mean).reduction(rank).ok()?;
         let is_square =
             graph.input(squares, 0) == Some(value) && constants.scalar(graph.input(squares, 1)?) == Some(2.0);
         Some(is_square && keeps && axes == [rank.checked_sub(1)?])

@@ -6,7 +6,7 @@
 use crate::onnx::proto::{Dim, GraphProto, TensorType};
 
 /// Declares values within a graph by their types alone where an extent is open, and says how many.
-pub fn untell(graph: &mut GraphProto) -> usize {
+pub fn strip_open_shapes(graph: &mut GraphProto) -> usize {
     let is_open = |tensor: &&mut TensorType| {
         let dims = tensor.shape.iter().flat_map(|shape| &shape.dim);
         dims.into_iter().any(|dim| !matches!(dim.value, Some(Dim::DimValue(_))))

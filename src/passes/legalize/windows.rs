@@ -25,11 +25,11 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
 }
 
 /// A layer in front of the movement that it reads the result of.
-fn edit(known: &Analysis, matmul: NodeId) -> Option<Edit> {
-    let graph = &known.graph;
-    let Layer { add, mut value, weight, bias, output, rows, columns } = Layer::of(known, matmul)?;
+fn edit(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
+    let graph = &analysis.graph;
+    let Layer { add, mut value, weight, bias, output, rows, columns } = Layer::find(analysis, matmul)?;
     let (mut moves, mut nodes) = (vec![], vec![matmul, add]);
-    while let Some((node, source, step)) = moved(known, value, rows) {
+    while let Some((node, source, step)) = moved(analysis, value, rows) {
         nodes.push(node);
         moves.push(step);
         value = source;
@@ -61,11 +61,11 @@ fn edit(known: &Analysis, matmul: NodeId) -> Option<Edit> {
 
 /// The movement that makes a value of tokens with this many channels, its input, and its form; the
 /// value has one reader.
-fn moved(known: &Analysis, value: ValueId, channels: usize) -> Option<(NodeId, ValueId, Move)> {
-    let graph = &known.graph;
+fn moved(analysis: &Analysis, value: ValueId, channels: usize) -> Option<(NodeId, ValueId, Move)> {
+    let graph = &analysis.graph;
     graph.only_reader(value)?;
     let (node, _) = graph.producer(value)?;
-    let at = known.at(node);
+    let at = analysis.at(node);
     let (source, rank) = (at.input(0).ok()?, at.rank(0).ok()?);
     let last = rank.checked_sub(1)?;
     let step = match graph.op(node)? {

@@ -108,8 +108,8 @@ impl Term {
 fn formula(terms: &[Term]) -> String {
     let mut sums: BTreeMap<String, u128> = BTreeMap::new();
     for Term { products, places } in terms {
-        let known = places.iter().filter_map(extent).map(|extent| extent as u128);
-        let count = known.fold(*products as u128, u128::saturating_mul);
+        let analysis = places.iter().filter_map(extent).map(|extent| extent as u128);
+        let count = analysis.fold(*products as u128, u128::saturating_mul);
         let open = places.iter().filter(|dim| extent(dim).is_none());
         let names = open.map(|dim| dim.as_ref().map_or("?".to_owned(), |dim| format!("·{dim}")));
         let sum = sums.entry(names.collect()).or_default();

@@ -22,15 +22,15 @@ pub struct Decided {
 
 impl Decided {
     /// Finds them in a graph with its bodies laid out.
-    pub fn find(known: &Analysis) -> Self {
-        let graph = &known.graph;
+    pub fn find(analysis: &Analysis) -> Self {
+        let graph = &analysis.graph;
         let mut found = Self::default();
         // Before, initializers of the main graph are inputs too, and those of a branch are not.
         let are_inputs = graph.model().proto.ir_version() < 4;
         let has_stored =
             |way: &str| graph.proto().initializer.iter().any(|tensor| tensor.name().starts_with(way));
         for &node in graph.order() {
-            let Some((results, own)) = taken(known, node) else { continue };
+            let Some((results, own)) = taken(analysis, node) else { continue };
             if are_inputs && has_stored(own) {
                 continue;
             }
@@ -46,8 +46,8 @@ impl Decided {
     }
 
     /// Replaces the results of the Ifs by those of their branches.
-    pub fn pass(&self, known: &Analysis, editor: &mut Editor) {
-        let name = |value: ValueId| known.graph.value_name(value);
+    pub fn pass(&self, analysis: &Analysis, editor: &mut Editor) {
+        let name = |value: ValueId| analysis.graph.value_name(value);
         for &(end, output, result) in &self.results {
             editor.remove(&[end], name(output), name(result));
         }
@@ -88,13 +88,13 @@ impl Decided {
 type Decision<'g> = (Vec<(ValueId, ValueId)>, &'g str);
 
 /// The branch that a node takes.
-pub fn taken<'g>(known: &'g Analysis, node: NodeId) -> Option<Decision<'g>> {
-    let graph = &known.graph;
+pub fn taken<'g>(analysis: &'g Analysis, node: NodeId) -> Option<Decision<'g>> {
+    let graph = &analysis.graph;
     // In the order of their names.
     let ways: Vec<&str> = ways_behind(graph.node(node)).collect();
     let [otherwise, then] = ways[..] else { return None };
-    let condition = graph.input(node, 0).filter(|&value| known.constants.is_constant(value))?;
-    let holds = uniform::number(known, condition)? != 0.0;
+    let condition = graph.input(node, 0).filter(|&value| analysis.constants.is_constant(value))?;
+    let holds = uniform::number(analysis, condition)? != 0.0;
     let results = graph.outputs(node).iter().zip(branch(graph, node, holds)?);
     let pairs = results.filter_map(|(output, result)| Some(((*output)?, *result)));
     let pairs = pairs.map(|(output, result)| Some((output, result?))).collect::<Option<_>>()?;

@@ -117,12 +117,12 @@ pub fn shared(model: &Model, is_skipped: &dyn Fn(&str) -> bool) -> Result<Option
 
 /// Eliminates identities before folding: an affine should not stop at a Cast to the type that a
 /// value has already. `None` without identities.
-pub fn read_directly(known: &Analysis) -> Option<Tidied> {
-    let graph = &known.graph;
+pub fn read_directly(analysis: &Analysis) -> Option<Tidied> {
+    let graph = &analysis.graph;
     if !graph.model().proto.training_info.is_empty() {
         return None;
     }
-    let passed = identity_elimination::find(known, &HashSet::default());
+    let passed = identity_elimination::find(analysis, &HashSet::default());
     let duplicates = Some(passed.len()).filter(|&count| count > 0)?;
     let mut editor = Editor::new(graph);
     identity_elimination::remove(passed, graph, &mut editor);
@@ -133,36 +133,36 @@ pub fn read_directly(known: &Analysis) -> Option<Tidied> {
 }
 
 /// Folds constants, and then merges equal operators on equal values.
-pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
-    let model = known.graph.model();
+pub fn tidy(analysis: &Analysis, limits: &Limits) -> Tidied {
+    let model = analysis.graph.model();
     let mut tidied = Tidied::default();
     if !model.proto.training_info.is_empty() {
         // Its graphs refer to values of this one.
         return tidied;
     }
-    let sites = cone(known, &limits.sites);
+    let sites = cone(analysis, &limits.sites);
     let (found, mut shapes, begun, taken) = match (limits.is_skipped)(constant_folding::KIND) {
         true => Default::default(),
         false => {
             let is_new = |name: &str| limits.is_new(name);
-            let settled = Settled::find(known, &sites, &is_new, limits.growth);
+            let settled = Settled::find(analysis, &sites, &is_new, limits.growth);
             (
                 settled,
-                reshape_extents::find(known, &sites),
-                zero_states::find(known, &sites),
-                Decided::find(known),
+                reshape_extents::find(analysis, &sites),
+                zero_states::find(analysis, &sites),
+                Decided::find(analysis),
             )
         }
     };
-    let named = sites.iter().flat_map(|&node| known.graph.inputs(node).iter().flatten());
-    let read: HashSet<&str> = named.map(|&value| known.graph.value_name(value)).collect();
+    let named = sites.iter().flat_map(|&node| analysis.graph.inputs(node).iter().flatten());
+    let read: HashSet<&str> = named.map(|&value| analysis.graph.value_name(value)).collect();
     let merges = !(limits.is_skipped)(cse::KIND);
     tidied.kept = found.kept.clone();
     tidied.growth = found.growth;
     let is_told_alike = |one: &str, other: &str| limits.are_told_alike(one, other, model);
-    let find = || cse::find(known.graph.proto(), model, &read, &is_told_alike);
+    let find = || cse::find(analysis.graph.proto(), model, &read, &is_told_alike);
     let passed =
-        if merges { identity_elimination::identities(known, &read, &limits.normalizers) } else { vec![] };
+        if merges { identity_elimination::identities(analysis, &read, &limits.normalizers) } else { vec![] };
     let goes: HashSet<NodeId> = passed.iter().map(|&(node, _)| node).collect();
     shapes.retain(|(node, _)| !goes.contains(node));
     let is_written = !shapes.is_empty() || !begun.is_empty() || !taken.is_empty();
@@ -173,12 +173,12 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     }
     let are_equals_all = found.is_empty() && !is_written && passed.is_empty();
     tidied.duplicates = passed.len();
-    let mut editor = Editor::new(&known.graph);
-    identity_elimination::remove(passed, &known.graph, &mut editor);
-    tidied.computed = found.store(known, &mut editor);
-    reshape_extents::write(shapes, known, &mut editor);
+    let mut editor = Editor::new(&analysis.graph);
+    identity_elimination::remove(passed, &analysis.graph, &mut editor);
+    tidied.computed = found.store(analysis, &mut editor);
+    reshape_extents::write(shapes, analysis, &mut editor);
     zero_states::write(begun, &mut editor);
-    taken.pass(known, &mut editor);
+    taken.pass(analysis, &mut editor);
     let Edited { mut graph, before: was, mut pinned } = editor.edited();
     taken.lay_out(&mut graph);
     dce::remove(&mut graph, &|name| was.reads(name), &pinned);

@@ -59,8 +59,13 @@ impl Settled {
     /// Finds the values that can be stored without adding more than `allowed` bytes, beside small
     /// results. The nodes of `sites` stay: they identify their kinds. So do values computed from
     /// tensors that are `new`.
-    pub fn find(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool, allowed: f64) -> Self {
-        let mut frontier = Frontier { known, stays: stays(known, sites, new) };
+    pub fn find(
+        analysis: &Analysis,
+        sites: &HashSet<NodeId>,
+        new: &dyn Fn(&str) -> bool,
+        allowed: f64,
+    ) -> Self {
+        let mut frontier = Frontier { analysis, stays: stays(analysis, sites, new) };
         let mut kept = vec![];
         for round in 0.. {
             let roots = frontier.roots();
@@ -94,14 +99,14 @@ impl Settled {
     }
 
     /// Stores them, and returns the floats among them.
-    pub fn store(self, known: &Analysis, editor: &mut Editor) -> Vec<NamedFloats> {
-        let name = |value: ValueId| known.graph.value_name(value).to_owned();
+    pub fn store(self, analysis: &Analysis, editor: &mut Editor) -> Vec<NamedFloats> {
+        let name = |value: ValueId| analysis.graph.value_name(value).to_owned();
         for (node, output, source) in self.aliases {
             editor.remove(&[node], &name(output), &name(source));
         }
         let mut floats = vec![];
         for (node, tensors) in self.stored {
-            let is_inside = !way(known.graph.node(node)).is_empty();
+            let is_inside = !way(analysis.graph.node(node)).is_empty();
             let mut named = vec![];
             for (value, tensor) in tensors {
                 let (value, told) = (name(value), float_type(&tensor).zip(shape(&tensor).ok()));
@@ -123,8 +128,8 @@ impl Settled {
 }
 
 /// Whether a Range that stays reads a value of one element that has an axis: engines take it, but not as a constant.
-fn is_count(known: &Analysis, value: ValueId) -> bool {
-    let Analysis { graph, constants, facts, .. } = known;
+fn is_count(analysis: &Analysis, value: ValueId) -> bool {
+    let Analysis { graph, constants, facts, .. } = analysis;
     let counts = |reader: &Reader| {
         let Reader::Node { node, .. } = *reader else { return false };
         let made = graph.only_output(node).filter(|_| graph.is(node, "Range"));
@@ -134,8 +139,8 @@ fn is_count(known: &Analysis, value: ValueId) -> bool {
 }
 
 /// The nodes that stay because they identify a site.
-fn stays(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool) -> Vec<bool> {
-    let Analysis { graph, facts, constants, .. } = known;
+fn stays(analysis: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool) -> Vec<bool> {
+    let Analysis { graph, facts, constants, .. } = analysis;
     let count = graph.order().len();
     let mut is_new: Vec<bool> = (0..graph.value_count())
         .map(|index| ValueId(index as u32))
@@ -151,14 +156,14 @@ fn stays(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool) 
                 !is_read
                     || (constants.is_constant(value)
                         && !constants.is_quantized(value)
-                        && !is_count(known, value)
+                        && !is_count(analysis, value)
                         && !graph.is_output(value)
                         && !is_result(graph, value))
             });
         let reads_shape = graph.category(node).is_some_and(Category::reads_only_shape);
         let mut read = graph.inputs(node).iter().flatten();
         let of_new = is_constant && !reads_shape && read.any(|value| is_new[value.0 as usize]);
-        let is_decided = taken(known, node).is_some();
+        let is_decided = taken(analysis, node).is_some();
         stays[node] = !is_constant || op == "Constant" || is_quantized(domain, op) || of_new || is_decided;
         for value in graph.outputs(node).iter().flatten() {
             is_new[value.0 as usize] |= of_new;
@@ -173,14 +178,14 @@ fn stays(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool) 
         graph.inputs(node).first().is_none_or(is_float) && graph.outputs(node).iter().all(is_float)
     };
     sites.iter().filter(|&&node| tells(node)).for_each(|&node| stays[node] = true);
-    behind_rounded_results(known).into_iter().for_each(|node| stays[node] = true);
+    behind_rounded_results(analysis).into_iter().for_each(|node| stays[node] = true);
     stays
 }
 
 /// The operands of constant results of the model, or of a body, that take more than arithmetic: a
 /// node has to make the result, and would start from rounded numbers.
-fn behind_rounded_results(known: &Analysis) -> HashSet<NodeId> {
-    let Analysis { graph, constants, .. } = known;
+fn behind_rounded_results(analysis: &Analysis) -> HashSet<NodeId> {
+    let Analysis { graph, constants, .. } = analysis;
     let mut more: HashSet<ValueId> = HashSet::default();
     let mut ends = vec![];
     for &node in graph.order() {
@@ -194,12 +199,12 @@ fn behind_rounded_results(known: &Analysis) -> HashSet<NodeId> {
             );
         }
     }
-    cone(known, &ends)
+    cone(analysis, &ends)
 }
 
 /// Nodes, and those that compute the constants which they read.
-pub fn cone(known: &Analysis, nodes: &[NodeId]) -> HashSet<NodeId> {
-    let Analysis { graph, constants, .. } = known;
+pub fn cone(analysis: &Analysis, nodes: &[NodeId]) -> HashSet<NodeId> {
+    let Analysis { graph, constants, .. } = analysis;
     let mut open = nodes.to_vec();
     let mut seen: HashSet<NodeId> = nodes.iter().copied().collect();
     while let Some(node) = open.pop() {
@@ -223,14 +228,14 @@ struct Roots {
 }
 
 struct Frontier<'s> {
-    known: &'s Analysis<'s>,
+    analysis: &'s Analysis<'s>,
     stays: Vec<bool>,
 }
 
 impl Frontier<'_> {
     /// Keeps a node, and with `all` its operands.
     fn refuse(&mut self, node: NodeId, all: bool) {
-        let graph = &self.known.graph;
+        let graph = &self.analysis.graph;
         let mut open = vec![node];
         while let Some(node) = open.pop() {
             if std::mem::replace(&mut self.stays[node], true) || !all {
@@ -242,7 +247,7 @@ impl Frontier<'_> {
     }
 
     fn roots(&self) -> Roots {
-        let graph = &self.known.graph;
+        let graph = &self.analysis.graph;
         let mut roots = Roots::default();
         let mut is_root = HashSet::default();
         for &node in graph.order().iter().filter(|&&node| self.stays[node]) {
@@ -270,18 +275,18 @@ impl Frontier<'_> {
 
     /// The operand of an identity that no body reads.
     fn alias(&self, node: NodeId) -> Option<ValueId> {
-        let graph = &self.known.graph;
+        let graph = &self.analysis.graph;
         let output = graph.only_output(node)?;
         let is_captured = |reader: &Reader| matches!(reader, Reader::Capture { .. });
         let source =
-            handed_on(self.known, node).filter(|&source| self.known.constants.is_constant(source))?;
+            handed_on(self.analysis, node).filter(|&source| self.analysis.constants.is_constant(source))?;
         (!graph.readers(output).iter().any(is_captured)).then_some(source)
     }
 
     /// The growth by all results, and the refused ones: if all growing results together exceed the
     /// limit, all of them are refused, so that the next run decides alike.
     fn weigh(&self, roots: &Roots, allowed: f64) -> (u64, Vec<(NodeId, Refusal)>) {
-        let graph = &self.known.graph;
+        let graph = &self.analysis.graph;
         let mut seen = HashSet::default();
         let mut room = 0;
         let (mut growing, mut beyond) = (vec![], vec![]);
@@ -314,7 +319,7 @@ impl Frontier<'_> {
 
     /// The bytes of what a node makes.
     fn bytes(&self, node: NodeId) -> Option<u64> {
-        let facts = &self.known.facts;
+        let facts = &self.analysis.facts;
         let of = |value: ValueId| {
             let extents = facts.shape(value)?;
             let count = extents.iter().try_fold(1_usize, |n, dim| n.checked_mul(extent(dim)?))?;
@@ -324,14 +329,14 @@ impl Frontier<'_> {
     }
 
     fn read_outputs(&self, node: NodeId) -> impl Iterator<Item = ValueId> {
-        let graph = &self.known.graph;
+        let graph = &self.analysis.graph;
         graph.outputs(node).iter().flatten().copied().filter(|&value| !graph.readers(value).is_empty())
     }
 
     /// The bytes of the stored tensors that a result is computed from, but for those that were seen before; and of
     /// those among them that nothing else reads.
     fn sources(&self, node: NodeId, roots: &Roots, seen: &mut HashSet<ValueId>) -> (u64, u64) {
-        let Analysis { graph, constants, .. } = self.known;
+        let Analysis { graph, constants, .. } = self.analysis;
         let (mut read, mut freed) = (0, 0);
         let mut open: Vec<ValueId> = graph.inputs(node).iter().flatten().copied().collect();
         while let Some(value) = open.pop() {
@@ -351,7 +356,7 @@ impl Frontier<'_> {
     }
 
     fn compute(&self, node: NodeId) -> Result<Vec<(ValueId, TensorProto)>, Refusal> {
-        let Analysis { graph, constants, .. } = self.known;
+        let Analysis { graph, constants, .. } = self.analysis;
         let model = graph.model();
         // Before IR version 4 constants are nodes, and before operator set 9 those hold floats alone.
         let are_floats = model.proto.ir_version() < 4 && model.own_opset() < 9;

@@ -5,7 +5,7 @@ use prost::Message;
 use tract_onnx::tract_hir::internal::TDim;
 
 use crate::analysis::Analysis;
-use crate::analysis::layout::Trace;
+use crate::analysis::layout::LayoutMap;
 use crate::analysis::node_view::At;
 use crate::hash::{HashMap, HashSet};
 use crate::ir::axes::axis;
@@ -22,8 +22,8 @@ use crate::shape::extents::same;
 pub type Passed = (NodeId, ValueId);
 
 /// The identities whose names no caller needs. Names of `pinned` values stay.
-pub fn find(known: &Analysis, pinned: &HashSet<&str>) -> Vec<Passed> {
-    all(known, pinned, &|node| handed_on(known, node))
+pub fn find(analysis: &Analysis, pinned: &HashSet<&str>) -> Vec<Passed> {
+    all(analysis, pinned, &|node| handed_on(analysis, node))
 }
 
 /// These, movements that move nothing, and arithmetic with a neutral constant. Arithmetic of `normalizers` stays: engines
@@ -39,15 +39,19 @@ pub fn identities(analysis: &Analysis, pinned: &HashSet<&str>, normalizers: &Has
 }
 
 /// The operand of a movement that moves nothing.
-fn unmoving(known: &Analysis, node: NodeId) -> Option<ValueId> {
-    let at = known.at(node);
-    is_understood(known, node).then_some(())?;
-    if moves_nothing(&at) == Some(true) { known.graph.input(node, 0) } else { taken_back(&at) }
+fn unmoving(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
+    let at = analysis.at(node);
+    is_understood(analysis, node).then_some(())?;
+    if moves_nothing(&at) == Some(true) { analysis.graph.input(node, 0) } else { taken_back(&at) }
 }
 
 /// The nodes whose operand, by `handed`, can be read instead of their result.
-fn all(known: &Analysis, pinned: &HashSet<&str>, handed: &dyn Fn(NodeId) -> Option<ValueId>) -> Vec<Passed> {
-    let graph = &known.graph;
+fn all(
+    analysis: &Analysis,
+    pinned: &HashSet<&str>,
+    handed: &dyn Fn(NodeId) -> Option<ValueId>,
+) -> Vec<Passed> {
+    let graph = &analysis.graph;
     // In bodies names have to be others than those around them, which an output may get too early.
     let has_bodies = graph.order().iter().any(|&node| {
         matches!(graph.domain_op(node).0, BEGIN | END) || bodies(graph.node(node)).next().is_some()
@@ -55,8 +59,8 @@ fn all(known: &Analysis, pinned: &HashSet<&str>, handed: &dyn Fn(NodeId) -> Opti
     let mut named: HashSet<ValueId> = HashSet::default();
     let passed = |&node: &NodeId| {
         let source = handed(node)?;
-        let goes = may_pass(known, node, source, pinned)
-            || (!has_bodies && gives_its_name(known, (node, source), pinned, handed, &mut named));
+        let goes = may_pass(analysis, node, source, pinned)
+            || (!has_bodies && gives_its_name(analysis, (node, source), pinned, handed, &mut named));
         goes.then_some((node, source))
     };
     graph.order().iter().filter_map(passed).collect()
@@ -65,13 +69,13 @@ fn all(known: &Analysis, pinned: &HashSet<&str>, handed: &dyn Fn(NodeId) -> Opti
 /// Whether a node only calls what another one makes by the name of an output, which that node can make itself, if it makes
 /// none yet.
 fn gives_its_name(
-    known: &Analysis,
+    analysis: &Analysis,
     (node, source): Passed,
     pinned: &HashSet<&str>,
     handed: &dyn Fn(NodeId) -> Option<ValueId>,
     named: &mut HashSet<ValueId>,
 ) -> bool {
-    let Analysis { graph, constants, .. } = known;
+    let Analysis { graph, constants, .. } = analysis;
     let Some(output) = graph.only_output(node).filter(|&output| graph.is_output(output)) else {
         return false;
     };
@@ -81,7 +85,7 @@ fn gives_its_name(
     let is_free =
         |value: ValueId| !pinned.contains(graph.value_name(value)) && !constants.is_quantized(value);
     // The producer is itself no identity.
-    let stays = |maker: NodeId| handed(maker).is_none() && unmoving(known, maker).is_none();
+    let stays = |maker: NodeId| handed(maker).is_none() && unmoving(analysis, maker).is_none();
     graph.producer(source).is_some_and(|(maker, _)| stays(maker))
         && !graph.is_output(source)
         && !constants.is_constant(source)
@@ -209,49 +213,49 @@ fn taken_back(at: &At) -> Option<ValueId> {
         is_one && at.only_attributes(&["axes", "perm"]).is_ok()
     };
     (moves(&first) && moves(at)).then_some(())?;
-    let mut trace = Trace::new(&first.shape(0).ok()?);
+    let mut trace = LayoutMap::new(&first.shape(0).ok()?);
     trace.follow(first.proto(), &at.facts.shape(between)?)?;
     trace.follow(at.proto(), &at.facts.shape(graph.only_output(at.node)?)?)?;
     first.input(0).ok().filter(|_| trace.is_identity())
 }
 
 /// Whether a node's result has no name that callers know, and its operand is no constant.
-fn may_pass(known: &Analysis, node: NodeId, source: ValueId, pinned: &HashSet<&str>) -> bool {
-    let Analysis { graph, constants, .. } = known;
+fn may_pass(analysis: &Analysis, node: NodeId, source: ValueId, pinned: &HashSet<&str>) -> bool {
+    let Analysis { graph, constants, .. } = analysis;
     let Some(output) = graph.only_output(node) else { return false };
     let has_name = has_to_stay(graph, output) || pinned.contains(graph.value_name(output));
     !has_name && !constants.is_constant(source) && !constants.is_quantized(output)
 }
 
 /// Whether all attributes of an operator of ONNX are known.
-fn is_understood(known: &Analysis, node: NodeId) -> bool {
-    let (domain, op) = known.graph.domain_op(node);
+fn is_understood(analysis: &Analysis, node: NodeId) -> bool {
+    let (domain, op) = analysis.graph.domain_op(node);
     let told = attributes(op).filter(|_| domain.is_empty());
-    told.is_some_and(|told| known.at(node).only_attributes(told).is_ok())
+    told.is_some_and(|told| analysis.at(node).only_attributes(told).is_ok())
 }
 
 /// The operand of an identity.
-pub fn handed_on(known: &Analysis, node: NodeId) -> Option<ValueId> {
-    let graph = &known.graph;
+pub fn handed_on(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
+    let graph = &analysis.graph;
     let source = graph.input(node, 0)?;
     let handed = match graph.op(node)? {
         "Identity" => source,
-        "OptionalGetElement" => element(known, source)?,
+        "OptionalGetElement" => element(analysis, source)?,
         // An exporter writes one wherever a module asks for the type that a value has already.
         "Cast" | "CastLike" => {
-            let [from, to] = [source, graph.only_output(node)?].map(|value| known.facts.data_type(value));
+            let [from, to] = [source, graph.only_output(node)?].map(|value| analysis.facts.data_type(value));
             Some(source).filter(|_| from.is_some() && from == to)?
         }
         // Before opset 7 it may be in training mode, and with more inputs from 12 on.
         "Dropout" if graph.inputs(node).len() == 1 && graph.model().own_opset() >= 7 => source,
         // A cache of nothing is 0 places long, and a mask of nothing lets all through.
-        "Add" => beside(known, node, 0)?,
-        "And" | "Mul" => beside(known, node, 1)?,
-        "Split" => only_share(known, node)?,
-        "Concat" => only_part(known, node)?,
+        "Add" => beside(analysis, node, 0)?,
+        "And" | "Mul" => beside(analysis, node, 1)?,
+        "Split" => only_share(analysis, node)?,
+        "Concat" => only_part(analysis, node)?,
         _ => return None,
     };
-    is_understood(known, node).then_some(handed)
+    is_understood(analysis, node).then_some(handed)
 }
 
 /// The value that an Optional wraps.
@@ -263,11 +267,11 @@ fn element(analysis: &Analysis, optional: ValueId) -> Option<ValueId> {
 }
 
 /// The operand of a Split into one part.
-fn only_share(known: &Analysis, node: NodeId) -> Option<ValueId> {
-    let at = known.at(node);
+fn only_share(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
+    let at = analysis.at(node);
     let value = at.input(0).ok()?;
     let along = axis(at.attr("axis", 0).ok()?, at.rank(0).ok()?).ok()?;
-    let is_one = known.graph.outputs(node).len() == 1 && at.attr("num_outputs", 1) == Ok(1);
+    let is_one = analysis.graph.outputs(node).len() == 1 && at.attr("num_outputs", 1) == Ok(1);
     let whole = || match at.list("split").ok()? {
         Some(extents) => Some(
             extents.len() == 1
@@ -280,20 +284,20 @@ fn only_share(known: &Analysis, node: NodeId) -> Option<ValueId> {
 
 /// The only input of a Concat that has anything along its axis: of a rotary embedding that turns all channels, a Slice of none
 /// is left.
-fn only_part(known: &Analysis, node: NodeId) -> Option<ValueId> {
-    let at = known.at(node);
+fn only_part(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
+    let at = analysis.at(node);
     let along = axis(at.attr("axis", 1).ok()?, at.output_rank(0).ok()?).ok()?;
-    let parts: Option<Vec<ValueId>> = known.graph.inputs(node).iter().copied().collect();
-    let mut there = parts?.into_iter().filter(|&part| known.facts.extent(part, along) != Some(0));
+    let parts: Option<Vec<ValueId>> = analysis.graph.inputs(node).iter().copied().collect();
+    let mut there = parts?.into_iter().filter(|&part| analysis.facts.extent(part, along) != Some(0));
     let only = there.next()?;
-    let is_as_before = known.facts.shape(only) == known.facts.shape(known.graph.only_output(node)?);
-    (there.next().is_none() && is_as_before && !known.constants.is_constant(only)).then_some(only)
+    let is_as_before = analysis.facts.shape(only) == analysis.facts.shape(analysis.graph.only_output(node)?);
+    (there.next().is_none() && is_as_before && !analysis.constants.is_constant(only)).then_some(only)
 }
 
 /// The other operand of an operator on integers or booleans with a constant of this number
 /// everywhere, which adds no axis to the result.
-fn beside(known: &Analysis, node: NodeId, neutral: i64) -> Option<ValueId> {
-    let Analysis { graph, constants, facts, .. } = known;
+fn beside(analysis: &Analysis, node: NodeId, neutral: i64) -> Option<ValueId> {
+    let Analysis { graph, constants, facts, .. } = analysis;
     let [Some(one), Some(other)] = *graph.inputs(node) else { return None };
     let (value, constant) = if constants.is_constant(other) { (one, other) } else { (other, one) };
     let is_neutral = !constants.is_constant(value)

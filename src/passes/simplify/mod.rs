@@ -56,17 +56,17 @@ pub fn sorted(mut model: Model) -> Model {
 /// constants that only removed nodes read, and notes about removed values.
 ///
 /// `seeds` are the values at which something was taken out.
-pub fn simplify(editor: Editor, seeds: &[String], known: &KnownShapes) -> GraphProto {
+pub fn simplify(editor: Editor, seeds: &[String], analysis: &KnownShapes) -> GraphProto {
     let Edited { mut graph, before, pinned } = editor.edited();
     // A new value without readers served a node that was removed as well.
     let was_read = |name: &str| before.reads(name) || before.value(name).is_none();
     let mut seeds = seeds.to_vec();
-    seeds.extend(crate::passes::simplify::movements::cancel(&mut graph, &seeds, known));
+    seeds.extend(crate::passes::simplify::movements::cancel(&mut graph, &seeds, analysis));
     // The remaining readers in between are known only now.
     crate::passes::simplify::dce::remove(&mut graph, &was_read, &pinned);
-    let is_joined = crate::passes::simplify::movements::join(&mut graph, &seeds, known);
+    let is_joined = crate::passes::simplify::movements::join(&mut graph, &seeds, analysis);
     crate::passes::simplify::topological_order::sort(&mut graph);
-    let is_merged = crate::passes::simplify::cse_layouts::merge(&mut graph, &seeds, known);
+    let is_merged = crate::passes::simplify::cse_layouts::merge(&mut graph, &seeds, analysis);
     if is_joined || is_merged {
         crate::passes::simplify::dce::remove(&mut graph, &was_read, &pinned);
     }

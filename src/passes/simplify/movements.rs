@@ -1,6 +1,6 @@
 //! Transposes and reshapes that undo each other, or are one, once nothing is between them.
 
-use crate::analysis::layout::Trace;
+use crate::analysis::layout::LayoutMap;
 use crate::hash::{HashMap, HashSet};
 use crate::ir::builder;
 use crate::onnx::operator::Category;
@@ -162,7 +162,7 @@ struct Walk<'w> {
 /// How far a walk has come.
 struct Reached<'w> {
     value: &'w str,
-    trace: Trace,
+    trace: LayoutMap,
     /// Whether only movements read the values from the start up to here.
     alone: bool,
     length: usize,
@@ -172,7 +172,7 @@ impl<'w> Walk<'w> {
     /// Follows the movements from the start to the seed, through the values between them, nearest to the
     /// seed first; and from there on all there are.
     fn follow(&self, between: &[&'w str], edits: &mut Edits) -> Option<()> {
-        let trace = Trace::new(&(self.known.shape)(self.start)?);
+        let trace = LayoutMap::new(&(self.known.shape)(self.start)?);
         let mut here = Reached { value: self.start, trace, alone: true, length: 0 };
         for &value in between.iter().rev() {
             let place = *self.links.makers.get(value)?;
@@ -205,7 +205,7 @@ impl<'w> Walk<'w> {
         Some(Reached { value, trace, alone, length: here.length + 1 })
     }
 
-    fn note(&self, place: usize, trace: &Trace, chain: bool, edits: &mut Edits) {
+    fn note(&self, place: usize, trace: &LayoutMap, chain: bool, edits: &mut Edits) {
         let node = &self.graph.node[place];
         let output = &node.output[0];
         match (self.goal, node.op_type()) {

@@ -9,16 +9,16 @@ use crate::onnx::tensor;
 use crate::shape::facts::{extent, same};
 
 /// Reshapes, and the constant targets that replace their computed ones. Nodes of `sites` stay.
-pub fn find(known: &Analysis, sites: &HashSet<NodeId>) -> Vec<(NodeId, Vec<i64>)> {
-    let graph = &known.graph;
+pub fn find(analysis: &Analysis, sites: &HashSet<NodeId>) -> Vec<(NodeId, Vec<i64>)> {
+    let graph = &analysis.graph;
     let nodes = graph.order().iter().filter(|&&node| graph.is(node, "Reshape") && !sites.contains(&node));
-    nodes.filter_map(|&node| Some((node, written(known, node)?))).collect()
+    nodes.filter_map(|&node| Some((node, written(analysis, node)?))).collect()
 }
 
 /// Lets them read it.
-pub fn write(found: Vec<(NodeId, Vec<i64>)>, known: &Analysis, editor: &mut Editor) {
+pub fn write(found: Vec<(NodeId, Vec<i64>)>, analysis: &Analysis, editor: &mut Editor) {
     for (node, extents) in found {
-        let wish = format!("{}_shape", known.graph.name(node));
+        let wish = format!("{}_shape", analysis.graph.name(node));
         let name = editor.add_constant(&wish, tensor::make_i64(&wish, &extents));
         editor.set_input(node, 1, &name);
         // None of them is to be 0.
@@ -26,10 +26,10 @@ pub fn write(found: Vec<(NodeId, Vec<i64>)>, known: &Analysis, editor: &mut Edit
     }
 }
 
-fn written(known: &Analysis, node: NodeId) -> Option<Vec<i64>> {
-    let Analysis { graph, facts, constants, .. } = known;
+fn written(analysis: &Analysis, node: NodeId) -> Option<Vec<i64>> {
+    let Analysis { graph, facts, constants, .. } = analysis;
     let [Some(value), Some(shape)] = graph.inputs(node) else { return None };
-    if constants.is_constant(*shape) || known.at(node).only_attributes(&["allowzero"]).is_err() {
+    if constants.is_constant(*shape) || analysis.at(node).only_attributes(&["allowzero"]).is_err() {
         return None;
     }
     let (before, after) = (facts.shape(*value)?, facts.shape(graph.output(node, 0)?)?);

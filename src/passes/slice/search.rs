@@ -168,8 +168,8 @@ impl<'s> CutSearch<'s> {
 
     /// The regions around a value, each once.
     fn regions(&self, value: ValueId) -> Vec<SliceRegion> {
-        if let Some(known) = self.regions.borrow().get(&value) {
-            return known.clone();
+        if let Some(analysis) = self.regions.borrow().get(&value) {
+            return analysis.clone();
         }
         let bytes = |value: ValueId| self.plan.buffers[value.index()].bytes;
         let mut regions: Vec<SliceRegion> = vec![];

@@ -9,7 +9,7 @@ use crate::onnx::node::{bodies, canonical_domain, states};
 use crate::onnx::proto::{AttributeProto, FunctionProto, NodeProto};
 use crate::onnx::tensor::DataType;
 use crate::passes::inline::functions::resolve;
-use crate::prove::field_value::Image;
+use crate::prove::field_value::FieldValue;
 use crate::prove::operators::Unmade;
 use crate::prove::operators::integers::wrapped;
 use crate::prove::random::{Digest, Hash};
@@ -26,7 +26,7 @@ pub(super) struct Bodies {
     pub results: Vec<Expected>,
     /// Integer results that are equal in both branches of an If, and all results of the branch that
     /// an If is known to take.
-    pub known: Vec<Option<Image>>,
+    pub known: Vec<Option<FieldValue>>,
 }
 
 impl Evaluation<'_> {
@@ -36,7 +36,7 @@ impl Evaluation<'_> {
         &self,
         node: &NodeProto,
         opset: i64,
-        inputs: &[Option<Image>],
+        inputs: &[Option<FieldValue>],
         place: &Around,
     ) -> Result<Option<Bodies>, Stopped> {
         if bodies(node).next().is_none() {
@@ -73,23 +73,23 @@ impl Evaluation<'_> {
         &self,
         node: &NodeProto,
         opset: i64,
-        inputs: &[Option<Image>],
+        inputs: &[Option<FieldValue>],
         rounds: usize,
-    ) -> Option<Vec<Image>> {
-        let drawn = |slot: usize, shape: &[usize], like: Option<&Image>| {
+    ) -> Option<Vec<FieldValue>> {
+        let drawn = |slot: usize, shape: &[usize], like: Option<&FieldValue>| {
             let mut hash = Hash::new(self.point.key, "formal");
             hash.number(rounds as u64);
             hash.number(slot as u64);
             let seed = hash.finish();
             match like {
-                Some(Image::Field(_)) => Image::random(seed, shape, false),
-                Some(Image::Opaque(_)) => Image::Opaque(seed),
+                Some(FieldValue::Field(_)) => FieldValue::random(seed, shape, false),
+                Some(FieldValue::Opaque(_)) => FieldValue::Opaque(seed),
                 // A condition is one of two, whatever else.
-                None if slot == 1 => Image::drawn(seed, shape, DataType::Bool),
-                _ => Image::drawn(seed, shape, DataType::Int64),
+                None if slot == 1 => FieldValue::drawn(seed, shape, DataType::Bool),
+                _ => FieldValue::drawn(seed, shape, DataType::Int64),
             }
         };
-        let like = |(slot, input): (usize, &Option<Image>)| {
+        let like = |(slot, input): (usize, &Option<FieldValue>)| {
             let input = input.as_ref()?;
             Some(drawn(slot, input.shape().unwrap_or_default(), Some(input)))
         };
@@ -101,7 +101,7 @@ impl Evaluation<'_> {
             }
             ("", "Scan") if opset >= 9 => {
                 let states = states(node, inputs.len())?;
-                let taken = |(place, input): (usize, &Option<Image>)| {
+                let taken = |(place, input): (usize, &Option<FieldValue>)| {
                     let input = input.as_ref()?;
                     let mut shape = input.shape()?.to_vec();
                     shape.remove(scanned_axis(node, "scan_input_axes", place, shape.len())?);
@@ -120,7 +120,7 @@ impl Evaluation<'_> {
         &self,
         node: &NodeProto,
         opset: i64,
-        formals: &[Image],
+        formals: &[FieldValue],
         taken: Option<usize>,
         place: &Around,
     ) -> Result<Option<Vec<Vec<Graded>>>, Stopped> {
@@ -182,7 +182,7 @@ impl Evaluation<'_> {
         let (inputs, degrees): (Vec<_>, Vec<_>) = node.input.iter().map(|name| read(name).unzip()).unzip();
         let degrees: Vec<f64> = degrees.into_iter().map(Option::unwrap_or_default).collect();
         let inside = Around { node: None, outer: &read, depth: place.depth + 1, ..*place };
-        let is_opaque = |image: &Image| matches!(image, Image::Opaque(_));
+        let is_opaque = |image: &FieldValue| matches!(image, FieldValue::Opaque(_));
         let reads_opaque = inputs.iter().flatten().any(is_opaque);
         let settled: Vec<bool> = degrees.iter().map(|&degree| degree == 0.0).collect();
         let (made, guessed) = self.node(node, node.output.len(), opset, inputs, &settled, &inside)?;
@@ -208,10 +208,10 @@ impl Evaluation<'_> {
         &self,
         function: &FunctionProto,
         call: &NodeProto,
-        inputs: &[Option<Image>],
+        inputs: &[Option<FieldValue>],
         settled: &[bool],
         depth: usize,
-    ) -> Result<Vec<Image>, Stopped> {
+    ) -> Result<Vec<FieldValue>, Stopped> {
         let uncovered = || Stopped { stop: Unmade::Uncovered, at: call.label() };
         if depth >= DEEPEST || function.node.iter().any(|node| bodies(node).next().is_some()) {
             return Err(uncovered());
@@ -242,11 +242,11 @@ impl Evaluation<'_> {
 }
 
 /// The integers that an If makes whatever its condition is.
-fn agreed(node: &NodeProto, slot: usize, made: &[Vec<Graded>]) -> Option<Image> {
+fn agreed(node: &NodeProto, slot: usize, made: &[Vec<Graded>]) -> Option<FieldValue> {
     let [one, other] = made else { return None };
     match (&one.get(slot)?.0, &other.get(slot)?.0) {
-        (Image::Int(these), Image::Int(those)) if these == those && node.op() == ("", "If") => {
-            Some(Image::Int(these.clone()))
+        (FieldValue::Int(these), FieldValue::Int(those)) if these == those && node.op() == ("", "If") => {
+            Some(FieldValue::Int(these.clone()))
         }
         _ => None,
     }
@@ -283,9 +283,10 @@ fn last_reads<'g>(nodes: &[&'g NodeProto], results: impl Iterator<Item = &'g str
 }
 
 /// The result of a node, derived from the results of its bodies.
-fn result(node: &NodeProto, slot: usize, inputs: &[Option<Image>], made: &[Vec<Graded>]) -> Expected {
-    let known =
-        |image: &Image| Some((image.shape()?.to_vec(), matches!(image, Image::Int(_) | Image::Varying(_))));
+fn result(node: &NodeProto, slot: usize, inputs: &[Option<FieldValue>], made: &[Vec<Graded>]) -> Expected {
+    let known = |image: &FieldValue| {
+        Some((image.shape()?.to_vec(), matches!(image, FieldValue::Int(_) | FieldValue::Varying(_))))
+    };
     let of = |body: usize, slot: usize| known(&made.get(body)?.get(slot)?.0);
     let given = |slot: usize| known(inputs.get(slot)?.as_ref()?);
     let result = match node.op_type() {
@@ -313,7 +314,7 @@ fn scanned_axis(node: &NodeProto, list: &str, place: usize, rank: usize) -> Opti
 fn gathered(
     node: &NodeProto,
     row: usize,
-    inputs: &[Option<Image>],
+    inputs: &[Option<FieldValue>],
     mut step: Vec<usize>,
 ) -> Option<Vec<usize>> {
     let scanned = inputs.get(states(node, inputs.len())?)?.as_ref()?.shape()?;

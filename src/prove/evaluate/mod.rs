@@ -33,7 +33,7 @@ use crate::onnx::operator::{Category, softmax_axis};
 use crate::onnx::proto::{FunctionProto, NodeProto, TensorProto};
 use crate::onnx::tensor::{self, DataType};
 use crate::passes::inline::functions::{FunctionId, callee, key};
-use crate::prove::field_value::{Image, lowest, of_floats, of_numbers, of_shares, of_tensor};
+use crate::prove::field_value::{FieldValue, lowest, of_floats, of_numbers, of_shares, of_tensor};
 use crate::prove::operators::lane_functions::{deformed, of_lanes};
 use crate::shape::facts::{Expected, Operand, extent};
 
@@ -66,18 +66,18 @@ pub struct Stopped {
 }
 
 /// The value of a stored tensor, by its name; `None` for its stored elements.
-pub type Instead<'i> = &'i dyn Fn(&str) -> Option<Result<Image, Unmade>>;
+pub type Instead<'i> = &'i dyn Fn(&str) -> Option<Result<FieldValue, Unmade>>;
 
 /// The parameters of an evaluation.
 pub struct Point<'p> {
     /// The graph, in which every extent of an input is a number.
-    pub known: &'p Analysis<'p>,
+    pub analysis: &'p Analysis<'p>,
     /// The key of all random numbers.
     pub key: u64,
     /// How roots are taken.
     pub convention: RootOfMinusOne,
     /// The values of the inputs.
-    pub inputs: &'p HashMap<String, Image>,
+    pub inputs: &'p HashMap<String, FieldValue>,
     /// The values that replace stored tensors.
     pub instead: Instead<'p>,
     /// The limits of computation.
@@ -108,7 +108,7 @@ pub struct Findings {
     /// Their digests; `None` of those that were not needed.
     pub digests: Vec<Option<Digest>>,
     /// The values that were asked for.
-    pub kept: HashMap<ValueId, Image>,
+    pub kept: HashMap<ValueId, FieldValue>,
     /// Values of unknown extents, and functions of such values, by name.
     pub opaque: HashSet<String>,
     /// Results of bodies that were not, or not wholly, evaluated, by name.
@@ -131,7 +131,7 @@ pub struct Findings {
 /// Where a divisor is 0, or more would have to be computed than is allowed.
 pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Findings, Stopped> {
     let mut walk = Evaluation::new(point, wanted);
-    let graph = &point.known.graph;
+    let graph = &point.analysis.graph;
     let digests = vec![None; graph.value_count()];
     let (opaque, uncertain, empty) = (HashSet::new(), HashSet::new(), HashSet::new());
     let (kept, types) = (HashMap::new(), HashMap::new());
@@ -147,7 +147,7 @@ pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Finding
         radicands,
         degree: 0.0,
     };
-    for &node in point.known.graph.order() {
+    for &node in point.analysis.graph.order() {
         if walk.is_needed[node] {
             walk.step(node, &mut seen)?;
         }
@@ -158,14 +158,14 @@ pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Finding
         seen.degree += walk.degrees[index(value)];
         // A symbol that no input has says nothing.
         let is_told = || {
-            let shape = point.known.facts.shape(value);
+            let shape = point.analysis.facts.shape(value);
             let is_known = shape.is_some_and(|shape| shape.iter().all(|dim| extent(dim).is_some()));
             is_known && !point.only_at_sizes.outputs.contains(graph.value_name(value))
         };
         if made.shape().is_some() && made.len() == 0 && !is_told() {
             seen.empty.insert(graph.value_name(value).to_owned());
         }
-        let data_type = point.known.facts.data_type(value);
+        let data_type = point.analysis.facts.data_type(value);
         seen.types.extend(data_type.map(|data_type| (graph.value_name(value).to_owned(), data_type)));
         if keep {
             seen.kept.insert(value, made);
@@ -187,7 +187,7 @@ struct Evaluation<'w> {
     /// The digests of functions, computed on demand.
     defined: RefCell<HashMap<FunctionId<'w>, Digest>>,
     is_needed: Vec<bool>,
-    values: Vec<Option<Image>>,
+    values: Vec<Option<FieldValue>>,
     /// How often each value is still read.
     readers: Vec<usize>,
     /// The degree of each value as a polynomial in the random elements.
@@ -205,7 +205,7 @@ struct Evaluation<'w> {
 }
 
 /// A value with its degree.
-type Graded = (Image, f64);
+type Graded = (FieldValue, f64);
 
 /// Where a node stands: its place in the main graph, the way to the body that it is in, and the values around it.
 struct Around<'c> {
@@ -219,7 +219,7 @@ struct Around<'c> {
 
 impl<'w> Evaluation<'w> {
     fn new(point: &'w Point<'w>, wanted: &[ValueId]) -> Self {
-        let graph = &point.known.graph;
+        let graph = &point.analysis.graph;
         let count = graph.value_count();
         let mut is_needed = vec![false; graph.proto().node.len()];
         let mut readers = vec![0; count];
@@ -257,21 +257,21 @@ impl<'w> Evaluation<'w> {
     }
 
     fn externals(&self) -> &Externals {
-        self.point.known.graph.model().externals()
+        self.point.analysis.graph.model().externals()
     }
 
     fn opset(&self) -> i64 {
-        self.point.known.graph.model().own_opset()
+        self.point.analysis.graph.model().own_opset()
     }
 
     /// A value that is known: made, stored or given.
-    fn get(&mut self, value: ValueId) -> Result<Image, Stopped> {
-        if let Some(known) = &self.values[index(value)] {
-            return Ok(known.clone());
+    fn get(&mut self, value: ValueId) -> Result<FieldValue, Stopped> {
+        if let Some(analysis) = &self.values[index(value)] {
+            return Ok(analysis.clone());
         }
-        let graph = &self.point.known.graph;
+        let graph = &self.point.analysis.graph;
         let name = graph.value_name(value);
-        let known = match (self.point.inputs.get(name), graph.initializer(value)) {
+        let analysis = match (self.point.inputs.get(name), graph.initializer(value)) {
             (Some(input), _) => {
                 self.degrees[index(value)] = 1.0;
                 input.clone()
@@ -282,15 +282,15 @@ impl<'w> Evaluation<'w> {
                 let of_name = graph.proto().sparse_initializer.iter();
                 let found = of_name.filter(|s| s.values.as_ref().is_some_and(|values| values.name() == name));
                 found.for_each(|sparse| self.sparse(sparse, &mut hash));
-                Image::Opaque(hash.finish())
+                FieldValue::Opaque(hash.finish())
             }
         };
-        self.values[index(value)] = Some(known.clone());
-        Ok(known)
+        self.values[index(value)] = Some(analysis.clone());
+        Ok(analysis)
     }
 
     /// The value of a tensor that the model stores, by its name.
-    fn tensor(&self, name: &str, tensor: &TensorProto) -> Result<Image, Stopped> {
+    fn tensor(&self, name: &str, tensor: &TensorProto) -> Result<FieldValue, Stopped> {
         match (self.point.instead)(name) {
             Some(instead) => instead.map_err(|stop| Stopped { stop, at: name.to_owned() }),
             None => self.held(name, tensor),
@@ -298,13 +298,13 @@ impl<'w> Evaluation<'w> {
     }
 
     /// The elements of a tensor.
-    fn held(&self, name: &str, tensor: &TensorProto) -> Result<Image, Stopped> {
+    fn held(&self, name: &str, tensor: &TensorProto) -> Result<FieldValue, Stopped> {
         let halt = |stop| Stopped { stop, at: name.to_owned() };
         let shape: Vec<usize> = tensor.dims.iter().map(|&extent| extent.max(0) as usize).collect();
         self.point.allowance.room(&shape).map_err(halt)?;
         match of_tensor(tensor, self.externals(), self.point.key) {
             // An unknown type, or unreadable numbers.
-            Image::Opaque(_)
+            FieldValue::Opaque(_)
                 if !tensor::data_type(tensor).is_ok_and(|t| !t.is_integer() && !t.is_float()) =>
             {
                 Err(halt(Unmade::Uncovered))
@@ -315,7 +315,7 @@ impl<'w> Evaluation<'w> {
 
     /// Computes a node, and drops values without remaining readers.
     fn step(&mut self, node: NodeId, seen: &mut Findings) -> Result<(), Stopped> {
-        let graph = self.point.known.graph.clone();
+        let graph = self.point.analysis.graph.clone();
         let proto = graph.node(node);
         let mut inputs = vec![];
         for value in graph.inputs(node) {
@@ -337,7 +337,7 @@ impl<'w> Evaluation<'w> {
             .collect();
         let is_read = |value: &Option<ValueId>| value.is_some_and(|value| self.readers[index(value)] > 0);
         let wanted = graph.outputs(node).iter().rposition(is_read).map_or(0, |last| last + 1);
-        let reads_opaque = inputs.iter().flatten().any(|input| matches!(input, Image::Opaque(_)));
+        let reads_opaque = inputs.iter().flatten().any(|input| matches!(input, FieldValue::Opaque(_)));
         let is_settled = |&degree: &f64| degree == 0.0;
         let settled: Vec<bool> = degrees.iter().map(is_settled).collect();
         let (are_all_settled, roots) = (settled.iter().all(|&settled| settled), self.roots.len());
@@ -348,16 +348,16 @@ impl<'w> Evaluation<'w> {
         let degree = self.degree(proto, &degrees, guessed);
         for (value, made) in graph.outputs(node).iter().zip(made) {
             let Some(value) = *value else { continue };
-            let data_type = self.point.known.facts.data_type(value);
+            let data_type = self.point.analysis.facts.data_type(value);
             let made = if let Some(data_type) = data_type { wrapped(made, data_type) } else { made };
             if self.is_uncertain.get() {
                 seen.uncertain.insert(graph.value_name(value).to_owned());
             }
             // Numbers that are known in the other graph alone, and extents that only this point has, say nothing against it.
             let is_of_each = proto.category().is_some_and(Category::is_elementwise);
-            let is_computed = is_of_each && matches!(made, Image::Field(_));
+            let is_computed = is_of_each && matches!(made, FieldValue::Field(_));
             let is_of_point = self.is_of_point.get() && !is_computed;
-            if matches!(made, Image::Opaque(_)) || guessed && (reads_opaque || is_of_point) {
+            if matches!(made, FieldValue::Opaque(_)) || guessed && (reads_opaque || is_of_point) {
                 seen.opaque.insert(graph.value_name(value).to_owned());
             }
             let value = index(value);
@@ -394,10 +394,10 @@ impl<'w> Evaluation<'w> {
         node: &NodeProto,
         wanted: usize,
         opset: i64,
-        inputs: Vec<Option<Image>>,
+        inputs: Vec<Option<FieldValue>>,
         settled: &[bool],
         place: &Around,
-    ) -> Result<(Vec<Image>, bool), Stopped> {
+    ) -> Result<(Vec<FieldValue>, bool), Stopped> {
         let halt = |stop| Stopped { stop, at: node.label() };
         if let Some(image) = self.literal(node, place) {
             return Ok((vec![image?], false));
@@ -445,18 +445,19 @@ impl<'w> Evaluation<'w> {
         if let Some(factor) = scales.and_then(|scales| scales.factor(node.op(), digest, &call.inputs)) {
             return self.rescaled(&call, factor, place);
         }
-        let known = self.results(&call, bodies, place);
+        let analysis = self.results(&call, bodies, place);
         if function.is_none() && matches!(node.op(), ("", "Resize" | "Upsample")) {
-            match interpolated(&call, digest, known.first().and_then(|known| known.shape.as_deref())) {
+            match interpolated(&call, digest, analysis.first().and_then(|analysis| analysis.shape.as_deref()))
+            {
                 Err(Unmade::Uncovered) => {}
                 made => return Ok((made.map_err(halt)?, false)),
             }
         }
-        let mut made = match self.unknown(&call, digest, function, &known, place) {
-            Err(Unmade::Uncovered) => self.whole(&call, digest, &known).map_err(halt)?,
+        let mut made = match self.unknown(&call, digest, function, &analysis, place) {
+            Err(Unmade::Uncovered) => self.whole(&call, digest, &analysis).map_err(halt)?,
             made => made.map_err(halt)?,
         };
-        if let Some(Image::Field(elements)) = made.first_mut()
+        if let Some(FieldValue::Field(elements)) = made.first_mut()
             && scales.is_some()
             && Scales::is_nothing(node.op(), &call.inputs)
         {
@@ -471,7 +472,7 @@ impl<'w> Evaluation<'w> {
     }
 
     /// The value of a Constant.
-    fn literal(&self, node: &NodeProto, place: &Around) -> Option<Result<Image, Stopped>> {
+    fn literal(&self, node: &NodeProto, place: &Around) -> Option<Result<FieldValue, Stopped>> {
         let tensor = (node.op() == ("", "Constant")).then(|| constant_tensor(node))??;
         let name = node.output.first()?;
         // In a function names are its own.
@@ -479,13 +480,13 @@ impl<'w> Evaluation<'w> {
     }
 
     /// The original's result for a node, divided by the original's factor.
-    fn rescaled(&self, call: &Call, factor: u32, place: &Around) -> Result<(Vec<Image>, bool), Stopped> {
+    fn rescaled(&self, call: &Call, factor: u32, place: &Around) -> Result<(Vec<FieldValue>, bool), Stopped> {
         let factors = self.point.scales.map_or(0, Scales::len);
         self.doubt.set(self.doubt.get() + factors as f64);
         let inputs = Scales::scaled(call.node.op(), &call.inputs, factor);
         let (mut made, guessed) =
             self.node(call.node, call.wanted, call.opset, inputs, call.settled, place)?;
-        if let (Some(Image::Field(elements)), Some(part)) = (made.first_mut(), field::inverse(factor)) {
+        if let (Some(FieldValue::Field(elements)), Some(part)) = (made.first_mut(), field::inverse(factor)) {
             *elements = times(elements, part);
         }
         Ok((made, guessed))
@@ -498,11 +499,11 @@ impl<'w> Evaluation<'w> {
         call: &Call,
         digest: Digest,
         function: Option<&FunctionProto>,
-        known: &[Expected],
+        analysis: &[Expected],
         place: &Around,
     ) -> Made {
-        let is_integer = known.first().and_then(|known| known.is_integer) == Some(true);
-        let with = |inputs| self.whole(&Call { inputs, ..*call }, digest, known);
+        let is_integer = analysis.first().and_then(|analysis| analysis.is_integer) == Some(true);
+        let with = |inputs| self.whole(&Call { inputs, ..*call }, digest, analysis);
         let of = |op: &str| {
             let node = NodeProto { op_type: Some(op.into()), ..Default::default() };
             self.function(&node, None, place)
@@ -522,7 +523,7 @@ impl<'w> Evaluation<'w> {
             },
             (("", "GlobalMaxPool" | "GridSample" | "MaxPool" | "ReduceMax" | "ReduceMin"), _)
             | (("" | "com.microsoft", "RotaryEmbedding"), _) => {
-                let shape = known.first().and_then(|known| known.shape.as_deref());
+                let shape = analysis.first().and_then(|analysis| analysis.shape.as_deref());
                 let scales = self.point.scales;
                 let first = |divided, first| scales.map_or(first, |scales| scales.first(divided, first));
                 let (made, taken) = of_lanes(call, digest, shape, scales.is_some().then_some(&first))?;
@@ -544,7 +545,7 @@ impl<'w> Evaluation<'w> {
         let expected =
             |count: usize| Expected { shape: Some(vec![shape.len(), count]), is_integer: Some(true) };
         let drawn = self.whole(call, function, &[expected(1)])?;
-        let Some(Image::Varying(drawn)) = drawn.first() else { return Err(Unmade::Uncovered) };
+        let Some(FieldValue::Varying(drawn)) = drawn.first() else { return Err(Unmade::Uncovered) };
         let count = drawn.first().map_or(0, |&number| FEWEST + number as usize % NUMBERS);
         self.is_of_point.set(true);
         self.draws_counts.set(true);
@@ -554,10 +555,10 @@ impl<'w> Evaluation<'w> {
     /// The input of a node that passes it unchanged although its elements are uninterpreted: a Cast
     /// to the same type, a sum with 0, a product with 1, padding by nothing, a Split into one part,
     /// a Slice of everything.
-    fn handed_on(&self, call: &Call, place: &Around) -> Option<Image> {
-        let (graph, facts) = (&self.point.known.graph, &self.point.known.facts);
+    fn handed_on(&self, call: &Call, place: &Around) -> Option<FieldValue> {
+        let (graph, facts) = (&self.point.analysis.graph, &self.point.analysis.facts);
         let input = |slot: usize| call.inputs.get(slot)?.as_ref();
-        let are_all = |image: &Image, number: i64| matches!(image, Image::Int(integers) if integers.iter().all(|&integer| integer == number));
+        let are_all = |image: &FieldValue, number: i64| matches!(image, FieldValue::Int(integers) if integers.iter().all(|&integer| integer == number));
         let rank = |slot: usize| {
             let told = || facts.rank(graph.input(place.node?, slot)?);
             input(slot)?.shape().map(<[usize]>::len).or_else(told)
@@ -596,7 +597,7 @@ impl<'w> Evaluation<'w> {
 
     /// The facts about the results of a node.
     fn results(&self, call: &Call, bodies: Option<Bodies>, place: &Around) -> Vec<Expected> {
-        let (graph, facts) = (&self.point.known.graph, &self.point.known.facts);
+        let (graph, facts) = (&self.point.analysis.graph, &self.point.analysis.facts);
         let of = |slot: usize| -> Option<Expected> {
             let value = graph.output(place.node?, slot)?;
             let shape = facts.shape(value).and_then(|shape| shape.iter().map(extent).collect());
@@ -609,107 +610,112 @@ impl<'w> Evaluation<'w> {
                 None => (place.outer)(name)?.0,
             };
             let ints =
-                if let Image::Int(ints) = &image { Some(ints.iter().copied().collect()) } else { None };
-            let is_integer = !matches!(image, Image::Field(_));
+                if let FieldValue::Int(ints) = &image { Some(ints.iter().copied().collect()) } else { None };
+            let is_integer = !matches!(image, FieldValue::Field(_));
             Some(Operand { shape: image.shape()?.to_vec(), is_integer, ints })
         };
-        let mut known: Vec<Expected> =
+        let mut analysis: Vec<Expected> =
             (0..call.node.output.len()).map(|slot| of(slot).unwrap_or_default()).collect();
-        if known.iter().take(call.wanted).any(|known| known.shape.is_none()) {
+        if analysis.iter().take(call.wanted).any(|analysis| analysis.shape.is_none()) {
             // The extents of the operands are known here, some of them only through integers of the
             // evaluation.
-            for (known, here) in known.iter_mut().zip(facts.of_inner(graph, call.node, &read)) {
-                if known.shape.is_none() && here.shape.is_some() && place.node.is_some() {
+            for (analysis, here) in analysis.iter_mut().zip(facts.of_inner(graph, call.node, &read)) {
+                if analysis.shape.is_none() && here.shape.is_some() && place.node.is_some() {
                     self.is_of_point.set(true);
                 }
-                known.shape = known.shape.take().or(here.shape);
-                known.is_integer = known.is_integer.or(here.is_integer);
+                analysis.shape = analysis.shape.take().or(here.shape);
+                analysis.is_integer = analysis.is_integer.or(here.is_integer);
             }
         }
         let is_truth = call.node.op().0.is_empty() && TRUTHS.contains(&call.node.op_type());
         // Results computed from integers are integers: they may be indices.
         let of_integers = place.node.is_none()
             && call.node.category().is_some_and(Category::is_elementwise)
-            && call.inputs.iter().flatten().all(|input| matches!(input, Image::Int(_) | Image::Varying(_)));
-        for (slot, known) in known.iter_mut().enumerate() {
+            && call
+                .inputs
+                .iter()
+                .flatten()
+                .all(|input| matches!(input, FieldValue::Int(_) | FieldValue::Varying(_)));
+        for (slot, analysis) in analysis.iter_mut().enumerate() {
             let told =
                 bodies.as_ref().and_then(|bodies| bodies.results.get(slot).cloned()).unwrap_or_default();
-            known.shape = known.shape.take().or(told.shape);
-            known.is_integer = known.is_integer.or(told.is_integer);
-            known.is_integer.get_or_insert(is_truth || of_integers);
+            analysis.shape = analysis.shape.take().or(told.shape);
+            analysis.is_integer = analysis.is_integer.or(told.is_integer);
+            analysis.is_integer.get_or_insert(is_truth || of_integers);
         }
-        known
+        analysis
     }
 
     /// The node in whose place one stands in the graph with its bodies laid out.
     fn laid_out(&self, node: &NodeProto, place: &Around) -> Option<NodeId> {
-        let ((known, _), inside) = (self.point.laid_out?, place.way?);
+        let ((analysis, _), inside) = (self.point.laid_out?, place.way?);
         let first = node.output.iter().find(|name| !name.is_empty())?;
-        let value = known.graph.value(&[inside, first.as_str()].concat())?;
-        let (id, _) = known.graph.producer(value)?;
-        Some(id).filter(|&id| way(known.graph.node(id)) == inside)
+        let value = analysis.graph.value(&[inside, first.as_str()].concat())?;
+        let (id, _) = analysis.graph.producer(value)?;
+        Some(id).filter(|&id| way(analysis.graph.node(id)) == inside)
     }
 
     /// The graph that has a node, with its bodies laid out where it is in one, and which node that is; `None` in functions.
     fn known_of(&self, node: &NodeProto, place: &Around) -> Option<(&Analysis<'w>, NodeId)> {
         match place.node {
-            Some(id) => Some((self.point.known, id)),
+            Some(id) => Some((self.point.analysis, id)),
             None => Some((self.point.laid_out?.0, self.laid_out(node, place)?)),
         }
     }
 
     /// Which body of an If it takes, in the order of their names, where no input and no size reaches the condition.
     fn taken(&self, node: &NodeProto, place: &Around) -> Option<usize> {
-        let (known, _) = self.point.laid_out.filter(|_| node.op() == ("", "If"))?;
-        let condition = known.graph.input(self.laid_out(node, place)?, 0)?;
-        let is_of_size = self.point.only_at_sizes.constants.contains(known.graph.value_name(condition));
-        let is_known = known.constants.is_constant(condition) && !is_of_size;
-        let [holds] = known.constants.ints(condition).filter(|_| is_known)?[..] else { return None };
+        let (analysis, _) = self.point.laid_out.filter(|_| node.op() == ("", "If"))?;
+        let condition = analysis.graph.input(self.laid_out(node, place)?, 0)?;
+        let is_of_size = self.point.only_at_sizes.constants.contains(analysis.graph.value_name(condition));
+        let is_known = analysis.constants.is_constant(condition) && !is_of_size;
+        let [holds] = analysis.constants.ints(condition).filter(|_| is_known)?[..] else { return None };
         Some(usize::from(holds != 0))
     }
 
     /// A value that no input reaches is computed in numbers.
-    fn constants(&self, node: &NodeProto, place: &Around) -> Option<Vec<Image>> {
-        let (known, alike, made_by) = match place.node {
-            Some(id) if bodies(node).next().is_none() => (self.point.known, self.point.alike, id),
+    fn constants(&self, node: &NodeProto, place: &Around) -> Option<Vec<FieldValue>> {
+        let (analysis, alike, made_by) = match place.node {
+            Some(id) if bodies(node).next().is_none() => (self.point.analysis, self.point.alike, id),
             // Laid out, an If whose condition is known is the branch that it takes.
             _ => (self.point.laid_out?.0, self.point.laid_out?.1, self.laid_out(node, place)?),
         };
-        let outputs = known.graph.outputs(made_by);
+        let outputs = analysis.graph.outputs(made_by);
         let value = |value: &Option<ValueId>| {
-            let value = value.filter(|&value| known.constants.is_constant(value))?;
-            let data_type = known.facts.data_type(value)?;
+            let value = value.filter(|&value| analysis.constants.is_constant(value))?;
+            let data_type = analysis.facts.data_type(value)?;
             if data_type.is_float() {
                 // Formulas with more than arithmetic may have their numbers, which are the same for each of a batch.
-                let is_of_size = self.point.only_at_sizes.constants.contains(known.graph.value_name(value));
+                let is_of_size =
+                    self.point.only_at_sizes.constants.contains(analysis.graph.value_name(value));
                 if is_of_size && !self.point.has_formulas {
                     return None;
                 }
                 let wide = alike.and_then(|alike| alike.read(value)).map(|wide| (*wide).clone());
                 let is_wide = wide.is_some();
-                let numbers = wide.or_else(|| known.constants.read(value).ok())?;
+                let numbers = wide.or_else(|| analysis.constants.read(value).ok())?;
                 return Some(match self.shares(node, numbers.ndim()) {
                     Some(along) => of_shares(&numbers, along, self.point.key),
                     None if is_wide => of_numbers(&numbers, self.point.key),
                     None => of_floats(numbers, self.point.key),
                 });
             }
-            let shape: Vec<usize> = known.facts.shape(value)?.iter().map(extent).collect::<Option<_>>()?;
-            let integers = ArrayD::from_shape_vec(shape, known.constants.ints(value)?);
-            integers.ok().map(Image::int)
+            let shape: Vec<usize> = analysis.facts.shape(value)?.iter().map(extent).collect::<Option<_>>()?;
+            let integers = ArrayD::from_shape_vec(shape, analysis.constants.ints(value)?);
+            integers.ok().map(FieldValue::int)
         };
         outputs.iter().map(value).collect::<Option<Vec<_>>>().filter(|made| !made.is_empty())
     }
 
     /// The numbers of a constant that is divided by 0. Constants computed from it are read as numbers too.
-    fn divided_by_zero(&self, node: &NodeProto, place: &Around) -> Option<Vec<Image>> {
+    fn divided_by_zero(&self, node: &NodeProto, place: &Around) -> Option<Vec<FieldValue>> {
         let constants = self.constants(node, place)?;
         self.unbounded.borrow_mut().extend(node.output.iter().cloned());
         Some(constants)
     }
 
     /// The numbers of a constant that is computed of one which is divided by 0.
-    fn unbounded(&self, node: &NodeProto, place: &Around) -> Option<Vec<Image>> {
+    fn unbounded(&self, node: &NodeProto, place: &Around) -> Option<Vec<FieldValue>> {
         let is_of_unbounded = node.input.iter().any(|name| self.unbounded.borrow().contains(name));
         if is_of_unbounded { self.divided_by_zero(node, place) } else { None }
     }
@@ -723,7 +729,7 @@ impl<'w> Evaluation<'w> {
     }
 
     /// A function of all that it reads.
-    fn whole(&self, call: &Call, function: Digest, known: &[Expected]) -> Made {
+    fn whole(&self, call: &Call, function: Digest, analysis: &[Expected]) -> Made {
         let mut hash = Hash::new(self.point.key, "application");
         hash.digest(function);
         for input in &call.inputs {
@@ -731,19 +737,19 @@ impl<'w> Evaluation<'w> {
             input.iter().for_each(|input| hash.digest(input.digest(self.point.key)));
         }
         let application = hash.finish();
-        let result = |(slot, known): (usize, &Expected)| {
+        let result = |(slot, analysis): (usize, &Expected)| {
             let mut hash = Hash::new(self.point.key, "result");
             hash.digest(application);
             hash.number(slot as u64);
-            Ok(match &known.shape {
+            Ok(match &analysis.shape {
                 Some(shape) => {
                     self.point.allowance.room(shape)?;
-                    Image::random(hash.finish(), shape, known.is_integer == Some(true))
+                    FieldValue::random(hash.finish(), shape, analysis.is_integer == Some(true))
                 }
-                None => Image::Opaque(hash.finish()),
+                None => FieldValue::Opaque(hash.finish()),
             })
         };
-        known.iter().enumerate().map(result).collect()
+        analysis.iter().enumerate().map(result).collect()
     }
 }
 

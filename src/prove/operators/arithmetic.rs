@@ -4,7 +4,7 @@ use ndarray::{ArcArray, ArrayD, IxDyn, Zip};
 
 use super::{Call, Made, Unmade};
 use crate::prove::field;
-use crate::prove::field_value::{Elements, Image, slice};
+use crate::prove::field_value::{Elements, FieldValue, slice};
 use crate::recipe::broadcast;
 
 /// The powers that are repeated products.
@@ -49,8 +49,10 @@ fn room(call: &Call) -> Result<(), Unmade> {
 fn two(call: &Call, field: fn(u32, u32) -> u32, int: fn(i64, i64) -> Option<i64>) -> Made {
     room(call)?;
     let made = match (call.value(0)?, call.value(1)?) {
-        (Image::Field(a), Image::Field(b)) => Image::field(zip(a, b, field).ok_or(Unmade::Uncovered)?),
-        (Image::Int(a), Image::Int(b)) => Image::int(exact(zip(a, b, int))?),
+        (FieldValue::Field(a), FieldValue::Field(b)) => {
+            FieldValue::field(zip(a, b, field).ok_or(Unmade::Uncovered)?)
+        }
+        (FieldValue::Int(a), FieldValue::Int(b)) => FieldValue::int(exact(zip(a, b, int))?),
         _ => return Err(Unmade::Uncovered),
     };
     Ok(vec![made])
@@ -79,10 +81,10 @@ pub(super) fn mul(call: &Call) -> Made {
 pub(super) fn div(call: &Call) -> Made {
     let natural = |a: i64, b: i64| if a < 0 || b <= 0 { None } else { Some(a / b) };
     match (call.value(0)?, call.value(1)?) {
-        (Image::Field(a), Image::Field(b)) => {
+        (FieldValue::Field(a), FieldValue::Field(b)) => {
             room(call)?;
             let quotients = zip(a, &inverses(b)?, field::mul);
-            Ok(vec![Image::field(quotients.ok_or(Unmade::Uncovered)?)])
+            Ok(vec![FieldValue::field(quotients.ok_or(Unmade::Uncovered)?)])
         }
         _ => two(call, field::mul, natural),
     }
@@ -102,8 +104,8 @@ pub fn inverses(elements: &Elements) -> Result<Elements, Unmade> {
 pub(super) fn neg(call: &Call) -> Made {
     call.allowance.room(call.shape(0)?)?;
     let made = match call.value(0)? {
-        Image::Field(elements) => Image::field(elements.mapv(field::neg)),
-        Image::Int(integers) => Image::int(exact(Some(integers.mapv(i64::checked_neg)))?),
+        FieldValue::Field(elements) => FieldValue::field(elements.mapv(field::neg)),
+        FieldValue::Int(integers) => FieldValue::int(exact(Some(integers.mapv(i64::checked_neg)))?),
         _ => return Err(Unmade::Uncovered),
     };
     Ok(vec![made])
@@ -120,17 +122,17 @@ pub(super) fn several(call: &Call) -> Made {
         let part = field::inverse(field::of_int(call.inputs.len() as i64)).ok_or(Unmade::Zero)?;
         sum = sum.mapv(|element| field::mul(element, part)).into_shared();
     }
-    Ok(vec![Image::Field(sum)])
+    Ok(vec![FieldValue::Field(sum)])
 }
 
 pub(super) fn reciprocal(call: &Call) -> Made {
     call.allowance.room(call.shape(0)?)?;
-    Ok(vec![Image::Field(inverses(call.field(0)?)?)])
+    Ok(vec![FieldValue::Field(inverses(call.field(0)?)?)])
 }
 
 pub(super) fn sqrt(call: &Call) -> Made {
     call.allowance.room(call.shape(0)?)?;
-    Ok(vec![Image::Field(call.roots.of(call.field(0)?))])
+    Ok(vec![FieldValue::Field(call.roots.of(call.field(0)?))])
 }
 
 /// The exponent that stands at every place is read by its image: no other number that a model is likely to have, nor
@@ -154,5 +156,5 @@ pub(super) fn pow(call: &Call) -> Made {
         None if first == field::neg(half) => inverses(&call.roots.of(base))?,
         None => return Err(Unmade::Uncovered),
     };
-    Ok(vec![Image::Field(made)])
+    Ok(vec![FieldValue::Field(made)])
 }

@@ -5,25 +5,27 @@ use ndarray::{ArrayD, Dimension, IxDyn, arr0, arr1};
 use super::arithmetic::{exact, zip};
 use super::{Call, Made, Unmade};
 use crate::onnx::tensor::DataType;
-use crate::prove::field_value::{Image, slice};
+use crate::prove::field_value::{FieldValue, slice};
 use crate::recipe::broadcast;
 
 /// As a float a number is its image; integers are kept where the type holds them.
 pub(super) fn cast(call: &Call) -> Made {
     let value = call.value(0)?;
     let to = match (call.op(), call.optional(1)) {
-        ("CastLike", Some(Image::Field(_))) => DataType::Float,
+        ("CastLike", Some(FieldValue::Field(_))) => DataType::Float,
         ("CastLike", _) => return Err(Unmade::Uncovered),
         _ => call.node.cast_to().ok_or(Unmade::Uncovered)?,
     };
     call.allowance.room(call.shape(0)?)?;
     let made = match value {
-        Image::Field(_) if to.is_float() => value.clone(),
-        Image::Int(_) | Image::Varying(_) if to.is_float() => {
-            Image::Field(value.images().ok_or(Unmade::Uncovered)?)
+        FieldValue::Field(_) if to.is_float() => value.clone(),
+        FieldValue::Int(_) | FieldValue::Varying(_) if to.is_float() => {
+            FieldValue::Field(value.images().ok_or(Unmade::Uncovered)?)
         }
-        Image::Int(integers) if to == DataType::Bool => Image::int(integers.mapv(|n| i64::from(n != 0))),
-        Image::Int(integers) => {
+        FieldValue::Int(integers) if to == DataType::Bool => {
+            FieldValue::int(integers.mapv(|n| i64::from(n != 0)))
+        }
+        FieldValue::Int(integers) => {
             let (low, high) = range_of(to).ok_or(Unmade::Uncovered)?;
             if integers.iter().any(|n| !(low..=high).contains(n)) {
                 return Err(Unmade::Uncovered);
@@ -31,17 +33,17 @@ pub(super) fn cast(call: &Call) -> Made {
             value.clone()
         }
         // A cast to int64 changes no integer.
-        Image::Varying(_) if to == DataType::Int64 => value.clone(),
+        FieldValue::Varying(_) if to == DataType::Int64 => value.clone(),
         _ => return Err(Unmade::Uncovered),
     };
     Ok(vec![made])
 }
 
 /// Known integers as a type holds them: beyond its ends they begin anew at the other one.
-pub fn wrapped(made: Image, data_type: DataType) -> Image {
+pub fn wrapped(made: FieldValue, data_type: DataType) -> FieldValue {
     let Some((low, high)) = range_of(data_type).filter(|_| data_type.bits() < Some(64)) else { return made };
     match made {
-        Image::Int(integers) if integers.iter().any(|n| !(low..=high).contains(n)) => Image::Int(
+        FieldValue::Int(integers) if integers.iter().any(|n| !(low..=high).contains(n)) => FieldValue::Int(
             integers.mapv(|n| low + (n.wrapping_sub(low)).rem_euclid(high - low + 1)).into_shared(),
         ),
         made => made,
@@ -77,7 +79,7 @@ pub(super) fn compare(call: &Call) -> Made {
     let (a, b) = (call.integers(0)?, call.integers(1)?);
     call.allowance.room(&broadcast(a.shape(), b.shape()).ok_or(Unmade::Uncovered)?)?;
     let made = zip(a, b, |a, b| i64::from(holds(a, b)));
-    Ok(vec![Image::int(made.ok_or(Unmade::Uncovered)?)])
+    Ok(vec![FieldValue::int(made.ok_or(Unmade::Uncovered)?)])
 }
 
 /// Not, Abs and Sign.
@@ -87,7 +89,7 @@ pub(super) fn one(call: &Call) -> Made {
         "Abs" => i64::checked_abs,
         _ => |n| Some(n.signum()),
     };
-    Ok(vec![Image::int(exact(Some(call.integers(0)?.mapv(f)))?)])
+    Ok(vec![FieldValue::int(exact(Some(call.integers(0)?.mapv(f)))?)])
 }
 
 /// With the sign of the divisor, or, as an attribute may say, of the dividend.
@@ -100,7 +102,7 @@ pub(super) fn modulo(call: &Call) -> Made {
         let turns = !of_dividend && rest != 0 && (rest < 0) != (b < 0);
         Some(if turns { rest + b } else { rest })
     };
-    Ok(vec![Image::int(exact(zip(a, b, rest))?)])
+    Ok(vec![FieldValue::int(exact(zip(a, b, rest))?)])
 }
 
 /// Min and Max.
@@ -112,7 +114,7 @@ pub(super) fn extreme(call: &Call) -> Made {
         call.allowance.room(&broadcast(made.shape(), other.shape()).ok_or(Unmade::Uncovered)?)?;
         made = zip(&made, other, f).ok_or(Unmade::Uncovered)?.into_shared();
     }
-    Ok(vec![Image::int(made.into_owned())])
+    Ok(vec![FieldValue::int(made.into_owned())])
 }
 
 /// Clip: at least the one bound, where there is one, and then at most the other.
@@ -124,7 +126,7 @@ pub(super) fn clip(call: &Call) -> Made {
         let bound = bound.ok_or(Unmade::Uncovered)?;
         made = made.mapv(|n| f(n, bound)).into_shared();
     }
-    Ok(vec![Image::Int(made)])
+    Ok(vec![FieldValue::Int(made)])
 }
 
 pub(super) fn shape(call: &Call) -> Made {
@@ -136,12 +138,12 @@ pub(super) fn shape(call: &Call) -> Made {
     };
     let (start, end) = (bound("start", 0)?, bound("end", rank)?);
     let extents: Vec<i64> = shape[start..end.max(start)].iter().map(|&extent| extent as i64).collect();
-    Ok(vec![Image::int(arr1(&extents).into_dyn())])
+    Ok(vec![FieldValue::int(arr1(&extents).into_dyn())])
 }
 
 pub(super) fn size(call: &Call) -> Made {
     let count: usize = call.shape(0)?.iter().product();
-    Ok(vec![Image::int(arr0(count as i64).into_dyn())])
+    Ok(vec![FieldValue::int(arr0(count as i64).into_dyn())])
 }
 
 pub(super) fn range(call: &Call) -> Made {
@@ -157,7 +159,7 @@ pub(super) fn range(call: &Call) -> Made {
     let count = usize::try_from(steps.max(0)).map_err(|_| Unmade::Beyond)?;
     call.allowance.room(&[count])?;
     let numbers: Vec<i64> = (0..count).map(|step| (start + step as i128 * delta) as i64).collect();
-    Ok(vec![Image::int(arr1(&numbers).into_dyn())])
+    Ok(vec![FieldValue::int(arr1(&numbers).into_dyn())])
 }
 
 pub(super) fn non_zero(call: &Call) -> Made {
@@ -167,7 +169,7 @@ pub(super) fn non_zero(call: &Call) -> Made {
     call.allowance.room(&[rank, there.len()])?;
     let places = (0..rank).flat_map(|axis| there.iter().map(move |at| at[axis] as i64)).collect();
     let places = ArrayD::from_shape_vec(IxDyn(&[rank, there.len()]), places);
-    Ok(vec![Image::int(places.map_err(|_| Unmade::Uncovered)?)])
+    Ok(vec![FieldValue::int(places.map_err(|_| Unmade::Uncovered)?)])
 }
 
 /// Which of two values stands at each place.
@@ -189,12 +191,12 @@ pub(super) fn one_hot(call: &Call) -> Made {
     });
     let choose = choose.into_shared();
     let made = match call.value(2)? {
-        Image::Field(pair) => match *slice(pair) {
-            [off, on] => Image::field(choose.mapv(|at| if at == 0 { off } else { on })),
+        FieldValue::Field(pair) => match *slice(pair) {
+            [off, on] => FieldValue::field(choose.mapv(|at| if at == 0 { off } else { on })),
             _ => return Err(Unmade::Uncovered),
         },
-        Image::Int(pair) => match *slice(pair) {
-            [off, on] => Image::int(choose.mapv(|at| if at == 0 { off } else { on })),
+        FieldValue::Int(pair) => match *slice(pair) {
+            [off, on] => FieldValue::int(choose.mapv(|at| if at == 0 { off } else { on })),
             _ => return Err(Unmade::Uncovered),
         },
         _ => return Err(Unmade::Uncovered),

@@ -9,7 +9,7 @@ use ndarray::ArrayD;
 
 use super::{Call, Made, Unmade, axes, field};
 use crate::onnx::operator::factors_at;
-use crate::prove::field_value::{Elements, Image, slice};
+use crate::prove::field_value::{Elements, FieldValue, slice};
 use crate::prove::matrices::{Extents, multiply};
 use crate::prove::random::{Digest, Hash, Unknown};
 
@@ -36,7 +36,7 @@ pub fn interpolated(call: &Call, function: Digest, shape: Option<&[usize]>) -> M
             elements = resized(call, &elements, axis, extent, Unknown::new(hash.finish()))?;
         }
     }
-    Ok(vec![Image::Field(elements)])
+    Ok(vec![FieldValue::Field(elements)])
 }
 
 /// The factor of an axis, which together with the extents decides its weights: 0 where sizes are given, whose quotient it
@@ -49,7 +49,7 @@ fn factor(call: &Call, axis: usize, rank: usize) -> Result<Option<u32>, Unmade> 
     let place = resized.iter().position(|&other| other == axis);
     if let Some(sizes) = call.optional(3) {
         let is_stretched = call.text("keep_aspect_ratio_policy", "stretch")? == "stretch";
-        let is_whole = matches!(sizes, Image::Int(sizes) if sizes.len() == resized.len());
+        let is_whole = matches!(sizes, FieldValue::Int(sizes) if sizes.len() == resized.len());
         return Ok((is_stretched && is_whole).then_some(0));
     }
     let factors = call.optional_field(factors_at(call.op(), call.opset))?;
@@ -66,7 +66,7 @@ fn stays(call: &Call, axis: usize, rank: usize, same: bool) -> Result<bool, Unma
     let Some(place) = resized.iter().position(|&other| other == axis) else { return Ok(true) };
     if let Some(sizes) = call.optional(3).filter(|sizes| sizes.len() == resized.len()) {
         let fits = call.text("keep_aspect_ratio_policy", "stretch")? == "stretch";
-        return Ok(same && fits && matches!(sizes, Image::Int(_)));
+        return Ok(same && fits && matches!(sizes, FieldValue::Int(_)));
     }
     let factors = call.optional_field(factors_at(call.op(), call.opset))?;
     let factor = factors.and_then(|factors| slice(factors).get(place));
@@ -85,7 +85,7 @@ fn resized(
     call.allowance.room(&shape)?;
     call.allowance.room(&[extent, from])?;
     call.allowance.products(&[shape.iter().product(), from])?;
-    let mut weights: Vec<u32> = (0..extent * from).map(|place| unknown.of(place as u64)).collect();
+    let mut weights: Vec<u32> = (0..extent * from).map(|place| unknown.value(place as u64)).collect();
     for weights in weights.chunks_mut(from.max(1)) {
         let (last, others) = weights.split_last_mut().ok_or(Unmade::Uncovered)?;
         *last = others.iter().fold(1, |rest, &weight| field::sub(rest, weight));

@@ -7,7 +7,7 @@
 
 use crate::onnx::operator::MAX_POOL;
 use crate::prove::field;
-use crate::prove::field_value::{Elements, Image, row_major, slice};
+use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
 use crate::prove::operators::movement::transposed;
 use crate::prove::operators::windows::{pooled, with_bias};
@@ -51,7 +51,7 @@ pub fn of_lanes(
     function: Digest,
     shape: Option<&[usize]>,
     alike: Option<Like>,
-) -> Result<(Vec<Image>, usize), Unmade> {
+) -> Result<(Vec<FieldValue>, usize), Unmade> {
     let shape = shape.filter(|_| call.wanted == 1).ok_or(Unmade::Uncovered)?;
     let elements = call.field(0)?;
     let rank = elements.ndim();
@@ -130,7 +130,7 @@ pub fn deformed(call: &Call, function: Digest) -> Made {
     let (sampled, _) = each(call, values, 2, &sampled, function, linear, &|lane| {
         lane / channels * offsets + lane % channels / (channels / offsets)
     })?;
-    let Some(Image::Field(sampled)) = sampled.first() else { return Err(Unmade::Uncovered) };
+    let Some(FieldValue::Field(sampled)) = sampled.first() else { return Err(Unmade::Uncovered) };
     call.allowance.products(&[samples, outputs, inner, taps, count])?;
     let extents = Extents { rows: outputs / group, inner: inner * taps, columns: count };
     let pairs: Vec<(usize, usize)> = (0..samples * group)
@@ -166,7 +166,7 @@ fn each(
     function: Digest,
     passes: Passing,
     item: &dyn Fn(usize) -> usize,
-) -> Result<(Vec<Image>, usize), Unmade> {
+) -> Result<(Vec<FieldValue>, usize), Unmade> {
     call.allowance.room(shape)?;
     let [count, length] =
         [&elements.shape()[..outer], &elements.shape()[outer..]].map(|extents| extents.iter().product());
@@ -201,9 +201,9 @@ fn each(
         hash.number(like.into());
         let unknown = Unknown::new(hash.finish());
         let times = field::mul(first, field::inverse(like).ok_or(Unmade::Uncovered)?);
-        let result = |place| field::add(start, field::mul(times, unknown.of(place as u64)));
+        let result = |place| field::add(start, field::mul(times, unknown.value(place as u64)));
         made.extend((0..results).map(result));
     }
     let made = ndarray::ArrayD::from_shape_vec(shape, made).map_err(|_| Unmade::Uncovered)?;
-    Ok((vec![Image::field(made)], taken))
+    Ok((vec![FieldValue::field(made)], taken))
 }

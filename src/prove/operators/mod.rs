@@ -28,7 +28,7 @@ use super::roots::RootContext;
 use crate::ir::axes;
 use crate::onnx::operator::{AVERAGE_POOL, input_at};
 use crate::onnx::proto::NodeProto;
-use crate::prove::field_value::{Elements, Image, Integers, slice};
+use crate::prove::field_value::{Elements, FieldValue, Integers, slice};
 
 /// Why an operator made nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub enum Unmade {
 }
 
 /// The results of an operator, the first ones or all.
-pub type Made = Result<Vec<Image>, Unmade>;
+pub type Made = Result<Vec<FieldValue>, Unmade>;
 
 /// How much may still be computed.
 pub struct Allowance {
@@ -103,7 +103,7 @@ pub struct Call<'c> {
     /// The version of ONNX's operator set.
     pub opset: i64,
     /// Its inputs; `None` is one left out.
-    pub inputs: Vec<Option<Image>>,
+    pub inputs: Vec<Option<FieldValue>>,
     /// The number of its results up to the last one with a reader.
     pub wanted: usize,
     /// The limits of computation.
@@ -119,11 +119,11 @@ impl Call<'_> {
         self.node.op_type()
     }
 
-    fn optional(&self, slot: usize) -> Option<&Image> {
+    fn optional(&self, slot: usize) -> Option<&FieldValue> {
         self.inputs.get(slot)?.as_ref()
     }
 
-    fn value(&self, slot: usize) -> Result<&Image, Unmade> {
+    fn value(&self, slot: usize) -> Result<&FieldValue, Unmade> {
         self.optional(slot).ok_or(Unmade::Uncovered)
     }
 
@@ -133,7 +133,7 @@ impl Call<'_> {
 
     fn field(&self, slot: usize) -> Result<&Elements, Unmade> {
         match self.value(slot)? {
-            Image::Field(elements) => Ok(elements),
+            FieldValue::Field(elements) => Ok(elements),
             _ => Err(Unmade::Uncovered),
         }
     }
@@ -144,7 +144,7 @@ impl Call<'_> {
 
     fn integers(&self, slot: usize) -> Result<&Integers, Unmade> {
         match self.value(slot)? {
-            Image::Int(integers) => Ok(integers),
+            FieldValue::Int(integers) => Ok(integers),
             _ => Err(Unmade::Uncovered),
         }
     }
@@ -152,10 +152,10 @@ impl Call<'_> {
     /// Integers that may be any: unknown ones are represented by their images.
     fn indices(&self, slot: usize) -> Result<Integers, Unmade> {
         match self.value(slot)? {
-            Image::Int(integers) => Ok(integers.clone()),
-            Image::Varying(elements) => Ok(elements.mapv(i64::from).into_shared()),
-            Image::Field(_) => Err(Unmade::Misfit),
-            Image::Opaque(_) => Err(Unmade::Uncovered),
+            FieldValue::Int(integers) => Ok(integers.clone()),
+            FieldValue::Varying(elements) => Ok(elements.mapv(i64::from).into_shared()),
+            FieldValue::Field(_) => Err(Unmade::Misfit),
+            FieldValue::Opaque(_) => Err(Unmade::Uncovered),
         }
     }
 
@@ -167,7 +167,7 @@ impl Call<'_> {
     /// Extents, axes or places: floats are refused.
     fn ints(&self, slot: usize) -> Result<Option<Vec<i64>>, Unmade> {
         match self.optional(slot) {
-            Some(Image::Field(_)) => Err(Unmade::Misfit),
+            Some(FieldValue::Field(_)) => Err(Unmade::Misfit),
             given => given.map(|_| Ok(slice(self.integers(slot)?).to_vec())).transpose(),
         }
     }

@@ -8,7 +8,7 @@ use crate::ir::axes::permutation;
 use crate::onnx::external::Externals;
 use crate::onnx::operator::{factors_at, input_at};
 use crate::prove::field;
-use crate::prove::field_value::{Image, either, of_tensor, slice};
+use crate::prove::field_value::{FieldValue, either, of_tensor, slice};
 use crate::recipe::broadcast;
 
 /// The attributes of Resize that are looked at, or that mean nothing to the nearest place.
@@ -28,20 +28,22 @@ pub(super) const RESIZE: &[&str] = &[
 ///
 /// # Errors
 /// [`Unmade::Misfit`] where it has room for more or fewer, and [`Unmade::Uncovered`] where its shape is not known.
-pub fn reshaped(value: &Image, shape: &[usize]) -> Result<Image, Unmade> {
+pub fn reshaped(value: &FieldValue, shape: &[usize]) -> Result<FieldValue, Unmade> {
     let fits =
         value.shape().is_some_and(|from| from.iter().product::<usize>() == shape.iter().product::<usize>());
     if !fits {
         return Err(if value.shape().is_some() { Unmade::Misfit } else { Unmade::Uncovered });
     }
     let shaped = match value.clone() {
-        Image::Field(elements) => {
-            Image::Field(elements.into_shape_with_order(shape).expect("as many elements"))
+        FieldValue::Field(elements) => {
+            FieldValue::Field(elements.into_shape_with_order(shape).expect("as many elements"))
         }
-        Image::Varying(elements) => {
-            Image::Varying(elements.into_shape_with_order(shape).expect("as many elements"))
+        FieldValue::Varying(elements) => {
+            FieldValue::Varying(elements.into_shape_with_order(shape).expect("as many elements"))
         }
-        Image::Int(integers) => Image::Int(integers.into_shape_with_order(shape).expect("as many elements")),
+        FieldValue::Int(integers) => {
+            FieldValue::Int(integers.into_shape_with_order(shape).expect("as many elements"))
+        }
         opaque => opaque,
     };
     Ok(shaped)
@@ -82,7 +84,12 @@ pub fn transposed<T: Copy>(array: &ArcArray<T, IxDyn>, perm: &[usize]) -> ArrayD
 }
 
 /// A value with some places of an axis.
-fn picked(call: &Call, value: &Image, axis: usize, places: &[Option<usize>]) -> Result<Image, Unmade> {
+fn picked(
+    call: &Call,
+    value: &FieldValue,
+    axis: usize,
+    places: &[Option<usize>],
+) -> Result<FieldValue, Unmade> {
     let mut shape = value.shape().ok_or(Unmade::Uncovered)?.to_vec();
     shape[axis] = places.len();
     call.allowance.room(&shape)?;
@@ -103,7 +110,7 @@ pub(super) fn dropout(call: &Call) -> Made {
         return Err(Unmade::Uncovered);
     }
     let mask = ArrayD::from_elem(call.shape(0)?, 1);
-    Ok(vec![call.value(0)?.clone(), Image::int(mask)])
+    Ok(vec![call.value(0)?.clone(), FieldValue::int(mask)])
 }
 
 pub(super) fn reshape(call: &Call) -> Made {
@@ -238,29 +245,30 @@ pub(super) fn concat(call: &Call) -> Made {
         shape[along] = shape[along].saturating_add(other[along]);
     }
     call.allowance.room(&shape)?;
-    let values: Vec<&Image> =
+    let values: Vec<&FieldValue> =
         (0..call.inputs.len()).map(|slot| call.value(slot)).collect::<Result<_, _>>()?;
     let joined = match values[0] {
-        Image::Int(_) if values.iter().all(|value| matches!(value, Image::Int(_))) => {
+        FieldValue::Int(_) if values.iter().all(|value| matches!(value, FieldValue::Int(_))) => {
             let parts: Vec<_> =
                 (0..values.len()).map(|slot| call.integers(slot)).collect::<Result<_, _>>()?;
-            concatenated(&parts, along).map(Image::int)
+            concatenated(&parts, along).map(FieldValue::int)
         }
-        Image::Field(_) => {
+        FieldValue::Field(_) => {
             let parts: Vec<_> = (0..values.len()).map(|slot| call.field(slot)).collect::<Result<_, _>>()?;
-            concatenated(&parts, along).map(Image::field)
+            concatenated(&parts, along).map(FieldValue::field)
         }
         // Known integers concatenated with unknown ones become unknown. A negative index means
         // another place than its image.
-        Image::Int(_) | Image::Varying(_) if !values.iter().any(|value| matches!(value, Image::Field(_))) => {
-            let is_negative =
-                |value: &&Image| matches!(value, Image::Int(known) if known.iter().any(|&number| number < 0));
+        FieldValue::Int(_) | FieldValue::Varying(_)
+            if !values.iter().any(|value| matches!(value, FieldValue::Field(_))) =>
+        {
+            let is_negative = |value: &&FieldValue| matches!(value, FieldValue::Int(known) if known.iter().any(|&number| number < 0));
             if values.iter().any(is_negative) {
                 return Err(Unmade::Uncovered);
             }
             let parts: Vec<_> =
                 values.iter().map(|value| value.images()).collect::<Option<_>>().ok_or(Unmade::Uncovered)?;
-            concatenated(&parts.iter().collect::<Vec<_>>(), along).map(Image::varying)
+            concatenated(&parts.iter().collect::<Vec<_>>(), along).map(FieldValue::varying)
         }
         _ => None,
     };
@@ -363,7 +371,7 @@ pub(super) fn expand(call: &Call) -> Made {
 ///
 /// # Errors
 /// [`Unmade::Uncovered`] where that does not lead to this shape, or its own is not known.
-pub fn expanded(value: &Image, shape: &[usize]) -> Result<Image, Unmade> {
+pub fn expanded(value: &FieldValue, shape: &[usize]) -> Result<FieldValue, Unmade> {
     Ok(either!(
         value,
         array => array.broadcast(shape).ok_or(Unmade::Uncovered)?.as_standard_layout().into_owned(),
@@ -493,7 +501,7 @@ pub(super) fn pad(call: &Call) -> Made {
     let pads = call.list("pads")?.ok_or(Unmade::Uncovered)?;
     let fill = match input_at("Pad", "value", call.opset) {
         Some(slot) => call.optional(slot).cloned(),
-        None => Some(Image::field(ArrayD::from_elem(IxDyn(&[]), call.float("value", 0.0)?))),
+        None => Some(FieldValue::field(ArrayD::from_elem(IxDyn(&[]), call.float("value", 0.0)?))),
     };
     let named = match input_at("Pad", "axes", call.opset) {
         Some(slot) => call.ints(slot)?,
@@ -532,13 +540,13 @@ pub(super) fn pad(call: &Call) -> Made {
             return Err(Unmade::Uncovered);
         }
         value = match (&value, &fill) {
-            (Image::Field(array), None) => Image::field(pick(array, along, &places, 0)),
-            (Image::Field(array), Some(Image::Field(fill))) => {
-                Image::field(pick(array, along, &places, *fill.first().ok_or(Unmade::Uncovered)?))
+            (FieldValue::Field(array), None) => FieldValue::field(pick(array, along, &places, 0)),
+            (FieldValue::Field(array), Some(FieldValue::Field(fill))) => {
+                FieldValue::field(pick(array, along, &places, *fill.first().ok_or(Unmade::Uncovered)?))
             }
-            (Image::Int(array), None) => Image::int(pick(array, along, &places, 0)),
-            (Image::Int(array), Some(Image::Int(fill))) => {
-                Image::int(pick(array, along, &places, *fill.first().ok_or(Unmade::Uncovered)?))
+            (FieldValue::Int(array), None) => FieldValue::int(pick(array, along, &places, 0)),
+            (FieldValue::Int(array), Some(FieldValue::Int(fill))) => {
+                FieldValue::int(pick(array, along, &places, *fill.first().ok_or(Unmade::Uncovered)?))
             }
             _ => return Err(Unmade::Uncovered),
         };
@@ -578,7 +586,7 @@ pub(super) fn depth(call: &Call) -> Made {
 
 /// Where, by truth values that are known; by others `c` it is `c·a + (1 − c)·b`, which is one or the other where `c` is 1 or 0.
 pub(super) fn choose(call: &Call) -> Made {
-    if let (Image::Varying(condition), Image::Field(one), Image::Field(other)) =
+    if let (FieldValue::Varying(condition), FieldValue::Field(one), FieldValue::Field(other)) =
         (call.value(0)?, call.value(1)?, call.value(2)?)
     {
         let shape = broadcast(one.shape(), other.shape())
@@ -587,12 +595,12 @@ pub(super) fn choose(call: &Call) -> Made {
         call.allowance.room(&shape)?;
         let apart = zip(one, other, field::sub).ok_or(Unmade::Misfit)?.into_shared();
         let part = zip(condition, &apart, field::mul).ok_or(Unmade::Misfit)?.into_shared();
-        return Ok(vec![Image::field(zip(&part, other, field::add).ok_or(Unmade::Misfit)?)]);
+        return Ok(vec![FieldValue::field(zip(&part, other, field::add).ok_or(Unmade::Misfit)?)]);
     }
     // An unknown condition is decided by the parity of its image.
     let condition = call.indices(0)?;
     let condition = &match call.value(0)? {
-        Image::Varying(_) => condition.mapv(|number| number % 2).into_shared(),
+        FieldValue::Varying(_) => condition.mapv(|number| number % 2).into_shared(),
         _ => condition,
     };
     let shape =
@@ -610,10 +618,14 @@ pub(super) fn choose(call: &Call) -> Made {
         Some(Zip::from(&condition).and(&one).and(&other).map_collect(choose))
     }
     let made = match (call.value(1)?, call.value(2)?) {
-        (Image::Field(one), Image::Field(other)) => chosen(condition, [one, other], &shape).map(Image::field),
-        (Image::Int(one), Image::Int(other)) => chosen(condition, [one, other], &shape).map(Image::int),
-        (Image::Varying(one), Image::Varying(other)) => {
-            chosen(condition, [one, other], &shape).map(Image::varying)
+        (FieldValue::Field(one), FieldValue::Field(other)) => {
+            chosen(condition, [one, other], &shape).map(FieldValue::field)
+        }
+        (FieldValue::Int(one), FieldValue::Int(other)) => {
+            chosen(condition, [one, other], &shape).map(FieldValue::int)
+        }
+        (FieldValue::Varying(one), FieldValue::Varying(other)) => {
+            chosen(condition, [one, other], &shape).map(FieldValue::varying)
         }
         _ => None,
     };
@@ -629,7 +641,7 @@ pub(super) fn constant_of_shape(call: &Call) -> Made {
     call.allowance.room(&shape)?;
     let fill = match call.node.attr_t("value").map_err(|_| Unmade::Uncovered)? {
         Some(tensor) => of_tensor(tensor, &Externals::none(), 0),
-        None => Image::field(ArrayD::zeros(IxDyn(&[1]))),
+        None => FieldValue::field(ArrayD::zeros(IxDyn(&[1]))),
     };
     if fill.len() != 1 {
         return Err(Unmade::Uncovered);
@@ -656,8 +668,8 @@ pub(super) fn triangle(call: &Call) -> Made {
         ArrayD::from_shape_vec(array.shape(), elements.collect()).expect("as many elements")
     }
     let made = match call.value(0)? {
-        Image::Field(elements) => Image::field(masked(elements, &mask)),
-        Image::Int(integers) => Image::int(masked(integers, &mask)),
+        FieldValue::Field(elements) => FieldValue::field(masked(elements, &mask)),
+        FieldValue::Int(integers) => FieldValue::int(masked(integers, &mask)),
         _ => return Err(Unmade::Uncovered),
     };
     Ok(vec![made])

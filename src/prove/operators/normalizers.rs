@@ -8,7 +8,7 @@ use super::reductions::{mean, squares};
 use super::{Call, Made, Unmade, zip};
 use crate::onnx::tract_quirks::batch_norm_trains;
 use crate::prove::field;
-use crate::prove::field_value::{Elements, Image, row_major, slice};
+use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
 use crate::prove::roots::RootContext;
 
 /// The attributes of LayerNormalization and RMSNormalization.
@@ -49,9 +49,9 @@ fn rooted(x: &Elements, axes: &[usize], epsilon: u32, roots: &RootContext) -> Re
 }
 
 /// The scale and the shift that follow.
-fn affine(x: Elements, scale: Option<&Elements>, shift: Option<&Elements>) -> Result<Image, Unmade> {
+fn affine(x: Elements, scale: Option<&Elements>, shift: Option<&Elements>) -> Result<FieldValue, Unmade> {
     let x = scale.map_or(Ok(x.clone()), |scale| both(&x, scale, field::mul))?;
-    Ok(Image::Field(shift.map_or(Ok(x.clone()), |shift| both(&x, shift, field::add))?))
+    Ok(FieldValue::Field(shift.map_or(Ok(x.clone()), |shift| both(&x, shift, field::add))?))
 }
 
 /// The axes from the one that is named on.
@@ -112,7 +112,7 @@ pub(super) fn of_runtime(call: &Call) -> Made {
     let [scale, shift] = [1, 2].map(|slot| by_channel(call, slot, &turned));
     let made = affine(normal, Some(&scale?), Some(&shift?))?;
     Ok(vec![match made {
-        Image::Field(made) if last => Image::field(transposed(&made, &back)),
+        FieldValue::Field(made) if last => FieldValue::field(transposed(&made, &back)),
         made => made,
     }])
 }
@@ -160,7 +160,7 @@ pub(super) fn layer(call: &Call) -> Made {
     let axes = behind(call, x.ndim())?;
     let [normal, middle, part] = standardized(x, &axes, call.float("epsilon", 1e-5)?, call.roots)?;
     let made = affine(normal, call.optional_field(1)?, call.optional_field(2)?)?;
-    Ok(vec![made, Image::Field(middle), Image::Field(part)])
+    Ok(vec![made, FieldValue::Field(middle), FieldValue::Field(part)])
 }
 
 /// RMSNormalization and SimplifiedLayerNormalization.
@@ -169,7 +169,7 @@ pub(super) fn rms(call: &Call) -> Made {
     call.allowance.room(x.shape())?;
     let axes = behind(call, x.ndim())?;
     let [normal, part] = rooted(x, &axes, call.float("epsilon", 1e-5)?, call.roots)?;
-    Ok(vec![affine(normal, call.optional_field(1)?, None)?, Image::Field(part)])
+    Ok(vec![affine(normal, call.optional_field(1)?, None)?, FieldValue::Field(part)])
 }
 
 /// LayerNormalization, or its simplified form, of a sum, which is the last result.
@@ -190,5 +190,5 @@ pub(super) fn skip(call: &Call) -> Made {
         let [normal, middle, part] = standardized(&sum, &last, epsilon, call.roots)?;
         (affine(normal, call.optional_field(2)?, call.optional_field(3)?)?, middle, part)
     };
-    Ok(vec![made, Image::Field(middle), Image::Field(part), Image::Field(sum)])
+    Ok(vec![made, FieldValue::Field(middle), FieldValue::Field(part), FieldValue::Field(sum)])
 }

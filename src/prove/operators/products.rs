@@ -7,7 +7,7 @@ use super::{Allowance, Call, Made, Unmade, reductions, zip};
 use crate::hash::HashMap;
 use crate::ir::equation::implied;
 use crate::prove::field;
-use crate::prove::field_value::{Elements, Image, row_major, slice};
+use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
 use crate::recipe::broadcast;
 
@@ -77,7 +77,7 @@ fn matrices(left: &Elements, right: &Elements, allowance: &Allowance) -> Result<
 }
 
 pub(super) fn matmul(call: &Call) -> Made {
-    Ok(vec![Image::field(matrices(call.field(0)?, call.field(1)?, call.allowance)?)])
+    Ok(vec![FieldValue::field(matrices(call.field(0)?, call.field(1)?, call.allowance)?)])
 }
 
 /// The two last axes swapped.
@@ -102,7 +102,7 @@ pub(super) fn fused(call: &Call) -> Made {
         }
     };
     let made = matrices(&operand(0, "transA")?, &operand(1, "transB")?, call.allowance)?;
-    Ok(vec![Image::field(scaled(made, call.float("alpha", 1.0)?))])
+    Ok(vec![FieldValue::field(scaled(made, call.float("alpha", 1.0)?))])
 }
 
 fn scaled(elements: ArrayD<u32>, factor: u32) -> ArrayD<u32> {
@@ -120,10 +120,10 @@ pub(super) fn gemm(call: &Call) -> Made {
     };
     let made = product(&operand(0, "transA")?, &operand(1, "transB")?, call.allowance)?;
     let made = row_major(scaled(made, call.float("alpha", 1.0)?));
-    let Some(added) = call.optional_field(2)? else { return Ok(vec![Image::Field(made)]) };
+    let Some(added) = call.optional_field(2)? else { return Ok(vec![FieldValue::Field(made)]) };
     let added = row_major(scaled(added.to_owned(), call.float("beta", 1.0)?));
     let sum = zip(&made, &added, field::add).filter(|sum| sum.shape() == made.shape());
-    Ok(vec![Image::field(sum.ok_or(Unmade::Misfit)?)])
+    Ok(vec![FieldValue::field(sum.ok_or(Unmade::Misfit)?)])
 }
 
 /// Sums of products over labels, of one operand or of two.
@@ -183,7 +183,7 @@ pub(super) fn einsum(call: &Call) -> Made {
     let perm: Option<Vec<usize>> =
         result.iter().map(|wanted| labels.iter().position(|label| label == wanted)).collect();
     let perm = perm.filter(|perm| perm.len() == labels.len()).ok_or(Unmade::Uncovered)?;
-    let made = Image::field(transposed(&made, &perm));
+    let made = FieldValue::field(transposed(&made, &perm));
     let shape = made.shape().ok_or(Unmade::Uncovered)?.to_vec();
     Ok(vec![reshaped(&made, &shape)?])
 }

@@ -8,14 +8,14 @@ use ndarray::ArrayD;
 use super::movement::transposed;
 use super::products::product;
 use super::{Call, Unmade, field, zip};
-use crate::prove::field_value::{Image, row_major, slice};
+use crate::prove::field_value::{FieldValue, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
 
 /// The sums in place of X, and the second half of the biases; W is part of the sums.
 ///
 /// # Errors
 /// If an input is unknown or does not fit, or the sums exceed the limit.
-pub fn of_sums(call: &Call) -> Result<Vec<Option<Image>>, Unmade> {
+pub fn of_sums(call: &Call) -> Result<Vec<Option<FieldValue>>, Unmade> {
     let (x, weight) = (call.field(0)?, call.field(1)?);
     let (&[first, second, channels], &[directions, gates, inner]) = (x.shape(), weight.shape()) else {
         return Err(Unmade::Misfit);
@@ -42,12 +42,14 @@ pub fn of_sums(call: &Call) -> Result<Vec<Option<Image>>, Unmade> {
         }
     }
     let image = |shape: &[usize], elements| {
-        Ok(Some(Image::field(ArrayD::from_shape_vec(shape, elements).map_err(|_| Unmade::Misfit)?)))
+        Ok(Some(FieldValue::field(ArrayD::from_shape_vec(shape, elements).map_err(|_| Unmade::Misfit)?)))
     };
     let mut inputs = call.inputs.clone();
     // It begins with zeros where it is given nothing.
     for state in inputs.iter_mut().skip(5).take(2) {
-        state.take_if(|state| matches!(state, Image::Field(zeros) if zeros.iter().all(|&zero| zero == 0)));
+        state.take_if(
+            |state| matches!(state, FieldValue::Field(zeros) if zeros.iter().all(|&zero| zero == 0)),
+        );
     }
     while inputs.last().is_some_and(Option::is_none) {
         inputs.pop();
@@ -63,13 +65,13 @@ pub fn of_sums(call: &Call) -> Result<Vec<Option<Image>>, Unmade> {
 ///
 /// # Errors
 /// As [`product`], and where the bias does not fit.
-pub fn of_projection(call: &Call) -> Result<Vec<Option<Image>>, Unmade> {
+pub fn of_projection(call: &Call) -> Result<Vec<Option<FieldValue>>, Unmade> {
     let mut sums = row_major(product(call.field(0)?, call.field(1)?, call.allowance)?);
     if let Some(bias) = call.optional_field(2)? {
         sums = row_major(zip(&sums, bias, field::add).ok_or(Unmade::Misfit)?);
     }
     let mut inputs = call.inputs.clone();
     inputs.resize(inputs.len().max(3), None);
-    inputs[..3].clone_from_slice(&[Some(Image::Field(sums)), None, None]);
+    inputs[..3].clone_from_slice(&[Some(FieldValue::Field(sums)), None, None]);
     Ok(inputs)
 }

@@ -5,7 +5,7 @@ use ndarray::{ArrayD, IxDyn};
 use super::arithmetic::exact;
 use super::{Call, Made, Unmade, axis};
 use crate::prove::field;
-use crate::prove::field_value::{Elements, Image, row_major, slice};
+use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
 
 /// The sums along these axes, which stay with extent 1 or go.
 pub fn sum(elements: &Elements, axes: &[usize], keep: bool) -> ArrayD<u32> {
@@ -52,7 +52,7 @@ pub(super) fn reduce(call: &Call) -> Made {
     call.allowance.room(call.shape(0)?)?;
     let reduced = call.reduced(rank)?;
     let keep = call.flag("keepdims", true)?;
-    if let (Image::Int(integers), "ReduceSum") = (call.value(0)?, call.op()) {
+    if let (FieldValue::Int(integers), "ReduceSum") = (call.value(0)?, call.op()) {
         let mut sums = integers.mapv(Some);
         for &axis in reduced.iter().rev() {
             let axis = ndarray::Axis(axis);
@@ -61,7 +61,7 @@ pub(super) fn reduce(call: &Call) -> Made {
                 sums.insert_axis_inplace(axis);
             }
         }
-        return Ok(vec![Image::int(exact(Some(sums))?)]);
+        return Ok(vec![FieldValue::int(exact(Some(sums))?)]);
     }
     let elements = call.field(0)?;
     let made = match call.op() {
@@ -72,14 +72,14 @@ pub(super) fn reduce(call: &Call) -> Made {
             if op == "ReduceL2" { call.roots.of(&sums).into_owned() } else { sums.into_owned() }
         }
     };
-    Ok(vec![Image::field(made)])
+    Ok(vec![FieldValue::field(made)])
 }
 
 /// GlobalAveragePool.
 pub(super) fn global(call: &Call) -> Made {
     let elements = call.field(0)?;
     let spatial: Vec<usize> = (2..elements.ndim()).collect();
-    Ok(vec![Image::field(mean(elements, &spatial, true)?)])
+    Ok(vec![FieldValue::field(mean(elements, &spatial, true)?)])
 }
 
 /// CumSum.
@@ -113,11 +113,13 @@ pub(super) fn running(call: &Call) -> Made {
     }
     let how = (exclusive, reverse);
     let made = match call.value(0)? {
-        Image::Field(elements) => Image::field(running(slice(elements), &shape, along, how, 0, field::add)),
-        Image::Int(integers) => {
+        FieldValue::Field(elements) => {
+            FieldValue::field(running(slice(elements), &shape, along, how, 0, field::add))
+        }
+        FieldValue::Int(integers) => {
             let integers: Vec<Option<i64>> = slice(integers).iter().map(|&number| Some(number)).collect();
             let add = |a: Option<i64>, b: Option<i64>| a?.checked_add(b?);
-            Image::int(exact(Some(running(&integers, &shape, along, how, Some(0), add)))?)
+            FieldValue::int(exact(Some(running(&integers, &shape, along, how, Some(0), add)))?)
         }
         _ => return Err(Unmade::Uncovered),
     };

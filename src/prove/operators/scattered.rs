@@ -5,7 +5,7 @@ use ndarray::ArrayD;
 use super::movement::{flat_place, place};
 use super::{Call, Made, Unmade};
 use crate::prove::field;
-use crate::prove::field_value::{Elements, Image, slice};
+use crate::prove::field_value::{Elements, FieldValue, slice};
 
 pub(super) fn nd(call: &Call) -> Made {
     let (value, written, indices) = (call.field(0)?, call.field(2)?, call.indices(1)?);
@@ -62,5 +62,5 @@ fn copied(call: &Call, value: &Elements) -> Result<(Vec<u32>, Put), Unmade> {
 
 fn image(like: &Elements, made: Vec<u32>) -> Made {
     let made = ArrayD::from_shape_vec(like.shape(), made).map_err(|_| Unmade::Uncovered)?;
-    Ok(vec![Image::field(made)])
+    Ok(vec![FieldValue::field(made)])
 }

@@ -5,7 +5,7 @@ use ndarray::ArrayD;
 use super::{Call, Made, Unmade, axis, inverses, products, windows, zip};
 use crate::onnx::operator::softmax_axis;
 use crate::prove::field;
-use crate::prove::field_value::{Image, row_major, slice};
+use crate::prove::field_value::{FieldValue, row_major, slice};
 use crate::prove::random::{Digest, Hash, Unknown};
 use crate::recipe::broadcast;
 
@@ -24,7 +24,7 @@ pub fn element_wise(call: &Call, function: Digest, is_integer: bool) -> Made {
         // A missing input, and another kind of numbers, give another function.
         hash.number(match input {
             None => 0,
-            Some(Image::Field(_)) => 1,
+            Some(FieldValue::Field(_)) => 1,
             Some(_) => 2,
         });
     }
@@ -43,7 +43,7 @@ pub fn element_wise(call: &Call, function: Digest, is_integer: bool) -> Made {
     }
     let elements = ArrayD::from_shape_vec(shape, states.into_iter().map(Unknown::element).collect());
     let elements = elements.map_err(|_| Unmade::Uncovered)?;
-    Ok(vec![if is_integer { Image::varying(elements) } else { Image::field(elements) }])
+    Ok(vec![if is_integer { FieldValue::varying(elements) } else { FieldValue::field(elements) }])
 }
 
 /// BiasGelu and FastGelu are functions of the sum with the bias, or of what there is without one.
@@ -52,7 +52,7 @@ pub fn biased(call: &Call, function: Digest) -> Made {
     if let Some(bias) = call.optional_field(1)? {
         sum = row_major(zip(&sum, bias, field::add).ok_or(Unmade::Misfit)?);
     }
-    let call = Call { inputs: vec![Some(Image::Field(sum))], ..*call };
+    let call = Call { inputs: vec![Some(FieldValue::Field(sum))], ..*call };
     element_wise(&call, function, false)
 }
 
@@ -60,11 +60,11 @@ pub fn biased(call: &Call, function: Digest) -> Made {
 pub fn activated(call: &Call, function: Digest) -> Made {
     let is_conv = call.node.op_type() == "FusedConv";
     let made = if is_conv { windows::conv(call) } else { products::gemm(call) }?.into_iter().next();
-    let Some(Image::Field(mut sum)) = made else { return Err(Unmade::Uncovered) };
+    let Some(FieldValue::Field(mut sum)) = made else { return Err(Unmade::Uncovered) };
     if let Some(added) = call.optional_field(3)?.filter(|_| is_conv) {
         sum = row_major(zip(&sum, added, field::add).ok_or(Unmade::Misfit)?);
     }
-    element_wise(&Call { inputs: vec![Some(Image::Field(sum))], ..*call }, function, false)
+    element_wise(&Call { inputs: vec![Some(FieldValue::Field(sum))], ..*call }, function, false)
 }
 
 /// Softsign is `x/(1 + |x|)`, which may be written out; `|x|` is uninterpreted.
@@ -72,7 +72,7 @@ pub fn softsign(call: &Call, abs: Digest) -> Made {
     let elements = call.field(0)?;
     let sizes = element_wise(call, abs, false)?.into_iter().find_map(|made| made.images());
     let below = sizes.ok_or(Unmade::Uncovered)?.mapv(|size| field::add(size, 1)).into_shared();
-    Ok(vec![Image::field(zip(elements, &inverses(&below)?, field::mul).ok_or(Unmade::Uncovered)?)])
+    Ok(vec![FieldValue::field(zip(elements, &inverses(&below)?, field::mul).ok_or(Unmade::Uncovered)?)])
 }
 
 /// The largest whole number that the bounds of a Clip are apart, or a slope is the inverse of, where those are interpreted.
@@ -99,13 +99,15 @@ pub fn ramp(call: &Call, unit: Digest) -> Made {
         _ => (slope(1.0 / 6.0)?, field::of_float(0.5).ok_or(Unmade::Uncovered)?, 1, 0),
     };
     let inner = elements.mapv(|x| field::add(field::mul(x, times), plus)).into_shared();
-    let inner = Call { inputs: vec![Some(Image::Field(inner))], ..*call };
+    let inner = Call { inputs: vec![Some(FieldValue::Field(inner))], ..*call };
     let steps = element_wise(&inner, unit, false)?.into_iter().find_map(|made| made.images());
     let steps =
         steps.ok_or(Unmade::Uncovered)?.mapv(|step| field::add(field::mul(step, height), low)).into_shared();
     match call.node.op_type() {
-        "HardSwish" => Ok(vec![Image::field(zip(elements, &steps, field::mul).ok_or(Unmade::Uncovered)?)]),
-        _ => Ok(vec![Image::Field(steps)]),
+        "HardSwish" => {
+            Ok(vec![FieldValue::field(zip(elements, &steps, field::mul).ok_or(Unmade::Uncovered)?)])
+        }
+        _ => Ok(vec![FieldValue::Field(steps)]),
     }
 }
 
@@ -150,7 +152,7 @@ pub fn softmax(call: &Call, function: Digest) -> Made {
                 states.map(|state| unknown.with(state, difference))
             });
             let of_lane = Unknown::new(u128::from(states[0]) << 64 | u128::from(states[1]));
-            let numbers = (0..).map(|count| of_lane.of(count));
+            let numbers = (0..).map(|count| of_lane.value(count));
             let sum = numbers.clone().take(lane().count()).fold(0, field::add);
             let share = field::inverse(sum).filter(|_| are_shares).unwrap_or(1);
             for (number, place) in numbers.zip(lane()) {
@@ -159,5 +161,5 @@ pub fn softmax(call: &Call, function: Digest) -> Made {
         }
     }
     let made = ArrayD::from_shape_vec(shape, made).map_err(|_| Unmade::Uncovered)?;
-    Ok(vec![Image::field(made)])
+    Ok(vec![FieldValue::field(made)])
 }

@@ -7,7 +7,7 @@ use super::{Allowance, Call, Made, Unmade};
 use crate::ir::builder::ints;
 use crate::onnx::proto::NodeProto;
 use crate::prove::field;
-use crate::prove::field_value::{Elements, Image, row_major, slice};
+use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
 use crate::recipe::Windows;
 
@@ -215,7 +215,7 @@ pub(super) fn with_bias(call: &Call, slot: usize, mut made: Vec<u32>, shape: &[u
             lane.iter_mut().for_each(|element| *element = field::add(*element, bias));
         }
     }
-    Ok(vec![Image::field(ArrayD::from_shape_vec(shape, made).map_err(|_| Unmade::Uncovered)?)])
+    Ok(vec![FieldValue::field(ArrayD::from_shape_vec(shape, made).map_err(|_| Unmade::Uncovered)?)])
 }
 
 /// How the windows of a pooling lie over the places of an image, and how many places stand behind the last one.
@@ -227,9 +227,9 @@ pub(super) fn pooled(call: &Call, input: &[usize]) -> Result<(Windows, Vec<i64>)
 
 /// A MaxPool whose image has a border of nothing but −∞, of which this is the element, as one that pads by itself: a maximum
 /// sees neither.
-pub fn without_border(call: &Call, lowest: u32) -> Option<(NodeProto, Image)> {
+pub fn without_border(call: &Call, lowest: u32) -> Option<(NodeProto, FieldValue)> {
     (call.node.op() == ("", "MaxPool") && call.wanted == 1).then_some(())?;
-    let Image::Field(elements) = call.optional(0)? else { return None };
+    let FieldValue::Field(elements) = call.optional(0)? else { return None };
     let is_told = call.text("auto_pad", "NOTSET").is_ok_and(|kind| kind == "NOTSET")
         && call.flag("ceil_mode", false).is_ok_and(|up| !up);
     let spatial = elements.ndim().checked_sub(2).filter(|_| is_told)?;
@@ -252,7 +252,7 @@ pub fn without_border(call: &Call, lowest: u32) -> Option<(NodeProto, Image)> {
     let mut node = call.node.clone();
     node.attribute.retain(|attribute| attribute.name() != "pads");
     node.attribute.push(ints("pads", &pads));
-    is_around.then(|| (node, Image::Field(row_major(inside.to_owned()))))
+    is_around.then(|| (node, FieldValue::Field(row_major(inside.to_owned()))))
 }
 
 /// AveragePool.
@@ -292,5 +292,7 @@ pub(super) fn average(call: &Call) -> Made {
     }
     let means =
         sums.iter().zip(counts.iter().cycle()).map(|(&sum, &part)| field::mul(field::reduce(sum), part));
-    Ok(vec![Image::field(ArrayD::from_shape_vec(shape, means.collect()).map_err(|_| Unmade::Uncovered)?)])
+    Ok(vec![FieldValue::field(
+        ArrayD::from_shape_vec(shape, means.collect()).map_err(|_| Unmade::Uncovered)?,
+    )])
 }

@@ -18,7 +18,7 @@ pub struct Contracted {
 
 impl Contracted {
     /// The letters of a node with these operands; `None` where its equation cannot be read.
-    pub fn of(node: &NodeProto, operands: &[Option<InferenceFact>]) -> Option<Self> {
+    pub fn from_node(node: &NodeProto, operands: &[Option<InferenceFact>]) -> Option<Self> {
         let shapes: Vec<Option<Shape>> = operands.iter().map(|fact| shape(fact.as_ref()?)).collect();
         let ranks: Vec<Option<usize>> =
             shapes.iter().map(|shape| shape.as_ref().map(|shape| shape.len())).collect();
@@ -70,7 +70,7 @@ mod tests {
         let node = NodeProto { attribute: vec![equation], ..NodeProto::default() };
         let facts: Vec<_> =
             operands.iter().map(|shape| Some(InferenceFact::dt_shape(DatumType::F32, *shape))).collect();
-        let told = Contracted::of(&node, &facts).unwrap();
+        let told = Contracted::from_node(&node, &facts).unwrap();
         (told.shape().map(|shape| shape.iter().map(extent).collect()), told.is_told())
     }
 

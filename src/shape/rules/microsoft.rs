@@ -5,10 +5,10 @@ use tract_onnx::tract_hir::internal::TDim;
 use crate::ir::axes::axis;
 use crate::onnx::tensor::DataType;
 use crate::shape::extents::{Shape, extent};
-use crate::shape::rules::{Asked, broadcast};
+use crate::shape::rules::{NodeQuery, broadcast};
 
 /// The extents of the first result of a node.
-pub fn told(asked: &Asked) -> Option<Shape> {
+pub fn told(asked: &NodeQuery) -> Option<Shape> {
     let node = asked.node;
     let as_wide = |width: Option<TDim>| {
         let tokens = asked.shape(0)?;

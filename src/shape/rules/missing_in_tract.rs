@@ -6,10 +6,10 @@ use crate::ir::axes::{axes, axis};
 use crate::onnx::operator::input_at;
 use crate::onnx::proto::NodeProto;
 use crate::shape::extents::{Shape, extent};
-use crate::shape::rules::Asked;
+use crate::shape::rules::NodeQuery;
 
 /// The extents of the first result of a node.
-pub fn told(asked: &Asked) -> Option<Shape> {
+pub fn told(asked: &NodeQuery) -> Option<Shape> {
     match asked.node.op_type() {
         "BitCast"
         | "CausalConvWithState"
@@ -118,7 +118,7 @@ pub fn typed_like(node: &NodeProto) -> Option<usize> {
 
 /// The result of a Fourier transform: the length of an axis, or half of it where the other half is
 /// redundant. The last axis has the real and the imaginary part, or the real part alone.
-fn transformed(asked: &Asked) -> Option<Shape> {
+fn transformed(asked: &NodeQuery) -> Option<Shape> {
     let mut shape = asked.shape(0)?;
     let flag = |name: &str| Some(asked.node.attr_i(name).ok()?.unwrap_or(0) != 0);
     let (inverse, onesided) = (flag("inverse")?, flag("onesided")?);
@@ -142,7 +142,7 @@ fn transformed(asked: &Asked) -> Option<Shape> {
 }
 
 /// One image for each region, of given extents.
-fn pooled(asked: &Asked, places: &[i64]) -> Option<Shape> {
+fn pooled(asked: &NodeQuery, places: &[i64]) -> Option<Shape> {
     let (from, regions) = (asked.shape(0)?, asked.shape(1)?);
     let ends = vec![regions.first()?.clone(), from.get(1)?.clone()];
     Some([ends, places.iter().map(|&place| Some(TDim::from(place))).collect()].concat())

@@ -20,7 +20,7 @@ use crate::shape::extents::{Shape, extent};
 pub use crate::shape::rules::einsum::Contracted;
 
 /// A node whose output shapes are inferred.
-pub struct Asked<'n> {
+pub struct NodeQuery<'n> {
     /// The node.
     pub node: &'n NodeProto,
     /// The version of ONNX's operator set.
@@ -39,7 +39,7 @@ pub fn shape(fact: &InferenceFact) -> Option<Shape> {
 }
 
 /// The fact about one output, completed by the operator's rule.
-pub fn complete(asked: &Asked, slot: usize, mut fact: InferenceFact) -> InferenceFact {
+pub fn complete(asked: &NodeQuery, slot: usize, mut fact: InferenceFact) -> InferenceFact {
     let like = crate::shape::rules::missing_in_tract::typed_like(asked.node)
         .filter(|_| slot == 0)
         .and_then(|like| asked.data_type(like));
@@ -109,7 +109,7 @@ fn left_over(from: Shape, shape: &Shape) -> Option<(usize, TDim)> {
 }
 
 /// The extents that a Shape reads, where it has a value's; it may read some axes alone.
-pub fn read_by_shape(asked: &Asked) -> Option<Shape> {
+pub fn read_by_shape(asked: &NodeQuery) -> Option<Shape> {
     let shape = asked.shape(0).filter(|_| asked.node.op_type() == "Shape")?;
     let rank = shape.len() as i64;
     let place = |name: &str, absent: i64| {
@@ -136,7 +136,7 @@ pub fn closed(shape: Shape) -> ShapeFactoid {
     )
 }
 
-impl Asked<'_> {
+impl NodeQuery<'_> {
     fn shape(&self, slot: usize) -> Option<Shape> {
         shape(self.inputs.get(slot)?.as_ref()?)
     }
@@ -197,7 +197,7 @@ impl Asked<'_> {
             }
             "Flatten" => self.flattened(),
             "Gemm" => self.turned(),
-            "Einsum" => Contracted::of(self.node, self.inputs)?.shape(),
+            "Einsum" => Contracted::from_node(self.node, self.inputs)?.shape(),
             "MatMul" | "MatMulInteger" | "QLinearMatMul" => self.multiplied(),
             "Transpose" => self.transposed(),
             "Attention" => self.attended(),

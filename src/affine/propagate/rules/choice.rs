@@ -32,13 +32,13 @@ impl Rule for Choice {
         let sides =
             [1, 2].map(|slot| inputs.get(slot).cloned().flatten().map(|affine| aligned(&affine, rank)));
         let only = |affine: Affine, other: usize| match affine.has_no_shift() && is_zero(at, other) {
-            true => Ok(Step::go_on(0, affine)),
+            true => Ok(Step::pass_on(0, affine)),
             false => beside_constant(at, affine, other).ok_or(Reason::ResidualStream),
         };
         match sides {
             [Some(yes), Some(no)] => {
                 let (yes, no) = (yes?, no?);
-                if yes == no { Ok(Step::go_on(0, yes)) } else { Err(Reason::ResidualStream) }
+                if yes == no { Ok(Step::pass_on(0, yes)) } else { Err(Reason::ResidualStream) }
             }
             [Some(yes), None] => only(yes?, 2),
             [None, Some(no)] => only(no?, 1),
@@ -61,7 +61,7 @@ fn beside_constant(at: &At, affine: Affine, other: usize) -> Option<Step> {
     let most = |numbers: &Numbers| numbers.iter().fold(0.0, |most: f64, number| most.max(number.abs()));
     let reach = most(&numbers) * most(&wanted.scale) + most(&wanted.shift);
     let fits = most(&numbers) <= HIDES && reach <= LARGEST;
-    fits.then(|| Step { wants: vec![(other, wanted)], ..Step::go_on(0, affine) })
+    fits.then(|| Step { wants: vec![(other, wanted)], ..Step::pass_on(0, affine) })
 }
 
 /// Whether a side is a constant of zeros.

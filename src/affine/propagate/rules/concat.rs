@@ -23,7 +23,7 @@ impl Rule for Concat {
             inputs.iter().map(|a| a.clone().unwrap_or_else(|| Affine::identity(rank))).collect();
         let first = &parts[0];
         if first.is_uniform_along(axis) && parts.iter().all(|part| part == first) {
-            return Ok(Step::go_on(0, first.clone()));
+            return Ok(Step::pass_on(0, first.clone()));
         }
         if let Some(step) = beside_constants(at, inputs, axis) {
             return Ok(step);
@@ -43,7 +43,7 @@ impl Rule for Concat {
             }
             Numbers::concat(axis, &pieces).ok_or(Reason::UnknownShape)
         };
-        Ok(Step::go_on(0, Affine::new(join(|a| &a.scale)?, join(|a| &a.shift)?)))
+        Ok(Step::pass_on(0, Affine::new(join(|a| &a.scale)?, join(|a| &a.shift)?)))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
@@ -78,7 +78,7 @@ fn beside_constants(at: &At, inputs: &[Option<Affine>], axis: usize) -> Option<S
             _ => return None,
         }
     }
-    Some(Step { wants, ..Step::go_on(0, affine.clone()) })
+    Some(Step { wants, ..Step::pass_on(0, affine.clone()) })
 }
 
 fn lengths(at: &At, axis: usize) -> Result<Vec<usize>, Reason> {

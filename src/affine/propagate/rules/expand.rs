@@ -32,7 +32,7 @@ impl Rule for Expand {
             })?;
         }
         let aligned = repeated.try_map(|numbers| numbers.align(to.len()).ok_or(Reason::UnknownShape))?;
-        Ok(Step::go_on(0, aligned))
+        Ok(Step::pass_on(0, aligned))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
@@ -46,6 +46,6 @@ impl Rule for Expand {
         }
         let shrunk = affine
             .try_map(|numbers| numbers.reshape(&numbers.shape()[leading..]).ok_or(Reason::UnknownShape))?;
-        Ok(Step::go_on(0, shrunk))
+        Ok(Step::pass_on(0, shrunk))
     }
 }

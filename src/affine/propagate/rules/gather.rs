@@ -29,7 +29,7 @@ impl Rule for Gather {
             }
             _ => replace_axis(numbers, axis, &vec![1; indices.len()]),
         })?;
-        Ok(Step::go_on(0, gathered))
+        Ok(Step::pass_on(0, gathered))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
@@ -45,14 +45,14 @@ impl Rule for Gather {
         });
         match (at.places(0, axis), places(at, axis)) {
             // Every row alike, whichever is taken: a table behind run-time indices.
-            (_, Err(_)) if !varies && at.is_constant(0) => Ok(Step::go_on(0, flat?)),
+            (_, Err(_)) if !varies && at.is_constant(0) => Ok(Step::pass_on(0, flat?)),
             (_, Err(reason)) => Err(reason),
             (Err(reason), _) => Err(reason),
             (Ok(whole), Ok(taken)) => {
                 if indices > 1 && varies {
                     return Err(Reason::MixedAxes);
                 }
-                Ok(Step::go_on(0, scatter(&flat?, axis, &taken, whole)?))
+                Ok(Step::pass_on(0, scatter(&flat?, axis, &taken, whole)?))
             }
         }
     }

@@ -21,12 +21,12 @@ impl Rule for GatherND {
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
         let (indexed, picks) = axes(at)?;
-        Ok(Step::go_on(0, replaced(affine, indexed, picks)?))
+        Ok(Step::pass_on(0, replaced(affine, indexed, picks)?))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
         let (indexed, picks) = axes(at)?;
-        Ok(Step::go_on(0, replaced(affine, picks, indexed)?))
+        Ok(Step::pass_on(0, replaced(affine, picks, indexed)?))
     }
 }
 

@@ -19,7 +19,7 @@ impl Rule for Maximum {
         &["GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin"]
     }
 
-    fn hands_on(&self) -> bool {
+    fn is_scale_transparent(&self) -> bool {
         true
     }
 
@@ -31,13 +31,13 @@ impl Rule for Maximum {
         }
         check(at, affine)?;
         if is_pool(at) {
-            return Ok(Step::go_on(0, affine.clone()));
+            return Ok(Step::pass_on(0, affine.clone()));
         }
         let (reduced, keep) = at.reduction(affine.rank())?;
         if reduced.iter().any(|&axis| !affine.is_uniform_along(axis)) {
             return Err(Reason::ReducedAxis);
         }
-        Ok(Step::go_on(0, if keep { affine.clone() } else { without(affine, &reduced)? }))
+        Ok(Step::pass_on(0, if keep { affine.clone() } else { without(affine, &reduced)? }))
     }
 
     fn backward(&self, at: &At, output: usize, affine: &Affine) -> Result<Step, Reason> {
@@ -50,12 +50,12 @@ impl Rule for Maximum {
         }
         check(at, affine)?;
         if is_pool(at) {
-            return Ok(Step::go_on(0, affine.clone()));
+            return Ok(Step::pass_on(0, affine.clone()));
         }
         let restored = restored(at, affine)?;
         let (reduced, _) = at.reduction(restored.rank())?;
         match reduced.iter().all(|&axis| restored.is_uniform_along(axis)) {
-            true => Ok(Step::go_on(0, restored)),
+            true => Ok(Step::pass_on(0, restored)),
             false => Err(Reason::ReducedAxis),
         }
     }

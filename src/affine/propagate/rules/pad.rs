@@ -27,30 +27,30 @@ impl Rule for Pad {
 
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
-        let padding = Padding::of(at, affine.rank())?;
+        let padding = Padding::from_node(at, affine.rank())?;
         if !padding.is_constant {
             let mut changed = (0..affine.rank()).filter(|&axis| padding.at(axis) != (0, 0));
             let uniform = changed.all(|axis| affine.is_uniform_along(axis));
-            return if uniform { Ok(Step::go_on(0, affine.clone())) } else { Err(Reason::Padding) };
+            return if uniform { Ok(Step::pass_on(0, affine.clone())) } else { Err(Reason::Padding) };
         }
         let affine = affine.try_map(|numbers| padding.cut(numbers))?;
         let mut padded = (0..affine.rank()).filter(|&axis| padding.widens(axis)).peekable();
         if padded.peek().is_none() {
-            return Ok(Step::go_on(0, affine));
+            return Ok(Step::pass_on(0, affine));
         }
         if padded.any(|axis| affine.scale.shape()[axis] != 1) {
             return Err(Reason::Padding);
         }
         let border = padding.border(&affine.scale);
         if affine.shift == border {
-            return Ok(Step::go_on(0, affine));
+            return Ok(Step::pass_on(0, affine));
         }
         let shift = padding.frame(at, &affine, &border)?;
-        Ok(Step::go_on(0, Affine::new(affine.scale, shift)))
+        Ok(Step::pass_on(0, Affine::new(affine.scale, shift)))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
-        let padding = Padding::of(at, affine.rank())?;
+        let padding = Padding::from_node(at, affine.rank())?;
         let mut changed = (0..affine.rank()).filter(|&axis| padding.at(axis) != (0, 0));
         if changed.any(|axis| !affine.is_uniform_along(axis)) {
             return Err(Reason::Padding);
@@ -60,7 +60,7 @@ impl Rule for Pad {
         if widens && padding.is_constant && !border_fits() {
             return Err(Reason::Padding);
         }
-        Ok(Step::go_on(0, affine.clone()))
+        Ok(Step::pass_on(0, affine.clone()))
     }
 }
 
@@ -77,7 +77,7 @@ impl Padding {
     ///
     /// # Errors
     /// Where it is not known.
-    pub fn of(at: &At, rank: usize) -> Result<Self, Reason> {
+    pub fn from_node(at: &At, rank: usize) -> Result<Self, Reason> {
         let value = match at.input_for("value") {
             None => at.attr_float("value", 0.0)?,
             Some(slot) if at.graph.input(at.node, slot).is_some() => {

@@ -14,14 +14,14 @@ impl Rule for Pass {
         &["Identity", "Dropout", "Cast", "CastLike"]
     }
 
-    fn hands_on(&self) -> bool {
+    fn is_scale_transparent(&self) -> bool {
         true
     }
 
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
         at.check_handing_on()?;
-        Ok(Step::go_on(0, affine.clone()))
+        Ok(Step::pass_on(0, affine.clone()))
     }
 
     fn backward(&self, at: &At, output: usize, affine: &Affine) -> Result<Step, Reason> {
@@ -29,6 +29,6 @@ impl Rule for Pass {
         if output != 0 {
             return Err(Reason::NotLinear("the mask of Dropout".into()));
         }
-        Ok(Step::go_on(0, affine.clone()))
+        Ok(Step::pass_on(0, affine.clone()))
     }
 }

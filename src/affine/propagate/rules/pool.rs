@@ -20,12 +20,12 @@ impl Rule for Pool {
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
         check(at, affine)?;
-        Ok(Step::go_on(0, affine.clone()))
+        Ok(Step::pass_on(0, affine.clone()))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
         check(at, affine)?;
-        Ok(Step::go_on(0, affine.clone()))
+        Ok(Step::pass_on(0, affine.clone()))
     }
 }
 

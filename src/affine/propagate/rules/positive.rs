@@ -15,7 +15,7 @@ impl Rule for Positive {
         &["Abs", "LeakyRelu", "PRelu", "ReduceL1", "Relu"]
     }
 
-    fn hands_on(&self) -> bool {
+    fn is_scale_transparent(&self) -> bool {
         true
     }
 
@@ -36,5 +36,5 @@ pub(crate) fn passed(at: &At, affine: &Affine, rank: usize) -> Result<Step, Reas
         return Err(at.not_linear());
     }
     let scale: Option<Numbers> = affine.scale.reshape(&vec![1; rank]);
-    Ok(Step::go_on(0, Affine::scale(scale.ok_or(Reason::UnknownShape)?)))
+    Ok(Step::pass_on(0, Affine::scale(scale.ok_or(Reason::UnknownShape)?)))
 }

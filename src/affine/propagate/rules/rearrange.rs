@@ -20,7 +20,7 @@ impl Rule for Rearrange {
         &["CumSum", "DepthToSpace", "GatherElements", "SpaceToDepth", "Trilu"]
     }
 
-    fn hands_on(&self) -> bool {
+    fn is_scale_transparent(&self) -> bool {
         true
     }
 
@@ -28,13 +28,13 @@ impl Rule for Rearrange {
         let affine = at.only(inputs, 0)?;
         let passed = if is_depth(at) { in_depth(at, affine, true)? } else { affine.clone() };
         check(at, &passed)?;
-        Ok(Step::go_on(0, passed))
+        Ok(Step::pass_on(0, passed))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
         let passed = if is_depth(at) { in_depth(at, affine, false)? } else { affine.clone() };
         check(at, &passed)?;
-        Ok(Step::go_on(0, passed))
+        Ok(Step::pass_on(0, passed))
     }
 }
 

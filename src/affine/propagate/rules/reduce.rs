@@ -35,14 +35,14 @@ impl Rule for Reduce {
             };
         }
         let affine = Affine::new(affine.scale.clone(), shift);
-        Ok(Step::go_on(0, if keep { affine } else { without(&affine, &reduced)? }))
+        Ok(Step::pass_on(0, if keep { affine } else { without(&affine, &reduced)? }))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
         if at.proto().op_type() == "ReduceSum" && !affine.has_no_shift() {
             return Err(Reason::ReducedAxis);
         }
-        Ok(Step::go_on(0, restored(at, affine)?))
+        Ok(Step::pass_on(0, restored(at, affine)?))
     }
 }
 

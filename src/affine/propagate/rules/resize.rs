@@ -18,19 +18,19 @@ impl Rule for Resize {
         &["Resize", "Upsample"]
     }
 
-    fn hands_on(&self) -> bool {
+    fn is_scale_transparent(&self) -> bool {
         true
     }
 
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
         check(at, affine)?;
-        Ok(Step::go_on(0, affine.clone()))
+        Ok(Step::pass_on(0, affine.clone()))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
         check(at, affine)?;
-        Ok(Step::go_on(0, affine.clone()))
+        Ok(Step::pass_on(0, affine.clone()))
     }
 }
 

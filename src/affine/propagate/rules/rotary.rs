@@ -15,7 +15,7 @@ impl Rule for Rotary {
         &["RotaryEmbedding", "com.microsoft.RotaryEmbedding"]
     }
 
-    fn hands_on(&self) -> bool {
+    fn is_scale_transparent(&self) -> bool {
         true
     }
 
@@ -36,7 +36,7 @@ fn passed(at: &At, affine: &Affine) -> Result<Step, Reason> {
         return Err(at.not_linear());
     }
     match affine.is_uniform_along(last) {
-        true => Ok(Step::go_on(0, affine.clone())),
+        true => Ok(Step::pass_on(0, affine.clone())),
         false => Err(Reason::DifferentScales),
     }
 }

@@ -46,7 +46,7 @@ impl Rule for Scatter {
             _ => return Err(Reason::ResidualStream),
         };
         moved(at, &affine, true)?;
-        Ok(Step::go_on(0, affine))
+        Ok(Step::pass_on(0, affine))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {

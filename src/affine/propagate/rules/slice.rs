@@ -31,7 +31,7 @@ impl Rule for Slice {
             }
             Ok(numbers)
         })?;
-        Ok(Step::go_on(0, sliced))
+        Ok(Step::pass_on(0, sliced))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
@@ -41,7 +41,7 @@ impl Rule for Slice {
             let taken = cut.ok_or(Reason::NotConstant)?.resolve(at, axis)?;
             widened = scatter(&widened, axis, &taken, whole)?;
         }
-        Ok(Step::go_on(0, widened))
+        Ok(Step::pass_on(0, widened))
     }
 }
 

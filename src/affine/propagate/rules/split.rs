@@ -39,7 +39,7 @@ impl Rule for Split {
         let whole = at.places(0, axis)?;
         let part = parts.get(output).filter(|part| part.end <= whole).ok_or(Reason::UnknownShape)?;
         let taken: Vec<usize> = part.clone().collect();
-        Ok(Step::go_on(0, scatter(affine, axis, &taken, whole)?))
+        Ok(Step::pass_on(0, scatter(affine, axis, &taken, whole)?))
     }
 }
 

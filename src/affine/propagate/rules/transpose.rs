@@ -13,14 +13,14 @@ impl Rule for Transpose {
         &["Transpose"]
     }
 
-    fn hands_on(&self) -> bool {
+    fn is_scale_transparent(&self) -> bool {
         true
     }
 
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
         let perm = at.permutation(affine.rank())?;
-        Ok(Step::go_on(0, affine.try_map(|numbers| permuted(numbers, &perm))?))
+        Ok(Step::pass_on(0, affine.try_map(|numbers| permuted(numbers, &perm))?))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
@@ -29,7 +29,7 @@ impl Rule for Transpose {
         for (new, &old) in perm.iter().enumerate() {
             inverse[old] = new;
         }
-        Ok(Step::go_on(0, affine.try_map(|numbers| permuted(numbers, &inverse))?))
+        Ok(Step::pass_on(0, affine.try_map(|numbers| permuted(numbers, &inverse))?))
     }
 }
 

@@ -4,7 +4,7 @@ use crate::affine::recognize::View;
 use crate::affine::recognize::batch_invariant::Alike;
 use crate::affine::recognize::formula::{Factor, Formula, Mixing, Quotient, Term, read};
 use crate::affine::recognize::region::Region;
-use crate::analysis::layout::{Atom, Atoms};
+use crate::analysis::layout::{AxisFactor, AxisFactors};
 use crate::ir::{NodeId, ValueId};
 use crate::recipe::Numbers;
 use crate::refusal::Refusal;
@@ -51,14 +51,14 @@ pub fn interpret(view: &View, alike: &Alike, region: &Region) -> Option<Meaning>
     let Quotient { numerator, square, input, atoms, mixing: Some(mixing), refusal, .. } = quotient else {
         return None;
     };
-    let (of_block, own): (Vec<Atom>, Vec<Atom>) =
+    let (of_block, own): (Vec<AxisFactor>, Vec<AxisFactor>) =
         input[1].iter().partition(|atom| !mixing.along.contains(atom));
     (own == mixing.along).then_some(())?;
     let terms = Terms::new(&input[2], &of_block);
     Some(Meaning {
         output,
         moves,
-        normalized: Normalized::of(&numerator, &square, &terms, &atoms)?,
+        normalized: Normalized::from_formula(&numerator, &square, &terms, &atoms)?,
         pooling: pooling(&of_block, &input[1], &atoms)?,
         mixing: by_head(mixing, &input[2], &atoms)?,
         refusal,
@@ -83,7 +83,7 @@ fn in_place(view: &View, quotient: &mut Quotient, mut output: ValueId) -> Option
 }
 
 /// The matrices, where each is for as many consecutive channels.
-fn by_head(mixing: Mixing, channels: &[Atom], atoms: &Atoms) -> Option<Numbers> {
+fn by_head(mixing: Mixing, channels: &[AxisFactor], atoms: &AxisFactors) -> Option<Numbers> {
     let which = mixing.which.along(channels, atoms)?;
     let (heads, count) = (mixing.matrices.shape()[0], which.len());
     let head = |channel: usize| (channel / (count / heads)) as f64;
@@ -93,12 +93,13 @@ fn by_head(mixing: Mixing, channels: &[Atom], atoms: &Atoms) -> Option<Numbers> 
 }
 
 /// The averages before `P`: blocks of rows and columns of tokens, or none.
-fn pooling(of_block: &[Atom], tokens: &[Atom], atoms: &Atoms) -> Option<Option<Pooling>> {
+fn pooling(of_block: &[AxisFactor], tokens: &[AxisFactor], atoms: &AxisFactors) -> Option<Option<Pooling>> {
     if of_block.is_empty() {
         return Some(None);
     }
     // Rows and columns of blocks, each with those within a block behind it.
-    let runs: Vec<&[Atom]> = tokens.chunk_by(|a, b| of_block.contains(a) == of_block.contains(b)).collect();
+    let runs: Vec<&[AxisFactor]> =
+        tokens.chunk_by(|a, b| of_block.contains(a) == of_block.contains(b)).collect();
     let extents: Vec<usize> = runs.iter().map(|run| atoms.count(run)).collect::<Option<_>>()?;
     let leads = !of_block.contains(&tokens[0]);
     Some(match extents[..] {
@@ -121,13 +122,13 @@ struct Terms {
     inter: Term,
     /// `P^h (x^h ⊙ x^h)`.
     inter_square: Term,
-    channels: Vec<Atom>,
+    channels: Vec<AxisFactor>,
 }
 
 impl Terms {
     /// Before `P`, `x` is averaged over the tokens of a block.
-    fn new(channels: &[Atom], of_block: &[Atom]) -> Terms {
-        let mean = |over: &[Atom], of: &[Factor]| match over {
+    fn new(channels: &[AxisFactor], of_block: &[AxisFactor]) -> Terms {
+        let mean = |over: &[AxisFactor], of: &[Factor]| match over {
             [] => of.to_vec(),
             _ => vec![Factor::Mean(over.iter().copied().collect(), of.to_vec())],
         };
@@ -163,7 +164,12 @@ pub struct Normalized {
 
 impl Normalized {
     /// `numerator / √square`, if it is of that form.
-    fn of(numerator: &Formula, square: &Formula, terms: &Terms, atoms: &Atoms) -> Option<Self> {
+    fn from_formula(
+        numerator: &Formula,
+        square: &Formula,
+        terms: &Terms,
+        atoms: &AxisFactors,
+    ) -> Option<Self> {
         let Terms { input, mean, mean_square, inter, inter_square, channels, .. } = terms;
         let twice = |factors: &Term| [&factors[..], factors].concat();
         let (mean_twice, inter_twice) = (twice(mean), twice(inter));
@@ -209,15 +215,15 @@ mod tests {
 
     #[test]
     fn a_channel_scaled_by_zero_keeps_its_statistics() {
-        let mut atoms = Atoms::default();
-        let axes = atoms.of(&vec![Some(TDim::from(2))]).unwrap();
+        let mut atoms = AxisFactors::default();
+        let axes = atoms.axes(&vec![Some(TDim::from(2))]).unwrap();
         let gamma =
             Coefficient::new(&axes[0], &Numbers::literal(arr1(&[0.0, 3.0]).into_dyn()), &atoms).unwrap();
         let terms = Terms::new(&axes[0], &[]);
         let term = |factors: &[Factor], number| Formula::term(factors, Coefficient::number(number));
         let numerator = term(&terms.input, 1.0).plus(&term(&terms.mean, -0.5)).unwrap();
         let (numerator, square) = (numerator.scaled(&gamma).unwrap(), term(&[], 1e-5));
-        let normalized = Normalized::of(&numerator, &square, &terms, &atoms).unwrap();
+        let normalized = Normalized::from_formula(&numerator, &square, &terms, &atoms).unwrap();
         assert_eq!(*normalized.scale, arr1(&[0.0, 3.0]).into_dyn());
         assert_eq!(*normalized.intra_mean, arr1(&[0.5, 0.5]).into_dyn());
     }

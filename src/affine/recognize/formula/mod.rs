@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ndarray::Axis;
 
-use crate::analysis::layout::{Atom, Atoms};
+use crate::analysis::layout::{AxisFactor, AxisFactors};
 use crate::recipe::Numbers;
 
 pub use read::{Mixing, Quotient, is_understood, read};
@@ -24,7 +24,7 @@ pub enum Factor {
     /// `x`.
     Input,
     /// The mean of a product over some atoms.
-    Mean(BTreeSet<Atom>, Term),
+    Mean(BTreeSet<AxisFactor>, Term),
     /// `P` times a product.
     Mixed(Term),
 }
@@ -41,11 +41,11 @@ impl Factor {
         }
     }
 
-    fn settled(&self, atoms: &Atoms) -> Factor {
+    fn settled(&self, atoms: &AxisFactors) -> Factor {
         match self {
             Factor::Input => Factor::Input,
             Factor::Mean(over, inner) => {
-                let over: Vec<Atom> = over.iter().copied().collect();
+                let over: Vec<AxisFactor> = over.iter().copied().collect();
                 Factor::Mean(atoms.leaves(&over).into_iter().collect(), settled(inner, atoms))
             }
             Factor::Mixed(inner) => Factor::Mixed(settled(inner, atoms)),
@@ -58,7 +58,7 @@ pub fn degree(term: &[Factor]) -> usize {
     term.iter().map(Factor::degree).sum()
 }
 
-fn settled(term: &[Factor], atoms: &Atoms) -> Term {
+fn settled(term: &[Factor], atoms: &AxisFactors) -> Term {
     product(&term.iter().map(|factor| factor.settled(atoms)).collect::<Term>(), &[])
 }
 
@@ -69,7 +69,7 @@ fn product(left: &[Factor], right: &[Factor]) -> Term {
 }
 
 /// The mean of a product over one atom: what does not vary along it is outside.
-fn mean(term: &[Factor], along: Atom) -> Term {
+fn mean(term: &[Factor], along: AxisFactor) -> Term {
     let varies = |factor: &Factor| !matches!(factor, Factor::Mean(over, _) if over.contains(&along));
     let (inside, outside): (Term, Term) = term.iter().cloned().partition(varies);
     let averaged = match &inside[..] {
@@ -86,7 +86,7 @@ fn mean(term: &[Factor], along: Atom) -> Term {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Coefficient {
     /// In ascending order.
-    along: Vec<Atom>,
+    along: Vec<AxisFactor>,
     numbers: Numbers,
 }
 
@@ -97,29 +97,29 @@ impl Coefficient {
     }
 
     /// A number for each place along these atoms, the last of them fastest.
-    pub fn new(along: &[Atom], numbers: &Numbers, atoms: &Atoms) -> Option<Self> {
+    pub fn new(along: &[AxisFactor], numbers: &Numbers, atoms: &AxisFactors) -> Option<Self> {
         let extents: Vec<usize> = along.iter().map(|&atom| atoms.extent(atom)).collect::<Option<_>>()?;
         let numbers = numbers.reshape(&extents)?;
         let mut order: Vec<usize> = (0..along.len()).collect();
         order.sort_by_key(|&i| along[i]);
-        let along: Vec<Atom> = order.iter().map(|&i| along[i]).collect();
+        let along: Vec<AxisFactor> = order.iter().map(|&i| along[i]).collect();
         let once = along.windows(2).all(|pair| pair[0] != pair[1]);
         once.then_some(Coefficient { along, numbers: numbers.transpose(&order)? })
     }
 
     /// The numbers, with an axis for each of these atoms; `None` where they vary along others.
-    fn arranged(&self, order: &[Atom]) -> Option<Numbers> {
-        let place = |atom: &Atom| self.along.binary_search(atom).ok();
+    fn arranged(&self, order: &[AxisFactor]) -> Option<Numbers> {
+        let place = |atom: &AxisFactor| self.along.binary_search(atom).ok();
         let own: Vec<usize> = order.iter().filter_map(place).collect();
         (own.len() == self.along.len()).then_some(())?;
-        let extent = |atom: &Atom| place(atom).map_or(1, |place| self.numbers.shape()[place]);
+        let extent = |atom: &AxisFactor| place(atom).map_or(1, |place| self.numbers.shape()[place]);
         let extents: Vec<usize> = order.iter().map(extent).collect();
         self.numbers.transpose(&own)?.reshape(&extents)
     }
 
     /// A number for each place along these atoms, the last of them fastest; `None` where they vary
     /// along others.
-    pub fn along(&self, order: &[Atom], atoms: &Atoms) -> Option<Numbers> {
+    pub fn along(&self, order: &[AxisFactor], atoms: &AxisFactors) -> Option<Numbers> {
         let extents: Vec<usize> = order.iter().map(|&atom| atoms.extent(atom)).collect::<Option<_>>()?;
         self.arranged(order)?.expand(&extents)?.reshape(&[extents.iter().product()])
     }
@@ -132,8 +132,8 @@ impl Coefficient {
                 numbers: f(&self.numbers, &other.numbers),
             });
         }
-        let along: BTreeSet<Atom> = self.along.iter().chain(&other.along).copied().collect();
-        let along: Vec<Atom> = along.into_iter().collect();
+        let along: BTreeSet<AxisFactor> = self.along.iter().chain(&other.along).copied().collect();
+        let along: Vec<AxisFactor> = along.into_iter().collect();
         let (left, right) = (self.arranged(&along)?, other.arranged(&along)?);
         let extents = left.shape().iter().zip(right.shape()).map(|(&a, &b)| a.max(b));
         let count = extents.into_iter().try_fold(1usize, |count, extent| count.checked_mul(extent))?;
@@ -156,7 +156,7 @@ impl Coefficient {
     }
 
     /// The coefficient, if it does not vary along these atoms.
-    fn constant_along(&self, over: &[Atom]) -> Option<Coefficient> {
+    fn constant_along(&self, over: &[AxisFactor]) -> Option<Coefficient> {
         let mut constant = self.clone();
         for atom in over {
             let Ok(place) = constant.along.binary_search(atom) else { continue };
@@ -169,7 +169,7 @@ impl Coefficient {
         Some(constant)
     }
 
-    fn settled(&self, atoms: &Atoms) -> Option<Coefficient> {
+    fn settled(&self, atoms: &AxisFactors) -> Option<Coefficient> {
         let leaves = atoms.leaves(&self.along);
         if leaves == self.along { Some(self.clone()) } else { Self::new(&leaves, &self.numbers, atoms) }
     }
@@ -278,13 +278,13 @@ impl Formula {
     }
 
     /// The formula, if no coefficient varies along these atoms.
-    fn constant_along(&self, along: &[Atom]) -> Option<Self> {
+    fn constant_along(&self, along: &[AxisFactor]) -> Option<Self> {
         self.mapped(along, |term| Some(term.to_vec()))
     }
 
     /// The formula with every term replaced by its image, as a linear operator acts on it along some
     /// atoms; `None` where the coefficients vary along them, too.
-    fn mapped(&self, along: &[Atom], image: impl Fn(&[Factor]) -> Option<Term>) -> Option<Self> {
+    fn mapped(&self, along: &[AxisFactor], image: impl Fn(&[Factor]) -> Option<Term>) -> Option<Self> {
         let mut mapped = Formula { scale: self.scale.constant_along(along)?, terms: BTreeMap::new() };
         for (factors, coefficient) in &self.terms {
             mapped.add(image(factors)?, coefficient.constant_along(along)?)?;
@@ -293,14 +293,14 @@ impl Formula {
     }
 
     /// The mean over atoms of `x`.
-    pub fn mean(&self, over: &[Atom]) -> Option<Self> {
+    pub fn mean(&self, over: &[AxisFactor]) -> Option<Self> {
         let averaged = |term: &[Factor]| over.iter().fold(term.to_vec(), |term, &along| mean(&term, along));
         self.spread()?.mapped(over, |term| Some(averaged(term)))
     }
 
     /// `P` times the formula along some atoms; `None` where a term has no `x`, and `P` would do more
     /// than blend.
-    fn mixed(&self, along: &[Atom]) -> Option<Self> {
+    fn mixed(&self, along: &[AxisFactor]) -> Option<Self> {
         self.mapped(along, |term| (!term.is_empty()).then(|| vec![Factor::Mixed(term.to_vec())]))
     }
 
@@ -314,7 +314,7 @@ impl Formula {
                 let inner = match factor {
                     Factor::Input => Formula::term(&[], one),
                     Factor::Mean(over, inner) => {
-                        let over: Vec<Atom> = over.iter().copied().collect();
+                        let over: Vec<AxisFactor> = over.iter().copied().collect();
                         Formula::term(inner, one).derivative()?.mean(&over)?
                     }
                     Factor::Mixed(_) => return None,
@@ -328,7 +328,7 @@ impl Formula {
     }
 
     /// The formula in atoms that are not split any further.
-    fn settled(&self, atoms: &Atoms) -> Option<Self> {
+    fn settled(&self, atoms: &AxisFactors) -> Option<Self> {
         let mut result = Formula { scale: self.scale.settled(atoms)?, terms: BTreeMap::new() };
         for (term, coefficient) in &self.terms {
             result.add(settled(term, atoms), coefficient.settled(atoms)?)?;
@@ -344,9 +344,9 @@ mod tests {
     use tract_onnx::tract_hir::internal::TDim;
 
     /// `x` along two atoms of 3 and 2 places.
-    fn input() -> (Formula, Atoms, [Atom; 2]) {
-        let mut atoms = Atoms::default();
-        let axes = atoms.of(&vec![Some(TDim::from(3)), Some(TDim::from(2))]).unwrap();
+    fn input() -> (Formula, AxisFactors, [AxisFactor; 2]) {
+        let mut atoms = AxisFactors::default();
+        let axes = atoms.axes(&vec![Some(TDim::from(3)), Some(TDim::from(2))]).unwrap();
         (Formula::term(&[Factor::Input], Coefficient::number(1.0)), atoms, [axes[0][0], axes[1][0]])
     }
 
@@ -393,7 +393,7 @@ mod tests {
         let (_, mut atoms, [t, c]) = input();
         let both = ArrayD::from_shape_fn(IxDyn(&[2, 3]), |i| (10 * i[0] + i[1]) as f64);
         let both = Coefficient::new(&[c, t], &Numbers::literal(both), &atoms).unwrap();
-        let along = |coefficient: &Coefficient, order: &[Atom], atoms: &Atoms| {
+        let along = |coefficient: &Coefficient, order: &[AxisFactor], atoms: &AxisFactors| {
             coefficient.along(order, atoms).unwrap().iter().copied().collect::<Vec<f64>>()
         };
         assert_eq!(along(&both, &[c, t], &atoms), [0.0, 1.0, 2.0, 10.0, 11.0, 12.0]);

@@ -12,7 +12,7 @@ use crate::affine::recognize::View;
 use crate::affine::recognize::batch_invariant::Alike;
 use crate::affine::recognize::formula::{Coefficient, Factor, Formula, LARGEST};
 use crate::affine::recognize::region::Region;
-use crate::analysis::layout::{Atom, Atoms, Axes};
+use crate::analysis::layout::{Axes, AxisFactor, AxisFactors};
 use crate::analysis::node_view::At;
 use crate::ir::axes::axis;
 use crate::ir::equation::{Equation, is_once};
@@ -36,7 +36,7 @@ pub struct Quotient {
     /// The axes of the quotient.
     pub axes: Axes,
     /// The atoms of the axes.
-    pub atoms: Atoms,
+    pub atoms: AxisFactors,
     /// `P`, if a matrix is part of it.
     pub mixing: Option<Mixing>,
     /// Why the formulas are those of neighbours only.
@@ -51,7 +51,7 @@ pub struct Mixing {
     /// The number of the matrix that is for a place.
     pub which: Coefficient,
     /// The atoms over which it sums, and whose places it makes.
-    pub along: Vec<Atom>,
+    pub along: Vec<AxisFactor>,
 }
 
 /// A value: a formula, or a power of the root of one, and where its elements are.
@@ -95,7 +95,7 @@ struct Widening {
 
 impl Widening {
     /// `times` is how many times longer each axis becomes.
-    fn of(at: &At, times: &[usize]) -> Option<Widening> {
+    fn from_node(at: &At, times: &[usize]) -> Option<Widening> {
         let text = |name: &str, absent: &'static str| at.attr_text(name, absent).ok().map(str::to_owned);
         let mode = text("mode", "nearest")?;
         let place = text("coordinate_transformation_mode", "half_pixel")?;
@@ -151,8 +151,8 @@ pub fn is_understood(view: &View, node: NodeId) -> bool {
 
 /// Reads a region that ends in a quotient; `None` where it is not understood as one.
 pub fn read(view: &View, alike: &Alike, region: &Region) -> Option<Quotient> {
-    let mut atoms = Atoms::default();
-    let input = atoms.of(&view.facts.shape(region.input)?)?;
+    let mut atoms = AxisFactors::default();
+    let input = atoms.axes(&view.facts.shape(region.input)?)?;
     let values = HashMap::new();
     let mut reading = Reading { view, alike, atoms, values, widening: None, mixing: None };
     let x = Formula::term(&[Factor::Input], Coefficient::number(1.0));
@@ -191,7 +191,7 @@ pub fn read(view: &View, alike: &Alike, region: &Region) -> Option<Quotient> {
 }
 
 impl Mixing {
-    fn settled(&self, atoms: &Atoms) -> Option<Mixing> {
+    fn settled(&self, atoms: &AxisFactors) -> Option<Mixing> {
         let (which, along) = (self.which.settled(atoms)?, atoms.leaves(&self.along));
         Some(Mixing { which, along, ..self.clone() })
     }
@@ -200,7 +200,7 @@ impl Mixing {
 struct Reading<'r> {
     view: &'r View<'r>,
     alike: &'r Alike<'r>,
-    atoms: Atoms,
+    atoms: AxisFactors,
     values: HashMap<ValueId, Value>,
     /// How statistics of blocks become those of tokens.
     widening: Option<Widening>,
@@ -348,8 +348,9 @@ impl<'r> Reading<'r> {
     }
 
     /// The mean over atoms. `x` does not vary along those that are free.
-    fn averaged(&self, formula: &Formula, over: &[Atom]) -> Option<Formula> {
-        let (free, own): (Vec<Atom>, Vec<Atom>) = over.iter().partition(|&&atom| self.atoms.is_free(atom));
+    fn averaged(&self, formula: &Formula, over: &[AxisFactor]) -> Option<Formula> {
+        let (free, own): (Vec<AxisFactor>, Vec<AxisFactor>) =
+            over.iter().partition(|&&atom| self.atoms.is_free(atom));
         formula.constant_along(&free)?.mean(&own)
     }
 
@@ -397,7 +398,7 @@ impl<'r> Reading<'r> {
             times.push(to / from);
             axis.extend(self.atoms.free(TDim::from(to / from)));
         }
-        let mut widening = Widening::of(&at, &times)?;
+        let mut widening = Widening::from_node(&at, &times)?;
         let first = self.widening.get_or_insert_with(|| widening.clone());
         (first.settings == widening.settings).then_some(())?;
         first.refusal = first.refusal.take().or(widening.refusal.take());
@@ -520,7 +521,7 @@ impl<'r> Reading<'r> {
         (last[0] == count && self.atoms.count(&along) == Some(count)).then_some(())?;
         // Matrices that are alike for all items are known for one: beside items and heads in one axis
         // they are those of the heads.
-        let mut beside: Vec<Atom> = vec![];
+        let mut beside: Vec<AxisFactor> = vec![];
         for (&extent, &axis) in stacked.iter().zip(stack) {
             let one_item = value.axes[axis].iter().filter(|&&atom| self.atoms.extent(atom).is_some());
             beside.extend(one_item.filter(|_| extent > 1));

@@ -35,10 +35,10 @@ pub struct Branches;
 impl Normalizer for Branches {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let sum = Sum::ending_in(view, node)?;
-        let parts: Vec<Summand> = sum.terms.iter().map(|&term| Summand::of(view, term)).collect();
+        let parts: Vec<Summand> = sum.terms.iter().map(|&term| Summand::new(view, term)).collect();
         let mut refused = None;
         for (base, group) in groups(view, &parts) {
-            match Union::of(view, &parts, base, &group) {
+            match Union::new(view, &parts, base, &group) {
                 Ok(merged) => return Some(merges(view, &sum, &parts, &merged)),
                 Err(refusal) => drop(refused.get_or_insert(refusal)),
             }

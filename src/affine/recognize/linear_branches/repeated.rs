@@ -29,7 +29,7 @@ impl Normalizer for RepeatedPart {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let layer = Windowed::alone(view, view.graph.only_output(node)?)?;
         let layer = with_bias(view, layer.has_weight(view).then_some(layer)?);
-        let apart = Apart::of(view, &layer)?;
+        let apart = Apart::find(view, &layer)?;
         let replacement = apart.replacement(view);
         let refuse = |reason| Refusal::new(reason, view.graph.name(node));
         let mut nodes = [&[apart.concat], &layer.nodes[..]].concat();
@@ -73,7 +73,7 @@ struct Apart<'l> {
 }
 
 impl<'l> Apart<'l> {
-    fn of(view: &View, layer: &'l Windowed) -> Option<Self> {
+    fn find(view: &View, layer: &'l Windowed) -> Option<Self> {
         let (graph, facts) = (view.graph, view.facts);
         let branch = layer.branch.as_ref().ok()?;
         let looks_once = branch.window.axes.iter().all(|taps| taps.kernel == 1 && taps.stride == 1)

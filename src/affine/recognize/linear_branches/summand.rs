@@ -23,7 +23,7 @@ enum What<'v> {
 }
 
 impl<'v> Summand<'v> {
-    pub fn of(view: &'v View, term: Addend) -> Self {
+    pub fn new(view: &'v View, term: Addend) -> Self {
         let chain = || view.chain(view.maker(term.value)?).filter(|chain| chain.output == term.value);
         let what = match Windowed::making(view, term.value) {
             _ if view.constants.is_constant(term.value) => What::Constant,

@@ -27,7 +27,7 @@ impl<'m> Union<'m> {
     ///
     /// # Errors
     /// Why none can.
-    pub fn of(view: &View, parts: &'m [Summand], base: ValueId, group: &[usize]) -> Result<Self, Refusal> {
+    pub fn new(view: &View, parts: &'m [Summand], base: ValueId, group: &[usize]) -> Result<Self, Refusal> {
         let mut refused = None;
         for (place, &first) in group[..group.len() - 1].iter().enumerate() {
             let Some(like) = parts[first].operator(view, base) else { break };

@@ -1,9 +1,9 @@
 //! ActNorm: `s·(x + b)`, set from the first batch of training and learned from then on.
 
-use super::chain::offline;
+use super::affine_chain::offline;
 use super::opaque::{BETA, GAMMA, Opaque, Written};
 use super::{Normalizer, Site, View};
-use crate::graph::NodeId;
+use crate::ir::NodeId;
 
 /// Activation normalization.
 pub struct ActNorm;

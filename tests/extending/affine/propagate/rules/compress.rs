@@ -1,8 +1,8 @@
 //! Compress: the remaining places of an axis carry the same affine.
 
 use crate::affine::Affine;
-use crate::fold::{At, Rule, Step};
-use crate::graph::axes::axis;
+use crate::affine::fold::{At, Rule, Step};
+use crate::ir::axes::axis;
 use crate::refusal::Reason;
 
 /// Compress.
@@ -16,12 +16,12 @@ impl Rule for Compress {
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
         check(at, affine)?;
-        Ok(Step::go_on(0, affine.clone()))
+        Ok(Step::pass_on(0, affine.clone()))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
         check(at, affine)?;
-        Ok(Step::go_on(0, affine.clone()))
+        Ok(Step::pass_on(0, affine.clone()))
     }
 }
 
