@@ -553,7 +553,7 @@ impl Pipeline<'_> {
     fn refuse_moves(
         &self,
         model: &Model,
-        moves: Vec<placement::Move>,
+        moves: Vec<placement::PlacementMove>,
         why: &[Failed],
         plan_log: &mut PlanLog,
     ) -> Result<()> {

@@ -10,24 +10,24 @@
 use crate::analysis::Analysis;
 use crate::ir::NodeId;
 use crate::ir::builder::Maker;
-use crate::passes::placement::layer::{Layer, again};
-use crate::passes::placement::resize::{Enlarged, Factor};
-use crate::passes::placement::{Move, Term, are_in_one_body, places};
+use crate::passes::placement::layer::{ChannelOperator, again};
+use crate::passes::placement::resize::{Enlarged, ResizeFactor};
+use crate::passes::placement::{PlacementMove, WorkTerm, are_in_one_body, places};
 use crate::shape::facts::{extent, same_shape};
 
 /// An operator that comes before a Resize.
-pub fn find(analysis: &Analysis, node: NodeId) -> Option<Move> {
+pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     layer(analysis, node).or_else(|| element_wise(analysis, node))
 }
 
-fn layer(analysis: &Analysis, node: NodeId) -> Option<Move> {
+fn layer(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let graph = &analysis.graph;
-    let layer = Layer::read(analysis, node)?;
+    let layer = ChannelOperator::read(analysis, node)?;
     let enlarged = Enlarged::making(analysis, layer.value)?;
     graph.only_reader(layer.value)?;
     let output = graph.only_output(node)?;
     let nodes = vec![enlarged.node, node];
-    let commutes = enlarged.factors.get(layer.axis) == Some(&Factor::Same)
+    let commutes = enlarged.factors.get(layer.axis) == Some(&ResizeFactor::Same)
         && enlarged.factors.len() == layer.rank
         && (!layer.has_bias || enlarged.adds_up_to_one)
         && are_in_one_body(graph, &nodes);
@@ -37,9 +37,9 @@ fn layer(analysis: &Analysis, node: NodeId) -> Option<Move> {
     let mut maker = Maker::new(graph, node);
     let small = layer.on(analysis, graph.value_name(enlarged.value), &mut maker);
     enlarged.on(analysis, &small, (layer.axis, layer.channels[1]), &mut maker)?;
-    let before = [Term::new(layer.products, places(analysis, layer.value, layer.axis)?)];
-    let after = [Term::new(layer.products, places(analysis, enlarged.value, layer.axis)?)];
-    Some(Move::new(analysis, ("resize", node), nodes, maker, output, [&before, &after]))
+    let before = [WorkTerm::new(layer.products, places(analysis, layer.value, layer.axis)?)];
+    let after = [WorkTerm::new(layer.products, places(analysis, enlarged.value, layer.axis)?)];
+    Some(PlacementMove::new(analysis, ("resize", node), nodes, maker, output, [&before, &after]))
 }
 
 /// Whether so many products for each place are worth being done before a Resize, which then has other channels to resize.
@@ -49,7 +49,7 @@ pub fn pays(enlarged: &Enlarged, products: usize, [inner, outer]: [usize; 2]) ->
     saved > more * (enlarged.taps() + 1) as f64
 }
 
-fn element_wise(analysis: &Analysis, node: NodeId) -> Option<Move> {
+fn element_wise(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let (graph, facts) = (&analysis.graph, &analysis.facts);
     graph.category(node).filter(|category| category.is_elementwise())?;
     let output = graph.only_output(node).filter(|&output| !analysis.constants.is_constant(output))?;
@@ -71,15 +71,16 @@ fn element_wise(analysis: &Analysis, node: NodeId) -> Option<Move> {
     let mut maker = Maker::new(graph, node);
     let small = again(analysis, (node, slot), graph.value_name(enlarged.value), &mut maker);
     again(analysis, (enlarged.node, 0), &small, &mut maker);
-    let before = [Term::new(1, facts.shape(value)?)];
-    let after = [Term::new(1, facts.shape(enlarged.value)?)];
-    Some(Move::new(analysis, ("nearest", node), nodes, maker, output, [&before, &after]))
+    let before = [WorkTerm::new(1, facts.shape(value)?)];
+    let after = [WorkTerm::new(1, facts.shape(enlarged.value)?)];
+    Some(PlacementMove::new(analysis, ("nearest", node), nodes, maker, output, [&before, &after]))
 }
 
 /// Whether an operand is the same along each axis that is resized, of as many axes as there are factors.
-fn is_same_where_resized(analysis: &Analysis, operand: crate::ir::ValueId, factors: &[Factor]) -> bool {
+fn is_same_where_resized(analysis: &Analysis, operand: crate::ir::ValueId, factors: &[ResizeFactor]) -> bool {
     let Some(shape) = analysis.facts.shape(operand) else { return false };
     let Some(missing) = factors.len().checked_sub(shape.len()) else { return false };
-    let is_same = |(dim, &factor): (&_, &Factor)| factor == Factor::Same || extent(dim) == Some(1);
+    let is_same =
+        |(dim, &factor): (&_, &ResizeFactor)| factor == ResizeFactor::Same || extent(dim) == Some(1);
     shape.iter().zip(&factors[missing..]).all(is_same)
 }

@@ -7,21 +7,21 @@
 //! The bias is added where no Resize follows, or where the weights of each place add up to 1. It is done where the products
 //! that are saved are more than what the sum and the Resize of other channels cost.
 
-use super::layer::Layer;
-use super::{Move, Term, are_in_one_body, places};
+use super::layer::ChannelOperator;
+use super::{PlacementMove, WorkTerm, are_in_one_body, places};
 use crate::analysis::Analysis;
 use crate::ir::axes::axis;
 use crate::ir::builder::{Maker, int};
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 use crate::passes::placement::before_resize::pays;
-use crate::passes::placement::resize::{Enlarged, Factor};
+use crate::passes::placement::resize::{Enlarged, ResizeFactor};
 
 /// How many channels are to be multiplied at least for one more sum to be worth it.
 const LEAST: usize = 8;
 
 /// An operand of the Concat.
-struct Part {
+struct ConcatTerm {
     value: ValueId,
     /// Its first channel, and how many it has.
     first: usize,
@@ -31,18 +31,18 @@ struct Part {
 }
 
 /// The operator, which is taken apart.
-struct Apart<'a> {
+struct DividedConcat<'a> {
     analysis: &'a Analysis<'a>,
-    layer: Layer,
+    layer: ChannelOperator,
     data_type: DataType,
     /// The axis of the weight along which the channels lie that it reads.
     columns: usize,
 }
 
 /// A linear operator that is taken apart over a Concat.
-pub fn find(analysis: &Analysis, node: NodeId) -> Option<Move> {
+pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let graph = &analysis.graph;
-    let layer = Layer::read(analysis, node)?;
+    let layer = ChannelOperator::read(analysis, node)?;
     let columns = match graph.op(node)? {
         "Conv" => 1,
         "MatMul" => 0,
@@ -52,7 +52,8 @@ pub fn find(analysis: &Analysis, node: NodeId) -> Option<Move> {
     graph.only_reader(layer.value)?;
     let output = graph.only_output(node)?;
     let parts = parts(analysis, concat, &layer)?;
-    let (moved, rest): (Vec<&Part>, Vec<&Part>) = parts.iter().partition(|part| part.enlarged.is_some());
+    let (moved, rest): (Vec<&ConcatTerm>, Vec<&ConcatTerm>) =
+        parts.iter().partition(|part| part.enlarged.is_some());
     let first = moved.first()?;
     let resized = moved.iter().filter_map(|part| part.enlarged.as_ref());
     let nodes: Vec<NodeId> = resized.clone().map(|enlarged| enlarged.node).chain([concat, node]).collect();
@@ -61,7 +62,7 @@ pub fn find(analysis: &Analysis, node: NodeId) -> Option<Move> {
         return None;
     }
     let data_type = analysis.facts.data_type(graph.input(node, 1)?)?;
-    let apart = Apart { analysis, layer, data_type, columns };
+    let apart = DividedConcat { analysis, layer, data_type, columns };
     let mut maker = Maker::new(graph, node);
     let mut sum = apart.of_rest(&rest, &mut maker);
     for part in &moved {
@@ -70,17 +71,17 @@ pub fn find(analysis: &Analysis, node: NodeId) -> Option<Move> {
         sum = Some(sum.map_or(made.clone(), |sum| maker.op("Add", &[&sum, &made], vec![])));
     }
     let layer = &apart.layer;
-    let before = [Term::new(layer.products, places(analysis, layer.value, layer.axis)?)];
-    let of_part = |part: &Part| {
+    let before = [WorkTerm::new(layer.products, places(analysis, layer.value, layer.axis)?)];
+    let of_part = |part: &ConcatTerm| {
         let small = part.enlarged.as_ref().map_or(part.value, |enlarged| enlarged.value);
-        Some(Term::new(part.width * layer.channels[1], places(analysis, small, layer.axis)?))
+        Some(WorkTerm::new(part.width * layer.channels[1], places(analysis, small, layer.axis)?))
     };
-    let after: Vec<Term> = parts.iter().map(of_part).collect::<Option<_>>()?;
-    Some(Move::new(analysis, ("concat", node), nodes, maker, output, [&before, &after]))
+    let after: Vec<WorkTerm> = parts.iter().map(of_part).collect::<Option<_>>()?;
+    Some(PlacementMove::new(analysis, ("concat", node), nodes, maker, output, [&before, &after]))
 }
 
 /// The operands of a Concat of channels, with those Resizes that the operator comes before.
-fn parts(analysis: &Analysis, concat: NodeId, layer: &Layer) -> Option<Vec<Part>> {
+fn parts(analysis: &Analysis, concat: NodeId, layer: &ChannelOperator) -> Option<Vec<ConcatTerm>> {
     let (graph, at) = (&analysis.graph, analysis.at(concat));
     let [inner, outer] = layer.channels;
     at.only_attributes(&["axis"]).ok()?;
@@ -94,19 +95,25 @@ fn parts(analysis: &Analysis, concat: NodeId, layer: &Layer) -> Option<Vec<Part>
         let width = analysis.facts.extent(value, along)?;
         let enlarged = Enlarged::making(analysis, value).filter(|enlarged| {
             let is_own = graph.only_reader(value).is_some();
-            let keeps_channels = enlarged.factors.get(along) == Some(&Factor::Same);
+            let keeps_channels = enlarged.factors.get(along) == Some(&ResizeFactor::Same);
             let products = width.saturating_sub(LEAST).saturating_mul(outer);
             is_own && keeps_channels && pays(enlarged, products, [width, outer])
         });
-        parts.push(Part { value, first, width, enlarged });
+        parts.push(ConcatTerm { value, first, width, enlarged });
         first = first.checked_add(width)?;
     }
     (first == inner && parts.len() > 1).then_some(parts)
 }
 
-impl Apart<'_> {
+impl DividedConcat<'_> {
     /// The operator on some channels of those that it reads. Returns the name of its result.
-    fn product(&self, value: &str, channels: &[&Part], has_bias: bool, maker: &mut Maker) -> Option<String> {
+    fn product(
+        &self,
+        value: &str,
+        channels: &[&ConcatTerm],
+        has_bias: bool,
+        maker: &mut Maker,
+    ) -> Option<String> {
         let (graph, at) = (&self.analysis.graph, self.analysis.at(self.layer.node));
         let weight = at.constant(1).ok()?;
         let places = channels.iter().flat_map(|part| part.first..part.first + part.width).map(Some);
@@ -121,7 +128,7 @@ impl Apart<'_> {
     }
 
     /// The operator on what no Resize makes larger.
-    fn of_rest(&self, rest: &[&Part], maker: &mut Maker) -> Option<String> {
+    fn of_rest(&self, rest: &[&ConcatTerm], maker: &mut Maker) -> Option<String> {
         let graph = &self.analysis.graph;
         let names: Vec<&str> = rest.iter().map(|part| graph.value_name(part.value)).collect();
         let together = match names[..] {
@@ -133,7 +140,7 @@ impl Apart<'_> {
     }
 
     /// The operator before the Resize of a part.
-    fn of_moved(&self, part: &Part, has_bias: bool, maker: &mut Maker) -> Option<String> {
+    fn of_moved(&self, part: &ConcatTerm, has_bias: bool, maker: &mut Maker) -> Option<String> {
         let enlarged = part.enlarged.as_ref()?;
         let small = self.analysis.graph.value_name(enlarged.value);
         let product = self.product(small, &[part], has_bias, maker)?;

@@ -15,7 +15,7 @@ pub const CONV: &[&str] = &["auto_pad", "dilations", "group", "kernel_shape", "p
 
 /// A linear operator over channels.
 #[derive(Debug, Clone)]
-pub struct Layer {
+pub struct ChannelOperator {
     /// The node.
     pub node: NodeId,
     /// The value that it multiplies.
@@ -32,7 +32,7 @@ pub struct Layer {
     pub has_bias: bool,
 }
 
-impl Layer {
+impl ChannelOperator {
     /// Reads a node; `None` for one that is no such operator, or is not known to be.
     pub fn read(analysis: &Analysis, node: NodeId) -> Option<Self> {
         let at = analysis.at(node);
@@ -73,7 +73,7 @@ pub fn are_all(at: &At, name: &str, number: i64) -> Option<bool> {
     Some(list.is_none_or(|list| list.iter().all(|&other| other == number)))
 }
 
-fn conv(at: &At) -> Option<Layer> {
+fn conv(at: &At) -> Option<ChannelOperator> {
     at.only_attributes(CONV).ok()?;
     let weight = at.constant(1).ok()?;
     let [outer, inner, kernel @ ..] = weight.shape() else { return None };
@@ -83,7 +83,7 @@ fn conv(at: &At) -> Option<Layer> {
     let is_told = matches!(at.attr_text("auto_pad", "NOTSET").ok()?, "NOTSET" | "VALID");
     let rank = at.rank(0).ok()?;
     let fits = rank == weight.rank() && at.extent(0, 1).ok()? == inner.checked_mul(group)?;
-    (has_one_place && stays && is_told && fits && !kernel.is_empty()).then_some(Layer {
+    (has_one_place && stays && is_told && fits && !kernel.is_empty()).then_some(ChannelOperator {
         node: at.node,
         value: at.input(0).ok()?,
         axis: 1,
@@ -94,14 +94,14 @@ fn conv(at: &At) -> Option<Layer> {
     })
 }
 
-fn matmul(at: &At) -> Option<Layer> {
+fn matmul(at: &At) -> Option<ChannelOperator> {
     at.only_attributes(&[]).ok()?;
     let weight = at.constant(1).ok()?;
     let rank = at.rank(0).ok().filter(|&rank| rank >= 2)?;
     read_matrix(at, &weight, rank, false, false)
 }
 
-fn gemm(at: &At) -> Option<Layer> {
+fn gemm(at: &At) -> Option<ChannelOperator> {
     at.only_attributes(&["alpha", "beta", "transA", "transB"]).ok()?;
     let weight = at.constant(1).ok()?;
     let rank = at.rank(0).ok().filter(|&rank| rank == 2)?;
@@ -121,11 +121,17 @@ fn gemm(at: &At) -> Option<Layer> {
     read_matrix(at, &weight, rank, is_turned, bias.is_some())
 }
 
-fn read_matrix(at: &At, weight: &Recipe, rank: usize, is_turned: bool, has_bias: bool) -> Option<Layer> {
+fn read_matrix(
+    at: &At,
+    weight: &Recipe,
+    rank: usize,
+    is_turned: bool,
+    has_bias: bool,
+) -> Option<ChannelOperator> {
     let &[rows, columns] = weight.shape() else { return None };
     let channels = if is_turned { [columns, rows] } else { [rows, columns] };
     let fits = at.extent(0, rank - 1).ok()? == channels[0];
-    fits.then_some(Layer {
+    fits.then_some(ChannelOperator {
         node: at.node,
         value: at.input(0).ok()?,
         axis: rank - 1,

@@ -2,7 +2,7 @@
 //!
 //! A linear operator over channels commutes with a map that is linear over places alone. So it comes behind a mean of
 //! windows or of all places ([`pooling`]), and before a Resize, a Concat of several, and what else makes values larger.
-//! Each rule is pure: it reads an [`Analysis`] and yields a [`Move`]. A move is made only where the number of products falls
+//! Each rule is pure: it reads an [`Analysis`] and yields a [`PlacementMove`]. A move is made only where the number of products falls
 //! at all extents that are possible. `docs/placement.md` has the algebra.
 
 mod before_resize;
@@ -30,7 +30,7 @@ use crate::shape::facts::{Shape, extent};
 pub const KIND: &str = "placement";
 
 /// Work that can be done where there are fewer places.
-pub struct Move {
+pub struct PlacementMove {
     /// Its line in the plan.
     pub placed: Placed,
     /// The nodes that it takes the place of.
@@ -40,19 +40,23 @@ pub struct Move {
 }
 
 /// Finds a move that begins at a node.
-type Rule = fn(&Analysis, NodeId) -> Option<Move>;
+type PlacementRule = fn(&Analysis, NodeId) -> Option<PlacementMove>;
 
 /// Every rule for an engine on a CPU. The first one that has a move for a node has it.
-const RULES: &[Rule] =
+const RULES: &[PlacementRule] =
     &[pooling::find, phases::find, concat::find, crate::passes::placement::before_resize::find];
 
 /// The rules for any engine: those that put no more operators in the place of a convolution.
-const PORTABLE: &[Rule] = &[pooling::find];
+const PORTABLE: &[PlacementRule] = &[pooling::find];
 
 /// The moves of a model that are open and do not overlap. Each edit names the place of its move in this list as its site.
-pub fn moves(analysis: &Analysis, target: Target, is_refused: &dyn Fn(&Placed) -> bool) -> Vec<Move> {
+pub fn moves(
+    analysis: &Analysis,
+    target: Target,
+    is_refused: &dyn Fn(&Placed) -> bool,
+) -> Vec<PlacementMove> {
     let rules = if target == Target::Portable { PORTABLE } else { RULES };
-    let mut found: Vec<Move> = vec![];
+    let mut found: Vec<PlacementMove> = vec![];
     let mut taken: HashSet<NodeId> = HashSet::default();
     for &node in analysis.graph.order() {
         let open = rules.iter().filter_map(|rule| rule(analysis, node));
@@ -67,7 +71,7 @@ pub fn moves(analysis: &Analysis, target: Target, is_refused: &dyn Fn(&Placed) -
     found
 }
 
-impl Move {
+impl PlacementMove {
     /// Replaces nodes, of which the last one makes `output`, by those of a maker.
     fn new(
         analysis: &Analysis,
@@ -75,7 +79,7 @@ impl Move {
         nodes: Vec<NodeId>,
         maker: Maker,
         output: ValueId,
-        [before, after]: [&[Term]; 2],
+        [before, after]: [&[WorkTerm]; 2],
     ) -> Self {
         let graph = &analysis.graph;
         let (made, constants) = maker.finish(graph.value_name(output));
@@ -83,7 +87,7 @@ impl Move {
         let [before, after] = [before, after].map(formula);
         let placed = Placed { rule, at: name, before, after, why: None };
         let replacement = Replacement { nodes: nodes.clone(), made, constants };
-        Move { placed, nodes, edit: Edit::replacing(graph, at, replacement) }
+        PlacementMove { placed, nodes, edit: Edit::replacing(graph, at, replacement) }
     }
 
     /// Its line in the plan where it is refused.
@@ -93,21 +97,21 @@ impl Move {
 }
 
 /// Products for each of some places.
-struct Term {
+struct WorkTerm {
     products: usize,
     places: Shape,
 }
 
-impl Term {
+impl WorkTerm {
     fn new(products: usize, places: Shape) -> Self {
-        Term { products, places }
+        WorkTerm { products, places }
     }
 }
 
 /// The number of products of all terms, as a formula of the extents that are open.
-fn formula(terms: &[Term]) -> String {
+fn formula(terms: &[WorkTerm]) -> String {
     let mut sums: BTreeMap<String, u128> = BTreeMap::new();
-    for Term { products, places } in terms {
+    for WorkTerm { products, places } in terms {
         let analysis = places.iter().filter_map(extent).map(|extent| extent as u128);
         let count = analysis.fold(*products as u128, u128::saturating_mul);
         let open = places.iter().filter(|dim| extent(dim).is_none());

@@ -9,13 +9,13 @@
 //! before it.
 
 use super::layer::{CONV, are_all};
-use super::{Move, Term, are_in_one_body, places};
+use super::{PlacementMove, WorkTerm, are_in_one_body, places};
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
 use crate::ir::builder::{Maker, int, ints, strings};
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
-use crate::passes::placement::resize::{Enlarged, Factor};
+use crate::passes::placement::resize::{Enlarged, ResizeFactor};
 use crate::recipe::Recipe;
 
 /// The axes of an image: DepthToSpace knows no others.
@@ -57,7 +57,7 @@ struct Phases<'a> {
 }
 
 /// A convolution that is taken apart by phases.
-pub fn find(analysis: &Analysis, node: NodeId) -> Option<Move> {
+pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let graph = &analysis.graph;
     let (enlarged, phases) = Phases::read(analysis, node)?;
     let image = graph.input(node, 0)?;
@@ -77,9 +77,9 @@ pub fn find(analysis: &Analysis, node: NodeId) -> Option<Move> {
     }
     let mut maker = Maker::new(graph, node);
     phases.write(&mut maker)?;
-    let before = [Term::new(phases.weight.len(), places(analysis, image, 1)?)];
-    let after = [Term::new(outer * inner * taps, places(analysis, phases.small, 1)?)];
-    Some(Move::new(analysis, ("phases", node), nodes, maker, output, [&before, &after]))
+    let before = [WorkTerm::new(phases.weight.len(), places(analysis, image, 1)?)];
+    let after = [WorkTerm::new(outer * inner * taps, places(analysis, phases.small, 1)?)];
+    Some(PlacementMove::new(analysis, ("phases", node), nodes, maker, output, [&before, &after]))
 }
 
 impl<'a> Phases<'a> {
@@ -90,7 +90,8 @@ impl<'a> Phases<'a> {
             return None;
         }
         let enlarged = Enlarged::making(analysis, at.input(0).ok()?).filter(Enlarged::repeats)?;
-        let &[Factor::Same, Factor::Same, Factor::Times(times), Factor::Times(other)] = &enlarged.factors[..]
+        let &[ResizeFactor::Same, ResizeFactor::Same, ResizeFactor::Times(times), ResizeFactor::Times(other)] =
+            &enlarged.factors[..]
         else {
             return None;
         };

@@ -7,8 +7,8 @@
 //! Exact: both are linear, one over channels and one over places. A bias, or an operand that is the same at all places, passes
 //! where the weights of each mean add up to 1, and not where a mean counts the zeros around the image.
 
-use super::layer::{Layer, again, are_all, is_wide};
-use super::{Move, Term, are_in_one_body, places};
+use super::layer::{ChannelOperator, again, are_all, is_wide};
+use super::{PlacementMove, WorkTerm, are_in_one_body, places};
 use crate::affine::propagate::rules::window::meet_the_image;
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
@@ -43,19 +43,19 @@ struct Mean {
 }
 
 /// The mean of a value as the means of others.
-enum Passed {
+enum PassedNode {
     /// The mean of the value itself.
     Mean(ValueId),
     /// The value itself, which is the same at all places.
     Same(ValueId),
     /// A linear operator on the mean.
-    Layer(Layer, Box<Passed>),
+    ChannelOperator(ChannelOperator, Box<PassedNode>),
     /// An Add, Sub, Mul or Div.
-    Pair(NodeId, Box<[Passed; 2]>),
+    Pair(NodeId, Box<[PassedNode; 2]>),
 }
 
 /// A mean that comes before the linear operators.
-pub fn find(analysis: &Analysis, node: NodeId) -> Option<Move> {
+pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let mean = Mean::read(analysis, node)?;
     let shape = analysis.facts.shape(mean.value)?;
     let is_one = |&axis: &usize| extent(&shape[axis]) == Some(1);
@@ -80,9 +80,9 @@ pub fn find(analysis: &Analysis, node: NodeId) -> Option<Move> {
         axes.fold(last, |value, axis| maker.squeeze(&value, axis));
     }
     let products = layers.iter().map(|layer| layer.products).sum();
-    let before = [Term::new(products, places(analysis, mean.value, first.axis)?)];
-    let after = [Term::new(products, mean.places_left(analysis, output, first)?)];
-    Some(Move::new(analysis, ("pooling", first.node), nodes, maker, output, [&before, &after]))
+    let before = [WorkTerm::new(products, places(analysis, mean.value, first.axis)?)];
+    let after = [WorkTerm::new(products, mean.places_left(analysis, output, first)?)];
+    Some(PlacementMove::new(analysis, ("pooling", first.node), nodes, maker, output, [&before, &after]))
 }
 
 impl Mean {
@@ -99,23 +99,23 @@ impl Mean {
     }
 
     /// The mean of a value, which has this shape where it is averaged.
-    fn of(&self, analysis: &Analysis, value: ValueId, shape: &Shape, depth: usize) -> Passed {
+    fn of(&self, analysis: &Analysis, value: ValueId, shape: &Shape, depth: usize) -> PassedNode {
         let passed = self.passed(analysis, value, shape, depth);
-        passed.filter(|term| !term.layers().is_empty()).unwrap_or(Passed::Mean(value))
+        passed.filter(|term| !term.layers().is_empty()).unwrap_or(PassedNode::Mean(value))
     }
 
     /// The mean of a value by the means of the operands of its producer; `None` where the mean does not pass the producer.
-    fn passed(&self, analysis: &Analysis, value: ValueId, shape: &Shape, depth: usize) -> Option<Passed> {
+    fn passed(&self, analysis: &Analysis, value: ValueId, shape: &Shape, depth: usize) -> Option<PassedNode> {
         let graph = &analysis.graph;
         let left = depth.checked_sub(1)?;
         graph.only_reader(value)?;
         let (node, _) = graph.producer(value)?;
-        if let Some(layer) = Layer::read(analysis, node) {
+        if let Some(layer) = ChannelOperator::read(analysis, node) {
             let pays = layer.rank == shape.len() && !self.axes.contains(&layer.axis) && self.pays(&layer);
             let stays = !layer.has_bias || self.adds_up_to_one;
             let below = analysis.facts.shape(layer.value).filter(|_| pays && stays)?;
             let term = self.of(analysis, layer.value, &below, left);
-            return Some(Passed::Layer(layer, Box::new(term)));
+            return Some(PassedNode::ChannelOperator(layer, Box::new(term)));
         }
         let op = graph.op(node)?;
         let &[Some(one), Some(other)] = graph.inputs(node) else { return None };
@@ -133,7 +133,7 @@ impl Mean {
         };
         let one = self.operand(analysis, one, shape, left)?;
         let other = self.operand(analysis, other, shape, left)?;
-        Some(Passed::Pair(node, Box::new([one, other])))
+        Some(PassedNode::Pair(node, Box::new([one, other])))
     }
 
     /// The mean of an operand; `None` where it has some of the places that are averaged and not all.
@@ -143,9 +143,9 @@ impl Mean {
         (value, is_same): (ValueId, bool),
         shape: &Shape,
         depth: usize,
-    ) -> Option<Passed> {
+    ) -> Option<PassedNode> {
         if is_same {
-            return Some(Passed::Same(value));
+            return Some(PassedNode::Same(value));
         }
         let own = analysis.facts.shape(value).filter(|own| own.len() == shape.len())?;
         let is_whole = self.axes.iter().all(|&axis| same(&own[axis], &shape[axis]));
@@ -163,7 +163,7 @@ impl Mean {
     }
 
     /// Whether a linear operator costs less behind the mean, where the mean may have more channels to average.
-    fn pays(&self, layer: &Layer) -> bool {
+    fn pays(&self, layer: &ChannelOperator) -> bool {
         let [inner, outer] = layer.channels;
         let more = inner.saturating_sub(outer);
         match (self.taps, self.fewer) {
@@ -174,7 +174,7 @@ impl Mean {
     }
 
     /// Whether so many products are saved, at two open places, that they are worth the operators that are added.
-    fn saves_enough(&self, term: &Passed, shape: &Shape) -> bool {
+    fn saves_enough(&self, term: &PassedNode, shape: &Shape) -> bool {
         let squeezes = if self.keeps_axes { 0 } else { self.axes.len() };
         let added = term.means() - 1 + squeezes;
         let places = self.axes.iter().map(|&axis| extent(&shape[axis]).unwrap_or(2));
@@ -184,11 +184,11 @@ impl Mean {
     }
 
     /// Writes a term. Returns the name of its result.
-    fn write(&self, analysis: &Analysis, term: &Passed, maker: &mut Maker) -> String {
+    fn write(&self, analysis: &Analysis, term: &PassedNode, maker: &mut Maker) -> String {
         let graph = &analysis.graph;
         match term {
-            Passed::Same(value) => graph.value_name(*value).to_owned(),
-            Passed::Mean(value) => {
+            PassedNode::Same(value) => graph.value_name(*value).to_owned(),
+            PassedNode::Mean(value) => {
                 let name = graph.value_name(*value);
                 if graph.is(self.node, "ReduceMean") {
                     let axes: Vec<i64> = self.axes.iter().map(|&axis| axis as i64).collect();
@@ -196,11 +196,11 @@ impl Mean {
                 }
                 again(analysis, (self.node, 0), name, maker)
             }
-            Passed::Layer(layer, term) => {
+            PassedNode::ChannelOperator(layer, term) => {
                 let value = self.write(analysis, term, maker);
                 layer.on(analysis, &value, maker)
             }
-            Passed::Pair(node, terms) => {
+            PassedNode::Pair(node, terms) => {
                 let [one, other] = terms.each_ref().map(|term| self.write(analysis, term, maker));
                 maker.op(graph.node(*node).op_type(), &[&one, &other], vec![])
             }
@@ -208,39 +208,41 @@ impl Mean {
     }
 
     /// How many places the mean of a layer has.
-    fn places_left(&self, analysis: &Analysis, output: ValueId, layer: &Layer) -> Option<Shape> {
+    fn places_left(&self, analysis: &Analysis, output: ValueId, layer: &ChannelOperator) -> Option<Shape> {
         let removed =
             if self.keeps_axes { 0 } else { self.axes.iter().filter(|&&axis| axis < layer.axis).count() };
         places(analysis, output, layer.axis - removed)
     }
 }
 
-impl Passed {
+impl PassedNode {
     /// How many means there are in it.
     fn means(&self) -> usize {
         match self {
-            Passed::Mean(_) => 1,
-            Passed::Same(_) => 0,
-            Passed::Layer(_, term) => term.means(),
-            Passed::Pair(_, terms) => terms.iter().map(Passed::means).sum(),
+            PassedNode::Mean(_) => 1,
+            PassedNode::Same(_) => 0,
+            PassedNode::ChannelOperator(_, term) => term.means(),
+            PassedNode::Pair(_, terms) => terms.iter().map(PassedNode::means).sum(),
         }
     }
 
     /// The linear operators in it.
-    fn layers(&self) -> Vec<&Layer> {
+    fn layers(&self) -> Vec<&ChannelOperator> {
         match self {
-            Passed::Mean(_) | Passed::Same(_) => vec![],
-            Passed::Layer(layer, term) => [vec![layer], term.layers()].concat(),
-            Passed::Pair(_, terms) => terms.iter().flat_map(Passed::layers).collect(),
+            PassedNode::Mean(_) | PassedNode::Same(_) => vec![],
+            PassedNode::ChannelOperator(layer, term) => [vec![layer], term.layers()].concat(),
+            PassedNode::Pair(_, terms) => terms.iter().flat_map(PassedNode::layers).collect(),
         }
     }
 
     /// The nodes that it takes the place of.
     fn nodes(&self) -> Vec<NodeId> {
         match self {
-            Passed::Mean(_) | Passed::Same(_) => vec![],
-            Passed::Layer(layer, term) => [term.nodes(), vec![layer.node]].concat(),
-            Passed::Pair(node, terms) => terms.iter().flat_map(Passed::nodes).chain([*node]).collect(),
+            PassedNode::Mean(_) | PassedNode::Same(_) => vec![],
+            PassedNode::ChannelOperator(layer, term) => [term.nodes(), vec![layer.node]].concat(),
+            PassedNode::Pair(node, terms) => {
+                terms.iter().flat_map(PassedNode::nodes).chain([*node]).collect()
+            }
         }
     }
 }

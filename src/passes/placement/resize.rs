@@ -35,7 +35,7 @@ const MOST_TIMES: usize = 16;
 
 /// How much longer an axis is afterwards.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Factor {
+pub enum ResizeFactor {
     /// The extent stays.
     Same,
     /// By a whole factor above 1, at every extent.
@@ -46,7 +46,7 @@ pub enum Factor {
 
 /// How places are made of places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
+enum ResizeMode {
     Nearest,
     Linear,
     Cubic,
@@ -59,10 +59,10 @@ pub struct Enlarged {
     /// The value that it reads.
     pub value: ValueId,
     /// For each axis, how much longer it is.
-    pub factors: Vec<Factor>,
+    pub factors: Vec<ResizeFactor>,
     /// Whether the weights of each place add up to 1.
     pub adds_up_to_one: bool,
-    mode: Mode,
+    mode: ResizeMode,
     coordinates: String,
     nearest: String,
 }
@@ -80,9 +80,9 @@ impl Enlarged {
         };
         at.only_attributes(if is_upsample { &["mode"] } else { RESIZE }).ok()?;
         let mode = match at.attr_text("mode", "nearest").ok()? {
-            "nearest" => Mode::Nearest,
-            "linear" => Mode::Linear,
-            "cubic" => Mode::Cubic,
+            "nearest" => ResizeMode::Nearest,
+            "linear" => ResizeMode::Linear,
+            "cubic" => ResizeMode::Cubic,
             _ => return None,
         };
         let [coordinates, nearest] = match is_upsample {
@@ -96,9 +96,9 @@ impl Enlarged {
             return None;
         }
         let has_plain_weights = !at.flag("antialias", false).ok()?
-            && !(mode == Mode::Cubic && at.flag("exclude_outside", false).ok()?);
+            && !(mode == ResizeMode::Cubic && at.flag("exclude_outside", false).ok()?);
         let factors = factors(&at)?;
-        let enlarges = factors.iter().any(|&factor| factor != Factor::Same);
+        let enlarges = factors.iter().any(|&factor| factor != ResizeFactor::Same);
         enlarges.then(|| Enlarged {
             node,
             value: graph.input(node, 0).unwrap_or(value),
@@ -112,15 +112,15 @@ impl Enlarged {
 
     /// Whether each place is a copy of another one.
     pub fn is_nearest(&self) -> bool {
-        self.mode == Mode::Nearest && self.adds_up_to_one
+        self.mode == ResizeMode::Nearest && self.adds_up_to_one
     }
 
     /// Whether place i of each axis is the place `⌊i/s⌋` before, for the whole factor s of the axis and all extents.
     pub fn repeats(&self) -> bool {
-        let is_whole = |&factor: &Factor| match factor {
-            Factor::Same => self.index_is_quotient(1),
-            Factor::Times(times) => self.index_is_quotient(times),
-            Factor::Larger(_) => false,
+        let is_whole = |&factor: &ResizeFactor| match factor {
+            ResizeFactor::Same => self.index_is_quotient(1),
+            ResizeFactor::Times(times) => self.index_is_quotient(times),
+            ResizeFactor::Larger(_) => false,
         };
         self.is_nearest() && self.factors.iter().all(is_whole)
     }
@@ -149,10 +149,10 @@ impl Enlarged {
 
     /// How many times more places there are, at least.
     pub fn ratio(&self) -> f64 {
-        let ratio = |&factor: &Factor| match factor {
-            Factor::Same => 1.0,
-            Factor::Times(times) => times as f64,
-            Factor::Larger(ratio) => ratio,
+        let ratio = |&factor: &ResizeFactor| match factor {
+            ResizeFactor::Same => 1.0,
+            ResizeFactor::Times(times) => times as f64,
+            ResizeFactor::Larger(ratio) => ratio,
         };
         self.factors.iter().map(ratio).product()
     }
@@ -160,11 +160,11 @@ impl Enlarged {
     /// How many places before are read for each place.
     pub fn taps(&self) -> usize {
         let per_axis: usize = match self.mode {
-            Mode::Nearest => 1,
-            Mode::Linear => 2,
-            Mode::Cubic => 4,
+            ResizeMode::Nearest => 1,
+            ResizeMode::Linear => 2,
+            ResizeMode::Cubic => 4,
         };
-        let axes = self.factors.iter().filter(|&&factor| factor != Factor::Same);
+        let axes = self.factors.iter().filter(|&&factor| factor != ResizeFactor::Same);
         axes.fold(1, |taps, _| taps.saturating_mul(per_axis))
     }
 
@@ -226,13 +226,13 @@ fn other_size(sizes: &str, place: usize, count: usize, length: usize, maker: &mu
 }
 
 /// How much longer each axis is; `None` where one is shorter, or that is not known.
-fn factors(at: &At) -> Option<Vec<Factor>> {
+fn factors(at: &At) -> Option<Vec<ResizeFactor>> {
     let before: Shape = at.shape(0).ok()?;
     let named = match at.attr_ints("axes").ok()? {
         Some(list) => axes(&list, before.len()).ok()?,
         None => (0..before.len()).collect(),
     };
-    let mut factors = vec![Factor::Same; before.len()];
+    let mut factors = vec![ResizeFactor::Same; before.len()];
     if let Ok(sizes) = at.input(3) {
         let after = at.facts.extents(sizes).filter(|after| after.len() == named.len())?;
         if at.attr_text("keep_aspect_ratio_policy", "stretch").ok()? != "stretch" {
@@ -249,9 +249,9 @@ fn factors(at: &At) -> Option<Vec<Factor>> {
     }
     for (&axis, &number) in named.iter().zip(numbers.iter()) {
         factors[axis] = match number {
-            1.0 => Factor::Same,
+            1.0 => ResizeFactor::Same,
             number if number.fract() == 0.0 && (2.0..=MOST_TIMES as f64).contains(&number) => {
-                Factor::Times(number as usize)
+                ResizeFactor::Times(number as usize)
             }
             _ => return None,
         };
@@ -263,18 +263,18 @@ fn factors(at: &At) -> Option<Vec<Factor>> {
 fn ratio(
     before: &Option<tract_onnx::prelude::TDim>,
     after: &Option<tract_onnx::prelude::TDim>,
-) -> Option<Factor> {
+) -> Option<ResizeFactor> {
     if same(before, after) {
-        return Some(Factor::Same);
+        return Some(ResizeFactor::Same);
     }
     if let (Some(from), Some(to)) = (extent(before), extent(after)) {
         return match to.checked_rem(from)? {
-            0 if to > from => Some(Factor::Times(to / from)),
-            _ if to > from => Some(Factor::Larger(to as f64 / from as f64)),
+            0 if to > from => Some(ResizeFactor::Times(to / from)),
+            _ if to > from => Some(ResizeFactor::Larger(to as f64 / from as f64)),
             _ => None,
         };
     }
     let before = before.as_ref()?;
     let is_multiple = |&times: &usize| same(&Some(before.clone() * times as i64), after);
-    (2..=MOST_TIMES).find(is_multiple).map(Factor::Times)
+    (2..=MOST_TIMES).find(is_multiple).map(ResizeFactor::Times)
 }
