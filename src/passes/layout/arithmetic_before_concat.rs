@@ -14,11 +14,15 @@ use crate::ir::axes::axis;
 use crate::ir::builder::{Maker, int};
 use crate::ir::regions::way;
 use crate::ir::{NodeId, ValueId};
+use crate::hash::HashMap;
 use crate::onnx::tensor::DataType;
 use crate::recipe::Numbers;
 
 /// Of fewer parts the affines travel one by one.
 const WIDE: usize = 16;
+
+/// How many numbers may be stored for each that is: with its name and shape, a tensor takes the bytes of about so many.
+const GROWTH: usize = 16;
 
 /// Writes each such Concat with the operator behind it.
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
@@ -32,6 +36,7 @@ struct ConcatPart {
     node: NodeId,
     value: ValueId,
     constant: Numbers,
+    stored: ValueId,
     /// The places of the value along the axis of the Concat.
     length: usize,
 }
@@ -49,6 +54,7 @@ fn joined(analysis: &Analysis, concat: NodeId) -> Option<Replacement> {
     let parts: Vec<ConcatPart> =
         inputs.iter().map(|&input| part(analysis, concat, input, (op, along))).collect::<Option<_>>()?;
     let constant = joined_constant(&parts, along)?;
+    is_worth_it(&parts, &constant).then_some(())?;
     let mut maker = Maker::new(graph, concat);
     write(&mut maker, analysis, &parts, (op, along), (&constant, data_type));
     let (made, constants) = maker.finish(graph.value_name(output));
@@ -80,7 +86,16 @@ fn part(
     let mut axes = numbers.shape().iter().enumerate();
     let is_narrow = axes.all(|(axis, &places)| places == 1 || facts.extent(value, axis) == Some(places));
     let length = facts.extent(value, along)?;
-    is_narrow.then_some(ConcatPart { node, value, constant: numbers, length })
+    is_narrow.then_some(ConcatPart { node, value, constant: numbers, stored: constant, length })
+}
+
+/// Whether the parts have constants of their own, and these are about as large as the joined one. Equal parts are merged
+/// later.
+fn is_worth_it(parts: &[ConcatPart], joined: &Numbers) -> bool {
+    let distinct: HashMap<ValueId, usize> =
+        parts.iter().map(|part| (part.stored, part.constant.len())).collect();
+    let stored: usize = distinct.values().sum();
+    distinct.len() > WIDE && joined.len() <= GROWTH.saturating_mul(stored)
 }
 
 /// The constants of all parts along the axis.

@@ -18,8 +18,11 @@ pub fn merge(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) -> b
         let [output] = &node.output[..] else { continue };
         let input = instead.get(node.input[0].as_str()).copied().unwrap_or(&node.input[0]);
         let there = there.entry(input).or_default();
-        let mut firsts = there.iter().filter(|_| open.contains(input) && !outputs.contains(output.as_str()));
-        match firsts.find(|first| sees(way(node), way(first)) && is_same(first, node, known)) {
+        let may_merge = open.contains(input) && !outputs.contains(output.as_str());
+        let is_first = |first: &&&NodeProto| sees(way(node), way(first)) && is_same(first, node, known);
+        // Very many outputs may be movements of one value.
+        let first = if may_merge { there.iter().find(is_first) } else { None };
+        match first {
             Some(first) => {
                 instead.insert(output, &first.output[0]);
                 open.insert(&first.output[0]);
