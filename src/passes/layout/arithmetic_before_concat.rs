@@ -10,11 +10,11 @@ use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;
 use crate::analysis::Analysis;
 use crate::analysis::broadcast::LARGEST;
+use crate::hash::HashMap;
 use crate::ir::axes::axis;
 use crate::ir::builder::{Maker, int};
 use crate::ir::regions::way;
 use crate::ir::{NodeId, ValueId};
-use crate::hash::HashMap;
 use crate::onnx::tensor::DataType;
 use crate::recipe::Numbers;
 

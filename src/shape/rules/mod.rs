@@ -428,11 +428,25 @@ impl NodeQuery<'_> {
         let sizes = input_at("Split", "split", self.opset).is_some_and(|slot| self.has(slot))
             || self.node.attr_ints("split").ok()?.is_some();
         shape[along] = match (sizes, extent(&shape[along])) {
-            (true, _) => self.list("split").and_then(|sizes| Some(TDim::from(*sizes.get(slot)?))),
+            (true, _) => self.length_of_part(slot).map(TDim::from),
             (false, Some(whole)) => (whole % count == 0).then(|| TDim::from(whole / count)),
             _ => None,
         };
         Some(shape)
+    }
+
+    /// The length of one part of a Split. A Split has up to thousands, so all lengths are read only where they are not stored
+    /// as plain integers.
+    fn length_of_part(&self, part: usize) -> Option<i64> {
+        let Some(slot) = input_at("Split", "split", self.opset) else {
+            return self.node.attr_ints("split").ok()??.get(part).copied();
+        };
+        let lengths = self.inputs.get(slot)?.as_ref()?.value.concretize()?;
+        let integers = lengths.try_as_plain_ram().and_then(|plain| plain.as_slice::<i64>());
+        match integers {
+            Ok(integers) => integers.get(part).copied(),
+            Err(_) => self.list("split")?.get(part).copied(),
+        }
     }
 
     /// The value without given axes of extent 1, or without all of them.
