@@ -34,7 +34,7 @@ pub struct FoldOptions {
     /// Sizes of open dimensions of the inputs, which the result has as numbers.
     #[serde(skip_serializing_if = "Dims::is_empty")]
     pub fix: Dims,
-    /// What is run part by part, so that activations take less memory.
+    /// Which regions run part by part, to bound the memory of activations.
     #[serde(skip_serializing_if = "is_none_sliced")]
     pub slicing: Slicing,
 }

@@ -41,7 +41,7 @@ impl Default for VerifyOptions {
     }
 }
 
-/// What a comparison found.
+/// The outcome of a comparison.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Verdict {
@@ -49,7 +49,7 @@ pub enum Verdict {
     Compared(Comparison),
     /// The original runs, and the other one does not, or has other outputs.
     Broken {
-        /// What is wrong with it.
+        /// The flaw.
         reason: String,
     },
     /// The original cannot be run, or not in a way that could be trusted, so that nothing was compared.
@@ -97,8 +97,8 @@ pub struct OutputError {
     pub absolute: f64,
     /// The largest difference, divided by the largest magnitude in the original's output.
     pub relative: f64,
-    /// Elements that no tolerance excuses: integers and booleans that differ, and what is NaN or infinite
-    /// in one only.
+    /// Elements beyond any tolerance: integers and booleans that differ, and elements that are NaN
+    /// or infinite in one result only.
     pub mismatched: usize,
 }
 
@@ -162,8 +162,8 @@ pub fn compare(original: &Model, fused: &Model, options: &VerifyOptions) -> Verd
     }
 }
 
-/// Whether the outputs say nothing of what they are computed of: all are floats, and each is 0, as behind a Relu that never
-/// opens, or NaN, or infinite.
+/// Whether the outputs do not depend on the inputs: all are floats, and each is 0, as behind a Relu
+/// that never opens, or NaN, or infinite.
 fn is_mute(runs: &[Vec<Tensor>]) -> bool {
     let says = |tensor: &Tensor| {
         let floats = tensor.cast_to::<f64>().ok();
@@ -187,7 +187,7 @@ fn run(model: &Model, options: &VerifyOptions) -> Result<(Vec<String>, Vec<Vec<T
     Ok((engine.outputs().to_vec(), outputs))
 }
 
-/// What tract counts extents with, as the integers that they are.
+/// tract's extents as integers.
 fn in_numbers(outputs: Vec<Tensor>) -> Vec<Tensor> {
     let in_numbers = |tensor: Tensor| match tensor.datum_type() {
         DatumType::TDim => tensor.cast_to::<i64>().map_or_else(|_| tensor.clone(), |cast| cast.into_owned()),
@@ -196,7 +196,7 @@ fn in_numbers(outputs: Vec<Tensor>) -> Vec<Tensor> {
     outputs.into_iter().map(in_numbers).collect()
 }
 
-/// Whether a Slice leaves nothing of what is there.
+/// Whether a Slice leaves no element.
 fn cuts_all(graph: &Graph, facts: &Facts, node: NodeId) -> bool {
     let is_empty = |value: Option<ValueId>| {
         let shape = value.and_then(|value| facts.shape(value));
@@ -305,7 +305,7 @@ fn compares_too_many(model: &Model) -> Option<String> {
     })
 }
 
-/// Whether what is known about the inputs of a node shows that they are of several types.
+/// Whether the inputs of a node have several known types.
 fn mixed_types(node: &NodeProto, graph: &GraphProto) -> bool {
     let declared = |name: &str| {
         let values = graph.input.iter().chain(&graph.value_info).chain(&graph.output);
@@ -546,10 +546,10 @@ mod tests {
             let nodes = vec![node("Abs x -> a"), node("Neg a -> n"), node(op)];
             model(vec![value("x", DataType::Float, &["n", "3"])], vec![], nodes, &["y"])
         };
-        // Of what is below 0 a Relu leaves nothing, and no logarithm is a number.
+        // A Relu of a negative number is 0, and its logarithm is no number.
         for silent in ["Relu n -> y", "Log n -> y"] {
             assert!(reason(&of(silent), &of(silent)).contains("a finite number but 0"), "{silent}");
-            // What differs does so all the same.
+            // A different model differs all the same.
             assert!(matches!(verdict(&of(silent), &of("Exp n -> y")), Verdict::Compared(_)), "{silent}");
         }
         assert!(verdict(&of("Exp n -> y"), &of("Exp n -> y")).passed());

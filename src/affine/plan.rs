@@ -251,7 +251,7 @@ pub struct Plan {
     pub merged: Vec<MergedNorm>,
     /// Linear work that is done where values have fewer places, and work that could be.
     pub placed: Vec<Placed>,
-    /// The peak of activations, and what was cut to bring it down, where that was asked for.
+    /// The peak of activations and the cuts, where slicing was requested.
     pub memory: Option<MemoryChange>,
     /// The changes beside the sites.
     pub tidy: Tidy,

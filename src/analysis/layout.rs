@@ -215,7 +215,7 @@ impl AxisFactors {
         let extents = fine.iter().map(|&atom| self.0[atom].extent.clone()).collect();
         let groups = self.reshape(&vec![coarse], &extents)?;
         for (&atom, group) in fine.iter().zip(&groups) {
-            // AxisFactors that met earlier in this axis are no longer free.
+            // Factors that met earlier in this axis are no longer free.
             let (atom, group) = (self.leaves(&[atom]), self.leaves(group));
             match (&atom[..], &group[..]) {
                 _ if atom == group => {}

@@ -56,7 +56,7 @@ pub struct PlanStep {
     pub cut: Option<usize>,
 }
 
-/// All steps of a run, with the buffers that they read and write.
+/// The steps of a run, with the buffers that they read and write.
 ///
 /// ```
 /// use unfold::analysis::Analysis;
@@ -76,7 +76,7 @@ pub struct MemoryPlan {
     pub buffers: Vec<Buffer>,
     /// The values that the caller gives.
     pub given: Vec<usize>,
-    /// Values of which nobody knows how large they are.
+    /// Values of unknown size.
     pub unknown: Vec<ValueId>,
 }
 
@@ -110,7 +110,7 @@ impl MemoryPlan {
         MemoryPlan { steps, buffers, given, unknown }
     }
 
-    /// The bytes that are held while each step runs: what it reads, what it writes, and what is read later.
+    /// The live bytes during each step: its inputs, its outputs, and values that later steps read.
     pub fn live(&self) -> Vec<u64> {
         let last = self.last_readers();
         let bytes = |buffer: usize| self.buffers[buffer].bytes;
@@ -188,7 +188,7 @@ fn bytes(analysis: &Analysis, value: ValueId) -> Option<u64> {
     Some(analysis.facts.data_type(value)?.byte_size(elements)? as u64)
 }
 
-/// A node as a step. Bodies read what they capture.
+/// A node as a step. Captures of bodies count as inputs.
 fn step(analysis: &Analysis, node: NodeId) -> PlanStep {
     let graph = &analysis.graph;
     let numbers = |values: &[Option<ValueId>]| values.iter().flatten().map(|value| value.index()).collect();

@@ -275,7 +275,7 @@ struct FuseJson<'j> {
     /// The linear work that is done where values have fewer places, or could be.
     #[serde(skip_serializing_if = "<[Placed]>::is_empty")]
     placed: &'j [Placed],
-    /// The peak of activations, and what was cut, where that was asked for.
+    /// The peak of activations and the cuts, where slicing was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<&'j MemoryChange>,
     /// The largest relative error of merged norms, where it was measured.

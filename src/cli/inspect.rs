@@ -31,7 +31,7 @@ Examples:
   unfold inspect model.onnx --json | jq '.sites[] | select(.folded | not) | .name'
   unfold inspect model.onnx --json | jq -c '.sites[] | [.name, .pre.outcome, .post.outcome]'";
 
-/// Csr the normalizers of a model: name, kind, channels, and where each folds to, or why it stays.
+/// Lists the normalizers of a model: name, kind, channels, and where each folds to, or why it stays.
 ///
 /// Of a folded model it also says what was folded, and from which file. No model is written.
 #[derive(Debug, clap::Args)]
@@ -44,7 +44,7 @@ pub struct InspectArgs {
     #[command(flatten)]
     reach: ReachArgs,
 
-    /// Csr residual streams instead: who writes each, who reads it, and what stands in the way of another basis
+    /// Lists residual streams instead: who writes each, who reads it, and what stands in the way of another basis
     #[arg(long)]
     streams: bool,
 

@@ -1,4 +1,4 @@
-//! `--slice` and `--memory`: what is run part by part, and what that comes to.
+//! `--slice` and `--memory`: the options of slicing, and its report.
 
 use std::fmt::Write;
 
@@ -14,7 +14,7 @@ use super::inputs::sizes;
 /// How many of the values at a peak are named.
 const NAMED: usize = 3;
 
-/// What is to be run part by part.
+/// The options of slicing.
 #[derive(Debug, clap::Args)]
 pub struct SlicingArgs {
     /// Cuts each region around a large value into N parts that run one after the other, so that activations take less
@@ -39,7 +39,7 @@ pub struct SlicingArgs {
 }
 
 impl SlicingArgs {
-    /// What is asked for.
+    /// The requested slicing.
     pub fn of(&self, model: &Model) -> Result<Slicing> {
         let expect = sizes(&self.expect, model)?.iter().map(|(name, size)| (name.to_owned(), size)).collect();
         let parts = self.slice.and_then(|parts| usize::try_from(parts).ok());
@@ -49,7 +49,7 @@ impl SlicingArgs {
     /// Refuses a goal that is not reached, where it has to be.
     pub fn check(&self, change: Option<&MemoryChange>) -> Result<()> {
         match (change, self.memory) {
-            // A peak that is as low as it can be is what was asked for.
+            // With the goal `min` every peak is a success.
             (Some(change), Some(goal)) if self.require && goal != MemoryGoal::Min && change.is_missed() => {
                 let left = left(change);
                 bail!("--memory {goal}: activations take {} at their peak; {left}", bytes(change.after))
@@ -59,7 +59,7 @@ impl SlicingArgs {
     }
 }
 
-/// The peak before and after, which regions are cut, and what is left where a goal is not reached.
+/// The peak before and after, the regions that are cut, and the obstacle where a goal is missed.
 pub fn told(change: Option<&MemoryChange>) -> String {
     let Some(change) = change else { return String::new() };
     let MemoryChange { before, after, cuts, reason, .. } = change;

@@ -38,8 +38,8 @@ pub fn table(plan: &Plan, paint: Paint) -> String {
     out::lines(&table)
 }
 
-/// What was done to the streams, a line for each that was asked to have another basis, and one for those that folding
-/// gave one. Streams that are not centred are listed where `centre` asked for them.
+/// The changes of streams: a line for each requested change, and one for changes by folding.
+/// Streams that are not centred are listed only on request.
 pub fn told(plan: &Plan, centre: bool) -> String {
     let mut lines = String::new();
     let bases: Vec<Basis> = plan.sites.iter().filter_map(|site| site.basis).collect();

@@ -1,5 +1,5 @@
-//! Whether a graph is another one but for the names of the values within: what was taken apart to be folded and put together
-//! again is then the model that it was.
+//! Whether two graphs are equal up to the names of intermediate values: a model that was taken
+//! apart and put together again is then the input.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -20,7 +20,7 @@ pub fn is_unchanged(before: &Model, after: &Model) -> bool {
     one.is_some() && one == other
 }
 
-/// A number for each operator, in order, and for each output; `None` where an operator reads what comes behind it.
+/// A number for each operator, in order, and for each output; `None` for unsorted operators.
 fn signature(graph: &GraphProto, externals: &Externals) -> Option<(Vec<u64>, Vec<u64>)> {
     let mut values: HashMap<&str, u64> = HashMap::new();
     values.insert("", hash_of("absent"));

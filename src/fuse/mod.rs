@@ -45,7 +45,7 @@ pub struct FuseOptions<'o> {
     /// Sizes of open dimensions of the inputs, by name: the result declares them as numbers, and its shape arithmetic is
     /// folded. [`Input::sizes`](crate::run::Input::sizes) has one for each.
     pub fix: Dims,
-    /// What is run part by part, so that activations take less memory.
+    /// Which regions run part by part, to bound the memory of activations.
     pub slicing: Slicing,
     /// Is told the stage, and how much of it is done out of how much.
     pub progress: Option<OnProgress<'o>>,
@@ -129,8 +129,9 @@ pub struct Fused {
     pub model: Model,
     /// The changes, and the refusals.
     pub plan: Plan,
-    /// The input as it is compared with the result, where it differs: with the sizes of [`FuseOptions::fix`], and for engines
-    /// that do not know them, with its opaque normalizers written out, and its functions, where more folds then.
+    /// The reference of the comparison, where it differs from the input: with the sizes of
+    /// [`FuseOptions::fix`], with opaque normalizers inlined for engines that do not know them, and
+    /// with functions inlined where more folds then.
     pub lowered: Option<Model>,
 }
 
@@ -152,8 +153,8 @@ pub struct Planned {
 /// Plans without changing anything: runs [`fuse`] and drops the result.
 ///
 /// # Errors
-/// Where the model's graph is none that ONNX allows, a `skip` is neither a name nor a valid glob, there is no such scale of
-/// streams, no such dimension to fix, or a resolver does not give the data that it is asked for.
+/// If the model's graph is invalid, a `skip` is neither a name nor a valid glob, the scale of
+/// streams is out of range, a dimension to fix does not exist, or a resolver fails.
 pub fn plan(model: &Model, options: &FuseOptions) -> Result<Plan> {
     Ok(dry_run(model, options)?.plan)
 }
@@ -216,7 +217,8 @@ pub fn fuse_ahead(model: &Model, options: &FuseOptions) -> Result<Fused> {
 /// The result, if anything changed; the plan; and the input after inlining, if it differs.
 type Run = (Option<Model>, Plan, Option<Model>);
 
-/// Fixes dimensions where sizes are given, passes over the model, and sees to it that all of it was known, and all that was to be skipped is a name or a pattern.
+/// Fixes dimensions with given sizes, runs the pipeline, and checks that all data could be read,
+/// and that all skips are names or patterns.
 fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
     model.graph().initializer.iter().try_for_each(|tensor| match check_size(tensor) {
         Err(Error::Tensor { tensor, reason }) => {
@@ -275,7 +277,7 @@ fn run_pipeline(model: &Model, options: &FuseOptions) -> Result<Run> {
         pass.gives_shifts_away = false;
         let streams = std::mem::take(&mut plan.streams);
         (result, plan) = pass.run(first, &formulas)?;
-        // A stream is refused for what stands in the way of one whose normalizers have no shift.
+        // A stream inherits the refusal of the stream whose normalizers have no shift.
         plan.streams_centred_as(streams);
     }
     // A flaw in a body that need not be inlined is no error.

@@ -285,8 +285,8 @@ impl Pipeline<'_> {
         Ok(made)
     }
 
-    /// The result in the forms that hide from rules what they are, such as layers on rows; `None` where it is the first
-    /// model again.
+    /// The result in forms that rules cannot see through, such as layers on rows; `None` where it
+    /// equals the first model.
     fn finished(
         &self,
         first: &Model,

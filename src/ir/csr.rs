@@ -1,6 +1,6 @@
 //! A short list for each of many things, all in one place.
 
-/// Csr one behind the other, by number: a graph has millions of them, and each would be a block of memory of its own.
+/// Short lists in one block, by number (compressed sparse rows): a graph has millions of them, and each would be a block of memory of its own.
 pub struct Csr<T> {
     items: Vec<T>,
     /// Where each list ends.

@@ -52,7 +52,7 @@ impl Model {
     pub fn open_reaching(path: impl AsRef<Path>, others: Vec<PathBuf>) -> Result<Self> {
         let path = path.as_ref();
         let io = |source| Error::Io { path: path.to_owned(), source };
-        // NodeQuery before it is opened: opening a pipe would wait for its writer.
+        // Checked before it is opened: opening a pipe would wait for its writer.
         if !path.metadata().map_err(io)?.is_file() {
             return Err(not_onnx(path, "it is no regular file"));
         }

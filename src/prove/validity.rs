@@ -1,8 +1,9 @@
 //! Whether the nodes of a graph are operators as ONNX defines them: a graph that no engine takes computes nothing.
 //!
-//! Of every node of ONNX's own domain: that its operator set has the operator, with these attributes, of these types; that
-//! it has as many inputs and outputs as the operator, of element types that it takes; that axes are in range, and that
-//! nothing is said twice. A type or an extent that nobody knows is taken to be right.
+//! Checks for every node of ONNX's own domain: its operator set has the operator, with these
+//! attributes of these types; it has as many inputs and outputs as the operator, of supported
+//! element types; axes are in range, and no two attributes contradict each other. Unknown types and
+//! extents are accepted.
 
 use std::collections::{HashMap, HashSet};
 

@@ -107,7 +107,7 @@ impl Wire {
         Self::default()
     }
 
-    /// Writes what is next.
+    /// Writes the next bytes.
     fn put(&mut self, data: &[u8]) {
         if !matches!(self.pieces.last(), Some(Piece::Written(_))) {
             self.pieces.push(Piece::Written(vec![]));
@@ -145,7 +145,7 @@ impl Wire {
         Ok(())
     }
 
-    /// What was written, as a model. Nothing is left here.
+    /// The written bytes as a model. Leaves the buffer empty.
     fn source(&mut self, folder: Option<PathBuf>, resolver: Option<Py<PyAny>>) -> ModelSource {
         let message = Arc::new(Referring::new(std::mem::take(self)));
         ModelSource { from: ReadFrom::Message { message, reach: Outside::new(folder, resolver) } }

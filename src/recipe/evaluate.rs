@@ -525,7 +525,7 @@ fn dot_each(row: &[f64], rows: &[f64], sums: &mut [f64]) {
 /// takes depends on the machine.
 fn multiply(a: ArrayView2<f64>, b: ArrayView2<f64>, sums: &mut ArrayViewMut2<f64>) {
     if b.ncols() == 1 {
-        // The same order, without a loop over one column.
+        // In the same order, without a loop over one column.
         for (row, sum) in a.outer_iter().zip(sums.iter_mut()) {
             *sum = row.iter().zip(&b).fold(*sum, |sum, (&factor, &number)| sum + factor * number);
         }

@@ -74,7 +74,7 @@ impl Engine {
         }
     }
 
-    /// Loads a model as it is.
+    /// Loads a model unchanged.
     fn prepare(model: &Model, inputs: Vec<Input>, threads: usize) -> Result<Self, Failure> {
         let onnx = tract_onnx::onnx().with_ignore_value_info(true).with_ignore_output_shapes(true);
         let operators = known_operators(&onnx, model)?;

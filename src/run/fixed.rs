@@ -1,4 +1,4 @@
-//! Numbers in the place of symbols in the shapes that a model declares.
+//! Fixed dimensions: numbers replace symbols in the declared shapes of a model.
 //!
 //! ```text
 //! ids [batch, tokens] -> logits [batch, tokens, 100]      ids [2, 16] -> logits [2, 16, 100]
@@ -37,7 +37,7 @@ type DimensionSizes<'s> = HashMap<Cow<'s, str>, usize>;
 /// ```
 ///
 /// # Errors
-/// Where no input has a dimension of this name, a size is 0, or the graph is none that ONNX allows.
+/// If no input has a dimension of this name, a size is 0, or the graph is invalid.
 pub fn fixed(model: &Model, dims: &Dims) -> Result<Model> {
     let names: Vec<Cow<str>> = free(model.graph()).flat_map(Input::symbols).flatten().collect();
     for (name, size) in dims.iter() {
@@ -99,7 +99,7 @@ fn fix_outputs(model: &mut Model) -> Result<()> {
     Ok(())
 }
 
-/// The extents of each output, as far as they are known; none where the rank is unknown.
+/// The extents of each output, where they are known; empty where the rank is unknown.
 fn extents_of_outputs(model: &Model) -> Result<Vec<Vec<Option<usize>>>> {
     let Analysis { graph, facts, .. } = &Analysis::new(model)?;
     let mut known = vec![];

@@ -55,7 +55,7 @@ impl Input {
     /// A size for each open dimension of the inputs: those of `dims`, and defaults for the others.
     ///
     /// # Errors
-    /// For a name in `dims` that is none of the [`symbols`](Self::symbols) of an input.
+    /// If a name in `dims` is none of the [`symbols`](Self::symbols) of an input.
     pub fn sizes(model: &Model, dims: &Dims) -> Result<Dims, Failure> {
         let free: Vec<&ValueInfoProto> = free(model.graph()).collect();
         let mut all = Dims::default();

@@ -1,8 +1,9 @@
 //! A model at the sizes of one run, without its shape arithmetic.
 //!
-//! Exporters compute positions and masks from the extents of the inputs: Shape, Range, CumSum, GatherND. tract computes extents
-//! as symbolic formulas, and refuses operators that need them as numbers. With numbers for all extents of the inputs, the
-//! results are constants, which constant folding stores in the place of the operators.
+//! Exporters compute positions and masks from the extents of the inputs: Shape, Range, CumSum,
+//! GatherND. tract computes extents as symbolic formulas, and refuses operators that need them as
+//! numbers. With numbers for all extents of the inputs the results are constants, which constant
+//! folding stores.
 //!
 //! Only what no element of an input reaches is folded: the operators that remain are those of the model.
 
@@ -30,8 +31,8 @@ pub(super) fn with_definitions(model: &Model, inputs: &[Input]) -> Option<Model>
     written_out(&fixed, LACKING)
 }
 
-/// The model with the extents of `inputs`, with constants in the place of what is computed from them, and with operators written
-/// out that tract has and does not always prepare; `None` where it has nothing of these.
+/// The model with the extents of `inputs` and their shape arithmetic folded, and without operators
+/// that tract does not always prepare; `None` where nothing changes.
 pub(super) fn specialised(model: &Model, inputs: &[Input]) -> Option<Model> {
     if !OPSETS.contains(&model.own_opset()) || hidden(model.graph()).is_some() {
         return None;

@@ -131,7 +131,7 @@ impl Inference {
         self.open.is_in(tensor)
     }
 
-    /// The facts about values without a producer. Csr of floats are not read yet: most are needed
+    /// The facts about values without a producer. Lists of floats are not read yet: most are needed
     /// for their extents alone, and lists of equal extents share a fact.
     fn given(&self, graph: &Graph) -> Vec<Rc<InferenceFact>> {
         let unknown = Rc::new(InferenceFact::default());
@@ -291,7 +291,7 @@ impl Inference {
             return Some(Arc::new(Tensor::from(values.mapv(|v| v as f32))));
         }
         let raw = tensor::raw(proto, externals).ok()?;
-        // Csr of floats are seldom alike, and there are as many of them as there are layers.
+        // Lists of floats are seldom alike, and there are as many of them as there are layers.
         let is_list_of_floats = tensor::float_type(proto).is_some() && raw.len() > size_of::<f64>();
         let may_be_alike = raw.len() <= SHARED && !is_list_of_floats;
         let key = may_be_alike.then(|| (proto.data_type(), proto.dims.clone(), raw.to_vec()));

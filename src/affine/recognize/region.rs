@@ -52,7 +52,7 @@ impl Region {
 
 /// The regions that end in a node, the smallest first, made of nodes that `belongs` accepts.
 ///
-/// Crossing backwards, always from the last value on, there is a cut wherever only one value is left.
+/// Walking backwards, always from the last value on, there is a cut wherever only one value is left.
 pub fn regions(view: &View, alike: &Alike, last: NodeId, belongs: impl Fn(NodeId) -> bool) -> Vec<Region> {
     let mut regions = vec![];
     let mut nodes = BTreeMap::from([(view.graph.place(last), last)]);

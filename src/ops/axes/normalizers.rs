@@ -64,7 +64,7 @@ fn layer_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(reads)
 }
 
-/// Where an axis is in each input that is broadcast; the ones at `left_out` are none.
+/// The position of an axis in each broadcast input; the inputs `left_out` are skipped.
 fn parameters(at: &At, axis: usize, rank: usize, left_out: &[usize]) -> Result<Vec<Option<usize>>, Reason> {
     let place = |slot: usize| match at.input(slot) {
         Ok(_) if !left_out.contains(&slot) => Ok(aligned(axis, rank, at.rank(slot)?)),
@@ -125,7 +125,7 @@ fn mean_variance(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(mixed(at, axis, named.contains(&axis)))
 }
 
-/// Axes that stay are in their order; one of extent 1 in the place of a reduced one reads all of it.
+/// Remaining axes keep their order; an axis of extent 1 in place of a reduced one reads all of it.
 fn reduced(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     let rank = at.rank(0)?;
     let (over, keep) = at.reduction(rank)?;

@@ -11,7 +11,7 @@ use super::writer::Writer;
 use crate::ir::builder::int;
 use crate::onnx::tensor::DataType;
 
-/// What hides a key where nothing is said.
+/// The default value of masked scores.
 const HIDDEN: f32 = -10_000.0;
 
 pub const DEFINITION: Definition = Definition {

@@ -1,4 +1,4 @@
-//! FusedMatMul of `com.microsoft`: `alpha * A' B'`, where `'` swaps the last two axes if it is asked for.
+//! FusedMatMul of `com.microsoft`: `alpha * A' B'`, where `'` optionally swaps the last two axes.
 
 use super::Definition;
 use super::writer::Writer;
@@ -24,7 +24,7 @@ fn write(writer: &mut Writer) -> Option<()> {
     writer.result(0, &scaled)
 }
 
-/// An operand, transposed where the attribute says so.
+/// An operand, transposed on request of the attribute.
 fn operand(writer: &mut Writer, slot: usize, transposed: &str) -> Option<String> {
     let value = writer.input(slot)?;
     match writer.int(transposed, 0)? {

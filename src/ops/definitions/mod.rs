@@ -115,7 +115,7 @@ fn definition(node: &NodeProto, definitions: Definitions) -> Option<&'static Def
     (is_known && node.input.len() <= definition.inputs).then_some(definition)
 }
 
-/// A list of integers as it is stored. Definitions make floats as Constant nodes.
+/// A list of integers as a stored tensor. Definitions make floats as Constant nodes.
 fn stored(constant: &NewConstant) -> Option<TensorProto> {
     match constant {
         NewConstant::Integers { name, values } => Some(tensor::make_i64(name, values)),

@@ -1,4 +1,4 @@
-//! The nodes in the place of one, while they are written.
+//! A builder of the nodes that replace one.
 
 use ndarray::arr0;
 
@@ -9,7 +9,7 @@ use crate::onnx::proto::{AttributeProto, AttributeType};
 use crate::onnx::tensor::{self, DataType};
 use crate::shape::facts::extent;
 
-/// Writes nodes in the place of one.
+/// Builds the nodes that replace one.
 pub struct Writer<'a> {
     at: At<'a>,
     pub maker: Maker<'a>,

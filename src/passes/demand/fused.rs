@@ -31,7 +31,7 @@ struct TakenPart {
     is_narrow: bool,
 }
 
-/// A product with a constant weight, what stands behind it, and the value that is taken apart.
+/// A product with a constant weight, the operators behind it, and the value that is taken apart.
 struct Product {
     node: NodeId,
     /// The Add of a bias, with the input at which that stands.

@@ -19,7 +19,7 @@ const SMALL: usize = 1 << 14;
 
 /// Nodes that work on the places of a selection alone.
 pub(super) struct NarrowRegion {
-    /// The nodes, each behind what it reads.
+    /// The nodes in topological order.
     pub nodes: Vec<NodeId>,
     /// Inputs of the nodes that are read at the places, each with the axis along which they lie.
     pub slots: BTreeMap<(NodeId, usize), usize>,
@@ -74,7 +74,8 @@ fn is_worth(analysis: &Analysis, region: &NarrowRegion) -> bool {
     !region.cuts.is_empty() && region.nodes.iter().any(is_work)
 }
 
-/// Lets what reads only the shape of a narrow value read that of a whole one. Returns the values for which there is none.
+/// Replaces narrow values by whole ones where only the shape is read. Returns the values without a
+/// replacement.
 fn stand_ins(
     analysis: &Analysis,
     region: &mut NarrowRegion,
@@ -106,7 +107,8 @@ struct UpwardSearch<'s> {
 }
 
 impl UpwardSearch<'_> {
-    /// Goes over nodes from the last one up, so that all readers of a value are seen before what makes it.
+    /// Visits nodes from the last one up, so that all readers of a value are visited before its
+    /// producer.
     fn run(&mut self) {
         let graph = &self.analysis.graph;
         let mut open = BinaryHeap::new();
@@ -244,7 +246,7 @@ impl UpwardSearch<'_> {
     }
 }
 
-/// Whether a node can be written again for fewer places: one that is told extents must be told others.
+/// Whether a node can be rewritten for fewer places: explicit extents need other numbers.
 fn can_be_written(analysis: &Analysis, node: NodeId) -> bool {
     let (graph, at) = (&analysis.graph, analysis.at(node));
     match graph.op(node) {

@@ -13,7 +13,7 @@ use crate::ops::axes::{AxisRead, reads};
 /// Places that are listed are no more than these.
 const LISTED: usize = 1 << 12;
 
-/// Which places a selection takes, as its operator is told.
+/// The selected places, in the form of the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PlaceSet {
     /// These, each inside of an extent that is a number.
@@ -26,11 +26,11 @@ pub(super) enum PlaceSet {
     Computed(ValueId),
 }
 
-/// A node that hands on some places along an axis and nothing else.
+/// A node that only selects places along an axis.
 #[derive(Debug, Clone)]
 pub(super) struct Selection {
     pub node: NodeId,
-    /// What it makes.
+    /// Its output.
     pub output: ValueId,
     pub places: PlaceSet,
     /// Whether the axis is left out of the result.
@@ -116,7 +116,7 @@ fn union(selections: &[Selection]) -> Option<PlaceSet> {
     Some(PlaceSet::Listed(all.into_iter().collect()))
 }
 
-/// The axis along which a node selects, and what it selects for each output that is read.
+/// The axis of a selecting node, and the selection of each output with a reader.
 fn selections(analysis: &Analysis, node: NodeId) -> Option<(usize, Vec<Selection>)> {
     let graph = &analysis.graph;
     match graph.op(node)? {

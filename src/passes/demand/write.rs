@@ -59,7 +59,8 @@ pub(super) fn moved(analysis: &Analysis, group: &Group, region: &NarrowRegion) -
     Some(Replacement { nodes: replaced, made: nodes, constants })
 }
 
-/// The places of a constant of floats, which are stored; `None` where it is none, or the model computes the place.
+/// The selected places of a float constant, to be stored; `None` for other values, or computed
+/// places.
 fn stored(
     analysis: &Analysis,
     maker: &mut Maker,
@@ -119,7 +120,7 @@ fn again(
     Some(())
 }
 
-/// The shape that a Reshape is told, with the number of places in it.
+/// The target shape of a Reshape, with the selected number of places.
 fn target(analysis: &Analysis, region: &NarrowRegion, node: NodeId, maker: &mut Maker) -> Option<String> {
     let graph = &analysis.graph;
     let at = analysis.at(node);

@@ -47,7 +47,7 @@ fn one(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
     Some(Edit::replacing(graph, matmul, replacement))
 }
 
-/// Whether a Transpose makes what a layer reads, or is all that reads what it makes.
+/// Whether a Transpose makes a layer's input, or alone reads its output.
 fn is_beside_transpose(analysis: &Analysis, value: ValueId, output: ValueId) -> bool {
     let graph = &analysis.graph;
     let is_transpose = |node: NodeId| graph.is(node, "Transpose");

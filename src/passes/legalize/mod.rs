@@ -1,5 +1,5 @@
-//! Forms for the engines that a result is for: of a product and its bias, so that they are one operator, of normalizations,
-//! and of what is declared of values within.
+//! Legalization: the forms of products with biases and of normalizations that the target engines
+//! fuse, and the shapes in `value_info` that they use.
 
 mod dense_layer;
 pub mod gelu;
@@ -16,7 +16,7 @@ use crate::affine::materialize::Edit;
 use crate::analysis::Analysis;
 use crate::onnx::proto::GraphProto;
 
-/// The name by which `--skip` leaves products and RMS normalizations in the form that they have.
+/// The name for `--skip` of the forms of products and RMS normalizations.
 pub const KIND: &str = "biased";
 
 /// The engines that a result is for.
@@ -90,8 +90,8 @@ impl Target {
         }
     }
 
-    /// A graph without the shapes of values within that its engine does better without, and how many these are; `None`
-    /// where there are none.
+    /// A graph without the shapes in `value_info` that slow its engine down, and their number;
+    /// `None` without such shapes.
     pub fn without_open_shapes(self, graph: &GraphProto) -> Option<(GraphProto, usize)> {
         let mut graph = (self == Target::Onnxruntime).then(|| graph.clone())?;
         let count = crate::passes::legalize::strip_value_info::strip_open_shapes(&mut graph);

@@ -22,7 +22,7 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     analysis.graph.order().iter().filter_map(|&entry| RowRegion::at(analysis, entry)?.lifted()).collect()
 }
 
-/// What a node does with rows.
+/// The role of a node in a region of rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RowRole {
     /// Multiplies them by a constant matrix, and perhaps adds a bias.
@@ -85,7 +85,7 @@ impl<'a> RowRegion<'a> {
         Some(())
     }
 
-    /// What a node does that reads rows of this region; `None` where that is not known to be one of these.
+    /// The role of a node that reads rows of this region; `None` for unknown nodes.
     fn role(&self, node: NodeId) -> Option<RowRole> {
         let Analysis { graph, constants, .. } = self.analysis;
         let is_row = |value: &ValueId| self.rows.contains_key(value);
@@ -202,7 +202,7 @@ impl<'a> RowRegion<'a> {
     }
 }
 
-/// The operators of a region on all axes, as they are made.
+/// The operators of a region on all axes, while they are built.
 struct Lifting<'r, 'a> {
     region: &'r RowRegion<'a>,
     maker: Maker<'a>,

@@ -46,7 +46,7 @@ type PlacementRule = fn(&Analysis, NodeId) -> Option<PlacementMove>;
 const RULES: &[PlacementRule] =
     &[pooling::find, phases::find, concat::find, crate::passes::placement::before_resize::find];
 
-/// The rules for any engine: those that put no more operators in the place of a convolution.
+/// The rules for any engine: they replace a convolution by no more operators.
 const PORTABLE: &[PlacementRule] = &[pooling::find];
 
 /// The moves of a model that are open and do not overlap. Each edit names the place of its move in this list as its site.

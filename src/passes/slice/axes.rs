@@ -16,8 +16,9 @@ pub enum PartRead {
     Whole,
 }
 
-/// How a node reads each operand for one place along an axis of all that it makes; `None` where places depend on each
-/// other or nobody knows, and where the node cannot be repeated for a part of them.
+/// How a node reads each operand for one place along an axis of all its outputs; `None` where
+/// places depend on each other or are unknown, and where the node cannot be repeated for a part of
+/// them.
 pub fn reads(analysis: &Analysis, node: NodeId, axis: usize) -> Option<Vec<PartRead>> {
     let at = analysis.at(node);
     let outputs = analysis.graph.outputs(node);

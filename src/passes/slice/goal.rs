@@ -95,7 +95,7 @@ impl TryFrom<String> for MemoryGoal {
     }
 }
 
-/// What is to be sliced.
+/// The requested slicing.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Slicing {

@@ -1,8 +1,8 @@
-//! Slices of what is independent: the same function in less memory.
+//! Slicing of independent axes: the same function in less memory.
 //!
-//! Where each place along an axis of a large value is computed without the others, the nodes around it run once for each
-//! part of the places, one part after the other: only the parts of one are held at a time. What is cut comes in by a Split,
-//! and what is read behind is joined by a Concat.
+//! Where each place along an axis of a large value is computed independently, the nodes around it
+//! run once for each part of the places, one part after the other: only one part is live at a time.
+//! A Split cuts the inputs of a region, and a Concat joins its outputs.
 //!
 //! ```text
 //! scores = q · kᵀ, p = Softmax(scores), o = p · v       of n queries, each row of the scores for itself
@@ -35,7 +35,7 @@ use crate::analysis::memory_plan::{MemoryPlan, Peak};
 use crate::ir::NodeId;
 use crate::onnx::node::bodies;
 
-/// The name by which this is skipped.
+/// Its name for `--skip`.
 pub const SLICING: &str = "slicing";
 
 /// How much above the lowest peak that slices reach `min` stays, for fewer parts.
@@ -43,8 +43,8 @@ const SLACK: f64 = 1.02;
 
 /// Plans slices, and the edits that make them.
 ///
-/// The peak is that of the graph with its symbolic dimensions at the sizes that are expected; the slices are right at
-/// every size. A model that `was_sliced` is left as it is.
+/// The peak is that of the graph at the expected sizes of its symbolic dimensions; the slices are
+/// right at every size. A model that `was_sliced` stays.
 pub fn sliced(analysis: &Analysis, wanted: &Slicing, was_sliced: bool) -> (MemoryChange, Vec<Edit>) {
     let graph = &analysis.graph;
     let sized = sizes::sized(graph.model(), &wanted.expect);

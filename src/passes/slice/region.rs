@@ -1,9 +1,9 @@
-//! Regions that one independent axis goes through: some nodes, each with an axis of what it makes, such that all that one
-//! of them makes and another reads has the same places.
+//! Regions along one independent axis: nodes, each with an axis of its outputs, such that values
+//! between them have the same places.
 //!
-//! A region is grown from one large value along one of its axes. Nodes around a value that is larger than a limit are in
-//! it, whatever is smaller lies on its border: that is cut before the first part, or joined behind the last one. What
-//! lies on a way out of a region and in again has to be in it as well.
+//! A region is grown from one large value along one of its axes. Nodes around a value larger than a
+//! limit belong to it; smaller values lie on its border: they are cut before the first part, or
+//! joined behind the last one. A node on a path out of a region and in again belongs to it too.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -36,9 +36,9 @@ pub struct SliceRegion {
     pub members: Vec<RegionNode>,
     /// Places along the axis.
     pub extent: usize,
-    /// What is cut before, and along which axes.
+    /// The values that are cut, with their axes.
     pub cut: Vec<(ValueId, usize)>,
-    /// What is joined behind, and along which axes.
+    /// The values that are joined, with their axes.
     pub joined: Vec<(ValueId, usize)>,
 }
 
@@ -157,7 +157,7 @@ impl Growing<'_> {
         self.close()
     }
 
-    /// The nodes that make a value and that read it, each with the axis of what it makes.
+    /// The producer and the readers of a value, each with the axis of its outputs.
     fn around(&self, value: ValueId, axis: usize) -> Option<Vec<(NodeId, usize)>> {
         let graph = &self.analysis.graph;
         let mut around = vec![(graph.producer(value)?.0, axis)];
@@ -168,7 +168,7 @@ impl Growing<'_> {
         Some(around)
     }
 
-    /// Whether a value can be made and read part by part, as far as the nodes around it are concerned.
+    /// Whether the nodes around a value can make and read it part by part.
     fn can_be_within(&self, value: ValueId, axis: usize) -> bool {
         let has_axis = |&(node, axis): &(NodeId, usize)| {
             let is_free = self.nodes.get(&node).is_none_or(|&other| other == axis);
@@ -202,7 +202,8 @@ impl Growing<'_> {
         Some(())
     }
 
-    /// A node that lies on a way out of the region and in again, with the axis of what it makes; a refusal where it has none.
+    /// A node on a path out of the region and in again, with the axis of its outputs; a refusal
+    /// where it has none.
     #[allow(clippy::option_option)]
     fn between(&self) -> Option<Option<(NodeId, usize)>> {
         let graph = &self.analysis.graph;

@@ -86,8 +86,8 @@ fn turns(analysis: &Analysis, cuts: &[PlannedCut]) -> Option<Vec<Scheduled>> {
     (order.len() == turns.len()).then(|| order.into_iter().map(|turn| turns[turn]).collect())
 }
 
-/// Puts the steps of a region behind those that are there: what it reads is cut, each part runs to its end, the parts of
-/// what is read behind are joined.
+/// Appends the steps of a region: its inputs are cut, each part runs to its end, the parts of its
+/// outputs are joined.
 fn push_parts(
     analysis: &Analysis,
     plan: &MemoryPlan,

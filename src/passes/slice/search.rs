@@ -27,14 +27,14 @@ const LOOKED_AT: usize = 4;
 /// Values of at most this part of the bytes of the value that a region is grown from are on its border.
 const LIMITS: &[f64] = &[0.75, 0.5, 0.24, 0.12, 0.05];
 
-/// What cuts are looked for in.
+/// The state of a search for cuts.
 pub struct CutSearch<'s> {
     analysis: &'s Analysis<'s>,
     plan: &'s MemoryPlan,
     regions: RefCell<HashMap<ValueId, Vec<SliceRegion>>>,
 }
 
-/// One way to go on.
+/// A candidate cut.
 struct CutChoice {
     cuts: Vec<PlannedCut>,
     /// The bytes that are held while the cut runs, in the worst step.

@@ -64,7 +64,7 @@ struct PartWriter<'w> {
     names: HashSet<String>,
     nodes: Vec<NodeProto>,
     constants: Vec<NewConstant>,
-    /// Constants of integers, by what they hold.
+    /// Integer constants, by their elements.
     shared: HashMap<Vec<i64>, String>,
 }
 
@@ -115,7 +115,7 @@ impl PartWriter<'_> {
         Some(recipes.into_iter().enumerate().map(store).collect())
     }
 
-    /// Cuts what comes into the region.
+    /// Cuts an input of the region.
     fn split(&mut self, value: ValueId, axis: usize, cut: &PlannedCut) -> Vec<String> {
         let stem = self.graph.value_name(value);
         let like = cut.region.nodes().next().map(|node| self.graph.node(node).clone()).unwrap_or_default();
