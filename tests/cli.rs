@@ -1174,8 +1174,10 @@ fn a_command_that_writes_nothing_is_interrupted_as_others_are() {
     use std::process::{Command, Stdio};
     let (_folder, path) = out();
     assert_eq!(unfold([&"zoo", &"vit-s.un", &"-o", &path]).code, DONE);
+    let (_other_folder, other) = out();
+    assert_eq!(unfold([&"zoo", &"vit-s.bn", &"-o", &other]).code, DONE);
     let mut child = Command::new(assert_cmd::cargo::cargo_bin!("unfold"))
-        .args([&"prove".into(), &path, &path])
+        .args([&"prove".into(), &path, &other])
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
@@ -1883,7 +1885,7 @@ fn a_model_is_written_for_inputs_of_one_size() {
     let fixed = Model::open(&out).unwrap();
     assert_eq!(fixed.graph().node.iter().map(NodeProto::op_type).collect::<Vec<_>>(), ["MatMul", "Add"]);
     assert_eq!(declared_extents(&fixed), [3, 5, 4, 3, 5, 4].map(Some));
-    let noted = r#"{"fix":{"batch":3,"tokens":5},"skip":[]}"#;
+    let noted = r#"{"fix":{"batch":3,"tokens":5},"skip":[],"target":"cpu"}"#;
     assert!(provenance(&out).contains(&("unfold.options".into(), noted.into())));
 
     assert_eq!(fuse("--fix=all", "--dim=tokens=6").code, DONE);

@@ -130,12 +130,15 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::FuseOptions;
     use crate::onnx::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, ValueInfoProto};
+    use crate::passes::legalize::Target;
     use crate::report::{OutlineItem, OutlineRow, RowChange};
 
     fn of(name: &str) -> (Outline, Model, Fused) {
         let model = Model::open(format!("models/digits/{name}.onnx")).unwrap();
-        let fused = crate::fuse(&model, &Default::default()).unwrap();
+        let options = FuseOptions { target: Target::Portable, ..FuseOptions::default() };
+        let fused = crate::fuse(&model, &options).unwrap();
         (outline(name, &model, &fused).unwrap(), model, fused)
     }
 

@@ -423,7 +423,7 @@ impl Ended {
     fn reason(&self) -> String {
         match self {
             Self::Unknown(at) => format!("what the bodies of `{at}` compute is not known"),
-            Self::Beyond(at) => format!("`{at}` takes more than a model of its size is analysis to take"),
+            Self::Beyond(at) => format!("`{at}` takes more than a model of its size is known to take"),
             Self::Uncomputed(reason) => reason.clone(),
             Self::Zero(at) => format!("`{at}` divides by 0 at every point"),
             Self::Empty(at) => format!("`{at}` has no element to be compared at any point"),

@@ -65,7 +65,7 @@ pub fn check(
         if let Some(recipe) = recipes.get(name) {
             formula::room(&recipe.recipe, &allowance).map_err(|_| Proof::Undecided {
                 reason: format!(
-                    "the recipe of `{name}` takes more than a model of its size is analysis to take"
+                    "the recipe of `{name}` takes more than a model of its size is known to take"
                 ),
             })?;
             drops_nothing(&named, analysis, recipe).map_err(|reason| Proof::Disproved {
