@@ -220,7 +220,7 @@ struct Broken {
 impl Broken {
     fn new(name: &str) -> Self {
         let (_, original) = digits().into_iter().find(|(own, _)| own == name).unwrap();
-        let fused = unfold::fuse(&original, &Default::default()).unwrap();
+        let fused = unfold::fuse(&original, &common::portable()).unwrap();
         Self { original, fused: fused.model, tensors: fused.plan.tensors }
     }
 

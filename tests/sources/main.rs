@@ -12,7 +12,7 @@ mod make;
 
 use common::numbers::Kind;
 use common::reference::{self, Env, Value};
-use common::{fuse, judge, text};
+use common::{fuse, judge, portable, text};
 use make::{Case, SOURCES, make};
 use ndarray::{ArrayD, IxDyn};
 use rand::{RngExt, SeedableRng};
@@ -62,7 +62,7 @@ fn every_source_computes_the_same_after_folding() {
 
 /// A fused model is fused: once more, and not a byte changes.
 fn nothing_is_left(fused: &Model, what: &str) {
-    let again = unfold::fuse(fused, &Default::default()).unwrap();
+    let again = unfold::fuse(fused, &portable()).unwrap();
     let show = || text::print(&again.model);
     assert!(!again.changed(), "{what} folds twice: {:#?}\n{}", again.plan.sites, show());
     assert_eq!(again.model.proto, fused.proto, "{what} changes");
