@@ -93,7 +93,6 @@ pub mod recipe;
 pub mod refusal;
 pub mod report;
 pub mod residual;
-#[cfg(any(feature = "prove", feature = "tract"))]
 pub mod run;
 #[cfg(feature = "tract")]
 pub mod sensitivity;

@@ -85,7 +85,7 @@ pub(crate) fn noted<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FoldOp
 /// let fused = unfold::fuse(&model, &Default::default())?.model;
 /// let [once] = &Provenance::from_model(&fused)[..] else { panic!("it was folded once") };
 /// assert_eq!(once.original.as_deref(), model.sha256()?);
-/// assert_eq!(once.folded, "UN 7, attention scale 6");
+/// assert_eq!(once.folded, "UN 7, attention scale 6, biased 12");
 /// assert!(Provenance::from_model(&model).is_empty());
 /// # Ok::<(), unfold::error::Error>(())
 /// ```

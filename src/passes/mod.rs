@@ -9,7 +9,7 @@
 //! | [`layout`] | merges and cancels Transposes, Reshapes, Slices and Concats |
 //! | [`demand`] | moves selections of places up, before the work that they leave out |
 //! | [`placement`] | does linear work where values have the fewest places |
-//! | [`slice`] | cuts independent regions into parts, which bounds the memory of activations |
+//! | [`mod@slice`] | cuts independent regions into parts, which bounds the memory of activations |
 //! | [`legalize`] | writes the forms that engines fuse |
 
 pub mod canonicalize;

@@ -402,7 +402,7 @@ pub fn bench(
             attended.pass_on();
         }
         let (variants, sites) = match &opened[..] {
-            [model] => variants::of(model)?,
+            [model] => variants::variants(model)?,
             models => {
                 let named = names.iter().zip(models);
                 let variants = named.map(|(name, model)| variants::named(name, model.clone()));

@@ -30,7 +30,7 @@ pub const KINDS: [&str; 3] = [CENTRING, SCALING, crate::residual::norm_merging::
 /// The name of [`centring`].
 pub const CENTRING: &str = "centring";
 
-/// The name of [`powers`].
+/// The name of [`stream_scaling`].
 pub const SCALING: &str = "scaling";
 
 /// The streams considered for another basis, and the edits of those that change.

@@ -107,6 +107,7 @@ pub(crate) fn free(graph: &GraphProto) -> impl Iterator<Item = &ValueInfoProto> 
 
 /// Writes the shapes that the inputs have in this run into their declarations, and the sizes of their symbols into those of
 /// all other values: of some nothing else tells the extents.
+#[cfg(any(feature = "prove", feature = "tract"))]
 pub(crate) fn fix_shapes(graph: &mut GraphProto, inputs: &[Input]) {
     let mut sizes: HashMap<String, i64> = HashMap::new();
     for input in inputs {

@@ -29,6 +29,7 @@ pub use fixed::fixed;
 #[cfg(feature = "prove")]
 pub(crate) use formula::is_formula;
 pub use input::Input;
+#[cfg(any(feature = "prove", feature = "tract"))]
 pub(crate) use input::fix_shapes;
 #[cfg(feature = "prove")]
 pub(crate) use input::free;

@@ -23,6 +23,7 @@ pub(crate) fn node(text: &str) -> NodeProto {
     }
 }
 
+#[cfg_attr(not(feature = "tract"), expect(dead_code, reason = "the tests of the engine alone use it"))]
 pub(crate) fn with_int(mut node: NodeProto, name: &str, value: i64) -> NodeProto {
     node.attribute.push(AttributeProto {
         name: Some(name.into()),

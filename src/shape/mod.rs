@@ -1,7 +1,7 @@
 //! Shapes and element types of values: inference over symbolic extents, a node at a time.
 //!
 //! Takes a [`Graph`](crate::ir::Graph), gives [`Facts`](facts::Facts). Inference asks tract's operators, behind a
-//! [`guard`] against questions that cost too much, and [`rules`] of its own where only part of the inputs is known.
+//! `guard` against questions that cost too much, and `rules` of its own where only part of the inputs is known.
 
 pub(crate) mod batch_statistics;
 pub(crate) mod encode;

@@ -296,7 +296,12 @@ fn of_lines(lines: &str) -> Model {
             let made = format!("{name}_{side}_made");
             GraphProto {
                 name: Some(side.to_owned()),
-                node: vec![node("Identity", &[format!("{name}_{side}")], &[made.clone()], vec![])],
+                node: vec![node(
+                    "Identity",
+                    &[format!("{name}_{side}")],
+                    std::slice::from_ref(&made),
+                    vec![],
+                )],
                 output: vec![undeclared(&made)],
                 ..GraphProto::default()
             }

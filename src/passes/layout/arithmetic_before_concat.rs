@@ -1,6 +1,6 @@
 //! Arithmetic before a wide Concat as one operator behind it.
 //!
-//!     Concat(x₁·c₁, …, xₙ·cₙ) = Concat(x₁, …, xₙ)·Concat(c₁, …, cₙ)
+//! `Concat(x₁·c₁, …, xₙ·cₙ) = Concat(x₁, …, xₙ)·Concat(c₁, …, cₙ)`
 //!
 //! and so for a sum, a difference and a quotient. An affine that travels through a Concat is as long as all parts
 //! together, so n of them would take n² numbers. All parts have the same operator, by a constant that does not widen the

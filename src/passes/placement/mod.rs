@@ -1,7 +1,7 @@
 //! Placement: linear work is done where values have the fewest places.
 //!
 //! A linear operator over channels commutes with a map that is linear over places alone. So it comes behind a mean of
-//! windows or of all places ([`pooling`]), and before a Resize, a Concat of several, and what else makes values larger.
+//! windows or of all places (`pooling`), and before a Resize, a Concat of several, and what else makes values larger.
 //! Each rule is pure: it reads an [`Analysis`] and yields a [`PlacementMove`]. A move is made only where the number of products falls
 //! at all extents that are possible. `docs/placement.md` has the algebra.
 

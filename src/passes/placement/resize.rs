@@ -95,8 +95,8 @@ impl Enlarged {
         if coordinates == "tf_crop_and_resize" {
             return None;
         }
-        let has_plain_weights = !at.flag("antialias", false).ok()?
-            && !(mode == ResizeMode::Cubic && at.flag("exclude_outside", false).ok()?);
+        let excludes_outside = mode == ResizeMode::Cubic && at.flag("exclude_outside", false).ok()?;
+        let has_plain_weights = !at.flag("antialias", false).ok()? && !excludes_outside;
         let factors = factors(&at)?;
         let enlarges = factors.iter().any(|&factor| factor != ResizeFactor::Same);
         enlarges.then(|| Enlarged {

@@ -141,7 +141,7 @@ impl<'g, 'f> Equals<'g, 'f> {
         let mut instead = self.instead;
         let mut ends: HashMap<&str, &str> = HashMap::default();
         for (output, first) in self.outputs {
-            let is_free = !self.fixed.contains(first) && instead.get(first).is_none();
+            let is_free = !self.fixed.contains(first) && !instead.contains_key(first);
             if is_free && ends.get(first).is_none_or(|other| output < *other) {
                 ends.insert(first, output);
             }

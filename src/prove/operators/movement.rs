@@ -431,8 +431,11 @@ pub(super) fn resize(call: &Call) -> Made {
     Ok(vec![value])
 }
 
+/// An axis, and its extents before and after.
+type ResizedAxis = (usize, (i64, i64));
+
 /// The extent of each axis after a Resize, and its scale as a fraction.
-fn resized_to(call: &Call) -> Result<Vec<(usize, (i64, i64))>, Unmade> {
+fn resized_to(call: &Call) -> Result<Vec<ResizedAxis>, Unmade> {
     let from = call.shape(0)?.to_vec();
     let named = match call.attr_ints("axes")? {
         Some(list) => axes(&list, from.len())?,
