@@ -148,7 +148,7 @@ def test_the_model_says_what_was_done_to_it(model: Path) -> None:
     before, after = unfold.inspect(model), unfold.inspect(unfold.fuse(model, verify="off"))
     assert (len(before.sites), before.provenance) == (13, ())
     [once] = after.provenance
-    assert once.folded == "UN 7, attention scale 6"
+    assert once.folded == "UN 7, attention scale 6, biased 12"
     assert once.version == unfold.__version__
 
 
