@@ -228,6 +228,19 @@ fn queries_are_of_the_class_token_and_keys_and_values_of_all() {
 }
 
 #[test]
+fn channels_of_a_grouped_convolution_stay_together() {
+    let channel = |weight: &str, group: usize| {
+        selected(
+            &format!("input x batch 2 3 3\nweight w {weight}\nints first = 0"),
+            &format!("y = Conv(x, w) group={group}"),
+            "Gather(y, first) axis=1",
+        )
+    };
+    assert_eq!(moves(&channel("2 1 1 1", 2)), 0);
+    assert_eq!(moves(&channel("4 2 1 1", 1)), 1);
+}
+
+#[test]
 fn nothing_moves_where_it_is_skipped() {
     let before =
         selected(&format!("input x batch 5 4\n{WEIGHT}"), "y = MatMul(x, w)", "Gather(y, first) axis=1");

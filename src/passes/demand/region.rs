@@ -180,13 +180,13 @@ impl UpwardSearch<'_> {
         let is_here = way(graph.node(node)) == way(graph.node(self.group.first()));
         let is_plain =
             graph.captures(node).is_empty() && !graph.category(node).is_some_and(Category::is_random);
-        if !is_here || !is_plain || !can_be_written(self.analysis, node) {
+        if !is_here || !is_plain {
             return None;
         }
         let mut all: Option<Vec<(usize, usize)>> = None;
         for &output in outputs {
             let axis = *self.found.narrow.get(&output)?;
-            if !self.is_only_narrow(output) {
+            if !can_be_written(self.analysis, node, axis) || !self.is_only_narrow(output) {
                 return None;
             }
             let (_, slot) = graph.producer(output)?;
@@ -246,12 +246,13 @@ impl UpwardSearch<'_> {
     }
 }
 
-/// Whether a node can be rewritten for fewer places: explicit extents need other numbers.
-fn can_be_written(analysis: &Analysis, node: NodeId) -> bool {
+/// Whether a node can be rewritten for fewer places of an axis: explicit extents and groups of channels need other numbers.
+fn can_be_written(analysis: &Analysis, node: NodeId, axis: usize) -> bool {
     let (graph, at) = (&analysis.graph, analysis.at(node));
     match graph.op(node) {
         Some("Reshape") => at.ints(1).is_ok_and(|list| list.is_some()),
         Some("Resize") => at.input(3).is_err(),
+        Some("Conv" | "ConvTranspose") => axis != 1 || at.attr("group", 1) == Ok(1),
         Some("Expand") => false,
         _ => true,
     }
