@@ -9,23 +9,10 @@ use crate::analysis::Analysis;
 use crate::ir::axes::axes;
 use crate::ir::builder::Maker;
 use crate::ir::{NodeId, ValueId};
-use crate::onnx::operator::factors_at;
+use crate::onnx::operator::{attributes, factors_at};
 use crate::shape::facts::{Shape, extent, same};
 
 use crate::passes::placement::layer::again;
-
-/// The attributes of a Resize that cannot crop.
-const RESIZE: &[&str] = &[
-    "antialias",
-    "axes",
-    "coordinate_transformation_mode",
-    "cubic_coeff_a",
-    "exclude_outside",
-    "extrapolation_value",
-    "keep_aspect_ratio_policy",
-    "mode",
-    "nearest_mode",
-];
 
 /// The first operator set in which a Resize says where its places lie.
 const PLACED: i64 = 11;
@@ -78,7 +65,8 @@ impl Enlarged {
             ("", "Resize") if at.opset() >= PLACED => false,
             _ => return None,
         };
-        at.only_attributes(if is_upsample { &["mode"] } else { RESIZE }).ok()?;
+        let known = if is_upsample { &["mode"] } else { attributes("Resize")? };
+        at.only_attributes(known).ok()?;
         let mode = match at.attr_text("mode", "nearest").ok()? {
             "nearest" => ResizeMode::Nearest,
             "linear" => ResizeMode::Linear,
