@@ -33,11 +33,26 @@ impl fmt::Display for Size {
 }
 
 const SIZES: [Size; 5] = [
-    Size { nodes: 1_000, width: 8 },
-    Size { nodes: 10_000, width: 8 },
-    Size { nodes: 100_000, width: 8 },
-    Size { nodes: 1_000, width: 64 },
-    Size { nodes: 1_000, width: 256 },
+    Size {
+        nodes: 1_000,
+        width: 8,
+    },
+    Size {
+        nodes: 10_000,
+        width: 8,
+    },
+    Size {
+        nodes: 100_000,
+        width: 8,
+    },
+    Size {
+        nodes: 1_000,
+        width: 64,
+    },
+    Size {
+        nodes: 1_000,
+        width: 256,
+    },
 ];
 
 impl Size {
@@ -106,7 +121,9 @@ fn all(bencher: Bencher, size: Size) {
 
 #[divan::bench(args = SIZES)]
 fn save(bencher: Bencher, size: Size) {
-    let fused = unfold::fuse(&size.model(), &Default::default()).unwrap().model;
+    let fused = unfold::fuse(&size.model(), &Default::default())
+        .unwrap()
+        .model;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("fused.onnx");
     bencher.bench(|| fused.save(black_box(&path)).unwrap());

@@ -10,13 +10,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut files: Vec<_> = fs::read_dir(&folder)?.collect::<Result<_, _>>()?;
     files.sort_by_key(|file| file.file_name());
     for file in files {
-        if let Some(name) = file.file_name().to_str().and_then(|name| name.strip_suffix(".onnx.gz")) {
+        if let Some(name) = file
+            .file_name()
+            .to_str()
+            .and_then(|name| name.strip_suffix(".onnx.gz"))
+        {
             // By the folder of the package that is compiled, wherever this was run.
             let path = format!("/models/zoo/{name}.onnx.gz");
-            entries +=
-                &format!("({name:?}, include_bytes!(concat!(env!(\"CARGO_MANIFEST_DIR\"), {path:?}))),\n");
+            entries += &format!(
+                "({name:?}, include_bytes!(concat!(env!(\"CARGO_MANIFEST_DIR\"), {path:?}))),\n"
+            );
         }
     }
     let list = Path::new(&env::var("OUT_DIR")?).join("zoo.rs");
-    Ok(fs::write(list, format!("static TOPOLOGIES: &[(&str, &[u8])] = &[\n{entries}];\n"))?)
+    Ok(fs::write(
+        list,
+        format!("static TOPOLOGIES: &[(&str, &[u8])] = &[\n{entries}];\n"),
+    )?)
 }

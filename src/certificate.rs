@@ -138,9 +138,14 @@ impl Certificate {
     /// If the file cannot be read, is no certificate, or has a tensor with an invalid step.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let bytes = std::fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
-        serde_json::from_slice(&bytes)
-            .map_err(|error| Error::Certificate { file: path.to_owned(), reason: error.to_string() })
+        let bytes = std::fs::read(path).map_err(|source| Error::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        serde_json::from_slice(&bytes).map_err(|error| Error::Certificate {
+            file: path.to_owned(),
+            reason: error.to_string(),
+        })
     }
 
     /// Writes the certificate, whole or not at all, and gives the path where it is once links are followed.
@@ -149,7 +154,10 @@ impl Certificate {
     /// Where the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let path = path.as_ref();
-        let io = |source| Error::Io { path: path.to_owned(), source };
+        let io = |source| Error::Io {
+            path: path.to_owned(),
+            source,
+        };
         let mut text = serde_json::to_string(self).map_err(|error| io(error.into()))?;
         text.push('\n');
         write_whole(path, text.as_bytes()).map_err(io)
@@ -158,7 +166,14 @@ impl Certificate {
 
 impl From<Certificate> for WrittenCertificate {
     fn from(certificate: Certificate) -> Self {
-        let Certificate { unfold, options, original, fused, sites, tensors } = certificate;
+        let Certificate {
+            unfold,
+            options,
+            original,
+            fused,
+            sites,
+            tensors,
+        } = certificate;
         let tensor = |tensor: Stored| WrittenTensor {
             data_type: float_name(tensor.data_type),
             shape: tensor.recipe.shape().to_vec(),
@@ -167,7 +182,15 @@ impl From<Certificate> for WrittenCertificate {
             sites: tensor.sites,
         };
         let tensors = tensors.into_iter().map(tensor).collect();
-        Self { certificate: FORMAT, unfold, options, original, fused, sites, tensors }
+        Self {
+            certificate: FORMAT,
+            unfold,
+            options,
+            original,
+            fused,
+            sites,
+            tensors,
+        }
     }
 }
 
@@ -175,9 +198,19 @@ impl TryFrom<WrittenCertificate> for Certificate {
     type Error = String;
 
     fn try_from(written: WrittenCertificate) -> std::result::Result<Self, String> {
-        let WrittenCertificate { certificate, unfold, options, original, fused, sites, tensors } = written;
+        let WrittenCertificate {
+            certificate,
+            unfold,
+            options,
+            original,
+            fused,
+            sites,
+            tensors,
+        } = written;
         if certificate != FORMAT {
-            return Err(format!("its format is {certificate}, and this version knows {FORMAT}"));
+            return Err(format!(
+                "its format is {certificate}, and this version knows {FORMAT}"
+            ));
         }
         let mut names = HashSet::new();
         let read = |tensor: WrittenTensor| {
@@ -188,22 +221,47 @@ impl TryFrom<WrittenCertificate> for Certificate {
             };
             Err(format!("tensor `{}`: {flaw}", tensor.name))
         };
-        let tensors = tensors.into_iter().map(read).collect::<std::result::Result<_, _>>()?;
-        Ok(Self { unfold, options, original, fused, sites, tensors })
+        let tensors = tensors
+            .into_iter()
+            .map(read)
+            .collect::<std::result::Result<_, _>>()?;
+        Ok(Self {
+            unfold,
+            options,
+            original,
+            fused,
+            sites,
+            tensors,
+        })
     }
 }
 
 /// Reads a tensor of a certificate with `count` sites, or returns the flaw.
 fn read(tensor: &WrittenTensor, count: usize) -> std::result::Result<Stored, String> {
-    let WrittenTensor { name, data_type, shape, sites, steps } = tensor;
+    let WrittenTensor {
+        name,
+        data_type,
+        shape,
+        sites,
+        steps,
+    } = tensor;
     let data_type = float_named(data_type).ok_or_else(|| format!("its type is `{data_type}`"))?;
     let recipe = Recipe::from_steps(steps)?;
     if recipe.shape() != shape {
-        return Err(format!("its extents are {shape:?}, and its last step makes {:?}", recipe.shape()));
+        return Err(format!(
+            "its extents are {shape:?}, and its last step makes {:?}",
+            recipe.shape()
+        ));
     }
     match sites.iter().find(|&&site| site >= count) {
         Some(site) => Err(format!("there is no site {site}")),
-        None => Ok(Stored { name: name.clone(), data_type, recipe, replaces: None, sites: sites.clone() }),
+        None => Ok(Stored {
+            name: name.clone(),
+            data_type,
+            recipe,
+            replaces: None,
+            sites: sites.clone(),
+        }),
     }
 }
 
@@ -224,7 +282,10 @@ mod tests {
             Ok(certificate) => format!("{} tensors", certificate.tensors.len()),
             Err(error) => {
                 let line = error.to_string();
-                assert!(line.starts_with(&file.display().to_string()) && !line.contains('\n'), "{line}");
+                assert!(
+                    line.starts_with(&file.display().to_string()) && !line.contains('\n'),
+                    "{line}"
+                );
                 line.split("be used: ").last().unwrap().to_owned()
             }
         }
@@ -242,14 +303,16 @@ mod tests {
         assert_eq!(open(&good), "1 tensors");
         assert!(open(&tensor("int8", 2, 0)).starts_with("tensor `t`: its type is `int8`"));
         assert!(
-            open(&tensor("float32", 3, 0)).starts_with("tensor `t`: its extents are [3], and its last step")
+            open(&tensor("float32", 3, 0))
+                .starts_with("tensor `t`: its extents are [3], and its last step")
         );
         assert!(open(&tensor("float32", 2, 1)).starts_with("tensor `t`: there is no site 1"));
         assert!(open(&format!("{good},{good}")).starts_with("tensor `t`: it is there twice"));
         assert!(open(&good.replace("literal", "guess")).starts_with("unknown variant `guess`"));
         assert!(open(&good.replace("[0],\"shape\"", "[null],\"shape\"")).contains("null"));
         assert!(
-            open(&good.replace(r#""op":"literal","#, r#""op":"neg","inputs":[0],"#)).contains("step 0: ")
+            open(&good.replace(r#""op":"literal","#, r#""op":"neg","inputs":[0],"#))
+                .contains("step 0: ")
         );
     }
 }

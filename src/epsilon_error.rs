@@ -52,14 +52,17 @@ fn seen_by(
     options: &VerifyOptions,
 ) -> Result<Vec<Vec<Vec<f64>>>, Failure> {
     let mut watched = model.clone();
-    let output =
-        |follower: &&Follower| ValueInfoProto { name: Some(follower.value.clone()), ..Default::default() };
+    let output = |follower: &&Follower| ValueInfoProto {
+        name: Some(follower.value.clone()),
+        ..Default::default()
+    };
     watched.graph_mut().output = followers.iter().map(output).collect();
     let engine = Engine::load(&watched, &options.dims)?;
     let run = |&seed: &u64| {
         let values = engine.run(&random(engine.inputs(), seed))?;
         let tokens = |(follower, value): (&&Follower, &Tensor)| {
-            moments(value, follower.centred).map_err(|error| Failure::new(Stage::Run, error.to_string()))
+            moments(value, follower.centred)
+                .map_err(|error| Failure::new(Stage::Run, error.to_string()))
         };
         followers.iter().zip(&values).map(tokens).collect()
     };
@@ -73,7 +76,11 @@ fn moments(value: &Tensor, centred: bool) -> TractResult<Vec<f64>> {
     let channels = value.shape().last().copied().unwrap_or(1).max(1);
     let moment = |token: &[f64]| {
         let mean = |sum: f64| sum / token.len() as f64;
-        let centre = if centred { mean(token.iter().sum()) } else { 0.0 };
+        let centre = if centred {
+            mean(token.iter().sum())
+        } else {
+            0.0
+        };
         mean(token.iter().map(|x| (x - centre).powi(2)).sum())
     };
     Ok(numbers.chunks(channels).map(moment).collect())

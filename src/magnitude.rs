@@ -35,16 +35,24 @@ impl StreamMagnitude {
     /// # Errors
     /// Where tract cannot run it, or a stream is not finite in float32 either.
     pub fn measure(model: &Model, inputs: &[Tensor], dims: &Dims) -> Result<Option<Self>> {
-        let fail = |reason: String| Error::StreamMagnitude { file: model.file(), reason };
+        let fail = |reason: String| Error::StreamMagnitude {
+            file: model.file(),
+            reason,
+        };
         if inputs.iter().any(|input| input.len() == 0) {
             return Err(fail("there is nothing in a sample".to_owned()));
         }
-        let lowered = written_out(model, Lowering::All, &|_, _| false)?.map(|lowered| lowered.model);
+        let lowered =
+            written_out(model, Lowering::All, &|_, _| false)?.map(|lowered| lowered.model);
         let mut wide = widened(lowered.as_ref().unwrap_or(model))?;
         let analysis = Analysis::new(&wide)?;
         let view = View::new(&analysis);
-        let values = residual(&analysis, &view, &find(&view)).into_iter().flat_map(|stream| stream.values);
-        let names: Vec<String> = values.map(|at| analysis.graph.value_name(at.value).to_owned()).collect();
+        let values = residual(&analysis, &view, &find(&view))
+            .into_iter()
+            .flat_map(|stream| stream.values);
+        let names: Vec<String> = values
+            .map(|at| analysis.graph.value_name(at.value).to_owned())
+            .collect();
         drop(view);
         drop(analysis);
         if names.is_empty() {
@@ -53,8 +61,13 @@ impl StreamMagnitude {
         look_at(wide.graph_mut(), &names);
         let run = || Engine::load(&wide, dims)?.run(inputs);
         let mut largest: f64 = 0.0;
-        for (name, seen) in names.iter().zip(run().map_err(|failure| fail(failure.to_string()))?) {
-            let seen = seen.cast_to_scalar::<f64>().map_err(|error| fail(error.to_string()))?;
+        for (name, seen) in names
+            .iter()
+            .zip(run().map_err(|failure| fail(failure.to_string()))?)
+        {
+            let seen = seen
+                .cast_to_scalar::<f64>()
+                .map_err(|error| fail(error.to_string()))?;
             if !seen.is_finite() {
                 return Err(fail(format!("`{name}` is not finite in float32")));
             }
@@ -83,20 +96,45 @@ fn look_at(graph: &mut GraphProto, names: &[String]) {
     graph.output.clear();
     for (place, name) in names.iter().enumerate() {
         let parts = ["magnitudes", "most", "none", "sum", "largest"];
-        let [magnitudes, most, none, sum, largest] = parts.map(|what| format!("unfold_{what}_{place}"));
+        let [magnitudes, most, none, sum, largest] =
+            parts.map(|what| format!("unfold_{what}_{place}"));
         let like = NodeProto::default();
         let reduce = |op: &str, value: &str, made: &str| NodeProto {
             attribute: vec![builder::int("keepdims", 0)],
             ..builder::node(&like, op, made, &[value], made)
         };
-        graph.node.push(builder::node(&like, "Abs", &magnitudes, &[name], &magnitudes));
+        graph.node.push(builder::node(
+            &like,
+            "Abs",
+            &magnitudes,
+            &[name],
+            &magnitudes,
+        ));
         graph.node.push(reduce("ReduceMax", &magnitudes, &most));
-        graph.node.push(builder::node(&like, "Sub", &none, &[name, name], &none));
+        graph
+            .node
+            .push(builder::node(&like, "Sub", &none, &[name, name], &none));
         graph.node.push(reduce("ReduceSum", &none, &sum));
-        graph.node.push(builder::node(&like, "Add", &largest, &[&most, &sum], &largest));
-        let tensor = TensorType { elem_type: Some(DataType::Float.code()), shape: Some(Default::default()) };
-        let r#type = Some(TypeProto { tensor_type: Some(tensor), ..Default::default() });
-        graph.output.push(ValueInfoProto { name: Some(largest), r#type, ..Default::default() });
+        graph.node.push(builder::node(
+            &like,
+            "Add",
+            &largest,
+            &[&most, &sum],
+            &largest,
+        ));
+        let tensor = TensorType {
+            elem_type: Some(DataType::Float.code()),
+            shape: Some(Default::default()),
+        };
+        let r#type = Some(TypeProto {
+            tensor_type: Some(tensor),
+            ..Default::default()
+        });
+        graph.output.push(ValueInfoProto {
+            name: Some(largest),
+            r#type,
+            ..Default::default()
+        });
     }
 }
 
@@ -113,8 +151,13 @@ pub fn widened(model: &Model) -> Result<Model> {
 fn widen(graph: &mut GraphProto, model: &Model) -> Result<()> {
     graph.value_info.clear();
     for value in graph.input.iter_mut().chain(&mut graph.output) {
-        let tensor = value.r#type.as_mut().and_then(|declared| declared.tensor_type.as_mut());
-        tensor.into_iter().for_each(|tensor| tensor.elem_type = tensor.elem_type.map(wide_code));
+        let tensor = value
+            .r#type
+            .as_mut()
+            .and_then(|declared| declared.tensor_type.as_mut());
+        tensor
+            .into_iter()
+            .for_each(|tensor| tensor.elem_type = tensor.elem_type.map(wide_code));
     }
     for tensor in &mut graph.initializer {
         widen_tensor(tensor, model)?;
@@ -122,7 +165,8 @@ fn widen(graph: &mut GraphProto, model: &Model) -> Result<()> {
     for node in &mut graph.node {
         for attribute in &mut node.attribute {
             if TYPES.contains(&attribute.name()) {
-                let wide = |code: i64| i32::try_from(code).map_or(code, |code| wide_code(code).into());
+                let wide =
+                    |code: i64| i32::try_from(code).map_or(code, |code| wide_code(code).into());
                 attribute.i = attribute.i.map(wide);
             }
             let AttributeProto { t, tensors, .. } = attribute;
@@ -141,7 +185,11 @@ fn is_narrow(data_type: DataType) -> bool {
 }
 
 fn wide_code(code: i32) -> i32 {
-    if DataType::from_code(code).is_some_and(is_narrow) { DataType::Float.code() } else { code }
+    if DataType::from_code(code).is_some_and(is_narrow) {
+        DataType::Float.code()
+    } else {
+        code
+    }
 }
 
 fn widen_tensor(tensor: &mut TensorProto, model: &Model) -> Result<()> {

@@ -68,7 +68,9 @@ impl Default for FoldOptions {
 /// The options that a file names. One without a target is of a version that had no other default than the portable form.
 pub(crate) fn noted<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FoldOptions, D::Error> {
     let mut options = serde_json::Map::deserialize(deserializer)?;
-    options.entry("target").or_insert_with(|| serde_json::json!(Target::Portable));
+    options
+        .entry("target")
+        .or_insert_with(|| serde_json::json!(Target::Portable));
     serde_json::from_value(options.into()).map_err(serde::de::Error::custom)
 }
 
@@ -119,11 +121,16 @@ fn key(time: usize, name: &str) -> String {
 impl Provenance {
     /// The notes in a model, the oldest first. Any program can write metadata.
     pub fn from_model(model: &Model) -> Vec<Self> {
-        let entries: HashMap<&str, &str> =
-            model.proto.metadata_props.iter().map(|entry| (entry.key(), entry.value())).collect();
+        let entries: HashMap<&str, &str> = model
+            .proto
+            .metadata_props
+            .iter()
+            .map(|entry| (entry.key(), entry.value()))
+            .collect();
         let entry = |key: String| entries.get(key.as_str()).map(|&value| value.to_owned());
         let time = |time: usize| {
-            let [version, original, folded, grown, options] = KEYS.map(|name| entry(key(time, name)));
+            let [version, original, folded, grown, options] =
+                KEYS.map(|name| entry(key(time, name)));
             let options = options.as_deref().unwrap_or("{}");
             let options = noted(&mut serde_json::Deserializer::from_str(options)).ok();
             Some(Self {
@@ -139,17 +146,27 @@ impl Provenance {
 
     /// Notes in a model that it was made of another one.
     pub(crate) fn note(model: &mut Model, original: &Model, plan: &Plan, options: FoldOptions) {
-        let taken: HashSet<&str> = model.proto.metadata_props.iter().map(|entry| entry.key()).collect();
+        let taken: HashSet<&str> = model
+            .proto
+            .metadata_props
+            .iter()
+            .map(|entry| entry.key())
+            .collect();
         // Entries of other programs under one of these names stay, and no name occurs twice.
         let is_taken = |time: usize| KEYS.iter().any(|name| taken.contains(&key(time, name)[..]));
-        let time = (Self::from_model(model).len()..).find(|&time| !is_taken(time)).unwrap_or_default();
+        let time = (Self::from_model(model).len()..)
+            .find(|&time| !is_taken(time))
+            .unwrap_or_default();
         let options = Some(serde_json::json!(options).to_string());
         let version = Some(env!("CARGO_PKG_VERSION").to_owned());
         let grown = (plan.growth > 0).then(|| plan.growth.to_string());
         let original = model.await_sha256(&key(time, "original"), original);
         let values = [version, original, Some(folded(plan)), grown, options];
         let entries = KEYS.iter().zip(values).filter_map(|(name, value)| {
-            Some(StringStringEntryProto { key: Some(key(time, name)), value: Some(value?) })
+            Some(StringStringEntryProto {
+                key: Some(key(time, name)),
+                value: Some(value?),
+            })
         });
         model.proto.metadata_props.extend(entries);
     }
@@ -158,16 +175,32 @@ impl Provenance {
 /// The kinds of the sites that went, all or in part, in the order in which they come.
 fn folded(plan: &Plan) -> String {
     let mut counts: Vec<(&str, usize)> = vec![];
-    for site in plan.sites.iter().filter(|site: &&SitePlan| site.outcomes().any(Outcome::goes)) {
+    for site in plan
+        .sites
+        .iter()
+        .filter(|site: &&SitePlan| site.outcomes().any(Outcome::goes))
+    {
         match counts.iter_mut().find(|(kind, _)| *kind == site.kind.name) {
             Some((_, count)) => *count += 1,
             None => counts.push((site.kind.name, 1)),
         }
     }
-    let Tidy { constants, duplicates, biased, selected, untold, .. } = plan.tidy;
-    let streams = |is: fn(&StreamPlan) -> bool| plan.streams.iter().filter(|stream| is(stream)).count();
+    let Tidy {
+        constants,
+        duplicates,
+        biased,
+        selected,
+        untold,
+        ..
+    } = plan.tidy;
+    let streams =
+        |is: fn(&StreamPlan) -> bool| plan.streams.iter().filter(|stream| is(stream)).count();
     let merged = plan.merged.len();
-    let placed = plan.placed.iter().filter(|placed| placed.is_moved()).count();
+    let placed = plan
+        .placed
+        .iter()
+        .filter(|placed| placed.is_moved())
+        .count();
     let others = [
         ("centring", streams(StreamPlan::is_centred)),
         ("scaling", streams(StreamPlan::is_scaled)),
@@ -178,10 +211,16 @@ fn folded(plan: &Plan) -> String {
         ("biased", biased),
         ("demand", selected),
         ("untold", untold),
-        (SLICING, plan.memory.as_ref().map_or(0, |memory| memory.cuts.len())),
+        (
+            SLICING,
+            plan.memory.as_ref().map_or(0, |memory| memory.cuts.len()),
+        ),
     ];
     counts.extend(others.into_iter().filter(|(_, count)| *count > 0));
-    let told: Vec<String> = counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+    let told: Vec<String> = counts
+        .iter()
+        .map(|(kind, count)| format!("{kind} {count}"))
+        .collect();
     told.join(", ")
 }
 
@@ -195,19 +234,37 @@ mod tests {
         let read = Model::from_bytes(bytes.clone()).unwrap();
         let fold = |model: &Model, skip: &[&str]| {
             let skip = skip.iter().map(|&skip| skip.to_owned()).collect();
-            crate::fuse(model, &crate::FuseOptions { skip, ..Default::default() }).unwrap().model
+            crate::fuse(
+                model,
+                &crate::FuseOptions {
+                    skip,
+                    ..Default::default()
+                },
+            )
+            .unwrap()
+            .model
         };
         let original = |model: &Model| -> Vec<Option<String>> {
-            Provenance::from_model(model).into_iter().map(|time| time.original).collect()
+            Provenance::from_model(model)
+                .into_iter()
+                .map(|time| time.original)
+                .collect()
         };
-        let digest =
-            Model::open("models/digits/un-dynamo.onnx").unwrap().sha256().unwrap().unwrap().to_owned();
+        let digest = Model::open("models/digits/un-dynamo.onnx")
+            .unwrap()
+            .sha256()
+            .unwrap()
+            .unwrap()
+            .to_owned();
         assert_eq!(digest.len(), 64);
         let partly = fold(&read, &["blocks.0.*"]);
         assert_eq!(original(&partly), [Some(digest.clone())]);
         // The intermediate result was never a file.
         assert_eq!(original(&fold(&partly, &[])), [Some(digest.clone()), None]);
-        assert_eq!(original(&fold(&Model::from_proto(read.proto.clone()), &[])), [None]);
+        assert_eq!(
+            original(&fold(&Model::from_proto(read.proto.clone()), &[])),
+            [None]
+        );
         let again = Model::from_bytes(partly.to_bytes().unwrap()).unwrap();
         let own = again.sha256().unwrap().unwrap().to_owned();
         assert_eq!(original(&fold(&again, &[])), [Some(digest), Some(own)]);
@@ -216,10 +273,18 @@ mod tests {
     #[test]
     fn no_key_is_there_twice_whoever_wrote_it() {
         let mut model = Model::open("models/digits/un-dynamo.onnx").unwrap();
-        let own = StringStringEntryProto { key: Some("unfold.folded".into()), value: Some("by hand".into()) };
+        let own = StringStringEntryProto {
+            key: Some("unfold.folded".into()),
+            value: Some("by hand".into()),
+        };
         model.proto.metadata_props.push(own);
         let fused = crate::fuse(&model, &Default::default()).unwrap().model;
-        let mut keys: Vec<&str> = fused.proto.metadata_props.iter().map(|entry| entry.key()).collect();
+        let mut keys: Vec<&str> = fused
+            .proto
+            .metadata_props
+            .iter()
+            .map(|entry| entry.key())
+            .collect();
         keys.sort_unstable();
         let count = keys.len();
         keys.dedup();

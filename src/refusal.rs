@@ -22,7 +22,10 @@ pub struct Refusal {
 impl Refusal {
     /// Makes a refusal at a node (or, where no node is to blame, a value).
     pub fn new(reason: Reason, at: impl Into<String>) -> Self {
-        Refusal { reason, at: at.into() }
+        Refusal {
+            reason,
+            at: at.into(),
+        }
     }
 }
 
@@ -55,7 +58,10 @@ impl Reason {
     /// ```
     pub fn explained(&self) -> &'static str {
         const PAGE: &str = include_str!("../docs/refusals.md");
-        let section = PAGE.split(&format!("\n### `{}`\n", self.name())).nth(1).unwrap_or_default();
+        let section = PAGE
+            .split(&format!("\n### `{}`\n", self.name()))
+            .nth(1)
+            .unwrap_or_default();
         section.split("\n### ").next().unwrap_or_default().trim()
     }
 
@@ -72,7 +78,9 @@ impl Reason {
 }
 
 /// Every reason for which unfold declines. `docs/refusals.md` explains each with an example.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error, strum::EnumIter, strum::IntoStaticStr)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error, strum::EnumIter, strum::IntoStaticStr,
+)]
 #[serde(rename_all = "kebab-case", tag = "kind", content = "detail")]
 #[strum(serialize_all = "kebab-case")]
 pub enum Reason {

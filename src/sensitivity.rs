@@ -34,8 +34,13 @@ fn shaken(model: &Model, seed: u64) -> Option<Model> {
     let mut numbers = ChaCha8Rng::seed_from_u64(seed);
     let mut moved = model.clone();
     let graph = moved.graph_mut();
-    let constants = graph.node.iter_mut().filter(|node| node.op_type() == "Constant");
-    let values = constants.flat_map(|node| &mut node.attribute).filter_map(|value| value.t.as_deref_mut());
+    let constants = graph
+        .node
+        .iter_mut()
+        .filter(|node| node.op_type() == "Constant");
+    let values = constants
+        .flat_map(|node| &mut node.attribute)
+        .filter_map(|value| value.t.as_deref_mut());
     for weight in graph.initializer.iter_mut().chain(values) {
         shake(weight, model, &mut numbers)?;
     }
@@ -56,7 +61,11 @@ fn shake(weight: &mut TensorProto, model: &Model, numbers: &mut ChaCha8Rng) -> O
         let mut word = [0; 8];
         word[..width].copy_from_slice(element);
         let bits = u64::from_le_bytes(word);
-        let next = if numbers.random() { bits.wrapping_add(1) } else { bits.wrapping_sub(1) };
+        let next = if numbers.random() {
+            bits.wrapping_add(1)
+        } else {
+            bits.wrapping_sub(1)
+        };
         // Rounding changes no zero, and the largest number has only one neighbour.
         let is_zero = bits << (64 - 8 * width) << 1 == 0;
         if !is_zero && bits & exponent != exponent && next & exponent != exponent {
@@ -74,14 +83,33 @@ mod tests {
     #[test]
     fn each_float_moves_to_a_neighbour_and_nothing_else_does() {
         for (data_type, bits, rest) in [
-            (DataType::Float, [0x3f80_0000_u64, 0xc120_0000, 0x0000_0001], [0, 0x8000_0000, 0x7f80_0000]),
-            (DataType::Float16, [0x3c00, 0xc900, 0x0001], [0, 0x8000, 0x7c00]),
-            (DataType::BFloat16, [0x3f80, 0xc120, 0x0001], [0, 0x8000, 0x7f80]),
-            (DataType::Double, [1 << 62, 1 << 63 | 1 << 62, 1], [0, 1 << 63, 0x7ff << 52]),
+            (
+                DataType::Float,
+                [0x3f80_0000_u64, 0xc120_0000, 0x0000_0001],
+                [0, 0x8000_0000, 0x7f80_0000],
+            ),
+            (
+                DataType::Float16,
+                [0x3c00, 0xc900, 0x0001],
+                [0, 0x8000, 0x7c00],
+            ),
+            (
+                DataType::BFloat16,
+                [0x3f80, 0xc120, 0x0001],
+                [0, 0x8000, 0x7f80],
+            ),
+            (
+                DataType::Double,
+                [1 << 62, 1 << 63 | 1 << 62, 1],
+                [0, 1 << 63, 0x7ff << 52],
+            ),
         ] {
             let width = data_type.bits().unwrap() / 8;
-            let bytes: Vec<u8> =
-                bits.iter().chain(&rest).flat_map(|bits| bits.to_le_bytes()[..width].to_vec()).collect();
+            let bytes: Vec<u8> = bits
+                .iter()
+                .chain(&rest)
+                .flat_map(|bits| bits.to_le_bytes()[..width].to_vec())
+                .collect();
             let mut weight = TensorProto {
                 dims: vec![6],
                 data_type: Some(data_type.code()),
@@ -109,6 +137,9 @@ mod tests {
         let calm = sensitivity(&affine([1.0; 3], [1e6; 3]), &VerifyOptions::default(), 0).unwrap();
         assert!(calm > 1e-9 && calm < 2e-7, "{calm}");
         // y = 0·x + 0 cannot change.
-        assert_eq!(sensitivity(&affine([0.0; 3], [0.0; 3]), &VerifyOptions::default(), 0), None);
+        assert_eq!(
+            sensitivity(&affine([0.0; 3], [0.0; 3]), &VerifyOptions::default(), 0),
+            None
+        );
     }
 }

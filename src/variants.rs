@@ -64,7 +64,11 @@ impl Variants {
             }
             let mut normalizers = names(view, sites);
             normalizers.append(&mut twin.norms);
-            Self { ln_twin: twin.finish(), floor: floor.finish(), normalizers }
+            Self {
+                ln_twin: twin.finish(),
+                floor: floor.finish(),
+                normalizers,
+            }
         })
     }
 }
@@ -78,8 +82,13 @@ pub fn normalizers(model: &Model) -> Result<BTreeSet<String>> {
 }
 
 fn names(view: &View, sites: &[Site]) -> BTreeSet<String> {
-    let nodes = sites.iter().filter(|site| is_normalizer(site)).flat_map(|site| &site.nodes);
-    nodes.map(|&node| view.graph.name(node).to_owned()).collect()
+    let nodes = sites
+        .iter()
+        .filter(|site| is_normalizer(site))
+        .flat_map(|site| &site.nodes);
+    nodes
+        .map(|&node| view.graph.name(node).to_owned())
+        .collect()
 }
 
 fn look<T>(model: &Model, see: impl FnOnce(&View, &[Site]) -> T) -> Result<T> {
@@ -103,22 +112,38 @@ struct Block {
 /// The blocks of a site, in the order of execution: the affine before, the core, the affine behind.
 /// Movements may lie between them. `None` where the core is not of one value.
 fn blocks(view: &View, site: &Site) -> Option<Vec<Block>> {
-    let of_part = |part: &Part| Block { nodes: part.nodes.clone(), input: part.input, output: part.output };
-    let parts: Vec<&Part> = site.pre.iter().chain(&site.post).filter(|part| !part.nodes.is_empty()).collect();
+    let of_part = |part: &Part| Block {
+        nodes: part.nodes.clone(),
+        input: part.input,
+        output: part.output,
+    };
+    let parts: Vec<&Part> = site
+        .pre
+        .iter()
+        .chain(&site.post)
+        .filter(|part| !part.nodes.is_empty())
+        .collect();
     let is_core = |node: &NodeId| !parts.iter().any(|part| part.nodes.contains(node));
     let core: Vec<NodeId> = site.nodes.iter().copied().filter(is_core).collect();
     let mut blocks: Vec<Block> = parts.into_iter().map(of_part).collect();
     if !core.is_empty() {
         blocks.push(core_block(view, core)?);
     }
-    blocks.sort_by_key(|block| view.graph.producer(block.output).map(|(node, _)| view.graph.place(node)));
+    blocks.sort_by_key(|block| {
+        view.graph
+            .producer(block.output)
+            .map(|(node, _)| view.graph.place(node))
+    });
     Some(blocks)
 }
 
 /// The channels' axis in what a block of a site makes, which is another one than what its operators see where movements
 /// belong to it.
 fn axis(site: &Site, block: &Block) -> usize {
-    let part = site.post.as_ref().filter(|part| part.output == block.output);
+    let part = site
+        .post
+        .as_ref()
+        .filter(|part| part.output == block.output);
     match part.map(|part| part.affine.axes()).as_deref() {
         Some(&[axis]) => axis,
         _ => site.axis,
@@ -127,18 +152,33 @@ fn axis(site: &Site, block: &Block) -> usize {
 
 fn core_block(view: &View, nodes: Vec<NodeId>) -> Option<Block> {
     let graph = view.graph;
-    let last = nodes.iter().copied().max_by_key(|&node| graph.place(node))?;
+    let last = nodes
+        .iter()
+        .copied()
+        .max_by_key(|&node| graph.place(node))?;
     let output = graph.output(last, 0)?;
-    let made = |value: ValueId| graph.producer(value).is_some_and(|(node, _)| nodes.contains(&node));
+    let made = |value: ValueId| {
+        graph
+            .producer(value)
+            .is_some_and(|(node, _)| nodes.contains(&node))
+    };
     let fits = |value: ValueId| {
         !made(value)
             && !view.constants.is_constant(value)
             && view.facts.shape(value) == view.facts.shape(output)
     };
-    let read = nodes.iter().flat_map(|&node| graph.inputs(node).iter().flatten().copied());
+    let read = nodes
+        .iter()
+        .flat_map(|&node| graph.inputs(node).iter().flatten().copied());
     let inputs: BTreeSet<ValueId> = read.filter(|&value| fits(value)).collect();
-    let [input] = inputs.into_iter().collect::<Vec<_>>()[..] else { return None };
-    Some(Block { nodes, input, output })
+    let [input] = inputs.into_iter().collect::<Vec<_>>()[..] else {
+        return None;
+    };
+    Some(Block {
+        nodes,
+        input,
+        output,
+    })
 }
 
 /// A model while its sites are replaced.
@@ -156,7 +196,13 @@ struct Remaking<'v, 'a> {
 impl<'v, 'a> Remaking<'v, 'a> {
     fn new(view: &'v View<'a>) -> Self {
         let editor = Editor::new(view.graph);
-        Remaking { view, editor, seeds: vec![], made: HashMap::new(), norms: BTreeSet::new() }
+        Remaking {
+            view,
+            editor,
+            seeds: vec![],
+            made: HashMap::new(),
+            norms: BTreeSet::new(),
+        }
     }
 
     fn name(&self, value: ValueId) -> &'a str {
@@ -171,7 +217,8 @@ impl<'v, 'a> Remaking<'v, 'a> {
 
     fn replace(&mut self, block: &Block, source: &str) {
         let maker = self.view.maker(block.output);
-        self.editor.remove(maker.as_slice(), self.name(block.output), source);
+        self.editor
+            .remove(maker.as_slice(), self.name(block.output), source);
         self.seeds.push(source.to_owned());
     }
 
@@ -220,27 +267,46 @@ impl<'v, 'a> Remaking<'v, 'a> {
             if channels.axes() == [last] && channels.scale.iter().eq(&count) {
                 found = Some((value, mover));
             }
-            let next = self.view.maker(value).filter(|&node| is_movement(graph.node(node)));
+            let next = self
+                .view
+                .maker(value)
+                .filter(|&node| is_movement(graph.node(node)));
             let Some(node) = next.filter(|_| self.view.is_read_by_no_other(value, &below)) else {
                 return found;
             };
             let at = self.view.at(node);
-            let step = rule_of(&at).and_then(|rule| rule.backward(&at, 0, &channels)).ok();
+            let step = rule_of(&at)
+                .and_then(|rule| rule.backward(&at, 0, &channels))
+                .ok();
             let way = step.and_then(|step| step.ways.into_iter().next()?.into_iter().next());
-            let (Some((_, before)), Some(input)) = (way, graph.input(node, 0)) else { return found };
+            let (Some((_, before)), Some(input)) = (way, graph.input(node, 0)) else {
+                return found;
+            };
             (value, channels, below, mover) = (input, before, vec![node], Some(node));
         }
     }
 
     /// γ and β, of one axis; statistics are no part of them.
     fn gamma_beta(&self, site: &Site, rank: usize) -> Affine {
-        let whole = site.post.as_ref().map_or_else(|| Affine::identity(rank), |part| part.affine.clone());
+        let whole = site
+            .post
+            .as_ref()
+            .map_or_else(|| Affine::identity(rank), |part| part.affine.clone());
         // Movements around it may give its own operators another rank.
         let moves = |&&node: &&NodeId| is_movement(self.view.graph.node(node));
-        let own: Vec<NodeId> =
-            site.post.iter().flat_map(|part| &part.nodes).filter(|node| !moves(node)).copied().collect();
-        let made = own.first().and_then(|&node| self.view.graph.output(node, 0));
-        let rank = made.and_then(|made| self.view.facts.rank(made)).unwrap_or(rank);
+        let own: Vec<NodeId> = site
+            .post
+            .iter()
+            .flat_map(|part| &part.nodes)
+            .filter(|node| !moves(node))
+            .copied()
+            .collect();
+        let made = own
+            .first()
+            .and_then(|&node| self.view.graph.output(node, 0));
+        let rank = made
+            .and_then(|made| self.view.facts.rank(made))
+            .unwrap_or(rank);
         let mut affine = Affine::identity(rank);
         for node in own {
             let at = self.view.at(node);
@@ -256,16 +322,20 @@ impl<'v, 'a> Remaking<'v, 'a> {
                 Some("Mul") => operand().map(Affine::scale),
                 Some("Add") => operand().map(Affine::shift),
                 Some("Div" | "Sub") => Some(Affine::identity(rank)),
-                Some("BatchNormalization") => {
-                    on_axis(1).zip(on_axis(2)).map(|(gamma, beta)| Affine::new(gamma, beta))
-                }
+                Some("BatchNormalization") => on_axis(1)
+                    .zip(on_axis(2))
+                    .map(|(gamma, beta)| Affine::new(gamma, beta)),
                 _ => None,
             };
             // Sums of branches have no γ and β of their own.
             let Some(step) = step else { return whole };
             affine = affine.then(&step);
         }
-        if site.post.as_ref().is_some_and(|part| part.nodes.is_empty()) { whole } else { affine }
+        if site.post.as_ref().is_some_and(|part| part.nodes.is_empty()) {
+            whole
+        } else {
+            affine
+        }
     }
 
     /// Adds a LayerNorm over the last axis of a value, and returns the name of its output.
@@ -286,12 +356,27 @@ impl<'v, 'a> Remaking<'v, 'a> {
         gamma_beta: Affine,
     ) -> String {
         let (axis, last) = (axis as i64, rank as i64 - 1);
-        let there: Vec<i64> = (0..=last).filter(|&other| other != axis).chain([axis]).collect();
+        let there: Vec<i64> = (0..=last)
+            .filter(|&other| other != axis)
+            .chain([axis])
+            .collect();
         let back: Vec<i64> = (0..axis).chain([last]).chain(axis..last).collect();
         let input = self.editor.current(self.name(value));
-        let moved = self.node(value, "Transpose", &[&input], site, vec![builder::ints("perm", &there)]);
+        let moved = self.node(
+            value,
+            "Transpose",
+            &[&input],
+            site,
+            vec![builder::ints("perm", &there)],
+        );
         let normed = self.write(site, value, &moved, gamma_beta);
-        self.node(value, "Transpose", &[&normed], site, vec![builder::ints("perm", &back)])
+        self.node(
+            value,
+            "Transpose",
+            &[&normed],
+            site,
+            vec![builder::ints("perm", &back)],
+        )
     }
 
     /// The operators: one where the operator set of the model has it.
@@ -304,14 +389,21 @@ impl<'v, 'a> Remaking<'v, 'a> {
                 _ => Array1::from_iter(array.iter().copied()),
             };
             let tensor = tensor::make("", data_type, &flat.into_dyn().view()).unwrap_or_default();
-            self.editor.add_constant(&format!("{}.{what}", site.name), tensor)
+            self.editor
+                .add_constant(&format!("{}.{what}", site.name), tensor)
         };
-        let (gamma, beta) = (parameter("weight", &gamma_beta.scale), parameter("bias", &gamma_beta.shift));
+        let (gamma, beta) = (
+            parameter("weight", &gamma_beta.scale),
+            parameter("bias", &gamma_beta.shift),
+        );
         if self.view.graph.model().own_opset() >= LAYER_NORMALIZATION {
             return self.step(site, value, "LayerNormalization", &[input, &gamma, &beta]);
         }
-        let epsilon = tensor::make("", data_type, &arr0(1e-5).into_dyn().view()).unwrap_or_default();
-        let epsilon = self.editor.add_constant(&format!("{}.epsilon", site.name), epsilon);
+        let epsilon =
+            tensor::make("", data_type, &arr0(1e-5).into_dyn().view()).unwrap_or_default();
+        let epsilon = self
+            .editor
+            .add_constant(&format!("{}.epsilon", site.name), epsilon);
         let mut step = |op: &str, inputs: &[&str]| self.step(site, value, op, inputs);
         let mean = step("ReduceMean", &[input]);
         let centred = step("Sub", &[input, &mean]);
@@ -326,7 +418,11 @@ impl<'v, 'a> Remaking<'v, 'a> {
 
     /// A node of a LayerNorm.
     fn step(&mut self, site: &Site, value: ValueId, op: &str, inputs: &[&str]) -> String {
-        let attributes = if op == "ReduceMean" { vec![builder::ints("axes", &[-1])] } else { vec![] };
+        let attributes = if op == "ReduceMean" {
+            vec![builder::ints("axes", &[-1])]
+        } else {
+            vec![]
+        };
         let made = self.node(value, op, inputs, site, attributes);
         self.norms.insert(made.clone());
         made
@@ -343,7 +439,10 @@ impl<'v, 'a> Remaking<'v, 'a> {
     ) -> String {
         let output = self.editor.fresh(&format!("{}.{op}", site.name));
         let like = self.view.graph.node(site.nodes[0]);
-        let node = NodeProto { attribute, ..builder::node(like, op, &output, inputs, &output) };
+        let node = NodeProto {
+            attribute,
+            ..builder::node(like, op, &output, inputs, &output)
+        };
         match self.view.maker(value) {
             Some(maker) => self.editor.insert_behind(maker, node),
             None => self.editor.insert_first(node),
@@ -352,7 +451,13 @@ impl<'v, 'a> Remaking<'v, 'a> {
     }
 
     fn finish(self) -> Model {
-        let Remaking { view, editor, seeds, made, .. } = self;
+        let Remaking {
+            view,
+            editor,
+            seeds,
+            made,
+            ..
+        } = self;
         let graph = simplify_known(editor, seeds, view.analysis, &made);
         view.graph.model().with_graph(graph)
     }

@@ -27,7 +27,9 @@ pub struct Entry {
 
 /// All of the zoo, by name.
 pub fn entries() -> impl Iterator<Item = Entry> {
-    TOPOLOGIES.iter().map(|&(name, packed)| Entry { name, packed })
+    TOPOLOGIES
+        .iter()
+        .map(|&(name, packed)| Entry { name, packed })
 }
 
 /// The entry of that name, such as `swin-t.un`.
@@ -52,7 +54,9 @@ impl Entry {
 
     /// The network, such as `swin-t`.
     pub fn network(&self) -> &'static str {
-        self.name.rsplit_once('.').map_or(self.name, |(network, _)| network)
+        self.name
+            .rsplit_once('.')
+            .map_or(self.name, |(network, _)| network)
     }
 
     /// The normalizer, such as `un`.
@@ -70,8 +74,11 @@ impl Entry {
         let unpacked = GzDecoder::new(self.packed).read_to_end(&mut bytes);
         unpacked.map_err(|source| Error::Io { path: file, source })?;
         let mut model = Model::from_bytes(bytes)?;
-        let weights =
-            model.graph_mut().initializer.iter_mut().filter(|weight| !weight.doc_string().is_empty());
+        let weights = model
+            .graph_mut()
+            .initializer
+            .iter_mut()
+            .filter(|weight| !weight.doc_string().is_empty());
         for (place, weight) in weights.enumerate() {
             // Each has its own numbers, whatever comes before it.
             let mut numbers = ChaCha8Rng::seed_from_u64(seed);
@@ -90,12 +97,24 @@ fn draw(weight: &mut TensorProto, numbers: &mut ChaCha8Rng) -> Result<()> {
         reason: format!("it cannot be drawn as `{recipe}`"),
     };
     let words: Vec<&str> = recipe.split(' ').collect();
-    let [kind, first, second] = words[..] else { return Err(fail()) };
-    let (Ok(first), Ok(second)) = (first.parse(), second.parse()) else { return Err(fail()) };
+    let [kind, first, second] = words[..] else {
+        return Err(fail());
+    };
+    let (Ok(first), Ok(second)) = (first.parse(), second.parse()) else {
+        return Err(fail());
+    };
     let count = tensor::count(weight)?;
     let data = match kind {
-        "normal" => draws(Normal::new(first, second).map_err(|_| fail())?, count, numbers),
-        "uniform" => draws(Uniform::new_inclusive(first, second).map_err(|_| fail())?, count, numbers),
+        "normal" => draws(
+            Normal::new(first, second).map_err(|_| fail())?,
+            count,
+            numbers,
+        ),
+        "uniform" => draws(
+            Uniform::new_inclusive(first, second).map_err(|_| fail())?,
+            count,
+            numbers,
+        ),
         _ => return Err(fail()),
     };
     weight.raw_data = Some(data);
@@ -103,7 +122,11 @@ fn draw(weight: &mut TensorProto, numbers: &mut ChaCha8Rng) -> Result<()> {
 }
 
 fn draws(distribution: impl Distribution<f32>, count: usize, numbers: &mut ChaCha8Rng) -> Bytes {
-    numbers.sample_iter(distribution).take(count).flat_map(f32::to_le_bytes).collect()
+    numbers
+        .sample_iter(distribution)
+        .take(count)
+        .flat_map(f32::to_le_bytes)
+        .collect()
 }
 
 #[cfg(test)]
@@ -115,17 +138,36 @@ mod tests {
         for entry in entries() {
             let model = entry.model(0).unwrap();
             assert!(
-                model.graph().initializer.iter().all(|tensor| tensor.raw_data.is_some()),
+                model
+                    .graph()
+                    .initializer
+                    .iter()
+                    .all(|tensor| tensor.raw_data.is_some()),
                 "{}",
                 entry.name
             );
-            assert!(!crate::plan(&model, &Default::default()).unwrap().sites.is_empty(), "{}", entry.name);
+            assert!(
+                !crate::plan(&model, &Default::default())
+                    .unwrap()
+                    .sites
+                    .is_empty(),
+                "{}",
+                entry.name
+            );
         }
     }
 
     #[test]
     fn a_seed_fixes_the_weights() {
-        let weights = |seed| find("iwslt14.un").unwrap().model(seed).unwrap().graph().initializer.clone();
+        let weights = |seed| {
+            find("iwslt14.un")
+                .unwrap()
+                .model(seed)
+                .unwrap()
+                .graph()
+                .initializer
+                .clone()
+        };
         assert_eq!(weights(1), weights(1));
         assert_ne!(weights(1), weights(2));
     }

@@ -6,12 +6,18 @@ use ndarray::ArrayD;
 use unfold::onnx::{Model, tensor};
 
 fn digits(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("models/digits").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("models/digits")
+        .join(name)
 }
 
 /// A constant of a model.
 fn constant(model: &Model, name: &str) -> ArrayD<f64> {
-    let found = model.graph().initializer.iter().find(|tensor| tensor.name() == name);
+    let found = model
+        .graph()
+        .initializer
+        .iter()
+        .find(|tensor| tensor.name() == name);
     tensor::read_f64(found.unwrap(), model.externals()).unwrap()
 }
 
@@ -19,22 +25,39 @@ fn constant(model: &Model, name: &str) -> ArrayD<f64> {
 fn a_model_is_loaded_planned_folded_and_saved() {
     let model = Model::open(digits("un-dynamo.onnx")).unwrap();
     let plan = unfold::plan(&model, &Default::default()).unwrap();
-    assert_eq!(plan.sites.iter().filter(|site| site.is_folded()).count(), 13);
+    assert_eq!(
+        plan.sites.iter().filter(|site| site.is_folded()).count(),
+        13
+    );
 
     let fused = unfold::fuse(&model, &Default::default()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     fused.model.save(folder.path().join("fused.onnx")).unwrap();
     let saved = Model::open(folder.path().join("fused.onnx")).unwrap();
-    assert_eq!((model.graph().node.len(), saved.graph().node.len()), (167, 81));
+    assert_eq!(
+        (model.graph().node.len(), saved.graph().node.len()),
+        (167, 81)
+    );
 
     // The rows of a weight behind a UN, each by γ / √(σ² + ε) of its channel.
-    let [weight, deviation, gamma] = ["val_122", "sqrt_1", "view_10"].map(|name| constant(&model, name));
+    let [weight, deviation, gamma] =
+        ["val_122", "sqrt_1", "view_10"].map(|name| constant(&model, name));
     let folded = constant(&saved, "val_122_folded");
-    let scale: Vec<f64> = gamma.iter().zip(&deviation).map(|(gamma, deviation)| gamma / deviation).collect();
-    assert_eq!((weight.shape(), folded.shape(), scale.len()), (&[40, 80][..], &[40, 80][..], 40));
+    let scale: Vec<f64> = gamma
+        .iter()
+        .zip(&deviation)
+        .map(|(gamma, deviation)| gamma / deviation)
+        .collect();
+    assert_eq!(
+        (weight.shape(), folded.shape(), scale.len()),
+        (&[40, 80][..], &[40, 80][..], 40)
+    );
     for ((place, folded), weight) in folded.indexed_iter().zip(&weight) {
         let expected = weight * scale[place[0]];
-        assert!((folded - expected).abs() <= f64::from(f32::EPSILON) * expected.abs(), "{place:?}");
+        assert!(
+            (folded - expected).abs() <= f64::from(f32::EPSILON) * expected.abs(),
+            "{place:?}"
+        );
     }
 }
 

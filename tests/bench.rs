@@ -21,9 +21,17 @@ fn digits(kind: &str) -> PathBuf {
 
 /// The output of the program, and its exit code.
 fn bench(args: &[&str]) -> (i32, String) {
-    let output = cargo_bin_cmd!("unfold").arg("bench").args(args).arg("--quiet").output().unwrap();
+    let output = cargo_bin_cmd!("unfold")
+        .arg("bench")
+        .args(args)
+        .arg("--quiet")
+        .output()
+        .unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-    (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+    (
+        output.status.code().unwrap(),
+        String::from_utf8(output.stdout).unwrap(),
+    )
 }
 
 fn report(args: &[&str]) -> Value {
@@ -36,7 +44,10 @@ fn report(args: &[&str]) -> Value {
 fn ran(report: &Value) -> Vec<(&str, &Value)> {
     assert_eq!(report["settings"].as_array().unwrap().len(), 1);
     let variants = report["settings"][0]["variants"].as_array().unwrap();
-    variants.iter().filter_map(|v| Some((v["name"].as_str()?, v["outcome"].get("ran")?))).collect()
+    variants
+        .iter()
+        .filter_map(|v| Some((v["name"].as_str()?, v["outcome"].get("ran")?)))
+        .collect()
 }
 
 /// A digits model that tract cannot run.
@@ -52,27 +63,52 @@ fn beyond() -> (TempDir, PathBuf) {
 #[test]
 fn a_model_is_measured_in_four_variants_and_folding_costs_no_memory() {
     for kind in ["un", "bn", "mabn", "pnstar", "dyt", "ln", "dtn"] {
-        let report = report(&[digits(kind).to_str().unwrap(), "--rounds", "10", "--batch", "8"]);
+        let report = report(&[
+            digits(kind).to_str().unwrap(),
+            "--rounds",
+            "10",
+            "--batch",
+            "8",
+        ]);
         let ran = ran(&report);
         // A stream that only LayerNorms read can be centred as well.
-        let (rewritten, others): (Vec<_>, Vec<_>) =
-            ran.iter().map(|(name, _)| *name).partition(|name| *name == "rewritten");
-        assert_eq!((others, rewritten.len()), (VARIANTS.to_vec(), usize::from(kind == "ln")), "{kind}");
+        let (rewritten, others): (Vec<_>, Vec<_>) = ran
+            .iter()
+            .map(|(name, _)| *name)
+            .partition(|name| *name == "rewritten");
+        assert_eq!(
+            (others, rewritten.len()),
+            (VARIANTS.to_vec(), usize::from(kind == "ln")),
+            "{kind}"
+        );
         assert_eq!(report["settings"][0]["rounds"], 10);
         for (name, measured) in &ran {
             let median = &measured["latency"]["median"];
-            let [low, value, high] = ["low", "value", "high"].map(|what| median[what].as_f64().unwrap());
-            assert!(0.0 < low && low <= value && value <= high, "{kind} {name}: {median}");
+            let [low, value, high] =
+                ["low", "value", "high"].map(|what| median[what].as_f64().unwrap());
+            assert!(
+                0.0 < low && low <= value && value <= high,
+                "{kind} {name}: {median}"
+            );
             let ratios = measured["ratios"].as_array().unwrap();
-            assert!(ratios.iter().all(|ratio| ratio["rounds"] == 10), "{kind} {name}");
+            assert!(
+                ratios.iter().all(|ratio| ratio["rounds"] == 10),
+                "{kind} {name}"
+            );
             let throughput = measured["latency"]["throughput"].as_f64().unwrap();
-            assert!((throughput * value - 8.0).abs() < 1e-6, "{kind} {name}: 8 samples in each run");
+            assert!(
+                (throughput * value - 8.0).abs() < 1e-6,
+                "{kind} {name}: 8 samples in each run"
+            );
         }
         let bytes = |variant: usize, what: &str| ran[variant].1["memory"][what].as_u64().unwrap();
         assert!(bytes(2, "live_peak") <= bytes(1, "live_peak"), "{kind}");
         assert!(bytes(2, "allocated") <= bytes(1, "allocated"), "{kind}");
         let said = report["notes"][0].as_str().unwrap();
-        assert!(said.starts_with("With batch=8, fused and as exported agree: "), "{kind}: {said}");
+        assert!(
+            said.starts_with("With batch=8, fused and as exported agree: "),
+            "{kind}: {said}"
+        );
         assert_eq!(report["differs"], false);
     }
 }
@@ -83,7 +119,13 @@ fn two_runs_agree() {
     let run = || report(&[digits("un").to_str().unwrap(), "--rounds", "10"]);
     let (first, second) = (run(), run());
     for ((name, one), (_, other)) in ran(&first).iter().zip(ran(&second)) {
-        for what in ["live_peak", "live_peak_at", "curve", "allocated", "heap_peak"] {
+        for what in [
+            "live_peak",
+            "live_peak_at",
+            "curve",
+            "allocated",
+            "heap_peak",
+        ] {
             assert_eq!(one["memory"][what], other["memory"][what], "{name} {what}");
         }
         assert_eq!(one["file_bytes"], other["file_bytes"], "{name}");
@@ -97,10 +139,12 @@ fn what_tract_cannot_run_is_named_and_the_others_run() {
     let beyond = format!("beyond={}", beyond.display());
     let (code, text) = bench(&[&beyond, digits("un").to_str().unwrap(), "--rounds", "3"]);
     assert_eq!(code, 0, "{text}");
-    let reason =
-        "beyond: tract cannot load Mystery `last`: tract has no operators of the domain `com.example`";
+    let reason = "beyond: tract cannot load Mystery `last`: tract has no operators of the domain `com.example`";
     assert!(text.lines().any(|line| line == reason), "{text}");
-    assert!(text.lines().any(|line| line.starts_with("un-dynamo ")), "{text}");
+    assert!(
+        text.lines().any(|line| line.starts_with("un-dynamo ")),
+        "{text}"
+    );
 
     let (code, text) = bench(&[&beyond, "--rounds", "3"]);
     assert_eq!(code, 1, "{text}");
@@ -108,7 +152,12 @@ fn what_tract_cannot_run_is_named_and_the_others_run() {
 
 /// The line of an error, and its exit code.
 fn error(args: &[&str]) -> (i32, String) {
-    let output = cargo_bin_cmd!("unfold").arg("bench").args(args).arg("--quiet").output().unwrap();
+    let output = cargo_bin_cmd!("unfold")
+        .arg("bench")
+        .args(args)
+        .arg("--quiet")
+        .output()
+        .unwrap();
     assert_eq!(output.stdout, b"");
     let line = String::from_utf8(output.stderr).unwrap();
     assert_eq!(line.lines().count(), 1, "{line}");
@@ -119,17 +168,35 @@ fn error(args: &[&str]) -> (i32, String) {
 fn what_is_not_there_is_one_line() {
     let (code, line) = error(&["nosuchnet"]);
     assert_eq!(
-        (code, line.starts_with("error: nosuchnet is neither a file nor a network")),
+        (
+            code,
+            line.starts_with("error: nosuchnet is neither a file nor a network")
+        ),
         (1, true),
         "{line}"
     );
     let un = digits("un");
-    let (code, line) = error(&[un.to_str().unwrap(), "--reference", "fused", "--reference", "nosuch"]);
+    let (code, line) = error(&[
+        un.to_str().unwrap(),
+        "--reference",
+        "fused",
+        "--reference",
+        "nosuch",
+    ]);
     let there = "there are LN twin, as exported, fused, floor\n";
-    assert_eq!((code, line), (2, format!("error: --reference: there is no variant `nosuch`; {there}")));
+    assert_eq!(
+        (code, line),
+        (
+            2,
+            format!("error: --reference: there is no variant `nosuch`; {there}")
+        )
+    );
     let (code, line) = error(&["--reference", "nosuch"]);
     assert_eq!(
-        (code, line.contains("there is no variant `nosuch`; there are LN twin, ")),
+        (
+            code,
+            line.contains("there is no variant `nosuch`; there are LN twin, ")
+        ),
         (2, true),
         "{line}"
     );
@@ -143,22 +210,41 @@ fn what_contradicts_itself_is_a_mistake_on_the_command_line() {
         let (code, line) = error(args);
         assert_eq!((code, line), (2, format!("error: {reason}\n")));
     };
-    refused(&[un, un], "two variants are called `un-dynamo`; NAME=FILE gives them names");
-    refused(&[un, "--batch", "2", "--dim", "batch=3"], "--batch and --dim give the same dimension a size");
+    refused(
+        &[un, un],
+        "two variants are called `un-dynamo`; NAME=FILE gives them names",
+    );
+    refused(
+        &[un, "--batch", "2", "--dim", "batch=3"],
+        "--batch and --dim give the same dimension a size",
+    );
 }
 
 #[test]
 fn one_round_is_one() {
-    let (code, text) = bench(&[digits("un").to_str().unwrap(), "--rounds", "1", "--reference", "fused"]);
+    let (code, text) = bench(&[
+        digits("un").to_str().unwrap(),
+        "--rounds",
+        "1",
+        "--reference",
+        "fused",
+    ]);
     assert_eq!(code, 0, "{text}");
-    assert!(text.lines().any(|line| line == "batch=1, one thread, one round"), "{text}");
+    assert!(
+        text.lines()
+            .any(|line| line == "batch=1, one thread, one round"),
+        "{text}"
+    );
 }
 
 #[test]
 fn no_line_is_wider_than_the_terminal() {
     let (code, text) = bench(&[digits("un").to_str().unwrap(), "--rounds", "3"]);
     assert_eq!(code, 0, "{text}");
-    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
     let line = |start: &str| text.lines().filter(|line| line.starts_with(start)).count();
     // Latency, memory and time have a row for each variant, which has a bar too.
     assert!(VARIANTS.iter().all(|name| line(name) >= 4), "{text}");
@@ -170,7 +256,9 @@ fn inputs_come_from_files() {
     let folder = tempdir().unwrap();
     let model = digits("un");
     let model = model.to_str().unwrap();
-    let name = Model::open(model).unwrap().graph().input[0].name().to_owned();
+    let name = Model::open(model).unwrap().graph().input[0]
+        .name()
+        .to_owned();
     let values = Array4::<f32>::ones((5, 1, 8, 8));
     let (one, all) = (folder.path().join("x.npy"), folder.path().join("all.npz"));
     ndarray_npy::write_npy(&one, &values).unwrap();
@@ -181,7 +269,8 @@ fn inputs_come_from_files() {
         let report = report(&[model, "--rounds", "3", "--input", file.to_str().unwrap()]);
         assert_eq!(report["settings"][0]["label"], "batch=5");
         let latency = &ran(&report)[0].1["latency"];
-        let samples = latency["throughput"].as_f64().unwrap() * latency["median"]["value"].as_f64().unwrap();
+        let samples =
+            latency["throughput"].as_f64().unwrap() * latency["median"]["value"].as_f64().unwrap();
         assert!((samples - 5.0).abs() < 1e-6, "{samples}");
     }
 }
@@ -192,9 +281,18 @@ fn inputs_that_do_not_fit_are_one_line() {
     let file = folder.path().join("x.npy");
     let model = digits("un");
     let error = |file: &Path| {
-        let args = ["bench", model.to_str().unwrap(), "--quiet", "--input", file.to_str().unwrap()];
+        let args = [
+            "bench",
+            model.to_str().unwrap(),
+            "--quiet",
+            "--input",
+            file.to_str().unwrap(),
+        ];
         let output = cargo_bin_cmd!("unfold").args(args).output().unwrap();
-        assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &[][..]));
+        assert_eq!(
+            (output.status.code(), output.stdout.as_slice()),
+            (Some(1), &[][..])
+        );
         let line = String::from_utf8(output.stderr).unwrap();
         assert!(
             line.starts_with(&format!("error: {}: ", file.display())) && line.lines().count() == 1,
@@ -215,12 +313,21 @@ fn inputs_that_do_not_fit_are_one_line() {
 fn the_page_holds_every_variant_and_site() {
     let folder = tempdir().unwrap();
     let page = folder.path().join("page.html");
-    let report = report(&[digits("un").to_str().unwrap(), "--rounds", "3", "--html", page.to_str().unwrap()]);
+    let report = report(&[
+        digits("un").to_str().unwrap(),
+        "--rounds",
+        "3",
+        "--html",
+        page.to_str().unwrap(),
+    ]);
     let page = fs::read_to_string(page).unwrap();
-    for name in VARIANTS
-        .into_iter()
-        .chain(report["sites"].as_array().unwrap().iter().map(|site| site["name"].as_str().unwrap()))
-    {
+    for name in VARIANTS.into_iter().chain(
+        report["sites"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|site| site["name"].as_str().unwrap()),
+    ) {
         assert!(page.contains(name), "{name}");
     }
 }

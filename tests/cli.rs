@@ -14,7 +14,8 @@ use serde_json::Value;
 use tempfile::{TempDir, tempdir};
 use unfold::onnx::Model;
 use unfold::onnx::proto::{
-    AttributeProto, Dim, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
+    AttributeProto, Dim, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    TensorProto,
 };
 use unfold::onnx::tensor::{self, DataType};
 
@@ -52,17 +53,26 @@ impl Run {
     /// The one line of an error.
     fn error(&self) -> &str {
         let line = self.stderr.trim_end();
-        assert!(line.starts_with("error: ") && !line.contains('\n'), "{line:?}");
+        assert!(
+            line.starts_with("error: ") && !line.contains('\n'),
+            "{line:?}"
+        );
         assert_eq!(self.stdout, "");
         line
     }
 }
 
 fn unfold<const N: usize>(args: [&dyn AsRef<std::ffi::OsStr>; N]) -> Run {
-    let output: Output =
-        cargo_bin_cmd!("unfold").args(args.map(|arg| arg.as_ref().to_owned())).output().unwrap();
+    let output: Output = cargo_bin_cmd!("unfold")
+        .args(args.map(|arg| arg.as_ref().to_owned()))
+        .output()
+        .unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Run { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    Run {
+        code: output.status.code().unwrap(),
+        stdout: text(output.stdout),
+        stderr: text(output.stderr),
+    }
 }
 
 /// A folder, and a name in it.
@@ -100,8 +110,15 @@ fn every_offline_kind_folds_entirely_and_is_verified() {
     for kind in OFFLINE {
         for exporter in EXPORTERS {
             let (folder, path) = out();
-            let run =
-                unfold([&"fuse", &digits(kind, exporter), &"-o", &path, &"--json", &"--verify", &"require"]);
+            let run = unfold([
+                &"fuse",
+                &digits(kind, exporter),
+                &"-o",
+                &path,
+                &"--json",
+                &"--verify",
+                &"require",
+            ]);
             let json = run.json();
             assert_eq!(json["summary"]["offline"]["sites"], 7, "{kind}-{exporter}");
             assert_eq!(json["summary"]["offline"]["folded"], 7, "{kind}-{exporter}");
@@ -132,10 +149,14 @@ fn a_plan_names_the_operators_of_a_function_that_was_written_out() {
          output y",
     );
     let names = |list: &str| list.split(' ').map(str::to_owned).collect::<Vec<_>>();
-    let step = |op: &str, inputs: [&str; 2], output: &str| common::node(op, &inputs, &[output], vec![]);
+    let step =
+        |op: &str, inputs: [&str; 2], output: &str| common::node(op, &inputs, &[output], vec![]);
     let domain = Some("my.modules".to_owned());
     let versions = [(None, 17), (domain.clone(), 1)];
-    let versions = versions.map(|(domain, version)| OperatorSetIdProto { domain, version: Some(version) });
+    let versions = versions.map(|(domain, version)| OperatorSetIdProto {
+        domain,
+        version: Some(version),
+    });
     model.graph_mut().node[0].domain = domain.clone();
     model.proto.opset_import = versions.to_vec();
     model.proto.functions = vec![FunctionProto {
@@ -143,13 +164,19 @@ fn a_plan_names_the_operators_of_a_function_that_was_written_out() {
         domain,
         input: names("v gamma weight"),
         output: names("out"),
-        node: vec![step("Mul", ["v", "gamma"], "scaled"), step("MatMul", ["scaled", "weight"], "out")],
+        node: vec![
+            step("Mul", ["v", "gamma"], "scaled"),
+            step("MatMul", ["scaled", "weight"], "out"),
+        ],
         opset_import: versions.to_vec(),
         ..Default::default()
     }];
     let (_folder, path) = out();
     model.save(&path).unwrap();
-    for run in [unfold([&"inspect", &path]), unfold([&"fuse", &path, &"--dry-run"])] {
+    for run in [
+        unfold([&"inspect", &path]),
+        unfold([&"fuse", &path, &"--dry-run"]),
+    ] {
         assert!(run.stdout.contains("forward  MatMul "), "{}", run.stdout);
     }
 }
@@ -159,7 +186,10 @@ fn fusing_twice_changes_nothing_and_says_so() {
     for exporter in EXPORTERS {
         let (folder, once) = out();
         let twice = folder.path().join("twice.onnx");
-        assert_eq!(unfold([&"fuse", &digits("un", exporter), &"-o", &once]).code, DONE);
+        assert_eq!(
+            unfold([&"fuse", &digits("un", exporter), &"-o", &once]).code,
+            DONE
+        );
         let again = unfold([&"fuse", &once, &"-o", &twice]);
         assert_eq!(again.code, DONE, "{}", again.stderr);
         assert!(again.stdout.contains("nothing to fold"), "{}", again.stdout);
@@ -170,8 +200,15 @@ fn fusing_twice_changes_nothing_and_says_so() {
 #[test]
 fn what_has_nothing_to_fold_is_copied_byte_for_byte() {
     // Its first field comes last here, which no writer does.
-    let model = Model::open(digits("none", "dynamo")).unwrap().into_memory().unwrap();
-    let mut version_last = ModelProto { ir_version: None, ..model.proto }.encode_to_vec();
+    let model = Model::open(digits("none", "dynamo"))
+        .unwrap()
+        .into_memory()
+        .unwrap();
+    let mut version_last = ModelProto {
+        ir_version: None,
+        ..model.proto
+    }
+    .encode_to_vec();
     version_last.extend([0x08, 0x0a]);
     let (folder, path) = out();
     fs::write(&path, version_last).unwrap();
@@ -185,37 +222,81 @@ fn what_has_nothing_to_fold_is_copied_byte_for_byte() {
 fn inspect_lists_the_sites() {
     let run = unfold([&"inspect", &un()]);
     assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
-    assert!(run.stdout.lines().all(|line| line.chars().count() <= 80), "{}", run.stdout);
+    assert!(
+        run.stdout.lines().all(|line| line.chars().count() <= 80),
+        "{}",
+        run.stdout
+    );
     assert!(run.stdout.contains("forward"), "{}", run.stdout);
-    assert!(run.stdout.contains("7 of 7 offline sites"), "{}", run.stdout);
+    assert!(
+        run.stdout.contains("7 of 7 offline sites"),
+        "{}",
+        run.stdout
+    );
     assert!(!run.stdout.contains('\x1b'), "{}", run.stdout);
 }
 
 #[test]
 fn what_is_too_long_to_be_read_is_counted() {
-    let row: String = (0..203).map(|i| format!("n{i} = Mul(v{i}, g)\n v{} = Relu(n{i})\n", i + 1)).collect();
-    let model = text::model(&format!("input x 2 4\n scale g 4\n v0 = Relu(x)\n {row} output v203"));
+    let row: String = (0..203)
+        .map(|i| format!("n{i} = Mul(v{i}, g)\n v{} = Relu(n{i})\n", i + 1))
+        .collect();
+    let model = text::model(&format!(
+        "input x 2 4\n scale g 4\n v0 = Relu(x)\n {row} output v203"
+    ));
     let (_folder, path) = out();
     model.save(&path).unwrap();
-    for run in [unfold([&"inspect", &path]), unfold([&"fuse", &path, &"--dry-run"])] {
+    for run in [
+        unfold([&"inspect", &path]),
+        unfold([&"fuse", &path, &"--dry-run"]),
+    ] {
         assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
-        let listed: Vec<&str> =
-            run.stdout.lines().filter_map(|line| line.split(' ').next()?.strip_prefix("Mul_n")).collect();
+        let listed: Vec<&str> = run
+            .stdout
+            .lines()
+            .filter_map(|line| line.split(' ').next()?.strip_prefix("Mul_n"))
+            .collect();
         assert_eq!(listed, (0..200).map(|i| i.to_string()).collect::<Vec<_>>());
-        assert!(run.stdout.contains("\n... and 3 more; --json lists all\n"), "{}", run.stdout);
-        assert!(run.stdout.contains("0 of 203 offline sites fold"), "{}", run.stdout);
+        assert!(
+            run.stdout.contains("\n... and 3 more; --json lists all\n"),
+            "{}",
+            run.stdout
+        );
+        assert!(
+            run.stdout.contains("0 of 203 offline sites fold"),
+            "{}",
+            run.stdout
+        );
     }
-    assert_eq!(unfold([&"inspect", &path, &"--json"]).json()["sites"].as_array().unwrap().len(), 203);
+    assert_eq!(
+        unfold([&"inspect", &path, &"--json"]).json()["sites"]
+            .as_array()
+            .unwrap()
+            .len(),
+        203
+    );
 }
 
 #[test]
 fn every_model_can_be_inspected() {
     for entry in fs::read_dir(un().parent().unwrap()).unwrap() {
         let path = entry.unwrap().path();
-        if path.extension().is_some_and(|extension| extension == "onnx") {
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "onnx")
+        {
             let run = unfold([&"inspect", &path]);
-            assert_eq!((run.code, run.stderr.as_str()), (DONE, ""), "{}", path.display());
-            assert!(run.stdout.lines().all(|line| line.chars().count() <= 80), "{}", run.stdout);
+            assert_eq!(
+                (run.code, run.stderr.as_str()),
+                (DONE, ""),
+                "{}",
+                path.display()
+            );
+            assert!(
+                run.stdout.lines().all(|line| line.chars().count() <= 80),
+                "{}",
+                run.stdout
+            );
         }
     }
 }
@@ -234,13 +315,21 @@ fn inspect_writes_a_page_and_over_nothing_but_a_page() {
     assert!(text.starts_with("<!doctype html>") && text.contains("<h1>out.onnx</h1>"));
     let plan = unfold([&"fuse", &model, &"--dry-run", &"--json"]).json();
     for tensor in plan["tensors"].as_array().unwrap() {
-        assert!(text.contains(&format!("\"formula\":{}", tensor["formula"])), "{tensor}");
+        assert!(
+            text.contains(&format!("\"formula\":{}", tensor["formula"])),
+            "{tensor}"
+        );
     }
     let before = fs::read(&model).unwrap();
     for command in ["inspect", "bench"] {
         let run = unfold([&command, &model, &"--html", &model]);
         assert_eq!(run.code, FAILED);
-        assert!(run.error().ends_with("exists and is no page, and is not overwritten"), "{}", run.stderr);
+        assert!(
+            run.error()
+                .ends_with("exists and is no page, and is not overwritten"),
+            "{}",
+            run.stderr
+        );
         assert_eq!(fs::read(&model).unwrap(), before);
     }
 }
@@ -264,30 +353,63 @@ fn inspect_lists_the_streams() {
     let path = digits("ln", "dynamo");
     let run = unfold([&"inspect", &path, &"--streams"]);
     assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
-    assert!(run.stdout.lines().all(|line| line.chars().count() <= 80), "{}", run.stdout);
+    assert!(
+        run.stdout.lines().all(|line| line.chars().count() <= 80),
+        "{}",
+        run.stdout
+    );
     let listed = unfold([&"inspect", &path, &"--streams", &"--json"]).json();
-    let [stream] = &listed["streams"].as_array().unwrap()[..] else { panic!("{listed:#}") };
-    assert_eq!((&stream["channels"], &stream["centring"]["outcome"]), (&40.into(), &"centred".into()));
+    let [stream] = &listed["streams"].as_array().unwrap()[..] else {
+        panic!("{listed:#}")
+    };
+    assert_eq!(
+        (&stream["channels"], &stream["centring"]["outcome"]),
+        (&40.into(), &"centred".into())
+    );
     assert_eq!(stream["scaling"]["outcome"], "scaled");
-    assert_eq!(stream["scaling"]["multiplied"].as_array().unwrap().len(), 0, "{listed:#}");
+    assert_eq!(
+        stream["scaling"]["multiplied"].as_array().unwrap().len(),
+        0,
+        "{listed:#}"
+    );
     let kinds = |who: &str| -> Vec<String> {
         let members = stream[who].as_array().unwrap().iter();
-        members.map(|member| member["kind"].as_str().unwrap().to_owned()).collect()
+        members
+            .map(|member| member["kind"].as_str().unwrap().to_owned())
+            .collect()
     };
     assert_eq!(kinds("readers"), ["LN"; 7]);
-    assert!(kinds("writers").iter().all(|kind| kind == "linear" || kind == "constant"), "{listed:#}");
+    assert!(
+        kinds("writers")
+            .iter()
+            .all(|kind| kind == "linear" || kind == "constant"),
+        "{listed:#}"
+    );
 }
 
 #[test]
 fn a_centred_model_says_so_and_is_proved() {
     let (_folder, path) = out();
-    let run = unfold([&"fuse", &digits("ln", "legacy"), &"-o", &path, &"--centre", &"--verify", &"prove"]);
+    let run = unfold([
+        &"fuse",
+        &digits("ln", "legacy"),
+        &"-o",
+        &path,
+        &"--centre",
+        &"--verify",
+        &"prove",
+    ]);
     assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
-    assert!(run.stdout.contains("(40 channels) centred: 7 LN become RMSNorm"), "{}", run.stdout);
     assert!(
-        provenance(&path)
-            .contains(&("unfold.options".into(), r#"{"centre":true,"skip":[],"target":"cpu"}"#.into()))
+        run.stdout
+            .contains("(40 channels) centred: 7 LN become RMSNorm"),
+        "{}",
+        run.stdout
     );
+    assert!(provenance(&path).contains(&(
+        "unfold.options".into(),
+        r#"{"centre":true,"skip":[],"target":"cpu"}"#.into()
+    )));
     let again = unfold([&"fuse", &path, &"--dry-run", &"--centre"]);
     assert!(again.stdout.contains("nothing to fold"), "{}", again.stdout);
 }
@@ -301,18 +423,52 @@ fn a_normalizer_before_others_goes_on_request_and_how_far_that_is_is_told() {
     let model = folder.path().join("norms.onnx");
     text::model(text).save(&model).unwrap();
     let run = unfold([&"fuse", &model, &"-o", &path, &"--merge-norms"]);
-    assert_eq!((run.code, run.stderr.as_str()), (DONE, ""), "{}", run.stdout);
-    assert!(run.stdout.contains(" is gone, before LayerNormalization_y\n"), "{}", run.stdout);
-    assert!(run.stdout.contains("what follows makes the same up to a part of "), "{}", run.stdout);
-    let options = ("unfold.options".into(), r#"{"merge_norms":true,"skip":[],"target":"cpu"}"#.into());
+    assert_eq!(
+        (run.code, run.stderr.as_str()),
+        (DONE, ""),
+        "{}",
+        run.stdout
+    );
+    assert!(
+        run.stdout
+            .contains(" is gone, before LayerNormalization_y\n"),
+        "{}",
+        run.stdout
+    );
+    assert!(
+        run.stdout
+            .contains("what follows makes the same up to a part of "),
+        "{}",
+        run.stdout
+    );
+    let options = (
+        "unfold.options".into(),
+        r#"{"merge_norms":true,"skip":[],"target":"cpu"}"#.into(),
+    );
     assert!(provenance(&path).contains(&options));
     let json = unfold([&"fuse", &model, &"-o", &path, &"--merge-norms", &"--json"]).json();
-    assert!((1e-9..1e-3).contains(&json["slack"].as_f64().unwrap()), "{}", json["slack"]);
+    assert!(
+        (1e-9..1e-3).contains(&json["slack"].as_f64().unwrap()),
+        "{}",
+        json["slack"]
+    );
     assert_eq!(json["merged"][0]["followers"][0]["value"], "z");
     let unverified = unfold([&"fuse", &model, &"--dry-run", &"--merge-norms"]);
-    assert!(unverified.stdout.contains("up to 5e-6·|1/u - 1/v|"), "{}", unverified.stdout);
+    assert!(
+        unverified.stdout.contains("up to 5e-6·|1/u - 1/v|"),
+        "{}",
+        unverified.stdout
+    );
     // It is another function.
-    let proved = unfold([&"fuse", &model, &"-o", &path, &"--merge-norms", &"--verify", &"prove"]);
+    let proved = unfold([
+        &"fuse",
+        &model,
+        &"-o",
+        &path,
+        &"--merge-norms",
+        &"--verify",
+        &"prove",
+    ]);
     assert_eq!(proved.code, DIFFERS, "{}{}", proved.stdout, proved.stderr);
     // Where it cannot run, no proof is attempted.
     let made = "input i batch 3 4\n weight k 4 4\n x = com.microsoft.TransposeMatMul(i, k)";
@@ -320,30 +476,73 @@ fn a_normalizer_before_others_goes_on_request_and_how_far_that_is_is_told() {
     text::model(&fused).save(&model).unwrap();
     let unknown = unfold([&"fuse", &model, &"-o", &path, &"--merge-norms"]);
     assert_eq!(unknown.code, DONE, "{}{}", unknown.stdout, unknown.stderr);
-    assert!(unknown.stderr.contains("the result could not be verified"), "{}", unknown.stderr);
-    let required = unfold([&"fuse", &model, &"-o", &path, &"--merge-norms", &"--verify", &"require"]);
-    assert_eq!(required.code, UNVERIFIED, "{}{}", required.stdout, required.stderr);
+    assert!(
+        unknown.stderr.contains("the result could not be verified"),
+        "{}",
+        unknown.stderr
+    );
+    let required = unfold([
+        &"fuse",
+        &model,
+        &"-o",
+        &path,
+        &"--merge-norms",
+        &"--verify",
+        &"require",
+    ]);
+    assert_eq!(
+        required.code, UNVERIFIED,
+        "{}{}",
+        required.stdout, required.stderr
+    );
 }
 
 /// Programs rely on these names.
 #[test]
 fn json_has_the_fields_that_it_promises() {
-    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let keys = |value: &Value| {
+        value
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>()
+    };
     let inspected = unfold([&"inspect", &un(), &"--json"]).json();
-    assert_eq!(keys(&inspected), ["model", "sites", "stopped", "summary", "tidy"]);
+    assert_eq!(
+        keys(&inspected),
+        ["model", "sites", "stopped", "summary", "tidy"]
+    );
     assert_eq!(inspected["stopped"]["reason"], "fixpoint");
-    assert_eq!(keys(&inspected["tidy"]), ["biased", "constants", "duplicates"]);
+    assert_eq!(
+        keys(&inspected["tidy"]),
+        ["biased", "constants", "duplicates"]
+    );
     let tidied = unfold([&"inspect", &digits("un", "legacy"), &"--json"]).json();
-    assert_eq!(keys(&tidied), ["model", "sites", "stopped", "summary", "tidy"]);
+    assert_eq!(
+        keys(&tidied),
+        ["model", "sites", "stopped", "summary", "tidy"]
+    );
     assert_eq!(keys(&tidied["tidy"]), ["biased", "constants", "duplicates"]);
     let site = &inspected["sites"][0];
-    assert_eq!(keys(site), ["axis", "channels", "core", "folded", "kind", "name", "nodes", "post", "pre"]);
+    assert_eq!(
+        keys(site),
+        [
+            "axis", "channels", "core", "folded", "kind", "name", "nodes", "post", "pre"
+        ]
+    );
     assert_eq!(site["kind"]["name"], "UN");
     assert_eq!(site["kind"]["family"], "offline");
     assert_eq!(site["post"]["outcome"], "folded");
     assert_eq!(site["post"]["direction"], "forward");
-    assert_eq!(keys(&inspected["summary"]), ["linear", "offline", "online", "pointwise", "scale"]);
-    assert_eq!(keys(&inspected["summary"]["offline"]), ["folded", "partly", "sites"]);
+    assert_eq!(
+        keys(&inspected["summary"]),
+        ["linear", "offline", "online", "pointwise", "scale"]
+    );
+    assert_eq!(
+        keys(&inspected["summary"]["offline"]),
+        ["folded", "partly", "sites"]
+    );
 
     let (_folder, path) = out();
     let fused = unfold([&"fuse", &un(), &"-o", &path, &"--json"]).json();
@@ -362,8 +561,14 @@ fn json_has_the_fields_that_it_promises() {
         "written",
     ];
     assert_eq!(keys(&fused), expected);
-    assert_eq!(keys(&fused["tensors"][0]), ["data_type", "formula", "inputs", "name", "shape", "sites"]);
-    assert_eq!(keys(&fused["result"]), ["file_bytes", "operators", "weight_bytes"]);
+    assert_eq!(
+        keys(&fused["tensors"][0]),
+        ["data_type", "formula", "inputs", "name", "shape", "sites"]
+    );
+    assert_eq!(
+        keys(&fused["result"]),
+        ["file_bytes", "operators", "weight_bytes"]
+    );
     assert_eq!(keys(&fused["result"]["file_bytes"]), ["after", "before"]);
     assert_eq!(fused["written"], path.to_str().unwrap());
     assert_eq!(fused["tensors"][0]["data_type"], "float32");
@@ -376,11 +581,18 @@ fn a_dry_run_writes_nothing() {
     let (folder, path) = out();
     let run = unfold([&"fuse", &un(), &"-o", &path, &"--dry-run"]);
     assert_eq!(run.code, DONE);
-    assert!(run.stdout.contains("7 of 7 offline sites"), "{}", run.stdout);
+    assert!(
+        run.stdout.contains("7 of 7 offline sites"),
+        "{}",
+        run.stdout
+    );
     assert!(run.stdout.contains("nothing was written"), "{}", run.stdout);
     assert_eq!(names_in(&folder), [""; 0]);
     let json = unfold([&"fuse", &un(), &"--dry-run", &"--json"]).json();
-    assert_eq!((&json["written"], &json["result"]), (&Value::Null, &Value::Null));
+    assert_eq!(
+        (&json["written"], &json["result"]),
+        (&Value::Null, &Value::Null)
+    );
     assert_eq!(json["changed"], true);
     let left = unfold([&"fuse", &un(), &"--dry-run", &"--json", &"--skip", &"*"]).json();
     assert_eq!(left["changed"], false);
@@ -390,11 +602,19 @@ fn a_dry_run_writes_nothing() {
 fn a_dry_run_tells_the_formula_of_each_new_tensor() {
     let json = unfold([&"fuse", &un(), &"--dry-run", &"--json"]).json();
     let tensors = json["tensors"].as_array().unwrap();
-    let mlp =
-        tensors.iter().find(|tensor| tensor["sites"] == serde_json::json!(["blocks.0.norm2.un"])).unwrap();
+    let mlp = tensors
+        .iter()
+        .find(|tensor| tensor["sites"] == serde_json::json!(["blocks.0.norm2.un"]))
+        .unwrap();
     // W·diag(γ/σ), as Algorithm 1 of the UN paper has it.
-    assert_eq!(mlp["formula"], "mul(val_122, reshape(mul(div(1, sqrt_1), view_10), [40, 1]))");
-    assert_eq!(mlp["inputs"], serde_json::json!(["sqrt_1", "val_122", "view_10"]));
+    assert_eq!(
+        mlp["formula"],
+        "mul(val_122, reshape(mul(div(1, sqrt_1), view_10), [40, 1]))"
+    );
+    assert_eq!(
+        mlp["inputs"],
+        serde_json::json!(["sqrt_1", "val_122", "view_10"])
+    );
     assert_eq!(mlp["shape"], serde_json::json!([40, 80]));
     // A weight and a bias for each of the seven.
     assert_eq!(tensors.len(), 14);
@@ -405,7 +625,9 @@ fn skips_by_name_and_by_kind() {
     let folded = |skip: &str| {
         let json = unfold([&"fuse", &un(), &"--dry-run", &"--json", &"--skip", &skip]).json();
         let sites = json["sites"].as_array().unwrap().clone();
-        let offline = sites.iter().filter(|site| site["kind"]["family"] == "offline");
+        let offline = sites
+            .iter()
+            .filter(|site| site["kind"]["family"] == "offline");
         let (folded, kept): (Vec<_>, Vec<_>) = offline.partition(|site| site["folded"] == true);
         for site in &kept {
             assert_eq!(site["post"]["forward"]["reason"]["kind"], "skipped");
@@ -415,14 +637,29 @@ fn skips_by_name_and_by_kind() {
     assert_eq!(folded("UN"), (0, 7));
     assert_eq!(folded("blocks.0.*"), (5, 2));
     assert_eq!(folded("blocks.?.norm1*"), (4, 3));
-    let both =
-        unfold([&"fuse", &un(), &"--dry-run", &"--json", &"--skip", &"blocks.0.*", &"--skip", &"norm*"]);
+    let both = unfold([
+        &"fuse",
+        &un(),
+        &"--dry-run",
+        &"--json",
+        &"--skip",
+        &"blocks.0.*",
+        &"--skip",
+        &"norm*",
+    ]);
     assert_eq!(both.json()["summary"]["offline"]["folded"], 4);
 }
 
 #[test]
 fn the_star_of_a_kind_is_part_of_its_name() {
-    let run = unfold([&"fuse", &digits("pnstar", "dynamo"), &"--dry-run", &"--json", &"--skip", &"PN*"]);
+    let run = unfold([
+        &"fuse",
+        &digits("pnstar", "dynamo"),
+        &"--dry-run",
+        &"--json",
+        &"--skip",
+        &"PN*",
+    ]);
     assert_eq!(run.json()["summary"]["offline"]["folded"], 0);
 }
 
@@ -443,7 +680,14 @@ fn a_name_with_brackets_is_a_name() {
             json["sites"][0]["folded"].as_bool().unwrap()
         };
         assert!(folded(unfold([&"fuse", &path, &"--dry-run", &"--json"])));
-        assert!(!folded(unfold([&"fuse", &path, &"--dry-run", &"--json", &"--skip", &name])));
+        assert!(!folded(unfold([
+            &"fuse",
+            &path,
+            &"--dry-run",
+            &"--json",
+            &"--skip",
+            &name
+        ])));
     }
 }
 
@@ -451,11 +695,20 @@ fn a_name_with_brackets_is_a_name() {
 fn an_option_that_nothing_comes_of_is_a_warning() {
     let asked = [
         ("--centre", "centre", "no residual stream was centred"),
-        ("--merge-norms", "merge_norms", "no normalizer was taken out before others"),
-        ("--scale-stream=2^-2", "scale_stream", "no residual stream was scaled"),
+        (
+            "--merge-norms",
+            "merge_norms",
+            "no normalizer was taken out before others",
+        ),
+        (
+            "--scale-stream=2^-2",
+            "scale_stream",
+            "no residual stream was scaled",
+        ),
     ];
-    let model =
-        text::model("input x 2 4\n scale g 4\n weight w 4 4\n y = Mul(x, g)\n z = MatMul(y, w)\n output z");
+    let model = text::model(
+        "input x 2 4\n scale g 4\n weight w 4 4\n y = Mul(x, g)\n z = MatMul(y, w)\n output z",
+    );
     let (folder, path) = out();
     model.save(&path).unwrap();
     let results = folder.path().join("results");
@@ -465,12 +718,23 @@ fn an_option_that_nothing_comes_of_is_a_warning() {
         for run in [
             unfold([&"fuse", &path, &"--dry-run", &option]),
             // Once for all models.
-            unfold([&"fuse", &path, &path, &"--dry-run", &"-o", &results, &option]),
+            unfold([
+                &"fuse",
+                &path,
+                &path,
+                &"--dry-run",
+                &"-o",
+                &results,
+                &option,
+            ]),
         ] {
             assert_eq!((run.code, run.stderr), (DONE, warning.clone()));
         }
         let json = unfold([&"fuse", &path, &"--dry-run", &"--json", &option]).json();
-        assert_eq!(json["idle"], serde_json::json!([{ "option": name, "reason": reason }]));
+        assert_eq!(
+            json["idle"],
+            serde_json::json!([{ "option": name, "reason": reason }])
+        );
     }
     let json = unfold([&"fuse", &path, &"--dry-run", &"--json"]).json();
     assert_eq!(json.get("idle"), None);
@@ -484,21 +748,55 @@ fn a_skip_that_means_nothing_is_a_warning_and_one_that_is_no_glob_an_error() {
     let run = unfold([&"fuse", &un(), &"--dry-run", &"--skip", &"bolcks.0"]);
     assert_eq!(
         (run.code, run.stderr.as_str()),
-        (DONE, "warning: --skip `bolcks.0`: no site has this name or kind\n")
+        (
+            DONE,
+            "warning: --skip `bolcks.0`: no site has this name or kind\n"
+        )
     );
     let run = unfold([&"fuse", &un(), &"--dry-run", &"--skip", &"["]);
     assert_eq!(run.code, USAGE);
-    assert!(run.error().starts_with("error: --skip `[`: "), "{}", run.stderr);
+    assert!(
+        run.error().starts_with("error: --skip `[`: "),
+        "{}",
+        run.stderr
+    );
 }
 
 #[test]
 fn a_result_that_differs_is_not_written() {
     let (folder, path) = out();
-    let run = unfold([&"fuse", &un(), &"-o", &path, &"--tolerance", &"0", &"--quiet", &"--verify", &"run"]);
+    let run = unfold([
+        &"fuse",
+        &un(),
+        &"-o",
+        &path,
+        &"--tolerance",
+        &"0",
+        &"--quiet",
+        &"--verify",
+        &"run",
+    ]);
     assert_eq!(run.code, DIFFERS);
-    assert!(run.error().ends_with("differs from that of the input; nothing was written"), "{}", run.stderr);
+    assert!(
+        run.error()
+            .ends_with("differs from that of the input; nothing was written"),
+        "{}",
+        run.stderr
+    );
     assert_eq!(names_in(&folder), [""; 0]);
-    assert_eq!(unfold([&"fuse", &un(), &"-o", &path, &"--tolerance", &"0", &"--no-verify"]).code, DONE);
+    assert_eq!(
+        unfold([
+            &"fuse",
+            &un(),
+            &"-o",
+            &path,
+            &"--tolerance",
+            &"0",
+            &"--no-verify"
+        ])
+        .code,
+        DONE
+    );
     assert_eq!(names_in(&folder), ["out.onnx"]);
 }
 
@@ -508,17 +806,38 @@ const BEYOND: &str = "batch=100000000";
 #[test]
 fn whether_it_must_be_verified_can_be_said() {
     let (folder, path) = out();
-    let fuse =
-        |how: &str| unfold([&"fuse", &un(), &"-o", &path, &"--dim", &BEYOND, &"--verify", &how, &"-q"]);
+    let fuse = |how: &str| {
+        unfold([
+            &"fuse",
+            &un(),
+            &"-o",
+            &path,
+            &"--dim",
+            &BEYOND,
+            &"--verify",
+            &how,
+            &"-q",
+        ])
+    };
     let required = fuse("require");
     assert_eq!(required.code, UNVERIFIED);
-    assert!(required.error().contains("could not be verified: `x` has attributes out of bounds"));
     assert!(
-        required.error().contains(", and it could not be proved: `x` takes more than"),
+        required
+            .error()
+            .contains("could not be verified: `x` has attributes out of bounds")
+    );
+    assert!(
+        required
+            .error()
+            .contains(", and it could not be proved: `x` takes more than"),
         "{}",
         required.stderr
     );
-    assert!(required.error().ends_with("; nothing was written"), "{}", required.stderr);
+    assert!(
+        required.error().ends_with("; nothing was written"),
+        "{}",
+        required.stderr
+    );
     assert_eq!(names_in(&folder), [""; 0]);
     for (how, warning) in [
         ("auto", "warning: the result could not be verified: "),
@@ -532,7 +851,16 @@ fn whether_it_must_be_verified_can_be_said() {
         assert_eq!(names_in(&folder), ["out.onnx"], "{how}");
         fs::remove_file(&path).unwrap();
     }
-    let off = unfold([&"fuse", &un(), &"-o", &path, &"--dim", &BEYOND, &"--verify", &"off"]);
+    let off = unfold([
+        &"fuse",
+        &un(),
+        &"-o",
+        &path,
+        &"--dim",
+        &BEYOND,
+        &"--verify",
+        &"off",
+    ]);
     assert_eq!((off.code, off.stderr.as_str()), (DONE, ""));
     assert!(off.stdout.contains("not verified"), "{}", off.stdout);
 }
@@ -545,38 +873,91 @@ fn what_tract_cannot_run_is_proved() {
     assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
     let mut lines = run.stdout.lines().rev().skip(1);
     let proved = lines.next().unwrap();
-    assert!(proved.starts_with("proved to be the same function: 14 new tensors, 1 point, "), "{proved}");
-    assert!(lines.next().unwrap().starts_with("not run: tract cannot load Mystery"), "{}", run.stdout);
+    assert!(
+        proved.starts_with("proved to be the same function: 14 new tensors, 1 point, "),
+        "{proved}"
+    );
+    assert!(
+        lines
+            .next()
+            .unwrap()
+            .starts_with("not run: tract cannot load Mystery"),
+        "{}",
+        run.stdout
+    );
     let json = unfold([&"fuse", &model, &"-o", &path, &"--json"]).json();
     assert_eq!(json["verification"]["verdict"], "could_not_verify");
-    assert_eq!((&json["proof"]["verdict"], &json["proof"]["tensors"]), (&"proved".into(), &14.into()));
-    assert_eq!((&json["verified"], json.get("sensitivity")), (&true.into(), None));
+    assert_eq!(
+        (&json["proof"]["verdict"], &json["proof"]["tensors"]),
+        (&"proved".into(), &14.into())
+    );
+    assert_eq!(
+        (&json["verified"], json.get("sensitivity")),
+        (&true.into(), None)
+    );
     // Running alone is no proof.
     let run = unfold([&"fuse", &model, &"-o", &path, &"--verify", &"run"]);
     assert_eq!(run.code, DONE);
-    assert!(run.stderr.starts_with("warning: the result could not be verified: tract"), "{}", run.stderr);
+    assert!(
+        run.stderr
+            .starts_with("warning: the result could not be verified: tract"),
+        "{}",
+        run.stderr
+    );
 }
 
 #[test]
 fn what_differs_by_rounding_alone_is_proved_and_the_rounding_is_told() {
     let (_folder, path) = out();
     let fuse = |how: &str| {
-        unfold([&"fuse", &un(), &"-o", &path, &"--tolerance", &"0", &"--verify", &how, &"--json"])
+        unfold([
+            &"fuse",
+            &un(),
+            &"-o",
+            &path,
+            &"--tolerance",
+            &"0",
+            &"--verify",
+            &how,
+            &"--json",
+        ])
     };
     for how in ["auto", "require"] {
         let json = fuse(how).json();
-        let relative = json["verification"]["outputs"][0]["relative"].as_f64().unwrap();
+        let relative = json["verification"]["outputs"][0]["relative"]
+            .as_f64()
+            .unwrap();
         let sensitivity = json["sensitivity"].as_f64().unwrap();
-        assert!(relative > 0.0 && relative < 1e-5 && sensitivity > relative / 100.0, "{json}");
+        assert!(
+            relative > 0.0 && relative < 1e-5 && sensitivity > relative / 100.0,
+            "{json}"
+        );
         assert!(sensitivity < 1e-4, "{json}");
-        assert_eq!((&json["verified"], &json["proof"]["verdict"]), (&true.into(), &"proved".into()));
+        assert_eq!(
+            (&json["verified"], &json["proof"]["verdict"]),
+            (&true.into(), &"proved".into())
+        );
     }
     let told = unfold([&"fuse", &un(), &"-o", &path, &"--tolerance", &"0"]);
-    assert!(told.stdout.lines().all(|line| line.chars().count() <= 80), "{}", told.stdout);
-    assert!(told.stdout.contains("the outputs differ: "), "{}", told.stdout);
-    assert!(told.stdout.contains("\none rounding of each weight of the original moves them by "));
+    assert!(
+        told.stdout.lines().all(|line| line.chars().count() <= 80),
+        "{}",
+        told.stdout
+    );
+    assert!(
+        told.stdout.contains("the outputs differ: "),
+        "{}",
+        told.stdout
+    );
+    assert!(
+        told.stdout
+            .contains("\none rounding of each weight of the original moves them by ")
+    );
     let proved = fuse("prove").json();
-    assert_eq!((&proved["verification"], &proved["proof"]["points"]), (&Value::Null, &1.into()));
+    assert_eq!(
+        (&proved["verification"], &proved["proof"]["points"]),
+        (&Value::Null, &1.into())
+    );
     assert_eq!(fuse("run").code, DIFFERS);
 }
 
@@ -584,7 +965,19 @@ fn what_differs_by_rounding_alone_is_proved_and_the_rounding_is_told() {
 fn certified(model: &Path) -> (TempDir, PathBuf, PathBuf) {
     let (folder, path) = out();
     let file = folder.path().join("certificate.json");
-    assert_eq!(unfold([&"fuse", &model, &"-o", &path, &"--certificate", &file, &"-q"]).code, DONE);
+    assert_eq!(
+        unfold([
+            &"fuse",
+            &model,
+            &"-o",
+            &path,
+            &"--certificate",
+            &file,
+            &"-q"
+        ])
+        .code,
+        DONE
+    );
     (folder, path, file)
 }
 
@@ -596,11 +989,31 @@ fn a_folded_model_is_proved_with_its_certificate_and_without() {
             let (_folder, path, file) = certified(&original);
             for run in [
                 unfold([&"prove", &original, &path]),
-                unfold([&"prove", &original, &path, &"--certificate", &file, &"--points", &"2"]),
+                unfold([
+                    &"prove",
+                    &original,
+                    &path,
+                    &"--certificate",
+                    &file,
+                    &"--points",
+                    &"2",
+                ]),
             ] {
-                assert_eq!((run.code, run.stderr.as_str()), (DONE, ""), "{kind}-{exporter}");
-                assert!(run.stdout.starts_with("proved to be the same function: "), "{}", run.stdout);
-                assert!(run.stdout.trim_end().chars().count() <= 80, "{}", run.stdout);
+                assert_eq!(
+                    (run.code, run.stderr.as_str()),
+                    (DONE, ""),
+                    "{kind}-{exporter}"
+                );
+                assert!(
+                    run.stdout.starts_with("proved to be the same function: "),
+                    "{}",
+                    run.stdout
+                );
+                assert!(
+                    run.stdout.trim_end().chars().count() <= 80,
+                    "{}",
+                    run.stdout
+                );
             }
         }
     }
@@ -609,14 +1022,31 @@ fn a_folded_model_is_proved_with_its_certificate_and_without() {
 #[test]
 fn a_proof_needs_the_options_that_the_model_was_folded_with() {
     let (folder, once) = out();
-    assert_eq!(unfold([&"fuse", &un(), &"-o", &once, &"-q", &"--skip", &"blocks.0.norm1*"]).code, DONE);
+    assert_eq!(
+        unfold([
+            &"fuse",
+            &un(),
+            &"-o",
+            &once,
+            &"-q",
+            &"--skip",
+            &"blocks.0.norm1*"
+        ])
+        .code,
+        DONE
+    );
     assert_eq!(unfold([&"prove", &un(), &once, &"--quiet"]).code, DONE);
     let twice = folder.path().join("twice.onnx");
     assert_eq!(unfold([&"fuse", &once, &"-o", &twice, &"-q"]).code, DONE);
     assert_eq!(unfold([&"prove", &once, &twice]).code, DONE);
     let far = unfold([&"prove", &un(), &twice]);
     assert_eq!(far.code, FAILED);
-    assert!(far.error().ends_with("each time has to be proved by itself"), "{}", far.stderr);
+    assert!(
+        far.error()
+            .ends_with("each time has to be proved by itself"),
+        "{}",
+        far.stderr
+    );
 }
 
 #[test]
@@ -625,16 +1055,29 @@ fn a_second_file_that_is_no_graph_is_an_error_and_no_other_function() {
     let mut model = Model::open(&path).unwrap().into_memory().unwrap();
     model.graph_mut().node[0].input[0] = "nowhere".into();
     model.save(&path).unwrap();
-    for run in [unfold([&"prove", &un(), &path]), unfold([&"prove", &un(), &path, &"--certificate", &file])] {
+    for run in [
+        unfold([&"prove", &un(), &path]),
+        unfold([&"prove", &un(), &path, &"--certificate", &file]),
+    ] {
         assert_eq!(run.code, FAILED, "{}", run.stderr);
-        assert!(run.error().ends_with("reads `nowhere`, which nothing makes"), "{}", run.stderr);
+        assert!(
+            run.error()
+                .ends_with("reads `nowhere`, which nothing makes"),
+            "{}",
+            run.stderr
+        );
     }
 }
 
 /// Moves one number of one tensor to a neighbour.
 fn nudge(path: &Path, tensor: &str) {
     let mut model = Model::open(path).unwrap().into_memory().unwrap();
-    let tensor = model.graph_mut().initializer.iter_mut().find(|other| other.name() == tensor).unwrap();
+    let tensor = model
+        .graph_mut()
+        .initializer
+        .iter_mut()
+        .find(|other| other.name() == tensor)
+        .unwrap();
     let mut bytes = tensor.raw_data.take().unwrap().to_vec();
     bytes[4] ^= 1;
     tensor.raw_data = Some(bytes.into());
@@ -645,20 +1088,35 @@ fn nudge(path: &Path, tensor: &str) {
 fn one_rounding_is_no_proof() {
     for (tensor, expected) in [
         ("val_122_folded", "1 of its 3200 elements"),
-        ("patch_embed.proj.weight", "neither new nor one of the original's"),
+        (
+            "patch_embed.proj.weight",
+            "neither new nor one of the original's",
+        ),
     ] {
         let (_folder, path, file) = certified(&un());
         nudge(&path, tensor);
         let run = unfold([&"prove", &un(), &path]);
         assert_eq!(run.code, DIFFERS, "{tensor}");
-        assert!(run.error().contains(tensor) && run.error().contains(expected), "{}", run.stderr);
+        assert!(
+            run.error().contains(tensor) && run.error().contains(expected),
+            "{}",
+            run.stderr
+        );
         let output = unfold([&"prove", &un(), &path, &"--json"]);
         let json: Value = serde_json::from_str(&output.stdout).unwrap();
-        assert_eq!((output.code, &json["proof"]["verdict"]), (DIFFERS, &"disproved".into()));
+        assert_eq!(
+            (output.code, &json["proof"]["verdict"]),
+            (DIFFERS, &"disproved".into())
+        );
         // The certificate is for another file.
         let run = unfold([&"prove", &un(), &path, &"--certificate", &file]);
         assert_eq!(run.code, FAILED);
-        assert!(run.error().contains("the certificate is for other files: SHA-256 of "), "{}", run.stderr);
+        assert!(
+            run.error()
+                .contains("the certificate is for other files: SHA-256 of "),
+            "{}",
+            run.stderr
+        );
     }
 }
 
@@ -675,18 +1133,37 @@ fn a_certificate_that_lies_proves_nothing() {
     assert_ne!(swapped, text);
     let run = proved(&swapped);
     assert_eq!(run.code, DIFFERS);
-    assert!(run.error().contains("not what its recipe gives"), "{}", run.stderr);
-    let run = proved(&text.replacen(r#""inputs":[0"#, r#""inputs":[99"#, 1));
-    assert_eq!(run.code, FAILED);
     assert!(
-        run.error().contains("certificate.json: the certificate cannot be used: tensor `"),
+        run.error().contains("not what its recipe gives"),
         "{}",
         run.stderr
     );
-    assert!(run.error().contains("an input is no step before it"), "{}", run.stderr);
-    for text in ["", "[]", "{}", &"[".repeat(100_000), &text[..text.len() / 2]] {
+    let run = proved(&text.replacen(r#""inputs":[0"#, r#""inputs":[99"#, 1));
+    assert_eq!(run.code, FAILED);
+    assert!(
+        run.error()
+            .contains("certificate.json: the certificate cannot be used: tensor `"),
+        "{}",
+        run.stderr
+    );
+    assert!(
+        run.error().contains("an input is no step before it"),
+        "{}",
+        run.stderr
+    );
+    for text in [
+        "",
+        "[]",
+        "{}",
+        &"[".repeat(100_000),
+        &text[..text.len() / 2],
+    ] {
         assert_eq!(proved(text).code, FAILED);
-        assert!(proved(text).error().contains("the certificate cannot be used"));
+        assert!(
+            proved(text)
+                .error()
+                .contains("the certificate cannot be used")
+        );
     }
 }
 
@@ -699,9 +1176,9 @@ fn a_certificate_that_asks_for_too_much_is_not_computed() {
         { "op": "sum", "inputs": [0], "axis": 0, "shape": [1] },
         { "op": "expand", "inputs": [1], "shape": [80] },
     ]);
-    let square =
-        |input: usize| serde_json::json!({ "op": "product", "inputs": [0, input], "shape": [far, far] });
-    let mut powers = vec![serde_json::json!({ "op": "literal", "numbers": [1.0], "shape": [far, far] })];
+    let square = |input: usize| serde_json::json!({ "op": "product", "inputs": [0, input], "shape": [far, far] });
+    let mut powers =
+        vec![serde_json::json!({ "op": "literal", "numbers": [1.0], "shape": [far, far] })];
     powers.extend((0..200).map(square));
     powers.push(
         serde_json::json!({ "op": "pick", "inputs": [200], "axis": 0, "places": [0], "shape": [1, far] }),
@@ -711,14 +1188,18 @@ fn a_certificate_that_asks_for_too_much_is_not_computed() {
     for steps in [sum, Value::Array(powers)] {
         let mut certificate = json(&file);
         let tensors = certificate["tensors"].as_array_mut().unwrap();
-        let bias = tensors.iter_mut().find(|tensor| tensor["shape"] == serde_json::json!([80])).unwrap();
+        let bias = tensors
+            .iter_mut()
+            .find(|tensor| tensor["shape"] == serde_json::json!([80]))
+            .unwrap();
         bias["steps"] = steps;
         let lie = file.with_file_name("lie.json");
         fs::write(&lie, certificate.to_string()).unwrap();
         let run = unfold([&"prove", &un(), &path, &"--certificate", &lie]);
         assert_eq!(run.code, UNVERIFIED, "{}", run.stderr);
         assert!(
-            run.error().contains("takes more than a model of its size is known to take"),
+            run.error()
+                .contains("takes more than a model of its size is known to take"),
             "{}",
             run.stderr
         );
@@ -730,19 +1211,41 @@ fn what_cannot_be_decided_is_said() {
     let (_folder, path, _) = certified(&un());
     let run = unfold([&"prove", &un(), &path, &"--dim", &BEYOND]);
     assert_eq!(run.code, UNVERIFIED);
-    assert!(run.error().contains("it could not be decided: `x` takes more than"), "{}", run.stderr);
-    assert_eq!(unfold([&"prove", &un(), &path, &"--points", &"0"]).code, USAGE);
-    assert!(unfold([&"prove", &un(), &path, &"--dim", &"bacth=3"]).error().contains("`bacth`"));
+    assert!(
+        run.error()
+            .contains("it could not be decided: `x` takes more than"),
+        "{}",
+        run.stderr
+    );
+    assert_eq!(
+        unfold([&"prove", &un(), &path, &"--points", &"0"]).code,
+        USAGE
+    );
+    assert!(
+        unfold([&"prove", &un(), &path, &"--dim", &"bacth=3"])
+            .error()
+            .contains("`bacth`")
+    );
 }
 
 #[test]
 fn dimensions_have_sizes_while_verifying() {
     let (_folder, path) = out();
-    assert_eq!(unfold([&"fuse", &un(), &"-o", &path, &"--dim", &"batch=3"]).code, DONE);
+    assert_eq!(
+        unfold([&"fuse", &un(), &"-o", &path, &"--dim", &"batch=3"]).code,
+        DONE
+    );
     let misspelled = unfold([&"fuse", &un(), &"-o", &path, &"--dim", &"bacth=3"]);
     assert_eq!(misspelled.code, USAGE);
-    assert!(misspelled.error().contains("`bacth`"), "{}", misspelled.stderr);
-    assert_eq!(unfold([&"fuse", &un(), &"-o", &path, &"--dim", &"batch=0"]).code, USAGE);
+    assert!(
+        misspelled.error().contains("`bacth`"),
+        "{}",
+        misspelled.stderr
+    );
+    assert_eq!(
+        unfold([&"fuse", &un(), &"-o", &path, &"--dim", &"batch=0"]).code,
+        USAGE
+    );
 }
 
 #[test]
@@ -754,16 +1257,28 @@ fn the_input_is_overwritten_only_in_place() {
     let other_spelling = folder.path().join(".").join("model.onnx");
     let run = unfold([&"fuse", &model, &"-o", &other_spelling]);
     assert_eq!(run.code, USAGE);
-    assert!(run.error().ends_with("is the input; --in-place overwrites it"), "{}", run.stderr);
+    assert!(
+        run.error()
+            .ends_with("is the input; --in-place overwrites it"),
+        "{}",
+        run.stderr
+    );
     assert_eq!(fs::read(&model).unwrap(), before);
-    assert_eq!(unfold([&"fuse", &model, &"-o", &model, &"--in-place"]).code, USAGE);
+    assert_eq!(
+        unfold([&"fuse", &model, &"-o", &model, &"--in-place"]).code,
+        USAGE
+    );
     assert_eq!(unfold([&"fuse", &model]).code, USAGE);
 
     assert_eq!(unfold([&"fuse", &model, &"--in-place"]).code, DONE);
     let after = fs::read(&model).unwrap();
     assert_ne!(after, before);
     let again = unfold([&"fuse", &model, &"--in-place"]);
-    assert!(again.stdout.contains("nothing was written"), "{}", again.stdout);
+    assert!(
+        again.stdout.contains("nothing was written"),
+        "{}",
+        again.stdout
+    );
     assert_eq!(fs::read(&model).unwrap(), after);
     assert_eq!(names_in(&folder), ["model.onnx"]);
 }
@@ -772,7 +1287,10 @@ fn the_input_is_overwritten_only_in_place() {
 #[test]
 fn a_link_to_the_input_is_the_input() {
     let folder = tempdir().unwrap();
-    let (model, link) = (folder.path().join("model.onnx"), folder.path().join("link.onnx"));
+    let (model, link) = (
+        folder.path().join("model.onnx"),
+        folder.path().join("link.onnx"),
+    );
     fs::copy(un(), &model).unwrap();
     std::os::unix::fs::symlink(&model, &link).unwrap();
     assert_eq!(unfold([&"fuse", &model, &"-o", &link]).code, USAGE);
@@ -787,13 +1305,22 @@ fn only_models_are_overwritten() {
     fs::write(&path, "notes").unwrap();
     let run = unfold([&"fuse", &un(), &"-o", &path]);
     assert_eq!(run.code, FAILED);
-    assert!(run.error().ends_with("exists and is no ONNX model, and is not overwritten"), "{}", run.stderr);
+    assert!(
+        run.error()
+            .ends_with("exists and is no ONNX model, and is not overwritten"),
+        "{}",
+        run.stderr
+    );
     assert_eq!(fs::read(&path).unwrap(), b"notes");
     fs::write(&path, "").unwrap();
     assert_eq!(unfold([&"fuse", &un(), &"-o", &path]).code, DONE);
     assert_eq!(unfold([&"fuse", &un(), &"-o", &path]).code, DONE);
     let nowhere = path.with_file_name("no").join("out.onnx");
-    assert!(unfold([&"fuse", &un(), &"-o", &nowhere]).error().contains("there is no folder"));
+    assert!(
+        unfold([&"fuse", &un(), &"-o", &nowhere])
+            .error()
+            .contains("there is no folder")
+    );
 }
 
 #[cfg(unix)]
@@ -811,10 +1338,18 @@ fn a_link_that_leads_to_nothing_is_followed() {
     }
     symlink("no/out.onnx", folder.path().join("far.onnx")).unwrap();
     let far = folder.path().join("far.onnx");
-    assert!(unfold([&"fuse", &un(), &"-o", &far]).error().contains("there is no folder"));
+    assert!(
+        unfold([&"fuse", &un(), &"-o", &far])
+            .error()
+            .contains("there is no folder")
+    );
     symlink("round.onnx", folder.path().join("round.onnx")).unwrap();
     let round = folder.path().join("round.onnx");
-    assert!(unfold([&"fuse", &un(), &"-o", &round]).error().contains("circle"));
+    assert!(
+        unfold([&"fuse", &un(), &"-o", &round])
+            .error()
+            .contains("circle")
+    );
 }
 
 #[test]
@@ -834,10 +1369,20 @@ fn where_the_weights_went_is_said() {
     assert_eq!(fs::read(path("out.onnx.data")).unwrap(), b"somebody's");
 
     fs::copy(path("out.onnx"), path("backup.onnx")).unwrap();
-    let run = unfold([&"fuse", &path("model.onnx"), &"-o", &path("out.onnx"), &"--json"]);
+    let run = unfold([
+        &"fuse",
+        &path("model.onnx"),
+        &"-o",
+        &path("out.onnx"),
+        &"--json",
+    ]);
     let data = run.json()["data"].as_str().unwrap().to_owned();
     assert!(data.ends_with("out.onnx.2.data"), "{data}");
-    assert!(run.stderr.starts_with("warning: ") && run.stderr.contains("out.onnx.1.data"), "{}", run.stderr);
+    assert!(
+        run.stderr.starts_with("warning: ") && run.stderr.contains("out.onnx.1.data"),
+        "{}",
+        run.stderr
+    );
     assert_eq!(run.stderr.trim_end().lines().count(), 1);
 }
 
@@ -853,7 +1398,15 @@ fn sizes_are_those_of_the_files() {
     let (inside, beside) = (path("inside.onnx"), path("beside.onnx"));
     let fused = told(unfold([&"fuse", &un(), &"-o", &inside, &"--json"]));
     assert_eq!(fused, [size(&un()), size(&inside)]);
-    let fused = told(unfold([&"fuse", &un(), &"-o", &beside, &"--external-data", &"always", &"--json"]));
+    let fused = told(unfold([
+        &"fuse",
+        &un(),
+        &"-o",
+        &beside,
+        &"--external-data",
+        &"always",
+        &"--json",
+    ]));
     let files = size(&beside) + size(&path("beside.onnx.data"));
     assert_eq!(fused, [size(&un()), files]);
     // Weights that were split before, and weights that are joined.
@@ -871,10 +1424,21 @@ fn sizes_are_those_of_the_files() {
     ]);
     assert_eq!(run.code, DONE, "{}", run.stderr);
     let files = size(&split) + size(&path("split.onnx.data"));
-    let fused = told(unfold([&"fuse", &split, &"-o", &inside, &"--external-data", &"never", &"--json"]));
+    let fused = told(unfold([
+        &"fuse",
+        &split,
+        &"-o",
+        &inside,
+        &"--external-data",
+        &"never",
+        &"--json",
+    ]));
     assert_eq!(fused, [files, size(&inside)]);
     let fused = told(unfold([&"fuse", &split, &"--in-place", &"--json"]));
-    assert_eq!(fused, [files, size(&split) + size(&path("split.onnx.1.data"))]);
+    assert_eq!(
+        fused,
+        [files, size(&split) + size(&path("split.onnx.1.data"))]
+    );
 }
 
 #[test]
@@ -883,7 +1447,10 @@ fn what_is_no_model_is_one_line() {
     let cases: [(&[u8], &str); 5] = [
         (b"", "is not an ONNX model: it is empty"),
         (b"Dear reader,\nthis is a letter.\n", "model.onnx"),
-        (b"\x89HDF\r\n\x1a\n\0\0\0\0\0\x08\x08", "is not an ONNX model: it looks like"),
+        (
+            b"\x89HDF\r\n\x1a\n\0\0\0\0\0\x08\x08",
+            "is not an ONNX model: it looks like",
+        ),
         (&whole[..whole.len() / 2], "is truncated"),
         (&whole[..whole.len() - 1], "is truncated"),
     ];
@@ -892,7 +1459,10 @@ fn what_is_no_model_is_one_line() {
         let model = folder.path().join("model.onnx");
         fs::write(&model, bytes).unwrap();
         let path = folder.path().join("out.onnx");
-        for run in [unfold([&"fuse", &model, &"-o", &path]), unfold([&"inspect", &model])] {
+        for run in [
+            unfold([&"fuse", &model, &"-o", &path]),
+            unfold([&"inspect", &model]),
+        ] {
             assert_eq!(run.code, FAILED);
             assert!(run.error().contains(expected), "{}", run.stderr);
             assert!(run.error().contains("model.onnx"), "{}", run.stderr);
@@ -905,8 +1475,15 @@ fn what_is_no_model_is_one_line() {
 #[test]
 fn names_do_nothing_to_a_terminal() {
     let (_folder, path) = changed(|proto| {
-        let names = ["\u{1b}]0;mine\u{7}", "two\nlines", "a\ttab", "\u{202e}turned"];
-        let kept = nodes(proto).iter_mut().filter(|node| ["MatMul", "Gemm", "Add"].contains(&node.op_type()));
+        let names = [
+            "\u{1b}]0;mine\u{7}",
+            "two\nlines",
+            "a\ttab",
+            "\u{202e}turned",
+        ];
+        let kept = nodes(proto)
+            .iter_mut()
+            .filter(|node| ["MatMul", "Gemm", "Add"].contains(&node.op_type()));
         for (number, node) in kept.enumerate() {
             node.name = Some(format!("{}{number}", names[number % names.len()]));
             node.metadata_props.clear();
@@ -924,7 +1501,8 @@ fn names_do_nothing_to_a_terminal() {
     let mut told = String::new();
     for run in shown {
         for text in [run.stdout, run.stderr] {
-            let acts = |c: char| c != '\n' && (c.is_control() || ('\u{202a}'..='\u{2069}').contains(&c));
+            let acts =
+                |c: char| c != '\n' && (c.is_control() || ('\u{202a}'..='\u{2069}').contains(&c));
             assert!(!text.contains(acts), "{text:?}");
             told += &text;
         }
@@ -933,14 +1511,21 @@ fn names_do_nothing_to_a_terminal() {
     assert!(told.contains("two\\nlines"), "{told}");
     // Of an error too.
     let (_folder, path) = changed(|proto| {
-        let [first, second, ..] = &mut nodes(proto)[..] else { panic!("too few") };
+        let [first, second, ..] = &mut nodes(proto)[..] else {
+            panic!("too few")
+        };
         second.output.clone_from(&first.output);
         for node in [first, second] {
             node.name = Some("\u{1b}[2Jgone".into());
         }
     });
     let run = unfold([&"inspect", &path]);
-    assert_eq!((run.code, run.stderr.contains('\u{1b}')), (FAILED, false), "{}", run.stderr);
+    assert_eq!(
+        (run.code, run.stderr.contains('\u{1b}')),
+        (FAILED, false),
+        "{}",
+        run.stderr
+    );
 }
 
 /// A file name that is no text is printed as far as it is text.
@@ -952,26 +1537,59 @@ fn names_of_files_that_are_no_text_are_in_json_too() {
     let folder = tempdir().unwrap();
     let named = |name: &[u8]| folder.path().join(OsStr::from_bytes(name));
     let shown = |name: &str| folder.path().join(name).display().to_string();
-    let (model, fused, certificate) = (named(b"a\xff.onnx"), named(b"b\xfe.onnx"), named(b"c\xff.json"));
+    let (model, fused, certificate) = (
+        named(b"a\xff.onnx"),
+        named(b"b\xfe.onnx"),
+        named(b"c\xff.json"),
+    );
     fs::copy(un(), &model).unwrap();
-    let json =
-        unfold([&"fuse", &model, &"-o", &fused, &"--certificate", &certificate, &"--json", &"--no-verify"])
-            .json();
+    let json = unfold([
+        &"fuse",
+        &model,
+        &"-o",
+        &fused,
+        &"--certificate",
+        &certificate,
+        &"--json",
+        &"--no-verify",
+    ])
+    .json();
     assert_eq!(json["model"], shown("a\u{fffd}.onnx"));
     assert_eq!(json["written"], shown("b\u{fffd}.onnx"));
     assert_eq!(json["certificate"], shown("c\u{fffd}.json"));
-    assert_eq!(unfold([&"inspect", &model, &"--json"]).json()["model"], shown("a\u{fffd}.onnx"));
+    assert_eq!(
+        unfold([&"inspect", &model, &"--json"]).json()["model"],
+        shown("a\u{fffd}.onnx")
+    );
     assert_eq!(
         unfold([&"inspect", &model, &"--streams", &"--json"]).json()["model"],
         shown("a\u{fffd}.onnx")
     );
-    let json = unfold([&"prove", &model, &fused, &"--certificate", &certificate, &"--json"]).json();
+    let json = unfold([
+        &"prove",
+        &model,
+        &fused,
+        &"--certificate",
+        &certificate,
+        &"--json",
+    ])
+    .json();
     assert_eq!(json["fused"], shown("b\u{fffd}.onnx"));
     assert_eq!(json["certificate"], shown("c\u{fffd}.json"));
     let missing = named(b"no\xff.onnx");
-    let run = unfold([&"fuse", &missing, &model, &"-o", &folder.path().join("all"), &"--json"]);
+    let run = unfold([
+        &"fuse",
+        &missing,
+        &model,
+        &"-o",
+        &folder.path().join("all"),
+        &"--json",
+    ]);
     let models: Value = serde_json::from_str(&run.stdout).unwrap();
-    assert_eq!((run.code, &models["models"][0]["model"]), (FAILED, &shown("no\u{fffd}.onnx").into()));
+    assert_eq!(
+        (run.code, &models["models"][0]["model"]),
+        (FAILED, &shown("no\u{fffd}.onnx").into())
+    );
 }
 
 #[test]
@@ -982,7 +1600,11 @@ fn what_is_not_there_is_one_line() {
     let cause = "No such file or directory";
     assert_eq!(run.error().matches(cause).count(), 1, "{}", run.stderr);
     assert!(run.error().contains("none.onnx"), "{}", run.stderr);
-    assert!(unfold([&"inspect", &folder.path()]).error().contains("it is no regular file"));
+    assert!(
+        unfold([&"inspect", &folder.path()])
+            .error()
+            .contains("it is no regular file")
+    );
 }
 
 #[test]
@@ -995,14 +1617,25 @@ fn a_missing_data_file_is_one_line() {
     let fused = folder.path().join("fused.onnx");
     let run = unfold([&"fuse", &path, &"-o", &fused, &"--json"]);
     assert_eq!(run.json()["summary"]["offline"]["folded"], 7);
-    assert_eq!(names_in(&folder), ["fused.onnx", "fused.onnx.data", "model.onnx", "model.onnx.data"]);
+    assert_eq!(
+        names_in(&folder),
+        [
+            "fused.onnx",
+            "fused.onnx.data",
+            "model.onnx",
+            "model.onnx.data"
+        ]
+    );
 
     fs::remove_file(folder.path().join("model.onnx.data")).unwrap();
     let other = folder.path().join("other.onnx");
     let run = unfold([&"fuse", &path, &"-o", &other]);
     assert_eq!(run.code, FAILED);
     assert!(run.error().contains("model.onnx.data"), "{}", run.stderr);
-    assert_eq!(names_in(&folder), ["fused.onnx", "fused.onnx.data", "model.onnx"]);
+    assert_eq!(
+        names_in(&folder),
+        ["fused.onnx", "fused.onnx.data", "model.onnx"]
+    );
     for run in [
         unfold([&"inspect", &path]),
         unfold([&"inspect", &path, &"--streams"]),
@@ -1014,7 +1647,12 @@ fn a_missing_data_file_is_one_line() {
         let begin = format!("error: {}: the external data of tensor `", path.display());
         assert_eq!(run.code, FAILED);
         assert!(run.error().starts_with(&begin), "{}", run.stderr);
-        assert!(run.error().contains("`model.onnx.data` cannot be read: No such file"), "{}", run.stderr);
+        assert!(
+            run.error()
+                .contains("`model.onnx.data` cannot be read: No such file"),
+            "{}",
+            run.stderr
+        );
     }
 }
 
@@ -1054,11 +1692,18 @@ fn standard_streams_are_no_files() {
         vec!["bench", "-"],
         vec!["zoo", "vit-s.un", "-o", "-"],
     ] {
-        let output = cargo_bin_cmd!("unfold").current_dir(&folder).args(&args).output().unwrap();
+        let output = cargo_bin_cmd!("unfold")
+            .current_dir(&folder)
+            .args(&args)
+            .output()
+            .unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(USAGE), "{args:?}");
         let line = said.lines().next().unwrap();
-        assert!(line.starts_with("error: ") && line.ends_with(reason), "{args:?}: {said}");
+        assert!(
+            line.starts_with("error: ") && line.ends_with(reason),
+            "{args:?}: {said}"
+        );
     }
     assert_eq!(names_in(&folder), [""; 0]);
 }
@@ -1066,13 +1711,34 @@ fn standard_streams_are_no_files() {
 #[test]
 fn a_number_that_is_too_small_is_told_with_the_least_one() {
     for (args, reason) in [
-        (["fuse", "--jobs", "0"], "'0' for '--jobs <N>': 0 is too few: at least 1"),
-        (["bench", "--batch", "0"], "'0' for '--batch <N,N,...>': 0 is too few: at least 1"),
-        (["bench", "--rounds", "0"], "'0' for '--rounds <N>': 0 is too few: at least 1"),
-        (["bench", "--threads", "0"], "'0' for '--threads <N>': 0 is too few: at least 1"),
-        (["bench", "--time", "0"], "'0' for '--time <SECONDS>': not a number of seconds above 0"),
-        (["bench", "--time", "-1"], "'-1' for '--time <SECONDS>': not a number of seconds above 0"),
-        (["fuse", "--tolerance", "-1"], "'-1' for '--tolerance <ERROR>': not a number from 0 on"),
+        (
+            ["fuse", "--jobs", "0"],
+            "'0' for '--jobs <N>': 0 is too few: at least 1",
+        ),
+        (
+            ["bench", "--batch", "0"],
+            "'0' for '--batch <N,N,...>': 0 is too few: at least 1",
+        ),
+        (
+            ["bench", "--rounds", "0"],
+            "'0' for '--rounds <N>': 0 is too few: at least 1",
+        ),
+        (
+            ["bench", "--threads", "0"],
+            "'0' for '--threads <N>': 0 is too few: at least 1",
+        ),
+        (
+            ["bench", "--time", "0"],
+            "'0' for '--time <SECONDS>': not a number of seconds above 0",
+        ),
+        (
+            ["bench", "--time", "-1"],
+            "'-1' for '--time <SECONDS>': not a number of seconds above 0",
+        ),
+        (
+            ["fuse", "--tolerance", "-1"],
+            "'-1' for '--tolerance <ERROR>': not a number from 0 on",
+        ),
     ] {
         let [command, option, value] = args;
         let run = unfold([&command, &un(), &option, &value]);
@@ -1087,7 +1753,8 @@ fn a_dimension_that_no_model_has_is_a_mistake_on_the_command_line() {
     let run = unfold([&"bench", &un(), &"--dim", &"nobody=3"]);
     assert_eq!(run.code, USAGE);
     assert!(
-        run.error().contains("no input has a symbolic dimension `nobody`; those there are: "),
+        run.error()
+            .contains("no input has a symbolic dimension `nobody`; those there are: "),
         "{}",
         run.stderr
     );
@@ -1097,7 +1764,11 @@ fn a_dimension_that_no_model_has_is_a_mistake_on_the_command_line() {
 fn more_threads_than_any_machine_has_use_for_are_a_mistake_on_the_command_line() {
     let run = unfold([&"bench", &un(), &"--threads", &"1025"]);
     assert_eq!(run.code, USAGE);
-    assert!(run.stderr.contains("1025 are too many: at most 1024"), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("1025 are too many: at most 1024"),
+        "{}",
+        run.stderr
+    );
 }
 
 #[test]
@@ -1106,12 +1777,21 @@ fn a_network_of_the_zoo_is_written_over_nothing_but_a_model() {
     fs::write(&path, "notes").unwrap();
     let run = unfold([&"zoo", &"iwslt14.un", &"-o", &path]);
     assert_eq!(run.code, FAILED);
-    assert!(run.error().ends_with("exists and is no ONNX model, and is not overwritten"), "{}", run.stderr);
+    assert!(
+        run.error()
+            .ends_with("exists and is no ONNX model, and is not overwritten"),
+        "{}",
+        run.stderr
+    );
     assert_eq!(fs::read(&path).unwrap(), b"notes");
     let nowhere = folder.path().join("no").join("x.onnx");
     let run = unfold([&"zoo", &"iwslt14.un", &"-o", &nowhere]);
     let there = folder.path().join("no");
-    let line = format!("error: {}: there is no folder {}", nowhere.display(), there.display());
+    let line = format!(
+        "error: {}: there is no folder {}",
+        nowhere.display(),
+        there.display()
+    );
     assert_eq!((run.code, run.error()), (FAILED, line.as_str()));
     let run = unfold([&"zoo", &"iwslt14.un", &"-o", &folder.path()]);
     assert!(run.error().ends_with(" is a folder"), "{}", run.stderr);
@@ -1123,13 +1803,26 @@ fn a_network_of_the_zoo_is_written_over_nothing_but_a_model() {
 #[test]
 fn a_network_that_is_not_in_the_zoo_is_a_mistake_on_the_command_line() {
     for (args, begin) in [
-        (vec!["zoo", "bogus"], "error: there is no network bogus; there are "),
-        (vec!["zoo", "vit-s", "--norm", "bogus"], "error: --norm is one of "),
-        (vec!["zoo", "vit-s", "--norm", "un"], "error: -o FILE says where to write the model"),
+        (
+            vec!["zoo", "bogus"],
+            "error: there is no network bogus; there are ",
+        ),
+        (
+            vec!["zoo", "vit-s", "--norm", "bogus"],
+            "error: --norm is one of ",
+        ),
+        (
+            vec!["zoo", "vit-s", "--norm", "un"],
+            "error: -o FILE says where to write the model",
+        ),
     ] {
         let output = cargo_bin_cmd!("unfold").args(&args).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), said.lines().count()), (Some(USAGE), 1), "{args:?}");
+        assert_eq!(
+            (output.status.code(), said.lines().count()),
+            (Some(USAGE), 1),
+            "{args:?}"
+        );
         assert!(said.starts_with(begin), "{said}");
     }
 }
@@ -1141,12 +1834,20 @@ fn a_folder_that_was_made_for_nothing_is_taken_back() {
     fs::create_dir(&there).unwrap();
     let broken = folder.path().join("broken.onnx");
     fs::write(&broken, "no model").unwrap();
-    for out in [folder.path().join("new/"), folder.path().join("deep/new/"), there.join("new/"), there] {
+    for out in [
+        folder.path().join("new/"),
+        folder.path().join("deep/new/"),
+        there.join("new/"),
+        there,
+    ] {
         assert_eq!(unfold([&"fuse", &broken, &"-o", &out]).code, FAILED);
         assert_eq!(unfold([&"fuse", &broken, &broken, &"-o", &out]).code, USAGE);
         assert_eq!(names_in(&folder), ["broken.onnx", "there"]);
     }
-    assert_eq!(fs::read_dir(folder.path().join("there")).unwrap().count(), 0);
+    assert_eq!(
+        fs::read_dir(folder.path().join("there")).unwrap().count(),
+        0
+    );
 }
 
 #[cfg(unix)]
@@ -1163,7 +1864,10 @@ fn an_interrupt_takes_back_the_folder_that_was_made() {
         .unwrap();
     // Verifying takes seconds.
     while !new.exists() && child.try_wait().unwrap().is_none() {}
-    Command::new("kill").args(["-s", "INT", &child.id().to_string()]).output().unwrap();
+    Command::new("kill")
+        .args(["-s", "INT", &child.id().to_string()])
+        .output()
+        .unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_eq!(names_in(&folder), ["out.onnx"]);
 }
@@ -1175,7 +1879,10 @@ fn a_command_that_writes_nothing_is_interrupted_as_others_are() {
     let (_folder, path) = out();
     assert_eq!(unfold([&"zoo", &"vit-s.un", &"-o", &path]).code, DONE);
     let (_other_folder, other) = out();
-    assert_eq!(unfold([&"fuse", &path, &"-o", &other, &"--no-verify"]).code, DONE);
+    assert_eq!(
+        unfold([&"fuse", &path, &"-o", &other, &"--no-verify"]).code,
+        DONE
+    );
     let mut child = Command::new(assert_cmd::cargo::cargo_bin!("unfold"))
         .args([&"prove".into(), &path, &other])
         .stdout(Stdio::null())
@@ -1183,7 +1890,10 @@ fn a_command_that_writes_nothing_is_interrupted_as_others_are() {
         .unwrap();
     // A proof of this size takes several seconds.
     std::thread::sleep(std::time::Duration::from_secs(1));
-    Command::new("kill").args(["-s", "INT", &child.id().to_string()]).output().unwrap();
+    Command::new("kill")
+        .args(["-s", "INT", &child.id().to_string()])
+        .output()
+        .unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
 }
 
@@ -1192,15 +1902,39 @@ fn what_was_written_is_told_as_it_was_asked_for() {
     let folder = tempdir().unwrap();
     for _ in 0..2 {
         let mut command = cargo_bin_cmd!("unfold");
-        let args = ["-o", "./out.onnx", "--external-data", "always", "--certificate", "c.json"];
-        let output = command.current_dir(&folder).arg("fuse").arg(un()).args(args).output().unwrap();
+        let args = [
+            "-o",
+            "./out.onnx",
+            "--external-data",
+            "always",
+            "--certificate",
+            "c.json",
+        ];
+        let output = command
+            .current_dir(&folder)
+            .arg("fuse")
+            .arg(un())
+            .args(args)
+            .output()
+            .unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
-        let data = if said.contains("out.onnx.1.data") { "./out.onnx.1.data" } else { "./out.onnx.data" };
-        let lines = format!("written to ./out.onnx, its weights to {data}\nits certificate is c.json\n");
+        let data = if said.contains("out.onnx.1.data") {
+            "./out.onnx.1.data"
+        } else {
+            "./out.onnx.data"
+        };
+        let lines =
+            format!("written to ./out.onnx, its weights to {data}\nits certificate is c.json\n");
         assert!(said.ends_with(&lines), "{said}");
         let mut command = cargo_bin_cmd!("unfold");
         let args = ["-o", "./plain.onnx", "--json"];
-        let output = command.current_dir(&folder).arg("fuse").arg(un()).args(args).output().unwrap();
+        let output = command
+            .current_dir(&folder)
+            .arg("fuse")
+            .arg(un())
+            .args(args)
+            .output()
+            .unwrap();
         let json: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(json["written"], "./plain.onnx");
     }
@@ -1212,12 +1946,32 @@ fn one_model_in_a_folder_is_told_to_programs_as_several_are() {
     let out = folder.path().join("out/");
     let run = unfold([&"fuse", &un(), &"-o", &out, &"--json"]);
     let json = run.json();
-    let [model] = &json["models"].as_array().unwrap()[..] else { panic!("{}", run.stdout) };
-    assert_eq!(model["written"], out.join("un-dynamo.onnx").to_str().unwrap());
-    let missing = unfold([&"fuse", &folder.path().join("none.onnx"), &"-o", &out, &"--json"]);
+    let [model] = &json["models"].as_array().unwrap()[..] else {
+        panic!("{}", run.stdout)
+    };
+    assert_eq!(
+        model["written"],
+        out.join("un-dynamo.onnx").to_str().unwrap()
+    );
+    let missing = unfold([
+        &"fuse",
+        &folder.path().join("none.onnx"),
+        &"-o",
+        &out,
+        &"--json",
+    ]);
     let json: Value = serde_json::from_str(&missing.stdout).unwrap();
-    assert_eq!((missing.code, json["models"].as_array().unwrap().len()), (FAILED, 1));
-    let alone = unfold([&"fuse", &folder.path().join("none.onnx"), &"-o", &out.join("x.onnx"), &"--json"]);
+    assert_eq!(
+        (missing.code, json["models"].as_array().unwrap().len()),
+        (FAILED, 1)
+    );
+    let alone = unfold([
+        &"fuse",
+        &folder.path().join("none.onnx"),
+        &"-o",
+        &out.join("x.onnx"),
+        &"--json",
+    ]);
     assert_eq!(alone.code, FAILED);
     assert!(alone.error().contains("none.onnx"), "{}", alone.stderr);
 }
@@ -1226,25 +1980,59 @@ fn one_model_in_a_folder_is_told_to_programs_as_several_are() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_narrow_terminal_leaves_room_for_words() {
-    let program = assert_cmd::cargo::cargo_bin!("unfold").display().to_string();
-    let command = format!("stty cols 60; NO_COLOR=1 {program} inspect {}", digits("dyt", "dynamo").display());
-    let typed = std::process::Command::new("script").args(["-qec", &command, "/dev/null"]).output();
-    let Ok(output) = typed else { return eprintln!("skipped: there is no `script`, and so no terminal") };
+    let program = assert_cmd::cargo::cargo_bin!("unfold")
+        .display()
+        .to_string();
+    let command = format!(
+        "stty cols 60; NO_COLOR=1 {program} inspect {}",
+        digits("dyt", "dynamo").display()
+    );
+    let typed = std::process::Command::new("script")
+        .args(["-qec", &command, "/dev/null"])
+        .output();
+    let Ok(output) = typed else {
+        return eprintln!("skipped: there is no `script`, and so no terminal");
+    };
     let shown = String::from_utf8(output.stdout).unwrap();
-    assert!(shown.lines().next().unwrap().trim_end().ends_with("into, or why not"), "{shown}");
-    assert!(shown.lines().any(|line| line.trim_end().ends_with("MatMul+Add …qkv")), "{shown}");
+    assert!(
+        shown
+            .lines()
+            .next()
+            .unwrap()
+            .trim_end()
+            .ends_with("into, or why not"),
+        "{shown}"
+    );
+    assert!(
+        shown
+            .lines()
+            .any(|line| line.trim_end().ends_with("MatMul+Add …qkv")),
+        "{shown}"
+    );
 }
 
 /// Which of the rows is the affine before the core, and which the one behind it.
 #[test]
 fn the_parts_of_a_site_are_told_apart() {
     let run = unfold([&"inspect", &digits("dyt", "dynamo")]);
-    let mut rows = run.stdout.lines().skip_while(|line| !line.starts_with("blocks.0.norm2"));
+    let mut rows = run
+        .stdout
+        .lines()
+        .skip_while(|line| !line.starts_with("blocks.0.norm2"));
     let first: Vec<&str> = rows.next().unwrap().split_whitespace().take(5).collect();
     assert_eq!(first, ["blocks.0.norm2", "DyT", "before", "40", "stays"]);
-    let second: Vec<&str> = rows.find(|line| line.contains("behind")).unwrap().split_whitespace().collect();
+    let second: Vec<&str> = rows
+        .find(|line| line.contains("behind"))
+        .unwrap()
+        .split_whitespace()
+        .collect();
     assert_eq!(second, ["behind", "forward", "MatMul", "…mlp.0"]);
-    assert!(unfold([&"inspect", &un()]).stdout.lines().all(|line| !line.contains("behind")));
+    assert!(
+        unfold([&"inspect", &un()])
+            .stdout
+            .lines()
+            .all(|line| !line.contains("behind"))
+    );
 }
 
 #[test]
@@ -1261,11 +2049,17 @@ fn a_graph_that_is_none_is_one_line() {
         nodes[1].output[0] = nodes[0].output[0].clone();
     };
     let inside: Change = |proto| {
-        let reads =
-            NodeProto { input: vec!["no one".into()], output: vec!["o".into()], ..Default::default() };
+        let reads = NodeProto {
+            input: vec!["no one".into()],
+            output: vec!["o".into()],
+            ..Default::default()
+        };
         let branch = AttributeProto {
             name: Some("then_branch".into()),
-            g: Some(Box::new(GraphProto { node: vec![reads], ..Default::default() })),
+            g: Some(Box::new(GraphProto {
+                node: vec![reads],
+                ..Default::default()
+            })),
             ..Default::default()
         };
         nodes(proto)[3].attribute.push(branch);
@@ -1274,7 +2068,10 @@ fn a_graph_that_is_none_is_one_line() {
         (circle, "depends on its own output"),
         (unmade, "`nobody`, which nothing makes"),
         (twice, "made twice"),
-        (inside, "has a body that reads `no one`, which nothing makes"),
+        (
+            inside,
+            "has a body that reads `no one`, which nothing makes",
+        ),
     ] {
         let (folder, model) = changed(change);
         let path = folder.path().join("out.onnx");
@@ -1288,9 +2085,17 @@ fn a_graph_that_is_none_is_one_line() {
 #[test]
 fn what_is_not_understood_passes_untouched() {
     type Change = fn(&mut ModelProto);
-    let unknown: Change =
-        |proto| nodes(proto).iter_mut().for_each(|node| node.domain = Some("com.example".into()));
-    let future: Change = |proto| proto.opset_import.iter_mut().for_each(|set| set.version = Some(999));
+    let unknown: Change = |proto| {
+        nodes(proto)
+            .iter_mut()
+            .for_each(|node| node.domain = Some("com.example".into()))
+    };
+    let future: Change = |proto| {
+        proto
+            .opset_import
+            .iter_mut()
+            .for_each(|set| set.version = Some(999))
+    };
     for change in [unknown, future] {
         let (folder, model) = changed(change);
         let path = folder.path().join("out.onnx");
@@ -1305,7 +2110,10 @@ fn what_is_not_understood_passes_untouched() {
 fn quiet_says_nothing() {
     let (_folder, path) = out();
     let run = unfold([&"fuse", &un(), &"-o", &path, &"--quiet"]);
-    assert_eq!((run.code, run.stdout.as_str(), run.stderr.as_str()), (DONE, "", ""));
+    assert_eq!(
+        (run.code, run.stdout.as_str(), run.stderr.as_str()),
+        (DONE, "", "")
+    );
 }
 
 #[cfg(unix)]
@@ -1332,10 +2140,16 @@ fn a_closed_pipe_is_no_panic() {
 fn help_has_examples_and_exit_codes() {
     for command in ["inspect", "fuse", "prove", "bench", "zoo"] {
         let help = unfold([&command, &"--help"]).stdout;
-        assert!(help.contains(&format!("Examples:\n  unfold {command} ")), "{help}");
+        assert!(
+            help.contains(&format!("Examples:\n  unfold {command} ")),
+            "{help}"
+        );
         // Except for lines to copy, and for the exit codes.
         let text = help.split("\nExamples:").next().unwrap();
-        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
     }
     assert!(!unfold([&"--help"]).stdout.contains("resident"));
     for help in [&["--help"][..], &["fuse", "--help"], &["prove", "--help"]] {
@@ -1348,9 +2162,15 @@ fn help_has_examples_and_exit_codes() {
 #[test]
 fn shells_complete_the_command_by_its_own_name() {
     for (shell, line) in [
-        ("bash", "complete -F _unfold -o nosort -o bashdefault -o default unfold"),
+        (
+            "bash",
+            "complete -F _unfold -o nosort -o bashdefault -o default unfold",
+        ),
         ("zsh", "#compdef unfold"),
-        ("fish", "complete -c unfold -n \"__fish_unfold_using_subcommand fuse\""),
+        (
+            "fish",
+            "complete -c unfold -n \"__fish_unfold_using_subcommand fuse\"",
+        ),
     ] {
         let run = unfold([&"completions", &shell]);
         assert_eq!((run.code, run.stderr.as_str()), (DONE, ""), "{shell}");
@@ -1370,10 +2190,15 @@ fn bash_offers_what_the_command_takes() {
         let typed = format!("COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))");
         let asked = "_unfold unfold \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD-1]}\"";
         let code = format!("{script}\n{typed}\n{asked}\necho \"${{COMPREPLY[*]}}\"");
-        let output = std::process::Command::new("bash").args(["--norc", "-c", &code]).output().ok()?;
+        let output = std::process::Command::new("bash")
+            .args(["--norc", "-c", &code])
+            .output()
+            .ok()?;
         Some(String::from_utf8(output.stdout).unwrap().trim().to_owned())
     };
-    let Some(commands) = offered("unfold fu") else { return eprintln!("skipped: there is no bash") };
+    let Some(commands) = offered("unfold fu") else {
+        return eprintln!("skipped: there is no bash");
+    };
     assert_eq!(commands, "fuse");
     assert_eq!(offered("unfold fuse --max").unwrap(), "--max-growth");
     assert_eq!(offered("unfold fuse --verify pro").unwrap(), "prove");
@@ -1383,35 +2208,79 @@ fn bash_offers_what_the_command_takes() {
 fn each_command_has_a_page_of_the_manual() {
     let whole = unfold([&"man"]).stdout;
     let version = format!("\"unfold {}\"", env!("CARGO_PKG_VERSION"));
-    let is_title =
-        |line: &str, name: &str| line.starts_with(&format!(".TH {name} 1 ")) && line.contains(&version);
-    assert!(whole.lines().any(|line| is_title(line, "unfold")), "{whole}");
-    for command in ["inspect", "fuse", "prove", "bench", "zoo", "completions", "man"] {
-        assert!(whole.contains(&format!("unfold\\-{command}(1)")), "{command}: {whole}");
+    let is_title = |line: &str, name: &str| {
+        line.starts_with(&format!(".TH {name} 1 ")) && line.contains(&version)
+    };
+    assert!(
+        whole.lines().any(|line| is_title(line, "unfold")),
+        "{whole}"
+    );
+    for command in [
+        "inspect",
+        "fuse",
+        "prove",
+        "bench",
+        "zoo",
+        "completions",
+        "man",
+    ] {
+        assert!(
+            whole.contains(&format!("unfold\\-{command}(1)")),
+            "{command}: {whole}"
+        );
         let page = unfold([&"man", &command]).stdout;
-        assert!(page.lines().any(|line| is_title(line, &format!("unfold-{command}"))), "{page}");
-        assert!(page.contains(&format!("\\fBunfold {command}\\fR")), "{page}");
+        assert!(
+            page.lines()
+                .any(|line| is_title(line, &format!("unfold-{command}"))),
+            "{page}"
+        );
+        assert!(
+            page.contains(&format!("\\fBunfold {command}\\fR")),
+            "{page}"
+        );
     }
     let page = unfold([&"man", &"fuse"]).stdout;
-    assert!(page.contains("\\-\\-max\\-growth") && page.contains("Exit codes:"), "{page}");
+    assert!(
+        page.contains("\\-\\-max\\-growth") && page.contains("Exit codes:"),
+        "{page}"
+    );
     assert!(!whole.contains("resident"));
     let unknown = unfold([&"man", &"nothing"]);
-    assert_eq!((unknown.code, unknown.error()), (USAGE, "error: there is no command nothing"));
+    assert_eq!(
+        (unknown.code, unknown.error()),
+        (USAGE, "error: there is no command nothing")
+    );
     // `man` fills lines up, but for those between these two.
-    let (_, extra) = page.split_once(".SH EXTRA\n.nf\nExamples:\n  unfold fuse model.onnx ").unwrap();
+    let (_, extra) = page
+        .split_once(".SH EXTRA\n.nf\nExamples:\n  unfold fuse model.onnx ")
+        .unwrap();
     let (lines, _) = extra.split_once("\n.fi\n").unwrap();
-    assert!(lines.contains("\nExit codes:\n  0  done;") && !lines.contains(".SH"), "{lines}");
+    assert!(
+        lines.contains("\nExit codes:\n  0  done;") && !lines.contains(".SH"),
+        "{lines}"
+    );
 }
 
 #[test]
 fn the_command_says_its_own_name_and_version() {
-    assert_eq!(unfold([&"--version"]).stdout, format!("unfold {}\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(
+        unfold([&"--version"]).stdout,
+        format!("unfold {}\n", env!("CARGO_PKG_VERSION"))
+    );
 }
 
 /// SHA-256 of a file, as another program computes it.
 fn sha256(path: &Path) -> String {
-    let output = std::process::Command::new("sha256sum").arg(path).output().unwrap();
-    String::from_utf8(output.stdout).unwrap().split(' ').next().unwrap().to_owned()
+    let output = std::process::Command::new("sha256sum")
+        .arg(path)
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout)
+        .unwrap()
+        .split(' ')
+        .next()
+        .unwrap()
+        .to_owned()
 }
 
 fn json(path: &Path) -> Value {
@@ -1423,12 +2292,27 @@ fn json(path: &Path) -> Value {
 fn a_certificate_has_the_digests_and_the_formulas() {
     let (folder, path) = out();
     let file = folder.path().join("certificate.json");
-    let run = unfold([&"fuse", &un(), &"-o", &path, &"--certificate", &file, &"--skip", &"blocks.1.*"]);
+    let run = unfold([
+        &"fuse",
+        &un(),
+        &"-o",
+        &path,
+        &"--certificate",
+        &file,
+        &"--skip",
+        &"blocks.1.*",
+    ]);
     assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
     assert!(run.stdout.contains("its certificate is "), "{}", run.stdout);
     let certificate = json(&file);
-    assert_eq!((&certificate["certificate"], &certificate["unfold"]), (&1.into(), &"0.1.0".into()));
-    assert_eq!(certificate["options"], serde_json::json!({ "skip": ["blocks.1.*"], "target": "cpu" }));
+    assert_eq!(
+        (&certificate["certificate"], &certificate["unfold"]),
+        (&1.into(), &"0.1.0".into())
+    );
+    assert_eq!(
+        certificate["options"],
+        serde_json::json!({ "skip": ["blocks.1.*"], "target": "cpu" })
+    );
     let digests = |path: &Path| serde_json::json!({ "sha256": sha256(path), "data": {} });
     assert_eq!(certificate["original"], digests(&un()));
     assert_eq!(certificate["fused"], digests(&path));
@@ -1438,15 +2322,24 @@ fn a_certificate_has_the_digests_and_the_formulas() {
         serde_json::json!({ "name": "blocks.0.norm1.un", "kind": "UN", "outcome": "folded" })
     );
     let tensors = certificate["tensors"].as_array().unwrap();
-    let tensor = tensors.iter().find(|tensor| tensor["name"] == "val_122_folded").unwrap();
+    let tensor = tensors
+        .iter()
+        .find(|tensor| tensor["name"] == "val_122_folded")
+        .unwrap();
     assert_eq!(tensor["data_type"], "float32");
     assert_eq!(tensor["shape"], serde_json::json!([40, 80]));
     let steps = tensor["steps"].as_array().unwrap();
-    assert_eq!(steps[0], serde_json::json!({ "op": "constant", "name": "val_122", "shape": [40, 80] }));
+    assert_eq!(
+        steps[0],
+        serde_json::json!({ "op": "constant", "name": "val_122", "shape": [40, 80] })
+    );
     assert_eq!(steps.last().unwrap()["op"], "mul");
     // It replaces itself, and nothing else.
     let again = unfold([&"fuse", &un(), &"-o", &path, &"--certificate", &file]);
-    assert_eq!((again.code, &json(&file)["options"]["skip"]), (DONE, &serde_json::json!([])));
+    assert_eq!(
+        (again.code, &json(&file)["options"]["skip"]),
+        (DONE, &serde_json::json!([]))
+    );
 }
 
 #[cfg(unix)]
@@ -1457,15 +2350,30 @@ fn a_certificate_has_the_digests_of_the_files_with_weights() {
     let mut model = Model::open(un()).unwrap();
     model.external = true;
     model.save(path("model.onnx")).unwrap();
-    let before = (sha256(&path("model.onnx")), sha256(&path("model.onnx.data")));
-    let run = unfold([&"fuse", &path("model.onnx"), &"--in-place", &"--certificate", &path("c.json")]);
+    let before = (
+        sha256(&path("model.onnx")),
+        sha256(&path("model.onnx.data")),
+    );
+    let run = unfold([
+        &"fuse",
+        &path("model.onnx"),
+        &"--in-place",
+        &"--certificate",
+        &path("c.json"),
+    ]);
     assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
     let certificate = json(&path("c.json"));
     let expected = |(model, data): (String, String), name: &str| serde_json::json!({ "sha256": model, "data": { name: data } });
     assert_eq!(certificate["original"], expected(before, "model.onnx.data"));
-    let after = (sha256(&path("model.onnx")), sha256(&path("model.onnx.1.data")));
+    let after = (
+        sha256(&path("model.onnx")),
+        sha256(&path("model.onnx.1.data")),
+    );
     assert_eq!(certificate["fused"], expected(after, "model.onnx.1.data"));
-    assert_eq!(names_in(&folder), ["c.json", "model.onnx", "model.onnx.1.data"]);
+    assert_eq!(
+        names_in(&folder),
+        ["c.json", "model.onnx", "model.onnx.1.data"]
+    );
 }
 
 #[test]
@@ -1479,15 +2387,28 @@ fn a_certificate_overwrites_nothing_else_and_is_not_there_without_its_model() {
         let run = unfold([&"fuse", &model, &"-o", &path, &"--certificate", file]);
         assert_eq!(run.code, FAILED);
         assert!(
-            run.error().ends_with("exists and is no certificate, and is not overwritten"),
+            run.error()
+                .ends_with("exists and is no certificate, and is not overwritten"),
             "{}",
             run.stderr
         );
     }
     for name in ["out.onnx", "out.onnx.data", "./out.onnx.1.data"] {
-        let run = unfold([&"fuse", &model, &"-o", &path, &"--certificate", &folder.path().join(name)]);
+        let run = unfold([
+            &"fuse",
+            &model,
+            &"-o",
+            &path,
+            &"--certificate",
+            &folder.path().join(name),
+        ]);
         assert_eq!(run.code, FAILED);
-        assert!(run.error().ends_with("is where the result, or its weights, may go"), "{}", run.stderr);
+        assert!(
+            run.error()
+                .ends_with("is where the result, or its weights, may go"),
+            "{}",
+            run.stderr
+        );
     }
     let nowhere = folder.path().join("no").join("c.json");
     let run = unfold([&"fuse", &model, &"-o", &path, &"--certificate", &nowhere]);
@@ -1512,8 +2433,12 @@ fn a_certificate_overwrites_nothing_else_and_is_not_there_without_its_model() {
 /// The entries of a model's metadata that unfold wrote.
 fn provenance(path: &Path) -> Vec<(String, String)> {
     let entries = Model::open(path).unwrap().proto.metadata_props;
-    let entries = entries.into_iter().map(|entry| (entry.key().to_owned(), entry.value().to_owned()));
-    entries.filter(|(key, _)| key.starts_with("unfold.")).collect()
+    let entries = entries
+        .into_iter()
+        .map(|entry| (entry.key().to_owned(), entry.value().to_owned()));
+    entries
+        .filter(|(key, _)| key.starts_with("unfold."))
+        .collect()
 }
 
 #[cfg(unix)]
@@ -1538,7 +2463,10 @@ fn a_folded_model_tells_where_its_normalizers_went() {
     assert!(told.ends_with(&line), "{told}");
     let json = unfold([&"inspect", &path, &"--json"]).json();
     assert_eq!(json["provenance"][0]["original"], digest);
-    assert_eq!(json["provenance"][0]["folded"], "UN 7, attention scale 6, biased 12");
+    assert_eq!(
+        json["provenance"][0]["folded"],
+        "UN 7, attention scale 6, biased 12"
+    );
     assert!(provenance(&un()).is_empty());
 }
 
@@ -1548,48 +2476,117 @@ fn a_second_folding_is_told_behind_the_first() {
     let (folder, once) = out();
     let twice = folder.path().join("twice.onnx");
     let skip = "blocks.0.norm1*";
-    let first = unfold([&"fuse", &un(), &"-o", &once, &"-q", &"--target", &"portable", &"--skip", &skip]);
-    let second = unfold([&"fuse", &once, &"-o", &twice, &"-q", &"--target", &"portable"]);
+    let first = unfold([
+        &"fuse",
+        &un(),
+        &"-o",
+        &once,
+        &"-q",
+        &"--target",
+        &"portable",
+        &"--skip",
+        &skip,
+    ]);
+    let second = unfold([
+        &"fuse",
+        &once,
+        &"-o",
+        &twice,
+        &"-q",
+        &"--target",
+        &"portable",
+    ]);
     assert_eq!((first.code, second.code), (DONE, DONE));
     let (first, both) = (provenance(&once), provenance(&twice));
     assert_eq!(
         first[2..],
         [
-            ("unfold.folded".to_owned(), "attention scale 6, UN 6, duplicate 1".to_owned()),
-            ("unfold.options".to_owned(), r#"{"skip":["blocks.0.norm1*"],"target":"portable"}"#.to_owned()),
+            (
+                "unfold.folded".to_owned(),
+                "attention scale 6, UN 6, duplicate 1".to_owned()
+            ),
+            (
+                "unfold.options".to_owned(),
+                r#"{"skip":["blocks.0.norm1*"],"target":"portable"}"#.to_owned()
+            ),
         ]
     );
     assert_eq!(both[..4], first);
     let keys: Vec<&str> = both[4..].iter().map(|(key, _)| key.as_str()).collect();
-    assert_eq!(keys, ["unfold.2.version", "unfold.2.original", "unfold.2.folded", "unfold.2.options"]);
-    assert_eq!((both[5].1.as_str(), both[6].1.as_str()), (sha256(&once).as_str(), "UN 1"));
+    assert_eq!(
+        keys,
+        [
+            "unfold.2.version",
+            "unfold.2.original",
+            "unfold.2.folded",
+            "unfold.2.options"
+        ]
+    );
+    assert_eq!(
+        (both[5].1.as_str(), both[6].1.as_str()),
+        (sha256(&once).as_str(), "UN 1")
+    );
     let told = unfold([&"inspect", &twice]).stdout;
     let lines: Vec<&str> = told.lines().rev().take(2).collect();
-    assert!(lines[1].ends_with("UN 6, duplicate 1; skipped blocks.0.norm1*; for portable"), "{told}");
+    assert!(
+        lines[1].ends_with("UN 6, duplicate 1; skipped blocks.0.norm1*; for portable"),
+        "{told}"
+    );
     assert!(lines[0].ends_with(": UN 1; for portable"), "{told}");
     let ln = digits("ln", "dynamo");
     assert_eq!(
-        unfold([&"fuse", &ln, &"-o", &twice, &"--centre", &"--target", &"onnxruntime", &"-q"]).code,
+        unfold([
+            &"fuse",
+            &ln,
+            &"-o",
+            &twice,
+            &"--centre",
+            &"--target",
+            &"onnxruntime",
+            &"-q"
+        ])
+        .code,
         DONE
     );
     let told = unfold([&"inspect", &twice]).stdout;
-    assert!(told.trim_end().ends_with("; streams centred; for onnxruntime"), "{told}");
+    assert!(
+        told.trim_end()
+            .ends_with("; streams centred; for onnxruntime"),
+        "{told}"
+    );
 }
 
 #[test]
 fn what_has_nothing_to_fold_needs_no_verifying() {
     let (_folder, path) = out();
-    let run =
-        unfold([&"fuse", &digits("none", "dynamo"), &"-o", &path, &"--skip", &"*", &"--verify", &"require"]);
+    let run = unfold([
+        &"fuse",
+        &digits("none", "dynamo"),
+        &"-o",
+        &path,
+        &"--skip",
+        &"*",
+        &"--verify",
+        &"require",
+    ]);
     assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
     assert!(!run.stdout.contains("verified"), "{}", run.stdout);
 }
 
 /// The run of the program on models given as paths.
 fn fuse_all(models: &[PathBuf], rest: &[&str]) -> Run {
-    let output = cargo_bin_cmd!("unfold").arg("fuse").args(models).args(rest).output().unwrap();
+    let output = cargo_bin_cmd!("unfold")
+        .arg("fuse")
+        .args(models)
+        .args(rest)
+        .output()
+        .unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Run { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    Run {
+        code: output.status.code().unwrap(),
+        stdout: text(output.stdout),
+        stderr: text(output.stderr),
+    }
 }
 
 #[test]
@@ -1602,7 +2599,13 @@ fn several_models_go_into_a_folder_and_one_that_is_broken_stops_none() {
     fs::create_dir(path("plain")).unwrap();
     let plain = path("plain/a-model-that-has-a-rather-long-name-and-nothing-to-fold.onnx");
     assert_eq!(unfold([&"fuse", &un(), &"-o", &plain]).code, DONE);
-    let models = [un(), broken.clone(), ln.clone(), path("none.onnx"), plain.clone()];
+    let models = [
+        un(),
+        broken.clone(),
+        ln.clone(),
+        path("none.onnx"),
+        plain.clone(),
+    ];
     let file = path("fused.onnx");
     let run = fuse_all(&models, &["-o", file.to_str().unwrap()]);
     assert!(
@@ -1616,17 +2619,29 @@ fn several_models_go_into_a_folder_and_one_that_is_broken_stops_none() {
     assert_eq!(run.code, FAILED);
     let errors: Vec<&str> = run.stderr.lines().collect();
     assert_eq!(errors.len(), 2, "{}", run.stderr);
-    assert!(errors[0].starts_with("error: ") && errors[0].contains("broken.onnx"), "{}", errors[0]);
+    assert!(
+        errors[0].starts_with("error: ") && errors[0].contains("broken.onnx"),
+        "{}",
+        errors[0]
+    );
     assert!(errors[1].contains("none.onnx"), "{}", errors[1]);
 
     let lines: Vec<&str> = run.stdout.lines().collect();
     assert_eq!(lines.len(), 1 + models.len() + 2, "{}", run.stdout);
-    assert!(lines.iter().all(|line| line.chars().count() <= 80), "{}", run.stdout);
+    assert!(
+        lines.iter().all(|line| line.chars().count() <= 80),
+        "{}",
+        run.stdout
+    );
     let ends = ["agrees", "failed", "agrees", "failed", "copied"];
     for (line, end) in lines[1..].iter().zip(ends) {
         assert!(line.ends_with(end), "{line}");
     }
-    assert!(lines[1].contains("un-dynamo.onnx") && lines[1].contains("13 of 13"), "{}", lines[1]);
+    assert!(
+        lines[1].contains("un-dynamo.onnx") && lines[1].contains("13 of 13"),
+        "{}",
+        lines[1]
+    );
     assert!(lines[1].contains("167 to 81"), "{}", lines[1]);
     assert_eq!(lines[7], "5 models, 2 of them failed");
 
@@ -1634,7 +2649,10 @@ fn several_models_go_into_a_folder_and_one_that_is_broken_stops_none() {
     for model in [&un(), &ln, &plain] {
         let alone = path("alone.onnx");
         assert_eq!(unfold([&"fuse", model, &"-o", &alone]).code, DONE);
-        assert_eq!(fs::read(out.join(model.file_name().unwrap())).unwrap(), fs::read(alone).unwrap());
+        assert_eq!(
+            fs::read(out.join(model.file_name().unwrap())).unwrap(),
+            fs::read(alone).unwrap()
+        );
     }
     assert_eq!(fs::read_dir(&out).unwrap().count(), 3);
     // A second time the results are replaced.
@@ -1647,7 +2665,10 @@ fn several_models_are_one_json_with_what_each_has_alone() {
     let folder = tempdir().unwrap();
     let broken = folder.path().join("broken.onnx");
     fs::write(&broken, "no model").unwrap();
-    let run = fuse_all(&[un(), broken.clone(), digits("bn", "dynamo")], &["--dry-run", "--json"]);
+    let run = fuse_all(
+        &[un(), broken.clone(), digits("bn", "dynamo")],
+        &["--dry-run", "--json"],
+    );
     assert_eq!(run.code, FAILED);
     let json: Value = serde_json::from_str(&run.stdout).unwrap();
     let models = json["models"].as_array().unwrap();
@@ -1655,7 +2676,11 @@ fn several_models_are_one_json_with_what_each_has_alone() {
     let alone = unfold([&"fuse", &un(), &"--dry-run", &"--json"]).json();
     assert_eq!(models[0], alone);
     assert_eq!(models[1]["model"], broken.to_str().unwrap());
-    assert!(models[1]["error"].as_str().unwrap().contains("broken.onnx"), "{}", models[1]);
+    assert!(
+        models[1]["error"].as_str().unwrap().contains("broken.onnx"),
+        "{}",
+        models[1]
+    );
     assert_eq!(models[2]["summary"]["offline"]["folded"], 7);
 }
 
@@ -1665,15 +2690,40 @@ fn the_worst_of_several_models_decides_how_it_ends() {
     let broken = unknown.with_file_name("broken.onnx");
     fs::write(&broken, "no model").unwrap();
     let out = unknown.with_file_name("out");
-    let rest = ["-o", out.to_str().unwrap(), "--verify", "require", "--tolerance", "0"];
+    let rest = [
+        "-o",
+        out.to_str().unwrap(),
+        "--verify",
+        "require",
+        "--tolerance",
+        "0",
+    ];
     let ends = |models: &[PathBuf]| fuse_all(models, &rest).code;
-    let differs = ["-o", out.to_str().unwrap(), "--verify", "run", "--tolerance", "0"];
+    let differs = [
+        "-o",
+        out.to_str().unwrap(),
+        "--verify",
+        "run",
+        "--tolerance",
+        "0",
+    ];
     assert_eq!(ends(&[un(), digits("bn", "dynamo")]), DONE);
     assert_eq!(ends(&[un(), broken.clone()]), FAILED);
-    assert_eq!(fuse_all(&[un(), digits("bn", "dynamo")], &differs).code, DIFFERS);
+    assert_eq!(
+        fuse_all(&[un(), digits("bn", "dynamo")], &differs).code,
+        DIFFERS
+    );
     let all = fuse_all(&[un(), broken, digits("bn", "dynamo")], &differs);
     assert_eq!(all.code, DIFFERS);
-    assert_eq!(all.stderr.lines().filter(|line| line.starts_with("error: ")).count(), 3, "{}", all.stderr);
+    assert_eq!(
+        all.stderr
+            .lines()
+            .filter(|line| line.starts_with("error: "))
+            .count(),
+        3,
+        "{}",
+        all.stderr
+    );
 }
 
 #[test]
@@ -1689,7 +2739,11 @@ fn nothing_begins_where_one_result_would_replace_another_or_an_input() {
     let out = path("out").display().to_string();
     let twice = fuse_all(&[path("a/m.onnx"), path("b/m.onnx")], &["-o", &out]);
     assert_eq!(twice.code, USAGE);
-    assert!(twice.error().contains("would both be written to"), "{}", twice.stderr);
+    assert!(
+        twice.error().contains("would both be written to"),
+        "{}",
+        twice.stderr
+    );
     let own = fuse_all(&[path("a/m.onnx"), path("out/n.onnx")], &["-o", &out]);
     let line = format!(
         "error: the result of {0} would replace {0}, which is an input; --in-place overwrites inputs",
@@ -1697,7 +2751,11 @@ fn nothing_begins_where_one_result_would_replace_another_or_an_input() {
     );
     assert_eq!((own.code, own.error()), (USAGE, line.as_str()));
     let same = fuse_all(&[path("a/m.onnx"), path("b/../a/m.onnx")], &["--in-place"]);
-    assert!(same.error().contains("would both be written to"), "{}", same.stderr);
+    assert!(
+        same.error().contains("would both be written to"),
+        "{}",
+        same.stderr
+    );
     #[cfg(unix)]
     {
         std::os::unix::fs::symlink(path("b/m.onnx"), path("out/n2.onnx")).unwrap();
@@ -1708,19 +2766,46 @@ fn nothing_begins_where_one_result_would_replace_another_or_an_input() {
     }
     let file = path("a/m.onnx").display().to_string();
     let no_folder = fuse_all(&[path("b/m.onnx"), path("b/n.onnx")], &["-o", &file]);
-    assert!(no_folder.error().contains("is no folder"), "{}", no_folder.stderr);
-    let certified = fuse_all(&[path("a/m.onnx"), path("b/n.onnx")], &["-o", &out, "--certificate", "c.json"]);
+    assert!(
+        no_folder.error().contains("is no folder"),
+        "{}",
+        no_folder.stderr
+    );
+    let certified = fuse_all(
+        &[path("a/m.onnx"), path("b/n.onnx")],
+        &["-o", &out, "--certificate", "c.json"],
+    );
     assert_eq!(certified.code, USAGE);
-    assert!(certified.error().contains("a certificate is for one model"), "{}", certified.stderr);
+    assert!(
+        certified.error().contains("a certificate is for one model"),
+        "{}",
+        certified.stderr
+    );
     for name in ["a/m.onnx", "b/m.onnx", "b/n.onnx", "out/n.onnx"] {
         assert_eq!(fs::read(path(name)).unwrap(), fs::read(un()).unwrap());
     }
     assert_eq!(fs::read_dir(path("out")).unwrap().count(), 1);
     // The result replaces another model of that name.
-    assert_eq!(fuse_all(&[path("a/m.onnx"), path("b/n.onnx")], &["-o", &out, "--quiet"]).code, DONE);
-    assert_eq!(fs::read(path("out/n.onnx")).unwrap(), fs::read(path("out/m.onnx")).unwrap());
-    assert_eq!(fuse_all(&[path("a/m.onnx"), path("b/n.onnx")], &["--in-place", "-q"]).code, DONE);
-    assert_eq!(fs::read(path("a/m.onnx")).unwrap(), fs::read(path("out/m.onnx")).unwrap());
+    assert_eq!(
+        fuse_all(
+            &[path("a/m.onnx"), path("b/n.onnx")],
+            &["-o", &out, "--quiet"]
+        )
+        .code,
+        DONE
+    );
+    assert_eq!(
+        fs::read(path("out/n.onnx")).unwrap(),
+        fs::read(path("out/m.onnx")).unwrap()
+    );
+    assert_eq!(
+        fuse_all(&[path("a/m.onnx"), path("b/n.onnx")], &["--in-place", "-q"]).code,
+        DONE
+    );
+    assert_eq!(
+        fs::read(path("a/m.onnx")).unwrap(),
+        fs::read(path("out/m.onnx")).unwrap()
+    );
 }
 
 #[test]
@@ -1738,13 +2823,19 @@ fn one_model_goes_into_a_folder_under_its_name() {
 fn what_no_site_of_any_model_is_called_is_warned_of_once() {
     let models = [un(), digits("ln", "dynamo")];
     let run = fuse_all(&models, &["--dry-run", "--skip", "LN", "--skip", "nothing"]);
-    assert_eq!(run.stderr, "warning: --skip `nothing`: no site has this name or kind\n");
+    assert_eq!(
+        run.stderr,
+        "warning: --skip `nothing`: no site has this name or kind\n"
+    );
 }
 
 #[test]
 fn what_copies_of_shared_weights_add_is_said() {
     let folder = tempdir().unwrap();
-    let (tied, out) = (folder.path().join("tied.onnx"), folder.path().join("out.onnx"));
+    let (tied, out) = (
+        folder.path().join("tied.onnx"),
+        folder.path().join("out.onnx"),
+    );
     // Larger than results that are stored in any case.
     let text = "indices ids batch 3
                 weight table 1200 4
@@ -1759,33 +2850,72 @@ fn what_copies_of_shared_weights_add_is_said() {
     let usual = unfold([&"fuse", &tied, &"-o", &out, &"--json"]).json();
     let kept = &usual["sites"][0]["post"]["forward"];
     assert_eq!(kept["reason"]["kind"], "growth");
-    assert_eq!(kept["reason"]["detail"], "19200 bytes, 99.9 % of the weights");
-    assert_eq!((kept["at"].as_str(), usual.get("growth")), (Some("head"), None));
+    assert_eq!(
+        kept["reason"]["detail"],
+        "19200 bytes, 99.9 % of the weights"
+    );
+    assert_eq!(
+        (kept["at"].as_str(), usual.get("growth")),
+        (Some("head"), None)
+    );
 
     let more = unfold([&"fuse", &tied, &"-o", &out, &"--max-growth", &"100"]);
     let line = "copies of shared weights add 19.2 kB (99.9 % of the weights)";
     assert!(more.stdout.contains(line), "{}", more.stdout);
     let planned = unfold([&"fuse", &tied, &"--dry-run", &"--max-growth", &"100"]);
     assert!(planned.stdout.contains(line), "{}", planned.stdout);
-    let told = unfold([&"fuse", &tied, &"--dry-run", &"--max-growth", &"100", &"--json"]).json();
+    let told = unfold([
+        &"fuse",
+        &tied,
+        &"--dry-run",
+        &"--max-growth",
+        &"100",
+        &"--json",
+    ])
+    .json();
     assert_eq!(told["growth"]["bytes"], 19200);
     // It is proved with the option that it was folded with.
-    assert!(
-        provenance(&out)
-            .contains(&("unfold.options".into(), r#"{"max_growth":100.0,"skip":[],"target":"cpu"}"#.into()))
-    );
+    assert!(provenance(&out).contains(&(
+        "unfold.options".into(),
+        r#"{"max_growth":100.0,"skip":[],"target":"cpu"}"#.into()
+    )));
     assert_eq!(unfold([&"prove", &tied, &out]).code, DONE);
     let file = folder.path().join("c.json");
-    let certified =
-        unfold([&"fuse", &tied, &"-o", &out, &"--max-growth", &"100", &"--certificate", &file, &"-q"]);
-    assert_eq!((certified.code, json(&file)["options"]["max_growth"].as_f64()), (DONE, Some(100.0)));
-    assert_eq!(unfold([&"prove", &tied, &out, &"--certificate", &file]).code, DONE);
+    let certified = unfold([
+        &"fuse",
+        &tied,
+        &"-o",
+        &out,
+        &"--max-growth",
+        &"100",
+        &"--certificate",
+        &file,
+        &"-q",
+    ]);
+    assert_eq!(
+        (
+            certified.code,
+            json(&file)["options"]["max_growth"].as_f64()
+        ),
+        (DONE, Some(100.0))
+    );
+    assert_eq!(
+        unfold([&"prove", &tied, &out, &"--certificate", &file]).code,
+        DONE
+    );
     let inspected = unfold([&"inspect", &out]).stdout;
-    assert!(inspected.trim_end().ends_with("; copies up to 100 %; for cpu"), "{inspected}");
+    assert!(
+        inspected
+            .trim_end()
+            .ends_with("; copies up to 100 %; for cpu"),
+        "{inspected}"
+    );
     let negative = unfold([&"fuse", &tied, &"-o", &out, &"--max-growth", &"-1"]);
     assert_eq!(negative.code, USAGE);
     assert!(
-        negative.stderr.contains("'--max-growth <PERCENT>': not a number from 0 on"),
+        negative
+            .stderr
+            .contains("'--max-growth <PERCENT>': not a number from 0 on"),
         "{}",
         negative.stderr
     );
@@ -1821,39 +2951,90 @@ fn streams_are_scaled_by_what_is_asked_or_by_what_samples_ask() {
     let indices = ndarray::array![[0_i64, 1, 2], [7, 3, 0]];
     ndarray_npy::write_npy(&samples, &indices).unwrap();
 
-    let run = unfold([&"fuse", &model, &"-o", &out, &"--scale-stream", &"2^-6", &"--verify", &"require"]);
+    let run = unfold([
+        &"fuse",
+        &model,
+        &"-o",
+        &out,
+        &"--scale-stream",
+        &"2^-6",
+        &"--verify",
+        &"require",
+    ]);
     assert_eq!(run.code, DONE, "{}", run.stderr);
     let told = "stream x (4 channels) scaled by 2^-6: 5 operators take a power of two in\n";
     assert!(run.stdout.contains(told), "{}", run.stdout);
-    assert!(
-        provenance(&out)
-            .contains(&("unfold.options".into(), r#"{"scale_stream":6,"skip":[],"target":"cpu"}"#.into()))
-    );
+    assert!(provenance(&out).contains(&(
+        "unfold.options".into(),
+        r#"{"scale_stream":6,"skip":[],"target":"cpu"}"#.into()
+    )));
     assert!(provenance(&out).contains(&("unfold.folded".into(), "scaling 1, biased 1".into())));
     assert_eq!(unfold([&"prove", &model, &out]).code, DONE);
     let inspected = unfold([&"inspect", &out]).stdout;
-    assert!(inspected.trim_end().ends_with("; streams scaled by 2^-6; for cpu"), "{inspected}");
+    assert!(
+        inspected
+            .trim_end()
+            .ends_with("; streams scaled by 2^-6; for cpu"),
+        "{inspected}"
+    );
 
     let planned = |model| -> [&dyn AsRef<std::ffi::OsStr>; 7] {
-        [&"fuse", model, &"--dry-run", &"--scale-stream", &"auto", &"--input", &samples]
+        [
+            &"fuse",
+            model,
+            &"--dry-run",
+            &"--scale-stream",
+            &"auto",
+            &"--input",
+            &samples,
+        ]
     };
     let [fuse, file, dry, option, auto, input, at] = planned(&model);
     let found = unfold([fuse, file, dry, option, auto, input, at, &"--json"]).json();
     // Three hundred thousand, give or take the other terms, must become 4,096 at most.
-    assert!((found["largest_on_stream"].as_f64().unwrap() - 300_000.0).abs() < 100.0, "{found}");
+    assert!(
+        (found["largest_on_stream"].as_f64().unwrap() - 300_000.0).abs() < 100.0,
+        "{found}"
+    );
     assert_eq!(found["scale_stream"], 7);
     assert_eq!(found["streams"][0]["scaling"]["outcome"], "scaled");
     let enough = unfold(planned(&small));
-    assert!(enough.stdout.contains("not scaled: float16 holds them"), "{}", enough.stdout);
+    assert!(
+        enough.stdout.contains("not scaled: float16 holds them"),
+        "{}",
+        enough.stdout
+    );
 
     for wrong in ["2^6", "2^-0", "2^-41", "0.5", ""] {
-        assert_eq!(unfold([&"fuse", &model, &"--dry-run", &"--scale-stream", &wrong]).code, USAGE, "{wrong}");
+        assert_eq!(
+            unfold([&"fuse", &model, &"--dry-run", &"--scale-stream", &wrong]).code,
+            USAGE,
+            "{wrong}"
+        );
     }
-    assert_eq!(unfold([&"fuse", &model, &"--dry-run", &"--scale-stream", &"auto"]).code, USAGE);
-    assert_eq!(unfold([&"fuse", &model, &"--dry-run", &"--input", &samples]).code, USAGE);
+    assert_eq!(
+        unfold([&"fuse", &model, &"--dry-run", &"--scale-stream", &"auto"]).code,
+        USAGE
+    );
+    assert_eq!(
+        unfold([&"fuse", &model, &"--dry-run", &"--input", &samples]).code,
+        USAGE
+    );
     // They would say nothing.
-    let by = unfold([&"fuse", &model, &"--dry-run", &"--scale-stream", &"2^-3", &"--input", &samples]);
-    assert!(by.code == 2 && by.stderr.contains("--input is for --scale-stream auto"), "{}", by.stderr);
+    let by = unfold([
+        &"fuse",
+        &model,
+        &"--dry-run",
+        &"--scale-stream",
+        &"2^-3",
+        &"--input",
+        &samples,
+    ]);
+    assert!(
+        by.code == 2 && by.stderr.contains("--input is for --scale-stream auto"),
+        "{}",
+        by.stderr
+    );
     ndarray_npy::write_npy(&samples, &indices.mapv(|index| index as f32)).unwrap();
     let run = unfold(planned(&model));
     assert!(run.error().contains("i.npy"), "{}", run.error());
@@ -1875,29 +3056,61 @@ fn a_model_is_written_for_inputs_of_one_size() {
     let folder = tempdir().unwrap();
     let [model, out] = ["m.onnx", "o.onnx"].map(|name| folder.path().join(name));
     let mut open = counted();
-    open.graph_mut().output = vec![common::declared("z", DataType::Float, &["batch", "tokens", "4"])];
+    open.graph_mut().output = vec![common::declared(
+        "z",
+        DataType::Float,
+        &["batch", "tokens", "4"],
+    )];
     open.save(&model).unwrap();
     let fuse = |one: &str, other: &str| {
-        unfold([&"fuse", &model, &"-o", &out, &"--verify", &"require", &one, &other])
+        unfold([
+            &"fuse",
+            &model,
+            &"-o",
+            &out,
+            &"--verify",
+            &"require",
+            &one,
+            &other,
+        ])
     };
     let run = fuse("--fix=batch=3", "--fix=tokens=5");
     assert_eq!(run.code, DONE, "{}", run.stderr);
     let fixed = Model::open(&out).unwrap();
-    assert_eq!(fixed.graph().node.iter().map(NodeProto::op_type).collect::<Vec<_>>(), ["MatMul", "Add"]);
+    assert_eq!(
+        fixed
+            .graph()
+            .node
+            .iter()
+            .map(NodeProto::op_type)
+            .collect::<Vec<_>>(),
+        ["MatMul", "Add"]
+    );
     assert_eq!(declared_extents(&fixed), [3, 5, 4, 3, 5, 4].map(Some));
     let noted = r#"{"fix":{"batch":3,"tokens":5},"skip":[],"target":"cpu"}"#;
     assert!(provenance(&out).contains(&("unfold.options".into(), noted.into())));
 
     assert_eq!(fuse("--fix=all", "--dim=tokens=6").code, DONE);
-    assert_eq!(declared_extents(&Model::open(&out).unwrap()), [2, 6, 4, 2, 6, 4].map(Some));
+    assert_eq!(
+        declared_extents(&Model::open(&out).unwrap()),
+        [2, 6, 4, 2, 6, 4].map(Some)
+    );
     let run = fuse("--fix=batch=3", "--dim=tokens=6");
     assert_eq!(run.code, DONE, "{}", run.stderr);
     let open = Model::open(&out).unwrap();
-    assert!(open.graph().node.iter().any(|node| node.op_type() == "CumSum"));
+    assert!(
+        open.graph()
+            .node
+            .iter()
+            .any(|node| node.op_type() == "CumSum")
+    );
     assert_eq!(declared_extents(&open)[..3], [Some(3), None, Some(4)]);
 
-    for (one, other) in [("--fix=rows=3", "-q"), ("--fix=batch=0", "-q"), ("--fix=batch=3", "--dim=batch=2")]
-    {
+    for (one, other) in [
+        ("--fix=rows=3", "-q"),
+        ("--fix=batch=0", "-q"),
+        ("--fix=batch=3", "--dim=batch=2"),
+    ] {
         assert_eq!(fuse(one, other).code, USAGE, "{one} {other}");
     }
 }
@@ -1906,9 +3119,20 @@ fn a_model_is_written_for_inputs_of_one_size() {
 fn declared_extents(model: &Model) -> Vec<Option<i64>> {
     let mut extents = vec![];
     for value in model.graph().input.iter().chain(&model.graph().output) {
-        let tensor = value.r#type.as_ref().and_then(|declared| declared.tensor_type.as_ref());
-        for dim in tensor.and_then(|tensor| tensor.shape.as_ref()).iter().flat_map(|shape| &shape.dim) {
-            extents.push(if let Some(Dim::DimValue(extent)) = dim.value { Some(extent) } else { None });
+        let tensor = value
+            .r#type
+            .as_ref()
+            .and_then(|declared| declared.tensor_type.as_ref());
+        for dim in tensor
+            .and_then(|tensor| tensor.shape.as_ref())
+            .iter()
+            .flat_map(|shape| &shape.dim)
+        {
+            extents.push(if let Some(Dim::DimValue(extent)) = dim.value {
+                Some(extent)
+            } else {
+                None
+            });
         }
     }
     extents
@@ -1918,9 +3142,16 @@ fn declared_extents(model: &Model) -> Vec<Option<i64>> {
 fn stored(path: &Path) -> (Vec<String>, Vec<Bytes>) {
     let model = Model::open(path).unwrap();
     let initializers = &model.graph().initializer;
-    let outside = initializers.iter().filter(|tensor| tensor::is_external(tensor));
-    let bytes = initializers.iter().map(|tensor| tensor::raw(tensor, model.externals()).unwrap());
-    (outside.map(|tensor| tensor.name().to_owned()).collect(), bytes.collect())
+    let outside = initializers
+        .iter()
+        .filter(|tensor| tensor::is_external(tensor));
+    let bytes = initializers
+        .iter()
+        .map(|tensor| tensor::raw(tensor, model.externals()).unwrap());
+    (
+        outside.map(|tensor| tensor.name().to_owned()).collect(),
+        bytes.collect(),
+    )
 }
 
 #[test]
@@ -1930,15 +3161,29 @@ fn weights_go_where_they_are_asked_to_go() {
     let (outside, expected) = stored(&path);
     assert!(outside.is_empty());
     let beside = folder.path().join("beside.onnx");
-    let run = unfold([&"fuse", &un(), &"-o", &beside, &"--external-data", &"always", &"--json"]);
+    let run = unfold([
+        &"fuse",
+        &un(),
+        &"-o",
+        &beside,
+        &"--external-data",
+        &"always",
+        &"--json",
+    ]);
     let data = folder.path().join("beside.onnx.data");
     assert_eq!(run.json()["data"], data.to_str().unwrap());
     let (outside, bytes) = stored(&beside);
     assert!(bytes == expected && outside.len() > 5);
     let from = |least: &str| {
         let file = folder.path().join(format!("{least}.onnx"));
-        let (always, threshold) = (&"--external-data=always", format!("--external-threshold={least}"));
-        assert_eq!(unfold([&"fuse", &un(), &"-o", &file, always, &threshold, &"-q"]).code, DONE);
+        let (always, threshold) = (
+            &"--external-data=always",
+            format!("--external-threshold={least}"),
+        );
+        assert_eq!(
+            unfold([&"fuse", &un(), &"-o", &file, always, &threshold, &"-q"]).code,
+            DONE
+        );
         file
     };
     let (larger, bytes) = stored(&from("12000"));
@@ -1951,11 +3196,21 @@ fn weights_go_where_they_are_asked_to_go() {
         tensor.data_type() == DataType::Float.code() && tensor.dims.iter().product::<i64>() >= 16
     };
     let floats = initializers.iter().filter(is_large);
-    assert!(bytes == expected && smaller.len() > outside.len() && smaller.len() < initializers.len());
+    assert!(
+        bytes == expected && smaller.len() > outside.len() && smaller.len() < initializers.len()
+    );
     assert!(floats.map(|tensor| tensor.name()).eq(smaller));
     // A model without foldable sites is written there too.
     let inside = folder.path().join("inside.onnx");
-    unfold([&"fuse", &beside, &"-o", &inside, &"--external-data", &"never", &"-q"]);
+    unfold([
+        &"fuse",
+        &beside,
+        &"-o",
+        &inside,
+        &"--external-data",
+        &"never",
+        &"-q",
+    ]);
     assert_eq!(stored(&inside), (vec![], expected));
 }
 
@@ -1966,10 +3221,24 @@ fn weights_in_other_folders_are_read_where_that_is_allowed() {
     fs::create_dir(&near).unwrap();
     fs::create_dir(&far).unwrap();
     let model = far.join("model.onnx");
-    unfold([&"fuse", &un(), &"-o", &model, &"--external-data", &"always", &"--skip", &"*", &"-q"]);
+    unfold([
+        &"fuse",
+        &un(),
+        &"-o",
+        &model,
+        &"--external-data",
+        &"always",
+        &"--skip",
+        &"*",
+        &"-q",
+    ]);
     let mut proto = Model::open(&model).unwrap().into_memory().unwrap().proto;
     for tensor in &mut proto.graph.as_mut().unwrap().initializer {
-        for entry in tensor.external_data.iter_mut().filter(|entry| entry.key() == "location") {
+        for entry in tensor
+            .external_data
+            .iter_mut()
+            .filter(|entry| entry.key() == "location")
+        {
             entry.value = Some("../far/model.onnx.data".into());
         }
     }
@@ -1977,14 +3246,52 @@ fn weights_in_other_folders_are_read_where_that_is_allowed() {
     fs::write(&moved, proto.encode_to_vec()).unwrap();
     let refused = unfold([&"fuse", &moved, &"-o", &path]);
     assert_eq!(refused.code, FAILED);
-    assert!(refused.stderr.contains("is no path inside the model's folder"), "{}", refused.stderr);
+    assert!(
+        refused
+            .stderr
+            .contains("is no path inside the model's folder"),
+        "{}",
+        refused.stderr
+    );
     let elsewhere = unfold([&"fuse", &moved, &"-o", &path, &"--allow-external", &near]);
-    assert!(elsewhere.stderr.contains("outside of the folders that are allowed"), "{}", elsewhere.stderr);
+    assert!(
+        elsewhere
+            .stderr
+            .contains("outside of the folders that are allowed"),
+        "{}",
+        elsewhere.stderr
+    );
     assert!(!path.exists());
-    let run = unfold([&"fuse", &moved, &"-o", &path, &"--allow-external", &far, &"--json"]);
-    assert_eq!(run.json()["data"], folder.path().join("out.onnx.data").to_str().unwrap());
-    assert_eq!(unfold([&"prove", &moved, &path, &"--allow-external", &far, &"-q"]).code, DONE);
+    let run = unfold([
+        &"fuse",
+        &moved,
+        &"-o",
+        &path,
+        &"--allow-external",
+        &far,
+        &"--json",
+    ]);
+    assert_eq!(
+        run.json()["data"],
+        folder.path().join("out.onnx.data").to_str().unwrap()
+    );
+    assert_eq!(
+        unfold([&"prove", &moved, &path, &"--allow-external", &far, &"-q"]).code,
+        DONE
+    );
     let nowhere = folder.path().join("nowhere");
-    let run = unfold([&"fuse", &un(), &un(), &"-o", &folder.path(), &"--allow-external", &nowhere]);
-    assert!(run.code == USAGE && run.stderr.contains("there is no such folder"), "{}", run.stderr);
+    let run = unfold([
+        &"fuse",
+        &un(),
+        &un(),
+        &"-o",
+        &folder.path(),
+        &"--allow-external",
+        &nowhere,
+    ]);
+    assert!(
+        run.code == USAGE && run.stderr.contains("there is no such folder"),
+        "{}",
+        run.stderr
+    );
 }

@@ -43,15 +43,24 @@ fn model(folder: &Path, scale: f64) -> PathBuf {
 /// All of a model: its operators, and the elements of its initializers.
 fn whole(path: &Path) -> (Vec<String>, Vec<Bytes>) {
     let model = Model::open(path).unwrap();
-    let operators = common::operators(&model).into_iter().map(str::to_owned).collect();
+    let operators = common::operators(&model)
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
     let initializers = model.graph().initializer.iter();
-    (operators, initializers.map(|weight| tensor::raw(weight, model.externals()).unwrap()).collect())
+    (
+        operators,
+        initializers
+            .map(|weight| tensor::raw(weight, model.externals()).unwrap())
+            .collect(),
+    )
 }
 
 fn names_in(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -59,18 +68,31 @@ fn names_in(folder: &Path) -> Vec<String> {
 /// The name of the data file that a model refers to.
 fn data_of(path: &Path) -> String {
     let model = Model::open(path).unwrap();
-    let weight = model.graph().initializer.iter().find(|weight| tensor::is_external(weight)).unwrap();
+    let weight = model
+        .graph()
+        .initializer
+        .iter()
+        .find(|weight| tensor::is_external(weight))
+        .unwrap();
     weight.external_data[0].value().to_owned()
 }
 
 fn fuse(input: &Path, output: &Path) -> Child {
-    command(input, output).stderr(Stdio::null()).spawn().unwrap()
+    command(input, output)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
 }
 
 fn command(input: &Path, output: &Path) -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("unfold"));
     command
-        .args([OsStr::new("fuse"), input.as_os_str(), OsStr::new("-o"), output.as_os_str()])
+        .args([
+            OsStr::new("fuse"),
+            input.as_os_str(),
+            OsStr::new("-o"),
+            output.as_os_str(),
+        ])
         .args(["--quiet", "--no-verify"])
         .stdout(Stdio::null());
     command
@@ -97,7 +119,12 @@ impl Bench {
         let time = start.elapsed() / 2;
         assert_ne!(results[0], results[1]);
         assert!(!results[0].0.contains(&"Mul".to_owned()));
-        Self { folder, inputs, results, time }
+        Self {
+            folder,
+            inputs,
+            results,
+            time,
+        }
     }
 
     /// Saves one model after the other under one name, and sends a signal some time later: at any
@@ -119,10 +146,16 @@ impl Bench {
                 sleep(self.time.mul_f64(random.random_range(0.0..1.2)));
             }
             if child.try_wait().unwrap().is_none() {
-                Command::new("kill").args(["-s", signal, &child.id().to_string()]).output().unwrap();
+                Command::new("kill")
+                    .args(["-s", signal, &child.id().to_string()])
+                    .output()
+                    .unwrap();
             }
             child.wait().unwrap();
-            assert!(self.results.contains(&whole(&output)), "{round}: neither the old nor the new model");
+            assert!(
+                self.results.contains(&whole(&output)),
+                "{round}: neither the old nor the new model"
+            );
             check(&output);
         }
         assert!(fuse(&self.inputs[1], &output).wait().unwrap().success());
@@ -141,7 +174,10 @@ fn a_save_that_is_told_to_end_leaves_nothing_but_the_old_model_or_the_new_one() 
     let bench = Bench::new();
     for signal in ["INT", "TERM"] {
         bench.interrupt(signal, |output| {
-            assert_eq!(names_in(output.parent().unwrap()), ["out.onnx".to_owned(), data_of(output)]);
+            assert_eq!(
+                names_in(output.parent().unwrap()),
+                ["out.onnx".to_owned(), data_of(output)]
+            );
         });
     }
 }
@@ -155,13 +191,26 @@ fn four_processes_that_write_one_model_at_once_all_succeed() {
     let output = folder.join("out.onnx");
     for round in 0..12 {
         let inputs = bench.inputs.iter().cycle().take(4);
-        let begun: Vec<Child> =
-            inputs.map(|input| command(input, &output).stderr(Stdio::piped()).spawn().unwrap()).collect();
+        let begun: Vec<Child> = inputs
+            .map(|input| {
+                command(input, &output)
+                    .stderr(Stdio::piped())
+                    .spawn()
+                    .unwrap()
+            })
+            .collect();
         for child in begun {
             let ended = child.wait_with_output().unwrap();
-            assert!(ended.status.success(), "{round}: {}", String::from_utf8_lossy(&ended.stderr));
+            assert!(
+                ended.status.success(),
+                "{round}: {}",
+                String::from_utf8_lossy(&ended.stderr)
+            );
         }
-        assert!(bench.results.contains(&whole(&output)), "{round}: no model of those that were written");
+        assert!(
+            bench.results.contains(&whole(&output)),
+            "{round}: no model of those that were written"
+        );
         assert_eq!(names_in(&folder), ["out.onnx".to_owned(), data_of(&output)]);
     }
 }

@@ -23,7 +23,10 @@ fn folded(model: &Path, threads: &str) -> Vec<(String, Vec<u8>)> {
         .success();
     let read = |entry: std::io::Result<fs::DirEntry>| {
         let path = entry.unwrap().path();
-        (path.file_name().unwrap().to_str().unwrap().to_owned(), fs::read(path).unwrap())
+        (
+            path.file_name().unwrap().to_str().unwrap().to_owned(),
+            fs::read(path).unwrap(),
+        )
     };
     let mut files: Vec<_> = fs::read_dir(&folder).unwrap().map(read).collect();
     files.sort();
@@ -38,14 +41,27 @@ fn every_run_on_any_number_of_threads_writes_the_same_bytes() {
     let mut model = Model::open(digits.join("dyt-legacy.onnx")).unwrap();
     model.external = true;
     model.save(&apart).unwrap();
-    for model in [digits.join("un-legacy.onnx"), digits.join("ln-dynamo.onnx"), apart] {
+    for model in [
+        digits.join("un-legacy.onnx"),
+        digits.join("ln-dynamo.onnx"),
+        apart,
+    ] {
         let first = folded(&model, "1");
         let names: Vec<&str> = first.iter().map(|(name, _)| name.as_str()).collect();
         let expected = ["certificate.json", "out.onnx", "out.onnx.data"];
-        assert_eq!(names, expected[..if model.starts_with(&digits) { 2 } else { 3 }], "{}", model.display());
+        assert_eq!(
+            names,
+            expected[..if model.starts_with(&digits) { 2 } else { 3 }],
+            "{}",
+            model.display()
+        );
         for run in 1..20 {
             let threads = ["1", "2", "8"][run % 3];
-            assert!(folded(&model, threads) == first, "{}, run {run} on {threads}", model.display());
+            assert!(
+                folded(&model, threads) == first,
+                "{}, run {run} on {threads}",
+                model.display()
+            );
         }
     }
 }
@@ -57,14 +73,25 @@ fn a_proof_is_the_same_on_any_number_of_threads() {
         let model = digits.join(format!("{kind}.onnx"));
         let folder = tempdir().unwrap();
         let fused = folder.path().join("fused.onnx");
-        unfold::fuse(&Model::open(&model).unwrap(), &Default::default()).unwrap().model.save(&fused).unwrap();
+        unfold::fuse(&Model::open(&model).unwrap(), &Default::default())
+            .unwrap()
+            .model
+            .save(&fused)
+            .unwrap();
         let proof = |threads: &str| {
             let mut command = cargo_bin_cmd!("unfold");
-            let command = command.arg("prove").arg(&model).arg(&fused).args(["--json", "--points", "2"]);
+            let command = command
+                .arg("prove")
+                .arg(&model)
+                .arg(&fused)
+                .args(["--json", "--points", "2"]);
             command.env("RAYON_NUM_THREADS", threads).output().unwrap()
         };
         let first = proof("1");
-        assert!(String::from_utf8_lossy(&first.stdout).contains(r#""verdict": "proved""#), "{first:?}");
+        assert!(
+            String::from_utf8_lossy(&first.stdout).contains(r#""verdict": "proved""#),
+            "{first:?}"
+        );
         for threads in ["2", "8", "1"] {
             assert_eq!(proof(threads), first, "{kind} on {threads}");
         }

@@ -15,8 +15,8 @@ use unfold::onnx::Model;
 use unfold::run::{Dims, Engine, Tensor};
 
 const KINDS: [&str; 16] = [
-    "none", "bn", "bnt", "repbn", "un", "mabn", "pnstar", "pn", "dyt", "dys", "dyss", "ln", "rmsnorm", "dtn",
-    "sn", "dpn",
+    "none", "bn", "bnt", "repbn", "un", "mabn", "pnstar", "pn", "dyt", "dys", "dyss", "ln",
+    "rmsnorm", "dtn", "sn", "dpn",
 ];
 const EXPORTERS: [&str; 2] = ["dynamo", "legacy"];
 
@@ -39,7 +39,10 @@ struct Tests {
 
 impl Tests {
     fn read() -> Self {
-        Self { images: read("test-images.npy"), labels: read("test-labels.npy") }
+        Self {
+            images: read("test-images.npy"),
+            labels: read("test-labels.npy"),
+        }
     }
 
     /// The logits of a model for all images.
@@ -47,20 +50,35 @@ impl Tests {
         let mut dims = Dims::default();
         dims.set("batch", self.images.len_of(Axis(0)));
         let engine = Engine::load(model, &dims).unwrap();
-        let images = Tensor::from_shape(self.images.shape(), self.images.as_slice().unwrap()).unwrap();
+        let images =
+            Tensor::from_shape(self.images.shape(), self.images.as_slice().unwrap()).unwrap();
         let outputs = engine.run(&[images]).unwrap();
-        let logits = outputs[0].try_as_plain_ram().unwrap().as_slice::<f32>().unwrap().to_vec();
-        ArrayD::from_shape_vec(outputs[0].shape(), logits).unwrap().into_dimensionality::<Ix2>().unwrap()
+        let logits = outputs[0]
+            .try_as_plain_ram()
+            .unwrap()
+            .as_slice::<f32>()
+            .unwrap()
+            .to_vec();
+        ArrayD::from_shape_vec(outputs[0].shape(), logits)
+            .unwrap()
+            .into_dimensionality::<Ix2>()
+            .unwrap()
     }
 
     fn right(&self, predictions: &[usize]) -> usize {
-        predictions.iter().zip(&self.labels).filter(|&(&predicted, &label)| predicted as i64 == label).count()
+        predictions
+            .iter()
+            .zip(&self.labels)
+            .filter(|&(&predicted, &label)| predicted as i64 == label)
+            .count()
     }
 }
 
 fn predictions(logits: &ndarray::Array2<f32>) -> Vec<usize> {
     let largest = |row: ndarray::ArrayView1<f32>| {
-        (0..row.len()).reduce(|best, class| if row[class] > row[best] { class } else { best }).unwrap()
+        (0..row.len())
+            .reduce(|best, class| if row[class] > row[best] { class } else { best })
+            .unwrap()
     };
     logits.rows().into_iter().map(largest).collect()
 }
@@ -73,12 +91,21 @@ fn predictions_are_the_same_before_and_after() {
         for exporter in EXPORTERS {
             let name = format!("{kind}-{exporter}");
             let model = Model::open(root().join(format!("models/digits/{name}.onnx"))).unwrap();
-            let Fused { model: fused, plan, .. } = common::fuse(&model);
+            let Fused {
+                model: fused, plan, ..
+            } = common::fuse(&model);
 
             let (before, after) = (tests.logits(&model), tests.logits(&fused));
-            let largest = before.iter().fold(0_f32, |largest, logit| largest.max(logit.abs()));
-            let apart = (&before - &after).iter().fold(0_f32, |most, difference| most.max(difference.abs()));
-            assert!(apart <= TOLERANCE * largest, "{name}: {apart:e} of {largest}");
+            let largest = before
+                .iter()
+                .fold(0_f32, |largest, logit| largest.max(logit.abs()));
+            let apart = (&before - &after)
+                .iter()
+                .fold(0_f32, |most, difference| most.max(difference.abs()));
+            assert!(
+                apart <= TOLERANCE * largest,
+                "{name}: {apart:e} of {largest}"
+            );
             let (before, after) = (predictions(&before), predictions(&after));
             assert_eq!(before, after, "{name}");
 
@@ -98,7 +125,9 @@ fn predictions_are_the_same_before_and_after() {
             .unwrap();
         }
     }
-    let page = PAGE.replace("TABLE", table.trim_end()).replace("IMAGES", &tests.labels.len().to_string());
+    let page = PAGE
+        .replace("TABLE", table.trim_end())
+        .replace("IMAGES", &tests.labels.len().to_string());
     let path = root().join("docs/accuracy.md");
     if std::env::var_os("UNFOLD_WRITE_DOCS").is_some() {
         fs::write(&path, &page).unwrap();

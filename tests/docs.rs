@@ -16,7 +16,9 @@ fn read(path: &str) -> String {
 fn each_reason_has_a_section() {
     let reasons: BTreeSet<&str> = Reason::all().map(|reason| reason.name()).collect();
     let page = read("docs/refusals.md");
-    let titles = page.lines().filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`'));
+    let titles = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`'));
     assert_eq!(titles.collect::<BTreeSet<_>>(), reasons);
     for section in page.split("\n### ").skip(1) {
         assert!(section.contains("*Remedy:*"), "{section}");
@@ -27,7 +29,9 @@ fn each_reason_has_a_section() {
 fn pages() -> Vec<String> {
     let docs = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs")).unwrap();
     let names = docs.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let pages = names.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}"));
+    let pages = names
+        .filter(|name| name.ends_with(".md"))
+        .map(|name| format!("docs/{name}"));
     pages.chain(["README.md".to_owned()]).collect()
 }
 
@@ -36,7 +40,11 @@ fn links_lead_somewhere() {
     for page in pages() {
         let text = read(&page);
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(&page);
-        for link in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
+        for link in text
+            .split("](")
+            .skip(1)
+            .map(|rest| rest.split(')').next().unwrap())
+        {
             let there = link.starts_with("http") || folder.with_file_name(link).exists();
             assert!(there, "{page} links to {link}");
         }
@@ -45,10 +53,18 @@ fn links_lead_somewhere() {
 
 /// All Rust sources below a folder, one behind the other.
 fn sources(folder: &Path) -> String {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let entries = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
     entries
         .filter(|path| path.is_dir() || path.extension().is_some_and(|extension| extension == "rs"))
-        .map(|path| if path.is_dir() { sources(&path) } else { fs::read_to_string(path).unwrap() })
+        .map(|path| {
+            if path.is_dir() {
+                sources(&path)
+            } else {
+                fs::read_to_string(path).unwrap()
+            }
+        })
         .collect()
 }
 
@@ -60,22 +76,34 @@ fn the_architecture_is_that_of_the_tree() {
     let page = read("docs/architecture.md");
     let words: BTreeSet<&str> = page.split('`').skip(1).step_by(2).collect();
     let is_path = |word: &&str| word.ends_with(".rs") || word.ends_with('/');
-    let is_type =
-        |word: &&str| word.starts_with(char::is_uppercase) && word.chars().all(char::is_alphanumeric);
-    let (paths, types): (Vec<_>, Vec<_>) =
-        words.iter().copied().filter(|word| is_path(word) || is_type(word)).partition(is_path);
+    let is_type = |word: &&str| {
+        word.starts_with(char::is_uppercase) && word.chars().all(char::is_alphanumeric)
+    };
+    let (paths, types): (Vec<_>, Vec<_>) = words
+        .iter()
+        .copied()
+        .filter(|word| is_path(word) || is_type(word))
+        .partition(is_path);
     assert!(paths.len() > 30 && types.len() > 15, "{paths:?}, {types:?}");
     for path in paths {
-        assert!(root.join("src").join(path).exists() || root.join(path).exists(), "{path}");
+        assert!(
+            root.join("src").join(path).exists() || root.join(path).exists(),
+            "{path}"
+        );
     }
     for name in types {
         let declares = |what: &&str| {
-            code.match_indices(&format!("{what} {name}")).any(|(at, found)| {
-                !code[at + found.len()..].starts_with(|next: char| next.is_alphanumeric() || next == '_')
-            })
+            code.match_indices(&format!("{what} {name}"))
+                .any(|(at, found)| {
+                    !code[at + found.len()..]
+                        .starts_with(|next: char| next.is_alphanumeric() || next == '_')
+                })
         };
         let is_there = ["struct", "enum", "trait", "type"].iter().any(declares);
-        assert!(is_there || code.contains(&format!("const {name}:")), "{name}");
+        assert!(
+            is_there || code.contains(&format!("const {name}:")),
+            "{name}"
+        );
     }
 }
 
@@ -85,11 +113,19 @@ fn the_formulas_of_the_documents_are_those_of_the_plan() {
     let plan = unfold::plan(&model, &Default::default()).unwrap();
     let (architecture, readme) = (read("docs/architecture.md"), read("README.md"));
     for name in ["val_122_folded", "blocks.0.mlp.0.bias_folded"] {
-        let tensor = plan.tensors.iter().find(|tensor| tensor.name == name).unwrap();
+        let tensor = plan
+            .tensors
+            .iter()
+            .find(|tensor| tensor.name == name)
+            .unwrap();
         let line = format!("{name} = {}\n", tensor.recipe);
         assert!(architecture.contains(&line), "{line}");
     }
-    let weight = plan.tensors.iter().find(|tensor| tensor.name == "val_122_folded").unwrap();
+    let weight = plan
+        .tensors
+        .iter()
+        .find(|tensor| tensor.name == "val_122_folded")
+        .unwrap();
     let entry = format!("\"formula\": \"{}\"", weight.recipe);
     assert!(readme.contains(&entry), "{entry}");
 }
@@ -103,11 +139,18 @@ fn ci_runs_the_test_command_of_the_readme() {
 #[test]
 fn the_readme_has_the_exit_codes_of_the_help() {
     let code = read("src/cli/exit_code.rs");
-    let codes = code.split("Exit codes:\n").nth(1).unwrap().split("\";").next().unwrap();
+    let codes = code
+        .split("Exit codes:\n")
+        .nth(1)
+        .unwrap()
+        .split("\";")
+        .next()
+        .unwrap();
     let readme = read("README.md");
     for line in codes.lines() {
         let (code, meaning) = line.trim().split_once("  ").unwrap();
-        let row = format!("| {code} | {meaning} |").replace("--verify require", "`--verify require`");
+        let row =
+            format!("| {code} | {meaning} |").replace("--verify require", "`--verify require`");
         assert!(readme.contains(&row), "{row}");
     }
 }
@@ -115,11 +158,26 @@ fn the_readme_has_the_exit_codes_of_the_help() {
 #[test]
 fn each_operator_of_a_custom_domain_is_listed_once() {
     let page = read("docs/opaque.md");
-    let rows = page.split("| operator |").nth(1).unwrap().split("\n\n").next().unwrap().lines();
+    let rows = page
+        .split("| operator |")
+        .nth(1)
+        .unwrap()
+        .split("\n\n")
+        .next()
+        .unwrap()
+        .lines();
     let listed = rows.filter_map(|row| row.strip_prefix("| `")?.split(" |").next());
-    let mut listed: Vec<String> = listed.flat_map(|cell| cell.split("`, `")).map(str::to_lowercase).collect();
-    listed.iter_mut().for_each(|name| name.retain(|c| c.is_alphanumeric()));
-    let declared = KINDS.iter().flat_map(|kind| kind.opaque()).flat_map(|opaque| opaque.names);
+    let mut listed: Vec<String> = listed
+        .flat_map(|cell| cell.split("`, `"))
+        .map(str::to_lowercase)
+        .collect();
+    listed
+        .iter_mut()
+        .for_each(|name| name.retain(|c| c.is_alphanumeric()));
+    let declared = KINDS
+        .iter()
+        .flat_map(|kind| kind.opaque())
+        .flat_map(|opaque| opaque.names);
     let mut declared: Vec<String> = declared.map(|&name| name.to_owned()).collect();
     listed.sort();
     declared.sort();
@@ -130,9 +188,18 @@ fn each_operator_of_a_custom_domain_is_listed_once() {
 #[test]
 fn the_tables_to_extend_are_there() {
     for (table, file) in [
-        ("pub const KINDS: &[&dyn Normalizer]", "src/affine/recognize/mod.rs"),
-        ("pub const RULES: &[&dyn Rule]", "src/affine/propagate/rules/mod.rs"),
-        ("pub const LINEAR: &[&dyn Linear]", "src/affine/linear/mod.rs"),
+        (
+            "pub const KINDS: &[&dyn Normalizer]",
+            "src/affine/recognize/mod.rs",
+        ),
+        (
+            "pub const RULES: &[&dyn Rule]",
+            "src/affine/propagate/rules/mod.rs",
+        ),
+        (
+            "pub const LINEAR: &[&dyn Linear]",
+            "src/affine/linear/mod.rs",
+        ),
     ] {
         assert!(read(file).contains(table), "{file}");
     }
@@ -143,7 +210,9 @@ fn the_tables_to_extend_are_there() {
 fn the_header_declares_what_the_source_has() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(root.join("src/capi/cbindgen.toml")).unwrap();
-    let source = cbindgen::Builder::new().with_config(config).with_src(root.join("src/capi/mod.rs"));
+    let source = cbindgen::Builder::new()
+        .with_config(config)
+        .with_src(root.join("src/capi/mod.rs"));
     let written = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unfold.h");
     source.generate().unwrap().write_to_file(&written);
     let is_current = fs::read_to_string(&written).unwrap() == read("src/capi/unfold.h");

@@ -8,8 +8,8 @@ use ndarray::{Array1, Array2, Array3, Array4, ArrayD, Axis, Ix2, IxDyn, s};
 use unfold::affine::plan::{Outcome, Plan};
 use unfold::onnx::Model;
 use unfold::onnx::proto::{
-    AttributeProto, AttributeType, Dim, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
-    TensorProto, TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
+    AttributeProto, AttributeType, Dim, Dimension, GraphProto, ModelProto, NodeProto,
+    OperatorSetIdProto, TensorProto, TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
 };
 use unfold::onnx::tensor::{self, DataType};
 use unfold::prove::{Proof, prove};
@@ -51,7 +51,9 @@ impl Dtn {
             pool: 1,
             channels,
             omega: omega.to_vec(),
-            attention: (0..heads).map(|h| [-0.3, 0.5 * wave(h), 0.5 * wave(h + 9)]).collect(),
+            attention: (0..heads)
+                .map(|h| [-0.3, 0.5 * wave(h), 0.5 * wave(h + 9)])
+                .collect(),
             gamma: (0..channels).map(|c| 1.5 * wave(c + 1)).collect(),
             beta: (0..channels).map(|c| wave(3 * c)).collect(),
             form: Form::Algorithm,
@@ -95,7 +97,10 @@ impl Dtn {
         let (tokens, _, _) = positions.dim();
         let mut mixing = Array3::from_shape_fn((self.heads(), tokens, tokens), |(h, i, j)| {
             let a = self.attention[h];
-            (0..3).map(|k| positions[[i, j, k]] * a[k]).sum::<f64>().exp()
+            (0..3)
+                .map(|k| positions[[i, j, k]] * a[k])
+                .sum::<f64>()
+                .exp()
         });
         for mut row in mixing.lanes_mut(Axis(2)) {
             let sum = row.sum();
@@ -130,13 +135,19 @@ impl Dtn {
 
     /// `DTN(x) W`, as an exporter would write it.
     fn model(&self) -> Model {
-        let mut g = Builder { opset: self.opset(), ..Default::default() };
+        let mut g = Builder {
+            opset: self.opset(),
+            ..Default::default()
+        };
         let (heads, tokens, channels) = (self.heads(), self.tokens() as i64, self.channels as i64);
         let each = channels / heads as i64;
         g.floats("R", self.positions().into_dyn());
         let a = Array2::from_shape_fn((3, heads), |(k, h)| self.attention[h][k]);
         g.floats("a", a.into_dyn());
-        g.floats("omega", ArrayD::from_shape_vec(IxDyn(&[heads, 1, 1]), self.omega.clone()).unwrap());
+        g.floats(
+            "omega",
+            ArrayD::from_shape_vec(IxDyn(&[heads, 1, 1]), self.omega.clone()).unwrap(),
+        );
         g.floats("one", ArrayD::from_elem(IxDyn(&[]), 1.0));
         g.floats("two", ArrayD::from_elem(IxDyn(&[]), 2.0));
         g.floats("epsilon", ArrayD::from_elem(IxDyn(&[]), 1e-5));
@@ -179,37 +190,84 @@ impl Dtn {
                 let side = self.side as i64;
                 g.turn(&format!("{value} -> {}", name("turned")), &[0, 2, 1]);
                 g.ints(&name("image shape"), &[0, channels, side, side]);
-                g.op(&format!("Reshape {}, {} -> {}", name("turned"), name("image shape"), name("image")));
+                g.op(&format!(
+                    "Reshape {}, {} -> {}",
+                    name("turned"),
+                    name("image shape"),
+                    name("image")
+                ));
                 g.pool(&name("image"), &name("means"), self.pool as i64);
                 g.ints(&name("list shape"), &[0, channels, -1]);
-                g.op(&format!("Reshape {}, {} -> {}", name("means"), name("list shape"), name("list")));
-                g.turn(&format!("{} -> {}", name("list"), name("blocks")), &[0, 2, 1]);
+                g.op(&format!(
+                    "Reshape {}, {} -> {}",
+                    name("means"),
+                    name("list shape"),
+                    name("list")
+                ));
+                g.turn(
+                    &format!("{} -> {}", name("list"), name("blocks")),
+                    &[0, 2, 1],
+                );
                 value = name("blocks");
             }
-            g.ints(&name("head shape"), &[0, -1, self.heads() as i64, channels / self.heads() as i64]);
-            g.op(&format!("Reshape {value}, {} -> {}", name("head shape"), name("heads")));
-            g.turn(&format!("{} -> {}", name("heads"), name("by head")), &[0, 2, 1, 3]);
+            g.ints(
+                &name("head shape"),
+                &[0, -1, self.heads() as i64, channels / self.heads() as i64],
+            );
+            g.op(&format!(
+                "Reshape {value}, {} -> {}",
+                name("head shape"),
+                name("heads")
+            ));
+            g.turn(
+                &format!("{} -> {}", name("heads"), name("by head")),
+                &[0, 2, 1, 3],
+            );
             if self.pool == 1 {
                 g.op(&format!("MatMul P, {} -> {result}", name("by head")));
                 continue;
             }
             let blocks = (self.side / self.pool) as i64;
-            g.op(&format!("MatMul P, {} -> {}", name("by head"), name("mixed")));
-            g.turn(&format!("{} -> {}", name("mixed"), name("side by side")), &[0, 1, 3, 2]);
+            g.op(&format!(
+                "MatMul P, {} -> {}",
+                name("by head"),
+                name("mixed")
+            ));
+            g.turn(
+                &format!("{} -> {}", name("mixed"), name("side by side")),
+                &[0, 1, 3, 2],
+            );
             g.ints(&name("small shape"), &[0, channels, blocks, blocks]);
-            g.op(&format!("Reshape {}, {} -> {}", name("side by side"), name("small shape"), name("small")));
+            g.op(&format!(
+                "Reshape {}, {} -> {}",
+                name("side by side"),
+                name("small shape"),
+                name("small")
+            ));
             g.widen(&name("small"), &name("wide"), self.pool as f64);
-            g.ints(&name("wide shape"), &[0, self.heads() as i64, -1, self.tokens() as i64]);
-            g.op(&format!("Reshape {}, {} -> {}", name("wide"), name("wide shape"), name("apart")));
+            g.ints(
+                &name("wide shape"),
+                &[0, self.heads() as i64, -1, self.tokens() as i64],
+            );
+            g.op(&format!(
+                "Reshape {}, {} -> {}",
+                name("wide"),
+                name("wide shape"),
+                name("apart")
+            ));
             g.turn(&format!("{} -> {result}", name("apart")), &[0, 1, 3, 2]);
         }
         g.op("Mul q, q -> q square");
         g.op("Sub r, q square -> spread");
         for (intra, inter, result) in [("mean", "q", "mu"), ("variance", "spread", "sigma")] {
             g.op(&format!("Unsqueeze {intra}, axis 1 -> {result} intra"));
-            g.op(&format!("Mul lambda, {result} intra -> {result} intra weighted"));
+            g.op(&format!(
+                "Mul lambda, {result} intra -> {result} intra weighted"
+            ));
             g.op(&format!("Mul rest, {inter} -> {result} inter weighted"));
-            g.op(&format!("Add {result} intra weighted, {result} inter weighted -> {result} heads"));
+            g.op(&format!(
+                "Add {result} intra weighted, {result} inter weighted -> {result} heads"
+            ));
             g.turn(&format!("{result} heads -> {result} turned"), &[0, 2, 1, 3]);
             g.op(&format!("Reshape {result} turned, whole -> {result}"));
         }
@@ -292,7 +350,9 @@ impl Dtn {
 }
 
 fn weight(channels: usize) -> Array2<f64> {
-    Array2::from_shape_fn((channels, 5), |(c, i)| (0.9 * c as f64 + 2.3 * i as f64).cos())
+    Array2::from_shape_fn((channels, 5), |(c, i)| {
+        (0.9 * c as f64 + 2.3 * i as f64).cos()
+    })
 }
 
 /// Makes graphs from lines such as `Add a, b -> c`.
@@ -323,7 +383,12 @@ impl Builder {
     fn with(&mut self, line: &str, name: &str, i: i64) {
         self.op(line);
         let r#type = Some(AttributeType::Int as i32);
-        self.attribute(AttributeProto { name: Some(name.into()), r#type, i: Some(i), ..Default::default() });
+        self.attribute(AttributeProto {
+            name: Some(name.into()),
+            r#type,
+            i: Some(i),
+            ..Default::default()
+        });
     }
 
     fn list(&mut self, name: &str, ints: &[i64]) {
@@ -337,8 +402,16 @@ impl Builder {
     }
 
     fn text(&mut self, name: &str, text: &str) {
-        let (r#type, s) = (Some(AttributeType::String as i32), Some(text.to_owned().into()));
-        self.attribute(AttributeProto { name: Some(name.into()), r#type, s, ..Default::default() });
+        let (r#type, s) = (
+            Some(AttributeType::String as i32),
+            Some(text.to_owned().into()),
+        );
+        self.attribute(AttributeProto {
+            name: Some(name.into()),
+            r#type,
+            s,
+            ..Default::default()
+        });
     }
 
     fn turn(&mut self, line: &str, perm: &[i64]) {
@@ -367,7 +440,10 @@ impl Builder {
     }
 
     fn widen(&mut self, value: &str, result: &str, by: f64) {
-        self.floats(&format!("{result} scales"), ndarray::arr1(&[1.0, 1.0, by, by]).into_dyn());
+        self.floats(
+            &format!("{result} scales"),
+            ndarray::arr1(&[1.0, 1.0, by, by]).into_dyn(),
+        );
         self.op(&format!("Resize {value}, , {result} scales -> {result}"));
         self.text("mode", "nearest");
         self.text("coordinate_transformation_mode", "asymmetric");
@@ -375,7 +451,8 @@ impl Builder {
     }
 
     fn floats(&mut self, name: &str, values: ArrayD<f64>) {
-        self.constants.push(tensor::make(name, DataType::Float, &values.view()).unwrap());
+        self.constants
+            .push(tensor::make(name, DataType::Float, &values.view()).unwrap());
     }
 
     fn ints(&mut self, name: &str, values: &[i64]) {
@@ -384,20 +461,29 @@ impl Builder {
 
     /// From `x` of [b, tokens, channels] to `out`.
     fn model(self, shape: &[i64]) -> Model {
-        let dim = |value| Dimension { value: Some(value), denotation: None };
+        let dim = |value| Dimension {
+            value: Some(value),
+            denotation: None,
+        };
         let mut dims = vec![dim(Dim::DimParam("b".into()))];
         dims.extend(shape.iter().map(|&extent| dim(Dim::DimValue(extent))));
         let value = |name: &str, shape: Option<TensorShapeProto>| ValueInfoProto {
             name: Some(name.into()),
             r#type: Some(TypeProto {
-                tensor_type: Some(TensorType { elem_type: Some(DataType::Float.code()), shape }),
+                tensor_type: Some(TensorType {
+                    elem_type: Some(DataType::Float.code()),
+                    shape,
+                }),
                 ..Default::default()
             }),
             ..Default::default()
         };
         Model::from_proto(ModelProto {
             ir_version: Some(8),
-            opset_import: vec![OperatorSetIdProto { domain: None, version: Some(self.opset) }],
+            opset_import: vec![OperatorSetIdProto {
+                domain: None,
+                version: Some(self.opset),
+            }],
             graph: Some(GraphProto {
                 name: Some("dtn".into()),
                 node: self.nodes,
@@ -415,7 +501,10 @@ fn run(model: &Model, x: &Array3<f64>) -> ArrayD<f64> {
     let batch: Dims = format!("b={}", x.dim().0).parse().unwrap();
     let engine = Engine::load(model, &batch).unwrap();
     let outputs = engine.run(&[Tensor::from(x.mapv(|v| v as f32))]).unwrap();
-    outputs[0].to_plain_array_view::<f32>().unwrap().mapv(f64::from)
+    outputs[0]
+        .to_plain_array_view::<f32>()
+        .unwrap()
+        .mapv(f64::from)
 }
 
 /// The largest difference beside the largest number.
@@ -434,11 +523,19 @@ fn tokens(dtn: &Dtn) -> Array3<f64> {
 }
 
 fn operators(model: &Model, op: &str) -> usize {
-    model.graph().node.iter().filter(|node| node.op_type() == op).count()
+    model
+        .graph()
+        .node
+        .iter()
+        .filter(|node| node.op_type() == op)
+        .count()
 }
 
 fn sites(plan: &Plan) -> usize {
-    plan.sites.iter().filter(|site| site.kind.name == "DTN").count()
+    plan.sites
+        .iter()
+        .filter(|site| site.kind.name == "DTN")
+        .count()
 }
 
 /// The fused model, after it was compared with the definition and fused a second time.
@@ -451,9 +548,13 @@ fn fused(dtn: &Dtn) -> Model {
     let x = tokens(dtn);
     let normalized = dtn.normalize(&x).into_dyn();
     let count = x.dim().0 * dtn.tokens();
-    let rows = normalized.into_shape_with_order((count, dtn.channels)).unwrap();
+    let rows = normalized
+        .into_shape_with_order((count, dtn.channels))
+        .unwrap();
     let expected = rows.dot(&weight(dtn.channels)).into_dyn();
-    let expected = expected.into_shape_with_order(IxDyn(&[x.dim().0, dtn.tokens(), 5])).unwrap();
+    let expected = expected
+        .into_shape_with_order(IxDyn(&[x.dim().0, dtn.tokens(), 5]))
+        .unwrap();
     for (name, model) in [("original", &original), ("fused", &fused.model)] {
         let error = error(&run(model, &x), &expected);
         assert!(error < 1e-5, "{name}: {error}");
@@ -467,7 +568,12 @@ fn fused(dtn: &Dtn) -> Model {
 #[test]
 fn every_form_computes_what_the_definition_says() {
     for form in [Form::Algorithm, Form::ByHeads, Form::Einsum] {
-        for omega in [&[0.3, -1.0, 2.0][..], &[0.7], &[-20.0, 20.0], &[40.0, 0.0, -40.0]] {
+        for omega in [
+            &[0.3, -1.0, 2.0][..],
+            &[0.7],
+            &[-20.0, 20.0],
+            &[40.0, 0.0, -40.0],
+        ] {
             let fused = fused(&Dtn::new(omega).form(form));
             // One product with P and the linear layer; no operators for P and λ, and no affine.
             assert_eq!(operators(&fused, "MatMul"), 2);
@@ -481,9 +587,18 @@ fn every_form_computes_what_the_definition_says() {
 #[test]
 fn statistics_of_blocks_stand_for_their_tokens() {
     for omega in [&[0.3, -1.0, 2.0][..], &[0.7], &[-200.0, -200.0]] {
-        let dtn = Dtn { pool: 2, ..Dtn::new(omega) };
+        let dtn = Dtn {
+            pool: 2,
+            ..Dtn::new(omega)
+        };
         let fused = fused(&dtn);
-        assert_eq!((operators(&fused, "AveragePool"), operators(&fused, "Resize")), (0, 0));
+        assert_eq!(
+            (
+                operators(&fused, "AveragePool"),
+                operators(&fused, "Resize")
+            ),
+            (0, 0)
+        );
         assert_eq!(operators(&fused, "MatMul"), 2);
     }
 }
@@ -512,8 +627,14 @@ fn heads_of_all_tokens_alike_are_instance_normalization() {
 /// Tokens without a gradient between them are all alike; what a float is no ninth, and nearly alike is not alike.
 #[test]
 fn a_mean_of_all_tokens_is_written_where_it_is_exact() {
-    let slope = |dtn: Dtn| Dtn { attention: vec![[0.0, 1e-9, 0.0]; dtn.heads()], ..dtn };
-    let alike = |side: usize, form: Form| Dtn { side, ..Dtn::new(&[-200.0, -200.0]).uniform().form(form) };
+    let slope = |dtn: Dtn| Dtn {
+        attention: vec![[0.0, 1e-9, 0.0]; dtn.heads()],
+        ..dtn
+    };
+    let alike = |side: usize, form: Form| Dtn {
+        side,
+        ..Dtn::new(&[-200.0, -200.0]).uniform().form(form)
+    };
     let cases = [
         (alike(3, Form::Algorithm), (2, 0)),
         (alike(3, Form::ByHeads), (2, 0)),
@@ -528,7 +649,12 @@ fn a_mean_of_all_tokens_is_written_where_it_is_exact() {
         let fused = fuse(&original);
         let count = |op: &str| operators(&fused.model, op);
         assert_eq!((count("ReduceMean"), count("Softmax")), expected);
-        let proof = prove(&original, &fused.model, &fused.plan.tensors, &Default::default());
+        let proof = prove(
+            &original,
+            &fused.model,
+            &fused.plan.tensors,
+            &Default::default(),
+        );
         assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
     }
 }
@@ -536,7 +662,10 @@ fn a_mean_of_all_tokens_is_written_where_it_is_exact() {
 #[test]
 fn heads_of_neighbours_alone_need_no_statistics_of_a_token() {
     let fused = fused(&Dtn::new(&[-200.0, -200.0]));
-    assert_eq!((operators(&fused, "MatMul"), operators(&fused, "ReduceMean")), (2, 0));
+    assert_eq!(
+        (operators(&fused, "MatMul"), operators(&fused, "ReduceMean")),
+        (2, 0)
+    );
 }
 
 #[test]
@@ -569,7 +698,10 @@ fn rows_that_do_not_sum_to_one_are_kept_as_they_are() {
     let dtn = Dtn::new(&[0.5, -0.5]).form(Form::Einsum);
     let mut model = dtn.model();
     let constants = &mut model.graph_mut().initializer;
-    let place = constants.iter().position(|tensor| tensor.name() == "P").unwrap();
+    let place = constants
+        .iter()
+        .position(|tensor| tensor.name() == "P")
+        .unwrap();
     let doubled = dtn.mixing().mapv(|p| 1.25 * p).into_dyn();
     constants[place] = tensor::make("P", DataType::Float, &doubled.view()).unwrap();
     let fused = fuse(&model);
@@ -589,12 +721,19 @@ fn large_means_lose_no_more_than_in_the_definition() {
         let fused = fuse(&original);
         for offset in [30.0, 300.0] {
             let x = tokens(&dtn).mapv(|v| f64::from((v + offset) as f32));
-            let rows = dtn.normalize(&x).into_shape_with_order((x.dim().0 * dtn.tokens(), dtn.channels));
+            let rows = dtn
+                .normalize(&x)
+                .into_shape_with_order((x.dim().0 * dtn.tokens(), dtn.channels));
             let expected = rows.unwrap().dot(&weight(dtn.channels)).into_dyn();
-            let expected = expected.into_shape_with_order(IxDyn(&[x.dim().0, dtn.tokens(), 5])).unwrap();
+            let expected = expected
+                .into_shape_with_order(IxDyn(&[x.dim().0, dtn.tokens(), 5]))
+                .unwrap();
             let before = error(&run(&original, &x), &expected);
             let after = error(&run(&fused.model, &x), &expected);
-            assert!(after < 2.0 * before + 1e-5, "{omega} {offset}: {before} {after}");
+            assert!(
+                after < 2.0 * before + 1e-5,
+                "{omega} {offset}: {before} {after}"
+            );
         }
     }
 }
@@ -608,12 +747,19 @@ fn spoiled(dtn: &Dtn, spoil: impl Fn(&mut GraphProto)) -> (Model, Plan) {
 }
 
 fn maker<'g>(graph: &'g mut GraphProto, output: &str) -> &'g mut NodeProto {
-    graph.node.iter_mut().find(|node| node.output[0] == output).unwrap()
+    graph
+        .node
+        .iter_mut()
+        .find(|node| node.output[0] == output)
+        .unwrap()
 }
 
 #[test]
 fn what_is_not_the_definition_is_left_alone() {
-    let square = Dtn { side: 2, ..Dtn::new(&[0.5, -0.5]) };
+    let square = Dtn {
+        side: 2,
+        ..Dtn::new(&[0.5, -0.5])
+    };
     type Spoil = fn(&mut GraphProto);
     let cases: [(&str, Dtn, Spoil); 11] = [
         ("P varies with the input", Dtn::new(&[0.5, -0.5]), |g| {
@@ -624,7 +770,11 @@ fn what_is_not_the_definition_is_left_alone() {
                 output: vec!["highest".into()],
                 ..Default::default()
             };
-            let logits = g.node.iter().position(|node| node.output[0] == "logits").unwrap();
+            let logits = g
+                .node
+                .iter()
+                .position(|node| node.output[0] == "logits")
+                .unwrap();
             g.node.insert(logits, more);
             g.node.insert(
                 logits + 2,
@@ -637,64 +787,122 @@ fn what_is_not_the_definition_is_left_alone() {
             );
             maker(g, "weights").input[0] = "hot".into();
         }),
-        ("λ may be given by the caller", Dtn::new(&[0.5, -0.5]), |g| {
-            let omega = g.initializer.iter().position(|tensor| tensor.name() == "omega").unwrap();
-            let dims = g.initializer[omega].dims.clone();
-            let dim = |value| Dimension { value: Some(Dim::DimValue(value)), denotation: None };
-            let shape = Some(TensorShapeProto { dim: dims.into_iter().map(dim).collect() });
-            let mut input = g.input[0].clone();
-            input.name = Some("omega".into());
-            let tensor_type = Some(TensorType { elem_type: Some(DataType::Float.code()), shape });
-            input.r#type = Some(TypeProto { tensor_type, ..Default::default() });
-            g.input.push(input);
-        }),
+        (
+            "λ may be given by the caller",
+            Dtn::new(&[0.5, -0.5]),
+            |g| {
+                let omega = g
+                    .initializer
+                    .iter()
+                    .position(|tensor| tensor.name() == "omega")
+                    .unwrap();
+                let dims = g.initializer[omega].dims.clone();
+                let dim = |value| Dimension {
+                    value: Some(Dim::DimValue(value)),
+                    denotation: None,
+                };
+                let shape = Some(TensorShapeProto {
+                    dim: dims.into_iter().map(dim).collect(),
+                });
+                let mut input = g.input[0].clone();
+                input.name = Some("omega".into());
+                let tensor_type = Some(TensorType {
+                    elem_type: Some(DataType::Float.code()),
+                    shape,
+                });
+                input.r#type = Some(TypeProto {
+                    tensor_type,
+                    ..Default::default()
+                });
+                g.input.push(input);
+            },
+        ),
         ("the squares are mixed along the channels", square, |g| {
             // As many tokens as channels of a head: only the axis tells.
             let node = maker(g, "r");
             node.input.swap(0, 1);
         }),
-        ("the squares are those of another value", Dtn::new(&[0.5, -0.5]), |g| {
-            maker(g, "square").input[1] = "centred".into();
-        }),
-        ("the variance is not of the mean", Dtn::new(&[0.5, -0.5]), |g| {
-            maker(g, "q square").input[0] = "r".into();
-        }),
-        ("the mean of tokens is taken twice", Dtn::new(&[0.5, -0.5]), |g| {
-            maker(g, "mu intra").input[0] = "variance".into();
-        }),
-        ("a sum in the place of a difference", Dtn::new(&[0.5, -0.5]), |g| {
-            maker(g, "spread").op_type = Some("Add".into());
-        }),
+        (
+            "the squares are those of another value",
+            Dtn::new(&[0.5, -0.5]),
+            |g| {
+                maker(g, "square").input[1] = "centred".into();
+            },
+        ),
+        (
+            "the variance is not of the mean",
+            Dtn::new(&[0.5, -0.5]),
+            |g| {
+                maker(g, "q square").input[0] = "r".into();
+            },
+        ),
+        (
+            "the mean of tokens is taken twice",
+            Dtn::new(&[0.5, -0.5]),
+            |g| {
+                maker(g, "mu intra").input[0] = "variance".into();
+            },
+        ),
+        (
+            "a sum in the place of a difference",
+            Dtn::new(&[0.5, -0.5]),
+            |g| {
+                maker(g, "spread").op_type = Some("Add".into());
+            },
+        ),
         ("a cubic root", Dtn::new(&[0.5, -0.5]), |g| {
             let root = maker(g, "root");
             root.op_type = Some("Pow".into());
             root.input.push("third".into());
-            let third =
-                tensor::make("third", DataType::Float, &ArrayD::from_elem(IxDyn(&[]), 1.0 / 3.0).view());
+            let third = tensor::make(
+                "third",
+                DataType::Float,
+                &ArrayD::from_elem(IxDyn(&[]), 1.0 / 3.0).view(),
+            );
             g.initializer.push(third.unwrap());
         }),
-        ("statistics of blocks are interpolated", Dtn { pool: 2, ..Dtn::new(&[0.5, -0.5]) }, |g| {
-            maker(g, "q wide").attribute[0].s = Some("linear".to_owned().into());
-        }),
-        ("ε grows with the batch", Dtn::new(&[0.5, -0.5]).form(Form::ByHeads), |g| {
-            let mut more = Builder::default();
-            more.floats("small", ArrayD::from_elem(IxDyn(&[1, 1]), 1e-5));
-            more.floats("unit", ArrayD::from_elem(IxDyn(&[1, 1]), 1.0));
-            more.ints("single", &[1]);
-            more.with("Concat single, batch -> row", "axis", 0);
-            more.with("Concat batch, single -> column", "axis", 0);
-            more.op("Expand small, row -> each");
-            more.op("Expand unit, column -> all");
-            more.op("MatMul each, all -> sum");
-            g.initializer.extend(more.constants);
-            maker(g, "above").input[0] = "sum".into();
-            let behind = g.node.iter().position(|node| node.output[0] == "batch").unwrap() + 1;
-            g.node.splice(behind..behind, more.nodes);
-        }),
-        ("heads are put together in another order", Dtn::new(&[0.5, -0.5, 0.1, 0.9]), |g| {
-            // 4 heads of 4 channels: the shapes do not tell.
-            maker(g, "mu turned").attribute[0].ints = vec![0, 2, 3, 1];
-        }),
+        (
+            "statistics of blocks are interpolated",
+            Dtn {
+                pool: 2,
+                ..Dtn::new(&[0.5, -0.5])
+            },
+            |g| {
+                maker(g, "q wide").attribute[0].s = Some("linear".to_owned().into());
+            },
+        ),
+        (
+            "ε grows with the batch",
+            Dtn::new(&[0.5, -0.5]).form(Form::ByHeads),
+            |g| {
+                let mut more = Builder::default();
+                more.floats("small", ArrayD::from_elem(IxDyn(&[1, 1]), 1e-5));
+                more.floats("unit", ArrayD::from_elem(IxDyn(&[1, 1]), 1.0));
+                more.ints("single", &[1]);
+                more.with("Concat single, batch -> row", "axis", 0);
+                more.with("Concat batch, single -> column", "axis", 0);
+                more.op("Expand small, row -> each");
+                more.op("Expand unit, column -> all");
+                more.op("MatMul each, all -> sum");
+                g.initializer.extend(more.constants);
+                maker(g, "above").input[0] = "sum".into();
+                let behind = g
+                    .node
+                    .iter()
+                    .position(|node| node.output[0] == "batch")
+                    .unwrap()
+                    + 1;
+                g.node.splice(behind..behind, more.nodes);
+            },
+        ),
+        (
+            "heads are put together in another order",
+            Dtn::new(&[0.5, -0.5, 0.1, 0.9]),
+            |g| {
+                // 4 heads of 4 channels: the shapes do not tell.
+                maker(g, "mu turned").attribute[0].ints = vec![0, 2, 3, 1];
+            },
+        ),
     ];
     for (name, dtn, spoil) in cases {
         let (_, plan) = spoiled(&dtn, spoil);
@@ -705,9 +913,14 @@ fn what_is_not_the_definition_is_left_alone() {
 
 /// Checks that γ and β fold, and returns the reason why the statistics stay.
 fn folds_but_for_its_core(fused: &unfold::Fused) -> Reason {
-    let [site] = &fused.plan.sites[..] else { panic!("{:#?}", fused.plan.sites) };
+    let [site] = &fused.plan.sites[..] else {
+        panic!("{:#?}", fused.plan.sites)
+    };
     assert_eq!(site.kind.name, "DTN");
-    assert!(matches!(site.post, Some(Outcome::Folded { .. })) && !site.is_folded(), "{site:#?}");
+    assert!(
+        matches!(site.post, Some(Outcome::Folded { .. })) && !site.is_folded(),
+        "{site:#?}"
+    );
     assert!(fused.plan.replacements.is_empty());
     assert_eq!(operators(&fused.model, "MatMul"), 4);
     assert!(fuse(&fused.model).plan.is_empty());
@@ -719,7 +932,10 @@ fn folds_but_for_its_core(fused: &unfold::Fused) -> Reason {
 
 #[test]
 fn interpolated_statistics_stay_as_they_are_written() {
-    let dtn = Dtn { pool: 2, ..Dtn::new(&[0.5, -0.5]) };
+    let dtn = Dtn {
+        pool: 2,
+        ..Dtn::new(&[0.5, -0.5])
+    };
     let mut model = dtn.model();
     for value in ["q wide", "r wide"] {
         let node = maker(model.graph_mut(), value);
@@ -727,7 +943,10 @@ fn interpolated_statistics_stay_as_they_are_written() {
         node.attribute[1].s = Some("half_pixel".to_owned().into());
     }
     let fused = fuse(&model);
-    assert_eq!(folds_but_for_its_core(&fused), Reason::Attribute("mode".into()));
+    assert_eq!(
+        folds_but_for_its_core(&fused),
+        Reason::Attribute("mode".into())
+    );
     let x = tokens(&dtn);
     assert!(error(&run(&fused.model, &x), &run(&model, &x)) < 1e-5);
 }
@@ -735,7 +954,10 @@ fn interpolated_statistics_stay_as_they_are_written() {
 /// 2 blocks times 2.1 are 4 tokens, too, but the third of them is then in the first block.
 #[test]
 fn blocks_that_are_not_repeated_evenly_stay_as_they_are_written() {
-    let dtn = Dtn { pool: 2, ..Dtn::new(&[0.5, -0.5]) };
+    let dtn = Dtn {
+        pool: 2,
+        ..Dtn::new(&[0.5, -0.5])
+    };
     let mut model = dtn.model();
     let scales = ndarray::arr1(&[1.0, 1.0, 2.1, 2.1]).into_dyn();
     for tensor in &mut model.graph_mut().initializer {
@@ -744,7 +966,10 @@ fn blocks_that_are_not_repeated_evenly_stay_as_they_are_written() {
         }
     }
     let fused = fuse(&model);
-    assert_eq!(folds_but_for_its_core(&fused), Reason::Attribute("mode".into()));
+    assert_eq!(
+        folds_but_for_its_core(&fused),
+        Reason::Attribute("mode".into())
+    );
     let x = tokens(&dtn);
     assert!(error(&run(&fused.model, &x), &run(&model, &x)) < 1e-5);
 }
@@ -755,24 +980,44 @@ fn half_precision_stays_as_it_is_written() {
     let mut model = dtn.model();
     let graph = model.graph_mut();
     let externals = unfold::onnx::external::Externals::none();
-    for constant in graph.initializer.iter_mut().filter(|t| t.data_type() == DataType::Float.code()) {
+    for constant in graph
+        .initializer
+        .iter_mut()
+        .filter(|t| t.data_type() == DataType::Float.code())
+    {
         let values = tensor::read_f64(constant, &externals).unwrap();
         *constant = tensor::make(constant.name(), DataType::Float16, &values.view()).unwrap();
     }
     for value in graph.input.iter_mut().chain(&mut graph.output) {
-        let tensor = value.r#type.as_mut().and_then(|of| of.tensor_type.as_mut()).unwrap();
+        let tensor = value
+            .r#type
+            .as_mut()
+            .and_then(|of| of.tensor_type.as_mut())
+            .unwrap();
         tensor.elem_type = Some(DataType::Float16.code());
     }
     let fused = fuse(&model);
-    assert_eq!(folds_but_for_its_core(&fused), Reason::ElementType("float16".into()));
+    assert_eq!(
+        folds_but_for_its_core(&fused),
+        Reason::ElementType("float16".into())
+    );
     let x = tokens(&dtn);
     let [before, after] = [&model, &fused.model].map(|model| {
         let engine = Engine::load(model, &"b=3".parse().unwrap()).unwrap();
-        let outputs = engine.run(&[Tensor::from(x.mapv(|v| f16::from_f64(0.5 * v)))]).unwrap();
-        outputs[0].to_plain_array_view::<f16>().unwrap().mapv(f64::from)
+        let outputs = engine
+            .run(&[Tensor::from(x.mapv(|v| f16::from_f64(0.5 * v)))])
+            .unwrap();
+        outputs[0]
+            .to_plain_array_view::<f16>()
+            .unwrap()
+            .mapv(f64::from)
     });
     // Eleven bits, a few roundings after one another.
-    assert!(error(&after, &before) < 8.0 / 2048.0, "{}", error(&after, &before));
+    assert!(
+        error(&after, &before) < 8.0 / 2048.0,
+        "{}",
+        error(&after, &before)
+    );
 }
 
 #[test]
@@ -780,22 +1025,40 @@ fn a_value_inside_that_something_else_reads_keeps_its_meaning() {
     for form in [Form::Algorithm, Form::ByHeads, Form::Einsum] {
         let dtn = Dtn::new(&[0.5, -0.5]).form(form);
         for plain in [dtn.model(), bare(&dtn)] {
-            let first = plain.graph().node.iter().position(|node| node.output[0] == "mean").unwrap();
-            let inside: Vec<String> =
-                plain.graph().node[first..].iter().map(|node| node.output[0].clone()).collect();
+            let first = plain
+                .graph()
+                .node
+                .iter()
+                .position(|node| node.output[0] == "mean")
+                .unwrap();
+            let inside: Vec<String> = plain.graph().node[first..]
+                .iter()
+                .map(|node| node.output[0].clone())
+                .collect();
             for value in inside.iter().filter(|&value| value != "out") {
                 let mut model = plain.clone();
-                let output = ValueInfoProto { name: Some(value.clone()), ..model.graph().output[0].clone() };
+                let output = ValueInfoProto {
+                    name: Some(value.clone()),
+                    ..model.graph().output[0].clone()
+                };
                 model.graph_mut().output.push(output);
                 let fused = fuse(&model);
-                assert!(fused.model.graph().node.len() <= model.graph().node.len(), "{value}");
+                assert!(
+                    fused.model.graph().node.len() <= model.graph().node.len(),
+                    "{value}"
+                );
                 let again = fuse(&fused.model);
-                assert!(!again.changed(), "{value} folds twice: {:#?}", again.plan.sites);
+                assert!(
+                    !again.changed(),
+                    "{value} folds twice: {:#?}",
+                    again.plan.sites
+                );
                 let x = tokens(&dtn);
                 let [before, after] = [&model, &fused.model].map(|model| {
                     let engine = Engine::load(model, &"b=3".parse().unwrap()).unwrap();
                     let outputs = engine.run(&[Tensor::from(x.mapv(|v| v as f32))]).unwrap();
-                    let floats = |o: &Tensor| o.to_plain_array_view::<f32>().unwrap().mapv(f64::from);
+                    let floats =
+                        |o: &Tensor| o.to_plain_array_view::<f32>().unwrap().mapv(f64::from);
                     outputs.iter().map(floats).collect::<Vec<_>>()
                 });
                 for (before, after) in before.iter().zip(&after) {
@@ -829,12 +1092,18 @@ fn an_affine_that_has_to_stay_is_written_behind_the_site() {
 fn bare(dtn: &Dtn) -> Model {
     let mut model = dtn.model();
     let graph = model.graph_mut();
-    let end = if dtn.form == Form::Einsum { "flat" } else { "normalized" };
+    let end = if dtn.form == Form::Einsum {
+        "flat"
+    } else {
+        "normalized"
+    };
     maker(graph, "out").input[0] = end.into();
     if dtn.form == Form::Algorithm {
         maker(graph, "normalized").input[0] = "less".into();
     }
-    graph.node.retain(|node| !["scaled", "y"].contains(&node.output[0].as_str()));
+    graph
+        .node
+        .retain(|node| !["scaled", "y"].contains(&node.output[0].as_str()));
     model
 }
 
@@ -868,10 +1137,17 @@ fn ended(mut model: Model, channels: usize, turned: bool, beside: Option<&str>) 
     }
     if let Some(op) = beside {
         let mut g = Builder::default();
-        let operands = if op == "Add" { format!("{value}, x") } else { value };
+        let operands = if op == "Add" {
+            format!("{value}, x")
+        } else {
+            value
+        };
         g.op(&format!("{op} {operands} -> more"));
         graph.node.extend(g.nodes);
-        let more = ValueInfoProto { name: Some("more".into()), ..graph.output[0].clone() };
+        let more = ValueInfoProto {
+            name: Some("more".into()),
+            ..graph.output[0].clone()
+        };
         graph.output.push(more);
     }
     model
@@ -881,9 +1157,17 @@ fn ended(mut model: Model, channels: usize, turned: bool, beside: Option<&str>) 
 fn fusing_twice_is_fusing_once() {
     let forms = [Form::Algorithm, Form::ByHeads, Form::Einsum].map(|form| (form, 1));
     for (form, pool) in [&forms[..], &[(Form::Algorithm, 2)]].concat() {
-        for omega in [&[0.5, -0.5][..], &[200.0, -200.0, 0.4], &[200.0, 200.0], &[-200.0, -200.0]] {
+        for omega in [
+            &[0.5, -0.5][..],
+            &[200.0, -200.0, 0.4],
+            &[200.0, 200.0],
+            &[-200.0, -200.0],
+        ] {
             for uniform in [false, true] {
-                let dtn = Dtn { pool, ..Dtn::new(omega).form(form) };
+                let dtn = Dtn {
+                    pool,
+                    ..Dtn::new(omega).form(form)
+                };
                 let dtn = if uniform { dtn.uniform() } else { dtn };
                 for model in [dtn.model(), bare(&dtn)] {
                     for turned in [false, true] {
@@ -900,14 +1184,29 @@ fn fusing_twice_is_fusing_once() {
 
 /// The second fuse changes nothing, and the first one no number.
 fn is_fused_at_once(model: &Model, x: &Array3<f64>) {
-    let nodes = || model.graph().node.iter().map(|node| (node.op_type(), &node.input, &node.output));
+    let nodes = || {
+        model
+            .graph()
+            .node
+            .iter()
+            .map(|node| (node.op_type(), &node.input, &node.output))
+    };
     let what = || format!("{:#?}", nodes().collect::<Vec<_>>());
     let fused = fuse(model);
-    assert_eq!((sites(&fused.plan), fused.plan.replacements.len()), (1, 1), "{}", what());
+    assert_eq!(
+        (sites(&fused.plan), fused.plan.replacements.len()),
+        (1, 1),
+        "{}",
+        what()
+    );
     let again = fuse(&fused.model);
     assert!(again.plan.is_empty(), "{:#?}\n{}", again.plan.sites, what());
     assert_eq!(again.model.graph(), fused.model.graph(), "{}", what());
-    assert!(error(&run(&fused.model, x), &run(model, x)) < 1e-5, "{}", what());
+    assert!(
+        error(&run(&fused.model, x), &run(model, x)) < 1e-5,
+        "{}",
+        what()
+    );
 }
 
 #[test]
@@ -920,14 +1219,22 @@ fn the_digits_are_told_as_before() {
         assert!(fused.plan.sites.iter().all(|site| site.is_folded()));
         let [before, after] = [&model, &fused.model].map(|model| {
             let batch = format!("batch={}", images.dim().0).parse().unwrap();
-            let outputs = Engine::load(model, &batch).unwrap().run(&[Tensor::from(images.clone())]).unwrap();
-            outputs[0].to_plain_array_view::<f32>().unwrap().mapv(f64::from)
+            let outputs = Engine::load(model, &batch)
+                .unwrap()
+                .run(&[Tensor::from(images.clone())])
+                .unwrap();
+            outputs[0]
+                .to_plain_array_view::<f32>()
+                .unwrap()
+                .mapv(f64::from)
         });
         assert!(error(&after, &before) < 1e-5);
         let told = |logits: &ArrayD<f64>| -> Vec<usize> {
             let rows = logits.view().into_dimensionality::<Ix2>().unwrap();
             let highest = |row: ndarray::ArrayView1<f64>| {
-                (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap()
+                (0..row.len())
+                    .max_by(|&a, &b| row[a].total_cmp(&row[b]))
+                    .unwrap()
             };
             rows.rows().into_iter().map(highest).collect()
         };

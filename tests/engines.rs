@@ -11,18 +11,28 @@ fn operators(model: &Model) -> BTreeMap<String, usize> {
 }
 
 fn models(folder: &str) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let mut found: Vec<_> =
-        entries.filter(|path| path.extension().is_some_and(|end| end == "onnx")).collect();
+    let entries = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let mut found: Vec<_> = entries
+        .filter(|path| path.extension().is_some_and(|end| end == "onnx"))
+        .collect();
     found.sort();
     found
 }
 
 /// An operator that replaces several, or absorbs others.
 fn is_fused(operator: &str) -> bool {
-    ["OptMatMul", "RmsNorm", "Softmax", "Gelu", "Silu", "LayerNorm"]
-        .iter()
-        .any(|form| operator.contains(form))
+    [
+        "OptMatMul",
+        "RmsNorm",
+        "Softmax",
+        "Gelu",
+        "Silu",
+        "LayerNorm",
+    ]
+    .iter()
+    .any(|form| operator.contains(form))
 }
 
 #[test]
@@ -31,9 +41,14 @@ fn no_form_that_tract_fuses_is_lost_by_folding() {
     for path in models("models/digits") {
         let model = Model::open(&path).unwrap();
         let fused = unfold::fuse(&model, &Default::default()).unwrap();
-        let [before, after] = [fused.lowered.as_ref().unwrap_or(&model), &fused.model].map(operators);
+        let [before, after] =
+            [fused.lowered.as_ref().unwrap_or(&model), &fused.model].map(operators);
         let total = |counts: &BTreeMap<String, usize>| counts.values().sum::<usize>();
-        assert!(total(&after) <= total(&before), "{}: {before:?} {after:?}", path.display());
+        assert!(
+            total(&after) <= total(&before),
+            "{}: {before:?} {after:?}",
+            path.display()
+        );
         for (form, count) in before.iter().filter(|(name, _)| is_fused(name)) {
             let left = after.get(form).copied().unwrap_or_default();
             assert!(left >= *count, "{}: {form} {count} {left}", path.display());

@@ -22,10 +22,20 @@ use unfold::run::Dims;
 
 fn digits() -> Vec<(String, Model)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/digits");
-    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let models = files.filter(|path| path.extension().is_some_and(|extension| extension == "onnx"));
+    let files = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let models = files.filter(|path| {
+        path.extension()
+            .is_some_and(|extension| extension == "onnx")
+    });
     models
-        .map(|path| (path.file_stem().unwrap().display().to_string(), Model::open(&path).unwrap()))
+        .map(|path| {
+            (
+                path.file_stem().unwrap().display().to_string(),
+                Model::open(&path).unwrap(),
+            )
+        })
         .collect()
 }
 
@@ -34,7 +44,12 @@ fn proof(original: &Model, fused: &Model, tensors: &[Stored]) -> Proof {
 }
 
 /// The verdict on a copy with another note: an identical file is proved without an evaluation.
-fn proof_with(original: &Model, fused: &Model, tensors: &[Stored], options: &ProveOptions) -> Proof {
+fn proof_with(
+    original: &Model,
+    fused: &Model,
+    tensors: &[Stored],
+    options: &ProveOptions,
+) -> Proof {
     let mut fused = fused.clone();
     fused.graph_mut().doc_string = Some("another file".to_owned());
     prove(original, &fused, tensors, options)
@@ -49,7 +64,11 @@ fn what_folding_makes_of_the_trained_models_is_proved() {
     for (name, model) in digits() {
         let fused = unfold::fuse(&model, &Default::default()).unwrap();
         match proof(&model, &fused.model, &fused.plan.tensors) {
-            Proof::Proved { points: 1, bound, tensors } => {
+            Proof::Proved {
+                points: 1,
+                bound,
+                tensors,
+            } => {
                 assert!(bound > 0.0 && bound < 1e-6, "{name}: {bound}");
                 assert_eq!(tensors, fused.plan.tensors.len(), "{name}");
             }
@@ -97,7 +116,10 @@ fn a_border_is_mirrored_at_a_size_that_has_as_much() {
     let behind = scaled("n = Pad(x, pads) mode=reflect\n y = Mul(n, g)");
     let twice = scaled("n = Pad(x, pads) mode=reflect\n m = Mul(n, g)\n y = Mul(m, g)");
     assert!(is_proved(&proof(&before, &behind, &[])));
-    assert!(matches!(proof(&before, &twice, &[]), Proof::Disproved { .. }));
+    assert!(matches!(
+        proof(&before, &twice, &[]),
+        Proof::Disproved { .. }
+    ));
 }
 
 #[test]
@@ -188,20 +210,34 @@ fn a_mask_that_one_graph_has_as_numbers_alone_disproves_nothing() {
     };
     let behind = masked("e = Expand(m, s)\n c = Cast(e) to=9");
     let before = masked("e = Cast(m) to=9\n c = Expand(e, s)");
-    assert!(matches!(proof(&behind, &before, &[]), Proof::Undecided { .. }));
+    assert!(matches!(
+        proof(&behind, &before, &[]),
+        Proof::Undecided { .. }
+    ));
     assert!(is_proved(&proof(&behind, &behind, &[])));
 }
 
 #[test]
 fn more_points_leave_less_doubt_whatever_the_seed() {
-    let (_, model) = digits().into_iter().find(|(name, _)| name == "bn-legacy").unwrap();
+    let (_, model) = digits()
+        .into_iter()
+        .find(|(name, _)| name == "bn-legacy")
+        .unwrap();
     let fused = unfold::fuse(&model, &Default::default()).unwrap();
     let mut dims = Dims::default();
     dims.set("batch", 3);
     let bound = |points: usize, seed: u64| {
-        let options = ProveOptions { dims: dims.clone(), points, seed };
+        let options = ProveOptions {
+            dims: dims.clone(),
+            points,
+            seed,
+        };
         match prove(&model, &fused.model, &fused.plan.tensors, &options) {
-            Proof::Proved { points: found, bound, .. } if found == points => bound,
+            Proof::Proved {
+                points: found,
+                bound,
+                ..
+            } if found == points => bound,
             other => panic!("{other:?}"),
         }
     };
@@ -221,11 +257,20 @@ impl Broken {
     fn new(name: &str) -> Self {
         let (_, original) = digits().into_iter().find(|(own, _)| own == name).unwrap();
         let fused = unfold::fuse(&original, &common::portable()).unwrap();
-        Self { original, fused: fused.model, tensors: fused.plan.tensors }
+        Self {
+            original,
+            fused: fused.model,
+            tensors: fused.plan.tensors,
+        }
     }
 
     fn tensor(&mut self, name: &str) -> &mut TensorProto {
-        self.fused.graph_mut().initializer.iter_mut().find(|tensor| tensor.name() == name).unwrap()
+        self.fused
+            .graph_mut()
+            .initializer
+            .iter_mut()
+            .find(|tensor| tensor.name() == name)
+            .unwrap()
     }
 
     /// Stores other numbers, and says that they are meant to be those.
@@ -244,7 +289,12 @@ impl Broken {
         if !graph.initializer.iter().any(|tensor| tensor.name() == old) {
             graph.initializer.push(tensor);
         }
-        for input in graph.node.iter_mut().flat_map(|node| &mut node.input).filter(|input| *input == new) {
+        for input in graph
+            .node
+            .iter_mut()
+            .flat_map(|node| &mut node.input)
+            .filter(|input| *input == new)
+        {
             *input = old.to_owned();
         }
     }
@@ -252,7 +302,9 @@ impl Broken {
     /// Whether it is found, and at one of the sites of the tensor.
     fn is_found(&self, place: usize) {
         match proof(&self.original, &self.fused, &self.tensors) {
-            Proof::Disproved { site: Some(site), .. } => {
+            Proof::Disproved {
+                site: Some(site), ..
+            } => {
                 let Stored { name, sites, .. } = &self.tensors[place];
                 assert!(sites.contains(&site), "{name}: {site} is none of {sites:?}");
             }
@@ -274,7 +326,10 @@ fn one_unit_in_the_last_place_is_found_at_its_tensor() {
         tensor::replace(tensor, bytes.into()).unwrap();
         match proof(&broken.original, &broken.fused, &broken.tensors) {
             Proof::Disproved { at, site, reason } => {
-                assert_eq!((at, site), (name, broken.tensors[place].sites.first().copied()));
+                assert_eq!(
+                    (at, site),
+                    (name, broken.tensors[place].sites.first().copied())
+                );
                 assert!(reason.starts_with("1 of its "), "{reason}");
             }
             other => panic!("{name}: {other:?}"),
@@ -291,7 +346,9 @@ fn a_wrong_channel_is_found_at_its_site() {
         let count = recipe.shape()[0];
         let places: Vec<usize> = (0..count).map(|at| (at + 1) % count).collect();
         let turned = recipe.pick(0, places.iter().copied().map(Some)).unwrap();
-        broken.store(place, turned, |numbers| numbers.select(ndarray::Axis(0), &places));
+        broken.store(place, turned, |numbers| {
+            numbers.select(ndarray::Axis(0), &places)
+        });
         broken.is_found(place);
     }
 }
@@ -300,7 +357,9 @@ fn a_wrong_channel_is_found_at_its_site() {
 fn a_permuted_axis_is_found_at_its_site() {
     let whole = Broken::new("un-dynamo");
     let square = |stored: &Stored| matches!(stored.recipe.shape(), [a, b] if a == b);
-    let places: Vec<usize> = (0..whole.tensors.len()).filter(|&at| square(&whole.tensors[at])).collect();
+    let places: Vec<usize> = (0..whole.tensors.len())
+        .filter(|&at| square(&whole.tensors[at]))
+        .collect();
     for place in places {
         let mut broken = Broken::new("un-dynamo");
         let recipe = broken.tensors[place].recipe.turned().unwrap();
@@ -319,8 +378,11 @@ fn a_forgotten_scale_and_a_dropped_shift_are_found_at_their_site() {
             let mut broken = Broken::new(name);
             let Stored { name, recipe, .. } = broken.tensors[place].clone();
             let constants = recipe.constants().into_iter().map(|name| name.to_string());
-            let before = constants.filter(|constant| name.starts_with(&format!("{constant}_folded")));
-            let Some(before) = before.max_by_key(String::len) else { continue };
+            let before =
+                constants.filter(|constant| name.starts_with(&format!("{constant}_folded")));
+            let Some(before) = before.max_by_key(String::len) else {
+                continue;
+            };
             let is_stored = |tensor: &TensorProto| tensor.name() == before;
             if broken.original.graph().initializer.iter().any(is_stored) {
                 broken.read_instead(&name, &before);
@@ -339,7 +401,10 @@ fn a_tensor_of_nobody_is_found() {
     match proof(&broken.original, &broken.fused, &broken.tensors) {
         Proof::Disproved { at, reason, .. } => {
             assert_eq!(at, forgotten.name);
-            assert!(reason.contains("neither new nor one of the original's"), "{reason}");
+            assert!(
+                reason.contains("neither new nor one of the original's"),
+                "{reason}"
+            );
         }
         other => panic!("{other:?}"),
     }
@@ -354,10 +419,19 @@ fn weights_that_are_not_there_decide_nothing() {
     original.save(&before).unwrap();
     let fused = unfold::fuse(&Model::open(&before).unwrap(), &Default::default()).unwrap();
     fused.model.save(&after).unwrap();
-    let found = || proof(&Model::open(&before).unwrap(), &Model::open(&after).unwrap(), &fused.plan.tensors);
+    let found = || {
+        proof(
+            &Model::open(&before).unwrap(),
+            &Model::open(&after).unwrap(),
+            &fused.plan.tensors,
+        )
+    };
     assert!(is_proved(&found()));
     for file in [before.clone(), after.clone()] {
-        let (data, aside) = (file.with_extension("onnx.data"), folder.path().join("aside"));
+        let (data, aside) = (
+            file.with_extension("onnx.data"),
+            folder.path().join("aside"),
+        );
         std::fs::rename(&data, &aside).unwrap();
         assert!(matches!(found(), Proof::Undecided { .. }), "{:?}", found());
         std::fs::rename(aside, data).unwrap();
@@ -379,9 +453,14 @@ fn a_recipe_that_drops_what_counts_is_found_though_its_tensor_is_what_it_says() 
         let numbers = unfold::recipe::evaluate(&recipe, &read).unwrap();
         let made = tensor::make(&name, data_type, &numbers.view()).unwrap();
         let stored = broken.fused.graph_mut().initializer.iter_mut();
-        *stored.into_iter().find(|tensor| tensor.name() == name).unwrap() = made;
+        *stored
+            .into_iter()
+            .find(|tensor| tensor.name() == name)
+            .unwrap() = made;
         match proof(&broken.original, &broken.fused, &broken.tensors) {
-            Proof::Disproved { at, reason, .. } => assert!(at == name && reason.contains(what), "{reason}"),
+            Proof::Disproved { at, reason, .. } => {
+                assert!(at == name && reason.contains(what), "{reason}")
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -405,7 +484,10 @@ fn a_graph_that_was_only_rewritten_is_proved_and_another_one_is_not() {
     // The constant is not in the original; with it, the shift is one that a Softmax ignores.
     assert!(!is_proved(&proof(&before, &shifted, &[])));
     let mut before_too = before.clone();
-    before_too.graph_mut().initializer.push(common::initializer(&shifted, "c").clone());
+    before_too
+        .graph_mut()
+        .initializer
+        .push(common::initializer(&shifted, "c").clone());
     assert!(is_proved(&proof(&before_too, &shifted, &[])));
     match proof(&before, &other, &[]) {
         Proof::Disproved { at, site: None, .. } => assert_eq!(at, "t"),
@@ -426,11 +508,15 @@ fn an_output_of_another_name_or_type_is_another_function() {
     };
     assert_eq!(with(&|model| model.graph_mut().output.swap(0, 1)), "z");
     assert_eq!(
-        with(&|model| model.graph_mut().output[1] = declared("z", DataType::Double, &["batch", "4"])),
+        with(
+            &|model| model.graph_mut().output[1] = declared("z", DataType::Double, &["batch", "4"])
+        ),
         "z"
     );
     assert_eq!(
-        with(&|model| model.graph_mut().input[0] = declared("x", DataType::Float16, &["batch", "4"])),
+        with(
+            &|model| model.graph_mut().input[0] = declared("x", DataType::Float16, &["batch", "4"])
+        ),
         "x"
     );
 }
@@ -439,7 +525,10 @@ fn an_output_of_another_name_or_type_is_another_function() {
 fn sizes_that_do_not_fit_decide_nothing() {
     let model = text::model("input x batch 4\nweight w 3 4\ny = Add(x, w)\noutput y");
     let at = |batch: &str| {
-        let options = ProveOptions { dims: batch.parse().unwrap(), ..Default::default() };
+        let options = ProveOptions {
+            dims: batch.parse().unwrap(),
+            ..Default::default()
+        };
         proof_with(&model, &model, &[], &options)
     };
     assert!(matches!(at("batch=2"), Proof::Undecided { .. }));
@@ -465,7 +554,10 @@ fn places_that_only_a_run_knows_are_some_places() {
     assert!(fused.plan.sites[0].is_folded());
     assert!(is_proved(&proof(&model, &fused.model, &fused.plan.tensors)));
     let mut lost = fused.model.clone();
-    lost.graph_mut().node.iter_mut().for_each(|node| node.attribute.retain(|a| a.name() != "axis"));
+    lost.graph_mut()
+        .node
+        .iter_mut()
+        .for_each(|node| node.attribute.retain(|a| a.name() != "axis"));
     assert!(!is_proved(&proof(&model, &lost, &fused.plan.tensors)));
 }
 
@@ -482,7 +574,13 @@ fn a_divisor_that_is_always_zero_decides_nothing() {
 #[test]
 fn long_and_large_models_end() {
     let mut lines = vec!["input x batch 2".to_owned(), "const c 1 = 3".to_owned()];
-    let name = |place: usize| if place == 0 { "x".to_owned() } else { format!("v{place}") };
+    let name = |place: usize| {
+        if place == 0 {
+            "x".to_owned()
+        } else {
+            format!("v{place}")
+        }
+    };
     lines.extend((0..20_000).map(|place| format!("{} = Mul({}, c)", name(place + 1), name(place))));
     lines.push(format!("output {}", name(20_000)));
     let long = text::model(&lines.join("\n"));
@@ -503,8 +601,12 @@ fn long_and_large_models_end() {
 }
 
 /// The operators of onnxruntime among those below.
-const OF_RUNTIME: &[&str] =
-    &["FusedMatMul", "GroupNorm", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"];
+const OF_RUNTIME: &[&str] = &[
+    "FusedMatMul",
+    "GroupNorm",
+    "SkipLayerNormalization",
+    "SkipSimplifiedLayerNormalization",
+];
 
 /// The original computes a value from stored numbers; the other model stores the result. So the two
 /// are equal if the prover computes the expected value.
@@ -512,7 +614,10 @@ fn computes(model: &Model, expected: &[Value]) -> Proof {
     let mut original = model.clone();
     // Only the prover knows that a number less itself is 0, and so the operands.
     let graph = original.graph_mut();
-    graph.input.extend([declared("any", DataType::Float, &[]), declared("whole", DataType::Int64, &[])]);
+    graph.input.extend([
+        declared("any", DataType::Float, &[]),
+        declared("whole", DataType::Int64, &[]),
+    ]);
     let mut stored = Model::from_proto(original.proto.clone());
     let graph = original.graph_mut();
     let constants: Vec<(String, bool)> = graph
@@ -531,11 +636,20 @@ fn computes(model: &Model, expected: &[Value]) -> Proof {
             &[&format!("{name}?")],
             vec![],
         ));
-        for input in graph.node.iter_mut().flat_map(|node| &mut node.input).filter(|input| **input == name) {
+        for input in graph
+            .node
+            .iter_mut()
+            .flat_map(|node| &mut node.input)
+            .filter(|input| **input == name)
+        {
             *input = format!("{name}?");
         }
     }
-    for node in graph.node.iter_mut().filter(|node| OF_RUNTIME.contains(&node.op_type())) {
+    for node in graph
+        .node
+        .iter_mut()
+        .filter(|node| OF_RUNTIME.contains(&node.op_type()))
+    {
         node.domain = Some("com.microsoft".into());
     }
     nodes.append(&mut graph.node);
@@ -545,13 +659,25 @@ fn computes(model: &Model, expected: &[Value]) -> Proof {
         let name = format!("expected {place}");
         let tensor = match value {
             Value::Floats(numbers) => {
-                assert!(numbers.iter().all(|n| (n * 64.0).fract() == 0.0 && n.abs() < 1e5), "{numbers}");
+                assert!(
+                    numbers
+                        .iter()
+                        .all(|n| (n * 64.0).fract() == 0.0 && n.abs() < 1e5),
+                    "{numbers}"
+                );
                 floats(&name, numbers)
             }
             Value::Ints(numbers) => {
                 let list: Vec<i64> = numbers.iter().copied().collect();
-                let dims = numbers.shape().iter().map(|&extent| extent as i64).collect();
-                TensorProto { dims, ..tensor::make_i64(&name, &list) }
+                let dims = numbers
+                    .shape()
+                    .iter()
+                    .map(|&extent| extent as i64)
+                    .collect();
+                TensorProto {
+                    dims,
+                    ..tensor::make_i64(&name, &list)
+                }
             }
         };
         let mut output = model.graph().output[place].name().to_owned();
@@ -567,7 +693,10 @@ fn computes(model: &Model, expected: &[Value]) -> Proof {
         }
         original.graph_mut().initializer.push(tensor.clone());
         stored.graph_mut().initializer.push(tensor);
-        stored.graph_mut().node.push(node("Identity", &[&name], &[&output], vec![]));
+        stored
+            .graph_mut()
+            .node
+            .push(node("Identity", &[&name], &[&output], vec![]));
     }
     proof(&original, &stored, &[])
 }
@@ -590,13 +719,19 @@ fn checked(lines: &str, expected: impl FnOnce(&Model) -> Vec<Value>) {
     let mut model = text::model(lines);
     if model.graph().output.is_empty() {
         let last = model.graph().node.last().unwrap().output.clone();
-        model.graph_mut().output.extend(last.iter().map(|name| undeclared(name)));
+        model
+            .graph_mut()
+            .output
+            .extend(last.iter().map(|name| undeclared(name)));
     }
     let expected = expected(&model);
     let proof = computes(&model, &expected);
     assert!(is_proved(&proof), "{lines}\n{expected:?}\n{proof:?}");
     let wrong: Vec<Value> = expected.iter().map(differs).collect();
-    assert!(matches!(computes(&model, &wrong), Proof::Disproved { .. }), "{lines}");
+    assert!(
+        matches!(computes(&model, &wrong), Proof::Disproved { .. }),
+        "{lines}"
+    );
 }
 
 const NUMBERS: &str = "const a 2 3 = 1 -2 3 4 0 -6\nconst b 3 = 2 4 -8\nconst c 3 2 = 1 2 3 -4 5 6\n\
@@ -679,7 +814,9 @@ fn operators_compute_what_the_specification_says() {
         // The version comes first.
         let (versions, rest): (Vec<&str>, Vec<&str>) =
             case.lines().partition(|line| line.starts_with("opset"));
-        let lines = [&versions.join("\n"), NUMBERS, &rest.join("\n")].map(str::to_owned).join("\n");
+        let lines = [&versions.join("\n"), NUMBERS, &rest.join("\n")]
+            .map(str::to_owned)
+            .join("\n");
         checked(&lines, |model| reference::run(model, &Env::new()).unwrap());
     }
 }
@@ -690,14 +827,35 @@ fn operators_compute_what_was_computed_by_hand() {
     let cases = [
         ("y = Sum(a, b, b)", "const y 2 3 = 5 6 -13 8 8 -22"),
         ("y = Mean(a, b)", "const y 2 3 = 1.5 1 -2.5 3 2 -7"),
-        ("const e 1 = 3\ny = Pow(a, e)", "const y 2 3 = 1 -8 27 64 0 -216"),
-        ("y = FusedMatMul(a, a) transB=1 alpha=0.5", "const y 2 2 = 7 -7 -7 26"),
+        (
+            "const e 1 = 3\ny = Pow(a, e)",
+            "const y 2 3 = 1 -8 27 64 0 -216",
+        ),
+        (
+            "y = FusedMatMul(a, a) transB=1 alpha=0.5",
+            "const y 2 2 = 7 -7 -7 26",
+        ),
         ("y = Einsum(a, b) equation=ij,j->i", "const y 2 = -30 56"),
-        ("y = Einsum(a, c) equation=ij,jk->ki", "const y 2 2 = 10 -26 28 -28"),
-        ("const x 2 1 2 = 1 2 3 4\ny = Einsum(x, x) equation=bhd,bhd->bh", "const y 2 1 = 5 25"),
-        ("y = Einsum(a, c) equation=...j,jk->...k", "const y 2 2 = 10 28 -26 -28"),
-        ("y = Einsum(a, b, two) equation=ij,j,i->ij", "const y 2 3 = 4 -16 -48 -32 0 -192"),
-        ("y = Einsum(two, a, c) equation=i,ij,jk->k", "const y 2 = 124 168"),
+        (
+            "y = Einsum(a, c) equation=ij,jk->ki",
+            "const y 2 2 = 10 -26 28 -28",
+        ),
+        (
+            "const x 2 1 2 = 1 2 3 4\ny = Einsum(x, x) equation=bhd,bhd->bh",
+            "const y 2 1 = 5 25",
+        ),
+        (
+            "y = Einsum(a, c) equation=...j,jk->...k",
+            "const y 2 2 = 10 28 -26 -28",
+        ),
+        (
+            "y = Einsum(a, b, two) equation=ij,j,i->ij",
+            "const y 2 3 = 4 -16 -48 -32 0 -192",
+        ),
+        (
+            "y = Einsum(two, a, c) equation=i,ij,jk->k",
+            "const y 2 = 124 168",
+        ),
         (
             "const x 1 1 2 = 1 2\nconst k 1 1 2 = 1 3\ny = ConvTranspose(x, k) output_shape=[2]",
             "const y 1 1 2 = 5 6",
@@ -706,24 +864,57 @@ fn operators_compute_what_was_computed_by_hand() {
             "const x 1 1 2 = 1 2\nconst k 1 1 2 = 1 3\ny = ConvTranspose(x, k) auto_pad=SAME_UPPER",
             "const y 1 1 2 = 1 5",
         ),
-        ("y = Einsum(a) equation=ij->ji", "const y 3 2 = 1 4 -2 0 3 -6"),
+        (
+            "y = Einsum(a) equation=ij->ji",
+            "const y 3 2 = 1 4 -2 0 3 -6",
+        ),
         ("y = Einsum(a, b) equation=ij,k->", "const y = 0"),
-        ("const x 2 2 2 = 1 2 3 4 5 6 7 8\ny = Einsum(x) equation=bnn->bn", "const y 2 2 = 1 4 5 8"),
-        ("const x 2 2 = 1 2 3 4\ny = Einsum(x, two) equation=ii,i->", "const y = -14"),
-        ("const x 1 2 = 5 7\ny = Einsum(two, x) equation=i,ij->j", "const y 2 = -10 -14"),
+        (
+            "const x 2 2 2 = 1 2 3 4 5 6 7 8\ny = Einsum(x) equation=bnn->bn",
+            "const y 2 2 = 1 4 5 8",
+        ),
+        (
+            "const x 2 2 = 1 2 3 4\ny = Einsum(x, two) equation=ii,i->",
+            "const y = -14",
+        ),
+        (
+            "const x 1 2 = 5 7\ny = Einsum(two, x) equation=i,ij->j",
+            "const y 2 = -10 -14",
+        ),
         ("y = ReduceSumSquare(a) axes=[1]", "const y 2 1 = 14 52"),
-        ("const x 1 4 1 1 = 1 2 3 4\ny = DepthToSpace(x) blocksize=2", "const y 1 1 2 2 = 1 2 3 4"),
+        (
+            "const x 1 4 1 1 = 1 2 3 4\ny = DepthToSpace(x) blocksize=2",
+            "const y 1 1 2 2 = 1 2 3 4",
+        ),
         (
             "const x 1 4 1 2 = 1 2 3 4 5 6 7 8\ny = DepthToSpace(x) blocksize=2 mode=CRD",
             "const y 1 1 2 4 = 1 3 2 4 5 7 6 8",
         ),
-        ("const x 1 1 2 2 = 1 2 3 4\ny = SpaceToDepth(x) blocksize=2", "const y 1 4 1 1 = 1 2 3 4"),
-        ("ints x 1 = 1\ny = CumSum(a, x)", "const y 2 3 = 1 -1 2 4 4 -2"),
-        ("ints x 1 = 0\ny = CumSum(a, x) exclusive=1 reverse=1", "const y 2 3 = 4 0 -6 0 0 0"),
+        (
+            "const x 1 1 2 2 = 1 2 3 4\ny = SpaceToDepth(x) blocksize=2",
+            "const y 1 4 1 1 = 1 2 3 4",
+        ),
+        (
+            "ints x 1 = 1\ny = CumSum(a, x)",
+            "const y 2 3 = 1 -1 2 4 4 -2",
+        ),
+        (
+            "ints x 1 = 0\ny = CumSum(a, x) exclusive=1 reverse=1",
+            "const y 2 3 = 4 0 -6 0 0 0",
+        ),
         ("y = Trilu(a)", "const y 2 3 = 1 -2 3 0 0 -6"),
-        ("ints k = -1\ny = Trilu(a, k) upper=0", "const y 2 3 = 0 0 0 4 0 0"),
-        ("ints i 2 1 = 2 -2\ny = GatherElements(a, i) axis=1", "const y 2 1 = 3 0"),
-        ("ints i 2 = 0 -1\nints d = 3\nconst v 2 = 5 7\ny = OneHot(i, d, v)", "const y 2 3 = 7 5 5 5 5 7"),
+        (
+            "ints k = -1\ny = Trilu(a, k) upper=0",
+            "const y 2 3 = 0 0 0 4 0 0",
+        ),
+        (
+            "ints i 2 1 = 2 -2\ny = GatherElements(a, i) axis=1",
+            "const y 2 1 = 3 0",
+        ),
+        (
+            "ints i 2 = 0 -1\nints d = 3\nconst v 2 = 5 7\ny = OneHot(i, d, v)",
+            "const y 2 3 = 7 5 5 5 5 7",
+        ),
         ("ints i 2 = 1 0\ny = Where(i, one, two)", "const y 2 = 1 -4"),
         (
             "ints s 2 = 4 3\ny = Resize(a, , , s) coordinate_transformation_mode=asymmetric nearest_mode=floor",
@@ -733,18 +924,42 @@ fn operators_compute_what_was_computed_by_hand() {
             "const s 2 = 1 2\ny = Resize(a, , s) coordinate_transformation_mode=asymmetric nearest_mode=floor",
             "const y 2 6 = 1 1 -2 -2 3 3 4 4 0 0 -6 -6",
         ),
-        ("ints i 2 2 = 0 3 2 0\ny = NonZero(i)", "ints y 2 2 = 0 1 1 0"),
-        ("ints s = 5\nints e = -2\nints d = -3\ny = Range(s, e, d)", "ints y 3 = 5 2 -1"),
-        ("ints s 2 = 2 1\ny = ConstantOfShape(s)", "const y 2 1 = 0 0"),
-        ("ints i 3 = 1 2 3\nints j = 2\ny = Less(i, j)", "ints y 3 = 1 0 0"),
-        ("ints i 3 = 7 2 9\nints j = 4\ny = Mod(i, j)", "ints y 3 = 3 2 1"),
-        ("ints i 3 = 7 2 9\nints j = 4\ny = Div(i, j)", "ints y 3 = 1 0 2"),
-        ("ints i 3 = 7 2 9\nints j = 4\ny = Min(i, j)", "ints y 3 = 4 2 4"),
+        (
+            "ints i 2 2 = 0 3 2 0\ny = NonZero(i)",
+            "ints y 2 2 = 0 1 1 0",
+        ),
+        (
+            "ints s = 5\nints e = -2\nints d = -3\ny = Range(s, e, d)",
+            "ints y 3 = 5 2 -1",
+        ),
+        (
+            "ints s 2 = 2 1\ny = ConstantOfShape(s)",
+            "const y 2 1 = 0 0",
+        ),
+        (
+            "ints i 3 = 1 2 3\nints j = 2\ny = Less(i, j)",
+            "ints y 3 = 1 0 0",
+        ),
+        (
+            "ints i 3 = 7 2 9\nints j = 4\ny = Mod(i, j)",
+            "ints y 3 = 3 2 1",
+        ),
+        (
+            "ints i 3 = 7 2 9\nints j = 4\ny = Div(i, j)",
+            "ints y 3 = 1 0 2",
+        ),
+        (
+            "ints i 3 = 7 2 9\nints j = 4\ny = Min(i, j)",
+            "ints y 3 = 4 2 4",
+        ),
         (
             "ints i 2 1 1 1 = 2 5\nints j 1 1 3 1 = 1 3 9\nints k 1 = 4\nm = Max(i, j)\ny = Max(m, k)",
             "ints y 2 1 3 1 = 4 4 9 5 5 9",
         ),
-        ("ints i 2 2 = 7 2 9 1\nints x 1 = 0\ny = ReduceSum(i, x) keepdims=0", "ints y 2 = 16 3"),
+        (
+            "ints i 2 2 = 7 2 9 1\nints x 1 = 0\ny = ReduceSum(i, x) keepdims=0",
+            "ints y 2 = 16 3",
+        ),
         ("ints i 3 = 7 0 -9\ny = Sign(i)", "ints y 3 = 1 0 -1"),
         (
             "const x 1 1 3 = 1 3 9\ny = AveragePool(x) kernel_shape=[2] strides=[2] ceil_mode=1",
@@ -773,8 +988,14 @@ fn body(captured: &str) -> unfold::onnx::proto::GraphProto {
 fn a_body_is_a_function_of_what_it_captures() {
     let with = |text: &str, captured: &str| {
         let mut model = text::model(text);
-        let branches = vec![("then_branch", body(captured).into()), ("else_branch", body(captured).into())];
-        model.graph_mut().node.push(node("If", &["yes"], &["y"], branches));
+        let branches = vec![
+            ("then_branch", body(captured).into()),
+            ("else_branch", body(captured).into()),
+        ];
+        model
+            .graph_mut()
+            .node
+            .push(node("If", &["yes"], &["y"], branches));
         model.graph_mut().output.push(undeclared("y"));
         model
     };
@@ -800,10 +1021,22 @@ fn an_if_whose_branches_make_the_same_integers_makes_those() {
             output: vec![undeclared("inner")],
             ..Default::default()
         };
-        let bodies = vec![("then_branch", branch(read[0]).into()), ("else_branch", branch(read[1]).into())];
-        model.graph_mut().node.push(node("If", &["yes"], &["extents"], bodies));
-        model.graph_mut().node.push(node("Reshape", &["z", "extents"], &["same"], vec![]));
-        model.graph_mut().node.push(node("MatMul", &["same", "v"], &["y"], vec![]));
+        let bodies = vec![
+            ("then_branch", branch(read[0]).into()),
+            ("else_branch", branch(read[1]).into()),
+        ];
+        model
+            .graph_mut()
+            .node
+            .push(node("If", &["yes"], &["extents"], bodies));
+        model
+            .graph_mut()
+            .node
+            .push(node("Reshape", &["z", "extents"], &["same"], vec![]));
+        model
+            .graph_mut()
+            .node
+            .push(node("MatMul", &["same", "v"], &["y"], vec![]));
         model.graph_mut().output.push(undeclared("y"));
         model
     };
@@ -828,14 +1061,23 @@ fn an_if_makes_the_same_integers_beside_floats_that_differ() {
             output: ["inner", "rows"].map(undeclared).to_vec(),
             ..Default::default()
         };
-        let bodies = [("then_branch", "Neg", extents[0]), ("else_branch", "Abs", extents[1])];
-        let bodies = bodies.map(|(name, op, extents)| (name, branch(op, extents).into())).to_vec();
-        model.graph_mut().node.insert(0, node("If", &["yes"], &["z", "rows"], bodies));
+        let bodies = [
+            ("then_branch", "Neg", extents[0]),
+            ("else_branch", "Abs", extents[1]),
+        ];
+        let bodies = bodies
+            .map(|(name, op, extents)| (name, branch(op, extents).into()))
+            .to_vec();
+        model
+            .graph_mut()
+            .node
+            .insert(0, node("If", &["yes"], &["z", "rows"], bodies));
         model
     };
     let made = "e = Concat(rows, rest) axis=0\ny = Reshape(z, e)";
     let known = "e = Concat(three, rest) axis=0\ny = Reshape(z, e)";
-    let is_known = |extents: [&str; 2]| is_proved(&proof(&with(extents, made), &with(extents, known), &[]));
+    let is_known =
+        |extents: [&str; 2]| is_proved(&proof(&with(extents, made), &with(extents, known), &[]));
     assert!(is_known(["wide", "wide"]));
     assert!(!is_known(["high", "high"]));
     assert!(!is_known(["wide", "high"]));
@@ -856,8 +1098,14 @@ fn what_a_body_makes_of_what_nobody_knows_is_undecided() {
             output: vec![undeclared("inner")],
             ..Default::default()
         };
-        let bodies = vec![("then_branch", branch().into()), ("else_branch", branch().into())];
-        model.graph_mut().node.push(node("If", &["yes"], &["y"], bodies));
+        let bodies = vec![
+            ("then_branch", branch().into()),
+            ("else_branch", branch().into()),
+        ];
+        model
+            .graph_mut()
+            .node
+            .push(node("If", &["yes"], &["y"], bodies));
         model.graph_mut().output.push(undeclared("y"));
         model
     };
@@ -866,7 +1114,12 @@ fn what_a_body_makes_of_what_nobody_knows_is_undecided() {
 }
 
 /// A model, with a tensor that a recipe gives, for the sake of a site.
-fn with_new(mut model: Model, original: &Model, name: &str, recipe: Recipe) -> (Model, Vec<Stored>) {
+fn with_new(
+    mut model: Model,
+    original: &Model,
+    name: &str,
+    recipe: Recipe,
+) -> (Model, Vec<Stored>) {
     let known = unfold::analysis::Analysis::new(original).unwrap();
     let read = |name: &str| known.constants.read(known.graph.value(name).unwrap());
     let numbers = unfold::recipe::evaluate(&recipe, &read).unwrap();
@@ -894,15 +1147,19 @@ fn scaled_in_bodies(with: &dyn Fn(&str) -> Model) -> [(Model, Vec<Stored>); 3] {
     let original = with("a = MatMul(h, w)\nb = Mul(a, s)\nt = MatMul(b, v)");
     let folded = with("a = MatMul(h, w)\nt = MatMul(a, v_folded)");
     let scale = Recipe::constant("s", &[3]);
-    let recipe =
-        |scale: &Recipe| Recipe::constant("v", &[3, 4]).mul(&scale.reshape(&[3, 1]).unwrap()).unwrap();
+    let recipe = |scale: &Recipe| {
+        Recipe::constant("v", &[3, 4])
+            .mul(&scale.reshape(&[3, 1]).unwrap())
+            .unwrap()
+    };
     let other = scale.pick(0, [Some(1), Some(0), Some(2)]).unwrap();
     let moved = with_new(folded.clone(), &original, "v_folded", recipe(&scale));
     let lost = with_new(folded, &original, "v_folded", recipe(&other));
     [(original, vec![]), moved, lost]
 }
 
-const AROUND: &str = "condition yes\nweight w 4 3\nconst s 3 = 0.3 -0.7 1.9\nweight v 3 4\nweight o 4 4\n";
+const AROUND: &str =
+    "condition yes\nweight w 4 3\nconst s 3 = 0.3 -0.7 1.9\nweight v 3 4\nweight o 4 4\n";
 
 #[test]
 fn a_scale_that_moves_within_a_body_is_proved_and_one_of_another_channel_is_not() {
@@ -912,7 +1169,10 @@ fn a_scale_that_moves_within_a_body_is_proved_and_one_of_another_channel_is_not(
             ("then_branch", part(&format!("{then}\noutput t")).into()),
             ("else_branch", part("e = MatMul(h, o)\noutput e").into()),
         ];
-        model.graph_mut().node.push(node("If", &["yes"], &["y"], bodies));
+        model
+            .graph_mut()
+            .node
+            .push(node("If", &["yes"], &["y"], bodies));
         model
     };
     let looped = |body: &str| {
@@ -920,8 +1180,14 @@ fn a_scale_that_moves_within_a_body_is_proved_and_one_of_another_channel_is_not(
         let formals = "indices i\ncondition c\ninput h 2 4\n";
         let lines = format!("{formals}{body}\nd = Identity(c)\nq = Softmax(t)\noutput d q t");
         let bodies = vec![("body", part(&lines).into())];
-        model.graph_mut().node.push(node("Loop", &["m", "yes", "x"], &["last", "all"], bodies));
-        model.graph_mut().node.push(node("MatMul", &["last", "o"], &["y"], vec![]));
+        model
+            .graph_mut()
+            .node
+            .push(node("Loop", &["m", "yes", "x"], &["last", "all"], bodies));
+        model
+            .graph_mut()
+            .node
+            .push(node("MatMul", &["last", "o"], &["y"], vec![]));
         model
     };
     let scanned = |body: &str| {
@@ -935,7 +1201,10 @@ fn a_scale_that_moves_within_a_body_is_proved_and_one_of_another_channel_is_not(
         outer.node.push(node("If", &["yes"], &["f"], inner));
         outer.output = ["f", "t"].map(undeclared).to_vec();
         let attributes = vec![("body", outer.into()), ("num_scan_inputs", 1.into())];
-        model.graph_mut().node.push(node("Scan", &["z", "x"], &["y", "all"], attributes));
+        model
+            .graph_mut()
+            .node
+            .push(node("Scan", &["z", "x"], &["y", "all"], attributes));
         model
     };
     for with in [&branches as &dyn Fn(&str) -> Model, &looped, &scanned] {
@@ -948,7 +1217,9 @@ fn a_scale_that_moves_within_a_body_is_proved_and_one_of_another_channel_is_not(
         let proved = proof(&original, &moved, &recipes);
         assert!(is_proved(&proved), "{proved:?}");
         match proof(&original, &lost, &wrong) {
-            Proof::Disproved { at, site, .. } => assert!(at == "y" || at == "last", "{at} {site:?}"),
+            Proof::Disproved { at, site, .. } => {
+                assert!(at == "y" || at == "last", "{at} {site:?}")
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -962,8 +1233,14 @@ fn a_broken_branch_is_found_at_its_site_and_one_that_nobody_can_evaluate_decides
             ("then_branch", part(&format!("{then}\noutput t")).into()),
             ("else_branch", part("e = MatMul(h, o)\noutput e").into()),
         ];
-        model.graph_mut().node.push(node("If", &["yes"], &["y"], bodies));
-        model.graph_mut().output.push(declared("y", DataType::Float, &["batch", "4"]));
+        model
+            .graph_mut()
+            .node
+            .push(node("If", &["yes"], &["y"], bodies));
+        model
+            .graph_mut()
+            .output
+            .push(declared("y", DataType::Float, &["batch", "4"]));
         model
     };
     let known = |then: &str| with(then, "input h batch 4");
@@ -985,7 +1262,10 @@ fn a_broken_branch_is_found_at_its_site_and_one_that_nobody_can_evaluate_decides
         model
     };
     assert!(is_proved(&proof(&known(then), &exchanged(false), &[])));
-    assert!(matches!(proof(&known(then), &exchanged(true), &[]), Proof::Disproved { .. }));
+    assert!(matches!(
+        proof(&known(then), &exchanged(true), &[]),
+        Proof::Disproved { .. }
+    ));
     // Not even the extents of an unknown operator are known: a scale may have moved through it.
     let mystery = |then: &str| {
         let mut model = known(&format!("m = Mystery(h)\n{}", then.replace("(h,", "(m,")));
@@ -994,7 +1274,10 @@ fn a_broken_branch_is_found_at_its_site_and_one_that_nobody_can_evaluate_decides
         model
     };
     let [(original, _), (moved, recipes), _] = scaled_in_bodies(&mystery);
-    assert!(matches!(proof(&original, &moved, &recipes), Proof::Undecided { .. }));
+    assert!(matches!(
+        proof(&original, &moved, &recipes),
+        Proof::Undecided { .. }
+    ));
     assert!(is_proved(&proof(&original, &original, &[])));
 }
 
@@ -1004,9 +1287,14 @@ fn a_new_tensor_of_a_body_is_held_to_its_recipe() {
         let mut model = text::model(&format!("input h batch 4\n{AROUND}"));
         let mut body = part(&format!("{then}\noutput t"));
         body.initializer.extend(initializer);
-        let bodies =
-            vec![("then_branch", body.into()), ("else_branch", part("e = MatMul(h, o)\noutput e").into())];
-        model.graph_mut().node.push(node("If", &["yes"], &["y"], bodies));
+        let bodies = vec![
+            ("then_branch", body.into()),
+            ("else_branch", part("e = MatMul(h, o)\noutput e").into()),
+        ];
+        model
+            .graph_mut()
+            .node
+            .push(node("If", &["yes"], &["y"], bodies));
         model.graph_mut().output.push(undeclared("y"));
         model
     };
@@ -1016,13 +1304,19 @@ fn a_new_tensor_of_a_body_is_held_to_its_recipe() {
     let (outside, recipes) = with_new(original.clone(), &original, "v_folded", recipe);
     let tensor = common::initializer(&outside, "v_folded").clone();
     let then = "a = MatMul(h, w)\nt = MatMul(a, v_folded)";
-    assert!(is_proved(&proof(&original, &with(Some(tensor.clone()), then), &recipes)));
+    assert!(is_proved(&proof(
+        &original,
+        &with(Some(tensor.clone()), then),
+        &recipes
+    )));
     let mut bytes = tensor::raw(&tensor, &Externals::none()).unwrap().to_vec();
     bytes[8] ^= 1;
     let mut other = tensor;
     tensor::replace(&mut other, bytes.into()).unwrap();
     match proof(&original, &with(Some(other), then), &recipes) {
-        Proof::Disproved { at, site: Some(3), .. } => assert_eq!(at, "v_folded"),
+        Proof::Disproved {
+            at, site: Some(3), ..
+        } => assert_eq!(at, "v_folded"),
         other => panic!("{other:?}"),
     }
 }
@@ -1046,10 +1340,14 @@ fn a_positive_number_moves_through_what_keeps_it_and_no_other_does() {
     let judged = |scale: &str, extents: &[usize], operator: &str, forward: bool| {
         let own = operator.replace("(b", "(a");
         let (before, after) = match forward {
-            true => {
-                (format!("b = Mul(a, s)\n{operator}\ny = MatMul(r, v)"), format!("{own}\ny = MatMul(r, n)"))
-            }
-            false => (format!("{own}\nc = Mul(r, s)\ny = MatMul(c, v)"), format!("{own}\ny = MatMul(r, v)")),
+            true => (
+                format!("b = Mul(a, s)\n{operator}\ny = MatMul(r, v)"),
+                format!("{own}\ny = MatMul(r, n)"),
+            ),
+            false => (
+                format!("{own}\nc = Mul(r, s)\ny = MatMul(c, v)"),
+                format!("{own}\ny = MatMul(r, v)"),
+            ),
         };
         let original = lines(scale, &before);
         let number = Recipe::constant("s", extents);
@@ -1064,12 +1362,18 @@ fn a_positive_number_moves_through_what_keeps_it_and_no_other_does() {
         let (fused, tensors) = with_new(fused, &original, "n", recipe.unwrap());
         proof(&original, &fused, &tensors)
     };
-    for (operator, forward) in operators.iter().flat_map(|operator| [(operator, true), (operator, false)]) {
+    for (operator, forward) in operators
+        .iter()
+        .flat_map(|operator| [(operator, true), (operator, false)])
+    {
         let proof = judged("1 = 0.3", &[1], operator, forward);
         assert!(is_proved(&proof), "{operator} {forward}: {proof:?}");
         for (scale, extents) in [("1 = -0.3", &[1]), ("3 = 0.3 -0.7 1.9", &[3])] {
             let proof = judged(scale, extents, operator, forward);
-            assert!(matches!(proof, Proof::Disproved { .. }), "{operator} {scale} {forward}: {proof:?}");
+            assert!(
+                matches!(proof, Proof::Disproved { .. }),
+                "{operator} {scale} {forward}: {proof:?}"
+            );
         }
     }
 }
@@ -1118,7 +1422,10 @@ fn what_is_no_model_is_undecided_and_so_is_what_takes_more_than_its_size() {
         "input x 2 3\nconst s 2 = 3 2\ny = Reshape(x, s)\noutput y",
     ] {
         let proof = proof(&text::model(lines), &text::model(lines), &[]);
-        assert!(matches!(proof, Proof::Undecided { .. }), "{lines}: {proof:?}");
+        assert!(
+            matches!(proof, Proof::Undecided { .. }),
+            "{lines}: {proof:?}"
+        );
     }
 }
 
@@ -1141,7 +1448,9 @@ fn a_slice_backward_from_before_the_first_place_is_what_it_is_and_no_other() {
 #[test]
 fn a_call_is_the_body_of_its_function() {
     let start = "opset 17\ninput x batch 4\nweight w 4 3\nscale s 3\n";
-    let mut called = text::model(&format!("{start}v = MatMul(x, w)\ny = Twice(v, s)\noutput y"));
+    let mut called = text::model(&format!(
+        "{start}v = MatMul(x, w)\ny = Twice(v, s)\noutput y"
+    ));
     called.graph_mut().node[1].domain = Some("own".into());
     let resolved = AttributeProto {
         ref_attr_name: Some("alpha".into()),
@@ -1158,14 +1467,19 @@ fn a_call_is_the_body_of_its_function() {
         node: vec![node("Mul", &["a", "k"], &["b"], vec![]), leaky],
         ..Default::default()
     });
-    called.graph_mut().node[1].attribute.push(common::attribute("alpha", common::Attr::Float(0.25)));
+    called.graph_mut().node[1]
+        .attribute
+        .push(common::attribute("alpha", common::Attr::Float(0.25)));
     let written = |alpha: &str| {
         text::model(&format!(
             "{start}u = Mul(s, w)\nt = MatMul(x, u)\ny = LeakyRelu(t) alpha={alpha}\noutput y"
         ))
     };
     assert!(is_proved(&proof(&called, &written("0.25"), &[])));
-    assert!(matches!(proof(&called, &written("0.5"), &[]), Proof::Disproved { .. }));
+    assert!(matches!(
+        proof(&called, &written("0.5"), &[]),
+        Proof::Disproved { .. }
+    ));
 }
 
 /// Whether the second of two models is found to be another function than the first, or left open.
@@ -1199,7 +1513,15 @@ fn of_experts(extents: &str) -> Model {
 fn how_many_places_a_run_finds_is_a_size_of_its_own() {
     let model = of_experts("mine");
     let fused = unfold::fuse(&model, &Default::default()).unwrap();
-    let of = |op: &str| fused.model.graph().node.iter().filter(|node| node.op_type() == op).count();
+    let of = |op: &str| {
+        fused
+            .model
+            .graph()
+            .node
+            .iter()
+            .filter(|node| node.op_type() == op)
+            .count()
+    };
     // The scale is in the layer, and the extents of the result are those that it has.
     assert_eq!([of("Mul"), of("Shape"), of("Concat")], [0, 0, 0]);
     let proof = |one: &Model, other: &Model| proof(one, other, &fused.plan.tensors);
@@ -1218,15 +1540,23 @@ fn is_told_apart(one: &Model, other: &Model) -> bool {
 fn what_a_model_is_given_belongs_to_it() {
     let plain = text::model("input x batch 4\ninput k 4\nscale k 4\ny = Mul(x, k)\noutput y");
     let mut changed = plain.clone();
-    let tensor = changed.graph_mut().initializer.iter_mut().find(|tensor| tensor.name() == "k").unwrap();
+    let tensor = changed
+        .graph_mut()
+        .initializer
+        .iter_mut()
+        .find(|tensor| tensor.name() == "k")
+        .unwrap();
     let mut raw = tensor.raw_data.clone().unwrap().to_vec();
     raw[0] ^= 1;
     tensor.raw_data = Some(raw.into());
     assert!(is_told_apart(&plain, &changed));
     let fixed = text::model("input x 2 4\ninput k 4\nscale k 4\ny = Mul(x, k)\noutput y");
     assert!(is_told_apart(&plain, &fixed));
-    let hardmax =
-        |opset: i64| text::model(&format!("opset {opset}\ninput x 2 3 4\ny = Hardmax(x)\noutput y"));
+    let hardmax = |opset: i64| {
+        text::model(&format!(
+            "opset {opset}\ninput x 2 3 4\ny = Hardmax(x)\noutput y"
+        ))
+    };
     assert!(is_told_apart(&hardmax(12), &hardmax(13)));
 }
 
@@ -1236,7 +1566,12 @@ fn integers_of_another_type_make_other_numbers() {
         let mut model = text::model(
             "input x 2 4\nconst s = 0.5\nints z = 0\nq = QuantizeLinear(x, s, z)\ny = DequantizeLinear(q, s, z)\noutput y",
         );
-        let zero = model.graph_mut().initializer.iter_mut().find(|tensor| tensor.name() == "z").unwrap();
+        let zero = model
+            .graph_mut()
+            .initializer
+            .iter_mut()
+            .find(|tensor| tensor.name() == "z")
+            .unwrap();
         *zero = TensorProto {
             name: Some("z".into()),
             data_type: Some(data_type.code()),
@@ -1245,7 +1580,10 @@ fn integers_of_another_type_make_other_numbers() {
         };
         model
     };
-    assert!(is_told_apart(&quantized(DataType::Int8), &quantized(DataType::Uint8)));
+    assert!(is_told_apart(
+        &quantized(DataType::Int8),
+        &quantized(DataType::Uint8)
+    ));
 }
 
 #[test]
@@ -1259,7 +1597,11 @@ fn random_numbers_are_those_of_their_own_node() {
             .replace("shbpe", "shape")
     ));
     let mut unnamed = two.clone();
-    unnamed.graph_mut().node.iter_mut().for_each(|node| node.name = None);
+    unnamed
+        .graph_mut()
+        .node
+        .iter_mut()
+        .for_each(|node| node.name = None);
     let none = text::model("input x 2 4\ny = Identity(x)\noutput y");
     for two in [two, unnamed] {
         assert!(!is_proved(&proof(&two, &none, &[])));
@@ -1285,7 +1627,12 @@ fn a_condition_that_nobody_knows_takes_both_sides() {
 #[test]
 fn many_positive_scales_in_a_row_pass_activations() {
     let rows: String = (0..70)
-        .map(|i| format!("const k{i} = 1.{i:02}7\nh{i} = Mul(r{i}, k{i})\nr{} = Relu(h{i})\n", i + 1))
+        .map(|i| {
+            format!(
+                "const k{i} = 1.{i:02}7\nh{i} = Mul(r{i}, k{i})\nr{} = Relu(h{i})\n",
+                i + 1
+            )
+        })
         .collect();
     for count in [5, 70] {
         let taken: Vec<&str> = rows.lines().take(3 * count).collect();
@@ -1303,11 +1650,25 @@ fn many_positive_scales_in_a_row_pass_activations() {
 #[test]
 fn an_einsum_may_leave_out_what_it_makes() {
     let with = |equation: &str| {
-        text::model(&format!("input x 2 3 4\nweight w 4 5\ny = Einsum(x, w) equation={equation}\noutput y"))
+        text::model(&format!(
+            "input x 2 3 4\nweight w 4 5\ny = Einsum(x, w) equation={equation}\noutput y"
+        ))
     };
-    assert!(is_proved(&proof(&with("abc,cd"), &with("abc,cd->abd"), &[])));
-    assert!(is_proved(&proof(&with("...z,za"), &with("...z,za->...a"), &[])));
-    assert!(!is_proved(&proof(&with("zbc,ca"), &with("zbc,ca->zba"), &[])));
+    assert!(is_proved(&proof(
+        &with("abc,cd"),
+        &with("abc,cd->abd"),
+        &[]
+    )));
+    assert!(is_proved(&proof(
+        &with("...z,za"),
+        &with("...z,za->...a"),
+        &[]
+    )));
+    assert!(!is_proved(&proof(
+        &with("zbc,ca"),
+        &with("zbc,ca->zba"),
+        &[]
+    )));
 }
 
 #[test]
@@ -1367,7 +1728,10 @@ fn integers_that_are_no_tokens_are_seen() {
     let plain = with("f = Cast(i) to=1\ny = Add(x, f)");
     assert!(is_proved(&proof(&plain, &plain, &[])));
     for other in ["Max(i, none)", "Min(i, most)"] {
-        assert!(is_told_apart(&plain, &with(&format!("j = {other}\nf = Cast(j) to=1\ny = Add(x, f)"))));
+        assert!(is_told_apart(
+            &plain,
+            &with(&format!("j = {other}\nf = Cast(j) to=1\ny = Add(x, f)"))
+        ));
     }
 }
 
@@ -1384,7 +1748,9 @@ fn extents_have_no_degree() {
         );
     }
     let writes = text::model(&format!("{text}output m12"));
-    let Proof::Proved { points, bound, .. } = proof(&writes, &writes, &[]) else { panic!("no proof") };
+    let Proof::Proved { points, bound, .. } = proof(&writes, &writes, &[]) else {
+        panic!("no proof")
+    };
     assert!(points == 1 && bound < 1e-7, "{points} {bound}");
 }
 
@@ -1392,14 +1758,19 @@ fn extents_have_no_degree() {
 #[test]
 fn where_a_point_leaves_doubt_there_are_more() {
     let squared = |times: usize| {
-        let squares: String = (0..times).map(|i| format!("m{} = Mul(m{i}, m{i})\n", i + 1)).collect();
+        let squares: String = (0..times)
+            .map(|i| format!("m{} = Mul(m{i}, m{i})\n", i + 1))
+            .collect();
         text::model(&format!("input m0 2 3\n{squares}output m{times}"))
     };
     let proved = |times| match proof(&squared(times), &squared(times), &[]) {
         Proof::Proved { points, bound, .. } => Some((points, bound < 1e-4)),
         _ => None,
     };
-    assert_eq!([4, 20, 26, 33].map(proved), [Some((1, true)), Some((2, true)), Some((3, true)), None]);
+    assert_eq!(
+        [4, 20, 26, 33].map(proved),
+        [Some((1, true)), Some((2, true)), Some((3, true)), None]
+    );
 }
 
 /// Numbers that are given cut off a part of a value, which must not be nothing at each point.
@@ -1418,9 +1789,15 @@ fn what_has_no_element_at_a_point_is_compared_at_another() {
     };
     let (one, other) = (windowed("Tanh"), windowed("Sigmoid"));
     for seed in 0..20 {
-        let options = ProveOptions { seed, ..Default::default() };
+        let options = ProveOptions {
+            seed,
+            ..Default::default()
+        };
         assert!(is_proved(&prove(&one, &one, &[], &options)));
-        assert!(matches!(prove(&one, &other, &[], &options), Proof::Disproved { .. }), "{seed}");
+        assert!(
+            matches!(prove(&one, &other, &[], &options), Proof::Disproved { .. }),
+            "{seed}"
+        );
     }
     // Nothing is ever left.
     let empty = |function: &str| {
@@ -1440,7 +1817,10 @@ fn what_has_no_element_at_a_point_is_compared_at_another() {
     };
     let is_undecided = |one: &Model, other: &Model| {
         let proof = prove(one, other, &[], &Default::default());
-        assert!(matches!(&proof, Proof::Undecided { reason } if reason.contains("no element")), "{proof:?}");
+        assert!(
+            matches!(&proof, Proof::Undecided { reason } if reason.contains("no element")),
+            "{proof:?}"
+        );
     };
     is_undecided(&empty("Tanh"), &empty("Sigmoid"));
     // A symbol for how many are left tells nothing of them.
@@ -1453,11 +1833,19 @@ fn what_has_no_element_at_a_point_is_compared_at_another() {
     // A difference beside it is found.
     let beside = |function: &str| {
         let mut model = empty("Tanh");
-        model.graph_mut().node.push(node(function, &["x"], &["z"], vec![]));
+        model
+            .graph_mut()
+            .node
+            .push(node(function, &["x"], &["z"], vec![]));
         model.graph_mut().output.push(undeclared("z"));
         model
     };
-    let proof = prove(&beside("Tanh"), &beside("Sigmoid"), &[], &Default::default());
+    let proof = prove(
+        &beside("Tanh"),
+        &beside("Sigmoid"),
+        &[],
+        &Default::default(),
+    );
     assert!(matches!(proof, Proof::Disproved { .. }), "{proof:?}");
 }
 
@@ -1493,8 +1881,16 @@ fn a_clip_of_integers_is_computed_whether_all_of_it_is_known_or_not() {
          y = Mul(x, f)
          output y",
     );
-    assert!(is_proved(&prove(&clipped("3"), &by_hand, &[], &Default::default())));
-    assert!(matches!(prove(&clipped("0"), &by_hand, &[], &Default::default()), Proof::Disproved { .. }));
+    assert!(is_proved(&prove(
+        &clipped("3"),
+        &by_hand,
+        &[],
+        &Default::default()
+    )));
+    assert!(matches!(
+        prove(&clipped("0"), &by_hand, &[], &Default::default()),
+        Proof::Disproved { .. }
+    ));
 }
 
 /// As dynamo writes the end of a Slice; and what follows is a number in both graphs, or in none.
@@ -1506,7 +1902,11 @@ fn the_largest_integer_is_itself_in_its_own_type() {
     let original = text::model(&format!("input x 3 3\n {mask}\n y = Add(x, m)\n output y"));
     let fused = unfold::fuse(&original, &Default::default()).unwrap();
     assert_eq!(fused.model.graph().node.len(), 1);
-    assert!(is_proved(&proof(&original, &fused.model, &fused.plan.tensors)));
+    assert!(is_proved(&proof(
+        &original,
+        &fused.model,
+        &fused.plan.tensors
+    )));
 }
 
 #[test]
@@ -1523,11 +1923,20 @@ fn both_sides_of_what_a_few_truth_values_choose_are_seen() {
         let original = chosen(declared, truth, "Add", "Mul");
         for (a, b) in [("Sub", "Mul"), ("Add", "Sub")] {
             for seed in 0..4 {
-                let options = ProveOptions { seed, ..Default::default() };
+                let options = ProveOptions {
+                    seed,
+                    ..Default::default()
+                };
                 let proof = prove(&original, &chosen(declared, truth, a, b), &[], &options);
-                assert!(matches!(proof, Proof::Disproved { .. }), "{truth} {a} {b}: {proof:?}");
+                assert!(
+                    matches!(proof, Proof::Disproved { .. }),
+                    "{truth} {a} {b}: {proof:?}"
+                );
                 let proof = proof_with(&original, &original, &[], &options);
-                assert!(matches!(proof, Proof::Proved { points: 2 | 4, .. }), "{proof:?}");
+                assert!(
+                    matches!(proof, Proof::Proved { points: 2 | 4, .. }),
+                    "{proof:?}"
+                );
             }
         }
     }
@@ -1546,16 +1955,24 @@ fn an_open_extent_may_have_to_be_what_a_constant_has() {
              output o p"
         ))
     };
-    let (one, other) = (scaled("a = Mul(x, g)\n c = Relu(x)"), scaled("c = Relu(x)\n a = Mul(g, x)"));
+    let (one, other) = (
+        scaled("a = Mul(x, g)\n c = Relu(x)"),
+        scaled("c = Relu(x)\n a = Mul(g, x)"),
+    );
     let proof = prove(&one, &other, &[], &Default::default());
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
 }
 
 #[test]
 fn integers_are_known_behind_floats_and_where_there_are_none() {
-    let signs =
-        text::model("input x 3 2\ns = Shape(x)\nt = Sign(s)\nf = Cast(t) to=1\ny = Cast(f) to=7\noutput y");
-    let stored = |numbers: &str| text::model(&format!("input x 3 2\n{numbers}\ny = Identity(n)\noutput y"));
+    let signs = text::model(
+        "input x 3 2\ns = Shape(x)\nt = Sign(s)\nf = Cast(t) to=1\ny = Cast(f) to=7\noutput y",
+    );
+    let stored = |numbers: &str| {
+        text::model(&format!(
+            "input x 3 2\n{numbers}\ny = Identity(n)\noutput y"
+        ))
+    };
     assert!(is_proved(&proof(&stored("ints n 2 = 1 1"), &signs, &[])));
     assert!(!is_proved(&proof(&stored("ints n 2 = 1 2"), &signs, &[])));
     let cut = text::model(
@@ -1569,23 +1986,37 @@ fn integers_are_known_behind_floats_and_where_there_are_none() {
 fn what_no_result_of_a_body_needs_says_nothing() {
     // A model that does not fit at a size that is tried, unless the misfit is absent.
     let with = |functions: [&str; 2], is_there: bool| {
-        let mut model = text::model("input x batch 2\ninput z 2 columns\ncondition c\nweight w 3 3");
+        let mut model =
+            text::model("input x batch 2\ninput z 2 columns\ncondition c\nweight w 3 3");
         let branch = |of: &str| {
             let unread = is_there.then(|| node("MatMul", &["z", "w"], &["dead"], vec![]));
             unfold::onnx::proto::GraphProto {
-                node: unread.into_iter().chain([node(of, &["x"], &["inner"], vec![])]).collect(),
+                node: unread
+                    .into_iter()
+                    .chain([node(of, &["x"], &["inner"], vec![])])
+                    .collect(),
                 output: vec![undeclared("inner")],
                 ..Default::default()
             }
         };
         let [then, otherwise] = functions.map(branch);
-        let bodies = vec![("then_branch", then.into()), ("else_branch", otherwise.into())];
-        model.graph_mut().node.push(node("If", &["c"], &["y"], bodies));
+        let bodies = vec![
+            ("then_branch", then.into()),
+            ("else_branch", otherwise.into()),
+        ];
+        model
+            .graph_mut()
+            .node
+            .push(node("If", &["c"], &["y"], bodies));
         model.graph_mut().output.push(undeclared("y"));
         model
     };
     let model = with(["Relu", "Tanh"], true);
-    assert!(is_proved(&proof(&model, &with(["Relu", "Tanh"], false), &[])));
+    assert!(is_proved(&proof(
+        &model,
+        &with(["Relu", "Tanh"], false),
+        &[]
+    )));
     assert!(is_told_apart(&model, &with(["Tanh", "Relu"], false)));
 }
 
@@ -1596,7 +2027,9 @@ fn a_training_normalization_is_none_of_fixed_statistics() {
     );
     before.proto.opset_import[0].version = Some(13);
     let mut trains = before.clone();
-    trains.graph_mut().node[0].output.extend(["mean", "var"].map(String::from));
+    trains.graph_mut().node[0]
+        .output
+        .extend(["mean", "var"].map(String::from));
     assert!(is_told_apart(&before, &trains));
 }
 
@@ -1610,16 +2043,34 @@ fn integers_begin_anew_at_the_ends_of_their_type() {
         ..Default::default()
     };
     let with = |op: &str, initializers: Vec<TensorProto>| {
-        let mut model =
-            text::model(&format!("input x 3\nw = {op}\nf = Cast(w) to=1\ny = Add(x, f)\noutput y"));
+        let mut model = text::model(&format!(
+            "input x 3\nw = {op}\nf = Cast(w) to=1\ny = Add(x, f)\noutput y"
+        ));
         model.graph_mut().initializer = initializers;
         model
     };
-    let sum = with("Add(a, b)", vec![bytes("a", &[200, 1, 255]), bytes("b", &[100, 2, 1])]);
-    assert!(is_proved(&proof(&sum, &with("Identity(s)", vec![bytes("s", &[44, 3, 0])]), &[])));
-    assert!(is_told_apart(&sum, &with("Identity(s)", vec![bytes("s", &[255, 3, 255])])));
-    let difference = with("Sub(a, b)", vec![bytes("a", &[1, 5, 0]), bytes("b", &[2, 2, 1])]);
-    assert!(is_proved(&proof(&difference, &with("Identity(s)", vec![bytes("s", &[255, 3, 255])]), &[])));
+    let sum = with(
+        "Add(a, b)",
+        vec![bytes("a", &[200, 1, 255]), bytes("b", &[100, 2, 1])],
+    );
+    assert!(is_proved(&proof(
+        &sum,
+        &with("Identity(s)", vec![bytes("s", &[44, 3, 0])]),
+        &[]
+    )));
+    assert!(is_told_apart(
+        &sum,
+        &with("Identity(s)", vec![bytes("s", &[255, 3, 255])])
+    ));
+    let difference = with(
+        "Sub(a, b)",
+        vec![bytes("a", &[1, 5, 0]), bytes("b", &[2, 2, 1])],
+    );
+    assert!(is_proved(&proof(
+        &difference,
+        &with("Identity(s)", vec![bytes("s", &[255, 3, 255])]),
+        &[]
+    )));
 }
 
 #[test]
@@ -1656,7 +2107,10 @@ fn a_negative_index_beside_others_is_no_large_one() {
         ))
     };
     for other in 0..4 {
-        assert!(!is_proved(&proof(&picked(-1), &picked(other), &[])), "{other}");
+        assert!(
+            !is_proved(&proof(&picked(-1), &picked(other), &[])),
+            "{other}"
+        );
     }
     assert!(is_told_apart(&picked(1), &picked(2)));
 }
@@ -1690,12 +2144,20 @@ fn functions_are_told_by_those_that_they_call() {
         let condition = node("IsNaN", &["a"], &["c"], vec![]);
         let bodies = vec![
             ("then_branch", branch(call("Inner", "a", "t")).into()),
-            ("else_branch", branch(node("Relu", &["a"], &["e"], vec![])).into()),
+            (
+                "else_branch",
+                branch(node("Relu", &["a"], &["e"], vec![])).into(),
+            ),
         ];
         let choice = node("If", &["c"], &["b"], bodies);
-        model.proto.functions =
-            vec![function("Outer", vec![condition, choice]), function("Inner", vec![unknown])];
-        let set = unfold::onnx::proto::OperatorSetIdProto { domain: Some("own".into()), version: Some(1) };
+        model.proto.functions = vec![
+            function("Outer", vec![condition, choice]),
+            function("Inner", vec![unknown]),
+        ];
+        let set = unfold::onnx::proto::OperatorSetIdProto {
+            domain: Some("own".into()),
+            version: Some(1),
+        };
         model.proto.opset_import.push(set);
         model.graph_mut().node.insert(0, call("Outer", "x", "h"));
         model.graph_mut().node[1].input[0] = "h".into();
@@ -1726,7 +2188,12 @@ fn a_function_in_the_place_of_an_operator_decides_nothing() {
 fn random_numbers_in_two_bodies_are_not_the_same() {
     let chosen = |name: &str| {
         let drawn = |name: &str| {
-            let mut drawn = node("RandomNormal", &[] as &[&str], &["r"], vec![("shape", vec![3_i64].into())]);
+            let mut drawn = node(
+                "RandomNormal",
+                &[] as &[&str],
+                &["r"],
+                vec![("shape", vec![3_i64].into())],
+            );
             drawn.name = Some(name.into());
             unfold::onnx::proto::GraphProto {
                 node: vec![drawn],
@@ -1736,11 +2203,23 @@ fn random_numbers_in_two_bodies_are_not_the_same() {
         };
         let mut model = text::model("input x 2 3\ncondition c");
         for (output, name) in [("s", "one"), ("t", name)] {
-            let bodies = vec![("then_branch", drawn(name).into()), ("else_branch", drawn(name).into())];
-            model.graph_mut().node.push(node("If", &["c"], &[output], bodies));
+            let bodies = vec![
+                ("then_branch", drawn(name).into()),
+                ("else_branch", drawn(name).into()),
+            ];
+            model
+                .graph_mut()
+                .node
+                .push(node("If", &["c"], &[output], bodies));
         }
-        model.graph_mut().node.push(node("Sub", &["s", "t"], &["d"], vec![]));
-        model.graph_mut().node.push(node("Add", &["x", "d"], &["y"], vec![]));
+        model
+            .graph_mut()
+            .node
+            .push(node("Sub", &["s", "t"], &["d"], vec![]));
+        model
+            .graph_mut()
+            .node
+            .push(node("Add", &["x", "d"], &["y"], vec![]));
         model.graph_mut().output.push(undeclared("y"));
         model
     };
@@ -1766,7 +2245,10 @@ fn integers_of_bodies_are_those_of_their_type() {
             output: vec![undeclared("r")],
             ..Default::default()
         };
-        let bodies = vec![("then_branch", then.into()), ("else_branch", otherwise.into())];
+        let bodies = vec![
+            ("then_branch", then.into()),
+            ("else_branch", otherwise.into()),
+        ];
         let graph = model.graph_mut();
         graph.initializer = vec![floats("s", &ArrayD::from_elem(vec![], 0.5)), zero];
         graph.node.push(node("If", &["c"], &["y"], bodies));
@@ -1779,7 +2261,10 @@ fn integers_of_bodies_are_those_of_their_type() {
         raw_data: Some(vec![0].into()),
         ..Default::default()
     };
-    assert!(is_told_apart(&quantized(zero(DataType::Uint8)), &quantized(zero(DataType::Int8))));
+    assert!(is_told_apart(
+        &quantized(zero(DataType::Uint8)),
+        &quantized(zero(DataType::Int8))
+    ));
 }
 
 /// A Slice from place 100 on is empty for a short length.

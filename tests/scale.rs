@@ -4,7 +4,9 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::blocks::{branches, factors, fan, fans, names, norms, split, stuck, transformer, unread};
+use common::blocks::{
+    branches, factors, fan, fans, names, norms, split, stuck, transformer, unread,
+};
 use unfold::onnx::Model;
 use unfold::prove::{Proof, prove};
 use unfold::verify::{Verdict, VerifyOptions, compare};
@@ -30,7 +32,10 @@ fn grows_with_the_graph(make: fn(usize) -> Model) -> Plan {
     let large = make(SMALL * TIMES);
     let ((fused, first), (_, second)) = (fuse(&large), fuse(&large));
     let time = first.min(second);
-    assert!(time < least * LONGEST, "{least:?} for {SMALL} nodes, {time:?} for {TIMES} times as many");
+    assert!(
+        time < least * LONGEST,
+        "{least:?} for {SMALL} nodes, {time:?} for {TIMES} times as many"
+    );
     fused.plan
 }
 
@@ -47,8 +52,15 @@ fn verified(model: &Model) -> (Held, Duration) {
     let verdict = compare(model, &fused.model, &VerifyOptions::default());
     let held = match &verdict {
         Verdict::Compared(comparison) if comparison.agrees() => Held::ByRunning,
-        Verdict::CouldNotVerify { reason } if reason.contains("tract would compare all operators") => {
-            let proof = prove(model, &fused.model, &fused.plan.tensors, &Default::default());
+        Verdict::CouldNotVerify { reason }
+            if reason.contains("tract would compare all operators") =>
+        {
+            let proof = prove(
+                model,
+                &fused.model,
+                &fused.plan.tensors,
+                &Default::default(),
+            );
             assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
             Held::ByProof
         }
@@ -64,7 +76,10 @@ fn verification_grows_with_the_graph(make: fn(usize) -> Model) -> [Held; 2] {
     let large = make(SMALL * TIMES);
     let ((held, first), (_, second)) = (verified(&large), verified(&large));
     let time = first.min(second);
-    assert!(time < least * LONGEST, "{least:?} for {SMALL} nodes, {time:?} for {TIMES} times as many");
+    assert!(
+        time < least * LONGEST,
+        "{least:?} for {SMALL} nodes, {time:?} for {TIMES} times as many"
+    );
     [verified(&small).0, held]
 }
 
@@ -75,7 +90,10 @@ fn all_fold(plan: &Plan) -> usize {
 
 #[test]
 fn blocks_one_behind_the_other() {
-    assert_eq!(all_fold(&grows_with_the_graph(|nodes| transformer(nodes, 8))), SMALL * TIMES / 14 + 1);
+    assert_eq!(
+        all_fold(&grows_with_the_graph(|nodes| transformer(nodes, 8))),
+        SMALL * TIMES / 14 + 1
+    );
 }
 
 #[test]
@@ -112,16 +130,25 @@ fn parts_with_factors_that_one_product_reads() {
 #[test]
 fn outputs_that_are_one_value() {
     assert_eq!(all_fold(&grows_with_the_graph(names)), 1);
-    assert_eq!(verification_grows_with_the_graph(names), [Held::ByProof, Held::ByProof]);
+    assert_eq!(
+        verification_grows_with_the_graph(names),
+        [Held::ByProof, Held::ByProof]
+    );
 }
 
 #[test]
 fn constants_that_nothing_reads() {
     assert_eq!(all_fold(&grows_with_the_graph(unread)), 1);
-    assert_eq!(verification_grows_with_the_graph(unread), [Held::ByRunning, Held::ByRunning]);
+    assert_eq!(
+        verification_grows_with_the_graph(unread),
+        [Held::ByRunning, Held::ByRunning]
+    );
 }
 
 #[test]
 fn normalizers_of_one_value() {
-    assert_eq!(verification_grows_with_the_graph(norms), [Held::ByProof, Held::ByProof]);
+    assert_eq!(
+        verification_grows_with_the_graph(norms),
+        [Held::ByProof, Held::ByProof]
+    );
 }

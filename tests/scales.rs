@@ -36,9 +36,20 @@ fn array(shape: &[usize], numbers: &[f64]) -> ArrayD<f64> {
 
 /// The only site of a model, which goes backward.
 fn is_de_normalised(fused: &Fused) {
-    let [site] = &fused.plan.sites[..] else { panic!("{:#?}", fused.plan.sites) };
-    assert_eq!((site.kind.name, site.kind.family), ("de-normalisation", Family::Scale));
-    let folded = matches!(site.post, Some(Outcome::Folded { direction: Direction::Backward, .. }));
+    let [site] = &fused.plan.sites[..] else {
+        panic!("{:#?}", fused.plan.sites)
+    };
+    assert_eq!(
+        (site.kind.name, site.kind.family),
+        ("de-normalisation", Family::Scale)
+    );
+    let folded = matches!(
+        site.post,
+        Some(Outcome::Folded {
+            direction: Direction::Backward,
+            ..
+        })
+    );
     assert!(folded, "{site:#?}");
 }
 
@@ -59,8 +70,14 @@ fn an_output_is_de_normalised_by_the_last_layer() {
     ));
     is_de_normalised(&fused);
     assert_eq!(operators(&fused.model), ["MatMul", "Add"]);
-    assert_eq!(numbers(&fused.model, 0, 1), array(&[2, 3], &[4.0, 1.0, -6.0, -4.0, 0.0, -8.0]));
-    assert_eq!(numbers(&fused.model, 1, 1), array(&[3], &[14.0, 19.0, 24.0]));
+    assert_eq!(
+        numbers(&fused.model, 0, 1),
+        array(&[2, 3], &[4.0, 1.0, -6.0, -4.0, 0.0, -8.0])
+    );
+    assert_eq!(
+        numbers(&fused.model, 1, 1),
+        array(&[3], &[14.0, 19.0, 24.0])
+    );
 }
 
 #[test]
@@ -78,8 +95,14 @@ fn one_number_de_normalises_all_outputs() {
     ));
     is_de_normalised(&fused);
     assert_eq!(operators(&fused.model), ["Gemm"]);
-    assert_eq!(numbers(&fused.model, 0, 1), array(&[3, 2], &[0.5, 1.0, 1.5, -0.5, 0.0, 2.0]));
-    assert_eq!(numbers(&fused.model, 0, 2), array(&[3], &[-6.5, -8.0, -5.5]));
+    assert_eq!(
+        numbers(&fused.model, 0, 1),
+        array(&[3, 2], &[0.5, 1.0, 1.5, -0.5, 0.0, 2.0])
+    );
+    assert_eq!(
+        numbers(&fused.model, 0, 2),
+        array(&[3], &[-6.5, -8.0, -5.5])
+    );
 }
 
 #[test]
@@ -97,15 +120,19 @@ fn an_image_is_de_normalised_by_the_last_convolution() {
     ));
     is_de_normalised(&fused);
     assert_eq!(operators(&fused.model), ["Conv"]);
-    assert_eq!(numbers(&fused.model, 0, 1), array(&[2, 1, 1, 2], &[2.0, -4.0, 1.5, 2.0]));
+    assert_eq!(
+        numbers(&fused.model, 0, 1),
+        array(&[2, 1, 1, 2], &[2.0, -4.0, 1.5, 2.0])
+    );
     assert_eq!(numbers(&fused.model, 0, 2), array(&[2], &[5.0, -3.0]));
 }
 
 #[test]
 fn what_is_read_before_it_is_de_normalised_stays() {
-    for (reader, reason) in
-        [("output z", Reason::GraphOutput), ("r = Relu(z)\n output r", Reason::OtherReader)]
-    {
+    for (reader, reason) in [
+        ("output z", Reason::GraphOutput),
+        ("r = Relu(z)\n output r", Reason::OtherReader),
+    ] {
         let fused = fused(&model(&format!(
             "input x batch 2
              const w 2 3 = 1 2 3 -1 0 4
@@ -117,10 +144,17 @@ fn what_is_read_before_it_is_de_normalised_stays() {
              output y
              {reader}"
         )));
-        let Some(Outcome::Kept { forward, backward: Some(backward) }) = &fused.plan.sites[0].post else {
+        let Some(Outcome::Kept {
+            forward,
+            backward: Some(backward),
+        }) = &fused.plan.sites[0].post
+        else {
             panic!("{:#?}", fused.plan.sites)
         };
-        assert_eq!((&forward.reason, &backward.reason), (&Reason::GraphOutput, &reason));
+        assert_eq!(
+            (&forward.reason, &backward.reason),
+            (&Reason::GraphOutput, &reason)
+        );
         assert!(!fused.changed());
     }
 }
@@ -157,18 +191,47 @@ fn a_dynamic_tanh_folds_round_the_casts_of_mixed_precision() {
     for scaled_in_half in [true, false] {
         let original = mixed(scaled_in_half, "-4");
         let fused = fuse(&original);
-        let [site] = &fused.plan.sites[..] else { panic!("{:#?}", fused.plan.sites) };
-        assert_eq!((site.kind.name, site.kind.family), ("DyT", Family::Pointwise));
-        assert!(matches!(site.pre, Some(Outcome::Folded { direction: Direction::Backward, .. })));
-        assert!(matches!(site.post, Some(Outcome::Folded { direction: Direction::Forward, .. })));
-        assert_eq!(operators(&fused.model), ["MatMul", "Cast", "Tanh", "Cast", "MatMul", "Add"]);
+        let [site] = &fused.plan.sites[..] else {
+            panic!("{:#?}", fused.plan.sites)
+        };
+        assert_eq!(
+            (site.kind.name, site.kind.family),
+            ("DyT", Family::Pointwise)
+        );
+        assert!(matches!(
+            site.pre,
+            Some(Outcome::Folded {
+                direction: Direction::Backward,
+                ..
+            })
+        ));
+        assert!(matches!(
+            site.post,
+            Some(Outcome::Folded {
+                direction: Direction::Forward,
+                ..
+            })
+        ));
+        assert_eq!(
+            operators(&fused.model),
+            ["MatMul", "Cast", "Tanh", "Cast", "MatMul", "Add"]
+        );
         // αV, diag(γ)W and βW, all of them halves: nothing is rounded.
-        assert_eq!(numbers(&fused.model, 0, 1), array(&[2, 2], &[0.5, 0.25, -0.5, 1.0]));
-        assert_eq!(numbers(&fused.model, 4, 1), array(&[2, 2], &[2.0, 6.0, 0.5, -1.0]));
+        assert_eq!(
+            numbers(&fused.model, 0, 1),
+            array(&[2, 2], &[0.5, 0.25, -0.5, 1.0])
+        );
+        assert_eq!(
+            numbers(&fused.model, 4, 1),
+            array(&[2, 2], &[2.0, 6.0, 0.5, -1.0])
+        );
         assert_eq!(numbers(&fused.model, 5, 1), array(&[2], &[5.0, -5.0]));
         for node in [0, 4, 5] {
             let name = &fused.model.graph().node[node].input[1];
-            assert_eq!(tensor::data_type(initializer(&fused.model, name)).unwrap(), DataType::Float16);
+            assert_eq!(
+                tensor::data_type(initializer(&fused.model, name)).unwrap(),
+                DataType::Float16
+            );
         }
         let inputs = judge::inputs(&original, 3, true, Kind::Exact);
         // The reference rounds at every cast to half precision, before γ or behind it.
@@ -204,7 +267,11 @@ fn a_tanh_of_which_only_the_sign_is_left_is_no_dynamic_tanh() {
          y = MatMul(n, w)
          output y",
     ));
-    assert!(fused.plan.sites.iter().all(|site| site.kind.name != "DyT"), "{:#?}", fused.plan.sites);
+    assert!(
+        fused.plan.sites.iter().all(|site| site.kind.name != "DyT"),
+        "{:#?}",
+        fused.plan.sites
+    );
 }
 
 /// Scores of two heads of queries of which something was made, before the heads' scores are mixed.
@@ -234,11 +301,19 @@ fn talking_heads(queries: &str) -> Model {
 fn the_scale_of_attention_folds_though_heads_talk() {
     let model = talking_heads("const half = 0.5\n qs = Mul(qt, half)");
     let fused = fuse(&model);
-    let [site] = &fused.plan.sites[..] else { panic!("{:#?}", fused.plan.sites) };
-    assert_eq!((site.kind.name, site.is_folded()), ("attention scale", true));
+    let [site] = &fused.plan.sites[..] else {
+        panic!("{:#?}", fused.plan.sites)
+    };
+    assert_eq!(
+        (site.kind.name, site.is_folded()),
+        ("attention scale", true)
+    );
     assert!(!operators(&fused.model).contains(&"Mul"));
     // The smallest weight on the way takes it.
-    let talk = operators(&fused.model).iter().rposition(|op| *op == "MatMul").unwrap();
+    let talk = operators(&fused.model)
+        .iter()
+        .rposition(|op| *op == "MatMul")
+        .unwrap();
     let before = tensor::read_f64(initializer(&model, "mix"), &Externals::none()).unwrap();
     assert_eq!(numbers(&fused.model, talk, 1), before * 0.5);
 }

@@ -19,22 +19,63 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("zoo", &["error", "onnx"]),
     ("ir", &["error", "hash", "onnx", "recipe", "refusal"]),
     ("shape", &["hash", "ir", "onnx", "recipe"]),
-    ("analysis", &["error", "hash", "ir", "onnx", "recipe", "refusal", "shape"]),
-    ("affine", &["analysis", "hash", "ir", "onnx", "recipe", "refusal", "shape"]),
-    ("ops", &["analysis", "hash", "ir", "onnx", "refusal", "shape"]),
-    ("passes", &["affine", "analysis", "error", "hash", "ir", "onnx", "ops", "recipe", "refusal", "shape"]),
-    ("residual", &["affine", "analysis", "error", "hash", "ir", "onnx", "recipe", "refusal"]),
-    ("run", &["analysis", "error", "ir", "onnx", "ops", "passes", "shape"]),
-    ("variants", &["affine", "analysis", "error", "ir", "onnx", "passes", "recipe"]),
+    (
+        "analysis",
+        &["error", "hash", "ir", "onnx", "recipe", "refusal", "shape"],
+    ),
+    (
+        "affine",
+        &[
+            "analysis", "hash", "ir", "onnx", "recipe", "refusal", "shape",
+        ],
+    ),
+    (
+        "ops",
+        &["analysis", "hash", "ir", "onnx", "refusal", "shape"],
+    ),
+    (
+        "passes",
+        &[
+            "affine", "analysis", "error", "hash", "ir", "onnx", "ops", "recipe", "refusal",
+            "shape",
+        ],
+    ),
+    (
+        "residual",
+        &[
+            "affine", "analysis", "error", "hash", "ir", "onnx", "recipe", "refusal",
+        ],
+    ),
+    (
+        "run",
+        &["analysis", "error", "ir", "onnx", "ops", "passes", "shape"],
+    ),
+    (
+        "variants",
+        &[
+            "affine", "analysis", "error", "ir", "onnx", "passes", "recipe",
+        ],
+    ),
     ("bench", &["onnx", "progress", "report", "run"]),
-    ("magnitude", &["affine", "analysis", "error", "ir", "onnx", "passes", "residual", "run"]),
+    (
+        "magnitude",
+        &[
+            "affine", "analysis", "error", "ir", "onnx", "passes", "residual", "run",
+        ],
+    ),
     (
         "prove",
-        &["affine", "analysis", "error", "hash", "ir", "onnx", "passes", "recipe", "refusal", "run", "shape"],
+        &[
+            "affine", "analysis", "error", "hash", "ir", "onnx", "passes", "recipe", "refusal",
+            "run", "shape",
+        ],
     ),
     ("provenance", &["affine", "onnx", "passes", "run"]),
     ("verify", &["ir", "onnx", "run", "shape"]),
-    ("certificate", &["affine", "error", "onnx", "provenance", "recipe"]),
+    (
+        "certificate",
+        &["affine", "error", "onnx", "provenance", "recipe"],
+    ),
     ("epsilon_error", &["affine", "onnx", "run", "verify"]),
     (
         "fuse",
@@ -58,7 +99,18 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("capi", &["error", "fuse", "onnx", "provenance"]),
     (
         "outline",
-        &["affine", "certificate", "error", "fuse", "ir", "onnx", "recipe", "refusal", "report", "shape"],
+        &[
+            "affine",
+            "certificate",
+            "error",
+            "fuse",
+            "ir",
+            "onnx",
+            "recipe",
+            "refusal",
+            "report",
+            "shape",
+        ],
     ),
 ];
 
@@ -80,9 +132,23 @@ fn texts() -> Vec<(String, PathBuf, String)> {
     sources(&root, &mut files);
     let read = |path: PathBuf| {
         let inside = path.strip_prefix(&root).unwrap().to_owned();
-        let module = inside.iter().next().unwrap().to_str().unwrap().trim_end_matches(".rs").to_owned();
+        let module = inside
+            .iter()
+            .next()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .trim_end_matches(".rs")
+            .to_owned();
         let text = fs::read_to_string(path).unwrap();
-        (module, inside, text.split("#[cfg(test)]\nmod tests {").next().unwrap().to_owned())
+        (
+            module,
+            inside,
+            text.split("#[cfg(test)]\nmod tests {")
+                .next()
+                .unwrap()
+                .to_owned(),
+        )
     };
     files.into_iter().map(read).collect()
 }
@@ -91,7 +157,10 @@ fn texts() -> Vec<(String, PathBuf, String)> {
 fn code() -> Vec<(String, PathBuf, String)> {
     let is_code = |line: &&str| !line.trim_start().starts_with("//");
     let only_code = |text: String| text.lines().filter(is_code).collect::<Vec<_>>().join("\n");
-    texts().into_iter().map(|(module, file, text)| (module, file, only_code(text))).collect()
+    texts()
+        .into_iter()
+        .map(|(module, file, text)| (module, file, only_code(text)))
+        .collect()
 }
 
 /// A file or folder below `src`, by the names that lead to it; `lib.rs`, `main.rs` and each `mod.rs` stand for
@@ -101,12 +170,16 @@ type Place = Vec<String>;
 fn place(file: &Path) -> Place {
     let steps = file.with_extension("");
     let steps = steps.iter().map(|step| step.to_str().unwrap().to_owned());
-    steps.filter(|step| !["mod", "lib", "main"].contains(&step.as_str())).collect()
+    steps
+        .filter(|step| !["mod", "lib", "main"].contains(&step.as_str()))
+        .collect()
 }
 
 /// The names that a path in code may stand for: one, or those of a group in braces.
 fn branches(tree: &str) -> Vec<String> {
-    let end = tree.find(|c: char| !(c.is_alphanumeric() || "_:".contains(c))).unwrap_or(tree.len());
+    let end = tree
+        .find(|c: char| !(c.is_alphanumeric() || "_:".contains(c)))
+        .unwrap_or(tree.len());
     let (trunk, rest) = tree.split_at(end);
     let Some(group) = rest.strip_prefix('{').filter(|_| trunk.ends_with("::")) else {
         return vec![trunk.to_owned()];
@@ -114,7 +187,11 @@ fn branches(tree: &str) -> Vec<String> {
     let (mut depth, mut start, mut found) = (0, 0, vec![]);
     for (at, c) in group.char_indices() {
         if depth == 0 && (c == ',' || c == '}') {
-            found.extend(branches(group[start..at].trim()).iter().map(|branch| format!("{trunk}{branch}")));
+            found.extend(
+                branches(group[start..at].trim())
+                    .iter()
+                    .map(|branch| format!("{trunk}{branch}")),
+            );
             start = at + 1;
         }
         match c {
@@ -131,13 +208,20 @@ fn branches(tree: &str) -> Vec<String> {
 fn imports(from: &Place, code: &str, places: &BTreeSet<Place>) -> BTreeSet<Place> {
     let is_name = |c: char| c.is_alphanumeric() || "_:".contains(c);
     let mut found = BTreeSet::new();
-    for (at, word) in ["crate::", "super::", "self::"].iter().flat_map(|word| code.match_indices(word)) {
+    for (at, word) in ["crate::", "super::", "self::"]
+        .iter()
+        .flat_map(|word| code.match_indices(word))
+    {
         if code[..at].ends_with(is_name) {
             continue;
         }
         for path in branches(&code[at..]) {
             let mut steps = path.split("::").peekable();
-            let mut to = if word == "crate::" { vec![] } else { from.clone() };
+            let mut to = if word == "crate::" {
+                vec![]
+            } else {
+                from.clone()
+            };
             while let Some(step) = steps.next_if(|step| ["crate", "super", "self"].contains(step)) {
                 if step == "super" {
                     to.pop();
@@ -172,15 +256,26 @@ fn imported() -> Vec<(Place, BTreeSet<Place>)> {
 fn modules_import_what_they_may_and_may_no_more_than_they_do() {
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (from, places) in imported() {
-        let Some(module) = from.first().filter(|module| !["cli", "python"].contains(&module.as_str())) else {
+        let Some(module) = from
+            .first()
+            .filter(|module| !["cli", "python"].contains(&module.as_str()))
+        else {
             continue;
         };
-        let others = places.into_iter().filter_map(|place| place.into_iter().next());
+        let others = places
+            .into_iter()
+            .filter_map(|place| place.into_iter().next());
         let others = others.filter(|other| other != module).collect::<Vec<_>>();
         found.entry(module.clone()).or_default().extend(others);
     }
     let allowed = ALLOWED.iter().map(|(module, below)| {
-        ((*module).to_owned(), below.iter().map(|&name| name.to_owned()).collect::<BTreeSet<_>>())
+        (
+            (*module).to_owned(),
+            below
+                .iter()
+                .map(|&name| name.to_owned())
+                .collect::<BTreeSet<_>>(),
+        )
     });
     assert_eq!(found, allowed.collect());
 }
@@ -192,7 +287,13 @@ type Below = BTreeMap<String, BTreeSet<String>>;
 fn reached<'b>(below: &'b Below, from: &'b String) -> BTreeSet<&'b String> {
     let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
     while let Some(next) = open.pop() {
-        open.extend(below.get(next).into_iter().flatten().filter(|other| seen.insert(*other)));
+        open.extend(
+            below
+                .get(next)
+                .into_iter()
+                .flatten()
+                .filter(|other| seen.insert(*other)),
+        );
     }
     seen
 }
@@ -214,8 +315,15 @@ fn files_import_each_other_one_way() {
     let mut tied = vec![];
     for (folder, below) in &folders {
         let circle = |name: &String| -> Vec<String> {
-            let back = reached(below, name).into_iter().filter(|other| reached(below, other).contains(name));
-            back.map(|other| [&folder[..], std::slice::from_ref(other)].concat().join("/")).collect()
+            let back = reached(below, name)
+                .into_iter()
+                .filter(|other| reached(below, other).contains(name));
+            back.map(|other| {
+                [&folder[..], std::slice::from_ref(other)]
+                    .concat()
+                    .join("/")
+            })
+            .collect()
         };
         tied.extend(below.keys().map(circle).filter(|circle| !circle.is_empty()));
     }
@@ -226,15 +334,33 @@ fn files_import_each_other_one_way() {
 
 #[test]
 fn imports_are_read_from_groups_and_paths() {
-    let places = ["affine", "affine/fold", "analysis", "cli", "error", "ir", "ir/names", "ir/axes", "onnx"];
-    let places: BTreeSet<Place> =
-        places.iter().map(|place| place.split('/').map(str::to_owned).collect()).collect();
+    let places = [
+        "affine",
+        "affine/fold",
+        "analysis",
+        "cli",
+        "error",
+        "ir",
+        "ir/names",
+        "ir/axes",
+        "onnx",
+    ];
+    let places: BTreeSet<Place> = places
+        .iter()
+        .map(|place| place.split('/').map(str::to_owned).collect())
+        .collect();
     let code = "use crate::onnx::{Model, proto};\nuse crate::{affine::Affine, ir::{Graph, names::Names}, error};\n\
                 use super::names::{self, Names};\nuse not_super::cli;\nlet x = crate::affine::fold::plan(super::super::error::E);";
     let from = ["ir", "axes"].map(str::to_owned).to_vec();
     let found = imports(&from, code, &places);
     let expected = ["affine", "affine/fold", "error", "ir", "ir/names", "onnx"];
-    assert_eq!(found.iter().map(|place| place.join("/")).collect::<Vec<_>>(), expected);
+    assert_eq!(
+        found
+            .iter()
+            .map(|place| place.join("/"))
+            .collect::<Vec<_>>(),
+        expected
+    );
 }
 
 #[test]
@@ -244,14 +370,20 @@ fn no_two_types_have_one_name() {
         for line in code.lines() {
             let mut words = line.split(|c: char| !(c.is_alphanumeric() || "_()".contains(c)));
             let first = words.find(|word| !word.starts_with("pub"));
-            if first.is_some_and(|word| ["struct", "enum", "trait", "type", "union"].contains(&word)) {
+            if first
+                .is_some_and(|word| ["struct", "enum", "trait", "type", "union"].contains(&word))
+            {
                 // A tuple struct has its fields right behind its name.
                 let name = words.next().unwrap().split('(').next().unwrap();
                 found.entry(name.to_owned()).or_default().push(file.clone());
             }
         }
     }
-    assert!(found.contains_key("Graph") && found.contains_key("NodeId") && found.contains_key("Normalizer"));
+    assert!(
+        found.contains_key("Graph")
+            && found.contains_key("NodeId")
+            && found.contains_key("Normalizer")
+    );
     found.retain(|_, files| files.len() > 1);
     assert!(found.is_empty(), "{found:#?}");
 }
@@ -277,9 +409,17 @@ fn fallible(text: &str) -> Vec<(&str, bool)> {
     for (at, _) in text.match_indices("pub fn ") {
         let code = &text[at + "pub fn ".len()..];
         if returned(code).contains("Result<") {
-            let above = text[..at].trim_end_matches(' ').lines().rev().map(str::trim_start);
-            let mut above = above.take_while(|line| line.starts_with("///") || line.starts_with("#["));
-            let name = code.split(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap();
+            let above = text[..at]
+                .trim_end_matches(' ')
+                .lines()
+                .rev()
+                .map(str::trim_start);
+            let mut above =
+                above.take_while(|line| line.starts_with("///") || line.starts_with("#["));
+            let name = code
+                .split(|c: char| !(c.is_alphanumeric() || c == '_'))
+                .next()
+                .unwrap();
             found.push((name, above.any(|line| line == "/// # Errors")));
         }
     }
@@ -290,13 +430,17 @@ fn fallible(text: &str) -> Vec<(&str, bool)> {
 #[test]
 fn public_functions_that_may_fail_say_when() {
     let mut silent = vec![];
-    for (_, file, text) in
-        texts().iter().filter(|(module, _, _)| !["cli", "python"].contains(&module.as_str()))
+    for (_, file, text) in texts()
+        .iter()
+        .filter(|(module, _, _)| !["cli", "python"].contains(&module.as_str()))
     {
         let lacking = fallible(text).into_iter().filter(|(_, told)| !told);
         silent.extend(lacking.map(|(name, _)| format!("{}: {name}", file.display())));
     }
-    assert!(silent.is_empty(), "their documentation has no `# Errors`: {silent:#?}");
+    assert!(
+        silent.is_empty(),
+        "their documentation has no `# Errors`: {silent:#?}"
+    );
 }
 
 #[test]
@@ -304,7 +448,10 @@ fn functions_that_may_fail_are_known_by_what_they_return() {
     let text = "/// # Errors\n/// As [`a`].\n#[inline]\npub fn told<T>(of: [u8; 2]) -> Result<T>;\n/// It may.\npub fn \
                 silent(\n    of: impl Fn(&str) -> u8,\n) -> Option<Result<(), Reason>> {\n\n/// # Errors\n\n\
                 pub fn apart() -> io::Result<()> {\npub fn sure(of: impl Fn() -> Result<u8>) {\npub fn one() -> u8 {";
-    assert_eq!(fallible(text), [("told", true), ("silent", false), ("apart", false)]);
+    assert_eq!(
+        fallible(text),
+        [("told", true), ("silent", false), ("apart", false)]
+    );
 }
 
 /// Whether code uses a name, or something in it.
@@ -316,16 +463,35 @@ fn uses(code: &str, name: &str) -> bool {
 #[test]
 fn only_the_command_line_ends_the_process_and_nothing_uses_println() {
     for (module, path, code) in code() {
-        assert!(!code.contains("println!"), "{}: closed pipes make println! panic", path.display());
+        assert!(
+            !code.contains("println!"),
+            "{}: closed pipes make println! panic",
+            path.display()
+        );
         let ends = uses(&code, "std::process::exit");
-        assert!(!ends || module == "cli", "{} ends the process", path.display());
+        assert!(
+            !ends || module == "cli",
+            "{} ends the process",
+            path.display()
+        );
     }
 }
 
 /// The modules that are compiled with each feature.
 const FEATURES: &[(&str, &[&str])] = &[
     ("cli", &["cli", "main", "python"]),
-    ("tract", &["bench", "magnitude", "run", "sensitivity", "epsilon_error", "variants", "verify"]),
+    (
+        "tract",
+        &[
+            "bench",
+            "magnitude",
+            "run",
+            "sensitivity",
+            "epsilon_error",
+            "variants",
+            "verify",
+        ],
+    ),
     ("prove", &["prove"]),
     ("zoo", &["zoo"]),
     ("python", &["python"]),
@@ -334,20 +500,37 @@ const FEATURES: &[(&str, &[&str])] = &[
 /// Without its features the library compiles none of their crates, and so cannot use them.
 #[test]
 fn the_crates_of_a_feature_are_used_in_its_modules_alone() {
-    let manifest = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).unwrap();
+    let manifest =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).unwrap();
     let sources = code();
     let mut allowed: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (feature, modules) in FEATURES {
-        let list = manifest.split(&format!("\n{feature} = [")).nth(1).unwrap().split(']').next().unwrap();
+        let list = manifest
+            .split(&format!("\n{feature} = ["))
+            .nth(1)
+            .unwrap()
+            .split(']')
+            .next()
+            .unwrap();
         for name in list.split('"').filter_map(|name| name.strip_prefix("dep:")) {
-            allowed.entry(name.replace('-', "_")).or_default().extend(*modules);
+            allowed
+                .entry(name.replace('-', "_"))
+                .or_default()
+                .extend(*modules);
         }
     }
-    assert!(allowed.contains_key("clap") && allowed.contains_key("tract_linalg"), "{allowed:?}");
+    assert!(
+        allowed.contains_key("clap") && allowed.contains_key("tract_linalg"),
+        "{allowed:?}"
+    );
     for (name, modules) in allowed {
         let used = || sources.iter().filter(|(_, _, code)| uses(code, &name));
         let outside = used().find(|(module, _, _)| !modules.contains(&module.as_str()));
-        assert_eq!(outside.map(|(_, path, _)| path), None, "uses {name}, which is part of a feature");
+        assert_eq!(
+            outside.map(|(_, path, _)| path),
+            None,
+            "uses {name}, which is part of a feature"
+        );
         assert!(used().next().is_some(), "nothing uses {name}");
     }
 }

@@ -15,8 +15,10 @@ use unfold::onnx::tensor::{self, DataType};
 use unfold::run::{Dims, Engine, Tensor, random};
 use unfold::variants::{Variants, normalizers};
 
-const KINDS: [&str; 13] =
-    ["un", "bn", "bnt", "mabn", "pnstar", "repbn", "pn", "dyt", "dys", "dyss", "ln", "rmsnorm", "dtn"];
+const KINDS: [&str; 13] = [
+    "un", "bn", "bnt", "mabn", "pnstar", "repbn", "pn", "dyt", "dys", "dyss", "ln", "rmsnorm",
+    "dtn",
+];
 const EXPORTERS: [&str; 2] = ["dynamo", "legacy"];
 
 fn digits(kind: &str, exporter: &str) -> Model {
@@ -71,13 +73,24 @@ fn layer_norm(x: ArrayView1<f32>, gamma: &[f32], beta: &[f32]) -> Vec<f32> {
     let mean = x.sum() / x.len() as f32;
     let variance = x.iter().map(|v| (v - mean).powi(2)).sum::<f32>() / x.len() as f32;
     let root = (variance + 1e-5).sqrt();
-    x.iter().zip(gamma).zip(beta).map(|((v, gamma), beta)| gamma * (v - mean) / root + beta).collect()
+    x.iter()
+        .zip(gamma)
+        .zip(beta)
+        .map(|((v, gamma), beta)| gamma * (v - mean) / root + beta)
+        .collect()
 }
 
 /// `y = BatchNormalization(x)` of `[n, 3, 4]`.
 fn batch_norm(opset: i64) -> Model {
-    let dim = |value| Dimension { value: Some(value), denotation: None };
-    let shape = vec![dim(Dim::DimParam("n".into())), dim(Dim::DimValue(3)), dim(Dim::DimValue(4))];
+    let dim = |value| Dimension {
+        value: Some(value),
+        denotation: None,
+    };
+    let shape = vec![
+        dim(Dim::DimParam("n".into())),
+        dim(Dim::DimValue(3)),
+        dim(Dim::DimValue(4)),
+    ];
     let value = |name: &str| ValueInfoProto {
         name: Some(name.into()),
         r#type: Some(TypeProto {
@@ -96,12 +109,20 @@ fn batch_norm(opset: i64) -> Model {
         ("var", [2.0, 0.1, 9.0]),
     ];
     let initializer = parameters.map(|(name, values)| {
-        tensor::make(name, DataType::Float, &ndarray::arr1(&values).into_dyn().view()).unwrap()
+        tensor::make(
+            name,
+            DataType::Float,
+            &ndarray::arr1(&values).into_dyn().view(),
+        )
+        .unwrap()
     });
     let inputs = ["x"].into_iter().chain(parameters.map(|(name, _)| name));
     Model::from_proto(ModelProto {
         ir_version: Some(8),
-        opset_import: vec![OperatorSetIdProto { domain: None, version: Some(opset) }],
+        opset_import: vec![OperatorSetIdProto {
+            domain: None,
+            version: Some(opset),
+        }],
         graph: Some(GraphProto {
             node: vec![NodeProto {
                 op_type: Some("BatchNormalization".into()),
@@ -122,25 +143,49 @@ fn batch_norm(opset: i64) -> Model {
 #[test]
 fn the_twin_computes_layer_norm_over_the_channels_with_gamma_and_beta() {
     let x: Array3<f32> = array![
-        [[1.0, 2.0, 3.0, 4.0], [0.0, -1.0, 5.0, 2.0], [9.0, 0.5, -3.0, 1.0]],
-        [[-1.0, 7.0, 0.1, 2.0], [3.0, 3.0, 4.0, -2.0], [1.0, 1.0, 2.0, 6.0]],
+        [
+            [1.0, 2.0, 3.0, 4.0],
+            [0.0, -1.0, 5.0, 2.0],
+            [9.0, 0.5, -3.0, 1.0]
+        ],
+        [
+            [-1.0, 7.0, 0.1, 2.0],
+            [3.0, 3.0, 4.0, -2.0],
+            [1.0, 1.0, 2.0, 6.0]
+        ],
     ];
     // LayerNormalization is an operator from 17 on.
     for opset in [13, 17] {
-        let Variants { ln_twin: twin, normalizers: known, .. } = Variants::new(&batch_norm(opset)).unwrap();
+        let Variants {
+            ln_twin: twin,
+            normalizers: known,
+            ..
+        } = Variants::new(&batch_norm(opset)).unwrap();
         let found = normalizers(&twin).unwrap();
-        assert!(!found.is_empty() && found.is_subset(&known), "{found:?} {known:?}");
+        assert!(
+            !found.is_empty() && found.is_subset(&known),
+            "{found:?} {known:?}"
+        );
         let engine = Engine::load(&twin, &"n=2".parse().unwrap()).unwrap();
         let outputs = engine.run(&[Tensor::from(x.clone())]).unwrap();
         let y = outputs[0].to_plain_array_view::<f32>().unwrap();
         assert_eq!(y.shape(), x.shape());
         for (x, y) in x.lanes(Axis(1)).into_iter().zip(y.lanes(Axis(1))) {
-            for (expected, y) in layer_norm(x, &[1.5, -2.0, 0.5], &[0.25, 0.0, -1.0]).iter().zip(y) {
-                assert!((expected - y).abs() < 1e-4, "{expected} {y}, operator set {opset}");
+            for (expected, y) in layer_norm(x, &[1.5, -2.0, 0.5], &[0.25, 0.0, -1.0])
+                .iter()
+                .zip(y)
+            {
+                assert!(
+                    (expected - y).abs() < 1e-4,
+                    "{expected} {y}, operator set {opset}"
+                );
             }
         }
         assert_eq!(twin.graph().output[0].name(), "y");
-        assert_eq!(operators(&twin).contains_key("LayerNormalization"), opset >= 17);
+        assert_eq!(
+            operators(&twin).contains_key("LayerNormalization"),
+            opset >= 17
+        );
     }
 }
 
@@ -163,7 +208,10 @@ fn opaque() -> Model {
     let norm = builder.op("UN", &[&first, gamma, beta, var], vec![]);
     builder.graph().node[1].domain = Some("com.example".into());
     let second = builder.op("MatMul", &[&norm, &weight], vec![]);
-    let domain = OperatorSetIdProto { domain: Some("com.example".into()), version: Some(1) };
+    let domain = OperatorSetIdProto {
+        domain: Some("com.example".into()),
+        version: Some(1),
+    };
     builder.proto.opset_import.push(domain);
     builder.model(&[&second])
 }
@@ -173,28 +221,48 @@ fn opaque() -> Model {
 fn opaque_normalizers_have_variants() {
     let model = opaque();
     assert!(Engine::load(&model, &Dims::default()).is_err());
-    let Variants { ln_twin: twin, floor, .. } = Variants::new(&model).unwrap();
+    let Variants {
+        ln_twin: twin,
+        floor,
+        ..
+    } = Variants::new(&model).unwrap();
     assert_eq!(operators(&floor), BTreeMap::from([("MatMul", 2)]));
-    assert_eq!(operators(&twin), BTreeMap::from([("LayerNormalization", 1), ("MatMul", 2)]));
+    assert_eq!(
+        operators(&twin),
+        BTreeMap::from([("LayerNormalization", 1), ("MatMul", 2)])
+    );
     runs(&floor);
     runs(&twin);
 }
 
 /// The notes of a node: where it was exported from.
 fn notes(node: &NodeProto) -> Vec<(&str, &str)> {
-    node.metadata_props.iter().map(|entry| (entry.key(), entry.value())).collect()
+    node.metadata_props
+        .iter()
+        .map(|entry| (entry.key(), entry.value()))
+        .collect()
 }
 
 #[test]
 fn what_comes_says_where_it_is_from_as_what_it_replaces_does() {
     for kind in KINDS {
         let model = digits(kind, "dynamo");
-        assert!(model.graph().node.iter().all(|node| !notes(node).is_empty()));
+        assert!(
+            model
+                .graph()
+                .node
+                .iter()
+                .all(|node| !notes(node).is_empty())
+        );
         let said: BTreeSet<_> = model.graph().node.iter().map(notes).collect();
         let Variants { ln_twin, floor, .. } = Variants::new(&model).unwrap();
         let fused = unfold::fuse(&model, &Default::default()).unwrap().model;
         for made in [&ln_twin, &floor, &fused] {
-            let silent = made.graph().node.iter().find(|node| !said.contains(&notes(node)));
+            let silent = made
+                .graph()
+                .node
+                .iter()
+                .find(|node| !said.contains(&notes(node)));
             assert_eq!(silent.map(|node| node.name()), None, "{kind}");
         }
     }
@@ -208,9 +276,17 @@ fn an_identity_says_where_what_was_there_is_from() {
          y = LayerNormalization(x, g)
          output y",
     );
-    let note = StringStringEntryProto { key: Some("class".into()), value: Some("norms.LayerNorm".into()) };
+    let note = StringStringEntryProto {
+        key: Some("class".into()),
+        value: Some("norms.LayerNorm".into()),
+    };
     model.graph_mut().node[0].metadata_props.push(note);
     let floor = Variants::new(&model).unwrap().floor;
-    let [identity] = &floor.graph().node[..] else { panic!("{:?}", operators(&floor)) };
-    assert_eq!((identity.op_type(), notes(identity)), ("Identity", vec![("class", "norms.LayerNorm")]));
+    let [identity] = &floor.graph().node[..] else {
+        panic!("{:?}", operators(&floor))
+    };
+    assert_eq!(
+        (identity.op_type(), notes(identity)),
+        ("Identity", vec![("class", "norms.LayerNorm")])
+    );
 }

@@ -19,7 +19,11 @@ fn load(path: &str) -> Result<Engine> {
     let fused = unfold::fuse(&model, &Default::default())?.model;
     let agrees = compare(&model, &fused, &Default::default()).passed();
     let served = if agrees { &fused } else { &model };
-    eprintln!("{path}: {} operators, {} served", model.graph().node.len(), served.graph().node.len());
+    eprintln!(
+        "{path}: {} operators, {} served",
+        model.graph().node.len(),
+        served.graph().node.len()
+    );
     Ok(Engine::load(served, &"batch=1".parse()?)?)
 }
 
@@ -33,7 +37,9 @@ fn body(stream: &TcpStream, limit: usize) -> Result<Vec<u8>> {
         if line.trim_end().is_empty() {
             break;
         }
-        if let Some(("content-length", value)) = line.to_ascii_lowercase().trim_end().split_once(": ") {
+        if let Some(("content-length", value)) =
+            line.to_ascii_lowercase().trim_end().split_once(": ")
+        {
             length = value.parse()?;
         }
     }
@@ -47,11 +53,15 @@ fn body(stream: &TcpStream, limit: usize) -> Result<Vec<u8>> {
 
 /// The model's answer to the numbers of a request.
 fn answer(engine: &Engine, stream: &TcpStream) -> Result<String> {
-    let [input] = engine.inputs() else { return Err("the model has several inputs".into()) };
+    let [input] = engine.inputs() else {
+        return Err("the model has several inputs".into());
+    };
     let count: usize = input.shape.iter().product();
     let body = body(stream, count * size_of::<f32>())?;
-    let numbers: Vec<f32> =
-        body.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    let numbers: Vec<f32> = body
+        .chunks_exact(4)
+        .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        .collect();
     let outputs = engine.run(&[Tensor::from_shape(&input.shape, &numbers)?])?;
     let scores = outputs[0].to_plain_array_view::<f32>()?;
     Ok(scores.iter().map(|score| format!("{score}\n")).collect())
@@ -65,7 +75,10 @@ fn serve(listener: &TcpListener, engine: &Engine) -> io::Result<()> {
             Ok(text) => ("200 OK", text),
             Err(error) => ("400 Bad Request", format!("{error}\n")),
         };
-        let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close", text.len());
+        let head = format!(
+            "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close",
+            text.len()
+        );
         // The client may have disconnected.
         let _ = write!(stream, "{head}\r\n\r\n{text}");
     }
@@ -88,7 +101,12 @@ mod tests {
     /// Sends a body, and returns the line of the status and the body of the answer.
     fn asked(address: std::net::SocketAddr, body: &[u8]) -> (String, String) {
         let mut stream = TcpStream::connect(address).unwrap();
-        write!(stream, "POST / HTTP/1.1\r\nContent-Length: {}\r\n\r\n", body.len()).unwrap();
+        write!(
+            stream,
+            "POST / HTTP/1.1\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        )
+        .unwrap();
         stream.write_all(body).unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
@@ -105,19 +123,28 @@ mod tests {
         std::thread::spawn(move || serve(&listener, &engine));
 
         let image: Vec<f32> = (0..64).map(|at| (at * 7 % 17) as f32 / 16.0).collect();
-        let body: Vec<u8> = image.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let body: Vec<u8> = image
+            .iter()
+            .flat_map(|number| number.to_le_bytes())
+            .collect();
         let (status, text) = asked(address, &body);
         assert_eq!(status, "HTTP/1.1 200 OK");
         let scores: Vec<f32> = text.lines().map(|line| line.parse().unwrap()).collect();
 
-        let before = Engine::load(&Model::open(MODEL).unwrap(), &"batch=1".parse().unwrap()).unwrap();
+        let before =
+            Engine::load(&Model::open(MODEL).unwrap(), &"batch=1".parse().unwrap()).unwrap();
         let image = Tensor::from_shape(&[1, 1, 8, 8], &image).unwrap();
         let expected = before.run(&[image]).unwrap();
         let expected = expected[0].to_plain_array_view::<f32>().unwrap();
-        let largest = expected.iter().fold(0.0f32, |most, score| most.max(score.abs()));
+        let largest = expected
+            .iter()
+            .fold(0.0f32, |most, score| most.max(score.abs()));
         assert_eq!(scores.len(), 10);
         for (score, expected) in scores.iter().zip(expected.iter()) {
-            assert!((score - expected).abs() <= 1e-5 * largest, "{score} {expected}");
+            assert!(
+                (score - expected).abs() <= 1e-5 * largest,
+                "{score} {expected}"
+            );
         }
         assert_eq!(asked(address, &body[..8]).0, "HTTP/1.1 400 Bad Request");
     }

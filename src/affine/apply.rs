@@ -63,14 +63,18 @@ pub fn apply(
     for edit in edits {
         work.sites = &edit.sites;
         if let Err(reason) = work.make(&edit.change) {
-            failed.push(Failed { sites: edit.sites.clone(), refusal: Refusal::new(reason, &edit.at) });
+            failed.push(Failed {
+                sites: edit.sites.clone(),
+                refusal: Refusal::new(reason, &edit.at),
+            });
         }
     }
     if !failed.is_empty() {
         return Err(failed);
     }
     for removal in removals {
-        work.editor.remove(&removal.nodes, &removal.output, &removal.source);
+        work.editor
+            .remove(&removal.nodes, &removal.output, &removal.source);
     }
     Ok(work.stored)
 }
@@ -78,11 +82,19 @@ pub fn apply(
 /// Removes notes about sharding that a copied node has for values of the original: its own may have
 /// other axes.
 fn drop_shards_of_others(node: &mut NodeProto) {
-    let NodeProto { input, output, device_configurations, .. } = node;
+    let NodeProto {
+        input,
+        output,
+        device_configurations,
+        ..
+    } = node;
     for configuration in device_configurations {
-        configuration
-            .sharding_spec
-            .retain(|spec| input.iter().chain(output.iter()).any(|value| value == spec.tensor_name()));
+        configuration.sharding_spec.retain(|spec| {
+            input
+                .iter()
+                .chain(output.iter())
+                .any(|value| value == spec.tensor_name())
+        });
     }
 }
 
@@ -99,7 +111,10 @@ type AllComputed = HashMap<*const NewTensor, Result<Computed, Reason>>;
 
 /// Computes the new tensors of all edits, by all cores.
 fn compute(edits: &[Edit], analysis: &Analysis, progress: &dyn Fn(usize, usize)) -> AllComputed {
-    let tensors: Vec<&NewTensor> = edits.iter().flat_map(|edit| edit.change.tensors()).collect();
+    let tensors: Vec<&NewTensor> = edits
+        .iter()
+        .flat_map(|edit| edit.change.tensors())
+        .collect();
     let mut computed: AllComputed = map_of(tensors.len());
     for batch in tensors.chunks(BATCH) {
         let before = computed.len();
@@ -110,7 +125,11 @@ fn compute(edits: &[Edit], analysis: &Analysis, progress: &dyn Fn(usize, usize))
 }
 
 /// Computes some of them.
-fn compute_batch(batch: &[&NewTensor], analysis: &Analysis, progress: &dyn Fn(usize, usize)) -> AllComputed {
+fn compute_batch(
+    batch: &[&NewTensor],
+    analysis: &Analysis,
+    progress: &dyn Fn(usize, usize),
+) -> AllComputed {
     let mut failed = AllComputed::default();
     let (mut large, mut small, mut shared) = (vec![], vec![], HashMap::default());
     for &new in batch {
@@ -121,25 +140,46 @@ fn compute_batch(batch: &[&NewTensor], analysis: &Analysis, progress: &dyn Fn(us
         }
     }
     // Biases first: they read the weights, whose ranges are known afterwards.
-    let now =
-        by_all_cores(&small, &|(new, promise)| at_once(new, promise), &|done| progress(done, batch.len()));
+    let now = by_all_cores(&small, &|(new, promise)| at_once(new, promise), &|done| {
+        progress(done, batch.len())
+    });
     let foreseen: Vec<_> = large.iter().map(|(_, promise)| foreseen(promise)).collect();
-    let unseen = |tensor: usize| if foreseen[tensor].is_some() { 0 } else { large[tensor].1.parts() };
-    let parts: Vec<(usize, usize)> =
-        (0..large.len()).flat_map(|tensor| (0..unseen(tensor)).map(move |part| (tensor, part))).collect();
-    let looked = by_all_cores(&parts, &|&(tensor, part)| look(&large[tensor].1, part), &|done| {
-        progress(small.len() + large.len() * done / parts.len().max(1), batch.len());
-    });
+    let unseen = |tensor: usize| {
+        if foreseen[tensor].is_some() {
+            0
+        } else {
+            large[tensor].1.parts()
+        }
+    };
+    let parts: Vec<(usize, usize)> = (0..large.len())
+        .flat_map(|tensor| (0..unseen(tensor)).map(move |part| (tensor, part)))
+        .collect();
+    let looked = by_all_cores(
+        &parts,
+        &|&(tensor, part)| look(&large[tensor].1, part),
+        &|done| {
+            progress(
+                small.len() + large.len() * done / parts.len().max(1),
+                batch.len(),
+            );
+        },
+    );
     let mut looked = looked.into_iter();
-    let large = large.into_iter().zip(foreseen).map(|((new, promise), foreseen)| {
-        let found = match foreseen {
-            Some(found) => vec![Ok((found, vec![]))],
-            None => looked.by_ref().take(promise.parts()).collect(),
-        };
-        (std::ptr::from_ref(new), looked_through(new, promise, found))
-    });
+    let large = large
+        .into_iter()
+        .zip(foreseen)
+        .map(|((new, promise), foreseen)| {
+            let found = match foreseen {
+                Some(found) => vec![Ok((found, vec![]))],
+                None => looked.by_ref().take(promise.parts()).collect(),
+            };
+            (std::ptr::from_ref(new), looked_through(new, promise, found))
+        });
     let large: Vec<_> = large.collect();
-    let small = small.iter().zip(now).map(|((new, _), tensor)| (std::ptr::from_ref(*new), tensor));
+    let small = small
+        .iter()
+        .zip(now)
+        .map(|((new, _), tensor)| (std::ptr::from_ref(*new), tensor));
     failed.into_iter().chain(large).chain(small).collect()
 }
 
@@ -165,7 +205,9 @@ fn by_all_cores<W: Sync, R: Send>(
             progress(done.load(Ordering::Relaxed));
         }
         progress(work.len());
-        pieces.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        pieces
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 
@@ -190,9 +232,12 @@ fn promise(
         let value = analysis.graph.value(name).ok_or(Reason::NotConstant)?;
         let constant = match shared.entry(value) {
             Entry::Occupied(there) => there.into_mut(),
-            Entry::Vacant(place) => {
-                place.insert(analysis.constants.given(value).map_err(|refusal| refusal.reason)?)
-            }
+            Entry::Vacant(place) => place.insert(
+                analysis
+                    .constants
+                    .given(value)
+                    .map_err(|refusal| refusal.reason)?,
+            ),
         };
         given.push((name.clone(), constant.clone()));
     }
@@ -205,7 +250,10 @@ fn alone(new: &NewTensor, analysis: &Analysis) -> Result<Computed, Reason> {
     if !is_large(new) {
         return at_once(new, &promise);
     }
-    let parts = (0..promise.parts()).into_par_iter().map(|part| look(&promise, part)).collect();
+    let parts = (0..promise.parts())
+        .into_par_iter()
+        .map(|part| look(&promise, part))
+        .collect();
     looked_through(new, promise, parts)
 }
 
@@ -219,9 +267,16 @@ fn look(promise: &Promise, part: usize) -> Looked {
 }
 
 /// A large tensor all of whose parts were looked at.
-fn looked_through(new: &NewTensor, promise: Promise, parts: Vec<Looked>) -> Result<Computed, Reason> {
-    let (found, elements): (Vec<_>, Vec<_>) =
-        parts.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+fn looked_through(
+    new: &NewTensor,
+    promise: Promise,
+    parts: Vec<Looked>,
+) -> Result<Computed, Reason> {
+    let (found, elements): (Vec<_>, Vec<_>) = parts
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()?
+        .into_iter()
+        .unzip();
     new.rounding.check(&promise, found)?;
     if !promise.is_costly() {
         return Ok(Computed::Later(Arc::new(promise)));
@@ -233,7 +288,9 @@ fn looked_through(new: &NewTensor, promise: Promise, parts: Vec<Looked>) -> Resu
 
 fn at_once(new: &NewTensor, promise: &Promise) -> Result<Computed, Reason> {
     let numbers = promise.numbers().map_err(|refusal| refusal.reason)?;
-    let tensor = new.rounding.store(promise.data_type(), &numbers, &|name| promise.constant(name))?;
+    let tensor = new.rounding.store(promise.data_type(), &numbers, &|name| {
+        promise.constant(name)
+    })?;
     Ok(Computed::Now(Box::new(tensor)))
 }
 
@@ -278,7 +335,10 @@ impl Imprint {
 /// Whether two recipes give the same numbers before these are rounded.
 fn are_equal(one: &Recipe, other: &Recipe, analysis: &Analysis) -> bool {
     let read = |name: &str| {
-        let value = analysis.graph.value(name).ok_or_else(|| Refusal::new(Reason::NotConstant, name))?;
+        let value = analysis
+            .graph
+            .value(name)
+            .ok_or_else(|| Refusal::new(Reason::NotConstant, name))?;
         analysis.constants.read(value)
     };
     let is_same_constant = |one: &str, other: &str| {
@@ -298,7 +358,10 @@ impl Computed {
             Computed::Now(tensor) => *tensor,
             Computed::Later(promise) => {
                 let mut tensor = tensor::without_elements(promise.data_type(), promise.shape());
-                graph.model().externals().hold(&mut tensor, Data::Made(promise));
+                graph
+                    .model()
+                    .externals()
+                    .hold(&mut tensor, Data::Made(promise));
                 tensor
             }
         }
@@ -320,10 +383,20 @@ impl Work<'_, '_> {
                 let name = format!("{}_bias_add", self.graph.name(*node));
                 self.insert("Add", &name, *node, [&inner, &constant], &outer);
             }
-            Change::Mul { value, readers, is_output, tensor } => {
+            Change::Mul {
+                value,
+                readers,
+                is_output,
+                tensor,
+            } => {
                 self.multiply(*value, readers, *is_output, tensor)?;
             }
-            Change::Chain { nodes, input, output, made } => self.chain(nodes, *input, *output, made)?,
+            Change::Chain {
+                nodes,
+                input,
+                output,
+                made,
+            } => self.chain(nodes, *input, *output, made)?,
             Change::Replace(replacement) => self.replace(replacement)?,
         }
         Ok(())
@@ -333,12 +406,16 @@ impl Work<'_, '_> {
     fn store(&mut self, new: &NewTensor) -> Result<String, Reason> {
         let computed = self.computed.remove(&std::ptr::from_ref(new));
         let computed = computed.unwrap_or_else(|| alone(new, self.analysis))?;
-        let before = new.replaces.map(|value| self.taken.entry(value).or_default());
-        let mut same =
-            before.iter().flat_map(|before| before.iter()).filter(|(taken, _)| taken.is(&computed));
+        let before = new
+            .replaces
+            .map(|value| self.taken.entry(value).or_default());
+        let mut same = before
+            .iter()
+            .flat_map(|before| before.iter())
+            .filter(|(taken, _)| taken.is(&computed));
         // A tensor has one recipe: numbers that only rounding makes equal are stored apart.
-        let found =
-            same.find(|(_, place)| are_equal(&self.stored[*place].recipe, &new.recipe, self.analysis));
+        let found = same
+            .find(|(_, place)| are_equal(&self.stored[*place].recipe, &new.recipe, self.analysis));
         if let Some(&(_, place)) = found {
             let stored = &mut self.stored[place];
             stored.sites.extend(self.sites);
@@ -350,10 +427,20 @@ impl Work<'_, '_> {
         if let Some(before) = before {
             before.push((Imprint::of_computed(&computed), self.stored.len()));
         }
-        let name = self.editor.add_constant(&new.wish, computed.tensor(&self.analysis.graph));
+        let name = self
+            .editor
+            .add_constant(&new.wish, computed.tensor(&self.analysis.graph));
         let (recipe, sites) = (new.recipe.clone(), self.sites.to_vec());
-        let replaces = new.replaces.map(|value| self.graph.value_name(value).to_owned());
-        self.stored.push(Stored { name: name.clone(), data_type, recipe, replaces, sites });
+        let replaces = new
+            .replaces
+            .map(|value| self.graph.value_name(value).to_owned());
+        self.stored.push(Stored {
+            name: name.clone(),
+            data_type,
+            recipe,
+            replaces,
+            sites,
+        });
         Ok(name)
     }
 
@@ -382,13 +469,19 @@ impl Work<'_, '_> {
                 (inner, outer)
             }
             _ => {
-                let input = maker.map_or(name, |(node, slot)| self.editor.output(node, slot)).to_owned();
+                let input = maker
+                    .map_or(name, |(node, slot)| self.editor.output(node, slot))
+                    .to_owned();
                 let output = self.editor.fresh(&format!("{name}_multiplied"));
-                readers.iter().for_each(|&(node, slot)| self.editor.set_input(node, slot, &output));
+                readers
+                    .iter()
+                    .for_each(|&(node, slot)| self.editor.set_input(node, slot, &output));
                 (input, output)
             }
         };
-        let like = maker.map(|(node, _)| node).or_else(|| Some(readers.first()?.0));
+        let like = maker
+            .map(|(node, _)| node)
+            .or_else(|| Some(readers.first()?.0));
         let like = graph.node(like.ok_or(Reason::GraphInput)?);
         let wish = self.editor.fresh(&format!("{name}_mul"));
         let mut made = builder::node(like, "Mul", &wish, &[&input, &constant], &output);
@@ -411,7 +504,10 @@ impl Work<'_, '_> {
     }
 
     fn last(&self, nodes: &[NodeId]) -> Result<NodeId, Reason> {
-        let last = nodes.iter().copied().max_by_key(|&node| self.graph.place(node));
+        let last = nodes
+            .iter()
+            .copied()
+            .max_by_key(|&node| self.graph.place(node));
         last.ok_or(Reason::NotLinear("nothing".into()))
     }
 
@@ -422,7 +518,10 @@ impl Work<'_, '_> {
         output: ValueId,
         made: &[(&'static str, NewTensor)],
     ) -> Result<(), Reason> {
-        let (mut input, output) = (self.graph.value_name(input).to_owned(), self.graph.value_name(output));
+        let (mut input, output) = (
+            self.graph.value_name(input).to_owned(),
+            self.graph.value_name(output),
+        );
         let last = self.last(nodes)?;
         if made.is_empty() {
             self.editor.remove(nodes, output, &input);
@@ -447,25 +546,33 @@ impl Work<'_, '_> {
         let mut names: HashMap<String, String> = HashMap::default();
         for constant in &replacement.constants {
             let name = match constant {
-                NewConstant::Integers { name, values } => {
-                    self.editor.add_constant(name, tensor::make_i64(name, values))
-                }
-                NewConstant::Floats { name, data_type, recipe } => self.store(&NewTensor {
+                NewConstant::Integers { name, values } => self
+                    .editor
+                    .add_constant(name, tensor::make_i64(name, values)),
+                NewConstant::Floats {
+                    name,
+                    data_type,
+                    recipe,
+                } => self.store(&NewTensor {
                     wish: name.clone(),
                     replaces: None,
                     data_type: Some(*data_type),
                     recipe: recipe.clone(),
                     rounding: Rounding::Sum,
                 })?,
-                NewConstant::Weight { name, data_type, recipe, replaces, contracted } => {
-                    self.store(&NewTensor {
-                        wish: name.clone(),
-                        replaces: self.graph.value(replaces),
-                        data_type: Some(*data_type),
-                        recipe: recipe.clone(),
-                        rounding: Rounding::Weight(recipe.clone(), contracted.clone()),
-                    })?
-                }
+                NewConstant::Weight {
+                    name,
+                    data_type,
+                    recipe,
+                    replaces,
+                    contracted,
+                } => self.store(&NewTensor {
+                    wish: name.clone(),
+                    replaces: self.graph.value(replaces),
+                    data_type: Some(*data_type),
+                    recipe: recipe.clone(),
+                    rounding: Rounding::Weight(recipe.clone(), contracted.clone()),
+                })?,
             };
             names.insert(constant.name().to_owned(), name);
         }
@@ -473,7 +580,11 @@ impl Work<'_, '_> {
         self.editor.drop_nodes(&replacement.nodes);
         for node in &replacement.made {
             let mut node = node.clone();
-            for output in node.output.iter().filter(|output| self.graph.value(output).is_none()) {
+            for output in node
+                .output
+                .iter()
+                .filter(|output| self.graph.value(output).is_none())
+            {
                 names.insert(output.clone(), self.editor.fresh(output));
             }
             for name in node.input.iter_mut().chain(&mut node.output) {

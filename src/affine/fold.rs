@@ -70,22 +70,36 @@ pub struct Step {
 impl Step {
     /// The affine propagates and the node stays.
     pub fn pass_on(at: usize, affine: Affine) -> Self {
-        Step { ways: vec![vec![(at, affine)]], ..Step::default() }
+        Step {
+            ways: vec![vec![(at, affine)]],
+            ..Step::default()
+        }
     }
 
     /// Whether the node and its other inputs stay unchanged.
     pub fn only_passes_on(&self) -> bool {
-        self.folds.is_empty() && self.bypass.is_none() && self.wants.is_empty() && self.factors.is_empty()
+        self.folds.is_empty()
+            && self.bypass.is_none()
+            && self.wants.is_empty()
+            && self.factors.is_empty()
     }
 
     /// The other factor of a product takes all of it.
     pub fn into_factor(slot: usize, affine: Affine) -> Self {
-        Step { factors: vec![(slot, affine)], ways: vec![vec![]], ..Step::default() }
+        Step {
+            factors: vec![(slot, affine)],
+            ways: vec![vec![]],
+            ..Step::default()
+        }
     }
 
     /// The node takes all of it.
     pub fn taken(side: Side, affine: Affine) -> Self {
-        Step { folds: vec![(side, affine)], ways: vec![vec![]], ..Step::default() }
+        Step {
+            folds: vec![(side, affine)],
+            ways: vec![vec![]],
+            ..Step::default()
+        }
     }
 }
 
@@ -97,7 +111,9 @@ pub trait Rule: Sync {
 
     /// Whether an operator, by its domain and its name, is of the family.
     fn is_for(&self, operator: (&str, &str)) -> bool {
-        self.ops().iter().any(|name| name.rsplit_once('.').unwrap_or(("", name)) == operator)
+        self.ops()
+            .iter()
+            .any(|name| name.rsplit_once('.').unwrap_or(("", name)) == operator)
     }
 
     /// Whether it is scale-transparent: with its other inputs constant, it passes a scale as a
@@ -133,7 +149,9 @@ pub(crate) fn by_operator<R: Rule + ?Sized>(
     let mut found = HashMap::default();
     for rule in rules {
         for name in rule.ops() {
-            found.entry(name.rsplit_once('.').unwrap_or(("", name))).or_insert(rule);
+            found
+                .entry(name.rsplit_once('.').unwrap_or(("", name)))
+                .or_insert(rule);
         }
     }
     found

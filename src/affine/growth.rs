@@ -17,25 +17,42 @@ use crate::ir::{NodeId, Reader, ValueId};
 use crate::refusal::{Reason, Refusal};
 
 /// The growth of the model by each stored tensor, in bytes.
-pub fn growth(stored: &[Stored], (edits, removals): (&[Edit], &[Removal]), analysis: &Analysis) -> Vec<u64> {
+pub fn growth(
+    stored: &[Stored],
+    (edits, removals): (&[Edit], &[Removal]),
+    analysis: &Analysis,
+) -> Vec<u64> {
     let mut left = Left::behind(edits, removals, analysis);
-    stored.iter().map(|tensor| left.takes(tensor).unwrap_or_default()).collect()
+    stored
+        .iter()
+        .map(|tensor| left.takes(tensor).unwrap_or_default())
+        .collect()
 }
 
 /// Refuses sites, those first that add the most, until the others add no more than `allowed` of `weights` bytes.
 pub fn beyond(stored: &[Stored], growth: &[u64], allowed: f64, weights: u64) -> Vec<Failed> {
     let mut total: u64 = growth.iter().sum();
     let is_over = |total: u64| total as f64 > allowed;
-    let copies = || stored.iter().zip(growth).enumerate().filter(|(_, (_, bytes))| **bytes > 0);
+    let copies = || {
+        stored
+            .iter()
+            .zip(growth)
+            .enumerate()
+            .filter(|(_, (_, bytes))| **bytes > 0)
+    };
     let mut by_site: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (place, (tensor, _)) in copies() {
-        tensor.sites.iter().for_each(|&site| by_site.entry(site).or_default().push(place));
+        tensor
+            .sites
+            .iter()
+            .for_each(|&site| by_site.entry(site).or_default().push(place));
     }
     let adds = |places: &[usize]| places.iter().map(|&place| growth[place]).sum::<u64>();
     let mut sites: Vec<(usize, Vec<usize>)> = by_site.into_iter().collect();
     sites.sort_by_key(|(_, places)| std::cmp::Reverse(adds(places)));
-    let mut left: HashMap<usize, usize> =
-        copies().map(|(place, (tensor, _))| (place, tensor.sites.len())).collect();
+    let mut left: HashMap<usize, usize> = copies()
+        .map(|(place, (tensor, _))| (place, tensor.sites.len()))
+        .collect();
     let mut refused = vec![];
     for (site, places) in sites {
         if !is_over(total) {
@@ -50,11 +67,19 @@ pub fn beyond(stored: &[Stored], growth: &[u64], allowed: f64, weights: u64) -> 
                 total -= growth[*place];
             }
         }
-        let largest = places.iter().copied().max_by_key(|&place| (growth[place], std::cmp::Reverse(place)));
-        let at = largest.and_then(|place| stored[place].replaces.clone()).unwrap_or_default();
+        let largest = places
+            .iter()
+            .copied()
+            .max_by_key(|&place| (growth[place], std::cmp::Reverse(place)));
+        let at = largest
+            .and_then(|place| stored[place].replaces.clone())
+            .unwrap_or_default();
         let percent = 100.0 * bytes as f64 / weights as f64;
         let reason = Reason::Growth(format!("{bytes} bytes, {percent:.1} % of the weights"));
-        refused.push(Failed { sites: vec![site], refusal: Refusal::new(reason, at) });
+        refused.push(Failed {
+            sites: vec![site],
+            refusal: Refusal::new(reason, at),
+        });
     }
     refused
 }
@@ -73,7 +98,11 @@ struct Left<'l> {
 
 impl<'l> Left<'l> {
     fn behind(edits: &'l [Edit], removals: &'l [Removal], analysis: &'l Analysis<'l>) -> Self {
-        let mut gone: HashSet<NodeId> = removals.iter().flat_map(|removal| &removal.nodes).copied().collect();
+        let mut gone: HashSet<NodeId> = removals
+            .iter()
+            .flat_map(|removal| &removal.nodes)
+            .copied()
+            .collect();
         let (mut replaced, mut read) = (HashSet::new(), HashSet::new());
         for edit in edits {
             match &edit.change {
@@ -83,12 +112,24 @@ impl<'l> Left<'l> {
                 Change::Chain { nodes, .. } => gone.extend(nodes),
                 Change::Replace(replacement) => {
                     gone.extend(&replacement.nodes);
-                    read.extend(replacement.made.iter().flat_map(|node| &node.input).map(String::as_str));
+                    read.extend(
+                        replacement
+                            .made
+                            .iter()
+                            .flat_map(|node| &node.input)
+                            .map(String::as_str),
+                    );
                 }
                 Change::Float(..) | Change::AddBehind(..) | Change::Mul { .. } => {}
             }
         }
-        Self { analysis, gone, replaced, read, free: HashMap::new() }
+        Self {
+            analysis,
+            gone,
+            replaced,
+            read,
+            free: HashMap::new(),
+        }
     }
 
     /// The bytes of a new tensor for which nothing makes room.
@@ -99,13 +140,23 @@ impl<'l> Left<'l> {
             return None;
         }
         let sources = self.sources(replaced);
-        let before: u64 = sources.iter().map(|&source| self.analysis.constants.stored_bytes(source)).sum();
+        let before: u64 = sources
+            .iter()
+            .map(|&source| self.analysis.constants.stored_bytes(source))
+            .sum();
         // A result of constant folding counts only with the size of its operands.
         let mut bytes = before.min(tensor.data_type.byte_size(shape.iter().product())? as u64);
         for source in sources {
             if !self.free.contains_key(&source) {
                 let goes = !self.is_read(source);
-                self.free.insert(source, if goes { self.analysis.constants.stored_bytes(source) } else { 0 });
+                self.free.insert(
+                    source,
+                    if goes {
+                        self.analysis.constants.stored_bytes(source)
+                    } else {
+                        0
+                    },
+                );
             }
             let room = self.free.entry(source).or_default();
             let taken = bytes.min(*room);
@@ -119,7 +170,10 @@ impl<'l> Left<'l> {
         let graph = &self.analysis.graph;
         let (mut open, mut seen, mut found) = (vec![constant], HashSet::new(), vec![]);
         while let Some(value) = open.pop().filter(|&value| seen.insert(value)) {
-            match graph.producer(value).filter(|&(node, _)| !graph.is(node, "Constant")) {
+            match graph
+                .producer(value)
+                .filter(|&(node, _)| !graph.is(node, "Constant"))
+            {
                 Some((node, _)) => open.extend(graph.inputs(node).iter().flatten()),
                 None => found.push(value),
             }
@@ -137,12 +191,17 @@ impl<'l> Left<'l> {
                 return true;
             }
             for reader in readers {
-                let Reader::Node { node, input } = *reader else { return true };
+                let Reader::Node { node, input } = *reader else {
+                    return true;
+                };
                 if self.gone.contains(&node) || self.replaced.contains(&(node, input)) {
                     continue;
                 }
                 let made = graph.outputs(node).iter().flatten().copied();
-                if !made.clone().all(|value| self.analysis.constants.is_constant(value)) {
+                if !made
+                    .clone()
+                    .all(|value| self.analysis.constants.is_constant(value))
+                {
                     return true;
                 }
                 open.extend(made.filter(|&value| seen.insert(value)));

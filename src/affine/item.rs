@@ -82,12 +82,19 @@ pub struct Tried {
 impl Item {
     /// Whether something of it may still go.
     pub fn is_open(&self) -> bool {
-        matches!(self.state, State::Open | State::Partly { .. } | State::Scaled { .. })
+        matches!(
+            self.state,
+            State::Open | State::Partly { .. } | State::Scaled { .. }
+        )
     }
 
     /// How many nodes it is by now.
     pub fn size(&self) -> usize {
-        if self.is_rewritten { self.size_with(&self.part.affine) } else { self.part.nodes.len() }
+        if self.is_rewritten {
+            self.size_with(&self.part.affine)
+        } else {
+            self.part.nodes.len()
+        }
     }
 
     /// How many nodes it is when it is written anew with an affine.
@@ -102,13 +109,19 @@ impl Item {
     /// The outcome; `None` before any attempt.
     pub fn outcome(self) -> Option<Outcome> {
         Some(match self.state {
-            State::Refused(forward) => Outcome::Kept { forward, backward: None },
+            State::Refused(forward) => Outcome::Kept {
+                forward,
+                backward: None,
+            },
             State::Partly { into, scale } => Outcome::Partly { into, scale },
             State::Scaled { into, shift } => Outcome::Scaled { into, shift },
             State::Folded { direction, into } => Outcome::Folded { direction, into },
             State::Open => {
                 let Tried { forward, backward } = self.tried?;
-                Outcome::Kept { forward, backward: Some(backward) }
+                Outcome::Kept {
+                    forward,
+                    backward: Some(backward),
+                }
             }
         })
     }

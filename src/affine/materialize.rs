@@ -82,7 +82,9 @@ impl Change {
     /// The tensors that take the place of others, or stand behind them.
     pub fn tensors(&self) -> Vec<&NewTensor> {
         match self {
-            Change::Input(_, _, tensor) | Change::AddBehind(_, tensor) | Change::Mul { tensor, .. } => {
+            Change::Input(_, _, tensor)
+            | Change::AddBehind(_, tensor)
+            | Change::Mul { tensor, .. } => {
                 vec![tensor]
             }
             Change::Chain { made, .. } => made.iter().map(|(_, tensor)| tensor).collect(),
@@ -116,7 +118,11 @@ pub struct Edit {
 impl Edit {
     /// An edit without a site: nodes that replace others, of which this is the first.
     pub fn replacing(graph: &Graph, first: NodeId, replacement: Replacement) -> Self {
-        Edit { sites: vec![], at: graph.name(first).to_owned(), change: Change::Replace(replacement) }
+        Edit {
+            sites: vec![],
+            at: graph.name(first).to_owned(),
+            change: Change::Replace(replacement),
+        }
     }
 }
 
@@ -127,9 +133,19 @@ pub fn written_anew<'m>(
 ) -> Vec<Edit> {
     let graph = &analysis.graph;
     let edit = |&node: &NodeId| {
-        let output = graph.only_output(node).filter(|&output| !analysis.constants.is_constant(output))?;
+        let output = graph
+            .only_output(node)
+            .filter(|&output| !analysis.constants.is_constant(output))?;
         let (made, constants) = form(node, output)?.finish(graph.value_name(output));
-        Some(Edit::replacing(graph, node, Replacement { nodes: vec![node], made, constants }))
+        Some(Edit::replacing(
+            graph,
+            node,
+            Replacement {
+                nodes: vec![node],
+                made,
+                constants,
+            },
+        ))
     };
     graph.order().iter().filter_map(edit).collect()
 }
@@ -149,34 +165,75 @@ pub struct Failed {
 /// [`Failed`] for each change that has no formula.
 pub fn draw(plan: &Plan, analysis: &Analysis) -> Result<Vec<Edit>, Vec<Failed>> {
     let graph = &*analysis.graph;
-    let drawing = Materializer { plan, analysis, graph, facts: &analysis.facts };
+    let drawing = Materializer {
+        plan,
+        analysis,
+        graph,
+        facts: &analysis.facts,
+    };
     // A weight and a bias for most; what does not come takes no memory.
-    let at_most = plan.folds.len() + plan.resets.len() + plan.replacements.len() + plan.rewrites.len();
+    let at_most =
+        plan.folds.len() + plan.resets.len() + plan.replacements.len() + plan.rewrites.len();
     let (mut edits, mut failed) = (Vec::with_capacity(2 * at_most), vec![]);
-    let mut add = |sites: Vec<usize>, at: &str, changes: Result<Vec<Change>, Reason>| match changes {
+    let mut add = |sites: Vec<usize>, at: &str, changes: Result<Vec<Change>, Reason>| match changes
+    {
         Ok(changes) => {
-            let edit = |change| Edit { sites: sites.clone(), at: at.to_owned(), change };
+            let edit = |change| Edit {
+                sites: sites.clone(),
+                at: at.to_owned(),
+                change,
+            };
             edits.extend(changes.into_iter().map(edit));
         }
-        Err(reason) => failed.push(Failed { sites, refusal: Refusal::new(reason, at) }),
+        Err(reason) => failed.push(Failed {
+            sites,
+            refusal: Refusal::new(reason, at),
+        }),
     };
     for (node, folds) in drawing.units() {
-        add(drawing.sites(&folds), graph.name(node), drawing.unit(node, &folds));
+        add(
+            drawing.sites(&folds),
+            graph.name(node),
+            drawing.unit(node, &folds),
+        );
     }
     for ((node, slot), folds) in drawing.operands() {
-        add(drawing.sites(&folds), graph.name(node), drawing.constant(node, slot, &folds));
+        add(
+            drawing.sites(&folds),
+            graph.name(node),
+            drawing.constant(node, slot, &folds),
+        );
     }
     for (reset, site) in &plan.resets {
-        add(vec![*site], graph.name(reset.node), drawing.reset(reset).map(Vec::from_iter));
+        add(
+            vec![*site],
+            graph.name(reset.node),
+            drawing.reset(reset).map(Vec::from_iter),
+        );
     }
     for (replacement, site) in &plan.replacements {
-        let at = replacement.nodes.first().map_or("", |&node| graph.name(node));
-        add(vec![*site], at, Ok(vec![Change::Replace(replacement.clone())]));
+        let at = replacement
+            .nodes
+            .first()
+            .map_or("", |&node| graph.name(node));
+        add(
+            vec![*site],
+            at,
+            Ok(vec![Change::Replace(replacement.clone())]),
+        );
     }
     for rewrite in &plan.rewrites {
-        add(vec![rewrite.site], graph.value_name(rewrite.part.output), drawing.rewrite(rewrite));
+        add(
+            vec![rewrite.site],
+            graph.value_name(rewrite.part.output),
+            drawing.rewrite(rewrite),
+        );
     }
-    if failed.is_empty() { Ok(edits) } else { Err(failed) }
+    if failed.is_empty() {
+        Ok(edits)
+    } else {
+        Err(failed)
+    }
 }
 
 struct Materializer<'d> {
@@ -195,7 +252,10 @@ struct Changing {
 
 impl Changing {
     fn new(recipe: Option<Recipe>) -> Self {
-        Changing { now: recipe, changed: false }
+        Changing {
+            now: recipe,
+            changed: false,
+        }
     }
 
     fn set(&mut self, recipe: Option<Recipe>) -> Result<(), Reason> {
@@ -229,8 +289,12 @@ impl<'d> Materializer<'d> {
 
     /// The folds of each operator, in order; those of an Add that holds its bias are its own.
     fn units(&self) -> BTreeMap<NodeId, Vec<usize>> {
-        let holds: HashMap<NodeId, NodeId> =
-            self.plan.bias_adds.iter().map(|(&linear, &(add, _))| (add, linear)).collect();
+        let holds: HashMap<NodeId, NodeId> = self
+            .plan
+            .bias_adds
+            .iter()
+            .map(|(&linear, &(add, _))| (add, linear))
+            .collect();
         let mut units: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
         for (index, fold) in self.plan.folds.iter().enumerate() {
             if !matches!(fold.side, Side::Constant(_)) {
@@ -253,7 +317,10 @@ impl<'d> Materializer<'d> {
     }
 
     fn sites(&self, folds: &[usize]) -> Vec<usize> {
-        let mut sites: Vec<usize> = folds.iter().map(|&fold| self.plan.folds[fold].site).collect();
+        let mut sites: Vec<usize> = folds
+            .iter()
+            .map(|&fold| self.plan.folds[fold].site)
+            .collect();
         sites.sort_unstable();
         sites.dedup();
         sites
@@ -281,37 +348,64 @@ impl<'d> Materializer<'d> {
             let at = self.at(node);
             self.rules(node)?.read_bias(&at, at.constant(slot)?)
         };
-        let own = slots.bias.filter(|&slot| self.graph.input(node, slot).is_some());
+        let own = slots
+            .bias
+            .filter(|&slot| self.graph.input(node, slot).is_some());
         Ok(FoldedConstants {
             weight: Changing::new(slots.weight.map(|slot| at.constant(slot)).transpose()?),
             bias: Changing::new(own.map(|slot| read(node, slot)).transpose()?),
             added: Changing::new(
-                self.plan.bias_adds.get(&node).map(|&(add, slot)| read(add, slot)).transpose()?,
+                self.plan
+                    .bias_adds
+                    .get(&node)
+                    .map(|&(add, slot)| read(add, slot))
+                    .transpose()?,
             ),
         })
     }
 
     /// Where the new constants of an operator go.
-    fn changes(&self, at: &At, rules: &dyn Linear, unit: &FoldedConstants) -> Result<Vec<Change>, Reason> {
+    fn changes(
+        &self,
+        at: &At,
+        rules: &dyn Linear,
+        unit: &FoldedConstants,
+    ) -> Result<Vec<Change>, Reason> {
         let (node, slots, mut changes) = (at.node, rules.slots(at)?, vec![]);
         if let Some((slot, weight)) = slots.weight.zip(unit.weight.changed()) {
             let rounding = Rounding::Weight(at.constant(slot)?, rules.contracted(at)?);
             changes.push(self.input(node, slot, weight, rounding)?);
         }
         let Some(bias) = unit.bias.changed() else {
-            changes.extend(unit.added.changed().map(|added| self.added(node, added)).transpose()?);
+            changes.extend(
+                unit.added
+                    .changed()
+                    .map(|added| self.added(node, added))
+                    .transpose()?,
+            );
             return Ok(changes);
         };
-        if let Some((slot, written)) = slots.bias.and_then(|slot| Some((slot, rules.write_bias(at, bias)?))) {
+        if let Some((slot, written)) = slots
+            .bias
+            .and_then(|slot| Some((slot, rules.write_bias(at, bias)?)))
+        {
             changes.push(match self.graph.input(node, slot) {
                 Some(_) => self.input(node, slot, &written, Rounding::Sum)?,
                 None => Change::Input(node, slot, self.bias(at, written)),
             });
-            let is_gemm = matches!(at.graph.domain_op(node), ("", "Gemm") | ("com.microsoft", "FusedGemm"));
+            let is_gemm = matches!(
+                at.graph.domain_op(node),
+                ("", "Gemm") | ("com.microsoft", "FusedGemm")
+            );
             if is_gemm && at.attr_float("beta", 1.0)? != 1.0 {
                 changes.push(Change::Float(node, "beta", 1.0));
             }
-            changes.extend(unit.added.changed().map(|added| self.added(node, added)).transpose()?);
+            changes.extend(
+                unit.added
+                    .changed()
+                    .map(|added| self.added(node, added))
+                    .transpose()?,
+            );
             return Ok(changes);
         }
         // No place for it in the node: what its own slot held is part of it now.
@@ -344,7 +438,11 @@ impl<'d> Materializer<'d> {
             wish: format!("{}_folded", self.graph.value_name(value)),
             replaces: Some(value),
             data_type: self.facts.data_type(value),
-            recipe: if by_element && rank > 1 { plain(recipe, rank)? } else { trimmed(recipe, rank)? },
+            recipe: if by_element && rank > 1 {
+                plain(recipe, rank)?
+            } else {
+                trimmed(recipe, rank)?
+            },
             rounding,
         };
         Ok(Change::Input(node, slot, tensor))
@@ -353,13 +451,21 @@ impl<'d> Materializer<'d> {
     /// The constant of the Add behind a node.
     fn added(&self, node: NodeId, added: &Recipe) -> Result<Change, Reason> {
         let &(add, slot) = self.plan.bias_adds.get(&node).ok_or(Reason::NotConstant)?;
-        let written = self.rules(add)?.write_bias(&self.at(add), added).ok_or(Reason::UnknownShape)?;
+        let written = self
+            .rules(add)?
+            .write_bias(&self.at(add), added)
+            .ok_or(Reason::UnknownShape)?;
         self.input(add, slot, &written, Rounding::Sum)
     }
 
     /// A bias for a node that has none. Its element type is that of the node's result, or else of its inputs.
     fn bias(&self, at: &At, bias: Recipe) -> NewTensor {
-        let mut values = at.graph.outputs(at.node).iter().chain(at.graph.inputs(at.node)).flatten();
+        let mut values = at
+            .graph
+            .outputs(at.node)
+            .iter()
+            .chain(at.graph.inputs(at.node))
+            .flatten();
         NewTensor {
             wish: format!("{}_bias", at.graph.name(at.node)),
             replaces: None,
@@ -375,7 +481,9 @@ impl<'d> Materializer<'d> {
         let (mut recipe, mut contracted) = (before.clone(), (0..before.rank()).collect::<Vec<_>>());
         for &index in folds {
             let Affine { scale, shift } = &self.plan.folds[index].affine;
-            let carried = recipe.mul(scale.recipe()).and_then(|scaled| scaled.add(shift.recipe()));
+            let carried = recipe
+                .mul(scale.recipe())
+                .and_then(|scaled| scaled.add(shift.recipe()));
             recipe = carried.ok_or(Reason::WrongAxis)?;
             contracted.retain(|&axis| scale.shape()[axis] != 1 && shift.are_all(0.0));
         }
@@ -392,10 +500,14 @@ impl<'d> Materializer<'d> {
     fn is_factor(&self, node: NodeId) -> bool {
         let mut value = self.graph.only_output(node);
         for _ in 0..MOVES {
-            let Some((node, _)) = value.and_then(|value| self.graph.only_reader(value)) else { return false };
+            let Some((node, _)) = value.and_then(|value| self.graph.only_reader(value)) else {
+                return false;
+            };
             match self.graph.category(node) {
                 Some(category) if category.is_product() => return true,
-                Some(Category::Movement | Category::Selection) => value = self.graph.only_output(node),
+                Some(Category::Movement | Category::Selection) => {
+                    value = self.graph.only_output(node)
+                }
                 _ => return false,
             }
         }
@@ -404,7 +516,13 @@ impl<'d> Materializer<'d> {
 
     /// A parameter that is neutral from now on; `None` where it is not there.
     fn reset(&self, reset: &Reset) -> Result<Option<Change>, Reason> {
-        let Reset { node, slot, neutral, optional, .. } = *reset;
+        let Reset {
+            node,
+            slot,
+            neutral,
+            optional,
+            ..
+        } = *reset;
         if self.graph.input(node, slot).is_none() {
             return Ok(None);
         }
@@ -414,16 +532,30 @@ impl<'d> Materializer<'d> {
             return Ok(Some(Change::NoInput(node, slot)));
         }
         let there = self.at(node).constant(slot)?;
-        self.parameter(reset, &Recipe::filled(neutral, there.shape())).map(Some)
+        self.parameter(reset, &Recipe::filled(neutral, there.shape()))
+            .map(Some)
     }
 
     /// A parameter inside a node, written anew.
     fn parameter(&self, reset: &Reset, recipe: &Recipe) -> Result<Change, Reason> {
-        let Reset { node, slot, neutral, .. } = *reset;
+        let Reset {
+            node,
+            slot,
+            neutral,
+            ..
+        } = *reset;
         if self.graph.input(node, slot).is_none() {
-            return Ok(Change::Input(node, slot, self.bias(&self.at(node), recipe.clone())));
+            return Ok(Change::Input(
+                node,
+                slot,
+                self.bias(&self.at(node), recipe.clone()),
+            ));
         }
-        let rounding = if neutral == 1.0 { Rounding::Factor } else { Rounding::Sum };
+        let rounding = if neutral == 1.0 {
+            Rounding::Factor
+        } else {
+            Rounding::Sum
+        };
         self.input(node, slot, recipe, rounding)
     }
 
@@ -431,11 +563,15 @@ impl<'d> Materializer<'d> {
     fn rewrite(&self, rewrite: &Rewrite) -> Result<Vec<Change>, Reason> {
         let part = &rewrite.part;
         if part.nodes.is_empty() {
-            let changes =
-                part.resets.iter().map(|reset| self.rewritten_parameter(reset, &part.affine).transpose());
+            let changes = part
+                .resets
+                .iter()
+                .map(|reset| self.rewritten_parameter(reset, &part.affine).transpose());
             return changes.flatten().collect();
         }
-        if let Some(node) = part.batch_norm(self.graph, self.facts).filter(|_| is_of_batch_norm(&part.affine))
+        if let Some(node) = part
+            .batch_norm(self.graph, self.facts)
+            .filter(|_| is_of_batch_norm(&part.affine))
         {
             return self.batch_norm(node, &part.affine);
         }
@@ -457,12 +593,21 @@ impl<'d> Materializer<'d> {
         if !part.affine.has_no_shift() {
             made.push(("Add", tensor("add", shift.recipe(), Rounding::Sum)?));
         }
-        Ok(vec![Change::Chain { nodes: part.nodes.clone(), input: part.input, output: part.output, made }])
+        Ok(vec![Change::Chain {
+            nodes: part.nodes.clone(),
+            input: part.input,
+            output: part.output,
+            made,
+        }])
     }
 
     /// A BatchNormalization with the statistics that it has, as another affine: `γ = s·√(σ²+ε)`, `β = t + s·μ`. One that
     /// multiplies by far more than before reads less, beside which its mean would cost digits: there `β = t` and `μ = 0`.
-    fn batch_norm(&self, node: NodeId, Affine { scale, shift }: &Affine) -> Result<Vec<Change>, Reason> {
+    fn batch_norm(
+        &self,
+        node: NodeId,
+        Affine { scale, shift }: &Affine,
+    ) -> Result<Vec<Change>, Reason> {
         let at = self.at(node);
         let (before, mean, var) = (at.numbers(1)?, at.numbers(3)?, at.numbers(4)?);
         let deviation = (&var + &Numbers::number(at.attr_float("epsilon", 1e-5)?, 1)).sqrt();
@@ -478,19 +623,36 @@ impl<'d> Materializer<'d> {
             self.input(node, 1, gamma.recipe(), Rounding::Factor)?,
             self.input(node, 2, beta.recipe(), Rounding::Sum)?,
         ];
-        changes.extend(none.map(|none| self.input(node, 3, &none, Rounding::Sum)).transpose()?);
+        changes.extend(
+            none.map(|none| self.input(node, 3, &none, Rounding::Sum))
+                .transpose()?,
+        );
         Ok(changes)
     }
 
-    fn rewritten_parameter(&self, reset: &Reset, affine: &Affine) -> Result<Option<Change>, Reason> {
-        let numbers = if reset.neutral == 1.0 { &affine.scale } else { &affine.shift };
+    fn rewritten_parameter(
+        &self,
+        reset: &Reset,
+        affine: &Affine,
+    ) -> Result<Option<Change>, Reason> {
+        let numbers = if reset.neutral == 1.0 {
+            &affine.scale
+        } else {
+            &affine.shift
+        };
         if numbers.iter().all(|&v| v == reset.neutral) {
             return self.reset(reset);
         }
         let there = self.at(reset.node).extents(reset.like)?;
-        let flat = numbers.recipe().reshape(&[numbers.len()]).ok_or(Reason::UnknownShape)?;
-        let flat = flat.expand(&[there.iter().product()]).ok_or(Reason::WrongAxis)?;
-        self.parameter(reset, &flat.reshape(&there).ok_or(Reason::UnknownShape)?).map(Some)
+        let flat = numbers
+            .recipe()
+            .reshape(&[numbers.len()])
+            .ok_or(Reason::UnknownShape)?;
+        let flat = flat
+            .expand(&[there.iter().product()])
+            .ok_or(Reason::WrongAxis)?;
+        self.parameter(reset, &flat.reshape(&there).ok_or(Reason::UnknownShape)?)
+            .map(Some)
     }
 }
 
@@ -514,15 +676,22 @@ impl FoldedConstants {
         // A fold on the Add behind: a scale of its result reaches the operator as a fold of its own.
         if fold.node != at.node {
             let added = self.added.now.clone().ok_or(Reason::NotConstant)?;
-            let scaled = if is_result { added.mul(scale.recipe()) } else { Some(added) };
-            return self.added.set(scaled.and_then(|scaled| scaled.add(shift.recipe())));
+            let scaled = if is_result {
+                added.mul(scale.recipe())
+            } else {
+                Some(added)
+            };
+            return self
+                .added
+                .set(scaled.and_then(|scaled| scaled.add(shift.recipe())));
         }
         if let Side::Operand(operand) = fold.side
             && shifts
         {
             let image = rules.image(at, self.weight.now.as_ref(), operand, shift)?;
             let bias = self.bias.now.as_ref();
-            self.bias.set(bias.map_or(Some(image.clone()), |bias| bias.add(&image)))?;
+            self.bias
+                .set(bias.map_or(Some(image.clone()), |bias| bias.add(&image)))?;
         }
         if scales && (self.weight.now.is_some() || !is_result) {
             let weight = self.weight.now.as_ref().ok_or(Reason::NotConstant)?;
@@ -532,9 +701,14 @@ impl FoldedConstants {
             }
         }
         if is_result && (self.bias.now.is_some() || shifts) {
-            let bias = self.bias.now.clone().unwrap_or_else(|| Recipe::number(0.0, shift.ndim()));
+            let bias = self
+                .bias
+                .now
+                .clone()
+                .unwrap_or_else(|| Recipe::number(0.0, shift.ndim()));
             let scaled = bias.mul(scale.recipe());
-            self.bias.set(scaled.and_then(|scaled| scaled.add(shift.recipe())))?;
+            self.bias
+                .set(scaled.and_then(|scaled| scaled.add(shift.recipe())))?;
         }
         Ok(())
     }
@@ -557,7 +731,9 @@ impl FoldedConstants {
         let moved = |recipe: &Recipe, axis: usize| {
             let mut shape = vec![1; recipe.rank()];
             shape[axis] = count;
-            recipe.pick(axis, (0..count).map(further))?.mul(&factor.reshape(&shape)?)
+            recipe
+                .pick(axis, (0..count).map(further))?
+                .mul(&factor.reshape(&shape)?)
         };
         let along_the_last = |recipe: &Recipe| {
             let mut shape = recipe.shape().to_vec();
@@ -565,8 +741,12 @@ impl FoldedConstants {
             recipe.expand(&shape)
         };
         let weight = self.weight.now.as_ref().ok_or(Reason::NotConstant)?;
-        let axis = (0..weight.rank()).find(|axis| !contracted.contains(axis)).ok_or(Reason::WrongAxis)?;
-        let from = beside.and_then(|beside| beside.weight.now.as_ref()).unwrap_or(weight);
+        let axis = (0..weight.rank())
+            .find(|axis| !contracted.contains(axis))
+            .ok_or(Reason::WrongAxis)?;
+        let from = beside
+            .and_then(|beside| beside.weight.now.as_ref())
+            .unwrap_or(weight);
         let whole = weight.shape()[axis] == count && from.shape() == weight.shape();
         let weight = whole.then(|| weight.add(&moved(from, axis)?)).flatten();
         self.weight.set(weight)?;
@@ -581,7 +761,8 @@ impl FoldedConstants {
             None => {
                 for bias in [&mut self.bias, &mut self.added] {
                     let Some(now) = &bias.now else { continue };
-                    let mixed = along_the_last(now).and_then(|now| now.add(&moved(&now, now.rank() - 1)?));
+                    let mixed =
+                        along_the_last(now).and_then(|now| now.add(&moved(&now, now.rank() - 1)?));
                     bias.set(mixed)?;
                 }
             }
@@ -590,8 +771,15 @@ impl FoldedConstants {
             shifts.push(shift.recipe().clone());
         }
         for shift in shifts {
-            let bias = if self.added.now.is_some() { &mut self.added } else { &mut self.bias };
-            let now = bias.now.clone().unwrap_or_else(|| Recipe::number(0.0, shift.rank()));
+            let bias = if self.added.now.is_some() {
+                &mut self.added
+            } else {
+                &mut self.bias
+            };
+            let now = bias
+                .now
+                .clone()
+                .unwrap_or_else(|| Recipe::number(0.0, shift.rank()));
             bias.set(now.add(&shift))?;
         }
         Ok(())
@@ -602,14 +790,29 @@ impl FoldedConstants {
 /// that axis alone, or as few as possible, and else with all axes of the value. tract takes ten
 /// times as long to multiply an image by `[C, 1, 1]` as by `[1, C, 1, 1]`.
 fn plain(recipe: &Recipe, rank: usize) -> Result<Recipe, Reason> {
-    let is_along_the_last = recipe.shape().iter().rev().skip(1).all(|&extent| extent == 1);
-    if is_along_the_last { trimmed(recipe, rank) } else { Ok(recipe.clone()) }
+    let is_along_the_last = recipe
+        .shape()
+        .iter()
+        .rev()
+        .skip(1)
+        .all(|&extent| extent == 1);
+    if is_along_the_last {
+        trimmed(recipe, rank)
+    } else {
+        Ok(recipe.clone())
+    }
 }
 
 /// Without the leading axes of extent 1 beyond `rank`. Broadcasting adds them again, and engines know a bias by
 /// its one axis.
 fn trimmed(recipe: &Recipe, rank: usize) -> Result<Recipe, Reason> {
-    let leading = recipe.shape().iter().take_while(|&&extent| extent == 1).count();
+    let leading = recipe
+        .shape()
+        .iter()
+        .take_while(|&&extent| extent == 1)
+        .count();
     let leading = leading.min(recipe.rank().saturating_sub(rank));
-    recipe.reshape(&recipe.shape()[leading..]).ok_or(Reason::UnknownShape)
+    recipe
+        .reshape(&recipe.shape()[leading..])
+        .ok_or(Reason::UnknownShape)
 }

@@ -44,12 +44,18 @@ impl Affine {
     /// An affine from its two arrays, which must have one rank.
     pub fn new(scale: Numbers, shift: Numbers) -> Self {
         debug_assert_eq!(scale.ndim(), shift.ndim());
-        Affine { scale: scale.compact(), shift: shift.compact() }
+        Affine {
+            scale: scale.compact(),
+            shift: shift.compact(),
+        }
     }
 
     /// The affine that changes nothing, on a value of this rank.
     pub fn identity(rank: usize) -> Self {
-        Affine { scale: Numbers::number(1.0, rank), shift: Numbers::number(0.0, rank) }
+        Affine {
+            scale: Numbers::number(1.0, rank),
+            shift: Numbers::number(0.0, rank),
+        }
     }
 
     /// A scale with no shift.
@@ -92,7 +98,11 @@ impl Affine {
     /// Whether there is no shift and every factor is a power of two: nothing that is multiplied by it loses a digit.
     pub fn is_only_exponents(&self) -> bool {
         let digits = (1_u64 << (f64::MANTISSA_DIGITS - 1)) - 1;
-        self.has_no_shift() && self.scale.iter().all(|s| s.is_normal() && s.to_bits() & digits == 0)
+        self.has_no_shift()
+            && self
+                .scale
+                .iter()
+                .all(|s| s.is_normal() && s.to_bits() & digits == 0)
     }
 
     /// Whether the affine makes any number smaller.
@@ -102,7 +112,10 @@ impl Affine {
 
     /// Whether every number in it is finite.
     pub fn is_finite(&self) -> bool {
-        self.scale.iter().chain(self.shift.iter()).all(|v| v.is_finite())
+        self.scale
+            .iter()
+            .chain(self.shift.iter())
+            .all(|v| v.is_finite())
     }
 
     /// The inverse, `(y − t)/s`; `None` if a scale is 0, or too small.
@@ -119,19 +132,24 @@ impl Affine {
 
     /// The axes along which it varies.
     pub fn axes(&self) -> Vec<usize> {
-        (0..self.rank()).filter(|&axis| !self.is_uniform_along(axis)).collect()
+        (0..self.rank())
+            .filter(|&axis| !self.is_uniform_along(axis))
+            .collect()
     }
 
     /// The affine on a value of this rank, whose axes at these `places` are the axes along which it varies; `None` where it
     /// varies along others, too.
     pub fn placed(&self, axes: &[usize], places: &[usize], rank: usize) -> Option<Affine> {
-        let mut pairs: Vec<(usize, usize)> = places.iter().copied().zip(axes.iter().copied()).collect();
+        let mut pairs: Vec<(usize, usize)> =
+            places.iter().copied().zip(axes.iter().copied()).collect();
         pairs.sort_unstable();
         let others = (0..self.rank()).filter(|axis| !axes.contains(axis));
         let order: Vec<usize> = pairs.iter().map(|&(_, axis)| axis).chain(others).collect();
         let placed = |numbers: &Numbers| {
             let mut shape = vec![1; rank];
-            pairs.iter().for_each(|&(place, axis)| shape[place] = numbers.shape()[axis]);
+            pairs
+                .iter()
+                .for_each(|&(place, axis)| shape[place] = numbers.shape()[axis]);
             numbers.transpose(&order)?.reshape(&shape)
         };
         Some(Affine::new(placed(&self.scale)?, placed(&self.shift)?))
@@ -139,8 +157,11 @@ impl Affine {
 
     /// Whether one can follow the other: those of a model that contradicts itself may not.
     pub fn broadcasts_with(&self, other: &Affine) -> bool {
-        let fits =
-            |one: &Numbers| [&other.scale, &other.shift].iter().all(|other| one.broadcasts_with(other));
+        let fits = |one: &Numbers| {
+            [&other.scale, &other.shift]
+                .iter()
+                .all(|other| one.broadcasts_with(other))
+        };
         fits(&self.scale) && fits(&self.shift)
     }
 
@@ -157,7 +178,10 @@ impl Affine {
     ///
     /// # Errors
     /// Where `f` fails on one of them.
-    pub fn try_map<E>(&self, mut f: impl FnMut(&Numbers) -> Result<Numbers, E>) -> Result<Affine, E> {
+    pub fn try_map<E>(
+        &self,
+        mut f: impl FnMut(&Numbers) -> Result<Numbers, E>,
+    ) -> Result<Affine, E> {
         Ok(Affine::new(f(&self.scale)?, f(&self.shift)?))
     }
 }

@@ -82,7 +82,9 @@ impl Outcome {
             Outcome::Partly { scale, .. } => [Some(("scale", scale)), None],
             Outcome::Scaled { shift, .. } => [Some(("shift", shift)), None],
             Outcome::Kept { forward, backward } => {
-                let backward = backward.as_ref().map(|refusal| (Direction::Backward.name(), refusal));
+                let backward = backward
+                    .as_ref()
+                    .map(|refusal| (Direction::Backward.name(), refusal));
                 [Some((Direction::Forward.name(), forward)), backward]
             }
         };
@@ -102,14 +104,21 @@ pub struct Basis {
 impl Basis {
     /// The one in which all of several are; `None` of none.
     pub fn around(all: impl IntoIterator<Item = Basis>) -> Option<Self> {
-        let both = |a: Basis, b: Basis| Basis { least: a.least.min(b.least), most: a.most.max(b.most) };
+        let both = |a: Basis, b: Basis| Basis {
+            least: a.least.min(b.least),
+            most: a.most.max(b.most),
+        };
         all.into_iter().reduce(both)
     }
 
     /// The basis of these scales, the factors of the writers of a stream.
     pub fn of<'a>(writers: impl IntoIterator<Item = &'a Affine>) -> Option<Self> {
         let scales = writers.into_iter().flat_map(|affine| affine.scale.iter());
-        Basis::around(scales.map(|scale| 1.0 / scale.abs()).map(|d| Basis { least: d, most: d }))
+        Basis::around(
+            scales
+                .map(|scale| 1.0 / scale.abs())
+                .map(|d| Basis { least: d, most: d }),
+        )
     }
 }
 
@@ -200,13 +209,27 @@ impl Stored {
     pub fn from_constant(constant: &NewConstant) -> Option<Self> {
         let (name, data_type, recipe, replaces) = match constant {
             NewConstant::Integers { .. } => return None,
-            NewConstant::Floats { name, data_type, recipe } => (name, data_type, recipe, None),
-            NewConstant::Weight { name, data_type, recipe, replaces, .. } => {
-                (name, data_type, recipe, Some(replaces.clone()))
-            }
+            NewConstant::Floats {
+                name,
+                data_type,
+                recipe,
+            } => (name, data_type, recipe, None),
+            NewConstant::Weight {
+                name,
+                data_type,
+                recipe,
+                replaces,
+                ..
+            } => (name, data_type, recipe, Some(replaces.clone())),
         };
         let (name, recipe) = (name.clone(), recipe.clone());
-        Some(Stored { name, data_type: *data_type, recipe, replaces, sites: vec![] })
+        Some(Stored {
+            name,
+            data_type: *data_type,
+            recipe,
+            replaces,
+            sites: vec![],
+        })
     }
 }
 
@@ -486,8 +509,11 @@ fn is_zero(count: &usize) -> bool {
 impl Plan {
     /// Takes over from a plan for the same model what scaling its streams would come to.
     pub fn streams_scaled_as(&mut self, other: Plan) {
-        let mut scaled: std::collections::HashMap<String, Option<Scaling>> =
-            other.streams.into_iter().map(|stream| (stream.name, stream.scaling)).collect();
+        let mut scaled: std::collections::HashMap<String, Option<Scaling>> = other
+            .streams
+            .into_iter()
+            .map(|stream| (stream.name, stream.scaling))
+            .collect();
         for stream in &mut self.streams {
             stream.scaling = scaled.remove(&stream.name).flatten();
         }
@@ -495,8 +521,10 @@ impl Plan {
 
     /// Takes over what becomes of the mean of each stream, by name.
     pub fn streams_centred_as(&mut self, streams: Vec<StreamPlan>) {
-        let mut centred: std::collections::HashMap<String, Option<Centring>> =
-            streams.into_iter().map(|stream| (stream.name, stream.centring)).collect();
+        let mut centred: std::collections::HashMap<String, Option<Centring>> = streams
+            .into_iter()
+            .map(|stream| (stream.name, stream.centring))
+            .collect();
         for stream in &mut self.streams {
             if let Some(centring) = centred.remove(&stream.name) {
                 stream.centring = centring;
@@ -513,8 +541,16 @@ impl Plan {
             Outcome::Kept { .. } => 0,
         };
         let of = |site: &SitePlan| site.nodes.len() * site.outcomes().map(halves).sum::<usize>();
-        let streams = self.streams.iter().filter(|stream| stream.is_changed()).count();
-        let placed = self.placed.iter().filter(|placed| placed.is_moved()).count();
+        let streams = self
+            .streams
+            .iter()
+            .filter(|stream| stream.is_changed())
+            .count();
+        let placed = self
+            .placed
+            .iter()
+            .filter(|placed| placed.is_moved())
+            .count();
         self.sites.iter().map(of).sum::<usize>() + streams + self.merged.len() + placed
     }
 

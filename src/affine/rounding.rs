@@ -53,7 +53,10 @@ pub struct Extremes {
 
 impl Extremes {
     /// The extremes of no numbers.
-    const NONE: Self = Self { magnitudes: ValueRange::NONE, loses: false };
+    const NONE: Self = Self {
+        magnitudes: ValueRange::NONE,
+        loses: false,
+    };
 
     /// Of numbers between these bounds, where they are so far apart from the ends of the type that none can be too large or
     /// too small.
@@ -61,7 +64,10 @@ impl Extremes {
         let fit = bounds.least() >= data_type.least_normal()
             && bounds.are_finite()
             && tensor::rounded(data_type, bounds.largest()).is_finite();
-        fit.then_some(Self { magnitudes: bounds, loses: false })
+        fit.then_some(Self {
+            magnitudes: bounds,
+            loses: false,
+        })
     }
 }
 
@@ -75,7 +81,11 @@ pub fn foreseen(promise: &Promise) -> Option<Extremes> {
 ///
 /// # Errors
 /// Where it cannot be computed.
-pub fn extremes(promise: &Promise, part: usize, mut keep: Option<&mut Vec<u8>>) -> Result<Extremes, Reason> {
+pub fn extremes(
+    promise: &Promise,
+    part: usize,
+    mut keep: Option<&mut Vec<u8>>,
+) -> Result<Extremes, Reason> {
     if keep.is_none()
         && let Some(bounds) = promise.bounds_in(part).map_err(|refusal| refusal.reason)?
         && let Some(found) = Extremes::between(bounds, promise.data_type())
@@ -118,7 +128,10 @@ impl Rounding {
         }
         let stored = tensor::make("", data_type, &numbers.view());
         let stored = stored.map_err(|_| {
-            too_large(data_type, numbers.fold(0.0, |most: f64, number| most.max(number.abs())))
+            too_large(
+                data_type,
+                numbers.fold(0.0, |most: f64, number| most.max(number.abs())),
+            )
         })?;
         self.keeps(data_type, numbers, read).map(|()| stored)
     }
@@ -133,7 +146,9 @@ impl Rounding {
             }
             Some((number, part)) => {
                 let percent = 100.0 * part;
-                Err(Reason::Underflow(format!("{number:.1e} in {data_type}, which is off by {percent:.2} %")))
+                Err(Reason::Underflow(format!(
+                    "{number:.1e} in {data_type}, which is off by {percent:.2} %"
+                )))
             }
         }
     }
@@ -143,7 +158,11 @@ impl Rounding {
     ///
     /// # Errors
     /// As [`Rounding::store`], and where the numbers cannot be computed.
-    pub fn check(&self, promise: &Promise, parts: impl IntoIterator<Item = Extremes>) -> Result<(), Reason> {
+    pub fn check(
+        &self,
+        promise: &Promise,
+        parts: impl IntoIterator<Item = Extremes>,
+    ) -> Result<(), Reason> {
         let data_type = promise.data_type();
         let mut all = Extremes::NONE;
         for part in parts {
@@ -182,28 +201,35 @@ impl Rounding {
             return Ok(None);
         }
         let (before, axes) = match self {
-            Rounding::Weight(before, axes) => {
-                (evaluate(before, read).map_err(|refusal| refusal.reason)?, axes.as_slice())
-            }
+            Rounding::Weight(before, axes) => (
+                evaluate(before, read).map_err(|refusal| refusal.reason)?,
+                axes.as_slice(),
+            ),
             _ => (numbers.clone(), &[][..]),
         };
         let mut largest = before.mapv(f64::abs);
         for &axis in axes {
-            let most =
-                largest.map_axis(Axis(axis), |lane| lane.fold(0.0, |most: f64, &number| most.max(number)));
+            let most = largest.map_axis(Axis(axis), |lane| {
+                lane.fold(0.0, |most: f64, &number| most.max(number))
+            });
             largest = most.insert_axis(Axis(axis));
         }
         // A number that was the same along an axis may differ from place to place now.
         let [before, largest] = [&before, &largest].map(|array| array.broadcast(numbers.shape()));
         let (before, largest) = before.zip(largest).ok_or(Reason::UnknownShape)?;
         let mut worst = None;
-        Zip::from(numbers).and(before).and(largest).for_each(|&number, &before, &largest| {
-            let loss = loss(number);
-            if loss != 0.0 && loss * (before / number).abs() > data_type.rounding() * largest {
-                let part = loss / number.abs();
-                worst = worst.filter(|&(_, most)| most >= part).or(Some((number, part)));
-            }
-        });
+        Zip::from(numbers)
+            .and(before)
+            .and(largest)
+            .for_each(|&number, &before, &largest| {
+                let loss = loss(number);
+                if loss != 0.0 && loss * (before / number).abs() > data_type.rounding() * largest {
+                    let part = loss / number.abs();
+                    worst = worst
+                        .filter(|&(_, most)| most >= part)
+                        .or(Some((number, part)));
+                }
+            });
         Ok(worst)
     }
 }

@@ -12,25 +12,40 @@ const DEPTH: usize = 8;
 
 /// Whether the elements of an input add up to 1 along an axis, whatever the input of the model is.
 pub fn add_up_to_one(at: &At, slot: usize, along: usize) -> bool {
-    let Ok(mut value) = at.input(slot) else { return false };
+    let Ok(mut value) = at.input(slot) else {
+        return false;
+    };
     let mut along = along;
     for _ in 0..DEPTH {
-        let Some((node, 0)) = at.graph.producer(value) else { return false };
+        let Some((node, 0)) = at.graph.producer(value) else {
+            return false;
+        };
         let made = At { node, ..*at };
-        let (Ok(input), Ok(shape)) = (made.input(0), made.output_shape(0)) else { return false };
+        let (Ok(input), Ok(shape)) = (made.input(0), made.output_shape(0)) else {
+            return false;
+        };
         match at.graph.op(node) {
             Some("Softmax") => return made.softmax_axis(shape.len()) == Ok(along),
-            Some("Identity" | "Dropout" | "Cast" | "CastLike") if made.check_handing_on().is_ok() => {}
+            Some("Identity" | "Dropout" | "Cast" | "CastLike")
+                if made.check_handing_on().is_ok() => {}
             Some("Transpose") => match made.permutation(shape.len()) {
                 Ok(perm) => along = perm[along],
                 Err(_) => return false,
             },
             Some(_) if at.graph.category(node) == Some(Category::Movement) => {
                 // With all axes behind it unchanged, the last axis is the same.
-                let Ok(before) = made.shape(0) else { return false };
+                let Ok(before) = made.shape(0) else {
+                    return false;
+                };
                 let behind = shape.len() - along;
-                let Some(there) = before.len().checked_sub(behind) else { return false };
-                if !shape[along..].iter().zip(&before[there..]).all(|(made, given)| same(made, given)) {
+                let Some(there) = before.len().checked_sub(behind) else {
+                    return false;
+                };
+                if !shape[along..]
+                    .iter()
+                    .zip(&before[there..])
+                    .all(|(made, given)| same(made, given))
+                {
                     return false;
                 }
                 along = there;

@@ -32,24 +32,36 @@ struct Gates<'s> {
 impl Gates<'_> {
     /// The nodes of the activation whose product a node is.
     fn gated(&self, node: NodeId) -> Option<Vec<NodeId>> {
-        let &[Some(left), Some(right)] = self.graph.inputs(node) else { return None };
+        let &[Some(left), Some(right)] = self.graph.inputs(node) else {
+            return None;
+        };
         if !self.graph.is(node, "Mul") {
             return None;
         }
-        [(left, right), (right, left)].into_iter().find_map(|(plain, gate)| {
-            let halved = self.graph.producer(plain).and_then(|(maker, _)| Some((maker, self.scaled(maker)?)));
-            let as_it_is = self.gate(gate, plain).map(|nodes| (nodes, None));
-            let (mut nodes, half) = as_it_is.or_else(|| {
-                let (maker, value) = halved?;
-                Some((self.gate(gate, value)?, Some(maker)))
-            })?;
-            let is_gelu = |node: &NodeId| self.graph.is(*node, "Erf") || self.graph.is(*node, "Tanh");
-            let last = if nodes.iter().any(is_gelu) { self.half_behind(node) } else { None };
-            nodes.push(node);
-            nodes.extend(half);
-            nodes.extend(last);
-            Some(nodes)
-        })
+        [(left, right), (right, left)]
+            .into_iter()
+            .find_map(|(plain, gate)| {
+                let halved = self
+                    .graph
+                    .producer(plain)
+                    .and_then(|(maker, _)| Some((maker, self.scaled(maker)?)));
+                let as_it_is = self.gate(gate, plain).map(|nodes| (nodes, None));
+                let (mut nodes, half) = as_it_is.or_else(|| {
+                    let (maker, value) = halved?;
+                    Some((self.gate(gate, value)?, Some(maker)))
+                })?;
+                let is_gelu =
+                    |node: &NodeId| self.graph.is(*node, "Erf") || self.graph.is(*node, "Tanh");
+                let last = if nodes.iter().any(is_gelu) {
+                    self.half_behind(node)
+                } else {
+                    None
+                };
+                nodes.push(node);
+                nodes.extend(half);
+                nodes.extend(last);
+                Some(nodes)
+            })
     }
 
     /// The nodes that compute a value from another one, element by element, and not only by arithmetic.
@@ -67,7 +79,9 @@ impl Gates<'_> {
             if nodes.contains(&node) {
                 continue;
             }
-            self.graph.category(node).filter(|category| category.is_elementwise())?;
+            self.graph
+                .category(node)
+                .filter(|category| category.is_elementwise())?;
             if nodes.len() == LARGEST || self.graph.inputs(node).len() > MOST {
                 return None;
             }
@@ -80,7 +94,9 @@ impl Gates<'_> {
 
     /// The operand that a node multiplies by a scalar, or divides by one.
     fn scaled(&self, node: NodeId) -> Option<ValueId> {
-        let &[Some(left), Some(right)] = self.graph.inputs(node) else { return None };
+        let &[Some(left), Some(right)] = self.graph.inputs(node) else {
+            return None;
+        };
         match self.graph.op(node)? {
             "Mul" if self.constants.is_scalar(left) => Some(right),
             "Mul" | "Div" if self.constants.is_scalar(right) => Some(left),
@@ -92,10 +108,18 @@ impl Gates<'_> {
     fn half_behind(&self, node: NodeId) -> Option<NodeId> {
         let (next, _) = self.graph.only_reader(self.graph.only_output(node)?)?;
         self.scaled(next)?;
-        let number =
-            self.graph.inputs(next).iter().flatten().find(|value| self.constants.is_constant(**value))?;
+        let number = self
+            .graph
+            .inputs(next)
+            .iter()
+            .flatten()
+            .find(|value| self.constants.is_constant(**value))?;
         let number = self.constants.scalar(*number)?;
-        let factor = if self.graph.is(next, "Div") { 1.0 / number } else { number };
+        let factor = if self.graph.is(next, "Div") {
+            1.0 / number
+        } else {
+            number
+        };
         (factor == 0.5).then_some(next)
     }
 }

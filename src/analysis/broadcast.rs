@@ -25,10 +25,17 @@ pub fn reshape(array: &Numbers, from: &Shape, to: &Shape) -> Result<Numbers, Rea
     }
     // An array that varies along the last axes alone, and these stay: as channels do, whatever
     // happens to the tokens.
-    let first = array.shape().iter().position(|&extent| extent != 1).unwrap_or(from.len());
+    let first = array
+        .shape()
+        .iter()
+        .position(|&extent| extent != 1)
+        .unwrap_or(from.len());
     let kept = from.len() - first;
     if let Some(before) = to.len().checked_sub(kept)
-        && from[first..].iter().zip(&to[before..]).all(|(one, other)| same(one, other))
+        && from[first..]
+            .iter()
+            .zip(&to[before..])
+            .all(|(one, other)| same(one, other))
     {
         let shape = [&vec![1; before][..], &array.shape()[first..]].concat();
         return array.reshape(&shape).ok_or(Reason::UnknownShape);
@@ -44,7 +51,11 @@ pub fn reshape(array: &Numbers, from: &Shape, to: &Shape) -> Result<Numbers, Rea
             continue;
         }
         let wide = |dims: &[Option<TDim>]| {
-            dims.iter().enumerate().filter(|(_, dim)| extent(dim) != Some(1)).map(|(i, _)| i).next_back()
+            dims.iter()
+                .enumerate()
+                .filter(|(_, dim)| extent(dim) != Some(1))
+                .map(|(i, _)| i)
+                .next_back()
         };
         let count = |dims: &[Option<TDim>]| dims.iter().filter(|d| extent(d) != Some(1)).count();
         if count(&from[before.clone()]) == 1 && count(&to[after.clone()]) == 1 {
@@ -52,7 +63,11 @@ pub fn reshape(array: &Numbers, from: &Shape, to: &Shape) -> Result<Numbers, Rea
             expanded.extend_from_slice(&array.shape()[before.clone()]);
             let place = wide(&to[after.clone()]);
             let varies = array.shape()[before].iter().copied().max().unwrap_or(1);
-            result.extend(after.enumerate().map(|(i, _)| if Some(i) == place { varies } else { 1 }));
+            result.extend(
+                after
+                    .enumerate()
+                    .map(|(i, _)| if Some(i) == place { varies } else { 1 }),
+            );
             continue;
         }
         let numbers = |dims: &[Option<TDim>]| dims.iter().map(extent).collect::<Option<Vec<_>>>();
@@ -64,28 +79,44 @@ pub fn reshape(array: &Numbers, from: &Shape, to: &Shape) -> Result<Numbers, Rea
         expanded.extend(own);
         result.extend(new);
     }
-    let size = expanded.iter().try_fold(1, |size: usize, &extent| size.checked_mul(extent));
+    let size = expanded
+        .iter()
+        .try_fold(1, |size: usize, &extent| size.checked_mul(extent));
     let size = size.unwrap_or(usize::MAX);
     if size > LARGEST {
         return Err(Reason::TooLarge(size));
     }
-    let written_out = array.expand(&expanded).and_then(|array| array.reshape(&result));
+    let written_out = array
+        .expand(&expanded)
+        .and_then(|array| array.reshape(&result));
     written_out.ok_or(Reason::UnknownShape)
 }
 
 /// The shape that an array along the last axes is expanded to, and the shape in which it is
 /// unchanged: merged elements of an open extent, such as four tokens, repeat the array of one.
-fn repeated(array: &[usize], from: &[Option<TDim>], to: &[Option<TDim>]) -> Option<(Vec<usize>, Vec<usize>)> {
-    let first = array.iter().position(|&extent| extent != 1).filter(|&first| first > 0)?;
+fn repeated(
+    array: &[usize],
+    from: &[Option<TDim>],
+    to: &[Option<TDim>],
+) -> Option<(Vec<usize>, Vec<usize>)> {
+    let first = array
+        .iter()
+        .position(|&extent| extent != 1)
+        .filter(|&first| first > 0)?;
     let own: Vec<usize> = from[first..].iter().map(extent).collect::<Option<_>>()?;
-    let period =
-        own.iter().try_fold(1_usize, |count, &extent| count.checked_mul(extent)).filter(|&n| n > 0)?;
+    let period = own
+        .iter()
+        .try_fold(1_usize, |count, &extent| count.checked_mul(extent))
+        .filter(|&n| n > 0)?;
     let known = to.iter().rev().map_while(extent);
     let mut counts = known.scan(1_usize, |count, extent| {
         *count = count.checked_mul(extent)?;
         Some(*count)
     });
-    let (last, count) = counts.by_ref().enumerate().find(|&(_, count)| count > 0 && count % period == 0)?;
+    let (last, count) = counts
+        .by_ref()
+        .enumerate()
+        .find(|&(_, count)| count > 0 && count % period == 0)?;
     let behind = to.len() - 1 - last;
     let mut expanded = vec![1; first - 1];
     expanded.push(count / period);
@@ -97,9 +128,12 @@ fn repeated(array: &[usize], from: &[Option<TDim>], to: &[Option<TDim>]) -> Opti
 
 /// The places `(i, j)` at which `from[..i]` and `to[..j]` hold equally many elements, the end last.
 fn cuts(from: &Shape, to: &Shape) -> Vec<(usize, usize)> {
-    let (heads, tails) =
-        ((products(from, false), products(to, false)), (products(from, true), products(to, true)));
-    let agree = |i: usize, j: usize| same(&heads.0[i], &heads.1[j]) || same(&tails.0[i], &tails.1[j]);
+    let (heads, tails) = (
+        (products(from, false), products(to, false)),
+        (products(from, true), products(to, true)),
+    );
+    let agree =
+        |i: usize, j: usize| same(&heads.0[i], &heads.1[j]) || same(&tails.0[i], &tails.1[j]);
     let mut cuts = vec![];
     let (mut i, mut j) = (0, 0);
     while (i, j) != (from.len(), to.len()) {
@@ -118,16 +152,22 @@ fn cuts(from: &Shape, to: &Shape) -> Vec<(usize, usize)> {
 fn products(shape: &Shape, from_the_end: bool) -> Vec<Option<TDim>> {
     let one = Some(TDim::from(1));
     let step = |product: &mut Option<TDim>, dim: &Option<TDim>| {
-        *product = product.take().zip(dim.clone()).map(|(p, d)| (p * d).simplify());
+        *product = product
+            .take()
+            .zip(dim.clone())
+            .map(|(p, d)| (p * d).simplify());
         Some(product.clone())
     };
     if from_the_end {
-        let mut products: Vec<_> =
-            std::iter::once(one.clone()).chain(shape.iter().rev().scan(one, step)).collect();
+        let mut products: Vec<_> = std::iter::once(one.clone())
+            .chain(shape.iter().rev().scan(one, step))
+            .collect();
         products.reverse();
         products
     } else {
-        std::iter::once(one.clone()).chain(shape.iter().scan(one, step)).collect()
+        std::iter::once(one.clone())
+            .chain(shape.iter().scan(one, step))
+            .collect()
     }
 }
 
@@ -138,7 +178,9 @@ mod tests {
     use tract_onnx::tract_hir::internal::SymbolScope;
 
     fn shape(scope: &SymbolScope, dims: &str) -> Shape {
-        dims.split(',').map(|dim| scope.parse_tdim(dim).ok()).collect()
+        dims.split(',')
+            .map(|dim| scope.parse_tdim(dim).ok())
+            .collect()
     }
 
     #[test]
@@ -157,9 +199,15 @@ mod tests {
         // `?` is no extent: not even symbolically is it known.
         let (from, to) = (shape(&scope, "3,?,?,2"), shape(&scope, "3,?,2"));
         let channels = Numbers::literal(array![[[[5.0, 7.0]]]].into_dyn());
-        assert_eq!(*reshape(&channels, &from, &to).unwrap(), array![[[5.0, 7.0]]].into_dyn());
+        assert_eq!(
+            *reshape(&channels, &from, &to).unwrap(),
+            array![[[5.0, 7.0]]].into_dyn()
+        );
         let items = Numbers::literal(array![[[[5.0]]], [[[6.0]]], [[[7.0]]]].into_dyn());
-        assert_eq!(*reshape(&items, &from, &to).unwrap(), array![[[5.0]], [[6.0]], [[7.0]]].into_dyn());
+        assert_eq!(
+            *reshape(&items, &from, &to).unwrap(),
+            array![[[5.0]], [[6.0]], [[7.0]]].into_dyn()
+        );
         let between = Numbers::literal(array![[[[5.0], [7.0]]]].into_dyn());
         assert_eq!(reshape(&between, &from, &to), Err(Reason::MixedAxes));
     }
@@ -170,7 +218,10 @@ mod tests {
         let (from, to) = (shape(&scope, "b,n,6"), shape(&scope, "b,n,2,3"));
         let channels = Numbers::literal(Array1::range(0.0, 6.0, 1.0).into_dyn()).align(3);
         let heads = reshape(&channels.unwrap(), &from, &to).unwrap();
-        assert_eq!(*heads, array![[[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]]].into_dyn());
+        assert_eq!(
+            *heads,
+            array![[[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]]].into_dyn()
+        );
     }
 
     #[test]
@@ -191,15 +242,27 @@ mod tests {
         let by_two = reshape(&channels, &from, &shape(&scope, "?,s,2,2,3")).unwrap();
         assert_eq!(*by_two, array![[[[[1.0, 2.0, 3.0]]]]].into_dyn());
         let heads = reshape(&channels, &from, &shape(&scope, "b,?,2,6")).unwrap();
-        assert_eq!(*heads, array![[[[1.0, 2.0, 3.0, 1.0, 2.0, 3.0]]]].into_dyn());
+        assert_eq!(
+            *heads,
+            array![[[[1.0, 2.0, 3.0, 1.0, 2.0, 3.0]]]].into_dyn()
+        );
         // Three of six channels are a token here and another one there.
         assert_eq!(reshape(&pairs, &to, &from), Err(Reason::MixedAxes));
         for other in ["?,4", "?,0", "6,?", "?,2"] {
-            assert_eq!(reshape(&channels, &from, &shape(&scope, other)), Err(Reason::MixedAxes), "{other}");
+            assert_eq!(
+                reshape(&channels, &from, &shape(&scope, other)),
+                Err(Reason::MixedAxes),
+                "{other}"
+            );
         }
         let by_place = Numbers::literal(array![[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]].into_dyn());
         let wide = reshape(&by_place, &shape(&scope, "n,2,3"), &shape(&scope, "?,4,3")).unwrap();
-        let twice = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [1.0, 2.0, 3.0], [4.0, 5.0, 6.0]];
+        let twice = [
+            [1.0, 2.0, 3.0],
+            [4.0, 5.0, 6.0],
+            [1.0, 2.0, 3.0],
+            [4.0, 5.0, 6.0],
+        ];
         assert_eq!(*wide, ndarray::arr3(&[twice]).into_dyn());
     }
 
@@ -210,6 +273,9 @@ mod tests {
         let (from, to) = (shape(&scope, "4,4"), shape(&scope, "16"));
         let channels = Numbers::literal(array![[1.0, 2.0, 3.0, 4.0]].into_dyn());
         let flat = reshape(&channels, &from, &to).unwrap();
-        assert_eq!(flat.iter().take(5).copied().collect::<Vec<_>>(), [1.0, 2.0, 3.0, 4.0, 1.0]);
+        assert_eq!(
+            flat.iter().take(5).copied().collect::<Vec<_>>(),
+            [1.0, 2.0, 3.0, 4.0, 1.0]
+        );
     }
 }

@@ -59,10 +59,13 @@ impl<'m> Constants<'m> {
         let listed_is_constant = graph.model().proto.ir_version() < 4;
         for (index, constant) in constant.iter_mut().enumerate() {
             let value = ValueId(index as u32);
-            *constant = graph.initializer(value).is_some() && (listed_is_constant || !graph.is_input(value));
+            *constant = graph.initializer(value).is_some()
+                && (listed_is_constant || !graph.is_input(value));
         }
         // Values that training writes are variable.
-        graph.trained().for_each(|value| constant[value.index()] = false);
+        graph
+            .trained()
+            .for_each(|value| constant[value.index()] = false);
         for annotation in &graph.proto().quantization_annotation {
             if let Some(value) = graph.value(annotation.tensor_name()) {
                 quantized[value.index()] = true;
@@ -80,28 +83,41 @@ impl<'m> Constants<'m> {
                 && graph.captures(node).is_empty()
                 && inputs.iter().flatten().all(|value| constant[value.index()]);
             // An If is the branch that it takes; which one that is, the condition may have to be computed for.
-            let condition = graph.input(node, 0).filter(|condition| constant[condition.index()]);
+            let condition = graph
+                .input(node, 0)
+                .filter(|condition| constant[condition.index()]);
             let holds = condition.and_then(|condition| facts.ints(condition));
             let sides = match holds.as_deref() {
                 Some(&[holds]) => [holds != 0; 2],
                 _ => [false, true],
             };
             let sides = sides.map(|holds| condition.and_then(|_| branch(&graph, node, holds)));
-            let from_quantized =
-                op == "DequantizeLinear" || inputs.iter().flatten().any(|value| quantized[value.index()]);
+            let from_quantized = op == "DequantizeLinear"
+                || inputs
+                    .iter()
+                    .flatten()
+                    .any(|value| quantized[value.index()]);
             for (slot, value) in graph.outputs(node).iter().enumerate() {
                 let Some(value) = value else { continue };
-                let by_shape = || facts.value(*value).is_some_and(|tensor| is_concrete(&tensor));
+                let by_shape = || {
+                    facts
+                        .value(*value)
+                        .is_some_and(|tensor| is_concrete(&tensor))
+                };
                 let of = |side: &Option<&[Option<ValueId>]>| side.and_then(|results| results[slot]);
-                let from_branch = sides.iter().all(|side| of(side).is_some_and(|of| constant[of.index()]));
+                let from_branch = sides
+                    .iter()
+                    .all(|side| of(side).is_some_and(|of| constant[of.index()]));
                 constant[value.index()] = from_constants || from_branch || by_shape();
                 quantized[value.index()] |= constant[value.index()] && from_quantized;
             }
         }
         let stored = graph.weight_bytes();
-        let budget = Budget::new(EVALUATED.saturating_add(stored.saturating_mul(TIMES_THE_WEIGHTS)));
+        let budget =
+            Budget::new(EVALUATED.saturating_add(stored.saturating_mul(TIMES_THE_WEIGHTS)));
         let stored = usize::try_from(stored).unwrap_or(usize::MAX);
-        let is_bfloat16 = |index| facts.data_type(ValueId(index as u32)) == Some(DataType::BFloat16);
+        let is_bfloat16 =
+            |index| facts.data_type(ValueId(index as u32)) == Some(DataType::BFloat16);
         let has_bfloat16 = (0..graph.value_count()).any(is_bfloat16);
         Constants {
             graph,
@@ -141,7 +157,9 @@ impl<'m> Constants<'m> {
 
     /// How many bytes the elements take of a constant that is stored; 0 of another.
     pub fn stored_bytes(&self, value: ValueId) -> u64 {
-        let stored = self.stored(value).and_then(|tensor| tensor::byte_size(&tensor).ok());
+        let stored = self
+            .stored(value)
+            .and_then(|tensor| tensor::byte_size(&tensor).ok());
         stored.unwrap_or_default() as u64
     }
 
@@ -153,7 +171,9 @@ impl<'m> Constants<'m> {
     /// The element of such a constant, if it is a float.
     pub fn scalar(&self, value: ValueId) -> Option<f64> {
         let is_scalar = self.is_scalar(value);
-        is_scalar.then(|| self.read(value).ok()?.first().copied()).flatten()
+        is_scalar
+            .then(|| self.read(value).ok()?.first().copied())
+            .flatten()
     }
 
     /// The elements of a constant of floats, and how they come to be.
@@ -162,7 +182,11 @@ impl<'m> Constants<'m> {
     /// As [`Constants::read`].
     pub fn numbers(&self, value: ValueId) -> Result<Numbers, Refusal> {
         let numbers = Numbers::constant(self.graph.value_name(value), self.read(value)?);
-        Ok(if self.is_blurred(value) { numbers.blurred() } else { numbers })
+        Ok(if self.is_blurred(value) {
+            numbers.blurred()
+        } else {
+            numbers
+        })
     }
 
     /// The elements of a constant of floats.
@@ -176,7 +200,8 @@ impl<'m> Constants<'m> {
             Held::Computed(tensor) => {
                 let cast = tensor.cast_to::<f64>().map_err(|error| refuse(&error))?;
                 let view = cast.to_plain_array_view::<f64>();
-                view.map(|view| view.to_owned()).map_err(|error| refuse(&error))
+                view.map(|view| view.to_owned())
+                    .map_err(|error| refuse(&error))
             }
         }
     }
@@ -186,7 +211,11 @@ impl<'m> Constants<'m> {
     pub fn is_blurred(&self, value: ValueId) -> bool {
         let (mut open, mut seen) = (vec![value], HashSet::default());
         while let Some(value) = open.pop() {
-            let Some((node, _)) = self.graph.producer(value).filter(|(node, _)| seen.insert(*node)) else {
+            let Some((node, _)) = self
+                .graph
+                .producer(value)
+                .filter(|(node, _)| seen.insert(*node))
+            else {
                 continue;
             };
             // A long computation is not worth inspecting.
@@ -198,7 +227,11 @@ impl<'m> Constants<'m> {
                 Some(Category::Movement | Category::Selection | Category::Shape | Category::Like)
             );
             // Where numbers are moved to, and how many they become, is no question of their bits.
-            let is_place = |value: ValueId| self.facts.data_type(value).is_some_and(DataType::is_integer);
+            let is_place = |value: ValueId| {
+                self.facts
+                    .data_type(value)
+                    .is_some_and(DataType::is_integer)
+            };
             for &input in self
                 .graph
                 .inputs(node)
@@ -217,7 +250,9 @@ impl<'m> Constants<'m> {
 
     /// Whether a constant has no two floats that differ.
     fn is_uniform(&self, value: ValueId) -> bool {
-        let Ok(numbers) = self.read(value) else { return true };
+        let Ok(numbers) = self.read(value) else {
+            return true;
+        };
         let first = numbers.first().copied().map(f64::to_bits);
         numbers.iter().all(|number| Some(number.to_bits()) == first)
     }
@@ -229,7 +264,9 @@ impl<'m> Constants<'m> {
     pub fn given(&self, value: ValueId) -> Result<Given, Refusal> {
         match self.held(value)? {
             Held::Stored(floats) => Ok(Given::Stored(Arc::new(floats))),
-            Held::Computed(_) => self.read(value).map(|numbers| Given::Computed(Arc::new(numbers))),
+            Held::Computed(_) => self
+                .read(value)
+                .map(|numbers| Given::Computed(Arc::new(numbers))),
         }
     }
 
@@ -240,25 +277,38 @@ impl<'m> Constants<'m> {
     /// As [`Constants::read`], and [`Reason::TooLarge`].
     pub fn check(&self, value: ValueId) -> Result<(), Refusal> {
         match self.held(value)? {
-            Held::Computed(tensor) if tensor.len() * size_of::<f32>() > self.stored.max(COMPUTED) => {
-                Err(Refusal::new(Reason::TooLarge(tensor.len()), self.graph.value_name(value)))
+            Held::Computed(tensor)
+                if tensor.len() * size_of::<f32>() > self.stored.max(COMPUTED) =>
+            {
+                Err(Refusal::new(
+                    Reason::TooLarge(tensor.len()),
+                    self.graph.value_name(value),
+                ))
             }
             _ => Ok(()),
         }
     }
 
     fn refuse(&self, value: ValueId, why: &str) -> Refusal {
-        Refusal::new(Reason::Constant(why.to_owned()), self.graph.value_name(value))
+        Refusal::new(
+            Reason::Constant(why.to_owned()),
+            self.graph.value_name(value),
+        )
     }
 
     /// A constant of floats, where it is.
     fn held(&self, value: ValueId) -> Result<Held, Refusal> {
         if !self.is_constant(value) {
-            return Err(Refusal::new(Reason::NotConstant, self.graph.value_name(value)));
+            return Err(Refusal::new(
+                Reason::NotConstant,
+                self.graph.value_name(value),
+            ));
         }
         if let Some(stored) = self.stored(value) {
             let floats = Floats::new(&stored, self.graph.model().externals());
-            return floats.map(Held::Stored).map_err(|error| self.refuse(value, &error.to_string()));
+            return floats
+                .map(Held::Stored)
+                .map_err(|error| self.refuse(value, &error.to_string()));
         }
         let tensor = self.evaluate(value)?;
         match tensor.datum_type().is_float() {
@@ -283,17 +333,23 @@ impl<'m> Constants<'m> {
     /// A refusal at the node that cannot be evaluated, or where it holds what no tensor of a model should.
     pub fn tensor(&self, value: ValueId) -> Result<TensorProto, Refusal> {
         let tensor = self.evaluate(value)?;
-        let encoded = self.facts.data_type(value).and_then(|data_type| encoded(&tensor, data_type));
+        let encoded = self
+            .facts
+            .data_type(value)
+            .and_then(|data_type| encoded(&tensor, data_type));
         let is_number = |tensor: &Tensor| {
             !tensor.datum_type().is_float()
                 || tensor.cast_to::<f64>().is_ok_and(|floats| {
-                    floats.to_plain_array_view::<f64>().is_ok_and(|floats| !floats.iter().any(|x| x.is_nan()))
+                    floats
+                        .to_plain_array_view::<f64>()
+                        .is_ok_and(|floats| !floats.iter().any(|x| x.is_nan()))
                 })
         };
         match encoded {
-            Some(_) if !is_number(&tensor) => {
-                Err(Refusal::new(Reason::NotFinite, self.graph.value_name(value)))
-            }
+            Some(_) if !is_number(&tensor) => Err(Refusal::new(
+                Reason::NotFinite,
+                self.graph.value_name(value),
+            )),
             Some(encoded) => Ok(encoded),
             None => Err(self.refuse(value, "its element type is not known")),
         }
@@ -302,7 +358,9 @@ impl<'m> Constants<'m> {
     /// How many elements a constant has, where its shape is known.
     pub fn len(&self, value: ValueId) -> Option<usize> {
         let shape = self.facts.shape(value)?;
-        shape.iter().try_fold(1usize, |n, dim| n.checked_mul(crate::shape::facts::extent(dim)?))
+        shape.iter().try_fold(1usize, |n, dim| {
+            n.checked_mul(crate::shape::facts::extent(dim)?)
+        })
     }
 
     fn evaluate(&self, value: ValueId) -> Result<Arc<Tensor>, Refusal> {
@@ -322,7 +380,10 @@ impl<'m> Constants<'m> {
                 self.evaluated.borrow_mut().insert(top, tensor);
                 continue;
             }
-            let (node, slot) = self.graph.producer(top).ok_or_else(|| refuse(name, "cannot be read"))?;
+            let (node, slot) = self
+                .graph
+                .producer(top)
+                .ok_or_else(|| refuse(name, "cannot be read"))?;
             if let Some(source) = self.taken(node, slot) {
                 let made = self.evaluated.borrow().get(&source).cloned();
                 match made {
@@ -333,7 +394,11 @@ impl<'m> Constants<'m> {
             }
             let inputs: Vec<ValueId> = self.graph.inputs(node).iter().flatten().copied().collect();
             let known = self.evaluated.borrow();
-            let missing: Vec<_> = inputs.iter().filter(|input| !known.contains_key(input)).copied().collect();
+            let missing: Vec<_> = inputs
+                .iter()
+                .filter(|input| !known.contains_key(input))
+                .copied()
+                .collect();
             drop(known);
             if !missing.is_empty() {
                 stack.extend(missing);
@@ -341,11 +406,19 @@ impl<'m> Constants<'m> {
             }
             let result = self.compute(node, slot, &inputs);
             // tract makes extents where it casts to integers.
-            let mut tensor = self.typed(top, result.map_err(|why| refuse(self.graph.name(node), &why))?);
+            let mut tensor = self.typed(
+                top,
+                result.map_err(|why| refuse(self.graph.name(node), &why))?,
+            );
             if self.is_bfloat16(top) {
-                let short = |floats: &f32| tensor::rounded(DataType::BFloat16, f64::from(*floats)) as f32;
-                let view = tensor.to_plain_array_view::<f32>().map(|floats| floats.map(short));
-                tensor = Arc::new(Tensor::from(view.map_err(|error| refuse(name, &error.to_string()))?));
+                let short =
+                    |floats: &f32| tensor::rounded(DataType::BFloat16, f64::from(*floats)) as f32;
+                let view = tensor
+                    .to_plain_array_view::<f32>()
+                    .map(|floats| floats.map(short));
+                tensor = Arc::new(Tensor::from(
+                    view.map_err(|error| refuse(name, &error.to_string()))?,
+                ));
             }
             self.evaluated.borrow_mut().insert(top, tensor);
         }
@@ -355,7 +428,9 @@ impl<'m> Constants<'m> {
     /// The value of the taken branch that replaces a result of an If.
     fn taken(&self, end: NodeId, slot: usize) -> Option<ValueId> {
         branch(&self.graph, end, true)?;
-        let [holds] = self.ints(self.graph.input(end, 0)?)?[..] else { return None };
+        let [holds] = self.ints(self.graph.input(end, 0)?)?[..] else {
+            return None;
+        };
         branch(&self.graph, end, holds != 0)?[slot]
     }
 
@@ -368,34 +443,55 @@ impl<'m> Constants<'m> {
     fn leaf(&self, value: ValueId) -> Option<Arc<Tensor>> {
         // The engine computes bfloat16 in float, and rounds nothing on the way.
         let is_exact = |tensor: &Tensor| !self.has_bfloat16 || !tensor.datum_type().is_float();
-        let of_engine = || self.facts.value(value).filter(|tensor| is_concrete(tensor) && is_exact(tensor));
+        let of_engine = || {
+            self.facts
+                .value(value)
+                .filter(|tensor| is_concrete(tensor) && is_exact(tensor))
+        };
         if let Some(tensor) = of_engine() {
             return Some(self.typed(value, tensor));
         }
-        self.facts.engine().tensor(&self.graph, &self.stored(value)?)
+        self.facts
+            .engine()
+            .tensor(&self.graph, &self.stored(value)?)
     }
 
     /// A tensor of extents in the type that ONNX says it has, where that is known.
     fn typed(&self, value: ValueId, tensor: Arc<Tensor>) -> Arc<Tensor> {
-        let of_integers = self.facts.data_type(value).and_then(|found| datum_type(found.code()));
+        let of_integers = self
+            .facts
+            .data_type(value)
+            .and_then(|found| datum_type(found.code()));
         match of_integers.filter(|_| tensor.datum_type() == DatumType::TDim) {
             Some(datum_type) => {
                 // In two steps: tract takes no extent for a number of few bits.
-                let cast =
-                    tensor.cast_to::<i64>().and_then(|cast| Ok(cast.cast_to_dt(datum_type)?.into_owned()));
+                let cast = tensor
+                    .cast_to::<i64>()
+                    .and_then(|cast| Ok(cast.cast_to_dt(datum_type)?.into_owned()));
                 cast.map_or(tensor, Arc::new)
             }
             None => tensor,
         }
     }
 
-    fn compute(&self, node: NodeId, slot: usize, inputs: &[ValueId]) -> Result<Arc<Tensor>, String> {
+    fn compute(
+        &self,
+        node: NodeId,
+        slot: usize,
+        inputs: &[ValueId],
+    ) -> Result<Arc<Tensor>, String> {
         let known = self.evaluated.borrow();
         let inputs: Vec<_> = inputs.iter().map(|input| known[input].clone()).collect();
         drop(known);
-        let outputs = self.facts.engine().evaluate(self.graph.node(node), &inputs, &self.budget)?;
+        let outputs = self
+            .facts
+            .engine()
+            .evaluate(self.graph.node(node), &inputs, &self.budget)?;
         let present = self.graph.outputs(node)[..slot].iter().flatten().count();
-        outputs.get(present).cloned().ok_or_else(|| "tract does not have this output".to_owned())
+        outputs
+            .get(present)
+            .cloned()
+            .ok_or_else(|| "tract does not have this output".to_owned())
     }
 }
 

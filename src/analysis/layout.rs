@@ -48,11 +48,19 @@ impl AxisFactors {
     }
 
     fn axis(&mut self, extent: TDim, free: bool) -> Vec<AxisFactor> {
-        if extent.is_one() { vec![] } else { vec![self.make(Some(extent), free)] }
+        if extent.is_one() {
+            vec![]
+        } else {
+            vec![self.make(Some(extent), free)]
+        }
     }
 
     fn make(&mut self, extent: Option<TDim>, free: bool) -> AxisFactor {
-        self.0.push(AxisFactorFact { extent, free, parts: None });
+        self.0.push(AxisFactorFact {
+            extent,
+            free,
+            parts: None,
+        });
         self.0.len() - 1
     }
 
@@ -68,7 +76,9 @@ impl AxisFactors {
 
     /// The product of the extents of atoms, where all of them are numbers.
     pub fn count(&self, atoms: &[AxisFactor]) -> Option<usize> {
-        atoms.iter().try_fold(1usize, |count, &atom| count.checked_mul(self.extent(atom)?))
+        atoms
+            .iter()
+            .try_fold(1usize, |count, &atom| count.checked_mul(self.extent(atom)?))
     }
 
     /// The atoms that are not split any further.
@@ -84,7 +94,10 @@ impl AxisFactors {
     pub fn settled(&self, axes: &Axes) -> Option<Axes> {
         let mut seen = HashSet::new();
         let axes: Axes = axes.iter().map(|axis| self.leaves(axis)).collect();
-        axes.iter().flatten().all(|&atom| seen.insert(atom)).then_some(axes)
+        axes.iter()
+            .flatten()
+            .all(|&atom| seen.insert(atom))
+            .then_some(axes)
     }
 
     /// The axes behind a node that only moves elements, into this shape.
@@ -109,7 +122,13 @@ impl AxisFactors {
         let is_one = |dim: &Option<TDim>| dim.as_ref().is_some_and(TDim::is_one);
         let made: Axes = shape
             .iter()
-            .map(|dim| if is_one(dim) { Some(vec![]) } else { kept.next().cloned() })
+            .map(|dim| {
+                if is_one(dim) {
+                    Some(vec![])
+                } else {
+                    kept.next().cloned()
+                }
+            })
             .collect::<Option<_>>()?;
         kept.next().is_none().then_some(made)
     }
@@ -125,15 +144,25 @@ impl AxisFactors {
             while &product != dim {
                 let atom = queue.pop_front()?;
                 let longer = (product.clone() * self.0[atom].extent.as_ref()?).simplify();
-                let parts = if &longer == dim { None } else { self.split(atom, &product, &dims[place..]) };
+                let parts = if &longer == dim {
+                    None
+                } else {
+                    self.split(atom, &product, &dims[place..])
+                };
                 match parts {
-                    Some(parts) => parts.into_iter().rev().for_each(|part| queue.push_front(part)),
+                    Some(parts) => parts
+                        .into_iter()
+                        .rev()
+                        .for_each(|part| queue.push_front(part)),
                     None => {
                         product = longer;
                         axis.push(atom);
                     }
                 }
-                if product.to_i64().is_ok_and(|p| dim.to_i64().is_ok_and(|d| p > d)) {
+                if product
+                    .to_i64()
+                    .is_ok_and(|p| dim.to_i64().is_ok_and(|d| p > d))
+                {
                     return None;
                 }
             }
@@ -144,24 +173,36 @@ impl AxisFactors {
 
     /// Splits an atom where the wanted extents, of which there is `product` already, need only a part
     /// of it.
-    fn split(&mut self, atom: AxisFactor, product: &TDim, dims: &[TDim]) -> Option<Vec<AxisFactor>> {
+    fn split(
+        &mut self,
+        atom: AxisFactor,
+        product: &TDim,
+        dims: &[TDim],
+    ) -> Option<Vec<AxisFactor>> {
         let AxisFactorFact { extent, free, .. } = self.0[atom].clone();
         let whole = extent?;
-        let extents = if let (Ok(number), Some(needed)) = (whole.to_i64(), quotient(&dims[0], product)) {
-            let fits = needed > 1 && number % needed == 0 && number != needed;
-            fits.then(|| vec![TDim::from(needed), TDim::from(number / needed)])?
-        } else {
-            product.is_one().then_some(())?;
-            let mut covered = TDim::from(1);
-            let last = dims.iter().position(|dim| {
-                covered = (covered.clone() * dim).simplify();
-                covered == whole
-            })?;
-            dims[..=last].iter().filter(|dim| !dim.is_one()).cloned().collect()
-        };
+        let extents =
+            if let (Ok(number), Some(needed)) = (whole.to_i64(), quotient(&dims[0], product)) {
+                let fits = needed > 1 && number % needed == 0 && number != needed;
+                fits.then(|| vec![TDim::from(needed), TDim::from(number / needed)])?
+            } else {
+                product.is_one().then_some(())?;
+                let mut covered = TDim::from(1);
+                let last = dims.iter().position(|dim| {
+                    covered = (covered.clone() * dim).simplify();
+                    covered == whole
+                })?;
+                dims[..=last]
+                    .iter()
+                    .filter(|dim| !dim.is_one())
+                    .cloned()
+                    .collect()
+            };
         (extents.len() > 1).then_some(())?;
-        let parts: Vec<AxisFactor> =
-            extents.into_iter().map(|extent| self.make(Some(extent), free)).collect();
+        let parts: Vec<AxisFactor> = extents
+            .into_iter()
+            .map(|extent| self.make(Some(extent), free))
+            .collect();
         self.0[atom].parts = Some(parts.clone());
         Some(parts)
     }
@@ -169,7 +210,10 @@ impl AxisFactors {
     /// The atoms over which axes go that a Reduce operator names, in ascending order, and the axes
     /// behind it.
     pub fn reduced(&self, axes: &Axes, over: &[usize], keep: bool) -> (Vec<AxisFactor>, Axes) {
-        let mut leaves: Vec<AxisFactor> = over.iter().flat_map(|&axis| self.leaves(&axes[axis])).collect();
+        let mut leaves: Vec<AxisFactor> = over
+            .iter()
+            .flat_map(|&axis| self.leaves(&axes[axis]))
+            .collect();
         leaves.sort_unstable();
         let mut rest = vec![];
         for (i, axis) in axes.iter().enumerate() {
@@ -184,8 +228,9 @@ impl AxisFactors {
 
     /// Whether two lists of axes hold the same, place by place.
     pub fn same(&self, left: &Axes, right: &Axes) -> bool {
-        let alike =
-            |(one, other): (&Vec<AxisFactor>, &Vec<AxisFactor>)| self.leaves(one) == self.leaves(other);
+        let alike = |(one, other): (&Vec<AxisFactor>, &Vec<AxisFactor>)| {
+            self.leaves(one) == self.leaves(other)
+        };
         left.len() == right.len() && left.iter().zip(right).all(alike)
     }
 
@@ -211,8 +256,15 @@ impl AxisFactors {
         if one.is_empty() {
             return Some(other);
         }
-        let (fine, coarse) = if one.len() >= other.len() { (one, other) } else { (other, one) };
-        let extents = fine.iter().map(|&atom| self.0[atom].extent.clone()).collect();
+        let (fine, coarse) = if one.len() >= other.len() {
+            (one, other)
+        } else {
+            (other, one)
+        };
+        let extents = fine
+            .iter()
+            .map(|&atom| self.0[atom].extent.clone())
+            .collect();
         let groups = self.reshape(&vec![coarse], &extents)?;
         for (&atom, group) in fine.iter().zip(&groups) {
             // Factors that met earlier in this axis are no longer free.
@@ -233,7 +285,9 @@ fn quotient(dim: &TDim, product: &TDim) -> Option<i64> {
     if let (Ok(dim), Ok(product)) = (dim.to_i64(), product.to_i64()) {
         return (product > 0 && dim % product == 0).then(|| dim / product);
     }
-    let (quotient, 1) = dim.maybe_div(product).ok()? else { return None };
+    let (quotient, 1) = dim.maybe_div(product).ok()? else {
+        return None;
+    };
     let number = quotient.to_i64().ok()?;
     (number > 0 && same(&Some(product.clone() * number), &Some(dim.clone()))).then_some(number)
 }
@@ -256,7 +310,11 @@ impl LayoutMap {
             None => vec![atoms.make(None, false)],
         };
         let start: Axes = shape.iter().map(axis).collect();
-        LayoutMap { now: start.clone(), start, atoms }
+        LayoutMap {
+            now: start.clone(),
+            start,
+            atoms,
+        }
     }
 
     /// Goes through a node into a value of this shape; `None` where that cannot be followed.
@@ -278,10 +336,15 @@ impl LayoutMap {
 
     /// The axes that now hold what these held, each alone; `None` where one of them is spread, or beside another.
     pub fn places(&self, axes: &[usize]) -> Option<Vec<usize>> {
-        let now: Vec<Vec<AxisFactor>> = self.now.iter().map(|axis| self.atoms.leaves(axis)).collect();
+        let now: Vec<Vec<AxisFactor>> = self
+            .now
+            .iter()
+            .map(|axis| self.atoms.leaves(axis))
+            .collect();
         let place = |&axis: &usize| {
             let held = self.atoms.leaves(&self.start[axis]);
-            now.iter().position(|axis| *axis == held && !held.is_empty())
+            now.iter()
+                .position(|axis| *axis == held && !held.is_empty())
         };
         axes.iter().map(place).collect()
     }
@@ -291,18 +354,29 @@ impl LayoutMap {
     pub fn run(&self, place: usize) -> Option<(usize, [usize; 2])> {
         let held = self.atoms.leaves(self.now.get(place)?);
         let first = held.first()?;
-        let find = |axis: &Vec<AxisFactor>| self.atoms.leaves(axis).iter().position(|atom| atom == first);
+        let find = |axis: &Vec<AxisFactor>| {
+            self.atoms
+                .leaves(axis)
+                .iter()
+                .position(|atom| atom == first)
+        };
         let axis = self.start.iter().position(|axis| find(axis).is_some())?;
         let leaves = self.atoms.leaves(&self.start[axis]);
         let from = leaves.iter().position(|atom| atom == first)?;
-        let (before, behind) = (&leaves[..from], leaves.get(from..)?.strip_prefix(&held[..])?);
+        let (before, behind) = (
+            &leaves[..from],
+            leaves.get(from..)?.strip_prefix(&held[..])?,
+        );
         Some((axis, [self.atoms.count(before)?, self.atoms.count(behind)?]))
     }
 
     /// The permutation of axes that does it all, if one does.
     pub fn as_transpose(&self) -> Option<Vec<usize>> {
-        let mut free: Vec<Option<Vec<AxisFactor>>> =
-            self.start.iter().map(|axis| Some(self.atoms.leaves(axis))).collect();
+        let mut free: Vec<Option<Vec<AxisFactor>>> = self
+            .start
+            .iter()
+            .map(|axis| Some(self.atoms.leaves(axis)))
+            .collect();
         let mut take = |axis: &Vec<AxisFactor>| {
             let axis = Some(self.atoms.leaves(axis));
             let place = free.iter().position(|start| *start == axis)?;
@@ -320,7 +394,9 @@ mod tests {
     use tract_onnx::tract_hir::internal::SymbolScope;
 
     fn shape(scope: &SymbolScope, dims: &str) -> Shape {
-        dims.split(',').map(|dim| scope.parse_tdim(dim).ok()).collect()
+        dims.split(',')
+            .map(|dim| scope.parse_tdim(dim).ok())
+            .collect()
     }
 
     /// A value of this shape.
@@ -337,7 +413,10 @@ mod tests {
         for step in steps {
             let LayoutMap { atoms, now, .. } = &mut trace;
             *now = match step.contains(' ') {
-                true => step.split(' ').map(|axis| now[axis.parse::<usize>().unwrap()].clone()).collect(),
+                true => step
+                    .split(' ')
+                    .map(|axis| now[axis.parse::<usize>().unwrap()].clone())
+                    .collect(),
                 false => atoms.reshape(now, &shape(&scope, step)).unwrap(),
             };
         }
@@ -358,7 +437,10 @@ mod tests {
     fn only_what_lies_at_the_same_place_is_combined() {
         let (mut atoms, axes) = value("8,8");
         let [t, c] = [axes[0][0], axes[1][0]];
-        assert_eq!(atoms.broadcast(&axes, &vec![vec![t], vec![]]), Some(axes.clone()));
+        assert_eq!(
+            atoms.broadcast(&axes, &vec![vec![t], vec![]]),
+            Some(axes.clone())
+        );
         assert_eq!(atoms.broadcast(&axes, &vec![vec![c]]), Some(axes.clone()));
         assert_eq!(atoms.broadcast(&axes, &vec![vec![c], vec![t]]), None);
         assert_eq!(atoms.broadcast(&axes, &vec![vec![t]]), None);
@@ -368,7 +450,10 @@ mod tests {
     fn what_a_reshape_mixes_is_not_followed() {
         for dims in ["9,5", "4,12", "0"] {
             let (mut atoms, axes) = value("6,8");
-            assert_eq!(atoms.reshape(&axes, &shape(&SymbolScope::default(), dims)), None);
+            assert_eq!(
+                atoms.reshape(&axes, &shape(&SymbolScope::default(), dims)),
+                None
+            );
         }
     }
 
@@ -385,7 +470,9 @@ mod tests {
         assert_eq!(atoms.broadcast(&axes, &vec![tall, vec![]]), None);
         let (mut atoms, axes) = value("8,8");
         let free = number(&mut atoms, 8);
-        let square = atoms.broadcast(&vec![axes[0].clone(), vec![]], &vec![free.clone()]).unwrap();
+        let square = atoms
+            .broadcast(&vec![axes[0].clone(), vec![]], &vec![free.clone()])
+            .unwrap();
         assert!(atoms.broadcast(&axes, &square).is_some());
         assert_eq!(atoms.broadcast(&axes, &vec![free, vec![]]), None);
     }
@@ -431,10 +518,19 @@ mod tests {
     fn an_extent_that_nobody_knows_is_permuted_and_not_regrouped() {
         assert!(trace("b,?,?", &["0 2 1", "0 2 1"]).is_identity());
         assert!(!trace("b,?,?", &["0 2 1"]).is_identity());
-        assert_eq!(trace("?,4,?", &["1 2 0", "0 2 1"]).as_transpose(), Some(vec![1, 0, 2]));
+        assert_eq!(
+            trace("?,4,?", &["1 2 0", "0 2 1"]).as_transpose(),
+            Some(vec![1, 0, 2])
+        );
         let LayoutMap { mut atoms, now, .. } = trace("?,4,6", &[]);
-        assert_eq!(atoms.reshape(&now, &shape(&SymbolScope::default(), "?,24")), None);
-        assert_eq!(atoms.reshape(&now, &shape(&SymbolScope::default(), "6,4")), None);
+        assert_eq!(
+            atoms.reshape(&now, &shape(&SymbolScope::default(), "?,24")),
+            None
+        );
+        assert_eq!(
+            atoms.reshape(&now, &shape(&SymbolScope::default(), "6,4")),
+            None
+        );
     }
 
     #[test]
@@ -445,7 +541,10 @@ mod tests {
         let whole = trace("b,4,6,3", &[&image[..], &["b,3,4,6"]].concat());
         assert_eq!(whole.places(&[3]), Some(vec![1]));
         assert_eq!(whole.places(&[1]), None);
-        assert_eq!(trace("b,4,6,3", &["2 0 3 1"]).places(&[3, 1]), Some(vec![2, 3]));
+        assert_eq!(
+            trace("b,4,6,3", &["2 0 3 1"]).places(&[3, 1]),
+            Some(vec![2, 3])
+        );
     }
 
     #[test]
@@ -461,7 +560,13 @@ mod tests {
         ] {
             assert_eq!(quotient(&dim(whole), &dim(part)), times, "{whole} {part}");
         }
-        for (whole, part) in [("6*b", "2*c"), ("6*b", "2"), ("b+6", "b"), ("2", "6*b"), ("6", "0")] {
+        for (whole, part) in [
+            ("6*b", "2*c"),
+            ("6*b", "2"),
+            ("b+6", "b"),
+            ("2", "6*b"),
+            ("6", "0"),
+        ] {
             assert_eq!(quotient(&dim(whole), &dim(part)), None, "{whole} {part}");
         }
     }

@@ -94,20 +94,38 @@ pub struct Peak {
 impl MemoryPlan {
     /// The plan of a graph whose extents are numbers.
     pub fn new(analysis: &Analysis) -> Self {
-        let Analysis { graph, constants, .. } = analysis;
+        let Analysis {
+            graph, constants, ..
+        } = analysis;
         let count = graph.value_count();
         let (mut buffers, mut unknown) = (Vec::with_capacity(count), vec![]);
         for value in (0..count as u32).map(ValueId) {
-            let bytes = if constants.is_constant(value) { Some(0) } else { bytes(analysis, value) };
+            let bytes = if constants.is_constant(value) {
+                Some(0)
+            } else {
+                bytes(analysis, value)
+            };
             if bytes.is_none() {
                 unknown.push(value);
             }
-            buffers.push(Buffer { value, bytes: bytes.unwrap_or(0), is_output: graph.is_output(value) });
+            buffers.push(Buffer {
+                value,
+                bytes: bytes.unwrap_or(0),
+                is_output: graph.is_output(value),
+            });
         }
-        let is_given = |&value: &usize| graph.is_input(ValueId(value as u32)) && buffers[value].bytes > 0;
+        let is_given =
+            |&value: &usize| graph.is_input(ValueId(value as u32)) && buffers[value].bytes > 0;
         let given = (0..count).filter(is_given).collect();
-        let steps = (0..graph.proto().node.len()).map(|node| step(analysis, node)).collect();
-        MemoryPlan { steps, buffers, given, unknown }
+        let steps = (0..graph.proto().node.len())
+            .map(|node| step(analysis, node))
+            .collect();
+        MemoryPlan {
+            steps,
+            buffers,
+            given,
+            unknown,
+        }
     }
 
     /// The live bytes during each step: its inputs, its outputs, and values that later steps read.
@@ -122,7 +140,11 @@ impl MemoryPlan {
             let is_over = step.in_place && freed.iter().any(|&buffer| bytes(buffer) == written);
             live.push(if is_over { held } else { held + written });
             let unread = step.writes.iter().filter(|&&buffer| last[buffer].is_none());
-            let gone = freed.iter().chain(unread).map(|&buffer| bytes(buffer)).sum::<u64>();
+            let gone = freed
+                .iter()
+                .chain(unread)
+                .map(|&buffer| bytes(buffer))
+                .sum::<u64>();
             held = (held + written).saturating_sub(gone);
         }
         live
@@ -132,26 +154,43 @@ impl MemoryPlan {
     pub fn peak(&self) -> Peak {
         let live = self.live();
         // The first of several.
-        let highest = live.iter().enumerate().rev().max_by_key(|&(_, bytes)| *bytes);
-        let Some((step, &bytes)) = highest else { return Peak::default() };
-        Peak { bytes, step, held: self.held_at(step) }
+        let highest = live
+            .iter()
+            .enumerate()
+            .rev()
+            .max_by_key(|&(_, bytes)| *bytes);
+        let Some((step, &bytes)) = highest else {
+            return Peak::default();
+        };
+        Peak {
+            bytes,
+            step,
+            held: self.held_at(step),
+        }
     }
 
     /// The most bytes that are held while the steps of one cut run.
     pub fn peak_of_cut(&self, cut: usize) -> u64 {
         let live = self.live();
-        let steps = self.steps.iter().zip(live).filter(|(step, _)| step.cut == Some(cut));
+        let steps = self
+            .steps
+            .iter()
+            .zip(live)
+            .filter(|(step, _)| step.cut == Some(cut));
         steps.map(|(_, bytes)| bytes).max().unwrap_or(0)
     }
 
     /// The buffers that are held while a step runs, the largest first.
     fn held_at(&self, place: usize) -> Vec<usize> {
         let last = self.last_readers();
-        let written = self.steps[..=place].iter().flat_map(|step| step.writes.iter().copied());
+        let written = self.steps[..=place]
+            .iter()
+            .flat_map(|step| step.writes.iter().copied());
         let made = self.given.iter().copied().chain(written);
         let is_needed = |&buffer: &usize| {
             let is_own = self.steps[place].writes.contains(&buffer);
-            self.buffers[buffer].bytes > 0 && (is_own || last[buffer].is_some_and(|last| last >= place))
+            self.buffers[buffer].bytes > 0
+                && (is_own || last[buffer].is_some_and(|last| last >= place))
         };
         let mut held: Vec<usize> = made.filter(is_needed).collect();
         held.sort_by_key(|&buffer| (std::cmp::Reverse(self.buffers[buffer].bytes), buffer));
@@ -184,14 +223,17 @@ impl MemoryPlan {
 fn bytes(analysis: &Analysis, value: ValueId) -> Option<u64> {
     let shape = analysis.facts.shape(value)?;
     let extents = shape.iter().map(extent).collect::<Option<Vec<usize>>>()?;
-    let elements = extents.iter().try_fold(1_usize, |all, &extent| all.checked_mul(extent))?;
+    let elements = extents
+        .iter()
+        .try_fold(1_usize, |all, &extent| all.checked_mul(extent))?;
     Some(analysis.facts.data_type(value)?.byte_size(elements)? as u64)
 }
 
 /// A node as a step. Captures of bodies count as inputs.
 fn step(analysis: &Analysis, node: NodeId) -> PlanStep {
     let graph = &analysis.graph;
-    let numbers = |values: &[Option<ValueId>]| values.iter().flatten().map(|value| value.index()).collect();
+    let numbers =
+        |values: &[Option<ValueId>]| values.iter().flatten().map(|value| value.index()).collect();
     let mut reads: Vec<usize> = numbers(graph.inputs(node));
     reads.extend(graph.captures(node).iter().map(|value| value.index()));
     let in_place = match graph.category(node) {
@@ -200,11 +242,19 @@ fn step(analysis: &Analysis, node: NodeId) -> PlanStep {
         Some(Category::Elementwise) => graph.op(node).is_some_and(|op| IN_PLACE.contains(&op)),
         _ => false,
     };
-    PlanStep { node: Some(node), reads, writes: numbers(graph.outputs(node)), in_place, cut: None }
+    PlanStep {
+        node: Some(node),
+        reads,
+        writes: numbers(graph.outputs(node)),
+        in_place,
+        cut: None,
+    }
 }
 
 /// Whether only nodes of the graph read a value: neither its caller nor a body.
 pub fn is_read_by_nodes_alone(analysis: &Analysis, value: ValueId) -> bool {
     let readers = analysis.graph.readers(value);
-    readers.iter().all(|reader| matches!(reader, Reader::Node { .. }))
+    readers
+        .iter()
+        .all(|reader| matches!(reader, Reader::Node { .. }))
 }

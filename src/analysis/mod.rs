@@ -53,11 +53,21 @@ impl<'m> Analysis<'m> {
         let facts = Rc::new(Facts::infer(&graph));
         let constants = Constants::new(graph.clone(), facts.clone());
         let activations = activations(&graph, &constants);
-        Ok(Analysis { graph, facts, constants, activations })
+        Ok(Analysis {
+            graph,
+            facts,
+            constants,
+            activations,
+        })
     }
 
     /// A node as a rule sees it.
     pub fn at(&self, node: NodeId) -> At<'_> {
-        At { graph: &self.graph, facts: &self.facts, constants: &self.constants, node }
+        At {
+            graph: &self.graph,
+            facts: &self.facts,
+            constants: &self.constants,
+            node,
+        }
     }
 }

@@ -48,7 +48,9 @@ impl At<'_> {
     /// # Errors
     /// [`Reason::UnknownShape`] where the node has none there.
     pub fn output(&self, slot: usize) -> Result<ValueId, Reason> {
-        self.graph.output(self.node, slot).ok_or(Reason::UnknownShape)
+        self.graph
+            .output(self.node, slot)
+            .ok_or(Reason::UnknownShape)
     }
 
     /// How many inputs the node lists.
@@ -58,12 +60,17 @@ impl At<'_> {
 
     /// Whether an input is there and is a constant.
     pub fn is_constant(&self, slot: usize) -> bool {
-        self.graph.input(self.node, slot).is_some_and(|value| self.constants.is_constant(value))
+        self.graph
+            .input(self.node, slot)
+            .is_some_and(|value| self.constants.is_constant(value))
     }
 
     /// Whether an input is a constant, or one that is expanded, as tokens of a class are to the batch.
     pub fn is_expanded(&self, slot: usize) -> bool {
-        let maker = self.input(slot).ok().and_then(|value| self.graph.producer(value));
+        let maker = self
+            .input(slot)
+            .ok()
+            .and_then(|value| self.graph.producer(value));
         let expanded = maker.filter(|&(node, _)| self.graph.is(node, "Expand"));
         let of = expanded.and_then(|(node, _)| self.graph.input(node, 0));
         self.is_constant(slot) || of.is_some_and(|value| self.constants.is_constant(value))
@@ -76,7 +83,8 @@ impl At<'_> {
 
     /// Whether an input is a constant of one element.
     pub fn is_scalar(&self, slot: usize) -> bool {
-        self.input(slot).is_ok_and(|value| self.constants.is_scalar(value))
+        self.input(slot)
+            .is_ok_and(|value| self.constants.is_scalar(value))
     }
 
     /// An input that must be a constant whose numbers can be changed.
@@ -99,7 +107,9 @@ impl At<'_> {
     /// # Errors
     /// Where there is no such input, and as [`Constants::numbers`].
     pub fn numbers(&self, slot: usize) -> Result<Numbers, Reason> {
-        self.constants.numbers(self.input(slot)?).map_err(|refusal| refusal.reason)
+        self.constants
+            .numbers(self.input(slot)?)
+            .map_err(|refusal| refusal.reason)
     }
 
     /// A constant input, whose numbers are not read.
@@ -108,7 +118,10 @@ impl At<'_> {
     /// As [`At::weight`], and as [`At::extents`].
     pub fn constant(&self, slot: usize) -> Result<Recipe, Reason> {
         let value = self.weight(slot)?;
-        Ok(Recipe::constant(self.graph.value_name(value), &self.extents(slot)?))
+        Ok(Recipe::constant(
+            self.graph.value_name(value),
+            &self.extents(slot)?,
+        ))
     }
 
     /// The elements of a constant integer input, if the input is present.
@@ -120,7 +133,8 @@ impl At<'_> {
             None => Ok(None),
             Some(value) if self.constants.is_constant(value) => {
                 let ints = self.constants.ints(value);
-                ints.map(Some).ok_or(Reason::Constant("its integers are not known".into()))
+                ints.map(Some)
+                    .ok_or(Reason::Constant("its integers are not known".into()))
             }
             Some(_) => Err(Reason::NotConstant),
         }
@@ -131,7 +145,9 @@ impl At<'_> {
     /// # Errors
     /// Where there is no such input, or its shape is not known.
     pub fn shape(&self, slot: usize) -> Result<Shape, Reason> {
-        self.facts.shape(self.input(slot)?).ok_or(Reason::UnknownShape)
+        self.facts
+            .shape(self.input(slot)?)
+            .ok_or(Reason::UnknownShape)
     }
 
     /// Extents of an output.
@@ -139,7 +155,9 @@ impl At<'_> {
     /// # Errors
     /// Where there is no such output, or its shape is not known.
     pub fn output_shape(&self, slot: usize) -> Result<Shape, Reason> {
-        self.facts.shape(self.output(slot)?).ok_or(Reason::UnknownShape)
+        self.facts
+            .shape(self.output(slot)?)
+            .ok_or(Reason::UnknownShape)
     }
 
     /// Extents of an input as numbers.
@@ -147,7 +165,11 @@ impl At<'_> {
     /// # Errors
     /// As [`At::shape`], and where one of them is no number.
     pub fn extents(&self, slot: usize) -> Result<Vec<usize>, Reason> {
-        self.shape(slot)?.iter().map(extent).collect::<Option<_>>().ok_or(Reason::UnknownShape)
+        self.shape(slot)?
+            .iter()
+            .map(extent)
+            .collect::<Option<_>>()
+            .ok_or(Reason::UnknownShape)
     }
 
     /// The extent of an axis of an input, as a number. In a contradictory model the rank may differ
@@ -156,7 +178,10 @@ impl At<'_> {
     /// # Errors
     /// As [`At::shape`], and where it is no number, or there is no such axis.
     pub fn extent(&self, slot: usize, axis: usize) -> Result<usize, Reason> {
-        self.shape(slot)?.get(axis).and_then(extent).ok_or(Reason::UnknownShape)
+        self.shape(slot)?
+            .get(axis)
+            .and_then(extent)
+            .ok_or(Reason::UnknownShape)
     }
 
     /// Extent of an axis of an output as a number.
@@ -164,7 +189,10 @@ impl At<'_> {
     /// # Errors
     /// As [`At::output_shape`], and where it is no number, or there is no such axis.
     pub fn output_extent(&self, slot: usize, axis: usize) -> Result<usize, Reason> {
-        self.output_shape(slot)?.get(axis).and_then(extent).ok_or(Reason::UnknownShape)
+        self.output_shape(slot)?
+            .get(axis)
+            .and_then(extent)
+            .ok_or(Reason::UnknownShape)
     }
 
     /// Extent of an axis of an input, where its places can be listed.
@@ -183,7 +211,9 @@ impl At<'_> {
     /// # Errors
     /// Where there is no such input, or its rank is not known.
     pub fn rank(&self, slot: usize) -> Result<usize, Reason> {
-        self.facts.rank(self.input(slot)?).ok_or(Reason::UnknownShape)
+        self.facts
+            .rank(self.input(slot)?)
+            .ok_or(Reason::UnknownShape)
     }
 
     /// Number of axes of an output.
@@ -191,7 +221,9 @@ impl At<'_> {
     /// # Errors
     /// Where there is no such output, or its rank is not known.
     pub fn output_rank(&self, slot: usize) -> Result<usize, Reason> {
-        self.facts.rank(self.output(slot)?).ok_or(Reason::UnknownShape)
+        self.facts
+            .rank(self.output(slot)?)
+            .ok_or(Reason::UnknownShape)
     }
 
     /// An integer attribute, or what its absence means.
@@ -200,7 +232,8 @@ impl At<'_> {
     /// [`Reason::Attribute`] where it is no integer.
     pub fn attr(&self, name: &str, absent: i64) -> Result<i64, Reason> {
         let read = self.proto().attr_i(name);
-        read.map(|value| value.unwrap_or(absent)).map_err(|_| Reason::Attribute(name.into()))
+        read.map(|value| value.unwrap_or(absent))
+            .map_err(|_| Reason::Attribute(name.into()))
     }
 
     /// A boolean integer attribute. Engines disagree about numbers other than 0 and 1.
@@ -222,7 +255,9 @@ impl At<'_> {
     pub fn attr_float(&self, name: &str, absent: f32) -> Result<f64, Reason> {
         let read = self.proto().attr_f(name).ok();
         let value = read.filter(|value| value.is_none_or(f32::is_finite));
-        value.map(|value| value.unwrap_or(absent).into()).ok_or_else(|| Reason::Attribute(name.into()))
+        value
+            .map(|value| value.unwrap_or(absent).into())
+            .ok_or_else(|| Reason::Attribute(name.into()))
     }
 
     /// A list attribute.
@@ -230,7 +265,10 @@ impl At<'_> {
     /// # Errors
     /// [`Reason::Attribute`] where it is no list of integers.
     pub fn attr_ints(&self, name: &str) -> Result<Option<Vec<i64>>, Reason> {
-        let read = self.proto().attr_ints(name).map_err(|_| Reason::Attribute(name.into()))?;
+        let read = self
+            .proto()
+            .attr_ints(name)
+            .map_err(|_| Reason::Attribute(name.into()))?;
         Ok(read.map(<[i64]>::to_vec))
     }
 
@@ -239,7 +277,10 @@ impl At<'_> {
     /// # Errors
     /// [`Reason::Attribute`] where it is no string.
     pub fn attr_text<'s>(&'s self, name: &str, absent: &'s str) -> Result<&'s str, Reason> {
-        let read = self.proto().attr_s(name).map_err(|_| Reason::Attribute(name.into()))?;
+        let read = self
+            .proto()
+            .attr_s(name)
+            .map_err(|_| Reason::Attribute(name.into()))?;
         Ok(read.unwrap_or(absent))
     }
 
@@ -253,7 +294,8 @@ impl At<'_> {
     /// # Errors
     /// As [`At::attr_ints`] of an attribute, and as [`At::ints`] of an input.
     pub fn list(&self, name: &str) -> Result<Option<Vec<i64>>, Reason> {
-        self.input_for(name).map_or_else(|| self.attr_ints(name), |slot| self.ints(slot))
+        self.input_for(name)
+            .map_or_else(|| self.attr_ints(name), |slot| self.ints(slot))
     }
 
     /// The axes that a Reduce operator reduces, ascending, and whether they stay with extent 1.
@@ -278,7 +320,9 @@ impl At<'_> {
     pub fn softmax_axis(&self, rank: usize) -> Result<usize, Reason> {
         let (absent, alone) = softmax_axis(self.opset());
         let along = axis(self.attr("axis", absent)?, rank)?;
-        (alone || along + 1 == rank).then_some(along).ok_or(Reason::Attribute("axis".into()))
+        (alone || along + 1 == rank)
+            .then_some(along)
+            .ok_or(Reason::Attribute("axis".into()))
     }
 
     /// Refuses an operator that usually hands its input on, and does more here: a Cast to integers, a Dropout in training.
@@ -293,13 +337,18 @@ impl At<'_> {
                     _ => self.facts.data_type(self.input(1)?),
                 };
                 if !to.is_some_and(DataType::is_float) {
-                    return Err(Reason::NotLinear(format!("{op} to a type that is no float")));
+                    return Err(Reason::NotLinear(format!(
+                        "{op} to a type that is no float"
+                    )));
                 }
             }
             "Dropout" => {
                 // Opset 12 made training a run-time input.
                 let training = self.graph.input(self.node, 2).is_some();
-                let is_off = training && self.ints(2)?.is_some_and(|values| values.iter().all(|&v| v == 0));
+                let is_off = training
+                    && self
+                        .ints(2)?
+                        .is_some_and(|values| values.iter().all(|&v| v == 0));
                 if training && !is_off {
                     return Err(Reason::TrainingMode);
                 }
@@ -322,8 +371,14 @@ impl At<'_> {
     /// # Errors
     /// [`Reason::Attribute`] of the first one.
     pub fn only_attributes(&self, known: &[&str]) -> Result<(), Reason> {
-        let unknown = self.proto().attribute.iter().find(|attribute| !known.contains(&attribute.name()));
-        unknown.map_or(Ok(()), |attribute| Err(Reason::Attribute(attribute.name().into())))
+        let unknown = self
+            .proto()
+            .attribute
+            .iter()
+            .find(|attribute| !known.contains(&attribute.name()));
+        unknown.map_or(Ok(()), |attribute| {
+            Err(Reason::Attribute(attribute.name().into()))
+        })
     }
 
     /// The only input that carries an affine, which must be this one.
@@ -331,10 +386,17 @@ impl At<'_> {
     /// # Errors
     /// [`Reason::NotLinear`] where it carries none, or another one does.
     pub fn only<'i, T>(&self, inputs: &'i [Option<T>], slot: usize) -> Result<&'i T, Reason> {
-        if inputs.iter().enumerate().any(|(i, input)| i != slot && input.is_some()) {
+        if inputs
+            .iter()
+            .enumerate()
+            .any(|(i, input)| i != slot && input.is_some())
+        {
             return Err(self.not_linear());
         }
-        inputs.get(slot).and_then(Option::as_ref).ok_or_else(|| self.not_linear())
+        inputs
+            .get(slot)
+            .and_then(Option::as_ref)
+            .ok_or_else(|| self.not_linear())
     }
 
     /// The reason where the operator does not let an affine pass.

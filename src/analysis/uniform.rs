@@ -25,7 +25,11 @@ const WHOLE: f64 = (1_u64 << 53) as f64;
 /// The number that is at every place of a value, if that is known; of booleans, 1 is true. A value without a place has
 /// any number there.
 pub fn number(known: &Analysis, value: ValueId) -> Option<f64> {
-    Look { known, left: LOOKED_AT }.number(value)
+    Look {
+        known,
+        left: LOOKED_AT,
+    }
+    .number(value)
 }
 
 /// The small array that broadcasts to a uniform value of floats: its number, or the entry of a
@@ -40,8 +44,13 @@ pub fn row(known: &Analysis, value: ValueId) -> Option<Recipe> {
         && at.only_attributes(&["axis"]).is_ok()
         && at.attr("axis", 0).is_ok_and(|axis| axis == 0);
     let table = at.constant(0).ok().filter(|_| is_entry)?;
-    let [entries, shape @ ..] = table.shape() else { return None };
-    let (entries, index) = (i64::try_from(*entries).ok()?, number(known, at.input(1).ok()?)? as i64);
+    let [entries, shape @ ..] = table.shape() else {
+        return None;
+    };
+    let (entries, index) = (
+        i64::try_from(*entries).ok()?,
+        number(known, at.input(1).ok()?)? as i64,
+    );
     // From the end, they are counted from -1 on.
     let index = if index < 0 { index + entries } else { index };
     let index = usize::try_from(index).ok().filter(|_| index < entries)?;
@@ -56,7 +65,12 @@ struct Look<'k, 'm> {
 impl Look<'_, '_> {
     /// The number that a value has at all places.
     fn number(&mut self, value: ValueId) -> Option<f64> {
-        let Analysis { graph, constants, facts, .. } = self.known;
+        let Analysis {
+            graph,
+            constants,
+            facts,
+            ..
+        } = self.known;
         if constants.is_constant(value) {
             return self.constant(value);
         }
@@ -85,7 +99,11 @@ impl Look<'_, '_> {
             }
             ("", "GreaterOrEqual") if self.least(input(0)?)? >= self.number(input(1)?)? => 1.0,
             ("", "Less") if self.least(input(0)?)? >= self.number(input(1)?)? => 0.0,
-            _ if matches!(graph.category(node), Some(Category::Movement | Category::Selection)) => {
+            _ if matches!(
+                graph.category(node),
+                Some(Category::Movement | Category::Selection)
+            ) =>
+            {
                 self.number(input(0)?)?
             }
             _ => return None,
@@ -95,14 +113,23 @@ impl Look<'_, '_> {
 
     /// No element of a value of integers is less than this.
     fn least(&mut self, value: ValueId) -> Option<f64> {
-        let Analysis { graph, constants, facts, .. } = self.known;
+        let Analysis {
+            graph,
+            constants,
+            facts,
+            ..
+        } = self.known;
         let is_whole = facts.data_type(value).is_some_and(DataType::is_integer);
         if constants.is_constant(value) {
             let is_small = constants.len(value).is_some_and(|count| count <= FEW);
             let ints = constants.ints(value).filter(|_| is_whole && is_small)?;
             // Sums of larger integers may overflow.
             let is_held = ints.iter().all(|&int| (int as f64).abs() <= WHOLE);
-            return ints.into_iter().min().filter(|_| is_held).map(|least| least as f64);
+            return ints
+                .into_iter()
+                .min()
+                .filter(|_| is_held)
+                .map(|least| least as f64);
         }
         let (node, _) = graph.producer(value).filter(|_| is_whole)?;
         self.left = self.left.checked_sub(1)?;
@@ -117,7 +144,11 @@ impl Look<'_, '_> {
                 let step = self.least(graph.input(node, 2)?)?;
                 self.least(first?).filter(|_| 0.0 < step && step <= STEP)
             }
-            _ if matches!(graph.category(node), Some(Category::Movement | Category::Selection)) => {
+            _ if matches!(
+                graph.category(node),
+                Some(Category::Movement | Category::Selection)
+            ) =>
+            {
                 self.least(first?)
             }
             _ => None,
@@ -144,7 +175,9 @@ pub fn repeats_zero(at: &At) -> bool {
     match at.graph.domain_op(at.node) {
         // One number is read, and no table.
         ("", "Expand") => {
-            let is_one = at.input(0).is_ok_and(|input| at.constants.len(input) == Some(1));
+            let is_one = at
+                .input(0)
+                .is_ok_and(|input| at.constants.len(input) == Some(1));
             is_one && at.numbers(0).is_ok_and(|numbers| numbers.are_all(0.0))
         }
         ("", "ConstantOfShape") => filler(at) == Some(0.0),
@@ -154,11 +187,16 @@ pub fn repeats_zero(at: &At) -> bool {
 
 /// The fill value of a ConstantOfShape.
 fn filler(at: &At) -> Option<f64> {
-    let Some(filler) = at.proto().attr_t("value").ok()? else { return Some(0.0) };
+    let Some(filler) = at.proto().attr_t("value").ok()? else {
+        return Some(0.0);
+    };
     if data_type(filler).ok()?.is_float() {
         return read_f64(filler, &Externals::none()).ok()?.first().copied();
     }
-    read_i64(filler, &Externals::none()).ok()?.first().map(|&int| int as f64)
+    read_i64(filler, &Externals::none())
+        .ok()?
+        .first()
+        .map(|&int| int as f64)
 }
 
 /// A number as another type has it.
@@ -180,7 +218,9 @@ fn fits(number: f64, data_type: DataType) -> bool {
     let is_whole = number.fract() == 0.0;
     match data_type {
         DataType::Bool => number == 0.0 || number == 1.0,
-        DataType::Int32 => is_whole && f64::from(i32::MIN) <= number && number <= f64::from(i32::MAX),
+        DataType::Int32 => {
+            is_whole && f64::from(i32::MIN) <= number && number <= f64::from(i32::MAX)
+        }
         DataType::Int64 => is_whole && number.abs() <= WHOLE,
         _ => data_type.is_float() && number.is_finite() && rounded(data_type, number) == number,
     }

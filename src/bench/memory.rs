@@ -38,15 +38,26 @@ pub struct Live {
 pub fn live(engine: &Engine) -> Vec<Live> {
     let graph = engine.graph();
     let usage = || -> TractResult<_> {
-        let order: Vec<usize> =
-            graph.eval_order()?.into_iter().filter(|&node| !graph.node(node).op_is::<Const>()).collect();
+        let order: Vec<usize> = graph
+            .eval_order()?
+            .into_iter()
+            .filter(|&node| !graph.node(node).op_is::<Const>())
+            .collect();
         graph.eval_tmp_memory_usage(&order, |node| !node.op_is::<Const>())
     };
     let bytes = |size: &TDim| size.as_i64().map_or(0, |bytes| bytes.max(0) as u64);
     // tract ordered this graph when it planned it, and shapes are concrete, so that this cannot
     // fail.
     usage()
-        .map(|steps| steps.iter().map(|(node, size)| Live { node: *node, bytes: bytes(size) }).collect())
+        .map(|steps| {
+            steps
+                .iter()
+                .map(|(node, size)| Live {
+                    node: *node,
+                    bytes: bytes(size),
+                })
+                .collect()
+        })
         .unwrap_or_default()
 }
 
@@ -73,7 +84,10 @@ pub fn heap<T>(work: impl FnOnce() -> T) -> (T, Option<Heap>) {
     let counted = ALLOCATED.swap(0, Relaxed) > 0;
     let result = work();
     COUNTING.store(false, Relaxed);
-    let heap = Heap { peak: PEAK.load(Relaxed).max(0) as u64, allocated: ALLOCATED.load(Relaxed) };
+    let heap = Heap {
+        peak: PEAK.load(Relaxed).max(0) as u64,
+        allocated: ALLOCATED.load(Relaxed),
+    };
     (result, counted.then_some(heap))
 }
 
@@ -156,7 +170,9 @@ pub fn forget_resident_peak() -> io::Result<()> {
 /// `None` where the system does not tell.
 pub fn resident_peak() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kilobytes * 1024)
 }
@@ -169,12 +185,23 @@ mod tests {
 
     #[test]
     fn live_bytes_follow_from_shapes() {
-        let engine = Engine::load(&affine([2.0; 3], [1.0; 3]), &"n=100".parse::<Dims>().unwrap()).unwrap();
+        let engine = Engine::load(
+            &affine([2.0; 3], [1.0; 3]),
+            &"n=100".parse::<Dims>().unwrap(),
+        )
+        .unwrap();
         let steps = live(&engine);
-        let nodes = engine.graph().nodes().iter().filter(|node| !node.op_is::<Const>());
+        let nodes = engine
+            .graph()
+            .nodes()
+            .iter()
+            .filter(|node| !node.op_is::<Const>());
         assert_eq!(steps.len(), nodes.count());
         // One input and one output of 100 x 3 floats.
-        assert_eq!(steps.iter().map(|step| step.bytes).max(), Some(2 * 100 * 3 * 4));
+        assert_eq!(
+            steps.iter().map(|step| step.bytes).max(),
+            Some(2 * 100 * 3 * 4)
+        );
     }
 
     #[test]

@@ -17,7 +17,9 @@ use tract_onnx::prelude::{TValue, Tensor};
 
 use crate::onnx::Model;
 use crate::progress::OnProgress;
-use crate::report::{Attempt, Class, Latency, Measured, Measurement, Memory, Ratio, Setting, Share};
+use crate::report::{
+    Attempt, Class, Latency, Measured, Measurement, Memory, Ratio, Setting, Share,
+};
 use crate::run::{Dims, Engine, Failure, Session, random};
 
 pub use machine::machine;
@@ -107,7 +109,12 @@ impl Default for BenchOptions {
 /// }
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
-pub fn bench(variants: &[Variant], options: &BenchOptions, stop: &Stop, progress: OnProgress<'_>) -> Setting {
+pub fn bench(
+    variants: &[Variant],
+    options: &BenchOptions,
+    stop: &Stop,
+    progress: OnProgress<'_>,
+) -> Setting {
     let mut runners: Vec<Result<Runner, Failure>> = Vec::new();
     for variant in variants {
         progress(&format!("loading {}", variant.name), 0, 1);
@@ -126,13 +133,24 @@ pub fn bench(variants: &[Variant], options: &BenchOptions, stop: &Stop, progress
         });
         let outcome = match outcome {
             Ok(measurement) => Attempt::Ran(Box::new(measurement)),
-            Err(failure) => Attempt::Failed { reason: failure.to_string() },
+            Err(failure) => Attempt::Failed {
+                reason: failure.to_string(),
+            },
         };
-        Measured { name: variant.name.clone(), outcome }
+        Measured {
+            name: variant.name.clone(),
+            outcome,
+        }
     };
     let variants = variants.iter().zip(runners).map(finish).collect();
     let (label, threads) = (options.label.clone(), options.threads);
-    Setting { label, threads, rounds, interrupted: stop.asked(), variants }
+    Setting {
+        label,
+        threads,
+        rounds,
+        interrupted: stop.asked(),
+        variants,
+    }
 }
 
 /// A variant that runs, and the times that it took.
@@ -149,11 +167,21 @@ struct Runner {
 impl Runner {
     fn load(variant: &Variant, options: &BenchOptions) -> Result<Self, Failure> {
         let engine = Engine::load_with(&variant.model, &options.dims, options.threads)?;
-        let inputs = options.inputs.clone().unwrap_or_else(|| random(engine.inputs(), 0));
+        let inputs = options
+            .inputs
+            .clone()
+            .unwrap_or_else(|| random(engine.inputs(), 0));
         let inputs = inputs.into_iter().map(TValue::from).collect();
         let classes = profile::classes(&engine, &variant.normalizers);
         let session = engine.session()?;
-        let mut runner = Self { session, engine, inputs, classes, seconds: Vec::new(), time: None };
+        let mut runner = Self {
+            session,
+            engine,
+            inputs,
+            classes,
+            seconds: Vec::new(),
+            time: None,
+        };
         for _ in 0..BenchOptions::WARM_UP {
             runner.session.run(&runner.inputs)?;
         }
@@ -170,7 +198,11 @@ impl Runner {
 
     fn profile(&mut self) -> Result<(), Failure> {
         let time = profile::profile(&mut self.session, &self.inputs, &self.classes)?;
-        if self.time.as_ref().is_none_or(|fastest| profile::total(&time) < profile::total(fastest)) {
+        if self
+            .time
+            .as_ref()
+            .is_none_or(|fastest| profile::total(&time) < profile::total(fastest))
+        {
             self.time = Some(time);
         }
         Ok(())
@@ -189,15 +221,27 @@ impl Runner {
         let (ran, heap) = heap(|| self.session.run(&self.inputs).map(drop));
         ran?;
         let ratio = |(reference, seconds): &(String, Vec<f64>)| {
-            let ratios: Vec<f64> =
-                self.seconds.iter().zip(seconds).map(|(mine, theirs)| mine / theirs).collect();
-            Ratio { reference: reference.clone(), ratio: statistics::median(&ratios), rounds: ratios.len() }
+            let ratios: Vec<f64> = self
+                .seconds
+                .iter()
+                .zip(seconds)
+                .map(|(mine, theirs)| mine / theirs)
+                .collect();
+            Ratio {
+                reference: reference.clone(),
+                ratio: statistics::median(&ratios),
+                rounds: ratios.len(),
+            }
         };
         let child = options.child.as_ref().filter(|_| !stop.asked());
         let median = statistics::median(&self.seconds);
         // The first axis of the first input counts samples.
-        let samples =
-            self.engine.inputs().first().and_then(|input| input.shape.first()).map_or(1, |&size| size.max(1));
+        let samples = self
+            .engine
+            .inputs()
+            .first()
+            .and_then(|input| input.shape.first())
+            .map_or(1, |&size| size.max(1));
         Ok(Measurement {
             latency: Latency {
                 median,
@@ -236,13 +280,21 @@ fn rounds(
             Some(rounds) => (done >= rounds.max(1), done, rounds),
             None => {
                 let enough = done >= BenchOptions::MIN_ROUNDS && elapsed >= options.time;
-                (enough, milliseconds(elapsed.min(options.time)), milliseconds(options.time))
+                (
+                    enough,
+                    milliseconds(elapsed.min(options.time)),
+                    milliseconds(options.time),
+                )
             }
         };
         if enough || runners.iter().all(Result::is_err) {
             return done;
         }
-        progress(&format!("{}, round {}", options.label, done + 1), part, whole);
+        progress(
+            &format!("{}, round {}", options.label, done + 1),
+            part,
+            whole,
+        );
         // Another variant begins each round, so that none always follows the same one.
         for place in 0..count {
             if stop.asked() {
@@ -303,8 +355,15 @@ fn reference_samples(
         .iter()
         .filter_map(|reference| ran.iter().find(|(name, _)| name == reference).copied())
         .collect();
-    let chosen = if asked.is_empty() { ran.into_iter().take(1).collect() } else { asked };
-    chosen.into_iter().map(|(name, runner)| (name.to_owned(), runner.seconds.clone())).collect()
+    let chosen = if asked.is_empty() {
+        ran.into_iter().take(1).collect()
+    } else {
+        asked
+    };
+    chosen
+        .into_iter()
+        .map(|(name, runner)| (name.to_owned(), runner.seconds.clone()))
+        .collect()
 }
 
 /// The part of [`Memory`] that follows from the order of the graph.
@@ -322,9 +381,15 @@ fn live_memory(engine: &Engine, classes: &[Class]) -> Memory {
     Memory {
         live_peak: peak.map_or(0, |step| step.bytes),
         live_peak_at: peak.map_or_else(String::new, describe),
-        live_at_normalizers: steps.iter().filter(|step| is_normalizer(step)).map(|step| step.bytes).max(),
+        live_at_normalizers: steps
+            .iter()
+            .filter(|step| is_normalizer(step))
+            .map(|step| step.bytes)
+            .max(),
         curve: steps.iter().map(|step| step.bytes).collect(),
-        normalizer_steps: (0..steps.len()).filter(|&at| is_normalizer(&steps[at])).collect(),
+        normalizer_steps: (0..steps.len())
+            .filter(|&at| is_normalizer(&steps[at]))
+            .collect(),
         heap_peak: None,
         allocated: None,
         resident_peak: None,
@@ -338,27 +403,52 @@ mod tests {
     use crate::run::testing::{affine, model, node, value};
 
     fn variant(name: &str, model: Model) -> Variant {
-        Variant { name: name.into(), model, normalizers: BTreeSet::new() }
+        Variant {
+            name: name.into(),
+            model,
+            normalizers: BTreeSet::new(),
+        }
     }
 
     fn options(rounds: usize) -> BenchOptions {
-        BenchOptions { rounds: Some(rounds), ..BenchOptions::default() }
+        BenchOptions {
+            rounds: Some(rounds),
+            ..BenchOptions::default()
+        }
     }
 
     #[test]
     fn a_variant_that_cannot_run_is_named_and_the_others_run() {
-        let broken =
-            model(vec![value("x", DataType::Float, &["n", "3"])], vec![], vec![node("Nope x -> y")], &["y"]);
-        let variants = [variant("good", affine([1.0; 3], [0.0; 3])), variant("bad", broken)];
+        let broken = model(
+            vec![value("x", DataType::Float, &["n", "3"])],
+            vec![],
+            vec![node("Nope x -> y")],
+            &["y"],
+        );
+        let variants = [
+            variant("good", affine([1.0; 3], [0.0; 3])),
+            variant("bad", broken),
+        ];
         let setting = bench(&variants, &options(3), &Stop::default(), &|_, _, _| {});
         assert_eq!((setting.rounds, setting.interrupted), (3, false));
         let good = setting.variants[0].measurement().unwrap();
-        assert_eq!(good.ratios.iter().map(|ratio| ratio.reference.as_str()).collect::<Vec<_>>(), ["good"]);
+        assert_eq!(
+            good.ratios
+                .iter()
+                .map(|ratio| ratio.reference.as_str())
+                .collect::<Vec<_>>(),
+            ["good"]
+        );
         assert!(good.ratios[0].ratio.holds(1.0));
         assert_eq!(good.weight_bytes, 2 * 3 * 4);
         assert!(good.file_bytes > good.weight_bytes);
-        let Attempt::Failed { reason } = &setting.variants[1].outcome else { panic!() };
-        assert_eq!(reason, "tract cannot load Nope `the Nope`: tract does not have this operator");
+        let Attempt::Failed { reason } = &setting.variants[1].outcome else {
+            panic!()
+        };
+        assert_eq!(
+            reason,
+            "tract cannot load Nope `the Nope`: tract does not have this operator"
+        );
     }
 
     #[test]
@@ -372,7 +462,12 @@ mod tests {
         });
         assert!(setting.interrupted);
         assert_eq!(setting.rounds, 4);
-        assert!(setting.variants.iter().all(|variant| variant.measurement().is_some()));
+        assert!(
+            setting
+                .variants
+                .iter()
+                .all(|variant| variant.measurement().is_some())
+        );
     }
 
     #[test]
@@ -380,20 +475,40 @@ mod tests {
         // Factors of 1 and terms of 0 would not be left for tract to run.
         let model = affine([2.0; 3], [1.0; 3]);
         let normalizers = BTreeSet::from(["the Mul".into(), "the Add".into()]);
-        let with = Variant { normalizers, ..variant("with", model.clone()) };
-        let setting = bench(&[with, variant("without", model)], &options(2), &Stop::default(), &|_, _, _| {});
+        let with = Variant {
+            normalizers,
+            ..variant("with", model.clone())
+        };
+        let setting = bench(
+            &[with, variant("without", model)],
+            &options(2),
+            &Stop::default(),
+            &|_, _, _| {},
+        );
         let normalizer = |index: usize| {
             let measurement = setting.variants[index].measurement().unwrap();
-            (measurement.time[0].seconds > 0.0, measurement.memory.live_at_normalizers.is_some())
+            (
+                measurement.time[0].seconds > 0.0,
+                measurement.memory.live_at_normalizers.is_some(),
+            )
         };
-        assert_eq!((normalizer(0), normalizer(1)), ((true, true), (false, false)));
+        assert_eq!(
+            (normalizer(0), normalizer(1)),
+            ((true, true), (false, false))
+        );
     }
 
     #[test]
     fn the_reference_is_the_one_that_was_asked_for() {
         let variants = ["a", "b"].map(|name| variant(name, affine([1.0; 3], [0.0; 3])));
-        let options = BenchOptions { references: vec!["b".into()], ..options(2) };
+        let options = BenchOptions {
+            references: vec!["b".into()],
+            ..options(2)
+        };
         let setting = bench(&variants, &options, &Stop::default(), &|_, _, _| {});
-        assert_eq!(setting.variants[0].measurement().unwrap().ratios[0].reference, "b");
+        assert_eq!(
+            setting.variants[0].measurement().unwrap().ratios[0].reference,
+            "b"
+        );
     }
 }

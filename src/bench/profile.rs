@@ -15,10 +15,17 @@ use crate::run::{Engine, Failure, Session};
 /// operator that is one.
 pub fn classes(engine: &Engine, normalizers: &BTreeSet<String>) -> Vec<Class> {
     let class = |name: &str, operator: &str| match engine.origin(name) {
-        Some((onnx, node)) if normalizers.contains(node) || is_normalizer(onnx) => Class::Normalizer,
+        Some((onnx, node)) if normalizers.contains(node) || is_normalizer(onnx) => {
+            Class::Normalizer
+        }
         _ => by_operator(operator),
     };
-    engine.graph().nodes().iter().map(|node| class(&node.name, &node.op().name())).collect()
+    engine
+        .graph()
+        .nodes()
+        .iter()
+        .map(|node| class(&node.name, &node.op().name()))
+        .collect()
 }
 
 /// Whether an ONNX operator is a normalizer, whatever it is used for. tract keeps its name, and not its domain.
@@ -28,8 +35,16 @@ fn is_normalizer(name: &str) -> bool {
 }
 
 fn by_operator(name: &str) -> Class {
-    const PRODUCTS: [&str; 8] =
-        ["OptMatMul", "EinSum", "Conv", "DepthWiseConv", "Im2col", "Deconv", "MatMul", "OptSimpleMatMul"];
+    const PRODUCTS: [&str; 8] = [
+        "OptMatMul",
+        "EinSum",
+        "Conv",
+        "DepthWiseConv",
+        "Im2col",
+        "Deconv",
+        "MatMul",
+        "OptSimpleMatMul",
+    ];
     const MOVEMENTS: [&str; 14] = [
         "IntoShape",
         "MoveAxis",
@@ -58,8 +73,15 @@ fn by_operator(name: &str) -> Class {
 ///
 /// # Errors
 /// As [`Session::run`].
-pub fn profile(session: &mut Session, inputs: &[TValue], classes: &[Class]) -> Result<Vec<Share>, Failure> {
-    let mut shares = Class::ALL.map(|class| Share { class, seconds: 0.0 });
+pub fn profile(
+    session: &mut Session,
+    inputs: &[TValue],
+    classes: &[Class],
+) -> Result<Vec<Share>, Failure> {
+    let mut shares = Class::ALL.map(|class| Share {
+        class,
+        seconds: 0.0,
+    });
     let mut last = Instant::now();
     session.run_with(inputs, |node| {
         let now = Instant::now();

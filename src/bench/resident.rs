@@ -48,9 +48,15 @@ impl Child {
 
     fn command(&self, model: &Path, dims: &Dims, threads: usize) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(&self.arguments).arg(model).arg(threads.to_string());
+        command
+            .args(&self.arguments)
+            .arg(model)
+            .arg(threads.to_string());
         command.args(dims.iter().map(|(name, size)| format!("{name}={size}")));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
         command
     }
 }
@@ -76,7 +82,10 @@ impl Drop for Running {
 /// Where tract cannot run the model.
 pub fn measure_here(model: &Model, dims: &Dims, threads: usize) -> Result<Option<u64>, Failure> {
     let engine = Engine::load_with(model, dims, threads)?;
-    let inputs: Vec<_> = random(engine.inputs(), 0).into_iter().map(Into::into).collect();
+    let inputs: Vec<_> = random(engine.inputs(), 0)
+        .into_iter()
+        .map(Into::into)
+        .collect();
     let mut session = engine.session()?;
     session.run(&inputs)?;
     let _ = memory::forget_resident_peak();

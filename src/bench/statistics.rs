@@ -22,7 +22,10 @@ fn sorted_quantile(sorted: &[f64], q: f64) -> f64 {
         return f64::NAN;
     };
     let place = q * last as f64;
-    let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+    let (low, high) = (
+        sorted[place.floor() as usize],
+        sorted[place.ceil() as usize],
+    );
     low + (high - low) * place.fract()
 }
 
@@ -32,13 +35,20 @@ fn sorted_quantile(sorted: &[f64], q: f64) -> f64 {
 pub fn median(samples: &[f64]) -> Interval {
     let mut rng = ChaCha8Rng::seed_from_u64(0);
     let draw = |_| {
-        let again: Vec<f64> = samples.iter().map(|_| samples[rng.random_range(0..samples.len())]).collect();
+        let again: Vec<f64> = samples
+            .iter()
+            .map(|_| samples[rng.random_range(0..samples.len())])
+            .collect();
         quantile(&again, 0.5)
     };
     let mut medians: Vec<f64> = (0..RESAMPLES).map(draw).collect();
     medians.sort_unstable_by(f64::total_cmp);
     let value = quantile(samples, 0.5);
-    Interval { value, low: sorted_quantile(&medians, 0.025), high: sorted_quantile(&medians, 0.975) }
+    Interval {
+        value,
+        low: sorted_quantile(&medians, 0.025),
+        high: sorted_quantile(&medians, 0.975),
+    }
 }
 
 #[cfg(test)]
@@ -69,6 +79,13 @@ mod tests {
 
     #[test]
     fn one_sample_is_its_own_interval() {
-        assert_eq!(median(&[2.0]), Interval { value: 2.0, low: 2.0, high: 2.0 });
+        assert_eq!(
+            median(&[2.0]),
+            Interval {
+                value: 2.0,
+                low: 2.0,
+                high: 2.0
+            }
+        );
     }
 }

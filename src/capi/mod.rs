@@ -52,7 +52,9 @@ impl From<Error> for Complaint {
         let status = match error {
             Error::ExternalData { .. } => UnfoldStatus::ExternalData,
             Error::TooLarge { .. } => UnfoldStatus::TooLarge,
-            Error::Skip { .. } | Error::Power { .. } | Error::Fix { .. } => UnfoldStatus::BadArgument,
+            Error::Skip { .. } | Error::Power { .. } | Error::Fix { .. } => {
+                UnfoldStatus::BadArgument
+            }
             Error::Defect { .. } => UnfoldStatus::Internal,
             _ => UnfoldStatus::BadModel,
         };
@@ -104,8 +106,13 @@ pub unsafe extern "C" fn unfold_fuse(
 ) -> UnfoldStatus {
     let work = || {
         // SAFETY: as the caller promises.
-        let (model, folder, options) =
-            unsafe { (bytes(model, length)?, text(folder, "folder")?, text(options, "options")?) };
+        let (model, folder, options) = unsafe {
+            (
+                bytes(model, length)?,
+                text(folder, "folder")?,
+                text(options, "options")?,
+            )
+        };
         if result.is_null() {
             return Err(bad_argument("result is NULL"));
         }
@@ -138,8 +145,13 @@ pub unsafe extern "C" fn unfold_fuse(
 pub unsafe extern "C" fn unfold_free_bytes(bytes: *mut UnfoldBytes) {
     // SAFETY: the pointer and the length are those of `owned`, whose box nobody else has.
     unsafe {
-        let Some(bytes) = bytes.as_mut().filter(|bytes| !bytes.data.is_null()) else { return };
-        drop(Box::from_raw(slice_from_raw_parts_mut(bytes.data, bytes.length)));
+        let Some(bytes) = bytes.as_mut().filter(|bytes| !bytes.data.is_null()) else {
+            return;
+        };
+        drop(Box::from_raw(slice_from_raw_parts_mut(
+            bytes.data,
+            bytes.length,
+        )));
         *bytes = owned(vec![]);
     }
 }
@@ -171,7 +183,11 @@ fn fused(model: &[u8], folder: Option<&str>, options: Option<&str>) -> Result<Ve
         None => Model::from_bytes(model.clone())?,
     };
     let fused = fuse(&opened, &FuseOptions::from(chosen))?;
-    let result = if fused.changed() { fused.model.to_bytes()? } else { model };
+    let result = if fused.changed() {
+        fused.model.to_bytes()?
+    } else {
+        model
+    };
     Ok(result.into())
 }
 
@@ -179,7 +195,10 @@ fn fused(model: &[u8], folder: Option<&str>, options: Option<&str>) -> Result<Ve
 /// `data` points to `length` bytes that outlive the result, or `length` is 0.
 unsafe fn bytes<'b>(data: *const u8, length: usize) -> Result<&'b [u8], Complaint> {
     match (data.is_null(), isize::try_from(length)) {
-        (_, Ok(0)) => Err(Complaint(UnfoldStatus::BadModel, "the model is empty".to_owned())),
+        (_, Ok(0)) => Err(Complaint(
+            UnfoldStatus::BadModel,
+            "the model is empty".to_owned(),
+        )),
         (true, _) => Err(bad_argument("model is NULL")),
         (_, Err(_)) => Err(bad_argument(format!("no model has {length} bytes"))),
         // SAFETY: so the caller says, and no object is larger than `isize::MAX`.
@@ -195,26 +214,39 @@ unsafe fn text<'t>(text: *const c_char, name: &str) -> Result<Option<&'t str>, C
     }
     // SAFETY: so the caller says.
     let text = unsafe { CStr::from_ptr(text) };
-    text.to_str().map(Some).map_err(|_| bad_argument(format!("{name} is not UTF-8")))
+    text.to_str()
+        .map(Some)
+        .map_err(|_| bad_argument(format!("{name} is not UTF-8")))
 }
 
 fn owned(bytes: Vec<u8>) -> UnfoldBytes {
     if bytes.is_empty() {
-        return UnfoldBytes { data: null_mut(), length: 0 };
+        return UnfoldBytes {
+            data: null_mut(),
+            length: 0,
+        };
     }
     let length = bytes.len();
-    UnfoldBytes { data: Box::into_raw(bytes.into_boxed_slice()).cast(), length }
+    UnfoldBytes {
+        data: Box::into_raw(bytes.into_boxed_slice()).cast(),
+        length,
+    }
 }
 
 fn line_of(line: &str) -> *mut c_char {
-    let line: String = line.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+    let line: String = line
+        .chars()
+        .map(|letter| if letter.is_control() { ' ' } else { letter })
+        .collect();
     CString::new(line).unwrap_or_default().into_raw()
 }
 
 /// The message of a panic.
 fn said(panic: &(dyn Any + Send)) -> String {
     let said = panic.downcast_ref::<String>().map(String::as_str);
-    let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("something failed");
+    let said = said
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("something failed");
     format!("a defect of unfold: {said}")
 }
 
@@ -236,13 +268,24 @@ mod tests {
     }
 
     fn call_in(folder: Option<&str>, model: &[u8], options: Option<&str>) -> Call {
-        let [folder, options] = [folder, options].map(|text| text.map(|text| CString::new(text).unwrap()));
+        let [folder, options] =
+            [folder, options].map(|text| text.map(|text| CString::new(text).unwrap()));
         let [folder, options] =
             [&folder, &options].map(|text| text.as_ref().map_or(null(), |text| text.as_ptr()));
-        let mut result = UnfoldBytes { data: null_mut(), length: 7 };
+        let mut result = UnfoldBytes {
+            data: null_mut(),
+            length: 7,
+        };
         let mut error = null_mut();
         unsafe {
-            let status = unfold_fuse(model.as_ptr(), model.len(), folder, options, &mut result, &mut error);
+            let status = unfold_fuse(
+                model.as_ptr(),
+                model.len(),
+                folder,
+                options,
+                &mut result,
+                &mut error,
+            );
             let bytes = match result.data.is_null() {
                 true => vec![],
                 false => slice::from_raw_parts(result.data, result.length).to_vec(),
@@ -252,7 +295,11 @@ mod tests {
             unfold_free_bytes(&mut result);
             unfold_free_bytes(&mut result);
             unfold_free_text(error);
-            Call { status, result: bytes, error: line }
+            Call {
+                status,
+                result: bytes,
+                error: line,
+            }
         }
     }
 
@@ -264,21 +311,31 @@ mod tests {
     fn bytes_become_what_the_library_makes_of_them() {
         let made = call(&digits(), None);
         let model = Model::from_bytes(digits()).unwrap();
-        let expected = fuse(&model, &FuseOptions::default()).unwrap().model.to_bytes().unwrap();
+        let expected = fuse(&model, &FuseOptions::default())
+            .unwrap()
+            .model
+            .to_bytes()
+            .unwrap();
         assert_eq!((made.status, made.error), (UnfoldStatus::Ok, None));
         assert!(made.result == expected && expected.len() < digits().len());
     }
 
     #[test]
     fn options_are_those_of_the_library_and_what_is_none_is_an_error() {
-        let nothing = call(&digits(), Some(r#"{"skip": ["*", "constant", "duplicate"]}"#));
+        let nothing = call(
+            &digits(),
+            Some(r#"{"skip": ["*", "constant", "duplicate"]}"#),
+        );
         assert_eq!(nothing.status, UnfoldStatus::Ok);
         assert!(nothing.result == digits());
         for (options, said) in [
             ("{", "options: EOF"),
             (r#"{"skipp": []}"#, "unknown field `skipp`"),
             (r#"{"skip": ["["]}"#, "--skip `[`"),
-            (r#"{"scale_stream": 41}"#, "residual streams are scaled by 2^-1 to 2^-40, and not by 2^-41"),
+            (
+                r#"{"scale_stream": 41}"#,
+                "residual streams are scaled by 2^-1 to 2^-40, and not by 2^-41",
+            ),
         ] {
             let call = call(&digits(), Some(options));
             assert_eq!(call.status, UnfoldStatus::BadArgument, "{options}");
@@ -291,13 +348,24 @@ mod tests {
     fn data_outside_of_a_model_is_found_in_its_folder() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.onnx");
-        let options = SaveOptions { place: DataPlace::Beside, ..SaveOptions::default() };
-        Model::from_bytes(digits()).unwrap().save_as(&path, &options).unwrap();
-        let expected = fuse(&Model::open(&path).unwrap(), &FuseOptions::default()).unwrap().model;
+        let options = SaveOptions {
+            place: DataPlace::Beside,
+            ..SaveOptions::default()
+        };
+        Model::from_bytes(digits())
+            .unwrap()
+            .save_as(&path, &options)
+            .unwrap();
+        let expected = fuse(&Model::open(&path).unwrap(), &FuseOptions::default())
+            .unwrap()
+            .model;
         let bytes = std::fs::read(&path).unwrap();
         let made = call_in(folder.path().to_str(), &bytes, None);
         assert_eq!((made.status, made.error), (UnfoldStatus::Ok, None));
-        let made = Model::from_bytes_in(made.result, folder.path()).unwrap().into_memory().unwrap();
+        let made = Model::from_bytes_in(made.result, folder.path())
+            .unwrap()
+            .into_memory()
+            .unwrap();
         assert!(made.proto.graph == expected.into_memory().unwrap().proto.graph);
     }
 
@@ -306,20 +374,40 @@ mod tests {
         for bytes in [&b"\x89PNG\r\n\x1a\n"[..], &[], &digits()[..1000]] {
             let call = call(bytes, None);
             assert_eq!(call.status, UnfoldStatus::BadModel);
-            assert!(call.error.is_some_and(|line| !line.is_empty() && !line.contains('\n')));
+            assert!(
+                call.error
+                    .is_some_and(|line| !line.is_empty() && !line.contains('\n'))
+            );
         }
     }
 
     #[test]
     fn null_is_an_argument_that_is_missing() {
         let model = digits();
-        let mut result = UnfoldBytes { data: null_mut(), length: 0 };
+        let mut result = UnfoldBytes {
+            data: null_mut(),
+            length: 0,
+        };
         unsafe {
             let status = unfold_fuse(null(), 5, null(), null(), &mut result, null_mut());
             assert_eq!(status, UnfoldStatus::BadArgument);
-            let status = unfold_fuse(model.as_ptr(), usize::MAX, null(), null(), &mut result, null_mut());
+            let status = unfold_fuse(
+                model.as_ptr(),
+                usize::MAX,
+                null(),
+                null(),
+                &mut result,
+                null_mut(),
+            );
             assert_eq!(status, UnfoldStatus::BadArgument);
-            let status = unfold_fuse(model.as_ptr(), model.len(), null(), null(), null_mut(), null_mut());
+            let status = unfold_fuse(
+                model.as_ptr(),
+                model.len(),
+                null(),
+                null(),
+                null_mut(),
+                null_mut(),
+            );
             assert_eq!(status, UnfoldStatus::BadArgument);
             unfold_free_bytes(null_mut());
             unfold_free_text(null_mut());

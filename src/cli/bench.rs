@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use unfold::bench::{Stop, Variant};
 use unfold::onnx::Model;
 use unfold::report::{
-    Report, ReportedSite, html, markdown, overview_heading, overview_lines, overview_markdown, plain,
-    terminal,
+    Report, ReportedSite, html, markdown, overview_heading, overview_lines, overview_markdown,
+    plain, terminal,
 };
 use unfold::zoo;
 
@@ -66,9 +66,14 @@ pub struct BenchArgs {
 pub fn run(args: &BenchArgs) -> Result<End> {
     args.html.as_deref().map_or(Ok(()), page_target)?;
     let stop = stop_on_interrupt()?;
-    let reports = if args.models.is_empty() { args.zoo(&stop)? } else { vec![args.one(&stop)?] };
+    let reports = if args.models.is_empty() {
+        args.zoo(&stop)?
+    } else {
+        vec![args.one(&stop)?]
+    };
     if let Some(path) = &args.html {
-        fs::write(path, html(&reports)).with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(path, html(&reports))
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     let mut settings = reports.iter().flat_map(|report| &report.settings);
     Ok(match () {
@@ -96,9 +101,12 @@ impl BenchArgs {
     /// Measures the variants of one model, or several models, and prints the report.
     fn one(&self, stop: &Stop) -> Result<Report> {
         let (title, variants, sites) = subject(&self.models)?;
-        self.measure.refer_to(variants.iter().map(|variant| variant.name.as_str()))?;
+        self.measure
+            .refer_to(variants.iter().map(|variant| variant.name.as_str()))?;
         self.measure.size_what_is_there(&variants)?;
-        let report = self.measure.measure(title, &variants, sites, &self.measure.batch, stop)?;
+        let report = self
+            .measure
+            .measure(title, &variants, sites, &self.measure.batch, stop)?;
         out::print(&match (self.json, self.markdown) {
             (true, _) => out::json(&report)?,
             (_, true) => markdown(&report),
@@ -119,16 +127,25 @@ impl BenchArgs {
         let tell = |report: &Report| {
             let notes = report.notes.iter().filter(|_| report.differs);
             let wrong: String = notes.map(|note| plain(note) + "\n").collect();
-            if tells { out::print(&(overview_lines(report) + &wrong)) } else { Ok(()) }
+            if tells {
+                out::print(&(overview_lines(report) + &wrong))
+            } else {
+                Ok(())
+            }
         };
-        let (reports, left_out) = bench_zoo::measure(&entries, self.all, &self.measure, stop, &tell)?;
+        let (reports, left_out) =
+            bench_zoo::measure(&entries, self.all, &self.measure, stop, &tell)?;
         if self.json {
             out::print(&out::json(&reports)?)?;
         } else if self.markdown {
             out::print(&overview_markdown(&reports))?;
         }
         if !left_out.is_empty() {
-            let why = if stop.asked() { "interrupted" } else { "--all measures all, however long it takes" };
+            let why = if stop.asked() {
+                "interrupted"
+            } else {
+                "--all measures all, however long it takes"
+            };
             out::complain("not measured", &format!("{}; {why}", left_out.join(", ")));
         }
         Ok(reports)
@@ -147,9 +164,18 @@ fn subject(models: &[String]) -> Result<(String, Vec<Variant>, Vec<ReportedSite>
         variants::named(&name, model)
     };
     let variants = models.iter().map(variant).collect::<Result<Vec<_>>>()?;
-    let names: Vec<&str> = variants.iter().map(|variant| variant.name.as_str()).collect();
-    if let Some((_, name)) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
-        return Err(misused(format!("two variants are called `{name}`; NAME=FILE gives them names")));
+    let names: Vec<&str> = variants
+        .iter()
+        .map(|variant| variant.name.as_str())
+        .collect();
+    if let Some((_, name)) = names
+        .iter()
+        .enumerate()
+        .find(|(at, name)| names[..*at].contains(name))
+    {
+        return Err(misused(format!(
+            "two variants are called `{name}`; NAME=FILE gives them names"
+        )));
     }
     Ok((names.join(", "), variants, vec![]))
 }
@@ -168,7 +194,13 @@ fn open(model: &str) -> Result<(String, Model)> {
         }
         _ => {
             let path = Path::new(model);
-            (path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(), path)
+            (
+                path.file_stem()
+                    .unwrap_or(path.as_os_str())
+                    .to_string_lossy()
+                    .into_owned(),
+                path,
+            )
         }
     };
     Ok((name, ReachArgs::default().open(path)?))

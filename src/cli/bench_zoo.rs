@@ -13,7 +13,13 @@ use super::measure::MeasureArgs;
 use super::variants;
 
 /// One network of each family, with the normalizer of its paper, the most telling first.
-const DEFAULT: [&str; 5] = ["vit-s.un", "swin-t.un", "iwslt14.un", "t2t-vit-14.un", "dtn-vit-s.dtn"];
+const DEFAULT: [&str; 5] = [
+    "vit-s.un",
+    "swin-t.un",
+    "iwslt14.un",
+    "t2t-vit-14.un",
+    "dtn-vit-s.dtn",
+];
 const BATCHES: [usize; 2] = [1, 8];
 
 /// How long all may take, where not all was asked for.
@@ -26,7 +32,11 @@ const RUNS: f64 = 18.0;
 
 /// The networks to measure.
 pub fn entries(all: bool) -> Vec<Entry> {
-    if all { zoo::entries().collect() } else { DEFAULT.into_iter().filter_map(zoo::find).collect() }
+    if all {
+        zoo::entries().collect()
+    } else {
+        DEFAULT.into_iter().filter_map(zoo::find).collect()
+    }
 }
 
 /// Measures networks, all small batches before the large ones, and passes each report to `tell`.
@@ -68,7 +78,12 @@ pub fn measure(
 /// How long a measurement will take, by what the network took with another batch.
 fn expected(reports: &[Report], entry: &Entry, batch: NonZeroUsize, rounds: Duration) -> Duration {
     let known = reports.iter().find(|report| report.model == entry.name());
-    let ran = known.iter().flat_map(|report| &report.settings).flat_map(Setting::ran);
-    let samples: f64 = ran.map(|(.., measurement)| 1.0 / measurement.latency.throughput).sum();
+    let ran = known
+        .iter()
+        .flat_map(|report| &report.settings)
+        .flat_map(Setting::ran);
+    let samples: f64 = ran
+        .map(|(.., measurement)| 1.0 / measurement.latency.throughput)
+        .sum();
     OVERHEAD + rounds.max(Duration::from_secs_f64(samples * batch.get() as f64 * RUNS))
 }

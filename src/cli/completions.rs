@@ -51,13 +51,15 @@ pub fn man(args: &ManArgs) -> Result<End> {
     all.build();
     let command = match &args.command {
         None => &all,
-        Some(name) => {
-            all.find_subcommand(name).ok_or_else(|| misused(format!("there is no command {name}")))?
-        }
+        Some(name) => all
+            .find_subcommand(name)
+            .ok_or_else(|| misused(format!("there is no command {name}")))?,
     };
     let mut page = vec![];
     let version = concat!("unfold ", env!("CARGO_PKG_VERSION"));
-    Man::new(command.clone()).source(version).render(&mut page)?;
+    Man::new(command.clone())
+        .source(version)
+        .render(&mut page)?;
     out::print(&as_they_are(&String::from_utf8(page)?))?;
     Ok(End::Done)
 }
@@ -67,7 +69,8 @@ fn as_they_are(page: &str) -> String {
     const EXTRA: &str = ".SH EXTRA\n";
     match page.split_once(EXTRA) {
         Some((before, after)) => {
-            let (lines, rest) = after.split_at(after.find("\n.SH ").map_or(after.len(), |end| end + 1));
+            let (lines, rest) =
+                after.split_at(after.find("\n.SH ").map_or(after.len(), |end| end + 1));
             format!("{before}{EXTRA}.nf\n{lines}.fi\n{rest}")
         }
         None => page.to_owned(),

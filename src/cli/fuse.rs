@@ -182,7 +182,11 @@ enum Fix {
 
 /// `all` or `name=size`.
 fn to_fix(text: &str) -> Result<Fix, String> {
-    if text == "all" { Ok(Fix::All) } else { text.parse().map(Fix::Sizes) }
+    if text == "all" {
+        Ok(Fix::All)
+    } else {
+        text.parse().map(Fix::Sizes)
+    }
 }
 
 /// A model, and the path of its result.
@@ -204,7 +208,10 @@ pub fn one(args: &FuseArgs, task: &Task) -> Result<End> {
     } else if !args.quiet {
         out::print(&report.text(Paint::stdout()))?;
     }
-    report.complaints(args.when()).iter().for_each(|(what, line)| out::complain(what, line));
+    report
+        .complaints(args.when())
+        .iter()
+        .for_each(|(what, line)| out::complain(what, line));
     let end = report.judged.end(args.when());
     // The process ends here: the system frees all memory at once.
     std::mem::forget(report);
@@ -234,30 +241,46 @@ pub fn fuse(
         let planned = unfold::dry_run(&model, &options)?;
         args.slicing.check(planned.plan.memory.as_ref())?;
         let idle = Idle::all(&options, &model, &planned.plan);
-        return Ok(FuseReport::dry(model, planned, idle).with(scaling).chosen_by(&options));
+        return Ok(FuseReport::dry(model, planned, idle)
+            .with(scaling)
+            .chosen_by(&options));
     }
     let path = target(&task.model, task.output.as_deref())?;
-    let certificate = args.certificate.as_ref().map(|file| certificate_target(file, &path)).transpose()?;
+    let certificate = args
+        .certificate
+        .as_ref()
+        .map(|file| certificate_target(file, &path))
+        .transpose()?;
     let mut dims = sizes(&args.dims, &model)?;
     // The models that are compared have numbers there.
     dims.remove_all(&options.fix);
     let fused = unfold::fuse_ahead(&model, &options)?;
     args.slicing.check(fused.plan.memory.as_ref())?;
     let idle = Idle::all(&options, &model, &fused.plan);
-    let mut report = FuseReport::from_fused(model, fused, idle).with(scaling).chosen_by(&options);
+    let mut report = FuseReport::from_fused(model, fused, idle)
+        .with(scaling)
+        .chosen_by(&options);
     let begin = |step: &str| tell(step, 0, 1);
-    let verify = VerifyOptions { dims, tolerance: args.tolerance, ..VerifyOptions::default() };
+    let verify = VerifyOptions {
+        dims,
+        tolerance: args.tolerance,
+        ..VerifyOptions::default()
+    };
     report.judge(args.when(), &verify, begin);
     if report.judged.end(args.when()) == End::Done {
         // Before it is overwritten, if it is.
-        let original = certificate.as_ref().map(|_| report.before.digests()).transpose()?;
+        let original = certificate
+            .as_ref()
+            .map(|_| report.before.digests())
+            .transpose()?;
         begin("save");
         report.written = match &report.after {
             Some(after) => Some(after.save_as(&path, &args.storage.options())?),
             None if args.in_place => None,
             None => Some(report.before.copy_as(&path, &args.storage.options())?),
         };
-        if let (Some(file), Some(original), Some(saved)) = (certificate, original, &report.written) {
+        if let (Some(file), Some(original), Some(saved)) = (certificate, original, &report.written)
+        {
             let fused = Model::open(&saved.path)?.digests()?;
             let certificate = Certificate::new(&report.plan, options.chosen(), [original, fused]);
             report.certificate = Some(certificate.save(file)?);
@@ -268,13 +291,19 @@ pub fn fuse(
 
 /// Warns about options without effect.
 pub fn warn_of_idle(options: &[Idle]) {
-    options.iter().for_each(|idle| out::complain("warning", &idle.on_command_line()));
+    options
+        .iter()
+        .for_each(|idle| out::complain("warning", &idle.on_command_line()));
 }
 
 impl FuseArgs {
     /// How results are verified.
     pub fn when(&self) -> When {
-        if self.no_verify { When::Off } else { self.verify }
+        if self.no_verify {
+            When::Off
+        } else {
+            self.verify
+        }
     }
 
     /// The sizes of dimensions that are fixed.
@@ -287,19 +316,22 @@ impl FuseArgs {
             }
         }
         let given = self.dims.iter().flat_map(Dims::iter);
-        let other =
-            given.into_iter().find(|(name, size)| fixed.get(name).is_some_and(|fixed| fixed != *size));
+        let other = given
+            .into_iter()
+            .find(|(name, size)| fixed.get(name).is_some_and(|fixed| fixed != *size));
         match other {
-            Some((name, size)) => {
-                Err(misused(format!("--fix `{name}`: --dim gives it another size, {size}")))
-            }
+            Some((name, size)) => Err(misused(format!(
+                "--fix `{name}`: --dim gives it another size, {size}"
+            ))),
             None => Ok(fixed),
         }
     }
 
     /// The folder that results go into, if it is one.
     pub fn folder(&self) -> Option<&Path> {
-        self.output.as_deref().filter(|output| self.models.len() > 1 || is_folder(output))
+        self.output
+            .as_deref()
+            .filter(|output| self.models.len() > 1 || is_folder(output))
     }
 
     /// The tasks; creates the folder for their results.
@@ -313,13 +345,19 @@ impl FuseArgs {
         let folder = self.folder();
         if let Some(folder) = folder.filter(|_| !self.dry_run) {
             if folder.exists() && !folder.is_dir() {
-                bail!("{} is no folder, in which several models could go", folder.display());
+                bail!(
+                    "{} is no folder, in which several models could go",
+                    folder.display()
+                );
             }
             // A file name as the output of several models is a forgotten slash, or a model too
             // many.
-            if !is_folder(folder) && folder.extension().is_some_and(|extension| extension == "onnx") {
-                let why =
-                    "several models go into a folder: the name of one that ends with .onnx ends with a slash";
+            if !is_folder(folder)
+                && folder
+                    .extension()
+                    .is_some_and(|extension| extension == "onnx")
+            {
+                let why = "several models go into a folder: the name of one that ends with .onnx ends with a slash";
                 return Err(misused(format!("-o {}: {why}", folder.display())));
             }
             make(folder)?;
@@ -327,12 +365,15 @@ impl FuseArgs {
         let task = |model: &PathBuf| {
             let named = |folder: &Path| Some(folder.join(model.file_name()?));
             let output = match folder {
-                Some(folder) => {
-                    Some(named(folder).with_context(|| format!("{} names no file", model.display()))?)
-                }
+                Some(folder) => Some(
+                    named(folder).with_context(|| format!("{} names no file", model.display()))?,
+                ),
                 None => self.output.clone(),
             };
-            Ok(Task { model: model.clone(), output })
+            Ok(Task {
+                model: model.clone(),
+                output,
+            })
         };
         self.models.iter().map(task).collect()
     }
@@ -340,6 +381,9 @@ impl FuseArgs {
 
 /// Whether a path is that of a folder, or one in which there can only be one.
 fn is_folder(path: &Path) -> bool {
-    let ends = path.as_os_str().to_string_lossy().ends_with(std::path::is_separator);
+    let ends = path
+        .as_os_str()
+        .to_string_lossy()
+        .ends_with(std::path::is_separator);
     ends || path.is_dir()
 }

@@ -82,7 +82,12 @@ fn no_collisions(tasks: &[Task]) -> Result<()> {
     let mut inputs: HashMap<PathBuf, &Path> = HashMap::new();
     for task in tasks {
         // A missing file is reported in its turn.
-        inputs.extend(task.model.canonicalize().ok().map(|file| (file, task.model.as_path())));
+        inputs.extend(
+            task.model
+                .canonicalize()
+                .ok()
+                .map(|file| (file, task.model.as_path())),
+        );
     }
     let mut outputs: HashMap<PathBuf, &Path> = HashMap::new();
     for Task { model, output } in tasks {
@@ -96,7 +101,9 @@ fn no_collisions(tasks: &[Task]) -> Result<()> {
         }
         if let Some(other) = outputs.insert(file, model) {
             let (other, model) = (other.display(), model.display());
-            return Err(misused(format!("{other} and {model} would both be written to {shown}")));
+            return Err(misused(format!(
+                "{other} and {model} would both be written to {shown}"
+            )));
         }
     }
     Ok(())
@@ -109,15 +116,25 @@ fn file(path: &Path) -> Result<PathBuf> {
     }
     let new = destination(path).with_context(|| path.display().to_string())?;
     let folder = new.parent().and_then(|folder| folder.canonicalize().ok());
-    Ok(folder.and_then(|folder| Some(folder.join(new.file_name()?))).unwrap_or(new))
+    Ok(folder
+        .and_then(|folder| Some(folder.join(new.file_name()?)))
+        .unwrap_or(new))
 }
 
 /// Works on several models at once, in order: at most the requested number, and as many as fit into
 /// memory.
 fn in_parallel(args: &FuseArgs, tasks: &[Task], tell: &(dyn Fn(&str, usize) + Sync)) -> Vec<Line> {
     let cores = thread::available_parallelism().ok();
-    let workers = args.jobs.or(cores).map_or(1, NonZeroUsize::get).min(tasks.len());
-    let (room, next, done) = (Room::of_this_machine(), AtomicUsize::new(0), AtomicUsize::new(0));
+    let workers = args
+        .jobs
+        .or(cores)
+        .map_or(1, NonZeroUsize::get)
+        .min(tasks.len());
+    let (room, next, done) = (
+        Room::of_this_machine(),
+        AtomicUsize::new(0),
+        AtomicUsize::new(0),
+    );
     let lines = Mutex::new(Vec::with_capacity(tasks.len()));
     let take = || {
         let place = next.fetch_add(1, Ordering::Relaxed);
@@ -126,14 +143,22 @@ fn in_parallel(args: &FuseArgs, tasks: &[Task], tell: &(dyn Fn(&str, usize) + Sy
     let work = || {
         while let Some((place, task)) = take() {
             let line = line(args, task, &room);
-            tell(&task.model.display().to_string(), done.fetch_add(1, Ordering::Relaxed) + 1);
-            lines.lock().unwrap_or_else(PoisonError::into_inner).push((place, line));
+            tell(
+                &task.model.display().to_string(),
+                done.fetch_add(1, Ordering::Relaxed) + 1,
+            );
+            lines
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push((place, line));
         }
     };
     thread::scope(|scope| {
         for _ in 1..workers {
             // Where there are no threads to be had, there is this one.
-            let _ = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
+            let _ = thread::Builder::new()
+                .stack_size(STACK)
+                .spawn_scoped(scope, work);
         }
         work();
     });
@@ -169,7 +194,12 @@ fn line(args: &FuseArgs, task: &Task, room: &Room) -> Line {
         end: End::Failed,
         json: json!({ "model": JsonPath(&task.model), "error": failure }),
         complaints: vec![("error", failure)],
-        cells: [String::new(), String::new(), String::new(), "failed".to_owned()],
+        cells: [
+            String::new(),
+            String::new(),
+            String::new(),
+            "failed".to_owned(),
+        ],
         idle: None,
     }
 }
@@ -180,12 +210,24 @@ fn told(args: &FuseArgs, task: &Task, report: &FuseReport) -> Result<Line> {
     let sizes = report.sizes();
     let [operators, file] = match &sizes {
         Some(sizes) => [
-            format!("{} to {}", sizes.operators.before.total(), sizes.operators.after.total()),
+            format!(
+                "{} to {}",
+                sizes.operators.before.total(),
+                sizes.operators.after.total()
+            ),
             bytes(sizes.file_bytes.after),
         ],
         None => {
             let read = || report.before.read_bytes();
-            [String::new(), bytes(report.written.as_ref().map_or_else(read, |saved| saved.bytes))]
+            [
+                String::new(),
+                bytes(
+                    report
+                        .written
+                        .as_ref()
+                        .map_or_else(read, |saved| saved.bytes),
+                ),
+            ]
         }
     };
     let word = match (&sizes, &report.written) {
@@ -198,9 +240,20 @@ fn told(args: &FuseArgs, task: &Task, report: &FuseReport) -> Result<Line> {
     let complaints = report.complaints(args.when()).into_iter();
     Ok(Line {
         end: report.judged.end(args.when()),
-        complaints: complaints.map(|(what, line)| (what, format!("{shown}: {line}"))).collect(),
-        cells: [format!("{folded} of {sites}"), operators, file, word.to_owned()],
-        json: if args.json { serde_json::to_value(report.json())? } else { Value::Null },
+        complaints: complaints
+            .map(|(what, line)| (what, format!("{shown}: {line}")))
+            .collect(),
+        cells: [
+            format!("{folded} of {sites}"),
+            operators,
+            file,
+            word.to_owned(),
+        ],
+        json: if args.json {
+            serde_json::to_value(report.json())?
+        } else {
+            Value::Null
+        },
         idle: Some(report.idle.clone()),
     })
 }
@@ -210,7 +263,10 @@ fn idle_everywhere(lines: &[Line]) -> Vec<Idle> {
     let mut idle = lines.iter().filter_map(|line| line.idle.as_ref());
     let first = idle.next().cloned().unwrap_or_default();
     let others: Vec<_> = idle.collect();
-    first.into_iter().filter(|option| others.iter().all(|idle| idle.contains(option))).collect()
+    first
+        .into_iter()
+        .filter(|option| others.iter().all(|idle| idle.contains(option)))
+        .collect()
 }
 
 /// A line for each model, and one for all of them.
@@ -220,13 +276,23 @@ fn table(tasks: &[Task], lines: &[Line], paint: Paint) -> String {
     // The name takes the remaining width, so that each model stays on its line.
     let widest = |column: usize| {
         let cells = lines.iter().map(|line| line.cells[column].chars().count());
-        cells.chain([heads[column + 1].len()]).max().unwrap_or_default() + 2
+        cells
+            .chain([heads[column + 1].len()])
+            .max()
+            .unwrap_or_default()
+            + 2
     };
     let others: usize = (0..4).map(widest).sum();
-    let room = usize::from(table.width().unwrap_or_default()).saturating_sub(others).max(SHORTEST);
+    let room = usize::from(table.width().unwrap_or_default())
+        .saturating_sub(others)
+        .max(SHORTEST);
     for (task, line) in tasks.iter().zip(lines) {
         let [sites, operators, file, word] = &line.cells;
-        let tone = if line.end == End::Done { Tone::Good } else { Tone::Bad };
+        let tone = if line.end == End::Done {
+            Tone::Good
+        } else {
+            Tone::Bad
+        };
         let name = shortened(&plain(&task.model.display().to_string()), room);
         let mut cells: Vec<_> = [&name, sites, operators, file].map(out::cell).into();
         cells.push(paint.cell(tone, word));
@@ -239,7 +305,11 @@ fn table(tasks: &[Task], lines: &[Line], paint: Paint) -> String {
         }
     }
     let failed = lines.iter().filter(|line| line.end != End::Done).count();
-    let failed = if failed == 0 { String::new() } else { format!(", {failed} of them failed") };
+    let failed = if failed == 0 {
+        String::new()
+    } else {
+        format!(", {failed} of them failed")
+    };
     format!("{}\n{} models{failed}\n", out::lines(&table), lines.len())
 }
 
@@ -248,6 +318,9 @@ fn shortened(name: &str, longest: usize) -> String {
     let count = name.chars().count();
     match count <= longest {
         true => name.to_owned(),
-        false => format!("…{}", name.chars().skip(count + 1 - longest).collect::<String>()),
+        false => format!(
+            "…{}",
+            name.chars().skip(count + 1 - longest).collect::<String>()
+        ),
     }
 }

@@ -58,14 +58,20 @@ impl FuseReport {
     /// A plan that is not carried out.
     pub fn dry(before: Model, planned: Planned, idle: Vec<Idle>) -> Self {
         let Planned { plan, lowered } = planned;
-        Self { dry: true, ..Self::new(before, plan, lowered, idle) }
+        Self {
+            dry: true,
+            ..Self::new(before, plan, lowered, idle)
+        }
     }
 
     /// A plan that was carried out.
     pub fn from_fused(before: Model, fused: Fused, idle: Vec<Idle>) -> Self {
         let after = fused.changed().then_some(fused.model);
         let Fused { lowered, plan, .. } = fused;
-        Self { after, ..Self::new(before, plan, lowered, idle) }
+        Self {
+            after,
+            ..Self::new(before, plan, lowered, idle)
+        }
     }
 
     fn new(before: Model, plan: Plan, lowered: Option<Model>, idle: Vec<Idle>) -> Self {
@@ -93,7 +99,11 @@ impl FuseReport {
 
     /// The report of a run with these options.
     pub fn chosen_by(self, options: &FuseOptions) -> Self {
-        Self { target: options.target, centre: options.centre, ..self }
+        Self {
+            target: options.target,
+            centre: options.centre,
+            ..self
+        }
     }
 
     /// Finds out whether the result computes what the model does, if anything was made of it.
@@ -101,7 +111,11 @@ impl FuseReport {
         let is_fixed = self.reference().graph().input != self.before.graph().input;
         if let Some(after) = &self.after {
             // To a proof, inputs that say their extents are other inputs.
-            let original = if is_fixed { self.reference() } else { &self.before };
+            let original = if is_fixed {
+                self.reference()
+            } else {
+                &self.before
+            };
             let before = [original, self.reference()];
             // A result that is equal only up to an ε is another function to a proof, which runs
             // only on request.
@@ -112,7 +126,12 @@ impl FuseReport {
             self.judged = Judged::new(tried, before, after, &self.plan.tensors, options, &begin);
             if !self.plan.merged.is_empty() && self.judged.run.is_some() {
                 begin("slack");
-                self.slack = Some(EpsilonError::measure(self.reference(), after, &self.plan.merged, options));
+                self.slack = Some(EpsilonError::measure(
+                    self.reference(),
+                    after,
+                    &self.plan.merged,
+                    options,
+                ));
             }
         }
     }
@@ -135,12 +154,17 @@ impl FuseReport {
     /// The model before and after, if anything was made of it.
     pub fn sizes(&self) -> Option<Sizes> {
         let written = self.written.as_ref().map(|saved| saved.bytes);
-        self.after.as_ref().map(|after| Sizes::new(&self.before, after, written))
+        self.after
+            .as_ref()
+            .map(|after| Sizes::new(&self.before, after, written))
     }
 
     fn growth(&self) -> Option<Growth> {
         let (bytes, weights) = (self.plan.growth, self.before.weight_bytes());
-        (bytes > 0).then(|| Growth { bytes, percent: 100.0 * bytes as f64 / weights as f64 })
+        (bytes > 0).then(|| Growth {
+            bytes,
+            percent: 100.0 * bytes as f64 / weights as f64,
+        })
     }
 
     /// Warnings and errors, each with its kind.
@@ -160,9 +184,20 @@ impl FuseReport {
         let mut text = self.done(paint);
         text += &match &self.written {
             Some(saved) => {
-                let done = if self.after.is_some() { "written" } else { "copied" };
-                let data = saved.data.as_ref().map(|data| format!(", its weights to {}", data.display()));
-                let line = format!("{done} to {}{}", saved.path.display(), data.unwrap_or_default());
+                let done = if self.after.is_some() {
+                    "written"
+                } else {
+                    "copied"
+                };
+                let data = saved
+                    .data
+                    .as_ref()
+                    .map(|data| format!(", its weights to {}", data.display()));
+                let line = format!(
+                    "{done} to {}{}",
+                    saved.path.display(),
+                    data.unwrap_or_default()
+                );
                 plain(&line) + "\n"
             }
             None => "nothing was written\n".to_owned(),
@@ -176,9 +211,17 @@ impl FuseReport {
     /// The changes as text, without the path of the result.
     pub fn done(&self, paint: Paint) -> String {
         // It was indexed before, or there were no report.
-        let shown = self.plan.sites.iter().filter(|site| self.dry || !site.is_folded());
+        let shown = self
+            .plan
+            .sites
+            .iter()
+            .filter(|site| self.dry || !site.is_folded());
         let rows = sites::rows(self.reference(), shown).unwrap_or_default();
-        let table = if rows.is_empty() { String::new() } else { sites::table(&rows, paint) + "\n" };
+        let table = if rows.is_empty() {
+            String::new()
+        } else {
+            sites::table(&rows, paint) + "\n"
+        };
         let mut text = table + &self.summary().line(paint) + "\n" + &sites::tidied(&self.plan.tidy);
         text += &sites::stopped(self.plan.stopped);
         if self.changes() {
@@ -191,7 +234,8 @@ impl FuseReport {
         text += &placement::told(&self.plan.placed);
         text += &self.growth().map_or_else(String::new, Growth::line);
         if let Some(change) = self.sizes() {
-            let operators = operators::table(&change.operators.before, &change.operators.after, paint);
+            let operators =
+                operators::table(&change.operators.before, &change.operators.after, paint);
             let (file, weights) = (change.file_bytes.in_words(), change.weight_bytes.in_words());
             text += &format!("\n{operators}\nfile {file}, weights {weights}\n");
         } else if !self.changes() {
@@ -213,7 +257,11 @@ impl FuseReport {
             changed: self.changes(),
             target: self.target,
             written: self.written.as_ref().map(|saved| JsonPath(&saved.path)),
-            data: self.written.as_ref().and_then(|saved| saved.data.as_deref()).map(JsonPath),
+            data: self
+                .written
+                .as_ref()
+                .and_then(|saved| saved.data.as_deref())
+                .map(JsonPath),
             certificate: self.certificate.as_deref().map(JsonPath),
             sites: sites::json(&self.plan),
             tensors: outline::tensors(&self.plan),
@@ -303,7 +351,9 @@ fn target_line(target: Target) -> &'static str {
     match target {
         Target::Cpu => "for CPUs; --target portable keeps LayerNormalization and MatMul\n",
         Target::Portable => "for any engine; --target cpu takes forms that CPUs run faster\n",
-        Target::Onnxruntime => "for onnxruntime; --target cpu keeps the open shapes of values within\n",
+        Target::Onnxruntime => {
+            "for onnxruntime; --target cpu keeps the open shapes of values within\n"
+        }
         Target::Tract => "for tract; --target cpu keeps layers behind the windows that they read\n",
     }
 }
@@ -318,8 +368,14 @@ struct Growth {
 
 impl Growth {
     fn line(self) -> String {
-        let Self { bytes: added, percent } = self;
-        format!("copies of shared weights add {} ({percent:.1} % of the weights)\n", bytes(added))
+        let Self {
+            bytes: added,
+            percent,
+        } = self;
+        format!(
+            "copies of shared weights add {} ({percent:.1} % of the weights)\n",
+            bytes(added)
+        )
     }
 }
 
@@ -333,15 +389,20 @@ pub struct Sizes {
 
 impl Sizes {
     fn new(before: &Model, after: &Model, written: Option<u64>) -> Self {
-        let file_bytes =
-            BeforeAfter { before: before.read_bytes(), after: written.unwrap_or_else(|| after.file_bytes()) };
+        let file_bytes = BeforeAfter {
+            before: before.read_bytes(),
+            after: written.unwrap_or_else(|| after.file_bytes()),
+        };
         Self {
             operators: BeforeAfter {
                 before: Operators::from_model(before),
                 after: Operators::from_model(after),
             },
             file_bytes,
-            weight_bytes: BeforeAfter { before: before.weight_bytes(), after: after.weight_bytes() },
+            weight_bytes: BeforeAfter {
+                before: before.weight_bytes(),
+                after: after.weight_bytes(),
+            },
         }
     }
 }
@@ -357,6 +418,11 @@ impl BeforeAfter<u64> {
     fn in_words(&self) -> String {
         let Self { before, after } = *self;
         let sign = if after < before { '-' } else { '+' };
-        format!("{} to {} ({sign}{})", bytes(before), bytes(after), bytes(after.abs_diff(before)))
+        format!(
+            "{} to {} ({sign}{})",
+            bytes(before),
+            bytes(after),
+            bytes(after.abs_diff(before))
+        )
     }
 }

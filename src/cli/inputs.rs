@@ -20,7 +20,8 @@ pub fn sizes(given: &[Dims], model: &Model) -> Result<Dims> {
     dims.extend(given.iter().cloned());
     // Inputs that tract cannot have at any size are reported by verification.
     if Input::from_model(model, &Dims::default()).is_ok() {
-        Input::from_model(model, &dims).map_err(|failure| misused(format!("--dim: {}", failure.reason)))?;
+        Input::from_model(model, &dims)
+            .map_err(|failure| misused(format!("--dim: {}", failure.reason)))?;
     }
     Ok(dims)
 }
@@ -28,15 +29,25 @@ pub fn sizes(given: &[Dims], model: &Model) -> Result<Dims> {
 /// Sees to it that each dimension that is given a size is one of some input of these models.
 pub fn known_to_some(given: &[Dims], models: &[&Model]) -> Result<()> {
     let inputs = models.iter().flat_map(|model| &model.graph().input);
-    let known: BTreeSet<String> = inputs.flat_map(Input::symbols).flatten().map(Cow::into_owned).collect();
-    let Some((name, _)) = given.iter().flat_map(Dims::iter).find(|(name, _)| !known.contains(*name)) else {
+    let known: BTreeSet<String> = inputs
+        .flat_map(Input::symbols)
+        .flatten()
+        .map(Cow::into_owned)
+        .collect();
+    let Some((name, _)) = given
+        .iter()
+        .flat_map(Dims::iter)
+        .find(|(name, _)| !known.contains(*name))
+    else {
         return Ok(());
     };
     let there = match known.is_empty() {
         true => "none".to_owned(),
         false => known.into_iter().collect::<Vec<_>>().join(", "),
     };
-    Err(misused(format!("--dim: no input has a symbolic dimension `{name}`; those there are: {there}")))
+    Err(misused(format!(
+        "--dim: no input has a symbolic dimension `{name}`; those there are: {there}"
+    )))
 }
 
 /// Reads the inputs of a model from `file`, and the sizes that they give to its symbolic dimensions.
@@ -50,12 +61,22 @@ pub fn read_inputs(file: &Path, model: &Model, dims: &Dims) -> Result<(Vec<Tenso
     for input in &declared {
         let place = || format!("{}: the input `{}`", file.display(), input.name);
         let tensor = source.read(input).with_context(place)?;
-        let declared = model.graph().input.iter().find(|declared| declared.name() == input.name);
+        let declared = model
+            .graph()
+            .input
+            .iter()
+            .find(|declared| declared.name() == input.name);
         let symbols = declared.map(Input::symbols).unwrap_or_default();
         let (rank, given) = (symbols.len(), tensor.rank());
-        ensure!(rank == given, "{} has {rank} dimensions, and {given} were given", place());
-        let sizes =
-            symbols.into_iter().zip(tensor.shape()).filter_map(|(symbol, &size)| Some((symbol?, size)));
+        ensure!(
+            rank == given,
+            "{} has {rank} dimensions, and {given} were given",
+            place()
+        );
+        let sizes = symbols
+            .into_iter()
+            .zip(tensor.shape())
+            .filter_map(|(symbol, &size)| Some((symbol?, size)));
         sizes.for_each(|(symbol, size)| dims.set(symbol, size));
         tensors.push(tensor);
     }
@@ -73,7 +94,10 @@ impl Source {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("npz") => Ok(Self::Named(NpzReader::new(file)?)),
             Some("npy") if inputs.len() == 1 => Ok(Self::One(file)),
-            Some("npy") => bail!("the model has {} inputs, which a .npz file can hold", inputs.len()),
+            Some("npy") => bail!(
+                "the model has {} inputs, which a .npz file can hold",
+                inputs.len()
+            ),
             _ => bail!("it is neither .npy nor .npz"),
         }
     }

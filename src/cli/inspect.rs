@@ -91,15 +91,22 @@ pub fn run(args: &InspectArgs) -> Result<End> {
     steps.begin("load");
     let model = args.reach.open(&args.model)?;
     let progress = steps.progress();
-    let options = FuseOptions { centre: args.streams, progress: Some(&progress), ..FuseOptions::default() };
+    let options = FuseOptions {
+        centre: args.streams,
+        progress: Some(&progress),
+        ..FuseOptions::default()
+    };
     let Planned { mut plan, lowered } = match &args.html {
         Some(page) => with_page(&args.model, &model, &options, page)?,
         None => unfold::dry_run(&model, &options)?,
     };
     if args.streams {
         // Any power of two shows which readers absorb one, and one change is planned at a time.
-        let options =
-            FuseOptions { scale_stream: Some(1), progress: Some(&progress), ..FuseOptions::default() };
+        let options = FuseOptions {
+            scale_stream: Some(1),
+            progress: Some(&progress),
+            ..FuseOptions::default()
+        };
         plan.streams_scaled_as(unfold::plan(&model, &options)?);
     }
     drop(progress);
@@ -107,7 +114,10 @@ pub fn run(args: &InspectArgs) -> Result<End> {
     if args.streams {
         let text = match args.json {
             true => {
-                let json = StreamsJson { model: JsonPath(&args.model), streams: &plan.streams };
+                let json = StreamsJson {
+                    model: JsonPath(&args.model),
+                    streams: &plan.streams,
+                };
                 out::json(&json)?
             }
             false => streams::table(&plan, Paint::stdout()),
@@ -121,25 +131,50 @@ pub fn run(args: &InspectArgs) -> Result<End> {
         let sites = sites::json(&plan);
         let tidy = Some(&plan.tidy).filter(|tidy| **tidy != Tidy::default());
         let (model, stopped) = (JsonPath(&args.model), plan.stopped);
-        let json = InspectJson { model, sites, summary, stopped, tidy, provenance };
+        let json = InspectJson {
+            model,
+            sites,
+            summary,
+            stopped,
+            tidy,
+            provenance,
+        };
         out::print(&out::json(&json)?)?;
         return Ok(End::Done);
     }
     let paint = Paint::stdout();
     let rows = sites::rows(lowered.as_ref().unwrap_or(&model), plan.sites.iter())?;
-    let table = if rows.is_empty() { String::new() } else { sites::table(&rows, paint) + "\n" };
+    let table = if rows.is_empty() {
+        String::new()
+    } else {
+        sites::table(&rows, paint) + "\n"
+    };
     let history: String = provenance.iter().map(told).collect();
     let beside = sites::tidied(&plan.tidy) + &sites::stopped(plan.stopped);
-    out::print(&format!("{table}{}\n{beside}{history}", summary.line(paint)))?;
+    out::print(&format!(
+        "{table}{}\n{beside}{history}",
+        summary.line(paint)
+    ))?;
     Ok(End::Done)
 }
 
 /// Plans, and writes a page about the model and its result.
-pub fn with_page(path: &Path, model: &Model, options: &FuseOptions, page: &Path) -> Result<Planned> {
+pub fn with_page(
+    path: &Path,
+    model: &Model,
+    options: &FuseOptions,
+    page: &Path,
+) -> Result<Planned> {
     let fused = unfold::fuse(model, options)?;
-    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    let name = path
+        .file_name()
+        .unwrap_or(path.as_os_str())
+        .to_string_lossy();
     let text = outline_html(&outline(&name, model, &fused)?)?;
-    fs::write(page, text).map_err(|source| Error::Io { path: page.to_owned(), source })?;
+    fs::write(page, text).map_err(|source| Error::Io {
+        path: page.to_owned(),
+        source,
+    })?;
     let Fused { plan, lowered, .. } = fused;
     Ok(Planned { plan, lowered })
 }
@@ -147,7 +182,13 @@ pub fn with_page(path: &Path, model: &Model, options: &FuseOptions, page: &Path)
 /// One time that the model was folded, in a line.
 fn told(time: &Provenance) -> String {
     const SHOWN: usize = 12;
-    let Provenance { version, original, folded, options, .. } = time;
+    let Provenance {
+        version,
+        original,
+        folded,
+        options,
+        ..
+    } = time;
     let from = original.as_ref().map_or_else(String::new, |digest| {
         format!(" from {}…", digest.chars().take(SHOWN).collect::<String>())
     });
@@ -159,10 +200,19 @@ fn told(time: &Provenance) -> String {
         true => String::new(),
         false => format!("; copies up to {} %", options.max_growth),
     };
-    let scaled =
-        options.scale_stream.map_or_else(String::new, |power| format!("; streams scaled by 2^-{power}"));
-    let centred = if options.centre { "; streams centred" } else { "" };
-    let merged = if options.merge_norms { "; normalizers merged" } else { "" };
+    let scaled = options.scale_stream.map_or_else(String::new, |power| {
+        format!("; streams scaled by 2^-{power}")
+    });
+    let centred = if options.centre {
+        "; streams centred"
+    } else {
+        ""
+    };
+    let merged = if options.merge_norms {
+        "; normalizers merged"
+    } else {
+        ""
+    };
     let target = format!("; for {}", options.target);
     let line = format!(
         "folded by unfold {version}{from}: {folded}{skipped}{growth}{centred}{merged}{scaled}{target}"

@@ -41,7 +41,12 @@ pub struct MeasureArgs {
     pub threads: NonZeroUsize,
 
     /// Inputs, as a .npy or .npz file; random ones where it is not given
-    #[arg(long, value_name = "FILE", conflicts_with = "batch", requires = "models")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "batch",
+        requires = "models"
+    )]
     pub input: Option<PathBuf>,
 
     /// A variant that the others are compared with (may be repeated); by default `LN twin`, `floor` and `as exported`,
@@ -57,16 +62,23 @@ pub struct MeasureArgs {
 impl MeasureArgs {
     /// How long the rounds may take.
     pub fn time(&self) -> Result<Duration> {
-        Duration::try_from_secs_f64(self.time).map_err(|_| anyhow!("--time {} is no duration", self.time))
+        Duration::try_from_secs_f64(self.time)
+            .map_err(|_| anyhow!("--time {} is no duration", self.time))
     }
 
     /// Checks that each reference variant exists.
     pub fn refer_to<'v>(&self, variants: impl IntoIterator<Item = &'v str>) -> Result<()> {
         let variants: Vec<&str> = variants.into_iter().collect();
-        match self.references.iter().find(|reference| !variants.contains(&reference.as_str())) {
+        match self
+            .references
+            .iter()
+            .find(|reference| !variants.contains(&reference.as_str()))
+        {
             Some(reference) => {
                 let there = variants.join(", ");
-                Err(misused(format!("--reference: there is no variant `{reference}`; there are {there}")))
+                Err(misused(format!(
+                    "--reference: there is no variant `{reference}`; there are {there}"
+                )))
             }
             None => Ok(()),
         }
@@ -103,13 +115,16 @@ impl MeasureArgs {
             if stop.asked() {
                 break;
             }
-            report.settings.push(bench(variants, options, stop, &progress));
+            report
+                .settings
+                .push(bench(variants, options, stop, &progress));
             if stop.asked() {
                 break;
             }
             progress("verifying", 1, 1);
             if let Some(verdict) = verdict(variants, options) {
-                report.differs |= !verdict.passed() && !matches!(verdict, Verdict::CouldNotVerify { .. });
+                report.differs |=
+                    !verdict.passed() && !matches!(verdict, Verdict::CouldNotVerify { .. });
                 report.notes.push(told(&verdict, &options.label));
             }
         }
@@ -117,8 +132,15 @@ impl MeasureArgs {
     }
 
     /// One measurement for each size of the batch.
-    fn settings(&self, variants: &[Variant], batches: &[NonZeroUsize]) -> Result<Vec<BenchOptions>> {
-        let model = &variants.first().ok_or_else(|| anyhow!("there is nothing to compare"))?.model;
+    fn settings(
+        &self,
+        variants: &[Variant],
+        batches: &[NonZeroUsize],
+    ) -> Result<Vec<BenchOptions>> {
+        let model = &variants
+            .first()
+            .ok_or_else(|| anyhow!("there is nothing to compare"))?
+            .model;
         let mut dims = Dims::default();
         dims.extend(self.dims.iter().cloned());
         let references = ["LN twin", "floor", "as exported"].map(String::from);
@@ -127,13 +149,21 @@ impl MeasureArgs {
             threads: self.threads.get(),
             rounds: self.rounds.map(NonZeroUsize::get),
             time: self.time()?,
-            references: if self.references.is_empty() { references.into() } else { self.references.clone() },
+            references: if self.references.is_empty() {
+                references.into()
+            } else {
+                self.references.clone()
+            },
             child: Some(resident()?),
             ..BenchOptions::default()
         };
         if let Some(file) = &self.input {
             let (inputs, dims) = read_inputs(file, model, &base.dims)?;
-            return Ok(vec![labelled(BenchOptions { inputs: Some(inputs), dims, ..base })]);
+            return Ok(vec![labelled(BenchOptions {
+                inputs: Some(inputs),
+                dims,
+                ..base
+            })]);
         }
         let symbols = Input::batch_symbols(model);
         let given = symbols.iter().any(|symbol| base.dims.get(symbol).is_some());
@@ -143,14 +173,21 @@ impl MeasureArgs {
                 return Err(misused("--batch and --dim give the same dimension a size"));
             }
             (true, _) => {
-                return Err(misused("--batch: the first dimension of every input of this model has a size"));
+                return Err(misused(
+                    "--batch: the first dimension of every input of this model has a size",
+                ));
             }
             (false, _) => {}
         }
         let sized = |batch: usize| {
             let mut dims = base.dims.clone();
-            symbols.iter().for_each(|symbol| dims.set(symbol.clone(), batch));
-            labelled(BenchOptions { dims, ..base.clone() })
+            symbols
+                .iter()
+                .for_each(|symbol| dims.set(symbol.clone(), batch));
+            labelled(BenchOptions {
+                dims,
+                ..base.clone()
+            })
         };
         Ok(match batches {
             [] => vec![sized(1)],
@@ -161,17 +198,32 @@ impl MeasureArgs {
 
 /// Under the sizes that tell it from others.
 fn labelled(options: BenchOptions) -> BenchOptions {
-    let sizes: Vec<String> = options.dims.iter().map(|(name, size)| format!("{name}={size}")).collect();
-    let label = if sizes.is_empty() { options.label } else { sizes.join(", ") };
+    let sizes: Vec<String> = options
+        .dims
+        .iter()
+        .map(|(name, size)| format!("{name}={size}"))
+        .collect();
+    let label = if sizes.is_empty() {
+        options.label
+    } else {
+        sizes.join(", ")
+    };
     BenchOptions { label, ..options }
 }
 
 /// Whether the fused variant computes what the exported one does, where there are both.
 fn verdict(variants: &[Variant], options: &BenchOptions) -> Option<Verdict> {
-    let find =
-        |name: &str| variants.iter().find(|variant| variant.name == name).map(|variant| &variant.model);
+    let find = |name: &str| {
+        variants
+            .iter()
+            .find(|variant| variant.name == name)
+            .map(|variant| &variant.model)
+    };
     let (original, fused) = (find("as exported")?, find("fused")?);
-    let options = VerifyOptions { dims: options.dims.clone(), ..VerifyOptions::default() };
+    let options = VerifyOptions {
+        dims: options.dims.clone(),
+        ..VerifyOptions::default()
+    };
     Some(compare(original, fused, &options))
 }
 
@@ -180,7 +232,11 @@ fn told(verdict: &Verdict, label: &str) -> String {
     match verdict {
         Verdict::Compared(comparison) => {
             let relative = comparison.worst().map_or(0.0, |worst| worst.relative);
-            let verb = if comparison.agrees() { "agree" } else { "DIFFER" };
+            let verb = if comparison.agrees() {
+                "agree"
+            } else {
+                "DIFFER"
+            };
             let tolerance = comparison.tolerance;
             format!(
                 "With {label}, fused and as exported {verb}: relative error {relative:.1e}, tolerance \

@@ -30,8 +30,8 @@ mod tests {
     #[test]
     fn the_option_is_the_one_that_mimalloc_sets_to_ten_milliseconds() {
         // SAFETY: reads a number.
-        let values =
-            [PURGE_DELAY - 1, PURGE_DELAY].map(|option| unsafe { libmimalloc_sys::mi_option_get(option) });
+        let values = [PURGE_DELAY - 1, PURGE_DELAY]
+            .map(|option| unsafe { libmimalloc_sys::mi_option_get(option) });
         assert_eq!(values[1], 10);
         assert_ne!(values[0], 10);
     }

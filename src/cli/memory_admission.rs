@@ -37,13 +37,18 @@ impl Room {
     }
 
     fn new(bytes: u64) -> Self {
-        Self { bytes, taken: Mutex::default(), returned: Condvar::new() }
+        Self {
+            bytes,
+            taken: Mutex::default(),
+            returned: Condvar::new(),
+        }
     }
 
     /// Waits until there is room for a model whose files have so many bytes.
     pub fn take(&self, file_bytes: u64) -> Seat<'_> {
         let bytes = file_bytes.saturating_mul(TIMES).saturating_add(BESIDES);
-        let full = |taken: &mut Taken| taken.places > 0 && taken.bytes.saturating_add(bytes) > self.bytes;
+        let full =
+            |taken: &mut Taken| taken.places > 0 && taken.bytes.saturating_add(bytes) > self.bytes;
         let waited = self.returned.wait_while(self.taken(), full);
         let mut taken = waited.unwrap_or_else(PoisonError::into_inner);
         taken.bytes += bytes;
@@ -68,7 +73,9 @@ impl Drop for Seat<'_> {
 /// The memory that programs can have without others giving up theirs, and that a container lets this one have.
 fn available() -> Option<u64> {
     let told = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = told.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let line = told
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     let number = |file: &str| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
     let limit = number("/sys/fs/cgroup/memory.max").unwrap_or(u64::MAX);

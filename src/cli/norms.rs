@@ -12,14 +12,24 @@ pub fn told(merged: &[MergedNorm], slack: Option<&Result<EpsilonError, Failure>>
         let followers: Vec<&str> = followers.iter().map(|follower| &*follower.name).collect();
         lines += &(plain(&format!("{name} is gone, before {}", followers.join(", "))) + "\n");
     }
-    let epsilon = merged.iter().flat_map(|norm| &norm.followers).map(|follower| follower.epsilon);
-    let Some(epsilon) = epsilon.reduce(f64::max) else { return lines };
+    let epsilon = merged
+        .iter()
+        .flat_map(|norm| &norm.followers)
+        .map(|follower| follower.epsilon);
+    let Some(epsilon) = epsilon.reduce(f64::max) else {
+        return lines;
+    };
     lines += &match slack {
         Some(Ok(EpsilonError { bound })) => {
-            format!("what follows makes the same up to a part of {bound:.1e}, on the inputs of the run\n")
+            format!(
+                "what follows makes the same up to a part of {bound:.1e}, on the inputs of the run\n"
+            )
         }
         Some(Err(failure)) => {
-            format!("how far that is from the model was not measured: {}\n", plain(&failure.to_string()))
+            format!(
+                "how far that is from the model was not measured: {}\n",
+                plain(&failure.to_string())
+            )
         }
         None => format!(
             "where it sees a variance v instead of u, that is the same up to {:.0e}·|1/u - 1/v|\n",

@@ -49,13 +49,25 @@ pub fn table(before: &Operators, after: &Operators, paint: Paint) -> String {
         table.add_row([out::cell(name), out::cell(before), out::cell(after), change]);
     };
     let count = |operators: &Operators, name: &str| operators.0.get(name).copied().unwrap_or(0);
-    let names: std::collections::BTreeSet<&String> = before.0.keys().chain(after.0.keys()).collect();
-    let (same, changed): (Vec<&String>, Vec<_>) =
-        names.into_iter().partition(|name| count(before, name) == count(after, name));
-    changed.iter().for_each(|name| add(name, count(before, name), count(after, name)));
+    let names: std::collections::BTreeSet<&String> =
+        before.0.keys().chain(after.0.keys()).collect();
+    let (same, changed): (Vec<&String>, Vec<_>) = names
+        .into_iter()
+        .partition(|name| count(before, name) == count(after, name));
+    changed
+        .iter()
+        .for_each(|name| add(name, count(before, name), count(after, name)));
     if !same.is_empty() {
         let nodes = same.iter().map(|name| count(before, name)).sum();
-        add(if changed.is_empty() { "all operators" } else { "other operators" }, nodes, nodes);
+        add(
+            if changed.is_empty() {
+                "all operators"
+            } else {
+                "other operators"
+            },
+            nodes,
+            nodes,
+        );
     }
     add("all", before.total(), after.total());
     for column in table.column_iter_mut().skip(1) {

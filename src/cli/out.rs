@@ -45,7 +45,11 @@ impl Paint {
             Tone::Bad => 33,
             Tone::Head => 1,
         };
-        if self.0 { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+        if self.0 {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
     }
 
     /// A cell of a table in a tone.
@@ -62,7 +66,9 @@ impl Paint {
     /// A table without lines, as wide as the terminal.
     pub fn table(self, heads: &[&str]) -> Table {
         let mut table = Table::new();
-        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+        table
+            .load_style(presets::NOTHING)
+            .set_content_arrangement(ContentArrangement::Dynamic);
         if table.width().is_none_or(|width| width < NARROW) {
             table.set_width(WIDTH);
         }
@@ -92,7 +98,10 @@ fn wanted() -> bool {
 /// Prints text. A closed pipe is no error.
 pub fn print(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }

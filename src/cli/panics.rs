@@ -11,7 +11,9 @@ static LAST: Mutex<String> = Mutex::new(String::new());
 /// The engine that infers shapes panics on some models, which is caught on the spot and not
 /// reported. An uncaught panic is a fault of this program, and is reported in one line.
 pub fn kept() {
-    panic::set_hook(Box::new(|info| *LAST.lock().unwrap_or_else(PoisonError::into_inner) = describe(info)));
+    panic::set_hook(Box::new(|info| {
+        *LAST.lock().unwrap_or_else(PoisonError::into_inner) = describe(info)
+    }));
 }
 
 /// Does all of the work, or a part that others do not depend on.
@@ -26,8 +28,13 @@ pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
 }
 
 fn describe(info: &PanicHookInfo) -> String {
-    let place = info.location().map(|location| format!(" ({}:{})", location.file(), location.line()));
+    let place = info
+        .location()
+        .map(|location| format!(" ({}:{})", location.file(), location.line()));
     let message = info.payload_as_str().unwrap_or("it panicked");
-    let line = message.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let line = message
+        .lines()
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or_default();
     format!("{line}{}", place.unwrap_or_default())
 }

@@ -9,7 +9,13 @@ pub fn told(placed: &[Placed]) -> String {
 }
 
 fn line(placed: &Placed) -> String {
-    let Placed { rule, at, before, after, why } = placed;
+    let Placed {
+        rule,
+        at,
+        before,
+        after,
+        why,
+    } = placed;
     let work = format!("{after} multiply-adds instead of {before}");
     let line = match why {
         None => format!("{at} moves ({rule}): {work}"),

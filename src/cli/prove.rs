@@ -91,7 +91,10 @@ struct ProveJson<'j> {
 pub fn run(args: &ProveArgs) -> Result<End> {
     let steps = Steps::new("prove", args.quiet);
     steps.begin("load");
-    let (original, fused) = (args.reach.open(&args.original)?, args.reach.open(&args.fused)?);
+    let (original, fused) = (
+        args.reach.open(&args.original)?,
+        args.reach.open(&args.fused)?,
+    );
     let dims = sizes(&args.dims, &original)?;
     // A file that no engine takes computes nothing, rather than something else.
     for model in [&original, &fused] {
@@ -103,17 +106,29 @@ pub fn run(args: &ProveArgs) -> Result<End> {
         None => Claim::planned(&original, &fused)?,
     };
     steps.begin("prove");
-    let options = ProveOptions { dims, points: args.points.into(), seed: args.seed };
+    let options = ProveOptions {
+        dims,
+        points: args.points.into(),
+        seed: args.seed,
+    };
     let proof = prove(&original, &fused, &tensors, &options);
     drop(steps);
     let site = match &proof {
-        Proof::Disproved { site: Some(site), .. } => sites.get(*site).map(String::as_str),
+        Proof::Disproved {
+            site: Some(site), ..
+        } => sites.get(*site).map(String::as_str),
         _ => None,
     };
     if args.json {
         let (original, fused) = (JsonPath(&args.original), JsonPath(&args.fused));
         let certificate = args.certificate.as_deref().map(JsonPath);
-        let json = ProveJson { original, fused, certificate, proof: &proof, site };
+        let json = ProveJson {
+            original,
+            fused,
+            certificate,
+            proof: &proof,
+            site,
+        };
         out::print(&out::json(&json)?)?;
     } else if let Some(line) = proved(&proof, Paint::stdout()).filter(|_| !args.quiet) {
         out::print(&(line + "\n"))?;
@@ -124,11 +139,17 @@ pub fn run(args: &ProveArgs) -> Result<End> {
         Proof::Invalid { at, reason } => bail!("{fused} is no valid model, at `{at}`: {reason}"),
         Proof::Disproved { at, reason, .. } => {
             let site = site.map_or_else(String::new, |site| format!(" (for the site {site})"));
-            out::complain("error", &format!("{fused} computes something else at `{at}`{site}: {reason}"));
+            out::complain(
+                "error",
+                &format!("{fused} computes something else at `{at}`{site}: {reason}"),
+            );
             End::Differs
         }
         Proof::Undecided { reason } => {
-            out::complain("error", &format!("{fused}: it could not be decided: {reason}"));
+            out::complain(
+                "error",
+                &format!("{fused}: it could not be decided: {reason}"),
+            );
             End::Unverified
         }
     })
@@ -145,7 +166,10 @@ impl Claim {
     /// The claim of a certificate for these two models.
     pub fn certified(file: &Path, original: &Model, fused: &Model) -> Result<Self> {
         let certificate = Certificate::open(file)?;
-        for (model, digests) in [(original, &certificate.original), (fused, &certificate.fused)] {
+        for (model, digests) in [
+            (original, &certificate.original),
+            (fused, &certificate.fused),
+        ] {
             if let Some(other) = other_file(&model.digests()?, digests) {
                 bail!(
                     "{}: the certificate is for other files: {other} of {} differs",
@@ -154,15 +178,24 @@ impl Claim {
                 );
             }
         }
-        let sites = certificate.sites.into_iter().map(|site| site.name).collect();
-        Ok(Self { tensors: certificate.tensors, sites })
+        let sites = certificate
+            .sites
+            .into_iter()
+            .map(|site| site.name)
+            .collect();
+        Ok(Self {
+            tensors: certificate.tensors,
+            sites,
+        })
     }
 
     /// The claim of folding the original again.
     pub fn planned(original: &Model, fused: &Model) -> Result<Self> {
         let history = Provenance::from_model(fused);
         let from = original.sha256()?;
-        let own = history.iter().rposition(|time| from.is_some() && time.original.as_deref() == from);
+        let own = history
+            .iter()
+            .rposition(|time| from.is_some() && time.original.as_deref() == from);
         if own.is_some_and(|own| own + 1 < history.len()) {
             bail!(
                 "{} was folded again after it was folded from {}: each time has to be proved by itself",
@@ -170,10 +203,17 @@ impl Claim {
                 shown(original)
             );
         }
-        let options = history.into_iter().next_back().map(|time| time.options).unwrap_or_default();
+        let options = history
+            .into_iter()
+            .next_back()
+            .map(|time| time.options)
+            .unwrap_or_default();
         let plan = unfold::plan(original, &FuseOptions::from(options))?;
         let sites = plan.sites.into_iter().map(|site| site.name).collect();
-        Ok(Self { tensors: plan.tensors, sites })
+        Ok(Self {
+            tensors: plan.tensors,
+            sites,
+        })
     }
 }
 
@@ -188,5 +228,7 @@ fn other_file(found: &Digests, expected: &Digests) -> Option<String> {
     }
     let mut names = found.data.keys().chain(expected.data.keys());
     let other = |name: &&String| found.data.get(*name) != expected.data.get(*name);
-    names.find(other).map(|name| format!("the data file `{name}`"))
+    names
+        .find(other)
+        .map(|name| format!("the data file `{name}`"))
 }

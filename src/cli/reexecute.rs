@@ -24,5 +24,8 @@ pub fn resident() -> Result<Child> {
         return Ok(child.clone());
     }
     let program = std::env::current_exe().context("cannot find the program itself")?;
-    Ok(Child { program, arguments: vec!["resident".into()] })
+    Ok(Child {
+        program,
+        arguments: vec!["resident".into()],
+    })
 }

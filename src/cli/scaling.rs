@@ -23,7 +23,12 @@ pub struct ScalingArgs {
 
     /// Samples of the inputs for --scale-stream auto, as a .npy or .npz file; in float32 where those of the model are
     /// narrower
-    #[arg(long, value_name = "FILE", requires = "scale_stream", required_if_eq("scale_stream", "auto"))]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "scale_stream",
+        required_if_eq("scale_stream", "auto")
+    )]
     input: Option<PathBuf>,
 }
 
@@ -41,9 +46,13 @@ fn asked(text: &str) -> Result<ScaleStream, String> {
     if text == "auto" {
         return Ok(ScaleStream::Auto);
     }
-    let power = text.strip_prefix("2^-").and_then(|power| power.parse().ok());
+    let power = text
+        .strip_prefix("2^-")
+        .and_then(|power| power.parse().ok());
     let power = power.ok_or("neither auto nor a power of two such as 2^-5")?;
-    possible(power).map(ScaleStream::By).map_err(|error| error.to_string())
+    possible(power)
+        .map(ScaleStream::By)
+        .map_err(|error| error.to_string())
 }
 
 /// By what residual streams are scaled.
@@ -66,17 +75,20 @@ impl ScalingArgs {
         tell: &dyn Fn(&str, usize, usize),
     ) -> Result<ScalingChoice> {
         match (self.scale_stream, &self.input) {
-            (Some(ScaleStream::By(_)), Some(_)) => {
-                Err(misused("--input is for --scale-stream auto, which finds K from it"))
-            }
-            (Some(ScaleStream::By(power)), None) => {
-                Ok(ScalingChoice { scale_stream: Some(power), largest_on_stream: None })
-            }
+            (Some(ScaleStream::By(_)), Some(_)) => Err(misused(
+                "--input is for --scale-stream auto, which finds K from it",
+            )),
+            (Some(ScaleStream::By(power)), None) => Ok(ScalingChoice {
+                scale_stream: Some(power),
+                largest_on_stream: None,
+            }),
             (Some(ScaleStream::Auto), Some(file)) => {
                 tell("headroom", 0, 1);
                 let (inputs, dims) = read_inputs(file, &widened(model)?, &sizes(dims, model)?)?;
                 let found = StreamMagnitude::measure(model, &inputs, &dims)?;
-                let power = found.map(|headroom| headroom.power()).filter(|&power| power > 0);
+                let power = found
+                    .map(|headroom| headroom.power())
+                    .filter(|&power| power > 0);
                 Ok(ScalingChoice {
                     scale_stream: power,
                     largest_on_stream: found.map(|headroom| headroom.largest),
@@ -94,7 +106,9 @@ impl ScalingChoice {
             Some(power) => format!("scaled by 2^-{power}"),
             None => "not scaled: float16 holds them".to_owned(),
         };
-        let Some(largest) = self.largest_on_stream else { return String::new() };
+        let Some(largest) = self.largest_on_stream else {
+            return String::new();
+        };
         let digits = if largest < 10.0 { 2 } else { 0 };
         format!("residual streams: {largest:.digits$} is the largest number on them; {by}\n")
     }

@@ -65,34 +65,59 @@ pub fn rows<'p>(model: &Model, sites: impl Iterator<Item = &'p SitePlan>) -> Res
     // A plan calls the nodes of bodies by the way to them.
     let flat = Flat::new(model);
     let graph = &Graph::new(flat.as_ref().map_or(model, |flat| &flat.model))?;
-    let names: HashMap<&str, NodeId> = graph.order().iter().map(|&node| (graph.name(node), node)).collect();
+    let names: HashMap<&str, NodeId> = graph
+        .order()
+        .iter()
+        .map(|&node| (graph.name(node), node))
+        .collect();
     let row = |site: &'p SitePlan| {
         let describe = |into: &[String]| describe(graph, &names, &site.name, into);
-        let SitePlan { pre, core, post, .. } = site;
+        let SitePlan {
+            pre, core, post, ..
+        } = site;
         let is_one = site.outcomes().count() == 1;
         let parts = [("before", pre), ("core", core), ("behind", post)].into_iter();
         let parts = parts.filter_map(|(place, outcome)| Some((place, outcome.as_ref()?)));
         let tell = |(place, outcome)| tell(if is_one { "" } else { place }, outcome, &describe);
-        Row { site, outcomes: parts.map(tell).collect() }
+        Row {
+            site,
+            outcomes: parts.map(tell).collect(),
+        }
     };
     Ok(sites.map(row).collect())
 }
 
-fn tell(place: &'static str, outcome: &Outcome, describe: &dyn Fn(&[String]) -> String) -> AffineOutcome {
+fn tell(
+    place: &'static str,
+    outcome: &Outcome,
+    describe: &dyn Fn(&[String]) -> String,
+) -> AffineOutcome {
     let (folded, fold, what) = match outcome {
         Outcome::Folded { direction, into } => (true, direction.name(), describe(into)),
-        Outcome::Partly { into, scale } => {
-            (false, "shift only", format!("{}; scale: {}", describe(into), in_short(scale)))
-        }
-        Outcome::Scaled { into, shift } => {
-            (false, "scale only", format!("{}; shift: {}", describe(into), in_short(shift)))
-        }
+        Outcome::Partly { into, scale } => (
+            false,
+            "shift only",
+            format!("{}; scale: {}", describe(into), in_short(scale)),
+        ),
+        Outcome::Scaled { into, shift } => (
+            false,
+            "scale only",
+            format!("{}; shift: {}", describe(into), in_short(shift)),
+        ),
         Outcome::Kept { .. } => {
-            let what: Vec<String> = outcome.refusals().map(|(_, refusal)| in_short(refusal)).collect();
+            let what: Vec<String> = outcome
+                .refusals()
+                .map(|(_, refusal)| in_short(refusal))
+                .collect();
             (false, "stays", what.join("; "))
         }
     };
-    AffineOutcome { place, folded, fold, what }
+    AffineOutcome {
+        place,
+        folded,
+        fold,
+        what,
+    }
 }
 
 /// The reason's name, which the legend explains, and the node.
@@ -108,9 +133,12 @@ pub fn in_short(refusal: &Refusal) -> String {
 /// The meaning of the reasons, one line each.
 fn legend(rows: &[Row], paint: Paint) -> String {
     let outcomes = rows.iter().flat_map(|row| row.site.outcomes());
-    let refusals = outcomes.flat_map(Outcome::refusals).map(|(_, refusal)| &refusal.reason);
-    let reasons: BTreeSet<[String; 2]> =
-        refusals.map(|reason| [reason.name().to_owned(), reason.to_string()]).collect();
+    let refusals = outcomes
+        .flat_map(Outcome::refusals)
+        .map(|(_, refusal)| &refusal.reason);
+    let reasons: BTreeSet<[String; 2]> = refusals
+        .map(|reason| [reason.name().to_owned(), reason.to_string()])
+        .collect();
     if reasons.is_empty() {
         return String::new();
     }
@@ -132,7 +160,11 @@ fn describe(graph: &Graph, names: &HashMap<&str, NodeId>, site: &str, into: &[St
             Some(&node) => (graph.node(node).op_type(), scope(graph, node).path),
             None => ("", String::new()),
         };
-        let path = if path.is_empty() { name.clone() } else { beside(&path, site) };
+        let path = if path.is_empty() {
+            name.clone()
+        } else {
+            beside(&path, site)
+        };
         match modules.iter_mut().find(|(_, other)| *other == path) {
             Some((operators, _)) => *operators = format!("{operators}+{operator}"),
             None => modules.push((operator.to_owned(), path)),
@@ -143,7 +175,11 @@ fn describe(graph: &Graph, names: &HashMap<&str, NodeId>, site: &str, into: &[St
     let mut last = "";
     let mut told: Vec<String> = vec![];
     for (operators, path) in &modules {
-        told.push(if operators == last { path.clone() } else { format!("{operators} {path}") });
+        told.push(if operators == last {
+            path.clone()
+        } else {
+            format!("{operators} {path}")
+        });
         last = operators;
     }
     if more > 1 {
@@ -173,13 +209,26 @@ pub fn table(rows: &[Row], paint: Paint) -> String {
     let (rows, more) = rows.split_at(rows.len().min(LISTED));
     let mut table = paint.table(&["site", "kind", "channels", "fold", "into, or why not"]);
     for row in rows {
-        let SitePlan { name, kind, channels, .. } = row.site;
+        let SitePlan {
+            name,
+            kind,
+            channels,
+            ..
+        } = row.site;
         let channels = channels.to_string();
         let mut first = [name.as_str(), kind.name, &channels];
-        for AffineOutcome { place, folded, fold, what } in &row.outcomes {
+        for AffineOutcome {
+            place,
+            folded,
+            fold,
+            what,
+        } in &row.outcomes
+        {
             let tone = if *folded { Tone::Good } else { Tone::Bad };
             let [name, kind, channels] = first;
-            let mut cells: Vec<_> = [name, format!("{kind} {place}").trim(), channels].map(out::cell).into();
+            let mut cells: Vec<_> = [name, format!("{kind} {place}").trim(), channels]
+                .map(out::cell)
+                .into();
             cells.extend([paint.cell(tone, fold), out::cell(what)]);
             table.add_row(cells);
             first = [""; 3];
@@ -187,13 +236,20 @@ pub fn table(rows: &[Row], paint: Paint) -> String {
     }
     // The last column is the one that wraps, as far as words can be read in it.
     let whole = ColumnConstraint::ContentWidth;
-    let longest = rows.iter().map(|row| row.site.name.chars().count()).max().unwrap_or_default();
+    let longest = rows
+        .iter()
+        .map(|row| row.site.name.chars().count())
+        .max()
+        .unwrap_or_default();
     let names = match longest {
         ..=LONGEST => whole,
         _ => ColumnConstraint::UpperBoundary(Width::Fixed(LONGEST as u16 + 2)),
     };
     let last = ColumnConstraint::LowerBoundary(Width::Fixed(NARROWEST));
-    for (column, constraint) in table.column_iter_mut().zip([names, whole, whole, whole, last]) {
+    for (column, constraint) in table
+        .column_iter_mut()
+        .zip([names, whole, whole, whole, last])
+    {
         column.set_constraint(constraint);
     }
     if let Some(channels) = table.column_mut(2) {
@@ -248,8 +304,16 @@ impl Summary {
 
     /// How many sites of all families fold, and how many there are.
     pub fn total(&self) -> (usize, usize) {
-        let families = [self.offline, self.pointwise, self.online, self.scale, self.linear];
-        families.iter().fold((0, 0), |(folded, sites), count| (folded + count.folded, sites + count.sites))
+        let families = [
+            self.offline,
+            self.pointwise,
+            self.online,
+            self.scale,
+            self.linear,
+        ];
+        families.iter().fold((0, 0), |(folded, sites), count| {
+            (folded + count.folded, sites + count.sites)
+        })
     }
 
     /// One line, such as `25 of 25 offline sites fold`.
@@ -263,11 +327,28 @@ impl Summary {
         ];
         let there = families.into_iter().filter(|(count, _)| count.sites > 0);
         let told: Vec<String> = there
-            .map(|(Count { sites, folded, partly }, name)| {
-                let tone = if folded == sites { Tone::Good } else { Tone::Bad };
-                let partly = if partly == 0 { String::new() } else { format!(" ({partly} more in part)") };
-                paint.text(tone, &format!("{folded} of {sites} {name}{partly}"))
-            })
+            .map(
+                |(
+                    Count {
+                        sites,
+                        folded,
+                        partly,
+                    },
+                    name,
+                )| {
+                    let tone = if folded == sites {
+                        Tone::Good
+                    } else {
+                        Tone::Bad
+                    };
+                    let partly = if partly == 0 {
+                        String::new()
+                    } else {
+                        format!(" ({partly} more in part)")
+                    };
+                    paint.text(tone, &format!("{folded} of {sites} {name}{partly}"))
+                },
+            )
             .collect();
         match told.as_slice() {
             [] => "no normalizer was found".to_owned(),
@@ -277,7 +358,17 @@ impl Summary {
 }
 
 /// The changes beside the sites, a line for each kind; empty without changes.
-pub fn tidied(Tidy { raised, constants, duplicates, biased, selected, untold, kept }: &Tidy) -> String {
+pub fn tidied(
+    Tidy {
+        raised,
+        constants,
+        duplicates,
+        biased,
+        selected,
+        untold,
+        kept,
+    }: &Tidy,
+) -> String {
     let mut lines = String::new();
     if let Some(OpsetUpgrade { from, to }) = raised {
         lines += &format!("operator set {from} is raised to {to}, which has HardSwish\n");
@@ -292,13 +383,15 @@ pub fn tidied(Tidy { raised, constants, duplicates, biased, selected, untold, ke
         lines += &format!("{biased} products that are one operator with their biases: biased\n");
     }
     if *selected > 0 {
-        lines += &format!("{selected} moves of selections before work that they leave out: demand\n");
+        lines +=
+            &format!("{selected} moves of selections before work that they leave out: demand\n");
     }
     if *untold > 0 {
         lines += &format!("{untold} values whose shapes are not declared any more: untold\n");
     }
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    kept.iter().for_each(|refusal| *counts.entry(refusal.reason.name()).or_default() += 1);
+    kept.iter()
+        .for_each(|refusal| *counts.entry(refusal.reason.name()).or_default() += 1);
     for (reason, count) in counts {
         lines += &format!("{count} constants are computed in each run: {reason}\n");
     }
@@ -325,5 +418,11 @@ pub struct JsonSite<'p> {
 
 /// The sites as JSON.
 pub fn json(plan: &Plan) -> Vec<JsonSite<'_>> {
-    plan.sites.iter().map(|site| JsonSite { site, folded: site.is_folded() }).collect()
+    plan.sites
+        .iter()
+        .map(|site| JsonSite {
+            site,
+            folded: site.is_folded(),
+        })
+        .collect()
 }

@@ -41,18 +41,30 @@ pub struct SlicingArgs {
 impl SlicingArgs {
     /// The requested slicing.
     pub fn of(&self, model: &Model) -> Result<Slicing> {
-        let expect = sizes(&self.expect, model)?.iter().map(|(name, size)| (name.to_owned(), size)).collect();
+        let expect = sizes(&self.expect, model)?
+            .iter()
+            .map(|(name, size)| (name.to_owned(), size))
+            .collect();
         let parts = self.slice.and_then(|parts| usize::try_from(parts).ok());
-        Ok(Slicing { parts, memory: self.memory, expect })
+        Ok(Slicing {
+            parts,
+            memory: self.memory,
+            expect,
+        })
     }
 
     /// Refuses a goal that is not reached, where it has to be.
     pub fn check(&self, change: Option<&MemoryChange>) -> Result<()> {
         match (change, self.memory) {
             // With the goal `min` every peak is a success.
-            (Some(change), Some(goal)) if self.require && goal != MemoryGoal::Min && change.is_missed() => {
+            (Some(change), Some(goal))
+                if self.require && goal != MemoryGoal::Min && change.is_missed() =>
+            {
                 let left = left(change);
-                bail!("--memory {goal}: activations take {} at their peak; {left}", bytes(change.after))
+                bail!(
+                    "--memory {goal}: activations take {} at their peak; {left}",
+                    bytes(change.after)
+                )
             }
             _ => Ok(()),
         }
@@ -61,10 +73,28 @@ impl SlicingArgs {
 
 /// The peak before and after, the regions that are cut, and the obstacle where a goal is missed.
 pub fn told(change: Option<&MemoryChange>) -> String {
-    let Some(change) = change else { return String::new() };
-    let MemoryChange { before, after, cuts, reason, .. } = change;
+    let Some(change) = change else {
+        return String::new();
+    };
+    let MemoryChange {
+        before,
+        after,
+        cuts,
+        reason,
+        ..
+    } = change;
     let mut text = String::new();
-    for (operators, regions, CutRegion { extent, parts, first, .. }) in alike(cuts) {
+    for (
+        operators,
+        regions,
+        CutRegion {
+            extent,
+            parts,
+            first,
+            ..
+        },
+    ) in alike(cuts)
+    {
         let by = format!("{parts} parts of {extent} places");
         let of = if regions == 1 {
             format!("{operators} from {first}")
@@ -73,8 +103,17 @@ pub fn told(change: Option<&MemoryChange>) -> String {
         };
         text += &(plain(&format!("cut into {by}: {of}")) + "\n");
     }
-    let part = if *before == 0 { 1.0 } else { *after as f64 / *before as f64 };
-    let _ = writeln!(text, "peak of activations {} to {} ({part:.2})", bytes(*before), bytes(*after));
+    let part = if *before == 0 {
+        1.0
+    } else {
+        *after as f64 / *before as f64
+    };
+    let _ = writeln!(
+        text,
+        "peak of activations {} to {} ({part:.2})",
+        bytes(*before),
+        bytes(*after)
+    );
     if let Some(reason) = reason {
         text += &(plain(&format!("not cut: {reason}")) + "\n");
     }

@@ -59,6 +59,9 @@ impl StorageArgs {
             External::Always => DataPlace::Beside,
             External::Never => DataPlace::Inside,
         };
-        SaveOptions { place, threshold: self.external_threshold }
+        SaveOptions {
+            place,
+            threshold: self.external_threshold,
+        }
     }
 }

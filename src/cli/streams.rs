@@ -15,8 +15,23 @@ pub fn table(plan: &Plan, paint: Paint) -> String {
     if plan.streams.is_empty() {
         return "no residual stream was found\n".to_owned();
     }
-    let mut table = paint.table(&["stream", "channels", "written by", "read by", "centring", "scaling"]);
-    for StreamPlan { name, channels, writers, readers, centring, scaling } in &plan.streams {
+    let mut table = paint.table(&[
+        "stream",
+        "channels",
+        "written by",
+        "read by",
+        "centring",
+        "scaling",
+    ]);
+    for StreamPlan {
+        name,
+        channels,
+        writers,
+        readers,
+        centring,
+        scaling,
+    } in &plan.streams
+    {
         let centring = match centring {
             None => (Tone::Good, String::new()),
             Some(Centring::Centred { .. }) => (Tone::Good, needs(centring)),
@@ -52,21 +67,28 @@ pub fn told(plan: &Plan, centre: bool) -> String {
     let mut kept: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for stream in &plan.streams {
         let mut line = |told: String| {
-            lines += &plain(&format!("stream {} ({} channels) {told}", stream.name, stream.channels));
+            lines += &plain(&format!(
+                "stream {} ({} channels) {told}",
+                stream.name, stream.channels
+            ));
             lines.push('\n');
         };
         match &stream.centring {
             None => {}
             Some(Centring::Centred { .. }) => line(format!("centred: {}", needs(&stream.centring))),
             Some(Centring::Kept { .. }) if !centre => {}
-            Some(Centring::Kept { why }) => *kept.entry(("centred", why.reason.name())).or_default() += 1,
+            Some(Centring::Kept { why }) => {
+                *kept.entry(("centred", why.reason.name())).or_default() += 1
+            }
         }
         match &stream.scaling {
             None => {}
             Some(scaling @ Scaling::Scaled { power, .. }) => {
                 line(format!("scaled by 2^-{power}: {}", takes(scaling)));
             }
-            Some(Scaling::Kept { why }) => *kept.entry(("scaled", why.reason.name())).or_default() += 1,
+            Some(Scaling::Kept { why }) => {
+                *kept.entry(("scaled", why.reason.name())).or_default() += 1
+            }
         }
     }
     for ((change, reason), count) in kept {
@@ -77,10 +99,18 @@ pub fn told(plan: &Plan, centre: bool) -> String {
 
 /// The effect of centring a stream.
 fn needs(centring: &Option<Centring>) -> String {
-    let Some(Centring::Centred { normalizers, constants, subtracted }) = centring else {
+    let Some(Centring::Centred {
+        normalizers,
+        constants,
+        subtracted,
+    }) = centring
+    else {
         return String::new();
     };
-    let mut told = format!("{} LN become RMSNorm, {constants} constants change", normalizers.len());
+    let mut told = format!(
+        "{} LN become RMSNorm, {constants} constants change",
+        normalizers.len()
+    );
     if !subtracted.is_empty() {
         told += &format!(", the mean is taken off behind {}", subtracted.join(", "));
     }
@@ -89,16 +119,29 @@ fn needs(centring: &Option<Centring>) -> String {
 
 /// The effect of scaling a stream.
 fn takes(scaling: &Scaling) -> String {
-    let Scaling::Scaled { into, multiplied, .. } = scaling else { return String::new() };
-    let behind =
-        if multiplied.is_empty() { String::new() } else { format!(", a Mul at {}", multiplied.join(", ")) };
+    let Scaling::Scaled {
+        into, multiplied, ..
+    } = scaling
+    else {
+        return String::new();
+    };
+    let behind = if multiplied.is_empty() {
+        String::new()
+    } else {
+        format!(", a Mul at {}", multiplied.join(", "))
+    };
     format!("{} operators take a power of two in{behind}", into.len())
 }
 
 /// Such as `25 LN, 1 linear`.
 fn counted(members: &[Member]) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    members.iter().for_each(|member| *counts.entry(&member.kind).or_default() += 1);
-    let counts: Vec<String> = counts.into_iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+    members
+        .iter()
+        .for_each(|member| *counts.entry(&member.kind).or_default() += 1);
+    let counts: Vec<String> = counts
+        .into_iter()
+        .map(|(kind, count)| format!("{count} {kind}"))
+        .collect();
     counts.join(", ")
 }

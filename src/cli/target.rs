@@ -24,10 +24,15 @@ pub struct NoFolder {
 /// or if it is empty, as temporary files are; any other file, such as the weights of a model, is
 /// kept. The input is replaced only `in_place`.
 pub fn target(input: &Path, output: Option<&Path>) -> Result<PathBuf> {
-    let Some(output) = output else { return in_folder(input) };
+    let Some(output) = output else {
+        return in_folder(input);
+    };
     let existing = output.canonicalize();
     if existing.is_ok_and(|existing| input.canonicalize().is_ok_and(|input| input == existing)) {
-        return Err(misused(format!("{} is the input; --in-place overwrites it", output.display())));
+        return Err(misused(format!(
+            "{} is the input; --in-place overwrites it",
+            output.display()
+        )));
     }
     model_target(output)
 }
@@ -52,8 +57,17 @@ pub fn model_target(path: &Path) -> Result<PathBuf> {
 pub fn certificate_target(path: &Path, result: &Path) -> Result<PathBuf> {
     let shown = path.display();
     let file = in_folder(path)?;
-    let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
-    let folder = |path: &Path| std::path::absolute(path).ok()?.parent()?.canonicalize().ok();
+    let name = |path: &Path| {
+        path.file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+    };
+    let folder = |path: &Path| {
+        std::path::absolute(path)
+            .ok()?
+            .parent()?
+            .canonicalize()
+            .ok()
+    };
     if let (Some(own), Some(result_name)) = (name(&file), name(result))
         && folder(&file) == folder(result)
         && let Some(rest) = own.strip_prefix(&result_name)
@@ -61,7 +75,9 @@ pub fn certificate_target(path: &Path, result: &Path) -> Result<PathBuf> {
     {
         bail!("{shown} is where the result, or its weights, may go");
     }
-    let is_empty = file.metadata().map_or(true, |metadata| metadata.is_file() && metadata.len() == 0);
+    let is_empty = file
+        .metadata()
+        .map_or(true, |metadata| metadata.is_file() && metadata.len() == 0);
     if !is_empty && (!file.is_file() || Certificate::open(&file).is_err()) {
         bail!("{shown} exists and is no certificate, and is not overwritten");
     }
@@ -71,9 +87,15 @@ pub fn certificate_target(path: &Path, result: &Path) -> Result<PathBuf> {
 /// The file behind a path after links are followed, existing or not, in an existing folder.
 fn in_folder(path: &Path) -> Result<PathBuf> {
     let file = destination(path).with_context(|| path.display().to_string())?;
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = file
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
     if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-        return Err(NoFolder { path: path.to_owned(), folder: folder.to_owned() }.into());
+        return Err(NoFolder {
+            path: path.to_owned(),
+            folder: folder.to_owned(),
+        }
+        .into());
     }
     Ok(file)
 }
@@ -92,6 +114,9 @@ pub fn page_target(path: &Path) -> Result<()> {
     }
     match begin.is_empty() || begin == BEGIN {
         true => Ok(()),
-        false => bail!("{} exists and is no page, and is not overwritten", path.display()),
+        false => bail!(
+            "{} exists and is no page, and is not overwritten",
+            path.display()
+        ),
     }
 }

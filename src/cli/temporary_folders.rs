@@ -21,14 +21,24 @@ impl Drop for MadeFolders {
 /// Makes a folder, and those that it is in.
 pub fn make(folder: &Path) -> Result<()> {
     let is_new = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
-    let new: Vec<PathBuf> = folder.ancestors().take_while(is_new).map(Path::to_owned).collect();
-    MADE.lock().unwrap_or_else(PoisonError::into_inner).extend(new);
+    let new: Vec<PathBuf> = folder
+        .ancestors()
+        .take_while(is_new)
+        .map(Path::to_owned)
+        .collect();
+    MADE.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .extend(new);
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())
 }
 
 /// Removes those that nothing is in.
 pub fn remove_empty() {
-    for folder in MADE.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+    for folder in MADE
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .drain(..)
+    {
         // The system keeps a folder that is not empty.
         let _ = fs::remove_dir(folder);
     }

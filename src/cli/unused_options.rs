@@ -18,11 +18,14 @@ pub struct Idle {
 impl Idle {
     /// All of a plan.
     pub fn all(options: &FuseOptions, model: &Model, plan: &Plan) -> Vec<Self> {
-        let skips = options.idle_skips(model, plan).into_iter().map(|pattern| Self {
-            option: "skip",
-            value: Some(pattern.to_owned()),
-            reason: "no site has this name or kind",
-        });
+        let skips = options
+            .idle_skips(model, plan)
+            .into_iter()
+            .map(|pattern| Self {
+                option: "skip",
+                value: Some(pattern.to_owned()),
+                reason: "no site has this name or kind",
+            });
         let others = options.idle_changes(plan).into_iter().map(|option| Self {
             option,
             value: None,
@@ -38,14 +41,24 @@ impl Idle {
 
     /// A line about it, for who uses the command.
     pub fn on_command_line(&self) -> String {
-        let value = self.value.as_ref().map_or_else(String::new, |value| format!(" `{value}`"));
-        format!("--{}{value}: {}", self.option.replace('_', "-"), self.reason)
+        let value = self
+            .value
+            .as_ref()
+            .map_or_else(String::new, |value| format!(" `{value}`"));
+        format!(
+            "--{}{value}: {}",
+            self.option.replace('_', "-"),
+            self.reason
+        )
     }
 
     /// A line about it, for who calls from Python.
     #[cfg(feature = "python")]
     pub fn in_python(&self) -> String {
-        let value = self.value.as_ref().map_or_else(String::new, |value| format!(" {value:?}"));
+        let value = self
+            .value
+            .as_ref()
+            .map_or_else(String::new, |value| format!(" {value:?}"));
         format!("{}{value}: {}", self.option, self.reason)
     }
 }

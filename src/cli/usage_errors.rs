@@ -12,7 +12,11 @@ pub struct Misused(pub String);
 
 /// Whether an error is such a mistake: also one that only the library finds, as it knows the names of a model.
 pub fn is_misuse(error: &anyhow::Error) -> bool {
-    error.is::<Misused>() || matches!(error.downcast_ref(), Some(Error::Skip { .. } | Error::Fix { .. }))
+    error.is::<Misused>()
+        || matches!(
+            error.downcast_ref(),
+            Some(Error::Skip { .. } | Error::Fix { .. })
+        )
 }
 
 /// Such a mistake as the error of a command.

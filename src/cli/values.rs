@@ -16,7 +16,9 @@ pub fn from_zero(text: &str) -> Result<f64, String> {
 
 /// How many of something there are, where there has to be one.
 pub fn from_one(text: &str) -> Result<NonZeroUsize, String> {
-    let count: usize = text.parse().map_err(|_| "not a whole number from 1 on".to_owned())?;
+    let count: usize = text
+        .parse()
+        .map_err(|_| "not a whole number from 1 on".to_owned())?;
     NonZeroUsize::new(count).ok_or_else(|| "0 is too few: at least 1".to_owned())
 }
 
@@ -56,7 +58,13 @@ pub fn file() -> impl TypedValueParser<Value = PathBuf> {
 
 /// An existing folder.
 pub fn folder() -> impl TypedValueParser<Value = PathBuf> {
-    file().try_map(|path| if path.is_dir() { Ok(path) } else { Err("there is no such folder") })
+    file().try_map(|path| {
+        if path.is_dir() {
+            Ok(path)
+        } else {
+            Err("there is no such folder")
+        }
+    })
 }
 
 #[cfg(test)]
@@ -66,13 +74,28 @@ mod tests {
     #[test]
     fn numbers_have_a_least_one() {
         assert_eq!((from_zero("0"), from_zero("2.5")), (Ok(0.0), Ok(2.5)));
-        assert!(["-1", "nan", "inf", "x"].into_iter().all(|text| from_zero(text).is_err()));
+        assert!(
+            ["-1", "nan", "inf", "x"]
+                .into_iter()
+                .all(|text| from_zero(text).is_err())
+        );
         assert_eq!(from_one("3").map(NonZeroUsize::get), Ok(3));
         assert_eq!(from_one("0"), Err("0 is too few: at least 1".to_owned()));
-        assert!(["-1", "1.5", ""].into_iter().all(|text| from_one(text).is_err()));
+        assert!(
+            ["-1", "1.5", ""]
+                .into_iter()
+                .all(|text| from_one(text).is_err())
+        );
         assert_eq!(threads("1024").map(NonZeroUsize::get), Ok(1024));
-        assert_eq!(threads("1025"), Err("1025 are too many: at most 1024".to_owned()));
+        assert_eq!(
+            threads("1025"),
+            Err("1025 are too many: at most 1024".to_owned())
+        );
         assert_eq!(seconds("0.5"), Ok(0.5));
-        assert!(["0", "-1", "nan", "1e30", "x"].into_iter().all(|text| seconds(text).is_err()));
+        assert!(
+            ["0", "-1", "nan", "1e30", "x"]
+                .into_iter()
+                .all(|text| seconds(text).is_err())
+        );
     }
 }

@@ -62,10 +62,18 @@ impl Judged {
         };
         if is_open && matches!(when, When::Auto | When::Prove | When::Require) {
             begin("prove");
-            let options = ProveOptions { dims: options.dims.clone(), ..ProveOptions::default() };
+            let options = ProveOptions {
+                dims: options.dims.clone(),
+                ..ProveOptions::default()
+            };
             judged.proof = Some(prove(original, fused, tensors, &options));
         }
-        if judged.is_proved() && judged.run.as_ref().is_some_and(|run| matches!(run, Verdict::Compared(_))) {
+        if judged.is_proved()
+            && judged
+                .run
+                .as_ref()
+                .is_some_and(|run| matches!(run, Verdict::Compared(_)))
+        {
             begin("sensitivity");
             judged.sensitivity = sensitivity(runs, options, 0);
         }
@@ -115,7 +123,9 @@ impl Judged {
             text += &(compared(comparison, paint) + "\n");
         }
         match self.run.as_ref().filter(|_| self.is_proved()) {
-            Some(Verdict::CouldNotVerify { reason }) => text += &format!("not run: {}\n", plain(reason)),
+            Some(Verdict::CouldNotVerify { reason }) => {
+                text += &format!("not run: {}\n", plain(reason))
+            }
             Some(Verdict::Broken { reason }) => {
                 text += &format!("not run, unlike the original: {}\n", plain(reason))
             }
@@ -127,9 +137,12 @@ impl Judged {
         if let Some(Verdict::Compared(_)) = self.run.as_ref().filter(|_| self.is_proved()) {
             text += &match self.sensitivity {
                 Some(moved) => {
-                    format!("one rounding of each weight of the original moves them by {moved:.1e}\n")
+                    format!(
+                        "one rounding of each weight of the original moves them by {moved:.1e}\n"
+                    )
                 }
-                None => "how far one rounding of each weight moves them could not be measured\n".to_owned(),
+                None => "how far one rounding of each weight moves them could not be measured\n"
+                    .to_owned(),
             };
         }
         text
@@ -138,7 +151,11 @@ impl Judged {
     /// The warning or error, with its kind.
     pub fn complaint(&self, when: When) -> Option<(&'static str, String)> {
         let end = self.end(when);
-        let fate = if end == End::Done { "" } else { "; nothing was written" };
+        let fate = if end == End::Done {
+            ""
+        } else {
+            "; nothing was written"
+        };
         let undecided = match &self.proof {
             Some(Proof::Undecided { reason }) => format!(", and it could not be proved: {reason}"),
             _ => String::new(),
@@ -155,14 +172,21 @@ impl Judged {
                 let worst = comparison.worst().map_or("", |worst| &worst.name);
                 format!("the output `{worst}` differs from that of the input{undecided}")
             }
-            (Some(Verdict::Broken { reason }), _) => format!("the folded model is broken: {reason}"),
+            (Some(Verdict::Broken { reason }), _) => {
+                format!("the folded model is broken: {reason}")
+            }
             (Some(Verdict::CouldNotVerify { reason }), _) => {
                 format!("the result could not be verified: {reason}{undecided}")
             }
-            (None, Some(Proof::Undecided { reason })) => format!("the result could not be proved: {reason}"),
+            (None, Some(Proof::Undecided { reason })) => {
+                format!("the result could not be proved: {reason}")
+            }
             (None, _) => return None,
         };
-        Some((if end == End::Done { "warning" } else { "error" }, line + fate))
+        Some((
+            if end == End::Done { "warning" } else { "error" },
+            line + fate,
+        ))
     }
 }
 
@@ -172,24 +196,44 @@ fn compared(comparison: &Comparison, paint: Paint) -> String {
         true => paint.text(Tone::Good, "the outputs agree"),
         false => paint.text(Tone::Bad, "the outputs differ"),
     };
-    let (relative, absolute, mismatched) =
-        comparison.worst().map_or((0.0, 0.0, 0), |worst| (worst.relative, worst.absolute, worst.mismatched));
+    let (relative, absolute, mismatched) = comparison.worst().map_or((0.0, 0.0, 0), |worst| {
+        (worst.relative, worst.absolute, worst.mismatched)
+    });
     if mismatched > 0 {
-        let elements = if mismatched == 1 { "element" } else { "elements" };
-        return format!("{verdict}: {mismatched} {elements} in being NaN, infinite, or another integer");
+        let elements = if mismatched == 1 {
+            "element"
+        } else {
+            "elements"
+        };
+        return format!(
+            "{verdict}: {mismatched} {elements} in being NaN, infinite, or another integer"
+        );
     }
     let tolerance = comparison.tolerance;
-    format!("{verdict}: relative error {relative:.1e} (tolerance {tolerance:.0e}), absolute {absolute:.1e}")
+    format!(
+        "{verdict}: relative error {relative:.1e} (tolerance {tolerance:.0e}), absolute {absolute:.1e}"
+    )
 }
 
 /// The proof as text, if there is one.
 pub fn proved(proof: &Proof, paint: Paint) -> Option<String> {
-    let Proof::Proved { points, bound, tensors } = proof else { return None };
+    let Proof::Proved {
+        points,
+        bound,
+        tensors,
+    } = proof
+    else {
+        return None;
+    };
     let proved = paint.text(Tone::Good, "proved to be the same function");
     let [points, tensors] = [(points, "point"), (tensors, "new tensor")]
         .map(|(&count, what)| format!("{count} {what}{}", if count == 1 { "" } else { "s" }));
     // Where nothing that is drawn decides, nothing is left to doubt.
-    let doubt = if *bound > 0.0 { format!(", wrong with p < {bound:.0e}") } else { String::new() };
+    let doubt = if *bound > 0.0 {
+        format!(", wrong with p < {bound:.0e}")
+    } else {
+        String::new()
+    };
     Some(format!("{proved}: {tensors}, {points}{doubt}"))
 }
 
@@ -200,22 +244,52 @@ mod tests {
 
     #[test]
     fn a_proof_without_a_doubt_tells_of_none() {
-        let told = |bound| proved(&Proof::Proved { points: 1, bound, tensors: 2 }, Paint::none()).unwrap();
-        assert_eq!(told(3e-9), "proved to be the same function: 2 new tensors, 1 point, wrong with p < 3e-9");
-        assert_eq!(told(0.0), "proved to be the same function: 2 new tensors, 1 point");
+        let told = |bound| {
+            proved(
+                &Proof::Proved {
+                    points: 1,
+                    bound,
+                    tensors: 2,
+                },
+                Paint::none(),
+            )
+            .unwrap()
+        };
+        assert_eq!(
+            told(3e-9),
+            "proved to be the same function: 2 new tensors, 1 point, wrong with p < 3e-9"
+        );
+        assert_eq!(
+            told(0.0),
+            "proved to be the same function: 2 new tensors, 1 point"
+        );
     }
 
     #[test]
     fn what_no_tolerance_excuses_is_told_as_such() {
         let told = |mismatched, relative| {
-            let output = OutputError { name: "y".into(), absolute: 0.0, relative, mismatched };
-            compared(&Comparison { tolerance: 1e-4, outputs: vec![output] }, Paint::none())
+            let output = OutputError {
+                name: "y".into(),
+                absolute: 0.0,
+                relative,
+                mismatched,
+            };
+            compared(
+                &Comparison {
+                    tolerance: 1e-4,
+                    outputs: vec![output],
+                },
+                Paint::none(),
+            )
         };
         assert_eq!(
             told(0, 0.5),
             "the outputs differ: relative error 5.0e-1 (tolerance 1e-4), absolute 0.0e0"
         );
-        assert_eq!(told(1, 0.0), "the outputs differ: 1 element in being NaN, infinite, or another integer");
+        assert_eq!(
+            told(1, 0.0),
+            "the outputs differ: 1 element in being NaN, infinite, or another integer"
+        );
         let many = "the outputs differ: 12 elements in being NaN, infinite, or another integer";
         assert_eq!(told(12, 0.0), many);
     }

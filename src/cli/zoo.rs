@@ -49,7 +49,9 @@ pub fn run(args: &ZooArgs) -> Result<End> {
         return Ok(End::Done);
     }
     let entry = entry(&args.network, args.norm.as_deref())?;
-    let Some(output) = &args.output else { return Err(misused("-o FILE says where to write the model")) };
+    let Some(output) = &args.output else {
+        return Err(misused("-o FILE says where to write the model"));
+    };
     let target = model_target(output)?;
     let model = entry.model(args.seed)?;
     model.save(target)?;
@@ -62,10 +64,16 @@ pub fn run(args: &ZooArgs) -> Result<End> {
 fn entry(network: &str, norm: Option<&str>) -> Result<Entry> {
     let name = norm.map_or_else(|| network.to_owned(), |norm| format!("{network}.{norm}"));
     find(&name).ok_or_else(|| match norms().get(network) {
-        Some(norms) => misused(format!("--norm is one of {} for {network}", norms.join(", "))),
+        Some(norms) => misused(format!(
+            "--norm is one of {} for {network}",
+            norms.join(", ")
+        )),
         None => {
             let networks: Vec<&str> = norms().into_keys().collect();
-            misused(format!("there is no network {network}; there are {}", networks.join(", ")))
+            misused(format!(
+                "there is no network {network}; there are {}",
+                networks.join(", ")
+            ))
         }
     })
 }
@@ -78,5 +86,8 @@ fn norms() -> BTreeMap<&'static str, Vec<&'static str>> {
 }
 
 fn list() -> String {
-    norms().into_iter().map(|(network, norms)| format!("{network:<14}{}\n", norms.join(", "))).collect()
+    norms()
+        .into_iter()
+        .map(|(network, norms)| format!("{network:<14}{}\n", norms.join(", ")))
+        .collect()
 }

@@ -24,19 +24,39 @@ pub fn is_unchanged(before: &Model, after: &Model) -> bool {
 fn signature(graph: &GraphProto, externals: &Externals) -> Option<(Vec<u64>, Vec<u64>)> {
     let mut values: HashMap<&str, u64> = HashMap::new();
     values.insert("", hash_of("absent"));
-    values.extend(graph.input.iter().map(|input| (input.name(), hash_of(("input", input.name())))));
-    values.extend(graph.initializer.iter().map(|tensor| (tensor.name(), constant(tensor, externals))));
+    values.extend(
+        graph
+            .input
+            .iter()
+            .map(|input| (input.name(), hash_of(("input", input.name())))),
+    );
+    values.extend(
+        graph
+            .initializer
+            .iter()
+            .map(|tensor| (tensor.name(), constant(tensor, externals))),
+    );
     let mut operators = Vec::with_capacity(graph.node.len());
     for node in &graph.node {
-        let read: Vec<u64> =
-            node.input.iter().map(|name| values.get(&name[..]).copied()).collect::<Option<_>>()?;
+        let read: Vec<u64> = node
+            .input
+            .iter()
+            .map(|name| values.get(&name[..]).copied())
+            .collect::<Option<_>>()?;
         let operator = hash_of((node.domain(), node.op_type(), attributes(node), read));
-        let made = node.output.iter().enumerate().filter(|(_, name)| !name.is_empty());
+        let made = node
+            .output
+            .iter()
+            .enumerate()
+            .filter(|(_, name)| !name.is_empty());
         values.extend(made.map(|(slot, name)| (&name[..], hash_of((operator, slot)))));
         operators.push(operator);
     }
     operators.sort_unstable();
-    let outputs = graph.output.iter().map(|output| values.get(output.name()).copied());
+    let outputs = graph
+        .output
+        .iter()
+        .map(|output| values.get(output.name()).copied());
     Some((operators, outputs.collect::<Option<_>>()?))
 }
 
@@ -49,13 +69,20 @@ fn attributes(node: &NodeProto) -> Vec<Vec<u8>> {
 
 /// A number for a constant: of its elements, where these are few integers, or of its name.
 fn constant(tensor: &TensorProto, externals: &Externals) -> u64 {
-    let count = tensor.dims.iter().try_fold(1i64, |count, &extent| count.checked_mul(extent));
+    let count = tensor
+        .dims
+        .iter()
+        .try_fold(1i64, |count, &extent| count.checked_mul(extent));
     let is_small = count.is_some_and(|count| count <= SMALL);
-    let elements = is_small.then(|| tensor::read_i64(tensor, externals).ok()).flatten();
+    let elements = is_small
+        .then(|| tensor::read_i64(tensor, externals).ok())
+        .flatten();
     match elements {
-        Some(elements) => {
-            hash_of((tensor.data_type(), &tensor.dims, elements.into_iter().collect::<Vec<_>>()))
-        }
+        Some(elements) => hash_of((
+            tensor.data_type(),
+            &tensor.dims,
+            elements.into_iter().collect::<Vec<_>>(),
+        )),
         None => hash_of(("constant", tensor.name())),
     }
 }

@@ -59,16 +59,45 @@ impl Default for FuseOptions<'_> {
 
 impl From<FoldOptions> for FuseOptions<'_> {
     fn from(
-        FoldOptions { skip, max_growth, centre, merge_norms, scale_stream, target, fix, slicing }: FoldOptions,
+        FoldOptions {
+            skip,
+            max_growth,
+            centre,
+            merge_norms,
+            scale_stream,
+            target,
+            fix,
+            slicing,
+        }: FoldOptions,
     ) -> Self {
-        Self { skip, max_growth, centre, merge_norms, scale_stream, target, fix, slicing, progress: None }
+        Self {
+            skip,
+            max_growth,
+            centre,
+            merge_norms,
+            scale_stream,
+            target,
+            fix,
+            slicing,
+            progress: None,
+        }
     }
 }
 
 impl FuseOptions<'_> {
     /// The options that change the result.
     pub fn chosen(&self) -> FoldOptions {
-        let Self { skip, max_growth, centre, merge_norms, scale_stream, target, fix, slicing, .. } = self;
+        let Self {
+            skip,
+            max_growth,
+            centre,
+            merge_norms,
+            scale_stream,
+            target,
+            fix,
+            slicing,
+            ..
+        } = self;
         FoldOptions {
             skip: skip.clone(),
             max_growth: *max_growth,
@@ -89,36 +118,70 @@ impl FuseOptions<'_> {
                 simplify::KINDS
                     .iter()
                     .chain(&residual::KINDS)
-                    .chain([&hard_swish::KIND, &legalize::KIND, &placement::KIND, &demand::KIND, &SLICING])
+                    .chain([
+                        &hard_swish::KIND,
+                        &legalize::KIND,
+                        &placement::KIND,
+                        &demand::KIND,
+                        &SLICING,
+                    ])
                     .any(|kind| set.is_match(kind))
                     || plan.streams.iter().any(|stream| set.is_match(&stream.name))
-                    || model.proto.functions.iter().any(|function| set.is_match(function.name()))
-                    || plan.sites.iter().any(|site| set.has(&site.name, &site.kind))
+                    || model
+                        .proto
+                        .functions
+                        .iter()
+                        .any(|function| set.is_match(function.name()))
+                    || plan
+                        .sites
+                        .iter()
+                        .any(|site| set.has(&site.name, &site.kind))
             };
             !SkipSet::new(std::slice::from_ref(pattern)).is_ok_and(meant)
         };
-        self.skip.iter().filter(is_idle).map(String::as_str).collect()
+        self.skip
+            .iter()
+            .filter(is_idle)
+            .map(String::as_str)
+            .collect()
     }
 
     /// Refuses an invalid pattern, unless it is literally a name or a kind.
     fn check_skips(&self, model: &Model, plan: &Plan) -> Result<()> {
-        let wrong = |pattern: &str| Glob::new(pattern).err().map(|error| no_pattern(pattern, &error));
-        self.idle_skips(model, plan).into_iter().find_map(wrong).map_or(Ok(()), Err)
+        let wrong = |pattern: &str| {
+            Glob::new(pattern)
+                .err()
+                .map(|error| no_pattern(pattern, &error))
+        };
+        self.idle_skips(model, plan)
+            .into_iter()
+            .find_map(wrong)
+            .map_or(Ok(()), Err)
     }
 
     /// The changes of more than one site that were asked for, by the names of their fields, and that a plan has none of.
     pub fn idle_changes(&self, plan: &Plan) -> Vec<&'static str> {
         let changes = [
-            ("centre", self.centre, plan.streams.iter().any(StreamPlan::is_centred)),
+            (
+                "centre",
+                self.centre,
+                plan.streams.iter().any(StreamPlan::is_centred),
+            ),
             ("merge_norms", self.merge_norms, !plan.merged.is_empty()),
-            ("scale_stream", self.scale_stream.is_some(), plan.streams.iter().any(StreamPlan::is_scaled)),
+            (
+                "scale_stream",
+                self.scale_stream.is_some(),
+                plan.streams.iter().any(StreamPlan::is_scaled),
+            ),
             (
                 "slice",
                 self.slicing.parts.is_some(),
                 plan.memory.as_ref().is_some_and(|it| !it.cuts.is_empty()),
             ),
         ];
-        let idle = changes.into_iter().filter(|(_, asked, done)| *asked && !done);
+        let idle = changes
+            .into_iter()
+            .filter(|(_, asked, done)| *asked && !done);
         idle.map(|(name, ..)| name).collect()
     }
 }
@@ -206,7 +269,11 @@ pub fn fuse_ahead(model: &Model, options: &FuseOptions) -> Result<Fused> {
     model.begin_sha256();
     let (result, plan, lowered) = run(model, options)?;
     let result = result.unwrap_or_else(|| lowered.as_ref().unwrap_or(model).clone());
-    let mut fused = Fused { model: result, plan, lowered };
+    let mut fused = Fused {
+        model: result,
+        plan,
+        lowered,
+    };
     if fused.changed() {
         fused.model.forget_source();
         Provenance::note(&mut fused.model, model, &fused.plan, options.chosen());
@@ -220,13 +287,21 @@ type Run = (Option<Model>, Plan, Option<Model>);
 /// Fixes dimensions with given sizes, runs the pipeline, and checks that all data could be read,
 /// and that all skips are names or patterns.
 fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
-    model.graph().initializer.iter().try_for_each(|tensor| match check_size(tensor) {
-        Err(Error::Tensor { tensor, reason }) => {
-            Err(Error::Graph { file: model.file(), node: tensor, reason })
-        }
-        fits => fits,
-    })?;
-    let fixed = (!options.fix.is_empty()).then(|| fixed(model, &options.fix)).transpose()?;
+    model
+        .graph()
+        .initializer
+        .iter()
+        .try_for_each(|tensor| match check_size(tensor) {
+            Err(Error::Tensor { tensor, reason }) => Err(Error::Graph {
+                file: model.file(),
+                node: tensor,
+                reason,
+            }),
+            fits => fits,
+        })?;
+    let fixed = (!options.fix.is_empty())
+        .then(|| fixed(model, &options.fix))
+        .transpose()?;
     let (result, plan, lowered) = run_pipeline(fixed.as_ref().unwrap_or(model), options)?;
     model.find_refused()?;
     options.check_skips(model, &plan)?;
@@ -242,7 +317,10 @@ fn run_pipeline(model: &Model, options: &FuseOptions) -> Result<Run> {
         }
     };
     let skip = SkipSet::new(&options.skip)?;
-    options.scale_stream.map(residual::stream_scaling::possible).transpose()?;
+    options
+        .scale_stream
+        .map(residual::stream_scaling::possible)
+        .transpose()?;
     let is_kept = {
         let skip = skip.clone();
         move |name: &str, op: &str| skip.is_match(name) || skip.is_match(op)
@@ -252,10 +330,17 @@ fn run_pipeline(model: &Model, options: &FuseOptions) -> Result<Run> {
         // The input is checked first, so that errors name its own nodes.
         Graph::new(model)?;
     }
-    let (lowered, formulas) =
-        lowered?.map_or((None, vec![]), |lowered| (Some(lowered.model), lowered.formulas));
+    let (lowered, formulas) = lowered?.map_or((None, vec![]), |lowered| {
+        (Some(lowered.model), lowered.formulas)
+    });
     let first = lowered.as_ref().unwrap_or(model);
-    let FuseOptions { centre, merge_norms, scale_stream, target, .. } = *options;
+    let FuseOptions {
+        centre,
+        merge_norms,
+        scale_stream,
+        target,
+        ..
+    } = *options;
     let (growth, forms) = (GrowthBudget::new(model, options), forms_for(&skip));
     let slicing = &options.slicing;
     let gives_shifts_away = centre;
@@ -281,12 +366,16 @@ fn run_pipeline(model: &Model, options: &FuseOptions) -> Result<Run> {
         plan.streams_centred_as(streams);
     }
     // A flaw in a body that need not be inlined is no error.
-    if let Some(Lowered { model: all, formulas }) = all_written_out(model, first, &is_kept)
+    if let Some(Lowered {
+        model: all,
+        formulas,
+    }) = all_written_out(model, first, &is_kept)
         && let Ok((written, further)) = pass.run(&all, &formulas)
     {
         let fewer = || {
-            let [as_is, all] = [(&result, first), (&written, &all)]
-                .map(|(result, first)| operators(result.as_ref().unwrap_or(first)).unwrap_or(usize::MAX));
+            let [as_is, all] = [(&result, first), (&written, &all)].map(|(result, first)| {
+                operators(result.as_ref().unwrap_or(first)).unwrap_or(usize::MAX)
+            });
             plan.gone() > 0 && all < as_is
         };
         if further.gone() > plan.gone() || further.gone() == plan.gone() && fewer() {
@@ -298,7 +387,11 @@ fn run_pipeline(model: &Model, options: &FuseOptions) -> Result<Run> {
 
 /// The model with everything inlined; `None` where that adds nothing to inlining normalizers, or
 /// where nothing would fold.
-fn all_written_out(model: &Model, lowered: &Model, is_kept: &dyn Fn(&str, &str) -> bool) -> Option<Lowered> {
+fn all_written_out(
+    model: &Model,
+    lowered: &Model,
+    is_kept: &dyn Fn(&str, &str) -> bool,
+) -> Option<Lowered> {
     if opaque(lowered).is_empty() || not_known(lowered).is_some() {
         return None;
     }

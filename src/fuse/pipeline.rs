@@ -60,7 +60,11 @@ fn analysed<'m>(first: &'m Model, result: Option<&'m Model>) -> Result<Analysis<
 
 /// The analysis of a result: a valid graph with the inputs and outputs of the original.
 fn check<'m>(before: &Model, after: &'m Model) -> Result<Analysis<'m>> {
-    let wrong = |reason: String| Error::Defect { file: before.file(), at: "the graph".into(), reason };
+    let wrong = |reason: String| Error::Defect {
+        file: before.file(),
+        at: "the graph".into(),
+        reason,
+    };
     let ends = |model: &Model| [model.graph().input.clone(), model.graph().output.clone()];
     if ends(before) != ends(after) {
         return Err(wrong("its inputs or outputs are not what they were".into()));
@@ -81,20 +85,39 @@ fn blame(
     for failed in &why {
         let may_go_first = |site: &usize| is_scale[*site] && !refused.contains_key(site);
         let scales: Vec<usize> = failed.sites.iter().copied().filter(may_go_first).collect();
-        for &site in if scales.is_empty() { &failed.sites } else { &scales } {
-            let may_go = matches!(failed.refusal.reason, Reason::Growth(_)) && !uncopied.contains_key(&site);
-            let stays = if may_go { &mut *uncopied } else { &mut *refused };
+        for &site in if scales.is_empty() {
+            &failed.sites
+        } else {
+            &scales
+        } {
+            let may_go =
+                matches!(failed.refusal.reason, Reason::Growth(_)) && !uncopied.contains_key(&site);
+            let stays = if may_go {
+                &mut *uncopied
+            } else {
+                &mut *refused
+            };
             stays.entry(site).or_insert_with(|| failed.refusal.clone());
         }
     }
-    if refused.len() + uncopied.len() == before { Err(defect(model, &why)) } else { Ok(()) }
+    if refused.len() + uncopied.len() == before {
+        Err(defect(model, &why))
+    } else {
+        Ok(())
+    }
 }
 
 /// An edit that fails although no site is left to refuse.
 fn defect(model: &Model, why: &[Failed]) -> Error {
-    let first = why.first().map(|failed| (failed.refusal.at.clone(), failed.refusal.reason.to_string()));
+    let first = why
+        .first()
+        .map(|failed| (failed.refusal.at.clone(), failed.refusal.reason.to_string()));
     let (at, reason) = first.unwrap_or_default();
-    Error::Defect { file: model.file(), at, reason }
+    Error::Defect {
+        file: model.file(),
+        at,
+        reason,
+    }
 }
 
 /// The refusal of a stream, by its name.
@@ -114,11 +137,16 @@ impl GrowthBudget {
     pub fn new(model: &Model, options: &FuseOptions) -> Self {
         let there = model.weight_bytes();
         // The growth of earlier runs, if it is noted plausibly: any program can write metadata.
-        let grown =
-            Provenance::from_model(model).iter().filter_map(|time| time.grown).fold(0, u64::saturating_add);
+        let grown = Provenance::from_model(model)
+            .iter()
+            .filter_map(|time| time.grown)
+            .fold(0, u64::saturating_add);
         let grown = grown.min(there);
         let weights = there - grown;
-        Self { bytes: options.max_growth / 100.0 * weights as f64 - grown as f64, weights }
+        Self {
+            bytes: options.max_growth / 100.0 * weights as f64 - grown as f64,
+            weights,
+        }
     }
 }
 
@@ -175,7 +203,11 @@ impl Pipeline<'_> {
     }
 
     /// Runs the pipeline before shapes are stripped from `value_info`.
-    fn run_flattened(&self, first: &Model, formulas: &[NewConstant]) -> Result<(Option<Model>, Plan)> {
+    fn run_flattened(
+        &self,
+        first: &Model,
+        formulas: &[NewConstant],
+    ) -> Result<(Option<Model>, Plan)> {
         if not_known(first).is_none()
             && let Some(flat) = Flat::new(first)
         {
@@ -197,7 +229,11 @@ impl Pipeline<'_> {
     }
 
     /// Runs passes until one finds nothing to do, or to the bound. Returns the result, if anything changes, and the plan.
-    fn run_to_fixpoint(&self, first: &Model, formulas: &[NewConstant]) -> Result<(Option<Model>, Plan)> {
+    fn run_to_fixpoint(
+        &self,
+        first: &Model,
+        formulas: &[NewConstant],
+    ) -> Result<(Option<Model>, Plan)> {
         let mut plan_log = PlanLog::default();
         plan_log.begin(formulas);
         let mut result = self.shared(first, &mut plan_log)?;
@@ -208,7 +244,11 @@ impl Pipeline<'_> {
             let next = self.next(pass, (&analysis, first), result.is_some(), &mut plan_log)?;
             let is_done = next.is_none() && pass < PASSES && !plan_log.reconsider();
             // Slices come behind everything else: parts are no layers of their own to what folds.
-            let next = if is_done { self.slice(&analysis, &mut plan_log)? } else { next };
+            let next = if is_done {
+                self.slice(&analysis, &mut plan_log)?
+            } else {
+                next
+            };
             drop(analysis);
             if next.is_some() {
                 result = next;
@@ -253,7 +293,9 @@ impl Pipeline<'_> {
         if let Some(next) = self.lifted(analysis, plan_log)? {
             return Ok(Some(next));
         }
-        if let Some(next) = self.rewritten(analysis, plan_log, self.canonical_forms(analysis), false)? {
+        if let Some(next) =
+            self.rewritten(analysis, plan_log, self.canonical_forms(analysis), false)?
+        {
             return Ok(Some(next));
         }
         if let Some(next) = self.run_once(analysis, first, plan_log)? {
@@ -269,12 +311,20 @@ impl Pipeline<'_> {
             return Ok(Some(next));
         }
         // Bodies in the main graph bring Identities.
-        Ok(if is_changed { self.read_directly(analysis, plan_log) } else { None })
+        Ok(if is_changed {
+            self.read_directly(analysis, plan_log)
+        } else {
+            None
+        })
     }
 
     /// The target whose forms are written.
     fn form(&self) -> Target {
-        if self.skip.is_match(legalize::KIND) { Target::Portable } else { self.target }
+        if self.skip.is_match(legalize::KIND) {
+            Target::Portable
+        } else {
+            self.target
+        }
     }
 
     /// The model with layers as MatMul and Add where they are written on rows; `None` where none is.
@@ -294,7 +344,11 @@ impl Pipeline<'_> {
         plan_log: &mut PlanLog,
     ) -> Result<Option<Model>> {
         let model = result.as_ref().unwrap_or(first);
-        let has_products = model.graph().node.iter().any(|node| node.op_type() == "MatMul");
+        let has_products = model
+            .graph()
+            .node
+            .iter()
+            .any(|node| node.op_type() == "MatMul");
         if self.form() == Target::Portable || !has_products && !plan_log.is_lifted {
             return Ok(result);
         }
@@ -310,7 +364,8 @@ impl Pipeline<'_> {
             }
             None => result,
         };
-        let is_unchanged = |model: &Model| plan_log.may_be_unchanged() && is_unchanged(first, model);
+        let is_unchanged =
+            |model: &Model| plan_log.may_be_unchanged() && is_unchanged(first, model);
         if result.as_ref().is_some_and(is_unchanged) {
             plan_log.is_unchanged();
             return Ok(None);
@@ -320,7 +375,12 @@ impl Pipeline<'_> {
 
     /// A finished model with its movements put in order again, and equal ones merged: layers on rows have brought new ones.
     /// No other rule looks at it.
-    fn laid_out_anew(&self, first: &Model, finished: Model, plan_log: &mut PlanLog) -> Result<Model> {
+    fn laid_out_anew(
+        &self,
+        first: &Model,
+        finished: Model,
+        plan_log: &mut PlanLog,
+    ) -> Result<Model> {
         let mut result = finished;
         for _ in 0..WRITES {
             let analysis = check(first, &result)?;
@@ -395,12 +455,20 @@ impl Pipeline<'_> {
     }
 
     /// The model, which was the first one, with everything folded that folds; `None` where nothing does.
-    fn run_once(&self, analysis: &Analysis, first: &Model, plan_log: &mut PlanLog) -> Result<Option<Model>> {
+    fn run_once(
+        &self,
+        analysis: &Analysis,
+        first: &Model,
+        plan_log: &mut PlanLog,
+    ) -> Result<Option<Model>> {
         let (model, tell) = (analysis.graph.model(), self.tell);
         tell("sites", 0, 1);
         let find = || recognize::find(&View::new(analysis));
         let sites = find();
-        let is_scale: Vec<bool> = sites.iter().map(|site| site.kind.family == Family::Scale).collect();
+        let is_scale: Vec<bool> = sites
+            .iter()
+            .map(|site| site.kind.family == Family::Scale)
+            .collect();
         let mut seen = plan_log.recognise(&analysis.graph, &sites);
         let before = OnceCell::new();
         // Stored tensors are computed from constants of the first model.
@@ -408,7 +476,9 @@ impl Pipeline<'_> {
             let unknown = || Refusal::new(Reason::NotConstant, name);
             let before = before.get_or_init(|| Analysis::new(first).ok());
             let before = before.as_ref().ok_or_else(unknown)?;
-            before.constants.read(before.graph.value(name).ok_or_else(unknown)?)
+            before
+                .constants
+                .read(before.graph.value(name).ok_or_else(unknown)?)
         };
         let unknown = not_known(model);
         let untouched = |index: usize| {
@@ -416,10 +486,15 @@ impl Pipeline<'_> {
             let skipped = self.skip.has(&site.name, &site.kind);
             let skipped = skipped.then(|| Refusal::new(Reason::Skipped, ""));
             let rounded = || plan_log.rounded(&analysis.graph, site, &read);
-            plan_log.refusal(&seen[index]).or(skipped).or_else(|| unknown.clone()).or_else(rounded)
+            plan_log
+                .refusal(&seen[index])
+                .or(skipped)
+                .or_else(|| unknown.clone())
+                .or_else(rounded)
         };
-        let mut refused: HashMap<usize, Refusal> =
-            (0..sites.len()).filter_map(|index| Some((index, untouched(index)?))).collect();
+        let mut refused: HashMap<usize, Refusal> = (0..sites.len())
+            .filter_map(|index| Some((index, untouched(index)?)))
+            .collect();
         let mut uncopied = HashMap::new();
         let mut found = Some(sites);
         let mut scales: Option<Vec<(usize, Refusal)>> = None;
@@ -427,7 +502,13 @@ impl Pipeline<'_> {
         for _ in 0..=3 * is_scale.len() {
             tell("plan", 0, 1);
             let sites = found.take().unwrap_or_else(find);
-            let mut plan = planner::plan(analysis, &sites, &refused, &uncopied, self.gives_shifts_away);
+            let mut plan = planner::plan(
+                analysis,
+                &sites,
+                &refused,
+                &uncopied,
+                self.gives_shifts_away,
+            );
             // Scales stay first where normalizers want copies of the same weight. Without those, all that read it may want
             // one scale of it, which is no copy.
             if plan.is_empty() && scales.is_none() {
@@ -442,8 +523,8 @@ impl Pipeline<'_> {
             if plan.is_empty() {
                 plan_log.note(plan, seen, refused, vec![], &mut str::to_owned);
                 let centred = self.centre(analysis, plan_log)?;
-                if let Some(next) =
-                    centred.map_or_else(|| self.merge(analysis, &sites, plan_log), |it| Ok(Some(it)))?
+                if let Some(next) = centred
+                    .map_or_else(|| self.merge(analysis, &sites, plan_log), |it| Ok(Some(it)))?
                 {
                     return Ok(Some(next));
                 }
@@ -464,19 +545,27 @@ impl Pipeline<'_> {
                     continue;
                 }
             };
-            if let Some(again) = scales.as_mut().filter(|again| grown > 0 && !again.is_empty()) {
+            if let Some(again) = scales
+                .as_mut()
+                .filter(|again| grown > 0 && !again.is_empty())
+            {
                 uncopied.extend(again.drain(..));
                 continue;
             }
             plan.growth = grown;
             tell("simplify", 0, 1);
             let removed = plan.removals.iter().map(|removal| removal.source.as_str());
-            let replaced = plan.replacements.iter().flat_map(|(replacement, _)| replacement.ends());
+            let replaced = plan
+                .replacements
+                .iter()
+                .flat_map(|(replacement, _)| replacement.ends());
             let seeds = removed.chain(replaced).map(str::to_owned).collect();
             for rewrite in &plan.rewrites {
                 seen[rewrite.site].makes(analysis.graph.value_name(rewrite.part.output));
             }
-            plan_log.note(plan, seen, refused, stored, &mut |name| editor.current(name));
+            plan_log.note(plan, seen, refused, stored, &mut |name| {
+                editor.current(name)
+            });
             let simplified = simplify_known(editor, seeds, analysis, &HashMap::new());
             return Ok(Some(model.with_graph(simplified)));
         }
@@ -496,8 +585,17 @@ impl Pipeline<'_> {
         let stored = apply(changes, analysis, editor, &progress)?;
         let grown = growth(&stored, changes, analysis);
         let GrowthBudget { bytes, weights } = self.growth;
-        let beyond = beyond(&stored, &grown, bytes - plan_log.plan.growth as f64, weights);
-        if beyond.is_empty() { Ok((stored, grown.iter().sum())) } else { Err(beyond) }
+        let beyond = beyond(
+            &stored,
+            &grown,
+            bytes - plan_log.plan.growth as f64,
+            weights,
+        );
+        if beyond.is_empty() {
+            Ok((stored, grown.iter().sum()))
+        } else {
+            Err(beyond)
+        }
     }
 
     /// The model after edits without sites, the stored tensors, and their growth in bytes.
@@ -512,10 +610,13 @@ impl Pipeline<'_> {
         let model = analysis.graph.model();
         let mut editor = Editor::new(&analysis.graph);
         let (stored, grown) = self.apply((edits, &[]), analysis, &mut editor, plan_log)?;
-        let replaced = edits.iter().filter(|_| beside).filter_map(|edit| match &edit.change {
-            Change::Replace(replacement) => Some(replacement.ends().map(str::to_owned)),
-            _ => None,
-        });
+        let replaced = edits
+            .iter()
+            .filter(|_| beside)
+            .filter_map(|edit| match &edit.change {
+                Change::Replace(replacement) => Some(replacement.ends().map(str::to_owned)),
+                _ => None,
+            });
         let seeds = replaced.flatten().collect();
         let graph = simplify_known(editor, seeds, analysis, &HashMap::new());
         Ok((model.with_graph(graph), stored, grown))
@@ -531,7 +632,11 @@ impl Pipeline<'_> {
             let moves = placement::moves(analysis, self.target, &|placed| {
                 let is_skipped = self.skip.is_match(&placed.at) || self.skip.is_match(placed.rule);
                 is_skipped
-                    || plan_log.plan.placed.iter().any(|other| !other.is_moved() && other.is_alike(placed))
+                    || plan_log
+                        .plan
+                        .placed
+                        .iter()
+                        .any(|other| !other.is_moved() && other.is_alike(placed))
             });
             if moves.is_empty() {
                 return Ok(None);
@@ -539,7 +644,10 @@ impl Pipeline<'_> {
             let edits: Vec<Edit> = moves.iter().map(|found| found.edit.clone()).collect();
             match self.made(&edits, analysis, plan_log, true) {
                 Ok((made, stored, grown)) => {
-                    plan_log.plan.placed.extend(moves.into_iter().map(|found| found.placed));
+                    plan_log
+                        .plan
+                        .placed
+                        .extend(moves.into_iter().map(|found| found.placed));
                     let has_fewer = made.graph().node.len() < model.graph().node.len();
                     plan_log.rewritten(stored, grown, has_fewer);
                     return Ok(Some(made));
@@ -560,10 +668,17 @@ impl Pipeline<'_> {
         let before = plan_log.plan.placed.len();
         for (index, found) in moves.into_iter().enumerate() {
             if let Some(failed) = why.iter().find(|failed| failed.sites.contains(&index)) {
-                plan_log.plan.placed.push(found.refused(failed.refusal.clone()));
+                plan_log
+                    .plan
+                    .placed
+                    .push(found.refused(failed.refusal.clone()));
             }
         }
-        if plan_log.plan.placed.len() == before { Err(defect(model, why)) } else { Ok(()) }
+        if plan_log.plan.placed.len() == before {
+            Err(defect(model, why))
+        } else {
+            Ok(())
+        }
     }
 
     /// The model in the forms of engines, and of its target; `None` where nothing changes.
@@ -592,7 +707,9 @@ impl Pipeline<'_> {
     /// cannot be stored.
     fn selected(&self, analysis: &Analysis, plan_log: &mut PlanLog) -> Option<Model> {
         let model = analysis.graph.model();
-        let is_skipped = [placement::KIND, demand::KIND].iter().any(|kind| self.skip.is_match(kind));
+        let is_skipped = [placement::KIND, demand::KIND]
+            .iter()
+            .any(|kind| self.skip.is_match(kind));
         if is_skipped || not_known(model).is_some() {
             return None;
         }
@@ -601,7 +718,11 @@ impl Pipeline<'_> {
             return None;
         }
         let (made, stored, grown) = self.made(&edits, analysis, plan_log, true).ok()?;
-        plan_log.rewritten(stored, grown, made.graph().node.len() < model.graph().node.len());
+        plan_log.rewritten(
+            stored,
+            grown,
+            made.graph().node.len() < model.graph().node.len(),
+        );
         plan_log.plan.tidy.selected += edits.len();
         Some(made)
     }
@@ -615,7 +736,11 @@ impl Pipeline<'_> {
         }
         (self.tell)("slice", 0, 1);
         let (mut change, edits) = sliced(analysis, self.slicing, is_sliced(model));
-        let made = if edits.is_empty() { None } else { Some(self.made(&edits, analysis, plan_log, false)) };
+        let made = if edits.is_empty() {
+            None
+        } else {
+            Some(self.made(&edits, analysis, plan_log, false))
+        };
         let made = match made {
             Some(Ok((made, stored, grown))) => {
                 plan_log.rewritten(stored, grown, false);
@@ -646,7 +771,11 @@ impl Pipeline<'_> {
         }
         let made = self.made(&edits, analysis, plan_log, beside);
         let (made, stored, grown) = made.map_err(|why| defect(model, &why))?;
-        plan_log.rewritten(stored, grown, made.graph().node.len() < model.graph().node.len());
+        plan_log.rewritten(
+            stored,
+            grown,
+            made.graph().node.len() < model.graph().node.len(),
+        );
         Ok(Some(made))
     }
 
@@ -665,19 +794,27 @@ impl Pipeline<'_> {
     }
 
     /// The model without normalizers that others follow; `None` where none goes, or nobody asked for it.
-    fn merge(&self, analysis: &Analysis, sites: &[Site], plan_log: &mut PlanLog) -> Result<Option<Model>> {
+    fn merge(
+        &self,
+        analysis: &Analysis,
+        sites: &[Site],
+        plan_log: &mut PlanLog,
+    ) -> Result<Option<Model>> {
         if !self.merge_norms || self.skip.is_match(norm_merging::MERGING) {
             return Ok(None);
         }
-        let (mut merged, edits) =
-            norm_merging::merged(&View::new(analysis), sites, &|name| self.skip.is_match(name));
+        let (mut merged, edits) = norm_merging::merged(&View::new(analysis), sites, &|name| {
+            self.skip.is_match(name)
+        });
         plan_log.plan.merged.append(&mut merged);
         self.rewritten(analysis, plan_log, edits, true)
     }
 
     /// The model with its residual streams scaled; `None` where none is, or nobody asked for it.
     fn scale(&self, analysis: &Analysis, plan_log: &mut PlanLog) -> Result<Option<Model>> {
-        let Some(power) = self.scale_stream else { return Ok(None) };
+        let Some(power) = self.scale_stream else {
+            return Ok(None);
+        };
         let plan = |analysis: &Analysis, view: &View, sites: &[Site], refused: &Refused| {
             residual::stream_scaling::scaled(analysis, view, sites, power, refused)
         };
@@ -726,7 +863,10 @@ impl Pipeline<'_> {
         for _ in 0..=sites.len() {
             let BasisChange { streams, edits } = plan(analysis, &view, &sites, &|name| {
                 let is_skipped = self.skip.is_match(name) || self.skip.is_match(kind);
-                refused.get(name).cloned().or_else(|| is_skipped.then(|| Refusal::new(Reason::Skipped, "")))
+                refused
+                    .get(name)
+                    .cloned()
+                    .or_else(|| is_skipped.then(|| Refusal::new(Reason::Skipped, "")))
             });
             if edits.is_empty() {
                 plan_log.rebased(streams, vec![]);
@@ -745,7 +885,9 @@ impl Pipeline<'_> {
                     let before = refused.len();
                     for failed in &why {
                         let names = failed.sites.iter().filter_map(|&place| streams.get(place));
-                        refused.extend(names.map(|stream| (stream.name.clone(), failed.refusal.clone())));
+                        refused.extend(
+                            names.map(|stream| (stream.name.clone(), failed.refusal.clone())),
+                        );
                     }
                     if refused.len() == before {
                         return Err(defect(analysis.graph.model(), &why));
@@ -770,18 +912,30 @@ impl Pipeline<'_> {
             return None;
         }
         let told = sites.iter().filter(|site| site.kind.is_told_by_constants);
-        let online = sites.iter().filter(|site| site.kind.family == Family::Online);
+        let online = sites
+            .iter()
+            .filter(|site| site.kind.family == Family::Online);
         let recipes = plan_log.recipes();
         let stored: OnceCell<HashMap<&str, &TensorProto>> = OnceCell::new();
         let stored = |name: &str| {
             let graph = first.graph();
-            let constants = graph.node.iter().filter(|node| node.op() == ("", "Constant"));
+            let constants = graph
+                .node
+                .iter()
+                .filter(|node| node.op() == ("", "Constant"));
             let of_nodes = || {
-                constants
-                    .filter_map(|node| Some((node.output.first()?.as_str(), node.attr_t("value").ok()??)))
+                constants.filter_map(|node| {
+                    Some((node.output.first()?.as_str(), node.attr_t("value").ok()??))
+                })
             };
-            let named =
-                || graph.initializer.iter().map(|tensor| (tensor.name(), tensor)).chain(of_nodes()).collect();
+            let named = || {
+                graph
+                    .initializer
+                    .iter()
+                    .map(|tensor| (tensor.name(), tensor))
+                    .chain(of_nodes())
+                    .collect()
+            };
             stored.get_or_init(named).get(name).copied()
         };
         let tidied = tidy(
@@ -802,8 +956,13 @@ impl Pipeline<'_> {
 
 /// Whether slices were made of a model before: they would be cut once more.
 fn is_sliced(model: &Model) -> bool {
-    let is_slicing = |kind: &str| kind.split_once(' ').is_some_and(|(name, _)| name == SLICING);
-    Provenance::from_model(model).iter().any(|time| time.folded.split(", ").any(is_slicing))
+    let is_slicing = |kind: &str| {
+        kind.split_once(' ')
+            .is_some_and(|(name, _)| name == SLICING)
+    };
+    Provenance::from_model(model)
+        .iter()
+        .any(|time| time.folded.split(", ").any(is_slicing))
 }
 
 /// Why nothing is known of what the operators of a model mean. One that imports no version means the first.
@@ -825,11 +984,16 @@ mod tests {
     use crate::affine::materialize::written_anew;
     use crate::ir::NodeId;
     use crate::ir::builder::Maker;
-    use crate::onnx::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
+    use crate::onnx::proto::{
+        GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto,
+    };
 
     /// `out = x + y`
     fn sum() -> Model {
-        let named = |name: &str| ValueInfoProto { name: Some(name.into()), ..ValueInfoProto::default() };
+        let named = |name: &str| ValueInfoProto {
+            name: Some(name.into()),
+            ..ValueInfoProto::default()
+        };
         let add = NodeProto {
             op_type: Some("Add".into()),
             input: vec!["x".into(), "y".into()],
@@ -844,7 +1008,10 @@ mod tests {
         };
         Model::from_proto(ModelProto {
             ir_version: Some(8),
-            opset_import: vec![OperatorSetIdProto { domain: None, version: Some(17) }],
+            opset_import: vec![OperatorSetIdProto {
+                domain: None,
+                version: Some(17),
+            }],
             graph: Some(graph),
             ..ModelProto::default()
         })
@@ -856,7 +1023,11 @@ mod tests {
             let graph = &analysis.graph;
             let [left, right] = [graph.input(node, 0)?, graph.input(node, 1)?];
             let mut maker = Maker::new(graph, node);
-            maker.op("Add", &[graph.value_name(right), graph.value_name(left)], vec![]);
+            maker.op(
+                "Add",
+                &[graph.value_name(right), graph.value_name(left)],
+                vec![],
+            );
             Some(maker)
         };
         written_anew(analysis, swap)
@@ -886,10 +1057,15 @@ mod tests {
         let (result, stopped) = run(vec![swapped]);
         assert_eq!(stopped, StopReason::Bound { at: FORMS });
         let result = result.unwrap();
-        let [add] = &result.graph().node[..] else { panic!("{:?}", result.graph().node) };
+        let [add] = &result.graph().node[..] else {
+            panic!("{:?}", result.graph().node)
+        };
         let mut read = add.input.clone();
         read.sort();
-        assert_eq!((add.op_type(), read), ("Add", vec!["x".to_owned(), "y".to_owned()]));
+        assert_eq!(
+            (add.op_type(), read),
+            ("Add", vec!["x".to_owned(), "y".to_owned()])
+        );
     }
 
     #[test]

@@ -57,22 +57,37 @@ impl SiteRecord {
 impl PlanLog {
     /// Begins with tensors that are computed from those of the model, before there are sites.
     pub fn begin(&mut self, formulas: &[NewConstant]) {
-        self.tensors.extend(formulas.iter().filter_map(Stored::from_constant));
+        self.tensors
+            .extend(formulas.iter().filter_map(Stored::from_constant));
     }
 
     /// Which of the sites were there before.
     pub fn recognise(&self, graph: &Graph, sites: &[Site]) -> Vec<SiteRecord> {
         let see = |site: &Site| {
-            let values = site.nodes.iter().flat_map(|&node| graph.outputs(node).iter().flatten());
-            let values: Vec<String> = values.map(|&value| graph.value_name(value).to_owned()).collect();
-            let mut takes: Vec<usize> =
-                values.iter().filter_map(|value| self.makers.get(value).copied()).collect();
+            let values = site
+                .nodes
+                .iter()
+                .flat_map(|&node| graph.outputs(node).iter().flatten());
+            let values: Vec<String> = values
+                .map(|&value| graph.value_name(value).to_owned())
+                .collect();
+            let mut takes: Vec<usize> = values
+                .iter()
+                .filter_map(|value| self.makers.get(value).copied())
+                .collect();
             // Merged branches match a site of their own kind alone, since they absorb others.
             let is_same = |&place: &usize| {
                 site.kind.family != Family::Linear || self.plan.sites[place].kind == site.kind
             };
-            let known = takes.iter().position(is_same).map(|first| takes.remove(first));
-            SiteRecord { known, takes, values }
+            let known = takes
+                .iter()
+                .position(is_same)
+                .map(|first| takes.remove(first));
+            SiteRecord {
+                known,
+                takes,
+                values,
+            }
         };
         sites.iter().map(see).collect()
     }
@@ -85,20 +100,35 @@ impl PlanLog {
     /// The refusal of a site whose constants are 1 and 0 only after storing: computed from
     /// constants of the first model, they only come near to that.
     pub fn rounded(&self, graph: &Graph, site: &Site, read: Read) -> Option<Refusal> {
-        let parts = [&site.pre, &site.post].into_iter().flatten().filter(|part| part.affine.is_identity());
+        let parts = [&site.pre, &site.post]
+            .into_iter()
+            .flatten()
+            .filter(|part| part.affine.is_identity());
         // Of several numbers none need be 1 for that.
-        let nodes = parts.filter(|part| part.nodes.len() == 1).flat_map(|part| &part.nodes);
-        let names =
-            nodes.flat_map(|&node| graph.inputs(node)).flatten().map(|&value| graph.value_name(value));
+        let nodes = parts
+            .filter(|part| part.nodes.len() == 1)
+            .flat_map(|part| &part.nodes);
+        let names = nodes
+            .flat_map(|&node| graph.inputs(node))
+            .flatten()
+            .map(|&value| graph.value_name(value));
         let is_near = |name: &str| {
-            let Stored { recipe, data_type, .. } = self.tensors.iter().find(|tensor| tensor.name == name)?;
+            let Stored {
+                recipe, data_type, ..
+            } = self.tensors.iter().find(|tensor| tensor.name == name)?;
             // Recipes are computed in float64, which has no more bits than this type.
             let is_as_wide = *data_type == DataType::Double && recipe.constants().len() > 1;
             let numbers = evaluate(recipe, read).ok()?;
-            Some(is_as_wide || numbers.iter().any(|number| (number - number.round()).abs() > EXACT))
+            Some(
+                is_as_wide
+                    || numbers
+                        .iter()
+                        .any(|number| (number - number.round()).abs() > EXACT),
+            )
         };
         let near = names.into_iter().find(|name| is_near(name) == Some(true));
-        near.or_else(|| unsure(graph, site)).map(|near| Refusal::new(Reason::Rounded, near))
+        near.or_else(|| unsure(graph, site))
+            .map(|near| Refusal::new(Reason::Rounded, near))
     }
 
     /// Notes what a pass plans for the sites that it saw, which of them it was not to touch, and what values are
@@ -111,7 +141,11 @@ impl PlanLog {
         stored: Vec<Stored>,
         now: &mut dyn FnMut(&str) -> String,
     ) {
-        let gone: HashSet<String> = plan.removals.iter().map(|removal| removal.output.clone()).collect();
+        let gone: HashSet<String> = plan
+            .removals
+            .iter()
+            .map(|removal| removal.output.clone())
+            .collect();
         let sites = std::mem::take(&mut plan.sites);
         match self.passes {
             0 => {
@@ -127,15 +161,33 @@ impl PlanLog {
         self.makers.clear();
         // The first repetition reserves room: a list of hundreds of thousands should not grow one
         // by one.
-        self.plan.sites.reserve(if self.passes == 0 { sites.len() } else { 0 });
+        self.plan
+            .sites
+            .reserve(if self.passes == 0 { sites.len() } else { 0 });
         let mut places = HashMap::default();
-        for (index, (site, SiteRecord { known, takes, values })) in sites.into_iter().zip(seen).enumerate() {
+        for (
+            index,
+            (
+                site,
+                SiteRecord {
+                    known,
+                    takes,
+                    values,
+                },
+            ),
+        ) in sites.into_iter().zip(seen).enumerate()
+        {
             if site.kind.family == Family::Linear {
-                takes.iter().for_each(|&taken| goes_on(&mut self.plan.sites[taken].post, site.post.clone()));
+                takes.iter().for_each(|&taken| {
+                    goes_on(&mut self.plan.sites[taken].post, site.post.clone())
+                });
             }
-            let Some(place) = self.place(site, known) else { continue };
+            let Some(place) = self.place(site, known) else {
+                continue;
+            };
             places.insert(index, place);
-            self.refused.extend(refused.get(&index).map(|refusal| (place, refusal.clone())));
+            self.refused
+                .extend(refused.get(&index).map(|refusal| (place, refusal.clone())));
             let stays = values.iter().filter(|value| !gone.contains(*value));
             self.makers.extend(stays.map(|value| (now(value), place)));
         }
@@ -148,7 +200,12 @@ impl PlanLog {
         let is_first = self.plan.streams.is_empty();
         for stream in streams {
             // A changed stream is found again, perhaps under another name.
-            match self.plan.streams.iter_mut().find(|there| there.name == stream.name) {
+            match self
+                .plan
+                .streams
+                .iter_mut()
+                .find(|there| there.name == stream.name)
+            {
                 Some(there) if there.is_centred() => there.scaling = stream.scaling,
                 Some(there) => {
                     let centring = there.centring.take();
@@ -177,7 +234,10 @@ impl PlanLog {
             replaces: None,
             sites: vec![],
         };
-        self.keep(tidied.computed.iter().map(stored).collect(), &HashMap::default());
+        self.keep(
+            tidied.computed.iter().map(stored).collect(),
+            &HashMap::default(),
+        );
     }
 
     /// Drops refusals for growth, since a part of a shared weight may be a weight of its own now;
@@ -185,7 +245,8 @@ impl PlanLog {
     pub fn reconsider(&mut self) -> bool {
         let before = self.refused.len();
         if std::mem::take(&mut self.has_other_weights) {
-            self.refused.retain(|_, refusal| !matches!(refusal.reason, Reason::Growth(_)));
+            self.refused
+                .retain(|_, refusal| !matches!(refusal.reason, Reason::Growth(_)));
         }
         self.refused.len() < before
     }
@@ -212,41 +273,76 @@ impl PlanLog {
 
     /// The recipes of stored tensors, over constants of the first model.
     pub fn recipes(&self) -> HashMap<&str, &Recipe> {
-        self.tensors.iter().map(|tensor| (tensor.name.as_str(), &tensor.recipe)).collect()
+        self.tensors
+            .iter()
+            .map(|tensor| (tensor.name.as_str(), &tensor.recipe))
+            .collect()
     }
 
     /// Keeps what a pass stored, by formulas over the tensors of the first model.
     fn keep(&mut self, stored: Vec<Stored>, places: &HashMap<usize, usize>) {
-        let before: HashMap<&str, &Stored> =
-            self.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
-        let known = |name: &str| before.get(name).map(|tensor| tensor.recipe.rounded(tensor.data_type));
+        let before: HashMap<&str, &Stored> = self
+            .tensors
+            .iter()
+            .map(|tensor| (tensor.name.as_str(), tensor))
+            .collect();
+        let known = |name: &str| {
+            before
+                .get(name)
+                .map(|tensor| tensor.recipe.rounded(tensor.data_type))
+        };
         let now = |tensor: Stored| {
-            let earlier = tensor.recipe.constants().into_iter().filter_map(|name| before.get(&**name));
+            let earlier = tensor
+                .recipe
+                .constants()
+                .into_iter()
+                .filter_map(|name| before.get(&**name));
             let mut sites: Vec<usize> = earlier.flat_map(|tensor| &tensor.sites).copied().collect();
             sites.extend(tensor.sites.iter().filter_map(|site| places.get(site)));
             sites.sort_unstable();
             sites.dedup();
-            Stored { recipe: tensor.recipe.substituted(&known), sites, ..tensor }
+            Stored {
+                recipe: tensor.recipe.substituted(&known),
+                sites,
+                ..tensor
+            }
         };
         let stored: Vec<Stored> = stored.into_iter().map(now).collect();
         let names: HashSet<&str> = stored.iter().map(|tensor| tensor.name.as_str()).collect();
-        self.tensors.retain(|tensor| !names.contains(tensor.name.as_str()));
+        self.tensors
+            .retain(|tensor| !names.contains(tensor.name.as_str()));
         self.tensors.extend(stored);
     }
 
     /// The plan of all passes, with the tensors that the result has in the end, and why there are no more passes.
     pub fn finish(mut self, result: &Model, stopped: StopReason) -> Plan {
-        let nodes = result.graph().node.iter().filter(|node| node.op_type() == "Constant");
+        let nodes = result
+            .graph()
+            .node
+            .iter()
+            .filter(|node| node.op_type() == "Constant");
         let made = nodes.flat_map(|node| &node.output).map(String::as_str);
-        let there: HashSet<&str> =
-            result.graph().initializer.iter().map(|tensor| tensor.name()).chain(made).collect();
-        self.tensors.retain(|tensor| there.contains(tensor.name.as_str()));
-        Plan { tensors: self.tensors, stopped, ..self.plan }
+        let there: HashSet<&str> = result
+            .graph()
+            .initializer
+            .iter()
+            .map(|tensor| tensor.name())
+            .chain(made)
+            .collect();
+        self.tensors
+            .retain(|tensor| there.contains(tensor.name.as_str()));
+        Plan {
+            tensors: self.tensors,
+            stopped,
+            ..self.plan
+        }
     }
 
     /// The name, or the name with the first free number above those that were given.
     fn name_of(&mut self, name: String) -> String {
-        let Some(mut count) = self.names.get(&name).copied() else { return name };
+        let Some(mut count) = self.names.get(&name).copied() else {
+            return name;
+        };
         let mut free = name.clone();
         while self.names.contains_key(&free) {
             count += 1;
@@ -279,24 +375,31 @@ impl PlanLog {
 /// Updates the outcome of an affine after a later repetition has folded the rest of it, or has
 /// refused it for another reason.
 fn goes_on(before: &mut Option<Outcome>, mut now: Option<Outcome>) {
-    if let (Some(Outcome::Kept { forward, backward }), Some(Outcome::Kept { .. })) = (&*before, &now) {
+    if let (Some(Outcome::Kept { forward, backward }), Some(Outcome::Kept { .. })) =
+        (&*before, &now)
+    {
         let was_changed = |refusal: &Refusal| refusal.reason == Reason::Changed;
         // Or once all that is left of it goes nowhere.
-        let is_rounded =
-            matches!(&now, Some(Outcome::Kept { forward, .. }) if forward.reason == Reason::Rounded);
+        let is_rounded = matches!(&now, Some(Outcome::Kept { forward, .. }) if forward.reason == Reason::Rounded);
         if is_rounded || was_changed(forward) || backward.as_ref().is_some_and(was_changed) {
             *before = now;
         }
         return;
     }
     let (
-        Some(Outcome::Folded { into, .. } | Outcome::Partly { into, .. } | Outcome::Scaled { into, .. }),
+        Some(
+            Outcome::Folded { into, .. }
+            | Outcome::Partly { into, .. }
+            | Outcome::Scaled { into, .. },
+        ),
         false,
     ) = (&mut now, matches!(before, Some(Outcome::Folded { .. })))
     else {
         return;
     };
-    if let Some(Outcome::Partly { into: earlier, .. } | Outcome::Scaled { into: earlier, .. }) = before {
+    if let Some(Outcome::Partly { into: earlier, .. } | Outcome::Scaled { into: earlier, .. }) =
+        before
+    {
         into.append(earlier);
         into.sort();
         into.dedup();
@@ -307,13 +410,23 @@ fn goes_on(before: &mut Option<Outcome>, mut now: Option<Outcome>) {
 /// A constant of those whose product is 1, or whose sum is 0, as far as float64 has bits, where that is the type that they
 /// have: in numbers it need not be.
 fn unsure<'g>(graph: &Graph<'g>, site: &Site) -> Option<&'g str> {
-    let parts = [&site.pre, &site.post].into_iter().flatten().filter(|part| part.affine.is_identity());
+    let parts = [&site.pre, &site.post]
+        .into_iter()
+        .flatten()
+        .filter(|part| part.affine.is_identity());
     let several = parts.filter(|part| part.nodes.len() > 1);
-    let read = several.flat_map(|part| &part.nodes).flat_map(|&node| graph.inputs(node)).flatten();
+    let read = several
+        .flat_map(|part| &part.nodes)
+        .flat_map(|&node| graph.inputs(node))
+        .flatten();
     let is_wide = |&value: &ValueId| {
         let stored = graph.initializer(value).map(data_type);
-        let made = || constant_tensor(graph.node(graph.producer(value)?.0)).map(|tensor| data_type(&tensor));
+        let made = || {
+            constant_tensor(graph.node(graph.producer(value)?.0)).map(|tensor| data_type(&tensor))
+        };
         matches!(stored.or_else(made), Some(Ok(DataType::Double)))
     };
-    read.copied().find(is_wide).map(|value| graph.value_name(value))
+    read.copied()
+        .find(is_wide)
+        .map(|value| graph.value_name(value))
 }

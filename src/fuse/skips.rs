@@ -9,7 +9,10 @@ use crate::error::{Error, Result};
 
 /// The error of an invalid pattern.
 pub(super) fn no_pattern(pattern: &str, error: &globset::Error) -> Error {
-    Error::Skip { pattern: pattern.to_owned(), reason: error.kind().to_string() }
+    Error::Skip {
+        pattern: pattern.to_owned(),
+        reason: error.kind().to_string(),
+    }
 }
 
 /// The skipped names.
@@ -30,7 +33,10 @@ impl SkipSet {
             set.add(pattern);
         }
         let patterns = set.build().map_err(|error| no_pattern("", &error))?;
-        Ok(Self { exact: skip.iter().cloned().collect(), patterns })
+        Ok(Self {
+            exact: skip.iter().cloned().collect(),
+            patterns,
+        })
     }
 
     pub fn is_empty(&self) -> bool {

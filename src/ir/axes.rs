@@ -8,7 +8,10 @@ use crate::refusal::Reason;
 /// [`Reason::Attribute`] where it is outside of that range.
 pub fn axis(axis: i64, rank: usize) -> Result<usize, Reason> {
     let counted = if axis < 0 { axis + rank as i64 } else { axis };
-    usize::try_from(counted).ok().filter(|&axis| axis < rank).ok_or(Reason::Attribute("axis".into()))
+    usize::try_from(counted)
+        .ok()
+        .filter(|&axis| axis < rank)
+        .ok_or(Reason::Attribute("axis".into()))
 }
 
 /// Several axes, counted from the front.

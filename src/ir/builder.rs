@@ -11,23 +11,38 @@ use crate::recipe::Recipe;
 
 /// An integer as an attribute.
 pub fn int(name: &str, i: i64) -> AttributeProto {
-    AttributeProto { i: Some(i), ..attribute(name, AttributeType::Int) }
+    AttributeProto {
+        i: Some(i),
+        ..attribute(name, AttributeType::Int)
+    }
 }
 
 /// Integers as an attribute.
 pub fn ints(name: &str, ints: &[i64]) -> AttributeProto {
-    AttributeProto { ints: ints.to_vec(), ..attribute(name, AttributeType::Ints) }
+    AttributeProto {
+        ints: ints.to_vec(),
+        ..attribute(name, AttributeType::Ints)
+    }
 }
 
 /// Texts as an attribute.
 pub fn strings(name: &str, strings: &[String]) -> AttributeProto {
-    let strings = strings.iter().map(|string| string.clone().into_bytes().into()).collect();
-    AttributeProto { strings, ..attribute(name, AttributeType::Strings) }
+    let strings = strings
+        .iter()
+        .map(|string| string.clone().into_bytes().into())
+        .collect();
+    AttributeProto {
+        strings,
+        ..attribute(name, AttributeType::Strings)
+    }
 }
 
 /// A float as an attribute.
 pub fn float(name: &str, f: f32) -> AttributeProto {
-    AttributeProto { f: Some(f), ..attribute(name, AttributeType::Float) }
+    AttributeProto {
+        f: Some(f),
+        ..attribute(name, AttributeType::Float)
+    }
 }
 
 /// A node of one output that takes over the notes of the one that it is `like`.
@@ -43,7 +58,11 @@ pub fn node(like: &NodeProto, op: &str, name: &str, inputs: &[&str], output: &st
 }
 
 fn attribute(name: &str, kind: AttributeType) -> AttributeProto {
-    AttributeProto { name: Some(name.into()), r#type: Some(kind as i32), ..Default::default() }
+    AttributeProto {
+        name: Some(name.into()),
+        r#type: Some(kind as i32),
+        ..Default::default()
+    }
 }
 
 /// A constant that new nodes read.
@@ -121,7 +140,13 @@ pub struct Maker<'m> {
 impl<'m> Maker<'m> {
     /// Starts empty. New nodes take the stem of their names, and their metadata, from `like`.
     pub fn new(graph: &'m Graph<'m>, like: NodeId) -> Self {
-        Maker { graph, like: graph.node(like), names: HashSet::new(), nodes: vec![], constants: vec![] }
+        Maker {
+            graph,
+            like: graph.node(like),
+            names: HashSet::new(),
+            nodes: vec![],
+            constants: vec![],
+        }
     }
 
     /// The operator set of ONNX's own operators.
@@ -163,7 +188,10 @@ impl<'m> Maker<'m> {
     /// A node of one output. Returns the name of the output.
     pub fn op(&mut self, op: &str, inputs: &[&str], attribute: Vec<AttributeProto>) -> String {
         let output = self.name(&op.to_lowercase());
-        self.nodes.push(NodeProto { attribute, ..node(self.like, op, &output, inputs, &output) });
+        self.nodes.push(NodeProto {
+            attribute,
+            ..node(self.like, op, &output, inputs, &output)
+        });
         output
     }
 
@@ -196,7 +224,11 @@ impl<'m> Maker<'m> {
     /// A constant of floats.
     pub fn floats(&mut self, data_type: DataType, recipe: &Recipe) -> String {
         let (name, recipe) = (self.name("constant"), recipe.clone());
-        self.constants.push(NewConstant::Floats { name: name.clone(), data_type, recipe });
+        self.constants.push(NewConstant::Floats {
+            name: name.clone(),
+            data_type,
+            recipe,
+        });
         name
     }
 
@@ -222,13 +254,21 @@ impl<'m> Maker<'m> {
     /// A constant of integers, as shapes and axes are given to operators.
     pub fn ints(&mut self, values: &[i64]) -> String {
         let name = self.name("constant");
-        self.constants.push(NewConstant::Integers { name: name.clone(), values: values.to_vec() });
+        self.constants.push(NewConstant::Integers {
+            name: name.clone(),
+            values: values.to_vec(),
+        });
         name
     }
 
     /// The mean over axes.
     pub fn mean(&mut self, value: &str, axes: &[i64], keep: bool) -> String {
-        self.listed("ReduceMean", value, vec![int("keepdims", i64::from(keep))], ("axes", axes))
+        self.listed(
+            "ReduceMean",
+            value,
+            vec![int("keepdims", i64::from(keep))],
+            ("axes", axes),
+        )
     }
 
     /// A node on one value with a list of integers, which is an input or an attribute.
@@ -271,13 +311,15 @@ impl<'m> Maker<'m> {
 
     /// A run of places along an axis.
     pub fn slice(&mut self, value: &str, run: &Range<usize>, axis: i64) -> String {
-        let [start, end, axis] = [run.start as i64, run.end as i64, axis].map(|number| self.ints(&[number]));
+        let [start, end, axis] =
+            [run.start as i64, run.end as i64, axis].map(|number| self.ints(&[number]));
         self.op("Slice", &[value, &start, &end, &axis], vec![])
     }
 
     /// The parts of a value along an axis.
     pub fn split(&mut self, value: &str, axis: i64, extents: &[i64]) -> Vec<String> {
-        let mut parts = vec![self.listed("Split", value, vec![int("axis", axis)], ("split", extents))];
+        let mut parts =
+            vec![self.listed("Split", value, vec![int("axis", axis)], ("split", extents))];
         parts.extend((1..extents.len()).map(|_| self.name("split")));
         if let Some(node) = self.nodes.last_mut() {
             node.output.clone_from(&parts);

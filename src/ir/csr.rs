@@ -10,7 +10,10 @@ pub struct Csr<T> {
 impl<T> Csr<T> {
     /// No lists, with room for so many.
     pub fn with_capacity(count: usize) -> Self {
-        Csr { items: Vec::with_capacity(count), ends: Vec::with_capacity(count) }
+        Csr {
+            items: Vec::with_capacity(count),
+            ends: Vec::with_capacity(count),
+        }
     }
 
     /// Adds a list.
@@ -41,7 +44,10 @@ impl<T: Copy> Csr<T> {
             sorted[ends[*number]] = *item;
             ends[*number] += 1;
         }
-        Csr { items: sorted, ends }
+        Csr {
+            items: sorted,
+            ends,
+        }
     }
 }
 
@@ -55,7 +61,10 @@ mod tests {
         for list in [vec![3, 1], vec![], vec![4]] {
             lists.push(list);
         }
-        assert_eq!([0, 1, 2].map(|number| lists.row(number)), [&[3, 1][..], &[], &[4]]);
+        assert_eq!(
+            [0, 1, 2].map(|number| lists.row(number)),
+            [&[3, 1][..], &[], &[4]]
+        );
     }
 
     #[test]

@@ -60,7 +60,9 @@ impl<'m> Editor<'m> {
         collect_training(model, &mut pinned, collect_names);
         Editor {
             names: Names::beside(before),
-            changed: std::iter::repeat_with(|| None).take(graph.node.len()).collect(),
+            changed: std::iter::repeat_with(|| None)
+                .take(graph.node.len())
+                .collect(),
             gone: vec![false; graph.node.len()],
             before,
             renamed: HashMap::default(),
@@ -79,7 +81,9 @@ impl<'m> Editor<'m> {
 
     /// A node of the original graph, with its changes.
     fn node(&self, node: NodeId) -> &NodeProto {
-        self.changed[node].as_deref().unwrap_or(self.before.node(node))
+        self.changed[node]
+            .as_deref()
+            .unwrap_or(self.before.node(node))
     }
 
     /// A node of the original graph, mutable.
@@ -135,12 +139,16 @@ impl<'m> Editor<'m> {
     /// Sets a float attribute.
     pub fn set_float(&mut self, node: NodeId, name: &str, value: f32) {
         self.clear_attribute(node, name);
-        self.node_mut(node).attribute.push(builder::float(name, value));
+        self.node_mut(node)
+            .attribute
+            .push(builder::float(name, value));
     }
 
     /// Leaves an attribute out, so that it has its default.
     pub fn clear_attribute(&mut self, node: NodeId, name: &str) {
-        self.node_mut(node).attribute.retain(|attribute| attribute.name() != name);
+        self.node_mut(node)
+            .attribute
+            .retain(|attribute| attribute.name() != name);
     }
 
     /// Adds a constant under a new name, and returns the name.
@@ -185,7 +193,8 @@ impl<'m> Editor<'m> {
     }
 
     fn comes(&mut self, made: &NodeProto) {
-        self.came.extend(made.output.iter().map(|name| (name.clone(), None)));
+        self.came
+            .extend(made.output.iter().map(|name| (name.clone(), None)));
     }
 
     /// Puts nodes behind one that keeps its place but not the name of its output: readers of
@@ -216,7 +225,10 @@ impl<'m> Editor<'m> {
             self.renamed.insert(source, output);
         } else {
             let name = self.fresh(&format!("{output}_identity"));
-            let like = nodes.last().map(|&node| self.node(node).clone()).unwrap_or_default();
+            let like = nodes
+                .last()
+                .map(|&node| self.node(node).clone())
+                .unwrap_or_default();
             let made = builder::node(&like, "Identity", &name, &[&source], &output);
             self.behind.push((NodeId::MAX, Box::new(made)));
         }
@@ -252,8 +264,16 @@ impl<'m> Editor<'m> {
     pub fn edited(mut self) -> Edited<'m> {
         let initializer = self.stored();
         let node = self.placed();
-        let graph = GraphProto { node, initializer, ..self.before.proto().frame() };
-        Edited { graph, before: self.before, pinned: self.pinned }
+        let graph = GraphProto {
+            node,
+            initializer,
+            ..self.before.proto().frame()
+        };
+        Edited {
+            graph,
+            before: self.before,
+            pinned: self.pinned,
+        }
     }
 
     /// All nodes in their places, with the current names of values.
@@ -300,7 +320,10 @@ impl<'m> Editor<'m> {
     fn stored(&mut self) -> Vec<TensorProto> {
         let before = self.before;
         let changed = self.changed.iter().flatten().map(|node| &**node);
-        let made = self.made_first.iter().chain(self.behind.iter().map(|(_, made)| &**made));
+        let made = self
+            .made_first
+            .iter()
+            .chain(self.behind.iter().map(|(_, made)| &**made));
         let mut is_read = vec![false; before.value_count()];
         let mut read = |name: &str| {
             if let Some(value) = before.value(name) {
@@ -314,7 +337,9 @@ impl<'m> Editor<'m> {
         self.renamed.values().for_each(|name| read(name));
         self.pinned.iter().for_each(|name| read(name));
         let noted = before.proto().quantization_annotation.iter();
-        noted.flat_map(|note| &note.quant_parameter_tensor_names).for_each(|entry| read(entry.value()));
+        noted
+            .flat_map(|note| &note.quant_parameter_tensor_names)
+            .for_each(|entry| read(entry.value()));
         let still = |reader: &Reader| match *reader {
             Reader::Node { node, .. } => !self.gone[node] && self.changed[node].is_none(),
             Reader::Output | Reader::Capture { .. } => true,
@@ -335,13 +360,21 @@ impl<'m> Editor<'m> {
 
     /// The original names of renamed values.
     pub fn origins(&self) -> HashMap<String, String> {
-        self.renamed.iter().map(|(old, new)| (new.clone(), old.clone())).collect()
+        self.renamed
+            .iter()
+            .map(|(old, new)| (new.clone(), old.clone()))
+            .collect()
     }
 }
 
 /// Lets what says how the values of a node are sharded call them as the node does now, and say nothing of those that went.
 fn name_shards(node: &mut NodeProto, before: &NodeProto) {
-    let NodeProto { input, output, device_configurations, .. } = node;
+    let NodeProto {
+        input,
+        output,
+        device_configurations,
+        ..
+    } = node;
     for configuration in device_configurations {
         configuration.sharding_spec.retain_mut(|spec| {
             let name = spec.tensor_name();
@@ -397,7 +430,12 @@ pub fn reads(graph: &GraphProto) -> HashSet<&str> {
     let mut names = set_of(graph.node.len() + graph.initializer.len());
     names.extend(graph.output.iter().map(|output| output.name()));
     for node in &graph.node {
-        names.extend(node.input.iter().filter(|name| !name.is_empty()).map(String::as_str));
+        names.extend(
+            node.input
+                .iter()
+                .filter(|name| !name.is_empty())
+                .map(String::as_str),
+        );
         bodies(node).for_each(|body| collect_names(body, &mut names));
     }
     names

@@ -14,12 +14,23 @@ impl Equation {
     ///
     /// `None` where it is no such equation, or where a rank that an ellipsis leaves open is not known.
     pub fn read(text: &str, ranks: &[Option<usize>]) -> Option<Self> {
-        let text: String = text.chars().filter(|letter| !letter.is_whitespace()).collect();
+        let text: String = text
+            .chars()
+            .filter(|letter| !letter.is_whitespace())
+            .collect();
         let implied = implied(&text);
         let (terms, result) = text.split_once("->").unwrap_or((&text, &implied));
-        let operands: Vec<Vec<char>> =
-            terms.split(',').zip(ranks).map(|(term, &rank)| operand(term, rank)).collect::<Option<_>>()?;
-        let of_dots = |letters: &Vec<char>| letters.iter().filter(|letter| letter.is_ascii_digit()).count();
+        let operands: Vec<Vec<char>> = terms
+            .split(',')
+            .zip(ranks)
+            .map(|(term, &rank)| operand(term, rank))
+            .collect::<Option<_>>()?;
+        let of_dots = |letters: &Vec<char>| {
+            letters
+                .iter()
+                .filter(|letter| letter.is_ascii_digit())
+                .count()
+        };
         let longest = operands.iter().map(of_dots).max()?;
         let result = letters(result, longest)?;
         (terms.split(',').count() == ranks.len()).then_some(Self { operands, result })
@@ -30,15 +41,24 @@ impl Equation {
 /// order.
 pub fn implied(equation: &str) -> String {
     let once = |letter: &char| equation.matches(*letter).count() == 1;
-    let mut letters: Vec<char> = equation.chars().filter(|c| c.is_alphabetic()).filter(once).collect();
+    let mut letters: Vec<char> = equation
+        .chars()
+        .filter(|c| c.is_alphabetic())
+        .filter(once)
+        .collect();
     letters.sort_unstable();
     let dots = if equation.contains("...") { "..." } else { "" };
-    letters.into_iter().fold(dots.to_owned(), |text, letter| text + &letter.to_string())
+    letters
+        .into_iter()
+        .fold(dots.to_owned(), |text, letter| text + &letter.to_string())
 }
 
 /// Whether no letter stands twice.
 pub fn is_once(letters: &[char]) -> bool {
-    letters.iter().enumerate().all(|(place, letter)| !letters[..place].contains(letter))
+    letters
+        .iter()
+        .enumerate()
+        .all(|(place, letter)| !letters[..place].contains(letter))
 }
 
 fn operand(term: &str, rank: Option<usize>) -> Option<Vec<char>> {
@@ -49,14 +69,20 @@ fn operand(term: &str, rank: Option<usize>) -> Option<Vec<char>> {
         None => 0,
     };
     let letters = letters(term, dots)?;
-    rank.is_none_or(|rank| rank == letters.len()).then_some(letters)
+    rank.is_none_or(|rank| rank == letters.len())
+        .then_some(letters)
 }
 
 /// The letters of a term whose ellipsis is for so many axes.
 fn letters(term: &str, dots: usize) -> Option<Vec<char>> {
-    let of_dots: String =
-        (0..dots as u32).rev().map(|place| char::from_digit(place, 10)).collect::<Option<_>>()?;
-    let is_plain = term.replacen("...", "", 1).chars().all(|letter| letter.is_ascii_alphabetic());
+    let of_dots: String = (0..dots as u32)
+        .rev()
+        .map(|place| char::from_digit(place, 10))
+        .collect::<Option<_>>()?;
+    let is_plain = term
+        .replacen("...", "", 1)
+        .chars()
+        .all(|letter| letter.is_ascii_alphabetic());
     is_plain.then(|| term.replacen("...", &of_dots, 1).chars().collect())
 }
 
@@ -66,23 +92,41 @@ mod tests {
 
     fn read(text: &str, ranks: &[Option<usize>]) -> Option<(Vec<String>, String)> {
         let Equation { operands, result } = Equation::read(text, ranks)?;
-        Some((operands.iter().map(|letters| letters.iter().collect()).collect(), result.iter().collect()))
+        Some((
+            operands
+                .iter()
+                .map(|letters| letters.iter().collect())
+                .collect(),
+            result.iter().collect(),
+        ))
     }
 
     #[test]
     fn letters_are_those_of_the_axes_and_an_ellipsis_is_those_that_are_left() {
         let told = |operands: &[&str], result: &str| {
-            Some((operands.iter().map(|&text| text.to_owned()).collect(), result.to_owned()))
+            Some((
+                operands.iter().map(|&text| text.to_owned()).collect(),
+                result.to_owned(),
+            ))
         };
-        assert_eq!(read("ij, jk -> ik", &[None, Some(2)]), told(&["ij", "jk"], "ik"));
-        assert_eq!(read("...si,...id->...sd", &[Some(4), Some(3)]), told(&["10si", "0id"], "10sd"));
+        assert_eq!(
+            read("ij, jk -> ik", &[None, Some(2)]),
+            told(&["ij", "jk"], "ik")
+        );
+        assert_eq!(
+            read("...si,...id->...sd", &[Some(4), Some(3)]),
+            told(&["10si", "0id"], "10sd")
+        );
         assert_eq!(read("...i->...", &[Some(1)]), told(&["i"], ""));
         assert_eq!(read("...i->...", &[None]), None);
         assert_eq!(read("ij->i", &[Some(3)]), None);
         assert_eq!(read("i...j->ij", &[Some(1)]), None);
         assert_eq!(read("ij,jk", &[None, None]), told(&["ij", "jk"], "ik"));
         assert_eq!(read("ba", &[None]), told(&["ba"], "ab"));
-        assert_eq!(read("j...i,i", &[Some(3), Some(1)]), told(&["j0i", "i"], "0j"));
+        assert_eq!(
+            read("j...i,i", &[Some(3), Some(1)]),
+            told(&["j0i", "i"], "0j")
+        );
         assert_eq!(read("ij,jk->ik", &[None]), None);
         assert_eq!(read("i1->i", &[None]), None);
         assert_eq!(read("...i->i...", &[Some(12)]), None);

@@ -96,7 +96,11 @@ impl<'m> Graph<'m> {
     pub fn new(model: &'m Model) -> Result<Self> {
         let proto = model.graph();
         let nodes = proto.node.len();
-        let made = proto.node.iter().map(|node| node.output.len()).sum::<usize>();
+        let made = proto
+            .node
+            .iter()
+            .map(|node| node.output.len())
+            .sum::<usize>();
         let values = proto.input.len() + proto.initializer.len() + made;
         let mut graph = Graph {
             model,
@@ -136,7 +140,11 @@ impl<'m> Graph<'m> {
     }
 
     fn error(&self, at: &str, reason: impl Into<String>) -> Error {
-        Error::Graph { file: self.model.file(), node: at.to_owned(), reason: reason.into() }
+        Error::Graph {
+            file: self.model.file(),
+            node: at.to_owned(),
+            reason: reason.into(),
+        }
     }
 
     fn index_values(&mut self) -> Result<()> {
@@ -148,7 +156,10 @@ impl<'m> Graph<'m> {
             }
         }
         let dense = proto.initializer.iter();
-        let sparse = proto.sparse_initializer.iter().filter_map(|s| s.values.as_ref());
+        let sparse = proto
+            .sparse_initializer
+            .iter()
+            .filter_map(|s| s.values.as_ref());
         for tensor in dense {
             let id = self.intern(tensor.name());
             if self.initializers[id.index()].replace(tensor).is_some() {
@@ -214,7 +225,11 @@ impl<'m> Graph<'m> {
             }
             captures.sort();
             captures.dedup();
-            readers.extend(captures.iter().map(|id| (id.index(), Reader::Capture { node })));
+            readers.extend(
+                captures
+                    .iter()
+                    .map(|id| (id.index(), Reader::Capture { node })),
+            );
             self.captures.push(captures);
         }
         for output in &proto.output {
@@ -225,14 +240,20 @@ impl<'m> Graph<'m> {
         }
         // A quantization annotation counts as a reader.
         for annotation in &self.proto.quantization_annotation {
-            if let Some(id) =
-                self.ids.get(annotation.tensor_name()).filter(|id| self.producers[id.index()].is_some())
+            if let Some(id) = self
+                .ids
+                .get(annotation.tensor_name())
+                .filter(|id| self.producers[id.index()].is_some())
             {
                 readers.push((id.index(), Reader::Output));
             }
         }
         for name in read_by_training(self.model) {
-            if let Some(id) = self.ids.get(name).filter(|id| self.producers[id.index()].is_some()) {
+            if let Some(id) = self
+                .ids
+                .get(name)
+                .filter(|id| self.producers[id.index()].is_some())
+            {
                 readers.push((id.index(), Reader::Output));
             }
         }
@@ -244,14 +265,23 @@ impl<'m> Graph<'m> {
         let count = self.proto.node.len();
         let mut after = Vec::with_capacity(2 * count);
         for node in 0..count {
-            let read = self.inputs(node).iter().flatten().chain(self.captures(node));
+            let read = self
+                .inputs(node)
+                .iter()
+                .flatten()
+                .chain(self.captures(node));
             after.extend(read.filter_map(|&value| Some((self.producer(value)?.0, node))));
         }
         self.order = order(count, &after);
         if self.order.len() < count {
             let done: HashSet<NodeId> = self.order.iter().copied().collect();
-            let stuck = (0..count).find(|node| !done.contains(node)).unwrap_or_default();
-            return Err(Error::Cycle { file: self.model.file(), node: self.name(stuck).to_owned() });
+            let stuck = (0..count)
+                .find(|node| !done.contains(node))
+                .unwrap_or_default();
+            return Err(Error::Cycle {
+                file: self.model.file(),
+                node: self.name(stuck).to_owned(),
+            });
         }
         self.places = vec![0; count];
         for (place, &node) in self.order.iter().enumerate() {
@@ -323,7 +353,8 @@ impl<'m> Graph<'m> {
 
     /// Whether anything reads a value of that name, or it is an output.
     pub fn reads(&self, name: &str) -> bool {
-        self.value(name).is_some_and(|value| !self.readers(value).is_empty())
+        self.value(name)
+            .is_some_and(|value| !self.readers(value).is_empty())
     }
 
     /// How many values there are.
@@ -349,8 +380,12 @@ impl<'m> Graph<'m> {
     /// The values that training writes.
     pub fn trained(&self) -> impl Iterator<Item = ValueId> {
         let training = self.model.proto.training_info.iter();
-        let bindings = training
-            .flat_map(|training| training.initialization_binding.iter().chain(&training.update_binding));
+        let bindings = training.flat_map(|training| {
+            training
+                .initialization_binding
+                .iter()
+                .chain(&training.update_binding)
+        });
         bindings.filter_map(|binding| self.value(binding.key()))
     }
 
@@ -358,11 +393,17 @@ impl<'m> Graph<'m> {
     pub(crate) fn weight_bytes(&self) -> u64 {
         let attributes = self.proto.node.iter().flat_map(|node| &node.attribute);
         let constants = attributes.filter_map(|attribute| attribute.t.as_deref());
-        let stored = |tensor: &TensorProto| match tensor::is_external(tensor) || tensor::is_held(tensor) {
-            true => tensor::data(tensor, self.model.externals()).map_or(0, |data| data.len()),
-            false => tensor.encoded_len(),
-        };
-        self.proto.initializer.iter().chain(constants).map(|tensor| stored(tensor) as u64).sum()
+        let stored =
+            |tensor: &TensorProto| match tensor::is_external(tensor) || tensor::is_held(tensor) {
+                true => tensor::data(tensor, self.model.externals()).map_or(0, |data| data.len()),
+                false => tensor.encoded_len(),
+            };
+        self.proto
+            .initializer
+            .iter()
+            .chain(constants)
+            .map(|tensor| stored(tensor) as u64)
+            .sum()
     }
 
     /// Whether a caller may give the value.
@@ -443,7 +484,10 @@ impl<'m> Graph<'m> {
 /// whoever compares one with another looks at the same memory.
 fn operators(nodes: &[NodeProto]) -> Vec<(&str, &str)> {
     let mut firsts = HashMap::default();
-    nodes.iter().map(|node| *firsts.entry(node.op()).or_insert(node.op())).collect()
+    nodes
+        .iter()
+        .map(|node| *firsts.entry(node.op()).or_insert(node.op()))
+        .collect()
 }
 
 /// A topological order of nodes, by Kahn's algorithm. A pair `(a, b)` puts `a` before `b`; ties go by number. Nodes in or
@@ -452,8 +496,10 @@ pub fn order(count: usize, pairs: &[(NodeId, NodeId)]) -> Vec<NodeId> {
     let mut waits = vec![0usize; count];
     pairs.iter().for_each(|&(_, node)| waits[node] += 1);
     let after = Csr::grouped(count, pairs);
-    let mut ready: BinaryHeap<Reverse<NodeId>> =
-        (0..count).filter(|&node| waits[node] == 0).map(Reverse).collect();
+    let mut ready: BinaryHeap<Reverse<NodeId>> = (0..count)
+        .filter(|&node| waits[node] == 0)
+        .map(Reverse)
+        .collect();
     let mut order = Vec::with_capacity(count);
     while let Some(Reverse(node)) = ready.pop() {
         order.push(node);
@@ -470,7 +516,11 @@ pub fn order(count: usize, pairs: &[(NodeId, NodeId)]) -> Vec<NodeId> {
 /// The node's name, or its first output where it has none.
 pub fn node_name(node: &NodeProto) -> &str {
     match node.name() {
-        "" => node.output.iter().find(|o| !o.is_empty()).map_or(node.op_type(), |o| o),
+        "" => node
+            .output
+            .iter()
+            .find(|o| !o.is_empty())
+            .map_or(node.op_type(), |o| o),
         name => name,
     }
 }
@@ -479,11 +529,24 @@ pub fn node_name(node: &NodeProto) -> &str {
 fn free_names<'m>(body: &'m GraphProto, free: &mut Vec<&'m str>) {
     let mut made: HashSet<&str> = body.input.iter().map(|input| input.name()).collect();
     made.extend(body.initializer.iter().map(|tensor| tensor.name()));
-    made.extend(body.sparse_initializer.iter().filter_map(|s| Some(s.values.as_ref()?.name())));
-    made.extend(body.node.iter().flat_map(|node| node.output.iter().map(String::as_str)));
+    made.extend(
+        body.sparse_initializer
+            .iter()
+            .filter_map(|s| Some(s.values.as_ref()?.name())),
+    );
+    made.extend(
+        body.node
+            .iter()
+            .flat_map(|node| node.output.iter().map(String::as_str)),
+    );
     let mut read: Vec<&str> = vec![];
     for node in &body.node {
-        read.extend(node.input.iter().map(String::as_str).filter(|name| !name.is_empty()));
+        read.extend(
+            node.input
+                .iter()
+                .map(String::as_str)
+                .filter(|name| !name.is_empty()),
+        );
         bodies(node).for_each(|inner| free_names(inner, &mut read));
     }
     read.extend(body.output.iter().map(|output| output.name()));
@@ -499,7 +562,10 @@ fn read_by_training(model: &Model) -> Vec<&str> {
             free_names(graph, &mut read);
             read.extend(names::of_gradients(graph));
         }
-        let bindings = training.initialization_binding.iter().chain(&training.update_binding);
+        let bindings = training
+            .initialization_binding
+            .iter()
+            .chain(&training.update_binding);
         read.extend(bindings.map(|binding| binding.value()));
     }
     read

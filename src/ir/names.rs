@@ -49,7 +49,12 @@ impl<'m> Names<'m> {
 
     fn with(beside: Option<&'m Graph<'m>>, mut there: HashSet<&'m str>, model: &'m Model) -> Self {
         collect_training(model, &mut there, collect);
-        Names { beside, there, given: HashSet::default(), counts: HashMap::default() }
+        Names {
+            beside,
+            there,
+            given: HashSet::default(),
+            counts: HashMap::default(),
+        }
     }
 
     /// A name that nothing has yet, and something has from now on: the wish itself, or with a number.
@@ -77,8 +82,18 @@ impl<'m> Names<'m> {
 /// The names that bodies have, and what trains a model. A graph whose bodies are laid out says them of no type.
 pub(crate) fn inner(model: &Model) -> HashSet<&str> {
     let (graph, mut names) = (model.graph(), HashSet::default());
-    graph.node.iter().flat_map(bodies).for_each(|body| collect(body, &mut names));
-    names.extend(graph.value_info.iter().filter(|info| info.r#type.is_none()).map(|info| info.name()));
+    graph
+        .node
+        .iter()
+        .flat_map(bodies)
+        .for_each(|body| collect(body, &mut names));
+    names.extend(
+        graph
+            .value_info
+            .iter()
+            .filter(|info| info.r#type.is_none())
+            .map(|info| info.name()),
+    );
     collect_training(model, &mut names, collect);
     names
 }
@@ -90,7 +105,10 @@ pub(crate) fn collect_training<'m>(
     collect: impl Fn(&'m GraphProto, &mut HashSet<&'m str>),
 ) {
     for training in &model.proto.training_info {
-        let bindings = training.initialization_binding.iter().chain(&training.update_binding);
+        let bindings = training
+            .initialization_binding
+            .iter()
+            .chain(&training.update_binding);
         names.extend(bindings.flat_map(|binding| [binding.key(), binding.value()]));
         let graphs = training.initialization.iter().chain(&training.algorithm);
         for graph in graphs {
@@ -103,7 +121,11 @@ pub(crate) fn collect_training<'m>(
 /// The values by whose names a graph asks for gradients.
 pub(crate) fn of_gradients(graph: &GraphProto) -> impl Iterator<Item = &str> {
     let asks = |node: &&NodeProto| node.op() == ("ai.onnx.preview.training", "Gradient");
-    let asked = graph.node.iter().filter(asks).flat_map(|node| &node.attribute);
+    let asked = graph
+        .node
+        .iter()
+        .filter(asks)
+        .flat_map(|node| &node.attribute);
     let names = asked.flat_map(|attribute| attribute.strings.iter().chain(&attribute.s));
     names.filter_map(|name| std::str::from_utf8(name).ok())
 }
@@ -113,9 +135,24 @@ fn collect<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
     for node in &graph.node {
         names.extend(node.input.iter().chain(&node.output).map(String::as_str));
     }
-    let sparse = graph.sparse_initializer.iter().flat_map(|sparse| &sparse.values);
-    names.extend(graph.initializer.iter().chain(sparse).map(|tensor| tensor.name()));
-    names.extend(graph.input.iter().chain(&graph.output).map(|info| info.name()));
+    let sparse = graph
+        .sparse_initializer
+        .iter()
+        .flat_map(|sparse| &sparse.values);
+    names.extend(
+        graph
+            .initializer
+            .iter()
+            .chain(sparse)
+            .map(|tensor| tensor.name()),
+    );
+    names.extend(
+        graph
+            .input
+            .iter()
+            .chain(&graph.output)
+            .map(|info| info.name()),
+    );
     collect_others(graph, names);
 }
 
@@ -125,11 +162,19 @@ fn collect_others<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
         names.insert(node.name());
         bodies(node).for_each(|body| collect(body, names));
     }
-    let indices = graph.sparse_initializer.iter().flat_map(|sparse| &sparse.indices);
+    let indices = graph
+        .sparse_initializer
+        .iter()
+        .flat_map(|sparse| &sparse.indices);
     names.extend(indices.map(|tensor| tensor.name()));
     names.extend(graph.value_info.iter().map(|info| info.name()));
     for annotation in &graph.quantization_annotation {
         names.insert(annotation.tensor_name());
-        names.extend(annotation.quant_parameter_tensor_names.iter().map(|entry| entry.value()));
+        names.extend(
+            annotation
+                .quant_parameter_tensor_names
+                .iter()
+                .map(|entry| entry.value()),
+        );
     }
 }

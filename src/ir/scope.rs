@@ -28,7 +28,10 @@ pub fn scope(graph: &Graph, node: NodeId) -> Scope {
 /// The module scopes of a node, in the body at this region path.
 fn written(proto: &NodeProto, way: &str) -> Scope {
     let metadata = |key: &str| {
-        let entry = proto.metadata_props.iter().find(|entry| entry.key() == key)?;
+        let entry = proto
+            .metadata_props
+            .iter()
+            .find(|entry| entry.key() == key)?;
         Some(python_list(entry.value()))
     };
     let names = metadata("pkg.torch.onnx.name_scopes");
@@ -38,13 +41,19 @@ fn written(proto: &NodeProto, way: &str) -> Scope {
         let path = names.iter().rev().skip(1).find(|name| !name.is_empty());
         let mut classes = classes.unwrap_or_default();
         classes.pop();
-        return Scope { path: path.cloned().unwrap_or_default(), classes };
+        return Scope {
+            path: path.cloned().unwrap_or_default(),
+            classes,
+        };
     }
     let name = proto.name().strip_prefix(way).unwrap_or(proto.name());
     let Some((modules, _)) = name.trim_start_matches('/').rsplit_once('/') else {
         return Scope::default();
     };
-    Scope { path: dotted(modules), classes: vec![] }
+    Scope {
+        path: dotted(modules),
+        classes: vec![],
+    }
 }
 
 /// `blocks/blocks.0/norm1/un` as the module path `blocks.0.norm1.un`: a step that repeats its
@@ -91,14 +100,20 @@ mod tests {
 
     #[test]
     fn reads_python_lists() {
-        assert_eq!(python_list("['', 'blocks.0', \"it's\"]"), ["", "blocks.0", "it's"]);
+        assert_eq!(
+            python_list("['', 'blocks.0', \"it's\"]"),
+            ["", "blocks.0", "it's"]
+        );
         assert!(python_list("[]").is_empty());
     }
 
     #[test]
     fn joins_legacy_paths() {
         assert_eq!(dotted("blocks/blocks.0/norm1/un"), "blocks.0.norm1.un");
-        assert_eq!(dotted("layers.2/blocks/blocks.1/norm2"), "layers.2.blocks.1.norm2");
+        assert_eq!(
+            dotted("layers.2/blocks/blocks.1/norm2"),
+            "layers.2.blocks.1.norm2"
+        );
         assert_eq!(dotted("norm"), "norm");
     }
 }

@@ -85,7 +85,10 @@ impl FileDraft {
     pub fn new(path: &Path) -> io::Result<Self> {
         let path = destination(path)?;
         let replaced = path.metadata().ok();
-        if replaced.as_ref().is_some_and(|metadata| !metadata.is_file()) {
+        if replaced
+            .as_ref()
+            .is_some_and(|metadata| !metadata.is_file())
+        {
             let reason = "it is no regular file, and is not replaced";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, reason));
         }
@@ -98,7 +101,12 @@ impl FileDraft {
         let _ = list.try_lock();
         let aside = aside.keep();
         lock.open.push(aside.clone());
-        Ok(Self { path, aside, list, permissions: replaced.map(|metadata| metadata.permissions()) })
+        Ok(Self {
+            path,
+            aside,
+            list,
+            permissions: replaced.map(|metadata| metadata.permissions()),
+        })
     }
 
     /// Where the model will be.
@@ -131,13 +139,17 @@ impl FileDraft {
     fn create(&self, name: &str) -> io::Result<File> {
         let _open = open();
         let file = File::create_new(self.aside.join(name))?;
-        self.permissions.clone().map_or(Ok(()), |permissions| file.set_permissions(permissions))?;
+        self.permissions
+            .clone()
+            .map_or(Ok(()), |permissions| file.set_permissions(permissions))?;
         Ok(file)
     }
 
     /// The names of data files of this model in the folder, by their number.
     pub fn data_names(&self) -> Vec<String> {
-        let Ok(model) = self.name() else { return Vec::new() };
+        let Ok(model) = self.name() else {
+            return Vec::new();
+        };
         let entries = fs::read_dir(self.folder()).into_iter().flatten().flatten();
         let mut names: Vec<(u64, String)> = entries
             .filter_map(|entry| entry.file_name().into_string().ok())
@@ -155,7 +167,10 @@ impl FileDraft {
     pub fn reserve_name(&self) -> io::Result<String> {
         let model = self.name()?;
         let _lock = self.lock_folder();
-        let there = self.data_names().into_iter().chain(reserved_names(self.folder()));
+        let there = self
+            .data_names()
+            .into_iter()
+            .chain(reserved_names(self.folder()));
         let last = there.filter_map(|name| number(model, &name)).max();
         let name = match last {
             None => format!("{model}.data"),
@@ -204,7 +219,8 @@ impl FileDraft {
 
     /// Whether a data file is still there, and the model does not refer to it.
     pub fn is_left(&self, data: &str) -> bool {
-        self.folder().join(data).is_file() && holds(&self.path, data.as_bytes()).is_ok_and(|holds| !holds)
+        self.folder().join(data).is_file()
+            && holds(&self.path, data.as_bytes()).is_ok_and(|holds| !holds)
     }
 
     /// The file name of the model, as tensors refer to its data by it.
@@ -233,14 +249,20 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
 }
 
 fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    path.parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
 }
 
 /// The number in the name of a data file of a model: 0 in `MODEL.data`, n in `MODEL.n.data`.
 fn number(model: &str, data: &str) -> Option<u64> {
     match data.strip_prefix(model)?.strip_suffix(".data")? {
         "" => Some(0),
-        middle => middle.strip_prefix('.')?.parse().ok().filter(|number| middle == format!(".{number}")),
+        middle => middle
+            .strip_prefix('.')?
+            .parse()
+            .ok()
+            .filter(|number| middle == format!(".{number}")),
     }
 }
 
@@ -255,7 +277,10 @@ pub(crate) struct FolderLock {
 impl FolderLock {
     fn new(folder: &Path) -> Self {
         let open = open();
-        Self { open, _folder: locked(folder) }
+        Self {
+            open,
+            _folder: locked(folder),
+        }
     }
 }
 
@@ -269,15 +294,18 @@ fn locked(folder: &Path) -> Option<File> {
 /// The names of data files that drafts in a folder have reserved.
 fn reserved_names(folder: &Path) -> Vec<String> {
     let drafts = draft_folders(folder).into_iter();
-    drafts.filter_map(|aside| fs::read_to_string(aside.join(RESERVED)).ok()).collect()
+    drafts
+        .filter_map(|aside| fs::read_to_string(aside.join(RESERVED)).ok())
+        .collect()
 }
 
 /// An error that names the data file, where a program that reserves no names has made one of this name.
 fn name_taken(error: io::Error, data: &str) -> io::Error {
     match error.kind() {
         io::ErrorKind::AlreadyExists => {
-            let reason =
-                format!("another program has made {data} meanwhile, and it is not replaced: save again");
+            let reason = format!(
+                "another program has made {data} meanwhile, and it is not replaced: save again"
+            );
             io::Error::new(io::ErrorKind::AlreadyExists, reason)
         }
         _ => error,
@@ -291,14 +319,21 @@ fn draft_folders(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn is_draft(entry: &fs::DirEntry) -> bool {
-    let is_named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+    let is_named = entry
+        .file_name()
+        .to_str()
+        .is_some_and(|name| name.starts_with(PREFIX));
     is_named && entry.file_type().is_ok_and(|kind| kind.is_dir())
 }
 
 /// Removes the drafts of processes that have ended.
 fn sweep(folder: &Path) {
     for aside in draft_folders(folder) {
-        match File::options().read(true).write(true).open(aside.join(LIST)) {
+        match File::options()
+            .read(true)
+            .write(true)
+            .open(aside.join(LIST))
+        {
             Ok(mut list) => {
                 if list.try_lock().is_err() {
                     continue;
@@ -330,7 +365,9 @@ fn settle(folder: &Path, list: &str) {
     let model = names.next().unwrap_or_default();
     for data in names.filter(|data| number(model, data).is_some() && !data.contains(['/', '\\'])) {
         let file = folder.join(data);
-        let is_file = file.symlink_metadata().is_ok_and(|metadata| metadata.is_file());
+        let is_file = file
+            .symlink_metadata()
+            .is_ok_and(|metadata| metadata.is_file());
         if is_file && is_mentioned(folder, model, data).is_ok_and(|mentioned| !mentioned) {
             let _ = fs::remove_file(file);
         }
@@ -339,13 +376,21 @@ fn settle(folder: &Path, list: &str) {
 
 /// Whether the name of a data file occurs in a model, or in any other `.onnx` file of the folder.
 fn is_mentioned(folder: &Path, model: &str, data: &str) -> io::Result<bool> {
-    let holds = |path: &Path| if path.is_file() { holds(path, data.as_bytes()) } else { Ok(false) };
+    let holds = |path: &Path| {
+        if path.is_file() {
+            holds(path, data.as_bytes())
+        } else {
+            Ok(false)
+        }
+    };
     if holds(&folder.join(model))? {
         return Ok(true);
     }
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        let is_model = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"));
+        let is_model = path
+            .extension()
+            .is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"));
         if is_model && holds(&path)? {
             return Ok(true);
         }

@@ -117,7 +117,9 @@ impl Data {
             return bytes;
         }
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(range.len()).map_err(|source| source.to_string())?;
+        bytes
+            .try_reserve_exact(range.len())
+            .map_err(|source| source.to_string())?;
         bytes.resize(range.len(), 0);
         self.read_into(range.start, &mut bytes)?;
         Ok(bytes.into())
@@ -135,14 +137,17 @@ impl Data {
     /// Hands all of them on, part by part, with room for one.
     pub(super) fn hand_on(&self, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         let mut buffer = vec![];
-        self.parts().into_iter().try_for_each(|part| match self.lent(&part) {
-            Some(bytes) => take(&bytes.map_err(io::Error::other)?),
-            None => {
-                buffer.resize(part.len(), 0);
-                self.read_into(part.start, &mut buffer).map_err(io::Error::other)?;
-                take(&buffer)
-            }
-        })
+        self.parts()
+            .into_iter()
+            .try_for_each(|part| match self.lent(&part) {
+                Some(bytes) => take(&bytes.map_err(io::Error::other)?),
+                None => {
+                    buffer.resize(part.len(), 0);
+                    self.read_into(part.start, &mut buffer)
+                        .map_err(io::Error::other)?;
+                    take(&buffer)
+                }
+            })
     }
 
     /// Some of them from a place on, as many as there is room for.
@@ -181,7 +186,11 @@ impl Data {
             _ => (0..self.len()).step_by(PIECE).collect(),
         };
         let ends = cuts.iter().copied().skip(1).chain([self.len()]);
-        cuts.iter().copied().zip(ends).map(|(start, end)| start..end).collect()
+        cuts.iter()
+            .copied()
+            .zip(ends)
+            .map(|(start, end)| start..end)
+            .collect()
     }
 }
 
@@ -205,11 +214,17 @@ impl DataFile {
     pub(super) fn open(location: &str, file: File) -> io::Result<Self> {
         let metadata = file.metadata()?;
         let origin = Origin::File(file, metadata.len(), metadata.modified().ok());
-        Ok(Self { location: location.to_owned(), origin })
+        Ok(Self {
+            location: location.to_owned(),
+            origin,
+        })
     }
 
     pub(super) fn resolved(location: &str, resolver: Arc<dyn Resolver>) -> Self {
-        Self { location: location.to_owned(), origin: Origin::Resolver(resolver, OnceLock::new()) }
+        Self {
+            location: location.to_owned(),
+            origin: Origin::Resolver(resolver, OnceLock::new()),
+        }
     }
 
     /// The file, where it is one.
@@ -244,7 +259,9 @@ impl DataFile {
     pub(super) fn ahead(self: &Arc<Self>, offset: u64, length: usize) -> Found<Bytes> {
         let length = match &self.origin {
             Origin::File(..) => length,
-            Origin::Resolver(resolver, _) => resolver.ahead(&self.location, offset, length).clamp(1, length),
+            Origin::Resolver(resolver, _) => resolver
+                .ahead(&self.location, offset, length)
+                .clamp(1, length),
         };
         self.read(offset, length)
     }
@@ -269,7 +286,9 @@ impl DataFile {
     fn lent(&self, offset: u64, length: usize) -> Option<Found<Bytes>> {
         match &self.origin {
             Origin::File(..) => None,
-            Origin::Resolver(resolver, refused) => Some(self.ask(resolver.as_ref(), refused, offset, length)),
+            Origin::Resolver(resolver, refused) => {
+                Some(self.ask(resolver.as_ref(), refused, offset, length))
+            }
         }
     }
 
@@ -284,7 +303,9 @@ impl DataFile {
         let read = match resolver.read(&self.location, offset, length) {
             Ok(bytes) if bytes.len() != length => {
                 let given = bytes.len();
-                Err(io::Error::other(format!("the resolver gave {given} bytes, {length} were asked for")))
+                Err(io::Error::other(format!(
+                    "the resolver gave {given} bytes, {length} were asked for"
+                )))
             }
             read => read,
         };
@@ -305,7 +326,9 @@ impl DataFile {
 
     fn unread(&self, source: io::Error) -> String {
         match source.kind() {
-            io::ErrorKind::UnexpectedEof => format!("`{}` was cut short while it was read", self.location),
+            io::ErrorKind::UnexpectedEof => {
+                format!("`{}` was cut short while it was read", self.location)
+            }
             _ => self.unreadable(source),
         }
     }

@@ -50,8 +50,16 @@ fn merge_part<B: Buf>(
 ) -> Result<(), DecodeError> {
     let (field, wire) = decode_key(buffer)?;
     graph.merge_field(field, wire, buffer, context)?;
-    if let (NODE, Some(NodeProto { input, output, attribute, metadata_props, .. })) =
-        (field, graph.node.last_mut())
+    if let (
+        NODE,
+        Some(NodeProto {
+            input,
+            output,
+            attribute,
+            metadata_props,
+            ..
+        }),
+    ) = (field, graph.node.last_mut())
     {
         fit(input);
         fit(output);
@@ -84,30 +92,74 @@ mod tests {
             op_type: Some("If".into()),
             input: vec!["a".into(), "b".into(), "c".into()],
             output: vec!["d".into()],
-            attribute: vec![AttributeProto { g: inner.map(Box::new), ..Default::default() }],
+            attribute: vec![AttributeProto {
+                g: inner.map(Box::new),
+                ..Default::default()
+            }],
             ..Default::default()
         };
-        let body = GraphProto { node: vec![node(None); nodes + 1], ..Default::default() };
+        let body = GraphProto {
+            node: vec![node(None); nodes + 1],
+            ..Default::default()
+        };
         let graph = GraphProto {
             node: vec![node(Some(body)); nodes],
-            initializer: vec![TensorProto { dims: vec![2], ..Default::default() }; nodes],
+            initializer: vec![
+                TensorProto {
+                    dims: vec![2],
+                    ..Default::default()
+                };
+                nodes
+            ],
             value_info: vec![ValueInfoProto::default(); nodes],
             ..Default::default()
         };
-        ModelProto { ir_version: Some(10), graph: Some(graph), ..Default::default() }
+        ModelProto {
+            ir_version: Some(10),
+            graph: Some(graph),
+            ..Default::default()
+        }
     }
 
     #[test]
     fn lists_have_room_for_what_is_in_them_and_no_more() {
         let bytes = model(5).encode_to_vec();
         let counts = wire::check(&bytes).unwrap();
-        assert_eq!(counts, Counts { nodes: 5, initializers: 5, values: 5 });
+        assert_eq!(
+            counts,
+            Counts {
+                nodes: 5,
+                initializers: 5,
+                values: 5
+            }
+        );
         let decoded = decode(&bytes[..], &counts).unwrap();
         assert!(decoded == model(5));
-        let GraphProto { node, initializer, value_info, .. } = decoded.graph.unwrap();
-        assert_eq!([node.capacity(), initializer.capacity(), value_info.capacity()], [5; 3]);
-        for NodeProto { input, output, attribute, .. } in &node {
-            assert_eq!([input.capacity(), output.capacity(), attribute.capacity()], [3, 1, 1]);
+        let GraphProto {
+            node,
+            initializer,
+            value_info,
+            ..
+        } = decoded.graph.unwrap();
+        assert_eq!(
+            [
+                node.capacity(),
+                initializer.capacity(),
+                value_info.capacity()
+            ],
+            [5; 3]
+        );
+        for NodeProto {
+            input,
+            output,
+            attribute,
+            ..
+        } in &node
+        {
+            assert_eq!(
+                [input.capacity(), output.capacity(), attribute.capacity()],
+                [3, 1, 1]
+            );
         }
     }
 

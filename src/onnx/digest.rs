@@ -40,7 +40,11 @@ pub(super) struct Contents {
 
 impl Contents {
     pub fn new(data: Data, whole: bool) -> Self {
-        Self { data, whole, sha256: OnceLock::new() }
+        Self {
+            data,
+            whole,
+            sha256: OnceLock::new(),
+        }
     }
 
     fn sha256(&self) -> &Found<String> {
@@ -77,7 +81,10 @@ impl Pending {
     /// # Errors
     /// If the digested bytes cannot be read any more.
     pub fn digest(&self) -> io::Result<&str> {
-        self.of.sha256().as_deref().map_err(|reason| io::Error::other(reason.clone()))
+        self.of
+            .sha256()
+            .as_deref()
+            .map_err(|reason| io::Error::other(reason.clone()))
     }
 
     /// Fills it in.
@@ -85,7 +92,11 @@ impl Pending {
     /// # Errors
     /// As [`Pending::digest`].
     pub fn settle(&self, message: &mut ModelProto) -> io::Result<()> {
-        if let Some(entry) = message.metadata_props.iter_mut().find(|entry| self.is(entry)) {
+        if let Some(entry) = message
+            .metadata_props
+            .iter_mut()
+            .find(|entry| self.is(entry))
+        {
             entry.value = Some(self.digest()?.to_owned());
         }
         Ok(())
@@ -106,7 +117,9 @@ impl Model {
     /// # Errors
     /// Where the file cannot be read any more.
     pub fn sha256(&self) -> Result<Option<&str>> {
-        let Some(source) = &self.source else { return Ok(None) };
+        let Some(source) = &self.source else {
+            return Ok(None);
+        };
         match source.sha256() {
             Ok(digest) => Ok(Some(digest)),
             Err(reason) => Err(self.io(io::Error::other(reason.clone()))),
@@ -118,14 +131,20 @@ impl Model {
     /// # Errors
     /// Where what the other one was read from cannot be read any more.
     pub fn settle(&mut self) -> Result<()> {
-        let settled = self.pending.take().map_or(Ok(()), |pending| pending.settle(&mut self.proto));
+        let settled = self
+            .pending
+            .take()
+            .map_or(Ok(()), |pending| pending.settle(&mut self.proto));
         settled.map_err(|source| self.io(source))
     }
 
     /// Adds a metadata entry with a placeholder for the digest of the bytes that another model was
     /// read from, where they are known. The digest is filled in while the model is written.
     pub(crate) fn await_sha256(&mut self, key: &str, of: &Model) -> Option<String> {
-        self.pending = Some(Pending { key: key.to_owned(), of: of.source.clone()? });
+        self.pending = Some(Pending {
+            key: key.to_owned(),
+            of: of.source.clone()?,
+        });
         Some(zeros())
     }
 
@@ -156,7 +175,10 @@ impl Model {
                 && !data.contains_key(&location)
             {
                 let digest = sha256(&self.externals.whole(tensor)?);
-                data.insert(location, digest.map_err(|reason| self.externals.error(tensor, reason))?);
+                data.insert(
+                    location,
+                    digest.map_err(|reason| self.externals.error(tensor, reason))?,
+                );
             }
             Ok(())
         })?;
@@ -176,7 +198,10 @@ pub(crate) fn sha256(data: &Data) -> Found<String> {
 }
 
 fn hexadecimal(hash: Sha256) -> String {
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hash.finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -191,15 +216,30 @@ mod tests {
         let path = folder.path().join("model.onnx");
         let mut model = Model::open("models/digits/un-dynamo.onnx").unwrap();
         let [name, domain] = ["unused", "own"].map(|text| Some(text.to_owned()));
-        model.proto.functions.push(FunctionProto { name, domain, ..Default::default() });
+        model.proto.functions.push(FunctionProto {
+            name,
+            domain,
+            ..Default::default()
+        });
         model.proto.training_info.push(TrainingInfoProto::default());
-        let own = StringStringEntryProto { key: Some("behind".into()), value: Some(zeros()) };
+        let own = StringStringEntryProto {
+            key: Some("behind".into()),
+            value: Some(zeros()),
+        };
         model.proto.metadata_props.push(own);
         model.save(&path).unwrap();
         let model = Model::open(path).unwrap();
-        let fused = [crate::fuse_ahead, crate::fuse].map(|fuse| fuse(&model, &Default::default()).unwrap());
+        let fused =
+            [crate::fuse_ahead, crate::fuse].map(|fuse| fuse(&model, &Default::default()).unwrap());
         let digest = model.sha256().unwrap().unwrap().to_owned();
-        assert!(fused[1].model.proto.metadata_props.iter().any(|entry| entry.value() == digest));
+        assert!(
+            fused[1]
+                .model
+                .proto
+                .metadata_props
+                .iter()
+                .any(|entry| entry.value() == digest)
+        );
         fused.map(|fused| fused.model)
     }
 
@@ -233,7 +273,15 @@ mod tests {
             let written = [&ahead, &fused].map(|model| {
                 let folder = tempfile::tempdir().unwrap();
                 let path = folder.path().join("fused.onnx");
-                model.save_as(&path, &SaveOptions { place, ..Default::default() }).unwrap();
+                model
+                    .save_as(
+                        &path,
+                        &SaveOptions {
+                            place,
+                            ..Default::default()
+                        },
+                    )
+                    .unwrap();
                 std::fs::read(path).unwrap()
             });
             assert!(written[0] == written[1], "{place:?}");
@@ -247,7 +295,10 @@ mod tests {
     #[test]
     fn an_entry_that_somebody_changed_stays() {
         let [mut ahead, _] = folded();
-        ahead.proto.metadata_props.retain(|entry| entry.key() != "unfold.original");
+        ahead
+            .proto
+            .metadata_props
+            .retain(|entry| entry.key() != "unfold.original");
         let written = Model::from_bytes(ahead.to_bytes().unwrap()).unwrap();
         assert_eq!(written.proto.metadata_props, ahead.proto.metadata_props);
     }

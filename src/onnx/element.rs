@@ -85,7 +85,10 @@ impl DataType {
 
     /// Whether elements can be read and written as `f64`: half, bfloat16, float, double.
     pub fn is_float(self) -> bool {
-        matches!(self, Self::Float16 | Self::BFloat16 | Self::Float | Self::Double)
+        matches!(
+            self,
+            Self::Float16 | Self::BFloat16 | Self::Float | Self::Double
+        )
     }
 
     /// The largest relative change of a normal number by rounding to a type of floats.
@@ -136,7 +139,8 @@ impl DataType {
 /// Where it is missing or unknown.
 pub fn data_type(tensor: &TensorProto) -> Result<DataType> {
     let code = tensor.data_type();
-    DataType::from_code(code).ok_or_else(|| error(tensor, format!("its element type {code} is unknown")))
+    DataType::from_code(code)
+        .ok_or_else(|| error(tensor, format!("its element type {code} is unknown")))
 }
 
 /// The element type of a tensor, if it is one of [floats](DataType::is_float).
@@ -149,14 +153,24 @@ pub fn float_type(tensor: &TensorProto) -> Option<DataType> {
 /// # Errors
 /// Where it is negative, or where its elements could not be counted.
 pub fn shape(tensor: &TensorProto) -> Result<Vec<usize>> {
-    let dims: Option<Vec<usize>> = tensor.dims.iter().map(|&dim| usize::try_from(dim).ok()).collect();
-    let dims = dims.ok_or_else(|| error(tensor, format!("its shape {:?} is negative", tensor.dims)))?;
+    let dims: Option<Vec<usize>> = tensor
+        .dims
+        .iter()
+        .map(|&dim| usize::try_from(dim).ok())
+        .collect();
+    let dims =
+        dims.ok_or_else(|| error(tensor, format!("its shape {:?} is negative", tensor.dims)))?;
     // As arrays do: a dimension of 0 does not excuse the others from fitting together.
-    let product =
-        dims.iter().filter(|&&dim| dim != 0).try_fold(1_usize, |product, &dim| product.checked_mul(dim));
+    let product = dims
+        .iter()
+        .filter(|&&dim| dim != 0)
+        .try_fold(1_usize, |product, &dim| product.checked_mul(dim));
     match product {
         Some(product) if isize::try_from(product).is_ok() => Ok(dims),
-        _ => Err(error(tensor, format!("its shape {:?} is too large", tensor.dims))),
+        _ => Err(error(
+            tensor,
+            format!("its shape {:?} is too large", tensor.dims),
+        )),
     }
 }
 
@@ -174,9 +188,12 @@ pub fn count(tensor: &TensorProto) -> Result<usize> {
 /// As [`data_type`] and [`shape`], and where so many elements of the type have no size.
 pub fn byte_size(tensor: &TensorProto) -> Result<usize> {
     let (data_type, count) = (data_type(tensor)?, count(tensor)?);
-    data_type
-        .byte_size(count)
-        .ok_or_else(|| error(tensor, format!("{count} elements of {data_type} have no size")))
+    data_type.byte_size(count).ok_or_else(|| {
+        error(
+            tensor,
+            format!("{count} elements of {data_type} have no size"),
+        )
+    })
 }
 
 /// The first character of locations that no file can have: paths contain no NUL. The model of the
@@ -190,11 +207,16 @@ pub fn is_external(tensor: &TensorProto) -> bool {
 
 /// Whether the elements of a tensor are with the model that has it, and not in its message.
 pub fn is_held(tensor: &TensorProto) -> bool {
-    let held = |entry: &StringStringEntryProto| entry.key() == "location" && entry.value().starts_with(HELD);
+    let held = |entry: &StringStringEntryProto| {
+        entry.key() == "location" && entry.value().starts_with(HELD)
+    };
     tensor.external_data.iter().any(held)
 }
 
 /// An error about a tensor.
 pub(super) fn error(tensor: &TensorProto, reason: impl Into<String>) -> Error {
-    Error::Tensor { tensor: tensor.name().to_owned(), reason: reason.into() }
+    Error::Tensor {
+        tensor: tensor.name().to_owned(),
+        reason: reason.into(),
+    }
 }

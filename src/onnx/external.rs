@@ -88,13 +88,20 @@ impl Externals {
 
     /// As [`Externals::beside`], and also to files in other folders, and in folders inside those.
     pub fn reaching(model: &Path, others: Vec<PathBuf>) -> Self {
-        let folder = model.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = model
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new(".")).to_owned();
         Self::new(model.to_owned(), Reach::Folder(folder, others))
     }
 
     fn new(model: PathBuf, reach: Reach) -> Self {
-        Self { model, reach, files: Arc::default(), held: Arc::default() }
+        Self {
+            model,
+            reach,
+            files: Arc::default(),
+            held: Arc::default(),
+        }
     }
 
     /// Whether these are a clone of others, so that equal locations have equal data.
@@ -108,8 +115,15 @@ impl Externals {
     pub fn hold(&self, tensor: &mut TensorProto, data: Data) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let location = format!("{HELD}{}", held.len());
-        let span = Span { location, offset: 0, length: data.len() };
-        held.push(HeldData { data, said: tensor.data_location });
+        let span = Span {
+            location,
+            offset: 0,
+            length: data.len(),
+        };
+        held.push(HeldData {
+            data,
+            said: tensor.data_location,
+        });
         tensor.raw_data = None;
         tensor.external_data = span.entries();
         tensor.data_location = Some(DataLocation::External.into());
@@ -124,7 +138,10 @@ impl Externals {
             return Ok(self.held(tensor)?.data);
         }
         let (file, span) = self.locate(tensor)?;
-        Ok(Data::There(file, span.offset..span.offset + span.length as u64))
+        Ok(Data::There(
+            file,
+            span.offset..span.offset + span.length as u64,
+        ))
     }
 
     /// The elements that a tensor refers to, read anew at each call.
@@ -132,7 +149,9 @@ impl Externals {
     /// # Errors
     /// Where they are not there, or cannot be read.
     pub fn bytes(&self, tensor: &TensorProto) -> Result<Bytes> {
-        self.data(tensor)?.all().map_err(|reason| self.error(tensor, reason))
+        self.data(tensor)?
+            .all()
+            .map_err(|reason| self.error(tensor, reason))
     }
 
     /// Takes the data that the model holds for a tensor. The tensor has no elements afterwards, as
@@ -145,12 +164,18 @@ impl Externals {
     }
 
     fn held(&self, tensor: &TensorProto) -> Result<HeldData> {
-        let location = entry(tensor, "location").ok().flatten().and_then(|it| it.strip_prefix(HELD));
+        let location = entry(tensor, "location")
+            .ok()
+            .flatten()
+            .and_then(|it| it.strip_prefix(HELD));
         let number = location.and_then(|number| number.parse::<usize>().ok());
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let found = number.and_then(|number| held.get(number)).cloned();
         found.ok_or_else(|| {
-            self.error(tensor, "its elements are with the model that it was taken from".into())
+            self.error(
+                tensor,
+                "its elements are with the model that it was taken from".into(),
+            )
         })
     }
 
@@ -174,20 +199,30 @@ impl Externals {
     /// A file that was written into since it was opened.
     pub(super) fn changed(&self) -> Option<String> {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut changed = files.iter().filter(|(_, file)| file.has_changed()).map(|(name, _)| name.clone());
+        let mut changed = files
+            .iter()
+            .filter(|(_, file)| file.has_changed())
+            .map(|(name, _)| name.clone());
         changed.next()
     }
 
     /// A location at which a resolver failed, and its reason.
     pub(super) fn refused(&self) -> Option<(String, String)> {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        files.iter().find_map(|(name, file)| Some((name.clone(), file.refused()?.to_owned())))
+        files
+            .iter()
+            .find_map(|(name, file)| Some((name.clone(), file.refused()?.to_owned())))
     }
 
     fn locate(&self, tensor: &TensorProto) -> Result<(Arc<DataFile>, Span)> {
         let fixed = DataType::from_code(tensor.data_type()).is_some_and(|it| it.bits().is_some());
-        let needed = if fixed { Some(element::byte_size(tensor)?) } else { None };
-        self.resolve(tensor, needed).map_err(|reason| self.error(tensor, reason))
+        let needed = if fixed {
+            Some(element::byte_size(tensor)?)
+        } else {
+            None
+        };
+        self.resolve(tensor, needed)
+            .map_err(|reason| self.error(tensor, reason))
     }
 
     /// Finds the bytes of a tensor; `needed` is their number by type and shape, where both are
@@ -204,7 +239,9 @@ impl Externals {
             .ok_or_else(|| format!("its offset {offset} is past the end of `{location}`"))?;
         let length = needed.map_or(declared.unwrap_or(available), |needed| needed as u64);
         if let Some(declared) = declared.filter(|&declared| declared != length) {
-            return Err(format!("its length is {declared}, and its shape and type take {length} bytes"));
+            return Err(format!(
+                "its length is {declared}, and its shape and type take {length} bytes"
+            ));
         }
         if length > available {
             return Err(format!(
@@ -212,7 +249,14 @@ impl Externals {
             ));
         }
         let length = usize::try_from(length).map_err(|source| source.to_string())?;
-        Ok((file, Span { location: location.to_owned(), offset, length }))
+        Ok((
+            file,
+            Span {
+                location: location.to_owned(),
+                offset,
+                length,
+            },
+        ))
     }
 
     /// Opens a file, unless it is out of reach.
@@ -224,9 +268,11 @@ impl Externals {
         let file = match &self.reach {
             Reach::Nothing => return Err("a model in memory has no folder to look in".into()),
             Reach::Folder(folder, others) => {
-                let unreadable = |source: io::Error| format!("`{location}` cannot be read: {source}");
+                let unreadable =
+                    |source: io::Error| format!("`{location}` cannot be read: {source}");
                 let path = inside(folder, others, location)?;
-                DataFile::open(location, File::open(path).map_err(unreadable)?).map_err(unreadable)?
+                DataFile::open(location, File::open(path).map_err(unreadable)?)
+                    .map_err(unreadable)?
             }
             Reach::Resolver(resolver) => DataFile::resolved(location, resolver.clone()),
         };
@@ -236,7 +282,11 @@ impl Externals {
     }
 
     pub(super) fn error(&self, tensor: &TensorProto, reason: String) -> Error {
-        Error::ExternalData { file: self.model.clone(), tensor: tensor.name().to_owned(), reason }
+        Error::ExternalData {
+            file: self.model.clone(),
+            tensor: tensor.name().to_owned(),
+            reason,
+        }
     }
 }
 
@@ -245,7 +295,9 @@ fn inside(folder: &Path, others: &[PathBuf], location: &str) -> Found<PathBuf> {
     let inward = |part| matches!(part, Component::Normal(_) | Component::CurDir);
     let stays = !location.is_empty() && Path::new(location).components().all(inward);
     if !stays && (others.is_empty() || location.is_empty()) {
-        return Err(format!("its location `{location}` is no path inside the model's folder"));
+        return Err(format!(
+            "its location `{location}` is no path inside the model's folder"
+        ));
     }
     let unreadable = |source: io::Error| format!("`{location}` cannot be read: {source}");
     let path = folder.join(location).canonicalize().map_err(unreadable)?;
@@ -255,7 +307,9 @@ fn inside(folder: &Path, others: &[PathBuf], location: &str) -> Found<PathBuf> {
     {
         return Err(match stays {
             true => format!("`{location}` is a link that leaves the model's folder"),
-            false => format!("its location `{location}` is outside of the folders that are allowed"),
+            false => {
+                format!("its location `{location}` is outside of the folders that are allowed")
+            }
         });
     }
     match path.metadata().map_err(unreadable)?.is_file() {
@@ -266,7 +320,10 @@ fn inside(folder: &Path, others: &[PathBuf], location: &str) -> Found<PathBuf> {
 
 /// The value of an entry of a tensor.
 fn entry<'a>(tensor: &'a TensorProto, key: &str) -> Found<Option<&'a str>> {
-    let mut entries = tensor.external_data.iter().filter(|entry| entry.key() == key);
+    let mut entries = tensor
+        .external_data
+        .iter()
+        .filter(|entry| entry.key() == key);
     match (entries.next(), entries.next()) {
         (_, Some(_)) => Err(format!("it has two entries `{key}`")),
         (entry, None) => Ok(entry.map(|entry| entry.value())),

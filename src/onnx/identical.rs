@@ -13,14 +13,18 @@ impl Model {
             && own.opset_import == others.opset_import
             && own.graph == others.graph
             && own.functions == others.functions;
-        has_same_message && (self.externals().is_clone_of(other.externals()) || self.has_same_data(other))
+        has_same_message
+            && (self.externals().is_clone_of(other.externals()) || self.has_same_data(other))
     }
 
     /// Whether the data outside of two equal messages is equal.
     fn has_same_data(&self, other: &Self) -> bool {
         let [own, others] = [self, other].map(Model::outside);
         let is_same = |(one, another): (&TensorProto, &TensorProto)| {
-            let data = (tensor::raw(one, self.externals()), tensor::raw(another, other.externals()));
+            let data = (
+                tensor::raw(one, self.externals()),
+                tensor::raw(another, other.externals()),
+            );
             matches!(data, (Ok(one), Ok(another)) if one == another)
         };
         own.len() == others.len() && own.iter().zip(&others).all(is_same)

@@ -22,7 +22,13 @@ use super::wire::{self, Encoded};
 pub fn is_model(path: impl AsRef<Path>) -> io::Result<bool> {
     let file = File::open(path)?;
     let length = file.metadata()?.len();
-    Ok(wire::is_model(&mut OfFile { file: BufReader::new(file), position: 0 }, length))
+    Ok(wire::is_model(
+        &mut OfFile {
+            file: BufReader::new(file),
+            position: 0,
+        },
+        length,
+    ))
 }
 
 /// The bytes of a file, of which those that are passed over are not read.
@@ -52,8 +58,16 @@ impl Encoded for OfFile {
 /// Names the format of a file by how it begins, where that is well known.
 pub(super) fn looks_like(bytes: &[u8]) -> Option<&'static str> {
     const MAGICS: [(usize, &[u8], &str); 17] = [
-        (0, b"version https://git-lfs", "a Git LFS pointer; fetch the file itself with `git lfs pull`"),
-        (0, b"PK\x03\x04", "a zip archive, such as a PyTorch checkpoint, a Keras model or an .npz file"),
+        (
+            0,
+            b"version https://git-lfs",
+            "a Git LFS pointer; fetch the file itself with `git lfs pull`",
+        ),
+        (
+            0,
+            b"PK\x03\x04",
+            "a zip archive, such as a PyTorch checkpoint, a Keras model or an .npz file",
+        ),
         (0, b"\x89HDF", "an HDF5 file, such as a Keras model"),
         (0, b"\x93NUMPY", "a NumPy array"),
         (0, b"\x1f\x8b", "a gzip archive"),
@@ -61,16 +75,28 @@ pub(super) fn looks_like(bytes: &[u8]) -> Option<&'static str> {
         (0, b"\xfd7zXZ", "an xz archive"),
         (0, b"\x28\xb5\x2f\xfd", "a Zstandard archive"),
         (257, b"ustar", "a tar archive"),
-        (0, b"\x80\x02", "a Python pickle, such as a PyTorch checkpoint"),
+        (
+            0,
+            b"\x80\x02",
+            "a Python pickle, such as a PyTorch checkpoint",
+        ),
         (0, b"\x80\x04", "a Python pickle"),
         (0, b"GGUF", "a GGUF model"),
         (4, b"TFL3", "a TensorFlow Lite model"),
-        (4, b"ORTM", "a model in the format of ONNX Runtime, not in that of ONNX"),
+        (
+            4,
+            b"ORTM",
+            "a model in the format of ONNX Runtime, not in that of ONNX",
+        ),
         (8, b"{\"", "a safetensors file"),
         (0, b"\x7fELF", "a program"),
         (0, b"%PDF", "a PDF document"),
     ];
-    let at = |offset: usize, magic: &[u8]| bytes.get(offset..).is_some_and(|bytes| bytes.starts_with(magic));
+    let at = |offset: usize, magic: &[u8]| {
+        bytes
+            .get(offset..)
+            .is_some_and(|bytes| bytes.starts_with(magic))
+    };
     if let Some((.., name)) = MAGICS.iter().find(|(offset, magic, _)| at(*offset, magic)) {
         return Some(name);
     }
@@ -107,14 +133,34 @@ mod tests {
         };
         let whole = fs::read("models/digits/un-dynamo.onnx").unwrap();
         assert!(is_one(&whole));
-        for wrong in [&whole[1..], &whole[..whole.len() - 1], &[&whole, &b"\0"[..]].concat(), b"notes", b""] {
+        for wrong in [
+            &whole[1..],
+            &whole[..whole.len() - 1],
+            &[&whole, &b"\0"[..]].concat(),
+            b"notes",
+            b"",
+        ] {
             assert!(!is_one(wrong), "{} bytes", wrong.len());
         }
-        let proto = || Model::open("models/digits/un-dynamo.onnx").unwrap().proto.clone();
+        let proto = || {
+            Model::open("models/digits/un-dynamo.onnx")
+                .unwrap()
+                .proto
+                .clone()
+        };
         for lacking in [
-            ModelProto { graph: None, ..proto() },
-            ModelProto { ir_version: None, ..proto() },
-            ModelProto { opset_import: vec![], ..proto() },
+            ModelProto {
+                graph: None,
+                ..proto()
+            },
+            ModelProto {
+                ir_version: None,
+                ..proto()
+            },
+            ModelProto {
+                opset_import: vec![],
+                ..proto()
+            },
         ] {
             assert!(!is_one(&lacking.encode_to_vec()));
         }
@@ -126,7 +172,10 @@ mod tests {
     fn known_beginnings_are_named() {
         for (bytes, expected) in [
             (&b"PK\x03\x04rest"[..], "zip"),
-            (b"version https://git-lfs.github.com/spec/v1\noid", "git lfs pull"),
+            (
+                b"version https://git-lfs.github.com/spec/v1\noid",
+                "git lfs pull",
+            ),
             (b"\x90\x01\0\0\0\0\0\0{\"a\":", "safetensors"),
             (b"<!doctype html>", "HTML"),
             (b"  {\"a\": 1}", "JSON"),

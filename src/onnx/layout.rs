@@ -80,8 +80,16 @@ impl Layout {
             Visited::Initializer(tensor) => laying.initializer(tensor),
             Visited::Tensor(tensor) => laying.other(tensor),
         })?;
-        let Laying { gaps, weights, end, .. } = laying;
-        Ok(Self { message, gaps, pending: model.pending.clone(), weights, end })
+        let Laying {
+            gaps, weights, end, ..
+        } = laying;
+        Ok(Self {
+            message,
+            gaps,
+            pending: model.pending.clone(),
+            weights,
+            end,
+        })
     }
 
     /// How long the message is.
@@ -118,9 +126,13 @@ impl Layout {
     /// # Errors
     /// Where it cannot be computed, or the file cannot be written.
     pub fn write_digest(&self, file: &File) -> io::Result<()> {
-        let Some(pending) = &self.pending else { return Ok(()) };
+        let Some(pending) = &self.pending else {
+            return Ok(());
+        };
         let place = pending.place(&self.message);
-        place.map_or(Ok(()), |place| write_at(file, pending.digest()?.as_bytes(), place))
+        place.map_or(Ok(()), |place| {
+            write_at(file, pending.digest()?.as_bytes(), place)
+        })
     }
 
     /// Writes the message, with its elements.
@@ -143,15 +155,25 @@ impl Layout {
 
     /// Fills the digest into the message.
     fn settle(&mut self) -> io::Result<()> {
-        self.pending.take().map_or(Ok(()), |pending| pending.settle(&mut self.message))
+        self.pending
+            .take()
+            .map_or(Ok(()), |pending| pending.settle(&mut self.message))
     }
 
     /// The message in parts, whose initializers have about so many bytes each. Its metadata is in the last one: what that
     /// waits for is known by then.
     pub fn parts(self, room: usize) -> impl Iterator<Item = MessagePart> {
-        let Self { mut message, gaps, pending, .. } = self;
+        let Self {
+            mut message,
+            gaps,
+            pending,
+            ..
+        } = self;
         let gaps = Arc::new(gaps);
-        let initializers = message.graph.as_mut().map(|graph| std::mem::take(&mut graph.initializer));
+        let initializers = message
+            .graph
+            .as_mut()
+            .map(|graph| std::mem::take(&mut graph.initializer));
         let mut left = initializers.unwrap_or_default().into_iter().peekable();
         let others = std::iter::from_fn(move || {
             let (mut initializer, mut bytes) = (vec![left.next()?], 0);
@@ -162,11 +184,23 @@ impl Layout {
                 }
                 initializer.extend(left.next());
             }
-            let graph = GraphProto { initializer, ..GraphProto::default() };
-            Some(ModelProto { graph: Some(graph), ..ModelProto::default() })
+            let graph = GraphProto {
+                initializer,
+                ..GraphProto::default()
+            };
+            Some(ModelProto {
+                graph: Some(graph),
+                ..ModelProto::default()
+            })
         });
-        let parts = others.map(|message| (message, None)).chain(std::iter::once((message, pending)));
-        parts.map(move |(message, pending)| MessagePart { message, gaps: gaps.clone(), pending })
+        let parts = others
+            .map(|message| (message, None))
+            .chain(std::iter::once((message, pending)));
+        parts.map(move |(message, pending)| MessagePart {
+            message,
+            gaps: gaps.clone(),
+            pending,
+        })
     }
 
     /// Writes what belongs into the data file.
@@ -215,7 +249,9 @@ impl MessagePart {
 
     /// The message, with its digest filled in.
     fn settled(&self) -> io::Result<Cow<'_, ModelProto>> {
-        let Some(pending) = &self.pending else { return Ok(Cow::Borrowed(&self.message)) };
+        let Some(pending) = &self.pending else {
+            return Ok(Cow::Borrowed(&self.message));
+        };
         let mut message = self.message.clone();
         pending.settle(&mut message)?;
         Ok(Cow::Owned(message))
@@ -235,7 +271,13 @@ struct Laying<'m> {
 
 impl Laying<'_> {
     fn initializer(&mut self, tensor: &mut TensorProto) -> Result<()> {
-        let Storage::Beside { location, threshold } = self.storage else { return self.other(tensor) };
+        let Storage::Beside {
+            location,
+            threshold,
+        } = self.storage
+        else {
+            return self.other(tensor);
+        };
         if !is_inside(tensor, threshold) {
             return self.other(tensor);
         }
@@ -266,7 +308,11 @@ impl Laying<'_> {
             }
             Storage::Beside { location, .. } => {
                 let known = |key: &str| KNOWN_ENTRIES.contains(&key);
-                if let Some(entry) = tensor.external_data.iter().find(|entry| !known(entry.key())) {
+                if let Some(entry) = tensor
+                    .external_data
+                    .iter()
+                    .find(|entry| !known(entry.key()))
+                {
                     return Err(Error::ExternalData {
                         file: self.model.file(),
                         tensor: tensor.name().to_owned(),
@@ -275,7 +321,14 @@ impl Laying<'_> {
                 }
                 let span = externals.span(tensor)?;
                 match self.copied.get(&span) {
-                    Some(&offset) => refer(tensor, Span { location: location.to_owned(), offset, ..span }),
+                    Some(&offset) => refer(
+                        tensor,
+                        Span {
+                            location: location.to_owned(),
+                            offset,
+                            ..span
+                        },
+                    ),
                     None => {
                         let offset = self.place(tensor, location, externals.data(tensor)?);
                         self.copied.insert(span, offset);
@@ -292,7 +345,14 @@ impl Laying<'_> {
         let length = data.len();
         self.end = offset + length as u64;
         self.weights.push((offset, data));
-        refer(tensor, Span { location: location.to_owned(), offset, length });
+        refer(
+            tensor,
+            Span {
+                location: location.to_owned(),
+                offset,
+                length,
+            },
+        );
         offset
     }
 }
@@ -316,7 +376,11 @@ pub(super) fn is_inside(tensor: &TensorProto, threshold: usize) -> bool {
         Some(DataType::Int32 | DataType::Int64) => threshold.max(LEAST_INTEGERS),
         _ => threshold.max(LEAST_FLOATS),
     };
-    let inline = tensor.raw_data.as_ref().is_some_and(|bytes| bytes.len() >= threshold);
-    let held = || tensor::is_held(tensor) && tensor::byte_size(tensor).is_ok_and(|size| size >= threshold);
+    let inline = tensor
+        .raw_data
+        .as_ref()
+        .is_some_and(|bytes| bytes.len() >= threshold);
+    let held =
+        || tensor::is_held(tensor) && tensor::byte_size(tensor).is_ok_and(|size| size >= threshold);
     !tensor::is_external(tensor) && (inline || held())
 }

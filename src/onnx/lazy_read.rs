@@ -47,15 +47,27 @@ pub(crate) enum Trouble {
 
 /// Reads a file of so many bytes, and looks for anything in it that decoding it would lose.
 pub(crate) fn skim(file: &Arc<DataFile>, length: u64) -> std::result::Result<Skimmed, Trouble> {
-    let mut skim =
-        Skim { file, length, window: Bytes::new(), position: 0, pieces: vec![], gaps: vec![], trouble: None };
+    let mut skim = Skim {
+        file,
+        length,
+        window: Bytes::new(),
+        position: 0,
+        pieces: vec![],
+        gaps: vec![],
+        trouble: None,
+    };
     let checked = wire::check_from(&mut skim, length);
     if let Some(trouble) = skim.trouble {
         return Err(Trouble::Unreadable(trouble));
     }
     let counts = checked.map_err(Trouble::Flaw)?;
     let tokens = vec![0; skim.gaps.len()].into();
-    Ok(Skimmed { pieces: skim.pieces, gaps: skim.gaps, counts, tokens })
+    Ok(Skimmed {
+        pieces: skim.pieces,
+        gaps: skim.gaps,
+        counts,
+        tokens,
+    })
 }
 
 struct Skim<'f> {
@@ -84,7 +96,8 @@ impl Skim<'_> {
     }
 
     fn goes_on(&mut self, window: Bytes) {
-        self.pieces.extend((!window.is_empty()).then(|| window.clone()));
+        self.pieces
+            .extend((!window.is_empty()).then(|| window.clone()));
         self.window = window;
     }
 }
@@ -124,7 +137,11 @@ impl Encoded for Skim<'_> {
             piece.truncate(piece.len() - window.len());
             self.pieces.extend((!piece.is_empty()).then_some(piece));
         }
-        self.gaps.push(Gap { at: self.pieces.len(), offset: self.position, length });
+        self.gaps.push(Gap {
+            at: self.pieces.len(),
+            offset: self.position,
+            length,
+        });
         self.position += length;
         window.advance(length.min(window.len() as u64) as usize);
         self.goes_on(window);
@@ -145,7 +162,16 @@ impl Skimmed {
     pub fn decode(&self) -> std::result::Result<ModelProto, DecodeError> {
         let gaps = self.gaps.iter().map(|gap| gap.length).sum::<u64>() as usize;
         let remaining = self.pieces.iter().map(Bytes::len).sum::<usize>() + gaps;
-        decode(Unread { skimmed: self, piece: 0, position: 0, gap: 0, remaining }, &self.counts)
+        decode(
+            Unread {
+                skimmed: self,
+                piece: 0,
+                position: 0,
+                gap: 0,
+                remaining,
+            },
+            &self.counts,
+        )
     }
 
     /// Lets a tensor that was decoded refer to its elements in the file, where they were not read.
@@ -158,8 +184,12 @@ impl Skimmed {
         file: &Arc<DataFile>,
         externals: &Externals,
     ) -> Result<()> {
-        let Some(token) = tensor.raw_data.as_ref().map(|raw| raw.as_ptr() as usize) else { return Ok(()) };
-        let gap = token.checked_sub(self.tokens.as_ptr() as usize).and_then(|place| self.gaps.get(place));
+        let Some(token) = tensor.raw_data.as_ref().map(|raw| raw.as_ptr() as usize) else {
+            return Ok(());
+        };
+        let gap = token
+            .checked_sub(self.tokens.as_ptr() as usize)
+            .and_then(|place| self.gaps.get(place));
         let Some(gap) = gap else { return Ok(()) };
         let data = Data::There(file.clone(), gap.offset..gap.offset + gap.length);
         let is_plain = tensor.segment.is_none()
@@ -171,7 +201,10 @@ impl Skimmed {
             externals.hold(tensor, data);
         } else {
             // Unknown data are written as they were read.
-            tensor.raw_data = Some(data.all().map_err(|reason| externals.error(tensor, reason))?);
+            tensor.raw_data = Some(
+                data.all()
+                    .map_err(|reason| externals.error(tensor, reason))?,
+            );
         }
         Ok(())
     }
@@ -203,7 +236,11 @@ impl Buf for Unread<'_> {
     }
 
     fn chunk(&self) -> &[u8] {
-        let piece = self.skimmed.pieces.get(self.piece).filter(|_| self.here().is_none());
+        let piece = self
+            .skimmed
+            .pieces
+            .get(self.piece)
+            .filter(|_| self.here().is_none());
         piece.map_or(&[], |piece| &piece[self.position..])
     }
 
@@ -213,8 +250,11 @@ impl Buf for Unread<'_> {
             let there = self.chunk().len();
             assert!(there > 0, "elements are taken at once");
             let taken = count.min(there);
-            (self.piece, self.position) =
-                if taken == there { (self.piece + 1, 0) } else { (self.piece, self.position + taken) };
+            (self.piece, self.position) = if taken == there {
+                (self.piece + 1, 0)
+            } else {
+                (self.piece, self.position + taken)
+            };
             count -= taken;
         }
     }
@@ -226,7 +266,8 @@ impl Buf for Unread<'_> {
             return self.skimmed.tokens.slice(self.gap - 1..self.gap);
         }
         if (1..=self.chunk().len()).contains(&length) {
-            let taken = self.skimmed.pieces[self.piece].slice(self.position..self.position + length);
+            let taken =
+                self.skimmed.pieces[self.piece].slice(self.position..self.position + length);
             self.advance(length);
             return taken;
         }
@@ -269,14 +310,28 @@ mod tests {
             ..Default::default()
         };
         let large = LARGE as usize;
-        let sizes = [0, 1, large - 1, large, large + 1, WINDOW - 1, WINDOW, 3 * WINDOW + 5, 9];
+        let sizes = [
+            0,
+            1,
+            large - 1,
+            large,
+            large + 1,
+            WINDOW - 1,
+            WINDOW,
+            3 * WINDOW + 5,
+            9,
+        ];
         let graph = GraphProto {
             node: vec![node],
             initializer: sizes.map(tensor).to_vec(),
             doc_string: Some("x".repeat(2 * WINDOW)),
             ..Default::default()
         };
-        ModelProto { ir_version: Some(10), graph: Some(graph), ..Default::default() }
+        ModelProto {
+            ir_version: Some(10),
+            graph: Some(graph),
+            ..Default::default()
+        }
     }
 
     #[test]
@@ -287,16 +342,26 @@ mod tests {
         file.write_all(&bytes).unwrap();
         let file = Arc::new(DataFile::open("m.onnx", file).unwrap());
         let skimmed = skim(&file, bytes.len() as u64).ok().unwrap();
-        assert!(skimmed.pieces.iter().map(Bytes::len).sum::<usize>() < 60_000 && skimmed.gaps.len() == 6);
+        assert!(
+            skimmed.pieces.iter().map(Bytes::len).sum::<usize>() < 60_000
+                && skimmed.gaps.len() == 6
+        );
         let externals = Externals::none();
         let mut decoded = skimmed.decode().unwrap();
         let mut graph = decoded.graph.take().unwrap();
         let constant = graph.node[0].attribute[0].t.as_mut().unwrap();
         for tensor in graph.initializer.iter_mut().chain([&mut **constant]) {
             skimmed.settle(tensor, &file, &externals).unwrap();
-            let expected = (0..tensor.dims[0]).map(|at| (at * 7 % 251) as u8).collect::<Bytes>();
+            let expected = (0..tensor.dims[0])
+                .map(|at| (at * 7 % 251) as u8)
+                .collect::<Bytes>();
             assert_eq!(element::is_held(tensor), expected.len() as u64 >= LARGE);
-            assert_eq!(tensor::raw(tensor, &externals).unwrap(), expected, "{}", tensor.name());
+            assert_eq!(
+                tensor::raw(tensor, &externals).unwrap(),
+                expected,
+                "{}",
+                tensor.name()
+            );
             if element::is_held(tensor) {
                 tensor.raw_data = Some(externals.release(tensor).unwrap().all().unwrap());
             }
@@ -312,16 +377,21 @@ mod tests {
             let mut file = tempfile::tempfile().unwrap();
             file.write_all(&bytes[..length]).unwrap();
             let file = Arc::new(DataFile::open("m.onnx", file).unwrap());
-            let flaw = skim(&file, length as u64).err().map(|trouble| match trouble {
-                Trouble::Flaw(flaw) => flaw.kind,
-                Trouble::Unreadable(reason) => panic!("{reason}"),
-            });
+            let flaw = skim(&file, length as u64)
+                .err()
+                .map(|trouble| match trouble {
+                    Trouble::Flaw(flaw) => flaw.kind,
+                    Trouble::Unreadable(reason) => panic!("{reason}"),
+                });
             assert_eq!(flaw, Some(wire::FlawKind::Truncated), "{length}");
         }
         // It was longer when somebody asked.
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&bytes).unwrap();
         let file = Arc::new(DataFile::open("m.onnx", file).unwrap());
-        assert!(matches!(skim(&file, bytes.len() as u64 + 1), Err(Trouble::Unreadable(_))));
+        assert!(matches!(
+            skim(&file, bytes.len() as u64 + 1),
+            Err(Trouble::Unreadable(_))
+        ));
     }
 }

@@ -51,18 +51,33 @@ impl Model {
     /// As [`Model::open`].
     pub fn open_reaching(path: impl AsRef<Path>, others: Vec<PathBuf>) -> Result<Self> {
         let path = path.as_ref();
-        let io = |source| Error::Io { path: path.to_owned(), source };
+        let io = |source| Error::Io {
+            path: path.to_owned(),
+            source,
+        };
         // Checked before it is opened: opening a pipe would wait for its writer.
         if !path.metadata().map_err(io)?.is_file() {
             return Err(not_onnx(path, "it is no regular file"));
         }
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let file = File::open(path).and_then(|file| DataFile::open(&name, file)).map_err(io)?;
+        let name = path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let file = File::open(path)
+            .and_then(|file| DataFile::open(&name, file))
+            .map_err(io)?;
         let file = Arc::new(file);
         let externals = Externals::reaching(path, others);
         let (proto, external, message) = skimmed(path, &file, &externals)?;
         let source = Some(Contents::new(message, !external).into());
-        Ok(Self { proto, external, source, pending: None, externals, path: Some(path.to_owned()) })
+        Ok(Self {
+            proto,
+            external,
+            source,
+            pending: None,
+            externals,
+            path: Some(path.to_owned()),
+        })
     }
 
     /// Checks that the external data of all tensors exist, whole. Reads none of them.
@@ -92,7 +107,9 @@ impl Model {
             return Ok(());
         }
         walk::parts(&mut self.proto.clone(), &mut |part| match part {
-            Visited::Initializer(tensor) | Visited::Tensor(tensor) if tensor::is_external(tensor) => {
+            Visited::Initializer(tensor) | Visited::Tensor(tensor)
+                if tensor::is_external(tensor) =>
+            {
                 self.externals.data(tensor).map(drop)
             }
             _ => Ok(()),
@@ -103,19 +120,28 @@ impl Model {
     ///
     /// A constant that cannot be read is only not known to whoever looks for what folds, who would seem to find nothing.
     pub(crate) fn find_refused(&self) -> Result<()> {
-        let Some((location, reason)) = self.externals.refused() else { return Ok(()) };
+        let Some((location, reason)) = self.externals.refused() else {
+            return Ok(());
+        };
         let (mut all, mut at) = (self.proto.clone(), String::new());
         walk::parts(&mut all, &mut |part| {
             if let Visited::Initializer(tensor) | Visited::Tensor(tensor) = part
                 && tensor::is_external(tensor)
-                && self.externals.span(tensor).is_ok_and(|span| span.location == location)
+                && self
+                    .externals
+                    .span(tensor)
+                    .is_ok_and(|span| span.location == location)
                 && at.is_empty()
             {
                 tensor.name().clone_into(&mut at);
             }
             Ok(())
         })?;
-        Err(Error::ExternalData { file: self.file(), tensor: at, reason })
+        Err(Error::ExternalData {
+            file: self.file(),
+            tensor: at,
+            reason,
+        })
     }
 
     /// Reads a model from memory. Data in other files is out of its reach.
@@ -166,7 +192,10 @@ impl Model {
     /// # Errors
     /// As [`Model::from_bytes`].
     pub fn from_bytes_in(bytes: impl Into<Bytes>, folder: impl AsRef<Path>) -> Result<Self> {
-        Self::from_memory(bytes.into(), Externals::beside(&folder.as_ref().join(MEMORY)))
+        Self::from_memory(
+            bytes.into(),
+            Externals::beside(&folder.as_ref().join(MEMORY)),
+        )
     }
 
     /// Reads a model from a resolver: the elements of its large tensors are read when they are
@@ -209,7 +238,14 @@ impl Model {
         let file = Arc::new(DataFile::resolved(MEMORY, message));
         let (proto, external, message) = skimmed(Path::new(MEMORY), &file, &externals)?;
         let source = Some(Contents::new(message, false).into());
-        Ok(Self { proto, external, source, pending: None, externals, path: None })
+        Ok(Self {
+            proto,
+            external,
+            source,
+            pending: None,
+            externals,
+            path: None,
+        })
     }
 
     /// The model with the elements of its tensors in its message, for callers that pass
@@ -236,25 +272,43 @@ impl Model {
         if bytes.is_empty() {
             return Err(not_onnx(path, "it is empty"));
         }
-        let counts = wire::check(&bytes).map_err(|flaw| explain(path, &bytes, bytes.len() as u64, flaw))?;
+        let counts =
+            wire::check(&bytes).map_err(|flaw| explain(path, &bytes, bytes.len() as u64, flaw))?;
         let decoded = decode(bytes.clone(), &counts);
         let mut proto = decoded.map_err(|source| undecoded(path, &bytes, &source.to_string()))?;
         let external = look_through(path, &bytes, &mut proto, &mut |_| Ok(()))?;
         let source = Some(Contents::new(Data::Here(bytes), false).into());
-        Ok(Self { proto, external, source, pending: None, externals, path: None })
+        Ok(Self {
+            proto,
+            external,
+            source,
+            pending: None,
+            externals,
+            path: None,
+        })
     }
 }
 
 /// Reads a message without the elements that stay in its file. Returns the message, whether it has
 /// external data, and its bytes.
-fn skimmed(path: &Path, file: &Arc<DataFile>, externals: &Externals) -> Result<(ModelProto, bool, Data)> {
-    let unreadable = |reason| Error::Io { path: path.to_owned(), source: io::Error::other(reason) };
+fn skimmed(
+    path: &Path,
+    file: &Arc<DataFile>,
+    externals: &Externals,
+) -> Result<(ModelProto, bool, Data)> {
+    let unreadable = |reason| Error::Io {
+        path: path.to_owned(),
+        source: io::Error::other(reason),
+    };
     let length = file.length().map_err(unreadable)?;
     let head = || file.read(0, length.min(HEAD) as usize).map_err(unreadable);
     if length > MAX_MESSAGE as u64 {
         return Err(match looks_like(&head()?) {
             Some(name) => not_onnx(path, format!("it looks like {name}")),
-            None => Error::TooLarge { file: path.to_owned(), bytes: length as usize },
+            None => Error::TooLarge {
+                file: path.to_owned(),
+                bytes: length as usize,
+            },
         });
     }
     if length == 0 {
@@ -265,7 +319,9 @@ fn skimmed(path: &Path, file: &Arc<DataFile>, externals: &Externals) -> Result<(
         Err(Trouble::Flaw(flaw)) => return Err(explain(path, &head()?, length, flaw)),
         Err(Trouble::Unreadable(reason)) => return Err(unreadable(reason)),
     };
-    let decoded = skimmed.decode().map_err(|source| undecoded(path, skimmed.head(), &source.to_string()));
+    let decoded = skimmed
+        .decode()
+        .map_err(|source| undecoded(path, skimmed.head(), &source.to_string()));
     let mut proto = decoded?;
     let mut settle = |tensor: &mut TensorProto| skimmed.settle(tensor, file, externals);
     let external = look_through(path, skimmed.head(), &mut proto, &mut settle)?;
@@ -275,7 +331,10 @@ fn skimmed(path: &Path, file: &Arc<DataFile>, externals: &Externals) -> Result<(
 fn undecoded(path: &Path, head: &[u8], reason: &str) -> Error {
     match looks_like(head) {
         Some(name) => not_onnx(path, format!("it looks like {name}")),
-        None => Error::Decode { file: path.to_owned(), reason: reason.to_owned() },
+        None => Error::Decode {
+            file: path.to_owned(),
+            reason: reason.to_owned(),
+        },
     }
 }
 
@@ -293,9 +352,14 @@ fn look_through(
             Visited::Graph(graph) => distinct_initializers(path, graph)?,
             Visited::Initializer(tensor) | Visited::Tensor(tensor) => {
                 if tensor::is_held(tensor) {
-                    let reason = format!("its location begins with {HELD:?}, and no file has such a name");
+                    let reason =
+                        format!("its location begins with {HELD:?}, and no file has such a name");
                     let (file, tensor) = (path.to_owned(), tensor.name().to_owned());
-                    return Err(Error::ExternalData { file, tensor, reason });
+                    return Err(Error::ExternalData {
+                        file,
+                        tensor,
+                        reason,
+                    });
                 }
                 external |= tensor::is_external(tensor);
                 settle(tensor)?;
@@ -319,7 +383,9 @@ fn require(path: &Path, bytes: &[u8], proto: &ModelProto) -> Result<()> {
     };
     Err(not_onnx(
         path,
-        looks_like(bytes).map_or(format!("it has no {lacking}"), |name| format!("it looks like {name}")),
+        looks_like(bytes).map_or(format!("it has no {lacking}"), |name| {
+            format!("it looks like {name}")
+        }),
     ))
 }
 
@@ -331,7 +397,10 @@ fn one_version_each(path: &Path, proto: &ModelProto) -> Result<()> {
         let version = *seen.entry(domain).or_insert(set.version());
         if version != set.version() {
             let of = if domain.is_empty() { "ai.onnx" } else { domain };
-            let reason = format!("it imports two versions of `{of}`, {version} and {}", set.version());
+            let reason = format!(
+                "it imports two versions of `{of}`, {version} and {}",
+                set.version()
+            );
             return Err(not_onnx(path, reason));
         }
     }
@@ -340,9 +409,16 @@ fn one_version_each(path: &Path, proto: &ModelProto) -> Result<()> {
 
 /// Refuses a graph in which one name stands for two constants.
 fn distinct_initializers(path: &Path, graph: &GraphProto) -> Result<()> {
-    let sparse = graph.sparse_initializer.iter().filter_map(|sparse| sparse.values.as_ref());
+    let sparse = graph
+        .sparse_initializer
+        .iter()
+        .filter_map(|sparse| sparse.values.as_ref());
     let mut seen = HashSet::new();
-    let mut names = graph.initializer.iter().chain(sparse).map(|tensor| tensor.name());
+    let mut names = graph
+        .initializer
+        .iter()
+        .chain(sparse)
+        .map(|tensor| tensor.name());
     match names.find(|name| !seen.insert(*name)) {
         Some(name) => Err(Error::Graph {
             file: path.to_owned(),
@@ -358,15 +434,36 @@ fn explain(path: &Path, head: &[u8], length: u64, flaw: Flaw) -> Error {
         return not_onnx(path, format!("it looks like {name}"));
     }
     let file = path.to_owned();
-    let message = if flaw.path.is_empty() { "the model".to_owned() } else { flaw.path };
+    let message = if flaw.path.is_empty() {
+        "the model".to_owned()
+    } else {
+        flaw.path
+    };
     match flaw.kind {
-        FlawKind::Truncated => Error::Truncated { file, message, length: length as usize },
-        FlawKind::UnknownField(field) => Error::UnknownField { file, message, field },
-        FlawKind::TooDeep => Error::Decode { file, reason: "its messages are nested too deeply".to_owned() },
-        FlawKind::Malformed(reason) => Error::Decode { file, reason: format!("in {message}: {reason}") },
+        FlawKind::Truncated => Error::Truncated {
+            file,
+            message,
+            length: length as usize,
+        },
+        FlawKind::UnknownField(field) => Error::UnknownField {
+            file,
+            message,
+            field,
+        },
+        FlawKind::TooDeep => Error::Decode {
+            file,
+            reason: "its messages are nested too deeply".to_owned(),
+        },
+        FlawKind::Malformed(reason) => Error::Decode {
+            file,
+            reason: format!("in {message}: {reason}"),
+        },
     }
 }
 
 fn not_onnx(path: &Path, reason: impl Into<String>) -> Error {
-    Error::NotOnnx { path: path.to_owned(), reason: reason.into() }
+    Error::NotOnnx {
+        path: path.to_owned(),
+        reason: reason.into(),
+    }
 }

@@ -90,7 +90,14 @@ pub struct Model {
 impl Model {
     /// A model made in memory, without files behind it.
     pub fn from_proto(proto: ModelProto) -> Self {
-        Self { proto, external: false, path: None, source: None, pending: None, externals: Externals::none() }
+        Self {
+            proto,
+            external: false,
+            path: None,
+            source: None,
+            pending: None,
+            externals: Externals::none(),
+        }
     }
 
     /// The file that the model was read from, if it was.
@@ -128,7 +135,11 @@ impl Model {
     pub(crate) fn with_nodes(&self, node: Vec<NodeProto>, constants: Vec<TensorProto>) -> Self {
         let graph = self.graph();
         let initializer = graph.initializer.iter().cloned().chain(constants).collect();
-        self.with_graph(GraphProto { node, initializer, ..graph.frame() })
+        self.with_graph(GraphProto {
+            node,
+            initializer,
+            ..graph.frame()
+        })
     }
 
     /// A copy of the model with another main graph.

@@ -107,7 +107,9 @@ impl NodeProto {
     /// # Errors
     /// As [`NodeProto::attr_i`], and where it has no value.
     pub fn attr_t(&self, name: &str) -> Result<Option<&TensorProto>> {
-        self.attr(name, AttributeType::Tensor, |attribute| attribute.t.as_deref())
+        self.attr(name, AttributeType::Tensor, |attribute| {
+            attribute.t.as_deref()
+        })
     }
 
     /// A graph.
@@ -115,7 +117,9 @@ impl NodeProto {
     /// # Errors
     /// As [`NodeProto::attr_i`], and where it has no value.
     pub fn attr_g(&self, name: &str) -> Result<Option<&GraphProto>> {
-        self.attr(name, AttributeType::Graph, |attribute| attribute.g.as_deref())
+        self.attr(name, AttributeType::Graph, |attribute| {
+            attribute.g.as_deref()
+        })
     }
 
     /// Integers.
@@ -123,7 +127,9 @@ impl NodeProto {
     /// # Errors
     /// As [`NodeProto::attr_i`].
     pub fn attr_ints(&self, name: &str) -> Result<Option<&[i64]>> {
-        self.attr(name, AttributeType::Ints, |attribute| Some(attribute.ints.as_slice()))
+        self.attr(name, AttributeType::Ints, |attribute| {
+            Some(attribute.ints.as_slice())
+        })
     }
 
     /// Numbers.
@@ -131,7 +137,9 @@ impl NodeProto {
     /// # Errors
     /// As [`NodeProto::attr_i`].
     pub fn attr_floats(&self, name: &str) -> Result<Option<&[f32]>> {
-        self.attr(name, AttributeType::Floats, |attribute| Some(attribute.floats.as_slice()))
+        self.attr(name, AttributeType::Floats, |attribute| {
+            Some(attribute.floats.as_slice())
+        })
     }
 
     /// The element type that a Cast names, if this version knows it.
@@ -147,7 +155,10 @@ impl NodeProto {
         kind: AttributeType,
         value: impl FnOnce(&'a AttributeProto) -> Option<T>,
     ) -> Result<Option<T>> {
-        let mut found = self.attribute.iter().filter(|attribute| attribute.name() == name);
+        let mut found = self
+            .attribute
+            .iter()
+            .filter(|attribute| attribute.name() == name);
         let Some(attribute) = found.next() else {
             return Ok(None);
         };
@@ -155,28 +166,48 @@ impl NodeProto {
             return Err(self.wrong(name, "the node has it twice"));
         }
         if !attribute.ref_attr_name().is_empty() {
-            return Err(self.wrong(name, "its value is an attribute of the function around the node"));
+            return Err(self.wrong(
+                name,
+                "its value is an attribute of the function around the node",
+            ));
         }
         if attribute.r#type != Some(kind.into()) {
-            return Err(self.wrong(name, &format!("it should be {kind:?}, and is {:?}", attribute.r#type())));
+            return Err(self.wrong(
+                name,
+                &format!("it should be {kind:?}, and is {:?}", attribute.r#type()),
+            ));
         }
-        value(attribute).map(Some).ok_or_else(|| self.wrong(name, "it has no value"))
+        value(attribute)
+            .map(Some)
+            .ok_or_else(|| self.wrong(name, "it has no value"))
     }
 
     fn wrong(&self, attribute: &str, reason: &str) -> Error {
-        Error::Attribute { node: self.label(), attribute: attribute.to_owned(), reason: reason.to_owned() }
+        Error::Attribute {
+            node: self.label(),
+            attribute: attribute.to_owned(),
+            reason: reason.to_owned(),
+        }
     }
 }
 
 /// The bodies inside a node.
 pub fn bodies(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
-    node.attribute.iter().flat_map(|attribute| attribute.g.iter().map(|g| &**g).chain(&attribute.graphs))
+    node.attribute
+        .iter()
+        .flat_map(|attribute| attribute.g.iter().map(|g| &**g).chain(&attribute.graphs))
 }
 
 /// The bodies of a node, mutable.
 pub fn bodies_mut(node: &mut NodeProto) -> impl Iterator<Item = &mut GraphProto> {
     let attributes = node.attribute.iter_mut();
-    attributes.flat_map(|attribute| attribute.g.iter_mut().map(|g| &mut **g).chain(&mut attribute.graphs))
+    attributes.flat_map(|attribute| {
+        attribute
+            .g
+            .iter_mut()
+            .map(|g| &mut **g)
+            .chain(&mut attribute.graphs)
+    })
 }
 
 /// How many states a Loop, or a Scan from operator set 9 on, has that reads so many values.
@@ -197,14 +228,18 @@ pub fn constant_tensor(node: &NodeProto) -> Option<TensorProto> {
     };
     match attribute.name() {
         "value" => attribute.t.as_deref().cloned(),
-        "value_float" => {
-            Some(TensorProto { float_data: vec![attribute.f()], ..list(DataType::Float, vec![]) })
-        }
+        "value_float" => Some(TensorProto {
+            float_data: vec![attribute.f()],
+            ..list(DataType::Float, vec![])
+        }),
         "value_floats" => Some(TensorProto {
             float_data: attribute.floats.clone(),
             ..list(DataType::Float, vec![attribute.floats.len() as i64])
         }),
-        "value_int" => Some(TensorProto { int64_data: vec![attribute.i()], ..list(DataType::Int64, vec![]) }),
+        "value_int" => Some(TensorProto {
+            int64_data: vec![attribute.i()],
+            ..list(DataType::Int64, vec![])
+        }),
         "value_ints" => Some(TensorProto {
             int64_data: attribute.ints.clone(),
             ..list(DataType::Int64, vec![attribute.ints.len() as i64])
@@ -218,27 +253,56 @@ mod tests {
     use super::*;
 
     fn attribute(name: &str, kind: AttributeType) -> AttributeProto {
-        AttributeProto { name: Some(name.into()), r#type: Some(kind.into()), ..Default::default() }
+        AttributeProto {
+            name: Some(name.into()),
+            r#type: Some(kind.into()),
+            ..Default::default()
+        }
     }
 
     fn node(attribute: Vec<AttributeProto>) -> NodeProto {
-        NodeProto { name: Some("n".into()), attribute, ..Default::default() }
+        NodeProto {
+            name: Some("n".into()),
+            attribute,
+            ..Default::default()
+        }
     }
 
     fn refused<T: std::fmt::Debug>(read: Result<T>, reason: &str) {
         let message = read.unwrap_err().to_string();
-        assert!(message.starts_with("node `n`, attribute `a`: ") && message.contains(reason), "{message}");
+        assert!(
+            message.starts_with("node `n`, attribute `a`: ") && message.contains(reason),
+            "{message}"
+        );
     }
 
     #[test]
     fn attributes_of_each_type_are_read() {
         let node = node(vec![
-            AttributeProto { i: Some(-3), ..attribute("i", AttributeType::Int) },
-            AttributeProto { f: Some(0.5), ..attribute("f", AttributeType::Float) },
-            AttributeProto { s: Some("SAME".into()), ..attribute("s", AttributeType::String) },
-            AttributeProto { t: Some(Box::default()), ..attribute("t", AttributeType::Tensor) },
-            AttributeProto { g: Some(Box::default()), ..attribute("g", AttributeType::Graph) },
-            AttributeProto { ints: vec![1, 2], ..attribute("ints", AttributeType::Ints) },
+            AttributeProto {
+                i: Some(-3),
+                ..attribute("i", AttributeType::Int)
+            },
+            AttributeProto {
+                f: Some(0.5),
+                ..attribute("f", AttributeType::Float)
+            },
+            AttributeProto {
+                s: Some("SAME".into()),
+                ..attribute("s", AttributeType::String)
+            },
+            AttributeProto {
+                t: Some(Box::default()),
+                ..attribute("t", AttributeType::Tensor)
+            },
+            AttributeProto {
+                g: Some(Box::default()),
+                ..attribute("g", AttributeType::Graph)
+            },
+            AttributeProto {
+                ints: vec![1, 2],
+                ..attribute("ints", AttributeType::Ints)
+            },
         ]);
         assert_eq!(node.attr_i("i").unwrap(), Some(-3));
         assert_eq!(node.attr_f("f").unwrap(), Some(0.5));
@@ -251,32 +315,84 @@ mod tests {
 
     #[test]
     fn a_value_that_is_not_set_is_zero_or_empty_and_a_message_must_be_set() {
-        assert_eq!(node(vec![attribute("a", AttributeType::Int)]).attr_i("a").unwrap(), Some(0));
-        assert_eq!(node(vec![attribute("a", AttributeType::Float)]).attr_f("a").unwrap(), Some(0.0));
-        assert_eq!(node(vec![attribute("a", AttributeType::String)]).attr_s("a").unwrap(), Some(""));
-        assert_eq!(node(vec![attribute("a", AttributeType::Ints)]).attr_ints("a").unwrap(), Some(&[][..]));
-        refused(node(vec![attribute("a", AttributeType::Tensor)]).attr_t("a"), "no value");
+        assert_eq!(
+            node(vec![attribute("a", AttributeType::Int)])
+                .attr_i("a")
+                .unwrap(),
+            Some(0)
+        );
+        assert_eq!(
+            node(vec![attribute("a", AttributeType::Float)])
+                .attr_f("a")
+                .unwrap(),
+            Some(0.0)
+        );
+        assert_eq!(
+            node(vec![attribute("a", AttributeType::String)])
+                .attr_s("a")
+                .unwrap(),
+            Some("")
+        );
+        assert_eq!(
+            node(vec![attribute("a", AttributeType::Ints)])
+                .attr_ints("a")
+                .unwrap(),
+            Some(&[][..])
+        );
+        refused(
+            node(vec![attribute("a", AttributeType::Tensor)]).attr_t("a"),
+            "no value",
+        );
     }
 
     #[test]
     fn what_an_attribute_does_not_say_is_refused() {
-        refused(node(vec![attribute("a", AttributeType::Int)]).attr_ints("a"), "should be Ints, and is Int");
-        let untyped = AttributeProto { r#type: None, i: Some(1), ..attribute("a", AttributeType::Int) };
+        refused(
+            node(vec![attribute("a", AttributeType::Int)]).attr_ints("a"),
+            "should be Ints, and is Int",
+        );
+        let untyped = AttributeProto {
+            r#type: None,
+            i: Some(1),
+            ..attribute("a", AttributeType::Int)
+        };
         refused(node(vec![untyped]).attr_i("a"), "is Undefined");
         let int = attribute("a", AttributeType::Int);
         refused(node(vec![int.clone(), int.clone()]).attr_i("a"), "twice");
-        let outer = AttributeProto { ref_attr_name: Some("b".into()), ..int };
+        let outer = AttributeProto {
+            ref_attr_name: Some("b".into()),
+            ..int
+        };
         refused(node(vec![outer]).attr_i("a"), "function");
-        let binary = AttributeProto { s: Some(vec![0xff].into()), ..attribute("a", AttributeType::String) };
+        let binary = AttributeProto {
+            s: Some(vec![0xff].into()),
+            ..attribute("a", AttributeType::String)
+        };
         refused(node(vec![binary]).attr_s("a"), "UTF-8");
     }
 
     #[test]
     fn nodes_without_a_name_are_called_by_what_they_make() {
-        let unnamed = NodeProto { op_type: Some("Relu".into()), output: vec!["y".into()], ..node(vec![]) };
-        assert_eq!(NodeProto { name: None, ..unnamed.clone() }.label(), "Relu -> y");
+        let unnamed = NodeProto {
+            op_type: Some("Relu".into()),
+            output: vec!["y".into()],
+            ..node(vec![])
+        };
         assert_eq!(
-            NodeProto { name: Some(String::new()), output: vec![], ..unnamed.clone() }.label(),
+            NodeProto {
+                name: None,
+                ..unnamed.clone()
+            }
+            .label(),
+            "Relu -> y"
+        );
+        assert_eq!(
+            NodeProto {
+                name: Some(String::new()),
+                output: vec![],
+                ..unnamed.clone()
+            }
+            .label(),
             "Relu"
         );
         assert_eq!(unnamed.label(), "n");
@@ -284,7 +400,10 @@ mod tests {
 
     #[test]
     fn the_operator_set_of_onnx_has_two_names() {
-        let op = |domain: Option<&str>| NodeProto { domain: domain.map(Into::into), ..node(vec![]) };
+        let op = |domain: Option<&str>| NodeProto {
+            domain: domain.map(Into::into),
+            ..node(vec![])
+        };
         assert_eq!(op(None).op().0, op(Some("ai.onnx")).op().0);
         assert_eq!(op(Some("com.microsoft")).op().0, "com.microsoft");
     }

@@ -58,7 +58,10 @@ impl Category {
 
     /// Whether the operator depends on shape and type of its input alone.
     pub fn reads_only_shape(self) -> bool {
-        matches!(self, Category::Shape | Category::Like | Category::RandomLike)
+        matches!(
+            self,
+            Category::Shape | Category::Like | Category::RandomLike
+        )
     }
 
     /// Whether the elements at one place of the result come from those at one place of the operands.
@@ -76,32 +79,40 @@ impl NodeProto {
     /// The category of the node's operator; `None` if the operator or one of its attributes is
     /// unknown.
     pub fn category(&self) -> Option<Category> {
-        let known = attributes(self.op_type()).filter(|_| canonical_domain(self.domain()).is_empty());
+        let known =
+            attributes(self.op_type()).filter(|_| canonical_domain(self.domain()).is_empty());
         let is_known = |name: &str| known.is_none_or(|known| known.contains(&name));
         let category = Category::from_operator(self.domain(), self.op_type());
-        category.filter(|_| self.attribute.iter().all(|attribute| is_known(attribute.name())))
+        category.filter(|_| {
+            self.attribute
+                .iter()
+                .all(|attribute| is_known(attribute.name()))
+        })
     }
 }
 
 /// ONNX's own operators, with those that runtimes register among them.
 fn own(op: &str) -> Option<Category> {
     Some(match op {
-        "Flatten" | "Identity" | "Reshape" | "Squeeze" | "Transpose" | "Unsqueeze" => Category::Movement,
+        "Flatten" | "Identity" | "Reshape" | "Squeeze" | "Transpose" | "Unsqueeze" => {
+            Category::Movement
+        }
         "Expand" | "Gather" | "GatherND" | "Slice" | "Split" | "Tile" => Category::Selection,
         "Add" | "Div" | "Mul" | "Neg" | "Sub" => Category::Arithmetic,
         "Abs" | "Acos" | "Acosh" | "And" | "Asin" | "Asinh" | "Atan" | "Atanh" | "BitShift"
-        | "BitwiseAnd" | "BitwiseNot" | "BitwiseOr" | "BitwiseXor" | "Ceil" | "Celu" | "Clip" | "Cos"
-        | "Cosh" | "Elu" | "Equal" | "Erf" | "Exp" | "Floor" | "Gelu" | "Greater" | "GreaterOrEqual"
-        | "HardSigmoid" | "HardSwish" | "IsInf" | "IsNaN" | "LeakyRelu" | "Less" | "LessOrEqual" | "Log"
-        | "Max" | "Mean" | "Min" | "Mish" | "Mod" | "Not" | "Or" | "PRelu" | "Pow" | "Reciprocal"
-        | "Relu" | "Round" | "Selu" | "Shrink" | "Sigmoid" | "Sign" | "Sin" | "Sinh" | "Softplus"
-        | "Softsign" | "Sqrt" | "Sum" | "Swish" | "Tan" | "Tanh" | "ThresholdedRelu" | "Where" | "Xor" => {
-            Category::Elementwise
-        }
+        | "BitwiseAnd" | "BitwiseNot" | "BitwiseOr" | "BitwiseXor" | "Ceil" | "Celu" | "Clip"
+        | "Cos" | "Cosh" | "Elu" | "Equal" | "Erf" | "Exp" | "Floor" | "Gelu" | "Greater"
+        | "GreaterOrEqual" | "HardSigmoid" | "HardSwish" | "IsInf" | "IsNaN" | "LeakyRelu"
+        | "Less" | "LessOrEqual" | "Log" | "Max" | "Mean" | "Min" | "Mish" | "Mod" | "Not"
+        | "Or" | "PRelu" | "Pow" | "Reciprocal" | "Relu" | "Round" | "Selu" | "Shrink"
+        | "Sigmoid" | "Sign" | "Sin" | "Sinh" | "Softplus" | "Softsign" | "Sqrt" | "Sum"
+        | "Swish" | "Tan" | "Tanh" | "ThresholdedRelu" | "Where" | "Xor" => Category::Elementwise,
         "MatMul" => Category::MatrixProduct,
         "Conv" | "ConvTranspose" | "Gemm" => Category::Layer,
-        "ReduceL1" | "ReduceL2" | "ReduceLogSum" | "ReduceLogSumExp" | "ReduceMax" | "ReduceMean"
-        | "ReduceMin" | "ReduceProd" | "ReduceSum" | "ReduceSumSquare" => Category::Reduction,
+        "ReduceL1" | "ReduceL2" | "ReduceLogSum" | "ReduceLogSumExp" | "ReduceMax"
+        | "ReduceMean" | "ReduceMin" | "ReduceProd" | "ReduceSum" | "ReduceSumSquare" => {
+            Category::Reduction
+        }
         "BatchNormalization"
         | "GroupNormalization"
         | "InstanceNormalization"
@@ -160,8 +171,8 @@ pub fn is_quantized(domain: &str, op: &str) -> bool {
 /// The attributes of an operator that hands elements on, or reduces, in all operator sets from 7 on; `None` of others.
 pub fn attributes(op: &str) -> Option<&'static [&'static str]> {
     Some(match op {
-        "Abs" | "Add" | "And" | "Expand" | "GlobalMaxPool" | "Identity" | "OptionalGetElement" | "PRelu"
-        | "Relu" | "Tile" | "Where" => &[],
+        "Abs" | "Add" | "And" | "Expand" | "GlobalMaxPool" | "Identity" | "OptionalGetElement"
+        | "PRelu" | "Relu" | "Tile" | "Where" => &[],
         "Cast" => &["round_mode", "saturate", "to"],
         "CastLike" => &["round_mode", "saturate"],
         "Concat" | "Flatten" | "Gather" | "GatherElements" => &["axis"],
@@ -190,12 +201,26 @@ pub fn attributes(op: &str) -> Option<&'static [&'static str]> {
 }
 
 /// The attributes of AveragePool.
-pub const AVERAGE_POOL: &[&str] =
-    &["auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "strides"];
+pub const AVERAGE_POOL: &[&str] = &[
+    "auto_pad",
+    "ceil_mode",
+    "count_include_pad",
+    "dilations",
+    "kernel_shape",
+    "pads",
+    "strides",
+];
 
 /// The attributes of MaxPool.
-pub const MAX_POOL: &[&str] =
-    &["auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "storage_order", "strides"];
+pub const MAX_POOL: &[&str] = &[
+    "auto_pad",
+    "ceil_mode",
+    "dilations",
+    "kernel_shape",
+    "pads",
+    "storage_order",
+    "strides",
+];
 
 const RESIZE: &[&str] = &[
     "antialias",
@@ -220,7 +245,11 @@ pub const RESIZE_TO_SIZES: i64 = 11;
 
 /// The input of a Resize, or of an Upsample, that holds its factors.
 pub fn factors_at(op: &str, opset: i64) -> usize {
-    if op == "Resize" && opset >= RESIZE_TO_SIZES { 2 } else { 1 }
+    if op == "Resize" && opset >= RESIZE_TO_SIZES {
+        2
+    } else {
+        1
+    }
 }
 
 /// The axis of a Softmax that names none, and whether it normalizes along its axis alone: before operator set 13 it takes
@@ -252,7 +281,9 @@ pub fn input_for(op: &str, attribute: &str) -> Option<(usize, i64)> {
 
 /// The input that holds it in a model of this operator set; `None` where it is an attribute.
 pub fn input_at(op: &str, attribute: &str, opset: i64) -> Option<usize> {
-    input_for(op, attribute).filter(|&(_, since)| opset >= since).map(|(slot, _)| slot)
+    input_for(op, attribute)
+        .filter(|&(_, since)| opset >= since)
+        .map(|(slot, _)| slot)
 }
 
 #[cfg(test)]
@@ -261,7 +292,10 @@ mod tests {
 
     #[test]
     fn the_name_of_an_operator_says_nothing_in_another_domain() {
-        assert_eq!(Category::from_operator("", "Add"), Some(Category::Arithmetic));
+        assert_eq!(
+            Category::from_operator("", "Add"),
+            Some(Category::Arithmetic)
+        );
         assert_eq!(Category::from_operator("com.microsoft", "Add"), None);
         assert_eq!(Category::from_operator("", "FusedMatMul"), None);
         assert_eq!(Category::from_operator("ai.onnx.ml", "Normalizer"), None);
@@ -269,9 +303,18 @@ mod tests {
 
     #[test]
     fn axes_became_an_input_of_sums_before_they_did_of_means() {
-        assert_eq!([12, 13].map(|opset| input_at("ReduceSum", "axes", opset)), [None, Some(1)]);
-        assert_eq!([17, 18].map(|opset| input_at("ReduceMean", "axes", opset)), [None, Some(1)]);
-        assert_eq!([9, 10].map(|opset| input_at("Slice", "axes", opset)), [None, Some(3)]);
+        assert_eq!(
+            [12, 13].map(|opset| input_at("ReduceSum", "axes", opset)),
+            [None, Some(1)]
+        );
+        assert_eq!(
+            [17, 18].map(|opset| input_at("ReduceMean", "axes", opset)),
+            [None, Some(1)]
+        );
+        assert_eq!(
+            [9, 10].map(|opset| input_at("Slice", "axes", opset)),
+            [None, Some(3)]
+        );
         assert_eq!(input_at("ReduceMean", "keepdims", 21), None);
     }
 }

@@ -20,8 +20,12 @@ impl Gaps {
     pub fn new(longest: usize, count: usize) -> Self {
         let room = longest + count;
         // Not what an allocator gives, which may write the zeros into memory that it had before.
-        let zeros = MmapMut::map_anon(room).map_or_else(|_| vec![0; room].into(), Bytes::from_owner);
-        Self { zeros, data: Vec::new() }
+        let zeros =
+            MmapMut::map_anon(room).map_or_else(|_| vec![0; room].into(), Bytes::from_owner);
+        Self {
+            zeros,
+            data: Vec::new(),
+        }
     }
 
     #[cfg(test)]
@@ -38,6 +42,8 @@ impl Gaps {
     /// The data of the gap, if some bytes of a message are its zeros.
     pub fn behind(&self, bytes: &[u8]) -> Option<&Data> {
         let number = (bytes.as_ptr() as usize).checked_sub(self.zeros.as_ptr() as usize)?;
-        self.data.get(number).filter(|data| data.len() == bytes.len())
+        self.data
+            .get(number)
+            .filter(|data| data.len() == bytes.len())
     }
 }

@@ -43,7 +43,10 @@ pub struct SaveOptions {
 
 impl Default for SaveOptions {
     fn default() -> Self {
-        Self { place: DataPlace::Auto, threshold: 1024 }
+        Self {
+            place: DataPlace::Auto,
+            threshold: 1024,
+        }
     }
 }
 
@@ -75,7 +78,9 @@ impl Model {
         self.check_size(&layout, Path::new(MEMORY))?;
         let length = layout.message_bytes();
         let mut bytes = Vec::with_capacity(length);
-        layout.fill_message(&mut bytes.spare_capacity_mut()[..length]).map_err(|source| self.io(source))?;
+        layout
+            .fill_message(&mut bytes.spare_capacity_mut()[..length])
+            .map_err(|source| self.io(source))?;
         // SAFETY: there is as much, and all of it was filled.
         unsafe { bytes.set_len(length) };
         Ok(bytes.into())
@@ -154,11 +159,21 @@ impl Model {
     ///
     /// # Errors
     /// As [`Model::to_writer`].
-    pub fn to_writers(&self, out: &mut impl Write, location: &str, weights: &mut impl Write) -> Result<()> {
-        let storage = Storage::Beside { location, threshold: SaveOptions::default().threshold };
+    pub fn to_writers(
+        &self,
+        out: &mut impl Write,
+        location: &str,
+        weights: &mut impl Write,
+    ) -> Result<()> {
+        let storage = Storage::Beside {
+            location,
+            threshold: SaveOptions::default().threshold,
+        };
         let mut layout = Layout::new(self, storage)?;
         self.check_size(&layout, Path::new(MEMORY))?;
-        let write = layout.write_message(out).and_then(|()| layout.write_weights(weights));
+        let write = layout
+            .write_message(out)
+            .and_then(|()| layout.write_weights(weights));
         write.map_err(|source| self.io(source))
     }
 
@@ -198,8 +213,7 @@ impl Model {
         let mut settled = self.external && options.place != DataPlace::Inside && self.is_at(path);
         if settled {
             walk::parts(&mut self.proto.clone(), &mut |part| {
-                settled &=
-                    !matches!(part, Visited::Initializer(tensor) if is_inside(tensor, options.threshold));
+                settled &= !matches!(part, Visited::Initializer(tensor) if is_inside(tensor, options.threshold));
                 Ok(())
             })?;
         }
@@ -208,26 +222,42 @@ impl Model {
             let layout = Layout::new(self, Storage::AsItIs)?;
             self.check_size(&layout, draft.path())?;
             let saved = self.finish(&mut draft, layout, None)?;
-            return Ok(Saved { bytes: saved.bytes + self.outside_bytes(), ..saved });
+            return Ok(Saved {
+                bytes: saved.bytes + self.outside_bytes(),
+                ..saved
+            });
         }
         let name = draft.reserve_name();
         // A name that cannot be written matters where there is something to write.
         let layout = self.laid_out(options, name.as_deref().unwrap_or_default())?;
         self.check_size(&layout, draft.path())?;
-        let name = if layout.has_weights() { Some(name) } else { None };
-        let name = name.transpose().map_err(|source| failed(draft.path(), source))?;
+        let name = if layout.has_weights() {
+            Some(name)
+        } else {
+            None
+        };
+        let name = name
+            .transpose()
+            .map_err(|source| failed(draft.path(), source))?;
         self.finish(&mut draft, layout, name)
     }
 
     /// How it is written where nothing of it stays in other files; its data file is at this location, if it has one.
     pub(super) fn laid_out(&self, options: &SaveOptions, location: &str) -> Result<Layout> {
-        if options.place == DataPlace::Inside || options.place == DataPlace::Auto && !self.external {
+        if options.place == DataPlace::Inside || options.place == DataPlace::Auto && !self.external
+        {
             let layout = Layout::new(self, Storage::Inside)?;
             if options.place == DataPlace::Inside || layout.message_bytes() <= MAX_MESSAGE {
                 return Ok(layout);
             }
         }
-        Layout::new(self, Storage::Beside { location, threshold: options.threshold })
+        Layout::new(
+            self,
+            Storage::Beside {
+                location,
+                threshold: options.threshold,
+            },
+        )
     }
 
     /// As [`Model::save`], with other elements for some of the initializers.
@@ -298,12 +328,27 @@ impl Model {
     /// As [`Model::save_as`].
     pub fn copy_as(&self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<Saved> {
         let path = path.as_ref();
-        let source = self.source.as_ref().filter(|source| source.whole && options.place != DataPlace::Beside);
-        let Some(source) = source else { return self.save_as(path, options) };
+        let source = self
+            .source
+            .as_ref()
+            .filter(|source| source.whole && options.place != DataPlace::Beside);
+        let Some(source) = source else {
+            return self.save_as(path, options);
+        };
         let mut draft = FileDraft::new(path).map_err(|source| failed(path, source))?;
         let file = draft.model().map_err(|source| failed(path, source))?;
-        let whole = Transfer { file: &file, offset: 0, data: source.data.clone() };
-        self.commit(&mut draft, vec![whole], None, source.data.len() as u64, || Ok(()))
+        let whole = Transfer {
+            file: &file,
+            offset: 0,
+            data: source.data.clone(),
+        };
+        self.commit(
+            &mut draft,
+            vec![whole],
+            None,
+            source.data.len() as u64,
+            || Ok(()),
+        )
     }
 
     /// Whether a path is that of the file that the model was read from.
@@ -314,7 +359,10 @@ impl Model {
 
     fn check_size(&self, layout: &Layout, file: &Path) -> Result<()> {
         match layout.message_bytes() {
-            bytes if bytes > MAX_MESSAGE => Err(Error::TooLarge { file: file.to_owned(), bytes }),
+            bytes if bytes > MAX_MESSAGE => Err(Error::TooLarge {
+                file: file.to_owned(),
+                bytes,
+            }),
             _ => Ok(()),
         }
     }
@@ -327,14 +375,26 @@ impl Model {
     fn finish(&self, draft: &mut FileDraft, layout: Layout, data: Option<String>) -> Result<Saved> {
         let of_draft = |source| failed(draft.path(), source);
         let model = draft.model().map_err(of_draft)?;
-        let beside = data.is_some().then(|| draft.data()).transpose().map_err(of_draft)?;
+        let beside = data
+            .is_some()
+            .then(|| draft.data())
+            .transpose()
+            .map_err(of_draft)?;
         let mut work = layout.write_file(&model).map_err(of_draft)?;
         if let Some(file) = &beside {
             reserve(file, layout.weight_bytes()).map_err(of_draft)?;
-            work.extend(layout.weights().map(|(offset, data)| Transfer { file, offset, data }));
+            work.extend(
+                layout
+                    .weights()
+                    .map(|(offset, data)| Transfer { file, offset, data }),
+            );
         }
         let bytes = layout.message_bytes() as u64 + layout.weight_bytes();
-        let last = || layout.write_digest(&model).map_err(|source| self.io(source));
+        let last = || {
+            layout
+                .write_digest(&model)
+                .map_err(|source| self.io(source))
+        };
         self.commit(draft, work, data, bytes, last)
     }
 
@@ -356,31 +416,52 @@ impl Model {
         // Another process may have replaced the model while this one wrote.
         let replaced = Replaced::by(draft).unwrap_or_default();
         // Of what will have no name any more, this model may still have something to read.
-        replaced.own.iter().for_each(|name| self.externals.keep(name));
+        replaced
+            .own
+            .iter()
+            .for_each(|name| self.externals.keep(name));
         let committed = draft.commit(lock, data.as_deref(), replaced.own.as_deref());
         committed.map_err(|source| failed(&path, source))?;
         let beside = |name: String| path.with_file_name(name);
         let left = replaced.used.into_iter().filter(|name| draft.is_left(name));
         let left = left.map(beside).collect();
-        Ok(Saved { data: data.map(beside), bytes, left, path })
+        Ok(Saved {
+            data: data.map(beside),
+            bytes,
+            left,
+            path,
+        })
     }
 
     /// Refuses to have written half of one file and half of another.
     fn check_unchanged(&self) -> Result<()> {
-        let own = self.source.as_ref().is_some_and(|source| match &source.data {
-            Data::There(file, _) => file.has_changed(),
-            _ => false,
-        });
-        let changed = if own { Some(self.file()) } else { self.externals.changed().map(PathBuf::from) };
+        let own = self
+            .source
+            .as_ref()
+            .is_some_and(|source| match &source.data {
+                Data::There(file, _) => file.has_changed(),
+                _ => false,
+            });
+        let changed = if own {
+            Some(self.file())
+        } else {
+            self.externals.changed().map(PathBuf::from)
+        };
         match changed {
-            Some(path) => Err(failed(&path, io::Error::other("it was written into while it was read"))),
+            Some(path) => Err(failed(
+                &path,
+                io::Error::other("it was written into while it was read"),
+            )),
             None => Ok(()),
         }
     }
 }
 
 fn failed(path: &Path, source: io::Error) -> Error {
-    Error::Io { path: path.to_owned(), source }
+    Error::Io {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 /// The contents of data files that belong to the replaced model.
@@ -397,7 +478,11 @@ impl Replaced {
         let names = draft.data_names();
         // Without names there is no file to read.
         names.first()?;
-        let Model { mut proto, externals, .. } = Model::open(draft.path()).ok()?;
+        let Model {
+            mut proto,
+            externals,
+            ..
+        } = Model::open(draft.path()).ok()?;
         let mut locations = HashSet::new();
         let (mut laid_out, mut end, mut seen) = (true, 0, HashSet::new());
         let walked = walk::parts(&mut proto, &mut |part| {
@@ -416,12 +501,19 @@ impl Replaced {
             Ok(())
         });
         walked.ok()?;
-        let used: Vec<String> = names.into_iter().filter(|name| locations.contains(name)).collect();
+        let used: Vec<String> = names
+            .into_iter()
+            .filter(|name| locations.contains(name))
+            .collect();
         let is_whole = |name: &&String| {
             let held = draft.folder().join(name).metadata();
             held.is_ok_and(|metadata| metadata.len() == end)
         };
-        let own = used.first().filter(|_| laid_out && locations.len() == 1).filter(is_whole).cloned();
+        let own = used
+            .first()
+            .filter(|_| laid_out && locations.len() == 1)
+            .filter(is_whole)
+            .cloned();
         Some(Self { used, own })
     }
 }

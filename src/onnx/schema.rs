@@ -93,12 +93,17 @@ pub enum OperatorDefinition {
 pub fn definition(op: &str, opset: i64) -> OperatorDefinition {
     static TABLE: LazyLock<HashMap<&'static str, Vec<OperatorSchema>>> = LazyLock::new(|| {
         let mut table: HashMap<&str, Vec<OperatorSchema>> = HashMap::new();
-        for (name, schema) in include_str!("schema/operators.txt").lines().filter_map(line) {
+        for (name, schema) in include_str!("schema/operators.txt")
+            .lines()
+            .filter_map(line)
+        {
             table.entry(name).or_default().push(schema);
         }
         table
     });
-    let Some(versions) = TABLE.get(op) else { return OperatorDefinition::Unknown };
+    let Some(versions) = TABLE.get(op) else {
+        return OperatorDefinition::Unknown;
+    };
     let latest = versions.iter().rev().find(|schema| schema.since <= opset);
     latest.map_or(OperatorDefinition::Later, OperatorDefinition::Is)
 }
@@ -110,12 +115,32 @@ fn line(line: &'static str) -> Option<(&'static str, OperatorSchema)> {
     let (inputs, outputs, variables, attributes) = (column()?, column()?, column()?, column()?);
     let (names, variables): (Vec<&str>, Vec<Option<Types>>) =
         variables.split_whitespace().filter_map(variable).unzip();
-    let formals = |text: &'static str| text.split_whitespace().map(|text| formal(text, &names)).collect();
+    let formals = |text: &'static str| {
+        text.split_whitespace()
+            .map(|text| formal(text, &names))
+            .collect()
+    };
     let is_deprecated = inputs == "deprecated";
-    let (inputs, outputs) =
-        if is_deprecated { (vec![], vec![]) } else { (formals(inputs), formals(outputs)) };
-    let attributes = attributes.split_whitespace().filter_map(attribute).collect();
-    Some((name, OperatorSchema { since, is_deprecated, inputs, outputs, variables, attributes }))
+    let (inputs, outputs) = if is_deprecated {
+        (vec![], vec![])
+    } else {
+        (formals(inputs), formals(outputs))
+    };
+    let attributes = attributes
+        .split_whitespace()
+        .filter_map(attribute)
+        .collect();
+    Some((
+        name,
+        OperatorSchema {
+            since,
+            is_deprecated,
+            inputs,
+            outputs,
+            variables,
+            attributes,
+        },
+    ))
 }
 
 fn variable(text: &'static str) -> Option<(&'static str, Option<Types>)> {
@@ -135,17 +160,27 @@ fn formal(text: &str, variables: &[&str]) -> Formal {
         _ => (Arity::Once, text),
     };
     let sort = match sort.strip_prefix('$') {
-        Some(name) => variables.iter().position(|&variable| variable == name).map(Sort::Variable),
+        Some(name) => variables
+            .iter()
+            .position(|&variable| variable == name)
+            .map(Sort::Variable),
         None => types(sort).map(Sort::OneOf),
     };
-    Formal { sort: sort.unwrap_or(Sort::Any), count }
+    Formal {
+        sort: sort.unwrap_or(Sort::Any),
+        count,
+    }
 }
 
 fn attribute(text: &'static str) -> Option<AttributeSchema> {
     let (name, letter) = text.split_once('=')?;
     let type_code = "fistgFISTG".find(letter).map(|place| place as i32 + 1);
     let is_required = name.starts_with('!');
-    Some(AttributeSchema { name: name.trim_start_matches('!'), type_code, is_required })
+    Some(AttributeSchema {
+        name: name.trim_start_matches('!'),
+        type_code,
+        is_required,
+    })
 }
 
 #[cfg(test)]
@@ -161,7 +196,12 @@ mod tests {
 
     #[test]
     fn split_has_a_count_of_outputs_from_operator_set_18_on() {
-        let has = |opset| schema("Split", opset).attributes.iter().any(|a| a.name == "num_outputs");
+        let has = |opset| {
+            schema("Split", opset)
+                .attributes
+                .iter()
+                .any(|a| a.name == "num_outputs")
+        };
         assert_eq!([17, 18].map(has), [false, true]);
         assert_eq!(schema("Split", 17).inputs[1].count, Arity::Optional);
         assert_eq!(schema("Split", 17).outputs[0].count, Arity::Many);
@@ -170,18 +210,33 @@ mod tests {
     #[test]
     fn element_types_are_those_of_the_specification() {
         let relu = schema("Relu", 13);
-        let Some(types) = relu.variables[0] else { panic!("Relu takes tensors") };
+        let Some(types) = relu.variables[0] else {
+            panic!("Relu takes tensors")
+        };
         assert!(types.contains(DataType::Float) && types.contains(DataType::BFloat16));
         assert!(!types.contains(DataType::Int64) && !types.contains(DataType::Bool));
         assert_eq!(relu.inputs[0].sort, Sort::Variable(0));
         let perm = schema("Transpose", 13).attributes[0];
-        assert_eq!(perm, AttributeSchema { name: "perm", type_code: Some(7), is_required: false });
+        assert_eq!(
+            perm,
+            AttributeSchema {
+                name: "perm",
+                type_code: Some(7),
+                is_required: false
+            }
+        );
     }
 
     #[test]
     fn operators_come_and_go() {
         assert!(schema("Upsample", 10).is_deprecated);
-        assert!(matches!(definition("RMSNormalization", 22), OperatorDefinition::Later));
-        assert!(matches!(definition("BiasGelu", 22), OperatorDefinition::Unknown));
+        assert!(matches!(
+            definition("RMSNormalization", 22),
+            OperatorDefinition::Later
+        ));
+        assert!(matches!(
+            definition("BiasGelu", 22),
+            OperatorDefinition::Unknown
+        ));
     }
 }

@@ -14,15 +14,30 @@ pub fn hidden(graph: &GraphProto) -> Option<&str> {
 }
 
 fn inside<'g>(graph: &'g GraphProto, around: &mut Vec<HashSet<&'g str>>) -> Option<&'g str> {
-    let constants = || graph.initializer.iter().map(|tensor| tensor.name()).filter(|name| !name.is_empty());
+    let constants = || {
+        graph
+            .initializer
+            .iter()
+            .map(|tensor| tensor.name())
+            .filter(|name| !name.is_empty())
+    };
     let is_there = |name: &&str| around.iter().any(|names| names.contains(name));
     if let Some(name) = constants().find(is_there) {
         return Some(name);
     }
     let mut bodies = graph.node.iter().flat_map(bodies).peekable();
     bodies.peek()?;
-    let made = graph.node.iter().flat_map(|node| &node.output).map(String::as_str);
-    around.push(constants().chain(graph.input.iter().map(|input| input.name())).chain(made).collect());
+    let made = graph
+        .node
+        .iter()
+        .flat_map(|node| &node.output)
+        .map(String::as_str);
+    around.push(
+        constants()
+            .chain(graph.input.iter().map(|input| input.name()))
+            .chain(made)
+            .collect(),
+    );
     let found = bodies.find_map(|body| inside(body, around));
     around.pop();
     found

@@ -18,7 +18,11 @@ use crate::onnx::placeholders::Gaps;
 const CHUNK: usize = 1 << 16;
 
 /// Encodes a message into a writer, with what belongs into its gaps.
-pub(super) fn write_message(message: &impl Message, gaps: &Gaps, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write_message(
+    message: &impl Message,
+    gaps: &Gaps,
+    out: &mut impl Write,
+) -> io::Result<()> {
     encode(message, gaps, &mut Filled(out))
 }
 
@@ -29,15 +33,30 @@ pub(super) fn write_data(data: &Data, out: &mut impl Write) -> io::Result<()> {
 
 /// Encodes a message into a buffer of its exact length. The data of its gaps are copied on all
 /// cores.
-pub(super) fn fill(message: &impl Message, gaps: &Gaps, room: &mut [MaybeUninit<u8>]) -> io::Result<()> {
-    let mut roomy = Roomy { left: room, gaps: vec![] };
+pub(super) fn fill(
+    message: &impl Message,
+    gaps: &Gaps,
+    room: &mut [MaybeUninit<u8>],
+) -> io::Result<()> {
+    let mut roomy = Roomy {
+        left: room,
+        gaps: vec![],
+    };
     encode(message, gaps, &mut roomy)?;
     if !roomy.left.is_empty() {
-        return Err(io::Error::other("there is more room than the message takes"));
+        return Err(io::Error::other(
+            "there is more room than the message takes",
+        ));
     }
     let parts = roomy.gaps.into_iter().flat_map(|(mut room, data)| {
-        let part = |part: Range<usize>| room.split_off_mut(..part.len()).map(|room| (room, data, part.start));
-        data.parts().into_iter().filter_map(part).collect::<Vec<_>>()
+        let part = |part: Range<usize>| {
+            room.split_off_mut(..part.len())
+                .map(|room| (room, data, part.start))
+        };
+        data.parts()
+            .into_iter()
+            .filter_map(part)
+            .collect::<Vec<_>>()
     });
     let parts: Vec<_> = parts.collect();
     parts
@@ -60,13 +79,22 @@ pub(super) fn write_file<'f>(
     file: &'f File,
 ) -> io::Result<Vec<Transfer<'f>>> {
     reserve(file, message.encoded_len() as u64)?;
-    let mut gapped = Gapped { file, position: 0, transfers: vec![] };
+    let mut gapped = Gapped {
+        file,
+        position: 0,
+        transfers: vec![],
+    };
     encode(message, gaps, &mut gapped)?;
     Ok(gapped.transfers)
 }
 
 fn encode<'g>(message: &impl Message, gaps: &'g Gaps, out: &mut impl Out<'g>) -> io::Result<()> {
-    let mut sink = Sink { out, gaps, chunk: Vec::with_capacity(CHUNK), result: Ok(()) };
+    let mut sink = Sink {
+        out,
+        gaps,
+        chunk: Vec::with_capacity(CHUNK),
+        result: Ok(()),
+    };
     message.encode(&mut sink).map_err(io::Error::other)?;
     sink.flush();
     sink.result
@@ -133,7 +161,11 @@ impl<'g> Out<'g> for Gapped<'_> {
     }
 
     fn gap(&mut self, data: &'g Data) -> io::Result<()> {
-        self.transfers.push(Transfer { file: self.file, offset: self.position, data: data.clone() });
+        self.transfers.push(Transfer {
+            file: self.file,
+            offset: self.position,
+            data: data.clone(),
+        });
         self.position += data.len() as u64;
         let mut file = self.file;
         file.seek(SeekFrom::Start(self.position)).map(|_| ())
@@ -211,16 +243,32 @@ mod tests {
 
     #[test]
     fn a_message_of_any_size_is_written_whole() {
-        for length in [0, 1, CHUNK - 9, CHUNK - 8, CHUNK - 1, CHUNK, CHUNK + 1, 5 * CHUNK + 7] {
+        for length in [
+            0,
+            1,
+            CHUNK - 9,
+            CHUNK - 8,
+            CHUNK - 1,
+            CHUNK,
+            CHUNK + 1,
+            5 * CHUNK + 7,
+        ] {
             let mut written = Vec::new();
             write_message(&tensor(length), &Gaps::none(), &mut written).unwrap();
             let expected = tensor(length).encode_to_vec();
             assert!(written == expected, "{length} bytes");
             for (room, fits) in [(0, true), (-1, false), (1, false)] {
                 let mut room = vec![MaybeUninit::new(7); expected.len().strict_add_signed(room)];
-                assert_eq!(fill(&tensor(length), &Gaps::none(), &mut room).is_ok(), fits, "{length} bytes");
+                assert_eq!(
+                    fill(&tensor(length), &Gaps::none(), &mut room).is_ok(),
+                    fits,
+                    "{length} bytes"
+                );
                 // SAFETY: it was all written before it was filled.
-                let filled: Vec<u8> = room.iter().map(|byte| unsafe { byte.assume_init() }).collect();
+                let filled: Vec<u8> = room
+                    .iter()
+                    .map(|byte| unsafe { byte.assume_init() })
+                    .collect();
                 assert!(!fits || filled == expected, "{length} bytes");
             }
         }

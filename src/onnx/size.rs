@@ -33,7 +33,10 @@ impl Model {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn file_bytes(&self) -> u64 {
-        let own = self.path().and_then(Path::file_name).map(|name| name.to_string_lossy());
+        let own = self
+            .path()
+            .and_then(Path::file_name)
+            .map(|name| name.to_string_lossy());
         let data = format!("{}.data", own.as_deref().unwrap_or(UNNAMED));
         match self.laid_out(&SaveOptions::default(), &data) {
             Ok(layout) => layout.message_bytes() as u64 + layout.weight_bytes(),
@@ -88,7 +91,11 @@ impl Model {
         while let Some(graph) = open.pop() {
             let attributes = graph.node.iter().flat_map(|node| &node.attribute);
             let constants = attributes.filter_map(|attribute| attribute.t.as_deref());
-            graph.initializer.iter().chain(constants).for_each(&mut *visit);
+            graph
+                .initializer
+                .iter()
+                .chain(constants)
+                .for_each(&mut *visit);
             open.extend(graph.node.iter().flat_map(bodies));
         }
     }
@@ -99,18 +106,27 @@ mod tests {
     use super::*;
 
     fn on_disk(files: &[&Path]) -> u64 {
-        files.iter().map(|file| file.metadata().unwrap().len()).sum()
+        files
+            .iter()
+            .map(|file| file.metadata().unwrap().len())
+            .sum()
     }
 
     #[test]
     fn sizes_are_those_of_the_files() {
         let path = Path::new("models/digits/un-dynamo.onnx");
         let model = Model::open(path).unwrap();
-        assert_eq!((model.read_bytes(), model.file_bytes()), (on_disk(&[path]), on_disk(&[path])));
+        assert_eq!(
+            (model.read_bytes(), model.file_bytes()),
+            (on_disk(&[path]), on_disk(&[path]))
+        );
         let mut fused = crate::fuse(&model, &Default::default()).unwrap().model;
         let folder = tempfile::tempdir().unwrap();
         let saved = fused.save(folder.path().join("inside.onnx")).unwrap();
-        assert_eq!((saved.bytes, fused.file_bytes()), (on_disk(&[&saved.path]), on_disk(&[&saved.path])));
+        assert_eq!(
+            (saved.bytes, fused.file_bytes()),
+            (on_disk(&[&saved.path]), on_disk(&[&saved.path]))
+        );
         // With weights in a file of their own, whose places are aligned.
         fused.external = true;
         let saved = fused.save(folder.path().join("un-dynamo.onnx")).unwrap();
@@ -121,7 +137,10 @@ mod tests {
         // Data that stay in their file are not written again.
         assert_eq!(again.save(&saved.path).unwrap().bytes, files);
         let copied = again.copy(folder.path().join("copy.onnx")).unwrap();
-        assert_eq!(copied.bytes, on_disk(&[&copied.path, copied.data.as_deref().unwrap()]));
+        assert_eq!(
+            copied.bytes,
+            on_disk(&[&copied.path, copied.data.as_deref().unwrap()])
+        );
     }
 
     #[test]
@@ -130,7 +149,10 @@ mod tests {
         let mut model = Model::open("models/digits/un-dynamo.onnx").unwrap();
         model.external = true;
         let saved = model.save(folder.path().join("model.onnx")).unwrap();
-        let data = std::fs::OpenOptions::new().append(true).open(saved.data.unwrap()).unwrap();
+        let data = std::fs::OpenOptions::new()
+            .append(true)
+            .open(saved.data.unwrap())
+            .unwrap();
         data.set_len(1 << 24).unwrap();
         assert_eq!(Model::open(&saved.path).unwrap().read_bytes(), saved.bytes);
     }

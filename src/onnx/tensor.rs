@@ -12,7 +12,9 @@ use ndarray::{ArrayD, ArrayViewD, IxDyn};
 
 use super::data::Data;
 use super::element::error;
-pub use super::element::{DataType, byte_size, count, data_type, float_type, is_external, is_held, shape};
+pub use super::element::{
+    DataType, byte_size, count, data_type, float_type, is_external, is_held, shape,
+};
 use super::external::Externals;
 use super::proto::TensorProto;
 use crate::error::{Error, Result};
@@ -45,7 +47,9 @@ pub enum NotRepresentable {
 /// # Errors
 /// As [`data`], and where they cannot be read.
 pub fn raw(tensor: &TensorProto, externals: &Externals) -> Result<Bytes> {
-    data(tensor, externals)?.all().map_err(|reason| externals.error(tensor, reason))
+    data(tensor, externals)?
+        .all()
+        .map_err(|reason| externals.error(tensor, reason))
 }
 
 /// Where the elements of a tensor are, as [`raw`] gives them. They are not read for it.
@@ -54,7 +58,10 @@ pub fn raw(tensor: &TensorProto, externals: &Externals) -> Result<Bytes> {
 /// Where they are not there, in two places, or not as many as its shape and type take, and where it is a segment.
 pub fn data(tensor: &TensorProto, externals: &Externals) -> Result<Data> {
     if tensor.segment.is_some() {
-        return Err(error(tensor, "it is a segment of a tensor, which cannot be read"));
+        return Err(error(
+            tensor,
+            "it is a segment of a tensor, which cannot be read",
+        ));
     }
     let inline = tensor.raw_data.clone().unwrap_or_default();
     let typed = has_typed_data(tensor);
@@ -70,8 +77,15 @@ pub fn data(tensor: &TensorProto, externals: &Externals) -> Result<Data> {
 }
 
 pub(super) fn has_typed_data(tensor: &TensorProto) -> bool {
-    let TensorProto { float_data, int32_data, string_data, int64_data, double_data, uint64_data, .. } =
-        tensor;
+    let TensorProto {
+        float_data,
+        int32_data,
+        string_data,
+        int64_data,
+        double_data,
+        uint64_data,
+        ..
+    } = tensor;
     !(float_data.is_empty()
         && int32_data.is_empty()
         && string_data.is_empty()
@@ -89,21 +103,34 @@ fn typed_data(tensor: &TensorProto) -> Result<Bytes> {
         Double | Complex128 => concat(&tensor.double_data, |value| value.to_le_bytes()),
         Int64 => concat(&tensor.int64_data, |value| value.to_le_bytes()),
         Uint64 => concat(&tensor.uint64_data, |value| value.to_le_bytes()),
-        Uint32 => concat(&narrow(tensor, &tensor.uint64_data, u32::try_from)?, |value| value.to_le_bytes()),
+        Uint32 => concat(
+            &narrow(tensor, &tensor.uint64_data, u32::try_from)?,
+            |value| value.to_le_bytes(),
+        ),
         Int32 => concat(&tensor.int32_data, |value| value.to_le_bytes()),
-        Int16 => concat(&narrow(tensor, &tensor.int32_data, i16::try_from)?, |value| value.to_le_bytes()),
-        Uint16 | Float16 | BFloat16 => {
-            concat(&narrow(tensor, &tensor.int32_data, u16::try_from)?, |value| value.to_le_bytes())
-        }
-        Int8 => concat(&narrow(tensor, &tensor.int32_data, i8::try_from)?, |value| value.to_le_bytes()),
-        Uint8 | Bool | Float8E4M3FN | Float8E4M3FNUZ | Float8E5M2 | Float8E5M2FNUZ | Float8E8M0 | Uint4
-        | Float4E2M1 | Uint2 => narrow(tensor, &tensor.int32_data, u8::try_from)?,
+        Int16 => concat(
+            &narrow(tensor, &tensor.int32_data, i16::try_from)?,
+            |value| value.to_le_bytes(),
+        ),
+        Uint16 | Float16 | BFloat16 => concat(
+            &narrow(tensor, &tensor.int32_data, u16::try_from)?,
+            |value| value.to_le_bytes(),
+        ),
+        Int8 => concat(
+            &narrow(tensor, &tensor.int32_data, i8::try_from)?,
+            |value| value.to_le_bytes(),
+        ),
+        Uint8 | Bool | Float8E4M3FN | Float8E4M3FNUZ | Float8E5M2 | Float8E5M2FNUZ | Float8E8M0
+        | Uint4 | Float4E2M1 | Uint2 => narrow(tensor, &tensor.int32_data, u8::try_from)?,
         // Packed bytes, which some writers extend by their sign.
         Int4 | Int2 => narrow(tensor, &tensor.int32_data, |value| {
             u8::try_from(value).or_else(|_| i8::try_from(value).map(|value| value as u8))
         })?,
         Float6E2M3 | Float6E3M2 | String => {
-            return Err(error(tensor, format!("elements of {data_type} cannot be read")));
+            return Err(error(
+                tensor,
+                format!("elements of {data_type} cannot be read"),
+            ));
         }
     };
     Ok(bytes.into())
@@ -118,8 +145,9 @@ fn narrow<T: Copy + fmt::Display, U, E>(
     values: &[T],
     convert: impl Fn(T) -> std::result::Result<U, E>,
 ) -> Result<Vec<U>> {
-    let convert =
-        |&value| convert(value).map_err(|_| error(tensor, format!("{value} is outside of its element type")));
+    let convert = |&value| {
+        convert(value).map_err(|_| error(tensor, format!("{value} is outside of its element type")))
+    };
     values.iter().map(convert).collect()
 }
 
@@ -161,11 +189,20 @@ impl Floats {
     pub fn new(tensor: &TensorProto, externals: &Externals) -> Result<Self> {
         let data_type = data_type(tensor)?;
         if !data_type.is_float() {
-            return Err(error(tensor, format!("its elements are {data_type}, and not floats")));
+            return Err(error(
+                tensor,
+                format!("its elements are {data_type}, and not floats"),
+            ));
         }
         let data = data(tensor, externals)?;
         let (name, shape) = (tensor.name().to_owned(), shape(tensor)?);
-        Ok(Self { name, data_type, shape, data, seen: Arc::default() })
+        Ok(Self {
+            name,
+            data_type,
+            shape,
+            data,
+            seen: Arc::default(),
+        })
     }
 
     /// The extents.
@@ -188,25 +225,33 @@ impl Floats {
     /// Where they cannot be read, or are not there.
     pub fn places(&self, axis: usize, range: Range<usize>) -> Result<ArrayD<f64>> {
         let Some(&extent) = self.shape.get(axis).filter(|&&extent| range.end <= extent) else {
-            return Err(self.error(format!("its shape {:?} has no places {range:?} there", self.shape)));
+            return Err(self.error(format!(
+                "its shape {:?} has no places {range:?} there",
+                self.shape
+            )));
         };
         let inner: usize = self.shape[axis + 1..].iter().product();
         let rows: usize = self.shape[..axis].iter().product();
-        let of_row = |row: usize| (row * extent + range.start) * inner..(row * extent + range.end) * inner;
+        let of_row =
+            |row: usize| (row * extent + range.start) * inner..(row * extent + range.end) * inner;
         let mut values = Vec::with_capacity(rows * range.len() * inner);
         if matches!(self.data, Data::Made(_)) && rows > 1 && !range.is_empty() {
             // Computed data are computed part by part: each part once, and not once for each row.
             for part in self.data.parts() {
                 let part = part.start / self.size()..part.end / self.size();
                 let row = |at: usize| at / (extent * inner).max(1);
-                let wanted = (row(part.start)..=row(part.end - 1)).map(of_row).filter_map(|of_row| {
-                    let (from, to) = (of_row.start.max(part.start), of_row.end.min(part.end));
-                    (from < to).then(|| from - part.start..to - part.start)
-                });
+                let wanted = (row(part.start)..=row(part.end - 1))
+                    .map(of_row)
+                    .filter_map(|of_row| {
+                        let (from, to) = (of_row.start.max(part.start), of_row.end.min(part.end));
+                        (from < to).then(|| from - part.start..to - part.start)
+                    });
                 let wanted: Vec<_> = wanted.collect();
                 if !wanted.is_empty() {
                     let numbers = self.numbers(part)?;
-                    wanted.into_iter().for_each(|run| values.extend_from_slice(&numbers[run]));
+                    wanted
+                        .into_iter()
+                        .for_each(|run| values.extend_from_slice(&numbers[run]));
                 }
             }
         } else {
@@ -242,7 +287,9 @@ impl Floats {
     pub(crate) fn read_bytes(&self, range: Range<usize>, buffer: &mut Vec<u8>) -> Result<()> {
         let size = self.size();
         buffer.resize(range.len() * size, 0);
-        self.data.read_into(range.start * size, buffer).map_err(|reason| self.error(reason))
+        self.data
+            .read_into(range.start * size, buffer)
+            .map_err(|reason| self.error(reason))
     }
 
     /// The range of all elements, once they have been [read](Floats::see).
@@ -272,7 +319,10 @@ impl Floats {
     }
 
     fn error(&self, reason: String) -> Error {
-        Error::Tensor { tensor: self.name.clone(), reason }
+        Error::Tensor {
+            tensor: self.name.clone(),
+            reason,
+        }
     }
 }
 
@@ -284,7 +334,10 @@ pub fn read_i64(tensor: &TensorProto, externals: &Externals) -> Result<ArrayD<i6
     use DataType::*;
     let data_type = data_type(tensor)?;
     if !data_type.is_integer() {
-        return Err(error(tensor, format!("its elements are {data_type}, and not integers")));
+        return Err(error(
+            tensor,
+            format!("its elements are {data_type}, and not integers"),
+        ));
     }
     let bytes = raw(tensor, externals)?;
     let count = count(tensor)?;
@@ -300,8 +353,14 @@ pub fn read_i64(tensor: &TensorProto, externals: &Externals) -> Result<ArrayD<i6
         Bool => bytes.iter().map(|&byte| i64::from(byte != 0)).collect(),
         Uint4 => unpack(&bytes, count, 4),
         Uint2 => unpack(&bytes, count, 2),
-        Int4 => unpack(&bytes, count, 4).into_iter().map(|value| (value ^ 8) - 8).collect(),
-        _ => unpack(&bytes, count, 2).into_iter().map(|value| (value ^ 2) - 2).collect(),
+        Int4 => unpack(&bytes, count, 4)
+            .into_iter()
+            .map(|value| (value ^ 8) - 8)
+            .collect(),
+        _ => unpack(&bytes, count, 2)
+            .into_iter()
+            .map(|value| (value ^ 2) - 2)
+            .collect(),
     };
     shaped(tensor.name(), &shape(tensor)?, values)
 }
@@ -346,19 +405,27 @@ fn magnitudes(data_type: DataType, bytes: &[u8]) -> ValueRange {
 }
 
 fn split<T, const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> T) -> Vec<T> {
-    bytes.as_chunks().0.iter().map(|&bytes| value(bytes)).collect()
+    bytes
+        .as_chunks()
+        .0
+        .iter()
+        .map(|&bytes| value(bytes))
+        .collect()
 }
 
 /// Unsigned elements of `bits` bits, the first in the lowest bits of a byte.
 fn unpack(bytes: &[u8], count: usize, bits: usize) -> Vec<i64> {
     let per_byte = 8 / bits;
-    let element = |index: usize| bytes[index / per_byte] >> (index % per_byte * bits) & ((1 << bits) - 1);
+    let element =
+        |index: usize| bytes[index / per_byte] >> (index % per_byte * bits) & ((1 << bits) - 1);
     (0..count).map(|index| element(index).into()).collect()
 }
 
 fn shaped<T>(name: &str, shape: &[usize], values: Vec<T>) -> Result<ArrayD<T>> {
-    ArrayD::from_shape_vec(IxDyn(shape), values)
-        .map_err(|source| Error::Tensor { tensor: name.to_owned(), reason: source.to_string() })
+    ArrayD::from_shape_vec(IxDyn(shape), values).map_err(|source| Error::Tensor {
+        tensor: name.to_owned(),
+        reason: source.to_string(),
+    })
 }
 
 /// The bytes of a tensor with the given elements, each rounded once, to the nearest, ties to even.
@@ -411,8 +478,12 @@ pub(crate) fn encode_into(data_type: DataType, numbers: &[f64], into: &mut [u8])
         }
     }
     match data_type {
-        DataType::Float16 => each(numbers, into, |number| f16::from_f32(to_odd(number)).to_le_bytes()),
-        DataType::BFloat16 => each(numbers, into, |number| bf16::from_f32(to_odd(number)).to_le_bytes()),
+        DataType::Float16 => each(numbers, into, |number| {
+            f16::from_f32(to_odd(number)).to_le_bytes()
+        }),
+        DataType::BFloat16 => each(numbers, into, |number| {
+            bf16::from_f32(to_odd(number)).to_le_bytes()
+        }),
         DataType::Float => each(numbers, into, |number| (number as f32).to_le_bytes()),
         _ => each(numbers, into, f64::to_le_bytes),
     }
@@ -435,7 +506,12 @@ fn encode<const N: usize>(
         *slot = bytes;
         lost |= value.is_finite() && !finite;
     }
-    let first = || values.iter().copied().find(|&value| value.is_finite() && !store(value).1);
+    let first = || {
+        values
+            .iter()
+            .copied()
+            .find(|&value| value.is_finite() && !store(value).1)
+    };
     lost.then(first).flatten().map_or(Ok(out), Err)
 }
 
@@ -472,7 +548,11 @@ pub fn underflow(data_type: DataType, value: f64) -> f64 {
     if value.abs() >= data_type.least_normal() {
         return 0.0;
     }
-    let stored = if data_type == DataType::Double { 0.0 } else { rounded(data_type, value) };
+    let stored = if data_type == DataType::Double {
+        0.0
+    } else {
+        rounded(data_type, value)
+    };
     (value - stored).abs()
 }
 
@@ -498,8 +578,10 @@ pub fn rounded(data_type: DataType, value: f64) -> f64 {
 /// # Errors
 /// As [`encode_f64`].
 pub fn make(name: &str, data_type: DataType, values: &ArrayViewD<'_, f64>) -> Result<TensorProto> {
-    let bytes = encode_f64(data_type, values)
-        .map_err(|reason| Error::Tensor { tensor: name.to_owned(), reason: reason.to_string() })?;
+    let bytes = encode_f64(data_type, values).map_err(|reason| Error::Tensor {
+        tensor: name.to_owned(),
+        reason: reason.to_string(),
+    })?;
     Ok(stored(name, data_type, values.shape(), bytes))
 }
 
@@ -511,7 +593,11 @@ pub fn make_i64(name: &str, values: &[i64]) -> TensorProto {
 
 fn stored(name: &str, data_type: DataType, shape: &[usize], bytes: Bytes) -> TensorProto {
     let name = Some(name.to_owned());
-    TensorProto { name, raw_data: Some(bytes), ..without_elements(data_type, shape) }
+    TensorProto {
+        name,
+        raw_data: Some(bytes),
+        ..without_elements(data_type, shape)
+    }
 }
 
 /// A tensor of which only type and shape are known.
@@ -565,7 +651,10 @@ pub(super) fn clear(tensor: &mut TensorProto) {
 /// Where it has others.
 pub(crate) fn check_size(tensor: &TensorProto) -> Result<()> {
     let is_elsewhere = is_external(tensor) || is_held(tensor) || tensor.segment.is_some();
-    let bytes = tensor.raw_data.as_ref().filter(|bytes| !is_elsewhere && !bytes.is_empty());
+    let bytes = tensor
+        .raw_data
+        .as_ref()
+        .filter(|bytes| !is_elsewhere && !bytes.is_empty());
     match (bytes, byte_size(tensor)) {
         (Some(bytes), Ok(_)) => expect_size(tensor, bytes.len()),
         _ => Ok(()),
@@ -577,7 +666,10 @@ fn expect_size(tensor: &TensorProto, held: usize) -> Result<()> {
     if held == needed {
         return Ok(());
     }
-    Err(error(tensor, format!("its shape {shape:?} takes {needed} bytes, and it holds {held}")))
+    Err(error(
+        tensor,
+        format!("its shape {shape:?} takes {needed} bytes, and it holds {held}"),
+    ))
 }
 
 #[cfg(test)]
@@ -601,27 +693,57 @@ mod tests {
                 let middle = (low + high) / 2.0;
                 let even = if code % 2 == 0 { code } else { code + 1 };
                 assert_eq!(encoded(data_type, sign * low), Ok(flag | code));
-                assert_eq!(encoded(data_type, sign * middle), Ok(flag | even), "{middle:e}");
-                assert_eq!(encoded(data_type, sign * middle.next_down()), Ok(flag | code), "{middle:e}");
-                assert_eq!(encoded(data_type, sign * middle.next_up()), Ok(flag | (code + 1)), "{middle:e}");
+                assert_eq!(
+                    encoded(data_type, sign * middle),
+                    Ok(flag | even),
+                    "{middle:e}"
+                );
+                assert_eq!(
+                    encoded(data_type, sign * middle.next_down()),
+                    Ok(flag | code),
+                    "{middle:e}"
+                );
+                assert_eq!(
+                    encoded(data_type, sign * middle.next_up()),
+                    Ok(flag | (code + 1)),
+                    "{middle:e}"
+                );
             }
             let last = value(largest);
             let limit = last + (last - value(largest - 1)) / 2.0;
-            assert_eq!(encoded(data_type, sign * limit.next_down()), Ok(flag | largest));
+            assert_eq!(
+                encoded(data_type, sign * limit.next_down()),
+                Ok(flag | largest)
+            );
             for value in [limit * sign, f64::MAX * sign] {
-                assert_eq!(encoded(data_type, value), Err(NotRepresentable::Overflow { value, data_type }));
+                assert_eq!(
+                    encoded(data_type, value),
+                    Err(NotRepresentable::Overflow { value, data_type })
+                );
             }
         }
     }
 
     #[test]
     fn what_is_stored_is_as_small_and_as_large_as_its_numbers() {
-        for data_type in [DataType::Float16, DataType::BFloat16, DataType::Float, DataType::Double] {
-            for numbers in [&[0.0, -3.0, 0.3, -0.0, 2.0][..], &[0.0], &[f64::NEG_INFINITY, 1.0], &[1e-7, 0.0]]
-            {
+        for data_type in [
+            DataType::Float16,
+            DataType::BFloat16,
+            DataType::Float,
+            DataType::Double,
+        ] {
+            for numbers in [
+                &[0.0, -3.0, 0.3, -0.0, 2.0][..],
+                &[0.0],
+                &[f64::NEG_INFINITY, 1.0],
+                &[1e-7, 0.0],
+            ] {
                 let mut bytes = vec![0; data_type.byte_size(numbers.len()).unwrap()];
                 encode_into(data_type, numbers, &mut bytes);
-                let stored: Vec<f64> = numbers.iter().map(|&number| rounded(data_type, number)).collect();
+                let stored: Vec<f64> = numbers
+                    .iter()
+                    .map(|&number| rounded(data_type, number))
+                    .collect();
                 assert_eq!(
                     magnitudes(data_type, &bytes),
                     ValueRange::from_numbers(&stored),
@@ -636,7 +758,11 @@ mod tests {
 
     #[test]
     fn halves_are_rounded_once() {
-        rounds_to_nearest_even(DataType::Float16, |code| f16::from_bits(code).to_f64(), f16::MAX.to_bits());
+        rounds_to_nearest_even(
+            DataType::Float16,
+            |code| f16::from_bits(code).to_f64(),
+            f16::MAX.to_bits(),
+        );
     }
 
     #[test]
@@ -650,7 +776,12 @@ mod tests {
 
     #[test]
     fn what_is_not_finite_stays_what_it_is() {
-        for data_type in [DataType::Float16, DataType::BFloat16, DataType::Float, DataType::Double] {
+        for data_type in [
+            DataType::Float16,
+            DataType::BFloat16,
+            DataType::Float,
+            DataType::Double,
+        ] {
             let values = arr1(&[f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -0.0]).into_dyn();
             let tensor = make("x", data_type, &values.view()).unwrap();
             let read = read_f64(&tensor, &Externals::none()).unwrap();
@@ -663,15 +794,25 @@ mod tests {
     fn a_single_that_overflows_is_refused() {
         let largest = f64::from(f32::MAX);
         let tensor = make("x", DataType::Float, &arr0(largest).into_dyn().view()).unwrap();
-        assert_eq!(read_f64(&tensor, &Externals::none()).unwrap(), arr0(largest).into_dyn());
-        let error = make("x", DataType::Float, &arr0(largest * 1.001).into_dyn().view()).unwrap_err();
+        assert_eq!(
+            read_f64(&tensor, &Externals::none()).unwrap(),
+            arr0(largest).into_dyn()
+        );
+        let error = make(
+            "x",
+            DataType::Float,
+            &arr0(largest * 1.001).into_dyn().view(),
+        )
+        .unwrap_err();
         assert!(error.to_string().contains("too large for float"), "{error}");
         assert!(make("x", DataType::Int8, &arr0(1.0).into_dyn().view()).is_err());
     }
 
     #[test]
     fn any_layout_is_stored_in_row_major_order() {
-        let values = Array1::from_iter((0..6).map(f64::from)).into_shape_with_order((2, 3)).unwrap();
+        let values = Array1::from_iter((0..6).map(f64::from))
+            .into_shape_with_order((2, 3))
+            .unwrap();
         let transposed = values.t().into_dyn();
         let tensor = make("x", DataType::Double, &transposed).unwrap();
         assert_eq!(tensor.dims, [3, 2]);
@@ -703,9 +844,16 @@ mod tests {
             assert_eq!(data_type.byte_size(5), expected, "{data_type}");
         }
         assert_eq!(DataType::Double.byte_size(usize::MAX / 4), None);
-        let dims = |dims: &[i64]| shape(&TensorProto { dims: dims.to_vec(), ..Default::default() });
+        let dims = |dims: &[i64]| {
+            shape(&TensorProto {
+                dims: dims.to_vec(),
+                ..Default::default()
+            })
+        };
         assert!(
-            dims(&[1 << 32, 1 << 32]).is_err() && dims(&[0, i64::MAX, 2]).is_err() && dims(&[-1]).is_err()
+            dims(&[1 << 32, 1 << 32]).is_err()
+                && dims(&[0, i64::MAX, 2]).is_err()
+                && dims(&[-1]).is_err()
         );
         assert_eq!(dims(&[]).unwrap(), Vec::<usize>::new());
     }

@@ -27,18 +27,23 @@ pub fn read_as_one(op: &str) -> &'static [usize] {
 /// How tract misreads a node, under a version of ONNX's operator set; `None` where no deviation is
 /// known.
 pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
-    let has = |name: &str| node.attribute.iter().any(|attribute| attribute.name() == name);
+    let has = |name: &str| {
+        node.attribute
+            .iter()
+            .any(|attribute| attribute.name() == name)
+    };
     let text = |name: &str, absent: &'static str| match node.attr_s(name) {
         Ok(text) => text.unwrap_or(absent).to_owned(),
         Err(_) => String::new(),
     };
-    let is_float = |code: Option<i64>| code.is_none_or(|code| code == i64::from(DataType::Float.code()));
+    let is_float =
+        |code: Option<i64>| code.is_none_or(|code| code == i64::from(DataType::Float.code()));
     let is_elementwise = node.category().is_some_and(Category::is_elementwise);
     let ("", op) = node.op() else { return None };
     match op {
-        "BatchNormalization" if batch_norm_trains(node, opset).unwrap_or(true) => {
-            Some("tract takes its running statistics, where in training mode those of the batch are meant")
-        }
+        "BatchNormalization" if batch_norm_trains(node, opset).unwrap_or(true) => Some(
+            "tract takes its running statistics, where in training mode those of the batch are meant",
+        ),
         "Dropout" if opset < 7 && node.attr_i("is_test").ok().flatten().unwrap_or(0) == 0 => {
             Some("it drops elements at random, and tract none")
         }
@@ -75,8 +80,12 @@ pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
         "Celu" | "Swish" if has("alpha") => Some("tract takes its alpha for 1"),
         "Resize"
             if matches!(
-                (&text("coordinate_transformation_mode", "")[..], &text("mode", "")[..]),
-                ("tf_crop_and_resize" | "half_pixel_symmetric", _) | ("pytorch_half_pixel", "cubic")
+                (
+                    &text("coordinate_transformation_mode", "")[..],
+                    &text("mode", "")[..]
+                ),
+                ("tf_crop_and_resize" | "half_pixel_symmetric", _)
+                    | ("pytorch_half_pixel", "cubic")
             ) =>
         {
             Some("tract places the elements otherwise")
@@ -84,14 +93,18 @@ pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
         // The text of the operator has the floor there, and all implementations the ceiling.
         "AveragePool" | "LpPool" | "MaxPool"
             if text("auto_pad", "NOTSET") == "VALID"
-                && !node.attr_i("ceil_mode").is_ok_and(|up| up.unwrap_or(0) == 0) =>
+                && !node
+                    .attr_i("ceil_mode")
+                    .is_ok_and(|up| up.unwrap_or(0) == 0) =>
         {
             Some("engines do not agree on ceil_mode where auto_pad is VALID")
         }
         "ConvTranspose" if pads_alike(&text("auto_pad", "NOTSET")) && has("output_padding") => {
             Some("engines do not agree on output_padding where there is auto_pad")
         }
-        "ConvTranspose" if has("output_shape") => Some("tract pads at other ends for its output_shape"),
+        "ConvTranspose" if has("output_shape") => {
+            Some("tract pads at other ends for its output_shape")
+        }
         "AveragePool" | "LpPool" | "MaxPool"
             if has("dilations") && pads_alike(&text("auto_pad", "NOTSET")) =>
         {
@@ -106,7 +119,8 @@ pub fn misreads_shape(node: &NodeProto, opset: i64) -> bool {
     match node.op() {
         ("", "Einsum" | "AveragePool" | "MaxPool" | "LpPool") => misread(node, opset).is_some(),
         ("", "ConvTranspose") => {
-            node.attr_ints("output_padding").is_ok_and(|list| list.is_some())
+            node.attr_ints("output_padding")
+                .is_ok_and(|list| list.is_some())
                 && misread(node, opset).is_some()
         }
         // It takes the second axis for the one that is transformed.
@@ -177,11 +191,16 @@ pub fn is_computed(node: &NodeProto, opset: i64) -> bool {
         // Where a factor makes no whole number of places, onnxruntime aligns the corners of those that it would have made.
         "Resize" => {
             let by_factors = node.input.get(2).is_some_and(|value| !value.is_empty());
-            let aligns =
-                node.attr_s("coordinate_transformation_mode").is_ok_and(|mode| mode == Some("align_corners"));
+            let aligns = node
+                .attr_s("coordinate_transformation_mode")
+                .is_ok_and(|mode| mode == Some("align_corners"));
             opset > 10 && !(by_factors && aligns)
         }
-        _ => node.category().is_some_and(|category| !category.is_random()) || COMPUTED.contains(&op),
+        _ => {
+            node.category()
+                .is_some_and(|category| !category.is_random())
+                || COMPUTED.contains(&op)
+        }
     };
     is_known && (domain.is_empty() || domain == "com.microsoft") && misread(node, opset).is_none()
 }
@@ -235,25 +254,99 @@ mod tests {
     fn what_is_misread_depends_on_the_version() {
         let x = &["x"][..];
         let cases: &[(NodeProto, &[i64], &[i64])] = &[
-            (node("BatchNormalization", x, 1, &[]), &[1, 6], &[7, 9, 13, 14, 15]),
-            (node("BatchNormalization", x, 1, &[("is_test", "1")]), &[], &[1, 6]),
-            (node("BatchNormalization", x, 5, &[]), &[7, 9, 13], &[14, 15]),
-            (node("BatchNormalization", x, 3, &[("training_mode", "1")]), &[14, 15], &[]),
-            (node("BatchNormalization", x, 1, &[("training_mode", "mode")]), &[14, 15], &[]),
+            (
+                node("BatchNormalization", x, 1, &[]),
+                &[1, 6],
+                &[7, 9, 13, 14, 15],
+            ),
+            (
+                node("BatchNormalization", x, 1, &[("is_test", "1")]),
+                &[],
+                &[1, 6],
+            ),
+            (
+                node("BatchNormalization", x, 5, &[]),
+                &[7, 9, 13],
+                &[14, 15],
+            ),
+            (
+                node("BatchNormalization", x, 3, &[("training_mode", "1")]),
+                &[14, 15],
+                &[],
+            ),
+            (
+                node("BatchNormalization", x, 1, &[("training_mode", "mode")]),
+                &[14, 15],
+                &[],
+            ),
             (node("Dropout", x, 1, &[]), &[1, 6], &[7, 10, 12, 13]),
-            (node("Mul", x, 1, &[("broadcast", "1"), ("axis", "1")]), &[1, 6], &[]),
+            (
+                node("Mul", x, 1, &[("broadcast", "1"), ("axis", "1")]),
+                &[1, 6],
+                &[],
+            ),
             (node("Mul", x, 1, &[("broadcast", "1")]), &[], &[1, 6]),
             (node("PRelu", x, 1, &[]), &[1, 6], &[7, 9, 16]),
-            (node("Pad", &["x", "p", "c"], 1, &[("mode", "reflect")]), &[11, 13, 18, 21], &[2, 10]),
-            (node("Pad", &["x", "p", "", "a"], 1, &[("mode", "reflect")]), &[], &[18, 21]),
-            (node("Pad", &["x", "p", "c"], 1, &[]), &[], &[11, 13, 18, 21]),
-            (node("LayerNormalization", &["x", "g"], 1, &[("stash_type", "4")]), &[17, 22], &[]),
-            (node("LayerNormalization", &["x", "g"], 1, &[("stash_type", "1")]), &[], &[17, 22]),
-            (node("ConvTranspose", x, 1, &[("output_shape", "9")]), &[1, 11, 22], &[]),
-            (node("MaxPool", x, 1, &[("auto_pad", "SAME_UPPER"), ("dilations", "2")]), &[10, 12, 22], &[]),
-            (node("AveragePool", x, 1, &[("auto_pad", "VALID"), ("dilations", "2")]), &[], &[19, 22]),
-            (node("AveragePool", x, 1, &[("auto_pad", "SAME_LOWER")]), &[], &[7, 10, 19]),
-            (node("Einsum", x, 1, &[("equation", "...i,ij->...j")]), &[12], &[]),
+            (
+                node("Pad", &["x", "p", "c"], 1, &[("mode", "reflect")]),
+                &[11, 13, 18, 21],
+                &[2, 10],
+            ),
+            (
+                node("Pad", &["x", "p", "", "a"], 1, &[("mode", "reflect")]),
+                &[],
+                &[18, 21],
+            ),
+            (
+                node("Pad", &["x", "p", "c"], 1, &[]),
+                &[],
+                &[11, 13, 18, 21],
+            ),
+            (
+                node("LayerNormalization", &["x", "g"], 1, &[("stash_type", "4")]),
+                &[17, 22],
+                &[],
+            ),
+            (
+                node("LayerNormalization", &["x", "g"], 1, &[("stash_type", "1")]),
+                &[],
+                &[17, 22],
+            ),
+            (
+                node("ConvTranspose", x, 1, &[("output_shape", "9")]),
+                &[1, 11, 22],
+                &[],
+            ),
+            (
+                node(
+                    "MaxPool",
+                    x,
+                    1,
+                    &[("auto_pad", "SAME_UPPER"), ("dilations", "2")],
+                ),
+                &[10, 12, 22],
+                &[],
+            ),
+            (
+                node(
+                    "AveragePool",
+                    x,
+                    1,
+                    &[("auto_pad", "VALID"), ("dilations", "2")],
+                ),
+                &[],
+                &[19, 22],
+            ),
+            (
+                node("AveragePool", x, 1, &[("auto_pad", "SAME_LOWER")]),
+                &[],
+                &[7, 10, 19],
+            ),
+            (
+                node("Einsum", x, 1, &[("equation", "...i,ij->...j")]),
+                &[12],
+                &[],
+            ),
             (node("Einsum", x, 1, &[("equation", "ij->")]), &[12], &[]),
             (node("Einsum", x, 1, &[("equation", "ii->i")]), &[12], &[]),
             (node("Einsum", x, 1, &[("equation", "ij,jk")]), &[], &[12]),
@@ -261,7 +354,12 @@ mod tests {
             (node("Celu", x, 1, &[]), &[], &[12]),
             (node("GlobalLpPool", x, 1, &[]), &[2, 22], &[]),
             (
-                node("Resize", x, 1, &[("coordinate_transformation_mode", "tf_crop_and_resize")]),
+                node(
+                    "Resize",
+                    x,
+                    1,
+                    &[("coordinate_transformation_mode", "tf_crop_and_resize")],
+                ),
                 &[11, 19],
                 &[],
             ),
@@ -274,7 +372,10 @@ mod tests {
             for opset in *right {
                 assert_eq!(misread(node, *opset), None, "{node:?} under {opset}");
             }
-            let foreign = NodeProto { domain: Some("com.example".into()), ..node.clone() };
+            let foreign = NodeProto {
+                domain: Some("com.example".into()),
+                ..node.clone()
+            };
             assert_eq!(misread(&foreign, wrong.first().copied().unwrap_or(7)), None);
         }
     }

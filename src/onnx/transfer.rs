@@ -27,14 +27,19 @@ pub(super) fn transfer(work: Vec<Transfer>) -> io::Result<()> {
     let parts = work.iter().flat_map(|transfer| {
         let parts = match &transfer.data {
             Data::Made(_) => transfer.data.parts(),
-            data => (0..data.len()).step_by(PART).map(|at| at..data.len().min(at + PART)).collect(),
+            data => (0..data.len())
+                .step_by(PART)
+                .map(|at| at..data.len().min(at + PART))
+                .collect(),
         };
         parts.into_iter().map(move |part| (transfer, part))
     });
     let parts: Vec<_> = parts.collect();
     // In the order of the files, with a buffer for each thread.
     let next = AtomicUsize::new(0);
-    let threads = (0..rayon::current_num_threads()).into_par_iter().with_max_len(1);
+    let threads = (0..rayon::current_num_threads())
+        .into_par_iter()
+        .with_max_len(1);
     threads.try_for_each(|_| {
         let mut buffer = vec![];
         while let Some((transfer, part)) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -53,7 +58,13 @@ impl Transfer<'_> {
             && let Some(from) = source.file()
             && can_share(self.file)
         {
-            at += copy(from, within.start + at as u64, self.file, self.offset + at as u64, part.len());
+            at += copy(
+                from,
+                within.start + at as u64,
+                self.file,
+                self.offset + at as u64,
+                part.len(),
+            );
         }
         while at < part.end {
             let end = part.end.min(at + BUFFER);
@@ -114,6 +125,11 @@ mod tests {
         let mut there = vec![0; 200_000];
         read_at(&to, &mut there, 0).unwrap();
         assert!(copied <= 90_000 && there[3000..3000 + copied] == bytes[1000..1000 + copied]);
-        assert!(there[..3000].iter().chain(&there[3000 + copied..]).all(|&byte| byte == 0));
+        assert!(
+            there[..3000]
+                .iter()
+                .chain(&there[3000 + copied..])
+                .all(|&byte| byte == 0)
+        );
     }
 }

@@ -15,7 +15,10 @@ pub(crate) struct ValueRange {
 
 impl ValueRange {
     /// The range of no numbers.
-    pub const NONE: Self = Self { least: u64::MAX, largest: 0 };
+    pub const NONE: Self = Self {
+        least: u64::MAX,
+        largest: 0,
+    };
 
     /// The range of some numbers.
     pub fn from_numbers(numbers: &[f64]) -> Self {
@@ -24,12 +27,19 @@ impl ValueRange {
 
     /// The range of both.
     pub fn and(self, other: Self) -> Self {
-        Self { least: self.least.min(other.least), largest: self.largest.max(other.largest) }
+        Self {
+            least: self.least.min(other.least),
+            largest: self.largest.max(other.largest),
+        }
     }
 
     /// The smallest magnitude except 0; infinite if there is none.
     pub fn least(self) -> f64 {
-        if self.least == u64::MAX { f64::INFINITY } else { f64::from_bits(self.least + 1) }
+        if self.least == u64::MAX {
+            f64::INFINITY
+        } else {
+            f64::from_bits(self.least + 1)
+        }
     }
 
     /// The largest magnitude; NaN if any number is NaN.
@@ -45,17 +55,26 @@ impl ValueRange {
     /// The range of products of a number of each, rounded: no product is smaller or larger. `None`
     /// where a product could lose digits, or is not finite.
     pub fn times(self, other: Self) -> Option<Self> {
-        Self::between(self.least() * other.least(), self.largest() * other.largest())
+        Self::between(
+            self.least() * other.least(),
+            self.largest() * other.largest(),
+        )
     }
 
     /// The range of quotients; no divisor is 0. `None` as for [`ValueRange::times`].
     pub fn over(self, other: Self) -> Option<Self> {
-        Self::between(self.least() / other.largest(), self.largest() / other.least())
+        Self::between(
+            self.least() / other.largest(),
+            self.largest() / other.least(),
+        )
     }
 
     fn between(least: f64, largest: f64) -> Option<Self> {
         let are_normal = least >= f64::MIN_POSITIVE && largest.is_finite();
-        are_normal.then(|| Self { least: least.to_bits() - 1, largest: largest.to_bits() })
+        are_normal.then(|| Self {
+            least: least.to_bits() - 1,
+            largest: largest.to_bits(),
+        })
     }
 }
 
@@ -78,10 +97,17 @@ mod tests {
     fn the_smallest_but_zero_and_the_largest_are_seen() {
         let seen = ValueRange::from_numbers(&[0.0, -3.0, 1e-310, -0.0, 2.0]);
         assert_eq!((seen.least(), seen.largest()), (1e-310, 3.0));
-        assert_eq!(seen.and(ValueRange::from_numbers(&[f64::NEG_INFINITY])).largest(), f64::INFINITY);
+        assert_eq!(
+            seen.and(ValueRange::from_numbers(&[f64::NEG_INFINITY]))
+                .largest(),
+            f64::INFINITY
+        );
         assert!(!seen.and(ValueRange::from_numbers(&[f64::NAN])).are_finite());
         assert_eq!(ValueRange::from_numbers(&[0.0]), ValueRange::NONE);
-        assert_eq!((ValueRange::NONE.least(), ValueRange::NONE.largest()), (f64::INFINITY, 0.0));
+        assert_eq!(
+            (ValueRange::NONE.least(), ValueRange::NONE.largest()),
+            (f64::INFINITY, 0.0)
+        );
     }
 
     #[test]
@@ -92,7 +118,13 @@ mod tests {
         assert_eq!((times.least(), times.largest()), (0.1 * 0.3, 77.0));
         assert_eq!((over.least(), over.largest()), (0.1 / 11.0, 7.0 / 0.3));
         let tiny = ValueRange::from_numbers(&[1e-200]);
-        assert_eq!((tiny.times(tiny), ValueRange::from_numbers(&[1e200]).over(tiny)), (None, None));
+        assert_eq!(
+            (
+                tiny.times(tiny),
+                ValueRange::from_numbers(&[1e200]).over(tiny)
+            ),
+            (None, None)
+        );
         assert_eq!(of_a.times(ValueRange::from_numbers(&[f64::NAN])), None);
     }
 }

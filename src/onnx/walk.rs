@@ -1,6 +1,8 @@
 //! Every graph and every tensor of a model, wherever it is nested.
 
-use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto};
+use super::proto::{
+    AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto,
+};
 use crate::error::Result;
 
 /// An item of a walk.
@@ -22,7 +24,10 @@ pub(super) fn parts(model: &mut ModelProto, visit: Visit<'_>) -> Result<()> {
         graph(main, visit)?;
     }
     for training in &mut model.training_info {
-        for part in [&mut training.initialization, &mut training.algorithm].into_iter().flatten() {
+        for part in [&mut training.initialization, &mut training.algorithm]
+            .into_iter()
+            .flatten()
+        {
             graph(part, visit)?;
         }
     }
@@ -35,22 +40,42 @@ pub(super) fn parts(model: &mut ModelProto, visit: Visit<'_>) -> Result<()> {
 
 fn graph(graph: &mut GraphProto, visit: Visit<'_>) -> Result<()> {
     visit(Visited::Graph(graph))?;
-    graph.initializer.iter_mut().try_for_each(|tensor| visit(Visited::Initializer(tensor)))?;
-    graph.sparse_initializer.iter_mut().try_for_each(|tensor| sparse(tensor, visit))?;
+    graph
+        .initializer
+        .iter_mut()
+        .try_for_each(|tensor| visit(Visited::Initializer(tensor)))?;
+    graph
+        .sparse_initializer
+        .iter_mut()
+        .try_for_each(|tensor| sparse(tensor, visit))?;
     nodes(&mut graph.node, visit)
 }
 
 fn nodes(nodes: &mut [NodeProto], visit: Visit<'_>) -> Result<()> {
-    nodes.iter_mut().try_for_each(|node| attributes(&mut node.attribute, visit))
+    nodes
+        .iter_mut()
+        .try_for_each(|node| attributes(&mut node.attribute, visit))
 }
 
 fn attributes(attributes: &mut [AttributeProto], visit: Visit<'_>) -> Result<()> {
     for attribute in attributes {
-        let AttributeProto { t, tensors, g, graphs, sparse_tensor, sparse_tensors, .. } = attribute;
+        let AttributeProto {
+            t,
+            tensors,
+            g,
+            graphs,
+            sparse_tensor,
+            sparse_tensors,
+            ..
+        } = attribute;
         for tensor in t.as_deref_mut().into_iter().chain(tensors) {
             visit(Visited::Tensor(tensor))?;
         }
-        for tensor in sparse_tensor.as_deref_mut().into_iter().chain(sparse_tensors) {
+        for tensor in sparse_tensor
+            .as_deref_mut()
+            .into_iter()
+            .chain(sparse_tensors)
+        {
             sparse(tensor, visit)?;
         }
         for body in g.as_deref_mut().into_iter().chain(graphs) {
@@ -62,5 +87,8 @@ fn attributes(attributes: &mut [AttributeProto], visit: Visit<'_>) -> Result<()>
 
 fn sparse(tensor: &mut SparseTensorProto, visit: Visit<'_>) -> Result<()> {
     let parts = [&mut tensor.values, &mut tensor.indices];
-    parts.into_iter().flatten().try_for_each(|tensor| visit(Visited::Tensor(tensor)))
+    parts
+        .into_iter()
+        .flatten()
+        .try_for_each(|tensor| visit(Visited::Tensor(tensor)))
 }

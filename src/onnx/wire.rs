@@ -81,7 +81,9 @@ impl Encoded for InMemory<'_> {
     }
 
     fn pass(&mut self, length: u64) -> bool {
-        let end = usize::try_from(length).ok().and_then(|length| self.position.checked_add(length));
+        let end = usize::try_from(length)
+            .ok()
+            .and_then(|length| self.position.checked_add(length));
         let end = end.filter(|&end| end <= self.bytes.len());
         self.position = end.unwrap_or(self.position);
         end.is_some()
@@ -114,8 +116,13 @@ pub(super) fn check_from(encoded: &mut impl Encoded, length: u64) -> Result<Coun
 pub(super) fn is_model(encoded: &mut impl Encoded, length: u64) -> bool {
     let mut there = HashSet::new();
     while encoded.position() < length {
-        let Ok(Field { number, length }) = Field::next(encoded, length) else { return false };
-        let is_message = MODEL.messages.iter().any(|(of_message, ..)| *of_message == number);
+        let Ok(Field { number, length }) = Field::next(encoded, length) else {
+            return false;
+        };
+        let is_message = MODEL
+            .messages
+            .iter()
+            .any(|(of_message, ..)| *of_message == number);
         let is_known = is_message && length.is_some() || MODEL.scalars.contains(&number);
         if !is_known || length.is_some_and(|length| !encoded.pass(length)) {
             return false;
@@ -140,7 +147,9 @@ fn check_message(
     let mut counts = [0_u32; MOST_MESSAGES];
     while encoded.position() < end {
         let field = Field::next(encoded, end)?;
-        if schema.one_of.contains(&field.number) && *chosen.get_or_insert(field.number) != field.number {
+        if schema.one_of.contains(&field.number)
+            && *chosen.get_or_insert(field.number) != field.number
+        {
             return Err(FlawKind::Malformed("it sets fields that exclude each other").into());
         }
         if schema.scalars.contains(&field.number) {
@@ -173,17 +182,32 @@ fn check_message(
     if std::ptr::eq(schema, &GRAPH) && depth == MAX_DEPTH - 1 {
         let count = |field: &str| {
             let of_name = |(_, name, _): &(u32, &str, _)| *name == field;
-            schema.messages.iter().position(of_name).map_or(0, |place| counts[place] as usize)
+            schema
+                .messages
+                .iter()
+                .position(of_name)
+                .map_or(0, |place| counts[place] as usize)
         };
-        let (nodes, initializers, values) = (count("node[]"), count("initializer[]"), count("value_info[]"));
-        *of_graph = Counts { nodes, initializers, values };
+        let (nodes, initializers, values) = (
+            count("node[]"),
+            count("initializer[]"),
+            count("value_info[]"),
+        );
+        *of_graph = Counts {
+            nodes,
+            initializers,
+            values,
+        };
     }
     Ok(())
 }
 
 impl From<FlawKind> for Flaw {
     fn from(kind: FlawKind) -> Self {
-        Self { path: String::new(), kind }
+        Self {
+            path: String::new(),
+            kind,
+        }
     }
 }
 
@@ -246,7 +270,11 @@ impl Field {
 fn varint(encoded: &mut impl Encoded, end: u64) -> Result<u64, FlawKind> {
     let mut value = 0;
     for position in 0..10 {
-        let next = if encoded.position() < end { encoded.byte() } else { None };
+        let next = if encoded.position() < end {
+            encoded.byte()
+        } else {
+            None
+        };
         let byte = next.ok_or(FlawKind::Truncated)?;
         value |= u64::from(byte & 0x7f) << (7 * position);
         if byte < 0x80 {
@@ -323,12 +351,22 @@ static TENSOR: Schema = Schema {
     ],
     one_of: &[],
 };
-static SEGMENT: Schema = Schema { scalars: &[1, 2], messages: &[], one_of: &[] };
-static SPARSE_TENSOR: Schema =
-    Schema { scalars: &[3], messages: &[(1, "values", &TENSOR), (2, "indices", &TENSOR)], one_of: &[] };
+static SEGMENT: Schema = Schema {
+    scalars: &[1, 2],
+    messages: &[],
+    one_of: &[],
+};
+static SPARSE_TENSOR: Schema = Schema {
+    scalars: &[3],
+    messages: &[(1, "values", &TENSOR), (2, "indices", &TENSOR)],
+    one_of: &[],
+};
 static VALUE_INFO: Schema = Schema {
     scalars: &[1, 3],
-    messages: &[(2, "type", &TYPE), (4, "metadata_props[]", &STRING_STRING_ENTRY)],
+    messages: &[
+        (2, "type", &TYPE),
+        (4, "metadata_props[]", &STRING_STRING_ENTRY),
+    ],
     one_of: &[],
 };
 static TYPE: Schema = Schema {
@@ -343,17 +381,56 @@ static TYPE: Schema = Schema {
     ],
     one_of: &[1, 4, 5, 7, 8, 9],
 };
-static TENSOR_TYPE: Schema = Schema { scalars: &[1], messages: &[(2, "shape", &TENSOR_SHAPE)], one_of: &[] };
-static SEQUENCE_TYPE: Schema = Schema { scalars: &[], messages: &[(1, "elem_type", &TYPE)], one_of: &[] };
-static MAP_TYPE: Schema = Schema { scalars: &[1], messages: &[(2, "value_type", &TYPE)], one_of: &[] };
-static OPTIONAL_TYPE: Schema = Schema { scalars: &[], messages: &[(1, "elem_type", &TYPE)], one_of: &[] };
-static SPARSE_TENSOR_TYPE: Schema =
-    Schema { scalars: &[1], messages: &[(2, "shape", &TENSOR_SHAPE)], one_of: &[] };
-static OPAQUE_TYPE: Schema = Schema { scalars: &[1, 2], messages: &[], one_of: &[] };
-static TENSOR_SHAPE: Schema = Schema { scalars: &[], messages: &[(1, "dim[]", &DIMENSION)], one_of: &[] };
-static DIMENSION: Schema = Schema { scalars: &[1, 2, 3], messages: &[], one_of: &[] };
-static STRING_STRING_ENTRY: Schema = Schema { scalars: &[1, 2], messages: &[], one_of: &[] };
-static OPERATOR_SET_ID: Schema = Schema { scalars: &[1, 2], messages: &[], one_of: &[] };
+static TENSOR_TYPE: Schema = Schema {
+    scalars: &[1],
+    messages: &[(2, "shape", &TENSOR_SHAPE)],
+    one_of: &[],
+};
+static SEQUENCE_TYPE: Schema = Schema {
+    scalars: &[],
+    messages: &[(1, "elem_type", &TYPE)],
+    one_of: &[],
+};
+static MAP_TYPE: Schema = Schema {
+    scalars: &[1],
+    messages: &[(2, "value_type", &TYPE)],
+    one_of: &[],
+};
+static OPTIONAL_TYPE: Schema = Schema {
+    scalars: &[],
+    messages: &[(1, "elem_type", &TYPE)],
+    one_of: &[],
+};
+static SPARSE_TENSOR_TYPE: Schema = Schema {
+    scalars: &[1],
+    messages: &[(2, "shape", &TENSOR_SHAPE)],
+    one_of: &[],
+};
+static OPAQUE_TYPE: Schema = Schema {
+    scalars: &[1, 2],
+    messages: &[],
+    one_of: &[],
+};
+static TENSOR_SHAPE: Schema = Schema {
+    scalars: &[],
+    messages: &[(1, "dim[]", &DIMENSION)],
+    one_of: &[],
+};
+static DIMENSION: Schema = Schema {
+    scalars: &[1, 2, 3],
+    messages: &[],
+    one_of: &[],
+};
+static STRING_STRING_ENTRY: Schema = Schema {
+    scalars: &[1, 2],
+    messages: &[],
+    one_of: &[],
+};
+static OPERATOR_SET_ID: Schema = Schema {
+    scalars: &[1, 2],
+    messages: &[],
+    one_of: &[],
+};
 static FUNCTION: Schema = Schema {
     scalars: &[1, 4, 5, 6, 8, 10, 13],
     messages: &[
@@ -380,18 +457,39 @@ static TENSOR_ANNOTATION: Schema = Schema {
     messages: &[(2, "quant_parameter_tensor_names[]", &STRING_STRING_ENTRY)],
     one_of: &[],
 };
-static DEVICE_CONFIGURATION: Schema = Schema { scalars: &[1, 2, 3], messages: &[], one_of: &[] };
-static NODE_DEVICE_CONFIGURATION: Schema =
-    Schema { scalars: &[1, 3], messages: &[(2, "sharding_spec[]", &SHARDING_SPEC)], one_of: &[] };
-static SHARDING_SPEC: Schema = Schema {
-    scalars: &[1, 2],
-    messages: &[(3, "index_to_device_group_map[]", &INT_INT_LIST_ENTRY), (4, "sharded_dim[]", &SHARDED_DIM)],
+static DEVICE_CONFIGURATION: Schema = Schema {
+    scalars: &[1, 2, 3],
+    messages: &[],
     one_of: &[],
 };
-static SHARDED_DIM: Schema =
-    Schema { scalars: &[1], messages: &[(2, "simple_sharding[]", &SIMPLE_SHARDED_DIM)], one_of: &[] };
-static SIMPLE_SHARDED_DIM: Schema = Schema { scalars: &[1, 2, 3], messages: &[], one_of: &[] };
-static INT_INT_LIST_ENTRY: Schema = Schema { scalars: &[1, 2], messages: &[], one_of: &[] };
+static NODE_DEVICE_CONFIGURATION: Schema = Schema {
+    scalars: &[1, 3],
+    messages: &[(2, "sharding_spec[]", &SHARDING_SPEC)],
+    one_of: &[],
+};
+static SHARDING_SPEC: Schema = Schema {
+    scalars: &[1, 2],
+    messages: &[
+        (3, "index_to_device_group_map[]", &INT_INT_LIST_ENTRY),
+        (4, "sharded_dim[]", &SHARDED_DIM),
+    ],
+    one_of: &[],
+};
+static SHARDED_DIM: Schema = Schema {
+    scalars: &[1],
+    messages: &[(2, "simple_sharding[]", &SIMPLE_SHARDED_DIM)],
+    one_of: &[],
+};
+static SIMPLE_SHARDED_DIM: Schema = Schema {
+    scalars: &[1, 2, 3],
+    messages: &[],
+    one_of: &[],
+};
+static INT_INT_LIST_ENTRY: Schema = Schema {
+    scalars: &[1, 2],
+    messages: &[],
+    one_of: &[],
+};
 
 #[cfg(test)]
 mod tests {
@@ -453,7 +551,11 @@ mod tests {
     }
 
     fn tie<M: Message + Default>(schema: &'static Schema) -> Tie {
-        Tie { schema, alone: fingerprint::<M>(None), within: fingerprint::<M> }
+        Tie {
+            schema,
+            alone: fingerprint::<M>(None),
+            within: fingerprint::<M>,
+        }
     }
 
     fn ties() -> Vec<Tie> {
@@ -494,7 +596,9 @@ mod tests {
         const EMPTY: usize = 4;
         for Tie { schema, alone, .. } in ties() {
             for (outcomes, number) in alone.iter().zip(1..) {
-                let message = outcomes[..EMPTY].iter().all(|&outcome| outcome == Decoding::Refused)
+                let message = outcomes[..EMPTY]
+                    .iter()
+                    .all(|&outcome| outcome == Decoding::Refused)
                     && outcomes[EMPTY] == Decoding::Kept;
                 let known = outcomes.iter().any(|&outcome| outcome != Decoding::Dropped);
                 let in_messages = schema.messages.iter().any(|(other, ..)| *other == number);
@@ -519,7 +623,10 @@ mod tests {
         let ties = ties();
         for outer in &ties {
             for &(number, name, inner) in outer.schema.messages {
-                let inner = ties.iter().find(|tie| std::ptr::eq(tie.schema, inner)).expect(name);
+                let inner = ties
+                    .iter()
+                    .find(|tie| std::ptr::eq(tie.schema, inner))
+                    .expect(name);
                 assert_eq!((outer.within)(Some(number)), inner.alone, "{name}");
             }
         }
@@ -541,14 +648,23 @@ mod tests {
 
     #[test]
     fn an_unknown_field_is_found_and_located() {
-        let tensor = with_unknown(TensorProto { dims: vec![1, 2], ..Default::default() });
+        let tensor = with_unknown(TensorProto {
+            dims: vec![1, 2],
+            ..Default::default()
+        });
         let attribute = enclose(5, &[tensor]);
         let node = enclose(5, &[vec![], vec![], attribute]);
         let graph = enclose(1, &[vec![], node]);
         let model = enclose(7, &[graph]);
-        let expected = Flaw { path: "graph.node[1].attribute[2].t".into(), kind: FlawKind::UnknownField(39) };
+        let expected = Flaw {
+            path: "graph.node[1].attribute[2].t".into(),
+            kind: FlawKind::UnknownField(39),
+        };
         assert_eq!(check(&model), Err(expected));
-        let expected = Flaw { path: String::new(), kind: FlawKind::UnknownField(39) };
+        let expected = Flaw {
+            path: String::new(),
+            kind: FlawKind::UnknownField(39),
+        };
         assert_eq!(check(&with_unknown(ModelProto::default())), Err(expected));
     }
 
@@ -564,23 +680,41 @@ mod tests {
             (&[0x00, 0x00][..], "a field has the number 0"),
             (&[0x0e], "a field has an undefined wire type"),
             (
-                &[0x08, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0],
+                &[
+                    0x08, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0,
+                ],
                 "a number takes more than ten bytes",
             ),
-            (&[0xff, 0xff, 0xff, 0xff, 0xff, 0x01], "a field number is too large"),
+            (
+                &[0xff, 0xff, 0xff, 0xff, 0xff, 0x01],
+                "a field number is too large",
+            ),
             (&[0x38, 0x01], "a message is encoded as a number"),
         ] {
-            assert_eq!(check(bytes), Err(FlawKind::Malformed(reason).into()), "{bytes:?}");
+            assert_eq!(
+                check(bytes),
+                Err(FlawKind::Malformed(reason).into()),
+                "{bytes:?}"
+            );
         }
     }
 
     #[test]
     fn a_type_that_is_two_types_is_refused() {
-        let both = enclose(2, &[[enclose(1, &[vec![]]), enclose(4, &[vec![]])].concat()]);
+        let both = enclose(
+            2,
+            &[[enclose(1, &[vec![]]), enclose(4, &[vec![]])].concat()],
+        );
         let flaw = check(&enclose(7, &[enclose(11, &[both])])).unwrap_err();
         assert_eq!(flaw.path, "graph.input[0].type");
-        let again = enclose(2, &[[enclose(1, &[vec![]]), enclose(1, &[vec![]])].concat()]);
-        assert_eq!(check(&enclose(7, &[enclose(11, &[again])])), Ok(Counts::default()));
+        let again = enclose(
+            2,
+            &[[enclose(1, &[vec![]]), enclose(1, &[vec![]])].concat()],
+        );
+        assert_eq!(
+            check(&enclose(7, &[enclose(11, &[again])])),
+            Ok(Counts::default())
+        );
     }
 
     #[test]

@@ -27,7 +27,9 @@ pub fn steps(path: &str) -> Vec<String> {
     for step in path.split(['.', '/']).filter(|step| !step.is_empty()) {
         let is_full = steps.len() == DEEPEST;
         match steps.last_mut() {
-            Some(last) if step.bytes().all(|letter| letter.is_ascii_digit()) => *last += &format!(".{step}"),
+            Some(last) if step.bytes().all(|letter| letter.is_ascii_digit()) => {
+                *last += &format!(".{step}")
+            }
             _ if is_full => break,
             _ => steps.push(step.to_owned()),
         }
@@ -42,7 +44,11 @@ pub fn blocks(leads: &[Lead]) -> Vec<OutlineBlock> {
     let mut behind: Vec<Option<&[String]>> = vec![None; leads.len()];
     let mut next = None;
     for (at, lead) in leads.iter().enumerate().rev() {
-        next = if lead.path.is_empty() { next } else { Some(&lead.path[..]) };
+        next = if lead.path.is_empty() {
+            next
+        } else {
+            Some(&lead.path[..])
+        };
         behind[at] = next;
     }
     let mut blocks = vec![OutlineBlock::default()];
@@ -59,7 +65,10 @@ pub fn blocks(leads: &[Lead]) -> Vec<OutlineBlock> {
         for step in path {
             at = *places.entry((at, step)).or_insert_with(|| {
                 let place = blocks.len();
-                blocks.push(OutlineBlock { name: step.clone(), items: vec![] });
+                blocks.push(OutlineBlock {
+                    name: step.clone(),
+                    items: vec![],
+                });
                 blocks[at].items.push(OutlineItem::Block(place));
                 place
             });
@@ -82,14 +91,22 @@ fn cut(blocks: &mut Vec<OutlineBlock>, place: usize, leads: &[Lead]) {
         }
         let mut rest = run;
         while !rest.is_empty() {
-            let ends = |item: &OutlineItem| matches!(item, OutlineItem::Row(row) if leads[*row].is_sum);
+            let ends =
+                |item: &OutlineItem| matches!(item, OutlineItem::Row(row) if leads[*row].is_sum);
             let window = &rest[..rest.len().min(LONGEST)];
-            let sum = window.iter().skip(SHORTEST - 1).position(ends).map(|at| at + SHORTEST);
+            let sum = window
+                .iter()
+                .skip(SHORTEST - 1)
+                .position(ends)
+                .map(|at| at + SHORTEST);
             let (section, more) = rest.split_at(sum.unwrap_or(window.len()));
             let first = run.len() - rest.len() + 1;
             let name = format!("operators {first} to {}", first + section.len() - 1);
             let inner = blocks.len();
-            blocks.push(OutlineBlock { name, items: section.to_vec() });
+            blocks.push(OutlineBlock {
+                name,
+                items: section.to_vec(),
+            });
             blocks[place].items.push(OutlineItem::Block(inner));
             rest = more;
         }
@@ -113,22 +130,38 @@ mod tests {
     fn told(blocks: &[OutlineBlock], place: usize) -> String {
         let item = |item: &OutlineItem| match item {
             OutlineItem::Row(row) => row.to_string(),
-            OutlineItem::Block(inner) => format!("{}({})", blocks[*inner].name, told(blocks, *inner)),
+            OutlineItem::Block(inner) => {
+                format!("{}({})", blocks[*inner].name, told(blocks, *inner))
+            }
         };
-        blocks[place].items.iter().map(item).collect::<Vec<_>>().join(" ")
+        blocks[place]
+            .items
+            .iter()
+            .map(item)
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     fn of(paths: &[&str]) -> String {
-        let lead = |path: &&str| Lead { path: steps(path), is_sum: false };
+        let lead = |path: &&str| Lead {
+            path: steps(path),
+            is_sum: false,
+        };
         told(&blocks(&paths.iter().map(lead).collect::<Vec<_>>()), 0)
     }
 
     #[test]
     fn numbers_go_with_what_they_count_and_deep_paths_end() {
-        assert_eq!(steps("layers.2.blocks.1.attn"), ["layers.2", "blocks.1", "attn"]);
+        assert_eq!(
+            steps("layers.2.blocks.1.attn"),
+            ["layers.2", "blocks.1", "attn"]
+        );
         assert_eq!(steps("y.then_branch/a.b"), ["y", "then_branch", "a", "b"]);
         assert_eq!(steps(&"a.".repeat(10_000)).len(), DEEPEST);
-        assert_eq!(steps("a.b.c.d.e.f.g.h.7.i.3"), ["a", "b", "c", "d", "e", "f", "g", "h.7"]);
+        assert_eq!(
+            steps("a.b.c.d.e.f.g.h.7.i.3"),
+            ["a", "b", "c", "d", "e", "f", "g", "h.7"]
+        );
     }
 
     #[test]
@@ -141,18 +174,35 @@ mod tests {
 
     #[test]
     fn a_row_without_a_path_is_where_its_neighbours_are() {
-        assert_eq!(of(&["", "b.0.q", "", "b.0.k", "", "b.1.q", ""]), "0 b.0(q(1) 2 k(3)) 4 b.1.q(5) 6");
+        assert_eq!(
+            of(&["", "b.0.q", "", "b.0.k", "", "b.1.q", ""]),
+            "0 b.0(q(1) 2 k(3)) 4 b.1.q(5) 6"
+        );
         assert_eq!(of(&["b.0.q", "", "", "b.0.q"]), "b.0.q(0 1 2 3)");
     }
 
     #[test]
     fn long_runs_are_cut_behind_sums() {
-        let lead = |row: usize| Lead { path: vec![], is_sum: row == 3 || row == 19 };
+        let lead = |row: usize| Lead {
+            path: vec![],
+            is_sum: row == 3 || row == 19,
+        };
         let all: Vec<Lead> = (0..100).map(lead).collect();
         let blocks = blocks(&all);
         let names: Vec<&str> = blocks.iter().map(|block| block.name.as_str()).collect();
-        assert_eq!(names, ["", "operators 1 to 20", "operators 21 to 68", "operators 69 to 100"]);
+        assert_eq!(
+            names,
+            [
+                "",
+                "operators 1 to 20",
+                "operators 21 to 68",
+                "operators 69 to 100"
+            ]
+        );
         assert_eq!(blocks[2].items.first(), Some(&OutlineItem::Row(20)));
-        assert_eq!(blocks.iter().map(|block| block.items.len()).sum::<usize>(), 103);
+        assert_eq!(
+            blocks.iter().map(|block| block.items.len()).sum::<usize>(),
+            103
+        );
     }
 }

@@ -45,14 +45,20 @@ pub fn outline(name: &str, model: &Model, fused: &Fused) -> Result<Outline> {
         [0, 1].map(|side| GraphSide::new(flat[side].as_ref().map_or(models[side], |f| &f.model)));
     let sides = [before?, after?];
     let (rows, blocks) = rows(&sides, plan);
-    let refusals = plan.sites.iter().flat_map(SitePlan::outcomes).flat_map(Outcome::refusals);
+    let refusals = plan
+        .sites
+        .iter()
+        .flat_map(SitePlan::outcomes)
+        .flat_map(Outcome::refusals);
     Ok(Outline {
         model: name.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         file_bytes: [model.read_bytes(), fused.model.file_bytes()],
         sites: plan.sites.iter().map(site).collect(),
         tensors: tensors(plan),
-        reasons: refusals.map(|(_, Refusal { reason, .. })| (reason.name(), reason.explained())).collect(),
+        reasons: refusals
+            .map(|(_, Refusal { reason, .. })| (reason.name(), reason.explained()))
+            .collect(),
         values: values(&sides),
         rows,
         blocks,
@@ -67,18 +73,43 @@ pub fn tensors(plan: &Plan) -> Vec<ReportedTensor> {
         data_type: float_name(tensor.data_type),
         shape: tensor.recipe.shape().to_vec(),
         formula: tensor.recipe.to_string(),
-        inputs: tensor.recipe.constants().into_iter().map(|name| name.to_string()).collect(),
+        inputs: tensor
+            .recipe
+            .constants()
+            .into_iter()
+            .map(|name| name.to_string())
+            .collect(),
         sites: tensor.sites.iter().filter_map(site).collect(),
     });
     tensors.collect()
 }
 
 fn site(site: &SitePlan) -> OutlineSite {
-    let SitePlan { name, kind, channels, axis, nodes, pre, core, post, .. } = site;
+    let SitePlan {
+        name,
+        kind,
+        channels,
+        axis,
+        nodes,
+        pre,
+        core,
+        post,
+        ..
+    } = site;
     let whole = pre.is_none() && core.is_none();
-    let last = if whole { "its affine" } else { "the affine behind its core" };
-    let parts = [(pre, "the affine before its core"), (core, "its core"), (post, last)];
-    let parts = parts.into_iter().filter_map(|(outcome, name)| Some(part(outcome.as_ref()?, name)));
+    let last = if whole {
+        "its affine"
+    } else {
+        "the affine behind its core"
+    };
+    let parts = [
+        (pre, "the affine before its core"),
+        (core, "its core"),
+        (post, last),
+    ];
+    let parts = parts
+        .into_iter()
+        .filter_map(|(outcome, name)| Some(part(outcome.as_ref()?, name)));
     OutlineSite {
         name: name.clone(),
         kind: kind.name.to_owned(),
@@ -92,7 +123,8 @@ fn site(site: &SitePlan) -> OutlineSite {
 }
 
 fn state(site: &SitePlan) -> SiteState {
-    let is_idle = |(_, refusal): (_, &Refusal)| matches!(refusal.reason, Reason::Identity | Reason::Skipped);
+    let is_idle =
+        |(_, refusal): (_, &Refusal)| matches!(refusal.reason, Reason::Identity | Reason::Skipped);
     match Fate::from_site(site) {
         Fate::Folded => SiteState::Folded,
         Fate::Partly => SiteState::Partly,
@@ -114,7 +146,12 @@ fn part(outcome: &Outcome, part: &'static str) -> OutlinePart {
         words: refusal.reason.to_string(),
         at: refusal.at.clone(),
     };
-    OutlinePart { part, goes, into, refusals: outcome.refusals().map(refusal).collect() }
+    OutlinePart {
+        part,
+        goes,
+        into,
+        refusals: outcome.refusals().map(refusal).collect(),
+    }
 }
 
 /// Facts about the values before, and about values after where they differ.
@@ -131,20 +168,29 @@ mod tests {
 
     use super::*;
     use crate::FuseOptions;
-    use crate::onnx::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, ValueInfoProto};
+    use crate::onnx::proto::{
+        AttributeProto, AttributeType, GraphProto, NodeProto, ValueInfoProto,
+    };
     use crate::passes::legalize::Target;
     use crate::report::{OutlineItem, OutlineRow, RowChange};
 
     fn of(name: &str) -> (Outline, Model, Fused) {
         let model = Model::open(format!("models/digits/{name}.onnx")).unwrap();
-        let options = FuseOptions { target: Target::Portable, ..FuseOptions::default() };
+        let options = FuseOptions {
+            target: Target::Portable,
+            ..FuseOptions::default()
+        };
         let fused = crate::fuse(&model, &options).unwrap();
         (outline(name, &model, &fused).unwrap(), model, fused)
     }
 
     /// The names of the operators of a model, in no order.
     fn names(model: &Model) -> BTreeSet<&str> {
-        let operators = model.graph().node.iter().filter(|node| node.op_type() != "Constant");
+        let operators = model
+            .graph()
+            .node
+            .iter()
+            .filter(|node| node.op_type() != "Constant");
         operators.map(|node| node.name()).collect()
     }
 
@@ -152,7 +198,10 @@ mod tests {
     fn each_operator_of_both_graphs_has_one_row_in_one_block() {
         for name in ["un-dynamo", "un-legacy", "dtn-dynamo", "ln-legacy"] {
             let (outline, model, fused) = of(name);
-            let before = outline.rows.iter().filter_map(|row| Some(row.before.as_ref()?.name.as_str()));
+            let before = outline
+                .rows
+                .iter()
+                .filter_map(|row| Some(row.before.as_ref()?.name.as_str()));
             assert_eq!(before.clone().count(), names(&model).len());
             assert_eq!(before.collect::<BTreeSet<_>>(), names(&model));
             let is = |row: &OutlineRow| match row.change {
@@ -162,7 +211,10 @@ mod tests {
             let after: Vec<_> = outline.rows.iter().filter_map(is).collect();
             assert_eq!(after.len(), names(&fused.model).len());
             assert_eq!(
-                after.iter().map(|node| node.name.as_str()).collect::<BTreeSet<_>>(),
+                after
+                    .iter()
+                    .map(|node| node.name.as_str())
+                    .collect::<BTreeSet<_>>(),
                 names(&fused.model)
             );
             let items = outline.blocks.iter().flat_map(|block| &block.items);
@@ -180,32 +232,75 @@ mod tests {
     #[test]
     fn a_site_that_folds_is_gone_and_what_takes_it_in_has_its_new_weight() {
         let (outline, ..) = of("un-dynamo");
-        let place = outline.sites.iter().position(|site| site.name == "blocks.0.norm2.un").unwrap();
+        let place = outline
+            .sites
+            .iter()
+            .position(|site| site.name == "blocks.0.norm2.un")
+            .unwrap();
         let site = &outline.sites[place];
-        assert_eq!((site.kind.as_str(), site.channels, site.state), ("UN", 40, SiteState::Folded));
-        let [part] = &site.parts[..] else { panic!("{site:?}") };
+        assert_eq!(
+            (site.kind.as_str(), site.channels, site.state),
+            ("UN", 40, SiteState::Folded)
+        );
+        let [part] = &site.parts[..] else {
+            panic!("{site:?}")
+        };
         assert_eq!((part.goes, part.refusals.len()), (Some("forward"), 0));
         let own = outline.rows.iter().filter(|row| row.sites.contains(&place));
-        let own: Vec<_> =
-            own.map(|row| (row.before.as_ref().unwrap().operator.as_str(), row.change)).collect();
-        assert_eq!(own, ["Div", "Mul", "Add"].map(|operator| (operator, RowChange::Gone)));
-        let is_into =
-            |row: &&OutlineRow| row.before.as_ref().is_some_and(|node| part.into.contains(&node.name));
+        let own: Vec<_> = own
+            .map(|row| (row.before.as_ref().unwrap().operator.as_str(), row.change))
+            .collect();
+        assert_eq!(
+            own,
+            ["Div", "Mul", "Add"].map(|operator| (operator, RowChange::Gone))
+        );
+        let is_into = |row: &&OutlineRow| {
+            row.before
+                .as_ref()
+                .is_some_and(|node| part.into.contains(&node.name))
+        };
         let into = outline.rows.iter().find(is_into).unwrap();
         assert_eq!(into.change, RowChange::Changed);
         let weight = &into.after.as_ref().unwrap().inputs[1];
-        let tensor = outline.tensors.iter().find(|tensor| tensor.name == *weight).unwrap();
-        assert_eq!(tensor.formula, "mul(val_122, reshape(mul(div(1, sqrt_1), view_10), [40, 1]))");
-        assert_eq!(outline.values[0]["val_122"], OutlineValue { of: "float[40, 80]".into(), stored: true });
-        assert_eq!(outline.values[1][weight], OutlineValue { of: "float[40, 80]".into(), stored: true });
+        let tensor = outline
+            .tensors
+            .iter()
+            .find(|tensor| tensor.name == *weight)
+            .unwrap();
+        assert_eq!(
+            tensor.formula,
+            "mul(val_122, reshape(mul(div(1, sqrt_1), view_10), [40, 1]))"
+        );
+        assert_eq!(
+            outline.values[0]["val_122"],
+            OutlineValue {
+                of: "float[40, 80]".into(),
+                stored: true
+            }
+        );
+        assert_eq!(
+            outline.values[1][weight],
+            OutlineValue {
+                of: "float[40, 80]".into(),
+                stored: true
+            }
+        );
         assert!(outline.blocks.iter().any(|block| block.name == "blocks.0"));
     }
 
     #[test]
     fn a_part_that_stays_says_why_and_the_reason_is_explained() {
         let (outline, ..) = of("dyt-dynamo");
-        let site = outline.sites.iter().find(|site| site.name == "blocks.0.norm2").unwrap();
-        let part = site.parts.iter().find(|part| part.part == "the affine before its core").unwrap();
+        let site = outline
+            .sites
+            .iter()
+            .find(|site| site.name == "blocks.0.norm2")
+            .unwrap();
+        let part = site
+            .parts
+            .iter()
+            .find(|part| part.part == "the affine before its core")
+            .unwrap();
         let told: Vec<_> = part
             .refusals
             .iter()
@@ -215,11 +310,19 @@ mod tests {
         assert_eq!(
             told,
             [
-                ("forward", "not-linear", "Tanh is no linear operator", "node_tanh_1"),
+                (
+                    "forward",
+                    "not-linear",
+                    "Tanh is no linear operator",
+                    "node_tanh_1"
+                ),
                 ("backward", "other-reader", reader, "node_add_4"),
             ]
         );
-        assert_eq!(outline.reasons.keys().copied().collect::<Vec<_>>(), ["not-linear", "other-reader"]);
+        assert_eq!(
+            outline.reasons.keys().copied().collect::<Vec<_>>(),
+            ["not-linear", "other-reader"]
+        );
         assert!(outline.reasons["not-linear"].starts_with("The operator does not turn a scaled"));
         assert!(!outline.reasons["not-linear"].contains("### "));
     }
@@ -233,7 +336,10 @@ mod tests {
             output: vec![makes.to_owned()],
             ..Default::default()
         };
-        let value = |name: &str| ValueInfoProto { name: text(name), ..Default::default() };
+        let value = |name: &str| ValueInfoProto {
+            name: text(name),
+            ..Default::default()
+        };
         let branch = |part: &str, op: &str| AttributeProto {
             name: text(part),
             g: Some(Box::new(GraphProto {
@@ -253,11 +359,34 @@ mod tests {
             output: vec![value("y")],
             ..Default::default()
         };
-        let outline = outline("if", &model, &crate::fuse(&model, &Default::default()).unwrap()).unwrap();
-        let operators = outline.rows.iter().map(|row| row.before.as_ref().unwrap().operator.as_str());
-        assert_eq!(operators.collect::<BTreeSet<_>>(), BTreeSet::from(["If", "Relu", "Tanh"]));
-        assert!(outline.rows.iter().all(|row| row.before.as_ref().unwrap().attributes.is_empty()));
-        let names = outline.blocks.iter().map(|block| block.name.as_str()).collect::<BTreeSet<_>>();
-        assert!(names.contains("y") && names.contains("then_branch"), "{names:?}");
+        let outline = outline(
+            "if",
+            &model,
+            &crate::fuse(&model, &Default::default()).unwrap(),
+        )
+        .unwrap();
+        let operators = outline
+            .rows
+            .iter()
+            .map(|row| row.before.as_ref().unwrap().operator.as_str());
+        assert_eq!(
+            operators.collect::<BTreeSet<_>>(),
+            BTreeSet::from(["If", "Relu", "Tanh"])
+        );
+        assert!(
+            outline
+                .rows
+                .iter()
+                .all(|row| row.before.as_ref().unwrap().attributes.is_empty())
+        );
+        let names = outline
+            .blocks
+            .iter()
+            .map(|block| block.name.as_str())
+            .collect::<BTreeSet<_>>();
+        assert!(
+            names.contains("y") && names.contains("then_branch"),
+            "{names:?}"
+        );
     }
 }

@@ -32,8 +32,17 @@ impl<'m> GraphSide<'m> {
     pub fn new(model: &'m Model) -> Result<Self> {
         let graph = Graph::new(model)?;
         let facts = Facts::infer(&graph);
-        let nodes = graph.order().iter().copied().filter(|&node| !graph.is(node, "Constant")).collect();
-        Ok(GraphSide { graph, facts, nodes })
+        let nodes = graph
+            .order()
+            .iter()
+            .copied()
+            .filter(|&node| !graph.is(node, "Constant"))
+            .collect();
+        Ok(GraphSide {
+            graph,
+            facts,
+            nodes,
+        })
     }
 
     /// Whether a value is stored in the model.
@@ -46,7 +55,11 @@ impl<'m> GraphSide<'m> {
     /// tells.
     pub fn path(&self, node: NodeId) -> Vec<String> {
         let path = scope(&self.graph, node).path;
-        super::blocks::steps(if path.is_empty() { way(self.graph.node(node)) } else { &path })
+        super::blocks::steps(if path.is_empty() {
+            way(self.graph.node(node))
+        } else {
+            &path
+        })
     }
 
     /// Whether a node adds two values that vary, as a residual stream takes a branch up.
@@ -72,7 +85,10 @@ impl<'m> GraphSide<'m> {
             END => proto.op_type().to_owned(),
             _ => proto.operator(),
         };
-        let own = proto.attribute.iter().filter(|own| ![NUMBER, WAYS].contains(&own.name()));
+        let own = proto
+            .attribute
+            .iter()
+            .filter(|own| ![NUMBER, WAYS].contains(&own.name()));
         OutlineNode {
             name: self.graph.name(node).to_owned(),
             operator,
@@ -84,21 +100,34 @@ impl<'m> GraphSide<'m> {
 
     /// Facts about all inputs and outputs of the operators.
     pub fn values(&self) -> BTreeMap<String, OutlineValue> {
-        let of = |&node: &NodeId| self.graph.inputs(node).iter().chain(self.graph.outputs(node)).flatten();
+        let of = |&node: &NodeId| {
+            self.graph
+                .inputs(node)
+                .iter()
+                .chain(self.graph.outputs(node))
+                .flatten()
+        };
         let told = self.nodes.iter().flat_map(of).map(|&value| {
-            let told = OutlineValue { of: self.told(value), stored: self.is_stored(value) };
+            let told = OutlineValue {
+                of: self.told(value),
+                stored: self.is_stored(value),
+            };
             (self.graph.value_name(value).to_owned(), told)
         });
         told.collect()
     }
 
     fn told(&self, value: ValueId) -> String {
-        let data_type = self.facts.data_type(value).map_or_else(|| "?".to_owned(), |known| known.name());
+        let data_type = self
+            .facts
+            .data_type(value)
+            .map_or_else(|| "?".to_owned(), |known| known.name());
         let extents = self.facts.shape(value).map_or_else(
             || "?".to_owned(),
             |shape| {
-                let extents =
-                    shape.iter().map(|extent| extent.as_ref().map_or("?".into(), ToString::to_string));
+                let extents = shape
+                    .iter()
+                    .map(|extent| extent.as_ref().map_or("?".into(), ToString::to_string));
                 extents.collect::<Vec<_>>().join(", ")
             },
         );
@@ -118,7 +147,10 @@ fn attribute(attribute: &AttributeProto) -> String {
         AttributeType::Float => attribute.f().to_string(),
         AttributeType::Ints => list(&attribute.ints),
         AttributeType::Floats => list(&attribute.floats),
-        AttributeType::String => String::from_utf8_lossy(attribute.s()).chars().take(LONGEST).collect(),
+        AttributeType::String => String::from_utf8_lossy(attribute.s())
+            .chars()
+            .take(LONGEST)
+            .collect(),
         _ => "…".to_owned(),
     };
     format!("{}={value}", attribute.name())

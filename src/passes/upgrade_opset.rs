@@ -35,7 +35,9 @@ pub fn means_the_same(node: &NodeProto, opset: i64) -> bool {
         ("", "Hardmax") => opset >= 13,
         // One way to find places was taken out.
         ("", "Resize") => {
-            let mode = node.attr_s("coordinate_transformation_mode").unwrap_or_default();
+            let mode = node
+                .attr_s("coordinate_transformation_mode")
+                .unwrap_or_default();
             opset >= 13 || mode != Some("tf_half_pixel_for_nn")
         }
         // More outputs meant training mode.
@@ -47,10 +49,16 @@ pub fn means_the_same(node: &NodeProto, opset: i64) -> bool {
 }
 
 /// The model in the newer operator set; `None` where nothing is to be gained, or an operator means something else there.
-pub fn raised(analysis: &Analysis, is_skipped: &dyn Fn(&str) -> bool) -> Option<(Model, OpsetUpgrade)> {
+pub fn raised(
+    analysis: &Analysis,
+    is_skipped: &dyn Fn(&str) -> bool,
+) -> Option<(Model, OpsetUpgrade)> {
     let graph = &analysis.graph;
     let model = graph.model();
-    let change = OpsetUpgrade { from: model.own_opset(), to: *ALIKE.end() };
+    let change = OpsetUpgrade {
+        from: model.own_opset(),
+        to: *ALIKE.end(),
+    };
     let is_older = ALIKE.contains(&change.from) && change.from < change.to;
     let is_whole = model.proto.functions.is_empty() && model.proto.training_info.is_empty();
     let format = model.proto.ir_version();
@@ -67,7 +75,9 @@ pub fn raised(analysis: &Analysis, is_skipped: &dyn Fn(&str) -> bool) -> Option<
     let mut proto = graph.proto().clone();
     let mut names = Names::beside(graph);
     for (node, written) in proto.node.iter_mut().enumerate() {
-        proto.initializer.extend(write(analysis, node, written, change, &mut names)?);
+        proto
+            .initializer
+            .extend(write(analysis, node, written, change, &mut names)?);
     }
     let mut raised = model.with_graph(proto);
     let sets = raised.proto.opset_import.iter_mut();
@@ -89,7 +99,9 @@ fn write(
     if bodies(written).next().is_some() || !means_the_same(written, from) {
         return None;
     }
-    let ("", op) = written.op() else { return Some(vec![]) };
+    let ("", op) = written.op() else {
+        return Some(vec![]);
+    };
     let op = op.to_owned();
     // The last axis is the only one that has no other behind it, and without a name it is meant in both.
     if from < 13
@@ -103,13 +115,17 @@ fn write(
         let at = |set| input_at(&op, attribute.name(), set);
         at(from).is_none() && at(to).is_some()
     };
-    let (moved, kept): (Vec<_>, Vec<_>) =
-        std::mem::take(&mut written.attribute).into_iter().partition(is_input);
+    let (moved, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut written.attribute)
+        .into_iter()
+        .partition(is_input);
     written.attribute = kept;
     let input = |AttributeProto { ints, name, .. }: &AttributeProto| {
         let name = name.as_deref()?;
         let (slot, _) = input_for(&op, name).filter(|_| !ints.is_empty())?;
-        let tensor = make_i64(&names.fresh(&format!("{}_{name}", analysis.graph.name(node))), ints);
+        let tensor = make_i64(
+            &names.fresh(&format!("{}_{name}", analysis.graph.name(node))),
+            ints,
+        );
         if written.input.len() <= slot {
             written.input.resize(slot + 1, String::new());
         }

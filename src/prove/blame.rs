@@ -28,10 +28,18 @@ pub fn first(
     let mut parted = HashSet::from([output]);
     let (mut open, mut begins) = (vec![output], vec![]);
     while let Some(value) = open.pop() {
-        let Some((node, _)) = graph.producer(value) else { continue };
-        let reads = graph.inputs(node).iter().flatten().chain(graph.captures(node)).copied();
-        let other: Vec<ValueId> =
-            reads.filter(|&read| graph.producer(read).is_some() && !agrees(read)).collect();
+        let Some((node, _)) = graph.producer(value) else {
+            continue;
+        };
+        let reads = graph
+            .inputs(node)
+            .iter()
+            .flatten()
+            .chain(graph.captures(node))
+            .copied();
+        let other: Vec<ValueId> = reads
+            .filter(|&read| graph.producer(read).is_some() && !agrees(read))
+            .collect();
         if other.is_empty() {
             begins.push(value);
         }
@@ -46,14 +54,21 @@ pub fn first(
         let met = |node: NodeId| {
             let made = graph.outputs(node).iter().flatten();
             !SHAPES.contains(&graph.node(node).op_type())
-                && made.copied().any(|made| agrees(made) || meets.contains(&made))
+                && made
+                    .copied()
+                    .any(|made| agrees(made) || meets.contains(&made))
         };
         if readers(graph, value).any(met) {
             meets.insert(value);
         }
     }
     begins.sort_by_key(place);
-    begins.iter().find(|value| !meets.contains(value)).or(begins.first()).copied().unwrap_or(output)
+    begins
+        .iter()
+        .find(|value| !meets.contains(value))
+        .or(begins.first())
+        .copied()
+        .unwrap_or(output)
 }
 
 /// Operators whose results are the same, whatever the elements are.
@@ -61,10 +76,13 @@ const SHAPES: [&str; 2] = ["Shape", "Size"];
 
 /// The nodes that read a value, or capture it.
 fn readers(graph: &Graph, value: ValueId) -> impl Iterator<Item = NodeId> {
-    graph.readers(value).iter().filter_map(|reader| match reader {
-        Reader::Node { node, .. } | Reader::Capture { node } => Some(*node),
-        Reader::Output => None,
-    })
+    graph
+        .readers(value)
+        .iter()
+        .filter_map(|reader| match reader {
+            Reader::Node { node, .. } | Reader::Capture { node } => Some(*node),
+            Reader::Output => None,
+        })
 }
 
 /// A value of this kind that an output is made of, or the output itself.
@@ -74,8 +92,15 @@ pub fn behind(graph: &Graph, output: ValueId, is_such: &dyn Fn(&str) -> bool) ->
         if is_such(graph.value_name(value)) {
             return Some(value);
         }
-        let Some((node, _)) = graph.producer(value) else { continue };
-        let reads = graph.inputs(node).iter().flatten().chain(graph.captures(node)).copied();
+        let Some((node, _)) = graph.producer(value) else {
+            continue;
+        };
+        let reads = graph
+            .inputs(node)
+            .iter()
+            .flatten()
+            .chain(graph.captures(node))
+            .copied();
         open.extend(reads.filter(|&read| seen.insert(read)));
     }
     None
@@ -88,20 +113,33 @@ pub fn site(graph: &Graph, value: ValueId, tensors: &[Stored]) -> Option<usize> 
 
 /// The site of the new tensor nearest to a node.
 pub fn around(graph: &Graph, first: NodeId, tensors: &[Stored]) -> Option<usize> {
-    let sites: HashMap<&str, usize> =
-        tensors.iter().filter_map(|tensor| Some((tensor.name.as_str(), *tensor.sites.first()?))).collect();
+    let sites: HashMap<&str, usize> = tensors
+        .iter()
+        .filter_map(|tensor| Some((tensor.name.as_str(), *tensor.sites.first()?)))
+        .collect();
     let mut seen: HashSet<NodeId> = HashSet::from([first]);
     let mut open = VecDeque::from([first]);
     for _ in 0..SURROUNDINGS {
         let node = open.pop_front()?;
-        let inputs = || graph.inputs(node).iter().flatten().chain(graph.captures(node)).copied();
+        let inputs = || {
+            graph
+                .inputs(node)
+                .iter()
+                .flatten()
+                .chain(graph.captures(node))
+                .copied()
+        };
         if let Some(site) = inputs().find_map(|read| sites.get(graph.value_name(read)).copied()) {
             return Some(site);
         }
         // First other readers of its inputs, then readers of its results, then producers of its
         // inputs.
         let beside = inputs().flat_map(|value| readers(graph, value));
-        let behind = graph.outputs(node).iter().flatten().flat_map(|&value| readers(graph, value));
+        let behind = graph
+            .outputs(node)
+            .iter()
+            .flatten()
+            .flat_map(|&value| readers(graph, value));
         let before = inputs().filter_map(|read| graph.producer(read).map(|(node, _)| node));
         for next in beside.chain(behind).chain(before) {
             if seen.insert(next) {

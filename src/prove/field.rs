@@ -20,7 +20,11 @@ pub fn reduce(number: u64) -> u32 {
 /// `a + b`
 pub fn add(a: u32, b: u32) -> u32 {
     let sum = a + b;
-    if u64::from(sum) >= P { sum - P as u32 } else { sum }
+    if u64::from(sum) >= P {
+        sum - P as u32
+    } else {
+        sum
+    }
 }
 
 /// `−a`
@@ -72,7 +76,9 @@ pub fn invert(elements: &mut [u32]) -> Option<()> {
         // One inverse of the product of all, taken apart from the last one on.
         let before: Vec<u32> = part
             .iter()
-            .scan(1, |product, &element| Some(std::mem::replace(product, mul(*product, element))))
+            .scan(1, |product, &element| {
+                Some(std::mem::replace(product, mul(*product, element)))
+            })
             .collect();
         let last = part.last().zip(before.last());
         let mut rest = last.map_or(Some(1), |(&last, &before)| inverse(mul(last, before)))?;
@@ -97,14 +103,20 @@ const LOWEST: i32 = -1074;
 pub fn of_float(number: f64) -> Option<u32> {
     static POWERS: LazyLock<Vec<u32>> = LazyLock::new(|| {
         let first = pow((P as u32).div_ceil(2), LOWEST.unsigned_abs().into());
-        std::iter::successors(Some(first), |&power| Some(add(power, power))).take(2048).collect()
+        std::iter::successors(Some(first), |&power| Some(add(power, power)))
+            .take(2048)
+            .collect()
     });
     if !number.is_finite() {
         return None;
     }
     let (bits, fraction) = (number.to_bits(), (1 << 52) - 1);
     let (exponent, digits) = ((bits >> 52 & 0x7ff) as usize, bits & fraction);
-    let digits = if exponent == 0 { digits } else { digits | (fraction + 1) };
+    let digits = if exponent == 0 {
+        digits
+    } else {
+        digits | (fraction + 1)
+    };
     let size = mul(reduce(digits), POWERS[exponent.saturating_sub(1)]);
     Some(if number < 0.0 { neg(size) } else { size })
 }
@@ -114,7 +126,10 @@ mod tests {
     use super::*;
 
     fn is_prime(number: u64) -> bool {
-        number > 1 && (2..).take_while(|d| d * d <= number).all(|d| !number.is_multiple_of(d))
+        number > 1
+            && (2..)
+                .take_while(|d| d * d <= number)
+                .all(|d| !number.is_multiple_of(d))
     }
 
     #[test]
@@ -127,7 +142,9 @@ mod tests {
                 of_float(f64::from(number) / 32.0).unwrap()
             );
         }
-        let mut powers: Vec<_> = (LOWEST..1024).map(|e| of_float(f64::from(e).exp2()).unwrap()).collect();
+        let mut powers: Vec<_> = (LOWEST..1024)
+            .map(|e| of_float(f64::from(e).exp2()).unwrap())
+            .collect();
         powers.sort_unstable();
         powers.dedup();
         assert_eq!(powers.len(), 2098);
@@ -135,7 +152,18 @@ mod tests {
 
     #[test]
     fn images_of_sums_and_products_are_sums_and_products_of_images() {
-        let numbers = [0.0, 1.0, -1.0, 0.1, -1.75, 3.5e-20, 1.0 / 3.0, 123456.789, -65504.0, 2f64.powi(40)];
+        let numbers = [
+            0.0,
+            1.0,
+            -1.0,
+            0.1,
+            -1.75,
+            3.5e-20,
+            1.0 / 3.0,
+            123456.789,
+            -65504.0,
+            2f64.powi(40),
+        ];
         let image = |number: f64| of_float(number).unwrap();
         for (a, b) in numbers.iter().flat_map(|&a| numbers.map(|b| (a, b))) {
             let (a, b) = (f64::from(a as f32), f64::from(b as f32));

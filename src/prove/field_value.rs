@@ -91,10 +91,15 @@ impl FieldValue {
     /// A random element at each place.
     pub fn random(seed: Digest, shape: &[usize], is_integer: bool) -> Self {
         let unknown = Unknown::new(seed);
-        let elements =
-            (0..shape.iter().product::<usize>()).map(|place| unknown.value(place as u64)).collect();
+        let elements = (0..shape.iter().product::<usize>())
+            .map(|place| unknown.value(place as u64))
+            .collect();
         let elements = ArrayD::from_shape_vec(shape, elements).expect("as many elements");
-        if is_integer { Self::varying(elements) } else { Self::field(elements) }
+        if is_integer {
+            Self::varying(elements)
+        } else {
+            Self::field(elements)
+        }
     }
 
     /// Random elements, or random integers.
@@ -103,7 +108,8 @@ impl FieldValue {
             return Self::random(seed, shape, false);
         }
         let unknown = Unknown::new(seed);
-        let below = |place: u64, end: u64| (u64::from(unknown.value(place)) * end / field::P) as i64;
+        let below =
+            |place: u64, end: u64| (u64::from(unknown.value(place)) * end / field::P) as i64;
         let integer = |place: u64| match data_type {
             DataType::Bool => below(place, 2),
             DataType::Int32 | DataType::Int64 if place % OUTLYING == OUTLYING - 1 => {
@@ -152,7 +158,9 @@ impl FieldValue {
         let extents = |extent: usize| (extent as u64).to_le_bytes();
         hash.all(self.shape().unwrap_or_default(), extents);
         match self {
-            Self::Field(elements) | Self::Varying(elements) => hash.all(slice(elements), u32::to_le_bytes),
+            Self::Field(elements) | Self::Varying(elements) => {
+                hash.all(slice(elements), u32::to_le_bytes)
+            }
             Self::Int(integers) => hash.all(slice(integers), i64::to_le_bytes),
             Self::Opaque(_) => {}
         }
@@ -168,7 +176,9 @@ pub fn slice<T>(array: &ArcArray<T, IxDyn>) -> &[T] {
 /// The value of floats. Where an element is no number, all are random ones that their bits seed.
 pub fn of_floats(floats: ArrayD<f64>, key: u64) -> FieldValue {
     if floats.iter().all(|number| number.is_finite()) {
-        return FieldValue::field(floats.mapv(|number| field::of_float(number).unwrap_or_default()));
+        return FieldValue::field(
+            floats.mapv(|number| field::of_float(number).unwrap_or_default()),
+        );
     }
     let unknown = of_bits(key);
     FieldValue::field(floats.mapv(|number| unknown.value(number.to_bits())))
@@ -186,7 +196,10 @@ fn of_bits(key: u64) -> Unknown {
 
 /// The value of a result of more than arithmetic.
 pub fn of_numbers(numbers: &ArrayD<f64>, key: u64) -> FieldValue {
-    of_floats(numbers.mapv(|number| if number.abs() < DECIDED { 0.0 } else { number }), key)
+    of_floats(
+        numbers.mapv(|number| if number.abs() < DECIDED { 0.0 } else { number }),
+        key,
+    )
 }
 
 /// The value of what a Softmax makes along these axes: where all of a lane are the same, each is one by how many.
@@ -194,7 +207,8 @@ pub fn of_shares(numbers: &ArrayD<f64>, along: Range<usize>, key: u64) -> FieldV
     let (value, shape) = (of_numbers(numbers, key), numbers.shape());
     let lane: usize = shape[along.clone()].iter().product();
     let inner: usize = shape[along.end..].iter().product();
-    let (FieldValue::Field(elements), Some(share)) = (&value, field::inverse(field::of_int(lane as i64)))
+    let (FieldValue::Field(elements), Some(share)) =
+        (&value, field::inverse(field::of_int(lane as i64)))
     else {
         return value;
     };
@@ -225,12 +239,17 @@ fn of_stored(floats: &Floats, key: u64) -> Option<FieldValue> {
             return floats.all().ok().map(|all| of_floats(all, key));
         }
     }
-    ArrayD::from_shape_vec(floats.shape(), elements).ok().map(FieldValue::field)
+    ArrayD::from_shape_vec(floats.shape(), elements)
+        .ok()
+        .map(FieldValue::field)
 }
 
 /// The value of a stored tensor.
 pub fn of_tensor(tensor: &TensorProto, externals: &Externals, key: u64) -> FieldValue {
-    if let Some(floats) = Floats::new(tensor, externals).ok().and_then(|floats| of_stored(&floats, key)) {
+    if let Some(floats) = Floats::new(tensor, externals)
+        .ok()
+        .and_then(|floats| of_stored(&floats, key))
+    {
         return floats;
     }
     if let Ok(integers) = tensor::read_i64(tensor, externals) {

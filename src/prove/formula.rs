@@ -20,7 +20,10 @@ use crate::recipe::{Op, Recipe};
 pub fn value(recipe: &Recipe, source: &Sources, allowance: &Allowance) -> Result<Elements, Unmade> {
     let steps = recipe.steps();
     let mut uses: HashMap<_, usize> = HashMap::new();
-    steps.iter().flat_map(|step| step.inputs()).for_each(|input| *uses.entry(input.id()).or_default() += 1);
+    steps
+        .iter()
+        .flat_map(|step| step.inputs())
+        .for_each(|input| *uses.entry(input.id()).or_default() += 1);
     let mut known: HashMap<_, Elements> = HashMap::new();
     for step in steps {
         allowance.room(step.shape())?;
@@ -28,7 +31,11 @@ pub fn value(recipe: &Recipe, source: &Sources, allowance: &Allowance) -> Result
         let take = |input: &Recipe| {
             let left = uses.entry(input.id()).or_default();
             *left = left.saturating_sub(1);
-            if *left == 0 { known.remove(&input.id()) } else { known.get(&input.id()).cloned() }
+            if *left == 0 {
+                known.remove(&input.id())
+            } else {
+                known.get(&input.id()).cloned()
+            }
         };
         let inputs: Option<Vec<Elements>> = step.inputs().iter().map(take).collect();
         let made = compute(step, inputs.ok_or(Unmade::Uncovered)?, source, allowance)?;
@@ -73,14 +80,19 @@ fn compute(
         if a.shape() != shape {
             return zip(&a, &b, f).map(row_major).ok_or(Unmade::Uncovered);
         }
-        a.zip_mut_with(&b.broadcast(shape).ok_or(Unmade::Uncovered)?, |a, &b| *a = f(*a, b));
+        a.zip_mut_with(&b.broadcast(shape).ok_or(Unmade::Uncovered)?, |a, &b| {
+            *a = f(*a, b)
+        });
         return Ok(a);
     }
     let made = match (step.op(), &inputs[..]) {
         (Op::Constant(name), _) => source.constant(name)?,
         _ if is_number(step) => elements(source.number(step))?,
         (Op::Literal(numbers), _) => {
-            let images: Option<Vec<u32>> = numbers.iter().map(|&number| field::of_float(number)).collect();
+            let images: Option<Vec<u32>> = numbers
+                .iter()
+                .map(|&number| field::of_float(number))
+                .collect();
             let images = images.ok_or(Unmade::Uncovered)?;
             let array = match images[..] {
                 [only] => Ok(ArrayD::from_elem(IxDyn(shape), only)),
@@ -102,7 +114,9 @@ fn compute(
         }
         (Op::Sum(axis), [a]) => row_major(sum(a, &[*axis], true)),
         (Op::Product, [a, b]) => row_major(product(a, b, allowance)?),
-        (Op::Conv(windows), [weight, values]) => row_major(convolution(weight, values, windows, allowance)?),
+        (Op::Conv(windows), [weight, values]) => {
+            row_major(convolution(weight, values, windows, allowance)?)
+        }
         _ => return Err(Unmade::Uncovered),
     };
     Ok(made)

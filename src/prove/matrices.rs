@@ -32,22 +32,38 @@ pub struct Extents {
 }
 
 /// The products of pairs of matrices, one behind the other. A pair says where in the two lists its matrices begin.
-pub fn multiply(left: &[u32], right: &[u32], pairs: &[(usize, usize)], extents: Extents) -> Vec<u32> {
-    let Extents { rows, inner, columns } = extents;
+pub fn multiply(
+    left: &[u32],
+    right: &[u32],
+    pairs: &[(usize, usize)],
+    extents: Extents,
+) -> Vec<u32> {
+    let Extents {
+        rows,
+        inner,
+        columns,
+    } = extents;
     let mut result = vec![0; pairs.len() * rows * columns];
     if result.is_empty() || inner == 0 {
         return result;
     }
     let mut blocks = vec![];
     for (&(a, b), product) in pairs.iter().zip(result.chunks_mut(rows * columns)) {
-        let product = ArrayViewMut2::from_shape((rows, columns), product).expect("as many elements");
+        let product =
+            ArrayViewMut2::from_shape((rows, columns), product).expect("as many elements");
         for (row, strip) in cut(product, Axis(0), ROWS).into_iter().enumerate() {
             for (column, block) in cut(strip, Axis(1), COLUMNS).into_iter().enumerate() {
-                blocks.push((&left[a + row * ROWS * inner..], &right[b + column * COLUMNS..], block));
+                blocks.push((
+                    &left[a + row * ROWS * inner..],
+                    &right[b + column * COLUMNS..],
+                    block,
+                ));
             }
         }
     }
-    blocks.into_par_iter().for_each(|(left, right, block)| compute(left, right, extents, block));
+    blocks
+        .into_par_iter()
+        .for_each(|(left, right, block)| compute(left, right, extents, block));
     result
 }
 
@@ -70,24 +86,39 @@ fn compute(left: &[u32], right: &[u32], extents: Extents, mut block: ArrayViewMu
     for term in (0..inner).step_by(TERMS) {
         let count = TERMS.min(inner - term);
         let mut numbers = [[0; COLUMNS]; TERMS];
-        for (numbers, row) in numbers.iter_mut().zip(right.chunks(columns).skip(term).take(count)) {
-            numbers.iter_mut().zip(&row[..block.ncols()]).for_each(|(to, &from)| *to = centred(from));
+        for (numbers, row) in numbers
+            .iter_mut()
+            .zip(right.chunks(columns).skip(term).take(count))
+        {
+            numbers
+                .iter_mut()
+                .zip(&row[..block.ncols()])
+                .for_each(|(to, &from)| *to = centred(from));
         }
         for (sums, row) in sums.iter_mut().zip(left.chunks(inner)) {
             let mut factors = [0; TERMS];
             let row = &row[term..term + count];
-            factors.iter_mut().zip(row).for_each(|(to, &from)| *to = centred(from).into());
+            factors
+                .iter_mut()
+                .zip(row)
+                .for_each(|(to, &from)| *to = centred(from).into());
             add_products(&factors, &numbers, &mut sums[..block.ncols()]);
         }
     }
     for (mut row, sums) in block.rows_mut().into_iter().zip(&sums) {
-        row.iter_mut().zip(sums).for_each(|(element, &sum)| *element = field::of_int(sum));
+        row.iter_mut()
+            .zip(sums)
+            .for_each(|(element, &sum)| *element = field::of_int(sum));
     }
 }
 
 /// The number next to 0 that is the same in the field.
 fn centred(element: u32) -> i32 {
-    if u64::from(element) > P / 2 { element as i32 - P as i32 } else { element as i32 }
+    if u64::from(element) > P / 2 {
+        element as i32 - P as i32
+    } else {
+        element as i32
+    }
 }
 
 /// Adds a row of factors times the rows of a matrix, and shrinks the sums below 2⁵².
@@ -96,8 +127,10 @@ fn add_products(factors: &[i64; TERMS], numbers: &[[i32; COLUMNS]; TERMS], sums:
     let [a, b, c, d, e, f, g, h] = numbers.each_ref().map(|row| &row[..sums.len()]);
     for (at, sum) in sums.iter_mut().enumerate() {
         let terms = [a[at], b[at], c[at], d[at], e[at], f[at], g[at], h[at]];
-        let whole =
-            terms.iter().zip(factors).fold(*sum, |sum, (&term, factor)| sum + i64::from(term) * factor);
+        let whole = terms
+            .iter()
+            .zip(factors)
+            .fold(*sum, |sum, (&term, factor)| sum + i64::from(term) * factor);
         *sum = (whole >> 32) * WORD + (whole & 0xffff_ffff);
     }
 }
@@ -109,19 +142,42 @@ mod tests {
     #[test]
     fn products_of_blocks_are_those_of_numbers() {
         let edge = P as u32 - 1;
-        for (rows, inner, columns) in
-            [(1, 7, 3), (5, 1, 5), (200, 530, 6), (4, 1100, 520), (3, 9, 600), (33, 5000, 2)]
-        {
-            let element = |i: usize| if i.is_multiple_of(3) { edge } else { field::mul(i as u32, 2_654_435) };
+        for (rows, inner, columns) in [
+            (1, 7, 3),
+            (5, 1, 5),
+            (200, 530, 6),
+            (4, 1100, 520),
+            (3, 9, 600),
+            (33, 5000, 2),
+        ] {
+            let element = |i: usize| {
+                if i.is_multiple_of(3) {
+                    edge
+                } else {
+                    field::mul(i as u32, 2_654_435)
+                }
+            };
             let left: Vec<u32> = (0..2 * rows * inner).map(element).collect();
             let right: Vec<u32> = (0..inner * columns).map(|i| element(i + 1)).collect();
-            let found =
-                multiply(&left, &right, &[(rows * inner, 0), (0, 0)], Extents { rows, inner, columns });
+            let found = multiply(
+                &left,
+                &right,
+                &[(rows * inner, 0), (0, 0)],
+                Extents {
+                    rows,
+                    inner,
+                    columns,
+                },
+            );
             for (place, &sum) in found.iter().enumerate() {
-                let (pair, row, column) = (place / (rows * columns), place / columns % rows, place % columns);
+                let (pair, row, column) = (
+                    place / (rows * columns),
+                    place / columns % rows,
+                    place % columns,
+                );
                 let first = (1 - pair) * rows * inner + row * inner;
-                let products =
-                    (0..inner).map(|k| u128::from(left[first + k]) * u128::from(right[k * columns + column]));
+                let products = (0..inner)
+                    .map(|k| u128::from(left[first + k]) * u128::from(right[k * columns + column]));
                 assert_eq!(u128::from(sum), products.sum::<u128>() % u128::from(P));
             }
         }
@@ -131,7 +187,11 @@ mod tests {
     fn the_largest_products_leave_no_word() {
         // Centred, these are the farthest from 0 on either side.
         let half = P as u32 / 2;
-        let extents = Extents { rows: 1, inner: 4001, columns: 3 };
+        let extents = Extents {
+            rows: 1,
+            inner: 4001,
+            columns: 3,
+        };
         for [one, other] in [[half, half], [half, half + 1], [half + 1, half + 1]] {
             let found = multiply(&[one; 4001], &[other; 3 * 4001], &[(0, 0)], extents);
             let sum = u128::from(one) * u128::from(other) * 4001 % u128::from(P);

@@ -78,7 +78,11 @@ pub struct ProveOptions {
 
 impl Default for ProveOptions {
     fn default() -> Self {
-        Self { dims: Dims::default(), points: 1, seed: 0 }
+        Self {
+            dims: Dims::default(),
+            points: 1,
+            seed: 0,
+        }
     }
 }
 
@@ -132,7 +136,11 @@ pub enum Proof {
 /// ```
 pub fn prove(original: &Model, fused: &Model, tensors: &[Stored], options: &ProveOptions) -> Proof {
     if original.is_identical(fused) {
-        return Proof::Proved { points: 0, bound: 0.0, tensors: 0 };
+        return Proof::Proved {
+            points: 0,
+            bound: 0.0,
+            tensors: 0,
+        };
     }
     let sizes = SizeSearch::new(original, fused, &options.dims);
     let mut first = None;
@@ -143,7 +151,10 @@ pub fn prove(original: &Model, fused: &Model, tensors: &[Stored], options: &Prov
         if given > room {
             continue;
         }
-        let options = ProveOptions { dims, ..options.clone() };
+        let options = ProveOptions {
+            dims,
+            ..options.clone()
+        };
         match claims([original, fused], tensors, &options, ClaimScope::All) {
             Ok(found) => return confirmed([original, fused], tensors, &options, &sizes, found),
             Err(Ended::With(proof)) => return proof,
@@ -170,7 +181,15 @@ fn unfit(
     ended: &Ended,
 ) -> Proof {
     let dims = sizes.with_lengths_of_one(&options.dims);
-    match claims(models, tensors, &ProveOptions { dims, ..options.clone() }, ClaimScope::Identity) {
+    match claims(
+        models,
+        tensors,
+        &ProveOptions {
+            dims,
+            ..options.clone()
+        },
+        ClaimScope::Identity,
+    ) {
         Err(Ended::With(proof @ Proof::Disproved { .. })) => proof,
         _ => undecided(ended.reason()),
     }
@@ -190,13 +209,23 @@ fn confirmed(
     }
     let mut is_open = found.draws_counts && found.points == 1;
     for dims in again {
-        match claims(models, tensors, &ProveOptions { dims, ..options.clone() }, ClaimScope::Identity) {
+        match claims(
+            models,
+            tensors,
+            &ProveOptions {
+                dims,
+                ..options.clone()
+            },
+            ClaimScope::Identity,
+        ) {
             Ok(other) => {
                 found.bound = found.bound.max(other.bound);
                 is_open = false;
                 break;
             }
-            Err(Ended::With(proof @ (Proof::Disproved { .. } | Proof::Invalid { .. }))) => return proof,
+            Err(Ended::With(proof @ (Proof::Disproved { .. } | Proof::Invalid { .. }))) => {
+                return proof;
+            }
             Err(ended @ Ended::Unfit(_)) => return unfit(models, tensors, options, sizes, &ended),
             // A model may be written for one size.
             Err(_) => {}
@@ -205,11 +234,17 @@ fn confirmed(
     if is_open {
         return undecided("how many places a NonZero finds fits at one point alone");
     }
-    Proof::Proved { points: found.points, bound: found.bound, tensors: found.tensors }
+    Proof::Proved {
+        points: found.points,
+        bound: found.bound,
+        tensors: found.tensors,
+    }
 }
 
 fn undecided(reason: impl Into<String>) -> Proof {
-    Proof::Undecided { reason: reason.into() }
+    Proof::Undecided {
+        reason: reason.into(),
+    }
 }
 
 /// How much of the claims is looked at.
@@ -241,14 +276,18 @@ fn claims(
 ) -> Result<Established, Ended> {
     same_interface(original, fused)?;
     if let Some(name) = [original, fused].into_iter().find_map(redefined) {
-        return Err(
-            undecided(format!("the operator `{name}` is redefined, which engines read otherwise")).into()
-        );
+        return Err(undecided(format!(
+            "the operator `{name}` is redefined, which engines read otherwise"
+        ))
+        .into());
     }
     let before = original;
     let own = [original, fused].map(validity::own_nodes);
     let both = |lowering| {
-        Ok::<_, Proof>((prepared(before, lowering, options)?, prepared(fused, lowering, options)?))
+        Ok::<_, Proof>((
+            prepared(before, lowering, options)?,
+            prepared(fused, lowering, options)?,
+        ))
     };
     let (mut original, mut fused) = both(Lowering::Normalizers)?;
     // Formulas name the constants inside calls that only the fused one has written out.
@@ -260,7 +299,10 @@ fn claims(
     // Recipes call the constants of bodies by the way to them.
     let [laid_out, prepared] = [before, &original.model].map(Flat::new);
     let before = laid_out.as_ref().map_or(before, |flat| &flat.model);
-    let all = prepared.as_ref().map(|flat| Analysis::new(&flat.model)).transpose();
+    let all = prepared
+        .as_ref()
+        .map(|flat| Analysis::new(&flat.model))
+        .transpose();
     let all = all.map_err(|error| undecided(error.to_string()))?;
     let sources = (before, all.as_ref().unwrap_or(&analysis));
     let recomputed = match part {
@@ -268,7 +310,10 @@ fn claims(
         ClaimScope::Identity => 0,
     };
     let faults = validity::faults(sources.1, &own[0]);
-    let valid = Valid { faults: faults.into_iter().map(|fault| fault.reason).collect(), own: &own[1] };
+    let valid = Valid {
+        faults: faults.into_iter().map(|fault| fault.reason).collect(),
+        own: &own[1],
+    };
     let turns = truth_cases(&boolean_inputs(&original));
     let least = options.points.max(turns);
     // A point shows only the branches of its booleans.
@@ -289,8 +334,19 @@ fn claims(
             let mut hash = Hash::new(options.seed, "point");
             hash.number(point);
             hash.number(attempt);
-            let seed = Seed { key: hash.finish() as u64, all: options.seed, point };
-            match identity(sources, &analysis, [&original, &fused], tensors, &valid, seed) {
+            let seed = Seed {
+                key: hash.finish() as u64,
+                all: options.seed,
+                point,
+            };
+            match identity(
+                sources,
+                &analysis,
+                [&original, &fused],
+                tensors,
+                &valid,
+                seed,
+            ) {
                 Ok(agreed) => found = Some(agreed),
                 Err(ended @ (Ended::Zero(_) | Ended::Empty(_))) => {
                     why = Some(ended);
@@ -310,7 +366,13 @@ fn claims(
         bounds[point as usize % turns] *= (agreed.degree / P as f64).min(1.0);
         bound = bounds.iter().copied().fold(0.0, f64::max);
     }
-    Ok(Established { points, bound, tensors: recomputed, moves_roots, draws_counts })
+    Ok(Established {
+        points,
+        bound,
+        tensors: recomputed,
+        moves_roots,
+        draws_counts,
+    })
 }
 
 /// The check of the nodes of the folded model against the specification.
@@ -325,7 +387,9 @@ impl Valid<'_> {
     /// The first node of the folded model that is wrong in a way in which none of the original is.
     fn new_fault(&self, fused: &Analysis) -> Option<Fault> {
         let faults = validity::faults(fused, self.own);
-        faults.into_iter().find(|fault| !self.faults.contains(&fault.reason))
+        faults
+            .into_iter()
+            .find(|fault| !self.faults.contains(&fault.reason))
     }
 }
 
@@ -356,14 +420,23 @@ impl Prepared {
 
     /// The facts that hold only since every extent is a number.
     fn only_at_sizes(&self, analysis: &Analysis) -> OnlyAtSizes {
-        let Some(open) = &self.open else { return OnlyAtSizes::default() };
+        let Some(open) = &self.open else {
+            return OnlyAtSizes::default();
+        };
         let mut graph = analysis.graph.proto().clone();
         graph.input.clone_from(open);
         let model = self.model.with_graph(graph);
-        let Ok(open) = Analysis::new(&model) else { return OnlyAtSizes::default() };
+        let Ok(open) = Analysis::new(&model) else {
+            return OnlyAtSizes::default();
+        };
         let named = |value: ValueId| open.graph.value(analysis.graph.value_name(value));
-        let values =
-            analysis.graph.order().iter().flat_map(|&node| analysis.graph.outputs(node)).flatten().copied();
+        let values = analysis
+            .graph
+            .order()
+            .iter()
+            .flat_map(|&node| analysis.graph.outputs(node))
+            .flatten()
+            .copied();
         let constants = values
             .filter(|&value| analysis.constants.is_constant(value))
             .filter(|&value| named(value).is_some_and(|value| !open.constants.is_constant(value)));
@@ -372,31 +445,44 @@ impl Prepared {
             shape.is_some_and(|shape| shape.iter().all(|dim| extent(dim).is_some()))
         };
         let ends = outputs(&analysis.graph);
-        let ends = ends.into_iter().filter(|&value| named(value).is_some_and(|value| !is_told(value)));
+        let ends = ends
+            .into_iter()
+            .filter(|&value| named(value).is_some_and(|value| !is_told(value)));
         let name = |value| analysis.graph.value_name(value).to_owned();
-        OnlyAtSizes { constants: constants.map(name).collect(), outputs: ends.map(name).collect() }
+        OnlyAtSizes {
+            constants: constants.map(name).collect(),
+            outputs: ends.map(name).collect(),
+        }
     }
 }
 
 /// Whether tensors are computed with more than arithmetic.
 fn have_formulas(tensors: &[Stored]) -> bool {
-    tensors.iter().any(|tensor| tensor.recipe.steps().into_iter().any(sources::is_number))
+    tensors
+        .iter()
+        .any(|tensor| tensor.recipe.steps().into_iter().any(sources::is_number))
 }
 
 fn prepared(model: &Model, lowering: Lowering, options: &ProveOptions) -> Result<Prepared, Proof> {
-    let lowered =
-        written_out(model, lowering, &|_, _| false).map_err(|error| undecided(error.to_string()))?;
+    let lowered = written_out(model, lowering, &|_, _| false)
+        .map_err(|error| undecided(error.to_string()))?;
     let (mut model, formulas) = match lowered {
-        Some(Lowered { model, formulas }) => {
-            (model, formulas.iter().filter_map(Stored::from_constant).collect())
-        }
+        Some(Lowered { model, formulas }) => (
+            model,
+            formulas.iter().filter_map(Stored::from_constant).collect(),
+        ),
         None => (model.clone(), vec![]),
     };
     let inputs = inputs(&model, &options.dims)?;
     let declared = model.graph().input.clone();
     fix_shapes(model.graph_mut(), &inputs);
     let open = Some(declared).filter(|declared| *declared != model.graph().input);
-    Ok(Prepared { model, inputs, formulas, open })
+    Ok(Prepared {
+        model,
+        inputs,
+        formulas,
+        open,
+    })
 }
 
 /// Why a point decides nothing, or all.
@@ -423,7 +509,9 @@ impl Ended {
     fn reason(&self) -> String {
         match self {
             Self::Unknown(at) => format!("what the bodies of `{at}` compute is not known"),
-            Self::Beyond(at) => format!("`{at}` takes more than a model of its size is known to take"),
+            Self::Beyond(at) => {
+                format!("`{at}` takes more than a model of its size is known to take")
+            }
             Self::Uncomputed(reason) => reason.clone(),
             Self::Zero(at) => format!("`{at}` divides by 0 at every point"),
             Self::Empty(at) => format!("`{at}` has no element to be compared at any point"),
@@ -431,7 +519,9 @@ impl Ended {
                 "what `{at}` reads does not fit it, or its extents do not fit each other: other sizes of \
                  symbolic dimensions may"
             ),
-            Self::Unfit(at) => format!("what `{at}` reads does not fit it, where the original fits"),
+            Self::Unfit(at) => {
+                format!("what `{at}` reads does not fit it, where the original fits")
+            }
             Self::With(Proof::Undecided { reason }) => reason.clone(),
             Self::With(_) => String::new(),
         }
@@ -451,7 +541,9 @@ impl From<Stopped> for Ended {
             Unmade::Zero => return Ended::Zero(at),
             Unmade::Misfit => return Ended::Misfit(at),
             Unmade::Beyond => return Ended::Beyond(at),
-            Unmade::Uncovered => undecided(format!("what `{at}` stands for cannot be computed, or read")),
+            Unmade::Uncovered => undecided(format!(
+                "what `{at}` stands for cannot be computed, or read"
+            )),
         })
     }
 }
@@ -470,11 +562,14 @@ fn identity(
     let inputs = given(original, seed, &allowance)?;
     let own = Sources::new(before, key, convention);
     let instead = |name: &str| {
-        let stored = original.formulas.iter().find(|stored| stored.name == name)?;
+        let stored = original
+            .formulas
+            .iter()
+            .find(|stored| stored.name == name)?;
         Some(formula::value(&stored.recipe, &own, &allowance).map(FieldValue::Field))
     };
-    let views =
-        [analysis, all].map(|analysis| has_more_than_arithmetic(analysis).then(|| View::new(analysis)));
+    let views = [analysis, all]
+        .map(|analysis| has_more_than_arithmetic(analysis).then(|| View::new(analysis)));
     let [alike, all_alike] = views.each_ref().map(|view| view.as_ref().map(Alike::new));
     let alike = alike.as_ref();
     let laid_out = (!std::ptr::eq(all, analysis)).then_some((all, all_alike.as_ref()));
@@ -494,21 +589,34 @@ fn identity(
         has_formulas,
         scales: None,
     };
-    let source = Sources::new(before, key, convention).numbered(tensors, all).map_err(|refusal| {
-        Ended::With(undecided(format!("`{}` is a number of no recipe: {}", refusal.at, refusal.reason)))
-    })?;
+    let source = Sources::new(before, key, convention)
+        .numbered(tensors, all)
+        .map_err(|refusal| {
+            Ended::With(undecided(format!(
+                "`{}` is a number of no recipe: {}",
+                refusal.at, refusal.reason
+            )))
+        })?;
     let source = source.with(constants(
-        &Point { analysis: all, alike: all_alike.as_ref(), laid_out: None, ..point },
+        &Point {
+            analysis: all,
+            alike: all_alike.as_ref(),
+            laid_out: None,
+            ..point
+        },
         &own,
         tensors,
     )?);
     let apart = std::thread::scope(|scope| {
         let other = || second(fused, &source, tensors, valid, seed, None);
-        let other = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, other);
+        let other = std::thread::Builder::new()
+            .stack_size(STACK)
+            .spawn_scoped(scope, other);
         let other = other.map_err(|error| Ended::With(undecided(error.to_string())));
         let seen = evaluate(&point, &outputs(&analysis.graph), false).map_err(Ended::from);
-        let other =
-            other?.join().unwrap_or_else(|_| Err(Ended::With(undecided("the evaluation ended early"))));
+        let other = other?
+            .join()
+            .unwrap_or_else(|_| Err(Ended::With(undecided("the evaluation ended early"))));
         compare(analysis, seen?, fits(other)?, fused, tensors)
     });
     // The difference may be a positive factor that has passed an operator.
@@ -526,10 +634,20 @@ fn identity(
     };
     let Some(scales) = &scales else { return apart };
     let again = original.allowance();
-    let point = Point { scales: Some(scales), allowance: &again, ..point };
+    let point = Point {
+        scales: Some(scales),
+        allowance: &again,
+        ..point
+    };
     let seen = evaluate(&point, &outputs(graph), false)?;
     scales.turn();
-    compare(analysis, seen, fits(second(fused, &source, tensors, valid, seed, Some(scales)))?, fused, tensors)
+    compare(
+        analysis,
+        seen,
+        fits(second(fused, &source, tensors, valid, seed, Some(scales)))?,
+        fused,
+        tensors,
+    )
 }
 
 /// Where the original fits and the folded model does not, other sizes are not tried: at those both
@@ -544,15 +662,28 @@ fn fits(second: Result<Findings, Ended>) -> Result<Findings, Ended> {
 
 /// Whether constants are computed by more than arithmetic: recipes have them in float64, as folding has.
 fn has_more_than_arithmetic(analysis: &Analysis) -> bool {
-    let Analysis { graph, constants, .. } = analysis;
+    let Analysis {
+        graph, constants, ..
+    } = analysis;
     let computes = |&node: &NodeId| graph.op(node).is_some_and(is_more_than_arithmetic);
-    let is_constant =
-        |&node: &NodeId| graph.output(node, 0).is_some_and(|value| constants.is_constant(value));
-    graph.order().iter().any(|node| computes(node) && is_constant(node))
+    let is_constant = |&node: &NodeId| {
+        graph
+            .output(node, 0)
+            .is_some_and(|value| constants.is_constant(value))
+    };
+    graph
+        .order()
+        .iter()
+        .any(|node| computes(node) && is_constant(node))
 }
 
 fn outputs(graph: &Graph) -> Vec<ValueId> {
-    graph.proto().output.iter().filter_map(|output| graph.value(output.name())).collect()
+    graph
+        .proto()
+        .output
+        .iter()
+        .filter_map(|output| graph.value(output.name()))
+        .collect()
 }
 
 /// The values of the original that recipes are made of and that are not stored, but computed.
@@ -564,12 +695,16 @@ fn constants(
     let graph = &point.analysis.graph;
     let mut wanted = vec![];
     for name in tensors.iter().flat_map(|tensor| tensor.recipe.constants()) {
-        let value = graph.value(name).filter(|&value| point.analysis.constants.is_constant(value));
+        let value = graph
+            .value(name)
+            .filter(|&value| point.analysis.constants.is_constant(value));
         let Some(value) = value else {
             if stored.stores(name) {
                 continue;
             }
-            return Err(Ended::With(undecided(format!("the original has no constant `{name}`"))));
+            return Err(Ended::With(undecided(format!(
+                "the original has no constant `{name}`"
+            ))));
         };
         if graph.initializer(value).is_none() {
             wanted.push(value);
@@ -579,7 +714,9 @@ fn constants(
     wanted.dedup();
     let seen = evaluate(point, &wanted, true)?;
     let kept = seen.kept.into_iter();
-    Ok(kept.filter_map(|(value, made)| Some((graph.value_name(value).to_owned(), made.images()?))).collect())
+    Ok(kept
+        .filter_map(|(value, made)| Some((graph.value_name(value).to_owned(), made.images()?)))
+        .collect())
 }
 
 fn second(
@@ -592,11 +729,19 @@ fn second(
 ) -> Result<Findings, Ended> {
     let analysis = Analysis::new(&fused.model).map_err(|error| {
         let reason = format!("it is no graph that ONNX allows: {error}");
-        Ended::With(Proof::Disproved { at: String::new(), site: None, reason })
+        Ended::With(Proof::Disproved {
+            at: String::new(),
+            site: None,
+            reason,
+        })
     })?;
     let allowance = fused.allowance();
-    let recipes: HashMap<&str, &Stored> =
-        fused.formulas.iter().chain(tensors).map(|tensor| (tensor.name.as_str(), tensor)).collect();
+    let recipes: HashMap<&str, &Stored> = fused
+        .formulas
+        .iter()
+        .chain(tensors)
+        .map(|tensor| (tensor.name.as_str(), tensor))
+        .collect();
     let instead = |name: &str| {
         let stored = recipes.get(name)?;
         Some(formula::value(&stored.recipe, source, &allowance).map(FieldValue::Field))
@@ -604,12 +749,17 @@ fn second(
     let inputs = given(fused, seed, &allowance)?;
     let flat = Flat::new(&fused.model);
     // It is a graph that ONNX allows, or there would be none.
-    let all = flat.as_ref().and_then(|flat| Analysis::new(&flat.model).ok());
+    let all = flat
+        .as_ref()
+        .and_then(|flat| Analysis::new(&flat.model).ok());
     if let Some(Fault { at, reason }) = valid.new_fault(all.as_ref().unwrap_or(&analysis)) {
         return Err(Ended::With(Proof::Invalid { at, reason }));
     }
-    let views = [Some(&analysis), all.as_ref()]
-        .map(|analysis| analysis.filter(|analysis| has_more_than_arithmetic(analysis)).map(View::new));
+    let views = [Some(&analysis), all.as_ref()].map(|analysis| {
+        analysis
+            .filter(|analysis| has_more_than_arithmetic(analysis))
+            .map(View::new)
+    });
     let [alike, all_alike] = views.each_ref().map(|view| view.as_ref().map(Alike::new));
     let alike = alike.as_ref();
     let point = Point {
@@ -642,7 +792,8 @@ fn compare(
             Some((name.to_owned(), seen.digests[index]?))
         })
         .collect();
-    let graph = Graph::new(&fused.model).map_err(|error| Ended::With(undecided(error.to_string())))?;
+    let graph =
+        Graph::new(&fused.model).map_err(|error| Ended::With(undecided(error.to_string())))?;
     let digest = |value: ValueId| second.digests[value.0 as usize];
     let mut empty = None;
     for output in outputs(&graph) {
@@ -652,7 +803,11 @@ fn compare(
             && before != after
         {
             let reason = format!("the output is of {after} where it was of {before}");
-            return Err(Ended::With(Proof::Disproved { at: name.to_owned(), site: None, reason }));
+            return Err(Ended::With(Proof::Disproved {
+                at: name.to_owned(),
+                site: None,
+                reason,
+            }));
         }
         if digests.get(name).copied() == digest(output) {
             if seen.empty.contains(name) {
@@ -668,9 +823,12 @@ fn compare(
         };
         if let Some(unknown) = blame::behind(&graph, output, &is_opaque) {
             let unknown = graph.value_name(unknown);
-            return Err(Ended::With(undecided(format!("the extents of `{unknown}` are not known"))));
+            return Err(Ended::With(undecided(format!(
+                "the extents of `{unknown}` are not known"
+            ))));
         }
-        let is_uncertain = |name: &str| seen.uncertain.contains(name) || second.uncertain.contains(name);
+        let is_uncertain =
+            |name: &str| seen.uncertain.contains(name) || second.uncertain.contains(name);
         if let Some(unknown) = blame::behind(&graph, output, &is_uncertain) {
             return Err(Ended::Unknown(graph.value_name(unknown).to_owned()));
         }
@@ -679,7 +837,9 @@ fn compare(
         return Err(Ended::With(Proof::Disproved {
             at: at.to_owned(),
             site: blame::site(&graph, first, tensors),
-            reason: format!("from here on the two never meet again, and the output `{name}` differs"),
+            reason: format!(
+                "from here on the two never meet again, and the output `{name}` differs"
+            ),
         }));
     }
     // Others have been told apart before it.

@@ -45,7 +45,8 @@ impl Hash {
         let mut buffer = Vec::with_capacity(512 * N);
         for part in numbers.chunks(512) {
             buffer.clear();
-            part.iter().for_each(|&number| buffer.extend_from_slice(&bytes(number)));
+            part.iter()
+                .for_each(|&number| buffer.extend_from_slice(&bytes(number)));
             self.0.update(&buffer);
         }
     }
@@ -69,7 +70,10 @@ pub struct Unknown {
 impl Unknown {
     /// The function of this digest.
     pub fn new(digest: Digest) -> Self {
-        Self { before: digest as u64, between: (digest >> 64) as u64 }
+        Self {
+            before: digest as u64,
+            between: (digest >> 64) as u64,
+        }
     }
 
     /// The state before any argument.
@@ -115,7 +119,10 @@ mod tests {
     fn an_unknown_function_is_even_and_tells_its_arguments_apart() {
         let unknown = Unknown::new(Hash::new(1, "f").finish());
         let mut seen: Vec<u32> = (0..1000).map(|argument| unknown.value(argument)).collect();
-        let low = seen.iter().filter(|&&element| u64::from(element) < P / 2).count();
+        let low = seen
+            .iter()
+            .filter(|&&element| u64::from(element) < P / 2)
+            .count();
         assert!((400..600).contains(&low), "{low}");
         seen.sort_unstable();
         seen.dedup();

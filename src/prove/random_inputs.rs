@@ -33,12 +33,18 @@ pub fn boolean_inputs(prepared: &Prepared) -> Vec<(&str, usize)> {
     let inputs = prepared.inputs.iter().filter(is_truth);
     let graph = prepared.model.graph();
     let names: HashSet<&str> = graph.input.iter().map(|input| input.name()).collect();
-    let is_default =
-        |tensor: &&TensorProto| tensor.data_type() == DataType::Bool.code() && names.contains(tensor.name());
+    let is_default = |tensor: &&TensorProto| {
+        tensor.data_type() == DataType::Bool.code() && names.contains(tensor.name())
+    };
     // Before that version they are the constants that they are.
     let is_given = prepared.model.proto.ir_version() >= 4;
-    let defaults = graph.initializer.iter().filter(is_default).filter(|_| is_given);
-    let count = |tensor: &TensorProto| tensor::shape(tensor).map_or(0, |shape| shape.iter().product());
+    let defaults = graph
+        .initializer
+        .iter()
+        .filter(is_default)
+        .filter(|_| is_given);
+    let count =
+        |tensor: &TensorProto| tensor::shape(tensor).map_or(0, |shape| shape.iter().product());
     inputs
         .map(|input| (input.name.as_str(), input.shape.iter().product()))
         .chain(defaults.map(|tensor| (tensor.name(), count(tensor))))
@@ -54,8 +60,17 @@ pub fn truth_cases(truths: &[(&str, usize)]) -> usize {
 }
 
 /// The truth values of an input at a point.
-fn truth(truths: &[(&str, usize)], name: &str, shape: &[usize], Seed { all, point, .. }: Seed) -> FieldValue {
-    let before: usize = truths.iter().take_while(|(other, _)| *other != name).map(|(_, count)| count).sum();
+fn truth(
+    truths: &[(&str, usize)],
+    name: &str,
+    shape: &[usize],
+    Seed { all, point, .. }: Seed,
+) -> FieldValue {
+    let before: usize = truths
+        .iter()
+        .take_while(|(other, _)| *other != name)
+        .map(|(_, count)| count)
+        .sum();
     let is_few = truths.iter().map(|(_, count)| count).sum::<usize>() <= FEW_TRUTHS;
     let mut hash = Hash::new(all, "truth");
     hash.text(name);
@@ -64,7 +79,9 @@ fn truth(truths: &[(&str, usize)], name: &str, shape: &[usize], Seed { all, poin
         true => point >> (before + place) & 1,
         false => (u64::from(unknown.value(place as u64)) ^ point) & 1,
     };
-    let places = (0..shape.iter().product()).map(|place| one(place) as i64).collect();
+    let places = (0..shape.iter().product())
+        .map(|place| one(place) as i64)
+        .collect();
     ArrayD::from_shape_vec(shape, places).map_or(FieldValue::Opaque(hash.finish()), FieldValue::int)
 }
 
@@ -79,10 +96,16 @@ pub fn given(
 ) -> Result<HashMap<String, FieldValue>, Stopped> {
     let (key, truths) = (seed.key, boolean_inputs(prepared));
     let graph = prepared.model.graph();
-    let sized: HashMap<&str, &Input> =
-        prepared.inputs.iter().map(|input| (input.name.as_str(), input)).collect();
-    let stored: HashMap<&str, &TensorProto> =
-        graph.initializer.iter().map(|tensor| (tensor.name(), tensor)).collect();
+    let sized: HashMap<&str, &Input> = prepared
+        .inputs
+        .iter()
+        .map(|input| (input.name.as_str(), input))
+        .collect();
+    let stored: HashMap<&str, &TensorProto> = graph
+        .initializer
+        .iter()
+        .map(|tensor| (tensor.name(), tensor))
+        .collect();
     let listed_is_constant = prepared.model.proto.ir_version() < 4;
     let mut values = HashMap::new();
     for input in &graph.input {
@@ -91,13 +114,17 @@ pub fn given(
         hash.text(name);
         let own = hash.finish();
         let drawn = |shape: &[usize], data_type| {
-            allowance.room(shape).map_err(|stop| Stopped { stop, at: name.to_owned() })?;
+            allowance.room(shape).map_err(|stop| Stopped {
+                stop,
+                at: name.to_owned(),
+            })?;
             Ok(match truths.iter().any(|(truth, _)| *truth == name) {
                 true => truth(&truths, name, shape, seed),
                 false => FieldValue::drawn(own, shape, data_type),
             })
         };
-        let declared = || DataType::from_code(input.r#type.as_ref()?.tensor_type.as_ref()?.elem_type());
+        let declared =
+            || DataType::from_code(input.r#type.as_ref()?.tensor_type.as_ref()?.elem_type());
         let value = match (sized.get(name), stored.get(name)) {
             // A default, which the caller may replace.
             (_, Some(tensor)) if !listed_is_constant => {

@@ -23,12 +23,20 @@ pub enum RootOfMinusOne {
 impl RootOfMinusOne {
     /// The convention of a point: they take turns.
     pub fn at(point: u64) -> Self {
-        if point.is_multiple_of(2) { Self::One } else { Self::MinusOne }
+        if point.is_multiple_of(2) {
+            Self::One
+        } else {
+            Self::MinusOne
+        }
     }
 
     /// `√z` of each element.
     pub fn roots(self, elements: &Elements) -> Elements {
-        let root = if self == Self::One { field::root } else { field::odd_root };
+        let root = if self == Self::One {
+            field::root
+        } else {
+            field::odd_root
+        };
         elements.mapv(root).into_shared()
     }
 }
@@ -42,7 +50,10 @@ pub struct RootContext {
 impl RootContext {
     /// No roots yet.
     pub fn new(convention: RootOfMinusOne) -> Self {
-        Self { convention, radicands: RefCell::default() }
+        Self {
+            convention,
+            radicands: RefCell::default(),
+        }
     }
 
     /// `√z` of each element, which is noted.

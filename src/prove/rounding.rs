@@ -27,7 +27,9 @@ use crate::refusal::Refusal;
 /// # Errors
 /// Where elements that are outside of the model are not there: nothing follows from that.
 fn content(tensor: &TensorProto, model: &Model) -> Result<Option<(DataType, Data)>, Proof> {
-    let Some(data_type) = tensor::float_type(tensor) else { return Ok(None) };
+    let Some(data_type) = tensor::float_type(tensor) else {
+        return Ok(None);
+    };
     match tensor::data(tensor, model.externals()) {
         Ok(data) => Ok(Some((data_type, data))),
         Err(error @ Error::ExternalData { .. }) => Err(unread(tensor.name(), &error)),
@@ -37,7 +39,9 @@ fn content(tensor: &TensorProto, model: &Model) -> Result<Option<(DataType, Data
 
 /// The verdict for a tensor that cannot be read.
 fn unread(name: &str, reason: &dyn Display) -> Proof {
-    Proof::Undecided { reason: format!("`{name}` cannot be read: {reason}") }
+    Proof::Undecided {
+        reason: format!("`{name}` cannot be read: {reason}"),
+    }
 }
 
 /// Checks every tensor of floats, and counts those that were computed again.
@@ -53,9 +57,15 @@ pub fn check(
     // Inlining adds tensors, and removes those that only it read.
     let mut before = tensors(analysis.graph.model());
     before.extend(tensors(original));
-    let named: HashMap<&str, &TensorProto> = before.iter().map(|(name, tensor)| (*name, tensor)).collect();
+    let named: HashMap<&str, &TensorProto> = before
+        .iter()
+        .map(|(name, tensor)| (*name, tensor))
+        .collect();
     let mut after = tensors(fused);
-    let recipes: HashMap<&str, &Stored> = new.iter().map(|stored| (stored.name.as_str(), stored)).collect();
+    let recipes: HashMap<&str, &Stored> = new
+        .iter()
+        .map(|stored| (stored.name.as_str(), stored))
+        .collect();
     let mut others: Option<HashSet<(DataType, String)>> = None;
     after.sort_by_key(|(name, _)| *name);
     let allowance = Allowance::new(original.about_bytes(), 0);
@@ -77,14 +87,21 @@ pub fn check(
             recomputed += 1;
             continue;
         }
-        let Some((data_type, data)) = content(tensor, fused)? else { continue };
-        let twin = named.get(name).map_or(Ok(None), |twin| content(twin, original))?;
+        let Some((data_type, data)) = content(tensor, fused)? else {
+            continue;
+        };
+        let twin = named
+            .get(name)
+            .map_or(Ok(None), |twin| content(twin, original))?;
         if let Some((_, twin)) = twin.filter(|(its, _)| *its == data_type)
             && twin.same(&data).map_err(|reason| unread(name, &reason))?
         {
             continue;
         }
-        let own = (data_type, sha256(&data).map_err(|reason| unread(name, &reason))?);
+        let own = (
+            data_type,
+            sha256(&data).map_err(|reason| unread(name, &reason))?,
+        );
         let others = match &mut others {
             Some(others) => others,
             none => none.insert(marked(&before, original)?),
@@ -92,18 +109,29 @@ pub fn check(
         if !others.contains(&own) {
             let reason = "the tensor is neither new nor one of the original's".to_owned();
             let site = blamed(fused, name, new);
-            return Err(Proof::Disproved { at: name.to_owned(), site, reason }.into());
+            return Err(Proof::Disproved {
+                at: name.to_owned(),
+                site,
+                reason,
+            }
+            .into());
         }
     }
     Ok(recomputed)
 }
 
 /// The types of tensors, and the digests of their contents.
-fn marked(tensors: &[(&str, TensorProto)], model: &Model) -> Result<HashSet<(DataType, String)>, Proof> {
+fn marked(
+    tensors: &[(&str, TensorProto)],
+    model: &Model,
+) -> Result<HashSet<(DataType, String)>, Proof> {
     let mut marks = HashSet::new();
     for (name, tensor) in tensors {
         if let Some((data_type, data)) = content(tensor, model)? {
-            marks.insert((data_type, sha256(&data).map_err(|reason| unread(name, &reason))?));
+            marks.insert((
+                data_type,
+                sha256(&data).map_err(|reason| unread(name, &reason))?,
+            ));
         }
     }
     Ok(marks)
@@ -127,16 +155,25 @@ fn drops_nothing(
     stored: &Stored,
 ) -> Result<(), &'static str> {
     let of = |name: &str| {
-        let computed = analysis.graph.value(name).and_then(|value| analysis.facts.data_type(value));
+        let computed = analysis
+            .graph
+            .value(name)
+            .and_then(|value| analysis.facts.data_type(value));
         computed.or_else(|| DataType::from_code(before.get(name)?.data_type()))
     };
     for step in stored.recipe.steps() {
         match step.op() {
-            Op::Flush(below) if *below > DECIDED => return Err("its recipe drops numbers that count"),
+            Op::Flush(below) if *below > DECIDED => {
+                return Err("its recipe drops numbers that count");
+            }
             // A tensor that was stored on the way has the type of one that it took the place of.
             Op::Round(to)
                 if *to != stored.data_type
-                    && !stored.recipe.constants().into_iter().any(|name| of(name) == Some(*to)) =>
+                    && !stored
+                        .recipe
+                        .constants()
+                        .into_iter()
+                        .any(|name| of(name) == Some(*to)) =>
             {
                 return Err("its recipe rounds to a type that nothing in it has");
             }
@@ -159,10 +196,15 @@ fn is_rounded(
     };
     let shape = stored.recipe.shape().iter().map(|&extent| extent as i64);
     if tensor.data_type() != stored.data_type.code() || !shape.eq(tensor.dims.iter().copied()) {
-        return Err(disproved("the tensor has another type or shape than its recipe".to_owned()).into());
+        return Err(
+            disproved("the tensor has another type or shape than its recipe".to_owned()).into(),
+        );
     }
     let uncomputed = |Refusal { at, reason }| {
-        Ended::Uncomputed(format!("the recipe of `{}` cannot be computed: `{at}`: {reason}", stored.name))
+        Ended::Uncomputed(format!(
+            "the recipe of `{}` cannot be computed: `{at}`: {reason}",
+            stored.name
+        ))
     };
     let constants = stored.recipe.constants().into_iter();
     let given = constants.map(|name| Ok((name.clone(), given(original, analysis, name)?)));
@@ -175,8 +217,10 @@ fn is_rounded(
         Error::ExternalData { .. } => unread(&stored.name, &error),
         _ => disproved(error.to_string()),
     })?;
-    let parts: Vec<_> =
-        (0..promise.parts()).into_par_iter().map(|part| differing(&promise, part, &held)).collect();
+    let parts: Vec<_> = (0..promise.parts())
+        .into_par_iter()
+        .map(|part| differing(&promise, part, &held))
+        .collect();
     let mut wrong = 0;
     for part in parts {
         wrong += part.map_err(uncomputed)?.map_err(|failed| match failed {
@@ -203,14 +247,24 @@ enum Incomparable {
 }
 
 /// How many elements of a part are others than those that are held, or why the part cannot be stored or read.
-fn differing(promise: &Promise, part: usize, held: &Data) -> Result<Result<usize, Incomparable>, Refusal> {
+fn differing(
+    promise: &Promise,
+    part: usize,
+    held: &Data,
+) -> Result<Result<usize, Incomparable>, Refusal> {
     let width = promise.data_type().byte_size(1).unwrap_or(1);
     let compare = |numbers: &[f64], at: usize| -> Result<usize, Incomparable> {
         let bytes = tensor::encode_f64(promise.data_type(), &ArrayView1::from(numbers).into_dyn());
         let bytes = bytes.map_err(|error| Incomparable::Unstorable(error.to_string()))?;
-        let held = held.read(at * width..(at + numbers.len()) * width).map_err(Incomparable::Unread)?;
+        let held = held
+            .read(at * width..(at + numbers.len()) * width)
+            .map_err(Incomparable::Unread)?;
         let pairs = bytes.chunks(width).zip(held.chunks(width));
-        Ok(if bytes == held { 0 } else { pairs.filter(|(one, other)| one != other).count() })
+        Ok(if bytes == held {
+            0
+        } else {
+            pairs.filter(|(one, other)| one != other).count()
+        })
     };
     let (mut at, mut wrong) = (promise.begin(part), Ok(0));
     promise.each(part, &mut |numbers| {

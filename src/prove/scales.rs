@@ -34,9 +34,10 @@ fn passed(op: (&str, &str), inputs: usize) -> Option<usize> {
         ("", "Max" | "Min") => Some(inputs),
         // With its bounds, where they are no attributes.
         ("", "Clip") if inputs > 1 => Some(inputs),
-        ("", "Abs" | "GlobalMaxPool" | "LeakyRelu" | "MaxPool" | "PRelu" | "ReduceL1" | "ReduceMax") => {
-            Some(1)
-        }
+        (
+            "",
+            "Abs" | "GlobalMaxPool" | "LeakyRelu" | "MaxPool" | "PRelu" | "ReduceL1" | "ReduceMax",
+        ) => Some(1),
         ("", "ReduceMin" | "Relu") => Some(1),
         _ => None,
     }
@@ -63,15 +64,26 @@ pub struct Scales {
 
 impl Scales {
     /// The factors that recipes may introduce; `None` without any.
-    pub fn new(tensors: &[Stored], source: &Sources, read: Read, allowance: &Allowance) -> Option<Self> {
-        let steps = tensors.iter().flat_map(|tensor| tensor.recipe.steps()).filter(|step| step.len() == 1);
+    pub fn new(
+        tensors: &[Stored],
+        source: &Sources,
+        read: Read,
+        allowance: &Allowance,
+    ) -> Option<Self> {
+        let steps = tensors
+            .iter()
+            .flat_map(|tensor| tensor.recipe.steps())
+            .filter(|step| step.len() == 1);
         let mut ids = HashSet::new();
         let positive = |step: &Recipe| {
             let number = *evaluate(step, read).ok()?.first()?;
             let image = *formula::value(step, source, allowance).ok()?.first()?;
             (number > 0.0 && number.is_finite() && image != 0).then_some(image)
         };
-        let own = steps.filter(|step| ids.insert(step.id())).take(MOST).filter_map(positive);
+        let own = steps
+            .filter(|step| ids.insert(step.id()))
+            .take(MOST)
+            .filter_map(positive);
         let own: Vec<u32> = own.chain([1]).collect();
         let with_inverses = |numbers: &[u32]| -> Vec<u32> {
             numbers
@@ -81,21 +93,32 @@ impl Scales {
                 .collect()
         };
         let parts = with_inverses(&own[..own.len().min(PAIRED)]);
-        let products = parts.iter().flat_map(|&a| parts.iter().map(move |&b| field::mul(a, b)));
+        let products = parts
+            .iter()
+            .flat_map(|&a| parts.iter().map(move |&b| field::mul(a, b)));
         let mut all: HashSet<u32> = products.chain(with_inverses(&own)).collect();
         for tensor in tensors.iter().take(MOST) {
             for of_channels in factors(&tensor.recipe) {
-                let numbers = of_channels.iter().copied().filter(|factor| factor.len() == 1).collect();
+                let numbers = of_channels
+                    .iter()
+                    .copied()
+                    .filter(|factor| factor.len() == 1)
+                    .collect();
                 for factors in [numbers, of_channels] {
-                    let rows =
-                        factors.into_iter().map_while(|factor| images(factor, read, source, allowance));
+                    let rows = factors
+                        .into_iter()
+                        .map_while(|factor| images(factor, read, source, allowance));
                     extend(&mut all, &rows.collect::<Vec<_>>());
                 }
             }
         }
         let positive = all;
         let (original, is_original) = (RefCell::default(), Cell::new(true));
-        (positive.len() > 1).then_some(Self { positive, original, is_original })
+        (positive.len() > 1).then_some(Self {
+            positive,
+            original,
+            is_original,
+        })
     }
 
     /// From now on it is the folded model.
@@ -110,7 +133,12 @@ impl Scales {
 
     /// The positive factor between an operator's inputs and the inputs of the same operator in the
     /// original, or of an earlier one.
-    pub fn factor(&self, op: (&str, &str), function: Digest, inputs: &[Option<FieldValue>]) -> Option<u32> {
+    pub fn factor(
+        &self,
+        op: (&str, &str),
+        function: Digest,
+        inputs: &[Option<FieldValue>],
+    ) -> Option<u32> {
         let (scaled, others) = inputs.split_at_checked(passed(op, inputs.len())?)?;
         let scaled: Vec<Option<&Elements>> = scaled
             .iter()
@@ -120,8 +148,11 @@ impl Scales {
                 _ => None,
             })
             .collect::<Option<_>>()?;
-        let first =
-            *scaled.iter().flatten().flat_map(|elements| slice(elements)).find(|&&element| element != 0)?;
+        let first = *scaled
+            .iter()
+            .flatten()
+            .flat_map(|elements| slice(elements))
+            .find(|&&element| element != 0)?;
         let part = field::inverse(first)?;
         let mut hash = Hash::new(0, "scaled");
         hash.digest(function);
@@ -129,7 +160,11 @@ impl Scales {
             hash.number(elements.is_some().into());
             elements.iter().for_each(|elements| {
                 let divided = times(elements, part);
-                let divided = if is_of_elements(op) { in_a_row(divided) } else { divided };
+                let divided = if is_of_elements(op) {
+                    in_a_row(divided)
+                } else {
+                    divided
+                };
                 hash.digest(FieldValue::Field(divided).digest(0));
             });
         }
@@ -148,7 +183,8 @@ impl Scales {
         let mut original = self.original.borrow_mut();
         let before = original.entry(divided).or_default();
         let is_factor = |before: &u32| {
-            field::inverse(first).is_some_and(|part| self.positive.contains(&field::mul(*before, part)))
+            field::inverse(first)
+                .is_some_and(|part| self.positive.contains(&field::mul(*before, part)))
         };
         let found = before.iter().copied().find(is_factor);
         if found.is_none() && self.is_original.get() {
@@ -161,7 +197,9 @@ impl Scales {
     pub fn is_nothing(op: (&str, &str), inputs: &[Option<FieldValue>]) -> bool {
         let scaled = passed(op, inputs.len()).and_then(|count| inputs.get(..count));
         let is_zero = |input: &Option<FieldValue>| match input {
-            Some(FieldValue::Field(elements)) => slice(elements).iter().all(|&element| element == 0),
+            Some(FieldValue::Field(elements)) => {
+                slice(elements).iter().all(|&element| element == 0)
+            }
             None => true,
             Some(_) => false,
         };
@@ -169,7 +207,11 @@ impl Scales {
     }
 
     /// The operator's inputs, multiplied by the factor.
-    pub fn scaled(op: (&str, &str), inputs: &[Option<FieldValue>], factor: u32) -> Vec<Option<FieldValue>> {
+    pub fn scaled(
+        op: (&str, &str),
+        inputs: &[Option<FieldValue>],
+        factor: u32,
+    ) -> Vec<Option<FieldValue>> {
         let count = passed(op, inputs.len()).unwrap_or_default();
         let scaled = |(slot, input): (usize, &Option<FieldValue>)| match input {
             Some(FieldValue::Field(elements)) if slot < count => {
@@ -190,7 +232,10 @@ fn extend(all: &mut HashSet<u32>, rows: &[Vec<Option<u32>>]) {
                 Some(next) if next.iter().any(Option::is_some) => products = next,
                 _ => break,
             }
-            let inverses = products.iter().flatten().map(|&product| field::inverse(product));
+            let inverses = products
+                .iter()
+                .flatten()
+                .map(|&product| field::inverse(product));
             let found: Vec<u32> = products.iter().copied().chain(inverses).flatten().collect();
             all.extend(found);
         }
@@ -198,8 +243,16 @@ fn extend(all: &mut HashSet<u32>, rows: &[Vec<Option<u32>>]) {
 }
 
 /// The images of numbers, `None` where one is not positive; nothing where they cannot be had.
-fn images(step: &Recipe, read: Read, source: &Sources, allowance: &Allowance) -> Option<Vec<Option<u32>>> {
-    let (numbers, elements) = (evaluate(step, read).ok()?, formula::value(step, source, allowance).ok()?);
+fn images(
+    step: &Recipe,
+    read: Read,
+    source: &Sources,
+    allowance: &Allowance,
+) -> Option<Vec<Option<u32>>> {
+    let (numbers, elements) = (
+        evaluate(step, read).ok()?,
+        formula::value(step, source, allowance).ok()?,
+    );
     let image = |(&number, &image): (&f64, &u32)| {
         Some(image).filter(|&image| number > 0.0 && number.is_finite() && image != 0)
     };
@@ -208,7 +261,11 @@ fn images(step: &Recipe, read: Read, source: &Sources, allowance: &Allowance) ->
 
 /// The products of two rows of as many numbers, or of one with each of them.
 fn multiplied(one: &[Option<u32>], other: &[Option<u32>]) -> Option<Vec<Option<u32>>> {
-    let (short, long) = if one.len() < other.len() { (one, other) } else { (other, one) };
+    let (short, long) = if one.len() < other.len() {
+        (one, other)
+    } else {
+        (other, one)
+    };
     let fits = short.len() == 1 || short.len() == long.len();
     let product = |(&a, &b): (&Option<u32>, &Option<u32>)| Some(field::mul(a?, b?));
     fits.then(|| long.iter().zip(short.iter().cycle()).map(product).collect())
@@ -221,17 +278,25 @@ fn factors(recipe: &Recipe) -> Vec<Vec<&Recipe>> {
     while let Some((at, mut factors)) = open.pop() {
         match (at.op(), at.inputs()) {
             (Op::Mul, [one, other]) if factors.len() < PAIRED => {
-                let (factor, rest) = if one.len() < other.len() { (one, other) } else { (other, one) };
+                let (factor, rest) = if one.len() < other.len() {
+                    (one, other)
+                } else {
+                    (other, one)
+                };
                 multiplied_by(factor, &mut factors);
                 open.push((rest, factors));
             }
-            (Op::Reshape | Op::Round(_) | Op::Transpose(_) | Op::Neg, [inner]) => open.push((inner, factors)),
+            (Op::Reshape | Op::Round(_) | Op::Transpose(_) | Op::Neg, [inner]) => {
+                open.push((inner, factors))
+            }
             (Op::Add | Op::Sub, [one, other]) if open.len() + parts.len() < PARTS => {
                 open.extend([(one, factors.clone()), (other, factors)]);
             }
             _ => {
                 // Of one vector times another one each may be what passed.
-                let is_alike = factors.last().is_some_and(|last: &&Recipe| last.len() == at.len());
+                let is_alike = factors
+                    .last()
+                    .is_some_and(|last: &&Recipe| last.len() == at.len());
                 factors.extend(Some(at).filter(|_| is_alike));
                 parts.push(factors);
             }
@@ -243,7 +308,9 @@ fn factors(recipe: &Recipe) -> Vec<Vec<&Recipe>> {
 /// All elements along one axis.
 fn in_a_row(elements: Elements) -> Elements {
     let row: Vec<u32> = slice(&elements).to_vec();
-    ArrayD::from_shape_vec(vec![row.len()], row).expect("as many elements").into_shared()
+    ArrayD::from_shape_vec(vec![row.len()], row)
+        .expect("as many elements")
+        .into_shared()
 }
 
 /// The factors that one is the product of, the last ones first.
@@ -260,5 +327,7 @@ fn multiplied_by<'r>(factor: &'r Recipe, factors: &mut Vec<&'r Recipe>) {
 
 /// Every element multiplied by a factor.
 pub fn times(elements: &Elements, factor: u32) -> Elements {
-    elements.mapv(|element| field::mul(element, factor)).into_shared()
+    elements
+        .mapv(|element| field::mul(element, factor))
+        .into_shared()
 }

@@ -32,8 +32,14 @@ const UNUSED_BATCHES: [usize; 10] = [2, 3, 5, 4, 7, 6, 9, 10, 11, 13];
 const SIDES: [usize; 10] = [160, 96, 192, 128, 288, 320, 352, 64, 416, 448];
 
 /// The inputs of operators that are extents, or lengths of parts.
-const EXTENTS: &[(&str, usize)] =
-    &[("Reshape", 1), ("Expand", 1), ("ConstantOfShape", 0), ("Tile", 1), ("Split", 1), ("Resize", 3)];
+const EXTENTS: &[(&str, usize)] = &[
+    ("Reshape", 1),
+    ("Expand", 1),
+    ("ConstantOfShape", 0),
+    ("Tile", 1),
+    ("Split", 1),
+    ("Resize", 3),
+];
 
 /// The extent that a symbol stands for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,7 +68,8 @@ impl<'m> SizeSearch<'m> {
             let rank = names.len();
             for (axis, name) in names.into_iter().enumerate() {
                 // The size of a formula follows from those of its symbols.
-                let Some(name) = name.filter(|name| given.get(name).is_none() && !is_formula(name)) else {
+                let Some(name) = name.filter(|name| given.get(name).is_none() && !is_formula(name))
+                else {
                     continue;
                 };
                 let is_batch = Dims::default_for(Some(&name), axis, rank) == BATCHES[0];
@@ -76,8 +83,16 @@ impl<'m> SizeSearch<'m> {
                 }
             }
         }
-        let used = used_extents(original).union(&used_extents(fused)).copied().collect();
-        Self { original, given: given.clone(), symbols, used }
+        let used = used_extents(original)
+            .union(&used_extents(fused))
+            .copied()
+            .collect();
+        Self {
+            original,
+            given: given.clone(),
+            symbols,
+            used,
+        }
     }
 
     /// The sizes to be tried until the original fits: those at which no two extents are equal by accident, and then what
@@ -85,8 +100,11 @@ impl<'m> SizeSearch<'m> {
     pub fn first(&self) -> Vec<Dims> {
         let apart = self.unused(&Dims::default(), true, false);
         let by_meaning = self.unused(&Dims::default(), false, false);
-        let mut sizes: Vec<Dims> =
-            apart.into_iter().chain(by_meaning).filter(|dims| self.fits(dims)).collect();
+        let mut sizes: Vec<Dims> = apart
+            .into_iter()
+            .chain(by_meaning)
+            .filter(|dims| self.fits(dims))
+            .collect();
         sizes.dedup();
         sizes.extend(self.usual());
         sizes
@@ -103,10 +121,19 @@ impl<'m> SizeSearch<'m> {
         let batches = self.named(ExtentKind::Batch);
         let of_one = (!batches.is_empty()).then(|| with(first, &batches, 1));
         let of_several = (!batches.is_empty()).then(|| {
-            let is_other = |size: &&usize| batches.iter().all(|name| first.get(name) != Some(**size));
-            with(first, &batches, *UNUSED_BATCHES.iter().find(is_other).unwrap_or(&BATCHES[0]))
+            let is_other =
+                |size: &&usize| batches.iter().all(|name| first.get(name) != Some(**size));
+            with(
+                first,
+                &batches,
+                *UNUSED_BATCHES.iter().find(is_other).unwrap_or(&BATCHES[0]),
+            )
         });
-        let sizes = apart.into_iter().chain(by_meaning).chain(of_one).chain(of_several);
+        let sizes = apart
+            .into_iter()
+            .chain(by_meaning)
+            .chain(of_one)
+            .chain(of_several);
         let mut sizes: Vec<Dims> = sizes.filter(|dims| self.fits(dims)).collect();
         sizes.dedup();
         sizes
@@ -120,17 +147,24 @@ impl<'m> SizeSearch<'m> {
     /// SizeSearch that no extent of either model is, nor a size in `before`: one for each symbol, or for each meaning. The first
     /// batch may be 1. `None` where there are no such sizes.
     fn unused(&self, before: &Dims, is_apart: bool, may_be_one: bool) -> Option<Dims> {
-        let mut taken: HashSet<usize> =
-            before.iter().map(|(_, size)| size).chain(self.given_sizes()).collect();
+        let mut taken: HashSet<usize> = before
+            .iter()
+            .map(|(_, size)| size)
+            .chain(self.given_sizes())
+            .collect();
         let (mut dims, mut by_meaning) = (self.given.clone(), vec![]);
         for (name, meaning) in &self.symbols {
-            let known = by_meaning.iter().find(|(other, _)| other == meaning).map(|&(_, size)| size);
+            let known = by_meaning
+                .iter()
+                .find(|(other, _)| other == meaning)
+                .map(|&(_, size)| size);
             let is_first_batch = *meaning == ExtentKind::Batch && known.is_none();
             let size = match known.filter(|_| !is_apart) {
                 Some(size) => size,
                 None if may_be_one && is_first_batch => 1,
                 None => {
-                    let is_free = |size: &&usize| !taken.contains(size) && !self.used.contains(size);
+                    let is_free =
+                        |size: &&usize| !taken.contains(size) && !self.used.contains(size);
                     *candidates(*meaning).iter().find(is_free)?
                 }
             };
@@ -147,7 +181,11 @@ impl<'m> SizeSearch<'m> {
 
     fn named(&self, meaning: ExtentKind) -> Vec<&str> {
         let is_so = |(_, other): &&(String, ExtentKind)| *other == meaning;
-        self.symbols.iter().filter(is_so).map(|(name, _)| name.as_str()).collect()
+        self.symbols
+            .iter()
+            .filter(is_so)
+            .map(|(name, _)| name.as_str())
+            .collect()
     }
 
     /// Whether the inputs have not many more elements at these sizes than at those that are usual.
@@ -161,20 +199,41 @@ impl<'m> SizeSearch<'m> {
     fn usual(&self) -> Vec<Dims> {
         let batch = self.named(ExtentKind::Batch);
         let others = [self.named(ExtentKind::Side), self.named(ExtentKind::Length)].concat();
-        let is_small =
-            |dims: &Dims| inputs(self.original, dims).is_ok_and(|inputs| elements(&inputs) <= LARGER);
-        let tried = if batch.is_empty() { &BATCHES[..1] } else { &BATCHES[..] };
-        let batches = tried.iter().map(|&size| (size, with(&self.given, &batch, size)));
-        let batches =
-            batches.filter(|(size, dims)| *size <= BATCHES[0] || is_small(dims)).map(|(_, dims)| dims);
+        let is_small = |dims: &Dims| {
+            inputs(self.original, dims).is_ok_and(|inputs| elements(&inputs) <= LARGER)
+        };
+        let tried = if batch.is_empty() {
+            &BATCHES[..1]
+        } else {
+            &BATCHES[..]
+        };
+        let batches = tried
+            .iter()
+            .map(|&size| (size, with(&self.given, &batch, size)));
+        let batches = batches
+            .filter(|(size, dims)| *size <= BATCHES[0] || is_small(dims))
+            .map(|(_, dims)| dims);
         let asked = asked_for(self.original);
-        let tried = if others.is_empty() { vec![] } else { [&OTHERS[..], &asked].concat() };
-        let others_at = tried.into_iter().map(|size| with(&self.given, &others, size)).filter(is_small);
+        let tried = if others.is_empty() {
+            vec![]
+        } else {
+            [&OTHERS[..], &asked].concat()
+        };
+        let others_at = tried
+            .into_iter()
+            .map(|size| with(&self.given, &others, size))
+            .filter(is_small);
         let mut sizes: Vec<Dims> = batches.chain(others_at).collect();
         // One symbol may be what constants fit, and another anything.
         if others.len() > 1 {
-            let alone = asked.into_iter().flat_map(|size| others.iter().map(move |name| (*name, size)));
-            sizes.extend(alone.map(|(name, size)| with(&self.given, &[name], size)).filter(is_small));
+            let alone = asked
+                .into_iter()
+                .flat_map(|size| others.iter().map(move |name| (*name, size)));
+            sizes.extend(
+                alone
+                    .map(|(name, size)| with(&self.given, &[name], size))
+                    .filter(is_small),
+            );
         }
         sizes
     }
@@ -199,21 +258,35 @@ fn with(dims: &Dims, names: &[&str], size: usize) -> Dims {
 fn used_extents(model: &Model) -> HashSet<usize> {
     let (mut used, mut open) = (HashSet::new(), vec![model.graph()]);
     while let Some(graph) = open.pop() {
-        let stored: HashMap<&str, &TensorProto> =
-            graph.initializer.iter().map(|tensor| (tensor.name(), tensor)).collect();
+        let stored: HashMap<&str, &TensorProto> = graph
+            .initializer
+            .iter()
+            .map(|tensor| (tensor.name(), tensor))
+            .collect();
         let tensors = graph.initializer.iter().flat_map(|tensor| &tensor.dims);
         used.extend(tensors.filter_map(|&extent| usize::try_from(extent).ok()));
-        let declared = graph.input.iter().filter_map(|input| input.r#type.as_ref()?.tensor_type.as_ref());
-        let declared = declared.filter_map(|tensor| tensor.shape.as_ref()).flat_map(|shape| &shape.dim);
+        let declared = graph
+            .input
+            .iter()
+            .filter_map(|input| input.r#type.as_ref()?.tensor_type.as_ref());
+        let declared = declared
+            .filter_map(|tensor| tensor.shape.as_ref())
+            .flat_map(|shape| &shape.dim);
         used.extend(declared.filter_map(|dim| match dim.value {
             Some(Dim::DimValue(extent)) => usize::try_from(extent).ok(),
             _ => None,
         }));
         for node in &graph.node {
             for &(_, slot) in EXTENTS.iter().filter(|(op, _)| *op == node.op_type()) {
-                let tensor = node.input.get(slot).and_then(|name| stored.get(name.as_str()));
-                let extents = tensor.and_then(|tensor| tensor::read_i64(tensor, model.externals()).ok());
-                let extents = extents.into_iter().flat_map(|extents| extents.into_iter().collect::<Vec<_>>());
+                let tensor = node
+                    .input
+                    .get(slot)
+                    .and_then(|name| stored.get(name.as_str()));
+                let extents =
+                    tensor.and_then(|tensor| tensor::read_i64(tensor, model.externals()).ok());
+                let extents = extents
+                    .into_iter()
+                    .flat_map(|extents| extents.into_iter().collect::<Vec<_>>());
                 used.extend(extents.filter_map(|extent| usize::try_from(extent).ok()));
             }
             open.extend(bodies(node));
@@ -225,18 +298,34 @@ fn used_extents(model: &Model) -> HashSet<usize> {
 /// The extents that most constants have, which an open one may have to be.
 fn asked_for(model: &Model) -> Vec<usize> {
     let mut times: BTreeMap<usize, usize> = BTreeMap::new();
-    let extents = model.graph().initializer.iter().flat_map(|tensor| &tensor.dims);
+    let extents = model
+        .graph()
+        .initializer
+        .iter()
+        .flat_map(|tensor| &tensor.dims);
     for extent in extents.filter_map(|&extent| usize::try_from(extent).ok()) {
         *times.entry(extent).or_default() += 1;
     }
-    let mut extents: Vec<(usize, usize)> = times.into_iter().filter(|&(extent, _)| extent > 1).collect();
+    let mut extents: Vec<(usize, usize)> = times
+        .into_iter()
+        .filter(|&(extent, _)| extent > 1)
+        .collect();
     extents.sort_by_key(|&(extent, times)| (std::cmp::Reverse(times), extent));
-    extents.into_iter().take(ASKED).map(|(extent, _)| extent).collect()
+    extents
+        .into_iter()
+        .take(ASKED)
+        .map(|(extent, _)| extent)
+        .collect()
 }
 
 /// How many elements inputs have.
 pub fn elements(inputs: &[Input]) -> u64 {
-    let count = |input: &Input| input.shape.iter().fold(1_u64, |n, &extent| n.saturating_mul(extent as u64));
+    let count = |input: &Input| {
+        input
+            .shape
+            .iter()
+            .fold(1_u64, |n, &extent| n.saturating_mul(extent as u64))
+    };
     inputs.iter().map(count).fold(0, u64::saturating_add)
 }
 
@@ -245,7 +334,10 @@ pub fn elements(inputs: &[Input]) -> u64 {
 /// # Errors
 /// The undecided verdict, where these sizes are impossible.
 pub fn inputs(model: &Model, dims: &Dims) -> Result<Vec<Input>, Proof> {
-    let light = Model::from_proto(ModelProto { graph: Some(numbers(model.graph())), ..Default::default() });
+    let light = Model::from_proto(ModelProto {
+        graph: Some(numbers(model.graph())),
+        ..Default::default()
+    });
     Input::from_model(&light, dims).map_err(|failure| undecided(failure.to_string()))
 }
 
@@ -257,11 +349,18 @@ fn numbers(graph: &GraphProto) -> GraphProto {
         tensor.shape.as_ref()?;
         let element = DataType::from_code(tensor.elem_type())?;
         // Engines that have no bfloat16 have no say in this.
-        let element = if element.is_float() { DataType::Float } else { element };
+        let element = if element.is_float() {
+            DataType::Float
+        } else {
+            element
+        };
         tensor.elem_type = Some(element.code());
         (element.is_float() || (element.is_integer() && element.bits() >= Some(8))).then_some(input)
     };
-    let name = |tensor: &TensorProto| TensorProto { name: tensor.name.clone(), ..Default::default() };
+    let name = |tensor: &TensorProto| TensorProto {
+        name: tensor.name.clone(),
+        ..Default::default()
+    };
     GraphProto {
         input: graph.input.iter().filter_map(number).collect(),
         initializer: graph.initializer.iter().map(name).collect(),

@@ -22,10 +22,20 @@ use crate::refusal::{Reason, Refusal};
 pub fn tensors(model: &Model) -> Vec<(&str, TensorProto)> {
     let (mut found, mut open) = (vec![], vec![model.graph()]);
     while let Some(graph) = open.pop() {
-        found.extend(graph.initializer.iter().map(|tensor| (tensor.name(), tensor.clone())));
+        found.extend(
+            graph
+                .initializer
+                .iter()
+                .map(|tensor| (tensor.name(), tensor.clone())),
+        );
         for node in graph.node.iter() {
             if node.op() == ("", "Constant") {
-                found.extend(node.output.first().map(String::as_str).zip(constant_tensor(node)));
+                found.extend(
+                    node.output
+                        .first()
+                        .map(String::as_str)
+                        .zip(constant_tensor(node)),
+                );
             }
             open.extend(bodies(node));
         }
@@ -49,7 +59,9 @@ pub fn given(original: &Model, analysis: &Analysis, name: &str) -> Result<Given,
     if let Some(value) = analysis.graph.value(name) {
         return analysis.constants.given(value);
     }
-    let found = stored(original).remove(name).ok_or_else(|| Refusal::new(Reason::NotConstant, name))?;
+    let found = stored(original)
+        .remove(name)
+        .ok_or_else(|| Refusal::new(Reason::NotConstant, name))?;
     let floats = Floats::new(&found, original.externals()).map_err(|error| unread(name, &error))?;
     Ok(Given::Stored(Arc::new(floats)))
 }
@@ -64,7 +76,10 @@ pub fn read(original: &Model, analysis: &Analysis, name: &str) -> Result<ArrayD<
 
 /// Whether a step is no arithmetic, so that the field has no image of it but that of its numbers.
 pub fn is_number(step: &Recipe) -> bool {
-    matches!(step.op(), Op::Exp | Op::Sigmoid | Op::Softmax(_) | Op::Max(_))
+    matches!(
+        step.op(),
+        Op::Exp | Op::Sigmoid | Op::Softmax(_) | Op::Max(_)
+    )
 }
 
 /// The images of the constants of recipes.
@@ -83,7 +98,14 @@ impl<'s> Sources<'s> {
     /// The stored constants of the original alone.
     pub fn new(original: &'s Model, key: u64, convention: RootOfMinusOne) -> Self {
         let (computed, numbers) = (HashMap::new(), HashMap::new());
-        Self { original, stored: stored(original), key, convention, computed, numbers }
+        Self {
+            original,
+            stored: stored(original),
+            key,
+            convention,
+            computed,
+            numbers,
+        }
     }
 
     /// The roots of elements.
@@ -103,7 +125,12 @@ impl<'s> Sources<'s> {
     /// Where one cannot be computed.
     pub fn numbered(mut self, tensors: &[Stored], analysis: &Analysis) -> Result<Self, Refusal> {
         for tensor in tensors {
-            for step in tensor.recipe.steps().into_iter().filter(|step| is_number(step)) {
+            for step in tensor
+                .recipe
+                .steps()
+                .into_iter()
+                .filter(|step| is_number(step))
+            {
                 let id = step.id() as usize;
                 if !self.numbers.contains_key(&id) {
                     let numbers = evaluate(step, &|name| read(self.original, analysis, name))?;
@@ -111,7 +138,8 @@ impl<'s> Sources<'s> {
                         Op::Softmax(axis) => of_shares(&numbers, *axis..axis + 1, self.key),
                         _ => of_numbers(&numbers, self.key),
                     };
-                    self.numbers.extend(image.images().map(|images| (id, images)));
+                    self.numbers
+                        .extend(image.images().map(|images| (id, images)));
                 }
             }
         }
@@ -132,7 +160,9 @@ impl<'s> Sources<'s> {
             return Ok(analysis.clone());
         }
         let tensor = self.stored.get(name).ok_or(Unmade::Uncovered)?;
-        of_tensor(tensor, self.original.externals(), self.key).images().ok_or(Unmade::Uncovered)
+        of_tensor(tensor, self.original.externals(), self.key)
+            .images()
+            .ok_or(Unmade::Uncovered)
     }
 
     /// The elements of a step that is no arithmetic.
@@ -140,6 +170,10 @@ impl<'s> Sources<'s> {
     /// # Errors
     /// Where its numbers are not known.
     pub fn number(&self, step: &Recipe) -> Result<FieldValue, Unmade> {
-        self.numbers.get(&(step.id() as usize)).cloned().map(FieldValue::Field).ok_or(Unmade::Uncovered)
+        self.numbers
+            .get(&(step.id() as usize))
+            .cloned()
+            .map(FieldValue::Field)
+            .ok_or(Unmade::Uncovered)
     }
 }

@@ -42,7 +42,10 @@ pub fn own_nodes(model: &Model) -> HashSet<(String, String)> {
 }
 
 fn first_output(node: &NodeProto) -> &str {
-    node.output.iter().find(|name| !name.is_empty()).map_or("", String::as_str)
+    node.output
+        .iter()
+        .find(|name| !name.is_empty())
+        .map_or("", String::as_str)
 }
 
 /// The invalid nodes of a graph among these.
@@ -52,12 +55,19 @@ pub fn faults(analysis: &Analysis, own: &HashSet<(String, String)>) -> Vec<Fault
     let mut faults = vec![];
     for &id in graph.order() {
         let node = graph.node(id);
-        let inside = first_output(node).strip_prefix(way(node)).unwrap_or_default();
+        let inside = first_output(node)
+            .strip_prefix(way(node))
+            .unwrap_or_default();
         let is_own = own.contains(&(node.op_type().to_owned(), inside.to_owned()));
-        let is_function = functions.iter().any(|function| function.name() == node.op_type());
+        let is_function = functions
+            .iter()
+            .any(|function| function.name() == node.op_type());
         if node.op().0.is_empty() && is_own && !is_function {
             let found = fault(id, node, analysis);
-            faults.extend(found.map(|reason| Fault { at: node.label(), reason }));
+            faults.extend(found.map(|reason| Fault {
+                at: node.label(),
+                reason,
+            }));
         }
     }
     faults
@@ -83,23 +93,42 @@ fn fault(id: NodeId, node: &NodeProto, analysis: &Analysis) -> Option<String> {
 fn wrong_attribute(node: &NodeProto, schema: &OperatorSchema) -> Option<String> {
     for attribute in &node.attribute {
         let name = attribute.name();
-        let Some(declared) = schema.attributes.iter().find(|declared| declared.name == name) else {
-            return Some(format!("{} has no attribute `{name}` in this operator set", node.op_type()));
+        let Some(declared) = schema
+            .attributes
+            .iter()
+            .find(|declared| declared.name == name)
+        else {
+            return Some(format!(
+                "{} has no attribute `{name}` in this operator set",
+                node.op_type()
+            ));
         };
         let is_other = |code: i32| attribute.r#type.is_some_and(|own| own != 0 && own != code);
         if declared.type_code.is_some_and(is_other) {
             return Some(format!("the attribute `{name}` is of another type"));
         }
     }
-    let has = |name: &str| node.attribute.iter().any(|attribute| attribute.name() == name);
-    let missing = schema.attributes.iter().find(|declared| declared.is_required && !has(declared.name))?;
-    Some(format!("{} needs the attribute `{}`", node.op_type(), missing.name))
+    let has = |name: &str| {
+        node.attribute
+            .iter()
+            .any(|attribute| attribute.name() == name)
+    };
+    let missing = schema
+        .attributes
+        .iter()
+        .find(|declared| declared.is_required && !has(declared.name))?;
+    Some(format!(
+        "{} needs the attribute `{}`",
+        node.op_type(),
+        missing.name
+    ))
 }
 
 /// Whether so many may stand where these are declared.
 fn fits(formals: &[Formal], names: &[String]) -> bool {
-    let is_many =
-        formals.last().is_some_and(|formal| matches!(formal.count, Arity::Many | Arity::ManyOfAnyType));
+    let is_many = formals
+        .last()
+        .is_some_and(|formal| matches!(formal.count, Arity::Many | Arity::ManyOfAnyType));
     let is_missing = |(slot, formal): (usize, &Formal)| {
         formal.count == Arity::Once && names.get(slot).is_none_or(String::is_empty)
     };
@@ -108,21 +137,43 @@ fn fits(formals: &[Formal], names: &[String]) -> bool {
 
 fn wrong_count(node: &NodeProto, schema: &OperatorSchema) -> Option<String> {
     if !fits(&schema.inputs, &node.input) {
-        return Some(format!("{} does not take {} inputs", node.op_type(), node.input.len()));
+        return Some(format!(
+            "{} does not take {} inputs",
+            node.op_type(),
+            node.input.len()
+        ));
     }
     // An output may be left out.
-    let is_many = schema.outputs.last().is_some_and(|formal| formal.count != Arity::Once);
+    let is_many = schema
+        .outputs
+        .last()
+        .is_some_and(|formal| formal.count != Arity::Once);
     let too_many = node.output.len() > schema.outputs.len() && !is_many;
-    too_many.then(|| format!("{} does not make {} outputs", node.op_type(), node.output.len()))
+    too_many.then(|| {
+        format!(
+            "{} does not make {} outputs",
+            node.op_type(),
+            node.output.len()
+        )
+    })
 }
 
 /// An input whose element type the operator does not take, or that differs from one that it has to be equal to.
-fn wrong_type(id: NodeId, node: &NodeProto, schema: &OperatorSchema, analysis: &Analysis) -> Option<String> {
+fn wrong_type(
+    id: NodeId,
+    node: &NodeProto,
+    schema: &OperatorSchema,
+    analysis: &Analysis,
+) -> Option<String> {
     let (graph, facts) = (&analysis.graph, &analysis.facts);
     let mut bound: HashMap<usize, DataType> = HashMap::new();
     for (slot, value) in graph.inputs(id).iter().enumerate() {
-        let Some(data_type) = value.and_then(|value| facts.data_type(value)) else { continue };
-        let Some(formal) = schema.inputs.get(slot).or(schema.inputs.last()) else { continue };
+        let Some(data_type) = value.and_then(|value| facts.data_type(value)) else {
+            continue;
+        };
+        let Some(formal) = schema.inputs.get(slot).or(schema.inputs.last()) else {
+            continue;
+        };
         let allowed = match formal.sort {
             Sort::Any => continue,
             Sort::OneOf(types) => Some(types),
@@ -131,12 +182,19 @@ fn wrong_type(id: NodeId, node: &NodeProto, schema: &OperatorSchema, analysis: &
         // Where it may be a sequence, nothing is known of its elements.
         let Some(allowed) = allowed else { continue };
         if !allowed.contains(data_type) {
-            return Some(format!("{} does not take {data_type} as input {slot}", node.op_type()));
+            return Some(format!(
+                "{} does not take {data_type} as input {slot}",
+                node.op_type()
+            ));
         }
-        if let (Sort::Variable(variable), true) = (formal.sort, formal.count != Arity::ManyOfAnyType)
+        if let (Sort::Variable(variable), true) =
+            (formal.sort, formal.count != Arity::ManyOfAnyType)
             && *bound.entry(variable).or_insert(data_type) != data_type
         {
-            return Some(format!("the inputs of {} are of different types", node.op_type()));
+            return Some(format!(
+                "the inputs of {} are of different types",
+                node.op_type()
+            ));
         }
     }
     None
@@ -183,13 +241,20 @@ const ALONG_SEVERAL: &[&str] = &[
 /// An axis that the first input does not have.
 fn wrong_axis(id: NodeId, node: &NodeProto, analysis: &Analysis) -> Option<String> {
     let (op, rank) = (node.op_type(), rank(id, 0, analysis)?);
-    let out_of_range = |axis: i64| Some(format!("axis {axis} of {op} is out of range of {rank} axes"));
+    let out_of_range = |axis: i64| {
+        Some(format!(
+            "axis {axis} of {op} is out of range of {rank} axes"
+        ))
+    };
     if op == "Transpose" {
         let perm = node.attr_ints("perm").ok()??;
-        return permutation(Some(perm), rank).err().map(|_| format!("`perm` orders no {rank} axes"));
+        return permutation(Some(perm), rank)
+            .err()
+            .map(|_| format!("`perm` orders no {rank} axes"));
     }
     // The axis of a Flatten, and before operator set 13 of a Softmax, may be behind the last.
-    let ends_behind = op == "Flatten" || analysis.graph.model().own_opset() < 13 && op.contains("Softmax");
+    let ends_behind =
+        op == "Flatten" || analysis.graph.model().own_opset() < 13 && op.contains("Softmax");
     if ALONG.contains(&op) || ["Flatten", "OneHot"].contains(&op) {
         let axis = node.attr_i("axis").ok()??;
         let rank = (rank + usize::from(op == "OneHot")) as i64;
@@ -221,7 +286,10 @@ fn named_axes(id: NodeId, node: &NodeProto, analysis: &Analysis) -> Option<Vec<i
     match input_at(node.op_type(), "axes", opset) {
         Some(slot) => {
             let value = analysis.graph.input(id, slot)?;
-            analysis.constants.ints(value).filter(|_| analysis.constants.is_constant(value))
+            analysis
+                .constants
+                .ints(value)
+                .filter(|_| analysis.constants.is_constant(value))
         }
         None => node.attr_ints("axes").ok()?.map(<[i64]>::to_vec),
     }
@@ -229,7 +297,11 @@ fn named_axes(id: NodeId, node: &NodeProto, analysis: &Analysis) -> Option<Vec<i
 
 /// A border that is named beside a rule for it, or parts whose number is named beside their lengths.
 fn said_twice(node: &NodeProto) -> Option<String> {
-    let named = |name: &str| node.attribute.iter().find(|attribute| attribute.name() == name);
+    let named = |name: &str| {
+        node.attribute
+            .iter()
+            .find(|attribute| attribute.name() == name)
+    };
     let has_rule = |attribute: &&AttributeProto| attribute.s() != b"NOTSET";
     let has_lengths = node.input.get(1).is_some_and(|name| !name.is_empty());
     if node.op_type() == "Split" && has_lengths && named("num_outputs").is_some() {

@@ -73,7 +73,13 @@ impl Folded {
         let told = (text_of(&report.json())?, report.done(Paint::none()));
         let FuseReport { before, after, .. } = report;
         let input = before.path().unwrap_or(Path::new("")).to_owned();
-        Ok(Self { input, told, changed: after.is_some(), model: after.unwrap_or(before), warnings })
+        Ok(Self {
+            input,
+            told,
+            changed: after.is_some(),
+            model: after.unwrap_or(before),
+            warnings,
+        })
     }
 }
 
@@ -88,7 +94,9 @@ impl Folded {
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         check_process()?;
         let model = &self.model;
-        let size = py.detach(|| model.message_bytes()).map_err(|error| raised(&error.into()))?;
+        let size = py
+            .detach(|| model.message_bytes())
+            .map_err(|error| raised(&error.into()))?;
         written(py, size, |room| model.fill(room))
     }
 
@@ -96,8 +104,13 @@ impl Folded {
     fn parts(&self, py: Python<'_>, room: usize) -> PyResult<Parts> {
         check_process()?;
         let model = &self.model;
-        let parts = py.detach(|| model.to_parts(room)).map_err(|error| raised(&error.into()))?;
-        Ok(Parts { left: Mutex::new(Box::new(parts)), kept: Mutex::new(Kept::now()) })
+        let parts = py
+            .detach(|| model.to_parts(room))
+            .map_err(|error| raised(&error.into()))?;
+        Ok(Parts {
+            left: Mutex::new(Box::new(parts)),
+            kept: Mutex::new(Kept::now()),
+        })
     }
 
     /// Writes the result, and returns the paths of the model and of its data, and how many bytes they have.
@@ -111,7 +124,11 @@ impl Folded {
         let (model, input, changed) = (self.model.clone(), self.input.clone(), self.changed);
         attend(py, None, move |attended| {
             let external_data = External::from_str(&external_data, false).map_err(BadOption)?;
-            let options = StorageArgs { external_data, external_threshold }.options();
+            let options = StorageArgs {
+                external_data,
+                external_threshold,
+            }
+            .options();
             let path = target(&input, Some(&path))?;
             attended.pass_on();
             let saved = match changed {
@@ -137,13 +154,24 @@ impl Parts {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let Some(part) = self.left.lock().unwrap_or_else(PoisonError::into_inner).next() else {
+        let Some(part) = self
+            .left
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .next()
+        else {
             return Ok(None);
         };
         // The earlier parts have left holes between the objects made of them.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).give_back();
+        self.kept
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .give_back();
         written(py, part.message_bytes(), |room| {
-            part.fill(room).map_err(|source| Error::Io { path: "<memory>".into(), source })
+            part.fill(room).map_err(|source| Error::Io {
+                path: "<memory>".into(),
+                source,
+            })
         })
         .map(Some)
     }
@@ -173,7 +201,9 @@ fn written<'py>(
         python_callbacks::until_ended(py, ends, || Ok(()))
     })?;
     match filled.unwrap_or_else(|| Err("its thread is gone".to_owned())) {
-        Ok(filled) => filled.map(|()| bytes).map_err(|error| raised(&error.into())),
+        Ok(filled) => filled
+            .map(|()| bytes)
+            .map_err(|error| raised(&error.into())),
         Err(fault) => Err(InternalError::new_err(fault)),
     }
 }
@@ -192,7 +222,9 @@ fn dims(given: &SizesByName, model: &Model) -> Result<Dims> {
 /// Sizes as the library has them.
 fn sizes_of(given: &SizesByName) -> Dims {
     let mut dims = Dims::default();
-    given.iter().for_each(|(name, size)| dims.set(name, size.get()));
+    given
+        .iter()
+        .for_each(|(name, size)| dims.set(name, size.get()));
     dims
 }
 
@@ -218,10 +250,25 @@ impl Chosen {
     ) -> PyResult<Self> {
         let bad_goal = |reason: String| raised(&BadOption(format!("memory: {reason}")).into());
         let memory = memory.map(str::parse).transpose().map_err(bad_goal)?;
-        let slicing = Slicing { parts: slice, memory, expect };
-        let target = target.parse().map_err(|_| raised(&BadOption(format!("target: `{target}`")).into()))?;
+        let slicing = Slicing {
+            parts: slice,
+            memory,
+            expect,
+        };
+        let target = target
+            .parse()
+            .map_err(|_| raised(&BadOption(format!("target: `{target}`")).into()))?;
         let fix = sizes_of(&fix);
-        Ok(Self(FoldOptions { skip, max_growth, centre, merge_norms, scale_stream, target, fix, slicing }))
+        Ok(Self(FoldOptions {
+            skip,
+            max_growth,
+            centre,
+            merge_norms,
+            scale_stream,
+            target,
+            fix,
+            slicing,
+        }))
     }
 }
 
@@ -240,17 +287,25 @@ pub fn fuse(
     let work = move |attended: &Attended| {
         let mut kept = Kept::now();
         let tell = |stage: &str, done, of| attended.tell(stage, done, of);
-        let when = When::from_str(&verify, false).map_err(|_| BadOption(format!("verify: `{verify}`")))?;
+        let when =
+            When::from_str(&verify, false).map_err(|_| BadOption(format!("verify: `{verify}`")))?;
         tell("load", 0, 1);
         let model = read()?;
         let dims = dims(&dim, &model)?;
-        let options = FuseOptions { progress: Some(&tell), ..chosen.into() };
+        let options = FuseOptions {
+            progress: Some(&tell),
+            ..chosen.into()
+        };
         let fused = crate::fuse_ahead(&model, &options)?;
         let idle = Idle::all(&options, &model, &fused.plan);
         let mut report = FuseReport::from_fused(model, fused, idle).chosen_by(&options);
         let mut dims = dims;
         dims.remove_all(&options.fix);
-        let options = VerifyOptions { dims, tolerance, ..VerifyOptions::default() };
+        let options = VerifyOptions {
+            dims,
+            tolerance,
+            ..VerifyOptions::default()
+        };
         report.judge(when, &options, |step| tell(step, 0, 1));
         let mut warnings: Vec<String> = report.idle.iter().map(Idle::in_python).collect();
         match (report.judged.end(when), report.judged.complaint(when)) {
@@ -276,7 +331,11 @@ type PlanAsText = (String, String, String);
 fn told(model: Model, planned: Planned, options: &FuseOptions) -> Result<PlanAsText> {
     let provenance = serde_json::to_string(&Provenance::from_model(&model))?;
     let report = FuseReport::dry(model, planned, vec![]).chosen_by(options);
-    Ok((serde_json::to_string(&report.json())?, report.done(Paint::none()), provenance))
+    Ok((
+        serde_json::to_string(&report.json())?,
+        report.done(Paint::none()),
+        provenance,
+    ))
 }
 
 /// Plans.
@@ -292,7 +351,10 @@ pub fn plan(
         let tell = |stage: &str, done, of| attended.tell(stage, done, of);
         tell("load", 0, 1);
         let model = read()?;
-        let options = FuseOptions { progress: Some(&tell), ..chosen.into() };
+        let options = FuseOptions {
+            progress: Some(&tell),
+            ..chosen.into()
+        };
         let planned = crate::dry_run(&model, &options)?;
         told(model, planned, &options)
     };
@@ -314,7 +376,10 @@ pub fn inspect(
         html.as_deref().map_or(Ok(()), page_target)?;
         tell("load", 0, 1);
         let model = read()?;
-        let options = FuseOptions { progress: Some(&tell), ..FuseOptions::default() };
+        let options = FuseOptions {
+            progress: Some(&tell),
+            ..FuseOptions::default()
+        };
         let planned = match &html {
             Some(page) => with_page(&name, &model, &options, page)?,
             None => crate::dry_run(&model, &options)?,
@@ -337,7 +402,11 @@ pub fn verify(
     let [read_original, read_fused] = [original.reader(), fused.reader()];
     let work = move |_: &Attended| {
         let (original, fused) = (read_original()?, read_fused()?);
-        let options = VerifyOptions { dims: dims(&dim, &original)?, tolerance, seeds };
+        let options = VerifyOptions {
+            dims: dims(&dim, &original)?,
+            tolerance,
+            seeds,
+        };
         let verdict = compare(&original, &fused, &options);
         Ok((verdict.passed(), serde_json::to_string(&verdict)?))
     };
@@ -364,9 +433,17 @@ pub fn prove(
             None => Claim::planned(&original, &fused)?,
         };
         attended.pass_on();
-        let proof = crate::prove::prove(&original, &fused, &tensors, &ProveOptions { dims, points, seed });
+        let proof = crate::prove::prove(
+            &original,
+            &fused,
+            &tensors,
+            &ProveOptions { dims, points, seed },
+        );
         let mut told = serde_json::to_value(&proof)?;
-        if let Proof::Disproved { site: Some(site), .. } = &proof {
+        if let Proof::Disproved {
+            site: Some(site), ..
+        } = &proof
+        {
             told["site"] = json!(sites.get(*site));
         }
         Ok(told.to_string())
@@ -388,10 +465,22 @@ pub fn bench(
     references: Vec<String>,
 ) -> PyResult<[String; 4]> {
     let mut dims = Dims::default();
-    dim.iter().for_each(|(name, size)| dims.set(name, size.get()));
-    let measure =
-        MeasureArgs { batch, dims: vec![dims], rounds, time, threads, input: None, references, quiet: true };
-    let models: Vec<_> = models.into_iter().map(|(name, source)| (name, source.reader())).collect();
+    dim.iter()
+        .for_each(|(name, size)| dims.set(name, size.get()));
+    let measure = MeasureArgs {
+        batch,
+        dims: vec![dims],
+        rounds,
+        time,
+        threads,
+        input: None,
+        references,
+        quiet: true,
+    };
+    let models: Vec<_> = models
+        .into_iter()
+        .map(|(name, source)| (name, source.reader()))
+        .collect();
     let work = move |attended: &Attended| {
         let stop = Stop::default();
         let mut names = vec![];
@@ -415,7 +504,12 @@ pub fn bench(
             .map_err(|error| BadOption(error.to_string()))?;
         let report = measure.measure(names.join(", "), &variants, sites, &measure.batch, &stop)?;
         let page = html(std::slice::from_ref(&report));
-        Ok([serde_json::to_string(&report)?, terminal(&report), markdown(&report), page])
+        Ok([
+            serde_json::to_string(&report)?,
+            terminal(&report),
+            markdown(&report),
+            page,
+        ])
     };
     attend(py, None, work)
 }

@@ -11,7 +11,12 @@ use crate::cli::target::NoFolder;
 use crate::error::Error;
 use crate::report::plain;
 
-create_exception!(unfold_onnx, UnfoldError, PyException, "Whatever unfold could not do.");
+create_exception!(
+    unfold_onnx,
+    UnfoldError,
+    PyException,
+    "Whatever unfold could not do."
+);
 create_exception!(
     unfold_onnx,
     InvalidModelError,
@@ -30,7 +35,12 @@ create_exception!(
     UnfoldError,
     "The model does not fit into the 2 GiB that a protobuf message may have."
 );
-create_exception!(unfold_onnx, CertificateError, UnfoldError, "A certificate cannot be used.");
+create_exception!(
+    unfold_onnx,
+    CertificateError,
+    UnfoldError,
+    "A certificate cannot be used."
+);
 create_exception!(
     unfold_onnx,
     DiffersError,
@@ -43,7 +53,12 @@ create_exception!(
     UnfoldError,
     "It could not be decided whether the folded model computes the same, and that was required."
 );
-create_exception!(unfold_onnx, InternalError, UnfoldError, "A defect of unfold itself.");
+create_exception!(
+    unfold_onnx,
+    InternalError,
+    UnfoldError,
+    "A defect of unfold itself."
+);
 
 /// A result that was withheld because it differs, or because no check could decide.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +107,9 @@ pub fn raised(error: &anyhow::Error) -> PyErr {
         Some(Error::ExternalData { .. }) => ExternalDataError::new_err(text),
         Some(Error::TooLarge { .. }) => TooLargeError::new_err(text),
         Some(Error::Certificate { .. }) => CertificateError::new_err(text),
-        Some(Error::Skip { .. } | Error::Power { .. } | Error::Fix { .. }) => PyValueError::new_err(text),
+        Some(Error::Skip { .. } | Error::Power { .. } | Error::Fix { .. }) => {
+            PyValueError::new_err(text)
+        }
         Some(Error::Defect { .. }) => InternalError::new_err(text),
         Some(Error::StreamMagnitude { .. }) | None => UnfoldError::new_err(text),
     }
@@ -103,7 +120,11 @@ fn of_system(path: &std::path::Path, source: &io::Error, text: String) -> PyErr 
     match source.raw_os_error() {
         Some(number) => {
             let said = source.to_string();
-            let said = said.split(" (os error").next().unwrap_or_default().to_owned();
+            let said = said
+                .split(" (os error")
+                .next()
+                .unwrap_or_default()
+                .to_owned();
             PyOSError::new_err((number, said, path.as_os_str().to_owned()))
         }
         None => PyOSError::new_err(text),

@@ -34,7 +34,8 @@ impl Attended {
     /// Reports progress; ends the work if it was given up.
     pub fn tell(&self, stage: &str, done: usize, of: usize) {
         self.pass_on();
-        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = Some((stage.to_owned(), done, of));
+        *self.at.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((stage.to_owned(), done, of));
     }
 
     /// Ends the work by unwinding if it was given up: it holds nothing that needs cleaning up.
@@ -69,7 +70,10 @@ pub fn attend<T: Send + 'static>(
         drop(turn);
         python_callbacks::ended(done, &end);
     };
-    thread::Builder::new().name("unfold".into()).stack_size(STACK).spawn(body)?;
+    thread::Builder::new()
+        .name("unfold".into())
+        .stack_size(STACK)
+        .spawn(body)?;
     match python_callbacks::until_ended(py, ends, || look_around(py, &attended, progress)) {
         Ok(Some(Ok(Ok(done)))) => Ok(done),
         Ok(Some(Ok(Err(error)))) => Err(raised(&error)),
@@ -83,9 +87,17 @@ pub fn attend<T: Send + 'static>(
 }
 
 /// Checks signals, and reports progress.
-fn look_around(py: Python<'_>, attended: &Attended, progress: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+fn look_around(
+    py: Python<'_>,
+    attended: &Attended,
+    progress: Option<&Bound<'_, PyAny>>,
+) -> PyResult<()> {
     py.check_signals()?;
-    let at = attended.at.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let at = attended
+        .at
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take();
     if let (Some(progress), Some(at)) = (progress, at) {
         progress.call1(at)?;
     }
@@ -98,6 +110,9 @@ pub fn check_process() -> PyResult<()> {
     if *PROCESS.get_or_init(std::process::id) == std::process::id() {
         return Ok(());
     }
-    let how = "start processes with the method `spawn` or `forkserver`, or begin with unfold in them";
-    Err(UnfoldError::new_err(format!("this process was forked from one whose threads it lacks: {how}")))
+    let how =
+        "start processes with the method `spawn` or `forkserver`, or begin with unfold in them";
+    Err(UnfoldError::new_err(format!(
+        "this process was forked from one whose threads it lacks: {how}"
+    )))
 }

@@ -39,8 +39,8 @@ mod _native {
     use super::calls::{Chosen, Folded, Parts, bench, fuse, inspect, plan, prove, verify};
     #[pymodule_export]
     use super::errors::{
-        CertificateError, DiffersError, ExternalDataError, InternalError, InvalidModelError, TooLargeError,
-        UnfoldError, UnverifiedError,
+        CertificateError, DiffersError, ExternalDataError, InternalError, InvalidModelError,
+        TooLargeError, UnfoldError, UnverifiedError,
     };
     #[pymodule_export]
     use super::main;

@@ -22,7 +22,10 @@ struct Desk {
     errands: VecDeque<Errand>,
 }
 
-static DESK: Mutex<Desk> = Mutex::new(Desk { waiting: 0, errands: VecDeque::new() });
+static DESK: Mutex<Desk> = Mutex::new(Desk {
+    waiting: 0,
+    errands: VecDeque::new(),
+});
 /// That there is something to be done, or that some work has ended.
 static NEWS: Condvar = Condvar::new();
 
@@ -33,7 +36,9 @@ fn desk() -> MutexGuard<'static, Desk> {
 /// Runs a callback on the Python thread, or here if no thread waits. `None` if neither is possible.
 ///
 /// The caller must not hold the interpreter lock.
-pub fn fetched<T: Send + 'static>(fetch: impl FnOnce(Python<'_>) -> T + Send + 'static) -> Option<T> {
+pub fn fetched<T: Send + 'static>(
+    fetch: impl FnOnce(Python<'_>) -> T + Send + 'static,
+) -> Option<T> {
     let (reply, answer) = channel();
     // The caller waits for the reply.
     let errand: Errand = Box::new(move |py| drop(reply.send(fetch(py))));
@@ -101,7 +106,11 @@ pub fn until_ended<T: Send>(
     let left = {
         let mut desk = desk();
         desk.waiting -= 1;
-        if desk.waiting == 0 { std::mem::take(&mut desk.errands) } else { VecDeque::new() }
+        if desk.waiting == 0 {
+            std::mem::take(&mut desk.errands)
+        } else {
+            VecDeque::new()
+        }
     };
     left.into_iter().for_each(|errand| errand(py));
     outcome

@@ -28,9 +28,18 @@ pub struct ModelSource {
 /// The source of a model.
 #[derive(Clone)]
 enum ReadFrom {
-    File { path: PathBuf, others: Vec<PathBuf> },
-    Memory { bytes: Bytes, reach: Outside },
-    Message { message: Arc<Referring>, reach: Outside },
+    File {
+        path: PathBuf,
+        others: Vec<PathBuf>,
+    },
+    Memory {
+        bytes: Bytes,
+        reach: Outside,
+    },
+    Message {
+        message: Arc<Referring>,
+        reach: Outside,
+    },
 }
 
 /// Where a model in memory has the data that is outside of it.
@@ -44,7 +53,10 @@ enum Outside {
 impl Outside {
     fn new(folder: Option<PathBuf>, resolver: Option<Py<PyAny>>) -> Self {
         match (folder, resolver) {
-            (_, Some(call)) => Self::NodeQuery(Arc::new(Callback { call, raised: Mutex::default() })),
+            (_, Some(call)) => Self::NodeQuery(Arc::new(Callback {
+                call,
+                raised: Mutex::default(),
+            })),
             (Some(folder), None) => Self::Folder(folder),
             (None, None) => Self::Nothing,
         }
@@ -81,14 +93,21 @@ impl ModelSource {
     /// A file, whose tensors may have data below these folders too.
     #[staticmethod]
     fn file(path: PathBuf, others: Vec<PathBuf>) -> Self {
-        Self { from: ReadFrom::File { path, others } }
+        Self {
+            from: ReadFrom::File { path, others },
+        }
     }
 
     /// Bytes, which are not copied.
     #[staticmethod]
     fn memory(data: PyBackedBytes, folder: Option<PathBuf>, resolver: Option<Py<PyAny>>) -> Self {
         let reach = Outside::new(folder, resolver);
-        Self { from: ReadFrom::Memory { bytes: Bytes::from_owner(data), reach } }
+        Self {
+            from: ReadFrom::Memory {
+                bytes: Bytes::from_owner(data),
+                reach,
+            },
+        }
     }
 }
 
@@ -120,7 +139,13 @@ impl Wire {
 
     /// Leaves so many bytes where they are: in a field of a message.
     fn refer(&mut self, message: Py<PyAny>, field: String, length: usize) {
-        self.pieces.push(Piece::Referred { of: Arc::new(MessageField { message, name: field }), length });
+        self.pieces.push(Piece::Referred {
+            of: Arc::new(MessageField {
+                message,
+                name: field,
+            }),
+            length,
+        });
         self.length += length as u64;
     }
 
@@ -148,14 +173,22 @@ impl Wire {
     /// The written bytes as a model. Leaves the buffer empty.
     fn source(&mut self, folder: Option<PathBuf>, resolver: Option<Py<PyAny>>) -> ModelSource {
         let message = Arc::new(Referring::new(std::mem::take(self)));
-        ModelSource { from: ReadFrom::Message { message, reach: Outside::new(folder, resolver) } }
+        ModelSource {
+            from: ReadFrom::Message {
+                message,
+                reach: Outside::new(folder, resolver),
+            },
+        }
     }
 }
 
 /// A part of a message.
 enum Piece {
     Written(Vec<u8>),
-    Referred { of: Arc<MessageField>, length: usize },
+    Referred {
+        of: Arc<MessageField>,
+        length: usize,
+    },
 }
 
 /// A field of a message of Python.
@@ -196,7 +229,11 @@ impl Referring {
             };
             (begin, piece)
         });
-        Self { pieces: placed.collect(), length: wire.length, recent: Mutex::default() }
+        Self {
+            pieces: placed.collect(),
+            length: wire.length,
+            recent: Mutex::default(),
+        }
     }
 
     /// Some bytes of a field, as Python has it now.
@@ -215,12 +252,17 @@ impl Referring {
                 let read = move |py: Python<'_>| -> PyResult<PyBackedBytes> {
                     Ok(field.message.bind(py).getattr(&*field.name)?.extract()?)
                 };
-                let bytes = fetched(read).ok_or_else(|| io::Error::other("there is nobody to read it"))?;
+                let bytes =
+                    fetched(read).ok_or_else(|| io::Error::other("there is nobody to read it"))?;
                 let bytes = bytes.map_err(|error| io::Error::other(error.to_string()))?;
                 if bytes.len() != length {
                     return Err(io::Error::other("it was changed while it was read"));
                 }
-                BeingRead { number, bytes: Bytes::from_owner(bytes), left: length }
+                BeingRead {
+                    number,
+                    bytes: Bytes::from_owner(bytes),
+                    left: length,
+                }
             }
         };
         let part = taken.bytes.slice(range);
@@ -245,14 +287,22 @@ impl Resolver for Referring {
     }
 
     fn read(&self, _: &str, offset: u64, length: usize) -> io::Result<Bytes> {
-        let first = self.pieces.partition_point(|(begin, _)| *begin <= offset).saturating_sub(1);
+        let first = self
+            .pieces
+            .partition_point(|(begin, _)| *begin <= offset)
+            .saturating_sub(1);
         let mut read = BytesMut::new();
         for (number, (begin, piece)) in self.pieces.iter().enumerate().skip(first) {
-            let (at, left) = ((offset + read.len() as u64 - begin) as usize, length - read.len());
+            let (at, left) = (
+                (offset + read.len() as u64 - begin) as usize,
+                length - read.len(),
+            );
             let range = |there: usize| at.min(there)..there.min(at + left);
             let there = match piece {
                 Piece::Written(bytes) => Bytes::copy_from_slice(&bytes[range(bytes.len())]),
-                Piece::Referred { of, length } => self.field(number, (of, *length), range(*length))?,
+                Piece::Referred { of, length } => {
+                    self.field(number, (of, *length), range(*length))?
+                }
             };
             if there.len() == length {
                 return Ok(there);
@@ -292,15 +342,28 @@ impl ModelSource {
 
     /// The result of work on this model, or the exception that its resolver raised.
     pub fn settled<T>(&self, py: Python<'_>, result: PyResult<T>) -> PyResult<T> {
-        let (ReadFrom::Memory { reach: Outside::NodeQuery(resolver), .. }
-        | ReadFrom::Message { reach: Outside::NodeQuery(resolver), .. }) = &self.from
+        let (ReadFrom::Memory {
+            reach: Outside::NodeQuery(resolver),
+            ..
+        }
+        | ReadFrom::Message {
+            reach: Outside::NodeQuery(resolver),
+            ..
+        }) = &self.from
         else {
             return result;
         };
-        let Some(cause) = resolver.raised.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+        let Some(cause) = resolver
+            .raised
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        else {
             return result;
         };
-        let error = result.err().unwrap_or_else(|| ExternalDataError::new_err(cause.to_string()));
+        let error = result
+            .err()
+            .unwrap_or_else(|| ExternalDataError::new_err(cause.to_string()));
         error.set_cause(py, Some(cause));
         Err(error)
     }
@@ -337,7 +400,10 @@ impl Resolver for Callback {
         Python::attach(|py| {
             ask(py).map_err(|error| {
                 let said = io::Error::other(error.to_string());
-                self.raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                self.raised
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .get_or_insert(error);
                 said
             })
         })

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use multiversion::multiversion;
 use ndarray::{
-    Array3, ArrayD, ArrayView1, ArrayView2, ArrayViewD, ArrayViewMut2, Axis, CowArray, Dimension, Ix3, Ix4,
-    IxDyn, RemoveAxis, Zip,
+    Array3, ArrayD, ArrayView1, ArrayView2, ArrayViewD, ArrayViewMut2, Axis, CowArray, Dimension,
+    Ix3, Ix4, IxDyn, RemoveAxis, Zip,
 };
 
 use super::{Op, Recipe, Windows};
@@ -45,7 +45,9 @@ impl Supply for Read<'_> {
     fn places(&self, name: &str, axis: usize, range: Range<usize>) -> Result<ArrayD<f64>, Refusal> {
         let whole = self(name)?;
         match whole.shape().get(axis) {
-            Some(&extent) if range.end <= extent => Ok(whole.slice_axis(Axis(axis), range.into()).to_owned()),
+            Some(&extent) if range.end <= extent => {
+                Ok(whole.slice_axis(Axis(axis), range.into()).to_owned())
+            }
             _ => Err(unlike(name, whole.shape())),
         }
     }
@@ -72,11 +74,15 @@ pub fn evaluate(recipe: &Recipe, read: Read) -> Result<ArrayD<f64>, Refusal> {
 /// As [`evaluate`]. A cut reads only the elements that it needs, and a product with a large
 /// constant takes it part by part.
 pub(super) fn evaluate_from(recipe: &Recipe, supply: &dyn Supply) -> Result<ArrayD<f64>, Refusal> {
-    let is_leaf = |step: &Recipe| cut_constant(step).is_some() || Streamed::from_recipe(step).is_some();
+    let is_leaf =
+        |step: &Recipe| cut_constant(step).is_some() || Streamed::from_recipe(step).is_some();
     let steps = recipe.steps_to(&is_leaf);
     // A step with one reader is used once.
     let mut uses: HashMap<_, usize> = HashMap::default();
-    let needed = steps.iter().filter(|step| !is_leaf(step)).flat_map(|step| step.inputs());
+    let needed = steps
+        .iter()
+        .filter(|step| !is_leaf(step))
+        .flat_map(|step| step.inputs());
     let shared = needed.filter(|input| input.is_shared());
     shared.for_each(|input| *uses.entry(input.id()).or_default() += 1);
     let mut known: HashMap<_, ArrayD<f64>> = HashMap::default();
@@ -96,10 +102,16 @@ pub(super) fn evaluate_from(recipe: &Recipe, supply: &dyn Supply) -> Result<Arra
         let is_used_up = |input: &Recipe| uses.get(&input.id()).is_none_or(|&left| left == 0);
         // A first input that nobody else needs is given away, so that it can be changed where it is.
         let first = step.inputs().first().filter(|first| is_used_up(first));
-        let alone = first.filter(|first| step.inputs()[1..].iter().all(|other| other.id() != first.id()));
+        let alone = first.filter(|first| {
+            step.inputs()[1..]
+                .iter()
+                .all(|other| other.id() != first.id())
+        });
         let given = alone.and_then(|first| known.remove(&first.id()));
         let lent = step.inputs().iter().skip(given.is_some() as usize);
-        let lent: Vec<_> = lent.map(|input| Array::from(known[&input.id()].view())).collect();
+        let lent: Vec<_> = lent
+            .map(|input| Array::from(known[&input.id()].view()))
+            .collect();
         let inputs: Vec<Array> = given.map(Array::from).into_iter().chain(lent).collect();
         let made = match (step.op(), &inputs[..]) {
             (Op::Constant(name), _) => of_shape(name, step.shape(), supply.whole(name)?)?,
@@ -113,7 +125,9 @@ pub(super) fn evaluate_from(recipe: &Recipe, supply: &dyn Supply) -> Result<Arra
             known.remove(&input.id());
         }
     }
-    known.remove(&recipe.id()).ok_or_else(|| Refusal::new(Reason::UnknownShape, ""))
+    known
+        .remove(&recipe.id())
+        .ok_or_else(|| Refusal::new(Reason::UnknownShape, ""))
 }
 
 /// An input of a step: lent, or given away.
@@ -127,18 +141,32 @@ fn vanishes(a: &Array, b: &Array, shape: &[usize]) -> bool {
 }
 
 fn of_shape(name: &str, shape: &[usize], array: ArrayD<f64>) -> Result<ArrayD<f64>, Refusal> {
-    if array.shape() == shape { Ok(row_major(array)) } else { Err(unlike(name, array.shape())) }
+    if array.shape() == shape {
+        Ok(row_major(array))
+    } else {
+        Err(unlike(name, array.shape()))
+    }
 }
 
 fn unlike(name: &str, shape: &[usize]) -> Refusal {
-    Refusal::new(Reason::Constant(format!("it is {shape:?}, which is not what it was")), name)
+    Refusal::new(
+        Reason::Constant(format!("it is {shape:?}, which is not what it was")),
+        name,
+    )
 }
 
 /// The constant and the range of it, where a step is that.
 fn cut_constant(step: &Recipe) -> Option<(&str, usize, Range<usize>)> {
-    let (Op::Pick { axis, places }, [input]) = (step.op(), step.inputs()) else { return None };
-    let (Op::Constant(name), Some(&Some(first))) = (input.op(), places.first()) else { return None };
-    let in_order = places.iter().enumerate().all(|(at, place)| *place == Some(first + at));
+    let (Op::Pick { axis, places }, [input]) = (step.op(), step.inputs()) else {
+        return None;
+    };
+    let (Op::Constant(name), Some(&Some(first))) = (input.op(), places.first()) else {
+        return None;
+    };
+    let in_order = places
+        .iter()
+        .enumerate()
+        .all(|(at, place)| *place == Some(first + at));
     in_order.then(|| (&**name, *axis, first..first + places.len()))
 }
 
@@ -154,17 +182,26 @@ enum Streamed {
 
 impl Streamed {
     fn from_recipe(step: &Recipe) -> Option<Self> {
-        let [left, right] = step.inputs() else { return None };
+        let [left, right] = step.inputs() else {
+            return None;
+        };
         let (most, least) = (left.len().max(right.len()), left.len().min(right.len()));
         if most <= PART || least > most / 2 || step.is_empty() {
             return None;
         }
-        let (large, is_left) = if left.len() == most { (left, true) } else { (right, false) };
+        let (large, is_left) = if left.len() == most {
+            (left, true)
+        } else {
+            (right, false)
+        };
         // Data that are read from front to back are read once.
         let turned = matches!(large.op(), Op::Transpose(_));
         let rank = step.rank();
-        let of_large =
-            |axis: usize| (axis + large.rank()).checked_sub(rank).map_or(1, |own| large.shape()[own]);
+        let of_large = |axis: usize| {
+            (axis + large.rank())
+                .checked_sub(rank)
+                .map_or(1, |own| large.shape()[own])
+        };
         match step.op() {
             Op::Product => {
                 let (rows, columns) = (rank - 2, rank - 1);
@@ -193,7 +230,9 @@ impl Streamed {
 
     /// The constant on the right of a row, where its elements are stored in the order in which the parts take them.
     fn stored<'s>(self, step: &Recipe, supply: &'s dyn Supply) -> Option<&'s Floats> {
-        let ([_, right], [others @ .., _]) = (step.inputs(), step.shape()) else { return None };
+        let ([_, right], [others @ .., _]) = (step.inputs(), step.shape()) else {
+            return None;
+        };
         let is_row = others.iter().all(|&extent| extent == 1);
         let last = step.rank() - 1;
         let (constant, shape) = match (self, right.op(), right.inputs(), right.shape()) {
@@ -204,15 +243,21 @@ impl Streamed {
             }
             _ => return None,
         };
-        let Op::Constant(name) = constant.op() else { return None };
+        let Op::Constant(name) = constant.op() else {
+            return None;
+        };
         supply.floats(name).filter(|floats| floats.shape() == shape)
     }
 
     fn compute(self, step: &Recipe, supply: &dyn Supply) -> Result<ArrayD<f64>, Refusal> {
-        let [left, right] = step.inputs() else { unreachable!("a product has two operands") };
+        let [left, right] = step.inputs() else {
+            unreachable!("a product has two operands")
+        };
         let extent = self.extent(step);
         let places = (PART * extent / left.len().max(right.len())).max(1);
-        let ranges = (0..extent).step_by(places).map(|from| from..extent.min(from + places));
+        let ranges = (0..extent)
+            .step_by(places)
+            .map(|from| from..extent.min(from + places));
         let mut cut = Cutting::default();
         let mut result = ArrayD::zeros(step.shape());
         if let Some(floats) = self.stored(step, supply) {
@@ -221,7 +266,8 @@ impl Streamed {
             let sums = result.as_slice_mut().unwrap_or_default();
             // How many elements of the constant there are behind one place of the axis.
             let behind = right.len() / extent;
-            let (mut buffer, mut numbers, mut seen) = (vec![], vec![0.0; places * behind], ValueRange::NONE);
+            let (mut buffer, mut numbers, mut seen) =
+                (vec![], vec![0.0; places * behind], ValueRange::NONE);
             for range in ranges {
                 let numbers = &mut numbers[..range.len() * behind];
                 let read = floats.read_bytes(range.start * behind..range.end * behind, &mut buffer);
@@ -230,7 +276,9 @@ impl Streamed {
                 floats.decode(&buffer, numbers);
                 match self {
                     Self::Sums => {
-                        for (&factor, numbers) in row[range].iter().zip(numbers.chunks_exact(behind)) {
+                        for (&factor, numbers) in
+                            row[range].iter().zip(numbers.chunks_exact(behind))
+                        {
                             add_times(factor, numbers, sums);
                         }
                     }
@@ -245,20 +293,32 @@ impl Streamed {
             Self::Result(axis) => {
                 for range in ranges {
                     let part = evaluate_from(&cut.recipe(step, axis, range.clone()), supply)?;
-                    result.slice_axis_mut(Axis(axis), range.into()).assign(&part);
+                    result
+                        .slice_axis_mut(Axis(axis), range.into())
+                        .assign(&part);
                 }
             }
             Self::Sums => {
-                let [.., rows, columns] = *step.shape() else { unreachable!("a matrix has two axes") };
-                let mut sums = result.view_mut().into_shape_with_order((rows, columns)).expect("one matrix");
+                let [.., rows, columns] = *step.shape() else {
+                    unreachable!("a matrix has two axes")
+                };
+                let mut sums = result
+                    .view_mut()
+                    .into_shape_with_order((rows, columns))
+                    .expect("one matrix");
                 for range in ranges {
                     let matrix = |recipe: Recipe, rows: usize| {
                         let array = evaluate_from(&recipe, supply)?;
                         let columns = array.len() / rows.max(1);
-                        Ok(array.into_shape_with_order((rows, columns)).expect("one matrix"))
+                        Ok(array
+                            .into_shape_with_order((rows, columns))
+                            .expect("one matrix"))
                     };
                     let of_left = matrix(cut.recipe(left, left.rank() - 1, range.clone()), rows)?;
-                    let of_right = matrix(cut.recipe(right, right.rank() - 2, range.clone()), range.len())?;
+                    let of_right = matrix(
+                        cut.recipe(right, right.rank() - 2, range.clone()),
+                        range.len(),
+                    )?;
                     multiply(of_left.view(), of_right.view(), &mut sums);
                 }
             }
@@ -273,7 +333,12 @@ impl Streamed {
 ///
 /// # Errors
 /// As [`evaluate`].
-pub fn part(recipe: &Recipe, axis: usize, range: Range<usize>, read: Read) -> Result<ArrayD<f64>, Refusal> {
+pub fn part(
+    recipe: &Recipe,
+    axis: usize,
+    range: Range<usize>,
+    read: Read,
+) -> Result<ArrayD<f64>, Refusal> {
     let mut cut = Cutting::default();
     evaluate(&cut.recipe(recipe, axis, range), read)
 }
@@ -295,9 +360,15 @@ impl Cutting {
             return made.clone();
         }
         self.depth += 1;
-        let made = if self.depth < DEEPEST { self.pushed(recipe, axis, range.clone()) } else { None };
+        let made = if self.depth < DEEPEST {
+            self.pushed(recipe, axis, range.clone())
+        } else {
+            None
+        };
         self.depth -= 1;
-        let made = made.or_else(|| recipe.pick(axis, range.map(Some))).unwrap_or_else(|| recipe.clone());
+        let made = made
+            .or_else(|| recipe.pick(axis, range.map(Some)))
+            .unwrap_or_else(|| recipe.clone());
         self.made.insert(key, made.clone());
         made
     }
@@ -306,10 +377,11 @@ impl Cutting {
     fn pushed(&mut self, recipe: &Recipe, axis: usize, range: Range<usize>) -> Option<Recipe> {
         let rank = recipe.rank();
         // The axis of an input that is aligned with the last axes of the result, unless it is the same all along it.
-        let mut aligned = |input: &Recipe, axis: usize| match (axis + input.rank()).checked_sub(rank) {
-            Some(own) if input.shape()[own] != 1 => self.recipe(input, own, range.clone()),
-            _ => input.clone(),
-        };
+        let mut aligned =
+            |input: &Recipe, axis: usize| match (axis + input.rank()).checked_sub(rank) {
+                Some(own) if input.shape()[own] != 1 => self.recipe(input, own, range.clone()),
+                _ => input.clone(),
+            };
         match (recipe.op(), recipe.inputs()) {
             (Op::Round(data_type), [input]) => Some(aligned(input, axis).rounded(*data_type)),
             (Op::Neg, [input]) => Some(aligned(input, axis).neg()),
@@ -331,12 +403,22 @@ impl Cutting {
                 shape[axis] = range.len();
                 self.recipe(input, own, range).reshape(&shape)
             }
-            (Op::Pick { axis: along, places }, [input]) if *along == axis => {
-                input.pick(axis, places[range].iter().copied())
-            }
-            (Op::Pick { axis: along, places }, [input]) => {
-                self.recipe(input, axis, range).pick(*along, places.iter().copied())
-            }
+            (
+                Op::Pick {
+                    axis: along,
+                    places,
+                },
+                [input],
+            ) if *along == axis => input.pick(axis, places[range].iter().copied()),
+            (
+                Op::Pick {
+                    axis: along,
+                    places,
+                },
+                [input],
+            ) => self
+                .recipe(input, axis, range)
+                .pick(*along, places.iter().copied()),
             (Op::Expand, [input]) => {
                 let input = aligned(input, axis);
                 let mut shape = recipe.shape().to_vec();
@@ -344,24 +426,43 @@ impl Cutting {
                 input.expand(&shape)
             }
             (Op::Concat(along), parts) if *along != axis => {
-                let parts: Vec<Recipe> =
-                    parts.iter().map(|part| self.recipe(part, axis, range.clone())).collect();
+                let parts: Vec<Recipe> = parts
+                    .iter()
+                    .map(|part| self.recipe(part, axis, range.clone()))
+                    .collect();
                 Recipe::concat(*along, &parts)
             }
-            (Op::Sum(along), [input]) if *along != axis => self.recipe(input, axis, range).sum(*along),
-            (Op::Max(along), [input]) if *along != axis => self.recipe(input, axis, range).max(*along),
+            (Op::Sum(along), [input]) if *along != axis => {
+                self.recipe(input, axis, range).sum(*along)
+            }
+            (Op::Max(along), [input]) if *along != axis => {
+                self.recipe(input, axis, range).max(*along)
+            }
             (Op::Softmax(along), [input]) if *along != axis => {
                 self.recipe(input, axis, range).softmax(*along)
             }
             (Op::Product, [left, right]) => {
                 let (row, column) = (axis + 2 == rank, axis + 1 == rank);
-                let cut_left = if column { left.clone() } else { aligned(left, axis) };
-                let cut_right = if row { right.clone() } else { aligned(right, axis) };
+                let cut_left = if column {
+                    left.clone()
+                } else {
+                    aligned(left, axis)
+                };
+                let cut_right = if row {
+                    right.clone()
+                } else {
+                    aligned(right, axis)
+                };
                 cut_left.product(&cut_right)
             }
             (Op::Conv(windows), [weight, values]) if axis < 2 => {
-                let values = if axis == 0 { self.recipe(values, 0, range.clone()) } else { values.clone() };
-                self.recipe(weight, axis, range).conv(&values, Windows::clone(windows))
+                let values = if axis == 0 {
+                    self.recipe(values, 0, range.clone())
+                } else {
+                    values.clone()
+                };
+                self.recipe(weight, axis, range)
+                    .conv(&values, Windows::clone(windows))
             }
             _ => None,
         }
@@ -378,19 +479,24 @@ pub(super) fn compute(step: &Recipe, inputs: Vec<Array>) -> ArrayD<f64> {
             [number] => ArrayD::from_elem(shape, number),
             _ => ArrayD::from_shape_vec(shape, numbers.to_vec()).expect("as many elements"),
         },
-        (Op::Round(data_type), [Some(a), _]) => a.into_owned().mapv_into(|a| tensor::rounded(*data_type, a)),
+        (Op::Round(data_type), [Some(a), _]) => {
+            a.into_owned().mapv_into(|a| tensor::rounded(*data_type, a))
+        }
         (Op::Neg, [Some(a), _]) => a.into_owned().mapv_into(|a| -a),
         (Op::Sqrt, [Some(a), _]) => a.into_owned().mapv_into(f64::sqrt),
         (Op::Exp, [Some(a), _]) => a.into_owned().mapv_into(f64::exp),
         (Op::Sigmoid, [Some(a), _]) => a.into_owned().mapv_into(|a| 1.0 / (1.0 + (-a).exp())),
-        (Op::Flush(below), [Some(a), _]) => {
-            a.into_owned().mapv_into(|a| if a.abs() < *below { 0.0 } else { a })
-        }
+        (Op::Flush(below), [Some(a), _]) => a
+            .into_owned()
+            .mapv_into(|a| if a.abs() < *below { 0.0 } else { a }),
         (Op::Add, [Some(a), Some(b)]) => element_wise(a, &b, shape, |a, b| a + b),
         (Op::Sub, [Some(a), Some(b)]) => element_wise(a, &b, shape, |a, b| a - b),
         (Op::Mul, [Some(a), Some(b)]) => element_wise(a, &b, shape, |a, b| a * b),
         (Op::Div, [Some(a), Some(b)]) => element_wise(a, &b, shape, |a, b| a / b),
-        (Op::Reshape, [Some(a), _]) => a.into_owned().into_shape_with_order(shape).expect("as many elements"),
+        (Op::Reshape, [Some(a), _]) => a
+            .into_owned()
+            .into_shape_with_order(shape)
+            .expect("as many elements"),
         (Op::Expand, [Some(a), _]) => wide(&a, &shape).to_owned(),
         (Op::Transpose(perm), [Some(a), _]) => a.into_owned().permuted_axes(&perm[..]),
         (Op::Pick { axis, places }, [Some(a), _]) => picked(&a, *axis, places, shape),
@@ -428,16 +534,24 @@ fn largest(lane: ArrayView1<f64>) -> f64 {
 }
 
 fn row_major(array: ArrayD<f64>) -> ArrayD<f64> {
-    if array.is_standard_layout() { array } else { array.as_standard_layout().into_owned() }
+    if array.is_standard_layout() {
+        array
+    } else {
+        array.as_standard_layout().into_owned()
+    }
 }
 
 fn wide<'a>(array: &'a Array, shape: &IxDyn) -> ArrayViewD<'a, f64> {
-    array.broadcast(shape.clone()).expect("shapes that broadcast")
+    array
+        .broadcast(shape.clone())
+        .expect("shapes that broadcast")
 }
 
 fn element_wise(a: Array, b: &Array, shape: IxDyn, f: impl Fn(f64, f64) -> f64) -> ArrayD<f64> {
     if a.raw_dim() != shape {
-        return Zip::from(&wide(&a, &shape)).and(&wide(b, &shape)).map_collect(|&a, &b| f(a, b));
+        return Zip::from(&wide(&a, &shape))
+            .and(&wide(b, &shape))
+            .map_collect(|&a, &b| f(a, b));
     }
     let mut result = a.into_owned();
     result.zip_mut_with(&wide(b, &shape), |a, &b| *a = f(*a, b));
@@ -448,7 +562,9 @@ fn picked(array: &Array, axis: usize, places: &[Option<usize>], shape: IxDyn) ->
     let mut result = ArrayD::zeros(shape);
     for (to, from) in places.iter().enumerate() {
         if let Some(from) = *from {
-            result.index_axis_mut(Axis(axis), to).assign(&array.index_axis(Axis(axis), from));
+            result
+                .index_axis_mut(Axis(axis), to)
+                .assign(&array.index_axis(Axis(axis), from));
         }
     }
     result
@@ -463,27 +579,42 @@ fn product(a: &Array, b: &Array, shape: IxDyn) -> ArrayD<f64> {
         array.broadcast(shape).expect("shapes that broadcast")
     });
     let [a, b] = [&a_wide, &b_wide].map(|array| {
-        let [.., rows, columns] = *array.shape() else { unreachable!("a matrix has two axes") };
-        array.to_shape((batch, rows, columns)).expect("as many elements")
+        let [.., rows, columns] = *array.shape() else {
+            unreachable!("a matrix has two axes")
+        };
+        array
+            .to_shape((batch, rows, columns))
+            .expect("as many elements")
     });
     let mut result = Array3::zeros((batch, a.len_of(Axis(1)), b.len_of(Axis(2))));
-    for ((a, b), mut sums) in a.outer_iter().zip(b.outer_iter()).zip(result.outer_iter_mut()) {
+    for ((a, b), mut sums) in a
+        .outer_iter()
+        .zip(b.outer_iter())
+        .zip(result.outer_iter_mut())
+    {
         multiply(a, b, &mut sums);
     }
-    result.into_shape_with_order(shape).expect("as many elements")
+    result
+        .into_shape_with_order(shape)
+        .expect("as many elements")
 }
 
 /// Tap by tap, each a matrix product with the places that it meets.
 fn convolution(weight: &Array, values: &Array, windows: &Windows) -> ArrayD<f64> {
-    let weight = weight.view().into_dimensionality::<Ix4>().expect("four axes");
+    let weight = weight
+        .view()
+        .into_dimensionality::<Ix4>()
+        .expect("four axes");
     let (group, outer, inner, _) = weight.dim();
     let mut result = Array3::zeros((group, outer, windows.output.iter().product()));
     for (tap, meets) in windows.meets().enumerate() {
         let met = picked(values, 2, &meets, IxDyn(&[group, inner, meets.len()]));
         let met = met.into_dimensionality::<Ix3>().expect("three axes");
         let weight = weight.index_axis(Axis(3), tap);
-        for ((weight, met), mut sums) in
-            weight.outer_iter().zip(met.outer_iter()).zip(result.outer_iter_mut())
+        for ((weight, met), mut sums) in weight
+            .outer_iter()
+            .zip(met.outer_iter())
+            .zip(result.outer_iter_mut())
         {
             multiply(weight, met.view(), &mut sums);
         }
@@ -517,7 +648,10 @@ fn dot_each(row: &[f64], rows: &[f64], sums: &mut [f64]) {
     }
     let rest = &rows[many.len() * AT_ONCE * length..];
     for (sum, numbers) in few.iter_mut().zip(rest.chunks_exact(length.max(1))) {
-        *sum = row.iter().zip(numbers).fold(0.0, |sum, (factor, number)| sum + factor * number);
+        *sum = row
+            .iter()
+            .zip(numbers)
+            .fold(0.0, |sum, (factor, number)| sum + factor * number);
     }
 }
 
@@ -527,13 +661,18 @@ fn multiply(a: ArrayView2<f64>, b: ArrayView2<f64>, sums: &mut ArrayViewMut2<f64
     if b.ncols() == 1 {
         // In the same order, without a loop over one column.
         for (row, sum) in a.outer_iter().zip(sums.iter_mut()) {
-            *sum = row.iter().zip(&b).fold(*sum, |sum, (&factor, &number)| sum + factor * number);
+            *sum = row
+                .iter()
+                .zip(&b)
+                .fold(*sum, |sum, (&factor, &number)| sum + factor * number);
         }
         return;
     }
     for (row, mut sums) in a.outer_iter().zip(sums.outer_iter_mut()) {
         for (&factor, numbers) in row.iter().zip(b.outer_iter()) {
-            Zip::from(&mut sums).and(&numbers).for_each(|sum, &number| *sum += factor * number);
+            Zip::from(&mut sums)
+                .and(&numbers)
+                .for_each(|sum, &number| *sum += factor * number);
         }
     }
 }
@@ -551,26 +690,50 @@ mod tests {
         let of = |recipe: Option<Recipe>| evaluate(&recipe.unwrap(), &|_| Ok(w.clone())).unwrap();
         let w = Recipe::constant("W", &[2, 2]);
         let column = |numbers: [f64; 2]| array![[numbers[0]], [numbers[1]]].into_dyn();
-        assert_eq!(of(w.product(&w)), array![[7.0, 10.0], [15.0, 22.0]].into_dyn());
+        assert_eq!(
+            of(w.product(&w)),
+            array![[7.0, 10.0], [15.0, 22.0]].into_dyn()
+        );
         assert_eq!(of(w.sum(1)), column([3.0, 7.0]));
-        assert_eq!(of(w.turned().unwrap().sub(&w)), array![[0.0, 1.0], [-1.0, 0.0]].into_dyn());
-        assert_eq!(of(w.pick(1, [None, Some(1)])), array![[0.0, 2.0], [0.0, 4.0]].into_dyn());
-        assert_eq!(of(w.div(&Recipe::number(2.0, 0))), array![[0.5, 1.0], [1.5, 2.0]].into_dyn());
+        assert_eq!(
+            of(w.turned().unwrap().sub(&w)),
+            array![[0.0, 1.0], [-1.0, 0.0]].into_dyn()
+        );
+        assert_eq!(
+            of(w.pick(1, [None, Some(1)])),
+            array![[0.0, 2.0], [0.0, 4.0]].into_dyn()
+        );
+        assert_eq!(
+            of(w.div(&Recipe::number(2.0, 0))),
+            array![[0.5, 1.0], [1.5, 2.0]].into_dyn()
+        );
         assert_eq!(
             of(w.mul(&w).map(|square| square.sqrt().neg())),
             array![[-1.0, -2.0], [-3.0, -4.0]].into_dyn()
         );
         let doubled = array![[1.0, 2.0, 1.0, 2.0], [3.0, 4.0, 3.0, 4.0]].into_dyn();
         assert_eq!(of(Recipe::concat(1, &[w.clone(), w.clone()])), doubled);
-        assert_eq!(of(w.sum(1).and_then(|sums| sums.expand(&[2, 1]))), column([3.0, 7.0]));
+        assert_eq!(
+            of(w.sum(1).and_then(|sums| sums.expand(&[2, 1]))),
+            column([3.0, 7.0])
+        );
         assert_eq!(of(w.max(1)), column([2.0, 4.0]));
-        assert_eq!(of(Some(w.flushed(3.0))), array![[0.0, 0.0], [3.0, 4.0]].into_dyn());
+        assert_eq!(
+            of(Some(w.flushed(3.0))),
+            array![[0.0, 0.0], [3.0, 4.0]].into_dyn()
+        );
         let odds = w.sub(&w.max(1).unwrap()).map(|apart| apart.exp());
         let e = (-1.0f64).exp();
         assert_eq!(of(odds), array![[e, 1.0], [e, 1.0]].into_dyn());
         let (less, more) = (e / (e + 1.0), 1.0 / (e + 1.0));
-        assert_eq!(of(w.softmax(1)), array![[less, more], [less, more]].into_dyn());
-        assert_eq!(of(w.sub(&w).map(|zero| zero.sigmoid())), array![[0.5, 0.5], [0.5, 0.5]].into_dyn());
+        assert_eq!(
+            of(w.softmax(1)),
+            array![[less, more], [less, more]].into_dyn()
+        );
+        assert_eq!(
+            of(w.sub(&w).map(|zero| zero.sigmoid())),
+            array![[0.5, 0.5], [0.5, 0.5]].into_dyn()
+        );
     }
 
     #[test]
@@ -611,8 +774,14 @@ mod tests {
             long = long.add(&Recipe::number(1.0, 1)).unwrap();
         }
         let zeros = |_: &str| Ok(ArrayD::zeros(vec![6]));
-        assert_eq!(evaluate(&long, &zeros).unwrap(), ArrayD::from_elem(vec![6], 200_000.0));
-        assert_eq!(part(&long, 0, 2..3, &zeros).unwrap(), ArrayD::from_elem(vec![1], 200_000.0));
+        assert_eq!(
+            evaluate(&long, &zeros).unwrap(),
+            ArrayD::from_elem(vec![6], 200_000.0)
+        );
+        assert_eq!(
+            part(&long, 0, 2..3, &zeros).unwrap(),
+            ArrayD::from_elem(vec![1], 200_000.0)
+        );
         assert!(long.constants().into_iter().map(|name| &**name).eq(["v"]));
         assert!(long.to_string().len() < 8_000_000);
     }

@@ -129,7 +129,11 @@ impl Recipe {
     pub fn literal(numbers: &[f64], shape: &[usize]) -> Option<Self> {
         let fits = count(shape) == Some(numbers.len());
         fits.then(|| match numbers {
-            [first, rest @ ..] if rest.iter().all(|number| number.to_bits() == first.to_bits()) => {
+            [first, rest @ ..]
+                if rest
+                    .iter()
+                    .all(|number| number.to_bits() == first.to_bits()) =>
+            {
                 Self::filled(*first, shape)
             }
             _ => Self::new(Op::Literal(numbers.into()), vec![], shape.to_vec()),
@@ -267,7 +271,11 @@ impl Recipe {
 
     /// Each number rounded to an element type.
     pub fn rounded(&self, data_type: DataType) -> Self {
-        Self::new(Op::Round(data_type), vec![self.clone()], self.shape().to_vec())
+        Self::new(
+            Op::Round(data_type),
+            vec![self.clone()],
+            self.shape().to_vec(),
+        )
     }
 
     /// The formula with some constants replaced; replacements of another shape are ignored.
@@ -284,9 +292,19 @@ impl Recipe {
         for step in self.steps() {
             let now = match step.op() {
                 Op::Constant(name) => other(name).filter(|other| other.shape() == step.shape()),
-                _ if step.inputs().iter().all(|input| made[&input.id()].id() == input.id()) => None,
+                _ if step
+                    .inputs()
+                    .iter()
+                    .all(|input| made[&input.id()].id() == input.id()) =>
+                {
+                    None
+                }
                 op => {
-                    let inputs = step.inputs().iter().map(|input| made[&input.id()].clone()).collect();
+                    let inputs = step
+                        .inputs()
+                        .iter()
+                        .map(|input| made[&input.id()].clone())
+                        .collect();
                     Some(Self::new(op.clone(), inputs, step.shape().to_vec()))
                 }
             };
@@ -301,7 +319,11 @@ impl Recipe {
             return Some(self.clone());
         }
         // Two in a row are one.
-        let from = if self.op() == &Op::Reshape { &self.inputs()[0] } else { self };
+        let from = if self.op() == &Op::Reshape {
+            &self.inputs()[0]
+        } else {
+            self
+        };
         if shape == from.shape() {
             return Some(from.clone());
         }
@@ -321,10 +343,19 @@ impl Recipe {
         }
         let shape: Vec<usize> = perm.iter().map(|&axis| self.shape()[axis]).collect();
         // Where only axes of extent 1 go elsewhere, the elements keep their order.
-        if perm.iter().filter(|&&axis| self.shape()[axis] != 1).is_sorted() || self.everywhere().is_some() {
+        if perm
+            .iter()
+            .filter(|&&axis| self.shape()[axis] != 1)
+            .is_sorted()
+            || self.everywhere().is_some()
+        {
             return self.reshape(&shape);
         }
-        Some(Self::new(Op::Transpose(perm.to_vec()), vec![self.clone()], shape))
+        Some(Self::new(
+            Op::Transpose(perm.to_vec()),
+            vec![self.clone()],
+            shape,
+        ))
     }
 
     /// With axes of extent 1 before the first, as broadcasting has them; `None` where there are more axes already.
@@ -339,15 +370,27 @@ impl Recipe {
     }
 
     /// Places along an axis, with 0 for `None`; `None` if a place is past the end.
-    pub fn pick(&self, axis: usize, places: impl IntoIterator<Item = Option<usize>>) -> Option<Self> {
+    pub fn pick(
+        &self,
+        axis: usize,
+        places: impl IntoIterator<Item = Option<usize>>,
+    ) -> Option<Self> {
         let places: Arc<[Option<usize>]> = places.into_iter().collect();
         let mut shape = self.shape().to_vec();
         let extent = std::mem::replace(shape.get_mut(axis)?, places.len());
         let inside = places.iter().flatten().all(|&place| place < extent);
-        if places.len() == extent && places.iter().enumerate().all(|(i, &place)| place == Some(i)) {
+        if places.len() == extent
+            && places
+                .iter()
+                .enumerate()
+                .all(|(i, &place)| place == Some(i))
+        {
             return Some(self.clone());
         }
-        if let Some(number) = self.everywhere().filter(|&n| n.to_bits() == 0 || !places.contains(&None)) {
+        if let Some(number) = self
+            .everywhere()
+            .filter(|&n| n.to_bits() == 0 || !places.contains(&None))
+        {
             return inside.then(|| Self::filled(number, &shape));
         }
         inside.then(|| Self::new(Op::Pick { axis, places }, vec![self.clone()], shape))
@@ -374,7 +417,12 @@ impl Recipe {
         shape[axis] = 0;
         for part in parts {
             let other = |shape: &[usize]| -> Vec<usize> {
-                shape.iter().enumerate().filter(|(i, _)| *i != axis).map(|(_, &n)| n).collect()
+                shape
+                    .iter()
+                    .enumerate()
+                    .filter(|(i, _)| *i != axis)
+                    .map(|(_, &n)| n)
+                    .collect()
             };
             if part.rank() != shape.len() || other(part.shape()) != other(&shape) {
                 return None;
@@ -413,16 +461,28 @@ impl Recipe {
             return None;
         }
         shape.extend([self.shape()[left], other.shape()[right + 1]]);
-        Some(Self::new(Op::Product, vec![self.clone(), other.clone()], shape))
+        Some(Self::new(
+            Op::Product,
+            vec![self.clone(), other.clone()],
+            shape,
+        ))
     }
 
     /// This weight `[group, outer, inner, taps]` on values `[group, inner, places]`; `None` where extents differ.
     pub fn conv(&self, values: &Recipe, windows: Windows) -> Option<Self> {
-        let &[group, outer, inner, taps] = self.shape() else { return None };
+        let &[group, outer, inner, taps] = self.shape() else {
+            return None;
+        };
         let is_of_input = values.shape() == [group, inner, count(&windows.input)?];
         let shape = vec![group, outer, count(&windows.output)?];
         let fits = is_of_input && count(&windows.kernel) == Some(taps) && count(&shape).is_some();
-        fits.then(|| Self::new(Op::Conv(windows.into()), vec![self.clone(), values.clone()], shape))
+        fits.then(|| {
+            Self::new(
+                Op::Conv(windows.into()),
+                vec![self.clone(), values.clone()],
+                shape,
+            )
+        })
     }
 
     /// Every step, each once, behind those that it needs.
@@ -467,12 +527,17 @@ impl Recipe {
     pub fn is_alike(&self, other: &Self, same: &dyn Fn(&str, &str) -> bool) -> bool {
         let (own, others) = (self.steps(), other.steps());
         let places = |steps: &[&Recipe]| -> HashMap<_, usize> {
-            steps.iter().enumerate().map(|(place, step)| (step.id(), place)).collect()
+            steps
+                .iter()
+                .enumerate()
+                .map(|(place, step)| (step.id(), place))
+                .collect()
         };
         let (own_places, other_places) = (places(&own), places(&others));
         own.len() == others.len()
             && own.iter().zip(others).all(|(one, other)| {
-                let reads_same = |(a, b): (&Recipe, &Recipe)| own_places[&a.id()] == other_places[&b.id()];
+                let reads_same =
+                    |(a, b): (&Recipe, &Recipe)| own_places[&a.id()] == other_places[&b.id()];
                 let inputs = || one.inputs().iter().zip(other.inputs());
                 let is_same = match (one.op(), other.op()) {
                     (Op::Constant(one), Op::Constant(other)) => same(one, other),
@@ -514,14 +579,19 @@ fn turn(rank: usize) -> Option<Vec<usize>> {
 
 /// How many elements a shape holds; `None` where they are too many to be counted.
 fn count(shape: &[usize]) -> Option<usize> {
-    shape.iter().try_fold(1, |count: usize, &extent| count.checked_mul(extent))
+    shape
+        .iter()
+        .try_fold(1, |count: usize, &extent| count.checked_mul(extent))
 }
 
 /// The shape of what an element-wise operation makes of two shapes.
 pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Option<Vec<usize>> {
     let rank = left.len().max(right.len());
-    let extent =
-        |shape: &[usize], axis: usize| (axis + shape.len()).checked_sub(rank).map_or(1, |at| shape[at]);
+    let extent = |shape: &[usize], axis: usize| {
+        (axis + shape.len())
+            .checked_sub(rank)
+            .map_or(1, |at| shape[at])
+    };
     (0..rank)
         .map(|axis| match (extent(left, axis), extent(right, axis)) {
             (1, n) | (n, 1) => Some(n),

@@ -45,18 +45,27 @@ impl Numbers {
     /// The numbers of a constant of the model, by the name of its value.
     pub fn constant(name: &str, values: ArrayD<f64>) -> Self {
         let values = values.as_standard_layout().into_owned();
-        Self { recipe: Recipe::constant(name, values.shape()), values: values.into(), is_blurred: false }
+        Self {
+            recipe: Recipe::constant(name, values.shape()),
+            values: values.into(),
+            is_blurred: false,
+        }
     }
 
     /// The numbers, marked as possibly equal only for lack of digits.
     pub fn blurred(self) -> Self {
-        Self { is_blurred: true, ..self }
+        Self {
+            is_blurred: true,
+            ..self
+        }
     }
 
     /// One number, with so many axes of extent 1.
     pub fn number(number: f64, rank: usize) -> Self {
         let made = || Self::from_recipe(Recipe::number(number, rank), &[]);
-        let place = NEUTRAL.iter().position(|neutral| neutral.to_bits() == number.to_bits());
+        let place = NEUTRAL
+            .iter()
+            .position(|neutral| neutral.to_bits() == number.to_bits());
         let shared = place.and_then(|place| SHARED[place].get(rank));
         shared.map_or_else(made, |shared| shared.get_or_init(made).clone())
     }
@@ -66,7 +75,11 @@ impl Numbers {
         let values = values.as_standard_layout().into_owned();
         let numbers: Vec<f64> = values.iter().copied().collect();
         let recipe = Recipe::literal(&numbers, values.shape()).expect("a shape of its own");
-        Self { recipe, values: values.into(), is_blurred: false }
+        Self {
+            recipe,
+            values: values.into(),
+            is_blurred: false,
+        }
     }
 
     /// How they are computed.
@@ -75,14 +88,25 @@ impl Numbers {
     }
 
     fn from_recipe(recipe: Recipe, inputs: &[&Numbers]) -> Self {
-        let values = compute(&recipe, inputs.iter().map(|input| input.view().into()).collect());
-        Self { recipe, values: values.into(), is_blurred: inputs.iter().any(|input| input.is_blurred) }
+        let values = compute(
+            &recipe,
+            inputs.iter().map(|input| input.view().into()).collect(),
+        );
+        Self {
+            recipe,
+            values: values.into(),
+            is_blurred: inputs.iter().any(|input| input.is_blurred),
+        }
     }
 
     /// The result of a step on these numbers.
     fn step(&self, recipe: Option<Recipe>) -> Option<Self> {
         let recipe = recipe?;
-        Some(if recipe.id() == self.recipe.id() { self.clone() } else { Self::from_recipe(recipe, &[self]) })
+        Some(if recipe.id() == self.recipe.id() {
+            self.clone()
+        } else {
+            Self::from_recipe(recipe, &[self])
+        })
     }
 
     /// Whether this is one number, written as such.
@@ -97,7 +121,9 @@ impl Numbers {
 
     /// Whether one of them is `−0`, which is not the same to the last bit as 0 is.
     fn has_signed_zero(&self) -> bool {
-        self.values.iter().any(|number| *number == 0.0 && number.is_sign_negative())
+        self.values
+            .iter()
+            .any(|number| *number == 0.0 && number.is_sign_negative())
     }
 
     /// The square root of each.
@@ -117,7 +143,11 @@ impl Numbers {
 
     /// 0 in place of each whose magnitude is below a number.
     pub fn flushed(&self, below: f64) -> Self {
-        match self.values.iter().any(|number| *number != 0.0 && number.abs() < below) {
+        match self
+            .values
+            .iter()
+            .any(|number| *number != 0.0 && number.abs() < below)
+        {
             true => Self::from_recipe(self.recipe.flushed(below), &[self]),
             false => self.clone(),
         }
@@ -135,7 +165,10 @@ impl Numbers {
 
     /// Matrix products over the last two axes; `None` where the extents do not fit.
     pub fn product(&self, other: &Numbers) -> Option<Self> {
-        Some(Self::from_recipe(self.recipe.product(&other.recipe)?, &[self, other]))
+        Some(Self::from_recipe(
+            self.recipe.product(&other.recipe)?,
+            &[self, other],
+        ))
     }
 
     /// The numbers in another shape; `None` if their number differs.
@@ -145,14 +178,28 @@ impl Numbers {
         }
         // Movements in a row are one in the recipe, so that its last step need not be of these numbers.
         let values = self.values.to_shape(shape).ok()?.into_owned().into();
-        Some(Self { recipe: self.recipe.reshape(shape)?, values, ..*self })
+        Some(Self {
+            recipe: self.recipe.reshape(shape)?,
+            values,
+            ..*self
+        })
     }
 
     /// The axes in another order; `None` where `perm` is no permutation of them.
     pub fn transpose(&self, perm: &[usize]) -> Option<Self> {
         let recipe = self.recipe.transpose(perm)?;
-        let values = self.values.view().permuted_axes(perm).as_standard_layout().into_owned().into();
-        Some(Self { recipe, values, ..*self })
+        let values = self
+            .values
+            .view()
+            .permuted_axes(perm)
+            .as_standard_layout()
+            .into_owned()
+            .into();
+        Some(Self {
+            recipe,
+            values,
+            ..*self
+        })
     }
 
     /// The two last axes swapped; `None` below rank 2.
@@ -161,7 +208,11 @@ impl Numbers {
     }
 
     /// Places along an axis, with 0 for `None`; `None` if a place is past the end.
-    pub fn pick(&self, axis: usize, places: impl IntoIterator<Item = Option<usize>>) -> Option<Self> {
+    pub fn pick(
+        &self,
+        axis: usize,
+        places: impl IntoIterator<Item = Option<usize>>,
+    ) -> Option<Self> {
         self.step(self.recipe.pick(axis, places))
     }
 
@@ -181,7 +232,10 @@ impl Numbers {
             return Some(only.clone());
         }
         let recipes: Vec<Recipe> = parts.iter().map(|part| part.recipe.clone()).collect();
-        Some(Self::from_recipe(Recipe::concat(axis, &recipes)?, &parts.iter().collect::<Vec<_>>()))
+        Some(Self::from_recipe(
+            Recipe::concat(axis, &recipes)?,
+            &parts.iter().collect::<Vec<_>>(),
+        ))
     }
 
     /// With axes of extent 1 before the first, as broadcasting has them; `None` where there are more axes already.
@@ -203,11 +257,19 @@ impl Numbers {
         let same = |a: &f64, b: &f64| a.to_bits() == b.to_bits();
         for axis in 0..self.ndim() {
             let mut lanes = self.values.axis_iter(Axis(axis));
-            let [Some(first), Some(second)] = [lanes.next(), lanes.next()] else { continue };
+            let [Some(first), Some(second)] = [lanes.next(), lanes.next()] else {
+                continue;
+            };
             // Mostly the first two numbers tell.
-            let begin_same = first.first().zip(second.first()).is_none_or(|(a, b)| same(a, b));
+            let begin_same = first
+                .first()
+                .zip(second.first())
+                .is_none_or(|(a, b)| same(a, b));
             if begin_same
-                && self.values.axis_iter(Axis(axis)).all(|lane| Zip::from(&first).and(&lane).all(same))
+                && self
+                    .values
+                    .axis_iter(Axis(axis))
+                    .all(|lane| Zip::from(&first).and(&lane).all(same))
             {
                 self = self.pick(axis, [Some(0)]).unwrap_or(self);
             }
@@ -241,13 +303,17 @@ impl Neg for &Numbers {
 
 /// Whether a sum of numbers that vary may come out the same because one is too small beside the other.
 fn blurs(a: &ArrayD<f64>, b: &ArrayD<f64>) -> bool {
-    let varies = |numbers: &ArrayD<f64>| numbers.iter().any(|number| Some(number) != numbers.first());
+    let varies =
+        |numbers: &ArrayD<f64>| numbers.iter().any(|number| Some(number) != numbers.first());
     let is_lost = |a: f64, b: f64| a != 0.0 && a.abs() < BLURRED * b.abs();
     let shape = broadcast(a.shape(), b.shape()).unwrap_or_default();
     let [Some(wide), Some(other)] = [a, b].map(|numbers| numbers.broadcast(IxDyn(&shape))) else {
         return false;
     };
-    (varies(a) || varies(b)) && Zip::from(wide).and(other).any(|&a, &b| is_lost(a, b) || is_lost(b, a))
+    (varies(a) || varies(b))
+        && Zip::from(wide)
+            .and(other)
+            .any(|&a, &b| is_lost(a, b) || is_lost(b, a))
 }
 
 macro_rules! arithmetic {

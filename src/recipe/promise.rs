@@ -79,10 +79,23 @@ impl Promise {
         given: impl IntoIterator<Item = (Arc<str>, Given)>,
     ) -> Self {
         let behind = |axis: usize| recipe.shape()[axis + 1..].iter().product::<usize>();
-        let axis = (0..recipe.rank()).find(|&axis| behind(axis) <= PART).unwrap_or(0);
-        let places = if recipe.rank() == 0 { 1 } else { (PART / behind(axis).max(1)).max(1) };
+        let axis = (0..recipe.rank())
+            .find(|&axis| behind(axis) <= PART)
+            .unwrap_or(0);
+        let places = if recipe.rank() == 0 {
+            1
+        } else {
+            (PART / behind(axis).max(1)).max(1)
+        };
         let given = given.into_iter().collect();
-        let mut promise = Self { recipe, data_type, given, axis, places, scaled: None };
+        let mut promise = Self {
+            recipe,
+            data_type,
+            given,
+            axis,
+            places,
+            scaled: None,
+        };
         if promise.recipe.len() > PART {
             promise.scaled = Scaled::from_recipe(&promise.recipe, &promise);
         }
@@ -135,7 +148,9 @@ impl Promise {
         };
         let is_large = |step: &&Recipe| step.len() > PART / 4;
         let steps = self.recipe.steps().into_iter().filter(is_large);
-        steps.filter_map(|step| sums(&step)).any(|terms| terms > COSTLY)
+        steps
+            .filter_map(|step| sums(&step))
+            .any(|terms| terms > COSTLY)
     }
 
     /// How many parts there are.
@@ -144,7 +159,9 @@ impl Promise {
         match shape.get(self.axis) {
             _ if self.recipe.is_empty() => 0,
             _ if self.scaled.is_some() => self.recipe.len().div_ceil(PART),
-            Some(extent) => shape[..self.axis].iter().product::<usize>() * extent.div_ceil(self.places),
+            Some(extent) => {
+                shape[..self.axis].iter().product::<usize>() * extent.div_ceil(self.places)
+            }
             None => 1,
         }
     }
@@ -160,7 +177,9 @@ impl Promise {
     /// # Errors
     /// Where it cannot be read.
     pub(crate) fn bounds_in(&self, number: usize) -> Result<Option<ValueRange>, Refusal> {
-        self.scaled.as_ref().map_or(Ok(None), |scaled| scaled.bounds_in(self.range(number)))
+        self.scaled
+            .as_ref()
+            .map_or(Ok(None), |scaled| scaled.bounds_in(self.range(number)))
     }
 
     /// The elements of a part, for recipes with a faster form.
@@ -186,11 +205,17 @@ impl Promise {
     /// The numbers of a part of a recipe that has no faster form.
     fn part(&self, number: usize) -> Result<ArrayD<f64>, Refusal> {
         let shape = self.recipe.shape();
-        let Some(&extent) = shape.get(self.axis) else { return self.numbers() };
+        let Some(&extent) = shape.get(self.axis) else {
+            return self.numbers();
+        };
         let along = extent.div_ceil(self.places);
         let (mut outer, from) = (number / along, number % along * self.places);
         let mut cutting = Cutting::default();
-        let mut cut = cutting.recipe(&self.recipe, self.axis, from..extent.min(from + self.places));
+        let mut cut = cutting.recipe(
+            &self.recipe,
+            self.axis,
+            from..extent.min(from + self.places),
+        );
         for axis in (0..self.axis).rev() {
             let place = outer % shape[axis];
             outer /= shape[axis];
@@ -213,14 +238,18 @@ impl Promise {
             return number * PART;
         }
         let shape = self.recipe.shape();
-        let Some(&extent) = shape.get(self.axis) else { return 0 };
+        let Some(&extent) = shape.get(self.axis) else {
+            return 0;
+        };
         let behind = shape[self.axis + 1..].iter().product::<usize>();
         let along = extent.div_ceil(self.places);
         (number / along * extent + number % along * self.places) * behind
     }
 
     fn given(&self, name: &str) -> Result<&Given, Refusal> {
-        self.given.get(name).ok_or_else(|| Refusal::new(Reason::NotConstant, name))
+        self.given
+            .get(name)
+            .ok_or_else(|| Refusal::new(Reason::NotConstant, name))
     }
 }
 
@@ -238,7 +267,9 @@ impl Supply for Promise {
 
     fn places(&self, name: &str, axis: usize, range: Range<usize>) -> Result<ArrayD<f64>, Refusal> {
         match self.given(name)? {
-            Given::Stored(floats) => floats.places(axis, range).map_err(|error| unread(name, &error)),
+            Given::Stored(floats) => floats
+                .places(axis, range)
+                .map_err(|error| unread(name, &error)),
             Given::Computed(array) => Ok(array.slice_axis(Axis(axis), range.into()).to_owned()),
         }
     }
@@ -257,20 +288,31 @@ impl Make for Promise {
     fn make(&self, range: Range<usize>, into: &mut [u8]) -> Found<()> {
         let size = self.data_type.byte_size(1).unwrap_or(1);
         let (mut bytes, begins) = (vec![], self.cuts());
-        let first = begins.partition_point(|&begin| begin <= range.start).saturating_sub(1);
-        let parts = begins.iter().enumerate().skip(first).take_while(|(_, begin)| **begin < range.end);
+        let first = begins
+            .partition_point(|&begin| begin <= range.start)
+            .saturating_sub(1);
+        let parts = begins
+            .iter()
+            .enumerate()
+            .skip(first)
+            .take_while(|(_, begin)| **begin < range.end);
         for (number, &begin) in parts {
             let mut at = begin;
             let made = self.each(number, &mut |numbers| {
                 let end = at + numbers.len() * size;
                 if at >= range.start && end <= range.end {
-                    encode_into(self.data_type, numbers, &mut into[at - range.start..end - range.start]);
+                    encode_into(
+                        self.data_type,
+                        numbers,
+                        &mut into[at - range.start..end - range.start],
+                    );
                 } else if at < range.end && end > range.start {
                     // Somebody asks for a part of a part.
                     bytes.resize(end - at, 0);
                     encode_into(self.data_type, numbers, &mut bytes);
                     let (from, to) = (at.max(range.start), end.min(range.end));
-                    into[from - range.start..to - range.start].copy_from_slice(&bytes[from - at..to - at]);
+                    into[from - range.start..to - range.start]
+                        .copy_from_slice(&bytes[from - at..to - at]);
                 }
                 at = end;
                 Ok(())
@@ -282,7 +324,9 @@ impl Make for Promise {
 
     fn cuts(&self) -> Vec<usize> {
         let size = self.data_type.byte_size(1).unwrap_or(1);
-        (0..self.parts()).map(|number| self.begin(number) * size).collect()
+        (0..self.parts())
+            .map(|number| self.begin(number) * size)
+            .collect()
     }
 }
 
@@ -298,8 +342,9 @@ mod tests {
     fn any_part_is_what_the_whole_has_there() {
         for recipe in recipes() {
             let names = recipe.constants();
-            let given =
-                names.into_iter().map(|name| (name.clone(), Given::Computed(Arc::new(read(name).unwrap()))));
+            let given = names
+                .into_iter()
+                .map(|name| (name.clone(), Given::Computed(Arc::new(read(name).unwrap()))));
             let mut promise = Promise::new(recipe.clone(), DataType::Float, given);
             let whole = evaluate(&recipe, &read).unwrap();
             let whole = encode_f64(DataType::Float, &whole.view()).unwrap();
@@ -313,7 +358,11 @@ mod tests {
                             let range = from..to.max(from);
                             let mut made = vec![0; range.len()];
                             promise.make(range.clone(), &mut made).unwrap();
-                            assert_eq!(made, whole[range.clone()], "{recipe} {axis} {places} {range:?}");
+                            assert_eq!(
+                                made,
+                                whole[range.clone()],
+                                "{recipe} {axis} {places} {range:?}"
+                            );
                         }
                     }
                 }
@@ -331,11 +380,20 @@ mod tests {
             let tensor = tensor::make("", data_type, &array.view()).unwrap();
             Floats::new(&tensor, &Externals::none()).unwrap()
         };
-        let given =
-            tensors.iter().map(|(name, array)| (Arc::from(*name), Given::Stored(Arc::new(stored(array)))));
-        let read =
-            |name: &str| Ok(stored(&tensors.iter().find(|(own, _)| *own == name).unwrap().1).all().unwrap());
-        (Promise::new(recipe.clone(), data_type, given), evaluate(recipe, &read).unwrap())
+        let given = tensors
+            .iter()
+            .map(|(name, array)| (Arc::from(*name), Given::Stored(Arc::new(stored(array)))));
+        let read = |name: &str| {
+            Ok(
+                stored(&tensors.iter().find(|(own, _)| *own == name).unwrap().1)
+                    .all()
+                    .unwrap(),
+            )
+        };
+        (
+            Promise::new(recipe.clone(), data_type, given),
+            evaluate(recipe, &read).unwrap(),
+        )
     }
 
     fn numbers(shape: &[usize], seed: usize) -> ArrayD<f64> {
@@ -345,7 +403,12 @@ mod tests {
 
     #[test]
     fn a_scaled_weight_is_what_the_evaluator_gives_bit_for_bit() {
-        for data_type in [DataType::Float, DataType::Float16, DataType::BFloat16, DataType::Double] {
+        for data_type in [
+            DataType::Float,
+            DataType::Float16,
+            DataType::BFloat16,
+            DataType::Double,
+        ] {
             for (shape, vectors) in [
                 (&[260, 300][..], [&[260, 1][..], &[300][..]]),
                 (&[300, 260], [&[1, 260], &[1, 1]]),
@@ -353,20 +416,33 @@ mod tests {
                 (&[2, 3, 70, 200], [&[3, 1, 200], &[2, 1, 70, 1]]),
                 (&[70_000], [&[1], &[1]]),
             ] {
-                let tensors =
-                    [("w", numbers(shape, 1)), ("a", numbers(vectors[0], 2)), ("b", numbers(vectors[1], 3))];
-                let [w, a, b] = tensors.each_ref().map(|(name, array)| Recipe::constant(name, array.shape()));
+                let tensors = [
+                    ("w", numbers(shape, 1)),
+                    ("a", numbers(vectors[0], 2)),
+                    ("b", numbers(vectors[1], 3)),
+                ];
+                let [w, a, b] = tensors
+                    .each_ref()
+                    .map(|(name, array)| Recipe::constant(name, array.shape()));
                 let (flat, square) = ([shape.iter().product()], a.mul(&a).unwrap());
                 for recipe in [
                     w.mul(&a).unwrap(),
                     b.mul(&w.div(&a).unwrap()).unwrap().sub(&square).unwrap(),
-                    w.reshape(&flat).unwrap().mul(&Recipe::number(3.0, 1)).unwrap().reshape(shape).unwrap(),
+                    w.reshape(&flat)
+                        .unwrap()
+                        .mul(&Recipe::number(3.0, 1))
+                        .unwrap()
+                        .reshape(shape)
+                        .unwrap(),
                 ] {
                     let (promise, expected) = both_ways(&recipe, data_type, &tensors);
                     assert!(promise.scaled.is_some(), "{recipe}");
                     let mut made = vec![0; promise.length()];
                     promise.make(0..made.len(), &mut made).unwrap();
-                    assert!(made == encode_f64(data_type, &expected.view()).unwrap(), "{recipe} {data_type}");
+                    assert!(
+                        made == encode_f64(data_type, &expected.view()).unwrap(),
+                        "{recipe} {data_type}"
+                    );
                 }
             }
         }
@@ -374,17 +450,31 @@ mod tests {
 
     #[test]
     fn what_is_known_of_a_scaled_weight_without_a_look_at_it_encloses_it() {
-        let stored =
-            [("w", numbers(&[260, 300], 1)), ("a", numbers(&[260, 1], 2)), ("b", numbers(&[300], 3))];
-        let [w, a, b] = stored.each_ref().map(|(name, array)| Recipe::constant(name, array.shape()));
+        let stored = [
+            ("w", numbers(&[260, 300], 1)),
+            ("a", numbers(&[260, 1], 2)),
+            ("b", numbers(&[300], 3)),
+        ];
+        let [w, a, b] = stored
+            .each_ref()
+            .map(|(name, array)| Recipe::constant(name, array.shape()));
         let bound = |recipe: Recipe, tensors: &[(&str, ArrayD<f64>)]| {
             let (promise, expected) = both_ways(&recipe, DataType::Float, tensors);
-            let parts: Vec<_> = (0..promise.parts()).map(|part| promise.bounds_in(part).unwrap()).collect();
+            let parts: Vec<_> = (0..promise.parts())
+                .map(|part| promise.bounds_in(part).unwrap())
+                .collect();
             assert_eq!(promise.bounds(), None, "nobody has read all of it");
-            let all = parts.into_iter().try_fold(ValueRange::NONE, |all, part| Some(all.and(part?)));
+            let all = parts
+                .into_iter()
+                .try_fold(ValueRange::NONE, |all, part| Some(all.and(part?)));
             if let Some(all) = all {
                 let within = |number: &f64| (all.least()..=all.largest()).contains(&number.abs());
-                assert!(expected.iter().all(|number| *number == 0.0 || within(number)), "{recipe}");
+                assert!(
+                    expected
+                        .iter()
+                        .all(|number| *number == 0.0 || within(number)),
+                    "{recipe}"
+                );
             }
             all
         };
@@ -401,16 +491,27 @@ mod tests {
     #[test]
     fn a_product_with_a_large_weight_is_what_the_evaluator_gives_bit_for_bit() {
         for (rows, columns) in [(300, 301), (299, 1000), (70_001, 1), (1, 70_001)] {
-            let tensors = [("w", numbers(&[rows, columns], 1)), ("t", numbers(&[1, rows], 2))];
-            let [w, t] = tensors.each_ref().map(|(name, array)| Recipe::constant(name, array.shape()));
-            let turned = [("w", numbers(&[columns, rows], 1)), ("t", numbers(&[1, rows], 2))];
-            let of_turned = t.product(&Recipe::constant("w", &[columns, rows]).turned().unwrap()).unwrap();
+            let tensors = [
+                ("w", numbers(&[rows, columns], 1)),
+                ("t", numbers(&[1, rows], 2)),
+            ];
+            let [w, t] = tensors
+                .each_ref()
+                .map(|(name, array)| Recipe::constant(name, array.shape()));
+            let turned = [
+                ("w", numbers(&[columns, rows], 1)),
+                ("t", numbers(&[1, rows], 2)),
+            ];
+            let of_turned = t
+                .product(&Recipe::constant("w", &[columns, rows]).turned().unwrap())
+                .unwrap();
             let before = w.turned().unwrap().product(&t.turned().unwrap()).unwrap();
             // As tokens are, with their batch.
             let stacked = t.reshape(&[1, 1, rows]).unwrap();
             let of_stacked = stacked.product(&w).unwrap();
-            let of_stacked_turned =
-                stacked.product(&Recipe::constant("w", &[columns, rows]).turned().unwrap()).unwrap();
+            let of_stacked_turned = stacked
+                .product(&Recipe::constant("w", &[columns, rows]).turned().unwrap())
+                .unwrap();
             for (recipe, tensors) in [
                 (t.product(&w).unwrap(), &tensors),
                 (of_turned, &turned),
@@ -426,7 +527,11 @@ mod tests {
                     &tensors[0].1.mapv(|w| f64::from(w as f32)),
                     &tensors[1].1.mapv(|t| f64::from(t as f32)),
                 );
-                let w = if w.shape() == [rows, columns] { w.view() } else { w.t() };
+                let w = if w.shape() == [rows, columns] {
+                    w.view()
+                } else {
+                    w.t()
+                };
                 let last = w.index_axis(Axis(1), columns - 1);
                 let sum = last.iter().zip(t).fold(0.0, |sum, (w, t)| sum + w * t);
                 assert_eq!(made.iter().last(), Some(&sum));

@@ -50,9 +50,14 @@ impl Scaled {
         while rest.len() == recipe.len() {
             match (rest.op(), rest.inputs()) {
                 (Op::Constant(name), _) => {
-                    let floats = supply.floats(name).filter(|floats| floats.shape() == rest.shape())?;
+                    let floats = supply
+                        .floats(name)
+                        .filter(|floats| floats.shape() == rest.shape())?;
                     steps.reverse();
-                    return Some(Self { floats: floats.clone(), steps });
+                    return Some(Self {
+                        floats: floats.clone(),
+                        steps,
+                    });
                 }
                 (Op::Reshape, [input]) => rest = input,
                 (op @ (Op::Add | Op::Mul), [small, large]) if small.len() < large.len() => {
@@ -91,7 +96,9 @@ impl Scaled {
     }
 
     fn bounds_of(&self, constant: ValueRange) -> Option<ValueRange> {
-        self.steps.iter().try_fold(constant, |bounds, step| step.bounds(bounds))
+        self.steps
+            .iter()
+            .try_fold(constant, |bounds, step| step.bounds(bounds))
     }
 
     /// Computes the elements of a range, block by block.
@@ -106,7 +113,11 @@ impl Scaled {
         // Where all lie between bounds, no product is 0 but of one.
         let is_bounded = self.bounds().is_some();
         self.blocks(range, |at, numbers| {
-            match self.steps.iter().all(|step| step.apply(numbers, at, is_bounded)) {
+            match self
+                .steps
+                .iter()
+                .all(|step| step.apply(numbers, at, is_bounded))
+            {
                 true => take(numbers),
                 false => Err(Refusal::new(Reason::Underflow(DataType::Double.name()), "")),
             }
@@ -126,7 +137,8 @@ impl Scaled {
             read.map_err(|error| Refusal::new(Reason::Constant(error.to_string()), ""))?;
             for at in (start..end).step_by(BLOCK) {
                 let numbers = &mut block[..BLOCK.min(end - at)];
-                self.floats.decode(&buffer[(at - start) * self.floats.size()..], numbers);
+                self.floats
+                    .decode(&buffer[(at - start) * self.floats.size()..], numbers);
                 take(at, numbers)?;
             }
         }
@@ -136,11 +148,14 @@ impl Scaled {
 
 impl Applied {
     fn new(op: &Op, operand: &Recipe, shape: &[usize], supply: &dyn Supply) -> Option<Self> {
-        let operand = operand.align(shape.len()).filter(|operand| operand.len() <= SMALL)?;
+        let operand = operand
+            .align(shape.len())
+            .filter(|operand| operand.len() <= SMALL)?;
         let extents = operand.shape().to_vec();
         // From the first axis on behind which the operand is one number, or has all places.
-        let behind =
-            |axis: usize, of: &dyn Fn(usize) -> usize| (axis..shape.len()).all(|at| extents[at] == of(at));
+        let behind = |axis: usize, of: &dyn Fn(usize) -> usize| {
+            (axis..shape.len()).all(|at| extents[at] == of(at))
+        };
         let one = |axis: usize| behind(axis, &|_| 1);
         let all = |axis: usize| behind(axis, &|at| shape[at]);
         let first = (0..=shape.len()).find(|&axis| one(axis) || all(axis))?;
@@ -153,7 +168,10 @@ impl Applied {
             op: op.clone(),
             magnitudes: ValueRange::from_numbers(&operand),
             operand,
-            axes: (0..first).rev().map(|axis| (shape[axis], stride(axis))).collect(),
+            axes: (0..first)
+                .rev()
+                .map(|axis| (shape[axis], stride(axis)))
+                .collect(),
             run: shape[first..].iter().product(),
             same: one(first),
         })

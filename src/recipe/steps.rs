@@ -40,9 +40,15 @@ pub struct RecipeStep {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 enum StepOp {
-    Constant { name: String },
-    Literal { numbers: Vec<f64> },
-    Round { data_type: String },
+    Constant {
+        name: String,
+    },
+    Literal {
+        numbers: Vec<f64>,
+    },
+    Round {
+        data_type: String,
+    },
     Neg,
     Sqrt,
     Add,
@@ -50,16 +56,31 @@ enum StepOp {
     Mul,
     Div,
     Reshape,
-    Transpose { perm: Vec<usize> },
-    Pick { axis: usize, places: Vec<Option<usize>> },
+    Transpose {
+        perm: Vec<usize>,
+    },
+    Pick {
+        axis: usize,
+        places: Vec<Option<usize>>,
+    },
     Expand,
-    Concat { axis: usize },
-    Sum { axis: usize },
-    Max { axis: usize },
+    Concat {
+        axis: usize,
+    },
+    Sum {
+        axis: usize,
+    },
+    Max {
+        axis: usize,
+    },
     Exp,
     Sigmoid,
-    Softmax { axis: usize },
-    Flush { below: f64 },
+    Softmax {
+        axis: usize,
+    },
+    Flush {
+        below: f64,
+    },
     Product,
     Conv(Windows),
 }
@@ -80,18 +101,28 @@ pub fn float_name(data_type: DataType) -> String {
 
 /// The type of floats that a certificate calls so.
 pub fn float_named(name: &str) -> Option<DataType> {
-    FLOATS.iter().find(|(_, known)| *known == name).map(|(float, _)| *float)
+    FLOATS
+        .iter()
+        .find(|(_, known)| *known == name)
+        .map(|(float, _)| *float)
 }
 
 impl Recipe {
     /// The recipe as steps, each behind those that it takes; the last one is the recipe.
     pub fn to_steps(&self) -> Vec<RecipeStep> {
         let steps = self.steps();
-        let place: std::collections::HashMap<_, usize> =
-            steps.iter().enumerate().map(|(place, step)| (step.id(), place)).collect();
+        let place: std::collections::HashMap<_, usize> = steps
+            .iter()
+            .enumerate()
+            .map(|(place, step)| (step.id(), place))
+            .collect();
         let written = |step: &&Recipe| RecipeStep {
             op: written(step.op()),
-            inputs: step.inputs().iter().map(|input| place[&input.id()]).collect(),
+            inputs: step
+                .inputs()
+                .iter()
+                .map(|input| place[&input.id()])
+                .collect(),
             shape: step.shape().to_vec(),
         };
         steps.iter().map(written).collect()
@@ -104,7 +135,8 @@ impl Recipe {
     pub fn from_steps(steps: &[RecipeStep]) -> Result<Self, String> {
         let mut made: Vec<Recipe> = Vec::with_capacity(steps.len());
         for (place, step) in steps.iter().enumerate() {
-            let inputs: Option<Vec<&Recipe>> = step.inputs.iter().map(|&input| made.get(input)).collect();
+            let inputs: Option<Vec<&Recipe>> =
+                step.inputs.iter().map(|&input| made.get(input)).collect();
             let next = match inputs {
                 Some(inputs) => read(step, &inputs),
                 None => Err("an input is no step before it".to_owned()),
@@ -117,9 +149,15 @@ impl Recipe {
 
 fn written(op: &Op) -> StepOp {
     match op {
-        Op::Constant(name) => StepOp::Constant { name: name.to_string() },
-        Op::Literal(numbers) => StepOp::Literal { numbers: numbers.to_vec() },
-        Op::Round(data_type) => StepOp::Round { data_type: float_name(*data_type) },
+        Op::Constant(name) => StepOp::Constant {
+            name: name.to_string(),
+        },
+        Op::Literal(numbers) => StepOp::Literal {
+            numbers: numbers.to_vec(),
+        },
+        Op::Round(data_type) => StepOp::Round {
+            data_type: float_name(*data_type),
+        },
         Op::Neg => StepOp::Neg,
         Op::Sqrt => StepOp::Sqrt,
         Op::Add => StepOp::Add,
@@ -128,7 +166,10 @@ fn written(op: &Op) -> StepOp {
         Op::Div => StepOp::Div,
         Op::Reshape => StepOp::Reshape,
         Op::Transpose(perm) => StepOp::Transpose { perm: perm.clone() },
-        Op::Pick { axis, places } => StepOp::Pick { axis: *axis, places: places.to_vec() },
+        Op::Pick { axis, places } => StepOp::Pick {
+            axis: *axis,
+            places: places.to_vec(),
+        },
         Op::Expand => StepOp::Expand,
         Op::Concat(axis) => StepOp::Concat { axis: *axis },
         Op::Sum(axis) => StepOp::Sum { axis: *axis },
@@ -147,20 +188,31 @@ fn written(op: &Op) -> StepOp {
 fn read(step: &RecipeStep, inputs: &[&Recipe]) -> Result<Recipe, String> {
     let RecipeStep { op, shape, .. } = step;
     let most = |extents: &[usize]| {
-        let product = extents.iter().filter(|&&n| n != 0).try_fold(1_usize, |all, &n| all.checked_mul(n));
+        let product = extents
+            .iter()
+            .filter(|&&n| n != 0)
+            .try_fold(1_usize, |all, &n| all.checked_mul(n));
         product.filter(|&product| product <= MOST)
     };
     most(shape).ok_or_else(|| format!("its extents {shape:?} are too large"))?;
     let count: usize = shape.iter().product();
     let (op, fits) = match (op, inputs) {
-        (StepOp::Constant { name }, []) => (Op::Constant(name.as_str().into()), Some(shape.clone())),
+        (StepOp::Constant { name }, []) => {
+            (Op::Constant(name.as_str().into()), Some(shape.clone()))
+        }
         (StepOp::Literal { numbers }, []) => {
             let fits = numbers.len() == 1 || numbers.len() == count;
-            (Op::Literal(numbers.as_slice().into()), fits.then(|| shape.clone()))
+            (
+                Op::Literal(numbers.as_slice().into()),
+                fits.then(|| shape.clone()),
+            )
         }
         (StepOp::Round { data_type }, [a]) => {
             let known = float_named(data_type);
-            (Op::Round(known.ok_or_else(|| format!("it rounds to `{data_type}`"))?), Some(a.shape().to_vec()))
+            (
+                Op::Round(known.ok_or_else(|| format!("it rounds to `{data_type}`"))?),
+                Some(a.shape().to_vec()),
+            )
         }
         (StepOp::Neg, [a]) => (Op::Neg, Some(a.shape().to_vec())),
         (StepOp::Sqrt, [a]) => (Op::Sqrt, Some(a.shape().to_vec())),
@@ -169,11 +221,22 @@ fn read(step: &RecipeStep, inputs: &[&Recipe]) -> Result<Recipe, String> {
         (StepOp::Mul, [a, b]) => (Op::Mul, extents(a.mul(b))),
         (StepOp::Div, [a, b]) => (Op::Div, extents(a.div(b))),
         (StepOp::Reshape, [a]) => (Op::Reshape, extents(a.reshape(shape))),
-        (StepOp::Expand, [a]) => (Op::Expand, a.align(shape.len()).and_then(|a| extents(a.expand(shape)))),
-        (StepOp::Transpose { perm }, [a]) => (Op::Transpose(perm.clone()), extents(a.transpose(perm))),
+        (StepOp::Expand, [a]) => (
+            Op::Expand,
+            a.align(shape.len()).and_then(|a| extents(a.expand(shape))),
+        ),
+        (StepOp::Transpose { perm }, [a]) => {
+            (Op::Transpose(perm.clone()), extents(a.transpose(perm)))
+        }
         (StepOp::Pick { axis, places }, [a]) => {
             let fits = extents(a.pick(*axis, places.iter().copied()));
-            (Op::Pick { axis: *axis, places: places.as_slice().into() }, fits)
+            (
+                Op::Pick {
+                    axis: *axis,
+                    places: places.as_slice().into(),
+                },
+                fits,
+            )
         }
         (StepOp::Concat { axis }, parts) => {
             let parts: Vec<Recipe> = parts.iter().map(|&part| part.clone()).collect();
@@ -188,15 +251,20 @@ fn read(step: &RecipeStep, inputs: &[&Recipe]) -> Result<Recipe, String> {
         (StepOp::Product, [a, b]) => (Op::Product, extents(a.product(b))),
         (StepOp::Conv(windows), [weight, values]) => {
             are_sound(windows).ok_or("its windows are none")?;
-            (Op::Conv(windows.clone().into()), extents(weight.conv(values, windows.clone())))
+            (
+                Op::Conv(windows.clone().into()),
+                extents(weight.conv(values, windows.clone())),
+            )
         }
         _ => return Err(format!("it has {} inputs", inputs.len())),
     };
     match fits {
         None => Err("its inputs do not fit it".to_owned()),
-        Some(extents) if extents == *shape => {
-            Ok(Recipe::new(op, inputs.iter().map(|&input| input.clone()).collect(), extents))
-        }
+        Some(extents) if extents == *shape => Ok(Recipe::new(
+            op,
+            inputs.iter().map(|&input| input.clone()).collect(),
+            extents,
+        )),
         Some(extents) => Err(format!("its extents are {extents:?}, and not {shape:?}")),
     }
 }
@@ -207,18 +275,39 @@ fn extents(recipe: Option<Recipe>) -> Option<Vec<usize>> {
 
 /// Whether places can be looked up in windows without leaving the numbers that there are.
 fn are_sound(windows: &Windows) -> Option<()> {
-    let Windows { kernel, strides, dilations, before, input, output, .. } = windows;
+    let Windows {
+        kernel,
+        strides,
+        dilations,
+        before,
+        input,
+        output,
+        ..
+    } = windows;
     let axes = input.len();
-    let alike = [kernel.len(), strides.len(), dilations.len(), before.len(), output.len()];
+    let alike = [
+        kernel.len(),
+        strides.len(),
+        dilations.len(),
+        before.len(),
+        output.len(),
+    ];
     let small = |extents: &Vec<usize>| {
-        let product = extents.iter().try_fold(1_usize, |all, &n| all.checked_mul(n).filter(|&n| n <= WIDEST));
+        let product = extents.iter().try_fold(1_usize, |all, &n| {
+            all.checked_mul(n).filter(|&n| n <= WIDEST)
+        });
         product.is_some()
     };
-    let steps = strides.iter().chain(dilations).all(|&step| (1..=WIDEST as i64).contains(&step));
+    let steps = strides
+        .iter()
+        .chain(dilations)
+        .all(|&step| (1..=WIDEST as i64).contains(&step));
     let sound = alike.iter().all(|&count| count == axes)
         && [kernel, input, output].into_iter().all(small)
         && steps
-        && before.iter().all(|zeros| zeros.unsigned_abs() <= WIDEST as u64);
+        && before
+            .iter()
+            .all(|zeros| zeros.unsigned_abs() <= WIDEST as u64);
     sound.then_some(())
 }
 
@@ -236,16 +325,35 @@ mod tests {
     }
 
     fn bits(recipe: &Recipe) -> Vec<u64> {
-        evaluate(recipe, &constants).unwrap().iter().map(|number| number.to_bits()).collect()
+        evaluate(recipe, &constants)
+            .unwrap()
+            .iter()
+            .map(|number| number.to_bits())
+            .collect()
     }
 
     #[test]
     fn every_operation_comes_back_from_its_text() {
-        let awkward = [0.1 + 0.2, f64::from(1e-5_f32), -0.0, 5e-324, f64::MAX, 1.0 / 3.0];
+        let awkward = [
+            0.1 + 0.2,
+            f64::from(1e-5_f32),
+            -0.0,
+            5e-324,
+            f64::MAX,
+            1.0 / 3.0,
+        ];
         let literal = Recipe::literal(&awkward, &[6]).unwrap();
-        let named = |op: &Op| serde_json::to_value(written(op)).unwrap()["op"].as_str().unwrap().to_owned();
+        let named = |op: &Op| {
+            serde_json::to_value(written(op)).unwrap()["op"]
+                .as_str()
+                .unwrap()
+                .to_owned()
+        };
         let mut seen = std::collections::BTreeSet::new();
-        for recipe in recipes().into_iter().chain([literal.clone(), literal.add(&vector()).unwrap()]) {
+        for recipe in recipes()
+            .into_iter()
+            .chain([literal.clone(), literal.add(&vector()).unwrap()])
+        {
             seen.extend(recipe.steps().into_iter().map(|step| named(step.op())));
             let again = through_json(&recipe);
             assert_eq!(again.to_string(), recipe.to_string());
@@ -254,14 +362,17 @@ mod tests {
         }
         let all = "add concat constant conv div exp expand flush literal max mul neg pick product reshape round sigmoid \
                    softmax sqrt sub sum transpose";
-        assert_eq!(seen.into_iter().collect::<Vec<_>>(), all.split(' ').collect::<Vec<_>>());
+        assert_eq!(
+            seen.into_iter().collect::<Vec<_>>(),
+            all.split(' ').collect::<Vec<_>>()
+        );
     }
 
     #[test]
     fn an_expand_that_is_read_adds_axes_as_in_onnx() {
-        let steps =
-            r#"[{"op":"constant","name":"v","shape":[6]},{"op":"expand","inputs":[0],"shape":[4,6]}]"#;
-        let recipe = Recipe::from_steps(&serde_json::from_str::<Vec<RecipeStep>>(steps).unwrap()).unwrap();
+        let steps = r#"[{"op":"constant","name":"v","shape":[6]},{"op":"expand","inputs":[0],"shape":[4,6]}]"#;
+        let recipe =
+            Recipe::from_steps(&serde_json::from_str::<Vec<RecipeStep>>(steps).unwrap()).unwrap();
         assert_eq!(bits(&recipe), bits(&vector()).repeat(4));
         let whole = evaluate(&recipe, &constants).unwrap();
         for axis in 0..2 {
@@ -299,19 +410,58 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_said_with_its_step() {
         let cases = [
-            (r#"{"op":"add","inputs":[0,2],"shape":[6]}"#, "an input is no step before it"),
-            (r#"{"op":"add","inputs":[0],"shape":[6]}"#, "it has 1 inputs"),
-            (r#"{"op":"constant","name":"c","inputs":[0],"shape":[6]}"#, "it has 1 inputs"),
-            (r#"{"op":"mul","inputs":[0,1],"shape":[6]}"#, "its extents are [4, 6], and not [6]"),
-            (r#"{"op":"product","inputs":[1,1],"shape":[4,6]}"#, "its inputs do not fit it"),
-            (r#"{"op":"reshape","inputs":[0],"shape":[7]}"#, "its inputs do not fit it"),
-            (r#"{"op":"expand","inputs":[0],"shape":[12]}"#, "its inputs do not fit it"),
-            (r#"{"op":"transpose","perm":[0,0],"inputs":[1],"shape":[4,4]}"#, "its inputs do not fit it"),
-            (r#"{"op":"sum","axis":2,"inputs":[1],"shape":[4,6]}"#, "its inputs do not fit it"),
-            (r#"{"op":"pick","axis":0,"places":[6],"inputs":[0],"shape":[1]}"#, "its inputs do not fit it"),
-            (r#"{"op":"concat","axis":0,"shape":[0]}"#, "its inputs do not fit it"),
-            (r#"{"op":"literal","numbers":[1,2],"shape":[3]}"#, "its inputs do not fit it"),
-            (r#"{"op":"round","data_type":"int8","inputs":[0],"shape":[6]}"#, "it rounds to `int8`"),
+            (
+                r#"{"op":"add","inputs":[0,2],"shape":[6]}"#,
+                "an input is no step before it",
+            ),
+            (
+                r#"{"op":"add","inputs":[0],"shape":[6]}"#,
+                "it has 1 inputs",
+            ),
+            (
+                r#"{"op":"constant","name":"c","inputs":[0],"shape":[6]}"#,
+                "it has 1 inputs",
+            ),
+            (
+                r#"{"op":"mul","inputs":[0,1],"shape":[6]}"#,
+                "its extents are [4, 6], and not [6]",
+            ),
+            (
+                r#"{"op":"product","inputs":[1,1],"shape":[4,6]}"#,
+                "its inputs do not fit it",
+            ),
+            (
+                r#"{"op":"reshape","inputs":[0],"shape":[7]}"#,
+                "its inputs do not fit it",
+            ),
+            (
+                r#"{"op":"expand","inputs":[0],"shape":[12]}"#,
+                "its inputs do not fit it",
+            ),
+            (
+                r#"{"op":"transpose","perm":[0,0],"inputs":[1],"shape":[4,4]}"#,
+                "its inputs do not fit it",
+            ),
+            (
+                r#"{"op":"sum","axis":2,"inputs":[1],"shape":[4,6]}"#,
+                "its inputs do not fit it",
+            ),
+            (
+                r#"{"op":"pick","axis":0,"places":[6],"inputs":[0],"shape":[1]}"#,
+                "its inputs do not fit it",
+            ),
+            (
+                r#"{"op":"concat","axis":0,"shape":[0]}"#,
+                "its inputs do not fit it",
+            ),
+            (
+                r#"{"op":"literal","numbers":[1,2],"shape":[3]}"#,
+                "its inputs do not fit it",
+            ),
+            (
+                r#"{"op":"round","data_type":"int8","inputs":[0],"shape":[6]}"#,
+                "it rounds to `int8`",
+            ),
         ];
         for (steps, expected) in cases {
             assert_eq!(flaw(steps), format!("step 2: {expected}"), "{steps}");
@@ -322,7 +472,11 @@ mod tests {
     #[test]
     fn no_extents_wrap() {
         let huge = u64::MAX / 2 + 1;
-        for shape in [format!("[{huge},2]"), format!("[0,{huge},{huge}]"), format!("[{huge}]")] {
+        for shape in [
+            format!("[{huge},2]"),
+            format!("[0,{huge},{huge}]"),
+            format!("[{huge}]"),
+        ] {
             let steps = format!(r#"{{"op":"literal","numbers":[1],"shape":{shape}}}"#);
             assert!(flaw(&steps).contains("are too large"), "{shape}");
         }

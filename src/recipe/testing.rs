@@ -17,7 +17,9 @@ pub fn read(name: &str) -> Result<ArrayD<f64>, Refusal> {
         _ => &[2, 1, 3, 1],
     };
     let count = shape.iter().product::<usize>();
-    let numbers = (0..count).map(|i| ((i * 7 + name.len()) % 11) as f64 / 3.0 - 1.0).collect();
+    let numbers = (0..count)
+        .map(|i| ((i * 7 + name.len()) % 11) as f64 / 3.0 - 1.0)
+        .collect();
     Ok(ArrayD::from_shape_vec(shape, numbers).unwrap())
 }
 
@@ -36,11 +38,25 @@ pub fn recipes() -> Vec<Recipe> {
     let by_group = grouped.mul(&Recipe::constant("s", &[2, 1, 3, 1])).unwrap();
     let column = vector().reshape(&[6, 1]).unwrap();
     let (kernel, strides, dilations, before) = (vec![2], vec![2], vec![1], vec![1]);
-    let windows =
-        Windows { transposed: false, kernel, strides, dilations, before, input: vec![3], output: vec![2] };
+    let windows = Windows {
+        transposed: false,
+        kernel,
+        strides,
+        dilations,
+        before,
+        input: vec![3],
+        output: vec![2],
+    };
     let taken = weight().reshape(&[2, 3, 2, 2]).unwrap();
     let convolution = taken
-        .conv(&weight().reshape(&[2, 2, 6]).unwrap().pick(2, [Some(0), Some(4), Some(2)]).unwrap(), windows)
+        .conv(
+            &weight()
+                .reshape(&[2, 2, 6])
+                .unwrap()
+                .pick(2, [Some(0), Some(4), Some(2)])
+                .unwrap(),
+            windows,
+        )
         .unwrap();
     vec![
         scaled.neg(),

@@ -23,9 +23,14 @@ impl Display for Recipe {
         let mut texts: HashMap<_, String> = HashMap::new();
         let mut named = 0;
         for step in steps {
-            let inputs: Vec<&str> = step.inputs().iter().map(|input| texts[&input.id()].as_str()).collect();
+            let inputs: Vec<&str> = step
+                .inputs()
+                .iter()
+                .map(|input| texts[&input.id()].as_str())
+                .collect();
             let mut text = told(step, &inputs.join(", "));
-            let is_shared = uses.get(&step.id()).is_some_and(|&count| count > 1) && !step.inputs().is_empty();
+            let is_shared =
+                uses.get(&step.id()).is_some_and(|&count| count > 1) && !step.inputs().is_empty();
             if step.id() != self.id() && (is_shared || text.len() > WIDE) {
                 named += 1;
                 write!(f, "t{named} = {text}; ")?;
@@ -41,7 +46,9 @@ fn told(step: &Recipe, list: &str) -> String {
     match step.op() {
         Op::Constant(name) => name.to_string(),
         Op::Literal(numbers) if step.len() == 1 => numbers[0].to_string(),
-        Op::Literal(numbers) if numbers.len() == 1 => format!("filled({}, {:?})", numbers[0], step.shape()),
+        Op::Literal(numbers) if numbers.len() == 1 => {
+            format!("filled({}, {:?})", numbers[0], step.shape())
+        }
         Op::Literal(numbers) => format!("[{} numbers]", numbers.len()),
         Op::Round(data_type) => format!("{}({list})", data_type.name()),
         Op::Neg => format!("neg({list})"),
@@ -62,14 +69,28 @@ fn told(step: &Recipe, list: &str) -> String {
         Op::Flush(below) => format!("flush({list}, below={below:e})"),
         Op::Product => format!("matmul({list})"),
         Op::Conv(windows) => {
-            let name = if windows.transposed { "conv_transpose" } else { "conv" };
-            let Windows { kernel, strides, dilations, before, input, output, .. } = &**windows;
+            let name = if windows.transposed {
+                "conv_transpose"
+            } else {
+                "conv"
+            };
+            let Windows {
+                kernel,
+                strides,
+                dilations,
+                before,
+                input,
+                output,
+                ..
+            } = &**windows;
             format!(
                 "{name}({list}, kernel={kernel:?}, strides={strides:?}, dilations={dilations:?}, pads={before:?}, \
                  from={input:?}, to={output:?})"
             )
         }
-        Op::Pick { axis, places } => format!("pick({list}, {}, axis={axis})", places_as_text(places)),
+        Op::Pick { axis, places } => {
+            format!("pick({list}, {}, axis={axis})", places_as_text(places))
+        }
     }
 }
 
@@ -79,12 +100,18 @@ fn places_as_text(places: &[Option<usize>]) -> String {
     match places {
         [Some(first), rest @ ..]
             if !rest.is_empty()
-                && rest.iter().enumerate().all(|(i, place)| *place == Some(first + i + 1)) =>
+                && rest
+                    .iter()
+                    .enumerate()
+                    .all(|(i, place)| *place == Some(first + i + 1)) =>
         {
             format!("[{first}..{}]", first + places.len())
         }
         places if places.len() <= LONGEST => {
-            format!("[{}]", places.iter().map(told).collect::<Vec<_>>().join(", "))
+            format!(
+                "[{}]",
+                places.iter().map(told).collect::<Vec<_>>().join(", ")
+            )
         }
         places => format!("[{} places]", places.len()),
     }
@@ -97,24 +124,44 @@ mod tests {
     #[test]
     fn what_moves_no_element_is_told_once_or_not_at_all() {
         let gamma = Recipe::constant("γ", &[4]);
-        let column = gamma.reshape(&[1, 1, 4]).and_then(|row| row.transpose(&[0, 2, 1])).unwrap();
+        let column = gamma
+            .reshape(&[1, 1, 4])
+            .and_then(|row| row.transpose(&[0, 2, 1]))
+            .unwrap();
         assert_eq!(column.to_string(), "reshape(γ, [1, 4, 1])");
         let zeros = Recipe::concat(0, &[Recipe::number(0.0, 1), Recipe::number(0.0, 1)]).unwrap();
-        assert_eq!(zeros.pick(0, [Some(1), None, None]).unwrap().to_string(), "filled(0, [3])");
+        assert_eq!(
+            zeros.pick(0, [Some(1), None, None]).unwrap().to_string(),
+            "filled(0, [3])"
+        );
         assert_eq!(gamma.pick(0, (0..4).map(Some)).unwrap().to_string(), "γ");
-        assert_eq!(gamma.mul(&Recipe::filled(1.0, &[4])).unwrap().to_string(), "γ");
+        assert_eq!(
+            gamma.mul(&Recipe::filled(1.0, &[4])).unwrap().to_string(),
+            "γ"
+        );
     }
 
     #[test]
     fn what_is_needed_twice_has_a_name() {
-        let sum = Recipe::constant("a", &[2]).add(&Recipe::constant("b", &[2])).unwrap();
-        assert_eq!(sum.mul(&sum).unwrap().to_string(), "t1 = add(a, b); mul(t1, t1)");
+        let sum = Recipe::constant("a", &[2])
+            .add(&Recipe::constant("b", &[2]))
+            .unwrap();
+        assert_eq!(
+            sum.mul(&sum).unwrap().to_string(),
+            "t1 = add(a, b); mul(t1, t1)"
+        );
     }
 
     #[test]
     fn runs_of_places_are_told_by_their_ends() {
         let whole = Recipe::constant("W", &[20]);
-        assert_eq!(whole.pick(0, (3..12).map(Some)).unwrap().to_string(), "pick(W, [3..12], axis=0)");
-        assert_eq!(whole.pick(0, [Some(7), None]).unwrap().to_string(), "pick(W, [7, -], axis=0)");
+        assert_eq!(
+            whole.pick(0, (3..12).map(Some)).unwrap().to_string(),
+            "pick(W, [3..12], axis=0)"
+        );
+        assert_eq!(
+            whole.pick(0, [Some(7), None]).unwrap().to_string(),
+            "pick(W, [7, -], axis=0)"
+        );
     }
 }

@@ -25,8 +25,11 @@ impl Windows {
     /// For each tap, the flat place of the input that it meets for each place of the result, row-major; `None` in the
     /// border, and where a transposed convolution has nothing for it.
     pub fn meets(&self) -> impl Iterator<Item = Vec<Option<usize>>> + '_ {
-        indices(&self.kernel)
-            .map(|tap| indices(&self.output).map(|place| self.source(&place, &tap)).collect())
+        indices(&self.kernel).map(|tap| {
+            indices(&self.output)
+                .map(|place| self.source(&place, &tap))
+                .collect()
+        })
     }
 
     fn source(&self, output: &[usize], tap: &[usize]) -> Option<usize> {
@@ -39,7 +42,9 @@ impl Windows {
                     (strided % self.strides[axis] == 0).then(|| strided / self.strides[axis])?
                 }
             };
-            let place = usize::try_from(place).ok().filter(|&place| place < self.input[axis])?;
+            let place = usize::try_from(place)
+                .ok()
+                .filter(|&place| place < self.input[axis])?;
             Some(flat * self.input[axis] + place)
         })
     }
@@ -64,18 +69,32 @@ mod tests {
 
     fn windows(transposed: bool, input: usize, output: usize) -> Windows {
         let (kernel, strides, dilations, before) = (vec![2], vec![2], vec![1], vec![1]);
-        Windows { transposed, kernel, strides, dilations, before, input: vec![input], output: vec![output] }
+        Windows {
+            transposed,
+            kernel,
+            strides,
+            dilations,
+            before,
+            input: vec![input],
+            output: vec![output],
+        }
     }
 
     #[test]
     fn taps_meet_nothing_in_the_border() {
         let meets: Vec<_> = windows(false, 4, 3).meets().collect();
-        assert_eq!(meets, [vec![None, Some(1), Some(3)], vec![Some(0), Some(2), None]]);
+        assert_eq!(
+            meets,
+            [vec![None, Some(1), Some(3)], vec![Some(0), Some(2), None]]
+        );
     }
 
     #[test]
     fn a_transposed_convolution_spreads_its_places() {
         let meets: Vec<_> = windows(true, 2, 3).meets().collect();
-        assert_eq!(meets, [vec![None, Some(1), None], vec![Some(0), None, Some(1)]]);
+        assert_eq!(
+            meets,
+            [vec![None, Some(1), None], vec![Some(0), None, Some(1)]]
+        );
     }
 }

@@ -52,7 +52,9 @@ impl Setting {
     /// The variants that ran: index, name, and measurement.
     pub fn ran(&self) -> impl Iterator<Item = (usize, &str, &Measurement)> {
         let variants = self.variants.iter().enumerate();
-        variants.filter_map(|(place, variant)| Some((place, variant.name.as_str(), variant.measurement()?)))
+        variants.filter_map(|(place, variant)| {
+            Some((place, variant.name.as_str(), variant.measurement()?))
+        })
     }
 }
 
@@ -238,7 +240,12 @@ mod tests {
     use super::*;
 
     fn verdict(low: f64, value: f64, high: f64, rounds: usize) -> String {
-        Ratio { reference: "LN twin".into(), ratio: Interval { value, low, high }, rounds }.verdict()
+        Ratio {
+            reference: "LN twin".into(),
+            ratio: Interval { value, low, high },
+            rounds,
+        }
+        .verdict()
     }
 
     #[test]
@@ -252,14 +259,20 @@ mod tests {
     #[test]
     fn a_report_survives_json() {
         let report = crate::report::testing::report();
-        let mut again: Report = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
+        let mut again: Report =
+            serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
         // Numbers survive to the last digit but one; all other fields are equal.
         for (setting, original) in again.settings.iter_mut().zip(&report.settings) {
             for (variant, original) in setting.variants.iter_mut().zip(&original.variants) {
-                let numbers = |variant: &Measured| variant.measurement().map(|m| m.latency.median.high);
+                let numbers =
+                    |variant: &Measured| variant.measurement().map(|m| m.latency.median.high);
                 let (read, written) = (numbers(variant), numbers(original));
-                assert!(read.zip(written).is_none_or(|(read, written)| (read - written).abs() < 1e-15));
-                if let (Attempt::Ran(read), Attempt::Ran(written)) = (&mut variant.outcome, &original.outcome)
+                assert!(
+                    read.zip(written)
+                        .is_none_or(|(read, written)| (read - written).abs() < 1e-15)
+                );
+                if let (Attempt::Ran(read), Attempt::Ran(written)) =
+                    (&mut variant.outcome, &original.outcome)
                 {
                     read.latency = written.latency.clone();
                     read.ratios = written.ratios.clone();

@@ -34,7 +34,10 @@ pub fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {
-            '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+            '\u{61c}'
+            | '\u{200e}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}' => {
                 plain.extend(letter.escape_default());
             }
             _ if letter.is_control() => plain.extend(letter.escape_default()),
@@ -52,40 +55,64 @@ pub(super) fn maybe_bytes(value: Option<u64>) -> String {
 /// `0.96 [0.94, 0.98]`
 pub(super) fn ratio(ratio: &Ratio) -> String {
     let interval = ratio.ratio;
-    format!("{:.2} [{:.2}, {:.2}]", interval.value, interval.low, interval.high)
+    format!(
+        "{:.2} [{:.2}, {:.2}]",
+        interval.value, interval.low, interval.high
+    )
 }
 
 /// The names of the references, in order.
 pub(super) fn references(setting: &Setting) -> Vec<&str> {
     let first = setting.ran().next();
-    first.into_iter().flat_map(|(.., ran)| &ran.ratios).map(|ratio| ratio.reference.as_str()).collect()
+    first
+        .into_iter()
+        .flat_map(|(.., ran)| &ran.ratios)
+        .map(|ratio| ratio.reference.as_str())
+        .collect()
 }
 
 /// How the variants compare, a line for each pair: from the later one, where both are references.
 pub(super) fn verdicts(setting: &Setting) -> Vec<String> {
     let references = &references(setting);
-    let place = &|name: &str| setting.variants.iter().position(|variant| variant.name == name);
+    let place = &|name: &str| {
+        setting
+            .variants
+            .iter()
+            .position(|variant| variant.name == name)
+    };
     let ran = setting.ran().flat_map(|(_, name, measurement)| {
         let told = measurement.ratios.iter().filter(move |compared| {
             let other = compared.reference.as_str();
             other != name && (place(other) < place(name) || !references.contains(&name))
         });
-        told.map(move |compared| format!("{name} against {}: {}", compared.reference, compared.verdict()))
+        told.map(move |compared| {
+            format!(
+                "{name} against {}: {}",
+                compared.reference,
+                compared.verdict()
+            )
+        })
     });
     ran.collect()
 }
 
 /// The variants that could not be run, one line each.
 pub(super) fn failures(setting: &Setting) -> impl Iterator<Item = String> {
-    setting.variants.iter().filter_map(|variant| match &variant.outcome {
-        Attempt::Failed { reason } => Some(format!("{}: {reason}", variant.name)),
-        Attempt::Ran(_) => None,
-    })
+    setting
+        .variants
+        .iter()
+        .filter_map(|variant| match &variant.outcome {
+            Attempt::Failed { reason } => Some(format!("{}: {reason}", variant.name)),
+            Attempt::Ran(_) => None,
+        })
 }
 
 /// The meaning of the memory peaks, in one or two sentences.
 pub(super) fn memory_sentence(setting: &Setting) -> Option<String> {
-    let ran: Vec<_> = setting.ran().map(|(_, name, measurement)| (name, &measurement.memory)).collect();
+    let ran: Vec<_> = setting
+        .ran()
+        .map(|(_, name, measurement)| (name, &measurement.memory))
+        .collect();
     let live = live_sentence(&ran)?;
     Some(match heap_sentence(&ran) {
         Some(heap) => format!("{live} {heap}"),
@@ -103,9 +130,15 @@ fn live_sentence(ran: &[Named]) -> Option<String> {
     let (low, high) = (lowest.1.live_peak, highest.1.live_peak);
     Some(match ran.len() > 1 {
         true if same(low, high) => {
-            let most = ran.iter().filter_map(|(_, memory)| memory.live_at_normalizers).max();
+            let most = ran
+                .iter()
+                .filter_map(|(_, memory)| memory.live_at_normalizers)
+                .max();
             let high = bytes(high);
-            format!("The peak of live memory is the same in every variant, {high}: {held}{}.", at(most))
+            format!(
+                "The peak of live memory is the same in every variant, {high}: {held}{}.",
+                at(most)
+            )
         }
         true => format!(
             "The peak of live memory is lowest in {} ({}) and highest in {} ({}; {held}).",
@@ -139,8 +172,15 @@ fn heap_sentence(ran: &[Named]) -> Option<String> {
 type Named<'a> = (&'a str, &'a Memory);
 
 /// The variants with the least and the most of something, of those that have it.
-fn extremes<'a>(ran: &[Named<'a>], of: impl Fn(&Memory) -> Option<u64>) -> Option<(Named<'a>, Named<'a>)> {
-    let have = || ran.iter().copied().filter_map(|variant| Some((of(variant.1)?, variant)));
+fn extremes<'a>(
+    ran: &[Named<'a>],
+    of: impl Fn(&Memory) -> Option<u64>,
+) -> Option<(Named<'a>, Named<'a>)> {
+    let have = || {
+        ran.iter()
+            .copied()
+            .filter_map(|variant| Some((of(variant.1)?, variant)))
+    };
     let (_, lowest) = have().min_by_key(|(bytes, _)| *bytes)?;
     let (_, highest) = have().max_by_key(|(bytes, _)| *bytes)?;
     Some((lowest, highest))
@@ -153,16 +193,37 @@ fn same(low: u64, high: u64) -> bool {
 
 /// The machine and the versions of a report, in a line.
 pub(super) fn machine(report: &Report) -> String {
-    let Machine { processor, cores, system } = &report.machine;
-    format!("unfold {}, tract, {processor}, {cores} cores, {system}", report.version)
+    let Machine {
+        processor,
+        cores,
+        system,
+    } = &report.machine;
+    format!(
+        "unfold {}, tract, {processor}, {cores} cores, {system}",
+        report.version
+    )
 }
 
 /// How a setting was measured, in a line.
 pub(super) fn how(setting: &Setting) -> String {
-    let Setting { label, threads, rounds, interrupted, .. } = setting;
-    let threads = if *threads == 1 { "one thread".into() } else { format!("{threads} threads") };
+    let Setting {
+        label,
+        threads,
+        rounds,
+        interrupted,
+        ..
+    } = setting;
+    let threads = if *threads == 1 {
+        "one thread".into()
+    } else {
+        format!("{threads} threads")
+    };
     let interrupted = if *interrupted { ", interrupted" } else { "" };
-    let rounds = if *rounds == 1 { "one round".into() } else { format!("{rounds} interleaved rounds") };
+    let rounds = if *rounds == 1 {
+        "one round".into()
+    } else {
+        format!("{rounds} interleaved rounds")
+    };
     format!("{label}, {threads}, {rounds}{interrupted}")
 }
 

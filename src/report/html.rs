@@ -9,7 +9,8 @@ use super::overview;
 use super::svg::{self, class_colour};
 use super::table::{self, Cells, Column, Table};
 
-const MEMORY: &str = "Live memory over a run; a dot at the peak, ticks below at the operators of normalizers";
+const MEMORY: &str =
+    "Live memory over a run; a dot at the peak, ticks below at the operators of normalizers";
 
 const MEASURES: &str = "Live peak: values held at one time, by the order of the graph. Heap peak and allocated: what \
      one run asks the allocator for. Resident peak: a process that runs only this variant, with its weights.";
@@ -47,9 +48,19 @@ fn write(out: &mut String, title: &str, reports: &[Report]) -> std::fmt::Result 
 fn report(out: &mut String, report: &Report) -> std::fmt::Result {
     writeln!(out, "<h1>{}</h1>", escape(&report.model))?;
     writeln!(out, "<p class=\"faint\">{}</p>", escape(&machine(report)))?;
-    report.notes.iter().try_for_each(|note| writeln!(out, "<p>{}</p>", escape(note)))?;
-    report.settings.iter().try_for_each(|one| setting(out, one))?;
-    if report.sites.is_empty() { Ok(()) } else { table(out, "h2", &table::sites(report)) }
+    report
+        .notes
+        .iter()
+        .try_for_each(|note| writeln!(out, "<p>{}</p>", escape(note)))?;
+    report
+        .settings
+        .iter()
+        .try_for_each(|one| setting(out, one))?;
+    if report.sites.is_empty() {
+        Ok(())
+    } else {
+        table(out, "h2", &table::sites(report))
+    }
 }
 
 fn setting(out: &mut String, setting: &Setting) -> std::fmt::Result {
@@ -61,12 +72,18 @@ fn setting(out: &mut String, setting: &Setting) -> std::fmt::Result {
     if ran.is_empty() {
         return Ok(());
     }
-    let verdicts: Vec<String> = verdicts(setting).iter().map(|verdict| escape(verdict)).collect();
+    let verdicts: Vec<String> = verdicts(setting)
+        .iter()
+        .map(|verdict| escape(verdict))
+        .collect();
     if !verdicts.is_empty() {
         writeln!(out, "<p>{}.</p>", verdicts.join("; "))?;
     }
-    let classes =
-        legend(Class::ALL.into_iter().map(|class| (class_colour(class).into(), class.name().into())));
+    let classes = legend(
+        Class::ALL
+            .into_iter()
+            .map(|class| (class_colour(class).into(), class.name().into())),
+    );
     let figure = |caption: &str, chart: String, legend: &str| {
         format!("<figure><figcaption>{caption}</figcaption>{chart}{legend}</figure>\n")
     };
@@ -77,9 +94,15 @@ fn setting(out: &mut String, setting: &Setting) -> std::fmt::Result {
         figure("Time by class of operators", svg::shares(&ran), &classes),
         figure(MEMORY, svg::memory(&ran), ""),
     )?;
-    [table::latency(setting), table::memory(setting)].iter().try_for_each(|one| table(out, "h3", one))?;
+    [table::latency(setting), table::memory(setting)]
+        .iter()
+        .try_for_each(|one| table(out, "h3", one))?;
     let sentence = memory_sentence(setting).unwrap_or_default();
-    writeln!(out, "<p class=\"faint\">{MEASURES}</p>\n<p>{}</p>", escape(&sentence))?;
+    writeln!(
+        out,
+        "<p class=\"faint\">{MEASURES}</p>\n<p>{}</p>",
+        escape(&sentence)
+    )?;
     table(out, "h3", &table::shares(setting))
 }
 
@@ -91,15 +114,29 @@ fn legend(entries: impl Iterator<Item = (String, String)>) -> String {
              <rect class=\"{class}\" width=\"1\" height=\"1\"/></svg>{name}</li>"
         )
     };
-    format!("<ul class=\"legend\">{}</ul>", entries.map(entry).collect::<String>())
+    format!(
+        "<ul class=\"legend\">{}</ul>",
+        entries.map(entry).collect::<String>()
+    )
 }
 
 /// A table with all its columns below a heading, which scrolls where the page is narrower.
 fn table(out: &mut String, heading: &str, table: &Table) -> std::fmt::Result {
     let title = escape(table.title);
-    let class = |kind: Cells| if kind == Cells::Text { " class=\"text\"" } else { "" };
-    let head =
-        |column: &Column| format!("<th scope=\"col\"{}>{}</th>", class(column.kind), escape(&column.head));
+    let class = |kind: Cells| {
+        if kind == Cells::Text {
+            " class=\"text\""
+        } else {
+            ""
+        }
+    };
+    let head = |column: &Column| {
+        format!(
+            "<th scope=\"col\"{}>{}</th>",
+            class(column.kind),
+            escape(&column.head)
+        )
+    };
     let heads: String = table.columns.iter().map(head).collect();
     writeln!(
         out,
@@ -107,9 +144,14 @@ fn table(out: &mut String, heading: &str, table: &Table) -> std::fmt::Result {
          <table><thead><tr>{heads}</tr></thead><tbody>"
     )?;
     for row in &table.rows {
-        let cell =
-            |(column, cell): (&Column, &String)| format!("<td{}>{}</td>", class(column.kind), escape(cell));
-        writeln!(out, "<tr>{}</tr>", table.columns.iter().zip(row).map(cell).collect::<String>())?;
+        let cell = |(column, cell): (&Column, &String)| {
+            format!("<td{}>{}</td>", class(column.kind), escape(cell))
+        };
+        writeln!(
+            out,
+            "<tr>{}</tr>",
+            table.columns.iter().zip(row).map(cell).collect::<String>()
+        )?;
     }
     writeln!(out, "</tbody></table></div>")
 }
@@ -122,7 +164,9 @@ mod tests {
     #[test]
     fn the_page_asks_for_nothing_and_holds_no_script() {
         let page = html(&[report()]);
-        for word in ["http:", "https:", "//", "<script", "<link", "@import", "url(", "src="] {
+        for word in [
+            "http:", "https:", "//", "<script", "<link", "@import", "url(", "src=",
+        ] {
             assert!(!page.contains(word), "{word}");
         }
     }
@@ -133,9 +177,10 @@ mod tests {
         assert!(page.contains("<h1>2 benchmarks</h1>"));
         assert_eq!(page.matches("<h1>vit &lt;small&gt;.onnx</h1>").count(), 2);
         let overview = page.split("</table>").next().unwrap();
-        let texts =
-            ["vit &lt;small&gt;.onnx", "batch=8"].map(|cell| format!("<td class=\"text\">{cell}</td>"));
-        let numbers = ["1.01 [0.99, 1.03]", "0.80 [0.79, 0.81]"].map(|cell| format!("<td>{cell}</td>"));
+        let texts = ["vit &lt;small&gt;.onnx", "batch=8"]
+            .map(|cell| format!("<td class=\"text\">{cell}</td>"));
+        let numbers =
+            ["1.01 [0.99, 1.03]", "0.80 [0.79, 0.81]"].map(|cell| format!("<td>{cell}</td>"));
         // The report has neither a floor nor a model without means to compare with: no column has dashes alone.
         let row = texts.concat() + &numbers.concat();
         assert_eq!(overview.matches(&row).count(), 2, "{overview}");
@@ -145,11 +190,16 @@ mod tests {
     fn every_tag_is_closed_and_names_are_text() {
         let page = html(&[report()]);
         assert!(page.contains("<h1>vit &lt;small&gt;.onnx</h1>"));
-        for tag in ["svg", "table", "figure", "tr", "td", "text", "path", "p", "ul", "li", "div", "title"] {
+        for tag in [
+            "svg", "table", "figure", "tr", "td", "text", "path", "p", "ul", "li", "div", "title",
+        ] {
             let (with, without) = (format!("<{tag} "), format!("<{tag}>"));
             let open = page.matches(&with).count() + page.matches(&without).count();
             let closed = page.matches(&format!("</{tag}>")).count();
-            let inside = page.split(&with).skip(1).filter_map(|rest| rest.split('>').next());
+            let inside = page
+                .split(&with)
+                .skip(1)
+                .filter_map(|rest| rest.split('>').next());
             let alone = inside.filter(|inside| inside.ends_with('/')).count();
             assert_eq!(open, closed + alone, "{tag}");
         }

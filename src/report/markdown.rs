@@ -17,54 +17,87 @@ pub fn markdown(report: &Report) -> String {
 
 /// The ratios and the memory of each setting of all reports, as Markdown.
 pub fn overview_markdown(reports: &[Report]) -> String {
-    let made_with = reports.first().map(|report| format!("{}.\n\n", escape(&machine(report))));
+    let made_with = reports
+        .first()
+        .map(|report| format!("{}.\n\n", escape(&machine(report))));
     let tables = [overview::ratios(reports), overview::memory(reports)];
     made_with.unwrap_or_default() + &tables.map(|table| lines(&table)).join("\n")
 }
 
 fn write(out: &mut String, report: &Report) -> std::fmt::Result {
-    writeln!(out, "# {}\n\n{}.", escape(&report.model), escape(&machine(report)))?;
-    report.settings.iter().try_for_each(|one| setting(out, one))?;
+    writeln!(
+        out,
+        "# {}\n\n{}.",
+        escape(&report.model),
+        escape(&machine(report))
+    )?;
+    report
+        .settings
+        .iter()
+        .try_for_each(|one| setting(out, one))?;
     if !report.sites.is_empty() {
         let sites = table::sites(report);
         write!(out, "\n## {}\n\n{}", sites.title, lines(&sites))?;
     }
-    report.notes.iter().try_for_each(|note| writeln!(out, "\n{}", escape(note)))
+    report
+        .notes
+        .iter()
+        .try_for_each(|note| writeln!(out, "\n{}", escape(note)))
 }
 
 fn setting(out: &mut String, setting: &Setting) -> std::fmt::Result {
     writeln!(out, "\n## {}", escape(&how(setting)))?;
     if setting.ran().next().is_some() {
         writeln!(out, "\n{}", lines(&table::latency(setting)))?;
-        verdicts(setting).iter().try_for_each(|verdict| writeln!(out, "- {}", escape(verdict)))?;
+        verdicts(setting)
+            .iter()
+            .try_for_each(|verdict| writeln!(out, "- {}", escape(verdict)))?;
         write!(out, "\n{}", lines(&table::memory(setting)))?;
         if let Some(sentence) = memory_sentence(setting) {
             writeln!(out, "\n{}", escape(&sentence))?;
         }
         write!(out, "\n{}", lines(&table::shares(setting)))?;
     }
-    failures(setting).try_for_each(|failure| writeln!(out, "\n**Not measured.** {}", escape(&failure)))
+    failures(setting)
+        .try_for_each(|failure| writeln!(out, "\n**Not measured.** {}", escape(&failure)))
 }
 
 /// A table with all its columns.
 fn lines(table: &Table) -> String {
-    let line =
-        |cells: &mut dyn Iterator<Item = String>| format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "));
+    let line = |cells: &mut dyn Iterator<Item = String>| {
+        format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
+    };
     let rule = |kind: Cells| if kind == Cells::Text { "---" } else { "---:" };
     let head = line(&mut table.columns.iter().map(|column| escape(&column.head)));
-    let rules = line(&mut table.columns.iter().map(|column| rule(column.kind).to_owned()));
+    let rules = line(
+        &mut table
+            .columns
+            .iter()
+            .map(|column| rule(column.kind).to_owned()),
+    );
     let cell = |(column, cell): (&Column, &String)| match column.kind {
         Cells::Text => escape(cell),
         Cells::Number | Cells::Detail => cell.clone(),
     };
-    let rows = table.rows.iter().map(|row| line(&mut table.columns.iter().zip(row).map(cell)));
+    let rows = table
+        .rows
+        .iter()
+        .map(|row| line(&mut table.columns.iter().zip(row).map(cell)));
     head + &rules + &rows.collect::<String>()
 }
 
 /// Text in which nothing is markup.
 fn escape(text: &str) -> String {
-    let special = |c: char| matches!(c, '|' | '<' | '>' | '*' | '_' | '`' | '[' | ']' | '\\' | '#');
-    plain(text).chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
+    let special = |c: char| {
+        matches!(
+            c,
+            '|' | '<' | '>' | '*' | '_' | '`' | '[' | ']' | '\\' | '#'
+        )
+    };
+    plain(text)
+        .chars()
+        .flat_map(|c| special(c).then_some('\\').into_iter().chain([c]))
+        .collect()
 }
 
 #[cfg(test)]
@@ -75,7 +108,9 @@ mod tests {
     #[test]
     fn every_table_has_as_many_cells_in_each_row() {
         let text = markdown(&report());
-        let tables = text.split("\n\n").filter(|block| block.trim_start().starts_with('|'));
+        let tables = text
+            .split("\n\n")
+            .filter(|block| block.trim_start().starts_with('|'));
         let cells = |line: &str| line.replace("\\|", "").matches('|').count();
         for table in tables {
             let mut lines = table.lines().filter(|line| line.starts_with('|'));

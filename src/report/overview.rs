@@ -15,12 +15,20 @@ const REWRITTEN_BY_LN: Pair = ("rewritten", "LN twin");
 
 /// The ratios that fit on a line of a terminal.
 const NARROW: [Pair; 3] = [EXPORTED_BY_LN, FUSED_BY_LN, FUSED_BY_FLOOR];
-const WIDE: [Pair; 5] = [EXPORTED_BY_LN, FUSED_BY_LN, FUSED_BY_EXPORTED, FUSED_BY_FLOOR, REWRITTEN_BY_LN];
+const WIDE: [Pair; 5] = [
+    EXPORTED_BY_LN,
+    FUSED_BY_LN,
+    FUSED_BY_EXPORTED,
+    FUSED_BY_FLOOR,
+    REWRITTEN_BY_LN,
+];
 
 /// The heading of the lines that [`overview_lines`] gives.
 pub fn overview_heading() -> String {
     let heads = NARROW.map(|(variant, by)| {
-        let head = format!("{variant} ÷ {by}").replace("as exported", "exported").replace("LN twin", "LN");
+        let head = format!("{variant} ÷ {by}")
+            .replace("as exported", "exported")
+            .replace("LN twin", "LN");
         format!("{head:>19}")
     });
     format!("{:<22} {}\n", "ratio of latencies", heads.concat())
@@ -38,10 +46,15 @@ pub fn overview_lines(report: &Report) -> String {
 
 /// The ratios of each setting of all reports, those that any of them has.
 pub(super) fn ratios(reports: &[Report]) -> Table {
-    let is_there = |pair: &Pair| settings(reports).any(|(_, setting)| found(setting, *pair).is_some());
+    let is_there =
+        |pair: &Pair| settings(reports).any(|(_, setting)| found(setting, *pair).is_some());
     let pairs: Vec<Pair> = WIDE.into_iter().filter(is_there).collect();
     let mut columns = vec![Cells::Text.under("model"), Cells::Text.under("inputs")];
-    columns.extend(pairs.iter().map(|(variant, by)| Cells::Number.under(format!("{variant} ÷ {by}"))));
+    columns.extend(
+        pairs
+            .iter()
+            .map(|(variant, by)| Cells::Number.under(format!("{variant} ÷ {by}"))),
+    );
     columns.push(Cells::Number.under("samples/s, fused"));
     let row = |(report, setting): (&Report, &Setting)| {
         let mut row = vec![report.model.clone(), setting.label.clone()];
@@ -61,13 +74,21 @@ pub(super) fn ratios(reports: &[Report]) -> Table {
 pub(super) fn memory(reports: &[Report]) -> Table {
     type Of = fn(&Memory) -> Option<u64>;
     const COLUMNS: [(&str, &str, Of); 8] = [
-        ("live peak: LN twin", "LN twin", |memory| Some(memory.live_peak)),
-        ("as exported", "as exported", |memory| Some(memory.live_peak)),
+        ("live peak: LN twin", "LN twin", |memory| {
+            Some(memory.live_peak)
+        }),
+        ("as exported", "as exported", |memory| {
+            Some(memory.live_peak)
+        }),
         ("fused", "fused", |memory| Some(memory.live_peak)),
         ("floor", "floor", |memory| Some(memory.live_peak)),
-        ("heap peak: as exported", "as exported", |memory| memory.heap_peak),
+        ("heap peak: as exported", "as exported", |memory| {
+            memory.heap_peak
+        }),
         ("fused", "fused", |memory| memory.heap_peak),
-        ("allocated: as exported", "as exported", |memory| memory.allocated),
+        ("allocated: as exported", "as exported", |memory| {
+            memory.allocated
+        }),
         ("fused", "fused", |memory| memory.allocated),
     ];
     let mut columns = vec![Cells::Text.under("model"), Cells::Text.under("inputs")];
@@ -80,19 +101,31 @@ pub(super) fn memory(reports: &[Report]) -> Table {
         row.extend(COLUMNS.map(cell));
         row
     };
-    Table { title: "Memory", columns, rows: settings(reports).map(row).collect() }
+    Table {
+        title: "Memory",
+        columns,
+        rows: settings(reports).map(row).collect(),
+    }
 }
 
 fn settings(reports: &[Report]) -> impl Iterator<Item = (&Report, &Setting)> {
-    reports.iter().flat_map(|report| report.settings.iter().map(move |setting| (report, setting)))
+    reports
+        .iter()
+        .flat_map(|report| report.settings.iter().map(move |setting| (report, setting)))
 }
 
 fn measurement<'s>(setting: &'s Setting, name: &str) -> Option<&'s Measurement> {
-    setting.ran().find(|(_, variant, _)| *variant == name).map(|(.., measurement)| measurement)
+    setting
+        .ran()
+        .find(|(_, variant, _)| *variant == name)
+        .map(|(.., measurement)| measurement)
 }
 
 fn found(setting: &Setting, (variant, reference): Pair) -> Option<&Ratio> {
-    measurement(setting, variant)?.ratios.iter().find(|ratio| ratio.reference == reference)
+    measurement(setting, variant)?
+        .ratios
+        .iter()
+        .find(|ratio| ratio.reference == reference)
 }
 
 fn cell(setting: &Setting, pair: Pair) -> String {

@@ -42,7 +42,10 @@ fn chart(height: f64, title: &str, body: &str) -> String {
 /// A bar for each median, with a line for its interval. `index` counts all variants, so that colours stay
 /// theirs.
 pub(super) fn latency(ran: &[(usize, &str, &Measurement)]) -> String {
-    let longest = ran.iter().map(|(.., m)| m.latency.median.high).fold(f64::MIN_POSITIVE, f64::max);
+    let longest = ran
+        .iter()
+        .map(|(.., m)| m.latency.median.high)
+        .fold(f64::MIN_POSITIVE, f64::max);
     let x = |seconds: f64| seconds / longest * (WIDTH - 4.0);
     let mut body = String::new();
     for (row, (index, name, measurement)) in ran.iter().enumerate() {
@@ -67,13 +70,20 @@ pub(super) fn latency(ran: &[(usize, &str, &Measurement)]) -> String {
             middle - 4.0,
         );
     }
-    chart(ran.len() as f64 * ROW, "Median latency of each variant, with its 95 % interval", &body)
+    chart(
+        ran.len() as f64 * ROW,
+        "Median latency of each variant, with its 95 % interval",
+        &body,
+    )
 }
 
 /// A bar for each run, divided into the classes of operators.
 pub(super) fn shares(ran: &[(usize, &str, &Measurement)]) -> String {
     let total = |m: &Measurement| m.time.iter().map(|share| share.seconds).sum::<f64>();
-    let longest = ran.iter().map(|(.., m)| total(m)).fold(f64::MIN_POSITIVE, f64::max);
+    let longest = ran
+        .iter()
+        .map(|(.., m)| total(m))
+        .fold(f64::MIN_POSITIVE, f64::max);
     let mut body = String::new();
     for (row, (_, name, measurement)) in ran.iter().enumerate() {
         let top = row as f64 * ROW;
@@ -100,14 +110,23 @@ pub(super) fn shares(ran: &[(usize, &str, &Measurement)]) -> String {
             left += width;
         }
     }
-    chart(ran.len() as f64 * ROW, "Time of a run by class of operators", &body)
+    chart(
+        ran.len() as f64 * ROW,
+        "Time of a run by class of operators",
+        &body,
+    )
 }
 
 /// A strip for each variant with its live bytes, from the first operator of its run to the last. A dot stands
 /// at the peak, and a tick below the line for each operator of a normalizer.
 pub(super) fn memory(ran: &[(usize, &str, &Measurement)]) -> String {
     const STRIP: f64 = 92.0;
-    let peak = ran.iter().map(|(.., m)| m.memory.live_peak).max().unwrap_or(0).max(1);
+    let peak = ran
+        .iter()
+        .map(|(.., m)| m.memory.live_peak)
+        .max()
+        .unwrap_or(0)
+        .max(1);
     let mut body = String::new();
     for (row, (index, name, measurement)) in ran.iter().enumerate() {
         let (memory, top) = (&measurement.memory, row as f64 * STRIP);
@@ -117,8 +136,13 @@ pub(super) fn memory(ran: &[(usize, &str, &Measurement)]) -> String {
         for (place, &bytes) in memory.curve.iter().enumerate() {
             let _ = write!(line, "V{:.1}H{:.1}", y(bytes), (place + 1) as f64 * step);
         }
-        let at = memory.curve.iter().position(|&bytes| bytes == memory.live_peak).unwrap_or(0);
-        let tick = |&place: &usize| format!("M{:.1} {:.1}v5", (place as f64 + 0.5) * step, base + 2.0);
+        let at = memory
+            .curve
+            .iter()
+            .position(|&bytes| bytes == memory.live_peak)
+            .unwrap_or(0);
+        let tick =
+            |&place: &usize| format!("M{:.1} {:.1}v5", (place as f64 + 0.5) * step, base + 2.0);
         let ticks: String = memory.normalizer_steps.iter().map(tick).collect();
         let _ = write!(
             body,
@@ -135,5 +159,9 @@ pub(super) fn memory(ran: &[(usize, &str, &Measurement)]) -> String {
             y(memory.live_peak),
         );
     }
-    chart(ran.len() as f64 * STRIP, "Live bytes of each variant along the order of the graph", &body)
+    chart(
+        ran.len() as f64 * STRIP,
+        "Live bytes of each variant along the order of the graph",
+        &body,
+    )
 }

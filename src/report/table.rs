@@ -35,7 +35,10 @@ pub enum Cells {
 impl Cells {
     /// A column of such cells.
     pub fn under(self, head: impl Into<String>) -> Column {
-        Column { head: head.into(), kind: self }
+        Column {
+            head: head.into(),
+            kind: self,
+        }
     }
 }
 
@@ -48,20 +51,42 @@ pub fn latency(setting: &Setting) -> Table {
         Cells::Number.under("p95"),
         Cells::Number.under("samples/s"),
     ];
-    columns.extend(references(setting).iter().map(|name| Cells::Number.under(format!("÷ {name}"))));
-    let rows = setting.ran().map(|(_, name, Measurement { latency, ratios, .. })| {
-        let median = latency.median;
-        let mut row = vec![
-            name.to_owned(),
-            time(median.value),
-            format!("{} to {}", time(median.low), time(median.high)),
-            time(latency.p95),
-            format!("{:.1}", latency.throughput),
-        ];
-        row.extend(ratios.iter().map(|of| if of.reference == name { "1".into() } else { ratio(of) }));
-        row
-    });
-    Table { title: "Latency", columns, rows: rows.collect() }
+    columns.extend(
+        references(setting)
+            .iter()
+            .map(|name| Cells::Number.under(format!("÷ {name}"))),
+    );
+    let rows = setting.ran().map(
+        |(
+            _,
+            name,
+            Measurement {
+                latency, ratios, ..
+            },
+        )| {
+            let median = latency.median;
+            let mut row = vec![
+                name.to_owned(),
+                time(median.value),
+                format!("{} to {}", time(median.low), time(median.high)),
+                time(latency.p95),
+                format!("{:.1}", latency.throughput),
+            ];
+            row.extend(ratios.iter().map(|of| {
+                if of.reference == name {
+                    "1".into()
+                } else {
+                    ratio(of)
+                }
+            }));
+            row
+        },
+    );
+    Table {
+        title: "Latency",
+        columns,
+        rows: rows.collect(),
+    }
 }
 
 /// How much memory a run takes.
@@ -77,26 +102,54 @@ pub fn memory(setting: &Setting) -> Table {
         Cells::Number.under("weights"),
     ];
     let rows = setting.ran().map(|(_, name, measurement)| {
-        let Memory { live_peak, live_at_normalizers, heap_peak, allocated, resident_peak, .. } =
-            measurement.memory;
-        let run = [Some(live_peak), live_at_normalizers, heap_peak, allocated, resident_peak];
+        let Memory {
+            live_peak,
+            live_at_normalizers,
+            heap_peak,
+            allocated,
+            resident_peak,
+            ..
+        } = measurement.memory;
+        let run = [
+            Some(live_peak),
+            live_at_normalizers,
+            heap_peak,
+            allocated,
+            resident_peak,
+        ];
         let stored = [measurement.file_bytes, measurement.weight_bytes].map(Some);
-        [name.to_owned()].into_iter().chain(run.into_iter().chain(stored).map(maybe_bytes)).collect()
+        [name.to_owned()]
+            .into_iter()
+            .chain(run.into_iter().chain(stored).map(maybe_bytes))
+            .collect()
     });
-    Table { title: "Memory", columns, rows: rows.collect() }
+    Table {
+        title: "Memory",
+        columns,
+        rows: rows.collect(),
+    }
 }
 
 /// Where the time goes.
 pub fn shares(setting: &Setting) -> Table {
     let mut columns = vec![Cells::Text.under("time in")];
     columns.extend(Class::ALL.map(|class| Cells::Number.under(class.name())));
-    let rows = setting.ran().map(|(_, name, Measurement { time: shares, .. })| {
-        let total: f64 = shares.iter().map(|share| share.seconds).sum();
-        let percent = |seconds: f64| 100.0 * seconds / total.max(f64::MIN_POSITIVE);
-        let cell = |seconds: f64| format!("{} ({:.0} %)", time(seconds), percent(seconds));
-        [name.to_owned()].into_iter().chain(shares.iter().map(|share| cell(share.seconds))).collect()
-    });
-    Table { title: "Time by class of operators", columns, rows: rows.collect() }
+    let rows = setting
+        .ran()
+        .map(|(_, name, Measurement { time: shares, .. })| {
+            let total: f64 = shares.iter().map(|share| share.seconds).sum();
+            let percent = |seconds: f64| 100.0 * seconds / total.max(f64::MIN_POSITIVE);
+            let cell = |seconds: f64| format!("{} ({:.0} %)", time(seconds), percent(seconds));
+            [name.to_owned()]
+                .into_iter()
+                .chain(shares.iter().map(|share| cell(share.seconds)))
+                .collect()
+        });
+    Table {
+        title: "Time by class of operators",
+        columns,
+        rows: rows.collect(),
+    }
 }
 
 /// The normalizers, and what became of them.
@@ -108,7 +161,16 @@ pub fn sites(report: &Report) -> Table {
         Cells::Text.under("what happened"),
     ];
     let rows = report.sites.iter().map(|site| {
-        vec![site.name.clone(), site.kind.clone(), site.channels.to_string(), site.outcome.clone()]
+        vec![
+            site.name.clone(),
+            site.kind.clone(),
+            site.channels.to_string(),
+            site.outcome.clone(),
+        ]
     });
-    Table { title: "Normalizers", columns, rows: rows.collect() }
+    Table {
+        title: "Normalizers",
+        columns,
+        rows: rows.collect(),
+    }
 }

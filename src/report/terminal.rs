@@ -23,13 +23,20 @@ pub fn terminal(report: &Report) -> String {
 }
 
 fn write(out: &mut String, report: &Report) -> std::fmt::Result {
-    writeln!(out, "{}\n{}", cut(&report.model, WIDTH), cut(&machine(report), WIDTH))?;
+    writeln!(
+        out,
+        "{}\n{}",
+        cut(&report.model, WIDTH),
+        cut(&machine(report), WIDTH)
+    )?;
     for setting in &report.settings {
         writeln!(out, "\n{}\n", cut(&how(setting), WIDTH))?;
         if setting.ran().next().is_some() {
             lines(out, &table::latency(setting))?;
             writeln!(out)?;
-            verdicts(setting).iter().try_for_each(|verdict| writeln!(out, "{}", cut(verdict, WIDTH)))?;
+            verdicts(setting)
+                .iter()
+                .try_for_each(|verdict| writeln!(out, "{}", cut(verdict, WIDTH)))?;
             bars(out, setting)?;
             lines(out, &table::memory(setting))?;
             memory_sentence(setting).map_or(Ok(()), |sentence| wrap(out, &sentence))?;
@@ -52,13 +59,28 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
 fn lines(out: &mut String, table: &Table) -> std::fmt::Result {
     let is_text = |at: usize| table.columns[at].kind == Cells::Text;
     let widest = |at: usize| {
-        let cells = table.rows.iter().map(|row| &row[at]).chain([&table.columns[at].head]);
-        cells.map(|cell| plain(cell).chars().count()).max().unwrap_or(0)
+        let cells = table
+            .rows
+            .iter()
+            .map(|row| &row[at])
+            .chain([&table.columns[at].head]);
+        cells
+            .map(|cell| plain(cell).chars().count())
+            .max()
+            .unwrap_or(0)
     };
-    let least = |at: usize| if is_text(at) { widest(at).min(SHORT) } else { widest(at) };
-    let room = |shown: &[usize]| (WIDTH + GAP).checked_sub(shown.iter().map(|&at| least(at) + GAP).sum());
-    let mut shown: Vec<usize> =
-        (0..table.columns.len()).filter(|&at| table.columns[at].kind != Cells::Detail).collect();
+    let least = |at: usize| {
+        if is_text(at) {
+            widest(at).min(SHORT)
+        } else {
+            widest(at)
+        }
+    };
+    let room =
+        |shown: &[usize]| (WIDTH + GAP).checked_sub(shown.iter().map(|&at| least(at) + GAP).sum());
+    let mut shown: Vec<usize> = (0..table.columns.len())
+        .filter(|&at| table.columns[at].kind != Cells::Detail)
+        .collect();
     while room(&shown).is_none()
         && let Some(last) = shown.iter().rposition(|&at| !is_text(at))
     {
@@ -67,13 +89,21 @@ fn lines(out: &mut String, table: &Table) -> std::fmt::Result {
     // Texts share the width that numbers leave, and a text at the end takes the remaining width.
     let mut spare = room(&shown).unwrap_or(0);
     let mut width = |at: usize| {
-        let most = if shown.last() == Some(&at) { widest(at) } else { widest(at).min(LONG) };
+        let most = if shown.last() == Some(&at) {
+            widest(at)
+        } else {
+            widest(at).min(LONG)
+        };
         let more = most.saturating_sub(least(at)).min(spare);
         spare -= more;
         (at, least(at) + more)
     };
     let widths: Vec<(usize, usize)> = shown.iter().map(|&at| width(at)).collect();
-    let heads: Vec<String> = table.columns.iter().map(|column| column.head.clone()).collect();
+    let heads: Vec<String> = table
+        .columns
+        .iter()
+        .map(|column| column.head.clone())
+        .collect();
     for row in [&heads].into_iter().chain(&table.rows) {
         let cell = |&(at, width): &(usize, usize)| match is_text(at) {
             true => format!("{:<width$}", cut(&row[at], width)),
@@ -87,14 +117,26 @@ fn lines(out: &mut String, table: &Table) -> std::fmt::Result {
 
 fn bars(out: &mut String, setting: &Setting) -> std::fmt::Result {
     const LONGEST: usize = 50;
-    let medians = || setting.ran().map(|(_, name, measurement)| (name, measurement.latency.median.value));
-    let slowest = medians().map(|(_, median)| median).fold(f64::MIN_POSITIVE, f64::max);
+    let medians = || {
+        setting
+            .ran()
+            .map(|(_, name, measurement)| (name, measurement.latency.median.value))
+    };
+    let slowest = medians()
+        .map(|(_, median)| median)
+        .fold(f64::MIN_POSITIVE, f64::max);
     writeln!(out)?;
     for (name, median) in medians() {
         // Eighths of a block.
         let eighths = (median / slowest * (LONGEST * 8) as f64).round() as usize;
         let tip = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];
-        writeln!(out, "{:<SHORT$} {}{tip} {}", cut(name, SHORT), "█".repeat(eighths / 8), time(median))?;
+        writeln!(
+            out,
+            "{:<SHORT$} {}{tip} {}",
+            cut(name, SHORT),
+            "█".repeat(eighths / 8),
+            time(median)
+        )?;
     }
     writeln!(out)
 }
@@ -126,7 +168,11 @@ fn cut(text: &str, width: usize) -> String {
         return text;
     }
     let (head, tail) = (width / 2, width - width / 2 - 1);
-    characters[..head].iter().chain(&['…']).chain(&characters[characters.len() - tail..]).collect()
+    characters[..head]
+        .iter()
+        .chain(&['…'])
+        .chain(&characters[characters.len() - tail..])
+        .collect()
 }
 
 #[cfg(test)]
@@ -145,11 +191,23 @@ mod tests {
     #[test]
     fn says_what_the_numbers_mean() {
         let text = terminal(&report());
-        assert!(text.contains("fused against LN twin: 20.0 % faster"), "{text}");
-        assert!(text.contains("as exported against LN twin: no measurable difference"), "{text}");
-        assert!(text.contains("floor: tract cannot prepare Slice `q`: Invalid axis"), "{text}");
+        assert!(
+            text.contains("fused against LN twin: 20.0 % faster"),
+            "{text}"
+        );
+        assert!(
+            text.contains("as exported against LN twin: no measurable difference"),
+            "{text}"
+        );
+        assert!(
+            text.contains("floor: tract cannot prepare Slice `q`: Invalid axis"),
+            "{text}"
+        );
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(words.contains("the same in every variant, 24.6 MB: MatMul fc1 holds it"), "{text}");
+        assert!(
+            words.contains("the same in every variant, 24.6 MB: MatMul fc1 holds it"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -163,9 +221,20 @@ mod tests {
         ];
         let rows = vec![["n".repeat(30), "1".into(), "2".into(), "3".into()].into()];
         let mut out = String::new();
-        lines(&mut out, &Table { title: "", columns, rows }).unwrap();
+        lines(
+            &mut out,
+            &Table {
+                title: "",
+                columns,
+                rows,
+            },
+        )
+        .unwrap();
         let name = cut(&"n".repeat(30), LONG);
-        assert_eq!(out, format!("{:<LONG$}  {fits}\n{name}  {:>40}\n", "name", "2"));
+        assert_eq!(
+            out,
+            format!("{:<LONG$}  {fits}\n{name}  {:>40}\n", "name", "2")
+        );
     }
 
     #[test]

@@ -3,12 +3,20 @@
 use super::data::*;
 
 fn interval(value: f64, spread: f64) -> Interval {
-    Interval { value, low: value - spread, high: value + spread }
+    Interval {
+        value,
+        low: value - spread,
+        high: value + spread,
+    }
 }
 
 fn measured(name: &str, seconds: f64, spread: f64) -> Measured {
     let measurement = Measurement {
-        latency: Latency { median: interval(seconds, 0.001), p95: seconds * 1.1, throughput: 8.0 / seconds },
+        latency: Latency {
+            median: interval(seconds, 0.001),
+            p95: seconds * 1.1,
+            throughput: 8.0 / seconds,
+        },
         ratios: vec![Ratio {
             reference: "LN twin".into(),
             ratio: interval(seconds / 0.1, spread),
@@ -18,7 +26,9 @@ fn measured(name: &str, seconds: f64, spread: f64) -> Measured {
             live_peak: 24_600_000,
             live_peak_at: "MatMul fc1".into(),
             live_at_normalizers: Some(9_700_000),
-            curve: (0..200).map(|step| 5_000_000 + (step % 20) * 980_000).collect(),
+            curve: (0..200)
+                .map(|step| 5_000_000 + (step % 20) * 980_000)
+                .collect(),
             normalizer_steps: vec![3, 4, 43],
             heap_peak: Some(25_000_000),
             allocated: Some(600_000_000),
@@ -26,16 +36,28 @@ fn measured(name: &str, seconds: f64, spread: f64) -> Measured {
         },
         file_bytes: 89_000_000,
         weight_bytes: 88_000_000,
-        time: Class::ALL.map(|class| Share { class, seconds: seconds / 4.0 }).to_vec(),
+        time: Class::ALL
+            .map(|class| Share {
+                class,
+                seconds: seconds / 4.0,
+            })
+            .to_vec(),
     };
-    Measured { name: name.into(), outcome: Attempt::Ran(Box::new(measurement)) }
+    Measured {
+        name: name.into(),
+        outcome: Attempt::Ran(Box::new(measurement)),
+    }
 }
 
 pub(super) fn report() -> Report {
     Report {
         model: "vit <small>.onnx".into(),
         version: "0.1.0".into(),
-        machine: Machine { processor: "A processor".into(), cores: 2, system: "linux x86_64".into() },
+        machine: Machine {
+            processor: "A processor".into(),
+            cores: 2,
+            system: "linux x86_64".into(),
+        },
         settings: vec![Setting {
             label: "batch=8".into(),
             threads: 1,

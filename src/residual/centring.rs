@@ -60,17 +60,30 @@ pub fn plan(
     // One whose operators read several values of the stream is met at each: x as Casts of the same have it, say.
     let readers: Vec<(usize, &Core)> = readers.collect::<BTreeMap<_, _>>().into_iter().collect();
     let &(first, core) = readers.first()?;
-    let replaced = |&(site, core): &(usize, &Core)| Some((site, without_mean(view, &sites[site], core)?));
+    let replaced =
+        |&(site, core): &(usize, &Core)| Some((site, without_mean(view, &sites[site], core)?));
     let normalizers: Vec<(usize, Replacement)> = readers.iter().filter_map(replaced).collect();
-    let writers = Writers { analysis, sites, cores, stream };
-    Some(writers.unseen().and_then(|()| match analysis.facts.data_type(core.input) {
-        _ if !normalizers.is_empty() => writers.plan(normalizers),
-        Some(it) if !has_range(it) => Err(Refusal::new(Reason::ElementType(it.name()), &sites[first].name)),
-        _ => {
-            let reason = "no normalizer on it is without a shift".to_owned();
-            Err(Refusal::new(Reason::NoGain(reason), &sites[first].name))
-        }
-    }))
+    let writers = Writers {
+        analysis,
+        sites,
+        cores,
+        stream,
+    };
+    Some(
+        writers
+            .unseen()
+            .and_then(|()| match analysis.facts.data_type(core.input) {
+                _ if !normalizers.is_empty() => writers.plan(normalizers),
+                Some(it) if !has_range(it) => Err(Refusal::new(
+                    Reason::ElementType(it.name()),
+                    &sites[first].name,
+                )),
+                _ => {
+                    let reason = "no normalizer on it is without a shift".to_owned();
+                    Err(Refusal::new(Reason::NoGain(reason), &sites[first].name))
+                }
+            }),
+    )
 }
 
 struct Writers<'w> {
@@ -86,7 +99,9 @@ impl Writers<'_> {
         let graph = &self.analysis.graph;
         for reader in &self.stream.readers {
             let who = match reader.by {
-                ReadBy::Normalizer(site) if self.cores[site].as_ref().is_some_and(|core| core.centred) => {
+                ReadBy::Normalizer(site)
+                    if self.cores[site].as_ref().is_some_and(|core| core.centred) =>
+                {
                     continue;
                 }
                 ReadBy::Normalizer(site) => self.sites[site].kind.name,
@@ -95,7 +110,9 @@ impl Writers<'_> {
                 ReadBy::Body(_) => "the body of a subgraph",
             };
             let at = match reader.by {
-                ReadBy::Linear(node, _) | ReadBy::Other(node, _) | ReadBy::Body(node) => graph.name(node),
+                ReadBy::Linear(node, _) | ReadBy::Other(node, _) | ReadBy::Body(node) => {
+                    graph.name(node)
+                }
                 ReadBy::Normalizer(site) => &self.sites[site].name,
                 ReadBy::Output => graph.value_name(reader.at.value),
             };
@@ -110,7 +127,10 @@ impl Writers<'_> {
         for writer in &self.stream.writers {
             let node = match writer.source {
                 WrittenBy::Input => {
-                    return Err(Refusal::new(Reason::GraphInput, graph.value_name(writer.at.value)));
+                    return Err(Refusal::new(
+                        Reason::GraphInput,
+                        graph.value_name(writer.at.value),
+                    ));
                 }
                 WrittenBy::Normalizer(site) if self.is_centred(site) => continue,
                 WrittenBy::Normalizer(_) => graph.producer(writer.at.value).map(|(node, _)| node),
@@ -126,23 +146,41 @@ impl Writers<'_> {
         let behind: HashSet<NodeId> = taken_off.iter().map(|&(node, _)| node).collect();
         projected.retain(|(node, _)| !behind.contains(node));
         // A normalizer that writes the stream again stays: its result is centred.
-        normalizers.retain(|(_, replacement)| !replacement.nodes.iter().any(|node| behind.contains(node)));
+        normalizers
+            .retain(|(_, replacement)| !replacement.nodes.iter().any(|node| behind.contains(node)));
         if normalizers.len() < WORTH * behind.len() {
             let (places, saved) = (behind.len(), normalizers.len());
-            let reason = format!("the mean would be taken off at {places} places, for {saved} normalizers");
-            return Err(Refusal::new(Reason::NoGain(reason), graph.name(taken_off[0].0)));
+            let reason =
+                format!("the mean would be taken off at {places} places, for {saved} normalizers");
+            return Err(Refusal::new(
+                Reason::NoGain(reason),
+                graph.name(taken_off[0].0),
+            ));
         }
         let outcome = Centring::Centred {
-            normalizers: normalizers.iter().map(|&(site, _)| self.sites[site].name.clone()).collect(),
+            normalizers: normalizers
+                .iter()
+                .map(|&(site, _)| self.sites[site].name.clone())
+                .collect(),
             constants: projected.len(),
             subtracted: {
-                let mut names: Vec<String> = behind.iter().map(|&node| graph.name(node).to_owned()).collect();
+                let mut names: Vec<String> = behind
+                    .iter()
+                    .map(|&node| graph.name(node).to_owned())
+                    .collect();
                 names.sort();
                 names
             },
         };
-        let edit = |node: NodeId, change| Edit { sites: vec![], at: graph.name(node).to_owned(), change };
-        let mut edits: Vec<Edit> = projected.into_iter().map(|(node, change)| edit(node, change)).collect();
+        let edit = |node: NodeId, change| Edit {
+            sites: vec![],
+            at: graph.name(node).to_owned(),
+            change,
+        };
+        let mut edits: Vec<Edit> = projected
+            .into_iter()
+            .map(|(node, change)| edit(node, change))
+            .collect();
         let mut done = HashSet::default();
         for (node, at) in taken_off.into_iter().filter(|&(node, _)| done.insert(node)) {
             let replacement = self.taken_off(node, at);
@@ -170,7 +208,11 @@ impl Writers<'_> {
             WrittenBy::Constant(node, slot) => Some(vec![self.constant(node, slot, at.axis)?]),
             WrittenBy::Uniform(node, slot) => {
                 let recipe = self.analysis.at(node).constant(slot).ok()?;
-                Some(vec![self.change(node, slot, Recipe::filled(0.0, recipe.shape()))?])
+                Some(vec![self.change(
+                    node,
+                    slot,
+                    Recipe::filled(0.0, recipe.shape()),
+                )?])
             }
             WrittenBy::Normalizer(_) | WrittenBy::Input | WrittenBy::Other(_) => None,
         }
@@ -188,12 +230,17 @@ impl Writers<'_> {
         let rank = at.rank(weight).ok()?;
         let kept = (0..rank).rev().find(|axis| !contracted.contains(axis))?;
         let mut changes = vec![self.constant(node, weight, kept)?];
-        let there = (weight + 1..at.arity()).filter(|&slot| self.analysis.graph.input(node, slot).is_some());
+        let there = (weight + 1..at.arity())
+            .filter(|&slot| self.analysis.graph.input(node, slot).is_some());
         for slot in there {
             (slots.bias == Some(slot)).then_some(())?;
             let bias = at.rank(slot).ok()?;
             // That of a Gemm is aligned at the last axis, and others have one axis.
-            let own = if at.graph.is(node, "Gemm") { (axis + bias).checked_sub(2)? } else { 0 };
+            let own = if at.graph.is(node, "Gemm") {
+                (axis + bias).checked_sub(2)?
+            } else {
+                0
+            };
             changes.push(self.constant(node, slot, own)?);
         }
         Some(changes)
@@ -218,7 +265,13 @@ impl Writers<'_> {
         self.analysis.constants.check(value).ok()?;
         let wish = format!("{}_centred", self.analysis.graph.value_name(value));
         let (replaces, data_type) = (Some(value), Some(data_type));
-        let tensor = NewTensor { wish, replaces, data_type, recipe, rounding: Rounding::Sum };
+        let tensor = NewTensor {
+            wish,
+            replaces,
+            data_type,
+            recipe,
+            rounding: Rounding::Sum,
+        };
         Some(Change::Input(node, slot, tensor))
     }
 
@@ -227,9 +280,11 @@ impl Writers<'_> {
     fn is_shared(&self, value: ValueId) -> bool {
         let graph = &self.analysis.graph;
         let is_writer = |reader: &Reader| match *reader {
-            Reader::Node { node, .. } => {
-                self.stream.writers.iter().any(|writer| writer.source.node() == Some(node))
-            }
+            Reader::Node { node, .. } => self
+                .stream
+                .writers
+                .iter()
+                .any(|writer| writer.source.node() == Some(node)),
             _ => false,
         };
         let mut open = vec![value];
@@ -248,7 +303,10 @@ impl Writers<'_> {
     /// A node, with a subtraction of the mean behind it.
     fn taken_off(&self, node: NodeId, at: Channels) -> Option<Replacement> {
         let graph = &self.analysis.graph;
-        let written = graph.outputs(node).iter().position(|&output| output == Some(at.value));
+        let written = graph
+            .outputs(node)
+            .iter()
+            .position(|&output| output == Some(at.value));
         // A constant enters through its reader.
         let slot = written.unwrap_or(0);
         let value = graph.output(node, slot)?;
@@ -258,6 +316,10 @@ impl Writers<'_> {
         let mean = maker.mean(&whole, &[axis as i64], true);
         maker.op("Sub", &[&whole, &mean], vec![]);
         let (made, constants) = maker.finish(graph.value_name(value));
-        Some(Replacement { nodes: vec![node], made, constants })
+        Some(Replacement {
+            nodes: vec![node],
+            made,
+            constants,
+        })
     }
 }

@@ -45,7 +45,11 @@ impl Law {
     /// The law of any operator: inputs with exponent 0 give results with exponent 0.
     pub fn plain(at: &At) -> Self {
         let outputs = at.graph.outputs(at.node).len();
-        Self { wanted: vec![0; at.arity()], made: vec![0; outputs], attributes: vec![] }
+        Self {
+            wanted: vec![0; at.arity()],
+            made: vec![0; outputs],
+            attributes: vec![],
+        }
     }
 
     /// The law of a node with these exponents on its inputs; `None` for constants and missing
@@ -91,7 +95,9 @@ impl Node<'_, '_> {
                 // In other types than float32 its result depends on the numbers.
                 let is_usual = self.at.attr("stash_type", 1) == Ok(1) && self.is_unread(1);
                 let mut law = Some(self.normalizer()).filter(|_| is_usual)?;
-                law.attributes.iter_mut().for_each(|epsilon| epsilon.data_type = Some(DataType::Float));
+                law.attributes
+                    .iter_mut()
+                    .for_each(|epsilon| epsilon.data_type = Some(DataType::Float));
                 Some(law)
             }
             ("", "GroupNormalization" | "InstanceNormalization") => Some(self.normalizer()),
@@ -108,18 +114,32 @@ impl Node<'_, '_> {
 
     /// The exponent of the first input, which takes that of the goal if it is a constant.
     fn first(&self) -> i32 {
-        if self.at.is_constant(0) { self.goal.unwrap_or_default() } else { self.on(0) }
+        if self.at.is_constant(0) {
+            self.goal.unwrap_or_default()
+        } else {
+            self.on(0)
+        }
     }
 
     /// The exponent on an input.
     fn on(&self, slot: usize) -> i32 {
-        self.carried.get(slot).copied().flatten().unwrap_or_default()
+        self.carried
+            .get(slot)
+            .copied()
+            .flatten()
+            .unwrap_or_default()
     }
 
     fn is_between_floats(&self) -> bool {
-        let At { graph, facts, node, .. } = *self.at;
+        let At {
+            graph, facts, node, ..
+        } = *self.at;
         let ends = [graph.input(node, 0), graph.output(node, 0)];
-        let is_float = |value| facts.data_type(value).is_some_and(|data_type| data_type.is_float());
+        let is_float = |value| {
+            facts
+                .data_type(value)
+                .is_some_and(|data_type| data_type.is_float())
+        };
         ends.into_iter().all(|value| value.is_some_and(is_float))
     }
 
@@ -133,7 +153,11 @@ impl Node<'_, '_> {
     /// An attribute that is combined with a function of the first input.
     fn attribute(&self, name: &'static str, exponent: i32) -> Attribute {
         let value = self.at.graph.input(self.at.node, 0);
-        Attribute { name, exponent, data_type: value.and_then(|value| self.at.facts.data_type(value)) }
+        Attribute {
+            name,
+            exponent,
+            data_type: value.and_then(|value| self.at.facts.data_type(value)),
+        }
     }
 
     /// The first output is a power of the first input.
@@ -147,18 +171,31 @@ impl Node<'_, '_> {
     /// So many outputs are of the unit of the first input.
     fn handed_on(&self, outputs: usize) -> Law {
         let mut law = self.makes(self.first());
-        law.made.iter_mut().take(outputs).for_each(|made| *made = self.first());
+        law.made
+            .iter_mut()
+            .take(outputs)
+            .for_each(|made| *made = self.first());
         law
     }
 
     /// These inputs are added, or compared.
     fn one_unit(&self, slots: Range<usize>) -> Law {
-        let mut there = slots.clone().filter_map(|slot| self.carried.get(slot).copied().flatten());
+        let mut there = slots
+            .clone()
+            .filter_map(|slot| self.carried.get(slot).copied().flatten());
         let first = there.next().unwrap_or_default();
-        let common = if there.all(|other| other == first) { first } else { 0 };
+        let common = if there.all(|other| other == first) {
+            first
+        } else {
+            0
+        };
         let exponent = self.goal.unwrap_or(common);
         let mut law = Law::plain(self.at);
-        law.wanted.iter_mut().take(slots.end).skip(slots.start).for_each(|wanted| *wanted = exponent);
+        law.wanted
+            .iter_mut()
+            .take(slots.end)
+            .skip(slots.start)
+            .for_each(|wanted| *wanted = exponent);
         law.made[0] = exponent;
         law
     }
@@ -168,7 +205,12 @@ impl Node<'_, '_> {
     fn limits(&self, numbers: &[(usize, &'static str)]) -> Law {
         let mut law = self.handed_on(1);
         for &(slot, name) in numbers {
-            let is_attribute = self.at.proto().attribute.iter().any(|attribute| attribute.name() == name);
+            let is_attribute = self
+                .at
+                .proto()
+                .attribute
+                .iter()
+                .any(|attribute| attribute.name() == name);
             match law.wanted.get_mut(slot) {
                 Some(wanted) => *wanted = self.first(),
                 None if is_attribute => law.attributes.push(self.attribute(name, self.first())),
@@ -199,7 +241,10 @@ impl Node<'_, '_> {
         }
         let mut law = self.makes(made);
         law.wanted.fill(made);
-        law.wanted.iter_mut().zip([self.on(0), self.on(1)]).for_each(|(wanted, on)| *wanted = on);
+        law.wanted
+            .iter_mut()
+            .zip([self.on(0), self.on(1)])
+            .for_each(|(wanted, on)| *wanted = on);
         Some(law)
     }
 
@@ -214,7 +259,10 @@ impl Node<'_, '_> {
     fn normalizer(&self) -> Law {
         let goal = self.goal.unwrap_or_default();
         let mut law = self.makes(goal);
-        law.wanted.iter_mut().skip(1).for_each(|parameter| *parameter = goal);
+        law.wanted
+            .iter_mut()
+            .skip(1)
+            .for_each(|parameter| *parameter = goal);
         law.attributes.push(self.attribute(EPSILON, 2 * self.on(0)));
         law
     }

@@ -56,18 +56,26 @@ pub fn centred(
     for stream in streams::streams(analysis, view, sites) {
         let name = name(analysis, &stream);
         let planned = centring::plan((analysis, view), sites, &cores, &stream);
-        let planned = planned.map(|planned| stays(&name, &stream, sites, refused).map_or(planned, Err));
+        let planned =
+            planned.map(|planned| stays(&name, &stream, sites, refused).map_or(planned, Err));
         let centring = match planned {
             None => None,
             Some(Err(why)) => Some(Centring::Kept { why }),
             Some(Ok(planned)) => {
-                let nodes: Vec<NodeId> = planned.edits.iter().flat_map(|edit| edit.change.nodes()).collect();
+                let nodes: Vec<NodeId> = planned
+                    .edits
+                    .iter()
+                    .flat_map(|edit| edit.change.nodes())
+                    .collect();
                 // Its turn comes when the streams beside it are as they will be.
                 let waits = nodes.iter().any(|node| touched.contains(node));
                 if !waits {
                     touched.extend(nodes);
                     let sites = vec![change.streams.len()];
-                    let edit = |edit| Edit { sites: sites.clone(), ..edit };
+                    let edit = |edit| Edit {
+                        sites: sites.clone(),
+                        ..edit
+                    };
                     change.edits.extend(planned.edits.into_iter().map(edit));
                 }
                 (!waits).then_some(planned.outcome)
@@ -75,7 +83,14 @@ pub fn centred(
         };
         let (writers, readers) = members(analysis, sites, &stream);
         let (channels, scaling) = (stream.channels, None);
-        change.streams.push(StreamPlan { name, channels, writers, readers, centring, scaling });
+        change.streams.push(StreamPlan {
+            name,
+            channels,
+            writers,
+            readers,
+            centring,
+            scaling,
+        });
     }
     change
 }
@@ -88,7 +103,9 @@ fn stays(
     refused: &dyn Fn(&str) -> Option<Refusal>,
 ) -> Option<Refusal> {
     let of_reader = |reader: &StreamReader| match reader.by {
-        ReadBy::Normalizer(site) => refused(&sites[site].name).or_else(|| refused(sites[site].kind.name)),
+        ReadBy::Normalizer(site) => {
+            refused(&sites[site].name).or_else(|| refused(sites[site].kind.name))
+        }
         _ => None,
     };
     refused(name).or_else(|| stream.readers.iter().find_map(of_reader))
@@ -96,14 +113,20 @@ fn stays(
 
 /// The name of a stream: that of its first value.
 fn name(analysis: &Analysis, stream: &Stream) -> String {
-    let first = stream.values.first().map(|first| analysis.graph.value_name(first.value));
+    let first = stream
+        .values
+        .first()
+        .map(|first| analysis.graph.value_name(first.value));
     first.unwrap_or_default().to_owned()
 }
 
 /// The writers and readers of a stream, by kind and name.
 fn members(analysis: &Analysis, sites: &[Site], stream: &Stream) -> (Vec<Member>, Vec<Member>) {
     let graph = &analysis.graph;
-    let member = |kind: &str, at: &str| Member { kind: kind.to_owned(), at: at.to_owned() };
+    let member = |kind: &str, at: &str| Member {
+        kind: kind.to_owned(),
+        at: at.to_owned(),
+    };
     let writer = |writer: &StreamWriter| match writer.source {
         WrittenBy::Linear(node) => member("linear", graph.name(node)),
         WrittenBy::Table(node) => member("table", graph.name(node)),
@@ -120,5 +143,8 @@ fn members(analysis: &Analysis, sites: &[Site], stream: &Stream) -> (Vec<Member>
         ReadBy::Body(node) => member("body", graph.name(node)),
         ReadBy::Other(node, _) => member(graph.domain_op(node).1, graph.name(node)),
     };
-    (stream.writers.iter().map(writer).collect(), stream.readers.iter().map(reader).collect())
+    (
+        stream.writers.iter().map(writer).collect(),
+        stream.readers.iter().map(reader).collect(),
+    )
 }

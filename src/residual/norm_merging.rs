@@ -35,20 +35,36 @@ pub fn merged(
         .iter()
         .enumerate()
         .filter_map(|(site, core)| {
-            Some((core.as_ref().filter(|core| along_last(core) && !core.norm)?.input, site))
+            Some((
+                core.as_ref()
+                    .filter(|core| along_last(core) && !core.norm)?
+                    .input,
+                site,
+            ))
         })
         .collect();
     let (mut merged, mut edits, mut taken) = (vec![], vec![], HashSet::default());
     for (site, core) in cores.iter().enumerate() {
-        let Some(core) = core.as_ref().filter(|core| along_last(core) && divides(core, &sites[site])) else {
+        let Some(core) = core
+            .as_ref()
+            .filter(|core| along_last(core) && divides(core, &sites[site]))
+        else {
             continue;
         };
         let has_room = view.facts.data_type(core.output).is_some_and(has_range);
-        let mut behind = Behind { view, cores: &cores, ends: &ends, left: BETWEEN, followers: vec![] };
+        let mut behind = Behind {
+            view,
+            cores: &cores,
+            ends: &ends,
+            left: BETWEEN,
+            followers: vec![],
+        };
         if is_skipped(&sites[site].name) || !has_room || !behind.all(core.output) {
             continue;
         }
-        let Some(without) = without(view, core) else { continue };
+        let Some(without) = without(view, core) else {
+            continue;
+        };
         let together = behind.followers.iter().copied().chain([site]);
         if together.clone().any(|site| taken.contains(&site)) {
             continue;
@@ -59,11 +75,23 @@ pub fn merged(
             let core = cores[site].as_ref()?;
             let value = view.graph.value_name(core.input).to_owned();
             let (name, centred) = (sites[site].name.clone(), core.centred);
-            Some(Follower { name, value, centred, epsilon: core.epsilon? })
+            Some(Follower {
+                name,
+                value,
+                centred,
+                epsilon: core.epsilon?,
+            })
         };
         let at = view.graph.name(without.nodes[0]).to_owned();
-        edits.push(Edit { sites: vec![], at, change: Change::Replace(without) });
-        merged.push(MergedNorm { name, followers: behind.followers.iter().filter_map(follower).collect() });
+        edits.push(Edit {
+            sites: vec![],
+            at,
+            change: Change::Replace(without),
+        });
+        merged.push(MergedNorm {
+            name,
+            followers: behind.followers.iter().filter_map(follower).collect(),
+        });
     }
     (merged, edits)
 }
@@ -79,7 +107,11 @@ fn without(view: &View, core: &Core) -> Option<Replacement> {
     let mut maker = Maker::new(view.graph, last);
     maker.op("Identity", &[view.graph.value_name(core.input)], vec![]);
     let (made, constants) = maker.finish(view.graph.value_name(core.output));
-    Some(Replacement { nodes: vec![last], made, constants })
+    Some(Replacement {
+        nodes: vec![last],
+        made,
+        constants,
+    })
 }
 
 struct Behind<'v, 'a> {

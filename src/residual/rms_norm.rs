@@ -17,32 +17,55 @@ pub fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement
     let &[axis] = &core.axes[..] else { return None };
     let is_plain = core.centred && !core.norm && core.factor.is_none() && core.inside.is_none();
     let epsilon = core.epsilon.filter(|_| is_plain)?;
-    let data_type = view.facts.data_type(core.input).filter(|&it| has_range(it))?;
+    let data_type = view
+        .facts
+        .data_type(core.input)
+        .filter(|&it| has_range(it))?;
     // Casts may lie between the statistics and the quotient.
     (view.facts.data_type(core.output) == Some(data_type)).then_some(())?;
     let scale = scale(view, site, core)?;
     let last = view.graph.producer(core.output)?.0;
     let graph = view.graph;
     // Such as ones and zeros that were left for an engine to know a LayerNormalization by.
-    let neutral = if matches!(scale, Scale::None) { neutral_behind(view, core.output) } else { vec![] };
-    let output = neutral.last().and_then(|&node| graph.only_output(node)).unwrap_or(core.output);
+    let neutral = if matches!(scale, Scale::None) {
+        neutral_behind(view, core.output)
+    } else {
+        vec![]
+    };
+    let output = neutral
+        .last()
+        .and_then(|&node| graph.only_output(node))
+        .unwrap_or(core.output);
     let mut maker = Maker::new(graph, last);
     // The operator computes in float32 whatever it is given, and so does what takes its place.
     let is_wide = data_type == DataType::BFloat16 && core.nodes.len() == 1;
     let inside = if is_wide { DataType::Float } else { data_type };
     let is_last = axis + 1 == core.rank;
     let along = if is_last { -1 } else { axis as i64 };
-    let normal = written_out(&mut maker, graph.value_name(core.input), [data_type, inside], along, epsilon);
+    let normal = written_out(
+        &mut maker,
+        graph.value_name(core.input),
+        [data_type, inside],
+        along,
+        epsilon,
+    );
     match scale {
         Scale::Inside(scale) => drop(maker.op("Mul", &[&normal, graph.value_name(scale)], vec![])),
         Scale::None if is_last => {
-            let ones = maker.floats(data_type, &Recipe::filled(1.0, &[view.facts.extent(core.input, axis)?]));
+            let ones = maker.floats(
+                data_type,
+                &Recipe::filled(1.0, &[view.facts.extent(core.input, axis)?]),
+            );
             maker.op("Mul", &[&normal, &ones], vec![]);
         }
         Scale::None | Scale::Behind => {}
     }
     let (made, constants) = maker.finish(graph.value_name(output));
-    Some(Replacement { nodes: [&[last], &neutral[..]].concat(), made, constants })
+    Some(Replacement {
+        nodes: [&[last], &neutral[..]].concat(),
+        made,
+        constants,
+    })
 }
 
 /// The operators behind a value, each the only reader of its predecessor, that change no number.
@@ -55,9 +78,13 @@ fn neutral_behind(view: &View, mut value: ValueId) -> Vec<NodeId> {
             _ => break,
         };
         let at = view.analysis.at(node);
-        let changes_nothing = at.numbers(1 - slot).is_ok_and(|numbers| numbers.are_all(neutral))
+        let changes_nothing = at
+            .numbers(1 - slot)
+            .is_ok_and(|numbers| numbers.are_all(neutral))
             && at.shape(slot) == at.output_shape(0);
-        let Some(output) = view.graph.only_output(node).filter(|_| changes_nothing) else { break };
+        let Some(output) = view.graph.only_output(node).filter(|_| changes_nothing) else {
+            break;
+        };
         nodes.push(node);
         value = output;
     }
@@ -72,7 +99,11 @@ pub fn written_out(
     axis: i64,
     epsilon: f64,
 ) -> String {
-    let input = if own == inside { value.to_owned() } else { maker.cast(value, inside) };
+    let input = if own == inside {
+        value.to_owned()
+    } else {
+        maker.cast(value, inside)
+    };
     let two = maker.floats(inside, &Recipe::number(2.0, 0));
     let square = maker.op("Pow", &[&input, &two], vec![]);
     let mean = maker.mean(&square, &[axis], true);
@@ -80,7 +111,11 @@ pub fn written_out(
     let moment = maker.op("Add", &[&mean, &epsilon], vec![]);
     let root = maker.op("Sqrt", &[&moment], vec![]);
     let normal = maker.op("Div", &[&input, &root], vec![]);
-    if own == inside { normal } else { maker.cast(&normal, own) }
+    if own == inside {
+        normal
+    } else {
+        maker.cast(&normal, own)
+    }
 }
 
 /// Whether a type has room for values without their mean, which may be twice as large: float16 ends at 65,504.
@@ -106,12 +141,21 @@ fn scale(view: &View, site: &Site, core: &Core) -> Option<Scale> {
         return None;
     }
     if core.nodes.len() > 1 {
-        return Some(if site.post.is_some() { Scale::Behind } else { Scale::None });
+        return Some(if site.post.is_some() {
+            Scale::Behind
+        } else {
+            Scale::None
+        });
     }
     let (graph, node) = (view.graph, core.nodes[0]);
     let is_zero = |shift: ValueId| {
-        let numbers = view.constants.is_constant(shift).then(|| view.constants.read(shift));
-        numbers.is_some_and(|numbers| numbers.is_ok_and(|numbers| numbers.iter().all(|&shift| shift == 0.0)))
+        let numbers = view
+            .constants
+            .is_constant(shift)
+            .then(|| view.constants.read(shift));
+        numbers.is_some_and(|numbers| {
+            numbers.is_ok_and(|numbers| numbers.iter().all(|&shift| shift == 0.0))
+        })
     };
     graph.input(node, 2).is_none_or(is_zero).then_some(())?;
     Some(Scale::Inside(graph.input(node, 1)?))

@@ -102,15 +102,31 @@ impl Exponents<'_> {
                 .then(|| on(value).map_or(0, |(exponent, _)| exponent))
         };
         let carried: Vec<Option<i32>> = graph.inputs(node).iter().enumerate().map(reads).collect();
-        let goal = graph.outputs(node).iter().flatten().find_map(|value| self.goals.get(value).copied());
+        let goal = graph
+            .outputs(node)
+            .iter()
+            .flatten()
+            .find_map(|value| self.goals.get(value).copied());
         let captured = graph.captures(node).iter().filter_map(|&value| on(value));
-        let read = graph.inputs(node).iter().flatten().filter_map(|&value| on(value));
-        let streams: BTreeSet<usize> =
-            read.chain(captured.clone()).map(|(_, stream)| stream).chain(goal).collect();
-        let Some(stream) = goal.or_else(|| streams.first().copied()) else { return Ok(()) };
+        let read = graph
+            .inputs(node)
+            .iter()
+            .flatten()
+            .filter_map(|&value| on(value));
+        let streams: BTreeSet<usize> = read
+            .chain(captured.clone())
+            .map(|(_, stream)| stream)
+            .chain(goal)
+            .collect();
+        let Some(stream) = goal.or_else(|| streams.first().copied()) else {
+            return Ok(());
+        };
         let failed = |reason| {
             let refusal = Refusal::new(reason, graph.name(node));
-            vec![Failed { sites: streams.iter().copied().collect(), refusal }]
+            vec![Failed {
+                sites: streams.iter().copied().collect(),
+                refusal,
+            }]
         };
         if captured.count() > 0 {
             return Err(failed(Reason::CapturedBySubgraph));
@@ -123,15 +139,25 @@ impl Exponents<'_> {
                 None if wanted != 0 && at.is_constant(slot) => {
                     self.fold(&at, Side::Constant(slot), wanted, stream);
                 }
-                Some(carried) if carried != wanted => self.compensate(&at, slot, carried - wanted, stream),
+                Some(carried) if carried != wanted => {
+                    self.compensate(&at, slot, carried - wanted, stream)
+                }
                 _ => {}
             }
         }
         for attribute in &law.attributes {
             let value = exponent(&at, attribute).map_err(failed)?;
-            let change = Change::Float(node, attribute.name, (value * factor(-attribute.exponent)) as f32);
-            let (sites, at) = (streams.iter().copied().collect(), graph.name(node).to_owned());
-            self.attributes.extend((attribute.exponent != 0).then_some(Edit { sites, at, change }));
+            let change = Change::Float(
+                node,
+                attribute.name,
+                (value * factor(-attribute.exponent)) as f32,
+            );
+            let (sites, at) = (
+                streams.iter().copied().collect(),
+                graph.name(node).to_owned(),
+            );
+            self.attributes
+                .extend((attribute.exponent != 0).then_some(Edit { sites, at, change }));
         }
         let mut made = law.made;
         if let Some(goal) = goal.filter(|&goal| made[0] != goal)
@@ -141,16 +167,27 @@ impl Exponents<'_> {
             made[0] = goal;
         }
         for (&value, exponent) in graph.outputs(node).iter().zip(made) {
-            let Some(value) = value.filter(|_| exponent != 0) else { continue };
+            let Some(value) = value.filter(|_| exponent != 0) else {
+                continue;
+            };
             self.exponents.insert(value, (exponent, stream));
             if graph.is_output(value) {
-                self.muls.push(Mul { value, exponent, readers: vec![], is_output: true, stream });
+                self.muls.push(Mul {
+                    value,
+                    exponent,
+                    readers: vec![],
+                    is_output: true,
+                    stream,
+                });
             }
         }
         if self.folds.len() + self.attributes.len() > before {
-            streams
-                .iter()
-                .for_each(|&stream| self.into.entry(stream).or_default().push(graph.name(node).to_owned()));
+            streams.iter().for_each(|&stream| {
+                self.into
+                    .entry(stream)
+                    .or_default()
+                    .push(graph.name(node).to_owned())
+            });
         }
         Ok(())
     }
@@ -158,7 +195,10 @@ impl Exponents<'_> {
     /// The law of a node whose constants can follow it.
     fn law(&self, at: &At, carried: &[Option<i32>], goal: Option<i32>) -> Result<Law, Reason> {
         if !self.analysis.activations.contains(at.node) {
-            for law in [Law::from_node(at, carried, goal), Law::from_node(at, carried, None)] {
+            for law in [
+                Law::from_node(at, carried, goal),
+                Law::from_node(at, carried, None),
+            ] {
                 if self.holds(at, &law)? {
                     return Ok(law);
                 }
@@ -169,8 +209,11 @@ impl Exponents<'_> {
 
     /// Whether the constants of a node can have the exponents that are wanted of them.
     fn holds(&self, at: &At, law: &Law) -> Result<bool, Reason> {
-        for (slot, &wanted) in
-            law.wanted.iter().enumerate().filter(|&(slot, &wanted)| wanted != 0 && at.is_constant(slot))
+        for (slot, &wanted) in law
+            .wanted
+            .iter()
+            .enumerate()
+            .filter(|&(slot, &wanted)| wanted != 0 && at.is_constant(slot))
         {
             let value = at.input(slot)?;
             if !self.takes(at, Side::Constant(slot)) || self.is_table_of_others(value) {
@@ -190,9 +233,9 @@ impl Exponents<'_> {
     fn is_table_of_others(&self, value: ValueId) -> bool {
         let graph = &self.analysis.graph;
         let writes = |reader: &Reader| match *reader {
-            Reader::Node { node, .. } => {
-                graph.output(node, 0).is_some_and(|made| self.goals.contains_key(&made))
-            }
+            Reader::Node { node, .. } => graph
+                .output(node, 0)
+                .is_some_and(|made| self.goals.contains_key(&made)),
             _ => false,
         };
         let is_table = self.analysis.facts.rank(value).is_some_and(|rank| rank > 1);
@@ -201,21 +244,36 @@ impl Exponents<'_> {
 
     /// Whether a node can take a power of two in from that side.
     fn takes(&self, at: &At, side: Side) -> bool {
-        let Ok(rank) = rank(at, side) else { return false };
+        let Ok(rank) = rank(at, side) else {
+            return false;
+        };
         // In the place of any power.
         let scale = Affine::scale(Numbers::number(2.0, rank));
         let is_layer = linear(at.graph.domain_op(at.node)).is_some_and(|linear| linear.is_layer());
-        let has_place = matches!(side, Side::Constant(_)) || is_layer && takes_all(at, side, &scale);
+        let has_place =
+            matches!(side, Side::Constant(_)) || is_layer && takes_all(at, side, &scale);
         has_place && linear::check(at, side, &scale).is_ok()
     }
 
     /// A node absorbs a power on that side: it removes the exponent of an operand, and adds it
     /// elsewhere.
     fn fold(&mut self, at: &At, side: Side, exponent: i32, stream: usize) {
-        let exponent = if let Side::Operand(_) = side { -exponent } else { exponent };
+        let exponent = if let Side::Operand(_) = side {
+            -exponent
+        } else {
+            exponent
+        };
         // It was asked before whether the rank is known.
-        let scale = Affine::scale(Numbers::number(factor(-exponent), rank(at, side).unwrap_or_default()));
-        self.folds.push(Fold { node: at.node, side, affine: scale, site: stream });
+        let scale = Affine::scale(Numbers::number(
+            factor(-exponent),
+            rank(at, side).unwrap_or_default(),
+        ));
+        self.folds.push(Fold {
+            node: at.node,
+            side,
+            affine: scale,
+            site: stream,
+        });
     }
 
     /// An input has an exponent that the node cannot take.
@@ -223,24 +281,45 @@ impl Exponents<'_> {
         if self.takes(at, Side::Operand(slot)) {
             return self.fold(at, Side::Operand(slot), exponent, stream);
         }
-        let Some(value) = at.graph.input(at.node, slot) else { return };
+        let Some(value) = at.graph.input(at.node, slot) else {
+            return;
+        };
         let reader = (at.node, slot);
-        match self.muls.iter_mut().find(|mul| mul.value == value && mul.exponent == exponent) {
+        match self
+            .muls
+            .iter_mut()
+            .find(|mul| mul.value == value && mul.exponent == exponent)
+        {
             Some(mul) => mul.readers.push(reader),
             None => {
                 let readers = vec![reader];
-                self.muls.push(Mul { value, exponent, readers, is_output: false, stream });
+                self.muls.push(Mul {
+                    value,
+                    exponent,
+                    readers,
+                    is_output: false,
+                    stream,
+                });
             }
         }
     }
 
     fn finish(self) -> Result<ScaledStreams, Vec<Failed>> {
         let (graph, facts) = (&self.analysis.graph, &self.analysis.facts);
-        let mut edits = draw(&Plan { folds: self.folds, ..Plan::default() }, self.analysis)?;
+        let mut edits = draw(
+            &Plan {
+                folds: self.folds,
+                ..Plan::default()
+            },
+            self.analysis,
+        )?;
         edits.extend(self.attributes);
         let mut multiplied: Map<usize, Vec<String>> = Map::new();
         for mul in &self.muls {
-            multiplied.entry(mul.stream).or_default().push(graph.value_name(mul.value).to_owned());
+            multiplied
+                .entry(mul.stream)
+                .or_default()
+                .push(graph.value_name(mul.value).to_owned());
         }
         edits.extend(self.muls.into_iter().map(|mul| {
             let name = graph.value_name(mul.value);
@@ -251,14 +330,29 @@ impl Exponents<'_> {
                 recipe: Recipe::filled(factor(mul.exponent), &[]),
                 rounding: Rounding::Factor,
             };
-            let Mul { value, readers, is_output, stream, .. } = mul;
+            let Mul {
+                value,
+                readers,
+                is_output,
+                stream,
+                ..
+            } = mul;
             Edit {
                 sites: vec![stream],
                 at: name.to_owned(),
-                change: Change::Mul { value, readers, is_output, tensor },
+                change: Change::Mul {
+                    value,
+                    readers,
+                    is_output,
+                    tensor,
+                },
             }
         }));
-        Ok(ScaledStreams { edits, into: self.into, multiplied })
+        Ok(ScaledStreams {
+            edits,
+            into: self.into,
+            multiplied,
+        })
     }
 }
 
@@ -277,7 +371,11 @@ fn factor(exponent: i32) -> f64 {
 
 /// The value of an attribute, if it can take the exponent that it needs.
 fn exponent(at: &At, attribute: &Attribute) -> Result<f64, Reason> {
-    let absent = if attribute.name == EPSILON { USUAL_EPSILON } else { 0.0 };
+    let absent = if attribute.name == EPSILON {
+        USUAL_EPSILON
+    } else {
+        0.0
+    };
     let value = at.attr_float(attribute.name, absent)?;
     exactly(value, attribute.exponent, attribute.data_type).map(|()| value)
 }

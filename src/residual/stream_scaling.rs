@@ -33,13 +33,19 @@ const LARGEST: u32 = 40;
 pub fn possible(power: u32) -> Result<u32> {
     match (1..=LARGEST).contains(&power) {
         true => Ok(power),
-        false => Err(Error::Power { power, largest: LARGEST }),
+        false => Err(Error::Power {
+            power,
+            largest: LARGEST,
+        }),
     }
 }
 
 /// The streams of a model to which something is added.
 pub fn residual(analysis: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
-    streams(analysis, view, sites).into_iter().filter(|stream| stream.sums > 0).collect()
+    streams(analysis, view, sites)
+        .into_iter()
+        .filter(|stream| stream.sums > 0)
+        .collect()
 }
 
 /// Plans to scale the residual streams of a model by `2^-power`. `refused` gives the reason, by
@@ -52,20 +58,39 @@ pub fn scaled(
     refused: &dyn Fn(&str) -> Option<Refusal>,
 ) -> BasisChange {
     let found = residual(analysis, view, sites);
-    let asked = |(place, stream)| Some((place, stays(&name(analysis, stream), stream, sites, refused)?));
+    let asked = |(place, stream)| {
+        Some((
+            place,
+            stays(&name(analysis, stream), stream, sites, refused)?,
+        ))
+    };
     let mut kept: HashMap<usize, Refusal> = found.iter().enumerate().filter_map(asked).collect();
     let done = scaled_without(analysis, &found, power, &mut kept);
     let plan = |(place, stream): (usize, &Stream)| {
         let taken = |by: &HashMap<usize, Vec<String>>| by.get(&place).cloned().unwrap_or_default();
         let scaling = match kept.remove(&place) {
             Some(why) => Scaling::Kept { why },
-            None => Scaling::Scaled { power, into: taken(&done.into), multiplied: taken(&done.multiplied) },
+            None => Scaling::Scaled {
+                power,
+                into: taken(&done.into),
+                multiplied: taken(&done.multiplied),
+            },
         };
         let (writers, readers) = members(analysis, sites, stream);
         let (name, channels) = (name(analysis, stream), stream.channels);
-        StreamPlan { name, channels, writers, readers, centring: None, scaling: Some(scaling) }
+        StreamPlan {
+            name,
+            channels,
+            writers,
+            readers,
+            centring: None,
+            scaling: Some(scaling),
+        }
     };
-    BasisChange { streams: found.iter().enumerate().map(plan).collect(), edits: done.edits }
+    BasisChange {
+        streams: found.iter().enumerate().map(plan).collect(),
+        edits: done.edits,
+    }
 }
 
 /// Scales all streams that can be scaled, and notes why the others are `kept`: once at most for each of them.

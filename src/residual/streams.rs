@@ -123,27 +123,44 @@ pub enum ReadBy {
 pub fn streams(analysis: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
     let cores: Vec<Option<Core>> = sites.iter().map(|site| online::core(view, site)).collect();
     let with_core = || (0..sites.len()).filter(|&place| cores[place].is_some());
-    let nodes = with_core().flat_map(|place| sites[place].nodes.iter().map(move |&node| (node, place)));
+    let nodes =
+        with_core().flat_map(|place| sites[place].nodes.iter().map(move |&node| (node, place)));
     let of: HashMap<NodeId, usize> = nodes.collect();
     let mut seen: HashSet<ValueId> = HashSet::default();
     let mut found = vec![];
     for core in cores.iter().flatten() {
         let &[axis] = &core.axes[..] else { continue };
-        let channels = analysis.facts.extent(core.input, axis).filter(|&channels| channels > 1);
-        let Some(channels) = channels.filter(|_| !seen.contains(&core.input)) else { continue };
+        let channels = analysis
+            .facts
+            .extent(core.input, axis)
+            .filter(|&channels| channels > 1);
+        let Some(channels) = channels.filter(|_| !seen.contains(&core.input)) else {
+            continue;
+        };
         let mut walk = Traversal::new(analysis, &cores, &of, channels);
-        walk.everywhere(Channels { value: core.input, axis });
+        walk.everywhere(Channels {
+            value: core.input,
+            axis,
+        });
         let stream = walk.finish();
         seen.extend(stream.values.iter().map(|channels| channels.value));
         found.push(stream);
     }
-    found.sort_by_key(|stream| stream.values.first().and_then(|first| place(analysis, first.value)));
+    found.sort_by_key(|stream| {
+        stream
+            .values
+            .first()
+            .and_then(|first| place(analysis, first.value))
+    });
     found
 }
 
 /// Where in the order of execution a value is made; inputs come first.
 fn place(analysis: &Analysis, value: ValueId) -> Option<usize> {
-    analysis.graph.producer(value).map(|(node, _)| analysis.graph.place(node))
+    analysis
+        .graph
+        .producer(value)
+        .map(|(node, _)| analysis.graph.place(node))
 }
 
 /// The state of a traversal.
@@ -166,16 +183,28 @@ fn is_for_extents(analysis: &Analysis, node: NodeId, depth: usize) -> bool {
     let graph = &analysis.graph;
     let is_told = matches!(
         graph.category(node),
-        Some(Category::Movement | Category::Selection | Category::Arithmetic | Category::Elementwise)
+        Some(
+            Category::Movement | Category::Selection | Category::Arithmetic | Category::Elementwise
+        )
     );
     let is_for_extents = |reader: &Reader| match *reader {
         Reader::Node { node, input } => {
-            !graph.reads_elements(node, input) || input == 0 && is_for_extents(analysis, node, depth - 1)
+            !graph.reads_elements(node, input)
+                || input == 0 && is_for_extents(analysis, node, depth - 1)
         }
         _ => false,
     };
-    let made = || graph.outputs(node).iter().flatten().map(|&value| graph.readers(value));
-    is_told && depth > 0 && made().any(|readers| !readers.is_empty()) && made().flatten().all(is_for_extents)
+    let made = || {
+        graph
+            .outputs(node)
+            .iter()
+            .flatten()
+            .map(|&value| graph.readers(value))
+    };
+    is_told
+        && depth > 0
+        && made().any(|readers| !readers.is_empty())
+        && made().flatten().all(is_for_extents)
 }
 
 impl<'w> Traversal<'w> {
@@ -185,9 +214,23 @@ impl<'w> Traversal<'w> {
         of: &'w HashMap<NodeId, usize>,
         channels: usize,
     ) -> Self {
-        let stream = Stream { values: vec![], channels, writers: vec![], readers: vec![], sums: 0 };
+        let stream = Stream {
+            values: vec![],
+            channels,
+            writers: vec![],
+            readers: vec![],
+            sums: 0,
+        };
         let (axes, linked) = (HashMap::default(), HashSet::default());
-        Self { analysis, cores, of, axes, open: vec![], linked, stream }
+        Self {
+            analysis,
+            cores,
+            of,
+            axes,
+            open: vec![],
+            linked,
+            stream,
+        }
     }
 
     fn everywhere(&mut self, from: Channels) {
@@ -257,7 +300,9 @@ impl<'w> Traversal<'w> {
 
     /// Whether a node belongs to the statistics of a site, and those are taken over this axis.
     fn is_over(&self, site: usize, node: NodeId, axis: usize) -> bool {
-        self.cores[site].as_ref().is_some_and(|core| core.nodes.contains(&node) && core.axes == [axis])
+        self.cores[site]
+            .as_ref()
+            .is_some_and(|core| core.nodes.contains(&node) && core.axes == [axis])
     }
 
     /// Takes in all that a node ties together.
@@ -268,7 +313,9 @@ impl<'w> Traversal<'w> {
         let graph = &self.analysis.graph;
         let mut varying = 0;
         for &(slot, axis) in &tie.operands {
-            let Some(value) = graph.input(node, slot) else { continue };
+            let Some(value) = graph.input(node, slot) else {
+                continue;
+            };
             let at = Channels { value, axis };
             if self.analysis.constants.is_constant(value) {
                 let source = match graph.op(node) {
@@ -282,12 +329,30 @@ impl<'w> Traversal<'w> {
             }
         }
         for &slot in &tie.uniform {
-            let Some(value) = graph.input(node, slot) else { continue };
-            let at = Channels { value, axis: tie.axis };
-            self.stream.writers.push(StreamWriter { at, source: WrittenBy::Uniform(node, slot) });
+            let Some(value) = graph.input(node, slot) else {
+                continue;
+            };
+            let at = Channels {
+                value,
+                axis: tie.axis,
+            };
+            self.stream.writers.push(StreamWriter {
+                at,
+                source: WrittenBy::Uniform(node, slot),
+            });
         }
-        for value in tie.outputs.iter().filter_map(|&slot| graph.output(node, slot)) {
-            self.meet(Channels { value, axis: tie.axis }, ReadBy::Other(node, 0));
+        for value in tie
+            .outputs
+            .iter()
+            .filter_map(|&slot| graph.output(node, slot))
+        {
+            self.meet(
+                Channels {
+                    value,
+                    axis: tie.axis,
+                },
+                ReadBy::Other(node, 0),
+            );
         }
         let adds = matches!(graph.op(node), Some("Add" | "Sub" | "Sum"));
         self.stream.sums += usize::from(adds && varying > 1);
@@ -302,16 +367,26 @@ impl<'w> Traversal<'w> {
 
     fn finish(self) -> Stream {
         let (analysis, mut stream) = (self.analysis, self.stream);
-        stream.values = self.axes.into_iter().map(|(value, axis)| Channels { value, axis }).collect();
-        stream.values.sort_by_key(|at| (place(analysis, at.value), at.value));
+        stream.values = self
+            .axes
+            .into_iter()
+            .map(|(value, axis)| Channels { value, axis })
+            .collect();
+        stream
+            .values
+            .sort_by_key(|at| (place(analysis, at.value), at.value));
         // A constant is made nowhere, and comes in with the node that reads it.
         stream.writers.sort_by_key(|StreamWriter { at, source }| {
             (
-                source.node().map_or(place(analysis, at.value), |node| Some(analysis.graph.place(node))),
+                source.node().map_or(place(analysis, at.value), |node| {
+                    Some(analysis.graph.place(node))
+                }),
                 at.value,
             )
         });
-        stream.readers.sort_by_key(|reader| (place(analysis, reader.at.value), reader.at.value));
+        stream
+            .readers
+            .sort_by_key(|reader| (place(analysis, reader.at.value), reader.at.value));
         stream
     }
 }

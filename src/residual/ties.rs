@@ -36,11 +36,18 @@ pub fn behind(analysis: &Analysis, node: NodeId, axis: usize, channels: usize) -
         return sum.tie(&at, axis, channels);
     }
     let axes = (0..at.rank(0).ok()?).filter(|&axis| at.extent(0, axis) == Ok(channels));
-    axes.filter_map(|from| ahead(analysis, node, 0, from, channels)).find(|tie| tie.axis == axis)
+    axes.filter_map(|from| ahead(analysis, node, 0, from, channels))
+        .find(|tie| tie.axis == axis)
 }
 
 /// The tie between a node's result and this operand, with `channels` along this axis.
-pub fn ahead(analysis: &Analysis, node: NodeId, slot: usize, axis: usize, channels: usize) -> Option<Tie> {
+pub fn ahead(
+    analysis: &Analysis,
+    node: NodeId,
+    slot: usize,
+    axis: usize,
+    channels: usize,
+) -> Option<Tie> {
     let at = analysis.at(node);
     if let Some(sum) = Combination::from_node(&at) {
         let missing = at.output_rank(0).ok()?.checked_sub(at.rank(slot).ok()?)?;
@@ -50,21 +57,40 @@ pub fn ahead(analysis: &Analysis, node: NodeId, slot: usize, axis: usize, channe
     if !mixes_tokens(&at) {
         return None;
     }
-    let slots = if at.graph.is(node, "Concat") { 0..at.arity() } else { 0..1 };
+    let slots = if at.graph.is(node, "Concat") {
+        0..at.arity()
+    } else {
+        0..1
+    };
     if !slots.contains(&slot) {
         return None;
     }
-    let probes: Vec<Option<Affine>> =
-        slots.clone().map(|slot| probe(at.rank(slot).ok()?, axis, channels)).collect();
-    let step = rule_of(&at).and_then(|rule| rule.forward(&at, &probes)).ok()?;
+    let probes: Vec<Option<Affine>> = slots
+        .clone()
+        .map(|slot| probe(at.rank(slot).ok()?, axis, channels))
+        .collect();
+    let step = rule_of(&at)
+        .and_then(|rule| rule.forward(&at, &probes))
+        .ok()?;
     let (outputs, axis_behind) = handed_on(step, channels)?;
     let operands = slots.map(|slot| (slot, axis)).collect();
-    Some(Tie { operands, uniform: vec![], outputs, axis: axis_behind })
+    Some(Tie {
+        operands,
+        uniform: vec![],
+        outputs,
+        axis: axis_behind,
+    })
 }
 
 /// Whether a node is a linear operator whose constants have the channels that lie along an axis of an operand, or of
 /// its result.
-pub fn is_taken(analysis: &Analysis, node: NodeId, side: Side, axis: usize, channels: usize) -> bool {
+pub fn is_taken(
+    analysis: &Analysis,
+    node: NodeId,
+    side: Side,
+    axis: usize,
+    channels: usize,
+) -> bool {
     let at = analysis.at(node);
     let rank = match side {
         Side::Operand(slot) => at.rank(slot),
@@ -89,8 +115,10 @@ fn mixes_tokens(at: &At) -> bool {
         "ReduceMean",
         "ReduceSum",
     ];
-    let is_scale_transparent =
-        matches!(at.graph.category(at.node), Some(Category::Movement | Category::Selection));
+    let is_scale_transparent = matches!(
+        at.graph.category(at.node),
+        Some(Category::Movement | Category::Selection)
+    );
     is_scale_transparent || at.graph.op(at.node).is_some_and(|op| OTHERS.contains(&op))
 }
 
@@ -99,14 +127,20 @@ fn probe(rank: usize, axis: usize, channels: usize) -> Option<Affine> {
     let mut shape = vec![1; rank];
     *shape.get_mut(axis)? = channels;
     let numbers = (2..channels + 2).map(|number| number as f64).collect();
-    Some(Affine::scale(Numbers::literal(ArrayD::from_shape_vec(IxDyn(&shape), numbers).ok()?)))
+    Some(Affine::scale(Numbers::literal(
+        ArrayD::from_shape_vec(IxDyn(&shape), numbers).ok()?,
+    )))
 }
 
 /// The outputs that a probe reaches, and the axis of its numbers there.
 fn handed_on(step: Step, channels: usize) -> Option<(Vec<usize>, usize)> {
     let [way] = &step.ways[..] else { return None };
     let (_, first) = way.first()?;
-    let axis = first.scale.shape().iter().position(|&extent| extent == channels)?;
+    let axis = first
+        .scale
+        .shape()
+        .iter()
+        .position(|&extent| extent == channels)?;
     let probe = probe(first.rank(), axis, channels)?;
     let fits = step.only_passes_on() && way.iter().all(|(_, affine)| *affine == probe);
     fits.then(|| (way.iter().map(|&(output, _)| output).collect(), axis))
@@ -129,7 +163,10 @@ impl Combination {
             "Where" => (&[0], false),
             _ => return None,
         };
-        Some(Self { factors, multiplies })
+        Some(Self {
+            factors,
+            multiplies,
+        })
     }
 
     fn tie(&self, at: &At, axis: usize, channels: usize) -> Option<Tie> {
@@ -145,9 +182,16 @@ impl Combination {
                 _ => return None,
             }
         }
-        let fits = operands.iter().all(|(slot, _)| !self.factors.contains(slot));
+        let fits = operands
+            .iter()
+            .all(|(slot, _)| !self.factors.contains(slot));
         uniform.retain(|slot| !self.factors.contains(slot) && !self.multiplies);
         let fits = fits && !operands.is_empty() && (!self.multiplies || operands.len() == 1);
-        fits.then_some(Tie { operands, uniform, outputs: vec![0], axis })
+        fits.then_some(Tie {
+            operands,
+            uniform,
+            outputs: vec![0],
+            axis,
+        })
     }
 }

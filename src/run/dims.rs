@@ -68,10 +68,18 @@ impl FromStr for Dims {
     /// Reads `name=size`, or several of them with commas between.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut dims = Self::default();
-        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-            let (name, size) =
-                part.split_once('=').ok_or_else(|| format!("`{part}` is not of the form name=size"))?;
-            let size = size.trim().parse().map_err(|_| format!("`{size}` in `{part}` is no size"))?;
+        for part in text
+            .split(',')
+            .map(str::trim)
+            .filter(|part| !part.is_empty())
+        {
+            let (name, size) = part
+                .split_once('=')
+                .ok_or_else(|| format!("`{part}` is not of the form name=size"))?;
+            let size = size
+                .trim()
+                .parse()
+                .map_err(|_| format!("`{size}` in `{part}` is no size"))?;
             if size == 0 {
                 return Err(format!("`{part}`: a size is at least 1"));
             }

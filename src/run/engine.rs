@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use tract_core::internal::{RunOptions, TractErrorContext, TypedSimplePlan, TypedSimpleState, bail};
+use tract_core::internal::{
+    RunOptions, TractErrorContext, TypedSimplePlan, TypedSimpleState, bail,
+};
 use tract_linalg::multithread::Executor;
 use tract_onnx::Onnx;
 use tract_onnx::model::ParseResult;
@@ -76,29 +78,68 @@ impl Engine {
 
     /// Loads a model unchanged.
     fn prepare(model: &Model, inputs: Vec<Input>, threads: usize) -> Result<Self, Failure> {
-        let onnx = tract_onnx::onnx().with_ignore_value_info(true).with_ignore_output_shapes(true);
+        let onnx = tract_onnx::onnx()
+            .with_ignore_value_info(true)
+            .with_ignore_output_shapes(true);
         let operators = known_operators(&onnx, model)?;
         if let Some(scan) = endless(model.graph()) {
-            let (operator, node) = (Some(scan.op_type().to_owned()), Some(scan.label().to_owned()));
+            let (operator, node) = (
+                Some(scan.op_type().to_owned()),
+                Some(scan.label().to_owned()),
+            );
             let reason = "tract may look for another form of it for ever".to_owned();
-            return Err(Failure { stage: Stage::Optimize, operator, node, reason });
+            return Err(Failure {
+                stage: Stage::Optimize,
+                operator,
+                node,
+                reason,
+            });
         }
         let (proto, weights) = skeleton(model, &inputs)?;
-        let onnx = Onnx { provider: weights, ..onnx };
+        let onnx = Onnx {
+            provider: weights,
+            ..onnx
+        };
 
-        let parsed = operators.attempt(Stage::Load, || onnx.parse(&proto, Some(WeightStore::FOLDER)))?;
-        let ParseResult { model: inferred, unresolved_inputs, .. } = parsed;
+        let parsed = operators.attempt(Stage::Load, || {
+            onnx.parse(&proto, Some(WeightStore::FOLDER))
+        })?;
+        let ParseResult {
+            model: inferred,
+            unresolved_inputs,
+            ..
+        } = parsed;
         if let Some(value) = unresolved_inputs.first() {
-            return Err(Failure::new(Stage::Load, format!("nothing gives the value `{value}`")));
+            return Err(Failure::new(
+                Stage::Load,
+                format!("nothing gives the value `{value}`"),
+            ));
         }
         drop((proto, onnx));
         let plan = operators.attempt(Stage::Optimize, || {
-            let executor = if threads > 1 { Executor::multithread(threads) } else { Executor::SingleThread };
-            let options = RunOptions { executor: Some(executor), ..RunOptions::default() };
+            let executor = if threads > 1 {
+                Executor::multithread(threads)
+            } else {
+                Executor::SingleThread
+            };
+            let options = RunOptions {
+                executor: Some(executor),
+                ..RunOptions::default()
+            };
             TypedSimplePlan::new_with_options(inferred.into_optimized()?, &options)
         })?;
-        let outputs = model.graph().output.iter().map(|output| output.name().to_owned()).collect();
-        Ok(Self { plan, inputs, outputs, operators: Arc::new(operators) })
+        let outputs = model
+            .graph()
+            .output
+            .iter()
+            .map(|output| output.name().to_owned())
+            .collect();
+        Ok(Self {
+            plan,
+            inputs,
+            outputs,
+            operators: Arc::new(operators),
+        })
     }
 
     /// The inputs, in order.
@@ -119,7 +160,11 @@ impl Engine {
     /// The operators that run, with their counts, without sources and constants.
     pub fn operators(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
-        let names = self.graph().nodes().iter().map(|node| node.op().name().into_owned());
+        let names = self
+            .graph()
+            .nodes()
+            .iter()
+            .map(|node| node.op().name().into_owned());
         for name in names.filter(|name| !["Source", "Const"].contains(&name.as_str())) {
             *counts.entry(name).or_default() += 1;
         }
@@ -148,7 +193,10 @@ impl Engine {
     /// Where tract cannot make it.
     pub fn session(&self) -> Result<Session, Failure> {
         let state = self.operators.attempt(Stage::Run, || self.plan.spawn())?;
-        Ok(Session { engine: self.clone(), state })
+        Ok(Session {
+            engine: self.clone(),
+            state,
+        })
     }
 }
 
@@ -202,19 +250,25 @@ impl Session {
 /// Refuses an input of more elements than any memory holds.
 fn check_size(input: &Input) -> Result<(), Failure> {
     let Input { name, shape, .. } = input;
-    let elements = shape.iter().try_fold(1_usize, |all, &extent| all.checked_mul(extent));
+    let elements = shape
+        .iter()
+        .try_fold(1_usize, |all, &extent| all.checked_mul(extent));
     if elements.is_some_and(|elements| elements <= MOST) || shape.contains(&0) {
         return Ok(());
     }
-    let reason = format!("the input `{name}` would have more elements than are run with: {shape:?}");
+    let reason =
+        format!("the input `{name}` would have more elements than are run with: {shape:?}");
     Err(Failure::new(Stage::Load, reason))
 }
 
 /// A Scan for which tract's declutter does not end: it moves operators out of the body and in
 /// again, if the body has a product that need not read the state.
 fn endless(graph: &GraphProto) -> Option<&NodeProto> {
-    let has_product =
-        |body: &GraphProto| body.node.iter().any(|node| node.category().is_some_and(Category::is_product));
+    let has_product = |body: &GraphProto| {
+        body.node
+            .iter()
+            .any(|node| node.category().is_some_and(Category::is_product))
+    };
     graph
         .node
         .iter()
@@ -224,13 +278,24 @@ fn endless(graph: &GraphProto) -> Option<&NodeProto> {
 
 fn check_inputs(inputs: &[Input], values: &[TValue]) -> TractResult<()> {
     if inputs.len() != values.len() {
-        bail!("the model has {} inputs, and {} were given", inputs.len(), values.len());
+        bail!(
+            "the model has {} inputs, and {} were given",
+            inputs.len(),
+            values.len()
+        );
     }
     for (input, value) in inputs.iter().zip(values) {
-        let Input { name, element, shape, .. } = input;
+        let Input {
+            name,
+            element,
+            shape,
+            ..
+        } = input;
         if value.datum_type() != *element || value.shape() != shape {
             let (given, given_shape) = (value.datum_type(), value.shape());
-            bail!("the input `{name}` is {element:?} {shape:?}, and {given:?} {given_shape:?} was given");
+            bail!(
+                "the input `{name}` is {element:?} {shape:?}, and {given:?} {given_shape:?} was given"
+            );
         }
     }
     Ok(())
@@ -249,9 +314,17 @@ fn known_operators(onnx: &Onnx, model: &Model) -> Result<Origins, Failure> {
 /// The stored tensors that have no elements, by name.
 fn add_empty<'g>(graph: &'g GraphProto, empty: &mut HashSet<&'g str>) {
     let is_empty = |tensor: &TensorProto| tensor.dims.contains(&0);
-    empty.extend(graph.initializer.iter().filter(|tensor| is_empty(tensor)).map(TensorProto::name));
+    empty.extend(
+        graph
+            .initializer
+            .iter()
+            .filter(|tensor| is_empty(tensor))
+            .map(TensorProto::name),
+    );
     for node in &graph.node {
-        if node.op() == ("", "Constant") && constant_tensor(node).is_some_and(|tensor| is_empty(&tensor)) {
+        if node.op() == ("", "Constant")
+            && constant_tensor(node).is_some_and(|tensor| is_empty(&tensor))
+        {
             empty.extend(node.output.iter().map(String::as_str));
         }
         bodies(node).for_each(|body| add_empty(body, empty));
@@ -261,7 +334,9 @@ fn add_empty<'g>(graph: &'g GraphProto, empty: &mut HashSet<&'g str>) {
 /// A failure at a node that has no number where tract reads one.
 fn numbers_are_there(graph: &GraphProto, empty: &HashSet<&str>) -> Result<(), Failure> {
     graph.node.iter().try_for_each(|node| {
-        let mut read = read_as_one(node.op_type()).iter().filter_map(|&slot| node.input.get(slot));
+        let mut read = read_as_one(node.op_type())
+            .iter()
+            .filter_map(|&slot| node.input.get(slot));
         if let Some(name) = read.find(|name| empty.contains(name.as_str())) {
             let reason = format!("`{name}` has no element, and tract reads one");
             return Err(Failure::new(Stage::Load, reason).at(node.op_type(), node.label()));
@@ -285,19 +360,28 @@ fn add_operators(
             .iter()
             .any(|function| (function.domain(), function.name()) == (domain, operator))
         {
-            return Err(fail("it is a function of the model, and tract has no functions"));
+            return Err(fail(
+                "it is a function of the model, and tract has no functions",
+            ));
         }
         if !is_read(domain) {
-            return Err(fail(&format!("tract has no operators of the domain `{domain}`")));
+            return Err(fail(&format!(
+                "tract has no operators of the domain `{domain}`"
+            )));
         }
         if !onnx.op_register.0.contains_key(operator) {
             return Err(fail("tract does not have this operator"));
         }
         if operator == "Scan" && states(node, node.input.len()) == Some(0) {
-            return Err(fail("tract makes steps for ever where no state goes from one to the next"));
+            return Err(fail(
+                "tract makes steps for ever where no state goes from one to the next",
+            ));
         }
-        let name =
-            if node.name().is_empty() { node.output.first().map_or("", String::as_str) } else { node.name() };
+        let name = if node.name().is_empty() {
+            node.output.first().map_or("", String::as_str)
+        } else {
+            node.name()
+        };
         operators.insert(name.to_owned(), operator.to_owned());
         bodies(node).try_for_each(|body| add_operators(onnx, model, body, operators))?;
     }
@@ -314,9 +398,14 @@ mod tests {
 
     #[test]
     fn computes_what_the_graph_says() {
-        let engine =
-            Engine::load(&affine([1.0, -2.0, 0.5], [0.0, 10.0, -1.0]), &"n=2".parse().unwrap()).unwrap();
-        let outputs = engine.run(&[tensor2(&[[1_f32, 2.0, 4.0], [-1.0, 0.0, 8.0]])]).unwrap();
+        let engine = Engine::load(
+            &affine([1.0, -2.0, 0.5], [0.0, 10.0, -1.0]),
+            &"n=2".parse().unwrap(),
+        )
+        .unwrap();
+        let outputs = engine
+            .run(&[tensor2(&[[1_f32, 2.0, 4.0], [-1.0, 0.0, 8.0]])])
+            .unwrap();
         assert_eq!(outputs, [tensor2(&[[1_f32, 6.0, 1.0], [-1.0, 10.0, 3.0]])]);
         assert_eq!(engine.outputs(), ["y"]);
     }
@@ -324,11 +413,17 @@ mod tests {
     #[test]
     fn a_session_runs_again_and_reports_every_node() {
         let engine = Engine::load(&affine([1.0; 3], [1.0; 3]), &Dims::default()).unwrap();
-        let inputs: Vec<TValue> = random(engine.inputs(), 3).into_iter().map(Into::into).collect();
+        let inputs: Vec<TValue> = random(engine.inputs(), 3)
+            .into_iter()
+            .map(Into::into)
+            .collect();
         let mut session = engine.session().unwrap();
         let first = session.run(&inputs).unwrap();
         let mut nodes = Vec::new();
-        assert_eq!(session.run_with(&inputs, |node| nodes.push(node)).unwrap(), first);
+        assert_eq!(
+            session.run_with(&inputs, |node| nodes.push(node)).unwrap(),
+            first
+        );
         assert_eq!(nodes, engine.plan.order_without_consts());
     }
 
@@ -339,10 +434,15 @@ mod tests {
             let model = model(inputs, vec![], vec![node("Relu x -> y")], &["y"]);
             check_size(&Input::from_model(&model, &Dims::default()).unwrap()[0])
         };
-        for shape in
-            [&["1", "4611686018427387904"][..], &["4294967296", "4294967296", "2"], &["4294967296", "4"]]
-        {
-            assert!(of(shape).unwrap_err().reason.contains("more elements"), "{shape:?}");
+        for shape in [
+            &["1", "4611686018427387904"][..],
+            &["4294967296", "4294967296", "2"],
+            &["4294967296", "4"],
+        ] {
+            assert!(
+                of(shape).unwrap_err().reason.contains("more elements"),
+                "{shape:?}"
+            );
         }
         assert!(of(&["4294967296", "0"]).is_ok());
     }
@@ -351,8 +451,13 @@ mod tests {
     fn a_scan_in_which_tract_may_get_lost_is_not_begun() {
         let body = |product: &str| {
             let nodes = vec![node("Relu s -> t"), node(product)];
-            let inputs = ["s", "u"].map(|name| value(name, DataType::Float, &["2", "2"])).to_vec();
-            model(inputs, vec![], nodes, &["t", "q"]).proto.graph.unwrap()
+            let inputs = ["s", "u"]
+                .map(|name| value(name, DataType::Float, &["2", "2"]))
+                .to_vec();
+            model(inputs, vec![], nodes, &["t", "q"])
+                .proto
+                .graph
+                .unwrap()
         };
         let scan = |product: &str| {
             let mut scan = with_int(node("Scan s0, us -> s1, qs"), "num_scan_inputs", 1);
@@ -366,11 +471,21 @@ mod tests {
                 value("s0", DataType::Float, &["2", "2"]),
                 value("us", DataType::Float, &["3", "2", "2"]),
             ];
-            Engine::load(&model(inputs, vec![], vec![scan], &["s1", "qs"]), &Dims::default())
+            Engine::load(
+                &model(inputs, vec![], vec![scan], &["s1", "qs"]),
+                &Dims::default(),
+            )
         };
         let failure = scan("MatMul u, u -> q").unwrap_err();
-        assert_eq!((failure.operator.as_deref(), failure.node.as_deref()), (Some("Scan"), Some("the Scan")));
-        assert!(scan("Add u, u -> q").err().is_none_or(|failure| !failure.reason.contains("for ever")));
+        assert_eq!(
+            (failure.operator.as_deref(), failure.node.as_deref()),
+            (Some("Scan"), Some("the Scan"))
+        );
+        assert!(
+            scan("Add u, u -> q")
+                .err()
+                .is_none_or(|failure| !failure.reason.contains("for ever"))
+        );
     }
 
     #[test]
@@ -383,18 +498,36 @@ mod tests {
             list("axis", &[1]),
             list("step", &[2]),
         ];
-        let nodes =
-            vec![node("Reshape x, square -> image"), node("Slice image, start, end, axis, step -> y")];
-        let model = model(vec![value("x", DataType::Float, &["1", "16"])], constants, nodes, &["y"]);
+        let nodes = vec![
+            node("Reshape x, square -> image"),
+            node("Slice image, start, end, axis, step -> y"),
+        ];
+        let model = model(
+            vec![value("x", DataType::Float, &["1", "16"])],
+            constants,
+            nodes,
+            &["y"],
+        );
         let engine = Engine::load(&model, &Dims::default()).unwrap();
-        let x = Tensor::from_shape(&[1, 16], &(0..16_u8).map(f32::from).collect::<Vec<_>>()).unwrap();
+        let x =
+            Tensor::from_shape(&[1, 16], &(0..16_u8).map(f32::from).collect::<Vec<_>>()).unwrap();
         let rows = [0_f32, 1.0, 2.0, 3.0, 8.0, 9.0, 10.0, 11.0];
-        assert_eq!(engine.run(&[x]).unwrap(), [Tensor::from_shape(&[1, 2, 4], &rows).unwrap()]);
+        assert_eq!(
+            engine.run(&[x]).unwrap(),
+            [Tensor::from_shape(&[1, 2, 4], &rows).unwrap()]
+        );
     }
 
     #[test]
     fn an_unknown_operator_is_named() {
-        let one = |node| model(vec![value("x", DataType::Float, &["3"])], vec![], vec![node], &["y"]);
+        let one = |node| {
+            model(
+                vec![value("x", DataType::Float, &["3"])],
+                vec![],
+                vec![node],
+                &["y"],
+            )
+        };
         let failure = Engine::load(&one(node("Frobnicate x -> y")), &Dims::default()).unwrap_err();
         assert_eq!(
             failure.to_string(),
@@ -413,7 +546,12 @@ mod tests {
         let wide = floats("wide", &ndarray::Array2::zeros((5, 4)).into_dyn().view());
         let inputs = vec![value("x", DataType::Float, &["2", "3"])];
         let failure = Engine::load(
-            &model(inputs, vec![wide], vec![node("MatMul x, wide -> y")], &["y"]),
+            &model(
+                inputs,
+                vec![wide],
+                vec![node("MatMul x, wide -> y")],
+                &["y"],
+            ),
             &Dims::default(),
         );
         let failure = failure.unwrap_err();
@@ -428,8 +566,14 @@ mod tests {
     fn inputs_are_checked() {
         let engine = Engine::load(&affine([1.0; 3], [0.0; 3]), &Dims::default()).unwrap();
         let failure = engine.run(&[tensor2(&[[1_f32]])]).unwrap_err();
-        assert_eq!(failure.reason, "the input `x` is F32 [2, 3], and F32 [1, 1] was given");
-        assert_eq!(engine.run(&[]).unwrap_err().reason, "the model has 1 inputs, and 0 were given");
+        assert_eq!(
+            failure.reason,
+            "the input `x` is F32 [2, 3], and F32 [1, 1] was given"
+        );
+        assert_eq!(
+            engine.run(&[]).unwrap_err().reason,
+            "the model has 1 inputs, and 0 were given"
+        );
     }
 
     #[test]
@@ -456,12 +600,22 @@ mod tests {
     fn threads_do_not_change_what_is_computed() {
         let weights = floats(
             "w",
-            &ndarray::Array2::from_shape_fn((64, 256), |(i, j)| (i * j % 7) as f64).into_dyn().view(),
+            &ndarray::Array2::from_shape_fn((64, 256), |(i, j)| (i * j % 7) as f64)
+                .into_dyn()
+                .view(),
         );
         let inputs = vec![value("x", DataType::Float, &["m", "64"])];
-        let model = model(inputs, vec![weights], vec![with_int(node("Gemm x, w -> y"), "transB", 0)], &["y"]);
+        let model = model(
+            inputs,
+            vec![weights],
+            vec![with_int(node("Gemm x, w -> y"), "transB", 0)],
+            &["y"],
+        );
         let dims: Dims = "m=128".parse().unwrap();
-        let (one, two) = (Engine::load(&model, &dims).unwrap(), Engine::load_with(&model, &dims, 2).unwrap());
+        let (one, two) = (
+            Engine::load(&model, &dims).unwrap(),
+            Engine::load_with(&model, &dims, 2).unwrap(),
+        );
         let inputs = random(one.inputs(), 0);
         assert_eq!(one.run(&inputs).unwrap(), two.run(&inputs).unwrap());
     }

@@ -28,7 +28,12 @@ pub struct Failure {
 
 impl Failure {
     pub(crate) fn new(stage: Stage, reason: impl Into<String>) -> Self {
-        Self { stage, operator: None, node: None, reason: reason.into() }
+        Self {
+            stage,
+            operator: None,
+            node: None,
+            reason: reason.into(),
+        }
     }
 
     fn verb(&self) -> &'static str {

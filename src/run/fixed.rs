@@ -39,9 +39,15 @@ type DimensionSizes<'s> = HashMap<Cow<'s, str>, usize>;
 /// # Errors
 /// If no input has a dimension of this name, a size is 0, or the graph is invalid.
 pub fn fixed(model: &Model, dims: &Dims) -> Result<Model> {
-    let names: Vec<Cow<str>> = free(model.graph()).flat_map(Input::symbols).flatten().collect();
+    let names: Vec<Cow<str>> = free(model.graph())
+        .flat_map(Input::symbols)
+        .flatten()
+        .collect();
     for (name, size) in dims.iter() {
-        let wrong = |reason: &str| Error::Fix { name: name.to_owned(), reason: reason.to_owned() };
+        let wrong = |reason: &str| Error::Fix {
+            name: name.to_owned(),
+            reason: reason.to_owned(),
+        };
         if !names.iter().any(|known| known == name) {
             return Err(wrong("no input has a symbolic dimension of this name"));
         }
@@ -49,11 +55,19 @@ pub fn fixed(model: &Model, dims: &Dims) -> Result<Model> {
             return Err(wrong("a size is at least 1"));
         }
     }
-    let sizes: DimensionSizes = dims.iter().map(|(name, size)| (Cow::Borrowed(name), size)).collect();
+    let sizes: DimensionSizes = dims
+        .iter()
+        .map(|(name, size)| (Cow::Borrowed(name), size))
+        .collect();
     let mut result = model.clone();
     fix_inputs(result.graph_mut(), &sizes);
     let graph = result.graph_mut();
-    for dim in graph.value_info.iter_mut().chain(&mut graph.output).flat_map(dims_mut) {
+    for dim in graph
+        .value_info
+        .iter_mut()
+        .chain(&mut graph.output)
+        .flat_map(dims_mut)
+    {
         fix(dim, &sizes);
     }
     fix_outputs(&mut result)?;
@@ -63,7 +77,9 @@ pub fn fixed(model: &Model, dims: &Dims) -> Result<Model> {
 /// Writes sizes into the declarations of inputs, in which dimensions without a symbol have the names of their places.
 fn fix_inputs(graph: &mut GraphProto, sizes: &DimensionSizes) {
     for input in &mut graph.input {
-        let names = Input::symbols(input).into_iter().map(|name| name.map(Cow::into_owned));
+        let names = Input::symbols(input)
+            .into_iter()
+            .map(|name| name.map(Cow::into_owned));
         let names: Vec<Option<String>> = names.collect();
         for (name, dim) in names.iter().zip(dims_mut(input)) {
             let place = name.as_ref().and_then(|name| sizes.get(name.as_str()));
@@ -78,7 +94,11 @@ fn fix_inputs(graph: &mut GraphProto, sizes: &DimensionSizes) {
 /// Writes the size of a symbol, or of a formula of symbols.
 fn fix(dim: &mut Dimension, sizes: &DimensionSizes) {
     let Some(name) = symbol(dim) else { return };
-    if let Some(size) = sizes.get(name).copied().or_else(|| formula::size(name, sizes)) {
+    if let Some(size) = sizes
+        .get(name)
+        .copied()
+        .or_else(|| formula::size(name, sizes))
+    {
         dim.value = Some(Dim::DimValue(size as i64));
     }
 }
@@ -104,7 +124,9 @@ fn extents_of_outputs(model: &Model) -> Result<Vec<Vec<Option<usize>>>> {
     let Analysis { graph, facts, .. } = &Analysis::new(model)?;
     let mut known = vec![];
     for output in &model.graph().output {
-        let shape = graph.value(output.name()).and_then(|value| facts.shape(value));
+        let shape = graph
+            .value(output.name())
+            .and_then(|value| facts.shape(value));
         known.push(shape.iter().flatten().map(extent).collect());
     }
     Ok(known)
@@ -125,7 +147,14 @@ mod tests {
             Some(Dim::DimParam(name)) => name.clone(),
             None => String::new(),
         };
-        tensor.shape.as_ref().unwrap().dim.iter().map(text).collect()
+        tensor
+            .shape
+            .as_ref()
+            .unwrap()
+            .dim
+            .iter()
+            .map(text)
+            .collect()
     }
 
     /// A cache in front of new tokens.
@@ -137,7 +166,12 @@ mod tests {
         ];
         let mut concat = node("Concat past, new -> all");
         concat.attribute.push(crate::ir::builder::int("axis", 1));
-        let mut model = model(inputs, vec![], vec![concat, node("Mul all, mask -> y")], &["y"]);
+        let mut model = model(
+            inputs,
+            vec![],
+            vec![concat, node("Mul all, mask -> y")],
+            &["y"],
+        );
         model.graph_mut().output = vec![value("y", DataType::Float, &["batch", "unk__0"])];
         model
     }
@@ -145,25 +179,46 @@ mod tests {
     #[test]
     fn symbols_formulas_and_outputs_become_numbers() {
         let fixed = fixed(&cached(), &"batch=2,before=3,tokens=4".parse().unwrap()).unwrap();
-        let shapes: Vec<_> = fixed.graph().input.iter().chain(&fixed.graph().output).map(shape).collect();
+        let shapes: Vec<_> = fixed
+            .graph()
+            .input
+            .iter()
+            .chain(&fixed.graph().output)
+            .map(shape)
+            .collect();
         assert_eq!(shapes, [["2", "3"], ["2", "4"], ["2", "7"], ["2", "7"]]);
     }
 
     #[test]
     fn a_dimension_without_a_size_stays_open() {
         let fixed = fixed(&cached(), &"batch=2".parse().unwrap()).unwrap();
-        let shapes: Vec<_> = fixed.graph().input.iter().chain(&fixed.graph().output).map(shape).collect();
-        assert_eq!(shapes[..3], [["2", "before"], ["2", "tokens"], ["2", "before + tokens"]]);
+        let shapes: Vec<_> = fixed
+            .graph()
+            .input
+            .iter()
+            .chain(&fixed.graph().output)
+            .map(shape)
+            .collect();
+        assert_eq!(
+            shapes[..3],
+            [["2", "before"], ["2", "tokens"], ["2", "before + tokens"]]
+        );
         assert_eq!(shapes[3][0], "2");
         assert!(shapes[3][1].parse::<usize>().is_err());
     }
 
     #[test]
     fn a_name_that_no_input_has_and_a_size_of_0_are_errors() {
-        let fail =
-            |dims: &Dims| fixed(&affine([1.0; 3], [0.0; 3]), dims).err().map(|error| error.to_string());
+        let fail = |dims: &Dims| {
+            fixed(&affine([1.0; 3], [0.0; 3]), dims)
+                .err()
+                .map(|error| error.to_string())
+        };
         let wrong = fail(&"m=2".parse().unwrap());
-        assert_eq!(wrong.unwrap(), "--fix `m`: no input has a symbolic dimension of this name");
+        assert_eq!(
+            wrong.unwrap(),
+            "--fix `m`: no input has a symbolic dimension of this name"
+        );
         let mut none = Dims::default();
         none.set("n", 0);
         assert_eq!(fail(&none).unwrap(), "--fix `n`: a size is at least 1");

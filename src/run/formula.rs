@@ -14,14 +14,25 @@ const LONGEST: usize = 200;
 /// has no size, or the value is no size.
 pub fn size(name: &str, sizes: &HashMap<Cow<str>, usize>) -> Option<usize> {
     let known = |symbol: &str| i64::try_from(*sizes.get(symbol)?).ok();
-    let size = Calculation { rest: text(name)?, known: &known }.whole()?;
+    let size = Calculation {
+        rest: text(name)?,
+        known: &known,
+    }
+    .whole()?;
     usize::try_from(size).ok().filter(|&size| size > 0)
 }
 
 /// Whether a name is a formula, whatever sizes there are.
 #[cfg(any(test, feature = "prove"))]
 pub fn is_formula(name: &str) -> bool {
-    text(name).is_some_and(|rest| Calculation { rest, known: &|_| Some(1) }.whole().is_some())
+    text(name).is_some_and(|rest| {
+        Calculation {
+            rest,
+            known: &|_| Some(1),
+        }
+        .whole()
+        .is_some()
+    })
 }
 
 /// The name, if it says to calculate something.
@@ -75,10 +86,16 @@ impl Calculation<'_> {
         }
         self.rest = self.rest.trim_start();
         let is_part = |c: char| c.is_alphanumeric() || "_.".contains(c);
-        let (word, rest) = self.rest.split_at(self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len()));
+        let (word, rest) = self
+            .rest
+            .split_at(self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len()));
         self.rest = rest.trim_start();
         (!word.is_empty()).then_some(())?;
-        if word.starts_with(|c: char| c.is_ascii_digit()) { word.parse().ok() } else { (self.known)(word) }
+        if word.starts_with(|c: char| c.is_ascii_digit()) {
+            word.parse().ok()
+        } else {
+            (self.known)(word)
+        }
     }
 
     /// Consumes a sign, if it comes next.
@@ -95,23 +112,47 @@ mod tests {
 
     #[test]
     fn a_formula_has_the_size_that_it_comes_to() {
-        let sizes = HashMap::from([("past_length".into(), 5), ("s".into(), 3), ("batch/head".into(), 8)]);
+        let sizes = HashMap::from([
+            ("past_length".into(), 5),
+            ("s".into(), 3),
+            ("batch/head".into(), 8),
+        ]);
         let of = |name| size(name, &sizes);
         assert_eq!(of("s + past_length"), Some(8));
-        assert_eq!(["2*s - 1", "3*s/2", "((4*s)//past_length)", "2 * (s+1)"].map(of), [5, 4, 2, 8].map(Some));
+        assert_eq!(
+            ["2*s - 1", "3*s/2", "((4*s)//past_length)", "2 * (s+1)"].map(of),
+            [5, 4, 2, 8].map(Some)
+        );
         // Not in order, as products are before sums and from the left.
-        assert_eq!(["s*past_length/3", "1+2*s", "9-s-1"].map(of), [5, 7, 5].map(Some));
+        assert_eq!(
+            ["s*past_length/3", "1+2*s", "9-s-1"].map(of),
+            [5, 7, 5].map(Some)
+        );
     }
 
     #[test]
     fn what_is_no_size_has_none() {
         let sizes = HashMap::from([("s".into(), 3)]);
-        let names =
-            ["s", "s + t", "batch/head", "3*s - 9", "s/0", "s//0", "s +", "(s+1", "s 1", "+", "1e9*s"];
+        let names = [
+            "s",
+            "s + t",
+            "batch/head",
+            "3*s - 9",
+            "s/0",
+            "s//0",
+            "s +",
+            "(s+1",
+            "s 1",
+            "+",
+            "1e9*s",
+        ];
         assert_eq!(names.map(|name| size(name, &sizes)), [None; 11]);
         let huge = vec!["9999999999"; 15].join("*");
         assert_eq!(size(&huge, &sizes), None);
         assert_eq!(size(&"(".repeat(10_000), &sizes), None);
-        assert_eq!(["a + b", "s/3", "N", "1*"].map(is_formula), [true, true, false, false]);
+        assert_eq!(
+            ["a + b", "s/3", "N", "1*"].map(is_formula),
+            [true, true, false, false]
+        );
     }
 }

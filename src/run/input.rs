@@ -36,7 +36,9 @@ impl Input {
         let graph = model.graph();
         let free: Vec<&ValueInfoProto> = free(graph).collect();
         let sizes = sizes(&free, dims)?;
-        free.into_iter().map(|input| Self::read(input, graph, &sizes)).collect()
+        free.into_iter()
+            .map(|input| Self::read(input, graph, &sizes))
+            .collect()
     }
 
     /// The names of the open dimensions of an input: the symbol, or the place such as `x:2` where
@@ -59,7 +61,9 @@ impl Input {
     pub fn sizes(model: &Model, dims: &Dims) -> Result<Dims, Failure> {
         let free: Vec<&ValueInfoProto> = free(model.graph()).collect();
         let mut all = Dims::default();
-        sizes(&free, dims)?.into_iter().for_each(|(name, size)| all.set(name, size));
+        sizes(&free, dims)?
+            .into_iter()
+            .for_each(|(name, size)| all.set(name, size));
         Ok(all)
     }
 
@@ -78,7 +82,8 @@ impl Input {
         sizes: &HashMap<Cow<str>, usize>,
     ) -> Result<Self, Failure> {
         let name = input.name();
-        let fail = |reason: String| Failure::new(Stage::Load, format!("the input `{name}` {reason}"));
+        let fail =
+            |reason: String| Failure::new(Stage::Load, format!("the input `{name}` {reason}"));
         let tensor = input.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
         let tensor = tensor.ok_or_else(|| fail("is no tensor".into()))?;
         let element = DataType::from_code(tensor.elem_type());
@@ -86,22 +91,40 @@ impl Input {
             Some(element) => fail(format!("is of type {element}")),
             None => fail("has no known type".into()),
         })?;
-        let shape = tensor.shape.as_ref().ok_or_else(|| fail("has no shape".into()))?;
+        let shape = tensor
+            .shape
+            .as_ref()
+            .ok_or_else(|| fail("has no shape".into()))?;
         let size = |(name, dim): (Option<Cow<str>>, &Dimension)| match (name, &dim.value) {
             (Some(name), _) => sizes[&name],
             (None, Some(Dim::DimValue(size))) => *size as usize,
             (None, _) => 0,
         };
-        let shape: Vec<usize> = Self::symbols(input).into_iter().zip(&shape.dim).map(size).collect();
-        let indices = (element.is_integer() && !element.is::<bool>()).then(|| rows(graph, name)).flatten();
-        Ok(Self { name: name.to_owned(), element, shape, indices })
+        let shape: Vec<usize> = Self::symbols(input)
+            .into_iter()
+            .zip(&shape.dim)
+            .map(size)
+            .collect();
+        let indices = (element.is_integer() && !element.is::<bool>())
+            .then(|| rows(graph, name))
+            .flatten();
+        Ok(Self {
+            name: name.to_owned(),
+            element,
+            shape,
+            indices,
+        })
     }
 }
 
 /// The inputs that no initializer gives a value.
 pub(crate) fn free(graph: &GraphProto) -> impl Iterator<Item = &ValueInfoProto> {
-    let is_given =
-        |input: &ValueInfoProto| graph.initializer.iter().any(|tensor| tensor.name() == input.name());
+    let is_given = |input: &ValueInfoProto| {
+        graph
+            .initializer
+            .iter()
+            .any(|tensor| tensor.name() == input.name())
+    };
     graph.input.iter().filter(move |input| !is_given(input))
 }
 
@@ -111,7 +134,10 @@ pub(crate) fn free(graph: &GraphProto) -> impl Iterator<Item = &ValueInfoProto> 
 pub(crate) fn fix_shapes(graph: &mut GraphProto, inputs: &[Input]) {
     let mut sizes: HashMap<String, i64> = HashMap::new();
     for input in inputs {
-        let declared = graph.input.iter_mut().find(|declared| declared.name() == input.name);
+        let declared = graph
+            .input
+            .iter_mut()
+            .find(|declared| declared.name() == input.name);
         for (dim, &size) in declared.into_iter().flat_map(dims_mut).zip(&input.shape) {
             if let Some(symbol) = symbol(dim) {
                 sizes.entry(symbol.to_owned()).or_insert(size as i64);
@@ -119,7 +145,12 @@ pub(crate) fn fix_shapes(graph: &mut GraphProto, inputs: &[Input]) {
             dim.value = Some(Dim::DimValue(size as i64));
         }
     }
-    for dim in graph.value_info.iter_mut().chain(&mut graph.output).flat_map(dims_mut) {
+    for dim in graph
+        .value_info
+        .iter_mut()
+        .chain(&mut graph.output)
+        .flat_map(dims_mut)
+    {
         if let Some(&size) = symbol(dim).and_then(|symbol| sizes.get(symbol)) {
             dim.value = Some(Dim::DimValue(size));
         }
@@ -136,40 +167,62 @@ pub(super) fn symbol(dim: &Dimension) -> Option<&str> {
 
 /// The declared dimensions of a value.
 fn dims(value: &ValueInfoProto) -> &[Dimension] {
-    let tensor = value.r#type.as_ref().and_then(|declared| declared.tensor_type.as_ref());
-    tensor.and_then(|tensor| tensor.shape.as_ref()).map_or(&[], |shape| &shape.dim)
+    let tensor = value
+        .r#type
+        .as_ref()
+        .and_then(|declared| declared.tensor_type.as_ref());
+    tensor
+        .and_then(|tensor| tensor.shape.as_ref())
+        .map_or(&[], |shape| &shape.dim)
 }
 
 /// The declared dimensions of a value, mutable.
 pub(super) fn dims_mut(value: &mut ValueInfoProto) -> impl Iterator<Item = &mut Dimension> {
-    let tensor = value.r#type.as_mut().and_then(|declared| declared.tensor_type.as_mut());
-    tensor.and_then(|tensor| tensor.shape.as_mut()).into_iter().flat_map(|shape| &mut shape.dim)
+    let tensor = value
+        .r#type
+        .as_mut()
+        .and_then(|declared| declared.tensor_type.as_mut());
+    tensor
+        .and_then(|tensor| tensor.shape.as_mut())
+        .into_iter()
+        .flat_map(|shape| &mut shape.dim)
 }
 
 /// The size of every symbol in the shapes of the inputs. Where a symbol appears twice, its first place
 /// decides. Exporters call what a cache and new tokens are together by a formula, `past + sequence`: it has the size that
 /// this comes to.
-fn sizes<'a>(inputs: &[&'a ValueInfoProto], given: &Dims) -> Result<HashMap<Cow<'a, str>, usize>, Failure> {
+fn sizes<'a>(
+    inputs: &[&'a ValueInfoProto],
+    given: &Dims,
+) -> Result<HashMap<Cow<'a, str>, usize>, Failure> {
     let mut sizes: HashMap<Cow<str>, usize> = HashMap::new();
     for input in inputs {
         let dims = dims(input);
         for (axis, (name, dim)) in Input::symbols(input).into_iter().zip(dims).enumerate() {
             let Some(name) = name else { continue };
-            let size = given.get(&name).unwrap_or_else(|| Dims::default_for(symbol(dim), axis, dims.len()));
+            let size = given
+                .get(&name)
+                .unwrap_or_else(|| Dims::default_for(symbol(dim), axis, dims.len()));
             sizes.entry(name).or_insert(size);
         }
     }
     let formulas = sizes.keys().filter(|name| given.get(name).is_none());
-    let computed: Vec<_> =
-        formulas.filter_map(|name| Some((name.clone(), formula::size(name, &sizes)?))).collect();
+    let computed: Vec<_> = formulas
+        .filter_map(|name| Some((name.clone(), formula::size(name, &sizes)?)))
+        .collect();
     sizes.extend(computed);
     match given.iter().find(|(name, _)| !sizes.contains_key(*name)) {
         None => Ok(sizes),
         Some((name, _)) => {
             let mut known: Vec<Cow<str>> = sizes.into_keys().collect();
             known.sort_unstable();
-            let known = if known.is_empty() { "none".into() } else { known.join(", ") };
-            let reason = format!("no input has a symbolic dimension `{name}`; those there are: {known}");
+            let known = if known.is_empty() {
+                "none".into()
+            } else {
+                known.join(", ")
+            };
+            let reason =
+                format!("no input has a symbolic dimension `{name}`; those there are: {known}");
             Err(Failure::new(Stage::Load, reason))
         }
     }
@@ -185,12 +238,27 @@ fn rows(graph: &GraphProto, value: &str) -> Option<usize> {
     for node in &graph.node {
         let data = node.input.first().map_or("", String::as_str);
         match node.op() {
-            ("", "Gather") if node.input.get(1).is_some_and(|indices| values.contains(&indices.as_str())) => {
-                let table = graph.initializer.iter().find(|tensor| tensor.name() == data);
+            ("", "Gather")
+                if node
+                    .input
+                    .get(1)
+                    .is_some_and(|indices| values.contains(&indices.as_str())) =>
+            {
+                let table = graph
+                    .initializer
+                    .iter()
+                    .find(|tensor| tensor.name() == data);
                 let axis = node.attr_i("axis").ok().flatten().unwrap_or(0);
                 let size = table.and_then(|table| {
-                    let axis = if axis < 0 { axis + table.dims.len() as i64 } else { axis };
-                    table.dims.get(usize::try_from(axis).ok()?).and_then(|&size| usize::try_from(size).ok())
+                    let axis = if axis < 0 {
+                        axis + table.dims.len() as i64
+                    } else {
+                        axis
+                    };
+                    table
+                        .dims
+                        .get(usize::try_from(axis).ok()?)
+                        .and_then(|&size| usize::try_from(size).ok())
                 });
                 smallest = smallest.into_iter().chain(size).min();
             }
@@ -237,14 +305,27 @@ mod tests {
 
     #[test]
     fn a_dimension_without_a_symbol_is_called_by_its_place() {
-        let dims = [None, Some(Dim::DimValue(3)), Some(Dim::DimParam("?".into())), Some(Dim::DimValue(-1))];
+        let dims = [
+            None,
+            Some(Dim::DimValue(3)),
+            Some(Dim::DimParam("?".into())),
+            Some(Dim::DimValue(-1)),
+        ];
         let mut model = embedding();
         let input = &mut model.graph_mut().input[0];
         let name = input.name().to_owned();
         let tensor = input.r#type.as_mut().unwrap().tensor_type.as_mut().unwrap();
-        tensor.shape.as_mut().unwrap().dim =
-            dims.map(|value| Dimension { value, ..Default::default() }).to_vec();
-        let shape = |dims: &str| Input::from_model(&model, &dims.parse().unwrap()).unwrap()[0].shape.clone();
+        tensor.shape.as_mut().unwrap().dim = dims
+            .map(|value| Dimension {
+                value,
+                ..Default::default()
+            })
+            .to_vec();
+        let shape = |dims: &str| {
+            Input::from_model(&model, &dims.parse().unwrap()).unwrap()[0]
+                .shape
+                .clone()
+        };
         assert_eq!(shape(""), [2, 3, 224, 224]);
         assert_eq!(shape(&format!("{name}:2=48")), [2, 3, 48, 224]);
         assert!(Input::batch_symbols(&model).contains(&format!("{name}:0").into()));

@@ -48,10 +48,12 @@ impl Origins {
         stage: Stage,
         work: impl FnOnce() -> TractResult<T>,
     ) -> Result<T, Failure> {
-        quietly(work).and_then(|result| result.map_err(Caught::Error)).map_err(|caught| match caught {
-            Caught::Error(error) => self.explain(stage, &error),
-            Caught::Panic(reason) => Failure::new(stage, reason),
-        })
+        quietly(work)
+            .and_then(|result| result.map_err(Caught::Error))
+            .map_err(|caught| match caught {
+                Caught::Error(error) => self.explain(stage, &error),
+                Caught::Panic(reason) => Failure::new(stage, reason),
+            })
     }
 
     /// The innermost reason, at the innermost node of the ONNX graph that the chain of contexts names.
@@ -62,7 +64,10 @@ impl Origins {
         let place = messages.iter().rev().find_map(|message| {
             // `#12 "name" Op` is how tract shows a node; `node name (Op)` how it shows one it cannot build.
             let quoted = message.split('"').skip(1).step_by(2);
-            let plain = message.split("node ").skip(1).filter_map(|rest| rest.split(" (").next());
+            let plain = message
+                .split("node ")
+                .skip(1)
+                .filter_map(|rest| rest.split(" (").next());
             quoted.chain(plain).find_map(|name| self.origin(name))
         });
         match place {
@@ -75,7 +80,11 @@ impl Origins {
 /// The first line that says something, cut where it becomes a dump.
 fn one_line(text: &str) -> String {
     const LONGEST: usize = 200;
-    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no reason given");
+    let line = text
+        .lines()
+        .map(str::trim)
+        .find(|line| !line.is_empty())
+        .unwrap_or("no reason given");
     match line.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}...", &line[..end]),
         None => line.to_owned(),
@@ -105,12 +114,14 @@ fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, Caught> {
     let before = QUIET.replace(true);
     let result = panic::catch_unwind(AssertUnwindSafe(work));
     QUIET.set(before);
-    result.map_err(|payload| Caught::Panic(one_line(&format!("it panicked: {}", message(&*payload)))))
+    result
+        .map_err(|payload| Caught::Panic(one_line(&format!("it panicked: {}", message(&*payload)))))
 }
 
 fn message(payload: &(dyn Any + Send)) -> &str {
     let text = payload.downcast_ref::<&str>().copied();
-    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a message")
 }
 
 #[cfg(test)]
@@ -133,12 +144,17 @@ mod tests {
                     .context("pass")
             })
             .unwrap_err();
-        assert_eq!(failure.to_string(), "tract cannot prepare Slice `/blocks.0/slice`: Invalid axis");
+        assert_eq!(
+            failure.to_string(),
+            "tract cannot prepare Slice `/blocks.0/slice`: Invalid axis"
+        );
     }
 
     #[test]
     fn a_panic_is_a_failure() {
-        let failure = operators().attempt(Stage::Run, || -> TractResult<()> { panic!("index out of range") });
+        let failure = operators().attempt(Stage::Run, || -> TractResult<()> {
+            panic!("index out of range")
+        });
         assert_eq!(
             failure.unwrap_err().to_string(),
             "tract cannot run the model: it panicked: index out of range"

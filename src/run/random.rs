@@ -63,18 +63,27 @@ mod tests {
             (*values.iter().min().unwrap(), *values.iter().max().unwrap())
         };
         let (smallest, largest) = range(&tensors[0]);
-        assert!(smallest >= 0 && largest < 50 && largest > 30, "{smallest}..={largest}");
+        assert!(
+            smallest >= 0 && largest < 50 && largest > 30,
+            "{smallest}..={largest}"
+        );
         assert_eq!(range(&tensors[1]), (0, 1));
     }
 
     #[test]
     fn a_seed_fixes_the_values_and_half_of_them_are_negative() {
-        let inputs = Input::from_model(&affine([1.0; 3], [0.0; 3]), &"n=1000".parse().unwrap()).unwrap();
+        let inputs =
+            Input::from_model(&affine([1.0; 3], [0.0; 3]), &"n=1000".parse().unwrap()).unwrap();
         let (first, again, other) = (random(&inputs, 7), random(&inputs, 7), random(&inputs, 8));
         assert_eq!(first, again);
         assert_ne!(first, other);
         let view = first[0].try_as_plain_ram().unwrap();
-        let negative = view.as_slice::<f32>().unwrap().iter().filter(|&&value| value < 0.0).count();
+        let negative = view
+            .as_slice::<f32>()
+            .unwrap()
+            .iter()
+            .filter(|&&value| value < 0.0)
+            .count();
         assert!((1400..1600).contains(&negative), "{negative}");
     }
 
@@ -82,10 +91,15 @@ mod tests {
     fn every_type_can_be_drawn() {
         for element in (1..=16).filter_map(DataType::from_code) {
             let inputs = vec![value("x", element, &["2", "5"])];
-            let inputs = Input::from_model(&model(inputs, vec![], vec![], &["x"]), &Dims::default());
+            let inputs =
+                Input::from_model(&model(inputs, vec![], vec![], &["x"]), &Dims::default());
             let is_drawn = inputs.is_ok_and(|inputs| random(&inputs, 0)[0].shape() == [2, 5]);
             use DataType::{BFloat16, Complex64, Complex128, String};
-            assert_eq!(is_drawn, ![BFloat16, Complex64, Complex128, String].contains(&element), "{element}");
+            assert_eq!(
+                is_drawn,
+                ![BFloat16, Complex64, Complex128, String].contains(&element),
+                "{element}"
+            );
         }
     }
 }

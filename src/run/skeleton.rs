@@ -30,11 +30,16 @@ pub(super) fn skeleton(
     model: &Model,
     inputs: &[Input],
 ) -> Result<(pb::ModelProto, Arc<WeightStore>), Failure> {
-    let mut weights = WeightStore { tensors: Vec::new(), externals: model.externals().clone() };
+    let mut weights = WeightStore {
+        tensors: Vec::new(),
+        externals: model.externals().clone(),
+    };
     let mut graph = model.graph().clone();
     drop_unread(&mut graph);
     fix_shapes(&mut graph, inputs);
-    weights.take_graph(&mut graph).map_err(|error| Failure::new(Stage::Load, error.to_string()))?;
+    weights
+        .take_graph(&mut graph)
+        .map_err(|error| Failure::new(Stage::Load, error.to_string()))?;
     let light = ModelProto {
         graph: Some(graph),
         training_info: Vec::new(),
@@ -49,7 +54,11 @@ pub(super) fn skeleton(
 
 /// Drops the initializers that nothing reads: some passes of tract compare all constants with each other.
 fn drop_unread(graph: &mut GraphProto) {
-    let mut read: HashSet<String> = graph.output.iter().map(|output| output.name().to_owned()).collect();
+    let mut read: HashSet<String> = graph
+        .output
+        .iter()
+        .map(|output| output.name().to_owned())
+        .collect();
     collect_read(graph, &mut read);
     let unread: HashSet<String> = graph
         .initializer
@@ -57,7 +66,9 @@ fn drop_unread(graph: &mut GraphProto) {
         .map(|tensor| tensor.name().to_owned())
         .filter(|name| !read.contains(name))
         .collect();
-    graph.initializer.retain(|tensor| !unread.contains(tensor.name()));
+    graph
+        .initializer
+        .retain(|tensor| !unread.contains(tensor.name()));
     graph.input.retain(|input| !unread.contains(input.name()));
 }
 
@@ -85,11 +96,27 @@ impl WeightStore {
 
     fn take_graph(&mut self, graph: &mut GraphProto) -> Result<(), Error> {
         graph.value_info.clear();
-        graph.initializer.iter_mut().try_for_each(|tensor| self.take(tensor))?;
+        graph
+            .initializer
+            .iter_mut()
+            .try_for_each(|tensor| self.take(tensor))?;
         let attributes = graph.node.iter_mut().flat_map(|node| &mut node.attribute);
-        for AttributeProto { t, tensors, g, graphs, .. } in attributes {
-            t.as_deref_mut().into_iter().chain(tensors).try_for_each(|tensor| self.take(tensor))?;
-            g.as_deref_mut().into_iter().chain(graphs).try_for_each(|graph| self.take_graph(graph))?;
+        for AttributeProto {
+            t,
+            tensors,
+            g,
+            graphs,
+            ..
+        } in attributes
+        {
+            t.as_deref_mut()
+                .into_iter()
+                .chain(tensors)
+                .try_for_each(|tensor| self.take(tensor))?;
+            g.as_deref_mut()
+                .into_iter()
+                .chain(graphs)
+                .try_for_each(|graph| self.take_graph(graph))?;
         }
         Ok(())
     }
@@ -101,8 +128,10 @@ impl WeightStore {
             return Ok(());
         }
         tensor::data(tensor, &self.externals)?;
-        let entry =
-            |key: &str, value: String| StringStringEntryProto { key: Some(key.into()), value: Some(value) };
+        let entry = |key: &str, value: String| StringStringEntryProto {
+            key: Some(key.into()),
+            value: Some(value),
+        };
         let number = self.tensors.len().to_string();
         let reference = TensorProto {
             name: tensor.name.clone(),
@@ -125,7 +154,10 @@ impl ModelDataResolver for WeightStore {
         number: usize,
         _: Option<usize>,
     ) -> TractResult<()> {
-        let tensor = self.tensors.get(number).context("a tensor that the skeleton does not have")?;
+        let tensor = self
+            .tensors
+            .get(number)
+            .context("a tensor that the skeleton does not have")?;
         buffer.extend_from_slice(&tensor::raw(tensor, &self.externals)?);
         Ok(())
     }

@@ -65,7 +65,9 @@ fn folded(model: &Model) -> Option<Model> {
             is_skipped: &|kind| kind == DUPLICATE,
             growth: f64::INFINITY,
         };
-        let Some(graph) = tidy(&analysis, &limits).graph else { break };
+        let Some(graph) = tidy(&analysis, &limits).graph else {
+            break;
+        };
         result = Some(before.with_graph(graph));
     }
     result
@@ -87,20 +89,45 @@ mod tests {
             node("Gather extents, second -> tokens"),
             node("Range zero, tokens, one -> range"),
             node("Expand range, extents -> places"),
-            with_int(node("Cast x -> values"), "to", DataType::Int64.code().into()),
+            with_int(
+                node("Cast x -> values"),
+                "to",
+                DataType::Int64.code().into(),
+            ),
             node(&format!("Equal {counted}, one -> is_one")),
-            with_int(node("Cast is_one -> ones"), "to", DataType::Int64.code().into()),
+            with_int(
+                node("Cast is_one -> ones"),
+                "to",
+                DataType::Int64.code().into(),
+            ),
             node("CumSum ones, one -> sums"),
-            with_int(node("Cast sums -> summed"), "to", DataType::Float.code().into()),
+            with_int(
+                node("Cast sums -> summed"),
+                "to",
+                DataType::Float.code().into(),
+            ),
             node("Add summed, x -> y"),
         ];
-        let integer = |name, number| TensorProto { dims: vec![], ..make_i64(name, &[number]) };
+        let integer = |name, number| TensorProto {
+            dims: vec![],
+            ..make_i64(name, &[number])
+        };
         let constants = vec![integer("second", 1), integer("zero", 0), integer("one", 1)];
-        model(vec![value("x", DataType::Float, &["batch", "tokens"])], constants, nodes, &["y"])
+        model(
+            vec![value("x", DataType::Float, &["batch", "tokens"])],
+            constants,
+            nodes,
+            &["y"],
+        )
     }
 
     fn operators(model: &Model) -> Vec<&str> {
-        model.graph().node.iter().map(|node| node.op_type()).collect()
+        model
+            .graph()
+            .node
+            .iter()
+            .map(|node| node.op_type())
+            .collect()
     }
 
     #[test]
@@ -108,7 +135,10 @@ mod tests {
         let model = counts("places");
         let inputs = Input::from_model(&model, &Dims::default()).unwrap();
         // Nothing has read the Cast before.
-        assert_eq!(operators(&specialised(&model, &inputs).unwrap()), ["Cast", "Add"]);
+        assert_eq!(
+            operators(&specialised(&model, &inputs).unwrap()),
+            ["Cast", "Add"]
+        );
     }
 
     #[test]

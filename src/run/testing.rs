@@ -4,8 +4,8 @@ use ndarray::ArrayViewD;
 
 use crate::onnx::Model;
 use crate::onnx::proto::{
-    AttributeProto, AttributeType, Dim, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
-    TensorProto, TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
+    AttributeProto, AttributeType, Dim, Dimension, GraphProto, ModelProto, NodeProto,
+    OperatorSetIdProto, TensorProto, TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
 };
 use crate::onnx::tensor::{self, DataType};
 
@@ -23,7 +23,10 @@ pub(crate) fn node(text: &str) -> NodeProto {
     }
 }
 
-#[cfg_attr(not(feature = "tract"), expect(dead_code, reason = "the tests of the engine alone use it"))]
+#[cfg_attr(
+    not(feature = "tract"),
+    expect(dead_code, reason = "the tests of the engine alone use it")
+)]
 pub(crate) fn with_int(mut node: NodeProto, name: &str, value: i64) -> NodeProto {
     node.attribute.push(AttributeProto {
         name: Some(name.into()),
@@ -37,14 +40,22 @@ pub(crate) fn with_int(mut node: NodeProto, name: &str, value: i64) -> NodeProto
 /// A value with a shape of numbers and symbols.
 pub(crate) fn value(name: &str, element: DataType, shape: &[&str]) -> ValueInfoProto {
     let dim = |text: &&str| Dimension {
-        value: Some(text.parse().map_or_else(|_| Dim::DimParam((*text).into()), Dim::DimValue)),
+        value: Some(
+            text.parse()
+                .map_or_else(|_| Dim::DimParam((*text).into()), Dim::DimValue),
+        ),
         denotation: None,
     };
-    let shape = TensorShapeProto { dim: shape.iter().map(dim).collect() };
+    let shape = TensorShapeProto {
+        dim: shape.iter().map(dim).collect(),
+    };
     ValueInfoProto {
         name: Some(name.into()),
         r#type: Some(TypeProto {
-            tensor_type: Some(TensorType { elem_type: Some(element.code()), shape: Some(shape) }),
+            tensor_type: Some(TensorType {
+                elem_type: Some(element.code()),
+                shape: Some(shape),
+            }),
             ..Default::default()
         }),
         ..Default::default()
@@ -64,14 +75,20 @@ pub(crate) fn model(
 ) -> Model {
     Model::from_proto(ModelProto {
         ir_version: Some(8),
-        opset_import: vec![OperatorSetIdProto { domain: None, version: Some(17) }],
+        opset_import: vec![OperatorSetIdProto {
+            domain: None,
+            version: Some(17),
+        }],
         graph: Some(GraphProto {
             input: inputs,
             initializer: initializers,
             node: nodes,
             output: outputs
                 .iter()
-                .map(|name| ValueInfoProto { name: Some((*name).into()), ..Default::default() })
+                .map(|name| ValueInfoProto {
+                    name: Some((*name).into()),
+                    ..Default::default()
+                })
                 .collect(),
             ..Default::default()
         }),
@@ -87,7 +104,10 @@ pub(crate) fn affine(scale: [f64; 3], shift: [f64; 3]) -> Model {
             floats("scale", &ndarray::arr1(&scale).into_dyn().view()),
             floats("shift", &ndarray::arr1(&shift).into_dyn().view()),
         ],
-        vec![node("Mul x, scale -> scaled"), node("Add scaled, shift -> y")],
+        vec![
+            node("Mul x, scale -> scaled"),
+            node("Add scaled, shift -> y"),
+        ],
         &["y"],
     )
 }
@@ -97,7 +117,10 @@ pub(crate) fn embedding() -> Model {
     let table = floats("table", &ndarray::Array2::zeros((50, 4)).into_dyn().view());
     let ids = value("ids", DataType::Int64, &["batch", "length"]);
     let mask = value("mask", DataType::Int64, &["batch", "length"]);
-    let nodes =
-        vec![node("Identity ids -> same"), node("Gather table, same -> y"), node("Identity mask -> z")];
+    let nodes = vec![
+        node("Identity ids -> same"),
+        node("Gather table, same -> y"),
+        node("Identity mask -> z"),
+    ];
     model(vec![ids, mask], vec![table], nodes, &["y", "z"])
 }

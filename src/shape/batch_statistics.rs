@@ -25,20 +25,35 @@ pub fn normalized(node: &NodeProto, opset: i64, inputs: &[Arc<Tensor>]) -> Optio
     let is_one = node.op() == ("", "BatchNormalization")
         && opset >= 7
         && batch_norm_trains(node, opset).ok()?
-        && node.attribute.iter().all(|attribute| known.contains(&attribute.name()));
-    let [x, scale, shift, mean, variance] = inputs else { return None };
+        && node
+            .attribute
+            .iter()
+            .all(|attribute| known.contains(&attribute.name()));
+    let [x, scale, shift, mean, variance] = inputs else {
+        return None;
+    };
     let data_type = x.datum_type();
     if !is_one || ![DatumType::F32, DatumType::F64].contains(&data_type) || x.rank() < 2 {
         return None;
     }
     let floats = |tensor: &Tensor| -> Option<ArrayD<f64>> {
-        Some(tensor.cast_to::<f64>().ok()?.to_plain_array_view::<f64>().ok()?.to_owned())
+        Some(
+            tensor
+                .cast_to::<f64>()
+                .ok()?
+                .to_plain_array_view::<f64>()
+                .ok()?
+                .to_owned(),
+        )
     };
     let (mut x, scale, shift) = (floats(x)?, floats(scale)?, floats(shift)?);
     let epsilon = f64::from(node.attr_f("epsilon").ok()?.unwrap_or(EPSILON));
     let channels = x.len_of(Axis(1));
     let (given_mean, given_variance) = (floats(mean)?, floats(variance)?);
-    if [&scale, &shift, &given_mean, &given_variance].iter().any(|each| each.shape() != [channels]) {
+    if [&scale, &shift, &given_mean, &given_variance]
+        .iter()
+        .any(|each| each.shape() != [channels])
+    {
         return None;
     }
     for (place, mut channel) in x.axis_iter_mut(Axis(1)).enumerate() {

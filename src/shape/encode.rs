@@ -15,9 +15,14 @@ pub fn encoded(tensor: &Tensor, data_type: DataType) -> Option<TensorProto> {
             let floats = tensor.to_plain_array_view::<f32>().ok()?.mapv(f64::from);
             tensor::encode_f64(data_type, &floats.view()).ok()?
         }
-        (DataType::Int64, DatumType::TDim) => {
-            Bytes::copy_from_slice(tensor.cast_to::<i64>().ok()?.try_as_plain_ram().ok()?.as_bytes())
-        }
+        (DataType::Int64, DatumType::TDim) => Bytes::copy_from_slice(
+            tensor
+                .cast_to::<i64>()
+                .ok()?
+                .try_as_plain_ram()
+                .ok()?
+                .as_bytes(),
+        ),
         (DataType::Float16, DatumType::F16)
         | (DataType::Float, DatumType::F32)
         | (DataType::Double, DatumType::F64)
@@ -35,7 +40,10 @@ pub fn encoded(tensor: &Tensor, data_type: DataType) -> Option<TensorProto> {
         _ => return None,
     };
     let fits = data_type.byte_size(tensor.len()) == Some(bytes.len());
-    fits.then(|| TensorProto { raw_data: Some(bytes), ..tensor::without_elements(data_type, tensor.shape()) })
+    fits.then(|| TensorProto {
+        raw_data: Some(bytes),
+        ..tensor::without_elements(data_type, tensor.shape())
+    })
 }
 
 /// How many axes a value has, where that is known.
@@ -49,24 +57,47 @@ pub fn dims_of(tensor: &Tensor) -> Option<Vec<TDim>> {
         return Some(ints_of(tensor)?.into_iter().map(TDim::from).collect());
     }
     let dims = tensor.cast_to::<TDim>().ok()?;
-    Some(dims.to_plain_array_view::<TDim>().ok()?.iter().cloned().collect())
+    Some(
+        dims.to_plain_array_view::<TDim>()
+            .ok()?
+            .iter()
+            .cloned()
+            .collect(),
+    )
 }
 
 /// The elements, if all are numbers.
 pub fn ints_of(tensor: &Tensor) -> Option<Vec<i64>> {
     let ints = tensor.cast_to::<i64>().ok()?;
-    Some(ints.to_plain_array_view::<i64>().ok()?.iter().copied().collect())
+    Some(
+        ints.to_plain_array_view::<i64>()
+            .ok()?
+            .iter()
+            .copied()
+            .collect(),
+    )
 }
 
 /// The element of a tensor that has one. tract would read it of one that has none, too.
 pub fn only<T: Datum + Copy>(tensor: &Tensor) -> Option<T> {
-    if tensor.len() == 1 { tensor.cast_to_scalar().ok() } else { None }
+    if tensor.len() == 1 {
+        tensor.cast_to_scalar().ok()
+    } else {
+        None
+    }
 }
 
 /// tract's type for one of ONNX.
 pub fn datum_type(code: i32) -> Option<DatumType> {
-    let code = if code == DataType::BFloat16.code() { DataType::Float.code() } else { code };
-    pb::tensor_proto::DataType::try_from(code).ok()?.try_into().ok()
+    let code = if code == DataType::BFloat16.code() {
+        DataType::Float.code()
+    } else {
+        code
+    };
+    pb::tensor_proto::DataType::try_from(code)
+        .ok()?
+        .try_into()
+        .ok()
 }
 
 /// Whether no element is a symbol.

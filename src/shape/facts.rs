@@ -61,7 +61,11 @@ impl Facts {
                 break facts;
             }
         };
-        Facts { types: super::types::infer(graph, &facts), facts, engine }
+        Facts {
+            types: super::types::infer(graph, &facts),
+            facts,
+            engine,
+        }
     }
 
     pub(crate) fn engine(&self) -> &Inference {
@@ -77,10 +81,18 @@ impl Facts {
     /// Whether a run of the graph takes no more multiplications than its weights make likely.
     pub fn can_be_run(&self, graph: &Graph) -> bool {
         let known = |values: &[Option<ValueId>]| -> Vec<&InferenceFact> {
-            values.iter().flatten().map(|value| &*self.facts[value.index()]).collect()
+            values
+                .iter()
+                .flatten()
+                .map(|value| &*self.facts[value.index()])
+                .collect()
         };
         let work = |&node: &NodeId| {
-            guard::work(graph.node(node), &known(graph.inputs(node)), &known(graph.outputs(node)))
+            guard::work(
+                graph.node(node),
+                &known(graph.inputs(node)),
+                &known(graph.outputs(node)),
+            )
         };
         guard::is_worth(graph.order().iter().map(work).sum(), graph.weight_bytes())
     }
@@ -88,12 +100,20 @@ impl Facts {
     /// Whether the operands of a sum or a product have extents that do not broadcast: an engine may
     /// not check that when only the extents of the result are needed.
     pub fn misfits(&self, graph: &Graph, node: NodeId) -> bool {
-        let extents =
-            |value: &ValueId| self.shape(*value)?.iter().map(extent).collect::<Option<Vec<usize>>>();
+        let extents = |value: &ValueId| {
+            self.shape(*value)?
+                .iter()
+                .map(extent)
+                .collect::<Option<Vec<usize>>>()
+        };
         let reads: Option<Vec<_>> = graph.inputs(node).iter().flatten().map(extents).collect();
         let reads = reads.filter(|_| graph.category(node) == Some(Category::Arithmetic));
-        reads
-            .is_some_and(|reads| reads.iter().try_fold(vec![], |all, shape| broadcast(&all, shape)).is_none())
+        reads.is_some_and(|reads| {
+            reads
+                .iter()
+                .try_fold(vec![], |all, shape| broadcast(&all, shape))
+                .is_none()
+        })
     }
 
     /// The extents of what a node of a body makes, and whether they are of integers, where that is known.
@@ -104,23 +124,44 @@ impl Facts {
         reads: &dyn Fn(&str) -> Option<Operand>,
     ) -> Vec<Expected> {
         let known = |name: &str| {
-            let Operand { shape, is_integer, ints } = reads(name)?;
+            let Operand {
+                shape,
+                is_integer,
+                ints,
+            } = reads(name)?;
             if let Some(ints) = ints.filter(|ints| ints.len() <= SMALL) {
                 let tensor = ndarray::ArrayD::from_shape_vec(shape, ints).ok()?;
                 return InferenceFact::try_from(Tensor::from(tensor).into_arc_tensor()).ok();
             }
-            let element = if is_integer { DataType::Int64 } else { DataType::Float };
-            let dims: TVec<DimFact> = shape.iter().map(|&n| DimFact::from(TDim::from(n))).collect();
+            let element = if is_integer {
+                DataType::Int64
+            } else {
+                DataType::Float
+            };
+            let dims: TVec<DimFact> = shape
+                .iter()
+                .map(|&n| DimFact::from(TDim::from(n)))
+                .collect();
             let fact = InferenceFact::shape(ShapeFactoid::closed(dims));
             Some(fact.with_datum_type(datum_type(element.code())?))
         };
         let made = |fact: InferenceFact| {
-            let shape =
-                (!fact.shape.is_open()).then(|| fact.shape.dims().map(|dim| extent(&dim.concretize())));
-            let is_integer = fact.datum_type.concretize().map(|t| t.is_integer() || t == DatumType::Bool);
-            Expected { shape: shape.and_then(Iterator::collect), is_integer }
+            let shape = (!fact.shape.is_open())
+                .then(|| fact.shape.dims().map(|dim| extent(&dim.concretize())));
+            let is_integer = fact
+                .datum_type
+                .concretize()
+                .map(|t| t.is_integer() || t == DatumType::Bool);
+            Expected {
+                shape: shape.and_then(Iterator::collect),
+                is_integer,
+            }
         };
-        self.engine.infer(graph, node, &known).into_iter().map(made).collect()
+        self.engine
+            .infer(graph, node, &known)
+            .into_iter()
+            .map(made)
+            .collect()
     }
 
     /// The extents of a value, or `None` where not even the rank is known.
@@ -146,12 +187,20 @@ impl Facts {
 
     /// The value itself where it was small enough to be evaluated; its elements may be symbolic.
     pub fn value(&self, value: ValueId) -> Option<Arc<Tensor>> {
-        self.facts[value.index()].value.concretize().filter(|tensor| !self.engine.is_open(tensor))
+        self.facts[value.index()]
+            .value
+            .concretize()
+            .filter(|tensor| !self.engine.is_open(tensor))
     }
 
     /// The elements of a value that is a shape itself, symbolic or not.
     pub fn extents(&self, value: ValueId) -> Option<Shape> {
-        Some(dims_of(&*self.value(value)?)?.into_iter().map(Some).collect())
+        Some(
+            dims_of(&*self.value(value)?)?
+                .into_iter()
+                .map(Some)
+                .collect(),
+        )
     }
 
     /// The elements of a small integer constant, if none of them is symbolic.

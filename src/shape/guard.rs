@@ -132,11 +132,15 @@ pub fn can_be_asked(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool
         return false;
     }
     if op == "EyeLike"
-        && !inputs.iter().flatten().all(|fact| count(fact).is_some_and(|count| count <= LARGEST_EYE))
+        && !inputs
+            .iter()
+            .flatten()
+            .all(|fact| count(fact).is_some_and(|count| count <= LARGEST_EYE))
     {
         return false;
     }
-    if beyond_symbols(node, inputs) || splits_in_excess(node, inputs) || too_many_axes(node, inputs) {
+    if beyond_symbols(node, inputs) || splits_in_excess(node, inputs) || too_many_axes(node, inputs)
+    {
         return false;
     }
     if begins_nowhere(node, inputs) || lacks_a_number(node, inputs) {
@@ -147,8 +151,15 @@ pub fn can_be_asked(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool
         return false;
     }
     let rank_of = |slot: usize| inputs.get(slot).copied().flatten().and_then(rank);
-    let least = LEAST_RANK.iter().find(|(name, _)| *name == op).map_or(&[][..], |(_, ranks)| ranks);
-    if least.iter().enumerate().any(|(slot, &least)| rank_of(slot).is_some_and(|rank| rank < least)) {
+    let least = LEAST_RANK
+        .iter()
+        .find(|(name, _)| *name == op)
+        .map_or(&[][..], |(_, ranks)| ranks);
+    if least
+        .iter()
+        .enumerate()
+        .any(|(slot, &least)| rank_of(slot).is_some_and(|rank| rank < least))
+    {
         return false;
     }
     // Where the first rank is unknown, an operator may find it among the others.
@@ -175,24 +186,41 @@ pub fn can_be_asked(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool
                 AttributeType::Int => vec![attribute.i()],
                 AttributeType::Ints => attribute.ints.clone(),
                 // Before ONNX had types of attributes, the filled field decided.
-                AttributeType::Undefined => attribute.i.into_iter().chain(attribute.ints.clone()).collect(),
+                AttributeType::Undefined => attribute
+                    .i
+                    .into_iter()
+                    .chain(attribute.ints.clone())
+                    .collect(),
                 _ => return true,
             };
             match attribute.name() {
                 name if AXES.contains(&name) => named(&numbers),
-                "perm" => is_permutation(&numbers) && rank_of(0).is_none_or(|rank| rank == numbers.len()),
+                "perm" => {
+                    is_permutation(&numbers) && rank_of(0).is_none_or(|rank| rank == numbers.len())
+                }
                 // Bounds, which the operator clamps to the extent.
                 "start" | "end" | "starts" | "ends" => true,
-                _ => numbers.iter().all(|number| number.unsigned_abs() <= LARGEST_INT),
+                _ => numbers
+                    .iter()
+                    .all(|number| number.unsigned_abs() <= LARGEST_INT),
             }
         })
-        && inputs.iter().flatten().map(|fact| fact_cost(fact)).fold(0, u64::saturating_add) <= NODE_COST
+        && inputs
+            .iter()
+            .flatten()
+            .map(|fact| fact_cost(fact))
+            .fold(0, u64::saturating_add)
+            <= NODE_COST
 }
 
 /// Whether a list says more of a value's axes, two numbers for each at most, than a value has.
 fn too_many_axes(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
-    let lists = EXTENTS.iter().find(|(op, _)| *op == node.op_type() && *op != "Split");
-    let Some(&(_, first)) = lists else { return false };
+    let lists = EXTENTS
+        .iter()
+        .find(|(op, _)| *op == node.op_type() && *op != "Split");
+    let Some(&(_, first)) = lists else {
+        return false;
+    };
     let long = |fact: &InferenceFact| count(fact).is_some_and(|count| count > 2 * RANK as u64);
     inputs.iter().skip(first).flatten().any(|fact| long(fact))
 }
@@ -200,8 +228,11 @@ fn too_many_axes(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
 /// Whether tract would make symbols of numbers that do not fit: it takes them through 32 bits.
 pub fn beyond_symbols(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
     let op = node.op_type();
-    let is_symbolic =
-        |fact: &InferenceFact| fact.datum_type.concretize().is_some_and(|element| element == DatumType::TDim);
+    let is_symbolic = |fact: &InferenceFact| {
+        fact.datum_type
+            .concretize()
+            .is_some_and(|element| element == DatumType::TDim)
+    };
     let first = match op {
         // Of which whoever asks for all of an axis writes the largest number that there is.
         "Slice" => return false,
@@ -216,7 +247,13 @@ pub fn beyond_symbols(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bo
         let value = fact.value.concretize().filter(|_| !is_symbolic(fact))?;
         let numbers = value.cast_to::<f64>().ok()?;
         let limit = LARGEST_INT as f64;
-        Some(numbers.to_plain_array_view::<f64>().ok()?.iter().any(|number| number.abs() > limit))
+        Some(
+            numbers
+                .to_plain_array_view::<f64>()
+                .ok()?
+                .iter()
+                .any(|number| number.abs() > limit),
+        )
     };
     // Such as the lowest number that there is, before a maximum.
     let is_filling = |slot: usize| op == "Pad" && slot == 2;
@@ -231,9 +268,15 @@ fn splits_in_excess(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool
         let by_attribute = node.attr_ints("split").ok().flatten().map(<[i64]>::to_vec);
         let parts = by_attribute.or_else(|| ints(inputs.get(1).copied().flatten()?))?;
         let value = inputs.first().copied().flatten()?;
-        let along = axis(node.attr_i("axis").ok().flatten().unwrap_or(0), rank(value)?).ok()?;
+        let along = axis(
+            node.attr_i("axis").ok().flatten().unwrap_or(0),
+            rank(value)?,
+        )
+        .ok()?;
         let whole = value.shape.dim(along)?.concretize()?.as_i64();
-        let sum = parts.iter().try_fold(0_i64, |sum, &part| sum.checked_add(part));
+        let sum = parts
+            .iter()
+            .try_fold(0_i64, |sum, &part| sum.checked_add(part));
         Some(parts.iter().any(|&part| part < 0) || whole.is_some_and(|whole| sum != Some(whole)))
     };
     node.op_type() == "Split" && excess() == Some(true)
@@ -241,8 +284,14 @@ fn splits_in_excess(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool
 
 /// Whether nothing is where tract reads a number.
 fn lacks_a_number(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
-    let is_empty = |fact: &InferenceFact| fact.value.concretize().is_some_and(|tensor| tensor.len() == 0);
-    read_as_one(node.op_type()).iter().any(|&slot| inputs.get(slot).copied().flatten().is_some_and(is_empty))
+    let is_empty = |fact: &InferenceFact| {
+        fact.value
+            .concretize()
+            .is_some_and(|tensor| tensor.len() == 0)
+    };
+    read_as_one(node.op_type())
+        .iter()
+        .any(|&slot| inputs.get(slot).copied().flatten().is_some_and(is_empty))
 }
 
 /// Whether a Slice goes backward from before the first place: the specification takes that place, and its reference none. Or
@@ -250,16 +299,28 @@ fn lacks_a_number(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
 fn begins_nowhere(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
     let list = |slot: usize| ints(inputs.get(slot).copied().flatten()?);
     let found = || {
-        let (value, starts, ends, steps) =
-            (inputs.first().copied().flatten()?, list(1)?, list(2).unwrap_or_default(), list(4)?);
+        let (value, starts, ends, steps) = (
+            inputs.first().copied().flatten()?,
+            list(1)?,
+            list(2).unwrap_or_default(),
+            list(4)?,
+        );
         let axes = list(3).unwrap_or_else(|| (0..starts.len() as i64).collect());
         let rank = rank(value)?;
-        let whole = |along: i64| value.shape.dim(axis(along, rank).ok()?)?.concretize()?.to_i64().ok();
+        let whole = |along: i64| {
+            value
+                .shape
+                .dim(axis(along, rank).ok()?)?
+                .concretize()?
+                .to_i64()
+                .ok()
+        };
         let mut cuts = axes.into_iter().zip(starts).zip(steps);
         let is_before = |((along, start), step): ((i64, i64), i64)| {
             step < 0 && whole(along).is_some_and(|whole| start < -whole)
         };
-        let is_far = |(end, step): (&i64, &i64)| *step < 0 && [i64::MAX, i32::MAX.into()].contains(end);
+        let is_far =
+            |(end, step): (&i64, &i64)| *step < 0 && [i64::MAX, i32::MAX.into()].contains(end);
         Some(ends.iter().zip(&list(4)?).any(is_far) || cuts.any(is_before))
     };
     node.op_type() == "Slice" && found() == Some(true)
@@ -267,8 +328,13 @@ fn begins_nowhere(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
 
 /// Whether a value can be held in memory, as far as its shape is known, by who can hold the weights.
 pub fn fits(fact: &InferenceFact, weights: u64) -> bool {
-    let known = fact.shape.dims().filter_map(|dim| dim.concretize()?.as_i64());
-    let mut known = known.map(|extent| u64::try_from(extent).ok()).filter(|&extent| extent != Some(0));
+    let known = fact
+        .shape
+        .dims()
+        .filter_map(|dim| dim.concretize()?.as_i64());
+    let mut known = known
+        .map(|extent| u64::try_from(extent).ok())
+        .filter(|&extent| extent != Some(0));
     let count = known.try_fold(1_u64, |count, extent| count.checked_mul(extent?));
     count.is_some_and(|count| count <= LARGEST_RUN.max(weights))
 }
@@ -297,10 +363,18 @@ fn cost(node: &NodeProto, inputs: &[&InferenceFact], outputs: &[InferenceFact]) 
     if UNEVALUATED.contains(&op) || domain == "ai.onnx.ml" {
         return None;
     }
-    let counts: Vec<u64> = inputs.iter().map(|fact| count(fact)).collect::<Option<_>>()?;
+    let counts: Vec<u64> = inputs
+        .iter()
+        .map(|fact| count(fact))
+        .collect::<Option<_>>()?;
     let read = counts.iter().sum::<u64>();
     let bytes = |count: u64, fact: &InferenceFact| {
-        count.saturating_mul(fact.datum_type.concretize().unwrap_or(DatumType::I64).size_of() as u64)
+        count.saturating_mul(
+            fact.datum_type
+                .concretize()
+                .unwrap_or(DatumType::I64)
+                .size_of() as u64,
+        )
     };
     let made = |output: &InferenceFact| match op {
         // The number of results depends on the elements, and is at most the number of elements
@@ -312,17 +386,37 @@ fn cost(node: &NodeProto, inputs: &[&InferenceFact], outputs: &[InferenceFact]) 
     let made: Vec<u64> = outputs.iter().map(made).collect::<Option<_>>()?;
     let largest = made.iter().copied().max().unwrap_or(0);
     let work = multiplications(node, inputs, &counts, largest)?;
-    let read: u64 = inputs.iter().zip(&counts).map(|(fact, &count)| bytes(count, fact)).sum();
-    let made =
-        outputs.iter().zip(&made).map(|(fact, &count)| bytes(count, fact)).fold(0, u64::saturating_add);
+    let read: u64 = inputs
+        .iter()
+        .zip(&counts)
+        .map(|(fact, &count)| bytes(count, fact))
+        .sum();
+    let made = outputs
+        .iter()
+        .zip(&made)
+        .map(|(fact, &count)| bytes(count, fact))
+        .fold(0, u64::saturating_add);
     // It lists the neighbours of each element, with their weights.
-    let made = if op == "Resize" { made.saturating_mul(16) } else { made };
+    let made = if op == "Resize" {
+        made.saturating_mul(16)
+    } else {
+        made
+    };
     let fits = work <= WORK && made <= read.saturating_mul(TIMES_THE_INPUTS).max(LARGEST_RESULT);
-    Some(if fits { Cost::Bytes(read / 8 + made) } else { Cost::TooMuch })
+    Some(if fits {
+        Cost::Bytes(read / 8 + made)
+    } else {
+        Cost::TooMuch
+    })
 }
 
 /// The multiplications, or comparable operations, for the larger of its results.
-fn multiplications(node: &NodeProto, inputs: &[&InferenceFact], counts: &[u64], largest: u64) -> Option<f64> {
+fn multiplications(
+    node: &NodeProto,
+    inputs: &[&InferenceFact],
+    counts: &[u64],
+    largest: u64,
+) -> Option<f64> {
     let [first, second] = [0, 1].map(|slot| counts.get(slot).copied().unwrap_or(1) as f64);
     let op = node.op_type();
     Some(match op {
@@ -332,7 +426,11 @@ fn multiplications(node: &NodeProto, inputs: &[&InferenceFact], counts: &[u64], 
         "Einsum" => counts.iter().map(|&count| count as f64).product(),
         "Conv" | "ConvInteger" | "QLinearConv" | "ConvTranspose" => {
             let weight = if op == "QLinearConv" { 3 } else { 1 };
-            let rows = extents(inputs.get(weight)?)?.first().copied().unwrap_or(1).max(1);
+            let rows = extents(inputs.get(weight)?)?
+                .first()
+                .copied()
+                .unwrap_or(1)
+                .max(1);
             counts[weight] as f64 / rows as f64 * first.max(largest as f64)
         }
         _ => largest as f64 * window(node),
@@ -341,8 +439,12 @@ fn multiplications(node: &NodeProto, inputs: &[&InferenceFact], counts: &[u64], 
 
 /// The work of a node in a run, in multiplications; 0 where its shapes are unknown.
 pub fn work(node: &NodeProto, inputs: &[&InferenceFact], outputs: &[&InferenceFact]) -> f64 {
-    let counts =
-        |facts: &[&InferenceFact]| facts.iter().map(|fact| count(fact)).collect::<Option<Vec<u64>>>();
+    let counts = |facts: &[&InferenceFact]| {
+        facts
+            .iter()
+            .map(|fact| count(fact))
+            .collect::<Option<Vec<u64>>>()
+    };
     let known = || {
         let largest = counts(outputs)?.into_iter().max()?;
         multiplications(node, inputs, &counts(inputs)?, largest)
@@ -357,16 +459,27 @@ pub fn is_worth(work: f64, weights: u64) -> bool {
 
 /// How many elements the window of a pooling operator covers.
 fn window(node: &NodeProto) -> f64 {
-    let kernel = node.attr_ints("kernel_shape").ok().flatten().unwrap_or_default();
+    let kernel = node
+        .attr_ints("kernel_shape")
+        .ok()
+        .flatten()
+        .unwrap_or_default();
     let size = node.attr_i("size").ok().flatten().unwrap_or(1);
-    kernel.iter().chain([&size]).map(|&extent| extent.unsigned_abs() as f64).product()
+    kernel
+        .iter()
+        .chain([&size])
+        .map(|&extent| extent.unsigned_abs() as f64)
+        .product()
 }
 
 /// Whether a Pad is to take away, which tract takes for a huge number to add.
 fn has_negative_pads(node: &NodeProto, inputs: &[&InferenceFact]) -> bool {
     let by_input = || inputs.get(1).and_then(|fact| ints(fact));
     let pads = node.attr_ints("pads").ok().flatten().map(<[i64]>::to_vec);
-    node.op_type() == "Pad" && pads.or_else(by_input).is_none_or(|pads| pads.iter().any(|&pad| pad < 0))
+    node.op_type() == "Pad"
+        && pads
+            .or_else(by_input)
+            .is_none_or(|pads| pads.iter().any(|&pad| pad < 0))
 }
 
 /// How many elements a Range makes.
@@ -382,7 +495,11 @@ fn range(inputs: &[&InferenceFact]) -> Option<u64> {
 fn is_permutation(axes: &[i64]) -> bool {
     let mut sorted = axes.to_vec();
     sorted.sort_unstable();
-    axes.len() <= RANK && sorted.iter().enumerate().all(|(place, &axis)| axis == place as i64)
+    axes.len() <= RANK
+        && sorted
+            .iter()
+            .enumerate()
+            .all(|(place, &axis)| axis == place as i64)
 }
 
 fn extents(fact: &InferenceFact) -> Option<Vec<u64>> {
@@ -393,7 +510,10 @@ fn extents(fact: &InferenceFact) -> Option<Vec<u64>> {
 /// The number of elements of a value, at least 1 along every axis: an empty value may take time
 /// too.
 fn count(fact: &InferenceFact) -> Option<u64> {
-    extents(fact)?.into_iter().map(|extent| extent.max(1)).try_fold(1, u64::checked_mul)
+    extents(fact)?
+        .into_iter()
+        .map(|extent| extent.max(1))
+        .try_fold(1, u64::checked_mul)
 }
 
 /// The elements of a known value of integers.
@@ -409,10 +529,16 @@ fn measure(dim: &TDim) -> [u64; 3] {
     };
     let [nodes, forms, products] = match dim {
         // Sums and products of larger numbers might not fit.
-        TDim::Val(n) | TDim::MulInt(n, _) if n.unsigned_abs() > LARGEST_VALUE => return [u64::MAX; 3],
+        TDim::Val(n) | TDim::MulInt(n, _) if n.unsigned_abs() > LARGEST_VALUE => {
+            return [u64::MAX; 3];
+        }
         TDim::Val(_) | TDim::Sym(_) => return [1, 1, 1],
         TDim::Add(terms) => all(terms, |a, b| {
-            [a[0].saturating_add(b[0]), a[1].saturating_mul(b[1]), a[2].saturating_add(b[2])]
+            [
+                a[0].saturating_add(b[0]),
+                a[1].saturating_mul(b[1]),
+                a[2].saturating_add(b[2]),
+            ]
         }),
         TDim::MulInt(_, inner) => measure(inner),
         // A negative divisor that was taken for an extent: tract's rules for it have no end.
@@ -423,12 +549,20 @@ fn measure(dim: &TDim) -> [u64; 3] {
         }
         TDim::Mul(terms) | TDim::Broadcast(terms) | TDim::Min(terms) | TDim::Max(terms) => {
             all(terms, |a, b| {
-                [a[0].saturating_add(b[0]), a[1].saturating_add(b[1]), a[2].saturating_mul(b[2])]
+                [
+                    a[0].saturating_add(b[0]),
+                    a[1].saturating_add(b[1]),
+                    a[2].saturating_mul(b[2]),
+                ]
             })
         }
         TDim::Ge(a, b) | TDim::Eq(a, b) => {
             let (a, b) = (measure(a), measure(b));
-            [a[0].saturating_add(b[0]), a[1].saturating_add(b[1]), a[2].saturating_mul(b[2])]
+            [
+                a[0].saturating_add(b[0]),
+                a[1].saturating_add(b[1]),
+                a[2].saturating_mul(b[2]),
+            ]
         }
     };
     [nodes.saturating_add(1), forms, products]
@@ -441,19 +575,35 @@ fn dim_cost(dim: &TDim) -> u64 {
 
 /// The cost of computing with the symbols of a fact; numbers cost nothing.
 fn fact_cost(fact: &InferenceFact) -> u64 {
-    let symbolic = |dim: &TDim| if matches!(dim, TDim::Val(_)) { 0 } else { dim_cost(dim) };
-    let shape = fact.shape.dims().filter_map(|dim| dim.concretize()).map(|dim| symbolic(&dim));
+    let symbolic = |dim: &TDim| {
+        if matches!(dim, TDim::Val(_)) {
+            0
+        } else {
+            dim_cost(dim)
+        }
+    };
+    let shape = fact
+        .shape
+        .dims()
+        .filter_map(|dim| dim.concretize())
+        .map(|dim| symbolic(&dim));
     let value = fact.value.concretize();
-    let elements =
-        value.as_deref().map_or(0, |tensor| symbols(tensor).map(symbolic).fold(0, u64::saturating_add));
+    let elements = value.as_deref().map_or(0, |tensor| {
+        symbols(tensor).map(symbolic).fold(0, u64::saturating_add)
+    });
     shape.fold(elements, u64::saturating_add)
 }
 
 /// The elements of a tensor of symbols; none of any other.
 fn symbols(tensor: &Tensor) -> impl Iterator<Item = &TDim> {
     let is_symbolic = tensor.datum_type() == DatumType::TDim;
-    let plain = is_symbolic.then(|| tensor.try_as_plain_ram().ok()).flatten();
-    plain.and_then(|plain| plain.as_slice::<TDim>().ok()).unwrap_or_default().iter()
+    let plain = is_symbolic
+        .then(|| tensor.try_as_plain_ram().ok())
+        .flatten();
+    plain
+        .and_then(|plain| plain.as_slice::<TDim>().ok())
+        .unwrap_or_default()
+        .iter()
 }
 
 /// The budget of one graph.
@@ -487,8 +637,14 @@ impl Budget {
     /// Takes the bytes of a value from the budget; drops the value where it is not enough.
     pub fn charge(&self, fact: InferenceFact) -> InferenceFact {
         let value = fact.value.concretize();
-        let bytes = value.map_or(0, |tensor| (tensor.volume() * tensor.datum_type().size_of()) as u64);
-        if self.spend(bytes) { fact } else { fact.without_value() }
+        let bytes = value.map_or(0, |tensor| {
+            (tensor.volume() * tensor.datum_type().size_of()) as u64
+        });
+        if self.spend(bytes) {
+            fact
+        } else {
+            fact.without_value()
+        }
     }
 
     /// The part of a fact within bounds, with the other parts unknown.
@@ -498,14 +654,25 @@ impl Budget {
             _ => fact,
         };
         let Some(rank) = rank(&fact) else { return fact };
-        let numbers = fact.shape.dims().filter_map(|dim| dim.concretize()?.as_i64());
-        let count = numbers.filter(|&n| n != 0).try_fold(1_u64, |count, extent| {
-            count.checked_mul(u64::try_from(extent).ok()?).filter(|&count| count <= LARGEST_VALUE)
-        });
+        let numbers = fact
+            .shape
+            .dims()
+            .filter_map(|dim| dim.concretize()?.as_i64());
+        let count = numbers
+            .filter(|&n| n != 0)
+            .try_fold(1_u64, |count, extent| {
+                count
+                    .checked_mul(u64::try_from(extent).ok()?)
+                    .filter(|&count| count <= LARGEST_VALUE)
+            });
         if rank > RANK || count.is_none() {
             return fact.without_value().with_shape(ShapeFactoid::default());
         }
-        if fact.shape.dims().all(|dim| dim.concretize().is_none_or(|dim| self.admits(&dim))) {
+        if fact
+            .shape
+            .dims()
+            .all(|dim| dim.concretize().is_none_or(|dim| self.admits(&dim)))
+        {
             return fact;
         }
         let known = |dim: &DimFact| match dim.concretize() {
@@ -568,22 +735,31 @@ mod tests {
     #[test]
     fn axes_lie_within_the_rank() {
         let matrix = shaped(&[2, 4]);
-        let asked = |op: &str, axis: i64| can_be_asked(&node(op, &[("axes", &[axis])]), &[Some(&matrix)]);
-        let ranges =
-            [("LayerNormalization", -2, 1), ("OneHot", -3, 2), ("Unsqueeze", -3, 2), ("Flatten", -2, 2)];
+        let asked =
+            |op: &str, axis: i64| can_be_asked(&node(op, &[("axes", &[axis])]), &[Some(&matrix)]);
+        let ranges = [
+            ("LayerNormalization", -2, 1),
+            ("OneHot", -3, 2),
+            ("Unsqueeze", -3, 2),
+            ("Flatten", -2, 2),
+        ];
         for (op, first, last) in ranges {
             let within: Vec<i64> = (-9..9).filter(|&axis| asked(op, axis)).collect();
             assert_eq!(within, (first..=last).collect::<Vec<_>>(), "{op}");
         }
         let given = InferenceFact::from(tensor1(&[5_i64]));
-        assert!(!can_be_asked(&node("ReduceSum", &[]), &[Some(&matrix), Some(&given)]));
+        assert!(!can_be_asked(
+            &node("ReduceSum", &[]),
+            &[Some(&matrix), Some(&given)]
+        ));
     }
 
     #[test]
     fn lists_of_axes_are_no_longer_than_values_have_axes() {
         let value = InferenceFact::default();
-        let asked =
-            |op: &str, long: i64| can_be_asked(&node(op, &[]), &[Some(&value), Some(&shaped(&[long]))]);
+        let asked = |op: &str, long: i64| {
+            can_be_asked(&node(op, &[]), &[Some(&value), Some(&shaped(&[long]))])
+        };
         for op in ["Tile", "Reshape", "Expand", "Pad"] {
             assert!(asked(op, 8) && !asked(op, 1 << 31), "{op}");
         }
@@ -592,10 +768,18 @@ mod tests {
 
     #[test]
     fn a_permutation_has_every_axis_once() {
-        let asked =
-            |perm: &[i64]| can_be_asked(&node("Transpose", &[("perm", perm)]), &[Some(&shaped(&[2, 4]))]);
+        let asked = |perm: &[i64]| {
+            can_be_asked(
+                &node("Transpose", &[("perm", perm)]),
+                &[Some(&shaped(&[2, 4]))],
+            )
+        };
         assert!(asked(&[1, 0]));
-        assert!([&[0, 0][..], &[0, 2], &[-1, 0], &[0], &[0, 1, 2]].iter().all(|perm| !asked(perm)));
+        assert!(
+            [&[0, 0][..], &[0, 2], &[-1, 0], &[0], &[0, 1, 2]]
+                .iter()
+                .all(|perm| !asked(perm))
+        );
     }
 
     #[test]
@@ -605,38 +789,54 @@ mod tests {
             let extents = InferenceFact::from(tensor1(&[4, extent]));
             can_be_asked(&node(op, &[]), &[Some(&value), Some(&extents)])
         };
-        assert!(asked("Expand", 1 << 30) && !asked("Expand", 1 << 31) && !asked("Tile", (1 << 32) + 1));
+        assert!(
+            asked("Expand", 1 << 30) && !asked("Expand", 1 << 31) && !asked("Tile", (1 << 32) + 1)
+        );
         assert!(asked("Slice", i64::MAX) && asked("Add", 1 << 40));
 
         let padded = |pad: i64, filling: f32| {
             let pads = InferenceFact::from(tensor1(&[0, 0, 0, pad]));
             let filling = InferenceFact::from(tensor0(filling));
-            can_be_asked(&node("Pad", &[]), &[Some(&value), Some(&pads), Some(&filling)])
+            can_be_asked(
+                &node("Pad", &[]),
+                &[Some(&value), Some(&pads), Some(&filling)],
+            )
         };
         assert!(padded(1, f32::NEG_INFINITY) && !padded(1 << 31, 0.0));
     }
 
     #[test]
     fn the_cost_of_an_evaluation_is_known_before() {
-        let is_within = |op: &str, inputs: &[&InferenceFact], output: InferenceFact| match evaluation(
-            &node(op, &[]),
-            inputs,
-            &[output],
-        ) {
-            Cost::Bytes(bytes) => Some(bytes),
-            Cost::TooMuch | Cost::Unknown => None,
-        };
+        let is_within =
+            |op: &str, inputs: &[&InferenceFact], output: InferenceFact| match evaluation(
+                &node(op, &[]),
+                inputs,
+                &[output],
+            ) {
+                Cost::Bytes(bytes) => Some(bytes),
+                Cost::TooMuch | Cost::Unknown => None,
+            };
         let (small, large) = (shaped(&[16, 16]), shaped(&[1 << 13, 1 << 13]));
-        assert_eq!(is_within("Relu", &[&small], small.clone()), Some(16 * 16 * 4 * 9 / 8));
+        assert_eq!(
+            is_within("Relu", &[&small], small.clone()),
+            Some(16 * 16 * 4 * 9 / 8)
+        );
         assert_eq!(is_within("Expand", &[&small], large.clone()), None);
-        assert_eq!(is_within("Transpose", &[&large], large.clone()), Some((9 << 28) / 8));
+        assert_eq!(
+            is_within("Transpose", &[&large], large.clone()),
+            Some((9 << 28) / 8)
+        );
         assert_eq!(is_within("MatMul", &[&large, &large], large.clone()), None);
         assert_eq!(is_within("LSTM", &[&small], small.clone()), None);
         let down = [1 << 34, 0, -1].map(|number: i64| InferenceFact::from(tensor0(number)));
         assert_eq!(is_within("Range", &down.each_ref(), shaped(&[1])), None);
         let pads = InferenceFact::from(tensor1(&[0_i64, 0, 0, -1]));
         assert_eq!(
-            is_within("Pad", &[&InferenceFact::from(tensor2(&[[1_f32, 2.0]])), &pads], shaped(&[1, 1])),
+            is_within(
+                "Pad",
+                &[&InferenceFact::from(tensor2(&[[1_f32, 2.0]])), &pads],
+                shaped(&[1, 1])
+            ),
             None
         );
     }
@@ -658,7 +858,9 @@ mod tests {
             let parts = InferenceFact::from(tensor1(&parts));
             can_be_asked(&node("Split", &[]), &[Some(&shaped(&[6, 2])), Some(&parts)])
         };
-        assert!(asked([1, 2, 3]) && !asked([1, 2, 4]) && !asked([1, -2, 7]) && !asked([1, 1, 1 << 24]));
+        assert!(
+            asked([1, 2, 3]) && !asked([1, 2, 4]) && !asked([1, -2, 7]) && !asked([1, 1, 1 << 24])
+        );
     }
 
     #[test]
@@ -667,7 +869,11 @@ mod tests {
         let dim = |text: &str| scope.parse_tdim(text).unwrap();
         assert_eq!(measure(&dim("a")), [1, 1, 1]);
         let quotients = TDim::Add((0..20).map(|_| TDim::Div(Box::new(dim("a")), 7)).collect());
-        let product = TDim::Mul((0..20).map(|_| TDim::Add(vec![dim("a"), dim("b")])).collect());
+        let product = TDim::Mul(
+            (0..20)
+                .map(|_| TDim::Add(vec![dim("a"), dim("b")]))
+                .collect(),
+        );
         assert_eq!(measure(&quotients)[1], 1 << 20);
         assert_eq!(measure(&product)[2], 1 << 20);
 
@@ -677,7 +883,11 @@ mod tests {
             InferenceFact::default().with_shape(ShapeFactoid::closed(dims))
         };
         let known = budget.admit(shape(vec![dim("a+1"), quotients, product]));
-        let known: Vec<bool> = known.shape.dims().map(|dim| dim.concretize().is_some()).collect();
+        let known: Vec<bool> = known
+            .shape
+            .dims()
+            .map(|dim| dim.concretize().is_some())
+            .collect();
         assert_eq!(known, [true, false, false]);
         let huge = vec![TDim::from(1 << 30), TDim::from(1 << 30)];
         assert!(budget.admit(shape(huge)).shape.is_open());
@@ -686,7 +896,10 @@ mod tests {
     #[test]
     fn a_budget_is_spent_once() {
         let budget = Budget::new(10);
-        assert_eq!([6, 6, 4, 1].map(|bytes| budget.spend(bytes)), [true, false, true, false]);
+        assert_eq!(
+            [6, 6, 4, 1].map(|bytes| budget.spend(bytes)),
+            [true, false, true, false]
+        );
         let budget = Budget::new(4 * SMALL);
         let large = 2 * SMALL;
         assert_eq!(

@@ -28,7 +28,9 @@ use crate::shape::extents::extent;
 use crate::shape::guard::{self, Budget, Cost};
 use crate::shape::loop_states::{Rounds, common};
 use crate::shape::memo::{Memo, is_told_by_shapes};
-use crate::shape::rules::{Contracted, NodeQuery, complete as told, read_by_shape, shape, takes_all_of_one};
+use crate::shape::rules::{
+    Contracted, NodeQuery, complete as told, read_by_shape, shape, takes_all_of_one,
+};
 use crate::shape::sequences;
 use crate::shape::slices;
 use crate::shape::stand_in::{
@@ -58,8 +60,13 @@ fn is_list(tensor: &TensorProto) -> bool {
 
 /// The type and the extents of a tensor.
 fn extents_fact(tensor: &TensorProto) -> InferenceFact {
-    let Ok(shape) = tensor::shape(tensor) else { return InferenceFact::default() };
-    let dims: TVec<DimFact> = shape.iter().map(|&n| DimFact::from(TDim::from(n))).collect();
+    let Ok(shape) = tensor::shape(tensor) else {
+        return InferenceFact::default();
+    };
+    let dims: TVec<DimFact> = shape
+        .iter()
+        .map(|&n| DimFact::from(TDim::from(n)))
+        .collect();
     let fact = InferenceFact::shape(ShapeFactoid::closed(dims));
     match datum_type(tensor.data_type()) {
         Some(datum_type) => fact.with_datum_type(datum_type),
@@ -70,7 +77,9 @@ fn extents_fact(tensor: &TensorProto) -> InferenceFact {
 /// `fact`, with unknown parts taken from `declared`.
 fn complete(fact: InferenceFact, declared: InferenceFact) -> InferenceFact {
     let unified = fact.clone().unify(&declared);
-    unified.map(|unified| unified.without_value()).unwrap_or(fact)
+    unified
+        .map(|unified| unified.without_value())
+        .unwrap_or(fact)
 }
 
 /// tract's operators, used one at a time.
@@ -103,12 +112,19 @@ impl Inference {
             .proto
             .opset_import
             .iter()
-            .map(|set| pb::OperatorSetIdProto { domain: set.domain().to_owned(), version: set.version() })
+            .map(|set| pb::OperatorSetIdProto {
+                domain: set.domain().to_owned(),
+                version: set.version(),
+            })
             .collect();
         let ir_version = model.proto.ir_version();
         Inference {
             onnx: tract_onnx::onnx(),
-            model: pb::ModelProto { opset_import, ir_version, ..Default::default() },
+            model: pb::ModelProto {
+                opset_import,
+                ir_version,
+                ..Default::default()
+            },
             opset: model.own_opset(),
             template: Default::default(),
             budget: Budget::new(EVALUATED),
@@ -141,15 +157,21 @@ impl Inference {
             if let Some(tensor) = graph.initializer(value) {
                 facts[value.index()] = if is_list(tensor) {
                     let unread = || Rc::new(extents_fact(tensor));
-                    lists.entry((tensor.data_type(), &tensor.dims)).or_insert_with(unread).clone()
+                    lists
+                        .entry((tensor.data_type(), &tensor.dims))
+                        .or_insert_with(unread)
+                        .clone()
                 } else {
                     Rc::new(self.tensor_fact(graph, tensor))
                 };
             }
         }
         for &value in &self.trained {
-            facts[value.index()] =
-                graph.initializer(value).map(extents_fact).map(Rc::new).unwrap_or_default();
+            facts[value.index()] = graph
+                .initializer(value)
+                .map(extents_fact)
+                .map(Rc::new)
+                .unwrap_or_default();
         }
         for input in &graph.proto().input {
             if let Some(value) = graph.value(input.name()) {
@@ -162,14 +184,20 @@ impl Inference {
     /// The facts of all values, node by node.
     pub fn all(&self, graph: &Graph, rounds: &Rounds) -> Vec<Rc<InferenceFact>> {
         let mut facts = self.given(graph);
-        let declared: HashMap<&str, &ValueInfoProto> =
-            graph.proto().value_info.iter().map(|info| (info.name(), info)).collect();
+        let declared: HashMap<&str, &ValueInfoProto> = graph
+            .proto()
+            .value_info
+            .iter()
+            .map(|info| (info.name(), info))
+            .collect();
         let mut memo = Memo::default();
         for &node in graph.order() {
             self.read_lists(graph, node, &mut facts);
             let known = |name: &str| Some(InferenceFact::clone(&facts[graph.value(name)?.index()]));
             let infer = || self.infer(graph, graph.node(node), &known);
-            let told = rounds.infer(graph, node, &facts).or_else(|| sequences::infer(graph, node, &facts));
+            let told = rounds
+                .infer(graph, node, &facts)
+                .or_else(|| sequences::infer(graph, node, &facts));
             let inferred = match told {
                 Some(known) => known.into_iter().map(Rc::new).collect(),
                 None => memo.get_or(graph, node, &facts, infer),
@@ -181,10 +209,15 @@ impl Inference {
                     && (fact.shape.concretize().is_none() || fact.datum_type.concretize().is_none())
                     && let Some(info) = declared.get(graph.value_name(*value))
                 {
-                    fact = Rc::new(complete(InferenceFact::clone(&fact), self.declared(info, false)));
+                    fact = Rc::new(complete(
+                        InferenceFact::clone(&fact),
+                        self.declared(info, false),
+                    ));
                 }
                 if graph.is(node, "NonZero") && way(graph.node(node)).is_empty() {
-                    fact = Rc::new(self.counted_once(InferenceFact::clone(&fact), graph.value_name(*value)));
+                    fact = Rc::new(
+                        self.counted_once(InferenceFact::clone(&fact), graph.value_name(*value)),
+                    );
                 }
                 facts[value.index()] = rounds.in_every_round(*value, fact);
             }
@@ -205,7 +238,12 @@ impl Inference {
         if is_told_by_shapes(graph, node, is_known) {
             return;
         }
-        for &value in graph.inputs(node).iter().flatten().chain(graph.captures(node)) {
+        for &value in graph
+            .inputs(node)
+            .iter()
+            .flatten()
+            .chain(graph.captures(node))
+        {
             if let Some(tensor) = unread(facts, value) {
                 facts[value.index()] = Rc::new(self.tensor_fact(graph, tensor));
             }
@@ -217,8 +255,13 @@ impl Inference {
     /// result in each iteration.
     fn counted_once(&self, fact: InferenceFact, name: &str) -> InferenceFact {
         let dims: TVec<DimFact> = fact.shape.dims().cloned().collect();
-        let [axes, DimFact::Any] = &dims[..] else { return fact };
-        let count = self.template.symbols.new_with_prefix(&format!("count of {name}"));
+        let [axes, DimFact::Any] = &dims[..] else {
+            return fact;
+        };
+        let count = self
+            .template
+            .symbols
+            .new_with_prefix(&format!("count of {name}"));
         let dims = [axes.clone(), DimFact::from(TDim::from(count))];
         fact.with_shape(ShapeFactoid::closed(dims.into_iter().collect()))
     }
@@ -238,7 +281,9 @@ impl Inference {
     /// own where the value is a graph input, so that arithmetic on it can cancel.
     fn declared(&self, info: &ValueInfoProto, fresh: bool) -> InferenceFact {
         let tensor = info.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
-        let Some(tensor) = tensor else { return InferenceFact::default() };
+        let Some(tensor) = tensor else {
+            return InferenceFact::default();
+        };
         let mut elem_type = tensor.elem_type();
         if elem_type == DataType::BFloat16.code() {
             elem_type = DataType::Float.code();
@@ -248,7 +293,10 @@ impl Inference {
             Some(Dim::DimParam(symbol)) => Some(symbol.len()),
             _ => None,
         });
-        if written.max().is_some_and(|longest| longest > LONGEST_SYMBOL) {
+        if written
+            .max()
+            .is_some_and(|longest| longest > LONGEST_SYMBOL)
+        {
             return InferenceFact::default();
         }
         let bytes = tensor.encode_to_vec();
@@ -256,8 +304,11 @@ impl Inference {
             return InferenceFact::default();
         };
         declared.elem_type = elem_type;
-        let translate = || tract_onnx::tensor::translate_inference_fact(&self.context(), &declared, fresh);
-        let Some(fact) = guarded(translate) else { return InferenceFact::default() };
+        let translate =
+            || tract_onnx::tensor::translate_inference_fact(&self.context(), &declared, fresh);
+        let Some(fact) = guarded(translate) else {
+            return InferenceFact::default();
+        };
         let fact = self.admit(fact, || info.name().to_owned());
         if !fresh || fact.shape.is_open() {
             return fact;
@@ -274,7 +325,9 @@ impl Inference {
     }
 
     fn tensor_fact(&self, graph: &Graph, tensor: &TensorProto) -> InferenceFact {
-        let Ok(shape) = tensor::shape(tensor) else { return InferenceFact::default() };
+        let Ok(shape) = tensor::shape(tensor) else {
+            return InferenceFact::default();
+        };
         if shape.iter().product::<usize>() <= SMALL
             && let Some(value) = self.tensor(graph, tensor)
         {
@@ -295,20 +348,36 @@ impl Inference {
         let is_list_of_floats = tensor::float_type(proto).is_some() && raw.len() > size_of::<f64>();
         let may_be_alike = raw.len() <= SHARED && !is_list_of_floats;
         let key = may_be_alike.then(|| (proto.data_type(), proto.dims.clone(), raw.to_vec()));
-        if let Some(tensor) = key.as_ref().and_then(|key| self.shared.borrow().get(key).cloned()) {
+        if let Some(tensor) = key
+            .as_ref()
+            .and_then(|key| self.shared.borrow().get(key).cloned())
+        {
             return Some(tensor);
         }
         let (dims, data_type) = (proto.dims.clone(), proto.data_type());
-        let read = pb::TensorProto { dims, data_type, raw_data: raw.into(), ..Default::default() };
+        let read = pb::TensorProto {
+            dims,
+            data_type,
+            raw_data: raw.into(),
+            ..Default::default()
+        };
         let provider = &*self.onnx.provider;
-        let tensor = tract_onnx::tensor::load_tensor(provider, &read, None).ok().map(Arc::new)?;
-        self.shared.borrow_mut().extend(key.map(|key| (key, tensor.clone())));
+        let tensor = tract_onnx::tensor::load_tensor(provider, &read, None)
+            .ok()
+            .map(Arc::new)?;
+        self.shared
+            .borrow_mut()
+            .extend(key.map(|key| (key, tensor.clone())));
         Some(tensor)
     }
 
     /// Builds tract's operator for a node, or the one that stands in for it. One with bodies is not
     /// built: tract would infer and evaluate them on its own.
-    fn build(&self, node: &NodeProto, stand_in: Option<&'static str>) -> Option<Box<dyn InferenceOp>> {
+    fn build(
+        &self,
+        node: &NodeProto,
+        stand_in: Option<&'static str>,
+    ) -> Option<Box<dyn InferenceOp>> {
         let (domain, op) = node.op();
         if !is_read(domain) || bodies(node).next().is_some() {
             return None;
@@ -339,7 +408,10 @@ impl Inference {
         match node.op() {
             ("", "Constant") => {
                 let tensor = constant_tensor(node);
-                return tensor.iter().map(|tensor| self.tensor_fact(graph, tensor)).collect();
+                return tensor
+                    .iter()
+                    .map(|tensor| self.tensor_fact(graph, tensor))
+                    .collect();
             }
             ("", "If") => return self.branches(graph, node, known),
             _ => {}
@@ -366,7 +438,14 @@ impl Inference {
         // tract counts only the outputs that are there.
         let outputs = node.output.iter();
         let mut outputs: Vec<InferenceFact> = outputs
-            .map(|name| if name.is_empty() { None } else { inferred.next() }.unwrap_or_default())
+            .map(|name| {
+                if name.is_empty() {
+                    None
+                } else {
+                    inferred.next()
+                }
+                .unwrap_or_default()
+            })
             .collect();
         self.correct(node, known, &inputs, &mut outputs);
         let elements = |fact: &InferenceFact| self.open.elements(fact);
@@ -374,12 +453,19 @@ impl Inference {
             let tensor = graph.initializer(graph.value(node.input.get(slot)?)?)?;
             DataType::from_code(tensor.data_type())
         };
-        let asked =
-            NodeQuery { node, opset: self.opset, inputs: &inputs, stored: &stored, elements: &elements };
+        let asked = NodeQuery {
+            node,
+            opset: self.opset,
+            inputs: &inputs,
+            stored: &stored,
+            elements: &elements,
+        };
         let outputs = outputs.into_iter().enumerate();
         let symbols = &self.template.symbols;
         let complete = |(slot, fact)| {
-            let fact = self.budget.admit(told(&asked, slot, self.open.without(fact)));
+            let fact = self
+                .budget
+                .admit(told(&asked, slot, self.open.without(fact)));
             self.open.named(symbols, read_by_shape(&asked), fact)
         };
         outputs.map(complete).collect()
@@ -395,9 +481,16 @@ impl Inference {
     ) {
         match (node.op(), outputs) {
             (("", "Slice"), [taken, ..]) => {
-                let from = node.input.first().and_then(|from| known(from)).unwrap_or_default();
-                *taken =
-                    slices::within_reach(std::mem::take(taken), &from, &slices::cuts(node, &from, known));
+                let from = node
+                    .input
+                    .first()
+                    .and_then(|from| known(from))
+                    .unwrap_or_default();
+                *taken = slices::within_reach(
+                    std::mem::take(taken),
+                    &from,
+                    &slices::cuts(node, &from, known),
+                );
             }
             // The sum that they normalize, which continues the residual stream.
             (
@@ -414,9 +507,13 @@ impl Inference {
             }
             // tract takes no axis of an open extent for one of one place.
             (("", "Squeeze"), [made]) if takes_all_of_one(node, self.opset) => {
-                let is_whole = shape(made).is_some_and(|shape| shape.iter().all(|dim| extent(dim).is_some()));
+                let is_whole =
+                    shape(made).is_some_and(|shape| shape.iter().all(|dim| extent(dim).is_some()));
                 if !is_whole {
-                    *made = InferenceFact { datum_type: made.datum_type, ..Default::default() };
+                    *made = InferenceFact {
+                        datum_type: made.datum_type,
+                        ..Default::default()
+                    };
                 }
             }
             (("", "AveragePool" | "LpPool" | "MaxPool"), made) => {
@@ -439,9 +536,16 @@ impl Inference {
 
     /// The result of a Cast to a type. tract has one type for extents: a cast to another type keeps
     /// them where that holds them.
-    fn narrowed(&self, fact: InferenceFact, from: &InferenceFact, to: Option<DatumType>) -> InferenceFact {
+    fn narrowed(
+        &self,
+        fact: InferenceFact,
+        from: &InferenceFact,
+        to: Option<DatumType>,
+    ) -> InferenceFact {
         let is_extents = |value: &Arc<Tensor>| value.datum_type() == DatumType::TDim;
-        let Some(value) = from.value.concretize().filter(is_extents) else { return fact };
+        let Some(value) = from.value.concretize().filter(is_extents) else {
+            return fact;
+        };
         let held = match to {
             Some(DatumType::I64) => return fact,
             // Extents fit; an open number may not, and gets another symbol.
@@ -477,26 +581,44 @@ impl Inference {
         }
         // tract takes a step down for a huge one up.
         if let Some(up) = ascending(node, &inputs) {
-            return self.ask(node, up).into_iter().map(InferenceFact::without_value).collect();
+            return self
+                .ask(node, up)
+                .into_iter()
+                .map(InferenceFact::without_value)
+                .collect();
         }
         let inputs = if symbolic_division::is_by_less_than_nothing(node, &inputs) {
-            inputs.into_iter().map(|input| Some(input?.without_value())).collect()
+            inputs
+                .into_iter()
+                .map(|input| Some(input?.without_value()))
+                .collect()
         } else {
             inputs
         };
         // A batch axis before the contracted one changes the shape.
         let is_set = |name: &&str| node.attr_i(name).ok().flatten().unwrap_or(0) != 0;
-        let is_stacked = node.op().0 == "com.microsoft" && ["transBatchA", "transBatchB"].iter().any(is_set);
+        let is_stacked =
+            node.op().0 == "com.microsoft" && ["transBatchA", "transBatchB"].iter().any(is_set);
         // tract takes the extent of any operand that has the letter.
-        let are_told = || Contracted::from_node(node, &inputs).is_some_and(|letters| letters.is_told());
+        let are_told =
+            || Contracted::from_node(node, &inputs).is_some_and(|letters| letters.is_told());
         let is_unsure = node.op() == ("", "Einsum") && !are_told();
         if is_stacked || is_unsure || misreads_shape(node, self.opset) {
-            let type_alone =
-                |fact: InferenceFact| InferenceFact { datum_type: fact.datum_type, ..Default::default() };
-            return inputs.into_iter().flatten().take(1).map(type_alone).collect();
+            let type_alone = |fact: InferenceFact| InferenceFact {
+                datum_type: fact.datum_type,
+                ..Default::default()
+            };
+            return inputs
+                .into_iter()
+                .flatten()
+                .take(1)
+                .map(type_alone)
+                .collect();
         }
         let stand_in = stand_in(node.op());
-        let Some(mut op) = self.build(node, stand_in) else { return vec![] };
+        let Some(mut op) = self.build(node, stand_in) else {
+            return vec![];
+        };
         let read = stand_in.map_or(inputs.len(), inputs_of);
         let mut inputs: Vec<InferenceFact> = inputs.into_iter().take(read).flatten().collect();
         if stand_in == Some("MatMul") {
@@ -517,15 +639,28 @@ impl Inference {
         let inputs: TVec<&InferenceFact> = inputs.iter().collect();
         let made = node.output.iter().filter(|name| !name.is_empty()).count();
         // Outputs that tract does not have, such as the statistics of training, stay unknown.
-        let Some(count) = op.nboutputs().ok().filter(|&count| count <= made) else { return vec![] };
-        let Some(shapes) = shapes(&mut *op, &inputs, count) else { return vec![] };
+        let Some(count) = op.nboutputs().ok().filter(|&count| count <= made) else {
+            return vec![];
+        };
+        let Some(shapes) = shapes(&mut *op, &inputs, count) else {
+            return vec![];
+        };
         if stand_in.is_some() || !is_computed(node, self.opset) {
             // A stand-in, or a misread operator, gives the shapes, not the values.
-            return shapes.into_iter().map(|fact| fact.without_value()).collect();
+            return shapes
+                .into_iter()
+                .map(|fact| fact.without_value())
+                .collect();
         }
-        let shapes: Vec<_> = shapes.into_iter().map(|fact| self.budget.charge(fact)).collect();
+        let shapes: Vec<_> = shapes
+            .into_iter()
+            .map(|fact| self.budget.charge(fact))
+            .collect();
         let values = inputs.iter().map(|fact| fact.value.concretize());
-        let Some(values) = values.collect::<Option<Vec<_>>>().filter(|values| !values.is_empty()) else {
+        let Some(values) = values
+            .collect::<Option<Vec<_>>>()
+            .filter(|values| !values.is_empty())
+        else {
             return shapes;
         };
         if node.op() == ("", "Equal") && !are_told_apart(&values) {
@@ -568,8 +703,9 @@ impl Inference {
     /// The facts of the outputs of a body, which sees the values around it.
     fn body(&self, graph: &Graph, body: &GraphProto, around: Known) -> Vec<InferenceFact> {
         let constants = body.initializer.iter();
-        let mut facts: HashMap<&str, InferenceFact> =
-            constants.map(|tensor| (tensor.name(), self.tensor_fact(graph, tensor))).collect();
+        let mut facts: HashMap<&str, InferenceFact> = constants
+            .map(|tensor| (tensor.name(), self.tensor_fact(graph, tensor)))
+            .collect();
         for node in &body.node {
             let known = |name: &str| facts.get(name).cloned().or_else(|| around(name));
             let mut inferred = self.infer(graph, node, &known).into_iter();
@@ -577,8 +713,17 @@ impl Inference {
                 facts.insert(name, inferred.next().unwrap_or_default());
             }
         }
-        let fact = |name: &str| facts.get(name).cloned().or_else(|| around(name)).unwrap_or_default();
-        body.output.iter().map(|output| fact(output.name())).collect()
+        let fact = |name: &str| {
+            facts
+                .get(name)
+                .cloned()
+                .or_else(|| around(name))
+                .unwrap_or_default()
+        };
+        body.output
+            .iter()
+            .map(|output| fact(output.name()))
+            .collect()
     }
 
     fn misreads(&self, node: &NodeProto) -> bool {
@@ -604,11 +749,22 @@ impl Inference {
         {
             return Ok(vec![same.clone()]);
         }
-        let facts = inputs.iter().map(|tensor| InferenceFact::try_from(tensor.clone()));
+        let facts = inputs
+            .iter()
+            .map(|tensor| InferenceFact::try_from(tensor.clone()));
         let facts: Vec<InferenceFact> = facts.collect::<TractResult<_>>().map_err(|_| failed())?;
         let mut present = facts.iter();
-        let slots: Vec<_> =
-            node.input.iter().map(|name| if name.is_empty() { None } else { present.next() }).collect();
+        let slots: Vec<_> = node
+            .input
+            .iter()
+            .map(|name| {
+                if name.is_empty() {
+                    None
+                } else {
+                    present.next()
+                }
+            })
+            .collect();
         if !guard::can_be_asked(node, &slots) {
             return Err(format!("{name} has attributes out of bounds"));
         }
@@ -616,7 +772,9 @@ impl Inference {
             return Ok(vec![counted]);
         }
         if self.misreads(node) {
-            let bytes = inputs.first().map_or(0, |x| (x.len() * size_of::<f64>()) as u64);
+            let bytes = inputs
+                .first()
+                .map_or(0, |x| (x.len() * size_of::<f64>()) as u64);
             let normalized = || batch_statistics::normalized(node, self.opset, inputs);
             return match budget.spend(bytes).then(normalized).flatten() {
                 Some(normalized) => Ok(vec![normalized]),
@@ -659,29 +817,45 @@ impl Inference {
 
 /// The inputs of an ascending Range of the same length as a descending one over extents: `−start`,
 /// `−limit` and `−delta`.
-fn ascending(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> Option<Vec<Option<InferenceFact>>> {
+fn ascending(
+    node: &NodeProto,
+    inputs: &[Option<InferenceFact>],
+) -> Option<Vec<Option<InferenceFact>>> {
     let known = |fact: &Option<InferenceFact>| fact.as_ref()?.value.concretize();
-    let values =
-        inputs.iter().map(known).collect::<Option<Vec<_>>>().filter(|_| node.op() == ("", "Range"))?;
+    let values = inputs
+        .iter()
+        .map(known)
+        .collect::<Option<Vec<_>>>()
+        .filter(|_| node.op() == ("", "Range"))?;
     let down = only::<i64>(values.get(2)?).filter(|step| step.is_negative())?;
     if down == i64::MIN || values.iter().all(|value| is_concrete(value)) {
         return None;
     }
     let negative = |value: &Arc<Tensor>| {
-        let [dim] = &dims_of(value)?[..] else { return None };
+        let [dim] = &dims_of(value)?[..] else {
+            return None;
+        };
         InferenceFact::try_from(Tensor::from(-dim.clone()).into_arc_tensor()).ok()
     };
-    values.iter().map(|value| negative(value).map(Some)).collect()
+    values
+        .iter()
+        .map(|value| negative(value).map(Some))
+        .collect()
 }
 
 /// Whether a Range of extents that are known begins at its end or beyond, where tract counts less than no places.
 fn has_no_place(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
     let known = |fact: &Option<InferenceFact>| {
         let value = fact.as_ref()?.value.concretize()?;
-        only::<i64>(&value)
-            .filter(|_| value.datum_type() == DatumType::TDim || value.datum_type() == DatumType::I64)
+        only::<i64>(&value).filter(|_| {
+            value.datum_type() == DatumType::TDim || value.datum_type() == DatumType::I64
+        })
     };
-    let values = inputs.iter().map(known).collect::<Option<Vec<_>>>().filter(|_| node.op() == ("", "Range"));
+    let values = inputs
+        .iter()
+        .map(known)
+        .collect::<Option<Vec<_>>>()
+        .filter(|_| node.op() == ("", "Range"));
     values.is_some_and(|values| match values[..] {
         [start, limit, step] => step > 0 && start >= limit || step < 0 && start <= limit,
         _ => false,
@@ -689,7 +863,11 @@ fn has_no_place(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
 }
 
 /// tract's inference from shapes and values, without evaluation.
-fn shapes(op: &mut dyn InferenceOp, inputs: &[&InferenceFact], count: usize) -> Option<TVec<InferenceFact>> {
+fn shapes(
+    op: &mut dyn InferenceOp,
+    inputs: &[&InferenceFact],
+    count: usize,
+) -> Option<TVec<InferenceFact>> {
     let unknown = vec![InferenceFact::default(); count];
     let (inputs, outputs) = (inputs.iter().copied().collect(), unknown.iter().collect());
     guarded(|| op.infer_facts(inputs, outputs, TVec::new())).map(|(_, outputs, _)| outputs)
@@ -707,12 +885,22 @@ fn are_told_apart(values: &[Arc<Tensor>]) -> bool {
     let is_apart = |one: &[TDim], other: &[TDim]| {
         !has_symbols(one)
             || one.iter().all(is_extent)
-                && other.iter().all(|dim| matches!(dim, TDim::Val(value) if *value < 0))
+                && other
+                    .iter()
+                    .all(|dim| matches!(dim, TDim::Val(value) if *value < 0))
     };
-    if values.iter().all(|value| value.datum_type() != DatumType::TDim) {
+    if values
+        .iter()
+        .all(|value| value.datum_type() != DatumType::TDim)
+    {
         return true;
     }
-    match values.iter().map(|value| dims_of(value)).collect::<Option<Vec<_>>>().as_deref() {
+    match values
+        .iter()
+        .map(|value| dims_of(value))
+        .collect::<Option<Vec<_>>>()
+        .as_deref()
+    {
         Some([one, other]) => is_apart(one, other) && is_apart(other, one),
         _ => false,
     }
@@ -725,7 +913,9 @@ fn transposed(fact: &InferenceFact) -> InferenceFact {
         return InferenceFact::default();
     }
     dims.swap(rank - 1, rank - 2);
-    fact.clone().with_shape(ShapeFactoid::closed(dims)).without_value()
+    fact.clone()
+        .with_shape(ShapeFactoid::closed(dims))
+        .without_value()
 }
 
 /// tract's answer, or none: its operators panic on some unexpected inputs.

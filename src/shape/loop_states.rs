@@ -46,15 +46,26 @@ impl Ending<'_> {
 
     /// The results of the body: its states, and then the scan outputs.
     fn made(&self, slot: usize) -> Option<ValueId> {
-        self.graph.input(self.end, self.graph.inputs(self.begin).len() + self.lead + slot)
+        self.graph.input(
+            self.end,
+            self.graph.inputs(self.begin).len() + self.lead + slot,
+        )
     }
 }
 
 impl Rounds {
     pub fn new(graph: &Graph) -> Self {
-        let begins = graph.order().iter().filter(|&&node| graph.node(node).domain() == BEGIN);
-        let begins = begins.filter_map(|&node| Some((number(graph.node(node))?, node))).collect();
-        Rounds { begins, changing: HashMap::default() }
+        let begins = graph
+            .order()
+            .iter()
+            .filter(|&&node| graph.node(node).domain() == BEGIN);
+        let begins = begins
+            .filter_map(|&node| Some((number(graph.node(node))?, node)))
+            .collect();
+        Rounds {
+            begins,
+            changing: HashMap::default(),
+        }
     }
 
     /// The facts about the results of such a node; `None` for every other node.
@@ -65,16 +76,23 @@ impl Rounds {
         facts: &[Rc<InferenceFact>],
     ) -> Option<Vec<InferenceFact>> {
         let fact = |value: Option<ValueId>| {
-            value.map_or_else(Default::default, |v| InferenceFact::clone(&facts[v.index()]))
+            value.map_or_else(Default::default, |v| {
+                InferenceFact::clone(&facts[v.index()])
+            })
         };
         let (proto, slots) = (graph.node(node), 0..graph.outputs(node).len());
         match proto.domain() {
-            BEGIN => Some(slots.map(|slot| self.given(graph, node, slot, &fact)).collect()),
+            BEGIN => Some(
+                slots
+                    .map(|slot| self.given(graph, node, slot, &fact))
+                    .collect(),
+            ),
             END if proto.op_type() == "If" => {
                 let condition = fact(graph.input(node, 0)).value.concretize();
                 let taken = condition.and_then(|value| only::<bool>(&value));
-                let of =
-                    |branch: usize, slot: usize| fact(graph.input(node, 1 + branch * slots.len() + slot));
+                let of = |branch: usize, slot: usize| {
+                    fact(graph.input(node, 1 + branch * slots.len() + slot))
+                };
                 let either = |slot| match taken {
                     Some(then) => of(then.into(), slot),
                     None => common(&of(0, slot), &of(1, slot)),
@@ -83,7 +101,8 @@ impl Rounds {
             }
             END => {
                 let ending = self.ending(graph, node)?;
-                let result = |slot: usize| match ending.given(slot).filter(|_| slot < ending.states) {
+                let result = |slot: usize| match ending.given(slot).filter(|_| slot < ending.states)
+                {
                     Some(state) => fact(Some(state)),
                     None => of_all_rounds(&fact(ending.made(slot)), proto),
                 };
@@ -121,9 +140,20 @@ impl Rounds {
     fn ending<'g>(&self, graph: &'g Graph<'g>, end: NodeId) -> Option<Ending<'g>> {
         let proto = graph.node(end);
         let begin = *self.begins.get(&number(proto)?)?;
-        let (first, lead) = if proto.op_type() == "Loop" { (2, 1) } else { (0, 0) };
+        let (first, lead) = if proto.op_type() == "Loop" {
+            (2, 1)
+        } else {
+            (0, 0)
+        };
         let states = states(proto, graph.inputs(begin).len())?;
-        Some(Ending { graph, begin, end, first, lead, states })
+        Some(Ending {
+            graph,
+            begin,
+            end,
+            first,
+            lead,
+            states,
+        })
     }
 
     /// The facts about a value that hold in every iteration.
@@ -132,8 +162,13 @@ impl Rounds {
             None => return fact,
             Some(Some(axes)) if !fact.shape.is_open() => {
                 let dims = fact.shape.dims().enumerate();
-                let dims = dims
-                    .map(|(axis, dim)| if axes.contains(&axis) { DimFact::default() } else { dim.clone() });
+                let dims = dims.map(|(axis, dim)| {
+                    if axes.contains(&axis) {
+                        DimFact::default()
+                    } else {
+                        dim.clone()
+                    }
+                });
                 let dims: TVec<DimFact> = dims.collect();
                 of_type(&fact).with_shape(ShapeFactoid::closed(dims))
             }
@@ -150,15 +185,22 @@ impl Rounds {
             if proto.domain() != END || proto.op_type() == "If" {
                 continue;
             }
-            let Some(ending) = self.ending(graph, node) else { continue };
+            let Some(ending) = self.ending(graph, node) else {
+                continue;
+            };
             for state in 0..ending.states {
-                let (Some(given), Some(made)) = (ending.given(state), ending.made(state)) else { continue };
+                let (Some(given), Some(made)) = (ending.given(state), ending.made(state)) else {
+                    continue;
+                };
                 let axes = changing(&facts[given.index()], &facts[made.index()]);
                 if axes.as_ref().is_some_and(Vec::is_empty) {
                     continue;
                 }
                 learned = true;
-                let known = self.changing.entry(given).or_insert_with(|| Some(BTreeSet::new()));
+                let known = self
+                    .changing
+                    .entry(given)
+                    .or_insert_with(|| Some(BTreeSet::new()));
                 match (known.as_mut(), axes) {
                     (Some(known), Some(axes)) => known.extend(axes),
                     _ => *known = None,
@@ -174,7 +216,10 @@ fn number(node: &NodeProto) -> Option<i64> {
 }
 
 fn of_type(fact: &InferenceFact) -> InferenceFact {
-    InferenceFact { datum_type: fact.datum_type, ..Default::default() }
+    InferenceFact {
+        datum_type: fact.datum_type,
+        ..Default::default()
+    }
 }
 
 /// One iteration's part of a value that a Scan iterates over.
@@ -185,7 +230,10 @@ fn of_one_round(fact: &InferenceFact, node: &NodeProto, place: usize) -> Inferen
         Ok(None) => Some(0),
         Err(_) => None,
     };
-    match along.and_then(|along| axis(along, dims.len()).ok()).filter(|_| !fact.shape.is_open()) {
+    match along
+        .and_then(|along| axis(along, dims.len()).ok())
+        .filter(|_| !fact.shape.is_open())
+    {
         Some(along) => {
             dims.remove(along);
             fact.clone().with_shape(ShapeFactoid::closed(dims))
@@ -197,11 +245,22 @@ fn of_one_round(fact: &InferenceFact, node: &NodeProto, place: usize) -> Inferen
 /// The scan outputs: the number of iterations is unknown, and so is the meaning of a symbol in
 /// each.
 fn of_all_rounds(fact: &InferenceFact, node: &NodeProto) -> InferenceFact {
-    if fact.shape.is_open() || node.attribute.iter().any(|attribute| attribute.name() == "scan_output_axes") {
+    if fact.shape.is_open()
+        || node
+            .attribute
+            .iter()
+            .any(|attribute| attribute.name() == "scan_output_axes")
+    {
         return of_type(fact);
     }
     let number = |dim: &DimFact| dim.concretize().is_some_and(|dim| dim.to_i64().is_ok());
-    let of_one = fact.shape.dims().map(|dim| if number(dim) { dim.clone() } else { DimFact::default() });
+    let of_one = fact.shape.dims().map(|dim| {
+        if number(dim) {
+            dim.clone()
+        } else {
+            DimFact::default()
+        }
+    });
     let dims: TVec<DimFact> = std::iter::once(DimFact::default()).chain(of_one).collect();
     of_type(fact).with_shape(ShapeFactoid::closed(dims))
 }
@@ -212,10 +271,17 @@ fn changing(given: &InferenceFact, made: &InferenceFact) -> Option<Vec<usize>> {
     if given.shape.is_open() {
         return Some(vec![]);
     }
-    let same_rank = !made.shape.is_open() && given.shape.dims().count() == made.shape.dims().count();
-    let differs = |(given, made): (&DimFact, &DimFact)| given.concretize().is_some() && given != made;
+    let same_rank =
+        !made.shape.is_open() && given.shape.dims().count() == made.shape.dims().count();
+    let differs =
+        |(given, made): (&DimFact, &DimFact)| given.concretize().is_some() && given != made;
     let pairs = given.shape.dims().zip(made.shape.dims()).enumerate();
-    same_rank.then(|| pairs.filter(|(_, pair)| differs(*pair)).map(|(axis, _)| axis).collect())
+    same_rank.then(|| {
+        pairs
+            .filter(|(_, pair)| differs(*pair))
+            .map(|(axis, _)| axis)
+            .collect()
+    })
 }
 
 /// The facts that hold for both of two values.
@@ -226,7 +292,13 @@ pub(crate) fn common(one: &InferenceFact, other: &InferenceFact) -> InferenceFac
     }
     if rank(one).is_some() && rank(one) == rank(other) {
         let dims = one.shape.dims().zip(other.shape.dims());
-        let dims = dims.map(|(one, other)| if one == other { one.clone() } else { DimFact::default() });
+        let dims = dims.map(|(one, other)| {
+            if one == other {
+                one.clone()
+            } else {
+                DimFact::default()
+            }
+        });
         fact.shape = ShapeFactoid::closed(dims.collect());
     }
     fact

@@ -39,12 +39,20 @@ impl Memo {
         infer: impl FnOnce() -> Vec<InferenceFact>,
     ) -> Vec<Rc<InferenceFact>> {
         let infer = || infer().into_iter().map(Rc::new).collect::<Vec<_>>();
-        let Some(key) = key(graph, node, facts) else { return infer() };
+        let Some(key) = key(graph, node, facts) else {
+            return infer();
+        };
         if let Some(known) = self.known.get(&key) {
             return known.clone();
         }
         let inferred = infer();
-        let inputs = || graph.inputs(node).iter().flatten().map(|input| &*facts[input.index()]);
+        let inputs = || {
+            graph
+                .inputs(node)
+                .iter()
+                .flatten()
+                .map(|input| &*facts[input.index()])
+        };
         if inferred.iter().all(|fact| brings_nothing(fact, inputs())) {
             if self.known.len() == LARGEST {
                 self.known.clear();
@@ -57,18 +65,29 @@ impl Memo {
 
 /// Whether the shape of a node's result is that which those of its operands give it, whatever is in them. Where all are
 /// known, so is the result.
-pub(crate) fn is_told_by_shapes(graph: &Graph, node: NodeId, is_known: impl Fn(ValueId) -> bool) -> bool {
+pub(crate) fn is_told_by_shapes(
+    graph: &Graph,
+    node: NodeId,
+    is_known: impl Fn(ValueId) -> bool,
+) -> bool {
     let of_shapes =
         |what: Category| what.is_elementwise() || what.is_product() || what == Category::Normalizer;
     graph.category(node).is_some_and(of_shapes)
-        && !graph.inputs(node).iter().flatten().all(|&input| is_known(input))
+        && !graph
+            .inputs(node)
+            .iter()
+            .flatten()
+            .all(|&input| is_known(input))
 }
 
 /// `None` where more than the node and its inputs matters: bodies read values around them.
 fn key(graph: &Graph, node: NodeId, facts: &[Rc<InferenceFact>]) -> Option<Key> {
     let proto = graph.node(node);
     let (domain, op) = graph.domain_op(node);
-    let has_body = proto.attribute.iter().any(|a| a.g.is_some() || !a.graphs.is_empty());
+    let has_body = proto
+        .attribute
+        .iter()
+        .any(|a| a.g.is_some() || !a.graphs.is_empty());
     if has_body || op == "Constant" {
         return None;
     }
@@ -82,20 +101,31 @@ fn key(graph: &Graph, node: NodeId, facts: &[Rc<InferenceFact>]) -> Option<Key> 
     let input = |input: &ValueId| {
         let fact = &facts[input.index()];
         // The facts hold the tensors, so that no two of them are at one place.
-        let place =
-            value(input).filter(|_| !by_shape).map(|tensor: Arc<Tensor>| Arc::as_ptr(&tensor) as usize);
+        let place = value(input)
+            .filter(|_| !by_shape)
+            .map(|tensor: Arc<Tensor>| Arc::as_ptr(&tensor) as usize);
         (fact.datum_type, fact.shape.clone(), place)
     };
     Some(Key {
         operator,
-        inputs: inputs.iter().map(|value| value.as_ref().map(input)).collect(),
+        inputs: inputs
+            .iter()
+            .map(|value| value.as_ref().map(input))
+            .collect(),
         outputs: graph.outputs(node).iter().map(Option::is_some).collect(),
     })
 }
 
 /// Whether every symbol of a fact is one of the inputs: another node like this one has others.
-fn brings_nothing<'f>(fact: &InferenceFact, inputs: impl Iterator<Item = &'f InferenceFact>) -> bool {
-    if fact.value.concretize().is_some_and(|tensor| tensor.datum_type().is_tdim()) {
+fn brings_nothing<'f>(
+    fact: &InferenceFact,
+    inputs: impl Iterator<Item = &'f InferenceFact>,
+) -> bool {
+    if fact
+        .value
+        .concretize()
+        .is_some_and(|tensor| tensor.datum_type().is_tdim())
+    {
         return false;
     }
     let symbols = |fact: &InferenceFact| -> Vec<Symbol> {

@@ -36,9 +36,13 @@ impl SequenceParts {
         ints: impl Fn(ValueId) -> Option<(Vec<i64>, usize)>,
     ) -> Option<Self> {
         let proto = graph.node(node);
-        let is_plain =
-            proto.attribute.iter().all(|attribute| ["axis", "keepdims"].contains(&attribute.name()));
-        let [Some(value), split @ ..] = graph.inputs(node) else { return None };
+        let is_plain = proto
+            .attribute
+            .iter()
+            .all(|attribute| ["axis", "keepdims"].contains(&attribute.name()));
+        let [Some(value), split @ ..] = graph.inputs(node) else {
+            return None;
+        };
         if !graph.is(node, "SplitToSequence") || !is_plain || split.len() > 1 {
             return None;
         }
@@ -46,13 +50,23 @@ impl SequenceParts {
         let axis = axis(proto.attr_i("axis").ok()?.unwrap_or(0), shape.len()).ok()?;
         let whole = extent(&shape[axis]);
         let (extents, keeps_axis) = match split.first().copied().flatten().map(ints) {
-            None => (by_number(whole?, 1)?, proto.attr_i("keepdims").ok()?.unwrap_or(1) != 0),
+            None => (
+                by_number(whole?, 1)?,
+                proto.attr_i("keepdims").ok()?.unwrap_or(1) != 0,
+            ),
             Some(split) => match split? {
-                (number, 0) => (by_number(whole?, usize::try_from(*number.first()?).ok()?)?, true),
+                (number, 0) => (
+                    by_number(whole?, usize::try_from(*number.first()?).ok()?)?,
+                    true,
+                ),
                 (list, _) => (by_list(whole, &list)?, true),
             },
         };
-        Some(SequenceParts { axis, extents, keeps_axis })
+        Some(SequenceParts {
+            axis,
+            extents,
+            keeps_axis,
+        })
     }
 
     /// The number of the part that a SequenceAt takes, from the integer that it reads.
@@ -72,23 +86,39 @@ fn by_number(whole: usize, number: usize) -> Option<Vec<usize>> {
 
 /// Parts by a list of extents that covers the whole axis.
 fn by_list(whole: Option<usize>, list: &[i64]) -> Option<Vec<usize>> {
-    let extents: Vec<usize> = list.iter().map(|&n| usize::try_from(n).ok()).collect::<Option<_>>()?;
-    let sum = extents.iter().try_fold(0_usize, |sum, &extent| sum.checked_add(extent))?;
+    let extents: Vec<usize> = list
+        .iter()
+        .map(|&n| usize::try_from(n).ok())
+        .collect::<Option<_>>()?;
+    let sum = extents
+        .iter()
+        .try_fold(0_usize, |sum, &extent| sum.checked_add(extent))?;
     (extents.len() <= MOST && whole.is_none_or(|whole| whole == sum)).then_some(extents)
 }
 
 /// The facts about a sequence, whose type is that of its parts, and about the result of a
 /// SequenceAt; `None` for every other node.
-pub fn infer(graph: &Graph, node: NodeId, facts: &[Rc<InferenceFact>]) -> Option<Vec<InferenceFact>> {
+pub fn infer(
+    graph: &Graph,
+    node: NodeId,
+    facts: &[Rc<InferenceFact>],
+) -> Option<Vec<InferenceFact>> {
     let of_type = |value: ValueId| {
         let datum_type = facts[value.index()].datum_type;
-        InferenceFact { datum_type, ..Default::default() }
+        InferenceFact {
+            datum_type,
+            ..Default::default()
+        }
     };
     if graph.is(node, "SplitToSequence") {
         return Some(vec![of_type(graph.input(node, 0)?)]);
     }
-    let [Some(sequence), Some(position)] = graph.inputs(node) else { return None };
-    let (split, _) = graph.producer(*sequence).filter(|_| graph.is(node, "SequenceAt"))?;
+    let [Some(sequence), Some(position)] = graph.inputs(node) else {
+        return None;
+    };
+    let (split, _) = graph
+        .producer(*sequence)
+        .filter(|_| graph.is(node, "SequenceAt"))?;
     let known = |value: ValueId| shape(&facts[value.index()]);
     let ints = |value: ValueId| {
         let fact = &facts[value.index()];

@@ -44,7 +44,12 @@ impl SliceCut {
             false => (within(start, 0, whole - 1), within(end, -1, whole - 1)),
         };
         let is_any = whole > 0 && is_ahead(start, end);
-        usize::try_from(if is_any { (end - start - step.signum()) / step + 1 } else { 0 }).ok()
+        usize::try_from(if is_any {
+            (end - start - step.signum()) / step + 1
+        } else {
+            0
+        })
+        .ok()
     }
 
     /// Whether all of an axis is left, however long it is, of a value that has so many elements at each place.
@@ -65,40 +70,55 @@ pub fn within_reach(fact: InferenceFact, from: &InferenceFact, cuts: &[SliceCut]
     }
     // A Slice keeps the rank, even where all else is unknown.
     let fact = match fact.shape.is_open() {
-        true => {
-            fact.with_shape(ShapeFactoid::closed(from.shape.dims().map(|_| DimFact::default()).collect()))
-        }
+        true => fact.with_shape(ShapeFactoid::closed(
+            from.shape.dims().map(|_| DimFact::default()).collect(),
+        )),
         false => fact,
     };
     let number = |dim: &DimFact| dim.concretize().and_then(|dim| dim.to_i64().ok());
     let is_there = |(axis, whole): (usize, &DimFact)| {
-        let ends = [Some(TDim::from(0)), Some(TDim::from(-1)), whole.concretize().map(|whole| whole - 1)];
-        cuts.iter().any(|cut| cut.axis == axis && ends.iter().flatten().any(|end| *end == cut.start))
+        let ends = [
+            Some(TDim::from(0)),
+            Some(TDim::from(-1)),
+            whole.concretize().map(|whole| whole - 1),
+        ];
+        cuts.iter()
+            .any(|cut| cut.axis == axis && ends.iter().flatten().any(|end| *end == cut.start))
     };
     let left = |axis: usize, whole: &DimFact| {
         let cut = cuts.iter().find(|cut| cut.axis == axis);
-        cut.and_then(|cut| cut.left(number(whole))).map(|left| left as i64)
+        cut.and_then(|cut| cut.left(number(whole)))
+            .map(|left| left as i64)
     };
     let beside = |axis: usize| -> i128 {
-        let others = from.shape.dims().enumerate().filter(|(other, _)| *other != axis);
+        let others = from
+            .shape
+            .dims()
+            .enumerate()
+            .filter(|(other, _)| *other != axis);
         let known = others.filter_map(|(_, dim)| number(dim).map(i128::from));
         known.fold(1, i128::saturating_mul)
     };
-    let is_left = |axis: usize| cuts.iter().any(|cut| cut.axis == axis && cut.leaves_all(beside(axis)));
+    let is_left = |axis: usize| {
+        cuts.iter()
+            .any(|cut| cut.axis == axis && cut.leaves_all(beside(axis)))
+    };
     let ends = || from.shape.dims().enumerate().zip(fact.shape.dims());
     let is_other = ends().any(|((axis, whole), taken)| {
         let (left, taken) = (left(axis, whole), number(taken));
         left.is_some() && taken.is_some() && left != taken
     });
     let dims: TVec<DimFact> = ends()
-        .map(|((axis, whole), taken)| match (left(axis, whole), number(whole), number(taken)) {
-            (Some(left), ..) => DimFact::from(TDim::from(left)),
-            (_, None, _) if is_left(axis) => whole.clone(),
-            (_, None, Some(1)) if is_there((axis, whole)) => taken.clone(),
-            (_, None, Some(1..)) => DimFact::default(),
-            _ if reaches_past(whole, taken) => DimFact::default(),
-            _ => taken.clone(),
-        })
+        .map(
+            |((axis, whole), taken)| match (left(axis, whole), number(whole), number(taken)) {
+                (Some(left), ..) => DimFact::from(TDim::from(left)),
+                (_, None, _) if is_left(axis) => whole.clone(),
+                (_, None, Some(1)) if is_there((axis, whole)) => taken.clone(),
+                (_, None, Some(1..)) => DimFact::default(),
+                _ if reaches_past(whole, taken) => DimFact::default(),
+                _ => taken.clone(),
+            },
+        )
         .collect();
     let fact = if is_other { fact.without_value() } else { fact };
     fact.with_shape(ShapeFactoid::closed(dims))
@@ -108,10 +128,12 @@ pub fn within_reach(fact: InferenceFact, from: &InferenceFact, cuts: &[SliceCut]
 /// of another. Tables are assumed to have as many places as there are tokens, as in each run that
 /// adds the two.
 fn reaches_past(whole: &DimFact, taken: &DimFact) -> bool {
-    let Some(taken) = taken.concretize().filter(|taken| taken.to_i64().is_err()) else { return false };
-    whole
-        .concretize()
-        .is_none_or(|whole| whole.to_i64().is_err() && !(whole - taken).to_i64().is_ok_and(|more| more >= 0))
+    let Some(taken) = taken.concretize().filter(|taken| taken.to_i64().is_err()) else {
+        return false;
+    };
+    whole.concretize().is_none_or(|whole| {
+        whole.to_i64().is_err() && !(whole - taken).to_i64().is_ok_and(|more| more >= 0)
+    })
 }
 
 /// The axes that a Slice cuts, and how.
@@ -124,20 +146,34 @@ pub fn cuts(
         if let Some(ints) = node.attr_ints(name).ok().flatten() {
             return Some(ints.iter().map(|&int| TDim::from(int)).collect());
         }
-        dims_of(&*known(node.input.get(input_for("Slice", name)?.0)?)?.value.concretize()?)
+        dims_of(
+            &*known(node.input.get(input_for("Slice", name)?.0)?)?
+                .value
+                .concretize()?,
+        )
     };
     let is_left_out = |slot: usize| node.input.get(slot).is_none_or(String::is_empty);
     let starts = list("starts").unwrap_or_default();
     let ends = list("ends").unwrap_or_default();
-    let axes = list("axes").or_else(|| is_left_out(3).then(|| (0..starts.len()).map(TDim::from).collect()));
-    let steps = if is_left_out(4) { Some(vec![TDim::from(1); starts.len()]) } else { list("steps") };
+    let axes = list("axes")
+        .or_else(|| is_left_out(3).then(|| (0..starts.len()).map(TDim::from).collect()));
+    let steps = if is_left_out(4) {
+        Some(vec![TDim::from(1); starts.len()])
+    } else {
+        list("steps")
+    };
     let steps = steps.unwrap_or_default();
     let rank = from.shape.dims().count();
     let named = axes.unwrap_or_default().into_iter().zip(starts).enumerate();
     named
         .filter_map(|(place, (along, start))| {
             let (end, step) = (ends.get(place).cloned(), steps.get(place).cloned());
-            Some(SliceCut { axis: axis(along.to_i64().ok()?, rank).ok()?, start, end, step })
+            Some(SliceCut {
+                axis: axis(along.to_i64().ok()?, rank).ok()?,
+                start,
+                end,
+                step,
+            })
         })
         .collect()
 }
@@ -167,8 +203,17 @@ mod tests {
         ];
         for (start, end, step, of_four, of_any) in cases {
             let cut = |number: i64| TDim::from(number);
-            let cut = SliceCut { axis: 0, start: cut(start), end: Some(cut(end)), step: Some(cut(step)) };
-            assert_eq!((cut.left(Some(4)), cut.left(None)), (of_four, of_any), "{start}:{end}:{step}");
+            let cut = SliceCut {
+                axis: 0,
+                start: cut(start),
+                end: Some(cut(end)),
+                step: Some(cut(step)),
+            };
+            assert_eq!(
+                (cut.left(Some(4)), cut.left(None)),
+                (of_four, of_any),
+                "{start}:{end}:{step}"
+            );
         }
     }
 
@@ -185,8 +230,17 @@ mod tests {
         ];
         for (start, end, step, beside, all) in cases {
             let cut = |number: i64| TDim::from(number);
-            let cut = SliceCut { axis: 0, start: cut(start), end: Some(cut(end)), step: Some(cut(step)) };
-            assert_eq!(cut.leaves_all(beside), all, "{start}:{end}:{step} of {beside}");
+            let cut = SliceCut {
+                axis: 0,
+                start: cut(start),
+                end: Some(cut(end)),
+                step: Some(cut(step)),
+            };
+            assert_eq!(
+                cut.leaves_all(beside),
+                all,
+                "{start}:{end}:{step} of {beside}"
+            );
         }
     }
 }

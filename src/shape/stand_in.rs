@@ -15,11 +15,14 @@ pub fn stand_in(operator: (&str, &str)) -> Option<&'static str> {
         ("com.microsoft", "BiasGelu") => Some("Add"),
         ("com.microsoft", "FusedConv") => Some("Conv"),
         ("com.microsoft", "FusedGemm") => Some("Gemm"),
-        ("com.microsoft", "BiasAdd" | "BiasSoftmax" | "FastGelu" | "Gelu" | "GroupNorm" | "MoE") => {
+        (
+            "com.microsoft",
+            "BiasAdd" | "BiasSoftmax" | "FastGelu" | "Gelu" | "GroupNorm" | "MoE",
+        ) => Some("Identity"),
+        ("com.microsoft", "QMoE" | "QuickGelu" | "RotaryEmbedding") => Some("Identity"),
+        ("com.microsoft", "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization") => {
             Some("Identity")
         }
-        ("com.microsoft", "QMoE" | "QuickGelu" | "RotaryEmbedding") => Some("Identity"),
-        ("com.microsoft", "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization") => Some("Identity"),
         _ => None,
     }
 }

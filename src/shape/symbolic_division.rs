@@ -13,18 +13,30 @@ use crate::onnx::proto::NodeProto;
 
 /// The facts about a Div or a Mod with these inputs and this result: its elements only where they
 /// agree with ONNX.
-pub fn settled(node: &NodeProto, inputs: &[Option<InferenceFact>], result: InferenceFact) -> InferenceFact {
+pub fn settled(
+    node: &NodeProto,
+    inputs: &[Option<InferenceFact>],
+    result: InferenceFact,
+) -> InferenceFact {
     let remainder = match node.op() {
         ("", "Div") => None,
         ("", "Mod") => Some(node.attr_i("fmod").ok().flatten().unwrap_or(0) == 0),
         _ => return result,
     };
     let is_shape = |value: &Tensor| value.datum_type().is_tdim();
-    if !result.value.concretize().is_some_and(|value| is_shape(&value)) {
+    if !result
+        .value
+        .concretize()
+        .is_some_and(|value| is_shape(&value))
+    {
         return result;
     }
-    let [Some(a), Some(b)] = inputs else { return result.without_value() };
-    let (Some(a), Some(b)) = (elements(a), elements(b)) else { return result.without_value() };
+    let [Some(a), Some(b)] = inputs else {
+        return result.without_value();
+    };
+    let (Some(a), Some(b)) = (elements(a), elements(b)) else {
+        return result.without_value();
+    };
     if a.iter().all(is_natural) && b.iter().all(|divisor| matches!(divisor, TDim::Val(1..))) {
         return result;
     }
@@ -50,9 +62,13 @@ pub fn settled(node: &NodeProto, inputs: &[Option<InferenceFact>], result: Infer
 
 /// Whether extents are divided by less than nothing, which tract takes for more than there is.
 pub fn is_by_less_than_nothing(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
-    let [Some(a), Some(b)] = inputs else { return false };
+    let [Some(a), Some(b)] = inputs else {
+        return false;
+    };
     let divides = matches!(node.op(), ("", "Div" | "Mod"));
-    let Some((a, b)) = elements(a).zip(elements(b)).filter(|_| divides) else { return false };
+    let Some((a, b)) = elements(a).zip(elements(b)).filter(|_| divides) else {
+        return false;
+    };
     let is_open = a.iter().chain(&b).any(|dim| dim.to_i64().is_err());
     is_open && b.iter().any(|divisor| matches!(divisor, TDim::Val(..0)))
 }
@@ -84,7 +100,10 @@ fn without(product: &TDim, factor: &TDim) -> Option<TDim> {
         TDim::MulInt(times, inner) => Some(without(inner, factor)? * *times),
         TDim::Mul(factors) => {
             let place = factors.iter().position(|one| one == factor)?;
-            let rest = factors.iter().enumerate().filter(|(other, _)| *other != place);
+            let rest = factors
+                .iter()
+                .enumerate()
+                .filter(|(other, _)| *other != place);
             Some(rest.fold(TDim::from(1), |rest, (_, one)| rest * one))
         }
         _ => None,
@@ -130,25 +149,40 @@ fn least(dim: &TDim) -> Option<i64> {
 fn least_of_sum(terms: &[TDim]) -> Option<i64> {
     let mut terms: Vec<&TDim> = terms.iter().collect();
     let mut sum = 0_i64;
-    while let Some((place, of, q, sign)) = terms.iter().enumerate().find_map(|(place, term)| match term {
-        TDim::MulInt(factor, inner) => match &**inner {
-            TDim::Div(of, q) if is_natural(of) && factor.unsigned_abs() == *q => {
-                Some((place, (**of).clone(), *q, -factor.signum()))
-            }
-            _ => None,
-        },
-        _ => None,
-    }) {
+    while let Some((place, of, q, sign)) =
+        terms
+            .iter()
+            .enumerate()
+            .find_map(|(place, term)| match term {
+                TDim::MulInt(factor, inner) => match &**inner {
+                    TDim::Div(of, q) if is_natural(of) && factor.unsigned_abs() == *q => {
+                        Some((place, (**of).clone(), *q, -factor.signum()))
+                    }
+                    _ => None,
+                },
+                _ => None,
+            })
+    {
         // A sum in a sum is no term of its own.
-        let parts = if let TDim::Add(parts) = of { parts } else { vec![of] };
+        let parts = if let TDim::Add(parts) = of {
+            parts
+        } else {
+            vec![of]
+        };
         terms.remove(place);
         for part in parts {
             let whole = if sign > 0 { part } else { part * -1 };
             terms.remove(terms.iter().position(|term| **term == whole)?);
         }
-        sum = sum.checked_sub(if sign > 0 { 0 } else { i64::try_from(q).ok()? - 1 })?;
+        sum = sum.checked_sub(if sign > 0 {
+            0
+        } else {
+            i64::try_from(q).ok()? - 1
+        })?;
     }
-    terms.into_iter().try_fold(sum, |sum, term| sum.checked_add(least(term)?))
+    terms
+        .into_iter()
+        .try_fold(sum, |sum, term| sum.checked_add(least(term)?))
 }
 
 #[cfg(test)]
@@ -182,7 +216,11 @@ mod tests {
             let quotient = towards_zero(&(t.clone() - less), divisor).unwrap();
             for size in 0..25 {
                 let made = quotient.eval_to_i64(&SymbolValues::default().with(&symbol, size));
-                assert_eq!(made.unwrap(), (size - less) / divisor as i64, "({size} - {less}) / {divisor}");
+                assert_eq!(
+                    made.unwrap(),
+                    (size - less) / divisor as i64,
+                    "({size} - {less}) / {divisor}"
+                );
             }
         }
     }
@@ -203,7 +241,13 @@ mod tests {
         for dim in natural {
             assert!(is_natural(&dim), "{dim}");
         }
-        for dim in [-h.clone(), h.clone() - 1, TDim::from(5) - h.clone() % 7, h.clone() - &w, -(h / 7)] {
+        for dim in [
+            -h.clone(),
+            h.clone() - 1,
+            TDim::from(5) - h.clone() % 7,
+            h.clone() - &w,
+            -(h / 7),
+        ] {
             assert!(!is_natural(&dim), "{dim}");
         }
     }

@@ -44,9 +44,13 @@ pub(crate) fn infer(graph: &Graph, facts: &[Rc<InferenceFact>]) -> Vec<Option<Da
             types[value.index()] = match datum_type.and_then(of_tract) {
                 Some(DataType::Float) => float_or_bfloat16(graph, node, slot, &types, told),
                 Some(inferred) if inferred != DataType::Bool && inferred.is_integer() => {
-                    integers(graph, node, slot, &types).or(told).or(Some(inferred))
+                    integers(graph, node, slot, &types)
+                        .or(told)
+                        .or(Some(inferred))
                 }
-                None if datum_type == Some(DatumType::TDim) => integers(graph, node, slot, &types).or(told),
+                None if datum_type == Some(DatumType::TDim) => {
+                    integers(graph, node, slot, &types).or(told)
+                }
                 inferred => inferred.or(told).or_else(|| shared(graph, node, &types)),
             };
         }
@@ -63,7 +67,11 @@ fn shared(graph: &Graph, node: NodeId, types: &[Option<DataType>]) -> Option<Dat
         return Some(DataType::Float);
     }
     let category = graph.node(node).category()?;
-    let mut read = graph.inputs(node).iter().flatten().filter_map(|input| types[input.index()]);
+    let mut read = graph
+        .inputs(node)
+        .iter()
+        .flatten()
+        .filter_map(|input| types[input.index()]);
     let is_shared = matches!(category, Arithmetic | Layer | MatrixProduct | Movement);
     read.find(|data_type| is_shared && data_type.is_float())
 }
@@ -91,10 +99,19 @@ fn of_tract(datum_type: DatumType) -> Option<DataType> {
 }
 
 /// The type of an output of integers, as ONNX has it: to tract, whatever may be an extent is of one type.
-fn integers(graph: &Graph, node: NodeId, slot: usize, types: &[Option<DataType>]) -> Option<DataType> {
+fn integers(
+    graph: &Graph,
+    node: NodeId,
+    slot: usize,
+    types: &[Option<DataType>],
+) -> Option<DataType> {
     use Category::{Arithmetic, Elementwise, Layer, MatrixProduct, Movement, Reduction, Selection};
     let proto = graph.node(node);
-    let of = |slot: usize| graph.input(node, slot).and_then(|input| types[input.index()]);
+    let of = |slot: usize| {
+        graph
+            .input(node, slot)
+            .and_then(|input| types[input.index()])
+    };
     let any = || (0..graph.inputs(node).len()).find_map(of);
     if let Some(code) = named_type(proto) {
         return DataType::from_code(code);
@@ -113,9 +130,9 @@ fn integers(graph: &Graph, node: NodeId, slot: usize, types: &[Option<DataType>]
         Some("Pow") => of(0),
         Some("Concat" | "Range") => any(),
         Some(
-            "Compress" | "CumSum" | "DepthToSpace" | "Dropout" | "GatherElements" | "MaxPool" | "Pad"
-            | "ReverseSequence" | "ScatterElements" | "ScatterND" | "SpaceToDepth" | "TopK" | "Trilu"
-            | "Unique",
+            "Compress" | "CumSum" | "DepthToSpace" | "Dropout" | "GatherElements" | "MaxPool"
+            | "Pad" | "ReverseSequence" | "ScatterElements" | "ScatterND" | "SpaceToDepth" | "TopK"
+            | "Trilu" | "Unique",
         ) => of(0),
         _ => match proto.category()? {
             Movement | Selection | Reduction => of(0),
@@ -128,7 +145,12 @@ fn integers(graph: &Graph, node: NodeId, slot: usize, types: &[Option<DataType>]
 
 /// The type that an attribute of a node names, or that of the tensor it holds.
 fn named_type(node: &NodeProto) -> Option<i32> {
-    let code = |name: &str| node.attr_i(name).ok().flatten().and_then(|code| code.try_into().ok());
+    let code = |name: &str| {
+        node.attr_i(name)
+            .ok()
+            .flatten()
+            .and_then(|code| code.try_into().ok())
+    };
     let named = TYPES.into_iter().find_map(code).filter(|&code| code != 0);
     named.or_else(|| match node.op() {
         ("", "Constant") => constant_tensor(node)?.data_type,
@@ -149,8 +171,18 @@ fn float_or_bfloat16(
     told: Option<DataType>,
 ) -> Option<DataType> {
     let proto = graph.node(node);
-    let code = |name: &str| proto.attr_i(name).ok().flatten().and_then(|code| code.try_into().ok());
-    let of = |slot: usize| graph.input(node, slot).and_then(|input| types[input.index()]);
+    let code = |name: &str| {
+        proto
+            .attr_i(name)
+            .ok()
+            .flatten()
+            .and_then(|code| code.try_into().ok())
+    };
+    let of = |slot: usize| {
+        graph
+            .input(node, slot)
+            .and_then(|input| types[input.index()])
+    };
     let is_float = |data_type: &DataType| data_type.is_float();
     if let Some(code) = named_type(proto) {
         return DataType::from_code(code);

@@ -39,12 +39,23 @@ pub struct Open(RefCell<HashSet<Symbol>>);
 impl Open {
     /// The inputs of a node as passed to tract: with open elements only where the node passes them
     /// on.
-    pub fn hidden(&self, node: &NodeProto, inputs: &[Option<InferenceFact>]) -> Vec<Option<InferenceFact>> {
+    pub fn hidden(
+        &self,
+        node: &NodeProto,
+        inputs: &[Option<InferenceFact>],
+    ) -> Vec<Option<InferenceFact>> {
         let op = node.op_type();
-        let is_scale_transparent = |slot: usize| HAND_ON.contains(&op) && (slot == 0 || op == "Concat");
-        let is_open = |fact: &InferenceFact| fact.value.concretize().is_some_and(|value| self.is_in(&value));
+        let is_scale_transparent =
+            |slot: usize| HAND_ON.contains(&op) && (slot == 0 || op == "Concat");
+        let is_open = |fact: &InferenceFact| {
+            fact.value
+                .concretize()
+                .is_some_and(|value| self.is_in(&value))
+        };
         let known = |(slot, fact): (usize, &Option<InferenceFact>)| match fact {
-            Some(fact) if !is_scale_transparent(slot) && is_open(fact) => Some(fact.clone().without_value()),
+            Some(fact) if !is_scale_transparent(slot) && is_open(fact) => {
+                Some(fact.clone().without_value())
+            }
             fact => fact.clone(),
         };
         inputs.iter().enumerate().map(known).collect()
@@ -56,14 +67,17 @@ impl Open {
         !open.is_empty()
             && value.datum_type().is_tdim()
             && value.to_plain_array_view::<TDim>().is_ok_and(|dims| {
-                dims.iter().any(|dim| dim.symbols().iter().any(|symbol| open.contains(symbol)))
+                dims.iter()
+                    .any(|dim| dim.symbols().iter().any(|symbol| open.contains(symbol)))
             })
     }
 
     /// A number, if no element that is open is part of it.
     fn closed(&self, dim: Option<TDim>) -> Option<TDim> {
         let open = self.0.borrow();
-        dim.filter(|dim| open.is_empty() || !dim.symbols().iter().any(|symbol| open.contains(symbol)))
+        dim.filter(|dim| {
+            open.is_empty() || !dim.symbols().iter().any(|symbol| open.contains(symbol))
+        })
     }
 
     /// The elements of a value of integers.
@@ -77,21 +91,37 @@ impl Open {
         if fact.shape.is_open() || self.0.borrow().is_empty() {
             return fact;
         }
-        let dims: Shape = fact.shape.dims().map(|dim| self.closed(dim.concretize())).collect();
+        let dims: Shape = fact
+            .shape
+            .dims()
+            .map(|dim| self.closed(dim.concretize()))
+            .collect();
         fact.with_shape(closed(dims))
     }
 
     /// The elements of a short vector of integers, each by a name of its own where it is not known: so that those
     /// that are known stay so where they are put together with others.
-    pub fn named(&self, symbols: &SymbolScope, known: Option<Shape>, fact: InferenceFact) -> InferenceFact {
+    pub fn named(
+        &self,
+        symbols: &SymbolScope,
+        known: Option<Shape>,
+        fact: InferenceFact,
+    ) -> InferenceFact {
         let count = || {
-            let shape = fact.shape.dims().map(|dim| extent(&dim.concretize())).collect::<Option<Vec<_>>>()?;
+            let shape = fact
+                .shape
+                .dims()
+                .map(|dim| extent(&dim.concretize()))
+                .collect::<Option<Vec<_>>>()?;
             let of_integers = |t: DatumType| t.is_integer() || t.is_tdim();
-            let is_integer = known.is_some() || fact.datum_type.concretize().is_some_and(of_integers);
+            let is_integer =
+                known.is_some() || fact.datum_type.concretize().is_some_and(of_integers);
             let is_short = shape.len() <= 1 && shape.iter().all(|&count| count <= SHORT);
             (!fact.shape.is_open() && is_integer && is_short).then_some(shape)
         };
-        let Some(shape) = count().filter(|_| fact.value.concretize().is_none()) else { return fact };
+        let Some(shape) = count().filter(|_| fact.value.concretize().is_none()) else {
+            return fact;
+        };
         let dims = (0..shape.iter().product()).map(|place| {
             let known = known.as_ref().and_then(|known| known.get(place)?.clone());
             known.unwrap_or_else(|| {

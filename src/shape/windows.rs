@@ -15,13 +15,28 @@ const SPACE: usize = 2;
 /// about a window wider than the whole axis.
 pub fn pooled(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> InferenceFact {
     let ints = |name: &str| node.attr_ints(name).ok().flatten().unwrap_or_default();
-    let (kernel, strides, pads, dilations) =
-        (ints("kernel_shape"), ints("strides"), ints("pads"), ints("dilations"));
-    let is_rounded_up = node.attr_i("ceil_mode").ok().flatten().is_some_and(|mode| mode != 0);
+    let (kernel, strides, pads, dilations) = (
+        ints("kernel_shape"),
+        ints("strides"),
+        ints("pads"),
+        ints("dilations"),
+    );
+    let is_rounded_up = node
+        .attr_i("ceil_mode")
+        .ok()
+        .flatten()
+        .is_some_and(|mode| mode != 0);
     let automatic = node.attr_s("auto_pad").ok().flatten().unwrap_or_default();
     let is_agreed = |axis: usize, whole: Option<i64>| {
-        let Some(place) = axis.checked_sub(SPACE).filter(|&place| place < kernel.len()) else { return true };
-        let or = |list: &[i64], place: usize, other| i128::from(list.get(place).copied().unwrap_or(other));
+        let Some(place) = axis
+            .checked_sub(SPACE)
+            .filter(|&place| place < kernel.len())
+        else {
+            return true;
+        };
+        let or = |list: &[i64], place: usize, other| {
+            i128::from(list.get(place).copied().unwrap_or(other))
+        };
         let span = or(dilations, place, 1) * (or(kernel, place, 1) - 1) + 1;
         let (before, behind) = match automatic {
             "VALID" => (0, 0),
@@ -30,7 +45,9 @@ pub fn pooled(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> In
         let stride = or(strides, place, 1).max(1);
         let Some(whole) = whole.map(i128::from) else {
             // However many there are: the last window begins before their end.
-            return !is_rounded_up || stride == 1 || automatic != "VALID" && behind + stride <= span;
+            return !is_rounded_up
+                || stride == 1
+                || automatic != "VALID" && behind + stride <= span;
         };
         let room = whole + before + behind - span;
         let last = (room + stride - 1).div_euclid(stride) * stride;
@@ -42,15 +59,26 @@ pub fn pooled(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> In
             }
     };
     let pads_itself = automatic.starts_with("SAME");
-    if pads_itself { made } else { without(made, from, &|axis, whole| !is_agreed(axis, whole)) }
+    if pads_itself {
+        made
+    } else {
+        without(made, from, &|axis, whole| !is_agreed(axis, whole))
+    }
 }
 
 /// The facts about a resized value: engines multiply an extent by a factor in either type of
 /// floats, and more is known where they agree.
 pub fn resized(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> InferenceFact {
     let is_frame = |name: &str| ["axes", "keep_aspect_ratio_policy"].contains(&name);
-    let is_by_axes = node.attribute.iter().any(|attribute| is_frame(attribute.name()));
-    if is_by_axes { made } else { without(made, from, &|_, whole| whole.is_some()) }
+    let is_by_axes = node
+        .attribute
+        .iter()
+        .any(|attribute| is_frame(attribute.name()));
+    if is_by_axes {
+        made
+    } else {
+        without(made, from, &|_, whole| whole.is_some())
+    }
 }
 
 /// A fact without the extents of some axes, selected by their extents before, where those are
@@ -66,8 +94,13 @@ fn without(
     let number = |dim: &DimFact| dim.concretize().and_then(|dim| dim.to_i64().ok());
     let axes = from.shape.dims().map(number).enumerate();
     let dims = axes.zip(fact.shape.dims());
-    let dims =
-        dims.map(|((axis, whole), dim)| if is_one(axis, whole) { DimFact::default() } else { dim.clone() });
+    let dims = dims.map(|((axis, whole), dim)| {
+        if is_one(axis, whole) {
+            DimFact::default()
+        } else {
+            dim.clone()
+        }
+    });
     let dims: TVec<DimFact> = dims.collect();
     if dims.len() != fact.shape.dims().count() || dims.iter().eq(fact.shape.dims()) {
         return fact;
@@ -118,7 +151,11 @@ mod tests {
             ceil,
             auto,
         ];
-        NodeProto { op_type: Some("MaxPool".into()), attribute, ..Default::default() }
+        NodeProto {
+            op_type: Some("MaxPool".into()),
+            attribute,
+            ..Default::default()
+        }
     }
 
     /// Kernel, stride, padding, ceil_mode, and extent; and whether all engines agree about the
@@ -141,7 +178,11 @@ mod tests {
         ];
         for (node, whole, known) in cases {
             let made = pooled(&node, &fact(&[2, 3, whole]), fact(&[2, 3, 4]));
-            let dims: Vec<bool> = made.shape.dims().map(|dim| dim.concretize().is_some()).collect();
+            let dims: Vec<bool> = made
+                .shape
+                .dims()
+                .map(|dim| dim.concretize().is_some())
+                .collect();
             assert_eq!(dims, [true, true, known], "{node:?} of {whole}");
         }
     }
@@ -159,11 +200,19 @@ mod tests {
         ];
         for (node, known) in cases {
             let open = InferenceFact::dt(DatumType::F32).with_shape(ShapeFactoid::closed(
-                [2, 3].map(|dim| tdim(dim).into()).into_iter().chain([DimFact::default()]).collect(),
+                [2, 3]
+                    .map(|dim| tdim(dim).into())
+                    .into_iter()
+                    .chain([DimFact::default()])
+                    .collect(),
             ));
             let made = pooled(&node, &open, fact(&[2, 3, 4]));
             assert_eq!(
-                made.shape.dims().nth(2).and_then(|dim| dim.concretize()).is_some(),
+                made.shape
+                    .dims()
+                    .nth(2)
+                    .and_then(|dim| dim.concretize())
+                    .is_some(),
                 known,
                 "{node:?}"
             );

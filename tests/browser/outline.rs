@@ -12,22 +12,56 @@ use unfold::{FuseOptions, fuse};
 use crate::{How, Look, SiteRecord, look, write};
 
 pub const TRIALS: &[Look] = &[
-    ("a_model_is_there_with_all_its_sites", a_model_is_there_with_all_its_sites),
-    ("a_link_to_a_site_shows_its_formulas", a_link_to_a_site_shows_its_formulas),
-    ("a_click_shows_the_formula_and_escape_goes_back", a_click_shows_the_formula_and_escape_goes_back),
+    (
+        "a_model_is_there_with_all_its_sites",
+        a_model_is_there_with_all_its_sites,
+    ),
+    (
+        "a_link_to_a_site_shows_its_formulas",
+        a_link_to_a_site_shows_its_formulas,
+    ),
+    (
+        "a_click_shows_the_formula_and_escape_goes_back",
+        a_click_shows_the_formula_and_escape_goes_back,
+    ),
     ("a_site_that_stays_says_why", a_site_that_stays_says_why),
-    ("the_graph_is_walked_by_keys_and_searched", the_graph_is_walked_by_keys_and_searched),
-    ("a_phone_shows_one_graph_at_a_time", a_phone_shows_one_graph_at_a_time),
-    ("five_thousand_operators_open_as_their_blocks", five_thousand_operators_open_as_their_blocks),
+    (
+        "the_graph_is_walked_by_keys_and_searched",
+        the_graph_is_walked_by_keys_and_searched,
+    ),
+    (
+        "a_phone_shows_one_graph_at_a_time",
+        a_phone_shows_one_graph_at_a_time,
+    ),
+    (
+        "five_thousand_operators_open_as_their_blocks",
+        five_thousand_operators_open_as_their_blocks,
+    ),
     ("names_are_never_markup", names_are_never_markup),
 ];
 
-const DESK: How = How { width: 1200, dark: false, address: "" };
+const DESK: How = How {
+    width: 1200,
+    dark: false,
+    address: "",
+};
 
 fn digits(name: &str, skip: &[&str]) -> Outline {
     let model = Model::open(format!("models/digits/{name}.onnx")).unwrap();
     let skip = skip.iter().map(|&pattern| pattern.to_owned()).collect();
-    outline(name, &model, &fuse(&model, &FuseOptions { skip, ..Default::default() }).unwrap()).unwrap()
+    outline(
+        name,
+        &model,
+        &fuse(
+            &model,
+            &FuseOptions {
+                skip,
+                ..Default::default()
+            },
+        )
+        .unwrap(),
+    )
+    .unwrap()
 }
 
 /// The report of a page after steps in it: those have `one(selector)`, `all(selector)`, `key(name)`
@@ -54,7 +88,12 @@ addEventListener("load", async () => {{
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &outline_html(outline).unwrap(), &probe);
     let seen = look(browser, folder.path(), how);
-    assert_eq!(["overflow", "requests", "unnamed"].map(|key| seen.count(key)), [0; 3], "{}", seen.0);
+    assert_eq!(
+        ["overflow", "requests", "unnamed"].map(|key| seen.count(key)),
+        [0; 3],
+        "{}",
+        seen.0
+    );
     seen
 }
 
@@ -73,12 +112,21 @@ fn a_model_is_there_with_all_its_sites(browser: &Path) {
         let seen = after(browser, &outline, How { dark, ..DESK }, steps);
         let count = |state: &str| {
             let is = |site: &&Value| site["state"] == state;
-            serde_json::json!(outline)["sites"].as_array().unwrap().iter().filter(is).count()
+            serde_json::json!(outline)["sites"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(is)
+                .count()
         };
         for state in ["folded", "partly", "refused", "left"] {
             assert_eq!(seen.count(state), count(state), "{state}");
         }
-        assert!(seen.count("left") == 2 && seen.count("folded") > 5, "{}", seen.0);
+        assert!(
+            seen.count("left") == 2 && seen.count("folded") > 5,
+            "{}",
+            seen.0
+        );
         assert_eq!(seen.count("sites"), outline.sites.len());
         assert_eq!(seen.count("rows"), outline.rows.len());
         assert!(seen.count("gone") > 0);
@@ -90,8 +138,16 @@ fn a_model_is_there_with_all_its_sites(browser: &Path) {
 /// The formula of the first new weight of a site, as the page shows it.
 fn formula(outline: &Outline, site: &str) -> String {
     let is_for = |sites: &[String]| sites.iter().any(|name| name == site);
-    let tensor = outline.tensors.iter().find(|tensor| is_for(&tensor.sites)).unwrap();
-    tensor.formula.replace('[', "(").replace(']', ")").replace("; ", ";")
+    let tensor = outline
+        .tensors
+        .iter()
+        .find(|tensor| is_for(&tensor.sites))
+        .unwrap();
+    tensor
+        .formula
+        .replace('[', "(")
+        .replace(']', ")")
+        .replace("; ", ";")
 }
 
 fn a_link_to_a_site_shows_its_formulas(browser: &Path) {
@@ -101,7 +157,15 @@ fn a_link_to_a_site_shows_its_formulas(browser: &Path) {
         tell("formula", one("#panel .formula").textContent.replaceAll("; ", ";"));
         tell("own", all(".own").map(row => row.querySelector(".op").textContent));
     "##;
-    let seen = after(browser, &outline, How { address: "#site=3", ..DESK }, steps);
+    let seen = after(
+        browser,
+        &outline,
+        How {
+            address: "#site=3",
+            ..DESK
+        },
+        steps,
+    );
     assert_eq!(seen.text("title"), "blocks.0.norm2.un");
     assert_eq!(seen.text("formula"), formula(&outline, "blocks.0.norm2.un"));
     assert_eq!(seen.text("own"), "Div,Mul,Add");
@@ -131,7 +195,10 @@ fn a_click_shows_the_formula_and_escape_goes_back(browser: &Path) {
         tell("back", one("#panel h2").textContent + location.hash);
     "##;
     let seen = after(browser, &outline, DESK, steps);
-    assert_eq!((seen.text("address"), seen.text("node")), ("#site=3", "#node"));
+    assert_eq!(
+        (seen.text("address"), seen.text("node")),
+        ("#site=3", "#node")
+    );
     assert_eq!(seen.text("formula"), formula(&outline, "blocks.0.norm2.un"));
     assert!(seen.text("weight").ends_with("_folded"), "{}", seen.0);
     assert_eq!(seen.text("back"), "13 sites");
@@ -144,11 +211,30 @@ fn a_site_that_stays_says_why(browser: &Path) {
         tell("refusals", all("#panel .refusal").map(refusal => refusal.firstChild.textContent));
         tell("help", one("#panel details[open]").textContent);
     "##;
-    let address =
-        format!("#site={}", outline.sites.iter().position(|site| site.name == "blocks.0.norm2").unwrap());
-    let seen = after(browser, &outline, How { address: &address, ..DESK }, steps);
+    let address = format!(
+        "#site={}",
+        outline
+            .sites
+            .iter()
+            .position(|site| site.name == "blocks.0.norm2")
+            .unwrap()
+    );
+    let seen = after(
+        browser,
+        &outline,
+        How {
+            address: &address,
+            ..DESK
+        },
+        steps,
+    );
     assert!(seen.text("state").contains("folded"), "{}", seen.0);
-    assert!(seen.text("refusals").contains("Tanh is no linear operator, at node_tanh_1"), "{}", seen.0);
+    assert!(
+        seen.text("refusals")
+            .contains("Tanh is no linear operator, at node_tanh_1"),
+        "{}",
+        seen.0
+    );
     assert!(seen.text("help").contains("Remedy:"), "{}", seen.0);
 }
 
@@ -194,7 +280,10 @@ fn the_graph_is_walked_by_keys_and_searched(browser: &Path) {
         assert_eq!(seen.text(fact), "true", "{fact}: {}", seen.0);
     }
     assert_eq!((seen.count("focusable"), seen.count("level")), (1, 2));
-    assert_eq!(["site", "next", "previous"].map(|key| seen.text(key)), ["#site=0", "#site=1", "#site=0"]);
+    assert_eq!(
+        ["site", "next", "previous"].map(|key| seen.text(key)),
+        ["#site=0", "#site=1", "#site=0"]
+    );
     // Readers of a Softmax are found as well.
     assert_eq!(
         (seen.text("finds"), seen.text("found")),
@@ -220,24 +309,40 @@ fn a_phone_shows_one_graph_at_a_time(browser: &Path) {
         tell("closed", getComputedStyle(one("#panel")).position);
     "##;
     let seen = after(browser, &outline, How { width: 375, ..DESK }, steps);
-    let before = outline.rows.iter().filter(|row| row.before.is_some()).count();
-    let gone = outline.rows.iter().filter(|row| row.change == unfold::report::RowChange::Gone).count();
+    let before = outline
+        .rows
+        .iter()
+        .filter(|row| row.before.is_some())
+        .count();
+    let gone = outline
+        .rows
+        .iter()
+        .filter(|row| row.change == unfold::report::RowChange::Gone)
+        .count();
     let after = outline.rows.len() - gone;
     assert_eq!(seen.text("before"), format!("{before},{before},0"));
     assert_eq!(seen.text("after"), format!("{after},0,{after}"));
-    assert_eq!((seen.text("sheet"), seen.text("fits"), seen.text("closed")), ("fixed", "true", "static"));
+    assert_eq!(
+        (seen.text("sheet"), seen.text("fits"), seen.text("closed")),
+        ("fixed", "true", "static")
+    );
 }
 
 /// A model of blocks that each have a normalizer, with names as an exporter gives them.
 fn made(blocks: usize, per_block: usize, prefix: &str) -> Model {
     let text = |text: &str| Some(text.to_owned());
-    let mut graph = GraphProto { name: text("g"), ..Default::default() };
+    let mut graph = GraphProto {
+        name: text("g"),
+        ..Default::default()
+    };
     let mut last = "x".to_owned();
     for at in 0..blocks * per_block {
         let output = format!("{prefix}v{at}");
         let block = at / per_block;
         graph.node.push(NodeProto {
-            name: Some(format!("/{prefix}blocks/{prefix}blocks.{block}/mlp/Relu_{at}")),
+            name: Some(format!(
+                "/{prefix}blocks/{prefix}blocks.{block}/mlp/Relu_{at}"
+            )),
             op_type: text("Relu"),
             input: vec![last],
             output: vec![output.clone()],
@@ -245,10 +350,16 @@ fn made(blocks: usize, per_block: usize, prefix: &str) -> Model {
         });
         last = output;
     }
-    let value = |name: &str| ValueInfoProto { name: text(name), ..Default::default() };
+    let value = |name: &str| ValueInfoProto {
+        name: text(name),
+        ..Default::default()
+    };
     graph.input.push(value("x"));
     graph.output.push(value(&last));
-    let opset = OperatorSetIdProto { version: Some(17), ..Default::default() };
+    let opset = OperatorSetIdProto {
+        version: Some(17),
+        ..Default::default()
+    };
     Model::from_proto(ModelProto {
         ir_version: Some(8),
         graph: Some(graph),
@@ -275,15 +386,22 @@ fn five_thousand_operators_open_as_their_blocks(browser: &Path) {
     "##;
     let seen = after(browser, &outline, DESK, steps);
     assert_eq!(outline.rows.len(), 5000);
-    assert_eq!((seen.count("first"), seen.count("all"), seen.count("found")), (50, 5000, 1));
+    assert_eq!(
+        (seen.count("first"), seen.count("all"), seen.count("found")),
+        (50, 5000, 1)
+    );
     assert!(seen.count("elements") < 1000, "{}", seen.0);
     assert!(seen.count("opened") > 50, "{}", seen.0);
 }
 
 fn names_are_never_markup(browser: &Path) {
     let model = made(2, 3, "</script><img src=x onerror=alert(1)>&quot;");
-    let outline =
-        outline("</title><b>made</b>", &model, &fuse(&model, &Default::default()).unwrap()).unwrap();
+    let outline = outline(
+        "</title><b>made</b>",
+        &model,
+        &fuse(&model, &Default::default()).unwrap(),
+    )
+    .unwrap();
     let steps = r##"
         one("#unfold").click();
         all("[data-row]")[4].click();

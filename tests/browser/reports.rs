@@ -10,20 +10,40 @@ use unfold::variants::Variants;
 use crate::{How, Look, look, write};
 
 pub const TRIALS: &[Look] = &[
-    ("one_report_reads_well_in_a_browser", |browser| reads_well(browser, &html(&[report()]))),
-    ("several_reports_read_well_in_a_browser", |browser| reads_well(browser, &html(&vec![report(); 2]))),
+    ("one_report_reads_well_in_a_browser", |browser| {
+        reads_well(browser, &html(&[report()]))
+    }),
+    ("several_reports_read_well_in_a_browser", |browser| {
+        reads_well(browser, &html(&vec![report(); 2]))
+    }),
 ];
 
 fn report() -> Report {
     let model = Model::open("models/digits/un-dynamo.onnx").unwrap();
     let fused = unfold::fuse(&model, &Default::default()).unwrap();
-    let Variants { ln_twin, floor, normalizers } = Variants::new(&model).unwrap();
-    let named = [("LN twin", ln_twin), ("as exported", model), ("fused", fused.model), ("floor", floor)];
+    let Variants {
+        ln_twin,
+        floor,
+        normalizers,
+    } = Variants::new(&model).unwrap();
+    let named = [
+        ("LN twin", ln_twin),
+        ("as exported", model),
+        ("fused", fused.model),
+        ("floor", floor),
+    ];
     let variants = named.map(|(name, model)| {
         let normalizers = normalizers.clone();
-        Variant { name: name.into(), model, normalizers }
+        Variant {
+            name: name.into(),
+            model,
+            normalizers,
+        }
     });
-    let options = BenchOptions { rounds: Some(10), ..BenchOptions::default() };
+    let options = BenchOptions {
+        rounds: Some(10),
+        ..BenchOptions::default()
+    };
     let setting = bench(&variants, &options, &Stop::default(), &|_, _, _| {});
     let site = |site: &unfold::SitePlan| ReportedSite {
         name: site.name.clone(),
@@ -76,7 +96,15 @@ fn reads_well(browser: &Path, page: &str) {
     write(folder.path(), page, PROBE);
     for width in [1200, 375] {
         let looks = [true, false].map(|dark| {
-            let seen = look(browser, folder.path(), How { width, dark, address: "" });
+            let seen = look(
+                browser,
+                folder.path(),
+                How {
+                    width,
+                    dark,
+                    address: "",
+                },
+            );
             for fact in [
                 "overflow=0",
                 "requests=0",
@@ -85,15 +113,29 @@ fn reads_well(browser: &Path, page: &str) {
                 &format!("width={width}"),
                 &format!("dark={dark}"),
             ] {
-                assert!(seen.0.contains(&format!("[{fact}]")), "{width} dark={dark}: {fact}? {}", seen.0);
+                assert!(
+                    seen.0.contains(&format!("[{fact}]")),
+                    "{width} dark={dark}: {fact}? {}",
+                    seen.0
+                );
             }
-            assert!(seen.count("charts") > 0 && seen.count("tables") > 0, "{}", seen.0);
+            assert!(
+                seen.count("charts") > 0 && seen.count("tables") > 0,
+                "{}",
+                seen.0
+            );
             // On a phone wide parts scroll inside the page, which itself does not.
             assert_eq!(seen.count("scrolling") > 0, width == 375, "{}", seen.0);
             assert_ne!(seen.text("background"), seen.text("text"), "{}", seen.0);
-            (seen.text("background").to_owned(), seen.text("text").to_owned())
+            (
+                seen.text("background").to_owned(),
+                seen.text("text").to_owned(),
+            )
         });
         assert_ne!(looks[0].0, looks[1].0, "light and dark have one background");
-        assert_ne!(looks[0].1, looks[1].1, "light and dark have one text colour");
+        assert_ne!(
+            looks[0].1, looks[1].1,
+            "light and dark have one text colour"
+        );
     }
 }

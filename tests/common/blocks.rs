@@ -13,7 +13,10 @@ struct Graph {
 
 impl Graph {
     fn new() -> Self {
-        Graph { builder: Builder::new(18), numbers: Numbers::from_recipe("blocks") }
+        Graph {
+            builder: Builder::new(18),
+            numbers: Numbers::from_recipe("blocks"),
+        }
     }
 
     fn nodes(&mut self) -> usize {
@@ -52,13 +55,19 @@ pub fn transformer(nodes: usize, width: usize) -> Model {
     let mut graph = Graph::new();
     let split = graph.builder.ints(&[0, width as i64, -1]);
     let last = graph.builder.ints(&[-1]);
-    let mut x = graph.builder.input("x", &["batch", "5", &width.to_string()]);
+    let mut x = graph
+        .builder
+        .input("x", &["batch", "5", &width.to_string()]);
     while graph.nodes() < nodes {
         let turn = || vec![("perm", vec![0, 2, 1].into())];
         let turned = graph.builder.op("Transpose", &[&x], turn());
         let flat = graph.op("Reshape", &[&turned, &split]);
         let mut y = graph.op("Unsqueeze", &[&flat, &last]);
-        for (op, role) in [("Div", Role::Divisor), ("Mul", Role::Divisor), ("Add", Role::Shift)] {
+        for (op, role) in [
+            ("Div", Role::Divisor),
+            ("Mul", Role::Divisor),
+            ("Add", Role::Shift),
+        ] {
             y = graph.with(op, &y, &[1, width, 1, 1], role);
         }
         let flat = graph.op("Reshape", &[&y, &split]);
@@ -76,7 +85,9 @@ pub fn fan(nodes: usize) -> Model {
     let mut graph = Graph::new();
     let x = graph.builder.input("x", &["batch", "4"]);
     let site = graph.affine(&x, 4);
-    let made: Vec<String> = (0..nodes).map(|_| graph.with("MatMul", &site, &[4, 2], Role::Weight)).collect();
+    let made: Vec<String> = (0..nodes)
+        .map(|_| graph.with("MatMul", &site, &[4, 2], Role::Weight))
+        .collect();
     join(graph, &made)
 }
 
@@ -96,23 +107,34 @@ pub fn fans(nodes: usize) -> Model {
 pub fn factors(nodes: usize) -> Model {
     let mut graph = Graph::new();
     let x = graph.builder.input("x", &["batch", "4"]);
-    let made: Vec<String> = (0..nodes).map(|_| graph.with("Mul", &x, &[4], Role::Divisor)).collect();
+    let made: Vec<String> = (0..nodes)
+        .map(|_| graph.with("Mul", &x, &[4], Role::Divisor))
+        .collect();
     product(graph, &made, 4 * nodes)
 }
 
 /// A value that is split into very many parts, each with a factor of its own, all of which one product reads.
 pub fn split(nodes: usize) -> Model {
     let mut graph = Graph::new();
-    let x = graph.builder.input("x", &["batch", &(2 * nodes).to_string()]);
+    let x = graph
+        .builder
+        .input("x", &["batch", &(2 * nodes).to_string()]);
     let extents = graph.builder.ints(&vec![2; nodes]);
-    let parts = graph.builder.op_many("Split", &[&x, &extents], vec![("axis", 1.into())], nodes);
-    let made: Vec<String> = parts.iter().map(|part| graph.with("Mul", part, &[2], Role::Divisor)).collect();
+    let parts = graph
+        .builder
+        .op_many("Split", &[&x, &extents], vec![("axis", 1.into())], nodes);
+    let made: Vec<String> = parts
+        .iter()
+        .map(|part| graph.with("Mul", part, &[2], Role::Divisor))
+        .collect();
     product(graph, &made, 2 * nodes)
 }
 
 fn product(mut graph: Graph, values: &[String], width: usize) -> Model {
     let values: Vec<&str> = values.iter().map(String::as_str).collect();
-    let joined = graph.builder.op("Concat", &values, vec![("axis", 1.into())]);
+    let joined = graph
+        .builder
+        .op("Concat", &values, vec![("axis", 1.into())]);
     let made = graph.with("MatMul", &joined, &[width, 2], Role::Weight);
     graph.builder.model(&[&made])
 }
@@ -157,7 +179,9 @@ pub fn norms(nodes: usize) -> Model {
 
 fn join(mut graph: Graph, values: &[String]) -> Model {
     let values: Vec<&str> = values.iter().map(String::as_str).collect();
-    let joined = graph.builder.op("Concat", &values, vec![("axis", 1.into())]);
+    let joined = graph
+        .builder
+        .op("Concat", &values, vec![("axis", 1.into())]);
     graph.builder.model(&[&joined])
 }
 
@@ -179,10 +203,14 @@ pub fn branches(nodes: usize) -> Model {
     let mut x = graph.builder.input("x", &["batch", "8"]);
     while graph.nodes() < nodes {
         let site = graph.affine(&x, 8);
-        let made = graph.builder.op_many("Split", &[&site, &parts], vec![("axis", 1.into())], 3);
+        let made = graph
+            .builder
+            .op_many("Split", &[&site, &parts], vec![("axis", 1.into())], 3);
         let [a, b, c] = [(0, 2), (1, 2), (2, 4)]
             .map(|(part, n): (usize, usize)| graph.with("Mul", &made[part], &[n], Role::Divisor));
-        let joined = graph.builder.op("Concat", &[&c, &a, &b], vec![("axis", 1.into())]);
+        let joined = graph
+            .builder
+            .op("Concat", &[&c, &a, &b], vec![("axis", 1.into())]);
         let made = graph.linear(&joined, 8);
         x = graph.op("Tanh", &[&made]);
     }

@@ -11,10 +11,19 @@ use super::reference::{self, Env, Value};
 /// Inputs for a model: every open extent is `open`, every condition is `truth`.
 pub fn inputs(model: &Model, open: usize, truth: bool, kind: Kind) -> Env {
     let graph = model.graph();
-    let is_given = |input: &&ValueInfoProto| !graph.initializer.iter().any(|t| t.name() == input.name());
+    let is_given =
+        |input: &&ValueInfoProto| !graph.initializer.iter().any(|t| t.name() == input.name());
     let value = |input: &ValueInfoProto| {
-        let tensor = input.r#type.as_ref().and_then(|t| t.tensor_type.as_ref()).expect("a tensor");
-        let dims = tensor.shape.as_ref().map(|shape| &shape.dim[..]).unwrap_or_default();
+        let tensor = input
+            .r#type
+            .as_ref()
+            .and_then(|t| t.tensor_type.as_ref())
+            .expect("a tensor");
+        let dims = tensor
+            .shape
+            .as_ref()
+            .map(|shape| &shape.dim[..])
+            .unwrap_or_default();
         let shape: Vec<usize> = dims
             .iter()
             .map(|dim| match dim.value {
@@ -29,12 +38,19 @@ pub fn inputs(model: &Model, open: usize, truth: bool, kind: Kind) -> Env {
             Some(DataType::Int64) if shape.len() < 2 => Value::Ints(ArrayD::zeros(shape)),
             Some(DataType::Int64) => {
                 let mut places = [1, 0, 0].into_iter().cycle();
-                Value::Ints(ArrayD::from_shape_simple_fn(shape, || places.next().unwrap_or_default()))
+                Value::Ints(ArrayD::from_shape_simple_fn(shape, || {
+                    places.next().unwrap_or_default()
+                }))
             }
             _ => Value::Floats(Numbers::from_recipe(input.name()).array(&shape, Role::Input, kind)),
         }
     };
-    graph.input.iter().filter(is_given).map(|input| (input.name().to_owned(), value(input))).collect()
+    graph
+        .input
+        .iter()
+        .filter(is_given)
+        .map(|input| (input.name().to_owned(), value(input)))
+        .collect()
 }
 
 /// Compares the results of two models for the same inputs. Differences up to `tolerance`, relative
@@ -42,19 +58,24 @@ pub fn inputs(model: &Model, open: usize, truth: bool, kind: Kind) -> Env {
 /// bit, except for the sign of zero. Integers are equal. `Ok(false)` if the first model cannot be
 /// computed.
 pub fn agree(model: &Model, other: &Model, inputs: &Env, tolerance: f64) -> Result<bool, String> {
-    let Ok(before) = reference::values(model, inputs) else { return Ok(false) };
+    let Ok(before) = reference::values(model, inputs) else {
+        return Ok(false);
+    };
     let after = reference::run(other, inputs).map_err(|error| format!("{error:#}"))?;
     if after.len() != model.graph().output.len() {
         return Err("there are not as many outputs".to_owned());
     }
     let finite = |value: &Value| value.floats().ok().cloned();
     let numbers = before.values().filter_map(finite).flatten();
-    let largest = numbers.filter(|v| v.is_finite()).fold(1.0, |largest: f64, v| largest.max(v.abs()));
+    let largest = numbers
+        .filter(|v| v.is_finite())
+        .fold(1.0, |largest: f64, v| largest.max(v.abs()));
     for (output, after) in model.graph().output.iter().zip(after) {
         let (name, before) = (output.name(), &before[output.name()]);
         // The mean of nothing is no number, before as after.
-        let near =
-            |a: &f64, b: &f64| a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= tolerance * largest;
+        let near = |a: &f64, b: &f64| {
+            a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= tolerance * largest
+        };
         let same = match (before, &after) {
             (Value::Floats(before), Value::Floats(after)) => {
                 before.shape() == after.shape() && Zip::from(before).and(after).all(near)

@@ -17,8 +17,8 @@ use unfold::ir::regions::Flat;
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
 use unfold::onnx::proto::{
-    AttributeProto, AttributeType, Dim, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
-    TensorProto, TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
+    AttributeProto, AttributeType, Dim, Dimension, GraphProto, ModelProto, NodeProto,
+    OperatorSetIdProto, TensorProto, TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
 };
 use unfold::onnx::tensor::{self, DataType};
 use unfold::passes::legalize::Target;
@@ -32,28 +32,43 @@ use unfold::{FuseOptions, Fused};
 pub fn fuse(model: &Model) -> Fused {
     keep(model);
     let fused = unfold::fuse(model, &options()).unwrap();
-    new_tensors_are_told(model, &fused).unwrap_or_else(|why| panic!("{why}\n{}", text::print(model)));
-    is_not_disproved(model, &fused).unwrap_or_else(|why| panic!("{why}\n{}", text::print(&fused.model)));
+    new_tensors_are_told(model, &fused)
+        .unwrap_or_else(|why| panic!("{why}\n{}", text::print(model)));
+    is_not_disproved(model, &fused)
+        .unwrap_or_else(|why| panic!("{why}\n{}", text::print(&fused.model)));
     fused
 }
 
 /// Everything folds that can: the weights of models that are so small are copied, whatever that adds. Normalizations and
 /// products stay the operators that they are.
 pub fn options() -> FuseOptions<'static> {
-    FuseOptions { max_growth: f64::INFINITY, ..portable() }
+    FuseOptions {
+        max_growth: f64::INFINITY,
+        ..portable()
+    }
 }
 
 /// As usual, where normalizations and products stay the operators that they are: for tests of folding by itself.
 pub fn portable() -> FuseOptions<'static> {
-    FuseOptions { target: Target::Portable, ..FuseOptions::default() }
+    FuseOptions {
+        target: Target::Portable,
+        ..FuseOptions::default()
+    }
 }
 
 /// Whether the result of a model is proved, or beyond proof.
 pub fn is_not_disproved(model: &Model, fused: &Fused) -> Result<(), String> {
-    match prove(model, &fused.model, &fused.plan.tensors, &ProveOptions::default()) {
+    match prove(
+        model,
+        &fused.model,
+        &fused.plan.tensors,
+        &ProveOptions::default(),
+    ) {
         Proof::Disproved { at, reason, .. } => Err(format!("`{at}`: {reason}")),
         Proof::Proved { .. } | Proof::Undecided { .. } => Ok(()),
-        Proof::Invalid { at, reason } => Err(format!("what folding made is invalid at `{at}`: {reason}")),
+        Proof::Invalid { at, reason } => {
+            Err(format!("what folding made is invalid at `{at}`: {reason}"))
+        }
     }
 }
 
@@ -63,7 +78,11 @@ pub fn new_tensors_are_told(model: &Model, fused: &Fused) -> Result<(), String> 
     // The constants of bodies are called by the way to them.
     let models = [model, fused.lowered.as_ref().unwrap_or(model)];
     let flat = models.map(Flat::new);
-    let all = [0, 1].map(|place| flat[place].as_ref().map_or(models[place], |flat| &flat.model));
+    let all = [0, 1].map(|place| {
+        flat[place]
+            .as_ref()
+            .map_or(models[place], |flat| &flat.model)
+    });
     let [before, lowered] = all.map(Analysis::new);
     let before = before.map_err(|error| error.to_string())?;
     let lowered = lowered.map_err(|error| error.to_string())?;
@@ -76,18 +95,29 @@ pub fn new_tensors_are_told(model: &Model, fused: &Fused) -> Result<(), String> 
         known.constants.read(value)
     };
     let stored = |model: &Model| {
-        let tensors = model.graph().initializer.iter().filter(|tensor| is_float(tensor));
-        tensors.map(|tensor| (tensor.name().to_owned(), tensor.clone())).collect::<HashMap<_, _>>()
+        let tensors = model
+            .graph()
+            .initializer
+            .iter()
+            .filter(|tensor| is_float(tensor));
+        tensors
+            .map(|tensor| (tensor.name().to_owned(), tensor.clone()))
+            .collect::<HashMap<_, _>>()
     };
     let known = stored(model);
-    for (name, tensor) in stored(&fused.model).iter().filter(|(name, _)| !known.contains_key(*name)) {
+    for (name, tensor) in stored(&fused.model)
+        .iter()
+        .filter(|(name, _)| !known.contains_key(*name))
+    {
         let told = fused.plan.tensors.iter().find(|told| told.name == *name);
         let told = told.ok_or_else(|| format!("the plan does not tell of {name}"))?;
-        let numbers = evaluate(&told.recipe, &read).map_err(|refusal| format!("{name}: {refusal}"))?;
-        let expected =
-            tensor::make(name, told.data_type, &numbers.view()).map_err(|error| error.to_string())?;
+        let numbers =
+            evaluate(&told.recipe, &read).map_err(|refusal| format!("{name}: {refusal}"))?;
+        let expected = tensor::make(name, told.data_type, &numbers.view())
+            .map_err(|error| error.to_string())?;
         // Large tensors are computed on demand.
-        let bytes = tensor::raw(tensor, fused.model.externals()).map_err(|error| error.to_string())?;
+        let bytes =
+            tensor::raw(tensor, fused.model.externals()).map_err(|error| error.to_string())?;
         if tensor.dims != expected.dims || Some(&bytes) != expected.raw_data.as_ref() {
             return Err(format!("{name} is not {}", told.recipe));
         }
@@ -101,7 +131,9 @@ fn is_float(tensor: &TensorProto) -> bool {
 
 /// Keeps a model in the folder that `UNFOLD_GRAPHS` names, under a name that tells it from others.
 pub fn keep(model: &Model) {
-    let Some(folder) = std::env::var_os("UNFOLD_GRAPHS") else { return };
+    let Some(folder) = std::env::var_os("UNFOLD_GRAPHS") else {
+        return;
+    };
     let bytes = model.to_bytes().unwrap();
     let mut hasher = DefaultHasher::new();
     bytes.hash(&mut hasher);
@@ -154,20 +186,37 @@ impl From<GraphProto> for Attr {
 pub type Attrs = Vec<(&'static str, Attr)>;
 
 /// A node, named after its first output.
-pub fn node(op: &str, inputs: &[impl AsRef<str>], outputs: &[impl AsRef<str>], attrs: Attrs) -> NodeProto {
+pub fn node(
+    op: &str,
+    inputs: &[impl AsRef<str>],
+    outputs: &[impl AsRef<str>],
+    attrs: Attrs,
+) -> NodeProto {
     NodeProto {
         op_type: Some(op.into()),
-        name: Some(format!("{op}_{}", outputs.first().map_or("", |name| name.as_ref()))),
+        name: Some(format!(
+            "{op}_{}",
+            outputs.first().map_or("", |name| name.as_ref())
+        )),
         input: inputs.iter().map(|name| name.as_ref().to_owned()).collect(),
-        output: outputs.iter().map(|name| name.as_ref().to_owned()).collect(),
-        attribute: attrs.into_iter().map(|(name, value)| attribute(name, value)).collect(),
+        output: outputs
+            .iter()
+            .map(|name| name.as_ref().to_owned())
+            .collect(),
+        attribute: attrs
+            .into_iter()
+            .map(|(name, value)| attribute(name, value))
+            .collect(),
         ..Default::default()
     }
 }
 
 /// An attribute.
 pub fn attribute(name: &str, value: Attr) -> AttributeProto {
-    let mut attribute = AttributeProto { name: Some(name.into()), ..Default::default() };
+    let mut attribute = AttributeProto {
+        name: Some(name.into()),
+        ..Default::default()
+    };
     let kind = match value {
         Attr::Int(value) => {
             attribute.i = Some(value);
@@ -203,15 +252,26 @@ pub fn declared(name: &str, element: DataType, dims: &[&str]) -> ValueInfoProto 
     let dim = |text: &&str| {
         let value = match *text {
             "?" => None,
-            text => Some(text.parse().map_or_else(|_| Dim::DimParam(text.into()), Dim::DimValue)),
+            text => Some(
+                text.parse()
+                    .map_or_else(|_| Dim::DimParam(text.into()), Dim::DimValue),
+            ),
         };
-        Dimension { value, denotation: None }
+        Dimension {
+            value,
+            denotation: None,
+        }
     };
-    let shape = TensorShapeProto { dim: dims.iter().map(dim).collect() };
+    let shape = TensorShapeProto {
+        dim: dims.iter().map(dim).collect(),
+    };
     ValueInfoProto {
         name: Some(name.into()),
         r#type: Some(TypeProto {
-            tensor_type: Some(TensorType { elem_type: Some(element.code()), shape: Some(shape) }),
+            tensor_type: Some(TensorType {
+                elem_type: Some(element.code()),
+                shape: Some(shape),
+            }),
             ..Default::default()
         }),
         ..Default::default()
@@ -220,7 +280,10 @@ pub fn declared(name: &str, element: DataType, dims: &[&str]) -> ValueInfoProto 
 
 /// A value of which only the name is said.
 pub fn undeclared(name: &str) -> ValueInfoProto {
-    ValueInfoProto { name: Some(name.into()), ..Default::default() }
+    ValueInfoProto {
+        name: Some(name.into()),
+        ..Default::default()
+    }
 }
 
 /// A float tensor.
@@ -232,7 +295,11 @@ pub fn floats(name: &str, values: &ArrayD<f64>) -> TensorProto {
 pub fn beyond_tract(proto: &mut ModelProto) {
     let graph = proto.graph.get_or_insert_default();
     let output = graph.output[0].name().to_owned();
-    let last = graph.node.iter_mut().find(|node| node.output[0] == output).unwrap();
+    let last = graph
+        .node
+        .iter_mut()
+        .find(|node| node.output[0] == output)
+        .unwrap();
     last.output[0] = "before".into();
     graph.node.push(NodeProto {
         input: vec!["before".into()],
@@ -256,8 +323,14 @@ impl Builder {
     pub fn new(opset: i64) -> Self {
         let proto = ModelProto {
             ir_version: Some(8),
-            opset_import: vec![OperatorSetIdProto { domain: None, version: Some(opset) }],
-            graph: Some(GraphProto { name: Some("graph".into()), ..Default::default() }),
+            opset_import: vec![OperatorSetIdProto {
+                domain: None,
+                version: Some(opset),
+            }],
+            graph: Some(GraphProto {
+                name: Some("graph".into()),
+                ..Default::default()
+            }),
             ..Default::default()
         };
         Builder { proto, count: 0 }
@@ -276,7 +349,9 @@ impl Builder {
 
     /// A float input.
     pub fn input(&mut self, name: &str, dims: &[&str]) -> String {
-        self.graph().input.push(declared(name, DataType::Float, dims));
+        self.graph()
+            .input
+            .push(declared(name, DataType::Float, dims));
         name.to_owned()
     }
 
@@ -290,7 +365,9 @@ impl Builder {
     /// A list of integers as an initializer.
     pub fn ints(&mut self, values: &[i64]) -> String {
         let name = self.fresh("i");
-        self.graph().initializer.push(tensor::make_i64(&name, values));
+        self.graph()
+            .initializer
+            .push(tensor::make_i64(&name, values));
         name
     }
 
@@ -300,7 +377,13 @@ impl Builder {
     }
 
     /// A node with several outputs.
-    pub fn op_many(&mut self, op: &str, inputs: &[&str], attrs: Attrs, outputs: usize) -> Vec<String> {
+    pub fn op_many(
+        &mut self,
+        op: &str,
+        inputs: &[&str],
+        attrs: Attrs,
+        outputs: usize,
+    ) -> Vec<String> {
         let names: Vec<String> = (0..outputs).map(|_| self.fresh("v")).collect();
         let outputs: Vec<&str> = names.iter().map(String::as_str).collect();
         let made = node(op, inputs, &outputs, attrs);
@@ -322,17 +405,32 @@ impl Builder {
 
 /// The operators of a model, in order.
 pub fn operators(model: &Model) -> Vec<&str> {
-    model.graph().node.iter().map(|node| node.op_type()).collect()
+    model
+        .graph()
+        .node
+        .iter()
+        .map(|node| node.op_type())
+        .collect()
 }
 
 /// An initializer by name.
 pub fn initializer<'m>(model: &'m Model, name: &str) -> &'m TensorProto {
-    model.graph().initializer.iter().find(|tensor| tensor.name() == name).expect(name)
+    model
+        .graph()
+        .initializer
+        .iter()
+        .find(|tensor| tensor.name() == name)
+        .expect(name)
 }
 
 /// Stores initializers as another float type.
 pub fn retype(model: &mut Model, names: &[&str], data_type: DataType) {
-    for tensor in model.graph_mut().initializer.iter_mut().filter(|tensor| names.contains(&tensor.name())) {
+    for tensor in model
+        .graph_mut()
+        .initializer
+        .iter_mut()
+        .filter(|tensor| names.contains(&tensor.name()))
+    {
         let values = tensor::read_f64(tensor, &Externals::none()).unwrap();
         *tensor = tensor::make(tensor.name(), data_type, &values.view()).unwrap();
     }

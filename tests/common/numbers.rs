@@ -32,7 +32,10 @@ impl Numbers {
 
     /// Numbers that belong to a name.
     pub fn from_recipe(name: &str) -> Self {
-        Numbers::new(name.bytes().fold(7, |state, byte| state * 31 + u64::from(byte)))
+        Numbers::new(
+            name.bytes()
+                .fold(7, |state, byte| state * 31 + u64::from(byte)),
+        )
     }
 
     /// Any number at all.

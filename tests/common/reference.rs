@@ -65,7 +65,13 @@ macro_rules! either {
 pub fn run(model: &Model, inputs: &Env) -> Result<Vec<Value>> {
     let env = values(model, inputs)?;
     let outputs = model.graph().output.iter();
-    outputs.map(|output| env.get(output.name()).cloned().context("an output is missing")).collect()
+    outputs
+        .map(|output| {
+            env.get(output.name())
+                .cloned()
+                .context("an output is missing")
+        })
+        .collect()
 }
 
 /// Every value of the main graph.
@@ -73,7 +79,11 @@ pub fn values(model: &Model, inputs: &Env) -> Result<Env> {
     let opset = model.opset("").context("no operator set")?;
     let mut env = HashMap::new();
     initializers(model.graph(), model.externals(), &mut env)?;
-    env.extend(inputs.iter().map(|(name, value)| (name.clone(), value.clone())));
+    env.extend(
+        inputs
+            .iter()
+            .map(|(name, value)| (name.clone(), value.clone())),
+    );
     nodes(model.graph(), &mut env, opset)?;
     Ok(env)
 }
@@ -118,7 +128,11 @@ impl<'a> Call<'a> {
     fn optional(&self, slot: usize) -> Result<Option<&'a Value>> {
         match self.proto.input.get(slot).map(String::as_str) {
             None | Some("") => Ok(None),
-            Some(name) => Ok(Some(self.env.get(name).with_context(|| format!("{name} is not there"))?)),
+            Some(name) => Ok(Some(
+                self.env
+                    .get(name)
+                    .with_context(|| format!("{name} is not there"))?,
+            )),
         }
     }
 
@@ -162,8 +176,14 @@ impl<'a> Call<'a> {
 
 /// An index given as `-length..length`, counted from the front.
 fn counted(index: i64, length: usize) -> Result<usize> {
-    let from_front = if index < 0 { index + length as i64 } else { index };
-    let place = usize::try_from(from_front).ok().filter(|&place| place < length);
+    let from_front = if index < 0 {
+        index + length as i64
+    } else {
+        index
+    };
+    let place = usize::try_from(from_front)
+        .ok()
+        .filter(|&place| place < length);
     place.with_context(|| format!("{index} is out of {length}"))
 }
 
@@ -181,16 +201,21 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         "Cast" | "CastLike" => cast(&call)?,
         "DequantizeLinear" => {
             ensure!(call.value(1)?.shape().is_empty(), "per axis");
-            let is_zero = |zero: &Value| zero.ints().is_ok_and(|zero| zero.iter().all(|&zero| zero == 0));
+            let is_zero = |zero: &Value| {
+                zero.ints()
+                    .is_ok_and(|zero| zero.iter().all(|&zero| zero == 0))
+            };
             ensure!(call.optional(2)?.is_none_or(is_zero), "a zero point");
-            let Value::Ints(x) = call.value(0)? else { bail!("floats") };
+            let Value::Ints(x) = call.value(0)? else {
+                bail!("floats")
+            };
             Value::Floats(x.mapv(|v| v as f64) * call.floats(1)?)
         }
         "Constant" => constant(proto.attr_t("value")?.context("no value")?)?,
         "Shape" => shape(&call)?,
-        "Size" => {
-            Value::Ints(ndarray::arr0(call.value(0)?.shape().iter().product::<usize>() as i64).into_dyn())
-        }
+        "Size" => Value::Ints(
+            ndarray::arr0(call.value(0)?.shape().iter().product::<usize>() as i64).into_dyn(),
+        ),
         "EyeLike" => {
             ensure!(call.int("k", 0)? == 0, "another diagonal");
             let mut y = ArrayD::zeros(call.floats(0)?.shape());
@@ -212,7 +237,11 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         "Clip" => {
             let bound = |slot: usize, name: &str| match call.opset < 11 {
                 true => call.float(name, f32::NAN),
-                false => call.floats(slot)?.first().copied().context("an empty bound"),
+                false => call
+                    .floats(slot)?
+                    .first()
+                    .copied()
+                    .context("an empty bound"),
             };
             let (low, high) = (bound(1, "min")?, bound(2, "max")?);
             Value::Floats(call.floats(0)?.mapv(|v| v.max(low).min(high)))
@@ -225,12 +254,15 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         "Abs" => map(f64::abs)?,
         "LeakyRelu" => {
             let slope = call.float("alpha", 0.01)?;
-            Value::Floats(call.floats(0)?.mapv(|v| if v < 0.0 { slope * v } else { v }))
+            Value::Floats(
+                call.floats(0)?
+                    .mapv(|v| if v < 0.0 { slope * v } else { v }),
+            )
         }
         "PRelu" => two(|v, slope| if v < 0.0 { slope * v } else { v })?,
-        "Greater" => {
-            Value::Ints(zip(call.floats(0)?, call.floats(1)?, |a, b| f64::from(a > b))?.mapv(|v| v as i64))
-        }
+        "Greater" => Value::Ints(
+            zip(call.floats(0)?, call.floats(1)?, |a, b| f64::from(a > b))?.mapv(|v| v as i64),
+        ),
         "Sqrt" => map(f64::sqrt)?,
         "Neg" => map(|v| -v)?,
         "Softsign" => map(|v| v / (1.0 + v.abs()))?,
@@ -247,7 +279,10 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
             Value::Floats(rooted(x, &axes, epsilon(&call)?) * call.floats(1)?)
         }
         "Gelu" => {
-            ensure!(call.text("approximate", "none")? == "none", "an approximation");
+            ensure!(
+                call.text("approximate", "none")? == "none",
+                "an approximation"
+            );
             map(gelu)?
         }
         "BiasGelu" => {
@@ -260,7 +295,9 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
                 None => call.floats(0)?.clone(),
             };
             let slope = (2.0 / std::f64::consts::PI).sqrt();
-            Value::Floats(sum.mapv(|v| 0.5 * v * (1.0 + (slope * (v + 0.044715 * v.powi(3))).tanh())))
+            Value::Floats(
+                sum.mapv(|v| 0.5 * v * (1.0 + (slope * (v + 0.044715 * v.powi(3))).tanh())),
+            )
         }
         "InstanceNormalization" => instance_norm(&call)?,
         "Add" => two(|a, b| a + b)?,
@@ -286,7 +323,9 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
             Value::Floats(reduce(x, &spatial, true, true))
         }
         "ReduceMean" | "ReduceSum" | "ReduceSumSquare" | "ReduceL2" => reduction(&call)?,
-        "ReduceProd" => Value::Ints(ndarray::arr0(call.value(0)?.ints()?.iter().product()).into_dyn()),
+        "ReduceProd" => {
+            Value::Ints(ndarray::arr0(call.value(0)?.ints()?.iter().product()).into_dyn())
+        }
         "Transpose" => transpose(&call)?,
         "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" => reshape(&call)?,
         "Slice" => slice(&call)?,
@@ -299,13 +338,18 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         "Tile" => tile(&call)?,
         "Pad" => pad(&call)?,
         "If" => {
-            let branch = if call.value(0)?.ints()?[0] != 0 { "then_branch" } else { "else_branch" };
+            let branch = if call.value(0)?.ints()?[0] != 0 {
+                "then_branch"
+            } else {
+                "else_branch"
+            };
             return body(&call, branch, vec![]);
         }
         "Loop" => return looped(&call),
         "Scan" => return scanned(&call),
         op => {
-            let made = places::make(&call)?.map_or_else(|| layers::make(&call), |made| Ok(Some(made)))?;
+            let made =
+                places::make(&call)?.map_or_else(|| layers::make(&call), |made| Ok(Some(made)))?;
             let made = made.map_or_else(|| runtime::make(&call), |made| Ok(Some(made)))?;
             made.with_context(|| format!("no reference for {op}"))?
         }
@@ -318,26 +362,46 @@ fn body(call: &Call, name: &str, given: Vec<Value>) -> Result<Vec<Value>> {
     let body = call.proto.attr_g(name)?.context("no body")?;
     let mut inner = call.env.clone();
     initializers(body, &Externals::none(), &mut inner)?;
-    ensure!(body.input.len() == given.len(), "a body is given something else");
-    inner.extend(body.input.iter().map(|info| info.name().to_owned()).zip(given));
+    ensure!(
+        body.input.len() == given.len(),
+        "a body is given something else"
+    );
+    inner.extend(
+        body.input
+            .iter()
+            .map(|info| info.name().to_owned())
+            .zip(given),
+    );
     nodes(body, &mut inner, call.opset)?;
-    let output = |name: &str| inner.get(name).cloned().context("a body has no such output");
+    let output = |name: &str| {
+        inner
+            .get(name)
+            .cloned()
+            .context("a body has no such output")
+    };
     body.output.iter().map(|info| output(info.name())).collect()
 }
 
 fn looped(call: &Call) -> Result<Vec<Value>> {
-    let number =
-        |slot| call.optional(slot)?.map(|value| Ok::<_, anyhow::Error>(value.ints()?[0])).transpose();
+    let number = |slot| {
+        call.optional(slot)?
+            .map(|value| Ok::<_, anyhow::Error>(value.ints()?[0]))
+            .transpose()
+    };
     let (rounds, mut goes_on) = (number(0)?.unwrap_or(i64::MAX), number(1)?.unwrap_or(1) != 0);
     let scalar = |number: i64| Value::Ints(ndarray::arr0(number).into_dyn());
-    let mut states: Vec<Value> =
-        (2..call.proto.input.len()).map(|slot| call.value(slot).cloned()).collect::<Result<_>>()?;
+    let mut states: Vec<Value> = (2..call.proto.input.len())
+        .map(|slot| call.value(slot).cloned())
+        .collect::<Result<_>>()?;
     let mut made = vec![];
     for round in 0..rounds {
         if !goes_on {
             break;
         }
-        let given = [scalar(round), scalar(1)].into_iter().chain(states.clone()).collect();
+        let given = [scalar(round), scalar(1)]
+            .into_iter()
+            .chain(states.clone())
+            .collect();
         let mut results = body(call, "body", given)?.into_iter();
         goes_on = results.next().context("no condition")?.ints()?[0] != 0;
         states = results.by_ref().take(states.len()).collect();
@@ -351,14 +415,20 @@ fn looped(call: &Call) -> Result<Vec<Value>> {
 fn scanned(call: &Call) -> Result<Vec<Value>> {
     let count = call.int("num_scan_inputs", 0)? as usize;
     ensure!(call.list("scan_input_axes", 99)?.is_none(), "another axis");
-    let values: Vec<Value> =
-        (0..call.proto.input.len()).map(|slot| call.value(slot).cloned()).collect::<Result<_>>()?;
+    let values: Vec<Value> = (0..call.proto.input.len())
+        .map(|slot| call.value(slot).cloned())
+        .collect::<Result<_>>()?;
     let (states, rows) = values.split_at(values.len() - count);
     let (mut states, mut made) = (states.to_vec(), vec![]);
     for round in 0..rows[0].shape()[0] {
-        let row = |value: &Value| either!(value, array => array.index_axis(Axis(0), round).to_owned());
-        let mut results =
-            body(call, "body", states.iter().cloned().chain(rows.iter().map(row)).collect())?.into_iter();
+        let row =
+            |value: &Value| either!(value, array => array.index_axis(Axis(0), round).to_owned());
+        let mut results = body(
+            call,
+            "body",
+            states.iter().cloned().chain(rows.iter().map(row)).collect(),
+        )?
+        .into_iter();
         states = results.by_ref().take(states.len()).collect();
         made.push(results.collect());
     }
@@ -370,7 +440,10 @@ fn scanned(call: &Call) -> Result<Vec<Value>> {
 fn stacked(rounds: &[Vec<Value>]) -> Result<Vec<Value>> {
     let count = rounds.first().context("there was no round")?.len();
     let stack = |slot: usize| {
-        let parts: Vec<_> = rounds.iter().map(|round| round[slot].floats()).collect::<Result<_>>()?;
+        let parts: Vec<_> = rounds
+            .iter()
+            .map(|round| round[slot].floats())
+            .collect::<Result<_>>()?;
         let views: Vec<_> = parts.iter().map(|part| part.view()).collect();
         Ok(Value::Floats(ndarray::stack(Axis(0), &views)?))
     };
@@ -380,7 +453,9 @@ fn stacked(rounds: &[Vec<Value>]) -> Result<Vec<Value>> {
 fn cast(call: &Call) -> Result<Value> {
     let to_floats = match call.optional(1)? {
         Some(like) => like.floats().is_ok(),
-        None => DataType::from_code(call.int("to", 0)? as i32).context("unknown type")?.is_float(),
+        None => DataType::from_code(call.int("to", 0)? as i32)
+            .context("unknown type")?
+            .is_float(),
     };
     Ok(match call.value(0)? {
         Value::Floats(x) if to_floats => Value::Floats(x.clone()),
@@ -394,11 +469,18 @@ fn shape(call: &Call) -> Result<Value> {
     let shape = call.value(0)?.shape();
     let bound = |name, absent: usize| -> Result<usize> {
         let bound = call.int(name, absent as i64)?;
-        let counted = if bound < 0 { bound + shape.len() as i64 } else { bound };
+        let counted = if bound < 0 {
+            bound + shape.len() as i64
+        } else {
+            bound
+        };
         Ok(counted.clamp(0, shape.len() as i64) as usize)
     };
     let (start, end) = (bound("start", 0)?, bound("end", shape.len())?);
-    let extents: Vec<i64> = shape[start..end.max(start)].iter().map(|&n| n as i64).collect();
+    let extents: Vec<i64> = shape[start..end.max(start)]
+        .iter()
+        .map(|&n| n as i64)
+        .collect();
     Ok(Value::Ints(ndarray::arr1(&extents).into_dyn()))
 }
 
@@ -409,7 +491,10 @@ fn common(shapes: &[&[usize]]) -> Result<Vec<usize>> {
     for shape in shapes {
         for (axis, &n) in shape.iter().enumerate() {
             let here = &mut wide[axis + rank - shape.len()];
-            ensure!(*here == n || *here == 1 || n == 1, "{shapes:?} do not broadcast");
+            ensure!(
+                *here == n || *here == 1 || n == 1,
+                "{shapes:?} do not broadcast"
+            );
             if n != 1 {
                 *here = n;
             }
@@ -419,7 +504,9 @@ fn common(shapes: &[&[usize]]) -> Result<Vec<usize>> {
 }
 
 fn widened<T: Clone>(array: &ArrayD<T>, shape: &[usize]) -> Result<ArrayD<T>> {
-    let wide = array.broadcast(IxDyn(shape)).with_context(|| format!("{:?} to {shape:?}", array.shape()))?;
+    let wide = array
+        .broadcast(IxDyn(shape))
+        .with_context(|| format!("{:?} to {shape:?}", array.shape()))?;
     Ok(wide.to_owned())
 }
 
@@ -433,12 +520,18 @@ fn zip(a: &ArrayD<f64>, b: &ArrayD<f64>, f: impl Fn(f64, f64) -> f64) -> Result<
 /// The numbers of each lane over their sum, raised; before version 13 all axes from one on are one.
 fn softmax(call: &Call) -> Result<ArrayD<f64>> {
     let x = call.floats(0)?;
-    let (absent, last) = if call.opset < 13 { (1, x.ndim()) } else { (-1, 0) };
+    let (absent, last) = if call.opset < 13 {
+        (1, x.ndim())
+    } else {
+        (-1, 0)
+    };
     let axis = call.axis(absent, x.ndim())?;
     let lane: usize = x.shape()[axis..last.max(axis + 1)].iter().product();
     let before: usize = x.shape()[..axis].iter().product();
     let lanes = x.to_shape((before, lane, x.len() / (before * lane).max(1)))?;
-    let largest = lanes.fold_axis(Axis(1), f64::NEG_INFINITY, |a, &b| a.max(b)).insert_axis(Axis(1));
+    let largest = lanes
+        .fold_axis(Axis(1), f64::NEG_INFINITY, |a, &b| a.max(b))
+        .insert_axis(Axis(1));
     let raised = (&lanes - &largest).mapv(f64::exp);
     let sum = raised.sum_axis(Axis(1)).insert_axis(Axis(1));
     Ok((raised / sum).into_shape_with_order(x.raw_dim())?)
@@ -449,10 +542,15 @@ fn batch_norm(call: &Call) -> Result<Value> {
     let x = call.floats(0)?;
     let epsilon = call.float("epsilon", 1e-5)?;
     let fits = |slot| Ok::<_, anyhow::Error>(call.floats(slot)?.shape() == [x.shape()[1]]);
-    ensure!(x.ndim() > 1 && fits(1)? && fits(2)? && fits(3)? && fits(4)?, "{:?}", x.shape());
+    ensure!(
+        x.ndim() > 1 && fits(1)? && fits(2)? && fits(3)? && fits(4)?,
+        "{:?}",
+        x.shape()
+    );
     let mut y = x.clone();
     for (channel, mut lane) in y.axis_iter_mut(Axis(1)).enumerate() {
-        let [gamma, beta, mean, var] = [1, 2, 3, 4].map(|slot| call.floats(slot).map(|p| p[[channel]]));
+        let [gamma, beta, mean, var] =
+            [1, 2, 3, 4].map(|slot| call.floats(slot).map(|p| p[[channel]]));
         let (gamma, beta, mean, sigma) = (gamma?, beta?, mean?, (var? + epsilon).sqrt());
         lane.mapv_inplace(|v| (v - mean) / sigma * gamma + beta);
     }
@@ -461,17 +559,31 @@ fn batch_norm(call: &Call) -> Result<Value> {
 
 fn matmul(a: &ArrayD<f64>, b: &ArrayD<f64>) -> Result<ArrayD<f64>> {
     ensure!(a.ndim() > 0 && b.ndim() > 0, "scalars");
-    let left = if a.ndim() == 1 { a.clone().insert_axis(Axis(0)) } else { a.clone() };
-    let right = if b.ndim() == 1 { b.clone().insert_axis(Axis(1)) } else { b.clone() };
+    let left = if a.ndim() == 1 {
+        a.clone().insert_axis(Axis(0))
+    } else {
+        a.clone()
+    };
+    let right = if b.ndim() == 1 {
+        b.clone().insert_axis(Axis(1))
+    } else {
+        b.clone()
+    };
     let (p, q) = (left.ndim() - 2, right.ndim() - 2);
     let (rows, inner, columns) = (left.shape()[p], left.shape()[p + 1], right.shape()[q + 1]);
-    ensure!(right.shape()[q] == inner, "{:?} times {:?}", a.shape(), b.shape());
+    ensure!(
+        right.shape()[q] == inner,
+        "{:?} times {:?}",
+        a.shape(),
+        b.shape()
+    );
     let batch = common(&[&left.shape()[..p], &right.shape()[..q]])?;
     let left = widened(&left, &[&batch[..], &[rows, inner]].concat())?;
     let right = widened(&right, &[&batch[..], &[inner, columns]].concat())?;
     let mut y = ArrayD::zeros([&batch[..], &[rows, columns]].concat());
     for index in indices(IxDyn(&batch)) {
-        for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))) {
+        for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)))
+        {
             let at = |i, j| [index.slice(), &[i, j][..]].concat();
             let products = (0..inner).map(|k| left[&at(row, k)[..]] * right[&at(k, column)[..]]);
             y[&at(row, column)[..]] = products.sum();
@@ -491,7 +603,11 @@ fn gemm(call: &Call) -> Result<Value> {
         let array = call.floats(slot)?;
         ensure!(array.ndim() == 2, "no matrix");
         let turned = call.int(transposed, 0)? != 0;
-        Ok(if turned { array.t().to_owned() } else { array.clone() })
+        Ok(if turned {
+            array.t().to_owned()
+        } else {
+            array.clone()
+        })
     };
     let product = matmul(&matrix(0, "transA")?, &matrix(1, "transB")?)?;
     let product = product * call.float("alpha", 1.0)?;
@@ -499,7 +615,10 @@ fn gemm(call: &Call) -> Result<Value> {
         None => product,
         Some(c) => {
             let c = c.floats()? * call.float("beta", 1.0)?;
-            ensure!(common(&[c.shape(), product.shape()])? == product.shape(), "C is too large");
+            ensure!(
+                common(&[c.shape(), product.shape()])? == product.shape(),
+                "C is too large"
+            );
             zip(&product, &c, |a, b| a + b)?
         }
     }))
@@ -517,9 +636,16 @@ struct Window {
 impl Window {
     fn of(call: &Call, kernel: &[usize], input: &[usize]) -> Result<Window> {
         let n = kernel.len();
-        ensure!(input.len() == n, "{n} axes of the kernel, {} of the input", input.len());
+        ensure!(
+            input.len() == n,
+            "{n} axes of the kernel, {} of the input",
+            input.len()
+        );
         let up = call.int("ceil_mode", 0)? == 1;
-        ensure!(!up || call.int("count_include_pad", 0)? == 0, "what counts behind the border");
+        ensure!(
+            !up || call.int("count_include_pad", 0)? == 0,
+            "what counts behind the border"
+        );
         let strides = call.ints_or("strides", vec![1; n])?;
         let dilations = call.ints_or("dilations", vec![1; n])?;
         let pads = call.ints_or("pads", vec![0; 2 * n])?;
@@ -534,24 +660,38 @@ impl Window {
                     let places = (size + stride - 1) / stride;
                     let total = ((places - 1) * stride + reach - size).max(0);
                     let small = total / 2;
-                    if same == "SAME_UPPER" { (small, total - small) } else { (total - small, small) }
+                    if same == "SAME_UPPER" {
+                        (small, total - small)
+                    } else {
+                        (total - small, small)
+                    }
                 }
             };
             let room = size + first + last - reach;
             ensure!(room >= 0, "the kernel is larger than its input");
             before.push(first);
-            let more = i64::from(up && room % stride > 0 && (room / stride + 1) * stride < size + first);
+            let more =
+                i64::from(up && room % stride > 0 && (room / stride + 1) * stride < size + first);
             output.push((room / stride + 1 + more) as usize);
         }
-        Ok(Window { kernel: kernel.to_vec(), strides, dilations, before, output })
+        Ok(Window {
+            kernel: kernel.to_vec(),
+            strides,
+            dilations,
+            before,
+            output,
+        })
     }
 
     /// The input place under a tap; `None` in the border.
     fn place(&self, output: &[usize], tap: &[usize], input: &[usize]) -> Option<Vec<usize>> {
         let along = |axis: usize| {
-            let place = output[axis] as i64 * self.strides[axis] + tap[axis] as i64 * self.dilations[axis]
+            let place = output[axis] as i64 * self.strides[axis]
+                + tap[axis] as i64 * self.dilations[axis]
                 - self.before[axis];
-            usize::try_from(place).ok().filter(|&place| place < input[axis])
+            usize::try_from(place)
+                .ok()
+                .filter(|&place| place < input[axis])
         };
         (0..input.len()).map(along).collect()
     }
@@ -561,7 +701,12 @@ fn conv(call: &Call) -> Result<Value> {
     let (x, w) = (call.floats(0)?, call.floats(1)?);
     let group = call.int("group", 1)? as usize;
     let (outputs, inner) = (w.shape()[0], w.shape()[1]);
-    ensure!(x.shape()[1] == inner * group && outputs % group == 0, "{:?} on {:?}", w.shape(), x.shape());
+    ensure!(
+        x.shape()[1] == inner * group && outputs % group == 0,
+        "{:?} on {:?}",
+        w.shape(),
+        x.shape()
+    );
     let window = Window::of(call, &w.shape()[2..], &x.shape()[2..])?;
     let shape = [&[x.shape()[0], outputs][..], &window.output].concat();
     let mut y = ArrayD::zeros(IxDyn(&shape));
@@ -573,7 +718,9 @@ fn conv(call: &Call) -> Result<Value> {
             None => 0.0,
         };
         for tap in indices(IxDyn(&window.kernel)) {
-            let Some(source) = window.place(place, tap.slice(), &x.shape()[2..]) else { continue };
+            let Some(source) = window.place(place, tap.slice(), &x.shape()[2..]) else {
+                continue;
+            };
             for c in 0..inner {
                 let weight = w[&[&[channel, c][..], tap.slice()].concat()[..]];
                 sum += weight * x[&[&[sample, first + c][..], &source].concat()[..]];
@@ -586,10 +733,18 @@ fn conv(call: &Call) -> Result<Value> {
 
 fn conv_transpose(call: &Call) -> Result<Value> {
     let (x, w) = (call.floats(0)?, call.floats(1)?);
-    ensure!(call.text("auto_pad", "NOTSET")? == "NOTSET" && call.proto.attr_ints("output_shape")?.is_none());
+    ensure!(
+        call.text("auto_pad", "NOTSET")? == "NOTSET"
+            && call.proto.attr_ints("output_shape")?.is_none()
+    );
     let group = call.int("group", 1)? as usize;
     let (inputs, outer) = (w.shape()[0], w.shape()[1]);
-    ensure!(x.shape()[1] == inputs && inputs % group == 0, "{:?} on {:?}", w.shape(), x.shape());
+    ensure!(
+        x.shape()[1] == inputs && inputs % group == 0,
+        "{:?} on {:?}",
+        w.shape(),
+        x.shape()
+    );
     let n = w.ndim() - 2;
     let strides = call.ints_or("strides", vec![1; n])?;
     let dilations = call.ints_or("dilations", vec![1; n])?;
@@ -612,10 +767,15 @@ fn conv_transpose(call: &Call) -> Result<Value> {
         let first = channel / (inputs / group) * outer;
         for tap in indices(IxDyn(&w.shape()[2..])) {
             let place = |axis: usize| {
-                let at = source[axis + 2] as i64 * strides[axis] + tap[axis] as i64 * dilations[axis];
-                usize::try_from(at - pads[axis]).ok().filter(|&at| at < shape[axis + 2])
+                let at =
+                    source[axis + 2] as i64 * strides[axis] + tap[axis] as i64 * dilations[axis];
+                usize::try_from(at - pads[axis])
+                    .ok()
+                    .filter(|&at| at < shape[axis + 2])
             };
-            let Some(place) = (0..n).map(place).collect::<Option<Vec<_>>>() else { continue };
+            let Some(place) = (0..n).map(place).collect::<Option<Vec<_>>>() else {
+                continue;
+            };
             for c in 0..outer {
                 let weight = w[&[&[channel, c][..], tap.slice()].concat()[..]];
                 y[&[&[source[0], first + c][..], &place].concat()[..]] += weight * x[&source];
@@ -627,7 +787,11 @@ fn conv_transpose(call: &Call) -> Result<Value> {
 
 fn pool(call: &Call) -> Result<Value> {
     let x = call.floats(0)?;
-    let kernel: Vec<usize> = call.ints_or("kernel_shape", vec![])?.iter().map(|&k| k as usize).collect();
+    let kernel: Vec<usize> = call
+        .ints_or("kernel_shape", vec![])?
+        .iter()
+        .map(|&k| k as usize)
+        .collect();
     let window = Window::of(call, &kernel, &x.shape()[2..])?;
     let is_mean = call.proto.op_type() == "AveragePool";
     let counts_border = call.int("count_include_pad", 0)? != 0;
@@ -636,10 +800,16 @@ fn pool(call: &Call) -> Result<Value> {
     for index in indices(IxDyn(&shape)) {
         let under = |tap: IxDyn| window.place(&index.slice()[2..], tap.slice(), &x.shape()[2..]);
         let places = indices(IxDyn(&kernel)).into_iter().filter_map(under);
-        let met: Vec<f64> = places.map(|place| x[&[&index.slice()[..2], &place].concat()[..]]).collect();
+        let met: Vec<f64> = places
+            .map(|place| x[&[&index.slice()[..2], &place].concat()[..]])
+            .collect();
         ensure!(!met.is_empty(), "a window that meets only the border");
         y[index] = if is_mean {
-            let count = if counts_border { kernel.iter().product() } else { met.len() };
+            let count = if counts_border {
+                kernel.iter().product()
+            } else {
+                met.len()
+            };
             met.iter().sum::<f64>() / count as f64
         } else {
             met.into_iter().fold(f64::NEG_INFINITY, f64::max)
@@ -665,7 +835,11 @@ fn layer_norm(call: &Call) -> Result<Value> {
     let axes: Vec<usize> = (first..x.ndim()).collect();
     let scaled = standardized(x, &axes, epsilon(call)?) * call.floats(1)?;
     let has_bias = call.proto.input.get(2).is_some_and(|name| !name.is_empty());
-    Ok(Value::Floats(if has_bias { scaled + call.floats(2)? } else { scaled }))
+    Ok(Value::Floats(if has_bias {
+        scaled + call.floats(2)?
+    } else {
+        scaled
+    }))
 }
 
 fn instance_norm(call: &Call) -> Result<Value> {
@@ -674,9 +848,14 @@ fn instance_norm(call: &Call) -> Result<Value> {
     let mut shape = vec![1; x.ndim()];
     shape[1] = x.shape()[1];
     let of_channel = |slot: usize| -> Result<ArrayD<f64>> {
-        Ok(call.floats(slot)?.clone().into_shape_with_order(shape.clone())?)
+        Ok(call
+            .floats(slot)?
+            .clone()
+            .into_shape_with_order(shape.clone())?)
     };
-    Ok(Value::Floats(standardized(x, &axes, epsilon(call)?) * of_channel(1)? + of_channel(2)?))
+    Ok(Value::Floats(
+        standardized(x, &axes, epsilon(call)?) * of_channel(1)? + of_channel(2)?,
+    ))
 }
 
 /// The error function, by its series.
@@ -721,7 +900,12 @@ fn skip_norm(call: &Call) -> Result<Vec<Value>> {
         scaled += beta.floats()?;
     }
     let nothing = Value::Floats(ArrayD::zeros(IxDyn(&[0])));
-    Ok(vec![Value::Floats(scaled), nothing.clone(), nothing, Value::Floats(sum)])
+    Ok(vec![
+        Value::Floats(scaled),
+        nothing.clone(),
+        nothing,
+        Value::Floats(sum),
+    ])
 }
 
 /// γ and β are those of the channels from version 21 on, and of the groups before. onnxruntime's own has
@@ -729,7 +913,10 @@ fn skip_norm(call: &Call) -> Result<Vec<Value>> {
 fn group_norm(call: &Call) -> Result<Value> {
     let own = call.proto.op_type() == "GroupNorm";
     let last = own && call.int("channels_last", 1)? != 0;
-    ensure!(!own || call.int("activation", 0)? == 0, "with an activation");
+    ensure!(
+        !own || call.int("activation", 0)? == 0,
+        "with an activation"
+    );
     let mut x = call.floats(0)?.clone();
     if last {
         let rank = x.ndim();
@@ -738,13 +925,24 @@ fn group_norm(call: &Call) -> Result<Value> {
     }
     let (items, channels) = (x.shape()[0], x.shape()[1]);
     let groups = usize::try_from(call.int(if own { "groups" } else { "num_groups" }, 0)?)?;
-    ensure!(groups > 0 && channels % groups == 0, "{groups} groups of {channels} channels");
+    ensure!(
+        groups > 0 && channels % groups == 0,
+        "{groups} groups of {channels} channels"
+    );
     let apart = x.as_standard_layout().into_owned();
     let apart = apart.into_shape_with_order(IxDyn(&[items, groups, x.len() / (items * groups)]))?;
     let mut y = standardized(&apart, &[2], epsilon(call)?).into_shape_with_order(x.raw_dim())?;
     let (gamma, beta) = (call.floats(1)?, call.floats(2)?);
-    let count = if !own && call.opset < 21 { groups } else { channels };
-    ensure!(gamma.shape() == [count] && beta.shape() == [count], "{:?}", gamma.shape());
+    let count = if !own && call.opset < 21 {
+        groups
+    } else {
+        channels
+    };
+    ensure!(
+        gamma.shape() == [count] && beta.shape() == [count],
+        "{:?}",
+        gamma.shape()
+    );
     for (channel, mut lane) in y.axis_iter_mut(Axis(1)).enumerate() {
         let place = [channel * count / channels];
         lane.mapv_inplace(|v| gamma[place] * v + beta[place]);
@@ -800,7 +998,11 @@ fn reshape(call: &Call) -> Result<Value> {
     let to: Vec<usize> = match call.proto.op_type() {
         "Flatten" => {
             let axis = call.int("axis", 1)?;
-            let axis = if axis < 0 { axis + from.len() as i64 } else { axis } as usize;
+            let axis = if axis < 0 {
+                axis + from.len() as i64
+            } else {
+                axis
+            } as usize;
             vec![from[..axis].iter().product(), from[axis..].iter().product()]
         }
         "Squeeze" => {
@@ -808,16 +1010,31 @@ fn reshape(call: &Call) -> Result<Value> {
                 Some(list) => all_counted(&list, from.len())?,
                 None => (0..from.len()).filter(|&axis| from[axis] == 1).collect(),
             };
-            ensure!(axes.iter().all(|&axis| from[axis] == 1), "{from:?} is not 1 along {axes:?}");
-            (0..from.len()).filter(|axis| !axes.contains(axis)).map(|axis| from[axis]).collect()
+            ensure!(
+                axes.iter().all(|&axis| from[axis] == 1),
+                "{from:?} is not 1 along {axes:?}"
+            );
+            (0..from.len())
+                .filter(|axis| !axes.contains(axis))
+                .map(|axis| from[axis])
+                .collect()
         }
         "Unsqueeze" => {
             let list = call.list("axes", 1)?.context("no axes")?;
             let rank = from.len() + list.len();
             let axes = all_counted(&list, rank)?;
             let mut rest = from.iter();
-            let extent = |axis| if axes.contains(&axis) { Some(1) } else { rest.next().copied() };
-            (0..rank).map(extent).collect::<Option<_>>().context("an axis twice")?
+            let extent = |axis| {
+                if axes.contains(&axis) {
+                    Some(1)
+                } else {
+                    rest.next().copied()
+                }
+            };
+            (0..rank)
+                .map(extent)
+                .collect::<Option<_>>()
+                .context("an axis twice")?
         }
         _ => {
             let wanted = call.value(1)?.ints()?;
@@ -838,7 +1055,10 @@ fn reshape(call: &Call) -> Result<Value> {
             to
         }
     };
-    ensure!(from.iter().product::<usize>() == to.iter().product::<usize>(), "{from:?} to {to:?}");
+    ensure!(
+        from.iter().product::<usize>() == to.iter().product::<usize>(),
+        "{from:?} to {to:?}"
+    );
     Ok(either!(value, x => x.as_standard_layout().into_owned().into_shape_with_order(to)?))
 }
 
@@ -847,7 +1067,9 @@ fn slice(call: &Call) -> Result<Value> {
     let rank = value.shape().len();
     let starts = call.list("starts", 1)?.context("no starts")?;
     let ends = call.list("ends", 2)?.context("no ends")?;
-    let axes = call.list("axes", 3)?.unwrap_or_else(|| (0..starts.len() as i64).collect());
+    let axes = call
+        .list("axes", 3)?
+        .unwrap_or_else(|| (0..starts.len() as i64).collect());
     let steps = match call.optional(4)? {
         Some(steps) => steps.ints()?,
         None => vec![1; starts.len()],
@@ -855,8 +1077,19 @@ fn slice(call: &Call) -> Result<Value> {
     let mut sliced = value.clone();
     for (i, axis) in all_counted(&axes, rank)?.into_iter().enumerate() {
         let (length, step) = (value.shape()[axis] as i64, steps[i]);
-        let (low, high) = if step > 0 { (0, length) } else { (-1, length - 1) };
-        let bound = |at: i64| (if at < 0 { at.saturating_add(length) } else { at }).clamp(low, high);
+        let (low, high) = if step > 0 {
+            (0, length)
+        } else {
+            (-1, length - 1)
+        };
+        let bound = |at: i64| {
+            (if at < 0 {
+                at.saturating_add(length)
+            } else {
+                at
+            })
+            .clamp(low, high)
+        };
         let (mut place, end) = (bound(starts[i]), bound(ends[i]));
         let mut taken = vec![];
         while if step > 0 { place < end } else { place > end } {
@@ -876,10 +1109,15 @@ fn split(call: &Call) -> Result<Vec<Value>> {
         Some(lengths) => lengths.iter().map(|&n| n as usize).collect(),
         None => {
             let wide = whole.div_ceil(parts);
-            (0..parts).map(|part| wide.min(whole - (part * wide).min(whole))).collect::<Vec<_>>()
+            (0..parts)
+                .map(|part| wide.min(whole - (part * wide).min(whole)))
+                .collect::<Vec<_>>()
         }
     };
-    ensure!(lengths.len() == parts && lengths.iter().sum::<usize>() == whole, "{lengths:?} of {whole}");
+    ensure!(
+        lengths.len() == parts && lengths.iter().sum::<usize>() == whole,
+        "{lengths:?} of {whole}"
+    );
     let mut start = 0;
     let part = |length: usize| {
         let range = Slice::from(start..start + length);
@@ -905,13 +1143,28 @@ fn gather_nd(call: &Call) -> Result<Value> {
     let (value, places) = (call.value(0)?, call.value(1)?);
     let (shape, batch) = (value.shape(), usize::try_from(call.int("batch_dims", 0)?)?);
     let (&length, picked) = places.shape().split_last().context("no indices")?;
-    ensure!(batch <= picked.len() && picked.starts_with(&shape[..batch]), "{shape:?} in {picked:?}");
-    ensure!(length > 0 && batch + length <= shape.len(), "{length} places in {shape:?}");
+    ensure!(
+        batch <= picked.len() && picked.starts_with(&shape[..batch]),
+        "{shape:?} in {picked:?}"
+    );
+    ensure!(
+        length > 0 && batch + length <= shape.len(),
+        "{length} places in {shape:?}"
+    );
     let indexed = &shape[batch..batch + length];
     let mut taken: Vec<Vec<usize>> = vec![];
     for (tuple, item) in places.ints()?.chunks(length).zip(indices(IxDyn(picked))) {
-        let places = tuple.iter().zip(indexed).map(|(&index, &n)| counted(index, n));
-        taken.push([item.slice()[..batch].to_vec(), places.collect::<Result<_>>()?].concat());
+        let places = tuple
+            .iter()
+            .zip(indexed)
+            .map(|(&index, &n)| counted(index, n));
+        taken.push(
+            [
+                item.slice()[..batch].to_vec(),
+                places.collect::<Result<_>>()?,
+            ]
+            .concat(),
+        );
     }
     let to = [picked, &shape[batch + length..]].concat();
     Ok(either!(value, x => {
@@ -925,12 +1178,20 @@ fn gather_nd(call: &Call) -> Result<Value> {
 
 fn concat(call: &Call) -> Result<Value> {
     let axis = call.axis(0, call.value(0)?.shape().len())?;
-    let parts = (0..call.proto.input.len()).map(|slot| call.value(slot)).collect::<Result<Vec<_>>>()?;
+    let parts = (0..call.proto.input.len())
+        .map(|slot| call.value(slot))
+        .collect::<Result<Vec<_>>>()?;
     if let Value::Ints(_) = parts[0] {
-        let lists = parts.iter().map(|part| part.ints()).collect::<Result<Vec<_>>>()?;
+        let lists = parts
+            .iter()
+            .map(|part| part.ints())
+            .collect::<Result<Vec<_>>>()?;
         return Ok(Value::Ints(ndarray::arr1(&lists.concat()).into_dyn()));
     }
-    let views = parts.iter().map(|part| Ok(part.floats()?.view())).collect::<Result<Vec<_>>>()?;
+    let views = parts
+        .iter()
+        .map(|part| Ok(part.floats()?.view()))
+        .collect::<Result<Vec<_>>>()?;
     Ok(Value::Floats(ndarray::concatenate(Axis(axis), &views)?))
 }
 
@@ -944,9 +1205,11 @@ fn expand(call: &Call) -> Result<Value> {
 fn constant_of_shape(call: &Call) -> Result<Value> {
     let shape: Vec<usize> = call.value(0)?.ints()?.iter().map(|&n| n as usize).collect();
     let filler = match call.proto.attr_t("value")? {
-        Some(filler) => {
-            tensor::read_f64(filler, &Externals::none())?.iter().copied().next().context("no value")?
-        }
+        Some(filler) => tensor::read_f64(filler, &Externals::none())?
+            .iter()
+            .copied()
+            .next()
+            .context("no value")?,
         None => 0.0,
     };
     Ok(Value::Floats(ArrayD::from_elem(shape, filler)))
@@ -957,7 +1220,9 @@ fn tile(call: &Call) -> Result<Value> {
     let mut tiled = call.value(0)?.clone();
     for (axis, &times) in repeats.iter().enumerate() {
         let length = tiled.shape()[axis];
-        let taken: Vec<usize> = (0..length * times as usize).map(|place| place % length).collect();
+        let taken: Vec<usize> = (0..length * times as usize)
+            .map(|place| place % length)
+            .collect();
         tiled = either!(tiled, x => x.select(Axis(axis), &taken));
     }
     Ok(tiled)
@@ -991,9 +1256,16 @@ fn pad(call: &Call) -> Result<Value> {
                 "edge" => place.clamp(0, length - 1),
                 "wrap" => place.rem_euclid(length),
                 "reflect" => {
-                    ensure!(before < length && after < length, "a reflection longer than the value");
+                    ensure!(
+                        before < length && after < length,
+                        "a reflection longer than the value"
+                    );
                     let place = place.abs();
-                    if place < length { place } else { 2 * (length - 1) - place }
+                    if place < length {
+                        place
+                    } else {
+                        2 * (length - 1) - place
+                    }
                 }
                 mode => bail!("mode {mode}"),
             };

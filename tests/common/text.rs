@@ -33,11 +33,20 @@ pub fn model(text: &str) -> Model {
                 builder.input(name, dims);
             }
             ["half", name, ref dims @ ..] => {
-                builder.graph().input.push(declared(name, DataType::Float16, dims));
+                builder
+                    .graph()
+                    .input
+                    .push(declared(name, DataType::Float16, dims));
             }
-            ["condition", name] => builder.graph().input.push(declared(name, DataType::Bool, &[])),
+            ["condition", name] => builder
+                .graph()
+                .input
+                .push(declared(name, DataType::Bool, &[])),
             ["indices", name, ref dims @ ..] => {
-                builder.graph().input.push(declared(name, DataType::Int64, dims));
+                builder
+                    .graph()
+                    .input
+                    .push(declared(name, DataType::Int64, dims));
             }
             ["output", ref names @ ..] => names.iter().for_each(|name| builder.output(name)),
             ["const" | "ints" | "bytes", name, ..] => {
@@ -55,7 +64,11 @@ pub fn model(text: &str) -> Model {
                 tensor.dims = dims;
                 builder.graph().initializer.push(tensor);
             }
-            [role @ ("weight" | "scale" | "shift" | "divisor"), name, ref dims @ ..] => {
+            [
+                role @ ("weight" | "scale" | "shift" | "divisor"),
+                name,
+                ref dims @ ..,
+            ] => {
                 let role = match role {
                     "weight" => Role::Weight,
                     "scale" => Role::Scale,
@@ -76,7 +89,13 @@ fn bytes(name: &str, values: &[i8]) -> TensorProto {
     TensorProto {
         name: Some(name.to_owned()),
         data_type: Some(DataType::Int8.code()),
-        raw_data: Some(values.iter().map(|value| value.cast_unsigned()).collect::<Vec<u8>>().into()),
+        raw_data: Some(
+            values
+                .iter()
+                .map(|value| value.cast_unsigned())
+                .collect::<Vec<u8>>()
+                .into(),
+        ),
         ..TensorProto::default()
     }
 }
@@ -86,14 +105,22 @@ fn node_of(line: &str) -> NodeProto {
     let (op, rest) = call.split_once('(').expect(line);
     let (domain, op) = op.rsplit_once('.').unwrap_or(("", op));
     let (inputs, attributes) = rest.split_once(')').expect(line);
-    let names = |list: &'_ str| list.split(',').map(|name| name.trim().to_owned()).collect::<Vec<_>>();
+    let names = |list: &'_ str| {
+        list.split(',')
+            .map(|name| name.trim().to_owned())
+            .collect::<Vec<_>>()
+    };
     let mut made = node(op, &names(inputs), &names(outputs), vec![]);
     made.domain = Some(domain.to_owned()).filter(|domain| !domain.is_empty());
     for word in attributes.split_whitespace() {
         let (name, value) = word.split_once('=').expect(line);
-        let list = value.strip_prefix('[').and_then(|value| value.strip_suffix(']'));
+        let list = value
+            .strip_prefix('[')
+            .and_then(|value| value.strip_suffix(']'));
         let value = match (list, value.parse(), value.parse()) {
-            (Some(list), ..) => Attr::Ints(numbers(list.split(',').filter(|word| !word.is_empty()))),
+            (Some(list), ..) => {
+                Attr::Ints(numbers(list.split(',').filter(|word| !word.is_empty())))
+            }
             (_, Ok(int), _) => Attr::Int(int),
             (_, _, Ok(float)) => Attr::Float(float),
             _ => Attr::Text(value.to_owned()),
@@ -109,7 +136,9 @@ pub fn print(model: &Model) -> String {
     let mut lines = vec![format!("opset {}", model.opset("").unwrap_or_default())];
     for input in &graph.input {
         let tensor = input.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
-        let dims = tensor.and_then(|tensor| tensor.shape.as_ref()).map(|shape| &shape.dim[..]);
+        let dims = tensor
+            .and_then(|tensor| tensor.shape.as_ref())
+            .map(|shape| &shape.dim[..]);
         let dims = dims.unwrap_or_default().iter().map(|dim| match &dim.value {
             Some(Dim::DimValue(n)) => n.to_string(),
             Some(Dim::DimParam(name)) => name.clone(),
@@ -121,23 +150,47 @@ pub fn print(model: &Model) -> String {
             Some(DataType::Float16) => "half",
             _ => "input",
         };
-        lines.push([vec![word.into(), input.name().to_owned()], dims.collect()].concat().join(" "));
+        lines.push(
+            [vec![word.into(), input.name().to_owned()], dims.collect()]
+                .concat()
+                .join(" "),
+        );
     }
     let read = unfold::ir::editor::reads(graph);
-    lines.extend(graph.initializer.iter().filter(|tensor| read.contains(tensor.name())).map(constant));
+    lines.extend(
+        graph
+            .initializer
+            .iter()
+            .filter(|tensor| read.contains(tensor.name()))
+            .map(constant),
+    );
     for node in &graph.node {
-        match node.attribute.iter().find_map(|attribute| attribute.t.as_deref()) {
-            Some(tensor) => {
-                lines.push(constant(&TensorProto { name: node.output.first().cloned(), ..tensor.clone() }))
-            }
+        match node
+            .attribute
+            .iter()
+            .find_map(|attribute| attribute.t.as_deref())
+        {
+            Some(tensor) => lines.push(constant(&TensorProto {
+                name: node.output.first().cloned(),
+                ..tensor.clone()
+            })),
             None => {
                 let attributes: Vec<String> = node.attribute.iter().map(written).collect();
                 let (inputs, outputs) = (node.input.join(", "), node.output.join(", "));
-                lines.push(format!("{outputs} = {}({inputs}) {}", node.op_type(), attributes.join(" ")));
+                lines.push(format!(
+                    "{outputs} = {}({inputs}) {}",
+                    node.op_type(),
+                    attributes.join(" ")
+                ));
             }
         }
     }
-    lines.extend(graph.output.iter().map(|output| format!("output {}", output.name())));
+    lines.extend(
+        graph
+            .output
+            .iter()
+            .map(|output| format!("output {}", output.name())),
+    );
     lines.join("\n")
 }
 
@@ -162,6 +215,8 @@ fn written(attribute: &AttributeProto) -> String {
     format!("{}={value}", attribute.name())
 }
 
-fn numbers<'w, T: std::str::FromStr<Err: std::fmt::Debug>>(words: impl Iterator<Item = &'w str>) -> Vec<T> {
+fn numbers<'w, T: std::str::FromStr<Err: std::fmt::Debug>>(
+    words: impl Iterator<Item = &'w str>,
+) -> Vec<T> {
     words.map(|word| word.parse().expect(word)).collect()
 }

@@ -82,12 +82,18 @@ fn the_guide_shows_these_files_and_their_lines() {
     for (file, line) in [
         ("affine/recognize/act_norm.rs", "&act_norm::ActNorm,"),
         ("affine/propagate/rules/compress.rs", "&compress::Compress,"),
-        ("affine/linear/transpose_matmul.rs", "&transpose_matmul::TransposeMatMul,"),
+        (
+            "affine/linear/transpose_matmul.rs",
+            "&transpose_matmul::TransposeMatMul,",
+        ),
         ("report/tabs.rs", "pub use tabs::tabs;"),
     ] {
         assert!(guide.contains(&format!("`src/{file}`")), "{file}");
         assert!(
-            guide.contains(&format!("```rust\n{}```", read(&format!("tests/extending/{file}")))),
+            guide.contains(&format!(
+                "```rust\n{}```",
+                read(&format!("tests/extending/{file}"))
+            )),
             "{file}"
         );
         assert!(
@@ -124,7 +130,10 @@ fn a_new_kind_is_recognised_by_its_name_and_folds() {
     let known = Analysis::new(&model).unwrap();
     let sites = sites(&known);
     assert_eq!(
-        sites.iter().map(|site| (site.kind.name, site.channels)).collect::<Vec<_>>(),
+        sites
+            .iter()
+            .map(|site| (site.kind.name, site.channels))
+            .collect::<Vec<_>>(),
         [("ActNorm", 6)]
     );
     let plan = affine::planner::plan(&known, &sites, &HashMap::new(), &HashMap::new(), false);
@@ -134,7 +143,15 @@ fn a_new_kind_is_recognised_by_its_name_and_folds() {
     apply((&edits, &plan.removals), &known, &mut editor, &|_, _| ()).unwrap();
     let mut folded = model.clone();
     *folded.graph_mut() = editor.finish();
-    assert_eq!(folded.graph().node.iter().map(|node| node.op_type()).collect::<Vec<_>>(), ["MatMul", "Add"]);
+    assert_eq!(
+        folded
+            .graph()
+            .node
+            .iter()
+            .map(|node| node.op_type())
+            .collect::<Vec<_>>(),
+        ["MatMul", "Add"]
+    );
     assert!(compare(&model, &folded, &VerifyOptions::default()).passed());
     assert!(self::sites(&Analysis::new(&act_norm("blocks.0.other")).unwrap()).is_empty());
 }
@@ -151,16 +168,39 @@ fn an_operator_of_a_custom_domain_is_written_out_by_the_formula_of_its_kind() {
     model.graph_mut().node[0].domain = Some("custom".into());
     let known = Analysis::new(&model).unwrap();
     let node = &model.graph().node[0];
-    let [operator] = ActNorm.opaque() else { panic!() };
+    let [operator] = ActNorm.opaque() else {
+        panic!()
+    };
     assert!(operator.names.contains(&"actnorm2d"));
     let made = opaque::write(&known, node, operator, &mut Names::new(&model));
-    let Expanded { nodes, constants, formulas } = made.unwrap();
-    assert_eq!(nodes.iter().map(|node| node.op_type()).collect::<Vec<_>>(), ["Mul", "Add"]);
-    assert_eq!((&nodes[0].input[0], &nodes[1].output[0]), (&"x".to_owned(), &"n".to_owned()));
-    let numbers: Vec<_> = constants.iter().map(|c| read_f64(c, &Externals::none()).unwrap()).collect();
-    assert_eq!(numbers, [[2.0, -1.0, 0.5], [2.0, -3.0, -2.0]].map(|row| ndarray::arr1(&row).into_dyn()));
-    let NewConstant::Floats { name, recipe, .. } = &formulas[0] else { panic!() };
-    assert_eq!((name.as_str(), recipe.to_string().as_str()), (constants[0].name(), "s"));
+    let Expanded {
+        nodes,
+        constants,
+        formulas,
+    } = made.unwrap();
+    assert_eq!(
+        nodes.iter().map(|node| node.op_type()).collect::<Vec<_>>(),
+        ["Mul", "Add"]
+    );
+    assert_eq!(
+        (&nodes[0].input[0], &nodes[1].output[0]),
+        (&"x".to_owned(), &"n".to_owned())
+    );
+    let numbers: Vec<_> = constants
+        .iter()
+        .map(|c| read_f64(c, &Externals::none()).unwrap())
+        .collect();
+    assert_eq!(
+        numbers,
+        [[2.0, -1.0, 0.5], [2.0, -3.0, -2.0]].map(|row| ndarray::arr1(&row).into_dyn())
+    );
+    let NewConstant::Floats { name, recipe, .. } = &formulas[0] else {
+        panic!()
+    };
+    assert_eq!(
+        (name.as_str(), recipe.to_string().as_str()),
+        (constants[0].name(), "s")
+    );
 }
 
 fn numbers(values: &[f64], shape: &[usize]) -> Numbers {
@@ -188,19 +228,32 @@ fn an_affine_travels_through_a_new_operator() {
     let before = compressed("axis=3");
     let known = Analysis::new(&before).unwrap();
     let node = before.graph().node.len() - 1;
-    let rule = RULES.iter().find(|rule| rule.is_for(known.graph.domain_op(node))).unwrap();
-    let affine = Affine::new(numbers(&[2.0, -1.0], &[1, 2, 1, 1]), numbers(&[1.0, 3.0], &[1, 2, 1, 1]));
+    let rule = RULES
+        .iter()
+        .find(|rule| rule.is_for(known.graph.domain_op(node)))
+        .unwrap();
+    let affine = Affine::new(
+        numbers(&[2.0, -1.0], &[1, 2, 1, 1]),
+        numbers(&[1.0, 3.0], &[1, 2, 1, 1]),
+    );
     let inputs = [Some(affine.clone()), None];
     let forward = rule.forward(&known.at(node), &inputs).unwrap();
     let backward = rule.backward(&known.at(node), 0, &affine).unwrap();
     for step in [forward, backward] {
-        let [way] = &step.ways[..] else { panic!("{step:?}") };
-        let [(0, same)] = &way[..] else { panic!("{step:?}") };
+        let [way] = &step.ways[..] else {
+            panic!("{step:?}")
+        };
+        let [(0, same)] = &way[..] else {
+            panic!("{step:?}")
+        };
         assert!(same.scale == affine.scale && same.shift == affine.shift && step.folds.is_empty());
     }
     // The places that the signs leave.
-    let x = ArrayD::from_shape_fn(vec![1, 2, 2, 3], |at| (at[1] * 6 + at[2] * 3 + at[3]) as f64);
-    let array = |values: [f64; 2]| ArrayD::from_shape_vec(vec![1, 2, 1, 1], values.to_vec()).unwrap();
+    let x = ArrayD::from_shape_fn(vec![1, 2, 2, 3], |at| {
+        (at[1] * 6 + at[2] * 3 + at[3]) as f64
+    });
+    let array =
+        |values: [f64; 2]| ArrayD::from_shape_vec(vec![1, 2, 1, 1], values.to_vec()).unwrap();
     let (scale, shift) = (array([2.0, -1.0]), array([1.0, 3.0]));
     let kept = |array: &ArrayD<f64>| array.select(Axis(3), &[0, 2]);
     assert_eq!(kept(&(&x * &scale + &shift)), kept(&x) * &scale + &shift);
@@ -211,15 +264,22 @@ fn an_affine_does_not_travel_where_it_varies_along_what_is_left_out() {
     let along = |axis: usize, extent: usize| {
         let mut shape = [1; 4];
         shape[axis] = extent;
-        Affine::scale(numbers(&(0..extent).map(|i| 2.0 + i as f64).collect::<Vec<_>>(), &shape))
+        Affine::scale(numbers(
+            &(0..extent).map(|i| 2.0 + i as f64).collect::<Vec<_>>(),
+            &shape,
+        ))
     };
-    for (attributes, affine, reason) in
-        [("", along(1, 2), Reason::Attribute("axis".into())), ("axis=-1", along(3, 3), Reason::ReducedAxis)]
-    {
+    for (attributes, affine, reason) in [
+        ("", along(1, 2), Reason::Attribute("axis".into())),
+        ("axis=-1", along(3, 3), Reason::ReducedAxis),
+    ] {
         let before = compressed(attributes);
         let known = Analysis::new(&before).unwrap();
         let at = known.at(before.graph().node.len() - 1);
-        assert_eq!(Compress.forward(&at, &[Some(affine), None]).unwrap_err(), reason);
+        assert_eq!(
+            Compress.forward(&at, &[Some(affine), None]).unwrap_err(),
+            reason
+        );
     }
 }
 
@@ -238,23 +298,50 @@ fn product(attributes: &str) -> Model {
 fn a_new_operator_of_a_runtime_takes_an_affine_in() {
     let model = product("alpha=0.5");
     let known = Analysis::new(&model).unwrap();
-    let linear = LINEAR.iter().find(|linear| linear.is_for(known.graph.domain_op(0))).unwrap();
+    let linear = LINEAR
+        .iter()
+        .find(|linear| linear.is_for(known.graph.domain_op(0)))
+        .unwrap();
     assert!(!linear.is_for(("", "TransposeMatMul")));
     let at = known.at(0);
-    let affine = Affine::new(numbers(&[2.0, -1.0, 0.5], &[1, 3]), numbers(&[1.0, 3.0, -4.0], &[1, 3]));
+    let affine = Affine::new(
+        numbers(&[2.0, -1.0, 0.5], &[1, 3]),
+        numbers(&[1.0, 3.0, -4.0], &[1, 3]),
+    );
     let step = linear.forward(&at, &[Some(affine.clone()), None]).unwrap();
     assert!(matches!(step.folds[..], [(Side::Operand(0), _)]));
     let weight = at.constant(1).unwrap();
     let numbers_of = |recipe: &recipe::Recipe| -> Array2<f64> {
         let read = |name: &str| known.constants.read(known.graph.value(name).unwrap());
-        evaluate(recipe, &read).unwrap().into_dimensionality::<Ix2>().unwrap()
+        evaluate(recipe, &read)
+            .unwrap()
+            .into_dimensionality::<Ix2>()
+            .unwrap()
     };
-    let scaled = numbers_of(&linear.scaled(&at, &weight, Side::Operand(0), &affine.scale).unwrap());
+    let scaled = numbers_of(
+        &linear
+            .scaled(&at, &weight, Side::Operand(0), &affine.scale)
+            .unwrap(),
+    );
     let image = numbers_of(&linear.image(&at, Some(&weight), 0, &affine.shift).unwrap());
-    let by_result =
-        numbers_of(&linear.scaled(&at, &weight, Side::Result, &numbers(&[10.0, 100.0], &[1, 2])).unwrap());
-    assert_eq!(scaled, ndarray::arr2(&[[2.0, 4.0], [-3.0, -4.0], [2.5, 3.0]]));
-    assert_eq!(by_result, ndarray::arr2(&[[10.0, 200.0], [30.0, 400.0], [50.0, 600.0]]));
+    let by_result = numbers_of(
+        &linear
+            .scaled(
+                &at,
+                &weight,
+                Side::Result,
+                &numbers(&[10.0, 100.0], &[1, 2]),
+            )
+            .unwrap(),
+    );
+    assert_eq!(
+        scaled,
+        ndarray::arr2(&[[2.0, 4.0], [-3.0, -4.0], [2.5, 3.0]])
+    );
+    assert_eq!(
+        by_result,
+        ndarray::arr2(&[[10.0, 200.0], [30.0, 400.0], [50.0, 600.0]])
+    );
     // 0.5·(1·1 + 3·3 − 4·5) and 0.5·(1·2 + 3·4 − 4·6)
     assert_eq!(image, ndarray::arr2(&[[-5.0, -5.0]]));
 }
@@ -265,7 +352,9 @@ fn a_new_operator_of_a_runtime_refuses_what_it_does_not_know() {
     for (attributes, name) in [("transB=1", "transB"), ("transBatchA=1", "transBatchA")] {
         let model = product(attributes);
         let known = Analysis::new(&model).unwrap();
-        let refusal = TransposeMatMul.forward(&known.at(0), &[Some(affine.clone()), None]).unwrap_err();
+        let refusal = TransposeMatMul
+            .forward(&known.at(0), &[Some(affine.clone()), None])
+            .unwrap_err();
         assert_eq!(refusal, Reason::Attribute(name.into()));
     }
 }
@@ -273,7 +362,10 @@ fn a_new_operator_of_a_runtime_refuses_what_it_does_not_know() {
 #[test]
 fn a_new_form_of_report_has_all_rows() {
     let text = report::tabs::tabs(&report::measured());
-    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split('\t').collect()).collect();
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .map(|line| line.split('\t').collect())
+        .collect();
     // Three variants ran, and each is in the tables of latency, memory and shares.
     assert_eq!(rows.len(), 9);
     assert_eq!(rows[0][..2], ["LN twin", "100 ms"]);

@@ -22,7 +22,10 @@ const TOLERANCE: f64 = 5e-6;
 pub fn check(bytes: &[u8], counts: &mut Counts) -> Result<(), String> {
     let model = stream(bytes);
     let told = |why: String| format!("{why}\n{}", text::print(&model));
-    let options = FuseOptions { centre: true, ..options() };
+    let options = FuseOptions {
+        centre: true,
+        ..options()
+    };
     let fused = unfold::fuse(&model, &options).map_err(|error| told(error.to_string()))?;
     let told = |why: String| told(format!("{why}\nfused:\n{}", text::print(&fused.model)));
     new_tensors_are_told(&model, &fused).map_err(told)?;
@@ -35,7 +38,12 @@ pub fn check(bytes: &[u8], counts: &mut Counts) -> Result<(), String> {
             Some(Centring::Centred { .. }) => "subtracted",
         });
     }
-    match prove(&model, &fused.model, &fused.plan.tensors, &ProveOptions::default()) {
+    match prove(
+        &model,
+        &fused.model,
+        &fused.plan.tensors,
+        &ProveOptions::default(),
+    ) {
         Proof::Proved { .. } => count("proved"),
         proof => return Err(told(format!("{proof:?}"))),
     }
@@ -46,13 +54,23 @@ pub fn check(bytes: &[u8], counts: &mut Counts) -> Result<(), String> {
         }
     }
     // Floats that come to the same when they are stored are the same from then on.
-    let again = FuseOptions { skip: unfold::passes::simplify::KINDS.map(str::to_owned).to_vec(), ..options };
+    let again = FuseOptions {
+        skip: unfold::passes::simplify::KINDS.map(str::to_owned).to_vec(),
+        ..options
+    };
     let again = unfold::fuse(&fused.model, &again).map_err(|error| told(error.to_string()))?;
-    if again.changed() { Err(told("it changes again".into())) } else { Ok(()) }
+    if again.changed() {
+        Err(told("it changes again".into()))
+    } else {
+        Ok(())
+    }
 }
 
 fn stream(bytes: &[u8]) -> Model {
-    let mut maker = Maker { tape: Tape::new(bytes), builder: Builder::new(17) };
+    let mut maker = Maker {
+        tape: Tape::new(bytes),
+        builder: Builder::new(17),
+    };
     let mut value = maker.stem();
     let mut other = None;
     for _ in 0..1 + maker.tape.below(3) {
@@ -81,19 +99,28 @@ impl Maker<'_> {
     fn constant(&mut self, shape: &[usize]) -> String {
         let mut numbers = self.tape.numbers();
         let draw = || (numbers.any() % 2001) as f64 / 1000.0 - 1.0;
-        self.builder.constant(&ArrayD::from_shape_simple_fn(IxDyn(shape), draw))
+        self.builder
+            .constant(&ArrayD::from_shape_simple_fn(IxDyn(shape), draw))
     }
 
     fn with(&mut self, op: &str, value: &str, shape: &[usize]) -> String {
         let constant = self.constant(shape);
-        let inputs = if self.tape.chance(30) { [&*constant, value] } else { [value, &*constant] };
+        let inputs = if self.tape.chance(30) {
+            [&*constant, value]
+        } else {
+            [value, &*constant]
+        };
         self.op(op, &inputs, vec![])
     }
 
     fn linear(&mut self, value: &str, outer: usize) -> String {
         let weight = self.constant(&[CHANNELS, outer]);
         let product = self.op("MatMul", &[value, &weight], vec![]);
-        if self.tape.chance(60) { self.with("Add", &product, &[outer]) } else { product }
+        if self.tape.chance(60) {
+            self.with("Add", &product, &[outer])
+        } else {
+            product
+        }
     }
 
     fn turned(&mut self, value: &str) -> String {
@@ -108,11 +135,16 @@ impl Maker<'_> {
             0 => self.linear(&input, CHANNELS),
             1 => {
                 let group = if self.tape.chance(20) { 2 } else { 1 };
-                let (weight, bias) =
-                    (self.constant(&[CHANNELS, CHANNELS / group, 1]), self.constant(&[CHANNELS]));
+                let (weight, bias) = (
+                    self.constant(&[CHANNELS, CHANNELS / group, 1]),
+                    self.constant(&[CHANNELS]),
+                );
                 let image = self.turned(&input);
-                let image =
-                    self.op("Conv", &[&image, &weight, &bias], vec![("group", (group as i64).into())]);
+                let image = self.op(
+                    "Conv",
+                    &[&image, &weight, &bias],
+                    vec![("group", (group as i64).into())],
+                );
                 self.turned(&image)
             }
             2 => {
@@ -122,14 +154,22 @@ impl Maker<'_> {
                 );
                 let rows = self.op("Reshape", &[&input, &flat], vec![]);
                 let turned = self.tape.chance(50);
-                let (weight, bias) = (self.constant(&[CHANNELS, CHANNELS]), self.constant(&[CHANNELS]));
-                let attrs: Attrs = vec![("transB", i64::from(turned).into()), ("alpha", 0.5.into())];
+                let (weight, bias) = (
+                    self.constant(&[CHANNELS, CHANNELS]),
+                    self.constant(&[CHANNELS]),
+                );
+                let attrs: Attrs =
+                    vec![("transB", i64::from(turned).into()), ("alpha", 0.5.into())];
                 let rows = self.op("Gemm", &[&rows, &weight, &bias], attrs);
                 self.op("Reshape", &[&rows, &back], vec![])
             }
             3 => {
                 let ids = self.builder.fresh("ids");
-                self.builder.graph().input.push(declared(&ids, DataType::Int64, &["batch", &tokens]));
+                self.builder.graph().input.push(declared(
+                    &ids,
+                    DataType::Int64,
+                    &["batch", &tokens],
+                ));
                 let table = self.constant(&[CHANNELS, CHANNELS]);
                 self.op("Gather", &[&table, &ids], vec![])
             }
@@ -137,7 +177,8 @@ impl Maker<'_> {
                 // One token of its own before the others.
                 let weight = self.constant(&[CHANNELS, CHANNELS]);
                 let all = self.op("MatMul", &[&input, &weight], vec![]);
-                let [from, to, axis] = [1, TOKENS as i64, 1].map(|place| self.builder.ints(&[place]));
+                let [from, to, axis] =
+                    [1, TOKENS as i64, 1].map(|place| self.builder.ints(&[place]));
                 let rest = self.op("Slice", &[&all, &from, &to, &axis], vec![]);
                 let token = self.linear(&input, CHANNELS);
                 let token = self.op("ReduceMean", &[&token], vec![("axes", vec![1].into())]);
@@ -154,7 +195,11 @@ impl Maker<'_> {
         if self.tape.chance(15) {
             written = self.with("Mul", &written, &[TOKENS, 1]);
         }
-        if self.tape.chance(10) { self.normalized(&written) } else { written }
+        if self.tape.chance(10) {
+            self.normalized(&written)
+        } else {
+            written
+        }
     }
 
     fn block(&mut self, value: &str, other: Option<&str>) -> String {
@@ -162,10 +207,18 @@ impl Maker<'_> {
             Some(other) if self.tape.chance(30) => other.to_owned(),
             _ => value.to_owned(),
         };
-        let read = if self.tape.chance(92) { self.normalized(&read) } else { read };
+        let read = if self.tape.chance(92) {
+            self.normalized(&read)
+        } else {
+            read
+        };
         let hidden = self.linear(&read, CHANNELS);
         let hidden = self.op("Tanh", &[&hidden], vec![]);
-        let branch = if self.tape.chance(92) { self.linear(&hidden, CHANNELS) } else { hidden };
+        let branch = if self.tape.chance(92) {
+            self.linear(&hidden, CHANNELS)
+        } else {
+            hidden
+        };
         match self.tape.below(4) {
             0 | 1 => self.op("Add", &[value, &branch], vec![]),
             2 => self.op("Add", &[&branch, value], vec![]),
@@ -177,12 +230,19 @@ impl Maker<'_> {
     fn normalized(&mut self, value: &str) -> String {
         if self.tape.chance(60) {
             let (scale, shift) = (self.constant(&[CHANNELS]), self.constant(&[CHANNELS]));
-            let inputs =
-                if self.tape.chance(20) { vec![value, &*scale] } else { vec![value, &*scale, &*shift] };
+            let inputs = if self.tape.chance(20) {
+                vec![value, &*scale]
+            } else {
+                vec![value, &*scale, &*shift]
+            };
             return self.op("LayerNormalization", &inputs, vec![("epsilon", 0.1.into())]);
         }
         let turns = self.tape.chance(30);
-        let x = if turns { self.turned(value) } else { value.to_owned() };
+        let x = if turns {
+            self.turned(value)
+        } else {
+            value.to_owned()
+        };
         let axes = || -> Attrs { vec![("axes", vec![if turns { 1 } else { -1 }].into())] };
         let mean = self.op("ReduceMean", &[&x], axes());
         let x = self.op("Sub", &[&x, &mean], vec![]);
@@ -208,7 +268,11 @@ impl Maker<'_> {
             1 => self.op("Gather", &[value, &first], vec![("axis", 1.into())]),
             _ => self.op("ReduceMean", &[value], vec![("axes", vec![1].into())]),
         };
-        let seen = if self.tape.chance(85) { self.normalized(&seen) } else { seen };
+        let seen = if self.tape.chance(85) {
+            self.normalized(&seen)
+        } else {
+            seen
+        };
         let end = self.linear(&seen, 2);
         self.builder.output(&end);
         if self.tape.chance(6) {

@@ -48,12 +48,16 @@ pub fn ends(file: Vec<u8>, counts: &mut Counts) -> Result<(), String> {
         model.map(|model| text::print(&model)).unwrap_or_default()
     };
     let end = catch_unwind(AssertUnwindSafe(|| end_of(&file)));
-    let end = end.unwrap_or_else(|_| Err("a panic".into())).map_err(|why| format!("{why}\n{}", told()))?;
+    let end = end
+        .unwrap_or_else(|_| Err("a panic".into()))
+        .map_err(|why| format!("{why}\n{}", told()))?;
     for what in ["file", end] {
         *counts.entry(what.into()).or_default() += 1;
     }
     // On a machine that does other things as well, it may wait for long.
-    let took = computed().zip(computed_before).map(|(now, before)| now - before);
+    let took = computed()
+        .zip(computed_before)
+        .map(|(now, before)| now - before);
     let took = begin.elapsed().min(took.unwrap_or(Duration::MAX));
     match took.as_secs() < SECONDS {
         true => Ok(()),
@@ -64,7 +68,10 @@ pub fn ends(file: Vec<u8>, counts: &mut Counts) -> Result<(), String> {
 /// How long all threads of this process have computed, where that is known.
 #[cfg(unix)]
 fn computed() -> Option<Duration> {
-    nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID.now().ok().map(Duration::from)
+    nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID
+        .now()
+        .ok()
+        .map(Duration::from)
 }
 
 #[cfg(not(unix))]
@@ -78,7 +85,9 @@ fn run(model: &Model, fused: &Model) -> Verdict {
 
 /// The outcome for a file.
 fn end_of(file: &[u8]) -> Result<&'static str, String> {
-    let Ok(model) = Model::from_bytes(file.to_vec()) else { return Ok("no file") };
+    let Ok(model) = Model::from_bytes(file.to_vec()) else {
+        return Ok("no file");
+    };
     let fused = match unfold::fuse(&model, &options()) {
         Ok(fused) => fused,
         Err(error @ Error::Defect { .. }) => return Err(error.to_string()),
@@ -93,7 +102,9 @@ fn end_of(file: &[u8]) -> Result<&'static str, String> {
     new_tensors_are_told(&model, &fused)?;
     // A model that no engine runs is often invalid: floats times integers, unreadable numbers.
     match is_not_disproved(&model, &fused) {
-        Err(_) if matches!(run(&model, &fused.model), Verdict::CouldNotVerify { .. }) => Ok("nobody knows"),
+        Err(_) if matches!(run(&model, &fused.model), Verdict::CouldNotVerify { .. }) => {
+            Ok("nobody knows")
+        }
         proved => proved.map(|()| "folded"),
     }
 }
@@ -102,8 +113,15 @@ fn end_of(file: &[u8]) -> Result<&'static str, String> {
 /// divided by the folded scale.
 fn is_rounded(model: &Model) -> bool {
     let grid = f64::from(1 << 12);
-    let floats = model.graph().initializer.iter().filter_map(|tensor| reference::constant(tensor).ok());
-    floats.filter_map(|value| value.floats().ok().cloned()).flatten().any(|v| (v * grid).fract() != 0.0)
+    let floats = model
+        .graph()
+        .initializer
+        .iter()
+        .filter_map(|tensor| reference::constant(tensor).ok());
+    floats
+        .filter_map(|value| value.floats().ok().cloned())
+        .flatten()
+        .any(|v| (v * grid).fract() != 0.0)
 }
 
 fn compare(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String> {
@@ -114,15 +132,23 @@ fn compare(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String> {
     let fused = unfold::fuse(model, &options).map_err(|error| error.to_string())?;
     new_tensors_are_told(model, &fused)?;
     is_not_disproved(model, &fused)?;
-    let Fused { model: fused, plan, .. } = fused;
+    let Fused {
+        model: fused, plan, ..
+    } = fused;
     let told = |why: String| format!("{why}\nfused:\n{}", text::print(&fused));
     let planned = unfold::plan(model, &options).map_err(|error| error.to_string())?;
     let [planned, carried_out] = [&planned, &plan].map(|plan| format!("{:#?}", plan.sites));
     if planned != carried_out {
-        return Err(format!("what is planned\n{planned}\nis not what is carried out\n{carried_out}"));
+        return Err(format!(
+            "what is planned\n{planned}\nis not what is carried out\n{carried_out}"
+        ));
     }
     tally(model, &plan, counts);
-    let has_means = model.graph().node.iter().any(|node| node.op_type() == "ReduceMean");
+    let has_means = model
+        .graph()
+        .node
+        .iter()
+        .any(|node| node.op_type() == "ReduceMean");
     let tolerance = match kind {
         Kind::Exact if is_rounded(&fused) => TOLERANCE,
         Kind::Exact if has_means => OF_MEANS,
@@ -138,8 +164,8 @@ fn compare(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String> {
                 return Err("the graph cannot be run".into());
             }
             if runs {
-                let values =
-                    reference::values(&fused, &inputs).map_err(|error| told(format!("{error:#}")))?;
+                let values = reference::values(&fused, &inputs)
+                    .map_err(|error| told(format!("{error:#}")))?;
                 declared_shapes(&fused, &values).map_err(told)?;
             }
         }
@@ -147,10 +173,17 @@ fn compare(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String> {
     in_order(model, &fused).map_err(told)?;
     // Floats that come to the same when they are stored, and were not the same before, are the same from then on.
     let skip = vec!["duplicate".to_owned()];
-    let again = FuseOptions { skip, max_growth: options.max_growth, ..portable() };
+    let again = FuseOptions {
+        skip,
+        max_growth: options.max_growth,
+        ..portable()
+    };
     let again = unfold::fuse(&fused, &again).map_err(|error| told(error.to_string()))?;
     if !again.plan.is_empty() || again.model.proto != fused.proto {
-        return Err(told(format!("fusing again changes it:\n{}", text::print(&again.model))));
+        return Err(told(format!(
+            "fusing again changes it:\n{}",
+            text::print(&again.model)
+        )));
     }
     Ok(())
 }
@@ -162,7 +195,9 @@ fn facts_hold(case: &Case, kind: Kind) -> Result<(), String> {
     let inputs = judge::inputs(&case.model, case.batch, true, kind);
     let env = reference::values(&case.model, &inputs).map_err(|error| format!("{error:#}"))?;
     for (name, value) in &env {
-        let Some(id) = graph.value(name) else { continue };
+        let Some(id) = graph.value(name) else {
+            continue;
+        };
         if let Some(shape) = facts.shape(id) {
             let fits = shape.len() == value.shape().len()
                 && shape
@@ -170,7 +205,10 @@ fn facts_hold(case: &Case, kind: Kind) -> Result<(), String> {
                     .zip(value.shape())
                     .all(|(dim, &n)| extent(dim).is_none_or(|known| known == n));
             if !fits {
-                return Err(format!("{name} is {:?} and thought to be {shape:?}", value.shape()));
+                return Err(format!(
+                    "{name} is {:?} and thought to be {shape:?}",
+                    value.shape()
+                ));
             }
         }
         if let (Some(known), Value::Ints(ints)) = (facts.ints(id), value)
@@ -186,7 +224,9 @@ fn facts_hold(case: &Case, kind: Kind) -> Result<(), String> {
 fn declared_shapes(fused: &Model, values: &Env) -> Result<(), String> {
     for info in &fused.graph().value_info {
         let tensor = info.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
-        let Some(shape) = tensor.and_then(|tensor| tensor.shape.as_ref()) else { continue };
+        let Some(shape) = tensor.and_then(|tensor| tensor.shape.as_ref()) else {
+            continue;
+        };
         let Some(value) = values.get(info.name()) else {
             return Err(format!("a note about {}, which is no more", info.name()));
         };
@@ -194,7 +234,11 @@ fn declared_shapes(fused: &Model, values: &Env) -> Result<(), String> {
             if let Some(Dim::DimValue(said)) = dim.value
                 && said != n as i64
             {
-                return Err(format!("{} is {:?} and said to be {shape:?}", info.name(), value.shape()));
+                return Err(format!(
+                    "{} is {:?} and said to be {shape:?}",
+                    info.name(),
+                    value.shape()
+                ));
             }
         }
     }
@@ -203,13 +247,29 @@ fn declared_shapes(fused: &Model, values: &Env) -> Result<(), String> {
 
 /// The captures of a body.
 fn captures(body: &GraphProto) -> HashSet<&str> {
-    let inner = body.node.iter().flat_map(unfold::onnx::node::bodies).flat_map(captures);
+    let inner = body
+        .node
+        .iter()
+        .flat_map(unfold::onnx::node::bodies)
+        .flat_map(captures);
     let mut read: HashSet<&str> = inner.collect();
-    read.extend(body.node.iter().flat_map(|node| &node.input).map(String::as_str));
+    read.extend(
+        body.node
+            .iter()
+            .flat_map(|node| &node.input)
+            .map(String::as_str),
+    );
     read.extend(body.output.iter().map(|output| output.name()));
     let given = body.input.iter().map(|input| input.name());
-    let made = body.node.iter().flat_map(|node| &node.output).map(String::as_str);
-    for own in given.chain(made).chain(body.initializer.iter().map(|tensor| tensor.name())) {
+    let made = body
+        .node
+        .iter()
+        .flat_map(|node| &node.output)
+        .map(String::as_str);
+    for own in given
+        .chain(made)
+        .chain(body.initializer.iter().map(|tensor| tensor.name()))
+    {
         read.remove(own);
     }
     read
@@ -237,7 +297,10 @@ fn in_order(model: &Model, fused: &Model) -> Result<(), String> {
             captured.extend(captures(body));
         }
         let read = node.input.iter().map(String::as_str).chain(captured);
-        if let Some(missing) = read.filter(|name| !name.is_empty()).find(|name| !there.contains(name)) {
+        if let Some(missing) = read
+            .filter(|name| !name.is_empty())
+            .find(|name| !there.contains(name))
+        {
             return Err(format!("{} reads {missing} before it is made", node.name()));
         }
         for output in node.output.iter().filter(|output| !output.is_empty()) {
@@ -248,13 +311,25 @@ fn in_order(model: &Model, fused: &Model) -> Result<(), String> {
     }
     let (read_before, read_after) = (reads(before), reads(after));
     let made = |graph: &GraphProto| -> HashSet<String> {
-        let nodes = graph.node.iter().flat_map(|node| node.output.iter().cloned());
-        nodes.chain(graph.initializer.iter().map(|tensor| tensor.name().to_owned())).collect()
+        let nodes = graph
+            .node
+            .iter()
+            .flat_map(|node| node.output.iter().cloned());
+        nodes
+            .chain(
+                graph
+                    .initializer
+                    .iter()
+                    .map(|tensor| tensor.name().to_owned()),
+            )
+            .collect()
     };
     let old = made(before);
     for name in made(after) {
-        let is_part_of_more =
-            after.node.iter().any(|node| node.output.len() > 1 && node.output.contains(&name));
+        let is_part_of_more = after
+            .node
+            .iter()
+            .any(|node| node.output.len() > 1 && node.output.contains(&name));
         if !read_after.contains(name.as_str())
             && (read_before.contains(name.as_str()) || !old.contains(&name))
             && !is_part_of_more
@@ -279,16 +354,26 @@ fn tally(model: &Model, plan: &Plan, counts: &mut Counts) {
                 count("site folded".into());
                 count(format!(
                     "site folded {}",
-                    if *direction == Direction::Forward { "forward" } else { "backward" }
+                    if *direction == Direction::Forward {
+                        "forward"
+                    } else {
+                        "backward"
+                    }
                 ));
                 for name in into {
-                    let node =
-                        graph.node.iter().find(|node| node.name() == name || node.output.contains(name));
-                    count(format!("folded into {}", node.map_or("?", |node| node.op_type())));
+                    let node = graph
+                        .node
+                        .iter()
+                        .find(|node| node.name() == name || node.output.contains(name));
+                    count(format!(
+                        "folded into {}",
+                        node.map_or("?", |node| node.op_type())
+                    ));
                 }
             }
             Some(Outcome::Kept { forward, backward }) => {
-                for (way, refusal) in [("forward", Some(forward)), ("backward", backward.as_ref())] {
+                for (way, refusal) in [("forward", Some(forward)), ("backward", backward.as_ref())]
+                {
                     let Some(refusal) = refusal else { continue };
                     let reason = format!("{:?}", refusal.reason);
                     let node = graph.node.iter().find(|node| node.name() == refusal.at);

@@ -101,7 +101,10 @@ impl<'t> Maker<'t> {
 
     /// A normalizer, the operators behind it, and its readers.
     fn round(&mut self, value: String) {
-        self.module = self.tape.chance(25).then(|| self.builder.fresh("block/norm"));
+        self.module = self
+            .tape
+            .chance(25)
+            .then(|| self.builder.fresh("block/norm"));
         let normalized = self.normalizer(&value);
         self.module = None;
         let Some(normalized) = normalized else { return };
@@ -162,8 +165,14 @@ impl<'t> Maker<'t> {
         self.is_symbolic = self.tape.chance(50);
         let mut dims = vec![self.batch; rank];
         if !self.tape.chance(20) {
-            let choices: &[usize] = if rank > 3 { &[4, 2, 3, 1] } else { &[4, 6, 8, 3, 2, 1] };
-            dims[1..].iter_mut().for_each(|dim| *dim = self.tape.pick(choices));
+            let choices: &[usize] = if rank > 3 {
+                &[4, 2, 3, 1]
+            } else {
+                &[4, 6, 8, 3, 2, 1]
+            };
+            dims[1..]
+                .iter_mut()
+                .for_each(|dim| *dim = self.tape.pick(choices));
         }
         let mut spelled: Vec<String> = dims.iter().map(usize::to_string).collect();
         if self.is_symbolic {
@@ -174,7 +183,12 @@ impl<'t> Maker<'t> {
         for name in ["x", "y"].into_iter().take(count) {
             self.pool.push(self.builder.input(name, &spelled));
         }
-        self.env = judge::inputs(&Model::from_proto(self.builder.proto.clone()), self.batch, true, self.kind);
+        self.env = judge::inputs(
+            &Model::from_proto(self.builder.proto.clone()),
+            self.batch,
+            true,
+            self.kind,
+        );
     }
 
     /// Rows of tables that the caller picks, one for all or one on top of the other.
@@ -186,9 +200,13 @@ impl<'t> Maker<'t> {
             dims[0] = "batch".into();
         }
         let dims: Vec<&str> = dims.iter().map(String::as_str).collect();
-        self.builder.graph().input.push(declared(PLACES, DataType::Int64, &dims));
+        self.builder
+            .graph()
+            .input
+            .push(declared(PLACES, DataType::Int64, &dims));
         let model = Model::from_proto(self.builder.proto.clone());
-        self.env.extend(judge::inputs(&model, self.batch, true, self.kind));
+        self.env
+            .extend(judge::inputs(&model, self.batch, true, self.kind));
         let mut sum: Option<String> = None;
         for _ in 0..1 + self.tape.below(3) {
             let rows = self.tape.pick(&[2, 3]);
@@ -210,7 +228,9 @@ impl<'t> Maker<'t> {
     }
 
     fn fits(&self, value: &Value) -> bool {
-        let Value::Floats(array) = value else { return true };
+        let Value::Floats(array) = value else {
+            return true;
+        };
         let fits = |&v: &f64| match self.kind {
             Kind::Exact => v.abs() <= HIGHEST && (v / FINEST).fract() == 0.0,
             Kind::Real => v.abs() <= HIGHEST,
@@ -219,7 +239,13 @@ impl<'t> Maker<'t> {
     }
 
     /// Makes a node, unless it cannot be computed or its numbers grow too large.
-    fn emit_many(&mut self, op: &str, inputs: &[&str], attrs: Attrs, outputs: usize) -> Option<Vec<String>> {
+    fn emit_many(
+        &mut self,
+        op: &str,
+        inputs: &[&str],
+        attrs: Attrs,
+        outputs: usize,
+    ) -> Option<Vec<String>> {
         let names: Vec<String> = (0..outputs).map(|_| self.builder.fresh("v")).collect();
         let outputs: Vec<&str> = names.iter().map(String::as_str).collect();
         let mut made = node(op, inputs, &outputs, attrs);
@@ -228,14 +254,18 @@ impl<'t> Maker<'t> {
         }
         let values = self.compute(&made)?;
         self.env.extend(names.iter().cloned().zip(values));
-        self.read.extend(inputs.iter().map(|name| (*name).to_owned()));
+        self.read
+            .extend(inputs.iter().map(|name| (*name).to_owned()));
         self.builder.graph().node.push(made);
         Some(names)
     }
 
     fn compute(&self, made: &NodeProto) -> Option<Vec<Value>> {
         let values = reference::node(made, &self.env, self.opset).ok()?;
-        values.iter().all(|value| self.fits(value)).then_some(values)
+        values
+            .iter()
+            .all(|value| self.fits(value))
+            .then_some(values)
     }
 
     fn emit(&mut self, op: &str, inputs: &[&str], attrs: Attrs) -> Option<String> {
@@ -261,7 +291,11 @@ impl<'t> Maker<'t> {
     }
 
     fn new_constant(&mut self, role: Role, shape: &[usize]) -> String {
-        let form = if self.tape.chance(15) { 1 + self.tape.below(4) } else { 0 };
+        let form = if self.tape.chance(15) {
+            1 + self.tape.below(4)
+        } else {
+            0
+        };
         let store = |maker: &mut Self, shape: &[usize]| {
             let array = maker.tape.numbers().array(shape, role, maker.kind);
             let name = maker.builder.constant(&array);
@@ -307,12 +341,17 @@ impl<'t> Maker<'t> {
 
     fn ints(&mut self, list: &[i64]) -> String {
         let name = self.builder.ints(list);
-        self.env.insert(name.clone(), Value::Ints(arr1(list).into_dyn()));
+        self.env
+            .insert(name.clone(), Value::Ints(arr1(list).into_dyn()));
         name
     }
 
     fn axis(&mut self, axis: usize, rank: usize) -> i64 {
-        if self.tape.chance(40) { axis as i64 - rank as i64 } else { axis as i64 }
+        if self.tape.chance(40) {
+            axis as i64 - rank as i64
+        } else {
+            axis as i64
+        }
     }
 
     /// Axes, or anything of that kind, as an input or as the attribute that it was before `since`.
@@ -368,7 +407,8 @@ impl<'t> Maker<'t> {
             [Role::Scale, Role::Shift, Role::Shift].map(|role| self.constant(role, &[channels]));
         let mut numbers = self.tape.numbers();
         let mut variance = || numbers.number(Role::Divisor, self.kind).powi(2) - f64::from(epsilon);
-        let variance = ArrayD::from_shape_simple_fn(vec![channels], || f64::from(variance() as f32));
+        let variance =
+            ArrayD::from_shape_simple_fn(vec![channels], || f64::from(variance() as f32));
         let name = self.builder.constant(&variance);
         self.env.insert(name.clone(), Value::Floats(variance));
         self.emit(
@@ -416,19 +456,30 @@ impl<'t> Maker<'t> {
     fn unified(&mut self, value: &str) -> Option<String> {
         let shape = self.shape(value);
         let turned = self.emit("Transpose", &[value], vec![("perm", vec![0, 2, 1].into())])?;
-        let (from, to) = ([shape[0], shape[2], shape[1]], [shape[0], shape[2], shape[1], 1]);
+        let (from, to) = (
+            [shape[0], shape[2], shape[1]],
+            [shape[0], shape[2], shape[1], 1],
+        );
         let target = self.target(&from, &to);
         let image = self.emit("Reshape", &[&turned, &target], vec![])?;
         let normalized = self.written_out_on(&image, 1)?;
         let target = self.target(&to, &from);
         let turned = self.emit("Reshape", &[&normalized, &target], vec![])?;
-        self.emit("Transpose", &[&turned], vec![("perm", vec![0, 2, 1].into())])
+        self.emit(
+            "Transpose",
+            &[&turned],
+            vec![("perm", vec![0, 2, 1].into())],
+        )
     }
 
     fn written_out(&mut self, value: &str) -> Option<String> {
         let shape = self.shape(value);
         let wide: Vec<usize> = (0..shape.len()).filter(|&axis| shape[axis] > 1).collect();
-        let axis = if wide.is_empty() { 0 } else { self.tape.pick(&wide) };
+        let axis = if wide.is_empty() {
+            0
+        } else {
+            self.tape.pick(&wide)
+        };
         if shape.is_empty() {
             return None;
         }
@@ -453,7 +504,14 @@ impl<'t> Maker<'t> {
     fn arithmetic(&mut self, op: &str, value: &str, axis: usize) -> Option<String> {
         let shape = self.shape(value);
         let behind = shape.len() - axis - 1;
-        let mut along = vec![1; if self.tape.chance(30) { shape.len() } else { behind + 1 }];
+        let mut along = vec![
+            1;
+            if self.tape.chance(30) {
+                shape.len()
+            } else {
+                behind + 1
+            }
+        ];
         let place = along.len() - 1 - behind;
         along[place] = if self.tape.chance(10) { 1 } else { shape[axis] };
         if self.tape.chance(5) {
@@ -473,7 +531,11 @@ impl<'t> Maker<'t> {
 
     fn either_order(&mut self, op: &str, left: &str, right: &str) -> Option<String> {
         let turned = self.tape.chance(40);
-        self.emit(op, &if turned { [right, left] } else { [left, right] }, vec![])
+        self.emit(
+            op,
+            &if turned { [right, left] } else { [left, right] },
+            vec![],
+        )
     }
 
     // ---- what an affine travels through ----
@@ -508,8 +570,9 @@ impl<'t> Maker<'t> {
             return self.emit("Transpose", &[value], vec![]);
         }
         let mut left: Vec<i64> = (0..rank as i64).collect();
-        let perm: Vec<i64> =
-            (0..rank).map(|_| left.remove(left.len() - 1 - self.tape.below(left.len()))).collect();
+        let perm: Vec<i64> = (0..rank)
+            .map(|_| left.remove(left.len() - 1 - self.tape.below(left.len())))
+            .collect();
         self.emit("Transpose", &[value], vec![("perm", perm.into())])
     }
 
@@ -543,8 +606,9 @@ impl<'t> Maker<'t> {
                 }
                 1 => to.insert(axis.min(to.len()), 1),
                 _ if axis < to.len() && to.len() < 6 => {
-                    let divisors: Vec<usize> =
-                        (2..=to[axis]).filter(|n| to[axis].is_multiple_of(*n)).collect();
+                    let divisors: Vec<usize> = (2..=to[axis])
+                        .filter(|n| to[axis].is_multiple_of(*n))
+                        .collect();
                     if divisors.is_empty() {
                         continue;
                     }
@@ -590,13 +654,19 @@ impl<'t> Maker<'t> {
         for _ in 0..1 + self.tape.below(2) {
             let axis = shape.len() - 1 - self.tape.below(shape.len());
             let length = shape[axis] as i64;
-            if axes.iter().any(|&a: &i64| a.rem_euclid(shape.len() as i64) == axis as i64) {
+            if axes
+                .iter()
+                .any(|&a: &i64| a.rem_euclid(shape.len() as i64) == axis as i64)
+            {
                 continue;
             }
             let step = self.tape.pick(&[1, 2, -1, -2]);
             let mut bounds = [self.tape.below(length as usize) as i64, length];
             if step < 0 {
-                bounds = [length - 1 - bounds[0], self.tape.pick(&[i64::MIN, -length - 1, i64::MIN + 1])];
+                bounds = [
+                    length - 1 - bounds[0],
+                    self.tape.pick(&[i64::MIN, -length - 1, i64::MIN + 1]),
+                ];
             } else if self.tape.chance(30) {
                 bounds[1] = i64::MAX;
             } else if self.tape.chance(30) {
@@ -613,13 +683,21 @@ impl<'t> Maker<'t> {
         let with_steps = steps.iter().any(|&step| step != 1) || self.tape.chance(50);
         let lists = [starts, ends, axes, steps].map(|list| self.ints(&list));
         let mut inputs = vec![value];
-        inputs.extend(lists.iter().take(3 + with_steps as usize).map(String::as_str));
+        inputs.extend(
+            lists
+                .iter()
+                .take(3 + with_steps as usize)
+                .map(String::as_str),
+        );
         self.emit("Slice", &inputs, vec![])
     }
 
     fn split(&mut self, value: &str) -> Option<String> {
         let shape = self.shape(value);
-        let axes: Vec<usize> = (0..shape.len()).rev().filter(|&axis| shape[axis] > 1).collect();
+        let axes: Vec<usize> = (0..shape.len())
+            .rev()
+            .filter(|&axis| shape[axis] > 1)
+            .collect();
         if axes.is_empty() {
             return None;
         }
@@ -649,11 +727,17 @@ impl<'t> Maker<'t> {
             return None;
         }
         let axis = shape.len() - 1 - self.tape.below(shape.len());
-        let dims: Vec<usize> = self.tape.pick(&[vec![2], vec![], vec![1], vec![2, 2], vec![3], vec![1, 2]]);
+        let dims: Vec<usize> =
+            self.tape
+                .pick(&[vec![2], vec![], vec![1], vec![2, 2], vec![3], vec![1, 2]]);
         let length = shape[axis] as i64;
         let indices = ArrayD::from_shape_simple_fn(dims, || {
             let place = self.tape.below(length as usize) as i64;
-            if self.tape.chance(20) { place - length } else { place }
+            if self.tape.chance(20) {
+                place - length
+            } else {
+                place
+            }
         });
         let name = self.indices(indices)?;
         let axis = self.axis(axis, shape.len());
@@ -673,7 +757,11 @@ impl<'t> Maker<'t> {
         if shape.is_empty() {
             return None;
         }
-        let batch = if self.opset < 12 { 0 } else { self.tape.below(shape.len().min(3)) };
+        let batch = if self.opset < 12 {
+            0
+        } else {
+            self.tape.below(shape.len().min(3))
+        };
         let indexed = &shape[batch..batch + 1 + self.tape.below((shape.len() - batch).min(2))];
         let picks = self.tape.pick(&[vec![], vec![2], vec![1], vec![2, 2]]);
         let dims = [&shape[..batch], &picks, &[indexed.len()]].concat();
@@ -682,10 +770,18 @@ impl<'t> Maker<'t> {
             let length = indexed[place % indexed.len()];
             place += 1;
             let index = self.tape.below(length) as i64;
-            if self.tape.chance(20) { index - length as i64 } else { index }
+            if self.tape.chance(20) {
+                index - length as i64
+            } else {
+                index
+            }
         });
         let name = self.indices(indices)?;
-        let attrs = if batch == 0 { vec![] } else { vec![("batch_dims", (batch as i64).into())] };
+        let attrs = if batch == 0 {
+            vec![]
+        } else {
+            vec![("batch_dims", (batch as i64).into())]
+        };
         self.emit("GatherND", &[value, &name], attrs)
     }
 
@@ -704,13 +800,18 @@ impl<'t> Maker<'t> {
             }
             _ => {
                 let fits = |other: &[usize]| {
-                    other.len() == shape.len() && (0..shape.len()).all(|a| a == axis || other[a] == shape[a])
+                    other.len() == shape.len()
+                        && (0..shape.len()).all(|a| a == axis || other[a] == shape[a])
                 };
                 self.partner(value, fits)?
             }
         };
         let axis = self.axis(axis, shape.len());
-        let mut inputs = if self.tape.chance(40) { vec![&*other, value] } else { vec![value, &*other] };
+        let mut inputs = if self.tape.chance(40) {
+            vec![&*other, value]
+        } else {
+            vec![value, &*other]
+        };
         if self.tape.chance(20) {
             inputs.push(value);
         }
@@ -719,14 +820,28 @@ impl<'t> Maker<'t> {
 
     /// Another value of the pool, of a shape that fits.
     fn partner(&mut self, value: &str, fits: impl Fn(&[usize]) -> bool) -> Option<String> {
-        let all = self.pool.iter().rev().filter(|other| *other != value && fits(self.env[*other].shape()));
+        let all = self
+            .pool
+            .iter()
+            .rev()
+            .filter(|other| *other != value && fits(self.env[*other].shape()));
         let all: Vec<String> = all.cloned().collect();
-        if all.is_empty() { None } else { Some(self.tape.pick(&all)) }
+        if all.is_empty() {
+            None
+        } else {
+            Some(self.tape.pick(&all))
+        }
     }
 
     fn expand(&mut self, value: &str) -> Option<String> {
         let shape = self.shape(value);
-        let wider = |n: &usize| if *n == 1 { self.tape.pick(&[1, 2, 3]) } else { self.tape.pick(&[*n, 1]) };
+        let wider = |n: &usize| {
+            if *n == 1 {
+                self.tape.pick(&[1, 2, 3])
+            } else {
+                self.tape.pick(&[*n, 1])
+            }
+        };
         let mut target: Vec<i64> = shape.iter().map(wider).map(|n| n as i64).collect();
         if self.tape.chance(40) {
             target.insert(0, 2);
@@ -736,7 +851,11 @@ impl<'t> Maker<'t> {
     }
 
     fn tile(&mut self, value: &str) -> Option<String> {
-        let repeats: Vec<i64> = self.shape(value).iter().map(|_| self.tape.pick(&[1, 1, 2])).collect();
+        let repeats: Vec<i64> = self
+            .shape(value)
+            .iter()
+            .map(|_| self.tape.pick(&[1, 1, 2]))
+            .collect();
         let repeats = self.ints(&repeats);
         self.emit("Tile", &[value, &repeats], vec![])
     }
@@ -784,7 +903,9 @@ impl<'t> Maker<'t> {
         let shape = self.shape(value);
         let op = self.tape.pick(&["ReduceMean", "ReduceSum"]);
         let exact = |n: usize| op == "ReduceSum" || self.kind == Kind::Real || n.is_power_of_two();
-        let fits: Vec<usize> = (0..shape.len()).filter(|&axis| exact(shape[axis])).collect();
+        let fits: Vec<usize> = (0..shape.len())
+            .filter(|&axis| exact(shape[axis]))
+            .collect();
         if fits.is_empty() {
             return None;
         }
@@ -800,7 +921,14 @@ impl<'t> Maker<'t> {
         }
         let keep = i64::from(self.tape.chance(50));
         let since = if op == "ReduceSum" { 13 } else { 18 };
-        self.emit_listed(op, value, "axes", axes, since, vec![("keepdims", keep.into())])
+        self.emit_listed(
+            op,
+            value,
+            "axes",
+            axes,
+            since,
+            vec![("keepdims", keep.into())],
+        )
     }
 
     fn average_pool(&mut self, value: &str) -> Option<String> {
@@ -813,20 +941,34 @@ impl<'t> Maker<'t> {
         }
         let attrs = self.window(&shape, true)?;
         let border = i64::from(self.tape.chance(40));
-        self.emit("AveragePool", &[value], [attrs, vec![("count_include_pad", border.into())]].concat())
+        self.emit(
+            "AveragePool",
+            &[value],
+            [attrs, vec![("count_include_pad", border.into())]].concat(),
+        )
     }
 
     /// Attributes of a kernel over the spatial axes of a pool.
     fn window(&mut self, shape: &[usize], mean: bool) -> Option<Attrs> {
-        let sizes: &[i64] = if mean && self.kind == Kind::Exact { &[2, 1] } else { &[2, 3, 1] };
+        let sizes: &[i64] = if mean && self.kind == Kind::Exact {
+            &[2, 1]
+        } else {
+            &[2, 3, 1]
+        };
         let spatial = shape.len().checked_sub(2)?;
-        let list =
-            |maker: &mut Self, among: &[i64], n| (0..n).map(|_| maker.tape.pick(among)).collect::<Vec<i64>>();
+        let list = |maker: &mut Self, among: &[i64], n| {
+            (0..n).map(|_| maker.tape.pick(among)).collect::<Vec<i64>>()
+        };
         let mut attrs: Attrs = vec![("kernel_shape", list(self, sizes, spatial).into())];
         attrs.push(("strides", list(self, &[1, 2], spatial).into()));
         match self.tape.below(5) {
             3 => attrs.push(("pads", list(self, &[0, 1], 2 * spatial).into())),
-            4 => attrs.push(("auto_pad", self.tape.pick(&["VALID", "SAME_UPPER", "SAME_LOWER"]).into())),
+            4 => attrs.push((
+                "auto_pad",
+                self.tape
+                    .pick(&["VALID", "SAME_UPPER", "SAME_LOWER"])
+                    .into(),
+            )),
             _ => {}
         }
         Some(attrs)
@@ -840,9 +982,13 @@ impl<'t> Maker<'t> {
         }
         let extents = self.emit_many("Shape", &[value], vec![], 1)?.remove(0);
         let zero = self.ints(&[0]);
-        let first = self.emit_many("Gather", &[&extents, &zero], vec![("axis", 0.into())], 1)?.remove(0);
+        let first = self
+            .emit_many("Gather", &[&extents, &zero], vec![("axis", 0.into())], 1)?
+            .remove(0);
         let (merged, rest) = (shape[1..].iter().product::<usize>(), self.ints(&[-1]));
-        let target = self.emit_many("Concat", &[&first, &rest], vec![("axis", 0.into())], 1)?.remove(0);
+        let target = self
+            .emit_many("Concat", &[&first, &rest], vec![("axis", 0.into())], 1)?
+            .remove(0);
         debug_assert!(merged > 0);
         let flat = self.emit("Reshape", &[value, &target], vec![])?;
         match self.tape.chance(60) {
@@ -856,13 +1002,24 @@ impl<'t> Maker<'t> {
         let op = self.tape.pick(&["Add", "Mul", "Sub", "Div"]);
         if shape.is_empty() || self.tape.chance(50) {
             let axis = self.tape.below(shape.len().max(1));
-            return if shape.is_empty() { None } else { self.arithmetic(op, value, axis) };
+            return if shape.is_empty() {
+                None
+            } else {
+                self.arithmetic(op, value, axis)
+            };
         }
-        let mut along: Vec<usize> = shape.iter().map(|&n| if self.tape.chance(40) { n } else { 1 }).collect();
+        let mut along: Vec<usize> = shape
+            .iter()
+            .map(|&n| if self.tape.chance(40) { n } else { 1 })
+            .collect();
         if self.tape.chance(10) {
             along.insert(0, self.tape.pick(&[1, 2]));
         }
-        let role = if op == "Mul" { Role::Scale } else { Role::Shift };
+        let role = if op == "Mul" {
+            Role::Scale
+        } else {
+            Role::Shift
+        };
         let constant = self.constant(role, &along);
         self.either_order(if op == "Div" { "Add" } else { op }, value, &constant)
     }
@@ -889,7 +1046,9 @@ impl<'t> Maker<'t> {
     fn branches(&mut self, value: &str) -> Option<String> {
         let mut sum = self.branch(value)?;
         for _ in 0..1 + self.tape.below(3) {
-            let next = self.branch(value).filter(|next| self.shape(next) == self.shape(&sum));
+            let next = self
+                .branch(value)
+                .filter(|next| self.shape(next) == self.shape(&sum));
             if let Some(next) = next {
                 let op = self.tape.pick(&["Add", "Add", "Sub"]);
                 sum = self.either_order(op, &sum, &next)?;
@@ -928,8 +1087,10 @@ impl<'t> Maker<'t> {
         let weight = match self.tape.below(8) {
             0 => vec![inner],
             1 | 2 if shape.len() > 2 => {
-                let mut weight: Vec<usize> =
-                    shape[..shape.len() - 2].iter().map(|&n| self.tape.pick(&[n, 1])).collect();
+                let mut weight: Vec<usize> = shape[..shape.len() - 2]
+                    .iter()
+                    .map(|&n| self.tape.pick(&[n, 1]))
+                    .collect();
                 if self.tape.chance(30) {
                     weight.insert(0, 2);
                 }
@@ -960,16 +1121,41 @@ impl<'t> Maker<'t> {
             value = self.flatten(&value)?;
         }
         let shape = self.shape(&value);
-        let (own, other) = (i64::from(self.tape.chance(40)), i64::from(self.tape.chance(40)));
+        let (own, other) = (
+            i64::from(self.tape.chance(40)),
+            i64::from(self.tape.chance(40)),
+        );
         let is_left = !self.tape.chance(30);
         // The axis of the value that is contracted, and the one that stays.
         let contracted = usize::from(is_left == (own == 0));
-        let (inner, kept, wide) = (shape[contracted], shape[1 - contracted], self.tape.pick(&[3, 2, 1]));
+        let (inner, kept, wide) = (
+            shape[contracted],
+            shape[1 - contracted],
+            self.tape.pick(&[3, 2, 1]),
+        );
         let in_order = is_left == (other == 0);
-        let weight = self.constant(Role::Weight, &if in_order { [inner, wide] } else { [wide, inner] });
+        let weight = self.constant(
+            Role::Weight,
+            &if in_order {
+                [inner, wide]
+            } else {
+                [wide, inner]
+            },
+        );
         let (rows, columns) = if is_left { (kept, wide) } else { (wide, kept) };
-        let mut inputs = if is_left { vec![value, weight] } else { vec![weight, value] };
-        let forms = [vec![], vec![1], vec![columns], vec![1, columns], vec![rows, 1], vec![rows, columns]];
+        let mut inputs = if is_left {
+            vec![value, weight]
+        } else {
+            vec![weight, value]
+        };
+        let forms = [
+            vec![],
+            vec![1],
+            vec![columns],
+            vec![1, columns],
+            vec![rows, 1],
+            vec![rows, columns],
+        ];
         match self.tape.below(10) {
             0..3 => {}
             3 => {
@@ -981,7 +1167,11 @@ impl<'t> Maker<'t> {
                 inputs.push(c);
             }
         }
-        let (trans_own, trans_other) = if is_left { ("transA", "transB") } else { ("transB", "transA") };
+        let (trans_own, trans_other) = if is_left {
+            ("transA", "transB")
+        } else {
+            ("transB", "transA")
+        };
         let mut attrs: Attrs = vec![(trans_own, own.into()), (trans_other, other.into())];
         if self.tape.chance(40) {
             attrs.push(("alpha", self.tape.pick(&[2.0, 0.5, -1.0]).into()));
@@ -999,15 +1189,23 @@ impl<'t> Maker<'t> {
         let mut attrs: Attrs = vec![];
         let mut pads = vec![0; 2 * spatial];
         match self.tape.below(5) {
-            3 => pads.iter_mut().for_each(|pad| *pad = self.tape.pick(&[0, 1])),
-            4 if !transposed => {
-                attrs.push(("auto_pad", self.tape.pick(&["VALID", "SAME_UPPER", "SAME_LOWER"]).into()))
-            }
+            3 => pads
+                .iter_mut()
+                .for_each(|pad| *pad = self.tape.pick(&[0, 1])),
+            4 if !transposed => attrs.push((
+                "auto_pad",
+                self.tape
+                    .pick(&["VALID", "SAME_UPPER", "SAME_LOWER"])
+                    .into(),
+            )),
             _ => {}
         }
         let sizes = |maker: &mut Self, axis: usize| {
             let room = shape[axis + 2] + (pads[axis] + pads[axis + spatial]) as usize;
-            maker.tape.pick(&[1, 2, 3]).min(if transposed { 3 } else { room })
+            maker
+                .tape
+                .pick(&[1, 2, 3])
+                .min(if transposed { 3 } else { room })
         };
         let kernel: Vec<usize> = (0..spatial).map(|axis| sizes(self, axis)).collect();
         if pads.iter().any(|&pad| pad != 0) {
@@ -1018,7 +1216,11 @@ impl<'t> Maker<'t> {
             if transposed && self.tape.chance(40) {
                 attrs.push((
                     "output_padding",
-                    strides.iter().map(|stride| stride - 1).collect::<Vec<_>>().into(),
+                    strides
+                        .iter()
+                        .map(|stride| stride - 1)
+                        .collect::<Vec<_>>()
+                        .into(),
                 ));
             }
             attrs.push(("strides", strides.into()));
@@ -1027,7 +1229,10 @@ impl<'t> Maker<'t> {
             attrs.push(("dilations", vec![2; spatial].into()));
         }
         if self.tape.chance(50) {
-            attrs.push(("kernel_shape", kernel.iter().map(|&n| n as i64).collect::<Vec<_>>().into()));
+            attrs.push((
+                "kernel_shape",
+                kernel.iter().map(|&n| n as i64).collect::<Vec<_>>().into(),
+            ));
         }
         (attrs, kernel)
     }
@@ -1036,7 +1241,9 @@ impl<'t> Maker<'t> {
         let shape = self.shape(value);
         let (mut attrs, kernel) = self.kernel(&shape, false);
         let channels = shape[1];
-        let groups: Vec<usize> = (1..=channels).filter(|group| channels.is_multiple_of(*group)).collect();
+        let groups: Vec<usize> = (1..=channels)
+            .filter(|group| channels.is_multiple_of(*group))
+            .collect();
         let group = self.tape.pick(&groups);
         let outputs = group * self.tape.pick(&[1, 2]);
         self.finish_conv(
@@ -1053,7 +1260,9 @@ impl<'t> Maker<'t> {
         let shape = self.shape(value);
         let (mut attrs, kernel) = self.kernel(&shape, true);
         let channels = shape[1];
-        let groups: Vec<usize> = (1..=channels).filter(|group| channels.is_multiple_of(*group)).collect();
+        let groups: Vec<usize> = (1..=channels)
+            .filter(|group| channels.is_multiple_of(*group))
+            .collect();
         let group = self.tape.pick(&groups);
         let outer = self.tape.pick(&[1, 2]);
         self.finish_conv(
@@ -1136,8 +1345,12 @@ impl<'t> Maker<'t> {
     /// A body of an If that reads the value without being handed it.
     fn capture(&mut self, value: &str) -> Option<String> {
         if !self.env.contains_key(CONDITION) {
-            self.builder.graph().input.push(declared(CONDITION, DataType::Bool, &[]));
-            self.env.insert(CONDITION.into(), Value::Ints(arr0(1).into_dyn()));
+            self.builder
+                .graph()
+                .input
+                .push(declared(CONDITION, DataType::Bool, &[]));
+            self.env
+                .insert(CONDITION.into(), Value::Ints(arr0(1).into_dyn()));
         }
         let mut body = |op: &str| {
             let output = self.builder.fresh("b");
@@ -1150,27 +1363,44 @@ impl<'t> Maker<'t> {
         };
         let (yes, no) = (body("Identity"), body("Neg"));
         self.read.insert(value.to_owned());
-        self.emit("If", &[CONDITION], vec![("then_branch", yes.into()), ("else_branch", no.into())])
+        self.emit(
+            "If",
+            &[CONDITION],
+            vec![("then_branch", yes.into()), ("else_branch", no.into())],
+        )
     }
 
     // ---- the end ----
 
     fn finish(mut self) -> Case {
-        let made: Vec<String> =
-            self.builder.graph().node.iter().flat_map(|node| node.output.clone()).collect();
+        let made: Vec<String> = self
+            .builder
+            .graph()
+            .node
+            .iter()
+            .flat_map(|node| node.output.clone())
+            .collect();
         for value in made {
             let is_float = self.env[&value].floats().is_ok();
             if !is_float || self.read.contains(&value) || self.outputs.contains(&value) {
                 continue;
             }
-            let value = if self.tape.chance(85) { self.linear(&value).unwrap_or(value) } else { value };
+            let value = if self.tape.chance(85) {
+                self.linear(&value).unwrap_or(value)
+            } else {
+                value
+            };
             self.outputs.push(value);
         }
         self.outputs.sort();
         self.outputs.dedup();
         if !self.is_symbolic && self.tape.chance(30) {
             for value in &self.pool {
-                let spelled: Vec<String> = self.env[value].shape().iter().map(usize::to_string).collect();
+                let spelled: Vec<String> = self.env[value]
+                    .shape()
+                    .iter()
+                    .map(usize::to_string)
+                    .collect();
                 let spelled: Vec<&str> = spelled.iter().map(String::as_str).collect();
                 let info = declared(value, DataType::Float, &spelled);
                 let graph = self.builder.proto.graph.get_or_insert_default();
@@ -1180,6 +1410,9 @@ impl<'t> Maker<'t> {
             }
         }
         let outputs: Vec<&str> = self.outputs.iter().map(String::as_str).collect();
-        Case { model: self.builder.model(&outputs), batch: self.batch }
+        Case {
+            model: self.builder.model(&outputs),
+            batch: self.batch,
+        }
     }
 }

@@ -18,7 +18,9 @@ use std::sync::LazyLock;
 
 use proptest::collection::vec;
 use proptest::prelude::any;
-use proptest::test_runner::{Config, FileFailurePersistence, RngSeed, TestCaseError, TestError, TestRunner};
+use proptest::test_runner::{
+    Config, FileFailurePersistence, RngSeed, TestCaseError, TestError, TestRunner,
+};
 
 use check::check;
 use common::numbers::Kind;
@@ -31,7 +33,9 @@ type Counts = BTreeMap<String, usize>;
 
 /// Checks so many random graphs, prints what came up, and returns it.
 fn run(kind: Kind, cases: u32) -> Counts {
-    each(cases, |bytes, counts| check(&Case::new(bytes, kind), kind, counts))
+    each(cases, |bytes, counts| {
+        check(&Case::new(bytes, kind), kind, counts)
+    })
 }
 
 /// Checks so many random lists of bytes, prints what came up, and returns it.
@@ -43,15 +47,20 @@ fn each(cases: u32, check: impl Fn(&[u8], &mut Counts) -> Result<(), String>) ->
         cases: asked("PROPTEST_CASES").map_or(cases, |cases| cases as u32),
         rng_seed: RngSeed::Fixed(asked("PROPTEST_RNG_SEED").unwrap_or(7)),
         max_shrink_iters: 20_000,
-        failure_persistence: Some(Box::new(FileFailurePersistence::Direct("tests/property/regressions.txt"))),
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(
+            "tests/property/regressions.txt",
+        ))),
         ..Config::default()
     };
     let counts = RefCell::new(Counts::new());
     let bytes = vec(any::<u8>(), 0..400);
-    let outcome = TestRunner::new(config)
-        .run(&bytes, |bytes| check(&bytes, &mut counts.borrow_mut()).map_err(TestCaseError::fail));
+    let outcome = TestRunner::new(config).run(&bytes, |bytes| {
+        check(&bytes, &mut counts.borrow_mut()).map_err(TestCaseError::fail)
+    });
     let counts = counts.into_inner();
-    counts.iter().for_each(|(what, count)| println!("{count:7} {what}"));
+    counts
+        .iter()
+        .for_each(|(what, count)| println!("{count:7} {what}"));
     match outcome {
         Err(TestError::Fail(why, bytes)) => panic!("{why}\n{bytes:?}"),
         Err(TestError::Abort(why)) => panic!("{why}"),
@@ -63,7 +72,10 @@ fn each(cases: u32, check: impl Fn(&[u8], &mut Counts) -> Result<(), String>) ->
 fn folds_enough(counts: &Counts) {
     let count = |what: &str| counts.get(what).copied().unwrap_or(0);
     let (folded, sites) = (count("site folded"), count("site"));
-    assert!(3 * folded >= sites, "only {folded} of {sites} sites were folded");
+    assert!(
+        3 * folded >= sites,
+        "only {folded} of {sites} sites were folded"
+    );
 }
 
 #[test]
@@ -73,9 +85,14 @@ fn fused_graphs_compute_exactly_the_same() {
 
 #[test]
 fn fused_streams_compute_exactly_the_same() {
-    let counts = each(1000, |bytes, counts| check(&streams::stream(bytes), Kind::Exact, counts));
+    let counts = each(1000, |bytes, counts| {
+        check(&streams::stream(bytes), Kind::Exact, counts)
+    });
     let [folded, sites] = ["site folded", "site"].map(|what| counts[what]);
-    assert!(2 * folded >= sites, "only {folded} of {sites} sites were folded");
+    assert!(
+        2 * folded >= sites,
+        "only {folded} of {sites} sites were folded"
+    );
 }
 
 #[test]
@@ -84,15 +101,27 @@ fn centred_streams_are_proved_to_compute_the_same() {
     let count = |what: &str| counts.get(what).copied().unwrap_or(0);
     let models = count("proved");
     assert!(2 * count("centred") > models, "{counts:?}");
-    assert!(["sees-mean", "no-gain"].iter().all(|why| 20 * count(why) > models), "{counts:?}");
+    assert!(
+        ["sees-mean", "no-gain"]
+            .iter()
+            .all(|why| 20 * count(why) > models),
+        "{counts:?}"
+    );
 }
 
 #[test]
 fn scaled_streams_compute_the_same_to_the_last_bit() {
     let counts = each(600, powers::check);
     let [scaled, all] = ["stream scaled", "stream"].map(|what| counts[what]);
-    assert!(scaled == all && all > 600, "{scaled} of {all} streams were scaled");
-    assert!(5 * counts["Mul"] < 2 * all, "{} Muls for {all} streams", counts["Mul"]);
+    assert!(
+        scaled == all && all > 600,
+        "{scaled} of {all} streams were scaled"
+    );
+    assert!(
+        5 * counts["Mul"] < 2 * all,
+        "{} Muls for {all} streams",
+        counts["Mul"]
+    );
 }
 
 #[test]
@@ -115,7 +144,8 @@ fn fused_graphs_with_bodies_compute_exactly_the_same() {
         let mut tape = Tape::new(shape);
         for number in 0..1 + tape.below(3) {
             let values = reference::values(&case.model, &inputs).unwrap_or_default();
-            let is_float = |name: &str| values.get(name).is_some_and(|value| value.floats().is_ok());
+            let is_float =
+                |name: &str| values.get(name).is_some_and(|value| value.floats().is_ok());
             enclose::enclose(case.model.graph_mut(), &mut tape, number, &is_float);
         }
         check(&case, Kind::Exact, counts)
@@ -135,7 +165,10 @@ fn changed_messages_end_with_a_result_or_an_error() {
     });
     let count = |what: &str| counts.get(what).copied().unwrap_or(0);
     // Many are models all the same, and fold.
-    assert!(8 * count("folded") > count("file") && count("no model") > 0, "{counts:?}");
+    assert!(
+        8 * count("folded") > count("file") && count("no model") > 0,
+        "{counts:?}"
+    );
 }
 
 /// Files to change: a few, for to make a graph takes many times as long as to read one.
@@ -144,7 +177,9 @@ static FILES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
         let mut numbers = common::numbers::Numbers::new(seed);
         (0..400).map(|_| numbers.any() as u8).collect::<Vec<u8>>()
     };
-    (0..200).map(|seed| mutate::file(&Case::new(&bytes(seed), Kind::Real).model.proto)).collect()
+    (0..200)
+        .map(|seed| mutate::file(&Case::new(&bytes(seed), Kind::Real).model.proto))
+        .collect()
 });
 
 #[test]
@@ -156,7 +191,10 @@ fn changed_files_end_with_a_result_or_an_error() {
         check::ends(file, counts)
     });
     let count = |what: &str| counts.get(what).copied().unwrap_or(0);
-    assert!(count("folded") > 0 && 10 * count("no file") > count("file"), "{counts:?}");
+    assert!(
+        count("folded") > 0 && 10 * count("no file") > count("file"),
+        "{counts:?}"
+    );
 }
 
 /// A judge that looks away proves nothing.

@@ -2,7 +2,8 @@
 
 use prost::Message;
 use unfold::onnx::proto::{
-    AttributeProto, Dim, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
+    AttributeProto, Dim, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
+    ValueInfoProto,
 };
 
 use crate::tape::Tape;
@@ -83,7 +84,8 @@ const OPERATORS: &[&str] = &[
 /// Changes a message in one to four places.
 pub fn message(model: &mut ModelProto, tape: &mut Tape) {
     for _ in 0..=tape.below(4) {
-        let opset = |set: &mut OperatorSetIdProto, tape: &mut Tape| set.version = Some(number(tape));
+        let opset =
+            |set: &mut OperatorSetIdProto, tape: &mut Tape| set.version = Some(number(tape));
         match tape.below(16) {
             0 => one(&mut model.opset_import, tape, opset),
             1 => model.ir_version = Some(number(tape)),
@@ -132,15 +134,23 @@ fn one<T>(list: &mut [T], tape: &mut Tape, change: impl FnOnce(&mut T, &mut Tape
 }
 
 fn graph(graph: &mut GraphProto, tape: &mut Tape) {
-    let values = graph.node.iter().flat_map(|node| node.output.iter().cloned());
-    let stored = graph.initializer.iter().map(|tensor| tensor.name().to_owned());
+    let values = graph
+        .node
+        .iter()
+        .flat_map(|node| node.output.iter().cloned());
+    let stored = graph
+        .initializer
+        .iter()
+        .map(|tensor| tensor.name().to_owned());
     let given = graph.input.iter().map(|input| input.name().to_owned());
     let names: Vec<String> = values.chain(stored).chain(given).collect();
     match tape.below(12) {
         0 => one(&mut graph.initializer, tape, tensor),
         1 => one(&mut graph.input, tape, declared),
         2 => one(&mut graph.value_info, tape, declared),
-        3 => one(&mut graph.output, tape, |output, tape| output.name = Some(name(&names, tape))),
+        3 => one(&mut graph.output, tape, |output, tape| {
+            output.name = Some(name(&names, tape))
+        }),
         4 => {
             let (one, other) = (place(graph.node.len(), tape), place(graph.node.len(), tape));
             if !graph.node.is_empty() {
@@ -154,8 +164,10 @@ fn graph(graph: &mut GraphProto, tape: &mut Tape) {
         6 => {
             // A constant may become an input with a default.
             let tensor = graph.initializer.get(place(graph.initializer.len(), tape));
-            let given =
-                tensor.map(|tensor| ValueInfoProto { name: tensor.name.clone(), ..Default::default() });
+            let given = tensor.map(|tensor| ValueInfoProto {
+                name: tensor.name.clone(),
+                ..Default::default()
+            });
             graph.input.extend(given);
         }
         _ => one(&mut graph.node, tape, |made, tape| node(made, &names, tape)),
@@ -163,24 +175,41 @@ fn graph(graph: &mut GraphProto, tape: &mut Tape) {
 }
 
 fn name(names: &[String], tape: &mut Tape) -> String {
-    names.get(place(names.len(), tape)).cloned().unwrap_or_default()
+    names
+        .get(place(names.len(), tape))
+        .cloned()
+        .unwrap_or_default()
 }
 
 fn node(node: &mut NodeProto, names: &[String], tape: &mut Tape) {
     match tape.below(8) {
         0 => node.op_type = Some(tape.pick(OPERATORS).to_owned()),
-        1 => one(&mut node.input, tape, |input, tape| *input = name(names, tape)),
+        1 => one(&mut node.input, tape, |input, tape| {
+            *input = name(names, tape)
+        }),
         2 => one(&mut node.input, tape, |input, _| input.clear()),
         3 => node.input.push(name(names, tape)),
-        4 => one(&mut node.output, tape, |output, tape| *output = name(names, tape)),
-        5 => node.domain = Some(tape.pick(&["", "ai.onnx", "com.microsoft", "custom"]).to_owned()),
+        4 => one(&mut node.output, tape, |output, tape| {
+            *output = name(names, tape)
+        }),
+        5 => {
+            node.domain = Some(
+                tape.pick(&["", "ai.onnx", "com.microsoft", "custom"])
+                    .to_owned(),
+            )
+        }
         _ => one(&mut node.attribute, tape, attribute),
     }
 }
 
 fn attribute(attribute: &mut AttributeProto, tape: &mut Tape) {
     match tape.below(8) {
-        0 => attribute.name = Some(tape.pick(&["axis", "axes", "perm", "alpha", "to", "mode"]).to_owned()),
+        0 => {
+            attribute.name = Some(
+                tape.pick(&["axis", "axes", "perm", "alpha", "to", "mode"])
+                    .to_owned(),
+            )
+        }
         1 => attribute.r#type = Some(number(tape) as i32),
         2 => attribute.f = Some(tape.pick(&[0.0, -1.0, 1e-38, 3e38, f32::NAN, f32::INFINITY])),
         3 => attribute.ints.push(number(tape)),
@@ -200,7 +229,12 @@ fn tensor(tensor: &mut TensorProto, tape: &mut Tape) {
         0 => one(&mut tensor.dims, tape, |dim, tape| *dim = number(tape)),
         1 => tensor.data_type = Some(tape.below(24) as i32),
         2 => tensor.dims.push(tape.pick(&[1, 2, 3])),
-        3 => tensor.raw_data = tensor.raw_data.as_ref().map(|raw| raw.slice(..raw.len() / 2)),
+        3 => {
+            tensor.raw_data = tensor
+                .raw_data
+                .as_ref()
+                .map(|raw| raw.slice(..raw.len() / 2))
+        }
         _ => {
             let mut raw = tensor.raw_data.clone().unwrap_or_default().to_vec();
             one(&mut raw, tape, |byte, tape| *byte = tape.below(256) as u8);
@@ -210,7 +244,13 @@ fn tensor(tensor: &mut TensorProto, tape: &mut Tape) {
 }
 
 fn declared(info: &mut ValueInfoProto, tape: &mut Tape) {
-    let Some(tensor) = info.r#type.as_mut().and_then(|kind| kind.tensor_type.as_mut()) else { return };
+    let Some(tensor) = info
+        .r#type
+        .as_mut()
+        .and_then(|kind| kind.tensor_type.as_mut())
+    else {
+        return;
+    };
     match tape.below(3) {
         0 => tensor.elem_type = Some(tape.below(24) as i32),
         1 => tensor.shape = None,

@@ -11,19 +11,29 @@ use crate::streams::normalized;
 pub fn check(bytes: &[u8], counts: &mut Counts) -> Result<(), String> {
     let case = normalized(bytes);
     let fuse = |scale_stream| {
-        let options = FuseOptions { scale_stream, ..options() };
-        unfold::fuse(&case.model, &options).map_err(|error| format!("{error}\n{}", text::print(&case.model)))
+        let options = FuseOptions {
+            scale_stream,
+            ..options()
+        };
+        unfold::fuse(&case.model, &options)
+            .map_err(|error| format!("{error}\n{}", text::print(&case.model)))
     };
     let power = 1 + bytes.first().map_or(0, |byte| u32::from(byte % 12));
     let (folded, scaled) = (fuse(None)?, fuse(Some(power))?);
     let told = |why: String| {
-        format!("{why}\n{}\nscaled:\n{}", text::print(&folded.model), text::print(&scaled.model))
+        format!(
+            "{why}\n{}\nscaled:\n{}",
+            text::print(&folded.model),
+            text::print(&scaled.model)
+        )
     };
     new_tensors_are_told(&case.model, &scaled).map_err(told)?;
     is_not_disproved(&case.model, &scaled).map_err(told)?;
     for batch in [case.batch, 1] {
         let inputs = judge::inputs(&case.model, batch, true, Kind::Real);
-        if !judge::agree(&folded.model, &scaled.model, &inputs, 0.0).map_err(told)? && batch == case.batch {
+        if !judge::agree(&folded.model, &scaled.model, &inputs, 0.0).map_err(told)?
+            && batch == case.batch
+        {
             return Err(told("the graph cannot be run".into()));
         }
     }

@@ -21,13 +21,23 @@ const TOLERANCE: f64 = 2e-6;
 pub fn check(bytes: &[u8], counts: &mut Counts) -> Result<(), String> {
     let (choices, base) = bytes.split_at(bytes.len() / 8);
     let mut tape = Tape::new(choices);
-    let mut case = if tape.chance(30) { streams::normalized(base) } else { Case::new(base, Kind::Exact) };
+    let mut case = if tape.chance(30) {
+        streams::normalized(base)
+    } else {
+        Case::new(base, Kind::Exact)
+    };
     if tape.chance(70) {
         close(&mut case);
     }
     let slicing = match tape.below(3) {
-        0 => Slicing { memory: Some(MemoryGoal::Min), ..Slicing::default() },
-        more => Slicing { parts: Some(1 + more), ..Slicing::default() },
+        0 => Slicing {
+            memory: Some(MemoryGoal::Min),
+            ..Slicing::default()
+        },
+        more => Slicing {
+            parts: Some(1 + more),
+            ..Slicing::default()
+        },
     };
     let found = catch_unwind(AssertUnwindSafe(|| compare(&case, slicing, counts)));
     found
@@ -39,7 +49,10 @@ pub fn check(bytes: &[u8], counts: &mut Counts) -> Result<(), String> {
 fn close(case: &mut Case) {
     let batch = case.batch as i64;
     for value in &mut case.model.graph_mut().input {
-        let shape = value.r#type.as_mut().and_then(|kind| kind.tensor_type.as_mut()?.shape.as_mut());
+        let shape = value
+            .r#type
+            .as_mut()
+            .and_then(|kind| kind.tensor_type.as_mut()?.shape.as_mut());
         for dim in shape.into_iter().flat_map(|shape| &mut shape.dim) {
             if !matches!(dim.value, Some(Dim::DimValue(_))) {
                 dim.value = Some(Dim::DimValue(batch));
@@ -51,12 +64,19 @@ fn close(case: &mut Case) {
 fn compare(case: &Case, slicing: Slicing, counts: &mut Counts) -> Result<(), String> {
     let model = &case.model;
     let fuse = |model: &Model, slicing: &Slicing| {
-        let options =
-            FuseOptions { slicing: slicing.clone(), max_growth: f64::INFINITY, ..FuseOptions::default() };
+        let options = FuseOptions {
+            slicing: slicing.clone(),
+            max_growth: f64::INFINITY,
+            ..FuseOptions::default()
+        };
         unfold::fuse(model, &options).map_err(|error| error.to_string())
     };
     let [plain, fused] = [fuse(model, &Slicing::default())?, fuse(model, &slicing)?];
-    let change = fused.plan.memory.clone().ok_or("nothing is told of the memory")?;
+    let change = fused
+        .plan
+        .memory
+        .clone()
+        .ok_or("nothing is told of the memory")?;
     let told = |why: String| format!("{why}\nsliced:\n{}", text::print(&fused.model));
     new_tensors_are_told(model, &fused).map_err(told)?;
     is_not_disproved(model, &fused).map_err(told)?;
@@ -67,7 +87,10 @@ fn compare(case: &Case, slicing: Slicing, counts: &mut Counts) -> Result<(), Str
     for again in [&Slicing::default(), &slicing] {
         let again = fuse(&fused.model, again)?.model;
         if text::print(&again) != text::print(&fused.model) {
-            return Err(told(format!("it was not done; then it is\n{}", text::print(&again))));
+            return Err(told(format!(
+                "it was not done; then it is\n{}",
+                text::print(&again)
+            )));
         }
     }
     if slicing.memory.is_some() && change.after > change.before {

@@ -20,7 +20,11 @@ pub fn normalized(bytes: &[u8]) -> Case {
 }
 
 fn spelled(bytes: &[u8], is_online: bool) -> Case {
-    let mut maker = Maker { tape: Tape::new(bytes), builder: Builder::new(17), is_online };
+    let mut maker = Maker {
+        tape: Tape::new(bytes),
+        builder: Builder::new(17),
+        is_online,
+    };
     let mut value = maker.stem();
     let mut streams = vec![];
     for _ in 0..1 + maker.tape.below(3) {
@@ -37,7 +41,10 @@ fn spelled(bytes: &[u8], is_online: bool) -> Case {
     for stream in streams {
         maker.head(&stream);
     }
-    Case { model: maker.builder.model(&[]), batch: 3 }
+    Case {
+        model: maker.builder.model(&[]),
+        batch: 3,
+    }
 }
 
 struct Maker<'t> {
@@ -55,7 +62,9 @@ impl Maker<'_> {
     fn with(&mut self, op: &str, value: &str, among: &[f64], shape: &[usize]) -> String {
         let mut numbers = self.tape.numbers();
         let draw = || among[(numbers.any() % among.len() as u64) as usize];
-        let constant = self.builder.constant(&ArrayD::from_shape_simple_fn(IxDyn(shape), draw));
+        let constant = self
+            .builder
+            .constant(&ArrayD::from_shape_simple_fn(IxDyn(shape), draw));
         self.op(op, &[value, &constant], vec![])
     }
 
@@ -89,20 +98,32 @@ impl Maker<'_> {
             true => self.with("Add", &written, &[-1.0, 0.0, 1.0], &[TOKENS, CHANNELS]),
             false => written,
         };
-        if self.tape.chance(40) { self.normalizer(&written) } else { written }
+        if self.tape.chance(40) {
+            self.normalizer(&written)
+        } else {
+            written
+        }
     }
 
     /// Post-norm mostly; else pre-norm, or both.
     fn block(&mut self, value: &str, others: &[String]) -> String {
         let order = self.tape.below(8);
-        let read = if order > 5 { self.normalizer(value) } else { value.to_owned() };
+        let read = if order > 5 {
+            self.normalizer(value)
+        } else {
+            value.to_owned()
+        };
         let branch = self.branch(&read, others);
         let sum = match self.tape.below(4) {
             0 | 1 => self.op("Add", &[value, &branch], vec![]),
             2 => self.op("Add", &[&branch, value], vec![]),
             _ => self.op("Sub", &[value, &branch], vec![]),
         };
-        if order == 7 { sum } else { self.normalizer(&sum) }
+        if order == 7 {
+            sum
+        } else {
+            self.normalizer(&sum)
+        }
     }
 
     fn branch(&mut self, value: &str, others: &[String]) -> String {
@@ -114,13 +135,22 @@ impl Maker<'_> {
                 self.linear(&hidden, CHANNELS)
             }
             3 => {
-                let other = if others.is_empty() { value.to_owned() } else { self.tape.pick(others) };
-                let [query, key, item] = [value, &other, &other].map(|from| self.linear(from, CHANNELS));
+                let other = if others.is_empty() {
+                    value.to_owned()
+                } else {
+                    self.tape.pick(others)
+                };
+                let [query, key, item] =
+                    [value, &other, &other].map(|from| self.linear(from, CHANNELS));
                 let key = self.op("Transpose", &[&key], turned());
                 let scores = self.op("MatMul", &[&query, &key], vec![]);
                 let scores = self.op("Sign", &[&scores], vec![]);
                 let mixed = self.op("MatMul", &[&scores, &item], vec![]);
-                if self.tape.chance(70) { self.linear(&mixed, CHANNELS) } else { mixed }
+                if self.tape.chance(70) {
+                    self.linear(&mixed, CHANNELS)
+                } else {
+                    mixed
+                }
             }
             4 => {
                 let tokens = self.op("Transpose", &[value], turned());
@@ -166,14 +196,25 @@ impl Maker<'_> {
 
     /// A normalizer by statistics of the input, as one operator or written out.
     fn online(&mut self, value: &str) -> String {
-        let scalar =
-            |maker: &mut Self, number: f64| maker.builder.constant(&ndarray::arr0(number).into_dyn());
+        let scalar = |maker: &mut Self, number: f64| {
+            maker.builder.constant(&ndarray::arr0(number).into_dyn())
+        };
         let mean = |maker: &mut Self, of: &str| {
-            maker.op("ReduceMean", &[of], vec![("axes", vec![-1].into()), ("keepdims", 1.into())])
+            maker.op(
+                "ReduceMean",
+                &[of],
+                vec![("axes", vec![-1].into()), ("keepdims", 1.into())],
+            )
         };
         if self.tape.chance(40) {
-            let scale = self.builder.constant(&ArrayD::from_elem(IxDyn(&[CHANNELS]), 3.0));
-            return self.op("LayerNormalization", &[value, &scale], vec![("axis", (-1).into())]);
+            let scale = self
+                .builder
+                .constant(&ArrayD::from_elem(IxDyn(&[CHANNELS]), 3.0));
+            return self.op(
+                "LayerNormalization",
+                &[value, &scale],
+                vec![("axis", (-1).into())],
+            );
         }
         let centred = match self.tape.chance(50) {
             true => {
@@ -209,8 +250,17 @@ impl Maker<'_> {
     }
 
     fn head(&mut self, value: &str) {
-        let end = if self.tape.chance(75) { self.linear(value, 3) } else { value.to_owned() };
-        let is_new = self.builder.graph().output.iter().all(|output| output.name() != end);
+        let end = if self.tape.chance(75) {
+            self.linear(value, 3)
+        } else {
+            value.to_owned()
+        };
+        let is_new = self
+            .builder
+            .graph()
+            .output
+            .iter()
+            .all(|output| output.name() != end);
         if is_new {
             self.builder.output(&end);
         }

@@ -18,7 +18,11 @@ impl<'t> Tape<'t> {
 
     /// A number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
-        if end <= 1 { 0 } else { usize::from(self.byte()) % end }
+        if end <= 1 {
+            0
+        } else {
+            usize::from(self.byte()) % end
+        }
     }
 
     /// Yes in so many cases out of a hundred.

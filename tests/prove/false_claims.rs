@@ -68,11 +68,16 @@ fn a_batch_of_one_is_looked_at() {
 #[test]
 fn gather_mod_a_stored_index_out_of_range_is_undecided() {
     let taken = |index: i64| {
-        text::model(&format!("input x 2 3\nints i = {index}\ny = Gather(x, i) axis=1\noutput y"))
+        text::model(&format!(
+            "input x 2 3\nints i = {index}\ny = Gather(x, i) axis=1\noutput y"
+        ))
     };
     for index in [4, 7, -5, 100] {
         let found = proof(&taken(1), &taken(index), &[]);
-        assert!(matches!(found, Proof::Undecided { .. }), "{index}: {found:?}");
+        assert!(
+            matches!(found, Proof::Undecided { .. }),
+            "{index}: {found:?}"
+        );
     }
     assert!(is_proved(&proof(&taken(1), &taken(-2), &[])));
     assert!(is_disproved(&proof(&taken(1), &taken(0), &[])));
@@ -105,22 +110,41 @@ fn gather_shape_an_extent_out_of_range_is_undecided() {
 fn settled_indices_out_of_range_are_undecided_in_every_operator() {
     let cases = [
         ("ints i 1 2 = 1 2", "ints i 1 2 = 3 2", "y = GatherND(x, i)"),
-        ("ints i 1 3 = 1 0 1", "ints i 1 3 = 1 2 1", "y = GatherElements(x, i) axis=0"),
-        ("ints i 1 1 = 1", "ints i 1 1 = 3", "const u 1 3 = 1 2 3\ny = ScatterND(x, i, u)"),
-        ("ints i 1 2 = 1 0", "ints i 1 2 = 1 2", "const u 1 2 = 1 2\ny = ScatterElements(x, i, u) axis=0"),
+        (
+            "ints i 1 3 = 1 0 1",
+            "ints i 1 3 = 1 2 1",
+            "y = GatherElements(x, i) axis=0",
+        ),
+        (
+            "ints i 1 1 = 1",
+            "ints i 1 1 = 3",
+            "const u 1 3 = 1 2 3\ny = ScatterND(x, i, u)",
+        ),
+        (
+            "ints i 1 2 = 1 0",
+            "ints i 1 2 = 1 2",
+            "const u 1 2 = 1 2\ny = ScatterElements(x, i, u) axis=0",
+        ),
     ];
     for (inside, outside, node) in cases {
         let with = |index: &str| text::model(&format!("input x 2 3\n{index}\n{node}\noutput y"));
-        assert!(is_proved(&proof(&with(inside), &with(inside), &[])), "{node}");
+        assert!(
+            is_proved(&proof(&with(inside), &with(inside), &[])),
+            "{node}"
+        );
         let found = proof(&with(inside), &with(outside), &[]);
-        assert!(matches!(found, Proof::Undecided { .. }), "{node}: {found:?}");
+        assert!(
+            matches!(found, Proof::Undecided { .. }),
+            "{node}: {found:?}"
+        );
     }
 }
 
 /// Tokens that are given may be any number, as those of a vocabulary are.
 #[test]
 fn a_given_index_may_be_any_number() {
-    let model = text::model("indices ids batch 4\nweight table 11 3\ny = Gather(table, ids)\noutput y");
+    let model =
+        text::model("indices ids batch 4\nweight table 11 3\ny = Gather(table, ids)\noutput y");
     assert!(is_proved(&proof(&model, &model, &[])));
 }
 
@@ -128,18 +152,36 @@ fn a_given_index_may_be_any_number() {
 #[test]
 fn sqrt_sign_signs_under_a_root_are_seen() {
     let rooted = |nodes: &str| {
-        text::model(&format!("input x b 4\nconst half 1 = 0.5\nconst minus 1 = -0.5\n{nodes}\noutput y"))
+        text::model(&format!(
+            "input x b 4\nconst half 1 = 0.5\nconst minus 1 = -0.5\n{nodes}\noutput y"
+        ))
     };
     let forms = [
-        ("y = Sqrt(x)", "s = Neg(x)\ny = Sqrt(s)", "r = Sqrt(x)\ny = Neg(r)"),
-        ("y = Pow(x, half)", "s = Neg(x)\ny = Pow(s, half)", "r = Pow(x, half)\ny = Neg(r)"),
-        ("y = Pow(x, minus)", "s = Neg(x)\ny = Pow(s, minus)", "r = Pow(x, minus)\ny = Neg(r)"),
+        (
+            "y = Sqrt(x)",
+            "s = Neg(x)\ny = Sqrt(s)",
+            "r = Sqrt(x)\ny = Neg(r)",
+        ),
+        (
+            "y = Pow(x, half)",
+            "s = Neg(x)\ny = Pow(s, half)",
+            "r = Pow(x, half)\ny = Neg(r)",
+        ),
+        (
+            "y = Pow(x, minus)",
+            "s = Neg(x)\ny = Pow(s, minus)",
+            "r = Pow(x, minus)\ny = Neg(r)",
+        ),
         (
             "r = Sqrt(x)\ny = Reciprocal(r)",
             "s = Neg(x)\nr = Sqrt(s)\ny = Reciprocal(r)",
             "s = Sqrt(x)\nr = Neg(s)\ny = Reciprocal(r)",
         ),
-        ("y = Log(x)", "s = Neg(x)\ny = Log(s)", "r = Log(x)\ny = Neg(r)"),
+        (
+            "y = Log(x)",
+            "s = Neg(x)\ny = Log(s)",
+            "r = Log(x)\ny = Neg(r)",
+        ),
     ];
     for (plain, inside, outside) in forms {
         let [plain, inside, outside] = [plain, inside, outside].map(rooted);
@@ -188,30 +230,53 @@ fn with_attribute(model: &Model, attribute: &AttributeProto) -> Model {
 #[test]
 fn invalid_split_an_attribute_of_a_later_operator_set_is_an_error() {
     let split = |opset: i64| {
-        text::model(&format!("opset {opset}\ninput x b 3 8\nu, v = Split(x) axis=2\ny = Add(u, v)\noutput y"))
+        text::model(&format!(
+            "opset {opset}\ninput x b 3 8\nu, v = Split(x) axis=2\ny = Add(u, v)\noutput y"
+        ))
     };
     let parts = attribute("num_outputs", Attr::Int(2));
     let found = proof(&split(17), &with_attribute(&split(17), &parts), &[]);
-    assert!(matches!(&found, Proof::Invalid { reason, .. } if reason.contains("num_outputs")), "{found:?}");
-    assert!(is_proved(&proof(&split(18), &with_attribute(&split(18), &parts), &[])));
+    assert!(
+        matches!(&found, Proof::Invalid { reason, .. } if reason.contains("num_outputs")),
+        "{found:?}"
+    );
+    assert!(is_proved(&proof(
+        &split(18),
+        &with_attribute(&split(18), &parts),
+        &[]
+    )));
 }
 
 #[test]
 fn nodes_that_no_engine_takes_are_errors() {
-    let conv = text::model("input x 1 2 5 5\nweight w 3 2 3 3\ny = Conv(x, w) pads=[1,1,1,1]\noutput y");
+    let conv =
+        text::model("input x 1 2 5 5\nweight w 3 2 3 3\ny = Conv(x, w) pads=[1,1,1,1]\noutput y");
     let softmax = text::model("input x b 4\ny = Softmax(x) axis=1\noutput y");
     let sum = text::model("input x b 4\ny = ReduceMean(x) axes=[1]\noutput y");
     let transpose = text::model("input x 2 3 4\ny = Transpose(x) perm=[0,2,1]\noutput y");
-    let gather = text::model("input x 2 3\nconst f 1 = 1\nints i 1 = 1\ny = Gather(x, i)\noutput y");
+    let gather =
+        text::model("input x 2 3\nconst f 1 = 1\nints i 1 = 1\ny = Gather(x, i)\noutput y");
     let cases = [
         (
             "auto_pad beside pads",
             &conv,
             with_attribute(&conv, &attribute("auto_pad", Attr::Text("VALID".into()))),
         ),
-        ("an axis out of range", &softmax, with_attribute(&softmax, &attribute("axis", Attr::Int(2)))),
-        ("axes out of range", &sum, with_attribute(&sum, &attribute("axes", Attr::Ints(vec![-3])))),
-        ("an axis named twice", &sum, with_attribute(&sum, &attribute("axes", Attr::Ints(vec![1, -1])))),
+        (
+            "an axis out of range",
+            &softmax,
+            with_attribute(&softmax, &attribute("axis", Attr::Int(2))),
+        ),
+        (
+            "axes out of range",
+            &sum,
+            with_attribute(&sum, &attribute("axes", Attr::Ints(vec![-3]))),
+        ),
+        (
+            "an axis named twice",
+            &sum,
+            with_attribute(&sum, &attribute("axes", Attr::Ints(vec![1, -1]))),
+        ),
         (
             "an axis ordered twice",
             &transpose,
@@ -222,10 +287,26 @@ fn nodes_that_no_engine_takes_are_errors() {
             &softmax,
             with_attribute(&softmax, &attribute("axis", Attr::Float(1.0))),
         ),
-        ("an unknown attribute", &softmax, with_attribute(&softmax, &attribute("axes", Attr::Ints(vec![1])))),
-        ("floats as indices", &gather, with_node(&gather, |node| node.input[1] = "f".into())),
-        ("an input too few", &gather, with_node(&gather, |node| node.input.truncate(1))),
-        ("an input too many", &softmax, with_node(&softmax, |node| node.input.push("x".into()))),
+        (
+            "an unknown attribute",
+            &softmax,
+            with_attribute(&softmax, &attribute("axes", Attr::Ints(vec![1]))),
+        ),
+        (
+            "floats as indices",
+            &gather,
+            with_node(&gather, |node| node.input[1] = "f".into()),
+        ),
+        (
+            "an input too few",
+            &gather,
+            with_node(&gather, |node| node.input.truncate(1)),
+        ),
+        (
+            "an input too many",
+            &softmax,
+            with_node(&softmax, |node| node.input.push("x".into())),
+        ),
         (
             "a later operator",
             &softmax,
@@ -247,7 +328,9 @@ fn nodes_that_no_engine_takes_are_errors() {
 #[test]
 fn floats_and_integers_in_one_sum_are_an_error() {
     let summed = |other: &str| {
-        text::model(&format!("input x b 4\nindices k b 4\nf = Cast(k) to=1\ny = Add(x, {other})\noutput y"))
+        text::model(&format!(
+            "input x b 4\nindices k b 4\nf = Cast(k) to=1\ny = Add(x, {other})\noutput y"
+        ))
     };
     assert!(is_invalid(&proof(&summed("f"), &summed("k"), &[])));
 }

@@ -8,12 +8,21 @@ use super::{is_proved, proof};
 /// `prove-itself-div0`: a constant is divided by 0.
 #[test]
 fn prove_itself_div0_a_file_is_itself() {
-    let model = text::model("input x b 4\nconst z 4 = 0 0 0 0\ni = Reciprocal(z)\ny = Add(x, i)\noutput y");
+    let model =
+        text::model("input x b 4\nconst z 4 = 0 0 0 0\ni = Reciprocal(z)\ny = Add(x, i)\noutput y");
     let found = prove(&model, &model, &[], &ProveOptions::default());
-    assert_eq!(found, Proof::Proved { points: 0, bound: 0.0, tensors: 0 });
+    assert_eq!(
+        found,
+        Proof::Proved {
+            points: 0,
+            bound: 0.0,
+            tensors: 0
+        }
+    );
     // Another file of these nodes has the same numbers.
     assert!(is_proved(&proof(&model, &model, &[])));
-    let other = text::model("input x b 4\nconst z 4 = 0 0 0 1\ni = Reciprocal(z)\ny = Add(x, i)\noutput y");
+    let other =
+        text::model("input x b 4\nconst z 4 = 0 0 0 1\ni = Reciprocal(z)\ny = Add(x, i)\noutput y");
     assert!(!is_proved(&proof(&model, &other, &[])));
 }
 
@@ -28,7 +37,12 @@ fn prove_itself_empty_a_file_is_itself() {
          y = Reshape(m, s2) allowzero=1
          output y",
     );
-    assert!(is_proved(&prove(&model, &model, &[], &ProveOptions::default())));
+    assert!(is_proved(&prove(
+        &model,
+        &model,
+        &[],
+        &ProveOptions::default()
+    )));
 }
 
 /// `signed-zero-refused`: the reciprocals of 0 and of −0, stored as the infinities that they are.
@@ -48,7 +62,12 @@ fn signed_zero_refused_constants_divided_by_zero_are_their_numbers() {
     assert_eq!(fused.model.graph().node.len(), 2);
     assert!(is_proved(&proof(&model, &fused.model, &fused.plan.tensors)));
     let mut turned = fused.model.clone();
-    let names: Vec<String> = turned.graph().node.iter().map(|node| node.input[1].clone()).collect();
+    let names: Vec<String> = turned
+        .graph()
+        .node
+        .iter()
+        .map(|node| node.input[1].clone())
+        .collect();
     turned.graph_mut().node[0].input[1] = names[1].clone();
     turned.graph_mut().node[1].input[1] = names[0].clone();
     assert!(!is_proved(&proof(&model, &turned, &fused.plan.tensors)));
@@ -75,10 +94,18 @@ fn base3_scales_that_are_equal_by_rounding_alone_have_tensors_of_their_own() {
          y = Add(a, c)
          output y",
     );
-    let options = unfold::FuseOptions { max_growth: 200.0, ..Default::default() };
+    let options = unfold::FuseOptions {
+        max_growth: 200.0,
+        ..Default::default()
+    };
     let fused = unfold::fuse(&model, &options).unwrap();
     let made = |name: &str| {
-        fused.plan.tensors.iter().filter(|tensor| tensor.replaces.as_deref() == Some(name)).count()
+        fused
+            .plan
+            .tensors
+            .iter()
+            .filter(|tensor| tensor.replaces.as_deref() == Some(name))
+            .count()
     };
     assert_eq!(made("w"), 2);
     let found = proof(&model, &fused.model, &fused.plan.tensors);

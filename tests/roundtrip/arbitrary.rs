@@ -20,7 +20,9 @@ impl Source<'_> {
     }
 
     fn text(&mut self) -> String {
-        (0..self.byte() % 4).map(|_| char::from(self.byte())).collect()
+        (0..self.byte() % 4)
+            .map(|_| char::from(self.byte()))
+            .collect()
     }
 
     fn bytes(&mut self) -> Bytes {
@@ -29,7 +31,11 @@ impl Source<'_> {
 
     fn int(&mut self) -> i64 {
         let magnitude = i64::from(self.byte()) << (self.byte() % 56);
-        if self.byte().is_multiple_of(2) { magnitude } else { -magnitude }
+        if self.byte().is_multiple_of(2) {
+            magnitude
+        } else {
+            -magnitude
+        }
     }
 
     fn float(&mut self) -> f32 {
@@ -56,11 +62,17 @@ impl Source<'_> {
     }
 
     fn entry(&mut self) -> StringStringEntryProto {
-        StringStringEntryProto { key: self.maybe(Self::text), value: self.maybe(Self::text) }
+        StringStringEntryProto {
+            key: self.maybe(Self::text),
+            value: self.maybe(Self::text),
+        }
     }
 
     fn opset(&mut self) -> OperatorSetIdProto {
-        OperatorSetIdProto { domain: self.maybe(Self::text), version: self.maybe(Self::int) }
+        OperatorSetIdProto {
+            domain: self.maybe(Self::text),
+            version: self.maybe(Self::int),
+        }
     }
 
     /// One version of each.
@@ -139,7 +151,10 @@ impl Source<'_> {
     /// Initializers with different names, none of which `text` makes.
     fn distinct(&mut self) -> Vec<TensorProto> {
         let tensors = self.some(Self::tensor).into_iter().enumerate();
-        let rename = |(index, tensor)| TensorProto { name: Some(format!("tensor{index}")), ..tensor };
+        let rename = |(index, tensor)| TensorProto {
+            name: Some(format!("tensor{index}")),
+            ..tensor
+        };
         tensors.map(rename).collect()
     }
 
@@ -207,8 +222,10 @@ impl Source<'_> {
         TensorProto {
             dims: self.some(Self::int),
             data_type: self.maybe(Self::int).map(|number| number as i32),
-            segment: self
-                .maybe(|source| Segment { begin: source.maybe(Self::int), end: source.maybe(Self::int) }),
+            segment: self.maybe(|source| Segment {
+                begin: source.maybe(Self::int),
+                end: source.maybe(Self::int),
+            }),
             float_data: self.some(Self::float),
             int32_data: self.some(|source| source.int() as i32),
             string_data: self.some(Self::bytes),
@@ -243,8 +260,14 @@ impl Source<'_> {
 
     fn kind(&mut self) -> TypeProto {
         self.nested(|source| {
-            let mut kind = TypeProto { denotation: source.maybe(Self::text), ..Default::default() };
-            let (elem_type, choice) = (source.maybe(|source| source.int() as i32), source.byte() % 7);
+            let mut kind = TypeProto {
+                denotation: source.maybe(Self::text),
+                ..Default::default()
+            };
+            let (elem_type, choice) = (
+                source.maybe(|source| source.int() as i32),
+                source.byte() % 7,
+            );
             let shape = source.maybe(|source| TensorShapeProto {
                 dim: source.some(|source| Dimension {
                     value: source.maybe(Self::dim),
@@ -264,7 +287,10 @@ impl Source<'_> {
                 }
                 4 => {
                     let value_type = source.maybe(Self::kind);
-                    kind.map_type = Some(Box::new(MapType { key_type: elem_type, value_type }));
+                    kind.map_type = Some(Box::new(MapType {
+                        key_type: elem_type,
+                        value_type,
+                    }));
                 }
                 5 => {
                     let (domain, name) = (source.maybe(Self::text), source.maybe(Self::text));
@@ -277,7 +303,11 @@ impl Source<'_> {
     }
 
     fn dim(&mut self) -> Dim {
-        if self.byte().is_multiple_of(2) { Dim::DimValue(self.int()) } else { Dim::DimParam(self.text()) }
+        if self.byte().is_multiple_of(2) {
+            Dim::DimValue(self.int())
+        } else {
+            Dim::DimParam(self.text())
+        }
     }
 }
 

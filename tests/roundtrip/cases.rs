@@ -19,7 +19,11 @@ pub fn all() -> Vec<(String, ModelProto)> {
 type Case<'a> = &'a mut dyn FnMut(&str, ModelProto);
 
 fn graph() -> GraphProto {
-    GraphProto { name: Some("g".into()), node: vec![node("Relu")], ..Default::default() }
+    GraphProto {
+        name: Some("g".into()),
+        node: vec![node("Relu")],
+        ..Default::default()
+    }
 }
 
 fn node(op_type: &str) -> NodeProto {
@@ -32,17 +36,30 @@ fn node(op_type: &str) -> NodeProto {
 }
 
 fn value(name: &str, r#type: TypeProto) -> ValueInfoProto {
-    ValueInfoProto { name: Some(name.into()), r#type: Some(r#type), ..Default::default() }
+    ValueInfoProto {
+        name: Some(name.into()),
+        r#type: Some(r#type),
+        ..Default::default()
+    }
 }
 
 fn tensor_type(dims: &[Dimension]) -> TypeProto {
     let shape = TensorShapeProto { dim: dims.to_vec() };
-    let tensor_type = TensorType { elem_type: Some(1), shape: Some(shape) };
-    TypeProto { tensor_type: Some(tensor_type), ..Default::default() }
+    let tensor_type = TensorType {
+        elem_type: Some(1),
+        shape: Some(shape),
+    };
+    TypeProto {
+        tensor_type: Some(tensor_type),
+        ..Default::default()
+    }
 }
 
 fn dim(value: Option<Dim>, denotation: Option<&str>) -> Dimension {
-    Dimension { value, denotation: denotation.map(Into::into) }
+    Dimension {
+        value,
+        denotation: denotation.map(Into::into),
+    }
 }
 
 fn sparse(name: &str) -> SparseTensorProto {
@@ -72,14 +89,32 @@ fn parts_of_models(case: Case<'_>) {
         model_version: Some(0),
         opset_import: vec![OperatorSetIdProto::default(), opset("", 0)],
         metadata_props: vec![StringStringEntryProto::default()],
-        ..model(GraphProto { name: Some(String::new()), ..Default::default() })
+        ..model(GraphProto {
+            name: Some(String::new()),
+            ..Default::default()
+        })
     };
     case("defaults that are written", defaults);
-    let negative = ModelProto { model_version: Some(i64::MIN), ..model(graph()) };
-    case("negative numbers", ModelProto { ir_version: Some(-1), ..negative });
+    let negative = ModelProto {
+        model_version: Some(i64::MIN),
+        ..model(graph())
+    };
+    case(
+        "negative numbers",
+        ModelProto {
+            ir_version: Some(-1),
+            ..negative
+        },
+    );
     let domains = ["", "ai.onnx", "ai.onnx.ml", "com.microsoft", "pkg.torch"];
     let opset_import = domains.map(|domain| opset(domain, 1)).to_vec();
-    case("several operator sets", ModelProto { opset_import, ..model(graph()) });
+    case(
+        "several operator sets",
+        ModelProto {
+            opset_import,
+            ..model(graph())
+        },
+    );
 
     let function = FunctionProto {
         name: Some("Gelu".into()),
@@ -101,33 +136,74 @@ fn parts_of_models(case: Case<'_>) {
         value_info: vec![value("y", tensor_type(&[]))],
         metadata_props: vec![entry("k", "v")],
     };
-    let caller = NodeProto { domain: Some("local".into()), overload: Some("f16".into()), ..node("Gelu") };
-    let calling = model(GraphProto { node: vec![caller], ..Default::default() });
-    case("a function", ModelProto { functions: vec![function.clone()], ..calling.clone() });
-    let plain = FunctionProto { overload: None, attribute_proto: vec![], ..function.clone() };
-    case("functions with overloads", ModelProto { functions: vec![function, plain], ..calling });
+    let caller = NodeProto {
+        domain: Some("local".into()),
+        overload: Some("f16".into()),
+        ..node("Gelu")
+    };
+    let calling = model(GraphProto {
+        node: vec![caller],
+        ..Default::default()
+    });
+    case(
+        "a function",
+        ModelProto {
+            functions: vec![function.clone()],
+            ..calling.clone()
+        },
+    );
+    let plain = FunctionProto {
+        overload: None,
+        attribute_proto: vec![],
+        ..function.clone()
+    };
+    case(
+        "functions with overloads",
+        ModelProto {
+            functions: vec![function, plain],
+            ..calling
+        },
+    );
 
     let training = TrainingInfoProto {
         initialization: Some(graph()),
-        algorithm: Some(GraphProto { initializer: vec![scalar()], ..graph() }),
+        algorithm: Some(GraphProto {
+            initializer: vec![scalar()],
+            ..graph()
+        }),
         initialization_binding: vec![entry("w", "w0")],
         update_binding: vec![entry("w", "w1")],
     };
     let training_info = vec![training, TrainingInfoProto::default()];
-    case("training", ModelProto { training_info, ..model(graph()) });
+    case(
+        "training",
+        ModelProto {
+            training_info,
+            ..model(graph())
+        },
+    );
 
     let sharding = ShardingSpecProto {
         tensor_name: Some("x".into()),
         device: vec![0, 1, -1],
         index_to_device_group_map: vec![
-            IntIntListEntryProto { key: Some(-1), value: vec![2, 3] },
+            IntIntListEntryProto {
+                key: Some(-1),
+                value: vec![2, 3],
+            },
             IntIntListEntryProto::default(),
         ],
         sharded_dim: vec![ShardedDimProto {
             axis: Some(-1),
             simple_sharding: vec![
-                SimpleShardedDimProto { dim: Some(Dim::DimValue(8)), num_shards: Some(2) },
-                SimpleShardedDimProto { dim: Some(Dim::DimParam("N".into())), num_shards: None },
+                SimpleShardedDimProto {
+                    dim: Some(Dim::DimValue(8)),
+                    num_shards: Some(2),
+                },
+                SimpleShardedDimProto {
+                    dim: Some(Dim::DimParam("N".into())),
+                    num_shards: None,
+                },
                 SimpleShardedDimProto::default(),
             ],
         }],
@@ -145,15 +221,33 @@ fn parts_of_models(case: Case<'_>) {
         num_devices: Some(2),
         device: vec!["a".into(), "b".into()],
     }];
-    let placed = model(GraphProto { node: vec![placed], ..Default::default() });
-    case("devices", ModelProto { configuration, ..placed });
+    let placed = model(GraphProto {
+        node: vec![placed],
+        ..Default::default()
+    });
+    case(
+        "devices",
+        ModelProto {
+            configuration,
+            ..placed
+        },
+    );
 
     let annotation = TensorAnnotation {
         tensor_name: Some("x".into()),
-        quant_parameter_tensor_names: vec![entry("SCALE_TENSOR", "s"), entry("ZERO_POINT_TENSOR", "z")],
+        quant_parameter_tensor_names: vec![
+            entry("SCALE_TENSOR", "s"),
+            entry("ZERO_POINT_TENSOR", "z"),
+        ],
     };
     let quantization_annotation = vec![annotation, TensorAnnotation::default()];
-    case("quantization", model(GraphProto { quantization_annotation, ..graph() }));
+    case(
+        "quantization",
+        model(GraphProto {
+            quantization_annotation,
+            ..graph()
+        }),
+    );
     let annotated = GraphProto {
         doc_string: Some("doc".into()),
         metadata_props: vec![entry("graph", "v")],
@@ -179,19 +273,38 @@ fn parts_of_models(case: Case<'_>) {
 
     let outer = |op_type: &str, bodies: &[&str]| {
         let body = |name: &&str| {
-            let inner = GraphProto { initializer: vec![scalar()], ..graph() };
-            let inner = attribute("then_branch", |a| a.g = Some(Box::new(inner)), AttributeType::Graph);
+            let inner = GraphProto {
+                initializer: vec![scalar()],
+                ..graph()
+            };
+            let inner = attribute(
+                "then_branch",
+                |a| a.g = Some(Box::new(inner)),
+                AttributeType::Graph,
+            );
             let graph = GraphProto {
-                node: vec![NodeProto { attribute: vec![inner], ..node("If") }],
+                node: vec![NodeProto {
+                    attribute: vec![inner],
+                    ..node("If")
+                }],
                 initializer: vec![scalar()],
                 ..Default::default()
             };
             attribute(name, |a| a.g = Some(Box::new(graph)), AttributeType::Graph)
         };
         let attribute = bodies.iter().map(body).collect();
-        model(GraphProto { node: vec![NodeProto { attribute, ..node(op_type) }], ..graph() })
+        model(GraphProto {
+            node: vec![NodeProto {
+                attribute,
+                ..node(op_type)
+            }],
+            ..graph()
+        })
     };
-    case("the bodies of If", outer("If", &["then_branch", "else_branch"]));
+    case(
+        "the bodies of If",
+        outer("If", &["then_branch", "else_branch"]),
+    );
     case("the body of Loop", outer("Loop", &["body"]));
     case("the body of Scan", outer("Scan", &["body"]));
 
@@ -200,17 +313,59 @@ fn parts_of_models(case: Case<'_>) {
         output: vec![String::new(), "y".into()],
         ..node("Clip")
     };
-    case("inputs left out", model(GraphProto { node: vec![optional], ..Default::default() }));
-    case("a node without anything", model(GraphProto { node: vec![NodeProto::default()], ..graph() }));
-    let names = GraphProto { name: Some("名前 🦀 \u{0}\u{7f}".into()), ..graph() };
+    case(
+        "inputs left out",
+        model(GraphProto {
+            node: vec![optional],
+            ..Default::default()
+        }),
+    );
+    case(
+        "a node without anything",
+        model(GraphProto {
+            node: vec![NodeProto::default()],
+            ..graph()
+        }),
+    );
+    let names = GraphProto {
+        name: Some("名前 🦀 \u{0}\u{7f}".into()),
+        ..graph()
+    };
     case("names in any script", model(names));
-    let many = (0..300).map(|index| NodeProto { name: Some(format!("n{index}")), ..node("Add") });
-    case("many nodes", model(GraphProto { node: many.collect(), ..Default::default() }));
+    let many = (0..300).map(|index| NodeProto {
+        name: Some(format!("n{index}")),
+        ..node("Add")
+    });
+    case(
+        "many nodes",
+        model(GraphProto {
+            node: many.collect(),
+            ..Default::default()
+        }),
+    );
     let sparse_initializer = vec![sparse("s"), sparse("t")];
-    case("sparse initializers", model(GraphProto { sparse_initializer, ..graph() }));
+    case(
+        "sparse initializers",
+        model(GraphProto {
+            sparse_initializer,
+            ..graph()
+        }),
+    );
     let external = with_initializers(vec![
-        external("a", &[2], &[("location", "w.bin"), ("offset", "4096"), ("length", "8")]),
-        external("b", &[2], &[("location", "w.bin"), ("checksum", "00ff"), ("unheard_of", "")]),
+        external(
+            "a",
+            &[2],
+            &[("location", "w.bin"), ("offset", "4096"), ("length", "8")],
+        ),
+        external(
+            "b",
+            &[2],
+            &[
+                ("location", "w.bin"),
+                ("checksum", "00ff"),
+                ("unheard_of", ""),
+            ],
+        ),
     ]);
     case("external tensors", external);
     let mut nested = graph();
@@ -218,16 +373,26 @@ fn parts_of_models(case: Case<'_>) {
         let body = Box::new(nested);
         let body = attribute("body", |a| a.g = Some(body), AttributeType::Graph);
         nested = GraphProto {
-            node: vec![NodeProto { attribute: vec![body], ..node("Loop") }],
+            node: vec![NodeProto {
+                attribute: vec![body],
+                ..node("Loop")
+            }],
             ..Default::default()
         };
     }
     case("bodies in bodies", model(nested));
 }
 
-fn attribute(name: &str, set: impl FnOnce(&mut AttributeProto), kind: AttributeType) -> AttributeProto {
-    let mut attribute =
-        AttributeProto { name: Some(name.into()), r#type: Some(kind.into()), ..Default::default() };
+fn attribute(
+    name: &str,
+    set: impl FnOnce(&mut AttributeProto),
+    kind: AttributeType,
+) -> AttributeProto {
+    let mut attribute = AttributeProto {
+        name: Some(name.into()),
+        r#type: Some(kind.into()),
+        ..Default::default()
+    };
     set(&mut attribute);
     attribute
 }
@@ -235,8 +400,14 @@ fn attribute(name: &str, set: impl FnOnce(&mut AttributeProto), kind: AttributeT
 fn attributes(case: Case<'_>) {
     use AttributeType::*;
     let mut one = |name: &str, set: fn(&mut AttributeProto), kind| {
-        let node = NodeProto { attribute: vec![attribute("a", set, kind)], ..node("Op") };
-        let model = model(GraphProto { node: vec![node], ..Default::default() });
+        let node = NodeProto {
+            attribute: vec![attribute("a", set, kind)],
+            ..node("Op")
+        };
+        let model = model(GraphProto {
+            node: vec![node],
+            ..Default::default()
+        });
         case(&format!("attribute: {name}"), model);
     };
     one("float", |a| a.f = Some(f32::MIN_POSITIVE), Float);
@@ -246,23 +417,64 @@ fn attributes(case: Case<'_>) {
     one("int 0", |a| a.i = Some(0), Int);
     one("least int", |a| a.i = Some(i64::MIN), Int);
     one("empty string", |a| a.s = Some("".into()), String);
-    one("string that is no text", |a| a.s = Some(vec![0xff, 0xfe, 0].into()), String);
+    one(
+        "string that is no text",
+        |a| a.s = Some(vec![0xff, 0xfe, 0].into()),
+        String,
+    );
     one("tensor", |a| a.t = Some(Box::new(scalar())), Tensor);
     one("empty tensor", |a| a.t = Some(Box::default()), Tensor);
     one("graph", |a| a.g = Some(Box::new(graph())), Graph);
     one("floats", |a| a.floats = vec![1.0, -0.0, f32::MAX], Floats);
     one("no floats", |_| (), Floats);
     one("ints", |a| a.ints = vec![0, -1, i64::MAX], Ints);
-    one("strings", |a| a.strings = vec!["".into(), "b".into()], Strings);
+    one(
+        "strings",
+        |a| a.strings = vec!["".into(), "b".into()],
+        Strings,
+    );
     one("tensors", |a| a.tensors = vec![scalar(), scalar()], Tensors);
-    one("graphs", |a| a.graphs = vec![graph(), GraphProto::default()], Graphs);
-    one("type", |a| a.tp = Some(Box::new(tensor_type(&[]))), TypeProto);
-    one("types", |a| a.type_protos = vec![tensor_type(&[]), Default::default()], TypeProtos);
-    one("sparse tensor", |a| a.sparse_tensor = Some(Box::new(sparse("s"))), SparseTensor);
-    one("sparse tensors", |a| a.sparse_tensors = vec![sparse("s")], SparseTensors);
-    one("documented", |a| a.doc_string = Some("doc".into()), Undefined);
+    one(
+        "graphs",
+        |a| a.graphs = vec![graph(), GraphProto::default()],
+        Graphs,
+    );
+    one(
+        "type",
+        |a| a.tp = Some(Box::new(tensor_type(&[]))),
+        TypeProto,
+    );
+    one(
+        "types",
+        |a| a.type_protos = vec![tensor_type(&[]), Default::default()],
+        TypeProtos,
+    );
+    one(
+        "sparse tensor",
+        |a| a.sparse_tensor = Some(Box::new(sparse("s"))),
+        SparseTensor,
+    );
+    one(
+        "sparse tensors",
+        |a| a.sparse_tensors = vec![sparse("s")],
+        SparseTensors,
+    );
+    one(
+        "documented",
+        |a| a.doc_string = Some("doc".into()),
+        Undefined,
+    );
     one("of a later version", |a| a.r#type = Some(99), Undefined);
-    one("without a type", |a| *a = AttributeProto { i: Some(1), ..Default::default() }, Int);
+    one(
+        "without a type",
+        |a| {
+            *a = AttributeProto {
+                i: Some(1),
+                ..Default::default()
+            }
+        },
+        Int,
+    );
 }
 
 fn types(case: Case<'_>) {
@@ -279,8 +491,17 @@ fn types(case: Case<'_>) {
     one("none", TypeProto::default());
     one("tensor", tensor());
     one("scalar", tensor_type(&[]));
-    let unranked = TensorType { elem_type: Some(1), shape: None };
-    one("tensor of unknown rank", TypeProto { tensor_type: Some(unranked), ..Default::default() });
+    let unranked = TensorType {
+        elem_type: Some(1),
+        shape: None,
+    };
+    one(
+        "tensor of unknown rank",
+        TypeProto {
+            tensor_type: Some(unranked),
+            ..Default::default()
+        },
+    );
     let dims = [
         dim(None, None),
         dim(Some(Dim::DimValue(0)), None),
@@ -290,20 +511,67 @@ fn types(case: Case<'_>) {
         dim(None, Some("DATA_CHANNEL")),
     ];
     one("dimensions", tensor_type(&dims));
-    one("denoted", TypeProto { denotation: Some("IMAGE".into()), ..tensor() });
-    let sequence = SequenceType { elem_type: Some(tensor()) };
-    let sequence = TypeProto { sequence_type: Some(Box::new(sequence)), ..Default::default() };
+    one(
+        "denoted",
+        TypeProto {
+            denotation: Some("IMAGE".into()),
+            ..tensor()
+        },
+    );
+    let sequence = SequenceType {
+        elem_type: Some(tensor()),
+    };
+    let sequence = TypeProto {
+        sequence_type: Some(Box::new(sequence)),
+        ..Default::default()
+    };
     one("sequence", sequence.clone());
-    let map = MapType { key_type: Some(8), value_type: Some(sequence.clone()) };
-    one("map", TypeProto { map_type: Some(Box::new(map)), ..Default::default() });
-    let optional = OptionalType { elem_type: Some(sequence) };
+    let map = MapType {
+        key_type: Some(8),
+        value_type: Some(sequence.clone()),
+    };
+    one(
+        "map",
+        TypeProto {
+            map_type: Some(Box::new(map)),
+            ..Default::default()
+        },
+    );
+    let optional = OptionalType {
+        elem_type: Some(sequence),
+    };
     let denotation = Some("d".into());
     let optional_type = Some(Box::new(optional));
-    one("optional", TypeProto { optional_type, denotation, ..Default::default() });
-    let sparse = SparseTensorType { elem_type: Some(1), shape: Some(TensorShapeProto::default()) };
-    one("sparse", TypeProto { sparse_tensor_type: Some(sparse), ..Default::default() });
-    let opaque = OpaqueType { domain: Some("d".into()), name: Some("n".into()) };
-    one("opaque", TypeProto { opaque_type: Some(opaque), ..Default::default() });
+    one(
+        "optional",
+        TypeProto {
+            optional_type,
+            denotation,
+            ..Default::default()
+        },
+    );
+    let sparse = SparseTensorType {
+        elem_type: Some(1),
+        shape: Some(TensorShapeProto::default()),
+    };
+    one(
+        "sparse",
+        TypeProto {
+            sparse_tensor_type: Some(sparse),
+            ..Default::default()
+        },
+    );
+    let opaque = OpaqueType {
+        domain: Some("d".into()),
+        name: Some("n".into()),
+    };
+    one(
+        "opaque",
+        TypeProto {
+            opaque_type: Some(opaque),
+            ..Default::default()
+        },
+    );
 }
 
 fn scalar() -> TensorProto {
@@ -314,10 +582,16 @@ fn tensors(case: Case<'_>) {
     for data_type in (1..).map_while(DataType::from_code) {
         let bytes = vec![0x5a; data_type.byte_size(5).unwrap_or(0)];
         let tensor = raw("w", data_type, &[5], &bytes);
-        case(&format!("{data_type} as bytes"), with_initializers(vec![tensor]));
+        case(
+            &format!("{data_type} as bytes"),
+            with_initializers(vec![tensor]),
+        );
     }
     let mut one = |name: &str, tensor: TensorProto| {
-        let tensor = TensorProto { name: Some("w".into()), ..tensor };
+        let tensor = TensorProto {
+            name: Some("w".into()),
+            ..tensor
+        };
         case(&format!("tensor: {name}"), with_initializers(vec![tensor]));
     };
     let typed = |data_type: DataType, dim| TensorProto {
@@ -326,28 +600,109 @@ fn tensors(case: Case<'_>) {
         ..Default::default()
     };
     let float_data = vec![0.0, -0.0, f32::INFINITY, f32::MIN_POSITIVE];
-    one("floats", TensorProto { float_data: float_data.clone(), ..typed(DataType::Float, 4) });
-    one("complex", TensorProto { float_data, ..typed(DataType::Complex64, 2) });
+    one(
+        "floats",
+        TensorProto {
+            float_data: float_data.clone(),
+            ..typed(DataType::Float, 4)
+        },
+    );
+    one(
+        "complex",
+        TensorProto {
+            float_data,
+            ..typed(DataType::Complex64, 2)
+        },
+    );
     let double_data = vec![0.5, f64::MAX];
-    one("doubles", TensorProto { double_data, ..typed(DataType::Double, 2) });
+    one(
+        "doubles",
+        TensorProto {
+            double_data,
+            ..typed(DataType::Double, 2)
+        },
+    );
     let int32_data = vec![0, -1, i32::MAX, i32::MIN];
-    one("int32", TensorProto { int32_data, ..typed(DataType::Int32, 4) });
+    one(
+        "int32",
+        TensorProto {
+            int32_data,
+            ..typed(DataType::Int32, 4)
+        },
+    );
     let int32_data = vec![0x3c00, 0xfc00];
-    one("halves", TensorProto { int32_data, ..typed(DataType::Float16, 2) });
+    one(
+        "halves",
+        TensorProto {
+            int32_data,
+            ..typed(DataType::Float16, 2)
+        },
+    );
     let int64_data = vec![0, -1, i64::MAX];
-    one("int64", TensorProto { int64_data, ..typed(DataType::Int64, 3) });
+    one(
+        "int64",
+        TensorProto {
+            int64_data,
+            ..typed(DataType::Int64, 3)
+        },
+    );
     let uint64_data = vec![0, u64::MAX];
-    one("uint64", TensorProto { uint64_data, ..typed(DataType::Uint64, 2) });
+    one(
+        "uint64",
+        TensorProto {
+            uint64_data,
+            ..typed(DataType::Uint64, 2)
+        },
+    );
     let string_data = vec!["".into(), "é".into(), vec![0xff].into()];
-    one("strings", TensorProto { string_data, ..typed(DataType::String, 3) });
-    one("no elements", TensorProto { dims: vec![0, 3], ..typed(DataType::Float, 0) });
+    one(
+        "strings",
+        TensorProto {
+            string_data,
+            ..typed(DataType::String, 3)
+        },
+    );
+    one(
+        "no elements",
+        TensorProto {
+            dims: vec![0, 3],
+            ..typed(DataType::Float, 0)
+        },
+    );
     let empty = Some("".into());
-    one("no bytes", TensorProto { raw_data: empty, ..typed(DataType::Float, 0) });
+    one(
+        "no bytes",
+        TensorProto {
+            raw_data: empty,
+            ..typed(DataType::Float, 0)
+        },
+    );
     one("a negative shape", typed(DataType::Float, -1));
-    one("a type of a later version", TensorProto { data_type: Some(99), ..scalar() });
-    let segment = Some(Segment { begin: Some(0), end: None });
-    one("a segment", TensorProto { segment, ..scalar() });
-    one("a location that is the default", TensorProto { data_location: Some(0), ..scalar() });
+    one(
+        "a type of a later version",
+        TensorProto {
+            data_type: Some(99),
+            ..scalar()
+        },
+    );
+    let segment = Some(Segment {
+        begin: Some(0),
+        end: None,
+    });
+    one(
+        "a segment",
+        TensorProto {
+            segment,
+            ..scalar()
+        },
+    );
+    one(
+        "a location that is the default",
+        TensorProto {
+            data_location: Some(0),
+            ..scalar()
+        },
+    );
 }
 
 /// Models as the protobuf library of Python writes them, in hexadecimal.

@@ -19,7 +19,10 @@ fn typed(data_type: DataType, count: i64) -> TensorProto {
 }
 
 fn int32(data_type: DataType, values: &[i32]) -> TensorProto {
-    TensorProto { int32_data: values.to_vec(), ..typed(data_type, values.len() as i64) }
+    TensorProto {
+        int32_data: values.to_vec(),
+        ..typed(data_type, values.len() as i64)
+    }
 }
 
 fn f64s(tensor: &TensorProto) -> Result<ArrayD<f64>> {
@@ -32,7 +35,10 @@ fn i64s(tensor: &TensorProto) -> Result<ArrayD<i64>> {
 
 fn refused<T>(result: Result<T>, reason: &str) {
     let message = result.err().expect(reason).to_string();
-    assert!(message.starts_with("tensor `w`: ") && message.contains(reason), "{message}");
+    assert!(
+        message.starts_with("tensor `w`: ") && message.contains(reason),
+        "{message}"
+    );
 }
 
 #[test]
@@ -42,11 +48,22 @@ fn floats_of_every_type() {
         raw("w", DataType::Float16, &[2], &[0x00, 0x3c, 0x00, 0xc1]),
         raw("w", DataType::BFloat16, &[2], &[0x80, 0x3f, 0x20, 0xc0]),
         raw("w", DataType::Float, &[2], &floats([1.0, -2.5])),
-        raw("w", DataType::Double, &[2], &[1.0_f64, -2.5].map(f64::to_le_bytes).concat()),
+        raw(
+            "w",
+            DataType::Double,
+            &[2],
+            &[1.0_f64, -2.5].map(f64::to_le_bytes).concat(),
+        ),
         int32(DataType::Float16, &[0x3c00, 0xc100]),
         int32(DataType::BFloat16, &[0x3f80, 0xc020]),
-        TensorProto { float_data: vec![1.0, -2.5], ..typed(DataType::Float, 2) },
-        TensorProto { double_data: vec![1.0, -2.5], ..typed(DataType::Double, 2) },
+        TensorProto {
+            float_data: vec![1.0, -2.5],
+            ..typed(DataType::Float, 2)
+        },
+        TensorProto {
+            double_data: vec![1.0, -2.5],
+            ..typed(DataType::Double, 2)
+        },
     ] {
         assert_eq!(f64s(&tensor).unwrap(), expected, "{tensor:?}");
         refused(i64s(&tensor), "not integers");
@@ -66,28 +83,68 @@ fn integers_of_every_type() {
         (raw("w", Int16, &[2], &[0xfe, 0xff, 5, 0]), vec![-2, 5]),
         (raw("w", Uint16, &[2], &[0xfe, 0xff, 5, 0]), vec![65534, 5]),
         (raw("w", Int32, &[1], &[0xfe, 0xff, 0xff, 0xff]), vec![-2]),
-        (raw("w", Uint32, &[1], &[0xfe, 0xff, 0xff, 0xff]), vec![(1 << 32) - 2]),
+        (
+            raw("w", Uint32, &[1], &[0xfe, 0xff, 0xff, 0xff]),
+            vec![(1 << 32) - 2],
+        ),
         (raw("w", Int64, &[1], &[0xff; 8]), vec![-1]),
         (raw("w", Uint64, &[1], &[1, 0, 0, 0, 0, 0, 0, 0]), vec![1]),
         (raw("w", Bool, &[3], &[0, 1, 2]), vec![0, 1, 1]),
         (raw("w", Uint4, &[3], &[0xf1, 0x08]), vec![1, 15, 8]),
         (raw("w", Int4, &[3], &[0xf1, 0x08]), vec![1, -1, -8]),
-        (raw("w", Uint2, &[5], &[0b11_10_01_00, 0b10]), vec![0, 1, 2, 3, 2]),
-        (raw("w", Int2, &[5], &[0b11_10_01_00, 0b10]), vec![0, 1, -2, -1, -2]),
+        (
+            raw("w", Uint2, &[5], &[0b11_10_01_00, 0b10]),
+            vec![0, 1, 2, 3, 2],
+        ),
+        (
+            raw("w", Int2, &[5], &[0b11_10_01_00, 0b10]),
+            vec![0, 1, -2, -1, -2],
+        ),
         (int32(Int32, &[-1, i32::MIN]), vec![-1, i64::from(i32::MIN)]),
         (int32(Int16, &[-32768, 32767]), vec![-32768, 32767]),
         (int32(Uint16, &[0, 65535]), vec![0, 65535]),
         (int32(Int8, &[-128, 127]), vec![-128, 127]),
         (int32(Uint8, &[0, 255]), vec![0, 255]),
         (int32(Bool, &[0, 1]), vec![0, 1]),
-        (TensorProto { dims: vec![3], ..int32(Int4, &[0xf1, 0x08]) }, vec![1, -1, -8]),
-        (TensorProto { dims: vec![2], ..int32(Int4, &[-2]) }, vec![-2, -1]),
-        (TensorProto { dims: vec![2], ..int32(Uint4, &[0xfe]) }, vec![14, 15]),
-        (TensorProto { int64_data: vec![-1, 1], ..typed(Int64, 2) }, vec![-1, 1]),
+        (
+            TensorProto {
+                dims: vec![3],
+                ..int32(Int4, &[0xf1, 0x08])
+            },
+            vec![1, -1, -8],
+        ),
+        (
+            TensorProto {
+                dims: vec![2],
+                ..int32(Int4, &[-2])
+            },
+            vec![-2, -1],
+        ),
+        (
+            TensorProto {
+                dims: vec![2],
+                ..int32(Uint4, &[0xfe])
+            },
+            vec![14, 15],
+        ),
+        (
+            TensorProto {
+                int64_data: vec![-1, 1],
+                ..typed(Int64, 2)
+            },
+            vec![-1, 1],
+        ),
         (typed_uint(Uint64, &[i64::MAX as u64]), vec![i64::MAX]),
-        (typed_uint(Uint32, &[u32::MAX.into()]), vec![u32::MAX.into()]),
+        (
+            typed_uint(Uint32, &[u32::MAX.into()]),
+            vec![u32::MAX.into()],
+        ),
     ] {
-        assert_eq!(i64s(&tensor).unwrap(), arr1(&expected).into_dyn(), "{tensor:?}");
+        assert_eq!(
+            i64s(&tensor).unwrap(),
+            arr1(&expected).into_dyn(),
+            "{tensor:?}"
+        );
         refused(f64s(&tensor), "not floats");
     }
 }
@@ -100,32 +157,77 @@ fn elements_that_their_type_does_not_have() {
         int32(Uint8, &[-1]),
         int32(Int16, &[40000]),
         int32(Uint16, &[-1]),
-        TensorProto { uint64_data: vec![1 << 32], ..typed(Uint32, 1) },
+        TensorProto {
+            uint64_data: vec![1 << 32],
+            ..typed(Uint32, 1)
+        },
         raw("w", Uint64, &[1], &[0xff; 8]),
     ] {
         refused(i64s(&tensor), "outside of its element type");
     }
-    refused(f64s(&int32(Float16, &[0x10000])), "outside of its element type");
+    refused(
+        f64s(&int32(Float16, &[0x10000])),
+        "outside of its element type",
+    );
 }
 
 #[test]
 fn shapes_and_contents_that_contradict_each_other() {
     let bytes = floats([1.0, 2.0]);
-    refused(f64s(&raw("w", DataType::Float, &[3], &bytes)), "takes 12 bytes, and it holds 8");
-    refused(f64s(&raw("w", DataType::Float, &[1], &bytes)), "takes 4 bytes, and it holds 8");
+    refused(
+        f64s(&raw("w", DataType::Float, &[3], &bytes)),
+        "takes 12 bytes, and it holds 8",
+    );
+    refused(
+        f64s(&raw("w", DataType::Float, &[1], &bytes)),
+        "takes 4 bytes, and it holds 8",
+    );
     refused(f64s(&raw("w", DataType::Float, &[-2], &bytes)), "negative");
-    refused(f64s(&raw("w", DataType::Float, &[1 << 40, 1 << 40], &bytes)), "too large");
-    refused(f64s(&raw("w", DataType::Float, &[i64::MAX / 4], &bytes)), "bytes");
-    refused(f64s(&TensorProto { data_type: Some(99), ..raw("w", DataType::Float, &[2], &bytes) }), "99");
-    refused(f64s(&TensorProto { data_type: None, ..raw("w", DataType::Float, &[2], &bytes) }), "0");
-    let both = TensorProto { float_data: vec![1.0], ..raw("w", DataType::Float, &[2], &bytes) };
+    refused(
+        f64s(&raw("w", DataType::Float, &[1 << 40, 1 << 40], &bytes)),
+        "too large",
+    );
+    refused(
+        f64s(&raw("w", DataType::Float, &[i64::MAX / 4], &bytes)),
+        "bytes",
+    );
+    refused(
+        f64s(&TensorProto {
+            data_type: Some(99),
+            ..raw("w", DataType::Float, &[2], &bytes)
+        }),
+        "99",
+    );
+    refused(
+        f64s(&TensorProto {
+            data_type: None,
+            ..raw("w", DataType::Float, &[2], &bytes)
+        }),
+        "0",
+    );
+    let both = TensorProto {
+        float_data: vec![1.0],
+        ..raw("w", DataType::Float, &[2], &bytes)
+    };
     refused(f64s(&both), "two places");
-    let wrong = TensorProto { int64_data: vec![1, 2], ..typed(DataType::Float, 2) };
+    let wrong = TensorProto {
+        int64_data: vec![1, 2],
+        ..typed(DataType::Float, 2)
+    };
     refused(f64s(&wrong), "holds 0");
     let segment = Some(Segment::default());
-    refused(f64s(&TensorProto { segment, ..raw("w", DataType::Float, &[2], &bytes) }), "segment");
+    refused(
+        f64s(&TensorProto {
+            segment,
+            ..raw("w", DataType::Float, &[2], &bytes)
+        }),
+        "segment",
+    );
     refused(i64s(&typed(DataType::String, 0)), "not integers");
-    refused(tensor::raw(&typed(DataType::String, 1), &Externals::none()), "size");
+    refused(
+        tensor::raw(&typed(DataType::String, 1), &Externals::none()),
+        "size",
+    );
 }
 
 #[test]
@@ -134,7 +236,10 @@ fn scalars_and_empty_tensors() {
     assert_eq!(f64s(&scalar).unwrap(), arr0(7.0).into_dyn());
     for dims in [&[0][..], &[0, 3], &[3, 0, 2]] {
         let shape: Vec<usize> = dims.iter().map(|&dim| dim as usize).collect();
-        let empty = TensorProto { dims: dims.to_vec(), ..typed(DataType::Float, 0) };
+        let empty = TensorProto {
+            dims: dims.to_vec(),
+            ..typed(DataType::Float, 0)
+        };
         assert_eq!(f64s(&empty).unwrap(), Array::<f64, _>::zeros(IxDyn(&shape)));
     }
 }
@@ -160,7 +265,10 @@ fn other_elements_replace_those_that_were_there() {
         doc_string: Some("kept".into()),
         ..typed(DataType::Float, 2)
     };
-    refused(tensor::replace(&mut tensor, floats([3.0]).into()), "holds 4");
+    refused(
+        tensor::replace(&mut tensor, floats([3.0]).into()),
+        "holds 4",
+    );
     assert_eq!(f64s(&tensor).unwrap(), arr1(&[1.0, 2.0]).into_dyn());
     tensor::replace(&mut tensor, floats([3.0, 4.0]).into()).unwrap();
     assert_eq!(f64s(&tensor).unwrap(), arr1(&[3.0, 4.0]).into_dyn());

@@ -19,7 +19,11 @@ use crate::{external, floats, raw, with_initializers};
 /// numbers from 0 to 99.
 fn folder(dims: &[i64], entries: &[(&str, &str)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("weights.bin"), floats((0..100_u8).map(f32::from))).unwrap();
+    fs::write(
+        folder.path().join("weights.bin"),
+        floats((0..100_u8).map(f32::from)),
+    )
+    .unwrap();
     write(folder.path(), external("w", dims, entries));
     folder
 }
@@ -39,20 +43,63 @@ fn read(folder: &Path) -> unfold::error::Result<Vec<f64>> {
 fn refused(folder: &Path, reason: &str) {
     let message = read(folder).expect_err(reason).to_string();
     let names = message.contains("model.onnx") && message.contains("`w`");
-    assert!(names && message.contains(reason) && !message.contains('\n'), "{message}");
+    assert!(
+        names && message.contains(reason) && !message.contains('\n'),
+        "{message}"
+    );
 }
 
 #[test]
 fn tensors_are_found_where_their_entries_say() {
     for (dims, entries, expected) in [
         (&[2][..], &[("location", "weights.bin")][..], vec![0.0, 1.0]),
-        (&[2], &[("location", "./weights.bin"), ("offset", "8")], vec![2.0, 3.0]),
-        (&[1], &[("location", "weights.bin"), ("offset", "396"), ("length", "4")], vec![99.0]),
-        (&[], &[("length", "4"), ("offset", "20"), ("location", "weights.bin")], vec![5.0]),
-        (&[0], &[("location", "weights.bin"), ("offset", "400"), ("length", "0")], vec![]),
-        (&[1], &[("location", "weights.bin"), ("checksum", "?"), ("other", "?")], vec![0.0]),
+        (
+            &[2],
+            &[("location", "./weights.bin"), ("offset", "8")],
+            vec![2.0, 3.0],
+        ),
+        (
+            &[1],
+            &[
+                ("location", "weights.bin"),
+                ("offset", "396"),
+                ("length", "4"),
+            ],
+            vec![99.0],
+        ),
+        (
+            &[],
+            &[
+                ("length", "4"),
+                ("offset", "20"),
+                ("location", "weights.bin"),
+            ],
+            vec![5.0],
+        ),
+        (
+            &[0],
+            &[
+                ("location", "weights.bin"),
+                ("offset", "400"),
+                ("length", "0"),
+            ],
+            vec![],
+        ),
+        (
+            &[1],
+            &[
+                ("location", "weights.bin"),
+                ("checksum", "?"),
+                ("other", "?"),
+            ],
+            vec![0.0],
+        ),
     ] {
-        assert_eq!(read(folder(dims, entries).path()).unwrap(), expected, "{entries:?}");
+        assert_eq!(
+            read(folder(dims, entries).path()).unwrap(),
+            expected,
+            "{entries:?}"
+        );
     }
 }
 
@@ -69,14 +116,22 @@ fn a_model_named_without_its_folder_finds_its_data() {
     let parent = Path::new("model.onnx");
     let externals = unfold::onnx::external::Externals::beside(parent);
     let tensor = external("w", &[1], &[("location", "Cargo.toml")]);
-    assert_eq!(externals.bytes(&tensor).unwrap(), &fs::read("Cargo.toml").unwrap()[..4]);
+    assert_eq!(
+        externals.bytes(&tensor).unwrap(),
+        &fs::read("Cargo.toml").unwrap()[..4]
+    );
 }
 
 #[test]
 fn paths_that_leave_the_folder() {
-    for location in
-        ["../weights.bin", "data/../../weights.bin", "data/../weights.bin", "/etc/hosts", "..", ""]
-    {
+    for location in [
+        "../weights.bin",
+        "data/../../weights.bin",
+        "data/../weights.bin",
+        "/etc/hosts",
+        "..",
+        "",
+    ] {
         let folder = folder(&[1], &[("location", location)]);
         refused(folder.path(), "no path inside the model's folder");
     }
@@ -88,11 +143,18 @@ fn links_that_leave_the_folder() {
     use std::os::unix::fs::symlink;
     let outside = folder(&[1], &[]);
     let folder = folder(&[1], &[("location", "link")]);
-    symlink(outside.path().join("weights.bin"), folder.path().join("link")).unwrap();
+    symlink(
+        outside.path().join("weights.bin"),
+        folder.path().join("link"),
+    )
+    .unwrap();
     refused(folder.path(), "a link that leaves the model's folder");
     fs::remove_file(folder.path().join("link")).unwrap();
     symlink(outside.path(), folder.path().join("sub")).unwrap();
-    write(folder.path(), external("w", &[1], &[("location", "sub/weights.bin")]));
+    write(
+        folder.path(),
+        external("w", &[1], &[("location", "sub/weights.bin")]),
+    );
     refused(folder.path(), "a link that leaves the model's folder");
     symlink("weights.bin", folder.path().join("link")).unwrap();
     write(folder.path(), external("w", &[1], &[("location", "link")]));
@@ -101,7 +163,10 @@ fn links_that_leave_the_folder() {
 
 #[test]
 fn files_that_are_not_there_or_are_no_files() {
-    refused(folder(&[1], &[("location", "missing")]).path(), "`missing` cannot be read");
+    refused(
+        folder(&[1], &[("location", "missing")]).path(),
+        "`missing` cannot be read",
+    );
     refused(folder(&[1], &[("location", ".")]).path(), "no regular file");
     refused(folder(&[1], &[]).path(), "it has no location");
 }
@@ -109,21 +174,34 @@ fn files_that_are_not_there_or_are_no_files() {
 #[test]
 fn data_past_the_end() {
     let at = |dims: &[i64], offset: &str, length: &str| {
-        let entries = [("location", "weights.bin"), ("offset", offset), ("length", length)];
+        let entries = [
+            ("location", "weights.bin"),
+            ("offset", offset),
+            ("length", length),
+        ];
         folder(dims, &entries)
     };
     refused(at(&[1], "401", "4").path(), "past the end");
     refused(at(&[2], "396", "8").path(), "takes 8 bytes");
     refused(at(&[1], "18446744073709551615", "4").path(), "past the end");
-    refused(at(&[1 << 40], "0", "4398046511104").path(), "takes 4398046511104 bytes");
-    refused(folder(&[101], &[("location", "weights.bin")]).path(), "takes 404 bytes");
+    refused(
+        at(&[1 << 40], "0", "4398046511104").path(),
+        "takes 4398046511104 bytes",
+    );
+    refused(
+        folder(&[101], &[("location", "weights.bin")]).path(),
+        "takes 404 bytes",
+    );
 }
 
 #[test]
 fn lengths_that_are_not_that_of_the_tensor() {
     for length in ["0", "4", "12", "400"] {
         let entries = [("location", "weights.bin"), ("length", length)];
-        refused(folder(&[2], &entries).path(), "its shape and type take 8 bytes");
+        refused(
+            folder(&[2], &entries).path(),
+            "its shape and type take 8 bytes",
+        );
     }
 }
 
@@ -146,9 +224,11 @@ fn entries_that_make_no_sense() {
 
 #[test]
 fn shapes_whose_product_overflows() {
-    for (dims, reason) in
-        [(&[1 << 40, 1 << 40][..], "too large"), (&[i64::MAX, 4], "too large"), (&[-1], "negative")]
-    {
+    for (dims, reason) in [
+        (&[1 << 40, 1 << 40][..], "too large"),
+        (&[i64::MAX, 4], "too large"),
+        (&[-1], "negative"),
+    ] {
         let folder = folder(dims, &[("location", "weights.bin")]);
         let message = read(folder.path()).unwrap_err().to_string();
         assert!(message.contains(reason), "{message}");
@@ -160,7 +240,13 @@ fn elements_inside_and_outside_at_once() {
     let entries = [("location", "weights.bin")];
     let folder = folder(&[1], &entries);
     let raw_data = Some(floats([1.0]).into());
-    write(folder.path(), TensorProto { raw_data, ..external("w", &[1], &entries) });
+    write(
+        folder.path(),
+        TensorProto {
+            raw_data,
+            ..external("w", &[1], &entries)
+        },
+    );
     let message = read(folder.path()).unwrap_err().to_string();
     assert!(message.contains("two places"), "{message}");
 }
@@ -170,7 +256,10 @@ fn a_model_in_memory_has_no_files() {
     let tensor = external("w", &[1], &[("location", "Cargo.toml")]);
     let model = Model::from_bytes(with_initializers(vec![tensor]).encode_to_vec()).unwrap();
     assert!(model.external);
-    let error = model.externals().bytes(&model.graph().initializer[0]).unwrap_err();
+    let error = model
+        .externals()
+        .bytes(&model.graph().initializer[0])
+        .unwrap_err();
     assert!(error.to_string().contains("no folder"), "{error}");
 }
 
@@ -186,7 +275,8 @@ fn tensors_of_several_files() {
     let path = folder.path().join("model.onnx");
     fs::write(&path, with_initializers(tensors).encode_to_vec()).unwrap();
     let model = Model::open(&path).unwrap();
-    let read = |index: usize| tensor::read_f64(&model.graph().initializer[index], model.externals());
+    let read =
+        |index: usize| tensor::read_f64(&model.graph().initializer[index], model.externals());
     assert_eq!(read(0).unwrap(), arr1(&[1.0, 2.0]).into_dyn());
     assert_eq!(read(1).unwrap(), arr1(&[-1.0, -2.0]).into_dyn());
     assert_eq!(read(2).unwrap(), arr1(&[0.5]).into_dyn());
@@ -215,15 +305,20 @@ fn a_resolver_that_gives_something_else_is_an_error_of_folding() {
     let saved = model.save(folder.path().join("model.onnx")).unwrap();
     let [message, data] = [saved.path, saved.data.unwrap()].map(|file| fs::read(file).unwrap());
     let planned = |give| {
-        let model = Model::from_bytes_with(message.clone(), Arc::new(Wrong(give, data.clone()))).unwrap();
+        let model =
+            Model::from_bytes_with(message.clone(), Arc::new(Wrong(give, data.clone()))).unwrap();
         let fused = unfold::fuse(&model, &Default::default()).map(|fused| fused.plan);
         let plan = unfold::plan(&model, &Default::default());
         assert_eq!(plan.is_ok(), fused.is_ok());
-        plan.map(|plan| plan.sites.len()).map_err(|error| error.to_string())
+        plan.map(|plan| plan.sites.len())
+            .map_err(|error| error.to_string())
     };
     assert_eq!(planned(Ok), Ok(13));
     let few = planned(|_| Ok(vec![])).unwrap_err();
-    assert!(few.contains("gave 0 bytes, ") && few.ends_with(" were asked for"), "{few}");
+    assert!(
+        few.contains("gave 0 bytes, ") && few.ends_with(" were asked for"),
+        "{few}"
+    );
     let many = planned(|mut bytes| {
         bytes.push(0);
         Ok(bytes)

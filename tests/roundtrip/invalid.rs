@@ -5,8 +5,8 @@ use prost::Message;
 use unfold::error::Error;
 use unfold::onnx::Model;
 use unfold::onnx::proto::{
-    AttributeProto, AttributeType, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto,
-    TensorType, TypeProto, ValueInfoProto,
+    AttributeProto, AttributeType, GraphProto, ModelProto, NodeProto, SparseTensorProto,
+    TensorProto, TensorType, TypeProto, ValueInfoProto,
 };
 use unfold::onnx::tensor::DataType;
 use unfold::run::Engine;
@@ -18,7 +18,10 @@ fn files_of_another_kind() {
     for (bytes, reason) in [
         (&b""[..], "it is empty"),
         (b"PK\x03\x04\x14\0\0\0", "a zip archive"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "git lfs pull"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n",
+            "git lfs pull",
+        ),
         (b"{\"model\": 1}", "a JSON file"),
         (b"<html>not found</html>", "an HTML or XML page"),
         (b"import torch\n", "a text file"),
@@ -28,22 +31,50 @@ fn files_of_another_kind() {
         (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j", "a Python pickle"),
     ] {
         let message = refusal(bytes);
-        assert!(message.contains("is not an ONNX model") && message.contains(reason), "{message}");
+        assert!(
+            message.contains("is not an ONNX model") && message.contains(reason),
+            "{message}"
+        );
     }
 }
 
 #[test]
 fn models_that_lack_a_part() {
     let whole = model(GraphProto::default());
-    let twice = vec![opset("", 21), opset("com.microsoft", 1), opset("ai.onnx", 17)];
+    let twice = vec![
+        opset("", 21),
+        opset("com.microsoft", 1),
+        opset("ai.onnx", 17),
+    ];
     for (model, reason) in [
-        (ModelProto { graph: None, ..whole.clone() }, "it has no graph"),
-        (ModelProto { ir_version: None, ..whole.clone() }, "it has no ir_version"),
         (
-            ModelProto { opset_import: twice, ..whole.clone() },
+            ModelProto {
+                graph: None,
+                ..whole.clone()
+            },
+            "it has no graph",
+        ),
+        (
+            ModelProto {
+                ir_version: None,
+                ..whole.clone()
+            },
+            "it has no ir_version",
+        ),
+        (
+            ModelProto {
+                opset_import: twice,
+                ..whole.clone()
+            },
             "it imports two versions of `ai.onnx`, 21 and 17",
         ),
-        (ModelProto { opset_import: vec![], ..whole }, "it has no opset_import"),
+        (
+            ModelProto {
+                opset_import: vec![],
+                ..whole
+            },
+            "it has no opset_import",
+        ),
     ] {
         let message = refusal(&model.encode_to_vec());
         assert!(message.contains(reason), "{message}");
@@ -66,7 +97,10 @@ fn a_file_that_ends_early() {
     let bytes = with_initializers(vec![tensor]).encode_to_vec();
     let middle = bytes.len() - 10;
     let message = refusal(&bytes[..middle]);
-    assert!(message.contains("truncated") && message.contains("inside the model"), "{message}");
+    assert!(
+        message.contains("truncated") && message.contains("inside the model"),
+        "{message}"
+    );
 }
 
 /// A prefix is a model of its own if it ends between two fields, and truncated otherwise.
@@ -90,29 +124,47 @@ fn a_field_that_would_be_lost() {
     let mut bytes = model(GraphProto::default()).encode_to_vec();
     bytes.extend([0xf8, 0x07, 1]);
     let message = refusal(&bytes);
-    assert!(message.contains("field 127 of the model") && message.contains("lost"), "{message}");
+    assert!(
+        message.contains("field 127 of the model") && message.contains("lost"),
+        "{message}"
+    );
 }
 
 #[test]
 fn a_field_that_would_be_lost_deep_inside() {
-    let inner = GraphProto { name: Some("?".repeat(7)), ..Default::default() };
+    let inner = GraphProto {
+        name: Some("?".repeat(7)),
+        ..Default::default()
+    };
     let mut bytes = model(inner).encode_to_vec();
     // The name becomes a field that graphs do not have: the same bytes under another number.
-    let name = bytes.windows(2).position(|field| field == [0x12, 7]).unwrap();
+    let name = bytes
+        .windows(2)
+        .position(|field| field == [0x12, 7])
+        .unwrap();
     bytes[name] = 3 << 3 | 2;
     match Model::from_bytes(bytes).unwrap_err() {
-        Error::UnknownField { message, field, .. } => assert_eq!((&message[..], field), ("graph", 3)),
+        Error::UnknownField { message, field, .. } => {
+            assert_eq!((&message[..], field), ("graph", 3))
+        }
         error => panic!("{error}"),
     }
 }
 
 #[test]
 fn text_that_is_not_utf8() {
-    let mut bytes = model(GraphProto { name: Some("name".into()), ..Default::default() }).encode_to_vec();
+    let mut bytes = model(GraphProto {
+        name: Some("name".into()),
+        ..Default::default()
+    })
+    .encode_to_vec();
     let name = bytes.windows(4).position(|text| text == b"name").unwrap();
     bytes[name] = 0xff;
     let message = refusal(&bytes);
-    assert!(message.contains("UTF-8") && message.contains("GraphProto"), "{message}");
+    assert!(
+        message.contains("UTF-8") && message.contains("GraphProto"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -120,24 +172,39 @@ fn a_name_for_two_constants() {
     let tensor = |name| raw(name, DataType::Int8, &[1], &[0]);
     let message = refusal(&with_initializers(vec![tensor("a"), tensor("a")]).encode_to_vec());
     assert!(message.contains("at `a`: two initializers"), "{message}");
-    let sparse = SparseTensorProto { values: Some(tensor("a")), ..Default::default() };
-    let graph =
-        GraphProto { initializer: vec![tensor("a")], sparse_initializer: vec![sparse], ..Default::default() };
+    let sparse = SparseTensorProto {
+        values: Some(tensor("a")),
+        ..Default::default()
+    };
+    let graph = GraphProto {
+        initializer: vec![tensor("a")],
+        sparse_initializer: vec![sparse],
+        ..Default::default()
+    };
     let message = refusal(&model(graph).encode_to_vec());
     assert!(message.contains("at `a`: two initializers"), "{message}");
 }
 
 #[test]
 fn a_name_for_two_inputs() {
-    let input = || ValueInfoProto { name: Some("x".into()), ..Default::default() };
-    let graph = GraphProto { input: vec![input(), input()], ..Default::default() };
+    let input = || ValueInfoProto {
+        name: Some("x".into()),
+        ..Default::default()
+    };
+    let graph = GraphProto {
+        input: vec![input(), input()],
+        ..Default::default()
+    };
     let error = unfold::plan(&Model::from_proto(model(graph)), &Default::default()).unwrap_err();
     assert!(error.to_string().contains("at `x`: two inputs"), "{error}");
 }
 
 /// A graph inside `depth` nested bodies of If, each of which returns its result.
 fn nested(graph: GraphProto, depth: usize) -> GraphProto {
-    let named = |name: &str| ValueInfoProto { name: Some(name.into()), ..Default::default() };
+    let named = |name: &str| ValueInfoProto {
+        name: Some(name.into()),
+        ..Default::default()
+    };
     let body = |name: &str, graph: GraphProto| AttributeProto {
         name: Some(name.into()),
         r#type: Some(AttributeType::Graph.into()),
@@ -149,10 +216,17 @@ fn nested(graph: GraphProto, depth: usize) -> GraphProto {
             op_type: Some("If".into()),
             input: vec!["condition".into()],
             output: vec![format!("y{level}")],
-            attribute: vec![body("then_branch", inner), body("else_branch", identity(&format!("e{level}")))],
+            attribute: vec![
+                body("then_branch", inner),
+                body("else_branch", identity(&format!("e{level}"))),
+            ],
             ..Default::default()
         };
-        GraphProto { node: vec![node], output: vec![named(&format!("y{level}"))], ..Default::default() }
+        GraphProto {
+            node: vec![node],
+            output: vec![named(&format!("y{level}"))],
+            ..Default::default()
+        }
     })
 }
 
@@ -164,16 +238,29 @@ fn identity(output: &str) -> GraphProto {
         output: vec![output.into()],
         ..Default::default()
     };
-    let output = ValueInfoProto { name: Some(output.into()), ..Default::default() };
-    GraphProto { node: vec![node], output: vec![output], ..Default::default() }
+    let output = ValueInfoProto {
+        name: Some(output.into()),
+        ..Default::default()
+    };
+    GraphProto {
+        node: vec![node],
+        output: vec![output],
+        ..Default::default()
+    }
 }
 
 #[test]
 fn bodies_may_be_nested_sixty_deep() {
     let mut graph = nested(identity("innermost"), 60);
     for (name, data_type) in [("condition", DataType::Bool), ("x", DataType::Float)] {
-        let tensor_type = TensorType { elem_type: Some(data_type.code()), shape: Some(Default::default()) };
-        let r#type = TypeProto { tensor_type: Some(tensor_type), ..Default::default() };
+        let tensor_type = TensorType {
+            elem_type: Some(data_type.code()),
+            shape: Some(Default::default()),
+        };
+        let r#type = TypeProto {
+            tensor_type: Some(tensor_type),
+            ..Default::default()
+        };
         graph.input.push(ValueInfoProto {
             name: Some(name.into()),
             r#type: Some(r#type),
@@ -186,7 +273,10 @@ fn bodies_may_be_nested_sixty_deep() {
         move || {
             let model = Model::from_bytes(bytes).unwrap();
             let fused = unfold::fuse(&model, &Default::default()).unwrap();
-            (fused.model.clone().to_bytes().unwrap(), Engine::load(&model, &Default::default()).is_ok())
+            (
+                fused.model.clone().to_bytes().unwrap(),
+                Engine::load(&model, &Default::default()).is_ok(),
+            )
         }
     });
     assert_eq!(read.unwrap().join().unwrap(), (bytes.into(), true));
@@ -204,12 +294,18 @@ fn bodies_nested_without_end_are_refused() {
     }
     let bytes: Vec<u8> = backward.into_iter().rev().collect();
     let message = refusal(&bytes);
-    assert!(message.contains("nested too deeply") && message.len() < 200, "{message}");
+    assert!(
+        message.contains("nested too deeply") && message.len() < 200,
+        "{message}"
+    );
 }
 
 #[test]
 fn tensors_are_not_read_before_they_are_asked_for() {
-    let nonsense = TensorProto { dims: vec![-1, i64::MAX], ..raw("w", DataType::Float, &[], &[1]) };
+    let nonsense = TensorProto {
+        dims: vec![-1, i64::MAX],
+        ..raw("w", DataType::Float, &[], &[1])
+    };
     assert!(Model::from_bytes(with_initializers(vec![nonsense]).encode_to_vec()).is_ok());
 }
 

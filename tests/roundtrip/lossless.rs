@@ -14,7 +14,10 @@ fn models(folder: &Path, found: &mut Vec<PathBuf>) {
         let path = entry.path();
         if path.is_dir() {
             models(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "onnx") {
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == "onnx")
+        {
             found.push(path);
         }
     }
@@ -23,15 +26,26 @@ fn models(folder: &Path, found: &mut Vec<PathBuf>) {
 #[test]
 fn the_models_of_the_project() {
     let mut found = Vec::new();
-    models(&Path::new(env!("CARGO_MANIFEST_DIR")).join("models"), &mut found);
+    models(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("models"),
+        &mut found,
+    );
     let folder = tempfile::tempdir().unwrap();
     let copy = folder.path().join("copy.onnx");
     for path in found {
         let model = Model::open(&path).unwrap();
         let bytes = fs::read(&path).unwrap();
-        assert!(model.to_bytes().unwrap() == bytes, "{} changed", path.display());
+        assert!(
+            model.to_bytes().unwrap() == bytes,
+            "{} changed",
+            path.display()
+        );
         model.save(&copy).unwrap();
-        assert!(model.external || fs::read(&copy).unwrap() == bytes, "{} changed", path.display());
+        assert!(
+            model.external || fs::read(&copy).unwrap() == bytes,
+            "{} changed",
+            path.display()
+        );
     }
 }
 
@@ -57,7 +71,12 @@ fn every_part_of_the_specification() {
 #[test]
 fn what_was_read_is_not_copied() {
     let weights = vec![7; 1 << 16];
-    let tensor = crate::raw("w", unfold::onnx::tensor::DataType::Int8, &[1 << 16], &weights);
+    let tensor = crate::raw(
+        "w",
+        unfold::onnx::tensor::DataType::Int8,
+        &[1 << 16],
+        &weights,
+    );
     let bytes = bytes::Bytes::from(crate::with_initializers(vec![tensor]).encode_to_vec());
     let model = Model::from_bytes(bytes.clone()).unwrap();
     let held = model.graph().initializer[0].raw_data.as_ref().unwrap();
@@ -96,7 +115,10 @@ mod foreign {
     fn fields_in_any_order() {
         let model = model(&[field(2, b"name"), field(1, &field(4, b"Relu"))].concat());
         assert_eq!(model.opset(""), Some(21));
-        assert_eq!((model.graph().name(), model.graph().node[0].op_type()), ("name", "Relu"));
+        assert_eq!(
+            (model.graph().name(), model.graph().node[0].op_type()),
+            ("name", "Relu")
+        );
         assert_eq!(reread(&model), model.proto);
     }
 
@@ -105,7 +127,10 @@ mod foreign {
         let packed = attribute(&[field(8, &[1, 2, 0x80, 0x01]), vec![0xa0, 0x01, 7]].concat());
         let unpacked = [0x40, 1, 0x40, 2, 0x40, 0x80, 0x01, 0xa0, 0x01, 7];
         let unpacked = attribute(&unpacked);
-        assert_eq!(packed.graph().node[0].attr_ints("a").unwrap(), Some(&[1, 2, 128][..]));
+        assert_eq!(
+            packed.graph().node[0].attr_ints("a").unwrap(),
+            Some(&[1, 2, 128][..])
+        );
         assert_eq!(packed.proto, unpacked.proto);
         assert_eq!(reread(&packed), unpacked.proto);
     }
@@ -146,7 +171,10 @@ mod foreign {
         let rest = field(7, &field(1, &field(4, b"Relu")));
         let bytes = [vec![0x08, 10], graph, rest, field(8, &[0x10, 21])].concat();
         let model = Model::from_bytes(bytes).unwrap();
-        assert_eq!((model.graph().name(), model.graph().node.len()), ("name", 1));
+        assert_eq!(
+            (model.graph().name(), model.graph().node.len()),
+            ("name", 1)
+        );
         assert_eq!(reread(&model), model.proto);
     }
 

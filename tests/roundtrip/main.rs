@@ -42,11 +42,17 @@ fn with_initializers(initializers: Vec<TensorProto>) -> ModelProto {
 }
 
 fn opset(domain: &str, version: i64) -> OperatorSetIdProto {
-    OperatorSetIdProto { domain: Some(domain.into()), version: Some(version) }
+    OperatorSetIdProto {
+        domain: Some(domain.into()),
+        version: Some(version),
+    }
 }
 
 fn entry(key: &str, value: &str) -> StringStringEntryProto {
-    StringStringEntryProto { key: Some(key.into()), value: Some(value.into()) }
+    StringStringEntryProto {
+        key: Some(key.into()),
+        value: Some(value.into()),
+    }
 }
 
 /// A tensor whose elements are given as bytes.
@@ -66,7 +72,10 @@ fn external(name: &str, dims: &[i64], entries: &[(&str, &str)]) -> TensorProto {
         name: Some(name.into()),
         data_type: Some(DataType::Float.code()),
         dims: dims.to_vec(),
-        external_data: entries.iter().map(|(key, value)| entry(key, value)).collect(),
+        external_data: entries
+            .iter()
+            .map(|(key, value)| entry(key, value))
+            .collect(),
         data_location: Some(1),
         ..Default::default()
     }
@@ -80,7 +89,9 @@ fn floats(values: impl IntoIterator<Item = f32>) -> Vec<u8> {
 fn listing(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).unwrap();
     let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
-    let mut names: Vec<_> = entries.map(|entry| name(entry).to_string_lossy().into_owned()).collect();
+    let mut names: Vec<_> = entries
+        .map(|entry| name(entry).to_string_lossy().into_owned())
+        .collect();
     names.sort();
     names
 }
@@ -91,6 +102,9 @@ fn refusal(bytes: &[u8]) -> String {
     let path = folder.path().join("model.onnx");
     std::fs::write(&path, bytes).unwrap();
     let message = Model::open(&path).unwrap_err().to_string();
-    assert!(message.contains("model.onnx") && !message.contains('\n'), "{message}");
+    assert!(
+        message.contains("model.onnx") && !message.contains('\n'),
+        "{message}"
+    );
     message
 }

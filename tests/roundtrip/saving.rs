@@ -12,7 +12,8 @@ use tempfile::TempDir;
 use unfold::error::Error;
 use unfold::onnx::external::Resolver;
 use unfold::onnx::proto::{
-    AttributeProto, AttributeType, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto,
+    AttributeProto, AttributeType, GraphProto, ModelProto, NodeProto, SparseTensorProto,
+    TensorProto,
 };
 use unfold::onnx::tensor::{self, DataType};
 use unfold::onnx::{DataPlace, Model, SaveOptions};
@@ -28,9 +29,17 @@ fn large(value: f32) -> Vec<u8> {
 /// `small` is inside.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("weights.bin"), [large(1.0), large(2.0)].concat()).unwrap();
+    fs::write(
+        folder.path().join("weights.bin"),
+        [large(1.0), large(2.0)].concat(),
+    )
+    .unwrap();
     let at = |name, offset| {
-        let entries = [("location", "weights.bin"), ("offset", offset), ("length", "4096")];
+        let entries = [
+            ("location", "weights.bin"),
+            ("offset", offset),
+            ("length", "4096"),
+        ];
         external(name, &[1024], &entries)
     };
     let small = raw("small", DataType::Float, &[2], &floats([5.0, 6.0]));
@@ -48,15 +57,27 @@ fn contents(path: &Path) -> HashMap<String, (f64, Vec<String>)> {
     let model = Model::open(path).unwrap();
     let of = |tensor: &TensorProto| {
         let values = tensor::read_f64(tensor, model.externals()).unwrap();
-        let entries = tensor.external_data.iter().filter(|_| tensor::is_external(tensor));
-        let entries = entries.map(|entry| format!("{}={}", entry.key(), entry.value())).collect();
-        (tensor.name().to_owned(), (*values.first().unwrap(), entries))
+        let entries = tensor
+            .external_data
+            .iter()
+            .filter(|_| tensor::is_external(tensor));
+        let entries = entries
+            .map(|entry| format!("{}={}", entry.key(), entry.value()))
+            .collect();
+        (
+            tensor.name().to_owned(),
+            (*values.first().unwrap(), entries),
+        )
     };
     model.graph().initializer.iter().map(of).collect()
 }
 
 fn place(location: &str, offset: usize) -> Vec<String> {
-    vec![format!("location={location}"), format!("offset={offset}"), "length=4096".to_owned()]
+    vec![
+        format!("location={location}"),
+        format!("offset={offset}"),
+        "length=4096".to_owned(),
+    ]
 }
 
 #[test]
@@ -72,7 +93,12 @@ fn weights_outside_move_into_one_file_beside_the_model() {
     assert_eq!(contents["b"], (2.0, place("out.onnx.data", 4096)));
     assert_eq!(contents["tied"], contents["a"]);
     assert_eq!(contents["small"], (5.0, vec![]));
-    assert_eq!(fs::metadata(elsewhere.path().join("out.onnx.data")).unwrap().len(), 8192);
+    assert_eq!(
+        fs::metadata(elsewhere.path().join("out.onnx.data"))
+            .unwrap()
+            .len(),
+        8192
+    );
 }
 
 #[test]
@@ -139,7 +165,10 @@ fn weights_may_be_made_while_they_are_written() {
     let folder = folder();
     let path = folder.path().join("out.onnx");
     let mut model = open(&folder, "in.onnx");
-    let promised = TensorProto { raw_data: None, ..raw("late", DataType::Float, &[1024], &[]) };
+    let promised = TensorProto {
+        raw_data: None,
+        ..raw("late", DataType::Float, &[1024], &[])
+    };
     model.graph_mut().initializer.push(promised);
     let late = |tensor: &TensorProto| Ok((tensor.name() == "late").then(|| large(9.0).into()));
     model.save_with(&path, late).unwrap();
@@ -150,8 +179,11 @@ fn weights_may_be_made_while_they_are_written() {
 fn a_change_of_the_wrong_size_leaves_no_file() {
     let folder = folder();
     let path = folder.path().join("out.onnx");
-    let short = |tensor: &TensorProto| Ok((tensor.name() == "b").then(|| Bytes::from_static(b"abc")));
-    let error = open(&folder, "in.onnx").save_with(&path, short).unwrap_err();
+    let short =
+        |tensor: &TensorProto| Ok((tensor.name() == "b").then(|| Bytes::from_static(b"abc")));
+    let error = open(&folder, "in.onnx")
+        .save_with(&path, short)
+        .unwrap_err();
     assert!(error.to_string().contains("tensor `b`"), "{error}");
     assert_eq!(listing(folder.path()), ["in.onnx", "weights.bin"]);
 }
@@ -163,10 +195,16 @@ fn a_failing_change_leaves_what_was_there() {
     let before = fs::read(&path).unwrap();
     let model = open(&folder, "in.onnx");
     let fail = |tensor: &TensorProto| match tensor.name() {
-        "tied" => Err(Error::Cycle { file: "enough".into(), node: "enough".into() }),
+        "tied" => Err(Error::Cycle {
+            file: "enough".into(),
+            node: "enough".into(),
+        }),
         _ => Ok(Some(large(0.0).into())),
     };
-    assert!(matches!(model.save_with(&path, fail), Err(Error::Cycle { .. })));
+    assert!(matches!(
+        model.save_with(&path, fail),
+        Err(Error::Cycle { .. })
+    ));
     assert_eq!(listing(folder.path()), ["in.onnx", "weights.bin"]);
     assert_eq!(fs::read(&path).unwrap(), before);
 }
@@ -174,19 +212,31 @@ fn a_failing_change_leaves_what_was_there() {
 #[test]
 fn offsets_are_aligned() {
     let tensor = |name, count: usize| raw(name, DataType::Int8, &[count as i64], &vec![3; count]);
-    let proto =
-        with_initializers(vec![tensor("a", 1024), tensor("b", 5000), tensor("c", 1023), tensor("d", 1025)]);
+    let proto = with_initializers(vec![
+        tensor("a", 1024),
+        tensor("b", 5000),
+        tensor("c", 1023),
+        tensor("d", 1025),
+    ]);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.onnx");
     let mut model = Model::from_proto(proto);
     model.external = true;
     model.save(&path).unwrap();
     let model = Model::open(&path).unwrap();
-    let offset = |tensor: &TensorProto| tensor.external_data.get(1).map(|entry| entry.value().to_owned());
+    let offset = |tensor: &TensorProto| {
+        tensor
+            .external_data
+            .get(1)
+            .map(|entry| entry.value().to_owned())
+    };
     let offsets: Vec<_> = model.graph().initializer.iter().map(offset).collect();
     let expected = [Some("0"), Some("4096"), None, Some("12288")];
     assert_eq!(offsets, expected.map(|offset| offset.map(str::to_owned)));
-    let last = model.externals().bytes(&model.graph().initializer[3]).unwrap();
+    let last = model
+        .externals()
+        .bytes(&model.graph().initializer[3])
+        .unwrap();
     assert_eq!(last, [3; 1025][..]);
 }
 
@@ -197,7 +247,10 @@ fn weights_outside_may_come_inside() {
     let mut model = open(&folder, "in.onnx");
     model.external = false;
     model.save(&path).unwrap();
-    assert_eq!(listing(folder.path()), ["in.onnx", "inside.onnx", "weights.bin"]);
+    assert_eq!(
+        listing(folder.path()),
+        ["in.onnx", "inside.onnx", "weights.bin"]
+    );
     assert_eq!(contents(&path)["b"], (2.0, vec![]));
     assert!(!Model::open(&path).unwrap().external);
 }
@@ -205,20 +258,45 @@ fn weights_outside_may_come_inside() {
 #[test]
 fn weights_outside_are_moved_wherever_they_are() {
     let folder = folder();
-    let at = || external("", &[1024], &[("location", "weights.bin"), ("offset", "4096")]);
+    let at = || {
+        external(
+            "",
+            &[1024],
+            &[("location", "weights.bin"), ("offset", "4096")],
+        )
+    };
     let attribute = |kind: AttributeType| AttributeProto {
         name: Some(format!("{kind:?}")),
         r#type: Some(kind.into()),
         ..Default::default()
     };
-    let sparse = || SparseTensorProto { values: Some(at()), indices: Some(at()), dims: vec![] };
-    let body = GraphProto { initializer: vec![at()], ..Default::default() };
+    let sparse = || SparseTensorProto {
+        values: Some(at()),
+        indices: Some(at()),
+        dims: vec![],
+    };
+    let body = GraphProto {
+        initializer: vec![at()],
+        ..Default::default()
+    };
     let node = NodeProto {
         attribute: vec![
-            AttributeProto { t: Some(Box::new(at())), ..attribute(AttributeType::Tensor) },
-            AttributeProto { tensors: vec![at()], ..attribute(AttributeType::Tensors) },
-            AttributeProto { g: Some(Box::new(body.clone())), ..attribute(AttributeType::Graph) },
-            AttributeProto { graphs: vec![body], ..attribute(AttributeType::Graphs) },
+            AttributeProto {
+                t: Some(Box::new(at())),
+                ..attribute(AttributeType::Tensor)
+            },
+            AttributeProto {
+                tensors: vec![at()],
+                ..attribute(AttributeType::Tensors)
+            },
+            AttributeProto {
+                g: Some(Box::new(body.clone())),
+                ..attribute(AttributeType::Graph)
+            },
+            AttributeProto {
+                graphs: vec![body],
+                ..attribute(AttributeType::Graphs)
+            },
             AttributeProto {
                 sparse_tensor: Some(Box::new(sparse())),
                 sparse_tensors: vec![sparse()],
@@ -227,45 +305,75 @@ fn weights_outside_are_moved_wherever_they_are() {
         ],
         ..Default::default()
     };
-    let graph =
-        GraphProto { node: vec![node.clone()], sparse_initializer: vec![sparse()], ..Default::default() };
-    let mut proto = crate::model(graph.clone());
-    proto.training_info.push(unfold::onnx::proto::TrainingInfoProto {
-        initialization: Some(graph.clone()),
-        algorithm: Some(graph),
+    let graph = GraphProto {
+        node: vec![node.clone()],
+        sparse_initializer: vec![sparse()],
         ..Default::default()
-    });
+    };
+    let mut proto = crate::model(graph.clone());
+    proto
+        .training_info
+        .push(unfold::onnx::proto::TrainingInfoProto {
+            initialization: Some(graph.clone()),
+            algorithm: Some(graph),
+            ..Default::default()
+        });
     proto.functions.push(unfold::onnx::proto::FunctionProto {
         attribute_proto: node.attribute.clone(),
         node: vec![node],
         ..Default::default()
     });
     let count = |proto: &ModelProto, text: &[u8]| {
-        proto.encode_to_vec().windows(text.len()).filter(|part| part == &text).count()
+        proto
+            .encode_to_vec()
+            .windows(text.len())
+            .filter(|part| part == &text)
+            .count()
     };
     let tensors = count(&proto, b"weights.bin");
     fs::write(folder.path().join("in.onnx"), proto.encode_to_vec()).unwrap();
-    open(&folder, "in.onnx").save(folder.path().join("out.onnx")).unwrap();
+    open(&folder, "in.onnx")
+        .save(folder.path().join("out.onnx"))
+        .unwrap();
     let moved = open(&folder, "out.onnx").proto;
-    assert_eq!((count(&moved, b"weights.bin"), count(&moved, b"out.onnx.data")), (0, tensors));
-    assert_eq!(fs::read(folder.path().join("out.onnx.data")).unwrap(), large(2.0));
+    assert_eq!(
+        (
+            count(&moved, b"weights.bin"),
+            count(&moved, b"out.onnx.data")
+        ),
+        (0, tensors)
+    );
+    assert_eq!(
+        fs::read(folder.path().join("out.onnx.data")).unwrap(),
+        large(2.0)
+    );
 }
 
 #[test]
 fn an_entry_of_unknown_meaning_is_not_dropped() {
     let folder = folder();
     let mut model = open(&folder, "in.onnx");
-    model.graph_mut().initializer[0].external_data.push(entry("prepacked_0", "1;2;3"));
+    model.graph_mut().initializer[0]
+        .external_data
+        .push(entry("prepacked_0", "1;2;3"));
     let error = model.save(folder.path().join("out.onnx")).unwrap_err();
     assert!(error.to_string().contains("`prepacked_0`"), "{error}");
     model.save(folder.path().join("in.onnx")).unwrap();
-    assert_eq!(open(&folder, "in.onnx").graph().initializer[0].external_data.len(), 4);
+    assert_eq!(
+        open(&folder, "in.onnx").graph().initializer[0]
+            .external_data
+            .len(),
+        4
+    );
 }
 
 /// The file that the weights of a model are in.
 fn data_of(path: &Path) -> String {
     let contents = contents(path);
-    contents["a"].1[0].strip_prefix("location=").unwrap().to_owned()
+    contents["a"].1[0]
+        .strip_prefix("location=")
+        .unwrap()
+        .to_owned()
 }
 
 #[test]
@@ -276,22 +384,34 @@ fn a_file_that_has_the_name_of_the_data_is_not_overwritten() {
     let path = folder.path().join("out.onnx");
     let saved = open(&folder, "in.onnx").save(&path).unwrap();
     assert_eq!(saved.data, Some(folder.path().join("out.onnx.8.data")));
-    assert_eq!(fs::read(folder.path().join("out.onnx.data")).unwrap(), b"somebody's");
+    assert_eq!(
+        fs::read(folder.path().join("out.onnx.data")).unwrap(),
+        b"somebody's"
+    );
     assert_eq!(contents(&path)["b"], (2.0, place("out.onnx.8.data", 4096)));
 }
 
 #[test]
 fn the_data_of_another_model_is_not_overwritten() {
     let folder = folder();
-    fs::rename(folder.path().join("weights.bin"), folder.path().join("out.onnx.data")).unwrap();
+    fs::rename(
+        folder.path().join("weights.bin"),
+        folder.path().join("out.onnx.data"),
+    )
+    .unwrap();
     let mut model = open(&folder, "in.onnx");
     for tensor in &mut model.graph_mut().initializer[..3] {
         tensor.external_data[0].value = Some("out.onnx.data".into());
     }
     model.save(folder.path().join("in.onnx")).unwrap();
     let double = |tensor: &TensorProto| Ok((tensor.name() == "a").then(|| large(7.0).into()));
-    open(&folder, "in.onnx").save_with(folder.path().join("out.onnx"), double).unwrap();
-    assert_eq!(listing(folder.path()), ["in.onnx", "out.onnx", "out.onnx.1.data", "out.onnx.data"]);
+    open(&folder, "in.onnx")
+        .save_with(folder.path().join("out.onnx"), double)
+        .unwrap();
+    assert_eq!(
+        listing(folder.path()),
+        ["in.onnx", "out.onnx", "out.onnx.1.data", "out.onnx.data"]
+    );
     assert_eq!(contents(&folder.path().join("in.onnx"))["a"].0, 1.0);
     assert_eq!(contents(&folder.path().join("out.onnx"))["a"].0, 7.0);
 }
@@ -303,7 +423,10 @@ fn the_data_of_a_model_that_is_replaced_goes_with_it() {
     let path = elsewhere.path().join("out.onnx");
     for data in ["out.onnx.data", "out.onnx.1.data", "out.onnx.2.data"] {
         let saved = open(&folder, "in.onnx").save(&path).unwrap();
-        assert_eq!((saved.data, saved.left), (Some(elsewhere.path().join(data)), vec![]));
+        assert_eq!(
+            (saved.data, saved.left),
+            (Some(elsewhere.path().join(data)), vec![])
+        );
         assert_eq!(listing(elsewhere.path()), ["out.onnx", data]);
         assert_eq!(contents(&path)["tied"], (1.0, place(data, 0)));
     }
@@ -323,7 +446,10 @@ fn data_that_another_model_reads_outlives_the_model_that_is_replaced() {
     fs::copy(&path, elsewhere.path().join("backup.onnx")).unwrap();
     let saved = model.save(&path).unwrap();
     assert_eq!(saved.left, [elsewhere.path().join("out.onnx.data")]);
-    assert_eq!(contents(&elsewhere.path().join("backup.onnx"))["b"], (2.0, place("out.onnx.data", 4096)));
+    assert_eq!(
+        contents(&elsewhere.path().join("backup.onnx"))["b"],
+        (2.0, place("out.onnx.data", 4096))
+    );
     assert_eq!(contents(&path)["b"], (2.0, place("out.onnx.1.data", 4096)));
 }
 
@@ -331,9 +457,20 @@ fn data_that_another_model_reads_outlives_the_model_that_is_replaced() {
 fn data_that_is_laid_out_by_somebody_else_is_left() {
     let folder = folder();
     let path = folder.path().join("in.onnx");
-    fs::rename(folder.path().join("weights.bin"), folder.path().join("in.onnx.data")).unwrap();
+    fs::rename(
+        folder.path().join("weights.bin"),
+        folder.path().join("in.onnx.data"),
+    )
+    .unwrap();
     let mut proto = Model::open(&path).unwrap().proto;
-    for (tensor, offset) in proto.graph.as_mut().unwrap().initializer.iter_mut().zip(["4096", "0", "4096"]) {
+    for (tensor, offset) in proto
+        .graph
+        .as_mut()
+        .unwrap()
+        .initializer
+        .iter_mut()
+        .zip(["4096", "0", "4096"])
+    {
         tensor.external_data[0].value = Some("in.onnx.data".into());
         tensor.external_data[1].value = Some(offset.into());
     }
@@ -341,7 +478,10 @@ fn data_that_is_laid_out_by_somebody_else_is_left() {
     let zero = |tensor: &TensorProto| Ok((tensor.name() == "a").then(|| large(0.0).into()));
     let saved = Model::open(&path).unwrap().save_with(&path, zero).unwrap();
     assert_eq!(saved.left, [folder.path().join("in.onnx.data")]);
-    assert_eq!(listing(folder.path()), ["in.onnx", "in.onnx.1.data", "in.onnx.data"]);
+    assert_eq!(
+        listing(folder.path()),
+        ["in.onnx", "in.onnx.1.data", "in.onnx.data"]
+    );
     assert_eq!((contents(&path)["a"].0, contents(&path)["b"].0), (0.0, 1.0));
 }
 
@@ -362,8 +502,14 @@ fn a_model_that_cannot_take_its_name_leaves_the_old_one_and_its_data() {
         Ok(None)
     };
     let error = model.save_with(&path, swap).unwrap_err();
-    assert!(matches!(&error, Error::Io { path: named, .. } if *named == path), "{error}");
-    assert_eq!(listing(elsewhere.path()), ["old.onnx", "out.onnx", "out.onnx.data"]);
+    assert!(
+        matches!(&error, Error::Io { path: named, .. } if *named == path),
+        "{error}"
+    );
+    assert_eq!(
+        listing(elsewhere.path()),
+        ["old.onnx", "out.onnx", "out.onnx.data"]
+    );
     assert_eq!(contents(&elsewhere.path().join("old.onnx")), before);
 }
 
@@ -379,7 +525,9 @@ fn a_folder_that_goes_away_is_an_error() {
         }
         Ok(None)
     };
-    let error = open(&folder, "in.onnx").save_with(inner.join("out.onnx"), remove).unwrap_err();
+    let error = open(&folder, "in.onnx")
+        .save_with(inner.join("out.onnx"), remove)
+        .unwrap_err();
     assert!(error.to_string().contains("out.onnx"), "{error}");
     assert!(listing(elsewhere.path()).is_empty());
 }
@@ -438,7 +586,9 @@ fn a_save_leaves_those_alone_that_are_under_way() {
         }
         Ok(None)
     };
-    model.save_with(elsewhere.path().join("out.onnx"), meanwhile).unwrap();
+    model
+        .save_with(elsewhere.path().join("out.onnx"), meanwhile)
+        .unwrap();
     let names = ["other.onnx", "other.onnx.data", "out.onnx", "out.onnx.data"];
     assert_eq!(listing(elsewhere.path()), names);
     assert_eq!(contents(&elsewhere.path().join("out.onnx"))["a"].0, 1.0);
@@ -471,9 +621,16 @@ fn saves_of_one_model_at_once_choose_different_names_for_their_data() {
     let path = elsewhere.path().join("out.onnx");
     let folder = folder();
     let message = fs::read(folder.path().join("in.onnx")).unwrap();
-    let weights = SavesFirst { folder, path: path.clone(), saved: Once::new() };
+    let weights = SavesFirst {
+        folder,
+        path: path.clone(),
+        saved: Once::new(),
+    };
     let model = Model::from_bytes_with(message, Arc::new(weights)).unwrap();
-    let options = SaveOptions { place: DataPlace::Beside, ..Default::default() };
+    let options = SaveOptions {
+        place: DataPlace::Beside,
+        ..Default::default()
+    };
     let saved = model.save_as(&path, &options).unwrap();
     assert_eq!(saved.data, Some(elsewhere.path().join("out.onnx.data")));
     assert_eq!(contents(&path)["a"], (7.0, place("out.onnx.data", 0)));
@@ -486,7 +643,10 @@ fn links_are_followed_though_they_lead_to_nothing_yet() {
     use std::os::unix::fs::symlink;
     let folder = folder();
     let elsewhere = tempfile::tempdir().unwrap();
-    let (link, real) = (folder.path().join("link.onnx"), elsewhere.path().join("real.onnx"));
+    let (link, real) = (
+        folder.path().join("link.onnx"),
+        elsewhere.path().join("real.onnx"),
+    );
     symlink("second.onnx", &link).unwrap();
     symlink(&real, folder.path().join("second.onnx")).unwrap();
     for data in ["real.onnx.data", "real.onnx.1.data"] {
@@ -497,7 +657,9 @@ fn links_are_followed_though_they_lead_to_nothing_yet() {
         assert!(link.is_symlink());
     }
     symlink("round.onnx", folder.path().join("round.onnx")).unwrap();
-    let error = open(&folder, "in.onnx").save(folder.path().join("round.onnx")).unwrap_err();
+    let error = open(&folder, "in.onnx")
+        .save(folder.path().join("round.onnx"))
+        .unwrap_err();
     assert!(error.to_string().contains("circle"), "{error}");
 }
 
@@ -526,11 +688,24 @@ fn a_model_survives_being_saved_over_its_own_files() {
         let zero = |tensor: &TensorProto| Ok((tensor.name() == "a").then(|| large(0.0).into()));
         model.save_with(&path, zero).unwrap();
         let contents = contents(&path);
-        assert_eq!((contents["a"].0, contents["b"].0, contents["tied"].0), (0.0, 2.0, 1.0), "{round}");
+        assert_eq!(
+            (contents["a"].0, contents["b"].0, contents["tied"].0),
+            (0.0, 2.0, 1.0),
+            "{round}"
+        );
     }
     let tied = &model.graph().initializer[2];
-    assert_eq!(*tensor::read_f64(tied, model.externals()).unwrap().first().unwrap(), 1.0);
-    assert_eq!(listing(folder.path()), ["in.onnx", "model.onnx", &data_of(&path), "weights.bin"]);
+    assert_eq!(
+        *tensor::read_f64(tied, model.externals())
+            .unwrap()
+            .first()
+            .unwrap(),
+        1.0
+    );
+    assert_eq!(
+        listing(folder.path()),
+        ["in.onnx", "model.onnx", &data_of(&path), "weights.bin"]
+    );
 }
 
 #[test]
@@ -543,7 +718,13 @@ fn a_model_that_is_rewritten_entirely_can_still_be_read_as_it_was() {
     model.save_with(&path, zero).unwrap();
     assert_eq!(contents(&path)["b"].0, 0.0);
     let b = &model.graph().initializer[1];
-    assert_eq!(*tensor::read_f64(b, model.externals()).unwrap().first().unwrap(), 2.0);
+    assert_eq!(
+        *tensor::read_f64(b, model.externals())
+            .unwrap()
+            .first()
+            .unwrap(),
+        2.0
+    );
 }
 
 /// A model with a large tensor in its own file.
@@ -562,17 +743,38 @@ fn a_model_that_is_written_into_meanwhile_is_not_saved() {
     let longer = fs::File::options().append(true).open(&path).unwrap();
     (&longer).write_all(b"more").unwrap();
     let error = model.save(folder.path().join("out.onnx")).unwrap_err();
-    assert!(error.to_string().ends_with("in.onnx: it was written into while it was read"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .ends_with("in.onnx: it was written into while it was read"),
+        "{error}"
+    );
     assert_eq!(listing(folder.path()), ["in.onnx"]);
 }
 
 #[test]
 fn a_model_whose_file_is_cut_short_is_not_saved() {
     let (folder, path, model) = inside();
-    fs::File::options().write(true).open(&path).unwrap().set_len(10).unwrap();
-    let (saved, copied) = (folder.path().join("saved.onnx"), folder.path().join("copied.onnx"));
-    for error in [model.save(&saved).unwrap_err(), model.copy(&copied).unwrap_err()] {
-        assert!(error.to_string().ends_with("`in.onnx` was cut short while it was read"), "{error}");
+    fs::File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(10)
+        .unwrap();
+    let (saved, copied) = (
+        folder.path().join("saved.onnx"),
+        folder.path().join("copied.onnx"),
+    );
+    for error in [
+        model.save(&saved).unwrap_err(),
+        model.copy(&copied).unwrap_err(),
+    ] {
+        assert!(
+            error
+                .to_string()
+                .ends_with("`in.onnx` was cut short while it was read"),
+            "{error}"
+        );
     }
     assert!(tensor::raw(&model.graph().initializer[0], model.externals()).is_err());
     assert_eq!(listing(folder.path()), ["in.onnx"]);
@@ -584,18 +786,29 @@ fn weights_that_are_cut_short_while_they_are_saved_are_an_error() {
     let model = open(&folder, "in.onnx");
     let cut = |tensor: &TensorProto| {
         if tensor.name() == "b" {
-            let data = fs::File::options().write(true).open(folder.path().join("weights.bin")).unwrap();
+            let data = fs::File::options()
+                .write(true)
+                .open(folder.path().join("weights.bin"))
+                .unwrap();
             data.set_len(6000).unwrap();
         }
         Ok(None)
     };
-    let error = model.save_with(folder.path().join("out.onnx"), cut).unwrap_err();
-    assert!(matches!(&error, Error::ExternalData { tensor, .. } if tensor == "b"), "{error}");
+    let error = model
+        .save_with(folder.path().join("out.onnx"), cut)
+        .unwrap_err();
+    assert!(
+        matches!(&error, Error::ExternalData { tensor, .. } if tensor == "b"),
+        "{error}"
+    );
     assert!(unfold::fuse(&model, &Default::default()).is_ok());
     assert!(model.copy(folder.path().join("out.onnx")).is_err());
     assert!(tensor::read_f64(&model.graph().initializer[1], model.externals()).is_err());
     assert_eq!(
-        *tensor::read_f64(&model.graph().initializer[0], model.externals()).unwrap().first().unwrap(),
+        *tensor::read_f64(&model.graph().initializer[0], model.externals())
+            .unwrap()
+            .first()
+            .unwrap(),
         1.0
     );
     assert_eq!(listing(folder.path()), ["in.onnx", "weights.bin"]);
@@ -619,13 +832,25 @@ fn a_model_survives_its_file_being_overwritten() {
 fn what_cannot_be_replaced_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let model = Model::from_proto(crate::model(GraphProto::default()));
-    for path in [folder.path().to_owned(), folder.path().join("missing/model.onnx")] {
+    for path in [
+        folder.path().to_owned(),
+        folder.path().join("missing/model.onnx"),
+    ] {
         let error = model.save(&path).unwrap_err();
-        assert!(matches!(&error, Error::Io { path: named, .. } if *named == path), "{error}");
+        assert!(
+            matches!(&error, Error::Io { path: named, .. } if *named == path),
+            "{error}"
+        );
     }
     assert!(listing(folder.path()).is_empty());
     #[cfg(unix)]
-    assert!(model.save("/dev/null").unwrap_err().to_string().contains("no regular file"));
+    assert!(
+        model
+            .save("/dev/null")
+            .unwrap_err()
+            .to_string()
+            .contains("no regular file")
+    );
 }
 
 #[test]
@@ -657,7 +882,10 @@ fn a_message_that_protobuf_does_not_allow_is_not_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.onnx");
     let model = Model::from_proto(proto);
-    let inside = SaveOptions { place: DataPlace::Inside, ..SaveOptions::default() };
+    let inside = SaveOptions {
+        place: DataPlace::Inside,
+        ..SaveOptions::default()
+    };
     let error = model.save_as(&path, &inside).unwrap_err();
     assert!(matches!(error, Error::TooLarge { .. }) && error.to_string().contains("external data"));
     assert!(matches!(model.to_bytes(), Err(Error::TooLarge { .. })));

@@ -11,24 +11,40 @@ use crate::make::{Case, Groups, Twin};
 use crate::{SHAPE, TOLERANCE, compute, fuse, is_folded};
 /// Operators left in a fused model.
 fn count(model: &Model, op: &str) -> usize {
-    model.graph().node.iter().filter(|node| node.op_type() == op).count()
+    model
+        .graph()
+        .node
+        .iter()
+        .filter(|node| node.op_type() == op)
+        .count()
 }
 
 /// tf2onnx writes Keras' LayerNormalization with BatchNormalization whose statistics are computed.
 #[test]
 fn a_layer_norm_in_the_clothes_of_a_batch_norm_is_left_alone() {
     let mut case = Case::new(7);
-    let turned = case.builder.op("Transpose", &["x"], vec![("perm", vec![1, 0, 2].into())]);
+    let turned = case
+        .builder
+        .op("Transpose", &["x"], vec![("perm", vec![1, 0, 2].into())]);
     let mean = case.builder.ints(&[0, 2]);
-    let mean = case.builder.op("ReduceMean", &[&turned, &mean], vec![("keepdims", 0.into())]);
+    let mean = case.builder.op(
+        "ReduceMean",
+        &[&turned, &mean],
+        vec![("keepdims", 0.into())],
+    );
     let (ones, zeros) = (case.constant(&[4], 1.0, 2.0), case.constant(&[4], 0.0, 1.0));
-    let normed = case.op("BatchNormalization", &[&turned, &ones, &zeros, &mean, &ones]);
+    let normed = case.op(
+        "BatchNormalization",
+        &[&turned, &ones, &zeros, &mean, &ones],
+    );
     let output = case.reader(&normed);
     let model = case.finish(&output);
     let fused = fuse(&model);
     assert_eq!(fused.plan.sites[0].kind.name, "BN");
-    assert!(matches!(&fused.plan.sites[0].post, Some(Outcome::Kept { forward, .. })
-        if forward.reason == unfold::refusal::Reason::NotConstant));
+    assert!(
+        matches!(&fused.plan.sites[0].post, Some(Outcome::Kept { forward, .. })
+        if forward.reason == unfold::refusal::Reason::NotConstant)
+    );
     assert_eq!(count(&fused.model, "BatchNormalization"), 1);
 }
 
@@ -67,14 +83,24 @@ fn a_tanh_alone_is_no_dynamic_tanh() {
     let output = case.reader(&gelu);
     let model = case.finish(&output);
     let fused = fuse(&model);
-    assert!(fused.plan.sites.iter().all(|site| site.kind.name != "DyT"), "{:?}", fused.plan.sites);
+    assert!(
+        fused.plan.sites.iter().all(|site| site.kind.name != "DyT"),
+        "{:?}",
+        fused.plan.sites
+    );
     assert_eq!(fused.model.proto, model.proto);
 }
 
 /// Statistics of runs of channels of one item, whose γ and β come when they are in their places.
 #[test]
 fn what_only_looks_like_group_normalization_is_not_listed_as_it() {
-    let twins = [Groups::None, Groups::OtherChannels, Groups::Interleaved, Groups::Batch, Groups::Scaled];
+    let twins = [
+        Groups::None,
+        Groups::OtherChannels,
+        Groups::Interleaved,
+        Groups::Batch,
+        Groups::Scaled,
+    ];
     for seed in 0..24 {
         for twin in twins {
             let mut case = Case::new(seed);
@@ -84,11 +110,23 @@ fn what_only_looks_like_group_normalization_is_not_listed_as_it() {
             let model = case.finish(&output);
             let fused = fuse(&model);
             let listed = fused.plan.sites.iter().find(|site| site.kind.name == "GN");
-            assert_eq!(listed.is_some(), twin == Groups::None, "{twin:?}: {:?}", fused.plan.sites);
-            assert!(listed.is_none_or(is_folded), "{twin:?}: {:?}", fused.plan.sites);
+            assert_eq!(
+                listed.is_some(),
+                twin == Groups::None,
+                "{twin:?}: {:?}",
+                fused.plan.sites
+            );
+            assert!(
+                listed.is_none_or(is_folded),
+                "{twin:?}: {:?}",
+                fused.plan.sites
+            );
             let x = Case::new(seed + 1).array(&SHAPE, -2.0, 2.0);
             let difference = compute(&model, &x) - compute(&fused.model, &x);
-            assert!(difference.iter().all(|v| v.abs() < 1e-5), "{twin:?} {seed}: {difference}");
+            assert!(
+                difference.iter().all(|v| v.abs() < 1e-5),
+                "{twin:?} {seed}: {difference}"
+            );
         }
     }
 }
@@ -97,20 +135,41 @@ fn what_only_looks_like_group_normalization_is_not_listed_as_it() {
 #[test]
 fn what_only_looks_like_switchable_normalization_is_not_listed_as_it() {
     for seed in 0..24 {
-        for twin in [Twin::None, Twin::OneOfEach, Twin::SumOfSquares, Twin::OwnWeight] {
+        for twin in [
+            Twin::None,
+            Twin::OneOfEach,
+            Twin::SumOfSquares,
+            Twin::OwnWeight,
+        ] {
             for other in [false, true] {
                 let mut case = Case::new(seed);
-                let of = if other { case.op("Tanh", &["x"]) } else { "x".to_owned() };
+                let of = if other {
+                    case.op("Tanh", &["x"])
+                } else {
+                    "x".to_owned()
+                };
                 let normed = case.switchable("x", &of, twin);
                 let output = case.reader(&normed);
                 let model = case.finish(&output);
                 let fused = fuse(&model);
                 let listed = fused.plan.sites.iter().any(|site| site.kind.name == "SN");
-                assert_eq!(listed, twin == Twin::None && !other, "{twin:?} {other}: {:?}", fused.plan.sites);
+                assert_eq!(
+                    listed,
+                    twin == Twin::None && !other,
+                    "{twin:?} {other}: {:?}",
+                    fused.plan.sites
+                );
                 let x = Case::new(seed + 1).array(&SHAPE, -2.0, 2.0);
                 let (before, after) = (compute(&model, &x), compute(&fused.model, &x));
-                for (before, after) in before.iter().zip(&after).filter(|(before, _)| before.is_finite()) {
-                    assert!((before - after).abs() < 1e-5 * before.abs().max(1.0), "{twin:?} {other}");
+                for (before, after) in before
+                    .iter()
+                    .zip(&after)
+                    .filter(|(before, _)| before.is_finite())
+                {
+                    assert!(
+                        (before - after).abs() < 1e-5 * before.abs().max(1.0),
+                        "{twin:?} {other}"
+                    );
                 }
             }
         }
@@ -135,9 +194,17 @@ fn opaque(call: &str) -> Model {
          y = MatMul(n, w)
          output y"
     ));
-    let call = model.graph_mut().node.iter_mut().find(|node| node.output[0] == "n").unwrap();
+    let call = model
+        .graph_mut()
+        .node
+        .iter_mut()
+        .find(|node| node.output[0] == "n")
+        .unwrap();
     call.domain = Some("some.norms".into());
-    let domain = OperatorSetIdProto { domain: Some("some.norms".into()), version: Some(1) };
+    let domain = OperatorSetIdProto {
+        domain: Some("some.norms".into()),
+        version: Some(1),
+    };
     model.proto.opset_import.push(domain);
     model
 }
@@ -156,8 +223,18 @@ fn an_opaque_node_is_understood_whole_or_not_at_all() {
     ];
     for call in understood {
         let fused = fuse(&opaque(call));
-        let folded = fused.plan.sites.iter().filter(|site| is_folded(site)).count();
-        assert_eq!((fused.plan.sites.len(), folded), (1, 1), "{call}: {:#?}", fused.plan.sites);
+        let folded = fused
+            .plan
+            .sites
+            .iter()
+            .filter(|site| is_folded(site))
+            .count();
+        assert_eq!(
+            (fused.plan.sites.len(), folded),
+            (1, 1),
+            "{call}: {:#?}",
+            fused.plan.sites
+        );
     }
     let unknown = [
         "DyT(l, alpha, gamma, beta) mode=fancy",
@@ -202,13 +279,26 @@ fn one_number_for_all_channels_is_a_gamma_all_the_same() {
          output y",
     );
     let fused = fuse(&model);
-    let found: Vec<_> =
-        fused.plan.sites.iter().map(|site| (site.kind.name, site.channels, is_folded(site))).collect();
+    let found: Vec<_> = fused
+        .plan
+        .sites
+        .iter()
+        .map(|site| (site.kind.name, site.channels, is_folded(site)))
+        .collect();
     assert_eq!(found, [("DyT", 4, true), ("LayerScale", 4, true)]);
-    let left: Vec<&str> = fused.model.graph().node.iter().map(|node| node.op_type()).collect();
+    let left: Vec<&str> = fused
+        .model
+        .graph()
+        .node
+        .iter()
+        .map(|node| node.op_type())
+        .collect();
     assert_eq!(left, ["Mul", "Tanh", "MatMul", "Add"]);
     let inputs = judge::inputs(&model, 2, true, Kind::Real);
-    assert_eq!(judge::agree(&model, &fused.model, &inputs, TOLERANCE), Ok(true));
+    assert_eq!(
+        judge::agree(&model, &fused.model, &inputs, TOLERANCE),
+        Ok(true)
+    );
 }
 
 #[test]
@@ -226,7 +316,11 @@ fn a_residual_stream_of_sums_keeps_its_shape() {
         let model = case.finish(&branch);
         let fused = fuse(&model);
         assert_eq!(fused.plan.sites.len(), 3);
-        assert!(fused.plan.sites.iter().all(is_folded), "{:?}", fused.plan.sites);
+        assert!(
+            fused.plan.sites.iter().all(is_folded),
+            "{:?}",
+            fused.plan.sites
+        );
         let x = Case::new(14).array(&SHAPE, -2.0, 2.0);
         let difference = compute(&model, &x) - compute(&fused.model, &x);
         assert!(difference.iter().all(|v| v.abs() < 1e-5), "{difference}");
@@ -246,11 +340,18 @@ fn the_shift_before_a_residual_stream_joins_the_position_embedding() {
     let inner = case.op("Tanh", &[&embedded]);
     let sum = case.op("Add", &[&embedded, &inner]);
     let fused = fuse(&case.finish(&sum));
-    assert!(matches!(fused.plan.sites[0].post, Some(Outcome::Partly { .. })));
+    assert!(matches!(
+        fused.plan.sites[0].post,
+        Some(Outcome::Partly { .. })
+    ));
     let norm = &fused.model.graph().node[0];
     assert_eq!(norm.input.len(), 2, "β is left out");
-    let joined =
-        fused.model.graph().initializer.iter().find(|t| t.name() == fused.model.graph().node[1].input[1]);
+    let joined = fused
+        .model
+        .graph()
+        .initializer
+        .iter()
+        .find(|t| t.name() == fused.model.graph().node[1].input[1]);
     let expected = floats(joined.unwrap().name(), &(&position + &beta));
     assert_eq!(joined.unwrap().raw_data, expected.raw_data);
 }
@@ -258,7 +359,10 @@ fn the_shift_before_a_residual_stream_joins_the_position_embedding() {
 /// The affine of a normalizer that has no name here folds like any other, and is not called offline.
 #[test]
 fn the_affine_of_a_quotient_is_one_of_statistics_of_the_input() {
-    for steps in ["g = Mul(c, gamma)\n q = Div(g, d)", "g = Div(c, d)\n q = Mul(g, gamma)"] {
+    for steps in [
+        "g = Mul(c, gamma)\n q = Div(g, d)",
+        "g = Div(c, d)\n q = Mul(g, gamma)",
+    ] {
         let model = text::model(&format!(
             "input x 2 4 4
              weight w 4 4
@@ -277,18 +381,34 @@ fn the_affine_of_a_quotient_is_one_of_statistics_of_the_input() {
         ));
         let fused = fuse(&model);
         let others = ["subtracted mean", "shift"];
-        let affines = fused.plan.sites.iter().filter(|site| !others.contains(&site.kind.name));
-        let found: Vec<_> = affines.map(|site| (site.kind.family, is_folded(site))).collect();
-        assert!(!found.is_empty() && found.iter().all(|&found| found == (Family::Online, true)), "{found:?}");
+        let affines = fused
+            .plan
+            .sites
+            .iter()
+            .filter(|site| !others.contains(&site.kind.name));
+        let found: Vec<_> = affines
+            .map(|site| (site.kind.family, is_folded(site)))
+            .collect();
+        assert!(
+            !found.is_empty() && found.iter().all(|&found| found == (Family::Online, true)),
+            "{found:?}"
+        );
         let inputs = judge::inputs(&model, 2, true, Kind::Real);
-        assert_eq!(judge::agree(&model, &fused.model, &inputs, TOLERANCE), Ok(true));
+        assert_eq!(
+            judge::agree(&model, &fused.model, &inputs, TOLERANCE),
+            Ok(true)
+        );
     }
 }
 
 /// Exporters write every module as a function, blocks that call normalizers among them.
 #[test]
 fn a_normalizer_within_the_function_of_a_block_is_found() {
-    let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let names = |list: &[&str]| {
+        list.iter()
+            .map(|name| (*name).to_owned())
+            .collect::<Vec<_>>()
+    };
     let call = |op: &str, inputs: &[&str], output: &str| {
         let mut call = node(op, inputs, &[output], vec![]);
         call.domain = Some("my.modules".into());
@@ -309,7 +429,8 @@ fn a_normalizer_within_the_function_of_a_block_is_found() {
         ..Default::default()
     };
     let mut case = Case::new(15);
-    let [alpha, gamma, weight] = [&[1][..], &[4], &[4, 4]].map(|shape| case.constant(shape, 0.5, 1.5));
+    let [alpha, gamma, weight] =
+        [&[1][..], &[4], &[4, 4]].map(|shape| case.constant(shape, 0.5, 1.5));
     case.builder.proto.functions = vec![
         function(
             "Block",
@@ -330,7 +451,10 @@ fn a_normalizer_within_the_function_of_a_block_is_found() {
             ],
         ),
     ];
-    let domain = OperatorSetIdProto { domain: Some("my.modules".into()), version: Some(1) };
+    let domain = OperatorSetIdProto {
+        domain: Some("my.modules".into()),
+        version: Some(1),
+    };
     case.builder.proto.opset_import.push(domain);
     for (input, output) in [("x", "first"), ("first", "second")] {
         let block = call("Block", &[input, &alpha, &gamma, &weight], output);
@@ -338,12 +462,18 @@ fn a_normalizer_within_the_function_of_a_block_is_found() {
     }
     let model = case.finish("second");
     let fused = fuse(&model);
-    let found: Vec<_> = fused.plan.sites.iter().map(|site| (site.kind.name, is_folded(site))).collect();
+    let found: Vec<_> = fused
+        .plan
+        .sites
+        .iter()
+        .map(|site| (site.kind.name, is_folded(site)))
+        .collect();
     assert_eq!(found, [("DyT", true), ("DyT", true)]);
     assert!(fused.model.proto.functions.is_empty());
 
     let mut twin = Case::new(15);
-    let [alpha, gamma, weight] = [&[1][..], &[4], &[4, 4]].map(|shape| twin.constant(shape, 0.5, 1.5));
+    let [alpha, gamma, weight] =
+        [&[1][..], &[4], &[4, 4]].map(|shape| twin.constant(shape, 0.5, 1.5));
     let mut value = "x".to_owned();
     for _ in 0..2 {
         let scaled = twin.op("Mul", &[&value, &alpha]);

@@ -42,7 +42,12 @@ fn between(function: &str) -> Model {
 fn folded(model: &Model) -> Fused {
     let fused = fuse(model);
     let inputs = judge::inputs(model, 2, true, Kind::Real);
-    assert_eq!(judge::agree(model, &fused.model, &inputs, TOLERANCE), Ok(true), "{}", text::print(model));
+    assert_eq!(
+        judge::agree(model, &fused.model, &inputs, TOLERANCE),
+        Ok(true),
+        "{}",
+        text::print(model)
+    );
     fused
 }
 
@@ -56,9 +61,18 @@ fn a_function_is_told_by_its_bounds() {
         ("Derf", "f = Erf(z)"),
         ("DyT", "f = Tanh(z)"),
         ("DySS", "a = Abs(z)\n b = Add(one, a)\n f = Div(z, b)"),
-        ("pointwise", "a = Mul(z, z)\n b = Add(a, one)\n r = Sqrt(b)\n f = Div(z, r)"),
-        ("pointwise", "a = Pow(z, two)\n b = Add(one, a)\n r = Pow(b, inverse)\n f = Mul(r, z)"),
-        ("pointwise", "a = Pow(z, two)\n b = Add(one, a)\n r = Sqrt(b)\n i = Reciprocal(r)\n f = Mul(z, i)"),
+        (
+            "pointwise",
+            "a = Mul(z, z)\n b = Add(a, one)\n r = Sqrt(b)\n f = Div(z, r)",
+        ),
+        (
+            "pointwise",
+            "a = Pow(z, two)\n b = Add(one, a)\n r = Pow(b, inverse)\n f = Mul(r, z)",
+        ),
+        (
+            "pointwise",
+            "a = Pow(z, two)\n b = Add(one, a)\n r = Sqrt(b)\n i = Reciprocal(r)\n f = Mul(z, i)",
+        ),
         ("pointwise", "a = Atan(z)\n f = Mul(a, arc)"),
         (
             "pointwise",
@@ -76,7 +90,10 @@ fn a_function_is_told_by_its_bounds() {
         assert_eq!(kinds(&fused), [kind], "{function}");
         let site = &fused.plan.sites[0];
         // γ and β are in the second layer, α and s in the first.
-        assert!(is_folded(site) && matches!(site.pre, Some(Outcome::Folded { .. })), "{function}: {site:?}");
+        assert!(
+            is_folded(site) && matches!(site.pre, Some(Outcome::Folded { .. })),
+            "{function}: {site:?}"
+        );
     }
 }
 
@@ -97,24 +114,40 @@ fn what_has_other_bounds_or_is_no_function_of_one_number_is_another_kind() {
     ];
     for function in others {
         let fused = folded(&between(function));
-        assert!(!kinds(&fused).contains(&"pointwise"), "{function}: {:?}", fused.plan.sites);
+        assert!(
+            !kinds(&fused).contains(&"pointwise"),
+            "{function}: {:?}",
+            fused.plan.sites
+        );
     }
 }
 
 #[test]
 fn affines_that_are_no_constants_or_no_numbers_make_no_site_of_a_function() {
-    for (from, to) in [("Mul(l, alpha)", "Mul(l, v)"), ("Mul(f, gamma)", "Mul(f, v)")] {
+    for (from, to) in [
+        ("Mul(l, alpha)", "Mul(l, v)"),
+        ("Mul(f, gamma)", "Mul(f, v)"),
+    ] {
         for function in ["f = Erf(z)", "f = Atan(z)"] {
             let mut model = between(function);
             let [from, to] = [from, to].map(|call| {
                 let inner = call.trim_start_matches("Mul(").trim_end_matches(')');
                 inner.split(", ").map(str::to_owned).collect::<Vec<_>>()
             });
-            let node = model.graph_mut().node.iter_mut().find(|node| node.input == from).unwrap();
+            let node = model
+                .graph_mut()
+                .node
+                .iter_mut()
+                .find(|node| node.input == from)
+                .unwrap();
             node.input = to;
             let fused = folded(&model);
             let pre = |site: &unfold::SitePlan| site.pre.is_some();
-            assert!(!fused.plan.sites.iter().any(pre), "{from:?} {function}: {:?}", fused.plan.sites);
+            assert!(
+                !fused.plan.sites.iter().any(pre),
+                "{from:?} {function}: {:?}",
+                fused.plan.sites
+            );
         }
     }
 }
@@ -139,7 +172,13 @@ fn parameters_are_those_that_the_graph_computes() {
     );
     let fused = folded(&model);
     assert_eq!(kinds(&fused), ["DyT"]);
-    let left: Vec<&str> = fused.model.graph().node.iter().map(|node| node.op_type()).collect();
+    let left: Vec<&str> = fused
+        .model
+        .graph()
+        .node
+        .iter()
+        .map(|node| node.op_type())
+        .collect();
     assert_eq!(left, ["MatMul", "Tanh", "MatMul"]);
 }
 
@@ -167,7 +206,10 @@ fn capped_scores_hand_their_scale_to_the_queries() {
     let fused = folded(&model);
     assert_eq!(kinds(&fused), ["soft capping"]);
     let site = &fused.plan.sites[0];
-    assert!(matches!(&site.pre, Some(Outcome::Folded { into, .. }) if into.len() == 1), "{site:?}");
+    assert!(
+        matches!(&site.pre, Some(Outcome::Folded { into, .. }) if into.len() == 1),
+        "{site:?}"
+    );
     assert!(matches!(&site.post, Some(Outcome::Kept { forward, .. })
         if forward.reason == Reason::NotLinear("Softmax".into())));
     assert_eq!(fused.model.graph().node.len(), model.graph().node.len() - 2);

@@ -28,7 +28,10 @@ const TOLERANCE: f64 = 2e-6;
 
 fn compute(model: &Model, x: &ArrayD<f64>) -> ArrayD<f64> {
     let inputs: Env = [("x".to_owned(), Value::Floats(x.clone()))].into();
-    reference::run(model, &inputs).unwrap()[0].floats().unwrap().clone()
+    reference::run(model, &inputs).unwrap()[0]
+        .floats()
+        .unwrap()
+        .clone()
 }
 
 fn is_folded(site: &SitePlan) -> bool {
@@ -46,16 +49,34 @@ fn every_source_computes_the_same_after_folding() {
     for seed in 0..3_600 {
         let wanted = make(seed);
         let fused = fuse(wanted.opaque.as_ref().unwrap_or(&wanted.original));
-        let site = fused.plan.sites.iter().find(|site| site.kind.name == wanted.kind);
+        let site = fused
+            .plan
+            .sites
+            .iter()
+            .find(|site| site.kind.name == wanted.kind);
         let found: Vec<_> = fused.plan.sites.iter().map(|site| site.kind.name).collect();
-        let site = site.unwrap_or_else(|| panic!("seed {seed}: no {} among {found:?}", wanted.kind));
-        assert!(is_folded(site) || keeps_its_shift(site), "seed {seed}: {} stays: {site:?}", wanted.kind);
+        let site =
+            site.unwrap_or_else(|| panic!("seed {seed}: no {} among {found:?}", wanted.kind));
+        assert!(
+            is_folded(site) || keeps_its_shift(site),
+            "seed {seed}: {} stays: {site:?}",
+            wanted.kind
+        );
         let mut rng = ChaCha8Rng::seed_from_u64(seed + 1);
         let x = ArrayD::from_shape_simple_fn(IxDyn(&SHAPE), || rng.random_range(-3.0..3.0));
         let (before, after) = (compute(&wanted.original, &x), compute(&fused.model, &x));
-        let largest = before.iter().fold(0.0f64, |largest, v| largest.max(v.abs()));
-        let error = (&before - &after).iter().fold(0.0f64, |worst, v| worst.max(v.abs())) / largest;
-        assert!(error < TOLERANCE, "seed {seed}: {} is off by {error:e}", wanted.kind);
+        let largest = before
+            .iter()
+            .fold(0.0f64, |largest, v| largest.max(v.abs()));
+        let error = (&before - &after)
+            .iter()
+            .fold(0.0f64, |worst, v| worst.max(v.abs()))
+            / largest;
+        assert!(
+            error < TOLERANCE,
+            "seed {seed}: {} is off by {error:e}",
+            wanted.kind
+        );
         nothing_is_left(&fused.model, &format!("seed {seed}: {}", wanted.kind));
     }
 }
@@ -64,7 +85,12 @@ fn every_source_computes_the_same_after_folding() {
 fn nothing_is_left(fused: &Model, what: &str) {
     let again = unfold::fuse(fused, &portable()).unwrap();
     let show = || text::print(&again.model);
-    assert!(!again.changed(), "{what} folds twice: {:#?}\n{}", again.plan.sites, show());
+    assert!(
+        !again.changed(),
+        "{what} folds twice: {:#?}\n{}",
+        again.plan.sites,
+        show()
+    );
     assert_eq!(again.model.proto, fused.proto, "{what} changes");
 }
 
@@ -87,14 +113,25 @@ enum End {
 
 #[test]
 fn fusing_a_fused_model_changes_nothing() {
-    let ends = [End::Linear, End::Turned, End::Twice, End::Beside, End::Residual, End::Output];
+    let ends = [
+        End::Linear,
+        End::Turned,
+        End::Twice,
+        End::Beside,
+        End::Residual,
+        End::Output,
+    ];
     for (number, source) in SOURCES.into_iter().enumerate() {
         for end in ends {
             for seed in 0..24 {
                 let what = format!("{source} {end:?} {seed}");
                 let mut case = Case::new(100 * number as u64 + seed);
                 case.bare = seed % 3 == 0;
-                let x = if seed % 2 == 0 { case.op("Tanh", &["x"]) } else { "x".to_owned() };
+                let x = if seed % 2 == 0 {
+                    case.op("Tanh", &["x"])
+                } else {
+                    "x".to_owned()
+                };
                 let normed = case.source(source, &x);
                 let outputs = match end {
                     End::Linear => vec![case.reader(&normed)],

@@ -18,11 +18,17 @@ impl Case {
     pub fn new(seed: u64) -> Self {
         let mut builder = Builder::new(18);
         builder.input("x", &["batch", "4", "4"]);
-        Case { builder, rng: ChaCha8Rng::seed_from_u64(seed), bare: false }
+        Case {
+            builder,
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            bare: false,
+        }
     }
 
     pub fn array(&mut self, shape: &[usize], low: f64, high: f64) -> ArrayD<f64> {
-        ArrayD::from_shape_simple_fn(IxDyn(shape), || f64::from(self.rng.random_range(low..high) as f32))
+        ArrayD::from_shape_simple_fn(IxDyn(shape), || {
+            f64::from(self.rng.random_range(low..high) as f32)
+        })
     }
 
     pub fn constant(&mut self, shape: &[usize], low: f64, high: f64) -> String {
@@ -41,12 +47,17 @@ impl Case {
 
     /// A commutative operator, its operands in either order.
     pub fn either(&mut self, op: &str, left: &str, right: &str) -> String {
-        if self.rng.random() { self.op(op, &[left, right]) } else { self.op(op, &[right, left]) }
+        if self.rng.random() {
+            self.op(op, &[left, right])
+        } else {
+            self.op(op, &[right, left])
+        }
     }
 
     /// With tokens and channels exchanged.
     pub fn turned(&mut self, value: &str) -> String {
-        self.builder.op("Transpose", &[value], vec![("perm", vec![0, 2, 1].into())])
+        self.builder
+            .op("Transpose", &[value], vec![("perm", vec![0, 2, 1].into())])
     }
 
     /// IN or GN as an operator. Before version 21, GN has one γ for a group.
@@ -58,7 +69,10 @@ impl Case {
         };
         self.builder.proto.opset_import[0].version = Some(version);
         let count = if kind == "GN" && version < 21 { 2 } else { 4 };
-        let (gamma, beta) = (self.constant(&[count], -2.0, 2.0), self.constant(&[count], -1.0, 1.0));
+        let (gamma, beta) = (
+            self.constant(&[count], -2.0, 2.0),
+            self.constant(&[count], -1.0, 1.0),
+        );
         self.builder.op(op, &[value, &gamma, &beta], attrs)
     }
 
@@ -138,7 +152,10 @@ impl Case {
                 self.op("Div", &[z, &root])
             }
             1 => {
-                let (arc, factor) = (self.op("Atan", &[z]), self.number(std::f64::consts::FRAC_2_PI));
+                let (arc, factor) = (
+                    self.op("Atan", &[z]),
+                    self.number(std::f64::consts::FRAC_2_PI),
+                );
                 self.either("Mul", &arc, &factor)
             }
             2 => {
@@ -171,7 +188,11 @@ impl Case {
     /// `g·x/√(mean((x − b)²))`, with g beside the reciprocal.
     pub fn bias_norm(&mut self, x: &str) -> String {
         let bias = self.constant(&[4], -1.0, 1.0);
-        let (less, two, inverse) = (self.op("Sub", &[x, &bias]), self.number(2.0), self.number(-0.5));
+        let (less, two, inverse) = (
+            self.op("Sub", &[x, &bias]),
+            self.number(2.0),
+            self.number(-0.5),
+        );
         let square = self.op("Pow", &[&less, &two]);
         let mean = self.mean(&square, &[-1]);
         let mut factor = self.op("Pow", &[&mean, &inverse]);
@@ -221,7 +242,9 @@ impl Case {
         let by_operator = twin == Groups::Scaled || self.rng.random();
         let normed = if by_operator && !matches!(twin, Groups::Interleaved | Groups::Batch) {
             let scaled = if twin == Groups::Scaled { 2.0 } else { 1.0 };
-            let one = self.builder.constant(&ArrayD::from_elem(IxDyn(&[2]), scaled));
+            let one = self
+                .builder
+                .constant(&ArrayD::from_elem(IxDyn(&[2]), scaled));
             let zero = self.builder.constant(&ArrayD::zeros(IxDyn(&[2])));
             self.op("InstanceNormalization", &[&apart, &one, &zero])
         } else {
@@ -280,7 +303,11 @@ impl Case {
         let (places, channels): (&[i64], &[i64]) = (&[1], &[2]);
         let square = |case: &mut Case, value: &str| {
             let two = case.number(2.0);
-            if case.rng.random() { case.op("Pow", &[value, &two]) } else { case.op("Mul", &[value, value]) }
+            if case.rng.random() {
+                case.op("Pow", &[value, &two])
+            } else {
+                case.op("Mul", &[value, value])
+            }
         };
         let mean = self.mean(of, places);
         let (variance, moment) = if self.rng.random() {
@@ -296,13 +323,24 @@ impl Case {
             let mean_square = square(self, &mean);
             (self.op("Sub", &[&moment, &mean_square]), moment)
         };
-        let layer_mean = if self.rng.random() { self.mean(&mean, channels) } else { self.mean(of, &[1, 2]) };
+        let layer_mean = if self.rng.random() {
+            self.mean(&mean, channels)
+        } else {
+            self.mean(of, &[1, 2])
+        };
         let layer_moment = self.mean(&moment, channels);
         let layer_square = square(self, &layer_mean);
-        let less = if twin == Twin::SumOfSquares { "Add" } else { "Sub" };
+        let less = if twin == Twin::SumOfSquares {
+            "Add"
+        } else {
+            "Sub"
+        };
         let layer_variance = self.op(less, &[&layer_moment, &layer_square]);
         let mut mixed = vec![];
-        for (own, layer, low) in [(&mean, &layer_mean, -1.0), (&variance, &layer_variance, 0.5)] {
+        for (own, layer, low) in [
+            (&mean, &layer_mean, -1.0),
+            (&variance, &layer_variance, 0.5),
+        ] {
             let own = self.weighted(own, 0.5);
             if twin == Twin::OneOfEach {
                 mixed.push(own);
@@ -333,9 +371,18 @@ impl Case {
     }
 
     /// A node of onnxruntime's domain.
-    pub fn of_a_runtime(&mut self, op: &str, inputs: &[&str], attrs: Attrs, outputs: usize) -> Vec<String> {
+    pub fn of_a_runtime(
+        &mut self,
+        op: &str,
+        inputs: &[&str],
+        attrs: Attrs,
+        outputs: usize,
+    ) -> Vec<String> {
         let made = self.builder.op_many(op, inputs, attrs, outputs);
-        let set = OperatorSetIdProto { domain: Some("com.microsoft".into()), version: Some(1) };
+        let set = OperatorSetIdProto {
+            domain: Some("com.microsoft".into()),
+            version: Some(1),
+        };
         if let Some(node) = self.builder.graph().node.last_mut() {
             node.domain = set.domain.clone();
         }
@@ -352,10 +399,18 @@ impl Case {
         let (image, whole) = (self.builder.ints(&image), self.builder.ints(&whole));
         let turned = if last { x.to_owned() } else { self.turned(x) };
         let image = self.op("Reshape", &[&turned, &image]);
-        let (gamma, beta) = (self.constant(&[4], -2.0, 2.0), self.constant(&[4], -1.0, 1.0));
-        let attrs: Attrs =
-            vec![("groups", 2.into()), ("activation", 0.into()), ("channels_last", i64::from(last).into())];
-        let normed = self.of_a_runtime("GroupNorm", &[&image, &gamma, &beta], attrs, 1).remove(0);
+        let (gamma, beta) = (
+            self.constant(&[4], -2.0, 2.0),
+            self.constant(&[4], -1.0, 1.0),
+        );
+        let attrs: Attrs = vec![
+            ("groups", 2.into()),
+            ("activation", 0.into()),
+            ("channels_last", i64::from(last).into()),
+        ];
+        let normed = self
+            .of_a_runtime("GroupNorm", &[&image, &gamma, &beta], attrs, 1)
+            .remove(0);
         let tokens = self.op("Reshape", &[&normed, &whole]);
         if last { tokens } else { self.turned(&tokens) }
     }
@@ -371,7 +426,11 @@ impl Case {
         inputs.push(self.constant(&[4], -2.0, 2.0));
         if !simplified {
             let some = self.rng.random();
-            inputs.push(if some { self.constant(&[4], -1.0, 1.0) } else { String::new() });
+            inputs.push(if some {
+                self.constant(&[4], -1.0, 1.0)
+            } else {
+                String::new()
+            });
         }
         if skips && self.rng.random() {
             inputs.push(self.constant(&[4], -1.0, 1.0));
@@ -392,8 +451,12 @@ impl Case {
     pub fn dynamic_token(&mut self, x: &str) -> String {
         let logits = self.array(&[2, 4, 4], -2.0, 2.0);
         let uniform = self.rng.random_range(0..4) == 0;
-        let logits = self.builder.constant(&if uniform { logits * 0.0 } else { logits });
-        let mixing = self.builder.op("Softmax", &[&logits], vec![("axis", (-1i64).into())]);
+        let logits = self
+            .builder
+            .constant(&if uniform { logits * 0.0 } else { logits });
+        let mixing = self
+            .builder
+            .op("Softmax", &[&logits], vec![("axis", (-1i64).into())]);
         let omega: Vec<f64> = (0..2)
             .map(|_| match self.rng.random_range(0..4) {
                 0 => 200.0,
@@ -412,7 +475,11 @@ impl Case {
         let by_head = |case: &mut Case, value: &str| {
             let heads = case.builder.ints(&[0, 4, 2, 2]);
             let apart = case.op("Reshape", &[value, &heads]);
-            case.builder.op("Transpose", &[&apart], vec![("perm", vec![0, 2, 1, 3].into())])
+            case.builder.op(
+                "Transpose",
+                &[&apart],
+                vec![("perm", vec![0, 2, 1, 3].into())],
+            )
         };
         let square = self.op("Mul", &[x, x]);
         let [q, r] = [x, &square].map(|value| {
@@ -424,9 +491,16 @@ impl Case {
         let [mean, variance] = [(mean, q), (variance, spread)].map(|(intra, inter)| {
             let axis = self.builder.ints(&[1]);
             let intra = self.op("Unsqueeze", &[&intra, &axis]);
-            let (intra, inter) = (self.either("Mul", &ratio, &intra), self.either("Mul", &rest, &inter));
+            let (intra, inter) = (
+                self.either("Mul", &ratio, &intra),
+                self.either("Mul", &rest, &inter),
+            );
             let both = self.either("Add", &intra, &inter);
-            let turned = self.builder.op("Transpose", &[&both], vec![("perm", vec![0, 2, 1, 3].into())]);
+            let turned = self.builder.op(
+                "Transpose",
+                &[&both],
+                vec![("perm", vec![0, 2, 1, 3].into())],
+            );
             let whole = self.builder.ints(&[0, 4, 4]);
             self.op("Reshape", &[&turned, &whole])
         });
@@ -457,7 +531,10 @@ impl Case {
                 self.turned(&normed)
             }
             "LN" => {
-                let (gamma, beta) = (self.constant(&[4], -2.0, 2.0), self.constant(&[4], -1.0, 1.0));
+                let (gamma, beta) = (
+                    self.constant(&[4], -2.0, 2.0),
+                    self.constant(&[4], -1.0, 1.0),
+                );
                 self.op("LayerNormalization", &[x, &gamma, &beta])
             }
             "LN written out" => {
@@ -493,7 +570,10 @@ impl Case {
             "PN" => group_scaled(self, x),
             "SN" => self.switchable(x, x, Twin::None),
             "standardisation" => {
-                let (mean, std) = (self.constant(&[1, 1, 4], -1.0, 1.0), self.constant(&[1, 1, 4], 0.5, 2.0));
+                let (mean, std) = (
+                    self.constant(&[1, 1, 4], -1.0, 1.0),
+                    self.constant(&[1, 1, 4], 0.5, 2.0),
+                );
                 let centred = self.op("Sub", &[x, &mean]);
                 self.op("Div", &[&centred, &std])
             }
@@ -570,8 +650,14 @@ pub const SOURCES: [&str; 23] = [
 ];
 
 /// All others.
-pub const OTHERS: [&str; 6] =
-    ["attention scale", "LayerScale", "residual scale", "opaque DyT", "opaque UN", "function DyT"];
+pub const OTHERS: [&str; 6] = [
+    "attention scale",
+    "LayerScale",
+    "residual scale",
+    "opaque DyT",
+    "opaque UN",
+    "function DyT",
+];
 
 /// The kind that a source is listed as.
 pub fn listed(source: &'static str) -> &'static str {
@@ -592,23 +678,38 @@ pub fn make(seed: u64) -> Wanted {
     let kind = all[(seed % all.len() as u64) as usize];
     // Something linear in front that nothing else reads, or that a residual stream reads too.
     let front = case.constant(&[4, 4], -1.0, 1.0);
-    let x = if kind == "standardisation" { "x".to_owned() } else { case.op("MatMul", &["x", &front]) };
+    let x = if kind == "standardisation" {
+        "x".to_owned()
+    } else {
+        case.op("MatMul", &["x", &front])
+    };
     let name = listed(kind);
     let normed = match kind {
         "attention scale" => return attention(case, &x),
         "LayerScale" | "residual scale" => {
             let weight = case.constant(&[4, 4], -1.0, 1.0);
             let count = if kind == "LayerScale" { 4 } else { 1 };
-            let (linear, gamma) = (case.op("MatMul", &[&x, &weight]), case.constant(&[count], -1.0, 1.0));
+            let (linear, gamma) = (
+                case.op("MatMul", &[&x, &weight]),
+                case.constant(&[count], -1.0, 1.0),
+            );
             let scaled = case.either("Mul", &linear, &gamma);
             let sum = case.either("Add", &scaled, "x");
-            return Wanted { kind: name, original: case.finish(&sum), opaque: None };
+            return Wanted {
+                kind: name,
+                original: case.finish(&sum),
+                opaque: None,
+            };
         }
         source if SOURCES.contains(&source) => case.source(source, &x),
         opaque => return opaque_case(case, &x, opaque, name),
     };
     let output = case.reader(&normed);
-    Wanted { kind: name, original: case.finish(&output), opaque: None }
+    Wanted {
+        kind: name,
+        original: case.finish(&output),
+        opaque: None,
+    }
 }
 
 pub fn group_scaled(case: &mut Case, x: &str) -> String {
@@ -616,7 +717,11 @@ pub fn group_scaled(case: &mut Case, x: &str) -> String {
     let grouped = case.op("Reshape", &[x, &apart]);
     let square = case.op("Mul", &[&grouped, &grouped]);
     let axes = case.builder.ints(&[-1]);
-    let moment = case.builder.op("ReduceMean", &[&square, &axes], vec![("keepdims", 0.into())]);
+    let moment = case.builder.op(
+        "ReduceMean",
+        &[&square, &axes],
+        vec![("keepdims", 0.into())],
+    );
     let (behind, wide) = (case.builder.ints(&[-1]), case.builder.ints(&[1, 1, 1, 2]));
     let moment = case.op("Unsqueeze", &[&moment, &behind]);
     let moment = case.op("Expand", &[&moment, &wide]);
@@ -640,21 +745,33 @@ pub fn attention(mut case: Case, x: &str) -> Wanted {
         let weight = case.constant(&[4, 4], -1.0, 1.0);
         operands.push(case.op("MatMul", &[x, &weight]));
     }
-    let (mut q, mut k, v) = (operands[0].clone(), operands[1].clone(), operands[2].clone());
+    let (mut q, mut k, v) = (
+        operands[0].clone(),
+        operands[1].clone(),
+        operands[2].clone(),
+    );
     if where_to < 2 {
         q = case.either("Mul", &q, &scale);
     }
     if where_to == 1 {
         k = case.either("Mul", &k, &scale);
     }
-    let k = case.builder.op("Transpose", &[&k], vec![("perm", vec![0, 2, 1].into())]);
+    let k = case
+        .builder
+        .op("Transpose", &[&k], vec![("perm", vec![0, 2, 1].into())]);
     let mut scores = case.op("MatMul", &[&q, &k]);
     if where_to == 2 {
         scores = case.op("Div", &[&scores, &scale]);
     }
-    let weights = case.builder.op("Softmax", &[&scores], vec![("axis", (-1i64).into())]);
+    let weights = case
+        .builder
+        .op("Softmax", &[&scores], vec![("axis", (-1i64).into())]);
     let output = case.op("MatMul", &[&weights, &v]);
-    Wanted { kind: "attention scale", original: case.finish(&output), opaque: None }
+    Wanted {
+        kind: "attention scale",
+        original: case.finish(&output),
+        opaque: None,
+    }
 }
 
 /// An opaque node beside its definition.
@@ -663,14 +780,20 @@ pub fn opaque_case(mut case: Case, x: &str, how: &str, kind: &'static str) -> Wa
     let (beta, variance) = (case.array(&[4], -1.0, 1.0), case.array(&[4], 0.5, 2.0));
     let names = [&alpha, &gamma, &beta, &variance].map(|array| case.builder.constant(array));
     let [alpha, gamma, beta, variance] = &names;
-    let mut twin = Case { builder: case.builder.clone(), rng: case.rng.clone(), bare: false };
+    let mut twin = Case {
+        builder: case.builder.clone(),
+        rng: case.rng.clone(),
+        bare: false,
+    };
     let written = if kind == "DyT" {
         let scaled = twin.op("Mul", &[x, alpha]);
         let bounded = twin.op("Tanh", &[&scaled]);
         let scaled = twin.op("Mul", &[&bounded, gamma]);
         twin.op("Add", &[&scaled, beta])
     } else {
-        let epsilon = twin.builder.constant(&ArrayD::from_elem(IxDyn(&[]), f64::from(1e-3f32)));
+        let epsilon = twin
+            .builder
+            .constant(&ArrayD::from_elem(IxDyn(&[]), f64::from(1e-3f32)));
         let shifted = twin.op("Add", &[variance, &epsilon]);
         let root = twin.op("Sqrt", &[&shifted]);
         let normed = twin.op("Div", &[x, &root]);
@@ -684,11 +807,25 @@ pub fn opaque_case(mut case: Case, x: &str, how: &str, kind: &'static str) -> Wa
         attrs.push(("epsilon", 1e-3f32.into()));
         vec![x, gamma, beta, variance]
     };
-    let mut call = node(if kind == "DyT" { "DyT" } else { "UN1d" }, &inputs, &["normed"], attrs);
+    let mut call = node(
+        if kind == "DyT" { "DyT" } else { "UN1d" },
+        &inputs,
+        &["normed"],
+        attrs,
+    );
     call.domain = Some("some.norms".into());
-    let sets = |version| vec![OperatorSetIdProto { domain: None, version: Some(version) }];
+    let sets = |version| {
+        vec![OperatorSetIdProto {
+            domain: None,
+            version: Some(version),
+        }]
+    };
     if how == "function DyT" {
-        let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let names = |list: &[&str]| {
+            list.iter()
+                .map(|name| (*name).to_owned())
+                .collect::<Vec<_>>()
+        };
         case.builder.proto.functions.push(FunctionProto {
             name: Some("DyT".into()),
             domain: Some("some.norms".into()),
@@ -705,10 +842,17 @@ pub fn opaque_case(mut case: Case, x: &str, how: &str, kind: &'static str) -> Wa
         });
     }
     case.builder.graph().node.push(call);
-    let domain = OperatorSetIdProto { domain: Some("some.norms".into()), version: Some(1) };
+    let domain = OperatorSetIdProto {
+        domain: Some("some.norms".into()),
+        version: Some(1),
+    };
     case.builder.proto.opset_import.push(domain);
     // Both have the same reader.
     twin.rng = case.rng.clone();
     let (output, opaque_output) = (twin.reader(&written), case.reader("normed"));
-    Wanted { kind, original: twin.finish(&output), opaque: Some(case.finish(&opaque_output)) }
+    Wanted {
+        kind,
+        original: twin.finish(&output),
+        opaque: Some(case.finish(&opaque_output)),
+    }
 }

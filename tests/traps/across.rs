@@ -32,7 +32,17 @@ fn channels_that_are_beside_the_batch_for_a_while_are_found_again() {
          i = Reshape(q, whole)
          weight w 5 3 1 1
          z = Conv(i, w)";
-    becomes(&image(lines), &["Transpose", "Reshape", "Transpose", "Reshape", "Conv", "Relu"]);
+    becomes(
+        &image(lines),
+        &[
+            "Transpose",
+            "Reshape",
+            "Transpose",
+            "Reshape",
+            "Conv",
+            "Relu",
+        ],
+    );
 }
 
 #[test]
@@ -44,7 +54,16 @@ fn so_they_are_as_the_last_axis() {
          z = MatMul(l, w)";
     becomes(
         &image(lines),
-        &["Transpose", "Reshape", "Transpose", "Reshape", "Transpose", "MatMul", "Add", "Relu"],
+        &[
+            "Transpose",
+            "Reshape",
+            "Transpose",
+            "Reshape",
+            "Transpose",
+            "MatMul",
+            "Add",
+            "Relu",
+        ],
     );
 }
 
@@ -63,7 +82,17 @@ fn arranged(whole: &str) -> Model {
 
 #[test]
 fn the_places_may_be_one_axis() {
-    becomes(&arranged("-1 3 24"), &["Transpose", "Reshape", "Transpose", "Reshape", "Conv", "Relu"]);
+    becomes(
+        &arranged("-1 3 24"),
+        &[
+            "Transpose",
+            "Reshape",
+            "Transpose",
+            "Reshape",
+            "Conv",
+            "Relu",
+        ],
+    );
 }
 
 #[test]

@@ -257,7 +257,12 @@ enum Operand {
     OfBranches,
 }
 
-const VARYING: [Operand; 4] = [Operand::Input, Operand::Overridable, Operand::Computed, Operand::OfBranches];
+const VARYING: [Operand; 4] = [
+    Operand::Input,
+    Operand::Overridable,
+    Operand::Computed,
+    Operand::OfBranches,
+];
 
 impl Operand {
     /// The lines that make an operand of this name.
@@ -268,20 +273,30 @@ impl Operand {
             Operand::Overridable => format!("shift {name} {extents}\n input {name} {extents}"),
             Operand::Computed => format!("input {name}_in {extents}\n {name} = Tanh({name}_in)"),
             Operand::OfBranches => {
-                format!("condition {name}_if\n shift {name}_then {extents}\n shift {name}_else {extents}")
+                format!(
+                    "condition {name}_if\n shift {name}_then {extents}\n shift {name}_else {extents}"
+                )
             }
         }
     }
 }
 
 /// The lines of an operator with names of its own, from one value to another.
-fn written(&(_, extents, lines): &Operator, place: &str, [from, to]: [&str; 2], operand: Operand) -> String {
+fn written(
+    &(_, extents, lines): &Operator,
+    place: &str,
+    [from, to]: [&str; 2],
+    operand: Operand,
+) -> String {
     let name = format!("{place}_added");
     let words = |line: &str| {
         let line = line.replace('$', &format!("{place}_"));
-        let line = line.replace("(X", &format!("({from}")).replace(" X)", &format!(" {from})"));
+        let line = line
+            .replace("(X", &format!("({from}"))
+            .replace(" X)", &format!(" {from})"));
         let line = line.replace("Y =", &format!("{to} ="));
-        line.replace(", C", &format!(", {name}")).replace("(C", &format!("({name}"))
+        line.replace(", C", &format!(", {name}"))
+            .replace("(C", &format!("({name}"))
     };
     let lines: Vec<String> = lines.lines().map(words).collect();
     format!("{}\n{}", operand.lines(&name, extents), lines.join("\n"))
@@ -290,7 +305,12 @@ fn written(&(_, extents, lines): &Operator, place: &str, [from, to]: [&str; 2], 
 /// A model of lines, with the Ifs that make what `Operand::OfBranches` stands for.
 fn of_lines(lines: &str) -> Model {
     let mut model = model(lines);
-    let names: Vec<String> = model.graph().input.iter().map(|input| input.name().to_owned()).collect();
+    let names: Vec<String> = model
+        .graph()
+        .input
+        .iter()
+        .map(|input| input.name().to_owned())
+        .collect();
     for name in names.iter().filter_map(|name| name.strip_suffix("_if")) {
         let branch = |side: &str| {
             let made = format!("{name}_{side}_made");
@@ -306,8 +326,14 @@ fn of_lines(lines: &str) -> Model {
                 ..GraphProto::default()
             }
         };
-        let sides = vec![("then_branch", branch("then").into()), ("else_branch", branch("else").into())];
-        model.graph_mut().node.insert(0, node("If", &[format!("{name}_if")], &[name], sides));
+        let sides = vec![
+            ("then_branch", branch("then").into()),
+            ("else_branch", branch("else").into()),
+        ];
+        model
+            .graph_mut()
+            .node
+            .insert(0, node("If", &[format!("{name}_if")], &[name], sides));
     }
     model
 }
@@ -318,19 +344,24 @@ fn same(before: &Model, after: &Model, what: &str) {
         let mut inputs = judge::inputs(before, open, truth, Kind::Exact);
         for replaced in [false, true] {
             if replaced {
-                let defaults =
-                    before.graph().initializer.iter().filter(|tensor| {
-                        before.graph().input.iter().any(|input| input.name() == tensor.name())
-                    });
+                let defaults = before.graph().initializer.iter().filter(|tensor| {
+                    before
+                        .graph()
+                        .input
+                        .iter()
+                        .any(|input| input.name() == tensor.name())
+                });
                 inputs.extend(defaults.map(|tensor| {
-                    let extents: Vec<usize> = tensor.dims.iter().map(|&extent| extent as usize).collect();
+                    let extents: Vec<usize> =
+                        tensor.dims.iter().map(|&extent| extent as usize).collect();
                     let numbers: ArrayD<f64> =
                         Numbers::from_recipe("other").array(&extents, Role::Shift, Kind::Exact);
                     (tensor.name().to_owned(), Value::Floats(numbers))
                 }));
             }
             let outcome = judge::agree(before, after, &inputs, 1e-5);
-            let was_run = outcome.unwrap_or_else(|why| panic!("{what}: {why}\n{}", text::print(after)));
+            let was_run =
+                outcome.unwrap_or_else(|why| panic!("{what}: {why}\n{}", text::print(after)));
             assert!(was_run, "{what}: it cannot be run\n{}", text::print(before));
         }
     }
@@ -399,7 +430,11 @@ fn before_a_stream(operator: &Operator, operand: Operand) -> String {
     )
 }
 
-const STREAMS: &[Place] = &[("beside", beside_a_stream), ("on", on_a_stream), ("before", before_a_stream)];
+const STREAMS: &[Place] = &[
+    ("beside", beside_a_stream),
+    ("on", on_a_stream),
+    ("before", before_a_stream),
+];
 
 /// Lines around those of an operator: `before` makes `a` of `x`, `behind` makes `o` of `b`.
 fn between(operator: &Operator, operand: Operand, [before, behind]: [&str; 2]) -> String {
@@ -418,14 +453,21 @@ fn between(operator: &Operator, operand: Operand, [before, behind]: [&str; 2]) -
     )
 }
 
-const AFFINE: [&str; 2] = ["m = Mul(x, g)\n a = Add(m, t)", "m = Mul(b, g)\n n = Add(m, t)\n o = Tanh(n)"];
+const AFFINE: [&str; 2] = [
+    "m = Mul(x, g)\n a = Add(m, t)",
+    "m = Mul(b, g)\n n = Add(m, t)\n o = Tanh(n)",
+];
 
 fn behind_an_affine(operator: &Operator, operand: Operand) -> String {
     between(operator, operand, [AFFINE[0], "o = Tanh(b)"])
 }
 
 fn behind_a_normalizer(operator: &Operator, operand: Operand) -> String {
-    between(operator, operand, ["a = LayerNormalization(x, g, t)", "o = Tanh(b)"])
+    between(
+        operator,
+        operand,
+        ["a = LayerNormalization(x, g, t)", "o = Tanh(b)"],
+    )
 }
 
 fn before_an_affine(operator: &Operator, operand: Operand) -> String {
@@ -470,37 +512,73 @@ fn each(places: &[Place], options: &FuseOptions, mut seen: impl FnMut(&str, Oper
 #[test]
 fn scaling_a_stream_reaches_all_that_is_added() {
     let mut scaled = 0;
-    each(STREAMS, &FuseOptions { scale_stream: Some(4), ..options() }, |name, operand, plan| {
-        let is_scaled = plan.streams.iter().all(|stream| stream.is_scaled());
-        assert!(is_scaled || name != "Gemm", "{name}, {operand:?}: {:#?}", plan.streams);
-        scaled += usize::from(is_scaled);
-    });
+    each(
+        STREAMS,
+        &FuseOptions {
+            scale_stream: Some(4),
+            ..options()
+        },
+        |name, operand, plan| {
+            let is_scaled = plan.streams.iter().all(|stream| stream.is_scaled());
+            assert!(
+                is_scaled || name != "Gemm",
+                "{name}, {operand:?}: {:#?}",
+                plan.streams
+            );
+            scaled += usize::from(is_scaled);
+        },
+    );
     assert!(scaled > OPERATORS.len());
 }
 
 #[test]
 fn centring_a_stream_reaches_all_that_is_added() {
-    each(STREAMS, &FuseOptions { centre: true, ..options() }, |_, _, _| {});
+    each(
+        STREAMS,
+        &FuseOptions {
+            centre: true,
+            ..options()
+        },
+        |_, _, _| {},
+    );
 }
 
 #[test]
 fn folding_forward_leaves_what_is_added_as_it_is() {
-    let places: &[Place] = &[("affine", behind_an_affine), ("normalizer", behind_a_normalizer)];
+    let places: &[Place] = &[
+        ("affine", behind_an_affine),
+        ("normalizer", behind_a_normalizer),
+    ];
     each(places, &options(), |_, _, _| {});
 }
 
 #[test]
 fn folding_backward_reaches_all_that_is_added() {
-    each(&[("affine", before_an_affine)], &options(), |name, operand, plan| {
-        let stays = name == "Gemm" && operand != Operand::Constant;
-        assert!(!stays || plan.folds.is_empty(), "{operand:?}: {:#?}", plan.sites);
-    });
+    each(
+        &[("affine", before_an_affine)],
+        &options(),
+        |name, operand, plan| {
+            let stays = name == "Gemm" && operand != Operand::Constant;
+            assert!(
+                !stays || plan.folds.is_empty(),
+                "{operand:?}: {:#?}",
+                plan.sites
+            );
+        },
+    );
 }
 
 #[test]
 fn merging_keeps_all_that_is_added() {
     each(&[("sum", in_a_sum)], &options(), |_, _, _| {});
-    each(&[("norms", between_normalizers)], &FuseOptions { merge_norms: true, ..options() }, |_, _, _| {});
+    each(
+        &[("norms", between_normalizers)],
+        &FuseOptions {
+            merge_norms: true,
+            ..options()
+        },
+        |_, _, _| {},
+    );
 }
 
 /// A Gemm that writes a stream of RMS normalizations, `c` its bias.
@@ -529,9 +607,16 @@ fn scaled_gemm(bias: &str, gemm: &str) {
          y = MatMul(bn, V)
          output y"
     );
-    let options = FuseOptions { scale_stream: Some(4), ..options() };
+    let options = FuseOptions {
+        scale_stream: Some(4),
+        ..options()
+    };
     let plan = held(&lines, &options, bias);
-    assert!(plan.streams.iter().all(|stream| stream.is_scaled()), "{:#?}", plan.streams);
+    assert!(
+        plan.streams.iter().all(|stream| stream.is_scaled()),
+        "{:#?}",
+        plan.streams
+    );
 }
 
 #[test]

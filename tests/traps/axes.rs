@@ -27,7 +27,13 @@ fn word(read: AxisRead) -> String {
 fn answers(model: &Model) -> Vec<String> {
     let analysis = Analysis::new(model).unwrap();
     let at = analysis.at(model.graph().node.len() - 1);
-    let words = |axis: usize| reads(&at, 0, axis).into_iter().map(word).collect::<Vec<_>>().join(" ");
+    let words = |axis: usize| {
+        reads(&at, 0, axis)
+            .into_iter()
+            .map(word)
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
     (0..at.output_rank(0).unwrap_or(1)).map(words).collect()
 }
 
@@ -38,7 +44,11 @@ fn floats(env: &Env, name: &str) -> Option<ArrayD<f64>> {
 /// What the last node makes where the elements of one input at one place of an axis are others.
 fn perturbed(model: &Model, env: &Env, name: &str, axis: usize, place: usize) -> ArrayD<f64> {
     let mut changed = floats(env, name).unwrap();
-    for (number, element) in changed.index_axis_mut(Axis(axis), place).iter_mut().enumerate() {
+    for (number, element) in changed
+        .index_axis_mut(Axis(axis), place)
+        .iter_mut()
+        .enumerate()
+    {
         *element = *element * -1.5 + 3.25 + number as f64;
     }
     let mut env = env.clone();
@@ -51,7 +61,11 @@ fn perturbed(model: &Model, env: &Env, name: &str, axis: usize, place: usize) ->
 /// The places of an axis at which two arrays differ.
 fn differing(one: &ArrayD<f64>, other: &ArrayD<f64>, axis: usize) -> Vec<usize> {
     let pairs = one.axis_iter(Axis(axis)).zip(other.axis_iter(Axis(axis)));
-    pairs.enumerate().filter(|(_, (one, other))| one != other).map(|(place, _)| place).collect()
+    pairs
+        .enumerate()
+        .filter(|(_, (one, other))| one != other)
+        .map(|(place, _)| place)
+        .collect()
 }
 
 /// Holds an answer against the reference: a change at one place of an input shows nowhere but where the answer says.
@@ -61,21 +75,31 @@ fn holds(model: &Model, open: usize) {
     let at = analysis.at(node);
     let env = reference::values(model, &judge::inputs(model, open, true, Kind::Exact)).unwrap();
     let last = model.graph().node.last().unwrap();
-    let Some(before) = floats(&env, &last.output[0]) else { return };
+    let Some(before) = floats(&env, &last.output[0]) else {
+        return;
+    };
     for axis in 0..before.ndim() {
         for (name, read) in last.input.iter().zip(reads(&at, 0, axis)) {
-            let Some(value) = floats(&env, name) else { continue };
+            let Some(value) = floats(&env, name) else {
+                continue;
+            };
             let (along, start, step) = match read {
                 AxisRead::Same(along) => (along, 0, 1),
                 AxisRead::Strided { axis, start, step } => (axis, start, step),
                 _ => continue,
             };
-            assert!(step > 1 || start > 0 || value.len_of(Axis(along)) >= before.len_of(Axis(axis)));
+            assert!(
+                step > 1 || start > 0 || value.len_of(Axis(along)) >= before.len_of(Axis(axis))
+            );
             for place in 0..value.len_of(Axis(along)) {
                 let after = perturbed(model, &env, name, along, place);
                 let is_read = |shown: &usize| start + shown * step == place;
                 let shown = differing(&before, &after, axis);
-                assert!(shown.iter().all(is_read), "{name} {read:?}: {shown:?}\n{}", text::print(model));
+                assert!(
+                    shown.iter().all(is_read),
+                    "{name} {read:?}: {shown:?}\n{}",
+                    text::print(model)
+                );
             }
         }
     }
@@ -84,50 +108,158 @@ fn holds(model: &Model, open: usize) {
 /// Each a list of declarations, a node, and the answer for each of its axes.
 const CASES: &[(&str, &str, &[&str])] = &[
     // Operators on elements broadcast.
-    ("input x batch 3 4 / input z 3 1", "Add(x, z)", &["0 -", "1 0", "2 -"]),
-    ("input x batch 4 / input z batch 4", "Mul(x, z)", &["0 0", "1 1"]),
-    ("input x batch 4 / input z other 4", "Mul(x, z)", &["? ?", "1 1"]),
-    ("input x batch 4 / const z 1 1 = 2", "Sub(x, z)", &["0 -", "1 -"]),
-    ("input x batch 4 / const z 4 = 2 3 4 5", "PRelu(x, z)", &["0 -", "1 0"]),
+    (
+        "input x batch 3 4 / input z 3 1",
+        "Add(x, z)",
+        &["0 -", "1 0", "2 -"],
+    ),
+    (
+        "input x batch 4 / input z batch 4",
+        "Mul(x, z)",
+        &["0 0", "1 1"],
+    ),
+    (
+        "input x batch 4 / input z other 4",
+        "Mul(x, z)",
+        &["? ?", "1 1"],
+    ),
+    (
+        "input x batch 4 / const z 1 1 = 2",
+        "Sub(x, z)",
+        &["0 -", "1 -"],
+    ),
+    (
+        "input x batch 4 / const z 4 = 2 3 4 5",
+        "PRelu(x, z)",
+        &["0 -", "1 0"],
+    ),
     ("input x batch 4", "Relu(x) junk=1", &["?", "?"]),
     ("input x batch 4", "Relu(x)", &["0", "1"]),
     // Rows, columns, stacks.
-    ("input x batch 5 4 / weight w 4 6", "MatMul(x, w)", &["0 -", "1 *", "* 1"]),
-    ("input x 2 5 4 / input z 1 4 6", "MatMul(x, z)", &["0 -", "1 *", "* 2"]),
-    ("input x batch 2 5 4 / input z batch 2 4 6", "MatMul(x, z)", &["0 0", "1 1", "2 *", "* 3"]),
-    ("input x batch 5 4 / input z other 4 6", "MatMul(x, z)", &["? ?", "1 *", "* 2"]),
-    ("input x batch 5 4 / weight w 4", "MatMul(x, w)", &["0 -", "1 *"]),
-    ("input x batch 4 / weight w 6 4 / shift b 6", "Gemm(x, w, b) transB=1", &["0 * -", "* 0 0"]),
-    ("input x 4 5 / weight w 4 6 / shift b 5 1", "Gemm(x, w, b) transA=1", &["1 * 0", "* 1 -"]),
-    ("input x batch 4 / weight w 4 6 / input b other 6", "Gemm(x, w, b)", &["? ? ?", "* 1 1"]),
+    (
+        "input x batch 5 4 / weight w 4 6",
+        "MatMul(x, w)",
+        &["0 -", "1 *", "* 1"],
+    ),
+    (
+        "input x 2 5 4 / input z 1 4 6",
+        "MatMul(x, z)",
+        &["0 -", "1 *", "* 2"],
+    ),
+    (
+        "input x batch 2 5 4 / input z batch 2 4 6",
+        "MatMul(x, z)",
+        &["0 0", "1 1", "2 *", "* 3"],
+    ),
+    (
+        "input x batch 5 4 / input z other 4 6",
+        "MatMul(x, z)",
+        &["? ?", "1 *", "* 2"],
+    ),
+    (
+        "input x batch 5 4 / weight w 4",
+        "MatMul(x, w)",
+        &["0 -", "1 *"],
+    ),
+    (
+        "input x batch 4 / weight w 6 4 / shift b 6",
+        "Gemm(x, w, b) transB=1",
+        &["0 * -", "* 0 0"],
+    ),
+    (
+        "input x 4 5 / weight w 4 6 / shift b 5 1",
+        "Gemm(x, w, b) transA=1",
+        &["1 * 0", "* 1 -"],
+    ),
+    (
+        "input x batch 4 / weight w 4 6 / input b other 6",
+        "Gemm(x, w, b)",
+        &["? ? ?", "* 1 1"],
+    ),
     // An axis that is mixed, and all others.
     ("input x batch 5 4", "Softmax(x) axis=1", &["0", "*", "2"]),
-    ("opset 11 / input x batch 5 4", "Softmax(x) axis=1", &["0", "*", "*"]),
-    ("opset 11 / input x batch 5 4", "LogSoftmax(x) axis=2", &["0", "1", "*"]),
+    (
+        "opset 11 / input x batch 5 4",
+        "Softmax(x) axis=1",
+        &["0", "*", "*"],
+    ),
+    (
+        "opset 11 / input x batch 5 4",
+        "LogSoftmax(x) axis=2",
+        &["0", "1", "*"],
+    ),
     (
         "input x batch 5 4 / scale g 4 / shift b 4",
         "LayerNormalization(x, g, b)",
         &["0 - -", "1 - -", "* 0 0"],
     ),
-    ("input x 3 5 4 / scale g 5 4", "LayerNormalization(x, g) axis=1", &["0 -", "* 0", "* 1"]),
-    ("input x 2 4 3 / scale g 4 / shift b 4", "InstanceNormalization(x, g, b)", &["0 - -", "1 0 0", "* - -"]),
+    (
+        "input x 3 5 4 / scale g 5 4",
+        "LayerNormalization(x, g) axis=1",
+        &["0 -", "* 0", "* 1"],
+    ),
+    (
+        "input x 2 4 3 / scale g 4 / shift b 4",
+        "InstanceNormalization(x, g, b)",
+        &["0 - -", "1 0 0", "* - -"],
+    ),
     (
         "input x 2 4 3 / scale g 4 / shift b 4 / shift m 4 / const v 4 = 1 4 2 9",
         "BatchNormalization(x, g, b, m, v)",
         &["0 - - - -", "1 0 0 0 0", "2 - - - -"],
     ),
-    ("input x batch 5 4", "ReduceMean(x) axes=[1] keepdims=0", &["0", "2"]),
-    ("input x batch 5 4", "ReduceMean(x) axes=[1]", &["0", "*", "2"]),
-    ("input x batch 5 4 / ints a 1 = 2", "ReduceSum(x, a)", &["0 *", "1 *", "* *"]),
+    (
+        "input x batch 5 4",
+        "ReduceMean(x) axes=[1] keepdims=0",
+        &["0", "2"],
+    ),
+    (
+        "input x batch 5 4",
+        "ReduceMean(x) axes=[1]",
+        &["0", "*", "2"],
+    ),
+    (
+        "input x batch 5 4 / ints a 1 = 2",
+        "ReduceSum(x, a)",
+        &["0 *", "1 *", "* *"],
+    ),
     // Movements keep an axis that stands alone.
-    ("input x batch 5 4", "Transpose(x) perm=[2,0,1]", &["2", "0", "1"]),
-    ("input x batch 5 4 / ints s 4 = 0 5 2 2", "Reshape(x, s)", &["0 *", "1 *", "? ?", "? ?"]),
-    ("input x batch 5 4 / ints s 2 = -1 4", "Reshape(x, s)", &["? ?", "2 *"]),
-    ("input x batch 5 4 / ints s 3 = 0 4 5", "Reshape(x, s)", &["? ?", "? ?", "? ?"]),
-    ("input x batch 1 4 / ints a 1 = 1", "Squeeze(x, a)", &["0 *", "2 *"]),
+    (
+        "input x batch 5 4",
+        "Transpose(x) perm=[2,0,1]",
+        &["2", "0", "1"],
+    ),
+    (
+        "input x batch 5 4 / ints s 4 = 0 5 2 2",
+        "Reshape(x, s)",
+        &["0 *", "1 *", "? ?", "? ?"],
+    ),
+    (
+        "input x batch 5 4 / ints s 2 = -1 4",
+        "Reshape(x, s)",
+        &["? ?", "2 *"],
+    ),
+    (
+        "input x batch 5 4 / ints s 3 = 0 4 5",
+        "Reshape(x, s)",
+        &["? ?", "? ?", "? ?"],
+    ),
+    (
+        "input x batch 1 4 / ints a 1 = 1",
+        "Squeeze(x, a)",
+        &["0 *", "2 *"],
+    ),
     ("input x batch 4", "Flatten(x)", &["0", "1"]),
-    ("input x batch 5 4 / input z batch 1 4", "Concat(x, z) axis=1", &["0 0", "? ?", "2 2"]),
-    ("input x batch 5 4 / ints p 2 = 2 3", "Split(x, p) axis=1", &["0 *", "1+0/1 *", "2 *"]),
+    (
+        "input x batch 5 4 / input z batch 1 4",
+        "Concat(x, z) axis=1",
+        &["0 0", "? ?", "2 2"],
+    ),
+    (
+        "input x batch 5 4 / ints p 2 = 2 3",
+        "Split(x, p) axis=1",
+        &["0 *", "1+0/1 *", "2 *"],
+    ),
     (
         "input x batch 7 4 / ints b 1 = 1 / ints e 1 = 9 / ints a 1 = 1 / ints k 1 = 2",
         "Slice(x, b, e, a, k)",
@@ -143,19 +275,47 @@ const CASES: &[(&str, &str, &[&str])] = &[
         "Slice(x, b, e, a, k)",
         &["0 * * * *", "? ? ? ? ?", "2 * * * *"],
     ),
-    ("input x batch 5 4 / ints i = 3", "Gather(x, i) axis=1", &["0 *", "2 *"]),
-    ("input x batch 5 4 / ints i 2 = 3 -1", "Gather(x, i) axis=1", &["0 *", "1@1 0", "2 *"]),
-    ("input x 1 5 4 / ints s 3 = 3 5 4", "Expand(x, s)", &["- *", "1 *", "2 *"]),
-    ("input x batch 5 4 / ints s 3 = 3 1 1", "Expand(x, s)", &["? ?", "1 *", "2 *"]),
-    ("input x batch 5 4 / ints r 3 = 1 2 1", "Tile(x, r)", &["0 *", "? ?", "2 *"]),
-    ("input x batch 5 4 / ints p 6 = 0 1 0 0 0 0", "Pad(x, p)", &["0 *", "? ?", "2 *"]),
+    (
+        "input x batch 5 4 / ints i = 3",
+        "Gather(x, i) axis=1",
+        &["0 *", "2 *"],
+    ),
+    (
+        "input x batch 5 4 / ints i 2 = 3 -1",
+        "Gather(x, i) axis=1",
+        &["0 *", "1@1 0", "2 *"],
+    ),
+    (
+        "input x 1 5 4 / ints s 3 = 3 5 4",
+        "Expand(x, s)",
+        &["- *", "1 *", "2 *"],
+    ),
+    (
+        "input x batch 5 4 / ints s 3 = 3 1 1",
+        "Expand(x, s)",
+        &["? ?", "1 *", "2 *"],
+    ),
+    (
+        "input x batch 5 4 / ints r 3 = 1 2 1",
+        "Tile(x, r)",
+        &["0 *", "? ?", "2 *"],
+    ),
+    (
+        "input x batch 5 4 / ints p 6 = 0 1 0 0 0 0",
+        "Pad(x, p)",
+        &["0 *", "? ?", "2 *"],
+    ),
     // Layers of images.
     (
         "input x batch 4 6 6 / weight w 5 4 3 3 / shift b 5",
         "Conv(x, w, b)",
         &["0 * *", "* 0 0", "? ? ?", "? ? ?"],
     ),
-    ("input x batch 4 6 6 / weight w 4 1 3 1", "Conv(x, w) group=4", &["0 *", "1 0", "? ?", "3 *"]),
+    (
+        "input x batch 4 6 6 / weight w 4 1 3 1",
+        "Conv(x, w) group=4",
+        &["0 *", "1 0", "? ?", "3 *"],
+    ),
     (
         "input x batch 4 6 6 / weight w 4 1 1 1",
         "Conv(x, w) group=4 pads=[0,1,0,1]",
@@ -166,11 +326,27 @@ const CASES: &[(&str, &str, &[&str])] = &[
         "Conv(x, w) group=2 strides=[2,1]",
         &["0 *", "? ?", "? ?", "3 *"],
     ),
-    ("input x batch 4 6 6", "MaxPool(x) kernel_shape=[2,2]", &["0", "1", "?", "?"]),
-    ("input x batch 4 6 6", "GlobalAveragePool(x)", &["0", "1", "*", "*"]),
+    (
+        "input x batch 4 6 6",
+        "MaxPool(x) kernel_shape=[2,2]",
+        &["0", "1", "?", "?"],
+    ),
+    (
+        "input x batch 4 6 6",
+        "GlobalAveragePool(x)",
+        &["0", "1", "*", "*"],
+    ),
     // Fused operators, and others that nothing is known of.
-    ("input x batch 5 4 / shift b 4", "com.microsoft.BiasGelu(x, b)", &["0 -", "1 -", "2 0"]),
-    ("input x batch 5 4", "com.microsoft.QuickGelu(x) alpha=1.5", &["0", "1", "2"]),
+    (
+        "input x batch 5 4 / shift b 4",
+        "com.microsoft.BiasGelu(x, b)",
+        &["0 -", "1 -", "2 0"],
+    ),
+    (
+        "input x batch 5 4",
+        "com.microsoft.QuickGelu(x) alpha=1.5",
+        &["0", "1", "2"],
+    ),
     (
         "input x batch 5 4 / input z batch 5 4 / scale g 4 / shift b 4",
         "com.microsoft.SkipLayerNormalization(x, z, g, b)",
@@ -187,7 +363,11 @@ const CASES: &[(&str, &str, &[&str])] = &[
 /// A model of one node, which makes `y` first.
 fn one_node(declared: &str, call: &str) -> Model {
     let lines = declared.replace(" / ", "\n");
-    let made = if call.starts_with("Split") { "y, rest" } else { "y" };
+    let made = if call.starts_with("Split") {
+        "y, rest"
+    } else {
+        "y"
+    };
     text::model(&format!("{lines}\n{made} = {call}\noutput y"))
 }
 
@@ -208,7 +388,8 @@ fn a_change_of_one_place_shows_where_the_answer_says() {
     }) {
         let model = one_node(declared, call);
         for open in [2, 3] {
-            let is_run = reference::values(&model, &judge::inputs(&model, open, true, Kind::Exact)).is_ok();
+            let is_run =
+                reference::values(&model, &judge::inputs(&model, open, true, Kind::Exact)).is_ok();
             // An Expand to numbers does not fit every open extent.
             if is_run || !call.contains("Expand") {
                 holds(&model, open);

@@ -36,7 +36,10 @@ fn listed(model: &Model) -> Vec<(Stream, Vec<String>, Vec<String>)> {
         let readers = stream.readers.iter().map(|it| reader(it.by)).collect();
         (stream, writers, readers)
     };
-    streams(&known, &view, &sites).into_iter().map(listed).collect()
+    streams(&known, &view, &sites)
+        .into_iter()
+        .map(listed)
+        .collect()
 }
 
 /// The only stream of a model.
@@ -107,7 +110,11 @@ fn a_stream_has_tokens_positions_and_all_that_is_added() {
         "constant Add_k1 1",
     ];
     assert_eq!(writers, expected);
-    let expected = ["normalizer LayerNormalization_n0", "normalizer ReduceMean_m1", "linear MatMul_o 0"];
+    let expected = [
+        "normalizer LayerNormalization_n0",
+        "normalizer ReduceMean_m1",
+        "linear MatMul_o 0",
+    ];
     assert_eq!(readers, expected);
 }
 
@@ -158,7 +165,10 @@ fn what_is_the_same_along_all_channels_multiplies_a_stream_or_is_added_to_it() {
     );
     assert_eq!((stream.channels, stream.values.len()), (4, 4));
     assert_eq!(writers, ["table Gather_e", "uniform Add_j 1"]);
-    assert_eq!(readers, ["normalizer RMSNormalization_n", "other Softmax_u 0"]);
+    assert_eq!(
+        readers,
+        ["normalizer RMSNormalization_n", "other Softmax_u 0"]
+    );
 }
 
 #[test]
@@ -187,8 +197,13 @@ fn neighbours_side_by_side_are_another_stream() {
          o = MatMul(m, v)
          output o",
     ));
-    let [(small, _, readers), (wide, writers, _)] = &found[..] else { panic!("{found:#?}") };
-    assert_eq!((small.channels, small.sums, wide.channels, wide.sums), (4, 1, 8, 0));
+    let [(small, _, readers), (wide, writers, _)] = &found[..] else {
+        panic!("{found:#?}")
+    };
+    assert_eq!(
+        (small.channels, small.sums, wide.channels, wide.sums),
+        (4, 1, 8, 0)
+    );
     assert_eq!(readers[1..], ["other Concat_c 0", "other Concat_c 1"]);
     assert_eq!(writers, &["other Concat_c"]);
 }
@@ -208,5 +223,8 @@ fn one_channel_axis_is_not_another_of_the_same_extent() {
          output o",
     );
     assert_eq!(writers, ["linear MatMul_x"]);
-    assert!(readers.iter().any(|reader| reader.starts_with("other")), "{readers:#?}");
+    assert!(
+        readers.iter().any(|reader| reader.starts_with("other")),
+        "{readers:#?}"
+    );
 }

@@ -23,9 +23,18 @@ fn part(lines: &str) -> GraphProto {
 /// A model that ends in an If with these branches, whose results are those of the model.
 fn branching(around: &str, then: &str, other: &str, results: &[&str]) -> Model {
     let mut model = model(around);
-    let branches = vec![("then_branch", part(then).into()), ("else_branch", part(other).into())];
-    model.graph_mut().node.push(node("If", &["c"], results, branches));
-    model.graph_mut().output.extend(results.iter().copied().map(undeclared));
+    let branches = vec![
+        ("then_branch", part(then).into()),
+        ("else_branch", part(other).into()),
+    ];
+    model
+        .graph_mut()
+        .node
+        .push(node("If", &["c"], results, branches));
+    model
+        .graph_mut()
+        .output
+        .extend(results.iter().copied().map(undeclared));
     model
 }
 
@@ -41,23 +50,38 @@ fn looping(around: &str, state: &str, body: &str) -> Model {
         &["last", "all"],
         vec![("body", body.into())],
     ));
-    model.graph_mut().output.extend(["last", "all"].map(undeclared));
+    model
+        .graph_mut()
+        .output
+        .extend(["last", "all"].map(undeclared));
     model
 }
 
 /// The operators of the bodies of a model's last node.
 fn inside(model: &Model) -> Vec<Vec<&str>> {
     let last = model.graph().node.last().unwrap();
-    bodies(last).map(|body| body.node.iter().map(|node| node.op_type()).collect()).collect()
+    bodies(last)
+        .map(|body| body.node.iter().map(|node| node.op_type()).collect())
+        .collect()
 }
 
 fn names(model: &Model) -> Vec<&str> {
-    model.graph().initializer.iter().map(|tensor| tensor.name()).collect()
+    model
+        .graph()
+        .initializer
+        .iter()
+        .map(|tensor| tensor.name())
+        .collect()
 }
 
 fn is_proved(model: &Model) {
     let fused = crate::fuse(model);
-    let proof = prove(model, &fused.model, &fused.plan.tensors, &Default::default());
+    let proof = prove(
+        model,
+        &fused.model,
+        &fused.plan.tensors,
+        &Default::default(),
+    );
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
 }
 
@@ -69,13 +93,27 @@ fn site<'f>(fused: &'f Fused, name: &str) -> &'f SitePlan {
 /// Declarations of values in bodies stay with them.
 #[test]
 fn open_extents_in_bodies_are_untold_once() {
-    let around = "input x N 4\n condition c\n weight w 4 3\n weight v 4 3\n t = Tanh(x)\n u = Abs(t)";
-    let mut before = branching(around, "y = MatMul(u, w)\n output y", "y = MatMul(u, v)\n output y", &["r"]);
+    let around =
+        "input x N 4\n condition c\n weight w 4 3\n weight v 4 3\n t = Tanh(x)\n u = Abs(t)";
+    let mut before = branching(
+        around,
+        "y = MatMul(u, w)\n output y",
+        "y = MatMul(u, v)\n output y",
+        &["r"],
+    );
     let told = |name| declared(name, DataType::Float, &["N", "4"]);
     before.graph_mut().value_info = vec![told("t"), told("u")];
     let branch = &mut before.graph_mut().node.last_mut().unwrap().attribute[0];
-    branch.g.as_mut().unwrap().value_info.push(declared("y", DataType::Float, &["N", "3"]));
-    let options = FuseOptions { target: Target::Onnxruntime, ..crate::options() };
+    branch
+        .g
+        .as_mut()
+        .unwrap()
+        .value_info
+        .push(declared("y", DataType::Float, &["N", "3"]));
+    let options = FuseOptions {
+        target: Target::Onnxruntime,
+        ..crate::options()
+    };
     let first = unfold::fuse(&before, &options).unwrap();
     assert_eq!(first.plan.tidy.untold, 2);
     let again = unfold::fuse(&first.model, &options).unwrap();
@@ -86,8 +124,9 @@ fn open_extents_in_bodies_are_untold_once() {
 /// The TorchScript exporter writes the condition of each loop anew.
 #[test]
 fn what_loops_begin_with_is_made_once() {
-    let round =
-        part("indices i\n condition go\n input s batch 4\n r = Relu(s)\n on = Identity(go)\n output on r");
+    let round = part(
+        "indices i\n condition go\n input s batch 4\n r = Relu(s)\n on = Identity(go)\n output on r",
+    );
     let mut model = model(
         "input x batch 4
          indices n
@@ -98,20 +137,32 @@ fn what_loops_begin_with_is_made_once() {
     );
     for (begun, before, after) in [("go", "x", "h"), ("on", "h", "y")] {
         let body = vec![("body", round.clone().into())];
-        model.graph_mut().node.push(node("Loop", &["n", begun, before], &[after], body));
+        model
+            .graph_mut()
+            .node
+            .push(node("Loop", &["n", begun, before], &[after], body));
     }
     model.graph_mut().output.push(undeclared("y"));
-    assert_eq!(operators(&crate::fuse(&model).model), ["Cast", "Loop", "Loop"]);
+    assert_eq!(
+        operators(&crate::fuse(&model).model),
+        ["Cast", "Loop", "Loop"]
+    );
     is_proved(&model);
 }
 
 /// The nesting depth of a loop does not identify its iterations: the branch replaces the If.
 #[test]
 fn a_loop_in_the_branch_that_is_taken_is_the_same_loop_outside() {
-    let round =
-        part("indices i\n condition go\n input s batch 4\n r = Relu(s)\n on = Identity(go)\n output on r");
+    let round = part(
+        "indices i\n condition go\n input s batch 4\n r = Relu(s)\n on = Identity(go)\n output on r",
+    );
     let mut then = part("ints rounds = 2\n output l");
-    let state = node("Loop", &["rounds", "", "x"], &["l"], vec![("body", round.into())]);
+    let state = node(
+        "Loop",
+        &["rounds", "", "x"],
+        &["l"],
+        vec![("body", round.into())],
+    );
     then.node.push(state);
     let mut model = model(
         "input x batch 4
@@ -120,10 +171,22 @@ fn a_loop_in_the_branch_that_is_taken_is_the_same_loop_outside() {
          scale k 4
          weight w 4 3",
     );
-    let branches = vec![("then_branch", then.into()), ("else_branch", part("e = Neg(x)\n output e").into())];
-    model.graph_mut().node.push(node("If", &["yes"], &["z"], branches));
-    model.graph_mut().node.push(node("Mul", &["z", "k"], &["p"], vec![]));
-    model.graph_mut().node.push(node("MatMul", &["p", "w"], &["y"], vec![]));
+    let branches = vec![
+        ("then_branch", then.into()),
+        ("else_branch", part("e = Neg(x)\n output e").into()),
+    ];
+    model
+        .graph_mut()
+        .node
+        .push(node("If", &["yes"], &["z"], branches));
+    model
+        .graph_mut()
+        .node
+        .push(node("Mul", &["z", "k"], &["p"], vec![]));
+    model
+        .graph_mut()
+        .node
+        .push(node("MatMul", &["p", "w"], &["y"], vec![]));
     model.graph_mut().output.push(undeclared("y"));
     assert_eq!(operators(&crate::fuse(&model).model), ["Loop", "MatMul"]);
     is_proved(&model);
@@ -133,18 +196,27 @@ const AROUND: &str = "input x batch 4\n condition c\n weight w 4 3\n weight v 4 
 
 #[test]
 fn two_branches_that_change_a_weight_alike_share_the_new_one() {
-    let branch = "scale s 4\n shift t 4\n a = Mul(x, s)\n b = Add(a, t)\n y = MatMul(b, w)\n output y";
+    let branch =
+        "scale s 4\n shift t 4\n a = Mul(x, s)\n b = Add(a, t)\n y = MatMul(b, w)\n output y";
     let model = branching(
         AROUND,
         branch,
-        &branch.replace("MatMul(b, w)", "MatMul(b, w)\n z = Neg(y)").replace("output y", "output z"),
+        &branch
+            .replace("MatMul(b, w)", "MatMul(b, w)\n z = Neg(y)")
+            .replace("output y", "output z"),
         &["r"],
     );
     let after = folded(&model);
-    assert_eq!(inside(&after), [vec!["MatMul", "Add"], vec!["MatMul", "Add", "Neg"]]);
+    assert_eq!(
+        inside(&after),
+        [vec!["MatMul", "Add"], vec!["MatMul", "Add", "Neg"]]
+    );
     // Both bodies have an `s` and a `t` of their own, and of the same numbers.
     assert_eq!(
-        names(&after).iter().filter(|name| name.contains("w_folded")).count(),
+        names(&after)
+            .iter()
+            .filter(|name| name.contains("w_folded"))
+            .count(),
         1,
         "{:?}",
         names(&after)
@@ -155,14 +227,25 @@ fn two_branches_that_change_a_weight_alike_share_the_new_one() {
 
 #[test]
 fn a_weight_that_branches_change_in_two_ways_is_copied_and_the_copy_counts() {
-    let branch = |scale: &str| format!("const s 4 = {scale}\n a = Mul(x, s)\n y = MatMul(a, w)\n output y");
+    let branch =
+        |scale: &str| format!("const s 4 = {scale}\n a = Mul(x, s)\n y = MatMul(a, w)\n output y");
     let model = branching(AROUND, &branch("2 1 1 4"), &branch("1 3 1 1"), &["r"]);
     let after = folded(&model);
     assert_eq!(inside(&after), [["MatMul"], ["MatMul"]]);
-    assert_eq!(names(&after).iter().filter(|name| name.contains("w_folded")).count(), 2);
+    assert_eq!(
+        names(&after)
+            .iter()
+            .filter(|name| name.contains("w_folded"))
+            .count(),
+        2
+    );
     let fused = unfold::fuse(&model, &portable()).unwrap();
     // Whichever of the two folds, the other one reads the original weight.
-    let kept = fused.plan.sites.iter().filter(|site| matches!(reasons_of(site).0, Reason::Growth(_)));
+    let kept = fused
+        .plan
+        .sites
+        .iter()
+        .filter(|site| matches!(reasons_of(site).0, Reason::Growth(_)));
     assert_eq!(kept.count(), 2, "{:#?}", fused.plan.sites);
     is_proved(&model);
 }
@@ -170,8 +253,9 @@ fn a_weight_that_branches_change_in_two_ways_is_copied_and_the_copy_counts() {
 #[test]
 fn what_a_body_computes_of_constants_is_what_it_is_around() {
     for op in ["Softmax", "Sigmoid", "Sqrt"] {
-        let branch =
-            format!("scale u 4\n k = Abs(u)\n s = {op}(k)\n a = Mul(x, s)\n y = MatMul(a, w)\n output y");
+        let branch = format!(
+            "scale u 4\n k = Abs(u)\n s = {op}(k)\n a = Mul(x, s)\n y = MatMul(a, w)\n output y"
+        );
         let model = branching(AROUND, &branch, &branch.replace('w', "v"), &["r"]);
         let fused = crate::fuse(&model);
         assert_eq!(inside(&fused.model), [["MatMul"], ["MatMul"]]);
@@ -191,7 +275,10 @@ fn a_positive_number_passes_an_activation_in_a_body_that_reads_nothing_from_arou
         made = Abs(next)";
     let model = looping("input x 3 4", "3 4", body);
     let after = crate::fuse(&model).model;
-    assert_eq!(inside(&after), [["MatMul", "Relu", "MatMul", "Abs", "Identity"]]);
+    assert_eq!(
+        inside(&after),
+        [["MatMul", "Relu", "MatMul", "Abs", "Identity"]]
+    );
     is_proved(&model);
 }
 
@@ -199,7 +286,12 @@ fn a_positive_number_passes_an_activation_in_a_body_that_reads_nothing_from_arou
 fn a_weight_that_a_body_and_its_surroundings_read_stays_for_the_other() {
     let branch = "scale s 4\n a = Mul(x, s)\n y = MatMul(a, w)\n output y";
     let around = format!("{AROUND} k = Relu(x)\n o = MatMul(k, w)\n output o");
-    let after = folded(&branching(&around, branch, "y = MatMul(x, v)\n output y", &["r"]));
+    let after = folded(&branching(
+        &around,
+        branch,
+        "y = MatMul(x, v)\n output y",
+        &["r"],
+    ));
     assert!(names(&after).contains(&"w"));
     assert_eq!(inside(&after), [["MatMul"], ["MatMul"]]);
 }
@@ -207,7 +299,12 @@ fn a_weight_that_a_body_and_its_surroundings_read_stays_for_the_other() {
 #[test]
 fn a_site_that_several_bodies_read_goes_into_all_of_them() {
     let around = format!("{AROUND} scale g 4\n shift b 4\n n = Mul(x, g)\n m = Add(n, b)");
-    let model = branching(&around, "y = MatMul(m, w)\n output y", "y = MatMul(m, v)\n output y", &["r"]);
+    let model = branching(
+        &around,
+        "y = MatMul(m, w)\n output y",
+        "y = MatMul(m, v)\n output y",
+        &["r"],
+    );
     let after = folded(&model);
     assert_eq!(operators(&after), ["If"]);
     assert_eq!(inside(&after), [["MatMul", "Add"], ["MatMul", "Add"]]);
@@ -219,7 +316,10 @@ fn a_site_that_several_bodies_read_goes_into_all_of_them() {
         "k = Tanh(m)\n y = MatMul(k, v)\n output y",
         &["r"],
     ));
-    assert_eq!(reasons_of(site(&stays, "Mul_n")).0, Reason::NotLinear("Tanh".into()));
+    assert_eq!(
+        reasons_of(site(&stays, "Mul_n")).0,
+        Reason::NotLinear("Tanh".into())
+    );
 }
 
 #[test]
@@ -233,7 +333,11 @@ fn a_result_of_a_body_is_made_in_it() {
     // Without a node the result is one of the values around: it stays so.
     let after = folded(&branching(&around, "output u", &result("k"), &["r"]));
     assert_eq!(inside(&after), [vec![], vec!["Identity"]]);
-    let result = bodies(after.graph().node.last().unwrap()).next().unwrap().output[0].name();
+    let result = bodies(after.graph().node.last().unwrap())
+        .next()
+        .unwrap()
+        .output[0]
+        .name();
     assert_eq!(result, "u");
 }
 
@@ -249,9 +353,14 @@ fn bodies_within_bodies_fold() {
     outer.node.extend(part("j = Relu(i)\n k = Add(j, t)").node);
     outer.output.push(undeclared("k"));
     let mut model = model(AROUND);
-    let branches =
-        vec![("then_branch", outer.into()), ("else_branch", part("y = MatMul(x, v)\n output y").into())];
-    model.graph_mut().node.push(node("If", &["c"], &["r"], branches));
+    let branches = vec![
+        ("then_branch", outer.into()),
+        ("else_branch", part("y = MatMul(x, v)\n output y").into()),
+    ];
+    model
+        .graph_mut()
+        .node
+        .push(node("If", &["c"], &["r"], branches));
     model.graph_mut().output.push(undeclared("r"));
     let fused = fused(&model);
     assert!(site(&fused, "r.then_branch/i.then_branch/Mul_a").is_folded());
@@ -263,7 +372,9 @@ fn a_name_of_the_surroundings_that_a_body_has_too_is_its_own() {
     // In the inner body `x` is another value, so that nothing there can be told to read the outer one.
     let shadowing = "scale s 4\n a = Mul(x, s)\n x = Relu(a)\n y = MatMul(x, w)\n output y";
     let model = branching(
-        &AROUND.replace("input x", "input xx").replacen("condition", "x = Neg(xx)\n condition", 1),
+        &AROUND
+            .replace("input x", "input xx")
+            .replacen("condition", "x = Neg(xx)\n condition", 1),
         shadowing,
         "y = MatMul(x, v)\n output y",
         &["r"],
@@ -274,18 +385,38 @@ fn a_name_of_the_surroundings_that_a_body_has_too_is_its_own() {
 #[test]
 fn affines_in_a_loop_fold_and_what_a_loop_carries_is_left_alone() {
     let around = "input x 2 4\n weight w 4 4\n scale s 4\n shift t 4\n scale g 4";
-    let body = "k = Relu(h)\n a = Mul(k, s)\n b = Add(a, t)\n next = MatMul(b, w)\n made = Tanh(next)";
+    let body =
+        "k = Relu(h)\n a = Mul(k, s)\n b = Add(a, t)\n next = MatMul(b, w)\n made = Tanh(next)";
     for state in ["2 4", "rows 4", "? ?"] {
         let model = looping(around, state, body);
         let after = folded(&model);
-        assert_eq!(inside(&after), [["Relu", "MatMul", "Add", "Tanh", "Identity"]], "{state}");
+        assert_eq!(
+            inside(&after),
+            [["Relu", "MatMul", "Add", "Tanh", "Identity"]],
+            "{state}"
+        );
         is_proved(&model);
     }
     // The next round would begin with another state.
-    let carried = fused(&looping(around, "2 4", "k = Tanh(h)\n next = Mul(k, g)\n made = Tanh(next)"));
-    assert!(carried.plan.sites.iter().all(|site| !site.is_folded()), "{:#?}", carried.plan.sites);
-    let begun = fused(&looping(around, "2 4", "k = Mul(h, g)\n next = Tanh(k)\n made = Relu(next)"));
-    assert_eq!(reasons_of(&begun.plan.sites[0]).1, Some(Reason::NotLinear("Loop".into())));
+    let carried = fused(&looping(
+        around,
+        "2 4",
+        "k = Tanh(h)\n next = Mul(k, g)\n made = Tanh(next)",
+    ));
+    assert!(
+        carried.plan.sites.iter().all(|site| !site.is_folded()),
+        "{:#?}",
+        carried.plan.sites
+    );
+    let begun = fused(&looping(
+        around,
+        "2 4",
+        "k = Mul(h, g)\n next = Tanh(k)\n made = Relu(next)",
+    ));
+    assert_eq!(
+        reasons_of(&begun.plan.sites[0]).1,
+        Some(Reason::NotLinear("Loop".into()))
+    );
 }
 
 #[test]
@@ -299,10 +430,17 @@ fn a_state_that_grows_is_not_taken_for_one_that_stays() {
     };
     let ends = "ints zero 1 = 0\n ints two 1 = 2";
     for state in ["2 4", "rows 4", "? ?"] {
-        let grows = looping(&format!("{around}\n {ends}"), state, &body("Concat(h, row) axis=0"));
+        let grows = looping(
+            &format!("{around}\n {ends}"),
+            state,
+            &body("Concat(h, row) axis=0"),
+        );
         let stays = looping(&format!("{around}\n {ends}"), state, &body("Neg(h)"));
         // Of two rows in each round a Slice of two is all.
-        assert!(inside(&folded(&stays))[0].starts_with(&["Relu", "MatMul"]), "{state}");
+        assert!(
+            inside(&folded(&stays))[0].starts_with(&["Relu", "MatMul"]),
+            "{state}"
+        );
         // Its extents are not known, and whatever folds is the same in all rounds.
         fused(&grows);
     }
@@ -317,8 +455,14 @@ fn affines_in_a_scan_fold() {
          output next made",
     );
     let attributes = vec![("body", body.into()), ("num_scan_inputs", 1.into())];
-    model.graph_mut().node.push(node("Scan", &["z", "x"], &["last", "all"], attributes));
-    model.graph_mut().output.extend(["last", "all"].map(undeclared));
+    model
+        .graph_mut()
+        .node
+        .push(node("Scan", &["z", "x"], &["last", "all"], attributes));
+    model
+        .graph_mut()
+        .output
+        .extend(["last", "all"].map(undeclared));
     let after = folded(&model);
     assert_eq!(inside(&after), [["Relu", "MatMul", "Add", "Sub", "Tanh"]]);
     is_proved(&model);
@@ -330,11 +474,19 @@ fn scanning(axes: &[(&'static str, i64)]) -> Model {
     let body = part("input h 2 4\n d = MatMul(h, w)\n made = Relu(d)\n output made");
     let mut scanned = vec![("body", body.into()), ("num_scan_inputs", 1.into())];
     scanned.extend(axes.iter().map(|&(name, axis)| (name, vec![axis].into())));
-    model.graph_mut().node.push(node("Scan", &["x"], &["all"], scanned));
-    for (op, inputs, output) in
-        [("Mul", ["all", "s"], "a"), ("Add", ["a", "t"], "b"), ("MatMul", ["b", "v"], "y")]
-    {
-        model.graph_mut().node.push(node(op, &inputs, &[output], vec![]));
+    model
+        .graph_mut()
+        .node
+        .push(node("Scan", &["x"], &["all"], scanned));
+    for (op, inputs, output) in [
+        ("Mul", ["all", "s"], "a"),
+        ("Add", ["a", "t"], "b"),
+        ("MatMul", ["b", "v"], "y"),
+    ] {
+        model
+            .graph_mut()
+            .node
+            .push(node(op, &inputs, &[output], vec![]));
     }
     model.graph_mut().output.push(undeclared("y"));
     model
@@ -348,10 +500,15 @@ fn behind_a_scan_without_states_an_affine_folds() {
     let after = folded(&plain);
     assert_eq!(operators(&after), ["Scan", "MatMul", "Add"]);
     let verdict = compare(&plain, &after, &Default::default());
-    let Verdict::CouldNotVerify { reason } = verdict else { panic!("{verdict:?}") };
+    let Verdict::CouldNotVerify { reason } = verdict else {
+        panic!("{verdict:?}")
+    };
     assert!(reason.contains("no state"), "{reason}");
     is_proved(&plain);
-    is_proved(&scanning(&[("scan_input_axes", -3), ("scan_output_axes", -2)]));
+    is_proved(&scanning(&[
+        ("scan_input_axes", -3),
+        ("scan_output_axes", -2),
+    ]));
 }
 
 #[test]
@@ -359,7 +516,12 @@ fn a_body_that_is_not_understood_is_left_as_it_is() {
     let branch = "scale s 4\n a = Mul(x, s)\n y = MatMul(a, w)\n output y";
     let mut model = branching(AROUND, branch, branch, &["r"]);
     // A branch is given nothing.
-    model.graph_mut().node[0].attribute[0].g.as_mut().unwrap().input.push(undeclared("given"));
+    model.graph_mut().node[0].attribute[0]
+        .g
+        .as_mut()
+        .unwrap()
+        .input
+        .push(undeclared("given"));
     let before = model.graph().node[0].clone();
     let untouched = unfold::fuse(&model, &portable()).unwrap();
     assert_eq!(untouched.model.proto, model.proto);
@@ -374,7 +536,17 @@ fn a_body_that_is_not_understood_is_left_as_it_is() {
     model.graph_mut().node.extend(more.graph().node.clone());
     model.graph_mut().output.extend(more.graph().output.clone());
     let fused = crate::fuse(&model);
-    assert_eq!(fused.plan.sites.iter().filter(|site| site.is_folded()).count(), 2, "{:#?}", fused.plan.sites);
+    assert_eq!(
+        fused
+            .plan
+            .sites
+            .iter()
+            .filter(|site| site.is_folded())
+            .count(),
+        2,
+        "{:#?}",
+        fused.plan.sites
+    );
     assert_eq!(fused.model.graph().node[0], before);
     assert_eq!(inside(&fused.model), [["MatMul"], ["MatMul"]]);
 }
@@ -414,16 +586,25 @@ fn an_if_is_the_branch_that_extents_take() {
 fn what_a_taken_branch_hands_on_is_read_in_other_bodies_at_once() {
     let mut before = model("input x 2 4\ncondition q\nints c = 0\nscale w 4 4\nscale v 4 4");
     let taken = vec![
-        ("then_branch", part("const z 4 = 1 2 3 4\ny = Neg(z)\noutput y").into()),
+        (
+            "then_branch",
+            part("const z 4 = 1 2 3 4\ny = Neg(z)\noutput y").into(),
+        ),
         ("else_branch", part("y = Identity(x)\noutput y").into()),
     ];
     let other = vec![
-        ("then_branch", part("m = MatMul(a, w)\nz = MatMul(m, v)\noutput z").into()),
+        (
+            "then_branch",
+            part("m = MatMul(a, w)\nz = MatMul(m, v)\noutput z").into(),
+        ),
         ("else_branch", part("z = Identity(a)\noutput z").into()),
     ];
     let no = node("Cast", &["c"], &["never"], vec![("to", 9_i64.into())]);
-    before.graph_mut().node =
-        vec![no, node("If", &["never"], &["a"], taken), node("If", &["q"], &["b"], other)];
+    before.graph_mut().node = vec![
+        no,
+        node("If", &["never"], &["a"], taken),
+        node("If", &["q"], &["b"], other),
+    ];
     before.graph_mut().output.push(undeclared("b"));
     let fused = unfold::fuse(&before, &portable()).unwrap();
     // Both products are merged, and read the operand of the branch's identity.
@@ -435,8 +616,12 @@ fn what_a_taken_branch_hands_on_is_read_in_other_bodies_at_once() {
 fn nested(condition: &str) -> Model {
     let inner = |lines: &str, then: &str, other: &str, names: [&str; 2]| {
         let mut body = part(lines);
-        let branches = vec![("then_branch", part(then).into()), ("else_branch", part(other).into())];
-        body.node.insert(1, node("If", &[names[0]], &[names[1]], branches));
+        let branches = vec![
+            ("then_branch", part(then).into()),
+            ("else_branch", part(other).into()),
+        ];
+        body.node
+            .insert(1, node("If", &[names[0]], &[names[1]], branches));
         body
     };
     let own = inner(
@@ -477,7 +662,12 @@ fn what_is_in_an_if_that_goes_folds_with_what_is_around_it() {
     assert!(operators(&asked.model).contains(&"If"));
     // The proof sees which branch it is.
     let other = crate::fuse(&nested("c = Less(two, one)"));
-    let proof = prove(&before, &other.model, &other.plan.tensors, &Default::default());
+    let proof = prove(
+        &before,
+        &other.model,
+        &other.plan.tensors,
+        &Default::default(),
+    );
     assert!(matches!(proof, Proof::Disproved { .. }), "{proof:?}");
     let (other, before) = (nested("c = Less(two, one)"), &fused.plan.tensors);
     let proof = prove(&other, &fused.model, before, &Default::default());
@@ -490,16 +680,26 @@ fn nothing_is_left_of_a_branch_that_is_never_taken() {
     for (condition, read) in [("c", "i"), ("c", "e"), ("asked", "i"), ("asked", "e")] {
         let mut other = part(&format!("e = Exp(s)\n o = Neg({read})\n output o"));
         let branches = vec![
-            ("then_branch", part("const k 4 = 1 2 3 4\n a = Mul(e, k)\n b = Tanh(e)\n output a").into()),
+            (
+                "then_branch",
+                part("const k 4 = 1 2 3 4\n a = Mul(e, k)\n b = Tanh(e)\n output a").into(),
+            ),
             ("else_branch", part("z = Sin(e)\n output z").into()),
         ];
-        other.node.insert(1, node("If", &[condition], &["i"], branches));
+        other
+            .node
+            .insert(1, node("If", &[condition], &["i"], branches));
         let mut before = model(
             "input x batch 4\n condition asked\n const one = 1\n const two = 2\n s = Tanh(x)\n c = Less(one, two)",
         );
-        let branches =
-            vec![("then_branch", part("y = Relu(s)\n output y").into()), ("else_branch", other.into())];
-        before.graph_mut().node.push(node("If", &["c"], &["r"], branches));
+        let branches = vec![
+            ("then_branch", part("y = Relu(s)\n output y").into()),
+            ("else_branch", other.into()),
+        ];
+        before
+            .graph_mut()
+            .node
+            .push(node("If", &["c"], &["r"], branches));
         before.graph_mut().output = vec![undeclared("r")];
         is_proved(&before);
         let after = crate::fuse(&before).model;
@@ -511,9 +711,13 @@ fn nothing_is_left_of_a_branch_that_is_never_taken() {
 /// By which a graph with its bodies laid out tells where a node is.
 #[test]
 fn a_note_of_that_name_says_nothing() {
-    let mut before =
-        model("input x batch 4\n ints one = 1\n s = Tanh(x)\n t = Identity(s)\n y = Relu(t)\n output y");
-    let note = StringStringEntryProto { key: Some("unfold.body".into()), value: Some("y.body/".into()) };
+    let mut before = model(
+        "input x batch 4\n ints one = 1\n s = Tanh(x)\n t = Identity(s)\n y = Relu(t)\n output y",
+    );
+    let note = StringStringEntryProto {
+        key: Some("unfold.body".into()),
+        value: Some("y.body/".into()),
+    };
     before.graph_mut().node[0].metadata_props.push(note);
     assert_eq!(operators(&crate::fuse(&before).model), ["Tanh", "Relu"]);
 }
@@ -528,8 +732,12 @@ fn a_branch_that_only_one_size_takes_is_not_taken() {
         &["z"],
     );
     let mut other = before.clone();
-    other.graph_mut().node.last_mut().unwrap().attribute[1].g.as_mut().unwrap().node[0].op_type =
-        Some("Sin".into());
+    other.graph_mut().node.last_mut().unwrap().attribute[1]
+        .g
+        .as_mut()
+        .unwrap()
+        .node[0]
+        .op_type = Some("Sin".into());
     assert!(operators(&crate::fuse(&before).model).contains(&"If"));
     let proof = prove(&before, &other, &[], &Default::default());
     assert!(!matches!(proof, Proof::Proved { .. }), "{proof:?}");
@@ -538,13 +746,21 @@ fn a_branch_that_only_one_size_takes_is_not_taken() {
 /// New values of the main graph are called as none in a body is, which sees both.
 #[test]
 fn nothing_new_is_called_as_what_is_in_a_body() {
-    for name in ["m_weight_0_folded", "m_weight_0", "m_constant_0", "m_matmul_0"] {
+    for name in [
+        "m_weight_0_folded",
+        "m_weight_0",
+        "m_constant_0",
+        "m_matmul_0",
+    ] {
         let around = "input x batch 3 4\n condition c\n weight w 4 4\n weight v 4 4\n shift b 4\n scale g 4\n
                       p = MatMul(x, w)\n m = MatMul(p, v)\n a = Add(m, b)\n r = Mul(a, g)";
         let then = format!("{name} = Relu(r)\n t = Neg({name})\n output t");
         let before = branching(around, &then, "e = Tanh(r)\n output e", &["y"]);
         let after = fused(&before).model;
-        assert!(operators(&after).contains(&"MatMul") && !names(&after).contains(&name), "{name}");
+        assert!(
+            operators(&after).contains(&"MatMul") && !names(&after).contains(&name),
+            "{name}"
+        );
         let made = after.graph().node.iter().flat_map(|node| &node.output);
         assert!(made.clone().all(|made| made != name), "{name}");
     }
@@ -552,11 +768,19 @@ fn nothing_new_is_called_as_what_is_in_a_body() {
 
 /// A model that multiplies by what an If makes of a weight, with this condition between two numbers.
 fn picking(compare: &str) -> Model {
-    let around =
-        format!("input x 2 4\n const zero = 0\n const one = 1\n weight w 4 3\n c = {compare}(zero, one)");
-    let mut picked = branching(&around, "y = Identity(w)\n output y", "y = Neg(w)\n output y", &["table"]);
+    let around = format!(
+        "input x 2 4\n const zero = 0\n const one = 1\n weight w 4 3\n c = {compare}(zero, one)"
+    );
+    let mut picked = branching(
+        &around,
+        "y = Identity(w)\n output y",
+        "y = Neg(w)\n output y",
+        &["table"],
+    );
     let graph = picked.graph_mut();
-    graph.node.push(node("MatMul", &["x", "table"], &["made"], vec![]));
+    graph
+        .node
+        .push(node("MatMul", &["x", "table"], &["made"], vec![]));
     graph.output = vec![undeclared("made")];
     picked
 }
@@ -568,7 +792,12 @@ fn an_if_over_constants_is_proved_to_be_the_branch_that_it_takes() {
         assert_eq!(operators(&crate::fuse(&picking(compare)).model), ["MatMul"]);
     }
     let other = crate::fuse(&picking("Greater"));
-    let proof = prove(&picking("Less"), &other.model, &other.plan.tensors, &Default::default());
+    let proof = prove(
+        &picking("Less"),
+        &other.model,
+        &other.plan.tensors,
+        &Default::default(),
+    );
     assert!(matches!(proof, Proof::Disproved { .. }), "{proof:?}");
 }
 
@@ -595,16 +824,24 @@ fn an_output_beside_bodies_keeps_the_identity_that_is_its_name() {
         "z = MatMul(x, v)\n output z",
         &["r"],
     );
-    model.graph_mut().node.push(node("Identity", &["s"], &["y"], vec![]));
+    model
+        .graph_mut()
+        .node
+        .push(node("Identity", &["s"], &["y"], vec![]));
     model.graph_mut().output.push(undeclared("y"));
-    assert_eq!(operators(&crate::fuse(&model).model), ["Exp", "If", "Identity"]);
+    assert_eq!(
+        operators(&crate::fuse(&model).model),
+        ["Exp", "If", "Identity"]
+    );
 }
 
 /// Weights that bodies compute from constants are stored around them.
 #[test]
 fn floats_that_are_constant_in_bodies_are_computed() {
     let branch = |numbers: &str| {
-        format!("const a 4 = {numbers}\n b = Mul(a, g)\n d = Reshape(b, rows)\n y = Max(x, d)\n output y")
+        format!(
+            "const a 4 = {numbers}\n b = Mul(a, g)\n d = Reshape(b, rows)\n y = Max(x, d)\n output y"
+        )
     };
     let around = "input x batch 4\n condition c\n const g 4 = 2 3 4 5\n ints rows 2 = 1 4";
     let before = branching(around, &branch("1 2 3 4"), &branch("4 3 2 1"), &["r"]);
@@ -612,7 +849,12 @@ fn floats_that_are_constant_in_bodies_are_computed() {
     let fused = crate::fuse(&before);
     assert_eq!(inside(&fused.model), [["Max"], ["Max"]]);
     let stored = fused.model.graph().initializer.iter();
-    let read = |tensor| read_f64(tensor, fused.model.externals()).unwrap().into_raw_vec_and_offset().0;
+    let read = |tensor| {
+        read_f64(tensor, fused.model.externals())
+            .unwrap()
+            .into_raw_vec_and_offset()
+            .0
+    };
     let mut stored: Vec<Vec<f64>> = stored.map(read).collect();
     stored.sort_by(|one, other| one[0].total_cmp(&other[0]));
     assert_eq!(stored, [[2.0, 6.0, 12.0, 20.0], [8.0, 9.0, 8.0, 5.0]]);
@@ -620,7 +862,12 @@ fn floats_that_are_constant_in_bodies_are_computed() {
     assert!(!unfold::fuse(&fused.model, &portable()).unwrap().changed());
     // A branch with another computation differs.
     let other = branching(around, &branch("1 2 3 4"), &branch("4 3 2 2"), &["r"]);
-    let proof = prove(&other, &fused.model, &fused.plan.tensors, &Default::default());
+    let proof = prove(
+        &other,
+        &fused.model,
+        &fused.plan.tensors,
+        &Default::default(),
+    );
     assert!(matches!(proof, Proof::Disproved { .. }), "{proof:?}");
 }
 

@@ -19,7 +19,12 @@ pub fn becomes(model: &Model, expected: &[&str]) -> Model {
     let after = folded(model);
     assert_eq!(operators(&after), expected, "{}", print(&after));
     let fused = fuse(model, &portable()).unwrap();
-    let proof = prove(model, &fused.model, &fused.plan.tensors, &Default::default());
+    let proof = prove(
+        model,
+        &fused.model,
+        &fused.plan.tensors,
+        &Default::default(),
+    );
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
     after
 }
@@ -33,7 +38,11 @@ fn refused(text: &str) -> Reason {
 }
 
 fn only<'m>(model: &'m Model, op: &str) -> &'m NodeProto {
-    let mut found = model.graph().node.iter().filter(|node| node.op_type() == op);
+    let mut found = model
+        .graph()
+        .node
+        .iter()
+        .filter(|node| node.op_type() == op);
     let first = found.next().unwrap();
     assert!(found.next().is_none());
     first
@@ -63,17 +72,36 @@ const BLOCK: &str = "input x batch 4 5 6
 fn kernels_an_affine_and_the_value_itself_are_one_convolution() {
     let after = becomes(&model(BLOCK), &["Conv"]);
     let conv = only(&after, "Conv");
-    assert_eq!((ints(conv, "kernel_shape"), ints(conv, "pads")), (&[3, 3][..], &[1, 1, 1, 1][..]));
+    assert_eq!(
+        (ints(conv, "kernel_shape"), ints(conv, "pads")),
+        (&[3, 3][..], &[1, 1, 1, 1][..])
+    );
 }
 
 #[test]
 fn the_plan_says_what_merged_into_what() {
     let plan = fused(&model(BLOCK)).plan;
-    let [site] = &plan.sites[..] else { panic!("{:#?}", plan.sites) };
-    assert_eq!((site.kind.name, site.channels, site.axis), ("branches", 4, 1));
-    assert_eq!(site.nodes, ["Conv_a", "Conv_b", "Mul_n", "Add_m", "Add_s", "Add_r", "Add_y"]);
+    let [site] = &plan.sites[..] else {
+        panic!("{:#?}", plan.sites)
+    };
+    assert_eq!(
+        (site.kind.name, site.channels, site.axis),
+        ("branches", 4, 1)
+    );
+    assert_eq!(
+        site.nodes,
+        [
+            "Conv_a", "Conv_b", "Mul_n", "Add_m", "Add_s", "Add_r", "Add_y"
+        ]
+    );
     let into = vec!["Conv_a".to_owned()];
-    assert_eq!(site.post, Some(Outcome::Folded { direction: Direction::Merged, into }));
+    assert_eq!(
+        site.post,
+        Some(Outcome::Folded {
+            direction: Direction::Merged,
+            into
+        })
+    );
     assert_eq!(plan.tensors[0].replaces.as_deref(), Some("v"));
 }
 
@@ -83,8 +111,12 @@ fn branches_stay_where_they_are_named() {
     let skip = vec!["branches".to_owned()];
     let fused = fuse(&model, &FuseOptions { skip, ..portable() }).unwrap();
     assert_eq!(fused.model.proto, model.proto);
-    let [site] = &fused.plan.sites[..] else { panic!("{:#?}", fused.plan.sites) };
-    assert!(matches!(&site.post, Some(Outcome::Kept { forward, .. }) if forward.reason == Reason::Skipped));
+    let [site] = &fused.plan.sites[..] else {
+        panic!("{:#?}", fused.plan.sites)
+    };
+    assert!(
+        matches!(&site.post, Some(Outcome::Kept { forward, .. }) if forward.reason == Reason::Skipped)
+    );
 }
 
 #[test]
@@ -109,8 +141,16 @@ fn a_batch_norm_behind_each_branch_goes_first() {
     );
     let fused = fused(&model);
     assert_eq!(operators(&fused.model), ["Conv", "Relu"]);
-    let told: Vec<_> = fused.plan.sites.iter().map(|site| (site.kind.name, site.is_folded())).collect();
-    assert_eq!(told, [("BN", true), ("BN", true), ("BN", true), ("branches", true)]);
+    let told: Vec<_> = fused
+        .plan
+        .sites
+        .iter()
+        .map(|site| (site.kind.name, site.is_folded()))
+        .collect();
+    assert_eq!(
+        told,
+        [("BN", true), ("BN", true), ("BN", true), ("branches", true)]
+    );
 }
 
 /// RepMixer of FastViT, which subtracts its own input.
@@ -262,7 +302,10 @@ fn an_affine_behind_such_a_mean_is_a_part_of_its_kernel() {
         ))
     };
     becomes(&around("d = Mul(b, g)", ""), &["Conv"]);
-    becomes(&around("e = Div(b, sigma)\n c = Mul(e, g)\n d = Add(c, t)", ""), &["Conv"]);
+    becomes(
+        &around("e = Div(b, sigma)\n c = Mul(e, g)\n d = Add(c, t)", ""),
+        &["Conv"],
+    );
     // A result with another reader is still made.
     let before = around("d = Mul(b, g)", "b");
     let after = crate::fused(&before).model;
@@ -346,7 +389,10 @@ fn two_operators_in_a_row_are_a_branch() {
          y = Add(x, r)
          output y",
     );
-    assert_eq!(reason, Reason::MoreWork("64 products at each place, not 32".into()));
+    assert_eq!(
+        reason,
+        Reason::MoreWork("64 products at each place, not 32".into())
+    );
 }
 
 #[test]
@@ -557,7 +603,14 @@ fn a_weight_that_something_else_reads_counts_as_growth() {
     assert_eq!(fused.model.proto, model.proto);
     let reason = Reason::Growth("256 bytes, 50.0 % of the weights".into());
     assert_eq!(reasons_of(&fused.plan.sites[0]).0, reason);
-    let fused = fuse(&model, &FuseOptions { max_growth: 50.0, ..portable() }).unwrap();
+    let fused = fuse(
+        &model,
+        &FuseOptions {
+            max_growth: 50.0,
+            ..portable()
+        },
+    )
+    .unwrap();
     assert_eq!(fused.plan.growth, 256);
     same(&model, &fused.model, 0.0);
 }
@@ -625,9 +678,16 @@ fn an_affine_does_not_go_into_a_bias_that_branches_took() {
     let after = fuse(&before, &portable()).unwrap().model;
     same(&before, &after, 0.0);
     // The scale goes into the weight; the shift is added behind it, apart from what the branches took.
-    assert_eq!(operators(&after), ["Relu", "MatMul", "Add", "MatMul", "Add", "Add"]);
+    assert_eq!(
+        operators(&after),
+        ["Relu", "MatMul", "Add", "MatMul", "Add", "Add"]
+    );
     // No unread value is left.
     assert!(after.graph().initializer.iter().all(|tensor| {
-        after.graph().node.iter().any(|node| node.input.iter().any(|input| input == tensor.name()))
+        after
+            .graph()
+            .node
+            .iter()
+            .any(|node| node.input.iter().any(|input| input == tensor.name()))
     }));
 }

@@ -19,7 +19,12 @@ fn narrow(data_type: DataType) -> Reason {
 /// A model with its input `x`, and these constants, of another type; `TO` in its text is the code of that.
 fn of_type(text: &str, shape: &[&str], constants: &[&str], data_type: DataType) -> Model {
     let mut model = model(&text.replace("TO", &data_type.code().to_string()));
-    for input in model.graph_mut().input.iter_mut().filter(|input| input.name() == "x") {
+    for input in model
+        .graph_mut()
+        .input
+        .iter_mut()
+        .filter(|input| input.name() == "x")
+    {
         *input = declared("x", data_type, shape);
     }
     retype(&mut model, constants, data_type);
@@ -55,19 +60,31 @@ fn what_came_out_of_a_type_goes_back_to_it() {
         folded(&of_type(text, &["2", "3", "4"], &["w"], data_type));
     }
     // The form of converters, which put Casts around every operator that stays in float32.
-    let apart = affine("input x batch 4", "c = Cast(x) to=1", product)
-        .replace("m = Add(n, t)", "a = Cast(n) to=TO\n b = Cast(a) to=1\n m = Add(b, t)");
+    let apart = affine("input x batch 4", "c = Cast(x) to=1", product).replace(
+        "m = Add(n, t)",
+        "a = Cast(n) to=TO\n b = Cast(a) to=1\n m = Add(b, t)",
+    );
     folded(&of_type(&apart, &["batch", "4"], &["w"], DataType::Float16));
     // The common numbers of both types are a third type.
     let [half, brain] = HALVES;
-    let text =
-        affine("input x batch 4", "c = Cast(x) to=1", &product.replace("TO", &brain.code().to_string()));
+    let text = affine(
+        "input x batch 4",
+        "c = Cast(x) to=1",
+        &product.replace("TO", &brain.code().to_string()),
+    );
     let mut crossed = of_type(&text, &["batch", "4"], &[], half);
     retype(&mut crossed, &["w"], brain);
     assert_eq!(kept(&crossed).0, narrow(brain));
     // Between the two Casts it was rounded to something else.
-    let twice = affine("input x batch 4", "b = Cast(x) to=16\n c = Cast(b) to=1", product);
-    assert_eq!(kept(&of_type(&twice, &["batch", "4"], &["w"], half)).0, narrow(half));
+    let twice = affine(
+        "input x batch 4",
+        "b = Cast(x) to=16\n c = Cast(b) to=1",
+        product,
+    );
+    assert_eq!(
+        kept(&of_type(&twice, &["batch", "4"], &["w"], half)).0,
+        narrow(half)
+    );
 }
 
 #[test]
@@ -88,7 +105,10 @@ fn what_never_was_of_a_type_may_not_fit_it() {
     }
     // Powers of two round nothing; but float16 ends at 65504.
     folded(&stream(DataType::BFloat16, &exponents));
-    assert_eq!(kept(&stream(DataType::Float16, &exponents)).0, narrow(DataType::Float16));
+    assert_eq!(
+        kept(&stream(DataType::Float16, &exponents)).0,
+        narrow(DataType::Float16)
+    );
     // So do numbers that are large beside what a shift leaves of them, as dates are.
     let dates = affine("input d batch 4", "c = Cast(d) to=11", product);
     for (date, stays) in [(DataType::Double, true), (DataType::Float, false)] {
@@ -149,7 +169,13 @@ fn a_producer_takes_what_is_rounded_to_its_type_anyway() {
             let fused = crate::fused(&back(data_type, &text));
             let post = fused.plan.sites[0].post.as_ref();
             assert!(
-                matches!(post, Some(Outcome::Folded { direction: Direction::Backward, .. })),
+                matches!(
+                    post,
+                    Some(Outcome::Folded {
+                        direction: Direction::Backward,
+                        ..
+                    })
+                ),
                 "{post:#?}"
             );
         }
@@ -161,13 +187,25 @@ fn a_producer_takes_what_is_rounded_to_its_type_anyway() {
     let read = format!("{shifted} h = Cast(m) to=TO\n k = Relu(h)\n y = Relu(m)\n output k");
     assert_eq!(stays(&wide(&read, "2 -1 0.5 1")), refused);
     // A value that does not grow fits, and bfloat16 has the range of float32.
-    folded(&back(DataType::Float16, &wide("y = Relu(n)", "0.5 -1 0.5 1")));
-    folded(&back(DataType::BFloat16, &wide("y = Relu(n)", "2 -4 0.5 1")));
+    folded(&back(
+        DataType::Float16,
+        &wide("y = Relu(n)", "0.5 -1 0.5 1"),
+    ));
+    folded(&back(
+        DataType::BFloat16,
+        &wide("y = Relu(n)", "2 -4 0.5 1"),
+    ));
     // Weights would be rounded, which only what follows, where it is rounded too, makes up for.
     for data_type in HALVES {
         let stays = |text: &str| kept(&back(data_type, text)).1;
-        assert_eq!(stays(&wide("y = Relu(n)", "0.3 -1 0.5 1")), Some(narrow(data_type)));
-        assert_eq!(stays(&wide(&format!("{shifted} y = Relu(m)"), "0.5 -1 0.5 1")), Some(narrow(data_type)));
+        assert_eq!(
+            stays(&wide("y = Relu(n)", "0.3 -1 0.5 1")),
+            Some(narrow(data_type))
+        );
+        assert_eq!(
+            stays(&wide(&format!("{shifted} y = Relu(m)"), "0.5 -1 0.5 1")),
+            Some(narrow(data_type))
+        );
     }
 }
 
@@ -186,7 +224,12 @@ fn scores_in_half_precision_are_not_left_unscaled() {
         )
     };
     let sites = |scale: &str, data_type| {
-        let model = of_type(&talking(scale), &["batch", "4", "4"], &["g", "w"], data_type);
+        let model = of_type(
+            &talking(scale),
+            &["batch", "4", "4"],
+            &["g", "w"],
+            data_type,
+        );
         unfold::fuse(&model, &portable()).unwrap().plan.sites
     };
     for (scale, data_type, folds) in [
@@ -196,7 +239,9 @@ fn scores_in_half_precision_are_not_left_unscaled() {
         ("0.125", DataType::Float, true),
     ] {
         let sites = sites(scale, data_type);
-        let [site] = &sites[..] else { panic!("{sites:#?}") };
+        let [site] = &sites[..] else {
+            panic!("{sites:#?}")
+        };
         assert_eq!(site.is_folded(), folds, "{site:#?}");
         if let Some(Outcome::Kept { forward, .. }) = &site.post {
             assert_eq!(forward.reason, narrow(DataType::Float16));
@@ -245,11 +290,21 @@ fn quantized_numbers_are_named_as_such() {
         ("const s = 0.5\n y = QuantizeLinear(m, s)", ""),
         ("y, s, z = DynamicQuantizeLinear(m)", ""),
         ("const s = 0.5\n y = MatMulNBits(m, q, s)", "com.microsoft"),
-        ("const s = 0.5\n y = DynamicQuantizeMatMul(m, q, s)", "com.microsoft"),
+        (
+            "const s = 0.5\n y = DynamicQuantizeMatMul(m, q, s)",
+            "com.microsoft",
+        ),
         ("const s = 0.5\n y = QuantizeLinear(m, s)", "com.microsoft"),
     ] {
-        assert_eq!(kept(&behind(text, domain, &bytes)).0, Reason::Quantized, "{text}");
+        assert_eq!(
+            kept(&behind(text, domain, &bytes)).0,
+            Reason::Quantized,
+            "{text}"
+        );
     }
     let unknown = kept(&behind("y = QuickGelu(m)", "com.microsoft", &[])).0;
-    assert_eq!(unknown, Reason::UnknownOperator("com.microsoft.QuickGelu".into()));
+    assert_eq!(
+        unknown,
+        Reason::UnknownOperator("com.microsoft.QuickGelu".into())
+    );
 }

@@ -14,19 +14,39 @@ use crate::common::{declared, fuse, is_not_disproved, operators, options, retype
 use crate::same;
 
 fn centre(model: &Model) -> Fused {
-    unfold::fuse(model, &FuseOptions { centre: true, ..options() }).unwrap()
+    unfold::fuse(
+        model,
+        &FuseOptions {
+            centre: true,
+            ..options()
+        },
+    )
+    .unwrap()
 }
 
 /// Centres with next to no growth allowed.
 fn centre_without_copies(model: &Model) -> Fused {
-    unfold::fuse(model, &FuseOptions { centre: true, ..portable() }).unwrap()
+    unfold::fuse(
+        model,
+        &FuseOptions {
+            centre: true,
+            ..portable()
+        },
+    )
+    .unwrap()
 }
 
 /// The outcome for the centred stream, or for the first with a subtracted mean.
 fn centring(fused: &Fused) -> Centring {
-    let found: Vec<&Centring> =
-        fused.plan.streams.iter().filter_map(|stream| stream.centring.as_ref()).collect();
-    let centred = found.iter().find(|centring| matches!(centring, Centring::Centred { .. }));
+    let found: Vec<&Centring> = fused
+        .plan
+        .streams
+        .iter()
+        .filter_map(|stream| stream.centring.as_ref())
+        .collect();
+    let centred = found
+        .iter()
+        .find(|centring| matches!(centring, Centring::Centred { .. }));
     Centring::clone(centred.or(found.first()).expect("a stream"))
 }
 
@@ -39,14 +59,28 @@ fn is_centred(text: &str) -> (usize, usize, Vec<String>) {
 fn computes_the_same(text: &str, centre: fn(&Model) -> Fused) -> (usize, usize, Vec<String>) {
     let before = model(text);
     let fused = centre(&before);
-    let Centring::Centred { normalizers, constants, subtracted } = centring(&fused) else {
+    let Centring::Centred {
+        normalizers,
+        constants,
+        subtracted,
+    } = centring(&fused)
+    else {
         panic!("{:#?}", fused.plan.streams)
     };
     same(&before, &fused.model, 2e-6);
-    let proof = prove(&before, &fused.model, &fused.plan.tensors, &Default::default());
+    let proof = prove(
+        &before,
+        &fused.model,
+        &fused.plan.tensors,
+        &Default::default(),
+    );
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
     let again = centre(&fused.model);
-    assert!(!again.changed(), "it changes again: {:#?}", again.plan.streams);
+    assert!(
+        !again.changed(),
+        "it changes again: {:#?}",
+        again.plan.streams
+    );
     (normalizers.len(), constants, subtracted)
 }
 
@@ -54,9 +88,14 @@ fn computes_the_same(text: &str, centre: fn(&Model) -> Fused) -> (usize, usize, 
 fn keeps_mean(text: &str) -> Reason {
     let before = model(text);
     let fused = centre(&before);
-    let Centring::Kept { why } = centring(&fused) else { panic!("{:#?}", fused.plan.streams) };
+    let Centring::Kept { why } = centring(&fused) else {
+        panic!("{:#?}", fused.plan.streams)
+    };
     let plain = unfold::fuse(&before, &options()).unwrap();
-    assert_eq!(fused.model.proto.graph, plain.model.proto.graph, "something has changed");
+    assert_eq!(
+        fused.model.proto.graph, plain.model.proto.graph,
+        "something has changed"
+    );
     why.reason
 }
 
@@ -72,33 +111,74 @@ const HEAD: &str = "n2 = LayerNormalization(token, g, t)
 fn a_vit_is_centred() {
     assert_eq!(is_centred(&vit(HEAD)), (3, 7, vec![]));
     let fused = centre(&model(&vit(HEAD)));
-    let count = |op: &str| operators(&fused.model).iter().filter(|other| **other == op).count();
+    let count = |op: &str| {
+        operators(&fused.model)
+            .iter()
+            .filter(|other| **other == op)
+            .count()
+    };
     // One mean each, of squares; the ones behind two of them are for the runtime.
-    assert_eq!((count("LayerNormalization"), count("ReduceMean"), count("Sub"), count("Mul")), (0, 3, 0, 3));
+    assert_eq!(
+        (
+            count("LayerNormalization"),
+            count("ReduceMean"),
+            count("Sub"),
+            count("Mul")
+        ),
+        (0, 3, 0, 3)
+    );
     // Whole, where the class token is not selected from it.
     let skip = vec!["placement".to_owned()];
-    let whole = FuseOptions { centre: true, skip, ..options() };
+    let whole = FuseOptions {
+        centre: true,
+        skip,
+        ..options()
+    };
     let fused = unfold::fuse(&model(&vit(HEAD)), &whole).unwrap();
     let pos = crate::initializer(&fused.model, "pos_centred");
     let numbers = tensor::read_f64(pos, fused.model.externals()).unwrap();
-    assert!(numbers.rows().into_iter().all(|row| row.sum().abs() < 1e-6), "{numbers}");
+    assert!(
+        numbers.rows().into_iter().all(|row| row.sum().abs() < 1e-6),
+        "{numbers}"
+    );
 }
 
 #[test]
 fn who_sees_the_mean_keeps_it() {
     let by = |who: &str| Reason::SeesMean(who.into());
-    assert_eq!(keeps_mean(&vit("o = MatMul(token, head)\n output o")), by("MatMul"));
-    assert_eq!(keeps_mean(&vit(&format!("{HEAD} x5"))), by("an output of the model"));
-    assert_eq!(keeps_mean(&vit(&format!("{HEAD} h\n h = RMSNormalization(x5, g)"))), by("RMSNorm"));
-    assert_eq!(keeps_mean(&vit(&format!("{HEAD} h\n h = ReduceMax(x4)"))), by("ReduceMax"));
+    assert_eq!(
+        keeps_mean(&vit("o = MatMul(token, head)\n output o")),
+        by("MatMul")
+    );
+    assert_eq!(
+        keeps_mean(&vit(&format!("{HEAD} x5"))),
+        by("an output of the model")
+    );
+    assert_eq!(
+        keeps_mean(&vit(&format!("{HEAD} h\n h = RMSNormalization(x5, g)"))),
+        by("RMSNorm")
+    );
+    assert_eq!(
+        keeps_mean(&vit(&format!("{HEAD} h\n h = ReduceMax(x4)"))),
+        by("ReduceMax")
+    );
 }
 
 #[test]
 fn who_asks_for_extents_alone_does_not_see_the_mean() {
     let picked = "first_of = Gather(x4, first) axis=1\n extents = Shape(first_of)\n output extents";
-    assert_eq!(is_centred(&vit(&format!("{picked}\n{HEAD}"))), (3, 7, vec![]));
-    let also = picked.replace("output extents", "seen = ReduceMax(first_of)\n output extents seen");
-    assert_eq!(keeps_mean(&vit(&format!("{also}\n{HEAD}"))), Reason::SeesMean("ReduceMax".into()));
+    assert_eq!(
+        is_centred(&vit(&format!("{picked}\n{HEAD}"))),
+        (3, 7, vec![])
+    );
+    let also = picked.replace(
+        "output extents",
+        "seen = ReduceMax(first_of)\n output extents seen",
+    );
+    assert_eq!(
+        keeps_mean(&vit(&format!("{also}\n{HEAD}"))),
+        Reason::SeesMean("ReduceMax".into())
+    );
 }
 
 #[test]
@@ -108,7 +188,10 @@ fn what_picks_of_a_stream_by_rules_that_nobody_knows_keeps_its_mean() {
         vit(&format!("{step}\n{}", HEAD.replace("(token,", "(picked,")))
     };
     assert_eq!(is_centred(&picked("")), (3, 7, vec![]));
-    assert_eq!(keeps_mean(&picked("fancy=1")), Reason::SeesMean("Gather".into()));
+    assert_eq!(
+        keeps_mean(&picked("fancy=1")),
+        Reason::SeesMean("Gather".into())
+    );
 }
 
 #[test]
@@ -138,30 +221,56 @@ fn images_give_their_channels_to_the_stream() {
 /// The model with all floats in another type.
 fn of_type(data_type: DataType, text: &str) -> Model {
     let mut model = model(text);
-    let names: Vec<String> =
-        model.graph().initializer.iter().map(|tensor| tensor.name().to_owned()).collect();
-    retype(&mut model, &names.iter().map(String::as_str).collect::<Vec<_>>(), data_type);
+    let names: Vec<String> = model
+        .graph()
+        .initializer
+        .iter()
+        .map(|tensor| tensor.name().to_owned())
+        .collect();
+    retype(
+        &mut model,
+        &names.iter().map(String::as_str).collect::<Vec<_>>(),
+        data_type,
+    );
     model.graph_mut().input[0] = declared("i", data_type, &["batch", "3", "4"]);
     model
 }
 
 #[test]
 fn a_narrow_type_is_centred_where_it_has_the_range() {
-    let text = blocks("input i batch 3 4\n weight w 4 4\n x0 = MatMul(i, w)", "o = MatMul(n8, p)");
+    let text = blocks(
+        "input i batch 3 4\n weight w 4 4\n x0 = MatMul(i, w)",
+        "o = MatMul(n8, p)",
+    );
     let before = of_type(DataType::BFloat16, &text);
     let fused = centre(&before);
-    let Centring::Centred { normalizers, constants, subtracted } = centring(&fused) else {
+    let Centring::Centred {
+        normalizers,
+        constants,
+        subtracted,
+    } = centring(&fused)
+    else {
         panic!("{:#?}", fused.plan.streams)
     };
     assert_eq!((normalizers.len(), constants, subtracted), (9, 17, vec![]));
-    let proof = prove(&before, &fused.model, &fused.plan.tensors, &Default::default());
+    let proof = prove(
+        &before,
+        &fused.model,
+        &fused.plan.tensors,
+        &Default::default(),
+    );
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
     // The operator takes its squares in float32, and so do those that take its place.
-    let casts = operators(&fused.model).iter().filter(|op| **op == "Cast").count();
+    let casts = operators(&fused.model)
+        .iter()
+        .filter(|op| **op == "Cast")
+        .count();
     assert_eq!(casts, 18);
     same(&before, &fused.model, 0.02);
     // A centred value may be twice as large, and beyond float16 that is infinite.
-    let Centring::Kept { why } = centring(&centre(&of_type(DataType::Float16, &text))) else { panic!() };
+    let Centring::Kept { why } = centring(&centre(&of_type(DataType::Float16, &text))) else {
+        panic!()
+    };
     assert_eq!(why.reason, Reason::ElementType("float16".into()));
 }
 
@@ -189,10 +298,21 @@ fn a_normalizer_that_reads_two_casts_of_the_stream_is_rewritten_once() {
     retype(&mut before, &["w", "p"], DataType::BFloat16);
     before.graph_mut().input[0] = declared("i", DataType::BFloat16, &["batch", "3", "4"]);
     let fused = centre(&before);
-    let Centring::Centred { normalizers, .. } = centring(&fused) else { panic!("{:#?}", fused.plan.streams) };
+    let Centring::Centred { normalizers, .. } = centring(&fused) else {
+        panic!("{:#?}", fused.plan.streams)
+    };
     assert_eq!(normalizers.len(), 1);
-    assert!(!operators(&fused.model).contains(&"Sub"), "{:?}", operators(&fused.model));
-    let proof = prove(&before, &fused.model, &fused.plan.tensors, &Default::default());
+    assert!(
+        !operators(&fused.model).contains(&"Sub"),
+        "{:?}",
+        operators(&fused.model)
+    );
+    let proof = prove(
+        &before,
+        &fused.model,
+        &fused.plan.tensors,
+        &Default::default(),
+    );
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
     same(&before, &fused.model, 0.02);
 }
@@ -222,16 +342,24 @@ fn a_sum_inside_of_a_normalizer_is_a_sum() {
     assert_eq!(is_centred(&text("")), (3, 3, vec![]));
     // onnxruntime has the operator in all operator sets, and writes it into older models.
     let mut proto = model(&text("b")).proto;
-    let own = proto.opset_import.iter_mut().find(|import| import.domain().is_empty()).unwrap();
+    let own = proto
+        .opset_import
+        .iter_mut()
+        .find(|import| import.domain().is_empty())
+        .unwrap();
     own.version = Some(14);
     let fused = centre(&Model::from_proto(proto)).model;
     assert!(
-        !operators(&fused).iter().any(|op| op.ends_with("LayerNormalization")),
+        !operators(&fused)
+            .iter()
+            .any(|op| op.ends_with("LayerNormalization")),
         "{:?}",
         operators(&fused)
     );
     // A reader of the statistics needs them.
-    let read = text("b").replace("n1,,,x1", "n1,m1,,x1").replace("output o", "output o m1");
+    let read = text("b")
+        .replace("n1,,,x1", "n1,m1,,x1")
+        .replace("output o", "output o m1");
     assert!(matches!(keeps_mean(&read), Reason::SeesMean(_)));
 }
 
@@ -315,16 +443,25 @@ fn a_value_for_all_channels_is_nothing_without_the_mean() {
 
 #[test]
 fn a_stream_that_is_an_input_keeps_its_mean() {
-    assert_eq!(keeps_mean(&blocks("input x0 batch 3 4", "o = MatMul(n8, p)")), Reason::GraphInput);
+    assert_eq!(
+        keeps_mean(&blocks("input x0 batch 3 4", "o = MatMul(n8, p)")),
+        Reason::GraphInput
+    );
 }
 
 #[test]
 fn streams_are_skipped_by_name_and_by_kind() {
     let before = model(&vit(HEAD));
     for skip in ["centring", "x0", "LN"] {
-        let options = FuseOptions { centre: true, skip: vec![skip.into()], ..options() };
+        let options = FuseOptions {
+            centre: true,
+            skip: vec![skip.into()],
+            ..options()
+        };
         let fused = unfold::fuse(&before, &options).unwrap();
-        let Centring::Kept { why } = centring(&fused) else { panic!("{:#?}", fused.plan.streams) };
+        let Centring::Kept { why } = centring(&fused) else {
+            panic!("{:#?}", fused.plan.streams)
+        };
         assert_eq!(why.reason, Reason::Skipped);
         assert_eq!(options.idle_skips(&before, &fused.plan), Vec::<&str>::new());
     }
@@ -358,7 +495,17 @@ fn neutral_parameters_that_are_written_out_go_with_the_mean() {
          output y";
     assert_eq!(is_centred(text), (1, 1, vec![]));
     let fused = centre(&model(text));
-    let left = ["MatMul", "Pow", "ReduceMean", "Add", "Sqrt", "Div", "Mul", "MatMul", "Add"];
+    let left = [
+        "MatMul",
+        "Pow",
+        "ReduceMean",
+        "Add",
+        "Sqrt",
+        "Div",
+        "Mul",
+        "MatMul",
+        "Add",
+    ];
     assert_eq!(operators(&fused.model), left);
 }
 
@@ -402,15 +549,29 @@ fn flax(count: &str, variance: &str) -> String {
 #[test]
 fn the_variance_of_flax_is_one_and_what_looks_like_it_is_none() {
     let kinds = |text: &str| -> Vec<&str> {
-        fuse(&model(text)).plan.sites.iter().map(|site| site.kind.name).collect()
+        fuse(&model(text))
+            .plan
+            .sites
+            .iter()
+            .map(|site| site.kind.name)
+            .collect()
     };
     for variance in ["d = Sub(a, n)\n v = Max(zero, d)", "v = Sub(a, n)"] {
         let text = flax("0.125", variance);
         assert!(kinds(&text).contains(&"LN"), "{:?}", kinds(&text));
         let fused = fuse(&model(&text));
-        assert!(fused.plan.sites.iter().any(|site| site.kind.name == "LN" && site.is_folded()));
+        assert!(
+            fused
+                .plan
+                .sites
+                .iter()
+                .any(|site| site.kind.name == "LN" && site.is_folded())
+        );
         let left = operators(&fused.model);
-        assert_eq!((left.iter().filter(|op| **op == "Mul").count(), left.last()), (5, Some(&"Add")));
+        assert_eq!(
+            (left.iter().filter(|op| **op == "Mul").count(), left.last()),
+            (5, Some(&"Add"))
+        );
     }
     // Its mean goes where nobody else sees it, unless the variance is bounded, which nobody can prove to change nothing.
     assert_eq!(is_centred(&flax("0.125", "v = Sub(a, n)")), (1, 1, vec![]));
@@ -424,7 +585,10 @@ fn the_variance_of_flax_is_one_and_what_looks_like_it_is_none() {
         flax("0.125", "d = Sub(a, n)\n v = Max(eps, d)"),
     ] {
         let kinds = kinds(&text);
-        assert!(!kinds.contains(&"LN") && !kinds.contains(&"RMSNorm"), "{kinds:?}");
+        assert!(
+            !kinds.contains(&"LN") && !kinds.contains(&"RMSNorm"),
+            "{kinds:?}"
+        );
     }
 }
 
@@ -454,12 +618,18 @@ fn what_only_looks_like_a_normalization_keeps_its_mean() {
     same(&own, &fused.model, 1e-5);
     let others = [
         // The mean of tokens, and the variance of channels.
-        format!("{} {variance} s = Sqrt(a)\n z = Div(d, s)", mean.replace("[-1]", "[1]")),
+        format!(
+            "{} {variance} s = Sqrt(a)\n z = Div(d, s)",
+            mean.replace("[-1]", "[1]")
+        ),
         // Multiplied by the root, in two ways.
         format!("{mean}{variance} s = Pow(a, minus)\n z = Div(d, s)"),
         format!("{mean}{variance} s = Pow(a, minus)\n r = Reciprocal(s)\n z = Mul(d, r)"),
         // The statistics of one token meet another one.
-        format!("{mean}{} s = Sqrt(a)\n z = Div(d, s)", variance.replace("keepdims=1", "keepdims=0")),
+        format!(
+            "{mean}{} s = Sqrt(a)\n z = Div(d, s)",
+            variance.replace("keepdims=1", "keepdims=0")
+        ),
         format!("{mean}{variance} s = Sqrt(a)\n k = Transpose(s) perm=[1,0,2]\n z = Div(d, k)"),
         // Of whole numbers.
         format!(
@@ -469,13 +639,20 @@ fn what_only_looks_like_a_normalization_keeps_its_mean() {
     for normalized in others {
         let before = with(&normalized);
         let fused = centre(&before);
-        let is_centred = |stream: &StreamPlan| matches!(stream.centring, Some(Centring::Centred { .. }));
+        let is_centred =
+            |stream: &StreamPlan| matches!(stream.centring, Some(Centring::Centred { .. }));
         assert!(!fused.plan.streams.iter().any(is_centred), "{normalized}");
         is_not_disproved(&before, &fused).unwrap();
     }
     // A root that is the power itself is one.
-    for root in ["s = Pow(a, half)\n z = Div(d, s)", "s = Pow(a, minus)\n z = Mul(d, s)"] {
+    for root in [
+        "s = Pow(a, half)\n z = Div(d, s)",
+        "s = Pow(a, minus)\n z = Mul(d, s)",
+    ] {
         let before = with(&format!("{mean}{variance}{root}"));
-        assert!(matches!(centring(&centre(&before)), Centring::Centred { .. }), "{root}");
+        assert!(
+            matches!(centring(&centre(&before)), Centring::Centred { .. }),
+            "{root}"
+        );
     }
 }

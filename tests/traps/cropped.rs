@@ -30,18 +30,32 @@ fn what_is_left_carries_every_affine() {
     for extents in ["2 4 6", "batch length 6"] {
         for pads in ["0 -1 0 0 0 0", "0 -1 0 0 -1 0", "0 0 0 0 -2 0"] {
             if extents == "2 4 6" || pads == "0 -1 0 0 0 0" {
-                becomes(&padded(extents, pads, "", 6), &["Pad", "MatMul", "Add", "Relu"]);
+                becomes(
+                    &padded(extents, pads, "", 6),
+                    &["Pad", "MatMul", "Add", "Relu"],
+                );
             }
         }
-        becomes(&padded(extents, "0 0 -1 0 0 -2", "", 3), &["Pad", "MatMul", "Add", "Relu"]);
+        becomes(
+            &padded(extents, "0 0 -1 0 0 -2", "", 3),
+            &["Pad", "MatMul", "Add", "Relu"],
+        );
     }
 }
 
 #[test]
 fn what_is_moved_on_by_one_place_carries_a_shift_for_each() {
-    for pads in ["0 1 0 0 -1 0", "0 -1 0 0 1 0", "0 -2 0 0 3 0", "0 1 -1 0 -1 -2"] {
+    for pads in [
+        "0 1 0 0 -1 0",
+        "0 -1 0 0 1 0",
+        "0 -2 0 0 3 0",
+        "0 1 -1 0 -1 -2",
+    ] {
         let left = if pads == "0 1 -1 0 -1 -2" { 3 } else { 6 };
-        becomes(&padded("batch 4 6", pads, "", left), &["Pad", "MatMul", "Add", "Relu"]);
+        becomes(
+            &padded("batch 4 6", pads, "", left),
+            &["Pad", "MatMul", "Add", "Relu"],
+        );
     }
     // Beside the value itself, as in RWKV.
     let beside = "input x batch 4 6
@@ -91,17 +105,29 @@ fn an_affine_goes_back_past_what_is_cut() {
          n = Mul(v, g)
          y = Sigmoid(n)
          output y";
-    assert_eq!(kept(&model(&format!("{text}\n{seen}"))).1, Some(Reason::OtherReader));
+    assert_eq!(
+        kept(&model(&format!("{text}\n{seen}"))).1,
+        Some(Reason::OtherReader)
+    );
 }
 
 #[test]
 fn what_is_not_known_to_be_left_carries_nothing() {
     // Of places that are not counted no shift is known.
-    assert_eq!(kept(&padded("batch length 6", "0 1 0 0 -1 0", "", 6)).0, Reason::Padding);
+    assert_eq!(
+        kept(&padded("batch length 6", "0 1 0 0 -1 0", "", 6)).0,
+        Reason::Padding
+    );
     // A border that is wide along the channels has none.
-    assert_eq!(kept(&padded("2 4 6", "0 0 1 0 0 -1", "", 6)).0, Reason::Padding);
+    assert_eq!(
+        kept(&padded("2 4 6", "0 0 1 0 0 -1", "", 6)).0,
+        Reason::Padding
+    );
     // A border that repeats the inside differs from a cut.
-    assert_eq!(kept(&padded("2 4 6", "0 0 -1 0 0 1", "mode=edge", 6)).0, Reason::Padding);
+    assert_eq!(
+        kept(&padded("2 4 6", "0 0 -1 0 0 1", "mode=edge", 6)).0,
+        Reason::Padding
+    );
 }
 
 /// Numbers that are computed may be the same for want of bits. Zeros stay zeros whatever these are, and where numbers are

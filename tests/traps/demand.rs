@@ -51,9 +51,11 @@ fn a_product_is_done_for_the_rows_that_are_read() {
             selection,
         )
     };
-    for (selection, count) in
-        [("Gather(y, first) axis=1", 1), ("Gather(y, end) axis=1", 1), ("Gather(y, two) axis=1", 2)]
-    {
+    for (selection, count) in [
+        ("Gather(y, first) axis=1", 1),
+        ("Gather(y, end) axis=1", 1),
+        ("Gather(y, two) axis=1", 2),
+    ] {
         let fused = placed(&rows(selection));
         assert_eq!(fused.plan.tidy.selected, 1, "{selection}");
         assert_eq!(extents(&fused.model, "MatMul", 1), [count], "{selection}");
@@ -62,21 +64,40 @@ fn a_product_is_done_for_the_rows_that_are_read() {
     assert_eq!(moves(&rows("Gather(y, many) axis=1")), 0);
     // An index out of range fails when the model runs, as before.
     let far = rows("Gather(y, far) axis=1");
-    assert_eq!(unfold::fuse(&far, &options()).unwrap().plan.tidy.selected, 0);
+    assert_eq!(
+        unfold::fuse(&far, &options()).unwrap().plan.tidy.selected,
+        0
+    );
 }
 
 #[test]
 fn an_open_extent_is_selected_from_where_one_place_is_taken() {
     let open = |selection: &str| {
         let constants = "ints zero 1 = 0\nints one 1 = 1\nints two 1 = 2\nints last 1 = -1\nints end 1 = 9223372036854775807";
-        selected(&format!("input x batch tokens 4\n{WEIGHT}\n{constants}"), "y = MatMul(x, w)", selection)
+        selected(
+            &format!("input x batch tokens 4\n{WEIGHT}\n{constants}"),
+            "y = MatMul(x, w)",
+            selection,
+        )
     };
-    for selection in ["Gather(y, first) axis=1", "Slice(y, zero, one, one)", "Slice(y, last, end, one)"] {
+    for selection in [
+        "Gather(y, first) axis=1",
+        "Slice(y, zero, one, one)",
+        "Slice(y, last, end, one)",
+    ] {
         let before = open(selection);
         assert_eq!(moves(&before), 1, "{selection}");
     }
     for selection in ["Slice(y, zero, two, one)", "Slice(y, one, end, one)"] {
-        assert_eq!(unfold::fuse(&open(selection), &options()).unwrap().plan.tidy.selected, 0, "{selection}");
+        assert_eq!(
+            unfold::fuse(&open(selection), &options())
+                .unwrap()
+                .plan
+                .tidy
+                .selected,
+            0,
+            "{selection}"
+        );
     }
 }
 
@@ -91,9 +112,17 @@ fn an_axis_that_is_mixed_stays_whole() {
     };
     for line in ["Softmax(h) axis=2", "Relu(h)", "ReduceMean(h) axes=[2]"] {
         let fused = placed(&through(line));
-        assert_eq!((fused.plan.tidy.selected, extents(&fused.model, "MatMul", 1)), (1, vec![1]), "{line}");
+        assert_eq!(
+            (fused.plan.tidy.selected, extents(&fused.model, "MatMul", 1)),
+            (1, vec![1]),
+            "{line}"
+        );
     }
-    for line in ["Softmax(h) axis=1", "Transpose(h) perm=[0,2,1]", "CumSum(h, second)"] {
+    for line in [
+        "Softmax(h) axis=1",
+        "Transpose(h) perm=[0,2,1]",
+        "CumSum(h, second)",
+    ] {
         let before = through(line);
         let fused = unfold::fuse(&before, &options()).unwrap();
         let rows = extents(&fused.model, "MatMul", 1);
@@ -113,7 +142,12 @@ fn an_operand_of_extent_one_is_not_selected_from() {
             "Gather(y, first) axis=1",
         )
     };
-    for operand in ["input z batch 1 6", "input z batch 5 6", "input z 6", "weight z 1 5 6"] {
+    for operand in [
+        "input z batch 1 6",
+        "input z batch 5 6",
+        "input z 6",
+        "weight z 1 5 6",
+    ] {
         let fused = placed(&added(operand));
         assert_eq!(extents(&fused.model, "MatMul", 1), [1], "{operand}");
     }
@@ -160,7 +194,10 @@ fn an_index_that_is_computed_is_taken_along() {
     assert_eq!(extents(&fused.model, "MatMul", 1), [1]);
     // As many indices as there are samples.
     let many = model(&text("indices i batch", "Gather(y, i) axis=1"));
-    assert_eq!(unfold::fuse(&many, &options()).unwrap().plan.tidy.selected, 0);
+    assert_eq!(
+        unfold::fuse(&many, &options()).unwrap().plan.tidy.selected,
+        0
+    );
 }
 
 /// One block of attention over five tokens, of which the head reads the first one.
@@ -204,25 +241,42 @@ fn block(parts: &str) -> Model {
 #[test]
 fn queries_are_of_the_class_token_and_keys_and_values_of_all() {
     let gathers = "q = Gather(t, zero)\nk = Gather(t, one)\nv = Gather(t, two)";
-    let splits =
-        "q5, k5, v5 = Split(t, sizes) axis=0\nq = Squeeze(q5, s0)\nk = Squeeze(k5, s0)\nv = Squeeze(v5, s0)";
+    let splits = "q5, k5, v5 = Split(t, sizes) axis=0\nq = Squeeze(q5, s0)\nk = Squeeze(k5, s0)\nv = Squeeze(v5, s0)";
     let slices = "q5 = Slice(t, s0, s1, s0)\nk5 = Slice(t, s1, s2, s0)\nv5 = Slice(t, s2, s3, s0)\nq = Squeeze(q5, s0)\nk = Squeeze(k5, s0)\nv = Squeeze(v5, s0)";
     for parts in [gathers, splits, slices] {
         let before = block(parts);
         let fused = placed(&before);
-        assert_eq!(fused.plan.tidy.selected, 2, "{parts}\n{}", print(&fused.model));
+        assert_eq!(
+            fused.plan.tidy.selected,
+            2,
+            "{parts}\n{}",
+            print(&fused.model)
+        );
         // The product of keys and values is of all tokens; that of queries, and the projection, of one.
         let analysis = Analysis::new(&fused.model).unwrap();
         let graph = &analysis.graph;
-        let products = graph.order().iter().filter(|&&node| graph.is(node, "MatMul"));
+        let products = graph
+            .order()
+            .iter()
+            .filter(|&&node| graph.is(node, "MatMul"));
         let mut layers: Vec<(usize, usize)> = products
             .map(|&node| analysis.at(node))
             .filter(|at| at.is_constant(1))
-            .map(|at| (at.output_extent(0, 1).unwrap(), at.output_extent(0, 2).unwrap()))
+            .map(|at| {
+                (
+                    at.output_extent(0, 1).unwrap(),
+                    at.output_extent(0, 2).unwrap(),
+                )
+            })
             .collect();
         layers.sort_unstable();
         assert_eq!(layers, [(1, 8), (1, 8), (5, 16)], "{parts}");
-        let proof = prove(&before, &fused.model, &fused.plan.tensors, &Default::default());
+        let proof = prove(
+            &before,
+            &fused.model,
+            &fused.plan.tensors,
+            &Default::default(),
+        );
         assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
     }
 }
@@ -242,9 +296,15 @@ fn channels_of_a_grouped_convolution_stay_together() {
 
 #[test]
 fn nothing_moves_where_it_is_skipped() {
-    let before =
-        selected(&format!("input x batch 5 4\n{WEIGHT}"), "y = MatMul(x, w)", "Gather(y, first) axis=1");
-    let skip = FuseOptions { skip: vec!["placement".into()], ..options() };
+    let before = selected(
+        &format!("input x batch 5 4\n{WEIGHT}"),
+        "y = MatMul(x, w)",
+        "Gather(y, first) axis=1",
+    );
+    let skip = FuseOptions {
+        skip: vec!["placement".into()],
+        ..options()
+    };
     let fused = unfold::fuse(&before, &skip).unwrap();
     assert_eq!(fused.plan.tidy.selected, 0);
     assert_eq!(operators(&fused.model), ["MatMul", "Gather"]);

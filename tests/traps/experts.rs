@@ -36,15 +36,27 @@ fn muls(model: &Model) -> usize {
 fn the_table_of_the_experts_takes_the_scale_in() {
     let turned = "e = Gather(table, ids)\n t = Transpose(e) perm=[0,2,1]\n y = MatMul(n, t)";
     for (table, how) in [
-        ("weight table 3 6 4", "e = Gather(table, ids)\n y = MatMul(n, e)"),
+        (
+            "weight table 3 6 4",
+            "e = Gather(table, ids)\n y = MatMul(n, e)",
+        ),
         ("weight table 3 4 6", turned),
         (
             "weight table 6 3 4",
             "e = Gather(table, ids) axis=1\n t = Transpose(e) perm=[1,0,2]\n y = MatMul(n, t)",
         ),
-        ("weight table 3 4 6", "e = Gather(table, ids)\n t = Transpose(n) perm=[0,2,1]\n y = MatMul(e, t)"),
-        ("weight table 3 6 4", "e = Gather(table, ids)\n y = Einsum(n, e) equation=btc,bcd->btd"),
-        ("weight table 3 4 6", "e = Gather(table, ids)\n y = Einsum(e, n) equation=bdc,btc->btd"),
+        (
+            "weight table 3 4 6",
+            "e = Gather(table, ids)\n t = Transpose(n) perm=[0,2,1]\n y = MatMul(e, t)",
+        ),
+        (
+            "weight table 3 6 4",
+            "e = Gather(table, ids)\n y = Einsum(n, e) equation=btc,bcd->btd",
+        ),
+        (
+            "weight table 3 4 6",
+            "e = Gather(table, ids)\n y = Einsum(e, n) equation=bdc,btc->btd",
+        ),
         (
             "weight table 3 6 4",
             "a = Gather(table, ids)\n b = Gather(table, ids)\n p = MatMul(n, a)\n q = MatMul(n, b)\n y = Add(p, q)",
@@ -75,15 +87,29 @@ fn of_one(table: &str, how: &str) -> Model {
 #[test]
 fn a_matrix_that_is_picked_takes_the_scale_in() {
     for (table, how) in [
-        ("weight table 3 6 4", "e = Gather(table, one)\n y = Gemm(n, e)"),
-        ("weight table 3 4 6", "e = Gather(table, one)\n y = Gemm(n, e, c) transB=1 beta=2.0"),
-        ("weight table 3 4 6", "e = Gather(table, one)\n t = Transpose(n)\n y = Gemm(e, t) alpha=0.5"),
-        ("weight table 3 6", "e = Gather(table, one)\n y = MatMul(n, e)"),
+        (
+            "weight table 3 6 4",
+            "e = Gather(table, one)\n y = Gemm(n, e)",
+        ),
+        (
+            "weight table 3 4 6",
+            "e = Gather(table, one)\n y = Gemm(n, e, c) transB=1 beta=2.0",
+        ),
+        (
+            "weight table 3 4 6",
+            "e = Gather(table, one)\n t = Transpose(n)\n y = Gemm(e, t) alpha=0.5",
+        ),
+        (
+            "weight table 3 6",
+            "e = Gather(table, one)\n y = MatMul(n, e)",
+        ),
     ] {
         assert_eq!(muls(&folded(&of_one(table, how))), 0, "{how}");
     }
-    let before =
-        of_one("weight table 3 4 6", "e = Gather(table, one)\n y = com.microsoft.FusedMatMul(n, e) transB=1");
+    let before = of_one(
+        "weight table 3 4 6",
+        "e = Gather(table, one)\n y = com.microsoft.FusedMatMul(n, e) transB=1",
+    );
     let after = fuse(&before);
     assert_eq!(muls(&after.model), 0);
     is_not_disproved(&before, &after).unwrap();
@@ -94,14 +120,25 @@ fn the_shift_stays_where_no_layer_is_constant() {
     let how = "m = Add(n, t)\n e = Gather(table, one)\n y = MatMul(m, e)";
     let before = of_one("shift t 6\n weight table 3 6 4", how);
     let after = fused(&before);
-    let [site] = &after.plan.sites[..] else { panic!("{:#?}", after.plan.sites) };
-    assert!(matches!(site.post, Some(Outcome::Scaled { .. })), "{site:#?}");
+    let [site] = &after.plan.sites[..] else {
+        panic!("{:#?}", after.plan.sites)
+    };
+    assert!(
+        matches!(site.post, Some(Outcome::Scaled { .. })),
+        "{site:#?}"
+    );
     assert_eq!(operators(&after.model), ["Relu", "Add", "Gather", "MatMul"]);
     let read = |model: &Model, name: &str| {
-        let tensor = model.graph().initializer.iter().find(|tensor| tensor.name().starts_with(name));
+        let tensor = model
+            .graph()
+            .initializer
+            .iter()
+            .find(|tensor| tensor.name().starts_with(name));
         read_f64(tensor.unwrap(), &Externals::none()).unwrap()
     };
-    let scale = read(&before, "g").into_shape_with_order(IxDyn(&[1, 6, 1])).unwrap();
+    let scale = read(&before, "g")
+        .into_shape_with_order(IxDyn(&[1, 6, 1]))
+        .unwrap();
     assert_eq!(read(&after.model, "table"), read(&before, "table") * scale);
 }
 
@@ -137,9 +174,10 @@ fn the_scale_of_queries_joins_the_keys() {
 
 #[test]
 fn a_value_does_not_take_in_what_it_carries_itself() {
-    for product in
-        ["t = Transpose(n) perm=[0,2,1]\n y = MatMul(n, t)", "y = Einsum(n, n) equation=btc,bsc->bts"]
-    {
+    for product in [
+        "t = Transpose(n) perm=[0,2,1]\n y = MatMul(n, t)",
+        "y = Einsum(n, n) equation=btc,bsc->bts",
+    ] {
         let before = model(&format!(
             "input x batch 3 6
              h = Relu(x)
@@ -151,7 +189,8 @@ fn a_value_does_not_take_in_what_it_carries_itself() {
         kept(&before);
     }
     // Nor its operands.
-    let made = "v = MatMul(n, w)\n k = Identity(v)\n t = Transpose(k) perm=[0,2,1]\n y = MatMul(n, t)";
+    let made =
+        "v = MatMul(n, w)\n k = Identity(v)\n t = Transpose(k) perm=[0,2,1]\n y = MatMul(n, t)";
     let before = model(&format!(
         "input x batch 3 6
          h = Relu(x)
@@ -178,9 +217,15 @@ fn an_operand_that_is_an_input_is_no_layer() {
 #[test]
 fn a_letter_that_is_not_added_up_takes_nothing_in() {
     // Along the tokens' own channels, which the result has: it propagates there.
-    let before = of_one("weight table 3 5 6", "e = Gather(table, one)\n y = Einsum(n, e) equation=tc,tc->tc");
+    let before = of_one(
+        "weight table 3 5 6",
+        "e = Gather(table, one)\n y = Einsum(n, e) equation=tc,tc->tc",
+    );
     assert_eq!(kept(&before).0, Reason::GraphOutput);
-    let summed = of_one("weight table 3 5 6", "e = Gather(table, one)\n y = Einsum(n, e) equation=tc,tc->t");
+    let summed = of_one(
+        "weight table 3 5 6",
+        "e = Gather(table, one)\n y = Einsum(n, e) equation=tc,tc->t",
+    );
     assert_eq!(muls(&folded(&summed)), 0);
 }
 
@@ -200,7 +245,12 @@ fn experts_of_half_precision_lose_no_more_than_their_type_does() {
         ));
         let table = read_f64(initializer(&model, "table"), &Externals::none()).unwrap();
         let table = make("table", DataType::Float16, &(table * 0.3).view()).unwrap();
-        *model.graph_mut().initializer.iter_mut().find(|tensor| tensor.name() == "table").unwrap() = table;
+        *model
+            .graph_mut()
+            .initializer
+            .iter_mut()
+            .find(|tensor| tensor.name() == "table")
+            .unwrap() = table;
         retype(&mut model, &["g"], DataType::Float16);
         model
     };

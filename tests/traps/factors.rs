@@ -35,7 +35,9 @@ fn two_products_with_their_biases_are_one() {
 
 #[test]
 fn as_many_in_a_row_as_there_are_are_one() {
-    let products: String = (0..300).map(|i| format!("v{} = MatMul(v{i}, w)\n", i + 1)).collect();
+    let products: String = (0..300)
+        .map(|i| format!("v{} = MatMul(v{i}, w)\n", i + 1))
+        .collect();
     let lines = format!("const w 2 2 = 0 1 -1 0\nv0 = Identity(x)\n{products}y = Relu(v300)");
     becomes(&row("batch 2", &lines), &["MatMul", "Relu"]);
 }
@@ -47,8 +49,7 @@ fn a_product_of_channels_joins_a_kernel_before_it_and_behind_it() {
     becomes(&row("batch 4 6 6", ahead), &["Conv"]);
     let inside = "weight a 8 4 1 1\nshift s 8\nweight b 4 8 3 3\nh = Conv(x, a, s)\ny = Conv(h, b)";
     becomes(&row("batch 4 6 6", inside), &["Conv"]);
-    let strided =
-        "weight a 8 4 1\nweight b 4 8 3\nh = Conv(x, a) strides=[2]\ny = Conv(h, b) pads=[1,2] strides=[2]";
+    let strided = "weight a 8 4 1\nweight b 4 8 3\nh = Conv(x, a) strides=[2]\ny = Conv(h, b) pads=[1,2] strides=[2]";
     for extent in [5, 6, 7, 8] {
         becomes(&row(&format!("batch 4 {extent}"), strided), &["Conv"]);
     }
@@ -59,53 +60,79 @@ fn a_product_of_channels_joins_a_kernel_before_it_and_behind_it() {
 
 #[test]
 fn kernels_along_different_axes_are_one_where_that_is_less() {
-    let lines =
-        "weight a 9 2 3 1\nweight b 2 9 1 3\nh = Conv(x, a) pads=[1,0,1,0]\ny = Conv(h, b) pads=[0,1,0,1]";
+    let lines = "weight a 9 2 3 1\nweight b 2 9 1 3\nh = Conv(x, a) pads=[1,0,1,0]\ny = Conv(h, b) pads=[0,1,0,1]";
     becomes(&row("batch 2 5 5", lines), &["Conv"]);
 }
 
 #[test]
 fn groups_are_products_of_their_own() {
-    let lines =
-        "weight a 8 2 1 1\nshift s 8\nweight b 4 4 3 3\nh = Conv(x, a, s) group=2\ny = Conv(h, b) group=2";
+    let lines = "weight a 8 2 1 1\nshift s 8\nweight b 4 4 3 3\nh = Conv(x, a, s) group=2\ny = Conv(h, b) group=2";
     becomes(&row("batch 4 5 5", lines), &["Conv"]);
 }
 
 #[test]
 fn what_is_dearer_as_one_stays_two() {
     // Of low rank, of single channels and all, of two kernels along one axis.
-    stays(&row("batch 8", "weight a 8 2\nweight b 2 8\nh = MatMul(x, a)\ny = MatMul(h, b)"));
+    stays(&row(
+        "batch 8",
+        "weight a 8 2\nweight b 2 8\nh = MatMul(x, a)\ny = MatMul(h, b)",
+    ));
     let apart = "weight a 4 1 3\nweight b 4 4 1\nh = Conv(x, a) group=4\ny = Conv(h, b)";
     stays(&row("batch 4 5", apart));
-    stays(&row("batch 4 7", "weight a 4 4 3\nweight b 4 4 3\nh = Conv(x, a)\ny = Conv(h, b)"));
+    stays(&row(
+        "batch 4 7",
+        "weight a 4 4 3\nweight b 4 4 3\nh = Conv(x, a)\ny = Conv(h, b)",
+    ));
 }
 
 #[test]
 fn what_somebody_else_reads_in_between_stays() {
     let two = "weight a 4 4\nweight b 4 4\nh = MatMul(x, a)\nz = MatMul(h, b)";
-    stays(&row("batch 4", &format!("{two}\nr = Relu(h)\ny = Mul(z, r)")));
+    stays(&row(
+        "batch 4",
+        &format!("{two}\nr = Relu(h)\ny = Mul(z, r)"),
+    ));
     stays(&row("batch 4", &format!("{two}\ny = Relu(z)\noutput h")));
 }
 
 #[test]
 fn a_shift_in_between_does_not_go_below_a_border() {
-    let lines =
-        "weight a 8 4 1 1\nshift s 8\nweight b 4 8 3 3\nh = Conv(x, a, s)\ny = Conv(h, b) pads=[1,1,1,1]";
+    let lines = "weight a 8 4 1 1\nshift s 8\nweight b 4 8 3 3\nh = Conv(x, a, s)\ny = Conv(h, b) pads=[1,1,1,1]";
     assert_eq!(kept(&row("batch 4 5 5", lines)).0, Reason::Padding);
 }
 
 #[test]
 fn the_plan_says_what_became_one_and_skips_it_by_its_kind() {
-    let model = row("batch 6", "weight a 6 4\nweight b 4 3\nh = MatMul(x, a)\ny = MatMul(h, b)");
+    let model = row(
+        "batch 6",
+        "weight a 6 4\nweight b 4 3\nh = MatMul(x, a)\ny = MatMul(h, b)",
+    );
     let fused = fused(&model);
-    let [site] = &fused.plan.sites[..] else { panic!("{:#?}", fused.plan.sites) };
-    assert_eq!((site.kind.name, site.channels, site.axis), ("factors", 3, 1));
+    let [site] = &fused.plan.sites[..] else {
+        panic!("{:#?}", fused.plan.sites)
+    };
+    assert_eq!(
+        (site.kind.name, site.channels, site.axis),
+        ("factors", 3, 1)
+    );
     assert_eq!(site.nodes, ["MatMul_h", "MatMul_y"]);
     let into = vec!["MatMul_y".to_owned()];
-    assert_eq!(site.post, Some(Outcome::Folded { direction: Direction::Merged, into }));
+    assert_eq!(
+        site.post,
+        Some(Outcome::Folded {
+            direction: Direction::Merged,
+            into
+        })
+    );
     assert_eq!(operators(&fused.model), ["MatMul"]);
-    let options = unfold::FuseOptions { skip: vec!["factors".into()], ..crate::options() };
-    assert_eq!(unfold::fuse(&model, &options).unwrap().model.proto, model.proto);
+    let options = unfold::FuseOptions {
+        skip: vec!["factors".into()],
+        ..crate::options()
+    };
+    assert_eq!(
+        unfold::fuse(&model, &options).unwrap().model.proto,
+        model.proto
+    );
 }
 
 #[test]
@@ -115,10 +142,22 @@ fn a_shared_weight_is_copied_only_as_far_as_that_is_allowed() {
         "weight a 4 4\nweight b 4 4\nh = MatMul(x, a)\nz = MatMul(h, b)\nr = Relu(x)\np = MatMul(r, a)\nq = Relu(p)
          s = MatMul(q, b)\ny = Add(z, s)",
     );
-    let refused = unfold::fuse(&model, &unfold::FuseOptions { max_growth: 0.0, ..crate::options() }).unwrap();
-    let [site] = &refused.plan.sites[..] else { panic!("{:#?}", refused.plan.sites) };
+    let refused = unfold::fuse(
+        &model,
+        &unfold::FuseOptions {
+            max_growth: 0.0,
+            ..crate::options()
+        },
+    )
+    .unwrap();
+    let [site] = &refused.plan.sites[..] else {
+        panic!("{:#?}", refused.plan.sites)
+    };
     assert_eq!(crate::reasons_of(site).0.name(), "growth");
-    becomes(&model, &["MatMul", "Relu", "MatMul", "Relu", "MatMul", "Add"]);
+    becomes(
+        &model,
+        &["MatMul", "Relu", "MatMul", "Relu", "MatMul", "Add"],
+    );
 }
 
 /// The scale of attention behind a rotary embedding of all tokens but the first (DINOv3): its
@@ -164,11 +203,26 @@ fn a_rotary_embedding_beside_a_token_passes_the_scale_of_attention() {
         part("k"),
     );
     let after = folded(&model(&text));
-    assert_eq!(operators(&after).iter().filter(|&&op| op == "Mul").count(), 4);
+    assert_eq!(
+        operators(&after).iter().filter(|&&op| op == "Mul").count(),
+        4
+    );
     // Where one half is read without the scale as well, it goes to the keys.
     let read = text.replace("output y", "u = Relu(lowq)\n output y u");
-    assert_eq!(operators(&fused(&model(&read)).model).iter().filter(|&&op| op == "Mul").count(), 4);
+    assert_eq!(
+        operators(&fused(&model(&read)).model)
+            .iter()
+            .filter(|&&op| op == "Mul")
+            .count(),
+        4
+    );
     // Where both are, nothing goes.
     let read = text.replace("output y", "u = Relu(lowq)\n v = Relu(lowk)\n output y u v");
-    assert_eq!(operators(&fused(&model(&read)).model).iter().filter(|&&op| op == "Mul").count(), 6);
+    assert_eq!(
+        operators(&fused(&model(&read)).model)
+            .iter()
+            .filter(|&&op| op == "Mul")
+            .count(),
+        6
+    );
 }

@@ -35,7 +35,11 @@ fn a_gather_of_the_only_place_is_a_squeeze() {
         for pick in ["Gather(n, zero) axis=3", "Gather(n, end) axis=-1"] {
             let before = with(opset, pick, unsqueeze);
             let after = fuse(&before);
-            assert!(after.plan.sites.iter().all(|site| site.is_folded()), "{:#?}", after.plan.sites);
+            assert!(
+                after.plan.sites.iter().all(|site| site.is_folded()),
+                "{:#?}",
+                after.plan.sites
+            );
             assert_eq!(operators(&after.model), ["MatMul", "Add"], "{opset} {pick}");
             assert!(is_not_disproved(&before, &after).is_ok());
         }
@@ -96,8 +100,14 @@ fn an_einsum_that_adds_up_nothing_is_a_product_of_elements() {
         let after = proved(&with("5 4", operands, equation, "4", "MatMul(e, w)"));
         assert_eq!(crate::operators(&after), ["Floor", "MatMul"], "{equation}");
     }
-    becomes(&with("5 4", "n, g", "bnc,c->bnc", "4", "MatMul(e, w)"), &["Floor", "MatMul"]);
-    becomes(&with("4 6 6", "n, g", "bchw,c->bchw", "4", "Conv(e, v)"), &["Floor", "Conv"]);
+    becomes(
+        &with("5 4", "n, g", "bnc,c->bnc", "4", "MatMul(e, w)"),
+        &["Floor", "MatMul"],
+    );
+    becomes(
+        &with("4 6 6", "n, g", "bchw,c->bchw", "4", "Conv(e, v)"),
+        &["Floor", "Conv"],
+    );
     for (equation, constant, rest) in [
         // A factor of each place, whose axes are turned, and a sum.
         ("bnc,nc->bnc", "5 4", "Mul"),
@@ -140,7 +150,13 @@ fn the_type_of_all_tokens_is_a_bias() {
     // Two types, and columns of a table.
     for other in [typed("0 0 1 0 0 0", 0), typed("0 0 0 0 0 0", 1)] {
         let fused = fuse(&other);
-        assert_eq!(operators(&fused.model).iter().filter(|&&op| op == "Gather").count(), 2);
+        assert_eq!(
+            operators(&fused.model)
+                .iter()
+                .filter(|&&op| op == "Gather")
+                .count(),
+            2
+        );
         assert!(is_not_disproved(&other, &fused).is_ok());
     }
 }
@@ -241,7 +257,11 @@ fn a_sum_of_two_is_an_add() {
         (13, open, "s = Sum(n)"),
     ] {
         let after = fuse(&sum(opset, start, text));
-        assert!(after.plan.sites.iter().any(|site| site.is_folded()), "{:#?}", after.plan.sites);
+        assert!(
+            after.plan.sites.iter().any(|site| site.is_folded()),
+            "{:#?}",
+            after.plan.sites
+        );
         assert!(!operators(&after.model).contains(&"Sum"));
         assert!(is_not_disproved(&sum(opset, start, text), &after).is_ok());
     }
@@ -250,7 +270,10 @@ fn a_sum_of_two_is_an_add() {
     );
     assert!(operators(&fuse(&biased).model).contains(&"Add"));
     for (opset, text) in [(13, "s = Sum(n, p, t)"), (7, "s = Sum(n, t)")] {
-        assert!(operators(&fuse(&sum(opset, open, text)).model).contains(&"Sum"), "{text}");
+        assert!(
+            operators(&fuse(&sum(opset, open, text)).model).contains(&"Sum"),
+            "{text}"
+        );
     }
 }
 
@@ -304,11 +327,19 @@ fn a_normalization_that_is_scaled_before_its_mean_is_taken_off_is_one() {
         let before = scaled_first(rest);
         let after = fuse(&before);
         let site = &after.plan.sites[0];
-        assert!(site.is_folded() && site.kind.name == "LN", "{rest}: {site:#?}");
+        assert!(
+            site.is_folded() && site.kind.name == "LN",
+            "{rest}: {site:#?}"
+        );
         super::same(&before, &after.model, 1e-5);
         let shifts = usize::from(rest.contains("r ="));
         let wanted = 9 + shifts;
-        assert_eq!(operators(&after.model).len(), wanted, "{rest}: {:?}", operators(&after.model));
+        assert_eq!(
+            operators(&after.model).len(),
+            wanted,
+            "{rest}: {:?}",
+            operators(&after.model)
+        );
     }
 }
 
@@ -331,7 +362,8 @@ fn gelu(lines: &str) -> Model {
 #[test]
 fn a_gelu_halves_its_value_before_its_gate_where_torch_halves_the_gate() {
     let before = "d = Div(a, root)\n e = Erf(d)\n s = Add(e, one)";
-    let by_tanh = "p = Pow(a, three)\n const three = 3\n q = Mul(p, c)\n const c = 0.044715\n r = Add(a, q)
+    let by_tanh =
+        "p = Pow(a, three)\n const three = 3\n q = Mul(p, c)\n const c = 0.044715\n r = Add(a, q)
         const k = 0.7978846\n d = Mul(r, k)\n e = Tanh(d)\n s = Add(one, e)";
     for (sum, last) in [
         (before, "h = Mul(half, s)\n g = Mul(a, h)"),
@@ -346,7 +378,9 @@ fn a_gelu_halves_its_value_before_its_gate_where_torch_halves_the_gate() {
             .filter(|node| node.op_type() == "Mul")
             .map(|node| &node.input[..])
             .collect();
-        let [.., halved, product] = products[..] else { panic!("{products:?}") };
+        let [.., halved, product] = products[..] else {
+            panic!("{products:?}")
+        };
         assert_eq!(halved, ["a", "half"]);
         assert_eq!(product[1], "s");
     }
@@ -394,8 +428,16 @@ fn an_rms_norm_divides_by_its_root_where_torch_multiplies_by_the_reciprocal() {
     ] {
         let before = rms(lines);
         let after = proved(&before);
-        assert_eq!(operators(&after), ["Pow", "ReduceMean", "Add", "Sqrt", "Div", "Mul", "MatMul"]);
-        let quotient = after.graph().node.iter().find(|node| node.op_type() == "Div").unwrap();
+        assert_eq!(
+            operators(&after),
+            ["Pow", "ReduceMean", "Add", "Sqrt", "Div", "Mul", "MatMul"]
+        );
+        let quotient = after
+            .graph()
+            .node
+            .iter()
+            .find(|node| node.op_type() == "Div")
+            .unwrap();
         assert_eq!(quotient.input, ["x", "s"]);
         same(&before, &after, 1e-6);
     }
@@ -412,21 +454,34 @@ fn other_products_with_a_reciprocal_of_a_root_stay() {
         "r = Reciprocal(s)\n q = Mul(x, r)\n n = Mul(q, g)\n output q",
     ] {
         let after = fuse(&rms(lines)).model;
-        assert!(operators(&after).contains(&"Reciprocal"), "{lines}: {:?}", operators(&after));
+        assert!(
+            operators(&after).contains(&"Reciprocal"),
+            "{lines}: {:?}",
+            operators(&after)
+        );
     }
 }
 
 #[test]
 fn an_rms_norm_that_is_skipped_is_left_as_it_is() {
     let before = rms("r = Reciprocal(s)\n q = Mul(x, r)\n n = Mul(q, g)");
-    let options = unfold::FuseOptions { skip: vec!["RMSNorm".into()], ..portable() };
-    assert_eq!(unfold::fuse(&before, &options).unwrap().model.proto, before.proto);
+    let options = unfold::FuseOptions {
+        skip: vec!["RMSNorm".into()],
+        ..portable()
+    };
+    assert_eq!(
+        unfold::fuse(&before, &options).unwrap().model.proto,
+        before.proto
+    );
 }
 
 /// The β of the outer one is what the inner one takes out.
 #[test]
 fn of_two_such_normalizations_in_each_other_one_is_written_otherwise() {
-    for outer in ["a = Mul(x, s)\nrest = Sub(twin, ms)", "a = Mul(x, s)\nn = Neg(ms)\nrest = Add(twin, n)"] {
+    for outer in [
+        "a = Mul(x, s)\nrest = Sub(twin, ms)",
+        "a = Mul(x, s)\nn = Neg(ms)\nrest = Add(twin, n)",
+    ] {
         let before = model(&format!(
             "input x 2 4 5 5
              scale s 4 1 1
@@ -454,7 +509,10 @@ fn what_only_resembles_a_scaled_mean_stays() {
     ] {
         let before = scaled_first(rest);
         let after = fuse(&before);
-        assert!(after.plan.sites.iter().all(|site| site.kind.name != "LN"), "{rest}");
+        assert!(
+            after.plan.sites.iter().all(|site| site.kind.name != "LN"),
+            "{rest}"
+        );
         super::same(&before, &after.model, 1e-5);
     }
 }
@@ -512,11 +570,15 @@ fn a_normalizer_that_stays_is_a_mul_and_an_add() {
     // An intermediate value with another reader stays.
     let read = fuse(&chain("y = Relu(h)\n output d"));
     assert!(
-        operators(&read.model).contains(&"Div") || read.model.graph().node.iter().any(|n| n.output[0] == "d")
+        operators(&read.model).contains(&"Div")
+            || read.model.graph().node.iter().any(|n| n.output[0] == "d")
     );
     super::same(&chain("y = Relu(h)\n output d"), &read.model, 1e-6);
     // And a skipped one stays.
-    let options = unfold::FuseOptions { skip: vec!["standardisation".into()], ..portable() };
+    let options = unfold::FuseOptions {
+        skip: vec!["standardisation".into()],
+        ..portable()
+    };
     assert!(!unfold::fuse(&before, &options).unwrap().changed());
 }
 
@@ -560,17 +622,30 @@ fn what_is_taken_apart_is_so_before_its_axes_are_put_in_order() {
         let before = three(opset, "[2,0,3,4,1]", apart);
         let after = fuse(&before);
         let graph = after.model.graph();
-        let orders: Vec<&[i64]> = graph.node.iter().filter_map(|node| node.attr_ints("perm").ok()?).collect();
+        let orders: Vec<&[i64]> = graph
+            .node
+            .iter()
+            .filter_map(|node| node.attr_ints("perm").ok()?)
+            .collect();
         assert_eq!(orders, [[0, 2, 3, 1]; 3], "{opset} {apart}");
-        assert_eq!(operators(&after.model).contains(&"Squeeze"), apart != gather);
+        assert_eq!(
+            operators(&after.model).contains(&"Squeeze"),
+            apart != gather
+        );
         super::same(&before, &after.model, 0.0);
         assert!(is_not_disproved(&before, &after).is_ok());
-        assert_eq!(operators(&fuse(&after.model).model), operators(&after.model));
+        assert_eq!(
+            operators(&fuse(&after.model).model),
+            operators(&after.model)
+        );
 
         // Three parts whose axes are in order need no Transpose at all.
         let before = three(opset, "[2,0,1,3,4]", apart);
         let after = fuse(&before);
-        assert!(!operators(&after.model).contains(&"Transpose"), "{opset} {apart}");
+        assert!(
+            !operators(&after.model).contains(&"Transpose"),
+            "{opset} {apart}"
+        );
         super::same(&before, &after.model, 0.0);
 
         // Where the last axis is the last one, engines know the form.
@@ -578,10 +653,18 @@ fn what_is_taken_apart_is_so_before_its_axes_are_put_in_order() {
         assert_eq!(operators(&fuse(&before).model), operators(&before));
     }
     // A Reshape takes no notice of the axis.
-    let reshaped = split.replace("v = Squeeze(c0, zeros)", "ints flat 4 = 2 4 2 5\n v = Reshape(c0, flat)");
+    let reshaped = split.replace(
+        "v = Squeeze(c0, zeros)",
+        "ints flat 4 = 2 4 2 5\n v = Reshape(c0, flat)",
+    );
     let before = three(17, "[2,0,3,4,1]", &reshaped);
     let after = fuse(&before);
-    let orders = after.model.graph().node.iter().filter_map(|node| node.attr_ints("perm").ok()?);
+    let orders = after
+        .model
+        .graph()
+        .node
+        .iter()
+        .filter_map(|node| node.attr_ints("perm").ok()?);
     assert_eq!(orders.collect::<Vec<_>>(), [[0, 2, 3, 1]; 3]);
     super::same(&before, &after.model, 0.0);
     // A reader of all three needs them in order; and a part of two places keeps its axis.
@@ -591,8 +674,12 @@ fn what_is_taken_apart_is_so_before_its_axes_are_put_in_order() {
         "q = Gather(t, i)\nh = Gather(t, j)\nv = Gather(t, zeros)",
     ] {
         let after = fuse(&three(17, "[2,0,3,4,1]", apart));
-        let orders =
-            after.model.graph().node.iter().filter_map(|node| node.attr_ints("perm").ok()?.map(<[i64]>::len));
+        let orders = after
+            .model
+            .graph()
+            .node
+            .iter()
+            .filter_map(|node| node.attr_ints("perm").ok()?.map(<[i64]>::len));
         assert_eq!(orders.collect::<Vec<_>>(), [5], "{apart}");
     }
 }
@@ -618,7 +705,10 @@ fn by_channels(before: &str, behind: &str, reads: &str) -> unfold::onnx::Model {
 
 #[test]
 fn the_axes_of_a_normalizer_go_with_it() {
-    let turned = ("a = Transpose(x) perm=[0,2,1]", "z = Transpose(n) perm=[0,2,1]");
+    let turned = (
+        "a = Transpose(x) perm=[0,2,1]",
+        "z = Transpose(n) perm=[0,2,1]",
+    );
     let flat = ("a = Reshape(x, flat)", "z = Reshape(n, whole)");
     let both = (
         "ints last 1 = 2\n f = Reshape(x, flat)\n a = Unsqueeze(f, last)",
@@ -651,7 +741,11 @@ fn the_axes_of_a_normalizer_go_with_it() {
     // Somebody else reads it in the other order; or it is another order behind.
     let read = by_channels(turned.0, turned.1, "h = Relu(a)\n y = Relu(z)\n output h");
     assert!(operators(&fuse(&read).model).contains(&"BatchNormalization"));
-    let other = by_channels("a = Transpose(x) perm=[0,2,1]", "z = Transpose(n) perm=[1,2,0]", "y = Relu(z)");
+    let other = by_channels(
+        "a = Transpose(x) perm=[0,2,1]",
+        "z = Transpose(n) perm=[1,2,0]",
+        "y = Relu(z)",
+    );
     assert!(operators(&fuse(&other).model).contains(&"BatchNormalization"));
     // A movement between two normalizers belongs to one of them.
     let row = model(
@@ -703,16 +797,31 @@ fn keys_are_turned_at_once() {
          ints back 4 = -1 2 3 4
          t = Reshape(v, back)",
     );
-    let expected = ["MatMul", "MatMul", "Reshape", "Reshape", "Transpose", "Transpose", "MatMul", "Softmax"];
+    let expected = [
+        "MatMul",
+        "MatMul",
+        "Reshape",
+        "Reshape",
+        "Transpose",
+        "Transpose",
+        "MatMul",
+        "Softmax",
+    ];
     let after = becomes(&model(&by_three), &expected);
-    let perms: Vec<&[i64]> =
-        after.graph().node.iter().filter_map(|node| node.attr_ints("perm").ok()?).collect();
+    let perms: Vec<&[i64]> = after
+        .graph()
+        .node
+        .iter()
+        .filter_map(|node| node.attr_ints("perm").ok()?)
+        .collect();
     assert_eq!(perms, [[0, 2, 1, 3], [0, 2, 3, 1]]);
 }
 
 /// As torch writes `as_strided` of a mean over a turned image.
 fn strided(count: &str, step: usize, first: usize) -> unfold::onnx::Model {
-    let places: String = (first..first + 6).map(|place| format!("{place} ")).collect();
+    let places: String = (first..first + 6)
+        .map(|place| format!("{place} "))
+        .collect();
     model(&format!(
         "input x {count} 4 6
          scale g 6
@@ -746,17 +855,29 @@ fn strided(count: &str, step: usize, first: usize) -> unfold::onnx::Model {
 #[test]
 fn all_places_in_order_are_the_value() {
     let after = proved(&strided("batch", 6, 0));
-    assert_eq!(operators(&after), ["ReduceMean", "Reshape", "MatMul", "Add"]);
+    assert_eq!(
+        operators(&after),
+        ["ReduceMean", "Reshape", "MatMul", "Add"]
+    );
 }
 
 #[test]
 fn other_places_are_not() {
     // A factor with axes of its own gives them to the result.
     let mut wider = strided("batch", 6, 0);
-    wider.graph_mut().initializer.iter_mut().find(|tensor| tensor.name() == "step").unwrap().dims =
-        vec![1; 6];
+    wider
+        .graph_mut()
+        .initializer
+        .iter_mut()
+        .find(|tensor| tensor.name() == "step")
+        .unwrap()
+        .dims = vec![1; 6];
     assert!(operators(&fuse(&wider).model).contains(&"Gather"));
-    for other in [strided("batch", 1, 0), strided("3", 5, 2), strided("batch", 0, 0)] {
+    for other in [
+        strided("batch", 1, 0),
+        strided("3", 5, 2),
+        strided("batch", 0, 0),
+    ] {
         let fused = fuse(&other);
         assert!(operators(&fused.model).contains(&"Gather"));
         assert!(is_not_disproved(&other, &fused).is_ok());
@@ -784,14 +905,23 @@ fn behind_padding(pads: &str, pad: &str, conv: &str) -> unfold::onnx::Model {
 fn zeros_around_an_image_are_padding_of_the_convolution() {
     for (pads, pad, conv) in [
         ("0 0 1 0 0 0 2 1", "x, pads)", ""),
-        ("0 0 0 0 0 0 1 1", "x, pads, zero) mode=constant", "pads=[0,1,2,0] strides=[2,2]"),
-        ("0 0 3 0 0 0 0 3", "x, pads)", "dilations=[2,1] kernel_shape=[3,3]"),
+        (
+            "0 0 0 0 0 0 1 1",
+            "x, pads, zero) mode=constant",
+            "pads=[0,1,2,0] strides=[2,2]",
+        ),
+        (
+            "0 0 3 0 0 0 0 3",
+            "x, pads)",
+            "dilations=[2,1] kernel_shape=[3,3]",
+        ),
         ("0 0 1 0 0 0 2 1", "x, pads)", "auto_pad=VALID"),
     ] {
         becomes(&behind_padding(pads, pad, conv), &["Conv", "Relu"]);
     }
     // And where nothing else is to be done.
-    let alone = "input x batch 4 6 6\n weight w 5 4 3 3\n ints pads 8 = 0 0 1 0 0 0 2 1\n p = Pad(x, pads)
+    let alone =
+        "input x batch 4 6 6\n weight w 5 4 3 3\n ints pads 8 = 0 0 1 0 0 0 2 1\n p = Pad(x, pads)
                  c = Conv(p, w)\n y = Relu(c)\n output y";
     let fused = fuse(&model(alone));
     assert_eq!(operators(&fused.model), ["Conv", "Relu"]);
@@ -860,8 +990,14 @@ fn pooled(filling: &str, pads: &str, pool: &str) -> unfold::onnx::Model {
 #[test]
 fn what_a_maximum_does_not_see_is_its_own_padding() {
     for (pads, pool) in [
-        ("0 0 0 0 0 0 1 1", "MaxPool(p) kernel_shape=[3,3] strides=[2,2]"),
-        ("0 0 1 1 0 0 0 1", "MaxPool(p) kernel_shape=[3,3] pads=[1,0,2,0]"),
+        (
+            "0 0 0 0 0 0 1 1",
+            "MaxPool(p) kernel_shape=[3,3] strides=[2,2]",
+        ),
+        (
+            "0 0 1 1 0 0 0 1",
+            "MaxPool(p) kernel_shape=[3,3] pads=[1,0,2,0]",
+        ),
     ] {
         becomes(&pooled("-inf", pads, pool), &["Floor", "MaxPool", "Conv"]);
     }
@@ -870,15 +1006,26 @@ fn what_a_maximum_does_not_see_is_its_own_padding() {
         // A zero is more than negative numbers.
         ("0", around, "MaxPool(p) kernel_shape=[3,3]"),
         // By how much the last window reaches out is another question with padding of its own.
-        ("-inf", around, "MaxPool(p) kernel_shape=[3,3] strides=[2,2] ceil_mode=1"),
+        (
+            "-inf",
+            around,
+            "MaxPool(p) kernel_shape=[3,3] strides=[2,2] ceil_mode=1",
+        ),
         // A window with gaps may reach over an image of one place.
-        ("-inf", around, "MaxPool(p) kernel_shape=[2,2] dilations=[2,2]"),
+        (
+            "-inf",
+            around,
+            "MaxPool(p) kernel_shape=[2,2] dilations=[2,2]",
+        ),
         // A window that sees nothing.
         ("-inf", "0 0 3 3 0 0 3 3", "MaxPool(p) kernel_shape=[3,3]"),
     ] {
         let before = pooled(filling, pads, pool);
         let fused = fuse(&before);
-        assert!(operators(&fused.model).contains(&"Pad"), "{filling} {pads} {pool}");
+        assert!(
+            operators(&fused.model).contains(&"Pad"),
+            "{filling} {pads} {pool}"
+        );
         assert!(is_not_disproved(&before, &fused).is_ok());
     }
 }
@@ -900,7 +1047,10 @@ fn zeros_that_a_mean_counts_are_its_own_padding() {
         ))
     };
     becomes(&mean(""), &["Floor", "AveragePool", "Conv"]);
-    becomes(&mean("count_include_pad=1 pads=[1,0,0,1]"), &["Floor", "AveragePool", "Conv"]);
+    becomes(
+        &mean("count_include_pad=1 pads=[1,0,0,1]"),
+        &["Floor", "AveragePool", "Conv"],
+    );
     // Some are counted and some are not.
     assert!(operators(&fuse(&mean("pads=[1,0,0,1]")).model).contains(&"Pad"));
 }
@@ -937,17 +1087,32 @@ fn a_shift_before_padding_goes_back_along_the_stream() {
         ))
     };
     for image in ["8 8", "height width"] {
-        becomes(&before(image), &["Conv", "Conv", "Relu", "Conv", "Add", "Conv"]);
+        becomes(
+            &before(image),
+            &["Conv", "Conv", "Relu", "Conv", "Add", "Conv"],
+        );
     }
 }
 
 #[test]
 fn two_transposes_or_means_in_a_row_are_one() {
     let cases = [
-        ("a = Transpose(x) perm=[0,2,1,3]\n y = Transpose(a) perm=[0,1,3,2]", vec!["Transpose"]),
-        ("a = Transpose(x)\n y = Transpose(a) perm=[1,0,2,3]", vec!["Transpose"]),
-        ("a = ReduceMean(x) axes=[2]\n y = ReduceMean(a) axes=[-1]", vec!["ReduceMean"]),
-        ("a = ReduceMean(x) axes=[2,3]\n y = ReduceMean(a) axes=[3]", vec!["ReduceMean"]),
+        (
+            "a = Transpose(x) perm=[0,2,1,3]\n y = Transpose(a) perm=[0,1,3,2]",
+            vec!["Transpose"],
+        ),
+        (
+            "a = Transpose(x)\n y = Transpose(a) perm=[1,0,2,3]",
+            vec!["Transpose"],
+        ),
+        (
+            "a = ReduceMean(x) axes=[2]\n y = ReduceMean(a) axes=[-1]",
+            vec!["ReduceMean"],
+        ),
+        (
+            "a = ReduceMean(x) axes=[2,3]\n y = ReduceMean(a) axes=[3]",
+            vec!["ReduceMean"],
+        ),
         // Both are read, or the axes are others behind the first.
         (
             "a = Transpose(x) perm=[0,2,1,3]\n y = Transpose(a) perm=[0,1,3,2]\n output a",
@@ -1013,6 +1178,10 @@ fn channels_that_constants_pick_are_gathered() {
     );
     becomes(&before, &["Transpose", "Gather", "Transpose", "MatMul"]);
     // Indices of two axes select along neither alone.
-    let of_two = model("input x 6 8\nints i 3 2 = 0 3 5 3 1 7\np = GatherND(x, i)\ny = Relu(p)\noutput y");
-    assert_eq!(operators(&unfold::fuse(&of_two, &portable()).unwrap().model), ["GatherND", "Relu"]);
+    let of_two =
+        model("input x 6 8\nints i 3 2 = 0 3 5 3 1 7\np = GatherND(x, i)\ny = Relu(p)\noutput y");
+    assert_eq!(
+        operators(&unfold::fuse(&of_two, &portable()).unwrap().model),
+        ["GatherND", "Relu"]
+    );
 }

@@ -35,9 +35,18 @@ fn with_functions(lines: &str, functions: &[(&str, &str)]) -> Model {
             opset_import: sets.to_vec(),
             ..Default::default()
         };
-        function.node.iter_mut().for_each(|node| node.input.retain(|name| !name.is_empty()));
-        for attribute in function.node.iter_mut().flat_map(|node| &mut node.attribute) {
-            let Some(name) = std::str::from_utf8(attribute.s()).ok().and_then(|said| said.strip_prefix('@'))
+        function
+            .node
+            .iter_mut()
+            .for_each(|node| node.input.retain(|name| !name.is_empty()));
+        for attribute in function
+            .node
+            .iter_mut()
+            .flat_map(|node| &mut node.attribute)
+        {
+            let Some(name) = std::str::from_utf8(attribute.s())
+                .ok()
+                .and_then(|said| said.strip_prefix('@'))
             else {
                 continue;
             };
@@ -56,9 +65,18 @@ fn written_out(model: &Model, lines: &str) -> Fused {
     let text = text::print(&fused.model);
     assert!(fused.model.proto.functions.is_empty(), "{text}");
     same(&text::model(lines), &fused.model, 0.0);
-    let proof = prove(model, &fused.model, &fused.plan.tensors, &Default::default());
+    let proof = prove(
+        model,
+        &fused.model,
+        &fused.plan.tensors,
+        &Default::default(),
+    );
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}\n{text}");
-    assert!(fused.plan.sites.iter().any(SitePlan::is_folded), "{:#?}", fused.plan.sites);
+    assert!(
+        fused.plan.sites.iter().any(SitePlan::is_folded),
+        "{:#?}",
+        fused.plan.sites
+    );
     let again = unfold::fuse(&fused.model, &options()).unwrap();
     assert!(!again.changed(), "{text}");
     fused
@@ -77,9 +95,15 @@ fn untouched(model: &Model, options: &FuseOptions) {
 }
 
 const LINEAR: (&str, &str) = ("Linear(v, w, b) -> r", "m = MatMul(v, w)\nr = Add(m, b)");
-const DYT: (&str, &str) = ("DyT(v, g, b) -> r", "t = Tanh(v)\nn = Mul(t, g)\nr = Add(n, b)");
+const DYT: (&str, &str) = (
+    "DyT(v, g, b) -> r",
+    "t = Tanh(v)\nn = Mul(t, g)\nr = Add(n, b)",
+);
 /// Of a name that says nothing to us.
-const UN: (&str, &str) = ("__main___UN_n1(v, s, g, b) -> r", "d = Div(v, s)\nm = Mul(d, g)\nr = Add(m, b)");
+const UN: (&str, &str) = (
+    "__main___UN_n1(v, s, g, b) -> r",
+    "d = Div(v, s)\nm = Mul(d, g)\nr = Add(m, b)",
+);
 const START: &str = "input x batch 4\nscale g 4\nshift b 4\ndivisor s 4\nweight w 4 3\nshift c 3\n";
 const START_OF_TWO: &str = "weight u 3 4\nshift d 4\n";
 
@@ -96,26 +120,46 @@ fn a_linear_layer_in_a_function_takes_a_normalizer_in() {
     all_fold(&fused);
     assert_eq!(crate::operators(&fused.model), ["Tanh", "MatMul", "Add"]);
     // Where it is by the module that it was called for.
-    let names: Vec<&str> = fused.model.graph().node.iter().map(NodeProto::name).collect();
-    assert_eq!(names, ["DyT_n/DyT/Tanh_t", "Linear_y/Linear/MatMul_m", "Linear_y/Linear/Add_r"]);
+    let names: Vec<&str> = fused
+        .model
+        .graph()
+        .node
+        .iter()
+        .map(NodeProto::name)
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "DyT_n/DyT/Tanh_t",
+            "Linear_y/Linear/MatMul_m",
+            "Linear_y/Linear/Add_r"
+        ]
+    );
 }
 
 #[test]
 fn functions_need_no_name_that_says_what_they_are() {
     let lines = "n = own.__main___UN_n1(x, s, g, b)\ny = own.Linear(n, w, c)\noutput y";
     let model = with_functions(&format!("{START}{lines}"), &[UN, LINEAR]);
-    let written = "e = Div(x, s)\nm = Mul(e, g)\nn = Add(m, b)\nl = MatMul(n, w)\ny = Add(l, c)\noutput y";
+    let written =
+        "e = Div(x, s)\nm = Mul(e, g)\nn = Add(m, b)\nl = MatMul(n, w)\ny = Add(l, c)\noutput y";
     all_fold(&written_out(&model, &format!("{START}{written}")));
 }
 
 /// Where as much folds without inlining: fewer operators are left.
 #[test]
 fn functions_are_written_out_where_more_layers_become_one() {
-    let lines = "weight u 3 4\nl = MatMul(x, w)\nm = MatMul(l, u)\ny = own.Linear(m, w, c)\noutput y";
+    let lines =
+        "weight u 3 4\nl = MatMul(x, w)\nm = MatMul(l, u)\ny = own.Linear(m, w, c)\noutput y";
     let model = with_functions(&format!("{START}{lines}"), &[LINEAR]);
     let fused = unfold::fuse(&model, &options()).unwrap();
     assert_eq!(crate::operators(&fused.model), ["MatMul", "Add"]);
-    let proof = prove(&model, &fused.model, &fused.plan.tensors, &Default::default());
+    let proof = prove(
+        &model,
+        &fused.model,
+        &fused.plan.tensors,
+        &Default::default(),
+    );
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
     assert!(!unfold::fuse(&fused.model, &options()).unwrap().changed());
 }
@@ -123,20 +167,28 @@ fn functions_are_written_out_where_more_layers_become_one() {
 /// In the branches of an If: a call of a normalizer by its name, and of functions of any name.
 #[test]
 fn calls_in_bodies_are_written_out_as_those_outside_are() {
-    let around =
-        "input x batch 4\ncondition c\nweight g 4\nshift b 4\nweight w 4 3\nweight v 4 3\nshift s 3\n";
+    let around = "input x batch 4\ncondition c\nweight g 4\nshift b 4\nweight w 4 3\nweight v 4 3\nshift s 3\n";
     let branching = |then: &str, other: &str| {
         let mut model = text::model(&format!("{around}t = Relu(x)"));
         let branch = |lines: &str| text::model(lines).proto.graph.unwrap().into();
-        let branches = vec![("then_branch", branch(then)), ("else_branch", branch(other))];
-        model.graph_mut().node.push(node("If", &["c"], &["y"], branches));
+        let branches = vec![
+            ("then_branch", branch(then)),
+            ("else_branch", branch(other)),
+        ];
+        model
+            .graph_mut()
+            .node
+            .push(node("If", &["c"], &["y"], branches));
         model.graph_mut().output.push(undeclared("y"));
         model
     };
     let own = |then: &str, other: &str, functions: &[(&str, &str)]| {
         let mut model = branching(then, other);
         let with = with_functions("input x 1\noutput x", functions);
-        model.proto.opset_import.clone_from(&with.proto.opset_import);
+        model
+            .proto
+            .opset_import
+            .clone_from(&with.proto.opset_import);
         model.proto.functions = with.proto.functions;
         model
     };
@@ -146,12 +198,23 @@ fn calls_in_bodies_are_written_out_as_those_outside_are() {
     );
     let body = "n = own.DyT(t, g, b)\ny1 = MatMul(n, w)\noutput y1";
     for called in [
-        own(body, "e = Mul(t, g)\ny2 = own.Linear(e, v, s)\noutput y2", &[DYT, LINEAR]),
+        own(
+            body,
+            "e = Mul(t, g)\ny2 = own.Linear(e, v, s)\noutput y2",
+            &[DYT, LINEAR],
+        ),
         // One that calls it, and a call of either in its own branch.
         own(
             "y1 = own.Block(t, g, b, w)\noutput y1",
             "e = Mul(t, g)\ny2 = own.Linear(e, v, s)\noutput y2",
-            &[("Block(v, g, b, w) -> r", "n = own.DyT(v, g, b)\nr = MatMul(n, w)"), DYT, LINEAR],
+            &[
+                (
+                    "Block(v, g, b, w) -> r",
+                    "n = own.DyT(v, g, b)\nr = MatMul(n, w)",
+                ),
+                DYT,
+                LINEAR,
+            ],
         ),
     ] {
         let fused = unfold::fuse(&called, &options()).unwrap();
@@ -160,13 +223,25 @@ fn calls_in_bodies_are_written_out_as_those_outside_are() {
         assert!(fused.model.proto.functions.is_empty());
         let inside = |model: &Model| -> Vec<Vec<String>> {
             let last = model.graph().node.last().unwrap();
-            let operators =
-                |body: &GraphProto| body.node.iter().map(|node| node.op_type().to_owned()).collect();
+            let operators = |body: &GraphProto| {
+                body.node
+                    .iter()
+                    .map(|node| node.op_type().to_owned())
+                    .collect()
+            };
             bodies(last).map(operators).collect()
         };
-        assert_eq!(inside(&fused.model), [vec!["Tanh", "MatMul", "Add"], vec!["MatMul", "Add"]]);
+        assert_eq!(
+            inside(&fused.model),
+            [vec!["Tanh", "MatMul", "Add"], vec!["MatMul", "Add"]]
+        );
         same(&plain, &fused.model, 1e-14);
-        let proof = prove(&called, &fused.model, &fused.plan.tensors, &Default::default());
+        let proof = prove(
+            &called,
+            &fused.model,
+            &fused.plan.tensors,
+            &Default::default(),
+        );
         assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
         assert!(!unfold::fuse(&fused.model, &options()).unwrap().changed());
     }
@@ -200,7 +275,10 @@ fn functions_in_functions_are_written_out_as_often_as_they_are_called() {
 
 #[test]
 fn each_call_has_its_own_attributes() {
-    let block = ("Block(v, g, w) -> r", "m = Mul(v, g)\na = LeakyRelu(m) alpha=@slope\nr = MatMul(a, w)");
+    let block = (
+        "Block(v, g, w) -> r",
+        "m = Mul(v, g)\na = LeakyRelu(m) alpha=@slope\nr = MatMul(a, w)",
+    );
     let lines = "input x batch 4\nscale g 4\nweight w 4 4\nweight u 4 3\nscale s 4\n";
     let called = "h = own.Block(x, g, w) slope=0.5\ny = own.Block(h, s, u) slope=0.25\noutput y";
     let model = with_functions(&format!("{lines}{called}"), &[block]);
@@ -209,23 +287,47 @@ fn each_call_has_its_own_attributes() {
             "{to}m = Mul({from}, {scale})\n{to}a = LeakyRelu({to}m) alpha={slope}\n{to} = MatMul({to}a, {weight})\n"
         )
     };
-    let written = [block("x", "g", "0.5", "w", "h"), block("h", "s", "0.25", "u", "y")].concat();
+    let written = [
+        block("x", "g", "0.5", "w", "h"),
+        block("h", "s", "0.25", "u", "y"),
+    ]
+    .concat();
     let fused = written_out(&model, &format!("{lines}{written}output y"));
     // The second scale goes back into the first weight, or on into the second one.
-    assert!(crate::operators(&fused.model).iter().filter(|op| **op == "Mul").count() < 2);
+    assert!(
+        crate::operators(&fused.model)
+            .iter()
+            .filter(|op| **op == "Mul")
+            .count()
+            < 2
+    );
 }
 
 /// A constant inside a function is one of the formula of a new weight, by the way to it.
 #[test]
 fn constants_inside_functions_are_those_of_their_calls() {
-    let scaled = ("Scaled(v) -> r", "k = Constant() value_float=0.5\nr = Mul(v, k)");
-    let block = ("Block(v, w) -> r", "h = own.Scaled(v)\nm = MatMul(h, w)\nr = own.Scaled(m)");
+    let scaled = (
+        "Scaled(v) -> r",
+        "k = Constant() value_float=0.5\nr = Mul(v, k)",
+    );
+    let block = (
+        "Block(v, w) -> r",
+        "h = own.Scaled(v)\nm = MatMul(h, w)\nr = own.Scaled(m)",
+    );
     let lines = "input x batch 4\nweight w 4 3\n";
-    let model = with_functions(&format!("{lines}y = own.Block(x, w)\noutput y"), &[scaled, block]);
+    let model = with_functions(
+        &format!("{lines}y = own.Block(x, w)\noutput y"),
+        &[scaled, block],
+    );
     let written = "const k = 0.5\nh = Mul(x, k)\nm = MatMul(h, w)\ny = Mul(m, k)\noutput y";
     let fused = written_out(&model, &format!("{lines}{written}"));
-    let constants: Vec<&str> =
-        fused.plan.tensors.iter().flat_map(|tensor| tensor.recipe.constants()).map(|name| &**name).collect();
+    let constants: Vec<&str> = fused
+        .plan
+        .tensors
+        .iter()
+        .flat_map(|tensor| tensor.recipe.constants())
+        .map(|name| &**name)
+        .collect();
     assert!(constants.contains(&"Block_y/Scaled_h/k"), "{constants:?}");
 }
 
@@ -237,7 +339,10 @@ fn where_nothing_folds_functions_come_out_as_they_went_in() {
         "h = own.Untold(x)\ny = own.Linear(h, w, c)\noutput y",
         "n = Mul(x, g)\nh = own.Untold(n)\ny = own.Linear(h, w, c)\noutput n y",
     ] {
-        untouched(&with_functions(&format!("{lines}{called}"), &[untold, LINEAR]), &options());
+        untouched(
+            &with_functions(&format!("{lines}{called}"), &[untold, LINEAR]),
+            &options(),
+        );
     }
 }
 
@@ -251,34 +356,78 @@ fn a_body_that_reads_what_is_not_there_is_left_alone() {
 
 #[test]
 fn a_function_that_is_skipped_is_kept_whole() {
-    let lines = format!("{START}n = own.__main___UN_n1(x, s, g, b)\ny = own.Linear(n, w, c)\noutput y");
+    let lines =
+        format!("{START}n = own.__main___UN_n1(x, s, g, b)\ny = own.Linear(n, w, c)\noutput y");
     let model = with_functions(&lines, &[UN, LINEAR]);
-    untouched(&model, &FuseOptions { skip: vec!["__main___*".into()], ..options() });
-    let skips = FuseOptions { skip: vec!["Linear".into(), "Other".into()], ..options() };
+    untouched(
+        &model,
+        &FuseOptions {
+            skip: vec!["__main___*".into()],
+            ..options()
+        },
+    );
+    let skips = FuseOptions {
+        skip: vec!["Linear".into(), "Other".into()],
+        ..options()
+    };
     untouched(&model, &skips);
-    assert_eq!(skips.idle_skips(&model, &unfold::plan(&model, &skips).unwrap()), ["Other"]);
+    assert_eq!(
+        skips.idle_skips(&model, &unfold::plan(&model, &skips).unwrap()),
+        ["Other"]
+    );
     // Inside of another one too, beside which other sites fold.
-    let block = ("Block(v, w, u, c) -> r", "m = MatMul(v, w)\nr = own.Linear(m, u, c)");
+    let block = (
+        "Block(v, w, u, c) -> r",
+        "m = MatMul(v, w)\nr = own.Linear(m, u, c)",
+    );
     let lines = "input x batch 4\nscale g 4\nweight w 4 4\nweight u 4 3\nshift c 3\n";
     let model = with_functions(
         &format!("{lines}n = Mul(x, g)\ny = own.Block(n, w, u, c)\noutput y"),
         &[block, LINEAR],
     );
-    let fused = unfold::fuse(&model, &FuseOptions { skip: vec!["Linear".into()], ..options() }).unwrap();
+    let fused = unfold::fuse(
+        &model,
+        &FuseOptions {
+            skip: vec!["Linear".into()],
+            ..options()
+        },
+    )
+    .unwrap();
     assert_eq!(crate::operators(&fused.model), ["MatMul", "Linear"]);
-    let kept: Vec<&str> = fused.model.proto.functions.iter().map(FunctionProto::name).collect();
+    let kept: Vec<&str> = fused
+        .model
+        .proto
+        .functions
+        .iter()
+        .map(FunctionProto::name)
+        .collect();
     assert_eq!(kept, ["Linear"]);
-    let proof = prove(&model, &fused.model, &fused.plan.tensors, &Default::default());
+    let proof = prove(
+        &model,
+        &fused.model,
+        &fused.plan.tensors,
+        &Default::default(),
+    );
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
 }
 
 #[test]
 fn a_model_that_grows_without_bound_is_left_as_it_is() {
-    let names: Vec<String> = (0..=15).map(|level| format!("Part{level}(v) -> r")).collect();
+    let names: Vec<String> = (0..=15)
+        .map(|level| format!("Part{level}(v) -> r"))
+        .collect();
     let ten = |level: usize| -> String {
         let step = |place: usize| {
-            let from = if place == 0 { "v".to_owned() } else { format!("t{place}") };
-            let to = if place == 9 { "r".to_owned() } else { format!("t{}", place + 1) };
+            let from = if place == 0 {
+                "v".to_owned()
+            } else {
+                format!("t{place}")
+            };
+            let to = if place == 9 {
+                "r".to_owned()
+            } else {
+                format!("t{}", place + 1)
+            };
             match level {
                 15 => format!("{to} = Relu({from})\n"),
                 _ => format!("{to} = own.Part{}({from})\n", level + 1),
@@ -287,8 +436,11 @@ fn a_model_that_grows_without_bound_is_left_as_it_is() {
         (0..10).map(step).collect()
     };
     let bodies: Vec<String> = (0..=15).map(ten).collect();
-    let functions: Vec<(&str, &str)> =
-        names.iter().zip(&bodies).map(|(name, body)| (name.as_str(), body.as_str())).collect();
+    let functions: Vec<(&str, &str)> = names
+        .iter()
+        .zip(&bodies)
+        .map(|(name, body)| (name.as_str(), body.as_str()))
+        .collect();
     let lines = "input x batch 4\nscale g 4\nweight w 4 3\nn = Mul(x, g)\nh = own.Part0(n)\ny = MatMul(h, w)\noutput n y";
     untouched(&with_functions(lines, &functions), &options());
 }

@@ -30,7 +30,12 @@ fn a_residual_around_a_smaller_gate_is_one_product_over_all_elements() {
         let after = fuse(&before);
         same(&before, &after.model, 1e-6);
         is_as_planned(&before, &after);
-        let site = after.plan.sites.iter().find(|site| site.kind.name == "gated residual").unwrap();
+        let site = after
+            .plan
+            .sites
+            .iter()
+            .find(|site| site.kind.name == "gated residual")
+            .unwrap();
         assert!(site.is_folded());
         assert_eq!(
             operators(&after.model),
@@ -55,7 +60,14 @@ fn a_residual_stays_where_another_form_saves_nothing() {
     ] {
         let before = gated(steps);
         let after = fuse(&before);
-        assert!(after.plan.sites.iter().all(|site| site.kind.name != "gated residual"), "{steps}");
+        assert!(
+            after
+                .plan
+                .sites
+                .iter()
+                .all(|site| site.kind.name != "gated residual"),
+            "{steps}"
+        );
         assert_eq!(operators(&after.model), operators(&before), "{steps}");
     }
 }
@@ -86,17 +98,35 @@ fn numbers_behind_a_ramp_go_into_the_layer_in_front() {
     for (opset, steps) in [
         (17, "g = HardSigmoid(v)\n o = Add(g, one)"),
         (9, "g = HardSigmoid(v) alpha=0.16666667\n o = Add(one, g)"),
-        (11, "g = HardSigmoid(v) alpha=0.3 beta=0.25\n d = Mul(g, two)\n o = Add(d, low)"),
-        (17, "g = HardSigmoid(v)\n m = Mul(u, g)\n q = Add(u, m)\n o = Tanh(q)"),
+        (
+            11,
+            "g = HardSigmoid(v) alpha=0.3 beta=0.25\n d = Mul(g, two)\n o = Add(d, low)",
+        ),
+        (
+            17,
+            "g = HardSigmoid(v)\n m = Mul(u, g)\n q = Add(u, m)\n o = Tanh(q)",
+        ),
     ] {
         let before = ramped(opset, steps);
         let after = fuse(&before);
         same(&before, &after.model, 1e-6);
         is_as_planned(&before, &after);
-        let proof = unfold::prove::prove(&before, &after.model, &after.plan.tensors, &Default::default());
-        assert!(matches!(proof, unfold::prove::Proof::Proved { .. }), "{proof:?}");
+        let proof = unfold::prove::prove(
+            &before,
+            &after.model,
+            &after.plan.tensors,
+            &Default::default(),
+        );
+        assert!(
+            matches!(proof, unfold::prove::Proof::Proved { .. }),
+            "{proof:?}"
+        );
         let made = operators(&after.model);
-        assert_eq!(made[..4], ["Conv", "GlobalAveragePool", "Conv", "Clip"], "{steps}");
+        assert_eq!(
+            made[..4],
+            ["Conv", "GlobalAveragePool", "Conv", "Clip"],
+            "{steps}"
+        );
         assert_eq!(made[4], "Mul");
         assert_eq!(fuse(&after.model).model.proto, after.model.proto);
     }

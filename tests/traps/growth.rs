@@ -12,7 +12,13 @@ use crate::common::{is_not_disproved, new_tensors_are_told};
 use crate::{folded, operators, same, untidied};
 
 fn at_most(model: &Model, max_growth: f64) -> Fused {
-    let fused = untidied(model, &FuseOptions { max_growth, ..portable() });
+    let fused = untidied(
+        model,
+        &FuseOptions {
+            max_growth,
+            ..portable()
+        },
+    );
     same(model, &fused.model, 0.0);
     new_tensors_are_told(model, &fused).unwrap();
     fused
@@ -20,16 +26,26 @@ fn at_most(model: &Model, max_growth: f64) -> Fused {
 
 /// Bytes of all initializers of two axes and more.
 fn matrices(model: &Model) -> u64 {
-    let all = model.graph().initializer.iter().filter(|tensor| tensor.dims.len() > 1);
+    let all = model
+        .graph()
+        .initializer
+        .iter()
+        .filter(|tensor| tensor.dims.len() > 1);
     all.map(|tensor| byte_size(tensor).unwrap() as u64).sum()
 }
 
 /// The names of the sites that stay because of growth.
 fn beyond(fused: &Fused) -> Vec<&str> {
     let is_beyond = |outcome: &Outcome| {
-        outcome.refusals().any(|(_, refusal)| matches!(refusal.reason, Reason::Growth(_)))
+        outcome
+            .refusals()
+            .any(|(_, refusal)| matches!(refusal.reason, Reason::Growth(_)))
     };
-    let sites = fused.plan.sites.iter().filter(|site| site.outcomes().any(is_beyond));
+    let sites = fused
+        .plan
+        .sites
+        .iter()
+        .filter(|site| site.outcomes().any(is_beyond));
     sites.map(|site| site.name.as_str()).collect()
 }
 
@@ -42,7 +58,11 @@ fn grows(model: &Model, bytes: u64) {
     assert_eq!(matrices(&fused.model), matrices(model) + bytes);
     assert_eq!(beyond(&fused), [""; 0]);
     let less = at_most(model, percent * 0.999);
-    assert!(!beyond(&less).is_empty() && less.plan.growth < bytes, "{:#?}", less.plan.sites);
+    assert!(
+        !beyond(&less).is_empty() && less.plan.growth < bytes,
+        "{:#?}",
+        less.plan.sites
+    );
     assert_eq!(matrices(&less.model), matrices(model) + less.plan.growth);
 }
 
@@ -112,7 +132,12 @@ fn of_two_layers_that_share_a_weight_one_has_a_copy() {
     // Behind equal normalizers both share the result.
     assert_eq!(
         at_most(
-            &model(&text.replace("scale h 4", "").replace("Mul(x, h)", "Mul(x, g)").replace("n, s", "n, t")),
+            &model(
+                &text
+                    .replace("scale h 4", "")
+                    .replace("Mul(x, h)", "Mul(x, g)")
+                    .replace("n, s", "n, t")
+            ),
             0.0
         )
         .plan
@@ -163,7 +188,14 @@ fn vectors_do_not_count_however_small_the_model_is() {
     );
     let fused = at_most(&model, 0.0);
     assert!(fused.plan.sites[0].is_folded() && fused.plan.growth == 0);
-    assert!(fused.model.graph().initializer.iter().any(|tensor| tensor.name() == "u"));
+    assert!(
+        fused
+            .model
+            .graph()
+            .initializer
+            .iter()
+            .any(|tensor| tensor.name() == "u")
+    );
 }
 
 #[test]
@@ -192,9 +224,15 @@ fn those_sites_stay_that_add_the_most() {
         (31.0, &["Mul_n", "Mul_m", "Mul_o"], 0),
     ] {
         let fused = at_most(&model, max_growth);
-        assert_eq!((beyond(&fused).as_slice(), fused.plan.growth), (stay, growth));
+        assert_eq!(
+            (beyond(&fused).as_slice(), fused.plan.growth),
+            (stay, growth)
+        );
         let again = at_most(&model, max_growth);
-        assert_eq!(again.model.to_bytes().unwrap(), fused.model.to_bytes().unwrap());
+        assert_eq!(
+            again.model.to_bytes().unwrap(),
+            fused.model.to_bytes().unwrap()
+        );
     }
 }
 
@@ -217,7 +255,15 @@ fn a_weight_that_is_turned_for_each_use_is_folded_once() {
          y = MatMul(e, u)
          output y",
     ));
-    assert_eq!(after.graph().initializer.iter().filter(|tensor| tensor.dims == [8, 8]).count(), 1);
+    assert_eq!(
+        after
+            .graph()
+            .initializer
+            .iter()
+            .filter(|tensor| tensor.dims == [8, 8])
+            .count(),
+        1
+    );
 }
 
 /// A site refused for a copy of a shared weight folds once its part is a weight of its own; and a
@@ -240,14 +286,22 @@ fn a_second_run_may_add_the_rest_of_what_is_allowed() {
          output y",
     );
     // Of 2,304 bytes, 256 for the copy.
-    let options = |max_growth| FuseOptions { max_growth, ..portable() };
+    let options = |max_growth| FuseOptions {
+        max_growth,
+        ..portable()
+    };
     let once = fuse(&before, &options(12.0)).unwrap();
     assert_eq!(once.plan.growth, 256);
-    assert_eq!(unfold::provenance::Provenance::from_model(&once.model)[0].grown, Some(256));
+    assert_eq!(
+        unfold::provenance::Provenance::from_model(&once.model)[0].grown,
+        Some(256)
+    );
     let refused = fuse(&before, &options(10.0)).unwrap();
     assert_eq!(refused.plan.growth, 0);
     assert_eq!(
-        unfold::provenance::Provenance::from_model(&refused.model).first().and_then(|time| time.grown),
+        unfold::provenance::Provenance::from_model(&refused.model)
+            .first()
+            .and_then(|time| time.grown),
         None
     );
     let again = fuse(&once.model, &options(12.0)).unwrap();
@@ -287,9 +341,19 @@ fn what_would_copy_a_table_goes_another_way() {
     ));
     let after = fuse(&before, &portable()).unwrap();
     is_not_disproved(&before, &after).unwrap();
-    assert!(after.plan.sites.iter().all(|site| site.is_folded()), "{:#?}", after.plan.sites);
+    assert!(
+        after.plan.sites.iter().all(|site| site.is_folded()),
+        "{:#?}",
+        after.plan.sites
+    );
     assert_eq!(after.plan.growth, 0);
-    assert_eq!(operators(&after.model).iter().filter(|&&op| op == "Mul").count(), 0);
+    assert_eq!(
+        operators(&after.model)
+            .iter()
+            .filter(|&&op| op == "Mul")
+            .count(),
+        0
+    );
 }
 
 /// Two calls of one layer behind different normalizers, whose results are multiplied by one number.

@@ -23,7 +23,9 @@ use crate::common::{Attr, Builder, declared, floats, node, undeclared};
 fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || sender.send(work()));
-    receiver.recv_timeout(Duration::from_secs(10)).expect("it fails, or does not end")
+    receiver
+        .recv_timeout(Duration::from_secs(10))
+        .expect("it fails, or does not end")
 }
 
 fn fused(model: &Model) -> Fused {
@@ -33,7 +35,9 @@ fn fused(model: &Model) -> Fused {
 
 /// Holds that nothing is folded, and returns why.
 fn left_alone(model: &Model) -> Vec<Reason> {
-    let Fused { model: after, plan, .. } = fused(model);
+    let Fused {
+        model: after, plan, ..
+    } = fused(model);
     assert_eq!(after.proto, model.proto, "something has changed");
     let outcomes = plan.sites.iter().flat_map(|site| site.outcomes());
     outcomes
@@ -187,14 +191,21 @@ fn constants_without_bound_are_not_evaluated() {
 fn without_bound(huge: i64) {
     for lines in [
         format!("const one 1 1 = 1\nints p 4 = 0 0 3 {huge}\nw = Pad(one, p)"),
-        format!("const one 4 8 = {}\nints p 4 = 0 0 0 -4\nw = Pad(one, p)", "1 ".repeat(32)),
+        format!(
+            "const one 4 8 = {}\nints p 4 = 0 0 0 -4\nw = Pad(one, p)",
+            "1 ".repeat(32)
+        ),
         format!("const one 1 1 = 1\nints p 2 = 4 {huge}\nw = Expand(one, p)"),
         format!("const one 1 1 = 1\nints p 2 = 4 {huge}\nw = Tile(one, p)"),
         format!("ints p 2 = 4 {huge}\nw = ConstantOfShape(p)"),
         "ints p 2 = -4 -4\nw = ConstantOfShape(p)".to_owned(),
-        format!("ints from = {huge}\nints to = 0\nints by = -1\nr = Range(from, to, by)\nw = Cast(r) to=1"),
+        format!(
+            "ints from = {huge}\nints to = 0\nints by = -1\nr = Range(from, to, by)\nw = Cast(r) to=1"
+        ),
         format!("ints i 4 = 0 1 2 3\nints d = {huge}\nconst v 2 = 0 1\nw = OneHot(i, d, v)"),
-        format!("const one 1 1 = 1\nints p 2 = 4 {huge}\nconst none 0 =\nw = Resize(one, none, none, p)"),
+        format!(
+            "const one 1 1 = 1\nints p 2 = 4 {huge}\nconst none 0 =\nw = Resize(one, none, none, p)"
+        ),
     ] {
         let reasons = left_alone(&weight_from(&lines));
         assert!(!reasons.is_empty(), "{lines}");
@@ -207,12 +218,17 @@ fn a_constant_that_is_too_large_names_its_operator() {
                  ints axis 1 = 1\nw = ReduceMean(wide, axis)";
     let reasons = left_alone(&weight_from(lines));
     let why = "what Expand makes, or its work, is too large";
-    assert!(reasons.contains(&Reason::Constant(why.into())), "{reasons:?}");
+    assert!(
+        reasons.contains(&Reason::Constant(why.into())),
+        "{reasons:?}"
+    );
 }
 
 #[test]
 fn a_constant_within_bounds_is_evaluated() {
-    crate::folded(&weight_from("const one 1 3 = 1 2 4\nints p 2 = 4 1\nw = Tile(one, p)"));
+    crate::folded(&weight_from(
+        "const one 1 3 = 1 2 4\nints p 2 = 4 1\nw = Tile(one, p)",
+    ));
 }
 
 #[test]
@@ -224,7 +240,10 @@ fn constants_are_evaluated_up_to_a_total() {
     }
     let reasons = left_alone(&weight_from(&(lines + "w = Neg(w64)")));
     let why = "the constants of the model are too large to be evaluated";
-    assert!(reasons.contains(&Reason::Constant(why.into())), "{reasons:?}");
+    assert!(
+        reasons.contains(&Reason::Constant(why.into())),
+        "{reasons:?}"
+    );
 }
 
 #[test]
@@ -286,7 +305,12 @@ fn bodies_are_bounded_too() {
         ..Default::default()
     };
     for inner in [
-        node("LayerNormalization", &["x", "g"], &["inner"], vec![("axis", Attr::Int(-9))]),
+        node(
+            "LayerNormalization",
+            &["x", "g"],
+            &["inner"],
+            vec![("axis", Attr::Int(-9))],
+        ),
         node("ConstantOfShape", &["p"], &["inner"], vec![]),
     ] {
         let mut nodes = vec![inner];
@@ -294,14 +318,20 @@ fn bodies_are_bounded_too() {
         for depth in 0..40 {
             let branches = vec![
                 ("then_branch", body(nodes.clone(), &output).into()),
-                ("else_branch", body(vec![node("Identity", &["x"], &["other"], vec![])], "other").into()),
+                (
+                    "else_branch",
+                    body(vec![node("Identity", &["x"], &["other"], vec![])], "other").into(),
+                ),
             ];
             output = format!("if{depth}");
             nodes = vec![node("If", &["c"], &[&output], branches)];
         }
         let mut builder = Builder::new(17);
         builder.input("x", &["n", "4"]);
-        builder.graph().input.push(crate::common::declared("c", tensor::DataType::Bool, &[]));
+        builder
+            .graph()
+            .input
+            .push(crate::common::declared("c", tensor::DataType::Bool, &[]));
         builder.graph().node = nodes;
         left_alone(&builder.model(&[&output]));
     }
@@ -324,8 +354,14 @@ fn the_shape_of_an_if_is_that_of_both_branches() {
          y = MatMul(a, w)
          output y",
     );
-    let branches = vec![("then_branch", branch("Relu").into()), ("else_branch", branch("Neg").into())];
-    built.graph_mut().node.insert(0, node("If", &["c"], &["either"], branches));
+    let branches = vec![
+        ("then_branch", branch("Relu").into()),
+        ("else_branch", branch("Neg").into()),
+    ];
+    built
+        .graph_mut()
+        .node
+        .insert(0, node("If", &["c"], &["either"], branches));
     let Fused { plan, .. } = fused(&built);
     let behind = plan.sites.iter().find(|site| site.name == "Mul_a");
     assert!(behind.is_some_and(SitePlan::is_folded), "{plan:#?}");
@@ -336,7 +372,10 @@ fn with_functions(functions: &[(&str, Vec<&str>)]) -> Model {
     let names: Vec<&str> = functions.iter().map(|(name, _)| *name).collect();
     let call = |operator: &str, from: &str, to: &str| {
         let domain = names.contains(&operator).then(|| "f".to_owned());
-        NodeProto { domain, ..node(operator, &[from], &[to], vec![]) }
+        NodeProto {
+            domain,
+            ..node(operator, &[from], &[to], vec![])
+        }
     };
     let sets = ["", "f"].map(|domain| OperatorSetIdProto {
         domain: Some(domain.into()),
@@ -349,7 +388,10 @@ fn with_functions(functions: &[(&str, Vec<&str>)]) -> Model {
         .iter()
         .map(|(name, steps)| {
             let value = |step: usize| format!("v{step}");
-            let nodes = steps.iter().enumerate().map(|(i, step)| call(step, &value(i), &value(i + 1)));
+            let nodes = steps
+                .iter()
+                .enumerate()
+                .map(|(i, step)| call(step, &value(i), &value(i + 1)));
             FunctionProto {
                 name: Some((*name).into()),
                 domain: Some("f".into()),
@@ -368,9 +410,18 @@ fn with_functions(functions: &[(&str, Vec<&str>)]) -> Model {
 #[test]
 fn functions_that_become_too_many_nodes_stay_calls() {
     let names: Vec<String> = (0..=15).map(|level| format!("Norm{level}")).collect();
-    let level = |i: usize| (names[i].as_str(), vec![names.get(i + 1).map_or("Relu", String::as_str); 10]);
+    let level = |i: usize| {
+        (
+            names[i].as_str(),
+            vec![names.get(i + 1).map_or("Relu", String::as_str); 10],
+        )
+    };
     let laughs = with_functions(&(0..=15).map(level).collect::<Vec<_>>());
-    let Fused { model: after, lowered, .. } = fused(&laughs);
+    let Fused {
+        model: after,
+        lowered,
+        ..
+    } = fused(&laughs);
     assert!(lowered.is_none());
     assert_eq!(after.proto, laughs.proto);
 }
@@ -378,7 +429,12 @@ fn functions_that_become_too_many_nodes_stay_calls() {
 #[test]
 fn functions_of_few_nodes_are_written_out_to_the_last_one() {
     let names: Vec<String> = (0..40).map(|level| format!("Norm{level}")).collect();
-    let level = |i: usize| (names[i].as_str(), vec![names.get(i + 1).map_or("Neg", String::as_str), "Relu"]);
+    let level = |i: usize| {
+        (
+            names[i].as_str(),
+            vec![names.get(i + 1).map_or("Neg", String::as_str), "Relu"],
+        )
+    };
     let Fused { lowered, .. } = fused(&with_functions(&(0..40).map(level).collect::<Vec<_>>()));
     let lowered = lowered.expect("it has a function");
     let operators = crate::operators(&lowered);
@@ -391,7 +447,13 @@ fn functions_of_few_nodes_are_written_out_to_the_last_one() {
 fn a_graph_of_many_calls_is_written_out_to_the_last_one() {
     let mut model = with_functions(&[("Norm", vec!["Relu"; 7])]);
     let call = model.graph().node[0].clone();
-    let name = |place: usize| if place == 0 { "x".to_owned() } else { format!("y{place}") };
+    let name = |place: usize| {
+        if place == 0 {
+            "x".to_owned()
+        } else {
+            format!("y{place}")
+        }
+    };
     let calls = (0..5_000).map(|place| NodeProto {
         name: Some(format!("call{place}")),
         input: vec![name(place)],
@@ -408,11 +470,18 @@ fn a_graph_of_many_calls_is_written_out_to_the_last_one() {
 fn a_function_that_calls_itself_is_an_error() {
     for functions in [
         vec![("Norm", vec!["Relu", "Norm"])],
-        vec![("Norm", vec!["Other"]), ("Other", vec!["Third"]), ("Third", vec!["Relu", "Norm"])],
+        vec![
+            ("Norm", vec!["Other"]),
+            ("Other", vec!["Third"]),
+            ("Third", vec!["Relu", "Norm"]),
+        ],
     ] {
         let model = with_functions(&functions);
         let error = in_time(move || fuse(&model, &portable()).err()).expect("it has no end");
-        assert!(matches!(&error, Error::Graph { reason, .. } if reason.contains("calls itself")), "{error}");
+        assert!(
+            matches!(&error, Error::Graph { reason, .. } if reason.contains("calls itself")),
+            "{error}"
+        );
         assert!(!error.to_string().contains('\n'));
     }
 }
@@ -426,16 +495,26 @@ fn what_cannot_be_held_is_not_verified() {
     ] {
         let model = model(lines);
         let verdict = in_time(move || compare(&model, &model, &VerifyOptions::default()));
-        assert!(matches!(&verdict, Verdict::CouldNotVerify { .. }), "{verdict:?}");
+        assert!(
+            matches!(&verdict, Verdict::CouldNotVerify { .. }),
+            "{verdict:?}"
+        );
     }
 }
 
 #[test]
 fn a_large_constant_that_is_computed_from_little_is_not_stored() {
-    let wide = |times| weight_from(&format!("const one 1 3 = 1 2 4\nints p 2 = 4 {times}\nw = Tile(one, p)"));
+    let wide = |times| {
+        weight_from(&format!(
+            "const one 1 3 = 1 2 4\nints p 2 = 4 {times}\nw = Tile(one, p)"
+        ))
+    };
     crate::folded(&wide(1000));
     let reasons = left_alone(&wide(100_000));
-    assert!(reasons.contains(&Reason::TooLarge(1_200_000)), "{reasons:?}");
+    assert!(
+        reasons.contains(&Reason::TooLarge(1_200_000)),
+        "{reasons:?}"
+    );
 }
 
 #[test]
@@ -469,7 +548,10 @@ fn a_sum_of_one_value_is_left_alone() {
          m = MatMul(s, w)
          output m",
     );
-    model.graph_mut().value_info.push(declared("s", DataType::Float, &["batch", "4"]));
+    model
+        .graph_mut()
+        .value_info
+        .push(declared("s", DataType::Float, &["batch", "4"]));
     assert!(unfold::plan(&model, &portable()).unwrap().is_empty());
 }
 
@@ -506,7 +588,10 @@ fn what_is_joined_and_contradicts_itself_in_rank_is_refused() {
          output o",
     );
     model.graph_mut().input[1] = declared("y", DataType::Float, &["2"]);
-    model.graph_mut().value_info.push(declared("j", DataType::Float, &["2", "3", "9"]));
+    model
+        .graph_mut()
+        .value_info
+        .push(declared("j", DataType::Float, &["2", "3", "9"]));
     assert!(unfold::plan(&model, &portable()).is_ok());
 }
 
@@ -531,7 +616,9 @@ fn a_constant_of_too_few_axes_to_normalize_is_not_evaluated() {
 
 #[test]
 fn a_long_way_back_does_not_need_a_large_stack() {
-    let turns: String = (0..500).map(|i| format!("v{} = Transpose(v{i}) perm=[1,0]\n", i + 1)).collect();
+    let turns: String = (0..500)
+        .map(|i| format!("v{} = Transpose(v{i}) perm=[1,0]\n", i + 1))
+        .collect();
     let model = model(&format!(
         "input x batch 4
          weight w 4 4
@@ -543,7 +630,14 @@ fn a_long_way_back_does_not_need_a_large_stack() {
     ));
     // As threads of some systems have, and half of what those of Rust have.
     let work = move || fuse(&model, &portable()).unwrap().plan.sites[0].is_folded();
-    assert!(thread::Builder::new().stack_size(1 << 20).spawn(work).unwrap().join().unwrap());
+    assert!(
+        thread::Builder::new()
+            .stack_size(1 << 20)
+            .spawn(work)
+            .unwrap()
+            .join()
+            .unwrap()
+    );
 }
 
 /// Constants that read each other twice are computed once each, and those of a long chain are no deep recursion.
@@ -640,8 +734,12 @@ fn what_goes_down_over_open_extents_ends() {
     );
     let facts = in_time(move || {
         let known = Analysis::new(&positions).unwrap();
-        let shape =
-            |name: &str| format!("{:?}", known.facts.shape(known.graph.value(name).unwrap()).unwrap());
+        let shape = |name: &str| {
+            format!(
+                "{:?}",
+                known.facts.shape(known.graph.value(name).unwrap()).unwrap()
+            )
+        };
         [shape("d"), shape("y")]
     });
     // From n − 1 down to 1 − n, and one more: 2n.
@@ -668,6 +766,9 @@ fn what_goes_down_over_open_extents_ends() {
              y = Add(o, s)
              output y"
         ));
-        assert!(fused(&backwards).plan.sites.iter().any(SitePlan::is_folded), "{op}");
+        assert!(
+            fused(&backwards).plan.sites.iter().any(SitePlan::is_folded),
+            "{op}"
+        );
     }
 }

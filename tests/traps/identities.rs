@@ -86,9 +86,16 @@ fn a_sum_with_zeros_stays_where_the_sign_of_a_zero_is_observed() {
         )
     };
     for observing in ["z = Reciprocal(y)", "a = Tanh(y)\n z = Div(half, a)"] {
-        assert!(left(&text(observing)).contains(&"Add".to_owned()), "{observing}");
+        assert!(
+            left(&text(observing)).contains(&"Add".to_owned()),
+            "{observing}"
+        );
     }
-    for other in ["z = Div(y, two)", "a = Exp(y)\n z = Div(half, a)", "a = Pow(y, two)\n z = Reciprocal(a)"] {
+    for other in [
+        "z = Div(y, two)",
+        "a = Exp(y)\n z = Div(half, a)",
+        "a = Pow(y, two)\n z = Reciprocal(a)",
+    ] {
         assert!(!left(&text(other)).contains(&"Add".to_owned()), "{other}");
     }
 }
@@ -140,7 +147,8 @@ fn an_operator_that_makes_an_output_serves_all_readers_in_either_order() {
         assert_eq!(left(&text(first, second)), ["Relu", "Mul", "Tanh"]);
     }
     // Each output has its name.
-    let both = "input x batch 4\n a = Relu(x)\n y = Relu(x)\n z = Relu(x)\n b = Exp(a)\n output y z b";
+    let both =
+        "input x batch 4\n a = Relu(x)\n y = Relu(x)\n z = Relu(x)\n b = Exp(a)\n output y z b";
     assert_eq!(left(both), ["Relu", "Relu", "Exp"]);
 }
 
@@ -155,9 +163,16 @@ fn equal_operators_of_machine_learning_are_one() {
          output y",
     );
     let version = scaled.proto.opset_import[0].clone();
-    if !scaled.proto.opset_import.iter().any(|set| set.domain() == "ai.onnx.ml") {
-        let set =
-            unfold::onnx::proto::OperatorSetIdProto { domain: Some("ai.onnx.ml".into()), version: Some(3) };
+    if !scaled
+        .proto
+        .opset_import
+        .iter()
+        .any(|set| set.domain() == "ai.onnx.ml")
+    {
+        let set = unfold::onnx::proto::OperatorSetIdProto {
+            domain: Some("ai.onnx.ml".into()),
+            version: Some(3),
+        };
         scaled.proto.opset_import.push(set);
     }
     assert_eq!(scaled.proto.opset_import[0], version);

@@ -70,14 +70,21 @@ fn fused(model: &Model) -> Fused {
     same(model, &fused.model, 0.0);
     is_as_planned(model, &fused);
     let again = unfold::fuse(&fused.model, &options()).unwrap();
-    assert!(again.plan.is_empty(), "{}", common::text::print(&fused.model));
+    assert!(
+        again.plan.is_empty(),
+        "{}",
+        common::text::print(&fused.model)
+    );
     fused
 }
 
 /// Asserts that a model was changed as planned.
 fn is_as_planned(model: &Model, fused: &Fused) {
     let plan = plan(model, &options()).unwrap();
-    assert_eq!(format!("{:#?}", plan.sites), format!("{:#?}", fused.plan.sites));
+    assert_eq!(
+        format!("{:#?}", plan.sites),
+        format!("{:#?}", fused.plan.sites)
+    );
 }
 
 /// Holds that two models compute the same, up to a part of the largest number on the way.
@@ -87,12 +94,18 @@ fn same(model: &Model, other: &Model, tolerance: f64) {
         let outcome = judge::agree(model, other, &inputs, tolerance);
         outcome.unwrap_or_else(|why| panic!("{why}\n{}", common::text::print(other)))
     });
-    assert!(runs.contains(&true), "it cannot be run:\n{}", common::text::print(model));
+    assert!(
+        runs.contains(&true),
+        "it cannot be run:\n{}",
+        common::text::print(model)
+    );
 }
 
 /// The result of a model of which every site folds.
 fn folded(model: &Model) -> Model {
-    let Fused { model: after, plan, .. } = fused(model);
+    let Fused {
+        model: after, plan, ..
+    } = fused(model);
     assert!(!plan.sites.is_empty(), "there is no site");
     let kept = plan.sites.iter().find(|site| !site.is_folded());
     assert!(kept.is_none(), "{kept:#?}");
@@ -101,9 +114,15 @@ fn folded(model: &Model) -> Model {
 
 /// The result of a model with operators that only the proof knows.
 fn proved(model: &Model) -> Model {
-    let Fused { model: after, plan, .. } = fuse(model);
+    let Fused {
+        model: after, plan, ..
+    } = fuse(model);
     let proof = prove(model, &after, &plan.tensors, &Default::default());
-    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}\n{}", common::text::print(&after));
+    assert!(
+        matches!(proof, Proof::Proved { .. }),
+        "{proof:?}\n{}",
+        common::text::print(&after)
+    );
     let again = unfold::fuse(&after, &options()).unwrap();
     assert!(!again.changed());
     after
@@ -114,27 +133,46 @@ fn proved(model: &Model) -> Model {
 fn kept(model: &Model) -> (Reason, Option<Reason>) {
     let fused = fuse(model);
     is_as_planned(model, &fused);
-    let Fused { model: after, plan, .. } = fused;
-    let [site] = &plan.sites[..] else { panic!("{:#?}", plan.sites) };
+    let Fused {
+        model: after, plan, ..
+    } = fused;
+    let [site] = &plan.sites[..] else {
+        panic!("{:#?}", plan.sites)
+    };
     match &site.post {
         Some(Outcome::Partly { .. } | Outcome::Scaled { .. }) => same(model, &after, 0.0),
-        _ => assert_eq!(untidied(model, &options()).model.proto, model.proto, "something has changed"),
+        _ => assert_eq!(
+            untidied(model, &options()).model.proto,
+            model.proto,
+            "something has changed"
+        ),
     }
     reasons_of(site)
 }
 
 /// The result of a model without clean-up.
 fn untidied(model: &Model, options: &FuseOptions) -> Fused {
-    let others = unfold::passes::simplify::KINDS.iter().chain([&unfold::passes::placement::KIND]);
+    let others = unfold::passes::simplify::KINDS
+        .iter()
+        .chain([&unfold::passes::placement::KIND]);
     let skip = others.map(|kind| (*kind).to_owned()).collect();
-    unfold::fuse(model, &FuseOptions { skip, max_growth: options.max_growth, ..portable() }).unwrap()
+    unfold::fuse(
+        model,
+        &FuseOptions {
+            skip,
+            max_growth: options.max_growth,
+            ..portable()
+        },
+    )
+    .unwrap()
 }
 
 fn reasons_of(site: &SitePlan) -> (Reason, Option<Reason>) {
     match &site.post {
-        Some(Outcome::Kept { forward, backward }) => {
-            (forward.reason.clone(), backward.as_ref().map(|refusal| refusal.reason.clone()))
-        }
+        Some(Outcome::Kept { forward, backward }) => (
+            forward.reason.clone(),
+            backward.as_ref().map(|refusal| refusal.reason.clone()),
+        ),
         Some(Outcome::Partly { scale, .. }) => (scale.reason.clone(), None),
         // Where the scale went is where the shift could not go.
         Some(Outcome::Scaled { shift, .. }) => (shift.reason.clone(), Some(shift.reason.clone())),
@@ -144,7 +182,9 @@ fn reasons_of(site: &SitePlan) -> (Reason, Option<Reason>) {
 
 /// The name of a reason, and the type in its figure.
 fn in_type(reason: &Reason) -> (&'static str, &str) {
-    let (Reason::Overflow(figure) | Reason::Underflow(figure)) = reason else { panic!("{reason:?}") };
+    let (Reason::Overflow(figure) | Reason::Underflow(figure)) = reason else {
+        panic!("{reason:?}")
+    };
     let of_type = figure.split_once(" in ").expect(figure).1;
     (reason.name(), of_type.split(',').next().unwrap_or_default())
 }

@@ -13,7 +13,14 @@ use crate::common::{operators, options, retype};
 use crate::same;
 
 fn merge(model: &Model) -> Fused {
-    unfold::fuse(model, &FuseOptions { merge_norms: true, ..options() }).unwrap()
+    unfold::fuse(
+        model,
+        &FuseOptions {
+            merge_norms: true,
+            ..options()
+        },
+    )
+    .unwrap()
 }
 
 /// An RMS normalization, written out, of the value `x`.
@@ -45,8 +52,10 @@ fn one_behind_the_other(between: &str, more: &str) -> Model {
 
 /// How many roots are left, and of how many normalizers it is said that they are gone.
 fn left(fused: &Fused) -> (usize, usize) {
-    let roots =
-        operators(&fused.model).iter().filter(|&&op| op == "Sqrt" || op == "LayerNormalization").count();
+    let roots = operators(&fused.model)
+        .iter()
+        .filter(|&&op| op == "Sqrt" || op == "LayerNormalization")
+        .count();
     (roots, fused.plan.merged.len())
 }
 
@@ -61,17 +70,35 @@ fn a_number_for_each_token_is_gone_behind_the_next_normalizer() {
         let fused = merge(&before);
         assert_eq!(left(&fused), (1, 1), "{between}");
         same(&before, &fused.model, 2e-6);
-        let [gone] = &fused.plan.merged[..] else { unreachable!() };
+        let [gone] = &fused.plan.merged[..] else {
+            unreachable!()
+        };
         let follower = &gone.followers[0];
-        assert_eq!((gone.followers.len(), &*follower.value, follower.centred), (1, "z", false));
+        assert_eq!(
+            (gone.followers.len(), &*follower.value, follower.centred),
+            (1, "z", false)
+        );
         assert!((follower.epsilon - 1e-6).abs() < 1e-12);
         // It is no fold: the functions differ, and nobody gets that who does not ask.
-        let proof = prove(&before, &fused.model, &fused.plan.tensors, &Default::default());
+        let proof = prove(
+            &before,
+            &fused.model,
+            &fused.plan.tensors,
+            &Default::default(),
+        );
         assert!(matches!(proof, Proof::Disproved { .. }), "{proof:?}");
         assert_eq!(left(&crate::common::fuse(&before)), (2, 0));
-        let skip = |what: &str| FuseOptions { merge_norms: true, skip: vec![what.into()], ..options() };
+        let skip = |what: &str| FuseOptions {
+            merge_norms: true,
+            skip: vec![what.into()],
+            ..options()
+        };
         for what in ["merging", &gone.name] {
-            assert_eq!(left(&unfold::fuse(&before, &skip(what)).unwrap()), (2, 0), "{what}");
+            assert_eq!(
+                left(&unfold::fuse(&before, &skip(what)).unwrap()),
+                (2, 0),
+                "{what}"
+            );
         }
     }
     // Of three in a row the last one is enough.
@@ -99,7 +126,10 @@ fn what_sees_the_number_keeps_the_normalizer() {
     let stays = |before: &Model| {
         let fused = merge(before);
         let folded = crate::common::fuse(before);
-        assert_eq!((fused.plan.merged.len(), &fused.model.proto.graph), (0, &folded.model.proto.graph));
+        assert_eq!(
+            (fused.plan.merged.len(), &fused.model.proto.graph),
+            (0, &folded.model.proto.graph)
+        );
     };
     for (between, more) in [
         ("shift b 6\n h = MatMul(n, w)\n z = Add(h, b)", ""),
@@ -121,12 +151,22 @@ fn what_sees_the_number_keeps_the_normalizer() {
         rms("y", "z", "0.000001")
     )));
     let mut half = one_behind_the_other("z = MatMul(n, w)", "");
-    retype(&mut half, &["w", "n_e", "n_two", "y_e", "y_two"], DataType::Float16);
+    retype(
+        &mut half,
+        &["w", "n_e", "n_two", "y_e", "y_two"],
+        DataType::Float16,
+    );
     let float16 = DataType::Float16.code();
-    for value in half.proto.graph.iter_mut().flat_map(|graph| graph.input.iter_mut().chain(&mut graph.output))
+    for value in half
+        .proto
+        .graph
+        .iter_mut()
+        .flat_map(|graph| graph.input.iter_mut().chain(&mut graph.output))
     {
         let declared = value.r#type.as_mut().and_then(|of| of.tensor_type.as_mut());
-        declared.into_iter().for_each(|tensor| tensor.elem_type = Some(float16));
+        declared
+            .into_iter()
+            .for_each(|tensor| tensor.elem_type = Some(float16));
     }
     stays(&half);
 }
@@ -139,23 +179,37 @@ fn how_far_that_is_is_bounded_by_what_was_seen() {
         "input x 2 3 4\n const w 4 2 = 1 0 0.5 0.25 0 1 -1 0.5\n {first}\n z = MatMul(n, w)\n {second}\n output y"
     ));
     let fused = merge(&before);
-    let options = VerifyOptions { seeds: vec![3], ..VerifyOptions::default() };
+    let options = VerifyOptions {
+        seeds: vec![3],
+        ..VerifyOptions::default()
+    };
     let EpsilonError { bound } =
         EpsilonError::measure(&before, &fused.model, &fused.plan.merged, &options).unwrap();
     let made = |model: &Model| {
         let engine = Engine::load(model, &options.dims).unwrap();
         let inputs = random(engine.inputs(), 3);
         let value = |tensor: &unfold::run::Tensor| {
-            tensor.try_as_plain_ram().unwrap().as_slice::<f32>().unwrap().to_vec()
+            tensor
+                .try_as_plain_ram()
+                .unwrap()
+                .as_slice::<f32>()
+                .unwrap()
+                .to_vec()
         };
         let outputs = engine.run(&inputs).unwrap();
         (value(&inputs[0]), value(&outputs[0]))
     };
     let ((x, was), (_, is)) = (made(&before), made(&fused.model));
-    let parts = was.iter().zip(&is).map(|(was, is)| f64::from((is / was - 1.0).abs()));
+    let parts = was
+        .iter()
+        .zip(&is)
+        .map(|(was, is)| f64::from((is / was - 1.0).abs()));
     let (largest, mut by_hand) = (parts.fold(0.0, f64::max), 0.0_f64);
     for token in x.chunks(4) {
-        let z = [token[0] + 0.5 * token[1] - token[3], 0.25 * token[1] + token[2] + 0.5 * token[3]];
+        let z = [
+            token[0] + 0.5 * token[1] - token[3],
+            0.25 * token[1] + token[2] + 0.5 * token[3],
+        ];
         let squares = |numbers: &[f32]| {
             numbers.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / numbers.len() as f64
         };

@@ -11,7 +11,14 @@ use crate::{is_as_planned, same};
 /// A normalizer, `n·(1 + γ) + β`, and a layer behind. Separate texts give the operators of the
 /// parts `p` and `q` of the condition's layer `h`, and how they become γ and β.
 fn modulated(layer: &str, parts: &str, factor: &str, more: &str) -> Model {
-    of("input x batch 3 4\n input c batch 5", layer, parts, "beta = Unsqueeze(q, middle)", factor, more)
+    of(
+        "input x batch 3 4\n input c batch 5",
+        layer,
+        parts,
+        "beta = Unsqueeze(q, middle)",
+        factor,
+        more,
+    )
 }
 
 /// With other inputs, and with β elsewhere.
@@ -54,20 +61,40 @@ fn folded(before: &Model) -> Fused {
     let after = fuse(before);
     is_as_planned(before, &after);
     same(before, &after.model, 1e-6);
-    let proof = prove(before, &after.model, &after.plan.tensors, &Default::default());
+    let proof = prove(
+        before,
+        &after.model,
+        &after.plan.tensors,
+        &Default::default(),
+    );
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
     let again = fuse(&after.model);
-    assert!(again.plan.is_empty(), "{}", crate::common::text::print(&after.model));
+    assert!(
+        again.plan.is_empty(),
+        "{}",
+        crate::common::text::print(&after.model)
+    );
     after
 }
 
 /// Whether the normalizer was removed.
 fn is_gone(fused: &Fused) -> bool {
-    fused.plan.sites.iter().find(|site| site.name == "Mul_m").unwrap().is_folded()
+    fused
+        .plan
+        .sites
+        .iter()
+        .find(|site| site.name == "Mul_m")
+        .unwrap()
+        .is_folded()
 }
 
 fn counts(model: &Model) -> [usize; 2] {
-    ["Add", "Mul"].map(|op| operators(model).iter().filter(|&&other| other == op).count())
+    ["Add", "Mul"].map(|op| {
+        operators(model)
+            .iter()
+            .filter(|&&other| other == op)
+            .count()
+    })
 }
 
 #[test]
@@ -98,7 +125,12 @@ fn parts_may_be_slices_and_the_factor_may_be_gamma_alone_or_with_any_number() {
                        ints five 1 = 5";
     // A number for each channel, too.
     let each = "weight each 4\n f = Add(gamma, each)";
-    for factor in ["f = Identity(gamma)", FACTOR, "const less = -3\n f = Add(less, gamma)", each] {
+    for factor in [
+        "f = Identity(gamma)",
+        FACTOR,
+        "const less = -3\n f = Add(less, gamma)",
+        each,
+    ] {
         let after = folded(&modulated(LAYER, slices, factor, ""));
         assert!(is_gone(&after), "{factor}: {:#?}", after.plan.sites);
     }
@@ -113,18 +145,35 @@ fn two_layers_of_one_condition_make_what_modulates() {
     for (parts, folds) in [
         ("p = Gemm(c, wg, bg)\n q = Gemm(c, wb, bb)", true),
         ("p = Gemm(c, wg)\n q = Gemm(c, wb, bb)", true),
-        ("p = Gemm(c, wg, bg) alpha=0.5 beta=2.0\n q = Gemm(c, wb, bb) beta=2.0 alpha=0.5", true),
-        ("o = MatMul(c, wg)\n p = Add(o, bg)\n r = MatMul(c, wb)\n q = Add(r, bb)", true),
+        (
+            "p = Gemm(c, wg, bg) alpha=0.5 beta=2.0\n q = Gemm(c, wb, bb) beta=2.0 alpha=0.5",
+            true,
+        ),
+        (
+            "o = MatMul(c, wg)\n p = Add(o, bg)\n r = MatMul(c, wb)\n q = Add(r, bb)",
+            true,
+        ),
         // They would have to be scaled alike, laid out alike, and have the same input.
         ("p = Gemm(c, wg, bg)\n q = Gemm(c, wb, bb) alpha=0.5", false),
-        ("p = Gemm(c, wg, bg)\n r = MatMul(c, wb)\n q = Add(r, bb)", false),
-        ("d = Relu(c)\n p = Gemm(d, wg, bg)\n q = Gemm(c, wb, bb)", false),
+        (
+            "p = Gemm(c, wg, bg)\n r = MatMul(c, wb)\n q = Add(r, bb)",
+            false,
+        ),
+        (
+            "d = Relu(c)\n p = Gemm(d, wg, bg)\n q = Gemm(c, wb, bb)",
+            false,
+        ),
     ] {
         for factor in ["f = Identity(gamma)", FACTOR] {
             let before = modulated("", &format!("{given}\n{parts}"), factor, "");
             let after = fuse(&before);
             is_as_planned(&before, &after);
-            assert_eq!(is_gone(&after), folds, "{parts} {factor}: {:#?}", after.plan.sites);
+            assert_eq!(
+                is_gone(&after),
+                folds,
+                "{parts} {factor}: {:#?}",
+                after.plan.sites
+            );
             if folds {
                 folded(&before);
             }
@@ -146,7 +195,11 @@ fn what_others_read_or_make_stays() {
     ] {
         let before = modulated(layer, parts, factor, more);
         let after = folded(&before);
-        assert!(!is_gone(&after), "{parts} {factor} {more}: {:#?}", after.plan.sites);
+        assert!(
+            !is_gone(&after),
+            "{parts} {factor} {more}: {:#?}",
+            after.plan.sites
+        );
     }
 }
 
@@ -174,7 +227,12 @@ fn two_normalizers_share_a_layer() {
              y2 = MatMul(s2, v2)
              output y2";
         let after = folded(&modulated(LAYER, &parts, FACTOR, second));
-        let sites: Vec<bool> = after.plan.sites.iter().map(|site| site.is_folded()).collect();
+        let sites: Vec<bool> = after
+            .plan
+            .sites
+            .iter()
+            .map(|site| site.is_folded())
+            .collect();
         // With the ones beside γ; a product has an Add then for what t times one comes to, and both sums with β are there.
         assert_eq!(sites, [true; 4], "{layer}");
         assert_eq!(counts(&after.model), [2 + adds, 2], "{layer}");
@@ -185,7 +243,12 @@ fn two_normalizers_share_a_layer() {
 #[test]
 fn a_scale_goes_into_the_other_factor_where_an_activation_follows() {
     let behind = |more: &str| {
-        modulated(LAYER, PARTS, FACTOR, &format!("e = Sigmoid(s)\n z = MatMul(e, v)\n output z\n {more}"))
+        modulated(
+            LAYER,
+            PARTS,
+            FACTOR,
+            &format!("e = Sigmoid(s)\n z = MatMul(e, v)\n output z\n {more}"),
+        )
     };
     let after = folded(&behind(""));
     assert!(is_gone(&after), "{:#?}", after.plan.sites);
@@ -215,8 +278,11 @@ fn a_scale_goes_into_the_other_factor_where_an_activation_follows() {
 /// weight.
 #[test]
 fn what_is_added_elsewhere_than_the_factor_is_no_modulation() {
-    let (pairs, layer, like_it) =
-        ("input x 3 3 4\n input c 3 5", "h = Gemm(c, w, b)", "beta = Unsqueeze(q, middle)");
+    let (pairs, layer, like_it) = (
+        "input x 3 3 4\n input c 3 5",
+        "h = Gemm(c, w, b)",
+        "beta = Unsqueeze(q, middle)",
+    );
     let turned = "q2 = Unsqueeze(q, middle)\n beta = Transpose(q2) perm=[1,0,2]";
     for (inputs, layer, beta, folds) in [
         (pairs, layer, like_it, true),
@@ -231,9 +297,19 @@ fn what_is_added_elsewhere_than_the_factor_is_no_modulation() {
             false,
         ),
         // The other summand comes from elsewhere.
-        ("input x 3 3 4\n input c 3 5\n input d 3 12", "o = Gemm(c, w, d)\n h = Add(o, b)", like_it, false),
+        (
+            "input x 3 3 4\n input c 3 5\n input d 3 12",
+            "o = Gemm(c, w, d)\n h = Add(o, b)",
+            like_it,
+            false,
+        ),
     ] {
         let after = folded(&of(inputs, layer, PARTS, beta, FACTOR, ""));
-        assert_eq!(is_gone(&after), folds, "{layer} {beta}: {:#?}", after.plan.sites);
+        assert_eq!(
+            is_gone(&after),
+            folds,
+            "{layer} {beta}: {:#?}",
+            after.plan.sites
+        );
     }
 }

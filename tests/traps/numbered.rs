@@ -42,10 +42,20 @@ fn trap_1_an_axis_is_found_by_rank_not_by_size() {
         };
         folded(&cube("4", "y = MatMul(m, w)"));
         folded(&cube("4 1", "y = MatMul(w, m)"));
-        folded(&cube("4 1", "v = Transpose(m) perm=[0,2,1]\n y = MatMul(v, w)"));
+        folded(&cube(
+            "4 1",
+            "v = Transpose(m) perm=[0,2,1]\n y = MatMul(v, w)",
+        ));
         assert_eq!(kept(&cube("4 1", "y = MatMul(m, w)")).0, Reason::WrongAxis);
         assert_eq!(kept(&cube("4", "y = MatMul(w, m)")).0, Reason::WrongAxis);
-        assert_eq!(kept(&cube("4", "v = Transpose(m) perm=[0,2,1]\n y = MatMul(v, w)")).0, Reason::WrongAxis);
+        assert_eq!(
+            kept(&cube(
+                "4",
+                "v = Transpose(m) perm=[0,2,1]\n y = MatMul(v, w)"
+            ))
+            .0,
+            Reason::WrongAxis
+        );
     }
     // BatchNormalization is on axis 1, a MatMul on the last.
     let norm = |reader: &str| {
@@ -67,16 +77,39 @@ fn trap_1_an_axis_is_found_by_rank_not_by_size() {
 #[test]
 fn trap_2_every_form_of_gemm() {
     let mut forms = 0;
-    for (is_left, own, other) in
-        [(true, 0, 0), (true, 0, 1), (true, 1, 0), (true, 1, 1), (false, 0, 0), (false, 1, 1)]
-    {
-        for scales in ["", "alpha=0.5", "beta=2.0", "alpha=-2.0 beta=0.5", "beta=0.0"] {
+    for (is_left, own, other) in [
+        (true, 0, 0),
+        (true, 0, 1),
+        (true, 1, 0),
+        (true, 1, 1),
+        (false, 0, 0),
+        (false, 1, 1),
+    ] {
+        for scales in [
+            "",
+            "alpha=0.5",
+            "beta=2.0",
+            "alpha=-2.0 beta=0.5",
+            "beta=0.0",
+        ] {
             for c in ["none", "", "1", "5", "1 5", "5 1", "5 5"] {
                 // The affine lies on the axis of the value that is contracted.
                 let inner = if is_left == (own == 0) { 1 } else { 0 };
-                let (shape, along) = if inner == 1 { ("5 4", "4") } else { ("4 5", "4 1") };
-                let weight = if is_left == (other == 0) { "4 5" } else { "5 4" };
-                let bias = if c == "none" { String::new() } else { format!("shift c {c}") };
+                let (shape, along) = if inner == 1 {
+                    ("5 4", "4")
+                } else {
+                    ("4 5", "4 1")
+                };
+                let weight = if is_left == (other == 0) {
+                    "4 5"
+                } else {
+                    "5 4"
+                };
+                let bias = if c == "none" {
+                    String::new()
+                } else {
+                    format!("shift c {c}")
+                };
                 let (operands, flags) = match is_left {
                     true => ("m, w", format!("transA={own} transB={other}")),
                     false => ("w, m", format!("transA={other} transB={own}")),
@@ -116,11 +149,25 @@ fn trap_3_a_weight_that_several_read_is_copied_for_those_that_change_it() {
     );
     let after = folded(&before);
     assert_eq!(initializer(&after, "w"), initializer(&before, "w"));
-    let matrices = after.graph().initializer.iter().filter(|tensor| tensor.dims == [4, 4]);
+    let matrices = after
+        .graph()
+        .initializer
+        .iter()
+        .filter(|tensor| tensor.dims == [4, 4]);
     assert_eq!(matrices.count(), 3);
     // Two readers with equal changes share the new tensor.
-    let shared = folded(&behind("weight w 4 4\n a = MatMul(m, w)\n b = MatMul(m, w)\n output a b"));
-    assert_eq!(shared.graph().initializer.iter().filter(|tensor| tensor.dims == [4, 4]).count(), 1);
+    let shared = folded(&behind(
+        "weight w 4 4\n a = MatMul(m, w)\n b = MatMul(m, w)\n output a b",
+    ));
+    assert_eq!(
+        shared
+            .graph()
+            .initializer
+            .iter()
+            .filter(|tensor| tensor.dims == [4, 4])
+            .count(),
+        1
+    );
     // An embedding tied to the head, behind a Transpose of the table.
     let tied = model(
         "indices ids batch 3
@@ -166,8 +213,12 @@ fn trap_4_normalizers_that_share_their_parameters() {
 
 #[test]
 fn trap_5_no_reader_is_forgotten() {
-    assert_eq!(kept(&behind("weight w 4 4\n y = MatMul(m, w)\n output y m")).0, Reason::GraphOutput);
-    let middle = "ints s 2 = -1 4\n f = Reshape(m, s)\n weight w 4 4\n y = MatMul(f, w)\n output y f";
+    assert_eq!(
+        kept(&behind("weight w 4 4\n y = MatMul(m, w)\n output y m")).0,
+        Reason::GraphOutput
+    );
+    let middle =
+        "ints s 2 = -1 4\n f = Reshape(m, s)\n weight w 4 4\n y = MatMul(f, w)\n output y f";
     assert_eq!(kept(&behind(middle)).0, Reason::GraphOutput);
     // A body reads the value itself, or the body of a body does.
     for depth in [1, 2] {
@@ -180,7 +231,10 @@ fn trap_5_no_reader_is_forgotten() {
         };
         let branches = branches(body("Identity"), body("Neg"));
         let mut captured = behind("condition c\n weight w 4 4\n y = MatMul(m, w)\n output y z");
-        captured.graph_mut().node.push(node("If", &["c"], &["z"], branches));
+        captured
+            .graph_mut()
+            .node
+            .push(node("If", &["c"], &["z"], branches));
         assert_eq!(kept(&captured).0, Reason::NotLinear("If".into()));
     }
     // Backward: what else reads the producer's result would see it change.
@@ -195,18 +249,28 @@ fn trap_5_no_reader_is_forgotten() {
              output y
              {reader}"
         ));
-        let expected = if reader == "output l" { Reason::GraphOutput } else { Reason::OtherReader };
+        let expected = if reader == "output l" {
+            Reason::GraphOutput
+        } else {
+            Reason::OtherReader
+        };
         assert_eq!(kept(&tapped).1, Some(expected));
     }
 }
 
-fn branches(yes: unfold::onnx::proto::NodeProto, no: unfold::onnx::proto::NodeProto) -> crate::common::Attrs {
+fn branches(
+    yes: unfold::onnx::proto::NodeProto,
+    no: unfold::onnx::proto::NodeProto,
+) -> crate::common::Attrs {
     let body = |node: unfold::onnx::proto::NodeProto| unfold::onnx::proto::GraphProto {
         output: vec![undeclared("inner")],
         node: vec![node],
         ..Default::default()
     };
-    vec![("then_branch", body(yes).into()), ("else_branch", body(no).into())]
+    vec![
+        ("then_branch", body(yes).into()),
+        ("else_branch", body(no).into()),
+    ]
 }
 
 #[test]
@@ -284,7 +348,12 @@ fn trap_7_what_is_padded_in_behind_the_normalizer_has_no_shift() {
     let bias = initializer(&framed, "MatMul_y_bias");
     assert_eq!(bias.dims, [1, 4, 5, 3]);
     let bias = tensor::read_f64(bias, &Externals::none()).unwrap();
-    assert!(bias.slice_axis(ndarray::Axis(1), (3..).into()).iter().all(|&v| v == 0.0), "{bias}");
+    assert!(
+        bias.slice_axis(ndarray::Axis(1), (3..).into())
+            .iter()
+            .all(|&v| v == 0.0),
+        "{bias}"
+    );
     folded(&windows("3", "0 0 0 0 0 0 0 0"));
     assert_eq!(kept(&windows("size", "0 0 0 0 0 1 2 0")).0, Reason::Padding);
 }
@@ -315,7 +384,10 @@ fn trap_8_a_batch_normalization_that_says_no_epsilon_means_one() {
         assert_eq!(operators(&after), ["Conv"]);
         crate::same(&model, &after, 1e-7);
         let exact = norm(opset, "n", "epsilon=0.0");
-        assert_ne!(initializer(&after, "w_folded"), initializer(&fuse(&exact).model, "w_folded"));
+        assert_ne!(
+            initializer(&after, "w_folded"),
+            initializer(&fuse(&exact).model, "w_folded")
+        );
     }
 }
 
@@ -338,19 +410,30 @@ fn a_batch_normalization_keeps_its_digits_beside_a_scale_that_goes_before_it() {
              output y n"
         ));
         let after = fuse(&before).model;
-        let Verdict::Compared(seen) = compare(&before, &after, &Default::default()) else { panic!() };
-        assert!(seen.outputs.iter().all(|output| output.relative < 2e-6), "{scale}: {seen:?}");
+        let Verdict::Compared(seen) = compare(&before, &after, &Default::default()) else {
+            panic!()
+        };
+        assert!(
+            seen.outputs.iter().all(|output| output.relative < 2e-6),
+            "{scale}: {seen:?}"
+        );
     }
 }
 
 #[test]
 fn trap_8_a_batch_normalization_with_an_attribute_that_nobody_knows_stays() {
-    assert_eq!(kept(&norm(9, "n", "fancy=1")).0, Reason::Attribute("fancy".into()));
+    assert_eq!(
+        kept(&norm(9, "n", "fancy=1")).0,
+        Reason::Attribute("fancy".into())
+    );
 }
 
 #[test]
 fn trap_8_a_batch_normalization_in_training_stays() {
-    assert_eq!(kept(&norm(15, "n", "training_mode=1")).0, Reason::TrainingMode);
+    assert_eq!(
+        kept(&norm(15, "n", "training_mode=1")).0,
+        Reason::TrainingMode
+    );
     let mut extra = norm(15, "n, m", "");
     extra.graph_mut().output.push(undeclared("m"));
     assert_eq!(kept(&extra).0, Reason::TrainingMode);
@@ -369,7 +452,10 @@ fn trap_8_from_version_15_on_the_value_may_be_of_another_type_than_the_statistic
     mixed.graph_mut().input = vec![declared("x", DataType::Float16, &["2", "4", "3"])];
     retype(&mut mixed, &["w"], DataType::Float16);
     let after = folded(&mixed);
-    assert_eq!(tensor::data_type(initializer(&after, "w_folded")).unwrap(), DataType::Float16);
+    assert_eq!(
+        tensor::data_type(initializer(&after, "w_folded")).unwrap(),
+        DataType::Float16
+    );
 }
 
 /// An affine of three channels with this scale, and its reader.
@@ -390,7 +476,10 @@ fn scaled(scale: &str, reader: &str) -> Model {
 fn trap_9_a_scale_of_zero_or_below_is_no_divisor_and_passes_no_relu() {
     for scale in ["0 0 1", "0 -1 2", "-1 -2 -3"] {
         folded(&scaled(scale, "y = MatMul(w, m)"));
-        for (op, reader) in [("Relu", "y = Relu(m)"), ("MaxPool", "y = MaxPool(m) kernel_shape=[2]")] {
+        for (op, reader) in [
+            ("Relu", "y = Relu(m)"),
+            ("MaxPool", "y = MaxPool(m) kernel_shape=[2]"),
+        ] {
             assert_eq!(kept(&scaled(scale, reader)).0, Reason::NotLinear(op.into()));
         }
         // Backward nothing is divided by the scale either.
@@ -412,7 +501,10 @@ fn trap_9_a_scale_of_zero_or_below_is_no_divisor_and_passes_no_relu() {
 #[test]
 fn trap_9_a_scale_that_is_no_number_stays() {
     for number in ["NaN", "inf", "-inf"] {
-        assert_eq!(kept(&scaled(&format!("1 {number} 2"), "y = MatMul(w, m)")).0, Reason::NotFinite);
+        assert_eq!(
+            kept(&scaled(&format!("1 {number} 2"), "y = MatMul(w, m)")).0,
+            Reason::NotFinite
+        );
     }
 }
 
@@ -438,7 +530,11 @@ fn trap_10_an_initializer_that_is_an_input_is_a_constant_before_ir_4_alone() {
         let mut model = behind("weight w 4 4\n y = MatMul(m, w)\n output y");
         model.proto.ir_version = Some(ir);
         let inputs = ["g", "t", "w"].map(|name| {
-            let dims: Vec<String> = initializer(&model, name).dims.iter().map(i64::to_string).collect();
+            let dims: Vec<String> = initializer(&model, name)
+                .dims
+                .iter()
+                .map(i64::to_string)
+                .collect();
             let dims: Vec<&str> = dims.iter().map(String::as_str).collect();
             declared(name, DataType::Float, &dims)
         });
@@ -450,7 +546,13 @@ fn trap_10_an_initializer_that_is_an_input_is_a_constant_before_ir_4_alone() {
     let after = folded(&old);
     assert_eq!(after.graph().input, old.graph().input);
     let is_input = |name: &str| after.graph().input.iter().any(|input| input.name() == name);
-    assert!(after.graph().initializer.iter().all(|tensor| is_input(tensor.name())));
+    assert!(
+        after
+            .graph()
+            .initializer
+            .iter()
+            .all(|tensor| is_input(tensor.name()))
+    );
     // From 4 on it is a default that the caller replaces.
     let new = listed(4);
     let outcome = fused(&new);
@@ -458,7 +560,10 @@ fn trap_10_an_initializer_that_is_an_input_is_a_constant_before_ir_4_alone() {
     assert_eq!(outcome.model.proto, new.proto);
     // The weight alone: then it is the weight that is no constant.
     let mut weight = behind("weight w 4 4\n y = MatMul(m, w)\n output y");
-    weight.graph_mut().input.push(declared("w", DataType::Float, &["4", "4"]));
+    weight
+        .graph_mut()
+        .input
+        .push(declared("w", DataType::Float, &["4", "4"]));
     assert_eq!(kept(&weight).0, Reason::NotConstant);
 }
 
@@ -498,9 +603,16 @@ fn trap_10_what_is_computed_from_constants_is_one() {
 fn trap_10_a_constant_node_is_a_constant() {
     let mut stored = behind("weight w 4 4\n y = MatMul(m, w)\n output y");
     let tensor = initializer(&stored, "g").clone();
-    stored.graph_mut().initializer.retain(|tensor| tensor.name() != "g");
-    let made =
-        node("Constant", &[""; 0], &["g"], vec![("value", crate::common::Attr::Tensor(Box::new(tensor)))]);
+    stored
+        .graph_mut()
+        .initializer
+        .retain(|tensor| tensor.name() != "g");
+    let made = node(
+        "Constant",
+        &[""; 0],
+        &["g"],
+        vec![("value", crate::common::Attr::Tensor(Box::new(tensor)))],
+    );
     stored.graph_mut().node.insert(0, made);
     assert_eq!(operators(&folded(&stored)), ["MatMul", "Add"]);
 }
@@ -522,7 +634,10 @@ fn trap_11_half_precision_is_rounded_once_and_what_overflows_stays() {
     let after = fuse(&half("0.77734375 1.3671875")).model;
     let expected = [3.140625 * 0.77734375, 0.3330078125 * 1.3671875].map(f16::from_f64);
     let bytes: Vec<u8> = expected.iter().flat_map(|v| v.to_le_bytes()).collect();
-    assert_eq!(initializer(&after, "w_folded").raw_data.as_deref(), Some(&bytes[..]));
+    assert_eq!(
+        initializer(&after, "w_folded").raw_data.as_deref(),
+        Some(&bytes[..])
+    );
     assert_eq!(in_type(&kept(&half("40000 1")).0), ("overflow", "float16"));
 }
 
@@ -551,9 +666,14 @@ fn trap_11_on_the_way_to_the_result_a_number_may_be_larger_than_any_half() {
         let model = wide(data_type);
         let after = fuse(&model).model;
         assert_eq!(operators(&after), ["MatMul"]);
-        let read = |model: &Model, name: &str| tensor::read_f64(initializer(model, name), &Externals::none());
+        let read = |model: &Model, name: &str| {
+            tensor::read_f64(initializer(model, name), &Externals::none())
+        };
         let doubled = read(&model, "w").unwrap() * 2.0;
-        assert_eq!(read(&after, "w_folded").unwrap(), doubled.mapv(|v| bf16::from_f64(v).to_f64()));
+        assert_eq!(
+            read(&after, "w_folded").unwrap(),
+            doubled.mapv(|v| bf16::from_f64(v).to_f64())
+        );
     }
 }
 
@@ -595,11 +715,24 @@ fn trap_13_a_quantized_weight_stays() {
         model
     };
     assert_eq!(kept(&quantized("y = MatMul(m, d)")).0, Reason::Quantized);
-    assert_eq!(kept(&quantized("w = Transpose(d)\n y = MatMul(m, w)")).0, Reason::Quantized);
-    assert_eq!(kept(&quantized("v = Flatten(m) axis=2\n y = Gemm(v, d) transB=1")).0, Reason::Quantized);
+    assert_eq!(
+        kept(&quantized("w = Transpose(d)\n y = MatMul(m, w)")).0,
+        Reason::Quantized
+    );
+    assert_eq!(
+        kept(&quantized(
+            "v = Flatten(m) axis=2\n y = Gemm(v, d) transB=1"
+        ))
+        .0,
+        Reason::Quantized
+    );
     let back = quantized("l = MatMul(x, d)\n o = Mul(l, g)\n y = Relu(o)\n z = Relu(m)\n output z");
     let plan = fuse(&back).plan;
-    assert!(plan.sites.iter().any(|site| reasons_of(site).1 == Some(Reason::Quantized)));
+    assert!(
+        plan.sites
+            .iter()
+            .any(|site| reasons_of(site).1 == Some(Reason::Quantized))
+    );
 }
 
 #[test]
@@ -630,8 +763,16 @@ fn trap_14_external_data_that_is_not_where_it_should_be() {
     };
     refused(&[4, 4], &[("location", "../weights")], "folder");
     refused(&[4, 4], &[("location", "/etc/passwd")], "folder");
-    refused(&[4, 4], &[("location", "weights"), ("offset", "32")], "holds 32");
-    refused(&[4, 4], &[("location", "weights"), ("offset", "-1")], "offset");
+    refused(
+        &[4, 4],
+        &[("location", "weights"), ("offset", "32")],
+        "holds 32",
+    );
+    refused(
+        &[4, 4],
+        &[("location", "weights"), ("offset", "-1")],
+        "offset",
+    );
     refused(&[i64::MAX, 4], &[("location", "weights")], "shape");
     refused(&[-4, -4], &[("location", "weights")], "shape");
 }

@@ -13,24 +13,46 @@ use crate::same;
 
 /// Fuses a model without a limit on the growth of weights.
 fn fused(model: &Model) -> Fused {
-    unfold::fuse(model, &FuseOptions { max_growth: 200.0, ..FuseOptions::default() }).unwrap()
+    unfold::fuse(
+        model,
+        &FuseOptions {
+            max_growth: 200.0,
+            ..FuseOptions::default()
+        },
+    )
+    .unwrap()
 }
 
 /// Holds that work moves, by this rule and to these operators, that the result computes and provably is the same function,
 /// and that nothing moves a second time. Returns what the plan says of the first move.
 fn moves(text: &str, rule: &str, expected: &[&str]) -> Placed {
     let before = model(text);
-    let Fused { model: after, plan, .. } = fused(&before);
+    let Fused {
+        model: after, plan, ..
+    } = fused(&before);
     assert_eq!(operators(&after), expected, "{}", print(&after));
-    let first = plan.placed.iter().find(|placed| placed.rule == rule && placed.is_moved());
+    let first = plan
+        .placed
+        .iter()
+        .find(|placed| placed.rule == rule && placed.is_moved());
     let first = first.unwrap_or_else(|| panic!("{:?}", plan.placed)).clone();
     same(&before, &after, 1e-6);
     let proof = prove(&before, &after, &plan.tensors, &Default::default());
-    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}\n{}", print(&after));
     assert!(
-        !unfold::fuse(&after, &FuseOptions { max_growth: 200.0, ..FuseOptions::default() })
-            .unwrap()
-            .changed()
+        matches!(proof, Proof::Proved { .. }),
+        "{proof:?}\n{}",
+        print(&after)
+    );
+    assert!(
+        !unfold::fuse(
+            &after,
+            &FuseOptions {
+                max_growth: 200.0,
+                ..FuseOptions::default()
+            }
+        )
+        .unwrap()
+        .changed()
     );
     first
 }
@@ -38,8 +60,14 @@ fn moves(text: &str, rule: &str, expected: &[&str]) -> Placed {
 /// Holds that no work moves, and that the result computes the same.
 fn stays(text: &str) {
     let before = model(text);
-    let Fused { model: after, plan, .. } = fused(&before);
-    let moved: Vec<&Placed> = plan.placed.iter().filter(|placed| placed.is_moved()).collect();
+    let Fused {
+        model: after, plan, ..
+    } = fused(&before);
+    let moved: Vec<&Placed> = plan
+        .placed
+        .iter()
+        .filter(|placed| placed.is_moved())
+        .collect();
     assert!(moved.is_empty(), "{moved:?}\n{}", print(&after));
     same(&before, &after, 1e-6);
 }
@@ -69,7 +97,11 @@ fn a_convolution_of_one_place_comes_behind_a_mean_of_windows() {
     let wide = "y = AveragePool(c) kernel_shape=[3,3] strides=[2,2] pads=[1,1,1,1]";
     moves(&pooled(", b", wide), "pooling", POOLED);
     // Without a bias the zeros that are counted make zeros.
-    moves(&pooled("", &format!("{wide} count_include_pad=1")), "pooling", POOLED);
+    moves(
+        &pooled("", &format!("{wide} count_include_pad=1")),
+        "pooling",
+        POOLED,
+    );
 }
 
 #[test]
@@ -82,8 +114,14 @@ fn a_bias_does_not_pass_a_mean_that_counts_its_border() {
 
 #[test]
 fn a_mean_that_leaves_as_many_places_stays_where_it_is() {
-    stays(&pooled(", b", "y = AveragePool(c) kernel_shape=[3,3] pads=[1,1,1,1]"));
-    stays(&pooled("", "y = AveragePool(c) kernel_shape=[1,1] strides=[1,1]"));
+    stays(&pooled(
+        ", b",
+        "y = AveragePool(c) kernel_shape=[3,3] pads=[1,1,1,1]",
+    ));
+    stays(&pooled(
+        "",
+        "y = AveragePool(c) kernel_shape=[1,1] strides=[1,1]",
+    ));
     // Channels are averaged with the places.
     stays(&pooled("", "y = ReduceMean(c) axes=[1,2]"));
     // A sum of all places is no mean: the bias comes in it as often as there are places.
@@ -98,12 +136,21 @@ fn what_something_else_reads_stays_where_it_is() {
 
 #[test]
 fn linear_operators_come_behind_a_mean_of_all_places() {
-    moves(&pooled(", b", "y = GlobalAveragePool(c)"), "pooling", &["Relu", "GlobalAveragePool", "Conv"]);
-    moves(&pooled(", b", "y = ReduceMean(c) axes=[2,3]"), "pooling", &["Relu", "ReduceMean", "Conv"]);
+    moves(
+        &pooled(", b", "y = GlobalAveragePool(c)"),
+        "pooling",
+        &["Relu", "GlobalAveragePool", "Conv"],
+    );
+    moves(
+        &pooled(", b", "y = ReduceMean(c) axes=[2,3]"),
+        "pooling",
+        &["Relu", "ReduceMean", "Conv"],
+    );
     // Two more operators take longer than what is saved here.
     stays(&pooled(", b", "y = ReduceMean(c) axes=[-1,2] keepdims=0"));
     let squeezed = ["Relu", "ReduceMean", "Conv", "Squeeze", "Squeeze"];
-    let large = pooled("", "y = ReduceMean(c) axes=[-1,2] keepdims=0").replace("5 6 1 1", "80 64 1 1");
+    let large =
+        pooled("", "y = ReduceMean(c) axes=[-1,2] keepdims=0").replace("5 6 1 1", "80 64 1 1");
     moves(&large.replace("batch 6", "batch 64"), "pooling", &squeezed);
 }
 
@@ -130,13 +177,35 @@ const LAYER: &str = "p = MatMul(r, v)\n a = Add(p, b)\n z = Add(s, a)";
 fn a_mean_of_tokens_passes_a_residual_sum_and_a_layer() {
     // For an engine on a CPU the product and its bias are a Gemm afterwards.
     let before = model(&tokens(LAYER, "ReduceMean(z) axes=[1]"));
-    let options = FuseOptions { target: Target::Portable, ..FuseOptions::default() };
-    let Fused { model: after, plan, .. } = unfold::fuse(&before, &options).unwrap();
+    let options = FuseOptions {
+        target: Target::Portable,
+        ..FuseOptions::default()
+    };
+    let Fused {
+        model: after, plan, ..
+    } = unfold::fuse(&before, &options).unwrap();
     let mut found = operators(&after);
     found.sort_unstable();
-    assert_eq!(found, ["Add", "Add", "MatMul", "MatMul", "ReduceMean", "ReduceMean", "Relu", "Sigmoid"]);
-    let [placed] = &plan.placed[..] else { panic!("{:?}", plan.placed) };
-    assert_eq!([&*placed.before, &*placed.after], ["32768·batch·tokens", "32768·batch"]);
+    assert_eq!(
+        found,
+        [
+            "Add",
+            "Add",
+            "MatMul",
+            "MatMul",
+            "ReduceMean",
+            "ReduceMean",
+            "Relu",
+            "Sigmoid"
+        ]
+    );
+    let [placed] = &plan.placed[..] else {
+        panic!("{:?}", plan.placed)
+    };
+    assert_eq!(
+        [&*placed.before, &*placed.after],
+        ["32768·batch·tokens", "32768·batch"]
+    );
     same(&before, &after, 1e-6);
     let proof = prove(&before, &after, &plan.tensors, &Default::default());
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
@@ -157,9 +226,19 @@ fn skipped_work_stays_where_it_is() {
     let before = model(&pooled(", b", "y = GlobalAveragePool(c)"));
     for skip in ["placement", "pooling", "Conv_c"] {
         let skip = vec![skip.to_owned()];
-        let after = unfold::fuse(&before, &FuseOptions { skip, ..FuseOptions::default() }).unwrap();
+        let after = unfold::fuse(
+            &before,
+            &FuseOptions {
+                skip,
+                ..FuseOptions::default()
+            },
+        )
+        .unwrap();
         assert!(after.plan.placed.is_empty());
-        assert_eq!(operators(&after.model), ["Relu", "Conv", "GlobalAveragePool"]);
+        assert_eq!(
+            operators(&after.model),
+            ["Relu", "Conv", "GlobalAveragePool"]
+        );
     }
 }
 
@@ -192,8 +271,16 @@ fn a_convolution_behind_a_nearest_resize_is_one_for_each_phase_before_it() {
     assert_eq!(placed.before, format!("{}·batch", 2 * 32 * 9 * 48));
     assert_eq!(placed.after, format!("{}·batch", 2 * 32 * 16 * 12));
     moves(&upsampled(3, FLOOR, SAME, IS), "phases", &phases(3));
-    moves(&upsampled(2, FLOOR, "auto_pad=SAME_UPPER", IS), "phases", &phases(2));
-    moves(&upsampled(2, FLOOR, "pads=[2,0,0,2]", IS), "phases", &phases(2));
+    moves(
+        &upsampled(2, FLOOR, "auto_pad=SAME_UPPER", IS),
+        "phases",
+        &phases(2),
+    );
+    moves(
+        &upsampled(2, FLOOR, "pads=[2,0,0,2]", IS),
+        "phases",
+        &phases(2),
+    );
     // The default is half_pixel with round_prefer_floor, which is nearest to ⌊i/s⌋ by every factor.
     moves(&upsampled(3, "", SAME, IS), "phases", &phases(3));
     let halved = "coordinate_transformation_mode=asymmetric nearest_mode=round_prefer_floor";
@@ -240,7 +327,12 @@ fn another_index_than_the_quotient_has_no_phases() {
 
 #[test]
 fn another_window_has_no_phases() {
-    for conv in ["", "pads=[1,1,1,1] strides=[2,2]", "pads=[2,2,2,2] dilations=[2,2]", "pads=[2,2,1,1]"] {
+    for conv in [
+        "",
+        "pads=[1,1,1,1] strides=[2,2]",
+        "pads=[2,2,2,2] dilations=[2,2]",
+        "pads=[2,2,1,1]",
+    ] {
         stays(&upsampled(2, FLOOR, conv, IS));
     }
     // Places of the image instead of zeros.
@@ -253,19 +345,30 @@ fn what_sees_each_element_alone_comes_before_a_nearest_resize() {
     let relu = upsampled(2, FLOOR, SAME, "u = Relu(a)");
     moves(&relu, "nearest", &[vec!["Relu"], phases(2)].concat());
     let scaled = "scale g 32 1 1\n t = Tanh(a)\n u = Mul(t, g)";
-    moves(&upsampled(2, FLOOR, SAME, scaled), "nearest", &[vec!["Tanh"], phases(2)].concat());
+    moves(
+        &upsampled(2, FLOOR, SAME, scaled),
+        "nearest",
+        &[vec!["Tanh"], phases(2)].concat(),
+    );
     // A mean of places is not the function of one.
     stays(&upsampled(2, FLOOR, SAME, "u = Relu(a)").replace("mode=nearest", "mode=linear"));
     // Each place of the larger image has a summand of its own.
-    stays(&upsampled(2, FLOOR, SAME, "shift t 1 1 6 8\n u = Add(a, t)\n").replace("x batch", "x 1"));
+    stays(
+        &upsampled(2, FLOOR, SAME, "shift t 1 1 6 8\n u = Add(a, t)\n").replace("x batch", "x 1"),
+    );
 }
 
 #[test]
 fn phases_that_would_take_too_much_room_are_refused_with_what_they_would_save() {
     let before = model(&upsampled(2, FLOOR, SAME, IS));
     let after = unfold::fuse(&before, &FuseOptions::default()).unwrap();
-    let [placed] = &after.plan.placed[..] else { panic!("{:?}", after.plan.placed) };
-    assert!(matches!(&placed.why.as_ref().unwrap().reason, Reason::Growth(_)), "{placed:?}");
+    let [placed] = &after.plan.placed[..] else {
+        panic!("{:?}", after.plan.placed)
+    };
+    assert!(
+        matches!(&placed.why.as_ref().unwrap().reason, Reason::Growth(_)),
+        "{placed:?}"
+    );
     assert_eq!(placed.before, format!("{}·batch", 2 * 32 * 9 * 48));
     assert_eq!(operators(&after.model), ["Resize", "Conv"]);
 }
@@ -291,8 +394,16 @@ const RESIZED: &[&str] = &["Relu", "Conv", "Resize"];
 fn a_convolution_of_one_place_comes_before_a_resize() {
     moves(&resized(", b", "f) mode=linear"), "resize", RESIZED);
     moves(&resized(", b", "f) mode=nearest"), "resize", RESIZED);
-    moves(&resized(", b", "f) mode=linear coordinate_transformation_mode=align_corners"), "resize", RESIZED);
-    let sizes = resized(", b", ", s) mode=linear").replace("const odd 4 = 1 1 2 1.5", "ints s 4 = 2 16 6 9");
+    moves(
+        &resized(
+            ", b",
+            "f) mode=linear coordinate_transformation_mode=align_corners",
+        ),
+        "resize",
+        RESIZED,
+    );
+    let sizes = resized(", b", ", s) mode=linear")
+        .replace("const odd 4 = 1 1 2 1.5", "ints s 4 = 2 16 6 9");
     moves(&sizes.replace("x batch", "x 2"), "resize", RESIZED);
 }
 
@@ -310,11 +421,21 @@ fn sizes_that_are_computed_name_the_other_channels() {
          y = Conv(u, w)
          output y";
     let before = model(text);
-    let Fused { model: after, plan, .. } = fused(&before);
-    assert!(plan.placed.iter().any(|placed| placed.rule == "resize" && placed.is_moved()));
+    let Fused {
+        model: after, plan, ..
+    } = fused(&before);
+    assert!(
+        plan.placed
+            .iter()
+            .any(|placed| placed.rule == "resize" && placed.is_moved())
+    );
     same(&before, &after, 1e-6);
     let proof = prove(&before, &after, &plan.tensors, &Default::default());
-    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}\n{}", print(&after));
+    assert!(
+        matches!(proof, Proof::Proved { .. }),
+        "{proof:?}\n{}",
+        print(&after)
+    );
 }
 
 #[test]
@@ -322,8 +443,7 @@ fn a_resize_that_may_leave_fewer_places_or_makes_its_own_stays() {
     // Of one place it makes one.
     stays(&resized(", b", "odd) mode=linear"));
     stays(&resized(", b", "f) mode=linear").replace("1 1 2 2", "1 1 0.5 2"));
-    let crop =
-        "roi, f) mode=linear coordinate_transformation_mode=tf_crop_and_resize extrapolation_value=1.0";
+    let crop = "roi, f) mode=linear coordinate_transformation_mode=tf_crop_and_resize extrapolation_value=1.0";
     let text = resized(", b", "f) mode=linear").replace(", , f) mode=linear", &format!(", {crop}"));
     let before = model(&text.replace("const odd 4 = 1 1 2 1.5", "const roi 8 = 0 0 -1 -1 1 1 2 2"));
     assert!(fused(&before).plan.placed.is_empty());
@@ -331,7 +451,11 @@ fn a_resize_that_may_leave_fewer_places_or_makes_its_own_stays() {
     let cubic = model(&resized(", b", "f) mode=cubic exclude_outside=1"));
     assert!(fused(&cubic).plan.placed.is_empty());
     // Channels that are resized themselves.
-    stays(&resized(", b", "f) mode=linear").replace("1 1 2 2", "1 2 2 2").replace("x batch 16", "x batch 8"));
+    stays(
+        &resized(", b", "f) mode=linear")
+            .replace("1 1 2 2", "1 2 2 2")
+            .replace("x batch 16", "x batch 8"),
+    );
 }
 
 /// A convolution of one place on the maps of two sizes.
@@ -353,7 +477,11 @@ fn maps(conv: &str, last: &str) -> String {
 
 #[test]
 fn a_convolution_of_a_concat_is_taken_apart_where_a_part_is_smaller() {
-    let placed = moves(&maps("1 1", ""), "concat", &["Relu", "Relu", "Conv", "Conv", "Resize", "Add"]);
+    let placed = moves(
+        &maps("1 1", ""),
+        "concat",
+        &["Relu", "Relu", "Conv", "Conv", "Resize", "Add"],
+    );
     assert_eq!(placed.before, format!("{}·batch", 28 * 8 * 16));
     assert_eq!(placed.after, format!("{}·batch", 12 * 8 * 16 + 16 * 8 * 4));
 }
@@ -368,9 +496,28 @@ fn a_convolution_of_a_concat_stays_where_no_part_is_smaller() {
 #[test]
 fn for_any_engine_only_means_move() {
     let target = Target::Portable;
-    let portable =
-        |text: &str| unfold::fuse(&model(text), &FuseOptions { target, ..FuseOptions::default() }).unwrap();
+    let portable = |text: &str| {
+        unfold::fuse(
+            &model(text),
+            &FuseOptions {
+                target,
+                ..FuseOptions::default()
+            },
+        )
+        .unwrap()
+    };
     assert!(portable(&maps("1 1", "")).plan.placed.is_empty());
-    assert!(portable(&resized(", b", "f) mode=linear")).plan.placed.is_empty());
-    assert_eq!(portable(&pooled(", b", "y = GlobalAveragePool(c)")).plan.placed.len(), 1);
+    assert!(
+        portable(&resized(", b", "f) mode=linear"))
+            .plan
+            .placed
+            .is_empty()
+    );
+    assert_eq!(
+        portable(&pooled(", b", "y = GlobalAveragePool(c)"))
+            .plan
+            .placed
+            .len(),
+        1
+    );
 }

@@ -53,16 +53,22 @@ fn a_scale_of_places_passes_a_kernel_of_one_forward() {
          y = Relu(z)
          output y";
     becomes(&model(straight), &["Conv", "MatMul", "Relu"]);
-    let grouped = straight.replace("5 6 1", "4 3 1").replace("Conv(n, w)", "Conv(n, w) group=2");
+    let grouped = straight
+        .replace("5 6 1", "4 3 1")
+        .replace("Conv(n, w)", "Conv(n, w) group=2");
     becomes(&model(&grouped), &["Conv", "MatMul", "Relu"]);
 }
 
 #[test]
 fn it_goes_back_past_it_and_leaves_what_is_added_to_an_add() {
-    becomes(&backward("scale g 8\nc = Conv(h, w)\nd = Mul(c, g)"), &["MatMul", "Conv", "Sigmoid"]);
+    becomes(
+        &backward("scale g 8\nc = Conv(h, w)\nd = Mul(c, g)"),
+        &["MatMul", "Conv", "Sigmoid"],
+    );
     let affine = "scale g 8\nshift t 8\nc = Conv(h, w)\nn = Mul(c, g)\nd = Add(n, t)";
     becomes(&backward(affine), &["MatMul", "Conv", "Add", "Sigmoid"]);
-    let biased = "scale g 8\nshift t 8\nweight b 5\nc = Conv(h, w, b)\nn = Mul(c, g)\nd = Add(n, t)";
+    let biased =
+        "scale g 8\nshift t 8\nweight b 5\nc = Conv(h, w, b)\nn = Mul(c, g)\nd = Add(n, t)";
     becomes(&backward(biased), &["MatMul", "Conv", "Add", "Sigmoid"]);
     // Of images it is a scale of rows and columns.
     let image = "input x batch 3 4 5
@@ -99,10 +105,16 @@ fn the_normalizers_of_a_block_of_res_mlp_are_one_scale_and_one_add() {
 
 #[test]
 fn what_reads_other_places_or_adds_stops_it() {
-    for (weight, attributes) in
-        [("5 6 3", "pads=[1,1]"), ("5 6 1", "pads=[1,1] strides=[1]"), ("5 6 2", "auto_pad=SAME_UPPER")]
-    {
-        assert_eq!(kept(&forward(weight, attributes)).0, Reason::WrongAxis, "{weight} {attributes}");
+    for (weight, attributes) in [
+        ("5 6 3", "pads=[1,1]"),
+        ("5 6 1", "pads=[1,1] strides=[1]"),
+        ("5 6 2", "auto_pad=SAME_UPPER"),
+    ] {
+        assert_eq!(
+            kept(&forward(weight, attributes)).0,
+            Reason::WrongAxis,
+            "{weight} {attributes}"
+        );
     }
     let strided = backward("scale g 4\nc = Conv(h, w) strides=[2]\nd = Mul(c, g)");
     assert_eq!(kept(&strided).1, Some(Reason::WrongAxis));
@@ -151,13 +163,19 @@ fn a_shift_of_places_joins_the_bias_in_an_add() {
         "weight w 5 6 1\n weight b 5\n shift d 5 1\n p = Conv(m, w, b)\n c = Add(p, d)",
         "weight w 5 6 1\n weight b 5\n shift d 5 8\n p = Conv(m, w, b)\n c = Add(d, p)",
     ] {
-        becomes(&shifted("6 8", "divisor s 8", &format!("{lines}\n {PRODUCT}")), &mixed);
+        becomes(
+            &shifted("6 8", "divisor s 8", &format!("{lines}\n {PRODUCT}")),
+            &mixed,
+        );
     }
     // The gate of gMLP takes a scale alone.
     let gate = format!(
         "input u batch 5 8\n weight w 5 6 1\n weight b 5\n d = Conv(m, w, b)\n c = Mul(u, d)\n {PRODUCT}"
     );
-    becomes(&shifted("6 8", "divisor s 8", &gate), &["Relu", "Conv", "Add", "Mul", "MatMul"]);
+    becomes(
+        &shifted("6 8", "divisor s 8", &gate),
+        &["Relu", "Conv", "Add", "Mul", "MatMul"],
+    );
     // Nothing has to be known of an axis along which nothing varies.
     let image = format!("weight w 5 6 1 1\n weight b 5\n c = Conv(m, w, b)\n {PRODUCT}");
     becomes(&shifted("6 high 8", "divisor s 8", &image), &mixed);
@@ -167,13 +185,29 @@ fn a_shift_of_places_joins_the_bias_in_an_add() {
 fn a_shift_of_places_stays_before_others_and_where_it_brings_nothing() {
     // Borders, neighbours, steps, and a convolution the other way.
     for (lines, channels) in [
-        ("weight w 5 6 1\n weight b 5\n c = Conv(m, w, b) pads=[1,1]", 10),
-        ("weight w 5 6 3\n weight b 5\n c = Conv(m, w, b) pads=[1,1]", 8),
-        ("weight w 5 6 1\n weight b 5\n c = Conv(m, w, b) strides=[2]", 4),
-        ("weight w 6 5 1\n weight b 5\n c = ConvTranspose(m, w, b)", 8),
+        (
+            "weight w 5 6 1\n weight b 5\n c = Conv(m, w, b) pads=[1,1]",
+            10,
+        ),
+        (
+            "weight w 5 6 3\n weight b 5\n c = Conv(m, w, b) pads=[1,1]",
+            8,
+        ),
+        (
+            "weight w 5 6 1\n weight b 5\n c = Conv(m, w, b) strides=[2]",
+            4,
+        ),
+        (
+            "weight w 6 5 1\n weight b 5\n c = ConvTranspose(m, w, b)",
+            8,
+        ),
     ] {
         let lines = format!("{lines}\n weight a {channels} 3\n y = MatMul(c, a)");
-        assert_eq!(kept(&shifted("6 8", "divisor s 8", &lines)).0, Reason::WrongAxis, "{lines}");
+        assert_eq!(
+            kept(&shifted("6 8", "divisor s 8", &lines)).0,
+            Reason::WrongAxis,
+            "{lines}"
+        );
     }
     let conv = |size: usize, group: usize, channels: usize| {
         format!(
@@ -182,8 +216,16 @@ fn a_shift_of_places_stays_before_others_and_where_it_brings_nothing() {
         )
     };
     // Nothing is divided by 0.
-    assert_eq!(kept(&shifted("6 4", "const s 4 = 2 0 -1 0.5", &conv(6, 1, 4))).0, Reason::WrongAxis);
-    let large = kept(&shifted("4096 8192", "divisor s 8192", &conv(4096, 4096, 8192))).0;
+    assert_eq!(
+        kept(&shifted("6 4", "const s 4 = 2 0 -1 0.5", &conv(6, 1, 4))).0,
+        Reason::WrongAxis
+    );
+    let large = kept(&shifted(
+        "4096 8192",
+        "divisor s 8192",
+        &conv(4096, 4096, 8192),
+    ))
+    .0;
     assert!(matches!(large, Reason::TooLarge(_)), "{large:?}");
     // Parameters of a normalizer that stays are no operators, and an Add would be one more.
     let parameters = |shift: &str| {
@@ -203,14 +245,20 @@ fn a_shift_of_places_stays_before_others_and_where_it_brings_nothing() {
         ))
     };
     for columns in [8, 9] {
-        assert_eq!(operators(&fuse(&head(columns)).model), ["LayerNormalization", "MatMul"]);
+        assert_eq!(
+            operators(&fuse(&head(columns)).model),
+            ["LayerNormalization", "MatMul"]
+        );
         assert_eq!(kept(&head(columns)).0.name(), "no-gain");
     }
     // A float16 result does not grow.
     for (scale, goes) in [("2 4 2 4 2 4 2 4", true), ("2 0.5 2 4 2 4 2 4", false)] {
         let text = format!("const s 8 = {scale}");
-        let mut half =
-            shifted("6 8", &text, &format!("weight w 5 6 1\n weight b 5\n c = Conv(m, w, b)\n {PRODUCT}"));
+        let mut half = shifted(
+            "6 8",
+            &text,
+            &format!("weight w 5 6 1\n weight b 5\n c = Conv(m, w, b)\n {PRODUCT}"),
+        );
         retype(&mut half, &["s", "t", "w", "b", "a"], DataType::Float16);
         half.graph_mut().input[0] = declared("x", DataType::Float16, &["batch", "6", "8"]);
         let site = &fuse(&half).plan.sites[0];

@@ -63,9 +63,18 @@ fn stops(model: &Model, reason: &Reason) {
 fn positive_scales_and_shifts_of_channels_pass_a_maximum() {
     for (op, call) in [
         ("MaxPool", "MaxPool(m) kernel_shape=[2,2] strides=[2,2]"),
-        ("MaxPool", "MaxPool(m) kernel_shape=[3,3] strides=[2,2] pads=[1,1,1,1]"),
-        ("MaxPool", "MaxPool(m) kernel_shape=[3,3] strides=[2,2] ceil_mode=1"),
-        ("MaxPool", "MaxPool(m) kernel_shape=[2,2] auto_pad=SAME_UPPER"),
+        (
+            "MaxPool",
+            "MaxPool(m) kernel_shape=[3,3] strides=[2,2] pads=[1,1,1,1]",
+        ),
+        (
+            "MaxPool",
+            "MaxPool(m) kernel_shape=[3,3] strides=[2,2] ceil_mode=1",
+        ),
+        (
+            "MaxPool",
+            "MaxPool(m) kernel_shape=[2,2] auto_pad=SAME_UPPER",
+        ),
         ("MaxPool", "MaxPool(m) kernel_shape=[2,2] dilations=[2,2]"),
         ("GlobalMaxPool", "GlobalMaxPool(m)"),
         ("ReduceMin", "ReduceMin(m) axes=[-1,2]"),
@@ -77,7 +86,9 @@ fn positive_scales_and_shifts_of_channels_pass_a_maximum() {
         for scale in ["2 1 1 = 2 -0.5", "2 1 1 = 2 0"] {
             stops(&before(scale, &call), &not_linear(op));
             let layer = "input x batch 3 5 5\n weight w 2 3 1 1\n m = Conv(x, w)";
-            let text = format!("{layer}\n {call}\n const g {scale}\n n = Mul(v, g)\n y = Relu(n)\n output y");
+            let text = format!(
+                "{layer}\n {call}\n const g {scale}\n n = Mul(v, g)\n y = Relu(n)\n output y"
+            );
             stops(&model(&text), &not_linear(op));
         }
     }
@@ -107,13 +118,29 @@ fn it_is_proved_though_other_scales_follow_the_maximum() {
         b = AveragePool(a) kernel_shape=[3,3] pads=[1,1,1,1] count_include_pad=1";
     let padded = model(&text(padded, "b"));
     let fused = fuse(&padded);
-    let proof = prove(&padded, &fused.model, &fused.plan.tensors, &Default::default());
+    let proof = prove(
+        &padded,
+        &fused.model,
+        &fused.plan.tensors,
+        &Default::default(),
+    );
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
     // As if an AveragePool, which every scale passes, had been a maximum.
-    let average =
-        |p: &str| model(&text(negative, "k").replace("0.5 2 1 3", p).replace("MaxPool", "AveragePool"));
-    assert!(matches!(proved_as_maximum(&average("0.5 2 1 3")), Proof::Proved { .. }));
-    assert!(matches!(proved_as_maximum(&average("0.5 2 1 -3")), Proof::Disproved { .. }));
+    let average = |p: &str| {
+        model(
+            &text(negative, "k")
+                .replace("0.5 2 1 3", p)
+                .replace("MaxPool", "AveragePool"),
+        )
+    };
+    assert!(matches!(
+        proved_as_maximum(&average("0.5 2 1 3")),
+        Proof::Proved { .. }
+    ));
+    assert!(matches!(
+        proved_as_maximum(&average("0.5 2 1 -3")),
+        Proof::Disproved { .. }
+    ));
 }
 
 #[test]
@@ -147,7 +174,10 @@ fn axes_that_are_gone_come_back_behind_a_maximum() {
          output y",
     );
     becomes(&back, &["MatMul", "Add", "ReduceMax", "Relu"]);
-    assert_eq!(kept(&tokens("y = ReduceMax(m) axes=[2]")).0, Reason::ReducedAxis);
+    assert_eq!(
+        kept(&tokens("y = ReduceMax(m) axes=[2]")).0,
+        Reason::ReducedAxis
+    );
 }
 
 #[test]
@@ -204,17 +234,32 @@ fn what_varies_along_the_windows_and_what_says_where_a_maximum_is_stop_it() {
     assert_eq!(kept(&along).0, Reason::ReducedAxis);
     let places = "v, i = MaxPool(m) kernel_shape=[2,2]";
     becomes(&before(POSITIVE, places), &["MaxPool", "Conv"]);
-    assert_eq!(kept(&before(POSITIVE, &format!("{places}\n output i"))).0, not_linear("MaxPool"));
+    assert_eq!(
+        kept(&before(POSITIVE, &format!("{places}\n output i"))).0,
+        not_linear("MaxPool")
+    );
 }
 
 #[test]
 fn a_mean_of_what_is_inside_passes_both_though_its_windows_reach_over_the_end() {
     for (window, first, then) in [
-        ("kernel_shape=[2,2] strides=[2,2] ceil_mode=1 count_include_pad=0", "Conv", "AveragePool"),
-        ("kernel_shape=[2,2] pads=[1,1,1,1] ceil_mode=1", "Conv", "AveragePool"),
+        (
+            "kernel_shape=[2,2] strides=[2,2] ceil_mode=1 count_include_pad=0",
+            "Conv",
+            "AveragePool",
+        ),
+        (
+            "kernel_shape=[2,2] pads=[1,1,1,1] ceil_mode=1",
+            "Conv",
+            "AveragePool",
+        ),
         ("kernel_shape=[2,2] pads=[1,1,1,1]", "Conv", "AveragePool"),
         // The convolution comes behind a mean that leaves fewer places.
-        ("kernel_shape=[2,2] auto_pad=SAME_LOWER strides=[2,2]", "AveragePool", "Conv"),
+        (
+            "kernel_shape=[2,2] auto_pad=SAME_LOWER strides=[2,2]",
+            "AveragePool",
+            "Conv",
+        ),
     ] {
         let call = format!("v = AveragePool(m) {window}");
         becomes(&before("2 1 1 = 2 -0.5", &call), &["AveragePool", "Conv"]);
@@ -222,7 +267,8 @@ fn a_mean_of_what_is_inside_passes_both_though_its_windows_reach_over_the_end() 
     }
     let counted = "v = AveragePool(m) kernel_shape=[2,2] pads=[1,1,1,1] count_include_pad=1";
     stops(&behind("2 1 1 = 2 -0.5", counted), &Reason::Padding);
-    let over = "v = AveragePool(m) kernel_shape=[2,2] strides=[2,2] ceil_mode=1 count_include_pad=1";
+    let over =
+        "v = AveragePool(m) kernel_shape=[2,2] strides=[2,2] ceil_mode=1 count_include_pad=1";
     let fused = fuse(&before("2 1 1 = 2 -0.5", over));
     assert_eq!(operators(&fused.model), ["Add", "AveragePool", "Conv"]);
 }
@@ -238,12 +284,20 @@ fn proved_as_maximum(model: &Model) -> Proof {
     let as_maximum = |model: &Model| {
         let mut model = model.clone();
         let nodes = &mut model.proto.graph.as_mut().unwrap().node;
-        let pool = nodes.iter_mut().find(|node| node.op_type() == "AveragePool").unwrap();
+        let pool = nodes
+            .iter_mut()
+            .find(|node| node.op_type() == "AveragePool")
+            .unwrap();
         pool.op_type = Some("MaxPool".into());
         model
     };
     let fused = fuse(model);
-    prove(&as_maximum(model), &as_maximum(&fused.model), &fused.plan.tensors, &Default::default())
+    prove(
+        &as_maximum(model),
+        &as_maximum(&fused.model),
+        &fused.plan.tensors,
+        &Default::default(),
+    )
 }
 
 #[test]
@@ -251,6 +305,9 @@ fn the_prover_lets_what_is_positive_pass_a_maximum_channel_by_channel() {
     assert!(matches!(proved_of_maximum(POSITIVE), Proof::Proved { .. }));
     for scale in ["2 1 1 = 2 -0.5", "2 1 1 = -2 -2", "= -3"] {
         let proof = proved_of_maximum(scale);
-        assert!(matches!(proof, Proof::Disproved { .. }), "{scale}: {proof:?}");
+        assert!(
+            matches!(proof, Proof::Disproved { .. }),
+            "{scale}: {proof:?}"
+        );
     }
 }

@@ -20,7 +20,8 @@ use crate::common::{
 /// The result of scaling a model's streams, equal to the last bit in float64 and in tract.
 fn scaled(model: &Model, power: u32) -> Fused {
     let scaled = unproved(model, power);
-    is_not_disproved(model, &scaled).unwrap_or_else(|why| panic!("{why}\n{}", print(&scaled.model)));
+    is_not_disproved(model, &scaled)
+        .unwrap_or_else(|why| panic!("{why}\n{}", print(&scaled.model)));
     let folded = unfold::fuse(model, &options()).unwrap().model;
     for kind in [Kind::Exact, Kind::Real] {
         for (open, truth) in [(1, true), (3, false)] {
@@ -32,7 +33,9 @@ fn scaled(model: &Model, power: u32) -> Fused {
     match compare(&folded, &scaled.model, &Default::default()) {
         Verdict::Compared(seen) => {
             assert!(
-                seen.outputs.iter().all(|output| output.absolute == 0.0 && output.mismatched == 0),
+                seen.outputs
+                    .iter()
+                    .all(|output| output.absolute == 0.0 && output.mismatched == 0),
                 "{seen:?}"
             );
         }
@@ -42,9 +45,13 @@ fn scaled(model: &Model, power: u32) -> Fused {
 }
 
 fn unproved(model: &Model, power: u32) -> Fused {
-    let options = FuseOptions { scale_stream: Some(power), ..options() };
+    let options = FuseOptions {
+        scale_stream: Some(power),
+        ..options()
+    };
     let scaled = unfold::fuse(model, &options).unwrap();
-    new_tensors_are_told(model, &scaled).unwrap_or_else(|why| panic!("{why}\n{}", print(&scaled.model)));
+    new_tensors_are_told(model, &scaled)
+        .unwrap_or_else(|why| panic!("{why}\n{}", print(&scaled.model)));
     scaled
 }
 
@@ -54,11 +61,19 @@ fn streams(fused: &Fused) -> Vec<Option<Reason>> {
         Scaling::Kept { why } => Some(why.reason.clone()),
         Scaling::Scaled { .. } => None,
     };
-    fused.plan.streams.iter().map(|stream| reason(stream.scaling.as_ref().unwrap())).collect()
+    fused
+        .plan
+        .streams
+        .iter()
+        .map(|stream| reason(stream.scaling.as_ref().unwrap()))
+        .collect()
 }
 
 fn muls(fused: &Fused) -> usize {
-    operators(&fused.model).iter().filter(|&&op| op == "Mul").count()
+    operators(&fused.model)
+        .iter()
+        .filter(|&&op| op == "Mul")
+        .count()
 }
 
 /// A normalizer in every spelling, of a value of four channels.
@@ -159,7 +174,12 @@ fn a_stream_is_scaled_without_an_operator_more_whatever_its_normalizers_are_writ
         for power in [1, 6, 13] {
             let after = scaled(&before, power);
             assert_eq!(streams(&after), [None], "{spelling}");
-            assert_eq!(operators(&after.model), operators(&folded), "{}", print(&after.model));
+            assert_eq!(
+                operators(&after.model),
+                operators(&folded),
+                "{}",
+                print(&after.model)
+            );
         }
     }
 }
@@ -184,26 +204,53 @@ fn inflated(normalizer: &str) -> Model {
     model
 }
 
-fn initializer_mut<'m>(model: &'m mut Model, name: &str) -> &'m mut unfold::onnx::proto::TensorProto {
-    model.graph_mut().initializer.iter_mut().find(|tensor| tensor.name() == name).unwrap()
+fn initializer_mut<'m>(
+    model: &'m mut Model,
+    name: &str,
+) -> &'m mut unfold::onnx::proto::TensorProto {
+    model
+        .graph_mut()
+        .initializer
+        .iter_mut()
+        .find(|tensor| tensor.name() == name)
+        .unwrap()
 }
 
 /// The model with all floats in float16, but for these.
 fn halved(model: &Model, but: &[&str]) -> Model {
     let mut half = model.clone();
-    let names: Vec<String> = half.graph().initializer.iter().map(|tensor| tensor.name().to_owned()).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| !but.contains(name)).collect();
+    let names: Vec<String> = half
+        .graph()
+        .initializer
+        .iter()
+        .map(|tensor| tensor.name().to_owned())
+        .collect();
+    let names: Vec<&str> = names
+        .iter()
+        .map(String::as_str)
+        .filter(|name| !but.contains(name))
+        .collect();
     retype(&mut half, &names, DataType::Float16);
     half
 }
 
 /// The first output in tract.
 fn run(model: &Model) -> Vec<f32> {
-    let engine =
-        Engine::load(model, &Dims::default()).unwrap_or_else(|why| panic!("{why}\n{}", print(model)));
-    let output =
-        engine.run(&random(engine.inputs(), 0)).unwrap().remove(0).cast_to::<f32>().unwrap().into_owned();
-    output.try_as_plain_ram().unwrap().as_slice::<f32>().unwrap().to_vec()
+    let engine = Engine::load(model, &Dims::default())
+        .unwrap_or_else(|why| panic!("{why}\n{}", print(model)));
+    let output = engine
+        .run(&random(engine.inputs(), 0))
+        .unwrap()
+        .remove(0)
+        .cast_to::<f32>()
+        .unwrap()
+        .into_owned();
+    output
+        .try_as_plain_ram()
+        .unwrap()
+        .as_slice::<f32>()
+        .unwrap()
+        .to_vec()
 }
 
 const IN_FLOAT32: &str = "p = Cast(x) to=1
@@ -229,26 +276,47 @@ fn a_stream_beyond_half_precision_becomes_finite() {
     assert!(run(&half).iter().any(|number| !number.is_finite()));
     let after = unproved(&half, 6);
     assert_eq!(streams(&after), [None]);
-    let largest = exact.iter().fold(0.0, |most: f32, number| most.max(number.abs()));
+    let largest = exact
+        .iter()
+        .fold(0.0, |most: f32, number| most.max(number.abs()));
     for (near, exact) in run(&after.model).iter().zip(&exact) {
-        assert!((near - exact).abs() <= largest * 4.0 / 1024.0, "{near} {exact}");
+        assert!(
+            (near - exact).abs() <= largest * 4.0 / 1024.0,
+            "{near} {exact}"
+        );
     }
     is_not_disproved(&half, &after).unwrap();
 }
 
 #[test]
 fn an_epsilon_that_its_type_does_not_hold_is_refused() {
-    let half =
-        halved(&blocks(TABLE, SPELLINGS[3], 2, "weight head 4 3\n o = MatMul(x2, head)\n output o"), &[]);
+    let half = halved(
+        &blocks(
+            TABLE,
+            SPELLINGS[3],
+            2,
+            "weight head 4 3\n o = MatMul(x2, head)\n output o",
+        ),
+        &[],
+    );
     // 4^-5 of a thousandth is still there, with fewer digits.
     for power in [5, 12] {
-        let [Some(Reason::Underflow(figure))] = &streams(&unproved(&half, power))[..] else { panic!() };
+        let [Some(Reason::Underflow(figure))] = &streams(&unproved(&half, power))[..] else {
+            panic!()
+        };
         assert_eq!(*figure, format!("1.0e-3 times 2^-{} in float16", 2 * power));
     }
     assert_eq!(streams(&unproved(&half, 2)), [None]);
     // An attribute is computed with in float32.
-    let native =
-        halved(&blocks(TABLE, SPELLINGS[0], 2, "weight head 4 3\n o = MatMul(x2, head)\n output o"), &[]);
+    let native = halved(
+        &blocks(
+            TABLE,
+            SPELLINGS[0],
+            2,
+            "weight head 4 3\n o = MatMul(x2, head)\n output o",
+        ),
+        &[],
+    );
     assert_eq!(streams(&unproved(&native, 12)), [None]);
 }
 
@@ -256,7 +324,12 @@ fn an_epsilon_that_its_type_does_not_hold_is_refused() {
 fn an_output_is_what_it_was_by_one_mul() {
     let before = blocks(TABLE, SPELLINGS[0], 2, &(head(2) + "\n output x2"));
     assert_eq!(muls(&scaled(&before, 6)), 1);
-    let between = blocks(TABLE, SPELLINGS[0], 2, &(head(2) + "\n r = Tanh(x1)\n output x1 r"));
+    let between = blocks(
+        TABLE,
+        SPELLINGS[0],
+        2,
+        &(head(2) + "\n r = Tanh(x1)\n output x1 r"),
+    );
     // The activation reads what the caller reads.
     assert_eq!(muls(&scaled(&between, 6)), 1);
 }
@@ -292,19 +365,33 @@ fn who_cannot_take_a_power_reads_what_it_read() {
         // Two readers of one value share a Mul.
         ("\n r = Tanh(x2)\n s = Sigmoid(x2)\n output r s", 1),
         // A positively homogeneous operator passes the power to a weight.
-        ("\n r = Relu(x2)\n weight q 4 2\n s = MatMul(r, q)\n output s", 0),
+        (
+            "\n r = Relu(x2)\n weight q 4 2\n s = MatMul(r, q)\n output s",
+            0,
+        ),
         ("\n weight q 4 2\n r = MatMul(x2, q)\n output r", 0),
         ("\n r = Mul(x2, x1)\n s = Tanh(r)\n output s", 2),
         ("\n r = Shape(x2)\n output r", 0),
     ] {
         let after = scaled(&readers(more), 5);
-        assert_eq!((streams(&after), muls(&after)), (vec![None], count), "{}", print(&after.model));
+        assert_eq!(
+            (streams(&after), muls(&after)),
+            (vec![None], count),
+            "{}",
+            print(&after.model)
+        );
     }
     // A writer with no constants.
     let stem = "input i batch 3 4\n x0 = Tanh(i)";
-    assert_eq!(muls(&scaled(&blocks(stem, SPELLINGS[4], 2, &head(2)), 5)) - 4, 1);
+    assert_eq!(
+        muls(&scaled(&blocks(stem, SPELLINGS[4], 2, &head(2)), 5)) - 4,
+        1
+    );
     let stem = "input x0 batch 3 4";
-    assert_eq!(muls(&scaled(&blocks(stem, SPELLINGS[0], 2, &head(2)), 5)), 1);
+    assert_eq!(
+        muls(&scaled(&blocks(stem, SPELLINGS[0], 2, &head(2)), 5)),
+        1
+    );
 }
 
 #[test]
@@ -323,10 +410,19 @@ fn what_a_branch_reads_first_and_the_sum_behind_it_later_is_scaled_before_both()
             )
             .into(),
         ),
-        ("else_branch", part("const k 4 = 1 -2 0.5 3\n a = Add(x, k)\n output a").into()),
+        (
+            "else_branch",
+            part("const k 4 = 1 -2 0.5 3\n a = Add(x, k)\n output a").into(),
+        ),
     ];
-    before.graph_mut().node.push(node("If", &["c"], &["r"], branches));
-    before.graph_mut().node.push(node("Add", &["x", "r"], &["y"], vec![]));
+    before
+        .graph_mut()
+        .node
+        .push(node("If", &["c"], &["r"], branches));
+    before
+        .graph_mut()
+        .node
+        .push(node("Add", &["x", "r"], &["y"], vec![]));
     before.graph_mut().output.push(undeclared("y"));
     let after = scaled(&before, 2);
     assert_eq!(streams(&after), [None]);
@@ -339,12 +435,18 @@ fn a_body_that_reads_a_stream_reads_what_it_read() {
     let around = blocks(TABLE, SPELLINGS[0], 2, &(head(2) + "\n weight back 3 4"));
     let part = |text: &str| model(text).proto.graph.unwrap();
     let mut before = around;
-    before.graph_mut().input.extend(model("condition c").graph().input.clone());
+    before
+        .graph_mut()
+        .input
+        .extend(model("condition c").graph().input.clone());
     let branches = vec![
         ("then_branch", part("y = Tanh(x2)\n output y").into()),
         ("else_branch", part("y = MatMul(o, back)\n output y").into()),
     ];
-    before.graph_mut().node.push(node("If", &["c"], &["r"], branches));
+    before
+        .graph_mut()
+        .node
+        .push(node("If", &["c"], &["r"], branches));
     before.graph_mut().output.push(undeclared("r"));
     let after = scaled(&before, 6);
     assert_eq!(streams(&after), [None]);
@@ -353,8 +455,16 @@ fn a_body_that_reads_a_stream_reads_what_it_read() {
     let mut body = part("input e 1\n inner = Add(e, x2)\n output inner");
     body.input = vec![undeclared("e")];
     before.graph_mut().input.push(undeclared("list"));
-    before.graph_mut().node.push(node("SequenceMap", &["list"], &["y"], vec![("body", body.into())]));
-    assert_eq!(streams(&unproved(&before, 6)), [Some(Reason::CapturedBySubgraph)]);
+    before.graph_mut().node.push(node(
+        "SequenceMap",
+        &["list"],
+        &["y"],
+        vec![("body", body.into())],
+    ));
+    assert_eq!(
+        streams(&unproved(&before, 6)),
+        [Some(Reason::CapturedBySubgraph)]
+    );
 }
 
 #[test]
@@ -390,7 +500,11 @@ fn a_stream_is_skipped_by_name_or_kind() {
     let folded = unfold::fuse(&before, &options()).unwrap();
     let name = unproved(&before, 6).plan.streams[0].name.clone();
     for skip in [name, "scaling".to_owned()] {
-        let options = FuseOptions { scale_stream: Some(6), skip: vec![skip], ..options() };
+        let options = FuseOptions {
+            scale_stream: Some(6),
+            skip: vec![skip],
+            ..options()
+        };
         let skipped = unfold::fuse(&before, &options).unwrap();
         assert_eq!(streams(&skipped), [Some(Reason::Skipped)]);
         assert_eq!(skipped.model.proto.graph, folded.model.proto.graph);
@@ -399,8 +513,15 @@ fn a_stream_is_skipped_by_name_or_kind() {
     // So does one with a normalizer that is skipped.
     let normalizer = &folded.plan.sites[0];
     for skip in [normalizer.name.clone(), normalizer.kind.name.to_owned()] {
-        let options = FuseOptions { scale_stream: Some(6), skip: vec![skip], ..options() };
-        assert_eq!(streams(&unfold::fuse(&before, &options).unwrap()), [Some(Reason::Skipped)]);
+        let options = FuseOptions {
+            scale_stream: Some(6),
+            skip: vec![skip],
+            ..options()
+        };
+        assert_eq!(
+            streams(&unfold::fuse(&before, &options).unwrap()),
+            [Some(Reason::Skipped)]
+        );
     }
 }
 
@@ -417,7 +538,9 @@ fn what_is_no_number_on_a_stream_says_nothing_of_its_size() {
     let good = [1.0, -2.0, 3.0, 300_000.0];
     assert!(run(&good).unwrap().unwrap() >= 300_000.0);
     for wrong in [f32::NAN, f32::INFINITY] {
-        let error = run(&[&good[..], &[1.0, wrong, 2.0, 3.0]].concat()).unwrap_err().to_string();
+        let error = run(&[&good[..], &[1.0, wrong, 2.0, 3.0]].concat())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("not finite"), "{error}");
     }
     let error = run(&[]).unwrap_err().to_string();
@@ -442,6 +565,7 @@ fn what_a_sum_inside_of_a_normalizer_is_written_out_with_is_told() {
         ));
         let scaled = unproved(&before, 3);
         assert_eq!(streams(&scaled), [None]);
-        is_not_disproved(&before, &scaled).unwrap_or_else(|why| panic!("{why}\n{}", print(&scaled.model)));
+        is_not_disproved(&before, &scaled)
+            .unwrap_or_else(|why| panic!("{why}\n{}", print(&scaled.model)));
     }
 }

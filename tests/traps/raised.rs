@@ -21,13 +21,25 @@ fn older(opset: i64, behind: &str) -> Model {
 /// the set.
 fn raised(before: &Model) -> Model {
     let after = fuse(before);
-    assert!(operators(&after.model).contains(&"HardSwish"), "{:?}", operators(&after.model));
+    assert!(
+        operators(&after.model).contains(&"HardSwish"),
+        "{:?}",
+        operators(&after.model)
+    );
     let from = before.own_opset();
     assert_eq!(after.plan.tidy.raised, Some(OpsetUpgrade { from, to: 14 }));
     assert_eq!(after.model.own_opset(), 14);
-    assert_eq!(after.model.proto.ir_version(), before.proto.ir_version().max(7));
+    assert_eq!(
+        after.model.proto.ir_version(),
+        before.proto.ir_version().max(7)
+    );
     same(before, &after.model, 1e-6);
-    let proof = prove(before, &after.model, &after.plan.tensors, &Default::default());
+    let proof = prove(
+        before,
+        &after.model,
+        &after.plan.tensors,
+        &Default::default(),
+    );
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
     assert_eq!(fuse(&after.model).model.proto, after.model.proto);
     after.model
@@ -47,7 +59,10 @@ fn a_set_is_raised_for_a_hard_swish_that_is_written_out() {
         for ir in [4, 7, 8] {
             let mut before = older(opset, "weight w 6 3\n y = MatMul(g, w)");
             before.proto.ir_version = Some(ir);
-            assert_eq!(operators(&raised(&before)), ["MatMul", "HardSwish", "MatMul"]);
+            assert_eq!(
+                operators(&raised(&before)),
+                ["MatMul", "HardSwish", "MatMul"]
+            );
         }
     }
 }
@@ -71,11 +86,27 @@ fn what_was_an_attribute_is_an_input() {
         };
         let after = raised(&before);
         let attributes = after.graph().node.iter().flat_map(|node| &node.attribute);
-        assert!(attributes.into_iter().all(|attribute| !["axes", "split"].contains(&attribute.name())));
+        assert!(
+            attributes
+                .into_iter()
+                .all(|attribute| !["axes", "split"].contains(&attribute.name()))
+        );
     }
     let after = raised(&older(12, behind));
-    let inputs = |op: &str| after.graph().node.iter().find(|node| node.op_type() == op).unwrap().input.len();
-    assert_eq!(["Unsqueeze", "Split", "ReduceSum", "Squeeze"].map(inputs), [2; 4]);
+    let inputs = |op: &str| {
+        after
+            .graph()
+            .node
+            .iter()
+            .find(|node| node.op_type() == op)
+            .unwrap()
+            .input
+            .len()
+    };
+    assert_eq!(
+        ["Unsqueeze", "Split", "ReduceSum", "Squeeze"].map(inputs),
+        [2; 4]
+    );
 }
 
 #[test]
@@ -94,22 +125,38 @@ fn a_softmax_of_the_last_axis_is_the_same_in_both_sets() {
         raised(&older(11, &format!("y = LogSoftmax(g) {last}")));
     }
     // Of two axes the second one is the last.
-    raised(&older(12, "m = ReduceMean(g) axes=[1] keepdims=0\n y = Softmax(m)"));
+    raised(&older(
+        12,
+        "m = ReduceMean(g) axes=[1] keepdims=0\n y = Softmax(m)",
+    ));
     raised(&older(13, "y = Softmax(g) axis=1"));
 }
 
 #[test]
 fn what_means_something_else_there_keeps_the_set() {
-    for behind in ["y = Softmax(g)", "y = Softmax(g) axis=1", "y = LogSoftmax(g) axis=0"] {
+    for behind in [
+        "y = Softmax(g)",
+        "y = Softmax(g) axis=1",
+        "y = LogSoftmax(g) axis=0",
+    ] {
         stays(&older(12, behind));
     }
-    for (opset, behind) in [(11, "y, m = Dropout(g) ratio=0.5\n output m"), (12, "y = Hardmax(g) axis=-1")] {
+    for (opset, behind) in [
+        (11, "y, m = Dropout(g) ratio=0.5\n output m"),
+        (12, "y = Hardmax(g) axis=-1"),
+    ] {
         assert_eq!(fuse(&older(opset, behind)).plan.tidy.raised, None);
     }
     let resized = "y = Resize(g, , s) coordinate_transformation_mode=tf_half_pixel_for_nn";
     let before = older(12, &format!("const s 3 = 1 2 2\n {resized}"));
     assert_eq!(fuse(&before).plan.tidy.raised, None);
-    assert!(fuse(&older(12, "const s 3 = 1 2 2\n y = Resize(g, , s)")).plan.tidy.raised.is_some());
+    assert!(
+        fuse(&older(12, "const s 3 = 1 2 2\n y = Resize(g, , s)"))
+            .plan
+            .tidy
+            .raised
+            .is_some()
+    );
     // An identity is eliminated.
     raised(&older(11, "d = Dropout(g) ratio=0.5\n y = Relu(d)"));
     let before = older(9, "weight w 6 3\n y = MatMul(g, w)");
@@ -129,7 +176,10 @@ fn functions_keep_the_set() {
     before.proto.functions.push(FunctionProto {
         name: Some("unused".into()),
         domain: Some("own".into()),
-        opset_import: vec![OperatorSetIdProto { domain: None, version: Some(12) }],
+        opset_import: vec![OperatorSetIdProto {
+            domain: None,
+            version: Some(12),
+        }],
         ..Default::default()
     });
     stays(&before);
@@ -139,11 +189,21 @@ fn functions_keep_the_set() {
 fn what_is_skipped_keeps_the_set() {
     let before = older(12, "weight w 6 3\n y = MatMul(g, w)");
     for skip in ["hard swish", "Add_a"] {
-        let options = FuseOptions { skip: vec![skip.to_owned()], ..portable() };
+        let options = FuseOptions {
+            skip: vec![skip.to_owned()],
+            ..portable()
+        };
         let after = unfold::fuse(&before, &options).unwrap();
-        assert_eq!((after.plan.tidy.raised, after.model.own_opset()), (None, 12), "{skip}");
+        assert_eq!(
+            (after.plan.tidy.raised, after.model.own_opset()),
+            (None, 12),
+            "{skip}"
+        );
     }
-    let options = FuseOptions { skip: vec!["hard swish".to_owned()], ..portable() };
+    let options = FuseOptions {
+        skip: vec!["hard swish".to_owned()],
+        ..portable()
+    };
     let after = unfold::fuse(&before, &options).unwrap();
     assert!(options.idle_skips(&before, &after.plan).is_empty());
 }
@@ -159,7 +219,10 @@ fn bodies_are_raised_with_what_is_around_them() {
         ),
         ("else_branch", part("other = Softmax(g) axis=-1\n output other").into()),
     ];
-    before.graph_mut().node.push(node("If", &["c1"], &["z"], branches));
+    before
+        .graph_mut()
+        .node
+        .push(node("If", &["c1"], &["z"], branches));
     before.graph_mut().output.push(undeclared("z"));
     raised(&before);
 }
@@ -167,9 +230,18 @@ fn bodies_are_raised_with_what_is_around_them() {
 /// The prover does not take a model of another set for the same where an operator means something else there.
 #[test]
 fn a_model_of_another_set_is_not_proved_where_operators_changed() {
-    let of = |opset: i64, op: &str| model(&format!("opset {opset}\n input x 2 4 6\n y = {op}\n output y"));
+    let of = |opset: i64, op: &str| {
+        model(&format!(
+            "opset {opset}\n input x 2 4 6\n y = {op}\n output y"
+        ))
+    };
     let proof = |one: &str, other: &str, sets: [i64; 2]| {
-        prove(&of(sets[0], one), &of(sets[1], other), &[], &Default::default())
+        prove(
+            &of(sets[0], one),
+            &of(sets[1], other),
+            &[],
+            &Default::default(),
+        )
     };
     let same = proof("Softmax(x) axis=-1", "Softmax(x) axis=-1", [12, 14]);
     assert!(matches!(same, Proof::Proved { .. }), "{same:?}");

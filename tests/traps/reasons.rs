@@ -77,7 +77,10 @@ fn example(reason: &Reason) -> Model {
             let mut other = part("q = Identity(w)\n output q");
             other.initializer.clear();
             let branches = vec![("then_branch", then.into()), ("else_branch", other.into())];
-            model.graph_mut().node.push(node("If", &["c"], &["z"], branches));
+            model
+                .graph_mut()
+                .node
+                .push(node("If", &["c"], &["z"], branches));
             model.graph_mut().output.push(undeclared("z"));
             model
         }
@@ -90,7 +93,12 @@ fn example(reason: &Reason) -> Model {
             body.output.push(undeclared("inner"));
             let mut model = behind("output y");
             model.graph_mut().input.push(undeclared("list"));
-            model.graph_mut().node.push(node("SequenceMap", &["list"], &["y"], vec![("body", body.into())]));
+            model.graph_mut().node.push(node(
+                "SequenceMap",
+                &["list"],
+                &["y"],
+                vec![("body", body.into())],
+            ));
             model
         }
         Reason::OtherReader => model(
@@ -170,9 +178,13 @@ fn example(reason: &Reason) -> Model {
         Reason::Padding => behind("ints p 6 = 0 0 1 0 0 1\n y = Pad(m, p)\n output y"),
         // Its shape is known, and its elements are not.
         Reason::Constant(_) => {
-            let mut model = behind("weight w 4 4\n f = BiasSoftmax(w, w)\n y = MatMul(m, f)\n output y");
+            let mut model =
+                behind("weight w 4 4\n f = BiasSoftmax(w, w)\n y = MatMul(m, f)\n output y");
             let nodes = &mut model.graph_mut().node;
-            let foreign = nodes.iter_mut().find(|node| node.op_type() == "BiasSoftmax").unwrap();
+            let foreign = nodes
+                .iter_mut()
+                .find(|node| node.op_type() == "BiasSoftmax")
+                .unwrap();
             foreign.domain = Some("com.microsoft".into());
             model
         }
@@ -221,7 +233,8 @@ fn example(reason: &Reason) -> Model {
             model
         }
         Reason::Narrow(_) => {
-            let mut model = behind("h = Cast(m) to=10\n weight w 4 4\n y = MatMul(h, w)\n output y");
+            let mut model =
+                behind("h = Cast(m) to=10\n weight w 4 4\n y = MatMul(h, w)\n output y");
             retype(&mut model, &["w"], DataType::Float16);
             model
         }
@@ -273,7 +286,9 @@ fn example(reason: &Reason) -> Model {
              scale g 4
              n = Mul(v600, g)
              output n",
-            (0..600).map(|i| format!("v{} = CumSum(v{i}, along)\n", i + 1)).collect::<String>(),
+            (0..600)
+                .map(|i| format!("v{} = CumSum(v{i}, along)\n", i + 1))
+                .collect::<String>(),
         )),
         // Two products of one weight, behind different normalizers.
         Reason::Growth(_) => model(
@@ -360,7 +375,9 @@ fn detailed(reason: Reason) -> Reason {
             Reason::Constant("BiasSoftmax is not known to be computed as it is meant".into())
         }
         Reason::Overflow(_) => Reason::Overflow("1.0e6 in float16".into()),
-        Reason::Underflow(_) => Reason::Underflow("3.0e-5 in float16, which is off by 0.10 %".into()),
+        Reason::Underflow(_) => {
+            Reason::Underflow("3.0e-5 in float16, which is off by 0.10 %".into())
+        }
         Reason::Narrow(_) => Reason::Narrow("float16".into()),
         Reason::ElementType(_) => Reason::ElementType("float16".into()),
         Reason::TooLarge(_) => Reason::TooLarge(4100 * 4100),
@@ -386,10 +403,26 @@ fn first_pass(model: &Model) -> Plan {
 fn every_reason_is_given() {
     for expected in Reason::all().map(detailed) {
         let model = example(&expected);
-        let skip = if expected == Reason::Skipped { vec!["*".into()] } else { vec![] };
-        let fused = fuse(&model, &FuseOptions { skip, centre: true, ..portable() }).unwrap();
+        let skip = if expected == Reason::Skipped {
+            vec!["*".into()]
+        } else {
+            vec![]
+        };
+        let fused = fuse(
+            &model,
+            &FuseOptions {
+                skip,
+                centre: true,
+                ..portable()
+            },
+        )
+        .unwrap();
         // Once the other fold is done there is another reason, or none.
-        let plan = if expected == Reason::Changed { first_pass(&model) } else { fused.plan };
+        let plan = if expected == Reason::Changed {
+            first_pass(&model)
+        } else {
+            fused.plan
+        };
         let outcomes = plan.sites.iter().flat_map(|site| site.outcomes());
         let given: Vec<Reason> = outcomes
             .flat_map(|outcome| match outcome {
@@ -403,13 +436,20 @@ fn every_reason_is_given() {
                 outcome => panic!("{expected:?}: {outcome:?}"),
             })
             .flatten()
-            .chain(plan.streams.iter().filter_map(|stream| match &stream.centring {
-                Some(Centring::Kept { why }) => Some(why),
-                _ => None,
-            }))
+            .chain(
+                plan.streams
+                    .iter()
+                    .filter_map(|stream| match &stream.centring {
+                        Some(Centring::Kept { why }) => Some(why),
+                        _ => None,
+                    }),
+            )
             .map(|refusal| refusal.reason.clone())
             .collect();
-        assert!(given.contains(&expected), "{expected:?} is not among {given:?}");
+        assert!(
+            given.contains(&expected),
+            "{expected:?} is not among {given:?}"
+        );
     }
 }
 

@@ -10,8 +10,11 @@ use crate::{initializer, kept};
 /// An affine of three channels, and a layer of so many gates with two channels of its own.
 fn layer(op: &str, gates: usize, directions: usize, bias: bool, attributes: &str) -> Model {
     let rows = 2 * gates;
-    let (name, given) =
-        if bias { (", b", format!("shift b {directions} {}", 2 * rows)) } else { ("", String::new()) };
+    let (name, given) = if bias {
+        (", b", format!("shift b {directions} {}", 2 * rows))
+    } else {
+        ("", String::new())
+    };
     model(&format!(
         "input x 4 2 3
          scale g 3
@@ -28,7 +31,11 @@ fn layer(op: &str, gates: usize, directions: usize, bias: bool, attributes: &str
 
 #[test]
 fn every_gate_and_direction_takes_it() {
-    for (op, gates, more) in [("LSTM", 4, ""), ("GRU", 3, "linear_before_reset=1"), ("RNN", 1, "")] {
+    for (op, gates, more) in [
+        ("LSTM", 4, ""),
+        ("GRU", 3, "linear_before_reset=1"),
+        ("RNN", 1, ""),
+    ] {
         for (directions, direction) in [(1, "forward"), (1, "reverse"), (2, "bidirectional")] {
             for layout in [0, 1] {
                 let attributes = format!("direction={direction} layout={layout} {more}");
@@ -79,5 +86,8 @@ fn what_differs_from_step_to_step_stays_and_so_does_what_is_not_linear() {
          output y",
     );
     assert_eq!(kept(&state).0, Reason::NotLinear("LSTM".into()));
-    assert_eq!(kept(&layer("LSTM", 4, 1, true, "fancy=1")).0, Reason::Attribute("fancy".into()));
+    assert_eq!(
+        kept(&layer("LSTM", 4, 1, true, "fancy=1")).0,
+        Reason::Attribute("fancy".into())
+    );
 }

@@ -81,7 +81,9 @@ const OPERATORS: &[&str] = &[
 
 #[test]
 fn the_scale_of_shifted_scores_goes_into_the_keys_and_the_positions() {
-    let rest = ["Concat", "Reshape", "Slice", "Reshape", "Slice", "Add", "Sigmoid"];
+    let rest = [
+        "Concat", "Reshape", "Slice", "Reshape", "Slice", "Add", "Sigmoid",
+    ];
     let expand = attention("const none = 0\nz = Expand(none, room)", "");
     becomes(&expand, &[OPERATORS, &["Expand"], &rest[..]].concat());
     becomes(
@@ -93,7 +95,9 @@ fn the_scale_of_shifted_scores_goes_into_the_keys_and_the_positions() {
 #[test]
 fn zeros_take_every_scale_whoever_reads_them_and_ones_do_not() {
     let read = "o = Sigmoid(z)\noutput o";
-    let rest = ["Concat", "Reshape", "Slice", "Reshape", "Slice", "Add", "Sigmoid", "Sigmoid"];
+    let rest = [
+        "Concat", "Reshape", "Slice", "Reshape", "Slice", "Add", "Sigmoid", "Sigmoid",
+    ];
     let zeros = attention("const none = 0\nz = Expand(none, room)", read);
     becomes(&zeros, &[OPERATORS, &["Expand"], &rest[..]].concat());
     let ones = attention("const some = 1\nz = Expand(some, room)", read);
@@ -101,18 +105,33 @@ fn zeros_take_every_scale_whoever_reads_them_and_ones_do_not() {
     // Alone they take it in, where they are stored and not made of a shape.
     fused(&attention("const some = 1\nz = Expand(some, room)", ""));
     let mut made = attention("z = ConstantOfShape(room)", "");
-    let node = made.graph_mut().node.iter_mut().find(|node| node.op_type() == "ConstantOfShape").unwrap();
+    let node = made
+        .graph_mut()
+        .node
+        .iter_mut()
+        .find(|node| node.op_type() == "ConstantOfShape")
+        .unwrap();
     let filler = tensor::make("", DataType::Float, &arr1(&[1.0]).into_dyn().view()).unwrap();
-    node.attribute.push(attribute("value", Attr::Tensor(Box::new(filler))));
-    assert_eq!(kept(&made).1, Some(Reason::NotLinear("ConstantOfShape".into())));
+    node.attribute
+        .push(attribute("value", Attr::Tensor(Box::new(filler))));
+    assert_eq!(
+        kept(&made).1,
+        Some(Reason::NotLinear("ConstantOfShape".into()))
+    );
 }
 
 #[test]
 fn what_else_reads_the_scores_that_are_cut_off_must_not_see_the_scale() {
     for read in ["place", "wide", "turned", "back"] {
-        let seen = attention("z = ConstantOfShape(room)", &format!("o = Sigmoid({read})\noutput o"));
+        let seen = attention(
+            "z = ConstantOfShape(room)",
+            &format!("o = Sigmoid({read})\noutput o"),
+        );
         let reasons = kept(&seen);
-        assert!(matches!(reasons.1, Some(Reason::OtherReader | Reason::WrongAxis)), "{read}: {reasons:?}");
+        assert!(
+            matches!(reasons.1, Some(Reason::OtherReader | Reason::WrongAxis)),
+            "{read}: {reasons:?}"
+        );
     }
 }
 

@@ -31,7 +31,10 @@ fn left(before: &Model) -> Vec<String> {
     let after = fuse(before);
     same(before, &after.model, 1e-9);
     assert!(!fuse(&after.model).changed());
-    operators(&after.model).into_iter().map(str::to_owned).collect()
+    operators(&after.model)
+        .into_iter()
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
@@ -44,8 +47,7 @@ fn the_product_with_what_is_repeated_is_taken_once() {
         assert_eq!(left(&points(lines)), ["Conv", "Conv", "Add"], "{lines}");
     }
     // The operator that folds first stands between.
-    let norm =
-        "e = Expand(b, shape)\n c = Concat(x, e) axis=1\n scale g 10 1\n m = Mul(c, g)\n y = Conv(m, w, t)";
+    let norm = "e = Expand(b, shape)\n c = Concat(x, e) axis=1\n scale g 10 1\n m = Mul(c, g)\n y = Conv(m, w, t)";
     assert_eq!(left(&points(norm)), ["Conv", "Conv", "Add"]);
 }
 
@@ -63,7 +65,13 @@ fn a_bias_behind_a_product_is_added_where_there_is_least() {
          output y";
     let after = becomes(&model(text), &["MatMul", "Add", "MatMul", "Add"]);
     let add = &after.graph().node[1];
-    assert!(add.input.iter().any(|input| after.graph().initializer.iter().any(|it| it.name() == input)));
+    assert!(add.input.iter().any(|input| {
+        after
+            .graph()
+            .initializer
+            .iter()
+            .any(|it| it.name() == input)
+    }));
 }
 
 #[test]
@@ -85,7 +93,10 @@ fn pairs_of_all_with_all_are_two_products_of_each() {
 #[test]
 fn what_else_is_put_together_stays_together() {
     let lines = "u = Relu(x)\n weight v 5 14 1\n e = Expand(b, shape)\n c = Concat(u, e, x) axis=1\n y = Conv(c, v, t)";
-    assert_eq!(left(&points(lines)), ["Relu", "Conv", "Concat", "Conv", "Add"]);
+    assert_eq!(
+        left(&points(lines)),
+        ["Relu", "Conv", "Concat", "Conv", "Add"]
+    );
     // So few that the sum would take more.
     let few = "input b batch 2 1
          input x batch 4 3
@@ -107,10 +118,19 @@ fn an_operator_that_sees_more_stays() {
             "e = Expand(b, shape)\n c = Concat(x, e) axis=1\n weight k 5 10 3\n y = Conv(c, k) pads=[1,1]",
             false,
         ),
-        ("e = Expand(b, shape)\n c = Concat(x, e) axis=1\n y = Conv(c, w) pads=[1,1]", false),
-        ("e = Expand(b, shape)\n c = Concat(x, e) axis=1\n weight k 6 5 1\n y = Conv(c, k) group=2", false),
+        (
+            "e = Expand(b, shape)\n c = Concat(x, e) axis=1\n y = Conv(c, w) pads=[1,1]",
+            false,
+        ),
+        (
+            "e = Expand(b, shape)\n c = Concat(x, e) axis=1\n weight k 6 5 1\n y = Conv(c, k) group=2",
+            false,
+        ),
         // The places are put together, or something else reads them.
-        ("e = Expand(b, shape)\n d = Concat(x, e) axis=1\n y = Conv(d, w)\n output d", false),
+        (
+            "e = Expand(b, shape)\n d = Concat(x, e) axis=1\n y = Conv(d, w)\n output d",
+            false,
+        ),
         // Nothing has all of them.
         (
             "e = Expand(b, shape)\n f = Relu(b)\n g = Expand(f, shape)\n c = Concat(g, e) axis=1\n weight k 5 12 1\n y = Conv(c, k)",
@@ -118,7 +138,11 @@ fn an_operator_that_sees_more_stays() {
         ),
     ] {
         let left = left(&points(lines));
-        assert_eq!(left.iter().filter(|op| *op == "Expand").count(), 1 + usize::from(is_wide), "{left:?}");
+        assert_eq!(
+            left.iter().filter(|op| *op == "Expand").count(),
+            1 + usize::from(is_wide),
+            "{left:?}"
+        );
     }
 }
 
@@ -145,8 +169,17 @@ fn what_is_left_of_a_site_is_that_site() {
          y = MatMul(both, w)
          output y",
     );
-    let Fused { model: after, plan, .. } = fuse(&before);
-    let offline: Vec<_> = plan.sites.iter().filter(|site| site.kind.family == Family::Offline).collect();
-    assert!(matches!(offline[..], [site] if site.is_folded()), "{offline:#?}");
+    let Fused {
+        model: after, plan, ..
+    } = fuse(&before);
+    let offline: Vec<_> = plan
+        .sites
+        .iter()
+        .filter(|site| site.kind.family == Family::Offline)
+        .collect();
+    assert!(
+        matches!(offline[..], [site] if site.is_folded()),
+        "{offline:#?}"
+    );
     same(&before, &after, 1e-6);
 }

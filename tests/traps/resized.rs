@@ -33,7 +33,10 @@ fn an_affine_of_the_channels_passes_every_mode() {
     for resize in [LINEAR, nearest] {
         becomes(&resized(CHANNELS, resize), &["Resize", "Conv"]);
     }
-    becomes(&resized(CHANNELS, sizes), &["Shape", "Gather", "Concat", "Resize", "Conv"]);
+    becomes(
+        &resized(CHANNELS, sizes),
+        &["Shape", "Gather", "Concat", "Resize", "Conv"],
+    );
 }
 
 #[test]
@@ -57,10 +60,16 @@ fn what_crops_or_changes_along_what_is_resized_stops_it() {
     let along = "scale g 4\n shift t 4";
     assert_eq!(kept(&resized(along, LINEAR)).0, Reason::ReducedAxis);
     let crop = format!("{LINEAR} coordinate_transformation_mode=tf_crop_and_resize");
-    assert_eq!(kept(&resized(CHANNELS, &crop)).0, Reason::Attribute("coordinate_transformation_mode".into()));
+    assert_eq!(
+        kept(&resized(CHANNELS, &crop)).0,
+        Reason::Attribute("coordinate_transformation_mode".into())
+    );
     // As many places as before, and not the same ones.
     let near = "const f 4 = 1 1 1.2 1\n v = Resize(m, , f) mode=linear";
-    assert_eq!(kept(&resized("scale g 4 1\n shift t 4 1", near)).0, Reason::ReducedAxis);
+    assert_eq!(
+        kept(&resized("scale g 4 1\n shift t 4 1", near)).0,
+        Reason::ReducedAxis
+    );
 }
 
 #[test]

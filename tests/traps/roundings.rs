@@ -17,15 +17,27 @@ use crate::{in_type, kept};
 fn of_type(text: &str, data_type: DataType) -> Model {
     let mut model = model(text);
     for input in &mut model.graph_mut().input {
-        let shape = input.r#type.take().and_then(|t| t.tensor_type).and_then(|tensor| tensor.shape);
+        let shape = input
+            .r#type
+            .take()
+            .and_then(|t| t.tensor_type)
+            .and_then(|tensor| tensor.shape);
         *input = declared(input.name(), data_type, &[]);
         if let Some(tensor) = input.r#type.as_mut().and_then(|t| t.tensor_type.as_mut()) {
             tensor.shape = shape;
         }
     }
-    let names: Vec<String> =
-        model.graph().initializer.iter().map(|tensor| tensor.name().to_owned()).collect();
-    retype(&mut model, &names.iter().map(String::as_str).collect::<Vec<_>>(), data_type);
+    let names: Vec<String> = model
+        .graph()
+        .initializer
+        .iter()
+        .map(|tensor| tensor.name().to_owned())
+        .collect();
+    retype(
+        &mut model,
+        &names.iter().map(String::as_str).collect::<Vec<_>>(),
+        data_type,
+    );
     model
 }
 
@@ -52,15 +64,29 @@ fn read(model: &Model, name: &str) -> ArrayD<f64> {
 fn trained(shape: &[usize], seed: u64) -> ArrayD<f64> {
     let mut numbers = Numbers::new(seed);
     let mut uniform = || (numbers.any() >> 40) as f64 / (1_u64 << 24) as f64;
-    ArrayD::from_shape_simple_fn(shape, || 0.02 * (0..12).map(|_| uniform() - 0.5).sum::<f64>())
+    ArrayD::from_shape_simple_fn(shape, || {
+        0.02 * (0..12).map(|_| uniform() - 0.5).sum::<f64>()
+    })
 }
 
 #[test]
 fn a_weight_that_becomes_subnormal_or_zero_is_refused() {
     let cases = [
-        (DataType::Float16, "1e-4", "1e-3 3e-3 2e-4 8e-4 2e-3 1.5e-3 4e-4 1e-3 9e-4 2e-3 5e-4 7e-4"),
-        (DataType::Float16, "4e-4", "1e-4 4e-4 3e-5 7e-5 1e-4 1e-4 2e-5 9e-5 6e-5 2e-4 4e-5 5e-5"),
-        (DataType::Float, "1e-25", "1e-20 2e-20 3e-21 7e-21 1e-20 1e-20 2e-21 9e-21 6e-21 1e-20 4e-21 5e-21"),
+        (
+            DataType::Float16,
+            "1e-4",
+            "1e-3 3e-3 2e-4 8e-4 2e-3 1.5e-3 4e-4 1e-3 9e-4 2e-3 5e-4 7e-4",
+        ),
+        (
+            DataType::Float16,
+            "4e-4",
+            "1e-4 4e-4 3e-5 7e-5 1e-4 1e-4 2e-5 9e-5 6e-5 2e-4 4e-5 5e-5",
+        ),
+        (
+            DataType::Float,
+            "1e-25",
+            "1e-20 2e-20 3e-21 7e-21 1e-20 1e-20 2e-21 9e-21 6e-21 1e-20 4e-21 5e-21",
+        ),
         (
             DataType::BFloat16,
             "1e-25",
@@ -90,12 +116,35 @@ fn a_float64_that_underflows_on_the_way_is_refused() {
     let mut model = scaled("1 1 1 1", "4 1 = 1 1 1 1", "MatMul(a, w)", DataType::Double);
     for (name, value) in [("s", 1e-160), ("w", 1e-150)] {
         let shape = if name == "s" { vec![4] } else { vec![4, 1] };
-        let tensor = model.graph_mut().initializer.iter_mut().find(|tensor| tensor.name() == name).unwrap();
-        *tensor = tensor::make(name, DataType::Double, &ArrayD::from_elem(shape, value).view()).unwrap();
+        let tensor = model
+            .graph_mut()
+            .initializer
+            .iter_mut()
+            .find(|tensor| tensor.name() == name)
+            .unwrap();
+        *tensor = tensor::make(
+            name,
+            DataType::Double,
+            &ArrayD::from_elem(shape, value).view(),
+        )
+        .unwrap();
     }
-    assert_eq!(kept(&model).0, Reason::Underflow("1.0e-310 in double".into()));
-    let tensor = model.graph_mut().initializer.iter_mut().find(|tensor| tensor.name() == "w").unwrap();
-    *tensor = tensor::make("w", DataType::Double, &ArrayD::from_elem(vec![4, 1], 1e-170).view()).unwrap();
+    assert_eq!(
+        kept(&model).0,
+        Reason::Underflow("1.0e-310 in double".into())
+    );
+    let tensor = model
+        .graph_mut()
+        .initializer
+        .iter_mut()
+        .find(|tensor| tensor.name() == "w")
+        .unwrap();
+    *tensor = tensor::make(
+        "w",
+        DataType::Double,
+        &ArrayD::from_elem(vec![4, 1], 1e-170).view(),
+    )
+    .unwrap();
     assert_eq!(kept(&model).0, Reason::Underflow("double".into()));
 }
 
@@ -117,10 +166,18 @@ fn a_subnormal_weight_that_stays_what_it_is_is_no_loss() {
     let model = scaled("1 2 -1 4", weight, "MatMul(a, w)", DataType::Float16);
     let after = fuse(&model, &portable()).unwrap().model;
     let unit = 1.0 / f64::from(1 << 24);
-    let expected = ArrayD::from_shape_vec(IxDyn(&[4, 1]), [6.0, 12.0, -6.0, 24.0].map(|n| n * unit).into());
+    let expected = ArrayD::from_shape_vec(
+        IxDyn(&[4, 1]),
+        [6.0, 12.0, -6.0, 24.0].map(|n| n * unit).into(),
+    );
     assert_eq!(read(&after, "w_folded"), expected.unwrap());
     // Half of an odd number of units is not exact.
-    let halved = scaled("1 2 0.5 4", &weight.replace("3.57", "4.17"), "MatMul(a, w)", DataType::Float16);
+    let halved = scaled(
+        "1 2 0.5 4",
+        &weight.replace("3.57", "4.17"),
+        "MatMul(a, w)",
+        DataType::Float16,
+    );
     assert_eq!(in_type(&kept(&halved).0), ("underflow", "float16"));
 }
 
@@ -128,9 +185,15 @@ fn a_subnormal_weight_that_stays_what_it_is_is_no_loss() {
 fn a_few_small_weights_among_ordinary_ones_are_no_loss() {
     let with = |weight: &ArrayD<f64>, text: &str| {
         let mut model = of_type(text, DataType::Float16);
-        model.graph_mut().initializer.push(tensor::make("w", DataType::Float16, &weight.view()).unwrap());
+        model
+            .graph_mut()
+            .initializer
+            .push(tensor::make("w", DataType::Float16, &weight.view()).unwrap());
         let scales = trained(&[64], 1).mapv(|number| 1.25 + 0.75 * (number * 1e3).sin());
-        model.graph_mut().initializer.push(tensor::make("s", DataType::Float16, &scales.view()).unwrap());
+        model
+            .graph_mut()
+            .initializer
+            .push(tensor::make("s", DataType::Float16, &scales.view()).unwrap());
         model
     };
     let matrix = "input x 8 64
@@ -140,17 +203,39 @@ fn a_few_small_weights_among_ordinary_ones_are_no_loss() {
     let weight = trained(&[64, 200], 2);
     let model = with(&weight, matrix);
     let after = fuse(&model, &portable()).unwrap();
-    assert!(after.plan.sites.iter().all(|site| site.is_folded()), "{:?}", after.plan.sites);
+    assert!(
+        after.plan.sites.iter().all(|site| site.is_folded()),
+        "{:?}",
+        after.plan.sites
+    );
     let exact = &read(&model, "w") * &read(&model, "s").insert_axis(Axis(1));
     let stored = read(&after.model, "w_folded");
-    let largest = exact.iter().fold(0.0_f64, |largest, number| largest.max(number.abs()));
+    let largest = exact
+        .iter()
+        .fold(0.0_f64, |largest, number| largest.max(number.abs()));
     let least = half::f16::MIN_POSITIVE.to_f64();
-    assert!(exact.iter().zip(&stored).any(|(e, s)| e != s && s.abs() < least), "none is subnormal");
-    assert!(exact.iter().zip(&stored).all(|(e, s)| (e - s).abs() <= largest / 2048.0));
+    assert!(
+        exact
+            .iter()
+            .zip(&stored)
+            .any(|(e, s)| e != s && s.abs() < least),
+        "none is subnormal"
+    );
+    assert!(
+        exact
+            .iter()
+            .zip(&stored)
+            .all(|(e, s)| (e - s).abs() <= largest / 2048.0)
+    );
     // One result of several whose weights are all small is another matter.
     let mut column = weight.clone();
-    column.index_axis_mut(Axis(1), 7).mapv_inplace(|number| number / 1e4);
-    assert_eq!(in_type(&kept(&with(&column, matrix)).0), ("underflow", "float16"));
+    column
+        .index_axis_mut(Axis(1), 7)
+        .mapv_inplace(|number| number / 1e4);
+    assert_eq!(
+        in_type(&kept(&with(&column, matrix)).0),
+        ("underflow", "float16")
+    );
     // Depthwise, each result has the weights of one channel.
     let depthwise = "input x 1 64 8
                      ints shape 2 = 64 1
@@ -162,10 +247,19 @@ fn a_few_small_weights_among_ordinary_ones_are_no_loss() {
     let mut model = with(&taps, "input x 1 64 12");
     model.graph_mut().node = crate::common::text::model(depthwise).graph().node.clone();
     model.graph_mut().output = crate::common::text::model(depthwise).graph().output.clone();
-    model.graph_mut().initializer.push(tensor::make_i64("shape", &[64, 1]));
+    model
+        .graph_mut()
+        .initializer
+        .push(tensor::make_i64("shape", &[64, 1]));
     assert!(fuse(&model, &portable()).unwrap().plan.sites[0].is_folded());
-    taps.index_axis_mut(Axis(0), 5).mapv_inplace(|number| number / 1e4);
-    let tensor = model.graph_mut().initializer.iter_mut().find(|tensor| tensor.name() == "w").unwrap();
+    taps.index_axis_mut(Axis(0), 5)
+        .mapv_inplace(|number| number / 1e4);
+    let tensor = model
+        .graph_mut()
+        .initializer
+        .iter_mut()
+        .find(|tensor| tensor.name() == "w")
+        .unwrap();
     *tensor = tensor::make("w", DataType::Float16, &taps.view()).unwrap();
     assert_eq!(in_type(&kept(&model).0), ("underflow", "float16"));
 }
@@ -186,11 +280,21 @@ fn a_scale_that_leaves_no_room_stays_and_the_normalizer_goes() {
         DataType::Float16,
     );
     let fused = fuse(&model, &portable()).unwrap();
-    let folded: Vec<_> = fused.plan.sites.iter().map(|site| (site.kind.name, site.is_folded())).collect();
+    let folded: Vec<_> = fused
+        .plan
+        .sites
+        .iter()
+        .map(|site| (site.kind.name, site.is_folded()))
+        .collect();
     assert_eq!(folded, [("BN", true), ("de-normalisation", false)]);
     let expected = &read(&model, "w") * &read(&model, "g").insert_axis(Axis(1));
     let stored = read(&fused.model, "w_folded");
-    assert!(stored.iter().zip(&expected).all(|(s, e)| (s - e).abs() <= e.abs() / 2048.0));
+    assert!(
+        stored
+            .iter()
+            .zip(&expected)
+            .all(|(s, e)| (s - e).abs() <= e.abs() / 2048.0)
+    );
 }
 
 #[test]
@@ -211,9 +315,15 @@ fn what_is_added_may_be_as_small_as_it_likes() {
     let after = fuse(&model, &portable()).unwrap();
     assert!(after.plan.sites[0].is_folded());
     let exact = &read(&model, "c") * &read(&model, "s");
-    assert_eq!(read(&after.model, "c_folded").into_raw_vec_and_offset().0, {
-        exact.mapv(|number| half::f16::from_f64(number).to_f64()).into_raw_vec_and_offset().0
-    });
+    assert_eq!(
+        read(&after.model, "c_folded").into_raw_vec_and_offset().0,
+        {
+            exact
+                .mapv(|number| half::f16::from_f64(number).to_f64())
+                .into_raw_vec_and_offset()
+                .0
+        }
+    );
 }
 
 #[test]
@@ -234,8 +344,16 @@ fn a_factor_is_alone_in_its_sum() {
             DataType::Float16,
         )
     };
-    assert!(fuse(&merged("0.5 0.5 0.5 2"), &portable()).unwrap().changed());
-    assert!(!fuse(&merged("0.5 0.5 1e-4 2"), &portable()).unwrap().changed());
+    assert!(
+        fuse(&merged("0.5 0.5 0.5 2"), &portable())
+            .unwrap()
+            .changed()
+    );
+    assert!(
+        !fuse(&merged("0.5 0.5 1e-4 2"), &portable())
+            .unwrap()
+            .changed()
+    );
 }
 
 #[test]
@@ -274,7 +392,10 @@ fn before_weight(lines: &str, weight: &ArrayD<f64>) -> Model {
         shape.join(" ")
     ));
     let initializers = &mut model.graph_mut().initializer;
-    let tensor = initializers.iter_mut().find(|tensor| tensor.name() == "w").unwrap();
+    let tensor = initializers
+        .iter_mut()
+        .find(|tensor| tensor.name() == "w")
+        .unwrap();
     *tensor = tensor::make("w", DataType::Float, &weight.view()).unwrap();
     model
 }
@@ -282,13 +403,23 @@ fn before_weight(lines: &str, weight: &ArrayD<f64>) -> Model {
 /// A scale of four channels, optionally with a shift: then computing the bias shows the range of
 /// the weight.
 fn normalizer(op: &str, scales: &str, is_shifted: bool) -> String {
-    let shift = if is_shifted { "Add(m, s)" } else { "Identity(m)" };
+    let shift = if is_shifted {
+        "Add(m, s)"
+    } else {
+        "Identity(m)"
+    };
     format!("const s 4 = {scales}\n m = {op}(x, s)\n a = {shift}")
 }
 
 #[test]
 fn a_large_weight_is_refused_for_what_a_small_one_is() {
-    for (columns, is_shifted) in [(5, false), (5000, false), (20_000, false), (20_000, true), (5, true)] {
+    for (columns, is_shifted) in [
+        (5, false),
+        (5000, false),
+        (20_000, false),
+        (20_000, true),
+        (5, true),
+    ] {
         for place in [0, 7, 4 * columns - 1] {
             for (number, expected) in [
                 (f64::NAN, Reason::NotFinite),
@@ -298,7 +429,11 @@ fn a_large_weight_is_refused_for_what_a_small_one_is() {
                 let mut weight = trained(&[4, columns], 1);
                 weight.as_slice_mut().unwrap()[place] = number;
                 let model = before_weight(&normalizer("Mul", "2 2 2 2", is_shifted), &weight);
-                assert_eq!(kept(&model).0, expected, "{columns} columns, {number} at {place} {is_shifted}");
+                assert_eq!(
+                    kept(&model).0,
+                    expected,
+                    "{columns} columns, {number} at {place} {is_shifted}"
+                );
             }
         }
     }
@@ -338,11 +473,18 @@ fn a_large_weight_becomes_the_same_wherever_it_was_looked_at() {
                     _ => (number * (1.0 / scales[row])) as f32,
                 };
                 let after = fuse(&model, &portable()).unwrap().model;
-                let mut weights =
-                    after.graph().initializer.iter().filter(|tensor| tensor.dims == [4, 20_000]);
+                let mut weights = after
+                    .graph()
+                    .initializer
+                    .iter()
+                    .filter(|tensor| tensor.dims == [4, 20_000]);
                 let folded = tensor::read_f64(weights.next().unwrap(), after.externals()).unwrap();
                 for (found, (at, &number)) in folded.iter().zip(stored.indexed_iter()) {
-                    assert_eq!(*found, f64::from(expected(at[0], number)), "{op} {is_shifted} {at:?}");
+                    assert_eq!(
+                        *found,
+                        f64::from(expected(at[0], number)),
+                        "{op} {is_shifted} {at:?}"
+                    );
                 }
             }
         }
@@ -368,7 +510,13 @@ fn a_scale_does_not_go_back_past_a_mean_of_halves_that_it_makes_larger() {
         )
     };
     let stays = unfold::fuse(&scaled("300 1 1 1"), &portable()).unwrap();
-    assert_eq!(crate::operators(&stays.model), ["MatMul", "ReduceMean", "Mul", "Relu"]);
+    assert_eq!(
+        crate::operators(&stays.model),
+        ["MatMul", "ReduceMean", "Mul", "Relu"]
+    );
     let goes = unfold::fuse(&scaled("0.5 1 0.25 1"), &portable()).unwrap();
-    assert_eq!(crate::operators(&goes.model), ["MatMul", "ReduceMean", "Relu"]);
+    assert_eq!(
+        crate::operators(&goes.model),
+        ["MatMul", "ReduceMean", "Relu"]
+    );
 }

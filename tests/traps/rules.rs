@@ -73,15 +73,27 @@ const MATMUL: &str = "weight w 6 3\n y = MatMul(v, w)\n";
 
 #[test]
 fn what_changes_no_number_passes_everything() {
-    for op in ["Identity(m)", "Dropout(m)", "Cast(m) to=1", "CastLike(m, x)", "CastLike(m, m)"] {
+    for op in [
+        "Identity(m)",
+        "Dropout(m)",
+        "Cast(m) to=1",
+        "CastLike(m, x)",
+        "CastLike(m, m)",
+    ] {
         folded(&forward(&format!("v = {op}\n {MATMUL}")));
     }
     let whole = forward("v = Cast(m) to=7\n y = Cast(v) to=1\n");
     assert_eq!(stops(&whole), not_linear("Cast to a type that is no float"));
     let whole = forward("ints i 1 = 0\n v = CastLike(m, i)\n y = CastLike(v, x)");
-    assert_eq!(stops(&whole), not_linear("CastLike to a type that is no float"));
+    assert_eq!(
+        stops(&whole),
+        not_linear("CastLike to a type that is no float")
+    );
     let training = "const ratio = 0.5\n ints yes = 1\n v = Dropout(m, ratio, yes)\n";
-    assert_eq!(stops(&forward(&format!("{training}{MATMUL}"))), Reason::TrainingMode);
+    assert_eq!(
+        stops(&forward(&format!("{training}{MATMUL}"))),
+        Reason::TrainingMode
+    );
     for text in ["v = Identity(l)", "v = CastLike(l, x)"] {
         folded(&backward(text, "6"));
     }
@@ -93,13 +105,17 @@ fn what_changes_no_number_passes_everything() {
 
 #[test]
 fn a_transpose_moves_the_axis_of_the_channels() {
-    folded(&forward("v = Transpose(m) perm=[1,2,0]\n weight w 3 6\n y = MatMul(w, v)\n"));
+    folded(&forward(
+        "v = Transpose(m) perm=[1,2,0]\n weight w 3 6\n y = MatMul(w, v)\n",
+    ));
     folded(&backward("v = Transpose(l) perm=[2,1,0]", "6 1 1"));
     let wrong = stops(&forward("v = Transpose(m) perm=[0,1,1]\n y = Relu(v)"));
     assert_eq!(wrong, Reason::Attribute("perm".into()));
     // Equal extents, another axis.
     assert_eq!(
-        stops(&forward("v = Transpose(m) perm=[0,2,1]\n weight w 4 3\n y = MatMul(v, w)")),
+        stops(&forward(
+            "v = Transpose(m) perm=[0,2,1]\n weight w 4 3\n y = MatMul(v, w)"
+        )),
         Reason::WrongAxis
     );
 }
@@ -109,7 +125,9 @@ fn a_reshape_regroups_channels_whose_extents_are_numbers() {
     folded(&forward(
         "ints s 4 = 2 4 2 3\n h = Reshape(m, s)\n ints r 3 = 0 0 -1\n v = Reshape(h, r)\n weight w 6 3\n y = MatMul(v, w)",
     ));
-    folded(&forward("v = Flatten(m) axis=2\n weight w 3 6\n y = Gemm(v, w) transB=1"));
+    folded(&forward(
+        "v = Flatten(m) axis=2\n weight w 3 6\n y = Gemm(v, w) transB=1",
+    ));
     folded(&forward(
         "ints a 1 = 0\n u = Unsqueeze(m, a)\n v = Squeeze(u, a)\n weight w 6 3\n y = MatMul(v, w)",
     ));
@@ -178,16 +196,34 @@ fn movements_that_become_the_same_are_one() {
              output y z"
         ));
         let after = folded(&model);
-        operators(&after).iter().filter(|&&op| op == "Transpose" || op == "Reshape").count()
+        operators(&after)
+            .iter()
+            .filter(|&&op| op == "Transpose" || op == "Reshape")
+            .count()
     };
-    assert_eq!(behind("v = Transpose(m) perm=[0,2,1]", "q = Transpose(p) perm=[0,2,1]"), 1);
-    assert_eq!(behind("v = Transpose(m) perm=[0,2,1]", "q = Transpose(p) perm=[2,0,1]"), 2);
+    assert_eq!(
+        behind(
+            "v = Transpose(m) perm=[0,2,1]",
+            "q = Transpose(p) perm=[0,2,1]"
+        ),
+        1
+    );
+    assert_eq!(
+        behind(
+            "v = Transpose(m) perm=[0,2,1]",
+            "q = Transpose(p) perm=[2,0,1]"
+        ),
+        2
+    );
     let heads = |name: &str, from: &str, to: &str, extents: &str| {
         format!(
             "ints {name}s 4 = {extents}\n {name}h = Reshape({from}, {name}s)\n {name}f = Transpose({name}h) perm=[0,2,3,1]\n ints {name}r 4 = 0 4 1 6\n {to} = Reshape({name}f, {name}r)"
         )
     };
-    let (first, second) = (heads("a", "m", "v", "0 6 2 2"), heads("b", "p", "q", "-1 6 2 2"));
+    let (first, second) = (
+        heads("a", "m", "v", "0 6 2 2"),
+        heads("b", "p", "q", "-1 6 2 2"),
+    );
     assert_eq!(behind(&first, &second), 3);
     // And a Reshape to the same shape is an identity.
     assert_eq!(behind(&first, &heads("b", "p", "q", "-1 6 4 1")), 5);
@@ -203,11 +239,16 @@ fn a_slice_takes_its_part_of_an_affine() {
             "ints s 1 = 4\n ints e 1 = -7\n ints a 1 = {axis}\n ints p 1 = -2\n v = Slice(m, s, e, a, p)\n"
         )
     };
-    folded(&forward(&format!("{} weight w 3 3\n y = MatMul(v, w)", bounds(-1))));
+    folded(&forward(&format!(
+        "{} weight w 3 3\n y = MatMul(v, w)",
+        bounds(-1)
+    )));
     folded(&forward(&format!("{} {MATMUL}", bounds(1))));
-    folded(&backward("ints s 1 = 1\n ints e 1 = 3\n ints a 1 = 2\n v = Slice(l, s, e, a)", "2"));
-    let open =
-        "indices s 1\n ints e 1 = 6\n ints a 1 = 2\n v = Slice(m, s, e, a)\n weight w 6 3\n y = MatMul(v, w)";
+    folded(&backward(
+        "ints s 1 = 1\n ints e 1 = 3\n ints a 1 = 2\n v = Slice(l, s, e, a)",
+        "2",
+    ));
+    let open = "indices s 1\n ints e 1 = 6\n ints a 1 = 2\n v = Slice(m, s, e, a)\n weight w 6 3\n y = MatMul(v, w)";
     assert_eq!(stops(&forward(open)), Reason::NotConstant);
     // A part that another slice reads as well cannot be changed.
     let shared = "ints s 1 = 1\n ints e 1 = 3\n ints f 1 = 2\n ints a 1 = 2\n v = Slice(l, s, e, a)\n o = Slice(l, s, f, a)\n output o";
@@ -218,22 +259,35 @@ fn a_slice_takes_its_part_of_an_affine() {
 fn each_part_of_a_split_takes_its_part_of_an_affine() {
     let heads = "ints s 2 = 2 4\n v, o = Split(m, s) axis=2\n weight w 2 3\n weight k 4 3\n y = MatMul(v, w)\n z = MatMul(o, k)\n output z\n";
     folded(&forward(heads));
-    folded(&backward("ints s 2 = 2 4\n v, o = Split(l, s) axis=2\n output o", "2"));
+    folded(&backward(
+        "ints s 2 = 2 4\n v, o = Split(l, s) axis=2\n output o",
+        "2",
+    ));
     let open = heads.replace("ints s 2 = 2 4", "indices s 2");
     assert_eq!(stops(&forward(&open)), Reason::UnknownShape);
 }
 
 #[test]
 fn a_gather_takes_the_channels_that_it_picks() {
-    folded(&forward("ints i 1 3 = 0 -1 2\n v = Gather(m, i) axis=2\n weight w 3 3\n y = MatMul(v, w)"));
-    folded(&forward("ints i = 1\n v = Gather(m, i) axis=1\n weight w 6 3\n y = MatMul(v, w)"));
+    folded(&forward(
+        "ints i 1 3 = 0 -1 2\n v = Gather(m, i) axis=2\n weight w 3 3\n y = MatMul(v, w)",
+    ));
+    folded(&forward(
+        "ints i = 1\n v = Gather(m, i) axis=1\n weight w 6 3\n y = MatMul(v, w)",
+    ));
     folded(&backward("ints i 2 = 5 0\n v = Gather(l, i) axis=2", "2"));
     let open = "indices i 6\n v = Gather(m, i) axis=AXIS\n weight w 6 3\n y = MatMul(v, w)";
-    assert_eq!(stops(&forward(&open.replace("AXIS", "2"))), Reason::NotConstant);
+    assert_eq!(
+        stops(&forward(&open.replace("AXIS", "2"))),
+        Reason::NotConstant
+    );
     folded(&forward(&open.replace("AXIS", "1")));
     // One channel that is taken twice cannot be scaled in two ways.
     assert_eq!(
-        stops_backward(&backward("ints i 6 = 5 5 0 1 2 3\n v = Gather(l, i) axis=2", "6")),
+        stops_backward(&backward(
+            "ints i 6 = 5 5 0 1 2 3\n v = Gather(l, i) axis=2",
+            "6"
+        )),
         Reason::OtherReader
     );
 }
@@ -242,10 +296,19 @@ fn a_gather_takes_the_channels_that_it_picks() {
 fn gather_nd() {
     let read = "weight w 6 3\n y = MatMul(v, w)";
     // One token of each item, as the end of a text is picked.
-    folded(&forward(&format!("ints i 2 2 = 0 3 1 -2\n v = GatherND(m, i)\n {read}")));
-    folded(&forward(&format!("ints i 2 3 1 = 3 -1 1 0 0 2\n v = GatherND(m, i) batch_dims=1\n {read}")));
-    folded(&forward(&format!("indices i 3 5 1\n v = GatherND(m, i)\n {read}")));
-    folded(&backward("ints i 2 1 = 3 0\n v = GatherND(l, i) batch_dims=1", "6"));
+    folded(&forward(&format!(
+        "ints i 2 2 = 0 3 1 -2\n v = GatherND(m, i)\n {read}"
+    )));
+    folded(&forward(&format!(
+        "ints i 2 3 1 = 3 -1 1 0 0 2\n v = GatherND(m, i) batch_dims=1\n {read}"
+    )));
+    folded(&forward(&format!(
+        "indices i 3 5 1\n v = GatherND(m, i)\n {read}"
+    )));
+    folded(&backward(
+        "ints i 2 1 = 3 0\n v = GatherND(l, i) batch_dims=1",
+        "6",
+    ));
     folded(&backward("indices i 3 5 1\n v = GatherND(l, i)", "6"));
     // The axes of a batch are those of the value.
     let by_item = model(
@@ -263,7 +326,10 @@ fn gather_nd() {
     // Indices among channels select other numbers from one place to the next.
     let channels = "ints i 2 3 = 0 3 5 1 2 0\n y = GatherND(m, i)";
     assert_eq!(stops(&forward(channels)), Reason::WrongAxis);
-    assert_eq!(stops_backward(&backward("indices i 5 1\n v = GatherND(l, i)", "5 1 1")), Reason::WrongAxis);
+    assert_eq!(
+        stops_backward(&backward("indices i 5 1\n v = GatherND(l, i)", "5 1 1")),
+        Reason::WrongAxis
+    );
     let open = "indices i 2 count\n v = GatherND(m, i)\n y = Relu(v)";
     assert_eq!(stops(&forward(open)), Reason::UnknownShape);
 }
@@ -274,7 +340,10 @@ fn what_reads_a_shape_or_a_type_alone_takes_no_notice() {
     for read in ["Shape(m)", "Size(m)", "CastLike(c, m)"] {
         folded(&forward(&format!("v = Identity(m)\n {}", beside(read))));
         let read = read.replace('m', "l");
-        folded(&backward(&format!("const c = 0.5\n v = Identity(l)\n z = {read}\n output z"), "6"));
+        folded(&backward(
+            &format!("const c = 0.5\n v = Identity(l)\n z = {read}\n output z"),
+            "6",
+        ));
     }
     let plane = model(
         "input x 4 6
@@ -288,21 +357,34 @@ fn what_reads_a_shape_or_a_type_alone_takes_no_notice() {
     folded(&plane);
     // A bias of zeros, as the dynamo exporter writes it, is a constant whatever it is cast like.
     let bias = "const c = 0\n k = CastLike(c, m)\n ints s 1 = 2\n b = Expand(k, s)";
-    folded(&image(1, &format!("{bias}\n weight w 2 4 1 1\n y = Conv(m, w, b)")));
+    folded(&image(
+        1,
+        &format!("{bias}\n weight w 2 4 1 1\n y = Conv(m, w, b)"),
+    ));
     // The first operand of CastLike is read.
     let cast = forward(&format!("v = Identity(m)\n {}", beside("CastLike(m, c)")));
     assert_eq!(stops(&cast), Reason::GraphOutput);
-    let cast = backward("const c = 0.5\n v = Identity(l)\n z = CastLike(l, c)\n output z", "6");
+    let cast = backward(
+        "const c = 0.5\n v = Identity(l)\n z = CastLike(l, c)\n output z",
+        "6",
+    );
     assert_eq!(stops_backward(&cast), Reason::GraphOutput);
 }
 
 #[test]
 fn a_concat_puts_an_affine_beside_none() {
-    folded(&forward("v = Concat(x, m) axis=2\n weight w 12 3\n y = MatMul(v, w)"));
-    folded(&forward("v = Concat(m, m) axis=1\n weight w 6 3\n y = MatMul(v, w)"));
+    folded(&forward(
+        "v = Concat(x, m) axis=2\n weight w 12 3\n y = MatMul(v, w)",
+    ));
+    folded(&forward(
+        "v = Concat(m, m) axis=1\n weight w 6 3\n y = MatMul(v, w)",
+    ));
     folded(&backward("shift c 2 1 6\n v = Concat(c, l) axis=1", "6"));
     // Tokens with and without the affine: one weight cannot tell them apart.
-    assert_eq!(stops(&forward(&format!("v = Concat(x, m) axis=1\n {MATMUL}"))), Reason::WrongAxis);
+    assert_eq!(
+        stops(&forward(&format!("v = Concat(x, m) axis=1\n {MATMUL}"))),
+        Reason::WrongAxis
+    );
     let open = model(
         "input x batch 6
          scale g 6
@@ -317,61 +399,111 @@ fn a_concat_puts_an_affine_beside_none() {
 
 #[test]
 fn what_repeats_tokens_passes_and_what_repeats_channels_repeats_their_affines() {
-    folded(&forward("ints s 4 = 3 1 1 1\n v = Expand(m, s)\n weight w 6 3\n y = MatMul(v, w)"));
-    folded(&forward("ints r 3 = 1 2 1\n v = Tile(m, r)\n weight w 6 3\n y = MatMul(v, w)"));
+    folded(&forward(
+        "ints s 4 = 3 1 1 1\n v = Expand(m, s)\n weight w 6 3\n y = MatMul(v, w)",
+    ));
+    folded(&forward(
+        "ints r 3 = 1 2 1\n v = Tile(m, r)\n weight w 6 3\n y = MatMul(v, w)",
+    ));
     folded(&backward("ints r 3 = 1 2 1\n v = Tile(l, r)", "6"));
     // Channels that are there twice have their affine twice, whatever a weight makes of each.
-    folded(&forward("ints r 3 = 1 1 2\n v = Tile(m, r)\n weight w 12 3\n y = MatMul(v, w)"));
-    folded(&image(1, "ints r 4 = 1 3 2 1\n v = Tile(m, r)\n weight w 2 12 1 1\n y = Conv(v, w)"));
+    folded(&forward(
+        "ints r 3 = 1 1 2\n v = Tile(m, r)\n weight w 12 3\n y = MatMul(v, w)",
+    ));
+    folded(&image(
+        1,
+        "ints r 4 = 1 3 2 1\n v = Tile(m, r)\n weight w 2 12 1 1\n y = Conv(v, w)",
+    ));
     let open = "all = Shape(other)\n r = Slice(all, zero, three)\n ints zero 1 = 0\n ints three 1 = 3\n input other a b c\n v = Tile(m, r)\n weight w 12 3\n y = MatMul(v, w)";
     assert_eq!(stops(&forward(open)), Reason::UnknownShape);
-    assert_eq!(stops_backward(&backward("ints r 3 = 1 1 2\n v = Tile(l, r)", "12")), Reason::MixedAxes);
+    assert_eq!(
+        stops_backward(&backward("ints r 3 = 1 1 2\n v = Tile(l, r)", "12")),
+        Reason::MixedAxes
+    );
 }
 
 #[test]
 fn padding_with_zeros_stops_a_shift_along_the_channels() {
-    let padded = |pads: &str, mode: &str| format!("ints p 6 = {pads}\n v = Pad(m, p) mode={mode}\n");
+    let padded =
+        |pads: &str, mode: &str| format!("ints p 6 = {pads}\n v = Pad(m, p) mode={mode}\n");
     for mode in ["constant", "reflect", "edge"] {
-        folded(&forward(&format!("{} {MATMUL}", padded("0 1 0 0 2 0", mode))));
+        folded(&forward(&format!(
+            "{} {MATMUL}",
+            padded("0 1 0 0 2 0", mode)
+        )));
     }
-    folded(&forward(&format!("{} {MATMUL}", padded("0 0 0 0 0 0", "constant"))));
+    folded(&forward(&format!(
+        "{} {MATMUL}",
+        padded("0 0 0 0 0 0", "constant")
+    )));
     for mode in ["constant", "reflect"] {
-        let channels = format!("{} weight w 7 3\n y = MatMul(v, w)", padded("0 0 1 0 0 0", mode));
+        let channels = format!(
+            "{} weight w 7 3\n y = MatMul(v, w)",
+            padded("0 0 1 0 0 0", mode)
+        );
         assert_eq!(stops(&forward(&channels)), Reason::Padding);
     }
-    folded(&backward("ints p 6 = 0 1 0 0 0 0\n v = Pad(l, p) mode=edge", "6"));
-    assert_eq!(stops_backward(&backward("ints p 6 = 0 1 0 0 0 0\n v = Pad(l, p)", "6")), Reason::Padding);
+    folded(&backward(
+        "ints p 6 = 0 1 0 0 0 0\n v = Pad(l, p) mode=edge",
+        "6",
+    ));
+    assert_eq!(
+        stops_backward(&backward("ints p 6 = 0 1 0 0 0 0\n v = Pad(l, p)", "6")),
+        Reason::Padding
+    );
 }
 
 #[test]
 fn a_mean_over_tokens_passes_and_one_over_channels_does_not() {
-    folded(&forward("v = ReduceMean(m) axes=[1] keepdims=0\n weight w 6 3\n y = MatMul(v, w)"));
-    folded(&forward("ints a 1 = -2\n v = ReduceSum(m, a)\n weight w 6 3\n y = MatMul(v, w)"));
+    folded(&forward(
+        "v = ReduceMean(m) axes=[1] keepdims=0\n weight w 6 3\n y = MatMul(v, w)",
+    ));
+    folded(&forward(
+        "ints a 1 = -2\n v = ReduceSum(m, a)\n weight w 6 3\n y = MatMul(v, w)",
+    ));
     folded(&backward("v = ReduceMean(l) axes=[1] keepdims=0", "6"));
     for op in ["ReduceMean(m) axes=[2]", "ReduceMean(m)"] {
         assert_eq!(stops(&forward(&format!("y = {op}"))), Reason::ReducedAxis);
     }
-    assert_eq!(stops(&forward("y = ReduceMax(m) axes=[1]")), not_linear("ReduceMax"));
+    assert_eq!(
+        stops(&forward("y = ReduceMax(m) axes=[1]")),
+        not_linear("ReduceMax")
+    );
     // Neither yes nor no.
     let both = forward("y = ReduceMean(m) axes=[1] keepdims=-4");
     assert_eq!(stops(&both), Reason::Attribute("keepdims".into()));
-    assert_eq!(stops_backward(&backward("ints a 1 = 1\n v = ReduceSum(l, a)", "6")), Reason::ReducedAxis);
+    assert_eq!(
+        stops_backward(&backward("ints a 1 = 1\n v = ReduceSum(l, a)", "6")),
+        Reason::ReducedAxis
+    );
 }
 
 #[test]
 fn an_average_passes_where_its_border_is_not_counted() {
     let conv = "weight w 2 4 1 1\n y = Conv(v, w)";
     folded(&image(1, &format!("v = GlobalAveragePool(m)\n {conv}")));
-    folded(&image(1, &format!("v = AveragePool(m) kernel_shape=[2,2]\n {conv}")));
-    folded(&image(1, &format!("v = AveragePool(m) kernel_shape=[2,2] pads=[1,0,0,1]\n {conv}")));
-    assert_eq!(stops(&image(3, "y = AveragePool(m) kernel_shape=[2,2]")), Reason::ReducedAxis);
+    folded(&image(
+        1,
+        &format!("v = AveragePool(m) kernel_shape=[2,2]\n {conv}"),
+    ));
+    folded(&image(
+        1,
+        &format!("v = AveragePool(m) kernel_shape=[2,2] pads=[1,0,0,1]\n {conv}"),
+    ));
+    assert_eq!(
+        stops(&image(3, "y = AveragePool(m) kernel_shape=[2,2]")),
+        Reason::ReducedAxis
+    );
     let counted = "y = AveragePool(m) kernel_shape=[2,2] pads=[1,0,0,1] count_include_pad=1";
     assert_eq!(stops(&image(1, counted)), Reason::Padding);
     assert_eq!(
         stops(&image(1, "y = AveragePool(m) kernel_shape=[2,2] fancy=1")),
         Reason::Attribute("fancy".into())
     );
-    assert_eq!(stops(&image(1, "y = MaxPool(m) kernel_shape=[2,2]")), not_linear("MaxPool"));
+    assert_eq!(
+        stops(&image(1, "y = MaxPool(m) kernel_shape=[2,2]")),
+        not_linear("MaxPool")
+    );
 }
 
 #[test]
@@ -380,14 +512,20 @@ fn arithmetic_with_a_constant_takes_what_it_can_and_hands_on_the_rest() {
     let between = "v = Identity(m)\n shift c 4 6\n a = Add(c, v)\n scale d 4 6\n b = Mul(a, d)\n f = Neg(b)\n weight w 6 3\n y = MatMul(f, w)\n";
     folded(&forward(between));
     folded(&backward("shift c 4 6\n v = Add(l, c)", "6"));
-    assert_eq!(stops(&forward("o = Relu(x)\n y = Add(m, o)")), Reason::ResidualStream);
+    assert_eq!(
+        stops(&forward("o = Relu(x)\n y = Add(m, o)")),
+        Reason::ResidualStream
+    );
     assert_eq!(stops(&forward("y = Mul(m, m)")), not_linear("Mul"));
     assert_eq!(
         stops(&forward("const c = 2\n i = Identity(m)\n y = Div(c, i)")),
         not_linear("Div by the value")
     );
     let bare = backward("scale c 4 6\n v = Mul(l, c)", "6");
-    assert_eq!(stops_backward(&bare), not_linear("a bare Mul, which has no place for a shift,"));
+    assert_eq!(
+        stops_backward(&bare),
+        not_linear("a bare Mul, which has no place for a shift,")
+    );
 }
 
 #[test]
@@ -395,11 +533,22 @@ fn a_matmul_takes_what_varies_along_its_contracted_axis() {
     folded(&forward("weight w 6 3\n y = MatMul(m, w)"));
     folded(&forward("weight w 6\n y = MatMul(m, w)"));
     folded(&forward("weight w 2 6 3\n y = MatMul(m, w)"));
-    folded(&forward("v = Transpose(m) perm=[0,2,1]\n weight w 3 6\n y = MatMul(w, v)"));
+    folded(&forward(
+        "v = Transpose(m) perm=[0,2,1]\n weight w 3 6\n y = MatMul(w, v)",
+    ));
     folded(&backward("v = Identity(l)", "6"));
-    assert_eq!(stops(&forward("weight w 3 4\n y = MatMul(w, m)")), Reason::WrongAxis);
-    assert_eq!(stops(&forward("v = Transpose(x) perm=[0,2,1]\n y = MatMul(m, v)")), Reason::NotConstant);
-    assert_eq!(stops_backward(&backward("v = Identity(l)", "4 1")), Reason::WrongAxis);
+    assert_eq!(
+        stops(&forward("weight w 3 4\n y = MatMul(w, m)")),
+        Reason::WrongAxis
+    );
+    assert_eq!(
+        stops(&forward("v = Transpose(x) perm=[0,2,1]\n y = MatMul(m, v)")),
+        Reason::NotConstant
+    );
+    assert_eq!(
+        stops_backward(&backward("v = Identity(l)", "4 1")),
+        Reason::WrongAxis
+    );
 }
 
 #[test]
@@ -408,7 +557,9 @@ fn a_gemm_takes_it_with_its_factors_and_transposes() {
     folded(&forward(&format!(
         "{flat} weight w 3 6\n shift c 3\n y = Gemm(v, w, c) transB=1 alpha=2.0 beta=0.5"
     )));
-    folded(&forward(&format!("{flat} weight w 3 6\n u = Transpose(v)\n y = Gemm(w, u)")));
+    folded(&forward(&format!(
+        "{flat} weight w 3 6\n u = Transpose(v)\n y = Gemm(w, u)"
+    )));
     let rows = format!("{flat} weight w 8 3\n y = Gemm(v, w) transA=1");
     assert_eq!(stops(&forward(&rows)), Reason::WrongAxis);
     let unknown = format!("{flat} weight w 6 3\n y = Gemm(v, w) fancy=1");
@@ -436,11 +587,17 @@ fn a_gemm_takes_it_with_its_factors_and_transposes() {
 #[test]
 fn a_convolution_takes_what_varies_along_its_channels() {
     for (op, weight) in [("Conv", "4 4 2 2"), ("ConvTranspose", "4 3 2 2")] {
-        folded(&image(1, &format!("weight w {weight}\n y = {op}(m, w) strides=[2,1] pads=[1,0,0,1]")));
+        folded(&image(
+            1,
+            &format!("weight w {weight}\n y = {op}(m, w) strides=[2,1] pads=[1,0,0,1]"),
+        ));
         let wrong = format!("weight w {weight}\n y = {op}(m, w)");
         assert_eq!(stops(&image(2, &wrong)), Reason::WrongAxis);
         let unknown = format!("weight w {weight}\n y = {op}(m, w) fancy=1");
-        assert_eq!(stops(&image(1, &unknown)), Reason::Attribute("fancy".into()));
+        assert_eq!(
+            stops(&image(1, &unknown)),
+            Reason::Attribute("fancy".into())
+        );
         let linear = |along: &str| {
             model(&format!(
                 "input x 2 4 4 4
@@ -457,7 +614,10 @@ fn a_convolution_takes_what_varies_along_its_channels() {
         let channels = if op == "Conv" { 4 } else { 3 };
         folded(&linear(&format!("{channels} 1 1")));
         let columns = if op == "Conv" { 3 } else { 5 };
-        assert_eq!(stops_backward(&linear(&columns.to_string())), Reason::WrongAxis);
+        assert_eq!(
+            stops_backward(&linear(&columns.to_string())),
+            Reason::WrongAxis
+        );
     }
 }
 
@@ -489,7 +649,11 @@ fn attention(keys: &str, scores: &str) -> Model {
 /// Numbers that are exact throughout do not pass a Softmax.
 fn biases(model: &Model) -> usize {
     let fused = fuse(model);
-    assert!(fused.plan.sites.iter().all(|site| site.is_folded()), "{:#?}", fused.plan.sites);
+    assert!(
+        fused.plan.sites.iter().all(|site| site.is_folded()),
+        "{:#?}",
+        fused.plan.sites
+    );
     same(model, &fused.model, 1e-6);
     let is_bias = |node: &&NodeProto| node.name().ends_with("_bias_add");
     fused.model.graph().node.iter().filter(is_bias).count()
@@ -500,8 +664,7 @@ fn what_a_softmax_ignores_is_not_computed() {
     let keys = "kt = Transpose(kr) perm=[0,2,3,1]";
     let softmax = "a = Softmax(z) axis=-1";
     assert_eq!(biases(&attention(keys, softmax)), 2);
-    let masked =
-        "input mask 4 4\n const s 1 = 0.5\n zs = Mul(z, s)\n zm = Add(zs, mask)\n a = Softmax(zm) axis=3";
+    let masked = "input mask 4 4\n const s 1 = 0.5\n zs = Mul(z, s)\n zm = Add(zs, mask)\n a = Softmax(zm) axis=3";
     assert_eq!(biases(&attention(keys, masked)), 2);
     let scaled = "const s = 0.5\n ks = Mul(kr, s)\n kt = Transpose(ks) perm=[0,2,3,1]";
     assert_eq!(biases(&attention(scaled, softmax)), 2);
@@ -516,8 +679,7 @@ fn what_a_softmax_ignores_is_not_computed() {
     // An attribute that ONNX does not define is unknown.
     assert_eq!(biases(&attention(&format!("{keys} fancy=1"), softmax)), 3);
     // Keys that are constant have no shift that others lack.
-    let prefixed =
-        "weight prefix 2 1 2 3\n kp = Concat(prefix, kr) axis=1\n kt = Transpose(kp) perm=[0,2,3,1]";
+    let prefixed = "weight prefix 2 1 2 3\n kp = Concat(prefix, kr) axis=1\n kt = Transpose(kp) perm=[0,2,3,1]";
     let cut = "ints begin 1 = 0\n ints end 1 = 4\n ints last 1 = 3
                p = Softmax(z) axis=-1\n a = Slice(p, begin, end, last)";
     assert_eq!(biases(&attention(prefixed, cut)), 3);
@@ -554,10 +716,18 @@ fn keys_that_are_turned_beside_the_batch_need_no_bias() {
 
 /// The model, with its operators of that name in the domain of a runtime.
 pub fn of_a_runtime(mut model: Model, op: &str) -> Model {
-    for node in model.graph_mut().node.iter_mut().filter(|node| node.op_type() == op) {
+    for node in model
+        .graph_mut()
+        .node
+        .iter_mut()
+        .filter(|node| node.op_type() == op)
+    {
         node.domain = Some("com.microsoft".into());
     }
-    let set = OperatorSetIdProto { domain: Some("com.microsoft".into()), version: Some(1) };
+    let set = OperatorSetIdProto {
+        domain: Some("com.microsoft".into()),
+        version: Some(1),
+    };
     model.proto.opset_import.push(set);
     model
 }
@@ -583,16 +753,25 @@ fn an_activation_with_a_bias_takes_a_shift_and_no_scale() {
         let numbers = |model: &Model, name: &str| {
             tensor::read_f64(initializer(model, name), &Externals::none()).unwrap()
         };
-        let (shift, bias) = (numbers(&model, "t"), numbers(&after, &after.graph().node[1].input[1]));
-        let expected =
-            [10.0 + shift[[0]] + shift[[3]], 20.0 + shift[[1]] + shift[[4]], 30.0 + shift[[2]] + shift[[5]]];
+        let (shift, bias) = (
+            numbers(&model, "t"),
+            numbers(&after, &after.graph().node[1].input[1]),
+        );
+        let expected = [
+            10.0 + shift[[0]] + shift[[3]],
+            20.0 + shift[[1]] + shift[[4]],
+            30.0 + shift[[2]] + shift[[5]],
+        ];
         assert_eq!(bias.iter().copied().collect::<Vec<_>>(), expected);
         assert_eq!(bias.ndim(), 1);
         // Something else reads the product, which must have its bias before.
         let both = folded(&behind(&format!("c = Tanh(l)\n a = {op}(l, b)\n output c")));
         assert_eq!(operators(&both)[..2], ["MatMul", "Add"]);
         // The shift alone goes; a scale stops before the activation.
-        let scaled = of_a_runtime(forward(&format!("const b 6 = 1 2 3 4 5 6\n y = {op}(m, b)")), op);
+        let scaled = of_a_runtime(
+            forward(&format!("const b 6 = 1 2 3 4 5 6\n y = {op}(m, b)")),
+            op,
+        );
         assert_eq!(stops(&scaled), not_linear(op));
         let after = fuse(&scaled).model;
         assert_eq!(operators(&after), ["Mul", op]);
@@ -637,10 +816,19 @@ fn nothing_passes_an_attribute_that_nobody_knows() {
         ))
     };
     for (plain, strange) in [
-        ("y = ReduceMean(n) axes=[1]", "y = ReduceMean(n) axes=[1] keepdim=0"),
-        ("y = Transpose(n) perm=[1,0,2]", "y = Transpose(n) perm=[1,0,2] inplace=1"),
+        (
+            "y = ReduceMean(n) axes=[1]",
+            "y = ReduceMean(n) axes=[1] keepdim=0",
+        ),
+        (
+            "y = Transpose(n) perm=[1,0,2]",
+            "y = Transpose(n) perm=[1,0,2] inplace=1",
+        ),
         ("y = Reshape(n, s)", "y = Reshape(n, s) order=1"),
-        ("y = Concat(n, n) axis=1", "y = Concat(n, n) axis=1 new_axis=0"),
+        (
+            "y = Concat(n, n) axis=1",
+            "y = Concat(n, n) axis=1 new_axis=0",
+        ),
         ("y = Identity(n)", "y = Identity(n) scale=2"),
     ] {
         assert!(fuse(&through(plain)).plan.sites[0].is_folded(), "{plain}");
@@ -657,8 +845,14 @@ fn nothing_takes_an_affine_in_with_an_attribute_that_nobody_knows() {
         ("y = MatMul(n, w)", "y = MatMul(n, w) alpha=1.0"),
         ("y = Gemm(n, w)", "y = Gemm(n, w) gamma=1.0"),
         // Which onnxruntime does not turn beside a vector.
-        ("y = com.microsoft.FusedMatMul(n, v)", "y = com.microsoft.FusedMatMul(n, v) transA=1"),
-        ("y = Einsum(n, w) equation=ab,bc->ac", "y = Einsum(n, w) equation=ab,bc->ac scale=2"),
+        (
+            "y = com.microsoft.FusedMatMul(n, v)",
+            "y = com.microsoft.FusedMatMul(n, v) transA=1",
+        ),
+        (
+            "y = Einsum(n, w) equation=ab,bc->ac",
+            "y = Einsum(n, w) equation=ab,bc->ac scale=2",
+        ),
     ] {
         let before = |line: &str| {
             model(&format!(
@@ -666,7 +860,10 @@ fn nothing_takes_an_affine_in_with_an_attribute_that_nobody_knows() {
             ))
         };
         assert!(fuse(&before(plain)).plan.sites[0].is_folded(), "{plain}");
-        assert!(!fuse(&before(strange)).plan.sites[0].is_folded(), "{strange}");
+        assert!(
+            !fuse(&before(strange)).plan.sites[0].is_folded(),
+            "{strange}"
+        );
     }
 }
 
@@ -714,7 +911,11 @@ fn einsum_adds_a_shift_along_any_letter() {
              f = Floor(x)\n m = Mul(f, g)\n i = Identity(m)\n n = Add(i, b)
              y = Einsum({operands}) equation={equation}\n output y"
         );
-        assert_eq!(operators(&folded(&model(&text))), ["Floor", "Einsum", "Add"], "{equation}");
+        assert_eq!(
+            operators(&folded(&model(&text))),
+            ["Floor", "Einsum", "Add"],
+            "{equation}"
+        );
     }
     let image = |height: &str, shift: &str| {
         model(&format!(
@@ -742,7 +943,10 @@ fn einsum_over_tokens_takes_a_shift_and_hands_the_scale_on() {
         ))
     };
     let added = "d = Einsum(n, k) equation=bnc,mn->bmc\n e = Add(d, b)";
-    assert_eq!(operators(&folded(&before(added))), ["Floor", "Einsum", "Add", "Mul", "MatMul"]);
+    assert_eq!(
+        operators(&folded(&before(added))),
+        ["Floor", "Einsum", "Add", "Mul", "MatMul"]
+    );
     // Without a bias the Add would be one more, as behind a MatMul.
     for mix in ["e = Einsum(n, k) equation=bnc,mn->bmc", "e = MatMul(k, n)"] {
         assert_eq!(stops(&before(mix)), Reason::WrongAxis, "{mix}");
@@ -753,46 +957,73 @@ fn einsum_over_tokens_takes_a_shift_and_hands_the_scale_on() {
          h = MatMul(x, a)\n e = Einsum(h, k) equation=bnc,mn->bmc\n d = Add(e, b)
          i = Mul(d, g)\n n = Add(i, t)\n y = Floor(n)\n output y",
     );
-    assert_eq!(operators(&folded(&behind)), ["MatMul", "Einsum", "Add", "Floor"]);
+    assert_eq!(
+        operators(&folded(&behind)),
+        ["MatMul", "Einsum", "Add", "Floor"]
+    );
 }
 
 #[test]
 fn einsum_takes_scales_of_its_result() {
-    for (equation, weight, scale) in
-        [("abc,cd->abd", "6 3", "3"), ("cd,abc->adb", "6 3", "3 1"), ("abc,bcd->abd", "5 6 3", "5 1")]
-    {
-        let operands = if equation.starts_with('c') { "w, x" } else { "x, w" };
+    for (equation, weight, scale) in [
+        ("abc,cd->abd", "6 3", "3"),
+        ("cd,abc->adb", "6 3", "3 1"),
+        ("abc,bcd->abd", "5 6 3", "5 1"),
+    ] {
+        let operands = if equation.starts_with('c') {
+            "w, x"
+        } else {
+            "x, w"
+        };
         let text = format!(
             "input x batch 5 6\n scale g {scale}\n shift b {scale}\n weight w {weight}
              e = Einsum({operands}) equation={equation}
              m = Mul(e, g)\n n = Add(m, b)\n y = Floor(n)\n output y"
         );
-        assert_eq!(operators(&folded(&model(&text))), ["Einsum", "Add", "Floor"], "{equation}");
+        assert_eq!(
+            operators(&folded(&model(&text))),
+            ["Einsum", "Add", "Floor"],
+            "{equation}"
+        );
     }
 }
 
 #[test]
 fn einsum_hands_scales_on_along_letters_that_stay() {
     // Tokens that are mixed, by a weight or by others, have a scale of channels before and behind.
-    let mixed =
-        ["weight k 4 5\n e = Einsum(k, n) equation=kn,bnc->bkc", "e = Einsum(n, z) equation=btc,bts->bsc"];
+    let mixed = [
+        "weight k 4 5\n e = Einsum(k, n) equation=kn,bnc->bkc",
+        "e = Einsum(n, z) equation=btc,bts->bsc",
+    ];
     for mix in mixed {
         let forward = format!(
             "input x batch 5 6\n input z batch 5 4\n scale g 6\n weight w 6 3
              f = Floor(x)\n n = Mul(f, g)\n {mix}\n y = MatMul(e, w)\n output y"
         );
-        assert_eq!(operators(&folded(&model(&forward))), ["Floor", "Einsum", "MatMul"], "{mix}");
+        assert_eq!(
+            operators(&folded(&model(&forward))),
+            ["Floor", "Einsum", "MatMul"],
+            "{mix}"
+        );
         let backward = format!(
             "input x batch 5 6\n input z batch 5 4\n scale g 6\n weight w 6 6
              n = MatMul(x, w)\n {mix}\n m = Mul(e, g)\n y = Floor(m)\n output y"
         );
-        assert_eq!(operators(&folded(&model(&backward))), ["MatMul", "Einsum", "Floor"], "{mix}");
+        assert_eq!(
+            operators(&folded(&model(&backward))),
+            ["MatMul", "Einsum", "Floor"],
+            "{mix}"
+        );
     }
     // A shift is added up.
     let shifted =
         "input x batch 5 6\n input z batch 5 4\n shift t 6\n weight w 6 3\n f = Floor(x)\n n = Add(f, t)
          e = Einsum(n, z) equation=btc,bts->bsc\n y = MatMul(e, w)\n output y";
-    assert!(!unfold::fuse(&model(shifted), &portable()).unwrap().changed());
+    assert!(
+        !unfold::fuse(&model(shifted), &portable())
+            .unwrap()
+            .changed()
+    );
 }
 
 #[test]
@@ -814,6 +1045,10 @@ fn einsum_takes_nothing_along_letters_that_its_weight_has_not() {
              f = Floor(x)\n n = Mul(f, g)\n y = Einsum(n, w) equation={equation}\n output y"
         );
         let fused = unfold::fuse(&model(&text), &portable()).unwrap();
-        assert!(!fused.changed(), "{equation}: {}", crate::common::text::print(&fused.model));
+        assert!(
+            !fused.changed(),
+            "{equation}: {}",
+            crate::common::text::print(&fused.model)
+        );
     }
 }

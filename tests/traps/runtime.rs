@@ -27,7 +27,10 @@ fn behind(input: &str, along: &str, steps: &str) -> Model {
 fn numbers(model: &Model, weight: &str, bias: &str) -> (Array2<f64>, Vec<f64>) {
     let read = |name: &str| read_f64(initializer(model, name), &Externals::none()).unwrap();
     let weight = read(weight).into_dimensionality::<Ix2>().unwrap();
-    (weight, read(bias).into_dimensionality::<Ix1>().unwrap().to_vec())
+    (
+        weight,
+        read(bias).into_dimensionality::<Ix1>().unwrap().to_vec(),
+    )
 }
 
 /// Holds that a weight `[channels, outputs]` has taken the affine in: `diag(s)·W` and `beta·b + t·W`.
@@ -35,7 +38,10 @@ fn has_taken_in(before: &Model, bias: Option<&str>, beta: f64) {
     let after = fuse(before);
     assert!(after.plan.sites[0].is_folded(), "{:#?}", after.plan.sites);
     let read = |name: &str| read_f64(initializer(before, name), &Externals::none()).unwrap();
-    let (scale, shift) = (read("g").into_raw_vec_and_offset().0, read("t").into_raw_vec_and_offset().0);
+    let (scale, shift) = (
+        read("g").into_raw_vec_and_offset().0,
+        read("t").into_raw_vec_and_offset().0,
+    );
     let weight = read("w").into_dimensionality::<Ix2>().unwrap();
     let node = &after.model.graph().node[0];
     let (made, added) = numbers(&after.model, &node.input[1], &node.input[2]);
@@ -43,7 +49,9 @@ fn has_taken_in(before: &Model, bias: Option<&str>, beta: f64) {
     for (output, &added) in added.iter().enumerate() {
         let mut sum = own.as_ref().map_or(0.0, |own| beta * own[output]);
         for channel in 0..scale.len() {
-            assert!((made[[channel, output]] - scale[channel] * weight[[channel, output]]).abs() < 1e-6);
+            assert!(
+                (made[[channel, output]] - scale[channel] * weight[[channel, output]]).abs() < 1e-6
+            );
             sum += shift[channel] * weight[[channel, output]];
         }
         assert!((added - sum).abs() < 1e-5, "{added} {sum}");
@@ -67,7 +75,10 @@ fn the_projection_of_attention_takes_in_what_comes_to_it() {
     };
     has_taken_in(&with("unidirectional=1", "b"), Some("b"), 1.0);
     has_taken_in(&with("", ""), None, 1.0);
-    assert_eq!(kept(&with("fancy=1", "b")).0, Reason::Attribute("fancy".into()));
+    assert_eq!(
+        kept(&with("fancy=1", "b")).0,
+        Reason::Attribute("fancy".into())
+    );
     // A scale that is constant over the places of a token is no factor of the weight.
     let tokens = behind(
         "2 5 4",
@@ -97,14 +108,18 @@ fn what_is_fused_with_its_activation_takes_in_what_comes_to_it() {
         behind(
             "batch 4",
             "4",
-            &format!("weight w 4 3\n {added}\n y = com.microsoft.FusedGemm(m, w, b) activation=Relu"),
+            &format!(
+                "weight w 4 3\n {added}\n y = com.microsoft.FusedGemm(m, w, b) activation=Relu"
+            ),
         )
     };
     has_taken_in(&gemm("shift b 3"), Some("b"), 1.0);
     // Its own summand is scaled, and its output is not.
     let scaled = |bias: &str| {
         let attributes = "activation=Relu beta=0.5";
-        let text = format!("weight w 4 3\n shift b 3\n y = com.microsoft.FusedGemm(m, w{bias}) {attributes}");
+        let text = format!(
+            "weight w 4 3\n shift b 3\n y = com.microsoft.FusedGemm(m, w{bias}) {attributes}"
+        );
         behind("batch 4", "4", &text)
     };
     has_taken_in(&scaled(", b"), Some("b"), 0.5);

@@ -38,26 +38,52 @@ fn a_scale_passes_a_rotary_embedding_but_not_one_that_differs_within_a_pair() {
     let own = "t = RotaryEmbedding(a, cos, sin, p)";
     let of_runtime = "t = com.microsoft.RotaryEmbedding(a, p, cos, sin)";
     let row = ["MatMul", "Reshape", "Transpose", "RotaryEmbedding", "Relu"];
-    for rotary in [own, of_runtime, "t = RotaryEmbedding(a, cos, sin, p) interleaved=1"] {
+    for rotary in [
+        own,
+        of_runtime,
+        "t = RotaryEmbedding(a, cos, sin, p) interleaved=1",
+    ] {
         let behind = |scale: &str| {
-            turned(rotary, "a = Identity(h)", &format!("const k {scale}\n v = Mul(t, k)\n y = Relu(v)"))
+            turned(
+                rotary,
+                "a = Identity(h)",
+                &format!("const k {scale}\n v = Mul(t, k)\n y = Relu(v)"),
+            )
         };
         // One of each head too, for each is turned by itself.
         for scale in ["= 0.5", "= -2", "2 1 1 = 4 -1"] {
             becomes(&behind(scale), &row);
         }
-        assert_eq!(kept(&behind("4 = 1 2 1 2")).1, Some(Reason::DifferentScales));
+        assert_eq!(
+            kept(&behind("4 = 1 2 1 2")).1,
+            Some(Reason::DifferentScales)
+        );
         let layer = "weight z 4 3\n y = MatMul(t, z)";
         becomes(
             &turned(rotary, "const k = 0.5\n f = Relu(h)\n a = Mul(f, k)", layer),
-            &["MatMul", "Reshape", "Transpose", "Relu", "RotaryEmbedding", "MatMul"],
+            &[
+                "MatMul",
+                "Reshape",
+                "Transpose",
+                "Relu",
+                "RotaryEmbedding",
+                "MatMul",
+            ],
         );
-        let shifted = turned(rotary, "const k = 2\n f = Relu(h)\n n = Mul(f, k)\n a = Add(n, k)", layer);
+        let shifted = turned(
+            rotary,
+            "const k = 2\n f = Relu(h)\n n = Mul(f, k)\n a = Add(n, k)",
+            layer,
+        );
         assert_eq!(kept(&shifted).0, not_linear("RotaryEmbedding"));
     }
     // The caches are no affair of a scale.
     let of_caches = own.replace("cos,", "c,");
-    let caches = turned(&of_caches, "input e 3 2\n const k = 2\n c = Mul(e, k)\n a = Relu(h)", "y = Relu(t)");
+    let caches = turned(
+        &of_caches,
+        "input e 3 2\n const k = 2\n c = Mul(e, k)\n a = Relu(h)",
+        "y = Relu(t)",
+    );
     assert_eq!(kept(&caches).0, not_linear("RotaryEmbedding"));
 }
 
@@ -85,8 +111,14 @@ fn channels_pass_what_samples_an_image_and_a_shift_all_but_zeros() {
     becomes(&sampled(CHANNELS, shift, "border"), &["GridSample", "Conv"]);
     becomes(&sampled(CHANNELS, none, "zeros"), &["GridSample", "Conv"]);
     assert_eq!(kept(&sampled(CHANNELS, shift, "zeros")).0, Reason::Padding);
-    assert_eq!(kept(&sampled(CHANNELS, shift, "wrap")).0, Reason::Attribute("padding_mode".into()));
-    assert_eq!(kept(&sampled("5 = 1 2 4 1 2", none, "border")).0, Reason::ReducedAxis);
+    assert_eq!(
+        kept(&sampled(CHANNELS, shift, "wrap")).0,
+        Reason::Attribute("padding_mode".into())
+    );
+    assert_eq!(
+        kept(&sampled("5 = 1 2 4 1 2", none, "border")).0,
+        Reason::ReducedAxis
+    );
     let back = "opset 20
          input x batch 3 5 5
          input g batch 3 3 2
@@ -99,8 +131,14 @@ fn channels_pass_what_samples_an_image_and_a_shift_all_but_zeros() {
          m = Add(n, t)
          y = Relu(m)
          output y";
-    becomes(&model(&back.replace("PADDING", "border")), &["Conv", "GridSample", "Relu"]);
-    assert_eq!(kept(&model(&back.replace("PADDING", "zeros"))).1, Some(Reason::Padding));
+    becomes(
+        &model(&back.replace("PADDING", "border")),
+        &["Conv", "GridSample", "Relu"],
+    );
+    assert_eq!(
+        kept(&model(&back.replace("PADDING", "zeros"))).1,
+        Some(Reason::Padding)
+    );
     // The grid says where, and is no image.
     let grid = "opset 20\n input x 1 2 5 5\n input g 1 3 3 2\n const k = 2\n m = Mul(g, k)\n y = GridSample(x, m) align_corners=1\n output y";
     assert_eq!(kept(&model(grid)).0, not_linear("GridSample"));
@@ -128,15 +166,27 @@ fn a_deformed_convolution_takes_in_what_is_behind_it_and_a_scale_before_it() {
     for inputs in ["x, w, o", "x, w, o, b", "x, w, o, b, k", "x, w, o, , k"] {
         becomes(&deformed("", inputs, behind), &["DeformConv", "Relu"]);
         let scaled = "scale g 4 1 1\n m = Mul(x, g)";
-        becomes(&deformed(scaled, &inputs.replace('x', "m"), "y = Relu(c)"), &["DeformConv", "Relu"]);
+        becomes(
+            &deformed(scaled, &inputs.replace('x', "m"), "y = Relu(c)"),
+            &["DeformConv", "Relu"],
+        );
         let shifted = "shift g 4 1 1\n scale d 4 1 1\n n = Mul(x, d)\n m = Add(n, g)";
-        assert_eq!(kept(&deformed(shifted, &inputs.replace('x', "m"), "y = Relu(c)")).0, Reason::Padding);
+        assert_eq!(
+            kept(&deformed(shifted, &inputs.replace('x', "m"), "y = Relu(c)")).0,
+            Reason::Padding
+        );
     }
     // Offsets and masks are no values.
     for (from, inputs) in [("o", "x, w, m"), ("k", "x, w, o, b, m")] {
         let scaled = format!("const d = 2\n m = Mul({from}, d)");
-        assert_eq!(kept(&deformed(&scaled, inputs, "y = Relu(c)")).0, not_linear("DeformConv"));
+        assert_eq!(
+            kept(&deformed(&scaled, inputs, "y = Relu(c)")).0,
+            not_linear("DeformConv")
+        );
     }
     let along = "scale g 4\n m = Mul(x, g)";
-    assert_eq!(kept(&deformed(along, "m, w, o", "y = Relu(c)")).0, Reason::WrongAxis);
+    assert_eq!(
+        kept(&deformed(along, "m, w, o", "y = Relu(c)")).0,
+        Reason::WrongAxis
+    );
 }

@@ -40,7 +40,13 @@ fn backward(number: &str, steps: &str) -> Model {
 const MATMUL: &str = "weight w 6 3\n y = MatMul(v, w)\n";
 
 fn has_no_mul(model: &Model) {
-    assert!(!operators(model).iter().any(|op| ["Mul", "Div"].contains(op)), "{:?}", operators(model));
+    assert!(
+        !operators(model)
+            .iter()
+            .any(|op| ["Mul", "Div"].contains(op)),
+        "{:?}",
+        operators(model)
+    );
 }
 
 #[test]
@@ -76,18 +82,24 @@ fn a_product_with_one_and_a_sum_with_zero_go_whatever_is_round_them() {
         ))
     };
     for (number, op) in [("1", "Mul"), ("1", "Div"), ("0", "Add"), ("0", "Sub")] {
-        assert_eq!(operators(&folded(&text(number, op))), ["Floor", "Floor"], "{op}");
+        assert_eq!(
+            operators(&folded(&text(number, op))),
+            ["Floor", "Floor"],
+            "{op}"
+        );
     }
     // The result is a graph output, and keeps its name.
     let output = model("input x 2 3\n const c = 1\n r = Floor(x)\n y = Mul(r, c)\n output y");
     assert_eq!(operators(&folded(&output)), ["Floor"]);
     // A constant of more axes gives the value its shape.
-    let wider =
-        model("input x 2 3\n const c 1 1 1 = 1\n r = Floor(x)\n m = Mul(r, c)\n y = Floor(m)\n output y");
+    let wider = model(
+        "input x 2 3\n const c 1 1 1 = 1\n r = Floor(x)\n m = Mul(r, c)\n y = Floor(m)\n output y",
+    );
     assert!(fuse(&wider).plan.sites.is_empty());
     // Integers are counted, not scaled.
-    let counted =
-        model("input x 2 3\n s = Shape(x)\n ints two 1 = 2\n m = Mul(s, two)\n y = Tile(x, m)\n output y");
+    let counted = model(
+        "input x 2 3\n s = Shape(x)\n ints two 1 = 2\n m = Mul(s, two)\n y = Tile(x, m)\n output y",
+    );
     assert!(fuse(&counted).plan.sites.is_empty());
 }
 
@@ -147,17 +159,27 @@ fn a_positive_number_passes_a_maximum_and_no_other_does() {
         has_no_mul(&folded(&image("2", op)));
         let name = op.split('(').next().unwrap();
         for number in ["-2", "0"] {
-            assert_eq!(kept(&image(number, op)).0, Reason::NotLinear(name.into()), "{op} {number}");
+            assert_eq!(
+                kept(&image(number, op)).0,
+                Reason::NotLinear(name.into()),
+                "{op} {number}"
+            );
         }
     }
     has_no_mul(&folded(&backward("2", "v = Relu(l)")));
-    assert_eq!(kept(&backward("-2", "v = Relu(l)")).1, Some(Reason::NotLinear("Relu".into())));
+    assert_eq!(
+        kept(&backward("-2", "v = Relu(l)")).1,
+        Some(Reason::NotLinear("Relu".into()))
+    );
     // One of each channel compares other numbers, and a shift moves the place where they bend.
     let channels = model(
         "input x 2 4 6\n const g 6 = 1 2 4 8 1 2\n r = Floor(x)\n m = Mul(r, g)\n v = Relu(m)\n weight w 6 3\n y = MatMul(v, w)\n output y",
     );
     assert_eq!(kept(&channels).0, Reason::NotLinear("Relu".into()));
-    let shifted = forward("2", &format!("const t = 1\n n = Add(m, t)\n v = Relu(n)\n {MATMUL}"));
+    let shifted = forward(
+        "2",
+        &format!("const t = 1\n n = Add(m, t)\n v = Relu(n)\n {MATMUL}"),
+    );
     assert_eq!(kept(&shifted).0, Reason::NotLinear("Relu".into()));
     // The places of the maxima are the same; another reader of them sees nothing.
     let places = "v, i = MaxPool(m) kernel_shape=[2,2]";
@@ -179,7 +201,10 @@ fn a_number_passes_what_rearranges_elements() {
         has_no_mul(&folded(&forward("-2", &format!("{step}\n {MATMUL}"))));
         has_no_mul(&folded(&backward(
             "-2",
-            &step.replace("m,", "l,").replace("(m)", "(l)").replace(", m", ", l"),
+            &step
+                .replace("m,", "l,")
+                .replace("(m)", "(l)")
+                .replace(", m", ", l"),
         )));
     }
     let space = |op: &str, channels: usize| {
@@ -204,9 +229,17 @@ fn a_number_passes_what_rearranges_elements() {
 
 #[test]
 fn a_shift_stays_where_elements_are_added_up_or_left_out() {
-    let shifted = |step: &str| forward("2", &format!("const t = 1\n n = Add(m, t)\n {step}\n {MATMUL}"));
+    let shifted = |step: &str| {
+        forward(
+            "2",
+            &format!("const t = 1\n n = Add(m, t)\n {step}\n {MATMUL}"),
+        )
+    };
     for (step, reason) in [
-        ("ints a = 1\n v = CumSum(n, a)", Reason::NotLinear("CumSum".into())),
+        (
+            "ints a = 1\n v = CumSum(n, a)",
+            Reason::NotLinear("CumSum".into()),
+        ),
         ("v = Trilu(n)", Reason::NotLinear("Trilu".into())),
     ] {
         let model = shifted(step);
@@ -215,7 +248,10 @@ fn a_shift_stays_where_elements_are_added_up_or_left_out() {
         has_no_mul(&fuse(&model).model);
     }
     let other = "input c 2 4 6\n input z 2 4 6\n p = Greater(c, z)\n v = Where(p, m, z)";
-    assert_eq!(kept(&forward("2", &format!("{other}\n {MATMUL}"))).0, Reason::ResidualStream);
+    assert_eq!(
+        kept(&forward("2", &format!("{other}\n {MATMUL}"))).0,
+        Reason::ResidualStream
+    );
     let shifted = shifted(&other.replace("(p, m, z)", "(p, n, z)"));
     assert_eq!(kept(&shifted).0, Reason::ResidualStream);
     let along = model(
@@ -252,12 +288,17 @@ fn before_padding_of_open_extents_the_scale_goes_and_the_shift_stays() {
     // 3/2 and 8/−4.
     let node = &fused.model.graph().node[1];
     let added = crate::initializer(&fused.model, &node.input[1]);
-    let numbers = unfold::onnx::tensor::read_f64(added, &unfold::onnx::external::Externals::none()).unwrap();
+    let numbers =
+        unfold::onnx::tensor::read_f64(added, &unfold::onnx::external::Externals::none()).unwrap();
     assert_eq!(numbers.iter().copied().collect::<Vec<_>>(), [1.5, -2.0]);
     // No division by 0, nor one that makes a shift too large.
     for (scale, shift) in [("2 0", "3 8"), ("2 1e-30", "3 1e20")] {
         let fused = fuse(&padded(scale, shift));
-        assert!(matches!(fused.plan.sites[0].post, Some(Outcome::Kept { .. })), "{:?}", fused.plan.sites);
+        assert!(
+            matches!(fused.plan.sites[0].post, Some(Outcome::Kept { .. })),
+            "{:?}",
+            fused.plan.sites
+        );
     }
 }
 
@@ -294,7 +335,10 @@ fn the_numbers_of_an_activation_stay() {
         let after = fuse(&model);
         assert_eq!(after.model.proto, model.proto, "{:?}", after.plan.sites);
         // The scale behind it folds, past it.
-        let scaled = behind(&format!("{}\n g = Mul(i, three)", gelu.replace("g = ", "i = ")));
+        let scaled = behind(&format!(
+            "{}\n g = Mul(i, three)",
+            gelu.replace("g = ", "i = ")
+        ));
         let after = fuse(&scaled);
         same(&scaled, &after.model, 1e-6);
         assert_eq!(operators(&after.model), operators(&model));
@@ -302,7 +346,13 @@ fn the_numbers_of_an_activation_stay() {
     // Another factor than ½ makes no GELU.
     let other = behind(&format!("{erf} o = Mul(u, f)\n g = Mul(o, three)"));
     let after = fuse(&other);
-    assert_eq!(operators(&after.model).iter().filter(|&&op| op == "Mul").count(), 1);
+    assert_eq!(
+        operators(&after.model)
+            .iter()
+            .filter(|&&op| op == "Mul")
+            .count(),
+        1
+    );
 }
 
 /// A scale behind a rotary embedding, by halves that are sliced.
@@ -339,9 +389,19 @@ fn a_number_goes_back_past_both_branches_of_a_rotary_embedding() {
     for number in ["0.5", "-2"] {
         let model = rotary(number, "");
         let fused = fuse(&model);
-        assert!(fused.plan.sites.iter().all(|site| site.is_folded()), "{:#?}", fused.plan.sites);
+        assert!(
+            fused.plan.sites.iter().all(|site| site.is_folded()),
+            "{:#?}",
+            fused.plan.sites
+        );
         same(&model, &fused.model, 1e-6);
-        assert_eq!(operators(&fused.model).iter().filter(|&&op| op == "Mul").count(), 2);
+        assert_eq!(
+            operators(&fused.model)
+                .iter()
+                .filter(|&&op| op == "Mul")
+                .count(),
+            2
+        );
     }
     // Another node reads the queries, or the transposed value.
     for reader in ["q", "n", "c"] {
@@ -406,14 +466,29 @@ fn with_tables(apart: &str) -> Model {
 
 #[test]
 fn a_number_goes_past_the_tables_that_queries_and_keys_share() {
-    let ways =
-        ["q, k = Split(p, sizes) axis=2", "q = Slice(p, zero, six, last)\nk = Slice(p, six, twelve, last)"];
+    let ways = [
+        "q, k = Split(p, sizes) axis=2",
+        "q = Slice(p, zero, six, last)\nk = Slice(p, six, twelve, last)",
+    ];
     for apart in ways {
         let before = with_tables(apart);
         let fused = fuse(&before);
-        assert!(fused.plan.sites.iter().all(|site| site.is_folded()), "{apart}: {:#?}", fused.plan.sites);
-        let tensors: Vec<&str> = fused.plan.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
-        assert_eq!((tensors, fused.plan.growth), (vec!["w_folded"], 0), "{apart}");
+        assert!(
+            fused.plan.sites.iter().all(|site| site.is_folded()),
+            "{apart}: {:#?}",
+            fused.plan.sites
+        );
+        let tensors: Vec<&str> = fused
+            .plan
+            .tensors
+            .iter()
+            .map(|tensor| tensor.name.as_str())
+            .collect();
+        assert_eq!(
+            (tensors, fused.plan.growth),
+            (vec!["w_folded"], 0),
+            "{apart}"
+        );
         same(&before, &fused.model, 1e-5);
         assert!(is_not_disproved(&before, &fused).is_ok());
     }
@@ -421,7 +496,11 @@ fn a_number_goes_past_the_tables_that_queries_and_keys_share() {
     let mut read = with_tables(ways[0]);
     read.graph_mut().output.push(undeclared("q"));
     let fused = fuse(&read);
-    assert!(fused.plan.sites[0].is_folded() && fused.plan.growth > 0, "{:#?}", fused.plan.sites);
+    assert!(
+        fused.plan.sites[0].is_folded() && fused.plan.growth > 0,
+        "{:#?}",
+        fused.plan.sites
+    );
     same(&read, &fused.model, 1e-5);
 }
 
@@ -452,22 +531,53 @@ fn a_factor_beside_the_reciprocal_of_a_deviation_goes() {
     let plain = beside("n = Mul(d, f)\n o = Add(n, b)", matmul);
     let fused = fuse(&plain);
     assert_eq!(fused.plan.sites[0].kind.name, "LN");
-    assert!(fused.plan.sites.iter().all(|site| site.is_folded()), "{:#?}", fused.plan.sites);
+    assert!(
+        fused.plan.sites.iter().all(|site| site.is_folded()),
+        "{:#?}",
+        fused.plan.sites
+    );
     same(&plain, &fused.model, 1e-6);
-    assert_eq!(operators(&fused.model).iter().filter(|&&op| op == "Mul").count(), 2);
+    assert_eq!(
+        operators(&fused.model)
+            .iter()
+            .filter(|&&op| op == "Mul")
+            .count(),
+        2
+    );
     // x·f + (β − μ·f), as batch normalizations of moments are written.
-    let moments = beside("n = Mul(x, f)\n h = Mul(mu, f)\n i = Sub(b, h)\n o = Add(n, i)", matmul);
+    let moments = beside(
+        "n = Mul(x, f)\n h = Mul(mu, f)\n i = Sub(b, h)\n o = Add(n, i)",
+        matmul,
+    );
     let fused = fuse(&moments);
     assert_eq!(fused.plan.sites[0].kind.name, "LN");
-    assert!(fused.plan.sites.iter().all(|site| site.is_folded()), "{:#?}", fused.plan.sites);
+    assert!(
+        fused.plan.sites.iter().all(|site| site.is_folded()),
+        "{:#?}",
+        fused.plan.sites
+    );
     same(&moments, &fused.model, 1e-6);
-    assert_eq!(operators(&fused.model).iter().filter(|&&op| op == "Mul").count(), 2);
+    assert_eq!(
+        operators(&fused.model)
+            .iter()
+            .filter(|&&op| op == "Mul")
+            .count(),
+        2
+    );
     // Where the factor widens a value, it stays.
-    for narrow in ["o = Mul(mu, f)", "i = Mul(mu, f)\n o = Add(i, b)", "o = Mul(f, f)"] {
+    for narrow in [
+        "o = Mul(mu, f)",
+        "i = Mul(mu, f)\n o = Add(i, b)",
+        "o = Mul(f, f)",
+    ] {
         let model = beside(narrow, matmul);
         let fused = fuse(&model);
         let goes = |site: &&SitePlan| site.is_folded() && site.kind.name != "shift";
-        assert!(!fused.plan.sites.iter().any(|site| goes(&site)), "{narrow}: {:#?}", fused.plan.sites);
+        assert!(
+            !fused.plan.sites.iter().any(|site| goes(&site)),
+            "{narrow}: {:#?}",
+            fused.plan.sites
+        );
         same(&model, &fused.model, 1e-6);
     }
 }
@@ -480,8 +590,15 @@ fn a_shift_before_linear_operators_goes_into_a_bias() {
         "weight w 3 4\n const c 3 = 1 2 3\n k = Transpose(m) perm=[1,0]\n u = MatMul(w, k)\n y = Transpose(u) perm=[1,0]",
     ];
     for layer in layers {
-        for shift in ["m = Add(x, t)", "m = Sub(x, t)", "m = Sub(t, x)", "n = Add(x, t)\n m = Sub(n, t)"] {
-            let before = model(&format!("input x batch 4\n shift t 4\n {shift}\n {layer}\n output y"));
+        for shift in [
+            "m = Add(x, t)",
+            "m = Sub(x, t)",
+            "m = Sub(t, x)",
+            "n = Add(x, t)\n m = Sub(n, t)",
+        ] {
+            let before = model(&format!(
+                "input x batch 4\n shift t 4\n {shift}\n {layer}\n output y"
+            ));
             let after = folded(&before);
             same(&before, &after, 0.0);
             assert!(!operators(&after).contains(&"Sub"), "{layer} {shift}");
@@ -493,7 +610,10 @@ fn a_shift_before_linear_operators_goes_into_a_bias() {
 fn a_shift_goes_back_to_where_a_bias_is() {
     for (made, left) in [
         // Beside a bias that was added already.
-        ("k = MatMul(x, w)\n o = Add(k, b)\n m = Add(o, t)", &["MatMul", "Add", "Relu"][..]),
+        (
+            "k = MatMul(x, w)\n o = Add(k, b)\n m = Add(o, t)",
+            &["MatMul", "Add", "Relu"][..],
+        ),
         (
             "k = MatMul(x, w)\n o = Add(k, b)\n q = Transpose(o) perm=[1,0]\n u = Sub(q, each)\n m = Transpose(u) perm=[1,0]",
             &["MatMul", "Add", "Relu"],
@@ -521,10 +641,14 @@ fn a_shift_that_would_become_more_stays() {
         "weight w 3 5\n y = MatMul(w, m)",
         "weight v 4 3\n weight w 4 3\n k = MatMul(m, v)\n q = MatMul(m, w)\n r = Relu(k)\n u = Relu(q)\n y = Add(r, u)",
     ] {
-        let shifted = format!("input x 5 4\n shift t 4\n i = Relu(x)\n m = Add(i, t)\n {layer}\n output y");
+        let shifted =
+            format!("input x 5 4\n shift t 4\n i = Relu(x)\n m = Add(i, t)\n {layer}\n output y");
         let (forward, backward) = kept(&model(&shifted));
         assert!(matches!(forward, Reason::NoGain(_)), "{layer}: {forward:?}");
-        assert!(matches!(backward, Some(Reason::NotLinear(_))), "{layer}: {backward:?}");
+        assert!(
+            matches!(backward, Some(Reason::NotLinear(_))),
+            "{layer}: {backward:?}"
+        );
     }
     // Before an activation a shift is nothing that engines would rather not have.
     let before = model("input x batch 4\n shift t 4\n m = Add(x, t)\n y = Relu(m)\n output y");
@@ -567,7 +691,10 @@ fn a_batch_norm_that_stays_takes_a_scale_in_and_is_one_operator() {
     );
     let after = fuse(&before);
     same(&before, &after.model, 1e-6);
-    assert_eq!(operators(&after.model), ["Relu", "MaxPool", "Concat", "BatchNormalization", "Relu"]);
+    assert_eq!(
+        operators(&after.model),
+        ["Relu", "MaxPool", "Concat", "BatchNormalization", "Relu"]
+    );
 }
 
 /// A HardSwish of `u` as `g`, between two products, at some operator set.
@@ -593,14 +720,21 @@ pub fn behind_product(opset: i64, steps: &str, behind: &str) -> Model {
 
 pub const RAMP: &str = "a = Add(u, three)\n c = Clip(a, zero, six)\n";
 
-pub const WRITTEN: [&str; 2] = ["o = Mul(u, c)\n g = Div(o, six)", "d = Div(c, six)\n g = Mul(d, u)"];
+pub const WRITTEN: [&str; 2] = [
+    "o = Mul(u, c)\n g = Div(o, six)",
+    "d = Div(c, six)\n g = Mul(d, u)",
+];
 
 #[test]
 fn a_hard_swish_that_is_written_out_is_one_operator() {
     for steps in WRITTEN {
         let before = hard_swish(17, &format!("{RAMP}{steps}"));
         let after = fuse(&before);
-        assert!(after.plan.sites.iter().all(|site| site.is_folded()), "{:?}", after.plan.sites);
+        assert!(
+            after.plan.sites.iter().all(|site| site.is_folded()),
+            "{:?}",
+            after.plan.sites
+        );
         // A sixth is no float.
         same(&before, &after.model, 1e-7);
         assert_eq!(operators(&after.model), ["MatMul", "HardSwish", "MatMul"]);
@@ -654,7 +788,10 @@ fn no_shift_for_each_place_comes_between_a_convolution_and_its_activation() {
     }
     // With nothing behind it the convolution has a bias for each place.
     let after = fuse(&padded(block, "y = Softmax(d)"));
-    assert_eq!(operators(&after.model), ["Conv", "Relu", "Conv", "Add", "Softmax"]);
+    assert_eq!(
+        operators(&after.model),
+        ["Conv", "Relu", "Conv", "Add", "Softmax"]
+    );
 }
 
 /// Tokens of which the first is not turned, as a class token beside a rotary embedding; queries, keys and values of one product.
@@ -691,7 +828,12 @@ fn a_number_goes_back_past_tokens_that_are_apart_in_between() {
              output y"
         ));
         let fused = fuse(&before);
-        let tensors: Vec<&str> = fused.plan.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+        let tensors: Vec<&str> = fused
+            .plan
+            .tensors
+            .iter()
+            .map(|tensor| tensor.name.as_str())
+            .collect();
         assert_eq!(tensors, ["w_folded"], "{tokens}: {:#?}", fused.plan.sites);
         same(&before, &fused.model, 1e-6);
         assert!(is_not_disproved(&before, &fused).is_ok());
@@ -701,7 +843,8 @@ fn a_number_goes_back_past_tokens_that_are_apart_in_between() {
 #[test]
 fn queries_that_are_given_leave_their_number_to_the_keys_and_a_cache_its_own_to_the_queries() {
     let scores = |lines: &str| {
-        let attention = "t = Transpose(k) perm=[0,2,1]\n z = MatMul(q, t)\n y = Softmax(z)\n output y";
+        let attention =
+            "t = Transpose(k) perm=[0,2,1]\n z = MatMul(q, t)\n y = Softmax(z)\n output y";
         model(&format!(
             "input x 2 4 6\n input given 2 4 6\n weight w 6 6\n const h = 0.5\n {lines}\n {attention}"
         ))
@@ -712,8 +855,18 @@ fn queries_that_are_given_leave_their_number_to_the_keys_and_a_cache_its_own_to_
     );
     for before in [of_queries, of_keys] {
         let fused = fuse(&before);
-        let tensors: Vec<&str> = fused.plan.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
-        assert_eq!((tensors, fused.plan.growth), (vec!["w_folded"], 0), "{:#?}", fused.plan.sites);
+        let tensors: Vec<&str> = fused
+            .plan
+            .tensors
+            .iter()
+            .map(|tensor| tensor.name.as_str())
+            .collect();
+        assert_eq!(
+            (tensors, fused.plan.growth),
+            (vec!["w_folded"], 0),
+            "{:#?}",
+            fused.plan.sites
+        );
         assert!(!operators(&fused.model).contains(&"Mul"));
         same(&before, &fused.model, 1e-6);
         assert!(is_not_disproved(&before, &fused).is_ok());
@@ -741,8 +894,18 @@ fn a_number_behind_a_shared_table_goes_past_it() {
          output y",
     );
     let fused = unfold::fuse(&before, &portable()).unwrap();
-    let tensors: Vec<&str> = fused.plan.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
-    assert_eq!((tensors, fused.plan.growth), (vec!["g_folded"], 0), "{:#?}", fused.plan.sites);
+    let tensors: Vec<&str> = fused
+        .plan
+        .tensors
+        .iter()
+        .map(|tensor| tensor.name.as_str())
+        .collect();
+    assert_eq!(
+        (tensors, fused.plan.growth),
+        (vec!["g_folded"], 0),
+        "{:#?}",
+        fused.plan.sites
+    );
     assert!(!operators(&fused.model).contains(&"Mul"));
     same(&before, &fused.model, 1e-6);
     assert!(is_not_disproved(&before, &fused).is_ok());
@@ -769,11 +932,19 @@ fn a_shift_inside_of_a_normalizer_stays_where_it_would_be_an_add() {
         "a = MatMul(n, w)\n d = Add(a, u)\n b = MatMul(n, v)\n k = Mul(d, b)",
     ] {
         let before = before(bare);
-        let Fused { model: after, plan, .. } = fuse(&before);
+        let Fused {
+            model: after, plan, ..
+        } = fuse(&before);
         same(&before, &after, 1e-12);
         assert!(!fuse(&after).changed(), "{bare}");
-        let site = plan.sites.iter().find(|site| site.kind.name == "LN").unwrap();
-        let Some(Outcome::Scaled { shift, .. }) = &site.post else { panic!("{bare}: {site:#?}") };
+        let site = plan
+            .sites
+            .iter()
+            .find(|site| site.kind.name == "LN")
+            .unwrap();
+        let Some(Outcome::Scaled { shift, .. }) = &site.post else {
+            panic!("{bare}: {site:#?}")
+        };
         assert!(matches!(shift.reason, Reason::NoGain(_)), "{bare}: {shift}");
         assert_eq!(operators(&after), operators(&before), "{bare}");
         // γ(n + β/γ) = γn + β
@@ -831,9 +1002,20 @@ fn a_number_on_cached_keys_goes_to_queries_that_are_turned() {
         turned("k")
     ));
     let fused = fuse(&before);
-    let tensors: Vec<&str> = fused.plan.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+    let tensors: Vec<&str> = fused
+        .plan
+        .tensors
+        .iter()
+        .map(|tensor| tensor.name.as_str())
+        .collect();
     assert_eq!(tensors, ["qw_folded"], "{:#?}", fused.plan.sites);
-    assert_eq!(operators(&fused.model).iter().filter(|&&op| op == "Mul").count(), 4);
+    assert_eq!(
+        operators(&fused.model)
+            .iter()
+            .filter(|&&op| op == "Mul")
+            .count(),
+        4
+    );
     same(&before, &fused.model, 1e-6);
     assert!(is_not_disproved(&before, &fused).is_ok());
 }
@@ -867,7 +1049,12 @@ fn what_is_added_to_a_part_of_a_layer_goes_into_its_bias() {
     let with = before("Gemm(c, w, b)");
     let after = folded(&with);
     let count = |model: &Model| operators(model).iter().filter(|&&op| op == "Add").count();
-    assert_eq!((count(&with), count(&after)), (2, 1), "{:?}", operators(&after));
+    assert_eq!(
+        (count(&with), count(&after)),
+        (2, 1),
+        "{:?}",
+        operators(&after)
+    );
     // There is no place for it, and it would be as wide as all parts.
     assert_eq!(count(&fuse(&before("MatMul(c, w)")).model), 2);
 }

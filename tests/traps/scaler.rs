@@ -28,8 +28,9 @@ fn a_layer_takes_in_what_scikit_learn_scales_by() {
     let layer = "y = MatMul(n, w)\noutput y";
     let after = proved(&scaler(&[1.0, -2.0, 0.5], &[0.5, 2.0, 4.0], layer));
     assert_eq!(operators(&after), ["MatMul", "Add"]);
-    let written =
-        format!("{START}const o 3 = 1 -2 0.5\nconst s 3 = 0.5 2 4\nc = Sub(x, o)\nn = Mul(c, s)\n{layer}");
+    let written = format!(
+        "{START}const o 3 = 1 -2 0.5\nconst s 3 = 0.5 2 4\nc = Sub(x, o)\nn = Mul(c, s)\n{layer}"
+    );
     same(&text::model(&written), &after, 0.0);
     let one = proved(&scaler(&[1.0], &[0.5], layer));
     assert_eq!(operators(&one), ["MatMul", "Add"]);
@@ -38,7 +39,11 @@ fn a_layer_takes_in_what_scikit_learn_scales_by() {
 /// Its result is float32 for any input.
 #[test]
 fn a_scaler_of_doubles_is_a_cast_and_a_scaler() {
-    let mut model = scaler(&[1.0, -2.0, 0.5], &[0.5, 2.0, 4.0], "y = MatMul(n, w)\noutput y");
+    let mut model = scaler(
+        &[1.0, -2.0, 0.5],
+        &[0.5, 2.0, 4.0],
+        "y = MatMul(n, w)\noutput y",
+    );
     model.graph_mut().input[0] = declared("x", DataType::Double, &["batch", "3"]);
     assert_eq!(operators(&proved(&model)), ["Cast", "MatMul", "Add"]);
 }
@@ -46,7 +51,11 @@ fn a_scaler_of_doubles_is_a_cast_and_a_scaler() {
 /// The type of a value is known once its producer is expanded.
 #[test]
 fn a_scaler_behind_a_normalizer_of_one_node_is_written_out_with_it() {
-    let mut model = scaler(&[1.0, -2.0, 0.5], &[0.5, 2.0, 4.0], "y = MatMul(n, w)\noutput y");
+    let mut model = scaler(
+        &[1.0, -2.0, 0.5],
+        &[0.5, 2.0, 4.0],
+        "y = MatMul(n, w)\noutput y",
+    );
     let opaque = text::model(
         "input x batch 3\nscale g 3\nshift b 3\nconst s 3 = 1 4 0.25\nh = my.MABN(x, g, b, s)\nr = Relu(h)\noutput r",
     );
@@ -67,12 +76,16 @@ fn a_scaler_that_nothing_takes_in_comes_out_as_it_went_in() {
     integers.graph_mut().input[0] = declared("x", DataType::Int64, &["batch", "3"]);
     // It may be of integers.
     let mut unknown = scaler(&offset, &scale, layer);
-    let encoder =
-        text::model("input x batch 3\ne = ai.onnx.ml.OrdinalEncoder(x)\noutput e").graph().node[0].clone();
+    let encoder = text::model("input x batch 3\ne = ai.onnx.ml.OrdinalEncoder(x)\noutput e")
+        .graph()
+        .node[0]
+        .clone();
     unknown.graph_mut().node[0].input = vec!["e".to_owned()];
     unknown.graph_mut().node.insert(0, encoder);
     let mut other = scaler(&offset, &scale, layer);
-    other.graph_mut().node[0].attribute.push(attribute("axis", Attr::Int(1)));
+    other.graph_mut().node[0]
+        .attribute
+        .push(attribute("axis", Attr::Int(1)));
     for model in [
         scaler(&offset, &scale, "y = MatMul(n, w)\noutput y n"),
         // Engines refuse it.

@@ -47,7 +47,10 @@ fn an_affine_behind_goes_back_into_the_table_and_the_rows() {
          m = Add(n, t)
          y = Relu(m)
          output y";
-    becomes(&model(text), &["MatMul", "Add", "MatMul", "Add", "ScatterND", "Relu"]);
+    becomes(
+        &model(text),
+        &["MatMul", "Add", "MatMul", "Add", "ScatterND", "Relu"],
+    );
 }
 
 /// As the messages of a graph are added up.
@@ -77,17 +80,22 @@ fn a_scale_passes_where_rows_are_added_to_others() {
          m = Add(n, t)
          y = Relu(m)
          output y";
-    becomes(&model(back), &["MatMul", "Add", "MatMul", "ScatterND", "Relu"]);
+    becomes(
+        &model(back),
+        &["MatMul", "Add", "MatMul", "ScatterND", "Relu"],
+    );
 }
 
 #[test]
 fn one_side_alone_and_shifts_stay() {
     let one = scattered("n = Mul(u, g)\n v = ScatterND(x, i, n)");
     assert_eq!(kept(&one).0, Reason::ResidualStream);
-    let shifted = scattered("shift t 6\n n = Add(u, t)\n m = Mul(n, g)\n v = ScatterND(zeros, i, m)");
+    let shifted =
+        scattered("shift t 6\n n = Add(u, t)\n m = Mul(n, g)\n v = ScatterND(zeros, i, m)");
     assert_eq!(kept(&shifted).0, Reason::ResidualStream);
-    let added =
-        scattered("shift t 6\n n = Add(u, t)\n m = Mul(n, g)\n v = ScatterND(zeros, i, m) reduction=add");
+    let added = scattered(
+        "shift t 6\n n = Add(u, t)\n m = Mul(n, g)\n v = ScatterND(zeros, i, m) reduction=add",
+    );
     assert_eq!(kept(&added).0, Reason::ResidualStream);
     let largest = scattered("n = Mul(u, g)\n v = ScatterND(zeros, i, n) reduction=max");
     assert_eq!(kept(&largest).0, Reason::Attribute("reduction".into()));

@@ -30,8 +30,12 @@ const TAKEN: &str = "ints zero = 0
 #[test]
 fn a_sequence_that_parts_are_taken_out_of_is_a_split() {
     let lists = ["k = 3", "k 3 = 3 3 2"];
-    for (opset, list, axis) in [(11, lists[0], 2), (12, lists[1], -1), (13, lists[0], -1), (18, lists[1], 2)]
-    {
+    for (opset, list, axis) in [
+        (11, lists[0], 2),
+        (12, lists[1], -1),
+        (13, lists[0], -1),
+        (18, lists[1], 2),
+    ] {
         let start = format!("opset {opset}\n{SCALED}");
         let split = format!("ints {list}\np = SplitToSequence(n, k) axis={axis} keepdims=0\n");
         let after = proved(&model(&format!("{start}{split}{TAKEN}{PRODUCTS}")));
@@ -56,10 +60,19 @@ fn parts_that_a_branch_takes_are_named_in_it() {
     ));
     let branch = |lines: &str| model(lines).proto.graph.unwrap().into();
     let branches = vec![
-        ("then_branch", branch("a = SequenceAt(p, zero)\nd = MatMul(a, u)\noutput d")),
-        ("else_branch", branch("c = SequenceAt(p, two)\ne = MatMul(c, w)\noutput e")),
+        (
+            "then_branch",
+            branch("a = SequenceAt(p, zero)\nd = MatMul(a, u)\noutput d"),
+        ),
+        (
+            "else_branch",
+            branch("c = SequenceAt(p, two)\ne = MatMul(c, w)\noutput e"),
+        ),
     ];
-    split.graph_mut().node.push(node("If", &["flag"], &["y"], branches));
+    split
+        .graph_mut()
+        .node
+        .push(node("If", &["flag"], &["y"], branches));
     split.graph_mut().output.push(undeclared("y"));
     let after = proved(&split);
     assert_eq!(operators(&after), ["Split", "If"]);
@@ -91,7 +104,12 @@ fn parts_of_one_place_are_squeezed_where_they_have_no_axis() {
         let after = proved(&model(&format!("{start}{split}{taken}{products}")));
         let is_left = |op: &&str| ["Mul", "SequenceAt", "SplitToSequence"].contains(op);
         // That of two values stays.
-        assert_eq!(operators(&after).iter().filter(|&op| is_left(op)).count(), 1, "{}", print(&after));
+        assert_eq!(
+            operators(&after).iter().filter(|&op| is_left(op)).count(),
+            1,
+            "{}",
+            print(&after)
+        );
         let dims = if keep == 1 { " 1" } else { "" };
         let written = format!(
             "ints first{dims} = 0
@@ -134,7 +152,11 @@ fn a_sequence_is_a_split_where_nothing_folds_too() {
     let after = proved(&before);
     assert_eq!(operators(&after), ["Mul", "Split", "Relu"]);
     let split = "ints k 3 = 3 3 2\na, b, c = Split(n, k) axis=2\n";
-    same(&model(&format!("{SCALED}{split}r = Relu(a)\noutput r b c")), &after, 0.0);
+    same(
+        &model(&format!("{SCALED}{split}r = Relu(a)\noutput r b c")),
+        &after,
+        0.0,
+    );
 }
 
 #[test]
@@ -145,8 +167,7 @@ fn sequences_of_more_parts_than_a_graph_may_become_stay() {
                 "p{i} = SplitToSequence(n, one) axis=1\na{i} = SequenceAt(p{i}, zero)\ny{i} = MatMul(a{i}, w)\noutput y{i}\n"
             )
         };
-        let start =
-            "input x batch 1024\nconst g = 2\nweight w 1 3\nints one = 1\nints zero = 0\nn = Mul(x, g)\n";
+        let start = "input x batch 1024\nconst g = 2\nweight w 1 3\nints one = 1\nints zero = 0\nn = Mul(x, g)\n";
         model(&[start.to_owned(), (0..count).map(one).collect()].concat())
     };
     assert!(!operators(&fuse(&of(2)).model).contains(&"SplitToSequence"));

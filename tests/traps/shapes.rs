@@ -38,8 +38,13 @@ const HALF: &str = "ints one 1 = 1
 /// Counted as an extent, such a Range has less than no places.
 #[test]
 fn a_range_that_ends_before_it_begins_is_empty() {
-    for (first, second, by, count) in [(1, 2, 2, 0), (1, 2, 1, 0), (2, 1, 2, 1), (2, 1, -1, 0), (1, 2, -1, 1)]
-    {
+    for (first, second, by, count) in [
+        (1, 2, 2, 0),
+        (1, 2, 1, 0),
+        (2, 1, 2, 1),
+        (2, 1, -1, 0),
+        (1, 2, -1, 1),
+    ] {
         let before = model(&format!(
             "input x batch 3 2
              ints first = {first}
@@ -80,7 +85,10 @@ fn what_no_integer_is_cast_from_has_its_extents_all_the_same() {
          y = Add(x, rows)
          output y",
     );
-    assert_eq!(["cast", "places", "rows"].map(|name| shape(&found, name)), ["2", "2", "2 3"]);
+    assert_eq!(
+        ["cast", "places", "rows"].map(|name| shape(&found, name)),
+        ["2", "2", "2 3"]
+    );
 }
 
 /// As tf2onnx counts the rows of a Dense.
@@ -111,9 +119,13 @@ fn a_product_of_extents_is_one_by_whatever_operator() {
              output y"
         ))
     };
-    let multiplied = "a = Gather(s, first)\nb = Gather(s, second)\np = Mul(a, b)\nrows = Unsqueeze(p, zero)";
+    let multiplied =
+        "a = Gather(s, first)\nb = Gather(s, second)\np = Mul(a, b)\nrows = Unsqueeze(p, zero)";
     for (opset, product) in [
-        (13, "l = Gather(s, both)\np = ReduceProd(l) axes=[0] keepdims=0\nrows = Unsqueeze(p, zero)"),
+        (
+            13,
+            "l = Gather(s, both)\np = ReduceProd(l) axes=[0] keepdims=0\nrows = Unsqueeze(p, zero)",
+        ),
         (17, "l = Gather(s, both)\nrows = ReduceProd(l)"),
         (18, "l = Gather(s, both)\nrows = ReduceProd(l, zero)"),
     ] {
@@ -173,30 +185,57 @@ fn a_fourier_transform_has_its_length_on_its_own_axis() {
 #[test]
 fn what_stands_beside_an_extent_that_nobody_knows_stays_known() {
     let cases = [
-        ("ints c 2 = 2 4\n s = Concat(items, halved, c) axis=0\n y = Reshape(x, s)", "? ? 2 4"),
-        ("ints c 2 = -1 4\n s = Concat(halved, c) axis=0\n y = Reshape(x, s)", "? ? 4"),
+        (
+            "ints c 2 = 2 4\n s = Concat(items, halved, c) axis=0\n y = Reshape(x, s)",
+            "? ? 2 4",
+        ),
+        (
+            "ints c 2 = -1 4\n s = Concat(halved, c) axis=0\n y = Reshape(x, s)",
+            "? ? 4",
+        ),
         (
             "ints c 1 = 4\n ints m 1 = -1\n s = Concat(halved, m, c) axis=0\n t = Slice(s, one, two_, first)\n ints two_ 1 = 3\n y = Reshape(x, t)",
             "? 4",
         ),
-        ("ints c 1 = 4\n s = Concat(items, halved, c) axis=0\n y = Expand(x, s)", "? ? 4"),
+        (
+            "ints c 1 = 4\n s = Concat(items, halved, c) axis=0\n y = Expand(x, s)",
+            "? ? 4",
+        ),
         (
             "ints z 3 = 0 0 0\n ints n 2 = 0 0\n s = Concat(z, first, halved, first) axis=0\n p = Pad(x, s)\n y = Neg(p)",
             "? ? 4",
         ),
-        ("ints c 3 = 0 -1 2\n s = Reshape(x, c)\n y = Transpose(s) perm=[2,0,1]", "2 ? ?"),
+        (
+            "ints c 3 = 0 -1 2\n s = Reshape(x, c)\n y = Transpose(s) perm=[2,0,1]",
+            "2 ? ?",
+        ),
         ("ints d 4 = 0 0 2 -1\n y = Reshape(x, d)", "? ? 2 2"),
         ("weight w 3 4 1 1\n y = Conv(u, w)", "? 3 ? ?"),
-        ("weight w 4 6 1 1\n y = ConvTranspose(u, w) group=2", "? 12 ? ?"),
+        (
+            "weight w 4 6 1 1\n y = ConvTranspose(u, w) group=2",
+            "? 12 ? ?",
+        ),
         ("weight w 5 4 \n y = Gemm(u, w) transB=1", "? 5"),
         ("y = Transpose(u) perm=[0,2,1]", "? ? ?"),
-        ("weight w 1 4\n v = Reshape(x, halved)\n y = Add(v, w)", "1 4"),
+        (
+            "weight w 1 4\n v = Reshape(x, halved)\n y = Add(v, w)",
+            "1 4",
+        ),
         ("y = Concat(u, x) axis=-1", "? ? ?"),
-        ("ints c 3 = 0 0 4\n v = Reshape(u, c)\n y = Concat(u, v) axis=1", "? ? 4"),
+        (
+            "ints c 3 = 0 0 4\n v = Reshape(u, c)\n y = Concat(u, v) axis=1",
+            "? ? 4",
+        ),
     ];
     for (lines, wanted) in cases {
-        let mut text =
-            vec!["input x batch n 4", "indices s_ r", HALF, "u = Reshape(x, s_)", lines, "output y"];
+        let mut text = vec![
+            "input x batch n 4",
+            "indices s_ r",
+            HALF,
+            "u = Reshape(x, s_)",
+            lines,
+            "output y",
+        ];
         text.retain(|line| !line.is_empty());
         let model = model(&text.join("\n"));
         assert_eq!(shape(&model, "y"), wanted, "{lines}");
@@ -223,10 +262,15 @@ fn a_number_that_nobody_knows_is_no_extent() {
     let known = Analysis::new(&model).unwrap();
     for name in ["a", "b"] {
         let dims = known.facts.shape(known.graph.value(name).unwrap()).unwrap();
-        assert_eq!((&dims[..2], extent(&dims[2])), (&[None, None][..], Some(4)), "{name}");
+        assert_eq!(
+            (&dims[..2], extent(&dims[2])),
+            (&[None, None][..], Some(4)),
+            "{name}"
+        );
     }
     // There are as many elements as before, whatever the number is.
-    let first = |name: &str| known.facts.shape(known.graph.value(name).unwrap()).unwrap()[0].clone();
+    let first =
+        |name: &str| known.facts.shape(known.graph.value(name).unwrap()).unwrap()[0].clone();
     assert_eq!(first("left"), first("x").map(|batch| batch * 6));
     let value = |name: &str| known.facts.value(known.graph.value(name).unwrap());
     assert!(value("m").is_none() && value("s").is_none() && value("c").is_some());
@@ -253,10 +297,26 @@ fn a_scale_passes_windows_of_an_image_of_any_size() {
          output y"
     ));
     let fused = fuse(&model);
-    assert!(fused.plan.sites.iter().all(|site| site.is_folded()), "{:?}", fused.plan.sites);
-    assert!(!fused.model.graph().node.iter().any(|node| node.op_type() == "Mul"));
+    assert!(
+        fused.plan.sites.iter().all(|site| site.is_folded()),
+        "{:?}",
+        fused.plan.sites
+    );
+    assert!(
+        !fused
+            .model
+            .graph()
+            .node
+            .iter()
+            .any(|node| node.op_type() == "Mul")
+    );
     assert_eq!(
-        judge::agree(&model, &fused.model, &judge::inputs(&model, 4, true, Kind::Exact), 0.0),
+        judge::agree(
+            &model,
+            &fused.model,
+            &judge::inputs(&model, 4, true, Kind::Exact),
+            0.0
+        ),
         Ok(true)
     );
 }
@@ -276,11 +336,20 @@ fn a_convolution_has_the_channels_of_its_weight_whatever_it_reads() {
          output y",
     );
     let fused = fuse(&model);
-    assert!(fused.plan.sites.iter().all(|site| site.is_folded()), "{:?}", fused.plan.sites);
+    assert!(
+        fused.plan.sites.iter().all(|site| site.is_folded()),
+        "{:?}",
+        fused.plan.sites
+    );
     let mut inputs = judge::inputs(&model, 4, true, Kind::Exact);
     let image = ArrayD::from_shape_vec(IxDyn(&[4]), vec![4, 2, 3, 6]).unwrap();
     inputs.insert("s".into(), Value::Ints(image));
-    let run = |model: &Model| reference::run(model, &inputs).unwrap()[0].floats().unwrap().clone();
+    let run = |model: &Model| {
+        reference::run(model, &inputs).unwrap()[0]
+            .floats()
+            .unwrap()
+            .clone()
+    };
     assert_eq!(run(&model), run(&fused.model));
 }
 
@@ -321,9 +390,12 @@ fn tokens_that_are_flattened_keep_their_channels() {
 
 #[test]
 fn a_transposed_convolution_of_an_open_batch_has_the_extents_that_it_spreads_to() {
-    for attributes in
-        ["", "strides=[2,2]", "pads=[1,0,1,0] output_padding=[1,0] strides=[2,1]", "dilations=[2,1]"]
-    {
+    for attributes in [
+        "",
+        "strides=[2,2]",
+        "pads=[1,0,1,0] output_padding=[1,0] strides=[2,1]",
+        "dilations=[2,1]",
+    ] {
         // A shift passes where the zeros around it are of no account, which the extents tell.
         let fused = fused(&model(&format!(
             "input x b 3 5 4
@@ -336,20 +408,30 @@ fn a_transposed_convolution_of_an_open_batch_has_the_extents_that_it_spreads_to(
              y = ConvTranspose(h, w) {attributes}
              output y"
         )));
-        assert!(fused.plan.sites[0].is_folded(), "{attributes}: {:#?}", fused.plan.sites[0]);
+        assert!(
+            fused.plan.sites[0].is_folded(),
+            "{attributes}: {:#?}",
+            fused.plan.sites[0]
+        );
     }
 }
 
 #[test]
 fn attention_makes_a_token_for_each_query() {
     let cases = [
-        ("input q b 4 n 8\n input k b 2 m 8\n input v b 2 m 6\n y = Attention(q, k, v)", "? 4 ? 6"),
+        (
+            "input q b 4 n 8\n input k b 2 m 8\n input v b 2 m 6\n y = Attention(q, k, v)",
+            "? 4 ? 6",
+        ),
         (
             "input q b n 32\n input k b m 16\n input v b m 12\n y = Attention(q, k, v) q_num_heads=4 kv_num_heads=2 softcap=3.0",
             "? ? 24",
         ),
         // The number of heads is unknown.
-        ("input q b n 32\n input k b m 16\n input v b m 12\n y = Attention(q, k, v) softcap=3.0", ""),
+        (
+            "input q b n 32\n input k b m 16\n input v b m 12\n y = Attention(q, k, v) softcap=3.0",
+            "",
+        ),
         (
             "input q b n 5\n weight k 5 24\n weight v 24\n y = com.microsoft.Attention(q, k, v) num_heads=2",
             "? ? 8",
@@ -360,19 +442,36 @@ fn attention_makes_a_token_for_each_query() {
         ),
     ];
     for (text, wanted) in cases {
-        assert_eq!(shape(&model(&format!("{text}\n output y")), "y"), wanted, "{text}");
+        assert_eq!(
+            shape(&model(&format!("{text}\n output y")), "y"),
+            wanted,
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn what_a_runtime_fused_has_the_shapes_of_what_it_was() {
     let cases = [
-        ("weight w 5 3 3 3\n y = com.microsoft.FusedConv(x, w) activation=Relu strides=[2,2]", "? 5 3 2"),
-        ("weight w 4 4\n y = com.microsoft.FusedGemm(g, w) transB=1 activation=Relu\n weight g 2 4", "2 4"),
-        ("y = com.microsoft.RotaryEmbedding(x, p, c, c)\n ints p 1 = 0\n weight c 4 2", "? 3 8 6"),
+        (
+            "weight w 5 3 3 3\n y = com.microsoft.FusedConv(x, w) activation=Relu strides=[2,2]",
+            "? 5 3 2",
+        ),
+        (
+            "weight w 4 4\n y = com.microsoft.FusedGemm(g, w) transB=1 activation=Relu\n weight g 2 4",
+            "2 4",
+        ),
+        (
+            "y = com.microsoft.RotaryEmbedding(x, p, c, c)\n ints p 1 = 0\n weight c 4 2",
+            "? 3 8 6",
+        ),
     ];
     for (text, wanted) in cases {
-        assert_eq!(shape(&model(&format!("input x b 3 8 6\n {text}\n output y")), "y"), wanted, "{text}");
+        assert_eq!(
+            shape(&model(&format!("input x b 3 8 6\n {text}\n output y")), "y"),
+            wanted,
+            "{text}"
+        );
     }
     let words = model(
         "input x 1
@@ -389,18 +488,58 @@ fn what_a_runtime_fused_has_the_shapes_of_what_it_was() {
 fn operators_that_the_engine_lacks_have_the_extents_that_they_make() {
     let cases = [
         ("b 6 5", "y = CumProd(x, zero)", "? 6 5"),
-        ("b 2 3", "ints s 4 = 2 6 10 4\n y = AffineGrid(x, s)", "2 10 4 2"),
-        ("b 6 10 10", "ints s 2 = 8 12\n y = CenterCropPad(x, s) axes=[2,-1]", "? 6 8 12"),
-        ("b 54 16", "ints s 2 = 6 7\n ints k 2 = 3 3\n y = Col2Im(x, s, k)", "? 6 6 7"),
-        ("b 53 16", "ints s 2 = 6 7\n ints k 2 = 3 3\n y = Col2Im(x, s, k)", "? ? 6 7"),
-        ("b 6 10 10", "weight w 4 6 3 3\n input o b 18 8 7\n y = DeformConv(x, w, o)", "? 4 8 7"),
+        (
+            "b 2 3",
+            "ints s 4 = 2 6 10 4\n y = AffineGrid(x, s)",
+            "2 10 4 2",
+        ),
+        (
+            "b 6 10 10",
+            "ints s 2 = 8 12\n y = CenterCropPad(x, s) axes=[2,-1]",
+            "? 6 8 12",
+        ),
+        (
+            "b 54 16",
+            "ints s 2 = 6 7\n ints k 2 = 3 3\n y = Col2Im(x, s, k)",
+            "? 6 6 7",
+        ),
+        (
+            "b 53 16",
+            "ints s 2 = 6 7\n ints k 2 = 3 3\n y = Col2Im(x, s, k)",
+            "? ? 6 7",
+        ),
+        (
+            "b 6 10 10",
+            "weight w 4 6 3 3\n input o b 18 8 7\n y = DeformConv(x, w, o)",
+            "? 4 8 7",
+        ),
         ("b 5 8 3 3", "y = Det(x)", "? 5 8"),
-        ("b 6 10 10", "y = LpPool(x) kernel_shape=[3,3] strides=[2,2] pads=[1,1,1,1]", "? 6 5 5"),
+        (
+            "b 6 10 10",
+            "y = LpPool(x) kernel_shape=[3,3] strides=[2,2] pads=[1,1,1,1]",
+            "? 6 5 5",
+        ),
         ("b 6 10 10", "y = GlobalLpPool(x)", "? 6 1 1"),
-        ("b 6 10 10", "input r n 5\n y = MaxRoiPool(x, r) pooled_shape=[3,5]", "? 6 3 5"),
-        ("b 6 10 10", "input r 7 4\n indices i 7\n y = RoiAlign(x, r, i) output_width=5", "7 6 1 5"),
-        ("b 7 6", "indices n b\n y = ReverseSequence(x, n) time_axis=1 batch_axis=0", "? 7 6"),
-        ("b 9 8", "input u b 2 8\n indices i b\n y = TensorScatter(x, u, i) axis=1", "? 9 8"),
+        (
+            "b 6 10 10",
+            "input r n 5\n y = MaxRoiPool(x, r) pooled_shape=[3,5]",
+            "? 6 3 5",
+        ),
+        (
+            "b 6 10 10",
+            "input r 7 4\n indices i 7\n y = RoiAlign(x, r, i) output_width=5",
+            "7 6 1 5",
+        ),
+        (
+            "b 7 6",
+            "indices n b\n y = ReverseSequence(x, n) time_axis=1 batch_axis=0",
+            "? 7 6",
+        ),
+        (
+            "b 9 8",
+            "input u b 2 8\n indices i b\n y = TensorScatter(x, u, i) axis=1",
+            "? 9 8",
+        ),
         // It counts no places from the end.
         (
             "b",
@@ -409,7 +548,9 @@ fn operators_that_the_engine_lacks_have_the_extents_that_they_make() {
         ),
     ];
     for (dims, text, wanted) in cases {
-        let made = model(&format!("opset 20\n input x {dims}\n ints zero 1 = 0\n {text}\n output y"));
+        let made = model(&format!(
+            "opset 20\n input x {dims}\n ints zero 1 = 0\n {text}\n output y"
+        ));
         assert_eq!(shape(&made, "y"), wanted, "{text}");
     }
 }
@@ -418,14 +559,24 @@ fn operators_that_the_engine_lacks_have_the_extents_that_they_make() {
 fn what_is_resized_by_a_factor_is_as_many_times_as_large() {
     let cases = [
         (9, "const f 4 = 1 1 2 2.5\n y = Upsample(x, f)", "? 6 20 25"),
-        (9, "const f 4 = 1 1 0.77 0.05\n y = Upsample(x, f) mode=linear", "? 6 7 0"),
+        (
+            9,
+            "const f 4 = 1 1 0.77 0.05\n y = Upsample(x, f) mode=linear",
+            "? 6 7 0",
+        ),
         // Ten times 0.7 is 7 in float32, and less in float64, which has more digits of it.
-        (9, "const f 4 = 1 1 0.7 1.1\n y = Upsample(x, f)", "? 6 ? 11"),
+        (
+            9,
+            "const f 4 = 1 1 0.7 1.1\n y = Upsample(x, f)",
+            "? 6 ? 11",
+        ),
         (10, "const f 4 = 1 1 2 1\n y = Resize(x, f)", "? 6 20 10"),
         (13, "const f 4 = 1 1 2 1\n y = Resize(x, , f)", "? 6 20 10"),
     ];
     for (opset, text, wanted) in cases {
-        let made = model(&format!("opset {opset}\n input x b 6 10 10\n {text}\n output y"));
+        let made = model(&format!(
+            "opset {opset}\n input x b 6 10 10\n {text}\n output y"
+        ));
         assert_eq!(shape(&made, "y"), wanted, "{text}");
     }
 }
@@ -433,9 +584,17 @@ fn what_is_resized_by_a_factor_is_as_many_times_as_large() {
 #[test]
 fn a_list_in_a_product_has_neither_rows_nor_columns() {
     let cases = [
-        ("5 8", "const c 8 = 1 2 3 4 5 6 7 8\n y = MatMul(x, c)", "? 5"),
+        (
+            "5 8",
+            "const c 8 = 1 2 3 4 5 6 7 8\n y = MatMul(x, c)",
+            "? 5",
+        ),
         ("5 8", "const c 5 = 1 2 3 4 5\n y = MatMul(c, x)", "? 8"),
-        ("5 8", "input m n 5 2\n const c 2 = 1 2\n z = MatMul(m, c)\n y = MatMul(z, x)", "? ? 8"),
+        (
+            "5 8",
+            "input m n 5 2\n const c 2 = 1 2\n z = MatMul(m, c)\n y = MatMul(z, x)",
+            "? ? 8",
+        ),
     ];
     for (dims, text, wanted) in cases {
         let made = model(&format!("input x b {dims}\n {text}\n output y"));
@@ -516,7 +675,14 @@ fn what_a_runtime_attends_with_is_as_wide_as_the_values() {
         ("8", "input s\n input w 6 8\n y = com.microsoft.QGemm(x, s, s, w, s) transB=1".to_owned(), "? 6"),
     ];
     for (dims, text, wanted) in cases {
-        assert_eq!(shape(&model(&format!("input x b {dims}\n {text}\n output y")), "y"), wanted, "{text}");
+        assert_eq!(
+            shape(
+                &model(&format!("input x b {dims}\n {text}\n output y")),
+                "y"
+            ),
+            wanted,
+            "{text}"
+        );
     }
 }
 
@@ -536,9 +702,17 @@ fn a_table_of_few_bits_is_as_wide_as_it_has_numbers() {
              y = com.microsoft.GatherBlockQuantized(table, ids, s) quantize_axis=1 {how}
              output y"
         ));
-        let bytes = if table == DataType::Uint8 { 7 * 32 } else { 7 * 16 };
-        let stored =
-            picked.graph_mut().initializer.iter_mut().find(|tensor| tensor.name() == "table").unwrap();
+        let bytes = if table == DataType::Uint8 {
+            7 * 32
+        } else {
+            7 * 16
+        };
+        let stored = picked
+            .graph_mut()
+            .initializer
+            .iter_mut()
+            .find(|tensor| tensor.name() == "table")
+            .unwrap();
         stored.data_type = Some(table.code());
         stored.raw_data = Some(vec![0x21; bytes].into());
         assert_eq!(shape(&picked, "y"), wanted, "{table:?} {how}");
@@ -624,7 +798,10 @@ fn products_of_quantized_numbers_have_the_extents_of_others() {
          output product same conv also",
     );
     let of = |name: &str| shape(&made, name);
-    assert_eq!(["product", "same", "conv", "also"].map(of), ["? ? 5", "? ? 5", "? 6 ? 3", "? 6 ? 5"]);
+    assert_eq!(
+        ["product", "same", "conv", "also"].map(of),
+        ["? ? 5", "? ? 5", "? 6 ? 3", "? 6 ? 5"]
+    );
 }
 
 /// A fact about a value reaches every reader: here a Pad of nothing, which has the type of its
@@ -679,7 +856,10 @@ fn an_einsum_has_an_axis_for_each_letter() {
          output told dots more wide sum turned apart",
     );
     let of = |name: &str| shape(&made, name);
-    assert_eq!(["told", "dots", "more"].map(of), ["? ? 5", "? 4 3", "1 ? ?"]);
+    assert_eq!(
+        ["told", "dots", "more"].map(of),
+        ["? ? 5", "? 4 3", "1 ? ?"]
+    );
     // Engines do not agree on what one place of it is here.
     assert_eq!(of("apart"), "3 ? 2");
     assert_eq!(["wide", "sum", "turned"].map(of), ["?", "", "? 4 ?"]);
@@ -704,16 +884,29 @@ fn a_batch_normalization_has_as_many_channels_as_numbers_for_them() {
          output y",
     );
     let after = fuse(&before);
-    let [site] = &after.plan.sites[..] else { panic!("{:#?}", after.plan.sites) };
+    let [site] = &after.plan.sites[..] else {
+        panic!("{:#?}", after.plan.sites)
+    };
     assert_eq!((site.is_folded(), site.channels), (true, 6), "{site:#?}");
-    assert_eq!(operators(&after.model), ["Reshape", "Einsum", "MatMul", "Add"]);
+    assert_eq!(
+        operators(&after.model),
+        ["Reshape", "Einsum", "MatMul", "Add"]
+    );
     // With a constant target, which another checker can follow.
     let mut told = before.clone();
     told.graph_mut().input.retain(|input| input.name() != "sh");
-    told.graph_mut().initializer.push(tensor::make_i64("sh", &[2, 4, 6]));
+    told.graph_mut()
+        .initializer
+        .push(tensor::make_i64("sh", &[2, 4, 6]));
     let after = fuse(&told);
     is_not_disproved(&told, &after).unwrap();
-    assert_eq!(operators(&after.model).iter().filter(|op| **op == "BatchNormalization").count(), 0);
+    assert_eq!(
+        operators(&after.model)
+            .iter()
+            .filter(|op| **op == "BatchNormalization")
+            .count(),
+        0
+    );
 }
 
 #[test]
@@ -729,13 +922,21 @@ fn a_number_says_more_of_an_extent_than_a_symbol() {
          b = BatchNormalization(z, g, t, t, v)
          output n b",
     );
-    assert_eq!(["m", "n", "b"].map(|name| shape(&before, name)), ["? 4", "? 4", "? 4 ?"]);
+    assert_eq!(
+        ["m", "n", "b"].map(|name| shape(&before, name)),
+        ["? 4", "? 4", "? 4 ?"]
+    );
     // The constant may broadcast an axis of one place: it stays. Behind it nothing is.
-    let rows =
-        |steps: &str| model(&format!("input x batch wide\n scale g 4\n scale h 4\n weight w 4 3\n {steps}"));
+    let rows = |steps: &str| {
+        model(&format!(
+            "input x batch wide\n scale g 4\n scale h 4\n weight w 4 3\n {steps}"
+        ))
+    };
     let first = rows("m = Mul(x, g)\n y = MatMul(m, w)\n output y");
     assert_eq!(fuse(&first).model.proto, first.proto);
-    let second = folded(&rows("m = Mul(x, g)\n r = Relu(m)\n n = Mul(r, h)\n y = MatMul(n, w)\n output y"));
+    let second = folded(&rows(
+        "m = Mul(x, g)\n r = Relu(m)\n n = Mul(r, h)\n y = MatMul(n, w)\n output y",
+    ));
     assert_eq!(operators(&second), ["Mul", "Relu", "MatMul"]);
 }
 
@@ -748,7 +949,10 @@ fn a_stack_that_begins_with_what_is_multiplied_has_no_known_shape() {
          plain = com.microsoft.FusedMatMul(a, b) alpha=2.0
          output turned plain",
     );
-    assert_eq!(["turned", "plain"].map(|name| shape(&made, name)), ["", "3 1 4"]);
+    assert_eq!(
+        ["turned", "plain"].map(|name| shape(&made, name)),
+        ["", "3 1 4"]
+    );
 }
 
 /// The results of onnxruntime and the reference implementation; tract gives 2 and 1 places of the
@@ -761,8 +965,14 @@ fn a_slice_whose_end_is_before_its_start_is_empty() {
         ("ints b 1 = 0\n ints e 1 = 3\n ints s 1 = -1", "0"),
         ("ints b 1 = -1\n ints e 1 = -4\n ints s 1 = -2", "2"),
         ("ints b 1 = 1\n ints e 1 = 9\n ints s 1 = 2", "2"),
-        ("ints b 1 = -1\n ints e 1 = 9223372036854775807\n ints s 1 = 1", "1"),
-        ("ints b 1 = -1\n ints e 1 = -9223372036854775808\n ints s 1 = -1", "4"),
+        (
+            "ints b 1 = -1\n ints e 1 = 9223372036854775807\n ints s 1 = 1",
+            "1",
+        ),
+        (
+            "ints b 1 = -1\n ints e 1 = -9223372036854775808\n ints s 1 = -1",
+            "4",
+        ),
     ] {
         let text = format!(
             "opset 18\n input x 2 4 3\n {steps}\n ints a 1 = 1\n y = Slice(x, b, e, a, s)\n output y"
@@ -794,11 +1004,22 @@ fn what_is_behind_an_empty_slice_has_its_own_extents() {
          output y",
     );
     let after = fuse(&before);
-    let elements =
-        |model: &Model, tensor| tensor::read_i64(tensor, model.externals()).unwrap().into_iter().collect();
+    let elements = |model: &Model, tensor| {
+        tensor::read_i64(tensor, model.externals())
+            .unwrap()
+            .into_iter()
+            .collect()
+    };
     // Four rows, not six.
-    let numbers = after.model.graph().initializer.iter().filter(|tensor| tensor.data_type() == 7);
-    let numbers: Vec<Vec<i64>> = numbers.map(|tensor| elements(&after.model, tensor)).collect();
+    let numbers = after
+        .model
+        .graph()
+        .initializer
+        .iter()
+        .filter(|tensor| tensor.data_type() == 7);
+    let numbers: Vec<Vec<i64>> = numbers
+        .map(|tensor| elements(&after.model, tensor))
+        .collect();
     assert!(numbers.contains(&vec![-1, 4]), "{numbers:?}");
     is_not_disproved(&before, &after).unwrap();
 }
@@ -818,21 +1039,46 @@ fn a_slice_up_to_a_billion_cuts_nothing_off_where_no_tensor_is_as_large() {
              output y"
         );
         let after = fuse(&model(&text)).model;
-        assert_eq!(operators(&after).contains(&"Slice"), stays, "{channels} from {begin}");
+        assert_eq!(
+            operators(&after).contains(&"Slice"),
+            stays,
+            "{channels} from {begin}"
+        );
     }
 }
 
 #[test]
 fn extents_of_which_engines_disagree_are_not_known() {
     for (text, there) in [
-        ("input x 1 2 6\n y = MaxPool(x) auto_pad=VALID ceil_mode=1 kernel_shape=[1] strides=[2]", "1 2 ?"),
-        ("input x 1 2 6\n y = MaxPool(x) auto_pad=VALID kernel_shape=[1] strides=[2]", "1 2 3"),
+        (
+            "input x 1 2 6\n y = MaxPool(x) auto_pad=VALID ceil_mode=1 kernel_shape=[1] strides=[2]",
+            "1 2 ?",
+        ),
+        (
+            "input x 1 2 6\n y = MaxPool(x) auto_pad=VALID kernel_shape=[1] strides=[2]",
+            "1 2 3",
+        ),
         // The inference of shapes counts a window behind the last place before opset 22, onnxruntime's kernel does not.
-        ("input x 1 2 6\n y = MaxPool(x) ceil_mode=1 kernel_shape=[1] strides=[2]", "1 2 ?"),
-        ("input x 1 2 6\n y = MaxPool(x) ceil_mode=1 kernel_shape=[3] strides=[2]", "1 2 3"),
-        ("input x 1 2 6\n y = MaxPool(x) kernel_shape=[1] strides=[2]", "1 2 3"),
-        ("input x 1 10\n const s 2 = 1 2.3\n y = Resize(x, , s)", "1 ?"),
-        ("input x 1 10\n const s 2 = 1 2.25\n y = Resize(x, , s)", "1 22"),
+        (
+            "input x 1 2 6\n y = MaxPool(x) ceil_mode=1 kernel_shape=[1] strides=[2]",
+            "1 2 ?",
+        ),
+        (
+            "input x 1 2 6\n y = MaxPool(x) ceil_mode=1 kernel_shape=[3] strides=[2]",
+            "1 2 3",
+        ),
+        (
+            "input x 1 2 6\n y = MaxPool(x) kernel_shape=[1] strides=[2]",
+            "1 2 3",
+        ),
+        (
+            "input x 1 10\n const s 2 = 1 2.3\n y = Resize(x, , s)",
+            "1 ?",
+        ),
+        (
+            "input x 1 10\n const s 2 = 1 2.25\n y = Resize(x, , s)",
+            "1 22",
+        ),
         (
             "input x 1 2 6\n weight w 2 3 3\n y = ConvTranspose(x, w) auto_pad=SAME_UPPER output_padding=[1] strides=[2]",
             "1 3 ?",
@@ -842,7 +1088,11 @@ fn extents_of_which_engines_disagree_are_not_known() {
             "1 3 12",
         ),
     ] {
-        assert_eq!(shape(&model(&format!("opset 18\n {text}\n output y")), "y"), there, "{text}");
+        assert_eq!(
+            shape(&model(&format!("opset 18\n {text}\n output y")), "y"),
+            there,
+            "{text}"
+        );
     }
 }
 
@@ -903,8 +1153,22 @@ fn an_extent_that_is_computed_otherwise_is_what_is_left() {
          output y",
     );
     let fused = fuse(&model);
-    let reshapes = operators(&fused.model).iter().filter(|&&op| op == "Reshape").count();
-    assert_eq!((reshapes, fused.plan.sites.iter().filter(|site| site.is_folded()).count()), (1, 1));
+    let reshapes = operators(&fused.model)
+        .iter()
+        .filter(|&&op| op == "Reshape")
+        .count();
+    assert_eq!(
+        (
+            reshapes,
+            fused
+                .plan
+                .sites
+                .iter()
+                .filter(|site| site.is_folded())
+                .count()
+        ),
+        (1, 1)
+    );
     is_not_disproved(&model, &fused).unwrap();
 }
 
@@ -929,7 +1193,12 @@ fn attention_between_all_pixels_of_an_open_image_is_proved_at_a_smaller_one() {
     );
     let after = fuse(&before);
     assert!(after.plan.sites.iter().all(|site| site.is_folded()));
-    let proof = prove(&before, &after.model, &after.plan.tensors, &Default::default());
+    let proof = prove(
+        &before,
+        &after.model,
+        &after.plan.tensors,
+        &Default::default(),
+    );
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
 }
 
@@ -968,5 +1237,8 @@ fn what_a_stride_leaves_of_an_open_length_is_one_extent_however_it_is_computed()
     );
     assert_eq!(shape(&before, "r"), "? ? 8");
     let after = proved(&before);
-    assert_eq!(operators(&after), ["Transpose", "Conv", "Transpose", "Relu", "MatMul", "Add"]);
+    assert_eq!(
+        operators(&after),
+        ["Transpose", "Conv", "Transpose", "Relu", "MatMul", "Add"]
+    );
 }

@@ -55,10 +55,19 @@ fn a_shift_passes_what_adds_up_with_shares() {
     goes(&plain);
     // Up to the rounding of what adds up to 1.
     same(&plain, &fuse(&plain).model, 1e-6);
-    goes(&behind("p = Softmax(z) axis=2", "o = Einsum(p, v) equation=bqk,bkd->bqd"));
+    goes(&behind(
+        "p = Softmax(z) axis=2",
+        "o = Einsum(p, v) equation=bqk,bkd->bqd",
+    ));
     // Behind operators that pass them on.
-    goes(&behind("s = Softmax(z) axis=-1\n p = Dropout(s)", "o = MatMul(p, v)"));
-    goes(&behind("s = Softmax(z) axis=1\n p = Transpose(s) perm=[0,2,1]", "o = MatMul(p, v)"));
+    goes(&behind(
+        "s = Softmax(z) axis=-1\n p = Dropout(s)",
+        "o = MatMul(p, v)",
+    ));
+    goes(&behind(
+        "s = Softmax(z) axis=1\n p = Transpose(s) perm=[0,2,1]",
+        "o = MatMul(p, v)",
+    ));
     let heads = "ints split 4 = -1 1 5 5\n ints back 3 = -1 5 5
         s = Reshape(z, split)\n q = Softmax(s) axis=-1\n p = Reshape(q, back)";
     goes(&behind(heads, "o = MatMul(p, v)"));
@@ -89,10 +98,19 @@ fn a_shift_passes_from_before_as_well() {
 #[test]
 fn what_does_not_add_up_to_one_along_the_values_holds_a_shift() {
     assert!(stays(&behind("p = Softmax(z) axis=1", "o = MatMul(p, v)")));
-    assert!(stays(&behind("p = Softmax(z) axis=-1", "o = Einsum(p, v) equation=bkq,bkd->bqd")));
+    assert!(stays(&behind(
+        "p = Softmax(z) axis=-1",
+        "o = Einsum(p, v) equation=bkq,bkd->bqd"
+    )));
     assert!(stays(&behind("p = Sigmoid(z)", "o = MatMul(p, v)")));
-    assert!(stays(&behind("p = LogSoftmax(z) axis=-1", "o = MatMul(p, v)")));
-    assert!(stays(&behind("s = Softmax(z) axis=-1\n input mask 5 5\n p = Mul(s, mask)", "o = MatMul(p, v)")));
+    assert!(stays(&behind(
+        "p = LogSoftmax(z) axis=-1",
+        "o = MatMul(p, v)"
+    )));
+    assert!(stays(&behind(
+        "s = Softmax(z) axis=-1\n input mask 5 5\n p = Mul(s, mask)",
+        "o = MatMul(p, v)"
+    )));
     assert!(stays(&behind(
         "s = Softmax(z) axis=-1\n condition c\n zero = Sub(s, s)\n p = Where(c, s, zero)",
         "o = MatMul(p, v)"
@@ -121,5 +139,9 @@ fn the_proof_knows_along_which_axis_shares_add_up() {
         prove(&before, &after, &[], &Default::default())
     };
     assert!(matches!(proof(1), Proof::Proved { .. }), "{:?}", proof(1));
-    assert!(matches!(proof(0), Proof::Disproved { .. }), "{:?}", proof(0));
+    assert!(
+        matches!(proof(0), Proof::Disproved { .. }),
+        "{:?}",
+        proof(0)
+    );
 }

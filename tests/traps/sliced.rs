@@ -36,24 +36,43 @@ const MLP: &str = "opset 20
     output y";
 
 fn by_hand(parts: usize) -> Slicing {
-    Slicing { parts: Some(parts), ..Slicing::default() }
+    Slicing {
+        parts: Some(parts),
+        ..Slicing::default()
+    }
 }
 
 fn under(goal: MemoryGoal) -> Slicing {
-    Slicing { memory: Some(goal), ..Slicing::default() }
+    Slicing {
+        memory: Some(goal),
+        ..Slicing::default()
+    }
 }
 
 fn fused(model: &Model, slicing: &Slicing) -> Fused {
-    unfold::fuse(model, &FuseOptions { slicing: slicing.clone(), ..FuseOptions::default() }).unwrap()
+    unfold::fuse(
+        model,
+        &FuseOptions {
+            slicing: slicing.clone(),
+            ..FuseOptions::default()
+        },
+    )
+    .unwrap()
 }
 
 /// Slices a model. The result computes the same to the last bit and is proved to; with and without slices nothing comes of
 /// it any more.
 fn sliced(model: &Model, slicing: &Slicing) -> (Model, MemoryChange) {
-    let Fused { model: after, plan, .. } = fused(model, slicing);
+    let Fused {
+        model: after, plan, ..
+    } = fused(model, slicing);
     same(model, &after, 0.0);
     let proof = prove(model, &after, &plan.tensors, &Default::default());
-    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}\n{}", print(&after));
+    assert!(
+        matches!(proof, Proof::Proved { .. }),
+        "{proof:?}\n{}",
+        print(&after)
+    );
     for again in [slicing, &Slicing::default()] {
         assert_eq!(print(&fused(&after, again).model), print(&after));
     }
@@ -70,10 +89,15 @@ fn cut(text: &str, slicing: &Slicing) -> (Vec<usize>, Vec<String>) {
 
 fn stays(text: &str) {
     let model = model(text);
-    let Fused { model: after, plan, .. } = fused(&model, &by_hand(2));
+    let Fused {
+        model: after, plan, ..
+    } = fused(&model, &by_hand(2));
     assert_eq!(plan.memory.unwrap().cuts, []);
     same(&model, &after, 0.0);
-    assert_eq!(operators(&after), operators(&fused(&model, &Slicing::default()).model));
+    assert_eq!(
+        operators(&after),
+        operators(&fused(&model, &Slicing::default()).model)
+    );
 }
 
 #[test]
@@ -81,14 +105,22 @@ fn queries_of_an_attention_run_part_by_part() {
     let (parts, operators) = cut(ATTENTION, &by_hand(3));
     assert_eq!(parts, [3]);
     let part = ["MatMul", "Softmax", "MatMul"];
-    assert_eq!(operators, [&["Split"][..], &part, &part, &part, &["Concat"]].concat());
+    assert_eq!(
+        operators,
+        [&["Split"][..], &part, &part, &part, &["Concat"]].concat()
+    );
 }
 
 #[test]
 fn tokens_of_an_mlp_run_in_parts_that_need_not_be_equal() {
     let (after, change) = sliced(&model(MLP), &by_hand(3));
     assert_eq!((change.cuts[0].extent, change.cuts[0].parts), (7, 3));
-    let split = after.graph().node.iter().find(|node| node.op_type() == "Split").unwrap();
+    let split = after
+        .graph()
+        .node
+        .iter()
+        .find(|node| node.op_type() == "Split")
+        .unwrap();
     let extents = read_i64(initializer(&after, &split.input[1]), after.externals()).unwrap();
     assert_eq!(extents.into_raw_vec_and_offset().0, [3, 2, 2]);
 }
@@ -112,7 +144,10 @@ fn constants_that_vary_along_the_axis_are_cut_while_planning() {
     let (parts, operators) = cut(text, &by_hand(2));
     let part = ["MatMul", "Add", "Softmax", "MatMul"];
     assert_eq!(parts, [2]);
-    assert_eq!(operators, [&["Split"][..], &part, &part, &["Concat"]].concat());
+    assert_eq!(
+        operators,
+        [&["Split"][..], &part, &part, &["Concat"]].concat()
+    );
 }
 
 #[test]
@@ -127,7 +162,13 @@ fn a_constant_that_is_not_finite_is_not_cut() {
         y = MatMul(p, v)
         output y";
     let change = fused(&model(text), &by_hand(2)).plan.memory.unwrap();
-    assert!(change.cuts.iter().all(|cut| !cut.operators.contains(&"Add".to_owned())), "{change:?}");
+    assert!(
+        change
+            .cuts
+            .iter()
+            .all(|cut| !cut.operators.contains(&"Add".to_owned())),
+        "{change:?}"
+    );
 }
 
 #[test]
@@ -142,8 +183,15 @@ fn an_operand_of_one_place_is_read_by_each_part() {
         y = MatMul(p, v)
         output y";
     let (after, _) = sliced(&model(text), &by_hand(2));
-    let reads = after.graph().node.iter().filter(|node| node.input.iter().any(|name| name == "mask"));
-    assert_eq!(reads.map(|node| node.op_type()).collect::<Vec<_>>(), ["Add", "Add"]);
+    let reads = after
+        .graph()
+        .node
+        .iter()
+        .filter(|node| node.input.iter().any(|name| name == "mask"));
+    assert_eq!(
+        reads.map(|node| node.op_type()).collect::<Vec<_>>(),
+        ["Add", "Add"]
+    );
 }
 
 #[test]
@@ -200,7 +248,12 @@ fn statistics_of_the_whole_tensor_keep_it_whole() {
         output y",
     );
     let change = fused(&model, &by_hand(2)).plan.memory.unwrap();
-    assert!(change.cuts.iter().all(|cut| !cut.operators.contains(&"DynamicQuantizeLinear".to_owned())));
+    assert!(
+        change
+            .cuts
+            .iter()
+            .all(|cut| !cut.operators.contains(&"DynamicQuantizeLinear".to_owned()))
+    );
 }
 
 #[test]
@@ -218,15 +271,31 @@ fn random_numbers_are_not_drawn_for_parts() {
         output y",
     );
     let change = fused(&model, &by_hand(2)).plan.memory.unwrap();
-    assert!(change.cuts.iter().all(|cut| !cut.operators.contains(&"RandomNormalLike".to_owned())));
+    assert!(
+        change
+            .cuts
+            .iter()
+            .all(|cut| !cut.operators.contains(&"RandomNormalLike".to_owned()))
+    );
 }
 
 #[test]
 fn a_large_value_that_the_caller_has_stays_whole() {
     let text = MLP.replace("output y", "output y\noutput g");
     let (after, _) = sliced(&model(&text), &by_hand(2));
-    assert!(after.graph().output.iter().any(|output| output.name() == "g"));
-    let concat = after.graph().node.iter().find(|node| node.output.iter().any(|name| name == "g")).unwrap();
+    assert!(
+        after
+            .graph()
+            .output
+            .iter()
+            .any(|output| output.name() == "g")
+    );
+    let concat = after
+        .graph()
+        .node
+        .iter()
+        .find(|node| node.output.iter().any(|name| name == "g"))
+        .unwrap();
     assert!(["Concat", "Gelu"].contains(&concat.op_type()));
 }
 
@@ -245,15 +314,27 @@ fn an_axis_that_a_squeeze_would_take_away_is_not_cut() {
         ),
         &by_hand(2),
     );
-    let squeezes = after.graph().node.iter().filter(|node| node.op_type() == "Squeeze");
+    let squeezes = after
+        .graph()
+        .node
+        .iter()
+        .filter(|node| node.op_type() == "Squeeze");
     for squeeze in squeezes {
-        assert!(squeeze.input.len() > 1 || squeeze.input[0] == "h", "{}", print(&after));
+        assert!(
+            squeeze.input.len() > 1 || squeeze.input[0] == "h",
+            "{}",
+            print(&after)
+        );
     }
 }
 
 #[test]
 fn skipped_slices_are_not_made() {
-    let options = FuseOptions { slicing: by_hand(2), skip: vec!["slicing".into()], ..FuseOptions::default() };
+    let options = FuseOptions {
+        slicing: by_hand(2),
+        skip: vec!["slicing".into()],
+        ..FuseOptions::default()
+    };
     let fused = unfold::fuse(&model(ATTENTION), &options).unwrap();
     assert!(fused.plan.memory.is_none() && fused.model.graph().node.len() == 3);
 }
@@ -267,22 +348,35 @@ fn the_peak_is_that_of_the_written_order() {
     // x and h; the Add runs in place; the Gelu does not; g and y.
     assert_eq!(plan.live(), [112 + 896, 896, 2 * 896, 896 + 112]);
     let peak = plan.peak();
-    let held: Vec<&str> =
-        peak.held.iter().map(|&buffer| analysis.graph.value_name(plan.buffers[buffer].value)).collect();
+    let held: Vec<&str> = peak
+        .held
+        .iter()
+        .map(|&buffer| analysis.graph.value_name(plan.buffers[buffer].value))
+        .collect();
     assert_eq!((peak.bytes, peak.step, held), (1792, 2, vec!["a", "g"]));
 }
 
 #[test]
 fn a_goal_is_reached_with_as_few_parts_as_do() {
     let (after, change) = sliced(&model(MLP), &under(MemoryGoal::Bytes(1300)));
-    assert_eq!((change.before, change.cuts[0].parts, change.is_missed()), (1792, 2, false));
+    assert_eq!(
+        (change.before, change.cuts[0].parts, change.is_missed()),
+        (1792, 2, false)
+    );
     // In the first part: four tokens with 32 channels, twice; the other three as they came.
     assert_eq!(change.after, 2 * 4 * 4 * 32 + 4 * 3 * 4);
-    let before = fused(&model(MLP), &Slicing::default()).model.graph().node.len();
+    let before = fused(&model(MLP), &Slicing::default())
+        .model
+        .graph()
+        .node
+        .len();
     assert_eq!(after.graph().node.len(), 2 * before + 2);
     // Half of the peak takes three: three tokens in the first one, and four as they came.
     let (_, change) = sliced(&model(MLP), &under(MemoryGoal::Percent(50.0)));
-    assert_eq!((change.goal, change.cuts[0].parts, change.is_missed()), (Some(896), 3, false));
+    assert_eq!(
+        (change.goal, change.cuts[0].parts, change.is_missed()),
+        (Some(896), 3, false)
+    );
 }
 
 #[test]
@@ -297,7 +391,10 @@ fn a_goal_that_is_not_reached_says_what_is_left() {
 #[test]
 fn a_goal_that_is_met_changes_nothing() {
     let (after, change) = sliced(&model(MLP), &under(MemoryGoal::Percent(100.0)));
-    assert_eq!((change.cuts.len(), operators(&after).contains(&"Split")), (0, false));
+    assert_eq!(
+        (change.cuts.len(), operators(&after).contains(&"Split")),
+        (0, false)
+    );
 }
 
 #[test]
@@ -317,7 +414,10 @@ fn the_sizes_that_are_expected_tell_the_peak() {
     let (_, change) = sliced(&model(text), &expect(1));
     assert_eq!((change.before, change.cuts.len()), (1792, 0));
     let (_, change) = sliced(&model(text), &expect(4));
-    assert_eq!((change.before, change.cuts.len(), change.is_missed()), (4 * 1792, 1, false));
+    assert_eq!(
+        (change.before, change.cuts.len(), change.is_missed()),
+        (4 * 1792, 1, false)
+    );
 }
 
 #[test]
@@ -331,5 +431,8 @@ fn a_peak_that_nobody_can_compute_is_left_with_a_reason() {
         y = MatMul(g, v)
         output y";
     let (_, change) = sliced(&model(text), &under(MemoryGoal::Min));
-    assert_eq!(change.reason.as_deref(), Some("the size of `x` is not known"));
+    assert_eq!(
+        change.reason.as_deref(),
+        Some("the size of `x` is not known")
+    );
 }

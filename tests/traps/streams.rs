@@ -67,20 +67,31 @@ const SCALE: &str = "2 0.5 -1 4";
 fn stays(model: &Model) -> Reason {
     let fused = fuse(model);
     is_as_planned(model, &fused);
-    assert!(fused.plan.is_empty() && fused.model.proto == model.proto, "{:#?}", fused.plan.sites);
+    assert!(
+        fused.plan.is_empty() && fused.model.proto == model.proto,
+        "{:#?}",
+        fused.plan.sites
+    );
     forward(&fused, 0)
 }
 
 fn forward(fused: &Fused, site: usize) -> Reason {
     match &fused.plan.sites[site].post {
-        Some(Outcome::Kept { forward: why, .. } | Outcome::Partly { scale: why, .. }) => why.reason.clone(),
+        Some(Outcome::Kept { forward: why, .. } | Outcome::Partly { scale: why, .. }) => {
+            why.reason.clone()
+        }
         outcome => panic!("{outcome:?}"),
     }
 }
 
 /// How many sites fold.
 fn goes(fused: &Fused) -> usize {
-    fused.plan.sites.iter().filter(|site| site.is_folded()).count()
+    fused
+        .plan
+        .sites
+        .iter()
+        .filter(|site| site.is_folded())
+        .count()
 }
 
 #[test]
@@ -88,7 +99,10 @@ fn nothing_stays_of_normalizers_on_a_residual_stream() {
     for layers in [1, 2, 5] {
         let before = post_norm(layers, SCALE, "");
         let after = folded(&before);
-        assert_eq!(operators(&after).len(), operators(&before).len() - 2 * layers);
+        assert_eq!(
+            operators(&after).len(),
+            operators(&before).len() - 2 * layers
+        );
         assert!(!operators(&after).contains(&"Mul"));
     }
 }
@@ -96,7 +110,12 @@ fn nothing_stays_of_normalizers_on_a_residual_stream() {
 #[test]
 fn the_basis_of_a_stream_is_told_at_the_site_before_it() {
     let told = |layers| -> Vec<Option<Basis>> {
-        crate::fused(&post_norm(layers, SCALE, "")).plan.sites.iter().map(|site| site.basis).collect()
+        crate::fused(&post_norm(layers, SCALE, ""))
+            .plan
+            .sites
+            .iter()
+            .map(|site| site.basis)
+            .collect()
     };
     let [once, twice] = [(0.5, 4.0), (0.25, 16.0)].map(|(least, most)| Some(Basis { least, most }));
     // Nothing is added behind the last.
@@ -109,7 +128,10 @@ fn what_all_normalizers_come_to_stays_at_an_output() {
     for layers in [2, 3] {
         let before = behind_relu(layers, SCALE, &format!("output x{layers}"));
         let fused = crate::fused(&before);
-        assert_eq!((goes(&fused), forward(&fused, layers - 1)), (layers - 1, Reason::GraphOutput));
+        assert_eq!(
+            (goes(&fused), forward(&fused, layers - 1)),
+            (layers - 1, Reason::GraphOutput)
+        );
         let after = operators(&fused.model);
         assert_eq!(after.iter().filter(|&&op| op == "Mul").count(), 1);
         // The last shift folds into the summand before it.
@@ -132,7 +154,15 @@ fn what_all_normalizers_come_to_stays_at_an_output() {
          y = BatchNormalization(s, g, t, mean, one) epsilon=0.0
          output y"
     ));
-    let after = ["Relu", "MatMul", "Add", "Relu", "MatMul", "Add", "BatchNormalization"];
+    let after = [
+        "Relu",
+        "MatMul",
+        "Add",
+        "Relu",
+        "MatMul",
+        "Add",
+        "BatchNormalization",
+    ];
     assert_eq!(operators(&crate::fused(&before).model), after);
 }
 
@@ -141,7 +171,10 @@ fn the_scale_of_a_stream_that_ends_at_an_output_goes_to_all_that_writes_it() {
     for layers in [1, 2, 3] {
         let before = post_norm(layers, SCALE, &format!("output x{layers}"));
         let after = folded(&before);
-        assert_eq!(operators(&after).len(), operators(&before).len() - 2 * layers);
+        assert_eq!(
+            operators(&after).len(),
+            operators(&before).len() - 2 * layers
+        );
         // Of the numbers of the last, the first weight is multiplied by all that follow it.
         let stem = |model: &Model| {
             let weight = constant(initializer(model, &model.graph().node[0].input[1])).unwrap();
@@ -172,14 +205,24 @@ fn the_scale_of_a_stream_that_ends_at_an_output_goes_to_all_that_writes_it() {
         ))
     };
     let after = folded(&pre_norm("MatMul(x, a)", SCALE));
-    assert_eq!(operators(&after), ["MatMul", "MatMul", "Relu", "MatMul", "Add", "Add"]);
-    for (reads, scale) in
-        [("Sigmoid(x)", SCALE), ("Mul(x, x)", SCALE), ("Transpose(x)", SCALE), ("MatMul(x, a)", "2 0 1 1")]
-    {
+    assert_eq!(
+        operators(&after),
+        ["MatMul", "MatMul", "Relu", "MatMul", "Add", "Add"]
+    );
+    for (reads, scale) in [
+        ("Sigmoid(x)", SCALE),
+        ("Mul(x, x)", SCALE),
+        ("Transpose(x)", SCALE),
+        ("MatMul(x, a)", "2 0 1 1"),
+    ] {
         let before = pre_norm(reads, scale);
         let fused = fuse(&before);
         is_as_planned(&before, &fused);
-        assert_eq!((goes(&fused), forward(&fused, 0)), (0, Reason::GraphOutput), "{reads}");
+        assert_eq!(
+            (goes(&fused), forward(&fused, 0)),
+            (0, Reason::GraphOutput),
+            "{reads}"
+        );
         same(&before, &fused.model, 1e-12);
     }
 }
@@ -213,7 +256,11 @@ fn the_scale_of_one_token_goes_to_all_of_its_stream() {
     let after = fuse(&before);
     is_as_planned(&before, &after);
     same(&before, &after.model, 0.0);
-    assert!(!operators(&after.model).contains(&"Mul"), "{:#?}", after.plan.sites);
+    assert!(
+        !operators(&after.model).contains(&"Mul"),
+        "{:#?}",
+        after.plan.sites
+    );
 }
 
 #[test]
@@ -266,7 +313,10 @@ fn a_stream_that_something_else_sees_keeps_its_basis() {
     for (more, reason) in [
         ("output x1", Reason::GraphOutput),
         ("q = Relu(x1)\n output q", Reason::ResidualStream),
-        ("q = LayerNormalization(x1, g1)\n output q", Reason::ResidualStream),
+        (
+            "q = LayerNormalization(x1, g1)\n output q",
+            Reason::ResidualStream,
+        ),
         // Its summand would change.
         ("output f1", Reason::ResidualStream),
         ("q = Relu(f1)\n output q", Reason::ResidualStream),
@@ -288,8 +338,14 @@ fn a_stream_that_a_body_reads_keeps_its_basis() {
         body.output.push(undeclared("inner"));
         Attr::from(body)
     };
-    let branches = vec![("then_branch", body("Identity")), ("else_branch", body("Neg"))];
-    before.graph_mut().node.push(node("If", &["c"], &["q"], branches));
+    let branches = vec![
+        ("then_branch", body("Identity")),
+        ("else_branch", body("Neg")),
+    ];
+    before
+        .graph_mut()
+        .node
+        .push(node("If", &["c"], &["q"], branches));
     before.graph_mut().output.push(undeclared("q"));
     let fused = fuse(&before);
     same(&before, &fused.model, 0.0);
@@ -313,14 +369,23 @@ fn what_comes_to_a_stream_must_be_made_by_something_linear() {
              output y"
         ))
     };
-    folded(&sum("h = MatMul(n, w)\n q = Relu(h)\n f = MatMul(q, w)", "f"));
+    folded(&sum(
+        "h = MatMul(n, w)\n q = Relu(h)\n f = MatMul(q, w)",
+        "f",
+    ));
     folded(&sum("f = MatMul(j, w)", "f"));
     assert_eq!(stays(&sum("", "j")), Reason::ResidualStream);
     assert_eq!(stays(&sum("f = Relu(j)", "f")), Reason::ResidualStream);
-    assert_eq!(stays(&sum("h = MatMul(j, w)\n f = Sigmoid(h)", "f")), Reason::ResidualStream);
+    assert_eq!(
+        stays(&sum("h = MatMul(j, w)\n f = Sigmoid(h)", "f")),
+        Reason::ResidualStream
+    );
     // It is on both sides, in two bases.
     assert_eq!(
-        stays(&sum("h = MatMul(n, w)\n q = Relu(h)\n f = Add(n, q)\n z = Mul(f, f)", "z")),
+        stays(&sum(
+            "h = MatMul(n, w)\n q = Relu(h)\n f = Add(n, q)\n z = Mul(f, f)",
+            "z"
+        )),
         Reason::ResidualStream
     );
 }
@@ -329,11 +394,19 @@ fn what_comes_to_a_stream_must_be_made_by_something_linear() {
 fn a_basis_is_invertible_and_within_what_the_type_holds() {
     folded(&post_norm(2, "0.0009765625 1024 1 1", ""));
     let wide = 2_f64.powi(-41);
-    for scale in ["2 0 1 1".to_owned(), format!("1 1 1 {wide}"), format!("1 1 1 {}", 1.0 / wide)] {
+    for scale in [
+        "2 0 1 1".to_owned(),
+        format!("1 1 1 {wide}"),
+        format!("1 1 1 {}", 1.0 / wide),
+    ] {
         let before = post_norm(2, &scale, "");
         let fused = fuse(&before);
         same(&before, &fused.model, 1e-12);
-        assert_eq!((goes(&fused), forward(&fused, 0)), (1, Reason::ResidualStream), "{scale}");
+        assert_eq!(
+            (goes(&fused), forward(&fused, 0)),
+            (1, Reason::ResidualStream),
+            "{scale}"
+        );
     }
 }
 
@@ -382,7 +455,10 @@ fn a_tied_embedding_is_read_in_the_new_basis_and_written_in_the_old() {
     same(&tied(), &fused.model, 0.0);
     assert_eq!((goes(&fused), fused.plan.growth), (4, 2048 * 4 * 4));
     // Without room for another table, the last one stays, and the others come to it.
-    let options = FuseOptions { max_growth: 0.0, ..portable() };
+    let options = FuseOptions {
+        max_growth: 0.0,
+        ..portable()
+    };
     let fused = unfold::fuse(&tied(), &options).unwrap();
     same(&tied(), &fused.model, 0.0);
     assert_eq!((goes(&fused), fused.plan.growth), (3, 0));
@@ -416,15 +492,19 @@ fn a_product_of_a_value_with_itself_takes_no_scale_of_one_of_them() {
                 let after = fuse(&before);
                 let there = operators(&before).iter().filter(|op| **op == "Mul").count();
                 assert_eq!(
-                    operators(&after.model).iter().filter(|op| **op == "Mul").count(),
+                    operators(&after.model)
+                        .iter()
+                        .filter(|op| **op == "Mul")
+                        .count(),
                     there,
                     "{product}"
                 );
             }
             // Nor where the product has other readers that would have to compensate.
             let reads = ["z = Mul(p, t)", "z = MatMul(p, w)", "z = Relu(p)"];
-            for (scale, read) in
-                ["-1", "2", "0.5", "-4"].iter().flat_map(|scale| reads.map(|read| (scale, read)))
+            for (scale, read) in ["-1", "2", "0.5", "-4"]
+                .iter()
+                .flat_map(|scale| reads.map(|read| (scale, read)))
             {
                 let before = model(&format!(
                     "input x 4 4
@@ -468,7 +548,12 @@ fn what_would_cost_an_operator_or_a_copy_does_not_go_back_to_all_that_makes_it()
          y = Tanh(m)
          output y",
     );
-    let adds = |model: &Model| operators(model).iter().filter(|op| matches!(**op, "Add" | "Mul")).count();
+    let adds = |model: &Model| {
+        operators(model)
+            .iter()
+            .filter(|op| matches!(**op, "Add" | "Mul"))
+            .count()
+    };
     assert_eq!(adds(&fuse(&several).model), 1);
     // One of two that pick rows would have another table for the shift: it stays, beside the sum.
     let picked = model(
@@ -489,7 +574,12 @@ fn what_would_cost_an_operator_or_a_copy_does_not_go_back_to_all_that_makes_it()
          output y",
     );
     let after = fuse(&picked);
-    assert_eq!((after.plan.growth, adds(&after.model)), (0, 2), "{:#?}", after.plan.sites);
+    assert_eq!(
+        (after.plan.growth, adds(&after.model)),
+        (0, 2),
+        "{:#?}",
+        after.plan.sites
+    );
 }
 
 #[test]
@@ -515,10 +605,22 @@ fn a_table_of_which_several_pick_rows_is_one_table_still() {
     };
     let before = of("");
     let after = folded(&before);
-    assert_eq!(after.graph().initializer.len(), before.graph().initializer.len() - 2);
+    assert_eq!(
+        after.graph().initializer.len(),
+        before.graph().initializer.len() - 2
+    );
     let table = |model: &Model| {
-        let gather = model.graph().node.iter().find(|node| node.output == ["b"]).unwrap();
-        constant(initializer(model, &gather.input[0])).unwrap().floats().unwrap().clone()
+        let gather = model
+            .graph()
+            .node
+            .iter()
+            .find(|node| node.output == ["b"])
+            .unwrap();
+        constant(initializer(model, &gather.input[0]))
+            .unwrap()
+            .floats()
+            .unwrap()
+            .clone()
     };
     assert_eq!(table(&after), table(&before) * arr1(&[2.0, 0.5, -1.0, 4.0]));
     // Another reader needs the original.
@@ -566,8 +668,14 @@ fn the_shift_of_what_ends_a_stream_goes_back_to_what_was_added_to_it() {
     let before = last_of_a_stream("input", SCALE, "Add(k, d)");
     let after = fuse(&before);
     is_as_planned(&before, &after);
-    assert_eq!(operators(&after.model), ["Relu", "MatMul", "Add", "Add", "Mul"]);
-    assert!(matches!(after.plan.sites[0].post, Some(Outcome::Partly { .. })));
+    assert_eq!(
+        operators(&after.model),
+        ["Relu", "MatMul", "Add", "Add", "Mul"]
+    );
+    assert!(matches!(
+        after.plan.sites[0].post,
+        Some(Outcome::Partly { .. })
+    ));
     same(&before, &after.model, 1e-6);
     // Nothing takes it where there is no bias, and by 0 it cannot be divided.
     for other in [
@@ -576,7 +684,11 @@ fn the_shift_of_what_ends_a_stream_goes_back_to_what_was_added_to_it() {
         last_of_a_stream("half", "2 0.001 -1 4", "Add(k, d)"),
     ] {
         let after = fuse(&other);
-        assert!(matches!(after.plan.sites[0].post, Some(Outcome::Kept { .. })), "{:#?}", after.plan.sites);
+        assert!(
+            matches!(after.plan.sites[0].post, Some(Outcome::Kept { .. })),
+            "{:#?}",
+            after.plan.sites
+        );
     }
 }
 
@@ -610,16 +722,29 @@ fn a_class_token_takes_back_what_the_others_have() {
     is_as_planned(&before, &after);
     assert!(after.plan.sites[0].is_folded(), "{:#?}", after.plan.sites);
     assert!(!operators(&after.model).contains(&"Mul"));
-    let class = after.plan.tensors.iter().find(|tensor| tensor.name.starts_with("class")).unwrap();
+    let class = after
+        .plan
+        .tensors
+        .iter()
+        .find(|tensor| tensor.name.starts_with("class"))
+        .unwrap();
     assert_eq!(class.recipe.shape(), [1, 1, 4]);
     same(&before, &after.model, 1e-6);
 
     for more in ["", "p = MatMul(class, head)\noutput p"] {
         // Division by 0 is impossible. A token with other readers is copied.
-        let before = with_token("Expand(class, e)", if more.is_empty() { "2 0 -1 4" } else { SCALE }, more);
+        let before = with_token(
+            "Expand(class, e)",
+            if more.is_empty() { "2 0 -1 4" } else { SCALE },
+            more,
+        );
         let after = fuse(&before);
         is_as_planned(&before, &after);
-        assert_eq!(after.plan.sites[0].is_folded(), !more.is_empty() && after.plan.growth > 0, "{more}");
+        assert_eq!(
+            after.plan.sites[0].is_folded(),
+            !more.is_empty() && after.plan.growth > 0,
+            "{more}"
+        );
         same(&before, &after.model, 1e-6);
     }
     let given = fuse(&with_token("Identity(given)", SCALE, "input given 4 1 4"));
@@ -649,7 +774,12 @@ fn positions_are_divided_by_the_scale_of_the_stream_that_they_are_added_to() {
     let after = fuse(&before);
     is_as_planned(&before, &after);
     assert!(after.plan.sites[0].is_folded(), "{:#?}", after.plan.sites);
-    let places = after.plan.tensors.iter().find(|tensor| tensor.name.starts_with("places")).unwrap();
+    let places = after
+        .plan
+        .tensors
+        .iter()
+        .find(|tensor| tensor.name.starts_with("places"))
+        .unwrap();
     assert_eq!(places.recipe.shape(), [1, 3, 4]);
     assert!(!operators(&after.model).contains(&"Mul"));
     same(&before, &after.model, 1e-6);
@@ -716,7 +846,10 @@ fn a_scale_goes_into_no_more_normalizers_than_it_saves() {
 
 #[test]
 fn a_scale_at_an_output_goes_back_past_what_takes_one_token() {
-    for taken in ["k = Gather(e, i) axis=1", "a = Gather(e, j) axis=1\n k = Squeeze(a, one)"] {
+    for taken in [
+        "k = Gather(e, i) axis=1",
+        "a = Gather(e, j) axis=1\n k = Squeeze(a, one)",
+    ] {
         let before = model(&format!(
             "input x 2 5 6
              weight w 6 8
@@ -759,14 +892,27 @@ fn what_a_mask_puts_in_takes_back_what_the_rest_has() {
         ))
     };
     for chosen in ["is, c, b", "is, b, c"] {
-        for constant in ["shift c 4", "const c = 0", "const c 1 = 1.5", "shift c 2 5 4"] {
+        for constant in [
+            "shift c 4",
+            "const c = 0",
+            "const c 1 = 1.5",
+            "shift c 2 5 4",
+        ] {
             let after = folded(&masked(constant, chosen));
-            assert_eq!(operators(&after), ["Greater", "Where", "MatMul", "Add"], "{constant}");
+            assert_eq!(
+                operators(&after),
+                ["Greater", "Where", "MatMul", "Add"],
+                "{constant}"
+            );
         }
         // A mask hides a score alike in all rows that are hidden whole.
         for hides in ["-3.4e38", "-1e4"] {
             let hidden = fuse(&masked(&format!("const c = {hides}"), chosen));
-            assert!(!hidden.plan.sites[0].is_folded(), "{:#?}", hidden.plan.sites);
+            assert!(
+                !hidden.plan.sites[0].is_folded(),
+                "{:#?}",
+                hidden.plan.sites
+            );
         }
     }
 }
@@ -800,10 +946,23 @@ fn a_shift_before_padding_goes_to_what_writes_the_stream_and_the_others_take_it_
         assert!(!left.contains(&"Mul"), "{left:?}");
     }
     // The first of them has nobody to hand it to.
-    let kept = fuse(&padded_blocks(2, "e = Conv(i, stem, sb)\n x0 = Relu(e)", "0.5"));
-    let outcomes: Vec<bool> = kept.plan.sites.iter().map(|site| site.is_folded()).collect();
+    let kept = fuse(&padded_blocks(
+        2,
+        "e = Conv(i, stem, sb)\n x0 = Relu(e)",
+        "0.5",
+    ));
+    let outcomes: Vec<bool> = kept
+        .plan
+        .sites
+        .iter()
+        .map(|site| site.is_folded())
+        .collect();
     assert_eq!(outcomes, [false, true, true]);
-    same(&padded_blocks(2, "e = Conv(i, stem, sb)\n x0 = Relu(e)", "0.5"), &kept.model, 1e-6);
+    same(
+        &padded_blocks(2, "e = Conv(i, stem, sb)\n x0 = Relu(e)", "0.5"),
+        &kept.model,
+        1e-6,
+    );
 }
 
 #[test]

@@ -28,7 +28,13 @@ fn around(before: &str, behind: &str) -> Model {
 fn it_goes_into_the_product_behind_it_with_all_of_the_norm() {
     let behind = "weight w 4 3\n y = MatMul(m, w)";
     becomes(&around("input v batch 5 4", behind), &["MatMul", "Add"]);
-    becomes(&around("input v batch 4", "weight w 3 4\n shift b 3\n y = Gemm(m, w, b) transB=1"), &["Gemm"]);
+    becomes(
+        &around(
+            "input v batch 4",
+            "weight w 3 4\n shift b 3\n y = Gemm(m, w, b) transB=1",
+        ),
+        &["Gemm"],
+    );
 }
 
 #[test]
@@ -44,7 +50,9 @@ fn three_projections_take_it_each() {
          r = Relu(q)\n s = Relu(k)\n u = Relu(p)\n o = Mul(r, s)\n y = Mul(o, u)";
     let after = becomes(
         &around("input v batch 5 4", behind),
-        &["MatMul", "Add", "MatMul", "Add", "MatMul", "Add", "Relu", "Relu", "Relu", "Mul", "Mul"],
+        &[
+            "MatMul", "Add", "MatMul", "Add", "MatMul", "Add", "Relu", "Relu", "Relu", "Mul", "Mul",
+        ],
     );
     assert_eq!(after.graph().input.len(), 1);
 }
@@ -75,9 +83,16 @@ fn it_stays_where_something_else_reads_it_or_the_mean_is_over_another_axis() {
         ))
     };
     assert_eq!(
-        kept(&lines(2, "r = Relu(d)\n s = ReduceMean(r) axes=[-1]\n y = Add(z, s)")).0,
+        kept(&lines(
+            2,
+            "r = Relu(d)\n s = ReduceMean(r) axes=[-1]\n y = Add(z, s)"
+        ))
+        .0,
         Reason::NotLinear("Relu".into())
     );
-    assert_eq!(kept(&lines(2, "y = Relu(z)\n output d")).0, Reason::GraphOutput);
+    assert_eq!(
+        kept(&lines(2, "y = Relu(z)\n output d")).0,
+        Reason::GraphOutput
+    );
     assert_eq!(kept(&lines(1, "y = Relu(z)")).0, Reason::WrongAxis);
 }

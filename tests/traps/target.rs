@@ -33,10 +33,18 @@ fn products(shape: &str, bias: &str) -> Model {
 
 /// The result for an engine: equal, proved, and stable.
 fn for_engine(target: Target, model: &Model) -> Model {
-    let options = FuseOptions { target, ..options() };
+    let options = FuseOptions {
+        target,
+        ..options()
+    };
     let fused = unfold::fuse(model, &options).unwrap();
     same(model, &fused.model, 0.0);
-    let proof = prove(model, &fused.model, &fused.plan.tensors, &Default::default());
+    let proof = prove(
+        model,
+        &fused.model,
+        &fused.plan.tensors,
+        &Default::default(),
+    );
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
     let again = unfold::fuse(&fused.model, &options).unwrap();
     assert_eq!(again.model.proto, fused.model.proto);
@@ -51,7 +59,10 @@ fn a_product_of_an_open_batch_and_its_bias_are_one_gemm_but_where_the_result_is_
         for target in [Target::Cpu, Target::Onnxruntime, Target::Tract] {
             assert_eq!(operators(&for_engine(target, &before)), gemm);
         }
-        assert_eq!(operators(&unfold::fuse(&before, &options()).unwrap().model).len(), 5);
+        assert_eq!(
+            operators(&unfold::fuse(&before, &options()).unwrap().model).len(),
+            5
+        );
     }
 }
 
@@ -60,7 +71,10 @@ fn what_is_a_gemm_anyway_or_none_stays_a_product() {
     let plain = ["MatMul", "Add", "Relu", "MatMul", "Add"];
     // onnxruntime finds these; of two open extents nothing tells which is which; and one bias is for each row.
     for (shape, bias) in [("2 4 6", "3"), ("N 6", "3"), ("N M 6", "3")] {
-        assert_eq!(operators(&for_engine(Target::Onnxruntime, &products(shape, bias))), plain);
+        assert_eq!(
+            operators(&for_engine(Target::Onnxruntime, &products(shape, bias))),
+            plain
+        );
     }
     let rows = operators(&for_engine(Target::Onnxruntime, &products("N 4 6", "4 1"))).join(" ");
     assert!(rows.ends_with("Relu MatMul Add"), "{rows}");
@@ -94,7 +108,14 @@ fn a_layer_comes_before_windows_where_tract_asks_for_it() {
         r = Reshape(p, t)";
     // A 0 is the extent of the axis at its place, which rows do not have.
     let of_rows = ["Reshape", "Gemm", "Reshape", "Transpose", "Reshape"];
-    let of_places = ["Reshape", "Gemm", "Reshape", "Reshape", "Transpose", "Reshape"];
+    let of_places = [
+        "Reshape",
+        "Gemm",
+        "Reshape",
+        "Reshape",
+        "Transpose",
+        "Reshape",
+    ];
     for (cut, expected) in [(CUT, &of_rows[..]), (kept, &of_places)] {
         let before = windows(cut, "6 5");
         let after = for_engine(Target::Tract, &before);
@@ -147,27 +168,58 @@ fn a_scale_that_passes_back_is_proved_though_the_rows_are_of_another_shape() {
          y = Add(p, c)
          output y",
     );
-    let options = FuseOptions { target: Target::Onnxruntime, ..options() };
+    let options = FuseOptions {
+        target: Target::Onnxruntime,
+        ..options()
+    };
     let fused = unfold::fuse(&before, &options).unwrap();
-    assert_eq!(operators(&fused.model), ["Reshape", "Gemm", "Relu", "Sigmoid", "Gemm", "Reshape"]);
-    let proof = prove(&before, &fused.model, &fused.plan.tensors, &Default::default());
+    assert_eq!(
+        operators(&fused.model),
+        ["Reshape", "Gemm", "Relu", "Sigmoid", "Gemm", "Reshape"]
+    );
+    let proof = prove(
+        &before,
+        &fused.model,
+        &fused.plan.tensors,
+        &Default::default(),
+    );
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
 }
 
 /// Its memory is warm where it cannot tell that two shapes are the same.
 #[test]
 fn open_extents_of_values_within_are_not_told_to_onnxruntime() {
-    let mut before = model("input x N 6\nt = Tanh(x)\nr = Relu(t)\nu = Abs(r)\ny = Neg(u)\noutput y");
+    let mut before =
+        model("input x N 6\nt = Tanh(x)\nr = Relu(t)\nu = Abs(r)\ny = Neg(u)\noutput y");
     let names = [("t", ["N", "6"]), ("r", ["3", "6"]), ("u", ["N", "6"])];
     let told = names.map(|(name, dims)| declared(name, DataType::Float, &dims));
     before.graph_mut().value_info = told.to_vec();
     let shapes = |model: &Model| -> Vec<bool> {
         let told = model.graph().value_info.iter();
-        told.map(|info| info.r#type.as_ref().unwrap().tensor_type.as_ref().unwrap().shape.is_some()).collect()
+        told.map(|info| {
+            info.r#type
+                .as_ref()
+                .unwrap()
+                .tensor_type
+                .as_ref()
+                .unwrap()
+                .shape
+                .is_some()
+        })
+        .collect()
     };
-    assert_eq!(shapes(&for_engine(Target::Onnxruntime, &before)), [false, true, false]);
-    assert_eq!(for_engine(Target::Portable, &before).graph().value_info, before.graph().value_info);
-    let options = FuseOptions { target: Target::Onnxruntime, ..options() };
+    assert_eq!(
+        shapes(&for_engine(Target::Onnxruntime, &before)),
+        [false, true, false]
+    );
+    assert_eq!(
+        for_engine(Target::Portable, &before).graph().value_info,
+        before.graph().value_info
+    );
+    let options = FuseOptions {
+        target: Target::Onnxruntime,
+        ..options()
+    };
     let fused = unfold::fuse(&before, &options).unwrap();
     assert!(fused.changed() && fused.plan.tidy.untold == 2);
     assert_eq!(fused.model.graph().output, before.graph().output);
@@ -195,9 +247,21 @@ fn on_rows(entry: &str, between: &str, exit: &str) -> Model {
 #[test]
 fn layers_that_another_tool_wrote_on_rows_stay_as_they_are() {
     let gemm = ["Reshape", "Gemm", "Relu", "Gemm", "Reshape"];
-    for target in [Target::Cpu, Target::Onnxruntime, Target::Tract, Target::Portable] {
+    for target in [
+        Target::Cpu,
+        Target::Onnxruntime,
+        Target::Tract,
+        Target::Portable,
+    ] {
         let before = on_rows("-1 6", "k = Relu(q)", "-1 4 3");
-        let fused = unfold::fuse(&before, &FuseOptions { target, ..options() }).unwrap();
+        let fused = unfold::fuse(
+            &before,
+            &FuseOptions {
+                target,
+                ..options()
+            },
+        )
+        .unwrap();
         assert!(!fused.changed(), "{target}");
         assert_eq!(operators(&fused.model), gemm);
     }
@@ -226,9 +290,29 @@ fn layers_on_rows_become_what_layers_on_all_axes_become() {
 fn layers_on_rows_whose_axes_nothing_tells_stay_gemms() {
     // A 0 is the extent of the rows, the rows are an output, and the operator mixes them.
     let kept = on_rows("-1 6", "k = Relu(q)\n output q", "-1 4 3");
-    assert!(!unfold::fuse(&kept, &FuseOptions { target: Target::Cpu, ..options() }).unwrap().changed());
+    assert!(
+        !unfold::fuse(
+            &kept,
+            &FuseOptions {
+                target: Target::Cpu,
+                ..options()
+            }
+        )
+        .unwrap()
+        .changed()
+    );
     let mixed = on_rows("-1 6", "k = Softmax(q) axis=0", "-1 4 3");
-    assert!(!unfold::fuse(&mixed, &FuseOptions { target: Target::Cpu, ..options() }).unwrap().changed());
+    assert!(
+        !unfold::fuse(
+            &mixed,
+            &FuseOptions {
+                target: Target::Cpu,
+                ..options()
+            }
+        )
+        .unwrap()
+        .changed()
+    );
 }
 
 #[test]
@@ -246,7 +330,10 @@ fn a_product_beside_a_transpose_stays_one() {
         ))
     };
     let rows = |model: &Model| operators(&for_engine(Target::Cpu, model)).join(" ");
-    assert_eq!(rows(&beside("a = Relu(x)", "y = Relu(p)")), "Relu Reshape Gemm Reshape Relu");
+    assert_eq!(
+        rows(&beside("a = Relu(x)", "y = Relu(p)")),
+        "Relu Reshape Gemm Reshape Relu"
+    );
     let turned = "input z N 6 4\n a = Transpose(z) perm=[0,2,1]";
     assert!(rows(&beside(turned, "m = Relu(p)\n y = Add(m, x)")).contains("MatMul"));
     assert!(rows(&beside("a = Relu(x)", "y = Transpose(p) perm=[0,2,1]")).contains("MatMul"));
@@ -271,16 +358,47 @@ fn streams_are_centred_for_processors_and_not_for_all() {
     );
     let kept = unfold::fuse(&before, &options()).unwrap().model;
     same(&before, &kept, 1e-12);
-    assert_eq!(operators(&kept), ["MatMul", "Add", "LayerNormalization", "MatMul", "Add"]);
+    assert_eq!(
+        operators(&kept),
+        ["MatMul", "Add", "LayerNormalization", "MatMul", "Add"]
+    );
     for target in [Target::Cpu, Target::Tract, Target::Onnxruntime] {
-        let fused = unfold::fuse(&before, &FuseOptions { target, ..options() }).unwrap();
+        let fused = unfold::fuse(
+            &before,
+            &FuseOptions {
+                target,
+                ..options()
+            },
+        )
+        .unwrap();
         same(&before, &fused.model, 2e-6);
         let after = operators(&fused.model).join(" ");
-        assert!(!after.contains("LayerNormalization") && after.contains("Gemm"), "{after}");
-        assert!(!unfold::fuse(&fused.model, &FuseOptions { target, ..options() }).unwrap().changed());
+        assert!(
+            !after.contains("LayerNormalization") && after.contains("Gemm"),
+            "{after}"
+        );
+        assert!(
+            !unfold::fuse(
+                &fused.model,
+                &FuseOptions {
+                    target,
+                    ..options()
+                }
+            )
+            .unwrap()
+            .changed()
+        );
     }
     let skip = vec!["centring".to_owned()];
-    let fused = unfold::fuse(&before, &FuseOptions { skip, target: Target::Cpu, ..options() }).unwrap();
+    let fused = unfold::fuse(
+        &before,
+        &FuseOptions {
+            skip,
+            target: Target::Cpu,
+            ..options()
+        },
+    )
+    .unwrap();
     assert!(operators(&fused.model).contains(&"LayerNormalization"));
 }
 
@@ -306,7 +424,16 @@ fn rms(opset: usize, epsilon: &str, scale: &str) -> Model {
 #[test]
 fn an_rms_normalization_is_one_operator_where_the_operator_set_has_it() {
     let vector = "const g 6 = 1 2 3 4 5 6";
-    let fused = |target, model: &Model| unfold::fuse(model, &FuseOptions { target, ..options() }).unwrap();
+    let fused = |target, model: &Model| {
+        unfold::fuse(
+            model,
+            &FuseOptions {
+                target,
+                ..options()
+            },
+        )
+        .unwrap()
+    };
     let before = rms(23, "0.5", vector);
     for target in [Target::Cpu, Target::Tract, Target::Onnxruntime] {
         let after = fused(target, &before);
@@ -315,7 +442,15 @@ fn an_rms_normalization_is_one_operator_where_the_operator_set_has_it() {
         assert!(!fused(target, &after.model).changed());
     }
     let skip = vec!["biased".to_owned()];
-    let skipped = unfold::fuse(&before, &FuseOptions { skip, target: Target::Cpu, ..options() }).unwrap();
+    let skipped = unfold::fuse(
+        &before,
+        &FuseOptions {
+            skip,
+            target: Target::Cpu,
+            ..options()
+        },
+    )
+    .unwrap();
     assert!(!skipped.changed());
     // The set lacks it, the target keeps it, and one number scales each token.
     for (target, kept) in [
@@ -331,15 +466,31 @@ fn an_rms_normalization_is_one_operator_where_the_operator_set_has_it() {
 fn metadata_without_a_target_is_of_the_portable_form() {
     let named = |options: Option<&str>| {
         let mut folded = rms(22, "0.5", "const g 6 = 1 2 3 4 5 6");
-        let entries = [("unfold.version", Some("0.1.0")), ("unfold.options", options)];
-        let entries = entries.into_iter().filter_map(|(key, value)| Some((key, value?)));
+        let entries = [
+            ("unfold.version", Some("0.1.0")),
+            ("unfold.options", options),
+        ];
+        let entries = entries
+            .into_iter()
+            .filter_map(|(key, value)| Some((key, value?)));
         folded.proto.metadata_props = entries
-            .map(|(key, value)| StringStringEntryProto { key: Some(key.into()), value: Some(value.into()) })
+            .map(|(key, value)| StringStringEntryProto {
+                key: Some(key.into()),
+                value: Some(value.into()),
+            })
             .collect();
-        let [time] = &Provenance::from_model(&folded)[..] else { panic!("it was folded once") };
+        let [time] = &Provenance::from_model(&folded)[..] else {
+            panic!("it was folded once")
+        };
         (time.options.target, time.options.centre)
     };
     assert_eq!(named(None), (Target::Portable, false));
-    assert_eq!(named(Some(r#"{"skip":[],"centre":true}"#)), (Target::Portable, true));
-    assert_eq!(named(Some(r#"{"skip":[],"target":"cpu"}"#)), (Target::Cpu, false));
+    assert_eq!(
+        named(Some(r#"{"skip":[],"centre":true}"#)),
+        (Target::Portable, true)
+    );
+    assert_eq!(
+        named(Some(r#"{"skip":[],"target":"cpu"}"#)),
+        (Target::Cpu, false)
+    );
 }

@@ -3,7 +3,9 @@
 use crate::common::portable;
 use ndarray::{Array2, Axis};
 use unfold::onnx::Model;
-use unfold::onnx::proto::{GraphProto, NodeProto, StringStringEntryProto, TrainingInfoProto, ValueInfoProto};
+use unfold::onnx::proto::{
+    GraphProto, NodeProto, StringStringEntryProto, TrainingInfoProto, ValueInfoProto,
+};
 use unfold::onnx::tensor::{DataType, read_f64};
 use unfold::refusal::Reason;
 use unfold::verify::{VerifyOptions, compare};
@@ -11,7 +13,8 @@ use unfold::{FuseOptions, Fused};
 
 use crate::common::text::model;
 use crate::common::{
-    Attr, attribute, declared, fuse, initializer, is_not_disproved, new_tensors_are_told, node, operators,
+    Attr, attribute, declared, fuse, initializer, is_not_disproved, new_tensors_are_told, node,
+    operators,
 };
 use crate::{proved, same};
 
@@ -21,7 +24,11 @@ fn with(model: &Model, options: &FuseOptions) -> Fused {
     new_tensors_are_told(model, &fused).unwrap();
     is_not_disproved(model, &fused).unwrap();
     let again = unfold::fuse(&fused.model, options).unwrap();
-    assert!(!again.changed(), "{}", crate::common::text::print(&again.model));
+    assert!(
+        !again.changed(),
+        "{}",
+        crate::common::text::print(&again.model)
+    );
     fused
 }
 
@@ -31,7 +38,10 @@ fn tidied(model: &Model) -> Model {
 
 fn read(model: &Model, name: &str) -> Array2<f64> {
     let tensor = initializer(model, name);
-    read_f64(tensor, model.externals()).unwrap().into_dimensionality().unwrap()
+    read_f64(tensor, model.externals())
+        .unwrap()
+        .into_dimensionality()
+        .unwrap()
 }
 
 /// `(v − mean)/√(variance + ε)` of each row.
@@ -60,7 +70,12 @@ fn a_result_that_is_known_is_computed_of_what_it_was_where_that_takes_more_than_
     );
     let tidied = tidied(&model);
     // A computation of arithmetic alone is stored up to the node of its result.
-    assert_eq!(operators(&tidied), ["Softmax", "Softmax", "Add", "Mul", "Exp", "Exp", "Mul", "Add"]);
+    assert_eq!(
+        operators(&tidied),
+        [
+            "Softmax", "Softmax", "Add", "Mul", "Exp", "Exp", "Mul", "Add"
+        ]
+    );
     assert_eq!(initializer(&tidied, "u").dims, [4]);
 }
 
@@ -85,7 +100,12 @@ fn a_weight_that_is_standardised_in_the_graph_is_stored_standardised() {
     assert_eq!(operators(&after), ["MatMul"]);
     let expected = standardized(&read(&model, "v"), 0.001);
     let stored = read(&after, "t");
-    assert!((&stored.t() - &expected).iter().all(|error| error.abs() < 1e-5), "{stored} {expected}");
+    assert!(
+        (&stored.t() - &expected)
+            .iter()
+            .all(|error| error.abs() < 1e-5),
+        "{stored} {expected}"
+    );
     assert_eq!(after.graph().initializer.len(), 1);
 }
 
@@ -107,12 +127,23 @@ fn batch_normalization_of_a_weight_takes_the_statistics_of_the_weight() {
     let after = unfold::fuse(&model, &portable()).unwrap().model;
     assert_eq!(operators(&after), ["MatMul"]);
     let v = read_f64(initializer(&model, "v"), model.externals()).unwrap();
-    let mut expected = standardized(&v.into_shape_with_order((3, 4)).unwrap(), f64::from(0.01_f32));
-    for (mut row, (g, b)) in expected.outer_iter_mut().zip([(1.0, 0.0), (2.0, 1.0), (-0.5, 0.25)]) {
+    let mut expected = standardized(
+        &v.into_shape_with_order((3, 4)).unwrap(),
+        f64::from(0.01_f32),
+    );
+    for (mut row, (g, b)) in expected
+        .outer_iter_mut()
+        .zip([(1.0, 0.0), (2.0, 1.0), (-0.5, 0.25)])
+    {
         row.mapv_inplace(|x| g * x + b);
     }
     let stored = read(&after, "w");
-    assert!((&stored.t() - &expected).iter().all(|error| error.abs() < 1e-6), "{stored} {expected}");
+    assert!(
+        (&stored.t() - &expected)
+            .iter()
+            .all(|error| error.abs() < 1e-6),
+        "{stored} {expected}"
+    );
     // Before operator set 14 some engines take those that are given, which PyTorch's exporter lets be the same.
     let given = |mean: &str| {
         crate::common::text::model(&format!(
@@ -138,7 +169,10 @@ fn batch_normalization_of_a_weight_takes_the_statistics_of_the_weight() {
     let after = unfold::fuse(&given("own"), &portable()).unwrap().model;
     assert_eq!(operators(&after), ["MatMul"]);
     let earlier = read(&after, "w");
-    assert!((&earlier - &stored).iter().all(|error| error.abs() < 1e-6), "{earlier} {stored}");
+    assert!(
+        (&earlier - &stored).iter().all(|error| error.abs() < 1e-6),
+        "{earlier} {stored}"
+    );
     let other = unfold::fuse(&given("seven"), &portable()).unwrap().model;
     assert!(operators(&other).contains(&"BatchNormalization"));
 }
@@ -165,9 +199,15 @@ fn extents_are_written_down_where_nobody_may_vary_them() {
 
 #[test]
 fn what_makes_an_output_is_called_by_its_name_where_nothing_is_between() {
-    for lines in ["y = Identity(r)", "y = Cast(r) to=1", "y = Reshape(r, same)", "y = Split(r) axis=1"] {
-        let model =
-            model(&format!("input x batch 6\n ints same 2 = -1 6\n r = Relu(x)\n {lines}\n output y"));
+    for lines in [
+        "y = Identity(r)",
+        "y = Cast(r) to=1",
+        "y = Reshape(r, same)",
+        "y = Split(r) axis=1",
+    ] {
+        let model = model(&format!(
+            "input x batch 6\n ints same 2 = -1 6\n r = Relu(x)\n {lines}\n output y"
+        ));
         let after = tidied(&model);
         assert_eq!(operators(&after), ["Relu"], "{lines}");
         assert_eq!(after.graph().node[0].output, ["y"], "{lines}");
@@ -204,15 +244,19 @@ fn a_reshape_reads_no_extents_that_it_finds_itself() {
         ))
     };
     let shape = |model: &Model| {
-        let [reshape] = &model.graph().node[..] else { panic!("{:?}", operators(model)) };
-        unfold::onnx::tensor::read_i64(initializer(model, &reshape.input[1]), model.externals()).unwrap()
+        let [reshape] = &model.graph().node[..] else {
+            panic!("{:?}", operators(model))
+        };
+        unfold::onnx::tensor::read_i64(initializer(model, &reshape.input[1]), model.externals())
+            .unwrap()
     };
     let split = tidied(&heads("ints h 2 = 2 4\n s = Concat(b, l, h) axis=0"));
     assert_eq!(shape(&split).into_raw_vec_and_offset().0, [0, 0, 2, 4]);
     // An extent that is 0 is one that the value has.
     let split = heads("ints h 2 = 2 4\n s = Concat(b, l, h) axis=0");
     let mut zero = split.clone();
-    zero.graph_mut().node.last_mut().unwrap().attribute = vec![attribute("allowzero", Attr::Int(1))];
+    zero.graph_mut().node.last_mut().unwrap().attribute =
+        vec![attribute("allowzero", Attr::Int(1))];
     assert_eq!(tidied(&zero).proto, tidied(&split).proto);
     // As many heads as there are in the width.
     let left = tidied(&heads("ints h 2 = -1 4\n s = Concat(b, l, h) axis=0"));
@@ -228,7 +272,10 @@ fn a_reshape_reads_no_extents_that_it_finds_itself() {
          y = Reshape(x, s)
          output y",
     );
-    assert_eq!(shape(&tidied(&moved)).into_raw_vec_and_offset().0, [4, -1, 8]);
+    assert_eq!(
+        shape(&tidied(&moved)).into_raw_vec_and_offset().0,
+        [4, -1, 8]
+    );
     // The inferred extent stays inferred, and `-1` without elements was undefined before, too.
     let found = tidied(&heads("ints h 1 = -1\n s = Concat(b, l, h) axis=0"));
     assert_eq!(shape(&found).into_raw_vec_and_offset().0, [0, 0, 8]);
@@ -242,12 +289,20 @@ fn a_reshape_reads_no_extents_that_it_finds_itself() {
          y = Reshape(x, s)
          output y",
     );
-    assert_eq!(shape(&tidied(&found)).into_raw_vec_and_offset().0, [0, -1, 8]);
-    let other = tidied(&heads("ints h 1 = 8\n ints m 1 = 2\n ints f 1 = 4\n s = Concat(b, m, f, l) axis=0"));
+    assert_eq!(
+        shape(&tidied(&found)).into_raw_vec_and_offset().0,
+        [0, -1, 8]
+    );
+    let other = tidied(&heads(
+        "ints h 1 = 8\n ints m 1 = 2\n ints f 1 = 4\n s = Concat(b, m, f, l) axis=0",
+    ));
     assert!(operators(&other).len() > 1, "{:?}", operators(&other));
     // Neither is where it was, and one alone can be found.
     let turned = tidied(&heads("ints h 1 = 8\n s = Concat(l, b, h) axis=0"));
-    assert_eq!(operators(&turned), ["Shape", "Gather", "Gather", "Concat", "Reshape"]);
+    assert_eq!(
+        operators(&turned),
+        ["Shape", "Gather", "Gather", "Concat", "Reshape"]
+    );
 }
 
 /// An LSTM that begins with what `makes` makes of `shape`, two numbers for each row of an open batch.
@@ -286,13 +341,20 @@ fn a_recurrent_operator_is_not_given_the_zeros_that_it_begins_with() {
         let verdict = compare(&before, &after.model, &VerifyOptions::default());
         assert!(verdict.passed(), "{makes}: {verdict:?}");
         assert_eq!(operators(&after.model), ["LSTM"], "{makes}");
-        assert_eq!(after.model.graph().node[0].input, ["x", "w", "r", "b"], "{makes}");
+        assert_eq!(
+            after.model.graph().node[0].input,
+            ["x", "w", "r", "b"],
+            "{makes}"
+        );
         let skip = vec!["constant".to_owned()];
         let kept = unfold::fuse(&before, &FuseOptions { skip, ..portable() }).unwrap();
         assert!(operators(&kept.model).len() > 1, "{makes}");
     }
     // Other numbers, and functions of zeros, stay inputs.
-    for makes in ["s = Expand(halves, shape)", "m = Expand(nothing, shape)\n s = Cos(m)"] {
+    for makes in [
+        "s = Expand(halves, shape)",
+        "m = Expand(nothing, shape)\n s = Cos(m)",
+    ] {
         let after = fuse(&begun(makes)).model;
         assert_eq!(after.graph().node.last().unwrap().input.len(), 7, "{makes}");
     }
@@ -310,11 +372,21 @@ fn a_constant_that_takes_more_room_than_it_frees_stays_computed() {
          y = Max(m, e)
          output y",
     );
-    let skip = vec!["per-channel*".to_owned(), "affine".to_owned(), "Max*".to_owned()];
-    let options = |max_growth| FuseOptions { max_growth, skip: skip.clone(), ..portable() };
+    let skip = vec![
+        "per-channel*".to_owned(),
+        "affine".to_owned(),
+        "Max*".to_owned(),
+    ];
+    let options = |max_growth| FuseOptions {
+        max_growth,
+        skip: skip.clone(),
+        ..portable()
+    };
     let less = with(&model, &options(10.0));
     assert_eq!(operators(&less.model), ["MatMul", "Expand", "Max"]);
-    let [refusal] = &less.plan.tidy.kept[..] else { panic!("{:?}", less.plan.tidy) };
+    let [refusal] = &less.plan.tidy.kept[..] else {
+        panic!("{:?}", less.plan.tidy)
+    };
     assert!(matches!(refusal.reason, Reason::Growth(_)), "{refusal}");
     let more = with(&model, &options(60.0));
     assert_eq!(operators(&more.model), ["MatMul", "Max"]);
@@ -342,11 +414,19 @@ const PARALLEL: &str = "input x batch 6 8
 fn parallel_branches_of_a_block_normalize_once() {
     let model = model(PARALLEL);
     let fused = with(&model, &portable());
-    let count = |model: &Model| operators(model).iter().filter(|op| **op == "LayerNormalization").count();
+    let count = |model: &Model| {
+        operators(model)
+            .iter()
+            .filter(|op| **op == "LayerNormalization")
+            .count()
+    };
     assert_eq!((count(&model), count(&fused.model)), (2, 1));
     assert_eq!(fused.plan.tidy.duplicates, 1);
     let skip = vec!["duplicate".to_owned()];
-    assert_eq!(count(&with(&model, &FuseOptions { skip, ..portable() }).model), 2);
+    assert_eq!(
+        count(&with(&model, &FuseOptions { skip, ..portable() }).model),
+        2
+    );
 }
 
 /// A third and the float next to it are stored as the same bits.
@@ -366,7 +446,10 @@ fn floats_that_were_rounded_to_the_same_bits_are_not_one_number() {
              y = Add(a, c)
              output y"
         ));
-        operators(&fuse(&model).model).iter().filter(|op| **op == "Max").count()
+        operators(&fuse(&model).model)
+            .iter()
+            .filter(|op| **op == "Max")
+            .count()
     };
     assert_eq!((larger("stored"), larger("again")), (2, 1));
 }
@@ -389,10 +472,15 @@ fn a_number_that_is_computed_does_not_become_a_constant_that_is_equal_to_it() {
     for tensor in std::mem::take(&mut graph.initializer) {
         let name = tensor.name().to_owned();
         let held = vec![("value", Attr::Tensor(Box::new(tensor)))];
-        graph.node.insert(0, node("Constant", &[""; 0], &[name], held));
+        graph
+            .node
+            .insert(0, node("Constant", &[""; 0], &[name], held));
     }
     let after = tidied(&before);
-    assert_eq!(operators(&after).iter().filter(|op| **op == "Cast").count(), 0);
+    assert_eq!(
+        operators(&after).iter().filter(|op| **op == "Cast").count(),
+        0
+    );
 }
 
 #[test]
@@ -408,19 +496,29 @@ fn what_is_made_anew_in_each_run_or_has_a_name_of_its_own_is_there_twice() {
              output y"
         ))
     };
-    let count = |model: &Model, op: &str| operators(model).iter().filter(|name| **name == op).count();
+    let count =
+        |model: &Model, op: &str| operators(model).iter().filter(|name| **name == op).count();
     let fold = |model: &Model| unfold::fuse(model, &portable()).unwrap().model;
     assert_eq!(count(&tidied(&twice("Tanh(x)")), "Tanh"), 1);
-    assert_eq!(count(&fold(&twice("RandomNormalLike(x)")), "RandomNormalLike"), 2);
+    assert_eq!(
+        count(&fold(&twice("RandomNormalLike(x)")), "RandomNormalLike"),
+        2
+    );
     let mut foreign = twice("Exp(x)");
-    for node in foreign.graph_mut().node.iter_mut().filter(|node| node.op_type() == "Exp") {
+    for node in foreign
+        .graph_mut()
+        .node
+        .iter_mut()
+        .filter(|node| node.op_type() == "Exp")
+    {
         node.domain = Some("com.example".into());
     }
     assert_eq!(count(&fold(&foreign), "Exp"), 2);
     let named = model("input x batch 4\n a = Tanh(x)\n b = Tanh(x)\n output a\n output b");
     assert_eq!(count(&tidied(&named), "Tanh"), 2);
-    let apart =
-        model("input x batch 4\n a = Elu(x) alpha=0.5\n b = Elu(x) alpha=0.25\n y = Add(a, b)\n output y");
+    let apart = model(
+        "input x batch 4\n a = Elu(x) alpha=0.5\n b = Elu(x) alpha=0.25\n y = Add(a, b)\n output y",
+    );
     assert_eq!(count(&fold(&apart), "Elu"), 2);
 }
 
@@ -436,9 +534,15 @@ fn a_constant_under_another_name_is_read_where_it_is() {
          l = MatMul(r, w)
          y = Add(l, c)
          output y";
-    assert_eq!(operators(&tidied(&model(text))), ["MatMul", "Add", "Relu", "MatMul", "Add"]);
+    assert_eq!(
+        operators(&tidied(&model(text))),
+        ["MatMul", "Add", "Relu", "MatMul", "Add"]
+    );
     // Before version 4 of the format constants that come are nodes.
-    let old = tidied(&model(&format!("ir 3\n{}", text.replace("Identity(b)", "Neg(b)"))));
+    let old = tidied(&model(&format!(
+        "ir 3\n{}",
+        text.replace("Identity(b)", "Neg(b)")
+    )));
     assert_eq!(operators(&old).iter().filter(|op| **op == "Neg").count(), 0);
 }
 
@@ -530,9 +634,15 @@ fn a_bias_goes_into_the_convolution_that_it_is_added_to() {
     assert_eq!(operators(&after), ["Conv", "Relu", "Conv"]);
     let bias = |node: usize| {
         let tensor = initializer(&after, &after.graph().node[node].input[2]);
-        read_f64(tensor, after.externals()).unwrap().into_iter().collect::<Vec<_>>()
+        read_f64(tensor, after.externals())
+            .unwrap()
+            .into_iter()
+            .collect::<Vec<_>>()
     };
-    assert_eq!([bias(0), bias(2)], [[1.0, -2.0, 0.5, 3.0], [2.0, 1.0, 0.0, -1.0]]);
+    assert_eq!(
+        [bias(0), bias(2)],
+        [[1.0, -2.0, 0.5, 3.0], [2.0, 1.0, 0.0, -1.0]]
+    );
 }
 
 #[test]
@@ -575,19 +685,41 @@ fn written_out(mean: &str, behind: &str) -> Model {
 fn a_normalization_keeps_the_form_that_engines_run_as_one_operator() {
     let centred = "m = ReduceMean(x) axes=[-1]\n d = Sub(x, m)";
     let cases = [
-        (written_out(centred, "s = Mul(n, g)\n z = Add(b, s)"), vec![("s", 1.0), ("z", 0.0)]),
-        (written_out("d = Floor(x)", "z = Mul(g, n)"), vec![("z", 1.0)]),
-        (written_out("d = Floor(x)", "h = Cast(n) to=1\n z = Mul(g, h)"), vec![("z", 1.0)]),
+        (
+            written_out(centred, "s = Mul(n, g)\n z = Add(b, s)"),
+            vec![("s", 1.0), ("z", 0.0)],
+        ),
+        (
+            written_out("d = Floor(x)", "z = Mul(g, n)"),
+            vec![("z", 1.0)],
+        ),
+        (
+            written_out("d = Floor(x)", "h = Cast(n) to=1\n z = Mul(g, h)"),
+            vec![("z", 1.0)],
+        ),
     ];
     for (model, neutral) in cases {
         let after = tidied(&model);
         // A Cast to the same type is eliminated.
-        let expected: Vec<&str> = operators(&model).into_iter().filter(|&op| op != "Cast").collect();
+        let expected: Vec<&str> = operators(&model)
+            .into_iter()
+            .filter(|&op| op != "Cast")
+            .collect();
         assert_eq!(operators(&after), expected);
         for (output, number) in neutral {
-            let node = after.graph().node.iter().find(|node| node.output[0] == output).unwrap();
-            let stored =
-                |name: &&String| after.graph().initializer.iter().any(|tensor| tensor.name() == **name);
+            let node = after
+                .graph()
+                .node
+                .iter()
+                .find(|node| node.output[0] == output)
+                .unwrap();
+            let stored = |name: &&String| {
+                after
+                    .graph()
+                    .initializer
+                    .iter()
+                    .any(|tensor| tensor.name() == **name)
+            };
             let name = node.input.iter().find(stored).unwrap();
             let values = read_f64(initializer(&after, name), after.externals()).unwrap();
             assert_eq!(values, ndarray::ArrayD::from_elem(vec![4], number));
@@ -598,9 +730,18 @@ fn a_normalization_keeps_the_form_that_engines_run_as_one_operator() {
 #[test]
 fn a_normalization_that_engines_do_not_know_is_bare() {
     // Without a shift it is no LN for them, and with factors of another rank neither.
-    for behind in ["z = Mul(n, g)", "z = Add(n, b)", "h = Unsqueeze(g, i)\n s = Mul(n, h)\n z = Add(s, b)"] {
+    for behind in [
+        "z = Mul(n, g)",
+        "z = Add(n, b)",
+        "h = Unsqueeze(g, i)\n s = Mul(n, h)\n z = Add(s, b)",
+    ] {
         let mut text = written_out("m = ReduceMean(x) axes=[-1]\n d = Sub(x, m)", behind);
-        text.proto.graph.as_mut().unwrap().initializer.push(unfold::onnx::tensor::make_i64("i", &[0]));
+        text.proto
+            .graph
+            .as_mut()
+            .unwrap()
+            .initializer
+            .push(unfold::onnx::tensor::make_i64("i", &[0]));
         let after = tidied(&text);
         let made = operators(&after);
         assert!(!made.contains(&"Mul"), "{made:?}");
@@ -629,7 +770,13 @@ fn what_is_made_in_equal_ways_of_equal_weights_is_there_once() {
     let expected = ["LayerNormalization", "MatMul", "Neg", "Exp", "Abs"];
     assert_eq!(operators(&once), expected);
     let other = tidied(&of("1 2 3 4 5 7"));
-    assert_eq!(operators(&other).iter().filter(|operator| **operator == "MatMul").count(), 2);
+    assert_eq!(
+        operators(&other)
+            .iter()
+            .filter(|operator| **operator == "MatMul")
+            .count(),
+        2
+    );
 }
 
 #[test]
@@ -657,7 +804,11 @@ fn what_hands_a_value_on_is_gone_before_anything_folds() {
     assert_eq!(operators(&tidied(&model(plain))), ["MatMul", "Add", "Relu"]);
     let skip = vec!["Mul_n".to_owned()];
     let skipped = with(&model(text), &FuseOptions { skip, ..portable() });
-    assert!(operators(&skipped.model).contains(&"Mul"), "{:?}", operators(&skipped.model));
+    assert!(
+        operators(&skipped.model).contains(&"Mul"),
+        "{:?}",
+        operators(&skipped.model)
+    );
 }
 
 /// A mask computed from constants does not identify a normalizer.
@@ -680,11 +831,20 @@ fn what_makes_a_mask_of_a_site_that_stays_is_computed_once() {
     assert!(fused.plan.sites.iter().all(|site| !site.is_folded()));
     assert_eq!(operators(&fused.model), ["MatMul", "Mul", "Softmax"]);
     let numbers = |name: &str| {
-        let model = if name == "mask" { &fused.model } else { &before };
+        let model = if name == "mask" {
+            &fused.model
+        } else {
+            &before
+        };
         read_f64(initializer(model, name), model.externals()).unwrap()
     };
     let (places, mask) = (numbers("places"), numbers("mask"));
-    assert!(places.iter().zip(&mask).all(|(&place, &mask)| mask == f64::from(u8::from(place <= 0.0))));
+    assert!(
+        places
+            .iter()
+            .zip(&mask)
+            .all(|(&place, &mask)| mask == f64::from(u8::from(place <= 0.0)))
+    );
     assert!(is_not_disproved(&before, &fused).is_ok());
 }
 
@@ -707,7 +867,11 @@ fn what_an_affine_that_stays_is_computed_of_is_computed_once_and_for_all() {
          output y",
     );
     let fused = fuse(&before);
-    assert!(fused.plan.sites.iter().all(|site| !site.is_folded()), "{:#?}", fused.plan.sites);
+    assert!(
+        fused.plan.sites.iter().all(|site| !site.is_folded()),
+        "{:#?}",
+        fused.plan.sites
+    );
     assert_eq!(operators(&proved(&before)), ["Relu", "Sub", "Div", "Tanh"]);
     same(&before, &fused.model, 1e-6);
 }
@@ -745,7 +909,11 @@ fn what_moves_nothing_goes() {
         "Slice(r, none, beyond, some)",
         "Slice(r, none, all, some, up)",
     ] {
-        assert_eq!(operators(&tidied(&with(nothing))), ["Relu", "Neg"], "{nothing}");
+        assert_eq!(
+            operators(&tidied(&with(nothing))),
+            ["Relu", "Neg"],
+            "{nothing}"
+        );
     }
     for something in [
         "Transpose(r) perm=[0,2,1]",
@@ -829,8 +997,14 @@ fn a_transpose_of_an_axis_of_one_place_is_part_of_the_reshape_beside_it() {
     let after = becomes_tidy(&one_head("-1 6 1 8", "-1 6 8"));
     assert_eq!(after, ["Reshape", "Softmax", "Reshape"]);
     // A 0 takes the extent of another axis there.
-    assert_eq!(becomes_tidy(&one_head("0 0 1 8", "0 6 8")), ["Reshape", "Transpose", "Softmax", "Reshape"]);
-    assert_eq!(becomes_tidy(&one_head("-1 6 1 8", "0 0 8")), ["Reshape", "Softmax", "Transpose", "Reshape"]);
+    assert_eq!(
+        becomes_tidy(&one_head("0 0 1 8", "0 6 8")),
+        ["Reshape", "Transpose", "Softmax", "Reshape"]
+    );
+    assert_eq!(
+        becomes_tidy(&one_head("-1 6 1 8", "0 0 8")),
+        ["Reshape", "Softmax", "Transpose", "Reshape"]
+    );
     // Two heads are moved.
     assert_eq!(becomes_tidy(&one_head("-1 6 2 4", "-1 6 8")).len(), 5);
 }
@@ -862,14 +1036,26 @@ fn axes_of_one_place_beside_a_reshape_are_its_own() {
         assert_eq!(beside(lines), ["Exp", "Reshape", "Tanh"], "{lines}");
     }
     // Behind a Transpose as well, whose order is one of fewer axes then.
-    let turned = beside("u = Unsqueeze(e, axes)\n t = Transpose(u) perm=[0,2,1,4,3]\n z = Reshape(t, flat)");
+    let turned =
+        beside("u = Unsqueeze(e, axes)\n t = Transpose(u) perm=[0,2,1,4,3]\n z = Reshape(t, flat)");
     assert_eq!(turned, ["Exp", "Reshape", "Tanh"]);
-    let turned = beside("u = Unsqueeze(e, axes)\n t = Transpose(u) perm=[2,1,0,4,3]\n z = Reshape(t, flat)");
+    let turned =
+        beside("u = Unsqueeze(e, axes)\n t = Transpose(u) perm=[2,1,0,4,3]\n z = Reshape(t, flat)");
     assert_eq!(turned, ["Exp", "Transpose", "Reshape", "Tanh"]);
     // Two Unsqueezes become one, however the second counts its axes.
-    for (first, second) in [("one", "one"), ("axes", "one"), ("one", "ends"), ("axes", "ends")] {
-        let lines = format!("ints ends 2 = 0 -1\n u = Unsqueeze(e, {first})\n z = Unsqueeze(u, {second})");
-        assert_eq!(beside(&lines), ["Exp", "Unsqueeze", "Tanh"], "{first} {second}");
+    for (first, second) in [
+        ("one", "one"),
+        ("axes", "one"),
+        ("one", "ends"),
+        ("axes", "ends"),
+    ] {
+        let lines =
+            format!("ints ends 2 = 0 -1\n u = Unsqueeze(e, {first})\n z = Unsqueeze(u, {second})");
+        assert_eq!(
+            beside(&lines),
+            ["Exp", "Unsqueeze", "Tanh"],
+            "{first} {second}"
+        );
     }
     // A value with other readers is not made twice.
     let read = beside("r = Reshape(e, two)\n z = Unsqueeze(r, one)\n output r");
@@ -884,7 +1070,10 @@ fn integers_that_nothing_changes_are_proved_to_be_themselves() {
             "a = ArgMax(x) axis=-1 keepdims=0\n b = Add(a, zero)\n y = Gather(table, b)",
             vec!["ArgMax", "Gather"],
         ),
-        ("c = Cast(x) to=7\n b = Add(zero, c)\n y = Gather(table, b)", vec!["Cast", "Gather"]),
+        (
+            "c = Cast(x) to=7\n b = Add(zero, c)\n y = Gather(table, b)",
+            vec!["Cast", "Gather"],
+        ),
         (
             "a = ArgMax(x) axis=-1 keepdims=0\n b = Pad(a, pads)\n y = Gather(table, b)",
             vec!["ArgMax", "Gather"],
@@ -900,9 +1089,13 @@ fn integers_that_nothing_changes_are_proved_to_be_themselves() {
         assert_eq!(operators(&proved(&model)), after, "{lines}");
     }
     // A constant of more axes gives them to its sum.
-    let wide = "input x 2 3\n weight table 9 4\n ints zero 1 1 1 = 0\n a = ArgMax(x) axis=-1 keepdims=0
+    let wide =
+        "input x 2 3\n weight table 9 4\n ints zero 1 1 1 = 0\n a = ArgMax(x) axis=-1 keepdims=0
                 b = Add(a, zero)\n y = Gather(table, b)\n output y";
-    assert_eq!(operators(&proved(&model(wide))), ["ArgMax", "Add", "Gather"]);
+    assert_eq!(
+        operators(&proved(&model(wide))),
+        ["ArgMax", "Add", "Gather"]
+    );
 }
 
 #[test]
@@ -935,13 +1128,17 @@ fn axes_of_one_place_that_come_and_go_at_once_go() {
              output y"
         )))
     };
-    for lines in
-        ["s = Squeeze(e, front)\n z = Unsqueeze(s, front)", "s = Unsqueeze(e, back)\n z = Squeeze(s, back)"]
-    {
+    for lines in [
+        "s = Squeeze(e, front)\n z = Unsqueeze(s, front)",
+        "s = Unsqueeze(e, back)\n z = Squeeze(s, back)",
+    ] {
         assert_eq!(of(lines), ["Exp", "Tanh"], "{lines}");
     }
     // It comes at another place.
-    assert_eq!(of("s = Squeeze(e, front)\n z = Unsqueeze(s, back)").len(), 4);
+    assert_eq!(
+        of("s = Squeeze(e, front)\n z = Unsqueeze(s, back)").len(),
+        4
+    );
     // Another node reads the value between.
     let read = "s = Squeeze(e, front)\n z = Unsqueeze(s, front)\n t = Sin(s)\n output t";
     assert_eq!(of(read), ["Exp", "Squeeze", "Sin", "Tanh"]);
@@ -961,14 +1158,31 @@ fn concats_along_one_axis_are_one() {
         )))
     };
     let one = ["Exp", "Sin", "Concat", "Tanh"];
-    assert_eq!(of("a = Concat(e, s) axis=1", "z = Concat(x, a, e) axis=-2"), one);
     assert_eq!(
-        of("a = Concat(e, s) axis=1\n b = Concat(a, x) axis=1", "c = Abs(x)\n z = Concat(b, c) axis=1").len(),
+        of("a = Concat(e, s) axis=1", "z = Concat(x, a, e) axis=-2"),
+        one
+    );
+    assert_eq!(
+        of(
+            "a = Concat(e, s) axis=1\n b = Concat(a, x) axis=1",
+            "c = Abs(x)\n z = Concat(b, c) axis=1"
+        )
+        .len(),
         5
     );
     // Along another axis, or read by others too.
-    assert_eq!(of("a = Concat(e, s) axis=1", "z = Concat(a, a) axis=2").len(), 5);
-    assert_eq!(of("a = Concat(e, s) axis=1", "z = Concat(a, x) axis=1\n output a").len(), 5);
+    assert_eq!(
+        of("a = Concat(e, s) axis=1", "z = Concat(a, a) axis=2").len(),
+        5
+    );
+    assert_eq!(
+        of(
+            "a = Concat(e, s) axis=1",
+            "z = Concat(a, x) axis=1\n output a"
+        )
+        .len(),
+        5
+    );
 }
 
 #[test]
@@ -998,7 +1212,11 @@ fn movements_around_what_works_element_by_element_go() {
         ("Unsqueeze(e, one)", "Squeeze(b, one)"),
         ("Transpose(e) perm=[1,2,0]", "Transpose(b) perm=[2,0,1]"),
     ] {
-        assert_eq!(around(first, gate, last), ["Exp", "Sigmoid", "Mul", "Softmax"], "{first}");
+        assert_eq!(
+            around(first, gate, last),
+            ["Exp", "Sigmoid", "Mul", "Softmax"],
+            "{first}"
+        );
     }
     // Remaining nodes keep their names.
     let named = fuse(&model(
@@ -1010,7 +1228,9 @@ fn movements_around_what_works_element_by_element_go() {
          z = Reshape(b, sentences)
          output z",
     ));
-    let [tanh] = &named.model.graph().node[..] else { panic!("{:?}", operators(&named.model)) };
+    let [tanh] = &named.model.graph().node[..] else {
+        panic!("{:?}", operators(&named.model))
+    };
     assert!(tanh.name().starts_with("Tanh_b"), "{}", tanh.name());
     // Along the last axis, where that stays, and for all.
     let bounded = "s = Max(a, bound, none)\n b = Sin(s)";
@@ -1021,20 +1241,35 @@ fn movements_around_what_works_element_by_element_go() {
     let turned = ("Transpose(e) perm=[0,2,1]", "Transpose(b) perm=[0,2,1]");
     for (first, between, last) in [
         // The second movement is no inverse of the first.
-        ("Transpose(e) perm=[1,2,0]", gate, "Transpose(b) perm=[1,2,0]"),
+        (
+            "Transpose(e) perm=[1,2,0]",
+            gate,
+            "Transpose(b) perm=[1,2,0]",
+        ),
         ("Transpose(e) perm=[0,2,1]", gate, "Reshape(b, sentences)"),
         // It is not the same at all places.
         (turned.0, "s = Max(a, sixes)\n b = Sin(s)", turned.1),
-        ("Unsqueeze(e, one)", "s = Max(a, places)\n b = Sin(s)", "Squeeze(b, one)"),
+        (
+            "Unsqueeze(e, one)",
+            "s = Max(a, places)\n b = Sin(s)",
+            "Squeeze(b, one)",
+        ),
         // It is of several elements.
         (turned.0, "b = Softmax(a) axis=1", turned.1),
         // Somebody else reads it.
         (turned.0, "b = Sin(a)\n output b", turned.1),
-        (turned.0, "b = Sin(a)\n c = ReduceSum(a) axes=[1]\n output c", turned.1),
+        (
+            turned.0,
+            "b = Sin(a)\n c = ReduceSum(a) axes=[1]\n output c",
+            turned.1,
+        ),
     ] {
         let between = between.replace("sixes", "six");
         let lines = format!("scale six 6\n {between}");
-        assert!(around(first, &lines, last).len() > 4, "{first}, {between}, {last}");
+        assert!(
+            around(first, &lines, last).len() > 4,
+            "{first}, {between}, {last}"
+        );
     }
 }
 
@@ -1066,13 +1301,20 @@ fn slices_of_other_axes_are_one_that_reads_the_value() {
                    f = Slice(b, no, far, two, two)
                    g = Slice(b, one, far, two, two)
                    z = Concat(c, d, f, g) axis=-1";
-    assert_eq!(of(patches), ["Exp", "Slice", "Slice", "Slice", "Slice", "Concat"]);
+    assert_eq!(
+        of(patches),
+        ["Exp", "Slice", "Slice", "Slice", "Slice", "Concat"]
+    );
     // Slices stay where one counts from the end, or another operator reads the value between.
     for lines in [
         "s = Slice(e, one, last, two)\n z = Slice(s, one, two, two)",
         "s = Slice(e, one, three, one)\n r = Slice(s, one, two, two)\n t = Tanh(s)\n z = Concat(r, t) axis=2",
     ] {
-        assert_eq!(of(lines).iter().filter(|op| *op == "Slice").count(), 2, "{lines}");
+        assert_eq!(
+            of(lines).iter().filter(|op| *op == "Slice").count(),
+            2,
+            "{lines}"
+        );
     }
 }
 
@@ -1123,7 +1365,10 @@ fn a_sum_of_places_and_0_and_a_mask_of_all_hand_on_what_they_read() {
              y = Cast(j) to=1
              output y"
         ));
-        operators(&proved(&before)).into_iter().map(str::to_owned).collect::<Vec<_>>()
+        operators(&proved(&before))
+            .into_iter()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
     };
     assert_eq!(made("ints c = 0", "j = Add(i, c)"), ["Cast"]);
     assert_eq!(made("ints c 1 = 0", "j = Add(c, i)"), ["Cast"]);
@@ -1131,24 +1376,41 @@ fn a_sum_of_places_and_0_and_a_mask_of_all_hand_on_what_they_read() {
     // Another axis comes to the result.
     assert_eq!(made("ints c 1 1 1 = 0", "j = Add(i, c)"), ["Add", "Cast"]);
     assert_eq!(
-        made("ints c = 1", "g = Greater(i, c)\n b = Cast(c) to=9\n j = And(b, g)"),
+        made(
+            "ints c = 1",
+            "g = Greater(i, c)\n b = Cast(c) to=9\n j = And(b, g)"
+        ),
         ["Greater", "Cast"]
     );
-    assert_eq!(made("ints c = 0", "g = Greater(i, c)\n b = Cast(c) to=9\n j = And(b, g)").len(), 3);
+    assert_eq!(
+        made(
+            "ints c = 0",
+            "g = Greater(i, c)\n b = Cast(c) to=9\n j = And(b, g)"
+        )
+        .len(),
+        3
+    );
 }
 
 #[test]
 fn what_is_only_called_by_the_name_of_an_output_has_it() {
-    let named = |lines: &str| becomes_tidy(&model(&format!("input x batch 4\n e = Exp(x)\n {lines}")));
+    let named =
+        |lines: &str| becomes_tidy(&model(&format!("input x batch 4\n e = Exp(x)\n {lines}")));
     assert_eq!(named("y = Identity(e)\n output y"), ["Exp"]);
-    assert_eq!(named("t = Tanh(e)\n y = Identity(e)\n output t y"), ["Exp", "Tanh"]);
+    assert_eq!(
+        named("t = Tanh(e)\n y = Identity(e)\n output t y"),
+        ["Exp", "Tanh"]
+    );
     // The producer of the value may be removed itself.
     let after = named("t = Cast(e) to=1\n y = Identity(t)\n z = Neg(y)\n output y z");
     assert_eq!(after, ["Exp", "Neg"]);
     let after = named("t = Cast(x) to=1\n y = Identity(t)\n z = Neg(y)\n output e y z");
     assert_eq!(after, ["Exp", "Identity", "Neg"]);
     // Two names of one value, or of an input, take an operator each but for one.
-    assert_eq!(named("y = Identity(e)\n z = Identity(e)\n output y z"), ["Exp", "Identity"]);
+    assert_eq!(
+        named("y = Identity(e)\n z = Identity(e)\n output y z"),
+        ["Exp", "Identity"]
+    );
     assert_eq!(named("y = Identity(e)\n output e y"), ["Exp", "Identity"]);
     assert_eq!(named("y = Identity(x)\n output e y"), ["Exp", "Identity"]);
 }
@@ -1176,7 +1438,9 @@ fn whether_truth_values_are_equal_is_computed_once_and_for_all() {
 #[test]
 fn a_range_of_floats_is_computed_once_and_for_all() {
     let counted = |numbers: &str| {
-        let [start, limit, delta] = numbers.split(' ').collect::<Vec<_>>()[..] else { panic!() };
+        let [start, limit, delta] = numbers.split(' ').collect::<Vec<_>>()[..] else {
+            panic!()
+        };
         // tract counts no floats.
         let before = model(&format!(
             "input x batch 1
@@ -1188,7 +1452,10 @@ fn a_range_of_floats_is_computed_once_and_for_all() {
              y = Exp(m)
              output y"
         ));
-        operators(&proved(&before)).into_iter().map(str::to_owned).collect::<Vec<_>>()
+        operators(&proved(&before))
+            .into_iter()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
     };
     assert_eq!(counted("2 7.5 2"), ["Mul", "Exp"]);
     assert_eq!(counted("3 -3 -2"), ["Mul", "Exp"]);
@@ -1219,7 +1486,10 @@ fn constants_that_are_attributes_are_compared_as_tensors_are() {
          k = Add(y, z)
          output k q",
     );
-    let left = operators(&proved(&before)).iter().filter(|op| **op == "Exp").count();
+    let left = operators(&proved(&before))
+        .iter()
+        .filter(|op| **op == "Exp")
+        .count();
     assert_eq!(left, 2);
 }
 
@@ -1240,7 +1510,10 @@ fn what_is_put_together_with_nothing_is_itself() {
         )
     };
     assert_eq!(operators(&tidied(&model(&text(4)))), ["Exp", "Neg"]);
-    assert_eq!(operators(&tidied(&model(&text(3)))), ["Exp", "Slice", "Concat", "Neg"]);
+    assert_eq!(
+        operators(&tidied(&model(&text(3)))),
+        ["Exp", "Slice", "Concat", "Neg"]
+    );
 }
 
 #[test]
@@ -1259,20 +1532,39 @@ fn what_is_computed_of_what_training_writes_is_no_constant() {
              output y"
         ));
         assert_eq!(operators(&fuse(&model).model), ["MatMul"], "{v}");
-        let entry = StringStringEntryProto { key: Some("v".into()), value: Some("new".into()) };
-        model.proto.training_info =
-            vec![TrainingInfoProto { update_binding: vec![entry], ..Default::default() }];
+        let entry = StringStringEntryProto {
+            key: Some("v".into()),
+            value: Some("new".into()),
+        };
+        model.proto.training_info = vec![TrainingInfoProto {
+            update_binding: vec![entry],
+            ..Default::default()
+        }];
         let after = fuse(&model).model;
-        assert_eq!(operators(&after), ["Add", "Sqrt", "Div", "Mul", "MatMul"], "{v}");
+        assert_eq!(
+            operators(&after),
+            ["Add", "Sqrt", "Div", "Mul", "MatMul"],
+            "{v}"
+        );
         assert_eq!(initializer(&after, "w"), initializer(&model, "w"));
     }
 }
 
 /// Training by one node.
 fn algorithm(node: NodeProto) -> TrainingInfoProto {
-    let output = vec![ValueInfoProto { name: node.output.first().cloned(), ..Default::default() }];
-    let graph = GraphProto { node: vec![node], output, ..Default::default() };
-    TrainingInfoProto { algorithm: Some(graph), ..Default::default() }
+    let output = vec![ValueInfoProto {
+        name: node.output.first().cloned(),
+        ..Default::default()
+    }];
+    let graph = GraphProto {
+        node: vec![node],
+        output,
+        ..Default::default()
+    };
+    TrainingInfoProto {
+        algorithm: Some(graph),
+        ..Default::default()
+    }
 }
 
 #[test]
@@ -1292,17 +1584,31 @@ fn what_training_reads_is_what_it_was() {
          y = MatMul(r, v)
          output y",
     );
-    assert_eq!(operators(&fuse(&untrained).model), ["MatMul", "Relu", "MatMul"]);
+    assert_eq!(
+        operators(&fuse(&untrained).model),
+        ["MatMul", "Relu", "MatMul"]
+    );
     let trained: [fn(&str) -> TrainingInfoProto; 3] = [
         |name| algorithm(node("ReduceMean", &[name], &["loss"], vec![])),
         |name| {
-            let mut gradient = node("Gradient", &["w"], &["dw"], vec![("y", Attr::Text(name.to_owned()))]);
+            let mut gradient = node(
+                "Gradient",
+                &["w"],
+                &["dw"],
+                vec![("y", Attr::Text(name.to_owned()))],
+            );
             gradient.domain = Some("ai.onnx.preview.training".to_owned());
             algorithm(gradient)
         },
         |name| {
-            let entry = StringStringEntryProto { key: Some("state".into()), value: Some(name.into()) };
-            TrainingInfoProto { update_binding: vec![entry], ..Default::default() }
+            let entry = StringStringEntryProto {
+                key: Some("state".into()),
+                value: Some(name.into()),
+            };
+            TrainingInfoProto {
+                update_binding: vec![entry],
+                ..Default::default()
+            }
         },
     ];
     for trained in trained {
@@ -1336,9 +1642,19 @@ fn what_is_noted_of_a_value_goes_with_it_though_nobody_has_read_it() {
     let noted = ["n", "gone", "left"].map(|name| declared(name, DataType::Float, &["batch", "4"]));
     model.graph_mut().value_info = noted.to_vec();
     let after = fuse(&model).model;
-    let there: Vec<&str> =
-        after.graph().node.iter().flat_map(|node| &node.output).map(String::as_str).collect();
-    let noted: Vec<&str> = after.graph().value_info.iter().map(|info| info.name()).collect();
+    let there: Vec<&str> = after
+        .graph()
+        .node
+        .iter()
+        .flat_map(|node| &node.output)
+        .map(String::as_str)
+        .collect();
+    let noted: Vec<&str> = after
+        .graph()
+        .value_info
+        .iter()
+        .map(|info| info.name())
+        .collect();
     assert_eq!(noted, ["left"]);
     assert_eq!(there, ["y", "left"]);
 }
@@ -1358,15 +1674,26 @@ fn what_training_writes_is_no_constant() {
     );
     assert_eq!(operators(&fuse(&model).model), ["MatMul", "Relu", "MatMul"]);
     for (state, left) in [("v", 3), ("g", 4), ("w", 4)] {
-        let entry = StringStringEntryProto { key: Some(state.into()), value: Some("new".into()) };
-        let binding = TrainingInfoProto { update_binding: vec![entry], ..Default::default() };
+        let entry = StringStringEntryProto {
+            key: Some(state.into()),
+            value: Some("new".into()),
+        };
+        let binding = TrainingInfoProto {
+            update_binding: vec![entry],
+            ..Default::default()
+        };
         model.proto.training_info = vec![binding];
         let after = fuse(&model).model;
         assert_eq!(operators(&after).len(), left, "{state}");
         let kept = initializer(&after, state);
         assert_eq!(kept, initializer(&model, state));
-        let reads =
-            |after: &Model| after.graph().node.iter().any(|node| node.input.contains(&state.to_owned()));
+        let reads = |after: &Model| {
+            after
+                .graph()
+                .node
+                .iter()
+                .any(|node| node.input.contains(&state.to_owned()))
+        };
         assert!(reads(&after), "{state}");
     }
 }

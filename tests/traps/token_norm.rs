@@ -62,10 +62,32 @@ fn a_layer_norm_of_keras_is_one_and_its_affine_folds() {
         let after = fuse(&before);
         same(&before, &after.model, 1e-9);
         is_as_planned(&before, &after);
-        assert_eq!(after.plan.sites.iter().map(|site| site.kind.name).collect::<Vec<_>>(), ["LN"]);
+        assert_eq!(
+            after
+                .plan
+                .sites
+                .iter()
+                .map(|site| site.kind.name)
+                .collect::<Vec<_>>(),
+            ["LN"]
+        );
         // Engines find one with a scale and a shift behind it, be they of ones and zeros.
-        let normal = ["ReduceMean", "Sub", "Pow", "ReduceMean", "Add", "Sqrt", "Div", "Mul", "Add"];
-        assert_eq!(operators(&after.model), [&normal[..], &["MatMul", "Add"]].concat(), "{variance}");
+        let normal = [
+            "ReduceMean",
+            "Sub",
+            "Pow",
+            "ReduceMean",
+            "Add",
+            "Sqrt",
+            "Div",
+            "Mul",
+            "Add",
+        ];
+        assert_eq!(
+            operators(&after.model),
+            [&normal[..], &["MatMul", "Add"]].concat(),
+            "{variance}"
+        );
         assert!(!fuse(&after.model).changed());
     }
 }
@@ -76,13 +98,22 @@ fn what_is_no_layer_norm_of_tokens_stays() {
         // Two elements of each token.
         ("ints apart 4 = 1 -1 4 1", "ints apart 4 = 1 -1 2 1"),
         // Another count, as of an unbiased variance.
-        ("variance = Div(sum, n)", "const three = 3\n variance = Div(sum, three)"),
+        (
+            "variance = Div(sum, n)",
+            "const three = 3\n variance = Div(sum, three)",
+        ),
         // γ or β of tokens.
         ("const one = 1", "const one = 2"),
         ("const zero = 0", "const zero = 1"),
         // Statistics of something else.
-        ("mean = ReduceMean(r) axes=[0,2,3]", "e = Neg(r)\n mean = ReduceMean(e) axes=[0,2,3]"),
-        ("d = Sub(r, mean)", "d = Sub(mean, r)\n e = Neg(r)\n f = Sub(e, mean)"),
+        (
+            "mean = ReduceMean(r) axes=[0,2,3]",
+            "e = Neg(r)\n mean = ReduceMean(e) axes=[0,2,3]",
+        ),
+        (
+            "d = Sub(r, mean)",
+            "d = Sub(mean, r)\n e = Neg(r)\n f = Sub(e, mean)",
+        ),
         ("sum = ReduceSumSquare(d)", "sum = ReduceSumSquare(r)"),
         // The result has another shape.
         ("shape = Shape(x)", "ints shape 2 = -1 4"),
@@ -90,6 +121,9 @@ fn what_is_no_layer_norm_of_tokens_stays() {
         let before = keras(VARIANCE, line, other);
         let after = fuse(&before);
         same(&before, &after.model, 1e-9);
-        assert!(operators(&after.model).contains(&"BatchNormalization"), "{other}");
+        assert!(
+            operators(&after.model).contains(&"BatchNormalization"),
+            "{other}"
+        );
     }
 }

@@ -26,15 +26,27 @@ fn numbers(batch: &str, lines: &str) -> Model {
 
 /// With a product over the channels behind.
 fn tokens(lines: &str) -> Model {
-    numbers("batch", &format!("{lines}\nweight v 8 3\nz = MatMul(q, v)\ny = Relu(z)"))
+    numbers(
+        "batch",
+        &format!("{lines}\nweight v 8 3\nz = MatMul(q, v)\ny = Relu(z)"),
+    )
 }
 
 #[test]
 fn an_affine_of_numbers_goes_into_the_table_that_makes_channels_of_them() {
     let expected = ["Unsqueeze", "Mul", "Add", "MatMul", "Relu"];
-    for table in ["weight w 5 8\np = Mul(u, w)", "weight w 1 5 8\np = Mul(w, u)"] {
-        becomes(&tokens(&format!("{table}\nweight c 5 8\nq = Add(p, c)")), &expected);
-        becomes(&tokens(&format!("{table}\nweight c 1 5 8\nq = Add(c, p)")), &expected);
+    for table in [
+        "weight w 5 8\np = Mul(u, w)",
+        "weight w 1 5 8\np = Mul(w, u)",
+    ] {
+        becomes(
+            &tokens(&format!("{table}\nweight c 5 8\nq = Add(p, c)")),
+            &expected,
+        );
+        becomes(
+            &tokens(&format!("{table}\nweight c 1 5 8\nq = Add(c, p)")),
+            &expected,
+        );
         // The bias of the product makes room for what the shift comes to.
         fused(&tokens(&format!("{table}\nq = Identity(p)")));
     }
@@ -42,7 +54,10 @@ fn an_affine_of_numbers_goes_into_the_table_that_makes_channels_of_them() {
 
 #[test]
 fn it_goes_into_the_table_before_an_activation_and_beside_a_class_token() {
-    let text = numbers("batch", "weight w 5 8\np = Mul(u, w)\nweight c 5 8\nq = Add(p, c)\ny = Relu(q)");
+    let text = numbers(
+        "batch",
+        "weight w 5 8\np = Mul(u, w)\nweight c 5 8\nq = Add(p, c)\ny = Relu(q)",
+    );
     becomes(&text, &["Unsqueeze", "Mul", "Add", "Relu"]);
     let class = numbers(
         "2",

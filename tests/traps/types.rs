@@ -9,8 +9,8 @@ use unfold::affine::recognize::Family;
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
 use unfold::onnx::proto::{
-    GraphProto, NodeDeviceConfigurationProto, ShardingSpecProto, SparseTensorProto, StringStringEntryProto,
-    TensorAnnotation, TensorProto,
+    GraphProto, NodeDeviceConfigurationProto, ShardingSpecProto, SparseTensorProto,
+    StringStringEntryProto, TensorAnnotation, TensorProto,
 };
 use unfold::onnx::tensor::{self, DataType};
 use unfold::passes::legalize::Target;
@@ -32,12 +32,27 @@ fn of_type(text: &str, shape: &[&str], constants: &[&str], data_type: DataType) 
 
 /// The types of the constants that a fold has made.
 fn made(before: &Model, after: &Model) -> HashSet<DataType> {
-    let old: HashSet<&str> = before.graph().initializer.iter().map(|tensor| tensor.name()).collect();
-    let new = after.graph().initializer.iter().filter(|tensor| !old.contains(tensor.name()));
-    new.map(|tensor| tensor::data_type(tensor).unwrap()).collect()
+    let old: HashSet<&str> = before
+        .graph()
+        .initializer
+        .iter()
+        .map(|tensor| tensor.name())
+        .collect();
+    let new = after
+        .graph()
+        .initializer
+        .iter()
+        .filter(|tensor| !old.contains(tensor.name()));
+    new.map(|tensor| tensor::data_type(tensor).unwrap())
+        .collect()
 }
 
-const TYPES: [DataType; 4] = [DataType::Float16, DataType::BFloat16, DataType::Float, DataType::Double];
+const TYPES: [DataType; 4] = [
+    DataType::Float16,
+    DataType::BFloat16,
+    DataType::Float,
+    DataType::Double,
+];
 
 #[test]
 fn a_part_without_constants_has_the_type_of_its_value() {
@@ -75,12 +90,19 @@ fn a_gemm_of_a_type_that_the_engine_has_no_bias_for_is_given_none() {
             );
             let model = of_type(&text, &["4", "4"], &["c", "d", "w", "e"], data_type);
             let after = fused(&model).model;
-            let expected = if data_type == DataType::Float { &["Gemm"][..] } else { &["Gemm", "Add"] };
+            let expected = if data_type == DataType::Float {
+                &["Gemm"][..]
+            } else {
+                &["Gemm", "Add"]
+            };
             assert_eq!(operators(&after), expected, "{data_type:?}");
             assert_eq!(made(&model, &after), HashSet::from([data_type]));
             // tract has no bfloat16.
             if data_type != DataType::BFloat16 {
-                assert!(compare(&model, &after, &Default::default()).passed(), "{data_type:?}");
+                assert!(
+                    compare(&model, &after, &Default::default()).passed(),
+                    "{data_type:?}"
+                );
             }
         }
     }
@@ -99,12 +121,21 @@ fn bfloat16_and_float_are_told_apart_though_tract_takes_them_for_one() {
                 y = Relu(k)
                 output y";
     let behind = "k = Cast(t) to=TO\n n = Mul(k, h)\n y = Relu(n)\n output y";
-    for (data_type, other) in [(DataType::BFloat16, DataType::Float), (DataType::Float, DataType::BFloat16)] {
+    for (data_type, other) in [
+        (DataType::BFloat16, DataType::Float),
+        (DataType::Float, DataType::BFloat16),
+    ] {
         let text = text.replace("TO", &other.code().to_string());
         let model = of_type(&text, &["4", "4"], &["c", "h"], data_type);
-        assert_eq!(made(&model, &fused(&model).model), HashSet::from([data_type]));
+        assert_eq!(
+            made(&model, &fused(&model).model),
+            HashSet::from([data_type])
+        );
         let (before, _) = text.split_once("n = Mul").unwrap();
-        let text = format!("{before}{}", behind.replace("TO", &other.code().to_string()));
+        let text = format!(
+            "{before}{}",
+            behind.replace("TO", &other.code().to_string())
+        );
         let mut model = of_type(&text, &["4", "4"], &["c"], data_type);
         retype(&mut model, &["h"], other);
         assert_eq!(made(&model, &fused(&model).model), HashSet::from([other]));
@@ -131,7 +162,10 @@ fn a_batch_norm_of_other_types_than_its_value_becomes_what_the_value_is() {
         let model = of_type(text, &["4", "4"], &["c", "d"], data_type);
         let after = fused(&model).model;
         // One that is of one type takes the affine in itself.
-        assert_eq!(operators(&after).contains(&"BatchNormalization"), data_type == DataType::Float);
+        assert_eq!(
+            operators(&after).contains(&"BatchNormalization"),
+            data_type == DataType::Float
+        );
         assert_eq!(made(&model, &after), HashSet::from([data_type]));
     }
 }
@@ -170,7 +204,10 @@ fn an_opaque_normalizer_is_written_out_in_the_type_of_its_value() {
     let fused = unfold::fuse(&model, &portable()).unwrap();
     let lowered = fused.lowered.as_ref().unwrap();
     assert_eq!(made(&model, lowered), HashSet::from([DataType::Float16]));
-    assert_eq!(made(&model, &fused.model), HashSet::from([DataType::Float16]));
+    assert_eq!(
+        made(&model, &fused.model),
+        HashSet::from([DataType::Float16])
+    );
 }
 
 #[test]
@@ -187,22 +224,33 @@ fn a_new_name_is_none_that_the_model_says_anywhere() {
          output y",
     );
     let body = |op: &str| {
-        let mut body = GraphProto { name: Some("body".into()), ..Default::default() };
+        let mut body = GraphProto {
+            name: Some("body".into()),
+            ..Default::default()
+        };
         body.node.push(node(op, &["x"], &["y_unbiased_1"], vec![]));
-        body.value_info.push(declared("y_unbiased_2", DataType::Float, &["2", "4"]));
-        body.initializer.push(floats("w_folded", &ArrayD::zeros(vec![1])));
+        body.value_info
+            .push(declared("y_unbiased_2", DataType::Float, &["2", "4"]));
+        body.initializer
+            .push(floats("w_folded", &ArrayD::zeros(vec![1])));
         body.output.push(undeclared("y_unbiased_1"));
         body
     };
-    let branches = vec![("then_branch", body("Neg").into()), ("else_branch", body("Relu").into())];
+    let branches = vec![
+        ("then_branch", body("Neg").into()),
+        ("else_branch", body("Relu").into()),
+    ];
     let branching = node("If", &["cond"], &["z"], branches);
     let graph = model.graph_mut();
     graph.node.push(branching);
     graph.output.push(undeclared("z"));
-    graph.value_info.push(declared("y_unbiased", DataType::Int64, &["7"]));
     graph
-        .quantization_annotation
-        .push(TensorAnnotation { tensor_name: Some("w_folded_1".into()), ..Default::default() });
+        .value_info
+        .push(declared("y_unbiased", DataType::Int64, &["7"]));
+    graph.quantization_annotation.push(TensorAnnotation {
+        tensor_name: Some("w_folded_1".into()),
+        ..Default::default()
+    });
     let sparse = |name: &str| TensorProto {
         name: Some(name.into()),
         dims: vec![0],
@@ -227,7 +275,12 @@ fn retyped(model: &Model, data_type: DataType) -> Model {
     let mut model = model.clone().into_memory().unwrap();
     let graph = model.graph_mut();
     let float = DataType::Float.code();
-    for value in graph.input.iter_mut().chain(&mut graph.output).chain(&mut graph.value_info) {
+    for value in graph
+        .input
+        .iter_mut()
+        .chain(&mut graph.output)
+        .chain(&mut graph.value_info)
+    {
         let tensor = value.r#type.as_mut().and_then(|t| t.tensor_type.as_mut());
         if let Some(tensor) = tensor.filter(|tensor| tensor.elem_type() == float) {
             tensor.elem_type = Some(data_type.code());
@@ -237,11 +290,16 @@ fn retyped(model: &Model, data_type: DataType) -> Model {
     let mut stored: Vec<&mut TensorProto> = graph.initializer.iter_mut().collect();
     for attribute in attributes {
         match attribute.name() {
-            "to" if attribute.i == Some(float.into()) => attribute.i = Some(data_type.code().into()),
+            "to" if attribute.i == Some(float.into()) => {
+                attribute.i = Some(data_type.code().into())
+            }
             _ => stored.extend(attribute.t.as_deref_mut()),
         }
     }
-    for stored in stored.into_iter().filter(|tensor| tensor.data_type == Some(float)) {
+    for stored in stored
+        .into_iter()
+        .filter(|tensor| tensor.data_type == Some(float))
+    {
         let values = tensor::read_f64(stored, &Externals::none()).unwrap();
         *stored = tensor::make(stored.name(), data_type, &values.view()).unwrap();
     }
@@ -250,15 +308,33 @@ fn retyped(model: &Model, data_type: DataType) -> Model {
 
 #[test]
 fn trained_networks_fold_in_every_type_and_lose_what_rounds_their_weights() {
-    for (kind, exporter) in [("un", "dynamo"), ("un", "legacy"), ("bn", "dynamo"), ("bn", "legacy")] {
-        let path = format!("{}/models/digits/{kind}-{exporter}.onnx", env!("CARGO_MANIFEST_DIR"));
+    for (kind, exporter) in [
+        ("un", "dynamo"),
+        ("un", "legacy"),
+        ("bn", "dynamo"),
+        ("bn", "legacy"),
+    ] {
+        let path = format!(
+            "{}/models/digits/{kind}-{exporter}.onnx",
+            env!("CARGO_MANIFEST_DIR")
+        );
         let network = Model::open(path).unwrap();
         for data_type in TYPES {
             let model = retyped(&network, data_type);
             let after = unfold::fuse(&model, &portable()).unwrap();
-            let offline = after.plan.sites.iter().filter(|site| site.kind.family == Family::Offline);
-            assert_eq!(offline.filter(|site| site.is_folded()).count(), 7, "{kind}-{exporter} {data_type}");
-            let floats = made(&model, &after.model).into_iter().filter(|made| made.is_float());
+            let offline = after
+                .plan
+                .sites
+                .iter()
+                .filter(|site| site.kind.family == Family::Offline);
+            assert_eq!(
+                offline.filter(|site| site.is_folded()).count(),
+                7,
+                "{kind}-{exporter} {data_type}"
+            );
+            let floats = made(&model, &after.model)
+                .into_iter()
+                .filter(|made| made.is_float());
             assert_eq!(floats.collect::<HashSet<_>>(), HashSet::from([data_type]));
             let inputs = judge::inputs(&model, 1, true, Kind::Real);
             let agree = judge::agree(&model, &after.model, &inputs, 4.0 * data_type.rounding());
@@ -295,7 +371,10 @@ fn a_constant_tells_the_type_of_a_value_that_nothing_else_is_known_of() {
          y = MatMul(z, v)
          output y",
     );
-    assert_eq!(operators(&fused(&model).model).last_chunk(), Some(&["Reshape", "Slice", "MatMul", "Add"]));
+    assert_eq!(
+        operators(&fused(&model).model).last_chunk(),
+        Some(&["Reshape", "Slice", "MatMul", "Add"])
+    );
 }
 
 #[test]
@@ -308,21 +387,35 @@ fn notes_name_what_is_there() {
          y = MatMul(n, w)
          output y",
     );
-    let parameter = StringStringEntryProto { key: Some("SCALE_TENSOR".into()), value: Some("g".into()) };
-    before.graph_mut().quantization_annotation.push(TensorAnnotation {
-        tensor_name: Some("y".into()),
-        quant_parameter_tensor_names: vec![parameter],
-    });
-    let spec = |name: &str| ShardingSpecProto { tensor_name: Some(name.into()), ..Default::default() };
-    before.graph_mut().node[1].device_configurations.push(NodeDeviceConfigurationProto {
-        sharding_spec: ["n", "w", "y", "elsewhere"].map(spec).into(),
+    let parameter = StringStringEntryProto {
+        key: Some("SCALE_TENSOR".into()),
+        value: Some("g".into()),
+    };
+    before
+        .graph_mut()
+        .quantization_annotation
+        .push(TensorAnnotation {
+            tensor_name: Some("y".into()),
+            quant_parameter_tensor_names: vec![parameter],
+        });
+    let spec = |name: &str| ShardingSpecProto {
+        tensor_name: Some(name.into()),
         ..Default::default()
-    });
+    };
+    before.graph_mut().node[1]
+        .device_configurations
+        .push(NodeDeviceConfigurationProto {
+            sharding_spec: ["n", "w", "y", "elsewhere"].map(spec).into(),
+            ..Default::default()
+        });
     let after = unfold::fuse(&before, &portable()).unwrap().model;
     assert_eq!(operators(&after), ["MatMul"]);
     // The scale is folded, and the note still names it.
     assert_eq!(initializer(&after, "g"), initializer(&before, "g"));
-    assert_eq!(after.graph().quantization_annotation, before.graph().quantization_annotation);
+    assert_eq!(
+        after.graph().quantization_annotation,
+        before.graph().quantization_annotation
+    );
     let product = &after.graph().node[0];
     let specs = &product.device_configurations[0].sharding_spec;
     let names: Vec<&str> = specs.iter().map(|spec| spec.tensor_name()).collect();
@@ -346,19 +439,37 @@ fn notes_name_what_is_there() {
          output y r q",
     );
     for (place, names) in [(1, ["x", "other"]), (2, ["g", "t"])] {
-        before.graph_mut().node[place].device_configurations.push(NodeDeviceConfigurationProto {
-            sharding_spec: names.map(spec).into(),
-            ..Default::default()
-        });
+        before.graph_mut().node[place]
+            .device_configurations
+            .push(NodeDeviceConfigurationProto {
+                sharding_spec: names.map(spec).into(),
+                ..Default::default()
+            });
     }
     let after = unfold::fuse(&before, &portable()).unwrap().model;
     let named = |op: &str| {
-        let node = after.graph().node.iter().find(|node| node.op_type() == op).unwrap();
+        let node = after
+            .graph()
+            .node
+            .iter()
+            .find(|node| node.op_type() == op)
+            .unwrap();
         let specs = node.device_configurations[0].sharding_spec.iter();
-        (node.input.clone(), specs.map(|spec| spec.tensor_name().to_owned()).collect::<Vec<_>>())
+        (
+            node.input.clone(),
+            specs
+                .map(|spec| spec.tensor_name().to_owned())
+                .collect::<Vec<_>>(),
+        )
     };
     let (read, names) = named("ReduceMin");
-    assert_eq!((names, read), (vec!["x".into(), "one".into()], vec!["x".into(), "one".into()]));
+    assert_eq!(
+        (names, read),
+        (
+            vec!["x".into(), "one".into()],
+            vec!["x".into(), "one".into()]
+        )
+    );
     let (read, names) = named("LayerNormalization");
     assert_eq!((names, read.len()), (vec![read[1].clone()], 2));
 }
@@ -378,16 +489,32 @@ fn rows_of_a_gemm_have_no_shards_of_what_they_were() {
          y = Add(p, d)
          output y",
     );
-    before.graph_mut().node[2].device_configurations.push(NodeDeviceConfigurationProto {
-        sharding_spec: ["h", "r"]
-            .map(|name| ShardingSpecProto { tensor_name: Some(name.into()), ..Default::default() })
-            .into(),
-        ..Default::default()
-    });
-    let options = FuseOptions { target: Target::Onnxruntime, ..portable() };
+    before.graph_mut().node[2]
+        .device_configurations
+        .push(NodeDeviceConfigurationProto {
+            sharding_spec: ["h", "r"]
+                .map(|name| ShardingSpecProto {
+                    tensor_name: Some(name.into()),
+                    ..Default::default()
+                })
+                .into(),
+            ..Default::default()
+        });
+    let options = FuseOptions {
+        target: Target::Onnxruntime,
+        ..portable()
+    };
     let after = unfold::fuse(&before, &options).unwrap().model;
-    let relu = after.graph().node.iter().find(|node| node.op_type() == "Relu").unwrap();
+    let relu = after
+        .graph()
+        .node
+        .iter()
+        .find(|node| node.op_type() == "Relu")
+        .unwrap();
     assert_ne!(relu.input, ["h"]);
-    let specs = relu.device_configurations.iter().flat_map(|configuration| &configuration.sharding_spec);
+    let specs = relu
+        .device_configurations
+        .iter()
+        .flat_map(|configuration| &configuration.sharding_spec);
     assert_eq!(specs.count(), 0);
 }

@@ -10,19 +10,37 @@ use crate::common::{fuse, is_not_disproved, new_tensors_are_told, operators};
 
 /// The kinds of the sites that fold and of those that stay, and the operators that are left.
 fn of(name: &str) -> ([Vec<&'static str>; 2], Vec<String>) {
-    let model = Model::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wild").join(name)).unwrap();
+    let model = Model::open(
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/wild")
+            .join(name),
+    )
+    .unwrap();
     let fused = fuse(&model);
     // The engine knows neither functions nor Scalers.
     let written_out = fused.lowered.as_ref().unwrap_or(&model);
-    assert!(compare(written_out, &fused.model, &VerifyOptions::default()).passed(), "{name}");
+    assert!(
+        compare(written_out, &fused.model, &VerifyOptions::default()).passed(),
+        "{name}"
+    );
     is_not_disproved(&model, &fused).unwrap();
     new_tensors_are_told(&model, &fused).unwrap();
     assert!(!fuse(&fused.model).changed());
     let of = |folded: bool| {
-        let sites = fused.plan.sites.iter().filter(|site| site.is_folded() == folded);
+        let sites = fused
+            .plan
+            .sites
+            .iter()
+            .filter(|site| site.is_folded() == folded);
         sites.map(|site| site.kind.name).collect()
     };
-    ([of(true), of(false)], operators(&fused.model).into_iter().map(str::to_owned).collect())
+    (
+        [of(true), of(false)],
+        operators(&fused.model)
+            .into_iter()
+            .map(str::to_owned)
+            .collect(),
+    )
 }
 
 #[test]
@@ -50,15 +68,24 @@ fn a_function_of_onnxscript_is_written_out_and_folds() {
 fn the_dense_layers_of_jax_take_what_is_before_and_behind_them() {
     let (sites, left) = of("jax.onnx");
     // The count of a mean stays.
-    assert_eq!(sites[0], ["affine of a quotient", "scalar affine", "RMSNorm"]);
-    assert!(sites[1].iter().all(|kind| *kind == "scalar affine"), "{sites:?}");
+    assert_eq!(
+        sites[0],
+        ["affine of a quotient", "scalar affine", "RMSNorm"]
+    );
+    assert!(
+        sites[1].iter().all(|kind| *kind == "scalar affine"),
+        "{sites:?}"
+    );
     assert_eq!(left.iter().filter(|op| *op == "Einsum").count(), 3);
 }
 
 #[test]
 fn standard_scalers_behind_each_other_are_written_out_and_fold() {
     let (sites, left) = of("scalers.onnx");
-    assert_eq!(sites, [vec!["standardisation", "per-channel affine"], vec![]]);
+    assert_eq!(
+        sites,
+        [vec!["standardisation", "per-channel affine"], vec![]]
+    );
     assert!(!left.contains(&"Scaler".to_owned()), "{left:?}");
 }
 
@@ -73,7 +100,10 @@ fn the_layer_norm_of_tensorflow_is_one_though_its_means_are_poolings() {
 #[test]
 fn what_keras_and_paddle_put_between_operators_hides_nothing() {
     let (sites, left) = of("keras.onnx");
-    assert_eq!(sites, [vec!["standardisation", "per-channel affine"], vec![]]);
+    assert_eq!(
+        sites,
+        [vec!["standardisation", "per-channel affine"], vec![]]
+    );
     assert_eq!(left, ["MatMul", "Add", "Relu", "MatMul", "Add"]);
     // Of UN only the shift of a stream is left.
     let (sites, left) = of("paddle.onnx");

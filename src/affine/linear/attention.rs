@@ -33,7 +33,9 @@ impl Rule for Attention {
         at.only_attributes(KNOWN)?;
         let affine = at.only(inputs, 0)?;
         at.weight(1)?;
-        let &[channels, projected] = &at.extents(1)?[..] else { return Err(Reason::UnknownShape) };
+        let &[channels, projected] = &at.extents(1)?[..] else {
+            return Err(Reason::UnknownShape);
+        };
         if at.graph.input(at.node, 2).is_some() {
             at.weight(2)?;
             if at.extents(2)? != [projected] {
@@ -62,23 +64,39 @@ impl Linear for Attention {
     }
 
     fn slots(&self, _: &At) -> Result<Slots, Reason> {
-        Ok(Slots { weight: Some(1), bias: Some(2) })
+        Ok(Slots {
+            weight: Some(1),
+            bias: Some(2),
+        })
     }
 
     fn scaled(&self, _: &At, weight: &Recipe, _: Side, scale: &Numbers) -> Result<Recipe, Reason> {
         let column = scale.recipe().reshape(&[scale.len(), 1]);
         let scaled = column.and_then(|column| weight.mul(&column));
-        scaled.filter(|scaled| scaled.shape() == weight.shape()).ok_or(Reason::WrongAxis)
+        scaled
+            .filter(|scaled| scaled.shape() == weight.shape())
+            .ok_or(Reason::WrongAxis)
     }
 
     fn contracted(&self, _: &At) -> Result<Vec<usize>, Reason> {
         Ok(vec![0])
     }
 
-    fn image(&self, _: &At, weight: Option<&Recipe>, _: usize, shift: &Numbers) -> Result<Recipe, Reason> {
+    fn image(
+        &self,
+        _: &At,
+        weight: Option<&Recipe>,
+        _: usize,
+        shift: &Numbers,
+    ) -> Result<Recipe, Reason> {
         let weight = weight.ok_or(Reason::NotConstant)?;
-        let &[channels, projected] = weight.shape() else { return Err(Reason::UnknownShape) };
-        let row = shift.recipe().expand(&[1, 1, channels]).and_then(|row| row.reshape(&[1, channels]));
+        let &[channels, projected] = weight.shape() else {
+            return Err(Reason::UnknownShape);
+        };
+        let row = shift
+            .recipe()
+            .expand(&[1, 1, channels])
+            .and_then(|row| row.reshape(&[1, channels]));
         let image = row.and_then(|row| row.product(weight)?.reshape(&[projected]));
         image.ok_or(Reason::WrongAxis)
     }

@@ -39,7 +39,10 @@ impl Linear for Biased {
 
     fn slots(&self, at: &At) -> Result<Slots, Reason> {
         at.weight(1)?;
-        Ok(Slots { weight: None, bias: Some(1) })
+        Ok(Slots {
+            weight: None,
+            bias: Some(1),
+        })
     }
 
     fn scaled(&self, at: &At, _: &Recipe, _: Side, _: &Numbers) -> Result<Recipe, Reason> {
@@ -50,7 +53,13 @@ impl Linear for Biased {
         Ok(vec![])
     }
 
-    fn image(&self, _: &At, _: Option<&Recipe>, _: usize, shift: &Numbers) -> Result<Recipe, Reason> {
+    fn image(
+        &self,
+        _: &At,
+        _: Option<&Recipe>,
+        _: usize,
+        shift: &Numbers,
+    ) -> Result<Recipe, Reason> {
         Ok(shift.recipe().clone())
     }
 
@@ -61,6 +70,7 @@ impl Linear for Biased {
     /// It has one axis, that of the channels.
     fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe> {
         let channels: usize = at.extents(1).ok()?.iter().product();
-        bias.expand(&[&vec![1; bias.rank() - 1][..], &[channels]].concat())?.reshape(&[channels])
+        bias.expand(&[&vec![1; bias.rank() - 1][..], &[channels]].concat())?
+            .reshape(&[channels])
     }
 }

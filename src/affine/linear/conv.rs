@@ -36,13 +36,27 @@ impl Rule for Conv {
             if affine.has_no_shift() {
                 // A scale alone would leave an Add of the bias in its place.
                 let has_bias = at.graph.input(at.node, 2).is_some();
-                return if has_bias { Err(reason) } else { Ok(Step::pass_on(0, scale)) };
+                return if has_bias {
+                    Err(reason)
+                } else {
+                    Ok(Step::pass_on(0, scale))
+                };
             }
             let inverse = scale.inverse().ok_or(reason)?;
             let shift = &affine.shift * &inverse.scale;
             Geometry::from_node(at)?.room(&shift)?;
-            let folds = vec![(Side::Result, inverse), (Side::Operand(0), Affine::shift(shift))];
-            adds_by_place(at, places, Step { folds, ..Step::pass_on(0, scale) })
+            let folds = vec![
+                (Side::Result, inverse),
+                (Side::Operand(0), Affine::shift(shift)),
+            ];
+            adds_by_place(
+                at,
+                places,
+                Step {
+                    folds,
+                    ..Step::pass_on(0, scale)
+                },
+            )
         })
     }
 
@@ -53,7 +67,14 @@ impl Rule for Conv {
             if affine.has_no_shift() && at.graph.input(at.node, 2).is_none() {
                 return Ok(step);
             }
-            adds_by_place(at, places, Step { folds: vec![(Side::Result, affine.clone())], ..step })
+            adds_by_place(
+                at,
+                places,
+                Step {
+                    folds: vec![(Side::Result, affine.clone())],
+                    ..step
+                },
+            )
         })
     }
 }
@@ -80,14 +101,24 @@ fn passes_places(at: &At, affine: &Affine) -> Result<usize, Reason> {
     if !geometry.reads_one_place() || !is_by_places(&affine.scale) {
         return Err(Reason::WrongAxis);
     }
-    Ok(affine.shift.shape().iter().zip(affine.scale.shape()).skip(2).map(|(&t, &s)| t.max(s)).product())
+    Ok(affine
+        .shift
+        .shape()
+        .iter()
+        .zip(affine.scale.shape())
+        .skip(2)
+        .map(|(&t, &s)| t.max(s))
+        .product())
 }
 
 /// A step that leaves another number to add for each channel and place.
 fn adds_by_place(at: &At, places: usize, step: Step) -> Result<Step, Reason> {
     match at.extents(1)?[0].saturating_mul(places) {
         size if size > LARGEST => Err(Reason::TooLarge(size)),
-        _ => Ok(Step { by_place: true, ..step }),
+        _ => Ok(Step {
+            by_place: true,
+            ..step
+        }),
     }
 }
 
@@ -112,7 +143,10 @@ pub(crate) fn forward(at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason
     if !affine.has_no_shift() {
         geometry.room(&affine.shift)?;
     }
-    Ok(Step { by_place, ..Step::taken(Side::Operand(0), affine.clone()) })
+    Ok(Step {
+        by_place,
+        ..Step::taken(Side::Operand(0), affine.clone())
+    })
 }
 
 fn check(at: &At) -> Result<Geometry, Reason> {
@@ -125,10 +159,19 @@ fn check(at: &At) -> Result<Geometry, Reason> {
 
 impl Linear for Conv {
     fn slots(&self, _: &At) -> Result<Slots, Reason> {
-        Ok(Slots { weight: Some(1), bias: Some(2) })
+        Ok(Slots {
+            weight: Some(1),
+            bias: Some(2),
+        })
     }
 
-    fn scaled(&self, at: &At, weight: &Recipe, side: Side, scale: &Numbers) -> Result<Recipe, Reason> {
+    fn scaled(
+        &self,
+        at: &At,
+        weight: &Recipe,
+        side: Side,
+        scale: &Numbers,
+    ) -> Result<Recipe, Reason> {
         match side {
             Side::Operand(_) => along_grouped(at, weight, scale),
             // It propagates to the input.
@@ -141,7 +184,13 @@ impl Linear for Conv {
         Ok((1..at.extents(1)?.len()).collect())
     }
 
-    fn image(&self, at: &At, weight: Option<&Recipe>, _: usize, shift: &Numbers) -> Result<Recipe, Reason> {
+    fn image(
+        &self,
+        at: &At,
+        weight: Option<&Recipe>,
+        _: usize,
+        shift: &Numbers,
+    ) -> Result<Recipe, Reason> {
         Geometry::from_node(at)?.image(weight.ok_or(Reason::NotConstant)?, shift)
     }
 
@@ -156,10 +205,19 @@ impl Linear for Conv {
 
 impl Linear for ConvTranspose {
     fn slots(&self, _: &At) -> Result<Slots, Reason> {
-        Ok(Slots { weight: Some(1), bias: Some(2) })
+        Ok(Slots {
+            weight: Some(1),
+            bias: Some(2),
+        })
     }
 
-    fn scaled(&self, at: &At, weight: &Recipe, side: Side, scale: &Numbers) -> Result<Recipe, Reason> {
+    fn scaled(
+        &self,
+        at: &At,
+        weight: &Recipe,
+        side: Side,
+        scale: &Numbers,
+    ) -> Result<Recipe, Reason> {
         match side {
             Side::Operand(_) => along(weight, scale, 0),
             _ => along_grouped(at, weight, scale),
@@ -169,10 +227,19 @@ impl Linear for ConvTranspose {
     /// The channels too, unless they are in groups: then each result sums over some of them only.
     fn contracted(&self, at: &At) -> Result<Vec<usize>, Reason> {
         let channels = (at.attr("group", 1)? == 1).then_some(0);
-        Ok(channels.into_iter().chain(2..at.extents(1)?.len()).collect())
+        Ok(channels
+            .into_iter()
+            .chain(2..at.extents(1)?.len())
+            .collect())
     }
 
-    fn image(&self, at: &At, weight: Option<&Recipe>, _: usize, shift: &Numbers) -> Result<Recipe, Reason> {
+    fn image(
+        &self,
+        at: &At,
+        weight: Option<&Recipe>,
+        _: usize,
+        shift: &Numbers,
+    ) -> Result<Recipe, Reason> {
         Geometry::from_node(at)?.image(weight.ok_or(Reason::NotConstant)?, shift)
     }
 
@@ -186,7 +253,9 @@ impl Linear for ConvTranspose {
 }
 
 fn groups(at: &At) -> Result<usize, Reason> {
-    let groups = usize::try_from(at.attr("group", 1)?).ok().filter(|&groups| groups > 0);
+    let groups = usize::try_from(at.attr("group", 1)?)
+        .ok()
+        .filter(|&groups| groups > 0);
     groups.ok_or_else(|| Reason::Attribute("group".into()))
 }
 
@@ -199,16 +268,27 @@ pub(crate) fn per_channel(at: &At, bias: &Recipe) -> Result<Recipe, Reason> {
 
 /// `[1, O, 1...]` as `[O]`; `None` where the bias depends on the place.
 pub(crate) fn as_vector(bias: &Recipe, channels: usize) -> Option<Recipe> {
-    let uniform = bias.shape().iter().enumerate().all(|(axis, &n)| axis == 1 || n == 1);
-    bias.reshape(&[bias.len()]).filter(|_| uniform)?.expand(&[channels])
+    let uniform = bias
+        .shape()
+        .iter()
+        .enumerate()
+        .all(|(axis, &n)| axis == 1 || n == 1);
+    bias.reshape(&[bias.len()])
+        .filter(|_| uniform)?
+        .expand(&[channels])
 }
 
 /// Multiplies along one axis of the weight by the channels of a `[1, C, 1...]` scale.
 pub(crate) fn along(weight: &Recipe, scale: &Numbers, axis: usize) -> Result<Recipe, Reason> {
     let mut shape = vec![1; weight.rank()];
     shape[axis] = scale.len();
-    let scaled = scale.recipe().reshape(&shape).and_then(|scale| weight.mul(&scale));
-    scaled.filter(|scaled| scaled.shape() == weight.shape()).ok_or(Reason::WrongAxis)
+    let scaled = scale
+        .recipe()
+        .reshape(&shape)
+        .and_then(|scale| weight.mul(&scale));
+    scaled
+        .filter(|scaled| scaled.shape() == weight.shape())
+        .ok_or(Reason::WrongAxis)
 }
 
 /// Along axis 1, which counts channels within a group; the groups lie along axis 0.
@@ -223,7 +303,9 @@ pub(crate) fn along_grouped(at: &At, weight: &Recipe, scale: &Numbers) -> Result
     let apart = [&[group, shape[0] / group], &shape[1..]].concat();
     let mut by_group = vec![1; apart.len()];
     (by_group[0], by_group[2]) = (group, shape[1]);
-    let scaled = weight.reshape(&apart).zip(scale.recipe().reshape(&by_group));
+    let scaled = weight
+        .reshape(&apart)
+        .zip(scale.recipe().reshape(&by_group));
     let scaled = scaled.and_then(|(weight, scale)| weight.mul(&scale)?.reshape(shape));
     scaled.ok_or(Reason::WrongAxis)
 }
@@ -257,7 +339,10 @@ impl Geometry {
             "output_padding",
             "output_shape",
         ];
-        at.only_attributes(&known_attributes(at, if transposed { known } else { &known[..6] }))?;
+        at.only_attributes(&known_attributes(
+            at,
+            if transposed { known } else { &known[..6] },
+        ))?;
         let weight = at.extents(1)?;
         if weight.len() < 3 {
             return Err(Reason::UnknownShape);
@@ -267,7 +352,11 @@ impl Geometry {
         let list = |name: &str| -> Result<Vec<i64>, Reason> {
             let list = at.attr_ints(name)?.unwrap_or_else(|| vec![1; spatial]);
             let fits = list.len() == spatial && list.iter().all(|&number| number > 0);
-            if fits { Ok(list) } else { Err(Reason::Attribute(name.into())) }
+            if fits {
+                Ok(list)
+            } else {
+                Err(Reason::Attribute(name.into()))
+            }
         };
         let (strides, dilations) = (list("strides")?, list("dilations")?);
         let extents = |shape: crate::shape::facts::Shape| -> Result<Vec<Option<usize>>, Reason> {
@@ -278,7 +367,9 @@ impl Geometry {
         };
         let (input, output) = (extents(at.shape(0)?)?, extents(at.output_shape(0)?)?);
         let auto = at.attr_text("auto_pad", "NOTSET")?;
-        let pads = at.attr_ints("pads")?.unwrap_or_else(|| vec![0; 2 * spatial]);
+        let pads = at
+            .attr_ints("pads")?
+            .unwrap_or_else(|| vec![0; 2 * spatial]);
         let explicit = at.attr_ints("output_shape")?.is_some();
         // How many places `SAME` puts around the image. A kernel of one place reaches beyond none.
         let same = |axis: usize| {
@@ -286,27 +377,49 @@ impl Geometry {
                 return Some(0);
             }
             let (input, output) = (input[axis]? as i64, output[axis]? as i64);
-            let reach = (kernel[axis] as i64 - 1).checked_mul(dilations[axis])?.checked_add(1)?;
-            let read = (output - 1).checked_mul(strides[axis])?.checked_add(reach)?;
+            let reach = (kernel[axis] as i64 - 1)
+                .checked_mul(dilations[axis])?
+                .checked_add(1)?;
+            let read = (output - 1)
+                .checked_mul(strides[axis])?
+                .checked_add(reach)?;
             Some(read.saturating_sub(input).max(0))
         };
-        let half = |total: i64| if auto == "SAME_UPPER" { total / 2 } else { (total + 1) / 2 };
+        let half = |total: i64| {
+            if auto == "SAME_UPPER" {
+                total / 2
+            } else {
+                (total + 1) / 2
+            }
+        };
         let (before, padded) = match auto {
             "VALID" => (Some(vec![0; spatial]), false),
             "NOTSET" => {
                 let is_told = pads.len() == 2 * spatial && !explicit;
-                (is_told.then(|| pads[..spatial].to_vec()), pads.iter().any(|&pad| pad != 0))
+                (
+                    is_told.then(|| pads[..spatial].to_vec()),
+                    pads.iter().any(|&pad| pad != 0),
+                )
             }
             "SAME_UPPER" | "SAME_LOWER" if !transposed => {
                 let totals: Option<Vec<i64>> = (0..spatial).map(same).collect();
-                let padded = totals.as_ref().is_none_or(|totals| totals.iter().any(|&total| total != 0));
-                (totals.map(|totals| totals.into_iter().map(half).collect()), padded)
+                let padded = totals
+                    .as_ref()
+                    .is_none_or(|totals| totals.iter().any(|&total| total != 0));
+                (
+                    totals.map(|totals| totals.into_iter().map(half).collect()),
+                    padded,
+                )
             }
             _ => (None, true),
         };
         let group = groups(at)?;
         let wide = weight[1].checked_mul(group).ok_or(Reason::UnknownShape)?;
-        let channels = if transposed { [weight[0], wide] } else { [wide, weight[0]] };
+        let channels = if transposed {
+            [weight[0], wide]
+        } else {
+            [wide, weight[0]]
+        };
         Ok(Geometry {
             transposed,
             group,
@@ -323,7 +436,8 @@ impl Geometry {
 
     /// Whether each result is made of the one place where it is itself.
     fn reads_one_place(&self) -> bool {
-        let is_one = self.kernel.iter().all(|&taps| taps == 1) && self.strides.iter().all(|&step| step == 1);
+        let is_one =
+            self.kernel.iter().all(|&taps| taps == 1) && self.strides.iter().all(|&step| step == 1);
         is_one && !self.padded && !self.transposed
     }
 
@@ -337,7 +451,8 @@ impl Geometry {
 
     /// Whether the image of this shift is the same at every place.
     fn is_plain(&self, shift: &Numbers) -> bool {
-        self.alike(shift).is_some_and(|places| places.iter().all(|&count| count == 1))
+        self.alike(shift)
+            .is_some_and(|places| places.iter().all(|&count| count == 1))
     }
 
     /// The spatial extents of input and output, where all are numbers.
@@ -355,7 +470,8 @@ impl Geometry {
             Some(places) => (places.clone(), places),
             None => self.places()?,
         };
-        let places = [&input, &output].map(|extents| extents.iter().copied().fold(1, usize::saturating_mul));
+        let places =
+            [&input, &output].map(|extents| extents.iter().copied().fold(1, usize::saturating_mul));
         let [taken, made] = [0, 1].map(|side| self.channels[side].saturating_mul(places[side]));
         let size = taken.saturating_add(made);
         match shift.shape()[0] {
@@ -373,13 +489,20 @@ impl Geometry {
         let [inner, outer] = self.channels.map(|channels| channels / group);
         let build = || {
             let taken = match self.transposed {
-                true => weight.reshape(&[group, inner, outer, taps])?.transpose(&[0, 2, 1, 3])?,
+                true => weight
+                    .reshape(&[group, inner, outer, taps])?
+                    .transpose(&[0, 2, 1, 3])?,
                 false => weight.reshape(&[group, outer, inner, taps])?,
             };
-            let values = shift.recipe().expand(&[&[1, inner * group][..], &input].concat())?;
+            let values = shift
+                .recipe()
+                .expand(&[&[1, inner * group][..], &input].concat())?;
             let values = values.reshape(&[group, inner, input.iter().product()])?;
             let image = match is_alike {
-                true => taken.sum(3)?.reshape(&[group, outer, inner])?.product(&values)?,
+                true => taken
+                    .sum(3)?
+                    .reshape(&[group, outer, inner])?
+                    .product(&values)?,
                 false => taken.conv(&values, self.windows(input, &output)?)?,
             };
             image.reshape(&[&[1, outer * group][..], &output].concat())

@@ -38,7 +38,14 @@ impl Rule for DeformConv {
 }
 
 fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
-    at.only_attributes(&["dilations", "group", "kernel_shape", "offset_group", "pads", "strides"])?;
+    at.only_attributes(&[
+        "dilations",
+        "group",
+        "kernel_shape",
+        "offset_group",
+        "pads",
+        "strides",
+    ])?;
     at.weight(1)?;
     if at.graph.input(at.node, BIAS).is_some() {
         at.weight(BIAS)?;
@@ -48,10 +55,19 @@ fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
 
 impl Linear for DeformConv {
     fn slots(&self, _: &At) -> Result<Slots, Reason> {
-        Ok(Slots { weight: Some(1), bias: Some(BIAS) })
+        Ok(Slots {
+            weight: Some(1),
+            bias: Some(BIAS),
+        })
     }
 
-    fn scaled(&self, at: &At, weight: &Recipe, side: Side, scale: &Numbers) -> Result<Recipe, Reason> {
+    fn scaled(
+        &self,
+        at: &At,
+        weight: &Recipe,
+        side: Side,
+        scale: &Numbers,
+    ) -> Result<Recipe, Reason> {
         match side {
             Side::Operand(_) => along_grouped(at, weight, scale),
             _ => along(weight, scale, 0),

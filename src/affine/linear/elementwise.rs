@@ -27,11 +27,19 @@ impl Rule for Elementwise {
         let rank = at.output_rank(0)?;
         let inputs: Vec<Option<Affine>> = inputs
             .iter()
-            .map(|affine| affine.as_ref().map(|affine| aligned(affine, rank)).transpose())
+            .map(|affine| {
+                affine
+                    .as_ref()
+                    .map(|affine| aligned(affine, rank))
+                    .transpose()
+            })
             .collect::<Result<_, _>>()?;
         if at.proto().op_type() == "Neg" {
             let affine = at.only(&inputs, 0)?;
-            return Ok(Step::pass_on(0, Affine::new(affine.scale.clone(), -&affine.shift)));
+            return Ok(Step::pass_on(
+                0,
+                Affine::new(affine.scale.clone(), -&affine.shift),
+            ));
         }
         let constant = at.constant_operand();
         match (constant, &inputs[..]) {
@@ -45,21 +53,32 @@ impl Rule for Elementwise {
         at.only_attributes(&[])?;
         let constant = at.constant_operand();
         match (at.proto().op_type(), constant) {
-            ("Neg", _) => Ok(Step::pass_on(0, Affine::new(affine.scale.clone(), -&affine.shift))),
+            ("Neg", _) => Ok(Step::pass_on(
+                0,
+                Affine::new(affine.scale.clone(), -&affine.shift),
+            )),
             ("Add" | "Sub", Some(slot)) => {
                 at.weight(slot)?;
                 let scale = shrunk(at, 1 - slot, &Affine::scale(affine.scale.clone()))?;
                 let folds = vec![(Side::Result, affine.clone())];
-                Ok(Step { folds, ways: vec![vec![(1 - slot, scale)]], ..Step::default() })
+                Ok(Step {
+                    folds,
+                    ways: vec![vec![(1 - slot, scale)]],
+                    ..Step::default()
+                })
             }
             ("Mul", Some(slot)) => {
                 at.weight(slot)?;
                 if !affine.has_no_shift() {
-                    return Err(Reason::NotLinear("a bare Mul, which has no place for a shift,".into()));
+                    return Err(Reason::NotLinear(
+                        "a bare Mul, which has no place for a shift,".into(),
+                    ));
                 }
                 Ok(Step::taken(Side::Result, affine.clone()))
             }
-            ("Div", Some(1)) if affine.has_no_shift() => Ok(Step::pass_on(0, shrunk(at, 0, affine)?)),
+            ("Div", Some(1)) if affine.has_no_shift() => {
+                Ok(Step::pass_on(0, shrunk(at, 0, affine)?))
+            }
             ("Add" | "Sub", None) => {
                 let scale = Affine::scale(affine.scale.clone());
                 let second = match at.proto().op_type() {
@@ -67,7 +86,10 @@ impl Rule for Elementwise {
                     _ => Affine::new(affine.scale.clone(), -&affine.shift),
                 };
                 let way = |left: &Affine, right: &Affine| {
-                    Some(vec![(0, shrunk(at, 0, left).ok()?), (1, shrunk(at, 1, right).ok()?)])
+                    Some(vec![
+                        (0, shrunk(at, 0, left).ok()?),
+                        (1, shrunk(at, 1, right).ok()?),
+                    ])
                 };
                 some_way(vec![way(affine, &scale), way(&scale, &second)])
             }
@@ -83,15 +105,29 @@ impl Rule for Elementwise {
 
 fn some_way(ways: Vec<Option<Vec<(usize, Affine)>>>) -> Result<Step, Reason> {
     let ways: Vec<_> = ways.into_iter().flatten().collect();
-    if ways.is_empty() { Err(Reason::MixedAxes) } else { Ok(Step { ways, ..Step::default() }) }
+    if ways.is_empty() {
+        Err(Reason::MixedAxes)
+    } else {
+        Ok(Step {
+            ways,
+            ..Step::default()
+        })
+    }
 }
 
 fn forward_constant(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reason> {
     let rank = affine.rank();
     let fits = |constant: &Numbers| {
-        [&affine.scale, &affine.shift].iter().all(|numbers| constant.broadcasts_with(numbers))
+        [&affine.scale, &affine.shift]
+            .iter()
+            .all(|numbers| constant.broadcasts_with(numbers))
     };
-    let constant = || at.numbers(slot)?.align(rank).filter(fits).ok_or(Reason::UnknownShape);
+    let constant = || {
+        at.numbers(slot)?
+            .align(rank)
+            .filter(fits)
+            .ok_or(Reason::UnknownShape)
+    };
     match (at.proto().op_type(), slot) {
         // A bare shift ends at the first constant that is added anyway.
         ("Add" | "Sub", _) if affine.has_no_scale() && at.weight(slot).is_ok() => {
@@ -108,7 +144,10 @@ fn forward_constant(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reaso
                 _ => &affine.shift - &constant,
             };
             let go_on = Affine::new(affine.scale.clone(), shift);
-            Ok(Step { bypass: Some(1 - slot), ..Step::pass_on(0, go_on) })
+            Ok(Step {
+                bypass: Some(1 - slot),
+                ..Step::pass_on(0, go_on)
+            })
         }
         // c − (s·x + t) = s·(c − x) + (c − s·c − t)
         ("Sub", _) => {
@@ -123,10 +162,16 @@ fn forward_constant(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reaso
                 return Ok(step);
             }
             let shift = Affine::shift(&affine.shift * &constant()?);
-            Ok(Step { folds: step.folds, ..Step::pass_on(0, shift) })
+            Ok(Step {
+                folds: step.folds,
+                ..Step::pass_on(0, shift)
+            })
         }
         ("Mul", _) | ("Div", 1) if affine.has_no_shift() => Ok(Step::pass_on(0, affine.clone())),
-        ("Mul", _) => Ok(Step::pass_on(0, Affine::new(affine.scale.clone(), &affine.shift * &constant()?))),
+        ("Mul", _) => Ok(Step::pass_on(
+            0,
+            Affine::new(affine.scale.clone(), &affine.shift * &constant()?),
+        )),
         ("Div", 1) => {
             let shift = &affine.shift / &constant()?;
             if shift.iter().any(|t| !t.is_finite()) {
@@ -144,9 +189,17 @@ fn forward_constant(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reaso
 fn widens(at: &At, affine: &Affine, slot: usize) -> bool {
     let shapes = at.shape(1 - slot).ok().zip(at.output_shape(0).ok());
     let extents = at.weight(slot).and_then(|_| at.extents(slot)).ok();
-    let (Some((value, made)), Some(extents)) = (shapes, extents) else { return false };
+    let (Some((value, made)), Some(extents)) = (shapes, extents) else {
+        return false;
+    };
     let along = extents.iter().rev().copied().chain(std::iter::repeat(1));
-    let fits = affine.scale.shape().iter().rev().zip(along).all(|(&n, extent)| n == 1 || n == extent);
+    let fits = affine
+        .scale
+        .shape()
+        .iter()
+        .rev()
+        .zip(along)
+        .all(|(&n, extent)| n == 1 || n == extent);
     !affine.has_no_scale() && value != made && fits
 }
 
@@ -155,20 +208,35 @@ fn widens(at: &At, affine: &Affine, slot: usize) -> bool {
 pub fn beside_positions(at: &At, inputs: &[Option<Affine>]) -> Option<Step> {
     let slot = at.constant_operand()?;
     let takes = at.graph.is(at.node, "Add") || (at.graph.is(at.node, "Sub") && slot == 1);
-    let affine = aligned(inputs.get(1 - slot)?.as_ref().filter(|_| takes)?, at.output_rank(0).ok()?).ok()?;
+    let affine = aligned(
+        inputs.get(1 - slot)?.as_ref().filter(|_| takes)?,
+        at.output_rank(0).ok()?,
+    )
+    .ok()?;
     let extents = at.extents(slot).ok()?;
     let along = affine.scale.shape().iter().rev().zip(extents.iter().rev());
-    let is_by_place = !affine.has_no_scale() && along.into_iter().any(|(&scale, &constant)| constant > scale);
+    let is_by_place = !affine.has_no_scale()
+        && along
+            .into_iter()
+            .any(|(&scale, &constant)| constant > scale);
     let is_whole = at.shape(1 - slot).ok()? == at.output_shape(0).ok()? && at.weight(slot).is_ok();
-    let inverse = Affine::scale(affine.scale.clone()).inverse().filter(|_| is_by_place && is_whole)?;
-    Some(Step { folds: vec![(Side::Result, inverse)], ..Step::pass_on(0, affine) })
+    let inverse = Affine::scale(affine.scale.clone())
+        .inverse()
+        .filter(|_| is_by_place && is_whole)?;
+    Some(Step {
+        folds: vec![(Side::Result, inverse)],
+        ..Step::pass_on(0, affine)
+    })
 }
 
 fn forward_two(at: &At, left: &Option<Affine>, right: &Option<Affine>) -> Result<Step, Reason> {
     let op = at.proto().op_type();
     let rank = at.output_rank(0)?;
     let identity = Affine::identity(rank);
-    let (a, b) = (left.as_ref().unwrap_or(&identity), right.as_ref().unwrap_or(&identity));
+    let (a, b) = (
+        left.as_ref().unwrap_or(&identity),
+        right.as_ref().unwrap_or(&identity),
+    );
     if !a.broadcasts_with(b) {
         return Err(Reason::UnknownShape);
     }
@@ -182,8 +250,15 @@ fn forward_two(at: &At, left: &Option<Affine>, right: &Option<Affine>) -> Result
                 _ => return Err(Reason::ResidualStream),
             };
             let scale = if left.is_some() { &a.scale } else { &b.scale };
-            let shift = if op == "Add" { &a.shift + &b.shift } else { &a.shift - &b.shift };
-            Ok(Step { wants, ..Step::pass_on(0, Affine::new(scale.clone(), shift)) })
+            let shift = if op == "Add" {
+                &a.shift + &b.shift
+            } else {
+                &a.shift - &b.shift
+            };
+            Ok(Step {
+                wants,
+                ..Step::pass_on(0, Affine::new(scale.clone(), shift))
+            })
         }
         "Mul" if a.has_no_shift() && b.has_no_shift() => Ok(Step::pass_on(0, a.then(b))),
         "Div" if a.has_no_shift() && right.is_none() => Ok(Step::pass_on(0, a.clone())),
@@ -198,7 +273,9 @@ fn stream(at: &At, other: usize, carried: &Affine) -> Result<Affine, Reason> {
     let along = |axis: usize| carried.shift.shape()[axis] == 1 || carried.scale.shape()[axis] != 1;
     let inverse = Affine::scale(&Numbers::number(1.0, carried.rank()) / &carried.scale);
     let holds = (0..carried.rank()).all(along) && inverse.is_finite();
-    let wanted = Some(inverse).filter(|_| holds).and_then(|inverse| shrunk(at, other, &inverse).ok());
+    let wanted = Some(inverse)
+        .filter(|_| holds)
+        .and_then(|inverse| shrunk(at, other, &inverse).ok());
     wanted.ok_or(Reason::ResidualStream)
 }
 
@@ -216,10 +293,16 @@ pub fn aligned(affine: &Affine, rank: usize) -> Result<Affine, Reason> {
 /// Where the shape of the operand is not known, or the affine varies along axes that it is broadcast along.
 pub fn shrunk(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
     let shape = at.shape(slot)?;
-    let extra = affine.rank().checked_sub(shape.len()).ok_or(Reason::UnknownShape)?;
+    let extra = affine
+        .rank()
+        .checked_sub(shape.len())
+        .ok_or(Reason::UnknownShape)?;
     affine.try_map(|numbers| {
         let (leading, kept) = numbers.shape().split_at(extra);
-        let fits = kept.iter().zip(&shape).all(|(&n, dim)| n == 1 || extent(dim) == Some(n));
+        let fits = kept
+            .iter()
+            .zip(&shape)
+            .all(|(&n, dim)| n == 1 || extent(dim) == Some(n));
         if !fits || leading.iter().any(|&n| n != 1) {
             return Err(Reason::MixedAxes);
         }
@@ -235,8 +318,14 @@ impl Linear for Elementwise {
     fn slots(&self, at: &At) -> Result<Slots, Reason> {
         let slot = at.constant_operand().ok_or(Reason::NotConstant)?;
         match at.proto().op_type() {
-            "Add" | "Sub" => Ok(Slots { weight: None, bias: Some(slot) }),
-            "Mul" => Ok(Slots { weight: Some(slot), bias: None }),
+            "Add" | "Sub" => Ok(Slots {
+                weight: None,
+                bias: Some(slot),
+            }),
+            "Mul" => Ok(Slots {
+                weight: Some(slot),
+                bias: None,
+            }),
             op => Err(Reason::NotLinear(op.into())),
         }
     }
@@ -249,10 +338,20 @@ impl Linear for Elementwise {
         Ok(vec![])
     }
 
-    fn image(&self, at: &At, _: Option<&Recipe>, operand: usize, shift: &Numbers) -> Result<Recipe, Reason> {
+    fn image(
+        &self,
+        at: &At,
+        _: Option<&Recipe>,
+        operand: usize,
+        shift: &Numbers,
+    ) -> Result<Recipe, Reason> {
         // In `c − (x + t)` it is taken away.
         let taken_away = at.proto().op_type() == "Sub" && operand == 1;
-        Ok(if taken_away { shift.recipe().neg() } else { shift.recipe().clone() })
+        Ok(if taken_away {
+            shift.recipe().neg()
+        } else {
+            shift.recipe().clone()
+        })
     }
 
     fn read_bias(&self, at: &At, bias: Recipe) -> Result<Recipe, Reason> {
@@ -261,7 +360,11 @@ impl Linear for Elementwise {
     }
 
     fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe> {
-        Some(if subtracts(at) { bias.neg() } else { bias.clone() })
+        Some(if subtracts(at) {
+            bias.neg()
+        } else {
+            bias.clone()
+        })
     }
 }
 

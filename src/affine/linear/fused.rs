@@ -25,7 +25,11 @@ impl Rule for FusedConv {
 
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let step = conv::forward(at, inputs)?;
-        if step.by_place { Err(Reason::Padding) } else { Ok(step) }
+        if step.by_place {
+            Err(Reason::Padding)
+        } else {
+            Ok(step)
+        }
     }
 
     fn backward(&self, at: &At, _: usize, _: &Affine) -> Result<Step, Reason> {
@@ -42,7 +46,11 @@ impl Rule for FusedGemm {
         let step = gemm::forward(at, inputs)?;
         let has_bias = Gemm.slots(at)?.bias.is_some();
         let has_place = has_bias || step.folds.iter().all(|(_, affine)| affine.has_no_shift());
-        if has_place { Ok(step) } else { Err(Reason::NotConstant) }
+        if has_place {
+            Ok(step)
+        } else {
+            Err(Reason::NotConstant)
+        }
     }
 
     fn backward(&self, at: &At, _: usize, _: &Affine) -> Result<Step, Reason> {

@@ -46,7 +46,9 @@ pub(crate) fn forward(at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason
         _ => Err(Reason::UnknownShape),
     };
     match (at.weight(1 - slot), lies_there) {
-        (Ok(_), lies_there) => lies_there.map(|()| Step::taken(Side::Operand(slot), affine.clone())),
+        (Ok(_), lies_there) => {
+            lies_there.map(|()| Step::taken(Side::Operand(slot), affine.clone()))
+        }
         (Err(Reason::NotConstant), Ok(())) if affine.has_no_shift() && affine.scale.len() > 1 => {
             let mut shape = [1; 2];
             shape[contracted(at, 1 - slot)?] = affine.scale.len();
@@ -58,7 +60,10 @@ pub(crate) fn forward(at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason
 }
 
 fn check(at: &At) -> Result<(), Reason> {
-    at.only_attributes(&known_attributes(at, &["alpha", "beta", "transA", "transB"]))?;
+    at.only_attributes(&known_attributes(
+        at,
+        &["alpha", "beta", "transA", "transB"],
+    ))?;
     for factor in ["alpha", "beta"] {
         at.attr_float(factor, 1.0)?;
     }
@@ -71,35 +76,64 @@ fn check(at: &At) -> Result<(), Reason> {
 /// The contracted axis of A (slot 0) or B (slot 1).
 fn contracted(at: &At, slot: usize) -> Result<usize, Reason> {
     let transposed = at.flag(["transA", "transB"][slot], false)?;
-    Ok(if slot == 0 { !transposed as usize } else { transposed as usize })
+    Ok(if slot == 0 {
+        !transposed as usize
+    } else {
+        transposed as usize
+    })
 }
 
 impl Linear for Gemm {
     fn slots(&self, at: &At) -> Result<Slots, Reason> {
         let weight = at.constant_operand().ok_or(Reason::NotConstant)?;
         // tract has `beta` in float32, and runs no Gemm of another type that has a C: it is not given one.
-        let made = at.graph.output(at.node, 0).and_then(|value| at.facts.data_type(value));
-        let may_have_one = !at.graph.is(at.node, "Gemm") || made.is_none_or(|made| made == DataType::Float);
+        let made = at
+            .graph
+            .output(at.node, 0)
+            .and_then(|value| at.facts.data_type(value));
+        let may_have_one =
+            !at.graph.is(at.node, "Gemm") || made.is_none_or(|made| made == DataType::Float);
         let bias_is_free = match at.graph.input(at.node, 2) {
             Some(_) => at.is_constant(2),
             None => may_have_one,
         };
-        Ok(Slots { weight: Some(weight), bias: bias_is_free.then_some(2) })
+        Ok(Slots {
+            weight: Some(weight),
+            bias: bias_is_free.then_some(2),
+        })
     }
 
-    fn scaled(&self, at: &At, weight: &Recipe, side: Side, scale: &Numbers) -> Result<Recipe, Reason> {
+    fn scaled(
+        &self,
+        at: &At,
+        weight: &Recipe,
+        side: Side,
+        scale: &Numbers,
+    ) -> Result<Recipe, Reason> {
         let slot = self.slots(at)?.weight.ok_or(Reason::NotConstant)?;
         let along = match side {
             Side::Operand(_) => contracted(at, slot)?,
             _ => 1 - contracted(at, slot)?,
         };
-        let shape = if along == 0 { [scale.len(), 1] } else { [1, scale.len()] };
-        let scaled = scale.recipe().reshape(&shape).and_then(|scale| weight.mul(&scale));
-        scaled.filter(|scaled| scaled.shape() == weight.shape()).ok_or(Reason::WrongAxis)
+        let shape = if along == 0 {
+            [scale.len(), 1]
+        } else {
+            [1, scale.len()]
+        };
+        let scaled = scale
+            .recipe()
+            .reshape(&shape)
+            .and_then(|scale| weight.mul(&scale));
+        scaled
+            .filter(|scaled| scaled.shape() == weight.shape())
+            .ok_or(Reason::WrongAxis)
     }
 
     fn contracted(&self, at: &At) -> Result<Vec<usize>, Reason> {
-        Ok(vec![contracted(at, self.slots(at)?.weight.ok_or(Reason::NotConstant)?)?])
+        Ok(vec![contracted(
+            at,
+            self.slots(at)?.weight.ok_or(Reason::NotConstant)?,
+        )?])
     }
 
     fn image(
@@ -109,23 +143,40 @@ impl Linear for Gemm {
         operand: usize,
         shift: &Numbers,
     ) -> Result<Recipe, Reason> {
-        let matrix = weight.filter(|weight| weight.rank() == 2).ok_or(Reason::UnknownShape)?;
+        let matrix = weight
+            .filter(|weight| weight.rank() == 2)
+            .ok_or(Reason::UnknownShape)?;
         // Both with the contracted axis where a plain product has it.
-        let turned = |matrix: Recipe, is_plain: bool| if is_plain { Some(matrix) } else { matrix.turned() };
+        let turned = |matrix: Recipe, is_plain: bool| {
+            if is_plain {
+                Some(matrix)
+            } else {
+                matrix.turned()
+            }
+        };
         let matrix = turned(matrix.clone(), contracted(at, 1 - operand)? == operand);
         let matrix = matrix.ok_or(Reason::UnknownShape)?;
         let mut wide = shift.shape().to_vec();
         wide[contracted(at, operand)?] = matrix.shape()[operand];
         let shift = shift.recipe().expand(&wide).ok_or(Reason::WrongAxis)?;
-        let shift = turned(shift, contracted(at, operand)? == 1 - operand).ok_or(Reason::WrongAxis)?;
-        let product = if operand == 0 { shift.product(&matrix) } else { matrix.product(&shift) };
+        let shift =
+            turned(shift, contracted(at, operand)? == 1 - operand).ok_or(Reason::WrongAxis)?;
+        let product = if operand == 0 {
+            shift.product(&matrix)
+        } else {
+            matrix.product(&shift)
+        };
         let alpha = Recipe::number(at.attr_float("alpha", 1.0)?, 2);
-        product.and_then(|product| product.mul(&alpha)).ok_or(Reason::WrongAxis)
+        product
+            .and_then(|product| product.mul(&alpha))
+            .ok_or(Reason::WrongAxis)
     }
 
     fn read_bias(&self, at: &At, bias: Recipe) -> Result<Recipe, Reason> {
         let beta = Recipe::number(at.attr_float("beta", 1.0)?, 0);
-        bias.mul(&beta).and_then(|bias| bias.align(2)).ok_or(Reason::UnknownShape)
+        bias.mul(&beta)
+            .and_then(|bias| bias.align(2))
+            .ok_or(Reason::UnknownShape)
     }
 
     fn write_bias(&self, _: &At, bias: &Recipe) -> Option<Recipe> {

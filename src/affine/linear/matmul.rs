@@ -29,7 +29,9 @@ impl Rule for MatMul {
                 return Err(Reason::NotConstant);
             }
             let moved = [0, 1].map(|slot| pass(at, slot, inputs[slot].as_ref()));
-            let [Ok(left), Ok(right)] = moved else { return Err(Reason::NotConstant) };
+            let [Ok(left), Ok(right)] = moved else {
+                return Err(Reason::NotConstant);
+            };
             return Ok(Step::pass_on(0, left.then(&right)));
         }
         let slot = if inputs[0].is_some() { 0 } else { 1 };
@@ -43,10 +45,12 @@ impl Rule for MatMul {
                 (Err(reason), Err(_)) => Err(reason),
             };
         }
-        pass(at, slot, Some(affine)).map(|passed| Step::pass_on(0, passed)).or_else(|reason| {
-            let factor = factor(at, slot, affine).ok_or(reason)?;
-            Ok(Step::into_factor(1 - slot, factor))
-        })
+        pass(at, slot, Some(affine))
+            .map(|passed| Step::pass_on(0, passed))
+            .or_else(|reason| {
+                let factor = factor(at, slot, affine).ok_or(reason)?;
+                Ok(Step::into_factor(1 - slot, factor))
+            })
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
@@ -60,9 +64,17 @@ impl Rule for MatMul {
                 (Err(reason), Err(_)) => Err(reason),
             };
         }
-        let ways: Vec<_> =
-            (0..2).filter_map(|slot| Some(vec![(slot, pull(at, slot, affine).ok()?)])).collect();
-        if ways.is_empty() { Err(Reason::NotConstant) } else { Ok(Step { ways, ..Step::default() }) }
+        let ways: Vec<_> = (0..2)
+            .filter_map(|slot| Some(vec![(slot, pull(at, slot, affine).ok()?)]))
+            .collect();
+        if ways.is_empty() {
+            Err(Reason::NotConstant)
+        } else {
+            Ok(Step {
+                ways,
+                ..Step::default()
+            })
+        }
     }
 }
 
@@ -79,7 +91,9 @@ fn check_form(at: &At) -> Result<(), Reason> {
             return Err(Reason::Attribute(name.into()));
         }
     }
-    let batch = ["transBatchA", "transBatchB"].iter().find(|name| at.attr(name, 0) != Ok(0));
+    let batch = ["transBatchA", "transBatchB"]
+        .iter()
+        .find(|name| at.attr(name, 0) != Ok(0));
     batch.map_or(Ok(()), |name| Err(Reason::Attribute((*name).into())))
 }
 
@@ -96,15 +110,23 @@ fn turned(at: &At, slot: usize, matrix: &Recipe) -> Recipe {
 
 /// An affine of an operand in the axes of the product's factor, and back.
 fn turned_affine(at: &At, slot: usize, affine: &Affine) -> Affine {
-    let turned =
-        |numbers: &Numbers| Ok(numbers.turned().filter(|_| is_turned(at, slot)).unwrap_or(numbers.clone()));
+    let turned = |numbers: &Numbers| {
+        Ok(numbers
+            .turned()
+            .filter(|_| is_turned(at, slot))
+            .unwrap_or(numbers.clone()))
+    };
     let Ok(turned) = affine.try_map::<std::convert::Infallible>(turned);
     turned
 }
 
 /// The contracted axis of an operand, and the one that stays in the result's matrix.
 fn matrix_axes(slot: usize, rank: usize) -> (usize, usize) {
-    if slot == 0 { (rank - 1, rank - 2) } else { (rank - 2, rank - 1) }
+    if slot == 0 {
+        (rank - 1, rank - 2)
+    } else {
+        (rank - 2, rank - 1)
+    }
 }
 
 /// The axis of an operand of this rank that becomes an axis of the result's matrix; `None` where the
@@ -112,7 +134,11 @@ fn matrix_axes(slot: usize, rank: usize) -> (usize, usize) {
 pub fn kept_axis(at: &At, slot: usize, rank: usize) -> Option<usize> {
     let is_matrix = rank >= 2 && at.rank(1 - slot).ok()? >= 2 && check_form(at).is_ok();
     let (contracted, kept) = matrix_axes(slot, if is_matrix { rank } else { return None });
-    Some(if is_turned(at, slot) { contracted } else { kept })
+    Some(if is_turned(at, slot) {
+        contracted
+    } else {
+        kept
+    })
 }
 
 /// Whether the weight can take the affine from that side.
@@ -145,7 +171,11 @@ fn check(at: &At, affine: &Affine, side: Side) -> Result<(), Reason> {
         image[contracted] = weight.iter().rev().take(2).copied().max().unwrap_or(1);
     }
     let size = image.iter().product();
-    if size > LARGEST { Err(Reason::TooLarge(size)) } else { Ok(()) }
+    if size > LARGEST {
+        Err(Reason::TooLarge(size))
+    } else {
+        Ok(())
+    }
 }
 
 /// The shape in which a scale multiplies the weight.
@@ -153,16 +183,30 @@ fn weight_shape(at: &At, side: Side, scale: &[usize], weight: usize) -> Result<V
     let slot = at.is_constant(1) as usize;
     let mut batch = scale.to_vec();
     // The last two axes of a matrix, or 1 for the one that an operand of rank 1 does not have.
-    let mut take = |there: bool| if there { batch.pop().ok_or(Reason::WrongAxis) } else { Ok(1) };
+    let mut take = |there: bool| {
+        if there {
+            batch.pop().ok_or(Reason::WrongAxis)
+        } else {
+            Ok(1)
+        }
+    };
     let (contracted, kept, other) = match side {
         Side::Operand(operand) => {
             let (columns, rows) = (take(true)?, take(true)?);
-            let (contracted, other) = if operand == 0 { (columns, rows) } else { (rows, columns) };
+            let (contracted, other) = if operand == 0 {
+                (columns, rows)
+            } else {
+                (rows, columns)
+            };
             (contracted, 1, other)
         }
         _ => {
             let (columns, rows) = (take(at.rank(1)? > 1)?, take(at.rank(0)? > 1)?);
-            let (kept, other) = if slot == 1 { (columns, rows) } else { (rows, columns) };
+            let (kept, other) = if slot == 1 {
+                (columns, rows)
+            } else {
+                (rows, columns)
+            };
             (1, kept, other)
         }
     };
@@ -172,20 +216,43 @@ fn weight_shape(at: &At, side: Side, scale: &[usize], weight: usize) -> Result<V
         return Err(Reason::WrongAxis);
     }
     if weight == 1 {
-        return if kept == 1 { Ok(vec![contracted]) } else { Err(Reason::WrongAxis) };
+        return if kept == 1 {
+            Ok(vec![contracted])
+        } else {
+            Err(Reason::WrongAxis)
+        };
     }
-    let matrix = if slot == 1 { [contracted, kept] } else { [kept, contracted] };
-    Ok([&vec![1; room - (batch.len() - extra)], &batch[extra..], &matrix].concat())
+    let matrix = if slot == 1 {
+        [contracted, kept]
+    } else {
+        [kept, contracted]
+    };
+    Ok([
+        &vec![1; room - (batch.len() - extra)],
+        &batch[extra..],
+        &matrix,
+    ]
+    .concat())
 }
 
 /// Whether a summand of an operand along the contracted axis passes to the result: the other
 /// operand is row-stochastic.
 fn mixes(at: &At, slot: usize) -> bool {
     let other = 1 - slot;
-    let alpha = at.graph.domain_op(at.node) == ("", "MatMul") || at.attr_float("alpha", 1.0) == Ok(1.0);
+    let alpha =
+        at.graph.domain_op(at.node) == ("", "MatMul") || at.attr_float("alpha", 1.0) == Ok(1.0);
     at.rank(other).is_ok_and(|rank| {
         let (contracted, kept) = matrix_axes(other, rank);
-        alpha && add_up_to_one(at, other, if is_turned(at, other) { kept } else { contracted })
+        alpha
+            && add_up_to_one(
+                at,
+                other,
+                if is_turned(at, other) {
+                    kept
+                } else {
+                    contracted
+                },
+            )
     })
 }
 
@@ -205,13 +272,25 @@ fn pass(at: &At, slot: usize, affine: Option<&Affine>) -> Result<Affine, Reason>
 
 /// A scale along the contracted axis, as a scale of the other operand.
 fn factor(at: &At, slot: usize, affine: &Affine) -> Option<Affine> {
-    let contracted = |slot: usize, rank: usize| if rank == 1 { 0 } else { matrix_axes(slot, rank).0 };
+    let contracted = |slot: usize, rank: usize| {
+        if rank == 1 {
+            0
+        } else {
+            matrix_axes(slot, rank).0
+        }
+    };
     let scale = turned_affine(at, slot, affine).scale;
-    let other = at.rank(1 - slot).ok().filter(|&rank| rank > 0 && affine.rank() > 0)?;
-    let is_along_it = affine.axes().len() == 1 && scale.shape()[contracted(slot, affine.rank())] != 1;
+    let other = at
+        .rank(1 - slot)
+        .ok()
+        .filter(|&rank| rank > 0 && affine.rank() > 0)?;
+    let is_along_it =
+        affine.axes().len() == 1 && scale.shape()[contracted(slot, affine.rank())] != 1;
     let mut shape = vec![1; other];
     shape[contracted(1 - slot, other)] = scale.len();
-    let scale = scale.reshape(&shape).filter(|_| is_along_it && affine.has_no_shift())?;
+    let scale = scale
+        .reshape(&shape)
+        .filter(|_| is_along_it && affine.has_no_shift())?;
     Some(turned_affine(at, 1 - slot, &Affine::scale(scale)))
 }
 
@@ -226,7 +305,10 @@ fn pull(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
     if !affine.is_uniform_along(contracted) {
         return Err(Reason::WrongAxis);
     }
-    let extra = affine.rank().checked_sub(rank).ok_or(Reason::UnknownShape)?;
+    let extra = affine
+        .rank()
+        .checked_sub(rank)
+        .ok_or(Reason::UnknownShape)?;
     let mut shape = at.shape(slot)?;
     if is_turned(at, slot) {
         shape.swap(rank - 1, rank - 2);
@@ -248,10 +330,19 @@ fn pull(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
 impl Linear for MatMul {
     fn slots(&self, at: &At) -> Result<Slots, Reason> {
         let slot = at.constant_operand().ok_or(Reason::NotConstant)?;
-        Ok(Slots { weight: Some(slot), bias: None })
+        Ok(Slots {
+            weight: Some(slot),
+            bias: None,
+        })
     }
 
-    fn scaled(&self, at: &At, weight: &Recipe, side: Side, scale: &Numbers) -> Result<Recipe, Reason> {
+    fn scaled(
+        &self,
+        at: &At,
+        weight: &Recipe,
+        side: Side,
+        scale: &Numbers,
+    ) -> Result<Recipe, Reason> {
         let slot = at.is_constant(1) as usize;
         let weight = turned(at, slot, weight);
         let scale = match side {
@@ -261,7 +352,9 @@ impl Linear for MatMul {
         let shape = weight_shape(at, side, scale.shape(), weight.rank())?;
         // Only one of the last two axes varies, so that the elements keep their order.
         let scaled = scale.reshape(&shape).and_then(|scale| weight.mul(&scale));
-        let scaled = scaled.filter(|scaled| scaled.shape() == weight.shape()).ok_or(Reason::WrongAxis)?;
+        let scaled = scaled
+            .filter(|scaled| scaled.shape() == weight.shape())
+            .ok_or(Reason::WrongAxis)?;
         Ok(turned(at, slot, &scaled))
     }
 
@@ -272,7 +365,11 @@ impl Linear for MatMul {
             1 => vec![0],
             rank => {
                 let (contracted, kept) = matrix_axes(slot, rank);
-                vec![if is_turned(at, slot) { kept } else { contracted }]
+                vec![if is_turned(at, slot) {
+                    kept
+                } else {
+                    contracted
+                }]
             }
         })
     }
@@ -298,7 +395,11 @@ impl Linear for MatMul {
         let mut shape = shift.shape().to_vec();
         shape[contracted] = matrix.shape()[matrix_axes(1 - operand, matrix.rank()).0];
         let shift = shift.expand(&shape).ok_or(Reason::WrongAxis)?;
-        let product = if operand == 0 { shift.product(&matrix) } else { matrix.product(&shift) };
+        let product = if operand == 0 {
+            shift.product(&matrix)
+        } else {
+            matrix.product(&shift)
+        };
         let mut product = product.ok_or(Reason::WrongAxis)?;
         if weight.rank() == 1 {
             let mut shape = product.shape().to_vec();
@@ -306,7 +407,9 @@ impl Linear for MatMul {
             product = product.reshape(&shape).ok_or(Reason::UnknownShape)?;
         }
         let alpha = Recipe::number(at.attr_float("alpha", 1.0)?, 0);
-        let product = product.mul(&alpha).and_then(|product| product.align(at.output_rank(0).ok()?));
+        let product = product
+            .mul(&alpha)
+            .and_then(|product| product.align(at.output_rank(0).ok()?));
         product.ok_or(Reason::UnknownShape)
     }
 

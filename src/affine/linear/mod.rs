@@ -67,7 +67,13 @@ pub trait Linear: Rule {
     ///
     /// # Errors
     /// Where the scale does not fit the weight.
-    fn scaled(&self, at: &At, weight: &Recipe, side: Side, scale: &Numbers) -> Result<Recipe, Reason>;
+    fn scaled(
+        &self,
+        at: &At,
+        weight: &Recipe,
+        side: Side,
+        scale: &Numbers,
+    ) -> Result<Recipe, Reason>;
 
     /// The axes of the weight along which its products are added up.
     ///
@@ -118,7 +124,11 @@ pub fn linear(operator: (&str, &str)) -> Option<&'static dyn Linear> {
 /// # Errors
 /// The reason for which its constants cannot hold the affine, or cannot be read.
 pub fn check(at: &At, side: Side, affine: &Affine) -> Result<(), Reason> {
-    let readable = |slot: usize| at.constants.check(at.input(slot)?).map_err(|refusal| refusal.reason);
+    let readable = |slot: usize| {
+        at.constants
+            .check(at.input(slot)?)
+            .map_err(|refusal| refusal.reason)
+    };
     if let Side::Constant(slot) = side {
         at.weight(slot)?;
         readable(slot)?;
@@ -128,7 +138,10 @@ pub fn check(at: &At, side: Side, affine: &Affine) -> Result<(), Reason> {
         let fits = |shape: &[usize]| {
             is_one
                 || shape.len() == extents.len()
-                    && shape.iter().zip(&extents).all(|(&n, &whole)| n == 1 || n == whole)
+                    && shape
+                        .iter()
+                        .zip(&extents)
+                        .all(|(&n, &whole)| n == 1 || n == whole)
         };
         let fits = fits(affine.scale.shape()) && fits(affine.shift.shape());
         return if fits { Ok(()) } else { Err(Reason::WrongAxis) };
@@ -139,7 +152,12 @@ pub fn check(at: &At, side: Side, affine: &Affine) -> Result<(), Reason> {
         linear.bias_rank(at)?;
     }
     let there = |slot: &usize| at.graph.input(at.node, *slot).is_some();
-    slots.weight.into_iter().chain(slots.bias).filter(there).try_for_each(readable)
+    slots
+        .weight
+        .into_iter()
+        .chain(slots.bias)
+        .filter(there)
+        .try_for_each(readable)
 }
 
 /// Refuses an affine that varies along an axis besides those listed.
@@ -151,11 +169,19 @@ pub(crate) fn only_along(affine: &Affine, axes: &[usize]) -> Result<(), Reason> 
 }
 
 /// Attributes about the activation of fused operators, which do not concern the input.
-const ACTIVATION: &[&str] =
-    &["activation", "activation_alpha", "activation_beta", "activation_gamma", "activation_params"];
+const ACTIVATION: &[&str] = &[
+    "activation",
+    "activation_alpha",
+    "activation_beta",
+    "activation_gamma",
+    "activation_params",
+];
 
 /// The attributes that an operator may have, fused or not.
 fn known_attributes<'n>(at: &At, own: &[&'n str]) -> Vec<&'n str> {
     let is_fused = at.graph.domain_op(at.node).0 == "com.microsoft";
-    own.iter().chain(ACTIVATION.iter().filter(|_| is_fused)).copied().collect()
+    own.iter()
+        .chain(ACTIVATION.iter().filter(|_| is_fused))
+        .copied()
+        .collect()
 }

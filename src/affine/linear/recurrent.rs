@@ -38,7 +38,9 @@ impl Rule for Recurrent {
         at.only_attributes(KNOWN)?;
         let affine = at.only(inputs, 0)?;
         at.weight(1)?;
-        let &[directions, gates, channels] = &at.extents(1)?[..] else { return Err(Reason::UnknownShape) };
+        let &[directions, gates, channels] = &at.extents(1)?[..] else {
+            return Err(Reason::UnknownShape);
+        };
         if at.graph.input(at.node, 3).is_some() {
             at.weight(3)?;
             if at.extents(3)? != [directions, 2 * gates] {
@@ -67,23 +69,39 @@ impl Linear for Recurrent {
     }
 
     fn slots(&self, _: &At) -> Result<Slots, Reason> {
-        Ok(Slots { weight: Some(1), bias: Some(3) })
+        Ok(Slots {
+            weight: Some(1),
+            bias: Some(3),
+        })
     }
 
     fn scaled(&self, _: &At, weight: &Recipe, _: Side, scale: &Numbers) -> Result<Recipe, Reason> {
         let scaled = weight.mul(scale.recipe());
-        scaled.filter(|scaled| scaled.shape() == weight.shape()).ok_or(Reason::WrongAxis)
+        scaled
+            .filter(|scaled| scaled.shape() == weight.shape())
+            .ok_or(Reason::WrongAxis)
     }
 
     fn contracted(&self, _: &At) -> Result<Vec<usize>, Reason> {
         Ok(vec![CHANNELS])
     }
 
-    fn image(&self, _: &At, weight: Option<&Recipe>, _: usize, shift: &Numbers) -> Result<Recipe, Reason> {
+    fn image(
+        &self,
+        _: &At,
+        weight: Option<&Recipe>,
+        _: usize,
+        shift: &Numbers,
+    ) -> Result<Recipe, Reason> {
         let weight = weight.ok_or(Reason::NotConstant)?;
-        let &[directions, gates, channels] = weight.shape() else { return Err(Reason::UnknownShape) };
+        let &[directions, gates, channels] = weight.shape() else {
+            return Err(Reason::UnknownShape);
+        };
         let image = || {
-            let column = shift.recipe().expand(&[1, 1, channels])?.reshape(&[1, channels, 1])?;
+            let column = shift
+                .recipe()
+                .expand(&[1, 1, channels])?
+                .reshape(&[1, channels, 1])?;
             let of_input = weight.product(&column)?.reshape(&[directions, gates])?;
             Recipe::concat(1, &[of_input, Recipe::filled(0.0, &[directions, gates])])
         };

@@ -25,7 +25,11 @@ pub(crate) const OWN_ADD: &str = "it would become an Add of its own";
 
 impl Planner<'_> {
     /// Merges must leave fewer nodes than there were; or no more, forward along a residual stream, where others follow.
-    pub(crate) fn worthwhile(&self, item: usize, wave: Propagation) -> Result<Propagation, Refusal> {
+    pub(crate) fn worthwhile(
+        &self,
+        item: usize,
+        wave: Propagation,
+    ) -> Result<Propagation, Refusal> {
         let others_follow = !wave.wants.is_empty();
         self.saves(item, wave, others_follow)
     }
@@ -42,17 +46,24 @@ impl Planner<'_> {
             let there = &self.items[merge.into];
             let after = merge.with(merged.get(&merge.into).unwrap_or(&there.part.affine));
             // Parameters that are neutral have nothing to give, and room for all.
-            let is_refused =
-                matches!(&there.state, State::Refused(refusal) if refusal.reason != Reason::Identity);
-            if is_refused || !self.holds(&there.part, &after) || !self.is_writable(&there.part, &after) {
+            let is_refused = matches!(&there.state, State::Refused(refusal) if refusal.reason != Reason::Identity);
+            if is_refused
+                || !self.holds(&there.part, &after)
+                || !self.is_writable(&there.part, &after)
+            {
                 return Err(forward::stays(&self.draft, &there.part));
             }
             merged.insert(merge.into, after);
         }
         if let Some((&first, _)) = merged.first_key_value() {
-            let before = merged.keys().map(|&into| self.items[into].size()).sum::<usize>();
-            let after =
-                merged.iter().map(|(&into, affine)| self.items[into].size_with(affine)).sum::<usize>();
+            let before = merged
+                .keys()
+                .map(|&into| self.items[into].size())
+                .sum::<usize>();
+            let after = merged
+                .iter()
+                .map(|(&into, affine)| self.items[into].size_with(affine))
+                .sum::<usize>();
             // A normalizer that is one operator is two where it is written anew.
             if after >= self.items[item].size() + before + others_follow as usize {
                 return Err(forward::stays(&self.draft, &self.items[first].part));
@@ -71,9 +82,14 @@ impl Planner<'_> {
         }
         // Behind an operator that has no place for a bias, such as an Einsum, it is one already.
         let input = self.draft.source(there.part.input);
-        let is_before =
-            |fold: &Fold| fold.side == Side::Result && self.draft.graph.only_output(fold.node) == Some(input);
-        if let Some(fold) = wave.folds.iter().find(|fold| is_add && is_before(fold) && self.makes_add(fold)) {
+        let is_before = |fold: &Fold| {
+            fold.side == Side::Result && self.draft.graph.only_output(fold.node) == Some(input)
+        };
+        if let Some(fold) = wave
+            .folds
+            .iter()
+            .find(|fold| is_add && is_before(fold) && self.makes_add(fold))
+        {
             return Err(self.no_gain(fold, "it would become an Add again"));
         }
         let mut made = wave.folds.iter().filter(|fold| self.makes_add(fold));
@@ -91,7 +107,10 @@ impl Planner<'_> {
         let leaves_one = there.part.affine.has_no_scale() || there.size() > 1;
         let parts = |fold: &&Fold| leaves_one && self.parts_activation(fold);
         match wave.folds.iter().find(parts) {
-            Some(fold) => Err(Refusal::new(Reason::Activation, self.draft.graph.name(fold.node))),
+            Some(fold) => Err(Refusal::new(
+                Reason::Activation,
+                self.draft.graph.name(fold.node),
+            )),
             None => Ok(wave),
         }
     }
@@ -101,27 +120,44 @@ impl Planner<'_> {
         let (_, _, bytes) = self.cost(wave);
         let factor = || {
             let (node, ..) = wave.factors.first()?;
-            Some(Refusal::new(Reason::NotConstant, self.draft.graph.name(*node)))
+            Some(Refusal::new(
+                Reason::NotConstant,
+                self.draft.graph.name(*node),
+            ))
         };
         let too_much = || self.uncopied.get(&self.items[item].site).cloned();
-        if bytes > 0 { factor().or_else(too_much) } else { None }
+        if bytes > 0 {
+            factor().or_else(too_much)
+        } else {
+            None
+        }
     }
 
     /// Whether a fold puts an Add between a convolution and its activation, which engines run as one operator.
     fn parts_activation(&self, fold: &Fold) -> bool {
         let graph = self.draft.graph;
-        let result = graph.only_output(fold.node).filter(|_| graph.is(fold.node, "Conv"));
-        let Some((reader, _)) = result.and_then(|result| graph.only_reader(result)) else { return false };
+        let result = graph
+            .only_output(fold.node)
+            .filter(|_| graph.is(fold.node, "Conv"));
+        let Some((reader, _)) = result.and_then(|result| graph.only_reader(result)) else {
+            return false;
+        };
         let reader = graph.domain_op(reader);
-        let is_fused =
-            matches!(reader, ("", "Clip" | "HardSigmoid" | "LeakyRelu" | "Relu" | "Sigmoid" | "Tanh"));
+        let is_fused = matches!(
+            reader,
+            (
+                "",
+                "Clip" | "HardSigmoid" | "LeakyRelu" | "Relu" | "Sigmoid" | "Tanh"
+            )
+        );
         is_fused && self.is_by_place(fold)
     }
 
     /// Whether the numbers of an affine fit the type of a part's constants.
     pub(crate) fn is_writable(&self, part: &Part, affine: &Affine) -> bool {
         let data_type = self.data_type(part);
-        Rounding::Factor.fits(data_type, &affine.scale) && Rounding::Sum.fits(data_type, &affine.shift)
+        Rounding::Factor.fits(data_type, &affine.scale)
+            && Rounding::Sum.fits(data_type, &affine.shift)
     }
 
     /// Whether it is known how to write a part with an affine: parameters inside a node have the places and the
@@ -134,7 +170,11 @@ impl Planner<'_> {
                 let value = self.draft.graph.input(reset.node, reset.like);
                 let count = value.and_then(|value| self.draft.constants.len(value));
                 let [first, end] = reset.axes;
-                let mut axes = array.shape().iter().enumerate().filter(|(_, extent)| **extent != 1);
+                let mut axes = array
+                    .shape()
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, extent)| **extent != 1);
                 let lies_there = axes.all(|(axis, _)| (first..end).contains(&axis));
                 array.len() == 1 || lies_there && Some(array.len()) == count
             }
@@ -149,7 +189,9 @@ impl Planner<'_> {
     /// which it has no place any more once that is scaled.
     pub(crate) fn is_by_place(&self, fold: &Fold) -> bool {
         let at = self.draft.at(fold.node);
-        let Some(linear) = linear(at.graph.domain_op(fold.node)) else { return false };
+        let Some(linear) = linear(at.graph.domain_op(fold.node)) else {
+            return false;
+        };
         let image = || {
             let slots = linear.slots(&at).ok()?;
             let Side::Operand(operand) = fold.side else {
@@ -158,15 +200,22 @@ impl Planner<'_> {
                 let scaled = bias.mul(fold.affine.scale.recipe())?;
                 return linear.write_bias(&at, &scaled).is_none().then_some(scaled);
             };
-            let weight = slots.weight.map(|slot| at.constant(slot)).transpose().ok()?;
-            linear.image(&at, weight.as_ref(), operand, &fold.affine.shift).ok()
+            let weight = slots
+                .weight
+                .map(|slot| at.constant(slot))
+                .transpose()
+                .ok()?;
+            linear
+                .image(&at, weight.as_ref(), operand, &fold.affine.shift)
+                .ok()
         };
         image().is_some_and(|image| image.shape().iter().filter(|&&extent| extent > 1).count() > 1)
     }
 
     /// The folds that become an Add of their own with a number for each place.
     pub(crate) fn adds_by_place<'w>(&self, wave: &'w Propagation) -> Vec<&'w Fold> {
-        let adds = |fold: &&Fold| self.is_by_place(fold) && self.draft.bias_add(fold.node).is_none();
+        let adds =
+            |fold: &&Fold| self.is_by_place(fold) && self.draft.bias_add(fold.node).is_none();
         wave.folds.iter().filter(adds).collect()
     }
 
@@ -192,13 +241,20 @@ impl Planner<'_> {
     /// operator.
     fn has_twin(&self, part: &Part) -> bool {
         let graph = self.draft.graph;
-        let Some(node) = part.resets.first().map(|reset| reset.node) else { return false };
-        let Some(value) = graph.input(node, 0).filter(|_| graph.category(node) == Some(Category::Normalizer))
+        let Some(node) = part.resets.first().map(|reset| reset.node) else {
+            return false;
+        };
+        let Some(value) = graph
+            .input(node, 0)
+            .filter(|_| graph.category(node) == Some(Category::Normalizer))
         else {
             return false;
         };
         let is_twin = |reader: &Reader| match *reader {
-            Reader::Node { node: other, input: 0 } if other != node => {
+            Reader::Node {
+                node: other,
+                input: 0,
+            } if other != node => {
                 graph.domain_op(other) == graph.domain_op(node)
                     && graph.node(other).attribute == graph.node(node).attribute
             }
@@ -209,20 +265,28 @@ impl Planner<'_> {
 
     /// Whether an operator makes more elements than it reads, as far as their extents are known.
     fn widens(&self, fold: &Fold) -> bool {
-        let Side::Operand(slot) = fold.side else { return false };
+        let Side::Operand(slot) = fold.side else {
+            return false;
+        };
         let at = self.draft.at(fold.node);
         let known = |value: Option<ValueId>| {
             let shape = at.facts.shape(value?)?;
             Some(shape.iter().filter_map(extent).product::<usize>())
         };
-        let [made, read] = [at.graph.only_output(fold.node), at.graph.input(fold.node, slot)].map(known);
+        let [made, read] = [
+            at.graph.only_output(fold.node),
+            at.graph.input(fold.node, slot),
+        ]
+        .map(known);
         made.zip(read).is_some_and(|(made, read)| made > read)
     }
 
     /// Whether a shift of the result needs an Add, since the operator's own bias cannot absorb it.
     pub(crate) fn adds(&self, fold: &Fold) -> bool {
         let at = self.draft.at(fold.node);
-        let Some(linear) = linear(at.graph.domain_op(fold.node)).filter(|_| fold.side == Side::Result) else {
+        let Some(linear) =
+            linear(at.graph.domain_op(fold.node)).filter(|_| fold.side == Side::Result)
+        else {
             return false;
         };
         let has_place = linear.slots(&at).is_ok_and(|slots| slots.bias.is_some());
@@ -243,7 +307,9 @@ impl Planner<'_> {
                     .and_then(|l| l.slots(&at).ok())
                     .and_then(|slots| slots.weight),
             };
-            let Some(weight) = slot.and_then(|slot| graph.input(fold.node, slot)) else { continue };
+            let Some(weight) = slot.and_then(|slot| graph.input(fold.node, slot)) else {
+                continue;
+            };
             if graph.readers(weight).len() > 1 || self.is_of_shared(weight) {
                 taken.entry(weight).or_default().push(fold);
             }
@@ -257,17 +323,27 @@ impl Planner<'_> {
             let copies = if is_by_all { 0 } else { folds.len() };
             copies * self.draft.constants.len(weight).unwrap_or(0)
         };
-        (wave.makes.len(), wave.merges.len(), taken.iter().map(bytes).sum())
+        (
+            wave.makes.len(),
+            wave.merges.len(),
+            taken.iter().map(bytes).sum(),
+        )
     }
 
     /// Whether something else reads what a weight is computed from, such as the table of a head that is turned.
     fn is_of_shared(&self, weight: ValueId) -> bool {
-        let GraphOverlay { graph, constants, .. } = &self.draft;
+        let GraphOverlay {
+            graph, constants, ..
+        } = &self.draft;
         let (mut open, mut seen) = (vec![weight], HashSet::default());
         while let Some(value) = open.pop() {
-            let made_of =
-                graph.producer(value).into_iter().flat_map(|(node, _)| graph.inputs(node)).flatten();
-            for &source in made_of.filter(|&&source| constants.len(source) >= constants.len(weight)) {
+            let made_of = graph
+                .producer(value)
+                .into_iter()
+                .flat_map(|(node, _)| graph.inputs(node))
+                .flatten();
+            for &source in made_of.filter(|&&source| constants.len(source) >= constants.len(weight))
+            {
                 if graph.readers(source).len() > 1 {
                     return true;
                 }

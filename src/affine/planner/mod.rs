@@ -7,7 +7,9 @@ use std::collections::HashMap as Map;
 
 use crate::affine::Affine;
 use crate::affine::item::{Item, Items, Role, State, Tried};
-use crate::affine::plan::{Basis, Direction, Outcome, Plan, Removal, Rewrite, SitePlan, StopReason, Tidy};
+use crate::affine::plan::{
+    Basis, Direction, Outcome, Plan, Removal, Rewrite, SitePlan, StopReason, Tidy,
+};
 use crate::affine::planner::cost::{ADD_BY_PLACE, OWN_ADD};
 use crate::affine::propagate::forward::Propagation;
 use crate::affine::propagate::overlay::GraphOverlay;
@@ -47,7 +49,10 @@ pub fn plan<'a>(
     uncopied: &'a Map<usize, Refusal>,
     is_centring: bool,
 ) -> Plan {
-    let mut planner = Planner { is_centring, ..Planner::new(analysis, sites, refused, uncopied) };
+    let mut planner = Planner {
+        is_centring,
+        ..Planner::new(analysis, sites, refused, uncopied)
+    };
     planner.fold_all();
     planner.join_rows(sites);
     planner.finish(sites, refused)
@@ -90,10 +95,19 @@ impl<'a> Planner<'a> {
             is_centring: false,
         };
         for (index, site) in sites.iter().enumerate() {
-            let refusal = site.refusal.clone().or_else(|| refused.get(&index).cloned());
+            let refusal = site
+                .refusal
+                .clone()
+                .or_else(|| refused.get(&index).cloned());
             let replacement = site.replacement.as_ref().filter(|_| refusal.is_none());
-            planner.draft.replaced.extend(replacement.iter().flat_map(|replacement| &replacement.nodes));
-            planner.replacements.extend(replacement.map(|replacement| (replacement.clone(), index)));
+            planner.draft.replaced.extend(
+                replacement
+                    .iter()
+                    .flat_map(|replacement| &replacement.nodes),
+            );
+            planner
+                .replacements
+                .extend(replacement.map(|replacement| (replacement.clone(), index)));
             let before = site.pre.iter().map(|part| (part, Role::Before));
             for (part, role) in before.chain(site.post.iter().map(|part| (part, Role::Behind))) {
                 // Behind other operators it may be another affine than its nodes compute.
@@ -118,7 +132,9 @@ impl<'a> Planner<'a> {
 
     fn add(&mut self, item: Item) {
         let place = self.items.len();
-        self.draft.owned.extend(item.part.nodes.iter().map(|&node| (node, place)));
+        self.draft
+            .owned
+            .extend(item.part.nodes.iter().map(|&node| (node, place)));
         self.by_output.insert(item.part.output, place);
         self.items.push(item);
     }
@@ -131,8 +147,12 @@ impl<'a> Planner<'a> {
     fn fold_all(&mut self) {
         for _ in 0..SWEEPS {
             let apart_or_together = self.sweep(Self::fold_apart)
-                | self.sweep_those(Self::fold_together, |planner, item| planner.has_operators(item))
-                | self.sweep_those(Self::fold_together, |planner, item| !planner.has_operators(item));
+                | self.sweep_those(Self::fold_together, |planner, item| {
+                    planner.has_operators(item)
+                })
+                | self.sweep_those(Self::fold_together, |planner, item| {
+                    !planner.has_operators(item)
+                });
             if !apart_or_together
                 && !self.sweep_partly(Self::fold_stream_shift)
                 && !(self.sweep_partly(Self::fold_shift) | self.sweep_partly(Self::fold_scale))
@@ -155,10 +175,16 @@ impl<'a> Planner<'a> {
 
     /// As [`Planner::sweep`], where a part of an affine goes: of those that must not be copied for all of it goes, or nothing.
     fn sweep_partly(&mut self, fold: fn(&mut Self, usize) -> bool) -> bool {
-        self.sweep_those(fold, |planner, item| !planner.uncopied.contains_key(&planner.items[item].site))
+        self.sweep_those(fold, |planner, item| {
+            !planner.uncopied.contains_key(&planner.items[item].site)
+        })
     }
 
-    fn sweep_those(&mut self, fold: fn(&mut Self, usize) -> bool, may: fn(&Self, usize) -> bool) -> bool {
+    fn sweep_those(
+        &mut self,
+        fold: fn(&mut Self, usize) -> bool,
+        may: fn(&Self, usize) -> bool,
+    ) -> bool {
         let mut went = false;
         let is_open = |&item: &usize| self.items[item].is_open() && may(self, item);
         let open: Vec<usize> = (0..self.items.len()).filter(is_open).collect();
@@ -172,16 +198,25 @@ impl<'a> Planner<'a> {
     fn join_rows(&mut self, sites: &[Site]) {
         let graph = self.draft.graph;
         for item in 0..self.items.len() {
-            let Item { part, site, state, is_rewritten, .. } = &self.items[item];
+            let Item {
+                part,
+                site,
+                state,
+                is_rewritten,
+                ..
+            } = &self.items[item];
             let is_online = sites[*site].kind.family == Family::Online;
             let is_row = match sites[*site].kind.family {
                 // Numbers beside others than products by them belong to forms that engines know.
                 Family::Scale if part.affine.scale.len() == 1 && !part.affine.has_no_scale() => {
-                    let multiplies = |&node: &NodeId| matches!(graph.op(node), Some("Mul" | "Div" | "Neg"));
+                    let multiplies =
+                        |&node: &NodeId| matches!(graph.op(node), Some("Mul" | "Div" | "Neg"));
                     part.affine.has_no_shift() && part.nodes.iter().all(multiplies)
                 }
                 // Behind a normalization a Mul and an Add are what engines know, be they of ones and zeros.
-                Family::Offline | Family::Online | Family::Scale if part.nodes.len() > 2 || !is_online => {
+                Family::Offline | Family::Online | Family::Scale
+                    if part.nodes.len() > 2 || !is_online =>
+                {
                     let Affine { scale, shift } = &part.affine;
                     !part.affine.is_identity()
                         && (part.affine.has_no_scale() || is_told(scale))
@@ -232,20 +267,27 @@ impl<'a> Planner<'a> {
             let shift = Affine::shift(affine.shift.clone());
             let wave = stream_basis::beside(&self.draft, &self.items(false), item, &shift).ok()?;
             // A parameter that goes saves no operator, and engines know a bias of one axis.
-            let is_dear = there.part.nodes.is_empty() && wave.folds.iter().any(|fold| self.is_by_place(fold));
+            let is_dear =
+                there.part.nodes.is_empty() && wave.folds.iter().any(|fold| self.is_by_place(fold));
             (wave.makes.is_empty() && !is_dear).then_some(wave)
         };
         let back = || {
             let before = Affine::shift(&affine.shift / &affine.scale);
             // More is added to more there.
-            let has_room = self.data_type(&there.part) != Some(DataType::Float16) || !affine.shrinks();
+            let has_room =
+                self.data_type(&there.part) != Some(DataType::Float16) || !affine.shrinks();
             let wave = backward::backward(&self.draft, &self.items(false), item, &before);
-            let is_free =
-                |wave: &Propagation| wave.makes.is_empty() && !wave.folds.iter().any(|fold| self.adds(fold));
+            let is_free = |wave: &Propagation| {
+                wave.makes.is_empty() && !wave.folds.iter().any(|fold| self.adds(fold))
+            };
             wave.ok().filter(|wave| has_room && is_free(wave))
         };
-        let Some(wave) = ahead().or_else(back).or_else(|| self.modulation(item)) else { return false };
-        let Some(Tried { forward: scale, .. }) = there.tried.clone() else { return false };
+        let Some(wave) = ahead().or_else(back).or_else(|| self.modulation(item)) else {
+            return false;
+        };
+        let Some(Tried { forward: scale, .. }) = there.tried.clone() else {
+            return false;
+        };
         self.leave_scale(item, wave, scale)
     }
 
@@ -260,7 +302,10 @@ impl<'a> Planner<'a> {
     fn fold_shift_back(&mut self, item: usize, added: Option<&Refusal>) -> bool {
         let there = &self.items[item];
         let Part { affine, nodes, .. } = &there.part;
-        let is_wide = matches!(self.data_type(&there.part), Some(DataType::Float | DataType::Double));
+        let is_wide = matches!(
+            self.data_type(&there.part),
+            Some(DataType::Float | DataType::Double)
+        );
         let is_whole = matches!(there.state, State::Open) && !nodes.is_empty();
         if !is_whole || !is_wide || affine.has_no_shift() || affine.has_no_scale() {
             return false;
@@ -268,10 +313,15 @@ impl<'a> Planner<'a> {
         let before = &affine.shift / &affine.scale;
         // Rounding the stream rounds its summand too.
         let is_small = before.iter().all(|shift| shift.abs() <= LARGEST_SHIFT);
-        let Some(left) = self.shifts.checked_sub(1).filter(|_| is_small) else { return false };
+        let Some(left) = self.shifts.checked_sub(1).filter(|_| is_small) else {
+            return false;
+        };
         // Why it may have to stay is why it did not go with the shift.
-        let Some(refusal) =
-            there.tried.as_ref().map(|tried| tried.forward.clone()).or_else(|| added.cloned())
+        let Some(refusal) = there
+            .tried
+            .as_ref()
+            .map(|tried| tried.forward.clone())
+            .or_else(|| added.cloned())
         else {
             return false;
         };
@@ -282,13 +332,16 @@ impl<'a> Planner<'a> {
             return false;
         }
         let have_one = |wave: &Propagation| {
-            wave.merges.iter().all(|merge| !self.items[merge.into].part.affine.has_no_shift())
+            wave.merges
+                .iter()
+                .all(|merge| !self.items[merge.into].part.affine.has_no_shift())
         };
         let back = || {
-            let wave = backward::returning(&self.draft, &items, item, &Affine::shift(before)).ok()?;
+            let wave =
+                backward::returning(&self.draft, &items, item, &Affine::shift(before)).ok()?;
             let wave = self.saves(item, wave, false).ok().filter(have_one)?;
-            let is_free =
-                matches!(self.cost(&wave), (0, _, 0)) && !wave.folds.iter().any(|fold| self.adds(fold));
+            let is_free = matches!(self.cost(&wave), (0, _, 0))
+                && !wave.folds.iter().any(|fold| self.adds(fold));
             is_free.then_some(wave)
         };
         let found = back();
@@ -312,16 +365,23 @@ impl<'a> Planner<'a> {
     fn fold_scale(&mut self, item: usize) -> bool {
         let there = &self.items[item];
         let (part, affine) = (&there.part, &there.part.affine);
-        let Some(Tried { forward, backward }) = there.tried.clone() else { return false };
+        let Some(Tried { forward, backward }) = there.tried.clone() else {
+            return false;
+        };
         // Parameters of a normalizer are no operators: of those only the shift may be one elsewhere.
         let is_parameter = part.nodes.is_empty();
         let adds_one = matches!(&forward.reason, Reason::NoGain(why) if why == OWN_ADD);
-        let goes_apart = if is_parameter { adds_one } else { there.size() > 1 };
+        let goes_apart = if is_parameter {
+            adds_one
+        } else {
+            there.size() > 1
+        };
         if !goes_apart || affine.has_no_shift() || affine.has_no_scale() {
             return false;
         }
         let (items, scale) = (self.items(false), Affine::scale(affine.scale.clone()));
-        let is_free = |wave: &Propagation| wave.makes.is_empty() && self.copies(item, wave).is_none();
+        let is_free =
+            |wave: &Propagation| wave.makes.is_empty() && self.copies(item, wave).is_none();
         let free = |wave: Result<Propagation, Refusal>| wave.ok().filter(is_free);
         let ahead = || {
             let left = Affine::shift(&affine.shift / &affine.scale);
@@ -329,7 +389,8 @@ impl<'a> Planner<'a> {
             let has_room = self.data_type(part) != Some(DataType::Float16) || !affine.shrinks();
             let is_held = !is_parameter || self.holds(part, &left);
             let fits = has_room && is_held && left.is_finite() && self.is_writable(part, &left);
-            let wave = free(stream_basis::beside(&self.draft, &items, item, &scale)).filter(|_| fits)?;
+            let wave =
+                free(stream_basis::beside(&self.draft, &items, item, &scale)).filter(|_| fits)?;
             Some((wave, left, forward))
         };
         let back = || {
@@ -338,7 +399,9 @@ impl<'a> Planner<'a> {
             Some((wave, Affine::shift(affine.shift.clone()), backward))
         };
         let found = ahead().or_else(|| if is_parameter { None } else { back() });
-        let Some((wave, left, shift)) = found else { return false };
+        let Some((wave, left, shift)) = found else {
+            return false;
+        };
         let into = self.carry(wave);
         let there = &mut self.items[item];
         there.part.affine = left;
@@ -353,15 +416,24 @@ impl<'a> Planner<'a> {
         let there = &self.items[item];
         let Part { affine, output, .. } = &there.part;
         let shifted = || match affine.has_no_shift() {
-            true => Some(Propagation { site: there.site, ..Propagation::default() }),
+            true => Some(Propagation {
+                site: there.site,
+                ..Propagation::default()
+            }),
             false => self.modulation(item),
         };
         let (sides, scale) = ((&self.draft, &self.items(false)), &affine.scale);
-        let Some(mut wave) = (!affine.has_no_scale()).then(shifted).flatten() else { return false };
-        if modulation::scale(sides, item, &mut wave, *output, scale).is_none() || !wave.makes.is_empty() {
+        let Some(mut wave) = (!affine.has_no_scale()).then(shifted).flatten() else {
+            return false;
+        };
+        if modulation::scale(sides, item, &mut wave, *output, scale).is_none()
+            || !wave.makes.is_empty()
+        {
             return false;
         }
-        let Ok(wave) = self.worthwhile(item, wave) else { return false };
+        let Ok(wave) = self.worthwhile(item, wave) else {
+            return false;
+        };
         self.commit(item, Direction::Forward, wave);
         true
     }
@@ -369,20 +441,36 @@ impl<'a> Planner<'a> {
     /// The fold of the shift of a modulated item.
     fn modulation(&self, item: usize) -> Option<Propagation> {
         let there = &self.items[item];
-        modulation::shift(&self.draft, there.site, there.part.output, &there.part.affine.shift)
+        modulation::shift(
+            &self.draft,
+            there.site,
+            there.part.output,
+            &there.part.affine.shift,
+        )
     }
 
     fn items(&self, merge: bool) -> Items<'_> {
-        Items { all: &self.items, by_output: &self.by_output, merge }
+        Items {
+            all: &self.items,
+            by_output: &self.by_output,
+            merge,
+        }
     }
 
     /// A scale on its way back along a residual stream.
     fn returning(&self, item: usize, scale: &Affine, merge: bool) -> Option<Propagation> {
-        let left = self.returns.get().checked_sub(1).filter(|_| scale.has_no_shift())?;
+        let left = self
+            .returns
+            .get()
+            .checked_sub(1)
+            .filter(|_| scale.has_no_shift())?;
         let wave = backward::returning(&self.draft, &self.items(merge), item, scale);
         let wave = wave.and_then(|wave| self.saves(item, wave, false));
-        let wave = wave.ok().filter(|wave| matches!(self.cost(wave), (0, _, 0)));
-        self.returns.set(if wave.is_some() { left + 1 } else { left });
+        let wave = wave
+            .ok()
+            .filter(|wave| matches!(self.cost(wave), (0, _, 0)));
+        self.returns
+            .set(if wave.is_some() { left + 1 } else { left });
         wave
     }
 
@@ -394,12 +482,17 @@ impl<'a> Planner<'a> {
         let backward = backward::backward(&self.draft, &items, item, affine)
             .and_then(|wave| self.worthwhile(item, wave));
         let (direction, wave) = match (forward, backward) {
-            (Ok(forward), Ok(backward)) if self.total_cost(&backward) < self.total_cost(&forward) => {
+            (Ok(forward), Ok(backward))
+                if self.total_cost(&backward) < self.total_cost(&forward) =>
+            {
                 (Direction::Backward, backward)
             }
             (Ok(forward), _) => {
                 // Where a convolution reads zeros around, a shift is another one at its edges.
-                let dear = self.adds_by_place(&forward).first().map(|fold| self.no_gain(fold, ADD_BY_PLACE));
+                let dear = self
+                    .adds_by_place(&forward)
+                    .first()
+                    .map(|fold| self.no_gain(fold, ADD_BY_PLACE));
                 if dear.is_some() && self.fold_shift_back(item, dear.as_ref()) {
                     return true;
                 }
@@ -412,7 +505,8 @@ impl<'a> Planner<'a> {
                     let wave = self.worthwhile(item, wave).ok()?;
                     matches!(self.cost(&wave), (0, _, 0)).then_some((Direction::Backward, wave))
                 };
-                let returning = || Some((Direction::Backward, self.returning(item, affine, merge)?));
+                let returning =
+                    || Some((Direction::Backward, self.returning(item, affine, merge)?));
                 let modulation = || {
                     let wave = affine.has_no_scale().then(|| self.modulation(item))?;
                     Some((Direction::Forward, wave?))
@@ -439,7 +533,9 @@ impl<'a> Planner<'a> {
         let (gone, site) = (there.part.clone(), there.site);
         there.is_rewritten = false;
         // The other half may have gone before.
-        if let State::Partly { into: before, .. } | State::Scaled { into: before, .. } = &mut there.state {
+        if let State::Partly { into: before, .. } | State::Scaled { into: before, .. } =
+            &mut there.state
+        {
             into.append(before);
             into.sort();
             into.dedup();
@@ -447,8 +543,11 @@ impl<'a> Planner<'a> {
         there.state = State::Folded { direction, into };
         self.remove(&gone.nodes, gone.output, gone.input);
         // Their operators are to hold 1 and 0, and nothing else.
-        self.draft.replaced.extend(gone.resets.iter().map(|reset| reset.node));
-        self.resets.extend(gone.resets.into_iter().map(|reset| (reset, site)));
+        self.draft
+            .replaced
+            .extend(gone.resets.iter().map(|reset| reset.node));
+        self.resets
+            .extend(gone.resets.into_iter().map(|reset| (reset, site)));
         self.by_output.remove(&gone.output);
         for node in &gone.nodes {
             self.draft.owned.remove(node);
@@ -458,7 +557,11 @@ impl<'a> Planner<'a> {
     /// Takes in all that a wave found. Returns the names of what absorbs it.
     fn carry(&mut self, wave: Propagation) -> Vec<String> {
         let graph = self.draft.graph;
-        let mut into: Vec<String> = wave.folds.iter().map(|fold| graph.name(fold.node).to_owned()).collect();
+        let mut into: Vec<String> = wave
+            .folds
+            .iter()
+            .map(|fold| graph.name(fold.node).to_owned())
+            .collect();
         for merge in wave.merges {
             let there = &mut self.items[merge.into];
             there.part.affine = merge.with(&there.part.affine);
@@ -482,7 +585,11 @@ impl<'a> Planner<'a> {
         self.draft.remove(nodes, output, source);
         if !nodes.is_empty() {
             let name = |value| self.draft.graph.value_name(value).to_owned();
-            self.removals.push(Removal { nodes: nodes.to_vec(), output: name(output), source: name(source) });
+            self.removals.push(Removal {
+                nodes: nodes.to_vec(),
+                output: name(output),
+                source: name(source),
+            });
         }
     }
 
@@ -496,9 +603,16 @@ impl<'a> Planner<'a> {
                 kind: site.kind,
                 channels: site.channels,
                 axis: site.axis,
-                nodes: site.nodes.iter().map(|&node| graph.name(node).to_owned()).collect(),
+                nodes: site
+                    .nodes
+                    .iter()
+                    .map(|&node| graph.name(node).to_owned())
+                    .collect(),
                 pre: None,
-                core: site.core.clone().map(|forward| Outcome::Kept { forward, backward: None }),
+                core: site.core.clone().map(|forward| Outcome::Kept {
+                    forward,
+                    backward: None,
+                }),
                 post: whole(site, refused.get(&index)),
                 basis: None,
             })
@@ -507,16 +621,23 @@ impl<'a> Planner<'a> {
         for item in std::mem::take(&mut self.items) {
             if item.is_rewritten {
                 let data_type = self.data_type(&item.part);
-                rewrites.push(Rewrite { part: item.part.clone(), site: item.site, data_type });
+                rewrites.push(Rewrite {
+                    part: item.part.clone(),
+                    site: item.site,
+                    data_type,
+                });
             }
-            let SitePlan { pre, post, basis, .. } = &mut plans[item.site];
+            let SitePlan {
+                pre, post, basis, ..
+            } = &mut plans[item.site];
             *basis = Basis::around(basis.take().into_iter().chain(item.basis));
             let (role, too_much) = (item.role, self.uncopied.get(&item.site));
             let outcome = item.outcome().map(|outcome| match too_much {
                 // It would go, but for what copies add.
-                Some(refusal) if !outcome.goes() => {
-                    Outcome::Kept { forward: refusal.clone(), backward: None }
-                }
+                Some(refusal) if !outcome.goes() => Outcome::Kept {
+                    forward: refusal.clone(),
+                    backward: None,
+                },
                 _ => outcome,
             });
             match role {
@@ -547,16 +668,21 @@ impl<'a> Planner<'a> {
     /// The element type of the value that a part acts on, whatever its constants are.
     fn data_type(&self, part: &Part) -> Option<DataType> {
         let facts = self.draft.facts;
-        facts.data_type(part.input).or_else(|| facts.data_type(part.output))
+        facts
+            .data_type(part.input)
+            .or_else(|| facts.data_type(part.output))
     }
 }
 
 /// Whether numbers are still told apart once they are stored: those that only rounding makes the same are not one number.
 fn is_told(numbers: &ndarray::ArrayD<f64>) -> bool {
-    let largest = numbers.iter().fold(0.0_f64, |largest, number| largest.max(number.abs()));
-    let (low, high) = numbers
+    let largest = numbers
         .iter()
-        .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &number| (low.min(number), high.max(number)));
+        .fold(0.0_f64, |largest, number| largest.max(number.abs()));
+    let (low, high) = numbers.iter().fold(
+        (f64::INFINITY, f64::NEG_INFINITY),
+        |(low, high), &number| (low.min(number), high.max(number)),
+    );
     numbers.len() == 1 || high - low > TOLD * largest || largest == 0.0
 }
 
@@ -565,11 +691,23 @@ fn whole(site: &Site, refused: Option<&Refusal>) -> Option<Outcome> {
     let has_parts = site.pre.is_some() || site.post.is_some();
     let is_merged = !has_parts && matches!(site.kind.family, Family::Linear | Family::Pointwise);
     let merges = site.replacement.as_ref().filter(|_| is_merged);
-    let refusal = site.refusal.as_ref().or(refused.filter(|_| merges.is_some())).cloned();
+    let refusal = site
+        .refusal
+        .as_ref()
+        .or(refused.filter(|_| merges.is_some()))
+        .cloned();
     let merged = |merged: &Replacement| Outcome::Folded {
         direction: Direction::Merged,
-        into: merged.made.first().iter().map(|node| node.name().to_owned()).collect(),
+        into: merged
+            .made
+            .first()
+            .iter()
+            .map(|node| node.name().to_owned())
+            .collect(),
     };
-    let kept = refusal.map(|forward| Outcome::Kept { forward, backward: None });
+    let kept = refusal.map(|forward| Outcome::Kept {
+        forward,
+        backward: None,
+    });
     kept.or_else(|| merges.map(merged))
 }

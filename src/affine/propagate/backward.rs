@@ -53,7 +53,9 @@ pub fn backward(
         // Its parameters are behind what the node itself computes.
         let maker = draft.graph.producer(start.output).map(|(node, _)| node);
         let op = maker.map_or("", |node| draft.graph.domain_op(node).1);
-        let at = maker.map_or(draft.graph.value_name(start.output), |node| draft.graph.name(node));
+        let at = maker.map_or(draft.graph.value_name(start.output), |node| {
+            draft.graph.name(node)
+        });
         return Err(Refusal::new(Reason::NotLinear(op.into()), at));
     }
     let (alone, met) = attempt(draft, items, item, affine, Mode::default());
@@ -65,21 +67,31 @@ pub fn backward(
         Err(_) if met.parts || (met.others && is_number) => {
             // A rotary embedding of some tokens spares its tables where the other tokens are scaled
             // beside it.
-            let ways = [false, true].into_iter().filter(|spares| is_number || !spares);
+            let ways = [false, true]
+                .into_iter()
+                .filter(|spares| is_number || !spares);
             let mut all = ways.flat_map(|spares| together(draft, items, item, affine, spares));
             all.find(Result::is_ok).unwrap_or(alone)
         }
         // Such as the tables of a rotary embedding, which queries and keys are multiplied by.
         Ok(wave) if is_number && copies(wave) => {
-            let beyond = |wave: &Result<Propagation, Refusal>| wave.as_ref().is_ok_and(|wave| !copies(wave));
-            together(draft, items, item, affine, true).find(beyond).unwrap_or(alone)
+            let beyond =
+                |wave: &Result<Propagation, Refusal>| wave.as_ref().is_ok_and(|wave| !copies(wave));
+            together(draft, items, item, affine, true)
+                .find(beyond)
+                .unwrap_or(alone)
         }
         _ => alone,
     }
 }
 
 /// As above, where every reader of any value may need it: such as a mean beside its operand.
-pub fn by_all(draft: &GraphOverlay, items: &Items, item: usize, affine: &Affine) -> Option<Propagation> {
+pub fn by_all(
+    draft: &GraphOverlay,
+    items: &Items,
+    item: usize,
+    affine: &Affine,
+) -> Option<Propagation> {
     let computes = !items.all[item].part.nodes.is_empty();
     computes.then(|| together(draft, items, item, affine, false).find_map(Result::ok))?
 }
@@ -95,13 +107,20 @@ fn together(
     let parts = [Takers::Together, Takers::Led, Takers::Apart].into_iter();
     // The last is as the one before where nobody led to the same.
     let mut leads = false;
-    parts.filter(|&parts| affine.is_number() || parts == Takers::Together).filter_map(move |parts| {
-        let mode = Mode { joins: true, parts, spares, returns: false };
-        let (wave, met) =
-            (parts != Takers::Apart || leads).then(|| attempt(draft, items, item, affine, mode))?;
-        leads = met.leads;
-        Some(wave)
-    })
+    parts
+        .filter(|&parts| affine.is_number() || parts == Takers::Together)
+        .filter_map(move |parts| {
+            let mode = Mode {
+                joins: true,
+                parts,
+                spares,
+                returns: false,
+            };
+            let (wave, met) = (parts != Takers::Apart || leads)
+                .then(|| attempt(draft, items, item, affine, mode))?;
+            leads = met.leads;
+            Some(wave)
+        })
 }
 
 fn attempt(
@@ -112,12 +131,24 @@ fn attempt(
     mode: Mode,
 ) -> (Result<Propagation, Refusal>, Met) {
     let Item { part, site, .. } = &items.all[item];
-    let mut pull = BackwardPropagation { mode, ..BackwardPropagation::new(draft, items, item) };
-    let mut wave = Propagation { site: *site, ..Propagation::default() };
+    let mut pull = BackwardPropagation {
+        mode,
+        ..BackwardPropagation::new(draft, items, item)
+    };
+    let mut wave = Propagation {
+        site: *site,
+        ..Propagation::default()
+    };
     let begun = pull.value(&mut wave, part.input, &Wanted::By(part), affine, 0);
     let done = begun.and_then(|()| pull.all_waiting(&mut wave));
     // Found from the consumer up; a producer's constants change first.
-    (done.map(|()| wave), Met { leads: pull.makers.get().is_some(), ..pull.met })
+    (
+        done.map(|()| wave),
+        Met {
+            leads: pull.makers.get().is_some(),
+            ..pull.met
+        },
+    )
 }
 
 /// Propagates a scale backward from the part's input, past values with other readers, which
@@ -135,9 +166,19 @@ pub fn returning(
     affine: &Affine,
 ) -> Result<Propagation, Refusal> {
     let Item { part, site, .. } = &items.all[item];
-    let mode = Mode { joins: true, returns: true, ..Mode::default() };
-    let mut pull = BackwardPropagation { mode, ..BackwardPropagation::new(draft, items, item) };
-    let mut wave = Propagation { site: *site, ..Propagation::default() };
+    let mode = Mode {
+        joins: true,
+        returns: true,
+        ..Mode::default()
+    };
+    let mut pull = BackwardPropagation {
+        mode,
+        ..BackwardPropagation::new(draft, items, item)
+    };
+    let mut wave = Propagation {
+        site: *site,
+        ..Propagation::default()
+    };
     pull.value(&mut wave, part.input, &Wanted::By(part), affine, 0)?;
     pull.all_waiting(&mut wave)?;
     let returned = pull.returned;
@@ -148,14 +189,22 @@ pub fn returning(
     for want in std::mem::take(&mut wave.wants).into_iter().chain(factors) {
         wanted(draft, items, item, &mut wave, want)?;
     }
-    let again =
-        |value: &&ValueId| wave.wanted[..first].contains(value) && !draft.constants.is_constant(**value);
+    let again = |value: &&ValueId| {
+        wave.wanted[..first].contains(value) && !draft.constants.is_constant(**value)
+    };
     if let Some(&value) = wave.wanted[first..].iter().find(again) {
-        return Err(Refusal::new(Reason::ResidualStream, draft.graph.value_name(value)));
+        return Err(Refusal::new(
+            Reason::ResidualStream,
+            draft.graph.value_name(value),
+        ));
     }
-    for Compensation { wanted, inverse, .. } in &returned {
+    for Compensation {
+        wanted, inverse, ..
+    } in &returned
+    {
         let wants = wanted.first().zip(inverse.inverse());
-        wave.wants.extend(wants.map(|(&(node, slot), affine)| (node, slot, affine)));
+        wave.wants
+            .extend(wants.map(|(&(node, slot), affine)| (node, slot, affine)));
     }
     wave.in_one_basis(draft)
 }
@@ -187,14 +236,26 @@ pub fn wanted_by_all(
     (node, slot, affine): (NodeId, usize, Affine),
 ) -> Result<(), Refusal> {
     let by = |mode| {
-        let (mut pull, mut wave) =
-            (BackwardPropagation { mode, ..BackwardPropagation::new(draft, items, item) }, wave.clone());
+        let (mut pull, mut wave) = (
+            BackwardPropagation {
+                mode,
+                ..BackwardPropagation::new(draft, items, item)
+            },
+            wave.clone(),
+        );
         pull.inputs(&mut wave, node, &[(slot, affine.clone())], 0)?;
         pull.all_waiting(&mut wave)?;
         Ok(wave)
     };
-    let joined =
-        |spares| by(Mode { joins: true, spares, ..Mode::default() }).ok().filter(|_| affine.is_number());
+    let joined = |spares| {
+        by(Mode {
+            joins: true,
+            spares,
+            ..Mode::default()
+        })
+        .ok()
+        .filter(|_| affine.is_number())
+    };
     *wave = by(Mode::default()).or_else(|why| joined(false).or_else(|| joined(true)).ok_or(why))?;
     Ok(())
 }
@@ -217,7 +278,8 @@ impl Wanted<'_> {
     fn inputs(&self, graph: &Graph) -> Vec<(NodeId, usize)> {
         match self {
             Wanted::By(part) => {
-                let slots = |&node: &NodeId| (0..graph.inputs(node).len()).map(move |slot| (node, slot));
+                let slots =
+                    |&node: &NodeId| (0..graph.inputs(node).len()).map(move |slot| (node, slot));
                 part.nodes.iter().flat_map(slots).collect()
             }
             &Wanted::At(node, slot) => vec![(node, slot)],
@@ -322,12 +384,17 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
         if self.mode.parts != Takers::Led {
             return self.mode.parts == Takers::Apart;
         }
-        let mut others = self.draft.readers(value).filter_map(|(_, reader)| match reader {
-            Reader::Node { node: other, input } if other != node => {
-                self.draft.graph.reads_elements(other, input).then_some(other)
-            }
-            _ => None,
-        });
+        let mut others = self
+            .draft
+            .readers(value)
+            .filter_map(|(_, reader)| match reader {
+                Reader::Node { node: other, input } if other != node => self
+                    .draft
+                    .graph
+                    .reads_elements(other, input)
+                    .then_some(other),
+                _ => None,
+            });
         let makers = self.makers.get_or_init(|| self.makers());
         !others.any(|other| makers.contains(&other))
     }
@@ -335,14 +402,24 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
     /// The last nodes that the part's input is made by.
     fn makers(&self) -> HashSet<NodeId> {
         let graph = self.draft.graph;
-        let maker =
-            |value| graph.producer(self.draft.source(value)).map(|(node, _)| (graph.place(node), node));
-        let mut next: BTreeSet<(usize, NodeId)> =
-            maker(self.items.all[self.item].part.input).into_iter().collect();
+        let maker = |value| {
+            graph
+                .producer(self.draft.source(value))
+                .map(|(node, _)| (graph.place(node), node))
+        };
+        let mut next: BTreeSet<(usize, NodeId)> = maker(self.items.all[self.item].part.input)
+            .into_iter()
+            .collect();
         let mut makers = HashSet::default();
         while let Some((_, node)) = next.pop_last().filter(|_| makers.len() < MAKERS) {
             makers.insert(node);
-            next.extend(graph.inputs(node).iter().flatten().filter_map(|&input| maker(input)));
+            next.extend(
+                graph
+                    .inputs(node)
+                    .iter()
+                    .flatten()
+                    .filter_map(|&input| maker(input)),
+            );
         }
         makers
     }
@@ -351,18 +428,23 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
     fn all_waiting(&mut self, wave: &mut Propagation) -> Result<(), Refusal> {
         let graph = self.draft.graph;
         let place = |value| graph.producer(value).map(|(node, _)| graph.place(node));
-        while let Some(last) =
-            self.waiting.iter().map(|waiting| waiting.value).max_by_key(|&value| place(value))
+        while let Some(last) = self
+            .waiting
+            .iter()
+            .map(|waiting| waiting.value)
+            .max_by_key(|&value| place(value))
         {
             let waits = std::mem::take(&mut self.waiting).into_iter();
-            let (mut here, others): (Vec<Waiting>, _) = waits.partition(|waiting| waiting.value == last);
+            let (mut here, others): (Vec<Waiting>, _) =
+                waits.partition(|waiting| waiting.value == last);
             self.waiting = others;
             here.sort_by_key(|waiting| waiting.by);
             let depth = here[0].depth;
             let mut by: Vec<(NodeId, usize)> = here.iter().map(|waiting| waiting.by).collect();
             by.dedup();
             let agreed = agreed(graph, &here);
-            let affine = agreed.ok_or_else(|| Refusal::new(Reason::OtherReader, graph.value_name(last)))?;
+            let affine =
+                agreed.ok_or_else(|| Refusal::new(Reason::OtherReader, graph.value_name(last)))?;
             self.value(wave, last, &Wanted::Together(by), &affine, depth)?;
         }
         Ok(())
@@ -377,7 +459,9 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
         affine: &Affine,
         depth: usize,
     ) -> Result<(), Refusal> {
-        let Some((node, ways)) = self.ways(wave, value, wanted, affine, depth)? else { return Ok(()) };
+        let Some((node, ways)) = self.ways(wave, value, wanted, affine, depth)? else {
+            return Ok(());
+        };
         let before = wave.mark();
         let (waiting, returned) = (self.waiting.len(), self.returned.len());
         let mut last = None;
@@ -390,19 +474,28 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
             self.waiting.truncate(waiting);
             self.returned.truncate(returned);
         }
-        let ahead =
-            is_scale_transparent(self.draft, node).and_then(|input| self.draft.dead_end(input, Way::Back));
+        let ahead = is_scale_transparent(self.draft, node)
+            .and_then(|input| self.draft.dead_end(input, Way::Back));
         if let Some(refusal) = &ahead {
             self.end(value, wanted, affine, refusal);
         }
-        let not_linear = || Refusal::new(self.draft.at(node).not_linear(), self.draft.graph.name(node));
+        let not_linear = || {
+            Refusal::new(
+                self.draft.at(node).not_linear(),
+                self.draft.graph.name(node),
+            )
+        };
         Err(ahead.or(last).unwrap_or_else(not_linear))
     }
 
     /// Notes that no scale is taken in beyond a value, whoever wants it.
     fn end(&self, value: ValueId, wanted: &Wanted, affine: &Affine, refusal: &Refusal) {
         if !affine.has_no_scale() && !matches!(wanted, Wanted::By(_)) {
-            self.draft.set_dead_end(self.draft.source(value), Way::Back, &Rc::new(refusal.clone()));
+            self.draft.set_dead_end(
+                self.draft.source(value),
+                Way::Back,
+                &Rc::new(refusal.clone()),
+            );
         }
     }
 
@@ -434,9 +527,21 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
         }
         wave.wanted.push(value);
         if self.draft.constants.is_constant(value) {
-            let &Wanted::At(node, slot) = wanted else { return Err(refuse(Reason::GraphInput)) };
+            let &Wanted::At(node, slot) = wanted else {
+                return Err(refuse(Reason::GraphInput));
+            };
             let (side, affine, site) = (Side::Constant(slot), affine.clone(), wave.site);
-            return wave.take(self.draft, Fold { node, side, affine, site }).map(|()| None);
+            return wave
+                .take(
+                    self.draft,
+                    Fold {
+                        node,
+                        side,
+                        affine,
+                        site,
+                    },
+                )
+                .map(|()| None);
         }
         if self.waits_for_others(value, wanted, affine, depth, &refuse)? {
             return Ok(None);
@@ -445,21 +550,32 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
             wave.merges.push(self.merge(other, affine).map_err(refuse)?);
             return Ok(None);
         }
-        if let Some(refusal) = self.draft.dead_end(value, Way::Back).filter(|_| !affine.has_no_scale()) {
+        if let Some(refusal) = self
+            .draft
+            .dead_end(value, Way::Back)
+            .filter(|_| !affine.has_no_scale())
+        {
             return Err(refusal);
         }
         let end = |refusal: Refusal| {
             self.end(value, wanted, affine, &refusal);
             refusal
         };
-        let Some((node, slot)) = graph.producer(value) else { return Err(end(refuse(Reason::GraphInput))) };
+        let Some((node, slot)) = graph.producer(value) else {
+            return Err(end(refuse(Reason::GraphInput)));
+        };
         let refuse = |reason| Refusal::new(reason, graph.name(node));
         let rule = rule_of(self.draft, node).map_err(refuse).map_err(end)?;
         if contradicts(Some(affine), self.draft.at(node).output_shape(slot)) {
             return Err(refuse(Reason::UnknownShape));
         }
-        let step = passes(self.draft, node, self.step(node, rule, slot, affine).map_err(refuse)?)?;
-        precision::backward(self.draft, &self.items.all[self.item], node, affine, &step).map_err(refuse)?;
+        let step = passes(
+            self.draft,
+            node,
+            self.step(node, rule, slot, affine).map_err(refuse)?,
+        )?;
+        precision::backward(self.draft, &self.items.all[self.item], node, affine, &step)
+            .map_err(refuse)?;
         for fold in step.folds {
             wave.note(self.draft, node, fold, step.by_place)?;
         }
@@ -473,7 +589,11 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
     /// Counts one more node that is visited, so far from where it began.
     fn visit(&mut self, depth: usize) -> Result<(), Reason> {
         self.budget = self.budget.checked_sub(1).ok_or(Reason::TooFar)?;
-        if depth > DEPTH { Err(Reason::TooFar) } else { Ok(()) }
+        if depth > DEPTH {
+            Err(Reason::TooFar)
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether a value waits until all its other readers need the same affine. Otherwise they do
@@ -493,18 +613,34 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
                 return Ok(false);
             }
         }
-        self.met.others |= alone.as_ref().is_err_and(|refusal| refusal.reason == Reason::OtherReader);
+        self.met.others |= alone
+            .as_ref()
+            .is_err_and(|refusal| refusal.reason == Reason::OtherReader);
         if let &Wanted::At(node, slot) = wanted
             && self.mode.joins
             && self.draft.readers(value).count() <= READERS
         {
-            self.waiting.push(Waiting { value, by: (node, slot), affine: affine.clone(), depth });
+            self.waiting.push(Waiting {
+                value,
+                by: (node, slot),
+                affine: affine.clone(),
+                depth,
+            });
             return Ok(true);
         }
-        let Err(refusal) = alone else { return Ok(false) };
-        let inverse = affine.inverse().filter(|_| self.mode.returns).ok_or(refusal)?;
+        let Err(refusal) = alone else {
+            return Ok(false);
+        };
+        let inverse = affine
+            .inverse()
+            .filter(|_| self.mode.returns)
+            .ok_or(refusal)?;
         precision::returned(self.draft, value, &inverse).map_err(refuse)?;
-        self.returned.push(Compensation { value, wanted: wanted.inputs(self.draft.graph), inverse });
+        self.returned.push(Compensation {
+            value,
+            wanted: wanted.inputs(self.draft.graph),
+            inverse,
+        });
         Ok(false)
     }
 
@@ -528,18 +664,33 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
         if !affine.broadcasts_with(&self.items.all[into].part.affine) {
             return Err(Reason::UnknownShape);
         }
-        Ok(Merge { into, affine: affine.clone(), before: false })
+        Ok(Merge {
+            into,
+            affine: affine.clone(),
+            before: false,
+        })
     }
 
     /// The step of a rule for an affine needed behind its node, or for one needed on the whole
     /// operand instead.
-    fn step(&self, node: NodeId, rule: &dyn Rule, slot: usize, affine: &Affine) -> Result<Step, Reason> {
+    fn step(
+        &self,
+        node: NodeId,
+        rule: &dyn Rule,
+        slot: usize,
+        affine: &Affine,
+    ) -> Result<Step, Reason> {
         let step = rule.backward(&self.draft.at(node), slot, affine);
         let takes = step.as_ref().is_ok_and(|step| !step.folds.is_empty());
         let is_spared = self.mode.spares && takes && is_shared(self.draft, node);
         // An affine on a part of a stream applies to all of it: one basis serves all tokens.
         let axes = affine.axes().len();
-        let parts = |step: &Step| step.ways.iter().flatten().any(|(_, wanted)| wanted.axes().len() > axes);
+        let parts = |step: &Step| {
+            step.ways
+                .iter()
+                .flatten()
+                .any(|(_, wanted)| wanted.axes().len() > axes)
+        };
         let is_whole = self.mode.returns && step.as_ref().is_ok_and(parts);
         if !self.mode.joins {
             return self.or_whole(node, affine, step, &parts);
@@ -563,7 +714,8 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
         let whole = || self.whole(node, affine);
         match step {
             Ok(mut step) if step.folds.is_empty() && parts(&step) => {
-                step.ways.extend(whole().into_iter().flat_map(|whole| whole.ways));
+                step.ways
+                    .extend(whole().into_iter().flat_map(|whole| whole.ways));
                 Ok(step)
             }
             // How much there is of it may not be known.
@@ -574,10 +726,19 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
 
     /// Whether something would be wanted on a value that others read too.
     fn waits(&self, node: NodeId, way: &[(usize, Affine)]) -> bool {
-        way.iter().filter(|(_, affine)| !affine.is_identity()).any(|(slot, affine)| {
-            let input = self.draft.graph.input(node, *slot).map(|input| self.draft.source(input));
-            input.is_some_and(|input| self.nobody_else(input, &Wanted::At(node, *slot), affine).is_err())
-        })
+        way.iter()
+            .filter(|(_, affine)| !affine.is_identity())
+            .any(|(slot, affine)| {
+                let input = self
+                    .draft
+                    .graph
+                    .input(node, *slot)
+                    .map(|input| self.draft.source(input));
+                input.is_some_and(|input| {
+                    self.nobody_else(input, &Wanted::At(node, *slot), affine)
+                        .is_err()
+                })
+            })
     }
 
     fn inputs(
@@ -589,7 +750,10 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
     ) -> Result<(), Refusal> {
         for (slot, affine) in way {
             let Some(input) = self.draft.graph.input(node, *slot) else {
-                return Err(Refusal::new(Reason::NotConstant, self.draft.graph.name(node)));
+                return Err(Refusal::new(
+                    Reason::NotConstant,
+                    self.draft.graph.name(node),
+                ));
             };
             self.value(wave, input, &Wanted::At(node, *slot), affine, depth + 1)?;
         }
@@ -599,14 +763,19 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
     /// Whether nobody else reads what a node wants something of, or it does not matter.
     fn has_own(&self, node: NodeId, step: &Result<Step, Reason>) -> bool {
         let has_own = |(slot, affine): &(usize, Affine)| {
-            let input = self.draft.graph.input(node, *slot).map(|input| self.draft.source(input));
+            let input = self
+                .draft
+                .graph
+                .input(node, *slot)
+                .map(|input| self.draft.source(input));
             let own = |input| match self.nobody_else(input, &Wanted::At(node, *slot), affine) {
                 Ok(others) => others == Others::None || self.are_apart(input, node),
                 Err(_) => false,
             };
             affine.scale.len() == 1 || input.is_some_and(own)
         };
-        step.as_ref().is_ok_and(|step| !step.folds.is_empty() || step.ways.iter().flatten().all(has_own))
+        step.as_ref()
+            .is_ok_and(|step| !step.folds.is_empty() || step.ways.iter().flatten().all(has_own))
     }
 
     /// The affine of a whole operand of which a node reads a part: a scalar, or one that is
@@ -624,21 +793,30 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
         let rank = at.rank(slot).ok()?;
         graph.only_output(node)?;
         let reshaped = |shape: &dyn Fn(&[usize]) -> Vec<usize>| {
-            let numbers =
-                |numbers: &Numbers| numbers.reshape(&shape(numbers.shape())).ok_or(Reason::UnknownShape);
+            let numbers = |numbers: &Numbers| {
+                numbers
+                    .reshape(&shape(numbers.shape()))
+                    .ok_or(Reason::UnknownShape)
+            };
             affine.try_map(numbers).ok()
         };
-        let wider = |axis: usize| move |shape: &[usize]| [&shape[..axis], &[1], &shape[axis..]].concat();
+        let wider =
+            |axis: usize| move |shape: &[usize]| [&shape[..axis], &[1], &shape[axis..]].concat();
         let wanted: Vec<Affine> = match rank.checked_sub(affine.rank()) {
             _ if affine.is_number() => reshaped(&|_| vec![1; rank]).into_iter().collect(),
             Some(0) => vec![affine.clone()],
             // One place of an axis, which the result lacks.
-            Some(1) => (0..rank).filter_map(|axis| reshaped(&wider(axis))).collect(),
+            Some(1) => (0..rank)
+                .filter_map(|axis| reshaped(&wider(axis)))
+                .collect(),
             _ => vec![],
         };
         // A product has one factor of each side, whatever the other one could take in.
         if affine.is_number() && graph.category(node) == Some(Category::MatrixProduct) {
-            return wanted.into_iter().next().map(|wanted| Step::pass_on(slot, wanted));
+            return wanted
+                .into_iter()
+                .next()
+                .map(|wanted| Step::pass_on(slot, wanted));
         }
         // Where it broadcasts, it may have one number for many of the result, and nothing would be right for all of those.
         let has_all = |wanted: &Affine| shrunk(&at, slot, wanted).is_ok();
@@ -656,12 +834,19 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
     }
 
     /// All other readers must see only values that the affine leaves unchanged.
-    fn nobody_else(&self, value: ValueId, wanted: &Wanted, affine: &Affine) -> Result<Others, Refusal> {
+    fn nobody_else(
+        &self,
+        value: ValueId,
+        wanted: &Wanted,
+        affine: &Affine,
+    ) -> Result<Others, Refusal> {
         let graph = self.draft.graph;
         let mut others = Others::None;
         for (name, reader) in self.draft.readers(value) {
             let (node, input) = match reader {
-                Reader::Output => return Err(Refusal::new(Reason::GraphOutput, graph.value_name(name))),
+                Reader::Output => {
+                    return Err(Refusal::new(Reason::GraphOutput, graph.value_name(name)));
+                }
                 Reader::Capture { node } => {
                     return Err(Refusal::new(Reason::CapturedBySubgraph, graph.name(node)));
                 }
@@ -680,7 +865,8 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
 
     /// Whether a reader takes only parts of the value on which the affine is the identity.
     fn sees_nothing(&self, node: NodeId, input: usize, affine: &Affine) -> bool {
-        let is_nowhere = !affine.scale.iter().any(|&s| s == 1.0) || !affine.shift.iter().any(|&t| t == 0.0);
+        let is_nowhere =
+            !affine.scale.iter().any(|&s| s == 1.0) || !affine.shift.iter().any(|&t| t == 0.0);
         // Of what a sum or a product takes whole there would be something left.
         if is_nowhere && self.draft.graph.category(node) == Some(Category::Arithmetic) {
             return false;
@@ -696,35 +882,50 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
 
 /// The affine that all requests at a value share; `None` where they differ.
 fn agreed(graph: &Graph, here: &[Waiting]) -> Option<Affine> {
-    let mut wanted = here.chunk_by(|one, other| one.by == other.by).map(|of_one| {
-        let (first, others) = of_one.split_first()?;
-        // Each result of a node, as of a Split, is a part. Two requests of one result do not count
-        // as one.
-        let has_each = of_one.len() <= graph.outputs(first.by.0).len();
-        let all = others.iter().try_fold(first.affine.clone(), |all, next| {
-            all.broadcasts_with(&next.affine).then(|| all.then(&next.affine))
+    let mut wanted = here
+        .chunk_by(|one, other| one.by == other.by)
+        .map(|of_one| {
+            let (first, others) = of_one.split_first()?;
+            // Each result of a node, as of a Split, is a part. Two requests of one result do not count
+            // as one.
+            let has_each = of_one.len() <= graph.outputs(first.by.0).len();
+            let all = others.iter().try_fold(first.affine.clone(), |all, next| {
+                all.broadcasts_with(&next.affine)
+                    .then(|| all.then(&next.affine))
+            });
+            all.filter(|_| has_each)
         });
-        all.filter(|_| has_each)
-    });
     let affine = wanted.next()??;
-    wanted.all(|other| other.as_ref() == Some(&affine)).then_some(affine)
+    wanted
+        .all(|other| other.as_ref() == Some(&affine))
+        .then_some(affine)
 }
 
 /// Whether a node multiplies by many constants that others read as well: a table of angles, or one of tokens that is the head,
 /// too.
 fn is_shared(draft: &GraphOverlay, node: NodeId) -> bool {
     let graph = draft.graph;
-    let mut constants = graph.inputs(node).iter().flatten().map(|&input| draft.source(input));
+    let mut constants = graph
+        .inputs(node)
+        .iter()
+        .flatten()
+        .map(|&input| draft.source(input));
     let multiplies = graph.is(node, "Mul") || graph.category(node) == Some(Category::MatrixProduct);
     multiplies
         && constants.any(|input| {
-            let is_table = draft.constants.is_constant(input) && draft.constants.len(input) != Some(1);
+            let is_table =
+                draft.constants.is_constant(input) && draft.constants.len(input) != Some(1);
             is_table && draft.readers(moved_from(draft, input)).count() > 1
         })
 }
 
 /// The constant behind movements.
 fn moved_from(draft: &GraphOverlay, constant: ValueId) -> ValueId {
-    let maker = draft.graph.producer(constant).filter(|&(node, _)| draft.graph.is_movement(node));
-    maker.and_then(|(node, _)| draft.graph.input(node, 0)).map_or(constant, |input| draft.source(input))
+    let maker = draft
+        .graph
+        .producer(constant)
+        .filter(|&(node, _)| draft.graph.is_movement(node));
+    maker
+        .and_then(|(node, _)| draft.graph.input(node, 0))
+        .map_or(constant, |input| draft.source(input))
 }

@@ -63,8 +63,8 @@ pub fn forward(
     kept: bool,
 ) -> (Result<Propagation, Refusal>, bool) {
     let whole = &items.all[item].part.affine;
-    let goes =
-        (!affine.has_no_scale() || whole.has_no_scale()) && (!affine.has_no_shift() || whole.has_no_shift());
+    let goes = (!affine.has_no_scale() || whole.has_no_scale())
+        && (!affine.has_no_shift() || whole.has_no_shift());
     let mut front = ForwardPropagation::new(draft, items, item);
     front.goes = goes;
     front.positions.kept = kept;
@@ -93,14 +93,29 @@ pub fn back(
     wave: &mut Propagation,
     returned: &[Compensation],
 ) -> Result<(), Refusal> {
-    let mut front = ForwardPropagation { joins: true, ..ForwardPropagation::new(draft, items, item) };
-    front.kept = returned.iter().flat_map(|returned| returned.wanted.iter().copied()).collect();
+    let mut front = ForwardPropagation {
+        joins: true,
+        ..ForwardPropagation::new(draft, items, item)
+    };
+    front.kept = returned
+        .iter()
+        .flat_map(|returned| returned.wanted.iter().copied())
+        .collect();
     for Compensation { value, inverse, .. } in returned {
         front.arrive(*value, inverse.clone(), None, 0)?;
     }
     front.run(wave)?;
-    let begins = |value: &ValueId| returned.iter().any(|returned| draft.source(returned.value) == *value);
-    wave.carried = front.carried.keys().copied().filter(|value| !begins(value)).collect();
+    let begins = |value: &ValueId| {
+        returned
+            .iter()
+            .any(|returned| draft.source(returned.value) == *value)
+    };
+    wave.carried = front
+        .carried
+        .keys()
+        .copied()
+        .filter(|value| !begins(value))
+        .collect();
     Ok(())
 }
 
@@ -112,7 +127,8 @@ struct Positions {
 
 /// `q(a(x))` as `a'(q(x))`: with `a = (s, t)` and `q = (σ, τ)`, `a' = (s, σ·t + τ − s·τ)`.
 fn commute(affine: &Affine, through: &Affine) -> Affine {
-    let shift = &(&(&through.scale * &affine.shift) + &through.shift) - &(&affine.scale * &through.shift);
+    let shift =
+        &(&(&through.scale * &affine.shift) + &through.shift) - &(&affine.scale * &through.shift);
     Affine::new(affine.scale.clone(), shift)
 }
 
@@ -157,7 +173,10 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
     fn new(draft: &'d GraphOverlay<'a>, items: &'d Items<'d>, item: usize) -> Self {
         let (carried, from, queue) = (HashMap::default(), HashMap::default(), BTreeMap::new());
         let kept = HashSet::default();
-        let positions = Positions { kept: false, met: Cell::new(false) };
+        let positions = Positions {
+            kept: false,
+            met: Cell::new(false),
+        };
         ForwardPropagation {
             draft,
             items,
@@ -176,7 +195,10 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
     fn all(&mut self, affine: &Affine) -> Result<Propagation, Refusal> {
         let Item { part, site, .. } = &self.items.all[self.item];
         self.arrive(part.output, affine.clone(), None, 0)?;
-        let mut wave = Propagation { site: *site, ..Propagation::default() };
+        let mut wave = Propagation {
+            site: *site,
+            ..Propagation::default()
+        };
         self.run(&mut wave)?;
         if !wave.wants.is_empty() || !wave.factors.is_empty() {
             wave.carried = self.carried.keys().copied().collect();
@@ -201,26 +223,44 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
                         return Err(stays(draft, there));
                     };
                     if !affine.broadcasts_with(&there.affine) {
-                        return Err(Refusal::new(Reason::UnknownShape, draft.graph.value_name(there.output)));
+                        return Err(Refusal::new(
+                            Reason::UnknownShape,
+                            draft.graph.value_name(there.output),
+                        ));
                     }
                     if !items.merge && wave.shifts(draft, input) {
-                        return Err(Refusal::new(Reason::Changed, draft.graph.value_name(there.output)));
+                        return Err(Refusal::new(
+                            Reason::Changed,
+                            draft.graph.value_name(there.output),
+                        ));
                     }
                     if items.merge {
-                        wave.merges.push(Merge { into: other, affine, before: true });
+                        wave.merges.push(Merge {
+                            into: other,
+                            affine,
+                            before: true,
+                        });
                     } else if passed == PASSED {
                         let at = draft.graph.value_name(there.output);
                         return Err(Refusal::new(Reason::TooFar, at));
                     } else {
-                        self.arrive(there.output, commute(&affine, &there.affine), Some(input), passed + 1)?;
+                        self.arrive(
+                            there.output,
+                            commute(&affine, &there.affine),
+                            Some(input),
+                            passed + 1,
+                        )?;
                     }
                 }
                 Next::Node(node, value) => {
                     let step = self.step(node, value, &wave.bypass);
                     // The next movements may separate axes that one movement merged.
-                    let is_mixed = matches!(&step, Err(refusal) if refusal.reason == Reason::MixedAxes);
+                    let is_mixed =
+                        matches!(&step, Err(refusal) if refusal.reason == Reason::MixedAxes);
                     let Carried { affine, passed } = &self.carried[&value];
-                    if let Some((behind, affine)) = is_mixed.then(|| across(draft, value, affine)).flatten() {
+                    if let Some((behind, affine)) =
+                        is_mixed.then(|| across(draft, value, affine)).flatten()
+                    {
                         self.arrive(behind, affine, Some(value), *passed)?;
                         continue;
                     }
@@ -229,16 +269,31 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
                         wave.note(draft, node, fold, step.by_place)?;
                     }
                     if let Some(slot) = step.bypass {
-                        if draft.graph.input(node, slot).is_some_and(|read| wave.shifts(draft, read)) {
+                        if draft
+                            .graph
+                            .input(node, slot)
+                            .is_some_and(|read| wave.shifts(draft, read))
+                        {
                             return Err(Refusal::new(Reason::Changed, draft.graph.name(node)));
                         }
                         wave.bypass.push((node, slot));
                     }
-                    let from =
-                        if joins(draft, node) { Some(value) } else { is_scale_transparent(draft, node) };
+                    let from = if joins(draft, node) {
+                        Some(value)
+                    } else {
+                        is_scale_transparent(draft, node)
+                    };
                     let passed = self.carried[&value].passed;
-                    wave.wants.extend(step.wants.into_iter().map(|(slot, affine)| (node, slot, affine)));
-                    wave.factors.extend(step.factors.into_iter().map(|(slot, affine)| (node, slot, affine)));
+                    wave.wants.extend(
+                        step.wants
+                            .into_iter()
+                            .map(|(slot, affine)| (node, slot, affine)),
+                    );
+                    wave.factors.extend(
+                        step.factors
+                            .into_iter()
+                            .map(|(slot, affine)| (node, slot, affine)),
+                    );
                     for (slot, affine) in step.ways.into_iter().next().unwrap_or_default() {
                         if let Some(value) = draft.graph.output(node, slot) {
                             self.arrive(value, affine, from, passed)?;
@@ -271,8 +326,15 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
             self.from.insert(value, from);
         }
         // It would be in two bases at once: of a value with itself a product is wanted in one, and made in another.
-        if self.carried.insert(value, Carried { affine, passed }).is_some() {
-            return Err(Refusal::new(Reason::ResidualStream, graph.value_name(value)));
+        if self
+            .carried
+            .insert(value, Carried { affine, passed })
+            .is_some()
+        {
+            return Err(Refusal::new(
+                Reason::ResidualStream,
+                graph.value_name(value),
+            ));
         }
         // Where one reader keeps it, the end may be that one.
         let is_kept = |(_, reader)| matches!(reader, Reader::Node { node, input } if self.kept.contains(&(node, input)));
@@ -283,10 +345,16 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
         for (name, reader) in self.draft.readers(value) {
             match reader {
                 Reader::Output => {
-                    return Err(self.end(value, Refusal::new(Reason::GraphOutput, graph.value_name(name))));
+                    return Err(self.end(
+                        value,
+                        Refusal::new(Reason::GraphOutput, graph.value_name(name)),
+                    ));
                 }
                 Reader::Capture { node } => {
-                    return Err(self.end(value, Refusal::new(Reason::CapturedBySubgraph, graph.name(node))));
+                    return Err(self.end(
+                        value,
+                        Refusal::new(Reason::CapturedBySubgraph, graph.name(node)),
+                    ));
                 }
                 Reader::Node { node, input } if !graph.reads_elements(node, input) => {}
                 Reader::Node { node, input } if self.kept.contains(&(node, input)) => {}
@@ -303,7 +371,11 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
     }
 
     fn way(&self) -> Way {
-        if self.items.merge { Way::Into } else { Way::Past }
+        if self.items.merge {
+            Way::Into
+        } else {
+            Way::Past
+        }
     }
 
     /// Records that no scale propagates from this value, nor from values whose every path leads
@@ -322,7 +394,12 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
         Refusal::clone(&why)
     }
 
-    fn step(&self, node: NodeId, value: ValueId, bypass: &[(NodeId, usize)]) -> Result<Step, Refusal> {
+    fn step(
+        &self,
+        node: NodeId,
+        value: ValueId,
+        bypass: &[(NodeId, usize)],
+    ) -> Result<Step, Refusal> {
         let draft = self.draft;
         if let Err(reason) = passable(draft, node) {
             return Err(self.end(value, Refusal::new(reason, draft.graph.name(node))));
@@ -341,13 +418,18 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
             .iter()
             .enumerate()
             .map(|(slot, input)| {
-                let takes = draft.graph.reads_elements(node, slot) && !self.kept.contains(&(node, slot));
+                let takes =
+                    draft.graph.reads_elements(node, slot) && !self.kept.contains(&(node, slot));
                 let value = input.filter(|_| takes)?;
-                self.carried.get(&draft.source(value)).map(|carried| carried.affine.clone())
+                self.carried
+                    .get(&draft.source(value))
+                    .map(|carried| carried.affine.clone())
             })
             .collect();
         let beside = beside_positions(&draft.at(node), &inputs);
-        self.positions.met.set(self.positions.met.get() || beside.is_some());
+        self.positions
+            .met
+            .set(self.positions.met.get() || beside.is_some());
         let step = match beside.filter(|_| self.positions.kept) {
             Some(step) => passable(draft, node)
                 .map_err(|reason| Refusal::new(reason, draft.graph.name(node)))
@@ -361,7 +443,11 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
         }
         let item = &self.items.all[self.item];
         let part = Some(&item.part).filter(|part| self.goes && !part.nodes.is_empty());
-        let going = Crossing { part, bypass, is_bounded: item.is_bounded };
+        let going = Crossing {
+            part,
+            bypass,
+            is_bounded: item.is_bounded,
+        };
         precision::forward(draft, &going, node, &inputs, &step)
             .map(|()| step)
             .map_err(|reason| Refusal::new(reason, draft.graph.name(node)))
@@ -379,7 +465,11 @@ pub fn rule_of(draft: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule, 
     }
     let rule = rule_table::rule_of(&draft.at(node))?;
     // Such as zeros, which carry every scale, and may be none any more.
-    if rule.reads_numbers() && draft.is_touched(node) { Err(Reason::Changed) } else { Ok(rule) }
+    if rule.reads_numbers() && draft.is_touched(node) {
+        Err(Reason::Changed)
+    } else {
+        Ok(rule)
+    }
 }
 
 /// The input of a node with which it shares every scale, forward and backward, unless it refuses it or takes
@@ -387,7 +477,9 @@ pub fn rule_of(draft: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule, 
 pub fn is_scale_transparent(draft: &GraphOverlay, node: NodeId) -> Option<ValueId> {
     let graph = draft.graph;
     let read = (0..graph.inputs(node).len()).filter(|&slot| graph.reads_elements(node, slot));
-    let inputs = read.filter_map(|slot| graph.input(node, slot)).map(|input| draft.source(input));
+    let inputs = read
+        .filter_map(|slot| graph.input(node, slot))
+        .map(|input| draft.source(input));
     let mut varying = inputs.filter(|&input| !draft.constants.is_constant(input));
     let (only, other) = (varying.next()?, varying.next());
     let is_scale_transparent =
@@ -414,13 +506,24 @@ fn passable(draft: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule, Rea
 ///
 /// # Errors
 /// A refusal at the node, where they cannot pass and cannot stay.
-pub fn step_forward(draft: &GraphOverlay, node: NodeId, inputs: &[Option<Affine>]) -> Result<Step, Refusal> {
+pub fn step_forward(
+    draft: &GraphOverlay,
+    node: NodeId,
+    inputs: &[Option<Affine>],
+) -> Result<Step, Refusal> {
     let refuse = |reason| Refusal::new(reason, draft.graph.name(node));
     let at = draft.at(node);
-    if inputs.iter().enumerate().any(|(slot, carried)| contradicts(carried.as_ref(), at.shape(slot))) {
+    if inputs
+        .iter()
+        .enumerate()
+        .any(|(slot, carried)| contradicts(carried.as_ref(), at.shape(slot)))
+    {
         return Err(refuse(Reason::UnknownShape));
     }
-    let step = passable(draft, node).map_err(refuse)?.forward(&at, inputs).map_err(refuse)?;
+    let step = passable(draft, node)
+        .map_err(refuse)?
+        .forward(&at, inputs)
+        .map_err(refuse)?;
     passes(draft, node, step)
 }
 
@@ -431,7 +534,9 @@ pub fn contradicts(affine: Option<&Affine>, shape: Result<Shape, Reason>) -> boo
         shape.len() != affine.rank()
             || shape.iter().enumerate().any(|(axis, dim)| {
                 let along = [&affine.scale, &affine.shift].map(|numbers| numbers.shape()[axis]);
-                along.iter().any(|&count| count != 1 && extent(dim).is_some_and(|extent| extent != count))
+                along
+                    .iter()
+                    .any(|&count| count != 1 && extent(dim).is_some_and(|extent| extent != count))
             })
     };
     affine.is_some_and(|affine| shape.is_ok_and(|shape| differs(affine, &shape)))
@@ -448,7 +553,11 @@ pub fn passes(draft: &GraphOverlay, node: NodeId, step: Step) -> Result<Step, Re
     if !changes && draft.is_shifted(node) {
         return refuse(Reason::Changed);
     }
-    if changes && draft.is_of_activation(node) { refuse(Reason::Activation) } else { Ok(step) }
+    if changes && draft.is_of_activation(node) {
+        refuse(Reason::Activation)
+    } else {
+        Ok(step)
+    }
 }
 
 impl Propagation {
@@ -457,8 +566,15 @@ impl Propagation {
     /// # Errors
     /// A refusal at a value that would have to be.
     pub fn in_one_basis(self, draft: &GraphOverlay) -> Result<Self, Refusal> {
-        match self.wanted.iter().find(|value| self.carried.contains(value)) {
-            Some(&value) => Err(Refusal::new(Reason::ResidualStream, draft.graph.value_name(value))),
+        match self
+            .wanted
+            .iter()
+            .find(|value| self.carried.contains(value))
+        {
+            Some(&value) => Err(Refusal::new(
+                Reason::ResidualStream,
+                draft.graph.value_name(value),
+            )),
             None => Ok(self),
         }
     }
@@ -466,15 +582,37 @@ impl Propagation {
     /// Whether an operator absorbs a shift into its result while the scale propagates: a constant
     /// summand right behind it belongs to its bias, and must not be carried further.
     fn shifts(&self, draft: &GraphOverlay, value: ValueId) -> bool {
-        let takes = |fold: &&Fold| matches!(fold.side, Side::Operand(_)) && !fold.affine.has_no_shift();
-        let made = |fold: &Fold| draft.graph.only_output(fold.node).map(|made| draft.source(made));
-        self.folds.iter().filter(takes).any(|fold| made(fold) == Some(draft.source(value)))
+        let takes =
+            |fold: &&Fold| matches!(fold.side, Side::Operand(_)) && !fold.affine.has_no_shift();
+        let made = |fold: &Fold| {
+            draft
+                .graph
+                .only_output(fold.node)
+                .map(|made| draft.source(made))
+        };
+        self.folds
+            .iter()
+            .filter(takes)
+            .any(|fold| made(fold) == Some(draft.source(value)))
     }
 
     /// How much a wave found so far.
     pub fn mark(&self) -> [usize; 5] {
-        let Propagation { folds, bypass, merges, makes, wanted, .. } = self;
-        [folds.len(), bypass.len(), merges.len(), makes.len(), wanted.len()]
+        let Propagation {
+            folds,
+            bypass,
+            merges,
+            makes,
+            wanted,
+            ..
+        } = self;
+        [
+            folds.len(),
+            bypass.len(),
+            merges.len(),
+            makes.len(),
+            wanted.len(),
+        ]
     }
 
     /// Forgets what a way found that led nowhere.
@@ -498,10 +636,12 @@ impl Propagation {
         by_place: bool,
     ) -> Result<(), Refusal> {
         // Where it is for each place, what the node adds already becomes an Add as well.
-        if (by_place || !affine.has_no_shift()) && !draft.makes.contains(&node) && !self.makes.contains(&node)
+        if (by_place || !affine.has_no_shift())
+            && !draft.makes.contains(&node)
+            && !self.makes.contains(&node)
         {
-            let slots =
-                linear(draft.graph.domain_op(node)).and_then(|linear| linear.slots(&draft.at(node)).ok());
+            let slots = linear(draft.graph.domain_op(node))
+                .and_then(|linear| linear.slots(&draft.at(node)).ok());
             let has_place = slots.is_some_and(|slots| slots.bias.is_some()) && !by_place;
             if !has_place && draft.loses_bias(node) {
                 return Err(Refusal::new(Reason::Changed, draft.graph.name(node)));
@@ -515,7 +655,15 @@ impl Propagation {
             }
         }
         let site = self.site;
-        self.take(draft, Fold { node, side, affine, site })
+        self.take(
+            draft,
+            Fold {
+                node,
+                side,
+                affine,
+                site,
+            },
+        )
     }
 
     /// Notes what a node takes into its constants, if it can.
@@ -523,7 +671,9 @@ impl Propagation {
     /// # Errors
     /// A refusal at the node, where it cannot.
     pub fn take(&mut self, draft: &GraphOverlay, fold: Fold) -> Result<(), Refusal> {
-        let Fold { node, side, affine, .. } = &fold;
+        let Fold {
+            node, side, affine, ..
+        } = &fold;
         check(&draft.at(*node), *side, affine)
             .map_err(|reason| Refusal::new(reason, draft.graph.name(*node)))?;
         self.folds.push(fold);

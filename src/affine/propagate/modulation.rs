@@ -29,12 +29,25 @@ use crate::shape::facts::Shape;
 const DEPTH: usize = 16;
 
 /// Operators that only move the parts of a layer's result.
-const MOVES: [&str; 8] =
-    ["Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"];
+const MOVES: [&str; 8] = [
+    "Flatten",
+    "Identity",
+    "Reshape",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+];
 
 /// The fold of a shift of a modulated value with one reader; `None` where the value is not
 /// modulated.
-pub fn shift(draft: &GraphOverlay, site: usize, value: ValueId, shift: &Numbers) -> Option<Propagation> {
+pub fn shift(
+    draft: &GraphOverlay,
+    site: usize,
+    value: ValueId,
+    shift: &Numbers,
+) -> Option<Propagation> {
     let (product, slot, Affine { shift, .. }) = moved(draft, value, Affine::shift(shift.clone()))?;
     let (sum, read) = draft.only_reader(draft.graph.only_output(product)?)?;
     let is_sum = draft.graph.domain_op(sum) == ("", "Add") && draft.is_free(sum);
@@ -50,7 +63,10 @@ pub fn shift(draft: &GraphOverlay, site: usize, value: ValueId, shift: &Numbers)
     let is_one = factor.layer == added.layer;
     let is_there = is_one || are_beside(draft, factor.layer, added.layer)?;
     (is_there && factor.moves == added.moves && draft.is_free(added.layer)).then_some(())?;
-    let (from, into) = (rows(&factor.affine.shift, count)?, rows(&added.affine.shift, count)?);
+    let (from, into) = (
+        rows(&factor.affine.shift, count)?,
+        rows(&added.affine.shift, count)?,
+    );
     let distance = i64::try_from(*from.first()?).ok()? - i64::try_from(*into.first()?).ok()?;
     let is_apart =
         |(&from, &into): (&usize, &usize)| into.checked_add_signed(distance as isize) == Some(from);
@@ -58,19 +74,38 @@ pub fn shift(draft: &GraphOverlay, site: usize, value: ValueId, shift: &Numbers)
     (from.iter().zip(&into).all(is_apart) && !shares).then_some(())?;
     let layer = draft.at(added.layer);
     is_own_matrix(draft, &layer)?.then_some(())?;
-    let placed = origin(draft, (sum, 1 - read), &Affine::shift(shift.clone()), true)?.affine.shift;
+    let placed = origin(draft, (sum, 1 - read), &Affine::shift(shift.clone()), true)?
+        .affine
+        .shift;
     let constants = match factor.constants {
         Some(constants) => {
             let mut places = vec![None; placed.len()];
-            into.iter().enumerate().for_each(|(place, &row)| places[row] = Some(place));
+            into.iter()
+                .enumerate()
+                .for_each(|(place, &row)| places[row] = Some(place));
             &placed * &constants.pick(0, places)?.reshape(placed.shape())?
         }
         None => Numbers::number(0.0, placed.ndim()),
     };
     let affine = Affine::new(placed, constants);
-    let mut wave = Propagation { site, ..Propagation::default() };
-    let side = Side::Rows { of: factor.layer, distance };
-    wave.take(draft, Fold { node: layer.node, side, affine, site }).ok()?;
+    let mut wave = Propagation {
+        site,
+        ..Propagation::default()
+    };
+    let side = Side::Rows {
+        of: factor.layer,
+        distance,
+    };
+    wave.take(
+        draft,
+        Fold {
+            node: layer.node,
+            side,
+            affine,
+            site,
+        },
+    )
+    .ok()?;
     Some(wave)
 }
 
@@ -88,7 +123,9 @@ fn are_beside(draft: &GraphOverlay, one: NodeId, other: NodeId) -> Option<bool> 
     };
     let is_open = |node: NodeId| {
         let add = draft.bias_add(node);
-        draft.is_free(node) && !draft.is_touched(node) && !add.is_some_and(|(add, _)| draft.is_touched(add))
+        draft.is_free(node)
+            && !draft.is_touched(node)
+            && !add.is_some_and(|(add, _)| draft.is_touched(add))
     };
     Some(
         graph.domain_op(one) == graph.domain_op(other)
@@ -111,10 +148,18 @@ fn is_own_matrix(draft: &GraphOverlay, layer: &At) -> Option<bool> {
         operator => operator == ("", "MatMul"),
     };
     let own = |slot: usize| graph.input(layer.node, slot);
-    let behind = draft.bias_add(layer.node).and_then(|(add, slot)| graph.input(add, slot));
+    let behind = draft
+        .bias_add(layer.node)
+        .and_then(|(add, slot)| graph.input(add, slot));
     // Where others have the weight too, there would have to be a second one.
-    let constants = [Some(1), slots.bias].into_iter().flatten().filter_map(own).chain(behind);
-    let are_own = constants.into_iter().all(|value| graph.readers(value).len() == 1);
+    let constants = [Some(1), slots.bias]
+        .into_iter()
+        .flatten()
+        .filter_map(own)
+        .chain(behind);
+    let are_own = constants
+        .into_iter()
+        .all(|value| graph.readers(value).len() == 1);
     Some(is_product && are_own && slots.weight == Some(1) && layer.rank(1).ok()? == 2)
 }
 
@@ -135,7 +180,9 @@ pub fn scale(
     let at = draft.at(product);
     let wanted = match draft.graph.category(product) {
         // Queries that others read as well, or that come from outside, leave their scale to the keys.
-        Some(Category::MatrixProduct) if slot < 2 && affine.is_number() && draft.is_free(product) => {
+        Some(Category::MatrixProduct)
+            if slot < 2 && affine.is_number() && draft.is_free(product) =>
+        {
             Affine::scale(affine.scale.reshape(&vec![1; at.rank(1 - slot).ok()?])?)
         }
         _ => {
@@ -149,14 +196,19 @@ pub fn scale(
 /// Whether a node multiplies one of its inputs by another value, and leaves its shape.
 fn multiplies(draft: &GraphOverlay, product: NodeId, slot: usize) -> Option<bool> {
     let at = draft.at(product);
-    let is_product = draft.graph.domain_op(product) == ("", "Mul") && !at.is_constant(1 - slot.min(1));
+    let is_product =
+        draft.graph.domain_op(product) == ("", "Mul") && !at.is_constant(1 - slot.min(1));
     let is_other = draft.is_free(product) && !draft.is_of_activation(product);
     Some(is_product && is_other && at.shape(slot).ok()? == at.output_shape(0).ok()?)
 }
 
 /// Past the operators that only move a value: the first that does more, which of its inputs is the value, and the affine as
 /// it comes to it.
-fn moved(draft: &GraphOverlay, mut value: ValueId, mut affine: Affine) -> Option<(NodeId, usize, Affine)> {
+fn moved(
+    draft: &GraphOverlay,
+    mut value: ValueId,
+    mut affine: Affine,
+) -> Option<(NodeId, usize, Affine)> {
     for _ in 0..DEPTH {
         let (node, slot) = draft.only_reader(value)?;
         let (domain, op) = draft.graph.domain_op(node);
@@ -165,8 +217,12 @@ fn moved(draft: &GraphOverlay, mut value: ValueId, mut affine: Affine) -> Option
         }
         let mut inputs = vec![None; draft.graph.inputs(node).len()];
         inputs[slot] = Some(affine);
-        let step = step_forward(draft, node, &inputs).ok().filter(Step::only_passes_on)?;
-        let [(output, ref moved)] = step.ways.first()?[..] else { return None };
+        let step = step_forward(draft, node, &inputs)
+            .ok()
+            .filter(Step::only_passes_on)?;
+        let [(output, ref moved)] = step.ways.first()?[..] else {
+            return None;
+        };
         (value, affine) = (draft.graph.output(node, output)?, moved.clone());
     }
     None
@@ -207,7 +263,12 @@ fn origin(
         let at = draft.at(node);
         let (domain, op) = graph.domain_op(node);
         if linear((domain, op)).is_some_and(|linear| linear.is_layer()) {
-            return Some(LayerPart { layer: node, affine, constants, moves });
+            return Some(LayerPart {
+                layer: node,
+                affine,
+                constants,
+                moves,
+            });
         }
         if (domain, op) == ("", "Add") {
             let added = at.constant_operand()?;
@@ -215,18 +276,34 @@ fn origin(
                 return None;
             }
             affine = shrunk(&at, 1 - added, &affine).ok()?;
-            let layer = graph.producer(draft.source(at.input(1 - added).ok()?)).map(|(layer, _)| layer);
+            let layer = graph
+                .producer(draft.source(at.input(1 - added).ok()?))
+                .map(|(layer, _)| layer);
             match layer.filter(|&layer| draft.bias_add(layer) == Some((node, added))) {
-                Some(layer) => return Some(LayerPart { layer, affine, constants, moves }),
+                Some(layer) => {
+                    return Some(LayerPart {
+                        layer,
+                        affine,
+                        constants,
+                        moves,
+                    });
+                }
                 // A summand of the summand does not matter.
                 None if alone => {}
                 None if draft.is_touched(node) => return None,
                 None => {
                     let there = marked(&affine.shift, wanted.shift.len())?;
-                    let numbers =
-                        at.numbers(added).ok()?.align(affine.rank())?.expand(affine.shift.shape())?;
-                    let numbers = numbers.reshape(&[numbers.len()])?.pick(0, there.into_iter().map(Some))?;
-                    constants = Some(constants.map_or(numbers.clone(), |others: Numbers| &others + &numbers));
+                    let numbers = at
+                        .numbers(added)
+                        .ok()?
+                        .align(affine.rank())?
+                        .expand(affine.shift.shape())?;
+                    let numbers = numbers
+                        .reshape(&[numbers.len()])?
+                        .pick(0, there.into_iter().map(Some))?;
+                    constants = Some(
+                        constants.map_or(numbers.clone(), |others: Numbers| &others + &numbers),
+                    );
                 }
             }
             (by, slot) = (node, 1 - added);
@@ -235,9 +312,16 @@ fn origin(
         if !domain.is_empty() || !MOVES.contains(&op) || draft.is_touched(node) {
             return None;
         }
-        let step = rule_of(draft, node).ok()?.backward(&at, output, &affine).ok()?;
-        let ([way], []) = (&step.ways[..], &step.folds[..]) else { return None };
-        let [(next, moved)] = &way[..] else { return None };
+        let step = rule_of(draft, node)
+            .ok()?
+            .backward(&at, output, &affine)
+            .ok()?;
+        let ([way], []) = (&step.ways[..], &step.folds[..]) else {
+            return None;
+        };
+        let [(next, moved)] = &way[..] else {
+            return None;
+        };
         moves.push(movement(&at, output, moved)?);
         (by, slot, affine) = (node, *next, moved.clone());
     }
@@ -245,16 +329,27 @@ fn origin(
 }
 
 /// Whether nobody but one reader has the places of a value on which something is wanted. Slices share none.
-fn reads_alone(draft: &GraphOverlay, value: ValueId, own: (NodeId, usize), wanted: &Affine) -> bool {
+fn reads_alone(
+    draft: &GraphOverlay,
+    value: ValueId,
+    own: (NodeId, usize),
+    wanted: &Affine,
+) -> bool {
     let is_slice = |node: NodeId| draft.graph.is(node, "Slice");
     draft.readers(value).all(|(_, reader)| match reader {
-        Reader::Node { node, input } if (node, input) == own || !draft.graph.reads_elements(node, input) => {
+        Reader::Node { node, input }
+            if (node, input) == own || !draft.graph.reads_elements(node, input) =>
+        {
             true
         }
         Reader::Node { node, input: 0 } if is_slice(node) && is_slice(own.0) => {
             let taken = taken(draft, node).filter(|taken| taken.shape() == wanted.shift.shape());
-            let shares =
-                |taken: Numbers| taken.iter().zip(wanted.shift.iter()).any(|(&a, &b)| a != 0.0 && b != 0.0);
+            let shares = |taken: Numbers| {
+                taken
+                    .iter()
+                    .zip(wanted.shift.iter())
+                    .any(|(&a, &b)| a != 0.0 && b != 0.0)
+            };
             taken.is_some_and(|taken| !shares(taken))
         }
         _ => false,
@@ -270,20 +365,30 @@ fn taken(draft: &GraphOverlay, slice: NodeId) -> Option<Numbers> {
     shape[rank - 1] = count;
     let affine = Affine::shift(marks(&shape)?);
     let step = rule_of(draft, slice).ok()?.backward(&at, 0, &affine).ok()?;
-    let [(0, ref whole)] = step.ways.first()?[..] else { return None };
+    let [(0, ref whole)] = step.ways.first()?[..] else {
+        return None;
+    };
     Some(whole.shift.clone())
 }
 
 /// Each number by its place among others.
 fn marks(shape: &[usize]) -> Option<Numbers> {
-    let places = (1..=shape.iter().product()).map(|place: usize| place as f64).collect();
-    Some(Numbers::literal(ndarray::ArrayD::from_shape_vec(shape, places).ok()?))
+    let places = (1..=shape.iter().product())
+        .map(|place: usize| place as f64)
+        .collect();
+    Some(Numbers::literal(
+        ndarray::ArrayD::from_shape_vec(shape, places).ok()?,
+    ))
 }
 
 /// The effect of a movement apart from its choice of channels: two movements with equal effect
 /// treat all other axes alike. `None` where that is unknown.
 fn movement(at: &At, output: usize, before: &Affine) -> Option<String> {
-    let (op, from, to) = (at.proto().op_type(), at.shape(0).ok()?, at.output_shape(output).ok()?);
+    let (op, from, to) = (
+        at.proto().op_type(),
+        at.shape(0).ok()?,
+        at.output_shape(output).ok()?,
+    );
     let cut = match op {
         "Split" => vec![at.attr("axis", 0).ok()?],
         "Slice" => at.list("axes").ok()??,
@@ -300,7 +405,10 @@ fn movement(at: &At, output: usize, before: &Affine) -> Option<String> {
         }
     };
     // Along these axes every place has its mark.
-    let cut: Vec<usize> = cut.into_iter().map(|one| axis(one, from.len()).ok()).collect::<Option<_>>()?;
+    let cut: Vec<usize> = cut
+        .into_iter()
+        .map(|one| axis(one, from.len()).ok())
+        .collect::<Option<_>>()?;
     let is_marked = cut.iter().all(|&axis| before.shift.shape()[axis] > 1);
     is_marked.then(|| format!("cut {cut:?} {:?}", from.len()))
 }
@@ -318,6 +426,11 @@ fn marked(marks: &Numbers, count: usize) -> Option<Vec<usize>> {
 
 /// The row of each number, by its mark, along the last axis.
 fn rows(marks: &Numbers, count: usize) -> Option<Vec<usize>> {
-    let is_row = marks.shape().iter().rev().skip(1).all(|&extent| extent == 1);
+    let is_row = marks
+        .shape()
+        .iter()
+        .rev()
+        .skip(1)
+        .all(|&extent| extent == 1);
     marked(marks, count).filter(|_| is_row)
 }

@@ -20,7 +20,9 @@ pub fn across(draft: &GraphOverlay, value: ValueId, affine: &Affine) -> Option<(
     let mut trace = LayoutMap::new(&draft.facts.shape(value)?);
     let mut value = value;
     for _ in 0..LONGEST {
-        let (node, 0) = draft.only_reader(value)? else { return None };
+        let (node, 0) = draft.only_reader(value)? else {
+            return None;
+        };
         let moved = graph.only_output(node).filter(|_| draft.is_free(node))?;
         let shape = draft.facts.shape(moved)?;
         trace.follow(graph.node(node), &shape)?;

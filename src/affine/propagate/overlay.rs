@@ -69,7 +69,12 @@ struct Merged {
 
 impl<'a> GraphOverlay<'a> {
     pub fn new(analysis: &'a Analysis<'a>) -> Self {
-        let Analysis { graph, facts, constants, .. } = analysis;
+        let Analysis {
+            graph,
+            facts,
+            constants,
+            ..
+        } = analysis;
         GraphOverlay {
             analysis,
             graph,
@@ -107,13 +112,23 @@ impl<'a> GraphOverlay<'a> {
     /// The readers of a value after the planned removals, under all its names.
     pub fn readers(&self, value: ValueId) -> impl Iterator<Item = (ValueId, Reader)> + '_ {
         let merged = self.of[value.index()].map(|merged| &self.values[merged as usize].readers);
-        let own = if merged.is_none() { self.own_readers(value) } else { &[] };
-        own.iter().map(move |reader| (value, *reader)).chain(merged.into_iter().flatten().copied())
+        let own = if merged.is_none() {
+            self.own_readers(value)
+        } else {
+            &[]
+        };
+        own.iter()
+            .map(move |reader| (value, *reader))
+            .chain(merged.into_iter().flatten().copied())
     }
 
     /// The readers of a value with one name.
     fn own_readers(&self, value: ValueId) -> &'a [Reader] {
-        if self.unread.contains(value.index()) { &[] } else { self.graph.readers(value) }
+        if self.unread.contains(value.index()) {
+            &[]
+        } else {
+            self.graph.readers(value)
+        }
     }
 
     /// The only reader of the elements of a value, if it is a node, and at which of its inputs.
@@ -137,12 +152,18 @@ impl<'a> GraphOverlay<'a> {
     /// Why no scale goes that way from a value, if that is known. It holds from then on: nothing comes that
     /// would take one in.
     pub fn dead_end(&self, value: ValueId, way: Way) -> Option<Refusal> {
-        self.dead_ends.borrow().get(&(value, way)).map(|refusal| Refusal::clone(refusal))
+        self.dead_ends
+            .borrow()
+            .get(&(value, way))
+            .map(|refusal| Refusal::clone(refusal))
     }
 
     /// Notes that.
     pub fn set_dead_end(&self, value: ValueId, way: Way, why: &Rc<Refusal>) {
-        self.dead_ends.borrow_mut().entry((value, way)).or_insert_with(|| why.clone());
+        self.dead_ends
+            .borrow_mut()
+            .entry((value, way))
+            .or_insert_with(|| why.clone());
     }
 
     /// Whether a fold changes a constant of this node.
@@ -159,10 +180,17 @@ impl<'a> GraphOverlay<'a> {
     pub fn fold(&mut self, folds: Vec<Fold>) {
         for fold in &folds {
             self.touched.insert(fold.node);
-            let beside = if let Side::Rows { of, .. } = fold.side { Some(of) } else { None };
+            let beside = if let Side::Rows { of, .. } = fold.side {
+                Some(of)
+            } else {
+                None
+            };
             // The bias Add behind the layer that the rows come from counts as its own.
-            self.bias_adds.extend(beside.and_then(|of| Some((of, self.bias_add(of)?))));
-            if beside.is_some() || !fold.affine.has_no_shift() && !matches!(fold.side, Side::Constant(_)) {
+            self.bias_adds
+                .extend(beside.and_then(|of| Some((of, self.bias_add(of)?))));
+            if beside.is_some()
+                || !fold.affine.has_no_shift() && !matches!(fold.side, Side::Constant(_))
+            {
                 self.shifted.insert(fold.node);
             }
             if !matches!(fold.side, Side::Constant(_))
@@ -186,7 +214,9 @@ impl<'a> GraphOverlay<'a> {
                     continue;
                 }
                 let merged = self.merged(value);
-                self.values[merged].readers.remove(&(value, Reader::Node { node, input }));
+                self.values[merged]
+                    .readers
+                    .remove(&(value, Reader::Node { node, input }));
             }
         }
         if output == source {
@@ -194,13 +224,18 @@ impl<'a> GraphOverlay<'a> {
         }
         let (mut kept, mut other) = (self.merged(source), self.merged(output));
         let source = self.values[kept].source;
-        let size = |merged: usize| self.values[merged].names.len() + self.values[merged].readers.len();
+        let size =
+            |merged: usize| self.values[merged].names.len() + self.values[merged].readers.len();
         if size(kept) < size(other) {
             std::mem::swap(&mut kept, &mut other);
         }
-        let (names, readers) =
-            (std::mem::take(&mut self.values[other].names), std::mem::take(&mut self.values[other].readers));
-        names.iter().for_each(|name| self.of[name.index()] = Some(kept as u32));
+        let (names, readers) = (
+            std::mem::take(&mut self.values[other].names),
+            std::mem::take(&mut self.values[other].readers),
+        );
+        names
+            .iter()
+            .for_each(|name| self.of[name.index()] = Some(kept as u32));
         let kept = &mut self.values[kept];
         kept.source = source;
         kept.names.extend(names);
@@ -212,9 +247,17 @@ impl<'a> GraphOverlay<'a> {
         if let Some(merged) = self.of[value.index()] {
             return merged as usize;
         }
-        let readers = self.own_readers(value).iter().map(|&reader| (value, reader)).collect();
+        let readers = self
+            .own_readers(value)
+            .iter()
+            .map(|&reader| (value, reader))
+            .collect();
         let merged = self.values.len();
-        self.values.push(Merged { source: value, names: vec![value], readers });
+        self.values.push(Merged {
+            source: value,
+            names: vec![value],
+            readers,
+        });
         self.of[value.index()] = Some(merged as u32);
         merged
     }
@@ -222,10 +265,15 @@ impl<'a> GraphOverlay<'a> {
     /// Whether the bias of a node would fold into an Add that is being replaced.
     pub fn loses_bias(&self, node: NodeId) -> bool {
         let output = self.graph.only_output(node);
-        output.into_iter().flat_map(|output| self.readers(output)).any(|(_, reader)| match reader {
-            Reader::Node { node, .. } => self.graph.is(node, "Add") && self.replaced.contains(&node),
-            _ => false,
-        })
+        output
+            .into_iter()
+            .flat_map(|output| self.readers(output))
+            .any(|(_, reader)| match reader {
+                Reader::Node { node, .. } => {
+                    self.graph.is(node, "Add") && self.replaced.contains(&node)
+                }
+                _ => false,
+            })
     }
 
     /// The bias Add of an operator with a weight: the only reader of its only output, an Add of a
@@ -236,13 +284,15 @@ impl<'a> GraphOverlay<'a> {
         linear(self.graph.domain_op(node)).filter(|linear| linear.is_layer())?;
         let output = self.graph.only_output(node)?;
         let mut readers = self.readers(output);
-        let (Some((_, Reader::Node { node: add, input })), None) = (readers.next(), readers.next()) else {
+        let (Some((_, Reader::Node { node: add, input })), None) = (readers.next(), readers.next())
+        else {
             return None;
         };
         let slot = 1 - input.min(1);
         let operator = self.graph.domain_op(add);
         let adds = operator == ("", "Add") || (slot == 1 && Biased.is_for(operator));
-        let same_shape = self.facts.shape(output)? == self.facts.shape(self.graph.output(add, 0)?)?;
+        let same_shape =
+            self.facts.shape(output)? == self.facts.shape(self.graph.output(add, 0)?)?;
         let constant = || self.constants.check(self.at(add).weight(slot).ok()?).ok();
         let fits = adds && !self.owned.contains_key(&add) && same_shape && constant().is_some();
         fits.then_some((add, slot))

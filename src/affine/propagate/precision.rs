@@ -59,9 +59,10 @@ pub fn forward(
     inputs: &[Option<Affine>],
     step: &Step,
 ) -> Result<(), Reason> {
-    let (Some(made), Some(Some(affine))) =
-        (draft.graph.output(node, 0), inputs.iter().find(|input| input.is_some()))
-    else {
+    let (Some(made), Some(Some(affine))) = (
+        draft.graph.output(node, 0),
+        inputs.iter().find(|input| input.is_some()),
+    ) else {
         return Ok(());
     };
     let to = draft.facts.data_type(made);
@@ -71,12 +72,18 @@ pub fn forward(
     let Some(value) = cast(draft, node) else {
         let shrinks = || inputs.iter().flatten().any(Affine::shrinks);
         // A normalizer may divide by its statistics only behind its factors.
-        let normalizes = going.is_bounded && draft.graph.category(node) == Some(Category::Arithmetic);
+        let normalizes =
+            going.is_bounded && draft.graph.category(node) == Some(Category::Arithmetic);
         let computes = computes(draft, node, step) && !normalizes;
-        return if computes && to == Some(DataType::Float16) && shrinks() { refused(to) } else { Ok(()) };
+        return if computes && to == Some(DataType::Float16) && shrinks() {
+            refused(to)
+        } else {
+            Ok(())
+        };
     };
-    let is_kept =
-        within(draft.facts.data_type(value), to) || going.is_bounded || came_out_of(draft, going, value, to);
+    let is_kept = within(draft.facts.data_type(value), to)
+        || going.is_bounded
+        || came_out_of(draft, going, value, to);
     let is_kept = is_kept
         || match to {
             Some(DataType::Float16) => false,
@@ -105,7 +112,11 @@ pub fn backward(
             .into_iter()
             .any(|mean| draft.graph.is(node, mean));
         let computes = is_mean || computes(draft, node, step);
-        return if computes && to == Some(DataType::Float16) && grows() { refused(to) } else { Ok(()) };
+        return if computes && to == Some(DataType::Float16) && grows() {
+            refused(to)
+        } else {
+            Ok(())
+        };
     };
     let from = draft.facts.data_type(value);
     let is_kept = within(to, from)
@@ -119,7 +130,11 @@ pub fn backward(
         made.map(|made| draft.source(made)) == Some(source)
             && only_goes_to(draft, item.part.output, from, &mut left)
     };
-    if is_kept || rounded_anyway() { Ok(()) } else { refused(from) }
+    if is_kept || rounded_anyway() {
+        Ok(())
+    } else {
+        refused(from)
+    }
 }
 
 /// Whether a value of a stream may be in another basis, in which it is smaller by the factors of an affine.
@@ -128,7 +143,11 @@ pub fn backward(
 /// [`Reason::Narrow`] where its type does not hold them.
 pub fn returned(draft: &GraphOverlay, value: ValueId, inverse: &Affine) -> Result<(), Reason> {
     let data_type = draft.facts.data_type(value);
-    if holds_stream(data_type, &inverse.scale) { Ok(()) } else { refused(data_type) }
+    if holds_stream(data_type, &inverse.scale) {
+        Ok(())
+    } else {
+        refused(data_type)
+    }
 }
 
 /// Whether a type holds all sums of a stream in another basis, in which they are smaller by these factors.
@@ -141,7 +160,9 @@ fn holds_stream(data_type: Option<DataType>, scale: &Numbers) -> bool {
 }
 
 fn refused(data_type: Option<DataType>) -> Result<(), Reason> {
-    Err(Reason::Narrow(data_type.map_or("an unknown type".to_owned(), DataType::name)))
+    Err(Reason::Narrow(
+        data_type.map_or("an unknown type".to_owned(), DataType::name),
+    ))
 }
 
 /// The operand of a Cast.
@@ -154,7 +175,8 @@ fn cast(draft: &GraphOverlay, node: NodeId) -> Option<ValueId> {
 fn within(inner: Option<DataType>, outer: Option<DataType>) -> bool {
     use DataType::{BFloat16, Double, Float, Float16};
     match (inner, outer) {
-        (Some(Float16 | BFloat16), Some(Float)) | (Some(Float16 | BFloat16 | Float), Some(Double)) => true,
+        (Some(Float16 | BFloat16), Some(Float))
+        | (Some(Float16 | BFloat16 | Float), Some(Double)) => true,
         (inner, outer) => inner.is_some() && inner == outer,
     }
 }
@@ -169,19 +191,35 @@ fn computes(draft: &GraphOverlay, node: NodeId, step: &Step) -> bool {
     };
     // A product may absorb the shift, and pass the scale.
     let is_product = draft.graph.category(node).is_some_and(Category::is_product);
-    let is_scale_transparent = step.ways.iter().flatten().any(|(_, affine)| !affine.has_no_scale());
+    let is_scale_transparent = step
+        .ways
+        .iter()
+        .flatten()
+        .any(|(_, affine)| !affine.has_no_scale());
     let multiplies = step.folds.is_empty() || is_product && is_scale_transparent;
     computes && multiplies && step.bypass.is_none() && step.factors.is_empty()
 }
 
 /// The value whose elements a value has, or what a part makes, and how many operators were not looked at for it.
-fn origin(draft: &GraphOverlay, value: ValueId, part: Option<&Part>, budget: usize) -> (ValueId, usize) {
+fn origin(
+    draft: &GraphOverlay,
+    value: ValueId,
+    part: Option<&Part>,
+    budget: usize,
+) -> (ValueId, usize) {
     let mut value = draft.source(value);
     // Nodes of a part are removed with it.
-    let moves = |&node: &NodeId| moves(draft, node) && part.is_none_or(|part| !part.nodes.contains(&node));
+    let moves =
+        |&node: &NodeId| moves(draft, node) && part.is_none_or(|part| !part.nodes.contains(&node));
     for left in (0..budget).rev() {
-        let node = draft.graph.producer(value).map(|(node, _)| node).filter(moves);
-        let Some(input) = node.and_then(|node| draft.graph.input(node, 0)) else { return (value, left) };
+        let node = draft
+            .graph
+            .producer(value)
+            .map(|(node, _)| node)
+            .filter(moves);
+        let Some(input) = node.and_then(|node| draft.graph.input(node, 0)) else {
+            return (value, left);
+        };
         value = draft.source(input);
     }
     (value, 0)
@@ -189,12 +227,19 @@ fn origin(draft: &GraphOverlay, value: ValueId, part: Option<&Part>, budget: usi
 
 /// Whether a node passes elements unchanged: some or all of them, or with zeros in some places.
 fn moves(draft: &GraphOverlay, node: NodeId) -> bool {
-    matches!(draft.graph.category(node), Some(Category::Movement | Category::Selection))
-        || draft.graph.is(node, "Relu")
+    matches!(
+        draft.graph.category(node),
+        Some(Category::Movement | Category::Selection)
+    ) || draft.graph.is(node, "Relu")
 }
 
 /// Whether all elements of a value, without the affine, were numbers of a type before a Cast.
-fn came_out_of(draft: &GraphOverlay, going: &Crossing, value: ValueId, data_type: Option<DataType>) -> bool {
+fn came_out_of(
+    draft: &GraphOverlay,
+    going: &Crossing,
+    value: ValueId,
+    data_type: Option<DataType>,
+) -> bool {
     let (mut value, mut left) = (value, LOOKED_AT);
     while left > 0 {
         (value, left) = origin(draft, value, going.part, left);
@@ -214,7 +259,8 @@ fn came_out_of(draft: &GraphOverlay, going: &Crossing, value: ValueId, data_type
         }
         let before = maker.and_then(|node| cast(draft, node));
         // A value that was rounded on the path has other numbers.
-        let Some(before) = before.filter(|&before| within(draft.facts.data_type(before), own)) else {
+        let Some(before) = before.filter(|&before| within(draft.facts.data_type(before), own))
+        else {
             return false;
         };
         value = before;
@@ -230,17 +276,25 @@ fn only_goes_to(
     data_type: Option<DataType>,
     budget: &mut usize,
 ) -> bool {
-    let Some(left) = budget.checked_sub(1) else { return false };
+    let Some(left) = budget.checked_sub(1) else {
+        return false;
+    };
     *budget = left;
     draft.readers(value).all(|(_, reader)| {
-        let Reader::Node { node, input } = reader else { return false };
-        let Some(made) = draft.graph.output(node, 0) else { return false };
+        let Reader::Node { node, input } = reader else {
+            return false;
+        };
+        let Some(made) = draft.graph.output(node, 0) else {
+            return false;
+        };
         if !draft.graph.reads_elements(node, input) {
             return true;
         }
         match cast(draft, node) {
             Some(_) => within(draft.facts.data_type(made), data_type),
-            None => input == 0 && moves(draft, node) && only_goes_to(draft, made, data_type, budget),
+            None => {
+                input == 0 && moves(draft, node) && only_goes_to(draft, made, data_type, budget)
+            }
         }
     })
 }

@@ -44,13 +44,17 @@ pub fn takes_all(at: &At, side: Side, affine: &Affine) -> bool {
     let step = match side {
         Side::Operand(slot) => {
             let mut inputs = vec![None; at.arity()];
-            let Some(input) = inputs.get_mut(slot) else { return false };
+            let Some(input) = inputs.get_mut(slot) else {
+                return false;
+            };
             *input = Some(affine.clone());
             rule.forward(at, &inputs)
         }
         Side::Result => rule.backward(at, 0, affine),
         Side::Constant(_) | Side::Rows { .. } => return false,
     };
-    let Ok(Step { folds, ways, .. }) = step else { return false };
+    let Ok(Step { folds, ways, .. }) = step else {
+        return false;
+    };
     matches!(&folds[..], [(taken, _)] if *taken == side) && ways.iter().all(Vec::is_empty)
 }

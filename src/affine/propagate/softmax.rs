@@ -28,17 +28,32 @@ const OPERANDS: usize = 256;
 /// Whether it makes no difference to the model what a shift on the operand of a product with a constant
 /// adds to each channel of the result.
 pub fn ignores(draft: &GraphOverlay, node: NodeId, side: Side, shift: &Numbers) -> bool {
-    let by_channel = shift.shape().split_last().is_some_and(|(_, others)| others.iter().all(|&n| n == 1));
+    let by_channel = shift
+        .shape()
+        .split_last()
+        .is_some_and(|(_, others)| others.iter().all(|&n| n == 1));
     if !draft.graph.is(node, "MatMul") || side != Side::Operand(0) || !by_channel {
         return false;
     }
-    let Some(output) = draft.graph.only_output(node) else { return false };
-    let Some(shape) = draft.facts.shape(output) else { return false };
-    let Some(channels) = shape.last().and_then(extent) else { return false };
+    let Some(output) = draft.graph.only_output(node) else {
+        return false;
+    };
+    let Some(shape) = draft.facts.shape(output) else {
+        return false;
+    };
+    let Some(channels) = shape.last().and_then(extent) else {
+        return false;
+    };
     // Any numbers would do: what counts is along which axes they vary.
     let numbers = Array1::from_iter((0..channels).map(|channel| channel as f64 + 1.0));
     let shift = Numbers::literal(numbers.into_dyn()).align(shape.len());
-    shift.is_some_and(|shift| KeySearch { draft, left: OPERANDS }.keys(output, &shift, DEPTH))
+    shift.is_some_and(|shift| {
+        KeySearch {
+            draft,
+            left: OPERANDS,
+        }
+        .keys(output, &shift, DEPTH)
+    })
 }
 
 struct KeySearch<'s, 'a> {
@@ -58,26 +73,35 @@ impl KeySearch<'_, '_> {
     /// Whether nobody notices the shift of a value on the way to the scores.
     fn keys(&mut self, value: ValueId, shift: &Numbers, depth: usize) -> bool {
         let draft = self.draft;
-        let Some(readers) = depth.checked_sub(1).and_then(|_| readers(draft, value)) else { return false };
+        let Some(readers) = depth.checked_sub(1).and_then(|_| readers(draft, value)) else {
+            return false;
+        };
         readers.into_iter().all(|(node, slot)| {
             let at = draft.at(node);
-            let Some(op) = draft.graph.op(node).filter(|_| self.spend(&at)) else { return false };
+            let Some(op) = draft.graph.op(node).filter(|_| self.spend(&at)) else {
+                return false;
+            };
             let is_stacks = draft.graph.category(node) == Some(Category::MatrixProduct);
             match op {
                 "Mul" | "Div" if slot == 0 || op == "Mul" => {
                     at.is_scalar(1 - slot)
-                        && at.output(0).is_ok_and(|output| self.keys(output, shift, depth - 1))
+                        && at
+                            .output(0)
+                            .is_ok_and(|output| self.keys(output, shift, depth - 1))
                 }
-                _ if is_stacks && !at.is_constant(1 - slot) => self.product(&at, slot, shift, depth),
+                _ if is_stacks && !at.is_constant(1 - slot) => {
+                    self.product(&at, slot, shift, depth)
+                }
                 _ => match one_way(&at, slot, shift) {
                     Some(way) => way.into_iter().all(|(slot, affine)| {
                         affine.has_no_scale()
-                            && at.output(slot).is_ok_and(|output| self.keys(output, &affine.shift, depth - 1))
+                            && at
+                                .output(slot)
+                                .is_ok_and(|output| self.keys(output, &affine.shift, depth - 1))
                     }),
-                    None => draft
-                        .facts
-                        .shape(value)
-                        .is_some_and(|shape| self.moved(node, &LayoutMap::new(&shape), shift, depth)),
+                    None => draft.facts.shape(value).is_some_and(|shape| {
+                        self.moved(node, &LayoutMap::new(&shape), shift, depth)
+                    }),
                 },
             }
         })
@@ -88,48 +112,79 @@ impl KeySearch<'_, '_> {
     fn moved(&mut self, node: NodeId, trace: &LayoutMap, shift: &Numbers, depth: usize) -> bool {
         let draft = self.draft;
         let mut trace = trace.clone();
-        let Some(output) = draft.graph.only_output(node).filter(|_| draft.graph.is_movement(node)) else {
+        let Some(output) = draft
+            .graph
+            .only_output(node)
+            .filter(|_| draft.graph.is_movement(node))
+        else {
             return false;
         };
         let shape = draft.facts.shape(output);
-        let Some(shape) = shape.filter(|shape| trace.follow(draft.graph.node(node), shape).is_some()) else {
+        let Some(shape) =
+            shape.filter(|shape| trace.follow(draft.graph.node(node), shape).is_some())
+        else {
             return false;
         };
-        let varying: Vec<usize> = (0..shift.ndim()).filter(|&axis| shift.shape()[axis] != 1).collect();
+        let varying: Vec<usize> = (0..shift.ndim())
+            .filter(|&axis| shift.shape()[axis] != 1)
+            .collect();
         if let Some(places) = trace.places(&varying) {
             let mut extents = vec![1; shape.len()];
-            varying.iter().zip(places).for_each(|(&axis, place)| extents[place] = shift.shape()[axis]);
+            varying
+                .iter()
+                .zip(places)
+                .for_each(|(&axis, place)| extents[place] = shift.shape()[axis]);
             // In whichever order: any numbers would do.
-            return shift.reshape(&extents).is_some_and(|shift| self.keys(output, &shift, depth - 1));
+            return shift
+                .reshape(&extents)
+                .is_some_and(|shift| self.keys(output, &shift, depth - 1));
         }
-        let Some(readers) = depth.checked_sub(2).and_then(|_| readers(draft, output)) else { return false };
-        readers
-            .into_iter()
-            .all(|(node, _)| self.spend(&draft.at(node)) && self.moved(node, &trace, shift, depth - 1))
+        let Some(readers) = depth.checked_sub(2).and_then(|_| readers(draft, output)) else {
+            return false;
+        };
+        readers.into_iter().all(|(node, _)| {
+            self.spend(&draft.at(node)) && self.moved(node, &trace, shift, depth - 1)
+        })
     }
 
     /// Whether nobody notices the shift of an operand of a product: the product of the shift with the other
     /// operand, which varies, is the same along the axis of the matrix that the operand brings and the
     /// shift does not vary along.
     fn product(&mut self, at: &At, slot: usize, shift: &Numbers, depth: usize) -> bool {
-        let (Ok(output), Ok(rank)) = (at.output(0), at.output_rank(0)) else { return false };
-        let Some(kept) = matmul::kept_axis(at, slot, shift.ndim()) else { return false };
-        let brought = if slot == 0 { rank.checked_sub(2) } else { rank.checked_sub(1) };
+        let (Ok(output), Ok(rank)) = (at.output(0), at.output_rank(0)) else {
+            return false;
+        };
+        let Some(kept) = matmul::kept_axis(at, slot, shift.ndim()) else {
+            return false;
+        };
+        let brought = if slot == 0 {
+            rank.checked_sub(2)
+        } else {
+            rank.checked_sub(1)
+        };
         shift.shape()[kept] == 1 && brought.is_some_and(|axis| self.scores(output, axis, depth - 1))
     }
 
     /// Whether all readers ignore a summand that is constant along an axis.
     fn scores(&mut self, value: ValueId, along: usize, depth: usize) -> bool {
         let draft = self.draft;
-        let Some(readers) = depth.checked_sub(1).and_then(|_| readers(draft, value)) else { return false };
+        let Some(readers) = depth.checked_sub(1).and_then(|_| readers(draft, value)) else {
+            return false;
+        };
         let twice = |node| readers.iter().filter(|(other, _)| *other == node).count() > 1;
         readers.iter().all(|&(node, slot)| {
             let at = draft.at(node);
-            let Ok(rank) = at.output_rank(0) else { return false };
-            let Some(op) = draft.graph.op(node).filter(|_| self.spend(&at)) else { return false };
+            let Ok(rank) = at.output_rank(0) else {
+                return false;
+            };
+            let Some(op) = draft.graph.op(node).filter(|_| self.spend(&at)) else {
+                return false;
+            };
             let mut goes_on = || {
                 at.rank(slot) == Ok(rank)
-                    && at.output(0).is_ok_and(|output| self.scores(output, along, depth - 1))
+                    && at
+                        .output(0)
+                        .is_ok_and(|output| self.scores(output, along, depth - 1))
             };
             match op {
                 "Softmax" => along + 1 == rank && at.softmax_axis(rank) == Ok(along),
@@ -146,26 +201,39 @@ impl KeySearch<'_, '_> {
 
 /// The propagation of a shift of an operand past a node that stays.
 fn one_way(at: &At, slot: usize, shift: &Numbers) -> Option<Vec<(usize, Affine)>> {
-    let inputs: Vec<_> = (0..at.arity()).map(|i| (i == slot).then(|| Affine::shift(shift.clone()))).collect();
-    let step = rule_of(at).and_then(|rule| rule.forward(at, &inputs)).ok()?;
-    step.only_passes_on().then(|| step.ways.into_iter().next().unwrap_or_default())
+    let inputs: Vec<_> = (0..at.arity())
+        .map(|i| (i == slot).then(|| Affine::shift(shift.clone())))
+        .collect();
+    let step = rule_of(at)
+        .and_then(|rule| rule.forward(at, &inputs))
+        .ok()?;
+    step.only_passes_on()
+        .then(|| step.ways.into_iter().next().unwrap_or_default())
 }
 
 /// The nodes that read the elements of a value, and where; `None` where something else reads it, or
 /// nothing does.
 fn readers(draft: &GraphOverlay, value: ValueId) -> Option<Vec<(NodeId, usize)>> {
     let nodes = draft.readers(value).filter_map(|(_, reader)| match reader {
-        Reader::Node { node, input } => {
-            draft.graph.reads_elements(node, input).then_some(Some((node, input)))
-        }
+        Reader::Node { node, input } => draft
+            .graph
+            .reads_elements(node, input)
+            .then_some(Some((node, input))),
         Reader::Output | Reader::Capture { .. } => Some(None),
     });
-    nodes.collect::<Option<Vec<_>>>().filter(|nodes| !nodes.is_empty())
+    nodes
+        .collect::<Option<Vec<_>>>()
+        .filter(|nodes| !nodes.is_empty())
 }
 
 /// Whether an operand does not vary along an axis of the result.
 fn is_same_along(at: &At, slot: usize, rank: usize, along: usize) -> bool {
-    let Ok(shape) = at.shape(slot) else { return false };
+    let Ok(shape) = at.shape(slot) else {
+        return false;
+    };
     let missing = rank.saturating_sub(shape.len());
-    along < missing || shape.get(along - missing).is_some_and(|size| extent(size) == Some(1))
+    along < missing
+        || shape
+            .get(along - missing)
+            .is_some_and(|size| extent(size) == Some(1))
 }

@@ -27,7 +27,10 @@ pub fn forward(
 ) -> Result<Propagation, Refusal> {
     let attempt = |kept: bool| {
         let (found, met) = forward::forward(draft, items, item, affine, kept);
-        (found.and_then(|wave| with_wants(draft, items, item, wave)), met)
+        (
+            found.and_then(|wave| with_wants(draft, items, item, wave)),
+            met,
+        )
     };
     match attempt(false) {
         (Err(why), true) => attempt(true).0.map_err(|_| why),

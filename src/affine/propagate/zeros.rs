@@ -7,6 +7,9 @@ use crate::ir::ValueId;
 
 /// Whether a value is zeros, and stays so.
 pub fn is_zeros(draft: &GraphOverlay, value: ValueId) -> bool {
-    let made_by = draft.graph.producer(value).filter(|&(node, _)| !draft.is_touched(node));
+    let made_by = draft
+        .graph
+        .producer(value)
+        .filter(|&(node, _)| !draft.is_touched(node));
     made_by.is_some_and(|(node, _)| repeats_zero(&draft.at(node)))
 }

@@ -44,20 +44,27 @@ pub struct Chain {
 impl Chain {
     /// Whether any of its words begins with one of these.
     pub fn mentions(&self, starts: &[&str]) -> bool {
-        self.words.iter().any(|word| starts.iter().any(|start| word.starts_with(start)))
+        self.words
+            .iter()
+            .any(|word| starts.iter().any(|start| word.starts_with(start)))
     }
 
     /// Whether it scales each channel: a bare shift is a bias, and one number for all channels is a
     /// normalizer only by name.
     pub fn is_per_channel(&self) -> bool {
-        let named =
-            || self.mentions(&[NORM, "running_"]) || KINDS.iter().any(|kind| self.mentions(kind.names()));
-        self.affine.scale.len() > 1 || (self.nodes.len() > 1 && !self.affine.has_no_scale() && named())
+        let named = || {
+            self.mentions(&[NORM, "running_"])
+                || KINDS.iter().any(|kind| self.mentions(kind.names()))
+        };
+        self.affine.scale.len() > 1
+            || (self.nodes.len() > 1 && !self.affine.has_no_scale() && named())
     }
 
     /// Whether it holds a BatchNormalization.
     pub fn has_batch_norm(&self, graph: &Graph) -> bool {
-        self.nodes.iter().any(|&node| graph.is(node, "BatchNormalization"))
+        self.nodes
+            .iter()
+            .any(|&node| graph.is(node, "BatchNormalization"))
     }
 
     /// The only axis along which the affine varies; `None` for zero or several axes.
@@ -87,8 +94,11 @@ impl Chain {
         let numbers = || along(&self.affine.scale).max(along(&self.affine.shift));
         let channels = view.facts.extent(self.output, axis).unwrap_or_else(numbers);
         let finite = self.affine.is_finite();
-        let name =
-            if self.path.is_empty() { graph.name(self.nodes[0]).to_owned() } else { self.path.clone() };
+        let name = if self.path.is_empty() {
+            graph.name(self.nodes[0]).to_owned()
+        } else {
+            self.path.clone()
+        };
         Site {
             kind,
             name,
@@ -111,7 +121,12 @@ pub const fn offline(name: &'static str) -> Kind {
 
 /// Finds all maximal chains, in the order of their last nodes.
 pub fn find(analysis: &Analysis) -> Vec<Chain> {
-    let Analysis { graph, facts, constants, .. } = analysis;
+    let Analysis {
+        graph,
+        facts,
+        constants,
+        ..
+    } = analysis;
     let mut search = Search {
         analysis,
         graph,
@@ -127,8 +142,13 @@ pub fn find(analysis: &Analysis) -> Vec<Chain> {
         }
     }
     let mut ends = std::mem::take(&mut search.ends);
-    let outputs = graph.order().iter().filter_map(|&node| graph.only_output(node));
-    outputs.filter_map(|output| Some(search.chain(output, *ends[output.index()].take()?))).collect()
+    let outputs = graph
+        .order()
+        .iter()
+        .filter_map(|&node| graph.only_output(node));
+    outputs
+        .filter_map(|output| Some(search.chain(output, *ends[output.index()].take()?)))
+        .collect()
 }
 
 /// The affine that a value is of another one: a chain without the list of its nodes.
@@ -159,7 +179,9 @@ impl Search<'_> {
     /// The form that ends in a node, which replaces the forms that it extends.
     fn extend(&mut self, node: NodeId) -> Option<(ValueId, Form)> {
         let graph = self.graph;
-        let output = graph.only_output(node).filter(|_| !self.analysis.activations.contains(node))?;
+        let output = graph
+            .only_output(node)
+            .filter(|_| !self.analysis.activations.contains(node))?;
         let varying: Vec<ValueId> = graph
             .inputs(node)
             .iter()
@@ -171,7 +193,9 @@ impl Search<'_> {
             (Some("Add" | "Sub"), &[left, right]) => self.join(node, left, right, output),
             // The scale of a dynamic quantization, which engines look for where it stands.
             (_, &[value])
-                if graph.producer(value).is_some_and(|(of, _)| graph.is(of, "DynamicQuantizeLinear")) =>
+                if graph
+                    .producer(value)
+                    .is_some_and(|(of, _)| graph.is(of, "DynamicQuantizeLinear")) =>
             {
                 None
             }
@@ -196,11 +220,20 @@ impl Search<'_> {
                         && same_axis(&before.affine, &step)
                 });
                 let form = match goes_on.then(|| self.ends[value.index()].take()).flatten() {
-                    None => Form { input: value, affine: step, branches: false, path },
+                    None => Form {
+                        input: value,
+                        affine: step,
+                        branches: false,
+                        path,
+                    },
                     Some(before) => {
                         let before = *before;
                         self.from[output.index()] = [Some(value), None];
-                        Form { affine: before.affine.then(&step), path, ..before }
+                        Form {
+                            affine: before.affine.then(&step),
+                            path,
+                            ..before
+                        }
                     }
                 };
                 Some((output, form))
@@ -241,10 +274,24 @@ impl Search<'_> {
             values.extend(self.from[value.index()].into_iter().flatten());
         }
         nodes.sort_by_key(|&node| self.graph.place(node));
-        let Form { input, affine, branches, .. } = form;
+        let Form {
+            input,
+            affine,
+            branches,
+            ..
+        } = form;
         let (words, path) = self.names(&nodes);
         let spread = self.spread(&nodes);
-        Chain { input, output, nodes, affine, branches, spread, words, path }
+        Chain {
+            input,
+            output,
+            nodes,
+            affine,
+            branches,
+            spread,
+            words,
+            path,
+        }
     }
 
     /// The affine of one node on its varying input.
@@ -255,7 +302,12 @@ impl Search<'_> {
         let constant = || -> Option<Numbers> {
             let slot = if first { 1 } else { 0 };
             // Only parameters, not tensors as large as the value itself; or such a parameter for each place.
-            let extents: Vec<usize> = at.shape(slot).ok()?.iter().map(extent).collect::<Option<_>>()?;
+            let extents: Vec<usize> = at
+                .shape(slot)
+                .ok()?
+                .iter()
+                .map(extent)
+                .collect::<Option<_>>()?;
             let numbers = match extents.iter().filter(|&&extent| extent != 1).count() {
                 0 | 1 => at.numbers(slot).ok()?,
                 _ => alike(extents, || at.numbers(slot).ok())?,
@@ -294,12 +346,17 @@ impl Search<'_> {
         output: ValueId,
     ) -> Option<(ValueId, Form)> {
         let rank = self.facts.rank(output)?;
-        let [base, other] = [left, right].map(|value| self.end(value).map_or(value, |form| form.input));
+        let [base, other] =
+            [left, right].map(|value| self.end(value).map_or(value, |form| form.input));
         if left == right || base != other || self.facts.shape(base)? != self.facts.shape(output)? {
             return None;
         }
         let branches = [left, right].map(|value| Some(value).filter(|&value| value != base));
-        if !branches.iter().flatten().all(|&value| self.graph.readers(value).len() == 1) {
+        if !branches
+            .iter()
+            .flatten()
+            .all(|&value| self.graph.readers(value).len() == 1)
+        {
             return None;
         }
         let affine_of = |value: ValueId| match self.end(value) {
@@ -314,15 +371,29 @@ impl Search<'_> {
         if affine.axes().len() > 1 {
             return None;
         }
-        branches.iter().flatten().for_each(|value| self.ends[value.index()] = None);
+        branches
+            .iter()
+            .flatten()
+            .for_each(|value| self.ends[value.index()] = None);
         self.from[output.index()] = branches;
         let path = scope(self.graph, node).path;
-        Some((output, Form { input: base, affine, branches: true, path }))
+        Some((
+            output,
+            Form {
+                input: base,
+                affine,
+                branches: true,
+                path,
+            },
+        ))
     }
 
     /// Whether an Add is the bias of the linear operator right before it.
     fn is_bias(&self, node: NodeId, value: ValueId) -> bool {
-        let made_by = self.graph.producer(value).and_then(|(producer, _)| self.graph.category(producer));
+        let made_by = self
+            .graph
+            .producer(value)
+            .and_then(|(producer, _)| self.graph.category(producer));
         self.graph.is(node, "Add") && made_by.is_some_and(Category::is_product)
     }
 
@@ -388,7 +459,9 @@ const LARGEST: usize = 1 << 18;
 
 /// A tensor that is the same along all axes but one, without these.
 fn alike(extents: Vec<usize>, numbers: impl Fn() -> Option<Numbers>) -> Option<Numbers> {
-    let count = extents.iter().try_fold(1_usize, |count, &extent| count.checked_mul(extent))?;
+    let count = extents
+        .iter()
+        .try_fold(1_usize, |count, &extent| count.checked_mul(extent))?;
     let mut numbers = (1..=LARGEST).contains(&count).then(numbers)??;
     for axis in 0..extents.len() {
         let first = numbers.index_axis(Axis(axis), 0);
@@ -396,7 +469,13 @@ fn alike(extents: Vec<usize>, numbers: impl Fn() -> Option<Numbers>) -> Option<N
             numbers = numbers.pick(axis, [Some(0)])?;
         }
     }
-    (numbers.shape().iter().filter(|&&extent| extent != 1).count() <= 1).then_some(numbers)
+    (numbers
+        .shape()
+        .iter()
+        .filter(|&&extent| extent != 1)
+        .count()
+        <= 1)
+        .then_some(numbers)
 }
 
 fn same_module(one: &str, other: &str) -> bool {
@@ -419,7 +498,9 @@ pub fn batch_norm(at: &At) -> Result<Affine, Reason> {
     let extra = at.graph.outputs(at.node).iter().skip(1).flatten();
     let trains = batch_norm_trains(at.proto(), at.opset());
     if trains.map_err(|_| Reason::Attribute("training_mode".into()))?
-        || extra.copied().any(|output| !at.graph.readers(output).is_empty())
+        || extra
+            .copied()
+            .any(|output| !at.graph.readers(output).is_empty())
     {
         return Err(Reason::TrainingMode);
     }
@@ -427,11 +508,20 @@ pub fn batch_norm(at: &At) -> Result<Affine, Reason> {
         return Err(Reason::Attribute("spatial".into()));
     }
     let epsilon = at.attr_float("epsilon", 1e-5)?;
-    let (gamma, beta, mean, var) = (at.numbers(1)?, at.numbers(2)?, at.numbers(3)?, at.numbers(4)?);
+    let (gamma, beta, mean, var) = (
+        at.numbers(1)?,
+        at.numbers(2)?,
+        at.numbers(3)?,
+        at.numbers(4)?,
+    );
     // There are as many channels as numbers for them.
     let rank = at.rank(0)?;
     let channels = at.facts.extent(at.input(0)?, 1).unwrap_or(gamma.len());
-    if rank < 2 || [&gamma, &beta, &mean, &var].iter().any(|numbers| numbers.shape() != [channels]) {
+    if rank < 2
+        || [&gamma, &beta, &mean, &var]
+            .iter()
+            .any(|numbers| numbers.shape() != [channels])
+    {
         return Err(Reason::UnknownShape);
     }
     let var = &var + &Numbers::number(epsilon, 1);
@@ -444,5 +534,9 @@ pub fn batch_norm(at: &At) -> Result<Affine, Reason> {
     shape[1] = channels;
     let on_axis_1 = |numbers: Numbers| numbers.reshape(&shape).ok_or(Reason::UnknownShape);
     let affine = Affine::new(on_axis_1(scale)?, on_axis_1(shift)?);
-    if affine.is_finite() { Ok(affine) } else { Err(Reason::NotFinite) }
+    if affine.is_finite() {
+        Ok(affine)
+    } else {
+        Err(Reason::NotFinite)
+    }
 }

@@ -13,8 +13,9 @@ const REACH: usize = 12;
 impl Normalizer for AttentionScale {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
-        let is_number =
-            chain.affine.scale.len() == 1 && chain.affine.has_no_shift() && !chain.affine.has_no_scale();
+        let is_number = chain.affine.scale.len() == 1
+            && chain.affine.has_no_shift()
+            && !chain.affine.has_no_scale();
         // Rotary embeddings turn one half of the channels round; that is no scale of the scores.
         let is_scale = chain.nodes.iter().any(|&node| !view.graph.is(node, "Neg"));
         let kind = Kind::new("attention scale", Family::Scale);
@@ -31,7 +32,9 @@ fn feeds_softmax(view: &View, input: ValueId, output: ValueId) -> bool {
     let mut open = vec![(output, scores, 0)];
     while let Some((value, product, steps)) = open.pop() {
         for reader in view.graph.readers(value) {
-            let Reader::Node { node, .. } = *reader else { continue };
+            let Reader::Node { node, .. } = *reader else {
+                continue;
+            };
             if view.graph.is(node, "Softmax") {
                 if product {
                     return true;
@@ -54,6 +57,10 @@ fn feeds_softmax(view: &View, input: ValueId, output: ValueId) -> bool {
 }
 
 fn is_product(view: &View, node: NodeId) -> bool {
-    let varies = |slot| view.graph.input(node, slot).is_some_and(|value| !view.constants.is_constant(value));
+    let varies = |slot| {
+        view.graph
+            .input(node, slot)
+            .is_some_and(|value| !view.constants.is_constant(value))
+    };
     view.graph.category(node) == Some(Category::MatrixProduct) && varies(0) && varies(1)
 }

@@ -57,7 +57,10 @@ pub struct Alike<'v> {
 impl<'v> Alike<'v> {
     /// Nothing is computed yet.
     pub fn new(view: &'v View<'v>) -> Self {
-        Alike { view, known: RefCell::default() }
+        Alike {
+            view,
+            known: RefCell::default(),
+        }
     }
 
     /// Whether the value is the same for every item of a batch, or only a shape.
@@ -79,7 +82,10 @@ impl<'v> Alike<'v> {
                     || depth > 0
                         && (self.view.widens(node) || computes())
                         && !inputs.is_empty()
-                        && inputs.iter().flatten().all(|&input| self.holds(input, depth - 1))
+                        && inputs
+                            .iter()
+                            .flatten()
+                            .all(|&input| self.holds(input, depth - 1))
             });
         self.known.borrow_mut().insert(value, holds);
         holds
@@ -102,7 +108,11 @@ impl<'v> Alike<'v> {
         let is_stored = constant && self.view.constants.stored(value).is_some();
         let computed = || self.compute(value, depth.checked_sub(1)?, made);
         // The graph's own constants may know a value that this analysis does not.
-        let read = if is_stored { own() } else { computed().or_else(|| constant.then(own).flatten()) };
+        let read = if is_stored {
+            own()
+        } else {
+            computed().or_else(|| constant.then(own).flatten())
+        };
         made.borrow_mut().insert(value, read.clone());
         read
     }
@@ -110,7 +120,9 @@ impl<'v> Alike<'v> {
     /// The result of a node whose constants are at most `depth` steps away.
     fn compute(&self, value: ValueId, depth: usize, made: &Readings) -> Option<Numbers> {
         let view = self.view;
-        let node = view.maker(value).filter(|&node| view.graph.only_output(node) == Some(value))?;
+        let node = view
+            .maker(value)
+            .filter(|&node| view.graph.only_output(node) == Some(value))?;
         let at = view.at(node);
         let input = |slot: usize| self.read_within(view.graph.input(node, slot)?, depth, made);
         let shape = view.facts.shape(value)?;
@@ -118,7 +130,12 @@ impl<'v> Alike<'v> {
         // A sum over the items does not follow from one item.
         let factor = || {
             let shape = at.shape(1).ok()?;
-            shape.iter().rev().take(2).all(|dim| extent(dim).is_some()).then(|| input(1))?
+            shape
+                .iter()
+                .rev()
+                .take(2)
+                .all(|dim| extent(dim).is_some())
+                .then(|| input(1))?
         };
         match view.graph.op(node)? {
             "Identity" => input(0),
@@ -152,7 +169,11 @@ impl<'v> Alike<'v> {
             "MatMul" => input(0)?.product(&factor()?),
             "Gemm" => {
                 let (left, right) = (input(0)?, factor()?);
-                let added = if view.graph.input(node, 2).is_some() { Some(input(2)?) } else { None };
+                let added = if view.graph.input(node, 2).is_some() {
+                    Some(input(2)?)
+                } else {
+                    None
+                };
                 gemm(&at, left, right, added)
             }
             "Gather" => self.gather(node, input(0)?),
@@ -170,10 +191,17 @@ impl<'v> Alike<'v> {
     fn gather(&self, node: NodeId, numbers: Numbers) -> Option<Numbers> {
         let at = self.view.at(node);
         let along = axis(at.attr("axis", 0).ok()?, numbers.ndim()).ok()?;
-        let (&[place], 0) = (&at.ints(1).ok()??[..], at.rank(1).ok()?) else { return None };
+        let (&[place], 0) = (&at.ints(1).ok()??[..], at.rank(1).ok()?) else {
+            return None;
+        };
         let known = self.view.facts.extent(at.input(0).ok()?, along);
         let place = match known {
-            Some(extent) => usize::try_from(if place < 0 { place + extent as i64 } else { place }).ok()?,
+            Some(extent) => usize::try_from(if place < 0 {
+                place + extent as i64
+            } else {
+                place
+            })
+            .ok()?,
             None => usize::try_from(place).ok().filter(|&place| place == 0)?,
         };
         let mut shape = numbers.shape().to_vec();
@@ -187,11 +215,16 @@ impl<'v> Alike<'v> {
             .iter()
             .map(|dim| {
                 let dim = dim.as_ref()?;
-                let ones = dim.symbols().iter().fold(SymbolValues::default(), |ones, s| ones.with(s, 1));
+                let ones = dim
+                    .symbols()
+                    .iter()
+                    .fold(SymbolValues::default(), |ones, s| ones.with(s, 1));
                 usize::try_from(dim.eval(&ones).to_i64().ok()?).ok()
             })
             .collect::<Option<_>>()?;
-        let count = extents.iter().try_fold(1usize, |count, &extent| count.checked_mul(extent))?;
+        let count = extents
+            .iter()
+            .try_fold(1usize, |count, &extent| count.checked_mul(extent))?;
         (count <= LARGEST).then_some(extents)
     }
 }
@@ -221,7 +254,8 @@ fn power(numbers: Numbers, exponent: f64) -> Option<Numbers> {
 
 /// The result of a Gemm for these factors and this summand.
 fn gemm(at: &At, left: Numbers, right: Numbers, added: Option<Numbers>) -> Option<Numbers> {
-    at.only_attributes(&["alpha", "beta", "transA", "transB"]).ok()?;
+    at.only_attributes(&["alpha", "beta", "transA", "transB"])
+        .ok()?;
     let turn = |numbers: Numbers, name: &str| match at.flag(name, false).ok()? {
         false => Some(numbers),
         true => numbers.turned(),
@@ -254,5 +288,8 @@ fn reduced(op: &str, mut numbers: Numbers, axes: &[usize], keep: bool) -> Option
 
 /// Whether no axis but the first has an extent that is no number: then the items lie one after another.
 fn leads(shape: &Shape) -> bool {
-    shape.iter().skip(1).all(|dim| dim.as_ref().is_some_and(|dim: &TDim| dim.to_i64().is_ok()))
+    shape
+        .iter()
+        .skip(1)
+        .all(|dim| dim.as_ref().is_some_and(|dim: &TDim| dim.to_i64().is_ok()))
 }

@@ -27,7 +27,11 @@ impl Normalizer for BatchNorm {
         Some(Site {
             kind,
             name: view.site_name(node),
-            channels: at.input(1).ok().and_then(|gamma| view.facts.extent(gamma, 0)).unwrap_or(0),
+            channels: at
+                .input(1)
+                .ok()
+                .and_then(|gamma| view.facts.extent(gamma, 0))
+                .unwrap_or(0),
             axis: 1,
             nodes: vec![node],
             pre: None,
@@ -48,7 +52,13 @@ impl Normalizer for BatchNorm {
 
     fn opaque(&self) -> &'static [Opaque] {
         &[Opaque {
-            names: &["bn", "batchnorm", "batchnorm1d", "batchnorm2d", "batchnormalization"],
+            names: &[
+                "bn",
+                "batchnorm",
+                "batchnorm1d",
+                "batchnorm2d",
+                "batchnormalization",
+            ],
             word: "batchnorm",
             parameters: &[GAMMA, BETA, MEAN, VARIANCE],
             formula: |node| fixed(node, node.x()),

@@ -20,10 +20,12 @@ impl Normalizer for Bias {
         let (input, output) = (graph.input(node, 1 - slot)?, graph.only_output(node)?);
         let maker = view.maker(input)?;
         let has_place = graph.category(maker) == Some(Category::Layer);
-        let takes = (1..3).all(|slot| graph.input(maker, slot).is_none() || is_constant(view, maker, slot));
+        let takes =
+            (1..3).all(|slot| graph.input(maker, slot).is_none() || is_constant(view, maker, slot));
         let is_float = view.facts.data_type(output).is_some_and(DataType::is_float);
         let is_its_own = view.only_reader(input) == Some(node);
-        if graph.domain_op(node) != ("", "Add") || !has_place || !takes || !is_float || !is_its_own {
+        if graph.domain_op(node) != ("", "Add") || !has_place || !takes || !is_float || !is_its_own
+        {
             return None;
         }
         let shape = view.facts.shape(output)?;
@@ -35,8 +37,9 @@ impl Normalizer for Bias {
         let given = at.shape(slot).ok()?;
         // Where the channels are it is known which they are, and anything else is no bias.
         let first = shape.len().checked_sub(given.len())?;
-        let is_along =
-            |place: usize| first + place == CHANNELS && extent(&given[place]) == extent(&shape[CHANNELS]);
+        let is_along = |place: usize| {
+            first + place == CHANNELS && extent(&given[place]) == extent(&shape[CHANNELS])
+        };
         if !(0..given.len()).all(|place| extent(&given[place]) == Some(1) || is_along(place)) {
             return None;
         }
@@ -49,7 +52,13 @@ impl Normalizer for Bias {
             axis: CHANNELS,
             nodes: vec![node],
             pre: None,
-            post: Some(Part { affine, input, output, nodes: vec![node], resets: vec![] }),
+            post: Some(Part {
+                affine,
+                input,
+                output,
+                nodes: vec![node],
+                resets: vec![],
+            }),
             replacement: None,
             core: None,
             refusal: None,
@@ -58,5 +67,7 @@ impl Normalizer for Bias {
 }
 
 fn is_constant(view: &View, node: NodeId, slot: usize) -> bool {
-    view.graph.input(node, slot).is_some_and(|value| view.constants.is_constant(value))
+    view.graph
+        .input(node, slot)
+        .is_some_and(|value| view.constants.is_constant(value))
 }

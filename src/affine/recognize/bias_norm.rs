@@ -31,7 +31,9 @@ impl Normalizer for BiasNorm {
             post: post.map(|chain| chain.part()),
             replacement: None,
             core: None,
-            refusal: post.is_none().then(|| Refusal::new(Reason::Identity, graph.name(node))),
+            refusal: post
+                .is_none()
+                .then(|| Refusal::new(Reason::Identity, graph.name(node))),
         })
     }
 }
@@ -39,13 +41,17 @@ impl Normalizer for BiasNorm {
 /// The nodes of `1/√(mean((x − b)²))` before a scale by a number, last one first.
 fn statistics(view: &View, x: ValueId, scales: ValueId) -> Option<Vec<NodeId>> {
     let graph = view.graph;
-    let chain = view.maker(scales).and_then(|maker| view.chain(maker)).filter(|chain| chain.output == scales);
+    let chain = view
+        .maker(scales)
+        .and_then(|maker| view.chain(maker))
+        .filter(|chain| chain.output == scales);
     if chain.is_some_and(|chain| chain.affine.scale.len() != 1 || !chain.affine.has_no_shift()) {
         return None;
     }
     let value = chain.map_or(scales, |chain| chain.input);
     let made_by = |value: ValueId, ops: &[&str]| {
-        view.maker(value).filter(|&node| ops.iter().any(|op| graph.is(node, op)))
+        view.maker(value)
+            .filter(|&node| ops.iter().any(|op| graph.is(node, op)))
     };
     let number = |node: NodeId, slot: usize| view.scalar(graph.input(node, slot)?);
     let mut nodes = vec![];

@@ -21,15 +21,27 @@ impl Normalizer for AnyBounded {
         let output = view.graph.only_output(node)?;
         pointwise::scaling(view, output)?.spread?;
         let is_of_one = |node: NodeId| {
-            view.graph.category(node).is_some_and(Category::is_elementwise) || is_cast(view, node)
+            view.graph
+                .category(node)
+                .is_some_and(Category::is_elementwise)
+                || is_cast(view, node)
         };
         let bounded = |region: Region| {
             let largest = values(view, &region).map(|values| values.high.max(-values.low))?;
             let Region { input, nodes } = region;
-            let core = Bounded { input, output, nodes, replacement: None };
-            (largest <= LARGEST).then(|| pointwise::site(view, self, "pointwise", core)).flatten()
+            let core = Bounded {
+                input,
+                output,
+                nodes,
+                replacement: None,
+            };
+            (largest <= LARGEST)
+                .then(|| pointwise::site(view, self, "pointwise", core))
+                .flatten()
         };
-        regions(view, &Alike::new(view), node, is_of_one).into_iter().find_map(bounded)
+        regions(view, &Alike::new(view), node, is_of_one)
+            .into_iter()
+            .find_map(bounded)
     }
 }
 
@@ -39,9 +51,19 @@ fn values(view: &View, region: &Region) -> Option<Bounds> {
     for &node in &region.nodes {
         let inputs = view.graph.inputs(node).iter().flatten();
         let inputs: Vec<Bounds> = inputs
-            .map(|input| known.get(input).copied().or_else(|| view.scalar(*input).map(Bounds::number)))
+            .map(|input| {
+                known
+                    .get(input)
+                    .copied()
+                    .or_else(|| view.scalar(*input).map(Bounds::number))
+            })
             .collect::<Option<_>>()?;
-        known.insert(view.graph.only_output(node)?, bounds(&view.at(node), &inputs)?);
+        known.insert(
+            view.graph.only_output(node)?,
+            bounds(&view.at(node), &inputs)?,
+        );
     }
-    known.get(&view.graph.only_output(*region.nodes.last()?)?).copied()
+    known
+        .get(&view.graph.only_output(*region.nodes.last()?)?)
+        .copied()
 }

@@ -14,11 +14,17 @@ struct Pace {
 
 impl Pace {
     fn times(self, other: Pace) -> Pace {
-        Pace { factor: self.factor * other.factor, degree: self.degree + other.degree }
+        Pace {
+            factor: self.factor * other.factor,
+            degree: self.degree + other.degree,
+        }
     }
 
     fn raised(self, exponent: f64) -> Pace {
-        Pace { factor: self.factor.powf(exponent), degree: self.degree * exponent }
+        Pace {
+            factor: self.factor.powf(exponent),
+            degree: self.degree * exponent,
+        }
     }
 }
 
@@ -38,14 +44,30 @@ pub struct Bounds {
 impl Bounds {
     /// The variable itself.
     pub const VARIABLE: Bounds = {
-        let itself = Some(Pace { factor: 1.0, degree: 1.0 });
-        Bounds { low: f64::NEG_INFINITY, high: f64::INFINITY, most: itself, least: itself }
+        let itself = Some(Pace {
+            factor: 1.0,
+            degree: 1.0,
+        });
+        Bounds {
+            low: f64::NEG_INFINITY,
+            high: f64::INFINITY,
+            most: itself,
+            least: itself,
+        }
     };
 
     /// A constant.
     pub fn number(number: f64) -> Bounds {
-        let pace = Some(Pace { factor: number.abs(), degree: 0.0 });
-        Bounds { low: number, high: number, most: pace, least: pace.filter(|pace| pace.factor > 0.0) }
+        let pace = Some(Pace {
+            factor: number.abs(),
+            degree: 0.0,
+        });
+        Bounds {
+            low: number,
+            high: number,
+            most: pace,
+            least: pace.filter(|pace| pace.factor > 0.0),
+        }
     }
 
     fn is_number(self) -> bool {
@@ -53,7 +75,12 @@ impl Bounds {
     }
 
     fn within(low: f64, high: f64) -> Bounds {
-        Bounds { low, high, most: None, least: None }
+        Bounds {
+            low,
+            high,
+            most: None,
+            least: None,
+        }
     }
 
     /// A function that grows with its variable.
@@ -62,17 +89,31 @@ impl Bounds {
     }
 
     fn negated(self) -> Bounds {
-        Bounds { low: -self.high, high: -self.low, ..self }
+        Bounds {
+            low: -self.high,
+            high: -self.low,
+            ..self
+        }
     }
 
     fn magnitude(self) -> Bounds {
         let low = self.low.max(-self.high).max(0.0);
-        Bounds { low, high: self.high.max(-self.low), ..self }
+        Bounds {
+            low,
+            high: self.high.max(-self.low),
+            ..self
+        }
     }
 
     fn plus(self, other: Bounds) -> Bounds {
         let one_sign = self.low.min(other.low) >= 0.0 || self.high.max(other.high) <= 0.0;
-        let faster = |one: Pace, other: Pace| if one.degree >= other.degree { one } else { other };
+        let faster = |one: Pace, other: Pace| {
+            if one.degree >= other.degree {
+                one
+            } else {
+                other
+            }
+        };
         let least = match (self.least, other.least) {
             (Some(one), Some(other)) => Some(faster(one, other)),
             (one, other) => one.or(other),
@@ -85,8 +126,15 @@ impl Bounds {
 
     fn times(self, other: Bounds) -> Bounds {
         // 0 times an infinite bound is 0.
-        let product = |one: f64, other: f64| if one == 0.0 || other == 0.0 { 0.0 } else { one * other };
-        let ends = [self.low, self.high].map(|end| [product(end, other.low), product(end, other.high)]);
+        let product = |one: f64, other: f64| {
+            if one == 0.0 || other == 0.0 {
+                0.0
+            } else {
+                one * other
+            }
+        };
+        let ends =
+            [self.low, self.high].map(|end| [product(end, other.low), product(end, other.high)]);
         let ends = ends.as_flattened();
         let both = |one: Option<Pace>, other: Option<Pace>| Some(one?.times(other?));
         let product = Bounds {
@@ -101,9 +149,14 @@ impl Bounds {
     /// Where it does not grow with the variable, its bound is one of the interval.
     fn settled(self) -> Bounds {
         match self.most {
-            Some(Pace { factor, degree: 0.0 }) => {
-                Bounds { low: self.low.max(-factor), high: self.high.min(factor), ..self }
-            }
+            Some(Pace {
+                factor,
+                degree: 0.0,
+            }) => Bounds {
+                low: self.low.max(-factor),
+                high: self.high.min(factor),
+                ..self
+            },
             _ => self,
         }
     }
@@ -122,7 +175,12 @@ impl Bounds {
     fn square(self) -> Bounds {
         let Bounds { low, high, .. } = self.magnitude();
         let square = |pace: Option<Pace>| pace.map(|pace| pace.raised(2.0));
-        Bounds { low: low * low, high: high * high, most: square(self.most), least: square(self.least) }
+        Bounds {
+            low: low * low,
+            high: high * high,
+            most: square(self.most),
+            least: square(self.least),
+        }
     }
 
     fn root(self) -> Option<Bounds> {
@@ -136,7 +194,10 @@ impl Bounds {
 
     fn clipped(self, low: f64, high: f64) -> Option<Bounds> {
         let clipped = Bounds::within(self.low.max(low).min(high), self.high.min(high).max(low));
-        (low <= high).then_some(Bounds { most: self.most.filter(|_| low <= 0.0 && high >= 0.0), ..clipped })
+        (low <= high).then_some(Bounds {
+            most: self.most.filter(|_| low <= 0.0 && high >= 0.0),
+            ..clipped
+        })
     }
 }
 
@@ -147,7 +208,9 @@ pub fn bounds(at: &At, inputs: &[Bounds]) -> Option<Bounds> {
         ("Identity" | "Cast", &[one]) => Some(one),
         ("Neg", &[one]) => Some(one.negated()),
         ("Abs", &[one]) => Some(one.magnitude()),
-        ("Sign" | "Erf" | "Tanh" | "Softsign" | "Sin" | "Cos", &[_]) => Some(Bounds::within(-1.0, 1.0)),
+        ("Sign" | "Erf" | "Tanh" | "Softsign" | "Sin" | "Cos", &[_]) => {
+            Some(Bounds::within(-1.0, 1.0))
+        }
         ("Sigmoid", &[_]) => Some(Bounds::within(0.0, 1.0)),
         ("Atan", &[one]) => Some(one.image(f64::atan)),
         ("Exp", &[one]) => Some(one.image(f64::exp)),
@@ -166,14 +229,22 @@ pub fn bounds(at: &At, inputs: &[Bounds]) -> Option<Bounds> {
         ("Mul", &[one, _]) if same() => Some(one.square()),
         ("Mul", &[one, other]) => Some(one.times(other)),
         ("Div", &[one, other]) => Some(one.times(other.inverse()?)),
-        ("Min", &[one, other]) => Some(Bounds::within(one.low.min(other.low), one.high.min(other.high))),
-        ("Max", &[one, other]) => Some(Bounds::within(one.low.max(other.low), one.high.max(other.high))),
+        ("Min", &[one, other]) => Some(Bounds::within(
+            one.low.min(other.low),
+            one.high.min(other.high),
+        )),
+        ("Max", &[one, other]) => Some(Bounds::within(
+            one.low.max(other.low),
+            one.high.max(other.high),
+        )),
         ("Clip", &[one]) => {
             let bound = |name: &str, absent: f32| at.attr_float(name, absent).ok();
             one.clipped(bound("min", f32::MIN)?, bound("max", f32::MAX)?)
         }
         // With one bound of two it is not told which.
-        ("Clip", &[one, low, high]) if low.is_number() && high.is_number() => one.clipped(low.low, high.high),
+        ("Clip", &[one, low, high]) if low.is_number() && high.is_number() => {
+            one.clipped(low.low, high.high)
+        }
         _ => None,
     }
 }
@@ -208,7 +279,11 @@ mod tests {
 
     #[test]
     fn what_is_bounded_by_its_parts_is_bounded() {
-        let falls = Z.magnitude().negated().image(f64::exp).plus(Bounds::number(-1.0));
+        let falls = Z
+            .magnitude()
+            .negated()
+            .image(f64::exp)
+            .plus(Bounds::number(-1.0));
         let product = Bounds::within(-1.0, 1.0).times(falls);
         assert_eq!((product.low, product.high), (-1.0, 1.0));
         let arc = Z.image(f64::atan).times(Bounds::number(2.0));

@@ -9,7 +9,12 @@ pub struct DynamicErf;
 
 impl Normalizer for DynamicErf {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
-        pointwise::site(view, self, "Derf", pointwise::Bounded::operator(view, node, "Erf")?)
+        pointwise::site(
+            view,
+            self,
+            "Derf",
+            pointwise::Bounded::operator(view, node, "Erf")?,
+        )
     }
 
     fn names(&self) -> &'static [&'static str] {
@@ -39,7 +44,11 @@ fn written(node: &mut Expansion) -> Option<Written> {
     let alpha = node.get(ALPHA).filter(|alpha| alpha.len() == 1)?;
     let mut value = node.with("Mul", &node.x(), &alpha)?;
     if let Some(shift) = node.get(SHIFT) {
-        value = node.with("Add", &value, Some(&shift).filter(|shift| shift.len() == 1)?)?;
+        value = node.with(
+            "Add",
+            &value,
+            Some(&shift).filter(|shift| shift.len() == 1)?,
+        )?;
     }
     Some(pointwise::bounded(node, "Erf", &value))
 }

@@ -9,7 +9,12 @@ pub struct DynamicSigmoid;
 
 impl Normalizer for DynamicSigmoid {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
-        pointwise::site(view, self, "DyS", pointwise::Bounded::operator(view, node, "Sigmoid")?)
+        pointwise::site(
+            view,
+            self,
+            "DyS",
+            pointwise::Bounded::operator(view, node, "Sigmoid")?,
+        )
     }
 
     fn names(&self) -> &'static [&'static str] {
@@ -17,6 +22,10 @@ impl Normalizer for DynamicSigmoid {
     }
 
     fn opaque(&self) -> &'static [Opaque] {
-        const { &[pointwise::opaque(&["dys", "dynamicsigmoid"], |node| pointwise::written(node, "Sigmoid"))] }
+        const {
+            &[pointwise::opaque(&["dys", "dynamicsigmoid"], |node| {
+                pointwise::written(node, "Sigmoid")
+            })]
+        }
     }
 }

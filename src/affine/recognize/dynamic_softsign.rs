@@ -20,7 +20,11 @@ impl Normalizer for DynamicSoftsign {
     }
 
     fn opaque(&self) -> &'static [Opaque] {
-        const { &[pointwise::opaque(&["dyss", "dynamicsoftsign"], |node| pointwise::written(node, "Softsign"))] }
+        const {
+            &[pointwise::opaque(&["dyss", "dynamicsoftsign"], |node| {
+                pointwise::written(node, "Softsign")
+            })]
+        }
     }
 }
 
@@ -30,7 +34,11 @@ fn written_out(view: &View, div: NodeId) -> Option<Bounded> {
     if !graph.is(div, "Div") {
         return None;
     }
-    let (z, below, output) = (graph.input(div, 0)?, graph.input(div, 1)?, graph.only_output(div)?);
+    let (z, below, output) = (
+        graph.input(div, 0)?,
+        graph.input(div, 1)?,
+        graph.only_output(div)?,
+    );
     let add = view.maker(below).filter(|&node| graph.is(node, "Add"))?;
     let (left, right) = (graph.input(add, 0)?, graph.input(add, 1)?);
     let magnitude = if view.scalar(right) == Some(1.0) {
@@ -40,8 +48,9 @@ fn written_out(view: &View, div: NodeId) -> Option<Bounded> {
     } else {
         return None;
     };
-    let abs =
-        view.maker(magnitude).filter(|&node| graph.is(node, "Abs") && graph.input(node, 0) == Some(z))?;
+    let abs = view
+        .maker(magnitude)
+        .filter(|&node| graph.is(node, "Abs") && graph.input(node, 0) == Some(z))?;
     // |z| and 1+|z| serve nothing else, and broadcasting changes no shape.
     let own = view.only_reader(magnitude) == Some(add) && view.only_reader(below) == Some(div);
     // Engines have no Softsign of float64.
@@ -53,6 +62,15 @@ fn written_out(view: &View, div: NodeId) -> Option<Bounded> {
     let (from, to) = (graph.value_name(z), graph.value_name(output));
     let softsign = builder::node(graph.node(div), "Softsign", &name, &[from], to);
     let nodes = vec![abs, add, div];
-    let replacement = Replacement { nodes: nodes.clone(), made: vec![softsign], constants: vec![] };
-    Some(Bounded { input: z, output, nodes, replacement: Some(replacement) })
+    let replacement = Replacement {
+        nodes: nodes.clone(),
+        made: vec![softsign],
+        constants: vec![],
+    };
+    Some(Bounded {
+        input: z,
+        output,
+        nodes,
+        replacement: Some(replacement),
+    })
 }

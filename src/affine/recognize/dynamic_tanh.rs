@@ -9,7 +9,12 @@ pub struct DynamicTanh;
 
 impl Normalizer for DynamicTanh {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
-        pointwise::site(view, self, "DyT", pointwise::Bounded::operator(view, node, "Tanh")?)
+        pointwise::site(
+            view,
+            self,
+            "DyT",
+            pointwise::Bounded::operator(view, node, "Tanh")?,
+        )
     }
 
     fn names(&self) -> &'static [&'static str] {
@@ -17,6 +22,10 @@ impl Normalizer for DynamicTanh {
     }
 
     fn opaque(&self) -> &'static [Opaque] {
-        const { &[pointwise::opaque(&["dyt", "dynamictanh"], |node| pointwise::written(node, "Tanh"))] }
+        const {
+            &[pointwise::opaque(&["dyt", "dynamictanh"], |node| {
+                pointwise::written(node, "Tanh")
+            })]
+        }
     }
 }

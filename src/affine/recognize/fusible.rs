@@ -16,7 +16,9 @@ pub fn site(view: &View, kind: &'static str, core: &Core) -> Site {
     // Parameters have the type of the weights, and statistics are computed in float32.
     let (output, casts) = behind_casts(view, core.output);
     let chain = view.chain_from(output);
-    if let Some((chain, part)) = chain.and_then(|chain| Some((chain, part(view, core, output, chain)?))) {
+    if let Some((chain, part)) =
+        chain.and_then(|chain| Some((chain, part(view, core, output, chain)?)))
+    {
         // Also where they are 1 and 0 already.
         site.nodes = [&core.nodes[..], &casts, &chain.nodes].concat();
         if !part.affine.is_identity() {
@@ -30,7 +32,11 @@ pub fn site(view: &View, kind: &'static str, core: &Core) -> Site {
 /// The affine of a core with the nodes that it is in, if all is in that form; it begins at `output`.
 fn part(view: &View, core: &Core, output: ValueId, chain: &Chain) -> Option<Part> {
     let graph = view.graph;
-    let wanted: &[(&str, f64)] = if core.centred { &[("Mul", 1.0), ("Add", 0.0)] } else { &[("Mul", 1.0)] };
+    let wanted: &[(&str, f64)] = if core.centred {
+        &[("Mul", 1.0), ("Add", 0.0)]
+    } else {
+        &[("Mul", 1.0)]
+    };
     let is_wanted = |&node: &NodeId| match graph.domain_op(node) {
         // Of two Muls one has the reciprocal, which this form has for RMSNorm only.
         ("", "Mul") => !core.centred && core.nodes.last() == Some(&node),
@@ -39,7 +45,8 @@ fn part(view: &View, core: &Core, output: ValueId, chain: &Chain) -> Option<Part
         ("", op) => matches!(op, "Add" | "Div" | "Pow" | "ReduceMean" | "Sqrt" | "Sub"),
         _ => false,
     };
-    let squares = |&node: &NodeId| graph.is(node, "Pow") && graph.input(node, 0) == Some(core.squared);
+    let squares =
+        |&node: &NodeId| graph.is(node, "Pow") && graph.input(node, 0) == Some(core.squared);
     let is_written_so = chain.input == output
         && !core.less_mean
         && core.inside.is_none()
@@ -52,8 +59,11 @@ fn part(view: &View, core: &Core, output: ValueId, chain: &Chain) -> Option<Part
     }
     let channels = view.facts.extent(core.output, core.rank.checked_sub(1)?)?;
     let reset = |(&node, &(op, neutral)): (&NodeId, &(&str, f64))| {
-        let slot = (0..2)
-            .find(|&slot| graph.input(node, slot).is_some_and(|value| view.constants.is_constant(value)))?;
+        let slot = (0..2).find(|&slot| {
+            graph
+                .input(node, slot)
+                .is_some_and(|value| view.constants.is_constant(value))
+        })?;
         let given = view.at(node).shape(slot).ok()?;
         let is_vector = given.len() == 1 && extent(&given[0]) == Some(channels);
         let axes = [core.rank - 1, core.rank];
@@ -66,7 +76,12 @@ fn part(view: &View, core: &Core, output: ValueId, chain: &Chain) -> Option<Part
             axes,
         })
     };
-    let resets = chain.nodes.iter().zip(wanted).map(reset).collect::<Option<_>>()?;
+    let resets = chain
+        .nodes
+        .iter()
+        .zip(wanted)
+        .map(reset)
+        .collect::<Option<_>>()?;
     Some(Part {
         affine: chain.affine.clone(),
         input: chain.output,

@@ -25,7 +25,11 @@ impl Normalizer for GatedResidual {
         let (value_name, gate_name) = (graph.value_name(value), graph.value_name(gate));
         let mut maker = Maker::new(graph, node);
         let one = maker.floats(data_type, &Recipe::number(1.0, 0));
-        let operands = if value == left { [&one, gate_name] } else { [gate_name, &one] };
+        let operands = if value == left {
+            [&one, gate_name]
+        } else {
+            [gate_name, &one]
+        };
         let gate = maker.op(op, &operands, vec![]);
         maker.op("Mul", &[value_name, &gate], vec![]);
         let (made, constants) = maker.finish(graph.value_name(graph.only_output(node)?));
@@ -37,7 +41,11 @@ impl Normalizer for GatedResidual {
             nodes: vec![mul, node],
             pre: None,
             post: None,
-            replacement: Some(Replacement { nodes: vec![mul, node], made, constants }),
+            replacement: Some(Replacement {
+                nodes: vec![mul, node],
+                made,
+                constants,
+            }),
             core: None,
             refusal: None,
         })
@@ -56,7 +64,9 @@ fn gated(view: &View, product: ValueId, value: ValueId) -> Option<Gated> {
     let mul = view.maker(product).filter(|&mul| graph.is(mul, "Mul"))?;
     let (left, right) = (graph.input(mul, 0)?, graph.input(mul, 1)?);
     let gate = if left == value { right } else { left };
-    let varies = ![value, gate].iter().any(|&factor| view.constants.is_constant(factor));
+    let varies = ![value, gate]
+        .iter()
+        .any(|&factor| view.constants.is_constant(factor));
     (view.only_reader(product).is_some()
         && (left == value || right == value)
         && varies
@@ -66,7 +76,18 @@ fn gated(view: &View, product: ValueId, value: ValueId) -> Option<Gated> {
 
 /// Whether a product with a value spreads the gate over more elements than it has.
 fn is_spread(view: &View, gate: ValueId, value: ValueId) -> bool {
-    let (Some(gate), Some(value)) = (view.facts.shape(gate), view.facts.shape(value)) else { return false };
-    let gate = gate.iter().rev().map(extent).chain(std::iter::repeat(Some(1)));
-    value.iter().rev().map(extent).zip(gate).any(|(value, gate)| gate == Some(1) && value != Some(1))
+    let (Some(gate), Some(value)) = (view.facts.shape(gate), view.facts.shape(value)) else {
+        return false;
+    };
+    let gate = gate
+        .iter()
+        .rev()
+        .map(extent)
+        .chain(std::iter::repeat(Some(1)));
+    value
+        .iter()
+        .rev()
+        .map(extent)
+        .zip(gate)
+        .any(|(value, gate)| gate == Some(1) && value != Some(1))
 }

@@ -19,7 +19,11 @@ impl Normalizer for GroupNorm {
                 let at = view.at(node);
                 let groups = usize::try_from(at.attr("num_groups", 0).ok()?).ok()?;
                 // Operator set 21 gave each channel its own.
-                if at.opset() < 21 { Along::Groups(1, groups) } else { Along::Axis(1) }
+                if at.opset() < 21 {
+                    Along::Groups(1, groups)
+                } else {
+                    Along::Axis(1)
+                }
             }
             ("com.microsoft", "GroupNorm") => {
                 let at = view.at(node);
@@ -27,12 +31,28 @@ impl Normalizer for GroupNorm {
                 if at.attr("activation", 0).ok()? != 0 {
                     return None;
                 }
-                let last = view.facts.rank(view.graph.output(node, 0)?)?.checked_sub(1)?;
-                Along::Axis(if at.flag("channels_last", true).ok()? { last } else { 1 })
+                let last = view
+                    .facts
+                    .rank(view.graph.output(node, 0)?)?
+                    .checked_sub(1)?;
+                Along::Axis(if at.flag("channels_last", true).ok()? {
+                    last
+                } else {
+                    1
+                })
             }
             _ => return written_out(view, node),
         };
-        site(view, node, &Operator { kind: "GN", scale: 1, bias: Some(2), along })
+        site(
+            view,
+            node,
+            &Operator {
+                kind: "GN",
+                scale: 1,
+                bias: Some(2),
+                along,
+            },
+        )
     }
 }
 
@@ -43,7 +63,14 @@ fn written_out(view: &View, node: NodeId) -> Option<Site> {
     let chain = view.chain_from(around_it.output);
     let chain = chain.filter(|chain| chain.axis().is_none_or(|axis| axis == channels));
     let nodes = [&groups.nodes[..], &around_it.nodes].concat();
-    Some(around(view, "GN", &nodes, around_it.output, channels, chain))
+    Some(around(
+        view,
+        "GN",
+        &nodes,
+        around_it.output,
+        channels,
+        chain,
+    ))
 }
 
 /// A normalization by the mean and the variance over some axes.
@@ -60,7 +87,8 @@ impl Groups {
             return None;
         }
         let at = view.at(node);
-        let all = |slot: usize, neutral: f64| Some(at.numbers(slot).ok()?.iter().all(|&v| v == neutral));
+        let all =
+            |slot: usize, neutral: f64| Some(at.numbers(slot).ok()?.iter().all(|&v| v == neutral));
         let axes = (2..at.rank(0).ok()?).collect();
         let bare = all(1, 1.0)? && all(2, 0.0)?;
         bare.then_some(Groups {
@@ -75,7 +103,12 @@ impl Groups {
         let core = core(view, node)?;
         let fits = core.centred && !core.norm && core.input_is_squared(view);
         let (input, output) = (core.input, core.output);
-        fits.then_some(Groups { input, output, axes: core.axes, nodes: core.nodes })
+        fits.then_some(Groups {
+            input,
+            output,
+            axes: core.axes,
+            nodes: core.nodes,
+        })
     }
 
     /// The axis of the channels in the value before it is reshaped: statistics are those of an item
@@ -91,13 +124,20 @@ impl Groups {
             .flat_map(|axis| atoms.leaves(axis))
             .collect();
         let (items, rest) = before.split_first()?;
-        if atoms.leaves(items).iter().any(|atom| reduced.contains(atom)) {
+        if atoms
+            .leaves(items)
+            .iter()
+            .any(|atom| reduced.contains(atom))
+        {
             return None;
         }
         let mut cut = None;
         for (axis, atom) in rest.iter().enumerate() {
             let leaves = atoms.leaves(atom);
-            let kept = leaves.iter().take_while(|atom| !reduced.contains(atom)).count();
+            let kept = leaves
+                .iter()
+                .take_while(|atom| !reduced.contains(atom))
+                .count();
             if !leaves[kept..].iter().all(|atom| reduced.contains(atom)) {
                 return None;
             }

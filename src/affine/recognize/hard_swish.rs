@@ -38,7 +38,11 @@ impl Normalizer for HardSwish {
             nodes: nodes.clone(),
             pre: None,
             post: None,
-            replacement: Some(Replacement { nodes, made, constants }),
+            replacement: Some(Replacement {
+                nodes,
+                made,
+                constants,
+            }),
             core: None,
             refusal: None,
         })
@@ -56,7 +60,10 @@ pub fn written_out(view: &View, node: NodeId) -> Option<NodeId> {
 fn found(view: &View, node: NodeId) -> Option<(ValueId, Vec<NodeId>)> {
     let (input, nodes) = divided(view, node).or_else(|| gated(view, node, true))?;
     let rank = view.facts.rank(input)?;
-    let constants = nodes.iter().flat_map(|&node| view.graph.inputs(node)).flatten();
+    let constants = nodes
+        .iter()
+        .flat_map(|&node| view.graph.inputs(node))
+        .flatten();
     let mut constants = constants.filter(|&&value| view.constants.is_constant(value));
     // Numbers of more axes than there are would bring more.
     let keeps_shape = constants.all(|&value| view.facts.rank(value).is_some_and(|own| own <= rank));
@@ -66,7 +73,9 @@ fn found(view: &View, node: NodeId) -> Option<(ValueId, Vec<NodeId>)> {
 /// `(x·clip(x + 3, 0, 6))/6`: x, and the nodes.
 fn divided(view: &View, div: NodeId) -> Option<(ValueId, Vec<NodeId>)> {
     let product = sixth(view, div)?;
-    let mul = view.maker(product).filter(|_| view.only_reader(product) == Some(div))?;
+    let mul = view
+        .maker(product)
+        .filter(|_| view.only_reader(product) == Some(div))?;
     let (input, mut nodes) = gated(view, mul, false)?;
     nodes.push(div);
     Some((input, nodes))
@@ -78,40 +87,63 @@ fn gated(view: &View, mul: NodeId, by_sixth: bool) -> Option<(ValueId, Vec<NodeI
     if !view.graph.is(mul, "Mul") {
         return None;
     }
-    [(left, right), (right, left)].into_iter().find_map(|(plain, gate)| {
-        let maker = view.maker(gate).filter(|_| view.only_reader(gate) == Some(mul))?;
-        let (input, mut nodes) = match by_sixth {
-            true => {
-                let whole = sixth(view, maker)?;
-                let clip = view.maker(whole).filter(|_| view.only_reader(whole) == Some(maker))?;
-                let (input, mut nodes) = clipped(view, clip)?;
-                nodes.push(maker);
-                (input, nodes)
-            }
-            false => clipped(view, maker)?,
-        };
-        nodes.push(mul);
-        (input == plain).then_some((input, nodes))
-    })
+    [(left, right), (right, left)]
+        .into_iter()
+        .find_map(|(plain, gate)| {
+            let maker = view
+                .maker(gate)
+                .filter(|_| view.only_reader(gate) == Some(mul))?;
+            let (input, mut nodes) = match by_sixth {
+                true => {
+                    let whole = sixth(view, maker)?;
+                    let clip = view
+                        .maker(whole)
+                        .filter(|_| view.only_reader(whole) == Some(maker))?;
+                    let (input, mut nodes) = clipped(view, clip)?;
+                    nodes.push(maker);
+                    (input, nodes)
+                }
+                false => clipped(view, maker)?,
+            };
+            nodes.push(mul);
+            (input == plain).then_some((input, nodes))
+        })
 }
 
 /// `clip(x + 3, 0, 6)`: x, and the nodes.
 fn clipped(view: &View, clip: NodeId) -> Option<(ValueId, Vec<NodeId>)> {
     let graph = view.graph;
-    let numbers = graph.inputs(clip).get(1..)?.iter().flatten().map(|&value| view.scalar(value));
+    let numbers = graph
+        .inputs(clip)
+        .get(1..)?
+        .iter()
+        .flatten()
+        .map(|&value| view.scalar(value));
     let numbers: Vec<f64> = numbers.collect::<Option<_>>()?;
-    let given = [Bounds::VARIABLE].into_iter().chain(numbers.into_iter().map(Bounds::number));
+    let given = [Bounds::VARIABLE]
+        .into_iter()
+        .chain(numbers.into_iter().map(Bounds::number));
     let within = bounds(&view.at(clip), &given.collect::<Vec<_>>())?;
     let sum = graph.input(clip, 0)?;
-    let add = view.maker(sum).filter(|&node| graph.is(node, "Add") && view.only_reader(sum) == Some(clip))?;
+    let add = view
+        .maker(sum)
+        .filter(|&node| graph.is(node, "Add") && view.only_reader(sum) == Some(clip))?;
     let (left, right) = (graph.input(add, 0)?, graph.input(add, 1)?);
-    let input =
-        [(left, right), (right, left)].into_iter().find(|&(_, number)| view.scalar(number) == Some(3.0))?.0;
-    (graph.is(clip, "Clip") && within.low == 0.0 && within.high == 6.0).then(|| (input, vec![add, clip]))
+    let input = [(left, right), (right, left)]
+        .into_iter()
+        .find(|&(_, number)| view.scalar(number) == Some(3.0))?
+        .0;
+    (graph.is(clip, "Clip") && within.low == 0.0 && within.high == 6.0)
+        .then(|| (input, vec![add, clip]))
 }
 
 /// The value that a node divides by 6.
 fn sixth(view: &View, div: NodeId) -> Option<ValueId> {
-    let by = view.graph.input(div, 1).and_then(|value| view.scalar(value));
-    view.graph.input(div, 0).filter(|_| view.graph.is(div, "Div") && by == Some(6.0))
+    let by = view
+        .graph
+        .input(div, 1)
+        .and_then(|value| view.scalar(value));
+    view.graph
+        .input(div, 0)
+        .filter(|_| view.graph.is(div, "Div") && by == Some(6.0))
 }

@@ -10,15 +10,24 @@ pub struct InstanceNorm;
 impl Normalizer for InstanceNorm {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         if view.graph.domain_op(node) == ("", "InstanceNormalization") {
-            let operator = Operator { kind: "IN", scale: 1, bias: Some(2), along: Along::Axis(1) };
+            let operator = Operator {
+                kind: "IN",
+                scale: 1,
+                bias: Some(2),
+                along: Along::Axis(1),
+            };
             return site(view, node, &operator);
         }
         let core = statistics::core(view, node)?;
-        let places = !core.axes.is_empty() && core.axes.iter().all(|&axis| axis > 0 && axis < core.rank);
+        let places =
+            !core.axes.is_empty() && core.axes.iter().all(|&axis| axis > 0 && axis < core.rank);
         let last = core.rank.checked_sub(1)?;
         // Over the last axis alone it is LN on channels-last tokens; over all but one it is not.
-        let is_in =
-            core.centred && !core.norm && places && core.axes != [last] && core.input_is_squared(view);
+        let is_in = core.centred
+            && !core.norm
+            && places
+            && core.axes != [last]
+            && core.input_is_squared(view);
         is_in.then(|| statistics::site(view, "IN", &core))
     }
 }

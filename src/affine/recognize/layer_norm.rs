@@ -23,7 +23,16 @@ impl Normalizer for LayerNorm {
                 return is_ln.then(|| fusible::site(view, NAME, &core));
             }
         };
-        site(view, node, &Operator { kind: NAME, scale, bias: Some(bias), along: Along::Trailing })
+        site(
+            view,
+            node,
+            &Operator {
+                kind: NAME,
+                scale,
+                bias: Some(bias),
+                along: Along::Trailing,
+            },
+        )
     }
 
     fn short_names(&self) -> &'static [&'static str] {

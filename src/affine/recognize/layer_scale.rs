@@ -20,7 +20,11 @@ impl Normalizer for LayerScale {
 /// Whether a chain only scales what a linear operator makes, before it is added to something.
 pub fn ends_branch(view: &View, chain: &Chain) -> bool {
     let behind = |what: Category| what.is_product() || what == Category::Movement;
-    let linear = |maker| view.graph.category(maker).is_some_and(behind) || view.graph.is(maker, "Add");
-    let residual = || view.only_reader(chain.output).is_some_and(|reader| view.graph.is(reader, "Add"));
+    let linear =
+        |maker| view.graph.category(maker).is_some_and(behind) || view.graph.is(maker, "Add");
+    let residual = || {
+        view.only_reader(chain.output)
+            .is_some_and(|reader| view.graph.is(reader, "Add"))
+    };
     chain.affine.has_no_shift() && view.maker(chain.input).is_some_and(linear) && residual()
 }

@@ -115,7 +115,12 @@ impl Kind {
     /// One that is as most of its family are.
     pub const fn new(name: &'static str, family: Family) -> Self {
         let is_bounded = matches!(family, Family::Online | Family::Pointwise);
-        Self { name, family, is_bounded, is_told_by_constants: matches!(family, Family::Offline) }
+        Self {
+            name,
+            family,
+            is_bounded,
+            is_told_by_constants: matches!(family, Family::Offline),
+        }
     }
 }
 
@@ -185,7 +190,9 @@ pub struct Site {
 impl Site {
     /// Whether it is a core alone, without scale and shift.
     pub fn is_bare(&self) -> bool {
-        self.refusal.as_ref().is_some_and(|refusal| refusal.reason == Reason::Identity)
+        self.refusal
+            .as_ref()
+            .is_some_and(|refusal| refusal.reason == Reason::Identity)
     }
 }
 
@@ -204,7 +211,9 @@ pub struct Replacement {
 impl Replacement {
     /// Whether one of the new nodes makes a value of this name.
     pub fn makes(&self, name: &str) -> bool {
-        self.made.iter().any(|node| node.output.iter().any(|output| output == name))
+        self.made
+            .iter()
+            .any(|node| node.output.iter().any(|output| output == name))
     }
 
     /// The names of the values between which the new nodes lie.
@@ -235,10 +244,14 @@ pub struct Part {
 impl Part {
     /// The BatchNormalization that is all of it, if it is one, and all that it reads is of one type.
     pub fn batch_norm(&self, graph: &Graph, facts: &Facts) -> Option<NodeId> {
-        let &[node] = &self.nodes[..] else { return None };
+        let &[node] = &self.nodes[..] else {
+            return None;
+        };
         let data_type = |input: &ValueId| facts.data_type(*input);
         let types: Vec<_> = graph.inputs(node).iter().flatten().map(data_type).collect();
-        let is_one = types.iter().all(|&data_type| data_type.is_some() && data_type == types[0]);
+        let is_one = types
+            .iter()
+            .all(|&data_type| data_type.is_some() && data_type == types[0]);
         Some(node).filter(|&node| graph.is(node, "BatchNormalization") && is_one)
     }
 }
@@ -320,7 +333,12 @@ impl<'a> View<'a> {
     /// Prepares a graph for recognition.
     pub fn new(analysis: &'a Analysis<'a>) -> Self {
         let chains = crate::affine::recognize::affine_chain::find(analysis);
-        let Analysis { graph, facts, constants, .. } = analysis;
+        let Analysis {
+            graph,
+            facts,
+            constants,
+            ..
+        } = analysis;
         let mut ending = vec![None; graph.order().len()];
         let mut beginning = vec![None; graph.value_count()];
         for (place, chain) in (0..).zip(&chains) {
@@ -329,7 +347,15 @@ impl<'a> View<'a> {
             }
             beginning[chain.input.index()].get_or_insert(place);
         }
-        View { graph, facts, constants, analysis, chains, ending, beginning }
+        View {
+            graph,
+            facts,
+            constants,
+            analysis,
+            chains,
+            ending,
+            beginning,
+        }
     }
 
     /// The node as a rule sees it.
@@ -345,7 +371,11 @@ impl<'a> View<'a> {
     /// The name of a site: the module path of one of its nodes, or the node's name.
     pub fn site_name(&self, node: NodeId) -> String {
         let path = scope(self.graph, node).path;
-        if path.is_empty() { self.graph.name(node).to_owned() } else { path }
+        if path.is_empty() {
+            self.graph.name(node).to_owned()
+        } else {
+            path
+        }
     }
 
     /// The only reader of a value, if it is a node.
@@ -355,20 +385,29 @@ impl<'a> View<'a> {
 
     /// Whether nothing but these nodes reads the elements of a value.
     pub fn is_read_by_no_other(&self, value: ValueId, nodes: &[NodeId]) -> bool {
-        self.graph.readers(value).iter().all(|reader| match *reader {
-            Reader::Node { node, input } => nodes.contains(&node) || !self.graph.reads_elements(node, input),
-            _ => false,
-        })
+        self.graph
+            .readers(value)
+            .iter()
+            .all(|reader| match *reader {
+                Reader::Node { node, input } => {
+                    nodes.contains(&node) || !self.graph.reads_elements(node, input)
+                }
+                _ => false,
+            })
     }
 
     /// Whether a node moves elements, repeats them, or changes their type, and no more.
     pub fn widens(&self, node: NodeId) -> bool {
         let is_float = |value: Option<ValueId>| {
-            value.and_then(|value| self.facts.data_type(value)).is_none_or(DataType::is_float)
+            value
+                .and_then(|value| self.facts.data_type(value))
+                .is_none_or(DataType::is_float)
         };
         match self.graph.op(node) {
             // Between floats, which rounds.
-            Some("Cast") => is_float(self.graph.input(node, 0)) && is_float(self.graph.only_output(node)),
+            Some("Cast") => {
+                is_float(self.graph.input(node, 0)) && is_float(self.graph.only_output(node))
+            }
             op => op == Some("Expand") || self.graph.is_movement(node),
         }
     }
@@ -396,15 +435,22 @@ pub fn find(view: &View) -> Vec<Site> {
     // Boxed, since their number is unknown: a growing list of sites would be moved again and again.
     let mut sites: Vec<Box<Site>> = vec![];
     // A node of constants alone is a constant.
-    let varies =
-        |&node: &NodeId| graph.outputs(node).iter().flatten().any(|&v| !view.constants.is_constant(v));
+    let varies = |&node: &NodeId| {
+        graph
+            .outputs(node)
+            .iter()
+            .flatten()
+            .any(|&v| !view.constants.is_constant(v))
+    };
     let varying: Vec<NodeId> = graph.order().iter().copied().filter(varies).collect();
     for kind in KINDS {
         for &node in &varying {
             if taken.contains(node) {
                 continue;
             }
-            let Some(site) = kind.recognise(view, node) else { continue };
+            let Some(site) = kind.recognise(view, node) else {
+                continue;
+            };
             if site.nodes.iter().any(|&node| taken.contains(node)) {
                 continue;
             }
@@ -414,7 +460,9 @@ pub fn find(view: &View) -> Vec<Site> {
     }
     sites.sort_by_cached_key(|site| site.nodes.iter().map(|&node| graph.place(node)).min());
     let mut sites: Vec<Site> = sites.into_iter().map(|site| *site).collect();
-    sites.iter_mut().for_each(|site| wrapped::widen(view, site, &mut taken));
+    sites
+        .iter_mut()
+        .for_each(|site| wrapped::widen(view, site, &mut taken));
     unique_names(&mut sites);
     sites
 }

@@ -14,7 +14,10 @@ pub fn core(view: &View, site: &Site) -> Option<Core> {
     }
     let found = site.nodes.iter().rev().find_map(|&node| {
         let core = operator(view, node).or_else(|| scaled_core(view, node))?;
-        core.nodes.iter().all(|node| site.nodes.contains(node)).then_some(core)
+        core.nodes
+            .iter()
+            .all(|node| site.nodes.contains(node))
+            .then_some(core)
     });
     found.filter(|core| core.is_in_place && core.input_is_squared(view))
 }
@@ -29,7 +32,9 @@ fn operator(view: &View, node: NodeId) -> Option<Core> {
     };
     let input = graph.input(node, 0)?;
     let rank = view.facts.rank(input)?;
-    let axes = || -> Result<Vec<usize>, Reason> { Ok((axis(at.attr("axis", -1)?, rank)?..rank).collect()) };
+    let axes = || -> Result<Vec<usize>, Reason> {
+        Ok((axis(at.attr("axis", -1)?, rank)?..rank).collect())
+    };
     Some(Core {
         input,
         // Others say what the statistics are.

@@ -66,7 +66,11 @@ pub fn fixed(node: &Expansion, value: String) -> Option<Written> {
         Some(mean) => &beta - &(&scale * &mean),
         None => beta,
     };
-    Some(Written { value, scale, shift })
+    Some(Written {
+        value,
+        scale,
+        shift,
+    })
 }
 
 /// `(x − offset)·scale` in float32. Engines want as many offsets as factors, and take several for columns of a matrix.
@@ -78,7 +82,11 @@ pub fn scaled(node: &mut Expansion) -> Option<Written> {
     }
     let value = node.in_single()?;
     let shift = &Numbers::number(0.0, 1) - &(&scale * &offset);
-    Some(Written { value, scale, shift })
+    Some(Written {
+        value,
+        scale,
+        shift,
+    })
 }
 
 /// A node of a custom domain while it is written out.
@@ -120,13 +128,27 @@ pub fn write(
 ) -> Option<Expanded> {
     let model = graph.model();
     let analysis = ["axis", "epsilon", "eps", "groups"];
-    let named = |name: &str| opaque.parameters.iter().any(|parameter| parameter.contains(&name));
-    let understood = node.attribute.iter().all(|a| analysis.contains(&a.name()) || named(a.name()));
-    let [output] = &node.output[..] else { return None };
+    let named = |name: &str| {
+        opaque
+            .parameters
+            .iter()
+            .any(|parameter| parameter.contains(&name))
+    };
+    let understood = node
+        .attribute
+        .iter()
+        .all(|a| analysis.contains(&a.name()) || named(a.name()));
+    let [output] = &node.output[..] else {
+        return None;
+    };
     let value = graph.value(node.input.first()?)?;
     // Before operator set 7 constants did not broadcast by themselves.
     let broadcasts = model.own_opset() >= 7;
-    if !understood || !broadcasts || output.is_empty() || node.input.len() > opaque.parameters.len() + 1 {
+    if !understood
+        || !broadcasts
+        || output.is_empty()
+        || node.input.len() > opaque.parameters.len() + 1
+    {
         return None;
     }
     let axis = match (node.attr_i("axis").ok()?.unwrap_or(-1), facts.rank(value)) {
@@ -157,11 +179,15 @@ impl Expansion<'_, '_> {
     fn read(&mut self) -> Option<()> {
         for (slot, &parameter) in self.opaque.parameters.iter().enumerate() {
             if let Some(numbers) = self.parameter(slot + 1, parameter)? {
-                self.given.push((parameter, by_channel(&numbers, self.behind())?));
+                self.given
+                    .push((parameter, by_channel(&numbers, self.behind())?));
             }
         }
         let lengths = self.given.iter().map(|(_, value)| value.len());
-        let lengths: HashSet<usize> = lengths.chain(self.channels).filter(|&length| length != 1).collect();
+        let lengths: HashSet<usize> = lengths
+            .chain(self.channels)
+            .filter(|&length| length != 1)
+            .collect();
         (lengths.len() <= 1 && (self.channels != Some(1) || lengths.is_empty())).then_some(())
     }
 
@@ -182,7 +208,11 @@ impl Expansion<'_, '_> {
             DataType::Float => Some(x),
             DataType::Double => {
                 self.data_type = Some(DataType::Float);
-                Some(self.op("Cast", &[&x], vec![builder::int("to", DataType::Float.code().into())]))
+                Some(self.op(
+                    "Cast",
+                    &[&x],
+                    vec![builder::int("to", DataType::Float.code().into())],
+                ))
             }
             _ => None,
         }
@@ -190,17 +220,24 @@ impl Expansion<'_, '_> {
 
     /// A parameter, where it is given.
     pub fn get(&self, parameter: Parameter) -> Option<Numbers> {
-        self.given.iter().find(|(given, _)| *given == parameter).map(|(_, value)| value.clone())
+        self.given
+            .iter()
+            .find(|(given, _)| *given == parameter)
+            .map(|(_, value)| value.clone())
     }
 
     /// A parameter, or one number where it is left out.
     pub fn get_or(&self, parameter: Parameter, neutral: f64) -> Numbers {
-        self.get(parameter).unwrap_or_else(|| Numbers::number(neutral, 1))
+        self.get(parameter)
+            .unwrap_or_else(|| Numbers::number(neutral, 1))
     }
 
     /// The summand of a variance.
     pub fn epsilon(&self) -> Option<f64> {
-        match (self.node.attr_f("epsilon").ok()?, self.node.attr_f("eps").ok()?) {
+        match (
+            self.node.attr_f("epsilon").ok()?,
+            self.node.attr_f("eps").ok()?,
+        ) {
             (Some(_), Some(_)) => None,
             (one, other) => Some(f64::from(one.or(other).unwrap_or(1e-5))),
         }
@@ -237,18 +274,27 @@ impl Expansion<'_, '_> {
 
     /// A constant of integers, as shapes and axes are given to operators.
     pub fn integers(&mut self, what: &str, values: &[i64]) -> String {
-        let name = self.names.fresh(&format!("{}_{what}", node_name(self.node)));
+        let name = self
+            .names
+            .fresh(&format!("{}_{what}", node_name(self.node)));
         self.constants.push(tensor::make_i64(&name, values));
         name
     }
 
     fn fresh(&mut self, what: &str) -> String {
-        self.names.fresh(&format!("{}/{}/{what}", node_name(self.node), self.opaque.word))
+        self.names.fresh(&format!(
+            "{}/{}/{what}",
+            node_name(self.node),
+            self.opaque.word
+        ))
     }
 
     fn push(&mut self, op: &str, inputs: &[&str], attribute: Vec<AttributeProto>, output: &str) {
         let name = self.fresh(op);
-        self.nodes.push(NodeProto { attribute, ..builder::node(self.node, op, &name, inputs, output) });
+        self.nodes.push(NodeProto {
+            attribute,
+            ..builder::node(self.node, op, &name, inputs, output)
+        });
     }
 
     /// The constant that an operator reads, with `behind` axes of extent 1 behind its own.
@@ -258,22 +304,40 @@ impl Expansion<'_, '_> {
         let shaped = numbers.reshape(&shape)?;
         let data_type = self.data_type?;
         // A factor that would lose digits keeps the node opaque.
-        if op == "Mul" && numbers.iter().any(|&number| tensor::underflow(data_type, number) != 0.0) {
+        if op == "Mul"
+            && numbers
+                .iter()
+                .any(|&number| tensor::underflow(data_type, number) != 0.0)
+        {
             return None;
         }
-        let name = self.names.fresh(&format!("{}_{}", node_name(self.node), op.to_lowercase()));
-        self.constants.push(tensor::make(&name, data_type, &shaped.view()).ok()?);
+        let name = self
+            .names
+            .fresh(&format!("{}_{}", node_name(self.node), op.to_lowercase()));
+        self.constants
+            .push(tensor::make(&name, data_type, &shaped.view()).ok()?);
         let recipe = shaped.recipe().clone();
-        self.formulas.push(NewConstant::Floats { name: name.clone(), data_type, recipe });
+        self.formulas.push(NewConstant::Floats {
+            name: name.clone(),
+            data_type,
+            recipe,
+        });
         Some(name)
     }
 
     /// Writes the scale and the shift, the last of which makes what the node made.
     fn finish(mut self, written: Written, output: &str) -> Option<Expanded> {
-        let Written { mut value, scale, shift } = written;
+        let Written {
+            mut value,
+            scale,
+            shift,
+        } = written;
         let shifts = shift.iter().any(|&t| t != 0.0);
         let scales = !shifts || scale.iter().any(|&s| s != 1.0);
-        let steps = [scales.then_some(("Mul", &scale)), shifts.then_some(("Add", &shift))];
+        let steps = [
+            scales.then_some(("Mul", &scale)),
+            shifts.then_some(("Add", &shift)),
+        ];
         let steps: Vec<_> = steps.into_iter().flatten().collect();
         for (place, (op, array)) in steps.iter().enumerate() {
             let constant = self.constant(op, array, self.behind())?;
@@ -284,18 +348,28 @@ impl Expansion<'_, '_> {
                 value = self.op(op, &inputs, vec![]);
             }
         }
-        Some(Expanded { nodes: self.nodes, constants: self.constants, formulas: self.formulas })
+        Some(Expanded {
+            nodes: self.nodes,
+            constants: self.constants,
+            formulas: self.formulas,
+        })
     }
 
     /// A parameter: an input or an attribute; `Some(None)` where it is left out, `None` where it is no
     /// constant, or is said more than once.
     fn parameter(&self, slot: usize, parameter: Parameter) -> Option<Option<Numbers>> {
         let input = self.node.input.get(slot).filter(|name| !name.is_empty());
-        let attributes: Vec<&AttributeProto> =
-            self.node.attribute.iter().filter(|a| parameter.contains(&a.name())).collect();
+        let attributes: Vec<&AttributeProto> = self
+            .node
+            .attribute
+            .iter()
+            .filter(|a| parameter.contains(&a.name()))
+            .collect();
         match (input, &attributes[..]) {
             (Some(name), []) => self.stored(name).map(Some),
-            (None, [attribute]) => numbers(attribute, self.model).map(|array| Some(Numbers::literal(array))),
+            (None, [attribute]) => {
+                numbers(attribute, self.model).map(|array| Some(Numbers::literal(array)))
+            }
             (None, []) => Some(None),
             _ => None,
         }
@@ -307,21 +381,33 @@ impl Expansion<'_, '_> {
         let mut name = name;
         // Exporters write parameters that are equal as one, and the others as its copies.
         for _ in 0..=graph.node.len() {
-            let node = graph.node.iter().find(|node| node.output.iter().any(|output| output == name));
+            let node = graph
+                .node
+                .iter()
+                .find(|node| node.output.iter().any(|output| output == name));
             match node {
                 Some(node) if node.op() == ("", "Identity") => name = node.input.first()?,
                 Some(node) if node.op() == ("", "Constant") => {
-                    let [attribute] = &node.attribute[..] else { return None };
+                    let [attribute] = &node.attribute[..] else {
+                        return None;
+                    };
                     return Some(Numbers::constant(name, numbers(attribute, self.model)?));
                 }
                 Some(_) => return None,
                 None => break,
             }
         }
-        let can_vary =
-            graph.input.iter().any(|input| input.name() == name) && self.model.proto.ir_version() >= 4;
-        let stored = graph.initializer.iter().find(|tensor| tensor.name() == name).filter(|_| !can_vary)?;
-        Some(Numbers::constant(name, tensor::read_f64(stored, self.model.externals()).ok()?))
+        let can_vary = graph.input.iter().any(|input| input.name() == name)
+            && self.model.proto.ir_version() >= 4;
+        let stored = graph
+            .initializer
+            .iter()
+            .find(|tensor| tensor.name() == name)
+            .filter(|_| !can_vary)?;
+        Some(Numbers::constant(
+            name,
+            tensor::read_f64(stored, self.model.externals()).ok()?,
+        ))
     }
 }
 
@@ -329,10 +415,15 @@ impl Expansion<'_, '_> {
 /// is what tells the type of a value.
 fn only_float_type(model: &Model) -> Option<DataType> {
     let graph = model.graph();
-    let inputs = graph.input.iter().filter_map(|input| input.r#type.as_ref()?.tensor_type.as_ref());
+    let inputs = graph
+        .input
+        .iter()
+        .filter_map(|input| input.r#type.as_ref()?.tensor_type.as_ref());
     let stored = graph.initializer.iter().map(|tensor| tensor.data_type());
     let codes = stored.chain(inputs.map(|input| input.elem_type()));
-    let mut types = codes.filter_map(DataType::from_code).filter(|data_type| data_type.is_float());
+    let mut types = codes
+        .filter_map(DataType::from_code)
+        .filter(|data_type| data_type.is_float());
     let first = types.next()?;
     types.all(|other| other == first).then_some(first)
 }
@@ -353,7 +444,8 @@ fn numbers(attribute: &AttributeProto, model: &Model) -> Option<ArrayD<f64>> {
 fn by_channel(numbers: &Numbers, behind: usize) -> Option<Numbers> {
     let (length, rank) = (numbers.len(), numbers.ndim());
     let along = numbers.shape().iter().position(|&extent| extent == length);
-    let fits =
-        length == 1 || (rank == 1 && length > 0) || along.is_some_and(|along| rank - 1 - along == behind);
+    let fits = length == 1
+        || (rank == 1 && length > 0)
+        || along.is_some_and(|along| rank - 1 - along == behind);
     fits.then(|| numbers.reshape(&[length])).flatten()
 }

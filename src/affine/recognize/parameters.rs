@@ -43,18 +43,41 @@ pub fn site(view: &View, node: NodeId, operator: &Operator) -> Option<Site> {
             let axes = match operator.along {
                 Along::Axis(axis) | Along::Groups(axis, _) => [axis, axis + 1],
                 Along::Trailing => {
-                    let given = view.at(node).shape(operator.scale).map_or(0, |shape| shape.len());
+                    let given = view
+                        .at(node)
+                        .shape(operator.scale)
+                        .map_or(0, |shape| shape.len());
                     [affine.rank().saturating_sub(given), affine.rank()]
                 }
             };
-            let reset =
-                |slot, neutral, optional| Reset { node, slot, neutral, optional, like: operator.scale, axes };
+            let reset = |slot, neutral, optional| Reset {
+                node,
+                slot,
+                neutral,
+                optional,
+                like: operator.scale,
+                axes,
+            };
             let optional = matches!(operator.along, Along::Trailing);
-            let bias = operator.bias.filter(|&slot| optional || view.graph.input(node, slot).is_some());
+            let bias = operator
+                .bias
+                .filter(|&slot| optional || view.graph.input(node, slot).is_some());
             let shift = bias.map(|slot| reset(slot, 0.0, optional));
-            let resets = [reset(operator.scale, 1.0, false)].into_iter().chain(shift).collect();
+            let resets = [reset(operator.scale, 1.0, false)]
+                .into_iter()
+                .chain(shift)
+                .collect();
             let refusal = affine.is_identity().then_some(Reason::Identity);
-            (Some(Part { affine, input: output, output, nodes: vec![], resets }), refusal)
+            (
+                Some(Part {
+                    affine,
+                    input: output,
+                    output,
+                    nodes: vec![],
+                    resets,
+                }),
+                refusal,
+            )
         }
         Err(reason) => (None, Some(reason)),
     };
@@ -85,9 +108,15 @@ fn affine(view: &View, node: NodeId, operator: &Operator) -> Result<Affine, Reas
         spread(view, node, &at.numbers(slot)?, operator.along, rank)
     };
     let scale = read(operator.scale, 1.0)?;
-    let shift = operator.bias.map_or_else(|| Ok(Numbers::number(0.0, rank)), |slot| read(slot, 0.0))?;
+    let shift = operator
+        .bias
+        .map_or_else(|| Ok(Numbers::number(0.0, rank)), |slot| read(slot, 0.0))?;
     let affine = Affine::new(scale, shift);
-    if affine.is_finite() { Ok(affine) } else { Err(Reason::NotFinite) }
+    if affine.is_finite() {
+        Ok(affine)
+    } else {
+        Err(Reason::NotFinite)
+    }
 }
 
 fn spread(
@@ -103,7 +132,10 @@ fn spread(
         Along::Groups(axis, groups) => (axis, Some(groups)),
     };
     let output = view.at(node).output(0)?;
-    let channels = view.facts.extent(output, axis).ok_or(Reason::UnknownShape)?;
+    let channels = view
+        .facts
+        .extent(output, axis)
+        .ok_or(Reason::UnknownShape)?;
     let count = groups.unwrap_or(channels);
     if numbers.shape() != [count] || count == 0 || channels % count != 0 || axis >= rank {
         return Err(Reason::UnknownShape);
@@ -112,5 +144,6 @@ fn spread(
     let mut shape = vec![1; rank];
     shape[axis] = channels;
     let each = numbers.pick(0, (0..channels).map(|channel| Some(channel / repeat)));
-    each.and_then(|each| each.reshape(&shape)).ok_or(Reason::UnknownShape)
+    each.and_then(|each| each.reshape(&shape))
+        .ok_or(Reason::UnknownShape)
 }

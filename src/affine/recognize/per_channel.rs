@@ -6,10 +6,16 @@ use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
 use crate::ir::NodeId;
 
 /// An affine behind a quotient of varying values, whose magnitude is unknown.
-const QUOTIENT: Kind = Kind { is_bounded: false, ..Kind::new("affine of a quotient", Family::Online) };
+const QUOTIENT: Kind = Kind {
+    is_bounded: false,
+    ..Kind::new("affine of a quotient", Family::Online)
+};
 
 /// Its numbers are all there is to tell it by, however they are computed.
-const AFFINE: Kind = Kind { is_told_by_constants: false, ..offline("per-channel affine") };
+const AFFINE: Kind = Kind {
+    is_told_by_constants: false,
+    ..offline("per-channel affine")
+};
 
 /// Any other chain that scales channel by channel.
 pub struct PerChannel;
@@ -18,8 +24,15 @@ impl Normalizer for PerChannel {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
         // The factor of each channel may come before the division.
-        let divided = || view.only_reader(chain.output).is_some_and(|reader| is_quotient(view, reader));
-        let kind = match view.maker(chain.input).is_some_and(|maker| is_quotient(view, maker)) || divided() {
+        let divided = || {
+            view.only_reader(chain.output)
+                .is_some_and(|reader| is_quotient(view, reader))
+        };
+        let kind = match view
+            .maker(chain.input)
+            .is_some_and(|maker| is_quotient(view, maker))
+            || divided()
+        {
             true => QUOTIENT,
             false => AFFINE,
         };
@@ -31,7 +44,11 @@ impl Normalizer for PerChannel {
 /// Whether a node divides a value that varies by another: then the statistics in it are those of the
 /// input, whatever they are.
 fn is_quotient(view: &View, node: NodeId) -> bool {
-    let varies = |slot| view.graph.input(node, slot).is_some_and(|input| !view.constants.is_constant(input));
+    let varies = |slot| {
+        view.graph
+            .input(node, slot)
+            .is_some_and(|input| !view.constants.is_constant(input))
+    };
     match view.graph.op(node) {
         Some("Div") => varies(0) && varies(1),
         Some("Mul") => varies(0) && varies(1) && divisor(view, node).is_some(),

@@ -28,7 +28,12 @@ impl Bounded {
             return None;
         }
         let (input, output) = (view.graph.input(node, 0)?, view.graph.only_output(node)?);
-        Some(Bounded { input, output, nodes: vec![node], replacement: None })
+        Some(Bounded {
+            input,
+            output,
+            nodes: vec![node],
+            replacement: None,
+        })
     }
 }
 
@@ -37,7 +42,12 @@ pub const fn opaque(
     names: &'static [&'static str],
     formula: fn(&mut Expansion) -> Option<Written>,
 ) -> Opaque {
-    Opaque { names, word: names[0], parameters: &[ALPHA, GAMMA, BETA], formula }
+    Opaque {
+        names,
+        word: names[0],
+        parameters: &[ALPHA, GAMMA, BETA],
+        formula,
+    }
 }
 
 /// The form with this operator as `f`, without γ and β.
@@ -50,13 +60,22 @@ pub fn written(node: &mut Expansion, function: &str) -> Option<Written> {
 /// The function of a value, before γ and β.
 pub fn bounded(node: &mut Expansion, function: &str, value: &str) -> Written {
     let value = node.op(function, &[value], vec![]);
-    Written { value, scale: node.get_or(GAMMA, 1.0), shift: node.get_or(BETA, 0.0) }
+    Written {
+        value,
+        scale: node.get_or(GAMMA, 1.0),
+        shift: node.get_or(BETA, 0.0),
+    }
 }
 
 /// Whether a node changes nothing but the type of floats: in mixed precision the function is
 /// computed in float32.
 pub fn is_cast(view: &View, node: NodeId) -> bool {
-    view.graph.is(node, "Cast") && view.graph.node(node).cast_to().is_some_and(DataType::is_float)
+    view.graph.is(node, "Cast")
+        && view
+            .graph
+            .node(node)
+            .cast_to()
+            .is_some_and(DataType::is_float)
 }
 
 /// The value before casts, and these.
@@ -110,7 +129,12 @@ pub fn site(view: &View, kind: &dyn Normalizer, name: &'static str, core: Bounde
         return None;
     }
     // One number for all channels lies along any axis.
-    let last = || view.facts.rank(output)?.checked_sub(1).filter(|_| chain.affine.axes().is_empty());
+    let last = || {
+        view.facts
+            .rank(output)?
+            .checked_sub(1)
+            .filter(|_| chain.affine.axes().is_empty())
+    };
     let axis = chain.axis().or(chain.spread).or_else(last)?;
     let mut nodes: Vec<NodeId> = pre.iter().flat_map(|chain| chain.nodes.clone()).collect();
     nodes.extend([&before[..], &core.nodes, &behind].concat());
@@ -121,7 +145,9 @@ pub fn site(view: &View, kind: &dyn Normalizer, name: &'static str, core: Bounde
         channels: view.facts.extent(core.output, axis)?,
         axis,
         nodes,
-        pre: pre.filter(|before| !before.affine.is_identity()).map(Chain::part),
+        pre: pre
+            .filter(|before| !before.affine.is_identity())
+            .map(Chain::part),
         post: Some(chain.part()),
         replacement: core.replacement,
         core: None,

@@ -25,11 +25,16 @@ impl Normalizer for PowerNorm {
         let named = chain.mentions(self.names()) || chain.mentions(&["running_phi"]);
         // Parameters as wide as one group belong to a normalizer of each head.
         let width = chain.affine.scale.len().max(chain.affine.shift.len());
-        let is_wider = |scaling: &Core| view.facts.extent(scaling.squared, scaling.rank - 1) != Some(width);
+        let is_wider =
+            |scaling: &Core| view.facts.extent(scaling.squared, scaling.rank - 1) != Some(width);
         if let Some(scaling) = group_scaling(view, chain.input).filter(is_wider) {
             let site = chain.site(view, Kind::new("PN", Family::Online));
             let nodes = [&scaling.nodes[..], &site.nodes].concat();
-            return Some(Site { nodes, replacement: fewest(view, &scaling), ..site });
+            return Some(Site {
+                nodes,
+                replacement: fewest(view, &scaling),
+                ..site
+            });
         }
         named.then(|| chain.site(view, offline("PN*")))
     }
@@ -65,7 +70,8 @@ fn grouped(node: &mut Expansion) -> Option<Written> {
     let pn_star = fixed(node, node.x())?;
     let (channels, rank) = node.last_axis()?;
     let groups = node.int("groups")?.unwrap_or(1);
-    let divides = usize::try_from(groups).is_ok_and(|groups| groups > 0 && channels.is_multiple_of(groups));
+    let divides =
+        usize::try_from(groups).is_ok_and(|groups| groups > 0 && channels.is_multiple_of(groups));
     let opset = node.opset();
     if !divides || opset < 13 {
         return None;
@@ -79,7 +85,11 @@ fn grouped(node: &mut Expansion) -> Option<Written> {
     let square = node.op("Mul", &[&grouped, &grouped], vec![]);
     let keep = builder::int("keepdims", 1);
     let mean = if input_at("ReduceMean", "axes", opset).is_none() {
-        node.op("ReduceMean", &[&square], vec![keep, builder::ints("axes", &[-1])])
+        node.op(
+            "ReduceMean",
+            &[&square],
+            vec![keep, builder::ints("axes", &[-1])],
+        )
     } else {
         let axes = node.integers("axes", &[-1]);
         node.op("ReduceMean", &[&square, &axes], vec![keep])
@@ -95,12 +105,19 @@ fn grouped(node: &mut Expansion) -> Option<Written> {
 /// The group scaling before a value, through movements.
 fn group_scaling(view: &View, mut value: ValueId) -> Option<Core> {
     for _ in 0..REACH {
-        let Some(node) = view.maker(value).filter(|&node| view.graph.is_movement(node)) else { break };
+        let Some(node) = view
+            .maker(value)
+            .filter(|&node| view.graph.is_movement(node))
+        else {
+            break;
+        };
         value = view.graph.input(node, 0)?;
     }
     let core = core(view, view.maker(value)?)?;
     // The squares are of the value with its channels in groups, on one axis more.
-    let regroup = view.maker(core.squared).filter(|&node| view.graph.is(node, "Reshape"))?;
+    let regroup = view
+        .maker(core.squared)
+        .filter(|&node| view.graph.is(node, "Reshape"))?;
     let groups = view.facts.rank(view.graph.input(regroup, 0)?)? + 1 == core.rank;
     let plain = !core.centred && !core.norm && core.axes == [core.rank - 1];
     (groups && plain).then_some(core)
@@ -112,16 +129,29 @@ fn group_scaling(view: &View, mut value: ValueId) -> Option<Core> {
 fn fewest(view: &View, core: &Core) -> Option<Replacement> {
     let graph = view.graph;
     let last = *core.nodes.last()?;
-    let op = |name: &str| core.nodes.iter().copied().find(|&node| graph.is(node, name));
+    let op = |name: &str| {
+        core.nodes
+            .iter()
+            .copied()
+            .find(|&node| graph.is(node, name))
+    };
     op("ReduceMean")?;
     let epsilon_add = op("Add")?;
     let grouped = core.squared;
     // Only the plain form: the input regrouped along its last axis, divided by a square root.
-    let regroup = view.maker(grouped).filter(|&node| graph.is(node, "Reshape"))?;
-    let regroups =
-        graph.input(regroup, 0) == Some(core.input) && graph.is(last, "Div") && op("Sqrt").is_some();
+    let regroup = view
+        .maker(grouped)
+        .filter(|&node| graph.is(node, "Reshape"))?;
+    let regroups = graph.input(regroup, 0) == Some(core.input)
+        && graph.is(last, "Div")
+        && op("Sqrt").is_some();
     // One number for each group, once for each channel of it, in the order of the channels.
-    let way: Vec<NodeId> = core.nodes.iter().copied().filter(|&node| view.widens(node)).collect();
+    let way: Vec<NodeId> = core
+        .nodes
+        .iter()
+        .copied()
+        .filter(|&node| view.widens(node))
+        .collect();
     let widened = way.iter().rposition(|&node| graph.is(node, "Expand"))?;
     let (widened, behind) = (graph.only_output(way[widened])?, &way[widened + 1..]);
     let is_alike = |one: ValueId, other: ValueId| {
@@ -135,7 +165,8 @@ fn fewest(view: &View, core: &Core) -> Option<Replacement> {
     let rank = core.rank;
     let input = view.facts.shape(core.input)?;
     let wide = view.facts.shape(grouped)?;
-    if !regroups || !is_repeated || core.epsilon.is_none() || input[..rank - 2] != wide[..rank - 2] {
+    if !regroups || !is_repeated || core.epsilon.is_none() || input[..rank - 2] != wide[..rank - 2]
+    {
         return None;
     }
     // Everything between is the core's own.
@@ -143,12 +174,21 @@ fn fewest(view: &View, core: &Core) -> Option<Replacement> {
         let mut made = graph.outputs(node).iter().flatten();
         node == last || made.all(|&value| view.is_read_by_no_other(value, &core.nodes))
     };
-    let nodes: Vec<NodeId> = core.nodes.iter().copied().filter(|&node| node != regroup).collect();
+    let nodes: Vec<NodeId> = core
+        .nodes
+        .iter()
+        .copied()
+        .filter(|&node| node != regroup)
+        .collect();
     if !nodes.iter().all(|&node| inside(node)) {
         return None;
     }
-    let epsilon =
-        graph.inputs(epsilon_add).iter().flatten().copied().find(|&v| view.constants.is_constant(v))?;
+    let epsilon = graph
+        .inputs(epsilon_add)
+        .iter()
+        .flatten()
+        .copied()
+        .find(|&v| view.constants.is_constant(v))?;
     let (grouped, epsilon) = (graph.value_name(grouped), graph.value_name(epsilon));
     let mut back = vec![0; rank - 1];
     back[rank - 2] = -1;
@@ -160,5 +200,9 @@ fn fewest(view: &View, core: &Core) -> Option<Replacement> {
     let scaled = maker.op("Div", &[grouped, &root], vec![]);
     maker.reshape(&scaled, &back);
     let (made, constants) = maker.finish(graph.value_name(core.output));
-    Some(Replacement { nodes, made, constants })
+    Some(Replacement {
+        nodes,
+        made,
+        constants,
+    })
 }

@@ -20,31 +20,45 @@ impl Normalizer for Ramp {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let graph = view.graph;
         let chain = view.chain(node)?;
-        let gate = view.maker(chain.input).filter(|&gate| graph.is(gate, "HardSigmoid"))?;
+        let gate = view
+            .maker(chain.input)
+            .filter(|&gate| graph.is(gate, "HardSigmoid"))?;
         let is_alone = view.is_read_by_no_other(chain.input, &chain.nodes[..1]);
         let value = graph.input(gate, 0)?;
         let data_type = view.facts.data_type(value)?;
         let (&height, &low) = (chain.affine.scale.first()?, chain.affine.shift.first()?);
-        let are_numbers = chain.affine.scale.len() == 1 && chain.affine.shift.len() == 1 && !chain.branches;
+        let are_numbers =
+            chain.affine.scale.len() == 1 && chain.affine.shift.len() == 1 && !chain.branches;
         // Whole, so that it is known to be the same function.
         let is_whole = height.fract() == 0.0 && (1.0..=WHOLE.into()).contains(&height);
         let bounds = [low, height + low];
         let are_kept = bounds.iter().all(|&bound| f64::from(bound as f32) == bound);
         let fits = is_alone && are_numbers && is_whole && are_kept && is_layer(view, value);
-        if !fits || data_type != DataType::Float || view.facts.rank(value) != view.facts.rank(chain.output) {
+        if !fits
+            || data_type != DataType::Float
+            || view.facts.rank(value) != view.facts.rank(chain.output)
+        {
             return None;
         }
         let at = view.at(gate);
-        let [alpha, beta] = [at.attr_float("alpha", 0.2).ok()?, at.attr_float("beta", 0.5).ok()?];
+        let [alpha, beta] = [
+            at.attr_float("alpha", 0.2).ok()?,
+            at.attr_float("beta", 0.5).ok()?,
+        ];
         let slope = inclination(alpha).mul(&Recipe::number(height, 0))?;
-        let offset = Recipe::number(beta, 0).mul(&Recipe::number(height, 0))?.add(&Recipe::number(low, 0))?;
+        let offset = Recipe::number(beta, 0)
+            .mul(&Recipe::number(height, 0))?
+            .add(&Recipe::number(low, 0))?;
         let mut maker = Maker::new(graph, node);
         let [slope, offset] = [slope, offset].map(|number| maker.floats(data_type, &number));
         let scaled = maker.op("Mul", &[graph.value_name(value), &slope], vec![]);
         let shifted = maker.op("Add", &[&scaled, &offset], vec![]);
         clip(&mut maker, &shifted, bounds);
         let (made, constants) = maker.finish(graph.value_name(chain.output));
-        let nodes: Vec<NodeId> = [gate].into_iter().chain(chain.nodes.iter().copied()).collect();
+        let nodes: Vec<NodeId> = [gate]
+            .into_iter()
+            .chain(chain.nodes.iter().copied())
+            .collect();
         Some(Site {
             kind: Kind::new("ramp", Family::Pointwise),
             name: view.site_name(gate),
@@ -53,7 +67,11 @@ impl Normalizer for Ramp {
             nodes: nodes.clone(),
             pre: None,
             post: None,
-            replacement: Some(Replacement { nodes, made, constants }),
+            replacement: Some(Replacement {
+                nodes,
+                made,
+                constants,
+            }),
             core: None,
             refusal: None,
         })
@@ -63,27 +81,41 @@ impl Normalizer for Ramp {
 /// Whether a layer of constants makes a value for this one reader.
 fn is_layer(view: &View, value: ValueId) -> bool {
     let graph = view.graph;
-    let is_own =
-        |constant: ValueId| view.constants.is_constant(constant) && graph.readers(constant).len() == 1;
+    let is_own = |constant: ValueId| {
+        view.constants.is_constant(constant) && graph.readers(constant).len() == 1
+    };
     view.only_reader(value).is_some()
         && view.maker(value).is_some_and(|layer| {
             graph.category(layer).is_some_and(Category::is_product)
-                && graph.inputs(layer).iter().skip(1).flatten().all(|&constant| is_own(constant))
+                && graph
+                    .inputs(layer)
+                    .iter()
+                    .skip(1)
+                    .flatten()
+                    .all(|&constant| is_own(constant))
         })
 }
 
 /// The slope of a HardSigmoid: `1/n` where it is that, rounded once.
 fn inclination(alpha: f64) -> Recipe {
     let number = |number: f64| Recipe::number(number, 0);
-    let whole = (1..=WHOLE).map(f64::from).find(|whole| f64::from((1.0 / whole) as f32) == alpha);
-    whole.and_then(|whole| number(1.0).div(&number(whole))).unwrap_or_else(|| number(alpha))
+    let whole = (1..=WHOLE)
+        .map(f64::from)
+        .find(|whole| f64::from((1.0 / whole) as f32) == alpha);
+    whole
+        .and_then(|whole| number(1.0).div(&number(whole)))
+        .unwrap_or_else(|| number(alpha))
 }
 
 /// A Clip to two numbers, which were attributes before operator set 11.
 fn clip(maker: &mut Maker, value: &str, bounds: [f64; 2]) {
     if input_at("Clip", "min", maker.opset()).is_none() {
         let [low, high] = bounds.map(|bound| bound as f32);
-        maker.op("Clip", &[value], vec![builder::float("min", low), builder::float("max", high)]);
+        maker.op(
+            "Clip",
+            &[value],
+            vec![builder::float("min", low), builder::float("max", high)],
+        );
         return;
     }
     let [low, high] = bounds.map(|bound| maker.floats(DataType::Float, &Recipe::number(bound, 0)));

@@ -29,21 +29,30 @@ impl Region {
         let mut over = None;
         let is_plain = |value: ValueId| {
             value == self.input
-                || view.maker(value).is_some_and(|node| self.nodes.contains(&node))
+                || view
+                    .maker(value)
+                    .is_some_and(|node| self.nodes.contains(&node))
                 || view.constants.is_scalar(value)
         };
         self.nodes.iter().all(|&node| {
             let inputs = view.graph.inputs(node);
             match view.graph.op(node) {
                 Some("ReduceMean") => {
-                    let rank = inputs.first().copied().flatten().and_then(|value| view.facts.rank(value));
+                    let rank = inputs
+                        .first()
+                        .copied()
+                        .flatten()
+                        .and_then(|value| view.facts.rank(value));
                     let reduced = rank.and_then(|rank| view.at(node).reduction(rank).ok());
-                    let Some((axes, true)) = reduced else { return false };
+                    let Some((axes, true)) = reduced else {
+                        return false;
+                    };
                     *over.get_or_insert_with(|| axes.clone()) == axes
                 }
-                Some("Add" | "Cast" | "Div" | "Identity" | "Mul" | "Pow" | "Reciprocal" | "Sqrt" | "Sub") => {
-                    inputs.iter().flatten().all(|&input| is_plain(input))
-                }
+                Some(
+                    "Add" | "Cast" | "Div" | "Identity" | "Mul" | "Pow" | "Reciprocal" | "Sqrt"
+                    | "Sub",
+                ) => inputs.iter().flatten().all(|&input| is_plain(input)),
                 _ => false,
             }
         })
@@ -53,7 +62,12 @@ impl Region {
 /// The regions that end in a node, the smallest first, made of nodes that `belongs` accepts.
 ///
 /// Walking backwards, always from the last value on, there is a cut wherever only one value is left.
-pub fn regions(view: &View, alike: &Alike, last: NodeId, belongs: impl Fn(NodeId) -> bool) -> Vec<Region> {
+pub fn regions(
+    view: &View,
+    alike: &Alike,
+    last: NodeId,
+    belongs: impl Fn(NodeId) -> bool,
+) -> Vec<Region> {
     let mut regions = vec![];
     let mut nodes = BTreeMap::from([(view.graph.place(last), last)]);
     // Inputs of the model come before all nodes.
@@ -66,10 +80,17 @@ pub fn regions(view: &View, alike: &Alike, last: NodeId, belongs: impl Fn(NodeId
             }
         }
         if let (1, Some(&(_, input))) = (open.len(), open.first()) {
-            regions.push(Region { input, nodes: nodes.values().copied().collect() });
+            regions.push(Region {
+                input,
+                nodes: nodes.values().copied().collect(),
+            });
         }
-        let Some((Some(place), value)) = open.pop_last() else { break };
-        let Some(node) = view.maker(value).filter(|_| nodes.len() < LARGEST) else { break };
+        let Some((Some(place), value)) = open.pop_last() else {
+            break;
+        };
+        let Some(node) = view.maker(value).filter(|_| nodes.len() < LARGEST) else {
+            break;
+        };
         nodes.insert(place, node);
         reached = node;
     }
@@ -86,7 +107,9 @@ pub fn divisor(view: &View, node: NodeId) -> Option<ValueId> {
     let is_root = |&value: &ValueId| {
         let mut value = value;
         for _ in 0..REACH {
-            let Some(maker) = view.maker(value) else { return false };
+            let Some(maker) = view.maker(value) else {
+                return false;
+            };
             match view.graph.op(maker) {
                 Some("Sqrt" | "Pow" | "Reciprocal") => return true,
                 Some("Div") => {
@@ -94,7 +117,9 @@ pub fn divisor(view: &View, node: NodeId) -> Option<ValueId> {
                     return one == Some(1.0);
                 }
                 _ if view.graph.is_movement(maker) => {
-                    let Some(input) = view.graph.input(maker, 0) else { return false };
+                    let Some(input) = view.graph.input(maker, 0) else {
+                        return false;
+                    };
                     value = input;
                 }
                 _ => return false,
@@ -102,5 +127,8 @@ pub fn divisor(view: &View, node: NodeId) -> Option<ValueId> {
         }
         false
     };
-    slots.iter().filter_map(|&slot| view.graph.input(node, slot)).find(is_root)
+    slots
+        .iter()
+        .filter_map(|&slot| view.graph.input(node, slot))
+        .find(is_root)
 }

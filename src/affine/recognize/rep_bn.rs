@@ -11,7 +11,8 @@ impl Normalizer for RepBn {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
         let named = chain.is_per_channel()
-            && (chain.branches && (chain.has_batch_norm(view.graph) || chain.mentions(self.names())));
+            && (chain.branches
+                && (chain.has_batch_norm(view.graph) || chain.mentions(self.names())));
         named.then(|| chain.site(view, offline("RepBN")))
     }
 

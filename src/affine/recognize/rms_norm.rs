@@ -21,6 +21,15 @@ impl Normalizer for RmsNorm {
                 return is_rms.then(|| fusible::site(view, "RMSNorm", &core));
             }
         };
-        site(view, node, &Operator { kind: "RMSNorm", scale, bias: None, along: Along::Trailing })
+        site(
+            view,
+            node,
+            &Operator {
+                kind: "RMSNorm",
+                scale,
+                bias: None,
+                along: Along::Trailing,
+            },
+        )
     }
 }

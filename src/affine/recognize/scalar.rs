@@ -15,7 +15,10 @@ pub struct Scalar;
 impl Normalizer for Scalar {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
-        let is_float = view.facts.data_type(chain.output).is_some_and(DataType::is_float);
+        let is_float = view
+            .facts
+            .data_type(chain.output)
+            .is_some_and(DataType::is_float);
         let scales = chain.affine.scale.len() == 1 && !chain.affine.has_no_scale();
         // A sign is no number that somebody chose: rotary embeddings turn one half of the channels round.
         let has_number = chain.nodes.iter().any(|&node| !view.graph.is(node, "Neg"));
@@ -31,16 +34,27 @@ impl Normalizer for Scalar {
 /// Whether a value is computed from the extents of another alone: no element of a tensor is scaled there.
 pub fn is_of_extents(view: &View, mut value: ValueId) -> bool {
     for _ in 0..LOOKED_AT {
-        let Some(node) = view.maker(value) else { return false };
+        let Some(node) = view.maker(value) else {
+            return false;
+        };
         if matches!(view.graph.op(node), Some("Shape" | "Size")) {
             return true;
         }
-        let selects =
-            matches!(view.graph.op(node), Some("Concat" | "Gather" | "Slice" | "Squeeze" | "Unsqueeze"));
-        let computes = view.graph.category(node).is_some_and(Category::is_elementwise);
+        let selects = matches!(
+            view.graph.op(node),
+            Some("Concat" | "Gather" | "Slice" | "Squeeze" | "Unsqueeze")
+        );
+        let computes = view
+            .graph
+            .category(node)
+            .is_some_and(Category::is_elementwise);
         let goes_on = selects || computes || view.graph.is(node, "Cast");
-        let mut varying =
-            view.graph.inputs(node).iter().flatten().filter(|&&input| !view.constants.is_constant(input));
+        let mut varying = view
+            .graph
+            .inputs(node)
+            .iter()
+            .flatten()
+            .filter(|&&input| !view.constants.is_constant(input));
         match (varying.next(), varying.next()) {
             (Some(&input), None) if goes_on => value = input,
             _ => return false,

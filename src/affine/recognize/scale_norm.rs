@@ -12,9 +12,16 @@ impl Normalizer for ScaleNorm {
         let core = statistics::scaled_core(view, node)?;
         let is_scale_norm = !core.centred && core.norm && core.input_is_squared(view);
         let site = is_scale_norm.then(|| statistics::site(view, "ScaleNorm", &core))?;
-        let inside = core.factor.filter(|_| site.post.is_none()).and_then(|factor| part(view, &core, factor));
+        let inside = core
+            .factor
+            .filter(|_| site.post.is_none())
+            .and_then(|factor| part(view, &core, factor));
         Some(match inside {
-            Some(part) => Site { post: Some(part), refusal: None, ..site },
+            Some(part) => Site {
+                post: Some(part),
+                refusal: None,
+                ..site
+            },
             None => site,
         })
     }
@@ -22,12 +29,23 @@ impl Normalizer for ScaleNorm {
 
 /// `g` where it is divided by the norm before it meets x.
 fn part(view: &View, core: &statistics::Core, factor: NodeId) -> Option<Part> {
-    let number = view.at(factor).numbers(0).ok()?.reshape(&vec![1; view.facts.rank(core.output)?])?;
+    let number = view
+        .at(factor)
+        .numbers(0)
+        .ok()?
+        .reshape(&vec![1; view.facts.rank(core.output)?])?;
     Some(Part {
         affine: Affine::scale(number),
         input: core.output,
         output: core.output,
         nodes: vec![],
-        resets: vec![Reset { node: factor, slot: 0, neutral: 1.0, optional: false, like: 0, axes: [0, 0] }],
+        resets: vec![Reset {
+            node: factor,
+            slot: 0,
+            neutral: 1.0,
+            optional: false,
+            like: 0,
+            axes: [0, 0],
+        }],
     })
 }

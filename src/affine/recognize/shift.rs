@@ -17,7 +17,10 @@ pub struct Shift;
 impl Normalizer for Shift {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
-        let is_float = view.facts.data_type(chain.output).is_some_and(DataType::is_float);
+        let is_float = view
+            .facts
+            .data_type(chain.output)
+            .is_some_and(DataType::is_float);
         let shifts = chain.affine.has_no_scale() && !chain.affine.has_no_shift();
         let is_more = chain.nodes.len() > 1
             || are_linear(view, chain.output, MOVES)
@@ -32,7 +35,9 @@ fn are_linear(view: &View, value: ValueId, moves: usize) -> bool {
     let readers = view.graph.readers(value);
     !readers.is_empty()
         && readers.iter().all(|reader| {
-            let &Reader::Node { node, .. } = reader else { return false };
+            let &Reader::Node { node, .. } = reader else {
+                return false;
+            };
             let goes_on = || {
                 let output = view.graph.only_output(node);
                 moves > 0
@@ -55,15 +60,22 @@ fn has_place(view: &View, mut value: ValueId, mut reader: NodeId) -> bool {
         let Some(node) = view.maker(value).filter(|_| is_alone) else {
             return false;
         };
-        let is_constant =
-            |slot: usize| graph.input(node, slot).is_some_and(|operand| view.constants.is_constant(operand));
+        let is_constant = |slot: usize| {
+            graph
+                .input(node, slot)
+                .is_some_and(|operand| view.constants.is_constant(operand))
+        };
         match (graph.op(node), graph.category(node)) {
             (Some("Add" | "Sub"), _) => return is_constant(0) || is_constant(1),
             (_, Some(Category::Layer)) => return is_constant(1),
             (Some("Gather"), _) => return is_constant(0),
             (_, Some(Category::Normalizer)) => return is_constant(2),
-            (Some("Slice" | "Split"), _) | (_, Some(Category::Movement)) if !graph.is_output(value) => {
-                let Some(input) = graph.input(node, 0) else { return false };
+            (Some("Slice" | "Split"), _) | (_, Some(Category::Movement))
+                if !graph.is_output(value) =>
+            {
+                let Some(input) = graph.input(node, 0) else {
+                    return false;
+                };
                 (value, reader) = (input, node);
             }
             _ => return false,
@@ -74,7 +86,6 @@ fn has_place(view: &View, mut value: ValueId, mut reader: NodeId) -> bool {
 
 /// Whether a value is only read in parts, each of which may have a shift of its own.
 fn is_cut_up(view: &View, value: ValueId) -> bool {
-    let is_part =
-        |reader: &Reader| matches!(reader, Reader::Node { node, input: 0 } if view.graph.is(*node, "Slice"));
+    let is_part = |reader: &Reader| matches!(reader, Reader::Node { node, input: 0 } if view.graph.is(*node, "Slice"));
     view.graph.readers(value).iter().all(is_part) && !view.graph.is_output(value)
 }

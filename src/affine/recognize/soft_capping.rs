@@ -13,7 +13,10 @@ impl Normalizer for SoftCapping {
         let (before, behind) = (numbers(view, input)?, view.chain_from(output)?);
         let is_cap = |number: f64| number.is_finite() && number.abs() > 1.0;
         let caps = behind.affine.scale.len() == 1 && behind.affine.scale.iter().all(|&c| is_cap(c));
-        if !caps || behind.spread.is_some() || ![before, behind].iter().all(|c| c.affine.has_no_shift()) {
+        if !caps
+            || behind.spread.is_some()
+            || ![before, behind].iter().all(|c| c.affine.has_no_shift())
+        {
             return None;
         }
         let axis = view.facts.rank(output)?.max(1) - 1;

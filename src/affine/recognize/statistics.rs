@@ -44,7 +44,9 @@ pub struct Core {
 impl Core {
     /// Whether the squares are of the value that is divided, in its own shape.
     pub fn input_is_squared(&self, view: &View) -> bool {
-        view.facts.shape(self.squared).is_some_and(|shape| Some(shape) == view.facts.shape(self.output))
+        view.facts
+            .shape(self.squared)
+            .is_some_and(|shape| Some(shape) == view.facts.shape(self.output))
     }
 }
 
@@ -57,8 +59,14 @@ pub fn core(view: &View, node: NodeId) -> Option<Core> {
 pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
     let graph = view.graph;
     let output = graph.only_output(node)?;
-    let mut trail =
-        Trail { view, nodes: vec![node], factor: None, inside: None, epsilon: Some(0.0), is_in_place: true };
+    let mut trail = Trail {
+        view,
+        nodes: vec![node],
+        factor: None,
+        inside: None,
+        epsilon: Some(0.0),
+        is_in_place: true,
+    };
     let (numerator, (root, power)) = match graph.op(node)? {
         "Div" => (graph.input(node, 0)?, (graph.input(node, 1)?, ROOT)),
         "Mul" => {
@@ -101,8 +109,18 @@ pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
         return None;
     }
     let rank = view.facts.rank(squared)?;
-    let divisor = graph.inputs(node).iter().flatten().copied().find(|&divisor| divisor != numerator)?;
-    let way: Vec<NodeId> = trail.nodes.iter().copied().filter(|&node| view.widens(node)).collect();
+    let divisor = graph
+        .inputs(node)
+        .iter()
+        .flatten()
+        .copied()
+        .find(|&divisor| divisor != numerator)?;
+    let way: Vec<NodeId> = trail
+        .nodes
+        .iter()
+        .copied()
+        .filter(|&node| view.widens(node))
+        .collect();
     let is_in_place = trail.is_in_place && is_in_place(view, divisor, &way, squared, &axes);
     trail.nodes.sort_by_key(|&node| graph.place(node));
     trail.nodes.dedup();
@@ -126,9 +144,19 @@ pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
 /// Whether statistics of a value along some axes meet the places that they belong to, where they
 /// are `met`: movements on the path kept the order of the numbers, and broadcasts widened them
 /// along these axes alone.
-pub fn is_in_place(view: &View, met: ValueId, way: &[NodeId], value: ValueId, axes: &[usize]) -> bool {
-    let Some(whole) = view.facts.shape(value) else { return false };
-    let is_moved = way.iter().any(|&node| view.graph.is_movement(node) || view.graph.is(node, "Expand"));
+pub fn is_in_place(
+    view: &View,
+    met: ValueId,
+    way: &[NodeId],
+    value: ValueId,
+    axes: &[usize],
+) -> bool {
+    let Some(whole) = view.facts.shape(value) else {
+        return false;
+    };
+    let is_moved = way
+        .iter()
+        .any(|&node| view.graph.is_movement(node) || view.graph.is(node, "Expand"));
     let fits = |met: ValueId| {
         view.facts.shape(met).is_some_and(|shape| {
             let fits = |axis: usize| match axes.contains(&axis) && extent(&shape[axis]) == Some(1) {
@@ -153,7 +181,9 @@ pub fn is_in_place(view: &View, met: ValueId, way: &[NodeId], value: ValueId, ax
 pub fn site(view: &View, kind: &'static str, core: &Core) -> Site {
     let inside = core.inside.and_then(|node| view.chain(node));
     let chain = inside.or_else(|| view.chain_from(core.output));
-    let axis = chain.and_then(|chain| chain.axis()).unwrap_or_else(|| core.rank.max(1) - 1);
+    let axis = chain
+        .and_then(|chain| chain.axis())
+        .unwrap_or_else(|| core.rank.max(1) - 1);
     around(view, kind, &core.nodes, core.output, axis, chain)
 }
 
@@ -168,12 +198,19 @@ pub fn around(
     chain: Option<&Chain>,
 ) -> Site {
     let last = nodes[nodes.len() - 1];
-    let post = chain.filter(|chain| !chain.affine.is_identity()).map(Chain::part);
+    let post = chain
+        .filter(|chain| !chain.affine.is_identity())
+        .map(Chain::part);
     let mut nodes = nodes.to_vec();
     nodes.extend(post.iter().flat_map(|part| &part.nodes));
-    let refusal = post.is_none().then(|| Refusal::new(Reason::Identity, view.graph.name(last)));
+    let refusal = post
+        .is_none()
+        .then(|| Refusal::new(Reason::Identity, view.graph.name(last)));
     // Where nothing else is known of a value, its parameters say how wide it is.
-    let given = || post.as_ref().map(|part| part.affine.scale.len().max(part.affine.shift.len()));
+    let given = || {
+        post.as_ref()
+            .map(|part| part.affine.scale.len().max(part.affine.shift.len()))
+    };
     Site {
         kind: Kind::new(kind, Family::Online),
         name: view.site_name(last),
@@ -204,12 +241,24 @@ pub fn reshaped(view: &View, input: ValueId, output: ValueId) -> Option<Reshaped
     let reshape = |&node: &NodeId| view.graph.is(node, "Reshape");
     let apart = view.maker(input).filter(reshape)?;
     let together = view.only_reader(output).filter(reshape)?;
-    let (before, after) = (view.graph.input(apart, 0)?, view.graph.only_output(together)?);
-    let alike =
-        |one: ValueId, other: ValueId| Some(same_shape(&view.facts.shape(one)?, &view.facts.shape(other)?));
-    let undone =
-        view.graph.input(together, 0) == Some(output) && alike(before, after)? && alike(input, output)?;
-    undone.then_some(Reshaped { input: before, output: after, nodes: [apart, together] })
+    let (before, after) = (
+        view.graph.input(apart, 0)?,
+        view.graph.only_output(together)?,
+    );
+    let alike = |one: ValueId, other: ValueId| {
+        Some(same_shape(
+            &view.facts.shape(one)?,
+            &view.facts.shape(other)?,
+        ))
+    };
+    let undone = view.graph.input(together, 0) == Some(output)
+        && alike(before, after)?
+        && alike(input, output)?;
+    undone.then_some(Reshaped {
+        input: before,
+        output: after,
+        nodes: [apart, together],
+    })
 }
 
 /// The chain that scales a quotient: behind its result, or else its numerator, for a scale passes the
@@ -218,7 +267,10 @@ pub fn scaling<'v>(view: &'v View, numerator: ValueId, result: ValueId) -> Optio
     let behind = view.chain_from(result);
     let before = view.maker(numerator).and_then(|node| view.chain(node));
     let before = before.filter(|chain| chain.output == numerator && chain.affine.has_no_shift());
-    behind.filter(|chain| !chain.affine.has_no_scale()).or(before).or(behind)
+    behind
+        .filter(|chain| !chain.affine.has_no_scale())
+        .or(before)
+        .or(behind)
 }
 
 /// How many movements and casts may lie in a row between the operators of a normalizer: many that end in one long row
@@ -258,14 +310,18 @@ impl Trail<'_, '_> {
 
     /// The node that only moves or widens statistics, or changes their type, into a value.
     fn widening(&self, value: ValueId) -> Option<NodeId> {
-        self.view.maker(value).filter(|&node| self.view.widens(node))
+        self.view
+            .maker(value)
+            .filter(|&node| self.view.widens(node))
     }
 
     /// The nodes that only move or widen a value, the last one first.
     fn movements(&self, mut value: ValueId) -> Vec<NodeId> {
         let mut nodes = vec![];
         while let Some(node) = self.widening(value).filter(|_| nodes.len() < REACH) {
-            let Some(input) = self.view.graph.input(node, 0) else { break };
+            let Some(input) = self.view.graph.input(node, 0) else {
+                break;
+            };
             nodes.push(node);
             value = input;
         }
@@ -275,7 +331,9 @@ impl Trail<'_, '_> {
     /// The value before them.
     fn origin(&self, value: ValueId) -> ValueId {
         let first = self.movements(value).pop();
-        first.and_then(|node| self.view.graph.input(node, 0)).unwrap_or(value)
+        first
+            .and_then(|node| self.view.graph.input(node, 0))
+            .unwrap_or(value)
     }
 
     /// The statistics before such nodes, which are recorded.
@@ -287,8 +345,12 @@ impl Trail<'_, '_> {
     /// The value before casts.
     fn plain(&self, mut value: ValueId) -> ValueId {
         for _ in 0..REACH {
-            let node = self.made_by(value, &["Cast", "Identity"]).filter(|&node| self.view.widens(node));
-            let Some(input) = node.and_then(|node| self.view.graph.input(node, 0)) else { break };
+            let node = self
+                .made_by(value, &["Cast", "Identity"])
+                .filter(|&node| self.view.widens(node));
+            let Some(input) = node.and_then(|node| self.view.graph.input(node, 0)) else {
+                break;
+            };
             value = input;
         }
         value
@@ -346,7 +408,9 @@ impl Trail<'_, '_> {
 
     fn without_epsilon(&mut self, value: ValueId) -> ValueId {
         let graph = self.view.graph;
-        let Some(node) = self.made_by(value, &["Add", "Max", "Clip"]) else { return value };
+        let Some(node) = self.made_by(value, &["Add", "Max", "Clip"]) else {
+            return value;
+        };
         let rest: Vec<ValueId> = graph
             .inputs(node)
             .iter()
@@ -356,9 +420,18 @@ impl Trail<'_, '_> {
             .collect();
         let [inner] = rest[..] else { return value };
         self.nodes.push(node);
-        let added = graph.inputs(node).iter().flatten().find(|&&added| added != inner);
-        let added = added.and_then(|&added| self.view.scalar(added)).filter(|_| graph.is(node, "Add"));
-        self.epsilon = self.epsilon.zip(added).map(|(epsilon, added)| epsilon + added);
+        let added = graph
+            .inputs(node)
+            .iter()
+            .flatten()
+            .find(|&&added| added != inner);
+        let added = added
+            .and_then(|&added| self.view.scalar(added))
+            .filter(|_| graph.is(node, "Add"));
+        self.epsilon = self
+            .epsilon
+            .zip(added)
+            .map(|(epsilon, added)| epsilon + added);
         self.widened(inner)
     }
 
@@ -385,18 +458,30 @@ impl Trail<'_, '_> {
             self.nodes.push(node);
         }
         let inner = graph.input(node, 0)?;
-        let (axes, _) = self.view.at(node).reduction(self.view.facts.rank(inner)?).ok()?;
-        let base = if graph.is(node, "ReduceSum") { self.square(inner)? } else { inner };
+        let (axes, _) = self
+            .view
+            .at(node)
+            .reduction(self.view.facts.rank(inner)?)
+            .ok()?;
+        let base = if graph.is(node, "ReduceSum") {
+            self.square(inner)?
+        } else {
+            inner
+        };
         Some((base, Squares::Sum, axes))
     }
 
     /// `x`, and the axes, of `mean(x²) − mean(x)²`, of which rounding may leave less than 0.
     fn less_mean(&mut self, value: ValueId) -> Option<(ValueId, Vec<usize>)> {
         let graph = self.view.graph;
-        let bounded = self.made_by(value, &["Max"]).filter(|&node| graph.inputs(node).len() == 2);
+        let bounded = self
+            .made_by(value, &["Max"])
+            .filter(|&node| graph.inputs(node).len() == 2);
         let bounded = bounded.and_then(|node| {
             let slot = (0..2).find(|&slot| {
-                graph.input(node, 1 - slot).is_some_and(|bound| self.view.scalar(bound) == Some(0.0))
+                graph
+                    .input(node, 1 - slot)
+                    .is_some_and(|bound| self.view.scalar(bound) == Some(0.0))
             })?;
             Some((node, graph.input(node, slot)?))
         });
@@ -440,7 +525,11 @@ impl Trail<'_, '_> {
         let graph = self.view.graph;
         let reduction = |node: NodeId| {
             let inner = graph.input(node, 0)?;
-            let (axes, _) = self.view.at(node).reduction(self.view.facts.rank(inner)?).ok()?;
+            let (axes, _) = self
+                .view
+                .at(node)
+                .reduction(self.view.facts.rank(inner)?)
+                .ok()?;
             Some((inner, axes))
         };
         if let Some(node) = self.made_by(value, &["ReduceMean"]) {
@@ -451,7 +540,10 @@ impl Trail<'_, '_> {
         let is_quotient = graph.is(node, "Div");
         let places = if is_quotient { 0..1 } else { 0..2 };
         let (sum, number) = places.into_iter().find_map(|slot| {
-            Some((graph.input(node, slot)?, self.view.scalar(graph.input(node, 1 - slot)?)?))
+            Some((
+                graph.input(node, slot)?,
+                self.view.scalar(graph.input(node, 1 - slot)?)?,
+            ))
         })?;
         let reduce = self.made_by(self.origin(sum), &["ReduceSum"])?;
         let (inner, axes) = reduction(reduce)?;

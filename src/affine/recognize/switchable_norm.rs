@@ -7,7 +7,9 @@
 use std::collections::BTreeSet;
 
 use crate::affine::recognize::batch_invariant::Alike;
-use crate::affine::recognize::formula::{Coefficient, Factor, Formula, Term, degree, is_understood, read};
+use crate::affine::recognize::formula::{
+    Coefficient, Factor, Formula, Term, degree, is_understood, read,
+};
 use crate::affine::recognize::region::{ATTEMPTS, Region, divisor, regions};
 use crate::affine::recognize::statistics::{around, reshaped, scaling};
 use crate::affine::recognize::{Normalizer, Site, View};
@@ -43,7 +45,11 @@ fn site(view: &View, alike: &Alike, region: &Region) -> Option<Site> {
     let axis = chain.and_then(|chain| chain.axis());
     let last = view.facts.rank(result)?.checked_sub(1)?;
     let mut site = around(view, "SN", &nodes, result, axis.unwrap_or(last), chain);
-    site.nodes.extend(view.chain_from(result).iter().flat_map(|chain| &chain.nodes));
+    site.nodes.extend(
+        view.chain_from(result)
+            .iter()
+            .flat_map(|chain| &chain.nodes),
+    );
     site.nodes.sort_by_key(|&node| view.graph.place(node));
     site.nodes.dedup();
     Some(site)
@@ -58,20 +64,35 @@ fn mixes(numerator: &Formula, square: &Formula) -> bool {
         _ => None,
     };
     let (above, below) = (terms(numerator), terms(square));
-    let means: Option<BTreeSet<_>> =
-        above.iter().filter(|&&term| *term != x).map(|term| mean_of(term, &x)).collect();
-    let variances: BTreeSet<_> =
-        below.iter().filter_map(|term| mean_of(term, &[Factor::Input, Factor::Input])).collect();
-    let squares = below.iter().all(|term| !term.contains(&Factor::Input) && degree(term) == 2);
+    let means: Option<BTreeSet<_>> = above
+        .iter()
+        .filter(|&&term| *term != x)
+        .map(|term| mean_of(term, &x))
+        .collect();
+    let variances: BTreeSet<_> = below
+        .iter()
+        .filter_map(|term| mean_of(term, &[Factor::Input, Factor::Input]))
+        .collect();
+    let squares = below
+        .iter()
+        .all(|term| !term.contains(&Factor::Input) && degree(term) == 2);
     // The statistics of BN are a number for each channel.
     let several = |over: &BTreeSet<_>, formula: &Formula| {
-        let constant = formula.terms.get(&vec![]).is_some_and(|constant| !constant.is_uniform());
+        let constant = formula
+            .terms
+            .get(&vec![])
+            .is_some_and(|constant| !constant.is_uniform());
         !over.is_empty() && over.len() + usize::from(constant) > 1
     };
     // A variance does not change when its values are shifted.
     let still = || {
         let (largest, derivative) = (largest(square), square.derivative()?);
-        Some(derivative.terms.values().all(|c| magnitude(c) <= ROUNDING * largest))
+        Some(
+            derivative
+                .terms
+                .values()
+                .all(|c| magnitude(c) <= ROUNDING * largest),
+        )
     };
     above.contains(&&x)
         && means.is_some_and(|means| several(&means, numerator))
@@ -86,15 +107,24 @@ fn terms(formula: &Formula) -> Vec<&Term> {
     let counts = |(term, coefficient): &(&Term, &Coefficient)| {
         !term.is_empty() && magnitude(coefficient) > ROUNDING * largest
     };
-    formula.terms.iter().filter(counts).map(|(term, _)| term).collect()
+    formula
+        .terms
+        .iter()
+        .filter(counts)
+        .map(|(term, _)| term)
+        .collect()
 }
 
 /// The largest number before a term that is no constant.
 fn largest(formula: &Formula) -> f64 {
     let terms = formula.terms.iter().filter(|(term, _)| !term.is_empty());
-    terms.fold(0.0, |largest, (_, coefficient)| largest.max(magnitude(coefficient)))
+    terms.fold(0.0, |largest, (_, coefficient)| {
+        largest.max(magnitude(coefficient))
+    })
 }
 
 fn magnitude(coefficient: &Coefficient) -> f64 {
-    coefficient.numbers().fold(0.0, |largest, number| largest.max(number.abs()))
+    coefficient
+        .numbers()
+        .fold(0.0, |largest, number| largest.max(number.abs()))
 }

@@ -13,7 +13,10 @@ impl Normalizer for UnifiedNorm {
         let chain = view.chain(node)?;
         let named = chain.is_per_channel()
             && (chain.mentions(self.names())
-                || chain.words.iter().any(|word| self.short_names().contains(&word.as_str())));
+                || chain
+                    .words
+                    .iter()
+                    .any(|word| self.short_names().contains(&word.as_str())));
         named.then(|| chain.site(view, offline("UN")))
     }
 

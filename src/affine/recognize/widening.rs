@@ -23,7 +23,9 @@ pub struct Narrowing {
 impl Narrowing {
     /// Whether nothing changes where a value has the extents of another one, from which a constant makes it.
     pub fn is_needless(&mut self, analysis: &Analysis, from: ValueId, value: ValueId) -> bool {
-        let Some(shape) = analysis.facts.shape(from) else { return false };
+        let Some(shape) = analysis.facts.shape(from) else {
+            return false;
+        };
         let mut found = Narrowing::default();
         let meets = found.meets(analysis, value, &shape, DEPTH);
         let apart = |one: &HashSet<ValueId>, other: &HashSet<ValueId>| one.is_disjoint(other);
@@ -45,9 +47,9 @@ impl Narrowing {
         depth > 0
             && !readers.is_empty()
             && readers.iter().all(|reader| match *reader {
-                Reader::Node { node, .. } => {
-                    self.passes(analysis, node, value, shape, depth).unwrap_or(false)
-                }
+                Reader::Node { node, .. } => self
+                    .passes(analysis, node, value, shape, depth)
+                    .unwrap_or(false),
                 _ => false,
             })
     }
@@ -61,10 +63,15 @@ impl Narrowing {
         depth: usize,
     ) -> Option<bool> {
         let (graph, facts) = (&analysis.graph, &analysis.facts);
-        let output =
-            graph.only_output(node).filter(|_| graph.category(node) == Some(Category::Arithmetic))?;
+        let output = graph
+            .only_output(node)
+            .filter(|_| graph.category(node) == Some(Category::Arithmetic))?;
         let whole = facts.shape(output)?;
-        let others = graph.inputs(node).iter().flatten().filter(|&&input| input != value);
+        let others = graph
+            .inputs(node)
+            .iter()
+            .flatten()
+            .filter(|&&input| input != value);
         let mut narrow = vec![Some(1.into()); whole.len().checked_sub(shape.len())?];
         narrow.extend(shape.iter().cloned());
         for &other in others {
@@ -78,7 +85,11 @@ impl Narrowing {
                 return Some(true);
             }
             let missing = whole.len().checked_sub(there.len())?;
-            for (axis, dim) in there.iter().enumerate().filter(|(_, dim)| extent(dim) != Some(1)) {
+            for (axis, dim) in there
+                .iter()
+                .enumerate()
+                .filter(|(_, dim)| extent(dim) != Some(1))
+            {
                 narrow[missing + axis] = dim.clone();
             }
         }

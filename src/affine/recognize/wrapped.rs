@@ -20,12 +20,20 @@ const DEPTH: usize = 4;
 /// Lets the affine of a site of fixed statistics be one on the value before the movements that lie around it, if they
 /// undo each other and are not `taken`; then they are.
 pub fn widen(view: &View, site: &mut Site, taken: &mut NodeSet) {
-    let Some(part) = site.post.as_mut().filter(|_| site.kind.family == Family::Offline && site.pre.is_none())
+    let Some(part) = site
+        .post
+        .as_mut()
+        .filter(|_| site.kind.family == Family::Offline && site.pre.is_none())
     else {
         return;
     };
     while let Some(wide) = wider(view, part, taken) {
-        taken.extend(wide.nodes.iter().copied().filter(|node| !part.nodes.contains(node)));
+        taken.extend(
+            wide.nodes
+                .iter()
+                .copied()
+                .filter(|node| !part.nodes.contains(node)),
+        );
         *part = wide;
     }
 }
@@ -36,15 +44,18 @@ fn wider(view: &View, part: &Part, taken: &NodeSet) -> Option<Part> {
         return None;
     }
     let graph = view.graph;
-    let is_free = |node: &NodeId| graph.category(*node) == Some(Category::Movement) && !taken.contains(*node);
+    let is_free =
+        |node: &NodeId| graph.category(*node) == Some(Category::Movement) && !taken.contains(*node);
     let (mut before, mut behind) = (vec![], vec![]);
     let (mut input, mut output) = (part.input, part.output);
     while let Some(node) = graph.producer(input).map(|(node, _)| node).filter(is_free)
         && before.len() < DEPTH
-        && graph
-            .readers(input)
-            .iter()
-            .all(|reader| is_of(reader, before.last().map_or(&part.nodes[..], std::slice::from_ref)))
+        && graph.readers(input).iter().all(|reader| {
+            is_of(
+                reader,
+                before.last().map_or(&part.nodes[..], std::slice::from_ref),
+            )
+        })
     {
         before.push(node);
         input = graph.input(node, 0)?;
@@ -55,15 +66,19 @@ fn wider(view: &View, part: &Part, taken: &NodeSet) -> Option<Part> {
         behind.push(node);
         output = graph.only_output(node)?;
     }
-    let mut sides: Vec<(usize, usize)> =
-        (0..=before.len()).flat_map(|b| (0..=behind.len()).map(move |h| (b, h))).skip(1).collect();
+    let mut sides: Vec<(usize, usize)> = (0..=before.len())
+        .flat_map(|b| (0..=behind.len()).map(move |h| (b, h)))
+        .skip(1)
+        .collect();
     sides.sort_by_key(|(before, behind)| before + behind);
     // An Identity alone is not there for the normalizer.
     let moves = |nodes: &[NodeId]| nodes.iter().any(|&node| !graph.is(node, "Identity"));
     let mut sides = sides.into_iter().map(|(b, h)| (&before[..b], &behind[..h]));
     sides.find_map(|(before, behind)| {
         let is_own = moves(before) || moves(behind);
-        is_own.then(|| between(view, part, before, behind)).flatten()
+        is_own
+            .then(|| between(view, part, before, behind))
+            .flatten()
     })
 }
 
@@ -75,24 +90,42 @@ fn is_of(reader: &Reader, nodes: &[NodeId]) -> bool {
 /// The part with these movements around it, those nearest to it first, if they undo each other.
 fn between(view: &View, part: &Part, before: &[NodeId], behind: &[NodeId]) -> Option<Part> {
     let graph = view.graph;
-    let input = before.last().map_or(Some(part.input), |&node| graph.input(node, 0))?;
-    let output = behind.last().map_or(Some(part.output), |&node| graph.only_output(node))?;
+    let input = before
+        .last()
+        .map_or(Some(part.input), |&node| graph.input(node, 0))?;
+    let output = behind
+        .last()
+        .map_or(Some(part.output), |&node| graph.only_output(node))?;
     let shape = |value: ValueId| view.facts.shape(value);
     let mut trace = LayoutMap::new(&shape(input)?);
     for &node in before.iter().rev().chain(behind) {
         trace.follow(graph.node(node), &shape(graph.only_output(node)?)?)?;
     }
-    let affine = before.iter().try_fold(part.affine.clone(), |affine, &node| {
-        affine.try_map(|numbers| undone(view, node, numbers)).ok()
-    });
-    let nodes = || before.iter().rev().chain(&part.nodes).chain(behind).copied().collect();
-    trace.is_identity().then_some(affine).flatten().map(|affine| Part {
-        affine,
-        input,
-        output,
-        nodes: nodes(),
-        resets: vec![],
-    })
+    let affine = before
+        .iter()
+        .try_fold(part.affine.clone(), |affine, &node| {
+            affine.try_map(|numbers| undone(view, node, numbers)).ok()
+        });
+    let nodes = || {
+        before
+            .iter()
+            .rev()
+            .chain(&part.nodes)
+            .chain(behind)
+            .copied()
+            .collect()
+    };
+    trace
+        .is_identity()
+        .then_some(affine)
+        .flatten()
+        .map(|affine| Part {
+            affine,
+            input,
+            output,
+            nodes: nodes(),
+            resets: vec![],
+        })
 }
 
 /// An array that broadcasts over the result of a movement, carried back to its input.
@@ -104,9 +137,14 @@ fn undone(view: &View, node: NodeId, numbers: &Numbers) -> Result<Numbers, Reaso
     if !graph.is(node, "Transpose") {
         return broadcast::reshape(numbers, &to, &from);
     }
-    let perm = graph.node(node).attr_ints("perm").map_err(|_| Reason::UnknownShape)?;
+    let perm = graph
+        .node(node)
+        .attr_ints("perm")
+        .map_err(|_| Reason::UnknownShape)?;
     let perm = permutation(perm, from.len())?;
     let mut back = vec![0; perm.len()];
-    perm.iter().enumerate().for_each(|(place, &axis)| back[axis] = place);
+    perm.iter()
+        .enumerate()
+        .for_each(|(place, &axis)| back[axis] = place);
     numbers.transpose(&back).ok_or(Reason::UnknownShape)
 }

@@ -7,7 +7,9 @@ use crate::ir::regions::{BEGIN, BODY, Body, END, Flat, NUMBER, WAYS, move_to};
 use crate::ir::{Graph, builder};
 use crate::onnx::Model;
 use crate::onnx::node::bodies;
-use crate::onnx::proto::{AttributeProto, AttributeType, Dim, GraphProto, NodeProto, ValueInfoProto};
+use crate::onnx::proto::{
+    AttributeProto, AttributeType, Dim, GraphProto, NodeProto, ValueInfoProto,
+};
 
 impl<'m> Flat<'m> {
     /// Lays the bodies of a model out; `None` where it has none that can be.
@@ -20,18 +22,42 @@ impl<'m> Flat<'m> {
         Graph::new(model).ok()?;
         let mut flattening = Flattening::default();
         flattening.nodes(graph, &Inside::default())?;
-        let Flattening { mut made, mut said, controls, bodies, ways, names, labels, .. } = flattening;
-        let mut flat = GraphProto { node: made.node, ..graph.clone() };
+        let Flattening {
+            mut made,
+            mut said,
+            controls,
+            bodies,
+            ways,
+            names,
+            labels,
+            ..
+        } = flattening;
+        let mut flat = GraphProto {
+            node: made.node,
+            ..graph.clone()
+        };
         flat.initializer.append(&mut made.initializer);
         // No new value of the main graph may have the name of a value that a body declares.
         let told: HashSet<&str> = graph.value_info.iter().map(|info| info.name()).collect();
         said.extend(names.values().map(|(_, name)| *name));
-        let inner = said.into_iter().filter(|name| !told.contains(name)).map(str::to_owned);
-        made.value_info.extend(inner.map(|name| named(ValueInfoProto::default(), name)));
+        let inner = said
+            .into_iter()
+            .filter(|name| !told.contains(name))
+            .map(str::to_owned);
+        made.value_info
+            .extend(inner.map(|name| named(ValueInfoProto::default(), name)));
         flat.value_info.append(&mut made.value_info);
         let model = model.with_graph(flat);
         Graph::new(&model).ok()?;
-        Some(Flat { model, before: graph, controls, bodies, ways, names, labels })
+        Some(Flat {
+            model,
+            before: graph,
+            controls,
+            bodies,
+            ways,
+            names,
+            labels,
+        })
     }
 }
 
@@ -66,7 +92,11 @@ impl Inside<'_> {
 
     /// The name in the flat graph of a value of this body.
     fn name(&self, name: &str) -> String {
-        if name.is_empty() { String::new() } else { [&self.way, name].concat() }
+        if name.is_empty() {
+            String::new()
+        } else {
+            [&self.way, name].concat()
+        }
     }
 }
 
@@ -102,7 +132,12 @@ impl<'m> Flattening<'m> {
 
     /// A node with its inputs and its region path, without attributes and results.
     fn like(&mut self, node: &'m NodeProto, scope: &Inside) -> NodeProto {
-        let mut laid = NodeProto { attribute: vec![], output: vec![], input: vec![], ..node.clone() };
+        let mut laid = NodeProto {
+            attribute: vec![],
+            output: vec![],
+            input: vec![],
+            ..node.clone()
+        };
         laid.input = node.input.iter().map(|name| scope.resolve(name)).collect();
         if scope.body.is_some() {
             let name = scope.name(node.name());
@@ -118,11 +153,20 @@ impl<'m> Flattening<'m> {
         let number = builder::int(NUMBER, self.controls.len() as i64);
         self.controls.push(node);
         let is_loop = node.op_type() != "If";
-        let round = if is_loop { Some(self.controls.len()) } else { scope.round };
+        let round = if is_loop {
+            Some(self.controls.len())
+        } else {
+            scope.round
+        };
         let mut end = self.like(node, scope);
         end.domain = Some(END.into());
         end.output = node.output.iter().map(|name| scope.name(name)).collect();
-        end.attribute = node.attribute.iter().filter(|a| a.g.is_none()).cloned().collect();
+        end.attribute = node
+            .attribute
+            .iter()
+            .filter(|a| a.g.is_none())
+            .cloned()
+            .collect();
         end.attribute.push(number);
         let first = node.output.iter().find(|name| !name.is_empty())?;
         let way_to = |part: &str| format!("{}.{part}/", scope.name(first));
@@ -136,16 +180,27 @@ impl<'m> Flattening<'m> {
                 round,
                 way: way.clone(),
             };
-            self.bodies.push(Body { way: way.clone(), around: scope.body });
+            self.bodies.push(Body {
+                way: way.clone(),
+                around: scope.body,
+            });
             if self.ways.insert(way, self.bodies.len() - 1).is_some() {
                 return None;
             }
             for name in own_names(body) {
-                self.names.insert(inner.name(name), (self.bodies.len() - 1, name));
+                self.names
+                    .insert(inner.name(name), (self.bodies.len() - 1, name));
             }
             if is_loop {
-                let mut begin = NodeProto { domain: Some(BEGIN.into()), ..end.clone() };
-                begin.output = body.input.iter().map(|input| inner.name(input.name())).collect();
+                let mut begin = NodeProto {
+                    domain: Some(BEGIN.into()),
+                    ..end.clone()
+                };
+                begin.output = body
+                    .input
+                    .iter()
+                    .map(|input| inner.name(input.name()))
+                    .collect();
                 begin.attribute.retain(|attribute| attribute.name() != WAYS);
                 move_to(&mut begin, &inner.way);
                 self.made.node.push(begin);
@@ -160,7 +215,11 @@ impl<'m> Flattening<'m> {
                 self.made.value_info.push(declared);
             }
             self.nodes(body, &inner)?;
-            end.input.extend(body.output.iter().map(|output| inner.resolve(output.name())));
+            end.input.extend(
+                body.output
+                    .iter()
+                    .map(|output| inner.resolve(output.name())),
+            );
         }
         self.made.node.push(end);
         Some(())
@@ -170,7 +229,11 @@ impl<'m> Flattening<'m> {
     /// iteration.
     fn declared(&mut self, info: &ValueInfoProto, scope: &Inside) -> ValueInfoProto {
         let mut info = named(info.clone(), scope.name(info.name()));
-        let shape = info.r#type.as_mut().and_then(|t| t.tensor_type.as_mut()).and_then(|t| t.shape.as_mut());
+        let shape = info
+            .r#type
+            .as_mut()
+            .and_then(|t| t.tensor_type.as_mut())
+            .and_then(|t| t.shape.as_mut());
         if let (Some(round), Some(shape)) = (scope.round, shape) {
             for dim in &mut shape.dim {
                 if let Some(Dim::DimParam(symbol)) = &mut dim.value {
@@ -187,8 +250,11 @@ impl<'m> Flattening<'m> {
 /// Whether all bodies of a node, and the bodies in them, are understood; other nodes stay in the
 /// main graph unchanged.
 fn is_understood(node: &NodeProto) -> bool {
-    let inner =
-        |body: &GraphProto| body.node.iter().all(|node| bodies(node).next().is_none() || is_understood(node));
+    let inner = |body: &GraphProto| {
+        body.node
+            .iter()
+            .all(|node| bodies(node).next().is_none() || is_understood(node))
+    };
     parts(node).is_some_and(|parts| parts.into_iter().all(|(_, body)| inner(body)))
 }
 
@@ -201,7 +267,11 @@ fn parts(node: &NodeProto) -> Option<Vec<(&str, &GraphProto)>> {
         .collect();
     parts.sort_by_key(|(name, _)| *name);
     let (names, given, made) = match node.op() {
-        ("", "If") => (&["else_branch", "then_branch"][..], 0, Some(node.output.len())),
+        ("", "If") => (
+            &["else_branch", "then_branch"][..],
+            0,
+            Some(node.output.len()),
+        ),
         ("", "Loop") => (&["body"][..], node.input.len(), Some(node.output.len() + 1)),
         ("", "Scan") => (&["body"][..], node.input.len(), Some(node.output.len())),
         _ => return None,
@@ -213,19 +283,36 @@ fn parts(node: &NodeProto) -> Option<Vec<(&str, &GraphProto)>> {
             && body.quantization_annotation.is_empty()
     };
     let is_graph = |attribute: &AttributeProto| attribute.r#type() == AttributeType::Graph;
-    let no_list = node.attribute.iter().all(|a| a.graphs.is_empty() && a.g.is_some() == is_graph(a));
-    let fits = no_list && parts.iter().map(|(name, _)| *name).eq(names.iter().copied());
+    let no_list = node
+        .attribute
+        .iter()
+        .all(|a| a.graphs.is_empty() && a.g.is_some() == is_graph(a));
+    let fits = no_list
+        && parts
+            .iter()
+            .map(|(name, _)| *name)
+            .eq(names.iter().copied());
     (fits && parts.iter().all(|(_, body)| is_plain(body))).then_some(parts)
 }
 
 /// The names of the values that a body makes.
 fn own_names(body: &GraphProto) -> HashSet<&str> {
-    let made = body.node.iter().flat_map(|node| &node.output).map(String::as_str);
+    let made = body
+        .node
+        .iter()
+        .flat_map(|node| &node.output)
+        .map(String::as_str);
     let stored = body.initializer.iter().map(|tensor| tensor.name());
     let given = body.input.iter().map(|input| input.name());
-    made.chain(stored).chain(given).filter(|name| !name.is_empty()).collect()
+    made.chain(stored)
+        .chain(given)
+        .filter(|name| !name.is_empty())
+        .collect()
 }
 
 fn named(info: ValueInfoProto, name: String) -> ValueInfoProto {
-    ValueInfoProto { name: Some(name), ..info }
+    ValueInfoProto {
+        name: Some(name),
+        ..info
+    }
 }

@@ -72,14 +72,21 @@ pub fn way(node: &NodeProto) -> &str {
 
 /// The ways to the bodies of the node in whose place this one stands, in the order of their names.
 pub fn ways_behind(end: &NodeProto) -> impl Iterator<Item = &str> {
-    let own = end.attribute.iter().filter(|attribute| end.domain() == END && attribute.name() == WAYS);
-    own.flat_map(|attribute| &attribute.strings).filter_map(|way| std::str::from_utf8(way).ok())
+    let own = end
+        .attribute
+        .iter()
+        .filter(|attribute| end.domain() == END && attribute.name() == WAYS);
+    own.flat_map(|attribute| &attribute.strings)
+        .filter_map(|way| std::str::from_utf8(way).ok())
 }
 
 /// The results of the branch that an If takes if its condition holds or not, for each of its
 /// results; `None` for other nodes.
 pub fn branch<'g>(graph: &'g Graph, end: NodeId, holds: bool) -> Option<&'g [Option<ValueId>]> {
-    let (_, results) = graph.inputs(end).split_first().filter(|_| graph.domain_op(end) == (END, "If"))?;
+    let (_, results) = graph
+        .inputs(end)
+        .split_first()
+        .filter(|_| graph.domain_op(end) == (END, "If"))?;
     // In the order of their names.
     let (otherwise, then) = results.split_at_checked(graph.outputs(end).len())?;
     Some(if holds { then } else { otherwise })
@@ -89,14 +96,16 @@ pub fn branch<'g>(graph: &'g Graph, end: NodeId, holds: bool) -> Option<&'g [Opt
 pub fn move_to(node: &mut NodeProto, way: &str) {
     node.metadata_props.retain(|entry| entry.key() != BODY);
     if !way.is_empty() {
-        let entry = StringStringEntryProto { key: Some(BODY.into()), value: Some(way.to_owned()) };
+        let entry = StringStringEntryProto {
+            key: Some(BODY.into()),
+            value: Some(way.to_owned()),
+        };
         node.metadata_props.push(entry);
     }
 }
 
 /// Whether a value is a result of a body, which engines want a node of the body to make.
 pub fn is_result(graph: &Graph, value: ValueId) -> bool {
-    let ends =
-        |reader: &Reader| matches!(reader, Reader::Node { node, .. } if graph.domain_op(*node).0 == END);
+    let ends = |reader: &Reader| matches!(reader, Reader::Node { node, .. } if graph.domain_op(*node).0 == END);
     graph.readers(value).iter().any(ends)
 }

@@ -43,38 +43,83 @@ impl Flat<'_> {
             names: Names::new(flat),
         };
         // Nodes of a removed body are removed with it.
-        let is_in = |node: &&NodeProto| self.ways.get(way(node)).is_none_or(|&body| restoring.is_there[body]);
-        let read: HashSet<&str> =
-            graph.node.iter().filter(is_in).flat_map(|node| &node.input).map(String::as_str).collect();
+        let is_in = |node: &&NodeProto| {
+            self.ways
+                .get(way(node))
+                .is_none_or(|&body| restoring.is_there[body])
+        };
+        let read: HashSet<&str> = graph
+            .node
+            .iter()
+            .filter(is_in)
+            .flat_map(|node| &node.input)
+            .map(String::as_str)
+            .collect();
         for tensor in &graph.initializer {
             let body = self.names.get(tensor.name()).map(|(body, _)| *body);
             if body.is_some_and(|body| !restoring.is_there[body]) && !read.contains(tensor.name()) {
                 continue;
             }
             let home = body.and_then(|body| restoring.outside(body));
-            restoring.homes.extend(home.map(|home| (tensor.name(), home)));
-            restoring.content.entry(home).or_default().initializers.push(tensor.clone());
+            restoring
+                .homes
+                .extend(home.map(|home| (tensor.name(), home)));
+            restoring
+                .content
+                .entry(home)
+                .or_default()
+                .initializers
+                .push(tensor.clone());
         }
         for node in &graph.node {
             restoring.put(node)?;
         }
-        if graph.output.iter().any(|output| restoring.homes.contains_key(output.name())) {
+        if graph
+            .output
+            .iter()
+            .any(|output| restoring.homes.contains_key(output.name()))
+        {
             return None;
         }
-        let Content { nodes, initializers } = restoring.content.remove(&None).unwrap_or_default();
-        let mut main = GraphProto { node: vec![], initializer: initializers, ..graph.clone() };
-        let told: HashSet<&str> = self.before.value_info.iter().map(|info| info.name()).collect();
-        let came: HashSet<&str> = nodes.iter().flat_map(|node| &node.output).map(String::as_str).collect();
+        let Content {
+            nodes,
+            initializers,
+        } = restoring.content.remove(&None).unwrap_or_default();
+        let mut main = GraphProto {
+            node: vec![],
+            initializer: initializers,
+            ..graph.clone()
+        };
+        let told: HashSet<&str> = self
+            .before
+            .value_info
+            .iter()
+            .map(|info| info.name())
+            .collect();
+        let came: HashSet<&str> = nodes
+            .iter()
+            .flat_map(|node| &node.output)
+            .map(String::as_str)
+            .collect();
         let is_told = |info: &ValueInfoProto| info.r#type.is_some() && came.contains(info.name());
-        main.value_info.retain(|info| told.contains(info.name()) || is_told(info));
-        main.node = nodes.iter().map(|node| restoring.node(node, None)).collect::<Option<_>>()?;
+        main.value_info
+            .retain(|info| told.contains(info.name()) || is_told(info));
+        main.node = nodes
+            .iter()
+            .map(|node| restoring.node(node, None))
+            .collect::<Option<_>>()?;
         Some(flat.with_graph(main))
     }
 
     /// Which bodies a flat graph still has a node for.
     fn are_there(&self, graph: &GraphProto) -> Vec<bool> {
         let mut there = vec![false; self.bodies.len()];
-        for body in graph.node.iter().flat_map(ways_behind).filter_map(|way| self.ways.get(way)) {
+        for body in graph
+            .node
+            .iter()
+            .flat_map(ways_behind)
+            .filter_map(|way| self.ways.get(way))
+        {
             there[*body] = true;
         }
         there
@@ -113,24 +158,41 @@ impl<'r> Restoring<'r> {
     /// Finds the graph of a node: the one in its note, or that of its inputs.
     fn put(&mut self, node: &'r NodeProto) -> Option<()> {
         let noted = way(node);
-        let mut home = if noted.is_empty() { None } else { Some(*self.flat.ways.get(noted)?) };
+        let mut home = if noted.is_empty() {
+            None
+        } else {
+            Some(*self.flat.ways.get(noted)?)
+        };
         if ![BEGIN, END].contains(&node.domain()) {
             for read in &node.input {
-                home = self.flat.inner(home, self.homes.get(read.as_str()).copied())?;
+                home = self
+                    .flat
+                    .inner(home, self.homes.get(read.as_str()).copied())?;
             }
         }
         self.homes.extend(home.into_iter().flat_map(|home| {
-            node.output.iter().filter(|name| !name.is_empty()).map(move |name| (name.as_str(), home))
+            node.output
+                .iter()
+                .filter(|name| !name.is_empty())
+                .map(move |name| (name.as_str(), home))
         }));
         if node.domain() != BEGIN {
-            self.content.entry(home).or_default().nodes.push(node.clone());
+            self.content
+                .entry(home)
+                .or_default()
+                .nodes
+                .push(node.clone());
         }
         Some(())
     }
 
     /// The name of a value where it is made.
     fn name(&self, flat: &str) -> String {
-        let inner = self.flat.names.get(flat).filter(|(body, _)| self.is_there[*body]);
+        let inner = self
+            .flat
+            .names
+            .get(flat)
+            .filter(|(body, _)| self.is_there[*body]);
         inner.map_or(flat, |(_, name)| name).to_owned()
     }
 
@@ -167,8 +229,13 @@ impl<'r> Restoring<'r> {
             *name = self.name(name);
         }
         if home.is_some() {
-            let label =
-                |name: &String| self.flat.labels.get(name).map_or(name.as_str(), |name| name).to_owned();
+            let label = |name: &String| {
+                self.flat
+                    .labels
+                    .get(name)
+                    .map_or(name.as_str(), |name| name)
+                    .to_owned()
+            };
             node.name = node.name.as_ref().map(label);
         }
         move_to(node, "");
@@ -189,8 +256,11 @@ impl<'r> Restoring<'r> {
             ..before.clone()
         };
         self.restore_names(&mut restored, home)?;
-        let mut bodies: Vec<_> =
-            restored.attribute.iter_mut().filter(|attribute| attribute.g.is_some()).collect();
+        let mut bodies: Vec<_> = restored
+            .attribute
+            .iter_mut()
+            .filter(|attribute| attribute.g.is_some())
+            .collect();
         bodies.sort_by(|one, other| one.name().cmp(other.name()));
         for (attribute, way) in bodies.into_iter().zip(ways_behind(end)) {
             let home = *self.flat.ways.get(way)?;
@@ -204,16 +274,30 @@ impl<'r> Restoring<'r> {
 
     /// Rebuilds a body with these results.
     fn body(&mut self, body: &mut GraphProto, home: usize, results: &[String]) -> Option<()> {
-        let Content { nodes, initializers } = self.content.remove(&Some(home)).unwrap_or_default();
-        body.node = nodes.iter().map(|node| self.node(node, Some(home))).collect::<Option<_>>()?;
+        let Content {
+            nodes,
+            initializers,
+        } = self.content.remove(&Some(home)).unwrap_or_default();
+        body.node = nodes
+            .iter()
+            .map(|node| self.node(node, Some(home)))
+            .collect::<Option<_>>()?;
         body.initializer = initializers;
         for tensor in &mut body.initializer {
             tensor.name = Some(self.name(tensor.name()));
         }
         let way = self.flat.bodies[home].way.clone();
-        body.value_info.retain(|info| self.told.contains([&way, info.name()].concat().as_str()));
-        let now = results.iter().map(|flat| self.read(flat, Some(home))).collect::<Option<Vec<_>>>()?;
-        let same = body.output.iter().zip(&now).filter(|(output, now)| output.name() == now.as_str());
+        body.value_info
+            .retain(|info| self.told.contains([&way, info.name()].concat().as_str()));
+        let now = results
+            .iter()
+            .map(|flat| self.read(flat, Some(home)))
+            .collect::<Option<Vec<_>>>()?;
+        let same = body
+            .output
+            .iter()
+            .zip(&now)
+            .filter(|(output, now)| output.name() == now.as_str());
         let mut taken: HashSet<&str> = same.map(|(_, now)| now.as_str()).collect();
         for (output, name) in body.output.iter_mut().zip(&now) {
             let is_made = || body.node.iter().any(|node| node.output.contains(name));
@@ -222,9 +306,17 @@ impl<'r> Restoring<'r> {
                 continue;
             }
             // Engines want a result to be made in the body, and each by itself.
-            let copy = self.names.fresh(&format!("{way}{}_identity", output.name()));
-            let maker = body.node.iter().find(|node| node.output.contains(name)).cloned().unwrap_or_default();
-            body.node.push(builder::node(&maker, "Identity", &copy, &[name], &copy));
+            let copy = self
+                .names
+                .fresh(&format!("{way}{}_identity", output.name()));
+            let maker = body
+                .node
+                .iter()
+                .find(|node| node.output.contains(name))
+                .cloned()
+                .unwrap_or_default();
+            body.node
+                .push(builder::node(&maker, "Identity", &copy, &[name], &copy));
             output.name = Some(copy);
         }
         Some(())

@@ -25,7 +25,10 @@ pub(super) fn read(
     (is_own, op): (bool, &str),
     axis: usize,
 ) -> Option<Result<Vec<AxisRead>, Reason>> {
-    let is_plain = at.graph.category(at.node).is_some_and(|category| category.is_elementwise());
+    let is_plain = at
+        .graph
+        .category(at.node)
+        .is_some_and(|category| category.is_elementwise());
     let is_other = !is_own && matches!(op, "Gelu" | "QuickGelu");
     Some(match op {
         _ if is_plain || is_other => on_elements(at, axis),
@@ -61,7 +64,13 @@ fn handed_on(at: &At, op: &str, axis: usize) -> Result<Vec<AxisRead>, Reason> {
 
 /// Scale and zero point are numbers, or lie along one axis.
 fn quantized(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
-    at.only_attributes(&["axis", "block_size", "output_dtype", "precision", "saturate"])?;
+    at.only_attributes(&[
+        "axis",
+        "block_size",
+        "output_dtype",
+        "precision",
+        "saturate",
+    ])?;
     if at.attr("block_size", 0)? != 0 {
         return Err(Reason::Attribute("block_size".into()));
     }
@@ -72,7 +81,9 @@ fn quantized(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
         match at.input(slot).map(|_| at.rank(slot)) {
             Err(_) | Ok(Ok(0)) => {}
             Ok(Ok(1)) if along != axis => {}
-            Ok(Ok(1)) if at.extent(slot, 0).is_ok_and(|extent| extent > 1) => *read = AxisRead::Same(0),
+            Ok(Ok(1)) if at.extent(slot, 0).is_ok_and(|extent| extent > 1) => {
+                *read = AxisRead::Same(0)
+            }
             _ => return Err(Reason::UnknownShape),
         }
     }

@@ -16,7 +16,11 @@ pub(super) fn read(
     }
     Some(match op {
         "Conv" => conv(at, axis),
-        "ConvTranspose" => samples(at, axis, &[CONV, &["output_padding", "output_shape"]].concat()),
+        "ConvTranspose" => samples(
+            at,
+            axis,
+            &[CONV, &["output_padding", "output_shape"]].concat(),
+        ),
         "AveragePool" => pool(at, axis, AVERAGE_POOL),
         "MaxPool" => pool(at, axis, MAX_POOL),
         "LpPool" => pool(at, axis, &[MAX_POOL, &["p"]].concat()),
@@ -26,7 +30,14 @@ pub(super) fn read(
     })
 }
 
-const CONV: &[&str] = &["auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"];
+const CONV: &[&str] = &[
+    "auto_pad",
+    "dilations",
+    "group",
+    "kernel_shape",
+    "pads",
+    "strides",
+];
 
 /// Only samples are known to stay apart.
 fn samples(at: &At, axis: usize, known: &[&str]) -> Result<Vec<AxisRead>, Reason> {
@@ -39,7 +50,11 @@ fn samples(at: &At, axis: usize, known: &[&str]) -> Result<Vec<AxisRead>, Reason
 
 fn pool(at: &At, axis: usize, known: &[&str]) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(known)?;
-    if axis > 1 { Err(at.not_linear()) } else { Ok(first(at, AxisRead::Same(axis), AxisRead::All)) }
+    if axis > 1 {
+        Err(at.not_linear())
+    } else {
+        Ok(first(at, AxisRead::Same(axis), AxisRead::All))
+    }
 }
 
 fn conv(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
@@ -66,7 +81,9 @@ fn is_pointwise(at: &At, axis: usize) -> Result<bool, Reason> {
     let place = axis - 2;
     let spatial = at.rank(0)?.checked_sub(2).ok_or(Reason::UnknownShape)?;
     let is_one = |list: Option<Vec<i64>>| list.is_none_or(|list| list.get(place) == Some(&1));
-    let pads = at.attr_ints("pads")?.unwrap_or_else(|| vec![0; 2 * spatial]);
+    let pads = at
+        .attr_ints("pads")?
+        .unwrap_or_else(|| vec![0; 2 * spatial]);
     let is_unpadded = pads.len() == 2 * spatial && pads[place] == 0 && pads[place + spatial] == 0;
     let is_told = matches!(at.attr_text("auto_pad", "NOTSET")?, "NOTSET" | "VALID");
     Ok(at.extent(1, axis)? == 1 && is_one(at.attr_ints("strides")?) && is_unpadded && is_told)
@@ -75,19 +92,26 @@ fn is_pointwise(at: &At, axis: usize) -> Result<bool, Reason> {
 /// An axis that is not scaled is left alone, whatever the mode; `tf_crop_and_resize` crops as well.
 fn resize(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(attributes("Resize").unwrap_or_default())?;
-    let is_cropped = at.attr_text("coordinate_transformation_mode", "half_pixel")? == "tf_crop_and_resize";
+    let is_cropped =
+        at.attr_text("coordinate_transformation_mode", "half_pixel")? == "tf_crop_and_resize";
     let keeps_ratio = at.attr_text("keep_aspect_ratio_policy", "stretch")? != "stretch";
-    if is_cropped || keeps_ratio || at.attr_ints("axes")?.is_some() || at.opset() < RESIZE_TO_SIZES {
+    if is_cropped || keeps_ratio || at.attr_ints("axes")?.is_some() || at.opset() < RESIZE_TO_SIZES
+    {
         return Err(at.not_linear());
     }
     let is_kept = match at.input(3) {
-        Ok(_) => {
-            same(at.shape(0)?.get(axis).unwrap_or(&None), at.output_shape(0)?.get(axis).unwrap_or(&None))
-        }
+        Ok(_) => same(
+            at.shape(0)?.get(axis).unwrap_or(&None),
+            at.output_shape(0)?.get(axis).unwrap_or(&None),
+        ),
         Err(_) => {
             let factors = at.numbers(factors_at("Resize", at.opset()))?;
             factors.view().iter().nth(axis) == Some(&1.0)
         }
     };
-    if is_kept { Ok(first(at, AxisRead::Same(axis), AxisRead::All)) } else { Err(at.not_linear()) }
+    if is_kept {
+        Ok(first(at, AxisRead::Same(axis), AxisRead::All))
+    } else {
+        Err(at.not_linear())
+    }
 }

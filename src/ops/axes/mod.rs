@@ -70,7 +70,11 @@ pub fn reads(at: &At, output: usize, axis: usize) -> Vec<AxisRead> {
         return unknown();
     }
     let found = read(at, output, axis).unwrap_or_else(|_| unknown());
-    if found.len() == at.arity() { found } else { unknown() }
+    if found.len() == at.arity() {
+        found
+    } else {
+        unknown()
+    }
 }
 
 /// The answer of the family of the operator.
@@ -83,7 +87,9 @@ fn read(at: &At, output: usize, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     if output > 0 {
         return match op {
             "Split" if is_own => movement::split(at, output, axis),
-            "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" if !is_own && output == 3 => {
+            "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization"
+                if !is_own && output == 3 =>
+            {
                 normalizers::skipped_sum(at, axis)
             }
             _ => Err(at.not_linear()),
@@ -104,7 +110,11 @@ fn broadcast(at: &At, places: &[Option<usize>]) -> Result<Vec<AxisRead>, Reason>
     let mut varying = vec![];
     for (slot, place) in places.iter().enumerate() {
         if let &Some(axis) = place {
-            let dim = at.shape(slot)?.get(axis).cloned().ok_or(Reason::UnknownShape)?;
+            let dim = at
+                .shape(slot)?
+                .get(axis)
+                .cloned()
+                .ok_or(Reason::UnknownShape)?;
             if extent(&dim) != Some(1) {
                 varying.push((slot, axis, dim));
             }

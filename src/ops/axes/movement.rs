@@ -49,7 +49,9 @@ fn regrouped(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
         return Ok(first(at, AxisRead::All, AxisRead::All));
     }
     let mut trace = LayoutMap::new(&before);
-    trace.follow(at.proto(), &behind).ok_or(Reason::UnknownShape)?;
+    trace
+        .follow(at.proto(), &behind)
+        .ok_or(Reason::UnknownShape)?;
     let from = (0..before.len()).find(|&from| trace.places(&[from]).is_some_and(|to| to == [axis]));
     from.map(|from| moved(at, from)).ok_or(Reason::UnknownShape)
 }
@@ -74,7 +76,15 @@ pub(super) fn split(at: &At, output: usize, axis: usize) -> Result<Vec<AxisRead>
     for part in 0..output {
         start += at.output_extent(part, axis)?;
     }
-    Ok(first(at, AxisRead::Strided { axis, start, step: 1 }, AxisRead::All))
+    Ok(first(
+        at,
+        AxisRead::Strided {
+            axis,
+            start,
+            step: 1,
+        },
+        AxisRead::All,
+    ))
 }
 
 fn slice(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
@@ -84,18 +94,28 @@ fn slice(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
         Some(named) => axes(&named, at.rank(0)?)?,
         None => (0..starts.clone()?.ok_or(Reason::NotConstant)?.len()).collect(),
     };
-    let Some(place) = named.iter().position(|&named| named == axis) else { return Ok(moved(at, axis)) };
+    let Some(place) = named.iter().position(|&named| named == axis) else {
+        return Ok(moved(at, axis));
+    };
     let starts = starts?.ok_or(Reason::NotConstant)?;
     let step = match at.list("steps")? {
         Some(steps) => *steps.get(place).ok_or(Reason::UnknownShape)?,
         None => 1,
     };
     let start = *starts.get(place).ok_or(Reason::UnknownShape)?;
-    let start = if start < 0 { start + at.extent(0, axis)? as i64 } else { start };
+    let start = if start < 0 {
+        start + at.extent(0, axis)? as i64
+    } else {
+        start
+    };
     let [Ok(start), Ok(step @ 1..)] = [start, step].map(usize::try_from) else {
         return Err(Reason::Attribute("starts".into()));
     };
-    Ok(first(at, AxisRead::Strided { axis, start, step }, AxisRead::All))
+    Ok(first(
+        at,
+        AxisRead::Strided { axis, start, step },
+        AxisRead::All,
+    ))
 }
 
 fn gather(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
@@ -105,7 +125,13 @@ fn gather(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(match axis {
         _ if axis < along => vec![AxisRead::Same(axis), AxisRead::All],
         _ if axis < along + wide => {
-            vec![AxisRead::Picked { axis: along, indices: 1 }, AxisRead::Same(axis - along)]
+            vec![
+                AxisRead::Picked {
+                    axis: along,
+                    indices: 1,
+                },
+                AxisRead::Same(axis - along),
+            ]
         }
         _ => vec![AxisRead::Same(axis + 1 - wide), AxisRead::All],
     })
@@ -119,8 +145,12 @@ fn gather_elements(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
         return Ok(vec![AxisRead::All, AxisRead::Same(axis)]);
     }
     let [data, indices] = [at.shape(0)?, at.shape(1)?];
-    let fits = same(data.get(axis).unwrap_or(&None), indices.get(axis).unwrap_or(&None));
-    fits.then(|| vec![AxisRead::Same(axis); 2]).ok_or(Reason::UnknownShape)
+    let fits = same(
+        data.get(axis).unwrap_or(&None),
+        indices.get(axis).unwrap_or(&None),
+    );
+    fits.then(|| vec![AxisRead::Same(axis); 2])
+        .ok_or(Reason::UnknownShape)
 }
 
 fn gather_nd(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
@@ -183,5 +213,9 @@ fn pad(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
 
 fn trilu(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["upper"])?;
-    if axis + 2 < at.rank(0)? { Ok(moved(at, axis)) } else { Err(Reason::Attribute("upper".into())) }
+    if axis + 2 < at.rank(0)? {
+        Ok(moved(at, axis))
+    } else {
+        Err(Reason::Attribute("upper".into()))
+    }
 }

@@ -17,7 +17,9 @@ pub(super) fn read(
         "LayerNormalization" | "RMSNormalization" | "SimplifiedLayerNormalization" if is_own => {
             layer_norm(at, axis)
         }
-        "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" if !is_own => skip_norm(at, op, axis),
+        "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" if !is_own => {
+            skip_norm(at, op, axis)
+        }
         "BatchNormalization" if is_own => batch_norm(at, axis),
         "InstanceNormalization" if is_own => channels_alone(at, axis, &["epsilon"]),
         "GroupNormalization" if is_own => group_norm(at, axis),
@@ -33,7 +35,11 @@ pub(super) fn read(
 
 /// Reads of the first input: all of a mixed axis, the same place of another.
 fn mixed(at: &At, axis: usize, is_mixed: bool) -> Vec<AxisRead> {
-    let read = if is_mixed { AxisRead::All } else { AxisRead::Same(axis) };
+    let read = if is_mixed {
+        AxisRead::All
+    } else {
+        AxisRead::Same(axis)
+    };
     first(at, read, AxisRead::All)
 }
 
@@ -65,7 +71,12 @@ fn layer_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
 }
 
 /// The position of an axis in each broadcast input; the inputs `left_out` are skipped.
-fn parameters(at: &At, axis: usize, rank: usize, left_out: &[usize]) -> Result<Vec<Option<usize>>, Reason> {
+fn parameters(
+    at: &At,
+    axis: usize,
+    rank: usize,
+    left_out: &[usize],
+) -> Result<Vec<Option<usize>>, Reason> {
     let place = |slot: usize| match at.input(slot) {
         Ok(_) if !left_out.contains(&slot) => Ok(aligned(axis, rank, at.rank(slot)?)),
         _ => Ok(None),
@@ -99,7 +110,11 @@ fn batch_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["epsilon", "momentum", "training_mode"])?;
     let trains = batch_norm_trains(at.proto(), at.opset());
     if trains.is_ok_and(|trains| !trains) {
-        let others = if axis == 1 { AxisRead::Same(0) } else { AxisRead::Absent };
+        let others = if axis == 1 {
+            AxisRead::Same(0)
+        } else {
+            AxisRead::Absent
+        };
         return Ok(first(at, AxisRead::Same(axis), others));
     }
     Err(Reason::TrainingMode)
@@ -108,8 +123,20 @@ fn batch_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
 /// Samples and channels stay apart; all places of each are mixed.
 fn channels_alone(at: &At, axis: usize, known: &[&str]) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(known)?;
-    let read = if axis < 2 { AxisRead::Same(axis) } else { AxisRead::All };
-    Ok(first(at, read, if axis == 1 { AxisRead::Same(0) } else { AxisRead::Absent }))
+    let read = if axis < 2 {
+        AxisRead::Same(axis)
+    } else {
+        AxisRead::All
+    };
+    Ok(first(
+        at,
+        read,
+        if axis == 1 {
+            AxisRead::Same(0)
+        } else {
+            AxisRead::Absent
+        },
+    ))
 }
 
 /// Samples stay apart. Scale and shift are of groups before operator set 21.
@@ -132,12 +159,19 @@ fn reduced(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     behind(at, axis, rank, &over, keep)
 }
 
-fn behind(at: &At, axis: usize, rank: usize, over: &[usize], keep: bool) -> Result<Vec<AxisRead>, Reason> {
+fn behind(
+    at: &At,
+    axis: usize,
+    rank: usize,
+    over: &[usize],
+    keep: bool,
+) -> Result<Vec<AxisRead>, Reason> {
     if keep {
         return Ok(mixed(at, axis, over.contains(&axis)));
     }
     let kept = (0..rank).filter(|axis| !over.contains(axis)).nth(axis);
-    kept.map(|from| mixed(at, from, false)).ok_or(Reason::UnknownShape)
+    kept.map(|from| mixed(at, from, false))
+        .ok_or(Reason::UnknownShape)
 }
 
 fn arg(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {

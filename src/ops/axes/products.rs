@@ -12,7 +12,9 @@ pub(super) fn read(
     axis: usize,
 ) -> Option<Result<Vec<AxisRead>, Reason>> {
     Some(match op {
-        "MatMul" if is_own => at.only_attributes(&[]).and_then(|()| matmul(at, [false; 2], axis)),
+        "MatMul" if is_own => at
+            .only_attributes(&[])
+            .and_then(|()| matmul(at, [false; 2], axis)),
         "FusedMatMul" if !is_own => fused_matmul(at, axis),
         "Gemm" if is_own => gemm(at, axis),
         "Einsum" if is_own => einsum(at, axis),
@@ -51,12 +53,19 @@ fn fused_matmul(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
             return Err(Reason::Attribute(name.into()));
         }
     }
-    matmul(at, [at.flag("transA", false)?, at.flag("transB", false)?], axis)
+    matmul(
+        at,
+        [at.flag("transA", false)?, at.flag("transB", false)?],
+        axis,
+    )
 }
 
 fn gemm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["alpha", "beta", "transA", "transB"])?;
-    let (a, b) = (usize::from(at.flag("transA", false)?), usize::from(at.flag("transB", false)?));
+    let (a, b) = (
+        usize::from(at.flag("transA", false)?),
+        usize::from(at.flag("transB", false)?),
+    );
     let bias = match at.input(2) {
         Ok(_) => aligned(axis, 2, at.rank(2)?),
         Err(_) => None,
@@ -83,7 +92,12 @@ fn einsum(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     let ranks: Vec<Option<usize>> = (0..at.arity()).map(|slot| at.rank(slot).ok()).collect();
     let wrong = || Reason::Attribute("equation".into());
     let equation = Equation::read(at.attr_text("equation", "")?, &ranks).ok_or_else(wrong)?;
-    if !equation.operands.iter().chain([&equation.result]).all(|letters| is_once(letters)) {
+    if !equation
+        .operands
+        .iter()
+        .chain([&equation.result])
+        .all(|letters| is_once(letters))
+    {
         return Err(wrong());
     }
     let letter = *equation.result.get(axis).ok_or_else(wrong)?;
@@ -117,7 +131,11 @@ fn attention(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
         _ => return Err(Reason::UnknownShape),
     };
     // The mask is broadcast to batch, heads, queries and keys.
-    let mask = |axis: usize| at.input(3).ok().and_then(|_| aligned(axis, 4, at.rank(3).ok()?));
+    let mask = |axis: usize| {
+        at.input(3)
+            .ok()
+            .and_then(|_| aligned(axis, 4, at.rank(3).ok()?))
+    };
     if at.input(3).is_ok() {
         at.rank(3)?;
     }
@@ -125,7 +143,11 @@ fn attention(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     let mut masked = None;
     if axis == 0 {
         for (slot, read) in reads.iter_mut().enumerate() {
-            *read = if at.input(slot).is_ok() { AxisRead::Same(0) } else { AxisRead::Absent };
+            *read = if at.input(slot).is_ok() {
+                AxisRead::Same(0)
+            } else {
+                AxisRead::Absent
+            };
         }
         masked = Some(mask(0));
     } else if axis == queries {
@@ -139,7 +161,11 @@ fn attention(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
             return Err(Reason::UnknownShape);
         }
         for (slot, read) in reads.iter_mut().enumerate().filter(|&(slot, _)| slot != 6) {
-            *read = if at.input(slot).is_ok() { AxisRead::Same(1) } else { AxisRead::Absent };
+            *read = if at.input(slot).is_ok() {
+                AxisRead::Same(1)
+            } else {
+                AxisRead::Absent
+            };
         }
         masked = Some(mask(1));
     }

@@ -4,7 +4,12 @@ use super::writer::Writer;
 use crate::ir::builder::float;
 
 /// The activation of this name, with its parameters; `None` where nothing is known of it.
-pub fn activated(writer: &mut Writer, name: &str, parameters: &[f32], value: &str) -> Option<String> {
+pub fn activated(
+    writer: &mut Writer,
+    name: &str,
+    parameters: &[f32],
+    value: &str,
+) -> Option<String> {
     let attributes = match (name, parameters) {
         ("", _) => return Some(value.to_owned()),
         ("Relu" | "Sigmoid" | "Tanh", []) => vec![],

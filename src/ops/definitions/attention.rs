@@ -33,14 +33,20 @@ fn write(writer: &mut Writer) -> Option<()> {
     if !is_plain || writer.input(4).is_some() || writer.has_output(1) {
         return None;
     }
-    let [batch, tokens, _] = writer.extents(0)?[..] else { return None };
-    let [_, width] = writer.extents(1)?[..] else { return None };
+    let [batch, tokens, _] = writer.extents(0)?[..] else {
+        return None;
+    };
+    let [_, width] = writer.extents(1)?[..] else {
+        return None;
+    };
     let heads = writer.int("num_heads", 0)?;
     let widths = match writer.ints("qkv_hidden_sizes")? {
         given if given.is_empty() => vec![width / 3; 3],
         given => given,
     };
-    let &[queries, keys, values] = &widths[..] else { return None };
+    let &[queries, keys, values] = &widths[..] else {
+        return None;
+    };
     let divides = heads > 0 && widths.iter().all(|width| width % heads == 0);
     if !divides || queries != keys || queries + keys + values != width {
         return None;
@@ -53,11 +59,15 @@ fn write(writer: &mut Writer) -> Option<()> {
     let parts = writer.maker.split(&product, 2, &widths);
     let mut by_head = vec![];
     for (part, width) in parts.iter().zip(&widths) {
-        let split = writer.maker.reshape(part, &[batch, tokens, heads, width / heads]);
+        let split = writer
+            .maker
+            .reshape(part, &[batch, tokens, heads, width / heads]);
         by_head.push(writer.maker.transpose(&split, &[0, 2, 1, 3]));
     }
     let scores = scores(writer, &by_head, queries / heads)?;
-    let shares = writer.maker.op("Softmax", &[&scores], vec![int("axis", -1)]);
+    let shares = writer
+        .maker
+        .op("Softmax", &[&scores], vec![int("axis", -1)]);
     let mixed = writer.pair("MatMul", &shares, &by_head[2]);
     let together = writer.maker.transpose(&mixed, &[0, 2, 1, 3]);
     let output = writer.maker.reshape(&together, &[batch, tokens, values]);

@@ -8,13 +8,21 @@ use super::Definition;
 use super::writer::Writer;
 use crate::ir::builder::int;
 
-pub const DEFINITION: Definition =
-    Definition { operator: ("", "CausalConvWithState"), attributes: &["activation"], inputs: 4, write };
+pub const DEFINITION: Definition = Definition {
+    operator: ("", "CausalConvWithState"),
+    attributes: &["activation"],
+    inputs: 4,
+    write,
+};
 
 fn write(writer: &mut Writer) -> Option<()> {
     let (input, weight) = (writer.input(0)?, writer.input(1)?);
-    let [_, channels, length] = writer.extents(0)?[..] else { return None };
-    let [_, _, size] = writer.extents(1)?[..] else { return None };
+    let [_, channels, length] = writer.extents(0)?[..] else {
+        return None;
+    };
+    let [_, _, size] = writer.extents(1)?[..] else {
+        return None;
+    };
     let before = size - 1;
     let padded = match writer.input(3) {
         Some(past) => writer.concat(&[&past, &input], 2),
@@ -24,8 +32,10 @@ fn write(writer: &mut Writer) -> Option<()> {
         }
     };
     let bias = writer.input(2);
-    let read: Vec<&str> =
-        [Some(padded.as_str()), Some(&weight), bias.as_deref()].into_iter().flatten().collect();
+    let read: Vec<&str> = [Some(padded.as_str()), Some(&weight), bias.as_deref()]
+        .into_iter()
+        .flatten()
+        .collect();
     let sums = writer.maker.op("Conv", &read, vec![int("group", channels)]);
     let activated = match writer.text("activation", "none")?.as_str() {
         "none" => sums,

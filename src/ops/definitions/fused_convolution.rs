@@ -8,7 +8,16 @@ const OWN: [&str; 2] = ["activation", "activation_params"];
 
 pub const DEFINITION: Definition = Definition {
     operator: ("com.microsoft", "FusedConv"),
-    attributes: &["auto_pad", "dilations", "group", "kernel_shape", "pads", "strides", OWN[0], OWN[1]],
+    attributes: &[
+        "auto_pad",
+        "dilations",
+        "group",
+        "kernel_shape",
+        "pads",
+        "strides",
+        OWN[0],
+        OWN[1],
+    ],
     inputs: 4,
     write,
 };

@@ -4,7 +4,12 @@ use super::Definition;
 use super::activation::activated;
 use super::writer::Writer;
 
-const OWN: [&str; 4] = ["activation", "activation_alpha", "activation_beta", "activation_gamma"];
+const OWN: [&str; 4] = [
+    "activation",
+    "activation_alpha",
+    "activation_beta",
+    "activation_gamma",
+];
 
 pub const DEFINITION: Definition = Definition {
     operator: ("com.microsoft", "FusedGemm"),
@@ -21,7 +26,10 @@ fn write(writer: &mut Writer) -> Option<()> {
     let name = writer.text("activation", "")?;
     let parameters = match name.as_str() {
         "LeakyRelu" => vec![writer.float("activation_alpha", 0.01)?],
-        "HardSigmoid" => vec![writer.float("activation_alpha", 0.2)?, writer.float("activation_beta", 0.5)?],
+        "HardSigmoid" => vec![
+            writer.float("activation_alpha", 0.2)?,
+            writer.float("activation_beta", 0.5)?,
+        ],
         _ => vec![],
     };
     let activated = activated(writer, &name, &parameters, &product)?;

@@ -5,14 +5,20 @@
 use super::Definition;
 use super::writer::Writer;
 
-pub const DEFINITION: Definition =
-    Definition { operator: ("", "GatherND"), attributes: &["batch_dims"], inputs: 2, write };
+pub const DEFINITION: Definition = Definition {
+    operator: ("", "GatherND"),
+    attributes: &["batch_dims"],
+    inputs: 2,
+    write,
+};
 
 fn write(writer: &mut Writer) -> Option<()> {
     let (extents, shape) = (writer.extents(0)?, writer.extents(1)?);
     let mut indices = writer.integers(1)?;
     let batch = usize::try_from(writer.int("batch_dims", 0)?).ok()?;
-    let width = usize::try_from(*shape.last()?).ok().filter(|&width| width > 0)?;
+    let width = usize::try_from(*shape.last()?)
+        .ok()
+        .filter(|&width| width > 0)?;
     if indices.iter().all(|&index| index >= 0) {
         return None;
     }

@@ -17,7 +17,13 @@ const LONGEST: i64 = 64;
 
 pub const DEFINITION: Definition = Definition {
     operator: ("", "LinearAttention"),
-    attributes: &["chunk_size", "kv_num_heads", "q_num_heads", "scale", "update_rule"],
+    attributes: &[
+        "chunk_size",
+        "kv_num_heads",
+        "q_num_heads",
+        "scale",
+        "update_rule",
+    ],
     inputs: 6,
     write,
 };
@@ -64,7 +70,12 @@ fn write(writer: &mut Writer) -> Option<()> {
             Some(before) => writer.pair("Add", before, &added),
             None => added,
         };
-        let query = token_of(writer, 0, token, &[sizes.batch, sizes.heads, sizes.group, sizes.key])?;
+        let query = token_of(
+            writer,
+            0,
+            token,
+            &[sizes.batch, sizes.heads, sizes.group, sizes.key],
+        )?;
         let read = writer.pair("MatMul", &query, &next);
         let scaled = writer.pair("Mul", &read, &scale);
         let width = sizes.heads * sizes.group * sizes.value;
@@ -74,21 +85,42 @@ fn write(writer: &mut Writer) -> Option<()> {
     let outputs: Vec<&str> = outputs.iter().map(String::as_str).collect();
     let all = writer.concat(&outputs, 1);
     writer.result(0, &all)?;
-    if writer.has_output(1) { writer.result(1, &state?) } else { Some(()) }
+    if writer.has_output(1) {
+        writer.result(1, &state?)
+    } else {
+        Some(())
+    }
 }
 
 fn sizes(writer: &Writer) -> Option<HeadExtents> {
-    let (queries, heads) = (writer.int("q_num_heads", 0)?, writer.int("kv_num_heads", 0)?);
-    let [batch, tokens, width] = writer.extents(0)?[..] else { return None };
-    let [_, _, values] = writer.extents(2)?[..] else { return None };
-    let fits =
-        heads > 0 && queries > 0 && queries % heads == 0 && width % queries == 0 && values % heads == 0;
+    let (queries, heads) = (
+        writer.int("q_num_heads", 0)?,
+        writer.int("kv_num_heads", 0)?,
+    );
+    let [batch, tokens, width] = writer.extents(0)?[..] else {
+        return None;
+    };
+    let [_, _, values] = writer.extents(2)?[..] else {
+        return None;
+    };
+    let fits = heads > 0
+        && queries > 0
+        && queries % heads == 0
+        && width % queries == 0
+        && values % heads == 0;
     if !fits || !(1..=LONGEST).contains(&tokens) {
         return None;
     }
     let (group, key, value) = (queries / heads, width / queries, values / heads);
     let keys = writer.extents(1)?;
-    (keys == [batch, tokens, heads * key]).then_some(HeadExtents { batch, tokens, heads, group, key, value })
+    (keys == [batch, tokens, heads * key]).then_some(HeadExtents {
+        batch,
+        tokens,
+        heads,
+        group,
+        key,
+        value,
+    })
 }
 
 /// An input at one token, in a shape.
@@ -101,11 +133,18 @@ fn token_of(writer: &mut Writer, slot: usize, token: i64, shape: &[i64]) -> Opti
 
 /// The shape of a gate of one token: a number for each key of a head, for each head, or for all.
 fn column(writer: &Writer, slot: usize, sizes: &HeadExtents) -> Option<[i64; 4]> {
-    let &HeadExtents { batch, heads, key, .. } = sizes;
+    let &HeadExtents {
+        batch, heads, key, ..
+    } = sizes;
     let width = *writer.extents(slot)?.get(2)?;
-    let shapes =
-        [(heads * key, [batch, heads, key, 1]), (heads, [batch, heads, 1, 1]), (1, [batch, 1, 1, 1])];
-    shapes.into_iter().find_map(|(count, shape)| (count == width).then_some(shape))
+    let shapes = [
+        (heads * key, [batch, heads, key, 1]),
+        (heads, [batch, heads, 1, 1]),
+        (1, [batch, 1, 1, 1]),
+    ];
+    shapes
+        .into_iter()
+        .find_map(|(count, shape)| (count == width).then_some(shape))
 }
 
 /// What a token adds to the state.
@@ -116,7 +155,13 @@ fn change(
     is_delta: bool,
     sizes: &HeadExtents,
 ) -> Option<String> {
-    let &HeadExtents { batch, heads, key, value, .. } = sizes;
+    let &HeadExtents {
+        batch,
+        heads,
+        key,
+        value,
+        ..
+    } = sizes;
     let column_of_key = token_of(writer, 1, token, &[batch, heads, key, 1])?;
     let mut row = token_of(writer, 2, token, &[batch, heads, 1, value])?;
     if is_delta {

@@ -64,7 +64,9 @@ const ROUNDS: usize = 8;
 pub(crate) fn written_out(model: &Model, definitions: Definitions) -> Option<Model> {
     let mut result: Option<Model> = None;
     for _ in 0..ROUNDS {
-        let Some(next) = written_once(result.as_ref().unwrap_or(model), definitions) else { break };
+        let Some(next) = written_once(result.as_ref().unwrap_or(model), definitions) else {
+            break;
+        };
         result = Some(next);
     }
     result
@@ -87,9 +89,12 @@ fn written_once(model: &Model, definitions: Definitions) -> Option<Model> {
     let mut is_changed = false;
     for &id in graph.order() {
         let defined = definition(graph.node(id), definitions);
-        let written = defined.and_then(|definition| written(definition, Writer::new(analysis.at(id), graph)));
+        let written =
+            defined.and_then(|definition| written(definition, Writer::new(analysis.at(id), graph)));
         // Of two nodes of one name the second is written in the next round.
-        match written.filter(|(made, _)| made.iter().all(|node| names.insert(node.name().to_owned()))) {
+        match written
+            .filter(|(made, _)| made.iter().all(|node| names.insert(node.name().to_owned())))
+        {
             Some((made, new)) => {
                 is_changed = true;
                 nodes.extend(made);
@@ -102,16 +107,24 @@ fn written_once(model: &Model, definitions: Definitions) -> Option<Model> {
 }
 
 /// The nodes in the place of one, and the constants that they read.
-fn written(definition: &Definition, mut writer: Writer) -> Option<(Vec<NodeProto>, Vec<NewConstant>)> {
+fn written(
+    definition: &Definition,
+    mut writer: Writer,
+) -> Option<(Vec<NodeProto>, Vec<NewConstant>)> {
     (definition.write)(&mut writer)?;
     Some(writer.maker.done())
 }
 
 /// The definition of an operator, if it has one and the node has nothing that it does not read.
 fn definition(node: &NodeProto, definitions: Definitions) -> Option<&'static Definition> {
-    let definition = definitions.iter().find(|definition| definition.operator == node.op())?;
+    let definition = definitions
+        .iter()
+        .find(|definition| definition.operator == node.op())?;
     let is_read = |name: &str| definition.attributes.contains(&name);
-    let is_known = node.attribute.iter().all(|attribute| is_read(attribute.name()));
+    let is_known = node
+        .attribute
+        .iter()
+        .all(|attribute| is_read(attribute.name()));
     (is_known && node.input.len() <= definition.inputs).then_some(definition)
 }
 
@@ -144,17 +157,31 @@ mod tests {
     }
 
     /// A model of one operator of a domain, for inputs of these shapes, and its outputs.
-    fn one(domain: &str, line: &str, attribute: Vec<AttributeProto>, shapes: &[(&str, &[&str])]) -> Model {
-        let mut operator = NodeProto { attribute, ..node(line) };
+    fn one(
+        domain: &str,
+        line: &str,
+        attribute: Vec<AttributeProto>,
+        shapes: &[(&str, &[&str])],
+    ) -> Model {
+        let mut operator = NodeProto {
+            attribute,
+            ..node(line)
+        };
         operator.domain = Some(domain.into());
-        let inputs = shapes.iter().map(|(name, shape)| value(name, DataType::Float, shape)).collect();
+        let inputs = shapes
+            .iter()
+            .map(|(name, shape)| value(name, DataType::Float, shape))
+            .collect();
         let outputs = operator.output.clone();
         let outputs: Vec<&str> = outputs.iter().map(String::as_str).collect();
         model(inputs, vec![], vec![operator], &outputs)
     }
 
     fn run(model: &Model, inputs: &[Tensor]) -> Vec<Tensor> {
-        Engine::load(model, &Dims::default()).unwrap().run(inputs).unwrap()
+        Engine::load(model, &Dims::default())
+            .unwrap()
+            .run(inputs)
+            .unwrap()
     }
 
     fn assert_close(actual: &Tensor, expected: &Tensor) {
@@ -164,9 +191,22 @@ mod tests {
     #[test]
     fn a_fused_product_is_transposed_and_scaled() {
         let shapes = [("a", &["2", "2"][..]), ("b", &["2", "2"])];
-        let inputs = [tensor2(&[[1_f32, 2.0], [3.0, 4.0]]), tensor2(&[[5_f32, 6.0], [7.0, 8.0]])];
-        let product = |attributes| one("com.microsoft", "FusedMatMul a, b -> y", attributes, &shapes);
-        let y = run(&product(vec![int("transB", 1), float("alpha", 0.5)]), &inputs);
+        let inputs = [
+            tensor2(&[[1_f32, 2.0], [3.0, 4.0]]),
+            tensor2(&[[5_f32, 6.0], [7.0, 8.0]]),
+        ];
+        let product = |attributes| {
+            one(
+                "com.microsoft",
+                "FusedMatMul a, b -> y",
+                attributes,
+                &shapes,
+            )
+        };
+        let y = run(
+            &product(vec![int("transB", 1), float("alpha", 0.5)]),
+            &inputs,
+        );
         assert_close(&y[0], &tensor2(&[[8.5_f32, 11.5], [19.5, 26.5]]));
         let y = run(&product(vec![int("transA", 1)]), &inputs);
         assert_close(&y[0], &tensor2(&[[26_f32, 30.0], [38.0, 44.0]]));
@@ -177,23 +217,44 @@ mod tests {
     #[test]
     fn a_fused_gemm_ends_in_its_activation() {
         let shapes = [("a", &["1", "2"][..]), ("b", &["2", "2"])];
-        let inputs = [tensor2(&[[1_f32, -1.0]]), tensor2(&[[1_f32, 5.0], [3.0, 2.0]])];
+        let inputs = [
+            tensor2(&[[1_f32, -1.0]]),
+            tensor2(&[[1_f32, 5.0], [3.0, 2.0]]),
+        ];
         let gemm = |name: &str, slope| {
-            let attributes =
-                vec![text("activation", name), float("activation_alpha", slope), float("alpha", 2.0)];
+            let attributes = vec![
+                text("activation", name),
+                float("activation_alpha", slope),
+                float("alpha", 2.0),
+            ];
             one("com.microsoft", "FusedGemm a, b -> y", attributes, &shapes)
         };
-        assert_close(&run(&gemm("LeakyRelu", 0.25), &inputs)[0], &tensor2(&[[-1_f32, 6.0]]));
-        assert_close(&run(&gemm("Relu", 0.25), &inputs)[0], &tensor2(&[[0_f32, 6.0]]));
+        assert_close(
+            &run(&gemm("LeakyRelu", 0.25), &inputs)[0],
+            &tensor2(&[[-1_f32, 6.0]]),
+        );
+        assert_close(
+            &run(&gemm("Relu", 0.25), &inputs)[0],
+            &tensor2(&[[0_f32, 6.0]]),
+        );
         assert!(written_out(&gemm("Softplus", 0.25), LACKING).is_none());
     }
 
     #[test]
     fn a_fused_convolution_adds_before_its_activation() {
-        let shapes =
-            [("x", &["1", "1", "3"][..]), ("w", &["1", "1", "2"]), ("b", &["1"]), ("z", &["1", "1", "2"])];
+        let shapes = [
+            ("x", &["1", "1", "3"][..]),
+            ("w", &["1", "1", "2"]),
+            ("b", &["1"]),
+            ("z", &["1", "1", "2"]),
+        ];
         let attributes = vec![text("activation", "Relu")];
-        let model = one("com.microsoft", "FusedConv x, w, b, z -> y", attributes, &shapes);
+        let model = one(
+            "com.microsoft",
+            "FusedConv x, w, b, z -> y",
+            attributes,
+            &shapes,
+        );
         let inputs = [
             tensor3(&[[[1_f32, 2.0, 4.0]]]),
             tensor3(&[[[1_f32, -1.0]]]),
@@ -214,20 +275,35 @@ mod tests {
 
     #[test]
     fn a_causal_convolution_reads_what_came_before() {
-        let shapes = [("x", &["1", "2", "3"][..]), ("w", &["2", "1", "2"]), ("past", &["1", "2", "1"])];
-        let mut model = one("", "CausalConvWithState x, w, , past -> y, present", vec![], &shapes);
+        let shapes = [
+            ("x", &["1", "2", "3"][..]),
+            ("w", &["2", "1", "2"]),
+            ("past", &["1", "2", "1"]),
+        ];
+        let mut model = one(
+            "",
+            "CausalConvWithState x, w, , past -> y, present",
+            vec![],
+            &shapes,
+        );
         let inputs = [
             tensor3(&[[[1_f32, 2.0, 3.0], [4.0, 5.0, 6.0]]]),
             tensor3(&[[[1_f32, 10.0]], [[2.0, 1.0]]]),
             tensor3(&[[[7_f32], [8.0]]]),
         ];
         let outputs = run(&model, &inputs);
-        assert_close(&outputs[0], &tensor3(&[[[17_f32, 21.0, 32.0], [20.0, 13.0, 16.0]]]));
+        assert_close(
+            &outputs[0],
+            &tensor3(&[[[17_f32, 21.0, 32.0], [20.0, 13.0, 16.0]]]),
+        );
         assert_close(&outputs[1], &tensor3(&[[[3_f32], [6.0]]]));
         model.graph_mut().input.truncate(2);
         model.graph_mut().node[0].input.truncate(2);
         let outputs = run(&model, &inputs[..2]);
-        assert_close(&outputs[0], &tensor3(&[[[10_f32, 21.0, 32.0], [4.0, 13.0, 16.0]]]));
+        assert_close(
+            &outputs[0],
+            &tensor3(&[[[10_f32, 21.0, 32.0], [4.0, 13.0, 16.0]]]),
+        );
     }
 
     /// Two tokens, one head of keys for two of queries, by the recurrence of the operator in plain numbers.
@@ -237,7 +313,10 @@ mod tests {
         for [q0, q1, q2, q3, k0, k1, v0, v1, gate] in tokens {
             let (keys, mut values) = ([k0, k1], [v0, v1]);
             if rule.starts_with("gated") {
-                state.iter_mut().flatten().for_each(|number| *number *= gate.exp());
+                state
+                    .iter_mut()
+                    .flatten()
+                    .for_each(|number| *number *= gate.exp());
             }
             if rule.ends_with("delta") {
                 for (column, value) in values.iter_mut().enumerate() {
@@ -250,7 +329,9 @@ mod tests {
                 state[row][1] += key * values[1];
             }
             for query in [[q0, q1], [q2, q3]] {
-                let read = |column: usize| (query[0] * state[0][column] + query[1] * state[1][column]) * 0.25;
+                let read = |column: usize| {
+                    (query[0] * state[0][column] + query[1] * state[1][column]) * 0.25
+                };
                 outputs.extend([read(0), read(1)]);
             }
         }
@@ -264,7 +345,10 @@ mod tests {
             [0.5, -1.0, 2.0, 1.0, -0.8, 0.6, 1.0, 4.0, -0.7],
         ];
         let part = |columns: std::ops::Range<usize>| {
-            let rows: Vec<f32> = tokens.iter().flat_map(|token| token[columns.clone()].to_vec()).collect();
+            let rows: Vec<f32> = tokens
+                .iter()
+                .flat_map(|token| token[columns.clone()].to_vec())
+                .collect();
             Tensor::from_shape(&[1, 2, columns.len()], &rows).unwrap()
         };
         let past = [[0.5, -0.5], [1.0, 2.0]];
@@ -274,7 +358,10 @@ mod tests {
             ("linear", "LinearAttention q, k, v, past -> y, present"),
             ("gated", "LinearAttention q, k, v, past, g -> y, present"),
             ("delta", "LinearAttention q, k, v, past, , b -> y, present"),
-            ("gated_delta", "LinearAttention q, k, v, past, g, b -> y, present"),
+            (
+                "gated_delta",
+                "LinearAttention q, k, v, past, g, b -> y, present",
+            ),
         ] {
             for given in [Some(past), None] {
                 let attributes = vec![
@@ -283,10 +370,17 @@ mod tests {
                     float("scale", 0.25),
                     text("update_rule", rule),
                 ];
-                let mut shapes =
-                    vec![("q", &["1", "2", "4"][..]), ("k", &["1", "2", "2"]), ("v", &["1", "2", "2"])];
+                let mut shapes = vec![
+                    ("q", &["1", "2", "4"][..]),
+                    ("k", &["1", "2", "2"]),
+                    ("v", &["1", "2", "2"]),
+                ];
                 let mut inputs = vec![part(0..4), part(4..6), part(6..8)];
-                let line = if given.is_none() { line.replace("past", "") } else { line.to_owned() };
+                let line = if given.is_none() {
+                    line.replace("past", "")
+                } else {
+                    line.to_owned()
+                };
                 if given.is_some() {
                     shapes.push(("past", &["1", "1", "2", "2"]));
                     inputs.push(state.clone());
@@ -301,7 +395,10 @@ mod tests {
                 }
                 let outputs = run(&one("", &line, attributes, &shapes), &inputs);
                 let expected = attended(rule, given, tokens);
-                assert_close(&outputs[0], &Tensor::from_shape(&[1, 2, 4], &expected).unwrap());
+                assert_close(
+                    &outputs[0],
+                    &Tensor::from_shape(&[1, 2, 4], &expected).unwrap(),
+                );
                 assert_eq!(outputs[1].shape(), [1, 1, 2, 2]);
             }
         }
@@ -311,13 +408,32 @@ mod tests {
     fn attention_of_onnxruntime_hides_what_its_mask_hides() {
         let shapes = [("x", &["1", "2", "2"][..]), ("w", &["2", "6"])];
         let attributes = vec![int("num_heads", 1)];
-        let mut model = one("com.microsoft", "Attention x, w, , mask -> y", attributes, &shapes);
-        model.graph_mut().input.push(value("mask", DataType::Int32, &["1", "2"]));
-        let weights = [[1_f32, 0.0, 1.0, 0.0, 2.0, 0.0], [0.0, 1.0, 0.0, 1.0, 0.0, 3.0]];
-        let inputs =
-            |mask: [i32; 2]| [tensor3(&[[[1_f32, 0.0], [0.0, 2.0]]]), tensor2(&weights), tensor2(&[mask])];
+        let mut model = one(
+            "com.microsoft",
+            "Attention x, w, , mask -> y",
+            attributes,
+            &shapes,
+        );
+        model
+            .graph_mut()
+            .input
+            .push(value("mask", DataType::Int32, &["1", "2"]));
+        let weights = [
+            [1_f32, 0.0, 1.0, 0.0, 2.0, 0.0],
+            [0.0, 1.0, 0.0, 1.0, 0.0, 3.0],
+        ];
+        let inputs = |mask: [i32; 2]| {
+            [
+                tensor3(&[[[1_f32, 0.0], [0.0, 2.0]]]),
+                tensor2(&weights),
+                tensor2(&[mask]),
+            ]
+        };
         // Behind the mask, each token reads the first value alone.
-        assert_close(&run(&model, &inputs([1, 0]))[0], &tensor3(&[[[2_f32, 0.0], [2.0, 0.0]]]));
+        assert_close(
+            &run(&model, &inputs([1, 0]))[0],
+            &tensor3(&[[[2_f32, 0.0], [2.0, 0.0]]]),
+        );
         let share = |one: f32, other: f32| {
             let (one, other) = ((one / 2_f32.sqrt()).exp(), (other / 2_f32.sqrt()).exp());
             (one / (one + other), other / (one + other))
@@ -325,21 +441,35 @@ mod tests {
         let ((a, b), (c, d)) = (share(1.0, 0.0), share(0.0, 4.0));
         let expected = tensor3(&[[[2.0 * a, 6.0 * b], [2.0 * c, 6.0 * d]]]);
         assert_close(&run(&model, &inputs([1, 1]))[0], &expected);
-        model.graph_mut().node[0].attribute.push(int("unidirectional", 1));
+        model.graph_mut().node[0]
+            .attribute
+            .push(int("unidirectional", 1));
         assert!(written_out(&model, LACKING).is_none());
     }
 
     /// `y` of `x`, by one operator that reads lists of integers.
     fn listed(line: &str, shape: &[&str], lists: &[(&str, &[i64], &[i64])]) -> Model {
-        let constants = lists
-            .iter()
-            .map(|(name, dims, list)| TensorProto { dims: dims.to_vec(), ..tensor::make_i64(name, list) });
-        model(vec![value("x", DataType::Float, shape)], constants.collect(), vec![node(line)], &["y"])
+        let constants = lists.iter().map(|(name, dims, list)| TensorProto {
+            dims: dims.to_vec(),
+            ..tensor::make_i64(name, list)
+        });
+        model(
+            vec![value("x", DataType::Float, shape)],
+            constants.collect(),
+            vec![node(line)],
+            &["y"],
+        )
     }
 
     #[test]
     fn an_index_that_counts_from_the_end_counts_from_0() {
-        let picked = |index: i64| listed("GatherND x, i -> y", &["3", "2"], &[("i", &[2, 1], &[index, 0])]);
+        let picked = |index: i64| {
+            listed(
+                "GatherND x, i -> y",
+                &["3", "2"],
+                &[("i", &[2, 1], &[index, 0])],
+            )
+        };
         assert!(written_out(&picked(1), FAILING).is_none());
         assert!(written_out(&picked(-4), FAILING).is_none());
         let x = tensor2(&[[1_f32, 2.0], [3.0, 4.0], [5.0, 6.0]]);
@@ -350,14 +480,27 @@ mod tests {
     #[test]
     fn a_slice_with_steps_is_a_gather() {
         let sliced = |step: i64| {
-            let lists: [(&str, &[i64], &[i64]); 4] =
-                [("s", &[2], &[0, 1]), ("e", &[2], &[9, 9]), ("a", &[2], &[0, -1]), ("t", &[2], &[step, 1])];
+            let lists: [(&str, &[i64], &[i64]); 4] = [
+                ("s", &[2], &[0, 1]),
+                ("e", &[2], &[9, 9]),
+                ("a", &[2], &[0, -1]),
+                ("t", &[2], &[step, 1]),
+            ];
             listed("Slice x, s, e, a, t -> y", &["3", "2"], &lists)
         };
         assert!(written_out(&sliced(1), FAILING).is_none());
         let written = written_out(&sliced(2), FAILING).unwrap();
-        assert!(written.graph().node.iter().all(|node| node.op_type() != "Slice"));
-        let y = run(&written, &[tensor2(&[[1_f32, 2.0], [3.0, 4.0], [5.0, 6.0]])]);
+        assert!(
+            written
+                .graph()
+                .node
+                .iter()
+                .all(|node| node.op_type() != "Slice")
+        );
+        let y = run(
+            &written,
+            &[tensor2(&[[1_f32, 2.0], [3.0, 4.0], [5.0, 6.0]])],
+        );
         assert_close(&y[0], &tensor2(&[[2_f32], [6.0]]));
     }
 }

@@ -10,7 +10,12 @@ use crate::ir::builder::int;
 /// Places up to which an axis has a list of them.
 const LONGEST: i64 = 1 << 16;
 
-pub const DEFINITION: Definition = Definition { operator: ("", "Slice"), attributes: &[], inputs: 5, write };
+pub const DEFINITION: Definition = Definition {
+    operator: ("", "Slice"),
+    attributes: &[],
+    inputs: 5,
+    write,
+};
 
 fn write(writer: &mut Writer) -> Option<()> {
     let (extents, steps) = (writer.extents(0)?, writer.integers(4)?);
@@ -19,7 +24,9 @@ fn write(writer: &mut Writer) -> Option<()> {
         Some(_) => writer.integers(3)?,
         None => (0..i64::try_from(starts.len()).ok()?).collect(),
     };
-    let are_alike = [&ends, &axes, &steps].iter().all(|list| list.len() == starts.len());
+    let are_alike = [&ends, &axes, &steps]
+        .iter()
+        .all(|list| list.len() == starts.len());
     if !are_alike || steps.iter().all(|&step| step == 1) {
         return None;
     }
@@ -28,18 +35,32 @@ fn write(writer: &mut Writer) -> Option<()> {
         let axis = axis(given, extents.len()).ok()?;
         let places = places(extents[axis], starts[place], ends[place], steps[place])?;
         let list = writer.maker.ints(&places);
-        value = writer.maker.op("Gather", &[&value, &list], vec![int("axis", axis as i64)]);
+        value = writer
+            .maker
+            .op("Gather", &[&value, &list], vec![int("axis", axis as i64)]);
     }
     writer.result(0, &value)
 }
 
 /// The places of an axis that a Slice picks, in order; `None` where it picks none, or too many.
 fn places(extent: i64, start: i64, end: i64, step: i64) -> Option<Vec<i64>> {
-    let counted = |place: i64| if place < 0 { place.saturating_add(extent) } else { place };
+    let counted = |place: i64| {
+        if place < 0 {
+            place.saturating_add(extent)
+        } else {
+            place
+        }
+    };
     let (mut place, end) = match step {
         0 => return None,
-        1.. => (counted(start).clamp(0, extent), counted(end).clamp(0, extent)),
-        _ => (counted(start).clamp(0, extent - 1), counted(end).clamp(-1, extent - 1)),
+        1.. => (
+            counted(start).clamp(0, extent),
+            counted(end).clamp(0, extent),
+        ),
+        _ => (
+            counted(start).clamp(0, extent - 1),
+            counted(end).clamp(-1, extent - 1),
+        ),
     };
     let mut places = vec![];
     while if step > 0 { place < end } else { place > end } {

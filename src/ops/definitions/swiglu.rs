@@ -3,8 +3,12 @@
 use super::Definition;
 use super::writer::Writer;
 
-pub const DEFINITION: Definition =
-    Definition { operator: ("", "SwiGLU"), attributes: &["alpha"], inputs: 2, write };
+pub const DEFINITION: Definition = Definition {
+    operator: ("", "SwiGLU"),
+    attributes: &["alpha"],
+    inputs: 2,
+    write,
+};
 
 fn write(writer: &mut Writer) -> Option<()> {
     let (a, b) = (writer.input(0)?, writer.input(1)?);

@@ -17,18 +17,32 @@ pub struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     pub fn new(at: At<'a>, graph: &'a Graph<'a>) -> Self {
-        Self { at, maker: Maker::new(graph, at.node) }
+        Self {
+            at,
+            maker: Maker::new(graph, at.node),
+        }
     }
 
     /// The name of an input that is given.
     pub fn input(&self, slot: usize) -> Option<String> {
-        self.at.proto().input.get(slot).filter(|name| !name.is_empty()).cloned()
+        self.at
+            .proto()
+            .input
+            .get(slot)
+            .filter(|name| !name.is_empty())
+            .cloned()
     }
 
     /// The extents of an input, which are all numbers.
     pub fn extents(&self, slot: usize) -> Option<Vec<i64>> {
-        let shape = self.at.facts.shape(self.at.graph.input(self.at.node, slot)?)?;
-        shape.iter().map(|dim| i64::try_from(extent(dim)?).ok()).collect()
+        let shape = self
+            .at
+            .facts
+            .shape(self.at.graph.input(self.at.node, slot)?)?;
+        shape
+            .iter()
+            .map(|dim| i64::try_from(extent(dim)?).ok())
+            .collect()
     }
 
     /// How many axes an input has.
@@ -38,7 +52,9 @@ impl<'a> Writer<'a> {
 
     /// The type of an input.
     pub fn data_type(&self, slot: usize) -> Option<DataType> {
-        self.at.facts.data_type(self.at.graph.input(self.at.node, slot)?)
+        self.at
+            .facts
+            .data_type(self.at.graph.input(self.at.node, slot)?)
     }
 
     /// Whether the graph reads an output.
@@ -63,17 +79,36 @@ impl<'a> Writer<'a> {
 
     /// A text attribute, or its default.
     pub fn text(&self, name: &str, absent: &str) -> Option<String> {
-        Some(self.at.proto().attr_s(name).ok()?.unwrap_or(absent).to_owned())
+        Some(
+            self.at
+                .proto()
+                .attr_s(name)
+                .ok()?
+                .unwrap_or(absent)
+                .to_owned(),
+        )
     }
 
     /// An attribute of integers, empty where it is absent.
     pub fn ints(&self, name: &str) -> Option<Vec<i64>> {
-        Some(self.at.proto().attr_ints(name).ok()?.unwrap_or_default().to_vec())
+        Some(
+            self.at
+                .proto()
+                .attr_ints(name)
+                .ok()?
+                .unwrap_or_default()
+                .to_vec(),
+        )
     }
 
     /// An attribute of floats, empty where it is absent.
     pub fn floats(&self, name: &str) -> Option<Vec<f32>> {
-        let attribute = self.at.proto().attribute.iter().find(|attribute| attribute.name() == name);
+        let attribute = self
+            .at
+            .proto()
+            .attribute
+            .iter()
+            .find(|attribute| attribute.name() == name);
         match attribute {
             None => Some(vec![]),
             Some(attribute) => {
@@ -85,7 +120,10 @@ impl<'a> Writer<'a> {
     /// The attributes but for some.
     pub fn attributes_but(&self, names: &[&str]) -> Vec<AttributeProto> {
         let attributes = self.at.proto().attribute.iter();
-        attributes.filter(|attribute| !names.contains(&attribute.name())).cloned().collect()
+        attributes
+            .filter(|attribute| !names.contains(&attribute.name()))
+            .cloned()
+            .collect()
     }
 
     /// A number of the type of the first input.
@@ -126,7 +164,13 @@ impl<'a> Writer<'a> {
 
     /// A value is an output of the node.
     pub fn result(&mut self, slot: usize, value: &str) -> Option<()> {
-        let output = self.at.proto().output.get(slot).filter(|name| !name.is_empty()).cloned()?;
+        let output = self
+            .at
+            .proto()
+            .output
+            .get(slot)
+            .filter(|name| !name.is_empty())
+            .cloned()?;
         self.maker.op("Identity", &[value], vec![]);
         self.maker.makes(&output);
         Some(())

@@ -10,7 +10,9 @@ pub fn one<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let between = graph.input(node, 0)?;
     let (first, _) = graph.producer(between)?;
-    let op = graph.op(node).filter(|op| matches!(*op, "Transpose" | "ReduceMean"))?;
+    let op = graph
+        .op(node)
+        .filter(|op| matches!(*op, "Transpose" | "ReduceMean"))?;
     let is_alone = graph.is(first, op)
         && graph.only_reader(between).is_some()
         && way(graph.node(first)) == way(graph.node(node));
@@ -24,7 +26,9 @@ pub fn one<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
                 at.only_attributes(&["perm"]).ok()?;
                 at.permutation(rank).ok()
             });
-            let [Some(first), Some(then)] = orders else { return None };
+            let [Some(first), Some(then)] = orders else {
+                return None;
+            };
             let order: Vec<i64> = then.into_iter().map(|axis| first[axis] as i64).collect();
             maker.transpose(graph.value_name(value), &order);
         }
@@ -32,11 +36,21 @@ pub fn one<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
             let told = ["axes", "keepdims", "noop_with_empty_axes"];
             let reduced = [&before, &behind].map(|at| {
                 at.only_attributes(&told).ok()?;
-                at.reduction(rank).ok().filter(|(_, keeps)| *keeps).map(|(axes, _)| axes)
+                at.reduction(rank)
+                    .ok()
+                    .filter(|(_, keeps)| *keeps)
+                    .map(|(axes, _)| axes)
             });
-            let [Some(mut axes), Some(others)] = reduced else { return None };
+            let [Some(mut axes), Some(others)] = reduced else {
+                return None;
+            };
             // The mean of a mean over the same axis is that.
-            axes.extend(others.into_iter().filter(|axis| !axes.contains(axis)).collect::<Vec<_>>());
+            axes.extend(
+                others
+                    .into_iter()
+                    .filter(|axis| !axes.contains(axis))
+                    .collect::<Vec<_>>(),
+            );
             axes.sort_unstable();
             let axes: Vec<i64> = axes.into_iter().map(|axis| axis as i64).collect();
             maker.mean(graph.value_name(value), &axes, true);

@@ -23,21 +23,38 @@ const DEPTH: usize = 12;
 pub fn whole<'m>(analysis: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, facts, .. } = analysis;
     let at = analysis.at(gather);
-    let is_flat = graph.is(gather, "Gather") && at.only_attributes(&["axis"]).is_ok() && at.rank(0) == Ok(1);
+    let is_flat =
+        graph.is(gather, "Gather") && at.only_attributes(&["axis"]).is_ok() && at.rank(0) == Ok(1);
     let (flat, indices) = (at.input(0).ok().filter(|_| is_flat)?, at.input(1).ok()?);
-    let (row, _) = graph.producer(flat).filter(|&(node, _)| graph.is(node, "Reshape"))?;
+    let (row, _) = graph
+        .producer(flat)
+        .filter(|&(node, _)| graph.is(node, "Reshape"))?;
     let value = graph.input(row, 0)?;
     let shape = facts.shape(value)?;
     let (items, places) = shape.split_first()?;
-    let count: usize = places.iter().map(extent).collect::<Option<Vec<_>>>()?.iter().product();
-    let Places { fixed, range: Some(range) } = Places::new(analysis, indices, DEPTH)? else { return None };
+    let count: usize = places
+        .iter()
+        .map(extent)
+        .collect::<Option<Vec<_>>>()?
+        .iter()
+        .product();
+    let Places {
+        fixed,
+        range: Some(range),
+    } = Places::new(analysis, indices, DEPTH)?
+    else {
+        return None;
+    };
     let counts = (0..).zip(&fixed).all(|(place, &index)| place == index);
     let limit = facts.extents(range.limit)?;
     let is_whole = range.axis == 0 && range.step == count as i64 && fixed.len() == count && counts;
     if !is_whole || limit.len() != 1 || !same(&limit[0], items) {
         return None;
     }
-    let made: Vec<i64> = fixed.shape()[1..].iter().map(|&extent| extent as i64).collect();
+    let made: Vec<i64> = fixed.shape()[1..]
+        .iter()
+        .map(|&extent| extent as i64)
+        .collect();
     let mut maker = Maker::new(graph, gather);
     maker.reshape(graph.value_name(value), &[&[-1], &made[..]].concat());
     Some(maker)
@@ -69,21 +86,37 @@ impl Places {
         let operand = |slot: usize| Self::new(analysis, at.input(slot).ok()?, left);
         match graph.op(node)? {
             "Range" if at.ints(0) == Ok(Some(vec![0])) && at.ints(2) == Ok(Some(vec![1])) => {
-                let range = Progression { axis: 0, step: 1, limit: at.input(1).ok()? };
-                Some(Self { fixed: ArrayD::zeros(IxDyn(&[1])), range: Some(range) })
+                let range = Progression {
+                    axis: 0,
+                    step: 1,
+                    limit: at.input(1).ok()?,
+                };
+                Some(Self {
+                    fixed: ArrayD::zeros(IxDyn(&[1])),
+                    range: Some(range),
+                })
             }
             "Cast" if facts.data_type(value) == Some(DataType::Int64) => operand(0),
             "Identity" => operand(0),
             "Unsqueeze" => operand(0)?.widened(&at),
             "Mul" => {
                 let (one, other) = (operand(0)?, operand(1)?);
-                let (places, factor) = if one.is_number() { (other, one) } else { (one, other) };
+                let (places, factor) = if one.is_number() {
+                    (other, one)
+                } else {
+                    (one, other)
+                };
                 // A factor of more axes would give the indices more.
                 let fits = factor.is_number() && factor.fixed.ndim() <= places.fixed.ndim();
                 let factor = factor.fixed.first().copied().filter(|_| fits)?;
-                let range =
-                    places.range.map(|range| Progression { step: range.step.wrapping_mul(factor), ..range });
-                Some(Self { fixed: places.fixed.mapv(|place| place.wrapping_mul(factor)), range })
+                let range = places.range.map(|range| Progression {
+                    step: range.step.wrapping_mul(factor),
+                    ..range
+                });
+                Some(Self {
+                    fixed: places.fixed.mapv(|place| place.wrapping_mul(factor)),
+                    range,
+                })
             }
             "Add" => operand(0)?.plus(operand(1)?),
             _ => None,
@@ -96,7 +129,10 @@ impl Places {
 
     /// With axes of one place among its own, as an Unsqueeze puts them.
     fn widened(self, at: &At) -> Option<Self> {
-        let Self { mut fixed, mut range } = self;
+        let Self {
+            mut fixed,
+            mut range,
+        } = self;
         let named = at.list("axes").ok()??;
         let mut new = axes(&named, fixed.ndim() + named.len()).ok()?;
         new.sort_unstable();
@@ -114,18 +150,28 @@ impl Places {
         let aligned = |Self { mut fixed, range }: Self| {
             let missing = rank - fixed.ndim();
             (0..missing).for_each(|_| fixed.insert_axis_inplace(Axis(0)));
-            let range = range.map(|range| Progression { axis: range.axis + missing, ..range });
+            let range = range.map(|range| Progression {
+                axis: range.axis + missing,
+                ..range
+            });
             Self { fixed, range }
         };
         let (one, other) = (aligned(self), aligned(other));
-        let longer = |axis| one.fixed.len_of(Axis(axis)).max(other.fixed.len_of(Axis(axis)));
+        let longer = |axis| {
+            one.fixed
+                .len_of(Axis(axis))
+                .max(other.fixed.len_of(Axis(axis)))
+        };
         let shape: Vec<usize> = (0..rank).map(longer).collect();
         let is_apart = |range: &Progression| shape[range.axis] == 1;
-        let size = shape.iter().try_fold(1usize, |size, &extent| size.checked_mul(extent));
+        let size = shape
+            .iter()
+            .try_fold(1usize, |size, &extent| size.checked_mul(extent));
         size.filter(|&size| size <= LARGEST)?;
         let mut fixed = one.fixed.broadcast(shape.clone())?.to_owned();
-        fixed
-            .zip_mut_with(&other.fixed.broadcast(shape.clone())?, |sum, &more| *sum = sum.wrapping_add(more));
+        fixed.zip_mut_with(&other.fixed.broadcast(shape.clone())?, |sum, &more| {
+            *sum = sum.wrapping_add(more)
+        });
         let range = match (one.range, other.range) {
             (Some(_), Some(_)) => return None,
             (range, none) => range.or(none),
@@ -137,7 +183,15 @@ impl Places {
 
 /// The elements of a constant of integers.
 pub fn constant(analysis: &Analysis, value: ValueId) -> Option<ArrayD<i64>> {
-    let shape: Vec<usize> = analysis.facts.shape(value)?.iter().map(extent).collect::<Option<_>>()?;
-    let ints = analysis.constants.ints(value).or_else(|| analysis.facts.ints(value))?;
+    let shape: Vec<usize> = analysis
+        .facts
+        .shape(value)?
+        .iter()
+        .map(extent)
+        .collect::<Option<_>>()?;
+    let ints = analysis
+        .constants
+        .ints(value)
+        .or_else(|| analysis.facts.ints(value))?;
     ArrayD::from_shape_vec(shape, ints).ok()
 }

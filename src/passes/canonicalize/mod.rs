@@ -34,7 +34,10 @@ const SUM_BROADCASTS: i64 = 8;
 /// The edits of float operators.
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, output| {
-        analysis.facts.data_type(output).filter(|data_type| data_type.is_float())?;
+        analysis
+            .facts
+            .data_type(output)
+            .filter(|data_type| data_type.is_float())?;
         squeezed(analysis, node)
             .or_else(|| picked(analysis, node))
             .or_else(|| pooled(analysis, node))
@@ -51,15 +54,29 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
 
 /// A Gather of the only place of an axis as a Squeeze.
 fn squeezed<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
-    let Analysis { graph, facts, constants, .. } = analysis;
+    let Analysis {
+        graph,
+        facts,
+        constants,
+        ..
+    } = analysis;
     if !graph.is(node, "Gather") || analysis.at(node).only_attributes(&["axis"]).is_err() {
         return None;
     }
-    let [Some(value), Some(index)] = graph.inputs(node) else { return None };
+    let [Some(value), Some(index)] = graph.inputs(node) else {
+        return None;
+    };
     let shape = facts.shape(*value)?;
-    let along = axis(graph.node(node).attr_i("axis").ok()?.unwrap_or(0), shape.len()).ok()?;
+    let along = axis(
+        graph.node(node).attr_i("axis").ok()?.unwrap_or(0),
+        shape.len(),
+    )
+    .ok()?;
     let is_one_place = extent(&shape[along]) == Some(1) && facts.shape(*index)?.is_empty();
-    if !is_one_place || !constants.is_constant(*index) || !matches!(constants.ints(*index)?[..], [-1 | 0]) {
+    if !is_one_place
+        || !constants.is_constant(*index)
+        || !matches!(constants.ints(*index)?[..], [-1 | 0])
+    {
         return None;
     }
     let mut maker = Maker::new(graph, node);
@@ -70,19 +87,32 @@ fn squeezed<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
 /// A GatherND that picks places of the first axis, which constants tell, as the Gather that it is: exporters write
 /// `x[..., places]` so, between Transposes.
 fn picked<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
-    let Analysis { graph, facts, constants, .. } = analysis;
+    let Analysis {
+        graph,
+        facts,
+        constants,
+        ..
+    } = analysis;
     let at = analysis.at(node);
     if !graph.is(node, "GatherND") || at.only_attributes(&["batch_dims"]).is_err() {
         return None;
     }
-    let [Some(value), Some(index)] = *graph.inputs(node) else { return None };
+    let [Some(value), Some(index)] = *graph.inputs(node) else {
+        return None;
+    };
     let shape = facts.shape(index)?;
-    let [_, Some(1)] = shape.iter().map(extent).collect::<Vec<_>>()[..] else { return None };
+    let [_, Some(1)] = shape.iter().map(extent).collect::<Vec<_>>()[..] else {
+        return None;
+    };
     let is_first = at.attr("batch_dims", 0).ok()? == 0 && constants.is_constant(index);
     let places = constants.ints(index).filter(|_| is_first)?;
     let mut maker = Maker::new(graph, node);
     let places = maker.ints(&places);
-    maker.op("Gather", &[graph.value_name(value), &places], vec![int("axis", 0)]);
+    maker.op(
+        "Gather",
+        &[graph.value_name(value), &places],
+        vec![int("axis", 0)],
+    );
     Some(maker)
 }
 
@@ -96,18 +126,29 @@ fn pooled<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let value = graph.input(node, 0)?;
     let rank = facts.rank(value).filter(|&rank| rank > 2)?;
     // A centred value, or a square.
-    let is_square = graph.producer(value).is_some_and(|(maker, _)| match graph.op(maker) {
-        Some("Mul") => graph.input(maker, 0) == graph.input(maker, 1),
-        Some("Pow") => graph.input(maker, 1).and_then(|power| analysis.constants.scalar(power)) == Some(2.0),
-        _ => false,
-    });
+    let is_square = graph
+        .producer(value)
+        .is_some_and(|(maker, _)| match graph.op(maker) {
+            Some("Mul") => graph.input(maker, 0) == graph.input(maker, 1),
+            Some("Pow") => {
+                graph
+                    .input(maker, 1)
+                    .and_then(|power| analysis.constants.scalar(power))
+                    == Some(2.0)
+            }
+            _ => false,
+        });
     let mean = graph.only_output(node)?;
     let centres = |reader: &Reader| matches!(reader, Reader::Node { node, .. } if graph.is(*node, "Sub") && graph.inputs(*node) == [Some(value), Some(mean)]);
     if !is_square && !graph.readers(mean).iter().any(centres) {
         return None;
     }
     let mut maker = Maker::new(graph, node);
-    maker.mean(graph.value_name(value), &(2..rank as i64).collect::<Vec<_>>(), true);
+    maker.mean(
+        graph.value_name(value),
+        &(2..rank as i64).collect::<Vec<_>>(),
+        true,
+    );
     Some(maker)
 }
 
@@ -120,8 +161,14 @@ fn added<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let mut maker = Maker::new(graph, node);
     match *graph.inputs(node) {
         [Some(only)] => maker.op("Identity", &[graph.value_name(only)], vec![]),
-        [Some(one), Some(other)] if maker.opset() >= SUM_BROADCASTS || is_as_large(analysis, one, other) => {
-            maker.op("Add", &[one, other].map(|value| graph.value_name(value)), vec![])
+        [Some(one), Some(other)]
+            if maker.opset() >= SUM_BROADCASTS || is_as_large(analysis, one, other) =>
+        {
+            maker.op(
+                "Add",
+                &[one, other].map(|value| graph.value_name(value)),
+                vec![],
+            )
         }
         _ => return None,
     };
@@ -153,7 +200,9 @@ fn multiplied<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let factor = if shape.len() > constant.len() {
         let data_type = analysis.facts.data_type(factor)?;
         // Infinities and NaN are not stored anew.
-        at.numbers(slot).ok().filter(|numbers| numbers.iter().all(|number| number.is_finite()))?;
+        at.numbers(slot)
+            .ok()
+            .filter(|numbers| numbers.iter().all(|number| number.is_finite()))?;
         maker.floats(data_type, &at.constant(slot).ok()?.reshape(&shape)?)
     } else {
         graph.value_name(factor).to_owned()
@@ -164,7 +213,9 @@ fn multiplied<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
 
 /// Whether two values are known to have the same extents.
 fn is_as_large(Analysis { facts, .. }: &Analysis, one: ValueId, other: ValueId) -> bool {
-    let (Some(shape), Some(beside)) = (facts.shape(one), facts.shape(other)) else { return false };
+    let (Some(shape), Some(beside)) = (facts.shape(one), facts.shape(other)) else {
+        return false;
+    };
     same_shape(&shape, &beside)
 }
 
@@ -181,28 +232,44 @@ fn expanded(analysis: &Analysis, value: ValueId) -> Option<(ValueId, ValueId)> {
 /// An operator of two values, one of which has the same at all places, and no more of these than the other.
 fn broadcast<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
-    let [Some(one), Some(other)] = *graph.inputs(node) else { return None };
-    if graph.category(node) != Some(Category::Arithmetic) || analysis.at(node).only_attributes(&[]).is_err() {
+    let [Some(one), Some(other)] = *graph.inputs(node) else {
+        return None;
+    };
+    if graph.category(node) != Some(Category::Arithmetic)
+        || analysis.at(node).only_attributes(&[]).is_err()
+    {
         return None;
     }
     let name = |value| graph.value_name(value);
     let mut maker = Maker::new(graph, node);
     let output = graph.only_output(node)?;
     // The other operand is as large as the result, so that the broadcast shape is not needed.
-    let is_whole = |value| is_as_large(analysis, value, output) || is_as_large(analysis, one, other);
-    let second = is_whole(one).then(|| narrow(analysis, &mut maker, other)).flatten();
+    let is_whole =
+        |value| is_as_large(analysis, value, output) || is_as_large(analysis, one, other);
+    let second = is_whole(one)
+        .then(|| narrow(analysis, &mut maker, other))
+        .flatten();
     let operands = match second {
         Some(narrow) => [name(one).to_owned(), narrow],
         None if is_whole(other) => [narrow(analysis, &mut maker, one)?, name(other).to_owned()],
         None => return None,
     };
-    maker.op(graph.op(node)?, &operands.each_ref().map(String::as_str), vec![]);
+    maker.op(
+        graph.op(node)?,
+        &operands.each_ref().map(String::as_str),
+        vec![],
+    );
     Some(maker)
 }
 
 /// A small value that broadcasts to a uniform one.
 fn narrow(analysis: &Analysis, maker: &mut Maker, wide: ValueId) -> Option<String> {
-    let Analysis { graph, facts, constants, .. } = analysis;
+    let Analysis {
+        graph,
+        facts,
+        constants,
+        ..
+    } = analysis;
     if constants.is_constant(wide) {
         return None;
     }
@@ -214,8 +281,14 @@ fn narrow(analysis: &Analysis, maker: &mut Maker, wide: ValueId) -> Option<Strin
 
 /// An operator on single elements of a constant that is expanded, and of numbers: the constant is computed before it is.
 fn narrowed<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
-    let Analysis { graph, constants, .. } = analysis;
-    let wide = graph.inputs(node).iter().flatten().find(|&&value| !constants.is_constant(value))?;
+    let Analysis {
+        graph, constants, ..
+    } = analysis;
+    let wide = graph
+        .inputs(node)
+        .iter()
+        .flatten()
+        .find(|&&value| !constants.is_constant(value))?;
     let (of, to) = expanded(analysis, *wide)?;
     if graph.only_reader(*wide).is_none()
         || !constants.is_constant(of)
@@ -237,14 +310,19 @@ fn narrowed<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
 /// The result of a node for numbers in place of one of its inputs, if all others are scalars; it
 /// has their shape.
 fn applied(analysis: &Analysis, node: NodeId, at: ValueId, numbers: &Numbers) -> Option<Numbers> {
-    let Analysis { graph, constants, .. } = analysis;
+    let Analysis {
+        graph, constants, ..
+    } = analysis;
     analysis.at(node).only_attributes(&[]).ok()?;
     let operand = |slot: usize| {
         let value = graph.input(node, slot)?;
         if value == at {
             return Some(numbers.clone());
         }
-        let number = constants.numbers(value).ok().filter(|_| constants.is_scalar(value));
+        let number = constants
+            .numbers(value)
+            .ok()
+            .filter(|_| constants.is_scalar(value));
         number.filter(|number| number.ndim() <= numbers.ndim())
     };
     let made = match (graph.op(node)?, graph.inputs(node).len()) {
@@ -256,7 +334,9 @@ fn applied(analysis: &Analysis, node: NodeId, at: ValueId, numbers: &Numbers) ->
         ("Mul", 2) => &operand(0)? * &operand(1)?,
         ("Div", 2) => &operand(0)? / &operand(1)?,
         ("Pow", 2) => {
-            let root = operand(0).filter(|_| graph.input(node, 0) == Some(at))?.sqrt();
+            let root = operand(0)
+                .filter(|_| graph.input(node, 0) == Some(at))?
+                .sqrt();
             match constants.scalar(graph.input(node, 1)?)? {
                 0.5 => root,
                 -0.5 => &Numbers::number(1.0, 0) / &root,
@@ -265,5 +345,6 @@ fn applied(analysis: &Analysis, node: NodeId, at: ValueId, numbers: &Numbers) ->
         }
         _ => return None,
     };
-    (made.shape() == numbers.shape() && made.iter().all(|number| number.is_finite())).then_some(made)
+    (made.shape() == numbers.shape() && made.iter().all(|number| number.is_finite()))
+        .then_some(made)
 }

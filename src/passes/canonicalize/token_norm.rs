@@ -20,14 +20,19 @@ const REACH: usize = 4;
 pub fn written_out<'m>(analysis: &'m Analysis, reshape: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, facts, .. } = analysis;
     let output = graph.only_output(reshape)?;
-    let norm = maker(analysis, graph.input(reshape, 0)?).filter(|_| graph.is(reshape, "Reshape"))?;
+    let norm =
+        maker(analysis, graph.input(reshape, 0)?).filter(|_| graph.is(reshape, "Reshape"))?;
     let at = analysis.at(norm);
     let tokens = Tokens::find(analysis, norm)?;
-    let input = graph.input(maker(analysis, tokens.value).filter(|&node| graph.is(node, "Reshape"))?, 0)?;
+    let input = graph.input(
+        maker(analysis, tokens.value).filter(|&node| graph.is(node, "Reshape"))?,
+        0,
+    )?;
     let (before, after) = (facts.shape(input)?, facts.shape(output)?);
     let is_restored = same_shape(&before, &after);
     let is_over_channels = before.last().and_then(extent) == Some(tokens.channels);
-    let is_bare = tokens.is_all(graph.input(norm, 1)?, 1.0) && tokens.is_all(graph.input(norm, 2)?, 0.0);
+    let is_bare =
+        tokens.is_all(graph.input(norm, 1)?, 1.0) && tokens.is_all(graph.input(norm, 2)?, 0.0);
     let mean = tokens.statistic(graph.input(norm, 3)?);
     let is_own = tokens.is_mean(mean) && tokens.is_variance(graph.input(norm, 4)?);
     if !is_restored || !is_over_channels || !is_bare || !is_own {
@@ -68,12 +73,19 @@ impl<'m> Tokens<'m> {
         let at = analysis.at(norm);
         let is_plain = graph.is(norm, "BatchNormalization")
             && graph.only_output(norm).is_some()
-            && at.only_attributes(&["epsilon", "momentum", "training_mode"]).is_ok()
+            && at
+                .only_attributes(&["epsilon", "momentum", "training_mode"])
+                .is_ok()
             && at.attr("training_mode", 0) == Ok(0);
         let value = graph.input(norm, 0).filter(|_| is_plain)?;
         let shape = facts.shape(value).filter(|shape| shape.len() > 2)?;
         let channels = shape[2..].iter().map(extent).product::<Option<usize>>()?;
-        (extent(&shape[0]) == Some(1)).then_some(Tokens { analysis, value, rank: shape.len(), channels })
+        (extent(&shape[0]) == Some(1)).then_some(Tokens {
+            analysis,
+            value,
+            rank: shape.len(),
+            channels,
+        })
     }
 
     fn at(&self, node: NodeId) -> At<'_> {
@@ -82,20 +94,33 @@ impl<'m> Tokens<'m> {
 
     /// Whether a value is this number everywhere, be it expanded.
     fn is_all(&self, value: ValueId, number: f64) -> bool {
-        let Analysis { graph, constants, .. } = self.analysis;
+        let Analysis {
+            graph, constants, ..
+        } = self.analysis;
         let expand = maker(self.analysis, value).filter(|&node| graph.is(node, "Expand"));
-        let value = expand.and_then(|node| graph.input(node, 0)).unwrap_or(value);
-        let is_small =
-            constants.is_constant(value) && constants.len(value).is_some_and(|count| count <= 1 << 16);
-        is_small && constants.read(value).is_ok_and(|numbers| numbers.iter().all(|&it| it == number))
+        let value = expand
+            .and_then(|node| graph.input(node, 0))
+            .unwrap_or(value);
+        let is_small = constants.is_constant(value)
+            && constants.len(value).is_some_and(|count| count <= 1 << 16);
+        is_small
+            && constants
+                .read(value)
+                .is_ok_and(|numbers| numbers.iter().all(|&it| it == number))
     }
 
     /// The value before axes of one place come or go: there is one number for each token, and they stay in order.
     fn statistic(&self, mut value: ValueId) -> ValueId {
         let graph = &self.analysis.graph;
-        let moves = |&node: &NodeId| ["Reshape", "Squeeze", "Unsqueeze"].iter().any(|op| graph.is(node, op));
+        let moves = |&node: &NodeId| {
+            ["Reshape", "Squeeze", "Unsqueeze"]
+                .iter()
+                .any(|op| graph.is(node, op))
+        };
         for _ in 0..REACH {
-            let before = maker(self.analysis, value).filter(moves).and_then(|node| graph.input(node, 0));
+            let before = maker(self.analysis, value)
+                .filter(moves)
+                .and_then(|node| graph.input(node, 0));
             value = before.unwrap_or(value);
         }
         value
@@ -108,12 +133,16 @@ impl<'m> Tokens<'m> {
         let (axes, _) = self.at(node).reduction(self.rank).ok()?;
         let input = self.analysis.graph.input(node, 0)?;
         let is_token = self.analysis.facts.rank(input) == Some(self.rank)
-            && axes.iter().copied().eq((0..self.rank).filter(|&axis| axis != 1));
+            && axes
+                .iter()
+                .copied()
+                .eq((0..self.rank).filter(|&axis| axis != 1));
         is_token.then_some((node, input))
     }
 
     fn is_mean(&self, value: ValueId) -> bool {
-        self.reduced(value, &["ReduceMean"]).is_some_and(|(_, of)| of == self.value)
+        self.reduced(value, &["ReduceMean"])
+            .is_some_and(|(_, of)| of == self.value)
     }
 
     /// Whether a value is the tokens less their means, aligned to them.
@@ -122,34 +151,56 @@ impl<'m> Tokens<'m> {
         let Some(sub) = maker(self.analysis, value).filter(|&node| graph.is(node, "Sub")) else {
             return false;
         };
-        let &[Some(from), Some(mean)] = graph.inputs(sub) else { return false };
+        let &[Some(from), Some(mean)] = graph.inputs(sub) else {
+            return false;
+        };
         let is_aligned = facts.shape(mean).is_some_and(|shape| {
             let others = (0..shape.len()).filter(|&axis| axis != 1);
-            shape.len() == self.rank && others.map(|axis| &shape[axis]).all(|it| extent(it) == Some(1))
+            shape.len() == self.rank
+                && others
+                    .map(|axis| &shape[axis])
+                    .all(|it| extent(it) == Some(1))
         });
         from == self.value && is_aligned && self.is_mean(self.statistic(mean))
     }
 
     /// `mean(d²)`, or `Σd²/C`, of the centred tokens d.
     fn is_variance(&self, value: ValueId) -> bool {
-        let Analysis { graph, constants, .. } = self.analysis;
+        let Analysis {
+            graph, constants, ..
+        } = self.analysis;
         let value = self.statistic(value);
         let quotient = maker(self.analysis, value).filter(|&node| graph.is(node, "Div"));
         let Some(quotient) = quotient else {
-            return self.reduced(value, &["ReduceMean"]).is_some_and(|(_, of)| self.is_square(of));
+            return self
+                .reduced(value, &["ReduceMean"])
+                .is_some_and(|(_, of)| self.is_square(of));
         };
-        let &[Some(sum), Some(count)] = graph.inputs(quotient) else { return false };
-        let is_sum =
-            self.reduced(self.statistic(sum), &["ReduceSumSquare", "ReduceSum"]).is_some_and(|(node, of)| {
-                if graph.is(node, "ReduceSum") { self.is_square(of) } else { self.is_centred(of) }
+        let &[Some(sum), Some(count)] = graph.inputs(quotient) else {
+            return false;
+        };
+        let is_sum = self
+            .reduced(self.statistic(sum), &["ReduceSumSquare", "ReduceSum"])
+            .is_some_and(|(node, of)| {
+                if graph.is(node, "ReduceSum") {
+                    self.is_square(of)
+                } else {
+                    self.is_centred(of)
+                }
             });
         is_sum && constants.scalar(count) == Some(self.channels as f64)
     }
 
     fn is_square(&self, value: ValueId) -> bool {
-        let Analysis { graph, constants, .. } = self.analysis;
-        let Some(node) = maker(self.analysis, value) else { return false };
-        let &[Some(base), Some(other)] = graph.inputs(node) else { return false };
+        let Analysis {
+            graph, constants, ..
+        } = self.analysis;
+        let Some(node) = maker(self.analysis, value) else {
+            return false;
+        };
+        let &[Some(base), Some(other)] = graph.inputs(node) else {
+            return false;
+        };
         let is_square = match graph.op(node) {
             Some("Mul") => other == base,
             Some("Pow") => constants.scalar(other) == Some(2.0),

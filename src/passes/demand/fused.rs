@@ -56,13 +56,23 @@ pub(super) fn apart(analysis: &Analysis, region: &NarrowRegion) -> Option<Replac
 /// The value that a Split takes apart, if it makes this one.
 fn split_value(analysis: &Analysis, value: ValueId) -> Option<ValueId> {
     let (node, _) = analysis.graph.producer(value)?;
-    analysis.graph.is(node, "Split").then(|| analysis.graph.input(node, 0)).flatten()
+    analysis
+        .graph
+        .is(node, "Split")
+        .then(|| analysis.graph.input(node, 0))
+        .flatten()
 }
 
 /// The product above a value, with nothing between them that something else reads, or that stops a selection along an axis.
 fn product(analysis: &Analysis, whole: ValueId, along: usize) -> Option<Product> {
     let graph = &analysis.graph;
-    let mut found = Product { node: 0, bias: None, reshape: None, transposes: vec![], whole };
+    let mut found = Product {
+        node: 0,
+        bias: None,
+        reshape: None,
+        transposes: vec![],
+        whole,
+    };
     let (mut value, mut along) = (whole, along);
     loop {
         let (node, _) = graph.producer(value)?;
@@ -107,11 +117,17 @@ fn passed(analysis: &Analysis, node: NodeId, slot: usize, along: usize) -> Optio
 }
 
 /// The readers of a value, each of which takes places of the same axis out of it.
-fn parts(analysis: &Analysis, region: &NarrowRegion, whole: ValueId) -> Option<(usize, Vec<TakenPart>)> {
+fn parts(
+    analysis: &Analysis,
+    region: &NarrowRegion,
+    whole: ValueId,
+) -> Option<(usize, Vec<TakenPart>)> {
     let graph = &analysis.graph;
     let mut all: Option<(usize, Vec<TakenPart>)> = None;
     for reader in graph.readers(whole) {
-        let &Reader::Node { node, input: 0 } = reader else { return None };
+        let &Reader::Node { node, input: 0 } = reader else {
+            return None;
+        };
         let at = analysis.at(node);
         let axis = parted_axis(analysis, node)?;
         for (slot, output) in graph.outputs(node).iter().enumerate() {
@@ -120,15 +136,24 @@ fn parts(analysis: &Analysis, region: &NarrowRegion, whole: ValueId) -> Option<(
             let places = match is_gather {
                 true => gathered(analysis, node, axis)?,
                 false => {
-                    let AxisRead::Strided { start, step: 1, .. } = *reads(&at, slot, axis).first()? else {
+                    let AxisRead::Strided { start, step: 1, .. } =
+                        *reads(&at, slot, axis).first()?
+                    else {
                         return None;
                     };
                     start..start + at.output_extent(slot, axis).ok()?
                 }
             };
             let is_cut = region.cuts.iter().any(|(cut, _)| *cut == output);
-            let is_narrow = is_cut || region.nodes.contains(&node) || region.narrow.contains_key(&output);
-            let part = TakenPart { node, output, places, drops_axis: is_gather, is_narrow };
+            let is_narrow =
+                is_cut || region.nodes.contains(&node) || region.narrow.contains_key(&output);
+            let part = TakenPart {
+                node,
+                output,
+                places,
+                drops_axis: is_gather,
+                is_narrow,
+            };
             let (other, list) = all.get_or_insert((axis, vec![]));
             if *other != axis {
                 return None;
@@ -156,7 +181,9 @@ fn parted_axis(analysis: &Analysis, node: NodeId) -> Option<usize> {
 
 fn gathered(analysis: &Analysis, node: NodeId, axis: usize) -> Option<Range<usize>> {
     let at = analysis.at(node);
-    let [place] = at.ints(1).ok()??[..] else { return None };
+    let [place] = at.ints(1).ok()??[..] else {
+        return None;
+    };
     let whole = at.extent(0, axis).ok()?;
     let place = crate::ir::axes::axis(place, whole).ok()?;
     (at.rank(1) == Ok(0)).then_some(place..place + 1)
@@ -181,7 +208,8 @@ fn layout(analysis: &Analysis, product: &Product, axis: usize) -> Option<(usize,
     trace.follow(graph.node(reshape), &behind)?;
     let (from, [outer, inner]) = trace.run(axis)?;
     let parts = extent(behind.get(axis)?)?;
-    (from + 1 == shape.len() && outer * parts * inner == columns).then_some((axis, [outer, parts, inner]))
+    (from + 1 == shape.len() && outer * parts * inner == columns)
+        .then_some((axis, [outer, parts, inner]))
 }
 
 /// The columns of some parts.
@@ -195,7 +223,12 @@ fn columns([outer, parts, inner]: [usize; 3], places: &[usize]) -> Vec<Option<us
     columns
 }
 
-fn written(analysis: &Analysis, product: &Product, axis: usize, parts: &[TakenPart]) -> Option<Replacement> {
+fn written(
+    analysis: &Analysis,
+    product: &Product,
+    axis: usize,
+    parts: &[TakenPart],
+) -> Option<Replacement> {
     let graph = &analysis.graph;
     let (reshaped, layout) = layout(analysis, product, axis)?;
     let sizes = [true, false].map(|is_narrow| places(parts, is_narrow));
@@ -208,7 +241,9 @@ fn written(analysis: &Analysis, product: &Product, axis: usize, parts: &[TakenPa
     for (places, is_narrow) in sizes.iter().zip([true, false]) {
         let name = product_of(analysis, product, reshaped, layout, places, &mut maker)?;
         for part in parts.iter().filter(|part| part.is_narrow == is_narrow) {
-            let start = places.iter().position(|&place| place == part.places.start)?;
+            let start = places
+                .iter()
+                .position(|&place| place == part.places.start)?;
             let run = start..start + part.places.len();
             if places.get(run.clone())? != part.places.clone().collect::<Vec<_>>() {
                 return None;
@@ -238,7 +273,11 @@ fn written(analysis: &Analysis, product: &Product, axis: usize, parts: &[TakenPa
     replaced.dedup();
     let is_beside = |&node: &NodeId| way(graph.node(node)) == way(graph.node(product.node));
     let is_whole = graph.producer(product.whole).is_some() && replaced.iter().all(is_beside);
-    is_whole.then_some(Replacement { nodes: replaced, made: nodes, constants })
+    is_whole.then_some(Replacement {
+        nodes: replaced,
+        made: nodes,
+        constants,
+    })
 }
 
 /// The places of parts, ascending.
@@ -267,9 +306,16 @@ fn product_of(
     let columns = columns(layout, places);
     let weight = at.weight(1).ok()?;
     let recipe = at.constant(1).ok()?.pick(1, columns.iter().copied())?;
-    let data_type = analysis.facts.data_type(weight).filter(|it| it.is_float())?;
+    let data_type = analysis
+        .facts
+        .data_type(weight)
+        .filter(|it| it.is_float())?;
     let weight = maker.weight(data_type, &recipe, graph.value_name(weight), vec![0]);
-    let mut name = maker.op("MatMul", &[graph.value_name(at.input(0).ok()?), &weight], vec![]);
+    let mut name = maker.op(
+        "MatMul",
+        &[graph.value_name(at.input(0).ok()?), &weight],
+        vec![],
+    );
     if let Some((node, slot)) = product.bias {
         let bias = bias(analysis, node, slot, &columns, layout, maker, data_type)?;
         name = maker.op("Add", &[&name, &bias], vec![]);
@@ -303,6 +349,8 @@ fn bias(
     let last = recipe.shape().len().checked_sub(1)?;
     let is_vector = recipe.shape()[last] == layout.iter().product::<usize>()
         && recipe.shape()[..last].iter().all(|&n| n == 1);
-    let picked = recipe.pick(last, columns.iter().copied()).filter(|_| is_vector)?;
+    let picked = recipe
+        .pick(last, columns.iter().copied())
+        .filter(|_| is_vector)?;
     Some(maker.floats(data_type, &picked))
 }

@@ -27,13 +27,20 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     let mut taken = vec![false; analysis.graph.order().len()];
     let mut edits = vec![];
     for group in selection::groups(analysis) {
-        let Some(region) = region::region(analysis, &group) else { continue };
+        let Some(region) = region::region(analysis, &group) else {
+            continue;
+        };
         let apart = fused::apart(analysis, &region);
-        let Some(replacement) = apart.or_else(|| write::moved(analysis, &group, &region)) else { continue };
+        let Some(replacement) = apart.or_else(|| write::moved(analysis, &group, &region)) else {
+            continue;
+        };
         if replacement.nodes.iter().any(|&node| taken[node]) {
             continue;
         }
-        replacement.nodes.iter().for_each(|&node| taken[node] = true);
+        replacement
+            .nodes
+            .iter()
+            .for_each(|&node| taken[node] = true);
         edits.push(Edit::replacing(&analysis.graph, group.first(), replacement));
     }
     edits

@@ -38,8 +38,13 @@ pub(super) fn region(analysis: &Analysis, group: &Group) -> Option<NarrowRegion>
     let mut whole = BTreeSet::new();
     // Each round leaves one value more whole, or is the last.
     for _ in 0..=analysis.graph.order().len() {
-        let mut search =
-            UpwardSearch { analysis, group, whole: &whole, found: empty(group), asked: BTreeMap::new() };
+        let mut search = UpwardSearch {
+            analysis,
+            group,
+            whole: &whole,
+            found: empty(group),
+            asked: BTreeMap::new(),
+        };
         search.run();
         let (mut found, asked) = (search.found, search.asked);
         let unresolved = stand_ins(analysis, &mut found, &asked);
@@ -69,7 +74,10 @@ fn is_worth(analysis: &Analysis, region: &NarrowRegion) -> bool {
         let graph = &analysis.graph;
         let category = graph.category(node);
         let is_known = category.is_some_and(|it| it.is_product() || it == Category::Normalizer);
-        is_known || ["Attention", "Einsum", "Softmax"].iter().any(|op| graph.is(node, op))
+        is_known
+            || ["Attention", "Einsum", "Softmax"]
+                .iter()
+                .any(|op| graph.is(node, op))
     };
     !region.cuts.is_empty() && region.nodes.iter().any(is_work)
 }
@@ -82,14 +90,19 @@ fn stand_ins(
     asked: &BTreeMap<ValueId, Vec<NodeId>>,
 ) -> Vec<ValueId> {
     let mut unresolved = vec![];
-    for (&value, readers) in asked.iter().filter(|(value, _)| region.narrow.contains_key(value)) {
+    for (&value, readers) in asked
+        .iter()
+        .filter(|(value, _)| region.narrow.contains_key(value))
+    {
         let shape = analysis.facts.shape(value);
         let is_same = |&&(other, _): &&(ValueId, usize)| {
             let pair = shape.as_ref().zip(analysis.facts.shape(other));
             pair.is_some_and(|(one, other)| same_shape(one, &other))
         };
         match region.cuts.iter().find(is_same) {
-            Some(&(other, _)) => region.shapes.extend(readers.iter().map(|&node| (node, other))),
+            Some(&(other, _)) => region
+                .shapes
+                .extend(readers.iter().map(|&node| (node, other))),
             None => unresolved.push(value),
         }
     }
@@ -153,7 +166,11 @@ impl UpwardSearch<'_> {
         wanted: &mut BTreeSet<NodeId>,
     ) {
         let graph = &self.analysis.graph;
-        let other = self.found.narrow.get(&value).is_some_and(|&other| other != axis);
+        let other = self
+            .found
+            .narrow
+            .get(&value)
+            .is_some_and(|&other| other != axis);
         match graph.producer(value) {
             Some((node, _)) if !other && !self.is_cut(value) => {
                 self.found.narrow.insert(value, axis);
@@ -178,8 +195,8 @@ impl UpwardSearch<'_> {
     fn passed(&mut self, node: NodeId, outputs: &[ValueId]) -> Option<Vec<(usize, usize)>> {
         let graph = &self.analysis.graph;
         let is_here = way(graph.node(node)) == way(graph.node(self.group.first()));
-        let is_plain =
-            graph.captures(node).is_empty() && !graph.category(node).is_some_and(Category::is_random);
+        let is_plain = graph.captures(node).is_empty()
+            && !graph.category(node).is_some_and(Category::is_random);
         if !is_here || !is_plain {
             return None;
         }
@@ -202,8 +219,13 @@ impl UpwardSearch<'_> {
     fn operands(&self, node: NodeId, slot: usize, axis: usize) -> Option<Vec<(usize, usize)>> {
         let graph = &self.analysis.graph;
         let mut found = vec![];
-        for (input, read) in reads(&self.analysis.at(node), slot, axis).into_iter().enumerate() {
-            let Some(value) = graph.input(node, input) else { continue };
+        for (input, read) in reads(&self.analysis.at(node), slot, axis)
+            .into_iter()
+            .enumerate()
+        {
+            let Some(value) = graph.input(node, input) else {
+                continue;
+            };
             match read {
                 AxisRead::Same(along) if self.can_be_cut(value) => found.push((input, along)),
                 AxisRead::All | AxisRead::Absent => {}
@@ -232,7 +254,9 @@ impl UpwardSearch<'_> {
         }
         let mut asked = vec![];
         for reader in graph.readers(value) {
-            let &Reader::Node { node, input } = reader else { return false };
+            let &Reader::Node { node, input } = reader else {
+                return false;
+            };
             if graph.is(node, "Shape") {
                 asked.push(node);
             } else if self.found.slots.get(&(node, input)) != self.found.narrow.get(&value) {

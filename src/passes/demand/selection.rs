@@ -61,7 +61,12 @@ pub(super) fn groups(analysis: &Analysis) -> Vec<Group> {
     let mut seen = BTreeSet::new();
     let mut groups = vec![];
     for &node in graph.order() {
-        let Some(value) = graph.input(node, 0).filter(|_| is_selection(analysis, node)) else { continue };
+        let Some(value) = graph
+            .input(node, 0)
+            .filter(|_| is_selection(analysis, node))
+        else {
+            continue;
+        };
         if !analysis.constants.is_constant(value) && seen.insert(value) {
             groups.extend(group(analysis, value));
         }
@@ -70,14 +75,18 @@ pub(super) fn groups(analysis: &Analysis) -> Vec<Group> {
 }
 
 fn is_selection(analysis: &Analysis, node: NodeId) -> bool {
-    ["Gather", "Slice", "Split"].iter().any(|op| analysis.graph.is(node, op))
+    ["Gather", "Slice", "Split"]
+        .iter()
+        .any(|op| analysis.graph.is(node, op))
 }
 
 fn group(analysis: &Analysis, value: ValueId) -> Option<Group> {
     let graph = &analysis.graph;
     let mut found: Option<(usize, Vec<Selection>)> = None;
     for reader in graph.readers(value) {
-        let &Reader::Node { node, input: 0 } = reader else { return None };
+        let &Reader::Node { node, input: 0 } = reader else {
+            return None;
+        };
         let (axis, selections) = selections(analysis, node)?;
         let (first, all) = found.get_or_insert((axis, vec![]));
         if *first != axis {
@@ -86,7 +95,8 @@ fn group(analysis: &Analysis, value: ValueId) -> Option<Group> {
         all.extend(selections);
     }
     let (axis, selections) = found?;
-    let is_beside = |other: &Selection| way(graph.node(other.node)) == way(graph.node(selections[0].node));
+    let is_beside =
+        |other: &Selection| way(graph.node(other.node)) == way(graph.node(selections[0].node));
     if selections.is_empty() || !selections.iter().all(is_beside) {
         return None;
     }
@@ -99,7 +109,13 @@ fn group(analysis: &Analysis, value: ValueId) -> Option<Group> {
         Some(whole) => count > 0 && 2 * count <= whole,
         None => count == 1,
     };
-    is_less.then_some(Group { value, axis, selections, places, count })
+    is_less.then_some(Group {
+        value,
+        axis,
+        selections,
+        places,
+        count,
+    })
 }
 
 /// The places that any of these takes: those of all, where they can be listed.
@@ -110,7 +126,9 @@ fn union(selections: &[Selection]) -> Option<PlaceSet> {
     }
     let mut all = BTreeSet::new();
     for selection in selections {
-        let PlaceSet::Listed(places) = &selection.places else { return None };
+        let PlaceSet::Listed(places) = &selection.places else {
+            return None;
+        };
         all.extend(places.iter().copied());
     }
     Some(PlaceSet::Listed(all.into_iter().collect()))
@@ -133,7 +151,11 @@ fn gathered(analysis: &Analysis, node: NodeId) -> Option<(usize, Vec<Selection>)
     let (index, wide) = (at.input(1).ok()?, at.rank(1).ok()?);
     let whole = at.extent(0, axis).ok();
     let is_one = wide == 0 || (wide == 1 && at.extent(1, 0) == Ok(1));
-    let listed = if at.is_constant(1) { Some(at.ints(1).ok()??) } else { None };
+    let listed = if at.is_constant(1) {
+        Some(at.ints(1).ok()??)
+    } else {
+        None
+    };
     let places = match (listed, whole) {
         (Some(listed), Some(whole)) if wide < 2 => {
             let inside = |&place: &i64| counted(place, whole).ok();
@@ -144,7 +166,15 @@ fn gathered(analysis: &Analysis, node: NodeId) -> Option<(usize, Vec<Selection>)
         _ => return None,
     };
     let output = analysis.graph.output(node, 0)?;
-    Some((axis, vec![Selection { node, output, places, drops_axis: wide == 0 }]))
+    Some((
+        axis,
+        vec![Selection {
+            node,
+            output,
+            places,
+            drops_axis: wide == 0,
+        }],
+    ))
 }
 
 /// A Slice of one axis, or a Split.
@@ -157,12 +187,19 @@ fn cut(analysis: &Analysis, node: NodeId) -> Option<(usize, Vec<Selection>)> {
     };
     let mut all = vec![];
     for (slot, output) in graph.outputs(node).iter().enumerate() {
-        let Some(output) = output.filter(|&output| !graph.readers(output).is_empty()) else { continue };
+        let Some(output) = output.filter(|&output| !graph.readers(output).is_empty()) else {
+            continue;
+        };
         let places = match listed(analysis, node, slot, axis) {
             Some(places) => places,
             None => sliced(analysis, node, output, axis)?,
         };
-        all.push(Selection { node, output, places, drops_axis: false });
+        all.push(Selection {
+            node,
+            output,
+            places,
+            drops_axis: false,
+        });
     }
     Some((axis, all))
 }
@@ -184,8 +221,16 @@ fn listed(analysis: &Analysis, node: NodeId, slot: usize, axis: usize) -> Option
     at.extent(0, axis).ok().filter(|&whole| whole <= LISTED)?;
     let count = at.output_extent(slot, axis).ok()?;
     let read = reads(&at, slot, axis).first().copied()?;
-    let AxisRead::Strided { axis: along, start, step } = read else { return None };
-    (along == axis).then(|| PlaceSet::Listed((0..count).map(|place| start + place * step).collect()))
+    let AxisRead::Strided {
+        axis: along,
+        start,
+        step,
+    } = read
+    else {
+        return None;
+    };
+    (along == axis)
+        .then(|| PlaceSet::Listed((0..count).map(|place| start + place * step).collect()))
 }
 
 /// A Slice that takes one place of an open extent, whichever it is.
@@ -195,16 +240,29 @@ fn sliced(analysis: &Analysis, node: NodeId, output: ValueId, axis: usize) -> Op
     let is_slice = analysis.graph.is(node, "Slice") && at.extent(0, axis).is_err();
     let one = |list: Option<Vec<i64>>| list.filter(|list| list.len() == 1).map(|list| list[0]);
     let (start, end) = (one(at.list("starts").ok()?)?, one(at.list("ends").ok()?)?);
-    let step = at.list("steps").ok()?.map_or(Some(1), |steps| one(Some(steps)))?;
+    let step = at
+        .list("steps")
+        .ok()?
+        .map_or(Some(1), |steps| one(Some(steps)))?;
     // From the last place to the end, or from the first one to the second: an extent of 0 is a model that says nothing.
     let is_last = start == -1 && end >= i64::from(i32::MAX);
     let is_first = start == 0 && end == 1;
-    let is_one = analysis.facts.extent(output, axis).is_none_or(|count| count == 1);
-    (is_slice && step == 1 && is_one && (is_first || is_last)).then_some(PlaceSet::Sliced(start, end))
+    let is_one = analysis
+        .facts
+        .extent(output, axis)
+        .is_none_or(|count| count == 1);
+    (is_slice && step == 1 && is_one && (is_first || is_last))
+        .then_some(PlaceSet::Sliced(start, end))
 }
 
 /// Takes places of a value along an axis, which stays. Returns the name of the result.
-pub(super) fn write(maker: &mut Maker, value: &str, axis: usize, places: &PlaceSet, index: &str) -> String {
+pub(super) fn write(
+    maker: &mut Maker,
+    value: &str,
+    axis: usize,
+    places: &PlaceSet,
+    index: &str,
+) -> String {
     let along = axis as i64;
     match places {
         PlaceSet::Listed(places) => match run(places) {
@@ -231,7 +289,11 @@ fn gather(maker: &mut Maker, value: &str, list: &str, axis: i64) -> String {
 /// A Slice of one axis, as the operator set wants it.
 fn slice(maker: &mut Maker, value: &str, [start, end]: [i64; 2], axis: i64) -> String {
     if input_at("Slice", "starts", maker.opset()).is_none() {
-        let told = vec![ints("starts", &[start]), ints("ends", &[end]), ints("axes", &[axis])];
+        let told = vec![
+            ints("starts", &[start]),
+            ints("ends", &[end]),
+            ints("axes", &[axis]),
+        ];
         return maker.op("Slice", &[value], told);
     }
     let [start, end, axis] = [start, end, axis].map(|number| maker.ints(&[number]));
@@ -241,6 +303,9 @@ fn slice(maker: &mut Maker, value: &str, [start, end]: [i64; 2], axis: i64) -> S
 /// Places that follow each other.
 fn run(places: &[usize]) -> Option<std::ops::Range<usize>> {
     let first = *places.first()?;
-    let follows = places.iter().enumerate().all(|(number, &place)| place == first + number);
+    let follows = places
+        .iter()
+        .enumerate()
+        .all(|(number, &place)| place == first + number);
     follows.then(|| first..first + places.len())
 }

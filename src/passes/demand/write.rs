@@ -14,7 +14,11 @@ use crate::recipe::Recipe;
 use crate::shape::facts::extent;
 
 /// Replaces a region and the selections behind it.
-pub(super) fn moved(analysis: &Analysis, group: &Group, region: &NarrowRegion) -> Option<Replacement> {
+pub(super) fn moved(
+    analysis: &Analysis,
+    group: &Group,
+    region: &NarrowRegion,
+) -> Option<Replacement> {
     let graph = &analysis.graph;
     let mut maker = Maker::new(graph, group.first());
     let index = match group.places {
@@ -29,7 +33,13 @@ pub(super) fn moved(analysis: &Analysis, group: &Group, region: &NarrowRegion) -
         let stored = stored(analysis, &mut maker, value, axis, &group.places);
         let name = match stored {
             Some(name) => name,
-            None => write(&mut maker, graph.value_name(value), axis, &group.places, &index),
+            None => write(
+                &mut maker,
+                graph.value_name(value),
+                axis,
+                &group.places,
+                &index,
+            ),
         };
         names.insert((value, axis), name);
     }
@@ -39,7 +49,11 @@ pub(super) fn moved(analysis: &Analysis, group: &Group, region: &NarrowRegion) -
     }
     for (node, whole) in &region.shapes {
         let output = graph.only_output(*node)?;
-        let shape = maker.op("Shape", &[graph.value_name(*whole)], graph.node(*node).attribute.clone());
+        let shape = maker.op(
+            "Shape",
+            &[graph.value_name(*whole)],
+            graph.node(*node).attribute.clone(),
+        );
         made.push((shape, graph.value_name(output).to_owned()));
     }
     let narrow = names.get(&(group.value, group.axis))?.clone();
@@ -56,7 +70,11 @@ pub(super) fn moved(analysis: &Analysis, group: &Group, region: &NarrowRegion) -
     replaced.extend(group.selections.iter().map(|selection| selection.node));
     replaced.sort_unstable();
     replaced.dedup();
-    Some(Replacement { nodes: replaced, made: nodes, constants })
+    Some(Replacement {
+        nodes: replaced,
+        made: nodes,
+        constants,
+    })
 }
 
 /// The selected places of a float constant, to be stored; `None` for other values, or computed
@@ -72,11 +90,18 @@ fn stored(
     if !analysis.constants.is_constant(value) || analysis.constants.is_quantized(value) {
         return None;
     }
-    let shape = analysis.facts.shape(value)?.iter().map(extent).collect::<Option<Vec<_>>>()?;
+    let shape = analysis
+        .facts
+        .shape(value)?
+        .iter()
+        .map(extent)
+        .collect::<Option<Vec<_>>>()?;
     let whole = *shape.get(axis)?;
     let places = match places {
         PlaceSet::Listed(places) => places.clone(),
-        &PlaceSet::Gathered(place) | &PlaceSet::Sliced(place, _) => vec![counted(place, whole).ok()?],
+        &PlaceSet::Gathered(place) | &PlaceSet::Sliced(place, _) => {
+            vec![counted(place, whole).ok()?]
+        }
         PlaceSet::Computed(_) => return None,
     };
     let recipe = Recipe::constant(analysis.graph.value_name(value), &shape);
@@ -86,7 +111,12 @@ fn stored(
 
 /// A value by another name in a node that makes it or reads it.
 pub(super) fn rename(node: &mut NodeProto, from: &str, to: &str) {
-    for name in node.input.iter_mut().chain(&mut node.output).filter(|name| *name == from) {
+    for name in node
+        .input
+        .iter_mut()
+        .chain(&mut node.output)
+        .filter(|name| *name == from)
+    {
         to.clone_into(name);
     }
 }
@@ -121,7 +151,12 @@ fn again(
 }
 
 /// The target shape of a Reshape, with the selected number of places.
-fn target(analysis: &Analysis, region: &NarrowRegion, node: NodeId, maker: &mut Maker) -> Option<String> {
+fn target(
+    analysis: &Analysis,
+    region: &NarrowRegion,
+    node: NodeId,
+    maker: &mut Maker,
+) -> Option<String> {
     let graph = &analysis.graph;
     let at = analysis.at(node);
     let output = graph.output(node, 0)?;
@@ -136,11 +171,17 @@ fn target(analysis: &Analysis, region: &NarrowRegion, node: NodeId, maker: &mut 
 }
 
 /// The result of one selection, of the places that all of the group take.
-fn selected(maker: &mut Maker, narrow: &str, group: &Group, selection: &Selection) -> Option<String> {
+fn selected(
+    maker: &mut Maker,
+    narrow: &str,
+    group: &Group,
+    selection: &Selection,
+) -> Option<String> {
     let along = group.axis as i64;
     let mut name = narrow.to_owned();
     if selection.places != group.places {
-        let (PlaceSet::Listed(all), PlaceSet::Listed(own)) = (&group.places, &selection.places) else {
+        let (PlaceSet::Listed(all), PlaceSet::Listed(own)) = (&group.places, &selection.places)
+        else {
             return None;
         };
         let place = |own: &usize| all.iter().position(|place| place == own);

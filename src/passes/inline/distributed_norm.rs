@@ -25,14 +25,20 @@ struct Distributed<'m> {
 impl<'m> Distributed<'m> {
     /// The values that the rewritten form reads.
     fn reads(&self) -> impl Iterator<Item = &'m str> {
-        [self.x, self.mean, self.scale].into_iter().chain(self.shift)
+        [self.x, self.mean, self.scale]
+            .into_iter()
+            .chain(self.shift)
     }
 }
 
 /// Rewrites normalizations so that the mean is subtracted before scaling; `None` if there are none.
 pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
     let nodes = &model.graph().node;
-    let means: HashSet<&str> = nodes.iter().filter(|node| is_mean(node)).flat_map(output).collect();
+    let means: HashSet<&str> = nodes
+        .iter()
+        .filter(|node| is_mean(node))
+        .flat_map(output)
+        .collect();
     let scales_mean = |node: &NodeProto| {
         matches!(node.op(), ("", "Mul" | "Neg"))
             && node.input.iter().any(|name| means.contains(name.as_str()))
@@ -46,12 +52,18 @@ pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model
     let mut gone: HashSet<usize> = HashSet::default();
     let mut read: HashSet<usize> = HashSet::default();
     for last in (0..nodes.len()).filter(|&last| !is_kept(&nodes[last])) {
-        let Some(distributed) = wiring.found(last) else { continue };
-        let reads: Vec<usize> =
-            distributed.reads().filter_map(|name| wiring.makers.get(name)).copied().collect();
+        let Some(distributed) = wiring.found(last) else {
+            continue;
+        };
+        let reads: Vec<usize> = distributed
+            .reads()
+            .filter_map(|name| wiring.makers.get(name))
+            .copied()
+            .collect();
         // Nodes of one match are not free for another one.
-        let is_free =
-            |node: &usize| !gone.contains(node) && !read.contains(node) && !found.contains_key(node);
+        let is_free = |node: &usize| {
+            !gone.contains(node) && !read.contains(node) && !found.contains_key(node)
+        };
         if reads.iter().all(|node| !gone.contains(node)) && distributed.gone.iter().all(is_free) {
             gone.extend(&distributed.gone);
             read.extend(reads);
@@ -78,19 +90,32 @@ fn written(last: &NodeProto, found: &Distributed, names: &mut Names) -> Vec<Node
     let result = output(last).unwrap_or_default();
     let mut fresh = |what: &str| names.fresh(&format!("{}_{what}", label(last)));
     let (centred, scaled) = (fresh("centred"), fresh("scaled"));
-    let scaled = if found.shift.is_some() { scaled.as_str() } else { result };
+    let scaled = if found.shift.is_some() {
+        scaled.as_str()
+    } else {
+        result
+    };
     let mut made = vec![
         builder::node(last, "Sub", &fresh("sub"), &[found.x, found.mean], &centred),
         builder::node(last, "Mul", &fresh("mul"), &[&centred, found.scale], scaled),
     ];
     if let Some(shift) = found.shift {
-        made.push(builder::node(last, "Add", label(last), &[scaled, shift], result));
+        made.push(builder::node(
+            last,
+            "Add",
+            label(last),
+            &[scaled, shift],
+            result,
+        ));
     }
     made
 }
 
 fn output(node: &NodeProto) -> Option<&str> {
-    node.output.first().map(String::as_str).filter(|name| !name.is_empty())
+    node.output
+        .first()
+        .map(String::as_str)
+        .filter(|name| !name.is_empty())
 }
 
 /// Whether a node makes a mean; of tokens, TensorFlow's is a pooling over their channels.
@@ -109,7 +134,9 @@ impl<'m> Wiring<'m> {
     fn new(model: &'m Model) -> Self {
         let graph = model.graph();
         let makers = graph.node.iter().enumerate();
-        let makers = makers.filter_map(|(place, node)| Some((output(node)?, place))).collect();
+        let makers = makers
+            .filter_map(|(place, node)| Some((output(node)?, place)))
+            .collect();
         let mut readers: HashMap<&str, usize> = HashMap::default();
         let mut read = |name| *readers.entry(name).or_default() += 1;
         graph.output.iter().for_each(|output| read(output.name()));
@@ -119,7 +146,11 @@ impl<'m> Wiring<'m> {
             bodies(node).for_each(|body| collect_names(body, &mut inside));
             inside.into_iter().for_each(&mut read);
         }
-        Wiring { nodes: &graph.node, makers, readers }
+        Wiring {
+            nodes: &graph.node,
+            makers,
+            readers,
+        }
     }
 
     /// The operands of an operator of ONNX without attributes, and its place.
@@ -136,7 +167,8 @@ impl<'m> Wiring<'m> {
 
     /// As [`Self::operands`], for a value with one reader.
     fn own(&self, value: &str, op: &str) -> Option<(Vec<&'m str>, usize)> {
-        self.operands(value, op).filter(|_| self.readers.get(value) == Some(&1))
+        self.operands(value, op)
+            .filter(|_| self.readers.get(value) == Some(&1))
     }
 
     /// The other factor of a product with `scale`.
@@ -185,19 +217,29 @@ impl<'m> Wiring<'m> {
             (_, Some((difference, _))) => vec![(difference[0], difference[1], true)],
             _ => return None,
         };
-        pairs.into_iter().find_map(|(product, rest, is_difference)| {
-            let (factors, place) = self.own(product, "Mul")?;
-            let factors = [(factors[0], factors[1]), (factors[1], factors[0])];
-            factors.into_iter().find_map(|(x, scale)| {
-                let (mean, shift, nodes) = match is_difference {
-                    true => self.times(rest, scale).map(|(mean, product)| (mean, None, vec![product]))?,
-                    false => self.rest(rest, scale)?,
-                };
-                let maker = &self.nodes[*self.makers.get(mean)?];
-                let is_of_it = is_mean(maker) && maker.input.first()? == x;
-                let gone = [nodes, vec![place]].concat();
-                is_of_it.then_some(Distributed { x, mean, scale, shift, gone })
+        pairs
+            .into_iter()
+            .find_map(|(product, rest, is_difference)| {
+                let (factors, place) = self.own(product, "Mul")?;
+                let factors = [(factors[0], factors[1]), (factors[1], factors[0])];
+                factors.into_iter().find_map(|(x, scale)| {
+                    let (mean, shift, nodes) = match is_difference {
+                        true => self
+                            .times(rest, scale)
+                            .map(|(mean, product)| (mean, None, vec![product]))?,
+                        false => self.rest(rest, scale)?,
+                    };
+                    let maker = &self.nodes[*self.makers.get(mean)?];
+                    let is_of_it = is_mean(maker) && maker.input.first()? == x;
+                    let gone = [nodes, vec![place]].concat();
+                    is_of_it.then_some(Distributed {
+                        x,
+                        mean,
+                        scale,
+                        shift,
+                        gone,
+                    })
+                })
             })
-        })
     }
 }

@@ -23,7 +23,11 @@ const NAME_BYTES: usize = 1 << 9;
 ///
 /// # Errors
 /// Where a function calls itself, which ONNX does not allow.
-pub fn inline(model: &Model, lowering: Lowering, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option<Model>> {
+pub fn inline(
+    model: &Model,
+    lowering: Lowering,
+    skip: &dyn Fn(&str, &str) -> bool,
+) -> Result<Option<Model>> {
     let sizes = sizes(model, &|_| 1)?;
     let functions = to_inline(model, lowering);
     let called = |node: &NodeProto| {
@@ -35,13 +39,24 @@ pub fn inline(model: &Model, lowering: Lowering, skip: &dyn Fn(&str, &str) -> bo
     }
     let mut taken = Names::new(model);
     let mut left = NODES.max(model.graph().node.len().saturating_mul(TIMES_THE_NODES));
-    let size = |node: &NodeProto| called(node).and_then(|_| sizes.get(&callee(node))).map_or(1, |&size| size);
-    let expected = model.graph().node.iter().map(size).fold(0, usize::saturating_add);
+    let size = |node: &NodeProto| {
+        called(node)
+            .and_then(|_| sizes.get(&callee(node)))
+            .map_or(1, |&size| size)
+    };
+    let expected = model
+        .graph()
+        .node
+        .iter()
+        .map(size)
+        .fold(0, usize::saturating_add);
     let mut nodes = Vec::with_capacity(expected.min(left));
     let mut names = left.saturating_mul(NAME_BYTES);
     let mut is_changed = false;
     for node in &model.graph().node {
-        let fits = sizes.get(&callee(node)).and_then(|&size| left.checked_sub(size));
+        let fits = sizes
+            .get(&callee(node))
+            .and_then(|&size| left.checked_sub(size));
         let Some(rest) = fits.filter(|_| called(node).is_some()) else {
             nodes.push(node.clone());
             continue;
@@ -53,7 +68,9 @@ pub fn inline(model: &Model, lowering: Lowering, skip: &dyn Fn(&str, &str) -> bo
             match function.and_then(|function| body(function, &node, &way, &mut taken)) {
                 Some(body) => {
                     is_changed = true;
-                    let made = body.iter().flat_map(|(node, _)| node.name.iter().chain(&node.output));
+                    let made = body
+                        .iter()
+                        .flat_map(|(node, _)| node.name.iter().chain(&node.output));
                     names = names.saturating_sub(made.map(String::len).sum());
                     open.extend(body.into_iter().rev());
                 }
@@ -74,12 +91,20 @@ pub(crate) type FunctionId<'m> = (&'m str, &'m str, &'m str);
 
 /// The function that a node calls, if it is a call.
 pub(crate) fn callee(node: &NodeProto) -> FunctionId<'_> {
-    (canonical_domain(node.domain()), node.op_type(), node.overload())
+    (
+        canonical_domain(node.domain()),
+        node.op_type(),
+        node.overload(),
+    )
 }
 
 /// A function of a model that has the name of an operator: engines differ in which of the two they run.
 pub(crate) fn redefined(model: &Model) -> Option<&str> {
-    let mut names = model.proto.functions.iter().map(|function| (function.domain(), function.name()));
+    let mut names = model
+        .proto
+        .functions
+        .iter()
+        .map(|function| (function.domain(), function.name()));
     let is_operator = |(domain, name): &(&str, &str)| {
         canonical_domain(domain).is_empty() || Category::from_operator(domain, name).is_some()
     };
@@ -91,18 +116,35 @@ pub(crate) fn sizes<'m>(
     model: &'m Model,
     weigh: &dyn Fn(&NodeProto) -> usize,
 ) -> Result<HashMap<FunctionId<'m>, usize>> {
-    let functions: HashMap<FunctionId, &FunctionProto> =
-        model.proto.functions.iter().map(|function| (key(function), function)).collect();
+    let functions: HashMap<FunctionId, &FunctionProto> = model
+        .proto
+        .functions
+        .iter()
+        .map(|function| (key(function), function))
+        .collect();
     let mut sizes: HashMap<FunctionId, usize> = HashMap::new();
     // Depth-first without recursion: a function is open while those that it calls are counted.
     let mut open: HashSet<FunctionId> = HashSet::new();
     let mut stack: Vec<&FunctionProto> = model.proto.functions.iter().collect();
     while let Some(&function) = stack.last() {
-        let calls = function.node.iter().map(callee).filter(|call| functions.contains_key(call));
+        let calls = function
+            .node
+            .iter()
+            .map(callee)
+            .filter(|call| functions.contains_key(call));
         let waiting: HashSet<FunctionId> = calls.filter(|call| !sizes.contains_key(call)).collect();
         if waiting.is_empty() {
-            let size = |node| sizes.get(&callee(node)).copied().unwrap_or_else(|| weigh(node));
-            let size = function.node.iter().map(size).fold(0, usize::saturating_add);
+            let size = |node| {
+                sizes
+                    .get(&callee(node))
+                    .copied()
+                    .unwrap_or_else(|| weigh(node))
+            };
+            let size = function
+                .node
+                .iter()
+                .map(size)
+                .fold(0, usize::saturating_add);
             sizes.insert(key(function), size);
             stack.pop();
             continue;
@@ -110,7 +152,11 @@ pub(crate) fn sizes<'m>(
         open.insert(key(function));
         if let Some((_, name, _)) = waiting.iter().find(|call| open.contains(*call)) {
             let reason = "the function calls itself, which ONNX does not allow".to_owned();
-            return Err(Error::Graph { file: model.file(), node: (*name).to_owned(), reason });
+            return Err(Error::Graph {
+                file: model.file(),
+                node: (*name).to_owned(),
+                reason,
+            });
         }
         stack.extend(waiting.iter().map(|call| functions[call]));
     }
@@ -119,12 +165,18 @@ pub(crate) fn sizes<'m>(
 
 /// The functions to inline, and the functions that call one of them.
 fn to_inline(model: &Model, lowering: Lowering) -> HashMap<FunctionId<'_>, &FunctionProto> {
-    let functions: Vec<_> =
-        model.proto.functions.iter().filter(|function| speaks_the_same(model, function)).collect();
+    let functions: Vec<_> = model
+        .proto
+        .functions
+        .iter()
+        .filter(|function| speaks_the_same(model, function))
+        .collect();
     let mut callers: HashMap<FunctionId, Vec<&FunctionProto>> = HashMap::new();
     for function in &functions {
         let calls: HashSet<FunctionId> = function.node.iter().map(callee).collect();
-        calls.into_iter().for_each(|call| callers.entry(call).or_default().push(function));
+        calls
+            .into_iter()
+            .for_each(|call| callers.entry(call).or_default().push(function));
     }
     let mut found: HashMap<FunctionId, &FunctionProto> = HashMap::new();
     let is_meant = |function: &&FunctionProto| {
@@ -141,23 +193,39 @@ fn to_inline(model: &Model, lowering: Lowering) -> HashMap<FunctionId<'_>, &Func
 
 /// The identity by which nodes call the function.
 pub(crate) fn key(function: &FunctionProto) -> FunctionId<'_> {
-    (canonical_domain(function.domain()), function.name(), function.overload())
+    (
+        canonical_domain(function.domain()),
+        function.name(),
+        function.overload(),
+    )
 }
 
 /// Whether the function is a normalizer by its name, or by the last part of its domain.
 fn is_normalizer(function: &FunctionProto) -> bool {
-    let last = function.domain().rsplit(['.', ':', '/']).next().unwrap_or_default();
-    [function.name(), last].iter().any(|name| recognize::is_named(&plain(name)))
+    let last = function
+        .domain()
+        .rsplit(['.', ':', '/'])
+        .next()
+        .unwrap_or_default();
+    [function.name(), last]
+        .iter()
+        .any(|name| recognize::is_named(&plain(name)))
 }
 
 /// Whether it has an operator of ONNX or onnxruntime.
 fn has_operators(function: &FunctionProto) -> bool {
-    function.node.iter().any(|node| matches!(canonical_domain(node.domain()), "" | "com.microsoft"))
+    function
+        .node
+        .iter()
+        .any(|node| matches!(canonical_domain(node.domain()), "" | "com.microsoft"))
 }
 
 /// Whether the body means the same under the operator sets of the model.
 fn speaks_the_same(model: &Model, function: &FunctionProto) -> bool {
-    function.opset_import.iter().all(|set| model.opset(set.domain()) == set.version)
+    function
+        .opset_import
+        .iter()
+        .all(|set| model.opset(set.domain()) == set.version)
 }
 
 /// The body of a function for one call, and the way to each node of it: what the names of the values begin with that
@@ -173,8 +241,11 @@ fn body(
     for (place, formal) in function.input.iter().enumerate() {
         names.insert(formal, call.input.get(place).unwrap_or(&absent).clone());
     }
-    let made: HashSet<&str> =
-        function.node.iter().flat_map(|node| node.output.iter().map(String::as_str)).collect();
+    let made: HashSet<&str> = function
+        .node
+        .iter()
+        .flat_map(|node| node.output.iter().map(String::as_str))
+        .collect();
     for (place, formal) in function.output.iter().enumerate() {
         // An output that is an input, or that the call leaves out, needs more than names.
         if !made.contains(formal.as_str()) {
@@ -201,18 +272,30 @@ fn body(
         node.attribute = attributes;
         let formals = inner.input.iter().chain(&inner.output);
         let names_of = node.input.iter_mut().chain(&mut node.output);
-        for (formal, name) in formals.zip(names_of).filter(|(formal, _)| !formal.is_empty()) {
+        for (formal, name) in formals
+            .zip(names_of)
+            .filter(|(formal, _)| !formal.is_empty())
+        {
             let actual = || taken.fresh(&format!("{way}/{formal}"));
             names.entry(formal).or_insert_with(actual).clone_into(name);
         }
-        let step = if inner.name().is_empty() { inner.op_type() } else { inner.name() };
+        let step = if inner.name().is_empty() {
+            inner.op_type()
+        } else {
+            inner.name()
+        };
         node.name = Some(taken.fresh(&format!("{}/{}/{step}", label(call), function.name())));
         if node.metadata_props.is_empty() {
             node.metadata_props = call.metadata_props.clone();
         }
         move_to(&mut node, regions::way(call));
         let way = match inner.name() {
-            "" => node.output.iter().find(|name| !name.is_empty()).cloned().unwrap_or_default(),
+            "" => node
+                .output
+                .iter()
+                .find(|name| !name.is_empty())
+                .cloned()
+                .unwrap_or_default(),
             name => format!("{way}/{name}"),
         };
         nodes.push((node, way));
@@ -231,10 +314,16 @@ pub(crate) fn resolve(
         return Some(Some(attribute.clone()));
     }
     let given = call.attribute.iter().find(|given| given.name() == wanted);
-    let default = function.attribute_proto.iter().find(|default| default.name() == wanted);
+    let default = function
+        .attribute_proto
+        .iter()
+        .find(|default| default.name() == wanted);
     let known = function.attribute.iter().any(|name| name == wanted);
     match given.or(default) {
-        Some(value) => Some(Some(AttributeProto { name: attribute.name.clone(), ..value.clone() })),
+        Some(value) => Some(Some(AttributeProto {
+            name: attribute.name.clone(),
+            ..value.clone()
+        })),
         None if known => Some(None),
         None => None,
     }
@@ -244,15 +333,21 @@ pub(crate) fn resolve(
 fn forget_uncalled(result: &mut Model, before: &Model) {
     let (was, is) = (called_functions(before), called_functions(result));
     let functions = result.proto.functions.iter().map(key);
-    let kept: Vec<bool> = functions.map(|key| is.contains(&key) || !was.contains(&key)).collect();
+    let kept: Vec<bool> = functions
+        .map(|key| is.contains(&key) || !was.contains(&key))
+        .collect();
     let mut kept = kept.into_iter();
     result.proto.functions.retain(|_| kept.next() == Some(true));
 }
 
 /// The functions that the graph calls, directly or not.
 fn called_functions(model: &Model) -> HashSet<FunctionId<'_>> {
-    let functions: HashMap<FunctionId, &FunctionProto> =
-        model.proto.functions.iter().map(|function| (key(function), function)).collect();
+    let functions: HashMap<FunctionId, &FunctionProto> = model
+        .proto
+        .functions
+        .iter()
+        .map(|function| (key(function), function))
+        .collect();
     let mut found = HashSet::new();
     let mut open: Vec<&NodeProto> = model.graph().node.iter().collect();
     while let Some(node) = open.pop() {

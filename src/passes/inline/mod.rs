@@ -73,8 +73,12 @@ pub(crate) fn written_out(
     lowering: Lowering,
     skip: &dyn Fn(&str, &str) -> bool,
 ) -> Result<Option<Lowered>> {
-    let Some(flat) = Flat::new(model) else { return written_out_flat(model, lowering, skip) };
-    let Some(lowered) = written_out_flat(&flat.model, lowering, skip)? else { return Ok(None) };
+    let Some(flat) = Flat::new(model) else {
+        return written_out_flat(model, lowering, skip);
+    };
+    let Some(lowered) = written_out_flat(&flat.model, lowering, skip)? else {
+        return Ok(None);
+    };
     match flat.restore(&lowered.model) {
         Some(model) => Ok(Some(Lowered { model, ..lowered })),
         None => written_out_flat(model, lowering, skip),
@@ -90,8 +94,12 @@ fn written_out_flat(
     let mut lowered = written_out_once(model, lowering, skip)?;
     // Types and axes behind an expanded node are known only after its expansion.
     for _ in 1..ROUNDS {
-        let Some(Lowered { model, formulas }) = &mut lowered else { break };
-        let Some(next) = written_out_once(model, lowering, skip)? else { break };
+        let Some(Lowered { model, formulas }) = &mut lowered else {
+            break;
+        };
+        let Some(next) = written_out_once(model, lowering, skip)? else {
+            break;
+        };
         *model = next.model;
         formulas.extend(next.formulas);
     }
@@ -107,14 +115,29 @@ fn written_out_once(
     skip: &dyn Fn(&str, &str) -> bool,
 ) -> Result<Option<Lowered>> {
     let inlined = crate::passes::inline::functions::inline(model, lowering, skip)?;
-    let expanded =
-        crate::passes::inline::custom_domains::expand(inlined.as_ref().unwrap_or(model), lowering, skip);
-    let inlined = inlined.map(|model| Lowered { model, formulas: vec![] });
+    let expanded = crate::passes::inline::custom_domains::expand(
+        inlined.as_ref().unwrap_or(model),
+        lowering,
+        skip,
+    );
+    let inlined = inlined.map(|model| Lowered {
+        model,
+        formulas: vec![],
+    });
     let mut lowered = expanded.or(inlined);
-    for collect in [sequences::collect as Collect, crate::passes::inline::distributed_norm::collect] {
-        if let Some(collected) = collect(lowered.as_ref().map_or(model, |lowered| &lowered.model), skip) {
+    for collect in [
+        sequences::collect as Collect,
+        crate::passes::inline::distributed_norm::collect,
+    ] {
+        if let Some(collected) = collect(
+            lowered.as_ref().map_or(model, |lowered| &lowered.model),
+            skip,
+        ) {
             let formulas = lowered.map_or(vec![], |lowered| lowered.formulas);
-            lowered = Some(Lowered { model: collected, formulas });
+            lowered = Some(Lowered {
+                model: collected,
+                formulas,
+            });
         }
     }
     Ok(lowered)
@@ -147,7 +170,12 @@ pub(crate) fn operators(model: &Model) -> Result<usize> {
     let mut count = 0_usize;
     while let Some(node) = open.pop() {
         open.extend(bodies(node).flat_map(|body| &body.node));
-        count = count.saturating_add(sizes.get(&callee(node)).copied().unwrap_or_else(|| weigh(node)));
+        count = count.saturating_add(
+            sizes
+                .get(&callee(node))
+                .copied()
+                .unwrap_or_else(|| weigh(node)),
+        );
     }
     Ok(count)
 }
@@ -155,16 +183,33 @@ pub(crate) fn operators(model: &Model) -> Result<usize> {
 /// Drops initializers that only inlined nodes read.
 fn forget_unread(result: &mut Model, before: &Model) {
     let (was_read, is_read) = (reads(before.graph()), reads(result.graph()));
-    let inputs: HashSet<String> = before.graph().input.iter().map(|input| input.name().to_owned()).collect();
-    let kept = |name: &str| is_read.contains(name) || !was_read.contains(name) || inputs.contains(name);
-    let kept: Vec<bool> = result.graph().initializer.iter().map(|tensor| kept(tensor.name())).collect();
+    let inputs: HashSet<String> = before
+        .graph()
+        .input
+        .iter()
+        .map(|input| input.name().to_owned())
+        .collect();
+    let kept =
+        |name: &str| is_read.contains(name) || !was_read.contains(name) || inputs.contains(name);
+    let kept: Vec<bool> = result
+        .graph()
+        .initializer
+        .iter()
+        .map(|tensor| kept(tensor.name()))
+        .collect();
     let mut kept = kept.into_iter();
-    result.graph_mut().initializer.retain(|_| kept.next() == Some(true));
+    result
+        .graph_mut()
+        .initializer
+        .retain(|_| kept.next() == Some(true));
 }
 
 /// Letters and digits of a name, in lower case.
 fn plain(name: &str) -> String {
-    name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
+    name.chars()
+        .filter(char::is_ascii_alphanumeric)
+        .collect::<String>()
+        .to_ascii_lowercase()
 }
 
 /// The name of a node, or of its first output.

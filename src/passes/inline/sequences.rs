@@ -33,19 +33,28 @@ pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model
     let nodes = &model.graph().node;
     let is_kept = |node: &NodeProto| skip(label(node), node.op_type());
     let found = (0..nodes.len()).filter(|&node| is_split(&nodes[node]) && !is_kept(&nodes[node]));
-    let found: Vec<(NodeId, Sequence)> =
-        found.filter_map(|node| Some((node, Sequence::find(&analysis, node)?))).collect();
-    let parts: usize = found.iter().map(|(_, sequence)| sequence.parts.extents.len()).sum();
+    let found: Vec<(NodeId, Sequence)> = found
+        .filter_map(|node| Some((node, Sequence::find(&analysis, node)?)))
+        .collect();
+    let parts: usize = found
+        .iter()
+        .map(|(_, sequence)| sequence.parts.extents.len())
+        .sum();
     if found.is_empty() || parts > PARTS.max(nodes.len().saturating_mul(TIMES_THE_NODES)) {
         return None;
     }
-    let mut writing = Writing { opset: model.own_opset(), names: Names::new(model), constants: vec![] };
+    let mut writing = Writing {
+        opset: model.own_opset(),
+        names: Names::new(model),
+        constants: vec![],
+    };
     let mut written: HashMap<NodeId, Vec<NodeProto>> = HashMap::default();
     for (node, sequence) in &found {
         writing.split(nodes, *node, sequence, &mut written);
     }
     let left = nodes.iter().enumerate();
-    let left = left.flat_map(|(node, proto)| written.remove(&node).unwrap_or_else(|| vec![proto.clone()]));
+    let left =
+        left.flat_map(|(node, proto)| written.remove(&node).unwrap_or_else(|| vec![proto.clone()]));
     Some(model.with_nodes(left.collect(), writing.constants))
 }
 
@@ -59,13 +68,19 @@ impl Sequence {
     fn find(Analysis { graph, facts, .. }: &Analysis, node: NodeId) -> Option<Self> {
         let ints = |value: ValueId| Some((facts.ints(value)?, facts.rank(value)?));
         let parts = SequenceParts::find(graph, node, |value| facts.shape(value), ints)?;
-        let taken = graph.readers(graph.only_output(node)?).iter().map(|reader| {
-            let &Reader::Node { node, input: 0 } = reader else { return None };
-            let is_plain = graph.is(node, "SequenceAt") && graph.node(node).attribute.is_empty();
-            let position = facts.ints(graph.input(node, 1).filter(|_| is_plain)?)?;
-            graph.only_output(node)?;
-            Some((node, parts.taken(*position.first()?)?))
-        });
+        let taken = graph
+            .readers(graph.only_output(node)?)
+            .iter()
+            .map(|reader| {
+                let &Reader::Node { node, input: 0 } = reader else {
+                    return None;
+                };
+                let is_plain =
+                    graph.is(node, "SequenceAt") && graph.node(node).attribute.is_empty();
+                let position = facts.ints(graph.input(node, 1).filter(|_| is_plain)?)?;
+                graph.only_output(node)?;
+                Some((node, parts.taken(*position.first()?)?))
+            });
         let taken: Vec<_> = taken.collect::<Option<_>>()?;
         (!taken.is_empty()).then_some(Sequence { parts, taken })
     }
@@ -88,13 +103,25 @@ impl Writing<'_> {
     ) {
         let like = &nodes[node];
         let mut fresh = |what: String| self.names.fresh(&format!("{}_{what}", label(like)));
-        let mut outputs: Vec<String> = (0..parts.extents.len()).map(|part| fresh(part.to_string())).collect();
+        let mut outputs: Vec<String> = (0..parts.extents.len())
+            .map(|part| fresh(part.to_string()))
+            .collect();
         let mut is_named = vec![false; outputs.len()];
-        let axes = if parts.keeps_axis { vec![] } else { vec![parts.axis as i64] };
+        let axes = if parts.keeps_axis {
+            vec![]
+        } else {
+            vec![parts.axis as i64]
+        };
         for &(reader, part) in taken {
             let result = &nodes[reader].output[0];
             let left = if !parts.keeps_axis {
-                Some(self.listed(&nodes[reader], ("Squeeze", "axes"), &outputs[part], &axes, result))
+                Some(self.listed(
+                    &nodes[reader],
+                    ("Squeeze", "axes"),
+                    &outputs[part],
+                    &axes,
+                    result,
+                ))
             } else if is_named[part] || way(&nodes[reader]) != way(like) {
                 Some(builder::node(
                     &nodes[reader],
@@ -112,7 +139,9 @@ impl Writing<'_> {
         }
         let extents: Vec<i64> = parts.extents.iter().map(|&extent| extent as i64).collect();
         let mut split = self.listed(like, ("Split", "split"), &like.input[0], &extents, "");
-        split.attribute.push(builder::int("axis", parts.axis as i64));
+        split
+            .attribute
+            .push(builder::int("axis", parts.axis as i64));
         split.output = outputs;
         written.insert(node, vec![split]);
     }

@@ -27,8 +27,13 @@ const GROWTH: usize = 16;
 /// Writes each such Concat with the operator behind it.
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     let graph = &analysis.graph;
-    let concats = graph.order().iter().filter(|&&node| graph.is(node, "Concat"));
-    concats.filter_map(|&node| Some(Edit::replacing(graph, node, joined(analysis, node)?))).collect()
+    let concats = graph
+        .order()
+        .iter()
+        .filter(|&&node| graph.is(node, "Concat"));
+    concats
+        .filter_map(|&node| Some(Edit::replacing(graph, node, joined(analysis, node)?)))
+        .collect()
 }
 
 /// One part of a Concat: a value, and the constant that an operator combines it with.
@@ -49,17 +54,31 @@ fn joined(analysis: &Analysis, concat: NodeId) -> Option<Replacement> {
     at.only_attributes(&["axis"]).ok()?;
     let output = graph.only_output(concat)?;
     let along = axis(at.attr("axis", 0).ok()?, at.output_rank(0).ok()?).ok()?;
-    let data_type = facts.data_type(output).filter(|data_type| data_type.is_float())?;
+    let data_type = facts
+        .data_type(output)
+        .filter(|data_type| data_type.is_float())?;
     let op = graph.op(graph.producer(inputs[0])?.0)?;
-    let parts: Vec<ConcatPart> =
-        inputs.iter().map(|&input| part(analysis, concat, input, (op, along))).collect::<Option<_>>()?;
+    let parts: Vec<ConcatPart> = inputs
+        .iter()
+        .map(|&input| part(analysis, concat, input, (op, along)))
+        .collect::<Option<_>>()?;
     let constant = joined_constant(&parts, along)?;
     is_worth_it(&parts, &constant).then_some(())?;
     let mut maker = Maker::new(graph, concat);
-    write(&mut maker, analysis, &parts, (op, along), (&constant, data_type));
+    write(
+        &mut maker,
+        analysis,
+        &parts,
+        (op, along),
+        (&constant, data_type),
+    );
     let (made, constants) = maker.finish(graph.value_name(output));
     let nodes = parts.iter().map(|part| part.node).chain([concat]).collect();
-    Some(Replacement { nodes, made, constants })
+    Some(Replacement {
+        nodes,
+        made,
+        constants,
+    })
 }
 
 /// A part, if this operator makes it for the Concat alone.
@@ -69,12 +88,21 @@ fn part(
     input: ValueId,
     (op, along): (&str, usize),
 ) -> Option<ConcatPart> {
-    let Analysis { graph, constants, facts, .. } = analysis;
-    graph.only_reader(input).filter(|_| !graph.is_output(input))?;
+    let Analysis {
+        graph,
+        constants,
+        facts,
+        ..
+    } = analysis;
+    graph
+        .only_reader(input)
+        .filter(|_| !graph.is_output(input))?;
     let (node, _) = graph.producer(input)?;
     let is_beside = graph.is(node, op) && way(graph.node(node)) == way(graph.node(concat));
     let is_plain = is_beside && analysis.at(node).only_attributes(&[]).is_ok();
-    let [Some(left), Some(right)] = *graph.inputs(node) else { return None };
+    let [Some(left), Some(right)] = *graph.inputs(node) else {
+        return None;
+    };
     let (value, constant) = match op {
         "Add" | "Mul" if constants.is_constant(left) => (right, left),
         "Add" | "Div" | "Mul" | "Sub" => (left, right),
@@ -82,18 +110,31 @@ fn part(
     };
     let is_numbers = is_plain && constants.is_constant(constant) && !constants.is_constant(value);
     let rank = facts.rank(value)?;
-    let numbers = constants.numbers(constant).ok().filter(|_| is_numbers)?.align(rank)?;
+    let numbers = constants
+        .numbers(constant)
+        .ok()
+        .filter(|_| is_numbers)?
+        .align(rank)?;
     let mut axes = numbers.shape().iter().enumerate();
-    let is_narrow = axes.all(|(axis, &places)| places == 1 || facts.extent(value, axis) == Some(places));
+    let is_narrow =
+        axes.all(|(axis, &places)| places == 1 || facts.extent(value, axis) == Some(places));
     let length = facts.extent(value, along)?;
-    is_narrow.then_some(ConcatPart { node, value, constant: numbers, stored: constant, length })
+    is_narrow.then_some(ConcatPart {
+        node,
+        value,
+        constant: numbers,
+        stored: constant,
+        length,
+    })
 }
 
 /// Whether the parts have constants of their own, and these are about as large as the joined one. Equal parts are merged
 /// later.
 fn is_worth_it(parts: &[ConcatPart], joined: &Numbers) -> bool {
-    let distinct: HashMap<ValueId, usize> =
-        parts.iter().map(|part| (part.stored, part.constant.len())).collect();
+    let distinct: HashMap<ValueId, usize> = parts
+        .iter()
+        .map(|part| (part.stored, part.constant.len()))
+        .collect();
     let stored: usize = distinct.values().sum();
     distinct.len() > WIDE && joined.len() <= GROWTH.saturating_mul(stored)
 }
@@ -127,7 +168,10 @@ fn write(
     (op, along): (&str, usize),
     (constant, data_type): (&Numbers, DataType),
 ) {
-    let values: Vec<&str> = parts.iter().map(|part| analysis.graph.value_name(part.value)).collect();
+    let values: Vec<&str> = parts
+        .iter()
+        .map(|part| analysis.graph.value_name(part.value))
+        .collect();
     let whole = maker.op("Concat", &values, vec![int("axis", along as i64)]);
     let constant = maker.floats(data_type, constant.recipe());
     maker.op(op, &[&whole, &constant], vec![]);

@@ -25,14 +25,23 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     let mut taken: HashSet<NodeId> = HashSet::default();
     let edit = |&first: &NodeId| {
         let between = Between::find(analysis, first)?;
-        let nodes: Vec<NodeId> = between.nodes.iter().copied().chain([first, between.last]).collect();
+        let nodes: Vec<NodeId> = between
+            .nodes
+            .iter()
+            .copied()
+            .chain([first, between.last])
+            .collect();
         // Of two that meet, the other one is for the next pass.
         if nodes.iter().any(|node| taken.contains(node)) {
             return None;
         }
         taken.extend(&nodes);
         let (made, constants) = between.written(analysis, first)?;
-        let replacement = Replacement { nodes, made, constants };
+        let replacement = Replacement {
+            nodes,
+            made,
+            constants,
+        };
         Some(Edit::replacing(graph, first, replacement))
     };
     graph.order().iter().filter_map(edit).collect()
@@ -49,25 +58,43 @@ struct Between {
 impl Between {
     /// All readers of a movement's result, if they are element-wise up to one inverse movement.
     fn find(analysis: &Analysis, first: NodeId) -> Option<Self> {
-        let Analysis { graph, facts, constants, .. } = analysis;
-        let moves =
-            |node: NodeId| graph.category(node) == Some(Category::Movement) && !graph.is(node, "Identity");
-        let moved =
-            graph.only_output(first).filter(|&moved| moves(first) && !constants.is_constant(moved))?;
+        let Analysis {
+            graph,
+            facts,
+            constants,
+            ..
+        } = analysis;
+        let moves = |node: NodeId| {
+            graph.category(node) == Some(Category::Movement) && !graph.is(node, "Identity")
+        };
+        let moved = graph
+            .only_output(first)
+            .filter(|&moved| moves(first) && !constants.is_constant(moved))?;
         let source = graph.input(first, 0)?;
         let (before, shape) = (facts.shape(source)?, facts.shape(moved)?);
         let mut trace = LayoutMap::new(&before);
         trace.follow(graph.node(first), &shape)?;
         // Whether channels stay the last axis.
-        let last_stays = before.len().checked_sub(1).and_then(|last| trace.places(&[last]))
+        let last_stays = before
+            .len()
+            .checked_sub(1)
+            .and_then(|last| trace.places(&[last]))
             == Some(vec![shape.len().wrapping_sub(1)]);
         let is_like_all = |value: ValueId| {
-            let Some(own) = facts.shape(value).filter(|_| constants.is_constant(value)) else { return false };
+            let Some(own) = facts.shape(value).filter(|_| constants.is_constant(value)) else {
+                return false;
+            };
             let one_place = |axis: usize| extent(&own[axis]) == Some(1);
-            let along_last =
-                || last_stays && own.last().zip(shape.last()).is_some_and(|(one, other)| same(one, other));
+            let along_last = || {
+                last_stays
+                    && own
+                        .last()
+                        .zip(shape.last())
+                        .is_some_and(|(one, other)| same(one, other))
+            };
             own.len() <= before.len().min(shape.len())
-                && (0..own.len()).all(|axis| one_place(axis) || axis + 1 == own.len() && along_last())
+                && (0..own.len())
+                    .all(|axis| one_place(axis) || axis + 1 == own.len() && along_last())
         };
         let (mut nodes, mut last, mut values) = (vec![], None, vec![moved]);
         let mut at = 0;
@@ -77,22 +104,29 @@ impl Between {
                 return None;
             }
             for reader in graph.readers(value) {
-                let Reader::Node { node, input } = *reader else { return None };
+                let Reader::Node { node, input } = *reader else {
+                    return None;
+                };
                 if way(graph.node(node)) != way(graph.node(first)) || nodes.len() > BUDGET {
                     return None;
                 }
                 if moves(node) && input == 0 {
                     // Its operands have no other readers.
-                    graph.only_reader(value).filter(|_| last.is_none() && value != moved)?;
+                    graph
+                        .only_reader(value)
+                        .filter(|_| last.is_none() && value != moved)?;
                     let output = graph.only_output(node)?;
                     trace.follow(graph.node(node), &facts.shape(output)?)?;
                     last = trace.is_identity().then_some(node);
                     last?;
                 } else if !nodes.contains(&node) {
-                    let each =
-                        matches!(graph.category(node), Some(Category::Arithmetic | Category::Elementwise));
-                    let made =
-                        graph.only_output(node).filter(|_| each && graph.node(node).domain().is_empty())?;
+                    let each = matches!(
+                        graph.category(node),
+                        Some(Category::Arithmetic | Category::Elementwise)
+                    );
+                    let made = graph
+                        .only_output(node)
+                        .filter(|_| each && graph.node(node).domain().is_empty())?;
                     facts.shape(made).filter(|made| same_shape(made, &shape))?;
                     nodes.push(node);
                     values.push(made);
@@ -107,7 +141,11 @@ impl Between {
     }
 
     /// The operators between, applied to the input of the first movement.
-    fn written(&self, analysis: &Analysis, first: NodeId) -> Option<(Vec<NodeProto>, Vec<NewConstant>)> {
+    fn written(
+        &self,
+        analysis: &Analysis,
+        first: NodeId,
+    ) -> Option<(Vec<NodeProto>, Vec<NewConstant>)> {
         let graph = &analysis.graph;
         let mut maker = Maker::new(graph, first);
         let mut instead: HashMap<&str, String> = HashMap::default();
@@ -117,15 +155,21 @@ impl Between {
         );
         for &node in &self.nodes {
             let node = graph.node(node);
-            let inputs: Vec<&str> =
-                node.input.iter().map(|name| instead.get(name.as_str()).unwrap_or(name).as_str()).collect();
+            let inputs: Vec<&str> = node
+                .input
+                .iter()
+                .map(|name| instead.get(name.as_str()).unwrap_or(name).as_str())
+                .collect();
             let made = maker.op(node.op_type(), &inputs, node.attribute.clone());
             instead.insert(&node.output[0], made);
         }
         let (mut made, constants) = maker.finish(graph.value_name(graph.only_output(self.last)?));
         // They keep their names and metadata.
         for (made, &node) in made.iter_mut().zip(&self.nodes) {
-            let (input, output) = (std::mem::take(&mut made.input), std::mem::take(&mut made.output));
+            let (input, output) = (
+                std::mem::take(&mut made.input),
+                std::mem::take(&mut made.output),
+            );
             *made = NodeProto {
                 input,
                 output,

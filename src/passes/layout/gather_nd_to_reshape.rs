@@ -37,8 +37,11 @@ fn whole<'m>(analysis: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
     let (own, mut made) = (facts.shape(value)?, facts.shape(indices)?);
     let count = extent(&made.pop()?).filter(|&count| count > 0 && count <= own.len())?;
     let places = counted(analysis, indices, count)?;
-    let is_whole = |(&place, dim): (&usize, &_)| made.get(place).is_some_and(|made| same(made, dim));
-    let mut others = (0..made.len()).filter(|axis| !places.contains(axis)).peekable();
+    let is_whole =
+        |(&place, dim): (&usize, &_)| made.get(place).is_some_and(|made| same(made, dim));
+    let mut others = (0..made.len())
+        .filter(|axis| !places.contains(axis))
+        .peekable();
     if !places.is_sorted_by(|one, next| one < next) || !places.iter().zip(&own).all(is_whole) {
         return None;
     }
@@ -47,8 +50,9 @@ fn whole<'m>(analysis: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
         maker.op("Identity", &[graph.value_name(value)], vec![]);
         return Some(maker);
     }
-    let others: Vec<i64> =
-        others.map(|axis| (extent(&made[axis]) == Some(1)).then_some(axis as i64)).collect::<Option<_>>()?;
+    let others: Vec<i64> = others
+        .map(|axis| (extent(&made[axis]) == Some(1)).then_some(axis as i64))
+        .collect::<Option<_>>()?;
     maker.unsqueeze(graph.value_name(value), &others);
     Some(maker)
 }
@@ -58,14 +62,18 @@ fn counted(analysis: &Analysis, indices: ValueId, count: usize) -> Option<Vec<us
     let graph = &analysis.graph;
     if let Some(all) = constant(analysis, indices) {
         let last = Axis(all.ndim() - 1);
-        return (0..count).map(|place| axis_of(&all.index_axis(last, place).to_owned())).collect();
+        return (0..count)
+            .map(|place| axis_of(&all.index_axis(last, place).to_owned()))
+            .collect();
     }
     let (node, _) = graph.producer(indices)?;
     let at = analysis.at(node);
     let rank = at.rank(0).ok()?;
     let is_last = graph.is(node, "Concat")
         && at.only_attributes(&["axis"]).is_ok()
-        && at.attr("axis", 0).is_ok_and(|named| axis(named, rank) == Ok(rank - 1));
+        && at
+            .attr("axis", 0)
+            .is_ok_and(|named| axis(named, rank) == Ok(rank - 1));
     let parts = graph.inputs(node).iter().map(|part| {
         let part = (*part).filter(|&part| analysis.facts.extent(part, rank - 1) == Some(1))?;
         along(analysis, part, DEPTH).filter(|&axis| axis + 1 < rank)
@@ -85,8 +93,12 @@ fn along(analysis: &Analysis, value: ValueId, depth: usize) -> Option<usize> {
     let left = depth.checked_sub(1)?;
     let shapes = || -> Option<[Shape; 2]> { Some([at.shape(0).ok()?, facts.shape(value)?]) };
     match graph.op(node)? {
-        "Range" => (at.ints(0) == Ok(Some(vec![0])) && at.ints(2) == Ok(Some(vec![1]))).then_some(0),
-        "Cast" if facts.data_type(value) == Some(DataType::Int64) => along(analysis, at.input(0).ok()?, left),
+        "Range" => {
+            (at.ints(0) == Ok(Some(vec![0])) && at.ints(2) == Ok(Some(vec![1]))).then_some(0)
+        }
+        "Cast" if facts.data_type(value) == Some(DataType::Int64) => {
+            along(analysis, at.input(0).ok()?, left)
+        }
         "Expand" => {
             let (before, [from, to]) = (along(analysis, at.input(0).ok()?, left)?, shapes()?);
             let behind = before + to.len().checked_sub(from.len())?;
@@ -105,5 +117,9 @@ fn along(analysis: &Analysis, value: ValueId, depth: usize) -> Option<usize> {
 
 /// The axis along which numbers count up.
 fn axis_of(numbers: &ArrayD<i64>) -> Option<usize> {
-    (0..numbers.ndim()).find(|&axis| numbers.indexed_iter().all(|(at, &number)| at[axis] as i64 == number))
+    (0..numbers.ndim()).find(|&axis| {
+        numbers
+            .indexed_iter()
+            .all(|(at, &number)| at[axis] as i64 == number)
+    })
 }

@@ -28,7 +28,13 @@ fn at_once<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
         let part = part?;
         let others = inner(part).filter(|others| others.iter().all(Option::is_some));
         is_any |= others.is_some();
-        parts.extend(others.unwrap_or(&[Some(part)]).iter().flatten().map(|&part| graph.value_name(part)));
+        parts.extend(
+            others
+                .unwrap_or(&[Some(part)])
+                .iter()
+                .flatten()
+                .map(|&part| graph.value_name(part)),
+        );
     }
     is_any.then_some(())?;
     let mut maker = Maker::new(graph, node);

@@ -20,13 +20,19 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
 /// A Slice of the value that the one before it cuts, which all others that read it can cut as well.
 fn at_once<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
-    let between = graph.input(node, 0).filter(|&between| !graph.is_output(between))?;
+    let between = graph
+        .input(node, 0)
+        .filter(|&between| !graph.is_output(between))?;
     let (first, _) = graph.producer(between)?;
     let both = |reader: &Reader| match *reader {
         Reader::Node { node, input: 0 } => both(analysis, first, between, node),
         _ => None,
     };
-    let goes = graph.is(first, "Slice") && graph.readers(between).iter().all(|reader| both(reader).is_some());
+    let goes = graph.is(first, "Slice")
+        && graph
+            .readers(between)
+            .iter()
+            .all(|reader| both(reader).is_some());
     let all = both(&Reader::Node { node, input: 0 }).filter(|_| goes)?;
     let mut maker = Maker::new(graph, node);
     write(&mut maker, graph.value_name(graph.input(first, 0)?), &all);
@@ -40,7 +46,11 @@ fn write(maker: &mut Maker, value: &str, all: &[(usize, Cut)]) {
     let (axes, steps) = (list(&|&(axis, _)| axis as i64), list(&|(_, cut)| cut.step));
     if input_at("Slice", "starts", maker.opset()).is_none() {
         // The steps of these are all one.
-        let told = vec![ints("starts", &starts), ints("ends", &ends), ints("axes", &axes)];
+        let told = vec![
+            ints("starts", &starts),
+            ints("ends", &ends),
+            ints("axes", &axes),
+        ];
         maker.op("Slice", &[value], told);
         return;
     }
@@ -49,12 +59,20 @@ fn write(maker: &mut Maker, value: &str, all: &[(usize, Cut)]) {
         lists.push(steps);
     }
     let lists: Vec<String> = lists.iter().map(|list| maker.ints(list)).collect();
-    let read: Vec<&str> = [value].into_iter().chain(lists.iter().map(String::as_str)).collect();
+    let read: Vec<&str> = [value]
+        .into_iter()
+        .chain(lists.iter().map(String::as_str))
+        .collect();
     maker.op("Slice", &read, vec![]);
 }
 
 /// The axes that two Slices in a row cut, and how, where each axis is cut by one of them.
-fn both(analysis: &Analysis, first: NodeId, between: ValueId, second: NodeId) -> Option<Vec<(usize, Cut)>> {
+fn both(
+    analysis: &Analysis,
+    first: NodeId,
+    between: ValueId,
+    second: NodeId,
+) -> Option<Vec<(usize, Cut)>> {
     let graph = &analysis.graph;
     let is_beside = graph.is(second, "Slice") && way(graph.node(first)) == way(graph.node(second));
     let [before, behind] =
@@ -74,5 +92,9 @@ fn in_a_row(first: Cut, second: Cut) -> Option<Cut> {
     let is_plain = |cut: Cut| cut.step == 1 && cut.start >= 0 && cut.end >= 0;
     let start = first.start.checked_add(second.start)?;
     let end = first.end.min(first.start.saturating_add(second.end));
-    (is_plain(first) && is_plain(second)).then_some(Cut { start, end, step: 1 })
+    (is_plain(first) && is_plain(second)).then_some(Cut {
+        start,
+        end,
+        step: 1,
+    })
 }

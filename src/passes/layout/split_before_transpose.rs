@@ -16,7 +16,12 @@ use crate::shape::facts::extent;
 
 /// The edits that take parts first.
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
-    analysis.graph.order().iter().filter_map(|&node| apart(analysis, node)).collect()
+    analysis
+        .graph
+        .order()
+        .iter()
+        .filter_map(|&node| apart(analysis, node))
+        .collect()
 }
 
 /// A Transpose whose result is only taken apart along one axis.
@@ -34,7 +39,11 @@ fn apart(analysis: &Analysis, node: NodeId) -> Option<Edit> {
     let (along, parts, nodes) = parts(analysis, whole, perm.len())?;
     let from = perm[along];
     let below = |axis: usize| axis - usize::from(axis > from);
-    let order: Vec<i64> = perm.iter().filter(|&&axis| axis != from).map(|&axis| below(axis) as i64).collect();
+    let order: Vec<i64> = perm
+        .iter()
+        .filter(|&&axis| axis != from)
+        .map(|&axis| below(axis) as i64)
+        .collect();
     let stays = (0..).zip(&order).all(|(place, &axis)| place == axis);
     if !stays && perm.last().is_none_or(|&last| last + 1 == perm.len()) {
         return None;
@@ -59,8 +68,14 @@ fn apart(analysis: &Analysis, node: NodeId) -> Option<Edit> {
         let made = match *part {
             WithoutAxis::Squeezed(made) | WithoutAxis::Gathered(made, _) => made,
             WithoutAxis::Reshaped(made, node) => {
-                let target = graph.input(node, 1).map_or("", |target| graph.value_name(target));
-                maker.op("Reshape", &[&name, target], graph.node(node).attribute.clone());
+                let target = graph
+                    .input(node, 1)
+                    .map_or("", |target| graph.value_name(target));
+                maker.op(
+                    "Reshape",
+                    &[&name, target],
+                    graph.node(node).attribute.clone(),
+                );
                 made
             }
         };
@@ -68,7 +83,11 @@ fn apart(analysis: &Analysis, node: NodeId) -> Option<Edit> {
     }
     let (made, constants) = maker.done();
     let nodes = [vec![node], nodes].concat();
-    let replacement = Replacement { nodes, made, constants };
+    let replacement = Replacement {
+        nodes,
+        made,
+        constants,
+    };
     Some(Edit::replacing(graph, node, replacement))
 }
 
@@ -83,7 +102,11 @@ enum WithoutAxis {
 }
 
 /// The axis along which all readers take a value apart, their results, and the nodes.
-fn parts(analysis: &Analysis, whole: ValueId, rank: usize) -> Option<(usize, Vec<WithoutAxis>, Vec<NodeId>)> {
+fn parts(
+    analysis: &Analysis,
+    whole: ValueId,
+    rank: usize,
+) -> Option<(usize, Vec<WithoutAxis>, Vec<NodeId>)> {
     let graph = &analysis.graph;
     if let Some((split, 0)) = graph.only_reader(whole)
         && graph.is(split, "Split")
@@ -91,12 +114,14 @@ fn parts(analysis: &Analysis, whole: ValueId, rank: usize) -> Option<(usize, Vec
         let at = analysis.at(split);
         let along = axis(at.attr("axis", 0).ok()?, rank).ok()?;
         let parts = graph.outputs(split).iter();
-        let found =
-            parts.map(|&part| squeezed(analysis, part?, along, rank).or_else(|| reshaped(analysis, part?)));
+        let found = parts.map(|&part| {
+            squeezed(analysis, part?, along, rank).or_else(|| reshaped(analysis, part?))
+        });
         let (made, readers): (Vec<WithoutAxis>, Vec<NodeId>) =
             found.collect::<Option<Vec<_>>>()?.into_iter().unzip();
-        let is_one =
-            |part: &Option<ValueId>| part.is_some_and(|part| analysis.facts.extent(part, along) == Some(1));
+        let is_one = |part: &Option<ValueId>| {
+            part.is_some_and(|part| analysis.facts.extent(part, along) == Some(1))
+        };
         let is_whole = made.len() > 1 && graph.outputs(split).iter().all(is_one);
         return is_whole.then(|| (along, made, [&[split], &readers[..]].concat()));
     }
@@ -105,32 +130,62 @@ fn parts(analysis: &Analysis, whole: ValueId, rank: usize) -> Option<(usize, Vec
             let at = analysis.at(node);
             let along = axis(at.attr("axis", 0).ok()?, rank).ok()?;
             let part = WithoutAxis::Gathered(graph.only_output(node)?, at.input(1).ok()?);
-            let is_one = at.is_constant(1) && at.rank(1) == Ok(0) && at.only_attributes(&["axis"]).is_ok();
+            let is_one =
+                at.is_constant(1) && at.rank(1) == Ok(0) && at.only_attributes(&["axis"]).is_ok();
             is_one.then_some((along, part, node))
         }
         _ => None,
     };
-    let found: Vec<_> = graph.readers(whole).iter().map(gather).collect::<Option<_>>()?;
+    let found: Vec<_> = graph
+        .readers(whole)
+        .iter()
+        .map(gather)
+        .collect::<Option<_>>()?;
     let &(along, ..) = found.first()?;
     let is_one_axis = found.iter().all(|(other, ..)| *other == along);
     let nodes = found.iter().map(|&(.., node)| node).collect();
-    is_one_axis.then(|| (along, found.into_iter().map(|(_, part, _)| part).collect(), nodes))
+    is_one_axis.then(|| {
+        (
+            along,
+            found.into_iter().map(|(_, part, _)| part).collect(),
+            nodes,
+        )
+    })
 }
 
 /// The result and node of a Squeeze of one axis that alone reads a value.
-fn squeezed(analysis: &Analysis, part: ValueId, along: usize, rank: usize) -> Option<(WithoutAxis, NodeId)> {
-    let (node, 0) = analysis.graph.only_reader(part)? else { return None };
+fn squeezed(
+    analysis: &Analysis,
+    part: ValueId,
+    along: usize,
+    rank: usize,
+) -> Option<(WithoutAxis, NodeId)> {
+    let (node, 0) = analysis.graph.only_reader(part)? else {
+        return None;
+    };
     let at: At = analysis.at(node);
-    let [named] = at.list("axes").ok()??[..] else { return None };
+    let [named] = at.list("axes").ok()??[..] else {
+        return None;
+    };
     let is_one = analysis.graph.is(node, "Squeeze") && axis(named, rank) == Ok(along);
-    is_one.then_some((WithoutAxis::Squeezed(analysis.graph.only_output(node)?), node))
+    is_one.then_some((
+        WithoutAxis::Squeezed(analysis.graph.only_output(node)?),
+        node,
+    ))
 }
 
 /// The result and node of a Reshape that alone reads a value, without copied extents.
 fn reshaped(analysis: &Analysis, part: ValueId) -> Option<(WithoutAxis, NodeId)> {
-    let (node, 0) = analysis.graph.only_reader(part)? else { return None };
+    let (node, 0) = analysis.graph.only_reader(part)? else {
+        return None;
+    };
     let target = analysis.facts.extents(analysis.graph.input(node, 1)?)?;
-    let is_told = target.iter().all(|dim| dim.is_some() && extent(dim) != Some(0));
+    let is_told = target
+        .iter()
+        .all(|dim| dim.is_some() && extent(dim) != Some(0));
     let is_own = analysis.graph.is(node, "Reshape") && is_told;
-    is_own.then_some((WithoutAxis::Reshaped(analysis.graph.only_output(node)?, node), node))
+    is_own.then_some((
+        WithoutAxis::Reshaped(analysis.graph.only_output(node)?, node),
+        node,
+    ))
 }

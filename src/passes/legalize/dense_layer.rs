@@ -26,23 +26,45 @@ pub struct Layer {
 impl Layer {
     /// The layer whose product a node is.
     pub fn find(analysis: &Analysis, matmul: NodeId) -> Option<Self> {
-        let Analysis { graph, facts, constants, .. } = analysis;
-        let (&[Some(value), Some(weight)], product) = (graph.inputs(matmul), graph.only_output(matmul)?)
+        let Analysis {
+            graph,
+            facts,
+            constants,
+            ..
+        } = analysis;
+        let (&[Some(value), Some(weight)], product) =
+            (graph.inputs(matmul), graph.only_output(matmul)?)
         else {
             return None;
         };
         let (add, _) = graph.only_reader(product)?;
-        if !graph.is(matmul, "MatMul") || !graph.is(add, "Add") || !way(graph.node(matmul)).is_empty() {
+        if !graph.is(matmul, "MatMul")
+            || !graph.is(add, "Add")
+            || !way(graph.node(matmul)).is_empty()
+        {
             return None;
         }
-        let bias = *graph.inputs(add).iter().flatten().find(|&&operand| operand != product)?;
+        let bias = *graph
+            .inputs(add)
+            .iter()
+            .flatten()
+            .find(|&&operand| operand != product)?;
         let output = graph.only_output(add)?;
         let is_plain = |value| constants.is_constant(value) && !constants.is_quantized(value);
         if !is_plain(weight) || !is_plain(bias) || constants.is_constant(value) {
             return None;
         }
-        let numbers = |value| facts.shape(value)?.iter().map(extent).collect::<Option<Vec<usize>>>();
-        let ([rows, columns], [width]) = (numbers(weight)?.try_into().ok()?, numbers(bias)?.try_into().ok()?);
+        let numbers = |value| {
+            facts
+                .shape(value)?
+                .iter()
+                .map(extent)
+                .collect::<Option<Vec<usize>>>()
+        };
+        let ([rows, columns], [width]) = (
+            numbers(weight)?.try_into().ok()?,
+            numbers(bias)?.try_into().ok()?,
+        );
         let has_elements = rows > 0 && columns > 0;
         (has_elements && width == columns).then_some(Layer {
             add,

@@ -17,32 +17,55 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
 /// The product of a value and of half of a sum, as that of half of the value and of the sum.
 fn halved_first<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
-    let &[Some(left), Some(right)] = graph.inputs(node) else { return None };
+    let &[Some(left), Some(right)] = graph.inputs(node) else {
+        return None;
+    };
     if !graph.is(node, "Mul") || !analysis.activations.contains(node) {
         return None;
     }
-    [(left, right), (right, left)].into_iter().find_map(|(value, gate)| {
-        let (half, sum) = half_of_sum(analysis, gate)?;
-        let mut maker = Maker::new(graph, node);
-        let [value, half, sum] = [value, half, sum].map(|operand| graph.value_name(operand));
-        let halved = maker.op("Mul", &[value, half], vec![]);
-        maker.op("Mul", &[&halved, sum], vec![]);
-        Some(maker)
-    })
+    [(left, right), (right, left)]
+        .into_iter()
+        .find_map(|(value, gate)| {
+            let (half, sum) = half_of_sum(analysis, gate)?;
+            let mut maker = Maker::new(graph, node);
+            let [value, half, sum] = [value, half, sum].map(|operand| graph.value_name(operand));
+            let halved = maker.op("Mul", &[value, half], vec![]);
+            maker.op("Mul", &[&halved, sum], vec![]);
+            Some(maker)
+        })
 }
 
 /// ½ and `1 + erf(…)`, or that with tanh, where a value that is read once is the product of both.
 fn half_of_sum(analysis: &Analysis, gate: ValueId) -> Option<(ValueId, ValueId)> {
-    let Analysis { graph, facts, constants, .. } = analysis;
+    let Analysis {
+        graph,
+        facts,
+        constants,
+        ..
+    } = analysis;
     let (product, _) = graph.producer(gate)?;
-    let &[Some(left), Some(right)] = graph.inputs(product) else { return None };
-    graph.only_reader(gate).filter(|_| graph.is(product, "Mul"))?;
-    let (half, sum) = if constants.is_constant(left) { (left, right) } else { (right, left) };
+    let &[Some(left), Some(right)] = graph.inputs(product) else {
+        return None;
+    };
+    graph
+        .only_reader(gate)
+        .filter(|_| graph.is(product, "Mul"))?;
+    let (half, sum) = if constants.is_constant(left) {
+        (left, right)
+    } else {
+        (right, left)
+    };
     // With no more axes than the value that it halves.
-    let fits = facts.rank(half).is_some_and(|rank| rank <= facts.rank(sum).unwrap_or(0));
-    let (adds, _) = graph.producer(sum).filter(|_| fits && constants.scalar(half) == Some(0.5))?;
+    let fits = facts
+        .rank(half)
+        .is_some_and(|rank| rank <= facts.rank(sum).unwrap_or(0));
+    let (adds, _) = graph
+        .producer(sum)
+        .filter(|_| fits && constants.scalar(half) == Some(0.5))?;
     let bends = |value: &ValueId| {
-        graph.producer(*value).is_some_and(|(maker, _)| graph.is(maker, "Erf") || graph.is(maker, "Tanh"))
+        graph
+            .producer(*value)
+            .is_some_and(|(maker, _)| graph.is(maker, "Erf") || graph.is(maker, "Tanh"))
     };
     (graph.is(adds, "Add") && graph.inputs(adds).iter().flatten().any(bends)).then_some((half, sum))
 }

@@ -17,13 +17,26 @@ use crate::shape::facts::extent;
 
 /// All layers that become a Gemm.
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
-    analysis.graph.order().iter().filter_map(|&matmul| one(analysis, matmul)).collect()
+    analysis
+        .graph
+        .order()
+        .iter()
+        .filter_map(|&matmul| one(analysis, matmul))
+        .collect()
 }
 
 /// A MatMul and the Add of its bias as one Gemm.
 fn one(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
     let Analysis { graph, facts, .. } = analysis;
-    let Layer { add, value, weight, bias, output, rows, columns } = Layer::find(analysis, matmul)?;
+    let Layer {
+        add,
+        value,
+        weight,
+        bias,
+        output,
+        rows,
+        columns,
+    } = Layer::find(analysis, matmul)?;
     let shape = facts.shape(value)?;
     let (leading, _) = shape.split_at(shape.len().checked_sub(1)?);
     let arranged: Vec<Option<usize>> = leading.iter().map(extent).collect();
@@ -40,10 +53,16 @@ fn one(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
     let mut maker = Maker::new(graph, matmul);
     let flat = maker.reshape(name(value), &[-1, rows as i64]);
     let product = maker.op("Gemm", &[&flat, name(weight), name(bias)], vec![]);
-    let back = arranged.iter().map(|extent| extent.map_or(-1, |extent| extent as i64));
+    let back = arranged
+        .iter()
+        .map(|extent| extent.map_or(-1, |extent| extent as i64));
     maker.reshape(&product, &back.chain([columns as i64]).collect::<Vec<_>>());
     let (made, new) = maker.finish(name(output));
-    let replacement = Replacement { nodes: vec![matmul, add], made, constants: new };
+    let replacement = Replacement {
+        nodes: vec![matmul, add],
+        made,
+        constants: new,
+    };
     Some(Edit::replacing(graph, matmul, replacement))
 }
 
@@ -51,6 +70,11 @@ fn one(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
 fn is_beside_transpose(analysis: &Analysis, value: ValueId, output: ValueId) -> bool {
     let graph = &analysis.graph;
     let is_transpose = |node: NodeId| graph.is(node, "Transpose");
-    let before = graph.producer(value).is_some_and(|(node, _)| is_transpose(node));
-    before || graph.only_reader(output).is_some_and(|(node, _)| is_transpose(node))
+    let before = graph
+        .producer(value)
+        .is_some_and(|(node, _)| is_transpose(node));
+    before
+        || graph
+            .only_reader(output)
+            .is_some_and(|(node, _)| is_transpose(node))
 }

@@ -75,10 +75,14 @@ impl Target {
     pub fn edits(self, analysis: &Analysis) -> Vec<Edit> {
         match self {
             Target::Portable => vec![],
-            Target::Cpu | Target::Onnxruntime => crate::passes::legalize::rms_operator::edits(analysis),
-            Target::Tract => {
-                [windows::edits(analysis), crate::passes::legalize::rms_operator::edits(analysis)].concat()
+            Target::Cpu | Target::Onnxruntime => {
+                crate::passes::legalize::rms_operator::edits(analysis)
             }
+            Target::Tract => [
+                windows::edits(analysis),
+                crate::passes::legalize::rms_operator::edits(analysis),
+            ]
+            .concat(),
         }
     }
 

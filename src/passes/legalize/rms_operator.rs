@@ -20,7 +20,12 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
         return vec![];
     }
     let view = View::new(analysis);
-    analysis.graph.order().iter().filter_map(|&node| edit(&view, node)).collect()
+    analysis
+        .graph
+        .order()
+        .iter()
+        .filter_map(|&node| edit(&view, node))
+        .collect()
 }
 
 /// The normalization that ends in a node, with the Mul behind it.
@@ -34,9 +39,21 @@ fn edit(view: &View, node: NodeId) -> Option<Edit> {
     let (scaled, scale) = scaled_by(view, core.output)?;
     let mut maker = Maker::new(graph, node);
     let inputs = [core.input, scale].map(|value| graph.value_name(value));
-    maker.op("RMSNormalization", &inputs, vec![int("axis", -1), float("epsilon", epsilon)]);
+    maker.op(
+        "RMSNormalization",
+        &inputs,
+        vec![int("axis", -1), float("epsilon", epsilon)],
+    );
     let (made, constants) = maker.finish(graph.value_name(graph.only_output(scaled)?));
-    Some(Edit::replacing(graph, node, Replacement { nodes: vec![node, scaled], made, constants }))
+    Some(Edit::replacing(
+        graph,
+        node,
+        Replacement {
+            nodes: vec![node, scaled],
+            made,
+            constants,
+        },
+    ))
 }
 
 /// The ε of a normalization without a mean over the last axis of float32, if float32 has it.
@@ -52,18 +69,24 @@ fn plain_epsilon(view: &View, core: &Core) -> Option<f32> {
         && core.input_is_squared(view)
         && core.nodes.len() > 1;
     let is_float = |value| view.facts.data_type(value) == Some(DataType::Float);
-    let epsilon = core.epsilon.filter(|_| is_plain && is_float(core.input) && is_float(core.output))?;
+    let epsilon = core
+        .epsilon
+        .filter(|_| is_plain && is_float(core.input) && is_float(core.output))?;
     let narrow = epsilon as f32;
-    (f64::from(narrow) == epsilon && view.graph.only_reader(core.output).is_some()).then_some(narrow)
+    (f64::from(narrow) == epsilon && view.graph.only_reader(core.output).is_some())
+        .then_some(narrow)
 }
 
 /// The Mul of a value by a constant for each of its channels, and the constant.
 fn scaled_by(view: &View, value: ValueId) -> Option<(NodeId, ValueId)> {
     let graph = view.graph;
-    let (node, slot) = graph.only_reader(value).filter(|&(node, _)| graph.is(node, "Mul"))?;
+    let (node, slot) = graph
+        .only_reader(value)
+        .filter(|&(node, _)| graph.is(node, "Mul"))?;
     let scale = graph.input(node, 1 - slot)?;
     let channels = view.facts.shape(value)?.last().cloned()?;
     let own = view.facts.shape(scale)?;
-    let fits = view.constants.is_constant(scale) && own.len() == 1 && own.first() == Some(&channels);
+    let fits =
+        view.constants.is_constant(scale) && own.len() == 1 && own.first() == Some(&channels);
     fits.then_some((node, scale))
 }

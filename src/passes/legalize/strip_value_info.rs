@@ -9,8 +9,15 @@ use crate::onnx::proto::{Dim, GraphProto, TensorType};
 pub fn strip_open_shapes(graph: &mut GraphProto) -> usize {
     let is_open = |tensor: &&mut TensorType| {
         let dims = tensor.shape.iter().flat_map(|shape| &shape.dim);
-        dims.into_iter().any(|dim| !matches!(dim.value, Some(Dim::DimValue(_))))
+        dims.into_iter()
+            .any(|dim| !matches!(dim.value, Some(Dim::DimValue(_))))
     };
-    let types = graph.value_info.iter_mut().filter_map(|info| info.r#type.as_mut()?.tensor_type.as_mut());
-    types.filter(is_open).map(|tensor| tensor.shape = None).count()
+    let types = graph
+        .value_info
+        .iter_mut()
+        .filter_map(|info| info.r#type.as_mut()?.tensor_type.as_mut());
+    types
+        .filter(is_open)
+        .map(|tensor| tensor.shape = None)
+        .count()
 }

@@ -19,7 +19,12 @@ use crate::shape::facts::{Shape, extent};
 
 /// All regions of the main graph on all axes.
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
-    analysis.graph.order().iter().filter_map(|&entry| RowRegion::at(analysis, entry)?.lifted()).collect()
+    analysis
+        .graph
+        .order()
+        .iter()
+        .filter_map(|&entry| RowRegion::at(analysis, entry)?.lifted())
+        .collect()
 }
 
 /// The role of a node in a region of rows.
@@ -54,8 +59,16 @@ impl<'a> RowRegion<'a> {
         }
         let (source, value) = (graph.input(entry, 0)?, graph.only_output(entry)?);
         let is_flat = facts.rank(source)? > 2 && facts.rank(value)? == 2;
-        let channels = facts.extent(value, 1).filter(|&channels| is_flat && channels > 0)?;
-        let mut region = RowRegion { analysis, entry, source, rows: HashMap::new(), nodes: vec![] };
+        let channels = facts
+            .extent(value, 1)
+            .filter(|&channels| is_flat && channels > 0)?;
+        let mut region = RowRegion {
+            analysis,
+            entry,
+            source,
+            rows: HashMap::new(),
+            nodes: vec![],
+        };
         // By their places in the execution order.
         let mut open = BTreeMap::new();
         region.admit(value, channels, &mut open)?;
@@ -68,17 +81,28 @@ impl<'a> RowRegion<'a> {
                 region.admit(value, channels, &mut open)?;
             }
         }
-        region.nodes.iter().any(|(_, role)| *role == RowRole::Layer).then_some(region)
+        region
+            .nodes
+            .iter()
+            .any(|(_, role)| *role == RowRole::Layer)
+            .then_some(region)
     }
 
     /// Takes a value in, and notes all that reads it.
-    fn admit(&mut self, value: ValueId, channels: usize, open: &mut BTreeMap<usize, NodeId>) -> Option<()> {
+    fn admit(
+        &mut self,
+        value: ValueId,
+        channels: usize,
+        open: &mut BTreeMap<usize, NodeId>,
+    ) -> Option<()> {
         let graph = &self.analysis.graph;
         if graph.is_output(value) || self.analysis.facts.rank(value)? != 2 {
             return None;
         }
         for reader in graph.readers(value) {
-            let Reader::Node { node, .. } = *reader else { return None };
+            let Reader::Node { node, .. } = *reader else {
+                return None;
+            };
             open.insert(graph.place(node), node);
         }
         self.rows.insert(value, channels);
@@ -87,7 +111,9 @@ impl<'a> RowRegion<'a> {
 
     /// The role of a node that reads rows of this region; `None` for unknown nodes.
     fn role(&self, node: NodeId) -> Option<RowRole> {
-        let Analysis { graph, constants, .. } = self.analysis;
+        let Analysis {
+            graph, constants, ..
+        } = self.analysis;
         let is_row = |value: &ValueId| self.rows.contains_key(value);
         if !way(graph.node(node)).is_empty() {
             return None;
@@ -110,14 +136,23 @@ impl<'a> RowRegion<'a> {
 
     /// Whether a Gemm is `x·W + b` with x of this region, or `x·W`.
     fn is_layer(&self, node: NodeId) -> bool {
-        let Analysis { graph, facts, constants, .. } = self.analysis;
+        let Analysis {
+            graph,
+            facts,
+            constants,
+            ..
+        } = self.analysis;
         let at = self.analysis.at(node);
-        let is_plain = at.only_attributes(&["alpha", "beta", "transA", "transB"]).is_ok()
+        let is_plain = at
+            .only_attributes(&["alpha", "beta", "transA", "transB"])
+            .is_ok()
             && at.attr_float("alpha", 1.0) == Ok(1.0)
             && at.attr_float("beta", 1.0) == Ok(1.0)
             && at.attr("transA", 0) == Ok(0)
             && at.attr("transB", 0) == Ok(0);
-        let (Some(value), Some(weight)) = (graph.input(node, 0), graph.input(node, 1)) else { return false };
+        let (Some(value), Some(weight)) = (graph.input(node, 0), graph.input(node, 1)) else {
+            return false;
+        };
         let is_constant = |value| constants.is_constant(value) && !constants.is_quantized(value);
         let has_bias = graph.input(node, 2).is_none_or(|bias| {
             is_constant(bias)
@@ -129,7 +164,9 @@ impl<'a> RowRegion<'a> {
 
     /// Whether a value is a constant that broadcasts along channels alone.
     fn is_vector(&self, value: ValueId) -> bool {
-        let Analysis { facts, constants, .. } = self.analysis;
+        let Analysis {
+            facts, constants, ..
+        } = self.analysis;
         constants.is_constant(value) && facts.rank(value).is_some_and(|rank| rank < 2)
     }
 
@@ -137,11 +174,16 @@ impl<'a> RowRegion<'a> {
     /// extent at most is open.
     fn leading(&self) -> Option<Vec<Option<usize>>> {
         let Analysis { graph, facts, .. } = self.analysis;
-        let entered = (self.source, *self.rows.get(&graph.only_output(self.entry)?)?);
+        let entered = (
+            self.source,
+            *self.rows.get(&graph.only_output(self.entry)?)?,
+        );
         let exits = self.nodes.iter().filter(|(_, role)| *role == RowRole::Exit);
-        let left = exits.filter_map(|&(node, _)| Some((graph.only_output(node)?, self.rows_read(node)?)));
-        let axes =
-            left.chain([entered]).filter_map(|(value, channels)| before(&facts.shape(value)?, channels));
+        let left =
+            exits.filter_map(|&(node, _)| Some((graph.only_output(node)?, self.rows_read(node)?)));
+        let axes = left
+            .chain([entered])
+            .filter_map(|(value, channels)| before(&facts.shape(value)?, channels));
         axes.min_by_key(Vec::len)
     }
 
@@ -163,15 +205,22 @@ impl<'a> RowRegion<'a> {
         let graph = &self.analysis.graph;
         let leading = self.leading()?;
         let first = graph.only_output(self.entry)?;
-        let mut lifting =
-            Lifting { region: self, maker: Maker::new(graph, self.entry), names: HashMap::new() };
+        let mut lifting = Lifting {
+            region: self,
+            maker: Maker::new(graph, self.entry),
+            names: HashMap::new(),
+        };
         let channels = self.rows[&first];
         let source = match self.is_on(self.source, &leading, channels) {
             true => graph.value_name(self.source).to_owned(),
             false => {
-                let extents = leading.iter().map(|extent| extent.map_or(-1, |extent| extent as i64));
+                let extents = leading
+                    .iter()
+                    .map(|extent| extent.map_or(-1, |extent| extent as i64));
                 let extents: Vec<i64> = extents.chain([channels as i64]).collect();
-                lifting.maker.reshape(graph.value_name(self.source), &extents)
+                lifting
+                    .maker
+                    .reshape(graph.value_name(self.source), &extents)
             }
         };
         lifting.names.insert(first, source);
@@ -186,17 +235,33 @@ impl<'a> RowRegion<'a> {
         for (made, &like) in made[reshaped..].iter_mut().zip(&likes) {
             take_over(made, graph.node(like));
         }
-        let nodes = [self.entry].into_iter().chain(self.nodes.iter().map(|(node, _)| *node)).collect();
-        Some(Edit::replacing(graph, self.entry, Replacement { nodes, made, constants }))
+        let nodes = [self.entry]
+            .into_iter()
+            .chain(self.nodes.iter().map(|(node, _)| *node))
+            .collect();
+        Some(Edit::replacing(
+            graph,
+            self.entry,
+            Replacement {
+                nodes,
+                made,
+                constants,
+            },
+        ))
     }
 
     /// The exits that do nothing once all values have these axes, by the value that each reads.
     fn results(&self, leading: &[Option<usize>]) -> HashMap<ValueId, NodeId> {
         let graph = &self.analysis.graph;
-        let exits = self.nodes.iter().rev().filter(|(_, role)| *role == RowRole::Exit);
+        let exits = self
+            .nodes
+            .iter()
+            .rev()
+            .filter(|(_, role)| *role == RowRole::Exit);
         let idle = exits.filter_map(|&(node, _)| {
             let (read, made) = (graph.input(node, 0)?, graph.only_output(node)?);
-            self.is_on(made, leading, self.rows_read(node)?).then_some((read, node))
+            self.is_on(made, leading, self.rows_read(node)?)
+                .then_some((read, node))
         });
         idle.collect()
     }
@@ -212,13 +277,25 @@ struct Lifting<'r, 'a> {
 
 impl Lifting<'_, '_> {
     /// Writes what takes the place of a node. `results` has the exits that do nothing. Returns how many nodes that are.
-    fn write(&mut self, node: NodeId, role: RowRole, results: &HashMap<ValueId, NodeId>) -> Option<usize> {
+    fn write(
+        &mut self,
+        node: NodeId,
+        role: RowRole,
+        results: &HashMap<ValueId, NodeId>,
+    ) -> Option<usize> {
         let graph = &self.region.analysis.graph;
         let name = |value: &Option<ValueId>| match value {
-            Some(value) => self.names.get(value).map_or_else(|| graph.value_name(*value), String::as_str),
+            Some(value) => self
+                .names
+                .get(value)
+                .map_or_else(|| graph.value_name(*value), String::as_str),
             None => "",
         };
-        let read: Vec<String> = graph.inputs(node).iter().map(|value| name(value).to_owned()).collect();
+        let read: Vec<String> = graph
+            .inputs(node)
+            .iter()
+            .map(|value| name(value).to_owned())
+            .collect();
         let read: Vec<&str> = read.iter().map(String::as_str).collect();
         let output = graph.only_output(node)?;
         let attributes = graph.node(node).attribute.clone();
@@ -230,7 +307,10 @@ impl Lifting<'_, '_> {
                     None => (product, 1),
                 }
             }
-            RowRole::Elementwise => (self.maker.op(graph.node(node).op_type(), &read, attributes), 1),
+            RowRole::Elementwise => (
+                self.maker.op(graph.node(node).op_type(), &read, attributes),
+                1,
+            ),
             RowRole::Exit => {
                 let is_idle = results.get(&graph.input(node, 0)?) == Some(&node);
                 // The entry's own value has no node that could make the result.
@@ -242,7 +322,9 @@ impl Lifting<'_, '_> {
                 return Some(1);
             }
         };
-        let result = results.get(&output).and_then(|&exit| graph.only_output(exit));
+        let result = results
+            .get(&output)
+            .and_then(|&exit| graph.only_output(exit));
         let named = result.map(|result| graph.value_name(result).to_owned());
         if let Some(named) = &named {
             self.maker.makes(named);
@@ -263,13 +345,15 @@ fn take_over(made: &mut NodeProto, like: &NodeProto) {
 /// The axes of a shape before those that hold so many channels: two or more, of which one extent at most is open.
 fn before(shape: &Shape, channels: usize) -> Option<Vec<Option<usize>>> {
     let mut product = 1;
-    let start = (0..shape.len()).rev().find_map(|axis| match extent(&shape[axis]) {
-        Some(extent) => {
-            product *= extent;
-            (product == channels).then_some(Some(axis))
-        }
-        None => Some(None),
-    })??;
+    let start = (0..shape.len())
+        .rev()
+        .find_map(|axis| match extent(&shape[axis]) {
+            Some(extent) => {
+                product *= extent;
+                (product == channels).then_some(Some(axis))
+            }
+            None => Some(None),
+        })??;
     let leading: Vec<Option<usize>> = shape[..start].iter().map(extent).collect();
     let is_one_open = leading.iter().filter(|extent| extent.is_none()).count() <= 1;
     (leading.len() > 1 && is_one_open && !leading.contains(&Some(0))).then_some(leading)

@@ -21,13 +21,26 @@ enum Move {
 
 /// All layers in front of the movements that they read the results of.
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
-    analysis.graph.order().iter().filter_map(|&node| edit(analysis, node)).collect()
+    analysis
+        .graph
+        .order()
+        .iter()
+        .filter_map(|&node| edit(analysis, node))
+        .collect()
 }
 
 /// A layer in front of the movement that it reads the result of.
 fn edit(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
     let graph = &analysis.graph;
-    let Layer { add, mut value, weight, bias, output, rows, columns } = Layer::find(analysis, matmul)?;
+    let Layer {
+        add,
+        mut value,
+        weight,
+        bias,
+        output,
+        rows,
+        columns,
+    } = Layer::find(analysis, matmul)?;
     let (mut moves, mut nodes) = (vec![], vec![matmul, add]);
     while let Some((node, source, step)) = moved(analysis, value, rows) {
         nodes.push(node);
@@ -36,8 +49,13 @@ fn edit(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
     }
     moves.reverse();
     // Without both, tract adds the bias in the product already.
-    let arranged = moves.iter().position(|step| matches!(step, Move::Arranged(_)))?;
-    if !moves[arranged..].iter().any(|step| matches!(step, Move::Ordered(_))) {
+    let arranged = moves
+        .iter()
+        .position(|step| matches!(step, Move::Arranged(_)))?;
+    if !moves[arranged..]
+        .iter()
+        .any(|step| matches!(step, Move::Ordered(_)))
+    {
         return None;
     }
     let name = |value| graph.value_name(value);
@@ -55,7 +73,11 @@ fn edit(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
         };
     }
     let (made, constants) = maker.finish(name(output));
-    let replacement = Replacement { nodes, made, constants };
+    let replacement = Replacement {
+        nodes,
+        made,
+        constants,
+    };
     Some(Edit::replacing(graph, matmul, replacement))
 }
 
@@ -78,8 +100,8 @@ fn moved(analysis: &Analysis, value: ValueId, channels: usize) -> Option<(NodeId
             let is_kept = |(axis, &extent): (usize, &i64)| extent != 0 || axis < last && !is_none;
             let before_last = extents.split_last()?.1;
             let are_kept = before_last.iter().enumerate().all(is_kept);
-            let has_channels =
-                at.extent(0, last) == Ok(channels) && at.output_extent(0, before_last.len()) == Ok(channels);
+            let has_channels = at.extent(0, last) == Ok(channels)
+                && at.output_extent(0, before_last.len()) == Ok(channels);
             (are_kept && has_channels).then_some(Move::Arranged(extents))?
         }
         "Transpose" => {

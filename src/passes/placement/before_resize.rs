@@ -36,10 +36,28 @@ fn layer(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     }
     let mut maker = Maker::new(graph, node);
     let small = layer.on(analysis, graph.value_name(enlarged.value), &mut maker);
-    enlarged.on(analysis, &small, (layer.axis, layer.channels[1]), &mut maker)?;
-    let before = [WorkTerm::new(layer.products, places(analysis, layer.value, layer.axis)?)];
-    let after = [WorkTerm::new(layer.products, places(analysis, enlarged.value, layer.axis)?)];
-    Some(PlacementMove::new(analysis, ("resize", node), nodes, maker, output, [&before, &after]))
+    enlarged.on(
+        analysis,
+        &small,
+        (layer.axis, layer.channels[1]),
+        &mut maker,
+    )?;
+    let before = [WorkTerm::new(
+        layer.products,
+        places(analysis, layer.value, layer.axis)?,
+    )];
+    let after = [WorkTerm::new(
+        layer.products,
+        places(analysis, enlarged.value, layer.axis)?,
+    )];
+    Some(PlacementMove::new(
+        analysis,
+        ("resize", node),
+        nodes,
+        maker,
+        output,
+        [&before, &after],
+    ))
 }
 
 /// Whether so many products for each place are worth being done before a Resize, which then has other channels to resize.
@@ -51,10 +69,17 @@ pub fn pays(enlarged: &Enlarged, products: usize, [inner, outer]: [usize; 2]) ->
 
 fn element_wise(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let (graph, facts) = (&analysis.graph, &analysis.facts);
-    graph.category(node).filter(|category| category.is_elementwise())?;
-    let output = graph.only_output(node).filter(|&output| !analysis.constants.is_constant(output))?;
+    graph
+        .category(node)
+        .filter(|category| category.is_elementwise())?;
+    let output = graph
+        .only_output(node)
+        .filter(|&output| !analysis.constants.is_constant(output))?;
     let enlarged_by = |input: &Option<_>| Enlarged::making(analysis, (*input)?);
-    let slot = graph.inputs(node).iter().position(|input| enlarged_by(input).is_some())?;
+    let slot = graph
+        .inputs(node)
+        .iter()
+        .position(|input| enlarged_by(input).is_some())?;
     let value = graph.input(node, slot)?;
     let enlarged = Enlarged::making(analysis, value).filter(Enlarged::is_nearest)?;
     graph.only_reader(value)?;
@@ -62,25 +87,50 @@ fn element_wise(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let keeps_shape = same_shape(&facts.shape(value)?, &facts.shape(output)?)
         && facts.data_type(value)?.is_float()
         && facts.data_type(value) == facts.data_type(output);
-    let others = graph.inputs(node).iter().enumerate().filter(|(other, _)| *other != slot);
+    let others = graph
+        .inputs(node)
+        .iter()
+        .enumerate()
+        .filter(|(other, _)| *other != slot);
     let mut others = others.filter_map(|(_, input)| *input);
     let are_same = others.all(|other| is_same_where_resized(analysis, other, &enlarged.factors));
     if !keeps_shape || !are_same || !are_in_one_body(graph, &nodes) {
         return None;
     }
     let mut maker = Maker::new(graph, node);
-    let small = again(analysis, (node, slot), graph.value_name(enlarged.value), &mut maker);
+    let small = again(
+        analysis,
+        (node, slot),
+        graph.value_name(enlarged.value),
+        &mut maker,
+    );
     again(analysis, (enlarged.node, 0), &small, &mut maker);
     let before = [WorkTerm::new(1, facts.shape(value)?)];
     let after = [WorkTerm::new(1, facts.shape(enlarged.value)?)];
-    Some(PlacementMove::new(analysis, ("nearest", node), nodes, maker, output, [&before, &after]))
+    Some(PlacementMove::new(
+        analysis,
+        ("nearest", node),
+        nodes,
+        maker,
+        output,
+        [&before, &after],
+    ))
 }
 
 /// Whether an operand is the same along each axis that is resized, of as many axes as there are factors.
-fn is_same_where_resized(analysis: &Analysis, operand: crate::ir::ValueId, factors: &[ResizeFactor]) -> bool {
-    let Some(shape) = analysis.facts.shape(operand) else { return false };
-    let Some(missing) = factors.len().checked_sub(shape.len()) else { return false };
-    let is_same =
-        |(dim, &factor): (&_, &ResizeFactor)| factor == ResizeFactor::Same || extent(dim) == Some(1);
+fn is_same_where_resized(
+    analysis: &Analysis,
+    operand: crate::ir::ValueId,
+    factors: &[ResizeFactor],
+) -> bool {
+    let Some(shape) = analysis.facts.shape(operand) else {
+        return false;
+    };
+    let Some(missing) = factors.len().checked_sub(shape.len()) else {
+        return false;
+    };
+    let is_same = |(dim, &factor): (&_, &ResizeFactor)| {
+        factor == ResizeFactor::Same || extent(dim) == Some(1)
+    };
     shape.iter().zip(&factors[missing..]).all(is_same)
 }

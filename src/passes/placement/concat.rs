@@ -48,7 +48,9 @@ pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
         "MatMul" => 0,
         _ => return None,
     };
-    let (concat, _) = graph.producer(layer.value).filter(|&(maker, _)| graph.is(maker, "Concat"))?;
+    let (concat, _) = graph
+        .producer(layer.value)
+        .filter(|&(maker, _)| graph.is(maker, "Concat"))?;
     graph.only_reader(layer.value)?;
     let output = graph.only_output(node)?;
     let parts = parts(analysis, concat, &layer)?;
@@ -56,13 +58,22 @@ pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
         parts.iter().partition(|part| part.enlarged.is_some());
     let first = moved.first()?;
     let resized = moved.iter().filter_map(|part| part.enlarged.as_ref());
-    let nodes: Vec<NodeId> = resized.clone().map(|enlarged| enlarged.node).chain([concat, node]).collect();
+    let nodes: Vec<NodeId> = resized
+        .clone()
+        .map(|enlarged| enlarged.node)
+        .chain([concat, node])
+        .collect();
     let takes_bias = first.enlarged.as_ref()?.adds_up_to_one || !layer.has_bias || !rest.is_empty();
     if !takes_bias || !are_in_one_body(graph, &nodes) {
         return None;
     }
     let data_type = analysis.facts.data_type(graph.input(node, 1)?)?;
-    let apart = DividedConcat { analysis, layer, data_type, columns };
+    let apart = DividedConcat {
+        analysis,
+        layer,
+        data_type,
+        columns,
+    };
     let mut maker = Maker::new(graph, node);
     let mut sum = apart.of_rest(&rest, &mut maker);
     for part in &moved {
@@ -71,13 +82,29 @@ pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
         sum = Some(sum.map_or(made.clone(), |sum| maker.op("Add", &[&sum, &made], vec![])));
     }
     let layer = &apart.layer;
-    let before = [WorkTerm::new(layer.products, places(analysis, layer.value, layer.axis)?)];
+    let before = [WorkTerm::new(
+        layer.products,
+        places(analysis, layer.value, layer.axis)?,
+    )];
     let of_part = |part: &ConcatTerm| {
-        let small = part.enlarged.as_ref().map_or(part.value, |enlarged| enlarged.value);
-        Some(WorkTerm::new(part.width * layer.channels[1], places(analysis, small, layer.axis)?))
+        let small = part
+            .enlarged
+            .as_ref()
+            .map_or(part.value, |enlarged| enlarged.value);
+        Some(WorkTerm::new(
+            part.width * layer.channels[1],
+            places(analysis, small, layer.axis)?,
+        ))
     };
     let after: Vec<WorkTerm> = parts.iter().map(of_part).collect::<Option<_>>()?;
-    Some(PlacementMove::new(analysis, ("concat", node), nodes, maker, output, [&before, &after]))
+    Some(PlacementMove::new(
+        analysis,
+        ("concat", node),
+        nodes,
+        maker,
+        output,
+        [&before, &after],
+    ))
 }
 
 /// The operands of a Concat of channels, with those Resizes that the operator comes before.
@@ -99,7 +126,12 @@ fn parts(analysis: &Analysis, concat: NodeId, layer: &ChannelOperator) -> Option
             let products = width.saturating_sub(LEAST).saturating_mul(outer);
             is_own && keeps_channels && pays(enlarged, products, [width, outer])
         });
-        parts.push(ConcatTerm { value, first, width, enlarged });
+        parts.push(ConcatTerm {
+            value,
+            first,
+            width,
+            enlarged,
+        });
         first = first.checked_add(width)?;
     }
     (first == inner && parts.len() > 1).then_some(parts)
@@ -116,12 +148,22 @@ impl DividedConcat<'_> {
     ) -> Option<String> {
         let (graph, at) = (&self.analysis.graph, self.analysis.at(self.layer.node));
         let weight = at.constant(1).ok()?;
-        let places = channels.iter().flat_map(|part| part.first..part.first + part.width).map(Some);
+        let places = channels
+            .iter()
+            .flat_map(|part| part.first..part.first + part.width)
+            .map(Some);
         let columns = weight.pick(self.columns, places)?;
-        let contracted = if self.columns == 0 { vec![0] } else { (1..weight.rank()).collect() };
+        let contracted = if self.columns == 0 {
+            vec![0]
+        } else {
+            (1..weight.rank()).collect()
+        };
         let replaces = graph.value_name(graph.input(self.layer.node, 1)?);
         let weight = maker.weight(self.data_type, &columns, replaces, contracted);
-        let bias = graph.input(self.layer.node, 2).filter(|_| has_bias).map(|bias| graph.value_name(bias));
+        let bias = graph
+            .input(self.layer.node, 2)
+            .filter(|_| has_bias)
+            .map(|bias| graph.value_name(bias));
         let inputs: Vec<&str> = [value, &weight].into_iter().chain(bias).collect();
         let like = graph.node(self.layer.node);
         Some(maker.op(like.op_type(), &inputs, like.attribute.clone()))
@@ -130,7 +172,10 @@ impl DividedConcat<'_> {
     /// The operator on what no Resize makes larger.
     fn of_rest(&self, rest: &[&ConcatTerm], maker: &mut Maker) -> Option<String> {
         let graph = &self.analysis.graph;
-        let names: Vec<&str> = rest.iter().map(|part| graph.value_name(part.value)).collect();
+        let names: Vec<&str> = rest
+            .iter()
+            .map(|part| graph.value_name(part.value))
+            .collect();
         let together = match names[..] {
             [] => return None,
             [only] => only.to_owned(),
@@ -144,6 +189,11 @@ impl DividedConcat<'_> {
         let enlarged = part.enlarged.as_ref()?;
         let small = self.analysis.graph.value_name(enlarged.value);
         let product = self.product(small, &[part], has_bias, maker)?;
-        enlarged.on(self.analysis, &product, (self.layer.axis, self.layer.channels[1]), maker)
+        enlarged.on(
+            self.analysis,
+            &product,
+            (self.layer.axis, self.layer.channels[1]),
+            maker,
+        )
     }
 }

@@ -11,7 +11,14 @@ use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;
 
 /// The attributes of a convolution.
-pub const CONV: &[&str] = &["auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"];
+pub const CONV: &[&str] = &[
+    "auto_pad",
+    "dilations",
+    "group",
+    "kernel_shape",
+    "pads",
+    "strides",
+];
 
 /// A linear operator over channels.
 #[derive(Debug, Clone)]
@@ -54,13 +61,24 @@ impl ChannelOperator {
 
 /// Whether a value is of a type with room for sums and products that the model does not compute.
 pub fn is_wide(analysis: &Analysis, value: ValueId) -> bool {
-    matches!(analysis.facts.data_type(value), Some(DataType::Float | DataType::Double))
+    matches!(
+        analysis.facts.data_type(value),
+        Some(DataType::Float | DataType::Double)
+    )
 }
 
 /// Makes a node once more, with another value as one of its inputs. Returns the name of its result.
-pub fn again(analysis: &Analysis, (node, slot): (NodeId, usize), value: &str, maker: &mut Maker) -> String {
+pub fn again(
+    analysis: &Analysis,
+    (node, slot): (NodeId, usize),
+    value: &str,
+    maker: &mut Maker,
+) -> String {
     let graph = &analysis.graph;
-    let names = graph.inputs(node).iter().map(|input| input.map_or("", |input| graph.value_name(input)));
+    let names = graph
+        .inputs(node)
+        .iter()
+        .map(|input| input.map_or("", |input| graph.value_name(input)));
     let mut inputs: Vec<&str> = names.collect();
     inputs[slot] = value;
     let like = graph.node(node);
@@ -76,8 +94,12 @@ pub fn are_all(at: &At, name: &str, number: i64) -> Option<bool> {
 fn conv(at: &At) -> Option<ChannelOperator> {
     at.only_attributes(CONV).ok()?;
     let weight = at.constant(1).ok()?;
-    let [outer, inner, kernel @ ..] = weight.shape() else { return None };
-    let group = usize::try_from(at.attr("group", 1).ok()?).ok().filter(|&group| group > 0)?;
+    let [outer, inner, kernel @ ..] = weight.shape() else {
+        return None;
+    };
+    let group = usize::try_from(at.attr("group", 1).ok()?)
+        .ok()
+        .filter(|&group| group > 0)?;
     let has_one_place = kernel.iter().all(|&taps| taps == 1) && are_all(at, "kernel_shape", 1)?;
     let stays = are_all(at, "strides", 1)? && are_all(at, "pads", 0)?;
     let is_told = matches!(at.attr_text("auto_pad", "NOTSET").ok()?, "NOTSET" | "VALID");
@@ -102,7 +124,8 @@ fn matmul(at: &At) -> Option<ChannelOperator> {
 }
 
 fn gemm(at: &At) -> Option<ChannelOperator> {
-    at.only_attributes(&["alpha", "beta", "transA", "transB"]).ok()?;
+    at.only_attributes(&["alpha", "beta", "transA", "transB"])
+        .ok()?;
     let weight = at.constant(1).ok()?;
     let rank = at.rank(0).ok().filter(|&rank| rank == 2)?;
     let is_turned = at.flag("transB", false).ok()?;
@@ -112,7 +135,10 @@ fn gemm(at: &At) -> Option<ChannelOperator> {
     let bias = at.input(2).ok();
     if bias.is_some() {
         let shape = at.shape(2).ok()?;
-        let rows = shape.len().checked_sub(2).map_or(Some(1), |rows| at.extent(2, rows).ok())?;
+        let rows = shape
+            .len()
+            .checked_sub(2)
+            .map_or(Some(1), |rows| at.extent(2, rows).ok())?;
         // A bias with a row for each place belongs to its places.
         if rows != 1 {
             return None;
@@ -128,8 +154,14 @@ fn read_matrix(
     is_turned: bool,
     has_bias: bool,
 ) -> Option<ChannelOperator> {
-    let &[rows, columns] = weight.shape() else { return None };
-    let channels = if is_turned { [columns, rows] } else { [rows, columns] };
+    let &[rows, columns] = weight.shape() else {
+        return None;
+    };
+    let channels = if is_turned {
+        [columns, rows]
+    } else {
+        [rows, columns]
+    };
     let fits = at.extent(0, rank - 1).ok()? == channels[0];
     fits.then_some(ChannelOperator {
         node: at.node,

@@ -43,8 +43,12 @@ pub struct PlacementMove {
 type PlacementRule = fn(&Analysis, NodeId) -> Option<PlacementMove>;
 
 /// Every rule for an engine on a CPU. The first one that has a move for a node has it.
-const RULES: &[PlacementRule] =
-    &[pooling::find, phases::find, concat::find, crate::passes::placement::before_resize::find];
+const RULES: &[PlacementRule] = &[
+    pooling::find,
+    phases::find,
+    concat::find,
+    crate::passes::placement::before_resize::find,
+];
 
 /// The rules for any engine: they replace a convolution by no more operators.
 const PORTABLE: &[PlacementRule] = &[pooling::find];
@@ -55,12 +59,18 @@ pub fn moves(
     target: Target,
     is_refused: &dyn Fn(&Placed) -> bool,
 ) -> Vec<PlacementMove> {
-    let rules = if target == Target::Portable { PORTABLE } else { RULES };
+    let rules = if target == Target::Portable {
+        PORTABLE
+    } else {
+        RULES
+    };
     let mut found: Vec<PlacementMove> = vec![];
     let mut taken: HashSet<NodeId> = HashSet::default();
     for &node in analysis.graph.order() {
         let open = rules.iter().filter_map(|rule| rule(analysis, node));
-        let Some(mut next) = open.into_iter().find(|found| !is_refused(&found.placed)) else { continue };
+        let Some(mut next) = open.into_iter().find(|found| !is_refused(&found.placed)) else {
+            continue;
+        };
         if next.nodes.iter().any(|node| taken.contains(node)) {
             continue;
         }
@@ -85,14 +95,31 @@ impl PlacementMove {
         let (made, constants) = maker.finish(graph.value_name(output));
         let name = graph.name(at).to_owned();
         let [before, after] = [before, after].map(formula);
-        let placed = Placed { rule, at: name, before, after, why: None };
-        let replacement = Replacement { nodes: nodes.clone(), made, constants };
-        PlacementMove { placed, nodes, edit: Edit::replacing(graph, at, replacement) }
+        let placed = Placed {
+            rule,
+            at: name,
+            before,
+            after,
+            why: None,
+        };
+        let replacement = Replacement {
+            nodes: nodes.clone(),
+            made,
+            constants,
+        };
+        PlacementMove {
+            placed,
+            nodes,
+            edit: Edit::replacing(graph, at, replacement),
+        }
     }
 
     /// Its line in the plan where it is refused.
     pub fn refused(self, why: Refusal) -> Placed {
-        Placed { why: Some(why), ..self.placed }
+        Placed {
+            why: Some(why),
+            ..self.placed
+        }
     }
 }
 
@@ -112,20 +139,29 @@ impl WorkTerm {
 fn formula(terms: &[WorkTerm]) -> String {
     let mut sums: BTreeMap<String, u128> = BTreeMap::new();
     for WorkTerm { products, places } in terms {
-        let analysis = places.iter().filter_map(extent).map(|extent| extent as u128);
+        let analysis = places
+            .iter()
+            .filter_map(extent)
+            .map(|extent| extent as u128);
         let count = analysis.fold(*products as u128, u128::saturating_mul);
         let open = places.iter().filter(|dim| extent(dim).is_none());
         let names = open.map(|dim| dim.as_ref().map_or("?".to_owned(), |dim| format!("·{dim}")));
         let sum = sums.entry(names.collect()).or_default();
         *sum = sum.saturating_add(count);
     }
-    let terms: Vec<String> = sums.iter().map(|(names, count)| format!("{count}{names}")).collect();
+    let terms: Vec<String> = sums
+        .iter()
+        .map(|(names, count)| format!("{count}{names}"))
+        .collect();
     terms.join(" + ")
 }
 
 /// The extents of a value along all axes but one.
 fn places(analysis: &Analysis, value: ValueId, channels: usize) -> Option<Shape> {
-    let mut shape = analysis.facts.shape(value).filter(|shape| channels < shape.len())?;
+    let mut shape = analysis
+        .facts
+        .shape(value)
+        .filter(|shape| channels < shape.len())?;
     shape.remove(channels);
     Some(shape)
 }

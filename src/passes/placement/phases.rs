@@ -63,13 +63,19 @@ pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let image = graph.input(node, 0)?;
     let output = graph.only_output(node)?;
     let is_own = graph.only_reader(image).is_some();
-    let nodes = if is_own { vec![enlarged.node, node] } else { vec![node] };
+    let nodes = if is_own {
+        vec![enlarged.node, node]
+    } else {
+        vec![node]
+    };
     if !are_in_one_body(graph, &[enlarged.node, node]) {
         return None;
     }
     let count = |phases: &[Phase]| phases.iter().map(|phase| phase.taps.len()).sum::<usize>();
     let taps = count(&phases.rows) * count(&phases.columns);
-    let &[outer, inner, rows, columns] = phases.weight.shape() else { return None };
+    let &[outer, inner, rows, columns] = phases.weight.shape() else {
+        return None;
+    };
     let area = phases.times * phases.times;
     let saved = (area * rows * columns).checked_sub(taps)? * inner / area;
     if saved < LEAST {
@@ -77,9 +83,22 @@ pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     }
     let mut maker = Maker::new(graph, node);
     phases.write(&mut maker)?;
-    let before = [WorkTerm::new(phases.weight.len(), places(analysis, image, 1)?)];
-    let after = [WorkTerm::new(outer * inner * taps, places(analysis, phases.small, 1)?)];
-    Some(PlacementMove::new(analysis, ("phases", node), nodes, maker, output, [&before, &after]))
+    let before = [WorkTerm::new(
+        phases.weight.len(),
+        places(analysis, image, 1)?,
+    )];
+    let after = [WorkTerm::new(
+        outer * inner * taps,
+        places(analysis, phases.small, 1)?,
+    )];
+    Some(PlacementMove::new(
+        analysis,
+        ("phases", node),
+        nodes,
+        maker,
+        output,
+        [&before, &after],
+    ))
 }
 
 impl<'a> Phases<'a> {
@@ -90,24 +109,47 @@ impl<'a> Phases<'a> {
             return None;
         }
         let enlarged = Enlarged::making(analysis, at.input(0).ok()?).filter(Enlarged::repeats)?;
-        let &[ResizeFactor::Same, ResizeFactor::Same, ResizeFactor::Times(times), ResizeFactor::Times(other)] =
-            &enlarged.factors[..]
+        let &[
+            ResizeFactor::Same,
+            ResizeFactor::Same,
+            ResizeFactor::Times(times),
+            ResizeFactor::Times(other),
+        ] = &enlarged.factors[..]
         else {
             return None;
         };
         at.only_attributes(CONV).ok()?;
-        let weight = at.constant(1).ok().filter(|weight| weight.rank() == IMAGE)?;
+        let weight = at
+            .constant(1)
+            .ok()
+            .filter(|weight| weight.rank() == IMAGE)?;
         let is_plain = times == other
             && times <= MOST_TIMES
             && are_all(&at, "strides", 1)?
             && are_all(&at, "dilations", 1)?;
         let before = zeros_before(&at, &weight.shape()[SPACE..]).filter(|_| is_plain)?;
-        let [rows, columns] = [0, 1].map(|axis| phases(times, weight.shape()[SPACE + axis], before[axis]));
-        let data_type =
-            analysis.facts.data_type(at.input(1).ok()?).filter(|data_type| data_type.is_float())?;
+        let [rows, columns] =
+            [0, 1].map(|axis| phases(times, weight.shape()[SPACE + axis], before[axis]));
+        let data_type = analysis
+            .facts
+            .data_type(at.input(1).ok()?)
+            .filter(|data_type| data_type.is_float())?;
         let small = enlarged.value;
         let group = at.attr("group", 1).ok()?;
-        Some((enlarged, Phases { analysis, node, small, weight, data_type, group, times, rows, columns }))
+        Some((
+            enlarged,
+            Phases {
+                analysis,
+                node,
+                small,
+                weight,
+                data_type,
+                group,
+                times,
+                rows,
+                columns,
+            },
+        ))
     }
 
     /// Writes a convolution for each phase, and what puts them together.
@@ -130,7 +172,11 @@ impl<'a> Phases<'a> {
     /// The convolution of a phase. Returns the name of its result.
     fn convolution(&self, row: &Phase, column: &Phase, maker: &mut Maker) -> Option<String> {
         let graph = &self.analysis.graph;
-        let name = |slot: usize| graph.input(self.node, slot).map(|value| graph.value_name(value));
+        let name = |slot: usize| {
+            graph
+                .input(self.node, slot)
+                .map(|value| graph.value_name(value))
+        };
         let weight = added_up(&added_up(&self.weight, SPACE, row)?, SPACE + 1, column)?;
         let weight = maker.weight(self.data_type, &weight, name(1)?, (1..IMAGE).collect());
         let kernel = [row, column].map(|phase| phase.taps.len() as i64);
@@ -143,7 +189,10 @@ impl<'a> Phases<'a> {
             ints("pads", &[before, after].concat()),
             ints("strides", &[1, 1]),
         ];
-        let inputs: Vec<&str> = [graph.value_name(self.small), &weight].into_iter().chain(name(2)).collect();
+        let inputs: Vec<&str> = [graph.value_name(self.small), &weight]
+            .into_iter()
+            .chain(name(2))
+            .collect();
         Some(maker.op("Conv", &inputs, attributes))
     }
 }
@@ -157,13 +206,19 @@ fn text(name: &str, value: &str) -> crate::onnx::proto::AttributeProto {
 
 /// The zeros before the image along each axis, of a convolution that makes as many places as it reads.
 fn zeros_before(at: &At, kernel: &[usize]) -> Option<Vec<i64>> {
-    let kernel: Vec<i64> = kernel.iter().map(|&taps| i64::try_from(taps).ok()).collect::<Option<_>>()?;
+    let kernel: Vec<i64> = kernel
+        .iter()
+        .map(|&taps| i64::try_from(taps).ok())
+        .collect::<Option<_>>()?;
     let told = at.attr_ints("kernel_shape").ok()?;
     if told.is_some_and(|told| told != kernel) || kernel.contains(&0) {
         return None;
     }
     let pads = match at.attr_text("auto_pad", "NOTSET").ok()? {
-        "NOTSET" => at.attr_ints("pads").ok()?.unwrap_or_else(|| vec![0; 2 * kernel.len()]),
+        "NOTSET" => at
+            .attr_ints("pads")
+            .ok()?
+            .unwrap_or_else(|| vec![0; 2 * kernel.len()]),
         "SAME_UPPER" | "SAME_LOWER" if kernel.iter().all(|taps| taps % 2 == 1) => {
             kernel.iter().chain(&kernel).map(|taps| taps / 2).collect()
         }
@@ -183,7 +238,10 @@ fn phases(times: usize, taps: usize, before: i64) -> Vec<Phase> {
     let phase = |phase: usize| {
         let (first, last) = (place(phase, 0), place(phase, taps - 1));
         let reading = |read: i64| (0..taps).filter(|&tap| place(phase, tap) == read).collect();
-        Phase { first, taps: (first..=last).map(reading).collect() }
+        Phase {
+            first,
+            taps: (first..=last).map(reading).collect(),
+        }
     };
     (0..times).map(phase).collect()
 }
@@ -192,8 +250,16 @@ fn phases(times: usize, taps: usize, before: i64) -> Vec<Phase> {
 fn added_up(weight: &Recipe, axis: usize, phase: &Phase) -> Option<Recipe> {
     let place = |taps: &Vec<usize>| {
         let picked = weight.pick(axis, taps.iter().map(|&tap| Some(tap)))?;
-        if taps.len() == 1 { Some(picked) } else { picked.sum(axis) }
+        if taps.len() == 1 {
+            Some(picked)
+        } else {
+            picked.sum(axis)
+        }
     };
     let places: Vec<Recipe> = phase.taps.iter().map(place).collect::<Option<_>>()?;
-    if let [only] = &places[..] { Some(only.clone()) } else { Recipe::concat(axis, &places) }
+    if let [only] = &places[..] {
+        Some(only.clone())
+    } else {
+        Recipe::concat(axis, &places)
+    }
 }

@@ -80,9 +80,22 @@ pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
         axes.fold(last, |value, axis| maker.squeeze(&value, axis));
     }
     let products = layers.iter().map(|layer| layer.products).sum();
-    let before = [WorkTerm::new(products, places(analysis, mean.value, first.axis)?)];
-    let after = [WorkTerm::new(products, mean.places_left(analysis, output, first)?)];
-    Some(PlacementMove::new(analysis, ("pooling", first.node), nodes, maker, output, [&before, &after]))
+    let before = [WorkTerm::new(
+        products,
+        places(analysis, mean.value, first.axis)?,
+    )];
+    let after = [WorkTerm::new(
+        products,
+        mean.places_left(analysis, output, first)?,
+    )];
+    Some(PlacementMove::new(
+        analysis,
+        ("pooling", first.node),
+        nodes,
+        maker,
+        output,
+        [&before, &after],
+    ))
 }
 
 impl Mean {
@@ -101,24 +114,38 @@ impl Mean {
     /// The mean of a value, which has this shape where it is averaged.
     fn of(&self, analysis: &Analysis, value: ValueId, shape: &Shape, depth: usize) -> PassedNode {
         let passed = self.passed(analysis, value, shape, depth);
-        passed.filter(|term| !term.layers().is_empty()).unwrap_or(PassedNode::Mean(value))
+        passed
+            .filter(|term| !term.layers().is_empty())
+            .unwrap_or(PassedNode::Mean(value))
     }
 
     /// The mean of a value by the means of the operands of its producer; `None` where the mean does not pass the producer.
-    fn passed(&self, analysis: &Analysis, value: ValueId, shape: &Shape, depth: usize) -> Option<PassedNode> {
+    fn passed(
+        &self,
+        analysis: &Analysis,
+        value: ValueId,
+        shape: &Shape,
+        depth: usize,
+    ) -> Option<PassedNode> {
         let graph = &analysis.graph;
         let left = depth.checked_sub(1)?;
         graph.only_reader(value)?;
         let (node, _) = graph.producer(value)?;
         if let Some(layer) = ChannelOperator::read(analysis, node) {
-            let pays = layer.rank == shape.len() && !self.axes.contains(&layer.axis) && self.pays(&layer);
+            let pays =
+                layer.rank == shape.len() && !self.axes.contains(&layer.axis) && self.pays(&layer);
             let stays = !layer.has_bias || self.adds_up_to_one;
-            let below = analysis.facts.shape(layer.value).filter(|_| pays && stays)?;
+            let below = analysis
+                .facts
+                .shape(layer.value)
+                .filter(|_| pays && stays)?;
             let term = self.of(analysis, layer.value, &below, left);
             return Some(PassedNode::ChannelOperator(layer, Box::new(term)));
         }
         let op = graph.op(node)?;
-        let &[Some(one), Some(other)] = graph.inputs(node) else { return None };
+        let &[Some(one), Some(other)] = graph.inputs(node) else {
+            return None;
+        };
         analysis.at(node).only_attributes(&[]).ok()?;
         let is_same = [one, other].map(|operand| self.is_same(analysis, operand, shape.len()));
         let [one, other] = match (op, is_same) {
@@ -147,14 +174,19 @@ impl Mean {
         if is_same {
             return Some(PassedNode::Same(value));
         }
-        let own = analysis.facts.shape(value).filter(|own| own.len() == shape.len())?;
+        let own = analysis
+            .facts
+            .shape(value)
+            .filter(|own| own.len() == shape.len())?;
         let is_whole = self.axes.iter().all(|&axis| same(&own[axis], &shape[axis]));
         is_whole.then(|| self.of(analysis, value, &own, depth))
     }
 
     /// Whether an operand of a sum or product with so many axes is the same at all places that are averaged.
     fn is_same(&self, analysis: &Analysis, operand: ValueId, rank: usize) -> bool {
-        let Some(own) = analysis.facts.shape(operand) else { return false };
+        let Some(own) = analysis.facts.shape(operand) else {
+            return false;
+        };
         let is_one = |&axis: &usize| {
             let place = (axis + own.len()).checked_sub(rank);
             place.is_none_or(|place| extent(&own[place]) == Some(1))
@@ -169,7 +201,9 @@ impl Mean {
         match (self.taps, self.fewer) {
             // At least two places become one.
             (None, _) | (_, None) => layer.products > more.saturating_mul(2),
-            (Some(taps), Some(fewer)) => layer.products.saturating_mul(fewer - 1) > taps.saturating_mul(more),
+            (Some(taps), Some(fewer)) => {
+                layer.products.saturating_mul(fewer - 1) > taps.saturating_mul(more)
+            }
         }
     }
 
@@ -177,10 +211,15 @@ impl Mean {
     fn saves_enough(&self, term: &PassedNode, shape: &Shape) -> bool {
         let squeezes = if self.keeps_axes { 0 } else { self.axes.len() };
         let added = term.means() - 1 + squeezes;
-        let places = self.axes.iter().map(|&axis| extent(&shape[axis]).unwrap_or(2));
+        let places = self
+            .axes
+            .iter()
+            .map(|&axis| extent(&shape[axis]).unwrap_or(2));
         let places = places.fold(1, usize::saturating_mul);
         let products: usize = term.layers().iter().map(|layer| layer.products).sum();
-        added == 0 || products.saturating_mul(places.saturating_sub(1)) >= added.saturating_mul(PER_OPERATOR)
+        added == 0
+            || products.saturating_mul(places.saturating_sub(1))
+                >= added.saturating_mul(PER_OPERATOR)
     }
 
     /// Writes a term. Returns the name of its result.
@@ -201,16 +240,26 @@ impl Mean {
                 layer.on(analysis, &value, maker)
             }
             PassedNode::Pair(node, terms) => {
-                let [one, other] = terms.each_ref().map(|term| self.write(analysis, term, maker));
+                let [one, other] = terms
+                    .each_ref()
+                    .map(|term| self.write(analysis, term, maker));
                 maker.op(graph.node(*node).op_type(), &[&one, &other], vec![])
             }
         }
     }
 
     /// How many places the mean of a layer has.
-    fn places_left(&self, analysis: &Analysis, output: ValueId, layer: &ChannelOperator) -> Option<Shape> {
-        let removed =
-            if self.keeps_axes { 0 } else { self.axes.iter().filter(|&&axis| axis < layer.axis).count() };
+    fn places_left(
+        &self,
+        analysis: &Analysis,
+        output: ValueId,
+        layer: &ChannelOperator,
+    ) -> Option<Shape> {
+        let removed = if self.keeps_axes {
+            0
+        } else {
+            self.axes.iter().filter(|&&axis| axis < layer.axis).count()
+        };
         places(analysis, output, layer.axis - removed)
     }
 }
@@ -240,9 +289,11 @@ impl PassedNode {
         match self {
             PassedNode::Mean(_) | PassedNode::Same(_) => vec![],
             PassedNode::ChannelOperator(layer, term) => [term.nodes(), vec![layer.node]].concat(),
-            PassedNode::Pair(node, terms) => {
-                terms.iter().flat_map(PassedNode::nodes).chain([*node]).collect()
-            }
+            PassedNode::Pair(node, terms) => terms
+                .iter()
+                .flat_map(PassedNode::nodes)
+                .chain([*node])
+                .collect(),
         }
     }
 }
@@ -251,19 +302,29 @@ impl PassedNode {
 fn windows(at: &At) -> Option<Mean> {
     at.only_attributes(AVERAGE_POOL).ok()?;
     let kernel = at.attr_ints("kernel_shape").ok()??;
-    let strides = at.attr_ints("strides").ok()?.filter(|strides| strides.len() == kernel.len())?;
-    let pads = at.attr_ints("pads").ok()?.unwrap_or_else(|| vec![0; 2 * kernel.len()]);
-    let rank =
-        at.rank(0).ok().filter(|&rank| rank == kernel.len() + SPACE && pads.len() == 2 * kernel.len())?;
+    let strides = at
+        .attr_ints("strides")
+        .ok()?
+        .filter(|strides| strides.len() == kernel.len())?;
+    let pads = at
+        .attr_ints("pads")
+        .ok()?
+        .unwrap_or_else(|| vec![0; 2 * kernel.len()]);
+    let rank = at
+        .rank(0)
+        .ok()
+        .filter(|&rank| rank == kernel.len() + SPACE && pads.len() == 2 * kernel.len())?;
     let automatic = at.attr_text("auto_pad", "NOTSET").ok()?;
     let is_padded = !are_all(at, "pads", 0)? || !matches!(automatic, "NOTSET" | "VALID");
     let counts_border = at.flag("count_include_pad", false).ok()? && is_padded;
     let rounds_up = at.flag("ceil_mode", false).ok()?;
     // With less than a window of zeros around it, no image has more windows than places.
-    let is_narrow =
-        (0..kernel.len()).all(|axis| pads[axis].saturating_add(pads[kernel.len() + axis]) < kernel[axis]);
+    let is_narrow = (0..kernel.len())
+        .all(|axis| pads[axis].saturating_add(pads[kernel.len() + axis]) < kernel[axis]);
     let product = |list: &[i64]| {
-        list.iter().try_fold(1_usize, |all, &n| all.checked_mul(usize::try_from(n).ok().filter(|&n| n > 0)?))
+        list.iter().try_fold(1_usize, |all, &n| {
+            all.checked_mul(usize::try_from(n).ok().filter(|&n| n > 0)?)
+        })
     };
     let fewer = product(&strides).filter(|&fewer| fewer > 1 && is_narrow)?;
     Some(Mean {
@@ -294,7 +355,8 @@ fn whole(at: &At) -> Option<Mean> {
 
 /// A ReduceMean.
 fn reduced(at: &At) -> Option<Mean> {
-    at.only_attributes(&["axes", "keepdims", "noop_with_empty_axes"]).ok()?;
+    at.only_attributes(&["axes", "keepdims", "noop_with_empty_axes"])
+        .ok()?;
     let (axes, keeps_axes) = at.reduction(at.rank(0).ok()?).ok()?;
     (!axes.is_empty()).then_some(Mean {
         node: at.node,

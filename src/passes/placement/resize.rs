@@ -65,7 +65,11 @@ impl Enlarged {
             ("", "Resize") if at.opset() >= PLACED => false,
             _ => return None,
         };
-        let known = if is_upsample { &["mode"] } else { attributes("Resize")? };
+        let known = if is_upsample {
+            &["mode"]
+        } else {
+            attributes("Resize")?
+        };
         at.only_attributes(known).ok()?;
         let mode = match at.attr_text("mode", "nearest").ok()? {
             "nearest" => ResizeMode::Nearest,
@@ -76,14 +80,16 @@ impl Enlarged {
         let [coordinates, nearest] = match is_upsample {
             true => ["asymmetric", "floor"],
             false => [
-                at.attr_text("coordinate_transformation_mode", "half_pixel").ok()?,
+                at.attr_text("coordinate_transformation_mode", "half_pixel")
+                    .ok()?,
                 at.attr_text("nearest_mode", "round_prefer_floor").ok()?,
             ],
         };
         if coordinates == "tf_crop_and_resize" {
             return None;
         }
-        let excludes_outside = mode == ResizeMode::Cubic && at.flag("exclude_outside", false).ok()?;
+        let excludes_outside =
+            mode == ResizeMode::Cubic && at.flag("exclude_outside", false).ok()?;
         let has_plain_weights = !at.flag("antialias", false).ok()? && !excludes_outside;
         let factors = factors(&at)?;
         let enlarges = factors.iter().any(|&factor| factor != ResizeFactor::Same);
@@ -115,7 +121,9 @@ impl Enlarged {
 
     /// Whether the nearest place to i is `⌊i/s⌋`. A place s further on is nearest to the next one, so the first s tell.
     fn index_is_quotient(&self, times: usize) -> bool {
-        let Ok(times) = i64::try_from(times) else { return false };
+        let Ok(times) = i64::try_from(times) else {
+            return false;
+        };
         // Twice the factor, times the coordinate of i among the places before.
         let coordinate = |i: i64| match self.coordinates.as_str() {
             "asymmetric" => Some(2 * i),
@@ -152,7 +160,10 @@ impl Enlarged {
             ResizeMode::Linear => 2,
             ResizeMode::Cubic => 4,
         };
-        let axes = self.factors.iter().filter(|&&factor| factor != ResizeFactor::Same);
+        let axes = self
+            .factors
+            .iter()
+            .filter(|&&factor| factor != ResizeFactor::Same);
         axes.fold(1, |taps, _| taps.saturating_mul(per_axis))
     }
 
@@ -177,7 +188,13 @@ impl Enlarged {
                     *list.get_mut(place)? = i64::try_from(count).ok()?;
                     maker.ints(&list)
                 }
-                None => other_size(analysis.graph.value_name(sizes), place, count, self.named(&at), maker),
+                None => other_size(
+                    analysis.graph.value_name(sizes),
+                    place,
+                    count,
+                    self.named(&at),
+                    maker,
+                ),
             },
         };
         let like = analysis.graph.node(self.node);
@@ -186,13 +203,19 @@ impl Enlarged {
 
     /// How many axes are given a size.
     fn named(&self, at: &At) -> usize {
-        at.attr_ints("axes").ok().flatten().map_or(self.factors.len(), |axes| axes.len())
+        at.attr_ints("axes")
+            .ok()
+            .flatten()
+            .map_or(self.factors.len(), |axes| axes.len())
     }
 
     /// At which place the sizes name an axis; an inner `None` where they do not.
     fn place(&self, at: &At, axis: usize) -> Option<Option<usize>> {
         Some(match at.attr_ints("axes").ok()? {
-            Some(list) => axes(&list, self.factors.len()).ok()?.iter().position(|&other| other == axis),
+            Some(list) => axes(&list, self.factors.len())
+                .ok()?
+                .iter()
+                .position(|&other| other == axis),
             None => Some(axis),
         })
     }
@@ -222,7 +245,10 @@ fn factors(at: &At) -> Option<Vec<ResizeFactor>> {
     };
     let mut factors = vec![ResizeFactor::Same; before.len()];
     if let Ok(sizes) = at.input(3) {
-        let after = at.facts.extents(sizes).filter(|after| after.len() == named.len())?;
+        let after = at
+            .facts
+            .extents(sizes)
+            .filter(|after| after.len() == named.len())?;
         if at.attr_text("keep_aspect_ratio_policy", "stretch").ok()? != "stretch" {
             return None;
         }
@@ -231,7 +257,9 @@ fn factors(at: &At) -> Option<Vec<ResizeFactor>> {
         }
         return Some(factors);
     }
-    let numbers = at.numbers(factors_at(at.proto().op_type(), at.opset())).ok()?;
+    let numbers = at
+        .numbers(factors_at(at.proto().op_type(), at.opset()))
+        .ok()?;
     if numbers.shape() != [named.len()] {
         return None;
     }

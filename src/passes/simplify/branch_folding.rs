@@ -27,15 +27,28 @@ impl Decided {
         let mut found = Self::default();
         // Before, initializers of the main graph are inputs too, and those of a branch are not.
         let are_inputs = graph.model().proto.ir_version() < 4;
-        let has_stored =
-            |way: &str| graph.proto().initializer.iter().any(|tensor| tensor.name().starts_with(way));
+        let has_stored = |way: &str| {
+            graph
+                .proto()
+                .initializer
+                .iter()
+                .any(|tensor| tensor.name().starts_with(way))
+        };
         for &node in graph.order() {
-            let Some((results, own)) = taken(analysis, node) else { continue };
+            let Some((results, own)) = taken(analysis, node) else {
+                continue;
+            };
             if are_inputs && has_stored(own) {
                 continue;
             }
-            found.results.extend(results.into_iter().map(|(output, result)| (node, output, result)));
-            found.around.insert(own.to_owned(), way(graph.node(node)).to_owned());
+            found.results.extend(
+                results
+                    .into_iter()
+                    .map(|(output, result)| (node, output, result)),
+            );
+            found
+                .around
+                .insert(own.to_owned(), way(graph.node(node)).to_owned());
         }
         found
     }
@@ -73,13 +86,18 @@ impl Decided {
         loop {
             let is_there = |node: &&NodeProto| way(node).is_empty() || bodies.contains(way(node));
             let inner = graph.node.iter().filter(is_there).flat_map(ways_behind);
-            let inner: Vec<String> = inner.filter(|way| !bodies.contains(*way)).map(str::to_owned).collect();
+            let inner: Vec<String> = inner
+                .filter(|way| !bodies.contains(*way))
+                .map(str::to_owned)
+                .collect();
             if inner.is_empty() {
                 break;
             }
             bodies.extend(inner);
         }
-        graph.node.retain(|node| way(node).is_empty() || bodies.contains(way(node)));
+        graph
+            .node
+            .retain(|node| way(node).is_empty() || bodies.contains(way(node)));
     }
 }
 
@@ -92,11 +110,17 @@ pub fn taken<'g>(analysis: &'g Analysis, node: NodeId) -> Option<Decision<'g>> {
     let graph = &analysis.graph;
     // In the order of their names.
     let ways: Vec<&str> = ways_behind(graph.node(node)).collect();
-    let [otherwise, then] = ways[..] else { return None };
-    let condition = graph.input(node, 0).filter(|&value| analysis.constants.is_constant(value))?;
+    let [otherwise, then] = ways[..] else {
+        return None;
+    };
+    let condition = graph
+        .input(node, 0)
+        .filter(|&value| analysis.constants.is_constant(value))?;
     let holds = uniform::number(analysis, condition)? != 0.0;
     let results = graph.outputs(node).iter().zip(branch(graph, node, holds)?);
     let pairs = results.filter_map(|(output, result)| Some(((*output)?, *result)));
-    let pairs = pairs.map(|(output, result)| Some((output, result?))).collect::<Option<_>>()?;
+    let pairs = pairs
+        .map(|(output, result)| Some((output, result?)))
+        .collect::<Option<_>>()?;
     Some((pairs, if holds { then } else { otherwise }))
 }

@@ -46,8 +46,7 @@ impl Limits<'_> {
     /// of these numbers.
     fn told(&self, name: &str) -> Option<&Recipe> {
         let is_small = |number: &f64| number.fract() == 0.0 && number.abs() <= WHOLE;
-        let is_plain =
-            |recipe: &&Recipe| matches!(recipe.op(), Op::Literal(numbers) if numbers.iter().all(is_small));
+        let is_plain = |recipe: &&Recipe| matches!(recipe.op(), Op::Literal(numbers) if numbers.iter().all(is_small));
         (self.recipe)(name).filter(|recipe| !is_plain(recipe))
     }
 
@@ -55,12 +54,13 @@ impl Limits<'_> {
     fn are_told_alike(&self, one: &str, other: &str, model: &Model) -> bool {
         // Equal operations on equal tensors give equal results, where the tensors are used
         // unrounded.
-        let is_stored_alike = |one: &str, other: &str| match ((self.stored)(one), (self.stored)(other)) {
-            (Some(one_stored), Some(other_stored)) => {
-                one == other || cse::are_alike(one_stored, other_stored, model)
-            }
-            _ => one == other,
-        };
+        let is_stored_alike =
+            |one: &str, other: &str| match ((self.stored)(one), (self.stored)(other)) {
+                (Some(one_stored), Some(other_stored)) => {
+                    one == other || cse::are_alike(one_stored, other_stored, model)
+                }
+                _ => one == other,
+            };
         match (self.told(one), self.told(other)) {
             (Some(one), Some(other)) => one.is_alike(other, &is_stored_alike),
             (None, None) => true,
@@ -73,7 +73,11 @@ impl Limits<'_> {
 
 /// The constant that a recipe says by its name.
 fn constant_of(recipe: &Recipe) -> Option<&str> {
-    if let Op::Constant(name) = recipe.op() { Some(name) } else { None }
+    if let Op::Constant(name) = recipe.op() {
+        Some(name)
+    } else {
+        None
+    }
 }
 
 /// The result of clean-up.
@@ -105,14 +109,22 @@ pub fn shared(model: &Model, is_skipped: &dyn Fn(&str) -> bool) -> Result<Option
         return Ok(None);
     }
     let graph = Graph::new(model)?;
-    let passed = [identity_elimination::sharing(&graph), identity_elimination::repeated(&graph)].concat();
+    let passed = [
+        identity_elimination::sharing(&graph),
+        identity_elimination::repeated(&graph),
+    ]
+    .concat();
     if passed.is_empty() {
         return Ok(None);
     }
     let duplicates = passed.len();
     let mut editor = Editor::new(&graph);
     identity_elimination::remove(passed, &graph, &mut editor);
-    Ok(Some(Tidied { graph: Some(editor.finish()), duplicates, ..Tidied::default() }))
+    Ok(Some(Tidied {
+        graph: Some(editor.finish()),
+        duplicates,
+        ..Tidied::default()
+    }))
 }
 
 /// Eliminates identities before folding: an affine should not stop at a Cast to the type that a
@@ -126,10 +138,18 @@ pub fn read_directly(analysis: &Analysis) -> Option<Tidied> {
     let duplicates = Some(passed.len()).filter(|&count| count > 0)?;
     let mut editor = Editor::new(graph);
     identity_elimination::remove(passed, graph, &mut editor);
-    let Edited { mut graph, before, pinned } = editor.edited();
+    let Edited {
+        mut graph,
+        before,
+        pinned,
+    } = editor.edited();
     dce::remove(&mut graph, &|name| before.reads(name), &pinned);
     topological_order::sort(&mut graph);
-    Some(Tidied { graph: Some(graph), duplicates, ..Tidied::default() })
+    Some(Tidied {
+        graph: Some(graph),
+        duplicates,
+        ..Tidied::default()
+    })
 }
 
 /// Folds constants, and then merges equal operators on equal values.
@@ -154,15 +174,22 @@ pub fn tidy(analysis: &Analysis, limits: &Limits) -> Tidied {
             )
         }
     };
-    let named = sites.iter().flat_map(|&node| analysis.graph.inputs(node).iter().flatten());
-    let read: HashSet<&str> = named.map(|&value| analysis.graph.value_name(value)).collect();
+    let named = sites
+        .iter()
+        .flat_map(|&node| analysis.graph.inputs(node).iter().flatten());
+    let read: HashSet<&str> = named
+        .map(|&value| analysis.graph.value_name(value))
+        .collect();
     let merges = !(limits.is_skipped)(cse::KIND);
     tidied.kept = found.kept.clone();
     tidied.growth = found.growth;
     let is_told_alike = |one: &str, other: &str| limits.are_told_alike(one, other, model);
     let find = || cse::find(analysis.graph.proto(), model, &read, &is_told_alike);
-    let passed =
-        if merges { identity_elimination::identities(analysis, &read, &limits.normalizers) } else { vec![] };
+    let passed = if merges {
+        identity_elimination::identities(analysis, &read, &limits.normalizers)
+    } else {
+        vec![]
+    };
     let goes: HashSet<NodeId> = passed.iter().map(|&(node, _)| node).collect();
     shapes.retain(|(node, _)| !goes.contains(node));
     let is_written = !shapes.is_empty() || !begun.is_empty() || !taken.is_empty();
@@ -179,7 +206,11 @@ pub fn tidy(analysis: &Analysis, limits: &Limits) -> Tidied {
     reshape_extents::write(shapes, analysis, &mut editor);
     zero_states::write(begun, &mut editor);
     taken.pass(analysis, &mut editor);
-    let Edited { mut graph, before: was, mut pinned } = editor.edited();
+    let Edited {
+        mut graph,
+        before: was,
+        mut pinned,
+    } = editor.edited();
     taken.lay_out(&mut graph);
     dce::remove(&mut graph, &|name| was.reads(name), &pinned);
     topological_order::sort(&mut graph);
@@ -187,11 +218,16 @@ pub fn tidy(analysis: &Analysis, limits: &Limits) -> Tidied {
     if merges {
         pinned.extend(&read);
         // Each computed constant is rounded: only constants that were equal before are merged.
-        let named = tidied.computed.iter().map(|floats| (floats.name.as_str(), &floats.value));
-        let sources: HashMap<&str, &String> =
-            named.map(|(name, value)| (name, before.get(value).unwrap_or(value))).collect();
-        let same =
-            |one: &str, other: &str| is_told_alike(one, other) && sources.get(one) == sources.get(other);
+        let named = tidied
+            .computed
+            .iter()
+            .map(|floats| (floats.name.as_str(), &floats.value));
+        let sources: HashMap<&str, &String> = named
+            .map(|(name, value)| (name, before.get(value).unwrap_or(value)))
+            .collect();
+        let same = |one: &str, other: &str| {
+            is_told_alike(one, other) && sources.get(one) == sources.get(other)
+        };
         merge(&mut graph, was, &pinned, &same);
     }
     let all = operators(&model.graph().node);
@@ -207,15 +243,25 @@ pub fn tidy(analysis: &Analysis, limits: &Limits) -> Tidied {
 fn merge(graph: &mut GraphProto, was: &Graph, pinned: &HashSet<&str>, same: Same) {
     let instead = cse::find(graph, was.model(), pinned, same);
     // New constants may be equal as well.
-    let now_read: HashSet<String> =
-        reads(graph).into_iter().filter(|name| !was.reads(name)).map(str::to_owned).collect();
+    let now_read: HashSet<String> = reads(graph)
+        .into_iter()
+        .filter(|name| !was.reads(name))
+        .map(str::to_owned)
+        .collect();
     cse::merge_into(graph, &instead);
     // An output that others read now may be made behind them.
     topological_order::sort(graph);
-    dce::remove(graph, &|name| was.reads(name) || now_read.contains(name), pinned);
+    dce::remove(
+        graph,
+        &|name| was.reads(name) || now_read.contains(name),
+        pinned,
+    );
 }
 
 /// How many nodes compute something.
 fn operators(nodes: &[NodeProto]) -> usize {
-    nodes.iter().filter(|node| node.op_type() != "Constant").count()
+    nodes
+        .iter()
+        .filter(|node| node.op_type() != "Constant")
+        .count()
 }

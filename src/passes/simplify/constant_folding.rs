@@ -65,7 +65,10 @@ impl Settled {
         new: &dyn Fn(&str) -> bool,
         allowed: f64,
     ) -> Self {
-        let mut frontier = Frontier { analysis, stays: stays(analysis, sites, new) };
+        let mut frontier = Frontier {
+            analysis,
+            stays: stays(analysis, sites, new),
+        };
         let mut kept = vec![];
         for round in 0.. {
             let roots = frontier.roots();
@@ -82,7 +85,12 @@ impl Settled {
             if beyond.is_empty() {
                 kept.sort_by(|one: &Refusal, other| one.at.cmp(&other.at));
                 kept.dedup();
-                return Self { stored, aliases: roots.aliases, kept, growth };
+                return Self {
+                    stored,
+                    aliases: roots.aliases,
+                    kept,
+                    growth,
+                };
             }
             for (node, refusal) in beyond {
                 // Its operands are tried next, within a bound.
@@ -116,10 +124,18 @@ impl Settled {
                     editor.remove(&[node], &value, &name);
                     name
                 } else {
-                    named.push(TensorProto { name: Some(value.clone()), ..tensor });
+                    named.push(TensorProto {
+                        name: Some(value.clone()),
+                        ..tensor
+                    });
                     value.clone()
                 };
-                floats.extend(told.map(|(data_type, shape)| NamedFloats { name, value, data_type, shape }));
+                floats.extend(told.map(|(data_type, shape)| NamedFloats {
+                    name,
+                    value,
+                    data_type,
+                    shape,
+                }));
             }
             editor.store(node, named);
         }
@@ -129,9 +145,16 @@ impl Settled {
 
 /// Whether a Range that stays reads a value of one element that has an axis: engines take it, but not as a constant.
 fn is_count(analysis: &Analysis, value: ValueId) -> bool {
-    let Analysis { graph, constants, facts, .. } = analysis;
+    let Analysis {
+        graph,
+        constants,
+        facts,
+        ..
+    } = analysis;
     let counts = |reader: &Reader| {
-        let Reader::Node { node, .. } = *reader else { return false };
+        let Reader::Node { node, .. } = *reader else {
+            return false;
+        };
         let made = graph.only_output(node).filter(|_| graph.is(node, "Range"));
         made.is_some_and(|made| constants.tensor(made).is_err())
     };
@@ -140,7 +163,12 @@ fn is_count(analysis: &Analysis, value: ValueId) -> bool {
 
 /// The nodes that stay because they identify a site.
 fn stays(analysis: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool) -> Vec<bool> {
-    let Analysis { graph, facts, constants, .. } = analysis;
+    let Analysis {
+        graph,
+        facts,
+        constants,
+        ..
+    } = analysis;
     let count = graph.order().len();
     let mut is_new: Vec<bool> = (0..graph.value_count())
         .map(|index| ValueId(index as u32))
@@ -164,7 +192,8 @@ fn stays(analysis: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> boo
         let mut read = graph.inputs(node).iter().flatten();
         let of_new = is_constant && !reads_shape && read.any(|value| is_new[value.0 as usize]);
         let is_decided = taken(analysis, node).is_some();
-        stays[node] = !is_constant || op == "Constant" || is_quantized(domain, op) || of_new || is_decided;
+        stays[node] =
+            !is_constant || op == "Constant" || is_quantized(domain, op) || of_new || is_decided;
         for value in graph.outputs(node).iter().flatten() {
             is_new[value.0 as usize] |= of_new;
         }
@@ -177,25 +206,37 @@ fn stays(analysis: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> boo
     let tells = |node: NodeId| {
         graph.inputs(node).first().is_none_or(is_float) && graph.outputs(node).iter().all(is_float)
     };
-    sites.iter().filter(|&&node| tells(node)).for_each(|&node| stays[node] = true);
-    behind_rounded_results(analysis).into_iter().for_each(|node| stays[node] = true);
+    sites
+        .iter()
+        .filter(|&&node| tells(node))
+        .for_each(|&node| stays[node] = true);
+    behind_rounded_results(analysis)
+        .into_iter()
+        .for_each(|node| stays[node] = true);
     stays
 }
 
 /// The operands of constant results of the model, or of a body, that take more than arithmetic: a
 /// node has to make the result, and would start from rounded numbers.
 fn behind_rounded_results(analysis: &Analysis) -> HashSet<NodeId> {
-    let Analysis { graph, constants, .. } = analysis;
+    let Analysis {
+        graph, constants, ..
+    } = analysis;
     let mut more: HashSet<ValueId> = HashSet::default();
     let mut ends = vec![];
     for &node in graph.order() {
         let is_more = graph.op(node).is_some_and(is_more_than_arithmetic);
         let mut read = graph.inputs(node).iter().flatten();
         if is_more || read.any(|value| more.contains(value)) {
-            let made = graph.outputs(node).iter().flatten().filter(|&&value| constants.is_constant(value));
+            let made = graph
+                .outputs(node)
+                .iter()
+                .flatten()
+                .filter(|&&value| constants.is_constant(value));
             more.extend(made.clone());
             ends.extend(
-                made.filter(|&&value| graph.is_output(value) || is_result(graph, value)).map(|_| node),
+                made.filter(|&&value| graph.is_output(value) || is_result(graph, value))
+                    .map(|_| node),
             );
         }
     }
@@ -204,11 +245,17 @@ fn behind_rounded_results(analysis: &Analysis) -> HashSet<NodeId> {
 
 /// Nodes, and those that compute the constants which they read.
 pub fn cone(analysis: &Analysis, nodes: &[NodeId]) -> HashSet<NodeId> {
-    let Analysis { graph, constants, .. } = analysis;
+    let Analysis {
+        graph, constants, ..
+    } = analysis;
     let mut open = nodes.to_vec();
     let mut seen: HashSet<NodeId> = nodes.iter().copied().collect();
     while let Some(node) = open.pop() {
-        let read = graph.inputs(node).iter().flatten().filter(|&&value| constants.is_constant(value));
+        let read = graph
+            .inputs(node)
+            .iter()
+            .flatten()
+            .filter(|&&value| constants.is_constant(value));
         for (maker, _) in read.filter_map(|&value| graph.producer(value)) {
             if seen.insert(maker) {
                 open.push(maker);
@@ -252,10 +299,17 @@ impl Frontier<'_> {
         let mut is_root = HashSet::default();
         for &node in graph.order().iter().filter(|&&node| self.stays[node]) {
             let captures = graph.captures(node).iter();
-            let mut open: Vec<ValueId> =
-                graph.inputs(node).iter().flatten().chain(captures).copied().collect();
+            let mut open: Vec<ValueId> = graph
+                .inputs(node)
+                .iter()
+                .flatten()
+                .chain(captures)
+                .copied()
+                .collect();
             while let Some(value) = open.pop() {
-                let maker = graph.producer(value).filter(|&(maker, _)| !self.stays[maker]);
+                let maker = graph
+                    .producer(value)
+                    .filter(|&(maker, _)| !self.stays[maker]);
                 match maker {
                     None => drop(roots.read.insert(value)),
                     Some((maker, _)) if !is_root.insert(maker) => {}
@@ -278,8 +332,8 @@ impl Frontier<'_> {
         let graph = &self.analysis.graph;
         let output = graph.only_output(node)?;
         let is_captured = |reader: &Reader| matches!(reader, Reader::Capture { .. });
-        let source =
-            handed_on(self.analysis, node).filter(|&source| self.analysis.constants.is_constant(source))?;
+        let source = handed_on(self.analysis, node)
+            .filter(|&source| self.analysis.constants.is_constant(source))?;
         (!graph.readers(output).iter().any(is_captured)).then_some(source)
     }
 
@@ -311,7 +365,10 @@ impl Frontier<'_> {
         let growth = growing.iter().map(|(_, bytes)| bytes).sum();
         if growth as f64 > allowed {
             beyond.extend(growing.into_iter().map(|(node, bytes)| {
-                (node, Refusal::new(Reason::Growth(format!("{bytes} bytes")), graph.name(node)))
+                (
+                    node,
+                    Refusal::new(Reason::Growth(format!("{bytes} bytes")), graph.name(node)),
+                )
             }));
         }
         (growth, beyond)
@@ -322,7 +379,9 @@ impl Frontier<'_> {
         let facts = &self.analysis.facts;
         let of = |value: ValueId| {
             let extents = facts.shape(value)?;
-            let count = extents.iter().try_fold(1_usize, |n, dim| n.checked_mul(extent(dim)?))?;
+            let count = extents
+                .iter()
+                .try_fold(1_usize, |n, dim| n.checked_mul(extent(dim)?))?;
             Some(facts.data_type(value)?.byte_size(count)? as u64)
         };
         self.read_outputs(node).map(of).sum()
@@ -330,25 +389,39 @@ impl Frontier<'_> {
 
     fn read_outputs(&self, node: NodeId) -> impl Iterator<Item = ValueId> {
         let graph = &self.analysis.graph;
-        graph.outputs(node).iter().flatten().copied().filter(|&value| !graph.readers(value).is_empty())
+        graph
+            .outputs(node)
+            .iter()
+            .flatten()
+            .copied()
+            .filter(|&value| !graph.readers(value).is_empty())
     }
 
     /// The bytes of the stored tensors that a result is computed from, but for those that were seen before; and of
     /// those among them that nothing else reads.
     fn sources(&self, node: NodeId, roots: &Roots, seen: &mut HashSet<ValueId>) -> (u64, u64) {
-        let Analysis { graph, constants, .. } = self.analysis;
+        let Analysis {
+            graph, constants, ..
+        } = self.analysis;
         let (mut read, mut freed) = (0, 0);
         let mut open: Vec<ValueId> = graph.inputs(node).iter().flatten().copied().collect();
         while let Some(value) = open.pop() {
             if !constants.is_constant(value) || !seen.insert(value) {
                 continue;
             }
-            match graph.producer(value).filter(|&(maker, _)| !graph.is(maker, "Constant")) {
+            match graph
+                .producer(value)
+                .filter(|&(maker, _)| !graph.is(maker, "Constant"))
+            {
                 Some((maker, _)) => open.extend(graph.inputs(maker).iter().flatten()),
                 None => {
                     let bytes = constants.stored_bytes(value);
                     read += bytes;
-                    freed += if roots.read.contains(&value) { 0 } else { bytes };
+                    freed += if roots.read.contains(&value) {
+                        0
+                    } else {
+                        bytes
+                    };
                 }
             }
         }
@@ -356,7 +429,9 @@ impl Frontier<'_> {
     }
 
     fn compute(&self, node: NodeId) -> Result<Vec<(ValueId, TensorProto)>, Refusal> {
-        let Analysis { graph, constants, .. } = self.analysis;
+        let Analysis {
+            graph, constants, ..
+        } = self.analysis;
         let model = graph.model();
         // Before IR version 4 constants are nodes, and before operator set 9 those hold floats alone.
         let are_floats = model.proto.ir_version() < 4 && model.own_opset() < 9;

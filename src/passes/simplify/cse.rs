@@ -66,7 +66,12 @@ pub fn find(
     same: Same,
 ) -> HashMap<String, String> {
     let mut fixed: HashSet<&str> = captured(graph);
-    fixed.extend(graph.quantization_annotation.iter().map(|annotation| annotation.tensor_name()));
+    fixed.extend(
+        graph
+            .quantization_annotation
+            .iter()
+            .map(|annotation| annotation.tensor_name()),
+    );
     fixed.extend(pinned);
     // A body may have constants and no node any more.
     let of_ends = graph.node.iter().flat_map(ways_behind);
@@ -75,20 +80,40 @@ pub fn find(
     let ends = graph.node.iter().filter(|node| node.domain() == END);
     // Of what the node in its place read itself, nobody needs the name.
     let of_bodies = |name: &&str| !way_to(name, &ways).is_empty();
-    fixed.extend(ends.flat_map(|node| &node.input).map(String::as_str).filter(of_bodies));
+    fixed.extend(
+        ends.flat_map(|node| &node.input)
+            .map(String::as_str)
+            .filter(of_bodies),
+    );
     let ends = graph.output.iter().map(|output| output.name());
     let outputs: HashSet<&str> = ends.filter(|name| !fixed.contains(name)).collect();
     fixed.extend(graph.output.iter().map(|output| output.name()));
     let spelled: Vec<Option<Box<TensorProto>>> = graph.node.iter().map(spelled_out).collect();
     let mut equals = Equals::new(model, &fixed, &outputs);
-    let tensors = graph.initializer.iter().map(|tensor| (way_to(tensor.name(), &ways), tensor));
+    let tensors = graph
+        .initializer
+        .iter()
+        .map(|tensor| (way_to(tensor.name(), &ways), tensor));
     // Bodies see those of the main graph, whichever came first.
     let (main, inner): (Vec<_>, Vec<_>) = tensors.partition(|(way, _)| way.is_empty());
-    for (way, tensor) in main.into_iter().chain(inner).filter(|(_, tensor)| !pinned.contains(tensor.name())) {
+    for (way, tensor) in main
+        .into_iter()
+        .chain(inner)
+        .filter(|(_, tensor)| !pinned.contains(tensor.name()))
+    {
         equals.add(way, Producer::Constant(tensor.name(), tensor), same);
     }
-    for (node, spelled) in graph.node.iter().zip(&spelled).filter(|(node, _)| is_pure(node)) {
-        match (node.op_type(), held(node).or(spelled.as_deref()), &node.output[..]) {
+    for (node, spelled) in graph
+        .node
+        .iter()
+        .zip(&spelled)
+        .filter(|(node, _)| is_pure(node))
+    {
+        match (
+            node.op_type(),
+            held(node).or(spelled.as_deref()),
+            &node.output[..],
+        ) {
             ("Constant", Some(tensor), [name]) => {
                 equals.add(way(node), Producer::Constant(name, tensor), same)
             }
@@ -97,15 +122,25 @@ pub fn find(
         }
     }
     let mut instead = equals.finish();
-    let inputs = graph.node.iter().flat_map(|node| &node.input).map(String::as_str);
+    let inputs = graph
+        .node
+        .iter()
+        .flat_map(|node| &node.input)
+        .map(String::as_str);
     let read: HashSet<&str> = inputs.filter(|name| instead.contains_key(name)).collect();
     instead.retain(|twin, _| read.contains(twin));
     // Stored floats are merged only with the operators that read them, so that a second run is not asked whether results that
     // the first one stored are equal, to each other or to a Constant.
-    let floats = graph.initializer.iter().filter(|tensor| tensor::float_type(tensor).is_some());
+    let floats = graph
+        .initializer
+        .iter()
+        .filter(|tensor| tensor::float_type(tensor).is_some());
     let floats: HashSet<&str> = floats.map(|tensor| tensor.name()).collect();
     instead.retain(|twin, first| !floats.contains(twin) && !floats.contains(first));
-    instead.into_iter().map(|(twin, first)| (twin.to_owned(), first.to_owned())).collect()
+    instead
+        .into_iter()
+        .map(|(twin, first)| (twin.to_owned(), first.to_owned()))
+        .collect()
 }
 
 /// Lets the readers of values read others.
@@ -133,7 +168,15 @@ struct Equals<'g, 'f> {
 impl<'g, 'f> Equals<'g, 'f> {
     fn new(model: &'f Model, fixed: &'f HashSet<&'f str>, ends: &'f HashSet<&'f str>) -> Self {
         let (by_hash, instead, outputs) = Default::default();
-        Equals { model, firsts: vec![], by_hash, instead, outputs, fixed, ends }
+        Equals {
+            model,
+            firsts: vec![],
+            by_hash,
+            instead,
+            outputs,
+            fixed,
+            ends,
+        }
     }
 
     /// The value that readers of another are to read; an output replaces the equal values made before it.
@@ -167,7 +210,8 @@ impl<'g, 'f> Equals<'g, 'f> {
             {
                 if !maker.names().any(|name| self.fixed.contains(name)) {
                     let pairs = maker.names().zip(first.maker.names());
-                    self.instead.extend(pairs.filter(|(name, _)| !name.is_empty()));
+                    self.instead
+                        .extend(pairs.filter(|(name, _)| !name.is_empty()));
                 } else if let (Producer::Node(node), Producer::Node(other)) = (maker, first.maker)
                     && let ([output], [first_output]) = (&node.output[..], &other.output[..])
                     && way.is_empty()
@@ -179,7 +223,11 @@ impl<'g, 'f> Equals<'g, 'f> {
             }
             place = *self.firsts[place as usize].next.get_or_insert(new);
         }
-        self.firsts.push(First { way, maker, next: None });
+        self.firsts.push(First {
+            way,
+            maker,
+            next: None,
+        });
     }
 
     /// `None` for producers that are not compared.
@@ -187,11 +235,18 @@ impl<'g, 'f> Equals<'g, 'f> {
         let mut state = self.by_hash.hasher().build_hasher();
         match maker {
             Producer::Constant(_, tensor) => {
-                (tensor.data_type(), &tensor.dims, elements(tensor, self.model)?).hash(&mut state);
+                (
+                    tensor.data_type(),
+                    &tensor.dims,
+                    elements(tensor, self.model)?,
+                )
+                    .hash(&mut state);
             }
             Producer::Node(node) => {
                 (node.op(), attributes(node)).hash(&mut state);
-                node.input.iter().for_each(|name| self.now(name).hash(&mut state));
+                node.input
+                    .iter()
+                    .for_each(|name| self.now(name).hash(&mut state));
             }
         }
         Some(state.finish())
@@ -200,7 +255,9 @@ impl<'g, 'f> Equals<'g, 'f> {
     /// Whether two make the same.
     fn are_equal(&self, one: Producer, other: Producer) -> bool {
         match (one, other) {
-            (Producer::Constant(_, one), Producer::Constant(_, other)) => are_alike(one, other, self.model),
+            (Producer::Constant(_, one), Producer::Constant(_, other)) => {
+                are_alike(one, other, self.model)
+            }
             (Producer::Node(one), Producer::Node(other)) => {
                 one.op() == other.op()
                     && one.overload() == other.overload()
@@ -221,7 +278,11 @@ impl<'g, 'f> Equals<'g, 'f> {
     where
         'g: 'n,
     {
-        self.instead.get(name).or_else(|| self.outputs.get(name)).copied().unwrap_or(name)
+        self.instead
+            .get(name)
+            .or_else(|| self.outputs.get(name))
+            .copied()
+            .unwrap_or(name)
     }
 }
 
@@ -241,7 +302,9 @@ fn elements(tensor: &TensorProto, model: &Model) -> Option<Bytes> {
 /// The way to the body that a constant is in, by its name.
 fn way_to<'n>(name: &'n str, ways: &HashSet<&str>) -> &'n str {
     let mut beginnings = name.rmatch_indices('/').map(|(end, _)| &name[..=end]);
-    beginnings.find(|way| ways.contains(way)).unwrap_or_default()
+    beginnings
+        .find(|way| ways.contains(way))
+        .unwrap_or_default()
 }
 
 /// The tensor of a Constant node, where it is one.
@@ -254,15 +317,24 @@ fn held(node: &NodeProto) -> Option<&TensorProto> {
 
 /// As above, for a node that holds numbers.
 fn spelled_out(node: &NodeProto) -> Option<Box<TensorProto>> {
-    let is_alone = node.op() == ("", "Constant") && node.attribute.len() == 1 && held(node).is_none();
-    if is_alone { constant_tensor(node).map(Box::new) } else { None }
+    let is_alone =
+        node.op() == ("", "Constant") && node.attribute.len() == 1 && held(node).is_none();
+    if is_alone {
+        constant_tensor(node).map(Box::new)
+    } else {
+        None
+    }
 }
 
 /// A node's attributes, in an order independent of the exporter.
 fn attributes(node: &NodeProto) -> Vec<Vec<u8>> {
     let said = |attribute: &AttributeProto| match attribute.doc_string {
         None => attribute.encode_to_vec(),
-        Some(_) => AttributeProto { doc_string: None, ..attribute.clone() }.encode_to_vec(),
+        Some(_) => AttributeProto {
+            doc_string: None,
+            ..attribute.clone()
+        }
+        .encode_to_vec(),
     };
     let mut attributes: Vec<Vec<u8>> = node.attribute.iter().map(said).collect();
     attributes.sort_unstable();

@@ -16,12 +16,20 @@ pub fn merge(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) -> b
     let mut there: HashMap<&str, Vec<&NodeProto>> = HashMap::default();
     for node in graph.node.iter().filter(|node| is_movement(node)) {
         let [output] = &node.output[..] else { continue };
-        let input = instead.get(node.input[0].as_str()).copied().unwrap_or(&node.input[0]);
+        let input = instead
+            .get(node.input[0].as_str())
+            .copied()
+            .unwrap_or(&node.input[0]);
         let there = there.entry(input).or_default();
         let may_merge = open.contains(input) && !outputs.contains(output.as_str());
-        let is_first = |first: &&&NodeProto| sees(way(node), way(first)) && is_same(first, node, known);
+        let is_first =
+            |first: &&&NodeProto| sees(way(node), way(first)) && is_same(first, node, known);
         // Very many outputs may be movements of one value.
-        let first = if may_merge { there.iter().find(is_first) } else { None };
+        let first = if may_merge {
+            there.iter().find(is_first)
+        } else {
+            None
+        };
         match first {
             Some(first) => {
                 instead.insert(output, &first.output[0]);
@@ -33,8 +41,10 @@ pub fn merge(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) -> b
     if instead.is_empty() {
         return false;
     }
-    let instead: HashMap<String, String> =
-        instead.into_iter().map(|(twin, first)| (twin.to_owned(), first.to_owned())).collect();
+    let instead: HashMap<String, String> = instead
+        .into_iter()
+        .map(|(twin, first)| (twin.to_owned(), first.to_owned()))
+        .collect();
     merge_into(graph, &instead);
     true
 }

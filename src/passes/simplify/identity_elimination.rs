@@ -30,11 +30,19 @@ pub fn find(analysis: &Analysis, pinned: &HashSet<&str>) -> Vec<Passed> {
 /// fuse a normalizer in the form that has all its operators.
 ///
 /// Before anything folds, movements and arithmetic are parts of sites, and are removed with these.
-pub fn identities(analysis: &Analysis, pinned: &HashSet<&str>, normalizers: &HashSet<NodeId>) -> Vec<Passed> {
+pub fn identities(
+    analysis: &Analysis,
+    pinned: &HashSet<&str>,
+    normalizers: &HashSet<NodeId>,
+) -> Vec<Passed> {
     let neutral = Neutral::new(analysis);
     all(analysis, pinned, &|node| {
         let handed = handed_on(analysis, node).or_else(|| unmoving(analysis, node));
-        handed.or_else(|| neutral.operand(node).filter(|_| !normalizers.contains(&node)))
+        handed.or_else(|| {
+            neutral
+                .operand(node)
+                .filter(|_| !normalizers.contains(&node))
+        })
     })
 }
 
@@ -42,7 +50,11 @@ pub fn identities(analysis: &Analysis, pinned: &HashSet<&str>, normalizers: &Has
 fn unmoving(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
     let at = analysis.at(node);
     is_understood(analysis, node).then_some(())?;
-    if moves_nothing(&at) == Some(true) { analysis.graph.input(node, 0) } else { taken_back(&at) }
+    if moves_nothing(&at) == Some(true) {
+        analysis.graph.input(node, 0)
+    } else {
+        taken_back(&at)
+    }
 }
 
 /// The nodes whose operand, by `handed`, can be read instead of their result.
@@ -60,7 +72,8 @@ fn all(
     let passed = |&node: &NodeId| {
         let source = handed(node)?;
         let goes = may_pass(analysis, node, source, pinned)
-            || (!has_bodies && gives_its_name(analysis, (node, source), pinned, handed, &mut named));
+            || (!has_bodies
+                && gives_its_name(analysis, (node, source), pinned, handed, &mut named));
         goes.then_some((node, source))
     };
     graph.order().iter().filter_map(passed).collect()
@@ -75,18 +88,26 @@ fn gives_its_name(
     handed: &dyn Fn(NodeId) -> Option<ValueId>,
     named: &mut HashSet<ValueId>,
 ) -> bool {
-    let Analysis { graph, constants, .. } = analysis;
-    let Some(output) = graph.only_output(node).filter(|&output| graph.is_output(output)) else {
+    let Analysis {
+        graph, constants, ..
+    } = analysis;
+    let Some(output) = graph
+        .only_output(node)
+        .filter(|&output| graph.is_output(output))
+    else {
         return false;
     };
     if !named.insert(source) {
         return false;
     }
-    let is_free =
-        |value: ValueId| !pinned.contains(graph.value_name(value)) && !constants.is_quantized(value);
+    let is_free = |value: ValueId| {
+        !pinned.contains(graph.value_name(value)) && !constants.is_quantized(value)
+    };
     // The producer is itself no identity.
     let stays = |maker: NodeId| handed(maker).is_none() && unmoving(analysis, maker).is_none();
-    graph.producer(source).is_some_and(|(maker, _)| stays(maker))
+    graph
+        .producer(source)
+        .is_some_and(|(maker, _)| stays(maker))
         && !graph.is_output(source)
         && !constants.is_constant(source)
         && is_free(source)
@@ -113,7 +134,12 @@ pub fn sharing(graph: &Graph) -> Vec<Passed> {
 
 /// The names that notes on quantization speak of.
 fn annotated<'g>(graph: &'g Graph) -> HashSet<&'g str> {
-    graph.proto().quantization_annotation.iter().map(|annotation| annotation.tensor_name()).collect()
+    graph
+        .proto()
+        .quantization_annotation
+        .iter()
+        .map(|annotation| annotation.tensor_name())
+        .collect()
 }
 
 /// Whether a graph may have either: an Identity, or two Transposes or Casts of one weight.
@@ -128,7 +154,10 @@ pub fn may_share(graph: &GraphProto) -> bool {
             _ => {}
         }
     }
-    graph.initializer.iter().any(|tensor| twice.contains(tensor.name()))
+    graph
+        .initializer
+        .iter()
+        .any(|tensor| twice.contains(tensor.name()))
 }
 
 /// Transposes and Casts of a weight that one before them makes as well, with what that makes: exporters write one for each
@@ -138,7 +167,9 @@ pub fn repeated(graph: &Graph) -> Vec<Passed> {
     let mut firsts: HashMap<(ValueId, &str, &str, Vec<u8>), ValueId> = HashMap::default();
     let mut repeated = vec![];
     for &node in graph.order() {
-        let (Some(source), Some(output)) = (graph.input(node, 0), graph.only_output(node)) else { continue };
+        let (Some(source), Some(output)) = (graph.input(node, 0), graph.only_output(node)) else {
+            continue;
+        };
         let proto = graph.node(node);
         let is_one = matches!(graph.domain_op(node), ("", "Transpose" | "Cast"))
             && graph.initializer(source).is_some()
@@ -146,7 +177,12 @@ pub fn repeated(graph: &Graph) -> Vec<Passed> {
         if !is_one {
             continue;
         }
-        let key = (source, proto.op_type(), way(proto), proto.attribute[0].encode_to_vec());
+        let key = (
+            source,
+            proto.op_type(),
+            way(proto),
+            proto.attribute[0].encode_to_vec(),
+        );
         let first = *firsts.entry(key).or_insert(output);
         let goes = !has_to_stay(graph, output)
             && !annotated.contains(graph.value_name(output))
@@ -161,7 +197,9 @@ pub fn repeated(graph: &Graph) -> Vec<Passed> {
 /// Takes them out.
 pub fn remove(passed: Vec<Passed>, graph: &Graph, editor: &mut Editor) {
     for (node, source) in passed {
-        let output = graph.only_output(node).map_or("", |output| graph.value_name(output));
+        let output = graph
+            .only_output(node)
+            .map_or("", |output| graph.value_name(output));
         editor.remove(&[node], output, graph.value_name(source));
     }
 }
@@ -170,7 +208,11 @@ pub fn remove(passed: Vec<Passed>, graph: &Graph, editor: &mut Editor) {
 fn has_to_stay(graph: &Graph, output: ValueId) -> bool {
     let is_captured = |reader: &Reader| matches!(reader, Reader::Capture { .. });
     // A result of a body needs a name of that body.
-    let is_of_body = || graph.producer(output).is_none_or(|(node, _)| !way(graph.node(node)).is_empty());
+    let is_of_body = || {
+        graph
+            .producer(output)
+            .is_none_or(|(node, _)| !way(graph.node(node)).is_empty())
+    };
     graph.is_output(output)
         || is_result(graph, output) && is_of_body()
         || graph.readers(output).iter().any(is_captured)
@@ -207,9 +249,15 @@ fn taken_back(at: &At) -> Option<ValueId> {
     let graph = at.graph;
     let between = at.input(0).ok()?;
     let (before, _) = graph.producer(between)?;
-    let first = At { node: before, ..*at };
+    let first = At {
+        node: before,
+        ..*at
+    };
     let moves = |at: &At| {
-        let is_one = matches!(graph.op(at.node), Some("Squeeze" | "Transpose" | "Unsqueeze"));
+        let is_one = matches!(
+            graph.op(at.node),
+            Some("Squeeze" | "Transpose" | "Unsqueeze")
+        );
         is_one && at.only_attributes(&["axes", "perm"]).is_ok()
     };
     (moves(&first) && moves(at)).then_some(())?;
@@ -221,8 +269,12 @@ fn taken_back(at: &At) -> Option<ValueId> {
 
 /// Whether a node's result has no name that callers know, and its operand is no constant.
 fn may_pass(analysis: &Analysis, node: NodeId, source: ValueId, pinned: &HashSet<&str>) -> bool {
-    let Analysis { graph, constants, .. } = analysis;
-    let Some(output) = graph.only_output(node) else { return false };
+    let Analysis {
+        graph, constants, ..
+    } = analysis;
+    let Some(output) = graph.only_output(node) else {
+        return false;
+    };
     let has_name = has_to_stay(graph, output) || pinned.contains(graph.value_name(output));
     !has_name && !constants.is_constant(source) && !constants.is_quantized(output)
 }
@@ -243,7 +295,8 @@ pub fn handed_on(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
         "OptionalGetElement" => element(analysis, source)?,
         // An exporter writes one wherever a module asks for the type that a value has already.
         "Cast" | "CastLike" => {
-            let [from, to] = [source, graph.only_output(node)?].map(|value| analysis.facts.data_type(value));
+            let [from, to] =
+                [source, graph.only_output(node)?].map(|value| analysis.facts.data_type(value));
             Some(source).filter(|_| from.is_some() && from == to)?
         }
         // Before opset 7 it may be in training mode, and with more inputs from 12 on.
@@ -263,7 +316,8 @@ fn element(analysis: &Analysis, optional: ValueId) -> Option<ValueId> {
     let graph = &analysis.graph;
     let (maker, _) = graph.producer(optional)?;
     let element = graph.input(maker, 0)?;
-    (graph.is(maker, "Optional") && analysis.at(maker).only_attributes(&[]).is_ok()).then_some(element)
+    (graph.is(maker, "Optional") && analysis.at(maker).only_attributes(&[]).is_ok())
+        .then_some(element)
 }
 
 /// The operand of a Split into one part.
@@ -275,7 +329,11 @@ fn only_share(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
     let whole = || match at.list("split").ok()? {
         Some(extents) => Some(
             extents.len() == 1
-                && at.extent(0, along).ok().and_then(|whole| i64::try_from(whole).ok()) == Some(extents[0]),
+                && at
+                    .extent(0, along)
+                    .ok()
+                    .and_then(|whole| i64::try_from(whole).ok())
+                    == Some(extents[0]),
         ),
         None => Some(true),
     };
@@ -288,18 +346,33 @@ fn only_part(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
     let at = analysis.at(node);
     let along = axis(at.attr("axis", 1).ok()?, at.output_rank(0).ok()?).ok()?;
     let parts: Option<Vec<ValueId>> = analysis.graph.inputs(node).iter().copied().collect();
-    let mut there = parts?.into_iter().filter(|&part| analysis.facts.extent(part, along) != Some(0));
+    let mut there = parts?
+        .into_iter()
+        .filter(|&part| analysis.facts.extent(part, along) != Some(0));
     let only = there.next()?;
-    let is_as_before = analysis.facts.shape(only) == analysis.facts.shape(analysis.graph.only_output(node)?);
-    (there.next().is_none() && is_as_before && !analysis.constants.is_constant(only)).then_some(only)
+    let is_as_before =
+        analysis.facts.shape(only) == analysis.facts.shape(analysis.graph.only_output(node)?);
+    (there.next().is_none() && is_as_before && !analysis.constants.is_constant(only))
+        .then_some(only)
 }
 
 /// The other operand of an operator on integers or booleans with a constant of this number
 /// everywhere, which adds no axis to the result.
 fn beside(analysis: &Analysis, node: NodeId, neutral: i64) -> Option<ValueId> {
-    let Analysis { graph, constants, facts, .. } = analysis;
-    let [Some(one), Some(other)] = *graph.inputs(node) else { return None };
-    let (value, constant) = if constants.is_constant(other) { (one, other) } else { (other, one) };
+    let Analysis {
+        graph,
+        constants,
+        facts,
+        ..
+    } = analysis;
+    let [Some(one), Some(other)] = *graph.inputs(node) else {
+        return None;
+    };
+    let (value, constant) = if constants.is_constant(other) {
+        (one, other)
+    } else {
+        (other, one)
+    };
     let is_neutral = !constants.is_constant(value)
         && constants.is_constant(constant)
         && constants.len(constant) == Some(1)

@@ -32,8 +32,10 @@ pub use crate::passes::simplify::constant_folding::NamedFloats;
 pub use crate::passes::simplify::movements::is_movement;
 
 /// The names of the parts of [`tidy()`] for `--skip`.
-pub const KINDS: [&str; 2] =
-    [crate::passes::simplify::constant_folding::KIND, crate::passes::simplify::cse::KIND];
+pub const KINDS: [&str; 2] = [
+    crate::passes::simplify::constant_folding::KIND,
+    crate::passes::simplify::cse::KIND,
+];
 
 /// The name of CSE and identity elimination.
 pub const DUPLICATE: &str = crate::passes::simplify::cse::KIND;
@@ -57,11 +59,17 @@ pub fn sorted(mut model: Model) -> Model {
 ///
 /// `seeds` are the values at which something was taken out.
 pub fn simplify(editor: Editor, seeds: &[String], analysis: &KnownShapes) -> GraphProto {
-    let Edited { mut graph, before, pinned } = editor.edited();
+    let Edited {
+        mut graph,
+        before,
+        pinned,
+    } = editor.edited();
     // A new value without readers served a node that was removed as well.
     let was_read = |name: &str| before.reads(name) || before.value(name).is_none();
     let mut seeds = seeds.to_vec();
-    seeds.extend(crate::passes::simplify::movements::cancel(&mut graph, &seeds, analysis));
+    seeds.extend(crate::passes::simplify::movements::cancel(
+        &mut graph, &seeds, analysis,
+    ));
     // The remaining readers in between are known only now.
     crate::passes::simplify::dce::remove(&mut graph, &was_read, &pinned);
     let is_joined = crate::passes::simplify::movements::join(&mut graph, &seeds, analysis);
@@ -91,5 +99,12 @@ pub fn simplify_known(
     let value = |name: &str| made.get(name).copied().or_else(|| graph.value(name));
     let shape = |name: &str| facts.shape(value(name).or_else(|| value(origins.get(name)?))?);
     let extents = |name: &str| facts.extents(graph.value(name)?);
-    simplify(editor, &seeds, &KnownShapes { shape: &shape, extents: &extents })
+    simplify(
+        editor,
+        &seeds,
+        &KnownShapes {
+            shape: &shape,
+            extents: &extents,
+        },
+    )
 }

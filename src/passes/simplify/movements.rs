@@ -48,10 +48,20 @@ fn find(graph: &GraphProto, seeds: &[String], known: &KnownShapes, goal: Goal) -
         let above = links.above(graph, seed);
         // The farthest start first: it takes out the most.
         for length in (0..above.len()).rev() {
-            if links.makers.get(above[length]).is_some_and(|&maker| edits.have(graph, maker)) {
+            if links
+                .makers
+                .get(above[length])
+                .is_some_and(|&maker| edits.have(graph, maker))
+            {
                 continue;
             }
-            let walk = Walk { graph, links: &links, known, start: above[length], goal };
+            let walk = Walk {
+                graph,
+                links: &links,
+                known,
+                start: above[length],
+                goal,
+            };
             walk.follow(&above[..length], &mut edits);
         }
     }
@@ -82,15 +92,26 @@ impl<'g> Links<'g> {
         for place in movements {
             let node = &graph.node[place];
             makers.extend(node.output.iter().map(|output| (output.as_str(), place)));
-            readers.entry(&node.input[0]).or_default().places.push(place);
+            readers
+                .entry(&node.input[0])
+                .or_default()
+                .places
+                .push(place);
         }
-        for name in others.into_iter().flat_map(|place| &graph.node[place].input) {
+        for name in others
+            .into_iter()
+            .flat_map(|place| &graph.node[place].input)
+        {
             if makers.contains_key(name.as_str()) {
                 readers.entry(name).or_default().others = true;
             }
         }
         let outputs = graph.output.iter().map(|output| output.name()).collect();
-        Links { makers, readers, outputs }
+        Links {
+            makers,
+            readers,
+            outputs,
+        }
     }
 
     /// The value and those before it in a chain of movements, nearest first.
@@ -106,7 +127,11 @@ impl<'g> Links<'g> {
 
     /// Whether nothing but movements reads a value.
     fn is_inside(&self, value: &str) -> bool {
-        !self.readers.get(value).is_some_and(|readers| readers.others) && !self.outputs.contains(value)
+        !self
+            .readers
+            .get(value)
+            .is_some_and(|readers| readers.others)
+            && !self.outputs.contains(value)
     }
 }
 
@@ -122,7 +147,8 @@ impl Edits {
     /// followed from there.
     fn have(&self, graph: &GraphProto, place: usize) -> bool {
         let output = graph.node[place].output.first();
-        self.rewired.contains_key(&place) || output.is_some_and(|output| self.instead.contains_key(output))
+        self.rewired.contains_key(&place)
+            || output.is_some_and(|output| self.instead.contains_key(output))
     }
 
     fn carry_out(&self, graph: &mut GraphProto) {
@@ -139,14 +165,19 @@ impl Edits {
             }
         }
         if !self.instead.is_empty() {
-            graph.node.iter_mut().for_each(|node| node.read_instead(|input| self.resolve(input)));
+            graph
+                .node
+                .iter_mut()
+                .for_each(|node| node.read_instead(|input| self.resolve(input)));
         }
     }
 
     /// The replacement of a value.
     fn resolve(&self, name: &str) -> Option<&str> {
         let source = |name: &str| self.instead.get(name).map(String::as_str);
-        std::iter::successors(source(name), |name| source(name)).take(REACH).last()
+        std::iter::successors(source(name), |name| source(name))
+            .take(REACH)
+            .last()
     }
 }
 
@@ -173,7 +204,12 @@ impl<'w> Walk<'w> {
     /// seed first; and from there on all there are.
     fn follow(&self, between: &[&'w str], edits: &mut Edits) -> Option<()> {
         let trace = LayoutMap::new(&(self.known.shape)(self.start)?);
-        let mut here = Reached { value: self.start, trace, alone: true, length: 0 };
+        let mut here = Reached {
+            value: self.start,
+            trace,
+            alone: true,
+            length: 0,
+        };
         for &value in between.iter().rev() {
             let place = *self.links.makers.get(value)?;
             let chain = here.length > 0;
@@ -183,11 +219,19 @@ impl<'w> Walk<'w> {
         let mut open = vec![here];
         for _ in 0..BUDGET {
             let here = open.pop()?;
-            for &place in self.links.readers.get(here.value).iter().flat_map(|readers| &readers.places) {
+            for &place in self
+                .links
+                .readers
+                .get(here.value)
+                .iter()
+                .flat_map(|readers| &readers.places)
+            {
                 if edits.have(self.graph, place) {
                     continue;
                 }
-                let Some(next) = self.step(&here, place) else { continue };
+                let Some(next) = self.step(&here, place) else {
+                    continue;
+                };
                 self.note(place, &next.trace, here.length > 0 && next.alone, edits);
                 open.push(next);
             }
@@ -202,24 +246,40 @@ impl<'w> Walk<'w> {
         let mut trace = here.trace.clone();
         trace.follow(node, &(self.known.shape)(value)?)?;
         let alone = here.length == 0 || (here.alone && self.links.is_inside(here.value));
-        Some(Reached { value, trace, alone, length: here.length + 1 })
+        Some(Reached {
+            value,
+            trace,
+            alone,
+            length: here.length + 1,
+        })
     }
 
     fn note(&self, place: usize, trace: &LayoutMap, chain: bool, edits: &mut Edits) {
         let node = &self.graph.node[place];
         let output = &node.output[0];
         match (self.goal, node.op_type()) {
-            (Goal::Nothing, _) if trace.is_identity() && !self.links.outputs.contains(output.as_str()) => {
-                edits.instead.entry(output.clone()).or_insert_with(|| self.start.to_owned());
+            (Goal::Nothing, _)
+                if trace.is_identity() && !self.links.outputs.contains(output.as_str()) =>
+            {
+                edits
+                    .instead
+                    .entry(output.clone())
+                    .or_insert_with(|| self.start.to_owned());
             }
             (Goal::OneNode, "Reshape")
                 if chain && trace.keeps_order() && !copies_extents(node, self.known) =>
             {
-                edits.rewired.entry(place).or_insert_with(|| (self.start.to_owned(), None));
+                edits
+                    .rewired
+                    .entry(place)
+                    .or_insert_with(|| (self.start.to_owned(), None));
             }
             (Goal::OneNode, op) if chain && (op == "Transpose" || !trace.keeps_order()) => {
                 if let Some(perm) = trace.as_transpose() {
-                    edits.rewired.entry(place).or_insert_with(|| (self.start.to_owned(), Some(perm)));
+                    edits
+                        .rewired
+                        .entry(place)
+                        .or_insert_with(|| (self.start.to_owned(), Some(perm)));
                 }
             }
             _ => {}
@@ -234,6 +294,10 @@ pub fn is_movement(node: &NodeProto) -> bool {
 
 /// Whether a Reshape takes an extent from its input (a 0 in its shape), or may.
 fn copies_extents(node: &NodeProto, known: &KnownShapes) -> bool {
-    let Some(extents) = node.input.get(1).and_then(|shape| (known.extents)(shape)) else { return true };
-    extents.iter().any(|dim| dim.is_none() || extent(dim) == Some(0))
+    let Some(extents) = node.input.get(1).and_then(|shape| (known.extents)(shape)) else {
+        return true;
+    };
+    extents
+        .iter()
+        .any(|dim| dim.is_none() || extent(dim) == Some(0))
 }

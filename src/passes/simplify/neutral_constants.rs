@@ -22,17 +22,26 @@ pub struct Neutral<'a> {
 impl<'a> Neutral<'a> {
     /// Of the graph that an analysis is of.
     pub fn new(analysis: &'a Analysis<'a>) -> Self {
-        Self { analysis, signs: OnceCell::new() }
+        Self {
+            analysis,
+            signs: OnceCell::new(),
+        }
     }
 
     /// The operand that equals the result of a node; `None` where no constant is neutral.
     pub fn operand(&self, node: NodeId) -> Option<ValueId> {
         let graph = &self.analysis.graph;
         let op = graph.op(node)?;
-        let [Some(left), Some(right)] = *graph.inputs(node) else { return None };
+        let [Some(left), Some(right)] = *graph.inputs(node) else {
+            return None;
+        };
         let found = match op {
-            "Add" => self.beside(left, right, 0.0).or_else(|| self.beside(right, left, 0.0)),
-            "Mul" => self.beside(left, right, 1.0).or_else(|| self.beside(right, left, 1.0)),
+            "Add" => self
+                .beside(left, right, 0.0)
+                .or_else(|| self.beside(right, left, 0.0)),
+            "Mul" => self
+                .beside(left, right, 1.0)
+                .or_else(|| self.beside(right, left, 1.0)),
             "Sub" => self.beside(left, right, 0.0),
             "Div" | "Pow" => self.beside(left, right, 1.0),
             _ => return None,
@@ -44,7 +53,9 @@ impl<'a> Neutral<'a> {
 
     /// The value, if the constant beside it is this number everywhere and does not widen it.
     fn beside(&self, value: ValueId, constant: ValueId, number: f64) -> Option<ValueId> {
-        let Analysis { constants, facts, .. } = self.analysis;
+        let Analysis {
+            constants, facts, ..
+        } = self.analysis;
         let is_float = facts.data_type(value).is_some_and(DataType::is_float);
         let goes = is_float
             && !constants.is_constant(value)
@@ -57,7 +68,9 @@ impl<'a> Neutral<'a> {
     /// Whether broadcasting a constant to a value keeps the shape of the value.
     fn keeps_shape(&self, value: ValueId, constant: ValueId) -> bool {
         let facts = &self.analysis.facts;
-        let (Some(shape), Some(own)) = (facts.shape(value), facts.shape(constant)) else { return false };
+        let (Some(shape), Some(own)) = (facts.shape(value), facts.shape(constant)) else {
+            return false;
+        };
         let mut axes = shape.iter().rev().zip(own.iter().rev());
         own.len() <= shape.len()
             && axes.all(|(dim, own)| {
@@ -67,6 +80,8 @@ impl<'a> Neutral<'a> {
     }
 
     fn observes_zero_sign(&self, value: ValueId) -> bool {
-        self.signs.get_or_init(|| ZeroSigns::new(self.analysis)).are_observed(value)
+        self.signs
+            .get_or_init(|| ZeroSigns::new(self.analysis))
+            .are_observed(value)
     }
 }

@@ -17,19 +17,37 @@ const AGAIN: &str = "_token_";
 
 /// Renames stored tensors that have such a name.
 pub fn give_way(graph: &mut GraphProto) {
-    let stored =
-        graph.initializer.iter().filter_map(|tensor| Some((tensor.name().to_owned(), base(tensor.name())?)));
+    let stored = graph
+        .initializer
+        .iter()
+        .filter_map(|tensor| Some((tensor.name().to_owned(), base(tensor.name())?)));
     for (given, base) in stored.collect::<Vec<_>>() {
-        let is_listed =
-            |graph: &GraphProto| graph.input.iter().chain(&graph.output).any(|end| end.name() == given);
-        if is_listed(graph) || graph.node.iter().flat_map(bodies).any(|body| defines(body, &given)) {
+        let is_listed = |graph: &GraphProto| {
+            graph
+                .input
+                .iter()
+                .chain(&graph.output)
+                .any(|end| end.name() == given)
+        };
+        if is_listed(graph)
+            || graph
+                .node
+                .iter()
+                .flat_map(bodies)
+                .any(|body| defines(body, &given))
+        {
             continue;
         }
         let mut names = HashSet::default();
         collect_names(graph, &mut names);
-        let name = (0..).map(|number| format!("{base}_{number}")).find(|name| !names.contains(name.as_str()));
+        let name = (0..)
+            .map(|number| format!("{base}_{number}"))
+            .find(|name| !names.contains(name.as_str()));
         let Some(name) = name else { continue };
-        let tensors = graph.initializer.iter_mut().filter(|tensor| tensor.name() == given);
+        let tensors = graph
+            .initializer
+            .iter_mut()
+            .filter(|tensor| tensor.name() == given);
         tensors.for_each(|tensor| tensor.name = Some(name.clone()));
         graph.value_info.retain(|value| value.name() != given);
         rename(&mut graph.node, &given, &name);
@@ -39,7 +57,8 @@ pub fn give_way(graph: &mut GraphProto) {
 /// The name that onnxruntime made one of, if it did.
 fn base(name: &str) -> Option<&'static str> {
     let is_of = |given: &&str| {
-        name.strip_prefix(*given).is_some_and(|rest| rest.is_empty() || rest.starts_with(AGAIN))
+        name.strip_prefix(*given)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(AGAIN))
     };
     GIVEN.into_iter().find(is_of)
 }
@@ -48,9 +67,16 @@ fn base(name: &str) -> Option<&'static str> {
 fn defines(body: &GraphProto, name: &str) -> bool {
     let inputs = body.input.iter().map(|input| input.name());
     let stored = body.initializer.iter().map(|tensor| tensor.name());
-    let made = body.node.iter().flat_map(|node| node.output.iter().map(String::as_str));
+    let made = body
+        .node
+        .iter()
+        .flat_map(|node| node.output.iter().map(String::as_str));
     inputs.chain(stored).chain(made).any(|own| own == name)
-        || body.node.iter().flat_map(bodies).any(|inner| defines(inner, name))
+        || body
+            .node
+            .iter()
+            .flat_map(bodies)
+            .any(|inner| defines(inner, name))
 }
 
 fn rename(nodes: &mut [NodeProto], from: &str, to: &str) {

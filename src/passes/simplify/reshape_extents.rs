@@ -11,8 +11,13 @@ use crate::shape::facts::{extent, same};
 /// Reshapes, and the constant targets that replace their computed ones. Nodes of `sites` stay.
 pub fn find(analysis: &Analysis, sites: &HashSet<NodeId>) -> Vec<(NodeId, Vec<i64>)> {
     let graph = &analysis.graph;
-    let nodes = graph.order().iter().filter(|&&node| graph.is(node, "Reshape") && !sites.contains(&node));
-    nodes.filter_map(|&node| Some((node, written(analysis, node)?))).collect()
+    let nodes = graph
+        .order()
+        .iter()
+        .filter(|&&node| graph.is(node, "Reshape") && !sites.contains(&node));
+    nodes
+        .filter_map(|&node| Some((node, written(analysis, node)?)))
+        .collect()
 }
 
 /// Lets them read it.
@@ -27,16 +32,25 @@ pub fn write(found: Vec<(NodeId, Vec<i64>)>, analysis: &Analysis, editor: &mut E
 }
 
 fn written(analysis: &Analysis, node: NodeId) -> Option<Vec<i64>> {
-    let Analysis { graph, facts, constants, .. } = analysis;
-    let [Some(value), Some(shape)] = graph.inputs(node) else { return None };
+    let Analysis {
+        graph,
+        facts,
+        constants,
+        ..
+    } = analysis;
+    let [Some(value), Some(shape)] = graph.inputs(node) else {
+        return None;
+    };
     if constants.is_constant(*shape) || analysis.at(node).only_attributes(&["allowzero"]).is_err() {
         return None;
     }
     let (before, after) = (facts.shape(*value)?, facts.shape(graph.output(node, 0)?)?);
     let mut rest = false;
     let asked = facts.extents(*shape)?;
-    let finds_rest =
-        asked.iter().position(|dim| dim.as_ref().is_some_and(|dim| dim.to_i64().ok() == Some(-1)));
+    let finds_rest = asked.iter().position(|dim| {
+        dim.as_ref()
+            .is_some_and(|dim| dim.to_i64().ok() == Some(-1))
+    });
     let extents: Option<Vec<i64>> = asked
         .into_iter()
         .enumerate()
@@ -44,13 +58,19 @@ fn written(analysis: &Analysis, node: NodeId) -> Option<Vec<i64>> {
             // `-1` stands for a number, or for the input's extent, where the other extents
             // determine it.
             let is_rest = finds_rest == Some(axis);
-            let dim = if is_rest { after.get(axis).cloned().flatten() } else { dim };
+            let dim = if is_rest {
+                after.get(axis).cloned().flatten()
+            } else {
+                dim
+            };
             match extent(&dim) {
                 // 0 and negative numbers have another meaning than an extent.
                 Some(extent) => i64::try_from(extent).ok().filter(|&extent| extent > 0),
                 None if dim.as_ref().is_some_and(|dim| dim.to_i64().is_ok()) => None,
                 None if before.get(axis).is_some_and(|own| same(own, &dim)) => Some(0),
-                None if (is_rest || dim.is_some()) && !std::mem::replace(&mut rest, true) => Some(-1),
+                None if (is_rest || dim.is_some()) && !std::mem::replace(&mut rest, true) => {
+                    Some(-1)
+                }
                 None => None,
             }
         })
@@ -59,7 +79,10 @@ fn written(analysis: &Analysis, node: NodeId) -> Option<Vec<i64>> {
     let count = |number: i64| extents.iter().filter(|&&extent| extent == number).count();
     match (count(0), count(-1)) {
         // onnxruntime keeps a buffer for each shape that it knows from a 0, and hands out warm ones where it knows none.
-        (1, 0) => extents.iter_mut().filter(|extent| **extent == 0).for_each(|extent| *extent = -1),
+        (1, 0) => extents
+            .iter_mut()
+            .filter(|extent| **extent == 0)
+            .for_each(|extent| *extent = -1),
         // Without elements `-1` is undefined, unless the original had it there.
         (1.., 1) if extents.iter().position(|&extent| extent == -1) != finds_rest => return None,
         _ => {}

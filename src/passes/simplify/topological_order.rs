@@ -16,18 +16,31 @@ pub fn sort(graph: &mut GraphProto) {
     }
     let before = |place: usize| {
         let node = &graph.node[place];
-        let names = node.input.iter().map(String::as_str).chain(bodies(node).flat_map(reads));
-        names.filter_map(|name| makers.get(name).copied()).filter(move |&maker| maker != place)
+        let names = node
+            .input
+            .iter()
+            .map(String::as_str)
+            .chain(bodies(node).flat_map(reads));
+        names
+            .filter_map(|name| makers.get(name).copied())
+            .filter(move |&maker| maker != place)
     };
     if (0..count).all(|place| before(place).all(|maker| maker < place)) {
         return;
     }
-    let after: Vec<(usize, usize)> =
-        (0..count).flat_map(|place| before(place).map(move |maker| (maker, place))).collect();
+    let after: Vec<(usize, usize)> = (0..count)
+        .flat_map(|place| before(place).map(move |maker| (maker, place)))
+        .collect();
     let order = order(count, &after);
     // A cycle was refused long before.
     if order.len() == count {
-        let mut nodes: Vec<_> = std::mem::take(&mut graph.node).into_iter().map(Some).collect();
-        graph.node = order.into_iter().filter_map(|place| nodes[place].take()).collect();
+        let mut nodes: Vec<_> = std::mem::take(&mut graph.node)
+            .into_iter()
+            .map(Some)
+            .collect();
+        graph.node = order
+            .into_iter()
+            .filter_map(|place| nodes[place].take())
+            .collect();
     }
 }

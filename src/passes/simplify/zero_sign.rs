@@ -55,12 +55,19 @@ impl ZeroSigns {
         let graph = &analysis.graph;
         let mut observed = vec![false; graph.value_count()];
         for &node in graph.order().iter().rev() {
-            graph.captures(node).iter().for_each(|value| observed[value.index()] = true);
-            let is_passed_on = graph.outputs(node).iter().flatten().any(|value| observed[value.index()]);
+            graph
+                .captures(node)
+                .iter()
+                .for_each(|value| observed[value.index()] = true);
+            let is_passed_on = graph
+                .outputs(node)
+                .iter()
+                .flatten()
+                .any(|value| observed[value.index()]);
             for (slot, value) in graph.inputs(node).iter().enumerate() {
                 let Some(value) = *value else { continue };
-                let is_observed =
-                    observes(analysis, node, slot) || is_passed_on && passes_on(analysis, node, slot);
+                let is_observed = observes(analysis, node, slot)
+                    || is_passed_on && passes_on(analysis, node, slot);
                 observed[value.index()] |= is_observed && may_be_float(analysis, value);
             }
         }
@@ -74,18 +81,27 @@ impl ZeroSigns {
 }
 
 fn may_be_float(analysis: &Analysis, value: ValueId) -> bool {
-    analysis.facts.data_type(value).is_none_or(DataType::is_float)
+    analysis
+        .facts
+        .data_type(value)
+        .is_none_or(DataType::is_float)
 }
 
 /// Whether a node itself tells the zeros of an input apart.
 fn observes(analysis: &Analysis, node: NodeId, slot: usize) -> bool {
     let graph = &analysis.graph;
-    let Some(op) = graph.op(node) else { return true };
+    let Some(op) = graph.op(node) else {
+        return true;
+    };
     match (op, slot) {
         ("Div" | "Mod", 1) | ("Reciprocal", _) => true,
-        ("Pow", 0) => !graph.input(node, 1).is_some_and(|power| is_positive(analysis, power)),
+        ("Pow", 0) => !graph
+            .input(node, 1)
+            .is_some_and(|power| is_positive(analysis, power)),
         ("Cast" | "CastLike", _) => {
-            let made = graph.only_output(node).and_then(|made| analysis.facts.data_type(made));
+            let made = graph
+                .only_output(node)
+                .and_then(|made| analysis.facts.data_type(made));
             made.is_none_or(|made| made == DataType::String)
         }
         _ => graph.category(node).is_none_or(Category::is_random) && !NEUTRAL.contains(&op),
@@ -95,17 +111,21 @@ fn observes(analysis: &Analysis, node: NodeId, slot: usize) -> bool {
 /// Whether the result of a node may differ by the sign of a zero where an input does.
 fn passes_on(analysis: &Analysis, node: NodeId, slot: usize) -> bool {
     let graph = &analysis.graph;
-    let Some(op) = graph.op(node) else { return true };
+    let Some(op) = graph.op(node) else {
+        return true;
+    };
     match op {
-        "Abs" | "Cos" | "Cosh" | "Exp" | "LogSoftmax" | "ReduceL1" | "ReduceL2" | "ReduceLogSumExp"
-        | "ReduceSumSquare" | "Sigmoid" | "Softmax" | "Softplus" => false,
+        "Abs" | "Cos" | "Cosh" | "Exp" | "LogSoftmax" | "ReduceL1" | "ReduceL2"
+        | "ReduceLogSumExp" | "ReduceSumSquare" | "Sigmoid" | "Softmax" | "Softplus" => false,
         "Add" | "Sub" => {
             let other = graph.input(node, 1 - slot.min(1));
             !other.is_some_and(|other| has_no_zero(analysis, other))
         }
         "Mul" => graph.input(node, 0) != graph.input(node, 1),
         "Pow" => {
-            let power = graph.input(node, 1).and_then(|power| analysis.constants.scalar(power));
+            let power = graph
+                .input(node, 1)
+                .and_then(|power| analysis.constants.scalar(power));
             !power.is_some_and(|power| power > 0.0 && power % 2.0 == 0.0)
         }
         _ => true,
@@ -124,6 +144,10 @@ fn is_positive(analysis: &Analysis, value: ValueId) -> bool {
 
 fn every_number(analysis: &Analysis, value: ValueId, holds: fn(f64) -> bool) -> bool {
     let constants = &analysis.constants;
-    let is_small = constants.is_constant(value) && constants.len(value).is_some_and(|count| count <= FEW);
-    is_small && constants.read(value).is_ok_and(|numbers| numbers.iter().all(|&number| holds(number)))
+    let is_small =
+        constants.is_constant(value) && constants.len(value).is_some_and(|count| count <= FEW);
+    is_small
+        && constants
+            .read(value)
+            .is_ok_and(|numbers| numbers.iter().all(|&number| holds(number)))
 }

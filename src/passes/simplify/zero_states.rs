@@ -14,10 +14,16 @@ const STATES: [usize; 2] = [5, 6];
 pub fn find(analysis: &Analysis, sites: &HashSet<NodeId>) -> Vec<(NodeId, usize)> {
     let graph = &analysis.graph;
     let is_recurrent = |node: NodeId| matches!(graph.domain_op(node), ("", "GRU" | "LSTM" | "RNN"));
-    let nodes = graph.order().iter().copied().filter(|&node| is_recurrent(node) && !sites.contains(&node));
+    let nodes = graph
+        .order()
+        .iter()
+        .copied()
+        .filter(|&node| is_recurrent(node) && !sites.contains(&node));
     let begins = |node: NodeId| STATES.map(|slot| (node, slot));
     let is_needless = |&(node, slot): &(NodeId, usize)| {
-        graph.input(node, slot).is_some_and(|value| uniform::number(analysis, value) == Some(0.0))
+        graph
+            .input(node, slot)
+            .is_some_and(|value| uniform::number(analysis, value) == Some(0.0))
     };
     nodes.flat_map(begins).filter(is_needless).collect()
 }

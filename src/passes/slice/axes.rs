@@ -47,8 +47,16 @@ fn read(read: AxisRead) -> Option<PartRead> {
 }
 
 /// Operators that make a part of their result of all of the first operand and a part of another.
-const OF_ANOTHER: &[&str] =
-    &["Conv", "Einsum", "FusedMatMul", "Gather", "GatherElements", "GatherND", "Gemm", "MatMul"];
+const OF_ANOTHER: &[&str] = &[
+    "Conv",
+    "Einsum",
+    "FusedMatMul",
+    "Gather",
+    "GatherElements",
+    "GatherND",
+    "Gemm",
+    "MatMul",
+];
 
 /// Whether the node computes a part of its result when it reads parts of its operands. It names no extent of the axis, but
 /// for a shape that can be written anew; and the part has its places from an operand: a Softmax along the axis makes all

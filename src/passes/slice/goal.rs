@@ -47,7 +47,8 @@ impl FromStr for MemoryGoal {
 
     /// Reads `64MB`, `50%` or `min`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is neither a size such as 64MB, nor a part such as 50%, nor min");
+        let wrong =
+            || format!("`{text}` is neither a size such as 64MB, nor a part such as 50%, nor min");
         if text == "min" {
             return Ok(MemoryGoal::Min);
         }
@@ -63,7 +64,9 @@ impl FromStr for MemoryGoal {
             .find_map(|&(name, unit)| Some((text.strip_suffix(name)?, unit)))
             .ok_or_else(wrong)?;
         let number = digits.trim().parse::<f64>().ok();
-        let bytes = number.filter(|number| *number >= 0.0).map(|number| number * unit as f64);
+        let bytes = number
+            .filter(|number| *number >= 0.0)
+            .map(|number| number * unit as f64);
         bytes
             .filter(|bytes| *bytes < u64::MAX as f64)
             .map(|bytes| MemoryGoal::Bytes(bytes as u64))

@@ -45,10 +45,16 @@ const SLACK: f64 = 1.02;
 ///
 /// The peak is that of the graph at the expected sizes of its symbolic dimensions; the slices are
 /// right at every size. A model that `was_sliced` stays.
-pub fn sliced(analysis: &Analysis, wanted: &Slicing, was_sliced: bool) -> (MemoryChange, Vec<Edit>) {
+pub fn sliced(
+    analysis: &Analysis,
+    wanted: &Slicing,
+    was_sliced: bool,
+) -> (MemoryChange, Vec<Edit>) {
     let graph = &analysis.graph;
     let sized = sizes::sized(graph.model(), &wanted.expect);
-    let Ok(at_sizes) = Analysis::new(&sized) else { return Default::default() };
+    let Ok(at_sizes) = Analysis::new(&sized) else {
+        return Default::default();
+    };
     let plan = MemoryPlan::new(&at_sizes);
     let before = plan.peak();
     let mut change = peak_told(analysis, &plan);
@@ -58,35 +64,63 @@ pub fn sliced(analysis: &Analysis, wanted: &Slicing, was_sliced: bool) -> (Memor
         change.reason = Some("it was sliced before".into());
         return (change, vec![]);
     }
-    if graph.proto().node.iter().any(|node| bodies(node).next().is_some()) {
+    if graph
+        .proto()
+        .node
+        .iter()
+        .any(|node| bodies(node).next().is_some())
+    {
         change.reason = Some("a node has a body, which slices do not see".into());
         return (change, vec![]);
     }
     if let Some(&unknown) = plan.unknown.first() {
-        change.reason = Some(format!("the size of `{}` is not known", graph.value_name(unknown)));
+        change.reason = Some(format!(
+            "the size of `{}` is not known",
+            graph.value_name(unknown)
+        ));
     }
     if change.reason.is_some() && wanted.memory.is_some() {
         return (change, vec![]);
     }
     let search = CutSearch::new(analysis, &plan);
-    let mut cuts =
-        wanted.parts.filter(|&parts| parts > 1).map_or_else(Vec::new, |parts| search.all(parts.min(LARGEST)));
+    let mut cuts = wanted
+        .parts
+        .filter(|&parts| parts > 1)
+        .map_or_else(Vec::new, |parts| search.all(parts.min(LARGEST)));
     match wanted.memory {
         Some(MemoryGoal::Min) => {
             let lowest = search.reach(0, cuts.clone());
-            let lowest = with_cuts(analysis, &plan, &lowest).map_or(before.bytes, |plan| plan.peak().bytes);
+            let lowest =
+                with_cuts(analysis, &plan, &lowest).map_or(before.bytes, |plan| plan.peak().bytes);
             cuts = search.reach((lowest as f64 * SLACK) as u64, cuts);
         }
         Some(goal) => cuts = search.reach(goal.bytes(before.bytes), cuts),
         None => {}
     }
-    let Some(after) = with_cuts(analysis, &plan, &cuts) else { return (change, vec![]) };
+    let Some(after) = with_cuts(analysis, &plan, &cuts) else {
+        return (change, vec![]);
+    };
     let cut = cuts.iter().map(|cut| told(analysis, cut)).collect();
-    let MemoryChange { before, goal, reason, .. } = change;
-    let change = MemoryChange { before, goal, reason, cuts: cut, ..peak_told(analysis, &after) };
+    let MemoryChange {
+        before,
+        goal,
+        reason,
+        ..
+    } = change;
+    let change = MemoryChange {
+        before,
+        goal,
+        reason,
+        cuts: cut,
+        ..peak_told(analysis, &after)
+    };
     let edit = |cut: &PlannedCut| {
         let replacement = write::written(analysis, cut);
-        Some(Edit::replacing(graph, cut.region.nodes().next()?, replacement))
+        Some(Edit::replacing(
+            graph,
+            cut.region.nodes().next()?,
+            replacement,
+        ))
     };
     (change, cuts.iter().filter_map(edit).collect())
 }
@@ -105,7 +139,8 @@ fn peak_told(analysis: &Analysis, plan: &MemoryPlan) -> MemoryChange {
 /// A cut as a report tells it.
 fn told(analysis: &Analysis, cut: &PlannedCut) -> CutRegion {
     let graph = &analysis.graph;
-    let name = |node: Option<NodeId>| node.map_or_else(String::new, |node| graph.name(node).to_owned());
+    let name =
+        |node: Option<NodeId>| node.map_or_else(String::new, |node| graph.name(node).to_owned());
     let operator = |node| graph.domain_op(node).1.to_owned();
     CutRegion {
         first: name(cut.region.nodes().next()),
@@ -118,10 +153,17 @@ fn told(analysis: &Analysis, cut: &PlannedCut) -> CutRegion {
 
 /// The node that runs at a peak.
 fn node_at(analysis: &Analysis, plan: &MemoryPlan, peak: &Peak) -> String {
-    let Some(step) = plan.steps.get(peak.step) else { return String::new() };
-    let written = step.writes.first().map(|&buffer| plan.buffers[buffer].value);
+    let Some(step) = plan.steps.get(peak.step) else {
+        return String::new();
+    };
+    let written = step
+        .writes
+        .first()
+        .map(|&buffer| plan.buffers[buffer].value);
     let node = step.node.map(|node| analysis.graph.name(node));
-    node.or_else(|| written.map(|value| analysis.graph.value_name(value))).unwrap_or_default().to_owned()
+    node.or_else(|| written.map(|value| analysis.graph.value_name(value)))
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// The values that are held at a peak, the largest first; parts of one value are one.
@@ -133,10 +175,22 @@ fn held(analysis: &Analysis, plan: &MemoryPlan, peak: &Peak) -> Vec<HeldValue> {
         if !seen.insert(value) {
             continue;
         }
-        let same = peak.held.iter().map(|&other| plan.buffers[other]).filter(|other| other.value == value);
+        let same = peak
+            .held
+            .iter()
+            .map(|&other| plan.buffers[other])
+            .filter(|other| other.value == value);
         let bytes = same.map(|buffer| buffer.bytes).sum();
-        held.push(HeldValue { value: analysis.graph.value_name(value).to_owned(), bytes });
+        held.push(HeldValue {
+            value: analysis.graph.value_name(value).to_owned(),
+            bytes,
+        });
     }
-    held.sort_by(|one, other| other.bytes.cmp(&one.bytes).then_with(|| one.value.cmp(&other.value)));
+    held.sort_by(|one, other| {
+        other
+            .bytes
+            .cmp(&one.bytes)
+            .then_with(|| one.value.cmp(&other.value))
+    });
     held
 }

@@ -72,11 +72,15 @@ pub fn grow(
     limit: u64,
     bytes: &dyn Fn(ValueId) -> u64,
 ) -> Vec<SliceRegion> {
-    let Some((mut growing, places)) = begun(analysis, (value, axis), limit, bytes) else { return vec![] };
+    let Some((mut growing, places)) = begun(analysis, (value, axis), limit, bytes) else {
+        return vec![];
+    };
     let mut regions: Vec<SliceRegion> = vec![];
     let mut least = u64::MAX;
     for _ in 0..UPSTREAM {
-        let Some(region) = growing.clone().finish(places) else { break };
+        let Some(region) = growing.clone().finish(places) else {
+            break;
+        };
         let (cut, border) = (growing.cut_last(&region), growing.border(&region));
         if border < least {
             least = border;
@@ -97,7 +101,10 @@ fn begun<'g>(
     limit: u64,
     bytes: &'g dyn Fn(ValueId) -> u64,
 ) -> Option<(Growing<'g>, usize)> {
-    let places = analysis.facts.extent(value, axis).filter(|&places| places > 1)?;
+    let places = analysis
+        .facts
+        .extent(value, axis)
+        .filter(|&places| places > 1)?;
     let mut growing = Growing {
         analysis,
         bytes,
@@ -138,15 +145,24 @@ impl Growing<'_> {
     /// The value to be cut that is made last, along its axis.
     fn cut_last(&self, region: &SliceRegion) -> Option<(ValueId, usize)> {
         let graph = &self.analysis.graph;
-        let made = region.cut.iter().filter(|(value, _)| (self.bytes)(*value) > 0);
-        let placed =
-            made.filter_map(|&(value, axis)| Some((graph.place(graph.producer(value)?.0), value, axis)));
+        let made = region
+            .cut
+            .iter()
+            .filter(|(value, _)| (self.bytes)(*value) > 0);
+        let placed = made.filter_map(|&(value, axis)| {
+            Some((graph.place(graph.producer(value)?.0), value, axis))
+        });
         placed.max().map(|(_, value, axis)| (value, axis))
     }
 
     /// The bytes that are cut and joined.
     fn border(&self, region: &SliceRegion) -> u64 {
-        region.cut.iter().chain(&region.joined).map(|&(value, _)| (self.bytes)(value)).sum()
+        region
+            .cut
+            .iter()
+            .chain(&region.joined)
+            .map(|&(value, _)| (self.bytes)(value))
+            .sum()
     }
 
     /// Takes in the node that makes a value.
@@ -162,7 +178,9 @@ impl Growing<'_> {
         let graph = &self.analysis.graph;
         let mut around = vec![(graph.producer(value)?.0, axis)];
         for reader in graph.readers(value) {
-            let Reader::Node { node, input } = *reader else { return None };
+            let Reader::Node { node, input } = *reader else {
+                return None;
+            };
             around.push((node, carried(self.analysis, node, input, axis)?));
         }
         Some(around)
@@ -175,7 +193,9 @@ impl Growing<'_> {
             is_free && reads(self.analysis, node, axis).is_some()
         };
         is_read_by_nodes_alone(self.analysis, value)
-            && self.around(value, axis).is_some_and(|around| around.iter().all(has_axis))
+            && self
+                .around(value, axis)
+                .is_some_and(|around| around.iter().all(has_axis))
     }
 
     /// Takes in a node, and looks at the large values around it.
@@ -188,11 +208,19 @@ impl Growing<'_> {
         }
         let reads = reads(self.analysis, node, axis)?;
         let graph = &self.analysis.graph;
-        let inputs = graph.inputs(node).iter().zip(&reads).filter_map(|(input, read)| match read {
-            PartRead::Same(along) => Some(((*input)?, *along)),
-            PartRead::Whole => None,
-        });
-        let outputs = graph.outputs(node).iter().flatten().map(|&output| (output, axis));
+        let inputs = graph
+            .inputs(node)
+            .iter()
+            .zip(&reads)
+            .filter_map(|(input, read)| match read {
+                PartRead::Same(along) => Some(((*input)?, *along)),
+                PartRead::Whole => None,
+            });
+        let outputs = graph
+            .outputs(node)
+            .iter()
+            .flatten()
+            .map(|&output| (output, axis));
         for (value, axis) in inputs.chain(outputs).collect::<Vec<_>>() {
             let is_large = (self.bytes)(value) > self.limit && !self.within.contains(&value);
             if is_large && self.can_be_within(value, axis) {
@@ -208,11 +236,16 @@ impl Growing<'_> {
     fn between(&self) -> Option<Option<(NodeId, usize)>> {
         let graph = &self.analysis.graph;
         let places = || self.nodes.keys().map(|&node| graph.place(node));
-        let (Some(first), Some(last)) = (places().min(), places().max()) else { return Some(None) };
+        let (Some(first), Some(last)) = (places().min(), places().max()) else {
+            return Some(None);
+        };
         let window = &graph.order()[first..=last];
         let mut behind: HashSet<NodeId> = HashSet::new();
         for &node in window {
-            if self.makers(node).any(|maker| self.nodes.contains_key(&maker) || behind.contains(&maker)) {
+            if self
+                .makers(node)
+                .any(|maker| self.nodes.contains_key(&maker) || behind.contains(&maker))
+            {
                 behind.insert(node);
             }
         }
@@ -222,10 +255,13 @@ impl Growing<'_> {
                 before.extend(self.makers(node));
             }
         }
-        let is_between =
-            |node: &&NodeId| !self.nodes.contains_key(node) && behind.contains(node) && before.contains(node);
+        let is_between = |node: &&NodeId| {
+            !self.nodes.contains_key(node) && behind.contains(node) && before.contains(node)
+        };
         // The first of them reads the region itself.
-        let Some(&node) = window.iter().find(is_between) else { return Some(None) };
+        let Some(&node) = window.iter().find(is_between) else {
+            return Some(None);
+        };
         let carries = |(slot, input): (usize, &Option<ValueId>)| {
             let maker = graph.producer((*input)?)?.0;
             carried(self.analysis, node, slot, *self.nodes.get(&maker)?)
@@ -237,21 +273,31 @@ impl Growing<'_> {
     /// The nodes that make what a node reads, and what its bodies do.
     fn makers(&self, node: NodeId) -> impl Iterator<Item = NodeId> {
         let graph = &self.analysis.graph;
-        let read = graph.inputs(node).iter().flatten().chain(graph.captures(node));
+        let read = graph
+            .inputs(node)
+            .iter()
+            .flatten()
+            .chain(graph.captures(node));
         read.filter_map(|&value| Some(graph.producer(value)?.0))
     }
 
     /// The region, if all its nodes agree.
     fn finish(self, places: usize) -> Option<SliceRegion> {
         let Analysis { graph, facts, .. } = self.analysis;
-        let mut nodes: Vec<(NodeId, usize)> = self.nodes.iter().map(|(&node, &axis)| (node, axis)).collect();
+        let mut nodes: Vec<(NodeId, usize)> = self
+            .nodes
+            .iter()
+            .map(|(&node, &axis)| (node, axis))
+            .collect();
         nodes.sort_by_key(|&(node, _)| graph.place(node));
         let (mut members, mut cut, mut joined) = (vec![], vec![], vec![]);
         for (node, axis) in nodes {
             let reads = reads(self.analysis, node, axis)?;
             for (input, read) in graph.inputs(node).iter().zip(&reads) {
                 let Some(input) = *input else { continue };
-                let made = graph.producer(input).and_then(|(maker, _)| self.nodes.get(&maker));
+                let made = graph
+                    .producer(input)
+                    .and_then(|(maker, _)| self.nodes.get(&maker));
                 match (made, *read) {
                     (Some(made), PartRead::Same(along)) if *made == along => {}
                     (Some(_), _) => return None,
@@ -262,18 +308,34 @@ impl Growing<'_> {
                 }
             }
             for &output in graph.outputs(node).iter().flatten() {
-                if !graph.readers(output).iter().all(|reader| self.is_within(reader)) {
+                if !graph
+                    .readers(output)
+                    .iter()
+                    .all(|reader| self.is_within(reader))
+                {
                     joined.push((output, axis));
                 }
                 (facts.extent(output, axis) == Some(places)).then_some(())?;
             }
-            members.push(RegionNode { node, reads, shape: self.shape(node, axis)? });
+            members.push(RegionNode {
+                node,
+                reads,
+                shape: self.shape(node, axis)?,
+            });
         }
-        let is_along = |&(value, axis): &(ValueId, usize)| facts.extent(value, axis) == Some(places);
+        let is_along =
+            |&(value, axis): &(ValueId, usize)| facts.extent(value, axis) == Some(places);
         let is_there = !joined.is_empty()
             && cut.iter().all(is_along)
-            && cut.iter().all(|&(value, _)| can_be_cut(self.analysis, value));
-        is_there.then_some(SliceRegion { members, extent: places, cut, joined })
+            && cut
+                .iter()
+                .all(|&(value, _)| can_be_cut(self.analysis, value));
+        is_there.then_some(SliceRegion {
+            members,
+            extent: places,
+            cut,
+            joined,
+        })
     }
 
     fn is_within(&self, reader: &Reader) -> bool {
@@ -293,16 +355,25 @@ impl Growing<'_> {
         let open = extents.iter().filter(|extent| extent.is_none()).count();
         let most = usize::from(at.graph.is(node, "Reshape"));
         let is_plain = open <= most && !extents.contains(&Some(0));
-        let dims = extents.iter().map(|extent| extent.map_or(-1, |extent| extent as i64)).collect();
+        let dims = extents
+            .iter()
+            .map(|extent| extent.map_or(-1, |extent| extent as i64))
+            .collect();
         is_plain.then_some(Some((dims, axis)))
     }
 }
 
 /// Whether parts of a value can be had: those of a constant of floats are stored, and have to be finite for that.
 fn can_be_cut(analysis: &Analysis, value: ValueId) -> bool {
-    let Analysis { constants, facts, .. } = analysis;
-    let is_stored = constants.is_constant(value) && facts.data_type(value).is_none_or(DataType::is_float);
-    let is_finite =
-        || constants.numbers(value).is_ok_and(|numbers| numbers.iter().all(|number| number.is_finite()));
+    let Analysis {
+        constants, facts, ..
+    } = analysis;
+    let is_stored =
+        constants.is_constant(value) && facts.data_type(value).is_none_or(DataType::is_float);
+    let is_finite = || {
+        constants
+            .numbers(value)
+            .is_ok_and(|numbers| numbers.iter().all(|number| number.is_finite()))
+    };
     !is_stored || is_finite()
 }

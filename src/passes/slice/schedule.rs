@@ -21,20 +21,34 @@ impl PlannedCut {
     /// The places of each part: those before have one more where they are not all the same.
     pub fn extents(&self) -> Vec<usize> {
         let (places, parts) = (self.region.extent, self.parts);
-        (0..parts).map(|part| places / parts + usize::from(part < places % parts)).collect()
+        (0..parts)
+            .map(|part| places / parts + usize::from(part < places % parts))
+            .collect()
     }
 
     /// How many nodes are added.
     pub fn added(&self) -> usize {
-        let SliceRegion { members, cut, joined, .. } = &self.region;
+        let SliceRegion {
+            members,
+            cut,
+            joined,
+            ..
+        } = &self.region;
         (self.parts - 1) * members.len() + cut.len() + joined.len()
     }
 }
 
 /// The plan with these regions cut; `None` where two of them would have to wait for each other. Each region runs where its
 /// last node was, part by part.
-pub fn with_cuts(analysis: &Analysis, plan: &MemoryPlan, cuts: &[PlannedCut]) -> Option<MemoryPlan> {
-    let mut sliced = MemoryPlan { steps: Vec::with_capacity(plan.steps.len()), ..plan.clone() };
+pub fn with_cuts(
+    analysis: &Analysis,
+    plan: &MemoryPlan,
+    cuts: &[PlannedCut],
+) -> Option<MemoryPlan> {
+    let mut sliced = MemoryPlan {
+        steps: Vec::with_capacity(plan.steps.len()),
+        ..plan.clone()
+    };
     for turn in turns(analysis, cuts)? {
         match turn {
             Scheduled::Node(node) => sliced.steps.push(plan.steps[node].clone()),
@@ -77,9 +91,18 @@ fn turns(analysis: &Analysis, cuts: &[PlannedCut]) -> Option<Vec<Scheduled>> {
     }
     let mut after = vec![];
     for node in 0..graph.proto().node.len() {
-        for &value in graph.inputs(node).iter().flatten().chain(graph.captures(node)) {
+        for &value in graph
+            .inputs(node)
+            .iter()
+            .flatten()
+            .chain(graph.captures(node))
+        {
             let maker = graph.producer(value).map(|(maker, _)| turn_of[&maker]);
-            after.extend(maker.filter(|&maker| maker != turn_of[&node]).map(|maker| (maker, turn_of[&node])));
+            after.extend(
+                maker
+                    .filter(|&maker| maker != turn_of[&node])
+                    .map(|maker| (maker, turn_of[&node])),
+            );
         }
     }
     let order = ir::order(turns.len(), &after);
@@ -99,17 +122,32 @@ fn push_parts(
     let mut parts: Vec<HashMap<usize, usize>> = vec![HashMap::new(); cut.parts];
     let mut add = |value: ValueId, part: usize, buffers: &mut Vec<Buffer>| {
         let whole = plan.buffers[value.index()].bytes;
-        let bytes = (u128::from(whole) * extents[part] as u128 / region.extent.max(1) as u128) as u64;
-        buffers.push(Buffer { value, bytes, is_output: false });
+        let bytes =
+            (u128::from(whole) * extents[part] as u128 / region.extent.max(1) as u128) as u64;
+        buffers.push(Buffer {
+            value,
+            bytes,
+            is_output: false,
+        });
         parts[part].insert(value.index(), buffers.len() - 1);
         buffers.len() - 1
     };
     for &(value, _) in &region.cut {
-        let writes = (0..cut.parts).map(|part| add(value, part, &mut sliced.buffers)).collect();
+        let writes = (0..cut.parts)
+            .map(|part| add(value, part, &mut sliced.buffers))
+            .collect();
         let reads = vec![value.index()];
-        sliced.steps.push(PlanStep { node: None, reads, writes, in_place: false, cut: Some(number) });
+        sliced.steps.push(PlanStep {
+            node: None,
+            reads,
+            writes,
+            in_place: false,
+            cut: Some(number),
+        });
     }
-    let made = region.nodes().flat_map(|node| analysis.graph.outputs(node).iter().flatten());
+    let made = region
+        .nodes()
+        .flat_map(|node| analysis.graph.outputs(node).iter().flatten());
     for &value in made {
         (0..cut.parts).for_each(|part| {
             add(value, part, &mut sliced.buffers);
@@ -132,7 +170,13 @@ fn push_parts(
     for &(value, _) in &region.joined {
         let reads = parts.iter().map(|part| part[&value.index()]).collect();
         let writes = vec![value.index()];
-        sliced.steps.push(PlanStep { node: None, reads, writes, in_place: false, cut: Some(number) });
+        sliced.steps.push(PlanStep {
+            node: None,
+            reads,
+            writes,
+            in_place: false,
+            cut: Some(number),
+        });
     }
 }
 

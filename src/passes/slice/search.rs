@@ -44,14 +44,20 @@ struct CutChoice {
 
 impl<'s> CutSearch<'s> {
     pub fn new(analysis: &'s Analysis<'s>, plan: &'s MemoryPlan) -> Self {
-        CutSearch { analysis, plan, regions: RefCell::default() }
+        CutSearch {
+            analysis,
+            plan,
+            regions: RefCell::default(),
+        }
     }
 
     /// Cuts at one peak after the other until all are under the goal, or nothing brings the highest one down.
     pub fn reach(&self, goal: u64, mut cuts: Vec<PlannedCut>) -> Vec<PlannedCut> {
         // Each time one region is cut, or cut into more parts.
         for _ in 0..self.plan.steps.len() {
-            let Some(plan) = with_cuts(self.analysis, self.plan, &cuts) else { break };
+            let Some(plan) = with_cuts(self.analysis, self.plan, &cuts) else {
+                break;
+            };
             let peak = plan.peak();
             if peak.bytes <= goal {
                 break;
@@ -66,19 +72,34 @@ impl<'s> CutSearch<'s> {
 
     /// Cuts each region around a large value into so many parts, or as many as there are places.
     pub fn all(&self, parts: usize) -> Vec<PlannedCut> {
-        let mut values: Vec<(u64, ValueId)> =
-            self.plan.buffers.iter().map(|buffer| (buffer.bytes, buffer.value)).collect();
+        let mut values: Vec<(u64, ValueId)> = self
+            .plan
+            .buffers
+            .iter()
+            .map(|buffer| (buffer.bytes, buffer.value))
+            .collect();
         values.sort_by_key(|&(bytes, value)| (std::cmp::Reverse(bytes), value));
         let least = values.first().map_or(0, |(bytes, _)| bytes / LARGE).max(1);
         let mut cuts: Vec<PlannedCut> = vec![];
         for (_, value) in values.into_iter().take_while(|(bytes, _)| *bytes >= least) {
             let taken = taken(&cuts);
-            let ways = self.regions(value).into_iter().filter(|region| is_free(region, &taken));
+            let ways = self
+                .regions(value)
+                .into_iter()
+                .filter(|region| is_free(region, &taken));
             let whole = self.around(value);
-            let way = ways
-                .filter_map(|region| self.way(&cuts, PlannedCut { parts: parts.min(region.extent), region }));
+            let way = ways.filter_map(|region| {
+                self.way(
+                    &cuts,
+                    PlannedCut {
+                        parts: parts.min(region.extent),
+                        region,
+                    },
+                )
+            });
             let best = way.min_by_key(|way| (way.bytes, way.added));
-            if let Some(way) = best.filter(|way| (way.bytes as f64) < WORTH_BY_HAND * whole as f64) {
+            if let Some(way) = best.filter(|way| (way.bytes as f64) < WORTH_BY_HAND * whole as f64)
+            {
                 cuts = way.cuts;
             }
         }
@@ -112,12 +133,18 @@ impl<'s> CutSearch<'s> {
             ways.extend(self.fewest(cuts, cut, cuts[cut].parts + 1, (goal, worth)));
         }
         let taken = taken(cuts);
-        let held = peak.held.iter().filter(|&&buffer| buffer < self.analysis.graph.value_count());
+        let held = peak
+            .held
+            .iter()
+            .filter(|&&buffer| buffer < self.analysis.graph.value_count());
         for &buffer in held.take(LOOKED_AT) {
             for region in self.regions(plan.buffers[buffer].value) {
                 if is_free(&region, &taken) {
                     let mut further = cuts.to_vec();
-                    further.push(PlannedCut { parts: 2.min(region.extent), region });
+                    further.push(PlannedCut {
+                        parts: 2.min(region.extent),
+                        region,
+                    });
                     ways.extend(self.fewest(&further, cuts.len(), 2, (goal, worth)));
                 }
             }
@@ -144,14 +171,21 @@ impl<'s> CutSearch<'s> {
             let last = cuts.remove(number);
             self.way_at(cuts, number, PlannedCut { parts, ..last })
         };
-        let numbers: Vec<usize> =
-            parts(cut.region.extent).into_iter().filter(|&parts| parts >= from).collect();
+        let numbers: Vec<usize> = parts(cut.region.extent)
+            .into_iter()
+            .filter(|&parts| parts >= from)
+            .collect();
         let most = with(*numbers.last()?)?;
         if most.bytes >= worth {
             return None;
         }
-        let enough = goal.max(most.bytes).max(if goal == 0 { 0 } else { (most.bytes as f64 * 1.02) as u64 });
-        let first = numbers.partition_point(|&parts| with(parts).is_none_or(|way| way.bytes > enough));
+        let enough = goal.max(most.bytes).max(if goal == 0 {
+            0
+        } else {
+            (most.bytes as f64 * 1.02) as u64
+        });
+        let first =
+            numbers.partition_point(|&parts| with(parts).is_none_or(|way| way.bytes > enough));
         with(*numbers.get(first)?)
     }
 
@@ -159,7 +193,12 @@ impl<'s> CutSearch<'s> {
         self.way_at(cuts.to_vec(), cuts.len(), cut)
     }
 
-    fn way_at(&self, mut cuts: Vec<PlannedCut>, number: usize, cut: PlannedCut) -> Option<CutChoice> {
+    fn way_at(
+        &self,
+        mut cuts: Vec<PlannedCut>,
+        number: usize,
+        cut: PlannedCut,
+    ) -> Option<CutChoice> {
         let added = cut.added();
         cuts.insert(number, cut);
         let bytes = with_cuts(self.analysis, self.plan, &cuts)?.peak_of_cut(number);

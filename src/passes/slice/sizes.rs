@@ -21,7 +21,12 @@ pub fn sized(model: &Model, expect: &BTreeMap<String, usize>) -> Model {
             }
         }
     }
-    for value in graph.output.iter_mut().chain(&mut graph.value_info).chain(&mut graph.input) {
+    for value in graph
+        .output
+        .iter_mut()
+        .chain(&mut graph.value_info)
+        .chain(&mut graph.input)
+    {
         for dim in dims(value) {
             if let Some(&size) = symbol(dim).and_then(|symbol| sizes.get(&symbol)) {
                 dim.value = Some(Dim::DimValue(size as i64));
@@ -32,8 +37,13 @@ pub fn sized(model: &Model, expect: &BTreeMap<String, usize>) -> Model {
 }
 
 fn dims(value: &mut ValueInfoProto) -> &mut [Dimension] {
-    let tensor = value.r#type.as_mut().and_then(|kind| kind.tensor_type.as_mut());
-    tensor.and_then(|tensor| tensor.shape.as_mut()).map_or(&mut [], |shape| &mut shape.dim)
+    let tensor = value
+        .r#type
+        .as_mut()
+        .and_then(|kind| kind.tensor_type.as_mut());
+    tensor
+        .and_then(|tensor| tensor.shape.as_mut())
+        .map_or(&mut [], |shape| &mut shape.dim)
 }
 
 fn is_open(dim: &Dimension) -> bool {

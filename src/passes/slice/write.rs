@@ -42,7 +42,10 @@ pub fn written(analysis: &Analysis, cut: &PlannedCut) -> Replacement {
     let mut parts = PartNames::new();
     for &(value, axis) in &cut.region.cut {
         let stored = writer.pick(value, axis);
-        parts.insert((value, axis), stored.unwrap_or_else(|| writer.split(value, axis, cut)));
+        parts.insert(
+            (value, axis),
+            stored.unwrap_or_else(|| writer.split(value, axis, cut)),
+        );
     }
     let mut made: Vec<HashMap<ValueId, String>> = vec![HashMap::new(); cut.parts];
     for (part, made) in made.iter_mut().enumerate() {
@@ -53,8 +56,14 @@ pub fn written(analysis: &Analysis, cut: &PlannedCut) -> Replacement {
     for &(value, axis) in &cut.region.joined {
         writer.join(value, axis, &made);
     }
-    let PartWriter { nodes, constants, .. } = writer;
-    Replacement { nodes: cut.region.nodes().collect(), made: nodes, constants }
+    let PartWriter {
+        nodes, constants, ..
+    } = writer;
+    Replacement {
+        nodes: cut.region.nodes().collect(),
+        made: nodes,
+        constants,
+    }
 }
 
 struct PartWriter<'w> {
@@ -86,17 +95,28 @@ impl PartWriter<'_> {
             return name.clone();
         }
         let name = self.name(stem, "extents");
-        self.constants.push(NewConstant::Integers { name: name.clone(), values: values.clone() });
+        self.constants.push(NewConstant::Integers {
+            name: name.clone(),
+            values: values.clone(),
+        });
         self.shared.insert(values, name.clone());
         name
     }
 
     /// Cuts a constant of floats that varies along the axis: its parts are stored.
     fn pick(&mut self, value: ValueId, axis: usize) -> Option<Vec<String>> {
-        let Analysis { constants, facts, .. } = self.analysis;
-        let data_type = facts.data_type(value).filter(|data_type| data_type.is_float())?;
+        let Analysis {
+            constants, facts, ..
+        } = self.analysis;
+        let data_type = facts
+            .data_type(value)
+            .filter(|data_type| data_type.is_float())?;
         constants.is_constant(value).then_some(())?;
-        let shape = facts.shape(value)?.iter().map(extent).collect::<Option<Vec<usize>>>()?;
+        let shape = facts
+            .shape(value)?
+            .iter()
+            .map(extent)
+            .collect::<Option<Vec<usize>>>()?;
         let stem = self.graph.value_name(value);
         let whole = Recipe::constant(stem, &shape);
         let mut start = 0;
@@ -108,7 +128,13 @@ impl PartWriter<'_> {
         let store = |(part, recipe): (usize, Recipe)| {
             let name = self.name(stem, &format!("part_{part}"));
             let (replaces, contracted) = (stem.to_owned(), vec![]);
-            let weight = NewConstant::Weight { name: name.clone(), data_type, recipe, replaces, contracted };
+            let weight = NewConstant::Weight {
+                name: name.clone(),
+                data_type,
+                recipe,
+                replaces,
+                contracted,
+            };
             self.constants.push(weight);
             name
         };
@@ -118,10 +144,16 @@ impl PartWriter<'_> {
     /// Cuts an input of the region.
     fn split(&mut self, value: ValueId, axis: usize, cut: &PlannedCut) -> Vec<String> {
         let stem = self.graph.value_name(value);
-        let like = cut.region.nodes().next().map(|node| self.graph.node(node).clone()).unwrap_or_default();
+        let like = cut
+            .region
+            .nodes()
+            .next()
+            .map(|node| self.graph.node(node).clone())
+            .unwrap_or_default();
         let extents: Vec<i64> = self.extents.iter().map(|&extent| extent as i64).collect();
-        let outputs: Vec<String> =
-            (0..cut.parts).map(|part| self.name(stem, &format!("part_{part}"))).collect();
+        let outputs: Vec<String> = (0..cut.parts)
+            .map(|part| self.name(stem, &format!("part_{part}")))
+            .collect();
         let name = self.name(stem, "split");
         let mut node = builder::node(&like, "Split", &name, &[stem], "");
         node.output.clone_from(&outputs);
@@ -144,10 +176,13 @@ impl PartWriter<'_> {
     ) {
         let mut node = self.graph.node(member.node).clone();
         for (slot, read) in member.reads.iter().enumerate() {
-            let (Some(value), PartRead::Same(axis)) = (self.graph.input(member.node, slot), *read) else {
+            let (Some(value), PartRead::Same(axis)) = (self.graph.input(member.node, slot), *read)
+            else {
                 continue;
             };
-            let own = made.get(&value).or_else(|| parts.get(&(value, axis)).map(|names| &names[part]));
+            let own = made
+                .get(&value)
+                .or_else(|| parts.get(&(value, axis)).map(|names| &names[part]));
             if let Some(own) = own {
                 node.input[slot].clone_from(own);
             }
@@ -170,7 +205,10 @@ impl PartWriter<'_> {
     /// Joins the parts of what leaves the region.
     fn join(&mut self, value: ValueId, axis: usize, made: &[HashMap<ValueId, String>]) {
         let stem = self.graph.value_name(value);
-        let like = self.graph.producer(value).map(|(node, _)| self.graph.node(node).clone());
+        let like = self
+            .graph
+            .producer(value)
+            .map(|(node, _)| self.graph.node(node).clone());
         let names: Vec<&str> = made.iter().map(|part| part[&value].as_str()).collect();
         let name = self.name(stem, "concat");
         let mut node = builder::node(&like.unwrap_or_default(), "Concat", &name, &names, stem);

@@ -44,7 +44,9 @@ impl Evaluation<'_> {
         }
         let taken = self.taken(node, place);
         let evaluated = match self.formals(node, opset, inputs, place.rounds) {
-            Some(formals) if place.depth < DEEPEST => self.evaluated(node, opset, &formals, taken, place)?,
+            Some(formals) if place.depth < DEEPEST => {
+                self.evaluated(node, opset, &formals, taken, place)?
+            }
             _ => None,
         };
         let Some(made) = evaluated else {
@@ -60,12 +62,19 @@ impl Evaluation<'_> {
             }
         }
         let slots = 0..node.output.len();
-        let results = slots.clone().map(|slot| result(node, slot, inputs, &made)).collect();
+        let results = slots
+            .clone()
+            .map(|slot| result(node, slot, inputs, &made))
+            .collect();
         let known = match (taken, &made[..]) {
             (Some(_), [made]) => made.iter().map(|(image, _)| Some(image.clone())).collect(),
             _ => slots.map(|slot| agreed(node, slot, &made)).collect(),
         };
-        Ok(Some(Bodies { digest: hash.finish(), results, known }))
+        Ok(Some(Bodies {
+            digest: hash.finish(),
+            results,
+            known,
+        }))
     }
 
     /// The inputs of the bodies of a node; `None` where they are unknown.
@@ -97,7 +106,10 @@ impl Evaluation<'_> {
             ("", "If") => Some(vec![]),
             ("", "Loop") => {
                 let states = inputs.iter().enumerate().skip(2).map(like);
-                [Some(drawn(0, &[], None)), Some(drawn(1, &[], None))].into_iter().chain(states).collect()
+                [Some(drawn(0, &[], None)), Some(drawn(1, &[], None))]
+                    .into_iter()
+                    .chain(states)
+                    .collect()
             }
             ("", "Scan") if opset >= 9 => {
                 let states = states(node, inputs.len())?;
@@ -108,7 +120,9 @@ impl Evaluation<'_> {
                     Some(drawn(states + place, &shape, Some(input)))
                 };
                 let given = inputs[..states].iter().enumerate().map(like);
-                given.chain(inputs[states..].iter().enumerate().map(taken)).collect()
+                given
+                    .chain(inputs[states..].iter().enumerate().map(taken))
+                    .collect()
             }
             _ => None,
         }
@@ -127,41 +141,71 @@ impl Evaluation<'_> {
         let mut attributes: Vec<&AttributeProto> = node.attribute.iter().collect();
         attributes.sort_by_key(|attribute| attribute.name());
         let mut made = vec![];
-        let first = node.output.iter().find(|name| !name.is_empty()).map_or("", String::as_str);
-        let bodies =
-            attributes.into_iter().filter_map(|attribute| Some((attribute, attribute.g.as_deref()?)));
-        for (attribute, body) in
-            bodies.enumerate().filter(|(at, _)| taken.is_none_or(|taken| taken == *at)).map(|(_, body)| body)
+        let first = node
+            .output
+            .iter()
+            .find(|name| !name.is_empty())
+            .map_or("", String::as_str);
+        let bodies = attributes
+            .into_iter()
+            .filter_map(|attribute| Some((attribute, attribute.g.as_deref()?)));
+        for (attribute, body) in bodies
+            .enumerate()
+            .filter(|(at, _)| taken.is_none_or(|taken| taken == *at))
+            .map(|(_, body)| body)
         {
-            let way = place.way.map(|way| format!("{way}{first}.{}/", attribute.name()));
+            let way = place
+                .way
+                .map(|way| format!("{way}{first}.{}/", attribute.name()));
             let rounds = place.rounds + usize::from(!formals.is_empty());
-            let place = &Around { node: None, way: way.as_deref(), rounds, ..*place };
+            let place = &Around {
+                node: None,
+                way: way.as_deref(),
+                rounds,
+                ..*place
+            };
             let is_plain = body.sparse_initializer.is_empty() && body.input.len() == formals.len();
             if !is_plain {
                 return Ok(None);
             }
             let mut values: HashMap<String, Graded> = HashMap::new();
             let given = body.input.iter().zip(formals);
-            values.extend(given.map(|(input, formal)| (input.name().to_owned(), (formal.clone(), 1.0))));
+            values.extend(
+                given.map(|(input, formal)| (input.name().to_owned(), (formal.clone(), 1.0))),
+            );
             for tensor in &body.initializer {
-                values.insert(tensor.name().to_owned(), (self.tensor(tensor.name(), tensor)?, 0.0));
+                values.insert(
+                    tensor.name().to_owned(),
+                    (self.tensor(tensor.name(), tensor)?, 0.0),
+                );
             }
             let nodes = needed(&body.node, body.output.iter().map(|output| output.name()));
             let last = last_reads(&nodes, body.output.iter().map(|output| output.name()));
             for (inner, last) in nodes.into_iter().zip(last) {
-                let is_there = |name: &String| values.contains_key(name) || (place.outer)(name).is_some();
-                if !inner.input.iter().filter(|name| !name.is_empty()).all(is_there) {
+                let is_there =
+                    |name: &String| values.contains_key(name) || (place.outer)(name).is_some();
+                if !inner
+                    .input
+                    .iter()
+                    .filter(|name| !name.is_empty())
+                    .all(is_there)
+                {
                     return Ok(None);
                 }
                 match self.inner(inner, opset, &mut values, place) {
-                    Err(Stopped { stop: Unmade::Uncovered | Unmade::Misfit, .. }) => return Ok(None),
+                    Err(Stopped {
+                        stop: Unmade::Uncovered | Unmade::Misfit,
+                        ..
+                    }) => return Ok(None),
                     done => done?,
                 }
                 last.iter().for_each(|&name| drop(values.remove(name)));
             }
             let result = |name: &str| values.get(name).cloned().or_else(|| (place.outer)(name));
             let results = body.output.iter().map(|output| result(output.name()));
-            let Some(results) = results.collect::<Option<Vec<_>>>() else { return Ok(None) };
+            let Some(results) = results.collect::<Option<Vec<_>>>() else {
+                return Ok(None);
+            };
             made.push(results);
         }
         Ok(Some(made))
@@ -177,15 +221,25 @@ impl Evaluation<'_> {
     ) -> Result<(), Stopped> {
         // Even a node that makes nothing takes its time.
         let room = self.point.allowance.room(&[64]);
-        room.map_err(|stop| Stopped { stop, at: node.label() })?;
+        room.map_err(|stop| Stopped {
+            stop,
+            at: node.label(),
+        })?;
         let read = |name: &str| values.get(name).cloned().or_else(|| (place.outer)(name));
-        let (inputs, degrees): (Vec<_>, Vec<_>) = node.input.iter().map(|name| read(name).unzip()).unzip();
+        let (inputs, degrees): (Vec<_>, Vec<_>) =
+            node.input.iter().map(|name| read(name).unzip()).unzip();
         let degrees: Vec<f64> = degrees.into_iter().map(Option::unwrap_or_default).collect();
-        let inside = Around { node: None, outer: &read, depth: place.depth + 1, ..*place };
+        let inside = Around {
+            node: None,
+            outer: &read,
+            depth: place.depth + 1,
+            ..*place
+        };
         let is_opaque = |image: &FieldValue| matches!(image, FieldValue::Opaque(_));
         let reads_opaque = inputs.iter().flatten().any(is_opaque);
         let settled: Vec<bool> = degrees.iter().map(|&degree| degree == 0.0).collect();
-        let (made, guessed) = self.node(node, node.output.len(), opset, inputs, &settled, &inside)?;
+        let (made, guessed) =
+            self.node(node, node.output.len(), opset, inputs, &settled, &inside)?;
         if reads_opaque || made.iter().any(is_opaque) {
             self.is_uncertain.set(true);
         }
@@ -195,11 +249,20 @@ impl Evaluation<'_> {
             let (known, id) = known?;
             known.facts.data_type(known.graph.output(id, slot)?)
         };
-        let made = made.into_iter().enumerate().map(|(slot, made)| match data_type(slot) {
-            Some(data_type) => (wrapped(made, data_type), degree),
-            None => (made, degree),
-        });
-        values.extend(node.output.iter().cloned().zip(made).filter(|(name, _)| !name.is_empty()));
+        let made = made
+            .into_iter()
+            .enumerate()
+            .map(|(slot, made)| match data_type(slot) {
+                Some(data_type) => (wrapped(made, data_type), degree),
+                None => (made, degree),
+            });
+        values.extend(
+            node.output
+                .iter()
+                .cloned()
+                .zip(made)
+                .filter(|(name, _)| !name.is_empty()),
+        );
         Ok(())
     }
 
@@ -212,31 +275,55 @@ impl Evaluation<'_> {
         settled: &[bool],
         depth: usize,
     ) -> Result<Vec<FieldValue>, Stopped> {
-        let uncovered = || Stopped { stop: Unmade::Uncovered, at: call.label() };
-        if depth >= DEEPEST || function.node.iter().any(|node| bodies(node).next().is_some()) {
+        let uncovered = || Stopped {
+            stop: Unmade::Uncovered,
+            at: call.label(),
+        };
+        if depth >= DEEPEST
+            || function
+                .node
+                .iter()
+                .any(|node| bodies(node).next().is_some())
+        {
             return Err(uncovered());
         }
-        let own = function.opset_import.iter().find(|set| canonical_domain(set.domain()).is_empty());
+        let own = function
+            .opset_import
+            .iter()
+            .find(|set| canonical_domain(set.domain()).is_empty());
         let opset = own.map_or(self.opset(), |set| set.version());
         let mut values: HashMap<String, Graded> = HashMap::new();
         for ((name, value), &is_settled) in function.input.iter().zip(inputs).zip(settled) {
             let degree = if is_settled { 0.0 } else { 1.0 };
             values.extend(value.clone().map(|value| (name.clone(), (value, degree))));
         }
-        let place = Around { node: None, way: None, outer: &|_: &str| None, depth, rounds: 0 };
+        let place = Around {
+            node: None,
+            way: None,
+            outer: &|_: &str| None,
+            depth,
+            rounds: 0,
+        };
         let nodes = needed(&function.node, function.output.iter().map(String::as_str));
         let last = last_reads(&nodes, function.output.iter().map(String::as_str));
         for (inner, last) in nodes.into_iter().zip(last) {
-            let mut node = NodeProto { attribute: vec![], ..inner.clone() };
+            let mut node = NodeProto {
+                attribute: vec![],
+                ..inner.clone()
+            };
             for attribute in &inner.attribute {
-                node.attribute.extend(resolve(attribute, function, call).ok_or_else(uncovered)?);
+                node.attribute
+                    .extend(resolve(attribute, function, call).ok_or_else(uncovered)?);
             }
             // Random elements are those of this call.
             node.name = Some(format!("{}/{}", call.label(), inner.label()));
             self.inner(&node, opset, &mut values, &place)?;
             last.iter().for_each(|&name| drop(values.remove(name)));
         }
-        let made = function.output.iter().map(|name| values.get(name).map(|(image, _)| image.clone()));
+        let made = function
+            .output
+            .iter()
+            .map(|name| values.get(name).map(|(image, _)| image.clone()));
         made.collect::<Option<_>>().ok_or_else(uncovered)
     }
 }
@@ -245,7 +332,9 @@ impl Evaluation<'_> {
 fn agreed(node: &NodeProto, slot: usize, made: &[Vec<Graded>]) -> Option<FieldValue> {
     let [one, other] = made else { return None };
     match (&one.get(slot)?.0, &other.get(slot)?.0) {
-        (FieldValue::Int(these), FieldValue::Int(those)) if these == those && node.op() == ("", "If") => {
+        (FieldValue::Int(these), FieldValue::Int(those))
+            if these == those && node.op() == ("", "If") =>
+        {
             Some(FieldValue::Int(these.clone()))
         }
         _ => None,
@@ -253,12 +342,20 @@ fn agreed(node: &NodeProto, slot: usize, made: &[Vec<Graded>]) -> Option<FieldVa
 }
 
 /// The nodes of a body or a function that its results need, in their order.
-fn needed<'g>(nodes: &'g [NodeProto], results: impl Iterator<Item = &'g str>) -> Vec<&'g NodeProto> {
+fn needed<'g>(
+    nodes: &'g [NodeProto],
+    results: impl Iterator<Item = &'g str>,
+) -> Vec<&'g NodeProto> {
     let mut read: HashSet<&str> = results.collect();
     let mut needed = vec![];
     for node in nodes.iter().rev() {
         if node.output.iter().any(|name| read.contains(name.as_str())) {
-            read.extend(node.input.iter().map(String::as_str).chain(bodies(node).flat_map(reads)));
+            read.extend(
+                node.input
+                    .iter()
+                    .map(String::as_str)
+                    .chain(bodies(node).flat_map(reads)),
+            );
             needed.push(node);
         }
     }
@@ -267,7 +364,10 @@ fn needed<'g>(nodes: &'g [NodeProto], results: impl Iterator<Item = &'g str>) ->
 }
 
 /// The values that each of these nodes reads last, or makes for no reader.
-fn last_reads<'g>(nodes: &[&'g NodeProto], results: impl Iterator<Item = &'g str>) -> Vec<Vec<&'g str>> {
+fn last_reads<'g>(
+    nodes: &[&'g NodeProto],
+    results: impl Iterator<Item = &'g str>,
+) -> Vec<Vec<&'g str>> {
     let mut last: HashMap<&str, usize> = HashMap::new();
     for (place, node) in nodes.iter().enumerate() {
         let captured = bodies(node).flat_map(reads);
@@ -278,14 +378,23 @@ fn last_reads<'g>(nodes: &[&'g NodeProto], results: impl Iterator<Item = &'g str
         last.remove(name);
     }
     let mut ends = vec![vec![]; nodes.len()];
-    last.into_iter().for_each(|(name, place)| ends[place].push(name));
+    last.into_iter()
+        .for_each(|(name, place)| ends[place].push(name));
     ends
 }
 
 /// The result of a node, derived from the results of its bodies.
-fn result(node: &NodeProto, slot: usize, inputs: &[Option<FieldValue>], made: &[Vec<Graded>]) -> Expected {
+fn result(
+    node: &NodeProto,
+    slot: usize,
+    inputs: &[Option<FieldValue>],
+    made: &[Vec<Graded>],
+) -> Expected {
     let known = |image: &FieldValue| {
-        Some((image.shape()?.to_vec(), matches!(image, FieldValue::Int(_) | FieldValue::Varying(_))))
+        Some((
+            image.shape()?.to_vec(),
+            matches!(image, FieldValue::Int(_) | FieldValue::Varying(_)),
+        ))
     };
     let of = |body: usize, slot: usize| known(&made.get(body)?.get(slot)?.0);
     let given = |slot: usize| known(inputs.get(slot)?.as_ref()?);
@@ -294,9 +403,8 @@ fn result(node: &NodeProto, slot: usize, inputs: &[Option<FieldValue>], made: &[
         // An unchanged state keeps its value; the extents of scan outputs depend on the run.
         "Loop" => of(0, slot + 1).filter(|one| given(slot + 2).as_ref() == Some(one)),
         _ => match states(node, inputs.len()).and_then(|states| slot.checked_sub(states)) {
-            Some(row) => {
-                of(0, slot).and_then(|(step, sort)| Some((gathered(node, row, inputs, step)?, sort)))
-            }
+            Some(row) => of(0, slot)
+                .and_then(|(step, sort)| Some((gathered(node, row, inputs, step)?, sort))),
             None => of(0, slot).filter(|one| given(slot).as_ref() == Some(one)),
         },
     };
@@ -306,7 +414,10 @@ fn result(node: &NodeProto, slot: usize, inputs: &[Option<FieldValue>], made: &[
 
 /// The axis that a Scan names for one of several values, which are of this rank; the first where it names none.
 fn scanned_axis(node: &NodeProto, list: &str, place: usize, rank: usize) -> Option<usize> {
-    let named = node.attr_ints(list).ok()?.map_or(Some(0), |axes| axes.get(place).copied())?;
+    let named = node
+        .attr_ints(list)
+        .ok()?
+        .map_or(Some(0), |axes| axes.get(place).copied())?;
     axis(named, rank).ok()
 }
 
@@ -319,6 +430,9 @@ fn gathered(
 ) -> Option<Vec<usize>> {
     let scanned = inputs.get(states(node, inputs.len())?)?.as_ref()?.shape()?;
     let steps = scanned[scanned_axis(node, "scan_input_axes", 0, scanned.len())?];
-    step.insert(scanned_axis(node, "scan_output_axes", row, step.len() + 1)?, steps);
+    step.insert(
+        scanned_axis(node, "scan_output_axes", row, step.len() + 1)?,
+        steps,
+    );
     Some(step)
 }

@@ -160,13 +160,18 @@ pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Finding
         let is_told = || {
             let shape = point.analysis.facts.shape(value);
             let is_known = shape.is_some_and(|shape| shape.iter().all(|dim| extent(dim).is_some()));
-            is_known && !point.only_at_sizes.outputs.contains(graph.value_name(value))
+            is_known
+                && !point
+                    .only_at_sizes
+                    .outputs
+                    .contains(graph.value_name(value))
         };
         if made.shape().is_some() && made.len() == 0 && !is_told() {
             seen.empty.insert(graph.value_name(value).to_owned());
         }
         let data_type = point.analysis.facts.data_type(value);
-        seen.types.extend(data_type.map(|data_type| (graph.value_name(value).to_owned(), data_type)));
+        seen.types
+            .extend(data_type.map(|data_type| (graph.value_name(value).to_owned(), data_type)));
         if keep {
             seen.kept.insert(value, made);
         }
@@ -227,18 +232,30 @@ impl<'w> Evaluation<'w> {
         // Requested values are needed to the end.
         wanted.iter().for_each(|&value| readers[index(value)] += 1);
         while let Some(value) = open.pop() {
-            let Some((node, _)) = graph.producer(value).filter(|&(node, _)| !is_needed[node]) else {
+            let Some((node, _)) = graph.producer(value).filter(|&(node, _)| !is_needed[node])
+            else {
                 continue;
             };
             is_needed[node] = true;
-            for &read in graph.inputs(node).iter().flatten().chain(graph.captures(node)) {
+            for &read in graph
+                .inputs(node)
+                .iter()
+                .flatten()
+                .chain(graph.captures(node))
+            {
                 readers[index(read)] += 1;
                 open.push(read);
             }
         }
-        let functions = graph.model().proto.functions.iter().map(|function| (key(function), function));
+        let functions = graph
+            .model()
+            .proto
+            .functions
+            .iter()
+            .map(|function| (key(function), function));
         let (values, degrees) = (vec![None; count], vec![0.0; count]);
-        let (doubt, is_uncertain, is_of_point) = (Cell::new(0.0), Cell::new(false), Cell::new(false));
+        let (doubt, is_uncertain, is_of_point) =
+            (Cell::new(0.0), Cell::new(false), Cell::new(false));
         Self {
             point,
             functions: functions.collect(),
@@ -280,7 +297,11 @@ impl<'w> Evaluation<'w> {
             (None, None) => {
                 let mut hash = Hash::new(self.point.key, "sparse");
                 let of_name = graph.proto().sparse_initializer.iter();
-                let found = of_name.filter(|s| s.values.as_ref().is_some_and(|values| values.name() == name));
+                let found = of_name.filter(|s| {
+                    s.values
+                        .as_ref()
+                        .is_some_and(|values| values.name() == name)
+                });
                 found.for_each(|sparse| self.sparse(sparse, &mut hash));
                 FieldValue::Opaque(hash.finish())
             }
@@ -292,15 +313,25 @@ impl<'w> Evaluation<'w> {
     /// The value of a tensor that the model stores, by its name.
     fn tensor(&self, name: &str, tensor: &TensorProto) -> Result<FieldValue, Stopped> {
         match (self.point.instead)(name) {
-            Some(instead) => instead.map_err(|stop| Stopped { stop, at: name.to_owned() }),
+            Some(instead) => instead.map_err(|stop| Stopped {
+                stop,
+                at: name.to_owned(),
+            }),
             None => self.held(name, tensor),
         }
     }
 
     /// The elements of a tensor.
     fn held(&self, name: &str, tensor: &TensorProto) -> Result<FieldValue, Stopped> {
-        let halt = |stop| Stopped { stop, at: name.to_owned() };
-        let shape: Vec<usize> = tensor.dims.iter().map(|&extent| extent.max(0) as usize).collect();
+        let halt = |stop| Stopped {
+            stop,
+            at: name.to_owned(),
+        };
+        let shape: Vec<usize> = tensor
+            .dims
+            .iter()
+            .map(|&extent| extent.max(0) as usize)
+            .collect();
         self.point.allowance.room(&shape).map_err(halt)?;
         match of_tensor(tensor, self.externals(), self.point.key) {
             // An unknown type, or unreadable numbers.
@@ -329,15 +360,29 @@ impl<'w> Evaluation<'w> {
         let outer = |name: &str| captured.get(name).cloned();
         self.is_uncertain.set(false);
         self.is_of_point.set(false);
-        let place = Around { node: Some(node), way: Some(""), outer: &outer, depth: 0, rounds: 0 };
+        let place = Around {
+            node: Some(node),
+            way: Some(""),
+            outer: &outer,
+            depth: 0,
+            rounds: 0,
+        };
         let degrees: Vec<f64> = graph
             .inputs(node)
             .iter()
             .map(|value| value.map_or(0.0, |value| self.degrees[index(value)]))
             .collect();
-        let is_read = |value: &Option<ValueId>| value.is_some_and(|value| self.readers[index(value)] > 0);
-        let wanted = graph.outputs(node).iter().rposition(is_read).map_or(0, |last| last + 1);
-        let reads_opaque = inputs.iter().flatten().any(|input| matches!(input, FieldValue::Opaque(_)));
+        let is_read =
+            |value: &Option<ValueId>| value.is_some_and(|value| self.readers[index(value)] > 0);
+        let wanted = graph
+            .outputs(node)
+            .iter()
+            .rposition(is_read)
+            .map_or(0, |last| last + 1);
+        let reads_opaque = inputs
+            .iter()
+            .flatten()
+            .any(|input| matches!(input, FieldValue::Opaque(_)));
         let is_settled = |&degree: &f64| degree == 0.0;
         let settled: Vec<bool> = degrees.iter().map(is_settled).collect();
         let (are_all_settled, roots) = (settled.iter().all(|&settled| settled), self.roots.len());
@@ -349,7 +394,11 @@ impl<'w> Evaluation<'w> {
         for (value, made) in graph.outputs(node).iter().zip(made) {
             let Some(value) = *value else { continue };
             let data_type = self.point.analysis.facts.data_type(value);
-            let made = if let Some(data_type) = data_type { wrapped(made, data_type) } else { made };
+            let made = if let Some(data_type) = data_type {
+                wrapped(made, data_type)
+            } else {
+                made
+            };
             if self.is_uncertain.get() {
                 seen.uncertain.insert(graph.value_name(value).to_owned());
             }
@@ -365,7 +414,14 @@ impl<'w> Evaluation<'w> {
             self.degrees[value] = degree;
             self.values[value] = Some(made).filter(|_| self.readers[value] > 0);
         }
-        for value in graph.inputs(node).iter().flatten().chain(graph.captures(node)).copied().map(index) {
+        for value in graph
+            .inputs(node)
+            .iter()
+            .flatten()
+            .chain(graph.captures(node))
+            .copied()
+            .map(index)
+        {
             self.readers[value] = self.readers[value].saturating_sub(1);
             if self.readers[value] == 0 {
                 self.values[value] = None;
@@ -398,20 +454,37 @@ impl<'w> Evaluation<'w> {
         settled: &[bool],
         place: &Around,
     ) -> Result<(Vec<FieldValue>, bool), Stopped> {
-        let halt = |stop| Stopped { stop, at: node.label() };
+        let halt = |stop| Stopped {
+            stop,
+            at: node.label(),
+        };
         if let Some(image) = self.literal(node, place) {
             return Ok((vec![image?], false));
         }
-        let function =
-            if self.functions.is_empty() { None } else { self.functions.get(&callee(node)).copied() };
+        let function = if self.functions.is_empty() {
+            None
+        } else {
+            self.functions.get(&callee(node)).copied()
+        };
         if let Some(function) = function {
             match self.call(function, node, &inputs, settled, place.depth) {
-                Err(Stopped { stop: Unmade::Uncovered, .. }) => {}
+                Err(Stopped {
+                    stop: Unmade::Uncovered,
+                    ..
+                }) => {}
                 made => return Ok((made?, true)),
             }
         }
         let (allowance, roots) = (self.point.allowance, &self.roots);
-        let call = Call { node, opset, inputs, wanted, allowance, roots, settled };
+        let call = Call {
+            node,
+            opset,
+            inputs,
+            wanted,
+            allowance,
+            roots,
+            settled,
+        };
         if let Some(value) = self.handed_on(&call, place) {
             return Ok((vec![value], false));
         }
@@ -432,23 +505,35 @@ impl<'w> Evaluation<'w> {
             return Ok((constants, false));
         }
         if let Some((node, inside)) = without_border(&call, lowest(self.point.key)) {
-            let inputs = once(Some(inside)).chain(call.inputs.into_iter().skip(1)).collect();
+            let inputs = once(Some(inside))
+                .chain(call.inputs.into_iter().skip(1))
+                .collect();
             return self.node(&node, wanted, opset, inputs, call.settled, place);
         }
         let mut bodies = self.bodies(node, opset, &call.inputs, place)?;
-        let inside = bodies.as_mut().map(|bodies| take(&mut bodies.known)).unwrap_or_default();
+        let inside = bodies
+            .as_mut()
+            .map(|bodies| take(&mut bodies.known))
+            .unwrap_or_default();
         if !inside.is_empty() && inside.iter().all(Option::is_some) {
             return Ok((inside.into_iter().flatten().collect(), false));
         }
         let digest = self.function(node, bodies.as_ref(), place);
         let scales = self.point.scales.filter(|_| function.is_none());
-        if let Some(factor) = scales.and_then(|scales| scales.factor(node.op(), digest, &call.inputs)) {
+        if let Some(factor) =
+            scales.and_then(|scales| scales.factor(node.op(), digest, &call.inputs))
+        {
             return self.rescaled(&call, factor, place);
         }
         let analysis = self.results(&call, bodies, place);
         if function.is_none() && matches!(node.op(), ("", "Resize" | "Upsample")) {
-            match interpolated(&call, digest, analysis.first().and_then(|analysis| analysis.shape.as_deref()))
-            {
+            match interpolated(
+                &call,
+                digest,
+                analysis
+                    .first()
+                    .and_then(|analysis| analysis.shape.as_deref()),
+            ) {
                 Err(Unmade::Uncovered) => {}
                 made => return Ok((made.map_err(halt)?, false)),
             }
@@ -476,17 +561,34 @@ impl<'w> Evaluation<'w> {
         let tensor = (node.op() == ("", "Constant")).then(|| constant_tensor(node))??;
         let name = node.output.first()?;
         // In a function names are its own.
-        Some(if place.way.is_some() { self.tensor(name, &tensor) } else { self.held(name, &tensor) })
+        Some(if place.way.is_some() {
+            self.tensor(name, &tensor)
+        } else {
+            self.held(name, &tensor)
+        })
     }
 
     /// The original's result for a node, divided by the original's factor.
-    fn rescaled(&self, call: &Call, factor: u32, place: &Around) -> Result<(Vec<FieldValue>, bool), Stopped> {
+    fn rescaled(
+        &self,
+        call: &Call,
+        factor: u32,
+        place: &Around,
+    ) -> Result<(Vec<FieldValue>, bool), Stopped> {
         let factors = self.point.scales.map_or(0, Scales::len);
         self.doubt.set(self.doubt.get() + factors as f64);
         let inputs = Scales::scaled(call.node.op(), &call.inputs, factor);
-        let (mut made, guessed) =
-            self.node(call.node, call.wanted, call.opset, inputs, call.settled, place)?;
-        if let (Some(FieldValue::Field(elements)), Some(part)) = (made.first_mut(), field::inverse(factor)) {
+        let (mut made, guessed) = self.node(
+            call.node,
+            call.wanted,
+            call.opset,
+            inputs,
+            call.settled,
+            place,
+        )?;
+        if let (Some(FieldValue::Field(elements)), Some(part)) =
+            (made.first_mut(), field::inverse(factor))
+        {
             *elements = times(elements, part);
         }
         Ok((made, guessed))
@@ -505,30 +607,44 @@ impl<'w> Evaluation<'w> {
         let is_integer = analysis.first().and_then(|analysis| analysis.is_integer) == Some(true);
         let with = |inputs| self.whole(&Call { inputs, ..*call }, digest, analysis);
         let of = |op: &str| {
-            let node = NodeProto { op_type: Some(op.into()), ..Default::default() };
+            let node = NodeProto {
+                op_type: Some(op.into()),
+                ..Default::default()
+            };
             self.function(&node, None, place)
         };
-        match (call.node.op(), call.node.category().is_some_and(Category::is_elementwise)) {
+        match (
+            call.node.op(),
+            call.node.category().is_some_and(Category::is_elementwise),
+        ) {
             _ if function.is_some() => Err(Unmade::Uncovered),
             (("", "Softmax" | "LogSoftmax"), _) => softmax(call, digest),
             (("com.microsoft", "BiasGelu" | "FastGelu"), _) => biased(call, digest),
-            (("com.microsoft", "FusedConv" | "FusedGemm"), _) => {
-                activated(call, self.function(&only_activation(call.node), None, place))
-            }
+            (("com.microsoft", "FusedConv" | "FusedGemm"), _) => activated(
+                call,
+                self.function(&only_activation(call.node), None, place),
+            ),
             (("com.microsoft", "Attention"), _) => of_projection(call).and_then(with),
             (("", "Softsign"), _) => softsign(call, of("Abs")),
-            (("", "Clip" | "HardSigmoid" | "HardSwish"), _) => match ramp(call, of("HardSigmoid")) {
-                Err(Unmade::Uncovered) => element_wise(call, digest, is_integer),
-                made => made,
-            },
+            (("", "Clip" | "HardSigmoid" | "HardSwish"), _) => {
+                match ramp(call, of("HardSigmoid")) {
+                    Err(Unmade::Uncovered) => element_wise(call, digest, is_integer),
+                    made => made,
+                }
+            }
             (("", "GlobalMaxPool" | "GridSample" | "MaxPool" | "ReduceMax" | "ReduceMin"), _)
             | (("" | "com.microsoft", "RotaryEmbedding"), _) => {
-                let shape = analysis.first().and_then(|analysis| analysis.shape.as_deref());
+                let shape = analysis
+                    .first()
+                    .and_then(|analysis| analysis.shape.as_deref());
                 let scales = self.point.scales;
-                let first = |divided, first| scales.map_or(first, |scales| scales.first(divided, first));
-                let (made, taken) = of_lanes(call, digest, shape, scales.is_some().then_some(&first))?;
+                let first =
+                    |divided, first| scales.map_or(first, |scales| scales.first(divided, first));
+                let (made, taken) =
+                    of_lanes(call, digest, shape, scales.is_some().then_some(&first))?;
                 let factors = scales.map_or(0, Scales::len);
-                self.doubt.set(self.doubt.get() + taken as f64 * factors as f64);
+                self.doubt
+                    .set(self.doubt.get() + taken as f64 * factors as f64);
                 Ok(made)
             }
             (("", "DeformConv"), _) => deformed(call, digest),
@@ -541,12 +657,22 @@ impl<'w> Evaluation<'w> {
 
     /// How many places hold no 0 is a size like those of symbols, and each value has one of its own.
     fn places(&self, call: &Call, function: Digest) -> Made {
-        let shape = call.inputs.first().and_then(|value| value.as_ref()?.shape()).ok_or(Unmade::Uncovered)?;
-        let expected =
-            |count: usize| Expected { shape: Some(vec![shape.len(), count]), is_integer: Some(true) };
+        let shape = call
+            .inputs
+            .first()
+            .and_then(|value| value.as_ref()?.shape())
+            .ok_or(Unmade::Uncovered)?;
+        let expected = |count: usize| Expected {
+            shape: Some(vec![shape.len(), count]),
+            is_integer: Some(true),
+        };
         let drawn = self.whole(call, function, &[expected(1)])?;
-        let Some(FieldValue::Varying(drawn)) = drawn.first() else { return Err(Unmade::Uncovered) };
-        let count = drawn.first().map_or(0, |&number| FEWEST + number as usize % NUMBERS);
+        let Some(FieldValue::Varying(drawn)) = drawn.first() else {
+            return Err(Unmade::Uncovered);
+        };
+        let count = drawn
+            .first()
+            .map_or(0, |&number| FEWEST + number as usize % NUMBERS);
         self.is_of_point.set(true);
         self.draws_counts.set(true);
         self.whole(call, function, &[expected(count)])
@@ -570,12 +696,17 @@ impl<'w> Evaluation<'w> {
                 let is_one = other.shape().is_some() && other.len() == 1 && are_all(other, number);
                 Some(is_one && rank(slot)? <= rank(1 - slot)?)
             };
-            (0..2).find(|&slot| is_neutral(slot) == Some(true)).and_then(|slot| input(1 - slot))
+            (0..2)
+                .find(|&slot| is_neutral(slot) == Some(true))
+                .and_then(|slot| input(1 - slot))
         };
         let handed = match call.node.op() {
             ("", "Cast") => {
                 let node = place.node?;
-                let types = (graph.node(node).cast_to()?, facts.data_type(graph.input(node, 0)?)?);
+                let types = (
+                    graph.node(node).cast_to()?,
+                    facts.data_type(graph.input(node, 0)?)?,
+                );
                 input(0).filter(|_| types.0 == types.1)
             }
             ("", "CastLike") => {
@@ -600,8 +731,13 @@ impl<'w> Evaluation<'w> {
         let (graph, facts) = (&self.point.analysis.graph, &self.point.analysis.facts);
         let of = |slot: usize| -> Option<Expected> {
             let value = graph.output(place.node?, slot)?;
-            let shape = facts.shape(value).and_then(|shape| shape.iter().map(extent).collect());
-            Some(Expected { shape, is_integer: facts.data_type(value).map(DataType::is_integer) })
+            let shape = facts
+                .shape(value)
+                .and_then(|shape| shape.iter().map(extent).collect());
+            Some(Expected {
+                shape,
+                is_integer: facts.data_type(value).map(DataType::is_integer),
+            })
         };
         let read = |name: &str| {
             let slot = call.node.input.iter().position(|input| input == name);
@@ -609,17 +745,32 @@ impl<'w> Evaluation<'w> {
                 Some(slot) => call.inputs.get(slot)?.clone()?,
                 None => (place.outer)(name)?.0,
             };
-            let ints =
-                if let FieldValue::Int(ints) = &image { Some(ints.iter().copied().collect()) } else { None };
+            let ints = if let FieldValue::Int(ints) = &image {
+                Some(ints.iter().copied().collect())
+            } else {
+                None
+            };
             let is_integer = !matches!(image, FieldValue::Field(_));
-            Some(Operand { shape: image.shape()?.to_vec(), is_integer, ints })
+            Some(Operand {
+                shape: image.shape()?.to_vec(),
+                is_integer,
+                ints,
+            })
         };
-        let mut analysis: Vec<Expected> =
-            (0..call.node.output.len()).map(|slot| of(slot).unwrap_or_default()).collect();
-        if analysis.iter().take(call.wanted).any(|analysis| analysis.shape.is_none()) {
+        let mut analysis: Vec<Expected> = (0..call.node.output.len())
+            .map(|slot| of(slot).unwrap_or_default())
+            .collect();
+        if analysis
+            .iter()
+            .take(call.wanted)
+            .any(|analysis| analysis.shape.is_none())
+        {
             // The extents of the operands are known here, some of them only through integers of the
             // evaluation.
-            for (analysis, here) in analysis.iter_mut().zip(facts.of_inner(graph, call.node, &read)) {
+            for (analysis, here) in analysis
+                .iter_mut()
+                .zip(facts.of_inner(graph, call.node, &read))
+            {
                 if analysis.shape.is_none() && here.shape.is_some() && place.node.is_some() {
                     self.is_of_point.set(true);
                 }
@@ -637,8 +788,10 @@ impl<'w> Evaluation<'w> {
                 .flatten()
                 .all(|input| matches!(input, FieldValue::Int(_) | FieldValue::Varying(_)));
         for (slot, analysis) in analysis.iter_mut().enumerate() {
-            let told =
-                bodies.as_ref().and_then(|bodies| bodies.results.get(slot).cloned()).unwrap_or_default();
+            let told = bodies
+                .as_ref()
+                .and_then(|bodies| bodies.results.get(slot).cloned())
+                .unwrap_or_default();
             analysis.shape = analysis.shape.take().or(told.shape);
             analysis.is_integer = analysis.is_integer.or(told.is_integer);
             analysis.is_integer.get_or_insert(is_truth || of_integers);
@@ -667,18 +820,30 @@ impl<'w> Evaluation<'w> {
     fn taken(&self, node: &NodeProto, place: &Around) -> Option<usize> {
         let (analysis, _) = self.point.laid_out.filter(|_| node.op() == ("", "If"))?;
         let condition = analysis.graph.input(self.laid_out(node, place)?, 0)?;
-        let is_of_size = self.point.only_at_sizes.constants.contains(analysis.graph.value_name(condition));
+        let is_of_size = self
+            .point
+            .only_at_sizes
+            .constants
+            .contains(analysis.graph.value_name(condition));
         let is_known = analysis.constants.is_constant(condition) && !is_of_size;
-        let [holds] = analysis.constants.ints(condition).filter(|_| is_known)?[..] else { return None };
+        let [holds] = analysis.constants.ints(condition).filter(|_| is_known)?[..] else {
+            return None;
+        };
         Some(usize::from(holds != 0))
     }
 
     /// A value that no input reaches is computed in numbers.
     fn constants(&self, node: &NodeProto, place: &Around) -> Option<Vec<FieldValue>> {
         let (analysis, alike, made_by) = match place.node {
-            Some(id) if bodies(node).next().is_none() => (self.point.analysis, self.point.alike, id),
+            Some(id) if bodies(node).next().is_none() => {
+                (self.point.analysis, self.point.alike, id)
+            }
             // Laid out, an If whose condition is known is the branch that it takes.
-            _ => (self.point.laid_out?.0, self.point.laid_out?.1, self.laid_out(node, place)?),
+            _ => (
+                self.point.laid_out?.0,
+                self.point.laid_out?.1,
+                self.laid_out(node, place)?,
+            ),
         };
         let outputs = analysis.graph.outputs(made_by);
         let value = |value: &Option<ValueId>| {
@@ -686,12 +851,17 @@ impl<'w> Evaluation<'w> {
             let data_type = analysis.facts.data_type(value)?;
             if data_type.is_float() {
                 // Formulas with more than arithmetic may have their numbers, which are the same for each of a batch.
-                let is_of_size =
-                    self.point.only_at_sizes.constants.contains(analysis.graph.value_name(value));
+                let is_of_size = self
+                    .point
+                    .only_at_sizes
+                    .constants
+                    .contains(analysis.graph.value_name(value));
                 if is_of_size && !self.point.has_formulas {
                     return None;
                 }
-                let wide = alike.and_then(|alike| alike.read(value)).map(|wide| (*wide).clone());
+                let wide = alike
+                    .and_then(|alike| alike.read(value))
+                    .map(|wide| (*wide).clone());
                 let is_wide = wide.is_some();
                 let numbers = wide.or_else(|| analysis.constants.read(value).ok())?;
                 return Some(match self.shares(node, numbers.ndim()) {
@@ -700,31 +870,51 @@ impl<'w> Evaluation<'w> {
                     None => of_floats(numbers, self.point.key),
                 });
             }
-            let shape: Vec<usize> = analysis.facts.shape(value)?.iter().map(extent).collect::<Option<_>>()?;
+            let shape: Vec<usize> = analysis
+                .facts
+                .shape(value)?
+                .iter()
+                .map(extent)
+                .collect::<Option<_>>()?;
             let integers = ArrayD::from_shape_vec(shape, analysis.constants.ints(value)?);
             integers.ok().map(FieldValue::int)
         };
-        outputs.iter().map(value).collect::<Option<Vec<_>>>().filter(|made| !made.is_empty())
+        outputs
+            .iter()
+            .map(value)
+            .collect::<Option<Vec<_>>>()
+            .filter(|made| !made.is_empty())
     }
 
     /// The numbers of a constant that is divided by 0. Constants computed from it are read as numbers too.
     fn divided_by_zero(&self, node: &NodeProto, place: &Around) -> Option<Vec<FieldValue>> {
         let constants = self.constants(node, place)?;
-        self.unbounded.borrow_mut().extend(node.output.iter().cloned());
+        self.unbounded
+            .borrow_mut()
+            .extend(node.output.iter().cloned());
         Some(constants)
     }
 
     /// The numbers of a constant that is computed of one which is divided by 0.
     fn unbounded(&self, node: &NodeProto, place: &Around) -> Option<Vec<FieldValue>> {
-        let is_of_unbounded = node.input.iter().any(|name| self.unbounded.borrow().contains(name));
-        if is_of_unbounded { self.divided_by_zero(node, place) } else { None }
+        let is_of_unbounded = node
+            .input
+            .iter()
+            .any(|name| self.unbounded.borrow().contains(name));
+        if is_of_unbounded {
+            self.divided_by_zero(node, place)
+        } else {
+            None
+        }
     }
 
     /// The axes of a lane of a Softmax.
     fn shares(&self, node: &NodeProto, rank: usize) -> Option<Range<usize>> {
         let (absent, alone) = softmax_axis(self.opset());
         let named = node.attr_i("axis").ok()?.unwrap_or(absent);
-        let first = axis(named, rank).ok().filter(|_| node.op() == ("", "Softmax"))?;
+        let first = axis(named, rank)
+            .ok()
+            .filter(|_| node.op() == ("", "Softmax"))?;
         Some(first..if alone { first + 1 } else { rank })
     }
 
@@ -734,7 +924,9 @@ impl<'w> Evaluation<'w> {
         hash.digest(function);
         for input in &call.inputs {
             hash.number(input.is_some().into());
-            input.iter().for_each(|input| hash.digest(input.digest(self.point.key)));
+            input
+                .iter()
+                .for_each(|input| hash.digest(input.digest(self.point.key)));
         }
         let application = hash.finish();
         let result = |(slot, analysis): (usize, &Expected)| {
@@ -756,13 +948,17 @@ impl<'w> Evaluation<'w> {
 /// A node without what its sum has in it already.
 fn only_activation(node: &NodeProto) -> NodeProto {
     let mut node = node.clone();
-    node.attribute.retain(|attribute| attribute.name().starts_with("activation"));
+    node.attribute
+        .retain(|attribute| attribute.name().starts_with("activation"));
     node
 }
 
 /// The degree of what an interpreted operator makes.
 fn degree(node: &NodeProto, inputs: &[f64]) -> f64 {
-    let (largest, sum) = (inputs.iter().copied().fold(0.0, f64::max), inputs.iter().sum());
+    let (largest, sum) = (
+        inputs.iter().copied().fold(0.0, f64::max),
+        inputs.iter().sum(),
+    );
     let anew = |reads: f64| if reads > 0.0 { 1.0 } else { 0.0 };
     match node.op_type() {
         // Extents are the same whatever is drawn.

@@ -25,18 +25,29 @@ pub fn zip<A: Copy, B: Copy, C>(
             .map(|(&a, &b)| f(a, b))
             .collect()
     } else if other.len() == count && repeats(&shape, a.shape()) {
-        other.chunks(one.len().max(1)).flat_map(|part| one.iter().zip(part)).map(|(&a, &b)| f(a, b)).collect()
+        other
+            .chunks(one.len().max(1))
+            .flat_map(|part| one.iter().zip(part))
+            .map(|(&a, &b)| f(a, b))
+            .collect()
     } else {
         let (a, b) = (a.broadcast(&shape[..])?, b.broadcast(&shape[..])?);
         // Not in whatever order of axes suits the operands.
-        Zip::from(&a).and(&b).map_collect(|&a, &b| f(a, b)).into_iter().collect()
+        Zip::from(&a)
+            .and(&b)
+            .map_collect(|&a, &b| f(a, b))
+            .into_iter()
+            .collect()
     };
     ArrayD::from_shape_vec(shape, elements).ok()
 }
 
 /// Whether all axes of an operand are the last ones of the result, but for axes of extent 1 before them.
 fn repeats(shape: &[usize], operand: &[usize]) -> bool {
-    let last = operand.iter().position(|&extent| extent != 1).map_or(&[][..], |first| &operand[first..]);
+    let last = operand
+        .iter()
+        .position(|&extent| extent != 1)
+        .map_or(&[][..], |first| &operand[first..]);
     shape.ends_with(last)
 }
 
@@ -60,8 +71,9 @@ fn two(call: &Call, field: fn(u32, u32) -> u32, int: fn(i64, i64) -> Option<i64>
 
 /// Integers that all are as the operator defines them.
 pub(super) fn exact(integers: Option<ArrayD<Option<i64>>>) -> Result<ArrayD<i64>, Unmade> {
-    let integers =
-        integers.filter(|integers| integers.iter().all(Option::is_some)).ok_or(Unmade::Uncovered)?;
+    let integers = integers
+        .filter(|integers| integers.iter().all(Option::is_some))
+        .ok_or(Unmade::Uncovered)?;
     Ok(integers.mapv(Option::unwrap_or_default))
 }
 
@@ -97,7 +109,8 @@ pub(super) fn div(call: &Call) -> Made {
 pub fn inverses(elements: &Elements) -> Result<Elements, Unmade> {
     let mut inverses = slice(elements).to_vec();
     field::invert(&mut inverses).ok_or(Unmade::Zero)?;
-    let inverses = ArrayD::from_shape_vec(elements.shape(), inverses).map_err(|_| Unmade::Uncovered)?;
+    let inverses =
+        ArrayD::from_shape_vec(elements.shape(), inverses).map_err(|_| Unmade::Uncovered)?;
     Ok(inverses.into_shared())
 }
 
@@ -115,8 +128,11 @@ pub(super) fn neg(call: &Call) -> Made {
 pub(super) fn several(call: &Call) -> Made {
     let mut sum = call.field(0)?.clone();
     for slot in 1..call.inputs.len() {
-        call.allowance.room(&broadcast(sum.shape(), call.shape(slot)?).ok_or(Unmade::Misfit)?)?;
-        sum = zip(&sum, call.field(slot)?, field::add).ok_or(Unmade::Uncovered)?.into_shared();
+        call.allowance
+            .room(&broadcast(sum.shape(), call.shape(slot)?).ok_or(Unmade::Misfit)?)?;
+        sum = zip(&sum, call.field(slot)?, field::add)
+            .ok_or(Unmade::Uncovered)?
+            .into_shared();
     }
     if call.op() == "Mean" {
         let part = field::inverse(field::of_int(call.inputs.len() as i64)).ok_or(Unmade::Zero)?;
@@ -141,16 +157,26 @@ pub(super) fn pow(call: &Call) -> Made {
     let base = call.field(0)?;
     let exponents = call.value(1)?.images().ok_or(Unmade::Uncovered)?;
     let first = *exponents.iter().next().ok_or(Unmade::Uncovered)?;
-    let widened = broadcast(base.shape(), exponents.shape()).is_none_or(|shape| shape != base.shape());
+    let widened =
+        broadcast(base.shape(), exponents.shape()).is_none_or(|shape| shape != base.shape());
     if widened || exponents.iter().any(|&other| other != first) {
         return Err(Unmade::Uncovered);
     }
     call.allowance.room(base.shape())?;
     let half = field::inverse(2).ok_or(Unmade::Zero)?;
-    let made = match POWERS.into_iter().find(|&power| field::of_int(power) == first) {
+    let made = match POWERS
+        .into_iter()
+        .find(|&power| field::of_int(power) == first)
+    {
         Some(power) => {
-            let raised = base.mapv(|element| field::pow(element, power.unsigned_abs())).into_shared();
-            if power < 0 { inverses(&raised)? } else { raised }
+            let raised = base
+                .mapv(|element| field::pow(element, power.unsigned_abs()))
+                .into_shared();
+            if power < 0 {
+                inverses(&raised)?
+            } else {
+                raised
+            }
         }
         None if first == half => call.roots.of(base),
         None if first == field::neg(half) => inverses(&call.roots.of(base))?,

@@ -41,11 +41,17 @@ pub(super) fn cast(call: &Call) -> Made {
 
 /// Known integers as a type holds them: beyond its ends they begin anew at the other one.
 pub fn wrapped(made: FieldValue, data_type: DataType) -> FieldValue {
-    let Some((low, high)) = range_of(data_type).filter(|_| data_type.bits() < Some(64)) else { return made };
+    let Some((low, high)) = range_of(data_type).filter(|_| data_type.bits() < Some(64)) else {
+        return made;
+    };
     match made {
-        FieldValue::Int(integers) if integers.iter().any(|n| !(low..=high).contains(n)) => FieldValue::Int(
-            integers.mapv(|n| low + (n.wrapping_sub(low)).rem_euclid(high - low + 1)).into_shared(),
-        ),
+        FieldValue::Int(integers) if integers.iter().any(|n| !(low..=high).contains(n)) => {
+            FieldValue::Int(
+                integers
+                    .mapv(|n| low + (n.wrapping_sub(low)).rem_euclid(high - low + 1))
+                    .into_shared(),
+            )
+        }
         made => made,
     }
 }
@@ -77,7 +83,8 @@ pub(super) fn compare(call: &Call) -> Made {
         _ => |a, b| (a != 0) != (b != 0),
     };
     let (a, b) = (call.integers(0)?, call.integers(1)?);
-    call.allowance.room(&broadcast(a.shape(), b.shape()).ok_or(Unmade::Uncovered)?)?;
+    call.allowance
+        .room(&broadcast(a.shape(), b.shape()).ok_or(Unmade::Uncovered)?)?;
     let made = zip(a, b, |a, b| i64::from(holds(a, b)));
     Ok(vec![FieldValue::int(made.ok_or(Unmade::Uncovered)?)])
 }
@@ -89,13 +96,16 @@ pub(super) fn one(call: &Call) -> Made {
         "Abs" => i64::checked_abs,
         _ => |n| Some(n.signum()),
     };
-    Ok(vec![FieldValue::int(exact(Some(call.integers(0)?.mapv(f)))?)])
+    Ok(vec![FieldValue::int(exact(Some(
+        call.integers(0)?.mapv(f),
+    ))?)])
 }
 
 /// With the sign of the divisor, or, as an attribute may say, of the dividend.
 pub(super) fn modulo(call: &Call) -> Made {
     let (a, b) = (call.integers(0)?, call.integers(1)?);
-    call.allowance.room(&broadcast(a.shape(), b.shape()).ok_or(Unmade::Uncovered)?)?;
+    call.allowance
+        .room(&broadcast(a.shape(), b.shape()).ok_or(Unmade::Uncovered)?)?;
     let of_dividend = call.attr("fmod", 0)? != 0;
     let rest = |a: i64, b: i64| {
         let rest = a.checked_rem(b)?;
@@ -107,11 +117,16 @@ pub(super) fn modulo(call: &Call) -> Made {
 
 /// Min and Max.
 pub(super) fn extreme(call: &Call) -> Made {
-    let f: fn(i64, i64) -> i64 = if call.op() == "Min" { i64::min } else { i64::max };
+    let f: fn(i64, i64) -> i64 = if call.op() == "Min" {
+        i64::min
+    } else {
+        i64::max
+    };
     let mut made = call.integers(0)?.clone();
     for slot in 1..call.inputs.len() {
         let other = call.integers(slot)?;
-        call.allowance.room(&broadcast(made.shape(), other.shape()).ok_or(Unmade::Uncovered)?)?;
+        call.allowance
+            .room(&broadcast(made.shape(), other.shape()).ok_or(Unmade::Uncovered)?)?;
         made = zip(&made, other, f).ok_or(Unmade::Uncovered)?.into_shared();
     }
     Ok(vec![FieldValue::int(made.into_owned())])
@@ -121,8 +136,13 @@ pub(super) fn extreme(call: &Call) -> Made {
 pub(super) fn clip(call: &Call) -> Made {
     let mut made = call.integers(0)?.clone();
     for (slot, f) in [(1, i64::max as fn(i64, i64) -> i64), (2, i64::min)] {
-        let bound = call.optional(slot).map(|_| call.integers(slot)).transpose()?;
-        let Some(bound) = bound.map(|bound| bound.iter().copied().next()) else { continue };
+        let bound = call
+            .optional(slot)
+            .map(|_| call.integers(slot))
+            .transpose()?;
+        let Some(bound) = bound.map(|bound| bound.iter().copied().next()) else {
+            continue;
+        };
         let bound = bound.ok_or(Unmade::Uncovered)?;
         made = made.mapv(|n| f(n, bound)).into_shared();
     }
@@ -134,10 +154,18 @@ pub(super) fn shape(call: &Call) -> Made {
     let rank = shape.len() as i64;
     let bound = |name, absent| -> Result<usize, Unmade> {
         let bound = call.attr(name, absent)?;
-        Ok((if bound < 0 { bound.saturating_add(rank) } else { bound }).clamp(0, rank) as usize)
+        Ok((if bound < 0 {
+            bound.saturating_add(rank)
+        } else {
+            bound
+        })
+        .clamp(0, rank) as usize)
     };
     let (start, end) = (bound("start", 0)?, bound("end", rank)?);
-    let extents: Vec<i64> = shape[start..end.max(start)].iter().map(|&extent| extent as i64).collect();
+    let extents: Vec<i64> = shape[start..end.max(start)]
+        .iter()
+        .map(|&extent| extent as i64)
+        .collect();
     Ok(vec![FieldValue::int(arr1(&extents).into_dyn())])
 }
 
@@ -148,7 +176,13 @@ pub(super) fn size(call: &Call) -> Made {
 
 pub(super) fn range(call: &Call) -> Made {
     let number = |slot: usize| -> Result<i128, Unmade> {
-        Ok(i128::from(*call.integers(slot)?.iter().next().ok_or(Unmade::Uncovered)?))
+        Ok(i128::from(
+            *call
+                .integers(slot)?
+                .iter()
+                .next()
+                .ok_or(Unmade::Uncovered)?,
+        ))
     };
     let (start, limit, delta) = (number(0)?, number(1)?, number(2)?);
     let steps = match delta {
@@ -158,25 +192,38 @@ pub(super) fn range(call: &Call) -> Made {
     };
     let count = usize::try_from(steps.max(0)).map_err(|_| Unmade::Beyond)?;
     call.allowance.room(&[count])?;
-    let numbers: Vec<i64> = (0..count).map(|step| (start + step as i128 * delta) as i64).collect();
+    let numbers: Vec<i64> = (0..count)
+        .map(|step| (start + step as i128 * delta) as i64)
+        .collect();
     Ok(vec![FieldValue::int(arr1(&numbers).into_dyn())])
 }
 
 pub(super) fn non_zero(call: &Call) -> Made {
     let integers = call.integers(0)?;
     let rank = integers.ndim();
-    let there: Vec<_> = integers.indexed_iter().filter(|(_, n)| **n != 0).map(|(at, _)| at).collect();
+    let there: Vec<_> = integers
+        .indexed_iter()
+        .filter(|(_, n)| **n != 0)
+        .map(|(at, _)| at)
+        .collect();
     call.allowance.room(&[rank, there.len()])?;
-    let places = (0..rank).flat_map(|axis| there.iter().map(move |at| at[axis] as i64)).collect();
+    let places = (0..rank)
+        .flat_map(|axis| there.iter().map(move |at| at[axis] as i64))
+        .collect();
     let places = ArrayD::from_shape_vec(IxDyn(&[rank, there.len()]), places);
-    Ok(vec![FieldValue::int(places.map_err(|_| Unmade::Uncovered)?)])
+    Ok(vec![FieldValue::int(
+        places.map_err(|_| Unmade::Uncovered)?,
+    )])
 }
 
 /// Which of two values stands at each place.
 pub(super) fn one_hot(call: &Call) -> Made {
     let (indices, depth) = (call.integers(0)?, call.integers(1)?);
-    let depth =
-        depth.iter().next().and_then(|&depth| usize::try_from(depth).ok()).ok_or(Unmade::Uncovered)?;
+    let depth = depth
+        .iter()
+        .next()
+        .and_then(|&depth| usize::try_from(depth).ok())
+        .ok_or(Unmade::Uncovered)?;
     let rank = indices.ndim() + 1;
     let along = super::axis(call.attr("axis", -1)?, rank)?;
     let mut shape = indices.shape().to_vec();
@@ -186,7 +233,11 @@ pub(super) fn one_hot(call: &Call) -> Made {
         let (place, mut rest) = (at[along] as i64, at.slice().to_vec());
         rest.remove(along);
         let index = indices[&rest[..]];
-        let index = if index < 0 { index + depth as i64 } else { index };
+        let index = if index < 0 {
+            index + depth as i64
+        } else {
+            index
+        };
         i64::from(index == place)
     });
     let choose = choose.into_shared();

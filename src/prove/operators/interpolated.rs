@@ -19,20 +19,31 @@ pub const AXES: usize = 8;
 /// The result of a Resize with this identity, of this shape.
 pub fn interpolated(call: &Call, function: Digest, shape: Option<&[usize]>) -> Made {
     let mut elements = call.field(0)?.clone();
-    let is_cropped = call.text("coordinate_transformation_mode", "half_pixel")? == "tf_crop_and_resize";
-    let shape = shape.filter(|shape| shape.len() == elements.ndim() && shape.len() <= AXES && !is_cropped);
+    let is_cropped =
+        call.text("coordinate_transformation_mode", "half_pixel")? == "tf_crop_and_resize";
+    let shape =
+        shape.filter(|shape| shape.len() == elements.ndim() && shape.len() <= AXES && !is_cropped);
     for (axis, &extent) in shape.ok_or(Unmade::Uncovered)?.iter().enumerate() {
-        if !stays(call, axis, elements.ndim(), elements.shape()[axis] == extent)? {
+        if !stays(
+            call,
+            axis,
+            elements.ndim(),
+            elements.shape()[axis] == extent,
+        )? {
             let mut hash = Hash::new(0, "weights of places");
             hash.digest(function);
             match factor(call, axis, elements.ndim())? {
                 Some(factor) => hash.number(factor.into()),
                 None => {
                     let inputs = call.inputs[1..].iter();
-                    inputs.for_each(|input| hash.digest(input.as_ref().map_or(0, |input| input.digest(0))));
+                    inputs.for_each(|input| {
+                        hash.digest(input.as_ref().map_or(0, |input| input.digest(0)))
+                    });
                 }
             }
-            [axis, elements.shape()[axis], extent].iter().for_each(|&number| hash.number(number as u64));
+            [axis, elements.shape()[axis], extent]
+                .iter()
+                .for_each(|&number| hash.number(number as u64));
             elements = resized(call, &elements, axis, extent, Unknown::new(hash.finish()))?;
         }
     }
@@ -54,7 +65,9 @@ fn factor(call: &Call, axis: usize, rank: usize) -> Result<Option<u32>, Unmade> 
     }
     let factors = call.optional_field(factors_at(call.op(), call.opset))?;
     let factors = factors.filter(|factors| factors.len() == resized.len());
-    Ok(factors.zip(place).and_then(|(factors, place)| slice(factors).get(place).copied()))
+    Ok(factors
+        .zip(place)
+        .and_then(|(factors, place)| slice(factors).get(place).copied()))
 }
 
 /// Whether an axis is unchanged: its factor is 1.
@@ -63,8 +76,13 @@ fn stays(call: &Call, axis: usize, rank: usize, same: bool) -> Result<bool, Unma
         Some(list) => axes(&list, rank)?,
         None => (0..rank).collect(),
     };
-    let Some(place) = resized.iter().position(|&other| other == axis) else { return Ok(true) };
-    if let Some(sizes) = call.optional(3).filter(|sizes| sizes.len() == resized.len()) {
+    let Some(place) = resized.iter().position(|&other| other == axis) else {
+        return Ok(true);
+    };
+    if let Some(sizes) = call
+        .optional(3)
+        .filter(|sizes| sizes.len() == resized.len())
+    {
         let fits = call.text("keep_aspect_ratio_policy", "stretch")? == "stretch";
         return Ok(same && fits && matches!(sizes, FieldValue::Int(_)));
     }
@@ -85,20 +103,49 @@ fn resized(
     call.allowance.room(&shape)?;
     call.allowance.room(&[extent, from])?;
     call.allowance.products(&[shape.iter().product(), from])?;
-    let mut weights: Vec<u32> = (0..extent * from).map(|place| unknown.value(place as u64)).collect();
+    let mut weights: Vec<u32> = (0..extent * from)
+        .map(|place| unknown.value(place as u64))
+        .collect();
     for weights in weights.chunks_mut(from.max(1)) {
         let (last, others) = weights.split_last_mut().ok_or(Unmade::Uncovered)?;
-        *last = others.iter().fold(1, |rest, &weight| field::sub(rest, weight));
+        *last = others
+            .iter()
+            .fold(1, |rest, &weight| field::sub(rest, weight));
     }
-    let (rows, columns) = (shape[..axis].iter().product(), shape[axis + 1..].iter().product());
+    let (rows, columns) = (
+        shape[..axis].iter().product(),
+        shape[axis + 1..].iter().product(),
+    );
     let made = if columns == 1 {
         // One product of all rows, not one for each: those of a single column are slow.
-        let across: Vec<u32> =
-            (0..from * extent).map(|place| weights[place % extent * from + place / extent]).collect();
-        multiply(slice(elements), &across, &[(0, 0)], Extents { rows, inner: from, columns: extent })
+        let across: Vec<u32> = (0..from * extent)
+            .map(|place| weights[place % extent * from + place / extent])
+            .collect();
+        multiply(
+            slice(elements),
+            &across,
+            &[(0, 0)],
+            Extents {
+                rows,
+                inner: from,
+                columns: extent,
+            },
+        )
     } else {
-        let blocks: Vec<(usize, usize)> = (0..rows).map(|block| (0, block * from * columns)).collect();
-        multiply(&weights, slice(elements), &blocks, Extents { rows: extent, inner: from, columns })
+        let blocks: Vec<(usize, usize)> =
+            (0..rows).map(|block| (0, block * from * columns)).collect();
+        multiply(
+            &weights,
+            slice(elements),
+            &blocks,
+            Extents {
+                rows: extent,
+                inner: from,
+                columns,
+            },
+        )
     };
-    Ok(ArrayD::from_shape_vec(shape, made).map_err(|_| Unmade::Uncovered)?.into_shared())
+    Ok(ArrayD::from_shape_vec(shape, made)
+        .map_err(|_| Unmade::Uncovered)?
+        .into_shared())
 }

@@ -18,10 +18,23 @@ use crate::prove::random::{Digest, Hash, Unknown};
 const GRID_SAMPLE: &[&str] = &["align_corners", "mode", "padding_mode"];
 
 /// The attributes of RotaryEmbedding, of ONNX and of `com.microsoft`.
-const ROTARY: &[&str] = &["interleaved", "is_packed_batching", "num_heads", "rotary_embedding_dim", "scale"];
+const ROTARY: &[&str] = &[
+    "interleaved",
+    "is_packed_batching",
+    "num_heads",
+    "rotary_embedding_dim",
+    "scale",
+];
 
 /// The attributes of DeformConv.
-const DEFORM_CONV: &[&str] = &["dilations", "group", "kernel_shape", "offset_group", "pads", "strides"];
+const DEFORM_CONV: &[&str] = &[
+    "dilations",
+    "group",
+    "kernel_shape",
+    "offset_group",
+    "pads",
+    "strides",
+];
 
 /// The first difference of the lane that one is taken for, by what the operator makes of it divided by its own, and by that.
 pub type Like<'l> = &'l dyn Fn(Digest, u32) -> u32;
@@ -52,14 +65,24 @@ pub fn of_lanes(
     shape: Option<&[usize]>,
     alike: Option<Like>,
 ) -> Result<(Vec<FieldValue>, usize), Unmade> {
-    let shape = shape.filter(|_| call.wanted == 1).ok_or(Unmade::Uncovered)?;
+    let shape = shape
+        .filter(|_| call.wanted == 1)
+        .ok_or(Unmade::Uncovered)?;
     let elements = call.field(0)?;
     let rank = elements.ndim();
     let function = with_others(call, function, 1..call.inputs.len());
-    let maximum = Passing { shift: true, multiples: Multiples::Positive(alike) };
-    let linear = Passing { shift: false, multiples: Multiples::All };
+    let maximum = Passing {
+        shift: true,
+        multiples: Multiples::Positive(alike),
+    };
+    let linear = Passing {
+        shift: false,
+        multiples: Multiples::All,
+    };
     let lanes = |outer, passes, item: &dyn Fn(usize) -> usize| {
-        let starts = shape.get(..outer).is_some_and(|start| elements.shape().starts_with(start));
+        let starts = shape
+            .get(..outer)
+            .is_some_and(|start| elements.shape().starts_with(start));
         if starts {
             each(call, elements, outer, shape, function, passes, item)
         } else {
@@ -76,11 +99,18 @@ pub fn of_lanes(
             let (windows, _) = pooled(call, elements.shape().get(2..).ok_or(Unmade::Uncovered)?)?;
             let mut meets = vec![false; windows.output.iter().product()];
             for places in windows.meets() {
-                meets.iter_mut().zip(places).for_each(|(meets, place)| *meets |= place.is_some());
+                meets
+                    .iter_mut()
+                    .zip(places)
+                    .for_each(|(meets, place)| *meets |= place.is_some());
             }
             // A window over the border alone has no maximum.
             let fits = shape.get(2..) == Some(&windows.output) && meets.iter().all(|&meets| meets);
-            if fits { lanes(2, maximum, &|_| 0) } else { Err(Unmade::Uncovered) }
+            if fits {
+                lanes(2, maximum, &|_| 0)
+            } else {
+                Err(Unmade::Uncovered)
+            }
         }
         "ReduceMax" | "ReduceMin" => {
             knows(call, &["axes", "keepdims", "noop_with_empty_axes"])?;
@@ -100,7 +130,11 @@ pub fn of_lanes(
         }
         _ => {
             knows(call, ROTARY)?;
-            lanes(rank.checked_sub(1).ok_or(Unmade::Uncovered)?, linear, &|lane| lane)
+            lanes(
+                rank.checked_sub(1).ok_or(Unmade::Uncovered)?,
+                linear,
+                &|lane| lane,
+            )
         }
     }
 }
@@ -116,25 +150,42 @@ pub fn deformed(call: &Call, function: Digest) -> Made {
         return Err(Unmade::Uncovered);
     };
     let told = call.attr_ints("kernel_shape")?;
-    let is_told = told.is_none_or(|told| told.iter().map(|&n| n as usize).eq(kernel.iter().copied()));
+    let is_told =
+        told.is_none_or(|told| told.iter().map(|&n| n as usize).eq(kernel.iter().copied()));
     let is_whole = |parts: usize, of: usize| parts > 0 && of.is_multiple_of(parts);
-    let fits =
-        is_whole(group, outputs) && is_whole(offsets, channels) && inner.checked_mul(group) == Some(channels);
+    let fits = is_whole(group, outputs)
+        && is_whole(offsets, channels)
+        && inner.checked_mul(group) == Some(channels);
     if !fits || !is_told {
         return Err(Unmade::Misfit);
     }
     let [taps, count] = [kernel, places].map(|extents| extents.iter().product::<usize>());
     let function = with_others(call, function, [2, 4]);
-    let linear = Passing { shift: false, multiples: Multiples::All };
+    let linear = Passing {
+        shift: false,
+        multiples: Multiples::All,
+    };
     let sampled = [samples, channels, taps, count];
     let (sampled, _) = each(call, values, 2, &sampled, function, linear, &|lane| {
         lane / channels * offsets + lane % channels / (channels / offsets)
     })?;
-    let Some(FieldValue::Field(sampled)) = sampled.first() else { return Err(Unmade::Uncovered) };
-    call.allowance.products(&[samples, outputs, inner, taps, count])?;
-    let extents = Extents { rows: outputs / group, inner: inner * taps, columns: count };
+    let Some(FieldValue::Field(sampled)) = sampled.first() else {
+        return Err(Unmade::Uncovered);
+    };
+    call.allowance
+        .products(&[samples, outputs, inner, taps, count])?;
+    let extents = Extents {
+        rows: outputs / group,
+        inner: inner * taps,
+        columns: count,
+    };
     let pairs: Vec<(usize, usize)> = (0..samples * group)
-        .map(|part| (part % group * extents.rows * extents.inner, part * extents.inner * count))
+        .map(|part| {
+            (
+                part % group * extents.rows * extents.inner,
+                part * extents.inner * count,
+            )
+        })
         .collect();
     let made = multiply(slice(weight), slice(sampled), &pairs, extents);
     with_bias(call, 3, made, &[&[samples, outputs], places].concat())
@@ -142,7 +193,11 @@ pub fn deformed(call: &Call, function: Digest) -> Made {
 
 /// Refuses attributes that are not known.
 fn knows(call: &Call, known: &[&str]) -> Result<(), Unmade> {
-    let all = call.node.attribute.iter().all(|attribute| known.contains(&attribute.name()));
+    let all = call
+        .node
+        .attribute
+        .iter()
+        .all(|attribute| known.contains(&attribute.name()));
     if all { Ok(()) } else { Err(Unmade::Uncovered) }
 }
 
@@ -168,9 +223,13 @@ fn each(
     item: &dyn Fn(usize) -> usize,
 ) -> Result<(Vec<FieldValue>, usize), Unmade> {
     call.allowance.room(shape)?;
-    let [count, length] =
-        [&elements.shape()[..outer], &elements.shape()[outer..]].map(|extents| extents.iter().product());
-    let results = shape.iter().product::<usize>().checked_div(count).ok_or(Unmade::Uncovered)?;
+    let [count, length] = [&elements.shape()[..outer], &elements.shape()[outer..]]
+        .map(|extents| extents.iter().product());
+    let results = shape
+        .iter()
+        .product::<usize>()
+        .checked_div(count)
+        .ok_or(Unmade::Uncovered)?;
     if length == 0 || results * count != shape.iter().product::<usize>() {
         return Err(Unmade::Uncovered);
     }
@@ -183,7 +242,9 @@ fn each(
             continue;
         };
         let part = field::inverse(first).ok_or(Unmade::Uncovered)?;
-        let rest: Vec<u32> = rest().map(|difference| field::mul(difference, part)).collect();
+        let rest: Vec<u32> = rest()
+            .map(|difference| field::mul(difference, part))
+            .collect();
         let mut hash = Hash::new(0, "lane");
         hash.digest(function);
         hash.number(item(place) as u64);

@@ -59,7 +59,9 @@ impl Allowance {
     /// inputs, which grow on their way. A few bytes say inputs of any size: beyond a bound they bring no more.
     pub fn new(bytes: u64, inputs: u64) -> Self {
         let grown = |least: u32, times: u32, most: u32| {
-            (1_u64 << least).saturating_add(inputs.saturating_mul(1 << times)).min(1 << most)
+            (1_u64 << least)
+                .saturating_add(inputs.saturating_mul(1 << times))
+                .min(1 << most)
         };
         Self {
             largest: bytes.max(grown(24, 8, 27)),
@@ -77,7 +79,11 @@ impl Allowance {
         let counted = shape.iter().filter(|&&extent| extent != 0);
         let count = counted.fold(1_u64, |count, &extent| count.saturating_mul(extent as u64));
         let fits = count <= self.largest && shape.len() <= 64;
-        if fits && spend(&self.elements, count) { Ok(()) } else { Err(Unmade::Beyond) }
+        if fits && spend(&self.elements, count) {
+            Ok(())
+        } else {
+            Err(Unmade::Beyond)
+        }
     }
 
     /// So many products.
@@ -85,8 +91,14 @@ impl Allowance {
     /// # Errors
     /// [`Unmade::Beyond`] where that is too many.
     pub fn products(&self, factors: &[usize]) -> Result<(), Unmade> {
-        let count = factors.iter().fold(1_u64, |count, &factor| count.saturating_mul(factor as u64));
-        if spend(&self.products, count) { Ok(()) } else { Err(Unmade::Beyond) }
+        let count = factors
+            .iter()
+            .fold(1_u64, |count, &factor| count.saturating_mul(factor as u64));
+        if spend(&self.products, count) {
+            Ok(())
+        } else {
+            Err(Unmade::Beyond)
+        }
     }
 }
 
@@ -168,12 +180,17 @@ impl Call<'_> {
     fn ints(&self, slot: usize) -> Result<Option<Vec<i64>>, Unmade> {
         match self.optional(slot) {
             Some(FieldValue::Field(_)) => Err(Unmade::Misfit),
-            given => given.map(|_| Ok(slice(self.integers(slot)?).to_vec())).transpose(),
+            given => given
+                .map(|_| Ok(slice(self.integers(slot)?).to_vec()))
+                .transpose(),
         }
     }
 
     fn attr(&self, name: &str, absent: i64) -> Result<i64, Unmade> {
-        self.node.attr_i(name).map(|value| value.unwrap_or(absent)).map_err(|_| Unmade::Uncovered)
+        self.node
+            .attr_i(name)
+            .map(|value| value.unwrap_or(absent))
+            .map_err(|_| Unmade::Uncovered)
     }
 
     /// An attribute that is a number from 0 on.
@@ -191,21 +208,32 @@ impl Call<'_> {
 
     /// The image of a float.
     fn float(&self, name: &str, absent: f32) -> Result<u32, Unmade> {
-        let value = self.node.attr_f(name).map_err(|_| Unmade::Uncovered)?.unwrap_or(absent);
+        let value = self
+            .node
+            .attr_f(name)
+            .map_err(|_| Unmade::Uncovered)?
+            .unwrap_or(absent);
         field::of_float(value.into()).ok_or(Unmade::Uncovered)
     }
 
     fn text(&self, name: &str, absent: &'static str) -> Result<&str, Unmade> {
-        self.node.attr_s(name).map(|value| value.unwrap_or(absent)).map_err(|_| Unmade::Uncovered)
+        self.node
+            .attr_s(name)
+            .map(|value| value.unwrap_or(absent))
+            .map_err(|_| Unmade::Uncovered)
     }
 
     fn attr_ints(&self, name: &str) -> Result<Option<Vec<i64>>, Unmade> {
-        self.node.attr_ints(name).map(|list| list.map(<[i64]>::to_vec)).map_err(|_| Unmade::Uncovered)
+        self.node
+            .attr_ints(name)
+            .map(|list| list.map(<[i64]>::to_vec))
+            .map_err(|_| Unmade::Uncovered)
     }
 
     /// Integers that are an attribute or an input, as the operator set has them.
     fn list(&self, name: &str) -> Result<Option<Vec<i64>>, Unmade> {
-        input_at(self.op(), name, self.opset).map_or_else(|| self.attr_ints(name), |slot| self.ints(slot))
+        input_at(self.op(), name, self.opset)
+            .map_or_else(|| self.attr_ints(name), |slot| self.ints(slot))
     }
 
     /// The axes that a Reduce operator reduces, ascending.
@@ -247,8 +275,18 @@ const TABLE: &[(&str, &[&str], &[&str], Interpreter)] = &[
     ("", &["Reciprocal"], &[], arithmetic::reciprocal),
     ("", &["Sqrt"], &[], arithmetic::sqrt),
     ("", &["Pow"], &[], arithmetic::pow),
-    ("", &["Cast", "CastLike"], &["to", "saturate", "round_mode"], integers::cast),
-    ("", &["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"], &[], integers::compare),
+    (
+        "",
+        &["Cast", "CastLike"],
+        &["to", "saturate", "round_mode"],
+        integers::cast,
+    ),
+    (
+        "",
+        &["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"],
+        &[],
+        integers::compare,
+    ),
     ("", &["And", "Or", "Xor"], &[], integers::compare),
     ("", &["Not", "Abs", "Sign"], &[], integers::one),
     ("", &["Mod"], &["fmod"], integers::modulo),
@@ -260,47 +298,162 @@ const TABLE: &[(&str, &[&str], &[&str], Interpreter)] = &[
     ("", &["NonZero"], &[], integers::non_zero),
     ("", &["OneHot"], &["axis"], integers::one_hot),
     ("", &["Identity"], &[], movement::identity),
-    ("", &["Dropout"], &["ratio", "seed", "is_test"], movement::dropout),
+    (
+        "",
+        &["Dropout"],
+        &["ratio", "seed", "is_test"],
+        movement::dropout,
+    ),
     ("", &["Reshape"], &["allowzero"], movement::reshape),
     ("", &["Flatten"], &["axis"], movement::flatten),
     ("", &["Squeeze", "Unsqueeze"], &["axes"], movement::squeeze),
     ("", &["Transpose"], &["perm"], movement::transpose),
-    ("", &["Slice"], &["starts", "ends", "axes"], movement::slice_of),
-    ("", &["Split"], &["axis", "split", "num_outputs"], movement::split),
+    (
+        "",
+        &["Slice"],
+        &["starts", "ends", "axes"],
+        movement::slice_of,
+    ),
+    (
+        "",
+        &["Split"],
+        &["axis", "split", "num_outputs"],
+        movement::split,
+    ),
     ("", &["Concat"], &["axis"], movement::concat),
     ("", &["Gather"], &["axis"], movement::gather),
     ("", &["GatherND"], &["batch_dims"], movement::gather_nd),
-    ("", &["GatherElements"], &["axis"], movement::gather_elements),
+    (
+        "",
+        &["GatherElements"],
+        &["axis"],
+        movement::gather_elements,
+    ),
     ("", &["ScatterND"], &["reduction"], scattered::nd),
-    ("", &["ScatterElements"], &["axis", "reduction"], scattered::elements),
+    (
+        "",
+        &["ScatterElements"],
+        &["axis", "reduction"],
+        scattered::elements,
+    ),
     ("", &["Expand"], &[], movement::expand),
     ("", &["Tile"], &[], movement::tile),
-    ("", &["Resize", "Upsample"], movement::RESIZE, movement::resize),
+    (
+        "",
+        &["Resize", "Upsample"],
+        movement::RESIZE,
+        movement::resize,
+    ),
     ("", &["Pad"], &["mode", "pads", "value"], movement::pad),
-    ("", &["DepthToSpace", "SpaceToDepth"], &["blocksize", "mode"], movement::depth),
+    (
+        "",
+        &["DepthToSpace", "SpaceToDepth"],
+        &["blocksize", "mode"],
+        movement::depth,
+    ),
     ("", &["Where"], &[], movement::choose),
-    ("", &["ConstantOfShape"], &["value"], movement::constant_of_shape),
+    (
+        "",
+        &["ConstantOfShape"],
+        &["value"],
+        movement::constant_of_shape,
+    ),
     ("", &["Trilu"], &["upper"], movement::triangle),
-    ("", &["CumSum"], &["exclusive", "reverse"], reductions::running),
+    (
+        "",
+        &["CumSum"],
+        &["exclusive", "reverse"],
+        reductions::running,
+    ),
     ("", &["MatMul"], &[], products::matmul),
-    ("com.microsoft", &["FusedMatMul"], products::FUSED, products::fused),
-    ("", &["Gemm"], &["alpha", "beta", "transA", "transB"], products::gemm),
+    (
+        "com.microsoft",
+        &["FusedMatMul"],
+        products::FUSED,
+        products::fused,
+    ),
+    (
+        "",
+        &["Gemm"],
+        &["alpha", "beta", "transA", "transB"],
+        products::gemm,
+    ),
     ("", &["Einsum"], &["equation"], products::einsum),
     ("", &["Conv"], windows::CONV, windows::conv),
-    ("", &["ConvTranspose"], windows::CONV_TRANSPOSE, windows::conv_transpose),
+    (
+        "",
+        &["ConvTranspose"],
+        windows::CONV_TRANSPOSE,
+        windows::conv_transpose,
+    ),
     ("", &["AveragePool"], AVERAGE_POOL, windows::average),
     ("", &["GlobalAveragePool"], &[], reductions::global),
-    ("", REDUCTIONS, &["axes", "keepdims", "noop_with_empty_axes"], reductions::reduce),
-    ("", &["BatchNormalization"], &["epsilon", "momentum", "training_mode", "spatial"], normalizers::batch),
-    ("", &["InstanceNormalization"], &["epsilon"], normalizers::instance),
-    ("", &["GroupNormalization"], &["epsilon", "num_groups", "stash_type"], normalizers::group),
-    ("", &["LayerNormalization"], normalizers::ATTRIBUTES, normalizers::layer),
-    ("com.microsoft", &["LayerNormalization"], normalizers::ATTRIBUTES, normalizers::layer),
-    ("com.microsoft", &["GroupNorm"], normalizers::OF_RUNTIME, normalizers::of_runtime),
-    ("", &["RMSNormalization", "SimplifiedLayerNormalization"], normalizers::ATTRIBUTES, normalizers::rms),
-    ("com.microsoft", &["SimplifiedLayerNormalization"], normalizers::ATTRIBUTES, normalizers::rms),
-    ("com.microsoft", &["SkipLayerNormalization"], &["epsilon"], normalizers::skip),
-    ("com.microsoft", &["SkipSimplifiedLayerNormalization"], &["epsilon"], normalizers::skip),
+    (
+        "",
+        REDUCTIONS,
+        &["axes", "keepdims", "noop_with_empty_axes"],
+        reductions::reduce,
+    ),
+    (
+        "",
+        &["BatchNormalization"],
+        &["epsilon", "momentum", "training_mode", "spatial"],
+        normalizers::batch,
+    ),
+    (
+        "",
+        &["InstanceNormalization"],
+        &["epsilon"],
+        normalizers::instance,
+    ),
+    (
+        "",
+        &["GroupNormalization"],
+        &["epsilon", "num_groups", "stash_type"],
+        normalizers::group,
+    ),
+    (
+        "",
+        &["LayerNormalization"],
+        normalizers::ATTRIBUTES,
+        normalizers::layer,
+    ),
+    (
+        "com.microsoft",
+        &["LayerNormalization"],
+        normalizers::ATTRIBUTES,
+        normalizers::layer,
+    ),
+    (
+        "com.microsoft",
+        &["GroupNorm"],
+        normalizers::OF_RUNTIME,
+        normalizers::of_runtime,
+    ),
+    (
+        "",
+        &["RMSNormalization", "SimplifiedLayerNormalization"],
+        normalizers::ATTRIBUTES,
+        normalizers::rms,
+    ),
+    (
+        "com.microsoft",
+        &["SimplifiedLayerNormalization"],
+        normalizers::ATTRIBUTES,
+        normalizers::rms,
+    ),
+    (
+        "com.microsoft",
+        &["SkipLayerNormalization"],
+        &["epsilon"],
+        normalizers::skip,
+    ),
+    (
+        "com.microsoft",
+        &["SkipSimplifiedLayerNormalization"],
+        &["epsilon"],
+        normalizers::skip,
+    ),
 ];
 
 const REDUCTIONS: &[&str] = &["ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL2"];
@@ -312,14 +465,29 @@ const REDUCTIONS: &[&str] = &["ReduceSum", "ReduceMean", "ReduceSumSquare", "Red
 pub fn interpret(call: &Call) -> Made {
     type Known = HashMap<(&'static str, &'static str), (&'static [&'static str], Interpreter)>;
     static KNOWN: LazyLock<Known> = LazyLock::new(|| {
-        let entries = TABLE.iter().flat_map(|&(domain, ops, attributes, interpreter)| {
-            ops.iter().map(move |&op| ((domain, op), (attributes, interpreter)))
-        });
+        let entries = TABLE
+            .iter()
+            .flat_map(|&(domain, ops, attributes, interpreter)| {
+                ops.iter()
+                    .map(move |&op| ((domain, op), (attributes, interpreter)))
+            });
         entries.collect()
     });
     let (attributes, interpreter) = KNOWN.get(&call.node.op()).ok_or(Unmade::Uncovered)?;
-    let covers = call.node.attribute.iter().all(|attribute| attributes.contains(&attribute.name()));
-    let made = if covers { interpreter(call)? } else { return Err(Unmade::Uncovered) };
+    let covers = call
+        .node
+        .attribute
+        .iter()
+        .all(|attribute| attributes.contains(&attribute.name()));
+    let made = if covers {
+        interpreter(call)?
+    } else {
+        return Err(Unmade::Uncovered);
+    };
     // Any other result is one that the interpreter knows nothing of.
-    if made.len() < call.wanted { Err(Unmade::Uncovered) } else { Ok(made) }
+    if made.len() < call.wanted {
+        Err(Unmade::Uncovered)
+    } else {
+        Ok(made)
+    }
 }

@@ -29,21 +29,32 @@ pub(super) const RESIZE: &[&str] = &[
 /// # Errors
 /// [`Unmade::Misfit`] where it has room for more or fewer, and [`Unmade::Uncovered`] where its shape is not known.
 pub fn reshaped(value: &FieldValue, shape: &[usize]) -> Result<FieldValue, Unmade> {
-    let fits =
-        value.shape().is_some_and(|from| from.iter().product::<usize>() == shape.iter().product::<usize>());
+    let fits = value
+        .shape()
+        .is_some_and(|from| from.iter().product::<usize>() == shape.iter().product::<usize>());
     if !fits {
-        return Err(if value.shape().is_some() { Unmade::Misfit } else { Unmade::Uncovered });
+        return Err(if value.shape().is_some() {
+            Unmade::Misfit
+        } else {
+            Unmade::Uncovered
+        });
     }
     let shaped = match value.clone() {
-        FieldValue::Field(elements) => {
-            FieldValue::Field(elements.into_shape_with_order(shape).expect("as many elements"))
-        }
-        FieldValue::Varying(elements) => {
-            FieldValue::Varying(elements.into_shape_with_order(shape).expect("as many elements"))
-        }
-        FieldValue::Int(integers) => {
-            FieldValue::Int(integers.into_shape_with_order(shape).expect("as many elements"))
-        }
+        FieldValue::Field(elements) => FieldValue::Field(
+            elements
+                .into_shape_with_order(shape)
+                .expect("as many elements"),
+        ),
+        FieldValue::Varying(elements) => FieldValue::Varying(
+            elements
+                .into_shape_with_order(shape)
+                .expect("as many elements"),
+        ),
+        FieldValue::Int(integers) => FieldValue::Int(
+            integers
+                .into_shape_with_order(shape)
+                .expect("as many elements"),
+        ),
         opaque => opaque,
     };
     Ok(shaped)
@@ -58,13 +69,17 @@ pub fn pick<T: Copy>(
 ) -> ArrayD<T> {
     let (from, mut shape) = (slice(array), array.shape().to_vec());
     let extent = std::mem::replace(&mut shape[axis], places.len());
-    let (outer, inner) =
-        (shape[..axis].iter().product::<usize>(), shape[axis + 1..].iter().product::<usize>());
+    let (outer, inner) = (
+        shape[..axis].iter().product::<usize>(),
+        shape[axis + 1..].iter().product::<usize>(),
+    );
     let mut picked = Vec::with_capacity(outer * places.len() * inner);
     for block in 0..outer {
         for place in places {
             match place {
-                Some(place) => picked.extend_from_slice(&from[(block * extent + place) * inner..][..inner]),
+                Some(place) => {
+                    picked.extend_from_slice(&from[(block * extent + place) * inner..][..inner])
+                }
                 None => picked.extend(std::iter::repeat_n(fill, inner)),
             }
         }
@@ -80,7 +95,11 @@ pub fn concatenated<T: Copy>(arrays: &[&ArcArray<T, IxDyn>], axis: usize) -> Opt
 
 /// The axes in another order.
 pub fn transposed<T: Copy>(array: &ArcArray<T, IxDyn>, perm: &[usize]) -> ArrayD<T> {
-    array.view().permuted_axes(perm).as_standard_layout().into_owned()
+    array
+        .view()
+        .permuted_axes(perm)
+        .as_standard_layout()
+        .into_owned()
 }
 
 /// A value with some places of an axis.
@@ -103,7 +122,9 @@ pub(super) fn identity(call: &Call) -> Made {
 /// Out of training, in which it does nothing and its mask is true everywhere.
 pub(super) fn dropout(call: &Call) -> Made {
     let trains = match call.optional(2) {
-        Some(_) => call.ints(2)?.is_none_or(|mode| mode.iter().any(|&mode| mode != 0)),
+        Some(_) => call
+            .ints(2)?
+            .is_none_or(|mode| mode.iter().any(|&mode| mode != 0)),
         None => call.opset < 7 && !call.flag("is_test", false)?,
     };
     if trains {
@@ -125,8 +146,14 @@ pub(super) fn reshape(call: &Call) -> Made {
         });
     }
     if let Some(open) = wanted.iter().position(|&extent| extent == -1) {
-        let product = |shape: &[usize]| shape.iter().try_fold(1_usize, |n, &extent| n.checked_mul(extent));
-        let (there, rest) = product(from).zip(product(&shape)).ok_or(Unmade::Uncovered)?;
+        let product = |shape: &[usize]| {
+            shape
+                .iter()
+                .try_fold(1_usize, |n, &extent| n.checked_mul(extent))
+        };
+        let (there, rest) = product(from)
+            .zip(product(&shape))
+            .ok_or(Unmade::Uncovered)?;
         shape[open] = there.checked_div(rest).ok_or(Unmade::Misfit)?;
     }
     call.allowance.room(&shape)?;
@@ -136,8 +163,15 @@ pub(super) fn reshape(call: &Call) -> Made {
 pub(super) fn flatten(call: &Call) -> Made {
     let shape = call.shape(0)?;
     let named = call.attr("axis", 1)?;
-    let at = if named < 0 { named + shape.len() as i64 } else { named };
-    let at = usize::try_from(at).ok().filter(|&at| at <= shape.len()).ok_or(Unmade::Uncovered)?;
+    let at = if named < 0 {
+        named + shape.len() as i64
+    } else {
+        named
+    };
+    let at = usize::try_from(at)
+        .ok()
+        .filter(|&at| at <= shape.len())
+        .ok_or(Unmade::Uncovered)?;
     let flat = [&shape[..at], &shape[at..]].map(|part| part.iter().product());
     Ok(vec![reshaped(call.value(0)?, &flat)?])
 }
@@ -151,32 +185,45 @@ pub(super) fn squeeze(call: &Call) -> Made {
             Some(named) => axes(&named, shape.len())?,
             None => (0..shape.len()).filter(|&axis| shape[axis] == 1).collect(),
         };
-        let left: Vec<usize> =
-            (0..shape.len()).filter(|axis| !gone.contains(axis)).map(|axis| shape[axis]).collect();
+        let left: Vec<usize> = (0..shape.len())
+            .filter(|axis| !gone.contains(axis))
+            .map(|axis| shape[axis])
+            .collect();
         return Ok(vec![reshaped(call.value(0)?, &left)?]);
     }
     let named = named.ok_or(Unmade::Uncovered)?;
     let rank = shape.len() + named.len();
     let new = axes(&named, rank)?;
     let mut rest = shape.iter().copied();
-    let extents = (0..rank).map(|axis| if new.contains(&axis) { Some(1) } else { rest.next() });
+    let extents = (0..rank).map(|axis| {
+        if new.contains(&axis) {
+            Some(1)
+        } else {
+            rest.next()
+        }
+    });
     let wide: Vec<usize> = extents.collect::<Option<_>>().ok_or(Unmade::Uncovered)?;
     Ok(vec![reshaped(call.value(0)?, &wide)?])
 }
 
 pub(super) fn transpose(call: &Call) -> Made {
     let shape = call.shape(0)?;
-    let perm = permutation(call.attr_ints("perm")?.as_deref(), shape.len()).map_err(|_| Unmade::Uncovered)?;
+    let perm = permutation(call.attr_ints("perm")?.as_deref(), shape.len())
+        .map_err(|_| Unmade::Uncovered)?;
     call.allowance.room(shape)?;
     let value = call.value(0)?;
-    Ok(vec![either!(value, array => transposed(array, &perm), else return Err(Unmade::Uncovered))])
+    Ok(vec![
+        either!(value, array => transposed(array, &perm), else return Err(Unmade::Uncovered)),
+    ])
 }
 
 pub(super) fn slice_of(call: &Call) -> Made {
     let rank = call.shape(0)?.len();
     let starts = call.list("starts")?.ok_or(Unmade::Uncovered)?;
     let ends = call.list("ends")?.ok_or(Unmade::Uncovered)?;
-    let named = call.list("axes")?.unwrap_or_else(|| (0..starts.len() as i64).collect());
+    let named = call
+        .list("axes")?
+        .unwrap_or_else(|| (0..starts.len() as i64).collect());
     let steps = match input_at("Slice", "steps", call.opset) {
         Some(slot) => call.ints(slot)?,
         None => None,
@@ -187,19 +234,40 @@ pub(super) fn slice_of(call: &Call) -> Made {
     }
     let mut value = call.value(0)?.clone();
     for (place, along) in axes(&named, rank)?.into_iter().enumerate() {
-        let (extent, step) = (value.shape().ok_or(Unmade::Uncovered)?[along] as i64, steps[place]);
+        let (extent, step) = (
+            value.shape().ok_or(Unmade::Uncovered)?[along] as i64,
+            steps[place],
+        );
         if step < 0 && starts[place] < -extent {
             // The specification takes the first place here, and its reference none.
             return Err(Unmade::Uncovered);
         }
-        let (low, high) = if step > 0 { (0, extent) } else { (-1, extent - 1) };
-        let bound = |at: i64| (if at < 0 { at.saturating_add(extent) } else { at }).clamp(low, high.max(low));
+        let (low, high) = if step > 0 {
+            (0, extent)
+        } else {
+            (-1, extent - 1)
+        };
+        let bound = |at: i64| {
+            (if at < 0 {
+                at.saturating_add(extent)
+            } else {
+                at
+            })
+            .clamp(low, high.max(low))
+        };
         let (start, end) = (bound(starts[place]), bound(ends[place]));
         let step_size = usize::try_from(step.unsigned_abs()).map_err(|_| Unmade::Uncovered)?;
         let places: Vec<Option<usize>> = match step {
             0 => return Err(Unmade::Uncovered),
-            1.. => (start..end).step_by(step_size).map(|at| Some(at as usize)).collect(),
-            _ => (end + 1..=start).rev().step_by(step_size).map(|at| Some(at as usize)).collect(),
+            1.. => (start..end)
+                .step_by(step_size)
+                .map(|at| Some(at as usize))
+                .collect(),
+            _ => (end + 1..=start)
+                .rev()
+                .step_by(step_size)
+                .map(|at| Some(at as usize))
+                .collect(),
         };
         value = picked(call, &value, along, &places)?;
     }
@@ -211,15 +279,20 @@ pub(super) fn split(call: &Call) -> Made {
     let along = call.axis(0, shape.len())?;
     let (whole, parts) = (shape[along], call.node.output.len());
     let lengths = match call.list("split")? {
-        Some(lengths) => {
-            lengths.into_iter().map(|n| usize::try_from(n).map_err(|_| Unmade::Uncovered)).collect()
-        }
+        Some(lengths) => lengths
+            .into_iter()
+            .map(|n| usize::try_from(n).map_err(|_| Unmade::Uncovered))
+            .collect(),
         None => {
             let wide = whole.div_ceil(parts.max(1));
-            Ok((0..parts).map(|part| wide.min(whole.saturating_sub(part * wide))).collect::<Vec<_>>())
+            Ok((0..parts)
+                .map(|part| wide.min(whole.saturating_sub(part * wide)))
+                .collect::<Vec<_>>())
         }
     }?;
-    let sum = lengths.iter().try_fold(0_usize, |sum, &length| sum.checked_add(length));
+    let sum = lengths
+        .iter()
+        .try_fold(0_usize, |sum, &length| sum.checked_add(length));
     if lengths.len() != parts || sum != Some(whole) {
         return Err(Unmade::Misfit);
     }
@@ -245,29 +318,42 @@ pub(super) fn concat(call: &Call) -> Made {
         shape[along] = shape[along].saturating_add(other[along]);
     }
     call.allowance.room(&shape)?;
-    let values: Vec<&FieldValue> =
-        (0..call.inputs.len()).map(|slot| call.value(slot)).collect::<Result<_, _>>()?;
+    let values: Vec<&FieldValue> = (0..call.inputs.len())
+        .map(|slot| call.value(slot))
+        .collect::<Result<_, _>>()?;
     let joined = match values[0] {
-        FieldValue::Int(_) if values.iter().all(|value| matches!(value, FieldValue::Int(_))) => {
-            let parts: Vec<_> =
-                (0..values.len()).map(|slot| call.integers(slot)).collect::<Result<_, _>>()?;
+        FieldValue::Int(_)
+            if values
+                .iter()
+                .all(|value| matches!(value, FieldValue::Int(_))) =>
+        {
+            let parts: Vec<_> = (0..values.len())
+                .map(|slot| call.integers(slot))
+                .collect::<Result<_, _>>()?;
             concatenated(&parts, along).map(FieldValue::int)
         }
         FieldValue::Field(_) => {
-            let parts: Vec<_> = (0..values.len()).map(|slot| call.field(slot)).collect::<Result<_, _>>()?;
+            let parts: Vec<_> = (0..values.len())
+                .map(|slot| call.field(slot))
+                .collect::<Result<_, _>>()?;
             concatenated(&parts, along).map(FieldValue::field)
         }
         // Known integers concatenated with unknown ones become unknown. A negative index means
         // another place than its image.
         FieldValue::Int(_) | FieldValue::Varying(_)
-            if !values.iter().any(|value| matches!(value, FieldValue::Field(_))) =>
+            if !values
+                .iter()
+                .any(|value| matches!(value, FieldValue::Field(_))) =>
         {
             let is_negative = |value: &&FieldValue| matches!(value, FieldValue::Int(known) if known.iter().any(|&number| number < 0));
             if values.iter().any(is_negative) {
                 return Err(Unmade::Uncovered);
             }
-            let parts: Vec<_> =
-                values.iter().map(|value| value.images()).collect::<Option<_>>().ok_or(Unmade::Uncovered)?;
+            let parts: Vec<_> = values
+                .iter()
+                .map(|value| value.images())
+                .collect::<Option<_>>()
+                .ok_or(Unmade::Uncovered)?;
             concatenated(&parts.iter().collect::<Vec<_>>(), along).map(FieldValue::varying)
         }
         _ => None,
@@ -283,7 +369,10 @@ pub(super) fn concat(call: &Call) -> Made {
 /// # Errors
 /// [`Unmade::Misfit`] for a settled index out of range.
 pub(super) fn place(index: i64, extent: usize, is_settled: bool) -> Result<usize, Unmade> {
-    let extent = i64::try_from(extent).ok().filter(|&extent| extent > 0).ok_or(Unmade::Uncovered)?;
+    let extent = i64::try_from(extent)
+        .ok()
+        .filter(|&extent| extent > 0)
+        .ok_or(Unmade::Uncovered)?;
     if is_settled && !(-extent..extent).contains(&index) {
         return Err(Unmade::Misfit);
     }
@@ -294,8 +383,15 @@ pub(super) fn gather(call: &Call) -> Made {
     let (mut shape, indices) = (call.shape(0)?.to_vec(), call.indices(1)?);
     let along = call.axis(0, shape.len())?;
     let is_settled = call.is_settled(1);
-    let places = slice(&indices).iter().map(|&index| place(index, shape[along], is_settled).map(Some));
-    let taken = picked(call, call.value(0)?, along, &places.collect::<Result<Vec<_>, _>>()?)?;
+    let places = slice(&indices)
+        .iter()
+        .map(|&index| place(index, shape[along], is_settled).map(Some));
+    let taken = picked(
+        call,
+        call.value(0)?,
+        along,
+        &places.collect::<Result<Vec<_>, _>>()?,
+    )?;
     shape.splice(along..=along, indices.shape().iter().copied());
     Ok(vec![reshaped(&taken, &shape)?])
 }
@@ -304,7 +400,11 @@ pub(super) fn gather(call: &Call) -> Made {
 ///
 /// # Errors
 /// As [`place`].
-pub(super) fn flat_place(tuple: &[i64], extents: &[usize], is_settled: bool) -> Result<usize, Unmade> {
+pub(super) fn flat_place(
+    tuple: &[i64],
+    extents: &[usize],
+    is_settled: bool,
+) -> Result<usize, Unmade> {
     let mut flat = 0;
     for (&index, &extent) in tuple.iter().zip(extents) {
         flat = flat * extent + place(index, extent, is_settled)?;
@@ -330,7 +430,10 @@ pub(super) fn gather_nd(call: &Call) -> Made {
         let flat = flat_place(tuple, indexed, call.is_settled(1))?;
         places.push(Some(count / per_batch * block + flat));
     }
-    let flat = [shape[..batch].iter().product::<usize>() * block, rest.iter().product()];
+    let flat = [
+        shape[..batch].iter().product::<usize>() * block,
+        rest.iter().product(),
+    ];
     let taken = picked(call, &reshaped(call.value(0)?, &flat)?, 0, &places)?;
     Ok(vec![reshaped(&taken, &made)?])
 }
@@ -348,12 +451,19 @@ pub(super) fn gather_elements(call: &Call) -> Made {
         let mut flat = 0;
         for (axis, &extent) in shape.iter().enumerate() {
             flat = flat * extent
-                + if axis == along { place(index, extent, call.is_settled(1))? } else { at[axis] };
+                + if axis == along {
+                    place(index, extent, call.is_settled(1))?
+                } else {
+                    at[axis]
+                };
         }
         places.push(Some(flat));
     }
     let flat = reshaped(call.value(0)?, &[shape.iter().product()])?;
-    Ok(vec![reshaped(&picked(call, &flat, 0, &places)?, indices.shape())?])
+    Ok(vec![reshaped(
+        &picked(call, &flat, 0, &places)?,
+        indices.shape(),
+    )?])
 }
 
 pub(super) fn expand(call: &Call) -> Made {
@@ -387,10 +497,14 @@ pub(super) fn tile(call: &Call) -> Made {
     }
     for (axis, &times) in repeats.iter().enumerate() {
         let mut shape = value.shape().ok_or(Unmade::Uncovered)?.to_vec();
-        let (extent, times) = (shape[axis], usize::try_from(times).map_err(|_| Unmade::Uncovered)?);
+        let (extent, times) = (
+            shape[axis],
+            usize::try_from(times).map_err(|_| Unmade::Uncovered)?,
+        );
         shape[axis] = extent.checked_mul(times).ok_or(Unmade::Beyond)?;
         call.allowance.room(&shape)?;
-        let places: Vec<Option<usize>> = (0..shape[axis]).map(|place| Some(place % extent)).collect();
+        let places: Vec<Option<usize>> =
+            (0..shape[axis]).map(|place| Some(place % extent)).collect();
         value = picked(call, &value, axis, &places)?;
     }
     Ok(vec![value])
@@ -424,7 +538,8 @@ pub(super) fn resize(call: &Call) -> Made {
         let mut shape = value.shape().ok_or(Unmade::Uncovered)?.to_vec();
         let from = std::mem::replace(&mut shape[axis], to);
         call.allowance.room(&shape)?;
-        let place = |place: usize| nearest(place, (from, to), scale, coordinates, rounding).map(Some);
+        let place =
+            |place: usize| nearest(place, (from, to), scale, coordinates, rounding).map(Some);
         let places: Option<Vec<Option<usize>>> = (0..to).map(place).collect();
         value = picked(call, &value, axis, &places.ok_or(Unmade::Uncovered)?)?;
     }
@@ -446,7 +561,9 @@ fn resized_to(call: &Call) -> Result<Vec<ResizedAxis>, Unmade> {
     match (call.ints(3)?, factors) {
         (Some(sizes), _) if sizes.len() == named.len() => {
             for (&axis, &size) in named.iter().zip(&sizes) {
-                let to = usize::try_from(size).ok().filter(|&to| to > 0 && from[axis] > 0);
+                let to = usize::try_from(size)
+                    .ok()
+                    .filter(|&to| to > 0 && from[axis] > 0);
                 made[axis] = (to.ok_or(Unmade::Uncovered)?, (size, from[axis] as i64));
             }
         }
@@ -456,7 +573,9 @@ fn resized_to(call: &Call) -> Result<Vec<ResizedAxis>, Unmade> {
                 if !(1..=MOST_TIMES).contains(&times) {
                     return Err(Unmade::Uncovered);
                 }
-                let to = from[axis].checked_mul(times as usize).ok_or(Unmade::Beyond)?;
+                let to = from[axis]
+                    .checked_mul(times as usize)
+                    .ok_or(Unmade::Beyond)?;
                 made[axis] = (to, (times.into(), 1));
             }
         }
@@ -504,7 +623,10 @@ pub(super) fn pad(call: &Call) -> Made {
     let pads = call.list("pads")?.ok_or(Unmade::Uncovered)?;
     let fill = match input_at("Pad", "value", call.opset) {
         Some(slot) => call.optional(slot).cloned(),
-        None => Some(FieldValue::field(ArrayD::from_elem(IxDyn(&[]), call.float("value", 0.0)?))),
+        None => Some(FieldValue::field(ArrayD::from_elem(
+            IxDyn(&[]),
+            call.float("value", 0.0)?,
+        ))),
     };
     let named = match input_at("Pad", "axes", call.opset) {
         Some(slot) => call.ints(slot)?,
@@ -519,12 +641,17 @@ pub(super) fn pad(call: &Call) -> Made {
         let (before, after) = (pads[place], pads[place + named.len()]);
         let mut shape = value.shape().ok_or(Unmade::Uncovered)?.to_vec();
         let extent = shape[along];
-        let length = (extent as i64).checked_add(before).and_then(|length| length.checked_add(after));
-        let length = usize::try_from(length.ok_or(Unmade::Beyond)?).map_err(|_| Unmade::Uncovered)?;
+        let length = (extent as i64)
+            .checked_add(before)
+            .and_then(|length| length.checked_add(after));
+        let length =
+            usize::try_from(length.ok_or(Unmade::Beyond)?).map_err(|_| Unmade::Uncovered)?;
         shape[along] = length;
         call.allowance.room(&shape)?;
         let last = extent as i64 - 1;
-        if mode != "constant" && (last < 0 || (mode == "reflect" && (before > last || after > last))) {
+        if mode != "constant"
+            && (last < 0 || (mode == "reflect" && (before > last || after > last)))
+        {
             return Err(Unmade::Misfit);
         }
         let from = |to: usize| {
@@ -544,13 +671,19 @@ pub(super) fn pad(call: &Call) -> Made {
         }
         value = match (&value, &fill) {
             (FieldValue::Field(array), None) => FieldValue::field(pick(array, along, &places, 0)),
-            (FieldValue::Field(array), Some(FieldValue::Field(fill))) => {
-                FieldValue::field(pick(array, along, &places, *fill.first().ok_or(Unmade::Uncovered)?))
-            }
+            (FieldValue::Field(array), Some(FieldValue::Field(fill))) => FieldValue::field(pick(
+                array,
+                along,
+                &places,
+                *fill.first().ok_or(Unmade::Uncovered)?,
+            )),
             (FieldValue::Int(array), None) => FieldValue::int(pick(array, along, &places, 0)),
-            (FieldValue::Int(array), Some(FieldValue::Int(fill))) => {
-                FieldValue::int(pick(array, along, &places, *fill.first().ok_or(Unmade::Uncovered)?))
-            }
+            (FieldValue::Int(array), Some(FieldValue::Int(fill))) => FieldValue::int(pick(
+                array,
+                along,
+                &places,
+                *fill.first().ok_or(Unmade::Uncovered)?,
+            )),
             _ => return Err(Unmade::Uncovered),
         };
     }
@@ -559,31 +692,51 @@ pub(super) fn pad(call: &Call) -> Made {
 
 /// DepthToSpace and SpaceToDepth.
 pub(super) fn depth(call: &Call) -> Made {
-    let &[batch, channels, height, width] = call.shape(0)? else { return Err(Unmade::Uncovered) };
+    let &[batch, channels, height, width] = call.shape(0)? else {
+        return Err(Unmade::Uncovered);
+    };
     let block = call.count("blocksize", 0)?;
     let divide = |extent: usize| {
-        if block > 0 && extent.is_multiple_of(block) { Ok(extent / block) } else { Err(Unmade::Uncovered) }
-    };
-    let (split, perm, shape): ([usize; 6], _, [usize; 4]) = match (call.op(), call.text("mode", "DCR")?) {
-        ("SpaceToDepth", "DCR") => {
-            let (h, w) = (divide(height)?, divide(width)?);
-            let deep = channels * block * block;
-            ([batch, channels, h, block, w, block], [0, 3, 5, 1, 2, 4], [batch, deep, h, w])
+        if block > 0 && extent.is_multiple_of(block) {
+            Ok(extent / block)
+        } else {
+            Err(Unmade::Uncovered)
         }
-        ("DepthToSpace", mode) => {
-            let deep = divide(divide(channels)?)?;
-            let wide = [batch, deep, height * block, width * block];
-            match mode {
-                "DCR" => ([batch, block, block, deep, height, width], [0, 3, 4, 1, 5, 2], wide),
-                "CRD" => ([batch, deep, block, block, height, width], [0, 1, 4, 2, 5, 3], wide),
-                _ => return Err(Unmade::Uncovered),
+    };
+    let (split, perm, shape): ([usize; 6], _, [usize; 4]) =
+        match (call.op(), call.text("mode", "DCR")?) {
+            ("SpaceToDepth", "DCR") => {
+                let (h, w) = (divide(height)?, divide(width)?);
+                let deep = channels * block * block;
+                (
+                    [batch, channels, h, block, w, block],
+                    [0, 3, 5, 1, 2, 4],
+                    [batch, deep, h, w],
+                )
             }
-        }
-        _ => return Err(Unmade::Uncovered),
-    };
+            ("DepthToSpace", mode) => {
+                let deep = divide(divide(channels)?)?;
+                let wide = [batch, deep, height * block, width * block];
+                match mode {
+                    "DCR" => (
+                        [batch, block, block, deep, height, width],
+                        [0, 3, 4, 1, 5, 2],
+                        wide,
+                    ),
+                    "CRD" => (
+                        [batch, deep, block, block, height, width],
+                        [0, 1, 4, 2, 5, 3],
+                        wide,
+                    ),
+                    _ => return Err(Unmade::Uncovered),
+                }
+            }
+            _ => return Err(Unmade::Uncovered),
+        };
     call.allowance.room(&shape)?;
     let apart = reshaped(call.value(0)?, &split)?;
-    let moved = either!(&apart, array => transposed(array, &perm), else return Err(Unmade::Uncovered));
+    let moved =
+        either!(&apart, array => transposed(array, &perm), else return Err(Unmade::Uncovered));
     Ok(vec![reshaped(&moved, &shape)?])
 }
 
@@ -596,9 +749,15 @@ pub(super) fn choose(call: &Call) -> Made {
             .and_then(|shape| broadcast(condition.shape(), &shape))
             .ok_or(Unmade::Misfit)?;
         call.allowance.room(&shape)?;
-        let apart = zip(one, other, field::sub).ok_or(Unmade::Misfit)?.into_shared();
-        let part = zip(condition, &apart, field::mul).ok_or(Unmade::Misfit)?.into_shared();
-        return Ok(vec![FieldValue::field(zip(&part, other, field::add).ok_or(Unmade::Misfit)?)]);
+        let apart = zip(one, other, field::sub)
+            .ok_or(Unmade::Misfit)?
+            .into_shared();
+        let part = zip(condition, &apart, field::mul)
+            .ok_or(Unmade::Misfit)?
+            .into_shared();
+        return Ok(vec![FieldValue::field(
+            zip(&part, other, field::add).ok_or(Unmade::Misfit)?,
+        )]);
     }
     // An unknown condition is decided by the parity of its image.
     let condition = call.indices(0)?;
@@ -606,8 +765,8 @@ pub(super) fn choose(call: &Call) -> Made {
         FieldValue::Varying(_) => condition.mapv(|number| number % 2).into_shared(),
         _ => condition,
     };
-    let shape =
-        broadcast(call.shape(1)?, call.shape(2)?).and_then(|shape| broadcast(condition.shape(), &shape));
+    let shape = broadcast(call.shape(1)?, call.shape(2)?)
+        .and_then(|shape| broadcast(condition.shape(), &shape));
     let shape = shape.ok_or(Unmade::Misfit)?;
     call.allowance.room(&shape)?;
     fn chosen<T: Copy>(
@@ -617,8 +776,14 @@ pub(super) fn choose(call: &Call) -> Made {
     ) -> Option<ArrayD<T>> {
         let condition = condition.broadcast(shape)?;
         let (one, other) = (one.broadcast(shape)?, other.broadcast(shape)?);
-        let choose = |&condition: &i64, &one: &T, &other: &T| if condition != 0 { one } else { other };
-        Some(Zip::from(&condition).and(&one).and(&other).map_collect(choose))
+        let choose =
+            |&condition: &i64, &one: &T, &other: &T| if condition != 0 { one } else { other };
+        Some(
+            Zip::from(&condition)
+                .and(&one)
+                .and(&other)
+                .map_collect(choose),
+        )
     }
     let made = match (call.value(1)?, call.value(2)?) {
         (FieldValue::Field(one), FieldValue::Field(other)) => {
@@ -656,8 +821,13 @@ pub(super) fn constant_of_shape(call: &Call) -> Made {
 pub(super) fn triangle(call: &Call) -> Made {
     let shape = call.shape(0)?;
     let upper = call.flag("upper", true)?;
-    let k = call.ints(1)?.map_or(Some(0), |k| k.first().copied()).ok_or(Unmade::Uncovered)?;
-    let &[.., rows, columns] = shape else { return Err(Unmade::Uncovered) };
+    let k = call
+        .ints(1)?
+        .map_or(Some(0), |k| k.first().copied())
+        .ok_or(Unmade::Uncovered)?;
+    let &[.., rows, columns] = shape else {
+        return Err(Unmade::Uncovered);
+    };
     call.allowance.room(shape)?;
     let stays = |flat: usize| {
         let (row, column) = ((flat / columns % rows) as i64, (flat % columns) as i64);
@@ -667,7 +837,8 @@ pub(super) fn triangle(call: &Call) -> Made {
     let mask: Vec<bool> = (0..rows * columns).map(stays).collect();
     fn masked<T: Copy + Default>(array: &ArcArray<T, IxDyn>, mask: &[bool]) -> ArrayD<T> {
         let elements = slice(array).iter().zip(mask.iter().cycle());
-        let elements = elements.map(|(&element, &stays)| if stays { element } else { T::default() });
+        let elements =
+            elements.map(|(&element, &stays)| if stays { element } else { T::default() });
         ArrayD::from_shape_vec(array.shape(), elements.collect()).expect("as many elements")
     }
     let made = match call.value(0)? {

@@ -15,7 +15,10 @@ use crate::prove::roots::RootContext;
 pub(super) const ATTRIBUTES: &[&str] = &["axis", "epsilon", "stash_type"];
 
 fn both(a: &Elements, b: &Elements, f: fn(u32, u32) -> u32) -> Result<Elements, Unmade> {
-    zip(a, b, f).filter(|made| made.shape() == a.shape()).map(row_major).ok_or(Unmade::Misfit)
+    zip(a, b, f)
+        .filter(|made| made.shape() == a.shape())
+        .map(row_major)
+        .ok_or(Unmade::Misfit)
 }
 
 /// `1/√(x + ε)`
@@ -25,7 +28,9 @@ fn spread(moment: Elements, epsilon: u32, roots: &RootContext) -> Result<Element
 
 /// `x + ε`
 fn with(moment: Elements, epsilon: u32) -> Elements {
-    moment.mapv(|element| field::add(element, epsilon)).into_shared()
+    moment
+        .mapv(|element| field::add(element, epsilon))
+        .into_shared()
 }
 
 /// `(x − mean)/√(variance + ε)` over these axes, with the mean and the inverse of the root.
@@ -43,15 +48,26 @@ fn standardized(
 }
 
 /// `x/√(mean(x²) + ε)`, with the inverse of the root.
-fn rooted(x: &Elements, axes: &[usize], epsilon: u32, roots: &RootContext) -> Result<[Elements; 2], Unmade> {
+fn rooted(
+    x: &Elements,
+    axes: &[usize],
+    epsilon: u32,
+    roots: &RootContext,
+) -> Result<[Elements; 2], Unmade> {
     let part = spread(row_major(mean(&squares(x), axes, true)?), epsilon, roots)?;
     Ok([both(x, &part, field::mul)?, part])
 }
 
 /// The scale and the shift that follow.
-fn affine(x: Elements, scale: Option<&Elements>, shift: Option<&Elements>) -> Result<FieldValue, Unmade> {
+fn affine(
+    x: Elements,
+    scale: Option<&Elements>,
+    shift: Option<&Elements>,
+) -> Result<FieldValue, Unmade> {
     let x = scale.map_or(Ok(x.clone()), |scale| both(&x, scale, field::mul))?;
-    Ok(FieldValue::Field(shift.map_or(Ok(x.clone()), |shift| both(&x, shift, field::add))?))
+    Ok(FieldValue::Field(shift.map_or(Ok(x.clone()), |shift| {
+        both(&x, shift, field::add)
+    })?))
 }
 
 /// The axes from the one that is named on.
@@ -68,7 +84,10 @@ fn by_channel(call: &Call, slot: usize, x: &Elements) -> Result<Elements, Unmade
     }
     let mut shape = vec![1; x.ndim()];
     shape[1] = channels;
-    parameter.clone().into_shape_with_order(shape).map_err(|_| Unmade::Uncovered)
+    parameter
+        .clone()
+        .into_shape_with_order(shape)
+        .map_err(|_| Unmade::Uncovered)
 }
 
 /// BatchNormalization, out of training.
@@ -80,7 +99,11 @@ pub(super) fn batch(call: &Call) -> Made {
     }
     call.allowance.room(x.shape())?;
     let [scale, shift, middle, variance] = [1, 2, 3, 4].map(|slot| by_channel(call, slot, x));
-    let part = inverses(&call.roots.of_parameter(&with(variance?, call.float("epsilon", 1e-5)?)))?;
+    let part = inverses(
+        &call
+            .roots
+            .of_parameter(&with(variance?, call.float("epsilon", 1e-5)?)),
+    )?;
     let normal = both(&both(x, &middle?, field::sub)?, &part, field::mul)?;
     Ok(vec![affine(normal, Some(&scale?), Some(&shift?))?])
 }
@@ -90,7 +113,11 @@ pub(super) fn instance(call: &Call) -> Made {
     call.allowance.room(x.shape())?;
     let spatial: Vec<usize> = (2..x.ndim()).collect();
     let [normal, ..] = standardized(x, &spatial, call.float("epsilon", 1e-5)?, call.roots)?;
-    Ok(vec![affine(normal, Some(&by_channel(call, 1, x)?), Some(&by_channel(call, 2, x)?))?])
+    Ok(vec![affine(
+        normal,
+        Some(&by_channel(call, 1, x)?),
+        Some(&by_channel(call, 2, x)?),
+    )?])
 }
 
 /// The attributes of the runtime's GroupNorm.
@@ -107,8 +134,17 @@ pub(super) fn of_runtime(call: &Call) -> Made {
     let last = call.flag("channels_last", true)?;
     let order: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
     let back: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
-    let turned = if last { row_major(transposed(x, &order)) } else { x.clone() };
-    let normal = by_group(&turned, call.count("groups", 0)?, call.float("epsilon", 1e-5)?, call.roots)?;
+    let turned = if last {
+        row_major(transposed(x, &order))
+    } else {
+        x.clone()
+    };
+    let normal = by_group(
+        &turned,
+        call.count("groups", 0)?,
+        call.float("epsilon", 1e-5)?,
+        call.roots,
+    )?;
     let [scale, shift] = [1, 2].map(|slot| by_channel(call, slot, &turned));
     let made = affine(normal, Some(&scale?), Some(&shift?))?;
     Ok(vec![match made {
@@ -118,16 +154,27 @@ pub(super) fn of_runtime(call: &Call) -> Made {
 }
 
 /// Normalized over the channels of each group and all places.
-fn by_group(x: &Elements, groups: usize, epsilon: u32, roots: &RootContext) -> Result<Elements, Unmade> {
-    let &[samples, channels, ..] = x.shape() else { return Err(Unmade::Uncovered) };
+fn by_group(
+    x: &Elements,
+    groups: usize,
+    epsilon: u32,
+    roots: &RootContext,
+) -> Result<Elements, Unmade> {
+    let &[samples, channels, ..] = x.shape() else {
+        return Err(Unmade::Uncovered);
+    };
     if groups == 0 || !channels.is_multiple_of(groups) {
         return Err(Unmade::Misfit);
     }
     let size = x.len() / (samples * groups).max(1);
-    let apart =
-        x.clone().into_shape_with_order(vec![samples, groups, size]).map_err(|_| Unmade::Uncovered)?;
+    let apart = x
+        .clone()
+        .into_shape_with_order(vec![samples, groups, size])
+        .map_err(|_| Unmade::Uncovered)?;
     let [normal, ..] = standardized(&apart, &[2], epsilon, roots)?;
-    normal.into_shape_with_order(x.shape()).map_err(|_| Unmade::Uncovered)
+    normal
+        .into_shape_with_order(x.shape())
+        .map_err(|_| Unmade::Uncovered)
 }
 
 /// Before version 21 the scale and the shift are those of groups.
@@ -145,13 +192,21 @@ pub(super) fn group(call: &Call) -> Made {
             return Err(Unmade::Misfit);
         }
         let each = x.shape()[1] / groups;
-        let of_channels: Vec<u32> =
-            slice(of_groups).iter().flat_map(|&element| std::iter::repeat_n(element, each)).collect();
+        let of_channels: Vec<u32> = slice(of_groups)
+            .iter()
+            .flat_map(|&element| std::iter::repeat_n(element, each))
+            .collect();
         let mut shape = vec![1; x.ndim()];
         shape[1] = of_channels.len();
-        ArrayD::from_shape_vec(shape, of_channels).map(row_major).map_err(|_| Unmade::Uncovered)
+        ArrayD::from_shape_vec(shape, of_channels)
+            .map(row_major)
+            .map_err(|_| Unmade::Uncovered)
     };
-    Ok(vec![affine(normal, Some(&parameter(1)?), Some(&parameter(2)?))?])
+    Ok(vec![affine(
+        normal,
+        Some(&parameter(1)?),
+        Some(&parameter(2)?),
+    )?])
 }
 
 pub(super) fn layer(call: &Call) -> Made {
@@ -160,7 +215,11 @@ pub(super) fn layer(call: &Call) -> Made {
     let axes = behind(call, x.ndim())?;
     let [normal, middle, part] = standardized(x, &axes, call.float("epsilon", 1e-5)?, call.roots)?;
     let made = affine(normal, call.optional_field(1)?, call.optional_field(2)?)?;
-    Ok(vec![made, FieldValue::Field(middle), FieldValue::Field(part)])
+    Ok(vec![
+        made,
+        FieldValue::Field(middle),
+        FieldValue::Field(part),
+    ])
 }
 
 /// RMSNormalization and SimplifiedLayerNormalization.
@@ -169,7 +228,10 @@ pub(super) fn rms(call: &Call) -> Made {
     call.allowance.room(x.shape())?;
     let axes = behind(call, x.ndim())?;
     let [normal, part] = rooted(x, &axes, call.float("epsilon", 1e-5)?, call.roots)?;
-    Ok(vec![affine(normal, call.optional_field(1)?, None)?, FieldValue::Field(part)])
+    Ok(vec![
+        affine(normal, call.optional_field(1)?, None)?,
+        FieldValue::Field(part),
+    ])
 }
 
 /// LayerNormalization, or its simplified form, of a sum, which is the last result.
@@ -185,10 +247,23 @@ pub(super) fn skip(call: &Call) -> Made {
     let epsilon = call.float("epsilon", 1e-12)?;
     let (made, middle, part) = if simplified {
         let [normal, part] = rooted(&sum, &last, epsilon, call.roots)?;
-        (affine(normal, call.optional_field(2)?, None)?, part.clone(), part)
+        (
+            affine(normal, call.optional_field(2)?, None)?,
+            part.clone(),
+            part,
+        )
     } else {
         let [normal, middle, part] = standardized(&sum, &last, epsilon, call.roots)?;
-        (affine(normal, call.optional_field(2)?, call.optional_field(3)?)?, middle, part)
+        (
+            affine(normal, call.optional_field(2)?, call.optional_field(3)?)?,
+            middle,
+            part,
+        )
     };
-    Ok(vec![made, FieldValue::Field(middle), FieldValue::Field(part), FieldValue::Field(sum)])
+    Ok(vec![
+        made,
+        FieldValue::Field(middle),
+        FieldValue::Field(part),
+        FieldValue::Field(sum),
+    ])
 }

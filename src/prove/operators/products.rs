@@ -18,36 +18,65 @@ pub(super) const FUSED: &[&str] = &["alpha", "transA", "transB", "transBatchA", 
 ///
 /// # Errors
 /// Where they are no matrices, do not fit each other, or are more than is allowed.
-pub fn product(left: &Elements, right: &Elements, allowance: &Allowance) -> Result<ArrayD<u32>, Unmade> {
+pub fn product(
+    left: &Elements,
+    right: &Elements,
+    allowance: &Allowance,
+) -> Result<ArrayD<u32>, Unmade> {
     let (&[ref outer_left @ .., rows, inner], &[ref outer_right @ .., other, columns]) =
         (left.shape(), right.shape())
     else {
         return Err(Unmade::Uncovered);
     };
-    let outer = broadcast(outer_left, outer_right).filter(|_| inner == other).ok_or(Unmade::Misfit)?;
+    let outer = broadcast(outer_left, outer_right)
+        .filter(|_| inner == other)
+        .ok_or(Unmade::Misfit)?;
     let shape = [&outer[..], &[rows, columns]].concat();
     allowance.room(&shape)?;
     let batch: usize = outer.iter().product();
     allowance.products(&[batch, rows, inner, columns])?;
     // One matrix on the right side takes all the rows of the left one.
-    let is_one = outer_right.iter().all(|&extent| extent == 1) && outer_left.len() >= outer_right.len();
+    let is_one =
+        outer_right.iter().all(|&extent| extent == 1) && outer_left.len() >= outer_right.len();
     let (pairs, rows) = if is_one {
         (vec![(0, 0)], batch * rows)
     } else {
-        (pairs(&outer, (outer_left, rows * inner), (outer_right, inner * columns)), rows)
+        (
+            pairs(
+                &outer,
+                (outer_left, rows * inner),
+                (outer_right, inner * columns),
+            ),
+            rows,
+        )
     };
-    let products = multiply(slice(left), slice(right), &pairs, Extents { rows, inner, columns });
+    let products = multiply(
+        slice(left),
+        slice(right),
+        &pairs,
+        Extents {
+            rows,
+            inner,
+            columns,
+        },
+    );
     ArrayD::from_shape_vec(shape, products).map_err(|_| Unmade::Uncovered)
 }
 
 /// Where the matrices of each product begin, by the extents of the axes before them and their size.
-fn pairs(outer: &[usize], left: (&[usize], usize), right: (&[usize], usize)) -> Vec<(usize, usize)> {
+fn pairs(
+    outer: &[usize],
+    left: (&[usize], usize),
+    right: (&[usize], usize),
+) -> Vec<(usize, usize)> {
     let start = |(shape, size): (&[usize], usize), mut flat: usize| {
         let (mut start, mut step) = (0, size);
         for (axis, &extent) in outer.iter().enumerate().rev() {
             let place = flat % extent;
             flat /= extent;
-            let Some(own) = (axis + shape.len()).checked_sub(outer.len()) else { break };
+            let Some(own) = (axis + shape.len()).checked_sub(outer.len()) else {
+                break;
+            };
             if shape[own] != 1 {
                 start += place * step;
             }
@@ -55,16 +84,33 @@ fn pairs(outer: &[usize], left: (&[usize], usize), right: (&[usize], usize)) -> 
         }
         start
     };
-    (0..outer.iter().product()).map(|flat| (start(left, flat), start(right, flat))).collect()
+    (0..outer.iter().product())
+        .map(|flat| (start(left, flat), start(right, flat)))
+        .collect()
 }
 
 /// As MatMul has it: a vector is a row on the left side and a column on the right one.
-fn matrices(left: &Elements, right: &Elements, allowance: &Allowance) -> Result<ArrayD<u32>, Unmade> {
+fn matrices(
+    left: &Elements,
+    right: &Elements,
+    allowance: &Allowance,
+) -> Result<ArrayD<u32>, Unmade> {
     let with = |elements: &Elements, shape: &[usize]| {
-        elements.clone().into_shape_with_order(shape).map_err(|_| Unmade::Uncovered)
+        elements
+            .clone()
+            .into_shape_with_order(shape)
+            .map_err(|_| Unmade::Uncovered)
     };
-    let row = if left.ndim() == 1 { with(left, &[1, left.len()])? } else { left.clone() };
-    let column = if right.ndim() == 1 { with(right, &[right.len(), 1])? } else { right.clone() };
+    let row = if left.ndim() == 1 {
+        with(left, &[1, left.len()])?
+    } else {
+        left.clone()
+    };
+    let column = if right.ndim() == 1 {
+        with(right, &[right.len(), 1])?
+    } else {
+        right.clone()
+    };
     let made = product(&row, &column, allowance)?;
     let mut shape = made.shape().to_vec();
     if right.ndim() == 1 {
@@ -73,11 +119,16 @@ fn matrices(left: &Elements, right: &Elements, allowance: &Allowance) -> Result<
     if left.ndim() == 1 {
         shape.remove(shape.len() + usize::from(right.ndim() == 1) - 2);
     }
-    made.into_shape_with_order(shape).map_err(|_| Unmade::Uncovered)
+    made.into_shape_with_order(shape)
+        .map_err(|_| Unmade::Uncovered)
 }
 
 pub(super) fn matmul(call: &Call) -> Made {
-    Ok(vec![FieldValue::field(matrices(call.field(0)?, call.field(1)?, call.allowance)?)])
+    Ok(vec![FieldValue::field(matrices(
+        call.field(0)?,
+        call.field(1)?,
+        call.allowance,
+    )?)])
 }
 
 /// The two last axes swapped.
@@ -101,12 +152,23 @@ pub(super) fn fused(call: &Call) -> Made {
             _ => turned(elements),
         }
     };
-    let made = matrices(&operand(0, "transA")?, &operand(1, "transB")?, call.allowance)?;
-    Ok(vec![FieldValue::field(scaled(made, call.float("alpha", 1.0)?))])
+    let made = matrices(
+        &operand(0, "transA")?,
+        &operand(1, "transB")?,
+        call.allowance,
+    )?;
+    Ok(vec![FieldValue::field(scaled(
+        made,
+        call.float("alpha", 1.0)?,
+    ))])
 }
 
 fn scaled(elements: ArrayD<u32>, factor: u32) -> ArrayD<u32> {
-    if factor == 1 { elements } else { elements.mapv_into(|element| field::mul(element, factor)) }
+    if factor == 1 {
+        elements
+    } else {
+        elements.mapv_into(|element| field::mul(element, factor))
+    }
 }
 
 pub(super) fn gemm(call: &Call) -> Made {
@@ -118,9 +180,15 @@ pub(super) fn gemm(call: &Call) -> Made {
             _ => Err(Unmade::Uncovered),
         }
     };
-    let made = product(&operand(0, "transA")?, &operand(1, "transB")?, call.allowance)?;
+    let made = product(
+        &operand(0, "transA")?,
+        &operand(1, "transB")?,
+        call.allowance,
+    )?;
     let made = row_major(scaled(made, call.float("alpha", 1.0)?));
-    let Some(added) = call.optional_field(2)? else { return Ok(vec![FieldValue::Field(made)]) };
+    let Some(added) = call.optional_field(2)? else {
+        return Ok(vec![FieldValue::Field(made)]);
+    };
     let added = row_major(scaled(added.to_owned(), call.float("beta", 1.0)?));
     let sum = zip(&made, &added, field::add).filter(|sum| sum.shape() == made.shape());
     Ok(vec![FieldValue::field(sum.ok_or(Unmade::Misfit)?)])
@@ -131,8 +199,9 @@ pub(super) fn einsum(call: &Call) -> Made {
     let equation: String = call.text("equation", "")?.split_whitespace().collect();
     let implicit = implied(&equation);
     let (terms, result) = equation.split_once("->").unwrap_or((&equation, &implicit));
-    let operands: Vec<&Elements> =
-        (0..call.inputs.len()).map(|slot| call.field(slot)).collect::<Result<_, _>>()?;
+    let operands: Vec<&Elements> = (0..call.inputs.len())
+        .map(|slot| call.field(slot))
+        .collect::<Result<_, _>>()?;
     let terms: Vec<&str> = terms.split(',').collect();
     if terms.len() != operands.len() {
         return Err(Unmade::Uncovered);
@@ -140,7 +209,8 @@ pub(super) fn einsum(call: &Call) -> Made {
     // The axes of the ellipsis, the last ones of which each operand has.
     let own = |term: &str| term.chars().filter(|&label| label != '.').count();
     let dotted = |(term, elements): (&&str, &&Elements)| {
-        term.contains('.').then(|| elements.ndim().checked_sub(own(term)))
+        term.contains('.')
+            .then(|| elements.ndim().checked_sub(own(term)))
     };
     let dots = terms
         .iter()
@@ -153,36 +223,58 @@ pub(super) fn einsum(call: &Call) -> Made {
     let terms: Vec<Vec<char>> = terms
         .iter()
         .zip(ranks)
-        .map(|(term, rank)| labels(term, dots, rank.saturating_sub(own(term))).ok_or(Unmade::Uncovered))
+        .map(|(term, rank)| {
+            labels(term, dots, rank.saturating_sub(own(term))).ok_or(Unmade::Uncovered)
+        })
         .collect::<Result<_, _>>()?;
     let result = labels(result, dots, dots).ok_or(Unmade::Uncovered)?;
-    if operands.iter().zip(&terms).any(|(elements, labels)| elements.ndim() != labels.len()) {
+    if operands
+        .iter()
+        .zip(&terms)
+        .any(|(elements, labels)| elements.ndim() != labels.len())
+    {
         return Err(Unmade::Uncovered);
     }
-    let plain = operands.iter().zip(terms).map(|(&elements, labels)| diagonal(elements, labels));
-    let (mut operands, terms): (Vec<Elements>, Vec<Vec<char>>) =
-        plain.collect::<Option<Vec<_>>>().ok_or(Unmade::Misfit)?.into_iter().unzip();
+    let plain = operands
+        .iter()
+        .zip(terms)
+        .map(|(&elements, labels)| diagonal(elements, labels));
+    let (mut operands, terms): (Vec<Elements>, Vec<Vec<char>>) = plain
+        .collect::<Option<Vec<_>>>()
+        .ok_or(Unmade::Misfit)?
+        .into_iter()
+        .unzip();
     widen(&mut operands, &terms)?;
     let mut left = vec![];
     for (labels, elements) in terms.iter().zip(&operands) {
         // Labels of this operand alone that the result lacks.
         let alone = |label: &char| {
-            !result.contains(label) && terms.iter().filter(|labels| labels.contains(label)).count() == 1
+            !result.contains(label)
+                && terms.iter().filter(|labels| labels.contains(label)).count() == 1
         };
         let gone: Vec<usize> = (0..labels.len()).filter(|&at| alone(&labels[at])).collect();
-        let kept: Vec<char> = labels.iter().copied().filter(|label| !alone(label)).collect();
+        let kept: Vec<char> = labels
+            .iter()
+            .copied()
+            .filter(|label| !alone(label))
+            .collect();
         left.push((row_major(reductions::sum(elements, &gone, false)), kept));
     }
     let (mut made, mut labels) = left.remove(0);
     while !left.is_empty() {
         let (next, others) = left.remove(0);
-        let is_wanted =
-            |label: &char| result.contains(label) || left.iter().any(|(_, labels)| labels.contains(label));
+        let is_wanted = |label: &char| {
+            result.contains(label) || left.iter().any(|(_, labels)| labels.contains(label))
+        };
         (made, labels) = contracted(call, (&made, &labels), (&next, &others), &is_wanted)?;
     }
-    let perm: Option<Vec<usize>> =
-        result.iter().map(|wanted| labels.iter().position(|label| label == wanted)).collect();
-    let perm = perm.filter(|perm| perm.len() == labels.len()).ok_or(Unmade::Uncovered)?;
+    let perm: Option<Vec<usize>> = result
+        .iter()
+        .map(|wanted| labels.iter().position(|label| label == wanted))
+        .collect();
+    let perm = perm
+        .filter(|perm| perm.len() == labels.len())
+        .ok_or(Unmade::Uncovered)?;
     let made = FieldValue::field(transposed(&made, &perm));
     let shape = made.shape().ok_or(Unmade::Uncovered)?.to_vec();
     Ok(vec![reshaped(&made, &shape)?])
@@ -191,14 +283,23 @@ pub(super) fn einsum(call: &Call) -> Made {
 /// The elements at which axes of one label have one place, and the labels, each of them once.
 fn diagonal(elements: &Elements, mut labels: Vec<char>) -> Option<(Elements, Vec<char>)> {
     let mut elements = elements.clone();
-    while let Some((first, again)) = (0..labels.len())
-        .find_map(|again| Some((labels[..again].iter().position(|label| *label == labels[again])?, again)))
-    {
+    while let Some((first, again)) = (0..labels.len()).find_map(|again| {
+        Some((
+            labels[..again]
+                .iter()
+                .position(|label| *label == labels[again])?,
+            again,
+        ))
+    }) {
         if elements.shape()[first] != elements.shape()[again] {
             return None;
         }
         let places = (0..elements.shape()[first])
-            .map(|place| elements.index_axis(Axis(again), place).index_axis_move(Axis(first), place))
+            .map(|place| {
+                elements
+                    .index_axis(Axis(again), place)
+                    .index_axis_move(Axis(first), place)
+            })
             .collect::<Vec<_>>();
         elements = row_major(ndarray::stack(Axis(first), &places).ok()?);
         labels.remove(again);
@@ -228,8 +329,9 @@ fn widen(operands: &mut [Elements], terms: &[Vec<char>]) -> Result<(), Unmade> {
 /// `None` where the term is invalid.
 fn labels(term: &str, all: usize, own: usize) -> Option<Vec<char>> {
     // No letter is one of these.
-    let of_dots: String =
-        (all - own.min(all)..all).filter_map(|at| char::from_u32(0xE000 + at as u32)).collect();
+    let of_dots: String = (all - own.min(all)..all)
+        .filter_map(|at| char::from_u32(0xE000 + at as u32))
+        .collect();
     let labels: Vec<char> = term.replacen("...", &of_dots, 1).chars().collect();
     let is_label = |label: &char| label.is_ascii_alphabetic() || *label >= '\u{E000}';
     labels.iter().all(is_label).then_some(labels)
@@ -249,32 +351,51 @@ fn contracted(
     let inner = pick(la, &|label| lb.contains(label) && !is_wanted(label));
     let rows = pick(la, &|label| !lb.contains(label));
     let columns = pick(lb, &|label| !la.contains(label));
-    let ordered = |elements: &Elements, labels: &[char], groups: [&[char]; 3]| -> Option<Elements> {
-        let order = groups.concat();
-        let perm: Option<Vec<usize>> =
-            order.iter().map(|wanted| labels.iter().position(|label| label == wanted)).collect();
-        let moved = transposed(elements, &perm?);
-        let extent = |group: &[char]| -> usize {
-            let of = |label: &char| labels.iter().position(|own| own == label).map(|at| elements.shape()[at]);
-            group.iter().filter_map(of).product()
+    let ordered =
+        |elements: &Elements, labels: &[char], groups: [&[char]; 3]| -> Option<Elements> {
+            let order = groups.concat();
+            let perm: Option<Vec<usize>> = order
+                .iter()
+                .map(|wanted| labels.iter().position(|label| label == wanted))
+                .collect();
+            let moved = transposed(elements, &perm?);
+            let extent = |group: &[char]| -> usize {
+                let of = |label: &char| {
+                    labels
+                        .iter()
+                        .position(|own| own == label)
+                        .map(|at| elements.shape()[at])
+                };
+                group.iter().filter_map(of).product()
+            };
+            Some(row_major(
+                moved
+                    .into_shape_with_order(groups.map(extent).to_vec())
+                    .ok()?,
+            ))
         };
-        Some(row_major(moved.into_shape_with_order(groups.map(extent).to_vec()).ok()?))
-    };
     let a_block = ordered(a, la, [&batch, &rows, &inner]).ok_or(Unmade::Uncovered)?;
     let b_block = ordered(b, lb, [&batch, &inner, &columns]).ok_or(Unmade::Uncovered)?;
     let extent = |label: &char| -> Result<usize, Unmade> {
         let of = |labels: &[char], elements: &Elements| {
-            labels.iter().position(|own| own == label).map(|at| elements.shape()[at])
+            labels
+                .iter()
+                .position(|own| own == label)
+                .map(|at| elements.shape()[at])
         };
         match (of(la, a), of(lb, b)) {
             (Some(one), Some(other)) if one != other => Err(Unmade::Uncovered),
             (one, other) => one.or(other).ok_or(Unmade::Uncovered),
         }
     };
-    inner.iter().try_for_each(|label| extent(label).map(|_| ()))?;
+    inner
+        .iter()
+        .try_for_each(|label| extent(label).map(|_| ()))?;
     let labels = [batch, rows, columns].concat();
     let shape: Vec<usize> = labels.iter().map(extent).collect::<Result<_, _>>()?;
     let made = product(&a_block, &b_block, call.allowance)?;
-    let made = made.into_shape_with_order(shape).map_err(|_| Unmade::Uncovered)?;
+    let made = made
+        .into_shape_with_order(shape)
+        .map_err(|_| Unmade::Uncovered)?;
     Ok((row_major(made), labels))
 }

@@ -17,7 +17,8 @@ use crate::prove::matrices::{Extents, multiply};
 /// If an input is unknown or does not fit, or the sums exceed the limit.
 pub fn of_sums(call: &Call) -> Result<Vec<Option<FieldValue>>, Unmade> {
     let (x, weight) = (call.field(0)?, call.field(1)?);
-    let (&[first, second, channels], &[directions, gates, inner]) = (x.shape(), weight.shape()) else {
+    let (&[first, second, channels], &[directions, gates, inner]) = (x.shape(), weight.shape())
+    else {
         return Err(Unmade::Misfit);
     };
     if inner != channels {
@@ -26,9 +27,21 @@ pub fn of_sums(call: &Call) -> Result<Vec<Option<FieldValue>>, Unmade> {
     let (rows, columns) = (first * second, directions * gates);
     call.allowance.room(&[rows, columns])?;
     call.allowance.products(&[rows, columns, inner])?;
-    let matrix = weight.clone().into_shape_with_order(vec![columns, inner]).map_err(|_| Unmade::Misfit)?;
+    let matrix = weight
+        .clone()
+        .into_shape_with_order(vec![columns, inner])
+        .map_err(|_| Unmade::Misfit)?;
     let turned = row_major(transposed(&matrix, &[1, 0]));
-    let mut sums = multiply(slice(x), slice(&turned), &[(0, 0)], Extents { rows, inner, columns });
+    let mut sums = multiply(
+        slice(x),
+        slice(&turned),
+        &[(0, 0)],
+        Extents {
+            rows,
+            inner,
+            columns,
+        },
+    );
     let mut of_state = vec![0; columns];
     if let Some(bias) = call.optional_field(3)? {
         if bias.shape() != [directions, 2 * gates] {
@@ -38,11 +51,15 @@ pub fn of_sums(call: &Call) -> Result<Vec<Option<FieldValue>>, Unmade> {
         let of_input: Vec<u32> = halves().step_by(2).flatten().copied().collect();
         of_state = halves().skip(1).step_by(2).flatten().copied().collect();
         for row in sums.chunks_mut(columns.max(1)) {
-            row.iter_mut().zip(&of_input).for_each(|(sum, &bias)| *sum = field::add(*sum, bias));
+            row.iter_mut()
+                .zip(&of_input)
+                .for_each(|(sum, &bias)| *sum = field::add(*sum, bias));
         }
     }
     let image = |shape: &[usize], elements| {
-        Ok(Some(FieldValue::field(ArrayD::from_shape_vec(shape, elements).map_err(|_| Unmade::Misfit)?)))
+        Ok(Some(FieldValue::field(
+            ArrayD::from_shape_vec(shape, elements).map_err(|_| Unmade::Misfit)?,
+        )))
     };
     let mut inputs = call.inputs.clone();
     // It begins with zeros where it is given nothing.

@@ -20,14 +20,20 @@ pub fn sum(elements: &Elements, axes: &[usize], keep: bool) -> ArrayD<u32> {
         for block in 0..outer {
             lanes.fill(0);
             for row in sums[block * extent * inner..][..extent * inner].chunks(inner.max(1)) {
-                lanes.iter_mut().zip(row).for_each(|(lane, &element)| *lane += u64::from(element));
+                lanes
+                    .iter_mut()
+                    .zip(row)
+                    .for_each(|(lane, &element)| *lane += u64::from(element));
             }
             next.extend(lanes.iter().map(|&lane| field::reduce(lane)));
         }
         sums = next;
     }
     if !keep {
-        shape = (0..shape.len()).filter(|axis| !axes.contains(axis)).map(|axis| shape[axis]).collect();
+        shape = (0..shape.len())
+            .filter(|axis| !axes.contains(axis))
+            .map(|axis| shape[axis])
+            .collect();
     }
     ArrayD::from_shape_vec(shape, sums).expect("as many elements")
 }
@@ -43,7 +49,9 @@ pub fn mean(elements: &Elements, axes: &[usize], keep: bool) -> Result<ArrayD<u3
 }
 
 pub fn squares(elements: &Elements) -> Elements {
-    elements.mapv(|element| field::mul(element, element)).into_shared()
+    elements
+        .mapv(|element| field::mul(element, element))
+        .into_shared()
 }
 
 /// ReduceSum, ReduceMean, ReduceSumSquare and ReduceL2.
@@ -56,7 +64,9 @@ pub(super) fn reduce(call: &Call) -> Made {
         let mut sums = integers.mapv(Some);
         for &axis in reduced.iter().rev() {
             let axis = ndarray::Axis(axis);
-            sums = sums.fold_axis(axis, Some(0_i64), |sum, number| (*sum)?.checked_add((*number)?));
+            sums = sums.fold_axis(axis, Some(0_i64), |sum, number| {
+                (*sum)?.checked_add((*number)?)
+            });
             if keep {
                 sums.insert_axis_inplace(axis);
             }
@@ -69,7 +79,11 @@ pub(super) fn reduce(call: &Call) -> Made {
         "ReduceMean" => mean(elements, &reduced, keep)?,
         op => {
             let sums = row_major(sum(&squares(elements), &reduced, keep));
-            if op == "ReduceL2" { call.roots.of(&sums).into_owned() } else { sums.into_owned() }
+            if op == "ReduceL2" {
+                call.roots.of(&sums).into_owned()
+            } else {
+                sums.into_owned()
+            }
         }
     };
     Ok(vec![FieldValue::field(made)])
@@ -85,7 +99,10 @@ pub(super) fn global(call: &Call) -> Made {
 /// CumSum.
 pub(super) fn running(call: &Call) -> Made {
     let shape = call.shape(0)?.to_vec();
-    let along = call.ints(1)?.and_then(|axis| axis.first().copied()).ok_or(Unmade::Uncovered)?;
+    let along = call
+        .ints(1)?
+        .and_then(|axis| axis.first().copied())
+        .ok_or(Unmade::Uncovered)?;
     let along = axis(along, shape.len())?;
     let (exclusive, reverse) = (call.flag("exclusive", false)?, call.flag("reverse", false)?);
     call.allowance.room(&shape)?;
@@ -117,9 +134,17 @@ pub(super) fn running(call: &Call) -> Made {
             FieldValue::field(running(slice(elements), &shape, along, how, 0, field::add))
         }
         FieldValue::Int(integers) => {
-            let integers: Vec<Option<i64>> = slice(integers).iter().map(|&number| Some(number)).collect();
+            let integers: Vec<Option<i64>> =
+                slice(integers).iter().map(|&number| Some(number)).collect();
             let add = |a: Option<i64>, b: Option<i64>| a?.checked_add(b?);
-            FieldValue::int(exact(Some(running(&integers, &shape, along, how, Some(0), add)))?)
+            FieldValue::int(exact(Some(running(
+                &integers,
+                &shape,
+                along,
+                how,
+                Some(0),
+                add,
+            )))?)
         }
         _ => return Err(Unmade::Uncovered),
     };

@@ -19,9 +19,15 @@ pub(super) fn nd(call: &Call) -> Made {
     }
     let width = rest.iter().product::<usize>();
     let (mut made, put) = copied(call, value)?;
-    for (tuple, row) in slice(&indices).chunks(length).zip(slice(written).chunks(width.max(1))) {
+    for (tuple, row) in slice(&indices)
+        .chunks(length)
+        .zip(slice(written).chunks(width.max(1)))
+    {
         let flat = flat_place(tuple, indexed, call.is_settled(1))?;
-        made[flat * width..][..width].iter_mut().zip(row).for_each(|(there, &new)| *there = put(*there, new));
+        made[flat * width..][..width]
+            .iter_mut()
+            .zip(row)
+            .for_each(|(there, &new)| *there = put(*there, new));
     }
     image(value, made)
 }
@@ -31,7 +37,10 @@ pub(super) fn elements(call: &Call) -> Made {
     let shape = value.shape();
     let along = call.axis(0, shape.len())?;
     let inside = |axis: usize| axis == along || indices.shape()[axis] <= shape[axis];
-    if indices.shape() != written.shape() || indices.ndim() != shape.len() || !(0..shape.len()).all(inside) {
+    if indices.shape() != written.shape()
+        || indices.ndim() != shape.len()
+        || !(0..shape.len()).all(inside)
+    {
         return Err(Unmade::Misfit);
     }
     let (mut made, put) = copied(call, value)?;
@@ -39,7 +48,11 @@ pub(super) fn elements(call: &Call) -> Made {
         let mut flat = 0;
         for (axis, &extent) in shape.iter().enumerate() {
             flat = flat * extent
-                + if axis == along { place(index, extent, call.is_settled(1))? } else { at[axis] };
+                + if axis == along {
+                    place(index, extent, call.is_settled(1))?
+                } else {
+                    at[axis]
+                };
         }
         made[flat] = put(made[flat], element);
     }

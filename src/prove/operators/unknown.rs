@@ -33,17 +33,30 @@ pub fn element_wise(call: &Call, function: Digest, is_integer: bool) -> Made {
     for value in given() {
         let images = value.images().ok_or(Unmade::Uncovered)?;
         if images.len() == states.len() {
-            states.iter_mut().zip(slice(&images)).for_each(|(s, &x)| *s = unknown.with(*s, x.into()));
+            states
+                .iter_mut()
+                .zip(slice(&images))
+                .for_each(|(s, &x)| *s = unknown.with(*s, x.into()));
         } else if let [only] = *slice(&images) {
-            states.iter_mut().for_each(|s| *s = unknown.with(*s, only.into()));
+            states
+                .iter_mut()
+                .for_each(|s| *s = unknown.with(*s, only.into()));
         } else {
             let wide = images.broadcast(&shape[..]).ok_or(Unmade::Uncovered)?;
-            states.iter_mut().zip(wide.iter()).for_each(|(s, &x)| *s = unknown.with(*s, x.into()));
+            states
+                .iter_mut()
+                .zip(wide.iter())
+                .for_each(|(s, &x)| *s = unknown.with(*s, x.into()));
         }
     }
-    let elements = ArrayD::from_shape_vec(shape, states.into_iter().map(Unknown::element).collect());
+    let elements =
+        ArrayD::from_shape_vec(shape, states.into_iter().map(Unknown::element).collect());
     let elements = elements.map_err(|_| Unmade::Uncovered)?;
-    Ok(vec![if is_integer { FieldValue::varying(elements) } else { FieldValue::field(elements) }])
+    Ok(vec![if is_integer {
+        FieldValue::varying(elements)
+    } else {
+        FieldValue::field(elements)
+    }])
 }
 
 /// BiasGelu and FastGelu are functions of the sum with the bias, or of what there is without one.
@@ -52,27 +65,52 @@ pub fn biased(call: &Call, function: Digest) -> Made {
     if let Some(bias) = call.optional_field(1)? {
         sum = row_major(zip(&sum, bias, field::add).ok_or(Unmade::Misfit)?);
     }
-    let call = Call { inputs: vec![Some(FieldValue::Field(sum))], ..*call };
+    let call = Call {
+        inputs: vec![Some(FieldValue::Field(sum))],
+        ..*call
+    };
     element_wise(&call, function, false)
 }
 
 /// FusedConv and FusedGemm are element-wise functions of the linear result, and of the summand.
 pub fn activated(call: &Call, function: Digest) -> Made {
     let is_conv = call.node.op_type() == "FusedConv";
-    let made = if is_conv { windows::conv(call) } else { products::gemm(call) }?.into_iter().next();
-    let Some(FieldValue::Field(mut sum)) = made else { return Err(Unmade::Uncovered) };
+    let made = if is_conv {
+        windows::conv(call)
+    } else {
+        products::gemm(call)
+    }?
+    .into_iter()
+    .next();
+    let Some(FieldValue::Field(mut sum)) = made else {
+        return Err(Unmade::Uncovered);
+    };
     if let Some(added) = call.optional_field(3)?.filter(|_| is_conv) {
         sum = row_major(zip(&sum, added, field::add).ok_or(Unmade::Misfit)?);
     }
-    element_wise(&Call { inputs: vec![Some(FieldValue::Field(sum))], ..*call }, function, false)
+    element_wise(
+        &Call {
+            inputs: vec![Some(FieldValue::Field(sum))],
+            ..*call
+        },
+        function,
+        false,
+    )
 }
 
 /// Softsign is `x/(1 + |x|)`, which may be written out; `|x|` is uninterpreted.
 pub fn softsign(call: &Call, abs: Digest) -> Made {
     let elements = call.field(0)?;
-    let sizes = element_wise(call, abs, false)?.into_iter().find_map(|made| made.images());
-    let below = sizes.ok_or(Unmade::Uncovered)?.mapv(|size| field::add(size, 1)).into_shared();
-    Ok(vec![FieldValue::field(zip(elements, &inverses(&below)?, field::mul).ok_or(Unmade::Uncovered)?)])
+    let sizes = element_wise(call, abs, false)?
+        .into_iter()
+        .find_map(|made| made.images());
+    let below = sizes
+        .ok_or(Unmade::Uncovered)?
+        .mapv(|size| field::add(size, 1))
+        .into_shared();
+    Ok(vec![FieldValue::field(
+        zip(elements, &inverses(&below)?, field::mul).ok_or(Unmade::Uncovered)?,
+    )])
 }
 
 /// The largest whole number that the bounds of a Clip are apart, or a slope is the inverse of, where those are interpreted.
@@ -87,26 +125,47 @@ pub fn ramp(call: &Call, unit: Digest) -> Made {
             let [low, high] = [bound(call, 1, "min")?, bound(call, 2, "max")?];
             let height = field::sub(high, low);
             let is_whole = (1..=WHOLE).contains(&height);
-            let times = field::inverse(height).filter(|_| is_whole).ok_or(Unmade::Uncovered)?;
+            let times = field::inverse(height)
+                .filter(|_| is_whole)
+                .ok_or(Unmade::Uncovered)?;
             (times, field::sub(0, field::mul(low, times)), height, low)
         }
         "HardSigmoid" => (
-            slope(call.node.attr_f("alpha").map_err(|_| Unmade::Uncovered)?.unwrap_or(0.2))?,
+            slope(
+                call.node
+                    .attr_f("alpha")
+                    .map_err(|_| Unmade::Uncovered)?
+                    .unwrap_or(0.2),
+            )?,
             call.float("beta", 0.5)?,
             1,
             0,
         ),
-        _ => (slope(1.0 / 6.0)?, field::of_float(0.5).ok_or(Unmade::Uncovered)?, 1, 0),
+        _ => (
+            slope(1.0 / 6.0)?,
+            field::of_float(0.5).ok_or(Unmade::Uncovered)?,
+            1,
+            0,
+        ),
     };
-    let inner = elements.mapv(|x| field::add(field::mul(x, times), plus)).into_shared();
-    let inner = Call { inputs: vec![Some(FieldValue::Field(inner))], ..*call };
-    let steps = element_wise(&inner, unit, false)?.into_iter().find_map(|made| made.images());
-    let steps =
-        steps.ok_or(Unmade::Uncovered)?.mapv(|step| field::add(field::mul(step, height), low)).into_shared();
+    let inner = elements
+        .mapv(|x| field::add(field::mul(x, times), plus))
+        .into_shared();
+    let inner = Call {
+        inputs: vec![Some(FieldValue::Field(inner))],
+        ..*call
+    };
+    let steps = element_wise(&inner, unit, false)?
+        .into_iter()
+        .find_map(|made| made.images());
+    let steps = steps
+        .ok_or(Unmade::Uncovered)?
+        .mapv(|step| field::add(field::mul(step, height), low))
+        .into_shared();
     match call.node.op_type() {
-        "HardSwish" => {
-            Ok(vec![FieldValue::field(zip(elements, &steps, field::mul).ok_or(Unmade::Uncovered)?)])
-        }
+        "HardSwish" => Ok(vec![FieldValue::field(
+            zip(elements, &steps, field::mul).ok_or(Unmade::Uncovered)?,
+        )]),
         _ => Ok(vec![FieldValue::Field(steps)]),
     }
 }
@@ -125,7 +184,9 @@ fn bound(call: &Call, slot: usize, name: &str) -> Result<u32, Unmade> {
 /// The image of a slope: of `1/n` where it is that, rounded once.
 fn slope(number: f32) -> Result<u32, Unmade> {
     let inverse = (1..=WHOLE).find(|&n| (1.0 / f64::from(n)) as f32 == number);
-    inverse.map_or_else(|| field::of_float(number.into()), field::inverse).ok_or(Unmade::Uncovered)
+    inverse
+        .map_or_else(|| field::of_float(number.into()), field::inverse)
+        .ok_or(Unmade::Uncovered)
 }
 
 /// Softmax and LogSoftmax are functions of the differences of a lane to its first element. The
@@ -137,8 +198,10 @@ pub fn softmax(call: &Call, function: Digest) -> Made {
     let (absent, alone) = softmax_axis(call.opset);
     let along = axis(call.attr("axis", absent)?, shape.len())?;
     let behind = if alone { along + 1 } else { shape.len() };
-    let (lane, inner) =
-        (shape[along..behind].iter().product::<usize>(), shape[behind..].iter().product::<usize>());
+    let (lane, inner) = (
+        shape[along..behind].iter().product::<usize>(),
+        shape[behind..].iter().product::<usize>(),
+    );
     let unknown = Unknown::new(function);
     let are_shares = call.node.op_type() == "Softmax";
     let mut made = slice(elements).to_vec();

@@ -12,11 +12,26 @@ use crate::prove::matrices::{Extents, multiply};
 use crate::recipe::Windows;
 
 /// The attributes of Conv.
-pub(super) const CONV: &[&str] = &["auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"];
+pub(super) const CONV: &[&str] = &[
+    "auto_pad",
+    "dilations",
+    "group",
+    "kernel_shape",
+    "pads",
+    "strides",
+];
 
 /// The attributes of ConvTranspose.
-pub(super) const CONV_TRANSPOSE: &[&str] =
-    &["auto_pad", "dilations", "group", "kernel_shape", "output_padding", "output_shape", "pads", "strides"];
+pub(super) const CONV_TRANSPOSE: &[&str] = &[
+    "auto_pad",
+    "dilations",
+    "group",
+    "kernel_shape",
+    "output_padding",
+    "output_shape",
+    "pads",
+    "strides",
+];
 
 /// Numbers among the attributes are no larger than this.
 const LARGEST: i64 = 1 << 31;
@@ -57,7 +72,11 @@ pub fn convolution(
                 }
             }
             laid.resize(inner * taps * columns, 0);
-            let extents = Extents { rows: outer, inner: inner * taps, columns };
+            let extents = Extents {
+                rows: outer,
+                inner: inner * taps,
+                columns,
+            };
             let products = multiply(weight, &laid, &[(0, 0)], extents);
             for (row, products) in products.chunks(columns).enumerate() {
                 sums[(g * outer + row) * count + first..][..columns].copy_from_slice(products);
@@ -76,11 +95,22 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
         let fits = list.len() == count && list.iter().all(|n| (least..LARGEST).contains(n));
         fits.then_some(list).ok_or(Unmade::Uncovered)
     };
-    let (strides, dilations) = (list("strides", 1, spatial, 1)?, list("dilations", 1, spatial, 1)?);
+    let (strides, dilations) = (
+        list("strides", 1, spatial, 1)?,
+        list("dilations", 1, spatial, 1)?,
+    );
     let pads = list("pads", 0, 2 * spatial, 0)?;
     let more = list("output_padding", 0, spatial, 0)?;
-    let asked = if transposed { list("output_shape", 0, spatial, 0)? } else { vec![0; spatial] };
-    let fits = input.len() == spatial && kernel.iter().chain(input).all(|&extent| (extent as i64) < LARGEST);
+    let asked = if transposed {
+        list("output_shape", 0, spatial, 0)?
+    } else {
+        vec![0; spatial]
+    };
+    let fits = input.len() == spatial
+        && kernel
+            .iter()
+            .chain(input)
+            .all(|&extent| (extent as i64) < LARGEST);
     if !fits {
         return Err(Unmade::Uncovered);
     }
@@ -88,9 +118,14 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
     if told.is_some_and(|told| !told.iter().map(|&n| n as usize).eq(kernel.iter().copied())) {
         return Err(Unmade::Misfit);
     }
-    let (auto, up) = (call.text("auto_pad", "NOTSET")?, call.flag("ceil_mode", false)?);
+    let (auto, up) = (
+        call.text("auto_pad", "NOTSET")?,
+        call.flag("ceil_mode", false)?,
+    );
     // Engines disagree here.
-    if up && auto == "VALID" || transposed && auto.starts_with("SAME") && more.iter().any(|&more| more != 0) {
+    if up && auto == "VALID"
+        || transposed && auto.starts_with("SAME") && more.iter().any(|&more| more != 0)
+    {
         return Err(Unmade::Uncovered);
     }
     let (mut before, mut after, mut output) = (vec![], vec![], vec![]);
@@ -100,14 +135,20 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
         // The places that a transposed convolution cuts off to reach its output extent.
         let taken = |places: i64| ((size - 1) * stride + more[axis] + reach - places).max(0);
         let (first, last) = match auto {
-            auto if transposed && (asked[axis] > 0 || auto.starts_with("SAME")) => {
-                halves(taken(if asked[axis] > 0 { asked[axis] } else { size * stride }), auto)
-            }
+            auto if transposed && (asked[axis] > 0 || auto.starts_with("SAME")) => halves(
+                taken(if asked[axis] > 0 {
+                    asked[axis]
+                } else {
+                    size * stride
+                }),
+                auto,
+            ),
             "NOTSET" => (pads[axis], pads[axis + spatial]),
             "VALID" => (0, 0),
-            "SAME_UPPER" | "SAME_LOWER" if !transposed => {
-                halves((((size + stride - 1) / stride - 1) * stride + reach - size).max(0), auto)
-            }
+            "SAME_UPPER" | "SAME_LOWER" if !transposed => halves(
+                (((size + stride - 1) / stride - 1) * stride + reach - size).max(0),
+                auto,
+            ),
             _ => return Err(Unmade::Uncovered),
         };
         let room = size + first + last - reach;
@@ -118,7 +159,11 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
             (_, true) => {
                 let places = (room + stride - 1) / stride + 1;
                 // The last window begins inside, or in the padding before.
-                if (places - 1) * stride >= size + first { places - 1 } else { places }
+                if (places - 1) * stride >= size + first {
+                    places - 1
+                } else {
+                    places
+                }
             }
         };
         before.push(first);
@@ -140,7 +185,11 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
 /// The padding before and behind; `auto_pad` decides the end of an odd place.
 fn halves(total: i64, auto: &str) -> (i64, i64) {
     let small = total / 2;
-    if auto == "SAME_UPPER" { (small, total - small) } else { (total - small, small) }
+    if auto == "SAME_UPPER" {
+        (small, total - small)
+    } else {
+        (total - small, small)
+    }
 }
 
 fn count(extents: &[usize]) -> usize {
@@ -159,7 +208,10 @@ pub(super) fn conv(call: &Call) -> Made {
         return Err(Unmade::Misfit);
     }
     let (windows, _) = windows(call, kernel, input)?;
-    let shaped = weight.clone().into_shape_with_order(vec![group, outputs / group, inner, count(kernel)]);
+    let shaped =
+        weight
+            .clone()
+            .into_shape_with_order(vec![group, outputs / group, inner, count(kernel)]);
     let weight = shaped.map_err(|_| Unmade::Uncovered)?;
     convolved(call, values, (samples, group, inner), &weight, &windows)
 }
@@ -177,8 +229,13 @@ pub(super) fn conv_transpose(call: &Call) -> Made {
     }
     let (windows, _) = windows(call, kernel, input)?;
     let inner = channels / group;
-    let shaped = weight.clone().into_shape_with_order(vec![group, inner, outer, count(kernel)]);
-    let weight = row_major(transposed(&shaped.map_err(|_| Unmade::Uncovered)?, &[0, 2, 1, 3]));
+    let shaped = weight
+        .clone()
+        .into_shape_with_order(vec![group, inner, outer, count(kernel)]);
+    let weight = row_major(transposed(
+        &shaped.map_err(|_| Unmade::Uncovered)?,
+        &[0, 2, 1, 3],
+    ));
     convolved(call, values, (samples, group, inner), &weight, &windows)
 }
 
@@ -211,17 +268,25 @@ pub(super) fn with_bias(call: &Call, slot: usize, mut made: Vec<u32>, shape: &[u
         if bias.shape() != [shape[1]] {
             return Err(Unmade::Misfit);
         }
-        for (lane, &bias) in made.chunks_mut(places.max(1)).zip(slice(bias).iter().cycle()) {
-            lane.iter_mut().for_each(|element| *element = field::add(*element, bias));
+        for (lane, &bias) in made
+            .chunks_mut(places.max(1))
+            .zip(slice(bias).iter().cycle())
+        {
+            lane.iter_mut()
+                .for_each(|element| *element = field::add(*element, bias));
         }
     }
-    Ok(vec![FieldValue::field(ArrayD::from_shape_vec(shape, made).map_err(|_| Unmade::Uncovered)?)])
+    Ok(vec![FieldValue::field(
+        ArrayD::from_shape_vec(shape, made).map_err(|_| Unmade::Uncovered)?,
+    )])
 }
 
 /// How the windows of a pooling lie over the places of an image, and how many places stand behind the last one.
 pub(super) fn pooled(call: &Call, input: &[usize]) -> Result<(Windows, Vec<i64>), Unmade> {
     let kernel = call.attr_ints("kernel_shape")?.ok_or(Unmade::Uncovered)?;
-    let kernel = kernel.into_iter().map(|n| usize::try_from(n).map_err(|_| Unmade::Uncovered));
+    let kernel = kernel
+        .into_iter()
+        .map(|n| usize::try_from(n).map_err(|_| Unmade::Uncovered));
     windows(call, &kernel.collect::<Result<Vec<_>, _>>()?, input)
 }
 
@@ -229,17 +294,28 @@ pub(super) fn pooled(call: &Call, input: &[usize]) -> Result<(Windows, Vec<i64>)
 /// sees neither.
 pub fn without_border(call: &Call, lowest: u32) -> Option<(NodeProto, FieldValue)> {
     (call.node.op() == ("", "MaxPool") && call.wanted == 1).then_some(())?;
-    let FieldValue::Field(elements) = call.optional(0)? else { return None };
-    let is_told = call.text("auto_pad", "NOTSET").is_ok_and(|kind| kind == "NOTSET")
+    let FieldValue::Field(elements) = call.optional(0)? else {
+        return None;
+    };
+    let is_told = call
+        .text("auto_pad", "NOTSET")
+        .is_ok_and(|kind| kind == "NOTSET")
         && call.flag("ceil_mode", false).is_ok_and(|up| !up);
     let spatial = elements.ndim().checked_sub(2).filter(|_| is_told)?;
-    let mut pads = call.attr_ints("pads").ok()?.unwrap_or_else(|| vec![0; 2 * spatial]);
+    let mut pads = call
+        .attr_ints("pads")
+        .ok()?
+        .unwrap_or_else(|| vec![0; 2 * spatial]);
     let (mut inside, mut is_around) = (elements.view(), false);
     (pads.len() == 2 * spatial).then_some(())?;
     for axis in 0..spatial {
         let along = Axis(axis + 2);
-        let is_border =
-            |&place: &usize| inside.index_axis(along, place).iter().all(|&element| element == lowest);
+        let is_border = |&place: &usize| {
+            inside
+                .index_axis(along, place)
+                .iter()
+                .all(|&element| element == lowest)
+        };
         let extent = inside.len_of(along);
         let first = (0..extent).take_while(is_border).count();
         let last = (first..extent).rev().take_while(is_border).count();
@@ -250,7 +326,8 @@ pub fn without_border(call: &Call, lowest: u32) -> Option<(NodeProto, FieldValue
         inside.slice_axis_inplace(along, Slice::from(first..extent - last));
     }
     let mut node = call.node.clone();
-    node.attribute.retain(|attribute| attribute.name() != "pads");
+    node.attribute
+        .retain(|attribute| attribute.name() != "pads");
     node.attribute.push(ints("pads", &pads));
     is_around.then(|| (node, FieldValue::Field(row_major(inside.to_owned()))))
 }
@@ -258,14 +335,23 @@ pub fn without_border(call: &Call, lowest: u32) -> Option<(NodeProto, FieldValue
 /// AveragePool.
 pub(super) fn average(call: &Call) -> Made {
     let values = call.field(0)?;
-    let &[samples, channels, ref input @ ..] = values.shape() else { return Err(Unmade::Uncovered) };
+    let &[samples, channels, ref input @ ..] = values.shape() else {
+        return Err(Unmade::Uncovered);
+    };
     let (windows, after) = pooled(call, input)?;
-    let (places, taps) =
-        (count(&windows.output), windows.kernel.iter().try_fold(1_usize, |n, &k| n.checked_mul(k)));
+    let (places, taps) = (
+        count(&windows.output),
+        windows
+            .kernel
+            .iter()
+            .try_fold(1_usize, |n, &k| n.checked_mul(k)),
+    );
     let shape = [&[samples, channels][..], &windows.output].concat();
     call.allowance.room(&shape)?;
-    call.allowance.room(&[taps.ok_or(Unmade::Beyond)?, places])?;
-    call.allowance.products(&[count(&shape), taps.ok_or(Unmade::Beyond)?])?;
+    call.allowance
+        .room(&[taps.ok_or(Unmade::Beyond)?, places])?;
+    call.allowance
+        .products(&[count(&shape), taps.ok_or(Unmade::Beyond)?])?;
     // The divisor counts the places inside, or those of the border too.
     let counted = match call.flag("count_include_pad", false)? {
         false => windows.clone(),
@@ -279,19 +365,31 @@ pub(super) fn average(call: &Call) -> Made {
     };
     let mut counts = vec![0_u32; places];
     for meets in counted.meets() {
-        counts.iter_mut().zip(meets).for_each(|(count, place)| *count += u32::from(place.is_some()));
+        counts
+            .iter_mut()
+            .zip(meets)
+            .for_each(|(count, place)| *count += u32::from(place.is_some()));
     }
     field::invert(&mut counts).ok_or(Unmade::Uncovered)?;
     let size = count(input);
     let mut sums = vec![0_u64; samples * channels * places];
     for meets in windows.meets() {
-        for (values, sums) in slice(values).chunks(size.max(1)).zip(sums.chunks_mut(places.max(1))) {
-            let met = meets.iter().map(|place| place.map_or(0, |place| values[place]));
-            sums.iter_mut().zip(met).for_each(|(sum, element)| *sum += u64::from(element));
+        for (values, sums) in slice(values)
+            .chunks(size.max(1))
+            .zip(sums.chunks_mut(places.max(1)))
+        {
+            let met = meets
+                .iter()
+                .map(|place| place.map_or(0, |place| values[place]));
+            sums.iter_mut()
+                .zip(met)
+                .for_each(|(sum, element)| *sum += u64::from(element));
         }
     }
-    let means =
-        sums.iter().zip(counts.iter().cycle()).map(|(&sum, &part)| field::mul(field::reduce(sum), part));
+    let means = sums
+        .iter()
+        .zip(counts.iter().cycle())
+        .map(|(&sum, &part)| field::mul(field::reduce(sum), part));
     Ok(vec![FieldValue::field(
         ArrayD::from_shape_vec(shape, means.collect()).map_err(|_| Unmade::Uncovered)?,
     )])

@@ -214,7 +214,11 @@ pub fn outline_html(outline: &Outline) -> serde_json::Result<String> {
         "<h1>{model}</h1>\n{BODY}<script type=\"application/json\" id=\"data\">{data}</script>\n\
          <script>\n{SCRIPT}</script>\n"
     );
-    Ok(document(&format!("{} - unfold inspect", outline.model), STYLE, &body))
+    Ok(document(
+        &format!("{} - unfold inspect", outline.model),
+        STYLE,
+        &body,
+    ))
 }
 
 #[cfg(test)]
@@ -222,11 +226,15 @@ mod tests {
     use super::*;
 
     /// A name that would end everything that a name can be in.
-    const HOSTILE: &str = "</script><!--<script>alert(1)</script>\"'&<img src=x onerror=alert(1)>\u{2028}\\";
+    const HOSTILE: &str =
+        "</script><!--<script>alert(1)</script>\"'&<img src=x onerror=alert(1)>\u{2028}\\";
 
     #[test]
     fn a_hostile_name_is_a_string_of_json_and_nothing_else() {
-        let value = OutlineValue { of: HOSTILE.into(), stored: true };
+        let value = OutlineValue {
+            of: HOSTILE.into(),
+            stored: true,
+        };
         let outline = Outline {
             model: HOSTILE.into(),
             version: "0".into(),
@@ -240,9 +248,21 @@ mod tests {
         };
         let page = outline_html(&outline).unwrap();
         assert_eq!(page.matches("</script").count(), 2);
-        assert_eq!((page.matches("<script").count(), page.matches("<!--").count()), (2, 0));
+        assert_eq!(
+            (
+                page.matches("<script").count(),
+                page.matches("<!--").count()
+            ),
+            (2, 0)
+        );
         assert!(!page.contains("<img"));
-        let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
+        let data = page
+            .split("id=\"data\">")
+            .nth(1)
+            .unwrap()
+            .split("</script>")
+            .next()
+            .unwrap();
         let data: serde_json::Value = serde_json::from_str(data).unwrap();
         assert_eq!(data["model"], HOSTILE);
         assert_eq!(data["values"][0][HOSTILE]["of"], HOSTILE);
@@ -251,8 +271,17 @@ mod tests {
     #[test]
     fn the_page_asks_for_nothing() {
         for part in [STYLE, BODY, SCRIPT] {
-            for word in ["http", "//www", "<link", "@import", "url(", "src=", "fetch(", "innerHTML", "eval("]
-            {
+            for word in [
+                "http",
+                "//www",
+                "<link",
+                "@import",
+                "url(",
+                "src=",
+                "fetch(",
+                "innerHTML",
+                "eval(",
+            ] {
                 assert!(!part.contains(word), "{word}");
             }
         }

@@ -19,9 +19,12 @@ pub struct Contracted {
 impl Contracted {
     /// The letters of a node with these operands; `None` where its equation cannot be read.
     pub fn from_node(node: &NodeProto, operands: &[Option<InferenceFact>]) -> Option<Self> {
-        let shapes: Vec<Option<Shape>> = operands.iter().map(|fact| shape(fact.as_ref()?)).collect();
-        let ranks: Vec<Option<usize>> =
-            shapes.iter().map(|shape| shape.as_ref().map(|shape| shape.len())).collect();
+        let shapes: Vec<Option<Shape>> =
+            operands.iter().map(|fact| shape(fact.as_ref()?)).collect();
+        let ranks: Vec<Option<usize>> = shapes
+            .iter()
+            .map(|shape| shape.as_ref().map(|shape| shape.len()))
+            .collect();
         let Equation { operands, result } = Equation::read(node.attr_s("equation").ok()??, &ranks)?;
         let mut extents: HashMap<char, Option<TDim>> = HashMap::default();
         for (letters, shape) in operands.iter().zip(&shapes) {
@@ -48,7 +51,10 @@ impl Contracted {
 
     /// The extents of the result.
     pub fn shape(&self) -> Option<Shape> {
-        self.result.iter().map(|letter| self.extents.get(letter).cloned()).collect()
+        self.result
+            .iter()
+            .map(|letter| self.extents.get(letter).cloned())
+            .collect()
     }
 }
 
@@ -67,11 +73,19 @@ mod tests {
             s: Some(equation.as_bytes().to_vec().into()),
             ..AttributeProto::default()
         };
-        let node = NodeProto { attribute: vec![equation], ..NodeProto::default() };
-        let facts: Vec<_> =
-            operands.iter().map(|shape| Some(InferenceFact::dt_shape(DatumType::F32, *shape))).collect();
+        let node = NodeProto {
+            attribute: vec![equation],
+            ..NodeProto::default()
+        };
+        let facts: Vec<_> = operands
+            .iter()
+            .map(|shape| Some(InferenceFact::dt_shape(DatumType::F32, *shape)))
+            .collect();
         let told = Contracted::from_node(&node, &facts).unwrap();
-        (told.shape().map(|shape| shape.iter().map(extent).collect()), told.is_told())
+        (
+            told.shape().map(|shape| shape.iter().map(extent).collect()),
+            told.is_told(),
+        )
     }
 
     /// onnxruntime takes the other operand's places for it, and the engine those of the operand that it finds first.
@@ -87,8 +101,14 @@ mod tests {
         );
         for operands in [[&[1, 2], &[4, 3]], [&[4, 2], &[1, 3]]] {
             let operands = operands.map(|shape: &[usize; 2]| &shape[..]);
-            assert_eq!(contracted("ca,cf->acf", &operands), (Some(vec![Some(2), None, Some(3)]), false));
-            assert_eq!(contracted("ca,cf->af", &operands), (Some(vec![Some(2), Some(3)]), false));
+            assert_eq!(
+                contracted("ca,cf->acf", &operands),
+                (Some(vec![Some(2), None, Some(3)]), false)
+            );
+            assert_eq!(
+                contracted("ca,cf->af", &operands),
+                (Some(vec![Some(2), Some(3)]), false)
+            );
         }
     }
 }

@@ -23,9 +23,18 @@ pub fn told(asked: &NodeQuery) -> Option<Shape> {
         // As an LSTM, with its weights turned.
         "DynamicQuantizeLSTM" => {
             let steps = asked.shape(0).filter(|steps| steps.len() == 3)?;
-            let ways = if node.attr_s("direction").ok()? == Some("bidirectional") { 2 } else { 1 };
+            let ways = if node.attr_s("direction").ok()? == Some("bidirectional") {
+                2
+            } else {
+                1
+            };
             let size = node.attr_i("hidden_size").ok()??;
-            Some(vec![steps[0].clone(), Some(TDim::from(ways)), steps[1].clone(), Some(TDim::from(size))])
+            Some(vec![
+                steps[0].clone(),
+                Some(TDim::from(ways)),
+                steps[1].clone(),
+                Some(TDim::from(size)),
+            ])
         }
         "DynamicQuantizeMatMul" | "GemmFastGelu" | "MatMulIntegerToFloat" => asked.multiplied(),
         "EmbedLayerNormalization" => as_wide(asked.shape(2)?.get(1)?.clone()),
@@ -59,22 +68,33 @@ pub fn told(asked: &NodeQuery) -> Option<Shape> {
         }
         // As wide as the values, of which the heads may be apart, or which may be beside queries and keys.
         "MultiHeadAttention" => {
-            let values = if asked.has(2) { asked.shape(2)? } else { asked.shape(0)? };
+            let values = if asked.has(2) {
+                asked.shape(2)?
+            } else {
+                asked.shape(0)?
+            };
             let is_width = |axis: &usize| match values.len() {
                 4 => *axis == 1 || *axis == 3,
                 5 => *axis == 2 || *axis == 4,
                 _ => *axis == 2,
             };
             let width = (0..values.len()).filter(is_width);
-            let width =
-                width.map(|axis| extent(&values[axis])).try_fold(1, |all: usize, n| all.checked_mul(n?));
+            let width = width
+                .map(|axis| extent(&values[axis]))
+                .try_fold(1, |all: usize, n| all.checked_mul(n?));
             as_wide(width.map(TDim::from))
         }
         "QAttention" => as_wide(extent(asked.shape(1)?.get(1)?).map(|all| TDim::from(all / 3))),
         "QGemm" => {
             let is_turned = |name: &str| Some(node.attr_i(name).ok()?.unwrap_or(0) != 0);
-            let (rows, columns) = (usize::from(is_turned("transA")?), usize::from(!is_turned("transB")?));
-            Some(vec![asked.shape(0)?.get(rows)?.clone(), asked.shape(3)?.get(columns)?.clone()])
+            let (rows, columns) = (
+                usize::from(is_turned("transA")?),
+                usize::from(!is_turned("transB")?),
+            );
+            Some(vec![
+                asked.shape(0)?.get(rows)?.clone(),
+                asked.shape(3)?.get(columns)?.clone(),
+            ])
         }
         "QLinearAdd" | "QLinearMul" => broadcast(&asked.shape(0)?, &asked.shape(3)?),
         // A scale and a zero point of the result, and then each part with its own.
@@ -82,7 +102,11 @@ pub fn told(asked: &NodeQuery) -> Option<Shape> {
         "QLinearGlobalAveragePool" => {
             let mut shape = asked.shape(0)?;
             let is_last = node.attr_i("channels_last").ok()?.unwrap_or(0) != 0;
-            let places = if is_last { 1..shape.len().saturating_sub(1) } else { 2..shape.len() };
+            let places = if is_last {
+                1..shape.len().saturating_sub(1)
+            } else {
+                2..shape.len()
+            };
             shape.get_mut(places)?.fill(Some(TDim::from(1)));
             Some(shape)
         }

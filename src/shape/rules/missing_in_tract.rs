@@ -19,7 +19,9 @@ pub fn told(asked: &NodeQuery) -> Option<Shape> {
         | "TensorScatter" => asked.shape(0),
         "AffineGrid" => {
             // Of a size [N, C, H, W], the places of H and W.
-            let size = asked.elements(1).filter(|size| [4, 5].contains(&size.len()))?;
+            let size = asked
+                .elements(1)
+                .filter(|size| [4, 5].contains(&size.len()))?;
             let places = Some(TDim::from(size.len() - 2));
             Some([&size[..1], &size[2..], &[places]].concat())
         }
@@ -32,14 +34,21 @@ pub fn told(asked: &NodeQuery) -> Option<Shape> {
             if changed.len() != size.len() {
                 return None;
             }
-            changed.into_iter().zip(size).for_each(|(axis, extent)| shape[axis] = extent);
+            changed
+                .into_iter()
+                .zip(size)
+                .for_each(|(axis, extent)| shape[axis] = extent);
             Some(shape)
         }
         "Col2Im" => {
             let (from, image, block) = (asked.shape(0)?, asked.elements(1)?, asked.elements(2)?);
-            let [items, columns, _] = &from[..] else { return None };
+            let [items, columns, _] = &from[..] else {
+                return None;
+            };
             let channels = || {
-                let block = block.iter().try_fold(1_usize, |all, dim| all.checked_mul(extent(dim)?))?;
+                let block = block
+                    .iter()
+                    .try_fold(1_usize, |all, dim| all.checked_mul(extent(dim)?))?;
                 let columns = extent(columns)?;
                 (block > 0 && columns % block == 0).then(|| TDim::from(columns / block))
             };
@@ -60,7 +69,12 @@ pub fn told(asked: &NodeQuery) -> Option<Shape> {
         "LinearAttention" => {
             let (mut shape, values) = (asked.shape(0)?, asked.shape(2)?);
             let heads = |name: &str| asked.node.attr_i(name).ok()?.filter(|&heads| heads > 0);
-            let each = values.last()?.as_ref()?.to_i64().ok()?.checked_div(heads("kv_num_heads")?)?;
+            let each = values
+                .last()?
+                .as_ref()?
+                .to_i64()
+                .ok()?
+                .checked_div(heads("kv_num_heads")?)?;
             *shape.last_mut()? = Some(TDim::from(each.checked_mul(heads("q_num_heads")?)?));
             Some(shape)
         }
@@ -127,7 +141,9 @@ fn transformed(asked: &NodeQuery) -> Option<Shape> {
         Some(slot) if asked.has(slot) => asked.elements(slot)?.first()?.as_ref()?.to_i64().ok()?,
         Some(_) => -2,
     };
-    let along = axis(along, shape.len()).ok().filter(|&along| along + 1 < shape.len())?;
+    let along = axis(along, shape.len())
+        .ok()
+        .filter(|&along| along + 1 < shape.len())?;
     let length = match asked.has(1) {
         true => asked.elements(1).and_then(|length| length.first()?.clone()),
         false if inverse && onesided => None,
@@ -145,5 +161,14 @@ fn transformed(asked: &NodeQuery) -> Option<Shape> {
 fn pooled(asked: &NodeQuery, places: &[i64]) -> Option<Shape> {
     let (from, regions) = (asked.shape(0)?, asked.shape(1)?);
     let ends = vec![regions.first()?.clone(), from.get(1)?.clone()];
-    Some([ends, places.iter().map(|&place| Some(TDim::from(place))).collect()].concat())
+    Some(
+        [
+            ends,
+            places
+                .iter()
+                .map(|&place| Some(TDim::from(place)))
+                .collect(),
+        ]
+        .concat(),
+    )
 }

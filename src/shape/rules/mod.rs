@@ -52,7 +52,9 @@ pub fn complete(asked: &NodeQuery, slot: usize, mut fact: InferenceFact) -> Infe
         return fact;
     }
     let is_extent = |dim: &TDim| dim.to_i64().map_or(true, |number| number >= 0);
-    let Some(told) = asked.told(slot) else { return fact };
+    let Some(told) = asked.told(slot) else {
+        return fact;
+    };
     let told: Shape = told.into_iter().map(|dim| dim.filter(is_extent)).collect();
     let both = match known {
         None => told,
@@ -60,11 +62,13 @@ pub fn complete(asked: &NodeQuery, slot: usize, mut fact: InferenceFact) -> Infe
             // A number is more than a symbol, and the remaining extents of the input more than a
             // formula for a length.
             let is_left = asked.node.op_type() == "Reshape";
-            let more = |(known, told): (Option<TDim>, Option<TDim>)| match (extent(&known), extent(&told)) {
-                (None, Some(_)) => told,
-                (None, None) if is_left => told.or(known),
-                _ => known.or(told),
-            };
+            let more =
+                |(known, told): (Option<TDim>, Option<TDim>)| match (extent(&known), extent(&told))
+                {
+                    (None, Some(_)) => told,
+                    (None, None) if is_left => told.or(known),
+                    _ => known.or(told),
+                };
             known.into_iter().zip(told).map(more).collect()
         }
         Some(_) => return fact,
@@ -83,13 +87,19 @@ fn left_over(from: Shape, shape: &Shape) -> Option<(usize, TDim)> {
         dim => vec![dim],
     };
     let mut left: Vec<TDim> = from.into_iter().flat_map(parts).collect();
-    if left.iter().any(|dim| dim.to_i64().is_ok_and(|extent| extent == 0)) {
+    if left
+        .iter()
+        .any(|dim| dim.to_i64().is_ok_and(|extent| extent == 0))
+    {
         return None;
     }
     let mut open = vec![];
     let mut told = 1_i64;
     for (place, dim) in shape.iter().enumerate() {
-        match (left.iter().position(|other| Some(other) == dim.as_ref()), extent(dim)) {
+        match (
+            left.iter().position(|other| Some(other) == dim.as_ref()),
+            extent(dim),
+        ) {
             (Some(found), _) => _ = left.swap_remove(found),
             (None, Some(number)) => told = told.checked_mul(number.try_into().ok()?)?,
             (None, None) => open.push(place),
@@ -114,7 +124,15 @@ pub fn read_by_shape(asked: &NodeQuery) -> Option<Shape> {
     let rank = shape.len() as i64;
     let place = |name: &str, absent: i64| {
         let place = asked.node.attr_i(name).ok()?.unwrap_or(absent);
-        usize::try_from(if place < 0 { place.saturating_add(rank) } else { place }.clamp(0, rank)).ok()
+        usize::try_from(
+            if place < 0 {
+                place.saturating_add(rank)
+            } else {
+                place
+            }
+            .clamp(0, rank),
+        )
+        .ok()
     };
     let (start, end) = (place("start", 0)?, place("end", rank)?);
     shape.get(start..end).map(<[_]>::to_vec)
@@ -132,7 +150,10 @@ pub fn takes_all_of_one(node: &NodeProto, opset: i64) -> bool {
 /// A shape of so many axes, some of them open.
 pub fn closed(shape: Shape) -> ShapeFactoid {
     ShapeFactoid::closed(
-        shape.into_iter().map(|dim| dim.map_or_else(DimFact::default, DimFact::from)).collect(),
+        shape
+            .into_iter()
+            .map(|dim| dim.map_or_else(DimFact::default, DimFact::from))
+            .collect(),
     )
 }
 
@@ -155,7 +176,11 @@ impl NodeQuery<'_> {
     fn list(&self, name: &str) -> Option<Vec<i64>> {
         match input_at(self.node.op_type(), name, self.opset) {
             None => self.node.attr_ints(name).ok()?.map(<[i64]>::to_vec),
-            Some(slot) => self.elements(slot)?.iter().map(|dim| dim.as_ref()?.to_i64().ok()).collect(),
+            Some(slot) => self
+                .elements(slot)?
+                .iter()
+                .map(|dim| dim.as_ref()?.to_i64().ok())
+                .collect(),
         }
     }
 
@@ -173,7 +198,11 @@ impl NodeQuery<'_> {
     }
 
     fn told(&self, slot: usize) -> Option<Shape> {
-        match (canonical_domain(self.node.domain()), self.node.op_type(), slot) {
+        match (
+            canonical_domain(self.node.domain()),
+            self.node.op_type(),
+            slot,
+        ) {
             ("", "Split", _) => self.parted(slot),
             ("", _, 0) => self.first(),
             ("ai.onnx.ml", "Normalizer" | "Scaler", 0) => self.shape(0),
@@ -192,9 +221,10 @@ impl NodeQuery<'_> {
             "ConvInteger" | "QLinearConv" => {
                 self.convolved(|weight, _| weight[0].clone(), |axis| self.swept(axis))
             }
-            "ConvTranspose" => {
-                self.convolved(|weight, group| Some(weight[1].clone()? * group), |axis| self.spread(axis))
-            }
+            "ConvTranspose" => self.convolved(
+                |weight, group| Some(weight[1].clone()? * group),
+                |axis| self.spread(axis),
+            ),
             "Flatten" => self.flattened(),
             "Gemm" => self.turned(),
             "Einsum" => Contracted::from_node(self.node, self.inputs)?.shape(),
@@ -218,8 +248,8 @@ impl NodeQuery<'_> {
             "AveragePool" | "LpPool" | "MaxPool" => self.pooled(None),
             "GlobalAveragePool" | "GlobalLpPool" | "GlobalMaxPool" => self.pooled(Some(1)),
             "BatchNormalization" => self.normalized(),
-            "Cast" | "CastLike" | "Clip" | "CumSum" | "Dropout" | "LogSoftmax" | "PRelu" | "Softmax"
-            | "ScatterElements" | "ScatterND" | "Trilu" => self.shape(0),
+            "Cast" | "CastLike" | "Clip" | "CumSum" | "Dropout" | "LogSoftmax" | "PRelu"
+            | "Softmax" | "ScatterElements" | "ScatterND" | "Trilu" => self.shape(0),
             "GatherElements" => self.shape(1),
             _ => match self.node.category() {
                 Some(Category::Normalizer) => self.shape(0),
@@ -248,10 +278,14 @@ impl NodeQuery<'_> {
             let from = from.as_ref()?;
             let left = |place: &usize| *place >= target.len() || !taken_over(*place);
             let mut there = (0..from.len()).filter(left);
-            let there = there.try_fold(1_usize, |count, place| count.checked_mul(extent(&from[place])?))?;
-            let mut told =
-                (0..target.len()).filter(|&place| !taken_over(place) && number(&target[place]) != Some(-1));
-            let told = told.try_fold(1_usize, |count, place| count.checked_mul(extent(&shape[place])?))?;
+            let there = there.try_fold(1_usize, |count, place| {
+                count.checked_mul(extent(&from[place])?)
+            })?;
+            let mut told = (0..target.len())
+                .filter(|&place| !taken_over(place) && number(&target[place]) != Some(-1));
+            let told = told.try_fold(1_usize, |count, place| {
+                count.checked_mul(extent(&shape[place])?)
+            })?;
             (told > 0 && there % told == 0).then(|| TDim::from(there / told))
         };
         let rest = rest();
@@ -267,7 +301,11 @@ impl NodeQuery<'_> {
     /// Where the other operand of a product is, or the weight: an operand of QLinear operators has a scale and a zero
     /// point behind it.
     fn second(&self) -> usize {
-        if self.node.op_type().starts_with("QLinear") { 3 } else { 1 }
+        if self.node.op_type().starts_with("QLinear") {
+            3
+        } else {
+            1
+        }
     }
 
     /// A convolution has as many axes as its weight.
@@ -276,7 +314,9 @@ impl NodeQuery<'_> {
         channels: impl Fn(&Shape, i64) -> Option<TDim>,
         place: impl Fn(usize) -> Option<TDim>,
     ) -> Option<Shape> {
-        let weight = self.shape(self.second()).filter(|weight| weight.len() > 2)?;
+        let weight = self
+            .shape(self.second())
+            .filter(|weight| weight.len() > 2)?;
         let group = self.node.attr_i("group").ok()?.unwrap_or(1);
         let items = self.shape(0).and_then(|from| from.first()?.clone());
         let places = (2..weight.len()).map(place).collect();
@@ -293,14 +333,20 @@ impl NodeQuery<'_> {
         let weight = self.shape(self.second())?;
         let (kernel, rank) = (extent(weight.get(axis)?)? as i64, weight.len() - 2);
         let at = |name: &str, place: usize, absent: i64| self.number_at(name, place, absent);
-        let reach = (kernel - 1).checked_mul(at("dilations", space, 1)?)?.checked_add(1)?;
+        let reach = (kernel - 1)
+            .checked_mul(at("dilations", space, 1)?)?
+            .checked_add(1)?;
         let pads = at("pads", space, 0)?.checked_add(at("pads", space + rank, 0)?)?;
         Some((reach, pads, at("strides", space, 1)?))
     }
 
     /// A number of a list.
     fn number_at(&self, name: &str, place: usize, absent: i64) -> Option<i64> {
-        self.node.attr_ints(name).ok()?.map_or(Some(&absent), |list| list.get(place)).copied()
+        self.node
+            .attr_ints(name)
+            .ok()?
+            .map_or(Some(&absent), |list| list.get(place))
+            .copied()
     }
 
     /// The extent that a convolution makes of an axis of space: a number of a number, and of any where its stride is 1.
@@ -309,19 +355,31 @@ impl NodeQuery<'_> {
         let rest = (self.shape(0)?.get(axis)?.clone()? + pads.checked_sub(reach)?).simplify();
         let steps = match stride {
             1 => rest,
-            _ => TDim::from(rest.to_i64().ok().filter(|&rest| rest >= 0)?.checked_div(stride)?),
+            _ => TDim::from(
+                rest.to_i64()
+                    .ok()
+                    .filter(|&rest| rest >= 0)?
+                    .checked_div(stride)?,
+            ),
         };
         Some((steps + 1).simplify())
     }
 
     /// The extent that a transposed convolution makes of an axis of space.
     fn spread(&self, axis: usize) -> Option<TDim> {
-        if self.node.attribute.iter().any(|attribute| attribute.name() == "output_shape") {
+        if self
+            .node
+            .attribute
+            .iter()
+            .any(|attribute| attribute.name() == "output_shape")
+        {
             return None;
         }
         let (reach, pads, stride) = self.window(axis)?;
         let from = self.shape(0)?.get(axis)?.clone()?;
-        let rest = reach.checked_add(self.number_at("output_padding", axis - 2, 0)?)?.checked_sub(pads)?;
+        let rest = reach
+            .checked_add(self.number_at("output_padding", axis - 2, 0)?)?
+            .checked_sub(pads)?;
         Some(((from - 1) * stride + rest).simplify())
     }
 
@@ -329,7 +387,11 @@ impl NodeQuery<'_> {
     fn flattened(&self) -> Option<Shape> {
         let from = self.shape(0)?;
         let axis = self.node.attr_i("axis").ok()?.unwrap_or(1);
-        let axis = if axis < 0 { axis + from.len() as i64 } else { axis };
+        let axis = if axis < 0 {
+            axis + from.len() as i64
+        } else {
+            axis
+        };
         let (before, behind) = from.split_at_checked(usize::try_from(axis).ok()?)?;
         Some(vec![joint(before), joint(behind)])
     }
@@ -339,7 +401,10 @@ impl NodeQuery<'_> {
     fn turned(&self) -> Option<Shape> {
         let is_turned = |name| self.node.attr_i(name).ok().flatten().unwrap_or(0) != 0;
         let side = |slot: usize, place: usize| self.shape(slot)?.get(place)?.clone();
-        Some(vec![side(0, usize::from(is_turned("transA"))), side(1, usize::from(!is_turned("transB")))])
+        Some(vec![
+            side(0, usize::from(is_turned("transA"))),
+            side(1, usize::from(!is_turned("transB"))),
+        ])
     }
 
     /// The rows of the left matrices and the columns of the right ones. Of a list there is neither.
@@ -348,7 +413,11 @@ impl NodeQuery<'_> {
         let (stack, matrix) = left.split_at(left.len().saturating_sub(2));
         let (other, columns) = right.split_at(right.len().saturating_sub(2));
         let (_, rows) = matrix.split_last()?;
-        let columns = if columns.is_empty() { return None } else { &columns[1..] };
+        let columns = if columns.is_empty() {
+            return None;
+        } else {
+            &columns[1..]
+        };
         Some([broadcast(stack, other)?, rows.to_vec(), columns.to_vec()].concat())
     }
 
@@ -368,8 +437,10 @@ impl NodeQuery<'_> {
             4 => width,
             _ => {
                 let heads = |name: &str| self.node.attr_i(name).ok()?.filter(|&heads| heads > 0);
-                let (each, rest) =
-                    (width.as_ref()?.to_i64().ok()?, (heads("q_num_heads")?, heads("kv_num_heads")?));
+                let (each, rest) = (
+                    width.as_ref()?.to_i64().ok()?,
+                    (heads("q_num_heads")?, heads("kv_num_heads")?),
+                );
                 Some(TDim::from(each.checked_div(rest.1)?.checked_mul(rest.0)?))
             }
         };
@@ -380,7 +451,9 @@ impl NodeQuery<'_> {
     /// unknown.
     fn cut(&self) -> Option<Shape> {
         let mut shape = self.shape(0)?;
-        let cut = self.list("axes").and_then(|list| axes(&list, shape.len()).ok());
+        let cut = self
+            .list("axes")
+            .and_then(|list| axes(&list, shape.len()).ok());
         shape.iter_mut().enumerate().for_each(|(place, dim)| {
             if cut.as_ref().is_none_or(|cut| cut.contains(&place)) {
                 *dim = None;
@@ -399,7 +472,10 @@ impl NodeQuery<'_> {
     /// The batch and channels of the input, and this extent for each spatial axis.
     fn pooled(&self, places: Option<usize>) -> Option<Shape> {
         let mut shape = self.shape(0)?;
-        shape.iter_mut().skip(2).for_each(|dim| *dim = places.map(TDim::from));
+        shape
+            .iter_mut()
+            .skip(2)
+            .for_each(|dim| *dim = places.map(TDim::from));
         Some(shape)
     }
 
@@ -414,7 +490,9 @@ impl NodeQuery<'_> {
 
     /// The broadcast shape of all inputs.
     fn together(&self) -> Option<Shape> {
-        let shapes: Option<Vec<Shape>> = (0..self.inputs.len()).map(|slot| self.shape(slot)).collect();
+        let shapes: Option<Vec<Shape>> = (0..self.inputs.len())
+            .map(|slot| self.shape(slot))
+            .collect();
         let mut shapes = shapes?.into_iter();
         let first = shapes.next()?;
         shapes.try_fold(first, |one, other| broadcast(&one, &other))
@@ -442,7 +520,9 @@ impl NodeQuery<'_> {
             return self.node.attr_ints("split").ok()??.get(part).copied();
         };
         let lengths = self.inputs.get(slot)?.as_ref()?.value.concretize()?;
-        let integers = lengths.try_as_plain_ram().and_then(|plain| plain.as_slice::<i64>());
+        let integers = lengths
+            .try_as_plain_ram()
+            .and_then(|plain| plain.as_slice::<i64>());
         match integers {
             Ok(integers) => integers.get(part).copied(),
             Err(_) => self.list("split")?.get(part).copied(),
@@ -454,11 +534,16 @@ impl NodeQuery<'_> {
         let shape = self.shape(0)?;
         let gone = if takes_all_of_one(self.node, self.opset) {
             let extents: Vec<usize> = shape.iter().map(extent).collect::<Option<_>>()?;
-            (0..extents.len()).filter(|&place| extents[place] == 1).collect()
+            (0..extents.len())
+                .filter(|&place| extents[place] == 1)
+                .collect()
         } else {
             axes(&self.list("axes")?, shape.len()).ok()?
         };
-        let left = shape.into_iter().enumerate().filter(|(place, _)| !gone.contains(place));
+        let left = shape
+            .into_iter()
+            .enumerate()
+            .filter(|(place, _)| !gone.contains(place));
         Some(left.map(|(_, dim)| dim).collect())
     }
 
@@ -468,7 +553,13 @@ impl NodeQuery<'_> {
         let rank = from.len() + told.len();
         let new = axes(&told, rank).ok()?;
         let mut from = from.into_iter();
-        let place = |place| if new.contains(&place) { Some(Some(TDim::from(1))) } else { from.next() };
+        let place = |place| {
+            if new.contains(&place) {
+                Some(Some(TDim::from(1)))
+            } else {
+                from.next()
+            }
+        };
         (0..rank).map(place).collect()
     }
 
@@ -483,7 +574,9 @@ impl NodeQuery<'_> {
         }
         let whole = || {
             let all = (parts.len() == count).then_some(&parts)?;
-            all.iter().try_fold(TDim::from(0), |sum, part| Some((sum + part[along].clone()?).simplify()))
+            all.iter().try_fold(TDim::from(0), |sum, part| {
+                Some((sum + part[along].clone()?).simplify())
+            })
         };
         let known = |place: usize| match place == along {
             true => whole(),
@@ -496,21 +589,54 @@ impl NodeQuery<'_> {
     fn resized(&self) -> Option<Shape> {
         let from = self.shape(0)?;
         // Sizes that are only a frame, or those of some axes.
-        let has = |name: &str| self.node.attribute.iter().any(|attribute| attribute.name() == name);
+        let has = |name: &str| {
+            self.node
+                .attribute
+                .iter()
+                .any(|attribute| attribute.name() == name)
+        };
         if has("axes") || has("keep_aspect_ratio_policy") {
             return Some(vec![None; from.len()]);
         }
         let op = self.node.op_type();
         let is_sized = op == "Resize" && self.opset >= RESIZE_TO_SIZES && self.has(3);
-        let sizes = is_sized.then(|| self.elements(3)).flatten().filter(|sizes| sizes.len() == from.len());
+        let sizes = is_sized
+            .then(|| self.elements(3))
+            .flatten()
+            .filter(|sizes| sizes.len() == from.len());
         let given = || {
-            let factors = self.inputs.get(factors_at(op, self.opset))?.as_ref()?.value.concretize()?;
+            let factors = self
+                .inputs
+                .get(factors_at(op, self.opset))?
+                .as_ref()?
+                .value
+                .concretize()?;
             let factors = factors.cast_to::<f64>().ok()?;
-            Some(factors.to_plain_array_view::<f64>().ok()?.iter().copied().collect())
+            Some(
+                factors
+                    .to_plain_array_view::<f64>()
+                    .ok()?
+                    .iter()
+                    .copied()
+                    .collect(),
+            )
         };
-        let written =
-            || Some(self.node.attr_floats("scales").ok()??.iter().copied().map(f64::from).collect());
-        let factors: Option<Vec<f64>> = if is_sized { None } else { written().or_else(given) };
+        let written = || {
+            Some(
+                self.node
+                    .attr_floats("scales")
+                    .ok()??
+                    .iter()
+                    .copied()
+                    .map(f64::from)
+                    .collect(),
+            )
+        };
+        let factors: Option<Vec<f64>> = if is_sized {
+            None
+        } else {
+            written().or_else(given)
+        };
         let factors = factors.filter(|factors| factors.len() == from.len());
         let made = |(place, dim): (usize, Option<TDim>)| match (&sizes, &factors) {
             (Some(sizes), _) => sizes[place].clone(),
@@ -544,7 +670,10 @@ fn scaled(dim: TDim, factor: f64) -> Option<TDim> {
     }
     // Engines multiply in either type.
     let whole = extent(&Some(dim))?;
-    let (single, double) = ((whole as f32 * factor as f32).floor(), (whole as f64 * factor).floor());
+    let (single, double) = (
+        (whole as f32 * factor as f32).floor(),
+        (whole as f64 * factor).floor(),
+    );
     (f64::from(single) == double && (0.0..f64::from(i32::MAX)).contains(&double))
         .then(|| TDim::from(double as i64))
 }
@@ -555,7 +684,11 @@ fn joint(dims: &[Option<TDim>]) -> Option<TDim> {
     match (others.next(), others.next()) {
         (None, _) => Some(TDim::from(1)),
         (Some(only), None) => only.clone(),
-        _ => Some(TDim::from(dims.iter().try_fold(1_usize, |all, dim| all.checked_mul(extent(dim)?))?)),
+        _ => {
+            Some(TDim::from(dims.iter().try_fold(1_usize, |all, dim| {
+                all.checked_mul(extent(dim)?)
+            })?))
+        }
     }
 }
 

@@ -27,17 +27,26 @@ pub fn make(call: &Call) -> Result<Option<Value>> {
 
 fn choose(call: &Call) -> Result<Value> {
     let (yes, no) = (call.floats(1)?, call.floats(2)?);
-    let Value::Ints(which) = call.value(0)? else { anyhow::bail!("no truth values") };
+    let Value::Ints(which) = call.value(0)? else {
+        anyhow::bail!("no truth values")
+    };
     let which = which.mapv(|v| v as f64);
     let shape = common(&[which.shape(), yes.shape(), no.shape()])?;
-    let (which, yes, no) = (widened(&which, &shape)?, widened(yes, &shape)?, widened(no, &shape)?);
+    let (which, yes, no) = (
+        widened(&which, &shape)?,
+        widened(yes, &shape)?,
+        widened(no, &shape)?,
+    );
     Ok(Value::Floats(ArrayD::from_shape_fn(IxDyn(&shape), |at| {
         if which[&at] != 0.0 { yes[&at] } else { no[&at] }
     })))
 }
 
 fn running(call: &Call) -> Result<Value> {
-    ensure!(call.int("exclusive", 0)? == 0 && call.int("reverse", 0)? == 0, "another direction");
+    ensure!(
+        call.int("exclusive", 0)? == 0 && call.int("reverse", 0)? == 0,
+        "another direction"
+    );
     let mut y = call.floats(0)?.clone();
     let axis = counted(call.value(1)?.ints()?[0], y.ndim())?;
     for mut lane in y.lanes_mut(ndarray::Axis(axis)) {
@@ -53,7 +62,9 @@ fn running(call: &Call) -> Result<Value> {
 fn taken(call: &Call) -> Result<Value> {
     let x = call.floats(0)?;
     let axis = call.axis(0, x.ndim())?;
-    let Value::Ints(places) = call.value(1)? else { anyhow::bail!("no places") };
+    let Value::Ints(places) = call.value(1)? else {
+        anyhow::bail!("no places")
+    };
     let fits = places.ndim() == x.ndim()
         && (0..x.ndim()).all(|other| other == axis || places.shape()[other] <= x.shape()[other]);
     ensure!(fits, "{:?} of {:?}", places.shape(), x.shape());
@@ -71,7 +82,9 @@ fn written(call: &Call) -> Result<Value> {
     let (mut y, new) = (call.floats(0)?.clone(), call.floats(2)?);
     let reduction = call.text("reduction", "none")?;
     ensure!(["none", "add"].contains(&reduction), "another reduction");
-    let Value::Ints(places) = call.value(1)? else { anyhow::bail!("no places") };
+    let Value::Ints(places) = call.value(1)? else {
+        anyhow::bail!("no places")
+    };
     let by_element = call.proto.op_type() == "ScatterElements";
     let outer = places.ndim() - usize::from(!by_element);
     for (at, &element) in new.indexed_iter() {
@@ -107,9 +120,15 @@ fn triangle(call: &Call) -> Result<Value> {
 fn blocks(call: &Call) -> Result<Value> {
     ensure!(call.text("mode", "DCR")? == "DCR", "another order");
     let (x, size) = (call.floats(0)?, call.int("blocksize", 0)? as usize);
-    let &[items, channels, height, width] = x.shape() else { anyhow::bail!("no image") };
+    let &[items, channels, height, width] = x.shape() else {
+        anyhow::bail!("no image")
+    };
     let spreads = call.proto.op_type() == "DepthToSpace";
-    let fits = if spreads { channels % (size * size) == 0 } else { height % size == 0 && width % size == 0 };
+    let fits = if spreads {
+        channels % (size * size) == 0
+    } else {
+        height % size == 0 && width % size == 0
+    };
     ensure!(fits && !x.is_empty(), "{:?} in blocks of {size}", x.shape());
     let shape = match spreads {
         true => [items, channels / (size * size), height * size, width * size],
@@ -117,10 +136,19 @@ fn blocks(call: &Call) -> Result<Value> {
     };
     let inner = if spreads { shape[1] } else { channels };
     let mut y = ArrayD::zeros(IxDyn(&shape));
-    let image = if spreads { shape } else { [items, channels, height, width] };
+    let image = if spreads {
+        shape
+    } else {
+        [items, channels, height, width]
+    };
     for at in indices(image) {
         let (item, channel, row, column) = at;
-        let deep = [item, ((row % size) * size + column % size) * inner + channel, row / size, column / size];
+        let deep = [
+            item,
+            ((row % size) * size + column % size) * inner + channel,
+            row / size,
+            column / size,
+        ];
         let flat = [item, channel, row, column];
         let (from, to) = if spreads { (deep, flat) } else { (flat, deep) };
         y[IxDyn(&to)] = x[IxDyn(&from)];
@@ -130,9 +158,14 @@ fn blocks(call: &Call) -> Result<Value> {
 
 /// One letter for each axis, and all operands written out.
 fn einsum(call: &Call) -> Result<Value> {
-    let (terms, result) = call.text("equation", "")?.split_once("->").context("no result")?;
+    let (terms, result) = call
+        .text("equation", "")?
+        .split_once("->")
+        .context("no result")?;
     let terms: Vec<&str> = terms.split(',').collect();
-    let operands = (0..terms.len()).map(|slot| call.floats(slot)).collect::<Result<Vec<_>>>()?;
+    let operands = (0..terms.len())
+        .map(|slot| call.floats(slot))
+        .collect::<Result<Vec<_>>>()?;
     let mut letters: Vec<(char, usize)> = vec![];
     for (term, operand) in terms.iter().zip(&operands) {
         for (letter, &extent) in term.chars().zip(operand.shape()) {
@@ -142,14 +175,29 @@ fn einsum(call: &Call) -> Result<Value> {
         }
     }
     let extents: Vec<usize> = letters.iter().map(|&(_, extent)| extent).collect();
-    let place =
-        |letter| letters.iter().position(|&(other, _)| other == letter).expect("a letter of an operand");
-    let of = |term: &str, at: &IxDyn| term.chars().map(|letter| at[place(letter)]).collect::<Vec<_>>();
-    let shape: Vec<usize> = result.chars().map(|letter| extents[place(letter)]).collect();
+    let place = |letter| {
+        letters
+            .iter()
+            .position(|&(other, _)| other == letter)
+            .expect("a letter of an operand")
+    };
+    let of = |term: &str, at: &IxDyn| {
+        term.chars()
+            .map(|letter| at[place(letter)])
+            .collect::<Vec<_>>()
+    };
+    let shape: Vec<usize> = result
+        .chars()
+        .map(|letter| extents[place(letter)])
+        .collect();
     let mut y = ArrayD::zeros(shape);
     for at in indices(extents.clone()) {
         let at: IxDyn = at;
-        let product: f64 = terms.iter().zip(&operands).map(|(term, x)| x[IxDyn(&of(term, &at))]).product();
+        let product: f64 = terms
+            .iter()
+            .zip(&operands)
+            .map(|(term, x)| x[IxDyn(&of(term, &at))])
+            .product();
         y[IxDyn(&of(result, &at))] += product;
     }
     Ok(Value::Floats(y))
@@ -158,7 +206,10 @@ fn einsum(call: &Call) -> Result<Value> {
 fn reduced(call: &Call) -> Result<Value> {
     let x = call.floats(0)?;
     let axes = call.list("axes", 1)?.context("all axes")?;
-    let axes = axes.iter().map(|&axis| counted(axis, x.ndim())).collect::<Result<Vec<_>>>()?;
+    let axes = axes
+        .iter()
+        .map(|&axis| counted(axis, x.ndim()))
+        .collect::<Result<Vec<_>>>()?;
     let keep = call.int("keepdims", 1)? != 0;
     Ok(Value::Floats(match call.proto.op_type() {
         "ReduceMax" => folded(x, &axes, keep, f64::max),
@@ -172,8 +223,14 @@ fn folded(x: &ArrayD<f64>, axes: &[usize], keep: bool, two: fn(f64, f64) -> f64)
     axes.sort_unstable();
     let mut y = x.clone();
     for &axis in axes.iter().rev() {
-        let lanes = y.map_axis(ndarray::Axis(axis), |lane| lane.iter().copied().reduce(two).unwrap_or(0.0));
-        y = if keep { lanes.insert_axis(ndarray::Axis(axis)) } else { lanes };
+        let lanes = y.map_axis(ndarray::Axis(axis), |lane| {
+            lane.iter().copied().reduce(two).unwrap_or(0.0)
+        });
+        y = if keep {
+            lanes.insert_axis(ndarray::Axis(axis))
+        } else {
+            lanes
+        };
     }
     y
 }

@@ -23,7 +23,9 @@ pub fn make(call: &Call) -> Result<Option<Value>> {
         "FusedGemm" => activated(call, gemm(call)?.floats()?.clone())?,
         "FusedMatMul" => {
             ensure!(
-                ["transA", "transB"].iter().all(|name| call.int(name, 0).is_ok_and(|turned| turned == 0))
+                ["transA", "transB"]
+                    .iter()
+                    .all(|name| call.int(name, 0).is_ok_and(|turned| turned == 0))
             );
             Value::Floats(matmul(call.floats(0)?, call.floats(1)?)? * call.float("alpha", 1.0)?)
         }
@@ -73,15 +75,26 @@ fn integers(call: &Call, slot: usize) -> Result<ArrayD<f64>> {
 
 /// Attention of each head over the tokens of the past and those of the sequence.
 fn attention(call: &Call) -> Result<ArrayD<f64>> {
-    ensure!(call.optional(3)?.is_none() && call.optional(5)?.is_none(), "a mask");
-    let projected = zip(&matmul(call.floats(0)?, call.floats(1)?)?, call.floats(2)?, |a, b| a + b)?;
+    ensure!(
+        call.optional(3)?.is_none() && call.optional(5)?.is_none(),
+        "a mask"
+    );
+    let projected = zip(
+        &matmul(call.floats(0)?, call.floats(1)?)?,
+        call.floats(2)?,
+        |a, b| a + b,
+    )?;
     let past = call.optional(4)?.map(Value::floats).transpose()?;
     let heads = call.int("num_heads", 1)? as usize;
-    let &[batch, tokens, wide] = projected.shape() else { bail!("no sequence") };
+    let &[batch, tokens, wide] = projected.shape() else {
+        bail!("no sequence")
+    };
     let (channels, before) = (wide / 3, past.map_or(0, |past| past.shape()[3]));
     let each = channels / heads;
     // Queries, keys and values lie side by side.
-    let part = |which: usize, b: usize, head: usize, token: usize, c: usize| match token.checked_sub(before) {
+    let part = |which: usize, b: usize, head: usize, token: usize, c: usize| match token
+        .checked_sub(before)
+    {
         Some(own) => projected[[b, own, which * channels + head * each + c]],
         None => past.map_or(0.0, |past| past[[which - 1, b, head, token, c]]),
     };

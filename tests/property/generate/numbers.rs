@@ -31,12 +31,16 @@ impl Maker<'_> {
         match self.tape.below(8) {
             0 if rank > 0 => {
                 let axis = self.tape.below(rank);
-                let places =
-                    (0..shape.iter().product::<usize>()).map(|_| self.tape.below(shape[axis]) as i64);
+                let places = (0..shape.iter().product::<usize>())
+                    .map(|_| self.tape.below(shape[axis]) as i64);
                 let places = ArrayD::from_shape_vec(IxDyn(&shape), places.collect()).ok()?;
                 let places = self.indices(places)?;
                 let axis = self.axis(axis, rank);
-                self.emit("GatherElements", &[value, &places], vec![("axis", axis.into())])
+                self.emit(
+                    "GatherElements",
+                    &[value, &places],
+                    vec![("axis", axis.into())],
+                )
             }
             1 if rank > 0 => {
                 let axis = self.tape.below(rank);
@@ -53,7 +57,11 @@ impl Maker<'_> {
                 self.emit(op, &[value], vec![("blocksize", 2.into())])
             }
             4 => {
-                let other = if self.tape.chance(50) { self.scalar(0.0) } else { value.to_owned() };
+                let other = if self.tape.chance(50) {
+                    self.scalar(0.0)
+                } else {
+                    value.to_owned()
+                };
                 let against = self.constant(Role::Shift, &shape);
                 let zero = self.scalar(0.0);
                 let which = self.emit("Greater", &[&against, &zero], vec![])?;
@@ -64,7 +72,14 @@ impl Maker<'_> {
                 let axis = self.tape.below(rank);
                 let axis = self.axis(axis, rank);
                 let since = 18;
-                self.emit_listed(op, value, "axes", vec![axis], since, vec![("keepdims", 1.into())])
+                self.emit_listed(
+                    op,
+                    value,
+                    "axes",
+                    vec![axis],
+                    since,
+                    vec![("keepdims", 1.into())],
+                )
             }
             6 => self.emit("LeakyRelu", &[value], vec![("alpha", 0.5_f32.into())]),
             7 if rank > 0 && self.opset >= 13 && self.tape.chance(50) => {

@@ -29,16 +29,26 @@ impl Rule for Choice {
 
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let rank = at.output_rank(0)?;
-        let sides =
-            [1, 2].map(|slot| inputs.get(slot).cloned().flatten().map(|affine| aligned(&affine, rank)));
-        let only = |affine: Affine, other: usize| match affine.has_no_shift() && is_zero(at, other) {
+        let sides = [1, 2].map(|slot| {
+            inputs
+                .get(slot)
+                .cloned()
+                .flatten()
+                .map(|affine| aligned(&affine, rank))
+        });
+        let only = |affine: Affine, other: usize| match affine.has_no_shift() && is_zero(at, other)
+        {
             true => Ok(Step::pass_on(0, affine)),
             false => beside_constant(at, affine, other).ok_or(Reason::ResidualStream),
         };
         match sides {
             [Some(yes), Some(no)] => {
                 let (yes, no) = (yes?, no?);
-                if yes == no { Ok(Step::pass_on(0, yes)) } else { Err(Reason::ResidualStream) }
+                if yes == no {
+                    Ok(Step::pass_on(0, yes))
+                } else {
+                    Err(Reason::ResidualStream)
+                }
             }
             [Some(yes), None] => only(yes?, 2),
             [None, Some(no)] => only(no?, 1),
@@ -48,8 +58,13 @@ impl Rule for Choice {
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
         let wanted = (1..3).filter(|&slot| !affine.has_no_shift() || !is_zero(at, slot));
-        let way = wanted.map(|slot| Ok((slot, shrunk(at, slot, affine)?))).collect::<Result<_, Reason>>()?;
-        Ok(Step { ways: vec![way], ..Step::default() })
+        let way = wanted
+            .map(|slot| Ok((slot, shrunk(at, slot, affine)?)))
+            .collect::<Result<_, Reason>>()?;
+        Ok(Step {
+            ways: vec![way],
+            ..Step::default()
+        })
     }
 }
 
@@ -57,14 +72,28 @@ impl Rule for Choice {
 fn beside_constant(at: &At, affine: Affine, other: usize) -> Option<Step> {
     let (inverse, numbers) = (affine.inverse()?, at.numbers(other).ok()?);
     // One number becomes one for each channel.
-    let wanted = if numbers.len() == 1 { inverse } else { shrunk(at, other, &inverse).ok()? };
-    let most = |numbers: &Numbers| numbers.iter().fold(0.0, |most: f64, number| most.max(number.abs()));
+    let wanted = if numbers.len() == 1 {
+        inverse
+    } else {
+        shrunk(at, other, &inverse).ok()?
+    };
+    let most = |numbers: &Numbers| {
+        numbers
+            .iter()
+            .fold(0.0, |most: f64, number| most.max(number.abs()))
+    };
     let reach = most(&numbers) * most(&wanted.scale) + most(&wanted.shift);
     let fits = most(&numbers) <= HIDES && reach <= LARGEST;
-    fits.then(|| Step { wants: vec![(other, wanted)], ..Step::pass_on(0, affine) })
+    fits.then(|| Step {
+        wants: vec![(other, wanted)],
+        ..Step::pass_on(0, affine)
+    })
 }
 
 /// Whether a side is a constant of zeros.
 pub fn is_zero(at: &At, slot: usize) -> bool {
-    at.is_constant(slot) && at.numbers(slot).is_ok_and(|numbers| numbers.iter().all(|&number| number == 0.0))
+    at.is_constant(slot)
+        && at
+            .numbers(slot)
+            .is_ok_and(|numbers| numbers.iter().all(|&number| number == 0.0))
 }

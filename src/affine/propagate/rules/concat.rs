@@ -19,8 +19,10 @@ impl Rule for Concat {
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let rank = at.output_rank(0)?;
         let axis = axis(at.attr("axis", 0)?, rank)?;
-        let parts: Vec<Affine> =
-            inputs.iter().map(|a| a.clone().unwrap_or_else(|| Affine::identity(rank))).collect();
+        let parts: Vec<Affine> = inputs
+            .iter()
+            .map(|a| a.clone().unwrap_or_else(|| Affine::identity(rank)))
+            .collect();
         let first = &parts[0];
         if first.is_uniform_along(axis) && parts.iter().all(|part| part == first) {
             return Ok(Step::pass_on(0, first.clone()));
@@ -43,7 +45,10 @@ impl Rule for Concat {
             }
             Numbers::concat(axis, &pieces).ok_or(Reason::UnknownShape)
         };
-        Ok(Step::pass_on(0, Affine::new(join(|a| &a.scale)?, join(|a| &a.shift)?)))
+        Ok(Step::pass_on(
+            0,
+            Affine::new(join(|a| &a.scale)?, join(|a| &a.shift)?),
+        ))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
@@ -62,13 +67,20 @@ impl Rule for Concat {
             let part = affine.try_map(|numbers| cut(numbers, axis, range.clone()))?;
             moved.push((input, part));
         }
-        Ok(Step { ways: vec![moved], ..Step::default() })
+        Ok(Step {
+            ways: vec![moved],
+            ..Step::default()
+        })
     }
 }
 
 /// The one affine of all parts that are no constants, if it can be taken back by those.
 fn beside_constants(at: &At, inputs: &[Option<Affine>], axis: usize) -> Option<Step> {
-    let affine = inputs.iter().flatten().next().filter(|affine| affine.is_uniform_along(axis))?;
+    let affine = inputs
+        .iter()
+        .flatten()
+        .next()
+        .filter(|affine| affine.is_uniform_along(axis))?;
     let inverse = affine.inverse()?;
     let mut wants = vec![];
     for (slot, input) in inputs.iter().enumerate() {
@@ -78,9 +90,14 @@ fn beside_constants(at: &At, inputs: &[Option<Affine>], axis: usize) -> Option<S
             _ => return None,
         }
     }
-    Some(Step { wants, ..Step::pass_on(0, affine.clone()) })
+    Some(Step {
+        wants,
+        ..Step::pass_on(0, affine.clone())
+    })
 }
 
 fn lengths(at: &At, axis: usize) -> Result<Vec<usize>, Reason> {
-    (0..at.arity()).map(|input| at.places(input, axis)).collect()
+    (0..at.arity())
+        .map(|input| at.places(input, axis))
+        .collect()
 }

@@ -20,11 +20,17 @@ impl Rule for Gather {
         let affine = at.only(inputs, 0)?;
         let axis = axis(at.attr("axis", 0)?, affine.rank())?;
         let indices = at.shape(1)?;
-        let taken = if affine.is_uniform_along(axis) { None } else { Some(places(at, axis)?) };
+        let taken = if affine.is_uniform_along(axis) {
+            None
+        } else {
+            Some(places(at, axis)?)
+        };
         let gathered = affine.try_map(|numbers| match &taken {
             Some(taken) if numbers.shape()[axis] != 1 => {
                 let shape = indices.iter().map(extent).collect::<Option<Vec<_>>>();
-                let flat = numbers.pick(axis, taken.iter().copied().map(Some)).ok_or(Reason::UnknownShape)?;
+                let flat = numbers
+                    .pick(axis, taken.iter().copied().map(Some))
+                    .ok_or(Reason::UnknownShape)?;
                 replace_axis(&flat, axis, &shape.ok_or(Reason::UnknownShape)?)
             }
             _ => replace_axis(numbers, axis, &vec![1; indices.len()]),
@@ -63,10 +69,18 @@ fn places(at: &At, axis: usize) -> Result<Vec<usize>, Reason> {
     let whole = at.places(0, axis)?;
     let indices = at.ints(1)?.ok_or(Reason::NotConstant)?;
     let place = |&index: &i64| {
-        let counted = if index < 0 { index + whole as i64 } else { index };
+        let counted = if index < 0 {
+            index + whole as i64
+        } else {
+            index
+        };
         usize::try_from(counted).ok().filter(|&place| place < whole)
     };
-    indices.iter().map(place).collect::<Option<_>>().ok_or(Reason::Attribute("indices".into()))
+    indices
+        .iter()
+        .map(place)
+        .collect::<Option<_>>()
+        .ok_or(Reason::Attribute("indices".into()))
 }
 
 /// Puts the axes of the indices in place of the gathered axis.

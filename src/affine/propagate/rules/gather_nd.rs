@@ -38,7 +38,8 @@ pub fn axes(at: &At) -> Result<(Range<usize>, Range<usize>), Reason> {
     let (rank, indices) = (at.rank(0)?, at.shape(1)?);
     let length = extent(indices.last().ok_or(Reason::UnknownShape)?).ok_or(Reason::UnknownShape)?;
     let batch = usize::try_from(at.attr("batch_dims", 0)?).ok();
-    let batch = batch.filter(|batch| *batch < indices.len() && batch.saturating_add(length) <= rank);
+    let batch =
+        batch.filter(|batch| *batch < indices.len() && batch.saturating_add(length) <= rank);
     let batch = batch.ok_or(Reason::Attribute("batch_dims".into()))?;
     Ok((batch..batch + length, batch..indices.len() - 1))
 }
@@ -47,7 +48,11 @@ pub fn axes(at: &At) -> Result<(Range<usize>, Range<usize>), Reason> {
 ///
 /// # Errors
 /// [`Reason::WrongAxis`] where it does.
-pub fn replaced(affine: &Affine, axes: Range<usize>, others: Range<usize>) -> Result<Affine, Reason> {
+pub fn replaced(
+    affine: &Affine,
+    axes: Range<usize>,
+    others: Range<usize>,
+) -> Result<Affine, Reason> {
     if axes.clone().any(|axis| !affine.is_uniform_along(axis)) {
         return Err(Reason::WrongAxis);
     }

@@ -37,7 +37,14 @@ impl Rule for Maximum {
         if reduced.iter().any(|&axis| !affine.is_uniform_along(axis)) {
             return Err(Reason::ReducedAxis);
         }
-        Ok(Step::pass_on(0, if keep { affine.clone() } else { without(affine, &reduced)? }))
+        Ok(Step::pass_on(
+            0,
+            if keep {
+                affine.clone()
+            } else {
+                without(affine, &reduced)?
+            },
+        ))
     }
 
     fn backward(&self, at: &At, output: usize, affine: &Affine) -> Result<Step, Reason> {

@@ -31,10 +31,16 @@ impl Rule for Pad {
         if !padding.is_constant {
             let mut changed = (0..affine.rank()).filter(|&axis| padding.at(axis) != (0, 0));
             let uniform = changed.all(|axis| affine.is_uniform_along(axis));
-            return if uniform { Ok(Step::pass_on(0, affine.clone())) } else { Err(Reason::Padding) };
+            return if uniform {
+                Ok(Step::pass_on(0, affine.clone()))
+            } else {
+                Err(Reason::Padding)
+            };
         }
         let affine = affine.try_map(|numbers| padding.cut(numbers))?;
-        let mut padded = (0..affine.rank()).filter(|&axis| padding.widens(axis)).peekable();
+        let mut padded = (0..affine.rank())
+            .filter(|&axis| padding.widens(axis))
+            .peekable();
         if padded.peek().is_none() {
             return Ok(Step::pass_on(0, affine));
         }
@@ -55,7 +61,8 @@ impl Rule for Pad {
         if changed.any(|axis| !affine.is_uniform_along(axis)) {
             return Err(Reason::Padding);
         }
-        let border_fits = || padding.border(&affine.scale).iter().all(|&b| b == 0.0) && affine.has_no_shift();
+        let border_fits =
+            || padding.border(&affine.scale).iter().all(|&b| b == 0.0) && affine.has_no_shift();
         let widens = (0..affine.rank()).any(|axis| padding.widens(axis));
         if widens && padding.is_constant && !border_fits() {
             return Err(Reason::Padding);
@@ -80,9 +87,11 @@ impl Padding {
     pub fn from_node(at: &At, rank: usize) -> Result<Self, Reason> {
         let value = match at.input_for("value") {
             None => at.attr_float("value", 0.0)?,
-            Some(slot) if at.graph.input(at.node, slot).is_some() => {
-                at.numbers(slot)?.first().copied().ok_or(Reason::Attribute("constant_value".into()))?
-            }
+            Some(slot) if at.graph.input(at.node, slot).is_some() => at
+                .numbers(slot)?
+                .first()
+                .copied()
+                .ok_or(Reason::Attribute("constant_value".into()))?,
             Some(_) => 0.0,
         };
         let pads = at.list("pads")?.ok_or(Reason::Attribute("pads".into()))?;
@@ -103,7 +112,12 @@ impl Padding {
             "reflect" | "edge" | "wrap" => false,
             _ => return Err(Reason::Attribute("mode".into())),
         };
-        Ok(Padding { before, after, is_constant, value })
+        Ok(Padding {
+            before,
+            after,
+            is_constant,
+            value,
+        })
     }
 
     /// How much of a border is put around an image, as a convolution has it: before each of its axes, then behind each; `None`
@@ -127,15 +141,24 @@ impl Padding {
 
     /// How many places of an axis are cut off, at its beginning and at its end.
     fn cuts(&self, axis: usize) -> (i64, i64) {
-        (self.before[axis].min(0).saturating_neg(), self.after[axis].min(0).saturating_neg())
+        (
+            self.before[axis].min(0).saturating_neg(),
+            self.after[axis].min(0).saturating_neg(),
+        )
     }
 
     /// The places that are left of an axis of this extent, of which some must be.
     fn left(&self, axis: usize, extent: usize) -> Result<Range<usize>, Reason> {
         let (before, after) = self.cuts(axis);
-        let end = i64::try_from(extent).ok().and_then(|extent| extent.checked_sub(after));
-        let left = usize::try_from(before).ok().zip(end.and_then(|end| usize::try_from(end).ok()));
-        left.filter(|(start, end)| start < end).map(|(start, end)| start..end).ok_or(Reason::Padding)
+        let end = i64::try_from(extent)
+            .ok()
+            .and_then(|extent| extent.checked_sub(after));
+        let left = usize::try_from(before)
+            .ok()
+            .zip(end.and_then(|end| usize::try_from(end).ok()));
+        left.filter(|(start, end)| start < end)
+            .map(|(start, end)| start..end)
+            .ok_or(Reason::Padding)
     }
 
     /// The remaining part of numbers that vary along a cut axis.
@@ -191,8 +214,11 @@ impl Padding {
             let border = border.expand(&inner).ok_or(Reason::UnknownShape)?;
             let inside = framed.shape()[axis];
             let before = self.before[axis].max(0) as usize;
-            let place =
-                |to: usize| Some(to.wrapping_sub(before)).filter(|&from| from < inside).or(Some(inside));
+            let place = |to: usize| {
+                Some(to.wrapping_sub(before))
+                    .filter(|&from| from < inside)
+                    .or(Some(inside))
+            };
             let joined = Numbers::concat(axis, &[framed, border]);
             let picked = joined.and_then(|joined| joined.pick(axis, (0..outer[axis]).map(place)));
             framed = picked.ok_or(Reason::UnknownShape)?;

@@ -39,7 +39,9 @@ fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
         return Ok(());
     }
     at.only_attributes(AVERAGE_POOL)?;
-    let is_padded = at.attr_ints("pads")?.is_some_and(|pads| pads.iter().any(|&pad| pad != 0))
+    let is_padded = at
+        .attr_ints("pads")?
+        .is_some_and(|pads| pads.iter().any(|&pad| pad != 0))
         || !matches!(at.attr_text("auto_pad", "NOTSET")?, "NOTSET" | "VALID");
     let rounds_up = at.flag("ceil_mode", false)?;
     // Engines do not agree on what counts of a window that reaches over the border.

@@ -36,5 +36,8 @@ pub(crate) fn passed(at: &At, affine: &Affine, rank: usize) -> Result<Step, Reas
         return Err(at.not_linear());
     }
     let scale: Option<Numbers> = affine.scale.reshape(&vec![1; rank]);
-    Ok(Step::pass_on(0, Affine::scale(scale.ok_or(Reason::UnknownShape)?)))
+    Ok(Step::pass_on(
+        0,
+        Affine::scale(scale.ok_or(Reason::UnknownShape)?),
+    ))
 }

@@ -17,7 +17,13 @@ pub struct Rearrange;
 
 impl Rule for Rearrange {
     fn ops(&self) -> &'static [&'static str] {
-        &["CumSum", "DepthToSpace", "GatherElements", "SpaceToDepth", "Trilu"]
+        &[
+            "CumSum",
+            "DepthToSpace",
+            "GatherElements",
+            "SpaceToDepth",
+            "Trilu",
+        ]
     }
 
     fn is_scale_transparent(&self) -> bool {
@@ -26,13 +32,21 @@ impl Rule for Rearrange {
 
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
-        let passed = if is_depth(at) { in_depth(at, affine, true)? } else { affine.clone() };
+        let passed = if is_depth(at) {
+            in_depth(at, affine, true)?
+        } else {
+            affine.clone()
+        };
         check(at, &passed)?;
         Ok(Step::pass_on(0, passed))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
-        let passed = if is_depth(at) { in_depth(at, affine, false)? } else { affine.clone() };
+        let passed = if is_depth(at) {
+            in_depth(at, affine, false)?
+        } else {
+            affine.clone()
+        };
         check(at, &passed)?;
         Ok(Step::pass_on(0, passed))
     }
@@ -56,10 +70,18 @@ fn in_depth(at: &At, affine: &Affine, forward: bool) -> Result<Affine, Reason> {
     };
     let (from, to) = (at.places(0, 1)?, at.output_extent(0, 1)?);
     let (deep, channels) = if spreads { (from, to) } else { (to, from) };
-    let block = deep.checked_div(channels).filter(|&block| block * channels == deep);
+    let block = deep
+        .checked_div(channels)
+        .filter(|&block| block * channels == deep);
     let block = block.ok_or(Reason::UnknownShape)?;
     let repeated = |numbers: &Numbers| {
-        let channel = |deep: usize| if by_place { deep % channels } else { deep / block };
+        let channel = |deep: usize| {
+            if by_place {
+                deep % channels
+            } else {
+                deep / block
+            }
+        };
         numbers.pick(1, (0..deep).map(|deep| Some(channel(deep))))
     };
     affine.try_map(|numbers| {
@@ -84,13 +106,16 @@ fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
     let (mixed, keeps_shift) = match at.proto().op_type() {
         "CumSum" => {
             let list = at.list("axis")?.ok_or(Reason::NotConstant)?;
-            let &[along] = &list[..] else { return Err(Reason::Attribute("axis".into())) };
+            let &[along] = &list[..] else {
+                return Err(Reason::Attribute("axis".into()));
+            };
             (vec![axis(along, from.len())?], false)
         }
         "GatherElements" => {
             let along = axis(at.attr("axis", 0)?, from.len())?;
             // Along the others it takes as many from the front as there are indices.
-            let cut = (0..from.len()).filter(|&axis| axis == along || !same(&from[axis], &to[axis]));
+            let cut =
+                (0..from.len()).filter(|&axis| axis == along || !same(&from[axis], &to[axis]));
             (cut.collect(), true)
         }
         "Trilu" => (vec![], false),
@@ -99,5 +124,9 @@ fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
     if mixed.iter().any(|&axis| !affine.is_uniform_along(axis)) {
         return Err(Reason::WrongAxis);
     }
-    if keeps_shift || affine.has_no_shift() { Ok(()) } else { Err(at.not_linear()) }
+    if keeps_shift || affine.has_no_shift() {
+        Ok(())
+    } else {
+        Err(at.not_linear())
+    }
 }

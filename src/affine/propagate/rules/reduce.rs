@@ -35,7 +35,14 @@ impl Rule for Reduce {
             };
         }
         let affine = Affine::new(affine.scale.clone(), shift);
-        Ok(Step::pass_on(0, if keep { affine } else { without(&affine, &reduced)? }))
+        Ok(Step::pass_on(
+            0,
+            if keep {
+                affine
+            } else {
+                without(&affine, &reduced)?
+            },
+        ))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
@@ -62,9 +69,14 @@ pub(crate) fn restored(at: &At, affine: &Affine) -> Result<Affine, Reason> {
     affine.try_map(|numbers| {
         let mut shape = numbers.shape().to_vec();
         if !keep {
-            reduced.iter().for_each(|&axis| shape.insert(axis.min(shape.len()), 1));
+            reduced
+                .iter()
+                .for_each(|&axis| shape.insert(axis.min(shape.len()), 1));
         }
         let fits = shape.len() == rank;
-        numbers.reshape(&shape).filter(|_| fits).ok_or(Reason::UnknownShape)
+        numbers
+            .reshape(&shape)
+            .filter(|_| fits)
+            .ok_or(Reason::UnknownShape)
     })
 }

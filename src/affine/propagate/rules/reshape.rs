@@ -20,11 +20,17 @@ impl Rule for Reshape {
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
         let (from, to) = (at.shape(0)?, at.output_shape(0)?);
-        Ok(Step::pass_on(0, affine.try_map(|array| broadcast::reshape(array, &from, &to))?))
+        Ok(Step::pass_on(
+            0,
+            affine.try_map(|array| broadcast::reshape(array, &from, &to))?,
+        ))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
         let (from, to) = (at.shape(0)?, at.output_shape(0)?);
-        Ok(Step::pass_on(0, affine.try_map(|array| broadcast::reshape(array, &to, &from))?))
+        Ok(Step::pass_on(
+            0,
+            affine.try_map(|array| broadcast::reshape(array, &to, &from))?,
+        ))
     }
 }

@@ -59,7 +59,9 @@ fn stays(at: &At, axis: usize, rank: usize) -> Result<bool, Reason> {
         Some(list) => axes(&list, rank)?,
         None => (0..rank).collect(),
     };
-    let Some(place) = resized.iter().position(|&other| other == axis) else { return Ok(true) };
+    let Some(place) = resized.iter().position(|&other| other == axis) else {
+        return Ok(true);
+    };
     let has_sizes = at.graph.input(at.node, 3).is_some();
     if has_sizes && at.extents(3)? == [resized.len()] {
         // Fitting into a frame uses one factor for all axes.

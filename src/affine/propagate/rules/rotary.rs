@@ -29,7 +29,13 @@ impl Rule for Rotary {
 }
 
 fn passed(at: &At, affine: &Affine) -> Result<Step, Reason> {
-    at.only_attributes(&["interleaved", "is_packed_batching", "num_heads", "rotary_embedding_dim", "scale"])?;
+    at.only_attributes(&[
+        "interleaved",
+        "is_packed_batching",
+        "num_heads",
+        "rotary_embedding_dim",
+        "scale",
+    ])?;
     let last = affine.rank().checked_sub(1).ok_or(Reason::UnknownShape)?;
     // A shift would be turned as well, by another angle for each token.
     if !affine.has_no_shift() {

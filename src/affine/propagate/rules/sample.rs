@@ -33,7 +33,9 @@ impl Rule for Sample {
 
 fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
     at.only_attributes(&["align_corners", "mode", "padding_mode"])?;
-    if !["bicubic", "bilinear", "cubic", "linear", "nearest"].contains(&at.attr_text("mode", "linear")?) {
+    if !["bicubic", "bilinear", "cubic", "linear", "nearest"]
+        .contains(&at.attr_text("mode", "linear")?)
+    {
         return Err(Reason::Attribute("mode".into()));
     }
     // With an image of its own for each item, and one grid for it.

@@ -32,7 +32,9 @@ impl Rule for Scatter {
 
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let side = |slot: usize| inputs.get(slot).cloned().flatten();
-        let written = side(WRITTEN).map(|affine| moved(at, &affine, false)).transpose()?;
+        let written = side(WRITTEN)
+            .map(|affine| moved(at, &affine, false))
+            .transpose()?;
         let adds = adds(at)?;
         let affine = match (side(VALUE), written) {
             (Some(value), Some(written)) if !adds && value == written => value,
@@ -50,10 +52,22 @@ impl Rule for Scatter {
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
-        let written = if adds(at)? { Affine::scale(affine.scale.clone()) } else { affine.clone() };
-        let sides = [(VALUE, affine.clone()), (WRITTEN, moved(at, &written, true)?)];
-        let wanted = sides.into_iter().filter(|(slot, affine)| !affine.has_no_shift() || !is_zero(at, *slot));
-        Ok(Step { ways: vec![wanted.collect()], ..Step::default() })
+        let written = if adds(at)? {
+            Affine::scale(affine.scale.clone())
+        } else {
+            affine.clone()
+        };
+        let sides = [
+            (VALUE, affine.clone()),
+            (WRITTEN, moved(at, &written, true)?),
+        ];
+        let wanted = sides
+            .into_iter()
+            .filter(|(slot, affine)| !affine.has_no_shift() || !is_zero(at, *slot));
+        Ok(Step {
+            ways: vec![wanted.collect()],
+            ..Step::default()
+        })
     }
 }
 
@@ -70,7 +84,11 @@ fn adds(at: &At) -> Result<bool, Reason> {
 fn moved(at: &At, affine: &Affine, to_written: bool) -> Result<Affine, Reason> {
     if at.proto().op_type() == "ScatterND" {
         let (indexed, picks) = axes(at)?;
-        return if to_written { replaced(affine, indexed, picks) } else { replaced(affine, picks, indexed) };
+        return if to_written {
+            replaced(affine, indexed, picks)
+        } else {
+            replaced(affine, picks, indexed)
+        };
     }
     let (value, written) = (at.shape(VALUE)?, at.shape(WRITTEN)?);
     if value.len() != written.len() || affine.rank() != value.len() {

@@ -11,7 +11,10 @@ pub struct Skip;
 
 impl Rule for Skip {
     fn ops(&self) -> &'static [&'static str] {
-        &["com.microsoft.SkipLayerNormalization", "com.microsoft.SkipSimplifiedLayerNormalization"]
+        &[
+            "com.microsoft.SkipLayerNormalization",
+            "com.microsoft.SkipSimplifiedLayerNormalization",
+        ]
     }
 
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {

@@ -26,7 +26,9 @@ impl Rule for Slice {
             for &(axis, cut) in &cuts {
                 if numbers.shape()[axis] != 1 {
                     let taken = cut.ok_or(Reason::NotConstant)?.resolve(at, axis)?;
-                    numbers = numbers.pick(axis, taken.into_iter().map(Some)).ok_or(Reason::UnknownShape)?;
+                    numbers = numbers
+                        .pick(axis, taken.into_iter().map(Some))
+                        .ok_or(Reason::UnknownShape)?;
                 }
             }
             Ok(numbers)
@@ -49,7 +51,12 @@ impl Rule for Slice {
 ///
 /// # Errors
 /// [`Reason::OtherReader`] where a place is taken twice: one constant cannot serve two.
-pub fn scatter(affine: &Affine, axis: usize, taken: &[usize], whole: usize) -> Result<Affine, Reason> {
+pub fn scatter(
+    affine: &Affine,
+    axis: usize,
+    taken: &[usize],
+    whole: usize,
+) -> Result<Affine, Reason> {
     let mut seen = vec![false; whole];
     for &place in taken {
         if std::mem::replace(seen.get_mut(place).ok_or(Reason::UnknownShape)?, true) {
@@ -72,7 +79,9 @@ pub fn scatter(affine: &Affine, axis: usize, taken: &[usize], whole: usize) -> R
         Numbers::concat(axis, &[numbers.clone(), neutral])?.pick(axis, places)
     };
     let placed = place(&affine.scale, 1.0).zip(place(&affine.shift, 0.0));
-    placed.map(|(scale, shift)| Affine::new(scale, shift)).ok_or(Reason::UnknownShape)
+    placed
+        .map(|(scale, shift)| Affine::new(scale, shift))
+        .ok_or(Reason::UnknownShape)
 }
 
 /// The start, end and step of a Slice along an axis, as given.
@@ -100,7 +109,11 @@ impl Cut {
             return Err(Reason::Attribute("starts".into()));
         }
         let clamp = |bound: i64, low: i64, high: i64| {
-            let counted = if bound < 0 { bound.saturating_add(length) } else { bound };
+            let counted = if bound < 0 {
+                bound.saturating_add(length)
+            } else {
+                bound
+            };
             counted.clamp(low, high)
         };
         if self.step > 0 {
@@ -111,8 +124,13 @@ impl Cut {
             let range = Range::new(start as isize, Some(end as isize), self.step as isize);
             return Ok(ndarray::aview1(&places).slice_axis(Axis(0), range).to_vec());
         }
-        let (start, end) = (clamp(self.start, -1, length - 1), clamp(self.end, -1, length - 1));
-        let taken = (0..).map(|i| start + i * self.step).take_while(|&place| place > end);
+        let (start, end) = (
+            clamp(self.start, -1, length - 1),
+            clamp(self.end, -1, length - 1),
+        );
+        let taken = (0..)
+            .map(|i| start + i * self.step)
+            .take_while(|&place| place > end);
         Ok(taken.map(|place| place as usize).collect())
     }
 }
@@ -129,13 +147,20 @@ pub fn cuts(at: &At) -> Result<Vec<(usize, Option<Cut>)>, Reason> {
         _ => (None, None),
     };
     let named = at.list("axes")?;
-    let Some(named) = named.or_else(|| starts.as_ref().map(|s| (0..s.len() as i64).collect())) else {
+    let Some(named) = named.or_else(|| starts.as_ref().map(|s| (0..s.len() as i64).collect()))
+    else {
         return Err(Reason::NotConstant);
     };
     let cut = |i: usize| {
         let (start, end) = (*starts.as_ref()?.get(i)?, *ends.as_ref()?.get(i)?);
-        let step = steps.as_ref().map_or(Some(1), |steps| steps.get(i).copied())?;
+        let step = steps
+            .as_ref()
+            .map_or(Some(1), |steps| steps.get(i).copied())?;
         Some(Cut { start, end, step })
     };
-    named.iter().enumerate().map(|(i, &one)| Ok((axis(one, rank)?, cut(i)))).collect()
+    named
+        .iter()
+        .enumerate()
+        .map(|(i, &one)| Ok((axis(one, rank)?, cut(i))))
+        .collect()
 }

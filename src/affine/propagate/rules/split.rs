@@ -22,22 +22,35 @@ impl Rule for Split {
         let axis = axis(at.attr("axis", 0)?, affine.rank())?;
         let outputs = at.graph.outputs(at.node).len();
         if affine.is_uniform_along(axis) {
-            let ways = vec![(0..outputs).map(|output| (output, affine.clone())).collect()];
-            return Ok(Step { ways, ..Step::default() });
+            let ways = vec![
+                (0..outputs)
+                    .map(|output| (output, affine.clone()))
+                    .collect(),
+            ];
+            return Ok(Step {
+                ways,
+                ..Step::default()
+            });
         }
         let mut moved = vec![];
         for (output, range) in parts(at, axis)?.into_iter().enumerate() {
             let part = affine.try_map(|numbers| cut(numbers, axis, range.clone()))?;
             moved.push((output, part));
         }
-        Ok(Step { ways: vec![moved], ..Step::default() })
+        Ok(Step {
+            ways: vec![moved],
+            ..Step::default()
+        })
     }
 
     fn backward(&self, at: &At, output: usize, affine: &Affine) -> Result<Step, Reason> {
         let axis = axis(at.attr("axis", 0)?, affine.rank())?;
         let parts = parts(at, axis)?;
         let whole = at.places(0, axis)?;
-        let part = parts.get(output).filter(|part| part.end <= whole).ok_or(Reason::UnknownShape)?;
+        let part = parts
+            .get(output)
+            .filter(|part| part.end <= whole)
+            .ok_or(Reason::UnknownShape)?;
         let taken: Vec<usize> = part.clone().collect();
         Ok(Step::pass_on(0, scatter(affine, axis, &taken, whole)?))
     }
@@ -62,6 +75,8 @@ fn parts(at: &At, axis: usize) -> Result<Vec<Range<usize>>, Reason> {
 pub fn cut(numbers: &Numbers, axis: usize, range: Range<usize>) -> Result<Numbers, Reason> {
     match numbers.shape()[axis] {
         1 => Ok(numbers.clone()),
-        _ => numbers.pick(axis, range.map(Some)).ok_or(Reason::UnknownShape),
+        _ => numbers
+            .pick(axis, range.map(Some))
+            .ok_or(Reason::UnknownShape),
     }
 }

@@ -20,7 +20,10 @@ impl Rule for Transpose {
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
         let perm = at.permutation(affine.rank())?;
-        Ok(Step::pass_on(0, affine.try_map(|numbers| permuted(numbers, &perm))?))
+        Ok(Step::pass_on(
+            0,
+            affine.try_map(|numbers| permuted(numbers, &perm))?,
+        ))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
@@ -29,7 +32,10 @@ impl Rule for Transpose {
         for (new, &old) in perm.iter().enumerate() {
             inverse[old] = new;
         }
-        Ok(Step::pass_on(0, affine.try_map(|numbers| permuted(numbers, &inverse))?))
+        Ok(Step::pass_on(
+            0,
+            affine.try_map(|numbers| permuted(numbers, &inverse))?,
+        ))
     }
 }
 

@@ -15,11 +15,20 @@ pub fn meet_the_image(at: &At) -> Result<bool, Reason> {
         let count = absent.len();
         let list = at.attr_ints(name)?.unwrap_or(absent);
         let fits = list.len() == count && list.iter().all(|&number| number >= least);
-        if fits { Ok(list) } else { Err(Reason::Attribute(name.into())) }
+        if fits {
+            Ok(list)
+        } else {
+            Err(Reason::Attribute(name.into()))
+        }
     };
-    let axes = at.attr_ints("kernel_shape")?.map_or(0, |kernel| kernel.len());
+    let axes = at
+        .attr_ints("kernel_shape")?
+        .map_or(0, |kernel| kernel.len());
     let kernel = list("kernel_shape", vec![0; axes], 1)?;
-    let (strides, dilations) = (list("strides", vec![1; axes], 1)?, list("dilations", vec![1; axes], 1)?);
+    let (strides, dilations) = (
+        list("strides", vec![1; axes], 1)?,
+        list("dilations", vec![1; axes], 1)?,
+    );
     let pads = list("pads", vec![0; 2 * axes], 0)?;
     // The windows of a result that is rounded up reach over the end; engines do not agree on those that begin there.
     let rounds_up = at.flag("ceil_mode", false)?;
@@ -45,11 +54,18 @@ pub fn meet_the_image(at: &At) -> Result<bool, Reason> {
 /// # Errors
 /// [`Reason::Attribute`] of the first one that is not understood.
 pub fn is_by_place(at: &At, axis: usize) -> Result<bool, Reason> {
-    let Some(place) = axis.checked_sub(2) else { return Ok(true) };
-    let of = |name: &str, place: usize, absent: i64| -> Result<i64, Reason> {
-        Ok(at.attr_ints(name)?.map_or(Some(absent), |list| list.get(place).copied()).unwrap_or(-1))
+    let Some(place) = axis.checked_sub(2) else {
+        return Ok(true);
     };
-    let axes = at.attr_ints("kernel_shape")?.map_or(0, |kernel| kernel.len());
+    let of = |name: &str, place: usize, absent: i64| -> Result<i64, Reason> {
+        Ok(at
+            .attr_ints(name)?
+            .map_or(Some(absent), |list| list.get(place).copied())
+            .unwrap_or(-1))
+    };
+    let axes = at
+        .attr_ints("kernel_shape")?
+        .map_or(0, |kernel| kernel.len());
     let is_one = |name: &str, absent| Ok(of(name, place, absent)? == 1);
     let is_padded = of("pads", place, 0)? != 0 || of("pads", axes + place, 0)? != 0;
     Ok(is_one("kernel_shape", 0)? && is_one("strides", 1)? && !is_padded)

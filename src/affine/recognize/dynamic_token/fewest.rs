@@ -68,7 +68,13 @@ pub struct Place<'t> {
 /// Writes a site anew.
 pub fn fewest(graph: &Graph, meaning: &Meaning, place: &Place) -> Option<Fewest> {
     let maker = Maker::new(graph, place.like);
-    let mut job = Job { maker, meaning, input: place.input, mean: None, variance: None };
+    let mut job = Job {
+        maker,
+        meaning,
+        input: place.input,
+        mean: None,
+        variance: None,
+    };
     let runs = job.runs()?;
     let (mut parts, mut scales) = (vec![], vec![]);
     for (run, blend) in &runs {
@@ -86,7 +92,11 @@ pub fn fewest(graph: &Graph, meaning: &Meaning, place: &Place) -> Option<Fewest>
         times(&mut job.maker, &result, &scale)?;
     }
     let (made, constants) = job.maker.finish(place.output);
-    scale.iter().all(|c| c.is_finite()).then_some(Fewest { made, constants, scale })
+    scale.iter().all(|c| c.is_finite()).then_some(Fewest {
+        made,
+        constants,
+        scale,
+    })
 }
 
 struct Job<'j> {
@@ -125,8 +135,9 @@ impl Job<'_> {
             return Some(Blend::Both);
         }
         if intra == (0.0, 0.0) && inter.1 > 0.0 {
-            let plain =
-                inter.0 == 1.0 && self.meaning.pooling.is_none() && self.is_uniform(self.head(channel))?;
+            let plain = inter.0 == 1.0
+                && self.meaning.pooling.is_none()
+                && self.is_uniform(self.head(channel))?;
             return Some(if plain { Blend::Uniform } else { Blend::Inter });
         }
         (intra.0 == 1.0 && intra.1 > 0.0 && inter == (0.0, 0.0)).then_some(Blend::Intra)
@@ -144,7 +155,9 @@ impl Job<'_> {
         if weights.iter().all(|&weight| weight == share) {
             return Some(is_float || are_shares(mixing.recipe(), tokens));
         }
-        let stored = weights.iter().all(|&weight| f64::from(weight as f32) == share);
+        let stored = weights
+            .iter()
+            .all(|&weight| f64::from(weight as f32) == share);
         (!stored).then_some(false)
     }
 
@@ -167,9 +180,16 @@ impl Job<'_> {
         let first = *epsilon.first()?;
         let same = epsilon.iter().all(|&e| e == first);
         if whole && blend == Blend::Intra && same && self.maker.opset() >= LAYER_NORMALIZATION {
-            let ones = floats(&mut self.maker, &Numbers::number(1.0, 1).expand(&[run.len()])?)?;
+            let ones = floats(
+                &mut self.maker,
+                &Numbers::number(1.0, 1).expand(&[run.len()])?,
+            )?;
             let attributes = vec![int("axis", -1), float("epsilon", first as f32)];
-            return Some((self.maker.op("LayerNormalization", &[self.input, &ones], attributes), scale));
+            return Some((
+                self.maker
+                    .op("LayerNormalization", &[self.input, &ones], attributes),
+                scale,
+            ));
         }
         let x = match whole {
             true => self.input.to_owned(),
@@ -178,7 +198,10 @@ impl Job<'_> {
         let (numerator, variance) = match blend {
             Blend::Intra => {
                 let (mean, variance) = self.intra();
-                (self.maker.op("Sub", &[&x, &mean], vec![]), plus(&mut self.maker, &variance, &epsilon)?)
+                (
+                    self.maker.op("Sub", &[&x, &mean], vec![]),
+                    plus(&mut self.maker, &variance, &epsilon)?,
+                )
             }
             Blend::Uniform => {
                 let mean = self.maker.mean(&x, &[1], true);
@@ -188,20 +211,27 @@ impl Job<'_> {
                 (centred, plus(&mut self.maker, &variance, &epsilon)?)
             }
             Blend::Inter => {
-                let (mean, variance) = self.inter(&x, &run, &of_run(&n.inter_mean)?, None, &epsilon)?;
+                let (mean, variance) =
+                    self.inter(&x, &run, &of_run(&n.inter_mean)?, None, &epsilon)?;
                 (self.maker.op("Sub", &[&x, &mean], vec![]), variance)
             }
             Blend::Both => {
                 let intra_mean = of_run(&n.intra_mean)?;
-                let (own_share, inter_mean) =
-                    (&Numbers::number(1.0, 1) / &intra_mean, &of_run(&n.inter_mean)? / &intra_mean);
+                let (own_share, inter_mean) = (
+                    &Numbers::number(1.0, 1) / &intra_mean,
+                    &of_run(&n.inter_mean)? / &intra_mean,
+                );
                 let inter_variance = &of_run(&n.inter_variance)? / &own;
                 let (mean, variance) = self.intra();
-                let (inter, blended) = self.inter(&x, &run, &inter_mean, Some(&inter_variance), &epsilon)?;
+                let (inter, blended) =
+                    self.inter(&x, &run, &inter_mean, Some(&inter_variance), &epsilon)?;
                 let scaled = times(&mut self.maker, &x, &own_share)?;
                 let less = self.maker.op("Sub", &[&scaled, &inter], vec![]);
                 let numerator = self.maker.op("Sub", &[&less, &mean], vec![]);
-                (numerator, self.maker.op("Add", &[&blended, &variance], vec![]))
+                (
+                    numerator,
+                    self.maker.op("Add", &[&blended, &variance], vec![]),
+                )
             }
         };
         let root = self.maker.op("Sqrt", &[&variance], vec![]);
@@ -212,7 +242,10 @@ impl Job<'_> {
     fn intra(&mut self) -> (String, String) {
         let input = self.input.to_owned();
         let maker = &mut self.maker;
-        let mean = self.mean.get_or_insert_with(|| maker.mean(&input, &[2], true)).clone();
+        let mean = self
+            .mean
+            .get_or_insert_with(|| maker.mean(&input, &[2], true))
+            .clone();
         let variance = self.variance.get_or_insert_with(|| {
             let centred = maker.op("Sub", &[&input, &mean], vec![]);
             let square = maker.op("Mul", &[&centred, &centred], vec![]);
@@ -238,15 +271,26 @@ impl Job<'_> {
         }
         let spread = plus(&mut self.maker, &spread, epsilon)?;
         let mean = times(&mut self.maker, &q, mean)?;
-        Some((self.widened(&mean, run.len()), self.widened(&spread, run.len())))
+        Some((
+            self.widened(&mean, run.len()),
+            self.widened(&spread, run.len()),
+        ))
     }
 
     /// `Px` and `P(x ⊙ x)` for the heads of a run, in one product.
     fn products(&mut self, x: &str, run: &Range<usize>) -> Option<(String, String)> {
         let heads = self.head(run.start)..self.head(run.end - 1) + 1;
-        let weights = self.meaning.mixing.pick(0, heads.clone().map(Some))?.flushed(NEGLIGIBLE);
+        let weights = self
+            .meaning
+            .mixing
+            .pick(0, heads.clone().map(Some))?
+            .flushed(NEGLIGIBLE);
         let (heads, tokens, channels) = (heads.len(), weights.shape()[1], run.len());
-        let shape: &[usize] = if heads == 1 { &[tokens, tokens] } else { &[heads, tokens, tokens] };
+        let shape: &[usize] = if heads == 1 {
+            &[tokens, tokens]
+        } else {
+            &[heads, tokens, tokens]
+        };
         let matrix = floats(&mut self.maker, &weights.reshape(shape)?)?;
         let by_head = extents([0, tokens, heads, channels / heads]);
         let maker = &mut self.maker;
@@ -286,7 +330,11 @@ impl Job<'_> {
 
     /// Statistics of blocks, once for every token of the block.
     fn widened(&mut self, value: &str, channels: usize) -> String {
-        let Some(Pooling { blocks: [y, x], size: [dy, dx] }) = self.meaning.pooling else {
+        let Some(Pooling {
+            blocks: [y, x],
+            size: [dy, dx],
+        }) = self.meaning.pooling
+        else {
             return value.to_owned();
         };
         let maker = &mut self.maker;
@@ -301,7 +349,9 @@ fn are_shares(recipe: &Recipe, count: usize) -> bool {
     let mut open = vec![recipe];
     while let Some(step) = open.pop() {
         match step.op() {
-            Op::Reshape | Op::Transpose(_) | Op::Expand | Op::Concat(_) => open.extend(step.inputs()),
+            Op::Reshape | Op::Transpose(_) | Op::Expand | Op::Concat(_) => {
+                open.extend(step.inputs())
+            }
             Op::Softmax(axis) if step.shape()[*axis] == count => {}
             _ => return false,
         }
@@ -315,14 +365,20 @@ fn extents<const RANK: usize>(extents: [usize; RANK]) -> [i64; RANK] {
 
 /// A constant of float32, in which sites are written anew; `None` where a number does not fit.
 fn floats(maker: &mut Maker, numbers: &Numbers) -> Option<String> {
-    let fits = numbers.iter().all(|&number| number.is_finite() && (number as f32).is_finite());
+    let fits = numbers
+        .iter()
+        .all(|&number| number.is_finite() && (number as f32).is_finite());
     fits.then(|| maker.floats(DataType::Float, numbers.recipe()))
 }
 
 /// Numbers of the channels: one number where they are all the same.
 fn numbers(maker: &mut Maker, values: &Numbers) -> Option<String> {
     let compact = values.clone().compact();
-    let shape: &[usize] = if compact.len() == 1 { &[] } else { compact.shape() };
+    let shape: &[usize] = if compact.len() == 1 {
+        &[]
+    } else {
+        compact.shape()
+    };
     floats(maker, &compact.reshape(shape)?)
 }
 
@@ -341,7 +397,10 @@ fn plus(maker: &mut Maker, value: &str, terms: &Numbers) -> Option<String> {
 
 /// Averages of blocks of tokens.
 fn pool(maker: &mut Maker, value: &str, pooling: Pooling, channels: usize) -> String {
-    let Pooling { blocks: [y, x], size: [dy, dx] } = pooling;
+    let Pooling {
+        blocks: [y, x],
+        size: [dy, dx],
+    } = pooling;
     let blocks = maker.reshape(value, &extents([0, y, dy, x, dx, channels]));
     let means = maker.mean(&blocks, &[2, 4], false);
     maker.reshape(&means, &extents([0, y * x, channels]))

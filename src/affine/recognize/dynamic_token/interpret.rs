@@ -42,17 +42,33 @@ pub struct Pooling {
 /// Reads a region; `None` where it is no Dynamic Token Normalization of [batch, tokens, channels].
 pub fn interpret(view: &View, alike: &Alike, region: &Region) -> Option<Meaning> {
     let shape = view.facts.shape(region.input)?;
-    let [_, tokens, channels] = &shape[..] else { return None };
+    let [_, tokens, channels] = &shape[..] else {
+        return None;
+    };
     let (tokens, channels) = (extent(tokens)?, extent(channels)?);
     let casts = region.nodes.iter().any(|&node| view.graph.is(node, "Cast"));
     (tokens > 1 && channels > 1 && !casts).then_some(())?;
     let mut quotient = read(view, alike, region)?;
-    let (output, moves) = in_place(view, &mut quotient, view.graph.only_output(*region.nodes.last()?)?)?;
-    let Quotient { numerator, square, input, atoms, mixing: Some(mixing), refusal, .. } = quotient else {
+    let (output, moves) = in_place(
+        view,
+        &mut quotient,
+        view.graph.only_output(*region.nodes.last()?)?,
+    )?;
+    let Quotient {
+        numerator,
+        square,
+        input,
+        atoms,
+        mixing: Some(mixing),
+        refusal,
+        ..
+    } = quotient
+    else {
         return None;
     };
-    let (of_block, own): (Vec<AxisFactor>, Vec<AxisFactor>) =
-        input[1].iter().partition(|atom| !mixing.along.contains(atom));
+    let (of_block, own): (Vec<AxisFactor>, Vec<AxisFactor>) = input[1]
+        .iter()
+        .partition(|atom| !mixing.along.contains(atom));
     (own == mixing.along).then_some(())?;
     let terms = Terms::new(&input[2], &of_block);
     Some(Meaning {
@@ -69,11 +85,19 @@ pub fn interpret(view: &View, alike: &Alike, region: &Region) -> Option<Meaning>
 
 /// Every channel of every token is normalized where it stands, perhaps in another layout: the value
 /// behind the movements that bring it back, and these.
-fn in_place(view: &View, quotient: &mut Quotient, mut output: ValueId) -> Option<(ValueId, Vec<NodeId>)> {
-    let Quotient { atoms, axes, input, .. } = quotient;
+fn in_place(
+    view: &View,
+    quotient: &mut Quotient,
+    mut output: ValueId,
+) -> Option<(ValueId, Vec<NodeId>)> {
+    let Quotient {
+        atoms, axes, input, ..
+    } = quotient;
     let mut moves = vec![];
     while !atoms.same(axes, input) {
-        let node = view.only_reader(output).filter(|&node| view.graph.is_movement(node))?;
+        let node = view
+            .only_reader(output)
+            .filter(|&node| view.graph.is_movement(node))?;
         output = view.graph.only_output(node)?;
         *axes = atoms.moved(view.graph.node(node), axes, &view.facts.shape(output)?)?;
         moves.push(node);
@@ -88,24 +112,44 @@ fn by_head(mixing: Mixing, channels: &[AxisFactor], atoms: &AxisFactors) -> Opti
     let (heads, count) = (mixing.matrices.shape()[0], which.len());
     let head = |channel: usize| (channel / (count / heads)) as f64;
     let consecutive = count.is_multiple_of(heads)
-        && which.iter().enumerate().all(|(channel, &which)| which == head(channel));
+        && which
+            .iter()
+            .enumerate()
+            .all(|(channel, &which)| which == head(channel));
     consecutive.then_some(mixing.matrices)
 }
 
 /// The averages before `P`: blocks of rows and columns of tokens, or none.
-fn pooling(of_block: &[AxisFactor], tokens: &[AxisFactor], atoms: &AxisFactors) -> Option<Option<Pooling>> {
+fn pooling(
+    of_block: &[AxisFactor],
+    tokens: &[AxisFactor],
+    atoms: &AxisFactors,
+) -> Option<Option<Pooling>> {
     if of_block.is_empty() {
         return Some(None);
     }
     // Rows and columns of blocks, each with those within a block behind it.
-    let runs: Vec<&[AxisFactor]> =
-        tokens.chunk_by(|a, b| of_block.contains(a) == of_block.contains(b)).collect();
-    let extents: Vec<usize> = runs.iter().map(|run| atoms.count(run)).collect::<Option<_>>()?;
+    let runs: Vec<&[AxisFactor]> = tokens
+        .chunk_by(|a, b| of_block.contains(a) == of_block.contains(b))
+        .collect();
+    let extents: Vec<usize> = runs
+        .iter()
+        .map(|run| atoms.count(run))
+        .collect::<Option<_>>()?;
     let leads = !of_block.contains(&tokens[0]);
     Some(match extents[..] {
-        [y, dy, x, dx] if leads => Some(Pooling { blocks: [y, x], size: [dy, dx] }),
-        [y, dy, x] if leads => Some(Pooling { blocks: [y, x], size: [dy, 1] }),
-        [y, dy] if leads => Some(Pooling { blocks: [y, 1], size: [dy, 1] }),
+        [y, dy, x, dx] if leads => Some(Pooling {
+            blocks: [y, x],
+            size: [dy, dx],
+        }),
+        [y, dy, x] if leads => Some(Pooling {
+            blocks: [y, x],
+            size: [dy, 1],
+        }),
+        [y, dy] if leads => Some(Pooling {
+            blocks: [y, 1],
+            size: [dy, 1],
+        }),
         _ => return None,
     })
 }
@@ -170,15 +214,40 @@ impl Normalized {
         terms: &Terms,
         atoms: &AxisFactors,
     ) -> Option<Self> {
-        let Terms { input, mean, mean_square, inter, inter_square, channels, .. } = terms;
+        let Terms {
+            input,
+            mean,
+            mean_square,
+            inter,
+            inter_square,
+            channels,
+            ..
+        } = terms;
         let twice = |factors: &Term| [&factors[..], factors].concat();
         let (mean_twice, inter_twice) = (twice(mean), twice(inter));
         let only = |formula: &Formula, known: &[&Term]| {
-            Some(formula.spread()?.terms.keys().all(|factors| known.contains(&factors)))
+            Some(
+                formula
+                    .spread()?
+                    .terms
+                    .keys()
+                    .all(|factors| known.contains(&factors)),
+            )
         };
         let fits = only(numerator, &[input, mean, inter])?
-            && only(square, &[&vec![], mean_square, &mean_twice, inter_square, &inter_twice])?;
-        let weight = |formula: &Formula, factors: &Term| formula.coefficient(factors)?.along(channels, atoms);
+            && only(
+                square,
+                &[
+                    &vec![],
+                    mean_square,
+                    &mean_twice,
+                    inter_square,
+                    &inter_twice,
+                ],
+            )?;
+        let weight = |formula: &Formula, factors: &Term| {
+            formula.coefficient(factors)?.along(channels, atoms)
+        };
         // Within the common scale, which may be 0 for a channel, nothing is divided by it.
         let inner = numerator.unscaled();
         let own = weight(&inner, input)?;
@@ -186,7 +255,10 @@ impl Normalized {
         let variance = |square_of: &Term, of_square: &Term| {
             let (mean, squares) = (weight(square, square_of)?, weight(square, of_square)?);
             let opposite = |(a, b): (&f64, &f64)| (a + b).abs() <= 1e-12 * b.abs();
-            mean.iter().zip(squares.iter()).all(opposite).then_some(squares)
+            mean.iter()
+                .zip(squares.iter())
+                .all(opposite)
+                .then_some(squares)
         };
         let normalized = Normalized {
             scale: &numerator.scale.along(channels, atoms)? * &own,
@@ -196,11 +268,20 @@ impl Normalized {
             inter_variance: variance(&inter_twice, inter_square)?,
             epsilon: weight(square, &vec![])?,
         };
-        let Normalized { scale, intra_mean, inter_mean, intra_variance, inter_variance, epsilon } =
-            &normalized;
-        let finite = [scale, intra_mean, inter_mean].iter().all(|all| all.iter().all(|c| c.is_finite()));
-        let positive =
-            [intra_variance, inter_variance].iter().all(|all| all.iter().all(|&c| c >= 0.0 && c.is_finite()));
+        let Normalized {
+            scale,
+            intra_mean,
+            inter_mean,
+            intra_variance,
+            inter_variance,
+            epsilon,
+        } = &normalized;
+        let finite = [scale, intra_mean, inter_mean]
+            .iter()
+            .all(|all| all.iter().all(|c| c.is_finite()));
+        let positive = [intra_variance, inter_variance]
+            .iter()
+            .all(|all| all.iter().all(|&c| c >= 0.0 && c.is_finite()));
         let above = epsilon.iter().all(|&e| e > 0.0 && e.is_finite());
         (fits && finite && positive && above).then_some(normalized)
     }
@@ -217,11 +298,17 @@ mod tests {
     fn a_channel_scaled_by_zero_keeps_its_statistics() {
         let mut atoms = AxisFactors::default();
         let axes = atoms.axes(&vec![Some(TDim::from(2))]).unwrap();
-        let gamma =
-            Coefficient::new(&axes[0], &Numbers::literal(arr1(&[0.0, 3.0]).into_dyn()), &atoms).unwrap();
+        let gamma = Coefficient::new(
+            &axes[0],
+            &Numbers::literal(arr1(&[0.0, 3.0]).into_dyn()),
+            &atoms,
+        )
+        .unwrap();
         let terms = Terms::new(&axes[0], &[]);
         let term = |factors: &[Factor], number| Formula::term(factors, Coefficient::number(number));
-        let numerator = term(&terms.input, 1.0).plus(&term(&terms.mean, -0.5)).unwrap();
+        let numerator = term(&terms.input, 1.0)
+            .plus(&term(&terms.mean, -0.5))
+            .unwrap();
         let (numerator, square) = (numerator.scaled(&gamma).unwrap(), term(&[], 1e-5));
         let normalized = Normalized::from_formula(&numerator, &square, &terms, &atoms).unwrap();
         assert_eq!(*normalized.scale, arr1(&[0.0, 3.0]).into_dyn());

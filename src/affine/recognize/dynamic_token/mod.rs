@@ -24,7 +24,10 @@ use fewest::{Place, fewest};
 use interpret::{Meaning, interpret};
 
 /// Nearly equal token weights become a mean by rounding, which is another normalizer.
-const KIND: Kind = Kind { is_told_by_constants: true, ..Kind::new("DTN", Family::Online) };
+const KIND: Kind = Kind {
+    is_told_by_constants: true,
+    ..Kind::new("DTN", Family::Online)
+};
 
 /// Dynamic Token Normalization.
 pub struct DynamicToken;
@@ -51,11 +54,16 @@ impl Normalizer for DynamicToken {
 fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &Meaning) -> Site {
     let output = meaning.output;
     let scales = |chain: &&Chain| !chain.affine.is_identity();
-    let chain = view.chain_from(output).filter(|_| view.only_reader(output).is_some());
+    let chain = view
+        .chain_from(output)
+        .filter(|_| view.only_reader(output).is_some());
     let mut nodes = [&region.nodes[..], &meaning.moves].concat();
     let behind = chain.filter(scales).map(Chain::part);
     nodes.extend(behind.iter().flat_map(|part| part.nodes.clone()));
-    let core = meaning.refusal.clone().or_else(|| not_in_float(view, node, region));
+    let core = meaning
+        .refusal
+        .clone()
+        .or_else(|| not_in_float(view, node, region));
     let fewer = match core {
         None => replacement(view, node, divisor, region, meaning, behind.as_ref()),
         Some(_) => None,
@@ -64,7 +72,12 @@ fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &
         (Some((replacement, post)), _) => (Some(replacement), post),
         (None, None) => (None, behind),
         (None, Some(_)) => {
-            let numerator = view.graph.inputs(node).iter().flatten().find(|&&input| input != divisor);
+            let numerator = view
+                .graph
+                .inputs(node)
+                .iter()
+                .flatten()
+                .find(|&&input| input != divisor);
             let chain = numerator.and_then(|&numerator| scaling(view, numerator, output));
             (None, chain.filter(scales).map(Chain::part))
         }
@@ -102,7 +115,11 @@ fn replacement(
         Some(_) => Some(output).filter(|&value| view.only_reader(value).is_some()),
         None => {
             let own = [&region.nodes[..], &meaning.moves].concat();
-            let inner = region.nodes.iter().rev().filter_map(|&node| graph.only_output(node));
+            let inner = region
+                .nodes
+                .iter()
+                .rev()
+                .filter_map(|&node| graph.only_output(node));
             let free = |&value: &ValueId| {
                 value != output
                     && view.facts.shape(value) == view.facts.shape(output)
@@ -113,9 +130,18 @@ fn replacement(
     };
     let core = apart.unwrap_or(output);
     // Nodes with other readers would stay beside the new ones.
-    let own = [&region.nodes[..], &meaning.moves, behind.map_or(&[], |part| &part.nodes)].concat();
-    let mut inner = region.nodes.iter().filter_map(|&node| graph.only_output(node));
-    if inner.any(|value| ![core, output].contains(&value) && !view.is_read_by_no_other(value, &own)) {
+    let own = [
+        &region.nodes[..],
+        &meaning.moves,
+        behind.map_or(&[], |part| &part.nodes),
+    ]
+    .concat();
+    let mut inner = region
+        .nodes
+        .iter()
+        .filter_map(|&node| graph.only_output(node));
+    if inner.any(|value| ![core, output].contains(&value) && !view.is_read_by_no_other(value, &own))
+    {
         return None;
     }
     let replaced = view.maker(core)?;
@@ -127,7 +153,11 @@ fn replacement(
     };
     let written = fewest(graph, meaning, &target)?;
     // Where the operators are these already, they have been written by this; of two Reshapes in a row one may be left.
-    let mut there: Vec<&str> = region.nodes.iter().map(|&node| graph.node(node).op_type()).collect();
+    let mut there: Vec<&str> = region
+        .nodes
+        .iter()
+        .map(|&node| graph.node(node).op_type())
+        .collect();
     let mut made: Vec<&str> = written.made.iter().map(NodeProto::op_type).collect();
     let is_less = there.len() <= made.len();
     for operators in [&mut there, &mut made] {
@@ -137,16 +167,27 @@ fn replacement(
     if is_less && there == made {
         return None;
     }
-    let replacement = Replacement { nodes: vec![replaced], made: written.made, constants: written.constants };
+    let replacement = Replacement {
+        nodes: vec![replaced],
+        made: written.made,
+        constants: written.constants,
+    };
     if apart.is_none() {
         return Some((replacement, behind.cloned()));
     }
     let factor = Affine::scale(written.scale.reshape(&[1, 1, meaning.channels])?);
     let post = match behind {
-        Some(part) => Part { affine: factor.then(&part.affine), ..part.clone() },
-        None => {
-            Part { affine: factor, input: core, output, nodes: vec![view.maker(output)?], resets: vec![] }
-        }
+        Some(part) => Part {
+            affine: factor.then(&part.affine),
+            ..part.clone()
+        },
+        None => Part {
+            affine: factor,
+            input: core,
+            output,
+            nodes: vec![view.maker(output)?],
+            resets: vec![],
+        },
     };
     Some((replacement, Some(post)))
 }
@@ -172,11 +213,17 @@ fn leads_only_to(graph: &Graph, value: ValueId, end: ValueId, through: &[NodeId]
 
 /// The refusal of a site that does not compute in float32.
 fn not_in_float(view: &View, node: NodeId, region: &Region) -> Option<Refusal> {
-    let inputs = region.nodes.iter().flat_map(|&node| view.graph.inputs(node).iter().flatten());
+    let inputs = region
+        .nodes
+        .iter()
+        .flat_map(|&node| view.graph.inputs(node).iter().flatten());
     let mut types = inputs
         .filter(|&&input| view.constants.is_constant(input))
         .filter_map(|&input| view.facts.data_type(input))
         .filter(|data_type| data_type.is_float());
     let other = types.find(|&data_type| data_type != DataType::Float)?;
-    Some(Refusal::new(Reason::ElementType(other.name()), view.graph.name(node)))
+    Some(Refusal::new(
+        Reason::ElementType(other.name()),
+        view.graph.name(node),
+    ))
 }

@@ -46,7 +46,10 @@ impl Factor {
             Factor::Input => Factor::Input,
             Factor::Mean(over, inner) => {
                 let over: Vec<AxisFactor> = over.iter().copied().collect();
-                Factor::Mean(atoms.leaves(&over).into_iter().collect(), settled(inner, atoms))
+                Factor::Mean(
+                    atoms.leaves(&over).into_iter().collect(),
+                    settled(inner, atoms),
+                )
             }
             Factor::Mixed(inner) => Factor::Mixed(settled(inner, atoms)),
         }
@@ -59,7 +62,13 @@ pub fn degree(term: &[Factor]) -> usize {
 }
 
 fn settled(term: &[Factor], atoms: &AxisFactors) -> Term {
-    product(&term.iter().map(|factor| factor.settled(atoms)).collect::<Term>(), &[])
+    product(
+        &term
+            .iter()
+            .map(|factor| factor.settled(atoms))
+            .collect::<Term>(),
+        &[],
+    )
 }
 
 fn product(left: &[Factor], right: &[Factor]) -> Term {
@@ -70,7 +79,8 @@ fn product(left: &[Factor], right: &[Factor]) -> Term {
 
 /// The mean of a product over one atom: what does not vary along it is outside.
 fn mean(term: &[Factor], along: AxisFactor) -> Term {
-    let varies = |factor: &Factor| !matches!(factor, Factor::Mean(over, _) if over.contains(&along));
+    let varies =
+        |factor: &Factor| !matches!(factor, Factor::Mean(over, _) if over.contains(&along));
     let (inside, outside): (Term, Term) = term.iter().cloned().partition(varies);
     let averaged = match &inside[..] {
         [] => return outside,
@@ -93,18 +103,27 @@ pub struct Coefficient {
 impl Coefficient {
     /// One number for all places.
     pub fn number(number: f64) -> Self {
-        Coefficient { along: vec![], numbers: Numbers::number(number, 0) }
+        Coefficient {
+            along: vec![],
+            numbers: Numbers::number(number, 0),
+        }
     }
 
     /// A number for each place along these atoms, the last of them fastest.
     pub fn new(along: &[AxisFactor], numbers: &Numbers, atoms: &AxisFactors) -> Option<Self> {
-        let extents: Vec<usize> = along.iter().map(|&atom| atoms.extent(atom)).collect::<Option<_>>()?;
+        let extents: Vec<usize> = along
+            .iter()
+            .map(|&atom| atoms.extent(atom))
+            .collect::<Option<_>>()?;
         let numbers = numbers.reshape(&extents)?;
         let mut order: Vec<usize> = (0..along.len()).collect();
         order.sort_by_key(|&i| along[i]);
         let along: Vec<AxisFactor> = order.iter().map(|&i| along[i]).collect();
         let once = along.windows(2).all(|pair| pair[0] != pair[1]);
-        once.then_some(Coefficient { along, numbers: numbers.transpose(&order)? })
+        once.then_some(Coefficient {
+            along,
+            numbers: numbers.transpose(&order)?,
+        })
     }
 
     /// The numbers, with an axis for each of these atoms; `None` where they vary along others.
@@ -120,12 +139,21 @@ impl Coefficient {
     /// A number for each place along these atoms, the last of them fastest; `None` where they vary
     /// along others.
     pub fn along(&self, order: &[AxisFactor], atoms: &AxisFactors) -> Option<Numbers> {
-        let extents: Vec<usize> = order.iter().map(|&atom| atoms.extent(atom)).collect::<Option<_>>()?;
-        self.arranged(order)?.expand(&extents)?.reshape(&[extents.iter().product()])
+        let extents: Vec<usize> = order
+            .iter()
+            .map(|&atom| atoms.extent(atom))
+            .collect::<Option<_>>()?;
+        self.arranged(order)?
+            .expand(&extents)?
+            .reshape(&[extents.iter().product()])
     }
 
     /// Applies an operation place by place.
-    pub fn zip(&self, other: &Coefficient, f: impl Fn(&Numbers, &Numbers) -> Numbers) -> Option<Coefficient> {
+    pub fn zip(
+        &self,
+        other: &Coefficient,
+        f: impl Fn(&Numbers, &Numbers) -> Numbers,
+    ) -> Option<Coefficient> {
         if self.along == other.along {
             return Some(Coefficient {
                 along: self.along.clone(),
@@ -135,14 +163,25 @@ impl Coefficient {
         let along: BTreeSet<AxisFactor> = self.along.iter().chain(&other.along).copied().collect();
         let along: Vec<AxisFactor> = along.into_iter().collect();
         let (left, right) = (self.arranged(&along)?, other.arranged(&along)?);
-        let extents = left.shape().iter().zip(right.shape()).map(|(&a, &b)| a.max(b));
-        let count = extents.into_iter().try_fold(1usize, |count, extent| count.checked_mul(extent))?;
-        (count <= LARGEST && left.broadcasts_with(&right))
-            .then(|| Coefficient { along, numbers: f(&left, &right) })
+        let extents = left
+            .shape()
+            .iter()
+            .zip(right.shape())
+            .map(|(&a, &b)| a.max(b));
+        let count = extents
+            .into_iter()
+            .try_fold(1usize, |count, extent| count.checked_mul(extent))?;
+        (count <= LARGEST && left.broadcasts_with(&right)).then(|| Coefficient {
+            along,
+            numbers: f(&left, &right),
+        })
     }
 
     fn map(&self, f: impl Fn(&Numbers) -> Numbers) -> Coefficient {
-        Coefficient { along: self.along.clone(), numbers: f(&self.numbers) }
+        Coefficient {
+            along: self.along.clone(),
+            numbers: f(&self.numbers),
+        }
     }
 
     /// All numbers.
@@ -152,16 +191,24 @@ impl Coefficient {
 
     /// Whether all numbers are the same.
     pub fn is_uniform(&self) -> bool {
-        self.numbers.first().is_none_or(|&first| self.numbers.iter().all(|&number| number == first))
+        self.numbers
+            .first()
+            .is_none_or(|&first| self.numbers.iter().all(|&number| number == first))
     }
 
     /// The coefficient, if it does not vary along these atoms.
     fn constant_along(&self, over: &[AxisFactor]) -> Option<Coefficient> {
         let mut constant = self.clone();
         for atom in over {
-            let Ok(place) = constant.along.binary_search(atom) else { continue };
+            let Ok(place) = constant.along.binary_search(atom) else {
+                continue;
+            };
             let first = constant.numbers.index_axis(Axis(place), 0);
-            constant.numbers.axis_iter(Axis(place)).all(|other| other == first).then_some(())?;
+            constant
+                .numbers
+                .axis_iter(Axis(place))
+                .all(|other| other == first)
+                .then_some(())?;
             constant.along.remove(place);
             let extents = first.shape().to_vec();
             constant.numbers = constant.numbers.pick(place, [Some(0)])?.reshape(&extents)?;
@@ -171,7 +218,11 @@ impl Coefficient {
 
     fn settled(&self, atoms: &AxisFactors) -> Option<Coefficient> {
         let leaves = atoms.leaves(&self.along);
-        if leaves == self.along { Some(self.clone()) } else { Self::new(&leaves, &self.numbers, atoms) }
+        if leaves == self.along {
+            Some(self.clone())
+        } else {
+            Self::new(&leaves, &self.numbers, atoms)
+        }
     }
 }
 
@@ -188,12 +239,18 @@ impl Formula {
     /// A single term.
     pub fn term(factors: &[Factor], coefficient: Coefficient) -> Self {
         let terms = BTreeMap::from([(factors.to_vec(), coefficient)]);
-        Formula { scale: Coefficient::number(1.0), terms }
+        Formula {
+            scale: Coefficient::number(1.0),
+            terms,
+        }
     }
 
     /// The constant that it is, if it is one.
     pub fn constant(&self) -> Option<Coefficient> {
-        self.terms.keys().all(Vec::is_empty).then(|| self.coefficient(&[]))?
+        self.terms
+            .keys()
+            .all(Vec::is_empty)
+            .then(|| self.coefficient(&[]))?
     }
 
     /// The coefficient of a term, with the scale.
@@ -212,7 +269,10 @@ impl Formula {
 
     /// The formula without what multiplies all terms.
     pub fn unscaled(&self) -> Self {
-        Formula { scale: Coefficient::number(1.0), ..self.clone() }
+        Formula {
+            scale: Coefficient::number(1.0),
+            ..self.clone()
+        }
     }
 
     /// The formula with another sign.
@@ -223,7 +283,10 @@ impl Formula {
 
     /// The formula without a common scale: it is in the terms, and what vanishes is left out.
     pub fn spread(&self) -> Option<Self> {
-        let mut spread = Formula { scale: Coefficient::number(1.0), terms: BTreeMap::new() };
+        let mut spread = Formula {
+            scale: Coefficient::number(1.0),
+            terms: BTreeMap::new(),
+        };
         for factors in self.terms.keys() {
             spread.add(factors.clone(), self.coefficient(factors)?)?;
         }
@@ -240,7 +303,8 @@ impl Formula {
     }
 
     fn without_vanished(mut self) -> Self {
-        self.terms.retain(|_, coefficient| coefficient.numbers().any(|c| c != 0.0));
+        self.terms
+            .retain(|_, coefficient| coefficient.numbers().any(|c| c != 0.0));
         self
     }
 
@@ -268,13 +332,20 @@ impl Formula {
             }
         }
         let scale = self.scale.zip(&other.scale, |a, b| a * b)?;
-        let mut result = Formula { scale, terms: BTreeMap::new() };
+        let mut result = Formula {
+            scale,
+            terms: BTreeMap::new(),
+        };
         for (left, a) in &self.terms {
             for (right, b) in &other.terms {
                 result.add(product(left, right), a.zip(b, |a, b| a * b)?)?;
             }
         }
-        result.terms.keys().all(|term| degree(term) <= 2).then_some(result)
+        result
+            .terms
+            .keys()
+            .all(|term| degree(term) <= 2)
+            .then_some(result)
     }
 
     /// The formula, if no coefficient varies along these atoms.
@@ -284,8 +355,15 @@ impl Formula {
 
     /// The formula with every term replaced by its image, as a linear operator acts on it along some
     /// atoms; `None` where the coefficients vary along them, too.
-    fn mapped(&self, along: &[AxisFactor], image: impl Fn(&[Factor]) -> Option<Term>) -> Option<Self> {
-        let mut mapped = Formula { scale: self.scale.constant_along(along)?, terms: BTreeMap::new() };
+    fn mapped(
+        &self,
+        along: &[AxisFactor],
+        image: impl Fn(&[Factor]) -> Option<Term>,
+    ) -> Option<Self> {
+        let mut mapped = Formula {
+            scale: self.scale.constant_along(along)?,
+            terms: BTreeMap::new(),
+        };
         for (factors, coefficient) in &self.terms {
             mapped.add(image(factors)?, coefficient.constant_along(along)?)?;
         }
@@ -294,19 +372,27 @@ impl Formula {
 
     /// The mean over atoms of `x`.
     pub fn mean(&self, over: &[AxisFactor]) -> Option<Self> {
-        let averaged = |term: &[Factor]| over.iter().fold(term.to_vec(), |term, &along| mean(&term, along));
+        let averaged = |term: &[Factor]| {
+            over.iter()
+                .fold(term.to_vec(), |term, &along| mean(&term, along))
+        };
         self.spread()?.mapped(over, |term| Some(averaged(term)))
     }
 
     /// `P` times the formula along some atoms; `None` where a term has no `x`, and `P` would do more
     /// than blend.
     fn mixed(&self, along: &[AxisFactor]) -> Option<Self> {
-        self.mapped(along, |term| (!term.is_empty()).then(|| vec![Factor::Mixed(term.to_vec())]))
+        self.mapped(along, |term| {
+            (!term.is_empty()).then(|| vec![Factor::Mixed(term.to_vec())])
+        })
     }
 
     /// By a number that is added to all of `x`; `None` where it is not known.
     pub fn derivative(&self) -> Option<Self> {
-        let mut derived = Formula { scale: Coefficient::number(1.0), terms: BTreeMap::new() };
+        let mut derived = Formula {
+            scale: Coefficient::number(1.0),
+            terms: BTreeMap::new(),
+        };
         for (term, coefficient) in &self.spread()?.terms {
             for (place, factor) in term.iter().enumerate() {
                 let rest = [&term[..place], &term[place + 1..]].concat();
@@ -329,7 +415,10 @@ impl Formula {
 
     /// The formula in atoms that are not split any further.
     fn settled(&self, atoms: &AxisFactors) -> Option<Self> {
-        let mut result = Formula { scale: self.scale.settled(atoms)?, terms: BTreeMap::new() };
+        let mut result = Formula {
+            scale: self.scale.settled(atoms)?,
+            terms: BTreeMap::new(),
+        };
         for (term, coefficient) in &self.terms {
             result.add(settled(term, atoms), coefficient.settled(atoms)?)?;
         }
@@ -346,8 +435,14 @@ mod tests {
     /// `x` along two atoms of 3 and 2 places.
     fn input() -> (Formula, AxisFactors, [AxisFactor; 2]) {
         let mut atoms = AxisFactors::default();
-        let axes = atoms.axes(&vec![Some(TDim::from(3)), Some(TDim::from(2))]).unwrap();
-        (Formula::term(&[Factor::Input], Coefficient::number(1.0)), atoms, [axes[0][0], axes[1][0]])
+        let axes = atoms
+            .axes(&vec![Some(TDim::from(3)), Some(TDim::from(2))])
+            .unwrap();
+        (
+            Formula::term(&[Factor::Input], Coefficient::number(1.0)),
+            atoms,
+            [axes[0][0], axes[1][0]],
+        )
     }
 
     #[test]
@@ -362,7 +457,10 @@ mod tests {
         assert_eq!(variance.terms.len(), 2);
         // It does not change when its values are shifted, as the mean of their squares does.
         assert!(variance.derivative().unwrap().terms.is_empty());
-        assert_eq!(square.derivative(), mean.scaled(&Coefficient::number(2.0)).unwrap().spread());
+        assert_eq!(
+            square.derivative(),
+            mean.scaled(&Coefficient::number(2.0)).unwrap().spread()
+        );
     }
 
     #[test]
@@ -379,12 +477,22 @@ mod tests {
     #[test]
     fn a_scale_for_each_channel_passes_a_mean_over_tokens_only() {
         let (x, atoms, [t, c]) = input();
-        let gamma = Coefficient::new(&[c], &Numbers::literal(arr1(&[1.0, 2.0]).into_dyn()), &atoms).unwrap();
+        let gamma = Coefficient::new(
+            &[c],
+            &Numbers::literal(arr1(&[1.0, 2.0]).into_dyn()),
+            &atoms,
+        )
+        .unwrap();
         let scaled = x.clone().scaled(&gamma).unwrap();
         assert_eq!(scaled.mean(&[c]), None);
         assert_eq!(
             scaled.mean(&[t]).unwrap(),
-            x.mean(&[t]).unwrap().scaled(&gamma).unwrap().spread().unwrap()
+            x.mean(&[t])
+                .unwrap()
+                .scaled(&gamma)
+                .unwrap()
+                .spread()
+                .unwrap()
         );
     }
 
@@ -394,16 +502,36 @@ mod tests {
         let both = ArrayD::from_shape_fn(IxDyn(&[2, 3]), |i| (10 * i[0] + i[1]) as f64);
         let both = Coefficient::new(&[c, t], &Numbers::literal(both), &atoms).unwrap();
         let along = |coefficient: &Coefficient, order: &[AxisFactor], atoms: &AxisFactors| {
-            coefficient.along(order, atoms).unwrap().iter().copied().collect::<Vec<f64>>()
+            coefficient
+                .along(order, atoms)
+                .unwrap()
+                .iter()
+                .copied()
+                .collect::<Vec<f64>>()
         };
-        assert_eq!(along(&both, &[c, t], &atoms), [0.0, 1.0, 2.0, 10.0, 11.0, 12.0]);
-        assert_eq!(along(&both, &[t, c], &atoms), [0.0, 10.0, 1.0, 11.0, 2.0, 12.0]);
+        assert_eq!(
+            along(&both, &[c, t], &atoms),
+            [0.0, 1.0, 2.0, 10.0, 11.0, 12.0]
+        );
+        assert_eq!(
+            along(&both, &[t, c], &atoms),
+            [0.0, 10.0, 1.0, 11.0, 2.0, 12.0]
+        );
         assert_eq!(both.along(&[t], &atoms), None);
         let free = atoms.free(TDim::from(3));
-        let other =
-            Coefficient::new(&free, &Numbers::literal(arr1(&[5.0, 6.0, 7.0]).into_dyn()), &atoms).unwrap();
+        let other = Coefficient::new(
+            &free,
+            &Numbers::literal(arr1(&[5.0, 6.0, 7.0]).into_dyn()),
+            &atoms,
+        )
+        .unwrap();
         atoms.broadcast(&vec![vec![t]], &vec![free]).unwrap();
-        let sum = both.zip(&other.settled(&atoms).unwrap(), |a, b| a + b).unwrap();
-        assert_eq!(along(&sum, &[c, t], &atoms), [5.0, 7.0, 9.0, 15.0, 17.0, 19.0]);
+        let sum = both
+            .zip(&other.settled(&atoms).unwrap(), |a, b| a + b)
+            .unwrap();
+        assert_eq!(
+            along(&sum, &[c, t], &atoms),
+            [5.0, 7.0, 9.0, 15.0, 17.0, 19.0]
+        );
     }
 }

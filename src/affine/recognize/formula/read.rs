@@ -73,11 +73,19 @@ enum Power {
 
 impl Value {
     fn new(formula: Formula, axes: Axes) -> Self {
-        Value { formula, power: Power::One, axes, beside: None }
+        Value {
+            formula,
+            power: Power::One,
+            axes,
+            beside: None,
+        }
     }
 
     fn inverse(self) -> Option<Self> {
-        (self.power == Power::Root).then_some(Value { power: Power::InverseRoot, ..self })
+        (self.power == Power::Root).then_some(Value {
+            power: Power::InverseRoot,
+            ..self
+        })
     }
 
     fn is_plain(&self) -> bool {
@@ -96,7 +104,8 @@ struct Widening {
 impl Widening {
     /// `times` is how many times longer each axis becomes.
     fn from_node(at: &At, times: &[usize]) -> Option<Widening> {
-        let text = |name: &str, absent: &'static str| at.attr_text(name, absent).ok().map(str::to_owned);
+        let text =
+            |name: &str, absent: &'static str| at.attr_text(name, absent).ok().map(str::to_owned);
         let mode = text("mode", "nearest")?;
         let place = text("coordinate_transformation_mode", "half_pixel")?;
         let rounding = match mode.as_str() {
@@ -110,9 +119,10 @@ impl Widening {
             None => vec![],
         };
         let times = times.iter().map(|&times| times as f64);
-        let repeats = (mode == "nearest" && place == "asymmetric" && rounding == "floor" && antialias == 0)
-            && at.attr_text("keep_aspect_ratio_policy", "stretch").ok()? == "stretch"
-            && (scales.is_empty() || times.eq(scales));
+        let repeats =
+            (mode == "nearest" && place == "asymmetric" && rounding == "floor" && antialias == 0)
+                && at.attr_text("keep_aspect_ratio_policy", "stretch").ok()? == "stretch"
+                && (scales.is_empty() || times.eq(scales));
         let refusal = || Refusal::new(Reason::Attribute("mode".into()), at.graph.name(at.node));
         // Cropping puts other numbers outside of the image.
         (place != "tf_crop_and_resize").then(|| Widening {
@@ -146,7 +156,11 @@ const UNDERSTOOD: &[&str] = &[
 
 /// Whether a node may be one of a region that can be read: where it is not, there is no need to try.
 pub fn is_understood(view: &View, node: NodeId) -> bool {
-    view.graph.is_movement(node) || view.graph.op(node).is_some_and(|op| UNDERSTOOD.contains(&op))
+    view.graph.is_movement(node)
+        || view
+            .graph
+            .op(node)
+            .is_some_and(|op| UNDERSTOOD.contains(&op))
 }
 
 /// Reads a region that ends in a quotient; `None` where it is not understood as one.
@@ -154,9 +168,18 @@ pub fn read(view: &View, alike: &Alike, region: &Region) -> Option<Quotient> {
     let mut atoms = AxisFactors::default();
     let input = atoms.axes(&view.facts.shape(region.input)?)?;
     let values = HashMap::new();
-    let mut reading = Reading { view, alike, atoms, values, widening: None, mixing: None };
+    let mut reading = Reading {
+        view,
+        alike,
+        atoms,
+        values,
+        widening: None,
+        mixing: None,
+    };
     let x = Formula::term(&[Factor::Input], Coefficient::number(1.0));
-    reading.values.insert(region.input, Value::new(x, input.clone()));
+    reading
+        .values
+        .insert(region.input, Value::new(x, input.clone()));
     let (&last, before) = region.nodes.split_last()?;
     for &node in before {
         if view.graph.is(node, "Split") {
@@ -169,12 +192,19 @@ pub fn read(view: &View, alike: &Alike, region: &Region) -> Option<Quotient> {
     let (left, right) = (reading.operand(last, 0)?, reading.operand(last, 1)?);
     (left.beside.is_none() && right.beside.is_none()).then_some(())?;
     let (above, root, slot) = match (view.graph.op(last)?, left.power, right.power) {
-        ("Div", Power::One, Power::Root) | ("Mul", Power::One, Power::InverseRoot) => (left, right, 0),
+        ("Div", Power::One, Power::Root) | ("Mul", Power::One, Power::InverseRoot) => {
+            (left, right, 0)
+        }
         ("Mul", Power::InverseRoot, Power::One) => (right, left, 1),
         _ => return None,
     };
     let axes = reading.atoms.broadcast(&above.axes, &root.axes)?;
-    let Reading { atoms, mixing, widening, .. } = reading;
+    let Reading {
+        atoms,
+        mixing,
+        widening,
+        ..
+    } = reading;
     Some(Quotient {
         numerator: above.formula.settled(&atoms)?,
         square: root.formula.settled(&atoms)?,
@@ -193,7 +223,11 @@ pub fn read(view: &View, alike: &Alike, region: &Region) -> Option<Quotient> {
 impl Mixing {
     fn settled(&self, atoms: &AxisFactors) -> Option<Mixing> {
         let (which, along) = (self.which.settled(atoms)?, atoms.leaves(&self.along));
-        Some(Mixing { which, along, ..self.clone() })
+        Some(Mixing {
+            which,
+            along,
+            ..self.clone()
+        })
     }
 }
 
@@ -219,13 +253,23 @@ impl<'r> Reading<'r> {
 
     /// A varying input of a node, in current atoms.
     fn varying(&self, node: NodeId, slot: usize) -> Option<Value> {
-        let Value { formula, power, axes, beside } = self.values.get(&self.view.graph.input(node, slot)?)?;
+        let Value {
+            formula,
+            power,
+            axes,
+            beside,
+        } = self.values.get(&self.view.graph.input(node, slot)?)?;
         let beside = match beside {
             Some((other, along)) => Some((other.settled(&self.atoms)?, *along)),
             None => None,
         };
         let (formula, axes) = (formula.settled(&self.atoms)?, self.atoms.settled(axes)?);
-        Some(Value { formula, power: *power, axes, beside })
+        Some(Value {
+            formula,
+            power: *power,
+            axes,
+            beside,
+        })
     }
 
     /// An input of a node, possibly a constant, whose axes follow from the other operand.
@@ -234,8 +278,15 @@ impl<'r> Reading<'r> {
         if self.values.contains_key(&value) {
             return self.varying(node, slot);
         }
-        let array = self.alike.read(value).filter(|array| (1..=LARGEST).contains(&array.len()))?;
-        let axes: Axes = array.shape().iter().map(|&extent| self.atoms.free(TDim::from(extent))).collect();
+        let array = self
+            .alike
+            .read(value)
+            .filter(|array| (1..=LARGEST).contains(&array.len()))?;
+        let axes: Axes = array
+            .shape()
+            .iter()
+            .map(|&extent| self.atoms.free(TDim::from(extent)))
+            .collect();
         let coefficient = Coefficient::new(&axes.concat(), &array, &self.atoms)?;
         Some(Value::new(Formula::term(&[], coefficient), axes))
     }
@@ -251,13 +302,24 @@ impl<'r> Reading<'r> {
         let matrix = self.view.graph.input(node, slot)?;
         let shape = self.view.facts.shape(matrix)?;
         let mut counts = value.axes.iter().filter_map(|axis| self.atoms.count(axis));
-        let square = |count| shape.iter().filter(|dim| extent(dim) == Some(count)).count() > 1;
+        let square = |count| {
+            shape
+                .iter()
+                .filter(|dim| extent(dim) == Some(count))
+                .count()
+                > 1
+        };
         counts.any(square).then(|| self.alike.read(matrix))?
     }
 
     fn node(&mut self, node: NodeId) -> Option<Value> {
         match self.view.graph.op(node)? {
-            "Cast" => self.at(node).proto().cast_to()?.is_float().then(|| self.operand(node, 0))?,
+            "Cast" => self
+                .at(node)
+                .proto()
+                .cast_to()?
+                .is_float()
+                .then(|| self.operand(node, 0))?,
             _ if self.view.graph.is_movement(node) => self.moved(node),
             "Add" => self.sum(node, false),
             "Sub" => self.sum(node, true),
@@ -265,18 +327,33 @@ impl<'r> Reading<'r> {
             "Div" => self.division(node),
             "Neg" => {
                 let value = self.plain(node, 0)?;
-                Some(Value { formula: value.formula.negated(), ..value })
+                Some(Value {
+                    formula: value.formula.negated(),
+                    ..value
+                })
             }
             "Pow" => {
                 let value = self.plain(node, 0)?;
                 match self.view.scalar(self.view.graph.input(node, 1)?)? {
-                    2.0 => Some(Value { formula: value.formula.times(&value.formula)?, ..value }),
-                    0.5 => Some(Value { power: Power::Root, ..value }),
-                    -0.5 => Some(Value { power: Power::InverseRoot, ..value }),
+                    2.0 => Some(Value {
+                        formula: value.formula.times(&value.formula)?,
+                        ..value
+                    }),
+                    0.5 => Some(Value {
+                        power: Power::Root,
+                        ..value
+                    }),
+                    -0.5 => Some(Value {
+                        power: Power::InverseRoot,
+                        ..value
+                    }),
                     _ => None,
                 }
             }
-            "Sqrt" => Some(Value { power: Power::Root, ..self.plain(node, 0)? }),
+            "Sqrt" => Some(Value {
+                power: Power::Root,
+                ..self.plain(node, 0)?
+            }),
             "Reciprocal" => self.operand(node, 0)?.inverse(),
             "ReduceMean" | "ReduceSum" => self.mean(node),
             "AveragePool" => self.pool(node),
@@ -299,8 +376,14 @@ impl<'r> Reading<'r> {
             (Some(_), op) if op != "Identity" => return None,
             (beside, _) => beside,
         };
-        let axes = self.atoms.moved(at.proto(), &value.axes, &at.output_shape(0).ok()?)?;
-        Some(Value { axes, beside, ..value })
+        let axes = self
+            .atoms
+            .moved(at.proto(), &value.axes, &at.output_shape(0).ok()?)?;
+        Some(Value {
+            axes,
+            beside,
+            ..value
+        })
     }
 
     fn sum(&mut self, node: NodeId, less: bool) -> Option<Value> {
@@ -327,7 +410,11 @@ impl<'r> Reading<'r> {
             let one = above.constant()?.numbers().all(|number| number == 1.0);
             return one.then_some(Value { axes, ..below })?.inverse();
         }
-        let by = below.formula.settled(&self.atoms).filter(|_| below.beside.is_none())?.constant()?;
+        let by = below
+            .formula
+            .settled(&self.atoms)
+            .filter(|_| below.beside.is_none())?
+            .constant()?;
         let by = by.map(|by| &Numbers::number(1.0, 0) / by);
         by.numbers().all(f64::is_finite).then_some(())?;
         Some(Value::new(above.scaled(&by)?, axes))
@@ -341,7 +428,10 @@ impl<'r> Reading<'r> {
         let mut formula = self.averaged(&value.formula, &over)?;
         if self.view.graph.is(node, "ReduceSum") {
             let shape = at.shape(0).ok()?;
-            let count = reduced.iter().map(|&axis| extent(&shape[axis])).product::<Option<usize>>()?;
+            let count = reduced
+                .iter()
+                .map(|&axis| extent(&shape[axis]))
+                .product::<Option<usize>>()?;
             formula = formula.scaled(&Coefficient::number(count as f64))?;
         }
         Some(Value::new(formula, axes))
@@ -372,9 +462,12 @@ impl<'r> Reading<'r> {
         let (mut axes, mut inner) = (value.axes[..2].to_vec(), vec![]);
         for (axis, &size) in value.axes[2..].iter().zip(&kernel) {
             let whole = self.atoms.count(axis)?;
-            let size = usize::try_from(size).ok().filter(|&size| size > 0 && whole.is_multiple_of(size))?;
+            let size = usize::try_from(size)
+                .ok()
+                .filter(|&size| size > 0 && whole.is_multiple_of(size))?;
             let cut = vec![Some(TDim::from(whole / size)), Some(TDim::from(size))];
-            let [blocks, places] = <[_; 2]>::try_from(self.atoms.reshape(&vec![axis.clone()], &cut)?).ok()?;
+            let [blocks, places] =
+                <[_; 2]>::try_from(self.atoms.reshape(&vec![axis.clone()], &cut)?).ok()?;
             axes.push(blocks);
             inner.extend(places);
         }
@@ -411,11 +504,19 @@ impl<'r> Reading<'r> {
         let shape = self.shape(node)?;
         let missing = shape.len().checked_sub(value.axes.len())?;
         let mut axes = [vec![vec![]; missing], value.axes.clone()].concat();
-        for (axis, dim) in axes.iter_mut().zip(shape).filter(|(axis, _)| axis.is_empty()) {
+        for (axis, dim) in axes
+            .iter_mut()
+            .zip(shape)
+            .filter(|(axis, _)| axis.is_empty())
+        {
             *axis = dim.map_or(vec![], |dim| self.atoms.free(dim));
         }
         let beside = value.beside.map(|(other, along)| (other, along + missing));
-        Some(Value { axes, beside, ..value })
+        Some(Value {
+            axes,
+            beside,
+            ..value
+        })
     }
 
     /// Two values side by side, such as `x` and `x ⊙ x`.
@@ -425,19 +526,37 @@ impl<'r> Reading<'r> {
         let alike = self.view.graph.inputs(node).len() == 2
             && self.atoms.same(&left.axes, &right.axes)
             && !left.axes[along].is_empty();
-        alike.then_some(Value { beside: Some((right.formula, along)), ..left })
+        alike.then_some(Value {
+            beside: Some((right.formula, along)),
+            ..left
+        })
     }
 
     /// Takes them apart again.
     fn split(&mut self, node: NodeId) -> Option<()> {
         let value = self.varying(node, 0)?;
         let (other, along) = value.beside.clone()?;
-        let &[Some(first), Some(second)] = self.view.graph.outputs(node) else { return None };
+        let &[Some(first), Some(second)] = self.view.graph.outputs(node) else {
+            return None;
+        };
         let axis = axis(self.at(node).attr("axis", 0).ok()?, value.axes.len()).ok()?;
         let extents = [first, second].map(|half| self.view.facts.extent(half, axis));
         (axis == along && extents[0].is_some() && extents[0] == extents[1]).then_some(())?;
-        self.values.insert(first, Value { beside: None, ..value.clone() });
-        self.values.insert(second, Value { beside: None, formula: other, ..value });
+        self.values.insert(
+            first,
+            Value {
+                beside: None,
+                ..value.clone()
+            },
+        );
+        self.values.insert(
+            second,
+            Value {
+                beside: None,
+                formula: other,
+                ..value
+            },
+        );
         Some(())
     }
 
@@ -456,49 +575,84 @@ impl<'r> Reading<'r> {
             matrix = matrix.turned()?;
         }
         let axes = value.axes.clone();
-        self.mixed(&value, matrix, &stack, if slot == 0 { rank - 1 } else { rank - 2 }, axes)
+        self.mixed(
+            &value,
+            matrix,
+            &stack,
+            if slot == 0 { rank - 1 } else { rank - 2 },
+            axes,
+        )
     }
 
     fn einsum(&mut self, node: NodeId) -> Option<Value> {
         let at = self.at(node);
         let left = self.varying(node, 0);
         let slot = usize::from(left.is_none());
-        let value = left.or_else(|| self.varying(node, 1)).filter(|value| value.beside.is_none())?;
+        let value = left
+            .or_else(|| self.varying(node, 1))
+            .filter(|value| value.beside.is_none())?;
         let matrix = self.matrix(node, 1 - slot, &value)?;
         let mut ranks = [value.axes.len(), matrix.ndim()];
         ranks.rotate_left(slot);
-        let Equation { operands, result: output } =
-            Equation::read(at.attr_text("equation", "").ok()?, &ranks.map(Some))?;
+        let Equation {
+            operands,
+            result: output,
+        } = Equation::read(at.attr_text("equation", "").ok()?, &ranks.map(Some))?;
         let [mut of_value, mut of_matrix] = <[_; 2]>::try_from(operands).ok()?;
         if slot == 1 {
             std::mem::swap(&mut of_value, &mut of_matrix);
         }
-        if ![&of_value, &of_matrix, &output].into_iter().all(|labels| is_once(labels)) {
+        if ![&of_value, &of_matrix, &output]
+            .into_iter()
+            .all(|labels| is_once(labels))
+        {
             return None;
         }
         let place = |labels: &[char], label: char| labels.iter().position(|&other| other == label);
         // One label is summed over, one is new, all others stay.
-        let old: Vec<char> = of_matrix.iter().copied().filter(|label| !output.contains(label)).collect();
-        let new: Vec<char> = of_matrix.iter().copied().filter(|label| !of_value.contains(label)).collect();
-        let (&[old], &[new]) = (&old[..], &new[..]) else { return None };
+        let old: Vec<char> = of_matrix
+            .iter()
+            .copied()
+            .filter(|label| !output.contains(label))
+            .collect();
+        let new: Vec<char> = of_matrix
+            .iter()
+            .copied()
+            .filter(|label| !of_value.contains(label))
+            .collect();
+        let (&[old], &[new]) = (&old[..], &new[..]) else {
+            return None;
+        };
         let along = place(&of_value, old)?;
         let stays = |&label: &char| label == old || output.contains(&label);
         if !of_value.iter().all(stays) || !output.contains(&new) || output.len() != of_value.len() {
             return None;
         }
-        let stacked: Vec<char> =
-            of_matrix.iter().copied().filter(|&label| label != old && label != new).collect();
+        let stacked: Vec<char> = of_matrix
+            .iter()
+            .copied()
+            .filter(|&label| label != old && label != new)
+            .collect();
         let order: Vec<usize> = stacked
             .iter()
             .chain(&[new, old])
             .map(|&label| place(&of_matrix, label))
             .collect::<Option<_>>()?;
-        let stack: Vec<usize> =
-            stacked.iter().map(|&label| place(&of_value, label)).collect::<Option<_>>()?;
+        let stack: Vec<usize> = stacked
+            .iter()
+            .map(|&label| place(&of_value, label))
+            .collect::<Option<_>>()?;
         let axes = output
             .iter()
             .map(|&label| {
-                Some(value.axes[if label == new { along } else { place(&of_value, label)? }].clone())
+                Some(
+                    value.axes[if label == new {
+                        along
+                    } else {
+                        place(&of_value, label)?
+                    }]
+                    .clone(),
+                )
             })
             .collect::<Option<_>>()?;
         self.mixed(&value, matrix.transpose(&order)?, &stack, along, axes)
@@ -523,11 +677,14 @@ impl<'r> Reading<'r> {
         // they are those of the heads.
         let mut beside: Vec<AxisFactor> = vec![];
         for (&extent, &axis) in stacked.iter().zip(stack) {
-            let one_item = value.axes[axis].iter().filter(|&&atom| self.atoms.extent(atom).is_some());
+            let one_item = value.axes[axis]
+                .iter()
+                .filter(|&&atom| self.atoms.extent(atom).is_some());
             beside.extend(one_item.filter(|_| extent > 1));
         }
         let matrices = stacked.iter().product::<usize>();
-        let numbers = Numbers::literal(Array1::from_iter((0..matrices).map(|i| i as f64)).into_dyn());
+        let numbers =
+            Numbers::literal(Array1::from_iter((0..matrices).map(|i| i as f64)).into_dyn());
         let mixing = Mixing {
             matrices: matrix.reshape(&[matrices, count, count])?,
             which: Coefficient::new(&beside, &numbers, &self.atoms)?,
@@ -540,6 +697,9 @@ impl<'r> Reading<'r> {
             Some((other, axis)) => Some((other.mixed(&mixing.along)?, *axis)),
             None => None,
         };
-        Some(Value { beside, ..Value::new(value.formula.mixed(&mixing.along)?, axes) })
+        Some(Value {
+            beside,
+            ..Value::new(value.formula.mixed(&mixing.along)?, axes)
+        })
     }
 }

@@ -21,11 +21,15 @@ impl Normalizer for SubtractedMean {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let difference = Difference::ending_in(view, node)?;
         let ahead = difference.ahead(view);
-        let merged = ahead.clone().or_else(|refusal| difference.behind(view).ok_or(refusal));
+        let merged = ahead
+            .clone()
+            .or_else(|refusal| difference.behind(view).ok_or(refusal));
         // Where nothing linear is near it is any difference.
         let is_near = || {
             view.chain_from(difference.output).is_some()
-                || difference.readers(view).any(|node| reads(view, node, difference.output).is_some())
+                || difference
+                    .readers(view)
+                    .any(|node| reads(view, node, difference.output).is_some())
         };
         if merged.is_err() && !is_near() {
             return None;
@@ -34,11 +38,16 @@ impl Normalizer for SubtractedMean {
             Ok(replacement) => (Some(replacement), None),
             Err(refusal) => (None, Some(refusal)),
         };
-        let nodes = replacement.as_ref().map_or(difference.nodes.to_vec(), |merged| merged.nodes.clone());
+        let nodes = replacement
+            .as_ref()
+            .map_or(difference.nodes.to_vec(), |merged| merged.nodes.clone());
         Some(Site {
             kind: Kind::new("subtracted mean", Family::Linear),
             name: view.site_name(node),
-            channels: view.facts.extent(difference.input, difference.axis).unwrap_or(0),
+            channels: view
+                .facts
+                .extent(difference.input, difference.axis)
+                .unwrap_or(0),
             axis: difference.axis,
             nodes,
             pre: None,
@@ -67,27 +76,46 @@ impl Difference {
             return None;
         }
         let (input, mean) = (graph.input(node, 0)?, graph.input(node, 1)?);
-        let maker = view.maker(mean).filter(|&maker| graph.op(maker) == Some("ReduceMean"))?;
+        let maker = view
+            .maker(mean)
+            .filter(|&maker| graph.op(maker) == Some("ReduceMean"))?;
         let rank = view.facts.rank(input)?;
         let (axes, keeps) = view.at(maker).reduction(rank).ok()?;
-        let is_its_own = graph.input(maker, 0) == Some(input) && view.only_reader(mean) == Some(node);
+        let is_its_own =
+            graph.input(maker, 0) == Some(input) && view.only_reader(mean) == Some(node);
         let is_beside = way(graph.node(maker)) == way(graph.node(node));
         let &[axis] = &axes[..] else { return None };
-        let output = graph.only_output(node).filter(|_| is_its_own && is_beside && keeps)?;
-        Some(Self { input, output, axis, rank, nodes: [maker, node] })
+        let output = graph
+            .only_output(node)
+            .filter(|_| is_its_own && is_beside && keeps)?;
+        Some(Self {
+            input,
+            output,
+            axis,
+            rank,
+            nodes: [maker, node],
+        })
     }
 
     fn readers(&self, view: &View) -> impl Iterator<Item = NodeId> {
-        let nodes = view.graph.readers(self.output).iter().filter_map(|reader| match *reader {
-            Reader::Node { node, .. } => Some(node),
-            _ => None,
-        });
+        let nodes = view
+            .graph
+            .readers(self.output)
+            .iter()
+            .filter_map(|reader| match *reader {
+                Reader::Node { node, .. } => Some(node),
+                _ => None,
+            });
         nodes.collect::<Vec<_>>().into_iter()
     }
 
     /// Whether the channels of an operator, before or behind it, are what the mean is over.
     fn is_over(&self, branch: &Branch) -> bool {
-        let axis = if branch.window.axes.is_empty() { self.rank - 1 } else { 1 };
+        let axis = if branch.window.axes.is_empty() {
+            self.rank - 1
+        } else {
+            1
+        };
         self.axis == axis && branch.window.group == 1
     }
 
@@ -99,14 +127,18 @@ impl Difference {
             let node = match *reader {
                 Reader::Node { node, .. } => node,
                 Reader::Output => {
-                    return Err(Refusal::new(Reason::GraphOutput, graph.value_name(self.output)));
+                    return Err(Refusal::new(
+                        Reason::GraphOutput,
+                        graph.value_name(self.output),
+                    ));
                 }
                 Reader::Capture { node } => {
                     return Err(Refusal::new(Reason::CapturedBySubgraph, graph.name(node)));
                 }
             };
             let refuse = |reason| Refusal::new(reason, graph.name(node));
-            let operator = reads(view, node, self.output).filter(|operator| operator.has_weight(view));
+            let operator =
+                reads(view, node, self.output).filter(|operator| operator.has_weight(view));
             let operator = operator.ok_or_else(|| {
                 let (domain, op) = graph.domain_op(node);
                 refuse(match graph.op(node) {
@@ -118,10 +150,21 @@ impl Difference {
             if !self.is_over(&branch) || way(graph.node(node)) != way(graph.node(self.nodes[1])) {
                 return Err(refuse(Reason::WrongAxis));
             }
-            let weight = without_mean(&branch.weight, 1).ok_or_else(|| refuse(Reason::UnknownShape))?;
-            merged.push((Windowed { base: self.input, ..operator }, Branch { weight, ..branch }));
+            let weight =
+                without_mean(&branch.weight, 1).ok_or_else(|| refuse(Reason::UnknownShape))?;
+            merged.push((
+                Windowed {
+                    base: self.input,
+                    ..operator
+                },
+                Branch { weight, ..branch },
+            ));
         }
-        let nodes = self.nodes.iter().copied().chain(merged.iter().map(|(operator, _)| operator.node));
+        let nodes = self
+            .nodes
+            .iter()
+            .copied()
+            .chain(merged.iter().map(|(operator, _)| operator.node));
         self.replacement(view, nodes.collect(), &merged)
     }
 
@@ -129,19 +172,25 @@ impl Difference {
     fn behind(&self, view: &View) -> Option<Replacement> {
         let operator = Windowed::with_bias(view, self.input)?;
         let branch = operator.branch.clone().ok()?;
-        let is_own = view
-            .graph
-            .readers(self.input)
-            .iter()
-            .all(|reader| matches!(reader, Reader::Node { node, .. } if self.nodes.contains(node)));
+        let is_own =
+            view.graph.readers(self.input).iter().all(
+                |reader| matches!(reader, Reader::Node { node, .. } if self.nodes.contains(node)),
+            );
         let place = way(view.graph.node(self.nodes[1]));
-        let is_beside = operator.nodes.iter().all(|&node| way(view.graph.node(node)) == place);
+        let is_beside = operator
+            .nodes
+            .iter()
+            .all(|&node| way(view.graph.node(node)) == place);
         if !is_own || !is_beside || !operator.has_weight(view) || !self.is_over(&branch) {
             return None;
         }
         let bias = branch.bias.as_ref().map(|bias| without_mean(bias, 0));
         let weight = without_mean(&branch.weight, 0)?;
-        let branch = Branch { weight, bias: bias.map_or(Some(None), |bias| bias.map(Some))?, ..branch };
+        let branch = Branch {
+            weight,
+            bias: bias.map_or(Some(None), |bias| bias.map(Some))?,
+            ..branch
+        };
         let nodes = operator.nodes.iter().chain(&self.nodes).copied().collect();
         self.replacement(view, nodes, &[(operator, branch)]).ok()
     }
@@ -158,23 +207,35 @@ impl Difference {
         let mut results = vec![];
         for (like, branch) in merged {
             let refuse = |reason| Refusal::new(reason, graph.name(like.node));
-            let made =
-                operator(view, like, graph.value_name(like.base), branch, &mut maker).map_err(refuse)?;
+            let made = operator(view, like, graph.value_name(like.base), branch, &mut maker)
+                .map_err(refuse)?;
             let ends_here = like.base != self.input;
-            let output = if ends_here { Some(self.output) } else { graph.only_output(like.node) };
+            let output = if ends_here {
+                Some(self.output)
+            } else {
+                graph.only_output(like.node)
+            };
             let output = output.ok_or_else(|| refuse(Reason::UnknownShape))?;
             results.push((made, graph.value_name(output), graph.node(like.node)));
         }
-        let (mut made, constants) = maker.finish(results.last().map_or("", |(_, output, _)| output));
+        let (mut made, constants) =
+            maker.finish(results.last().map_or("", |(_, output, _)| output));
         for (value, output, like) in &results {
-            for node in made.iter_mut().filter(|node| node.output[0] == *value || node.output[0] == *output) {
+            for node in made
+                .iter_mut()
+                .filter(|node| node.output[0] == *value || node.output[0] == *output)
+            {
                 node.output[0] = (*output).to_owned();
                 node.metadata_props = like.metadata_props.clone();
                 node.name = like.name.clone();
             }
         }
         nodes.sort_by_key(|&node| graph.place(node));
-        Ok(Replacement { nodes, made, constants })
+        Ok(Replacement {
+            nodes,
+            made,
+            constants,
+        })
     }
 }
 

@@ -35,7 +35,11 @@ pub struct Branches;
 impl Normalizer for Branches {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let sum = Sum::ending_in(view, node)?;
-        let parts: Vec<Summand> = sum.terms.iter().map(|&term| Summand::new(view, term)).collect();
+        let parts: Vec<Summand> = sum
+            .terms
+            .iter()
+            .map(|&term| Summand::new(view, term))
+            .collect();
         let mut refused = None;
         for (base, group) in groups(view, &parts) {
             match Union::new(view, &parts, base, &group) {
@@ -43,7 +47,10 @@ impl Normalizer for Branches {
                 Err(refusal) => drop(refused.get_or_insert(refusal)),
             }
         }
-        Some(Site { refusal: Some(refused?), ..site(view, &sum, sum.nodes.clone()) })
+        Some(Site {
+            refusal: Some(refused?),
+            ..site(view, &sum, sum.nodes.clone())
+        })
     }
 }
 
@@ -64,7 +71,10 @@ fn groups(view: &View, parts: &[Summand]) -> Vec<(ValueId, Vec<usize>)> {
     let group = |base: ValueId| {
         let mut group = of.remove(&base).filter(|group| group.len() > 1)?;
         group.sort_by_key(|&part| Reverse(parts[part].rank(view, base)));
-        parts[group[0]].operator(view, base).is_some().then_some((base, group))
+        parts[group[0]]
+            .operator(view, base)
+            .is_some()
+            .then_some((base, group))
     };
     order.into_iter().filter_map(group).collect()
 }
@@ -92,7 +102,11 @@ fn merges(view: &View, sum: &Sum, parts: &[Summand], merged: &Union) -> Site {
     };
     Site {
         channels: merged.branch.window.channels[1],
-        axis: if merged.branch.window.axes.is_empty() { last } else { 1 },
+        axis: if merged.branch.window.axes.is_empty() {
+            last
+        } else {
+            1
+        },
         replacement,
         refusal,
         ..site(view, sum, merged.nodes(view, sum, parts))

@@ -23,11 +23,22 @@ pub fn operator(
     let unknown = || Reason::Constant("its element type is not known".into());
     let data_type = view.facts.data_type(old).ok_or_else(unknown)?;
     let is_product = like.is_product(view);
-    let turned = if is_product { branch.weight.turned() } else { Some(branch.weight.clone()) };
+    let turned = if is_product {
+        branch.weight.turned()
+    } else {
+        Some(branch.weight.clone())
+    };
     let turned = turned.ok_or(Reason::UnknownShape)?;
-    let contracted = if is_product { vec![0] } else { (1..turned.rank()).collect() };
+    let contracted = if is_product {
+        vec![0]
+    } else {
+        (1..turned.rank()).collect()
+    };
     let weight = maker.weight(data_type, &turned, graph.value_name(old), contracted);
-    let bias = branch.bias.as_ref().map(|bias| maker.floats(data_type, bias));
+    let bias = branch
+        .bias
+        .as_ref()
+        .map(|bias| maker.floats(data_type, bias));
     Ok(match bias {
         Some(bias) if is_product => {
             let product = maker.op("MatMul", &[x, &weight], vec![]);
@@ -36,7 +47,15 @@ pub fn operator(
         bias => {
             let inputs: Vec<&str> = [x, &weight].into_iter().chain(bias.as_deref()).collect();
             let op = graph.node(like.node).op_type();
-            maker.op(op, &inputs, if is_product { vec![] } else { attributes(&branch.window) })
+            maker.op(
+                op,
+                &inputs,
+                if is_product {
+                    vec![]
+                } else {
+                    attributes(&branch.window)
+                },
+            )
         }
     })
 }

@@ -37,17 +37,27 @@ impl Windowed {
     /// The operator that makes a value, if it is one of a window; with the one before it, where nothing is in between.
     pub fn making(view: &View, value: ValueId) -> Option<Self> {
         let operator = Self::alone(view, value)?;
-        Some(operator.before(view).and_then(|before| operator.behind(before)).unwrap_or(operator))
+        Some(
+            operator
+                .before(view)
+                .and_then(|before| operator.behind(before))
+                .unwrap_or(operator),
+        )
     }
 
     /// The linear operator whose result this one alone reads, with the constant added behind it.
     pub fn before(&self, view: &View) -> Option<Self> {
         let first = *self.nodes.first()?;
-        view.only_reader(self.base).filter(|&reader| reader == first)?;
+        view.only_reader(self.base)
+            .filter(|&reader| reader == first)?;
         // Nodes of one body may run more often than nodes of another.
         let is_beside = |node| way(view.graph.node(node)) == way(view.graph.node(first));
         let before = Self::with_bias(view, self.base)?;
-        before.nodes.iter().all(|&node| is_beside(node)).then_some(before)
+        before
+            .nodes
+            .iter()
+            .all(|&node| is_beside(node))
+            .then_some(before)
     }
 
     /// The operator that makes a value, with the Add of a bias that it has no place for.
@@ -58,7 +68,9 @@ impl Windowed {
             let operands = view.graph.inputs(add);
             let mut operands = operands.iter().take(2).flatten().copied().filter(is_own);
             let product = operands.find_map(|value| Self::alone(view, value))?;
-            product.shifted(view, add).filter(|product| product.is_product(view))
+            product
+                .shifted(view, add)
+                .filter(|product| product.is_product(view))
         })
     }
 
@@ -66,7 +78,12 @@ impl Windowed {
     pub fn behind(&self, before: Self) -> Option<Self> {
         let branch = before.branch.ok()?.then(self.branch.as_ref().ok()?).ok()?;
         let nodes = [&before.nodes[..], &self.nodes].concat();
-        Some(Self { node: self.node, nodes, base: before.base, branch: Ok(branch) })
+        Some(Self {
+            node: self.node,
+            nodes,
+            base: before.base,
+            branch: Ok(branch),
+        })
     }
 
     /// With the constant that a node adds for each channel; `None` where it does anything else.
@@ -86,10 +103,17 @@ impl Windowed {
             && way(graph.node(node)) == way(graph.node(self.node))
             && view.at(node).only_attributes(&[]).is_ok();
         let shift = shift(view, inputs[slot].filter(|_| adds)?, self)?;
-        let branch =
-            self.branch.as_ref().ok()?.clone().plus(&if op == "Sub" { shift.neg() } else { shift })?;
+        let branch = self.branch.as_ref().ok()?.clone().plus(&if op == "Sub" {
+            shift.neg()
+        } else {
+            shift
+        })?;
         let nodes = [&self.nodes[..], &[node]].concat();
-        Some(Self { nodes, branch: Ok(branch), ..self.clone() })
+        Some(Self {
+            nodes,
+            branch: Ok(branch),
+            ..self.clone()
+        })
     }
 
     /// The mean over windows that an affine alone reads, with that: it has no weight that could take it in, and where a
@@ -97,13 +121,23 @@ impl Windowed {
     pub fn before_affine(view: &View, chain: &Chain) -> Option<Self> {
         let mean = Self::making(view, chain.input).filter(|mean| !mean.has_weight(view))?;
         let place = way(view.graph.node(mean.node));
-        let is_beside = chain.nodes.iter().all(|&node| way(view.graph.node(node)) == place);
+        let is_beside = chain
+            .nodes
+            .iter()
+            .all(|&node| way(view.graph.node(node)) == place);
         let is_own = view.graph.readers(chain.input).iter().all(
             |reader| matches!(reader, Reader::Node { node, .. } if is_beside && chain.nodes.contains(node)),
         );
         let branch = mean.branch.as_ref().ok().filter(|_| is_own)?;
-        let branch = branch.clone().then(&Branch::affine(chain, &branch.window)?).ok()?;
-        Some(Self { nodes: [&mean.nodes[..], &chain.nodes].concat(), branch: Ok(branch), ..mean })
+        let branch = branch
+            .clone()
+            .then(&Branch::affine(chain, &branch.window)?)
+            .ok()?;
+        Some(Self {
+            nodes: [&mean.nodes[..], &chain.nodes].concat(),
+            branch: Ok(branch),
+            ..mean
+        })
     }
 
     /// Whether it has no place for a bias.
@@ -123,9 +157,17 @@ impl Windowed {
             "Gemm" => gemm,
             _ => return None,
         };
-        let base = view.graph.input(node, 0).filter(|&base| !view.constants.is_constant(base))?;
+        let base = view
+            .graph
+            .input(node, 0)
+            .filter(|&base| !view.constants.is_constant(base))?;
         let branch = read(&at).map_err(|reason| Refusal::new(reason, view.graph.name(node)));
-        Some(Self { node, nodes: vec![node], base, branch })
+        Some(Self {
+            node,
+            nodes: vec![node],
+            base,
+            branch,
+        })
     }
 
     /// Whether it has a weight of its own.
@@ -137,13 +179,24 @@ impl Windowed {
 impl Branch {
     fn new(window: Window, weight: Recipe, bias: Option<Recipe>) -> Self {
         let work = window.work();
-        Self { window, weight, bias, work }
+        Self {
+            window,
+            weight,
+            bias,
+            work,
+        }
     }
 
     /// The operator with a constant added to each channel.
     fn plus(self, shift: &Recipe) -> Option<Self> {
-        let bias = self.bias.as_ref().map_or_else(|| Some(shift.clone()), |bias| bias.add(shift))?;
-        Some(Self { bias: Some(bias), ..self })
+        let bias = self
+            .bias
+            .as_ref()
+            .map_or_else(|| Some(shift.clone()), |bias| bias.add(shift))?;
+        Some(Self {
+            bias: Some(bias),
+            ..self
+        })
     }
 
     /// The value itself, beside an operator of this window.
@@ -157,18 +210,31 @@ impl Branch {
     pub fn affine(chain: &Chain, beside: &Window) -> Option<Self> {
         let window = each(beside)?;
         let rank = chain.affine.rank();
-        let axis = if window.axes.is_empty() { rank.checked_sub(1)? } else { 1 };
-        let fits = chain.affine.is_finite() && (window.axes.is_empty() || rank == window.axes.len() + 2);
+        let axis = if window.axes.is_empty() {
+            rank.checked_sub(1)?
+        } else {
+            1
+        };
+        let fits =
+            chain.affine.is_finite() && (window.axes.is_empty() || rank == window.axes.len() + 2);
         let channels = window.channels[0];
         let numbers = |recipe: &Recipe| per_channel(recipe, rank, axis, channels).filter(|_| fits);
         let weight = numbers(chain.affine.scale.recipe())?.reshape(&window.shape())?;
         let shift = (!chain.affine.has_no_shift()).then(|| numbers(chain.affine.shift.recipe()));
-        Some(Self::new(window, weight, shift.map_or(Some(None), |shift| shift.map(Some))?))
+        Some(Self::new(
+            window,
+            weight,
+            shift.map_or(Some(None), |shift| shift.map(Some))?,
+        ))
     }
 
     /// The operator with the opposite sign.
     pub fn negated(self) -> Self {
-        Self { weight: self.weight.neg(), bias: self.bias.map(|bias| bias.neg()), ..self }
+        Self {
+            weight: self.weight.neg(),
+            bias: self.bias.map(|bias| bias.neg()),
+            ..self
+        }
     }
 }
 
@@ -181,8 +247,15 @@ fn each(beside: &Window) -> Option<Window> {
 /// Numbers that broadcast over a value and differ along one axis alone, as a list; `None` for others.
 fn per_channel(numbers: &Recipe, rank: usize, axis: usize, channels: usize) -> Option<Recipe> {
     let aligned = numbers.align(rank)?;
-    let alone = aligned.shape().iter().enumerate().all(|(other, &extent)| other == axis || extent == 1);
-    aligned.reshape(&[aligned.len()]).filter(|_| alone)?.expand(&[channels])
+    let alone = aligned
+        .shape()
+        .iter()
+        .enumerate()
+        .all(|(other, &extent)| other == axis || extent == 1);
+    aligned
+        .reshape(&[aligned.len()])
+        .filter(|_| alone)?
+        .expand(&[channels])
 }
 
 /// A constant summand behind an operator as a list over its channels; `None` if it has another
@@ -190,23 +263,49 @@ fn per_channel(numbers: &Recipe, rank: usize, axis: usize, channels: usize) -> O
 pub fn shift(view: &View, constant: ValueId, operator: &Windowed) -> Option<Recipe> {
     let window = &operator.branch.as_ref().ok()?.window;
     let rank = view.facts.rank(view.graph.only_output(operator.node)?)?;
-    let axis = if window.axes.is_empty() { rank.checked_sub(1)? } else { 1 };
-    let extents: Vec<usize> = view.facts.shape(constant)?.iter().map(extent).collect::<Option<_>>()?;
+    let axis = if window.axes.is_empty() {
+        rank.checked_sub(1)?
+    } else {
+        1
+    };
+    let extents: Vec<usize> = view
+        .facts
+        .shape(constant)?
+        .iter()
+        .map(extent)
+        .collect::<Option<_>>()?;
     let is_known = !view.constants.is_quantized(constant) && view.constants.check(constant).is_ok();
     let numbers = Recipe::constant(view.graph.value_name(constant), &extents);
     per_channel(&numbers, rank, axis, window.channels[1]).filter(|_| is_known)
 }
 
 fn conv(at: &At) -> Result<Branch, Reason> {
-    at.only_attributes(&["auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"])?;
+    at.only_attributes(&[
+        "auto_pad",
+        "dilations",
+        "group",
+        "kernel_shape",
+        "pads",
+        "strides",
+    ])?;
     let weight = at.constant(1)?;
     let group = usize::try_from(at.attr("group", 1)?).unwrap_or_default();
-    let &[outer, inner, ref kernel @ ..] = weight.shape() else { return Err(Reason::UnknownShape) };
+    let &[outer, inner, ref kernel @ ..] = weight.shape() else {
+        return Err(Reason::UnknownShape);
+    };
     if kernel.is_empty() || group == 0 || outer == 0 || inner == 0 || !outer.is_multiple_of(group) {
         return Err(Reason::UnknownShape);
     }
-    let window = Window { channels: [inner.saturating_mul(group), outer], group, axes: axes(at, kernel)? };
-    let bias = at.graph.input(at.node, 2).map(|_| at.constant(2)).transpose()?;
+    let window = Window {
+        channels: [inner.saturating_mul(group), outer],
+        group,
+        axes: axes(at, kernel)?,
+    };
+    let bias = at
+        .graph
+        .input(at.node, 2)
+        .map(|_| at.constant(2))
+        .transpose()?;
     match &bias {
         Some(bias) if bias.shape() != [outer] => Err(Reason::UnknownShape),
         _ => Ok(Branch::new(window, weight, bias)),
@@ -217,10 +316,16 @@ fn conv(at: &At) -> Result<Branch, Reason> {
 fn pool(at: &At) -> Result<Branch, Reason> {
     at.only_attributes(AVERAGE_POOL)?;
     let kernel = at.attr_ints("kernel_shape")?.ok_or(Reason::UnknownShape)?;
-    let kernel: Option<Vec<usize>> = kernel.iter().map(|&extent| usize::try_from(extent).ok()).collect();
+    let kernel: Option<Vec<usize>> = kernel
+        .iter()
+        .map(|&extent| usize::try_from(extent).ok())
+        .collect();
     let kernel = kernel.ok_or(Reason::Attribute("kernel_shape".into()))?;
     let (channels, spatial) = (at.extent(0, 1)?, kernel.len());
-    let window = Window { axes: axes(at, &kernel)?, ..Window::each(channels, spatial) };
+    let window = Window {
+        axes: axes(at, &kernel)?,
+        ..Window::each(channels, spatial)
+    };
     let has_border = window.axes.iter().any(|axis| axis.before + axis.after > 0);
     if has_border && !at.flag("count_include_pad", false)? {
         return Err(Reason::Attribute("count_include_pad".into()));
@@ -228,19 +333,35 @@ fn pool(at: &At) -> Result<Branch, Reason> {
     if at.flag("ceil_mode", false)? {
         return Err(Reason::Attribute("ceil_mode".into()));
     }
-    let taps = kernel.iter().try_fold(1_usize, |taps, &extent| taps.checked_mul(extent));
-    let taps = taps.filter(|&taps| taps <= LARGEST as usize).ok_or(Reason::UnknownShape)?;
+    let taps = kernel
+        .iter()
+        .try_fold(1_usize, |taps, &extent| taps.checked_mul(extent));
+    let taps = taps
+        .filter(|&taps| taps <= LARGEST as usize)
+        .ok_or(Reason::UnknownShape)?;
     let parts = Recipe::filled(taps as f64, &window.shape());
-    let weight = Recipe::number(1.0, spatial + 2).div(&parts).ok_or(Reason::UnknownShape)?;
+    let weight = Recipe::number(1.0, spatial + 2)
+        .div(&parts)
+        .ok_or(Reason::UnknownShape)?;
     Ok(Branch::new(window, weight, None))
 }
 
 fn matmul(at: &At) -> Result<Branch, Reason> {
     at.only_attributes(&[])?;
     let weight = at.constant(1)?;
-    let &[inner, outer] = weight.shape() else { return Err(Reason::UnknownShape) };
+    let &[inner, outer] = weight.shape() else {
+        return Err(Reason::UnknownShape);
+    };
     let weight = weight.turned().ok_or(Reason::UnknownShape)?;
-    Ok(Branch::new(Window { channels: [inner, outer], group: 1, axes: vec![] }, weight, None))
+    Ok(Branch::new(
+        Window {
+            channels: [inner, outer],
+            group: 1,
+            axes: vec![],
+        },
+        weight,
+        None,
+    ))
 }
 
 /// `alpha·x·W + beta·c`
@@ -250,8 +371,14 @@ fn gemm(at: &At) -> Result<Branch, Reason> {
         return Err(Reason::Attribute("transA".into()));
     }
     let stored = at.constant(1)?;
-    let weight = if at.flag("transB", false)? { Some(stored) } else { stored.turned() };
-    let weight = weight.filter(|weight| weight.rank() == 2).ok_or(Reason::UnknownShape)?;
+    let weight = if at.flag("transB", false)? {
+        Some(stored)
+    } else {
+        stored.turned()
+    };
+    let weight = weight
+        .filter(|weight| weight.rank() == 2)
+        .ok_or(Reason::UnknownShape)?;
     let (inner, outer) = (weight.shape()[1], weight.shape()[0]);
     let times = |recipe: &Recipe, name: &str| {
         let factor = Recipe::number(at.attr_float(name, 1.0)?, recipe.rank());
@@ -264,7 +391,11 @@ fn gemm(at: &At) -> Result<Branch, Reason> {
             Some(times(&bias, "beta")?)
         }
     };
-    let window = Window { channels: [inner, outer], group: 1, axes: vec![] };
+    let window = Window {
+        channels: [inner, outer],
+        group: 1,
+        axes: vec![],
+    };
     Ok(Branch::new(window, times(&weight, "alpha")?, bias))
 }
 
@@ -273,13 +404,23 @@ fn axes(at: &At, kernel: &[usize]) -> Result<Vec<Taps>, Reason> {
     let spatial = kernel.len();
     let list = |name: &str, absent: i64, count: usize| -> Result<Vec<i64>, Reason> {
         let list = at.attr_ints(name)?.unwrap_or_else(|| vec![absent; count]);
-        let fits = list.len() == count && list.iter().all(|number| (absent..LARGEST).contains(number));
-        if fits { Ok(list) } else { Err(Reason::Attribute(name.into())) }
+        let fits =
+            list.len() == count && list.iter().all(|number| (absent..LARGEST).contains(number));
+        if fits {
+            Ok(list)
+        } else {
+            Err(Reason::Attribute(name.into()))
+        }
     };
     let (strides, dilations) = (list("strides", 1, spatial)?, list("dilations", 1, spatial)?);
     let pads = list("pads", 0, 2 * spatial)?;
     let told = at.attr_ints("kernel_shape")?;
-    if told.is_some_and(|told| !told.iter().map(|&extent| extent as usize).eq(kernel.iter().copied())) {
+    if told.is_some_and(|told| {
+        !told
+            .iter()
+            .map(|&extent| extent as usize)
+            .eq(kernel.iter().copied())
+    }) {
         return Err(Reason::Attribute("kernel_shape".into()));
     }
     let auto = at.attr_text("auto_pad", "NOTSET")?;
@@ -297,7 +438,13 @@ fn axes(at: &At, kernel: &[usize]) -> Result<Vec<Taps>, Reason> {
             "SAME_LOWER" if stride == 1 => (all - all / 2, all / 2),
             _ => return Err(Reason::Attribute("auto_pad".into())),
         };
-        Ok(Taps { kernel: extent, stride, dilation, before, after })
+        Ok(Taps {
+            kernel: extent,
+            stride,
+            dilation,
+            before,
+            after,
+        })
     };
     (0..spatial).map(along).collect()
 }

@@ -37,7 +37,12 @@ impl Normalizer for RepeatedPart {
         Some(Site {
             kind: Kind::new("repeated part", Family::Linear),
             name: view.site_name(node),
-            channels: apart.parts.iter().filter(|part| part.is_repeated).map(|part| part.width).sum(),
+            channels: apart
+                .parts
+                .iter()
+                .filter(|part| part.is_repeated)
+                .map(|part| part.width)
+                .sum(),
             axis: apart.axis,
             refusal: replacement.as_ref().err().cloned().map(refuse),
             replacement: replacement.ok().map(|(made, constants)| Replacement {
@@ -76,14 +81,27 @@ impl<'l> Apart<'l> {
     fn find(view: &View, layer: &'l Windowed) -> Option<Self> {
         let (graph, facts) = (view.graph, view.facts);
         let branch = layer.branch.as_ref().ok()?;
-        let looks_once = branch.window.axes.iter().all(|taps| taps.kernel == 1 && taps.stride == 1)
+        let looks_once = branch
+            .window
+            .axes
+            .iter()
+            .all(|taps| taps.kernel == 1 && taps.stride == 1)
             && branch.window.stays_inside()
             && branch.window.group == 1;
-        let concat = view.maker(layer.base).filter(|&node| looks_once && graph.is(node, "Concat"))?;
+        let concat = view
+            .maker(layer.base)
+            .filter(|&node| looks_once && graph.is(node, "Concat"))?;
         let is_own = view.only_reader(layer.base) == Some(layer.node)
-            && layer.nodes.iter().all(|&node| way(graph.node(node)) == way(graph.node(concat)));
+            && layer
+                .nodes
+                .iter()
+                .all(|&node| way(graph.node(node)) == way(graph.node(concat)));
         let rank = facts.rank(layer.base).filter(|_| is_own)?;
-        let channels = if branch.window.axes.is_empty() { rank.checked_sub(1)? } else { 1 };
+        let channels = if branch.window.axes.is_empty() {
+            rank.checked_sub(1)?
+        } else {
+            1
+        };
         let along = axis(graph.node(concat).attr_i("axis").ok()??, rank).ok()?;
         if along != channels {
             return None;
@@ -94,18 +112,33 @@ impl<'l> Apart<'l> {
             let value = operand?;
             let width = facts.extent(value, along)?;
             let once = once(view, value, along);
-            parts.push(Beside { value: once.unwrap_or(value), is_repeated: once.is_some(), first, width });
+            parts.push(Beside {
+                value: once.unwrap_or(value),
+                is_repeated: once.is_some(),
+                first,
+                width,
+            });
             first = first.checked_add(width)?;
         }
-        let apart = Self { layer, branch, concat, axis: along, parts };
-        (first == branch.window.channels[0]).then_some(apart)?.where_it_is_less(view)
+        let apart = Self {
+            layer,
+            branch,
+            concat,
+            axis: along,
+            parts,
+        };
+        (first == branch.window.channels[0])
+            .then_some(apart)?
+            .where_it_is_less(view)
     }
 
     /// Keeps the repeated parts that save work; `None` if there are none, or if no other part
     /// varies over places.
     fn where_it_is_less(mut self, view: &View) -> Option<Self> {
         if self.parts.iter().filter(|part| !part.is_repeated).count() > 1 {
-            self.parts.iter_mut().for_each(|part| part.is_repeated &= part.width >= WIDE);
+            self.parts
+                .iter_mut()
+                .for_each(|part| part.is_repeated &= part.width >= WIDE);
         }
         let whole = view.facts.shape(self.layer.base)?;
         let has_all = |part: &Beside, axis: usize| {
@@ -113,22 +146,39 @@ impl<'l> Apart<'l> {
             !part.is_repeated || shape.is_some_and(|shape| same(&shape[axis], &whole[axis]))
         };
         let others = (0..whole.len()).filter(|&axis| axis != self.axis);
-        let is_whole = others.into_iter().all(|axis| self.parts.iter().any(|part| has_all(part, axis)));
+        let is_whole = others
+            .into_iter()
+            .all(|axis| self.parts.iter().any(|part| has_all(part, axis)));
         (is_whole && self.parts.iter().any(|part| part.is_repeated)).then_some(self)
     }
 
     /// The operator of some channels alone.
     fn columns(&self, parts: &[&Beside]) -> Option<Branch> {
-        let places = parts.iter().flat_map(|part| part.first..part.first + part.width).map(Some);
+        let places = parts
+            .iter()
+            .flat_map(|part| part.first..part.first + part.width)
+            .map(Some);
         let weight = self.branch.weight.pick(1, places)?;
         let channels = [weight.shape()[1], self.branch.window.channels[1]];
-        let window = Window { channels, ..self.branch.window.clone() };
-        Some(Branch { work: window.work(), window, weight, bias: None })
+        let window = Window {
+            channels,
+            ..self.branch.window.clone()
+        };
+        Some(Branch {
+            work: window.work(),
+            window,
+            weight,
+            bias: None,
+        })
     }
 
     fn replacement(&self, view: &View) -> Result<(Vec<NodeProto>, Vec<NewConstant>), Reason> {
         let graph = view.graph;
-        let output = self.layer.nodes.last().and_then(|&node| graph.only_output(node));
+        let output = self
+            .layer
+            .nodes
+            .last()
+            .and_then(|&node| graph.only_output(node));
         let output = output.ok_or(Reason::UnknownShape)?;
         let mut maker = Maker::new(graph, self.layer.node);
         let (repeated, others): (Vec<&Beside>, Vec<&Beside>) =
@@ -138,7 +188,10 @@ impl<'l> Apart<'l> {
         let mut sum: Option<String> = None;
         for part in repeated {
             // The bias is added where there is the least to add it to.
-            let branch = Branch { bias: bias.take(), ..self.columns(&[part]).ok_or(Reason::UnknownShape)? };
+            let branch = Branch {
+                bias: bias.take(),
+                ..self.columns(&[part]).ok_or(Reason::UnknownShape)?
+            };
             let made = operator(view, self.layer, name(part), &branch, &mut maker)?;
             sum = Some(sum.map_or(made.clone(), |sum| maker.op("Add", &[&sum, &made], vec![])));
         }
@@ -161,8 +214,12 @@ impl<'l> Apart<'l> {
 /// The value that another one repeats along axes other than the channels, and nothing else.
 fn once(view: &View, value: ValueId, channels: usize) -> Option<ValueId> {
     let (graph, facts) = (view.graph, view.facts);
-    let node = view.maker(value).filter(|&node| ["Expand", "Tile"].iter().any(|op| graph.is(node, op)))?;
-    let of = graph.input(node, 0).filter(|&of| !view.constants.is_constant(of))?;
+    let node = view
+        .maker(value)
+        .filter(|&node| ["Expand", "Tile"].iter().any(|op| graph.is(node, op)))?;
+    let of = graph
+        .input(node, 0)
+        .filter(|&of| !view.constants.is_constant(of))?;
     let (before, behind) = (facts.shape(of)?, facts.shape(value)?);
     let is_kept = |axis: usize| same(&before[axis], &behind[axis]);
     let is_one = |axis: usize| axis != channels && extent(&before[axis]) == Some(1);

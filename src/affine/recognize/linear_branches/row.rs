@@ -31,25 +31,43 @@ impl Normalizer for Factors {
         let replacement = replacement(view, &row);
         let refuse = |reason| Refusal::new(reason, view.graph.name(node));
         let refusal = replacement.as_ref().err().cloned().map(refuse);
-        Some(Site { replacement: replacement.ok(), refusal, ..site(view, &row)? })
+        Some(Site {
+            replacement: replacement.ok(),
+            refusal,
+            ..site(view, &row)?
+        })
     }
 }
 
 /// The refusal of a shift that the zero padding of the second operator would not have.
 fn shift_in_between(view: &View, second: &Windowed) -> Option<Site> {
-    let first = second.before(view).filter(|first| first.has_weight(view) && second.has_weight(view))?;
+    let first = second
+        .before(view)
+        .filter(|first| first.has_weight(view) && second.has_weight(view))?;
     let (one, next) = (first.branch.as_ref().ok()?, second.branch.as_ref().ok()?);
     let is_less = one.window.then(&next.window)?.work() < one.work.saturating_add(next.work);
-    let reason = one.then(next).err().filter(|reason| is_less && *reason == Reason::Padding)?;
+    let reason = one
+        .then(next)
+        .err()
+        .filter(|reason| is_less && *reason == Reason::Padding)?;
     let refusal = Some(Refusal::new(reason, view.graph.name(second.node)));
     // The constant in between may still fold.
-    let row = Windowed { nodes: vec![first.node, second.node], ..second.clone() };
-    Some(Site { refusal, ..site(view, &row)? })
+    let row = Windowed {
+        nodes: vec![first.node, second.node],
+        ..second.clone()
+    };
+    Some(Site {
+        refusal,
+        ..site(view, &row)?
+    })
 }
 
 /// A product takes the Add behind it along.
 pub fn with_bias(view: &View, row: Windowed) -> Windowed {
-    let output = view.graph.only_output(row.node).filter(|_| row.is_product(view));
+    let output = view
+        .graph
+        .only_output(row.node)
+        .filter(|_| row.is_product(view));
     let next = output.and_then(|output| view.only_reader(output));
     next.and_then(|next| row.shifted(view, next)).unwrap_or(row)
 }
@@ -76,13 +94,26 @@ fn output(view: &View, row: &Windowed) -> Option<ValueId> {
 }
 
 fn replacement(view: &View, row: &Windowed) -> Result<Replacement, Reason> {
-    let branch = row.branch.as_ref().map_err(|refusal| refusal.reason.clone())?;
+    let branch = row
+        .branch
+        .as_ref()
+        .map_err(|refusal| refusal.reason.clone())?;
     let output = output(view, row).ok_or(Reason::UnknownShape)?;
     let mut maker = Maker::new(view.graph, row.node);
-    operator(view, row, view.graph.value_name(row.base), branch, &mut maker)?;
+    operator(
+        view,
+        row,
+        view.graph.value_name(row.base),
+        branch,
+        &mut maker,
+    )?;
     let (mut made, constants) = maker.finish(view.graph.value_name(output));
     made[0].name = Some(view.graph.name(row.node).to_owned());
-    Ok(Replacement { nodes: row.nodes.clone(), made, constants })
+    Ok(Replacement {
+        nodes: row.nodes.clone(),
+        made,
+        constants,
+    })
 }
 
 impl Branch {
@@ -95,13 +126,22 @@ impl Branch {
         if self.bias.is_some() && !next.window.stays_inside() {
             return Err(Reason::Padding);
         }
-        let weight = self.weight_then(next, window.group).ok_or(Reason::UnknownShape)?;
-        let weight = weight.reshape(&window.shape()).ok_or(Reason::UnknownShape)?;
+        let weight = self
+            .weight_then(next, window.group)
+            .ok_or(Reason::UnknownShape)?;
+        let weight = weight
+            .reshape(&window.shape())
+            .ok_or(Reason::UnknownShape)?;
         let bias = match &self.bias {
             None => next.bias.clone(),
             Some(bias) => Some(next.shifted_by(bias).ok_or(Reason::UnknownShape)?),
         };
-        Ok(Self { window, weight, bias, work: self.work.saturating_add(next.work) })
+        Ok(Self {
+            window,
+            weight,
+            bias,
+            work: self.work.saturating_add(next.work),
+        })
     }
 
     /// The product of both weights for each pair of taps, one of which is the only one along each axis.
@@ -115,21 +155,35 @@ impl Branch {
         let columns = first.reshape(&[group, between / group, inner / group * of_first])?;
         let rows = second.reshape(&[group, outer / group, between / group, of_second])?;
         let rows = rows.transpose(&[0, 1, 3, 2])?;
-        let product =
-            rows.reshape(&[group, outer / group * of_second, between / group])?.product(&columns)?;
+        let product = rows
+            .reshape(&[group, outer / group * of_second, between / group])?
+            .product(&columns)?;
         let spatial = taps[0].len();
         let apart = product.reshape(&[&[outer], taps[1], &[inner / group], taps[0]].concat())?;
         let pairs = (0..spatial).flat_map(|axis| [1 + axis, 2 + spatial + axis]);
-        apart.transpose(&[0, 1 + spatial].into_iter().chain(pairs).collect::<Vec<_>>())
+        apart.transpose(
+            &[0, 1 + spatial]
+                .into_iter()
+                .chain(pairs)
+                .collect::<Vec<_>>(),
+        )
     }
 
     /// The bias where a constant is added to each channel that comes in.
     fn shifted_by(&self, shift: &Recipe) -> Option<Recipe> {
         let ([between, outer], group) = (self.window.channels, self.window.group);
         let taps = self.weight.len() / (outer * (between / group)).max(1);
-        let weight = self.weight.reshape(&[group, outer / group, between / group, taps])?;
-        let matrix = weight.sum(3)?.reshape(&[group, outer / group, between / group])?;
-        let image = matrix.product(&shift.reshape(&[group, between / group, 1])?)?.reshape(&[outer])?;
-        self.bias.as_ref().map_or(Some(image.clone()), |bias| bias.add(&image))
+        let weight = self
+            .weight
+            .reshape(&[group, outer / group, between / group, taps])?;
+        let matrix = weight
+            .sum(3)?
+            .reshape(&[group, outer / group, between / group])?;
+        let image = matrix
+            .product(&shift.reshape(&[group, between / group, 1])?)?
+            .reshape(&[outer])?;
+        self.bias
+            .as_ref()
+            .map_or(Some(image.clone()), |bias| bias.add(&image))
     }
 }

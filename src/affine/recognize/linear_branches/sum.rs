@@ -25,24 +25,40 @@ impl Sum {
         let output = view.graph.only_output(root)?;
         operands(view, root)?;
         if summand(view, output).is_some()
-            && view.only_reader(output).is_some_and(|next| operands(view, next).is_some())
+            && view
+                .only_reader(output)
+                .is_some_and(|next| operands(view, next).is_some())
         {
             return None;
         }
         let (mut terms, mut nodes) = (vec![], vec![]);
-        let mut open = vec![Addend { value: output, negative: false }];
+        let mut open = vec![Addend {
+            value: output,
+            negative: false,
+        }];
         while let Some(term) = open.pop() {
-            let node = if term.value == output { Some(root) } else { summand(view, term.value) };
-            let Some((node, operands)) = node.and_then(|node| Some((node, operands(view, node)?))) else {
+            let node = if term.value == output {
+                Some(root)
+            } else {
+                summand(view, term.value)
+            };
+            let Some((node, operands)) = node.and_then(|node| Some((node, operands(view, node)?)))
+            else {
                 terms.push(term);
                 continue;
             };
             nodes.push(node);
-            let signed =
-                |operand: &Addend| Addend { negative: operand.negative != term.negative, ..*operand };
+            let signed = |operand: &Addend| Addend {
+                negative: operand.negative != term.negative,
+                ..*operand
+            };
             open.extend(operands.iter().rev().map(signed));
         }
-        Some(Sum { output, terms, nodes })
+        Some(Sum {
+            output,
+            terms,
+            nodes,
+        })
     }
 }
 
@@ -50,8 +66,8 @@ impl Sum {
 /// part of that affine.
 fn summand(view: &View, value: ValueId) -> Option<NodeId> {
     let node = view.maker(value)?;
-    let is_own =
-        view.only_reader(value).is_some() && view.chain(node).is_none_or(|chain| chain.nodes.len() == 1);
+    let is_own = view.only_reader(value).is_some()
+        && view.chain(node).is_none_or(|chain| chain.nodes.len() == 1);
     (is_own && operands(view, node).is_some()).then_some(node)
 }
 
@@ -64,7 +80,15 @@ fn operands(view: &View, node: NodeId) -> Option<Vec<Addend>> {
     view.graph.only_output(node)?;
     view.at(node).only_attributes(&[]).ok()?;
     let term = |(slot, &value): (usize, &Option<ValueId>)| {
-        Some(Addend { value: value?, negative: op == "Neg" || (op == "Sub" && slot == 1) })
+        Some(Addend {
+            value: value?,
+            negative: op == "Neg" || (op == "Sub" && slot == 1),
+        })
     };
-    view.graph.inputs(node).iter().enumerate().map(term).collect()
+    view.graph
+        .inputs(node)
+        .iter()
+        .enumerate()
+        .map(term)
+        .collect()
 }

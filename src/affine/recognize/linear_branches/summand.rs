@@ -24,7 +24,10 @@ enum What<'v> {
 
 impl<'v> Summand<'v> {
     pub fn new(view: &'v View, term: Addend) -> Self {
-        let chain = || view.chain(view.maker(term.value)?).filter(|chain| chain.output == term.value);
+        let chain = || {
+            view.chain(view.maker(term.value)?)
+                .filter(|chain| chain.output == term.value)
+        };
         let what = match Windowed::making(view, term.value) {
             _ if view.constants.is_constant(term.value) => What::Constant,
             Some(operator) => What::Operator(operator),
@@ -64,8 +67,13 @@ impl<'v> Summand<'v> {
 
     /// How much it has to offer for others to be added to: the most is one operator with a large weight.
     pub fn rank(&self, view: &View, base: ValueId) -> (bool, bool, usize) {
-        let Some(operator) = self.operator(view, base) else { return (false, false, 0) };
-        let work = operator.branch.as_ref().map_or(0, |branch| branch.window.work());
+        let Some(operator) = self.operator(view, base) else {
+            return (false, false, 0);
+        };
+        let work = operator
+            .branch
+            .as_ref()
+            .map_or(0, |branch| branch.window.work());
         (true, operator.nodes.len() == 1, work)
     }
 
@@ -95,7 +103,11 @@ impl<'v> Summand<'v> {
         if self.term.value != base {
             self.read_once(view).map_err(refuse)?;
         }
-        Ok(if self.term.negative { branch.negated() } else { branch })
+        Ok(if self.term.negative {
+            branch.negated()
+        } else {
+            branch
+        })
     }
 
     fn read_once(&self, view: &View) -> Result<(), Reason> {
@@ -103,7 +115,10 @@ impl<'v> Summand<'v> {
         match readers {
             [Reader::Node { .. }] => Ok(()),
             _ if readers.contains(&Reader::Output) => Err(Reason::GraphOutput),
-            _ if readers.iter().any(|reader| matches!(reader, Reader::Capture { .. })) => {
+            _ if readers
+                .iter()
+                .any(|reader| matches!(reader, Reader::Capture { .. })) =>
+            {
                 Err(Reason::CapturedBySubgraph)
             }
             _ => Err(Reason::OtherReader),

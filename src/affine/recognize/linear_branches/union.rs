@@ -27,20 +27,33 @@ impl<'m> Union<'m> {
     ///
     /// # Errors
     /// Why none can.
-    pub fn new(view: &View, parts: &'m [Summand], base: ValueId, group: &[usize]) -> Result<Self, Refusal> {
+    pub fn new(
+        view: &View,
+        parts: &'m [Summand],
+        base: ValueId,
+        group: &[usize],
+    ) -> Result<Self, Refusal> {
         let mut refused = None;
         for (place, &first) in group[..group.len() - 1].iter().enumerate() {
-            let Some(like) = parts[first].operator(view, base) else { break };
+            let Some(like) = parts[first].operator(view, base) else {
+                break;
+            };
             match Self::around(view, parts, like, &group[place..]) {
                 Ok(merged) => return Ok(merged),
                 Err(refusal) => drop(refused.get_or_insert(refusal)),
             }
         }
-        Err(refused.unwrap_or_else(|| Refusal::new(Reason::UnknownShape, view.graph.value_name(base))))
+        Err(refused
+            .unwrap_or_else(|| Refusal::new(Reason::UnknownShape, view.graph.value_name(base))))
     }
 
     /// The first part of a group with all others that it can take in.
-    fn around(view: &View, parts: &[Summand], like: &'m Windowed, group: &[usize]) -> Result<Self, Refusal> {
+    fn around(
+        view: &View,
+        parts: &[Summand],
+        like: &'m Windowed,
+        group: &[usize],
+    ) -> Result<Self, Refusal> {
         let beside = &like.branch.as_ref().map_err(Refusal::clone)?.window;
         let branch_of = |part: usize| parts[part].branch(view, like.base, beside);
         let first = branch_of(group[0])?;
@@ -48,9 +61,11 @@ impl<'m> Union<'m> {
         let mut branches = vec![(group[0], first)];
         let mut refused = None;
         for &part in &group[1..] {
-            let refuse = |reason| Refusal::new(reason, view.graph.value_name(parts[part].term.value));
+            let refuse =
+                |reason| Refusal::new(reason, view.graph.value_name(parts[part].term.value));
             let joined = branch_of(part).and_then(|branch| {
-                let joined = joined((&window, work), (&branch.window, branch.work)).map_err(refuse)?;
+                let joined =
+                    joined((&window, work), (&branch.window, branch.work)).map_err(refuse)?;
                 Ok((joined, branch))
             });
             match joined {
@@ -85,15 +100,36 @@ impl<'m> Union<'m> {
         }
         let weight = weight.filter(|weight| weight.shape() == window.shape())?;
         let work = window.work();
-        Some(Self { like, parts, branch: Branch { window, weight, bias, work } })
+        Some(Self {
+            like,
+            parts,
+            branch: Branch {
+                window,
+                weight,
+                bias,
+                work,
+            },
+        })
     }
 
     /// The union with those constants of the sum that are one number for each channel.
     fn with_constants(mut self, view: &View, parts: &[Summand]) -> Self {
-        for (place, part) in parts.iter().enumerate().filter(|(_, part)| part.is_constant()) {
-            let Some(shift) = read::shift(view, part.term.value, self.like) else { continue };
-            let shift = if part.term.negative { shift.neg() } else { shift };
-            let Some(bias) = plus(self.branch.bias.as_ref(), &shift) else { continue };
+        for (place, part) in parts
+            .iter()
+            .enumerate()
+            .filter(|(_, part)| part.is_constant())
+        {
+            let Some(shift) = read::shift(view, part.term.value, self.like) else {
+                continue;
+            };
+            let shift = if part.term.negative {
+                shift.neg()
+            } else {
+                shift
+            };
+            let Some(bias) = plus(self.branch.bias.as_ref(), &shift) else {
+                continue;
+            };
             self.branch.bias = Some(bias);
             self.parts.insert(place);
         }
@@ -102,7 +138,10 @@ impl<'m> Union<'m> {
 
     /// The nodes that are no longer needed, in execution order.
     pub fn nodes(&self, view: &View, sum: &Sum, parts: &[Summand]) -> Vec<NodeId> {
-        let own = self.parts.iter().flat_map(|&part| parts[part].nodes(self.like.base));
+        let own = self
+            .parts
+            .iter()
+            .flat_map(|&part| parts[part].nodes(self.like.base));
         let mut nodes: Vec<NodeId> = own.chain(&sum.nodes).copied().collect();
         nodes.sort_by_key(|&node| view.graph.place(node));
         nodes.dedup();
@@ -113,14 +152,27 @@ impl<'m> Union<'m> {
     ///
     /// # Errors
     /// Where it is not known what the weight is made of.
-    pub fn replacement(&self, view: &View, sum: &Sum, parts: &[Summand]) -> Result<Replacement, Refusal> {
+    pub fn replacement(
+        &self,
+        view: &View,
+        sum: &Sum,
+        parts: &[Summand],
+    ) -> Result<Replacement, Refusal> {
         let (graph, node) = (view.graph, self.like.node);
         let refuse = |reason| Refusal::new(reason, graph.name(node));
         let mut maker = Maker::new(graph, node);
-        let mut value = operator(view, self.like, graph.value_name(self.like.base), &self.branch, &mut maker)
-            .map_err(refuse)?;
-        for (_, Summand { term, .. }) in
-            parts.iter().enumerate().filter(|(place, _)| !self.parts.contains(place))
+        let mut value = operator(
+            view,
+            self.like,
+            graph.value_name(self.like.base),
+            &self.branch,
+            &mut maker,
+        )
+        .map_err(refuse)?;
+        for (_, Summand { term, .. }) in parts
+            .iter()
+            .enumerate()
+            .filter(|(place, _)| !self.parts.contains(place))
         {
             let op = if term.negative { "Sub" } else { "Add" };
             value = maker.op(op, &[&value, graph.value_name(term.value)], vec![]);
@@ -128,16 +180,25 @@ impl<'m> Union<'m> {
         let (mut made, constants) = maker.finish(graph.value_name(sum.output));
         // The merged operator keeps the name of the one that it is modelled on.
         made[0].name = Some(graph.name(node).to_owned());
-        Ok(Replacement { nodes: self.nodes(view, sum, parts), made, constants })
+        Ok(Replacement {
+            nodes: self.nodes(view, sum, parts),
+            made,
+            constants,
+        })
     }
 }
 
 /// The window of two that take so much work, if it takes no more.
-fn joined((one, work): (&Window, usize), (other, more): (&Window, usize)) -> Result<Window, Reason> {
+fn joined(
+    (one, work): (&Window, usize),
+    (other, more): (&Window, usize),
+) -> Result<Window, Reason> {
     let joined = one.joined(other).ok_or(Reason::Unaligned)?;
     let apart = work.saturating_add(more).saturating_add(joined.channels[1]);
     match joined.work() {
-        work if work > apart => Err(Reason::MoreWork(format!("{work} products at each place, not {apart}"))),
+        work if work > apart => Err(Reason::MoreWork(format!(
+            "{work} products at each place, not {apart}"
+        ))),
         work if work > one.work().max(LARGEST) => Err(Reason::TooLarge(work)),
         _ => Ok(joined),
     }

@@ -23,7 +23,13 @@ pub struct Taps {
 
 impl Taps {
     /// One place, which is that of the result.
-    pub const SAME: Self = Self { kernel: 1, stride: 1, dilation: 1, before: 0, after: 0 };
+    pub const SAME: Self = Self {
+        kernel: 1,
+        stride: 1,
+        dilation: 1,
+        before: 0,
+        after: 0,
+    };
 
     /// How far the last tap is from the first.
     fn reach(self) -> i64 {
@@ -45,15 +51,28 @@ impl Taps {
         let last = (self.reach() - self.before).max(other.reach() - other.before);
         let before = self.before.max(other.before);
         let kernel = (last + before) / dilation + 1;
-        Some(Self { kernel, stride: self.stride, dilation, before, after: self.more() + last })
+        Some(Self {
+            kernel,
+            stride: self.stride,
+            dilation,
+            before,
+            after: self.more() + last,
+        })
     }
 
     /// The window of one behind another; `None` where both have several taps, or the numbers grow too large.
     fn then(self, next: Self) -> Option<Self> {
         let is_one = |taps: Self| taps.kernel == 1 && taps.before == 0 && taps.after == 0;
-        let widely = |number: i64| number.checked_mul(self.stride).filter(|&number| number < LARGEST);
+        let widely = |number: i64| {
+            number
+                .checked_mul(self.stride)
+                .filter(|&number| number < LARGEST)
+        };
         if is_one(next) {
-            return Some(Self { stride: widely(next.stride)?, ..self });
+            return Some(Self {
+                stride: widely(next.stride)?,
+                ..self
+            });
         }
         // Where the next one looks outside, zeros of the input would have made zeros.
         is_one(self).then_some(Self {
@@ -70,7 +89,8 @@ impl Taps {
         (0..all.kernel).map(move |place| {
             let offset = place * all.dilation - all.before + self.before;
             let tap = offset / self.dilation;
-            (offset == tap * self.dilation && (0..self.kernel).contains(&tap)).then_some(tap as usize)
+            (offset == tap * self.dilation && (0..self.kernel).contains(&tap))
+                .then_some(tap as usize)
         })
     }
 }
@@ -92,14 +112,21 @@ pub struct Window {
 impl Window {
     /// The identity of each channel at each place. Zero channels give one empty group.
     pub fn each(channels: usize, spatial: usize) -> Self {
-        Self { channels: [channels; 2], group: channels.max(1), axes: vec![Taps::SAME; spatial] }
+        Self {
+            channels: [channels; 2],
+            group: channels.max(1),
+            axes: vec![Taps::SAME; spatial],
+        }
     }
 
     /// The extents of the weight.
     pub fn shape(&self) -> Vec<usize> {
         let [inner, outer] = self.channels;
         let kernel = self.axes.iter().map(|axis| axis.kernel as usize);
-        [outer, inner / self.group].into_iter().chain(kernel).collect()
+        [outer, inner / self.group]
+            .into_iter()
+            .chain(kernel)
+            .collect()
     }
 
     /// How many products it takes for each place of the result.
@@ -112,9 +139,17 @@ impl Window {
         if self.channels != other.channels || self.axes.len() != other.axes.len() {
             return None;
         }
-        let axes = self.axes.iter().zip(&other.axes).map(|(one, other)| one.joined(*other));
+        let axes = self
+            .axes
+            .iter()
+            .zip(&other.axes)
+            .map(|(one, other)| one.joined(*other));
         let group = gcd(self.group as i64, other.group as i64) as usize;
-        Some(Self { channels: self.channels, group, axes: axes.collect::<Option<_>>()? })
+        Some(Self {
+            channels: self.channels,
+            group,
+            axes: axes.collect::<Option<_>>()?,
+        })
     }
 
     /// The composition with another window; `None` if it is no window.
@@ -122,15 +157,25 @@ impl Window {
         if self.channels[1] != next.channels[0] || self.axes.len() != next.axes.len() {
             return None;
         }
-        let axes = self.axes.iter().zip(&next.axes).map(|(one, next)| one.then(*next));
+        let axes = self
+            .axes
+            .iter()
+            .zip(&next.axes)
+            .map(|(one, next)| one.then(*next));
         let group = gcd(self.group as i64, next.group as i64) as usize;
         let channels = [self.channels[0], next.channels[1]];
-        Some(Self { channels, group, axes: axes.collect::<Option<_>>()? })
+        Some(Self {
+            channels,
+            group,
+            axes: axes.collect::<Option<_>>()?,
+        })
     }
 
     /// Whether it looks at nothing outside of the input.
     pub fn stays_inside(&self) -> bool {
-        self.axes.iter().all(|axis| axis.before == 0 && axis.after == 0)
+        self.axes
+            .iter()
+            .all(|axis| axis.before == 0 && axis.after == 0)
     }
 
     /// A weight of this window as one of a window that has all its taps: 0 wherever this one does not look.
@@ -149,14 +194,18 @@ pub fn in_groups(weight: &Recipe, from: usize, to: usize) -> Option<Recipe> {
     if blocks == 1 {
         return Some(weight.clone());
     }
-    let [outer, inner, kernel @ ..] = weight.shape() else { return None };
+    let [outer, inner, kernel @ ..] = weight.shape() else {
+        return None;
+    };
     let (outer, inner, taps) = (outer / from, *inner, kernel.iter().product::<usize>());
     // Rows of one block and so many of zeros as there are blocks: read on in rows one shorter, each block is one
     // further on than the last.
     let block = outer * inner * taps;
     let rows = weight.reshape(&[to, blocks, 1, block])?;
     let rows = rows.pick(2, std::iter::once(Some(0)).chain(vec![None; blocks]))?;
-    let diagonal = rows.reshape(&[to, blocks + 1, blocks, block])?.pick(1, (0..blocks).map(Some))?;
+    let diagonal = rows
+        .reshape(&[to, blocks + 1, blocks, block])?
+        .pick(1, (0..blocks).map(Some))?;
     let apart = diagonal.reshape(&[to, blocks, blocks, outer, inner, taps])?;
     let wide = apart.transpose(&[0, 1, 3, 2, 4, 5])?;
     wide.reshape(&[&[to * blocks * outer, blocks * inner], kernel].concat())
@@ -169,25 +218,67 @@ mod tests {
     use super::*;
     use crate::recipe::evaluate;
 
-    const WIDE: Taps = Taps { kernel: 3, stride: 1, dilation: 1, before: 1, after: 1 };
+    const WIDE: Taps = Taps {
+        kernel: 3,
+        stride: 1,
+        dilation: 1,
+        before: 1,
+        after: 1,
+    };
 
     #[test]
     fn windows_around_one_place_are_the_larger_one() {
         assert_eq!(Taps::SAME.joined(WIDE), Some(WIDE));
-        let sparse = Taps { kernel: 3, dilation: 2, before: 2, after: 2, ..WIDE };
-        let both = Taps { kernel: 5, before: 2, after: 2, ..WIDE };
+        let sparse = Taps {
+            kernel: 3,
+            dilation: 2,
+            before: 2,
+            after: 2,
+            ..WIDE
+        };
+        let both = Taps {
+            kernel: 5,
+            before: 2,
+            after: 2,
+            ..WIDE
+        };
         assert_eq!(sparse.joined(WIDE), Some(both));
-        assert_eq!(sparse.taps(both).collect::<Vec<_>>(), [Some(0), None, Some(1), None, Some(2)]);
+        assert_eq!(
+            sparse.taps(both).collect::<Vec<_>>(),
+            [Some(0), None, Some(1), None, Some(2)]
+        );
         assert_eq!(sparse.joined(Taps::SAME), Some(sparse));
     }
 
     #[test]
     fn windows_side_by_side_look_at_all_places_between() {
-        let (left, right) = (Taps { before: 2, after: 0, ..WIDE }, Taps { before: 0, after: 2, ..WIDE });
-        let both = Taps { kernel: 5, before: 2, after: 2, ..WIDE };
+        let (left, right) = (
+            Taps {
+                before: 2,
+                after: 0,
+                ..WIDE
+            },
+            Taps {
+                before: 0,
+                after: 2,
+                ..WIDE
+            },
+        );
+        let both = Taps {
+            kernel: 5,
+            before: 2,
+            after: 2,
+            ..WIDE
+        };
         assert_eq!(left.joined(right), Some(both));
-        assert_eq!(left.taps(both).collect::<Vec<_>>(), [Some(0), Some(1), Some(2), None, None]);
-        assert_eq!(right.taps(both).collect::<Vec<_>>(), [None, None, Some(0), Some(1), Some(2)]);
+        assert_eq!(
+            left.taps(both).collect::<Vec<_>>(),
+            [Some(0), Some(1), Some(2), None, None]
+        );
+        assert_eq!(
+            right.taps(both).collect::<Vec<_>>(),
+            [None, None, Some(0), Some(1), Some(2)]
+        );
     }
 
     #[test]
@@ -199,8 +290,11 @@ mod tests {
     #[test]
     fn blocks_lie_on_the_diagonal() {
         let weight = Recipe::constant("w", &[4, 1, 2]);
-        let read =
-            |_: &str| Ok(ArrayD::from_shape_fn(IxDyn(&[4, 1, 2]), |at| (at[0] * 2 + at[2] + 1) as f64));
+        let read = |_: &str| {
+            Ok(ArrayD::from_shape_fn(IxDyn(&[4, 1, 2]), |at| {
+                (at[0] * 2 + at[2] + 1) as f64
+            }))
+        };
         let wide = evaluate(&in_groups(&weight, 4, 2).unwrap(), &read).unwrap();
         let expected = ArrayD::from_shape_fn(IxDyn(&[4, 2, 2]), |at| match at[0] % 2 == at[1] {
             true => (at[0] * 2 + at[2] + 1) as f64,

@@ -29,7 +29,10 @@ impl Rule for TransposeMatMul {
 /// The weight must be a matrix, and the scale vary along the last axis alone.
 fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
     at.only_attributes(&["alpha", "transA", "transB"])?;
-    if let Some(name) = ["transA", "transB"].into_iter().find(|name| at.attr(name, 0) != Ok(0)) {
+    if let Some(name) = ["transA", "transB"]
+        .into_iter()
+        .find(|name| at.attr(name, 0) != Ok(0))
+    {
         return Err(Reason::Attribute(name.into()));
     }
     at.weight(1)?;
@@ -42,28 +45,52 @@ fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
 
 impl Linear for TransposeMatMul {
     fn slots(&self, _: &At) -> Result<Slots, Reason> {
-        Ok(Slots { weight: Some(1), bias: None })
+        Ok(Slots {
+            weight: Some(1),
+            bias: None,
+        })
     }
 
-    fn scaled(&self, _: &At, weight: &Recipe, side: Side, scale: &Numbers) -> Result<Recipe, Reason> {
+    fn scaled(
+        &self,
+        _: &At,
+        weight: &Recipe,
+        side: Side,
+        scale: &Numbers,
+    ) -> Result<Recipe, Reason> {
         let shape = match side {
             Side::Operand(_) => [scale.len(), 1],
             _ => [1, scale.len()],
         };
-        scale.recipe().reshape(&shape).and_then(|scale| weight.mul(&scale)).ok_or(Reason::WrongAxis)
+        scale
+            .recipe()
+            .reshape(&shape)
+            .and_then(|scale| weight.mul(&scale))
+            .ok_or(Reason::WrongAxis)
     }
 
     fn contracted(&self, _: &At) -> Result<Vec<usize>, Reason> {
         Ok(vec![0])
     }
 
-    fn image(&self, at: &At, weight: Option<&Recipe>, _: usize, shift: &Numbers) -> Result<Recipe, Reason> {
+    fn image(
+        &self,
+        at: &At,
+        weight: Option<&Recipe>,
+        _: usize,
+        shift: &Numbers,
+    ) -> Result<Recipe, Reason> {
         let weight = weight.ok_or(Reason::NotConstant)?;
         let mut wide = shift.shape().to_vec();
         *wide.last_mut().ok_or(Reason::UnknownShape)? = weight.shape()[0];
-        let product = shift.recipe().expand(&wide).and_then(|shift| shift.product(weight));
+        let product = shift
+            .recipe()
+            .expand(&wide)
+            .and_then(|shift| shift.product(weight));
         let alpha = Recipe::number(at.attr_float("alpha", 1.0)?, wide.len());
-        product.and_then(|product| product.mul(&alpha)).ok_or(Reason::WrongAxis)
+        product
+            .and_then(|product| product.mul(&alpha))
+            .ok_or(Reason::WrongAxis)
     }
 
     fn read_bias(&self, _: &At, _: Recipe) -> Result<Recipe, Reason> {

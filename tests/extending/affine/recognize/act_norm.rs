@@ -26,7 +26,11 @@ impl Normalizer for ActNorm {
             parameters: &[GAMMA, BETA],
             formula: |node| {
                 let (s, b) = (node.get(GAMMA)?, node.get(BETA)?);
-                Some(Written { value: node.x(), shift: &s * &b, scale: s })
+                Some(Written {
+                    value: node.x(),
+                    shift: &s * &b,
+                    scale: s,
+                })
             },
         }]
     }
