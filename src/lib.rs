@@ -112,7 +112,7 @@ pub use crate::affine::plan::{Direction, Outcome, Plan, SitePlan};
 pub use fuse::{FuseOptions, Fused, Planned, dry_run, fuse, fuse_ahead, plan};
 pub use progress::OnProgress;
 
-/// The examples of README.md are compiled with the tests.
+/// The examples of docs/library.md are compiled with the tests.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+#[doc = include_str!("../docs/library.md")]
+struct LibraryPage;

@@ -51,6 +51,22 @@ fn links_lead_somewhere() {
     }
 }
 
+#[test]
+fn the_summary_of_the_book_lists_each_page_once() {
+    let summary = read("docs/SUMMARY.md");
+    let links = summary.split("](").skip(1);
+    let mut listed: Vec<String> = links
+        .map(|rest| format!("docs/{}", rest.split(')').next().unwrap()))
+        .collect();
+    let mut expected: Vec<String> = pages()
+        .into_iter()
+        .filter(|page| page != "README.md" && page != "docs/SUMMARY.md")
+        .collect();
+    listed.sort();
+    expected.sort();
+    assert_eq!(listed, expected);
+}
+
 /// All Rust sources below a folder, one behind the other.
 fn sources(folder: &Path) -> String {
     let entries = fs::read_dir(folder)
@@ -111,7 +127,7 @@ fn the_architecture_is_that_of_the_tree() {
 fn the_formulas_of_the_documents_are_those_of_the_plan() {
     let model = Model::open("models/digits/un-dynamo.onnx").unwrap();
     let plan = unfold::plan(&model, &Default::default()).unwrap();
-    let (architecture, readme) = (read("docs/architecture.md"), read("README.md"));
+    let (architecture, commands) = (read("docs/architecture.md"), read("docs/commands.md"));
     for name in ["val_122_folded", "blocks.0.mlp.0.bias_folded"] {
         let tensor = plan
             .tensors
@@ -127,7 +143,7 @@ fn the_formulas_of_the_documents_are_those_of_the_plan() {
         .find(|tensor| tensor.name == "val_122_folded")
         .unwrap();
     let entry = format!("\"formula\": \"{}\"", weight.recipe);
-    assert!(readme.contains(&entry), "{entry}");
+    assert!(commands.contains(&entry), "{entry}");
 }
 
 #[test]
@@ -137,7 +153,7 @@ fn ci_runs_the_test_command_of_the_readme() {
 }
 
 #[test]
-fn the_readme_has_the_exit_codes_of_the_help() {
+fn the_commands_page_has_the_exit_codes_of_the_help() {
     let code = read("src/cli/exit_code.rs");
     let codes = code
         .split("Exit codes:\n")
@@ -146,12 +162,12 @@ fn the_readme_has_the_exit_codes_of_the_help() {
         .split("\";")
         .next()
         .unwrap();
-    let readme = read("README.md");
+    let commands = read("docs/commands.md");
     for line in codes.lines() {
         let (code, meaning) = line.trim().split_once("  ").unwrap();
         let row =
             format!("| {code} | {meaning} |").replace("--verify require", "`--verify require`");
-        assert!(readme.contains(&row), "{row}");
+        assert!(commands.contains(&row), "{row}");
     }
 }
 

@@ -1,4 +1,4 @@
-"""From torch to onnxruntime as README.md shows it, where both are installed."""
+"""From torch to onnxruntime as docs/python.md shows it, where both are installed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ for package in ("torch", "timm", "onnxruntime"):
     pytest.importorskip(package)
 
 
-def test_the_example_of_the_readme_runs_and_agrees() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    example = readme.split("```python\n")[1].split("```")[0]
+def test_the_example_of_the_page_runs_and_agrees() -> None:
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    example = page.split("```python\n")[1].split("```")[0]
     assert "pretrained=True" in example
     # Trained weights are elsewhere than the packages, and the same network has the others.
     names: dict[str, Any] = {}

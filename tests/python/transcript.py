@@ -1,6 +1,6 @@
 """Runs the transcripts of a page: what follows `$ ` in a ```console block, which has to print what follows that.
 
-    python tests/python/transcript.py README.md
+    python tests/python/transcript.py docs/python.md
 """
 
 from __future__ import annotations
