@@ -89,6 +89,17 @@ pub enum Error {
         reason: String,
     },
 
+    /// A text does not follow ONNX's textual syntax.
+    #[error("line {line}, column {column}: {reason}")]
+    Text {
+        /// The line, from 1 on.
+        line: usize,
+        /// The character in the line, from 1 on.
+        column: usize,
+        /// The expected and the found token.
+        reason: String,
+    },
+
     /// The content of a tensor contradicts its shape or its type, or cannot be read as asked.
     #[error("tensor `{tensor}`: {reason}")]
     Tensor {

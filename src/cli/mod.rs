@@ -19,6 +19,7 @@ pub(crate) mod out;
 pub(crate) mod panics;
 mod path;
 mod placement;
+mod print;
 pub(crate) mod prove;
 mod reexecute;
 mod resident;
@@ -59,6 +60,7 @@ enum Command {
     Inspect(inspect::InspectArgs),
     Fuse(fuse::FuseArgs),
     Prove(prove::ProveArgs),
+    Print(print::PrintArgs),
     Bench(bench::BenchArgs),
     Zoo(zoo::ZooArgs),
     Completions(crate::cli::completions::CompletionsArgs),
@@ -120,6 +122,7 @@ fn dispatch(command: &Command) -> Result<End> {
         Command::Inspect(args) => inspect::run(args),
         Command::Fuse(args) => fuse_many::run(args),
         Command::Prove(args) => prove::run(args),
+        Command::Print(args) => print::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Zoo(args) => zoo::run(args),
         Command::Completions(args) => crate::cli::completions::completions(args),

@@ -6,7 +6,9 @@ use super::proto::{DataLocation, StringStringEntryProto, TensorProto};
 use crate::error::{Error, Result};
 
 /// The element type of a tensor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::Display, strum::FromRepr)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, strum::Display, strum::EnumString, strum::FromRepr,
+)]
 #[strum(serialize_all = "lowercase")]
 #[repr(i32)]
 #[allow(missing_docs, reason = "the names are those of the specification")]

@@ -18,7 +18,7 @@ use super::node::canonical_domain;
 use super::proto::{GraphProto, ModelProto, TensorProto};
 use super::walk::{self, Visited};
 use super::wire::{self, Flaw, FlawKind};
-use super::{Model, tensor};
+use super::{Model, tensor, text};
 use crate::error::{Error, Result};
 use crate::onnx::lazy_read::{Trouble, skim};
 
@@ -36,7 +36,7 @@ impl Model {
     /// renamed.
     ///
     /// Nothing that the file holds is lost: a field that ONNX does not define is an
-    /// [`Error::UnknownField`].
+    /// [`Error::UnknownField`]. A file `*.onnxtxt` is read as [text](super::text).
     ///
     /// # Errors
     /// Where the file cannot be read, or is no ONNX model.
@@ -58,6 +58,9 @@ impl Model {
         // Checked before it is opened: opening a pipe would wait for its writer.
         if !path.metadata().map_err(io)?.is_file() {
             return Err(not_onnx(path, "it is no regular file"));
+        }
+        if text::is_text(path) {
+            return text::open(path, others);
         }
         let name = path
             .file_name()

@@ -23,6 +23,7 @@ pub mod shadowed_names;
 mod sink;
 mod size;
 pub mod tensor;
+pub mod text;
 pub mod tract_quirks;
 mod transfer;
 pub(crate) mod value_range;

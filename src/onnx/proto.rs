@@ -577,7 +577,20 @@ pub enum Dim {
 }
 
 /// Which field of an [`AttributeProto`] holds its value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Enumeration,
+    strum::Display,
+    strum::EnumString,
+)]
+#[strum(serialize_all = "snake_case")]
 #[repr(i32)]
 pub enum AttributeType {
     /// Unknown.

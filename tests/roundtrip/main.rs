@@ -7,6 +7,7 @@ mod external;
 mod invalid;
 mod lossless;
 mod saving;
+mod text;
 
 use std::path::Path;
 

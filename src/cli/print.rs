@@ -1,0 +1,50 @@
+//! `unfold print`: a model as text.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use unfold::onnx::text::PrintedElements;
+
+use super::exit_code::End;
+use super::out;
+use super::storage::ReachArgs;
+use super::values::file;
+
+const EXAMPLES: &str = "\
+Examples:
+  unfold print model.onnx
+  unfold print model.onnx --elements all > model.txt
+  diff <(unfold print model.onnx) <(unfold print fused.onnx)";
+
+/// Prints a model in ONNX's textual syntax
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct PrintArgs {
+    /// The model
+    #[arg(value_name = "MODEL", value_parser = file())]
+    model: PathBuf,
+
+    /// Prints the elements of tensors up to this number of them, or `all`; larger tensors are `...`
+    #[arg(long, value_name = "COUNT", default_value = "16", value_parser = elements)]
+    elements: PrintedElements,
+
+    #[command(flatten)]
+    reach: ReachArgs,
+}
+
+/// Prints the model.
+pub fn run(args: &PrintArgs) -> Result<End> {
+    let model = args.reach.open(&args.model)?;
+    out::print(&model.to_text(args.elements)?)?;
+    Ok(End::Done)
+}
+
+fn elements(word: &str) -> Result<PrintedElements, String> {
+    match word {
+        "all" => Ok(PrintedElements::All),
+        _ => word
+            .parse()
+            .map(PrintedElements::AtMost)
+            .map_err(|_| "not a number, and not `all`".to_owned()),
+    }
+}

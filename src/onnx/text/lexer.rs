@@ -1,0 +1,195 @@
+//! The tokens of the textual syntax: punctuation, identifiers, quoted names and numbers.
+
+use crate::error::{Error, Result};
+
+/// A position in a text, and the functions that read tokens from it.
+pub(super) struct Lexer<'t> {
+    text: &'t str,
+    at: usize,
+}
+
+/// A number of undeclared type.
+pub(super) enum Number {
+    Int(i64),
+    Float(f32),
+}
+
+impl<'t> Lexer<'t> {
+    pub(super) fn new(text: &'t str) -> Self {
+        Self { text, at: 0 }
+    }
+
+    /// The next character that is neither space nor comment; the position is then before it.
+    pub(super) fn peek(&mut self) -> Option<char> {
+        loop {
+            let rest = self.rest();
+            self.at += rest.len() - rest.trim_start().len();
+            if !self.rest().starts_with('#') {
+                return self.rest().chars().next();
+            }
+            self.at += self.rest().find('\n').unwrap_or(self.rest().len());
+        }
+    }
+
+    /// Reads a token if it is next.
+    pub(super) fn takes(&mut self, token: &str) -> bool {
+        self.peek();
+        let is_next = self.rest().starts_with(token);
+        if is_next {
+            self.at += token.len();
+        }
+        is_next
+    }
+
+    /// Reads a token.
+    ///
+    /// # Errors
+    /// If another token is next.
+    pub(super) fn expect(&mut self, token: &str) -> Result<()> {
+        if self.takes(token) {
+            return Ok(());
+        }
+        self.unexpected(&format!("`{token}`"))
+    }
+
+    /// The identifier that is next, without reading it; empty if there is none.
+    pub(super) fn peek_identifier(&mut self) -> &'t str {
+        let begins = self
+            .peek()
+            .is_some_and(|first| first.is_ascii_alphabetic() || first == '_');
+        let rest = self.rest();
+        let end = rest.find(|next: char| !next.is_ascii_alphanumeric() && next != '_');
+        if begins {
+            &rest[..end.unwrap_or(rest.len())]
+        } else {
+            ""
+        }
+    }
+
+    /// Reads an identifier.
+    ///
+    /// # Errors
+    /// If another token is next.
+    pub(super) fn identifier(&mut self) -> Result<&'t str> {
+        let name = self.peek_identifier();
+        if name.is_empty() {
+            return self.unexpected("an identifier");
+        }
+        self.at += name.len();
+        Ok(name)
+    }
+
+    /// Whether an identifier or a quoted name is next.
+    pub(super) fn is_at_name(&mut self) -> bool {
+        self.peek() == Some('"') || !self.peek_identifier().is_empty()
+    }
+
+    /// Reads an identifier or a quoted name.
+    ///
+    /// # Errors
+    /// If another token is next.
+    pub(super) fn name(&mut self) -> Result<String> {
+        match self.peek() {
+            Some('"') => self.quoted(),
+            _ if self.is_at_name() => Ok(self.identifier()?.to_owned()),
+            _ => self.unexpected("a name"),
+        }
+    }
+
+    /// Reads a string in quotes, in which `\` stands before `"` and `\`.
+    ///
+    /// # Errors
+    /// If another token is next, or the string does not end.
+    pub(super) fn quoted(&mut self) -> Result<String> {
+        self.expect("\"")?;
+        let mut value = String::new();
+        let mut characters = self.rest().char_indices();
+        while let Some((at, next)) = characters.next() {
+            match next {
+                '"' => {
+                    self.at += at + 1;
+                    return Ok(value);
+                }
+                '\\' => value.extend(characters.next().map(|(_, escaped)| escaped)),
+                _ => value.push(next),
+            }
+        }
+        self.error("a string does not end")
+    }
+
+    /// Reads a number: an integer if it looks like one.
+    ///
+    /// # Errors
+    /// If another token is next.
+    pub(super) fn number(&mut self) -> Result<Number> {
+        let word = self.peek_word();
+        if let Ok(value) = word.parse() {
+            self.at += word.len();
+            return Ok(Number::Int(value));
+        }
+        self.float().map(Number::Float)
+    }
+
+    /// Reads an integer of a type.
+    ///
+    /// # Errors
+    /// If another token is next, or the number exceeds the type.
+    pub(super) fn integer<T: std::str::FromStr>(&mut self) -> Result<T> {
+        let word = self.peek_word();
+        match word.parse() {
+            Ok(value) => {
+                self.at += word.len();
+                Ok(value)
+            }
+            Err(_) => self.unexpected("an integer"),
+        }
+    }
+
+    /// Reads a number of any form.
+    ///
+    /// # Errors
+    /// If another token is next.
+    pub(super) fn float<T: std::str::FromStr>(&mut self) -> Result<T> {
+        let word = self.peek_word();
+        match word.parse() {
+            Ok(value) => {
+                self.at += word.len();
+                Ok(value)
+            }
+            Err(_) => self.unexpected("a number"),
+        }
+    }
+
+    /// The letters, digits, signs and points that are next.
+    fn peek_word(&mut self) -> &'t str {
+        self.peek();
+        let rest = self.rest();
+        let end = rest.find(|next: char| !next.is_ascii_alphanumeric() && !"+-._".contains(next));
+        &rest[..end.unwrap_or(rest.len())]
+    }
+
+    fn rest(&self) -> &'t str {
+        &self.text[self.at..]
+    }
+
+    /// An error about the next token.
+    pub(super) fn unexpected<T>(&mut self, expected: &str) -> Result<T> {
+        let found = match (self.peek(), self.peek_word()) {
+            (None, _) => "the end".to_owned(),
+            (Some(next), "") => format!("`{next}`"),
+            (_, word) => format!("`{word}`"),
+        };
+        self.error(&format!("expected {expected}, found {found}"))
+    }
+
+    /// An error at this position.
+    pub(super) fn error<T>(&self, reason: &str) -> Result<T> {
+        let before = &self.text[..self.at];
+        let line_begin = before.rfind('\n').map_or(0, |end| end + 1);
+        Err(Error::Text {
+            line: before.matches('\n').count() + 1,
+            column: before[line_begin..].chars().count() + 1,
+            reason: reason.to_owned(),
+        })
+    }
+}
