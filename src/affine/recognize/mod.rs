@@ -63,7 +63,7 @@ use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
 use crate::refusal::{Reason, Refusal};
-use crate::shape::facts::Facts;
+use crate::shape::facts::{Facts, same_shape};
 use opaque::Opaque;
 
 /// When the statistics of a normalizer are known.
@@ -124,7 +124,7 @@ impl Kind {
     }
 }
 
-/// The kinds, the most telling first: the first that recognises a node has it.
+/// The kinds, the most specific first: the first that matches a node wins.
 pub const KINDS: &[&dyn Normalizer] = &[
     &dynamic_token::DynamicToken,
     &switchable_norm::SwitchableNorm,
@@ -142,9 +142,9 @@ pub const KINDS: &[&dyn Normalizer] = &[
     &rms_norm::RmsNorm,
     &instance_norm::InstanceNorm,
     &scale_norm::ScaleNorm,
-    &crate::affine::recognize::linear_branches::Branches,
-    &crate::affine::recognize::linear_branches::Factors,
-    &crate::affine::recognize::linear_branches::RepeatedPart,
+    &linear_branches::Branches,
+    &linear_branches::Factors,
+    &linear_branches::RepeatedPart,
     &bias_norm::BiasNorm,
     &rep_bn::RepBn,
     &mabn::Mabn,
@@ -159,7 +159,7 @@ pub const KINDS: &[&dyn Normalizer] = &[
     &scalar::Scalar,
     &bias::Bias,
     &shift::Shift,
-    &crate::affine::recognize::linear_branches::SubtractedMean,
+    &linear_branches::SubtractedMean,
 ];
 
 /// One place at which the model normalizes.
@@ -218,11 +218,18 @@ impl Replacement {
 
     /// The names of the values between which the new nodes lie.
     pub fn ends(&self) -> impl Iterator<Item = &str> {
-        let read = || self.made.iter().flat_map(|node| &node.input);
-        let first = read().filter(|name| !self.makes(name));
+        let read = self.made.iter().flat_map(|node| &node.input);
+        let first = read.filter(|name| !self.makes(name));
         let made = self.made.iter().flat_map(|node| &node.output);
-        let last = made.filter(move |&name| !read().any(|other| other == name));
+        let last = made.filter(|name| !self.reads(name));
         first.chain(last).map(String::as_str)
+    }
+
+    /// Whether one of the new nodes reads a value of this name.
+    fn reads(&self, name: &str) -> bool {
+        self.made
+            .iter()
+            .any(|node| node.input.iter().any(|input| input == name))
     }
 }
 
@@ -242,17 +249,22 @@ pub struct Part {
 }
 
 impl Part {
+    /// The extent of its parameters along their axis.
+    pub fn width(&self) -> usize {
+        self.affine.scale.len().max(self.affine.shift.len())
+    }
+
     /// The BatchNormalization that is all of it, if it is one, and all that it reads is of one type.
     pub fn batch_norm(&self, graph: &Graph, facts: &Facts) -> Option<NodeId> {
         let &[node] = &self.nodes[..] else {
             return None;
         };
-        let data_type = |input: &ValueId| facts.data_type(*input);
-        let types: Vec<_> = graph.inputs(node).iter().flatten().map(data_type).collect();
-        let is_one = types
+        let inputs = graph.inputs(node).iter().flatten();
+        let types: Vec<_> = inputs.map(|&input| facts.data_type(input)).collect();
+        let is_one_type = types
             .iter()
             .all(|&data_type| data_type.is_some() && data_type == types[0]);
-        Some(node).filter(|&node| graph.is(node, "BatchNormalization") && is_one)
+        (graph.is(node, "BatchNormalization") && is_one_type).then_some(node)
     }
 }
 
@@ -306,10 +318,12 @@ const NORM: &str = "norm";
 /// assert!(!is_named("run") && !is_named("linear"));
 /// ```
 pub fn is_named(name: &str) -> bool {
-    let is_of = |kind: &&dyn Normalizer| {
-        kind.short_names().contains(&name) || kind.names().iter().any(|part| name.contains(part))
-    };
-    name.contains(NORM) || KINDS.iter().any(is_of)
+    name.contains(NORM) || KINDS.iter().any(|&kind| names_kind(name, kind))
+}
+
+/// Whether a function of this name is a normalizer of a kind.
+fn names_kind(name: &str, kind: &dyn Normalizer) -> bool {
+    kind.short_names().contains(&name) || kind.names().iter().any(|part| name.contains(part))
 }
 
 /// The view of the graph for recognition.
@@ -332,7 +346,7 @@ pub struct View<'a> {
 impl<'a> View<'a> {
     /// Prepares a graph for recognition.
     pub fn new(analysis: &'a Analysis<'a>) -> Self {
-        let chains = crate::affine::recognize::affine_chain::find(analysis);
+        let chains = affine_chain::find(analysis);
         let Analysis {
             graph,
             facts,
@@ -396,20 +410,29 @@ impl<'a> View<'a> {
             })
     }
 
+    /// Whether two values have one shape, which is known.
+    pub fn have_same_shape(&self, one: ValueId, other: ValueId) -> bool {
+        let shapes = self.facts.shape(one).zip(self.facts.shape(other));
+        shapes.is_some_and(|(one, other)| same_shape(&one, &other))
+    }
+
     /// Whether a node moves elements, repeats them, or changes their type, and no more.
     pub fn widens(&self, node: NodeId) -> bool {
-        let is_float = |value: Option<ValueId>| {
-            value
-                .and_then(|value| self.facts.data_type(value))
-                .is_none_or(DataType::is_float)
-        };
         match self.graph.op(node) {
             // Between floats, which rounds.
             Some("Cast") => {
-                is_float(self.graph.input(node, 0)) && is_float(self.graph.only_output(node))
+                self.may_be_float(self.graph.input(node, 0))
+                    && self.may_be_float(self.graph.only_output(node))
             }
             op => op == Some("Expand") || self.graph.is_movement(node),
         }
+    }
+
+    /// Whether a value has floats, or an unknown type.
+    fn may_be_float(&self, value: Option<ValueId>) -> bool {
+        value
+            .and_then(|value| self.facts.data_type(value))
+            .is_none_or(DataType::is_float)
     }
 
     /// The node that makes a value.
@@ -431,18 +454,12 @@ impl<'a> View<'a> {
 /// Finds every site, in execution order. No node belongs to two.
 pub fn find(view: &View) -> Vec<Site> {
     let graph = view.graph;
+    // A node of constants alone is a constant.
+    let order = graph.order().iter().copied();
+    let varying: Vec<NodeId> = order.filter(|&node| varies(view, node)).collect();
     let mut taken = NodeSet::none_of(graph.order().len());
     // Boxed, since their number is unknown: a growing list of sites would be moved again and again.
     let mut sites: Vec<Box<Site>> = vec![];
-    // A node of constants alone is a constant.
-    let varies = |&node: &NodeId| {
-        graph
-            .outputs(node)
-            .iter()
-            .flatten()
-            .any(|&v| !view.constants.is_constant(v))
-    };
-    let varying: Vec<NodeId> = graph.order().iter().copied().filter(varies).collect();
     for kind in KINDS {
         for &node in &varying {
             if taken.contains(node) {
@@ -465,6 +482,12 @@ pub fn find(view: &View) -> Vec<Site> {
         .for_each(|site| wrapped::widen(view, site, &mut taken));
     unique_names(&mut sites);
     sites
+}
+
+/// Whether an output of a node is no constant.
+fn varies(view: &View, node: NodeId) -> bool {
+    let mut outputs = view.graph.outputs(node).iter().flatten();
+    outputs.any(|&output| !view.constants.is_constant(output))
 }
 
 /// Numbers sites of one module.

@@ -1,0 +1,272 @@
+//! Online normalizers that are written out: `(x − mean) / √(mean of squares + ε)`, where the squares may be those of `x`,
+//! less the square of their mean, as Flax has the variance.
+//!
+//! Read backwards from the last division, through whatever moves or widens the statistics.
+
+mod trail;
+
+use crate::affine::recognize::affine_chain::Chain;
+use crate::affine::recognize::{Family, Kind, Part, Site, View};
+use crate::ir::{NodeId, ValueId};
+use crate::refusal::{Reason, Refusal};
+use crate::shape::facts::{Shape, extent};
+
+use trail::{Division, Moment, Trail};
+
+/// A normalization by statistics of the input, without what scales its result.
+#[derive(Debug, Clone)]
+pub struct Core {
+    /// The value whose statistics are taken.
+    pub input: ValueId,
+    /// The normalized value.
+    pub output: ValueId,
+    /// Whether the mean is taken off.
+    pub centred: bool,
+    /// Whether the sum of squares is not divided by their number.
+    pub norm: bool,
+    /// The value that is squared and reduced, and the axes over which it is.
+    pub squared: ValueId,
+    /// Whether it is squared with its mean, whose square is taken off behind.
+    pub less_mean: bool,
+    /// The axes, counted from the front, and the rank they count in.
+    pub axes: Vec<usize>,
+    /// The rank of the squared value.
+    pub rank: usize,
+    /// The nodes, last one last.
+    pub nodes: Vec<NodeId>,
+    /// The Div `g/‖x‖` whose `g`, a constant of one element, scales the result.
+    pub factor: Option<NodeId>,
+    /// The last node of a chain that scales the reciprocal, before the normalized value is multiplied by it.
+    pub inside: Option<NodeId>,
+    /// The summand of the mean square below the root; `None` where it is unknown, or where the
+    /// divisor is kept from 0 by other means.
+    pub epsilon: Option<f64>,
+    /// Whether each place is divided by its own statistics, see [`is_in_place`].
+    pub is_in_place: bool,
+}
+
+impl Core {
+    /// Whether the squares are of the value that is divided, in its own shape.
+    pub fn input_is_squared(&self, view: &View) -> bool {
+        view.facts
+            .shape(self.squared)
+            .is_some_and(|shape| Some(shape) == view.facts.shape(self.output))
+    }
+}
+
+/// The core that ends in a node: a Div, or a Mul by a reciprocal.
+pub fn core(view: &View, node: NodeId) -> Option<Core> {
+    scaled_core(view, node).filter(|core| core.factor.is_none())
+}
+
+/// The core, where the numerator of the reciprocal may differ from 1.
+pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
+    let graph = view.graph;
+    let output = graph.only_output(node)?;
+    let mut trail = Trail::new(view, node);
+    let Division {
+        numerator,
+        root,
+        power,
+    } = trail.division(node)?;
+    if view.constants.is_constant(root) || view.constants.is_constant(numerator) {
+        return None;
+    }
+    let (mean, is_norm) = trail.root(root, power)?;
+    let squares = trail.mean_square(mean)?;
+    let (input, centred) = trail.dividend(numerator, &squares)?;
+    if let Some(factor) = trail.factor
+        && view.only_reader(graph.only_output(factor)?) != Some(node)
+    {
+        return None;
+    }
+    let rank = view.facts.rank(squares.base)?;
+    let mut inputs = graph.inputs(node).iter().flatten().copied();
+    let divisor = inputs.find(|&divisor| divisor != numerator)?;
+    let is_in_place = trail.is_in_place
+        && is_in_place(
+            view,
+            divisor,
+            &widening(view, &trail.nodes),
+            squares.base,
+            &squares.axes,
+        );
+    trail.nodes.sort_by_key(|&node| graph.place(node));
+    trail.nodes.dedup();
+    Some(Core {
+        input,
+        output,
+        centred,
+        norm: is_norm || squares.moment == Moment::Sum,
+        squared: squares.base,
+        less_mean: squares.moment == Moment::Variance,
+        axes: squares.axes,
+        rank,
+        nodes: trail.nodes,
+        factor: trail.factor,
+        inside: trail.inside,
+        epsilon: trail.epsilon,
+        is_in_place,
+    })
+}
+
+/// Those of some nodes that only move or widen statistics, or change their type.
+pub fn widening(view: &View, nodes: &[NodeId]) -> Vec<NodeId> {
+    let widening = nodes.iter().copied().filter(|&node| view.widens(node));
+    widening.collect()
+}
+
+/// Whether statistics of a value along some axes meet the places that they belong to, where they
+/// are `met`: movements on the path kept the order of the numbers, and broadcasts widened them
+/// along these axes alone.
+pub fn is_in_place(
+    view: &View,
+    met: ValueId,
+    way: &[NodeId],
+    value: ValueId,
+    axes: &[usize],
+) -> bool {
+    let Some(whole) = view.facts.shape(value) else {
+        return false;
+    };
+    let is_moved = way
+        .iter()
+        .any(|&node| view.graph.is_movement(node) || view.graph.is(node, "Expand"));
+    let places = Places {
+        view,
+        whole,
+        axes,
+        is_moved,
+    };
+    places.fit(met) && way.iter().all(|&node| places.are_kept_by(node))
+}
+
+/// The places of a value whose statistics along some axes are taken.
+struct Places<'p> {
+    view: &'p View<'p>,
+    whole: Shape,
+    axes: &'p [usize],
+    /// Whether a movement or an Expand lies on the path of the statistics.
+    is_moved: bool,
+}
+
+impl Places<'_> {
+    /// Whether statistics meet the value with one number along its axes, or with all of its places.
+    fn fit(&self, statistics: ValueId) -> bool {
+        self.view.facts.shape(statistics).is_some_and(|shape| {
+            shape.len() == self.whole.len()
+                && (0..shape.len()).all(|axis| self.fit_along(axis, &shape))
+        })
+    }
+
+    fn fit_along(&self, axis: usize, shape: &Shape) -> bool {
+        if self.axes.contains(&axis) && extent(&shape[axis]) == Some(1) {
+            return true;
+        }
+        // Without a movement an unknown extent is unchanged.
+        shape[axis] == self.whole[axis] && (shape[axis].is_some() || !self.is_moved)
+    }
+
+    /// Whether a node on the path of the statistics keeps the order of their numbers.
+    fn are_kept_by(&self, node: NodeId) -> bool {
+        let graph = self.view.graph;
+        match graph.op(node) {
+            Some("Cast" | "Flatten" | "Identity" | "Reshape" | "Squeeze" | "Unsqueeze") => true,
+            Some("Expand") => [graph.input(node, 0), graph.only_output(node)]
+                .into_iter()
+                .all(|value| value.is_some_and(|value| self.fit(value))),
+            _ => false,
+        }
+    }
+}
+
+/// A site around a core: the chain behind it, if there is one, is its affine.
+pub fn site(view: &View, kind: &'static str, core: &Core) -> Site {
+    let inside = core.inside.and_then(|node| view.chain(node));
+    let chain = inside.or_else(|| view.chain_from(core.output));
+    let axis = chain
+        .and_then(|chain| chain.axis())
+        .unwrap_or_else(|| core.rank.max(1) - 1);
+    around(view, kind, &core.nodes, core.output, axis, chain)
+}
+
+/// A site around the nodes that make a normalized value, the last one of them last, with the chain
+/// that is its affine.
+pub fn around(
+    view: &View,
+    kind: &'static str,
+    nodes: &[NodeId],
+    output: ValueId,
+    axis: usize,
+    chain: Option<&Chain>,
+) -> Site {
+    let last = nodes[nodes.len() - 1];
+    let post = chain
+        .filter(|chain| !chain.affine.is_identity())
+        .map(Chain::part);
+    let mut nodes = nodes.to_vec();
+    nodes.extend(post.iter().flat_map(|part| &part.nodes));
+    let refusal = post
+        .is_none()
+        .then(|| Refusal::new(Reason::Identity, view.graph.name(last)));
+    // Where the extent of the value is unknown, its parameters say how wide it is.
+    let channels = view.facts.extent(output, axis);
+    let channels = channels.or_else(|| post.as_ref().map(Part::width));
+    Site {
+        kind: Kind::new(kind, Family::Online),
+        name: view.site_name(last),
+        channels: channels.unwrap_or(0),
+        axis,
+        nodes,
+        pre: None,
+        post,
+        replacement: None,
+        core: None,
+        refusal,
+    }
+}
+
+/// A normalization of a reshaped value whose result is reshaped back.
+pub struct Reshaped {
+    /// The value before.
+    pub input: ValueId,
+    /// The result, in the shape of `input`.
+    pub output: ValueId,
+    /// The two Reshapes.
+    pub nodes: [NodeId; 2],
+}
+
+/// The two Reshapes around a normalization from `input` to `output` that undo each other. Nothing
+/// between them may move elements.
+pub fn reshaped(view: &View, input: ValueId, output: ValueId) -> Option<Reshaped> {
+    let graph = view.graph;
+    let apart = view.maker(input)?;
+    let together = view.only_reader(output)?;
+    let (before, after) = (graph.input(apart, 0)?, graph.only_output(together)?);
+    let is_undone = graph.is(apart, "Reshape")
+        && graph.is(together, "Reshape")
+        && graph.input(together, 0) == Some(output)
+        && view.have_same_shape(before, after)
+        && view.have_same_shape(input, output);
+    is_undone.then_some(Reshaped {
+        input: before,
+        output: after,
+        nodes: [apart, together],
+    })
+}
+
+/// The chain that scales a quotient: behind its result, or else its numerator, for a scale passes the
+/// division; or a chain that only shifts the result.
+pub fn scaling<'v>(view: &'v View, numerator: ValueId, result: ValueId) -> Option<&'v Chain> {
+    let behind = view.chain_from(result);
+    let before = view.maker(numerator).and_then(|node| view.chain(node));
+    let before = before.filter(|chain| chain.output == numerator && chain.affine.has_no_shift());
+    behind
+        .filter(|chain| !chain.affine.has_no_scale())
+        .or(before)
+        .or(behind)
+}
+
+/// How many movements and casts may lie in a row between the operators of a normalizer. This bounds the work where many
+/// normalizers end in one long row of them.
+pub(crate) const REACH: usize = 64;

@@ -1,0 +1,390 @@
+//! The walk backwards from the last division of a normalizer, which notes the nodes that belong to its core.
+
+use crate::affine::recognize::View;
+use crate::affine::recognize::statistics::{REACH, is_in_place};
+use crate::ir::{NodeId, ValueId};
+
+/// The power that a root is.
+const ROOT: f64 = 0.5;
+
+/// How far the number that a sum is multiplied by may be from one over the number of its terms, which is rounded.
+const ROUNDED: f64 = 1e-6;
+
+/// `numerator / root^power`.
+pub struct Division {
+    pub numerator: ValueId,
+    pub root: ValueId,
+    pub power: f64,
+}
+
+/// The statistic of the squares.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    Sum,
+    Mean,
+    /// The mean of squares less the square of the mean.
+    Variance,
+}
+
+/// A statistic of the squares of a value.
+pub struct Squares {
+    /// The value that is squared.
+    pub base: ValueId,
+    pub moment: Moment,
+    /// The axes that it is taken over.
+    pub axes: Vec<usize>,
+}
+
+/// The walk, and the nodes on it.
+pub struct Trail<'t, 'a> {
+    view: &'t View<'a>,
+    pub nodes: Vec<NodeId>,
+    pub factor: Option<NodeId>,
+    pub inside: Option<NodeId>,
+    pub epsilon: Option<f64>,
+    pub is_in_place: bool,
+}
+
+impl<'t, 'a> Trail<'t, 'a> {
+    /// A walk that begins at this node.
+    pub fn new(view: &'t View<'a>, last: NodeId) -> Self {
+        Trail {
+            view,
+            nodes: vec![last],
+            factor: None,
+            inside: None,
+            epsilon: Some(0.0),
+            is_in_place: true,
+        }
+    }
+
+    fn made_by(&self, value: ValueId, ops: &[&str]) -> Option<NodeId> {
+        let node = self.view.maker(value)?;
+        ops.iter()
+            .any(|op| self.view.graph.is(node, op))
+            .then_some(node)
+    }
+
+    /// The node that only moves or widens statistics, or changes their type, into a value.
+    fn widening(&self, value: ValueId) -> Option<NodeId> {
+        self.view
+            .maker(value)
+            .filter(|&node| self.view.widens(node))
+    }
+
+    /// The nodes that only move or widen a value, the last one first.
+    fn movements(&self, mut value: ValueId) -> Vec<NodeId> {
+        let mut nodes = vec![];
+        while let Some(node) = self.widening(value).filter(|_| nodes.len() < REACH) {
+            let Some(input) = self.view.graph.input(node, 0) else {
+                break;
+            };
+            nodes.push(node);
+            value = input;
+        }
+        nodes
+    }
+
+    /// The value before them.
+    fn origin(&self, value: ValueId) -> ValueId {
+        let first = self.movements(value).pop();
+        first
+            .and_then(|node| self.view.graph.input(node, 0))
+            .unwrap_or(value)
+    }
+
+    /// The statistics before such nodes, which are recorded.
+    fn widened(&mut self, value: ValueId) -> ValueId {
+        self.nodes.extend(self.movements(value));
+        self.origin(value)
+    }
+
+    /// The value before casts.
+    fn plain(&self, mut value: ValueId) -> ValueId {
+        for _ in 0..REACH {
+            let node = self
+                .made_by(value, &["Cast", "Identity"])
+                .filter(|&node| self.view.widens(node));
+            let Some(input) = node.and_then(|node| self.view.graph.input(node, 0)) else {
+                break;
+            };
+            value = input;
+        }
+        value
+    }
+
+    /// The division that a node is: a Div, or a Mul by a reciprocal.
+    pub fn division(&mut self, node: NodeId) -> Option<Division> {
+        let graph = self.view.graph;
+        let (left, right) = (graph.input(node, 0)?, graph.input(node, 1)?);
+        match graph.op(node)? {
+            "Div" => Some(Division {
+                numerator: left,
+                root: right,
+                power: ROOT,
+            }),
+            "Mul" => match self.reciprocal(right) {
+                Some((root, power)) => Some(Division {
+                    numerator: left,
+                    root,
+                    power,
+                }),
+                None => self.reciprocal(left).map(|(root, power)| Division {
+                    numerator: right,
+                    root,
+                    power,
+                }),
+            },
+            _ => None,
+        }
+    }
+
+    /// `r` of `1/r`, or of `g/r`, and the power that it is; the factors of channels may be beside it.
+    fn reciprocal(&mut self, value: ValueId) -> Option<(ValueId, f64)> {
+        let mut value = self.widened(value);
+        let maker = self.view.maker(value);
+        let chain = maker.and_then(|node| self.view.chain(node));
+        let scaling =
+            chain.filter(|chain| chain.affine.has_no_shift() && !chain.affine.has_no_scale());
+        self.inside = maker.filter(|_| scaling.is_some());
+        if let Some(chain) = scaling {
+            value = self.widened(chain.input);
+        }
+        let graph = self.view.graph;
+        let node = self.made_by(value, &["Reciprocal", "Div", "Pow"])?;
+        let root = match graph.op(node)? {
+            "Reciprocal" => graph.input(node, 0)?,
+            "Div" => {
+                let number = self.view.scalar(graph.input(node, 0)?)?;
+                self.factor = (number != 1.0).then_some(node);
+                graph.input(node, 1)?
+            }
+            _ => {
+                let is_inverse_root = self.view.scalar(graph.input(node, 1)?) == Some(-ROOT);
+                return is_inverse_root.then_some((value, -ROOT));
+            }
+        };
+        self.nodes.push(node);
+        Some((root, ROOT))
+    }
+
+    /// `v` of `√v`, or of `v` to this power; or the sum of squares itself behind a ReduceL2.
+    pub fn root(&mut self, value: ValueId, power: f64) -> Option<(ValueId, bool)> {
+        let value = self.widened(value);
+        let bare = self.without_epsilon(value);
+        if bare != value {
+            self.epsilon = None;
+        }
+        let value = bare;
+        let graph = self.view.graph;
+        let node = self.made_by(value, &["Sqrt", "Pow", "ReduceL2"])?;
+        self.nodes.push(node);
+        match graph.op(node)? {
+            "ReduceL2" => Some((value, true)),
+            "Sqrt" => Some((graph.input(node, 0)?, false)),
+            _ => {
+                let is_root = self.view.scalar(graph.input(node, 1)?) == Some(power);
+                is_root.then_some((graph.input(node, 0)?, false))
+            }
+        }
+    }
+
+    /// The value before a bound from below or a summand, which is recorded as ε.
+    fn without_epsilon(&mut self, value: ValueId) -> ValueId {
+        let graph = self.view.graph;
+        let Some(node) = self.made_by(value, &["Add", "Max", "Clip"]) else {
+            return value;
+        };
+        let rest: Vec<ValueId> = graph
+            .inputs(node)
+            .iter()
+            .flatten()
+            .copied()
+            .filter(|&v| !self.view.constants.is_constant(v))
+            .collect();
+        let [inner] = rest[..] else { return value };
+        self.nodes.push(node);
+        let mut others = graph.inputs(node).iter().flatten();
+        let added = others.find(|&&added| added != inner);
+        let added = added.and_then(|&added| self.view.scalar(added));
+        let added = added.filter(|_| graph.is(node, "Add"));
+        self.epsilon = self
+            .epsilon
+            .zip(added)
+            .map(|(epsilon, added)| epsilon + added);
+        self.widened(inner)
+    }
+
+    /// The squares that are averaged or summed.
+    pub fn mean_square(&mut self, value: ValueId) -> Option<Squares> {
+        let value = self.widened(value);
+        let value = self.without_epsilon(value);
+        let value = self.widened(value);
+        self.variance(value).or_else(|| self.squares(value))
+    }
+
+    /// The squares of a mean or sum.
+    fn squares(&mut self, value: ValueId) -> Option<Squares> {
+        let graph = self.view.graph;
+        if let Some((nodes, inner, axes)) = self.mean(value) {
+            let base = self.square(inner)?;
+            self.nodes.extend(nodes);
+            return Some(Squares {
+                base,
+                moment: Moment::Mean,
+                axes,
+            });
+        }
+        let node = self.made_by(value, &["ReduceSum", "ReduceSumSquare", "ReduceL2"])?;
+        if !self.nodes.contains(&node) {
+            self.nodes.push(node);
+        }
+        let (inner, axes) = self.reduction(node)?;
+        let base = if graph.is(node, "ReduceSum") {
+            self.square(inner)?
+        } else {
+            inner
+        };
+        Some(Squares {
+            base,
+            moment: Moment::Sum,
+            axes,
+        })
+    }
+
+    /// `mean(x²) − mean(x)²`, of which rounding may leave less than 0.
+    fn variance(&mut self, value: ValueId) -> Option<Squares> {
+        let graph = self.view.graph;
+        let bounded = self.bounded_by_zero(value);
+        let difference = bounded.map_or(value, |(_, inner)| inner);
+        let difference = self.made_by(difference, &["Sub"])?;
+        let [squares, mean] = [0, 1].map(|slot| graph.input(difference, slot));
+        let squares = self.widened(squares?);
+        let squares = self.squares(squares)?;
+        let mean = self.widened(mean?);
+        let mean = self.square(mean)?;
+        let mean = self.widened(mean);
+        let (nodes, averaged, axes) = self.mean(mean)?;
+        let fits = squares.moment == Moment::Mean
+            && axes == squares.axes
+            && self.plain(averaged) == self.plain(squares.base);
+        let [one, other] = [0, 1].map(|slot| self.view.facts.shape(graph.input(difference, slot)?));
+        self.is_in_place &= one.zip(other).is_some_and(|(one, other)| one == other);
+        if let Some((node, _)) = bounded {
+            self.nodes.push(node);
+            // Only rounding meets the bound, which nobody can prove.
+            self.epsilon = None;
+        }
+        self.nodes.extend(nodes);
+        self.nodes.push(difference);
+        fits.then_some(Squares {
+            moment: Moment::Variance,
+            ..squares
+        })
+    }
+
+    /// A Max with 0, and its other operand.
+    fn bounded_by_zero(&self, value: ValueId) -> Option<(NodeId, ValueId)> {
+        let graph = self.view.graph;
+        let node = self.made_by(value, &["Max"])?;
+        let &[Some(first), Some(second)] = graph.inputs(node) else {
+            return None;
+        };
+        let bound_first = [(second, first), (first, second)];
+        let (_, inner) = bound_first
+            .into_iter()
+            .find(|&(bound, _)| self.view.scalar(bound) == Some(0.0))?;
+        Some((node, inner))
+    }
+
+    /// The base of a square.
+    fn square(&mut self, value: ValueId) -> Option<ValueId> {
+        let graph = self.view.graph;
+        let square = self.made_by(value, &["Mul", "Pow"])?;
+        let base = graph.input(square, 0)?;
+        let is_square = match graph.op(square)? {
+            "Mul" => graph.input(square, 1) == Some(base),
+            _ => self.view.scalar(graph.input(square, 1)?) == Some(2.0),
+        };
+        self.nodes.push(square);
+        is_square.then_some(base)
+    }
+
+    /// The operand and the axes of a reduction.
+    fn reduction(&self, node: NodeId) -> Option<(ValueId, Vec<usize>)> {
+        let inner = self.view.graph.input(node, 0)?;
+        let rank = self.view.facts.rank(inner)?;
+        let (axes, _) = self.view.at(node).reduction(rank).ok()?;
+        Some((inner, axes))
+    }
+
+    /// The nodes of a mean, its operand, and its axes: a ReduceMean, or a ReduceSum divided by the
+    /// number of places.
+    fn mean(&self, value: ValueId) -> Option<(Vec<NodeId>, ValueId, Vec<usize>)> {
+        let graph = self.view.graph;
+        if let Some(node) = self.made_by(value, &["ReduceMean"]) {
+            let (inner, axes) = self.reduction(node)?;
+            return Some((vec![node], inner, axes));
+        }
+        let node = self.made_by(value, &["Mul", "Div"])?;
+        let is_quotient = graph.is(node, "Div");
+        let places = if is_quotient { 0..1 } else { 0..2 };
+        let (sum, number) = places.into_iter().find_map(|slot| {
+            Some((
+                graph.input(node, slot)?,
+                self.view.scalar(graph.input(node, 1 - slot)?)?,
+            ))
+        })?;
+        let reduce = self.made_by(self.origin(sum), &["ReduceSum"])?;
+        let (inner, axes) = self.reduction(reduce)?;
+        let extents = axes.iter().map(|&axis| self.view.facts.extent(inner, axis));
+        let count = extents.product::<Option<usize>>()? as f64;
+        let is_mean = match is_quotient {
+            true => number == count,
+            false => (number * count - 1.0).abs() < ROUNDED,
+        };
+        is_mean.then(|| (vec![reduce, node], inner, axes))
+    }
+
+    /// The value that is divided, and whether its mean is taken off; `None` where the squares are not of it.
+    ///
+    /// The squares may be of a reshaped value.
+    pub fn dividend(&mut self, numerator: ValueId, squares: &Squares) -> Option<(ValueId, bool)> {
+        let plain = self.plain(numerator);
+        let below = self.origin(squares.base);
+        let centre = self.centred(plain);
+        let is_same = below == plain || self.origin(plain) == below;
+        let centred_square = self.centred(below);
+        let fits = match (&centre, &centred_square) {
+            // The mean that is taken off is that below the root.
+            (Some((x, along)), _) if squares.moment == Moment::Variance => {
+                *along == squares.axes && self.plain(*x) == self.plain(squares.base)
+            }
+            _ if squares.moment == Moment::Variance => false,
+            // Two subtractions of one mean are one.
+            (Some(one), Some(other)) => one == other && one.1 == squares.axes,
+            (None, None) => is_same,
+            _ => false,
+        };
+        fits.then(|| match centre {
+            Some((x, _)) => (x, true),
+            None => (plain, false),
+        })
+    }
+
+    /// `x` of `x − mean(x)`, and the axes of the mean.
+    fn centred(&mut self, value: ValueId) -> Option<(ValueId, Vec<usize>)> {
+        let graph = self.view.graph;
+        let value = self.plain(value);
+        let node = self.made_by(value, &["Sub"])?;
+        let (x, mean) = (graph.input(node, 0)?, graph.input(node, 1)?);
+        let (nodes, of, axes) = self.mean(self.origin(mean))?;
+        if of != x && self.plain(of) != self.plain(x) {
+            return None;
+        }
+        self.is_in_place &= is_in_place(self.view, mean, &self.movements(mean), x, &axes);
+        self.nodes.extend(nodes);
+        self.nodes.push(node);
+        Some((x, axes))
+    }
+}
