@@ -58,6 +58,7 @@ use crate::analysis::node_view::At;
 use crate::hash::HashMap;
 use crate::ir::builder::NewConstant;
 use crate::ir::node_set::NodeSet;
+use crate::ir::regions::way;
 use crate::ir::scope::scope;
 use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::proto::NodeProto;
@@ -433,6 +434,11 @@ impl<'a> View<'a> {
         value
             .and_then(|value| self.facts.data_type(value))
             .is_none_or(DataType::is_float)
+    }
+
+    /// Whether two nodes are in one body: those of another may run more often.
+    pub fn are_in_one_body(&self, one: NodeId, other: NodeId) -> bool {
+        way(self.graph.node(one)) == way(self.graph.node(other))
     }
 
     /// The node that makes a value.

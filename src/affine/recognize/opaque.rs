@@ -26,6 +26,18 @@ pub struct Opaque {
     pub formula: fn(&mut Expansion) -> Option<Written>,
 }
 
+impl Opaque {
+    /// Whether it has a parameter of this name.
+    fn has_parameter(&self, name: &str) -> bool {
+        self.parameters
+            .iter()
+            .any(|parameter| parameter.contains(&name))
+    }
+}
+
+/// The attributes of an opaque operator that are no parameters.
+const SETTINGS: &[&str] = &["axis", "epsilon", "eps", "groups"];
+
 /// A parameter, by the names that its attribute may have.
 pub type Parameter = &'static [&'static str];
 
@@ -76,8 +88,8 @@ pub fn fixed(node: &Expansion, value: String) -> Option<Written> {
 /// `(x − offset)·scale` in float32. Engines want as many offsets as factors, and take several for columns of a matrix.
 pub fn scaled(node: &mut Expansion) -> Option<Written> {
     let (offset, scale) = (node.get(OFFSET)?, node.get(FACTOR)?);
-    let is_matrix = || node.last_axis().is_some_and(|(_, rank)| rank == 2);
-    if offset.len() != scale.len() || (scale.len() != 1 && !is_matrix()) {
+    let is_matrix = node.last_axis().is_some_and(|(_, rank)| rank == 2);
+    if offset.len() != scale.len() || (scale.len() != 1 && !is_matrix) {
         return None;
     }
     let value = node.in_single()?;
@@ -127,24 +139,16 @@ pub fn write(
     names: &mut Names,
 ) -> Option<Expanded> {
     let model = graph.model();
-    let analysis = ["axis", "epsilon", "eps", "groups"];
-    let named = |name: &str| {
-        opaque
-            .parameters
-            .iter()
-            .any(|parameter| parameter.contains(&name))
-    };
-    let understood = node
-        .attribute
-        .iter()
-        .all(|a| analysis.contains(&a.name()) || named(a.name()));
+    let mut attributes = node.attribute.iter().map(AttributeProto::name);
+    let is_understood =
+        attributes.all(|name| SETTINGS.contains(&name) || opaque.has_parameter(name));
     let [output] = &node.output[..] else {
         return None;
     };
     let value = graph.value(node.input.first()?)?;
     // Before operator set 7 constants did not broadcast by themselves.
     let broadcasts = model.own_opset() >= 7;
-    if !understood
+    if !is_understood
         || !broadcasts
         || output.is_empty()
         || node.input.len() > opaque.parameters.len() + 1
@@ -430,13 +434,17 @@ fn only_float_type(model: &Model) -> Option<DataType> {
 
 /// The numbers of an attribute.
 fn numbers(attribute: &AttributeProto, model: &Model) -> Option<ArrayD<f64>> {
-    let vector = |values: Vec<f64>| ArrayD::from_shape_vec(IxDyn(&[values.len()]), values).ok();
     match attribute.r#type() {
         AttributeType::Float => vector(vec![f64::from(attribute.f())]),
         AttributeType::Floats => vector(attribute.floats.iter().map(|&v| f64::from(v)).collect()),
         AttributeType::Tensor => tensor::read_f64(attribute.t.as_deref()?, model.externals()).ok(),
         _ => None,
     }
+}
+
+/// An array of one axis.
+fn vector(values: Vec<f64>) -> Option<ArrayD<f64>> {
+    ArrayD::from_shape_vec(IxDyn(&[values.len()]), values).ok()
 }
 
 /// A parameter as a vector over the channels, which have `behind` axes behind them: it is one, or

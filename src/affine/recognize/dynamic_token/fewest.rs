@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use ndarray::Axis;
 
-use crate::affine::recognize::dynamic_token::interpret::{Meaning, Pooling};
+use crate::affine::recognize::dynamic_token::interpret::{Meaning, Normalized, Pooling};
 use crate::ir::builder::{Maker, NewConstant, float, int};
 use crate::ir::{Graph, NodeId};
 use crate::onnx::operator::LAYER_NORMALIZATION;
@@ -128,17 +128,20 @@ impl Job<'_> {
 
     fn blend(&self, channel: usize) -> Option<Blend> {
         let n = &self.meaning.normalized;
-        let weight = |weights: &Numbers| weights[[channel]];
-        let intra = (weight(&n.intra_mean), weight(&n.intra_variance));
-        let inter = (weight(&n.inter_mean), weight(&n.inter_variance));
+        let intra = (n.intra_mean[[channel]], n.intra_variance[[channel]]);
+        let inter = (n.inter_mean[[channel]], n.inter_variance[[channel]]);
         if intra.0 > 0.0 && intra.1 > 0.0 && inter != (0.0, 0.0) {
             return Some(Blend::Both);
         }
         if intra == (0.0, 0.0) && inter.1 > 0.0 {
-            let plain = inter.0 == 1.0
+            let is_plain = inter.0 == 1.0
                 && self.meaning.pooling.is_none()
                 && self.is_uniform(self.head(channel))?;
-            return Some(if plain { Blend::Uniform } else { Blend::Inter });
+            return Some(if is_plain {
+                Blend::Uniform
+            } else {
+                Blend::Inter
+            });
         }
         (intra.0 == 1.0 && intra.1 > 0.0 && inter == (0.0, 0.0)).then_some(Blend::Intra)
     }
@@ -163,35 +166,27 @@ impl Job<'_> {
 
     /// Normalizes a run of channels. Returns the result and its remaining factor, [channels of the
     /// run].
-    fn run(&mut self, run: Range<usize>, blend: Blend, whole: bool) -> Option<(String, Numbers)> {
-        let n = &self.meaning.normalized;
-        let of_run = |numbers: &Numbers| numbers.pick(0, run.clone().map(Some));
+    fn run(
+        &mut self,
+        run: Range<usize>,
+        blend: Blend,
+        is_whole: bool,
+    ) -> Option<(String, Numbers)> {
+        let weights = self.meaning.normalized.picked(&run)?;
         let own = match blend {
-            Blend::Intra | Blend::Both => &n.intra_variance,
-            Blend::Inter | Blend::Uniform => &n.inter_variance,
+            Blend::Intra | Blend::Both => &weights.intra_variance,
+            Blend::Inter | Blend::Uniform => &weights.inter_variance,
         };
-        let own = of_run(own)?;
-        let epsilon = &of_run(&n.epsilon)? / &own;
+        let epsilon = &weights.epsilon / own;
         let mean = match blend {
-            Blend::Both => of_run(&n.intra_mean)?,
+            Blend::Both => weights.intra_mean.clone(),
             _ => Numbers::number(1.0, 1),
         };
-        let scale = &of_run(&n.scale)? * &(&mean / &own.sqrt());
-        let first = *epsilon.first()?;
-        let same = epsilon.iter().all(|&e| e == first);
-        if whole && blend == Blend::Intra && same && self.maker.opset() >= LAYER_NORMALIZATION {
-            let ones = floats(
-                &mut self.maker,
-                &Numbers::number(1.0, 1).expand(&[run.len()])?,
-            )?;
-            let attributes = vec![int("axis", -1), float("epsilon", first as f32)];
-            return Some((
-                self.maker
-                    .op("LayerNormalization", &[self.input, &ones], attributes),
-                scale,
-            ));
+        let scale = &weights.scale * &(&mean / &own.sqrt());
+        if is_whole && blend == Blend::Intra && self.has_operator_for(&epsilon) {
+            return Some((self.layer_normalization(run.len(), &epsilon)?, scale));
         }
-        let x = match whole {
+        let x = match is_whole {
             true => self.input.to_owned(),
             false => self.maker.slice(self.input, &run, 2),
         };
@@ -203,39 +198,62 @@ impl Job<'_> {
                     plus(&mut self.maker, &variance, &epsilon)?,
                 )
             }
-            Blend::Uniform => {
-                let mean = self.maker.mean(&x, &[1], true);
-                let centred = self.maker.op("Sub", &[&x, &mean], vec![]);
-                let square = self.maker.op("Mul", &[&centred, &centred], vec![]);
-                let variance = self.maker.mean(&square, &[1], true);
-                (centred, plus(&mut self.maker, &variance, &epsilon)?)
-            }
+            Blend::Uniform => self.uniform(&x, &epsilon)?,
             Blend::Inter => {
-                let (mean, variance) =
-                    self.inter(&x, &run, &of_run(&n.inter_mean)?, None, &epsilon)?;
+                let (mean, variance) = self.inter(&x, &run, &weights.inter_mean, None, &epsilon)?;
                 (self.maker.op("Sub", &[&x, &mean], vec![]), variance)
             }
-            Blend::Both => {
-                let intra_mean = of_run(&n.intra_mean)?;
-                let (own_share, inter_mean) = (
-                    &Numbers::number(1.0, 1) / &intra_mean,
-                    &of_run(&n.inter_mean)? / &intra_mean,
-                );
-                let inter_variance = &of_run(&n.inter_variance)? / &own;
-                let (mean, variance) = self.intra();
-                let (inter, blended) =
-                    self.inter(&x, &run, &inter_mean, Some(&inter_variance), &epsilon)?;
-                let scaled = times(&mut self.maker, &x, &own_share)?;
-                let less = self.maker.op("Sub", &[&scaled, &inter], vec![]);
-                let numerator = self.maker.op("Sub", &[&less, &mean], vec![]);
-                (
-                    numerator,
-                    self.maker.op("Add", &[&blended, &variance], vec![]),
-                )
-            }
+            Blend::Both => self.both(&x, &run, &weights, &epsilon)?,
         };
         let root = self.maker.op("Sqrt", &[&variance], vec![]);
         Some((self.maker.op("Div", &[&numerator, &root], vec![]), scale))
+    }
+
+    /// Whether LayerNormalization can add these numbers to the variances of the channels.
+    fn has_operator_for(&self, epsilon: &Numbers) -> bool {
+        let first = epsilon.first();
+        let is_one = epsilon.iter().all(|e| Some(e) == first);
+        is_one && self.maker.opset() >= LAYER_NORMALIZATION
+    }
+
+    /// One operator for all channels.
+    fn layer_normalization(&mut self, channels: usize, epsilon: &Numbers) -> Option<String> {
+        let epsilon = *epsilon.first()? as f32;
+        let ones = Numbers::number(1.0, 1).expand(&[channels])?;
+        let ones = floats(&mut self.maker, &ones)?;
+        let attributes = vec![int("axis", -1), float("epsilon", epsilon)];
+        let inputs = [self.input, &ones];
+        Some(self.maker.op("LayerNormalization", &inputs, attributes))
+    }
+
+    /// Numerator and variance with the statistics of all tokens alike.
+    fn uniform(&mut self, x: &str, epsilon: &Numbers) -> Option<(String, String)> {
+        let mean = self.maker.mean(x, &[1], true);
+        let centred = self.maker.op("Sub", &[x, &mean], vec![]);
+        let square = self.maker.op("Mul", &[&centred, &centred], vec![]);
+        let variance = self.maker.mean(&square, &[1], true);
+        let variance = plus(&mut self.maker, &variance, epsilon)?;
+        Some((centred, variance))
+    }
+
+    /// Numerator and variance where both statistics are blended, scaled so that those of a token have weight 1.
+    fn both(
+        &mut self,
+        x: &str,
+        run: &Range<usize>,
+        weights: &Normalized,
+        epsilon: &Numbers,
+    ) -> Option<(String, String)> {
+        let own_share = &Numbers::number(1.0, 1) / &weights.intra_mean;
+        let inter_mean = &weights.inter_mean / &weights.intra_mean;
+        let inter_variance = &weights.inter_variance / &weights.intra_variance;
+        let (mean, variance) = self.intra();
+        let (inter, blended) = self.inter(x, run, &inter_mean, Some(&inter_variance), epsilon)?;
+        let scaled = times(&mut self.maker, x, &own_share)?;
+        let less = self.maker.op("Sub", &[&scaled, &inter], vec![]);
+        let numerator = self.maker.op("Sub", &[&less, &mean], vec![]);
+        let variance = self.maker.op("Add", &[&blended, &variance], vec![]);
+        Some((numerator, variance))
     }
 
     /// `μ^ln` and `(σ²)^ln`, equation (4): once for all heads.
@@ -294,23 +312,19 @@ impl Job<'_> {
         let matrix = floats(&mut self.maker, &weights.reshape(shape)?)?;
         let by_head = extents([0, tokens, heads, channels / heads]);
         let maker = &mut self.maker;
-        let split = |maker: &mut Maker, value: &str| match heads {
-            1 => value.to_owned(),
-            _ => {
-                let split = maker.reshape(value, &by_head);
-                maker.transpose(&split, BY_HEAD)
-            }
-        };
         let (one, two) = match self.meaning.pooling {
             None => {
-                let one = split(maker, x);
+                let one = split_heads(maker, x, &by_head);
                 let two = maker.op("Mul", &[&one, &one], vec![]);
                 (one, two)
             }
             Some(pooling) => {
                 let square = maker.op("Mul", &[x, x], vec![]);
                 let [one, two] = [x, &square].map(|value| pool(maker, value, pooling, channels));
-                (split(maker, &one), split(maker, &two))
+                (
+                    split_heads(maker, &one, &by_head),
+                    split_heads(maker, &two, &by_head),
+                )
             }
         };
         let last = if heads == 1 { 2 } else { 3 };
@@ -357,6 +371,16 @@ fn are_shares(recipe: &Recipe, count: usize) -> bool {
         }
     }
     true
+}
+
+/// A value of [batch, tokens, channels] as [batch, heads, tokens, channels of a head], for `by_head` with tokens before
+/// heads; one head alone has no axis of its own.
+fn split_heads(maker: &mut Maker, value: &str, by_head: &[i64; 4]) -> String {
+    if by_head[2] == 1 {
+        return value.to_owned();
+    }
+    let split = maker.reshape(value, by_head);
+    maker.transpose(&split, BY_HEAD)
 }
 
 fn extents<const RANK: usize>(extents: [usize; RANK]) -> [i64; RANK] {

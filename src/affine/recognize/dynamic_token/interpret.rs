@@ -1,4 +1,6 @@
-//! Telling Dynamic Token Normalization by its formula, whatever order and layout it is written in.
+//! Recognises Dynamic Token Normalization by its formula, whatever order and layout it is written in.
+
+use std::ops::Range;
 
 use crate::affine::recognize::View;
 use crate::affine::recognize::batch_invariant::Alike;
@@ -46,8 +48,8 @@ pub fn interpret(view: &View, alike: &Alike, region: &Region) -> Option<Meaning>
         return None;
     };
     let (tokens, channels) = (extent(tokens)?, extent(channels)?);
-    let casts = region.nodes.iter().any(|&node| view.graph.is(node, "Cast"));
-    (tokens > 1 && channels > 1 && !casts).then_some(())?;
+    let has_casts = region.nodes.iter().any(|&node| view.graph.is(node, "Cast"));
+    (tokens > 1 && channels > 1 && !has_casts).then_some(())?;
     let mut quotient = read(view, alike, region)?;
     let (output, moves) = in_place(
         view,
@@ -70,11 +72,11 @@ pub fn interpret(view: &View, alike: &Alike, region: &Region) -> Option<Meaning>
         .iter()
         .partition(|atom| !mixing.along.contains(atom));
     (own == mixing.along).then_some(())?;
-    let terms = Terms::new(&input[2], &of_block);
+    let terms = Terms::new(&input[2], &of_block, &atoms);
     Some(Meaning {
         output,
         moves,
-        normalized: Normalized::from_formula(&numerator, &square, &terms, &atoms)?,
+        normalized: Normalized::from_formula(&numerator, &square, &terms)?,
         pooling: pooling(&of_block, &input[1], &atoms)?,
         mixing: by_head(mixing, &input[2], &atoms)?,
         refusal,
@@ -110,13 +112,10 @@ fn in_place(
 fn by_head(mixing: Mixing, channels: &[AxisFactor], atoms: &AxisFactors) -> Option<Numbers> {
     let which = mixing.which.along(channels, atoms)?;
     let (heads, count) = (mixing.matrices.shape()[0], which.len());
-    let head = |channel: usize| (channel / (count / heads)) as f64;
-    let consecutive = count.is_multiple_of(heads)
-        && which
-            .iter()
-            .enumerate()
-            .all(|(channel, &which)| which == head(channel));
-    consecutive.then_some(mixing.matrices)
+    let mut matrices = which.iter().enumerate();
+    let are_consecutive = count.is_multiple_of(heads)
+        && matrices.all(|(channel, &which)| which == (channel / (count / heads)) as f64);
+    are_consecutive.then_some(mixing.matrices)
 }
 
 /// The averages before `P`: blocks of rows and columns of tokens, or none.
@@ -155,7 +154,7 @@ fn pooling(
 }
 
 /// The terms of the formula, with the names of Algorithm 1 of the DTN paper.
-struct Terms {
+struct Terms<'t> {
     /// `x`.
     input: Term,
     /// `μ^ln`: the mean of `x` over the channels.
@@ -166,16 +165,13 @@ struct Terms {
     inter: Term,
     /// `P^h (x^h ⊙ x^h)`.
     inter_square: Term,
-    channels: Vec<AxisFactor>,
+    channels: &'t [AxisFactor],
+    atoms: &'t AxisFactors,
 }
 
-impl Terms {
+impl<'t> Terms<'t> {
     /// Before `P`, `x` is averaged over the tokens of a block.
-    fn new(channels: &[AxisFactor], of_block: &[AxisFactor]) -> Terms {
-        let mean = |over: &[AxisFactor], of: &[Factor]| match over {
-            [] => of.to_vec(),
-            _ => vec![Factor::Mean(over.iter().copied().collect(), of.to_vec())],
-        };
+    fn new(channels: &'t [AxisFactor], of_block: &[AxisFactor], atoms: &'t AxisFactors) -> Self {
         let (x, square) = ([Factor::Input], [Factor::Input, Factor::Input]);
         Terms {
             input: x.to_vec(),
@@ -183,9 +179,46 @@ impl Terms {
             mean_square: mean(channels, &square),
             inter: vec![Factor::Mixed(mean(of_block, &x))],
             inter_square: vec![Factor::Mixed(mean(of_block, &square))],
-            channels: channels.to_vec(),
+            channels,
+            atoms,
         }
     }
+
+    /// The coefficient of a term for each channel: [channels].
+    fn weight(&self, formula: &Formula, term: &[Factor]) -> Option<Numbers> {
+        formula.coefficient(term)?.along(self.channels, self.atoms)
+    }
+
+    /// The weight of `mean_of_square − square_of_mean`, for each channel.
+    fn weight_of_variance(
+        &self,
+        formula: &Formula,
+        square_of_mean: &[Factor],
+        mean_of_square: &[Factor],
+    ) -> Option<Numbers> {
+        let means = self.weight(formula, square_of_mean)?;
+        let squares = self.weight(formula, mean_of_square)?;
+        let mut pairs = means.iter().zip(squares.iter());
+        let are_opposite = pairs.all(|(a, b)| (a + b).abs() <= 1e-12 * b.abs());
+        are_opposite.then_some(squares)
+    }
+}
+
+/// The mean of a product.
+fn mean(over: &[AxisFactor], product: &[Factor]) -> Term {
+    match over {
+        [] => product.to_vec(),
+        _ => vec![Factor::Mean(
+            over.iter().copied().collect(),
+            product.to_vec(),
+        )],
+    }
+}
+
+/// Whether a formula has no terms but these.
+fn has_only(formula: &Formula, terms: &[&Term]) -> Option<bool> {
+    let formula = formula.spread()?;
+    Some(formula.terms.keys().all(|term| terms.contains(&term)))
 }
 
 /// `(x − a·μ^ln − b·Px) / √(c·(σ²)^ln + d·(P(x⊙x) − Px⊙Px) + e)`, times `scale`: lines 10 to 13 of
@@ -208,82 +241,61 @@ pub struct Normalized {
 
 impl Normalized {
     /// `numerator / √square`, if it is of that form.
-    fn from_formula(
-        numerator: &Formula,
-        square: &Formula,
-        terms: &Terms,
-        atoms: &AxisFactors,
-    ) -> Option<Self> {
+    fn from_formula(numerator: &Formula, square: &Formula, terms: &Terms) -> Option<Self> {
         let Terms {
             input,
             mean,
             mean_square,
             inter,
             inter_square,
-            channels,
             ..
         } = terms;
-        let twice = |factors: &Term| [&factors[..], factors].concat();
-        let (mean_twice, inter_twice) = (twice(mean), twice(inter));
-        let only = |formula: &Formula, known: &[&Term]| {
-            Some(
-                formula
-                    .spread()?
-                    .terms
-                    .keys()
-                    .all(|factors| known.contains(&factors)),
-            )
-        };
-        let fits = only(numerator, &[input, mean, inter])?
-            && only(
-                square,
-                &[
-                    &vec![],
-                    mean_square,
-                    &mean_twice,
-                    inter_square,
-                    &inter_twice,
-                ],
-            )?;
-        let weight = |formula: &Formula, factors: &Term| {
-            formula.coefficient(factors)?.along(channels, atoms)
-        };
+        let (mean_twice, inter_twice) = ([&mean[..], mean].concat(), [&inter[..], inter].concat());
+        let constant = vec![];
+        let in_square = [
+            &constant,
+            mean_square,
+            &mean_twice,
+            inter_square,
+            &inter_twice,
+        ];
+        let fits = has_only(numerator, &[input, mean, inter])? && has_only(square, &in_square)?;
         // Within the common scale, which may be 0 for a channel, nothing is divided by it.
         let inner = numerator.unscaled();
-        let own = weight(&inner, input)?;
-        let share = |factors: &Term| Some(&-&weight(&inner, factors)? / &own);
-        let variance = |square_of: &Term, of_square: &Term| {
-            let (mean, squares) = (weight(square, square_of)?, weight(square, of_square)?);
-            let opposite = |(a, b): (&f64, &f64)| (a + b).abs() <= 1e-12 * b.abs();
-            mean.iter()
-                .zip(squares.iter())
-                .all(opposite)
-                .then_some(squares)
-        };
+        let own = terms.weight(&inner, input)?;
+        let scale = numerator.scale.along(terms.channels, terms.atoms)?;
         let normalized = Normalized {
-            scale: &numerator.scale.along(channels, atoms)? * &own,
-            intra_mean: share(mean)?,
-            inter_mean: share(inter)?,
-            intra_variance: variance(&mean_twice, mean_square)?,
-            inter_variance: variance(&inter_twice, inter_square)?,
-            epsilon: weight(square, &vec![])?,
+            scale: &scale * &own,
+            intra_mean: &-&terms.weight(&inner, mean)? / &own,
+            inter_mean: &-&terms.weight(&inner, inter)? / &own,
+            intra_variance: terms.weight_of_variance(square, &mean_twice, mean_square)?,
+            inter_variance: terms.weight_of_variance(square, &inter_twice, inter_square)?,
+            epsilon: terms.weight(square, &constant)?,
         };
-        let Normalized {
-            scale,
-            intra_mean,
-            inter_mean,
-            intra_variance,
-            inter_variance,
-            epsilon,
-        } = &normalized;
-        let finite = [scale, intra_mean, inter_mean]
-            .iter()
-            .all(|all| all.iter().all(|c| c.is_finite()));
-        let positive = [intra_variance, inter_variance]
-            .iter()
-            .all(|all| all.iter().all(|&c| c >= 0.0 && c.is_finite()));
-        let above = epsilon.iter().all(|&e| e > 0.0 && e.is_finite());
-        (fits && finite && positive && above).then_some(normalized)
+        (fits && normalized.is_valid()).then_some(normalized)
+    }
+
+    /// Whether all numbers are finite, no weight of a variance is negative, and its summand is positive.
+    fn is_valid(&self) -> bool {
+        let weights = [&self.scale, &self.intra_mean, &self.inter_mean];
+        let variances = [&self.intra_variance, &self.inter_variance];
+        let mut weights = weights.iter().flat_map(|numbers| numbers.iter());
+        let mut variances = variances.iter().flat_map(|numbers| numbers.iter());
+        weights.all(|weight| weight.is_finite())
+            && variances.all(|&weight| weight >= 0.0 && weight.is_finite())
+            && self.epsilon.iter().all(|&e| e > 0.0 && e.is_finite())
+    }
+
+    /// The numbers of some channels alone.
+    pub fn picked(&self, channels: &Range<usize>) -> Option<Self> {
+        Some(Normalized {
+            scale: self.scale.pick(0, channels.clone().map(Some))?,
+            intra_mean: self.intra_mean.pick(0, channels.clone().map(Some))?,
+            inter_mean: self.inter_mean.pick(0, channels.clone().map(Some))?,
+            intra_variance: self.intra_variance.pick(0, channels.clone().map(Some))?,
+            inter_variance: self.inter_variance.pick(0, channels.clone().map(Some))?,
+            epsilon: self.epsilon.pick(0, channels.clone().map(Some))?,
+        })
     }
 }
 
@@ -304,13 +316,12 @@ mod tests {
             &atoms,
         )
         .unwrap();
-        let terms = Terms::new(&axes[0], &[]);
-        let term = |factors: &[Factor], number| Formula::term(factors, Coefficient::number(number));
-        let numerator = term(&terms.input, 1.0)
-            .plus(&term(&terms.mean, -0.5))
-            .unwrap();
-        let (numerator, square) = (numerator.scaled(&gamma).unwrap(), term(&[], 1e-5));
-        let normalized = Normalized::from_formula(&numerator, &square, &terms, &atoms).unwrap();
+        let terms = Terms::new(&axes[0], &[], &atoms);
+        let input = Formula::term(&terms.input, Coefficient::number(1.0));
+        let mean = Formula::term(&terms.mean, Coefficient::number(-0.5));
+        let numerator = input.plus(&mean).unwrap().scaled(&gamma).unwrap();
+        let square = Formula::term(&[], Coefficient::number(1e-5));
+        let normalized = Normalized::from_formula(&numerator, &square, &terms).unwrap();
         assert_eq!(*normalized.scale, arr1(&[0.0, 3.0]).into_dyn());
         assert_eq!(*normalized.intra_mean, arr1(&[0.5, 0.5]).into_dyn());
     }

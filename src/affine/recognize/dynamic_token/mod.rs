@@ -19,6 +19,7 @@ use crate::affine::recognize::{Family, Kind, Normalizer, Part, Replacement, Site
 use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
+use crate::recipe::Numbers;
 use crate::refusal::{Reason, Refusal};
 use fewest::{Place, fewest};
 use interpret::{Meaning, interpret};
@@ -53,19 +54,29 @@ impl Normalizer for DynamicToken {
 
 fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &Meaning) -> Site {
     let output = meaning.output;
-    let scales = |chain: &&Chain| !chain.affine.is_identity();
     let chain = view
         .chain_from(output)
         .filter(|_| view.only_reader(output).is_some());
     let mut nodes = [&region.nodes[..], &meaning.moves].concat();
-    let behind = chain.filter(scales).map(Chain::part);
+    let behind = chain.filter(|chain| !chain.affine.is_identity());
+    let behind = behind.map(Chain::part);
     nodes.extend(behind.iter().flat_map(|part| part.nodes.clone()));
     let core = meaning
         .refusal
         .clone()
         .or_else(|| not_in_float(view, node, region));
     let fewer = match core {
-        None => replacement(view, node, divisor, region, meaning, behind.as_ref()),
+        None => {
+            let rewrite = SiteRewrite {
+                view,
+                node,
+                divisor,
+                region,
+                meaning,
+                behind: behind.as_ref(),
+            };
+            rewrite.replacement()
+        }
         Some(_) => None,
     };
     let (replacement, post) = match (fewer, &core) {
@@ -79,10 +90,11 @@ fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &
                 .flatten()
                 .find(|&&input| input != divisor);
             let chain = numerator.and_then(|&numerator| scaling(view, numerator, output));
-            (None, chain.filter(scales).map(Chain::part))
+            let chain = chain.filter(|chain| !chain.affine.is_identity());
+            (None, chain.map(Chain::part))
         }
     };
-    let nothing = replacement.is_none() && post.is_none() && core.is_none();
+    let is_bare = replacement.is_none() && post.is_none() && core.is_none();
     Site {
         kind: KIND,
         name: view.site_name(node),
@@ -93,103 +105,127 @@ fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &
         post,
         replacement,
         core,
-        refusal: nothing.then(|| Refusal::new(Reason::Identity, view.graph.name(node))),
+        refusal: is_bare.then(|| Refusal::new(Reason::Identity, view.graph.name(node))),
     }
 }
 
-/// The site in fewer operators, and the affine that is behind them then: γ may have been before the
-/// division, and the operators may leave a factor of their own to it.
-fn replacement(
-    view: &View,
+/// A site that may be written in fewer operators.
+struct SiteRewrite<'r> {
+    view: &'r View<'r>,
     node: NodeId,
     divisor: ValueId,
-    region: &Region,
-    meaning: &Meaning,
-    behind: Option<&Part>,
-) -> Option<(Replacement, Option<Part>)> {
-    let graph = view.graph;
-    let output = meaning.output;
-    // A value that nothing else reads, to be the one without the factor: that before the affine
-    // behind, or else one of those that are not there any more.
-    let apart = match behind {
-        Some(_) => Some(output).filter(|&value| view.only_reader(value).is_some()),
-        None => {
-            let own = [&region.nodes[..], &meaning.moves].concat();
-            let inner = region
-                .nodes
-                .iter()
-                .rev()
-                .filter_map(|&node| graph.only_output(node));
-            let free = |&value: &ValueId| {
-                value != output
-                    && view.facts.shape(value) == view.facts.shape(output)
-                    && leads_only_to(graph, value, output, &own)
-            };
-            [divisor].into_iter().chain(inner).find(free)
+    region: &'r Region,
+    meaning: &'r Meaning,
+    /// The affine behind the site.
+    behind: Option<&'r Part>,
+}
+
+impl SiteRewrite<'_> {
+    /// The site in fewer operators, and the affine that is behind them then: γ may have been before the
+    /// division, and the operators may leave a factor of their own to it.
+    fn replacement(&self) -> Option<(Replacement, Option<Part>)> {
+        let graph = self.view.graph;
+        let unscaled = self.unscaled();
+        let core = unscaled.unwrap_or(self.meaning.output);
+        // Nodes with other readers would stay beside the new ones.
+        if self.is_read_elsewhere(core) {
+            return None;
         }
-    };
-    let core = apart.unwrap_or(output);
-    // Nodes with other readers would stay beside the new ones.
-    let own = [
-        &region.nodes[..],
-        &meaning.moves,
-        behind.map_or(&[], |part| &part.nodes),
-    ]
-    .concat();
-    let mut inner = region
-        .nodes
-        .iter()
-        .filter_map(|&node| graph.only_output(node));
-    if inner.any(|value| ![core, output].contains(&value) && !view.is_read_by_no_other(value, &own))
-    {
-        return None;
+        let replaced = self.view.maker(core)?;
+        let target = Place {
+            input: graph.value_name(self.region.input),
+            output: graph.value_name(core),
+            like: self.node,
+            scaled: unscaled.is_none(),
+        };
+        let written = fewest(graph, self.meaning, &target)?;
+        if self.is_written_as(&written.made) {
+            return None;
+        }
+        let post = match unscaled {
+            Some(core) => Some(self.with_factor(core, &written.scale)?),
+            None => self.behind.cloned(),
+        };
+        let replacement = Replacement {
+            nodes: vec![replaced],
+            made: written.made,
+            constants: written.constants,
+        };
+        Some((replacement, post))
     }
-    let replaced = view.maker(core)?;
-    let target = Place {
-        input: graph.value_name(region.input),
-        output: graph.value_name(core),
-        like: node,
-        scaled: apart.is_none(),
-    };
-    let written = fewest(graph, meaning, &target)?;
-    // Where the operators are these already, they have been written by this; of two Reshapes in a row one may be left.
-    let mut there: Vec<&str> = region
-        .nodes
-        .iter()
-        .map(|&node| graph.node(node).op_type())
-        .collect();
-    let mut made: Vec<&str> = written.made.iter().map(NodeProto::op_type).collect();
-    let is_less = there.len() <= made.len();
-    for operators in [&mut there, &mut made] {
-        operators.retain(|&operator| operator != "Reshape");
-        operators.sort_unstable();
+
+    /// The nodes of the site before the affine behind it.
+    fn own_nodes(&self) -> Vec<NodeId> {
+        [&self.region.nodes[..], &self.meaning.moves].concat()
     }
-    if is_less && there == made {
-        return None;
+
+    /// The values that the region makes.
+    fn inner(&self) -> impl DoubleEndedIterator<Item = ValueId> {
+        let nodes = self.region.nodes.iter();
+        nodes.filter_map(|&node| self.view.graph.only_output(node))
     }
-    let replacement = Replacement {
-        nodes: vec![replaced],
-        made: written.made,
-        constants: written.constants,
-    };
-    if apart.is_none() {
-        return Some((replacement, behind.cloned()));
+
+    /// A value that nothing else reads, to be the one without the factor: that before the affine
+    /// behind, or else one of those that are not there any more.
+    fn unscaled(&self) -> Option<ValueId> {
+        let output = self.meaning.output;
+        if self.behind.is_some() {
+            return self.view.only_reader(output).map(|_| output);
+        }
+        let own = self.own_nodes();
+        let mut candidates = [self.divisor].into_iter().chain(self.inner().rev());
+        candidates.find(|&value| {
+            value != output
+                && self.view.facts.shape(value) == self.view.facts.shape(output)
+                && leads_only_to(self.view.graph, value, output, &own)
+        })
     }
-    let factor = Affine::scale(written.scale.reshape(&[1, 1, meaning.channels])?);
-    let post = match behind {
-        Some(part) => Part {
-            affine: factor.then(&part.affine),
-            ..part.clone()
-        },
-        None => Part {
-            affine: factor,
-            input: core,
-            output,
-            nodes: vec![view.maker(output)?],
-            resets: vec![],
-        },
-    };
-    Some((replacement, Some(post)))
+
+    /// Whether other nodes than those of the site read a value between its input and its results.
+    fn is_read_elsewhere(&self, core: ValueId) -> bool {
+        let mut own = self.own_nodes();
+        own.extend(self.behind.iter().flat_map(|part| &part.nodes));
+        self.inner().any(|value| {
+            ![core, self.meaning.output].contains(&value)
+                && !self.view.is_read_by_no_other(value, &own)
+        })
+    }
+
+    /// Whether the operators of the region are these already, and no more: then an earlier pass has written them. Of two
+    /// Reshapes in a row one may be left.
+    fn is_written_as(&self, made: &[NodeProto]) -> bool {
+        let nodes = self.region.nodes.iter();
+        let present = nodes.map(|&node| self.view.graph.node(node).op_type());
+        let present: Vec<&str> = present.collect();
+        let made: Vec<&str> = made.iter().map(NodeProto::op_type).collect();
+        present.len() <= made.len() && without_reshapes(present) == without_reshapes(made)
+    }
+
+    /// The affine behind the new operators, which leave this factor to it.
+    fn with_factor(&self, core: ValueId, factor: &Numbers) -> Option<Part> {
+        let factor = Affine::scale(factor.reshape(&[1, 1, self.meaning.channels])?);
+        let output = self.meaning.output;
+        Some(match self.behind {
+            Some(part) => Part {
+                affine: factor.then(&part.affine),
+                ..part.clone()
+            },
+            None => Part {
+                affine: factor,
+                input: core,
+                output,
+                nodes: vec![self.view.maker(output)?],
+                resets: vec![],
+            },
+        })
+    }
+}
+
+/// The operators in alphabetical order, but for Reshapes.
+fn without_reshapes(mut operators: Vec<&str>) -> Vec<&str> {
+    operators.retain(|&operator| operator != "Reshape");
+    operators.sort_unstable();
+    operators
 }
 
 /// Whether a value leads to nothing but `end`, through these nodes.

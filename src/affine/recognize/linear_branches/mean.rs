@@ -9,7 +9,6 @@ use crate::affine::recognize::linear_branches::operator::operator;
 use crate::affine::recognize::linear_branches::read::{Branch, Windowed};
 use crate::affine::recognize::{Family, Kind, Normalizer, Replacement, Site, View};
 use crate::ir::builder::Maker;
-use crate::ir::regions::way;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
@@ -20,18 +19,10 @@ pub struct SubtractedMean;
 impl Normalizer for SubtractedMean {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let difference = Difference::ending_in(view, node)?;
-        let ahead = difference.ahead(view);
-        let merged = ahead
-            .clone()
+        let merged = difference
+            .ahead(view)
             .or_else(|refusal| difference.behind(view).ok_or(refusal));
-        // Where nothing linear is near it is any difference.
-        let is_near = || {
-            view.chain_from(difference.output).is_some()
-                || difference
-                    .readers(view)
-                    .any(|node| reads(view, node, difference.output).is_some())
-        };
-        if merged.is_err() && !is_near() {
+        if merged.is_err() && !difference.is_before_linear(view) {
             return None;
         }
         let (replacement, refusal) = match merged {
@@ -83,7 +74,7 @@ impl Difference {
         let (axes, keeps) = view.at(maker).reduction(rank).ok()?;
         let is_its_own =
             graph.input(maker, 0) == Some(input) && view.only_reader(mean) == Some(node);
-        let is_beside = way(graph.node(maker)) == way(graph.node(node));
+        let is_beside = view.are_in_one_body(maker, node);
         let &[axis] = &axes[..] else { return None };
         let output = graph
             .only_output(node)
@@ -97,26 +88,22 @@ impl Difference {
         })
     }
 
-    fn readers(&self, view: &View) -> impl Iterator<Item = NodeId> {
-        let nodes = view
-            .graph
-            .readers(self.output)
-            .iter()
-            .filter_map(|reader| match *reader {
-                Reader::Node { node, .. } => Some(node),
-                _ => None,
-            });
-        nodes.collect::<Vec<_>>().into_iter()
+    /// Whether an affine or a linear operator reads it: where nothing linear is near, it is any difference.
+    fn is_before_linear(&self, view: &View) -> bool {
+        view.chain_from(self.output).is_some()
+            || view
+                .graph
+                .readers(self.output)
+                .iter()
+                .any(|reader| match *reader {
+                    Reader::Node { node, .. } => reads(view, node, self.output).is_some(),
+                    _ => false,
+                })
     }
 
     /// Whether the channels of an operator, before or behind it, are what the mean is over.
     fn is_over(&self, branch: &Branch) -> bool {
-        let axis = if branch.window.axes.is_empty() {
-            self.rank - 1
-        } else {
-            1
-        };
-        self.axis == axis && branch.window.group == 1
+        branch.window.channel_axis(self.rank) == Some(self.axis) && branch.window.group == 1
     }
 
     /// All that reads it, without the mean.
@@ -136,36 +123,33 @@ impl Difference {
                     return Err(Refusal::new(Reason::CapturedBySubgraph, graph.name(node)));
                 }
             };
-            let refuse = |reason| Refusal::new(reason, graph.name(node));
-            let operator =
-                reads(view, node, self.output).filter(|operator| operator.has_weight(view));
-            let operator = operator.ok_or_else(|| {
-                let (domain, op) = graph.domain_op(node);
-                refuse(match graph.op(node) {
-                    Some(op) => Reason::NotLinear(op.into()),
-                    None => Reason::UnknownOperator(format!("{domain}.{op}")),
-                })
-            })?;
-            let branch = operator.branch.clone()?;
-            if !self.is_over(&branch) || way(graph.node(node)) != way(graph.node(self.nodes[1])) {
-                return Err(refuse(Reason::WrongAxis));
-            }
-            let weight =
-                without_mean(&branch.weight, 1).ok_or_else(|| refuse(Reason::UnknownShape))?;
-            merged.push((
-                Windowed {
-                    base: self.input,
-                    ..operator
-                },
-                Branch { weight, ..branch },
-            ));
+            merged.push(self.without_mean(view, node)?);
         }
-        let nodes = self
-            .nodes
-            .iter()
-            .copied()
-            .chain(merged.iter().map(|(operator, _)| operator.node));
-        self.replacement(view, nodes.collect(), &merged)
+        let mut nodes = self.nodes.to_vec();
+        nodes.extend(merged.iter().map(|(operator, _)| operator.node));
+        self.replacement(view, nodes, &merged)
+    }
+
+    /// A linear operator that reads it, on the value before the mean is taken off.
+    fn without_mean(&self, view: &View, node: NodeId) -> Result<(Windowed, Branch), Refusal> {
+        let graph = view.graph;
+        let operator = reads(view, node, self.output).filter(|operator| operator.has_weight(view));
+        let operator = operator.ok_or_else(|| {
+            let (domain, op) = graph.domain_op(node);
+            let reason = match graph.op(node) {
+                Some(op) => Reason::NotLinear(op.into()),
+                None => Reason::UnknownOperator(format!("{domain}.{op}")),
+            };
+            Refusal::new(reason, graph.name(node))
+        })?;
+        let branch = operator.branch.clone()?;
+        if !self.is_over(&branch) || !view.are_in_one_body(node, self.nodes[1]) {
+            return Err(Refusal::new(Reason::WrongAxis, graph.name(node)));
+        }
+        let weight = without_mean(&branch.weight, 1)
+            .ok_or_else(|| Refusal::new(Reason::UnknownShape, graph.name(node)))?;
+        let base = self.input;
+        Ok((Windowed { base, ..operator }, Branch { weight, ..branch }))
     }
 
     /// The operator before it, without the mean.
@@ -176,19 +160,21 @@ impl Difference {
             view.graph.readers(self.input).iter().all(
                 |reader| matches!(reader, Reader::Node { node, .. } if self.nodes.contains(node)),
             );
-        let place = way(view.graph.node(self.nodes[1]));
         let is_beside = operator
             .nodes
             .iter()
-            .all(|&node| way(view.graph.node(node)) == place);
+            .all(|&node| view.are_in_one_body(node, self.nodes[1]));
         if !is_own || !is_beside || !operator.has_weight(view) || !self.is_over(&branch) {
             return None;
         }
-        let bias = branch.bias.as_ref().map(|bias| without_mean(bias, 0));
+        let bias = match &branch.bias {
+            Some(bias) => Some(without_mean(bias, 0)?),
+            None => None,
+        };
         let weight = without_mean(&branch.weight, 0)?;
         let branch = Branch {
             weight,
-            bias: bias.map_or(Some(None), |bias| bias.map(Some))?,
+            bias,
             ..branch
         };
         let nodes = operator.nodes.iter().chain(&self.nodes).copied().collect();
@@ -206,16 +192,16 @@ impl Difference {
         let mut maker = Maker::new(graph, self.nodes[1]);
         let mut results = vec![];
         for (like, branch) in merged {
-            let refuse = |reason| Refusal::new(reason, graph.name(like.node));
             let made = operator(view, like, graph.value_name(like.base), branch, &mut maker)
-                .map_err(refuse)?;
+                .map_err(|reason| Refusal::new(reason, graph.name(like.node)))?;
             let ends_here = like.base != self.input;
             let output = if ends_here {
                 Some(self.output)
             } else {
                 graph.only_output(like.node)
             };
-            let output = output.ok_or_else(|| refuse(Reason::UnknownShape))?;
+            let output =
+                output.ok_or_else(|| Refusal::new(Reason::UnknownShape, graph.name(like.node)))?;
             results.push((made, graph.value_name(output), graph.node(like.node)));
         }
         let (mut made, constants) =
@@ -244,6 +230,7 @@ fn reads(view: &View, node: NodeId, value: ValueId) -> Option<Windowed> {
     Windowed::alone(view, view.graph.only_output(node)?).filter(|operator| operator.base == value)
 }
 
+/// Numbers less their mean along an axis.
 fn without_mean(numbers: &Recipe, axis: usize) -> Option<Recipe> {
     let count = Recipe::number(*numbers.shape().get(axis)? as f64, numbers.rank());
     numbers.sub(&numbers.sum(axis)?.div(&count)?)

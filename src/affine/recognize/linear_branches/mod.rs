@@ -44,7 +44,7 @@ impl Normalizer for Branches {
         for (base, group) in groups(view, &parts) {
             match Union::new(view, &parts, base, &group) {
                 Ok(merged) => return Some(merges(view, &sum, &parts, &merged)),
-                Err(refusal) => drop(refused.get_or_insert(refusal)),
+                Err(refusal) => refused = refused.or(Some(refusal)),
             }
         }
         Some(Site {
@@ -57,26 +57,28 @@ impl Normalizer for Branches {
 /// The parts that are linear in one value, where there are several and one has a weight: by value, and the largest
 /// first, for others may lie inside of it.
 fn groups(view: &View, parts: &[Summand]) -> Vec<(ValueId, Vec<usize>)> {
-    let mut of: HashMap<ValueId, Vec<usize>> = HashMap::default();
+    let mut by_base: HashMap<ValueId, Vec<usize>> = HashMap::default();
     let mut order = vec![];
     for (place, part) in parts.iter().enumerate() {
         for base in part.bases() {
-            let group = of.entry(base).or_default();
+            let group = by_base.entry(base).or_default();
             if group.is_empty() {
                 order.push(base);
             }
             group.push(place);
         }
     }
-    let group = |base: ValueId| {
-        let mut group = of.remove(&base).filter(|group| group.len() > 1)?;
+    let mut groups = vec![];
+    for base in order {
+        let Some(mut group) = by_base.remove(&base).filter(|group| group.len() > 1) else {
+            continue;
+        };
         group.sort_by_key(|&part| Reverse(parts[part].rank(view, base)));
-        parts[group[0]]
-            .operator(view, base)
-            .is_some()
-            .then_some((base, group))
-    };
-    order.into_iter().filter_map(group).collect()
+        if parts[group[0]].operator(view, base).is_some() {
+            groups.push((base, group));
+        }
+    }
+    groups
 }
 
 fn site(view: &View, sum: &Sum, nodes: Vec<NodeId>) -> Site {
@@ -95,18 +97,15 @@ fn site(view: &View, sum: &Sum, nodes: Vec<NodeId>) -> Site {
 }
 
 fn merges(view: &View, sum: &Sum, parts: &[Summand], merged: &Union) -> Site {
-    let last = view.facts.rank(sum.output).unwrap_or(1).max(1) - 1;
+    let rank = view.facts.rank(sum.output).unwrap_or(0);
+    let window = &merged.branch.window;
     let (replacement, refusal) = match merged.replacement(view, sum, parts) {
         Ok(replacement) => (Some(replacement), None),
         Err(refusal) => (None, Some(refusal)),
     };
     Site {
-        channels: merged.branch.window.channels[1],
-        axis: if merged.branch.window.axes.is_empty() {
-            last
-        } else {
-            1
-        },
+        channels: window.channels[1],
+        axis: window.channel_axis(rank).unwrap_or(0),
         replacement,
         refusal,
         ..site(view, sum, merged.nodes(view, sum, parts))

@@ -20,8 +20,10 @@ pub fn operator(
 ) -> Result<String, Reason> {
     let graph = view.graph;
     let old = graph.input(like.node, 1).ok_or(Reason::NotConstant)?;
-    let unknown = || Reason::Constant("its element type is not known".into());
-    let data_type = view.facts.data_type(old).ok_or_else(unknown)?;
+    let data_type = view
+        .facts
+        .data_type(old)
+        .ok_or_else(|| Reason::Constant("its element type is not known".into()))?;
     let is_product = like.is_product(view);
     let turned = if is_product {
         branch.weight.turned()
@@ -66,13 +68,21 @@ fn attributes(window: &Window) -> Vec<AttributeProto> {
     if axes.is_empty() {
         return vec![builder::int("transB", 1)];
     }
-    let list = |of: fn(&Taps) -> i64| axes.iter().map(of).collect::<Vec<_>>();
-    let pads = [list(|axis| axis.before), list(|axis| axis.after)].concat();
-    vec![
-        builder::ints("dilations", &list(|axis| axis.dilation)),
-        builder::int("group", window.group as i64),
-        builder::ints("kernel_shape", &list(|axis| axis.kernel)),
-        builder::ints("pads", &pads),
-        builder::ints("strides", &list(|axis| axis.stride)),
+    let pads = [
+        list(axes, |axis| axis.before),
+        list(axes, |axis| axis.after),
     ]
+    .concat();
+    vec![
+        builder::ints("dilations", &list(axes, |axis| axis.dilation)),
+        builder::int("group", window.group as i64),
+        builder::ints("kernel_shape", &list(axes, |axis| axis.kernel)),
+        builder::ints("pads", &pads),
+        builder::ints("strides", &list(axes, |axis| axis.stride)),
+    ]
+}
+
+/// One number for each spatial axis.
+fn list(axes: &[Taps], number: fn(&Taps) -> i64) -> Vec<i64> {
+    axes.iter().map(number).collect()
 }

@@ -3,7 +3,6 @@
 use crate::affine::recognize::linear_branches::window::{LARGEST, Taps, Window};
 use crate::affine::recognize::{Chain, View};
 use crate::analysis::node_view::At;
-use crate::ir::regions::way;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::AVERAGE_POOL;
 use crate::recipe::Recipe;
@@ -50,13 +49,11 @@ impl Windowed {
         let first = *self.nodes.first()?;
         view.only_reader(self.base)
             .filter(|&reader| reader == first)?;
-        // Nodes of one body may run more often than nodes of another.
-        let is_beside = |node| way(view.graph.node(node)) == way(view.graph.node(first));
         let before = Self::with_bias(view, self.base)?;
-        before
-            .nodes
-            .iter()
-            .all(|&node| is_beside(node))
+        // Nodes of one body may run more often than nodes of another.
+        let mut nodes = before.nodes.iter();
+        nodes
+            .all(|&node| view.are_in_one_body(node, first))
             .then_some(before)
     }
 
@@ -64,10 +61,9 @@ impl Windowed {
     pub fn with_bias(view: &View, value: ValueId) -> Option<Self> {
         Self::alone(view, value).or_else(|| {
             let add = view.maker(value)?;
-            let is_own = |&value: &ValueId| view.only_reader(value) == Some(add);
-            let operands = view.graph.inputs(add);
-            let mut operands = operands.iter().take(2).flatten().copied().filter(is_own);
-            let product = operands.find_map(|value| Self::alone(view, value))?;
+            let operands = view.graph.inputs(add).iter().take(2).flatten().copied();
+            let mut own = operands.filter(|&value| view.only_reader(value) == Some(add));
+            let product = own.find_map(|value| Self::alone(view, value))?;
             product
                 .shifted(view, add)
                 .filter(|product| product.is_product(view))
@@ -100,14 +96,11 @@ impl Windowed {
         let adds = graph.only_output(node).is_some()
             && inputs[slot].is_some_and(|value| view.constants.is_constant(value))
             && (op == "Add" || op == "Sub" && slot == 1)
-            && way(graph.node(node)) == way(graph.node(self.node))
+            && view.are_in_one_body(node, self.node)
             && view.at(node).only_attributes(&[]).is_ok();
         let shift = shift(view, inputs[slot].filter(|_| adds)?, self)?;
-        let branch = self.branch.as_ref().ok()?.clone().plus(&if op == "Sub" {
-            shift.neg()
-        } else {
-            shift
-        })?;
+        let shift = if op == "Sub" { shift.neg() } else { shift };
+        let branch = self.branch.as_ref().ok()?.clone().plus(&shift)?;
         let nodes = [&self.nodes[..], &[node]].concat();
         Some(Self {
             nodes,
@@ -120,19 +113,16 @@ impl Windowed {
     /// border is counted no shift passes it.
     pub fn before_affine(view: &View, chain: &Chain) -> Option<Self> {
         let mean = Self::making(view, chain.input).filter(|mean| !mean.has_weight(view))?;
-        let place = way(view.graph.node(mean.node));
-        let is_beside = chain
-            .nodes
-            .iter()
-            .all(|&node| way(view.graph.node(node)) == place);
-        let is_own = view.graph.readers(chain.input).iter().all(
-            |reader| matches!(reader, Reader::Node { node, .. } if is_beside && chain.nodes.contains(node)),
-        );
+        let mut nodes = chain.nodes.iter();
+        let is_beside = nodes.all(|&node| view.are_in_one_body(node, mean.node));
+        let mut readers = view.graph.readers(chain.input).iter();
+        let is_own = is_beside
+            && readers.all(
+                |reader| matches!(reader, Reader::Node { node, .. } if chain.nodes.contains(node)),
+            );
         let branch = mean.branch.as_ref().ok().filter(|_| is_own)?;
-        let branch = branch
-            .clone()
-            .then(&Branch::affine(chain, &branch.window)?)
-            .ok()?;
+        let affine = Branch::affine(chain, &branch.window)?;
+        let branch = branch.clone().then(&affine).ok()?;
         Some(Self {
             nodes: [&mean.nodes[..], &chain.nodes].concat(),
             branch: Ok(branch),
@@ -210,22 +200,20 @@ impl Branch {
     pub fn affine(chain: &Chain, beside: &Window) -> Option<Self> {
         let window = each(beside)?;
         let rank = chain.affine.rank();
-        let axis = if window.axes.is_empty() {
-            rank.checked_sub(1)?
-        } else {
-            1
-        };
+        let axis = window.channel_axis(rank)?;
         let fits =
             chain.affine.is_finite() && (window.axes.is_empty() || rank == window.axes.len() + 2);
+        fits.then_some(())?;
         let channels = window.channels[0];
-        let numbers = |recipe: &Recipe| per_channel(recipe, rank, axis, channels).filter(|_| fits);
-        let weight = numbers(chain.affine.scale.recipe())?.reshape(&window.shape())?;
-        let shift = (!chain.affine.has_no_shift()).then(|| numbers(chain.affine.shift.recipe()));
-        Some(Self::new(
-            window,
-            weight,
-            shift.map_or(Some(None), |shift| shift.map(Some))?,
-        ))
+        let weight = per_channel(chain.affine.scale.recipe(), rank, axis, channels)?;
+        let weight = weight.reshape(&window.shape())?;
+        let bias = if chain.affine.has_no_shift() {
+            None
+        } else {
+            let shift = chain.affine.shift.recipe();
+            Some(per_channel(shift, rank, axis, channels)?)
+        };
+        Some(Self::new(window, weight, bias))
     }
 
     /// The operator with the opposite sign.
@@ -263,17 +251,9 @@ fn per_channel(numbers: &Recipe, rank: usize, axis: usize, channels: usize) -> O
 pub fn shift(view: &View, constant: ValueId, operator: &Windowed) -> Option<Recipe> {
     let window = &operator.branch.as_ref().ok()?.window;
     let rank = view.facts.rank(view.graph.only_output(operator.node)?)?;
-    let axis = if window.axes.is_empty() {
-        rank.checked_sub(1)?
-    } else {
-        1
-    };
-    let extents: Vec<usize> = view
-        .facts
-        .shape(constant)?
-        .iter()
-        .map(extent)
-        .collect::<Option<_>>()?;
+    let axis = window.channel_axis(rank)?;
+    let shape = view.facts.shape(constant)?;
+    let extents: Vec<usize> = shape.iter().map(extent).collect::<Option<_>>()?;
     let is_known = !view.constants.is_quantized(constant) && view.constants.check(constant).is_ok();
     let numbers = Recipe::constant(view.graph.value_name(constant), &extents);
     per_channel(&numbers, rank, axis, window.channels[1]).filter(|_| is_known)
@@ -380,15 +360,11 @@ fn gemm(at: &At) -> Result<Branch, Reason> {
         .filter(|weight| weight.rank() == 2)
         .ok_or(Reason::UnknownShape)?;
     let (inner, outer) = (weight.shape()[1], weight.shape()[0]);
-    let times = |recipe: &Recipe, name: &str| {
-        let factor = Recipe::number(at.attr_float(name, 1.0)?, recipe.rank());
-        recipe.mul(&factor).ok_or(Reason::UnknownShape)
-    };
     let bias = match at.graph.input(at.node, 2) {
         None => None,
         Some(_) => {
             let bias = per_channel(&at.constant(2)?, 2, 1, outer).ok_or(Reason::WrongAxis)?;
-            Some(times(&bias, "beta")?)
+            Some(scaled_by(at, "beta", &bias)?)
         }
     };
     let window = Window {
@@ -396,36 +372,31 @@ fn gemm(at: &At) -> Result<Branch, Reason> {
         group: 1,
         axes: vec![],
     };
-    Ok(Branch::new(window, times(&weight, "alpha")?, bias))
+    Ok(Branch::new(window, scaled_by(at, "alpha", &weight)?, bias))
+}
+
+/// A recipe times an attribute, 1 by default.
+fn scaled_by(at: &At, name: &str, recipe: &Recipe) -> Result<Recipe, Reason> {
+    let factor = Recipe::number(at.attr_float(name, 1.0)?, recipe.rank());
+    recipe.mul(&factor).ok_or(Reason::UnknownShape)
 }
 
 /// How a kernel lies over the places that a node reads, whatever their extents.
 fn axes(at: &At, kernel: &[usize]) -> Result<Vec<Taps>, Reason> {
     let spatial = kernel.len();
-    let list = |name: &str, absent: i64, count: usize| -> Result<Vec<i64>, Reason> {
-        let list = at.attr_ints(name)?.unwrap_or_else(|| vec![absent; count]);
-        let fits =
-            list.len() == count && list.iter().all(|number| (absent..LARGEST).contains(number));
-        if fits {
-            Ok(list)
-        } else {
-            Err(Reason::Attribute(name.into()))
+    let strides = list(at, "strides", 1, spatial)?;
+    let dilations = list(at, "dilations", 1, spatial)?;
+    let pads = list(at, "pads", 0, 2 * spatial)?;
+    if let Some(declared) = at.attr_ints("kernel_shape")? {
+        let declared = declared.iter().map(|&extent| extent as usize);
+        if !declared.eq(kernel.iter().copied()) {
+            return Err(Reason::Attribute("kernel_shape".into()));
         }
-    };
-    let (strides, dilations) = (list("strides", 1, spatial)?, list("dilations", 1, spatial)?);
-    let pads = list("pads", 0, 2 * spatial)?;
-    let told = at.attr_ints("kernel_shape")?;
-    if told.is_some_and(|told| {
-        !told
-            .iter()
-            .map(|&extent| extent as usize)
-            .eq(kernel.iter().copied())
-    }) {
-        return Err(Reason::Attribute("kernel_shape".into()));
     }
     let auto = at.attr_text("auto_pad", "NOTSET")?;
-    let along = |axis: usize| {
-        let (extent, stride, dilation) = (kernel[axis] as i64, strides[axis], dilations[axis]);
+    let mut axes = vec![];
+    for (axis, &extent) in kernel.iter().enumerate() {
+        let (extent, stride, dilation) = (extent as i64, strides[axis], dilations[axis]);
         if !(1..LARGEST).contains(&extent) {
             return Err(Reason::UnknownShape);
         }
@@ -438,13 +409,25 @@ fn axes(at: &At, kernel: &[usize]) -> Result<Vec<Taps>, Reason> {
             "SAME_LOWER" if stride == 1 => (all - all / 2, all / 2),
             _ => return Err(Reason::Attribute("auto_pad".into())),
         };
-        Ok(Taps {
+        axes.push(Taps {
             kernel: extent,
             stride,
             dilation,
             before,
             after,
-        })
-    };
-    (0..spatial).map(along).collect()
+        });
+    }
+    Ok(axes)
+}
+
+/// An attribute with one number of at least `absent` for each place, all of them `absent` by default.
+fn list(at: &At, name: &str, absent: i64, count: usize) -> Result<Vec<i64>, Reason> {
+    let list = at.attr_ints(name)?.unwrap_or_else(|| vec![absent; count]);
+    let mut numbers = list.iter();
+    let fits = list.len() == count && numbers.all(|number| (absent..LARGEST).contains(number));
+    if fits {
+        Ok(list)
+    } else {
+        Err(Reason::Attribute(name.into()))
+    }
 }

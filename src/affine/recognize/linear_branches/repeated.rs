@@ -6,6 +6,8 @@
 //! repeats it. Done where so many channels are repeated that they take more than the sum, or nothing is left to be put
 //! together.
 
+use tract_onnx::tract_hir::internal::TDim;
+
 use crate::affine::recognize::linear_branches::operator::operator;
 use crate::affine::recognize::linear_branches::read::{Branch, Windowed};
 use crate::affine::recognize::linear_branches::row::with_bias;
@@ -13,7 +15,6 @@ use crate::affine::recognize::linear_branches::window::Window;
 use crate::affine::recognize::{Family, Kind, Normalizer, Replacement, Site, View};
 use crate::ir::axes::axis;
 use crate::ir::builder::{self, Maker, NewConstant};
-use crate::ir::regions::way;
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::proto::NodeProto;
 use crate::refusal::{Reason, Refusal};
@@ -31,7 +32,8 @@ impl Normalizer for RepeatedPart {
         let layer = with_bias(view, layer.has_weight(view).then_some(layer)?);
         let apart = Apart::find(view, &layer)?;
         let replacement = apart.replacement(view);
-        let refuse = |reason| Refusal::new(reason, view.graph.name(node));
+        let refusal = replacement.as_ref().err();
+        let refusal = refusal.map(|reason| Refusal::new(reason.clone(), view.graph.name(node)));
         let mut nodes = [&[apart.concat], &layer.nodes[..]].concat();
         nodes.sort_by_key(|&node| view.graph.place(node));
         Some(Site {
@@ -44,7 +46,7 @@ impl Normalizer for RepeatedPart {
                 .map(|part| part.width)
                 .sum(),
             axis: apart.axis,
-            refusal: replacement.as_ref().err().cloned().map(refuse),
+            refusal,
             replacement: replacement.ok().map(|(made, constants)| Replacement {
                 nodes: nodes.clone(),
                 made,
@@ -66,6 +68,14 @@ struct Beside {
     /// Its first channel, and how many it has.
     first: usize,
     width: usize,
+}
+
+impl Beside {
+    /// Whether one copy of it has all places of the whole along an axis.
+    fn has_all(&self, view: &View, axis: usize, whole: &Option<TDim>) -> bool {
+        let shape = view.facts.shape(self.value);
+        !self.is_repeated || shape.is_some_and(|shape| same(&shape[axis], whole))
+    }
 }
 
 /// The operands of the Concat before an operator.
@@ -95,13 +105,9 @@ impl<'l> Apart<'l> {
             && layer
                 .nodes
                 .iter()
-                .all(|&node| way(graph.node(node)) == way(graph.node(concat)));
+                .all(|&node| view.are_in_one_body(node, concat));
         let rank = facts.rank(layer.base).filter(|_| is_own)?;
-        let channels = if branch.window.axes.is_empty() {
-            rank.checked_sub(1)?
-        } else {
-            1
-        };
+        let channels = branch.window.channel_axis(rank)?;
         let along = axis(graph.node(concat).attr_i("axis").ok()??, rank).ok()?;
         if along != channels {
             return None;
@@ -141,14 +147,11 @@ impl<'l> Apart<'l> {
                 .for_each(|part| part.is_repeated &= part.width >= WIDE);
         }
         let whole = view.facts.shape(self.layer.base)?;
-        let has_all = |part: &Beside, axis: usize| {
-            let shape = view.facts.shape(part.value);
-            !part.is_repeated || shape.is_some_and(|shape| same(&shape[axis], &whole[axis]))
-        };
-        let others = (0..whole.len()).filter(|&axis| axis != self.axis);
-        let is_whole = others
-            .into_iter()
-            .all(|axis| self.parts.iter().any(|part| has_all(part, axis)));
+        let mut others = (0..whole.len()).filter(|&axis| axis != self.axis);
+        let is_whole = others.all(|axis| {
+            let mut parts = self.parts.iter();
+            parts.any(|part| part.has_all(view, axis, &whole[axis]))
+        });
         (is_whole && self.parts.iter().any(|part| part.is_repeated)).then_some(self)
     }
 
@@ -183,7 +186,6 @@ impl<'l> Apart<'l> {
         let mut maker = Maker::new(graph, self.layer.node);
         let (repeated, others): (Vec<&Beside>, Vec<&Beside>) =
             self.parts.iter().partition(|part| part.is_repeated);
-        let name = |part: &Beside| graph.value_name(part.value);
         let mut bias = self.branch.bias.clone();
         let mut sum: Option<String> = None;
         for part in repeated {
@@ -192,16 +194,21 @@ impl<'l> Apart<'l> {
                 bias: bias.take(),
                 ..self.columns(&[part]).ok_or(Reason::UnknownShape)?
             };
-            let made = operator(view, self.layer, name(part), &branch, &mut maker)?;
+            let value = graph.value_name(part.value);
+            let made = operator(view, self.layer, value, &branch, &mut maker)?;
             sum = Some(sum.map_or(made.clone(), |sum| maker.op("Add", &[&sum, &made], vec![])));
         }
-        if let [first, ..] = others[..] {
+        if !others.is_empty() {
             let branch = self.columns(&others).ok_or(Reason::UnknownShape)?;
-            let along = || vec![builder::int("axis", self.axis as i64)];
-            let together = || others.iter().map(|part| name(part)).collect::<Vec<_>>();
-            let value = match others.len() {
-                1 => name(first).to_owned(),
-                _ => maker.op("Concat", &together(), along()),
+            let names = others.iter().map(|part| graph.value_name(part.value));
+            let names: Vec<&str> = names.collect();
+            let value = match names[..] {
+                [alone] => alone.to_owned(),
+                _ => maker.op(
+                    "Concat",
+                    &names,
+                    vec![builder::int("axis", self.axis as i64)],
+                ),
             };
             let made = operator(view, self.layer, &value, &branch, &mut maker)?;
             let sum = sum.ok_or(Reason::UnknownShape)?;
@@ -221,10 +228,16 @@ fn once(view: &View, value: ValueId, channels: usize) -> Option<ValueId> {
         .input(node, 0)
         .filter(|&of| !view.constants.is_constant(of))?;
     let (before, behind) = (facts.shape(of)?, facts.shape(value)?);
-    let is_kept = |axis: usize| same(&before[axis], &behind[axis]);
-    let is_one = |axis: usize| axis != channels && extent(&before[axis]) == Some(1);
-    let repeats = before.len() == behind.len()
-        && (0..before.len()).all(|axis| is_kept(axis) || is_one(axis))
-        && (0..before.len()).any(|axis| !is_kept(axis));
+    (before.len() == behind.len()).then_some(())?;
+    let mut repeats = false;
+    for axis in 0..before.len() {
+        if same(&before[axis], &behind[axis]) {
+            continue;
+        }
+        if axis == channels || extent(&before[axis]) != Some(1) {
+            return None;
+        }
+        repeats = true;
+    }
     repeats.then_some(of)
 }

@@ -29,8 +29,8 @@ impl Normalizer for Factors {
         }
         let row = with_bias(view, second);
         let replacement = replacement(view, &row);
-        let refuse = |reason| Refusal::new(reason, view.graph.name(node));
-        let refusal = replacement.as_ref().err().cloned().map(refuse);
+        let refusal = replacement.as_ref().err();
+        let refusal = refusal.map(|reason| Refusal::new(reason.clone(), view.graph.name(node)));
         Some(Site {
             replacement: replacement.ok(),
             refusal,
@@ -74,12 +74,12 @@ pub fn with_bias(view: &View, row: Windowed) -> Windowed {
 
 fn site(view: &View, row: &Windowed) -> Option<Site> {
     let window = &row.branch.as_ref().ok()?.window;
-    let last = view.facts.rank(output(view, row)?).unwrap_or(1).max(1) - 1;
+    let rank = view.facts.rank(output(view, row)?);
     Some(Site {
         kind: Kind::new("factors", Family::Linear),
         name: view.site_name(row.node),
         channels: window.channels[1],
-        axis: if window.axes.is_empty() { last } else { 1 },
+        axis: window.channel_axis(rank.unwrap_or(0)).unwrap_or(0),
         nodes: row.nodes.clone(),
         pre: None,
         post: None,

@@ -48,11 +48,10 @@ impl Sum {
                 continue;
             };
             nodes.push(node);
-            let signed = |operand: &Addend| Addend {
+            open.extend(operands.into_iter().rev().map(|operand| Addend {
                 negative: operand.negative != term.negative,
-                ..*operand
-            };
-            open.extend(operands.iter().rev().map(signed));
+                ..operand
+            }));
         }
         Some(Sum {
             output,
@@ -79,16 +78,12 @@ fn operands(view: &View, node: NodeId) -> Option<Vec<Addend>> {
     }
     view.graph.only_output(node)?;
     view.at(node).only_attributes(&[]).ok()?;
-    let term = |(slot, &value): (usize, &Option<ValueId>)| {
-        Some(Addend {
+    let mut operands = vec![];
+    for (slot, &value) in view.graph.inputs(node).iter().enumerate() {
+        operands.push(Addend {
             value: value?,
             negative: op == "Neg" || (op == "Sub" && slot == 1),
-        })
-    };
-    view.graph
-        .inputs(node)
-        .iter()
-        .enumerate()
-        .map(term)
-        .collect()
+        });
+    }
+    Some(operands)
 }

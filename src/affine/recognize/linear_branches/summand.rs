@@ -10,10 +10,10 @@ use crate::refusal::{Reason, Refusal};
 /// A term of a sum, with its producer.
 pub struct Summand<'v> {
     pub term: Addend,
-    what: What<'v>,
+    form: SummandForm<'v>,
 }
 
-enum What<'v> {
+enum SummandForm<'v> {
     Operator(Windowed),
     /// An affine. It becomes an operator only beside others, whose axes determine its channels.
     Chain(&'v Chain),
@@ -22,43 +22,47 @@ enum What<'v> {
     Value,
 }
 
+impl<'v> SummandForm<'v> {
+    /// The affine that makes a value, together with a mean over windows before it.
+    fn from_chain(view: &'v View, value: ValueId) -> Option<Self> {
+        let chain = view
+            .chain(view.maker(value)?)
+            .filter(|chain| chain.output == value)?;
+        Some(match Windowed::before_affine(view, chain) {
+            Some(operator) => SummandForm::Operator(operator),
+            None => SummandForm::Chain(chain),
+        })
+    }
+}
+
 impl<'v> Summand<'v> {
     pub fn new(view: &'v View, term: Addend) -> Self {
-        let chain = || {
-            view.chain(view.maker(term.value)?)
-                .filter(|chain| chain.output == term.value)
+        let form = match Windowed::making(view, term.value) {
+            _ if view.constants.is_constant(term.value) => SummandForm::Constant,
+            Some(operator) => SummandForm::Operator(operator),
+            None => SummandForm::from_chain(view, term.value).unwrap_or(SummandForm::Value),
         };
-        let what = match Windowed::making(view, term.value) {
-            _ if view.constants.is_constant(term.value) => What::Constant,
-            Some(operator) => What::Operator(operator),
-            None => match chain() {
-                Some(chain) => {
-                    Windowed::before_affine(view, chain).map_or(What::Chain(chain), What::Operator)
-                }
-                None => What::Value,
-            },
-        };
-        Summand { term, what }
+        Summand { term, form }
     }
 
     /// The values in which it may be linear: what its operators read, and itself.
     pub fn bases(&self) -> impl Iterator<Item = ValueId> {
-        let read = match &self.what {
-            What::Operator(operator) => Some(operator.base),
-            What::Chain(chain) => Some(chain.input),
-            What::Constant | What::Value => None,
+        let read = match &self.form {
+            SummandForm::Operator(operator) => Some(operator.base),
+            SummandForm::Chain(chain) => Some(chain.input),
+            SummandForm::Constant | SummandForm::Value => None,
         };
         read.into_iter().chain([self.term.value])
     }
 
     pub fn is_constant(&self) -> bool {
-        matches!(self.what, What::Constant)
+        matches!(self.form, SummandForm::Constant)
     }
 
     /// The operator on this value that makes it, if it has a weight to which others can be added.
     pub fn operator(&self, view: &View, base: ValueId) -> Option<&Windowed> {
-        match &self.what {
-            What::Operator(operator) => {
+        match &self.form {
+            SummandForm::Operator(operator) => {
                 Some(operator).filter(|operator| operator.base == base && operator.has_weight(view))
             }
             _ => None,
@@ -79,11 +83,11 @@ impl<'v> Summand<'v> {
 
     /// The nodes that are there for this part alone.
     pub fn nodes(&self, base: ValueId) -> &[NodeId] {
-        match &self.what {
+        match &self.form {
             _ if self.term.value == base => &[],
-            What::Operator(operator) => &operator.nodes,
-            What::Chain(chain) => &chain.nodes,
-            What::Constant | What::Value => &[],
+            SummandForm::Operator(operator) => &operator.nodes,
+            SummandForm::Chain(chain) => &chain.nodes,
+            SummandForm::Constant | SummandForm::Value => &[],
         }
     }
 
@@ -92,16 +96,17 @@ impl<'v> Summand<'v> {
     /// # Errors
     /// Why the term is not linear, or has to stay.
     pub fn branch(&self, view: &View, base: ValueId, beside: &Window) -> Result<Branch, Refusal> {
-        let refuse = |reason| Refusal::new(reason, view.graph.value_name(self.term.value));
-        let branch = match &self.what {
+        let name = view.graph.value_name(self.term.value);
+        let branch = match &self.form {
             _ if self.term.value == base => Branch::identity(beside),
-            What::Operator(operator) => Some(operator.branch.clone()?),
-            What::Chain(chain) => Branch::affine(chain, beside),
-            What::Constant | What::Value => None,
+            SummandForm::Operator(operator) => Some(operator.branch.clone()?),
+            SummandForm::Chain(chain) => Branch::affine(chain, beside),
+            SummandForm::Constant | SummandForm::Value => None,
         };
-        let branch = branch.ok_or_else(|| refuse(Reason::WrongAxis))?;
+        let branch = branch.ok_or_else(|| Refusal::new(Reason::WrongAxis, name))?;
         if self.term.value != base {
-            self.read_once(view).map_err(refuse)?;
+            self.check_read_once(view)
+                .map_err(|reason| Refusal::new(reason, name))?;
         }
         Ok(if self.term.negative {
             branch.negated()
@@ -110,7 +115,7 @@ impl<'v> Summand<'v> {
         })
     }
 
-    fn read_once(&self, view: &View) -> Result<(), Reason> {
+    fn check_read_once(&self, view: &View) -> Result<(), Reason> {
         let readers = view.graph.readers(self.term.value);
         match readers {
             [Reader::Node { .. }] => Ok(()),

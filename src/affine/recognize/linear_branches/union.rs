@@ -40,7 +40,7 @@ impl<'m> Union<'m> {
             };
             match Self::around(view, parts, like, &group[place..]) {
                 Ok(merged) => return Ok(merged),
-                Err(refusal) => drop(refused.get_or_insert(refusal)),
+                Err(refusal) => refused = refused.or(Some(refusal)),
             }
         }
         Err(refused
@@ -55,35 +55,35 @@ impl<'m> Union<'m> {
         group: &[usize],
     ) -> Result<Self, Refusal> {
         let beside = &like.branch.as_ref().map_err(Refusal::clone)?.window;
-        let branch_of = |part: usize| parts[part].branch(view, like.base, beside);
-        let first = branch_of(group[0])?;
+        let first = parts[group[0]].branch(view, like.base, beside)?;
         let (mut window, mut work) = (beside.clone(), first.work);
         let mut branches = vec![(group[0], first)];
         let mut refused = None;
         for &part in &group[1..] {
-            let refuse =
-                |reason| Refusal::new(reason, view.graph.value_name(parts[part].term.value));
-            let joined = branch_of(part).and_then(|branch| {
-                let joined =
-                    joined((&window, work), (&branch.window, branch.work)).map_err(refuse)?;
-                Ok((joined, branch))
-            });
-            match joined {
-                Ok((joined, branch)) => {
+            let branch = match parts[part].branch(view, like.base, beside) {
+                Ok(branch) => branch,
+                Err(refusal) => {
+                    refused = refused.or(Some(refusal));
+                    continue;
+                }
+            };
+            match joined((&window, work), (&branch.window, branch.work)) {
+                Ok(joined) => {
                     (work, window) = (joined.work(), joined);
                     branches.push((part, branch));
                 }
-                Err(refusal) => drop(refused.get_or_insert(refusal)),
+                Err(reason) => {
+                    let value = view.graph.value_name(parts[part].term.value);
+                    refused = refused.or_else(|| Some(Refusal::new(reason, value)));
+                }
             }
         }
-        match refused.filter(|_| branches.len() == 1) {
-            Some(refusal) => Err(refusal),
-            None => {
-                let merged = Self::sum(like, branches, window);
-                let refuse = || Refusal::new(Reason::UnknownShape, view.graph.name(like.node));
-                Ok(merged.ok_or_else(refuse)?.with_constants(view, parts))
-            }
+        if let Some(refusal) = refused.filter(|_| branches.len() == 1) {
+            return Err(refusal);
         }
+        let union = Self::sum(like, branches, window)
+            .ok_or_else(|| Refusal::new(Reason::UnknownShape, view.graph.name(like.node)))?;
+        Ok(union.with_constants(view, parts))
     }
 
     /// The sums of weights and of biases; `None` if a shape does not fit.
@@ -159,16 +159,10 @@ impl<'m> Union<'m> {
         parts: &[Summand],
     ) -> Result<Replacement, Refusal> {
         let (graph, node) = (view.graph, self.like.node);
-        let refuse = |reason| Refusal::new(reason, graph.name(node));
+        let base = graph.value_name(self.like.base);
         let mut maker = Maker::new(graph, node);
-        let mut value = operator(
-            view,
-            self.like,
-            graph.value_name(self.like.base),
-            &self.branch,
-            &mut maker,
-        )
-        .map_err(refuse)?;
+        let mut value = operator(view, self.like, base, &self.branch, &mut maker)
+            .map_err(|reason| Refusal::new(reason, graph.name(node)))?;
         for (_, Summand { term, .. }) in parts
             .iter()
             .enumerate()

@@ -46,8 +46,8 @@ impl Taps {
         if self.stride != other.stride || self.more() != other.more() {
             return None;
         }
-        let steps = |one: Self| if one.kernel > 1 { one.dilation } else { 0 };
-        let dilation = gcd(gcd(steps(self), steps(other)), self.before - other.before).max(1);
+        let steps = gcd(self.step(), other.step());
+        let dilation = gcd(steps, self.before - other.before).max(1);
         let last = (self.reach() - self.before).max(other.reach() - other.before);
         let before = self.before.max(other.before);
         let kernel = (last + before) / dilation + 1;
@@ -62,26 +62,37 @@ impl Taps {
 
     /// The window of one behind another; `None` where both have several taps, or the numbers grow too large.
     fn then(self, next: Self) -> Option<Self> {
-        let is_one = |taps: Self| taps.kernel == 1 && taps.before == 0 && taps.after == 0;
-        let widely = |number: i64| {
-            number
-                .checked_mul(self.stride)
-                .filter(|&number| number < LARGEST)
-        };
-        if is_one(next) {
+        if next.is_one_place() {
             return Some(Self {
-                stride: widely(next.stride)?,
+                stride: self.strided(next.stride)?,
                 ..self
             });
         }
         // Where the next one looks outside, zeros of the input would have made zeros.
-        is_one(self).then_some(Self {
+        self.is_one_place().then_some(Self {
             kernel: next.kernel,
-            stride: widely(next.stride)?,
-            dilation: widely(next.dilation)?,
-            before: widely(next.before)?,
-            after: widely(next.after)?,
+            stride: self.strided(next.stride)?,
+            dilation: self.strided(next.dilation)?,
+            before: self.strided(next.before)?,
+            after: self.strided(next.after)?,
         })
+    }
+
+    /// The distance between two taps, 0 where there is one alone.
+    fn step(self) -> i64 {
+        if self.kernel > 1 { self.dilation } else { 0 }
+    }
+
+    /// Whether it has one tap, and no padding.
+    fn is_one_place(self) -> bool {
+        self.kernel == 1 && self.before == 0 && self.after == 0
+    }
+
+    /// A distance in places of the result as one in places of the input; `None` where it grows too large.
+    fn strided(self, distance: i64) -> Option<i64> {
+        distance
+            .checked_mul(self.stride)
+            .filter(|&distance| distance < LARGEST)
     }
 
     /// Which tap stands at each place of a window that has all of them.
@@ -169,6 +180,15 @@ impl Window {
             group,
             axes: axes.collect::<Option<_>>()?,
         })
+    }
+
+    /// The axis of the channels in a value of so many axes.
+    pub fn channel_axis(&self, rank: usize) -> Option<usize> {
+        if self.axes.is_empty() {
+            rank.checked_sub(1)
+        } else {
+            Some(1)
+        }
     }
 
     /// Whether it looks at nothing outside of the input.
@@ -290,12 +310,9 @@ mod tests {
     #[test]
     fn blocks_lie_on_the_diagonal() {
         let weight = Recipe::constant("w", &[4, 1, 2]);
-        let read = |_: &str| {
-            Ok(ArrayD::from_shape_fn(IxDyn(&[4, 1, 2]), |at| {
-                (at[0] * 2 + at[2] + 1) as f64
-            }))
-        };
-        let wide = evaluate(&in_groups(&weight, 4, 2).unwrap(), &read).unwrap();
+        let numbers = ArrayD::from_shape_fn(IxDyn(&[4, 1, 2]), |at| (at[0] * 2 + at[2] + 1) as f64);
+        let wide = in_groups(&weight, 4, 2).unwrap();
+        let wide = evaluate(&wide, &|_: &str| Ok(numbers.clone())).unwrap();
         let expected = ArrayD::from_shape_fn(IxDyn(&[4, 2, 2]), |at| match at[0] % 2 == at[1] {
             true => (at[0] * 2 + at[2] + 1) as f64,
             false => 0.0,

@@ -132,7 +132,7 @@ pub fn is_in_place(
     let is_moved = way
         .iter()
         .any(|&node| view.graph.is_movement(node) || view.graph.is(node, "Expand"));
-    let places = Places {
+    let places = NormalizedPlaces {
         view,
         whole,
         axes,
@@ -142,7 +142,7 @@ pub fn is_in_place(
 }
 
 /// The places of a value whose statistics along some axes are taken.
-struct Places<'p> {
+struct NormalizedPlaces<'p> {
     view: &'p View<'p>,
     whole: Shape,
     axes: &'p [usize],
@@ -150,7 +150,7 @@ struct Places<'p> {
     is_moved: bool,
 }
 
-impl Places<'_> {
+impl NormalizedPlaces<'_> {
     /// Whether statistics meet the value with one number along its axes, or with all of its places.
     fn fit(&self, statistics: ValueId) -> bool {
         self.view.facts.shape(statistics).is_some_and(|shape| {
