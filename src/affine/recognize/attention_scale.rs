@@ -7,7 +7,7 @@ use crate::onnx::operator::Category;
 /// The scale on the way into a softmax over products.
 pub struct AttentionScale;
 
-/// How far the softmax may be.
+/// How many operators may lie before the softmax.
 const REACH: usize = 12;
 
 impl Normalizer for AttentionScale {
@@ -16,7 +16,7 @@ impl Normalizer for AttentionScale {
         let is_number = chain.affine.scale.len() == 1
             && chain.affine.has_no_shift()
             && !chain.affine.has_no_scale();
-        // Rotary embeddings turn one half of the channels round; that is no scale of the scores.
+        // Rotary embeddings negate one half of the channels; that is no scale of the scores.
         let is_scale = chain.nodes.iter().any(|&node| !view.graph.is(node, "Neg"));
         let kind = Kind::new("attention scale", Family::Scale);
         (is_number && is_scale && feeds_softmax(view, chain.input, chain.output)).then(|| Site {
@@ -56,11 +56,7 @@ fn feeds_softmax(view: &View, input: ValueId, output: ValueId) -> bool {
     false
 }
 
+/// Whether a node multiplies two varying matrices.
 fn is_product(view: &View, node: NodeId) -> bool {
-    let varies = |slot| {
-        view.graph
-            .input(node, slot)
-            .is_some_and(|value| !view.constants.is_constant(value))
-    };
-    view.graph.category(node) == Some(Category::MatrixProduct) && varies(0) && varies(1)
+    view.graph.category(node) == Some(Category::MatrixProduct) && view.both_vary(node)
 }

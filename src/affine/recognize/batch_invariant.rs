@@ -51,7 +51,7 @@ type Readings = RefCell<HashMap<ValueId, Option<Numbers>>>;
 /// The values that are equal for every item of a batch.
 pub struct Alike<'v> {
     view: &'v View<'v>,
-    known: RefCell<HashMap<ValueId, bool>>,
+    found: RefCell<HashMap<ValueId, bool>>,
 }
 
 impl<'v> Alike<'v> {
@@ -59,7 +59,7 @@ impl<'v> Alike<'v> {
     pub fn new(view: &'v View<'v>) -> Self {
         Alike {
             view,
-            known: RefCell::default(),
+            found: RefCell::default(),
         }
     }
 
@@ -69,26 +69,31 @@ impl<'v> Alike<'v> {
     }
 
     fn holds(&self, value: ValueId, depth: usize) -> bool {
-        if let Some(&known) = self.known.borrow().get(&value) {
-            return known;
+        if let Some(&holds) = self.found.borrow().get(&value) {
+            return holds;
         }
+        let maker = self.view.maker(value);
         let holds = self.view.constants.is_constant(value)
             || self.view.facts.value(value).is_some()
-            || self.view.maker(value).is_some_and(|node| {
-                let graph = self.view.graph;
-                let inputs = graph.inputs(node);
-                let computes = || graph.op(node).is_some_and(|op| COMPUTE.contains(&op));
-                graph.category(node) == Some(Category::Shape)
-                    || depth > 0
-                        && (self.view.widens(node) || computes())
-                        && !inputs.is_empty()
-                        && inputs
-                            .iter()
-                            .flatten()
-                            .all(|&input| self.holds(input, depth - 1))
-            });
-        self.known.borrow_mut().insert(value, holds);
+            || maker.is_some_and(|node| self.holds_behind(node, depth));
+        self.found.borrow_mut().insert(value, holds);
         holds
+    }
+
+    /// Whether the results of a node are the same for every item.
+    fn holds_behind(&self, node: NodeId, depth: usize) -> bool {
+        let graph = self.view.graph;
+        if graph.category(node) == Some(Category::Shape) {
+            return true;
+        }
+        let inputs = graph.inputs(node);
+        let treats_items_alike =
+            self.view.widens(node) || graph.op(node).is_some_and(|op| COMPUTE.contains(&op));
+        let mut varying = inputs.iter().flatten();
+        depth > 0
+            && treats_items_alike
+            && !inputs.is_empty()
+            && varying.all(|&input| self.holds(input, depth - 1))
     }
 
     /// The elements for one item: axes of the batch have extent 1.
@@ -100,133 +105,159 @@ impl<'v> Alike<'v> {
         if !self.is(value) {
             return None;
         }
-        if let Some(known) = made.borrow().get(&value) {
-            return known.clone();
+        if let Some(numbers) = made.borrow().get(&value) {
+            return numbers.clone();
         }
-        let own = || self.view.constants.numbers(value).ok();
-        let constant = self.view.constants.is_constant(value);
-        let is_stored = constant && self.view.constants.stored(value).is_some();
-        let computed = || self.compute(value, depth.checked_sub(1)?, made);
+        let constants = self.view.constants;
+        let is_constant = constants.is_constant(value);
+        let is_stored = is_constant && constants.stored(value).is_some();
+        let mut numbers = None;
+        if !is_stored {
+            numbers = self.compute(value, depth, made);
+        }
         // The graph's own constants may know a value that this analysis does not.
-        let read = if is_stored {
-            own()
-        } else {
-            computed().or_else(|| constant.then(own).flatten())
-        };
-        made.borrow_mut().insert(value, read.clone());
-        read
+        if numbers.is_none() && is_constant {
+            numbers = constants.numbers(value).ok();
+        }
+        made.borrow_mut().insert(value, numbers.clone());
+        numbers
     }
 
-    /// The result of a node whose constants are at most `depth` steps away.
+    /// The result of a node whose constants are at most `depth` steps away from it.
     fn compute(&self, value: ValueId, depth: usize, made: &Readings) -> Option<Numbers> {
-        let view = self.view;
-        let node = view
-            .maker(value)
-            .filter(|&node| view.graph.only_output(node) == Some(value))?;
-        let at = view.at(node);
-        let input = |slot: usize| self.read_within(view.graph.input(node, slot)?, depth, made);
-        let shape = view.facts.shape(value)?;
-        let extents = self.one_item(&shape)?;
-        // A sum over the items does not follow from one item.
-        let factor = || {
-            let shape = at.shape(1).ok()?;
-            shape
-                .iter()
-                .rev()
-                .take(2)
-                .all(|dim| extent(dim).is_some())
-                .then(|| input(1))?
+        let depth = depth.checked_sub(1)?;
+        let node = self.view.maker(value)?;
+        (self.view.graph.only_output(node) == Some(value)).then_some(())?;
+        let item = Item {
+            alike: self,
+            at: self.view.at(node),
+            depth,
+            made,
         };
-        match view.graph.op(node)? {
-            "Identity" => input(0),
+        item.result(&self.view.facts.shape(value)?)
+    }
+}
+
+/// One item of a batch at a node.
+struct Item<'i, 'v> {
+    alike: &'i Alike<'v>,
+    at: At<'v>,
+    /// How far from the node its constants may lie.
+    depth: usize,
+    made: &'i Readings,
+}
+
+impl Item<'_, '_> {
+    /// The result of the node, which has this shape for a whole batch.
+    fn result(&self, shape: &Shape) -> Option<Numbers> {
+        let at = &self.at;
+        let extents = one_item(shape)?;
+        match at.graph.op(at.node)? {
+            "Identity" => self.input(0),
             "Cast" => match at.proto().cast_to()? {
-                DataType::Float | DataType::Double => input(0),
+                DataType::Float | DataType::Double => self.input(0),
                 _ => None,
             },
             "Transpose" => {
-                let numbers = input(0)?;
+                let numbers = self.input(0)?;
                 numbers.transpose(&at.permutation(numbers.ndim()).ok()?)
             }
-            _ if view.graph.is_movement(node) => {
-                let from = view.facts.shape(view.graph.input(node, 0)?)?;
-                (leads(&from) && leads(&shape)).then_some(())?;
-                input(0)?.reshape(&extents)
+            _ if at.graph.is_movement(at.node) => {
+                let from = at.shape(0).ok()?;
+                (leads(&from) && leads(shape)).then_some(())?;
+                self.input(0)?.reshape(&extents)
             }
-            "Expand" => input(0)?.align(extents.len())?.expand(&extents),
-            "Neg" => Some(-&input(0)?),
-            "Exp" => Some(input(0)?.exp()),
-            "Sqrt" => Some(input(0)?.sqrt()),
-            "Reciprocal" => power(input(0)?, -1.0),
-            "Sigmoid" => Some(input(0)?.sigmoid().flushed(DECIDED)),
-            "Softmax" => {
-                let numbers = input(0)?;
-                let along = at.softmax_axis(numbers.ndim()).ok()?;
-                view.facts.extent(at.input(0).ok()?, along)?;
-                numbers.softmax(along)
+            "Expand" => self.input(0)?.align(extents.len())?.expand(&extents),
+            "Neg" => Some(-&self.input(0)?),
+            "Exp" => Some(self.input(0)?.exp()),
+            "Sqrt" => Some(self.input(0)?.sqrt()),
+            "Reciprocal" => power(self.input(0)?, -1.0),
+            "Sigmoid" => Some(self.input(0)?.sigmoid().flushed(DECIDED)),
+            "Softmax" => self.softmax(),
+            op @ ("Add" | "Sub" | "Mul" | "Div") => {
+                arithmetic(op, &self.input(0)?, &self.input(1)?)
             }
-            op @ ("Add" | "Sub" | "Mul" | "Div") => arithmetic(op, &input(0)?, &input(1)?),
-            "Pow" => power(input(0)?, view.scalar(view.graph.input(node, 1)?)?),
-            "MatMul" => input(0)?.product(&factor()?),
-            "Gemm" => {
-                let (left, right) = (input(0)?, factor()?);
-                let added = if view.graph.input(node, 2).is_some() {
-                    Some(input(2)?)
-                } else {
-                    None
-                };
-                gemm(&at, left, right, added)
-            }
-            "Gather" => self.gather(node, input(0)?),
-            op @ ("ReduceSum" | "ReduceMean" | "ReduceMax") => {
-                let from = view.facts.shape(view.graph.input(node, 0)?)?;
-                let (axes, keep) = at.reduction(from.len()).ok()?;
-                let known = axes.iter().all(|&axis| extent(&from[axis]).is_some());
-                reduced(op, known.then(|| input(0)).flatten()?, &axes, keep)
-            }
+            "Pow" => power(self.input(0)?, self.alike.view.scalar(at.input(1).ok()?)?),
+            "MatMul" => self.input(0)?.product(&self.factor()?),
+            "Gemm" => self.gemm(),
+            "Gather" => self.gather(),
+            op @ ("ReduceSum" | "ReduceMean" | "ReduceMax") => self.reduction(op),
             _ => None,
         }
     }
 
+    /// The elements of an input.
+    fn input(&self, slot: usize) -> Option<Numbers> {
+        let value = self.at.graph.input(self.at.node, slot)?;
+        self.alike.read_within(value, self.depth, self.made)
+    }
+
+    /// The second factor of a product; `None` where it sums over the items, which does not follow from one item.
+    fn factor(&self) -> Option<Numbers> {
+        let shape = self.at.shape(1).ok()?;
+        let mut matrix = shape.iter().rev().take(2);
+        matrix.all(|dim| extent(dim).is_some()).then_some(())?;
+        self.input(1)
+    }
+
+    fn softmax(&self) -> Option<Numbers> {
+        let numbers = self.input(0)?;
+        let along = self.at.softmax_axis(numbers.ndim()).ok()?;
+        self.at.facts.extent(self.at.input(0).ok()?, along)?;
+        numbers.softmax(along)
+    }
+
+    fn gemm(&self) -> Option<Numbers> {
+        let (left, right) = (self.input(0)?, self.factor()?);
+        let added = match self.at.graph.input(self.at.node, 2) {
+            Some(_) => Some(self.input(2)?),
+            None => None,
+        };
+        gemm(&self.at, left, right, added)
+    }
+
+    /// A sum, a mean or a maximum over axes of known extents.
+    fn reduction(&self, op: &str) -> Option<Numbers> {
+        let from = self.at.shape(0).ok()?;
+        let (axes, keep) = self.at.reduction(from.len()).ok()?;
+        let mut extents = axes.iter().map(|&axis| extent(&from[axis]));
+        extents.all(|extent| extent.is_some()).then_some(())?;
+        reduced(op, self.input(0)?, &axes, keep)
+    }
+
     /// One place along an axis; along the batch, any place is the first.
-    fn gather(&self, node: NodeId, numbers: Numbers) -> Option<Numbers> {
-        let at = self.view.at(node);
+    fn gather(&self) -> Option<Numbers> {
+        let at = &self.at;
+        let numbers = self.input(0)?;
         let along = axis(at.attr("axis", 0).ok()?, numbers.ndim()).ok()?;
         let (&[place], 0) = (&at.ints(1).ok()??[..], at.rank(1).ok()?) else {
             return None;
         };
-        let known = self.view.facts.extent(at.input(0).ok()?, along);
-        let place = match known {
-            Some(extent) => usize::try_from(if place < 0 {
-                place + extent as i64
-            } else {
-                place
-            })
-            .ok()?,
+        let place = match at.facts.extent(at.input(0).ok()?, along) {
+            Some(extent) if place < 0 => usize::try_from(place + extent as i64).ok()?,
+            Some(_) => usize::try_from(place).ok()?,
             None => usize::try_from(place).ok().filter(|&place| place == 0)?,
         };
         let mut shape = numbers.shape().to_vec();
         shape.remove(along);
         numbers.pick(along, [Some(place)])?.reshape(&shape)
     }
+}
 
-    /// A shape for a batch of one.
-    fn one_item(&self, shape: &Shape) -> Option<Vec<usize>> {
-        let extents: Vec<usize> = shape
-            .iter()
-            .map(|dim| {
-                let dim = dim.as_ref()?;
-                let ones = dim
-                    .symbols()
-                    .iter()
-                    .fold(SymbolValues::default(), |ones, s| ones.with(s, 1));
-                usize::try_from(dim.eval(&ones).to_i64().ok()?).ok()
-            })
-            .collect::<Option<_>>()?;
-        let count = extents
-            .iter()
-            .try_fold(1usize, |count, &extent| count.checked_mul(extent))?;
-        (count <= LARGEST).then_some(extents)
+/// The extents of a shape for a batch of one.
+fn one_item(shape: &Shape) -> Option<Vec<usize>> {
+    let mut extents = vec![];
+    for dim in shape.iter() {
+        let dim = dim.as_ref()?;
+        let mut ones = SymbolValues::default();
+        for symbol in dim.symbols() {
+            ones = ones.with(&symbol, 1);
+        }
+        extents.push(usize::try_from(dim.eval(&ones).to_i64().ok()?).ok()?);
     }
+    let mut factors = extents.iter();
+    let count = factors.try_fold(1usize, |count, &extent| count.checked_mul(extent))?;
+    (count <= LARGEST).then_some(extents)
 }
 
 /// A sum, a difference, a product or a quotient.
@@ -256,16 +287,25 @@ fn power(numbers: Numbers, exponent: f64) -> Option<Numbers> {
 fn gemm(at: &At, left: Numbers, right: Numbers, added: Option<Numbers>) -> Option<Numbers> {
     at.only_attributes(&["alpha", "beta", "transA", "transB"])
         .ok()?;
-    let turn = |numbers: Numbers, name: &str| match at.flag(name, false).ok()? {
-        false => Some(numbers),
-        true => numbers.turned(),
-    };
-    let by = |name: &str| Some(Numbers::number(at.attr_float(name, 1.0).ok()?, 0));
-    let product = &turn(left, "transA")?.product(&turn(right, "transB")?)? * &by("alpha")?;
+    let product = turned(at, "transA", left)?.product(&turned(at, "transB", right)?)?;
+    let product = scaled_by(at, "alpha", &product)?;
     match added {
-        Some(added) => arithmetic("Add", &product, &(&added * &by("beta")?)),
+        Some(added) => arithmetic("Add", &product, &scaled_by(at, "beta", &added)?),
         None => Some(product),
     }
+}
+
+/// A matrix, transposed where an attribute says so.
+fn turned(at: &At, name: &str, matrix: Numbers) -> Option<Numbers> {
+    match at.flag(name, false).ok()? {
+        false => Some(matrix),
+        true => matrix.turned(),
+    }
+}
+
+/// Numbers times an attribute, 1 by default.
+fn scaled_by(at: &At, name: &str, numbers: &Numbers) -> Option<Numbers> {
+    Some(numbers * &Numbers::number(at.attr_float(name, 1.0).ok()?, 0))
 }
 
 /// Sums, means or maxima along axes.

@@ -16,16 +16,17 @@ const CHANNELS: usize = 1;
 impl Normalizer for Bias {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let graph = view.graph;
-        let slot = (0..2).find(|&slot| is_constant(view, node, slot))?;
+        let at = view.at(node);
+        let slot = (0..2).find(|&slot| at.is_constant(slot))?;
         let (input, output) = (graph.input(node, 1 - slot)?, graph.only_output(node)?);
         let maker = view.maker(input)?;
         let has_place = graph.category(maker) == Some(Category::Layer);
-        let takes =
-            (1..3).all(|slot| graph.input(maker, slot).is_none() || is_constant(view, maker, slot));
+        let parameters_are_constant = (1..3)
+            .all(|slot| graph.input(maker, slot).is_none() || view.at(maker).is_constant(slot));
         let is_float = view.facts.data_type(output).is_some_and(DataType::is_float);
         let is_its_own = view.only_reader(input) == Some(node);
-        if graph.domain_op(node) != ("", "Add") || !has_place || !takes || !is_float || !is_its_own
-        {
+        let fits = has_place && parameters_are_constant && is_float && is_its_own;
+        if graph.domain_op(node) != ("", "Add") || !fits {
             return None;
         }
         let shape = view.facts.shape(output)?;
@@ -33,14 +34,13 @@ impl Normalizer for Bias {
         if view.facts.rank(input) != Some(shape.len()) {
             return None;
         }
-        let at = view.at(node);
         let given = at.shape(slot).ok()?;
-        // Where the channels are it is known which they are, and anything else is no bias.
-        let first = shape.len().checked_sub(given.len())?;
-        let is_along = |place: usize| {
-            first + place == CHANNELS && extent(&given[place]) == extent(&shape[CHANNELS])
-        };
-        if !(0..given.len()).all(|place| extent(&given[place]) == Some(1) || is_along(place)) {
+        let missing = shape.len().checked_sub(given.len())?;
+        let is_over_channels = given.iter().enumerate().all(|(axis, dim)| {
+            extent(dim) == Some(1)
+                || missing + axis == CHANNELS && extent(dim) == extent(&shape[CHANNELS])
+        });
+        if !is_over_channels {
             return None;
         }
         let shift = at.numbers(slot).ok()?.align(shape.len())?;
@@ -64,10 +64,4 @@ impl Normalizer for Bias {
             refusal: None,
         })
     }
-}
-
-fn is_constant(view: &View, node: NodeId, slot: usize) -> bool {
-    view.graph
-        .input(node, slot)
-        .is_some_and(|value| view.constants.is_constant(value))
 }

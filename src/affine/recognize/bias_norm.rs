@@ -13,9 +13,10 @@ impl Normalizer for BiasNorm {
         if !graph.is(node, "Mul") {
             return None;
         }
-        let operands = [graph.input(node, 0)?, graph.input(node, 1)?];
-        let read = |[x, scales]: [ValueId; 2]| Some((x, scales, statistics(view, x, scales)?));
-        let (x, scales, mut nodes) = read(operands).or_else(|| read([operands[1], operands[0]]))?;
+        let (left, right) = (graph.input(node, 0)?, graph.input(node, 1)?);
+        let mut orders = [(left, right), (right, left)].into_iter();
+        let (x, scales, mut nodes) =
+            orders.find_map(|(x, scales)| Some((x, scales, statistics(view, x, scales)?)))?;
         let chain = view.maker(scales).and_then(|maker| view.chain(maker));
         let post = chain.filter(|chain| chain.output == scales && !chain.affine.is_identity());
         nodes.extend(post.iter().flat_map(|chain| &chain.nodes));
@@ -49,41 +50,36 @@ fn statistics(view: &View, x: ValueId, scales: ValueId) -> Option<Vec<NodeId>> {
         return None;
     }
     let value = chain.map_or(scales, |chain| chain.input);
-    let made_by = |value: ValueId, ops: &[&str]| {
-        view.maker(value)
-            .filter(|&node| ops.iter().any(|op| graph.is(node, op)))
-    };
-    let number = |node: NodeId, slot: usize| view.scalar(graph.input(node, slot)?);
     let mut nodes = vec![];
     // As one power, or as the reciprocal of a root.
-    let root = made_by(value, &["Pow", "Reciprocal", "Div"])?;
+    let root = view.made_by(value, &["Pow", "Reciprocal", "Div"])?;
     nodes.push(root);
     let mut mean = graph.input(root, usize::from(graph.is(root, "Div")))?;
-    let one_power = graph.is(root, "Pow");
-    let inverts = if one_power {
-        number(root, 1) == Some(-0.5)
+    let is_one_power = graph.is(root, "Pow");
+    let inverts = if is_one_power {
+        view.scalar_input(root, 1) == Some(-0.5)
     } else {
-        graph.is(root, "Reciprocal") || number(root, 0) == Some(1.0)
+        graph.is(root, "Reciprocal") || view.scalar_input(root, 0) == Some(1.0)
     };
-    if !one_power {
-        let sqrt = made_by(mean, &["Sqrt"])?;
+    if !is_one_power {
+        let sqrt = view.made_by(mean, &["Sqrt"])?;
         nodes.push(sqrt);
         mean = graph.input(sqrt, 0)?;
     }
-    let reduce = made_by(mean, &["ReduceMean"])?;
+    let reduce = view.made_by(mean, &["ReduceMean"])?;
     let squares = graph.input(reduce, 0)?;
     let rank = view.facts.rank(squares)?;
     let reduced = view.at(reduce).reduction(rank).ok()?;
-    let square = made_by(squares, &["Pow", "Mul"])?;
+    let square = view.made_by(squares, &["Pow", "Mul"])?;
     let shifted = graph.input(square, 0)?;
     let is_square = match graph.op(square)? {
         "Mul" => graph.input(square, 1) == Some(shifted),
-        _ => number(square, 1) == Some(2.0),
+        _ => view.scalar_input(square, 1) == Some(2.0),
     };
-    let shift = made_by(shifted, &["Sub", "Add"])?;
-    let of = [graph.input(shift, 0)?, graph.input(shift, 1)?];
-    let takes_off = of[0] == x && view.constants.is_constant(of[1])
-        || graph.is(shift, "Add") && of[1] == x && view.constants.is_constant(of[0]);
+    let shift = view.made_by(shifted, &["Sub", "Add"])?;
+    let (left, right) = (graph.input(shift, 0)?, graph.input(shift, 1)?);
+    let takes_off = left == x && view.constants.is_constant(right)
+        || graph.is(shift, "Add") && right == x && view.constants.is_constant(left);
     nodes.extend([reduce, square, shift]);
     let is_last = reduced == (vec![rank.checked_sub(1)?], true);
     (inverts && is_square && takes_off && is_last).then_some(nodes)

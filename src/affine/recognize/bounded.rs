@@ -20,50 +20,43 @@ impl Normalizer for AnyBounded {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let output = view.graph.only_output(node)?;
         pointwise::scaling(view, output)?.spread?;
-        let is_of_one = |node: NodeId| {
-            view.graph
-                .category(node)
-                .is_some_and(Category::is_elementwise)
-                || is_cast(view, node)
-        };
-        let bounded = |region: Region| {
-            let largest = values(view, &region).map(|values| values.high.max(-values.low))?;
-            let Region { input, nodes } = region;
+        let regions = regions(view, &Alike::new(view), node, |node| {
+            is_elementwise(view, node)
+        });
+        regions.into_iter().find_map(|region| {
+            let values = values(view, &region)?;
+            let is_small = values.high.max(-values.low) <= LARGEST;
             let core = Bounded {
-                input,
+                input: region.input,
                 output,
-                nodes,
+                nodes: region.nodes,
                 replacement: None,
             };
-            (largest <= LARGEST)
-                .then(|| pointwise::site(view, self, "pointwise", core))
-                .flatten()
-        };
-        regions(view, &Alike::new(view), node, is_of_one)
-            .into_iter()
-            .find_map(bounded)
+            is_small.then(|| pointwise::site(view, self, "pointwise", core))?
+        })
     }
 }
 
-/// Between which numbers the last node of a region makes its values, whatever it is given.
+/// Whether a node computes each element from one element of each input.
+fn is_elementwise(view: &View, node: NodeId) -> bool {
+    let category = view.graph.category(node);
+    category.is_some_and(Category::is_elementwise) || is_cast(view, node)
+}
+
+/// The range of the values that the last node of a region makes, whatever its input.
 fn values(view: &View, region: &Region) -> Option<Bounds> {
-    let mut known = HashMap::from_iter([(region.input, Bounds::VARIABLE)]);
+    let mut ranges = HashMap::from_iter([(region.input, Bounds::VARIABLE)]);
     for &node in &region.nodes {
-        let inputs = view.graph.inputs(node).iter().flatten();
-        let inputs: Vec<Bounds> = inputs
-            .map(|input| {
-                known
-                    .get(input)
-                    .copied()
-                    .or_else(|| view.scalar(*input).map(Bounds::number))
-            })
-            .collect::<Option<_>>()?;
-        known.insert(
-            view.graph.only_output(node)?,
-            bounds(&view.at(node), &inputs)?,
-        );
+        let mut inputs = vec![];
+        for &input in view.graph.inputs(node).iter().flatten() {
+            inputs.push(match ranges.get(&input) {
+                Some(&range) => range,
+                None => Bounds::number(view.scalar(input)?),
+            });
+        }
+        let range = bounds(&view.at(node), &inputs)?;
+        ranges.insert(view.graph.only_output(node)?, range);
     }
-    known
-        .get(&view.graph.only_output(*region.nodes.last()?)?)
-        .copied()
+    let last = view.graph.only_output(*region.nodes.last()?)?;
+    ranges.get(&last).copied()
 }

@@ -1,4 +1,4 @@
-//! Between which numbers the values of a function of one variable lie.
+//! The range of the values of a function of one variable.
 //!
 //! Read operator by operator: an interval, and how fast the values grow with the variable `z`. A quotient of two that
 //! grow alike, as `z/√(z²+1)`, is bounded where their intervals are not.
@@ -20,11 +20,39 @@ impl Pace {
         }
     }
 
+    /// The one of the higher degree.
+    fn faster(self, other: Pace) -> Pace {
+        if self.degree >= other.degree {
+            self
+        } else {
+            other
+        }
+    }
+
     fn raised(self, exponent: f64) -> Pace {
         Pace {
             factor: self.factor.powf(exponent),
             degree: self.degree * exponent,
         }
+    }
+}
+
+/// A pace to a power.
+fn raised(pace: Option<Pace>, exponent: f64) -> Option<Pace> {
+    pace.map(|pace| pace.raised(exponent))
+}
+
+/// The pace of a product.
+fn product(one: Option<Pace>, other: Option<Pace>) -> Option<Pace> {
+    Some(one?.times(other?))
+}
+
+/// The product of two ends of intervals: 0 times an infinite one is 0.
+fn product_of_ends(one: f64, other: f64) -> f64 {
+    if one == 0.0 || other == 0.0 {
+        0.0
+    } else {
+        one * other
     }
 }
 
@@ -106,44 +134,31 @@ impl Bounds {
     }
 
     fn plus(self, other: Bounds) -> Bounds {
-        let one_sign = self.low.min(other.low) >= 0.0 || self.high.max(other.high) <= 0.0;
-        let faster = |one: Pace, other: Pace| {
-            if one.degree >= other.degree {
-                one
-            } else {
-                other
-            }
-        };
+        let have_one_sign = self.low.min(other.low) >= 0.0 || self.high.max(other.high) <= 0.0;
         let least = match (self.least, other.least) {
-            (Some(one), Some(other)) => Some(faster(one, other)),
+            (Some(one), Some(other)) => Some(one.faster(other)),
             (one, other) => one.or(other),
         };
         Bounds {
-            least: least.filter(|_| one_sign),
+            least: least.filter(|_| have_one_sign),
             ..Bounds::within(self.low + other.low, self.high + other.high)
         }
     }
 
     fn times(self, other: Bounds) -> Bounds {
-        // 0 times an infinite bound is 0.
-        let product = |one: f64, other: f64| {
-            if one == 0.0 || other == 0.0 {
-                0.0
-            } else {
-                one * other
-            }
+        let ends = [
+            product_of_ends(self.low, other.low),
+            product_of_ends(self.low, other.high),
+            product_of_ends(self.high, other.low),
+            product_of_ends(self.high, other.high),
+        ];
+        let bounds = Bounds {
+            low: ends.into_iter().fold(f64::INFINITY, f64::min),
+            high: ends.into_iter().fold(f64::NEG_INFINITY, f64::max),
+            most: product(self.most, other.most),
+            least: product(self.least, other.least),
         };
-        let ends =
-            [self.low, self.high].map(|end| [product(end, other.low), product(end, other.high)]);
-        let ends = ends.as_flattened();
-        let both = |one: Option<Pace>, other: Option<Pace>| Some(one?.times(other?));
-        let product = Bounds {
-            low: ends.iter().copied().fold(f64::INFINITY, f64::min),
-            high: ends.iter().copied().fold(f64::NEG_INFINITY, f64::max),
-            most: both(self.most, other.most),
-            least: both(self.least, other.least),
-        };
-        product.settled()
+        bounds.settled()
     }
 
     /// Where it does not grow with the variable, its bound is one of the interval.
@@ -163,31 +178,28 @@ impl Bounds {
 
     fn inverse(self) -> Option<Bounds> {
         let has_one_sign = self.low > 0.0 || self.high < 0.0;
-        let inverse = |pace: Option<Pace>| pace.map(|pace| pace.raised(-1.0));
         has_one_sign.then(|| Bounds {
             low: 1.0 / self.high,
             high: 1.0 / self.low,
-            most: inverse(self.least),
-            least: inverse(self.most),
+            most: raised(self.least, -1.0),
+            least: raised(self.most, -1.0),
         })
     }
 
     fn square(self) -> Bounds {
         let Bounds { low, high, .. } = self.magnitude();
-        let square = |pace: Option<Pace>| pace.map(|pace| pace.raised(2.0));
         Bounds {
             low: low * low,
             high: high * high,
-            most: square(self.most),
-            least: square(self.least),
+            most: raised(self.most, 2.0),
+            least: raised(self.least, 2.0),
         }
     }
 
     fn root(self) -> Option<Bounds> {
-        let root = |pace: Option<Pace>| pace.map(|pace| pace.raised(0.5));
         (self.low >= 0.0).then(|| Bounds {
-            most: root(self.most),
-            least: root(self.least),
+            most: raised(self.most, 0.5),
+            least: raised(self.least, 0.5),
             ..self.image(f64::sqrt)
         })
     }
@@ -203,7 +215,6 @@ impl Bounds {
 
 /// The range of a node's result for inputs in these ranges; `None` for an unknown operator.
 pub fn bounds(at: &At, inputs: &[Bounds]) -> Option<Bounds> {
-    let same = || at.input(0).ok() == at.input(1).ok();
     match (at.proto().op_type(), inputs) {
         ("Identity" | "Cast", &[one]) => Some(one),
         ("Neg", &[one]) => Some(one.negated()),
@@ -226,7 +237,7 @@ pub fn bounds(at: &At, inputs: &[Bounds]) -> Option<Bounds> {
         },
         ("Add", &[one, other]) => Some(one.plus(other)),
         ("Sub", &[one, other]) => Some(one.plus(other.negated())),
-        ("Mul", &[one, _]) if same() => Some(one.square()),
+        ("Mul", &[one, _]) if at.input(0).ok() == at.input(1).ok() => Some(one.square()),
         ("Mul", &[one, other]) => Some(one.times(other)),
         ("Div", &[one, other]) => Some(one.times(other.inverse()?)),
         ("Min", &[one, other]) => Some(Bounds::within(
@@ -238,10 +249,11 @@ pub fn bounds(at: &At, inputs: &[Bounds]) -> Option<Bounds> {
             one.high.max(other.high),
         )),
         ("Clip", &[one]) => {
-            let bound = |name: &str, absent: f32| at.attr_float(name, absent).ok();
-            one.clipped(bound("min", f32::MIN)?, bound("max", f32::MAX)?)
+            let low = at.attr_float("min", f32::MIN).ok()?;
+            let high = at.attr_float("max", f32::MAX).ok()?;
+            one.clipped(low, high)
         }
-        // With one bound of two it is not told which.
+        // Of one bound alone it is unknown which one it is.
         ("Clip", &[one, low, high]) if low.is_number() && high.is_number() => {
             one.clipped(low.low, high.high)
         }

@@ -37,51 +37,33 @@ fn part(view: &View, core: &Core, output: ValueId, chain: &Chain) -> Option<Part
     } else {
         &[("Mul", 1.0)]
     };
-    let is_wanted = |&node: &NodeId| match graph.domain_op(node) {
-        // Of two Muls one has the reciprocal, which this form has for RMSNorm only.
-        ("", "Mul") => !core.centred && core.nodes.last() == Some(&node),
-        // Which a quotient takes the place of, at the end.
-        ("", "Reciprocal") => !core.centred,
-        ("", op) => matches!(op, "Add" | "Div" | "Pow" | "ReduceMean" | "Sqrt" | "Sub"),
-        _ => false,
-    };
-    let squares =
-        |&node: &NodeId| graph.is(node, "Pow") && graph.input(node, 0) == Some(core.squared);
     let is_written_so = chain.input == output
         && !core.less_mean
         && core.inside.is_none()
         && chain.nodes.len() == wanted.len()
         && view.only_reader(output) == chain.nodes.first().copied()
-        && core.nodes.iter().all(is_wanted)
-        && core.nodes.iter().any(squares);
+        && core.nodes.iter().all(|&node| is_fusible(view, core, node))
+        && core.nodes.iter().any(|&node| squares(view, core, node));
     if !is_written_so {
         return None;
     }
     let channels = view.facts.extent(core.output, core.rank.checked_sub(1)?)?;
-    let reset = |(&node, &(op, neutral)): (&NodeId, &(&str, f64))| {
-        let slot = (0..2).find(|&slot| {
-            graph
-                .input(node, slot)
-                .is_some_and(|value| view.constants.is_constant(value))
-        })?;
-        let given = view.at(node).shape(slot).ok()?;
-        let is_vector = given.len() == 1 && extent(&given[0]) == Some(channels);
-        let axes = [core.rank - 1, core.rank];
-        (graph.is(node, op) && is_vector).then_some(Reset {
+    let mut resets = vec![];
+    for (&node, &(op, neutral)) in chain.nodes.iter().zip(wanted) {
+        let at = view.at(node);
+        let slot = (0..2).find(|&slot| at.is_constant(slot))?;
+        let shape = at.shape(slot).ok()?;
+        let is_vector = shape.len() == 1 && extent(&shape[0]) == Some(channels);
+        (graph.is(node, op) && is_vector).then_some(())?;
+        resets.push(Reset {
             node,
             slot,
             neutral,
             optional: false,
             like: slot,
-            axes,
-        })
-    };
-    let resets = chain
-        .nodes
-        .iter()
-        .zip(wanted)
-        .map(reset)
-        .collect::<Option<_>>()?;
+            axes: [core.rank - 1, core.rank],
+        });
+    }
     Some(Part {
         affine: chain.affine.clone(),
         input: chain.output,
@@ -89,4 +71,21 @@ fn part(view: &View, core: &Core, output: ValueId, chain: &Chain) -> Option<Part
         nodes: vec![],
         resets,
     })
+}
+
+/// Whether onnxruntime expects such a node in the form of a core.
+fn is_fusible(view: &View, core: &Core, node: NodeId) -> bool {
+    match view.graph.domain_op(node) {
+        // Of two Muls one has the reciprocal, which this form has for RMSNorm only.
+        ("", "Mul") => !core.centred && core.nodes.last() == Some(&node),
+        // At the end a quotient takes its place.
+        ("", "Reciprocal") => !core.centred,
+        ("", op) => matches!(op, "Add" | "Div" | "Pow" | "ReduceMean" | "Sqrt" | "Sub"),
+        _ => false,
+    }
+}
+
+/// Whether a node squares the value whose squares are averaged, by a Pow.
+fn squares(view: &View, core: &Core, node: NodeId) -> bool {
+    view.graph.is(node, "Pow") && view.graph.input(node, 0) == Some(core.squared)
 }

@@ -87,11 +87,10 @@ impl Groups {
             return None;
         }
         let at = view.at(node);
-        let all =
-            |slot: usize, neutral: f64| Some(at.numbers(slot).ok()?.iter().all(|&v| v == neutral));
         let axes = (2..at.rank(0).ok()?).collect();
-        let bare = all(1, 1.0)? && all(2, 0.0)?;
-        bare.then_some(Groups {
+        let (scale, shift) = (at.numbers(1).ok()?, at.numbers(2).ok()?);
+        let is_bare = scale.iter().all(|&s| s == 1.0) && shift.iter().all(|&t| t == 0.0);
+        is_bare.then_some(Groups {
             input: at.input(0).ok()?,
             output: view.graph.only_output(node)?,
             axes,

@@ -19,12 +19,17 @@ impl Normalizer for LayerScale {
 
 /// Whether a chain only scales what a linear operator makes, before it is added to something.
 pub fn ends_branch(view: &View, chain: &Chain) -> bool {
-    let behind = |what: Category| what.is_product() || what == Category::Movement;
-    let linear =
-        |maker| view.graph.category(maker).is_some_and(behind) || view.graph.is(maker, "Add");
-    let residual = || {
-        view.only_reader(chain.output)
-            .is_some_and(|reader| view.graph.is(reader, "Add"))
-    };
-    chain.affine.has_no_shift() && view.maker(chain.input).is_some_and(linear) && residual()
+    let maker = view.maker(chain.input);
+    let reader = view.only_reader(chain.output);
+    chain.affine.has_no_shift()
+        && maker.is_some_and(|maker| is_linear(view, maker))
+        && reader.is_some_and(|reader| view.graph.is(reader, "Add"))
+}
+
+/// Whether a node is a product, or may lie behind one: a movement, or the Add of a bias.
+fn is_linear(view: &View, node: NodeId) -> bool {
+    let category = view.graph.category(node);
+    category.is_some_and(Category::is_product)
+        || category == Some(Category::Movement)
+        || view.graph.is(node, "Add")
 }

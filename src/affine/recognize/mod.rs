@@ -250,11 +250,6 @@ pub struct Part {
 }
 
 impl Part {
-    /// The extent of its parameters along their axis.
-    pub fn width(&self) -> usize {
-        self.affine.scale.len().max(self.affine.shift.len())
-    }
-
     /// The BatchNormalization that is all of it, if it is one, and all that it reads is of one type.
     pub fn batch_norm(&self, graph: &Graph, facts: &Facts) -> Option<NodeId> {
         let &[node] = &self.nodes[..] else {
@@ -267,6 +262,11 @@ impl Part {
             .all(|&data_type| data_type.is_some() && data_type == types[0]);
         (graph.is(node, "BatchNormalization") && is_one_type).then_some(node)
     }
+}
+
+/// The extent of the parameters of an affine along their axis.
+fn width(affine: &Affine) -> usize {
+    affine.scale.len().max(affine.shift.len())
 }
 
 /// An input of a node that gets its neutral value when the affine it holds is folded.
@@ -446,7 +446,26 @@ impl<'a> View<'a> {
         Some(self.graph.producer(value)?.0)
     }
 
-    /// The elements of a constant of one element.
+    /// Whether the first two inputs of a node vary.
+    pub fn both_vary(&self, node: NodeId) -> bool {
+        [0, 1].iter().all(|&slot| {
+            let input = self.graph.input(node, slot);
+            input.is_some_and(|input| !self.constants.is_constant(input))
+        })
+    }
+
+    /// The node that makes a value, if it is one of these operators of ONNX.
+    pub fn made_by(&self, value: ValueId, ops: &[&str]) -> Option<NodeId> {
+        let node = self.maker(value)?;
+        ops.iter().any(|op| self.graph.is(node, op)).then_some(node)
+    }
+
+    /// The number that a node reads at a slot, if it is a constant of one element.
+    pub fn scalar_input(&self, node: NodeId, slot: usize) -> Option<f64> {
+        self.scalar(self.graph.input(node, slot)?)
+    }
+
+    /// The number in a constant of one element.
     pub fn scalar(&self, value: ValueId) -> Option<f64> {
         self.constants.scalar(value)
     }

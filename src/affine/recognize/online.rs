@@ -4,10 +4,8 @@ use crate::affine::recognize::statistics::{Core, scaled_core};
 use crate::affine::recognize::{Family, Site, View};
 use crate::ir::NodeId;
 use crate::ir::axes::axis;
-use crate::refusal::Reason;
 
-/// The normalization by statistics of its input that is in a site; `None` where it has none that is known to its
-/// axes.
+/// The normalization of a site by statistics of its input; `None` where it has none, or one over unknown axes.
 pub fn core(view: &View, site: &Site) -> Option<Core> {
     if site.kind.family != Family::Online {
         return None;
@@ -32,18 +30,16 @@ fn operator(view: &View, node: NodeId) -> Option<Core> {
     };
     let input = graph.input(node, 0)?;
     let rank = view.facts.rank(input)?;
-    let axes = || -> Result<Vec<usize>, Reason> {
-        Ok((axis(at.attr("axis", -1)?, rank)?..rank).collect())
-    };
+    let first = axis(at.attr("axis", -1).ok()?, rank).ok()?;
     Some(Core {
         input,
-        // Others say what the statistics are.
+        // Other outputs are the statistics.
         output: graph.only_output(node)?,
         centred,
         norm: false,
         squared: input,
         less_mean: false,
-        axes: axes().ok()?,
+        axes: (first..rank).collect(),
         rank,
         nodes: vec![node],
         factor: None,

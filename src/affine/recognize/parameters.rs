@@ -2,6 +2,7 @@
 
 use crate::affine::Affine;
 use crate::affine::recognize::{Family, Kind, Part, Reset, Site, View};
+use crate::analysis::node_view::At;
 use crate::ir::NodeId;
 use crate::recipe::Numbers;
 use crate::refusal::{Reason, Refusal};
@@ -32,85 +33,83 @@ pub struct Operator {
 /// The site of such an operator: its parameters are the affine behind it.
 pub fn site(view: &View, node: NodeId, operator: &Operator) -> Option<Site> {
     let output = view.graph.output(node, 0)?;
-    let rank = view.facts.rank(output);
-    let axis = match (operator.along, rank) {
-        (Along::Axis(axis) | Along::Groups(axis, _), _) => axis,
-        (Along::Trailing, rank) => rank.unwrap_or(1) - 1,
+    let axis = match operator.along {
+        Along::Axis(axis) | Along::Groups(axis, _) => axis,
+        Along::Trailing => view.facts.rank(output).unwrap_or(1) - 1,
     };
-    let (post, refusal) = match affine(view, node, operator) {
-        // An identity leaves room for the affine behind it.
+    let (post, reason) = match affine(view, node, operator) {
         Ok(affine) => {
-            let axes = match operator.along {
-                Along::Axis(axis) | Along::Groups(axis, _) => [axis, axis + 1],
-                Along::Trailing => {
-                    let given = view
-                        .at(node)
-                        .shape(operator.scale)
-                        .map_or(0, |shape| shape.len());
-                    [affine.rank().saturating_sub(given), affine.rank()]
-                }
+            // An identity leaves room for the affine behind it.
+            let reason = affine.is_identity().then_some(Reason::Identity);
+            let part = Part {
+                resets: operator.resets(view, node, affine.rank()),
+                affine,
+                input: output,
+                output,
+                nodes: vec![],
             };
-            let reset = |slot, neutral, optional| Reset {
-                node,
-                slot,
-                neutral,
-                optional,
-                like: operator.scale,
-                axes,
-            };
-            let optional = matches!(operator.along, Along::Trailing);
-            let bias = operator
-                .bias
-                .filter(|&slot| optional || view.graph.input(node, slot).is_some());
-            let shift = bias.map(|slot| reset(slot, 0.0, optional));
-            let resets = [reset(operator.scale, 1.0, false)]
-                .into_iter()
-                .chain(shift)
-                .collect();
-            let refusal = affine.is_identity().then_some(Reason::Identity);
-            (
-                Some(Part {
-                    affine,
-                    input: output,
-                    output,
-                    nodes: vec![],
-                    resets,
-                }),
-                refusal,
-            )
+            (Some(part), reason)
         }
         Err(reason) => (None, Some(reason)),
     };
-    // Where nothing else is known of a value, its parameters say how wide it is.
-    let given = || view.constants.len(view.graph.input(node, operator.scale)?);
+    // Where the extent of the value is unknown, its parameters say how wide it is.
+    let channels = view.facts.extent(output, axis);
+    let channels = channels.or_else(|| view.constants.len(view.graph.input(node, operator.scale)?));
     Some(Site {
         kind: Kind::new(operator.kind, Family::Online),
         name: view.site_name(node),
-        channels: view.facts.extent(output, axis).or_else(given).unwrap_or(0),
+        channels: channels.unwrap_or(0),
         axis,
         nodes: vec![node],
         pre: None,
         post,
         replacement: None,
         core: None,
-        refusal: refusal.map(|reason| Refusal::new(reason, view.graph.name(node))),
+        refusal: reason.map(|reason| Refusal::new(reason, view.graph.name(node))),
     })
 }
 
+impl Operator {
+    /// The resets of the parameters of a node whose affine has this rank.
+    fn resets(&self, view: &View, node: NodeId, rank: usize) -> Vec<Reset> {
+        let axes = match self.along {
+            Along::Axis(axis) | Along::Groups(axis, _) => [axis, axis + 1],
+            Along::Trailing => {
+                let own = view.at(node).shape(self.scale);
+                let own = own.map_or(0, |shape| shape.len());
+                [rank.saturating_sub(own), rank]
+            }
+        };
+        let scale = Reset {
+            node,
+            slot: self.scale,
+            neutral: 1.0,
+            optional: false,
+            like: self.scale,
+            axes,
+        };
+        let optional = matches!(self.along, Along::Trailing);
+        let bias = self
+            .bias
+            .filter(|&slot| optional || view.graph.input(node, slot).is_some());
+        let bias = bias.map(|slot| Reset {
+            slot,
+            neutral: 0.0,
+            optional,
+            ..scale
+        });
+        [scale].into_iter().chain(bias).collect()
+    }
+}
+
+/// The affine of the parameters of a node.
 fn affine(view: &View, node: NodeId, operator: &Operator) -> Result<Affine, Reason> {
     let at = view.at(node);
     let rank = at.output_rank(0)?;
-    let read = |slot: usize, neutral: f64| -> Result<Numbers, Reason> {
-        if at.graph.input(node, slot).is_none() {
-            return Ok(Numbers::number(neutral, rank));
-        }
-        at.weight(slot)?;
-        spread(view, node, &at.numbers(slot)?, operator.along, rank)
-    };
-    let scale = read(operator.scale, 1.0)?;
-    let shift = operator
-        .bias
-        .map_or_else(|| Ok(Numbers::number(0.0, rank)), |slot| read(slot, 0.0))?;
+    let scale = parameter(view, node, Some(operator.scale), operator.along)?;
+    let scale = scale.unwrap_or_else(|| Numbers::number(1.0, rank));
+    let shift = parameter(view, node, operator.bias, operator.along)?;
+    let shift = shift.unwrap_or_else(|| Numbers::number(0.0, rank));
     let affine = Affine::new(scale, shift);
     if affine.is_finite() {
         Ok(affine)
@@ -119,22 +118,32 @@ fn affine(view: &View, node: NodeId, operator: &Operator) -> Result<Affine, Reas
     }
 }
 
-fn spread(
+/// A parameter in the axes of the result; `None` where the node has none.
+fn parameter(
     view: &View,
     node: NodeId,
-    numbers: &Numbers,
+    slot: Option<usize>,
     along: Along,
-    rank: usize,
-) -> Result<Numbers, Reason> {
+) -> Result<Option<Numbers>, Reason> {
+    let at = view.at(node);
+    let Some(slot) = slot.filter(|&slot| at.graph.input(node, slot).is_some()) else {
+        return Ok(None);
+    };
+    at.weight(slot)?;
+    spread(&at, &at.numbers(slot)?, along).map(Some)
+}
+
+/// The numbers of a parameter in the axes of the result.
+fn spread(at: &At, numbers: &Numbers, along: Along) -> Result<Numbers, Reason> {
+    let rank = at.output_rank(0)?;
     let (axis, groups) = match along {
         Along::Trailing => return numbers.align(rank).ok_or(Reason::UnknownShape),
         Along::Axis(axis) => (axis, None),
         Along::Groups(axis, groups) => (axis, Some(groups)),
     };
-    let output = view.at(node).output(0)?;
-    let channels = view
+    let channels = at
         .facts
-        .extent(output, axis)
+        .extent(at.output(0)?, axis)
         .ok_or(Reason::UnknownShape)?;
     let count = groups.unwrap_or(channels);
     if numbers.shape() != [count] || count == 0 || channels % count != 0 || axis >= rank {

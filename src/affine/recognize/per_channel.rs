@@ -24,18 +24,11 @@ impl Normalizer for PerChannel {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
         // The factor of each channel may come before the division.
-        let divided = || {
-            view.only_reader(chain.output)
-                .is_some_and(|reader| is_quotient(view, reader))
-        };
-        let kind = match view
-            .maker(chain.input)
-            .is_some_and(|maker| is_quotient(view, maker))
-            || divided()
-        {
-            true => QUOTIENT,
-            false => AFFINE,
-        };
+        let is_by_quotient = [view.maker(chain.input), view.only_reader(chain.output)]
+            .into_iter()
+            .flatten()
+            .any(|node| is_quotient(view, node));
+        let kind = if is_by_quotient { QUOTIENT } else { AFFINE };
         // A bare shift is a bias; one scale for all channels is no normalizer.
         chain.is_per_channel().then(|| chain.site(view, kind))
     }
@@ -44,14 +37,9 @@ impl Normalizer for PerChannel {
 /// Whether a node divides a value that varies by another: then the statistics in it are those of the
 /// input, whatever they are.
 fn is_quotient(view: &View, node: NodeId) -> bool {
-    let varies = |slot| {
-        view.graph
-            .input(node, slot)
-            .is_some_and(|input| !view.constants.is_constant(input))
-    };
     match view.graph.op(node) {
-        Some("Div") => varies(0) && varies(1),
-        Some("Mul") => varies(0) && varies(1) && divisor(view, node).is_some(),
+        Some("Div") => view.both_vary(node),
+        Some("Mul") => view.both_vary(node) && divisor(view, node).is_some(),
         _ => false,
     }
 }

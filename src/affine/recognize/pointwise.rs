@@ -111,8 +111,9 @@ pub fn scaling<'v>(view: &'v View, output: ValueId) -> Option<&'v Chain> {
 pub fn numbers<'v>(view: &'v View, input: ValueId) -> Option<&'v Chain> {
     let chain = view.maker(input).and_then(|node| view.chain(node))?;
     let Affine { scale, shift } = &chain.affine;
-    let scales = |&node: &NodeId| matches!(view.graph.op(node), Some("Mul" | "Div"));
-    let are_numbers = scale.len() == 1 && shift.len() == 1 && chain.nodes.iter().any(scales);
+    let mut ops = chain.nodes.iter().map(|&node| view.graph.op(node));
+    let are_numbers =
+        scale.len() == 1 && shift.len() == 1 && ops.any(|op| matches!(op, Some("Mul" | "Div")));
     Some(chain).filter(|chain| chain.output == input && are_numbers)
 }
 
@@ -124,18 +125,16 @@ pub fn site(view: &View, kind: &dyn Normalizer, name: &'static str, core: Bounde
     let chain = view.chain_from(output)?;
     let pre = numbers(view, input);
     // Without a scale in front it is an activation that happens to be followed by one.
-    let named = chain.mentions(kind.names());
-    if (pre.is_none() || chain.spread.is_none()) && !named {
+    let is_named = chain.mentions(kind.names());
+    if (pre.is_none() || chain.spread.is_none()) && !is_named {
         return None;
     }
-    // One number for all channels lies along any axis.
-    let last = || {
-        view.facts
-            .rank(output)?
-            .checked_sub(1)
-            .filter(|_| chain.affine.axes().is_empty())
+    let axis = match chain.axis().or(chain.spread) {
+        Some(axis) => axis,
+        // One number for all channels lies along any axis.
+        None if chain.affine.axes().is_empty() => view.facts.rank(output)?.checked_sub(1)?,
+        None => return None,
     };
-    let axis = chain.axis().or(chain.spread).or_else(last)?;
     let mut nodes: Vec<NodeId> = pre.iter().flat_map(|chain| chain.nodes.clone()).collect();
     nodes.extend([&before[..], &core.nodes, &behind].concat());
     nodes.extend(&chain.nodes);

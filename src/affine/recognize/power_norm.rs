@@ -5,13 +5,12 @@
 
 use crate::affine::recognize::affine_chain::offline;
 use crate::affine::recognize::opaque::{BETA, Expansion, GAMMA, Opaque, VARIANCE, Written, fixed};
-use crate::affine::recognize::statistics::{Core, REACH, core, is_in_place};
-use crate::affine::recognize::{Family, Kind, Normalizer, Replacement, Site, View};
+use crate::affine::recognize::statistics::{Core, REACH, core, is_in_place, widening};
+use crate::affine::recognize::{Family, Kind, Normalizer, Replacement, Site, View, width};
 use crate::ir::builder::Maker;
 use crate::ir::{NodeId, ValueId, builder};
 use crate::onnx::operator::input_at;
 use crate::recipe::Numbers;
-use crate::shape::facts::same_shape;
 
 /// PowerNorm, with or without group scaling.
 pub struct PowerNorm;
@@ -22,12 +21,12 @@ impl Normalizer for PowerNorm {
         if !chain.is_per_channel() {
             return None;
         }
-        let named = chain.mentions(self.names()) || chain.mentions(&["running_phi"]);
+        let is_named = chain.mentions(self.names()) || chain.mentions(&["running_phi"]);
         // Parameters as wide as one group belong to a normalizer of each head.
-        let width = chain.affine.scale.len().max(chain.affine.shift.len());
-        let is_wider =
-            |scaling: &Core| view.facts.extent(scaling.squared, scaling.rank - 1) != Some(width);
-        if let Some(scaling) = group_scaling(view, chain.input).filter(is_wider) {
+        let width = width(&chain.affine);
+        if let Some(scaling) = group_scaling(view, chain.input)
+            && view.facts.extent(scaling.squared, scaling.rank - 1) != Some(width)
+        {
             let site = chain.site(view, Kind::new("PN", Family::Online));
             let nodes = [&scaling.nodes[..], &site.nodes].concat();
             return Some(Site {
@@ -36,7 +35,7 @@ impl Normalizer for PowerNorm {
                 ..site
             });
         }
-        named.then(|| chain.site(view, offline("PN*")))
+        is_named.then(|| chain.site(view, offline("PN*")))
     }
 
     fn names(&self) -> &'static [&'static str] {
@@ -129,67 +128,34 @@ fn group_scaling(view: &View, mut value: ValueId) -> Option<Core> {
 fn fewest(view: &View, core: &Core) -> Option<Replacement> {
     let graph = view.graph;
     let last = *core.nodes.last()?;
-    let op = |name: &str| {
-        core.nodes
-            .iter()
-            .copied()
-            .find(|&node| graph.is(node, name))
-    };
-    op("ReduceMean")?;
-    let epsilon_add = op("Add")?;
-    let grouped = core.squared;
+    find(view, core, "ReduceMean")?;
+    let epsilon_add = find(view, core, "Add")?;
     // Only the plain form: the input regrouped along its last axis, divided by a square root.
-    let regroup = view
-        .maker(grouped)
-        .filter(|&node| graph.is(node, "Reshape"))?;
-    let regroups = graph.input(regroup, 0) == Some(core.input)
+    let regroup = view.made_by(core.squared, &["Reshape"])?;
+    let is_plain = graph.input(regroup, 0) == Some(core.input)
         && graph.is(last, "Div")
-        && op("Sqrt").is_some();
-    // One number for each group, once for each channel of it, in the order of the channels.
-    let way: Vec<NodeId> = core
-        .nodes
-        .iter()
-        .copied()
-        .filter(|&node| view.widens(node))
-        .collect();
-    let widened = way.iter().rposition(|&node| graph.is(node, "Expand"))?;
-    let (widened, behind) = (graph.only_output(way[widened])?, &way[widened + 1..]);
-    let is_alike = |one: ValueId, other: ValueId| {
-        let shapes = view.facts.shape(one).zip(view.facts.shape(other));
-        shapes.is_some_and(|(one, other)| same_shape(&one, &other))
-    };
-    let is_repeated = is_in_place(view, widened, &way, grouped, &core.axes)
-        && is_alike(widened, grouped)
-        && behind.iter().all(|&node| graph.is(node, "Reshape"))
-        && is_alike(graph.input(last, 1)?, core.input);
+        && find(view, core, "Sqrt").is_some();
     let rank = core.rank;
     let input = view.facts.shape(core.input)?;
-    let wide = view.facts.shape(grouped)?;
-    if !regroups || !is_repeated || core.epsilon.is_none() || input[..rank - 2] != wide[..rank - 2]
+    let grouped = view.facts.shape(core.squared)?;
+    if !is_plain
+        || !are_repeated(view, core, last)?
+        || core.epsilon.is_none()
+        || input[..rank - 2] != grouped[..rank - 2]
     {
         return None;
     }
-    // Everything between is the core's own.
-    let inside = |node: NodeId| {
-        let mut made = graph.outputs(node).iter().flatten();
-        node == last || made.all(|&value| view.is_read_by_no_other(value, &core.nodes))
-    };
-    let nodes: Vec<NodeId> = core
-        .nodes
+    let nodes = core.nodes.iter().copied().filter(|&node| node != regroup);
+    let nodes: Vec<NodeId> = nodes.collect();
+    if !nodes
         .iter()
-        .copied()
-        .filter(|&node| node != regroup)
-        .collect();
-    if !nodes.iter().all(|&node| inside(node)) {
+        .all(|&node| node == last || is_own(view, core, node))
+    {
         return None;
     }
-    let epsilon = graph
-        .inputs(epsilon_add)
-        .iter()
-        .flatten()
-        .copied()
-        .find(|&v| view.constants.is_constant(v))?;
-    let (grouped, epsilon) = (graph.value_name(grouped), graph.value_name(epsilon));
+    let mut summands = graph.inputs(epsilon_add).iter().flatten().copied();
+    let epsilon = summands.find(|&summand| view.constants.is_constant(summand))?;
+    let (grouped, epsilon) = (graph.value_name(core.squared), graph.value_name(epsilon));
     let mut back = vec![0; rank - 1];
     back[rank - 2] = -1;
     let mut maker = Maker::new(graph, last);
@@ -205,4 +171,31 @@ fn fewest(view: &View, core: &Core) -> Option<Replacement> {
         made,
         constants,
     })
+}
+
+/// The first node of a core that is such an operator.
+fn find(view: &View, core: &Core, op: &str) -> Option<NodeId> {
+    let mut nodes = core.nodes.iter().copied();
+    nodes.find(|&node| view.graph.is(node, op))
+}
+
+/// Whether the statistics are one number for each group, repeated for each channel of it, in the order of the channels.
+fn are_repeated(view: &View, core: &Core, last: NodeId) -> Option<bool> {
+    let graph = view.graph;
+    let way = widening(view, &core.nodes);
+    let expand = way.iter().rposition(|&node| graph.is(node, "Expand"))?;
+    let (expanded, behind) = (graph.only_output(way[expand])?, &way[expand + 1..]);
+    let divisor = graph.input(last, 1)?;
+    Some(
+        is_in_place(view, expanded, &way, core.squared, &core.axes)
+            && view.have_same_shape(expanded, core.squared)
+            && behind.iter().all(|&node| graph.is(node, "Reshape"))
+            && view.have_same_shape(divisor, core.input),
+    )
+}
+
+/// Whether nothing outside of a core reads what a node makes.
+fn is_own(view: &View, core: &Core, node: NodeId) -> bool {
+    let mut made = view.graph.outputs(node).iter().flatten();
+    made.all(|&value| view.is_read_by_no_other(value, &core.nodes))
 }

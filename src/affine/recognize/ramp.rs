@@ -81,30 +81,25 @@ impl Normalizer for Ramp {
 /// Whether a layer of constants makes a value for this one reader.
 fn is_layer(view: &View, value: ValueId) -> bool {
     let graph = view.graph;
-    let is_own = |constant: ValueId| {
-        view.constants.is_constant(constant) && graph.readers(constant).len() == 1
+    let Some(layer) = view
+        .maker(value)
+        .filter(|_| view.only_reader(value).is_some())
+    else {
+        return false;
     };
-    view.only_reader(value).is_some()
-        && view.maker(value).is_some_and(|layer| {
-            graph.category(layer).is_some_and(Category::is_product)
-                && graph
-                    .inputs(layer)
-                    .iter()
-                    .skip(1)
-                    .flatten()
-                    .all(|&constant| is_own(constant))
-        })
+    let mut weights = graph.inputs(layer).iter().skip(1).flatten();
+    graph.category(layer).is_some_and(Category::is_product)
+        && weights
+            .all(|&weight| view.constants.is_constant(weight) && graph.readers(weight).len() == 1)
 }
 
 /// The slope of a HardSigmoid: `1/n` where it is that, rounded once.
 fn inclination(alpha: f64) -> Recipe {
-    let number = |number: f64| Recipe::number(number, 0);
     let whole = (1..=WHOLE)
         .map(f64::from)
         .find(|whole| f64::from((1.0 / whole) as f32) == alpha);
-    whole
-        .and_then(|whole| number(1.0).div(&number(whole)))
-        .unwrap_or_else(|| number(alpha))
+    let inverse = whole.and_then(|whole| Recipe::number(1.0, 0).div(&Recipe::number(whole, 0)));
+    inverse.unwrap_or_else(|| Recipe::number(alpha, 0))
 }
 
 /// A Clip to two numbers, which were attributes before operator set 11.

@@ -27,36 +27,33 @@ impl Region {
     /// LayerNorm and RMSNorm. Blends of statistics have more.
     pub fn blends_nothing(&self, view: &View) -> bool {
         let mut over = None;
-        let is_plain = |value: ValueId| {
-            value == self.input
-                || view
-                    .maker(value)
-                    .is_some_and(|node| self.nodes.contains(&node))
-                || view.constants.is_scalar(value)
-        };
-        self.nodes.iter().all(|&node| {
-            let inputs = view.graph.inputs(node);
-            match view.graph.op(node) {
-                Some("ReduceMean") => {
-                    let rank = inputs
-                        .first()
-                        .copied()
-                        .flatten()
-                        .and_then(|value| view.facts.rank(value));
-                    let reduced = rank.and_then(|rank| view.at(node).reduction(rank).ok());
-                    let Some((axes, true)) = reduced else {
-                        return false;
-                    };
-                    *over.get_or_insert_with(|| axes.clone()) == axes
-                }
-                Some(
-                    "Add" | "Cast" | "Div" | "Identity" | "Mul" | "Pow" | "Reciprocal" | "Sqrt"
-                    | "Sub",
-                ) => inputs.iter().flatten().all(|&input| is_plain(input)),
-                _ => false,
+        self.nodes.iter().all(|&node| match view.graph.op(node) {
+            Some("ReduceMean") => match mean_axes(view, node) {
+                Some(axes) => *over.get_or_insert_with(|| axes.clone()) == axes,
+                None => false,
+            },
+            Some(
+                "Add" | "Cast" | "Div" | "Identity" | "Mul" | "Pow" | "Reciprocal" | "Sqrt" | "Sub",
+            ) => {
+                let mut inputs = view.graph.inputs(node).iter().flatten();
+                inputs.all(|&input| self.is_inside(view, input) || view.constants.is_scalar(input))
             }
+            _ => false,
         })
     }
+
+    /// Whether a value is the input, or one of the nodes makes it.
+    fn is_inside(&self, view: &View, value: ValueId) -> bool {
+        let maker = view.maker(value);
+        value == self.input || maker.is_some_and(|node| self.nodes.contains(&node))
+    }
+}
+
+/// The axes of a mean that keeps them.
+fn mean_axes(view: &View, node: NodeId) -> Option<Vec<usize>> {
+    let rank = view.facts.rank(view.graph.input(node, 0)?)?;
+    let (axes, keeps) = view.at(node).reduction(rank).ok()?;
+    keeps.then_some(axes)
 }
 
 /// The regions that end in a node, the smallest first, made of nodes that `belongs` accepts.
@@ -104,31 +101,28 @@ pub fn divisor(view: &View, node: NodeId) -> Option<ValueId> {
         "Mul" => &[0, 1],
         _ => return None,
     };
-    let is_root = |&value: &ValueId| {
-        let mut value = value;
-        for _ in 0..REACH {
-            let Some(maker) = view.maker(value) else {
-                return false;
-            };
-            match view.graph.op(maker) {
-                Some("Sqrt" | "Pow" | "Reciprocal") => return true,
-                Some("Div") => {
-                    let one = view.graph.input(maker, 0).and_then(|one| view.scalar(one));
-                    return one == Some(1.0);
-                }
-                _ if view.graph.is_movement(maker) => {
-                    let Some(input) = view.graph.input(maker, 0) else {
-                        return false;
-                    };
-                    value = input;
-                }
-                _ => return false,
-            }
-        }
-        false
-    };
-    slots
+    let mut operands = slots
         .iter()
-        .filter_map(|&slot| view.graph.input(node, slot))
-        .find(is_root)
+        .filter_map(|&slot| view.graph.input(node, slot));
+    operands.find(|&operand| is_root(view, operand))
+}
+
+/// Whether a value is, up to movements, a root, a power or a reciprocal.
+fn is_root(view: &View, mut value: ValueId) -> bool {
+    for _ in 0..REACH {
+        let Some(maker) = view.maker(value) else {
+            return false;
+        };
+        match view.graph.op(maker) {
+            Some("Sqrt" | "Pow" | "Reciprocal") => return true,
+            Some("Div") => return view.scalar_input(maker, 0) == Some(1.0),
+            _ if view.graph.is_movement(maker) => {}
+            _ => return false,
+        }
+        let Some(input) = view.graph.input(maker, 0) else {
+            return false;
+        };
+        value = input;
+    }
+    false
 }

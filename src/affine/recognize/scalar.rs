@@ -6,8 +6,8 @@ use crate::ir::{NodeId, ValueId};
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 
-/// How far back extents are looked for.
-const LOOKED_AT: usize = 16;
+/// How many operators may lie behind the Shape.
+const DEPTH: usize = 16;
 
 /// Any other chain that scales by one number, or does nothing at all.
 pub struct Scalar;
@@ -20,7 +20,7 @@ impl Normalizer for Scalar {
             .data_type(chain.output)
             .is_some_and(DataType::is_float);
         let scales = chain.affine.scale.len() == 1 && !chain.affine.has_no_scale();
-        // A sign is no number that somebody chose: rotary embeddings turn one half of the channels round.
+        // A sign is no number that somebody chose: rotary embeddings negate one half of the channels.
         let has_number = chain.nodes.iter().any(|&node| !view.graph.is(node, "Neg"));
         let kind = Kind::new("scalar affine", Family::Scale);
         (is_float
@@ -33,7 +33,7 @@ impl Normalizer for Scalar {
 
 /// Whether a value is computed from the extents of another alone: no element of a tensor is scaled there.
 pub fn is_of_extents(view: &View, mut value: ValueId) -> bool {
-    for _ in 0..LOOKED_AT {
+    for _ in 0..DEPTH {
         let Some(node) = view.maker(value) else {
             return false;
         };

@@ -34,25 +34,34 @@ impl Normalizer for Shift {
 fn are_linear(view: &View, value: ValueId, moves: usize) -> bool {
     let readers = view.graph.readers(value);
     !readers.is_empty()
-        && readers.iter().all(|reader| {
-            let &Reader::Node { node, .. } = reader else {
-                return false;
-            };
-            let goes_on = || {
-                let output = view.graph.only_output(node);
-                moves > 0
-                    && view.graph.is_movement(node)
-                    && output.is_some_and(|output| are_linear(view, output, moves - 1))
-            };
-            let is_constant = |&operand: &ValueId| view.constants.is_constant(operand);
-            let is_linear = view.graph.category(node).is_some_and(Category::is_product)
-                && view.graph.inputs(node).iter().flatten().any(is_constant);
-            is_linear || goes_on()
+        && readers.iter().all(|reader| match *reader {
+            Reader::Node { node, .. } => {
+                is_linear(view, node) || leads_to_linear(view, node, moves)
+            }
+            _ => false,
         })
 }
 
-/// Whether a value that one node alone reads is moved, or split off, from what a layer makes with a place for a bias, an
-/// entry of a table, a normalizer with its own, or an Add of a constant: as the 1 beside a scale that is computed of a condition.
+/// Whether a node is a product with a constant.
+fn is_linear(view: &View, node: NodeId) -> bool {
+    let mut inputs = view.graph.inputs(node).iter().flatten();
+    view.graph.category(node).is_some_and(Category::is_product)
+        && inputs.any(|&input| view.constants.is_constant(input))
+}
+
+/// Whether a node is a movement, and all that reads its result is linear, up to fewer movements.
+fn leads_to_linear(view: &View, node: NodeId, moves: usize) -> bool {
+    moves > 0
+        && view.graph.is_movement(node)
+        && view
+            .graph
+            .only_output(node)
+            .is_some_and(|output| are_linear(view, output, moves - 1))
+}
+
+/// Whether a value comes, through movements and splits, from an operator that can take a constant summand: a layer with
+/// a bias, a table, a normalizer, or an Add of a constant, as the 1 beside a scale that is computed of a condition. No
+/// other node than `reader` may read the value.
 fn has_place(view: &View, mut value: ValueId, mut reader: NodeId) -> bool {
     let graph = view.graph;
     for _ in 0..MOVES {
@@ -60,16 +69,12 @@ fn has_place(view: &View, mut value: ValueId, mut reader: NodeId) -> bool {
         let Some(node) = view.maker(value).filter(|_| is_alone) else {
             return false;
         };
-        let is_constant = |slot: usize| {
-            graph
-                .input(node, slot)
-                .is_some_and(|operand| view.constants.is_constant(operand))
-        };
+        let at = view.at(node);
         match (graph.op(node), graph.category(node)) {
-            (Some("Add" | "Sub"), _) => return is_constant(0) || is_constant(1),
-            (_, Some(Category::Layer)) => return is_constant(1),
-            (Some("Gather"), _) => return is_constant(0),
-            (_, Some(Category::Normalizer)) => return is_constant(2),
+            (Some("Add" | "Sub"), _) => return at.is_constant(0) || at.is_constant(1),
+            (_, Some(Category::Layer)) => return at.is_constant(1),
+            (Some("Gather"), _) => return at.is_constant(0),
+            (_, Some(Category::Normalizer)) => return at.is_constant(2),
             (Some("Slice" | "Split"), _) | (_, Some(Category::Movement))
                 if !graph.is_output(value) =>
             {
@@ -86,6 +91,9 @@ fn has_place(view: &View, mut value: ValueId, mut reader: NodeId) -> bool {
 
 /// Whether a value is only read in parts, each of which may have a shift of its own.
 fn is_cut_up(view: &View, value: ValueId) -> bool {
-    let is_part = |reader: &Reader| matches!(reader, Reader::Node { node, input: 0 } if view.graph.is(*node, "Slice"));
-    view.graph.readers(value).iter().all(is_part) && !view.graph.is_output(value)
+    let mut readers = view.graph.readers(value).iter();
+    let are_parts = readers.all(
+        |reader| matches!(*reader, Reader::Node { node, input: 0 } if view.graph.is(node, "Slice")),
+    );
+    are_parts && !view.graph.is_output(value)
 }

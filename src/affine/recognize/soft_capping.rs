@@ -11,8 +11,8 @@ impl Normalizer for SoftCapping {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let Bounded { input, output, .. } = Bounded::operator(view, node, "Tanh")?;
         let (before, behind) = (numbers(view, input)?, view.chain_from(output)?);
-        let is_cap = |number: f64| number.is_finite() && number.abs() > 1.0;
-        let caps = behind.affine.scale.len() == 1 && behind.affine.scale.iter().all(|&c| is_cap(c));
+        let cap = behind.affine.scale.first()?;
+        let caps = behind.affine.scale.len() == 1 && cap.is_finite() && cap.abs() > 1.0;
         if !caps
             || behind.spread.is_some()
             || ![before, behind].iter().all(|c| c.affine.has_no_shift())

@@ -13,6 +13,7 @@ use crate::affine::recognize::formula::{
 use crate::affine::recognize::region::{ATTEMPTS, Region, divisor, regions};
 use crate::affine::recognize::statistics::{around, reshaped, scaling};
 use crate::affine::recognize::{Normalizer, Site, View};
+use crate::analysis::layout::AxisFactor;
 use crate::ir::NodeId;
 
 /// Switchable Normalization.
@@ -34,8 +35,9 @@ impl Normalizer for SwitchableNorm {
 
 fn site(view: &View, alike: &Alike, region: &Region) -> Option<Site> {
     let quotient = read(view, alike, region)?;
-    let in_place = quotient.atoms.same(&quotient.axes, &quotient.input);
-    (in_place && mixes(&quotient.numerator.unscaled(), &quotient.square.spread()?)).then_some(())?;
+    let is_in_place = quotient.atoms.same(&quotient.axes, &quotient.input);
+    (is_in_place && mixes(&quotient.numerator.unscaled(), &quotient.square.spread()?))
+        .then_some(())?;
     let output = view.graph.only_output(*region.nodes.last()?)?;
     let around_it = reshaped(view, region.input, output);
     let mut nodes = region.nodes.clone();
@@ -58,61 +60,53 @@ fn site(view: &View, alike: &Alike, region: &Region) -> Option<Site> {
 /// Whether a quotient is that of equation (3): more than one mean, and more than one variance.
 fn mixes(numerator: &Formula, square: &Formula) -> bool {
     let x = vec![Factor::Input];
-    // Over what a product is averaged, where a term is such a mean.
-    let mean_of = |term: &Term, of: &[Factor]| match &term[..] {
-        [Factor::Mean(over, inner)] if inner == of => Some(over.clone()),
-        _ => None,
-    };
     let (above, below) = (terms(numerator), terms(square));
-    let means: Option<BTreeSet<_>> = above
-        .iter()
-        .filter(|&&term| *term != x)
-        .map(|term| mean_of(term, &x))
+    let means = above.iter().filter(|&&term| *term != x);
+    let means: Option<BTreeSet<_>> = means.map(|term| axes_of_mean(term, &x)).collect();
+    let product = [Factor::Input, Factor::Input];
+    let variances = below.iter();
+    let variances: BTreeSet<_> = variances
+        .filter_map(|term| axes_of_mean(term, &product))
         .collect();
-    let variances: BTreeSet<_> = below
-        .iter()
-        .filter_map(|term| mean_of(term, &[Factor::Input, Factor::Input]))
-        .collect();
-    let squares = below
+    let are_squares = below
         .iter()
         .all(|term| !term.contains(&Factor::Input) && degree(term) == 2);
-    // The statistics of BN are a number for each channel.
-    let several = |over: &BTreeSet<_>, formula: &Formula| {
-        let constant = formula
-            .terms
-            .get(&vec![])
-            .is_some_and(|constant| !constant.is_uniform());
-        !over.is_empty() && over.len() + usize::from(constant) > 1
-    };
-    // A variance does not change when its values are shifted.
-    let still = || {
-        let (largest, derivative) = (largest(square), square.derivative()?);
-        Some(
-            derivative
-                .terms
-                .values()
-                .all(|c| magnitude(c) <= ROUNDING * largest),
-        )
-    };
     above.contains(&&x)
-        && means.is_some_and(|means| several(&means, numerator))
-        && squares
-        && several(&variances, square)
-        && still().unwrap_or(false)
+        && means.is_some_and(|means| are_several(&means, numerator))
+        && are_squares
+        && are_several(&variances, square)
+        && ignores_shifts(square).unwrap_or(false)
+}
+
+/// The axes that a term averages this product over, if it is such a mean.
+fn axes_of_mean<'t>(term: &'t Term, product: &[Factor]) -> Option<&'t BTreeSet<AxisFactor>> {
+    match &term[..] {
+        [Factor::Mean(over, inner)] if inner == product => Some(over),
+        _ => None,
+    }
+}
+
+/// Whether a formula has several statistics: those over these axes, and that of BN, a constant for each channel.
+fn are_several(over: &BTreeSet<&BTreeSet<AxisFactor>>, formula: &Formula) -> bool {
+    let constant = formula.terms.get(&vec![]);
+    let has_constants = constant.is_some_and(|constant| !constant.is_uniform());
+    !over.is_empty() && over.len() + usize::from(has_constants) > 1
+}
+
+/// Whether a formula stays when all values of `x` are shifted, as a variance does; `None` where this is not known.
+fn ignores_shifts(square: &Formula) -> Option<bool> {
+    let (largest, derivative) = (largest(square), square.derivative()?);
+    let mut coefficients = derivative.terms.values();
+    Some(coefficients.all(|coefficient| magnitude(coefficient) <= ROUNDING * largest))
 }
 
 /// The terms that are no constants and that count.
 fn terms(formula: &Formula) -> Vec<&Term> {
     let largest = largest(formula);
-    let counts = |(term, coefficient): &(&Term, &Coefficient)| {
+    let counting = formula.terms.iter().filter(|(term, coefficient)| {
         !term.is_empty() && magnitude(coefficient) > ROUNDING * largest
-    };
-    formula
-        .terms
-        .iter()
-        .filter(counts)
-        .map(|(term, _)| term)
-        .collect()
+    });
+    counting.map(|(term, _)| term).collect()
 }
 
 /// The largest number before a term that is no constant.
@@ -123,6 +117,7 @@ fn largest(formula: &Formula) -> f64 {
     })
 }
 
+/// The largest number of a coefficient, without signs.
 fn magnitude(coefficient: &Coefficient) -> f64 {
     coefficient
         .numbers()

@@ -28,11 +28,10 @@ impl Narrowing {
         };
         let mut found = Narrowing::default();
         let meets = found.meets(analysis, value, &shape, DEPTH);
-        let apart = |one: &HashSet<ValueId>, other: &HashSet<ValueId>| one.is_disjoint(other);
         let fits = meets
-            && apart(&found.narrowed, &found.wide)
-            && apart(&found.narrowed, &self.wide)
-            && apart(&self.narrowed, &found.wide);
+            && found.narrowed.is_disjoint(&found.wide)
+            && found.narrowed.is_disjoint(&self.wide)
+            && self.narrowed.is_disjoint(&found.wide);
         if fits {
             self.narrowed.extend(found.narrowed);
             self.wide.extend(found.wide);

@@ -9,7 +9,7 @@ use crate::analysis::broadcast;
 use crate::analysis::layout::LayoutMap;
 use crate::ir::axes::permutation;
 use crate::ir::node_set::NodeSet;
-use crate::ir::{NodeId, Reader, ValueId};
+use crate::ir::{NodeId, Reader};
 use crate::onnx::operator::Category;
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
@@ -43,46 +43,63 @@ fn wider(view: &View, part: &Part, taken: &NodeSet) -> Option<Part> {
     if part.nodes.is_empty() || !part.resets.is_empty() {
         return None;
     }
-    let graph = view.graph;
-    let is_free =
-        |node: &NodeId| graph.category(*node) == Some(Category::Movement) && !taken.contains(*node);
-    let (mut before, mut behind) = (vec![], vec![]);
-    let (mut input, mut output) = (part.input, part.output);
-    while let Some(node) = graph.producer(input).map(|(node, _)| node).filter(is_free)
-        && before.len() < DEPTH
-        && graph.readers(input).iter().all(|reader| {
-            is_of(
-                reader,
-                before.last().map_or(&part.nodes[..], std::slice::from_ref),
-            )
-        })
-    {
-        before.push(node);
-        input = graph.input(node, 0)?;
-    }
-    while let Some(node) = view.only_reader(output).filter(is_free)
-        && behind.len() < DEPTH
-    {
-        behind.push(node);
-        output = graph.only_output(node)?;
-    }
+    let before = movements_before(view, part, taken)?;
+    let behind = movements_behind(view, part, taken)?;
     let mut sides: Vec<(usize, usize)> = (0..=before.len())
         .flat_map(|b| (0..=behind.len()).map(move |h| (b, h)))
         .skip(1)
         .collect();
     sides.sort_by_key(|(before, behind)| before + behind);
-    // An Identity alone is not there for the normalizer.
-    let moves = |nodes: &[NodeId]| nodes.iter().any(|&node| !graph.is(node, "Identity"));
-    let mut sides = sides.into_iter().map(|(b, h)| (&before[..b], &behind[..h]));
-    sides.find_map(|(before, behind)| {
-        let is_own = moves(before) || moves(behind);
-        is_own
-            .then(|| between(view, part, before, behind))
-            .flatten()
+    sides.into_iter().find_map(|(b, h)| {
+        let (before, behind) = (&before[..b], &behind[..h]);
+        // An Identity alone is not there for the normalizer.
+        let mut nodes = before.iter().chain(behind);
+        let moves = nodes.any(|&node| !view.graph.is(node, "Identity"));
+        moves.then(|| between(view, part, before, behind))?
     })
 }
 
-/// Whether one of these nodes reads it.
+/// The movements before a part that lead to nothing else, the nearest first.
+fn movements_before(view: &View, part: &Part, taken: &NodeSet) -> Option<Vec<NodeId>> {
+    let mut movements: Vec<NodeId> = vec![];
+    let mut input = part.input;
+    while let Some(node) = view.maker(input)
+        && is_free(view, node, taken)
+        && movements.len() < DEPTH
+    {
+        let own = movements
+            .last()
+            .map_or(&part.nodes[..], std::slice::from_ref);
+        let mut readers = view.graph.readers(input).iter();
+        if !readers.all(|reader| is_of(reader, own)) {
+            break;
+        }
+        movements.push(node);
+        input = view.graph.input(node, 0)?;
+    }
+    Some(movements)
+}
+
+/// The movements behind a part that alone read its result, the nearest first.
+fn movements_behind(view: &View, part: &Part, taken: &NodeSet) -> Option<Vec<NodeId>> {
+    let mut movements = vec![];
+    let mut output = part.output;
+    while let Some(node) = view.only_reader(output)
+        && is_free(view, node, taken)
+        && movements.len() < DEPTH
+    {
+        movements.push(node);
+        output = view.graph.only_output(node)?;
+    }
+    Some(movements)
+}
+
+/// Whether a node is a movement that belongs to no site.
+fn is_free(view: &View, node: NodeId, taken: &NodeSet) -> bool {
+    view.graph.category(node) == Some(Category::Movement) && !taken.contains(node)
+}
+
+/// Whether a reader is one of these nodes.
 fn is_of(reader: &Reader, nodes: &[NodeId]) -> bool {
     matches!(reader, Reader::Node { node, .. } if nodes.contains(node))
 }
@@ -96,44 +113,31 @@ fn between(view: &View, part: &Part, before: &[NodeId], behind: &[NodeId]) -> Op
     let output = behind
         .last()
         .map_or(Some(part.output), |&node| graph.only_output(node))?;
-    let shape = |value: ValueId| view.facts.shape(value);
-    let mut trace = LayoutMap::new(&shape(input)?);
+    let mut trace = LayoutMap::new(&view.facts.shape(input)?);
     for &node in before.iter().rev().chain(behind) {
-        trace.follow(graph.node(node), &shape(graph.only_output(node)?)?)?;
+        let shape = view.facts.shape(graph.only_output(node)?)?;
+        trace.follow(graph.node(node), &shape)?;
     }
-    let affine = before
-        .iter()
-        .try_fold(part.affine.clone(), |affine, &node| {
-            affine.try_map(|numbers| undone(view, node, numbers)).ok()
-        });
-    let nodes = || {
-        before
-            .iter()
-            .rev()
-            .chain(&part.nodes)
-            .chain(behind)
-            .copied()
-            .collect()
-    };
-    trace
-        .is_identity()
-        .then_some(affine)
-        .flatten()
-        .map(|affine| Part {
-            affine,
-            input,
-            output,
-            nodes: nodes(),
-            resets: vec![],
-        })
+    trace.is_identity().then_some(())?;
+    let mut affine = part.affine.clone();
+    for &node in before {
+        affine = affine.try_map(|numbers| undone(view, node, numbers)).ok()?;
+    }
+    let nodes = before.iter().rev().chain(&part.nodes).chain(behind);
+    Some(Part {
+        affine,
+        input,
+        output,
+        nodes: nodes.copied().collect(),
+        resets: vec![],
+    })
 }
 
 /// An array that broadcasts over the result of a movement, carried back to its input.
 fn undone(view: &View, node: NodeId, numbers: &Numbers) -> Result<Numbers, Reason> {
     let graph = view.graph;
-    let shape = |value: Option<ValueId>| view.facts.shape(value?);
-    let shapes = shape(graph.input(node, 0)).zip(shape(graph.only_output(node)));
-    let (from, to) = shapes.ok_or(Reason::UnknownShape)?;
+    let at = view.at(node);
+    let (from, to) = (at.shape(0)?, at.output_shape(0)?);
     if !graph.is(node, "Transpose") {
         return broadcast::reshape(numbers, &to, &from);
     }

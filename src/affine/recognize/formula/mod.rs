@@ -4,19 +4,16 @@
 //! with constant coefficients, so that the order of operations does not matter. A kind is a
 //! predicate on the formula.
 
+mod coefficient;
 mod read;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ndarray::Axis;
-
 use crate::analysis::layout::{AxisFactor, AxisFactors};
-use crate::recipe::Numbers;
 
+pub use coefficient::Coefficient;
+use coefficient::LARGEST;
 pub use read::{Mixing, Quotient, is_understood, read};
-
-/// Coefficients of more numbers than this are not computed: channels are fewer.
-const LARGEST: usize = 1 << 15;
 
 /// The factors of the terms of a formula.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,6 +38,12 @@ impl Factor {
         }
     }
 
+    /// Whether it varies along an atom: a mean over this atom does not.
+    fn varies_along(&self, along: AxisFactor) -> bool {
+        !matches!(self, Factor::Mean(over, _) if over.contains(&along))
+    }
+
+    /// The factor in atoms that are not split any further.
     fn settled(&self, atoms: &AxisFactors) -> Factor {
         match self {
             Factor::Input => Factor::Input,
@@ -77,11 +80,12 @@ fn product(left: &[Factor], right: &[Factor]) -> Term {
     product
 }
 
-/// The mean of a product over one atom: what does not vary along it is outside.
+/// The mean of a product over one atom: factors that do not vary along it are outside.
 fn mean(term: &[Factor], along: AxisFactor) -> Term {
-    let varies =
-        |factor: &Factor| !matches!(factor, Factor::Mean(over, _) if over.contains(&along));
-    let (inside, outside): (Term, Term) = term.iter().cloned().partition(varies);
+    let (inside, outside): (Term, Term) = term
+        .iter()
+        .cloned()
+        .partition(|factor| factor.varies_along(along));
     let averaged = match &inside[..] {
         [] => return outside,
         [Factor::Mean(over, inner)] => {
@@ -90,140 +94,6 @@ fn mean(term: &[Factor], along: AxisFactor) -> Term {
         _ => Factor::Mean([along].into(), inside),
     };
     product(&outside, &[averaged])
-}
-
-/// A number for each place along some atoms; along all others it is the same.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Coefficient {
-    /// In ascending order.
-    along: Vec<AxisFactor>,
-    numbers: Numbers,
-}
-
-impl Coefficient {
-    /// One number for all places.
-    pub fn number(number: f64) -> Self {
-        Coefficient {
-            along: vec![],
-            numbers: Numbers::number(number, 0),
-        }
-    }
-
-    /// A number for each place along these atoms, the last of them fastest.
-    pub fn new(along: &[AxisFactor], numbers: &Numbers, atoms: &AxisFactors) -> Option<Self> {
-        let extents: Vec<usize> = along
-            .iter()
-            .map(|&atom| atoms.extent(atom))
-            .collect::<Option<_>>()?;
-        let numbers = numbers.reshape(&extents)?;
-        let mut order: Vec<usize> = (0..along.len()).collect();
-        order.sort_by_key(|&i| along[i]);
-        let along: Vec<AxisFactor> = order.iter().map(|&i| along[i]).collect();
-        let once = along.windows(2).all(|pair| pair[0] != pair[1]);
-        once.then_some(Coefficient {
-            along,
-            numbers: numbers.transpose(&order)?,
-        })
-    }
-
-    /// The numbers, with an axis for each of these atoms; `None` where they vary along others.
-    fn arranged(&self, order: &[AxisFactor]) -> Option<Numbers> {
-        let place = |atom: &AxisFactor| self.along.binary_search(atom).ok();
-        let own: Vec<usize> = order.iter().filter_map(place).collect();
-        (own.len() == self.along.len()).then_some(())?;
-        let extent = |atom: &AxisFactor| place(atom).map_or(1, |place| self.numbers.shape()[place]);
-        let extents: Vec<usize> = order.iter().map(extent).collect();
-        self.numbers.transpose(&own)?.reshape(&extents)
-    }
-
-    /// A number for each place along these atoms, the last of them fastest; `None` where they vary
-    /// along others.
-    pub fn along(&self, order: &[AxisFactor], atoms: &AxisFactors) -> Option<Numbers> {
-        let extents: Vec<usize> = order
-            .iter()
-            .map(|&atom| atoms.extent(atom))
-            .collect::<Option<_>>()?;
-        self.arranged(order)?
-            .expand(&extents)?
-            .reshape(&[extents.iter().product()])
-    }
-
-    /// Applies an operation place by place.
-    pub fn zip(
-        &self,
-        other: &Coefficient,
-        f: impl Fn(&Numbers, &Numbers) -> Numbers,
-    ) -> Option<Coefficient> {
-        if self.along == other.along {
-            return Some(Coefficient {
-                along: self.along.clone(),
-                numbers: f(&self.numbers, &other.numbers),
-            });
-        }
-        let along: BTreeSet<AxisFactor> = self.along.iter().chain(&other.along).copied().collect();
-        let along: Vec<AxisFactor> = along.into_iter().collect();
-        let (left, right) = (self.arranged(&along)?, other.arranged(&along)?);
-        let extents = left
-            .shape()
-            .iter()
-            .zip(right.shape())
-            .map(|(&a, &b)| a.max(b));
-        let count = extents
-            .into_iter()
-            .try_fold(1usize, |count, extent| count.checked_mul(extent))?;
-        (count <= LARGEST && left.broadcasts_with(&right)).then(|| Coefficient {
-            along,
-            numbers: f(&left, &right),
-        })
-    }
-
-    fn map(&self, f: impl Fn(&Numbers) -> Numbers) -> Coefficient {
-        Coefficient {
-            along: self.along.clone(),
-            numbers: f(&self.numbers),
-        }
-    }
-
-    /// All numbers.
-    pub fn numbers(&self) -> impl Iterator<Item = f64> {
-        self.numbers.iter().copied()
-    }
-
-    /// Whether all numbers are the same.
-    pub fn is_uniform(&self) -> bool {
-        self.numbers
-            .first()
-            .is_none_or(|&first| self.numbers.iter().all(|&number| number == first))
-    }
-
-    /// The coefficient, if it does not vary along these atoms.
-    fn constant_along(&self, over: &[AxisFactor]) -> Option<Coefficient> {
-        let mut constant = self.clone();
-        for atom in over {
-            let Ok(place) = constant.along.binary_search(atom) else {
-                continue;
-            };
-            let first = constant.numbers.index_axis(Axis(place), 0);
-            constant
-                .numbers
-                .axis_iter(Axis(place))
-                .all(|other| other == first)
-                .then_some(())?;
-            constant.along.remove(place);
-            let extents = first.shape().to_vec();
-            constant.numbers = constant.numbers.pick(place, [Some(0)])?.reshape(&extents)?;
-        }
-        Some(constant)
-    }
-
-    fn settled(&self, atoms: &AxisFactors) -> Option<Coefficient> {
-        let leaves = atoms.leaves(&self.along);
-        if leaves == self.along {
-            Some(self.clone())
-        } else {
-            Self::new(&leaves, &self.numbers, atoms)
-        }
-    }
 }
 
 /// `scale · Σ coefficient · product of factors`.
@@ -372,11 +242,10 @@ impl Formula {
 
     /// The mean over atoms of `x`.
     pub fn mean(&self, over: &[AxisFactor]) -> Option<Self> {
-        let averaged = |term: &[Factor]| {
-            over.iter()
-                .fold(term.to_vec(), |term, &along| mean(&term, along))
-        };
-        self.spread()?.mapped(over, |term| Some(averaged(term)))
+        self.spread()?.mapped(over, |term| {
+            let atoms = over.iter();
+            Some(atoms.fold(term.to_vec(), |term, &along| mean(&term, along)))
+        })
     }
 
     /// `P` times the formula along some atoms; `None` where a term has no `x`, and `P` would do more
@@ -429,6 +298,7 @@ impl Formula {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recipe::Numbers;
     use ndarray::{ArrayD, IxDyn, arr1};
     use tract_onnx::tract_hir::internal::TDim;
 
@@ -501,21 +371,15 @@ mod tests {
         let (_, mut atoms, [t, c]) = input();
         let both = ArrayD::from_shape_fn(IxDyn(&[2, 3]), |i| (10 * i[0] + i[1]) as f64);
         let both = Coefficient::new(&[c, t], &Numbers::literal(both), &atoms).unwrap();
-        let along = |coefficient: &Coefficient, order: &[AxisFactor], atoms: &AxisFactors| {
-            coefficient
-                .along(order, atoms)
-                .unwrap()
-                .iter()
-                .copied()
-                .collect::<Vec<f64>>()
-        };
+        let by_token = both.along(&[c, t], &atoms).unwrap();
         assert_eq!(
-            along(&both, &[c, t], &atoms),
-            [0.0, 1.0, 2.0, 10.0, 11.0, 12.0]
+            *by_token,
+            arr1(&[0.0, 1.0, 2.0, 10.0, 11.0, 12.0]).into_dyn()
         );
+        let by_channel = both.along(&[t, c], &atoms).unwrap();
         assert_eq!(
-            along(&both, &[t, c], &atoms),
-            [0.0, 10.0, 1.0, 11.0, 2.0, 12.0]
+            *by_channel,
+            arr1(&[0.0, 10.0, 1.0, 11.0, 2.0, 12.0]).into_dyn()
         );
         assert_eq!(both.along(&[t], &atoms), None);
         let free = atoms.free(TDim::from(3));
@@ -529,9 +393,7 @@ mod tests {
         let sum = both
             .zip(&other.settled(&atoms).unwrap(), |a, b| a + b)
             .unwrap();
-        assert_eq!(
-            along(&sum, &[c, t], &atoms),
-            [5.0, 7.0, 9.0, 15.0, 17.0, 19.0]
-        );
+        let sum = sum.along(&[c, t], &atoms).unwrap();
+        assert_eq!(*sum, arr1(&[5.0, 7.0, 9.0, 15.0, 17.0, 19.0]).into_dyn());
     }
 }

@@ -6,7 +6,7 @@
 mod trail;
 
 use crate::affine::recognize::affine_chain::Chain;
-use crate::affine::recognize::{Family, Kind, Part, Site, View};
+use crate::affine::recognize::{Family, Kind, Site, View, width};
 use crate::ir::{NodeId, ValueId};
 use crate::refusal::{Reason, Refusal};
 use crate::shape::facts::{Shape, extent};
@@ -211,7 +211,7 @@ pub fn around(
         .then(|| Refusal::new(Reason::Identity, view.graph.name(last)));
     // Where the extent of the value is unknown, its parameters say how wide it is.
     let channels = view.facts.extent(output, axis);
-    let channels = channels.or_else(|| post.as_ref().map(Part::width));
+    let channels = channels.or_else(|| post.as_ref().map(|part| width(&part.affine)));
     Site {
         kind: Kind::new(kind, Family::Online),
         name: view.site_name(last),

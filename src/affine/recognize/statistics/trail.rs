@@ -58,13 +58,6 @@ impl<'t, 'a> Trail<'t, 'a> {
         }
     }
 
-    fn made_by(&self, value: ValueId, ops: &[&str]) -> Option<NodeId> {
-        let node = self.view.maker(value)?;
-        ops.iter()
-            .any(|op| self.view.graph.is(node, op))
-            .then_some(node)
-    }
-
     /// The node that only moves or widens statistics, or changes their type, into a value.
     fn widening(&self, value: ValueId) -> Option<NodeId> {
         self.view
@@ -103,6 +96,7 @@ impl<'t, 'a> Trail<'t, 'a> {
     fn plain(&self, mut value: ValueId) -> ValueId {
         for _ in 0..REACH {
             let node = self
+                .view
                 .made_by(value, &["Cast", "Identity"])
                 .filter(|&node| self.view.widens(node));
             let Some(input) = node.and_then(|node| self.view.graph.input(node, 0)) else {
@@ -151,7 +145,7 @@ impl<'t, 'a> Trail<'t, 'a> {
             value = self.widened(chain.input);
         }
         let graph = self.view.graph;
-        let node = self.made_by(value, &["Reciprocal", "Div", "Pow"])?;
+        let node = self.view.made_by(value, &["Reciprocal", "Div", "Pow"])?;
         let root = match graph.op(node)? {
             "Reciprocal" => graph.input(node, 0)?,
             "Div" => {
@@ -177,7 +171,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         }
         let value = bare;
         let graph = self.view.graph;
-        let node = self.made_by(value, &["Sqrt", "Pow", "ReduceL2"])?;
+        let node = self.view.made_by(value, &["Sqrt", "Pow", "ReduceL2"])?;
         self.nodes.push(node);
         match graph.op(node)? {
             "ReduceL2" => Some((value, true)),
@@ -192,7 +186,7 @@ impl<'t, 'a> Trail<'t, 'a> {
     /// The value before a bound from below or a summand, which is recorded as ε.
     fn without_epsilon(&mut self, value: ValueId) -> ValueId {
         let graph = self.view.graph;
-        let Some(node) = self.made_by(value, &["Add", "Max", "Clip"]) else {
+        let Some(node) = self.view.made_by(value, &["Add", "Max", "Clip"]) else {
             return value;
         };
         let rest: Vec<ValueId> = graph
@@ -235,7 +229,9 @@ impl<'t, 'a> Trail<'t, 'a> {
                 axes,
             });
         }
-        let node = self.made_by(value, &["ReduceSum", "ReduceSumSquare", "ReduceL2"])?;
+        let node = self
+            .view
+            .made_by(value, &["ReduceSum", "ReduceSumSquare", "ReduceL2"])?;
         if !self.nodes.contains(&node) {
             self.nodes.push(node);
         }
@@ -257,7 +253,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         let graph = self.view.graph;
         let bounded = self.bounded_by_zero(value);
         let difference = bounded.map_or(value, |(_, inner)| inner);
-        let difference = self.made_by(difference, &["Sub"])?;
+        let difference = self.view.made_by(difference, &["Sub"])?;
         let [squares, mean] = [0, 1].map(|slot| graph.input(difference, slot));
         let squares = self.widened(squares?);
         let squares = self.squares(squares)?;
@@ -286,7 +282,7 @@ impl<'t, 'a> Trail<'t, 'a> {
     /// A Max with 0, and its other operand.
     fn bounded_by_zero(&self, value: ValueId) -> Option<(NodeId, ValueId)> {
         let graph = self.view.graph;
-        let node = self.made_by(value, &["Max"])?;
+        let node = self.view.made_by(value, &["Max"])?;
         let &[Some(first), Some(second)] = graph.inputs(node) else {
             return None;
         };
@@ -300,7 +296,7 @@ impl<'t, 'a> Trail<'t, 'a> {
     /// The base of a square.
     fn square(&mut self, value: ValueId) -> Option<ValueId> {
         let graph = self.view.graph;
-        let square = self.made_by(value, &["Mul", "Pow"])?;
+        let square = self.view.made_by(value, &["Mul", "Pow"])?;
         let base = graph.input(square, 0)?;
         let is_square = match graph.op(square)? {
             "Mul" => graph.input(square, 1) == Some(base),
@@ -322,11 +318,11 @@ impl<'t, 'a> Trail<'t, 'a> {
     /// number of places.
     fn mean(&self, value: ValueId) -> Option<(Vec<NodeId>, ValueId, Vec<usize>)> {
         let graph = self.view.graph;
-        if let Some(node) = self.made_by(value, &["ReduceMean"]) {
+        if let Some(node) = self.view.made_by(value, &["ReduceMean"]) {
             let (inner, axes) = self.reduction(node)?;
             return Some((vec![node], inner, axes));
         }
-        let node = self.made_by(value, &["Mul", "Div"])?;
+        let node = self.view.made_by(value, &["Mul", "Div"])?;
         let is_quotient = graph.is(node, "Div");
         let places = if is_quotient { 0..1 } else { 0..2 };
         let (sum, number) = places.into_iter().find_map(|slot| {
@@ -335,7 +331,7 @@ impl<'t, 'a> Trail<'t, 'a> {
                 self.view.scalar(graph.input(node, 1 - slot)?)?,
             ))
         })?;
-        let reduce = self.made_by(self.origin(sum), &["ReduceSum"])?;
+        let reduce = self.view.made_by(self.origin(sum), &["ReduceSum"])?;
         let (inner, axes) = self.reduction(reduce)?;
         let extents = axes.iter().map(|&axis| self.view.facts.extent(inner, axis));
         let count = extents.product::<Option<usize>>()? as f64;
@@ -376,7 +372,7 @@ impl<'t, 'a> Trail<'t, 'a> {
     fn centred(&mut self, value: ValueId) -> Option<(ValueId, Vec<usize>)> {
         let graph = self.view.graph;
         let value = self.plain(value);
-        let node = self.made_by(value, &["Sub"])?;
+        let node = self.view.made_by(value, &["Sub"])?;
         let (x, mean) = (graph.input(node, 0)?, graph.input(node, 1)?);
         let (nodes, of, axes) = self.mean(self.origin(mean))?;
         if of != x && self.plain(of) != self.plain(x) {

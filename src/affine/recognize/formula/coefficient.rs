@@ -1,0 +1,153 @@
+//! Constant factors of the terms of a formula.
+
+use std::collections::BTreeSet;
+
+use ndarray::Axis;
+
+use crate::analysis::layout::{AxisFactor, AxisFactors};
+use crate::recipe::Numbers;
+
+/// Coefficients of more numbers than this are not computed: channels are fewer.
+pub const LARGEST: usize = 1 << 15;
+
+/// A number for each place along some atoms; along all others it is the same.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Coefficient {
+    /// In ascending order.
+    along: Vec<AxisFactor>,
+    numbers: Numbers,
+}
+
+impl Coefficient {
+    /// One number for all places.
+    pub fn number(number: f64) -> Self {
+        Coefficient {
+            along: vec![],
+            numbers: Numbers::number(number, 0),
+        }
+    }
+
+    /// A number for each place along these atoms, the last of them fastest.
+    pub fn new(along: &[AxisFactor], numbers: &Numbers, atoms: &AxisFactors) -> Option<Self> {
+        let extents: Vec<usize> = along
+            .iter()
+            .map(|&atom| atoms.extent(atom))
+            .collect::<Option<_>>()?;
+        let numbers = numbers.reshape(&extents)?;
+        let mut order: Vec<usize> = (0..along.len()).collect();
+        order.sort_by_key(|&i| along[i]);
+        let along: Vec<AxisFactor> = order.iter().map(|&i| along[i]).collect();
+        let once = along.windows(2).all(|pair| pair[0] != pair[1]);
+        once.then_some(Coefficient {
+            along,
+            numbers: numbers.transpose(&order)?,
+        })
+    }
+
+    /// The numbers, with an axis for each of these atoms; `None` where they vary along others.
+    fn arranged(&self, order: &[AxisFactor]) -> Option<Numbers> {
+        let (mut own, mut extents) = (vec![], vec![]);
+        for atom in order {
+            match self.along.binary_search(atom) {
+                Ok(place) => {
+                    own.push(place);
+                    extents.push(self.numbers.shape()[place]);
+                }
+                Err(_) => extents.push(1),
+            }
+        }
+        (own.len() == self.along.len()).then_some(())?;
+        self.numbers.transpose(&own)?.reshape(&extents)
+    }
+
+    /// A number for each place along these atoms, the last of them fastest; `None` where they vary
+    /// along others.
+    pub fn along(&self, order: &[AxisFactor], atoms: &AxisFactors) -> Option<Numbers> {
+        let extents: Vec<usize> = order
+            .iter()
+            .map(|&atom| atoms.extent(atom))
+            .collect::<Option<_>>()?;
+        self.arranged(order)?
+            .expand(&extents)?
+            .reshape(&[extents.iter().product()])
+    }
+
+    /// Applies an operation place by place.
+    pub fn zip(
+        &self,
+        other: &Coefficient,
+        f: impl Fn(&Numbers, &Numbers) -> Numbers,
+    ) -> Option<Coefficient> {
+        if self.along == other.along {
+            return Some(Coefficient {
+                along: self.along.clone(),
+                numbers: f(&self.numbers, &other.numbers),
+            });
+        }
+        let along: BTreeSet<AxisFactor> = self.along.iter().chain(&other.along).copied().collect();
+        let along: Vec<AxisFactor> = along.into_iter().collect();
+        let (left, right) = (self.arranged(&along)?, other.arranged(&along)?);
+        let extents = left
+            .shape()
+            .iter()
+            .zip(right.shape())
+            .map(|(&a, &b)| a.max(b));
+        let count = extents
+            .into_iter()
+            .try_fold(1usize, |count, extent| count.checked_mul(extent))?;
+        (count <= LARGEST && left.broadcasts_with(&right)).then(|| Coefficient {
+            along,
+            numbers: f(&left, &right),
+        })
+    }
+
+    /// Applies a function to all numbers.
+    pub fn map(&self, f: impl Fn(&Numbers) -> Numbers) -> Coefficient {
+        Coefficient {
+            along: self.along.clone(),
+            numbers: f(&self.numbers),
+        }
+    }
+
+    /// All numbers.
+    pub fn numbers(&self) -> impl Iterator<Item = f64> {
+        self.numbers.iter().copied()
+    }
+
+    /// Whether all numbers are the same.
+    pub fn is_uniform(&self) -> bool {
+        self.numbers
+            .first()
+            .is_none_or(|&first| self.numbers.iter().all(|&number| number == first))
+    }
+
+    /// The coefficient, if it does not vary along these atoms.
+    pub fn constant_along(&self, over: &[AxisFactor]) -> Option<Coefficient> {
+        let mut constant = self.clone();
+        for atom in over {
+            let Ok(place) = constant.along.binary_search(atom) else {
+                continue;
+            };
+            let first = constant.numbers.index_axis(Axis(place), 0);
+            constant
+                .numbers
+                .axis_iter(Axis(place))
+                .all(|other| other == first)
+                .then_some(())?;
+            constant.along.remove(place);
+            let extents = first.shape().to_vec();
+            constant.numbers = constant.numbers.pick(place, [Some(0)])?.reshape(&extents)?;
+        }
+        Some(constant)
+    }
+
+    /// The coefficient in atoms that are not split any further.
+    pub fn settled(&self, atoms: &AxisFactors) -> Option<Coefficient> {
+        let leaves = atoms.leaves(&self.along);
+        if leaves == self.along {
+            Some(self.clone())
+        } else {
+            Self::new(&leaves, &self.numbers, atoms)
+        }
+    }
+}
