@@ -57,35 +57,33 @@ pub fn plan(
         ReadBy::Normalizer(site) => Some((site, cores[site].as_ref().filter(|core| core.centred)?)),
         _ => None,
     });
-    // One whose operators read several values of the stream is met at each: x as Casts of the same have it, say.
+    // A normalizer that reads several values of the stream, x and a Cast of x say, is listed for each.
     let readers: Vec<(usize, &Core)> = readers.collect::<BTreeMap<_, _>>().into_iter().collect();
     let &(first, core) = readers.first()?;
-    let replaced =
-        |&(site, core): &(usize, &Core)| Some((site, without_mean(view, &sites[site], core)?));
-    let normalizers: Vec<(usize, Replacement)> = readers.iter().filter_map(replaced).collect();
+    let normalizers: Vec<(usize, Replacement)> = readers
+        .iter()
+        .filter_map(|&(site, core)| Some((site, without_mean(view, &sites[site], core)?)))
+        .collect();
     let writers = Writers {
         analysis,
         sites,
         cores,
         stream,
     };
-    Some(
-        writers
-            .unseen()
-            .and_then(|()| match analysis.facts.data_type(core.input) {
-                _ if !normalizers.is_empty() => writers.plan(normalizers),
-                Some(it) if !has_range(it) => Err(Refusal::new(
-                    Reason::ElementType(it.name()),
-                    &sites[first].name,
-                )),
-                _ => {
-                    let reason = "no normalizer on it is without a shift".to_owned();
-                    Err(Refusal::new(Reason::NoGain(reason), &sites[first].name))
-                }
-            }),
-    )
+    if let Err(refusal) = writers.check_unseen() {
+        return Some(Err(refusal));
+    }
+    if !normalizers.is_empty() {
+        return Some(writers.plan(normalizers));
+    }
+    let reason = match analysis.facts.data_type(core.input) {
+        Some(it) if !has_range(it) => Reason::ElementType(it.name()),
+        _ => Reason::NoGain("no normalizer on it is without a shift".to_owned()),
+    };
+    Some(Err(Refusal::new(reason, &sites[first].name)))
 }
 
+/// The writers of a stream, and all that their changes depend on.
 struct Writers<'w> {
     analysis: &'w Analysis<'w>,
     sites: &'w [Site],
@@ -94,8 +92,8 @@ struct Writers<'w> {
 }
 
 impl Writers<'_> {
-    /// Whether no reader sees the mean.
-    fn unseen(&self) -> Result<(), Refusal> {
+    /// Refuses a stream with a reader that sees the mean.
+    fn check_unseen(&self) -> Result<(), Refusal> {
         let graph = &self.analysis.graph;
         for reader in &self.stream.readers {
             let who = match reader.by {
@@ -123,6 +121,56 @@ impl Writers<'_> {
 
     fn plan(&self, mut normalizers: Vec<(usize, Replacement)>) -> Result<Centred, Refusal> {
         let graph = &self.analysis.graph;
+        let (mut projected, taken_off) = self.changes()?;
+        // A constant operand needs no subtraction of its own: its sum has one.
+        let behind: HashSet<NodeId> = taken_off.iter().map(|&(node, _)| node).collect();
+        projected.retain(|(node, _)| !behind.contains(node));
+        // A normalizer that writes the stream again stays: its result is centred.
+        normalizers
+            .retain(|(_, replacement)| !replacement.nodes.iter().any(|node| behind.contains(node)));
+        if normalizers.len() < WORTH * behind.len() {
+            let (places, saved) = (behind.len(), normalizers.len());
+            let reason =
+                format!("the mean would be taken off at {places} places, for {saved} normalizers");
+            return Err(Refusal::new(
+                Reason::NoGain(reason),
+                graph.name(taken_off[0].0),
+            ));
+        }
+        let names = behind.iter().map(|&node| graph.name(node).to_owned());
+        let mut subtracted: Vec<String> = names.collect();
+        subtracted.sort();
+        let names = normalizers
+            .iter()
+            .map(|&(site, _)| self.sites[site].name.clone());
+        let outcome = Centring::Centred {
+            normalizers: names.collect(),
+            constants: projected.len(),
+            subtracted,
+        };
+        let mut edits: Vec<Edit> = projected
+            .into_iter()
+            .map(|(node, change)| self.edit(node, change))
+            .collect();
+        let mut done = HashSet::default();
+        for (node, at) in taken_off.into_iter().filter(|&(node, _)| done.insert(node)) {
+            let replacement = self
+                .taken_off(node, at)
+                .ok_or_else(|| Refusal::new(Reason::UnknownShape, graph.name(node)))?;
+            edits.push(self.edit(node, Change::Replace(replacement)));
+        }
+        for (_, replacement) in normalizers {
+            edits.push(self.edit(replacement.nodes[0], Change::Replace(replacement)));
+        }
+        Ok(Centred { outcome, edits })
+    }
+
+    /// The changes of constants, and the values that need a subtraction of their mean, each with the node that writes.
+    ///
+    /// # Errors
+    /// A refusal where the caller writes the stream.
+    fn changes(&self) -> Result<(Vec<(NodeId, Change)>, Vec<(NodeId, Channels)>), Refusal> {
+        let graph = &self.analysis.graph;
         let (mut projected, mut taken_off) = (vec![], vec![]);
         for writer in &self.stream.writers {
             let node = match writer.source {
@@ -142,59 +190,19 @@ impl Writers<'_> {
                 None => taken_off.push((node, writer.at)),
             }
         }
-        // A constant operand needs no subtraction of its own: its sum has one.
-        let behind: HashSet<NodeId> = taken_off.iter().map(|&(node, _)| node).collect();
-        projected.retain(|(node, _)| !behind.contains(node));
-        // A normalizer that writes the stream again stays: its result is centred.
-        normalizers
-            .retain(|(_, replacement)| !replacement.nodes.iter().any(|node| behind.contains(node)));
-        if normalizers.len() < WORTH * behind.len() {
-            let (places, saved) = (behind.len(), normalizers.len());
-            let reason =
-                format!("the mean would be taken off at {places} places, for {saved} normalizers");
-            return Err(Refusal::new(
-                Reason::NoGain(reason),
-                graph.name(taken_off[0].0),
-            ));
-        }
-        let outcome = Centring::Centred {
-            normalizers: normalizers
-                .iter()
-                .map(|&(site, _)| self.sites[site].name.clone())
-                .collect(),
-            constants: projected.len(),
-            subtracted: {
-                let mut names: Vec<String> = behind
-                    .iter()
-                    .map(|&node| graph.name(node).to_owned())
-                    .collect();
-                names.sort();
-                names
-            },
-        };
-        let edit = |node: NodeId, change| Edit {
-            sites: vec![],
-            at: graph.name(node).to_owned(),
-            change,
-        };
-        let mut edits: Vec<Edit> = projected
-            .into_iter()
-            .map(|(node, change)| edit(node, change))
-            .collect();
-        let mut done = HashSet::default();
-        for (node, at) in taken_off.into_iter().filter(|&(node, _)| done.insert(node)) {
-            let replacement = self.taken_off(node, at);
-            let replacement =
-                replacement.ok_or_else(|| Refusal::new(Reason::UnknownShape, graph.name(node)))?;
-            edits.push(edit(node, Change::Replace(replacement)));
-        }
-        for (_, replacement) in normalizers {
-            edits.push(edit(replacement.nodes[0], Change::Replace(replacement)));
-        }
-        Ok(Centred { outcome, edits })
+        Ok((projected, taken_off))
     }
 
-    /// Whether what a normalizer writes has no mean.
+    /// A change of a node, for no site.
+    fn edit(&self, node: NodeId, change: Change) -> Edit {
+        Edit {
+            sites: vec![],
+            at: self.analysis.graph.name(node).to_owned(),
+            change,
+        }
+    }
+
+    /// Whether the result of a normalizer has no mean.
     fn is_centred(&self, site: usize) -> bool {
         let core = self.cores[site].as_ref();
         self.sites[site].is_bare() && core.is_some_and(|core| core.centred && core.axes.len() == 1)
@@ -230,9 +238,9 @@ impl Writers<'_> {
         let rank = at.rank(weight).ok()?;
         let kept = (0..rank).rev().find(|axis| !contracted.contains(axis))?;
         let mut changes = vec![self.constant(node, weight, kept)?];
-        let there = (weight + 1..at.arity())
+        let present = (weight + 1..at.arity())
             .filter(|&slot| self.analysis.graph.input(node, slot).is_some());
-        for slot in there {
+        for slot in present {
             (slots.bias == Some(slot)).then_some(())?;
             let bias = at.rank(slot).ok()?;
             // That of a Gemm is aligned at the last axis, and others have one axis.
@@ -246,6 +254,7 @@ impl Writers<'_> {
         Some(changes)
     }
 
+    /// A constant without its mean along an axis.
     fn constant(&self, node: NodeId, slot: usize, axis: usize) -> Option<Change> {
         let recipe = self.analysis.at(node).constant(slot).ok()?;
         if recipe.shape().get(axis) != Some(&self.stream.channels) {
@@ -256,6 +265,7 @@ impl Writers<'_> {
         self.change(node, slot, recipe.sub(&mean)?)
     }
 
+    /// A new constant at an input; `None` where its type has no room, or it would be the copy of a large one.
     fn change(&self, node: NodeId, slot: usize, recipe: Recipe) -> Option<Change> {
         let value = self.analysis.graph.input(node, slot)?;
         let data_type = self.analysis.facts.data_type(value)?;
@@ -279,25 +289,26 @@ impl Writers<'_> {
     /// stream.
     fn is_shared(&self, value: ValueId) -> bool {
         let graph = &self.analysis.graph;
-        let is_writer = |reader: &Reader| match *reader {
-            Reader::Node { node, .. } => self
-                .stream
-                .writers
-                .iter()
-                .any(|writer| writer.source.node() == Some(node)),
-            _ => false,
-        };
         let mut open = vec![value];
         while let Some(value) = open.pop() {
             if let Some((node, _)) = graph.producer(value) {
                 open.extend(graph.inputs(node).iter().flatten());
             }
             let readers = graph.readers(value);
-            if readers.len() > 1 && !readers.iter().all(is_writer) {
+            if readers.len() > 1 && !readers.iter().all(|&reader| self.is_writer(reader)) {
                 return true;
             }
         }
         false
+    }
+
+    /// Whether a reader of a constant is a writer of the stream.
+    fn is_writer(&self, reader: Reader) -> bool {
+        let Reader::Node { node, .. } = reader else {
+            return false;
+        };
+        let mut writers = self.stream.writers.iter();
+        writers.any(|writer| writer.source.node() == Some(node))
     }
 
     /// A node, with a subtraction of the mean behind it.

@@ -83,7 +83,7 @@ impl Node<'_, '_> {
             ("", "Where") => Some(self.one_unit(1..3)),
             ("", "Clip") => Some(self.limits(&[(1, "min"), (2, "max")])),
             ("", "Pad") => Some(self.limits(&[(2, "value")])),
-            ("", "Cast" | "CastLike") => self.is_between_floats().then(|| self.handed_on(1)),
+            ("", "Cast" | "CastLike") => self.is_between_floats().then(|| self.passed(1)),
             ("", "Mul") => Some(self.product_or_quotient(1)),
             ("", "Div") => Some(self.product_or_quotient(-1)),
             ("", "Sqrt") => (first % 2 == 0).then(|| self.makes(first / 2)),
@@ -102,10 +102,10 @@ impl Node<'_, '_> {
             }
             ("", "GroupNormalization" | "InstanceNormalization") => Some(self.normalizer()),
             ("", "BatchNormalization") => self.batch_norm(),
-            ("", "Split") => Some(self.handed_on(usize::MAX)),
-            ("", op) if is_scale_transparent(op) => Some(self.handed_on(1)),
+            ("", "Split") => Some(self.passed(usize::MAX)),
+            ("", op) if is_scale_transparent(op) => Some(self.passed(1)),
             _ => match self.at.graph.category(self.at.node)? {
-                Category::Movement | Category::Selection => Some(self.handed_on(1)),
+                Category::Movement | Category::Selection => Some(self.passed(1)),
                 category if category.is_product() => self.layer(),
                 _ => None,
             },
@@ -135,12 +135,10 @@ impl Node<'_, '_> {
             graph, facts, node, ..
         } = *self.at;
         let ends = [graph.input(node, 0), graph.output(node, 0)];
-        let is_float = |value| {
-            facts
-                .data_type(value)
-                .is_some_and(|data_type| data_type.is_float())
-        };
-        ends.into_iter().all(|value| value.is_some_and(is_float))
+        ends.into_iter().all(|value| {
+            let data_type = value.and_then(|value| facts.data_type(value));
+            data_type.is_some_and(DataType::is_float)
+        })
     }
 
     /// Whether nothing reads the outputs from a place on.
@@ -168,8 +166,8 @@ impl Node<'_, '_> {
         law
     }
 
-    /// So many outputs are of the unit of the first input.
-    fn handed_on(&self, outputs: usize) -> Law {
+    /// The first outputs, so many, have the unit of the first input.
+    fn passed(&self, outputs: usize) -> Law {
         let mut law = self.makes(self.first());
         law.made
             .iter_mut()
@@ -180,11 +178,11 @@ impl Node<'_, '_> {
 
     /// These inputs are added, or compared.
     fn one_unit(&self, slots: Range<usize>) -> Law {
-        let mut there = slots
+        let mut varying = slots
             .clone()
             .filter_map(|slot| self.carried.get(slot).copied().flatten());
-        let first = there.next().unwrap_or_default();
-        let common = if there.all(|other| other == first) {
+        let first = varying.next().unwrap_or_default();
+        let common = if varying.all(|other| other == first) {
             first
         } else {
             0
@@ -200,10 +198,10 @@ impl Node<'_, '_> {
         law
     }
 
-    /// The first input is handed on, or one of these numbers in its place, inputs or, in earlier operator sets,
+    /// Each element of the result is one of the first input, or one of these numbers: inputs or, in earlier operator sets,
     /// attributes.
     fn limits(&self, numbers: &[(usize, &'static str)]) -> Law {
-        let mut law = self.handed_on(1);
+        let mut law = self.passed(1);
         for &(slot, name) in numbers {
             let is_attribute = self
                 .at
@@ -232,8 +230,8 @@ impl Node<'_, '_> {
         law
     }
 
-    /// A product of two values, to which a third may be added. A weight takes in what there is, unless as much is to come
-    /// out again.
+    /// A product of two values, to which a third may be added. A weight absorbs the exponent of the other factor, unless
+    /// the goal is that exponent.
     fn layer(&self) -> Option<Law> {
         let made = self.on(0) + self.on(1);
         if [0, 1].into_iter().any(|slot| self.at.is_constant(slot)) && self.goal != Some(made) {
@@ -248,6 +246,7 @@ impl Node<'_, '_> {
         Some(law)
     }
 
+    /// A constant power of the first input.
     fn power(&self) -> Option<Law> {
         let numbers = self.at.numbers(1).ok()?;
         let made = numbers.iter().next()? * f64::from(self.on(0));

@@ -1,8 +1,8 @@
 //! Other bases of residual streams.
 //!
-//! A residual stream is what all blocks of a network read and add to. It means nothing by itself: a change of basis
-//! that all its writers and all its readers take in leaves the model the same function. The [finder](streams) says who
-//! they are; each change is a file of its own.
+//! All blocks of a network read the residual stream and add to it. Its values mean nothing by themselves: a change of
+//! basis that all its writers and all its readers absorb leaves the model the same function. [`streams`] finds the
+//! writers and readers; each change of basis is a file of its own.
 
 pub mod centring;
 pub mod exponents;
@@ -16,7 +16,6 @@ mod ties;
 
 use crate::affine::materialize::Edit;
 use crate::affine::plan::{Centring, Member, StreamPlan};
-use crate::affine::recognize::statistics::Core;
 use crate::affine::recognize::{Site, View, online};
 use crate::analysis::Analysis;
 use crate::hash::HashSet;
@@ -25,7 +24,7 @@ use crate::refusal::Refusal;
 use streams::{ReadBy, Stream, StreamReader, StreamWriter, WrittenBy};
 
 /// The names of changes of basis for `--skip`.
-pub const KINDS: [&str; 3] = [CENTRING, SCALING, crate::residual::norm_merging::MERGING];
+pub const KINDS: [&str; 3] = [CENTRING, SCALING, norm_merging::MERGING];
 
 /// The name of [`centring`].
 pub const CENTRING: &str = "centring";
@@ -50,49 +49,43 @@ pub fn centred(
     sites: &[Site],
     refused: &dyn Fn(&str) -> Option<Refusal>,
 ) -> BasisChange {
-    let cores: Vec<Option<Core>> = sites.iter().map(|site| online::core(view, site)).collect();
+    let cores = online::cores(view, sites);
     let mut change = BasisChange::default();
     let mut touched: HashSet<NodeId> = HashSet::default();
     for stream in streams::streams(analysis, view, sites) {
-        let name = name(analysis, &stream);
+        let listed = listed(analysis, sites, &stream);
         let planned = centring::plan((analysis, view), sites, &cores, &stream);
-        let planned =
-            planned.map(|planned| stays(&name, &stream, sites, refused).map_or(planned, Err));
+        let planned = planned
+            .map(|planned| stays(&listed.name, &stream, sites, refused).map_or(planned, Err));
         let centring = match planned {
             None => None,
             Some(Err(why)) => Some(Centring::Kept { why }),
             Some(Ok(planned)) => {
-                let nodes: Vec<NodeId> = planned
-                    .edits
-                    .iter()
-                    .flat_map(|edit| edit.change.nodes())
-                    .collect();
-                // Its turn comes when the streams beside it are as they will be.
+                let edits = planned.edits.iter();
+                let nodes: Vec<NodeId> = edits.flat_map(|edit| edit.change.nodes()).collect();
+                // A stream beside others that change waits until they are as they will be.
                 let waits = nodes.iter().any(|node| touched.contains(node));
                 if !waits {
                     touched.extend(nodes);
-                    let sites = vec![change.streams.len()];
-                    let edit = |edit| Edit {
-                        sites: sites.clone(),
-                        ..edit
-                    };
-                    change.edits.extend(planned.edits.into_iter().map(edit));
+                    change.add(planned.edits);
                 }
                 (!waits).then_some(planned.outcome)
             }
         };
-        let (writers, readers) = members(analysis, sites, &stream);
-        let (channels, scaling) = (stream.channels, None);
-        change.streams.push(StreamPlan {
-            name,
-            channels,
-            writers,
-            readers,
-            centring,
-            scaling,
-        });
+        change.streams.push(StreamPlan { centring, ..listed });
     }
     change
+}
+
+impl BasisChange {
+    /// Adds the edits of the next stream.
+    fn add(&mut self, edits: Vec<Edit>) {
+        let stream = self.streams.len();
+        self.edits.extend(edits.into_iter().map(|edit| Edit {
+            sites: vec![stream],
+            ..edit
+        }));
+    }
 }
 
 /// Why a stream of this name stays: its own refusal, or that of a normalizer on it.
@@ -102,13 +95,14 @@ fn stays(
     sites: &[Site],
     refused: &dyn Fn(&str) -> Option<Refusal>,
 ) -> Option<Refusal> {
-    let of_reader = |reader: &StreamReader| match reader.by {
-        ReadBy::Normalizer(site) => {
-            refused(&sites[site].name).or_else(|| refused(sites[site].kind.name))
-        }
-        _ => None,
-    };
-    refused(name).or_else(|| stream.readers.iter().find_map(of_reader))
+    refused(name).or_else(|| {
+        stream.readers.iter().find_map(|reader| match reader.by {
+            ReadBy::Normalizer(site) => {
+                refused(&sites[site].name).or_else(|| refused(sites[site].kind.name))
+            }
+            _ => None,
+        })
+    })
 }
 
 /// The name of a stream: that of its first value.
@@ -120,14 +114,27 @@ fn name(analysis: &Analysis, stream: &Stream) -> String {
     first.unwrap_or_default().to_owned()
 }
 
-/// The writers and readers of a stream, by kind and name.
-fn members(analysis: &Analysis, sites: &[Site], stream: &Stream) -> (Vec<Member>, Vec<Member>) {
+/// A stream as it is listed, with its writers and readers, before anything is planned for it.
+fn listed(analysis: &Analysis, sites: &[Site], stream: &Stream) -> StreamPlan {
+    let writers = stream.writers.iter();
+    let readers = stream.readers.iter();
+    StreamPlan {
+        name: name(analysis, stream),
+        channels: stream.channels,
+        writers: writers
+            .map(|writer| listed_writer(analysis, sites, writer))
+            .collect(),
+        readers: readers
+            .map(|reader| listed_reader(analysis, sites, reader))
+            .collect(),
+        centring: None,
+        scaling: None,
+    }
+}
+
+fn listed_writer(analysis: &Analysis, sites: &[Site], writer: &StreamWriter) -> Member {
     let graph = &analysis.graph;
-    let member = |kind: &str, at: &str| Member {
-        kind: kind.to_owned(),
-        at: at.to_owned(),
-    };
-    let writer = |writer: &StreamWriter| match writer.source {
+    match writer.source {
         WrittenBy::Linear(node) => member("linear", graph.name(node)),
         WrittenBy::Table(node) => member("table", graph.name(node)),
         WrittenBy::Constant(node, _) => member("constant", graph.name(node)),
@@ -135,16 +142,23 @@ fn members(analysis: &Analysis, sites: &[Site], stream: &Stream) -> (Vec<Member>
         WrittenBy::Normalizer(site) => member(sites[site].kind.name, &sites[site].name),
         WrittenBy::Input => member("input", graph.value_name(writer.at.value)),
         WrittenBy::Other(node) => member(graph.domain_op(node).1, graph.name(node)),
-    };
-    let reader = |reader: &StreamReader| match reader.by {
+    }
+}
+
+fn listed_reader(analysis: &Analysis, sites: &[Site], reader: &StreamReader) -> Member {
+    let graph = &analysis.graph;
+    match reader.by {
         ReadBy::Normalizer(site) => member(sites[site].kind.name, &sites[site].name),
         ReadBy::Linear(node, _) => member("linear", graph.name(node)),
         ReadBy::Output => member("output", graph.value_name(reader.at.value)),
         ReadBy::Body(node) => member("body", graph.name(node)),
         ReadBy::Other(node, _) => member(graph.domain_op(node).1, graph.name(node)),
-    };
-    (
-        stream.writers.iter().map(writer).collect(),
-        stream.readers.iter().map(reader).collect(),
-    )
+    }
+}
+
+fn member(kind: &str, at: &str) -> Member {
+    Member {
+        kind: kind.to_owned(),
+        at: at.to_owned(),
+    }
 }

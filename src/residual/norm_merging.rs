@@ -5,7 +5,7 @@
 //! of squares before the change and u after it, the relative change of its result is at most
 //! `ε/2·|1/u − 1/v|`. That is no fold, so it is an option.
 
-use crate::affine::materialize::{Change, Edit};
+use crate::affine::materialize::Edit;
 use crate::affine::plan::{Follower, MergedNorm};
 use crate::affine::recognize::statistics::Core;
 use crate::affine::recognize::{Replacement, Site, View, online};
@@ -29,25 +29,13 @@ pub fn merged(
     sites: &[Site],
     is_skipped: &dyn Fn(&str) -> bool,
 ) -> (Vec<MergedNorm>, Vec<Edit>) {
-    let cores: Vec<Option<Core>> = sites.iter().map(|site| online::core(view, site)).collect();
-    let along_last = |core: &Core| core.axes == [core.rank - 1];
-    let ends: HashMap<ValueId, usize> = cores
-        .iter()
-        .enumerate()
-        .filter_map(|(site, core)| {
-            Some((
-                core.as_ref()
-                    .filter(|core| along_last(core) && !core.norm)?
-                    .input,
-                site,
-            ))
-        })
-        .collect();
+    let cores = online::cores(view, sites);
+    let ends = ends(&cores);
     let (mut merged, mut edits, mut taken) = (vec![], vec![], HashSet::default());
     for (site, core) in cores.iter().enumerate() {
         let Some(core) = core
             .as_ref()
-            .filter(|core| along_last(core) && divides(core, &sites[site]))
+            .filter(|core| is_along_last(core) && divides(core, &sites[site]))
         else {
             continue;
         };
@@ -70,30 +58,46 @@ pub fn merged(
             continue;
         }
         taken.extend(together);
-        let name = sites[site].name.clone();
-        let follower = |&site: &usize| {
+        let followers = behind.followers.iter();
+        let followers = followers.filter_map(|&site| {
             let core = cores[site].as_ref()?;
-            let value = view.graph.value_name(core.input).to_owned();
-            let (name, centred) = (sites[site].name.clone(), core.centred);
-            Some(Follower {
-                name,
-                value,
-                centred,
-                epsilon: core.epsilon?,
-            })
-        };
-        let at = view.graph.name(without.nodes[0]).to_owned();
-        edits.push(Edit {
-            sites: vec![],
-            at,
-            change: Change::Replace(without),
+            follower(view, &sites[site], core)
         });
         merged.push(MergedNorm {
-            name,
-            followers: behind.followers.iter().filter_map(follower).collect(),
+            name: sites[site].name.clone(),
+            followers: followers.collect(),
         });
+        let first = without.nodes[0];
+        edits.push(Edit::replacing(view.graph, first, without));
     }
     (merged, edits)
+}
+
+/// The sites that normalize a value by its mean square, by that value.
+fn ends(cores: &[Option<Core>]) -> HashMap<ValueId, usize> {
+    let mut ends = HashMap::default();
+    for (site, core) in cores.iter().enumerate() {
+        let core = core.as_ref();
+        if let Some(core) = core.filter(|core| is_along_last(core) && !core.norm) {
+            ends.insert(core.input, site);
+        }
+    }
+    ends
+}
+
+/// Whether statistics are those of a token, with its channels along the last axis.
+fn is_along_last(core: &Core) -> bool {
+    core.axes == [core.rank - 1]
+}
+
+/// A normalizer behind a removed one, as it is listed.
+fn follower(view: &View, site: &Site, core: &Core) -> Option<Follower> {
+    Some(Follower {
+        name: site.name.clone(),
+        value: view.graph.value_name(core.input).to_owned(),
+        centred: core.centred,
+        epsilon: core.epsilon?,
+    })
 }
 
 /// Whether a site does nothing but divide a token by a number.
@@ -114,6 +118,7 @@ fn without(view: &View, core: &Core) -> Option<Replacement> {
     })
 }
 
+/// The search for the normalizers behind one.
 struct Behind<'v, 'a> {
     view: &'v View<'a>,
     cores: &'v [Option<Core>],
@@ -127,13 +132,14 @@ impl Behind<'_, '_> {
     /// Whether a factor of each token of a value disappears on all paths behind it.
     fn all(&mut self, value: ValueId) -> bool {
         let readers = self.view.graph.readers(value);
-        let next = |reader: &Reader| match *reader {
-            Reader::Node { node, input } => self.next(value, node, input),
-            _ => false,
-        };
-        !readers.is_empty() && readers.iter().all(next)
+        !readers.is_empty()
+            && readers.iter().all(|reader| match *reader {
+                Reader::Node { node, input } => self.next(value, node, input),
+                _ => false,
+            })
     }
 
+    /// Whether the factor disappears behind this reader.
     fn next(&mut self, value: ValueId, node: NodeId, input: usize) -> bool {
         let end = self.ends.get(&value).filter(|&&site| {
             let core = self.cores[site].as_ref();
@@ -154,13 +160,13 @@ impl Behind<'_, '_> {
     /// Whether a factor of a token passes unchanged: a positive number, along the last axis.
     fn is_scale_transparent(&self, node: NodeId, input: usize) -> bool {
         let (graph, at) = (self.view.graph, self.view.at(node));
-        let others = || (0..at.arity()).filter(|&slot| slot != input);
-        let is_alone = || others().all(|slot| at.is_constant(slot));
+        let mut others = (0..at.arity()).filter(|&slot| slot != input);
+        let is_alone = others.all(|slot| at.is_constant(slot));
         match graph.domain_op(node) {
             ("", "Relu" | "Abs" | "LeakyRelu" | "Neg" | "Identity") => true,
-            ("", "Mul") => is_alone() && at.rank(input) == at.output_rank(0),
-            ("", "Div") => input == 0 && is_alone() && at.rank(input) == at.output_rank(0),
-            ("", "MatMul") => input == 0 && is_alone() && at.rank(1) == Ok(2),
+            ("", "Mul") => is_alone && at.rank(input) == at.output_rank(0),
+            ("", "Div") => input == 0 && is_alone && at.rank(input) == at.output_rank(0),
+            ("", "MatMul") => input == 0 && is_alone && at.rank(1) == Ok(2),
             ("", "Gemm") => {
                 input == 0
                     && at.is_constant(1)

@@ -26,7 +26,7 @@ pub fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement
     let scale = scale(view, site, core)?;
     let last = view.graph.producer(core.output)?.0;
     let graph = view.graph;
-    // Such as ones and zeros that were left for an engine to know a LayerNormalization by.
+    // Ones and zeros may stand there because an engine recognizes a LayerNormalization by them.
     let neutral = if matches!(scale, Scale::None) {
         neutral_behind(view, core.output)
     } else {
@@ -133,7 +133,7 @@ enum Scale {
     Behind,
 }
 
-/// `None` where something is added.
+/// The scale of the normalized value; `None` where something is added.
 fn scale(view: &View, site: &Site, core: &Core) -> Option<Scale> {
     if let Some(part) = &site.post
         && !part.affine.has_no_shift()
@@ -148,15 +148,18 @@ fn scale(view: &View, site: &Site, core: &Core) -> Option<Scale> {
         });
     }
     let (graph, node) = (view.graph, core.nodes[0]);
-    let is_zero = |shift: ValueId| {
-        let numbers = view
-            .constants
-            .is_constant(shift)
-            .then(|| view.constants.read(shift));
-        numbers.is_some_and(|numbers| {
-            numbers.is_ok_and(|numbers| numbers.iter().all(|&shift| shift == 0.0))
-        })
-    };
-    graph.input(node, 2).is_none_or(is_zero).then_some(())?;
+    let shift = graph.input(node, 2);
+    shift
+        .is_none_or(|shift| is_zero(view, shift))
+        .then_some(())?;
     Some(Scale::Inside(graph.input(node, 1)?))
+}
+
+/// Whether a value is a constant of zeros.
+fn is_zero(view: &View, value: ValueId) -> bool {
+    let constants = view.constants;
+    constants.is_constant(value)
+        && constants
+            .read(value)
+            .is_ok_and(|numbers| numbers.iter().all(|&number| number == 0.0))
 }

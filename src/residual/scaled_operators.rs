@@ -93,80 +93,116 @@ struct Exponents<'s> {
 impl Exponents<'_> {
     /// Decides the exponents of a node's inputs and results.
     fn pass(&mut self, node: NodeId) -> Result<(), Vec<Failed>> {
-        let graph = &*self.analysis.graph;
-        let at = self.analysis.at(node);
-        let on = |value: ValueId| self.exponents.get(&value).copied();
-        let reads = |(slot, value): (usize, &Option<ValueId>)| {
-            let value = value.filter(|_| graph.reads_elements(node, slot))?;
-            (!self.analysis.constants.is_constant(value))
-                .then(|| on(value).map_or(0, |(exponent, _)| exponent))
-        };
-        let carried: Vec<Option<i32>> = graph.inputs(node).iter().enumerate().map(reads).collect();
-        let goal = graph
-            .outputs(node)
-            .iter()
-            .flatten()
-            .find_map(|value| self.goals.get(value).copied());
-        let captured = graph.captures(node).iter().filter_map(|&value| on(value));
-        let read = graph
-            .inputs(node)
-            .iter()
-            .flatten()
-            .filter_map(|&value| on(value));
-        let streams: BTreeSet<usize> = read
-            .chain(captured.clone())
-            .map(|(_, stream)| stream)
-            .chain(goal)
-            .collect();
+        let name = self.analysis.graph.name(node);
+        let goal = self.goal(node);
+        let streams = self.streams(node, goal);
         let Some(stream) = goal.or_else(|| streams.first().copied()) else {
             return Ok(());
         };
-        let failed = |reason| {
-            let refusal = Refusal::new(reason, graph.name(node));
-            vec![Failed {
-                sites: streams.iter().copied().collect(),
-                refusal,
-            }]
-        };
-        if captured.count() > 0 {
-            return Err(failed(Reason::CapturedBySubgraph));
-        }
-        let goal = goal.map(|_| self.power);
-        let law = self.law(&at, &carried, goal).map_err(failed)?;
         let before = self.folds.len() + self.attributes.len();
-        for (slot, &wanted) in law.wanted.iter().enumerate() {
+        let goal = goal.map(|_| self.power);
+        if let Err(reason) = self.place(node, goal, stream, &streams) {
+            let refusal = Refusal::new(reason, name);
+            let sites = streams.into_iter().collect();
+            return Err(vec![Failed { sites, refusal }]);
+        }
+        if self.folds.len() + self.attributes.len() > before {
+            for stream in streams {
+                self.into.entry(stream).or_default().push(name.to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// The stream that a result of a node belongs to.
+    fn goal(&self, node: NodeId) -> Option<usize> {
+        let mut outputs = self.analysis.graph.outputs(node).iter().flatten();
+        outputs.find_map(|value| self.goals.get(value).copied())
+    }
+
+    /// The streams that a node belongs to, or whose powers are in what it reads.
+    fn streams(&self, node: NodeId, goal: Option<usize>) -> BTreeSet<usize> {
+        let graph = &self.analysis.graph;
+        let read = graph.inputs(node).iter().flatten();
+        let read = read.chain(graph.captures(node));
+        let exponents = read.filter_map(|value| self.exponents.get(value));
+        exponents.map(|&(_, stream)| stream).chain(goal).collect()
+    }
+
+    /// The exponents of the varying inputs whose elements a node reads.
+    fn carried(&self, node: NodeId) -> Vec<Option<i32>> {
+        let graph = &self.analysis.graph;
+        let mut carried = vec![];
+        for (slot, value) in graph.inputs(node).iter().enumerate() {
+            let varying = value.filter(|&value| {
+                graph.reads_elements(node, slot) && !self.analysis.constants.is_constant(value)
+            });
+            carried.push(varying.map(|value| {
+                let exponent = self.exponents.get(&value);
+                exponent.map_or(0, |&(exponent, _)| exponent)
+            }));
+        }
+        carried
+    }
+
+    /// Places the powers at a node: in its constants and attributes, or in Muls around it.
+    fn place(
+        &mut self,
+        node: NodeId,
+        goal: Option<i32>,
+        stream: usize,
+        streams: &BTreeSet<usize>,
+    ) -> Result<(), Reason> {
+        let graph = &self.analysis.graph;
+        let mut captures = graph.captures(node).iter();
+        if captures.any(|value| self.exponents.contains_key(value)) {
+            return Err(Reason::CapturedBySubgraph);
+        }
+        let at = self.analysis.at(node);
+        let carried = self.carried(node);
+        let mut law = self.law(&at, &carried, goal)?;
+        self.supply(&at, &carried, &law.wanted, stream);
+        for attribute in &law.attributes {
+            let value = exponent(&at, attribute)?;
+            if attribute.exponent == 0 {
+                continue;
+            }
+            let value = (value * factor(-attribute.exponent)) as f32;
+            self.attributes.push(Edit {
+                sites: streams.iter().copied().collect(),
+                at: graph.name(node).to_owned(),
+                change: Change::Float(node, attribute.name, value),
+            });
+        }
+        if let Some(goal) = goal.filter(|&goal| law.made[0] != goal)
+            && self.takes(&at, Side::Result)
+        {
+            self.fold(&at, Side::Result, goal - law.made[0], stream);
+            law.made[0] = goal;
+        }
+        self.record(node, &law.made, stream);
+        Ok(())
+    }
+
+    /// Gives the inputs of a node the exponents that are wanted.
+    fn supply(&mut self, at: &At, carried: &[Option<i32>], wanted: &[i32], stream: usize) {
+        for (slot, &wanted) in wanted.iter().enumerate() {
             match carried[slot] {
                 None if wanted != 0 && at.is_constant(slot) => {
-                    self.fold(&at, Side::Constant(slot), wanted, stream);
+                    self.fold(at, Side::Constant(slot), wanted, stream);
                 }
                 Some(carried) if carried != wanted => {
-                    self.compensate(&at, slot, carried - wanted, stream)
+                    self.compensate(at, slot, carried - wanted, stream)
                 }
                 _ => {}
             }
         }
-        for attribute in &law.attributes {
-            let value = exponent(&at, attribute).map_err(failed)?;
-            let change = Change::Float(
-                node,
-                attribute.name,
-                (value * factor(-attribute.exponent)) as f32,
-            );
-            let (sites, at) = (
-                streams.iter().copied().collect(),
-                graph.name(node).to_owned(),
-            );
-            self.attributes
-                .extend((attribute.exponent != 0).then_some(Edit { sites, at, change }));
-        }
-        let mut made = law.made;
-        if let Some(goal) = goal.filter(|&goal| made[0] != goal)
-            && self.takes(&at, Side::Result)
-        {
-            self.fold(&at, Side::Result, goal - made[0], stream);
-            made[0] = goal;
-        }
-        for (&value, exponent) in graph.outputs(node).iter().zip(made) {
+    }
+
+    /// Notes the exponents of results. An output of the model loses its power again.
+    fn record(&mut self, node: NodeId, made: &[i32], stream: usize) {
+        let graph = &self.analysis.graph;
+        for (&value, &exponent) in graph.outputs(node).iter().zip(made) {
             let Some(value) = value.filter(|_| exponent != 0) else {
                 continue;
             };
@@ -181,15 +217,6 @@ impl Exponents<'_> {
                 });
             }
         }
-        if self.folds.len() + self.attributes.len() > before {
-            streams.iter().for_each(|&stream| {
-                self.into
-                    .entry(stream)
-                    .or_default()
-                    .push(graph.name(node).to_owned())
-            });
-        }
-        Ok(())
     }
 
     /// The law of a node whose constants can follow it.
@@ -232,22 +259,26 @@ impl Exponents<'_> {
     /// Whether an array of two or more axes has other readers: a Mul costs less than a copy.
     fn is_table_of_others(&self, value: ValueId) -> bool {
         let graph = &self.analysis.graph;
-        let writes = |reader: &Reader| match *reader {
-            Reader::Node { node, .. } => graph
-                .output(node, 0)
-                .is_some_and(|made| self.goals.contains_key(&made)),
-            _ => false,
-        };
         let is_table = self.analysis.facts.rank(value).is_some_and(|rank| rank > 1);
-        is_table && !graph.readers(value).iter().all(writes)
+        let mut readers = graph.readers(value).iter();
+        is_table && !readers.all(|&reader| self.is_writer(reader))
     }
 
-    /// Whether a node can take a power of two in from that side.
+    /// Whether a reader of a constant writes a stream.
+    fn is_writer(&self, reader: Reader) -> bool {
+        let Reader::Node { node, .. } = reader else {
+            return false;
+        };
+        let made = self.analysis.graph.output(node, 0);
+        made.is_some_and(|made| self.goals.contains_key(&made))
+    }
+
+    /// Whether a node can absorb a power of two from that side.
     fn takes(&self, at: &At, side: Side) -> bool {
         let Ok(rank) = rank(at, side) else {
             return false;
         };
-        // In the place of any power.
+        // The number stands for any power.
         let scale = Affine::scale(Numbers::number(2.0, rank));
         let is_layer = linear(at.graph.domain_op(at.node)).is_some_and(|linear| linear.is_layer());
         let has_place =
@@ -263,7 +294,7 @@ impl Exponents<'_> {
         } else {
             exponent
         };
-        // It was asked before whether the rank is known.
+        // The rank is known, since `takes` asks for it.
         let scale = Affine::scale(Numbers::number(
             factor(-exponent),
             rank(at, side).unwrap_or_default(),
@@ -356,7 +387,7 @@ impl Exponents<'_> {
     }
 }
 
-/// The rank of what a power comes to.
+/// The rank of the array that a power multiplies.
 fn rank(at: &At, side: Side) -> Result<usize, Reason> {
     match side {
         Side::Result | Side::Rows { .. } => at.output_rank(0),
@@ -383,10 +414,16 @@ fn exponent(at: &At, attribute: &Attribute) -> Result<f64, Reason> {
 /// Refuses a number that its type does not hold with this exponent.
 fn exactly(number: f64, exponent: i32, data_type: Option<DataType>) -> Result<(), Reason> {
     let (scaled, data_type) = (number * factor(-exponent), float(data_type)?);
-    let told = || format!("{number:.1e} times 2^{} in {data_type}", -exponent);
-    match () {
-        () if rounded(data_type, scaled).is_infinite() => Err(Reason::Overflow(told())),
-        () if underflow(data_type, scaled) != 0.0 => Err(Reason::Underflow(told())),
-        () => Ok(()),
+    if rounded(data_type, scaled).is_infinite() {
+        return Err(Reason::Overflow(product(number, exponent, data_type)));
     }
+    if underflow(data_type, scaled) != 0.0 {
+        return Err(Reason::Underflow(product(number, exponent, data_type)));
+    }
+    Ok(())
+}
+
+/// The product that a type does not hold, for a refusal.
+fn product(number: f64, exponent: i32, data_type: DataType) -> String {
+    format!("{number:.1e} times 2^{} in {data_type}", -exponent)
 }

@@ -4,6 +4,7 @@
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;
 use crate::analysis::Analysis;
+use crate::analysis::node_view::At;
 use crate::ir::NodeId;
 use crate::ir::builder::{Maker, float, int};
 use crate::onnx::operator::LAYER_NORMALIZATION;
@@ -43,20 +44,19 @@ const SUM: usize = 3;
 /// The edits that write all of them out.
 pub fn summed_apart(analysis: &Analysis) -> Vec<Edit> {
     let graph = &analysis.graph;
-    // The runtime has it in all versions, and a model that does shows that it is for that one.
+    // onnxruntime has it for all operator sets; a model of an older one that has it is made for onnxruntime.
     let has_layer_norm = graph.model().own_opset() >= LAYER_NORMALIZATION
         || graph
             .order()
             .iter()
             .any(|&node| graph.is(node, "LayerNormalization"));
-    let edit = |&node: &NodeId| {
-        Some(Edit::replacing(
-            graph,
-            node,
-            apart(analysis, node, has_layer_norm)?,
-        ))
-    };
-    graph.order().iter().filter_map(edit).collect()
+    let mut edits = vec![];
+    for &node in graph.order() {
+        if let Some(replacement) = apart(analysis, node, has_layer_norm) {
+            edits.push(Edit::replacing(graph, node, replacement));
+        }
+    }
+    edits
 }
 
 /// The sum and the normalizer of one node; `None` where it is another, or its statistics are read.
@@ -67,45 +67,17 @@ fn apart(analysis: &Analysis, node: NodeId, has_layer_norm: bool) -> Option<Repl
         .iter()
         .find(|skip| domain == "com.microsoft" && skip.op == op)?;
     at.only_attributes(&["epsilon"]).ok()?;
-    let is_there = !skip.centred || has_layer_norm;
-    let is_read = |slot: usize| {
-        graph
-            .output(node, slot)
-            .is_some_and(|made| !graph.readers(made).is_empty())
-    };
-    (is_there && !(1..SUM).any(is_read)).then_some(())?;
-    let epsilon = at.attr_float("epsilon", 1e-12).ok()?;
-    let name = |slot: usize| graph.input(node, slot).map(|value| graph.value_name(value));
+    let has_operator = !skip.centred || has_layer_norm;
+    let mut statistics = (1..SUM).filter_map(|slot| graph.output(node, slot));
+    let are_unread = statistics.all(|value| graph.readers(value).is_empty());
+    (has_operator && are_unread).then_some(())?;
     let mut maker = Maker::new(graph, node);
-    let mut sum = maker.op("Add", &[name(0)?, name(1)?], vec![]);
-    if let Some(bias) = name(skip.bias) {
+    let terms = [input_name(&at, 0)?, input_name(&at, 1)?];
+    let mut sum = maker.op("Add", &terms, vec![]);
+    if let Some(bias) = input_name(&at, skip.bias) {
         sum = maker.op("Add", &[&sum, bias], vec![]);
     }
-    let parameters = skip.parameters.clone().map_while(name);
-    if skip.centred {
-        let inputs: Vec<&str> = [&*sum].into_iter().chain(parameters).collect();
-        maker.op(
-            "LayerNormalization",
-            &inputs,
-            vec![int("axis", -1), float("epsilon", epsilon as f32)],
-        );
-    } else {
-        // No operator that ONNX had before version 23; the runtime makes its own of these.
-        let own = analysis
-            .facts
-            .data_type(graph.input(node, 0)?)
-            .filter(|own| own.is_float())?;
-        let inside = if own == DataType::Double {
-            own
-        } else {
-            DataType::Float
-        };
-        let normal = written_out(&mut maker, &sum, [own, inside], -1, epsilon);
-        let [scale] = parameters.collect::<Vec<_>>()[..] else {
-            return None;
-        };
-        maker.op("Mul", &[&normal, scale], vec![]);
-    }
+    skip.normalize(&at, &mut maker, &sum)?;
     let (mut made, constants) = maker.finish(graph.value_name(graph.output(node, 0)?));
     if let Some(whole) = graph.output(node, SUM) {
         let names = made
@@ -120,4 +92,41 @@ fn apart(analysis: &Analysis, node: NodeId, has_layer_norm: bool) -> Option<Repl
         made,
         constants,
     })
+}
+
+/// The name of an input, where there is one.
+fn input_name<'a>(at: &At<'a>, slot: usize) -> Option<&'a str> {
+    let value = at.graph.input(at.node, slot)?;
+    Some(at.graph.value_name(value))
+}
+
+impl NormalizedSum {
+    /// Makes the normalizer of a sum, the result of which is the last one.
+    fn normalize(&self, at: &At, maker: &mut Maker, sum: &str) -> Option<()> {
+        let epsilon = at.attr_float("epsilon", 1e-12).ok()?;
+        let parameters = self.parameters.clone();
+        let parameters: Vec<&str> = parameters.map_while(|slot| input_name(at, slot)).collect();
+        if self.centred {
+            let inputs = [&[sum], &parameters[..]].concat();
+            let attributes = vec![int("axis", -1), float("epsilon", epsilon as f32)];
+            maker.op("LayerNormalization", &inputs, attributes);
+            return Some(());
+        }
+        // ONNX has no such operator before version 23; the runtime makes its own of these.
+        let own = at
+            .facts
+            .data_type(at.input(0).ok()?)
+            .filter(|own| own.is_float())?;
+        let inside = if own == DataType::Double {
+            own
+        } else {
+            DataType::Float
+        };
+        let normal = written_out(maker, sum, [own, inside], -1, epsilon);
+        let [scale] = parameters[..] else {
+            return None;
+        };
+        maker.op("Mul", &[&normal, scale], vec![]);
+        Some(())
+    }
 }

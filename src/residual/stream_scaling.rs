@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::refusal::Refusal;
 use crate::residual::scaled_operators::{ScaledStreams, scale};
 use crate::residual::streams::{Stream, streams};
-use crate::residual::{BasisChange, members, name, stays};
+use crate::residual::{BasisChange, listed, name, stays};
 
 /// The largest useful power: beyond it squares leave the range of float32.
 const LARGEST: u32 = 40;
@@ -40,7 +40,7 @@ pub fn possible(power: u32) -> Result<u32> {
     }
 }
 
-/// The streams of a model to which something is added.
+/// The streams of a model with a sum of varying values in them.
 pub fn residual(analysis: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
     streams(analysis, view, sites)
         .into_iter()
@@ -58,37 +58,29 @@ pub fn scaled(
     refused: &dyn Fn(&str) -> Option<Refusal>,
 ) -> BasisChange {
     let found = residual(analysis, view, sites);
-    let asked = |(place, stream)| {
-        Some((
-            place,
-            stays(&name(analysis, stream), stream, sites, refused)?,
-        ))
-    };
-    let mut kept: HashMap<usize, Refusal> = found.iter().enumerate().filter_map(asked).collect();
-    let done = scaled_without(analysis, &found, power, &mut kept);
-    let plan = |(place, stream): (usize, &Stream)| {
-        let taken = |by: &HashMap<usize, Vec<String>>| by.get(&place).cloned().unwrap_or_default();
+    let mut kept = HashMap::new();
+    for (place, stream) in found.iter().enumerate() {
+        let refusal = stays(&name(analysis, stream), stream, sites, refused);
+        kept.extend(refusal.map(|refusal| (place, refusal)));
+    }
+    let mut done = scaled_without(analysis, &found, power, &mut kept);
+    let mut streams = vec![];
+    for (place, stream) in found.iter().enumerate() {
         let scaling = match kept.remove(&place) {
             Some(why) => Scaling::Kept { why },
             None => Scaling::Scaled {
                 power,
-                into: taken(&done.into),
-                multiplied: taken(&done.multiplied),
+                into: done.into.remove(&place).unwrap_or_default(),
+                multiplied: done.multiplied.remove(&place).unwrap_or_default(),
             },
         };
-        let (writers, readers) = members(analysis, sites, stream);
-        let (name, channels) = (name(analysis, stream), stream.channels);
-        StreamPlan {
-            name,
-            channels,
-            writers,
-            readers,
-            centring: None,
+        streams.push(StreamPlan {
             scaling: Some(scaling),
-        }
-    };
+            ..listed(analysis, sites, stream)
+        });
+    }
     BasisChange {
-        streams: found.iter().enumerate().map(plan).collect(),
+        streams,
         edits: done.edits,
     }
 }

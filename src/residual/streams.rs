@@ -1,8 +1,8 @@
 //! The residual streams of a model: values tied together by sums and movements, with their writers
 //! and readers.
 //!
-//! A stream is found from what normalizes it: the axis that its statistics are taken over is that of the channels.
-//! From there it goes both ways, through every node that ties (`ties`) values together.
+//! The search begins at a normalizer: the axis that its statistics are taken over is that of the channels. From there
+//! it walks both ways, through every node that ties (`ties`) values together.
 
 use crate::affine::fold::Side;
 use crate::affine::recognize::statistics::Core;
@@ -113,19 +113,16 @@ pub enum ReadBy {
 /// use unfold::onnx::Model;
 ///
 /// let model = Model::open("models/digits/ln-dynamo.onnx")?;
-/// let known = Analysis::new(&model)?;
-/// let view = View::new(&known);
-/// let found = streams(&known, &view, &find(&view));
+/// let analysis = Analysis::new(&model)?;
+/// let view = View::new(&analysis);
+/// let found = streams(&analysis, &view, &find(&view));
 /// assert_eq!(found.len(), 1);
 /// assert_eq!(found[0].channels, 40);
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
 pub fn streams(analysis: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
-    let cores: Vec<Option<Core>> = sites.iter().map(|site| online::core(view, site)).collect();
-    let with_core = || (0..sites.len()).filter(|&place| cores[place].is_some());
-    let nodes =
-        with_core().flat_map(|place| sites[place].nodes.iter().map(move |&node| (node, place)));
-    let of: HashMap<NodeId, usize> = nodes.collect();
+    let cores = online::cores(view, sites);
+    let site_of = sites_of_nodes(sites, &cores);
     let mut seen: HashSet<ValueId> = HashSet::default();
     let mut found = vec![];
     for core in cores.iter().flatten() {
@@ -137,7 +134,7 @@ pub fn streams(analysis: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> 
         let Some(channels) = channels.filter(|_| !seen.contains(&core.input)) else {
             continue;
         };
-        let mut walk = Traversal::new(analysis, &cores, &of, channels);
+        let mut walk = Traversal::new(analysis, &cores, &site_of, channels);
         walk.everywhere(Channels {
             value: core.input,
             axis,
@@ -155,6 +152,17 @@ pub fn streams(analysis: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> 
     found
 }
 
+/// The site of each node that belongs to a normalization by statistics.
+fn sites_of_nodes(sites: &[Site], cores: &[Option<Core>]) -> HashMap<NodeId, usize> {
+    let mut site_of = HashMap::default();
+    for (place, site) in sites.iter().enumerate() {
+        if cores[place].is_some() {
+            site_of.extend(site.nodes.iter().map(|&node| (node, place)));
+        }
+    }
+    site_of
+}
+
 /// Where in the order of execution a value is made; inputs come first.
 fn place(analysis: &Analysis, value: ValueId) -> Option<usize> {
     analysis
@@ -168,50 +176,44 @@ struct Traversal<'w> {
     analysis: &'w Analysis<'w>,
     cores: &'w [Option<Core>],
     /// The site of each node that belongs to a normalization by statistics.
-    of: &'w HashMap<NodeId, usize>,
+    site_of: &'w HashMap<NodeId, usize>,
     axes: HashMap<ValueId, usize>,
     open: Vec<Channels>,
     linked: HashSet<NodeId>,
     stream: Stream,
 }
 
-/// How many operators in a row are looked at whose results nobody may read but for their extents.
+/// How many operators in a row may lie before the readers that need extents alone.
 const DEPTH: usize = 8;
 
 /// Whether the result of a node's first input is read for its extents alone, whatever its elements.
 fn is_for_extents(analysis: &Analysis, node: NodeId, depth: usize) -> bool {
     let graph = &analysis.graph;
-    let is_told = matches!(
+    let is_known = matches!(
         graph.category(node),
         Some(
             Category::Movement | Category::Selection | Category::Arithmetic | Category::Elementwise
         )
     );
-    let is_for_extents = |reader: &Reader| match *reader {
-        Reader::Node { node, input } => {
-            !graph.reads_elements(node, input)
-                || input == 0 && is_for_extents(analysis, node, depth - 1)
-        }
-        _ => false,
-    };
-    let made = || {
-        graph
-            .outputs(node)
-            .iter()
-            .flatten()
-            .map(|&value| graph.readers(value))
-    };
-    is_told
+    let outputs = graph.outputs(node).iter().flatten();
+    let mut readers = outputs.flat_map(|&value| graph.readers(value)).peekable();
+    is_known
         && depth > 0
-        && made().any(|readers| !readers.is_empty())
-        && made().flatten().all(is_for_extents)
+        && readers.peek().is_some()
+        && readers.all(|reader| match *reader {
+            Reader::Node { node, input } => {
+                !graph.reads_elements(node, input)
+                    || input == 0 && is_for_extents(analysis, node, depth - 1)
+            }
+            _ => false,
+        })
 }
 
 impl<'w> Traversal<'w> {
     fn new(
         analysis: &'w Analysis<'w>,
         cores: &'w [Option<Core>],
-        of: &'w HashMap<NodeId, usize>,
+        site_of: &'w HashMap<NodeId, usize>,
         channels: usize,
     ) -> Self {
         let stream = Stream {
@@ -225,7 +227,7 @@ impl<'w> Traversal<'w> {
         Self {
             analysis,
             cores,
-            of,
+            site_of,
             axes,
             open: vec![],
             linked,
@@ -233,6 +235,7 @@ impl<'w> Traversal<'w> {
         }
     }
 
+    /// Walks both ways from a value, as far as nodes tie values together.
     fn everywhere(&mut self, from: Channels) {
         self.reach(from);
         while let Some(at) = self.open.pop() {
@@ -257,7 +260,7 @@ impl<'w> Traversal<'w> {
         let (analysis, channels) = (self.analysis, self.stream.channels);
         let source = match analysis.graph.producer(at.value) {
             None => WrittenBy::Input,
-            Some((node, _)) => match self.of.get(&node) {
+            Some((node, _)) => match self.site_of.get(&node) {
                 Some(&site) => WrittenBy::Normalizer(site),
                 None if ties::is_taken(analysis, node, Side::Result, at.axis, channels) => {
                     WrittenBy::Linear(node)
@@ -279,7 +282,7 @@ impl<'w> Traversal<'w> {
             Reader::Capture { node } => ReadBy::Body(node),
             Reader::Node { node, input } if !analysis.graph.reads_elements(node, input) => return,
             Reader::Node { node, input: 0 } if is_for_extents(analysis, node, DEPTH) => return,
-            Reader::Node { node, input } => match self.of.get(&node) {
+            Reader::Node { node, input } => match self.site_of.get(&node) {
                 Some(&site) if self.is_over(site, node, at.axis) => ReadBy::Normalizer(site),
                 Some(_) => ReadBy::Other(node, input),
                 None if ties::is_taken(analysis, node, Side::Operand(input), at.axis, channels) => {
@@ -305,7 +308,7 @@ impl<'w> Traversal<'w> {
             .is_some_and(|core| core.nodes.contains(&node) && core.axes == [axis])
     }
 
-    /// Takes in all that a node ties together.
+    /// Records all values that a node ties together.
     fn link(&mut self, node: NodeId, tie: &Tie) {
         if !self.linked.insert(node) {
             return;
@@ -358,7 +361,7 @@ impl<'w> Traversal<'w> {
         self.stream.sums += usize::from(adds && varying > 1);
     }
 
-    /// Notes a value, or who would have it with its channels along another axis than it has.
+    /// Records a value, or a reader that needs its channels along another axis.
     fn meet(&mut self, at: Channels, by: ReadBy) {
         if !self.reach(at) {
             self.stream.readers.push(StreamReader { at, by });

@@ -72,7 +72,7 @@ pub fn ahead(
     let step = rule_of(&at)
         .and_then(|rule| rule.forward(&at, &probes))
         .ok()?;
-    let (outputs, axis_behind) = handed_on(step, channels)?;
+    let (outputs, axis_behind) = reached(step, channels)?;
     let operands = slots.map(|slot| (slot, axis)).collect();
     Some(Tie {
         operands,
@@ -133,7 +133,7 @@ fn probe(rank: usize, axis: usize, channels: usize) -> Option<Affine> {
 }
 
 /// The outputs that a probe reaches, and the axis of its numbers there.
-fn handed_on(step: Step, channels: usize) -> Option<(Vec<usize>, usize)> {
+fn reached(step: Step, channels: usize) -> Option<(Vec<usize>, usize)> {
     let [way] = &step.ways[..] else { return None };
     let (_, first) = way.first()?;
     let axis = first

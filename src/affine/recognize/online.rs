@@ -5,6 +5,11 @@ use crate::affine::recognize::{Family, Site, View};
 use crate::ir::NodeId;
 use crate::ir::axes::axis;
 
+/// The normalizations by statistics of sites, each by the place of its site.
+pub fn cores(view: &View, sites: &[Site]) -> Vec<Option<Core>> {
+    sites.iter().map(|site| core(view, site)).collect()
+}
+
 /// The normalization of a site by statistics of its input; `None` where it has none, or one over unknown axes.
 pub fn core(view: &View, site: &Site) -> Option<Core> {
     if site.kind.family != Family::Online {
