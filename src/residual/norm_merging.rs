@@ -9,6 +9,7 @@ use crate::affine::materialize::Edit;
 use crate::affine::plan::{Follower, MergedNorm};
 use crate::affine::recognize::statistics::Core;
 use crate::affine::recognize::{Replacement, Site, View, online};
+use crate::analysis::node_view::At;
 use crate::hash::{HashMap, HashSet};
 use crate::ir::builder::Maker;
 use crate::ir::{NodeId, Reader, ValueId};
@@ -160,13 +161,13 @@ impl Behind<'_, '_> {
     /// Whether a factor of a token passes unchanged: a positive number, along the last axis.
     fn is_scale_transparent(&self, node: NodeId, input: usize) -> bool {
         let (graph, at) = (self.view.graph, self.view.at(node));
-        let mut others = (0..at.arity()).filter(|&slot| slot != input);
-        let is_alone = others.all(|slot| at.is_constant(slot));
         match graph.domain_op(node) {
             ("", "Relu" | "Abs" | "LeakyRelu" | "Neg" | "Identity") => true,
-            ("", "Mul") => is_alone && at.rank(input) == at.output_rank(0),
-            ("", "Div") => input == 0 && is_alone && at.rank(input) == at.output_rank(0),
-            ("", "MatMul") => input == 0 && is_alone && at.rank(1) == Ok(2),
+            ("", "Mul") => others_are_constant(&at, input) && at.rank(input) == at.output_rank(0),
+            ("", "Div") => {
+                input == 0 && others_are_constant(&at, input) && at.rank(input) == at.output_rank(0)
+            }
+            ("", "MatMul") => input == 0 && others_are_constant(&at, input) && at.rank(1) == Ok(2),
             ("", "Gemm") => {
                 input == 0
                     && at.is_constant(1)
@@ -176,4 +177,9 @@ impl Behind<'_, '_> {
             _ => false,
         }
     }
+}
+
+/// Whether all inputs of a node but this one are constants.
+fn others_are_constant(at: &At, input: usize) -> bool {
+    (0..at.arity()).all(|slot| slot == input || at.is_constant(slot))
 }

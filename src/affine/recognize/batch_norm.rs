@@ -25,20 +25,14 @@ impl Normalizer for BatchNorm {
         let at = view.at(node);
         let reason = batch_norm(&at).err()?;
         Some(Site {
-            kind,
-            name: view.site_name(node),
             channels: at
                 .input(1)
                 .ok()
                 .and_then(|gamma| view.facts.extent(gamma, 0))
                 .unwrap_or(0),
             axis: 1,
-            nodes: vec![node],
-            pre: None,
-            post: None,
-            replacement: None,
-            core: None,
             refusal: Some(Refusal::new(reason, view.graph.name(node))),
+            ..Site::new(kind, view.site_name(node), vec![node])
         })
     }
 

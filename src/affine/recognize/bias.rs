@@ -46,12 +46,8 @@ impl Normalizer for Bias {
         let shift = at.numbers(slot).ok()?.align(shape.len())?;
         let affine = Affine::shift(shift);
         affine.is_finite().then(|| Site {
-            kind: Kind::new("bias", Family::Scale),
-            name: view.site_name(node),
             channels: view.facts.extent(output, CHANNELS).unwrap_or(1),
             axis: CHANNELS,
-            nodes: vec![node],
-            pre: None,
             post: Some(Part {
                 affine,
                 input,
@@ -59,9 +55,11 @@ impl Normalizer for Bias {
                 nodes: vec![node],
                 resets: vec![],
             }),
-            replacement: None,
-            core: None,
-            refusal: None,
+            ..Site::new(
+                Kind::new("bias", Family::Scale),
+                view.site_name(node),
+                vec![node],
+            )
         })
     }
 }

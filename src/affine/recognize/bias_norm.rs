@@ -23,18 +23,17 @@ impl Normalizer for BiasNorm {
         nodes.push(node);
         let axis = view.facts.rank(x)?.checked_sub(1)?;
         Some(Site {
-            kind: Kind::new("BiasNorm", Family::Online),
-            name: view.site_name(node),
             channels: view.facts.extent(x, axis).unwrap_or(0),
             axis,
-            nodes,
-            pre: None,
             post: post.map(|chain| chain.part()),
-            replacement: None,
-            core: None,
             refusal: post
                 .is_none()
                 .then(|| Refusal::new(Reason::Identity, graph.name(node))),
+            ..Site::new(
+                Kind::new("BiasNorm", Family::Online),
+                view.site_name(node),
+                nodes,
+            )
         })
     }
 }

@@ -34,20 +34,18 @@ impl Normalizer for GatedResidual {
         maker.op("Mul", &[value_name, &gate], vec![]);
         let (made, constants) = maker.finish(graph.value_name(graph.only_output(node)?));
         data_type.is_float().then(|| Site {
-            kind: Kind::new("gated residual", Family::Linear),
-            name: view.site_name(mul),
             channels: 1,
             axis: rank.max(1) - 1,
-            nodes: vec![mul, node],
-            pre: None,
-            post: None,
             replacement: Some(Replacement {
                 nodes: vec![mul, node],
                 made,
                 constants,
             }),
-            core: None,
-            refusal: None,
+            ..Site::new(
+                Kind::new("gated residual", Family::Linear),
+                view.site_name(mul),
+                vec![mul, node],
+            )
         })
     }
 }

@@ -31,20 +31,18 @@ impl Normalizer for HardSwish {
         let (made, constants) = maker.finish(view.graph.value_name(output));
         let rank = view.facts.rank(output)?;
         Some(Site {
-            kind: Kind::new(KIND, Family::Pointwise),
-            name: view.site_name(nodes[0]),
             channels: 1,
             axis: rank.max(1) - 1,
-            nodes: nodes.clone(),
-            pre: None,
-            post: None,
             replacement: Some(Replacement {
-                nodes,
+                nodes: nodes.clone(),
                 made,
                 constants,
             }),
-            core: None,
-            refusal: None,
+            ..Site::new(
+                Kind::new(KIND, Family::Pointwise),
+                view.site_name(nodes[0]),
+                nodes,
+            )
         })
     }
 }

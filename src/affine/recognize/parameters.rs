@@ -56,16 +56,15 @@ pub fn site(view: &View, node: NodeId, operator: &Operator) -> Option<Site> {
     let channels = view.facts.extent(output, axis);
     let channels = channels.or_else(|| view.constants.len(view.graph.input(node, operator.scale)?));
     Some(Site {
-        kind: Kind::new(operator.kind, Family::Online),
-        name: view.site_name(node),
         channels: channels.unwrap_or(0),
         axis,
-        nodes: vec![node],
-        pre: None,
         post,
-        replacement: None,
-        core: None,
         refusal: reason.map(|reason| Refusal::new(reason, view.graph.name(node))),
+        ..Site::new(
+            Kind::new(operator.kind, Family::Online),
+            view.site_name(node),
+            vec![node],
+        )
     })
 }
 

@@ -139,17 +139,17 @@ pub fn site(view: &View, kind: &dyn Normalizer, name: &'static str, core: Bounde
     nodes.extend([&before[..], &core.nodes, &behind].concat());
     nodes.extend(&chain.nodes);
     Some(Site {
-        kind: Kind::new(name, Family::Pointwise),
-        name: view.site_name(core.nodes[0]),
         channels: view.facts.extent(core.output, axis)?,
         axis,
-        nodes,
         pre: pre
             .filter(|before| !before.affine.is_identity())
             .map(Chain::part),
         post: Some(chain.part()),
         replacement: core.replacement,
-        core: None,
-        refusal: None,
+        ..Site::new(
+            Kind::new(name, Family::Pointwise),
+            view.site_name(core.nodes[0]),
+            nodes,
+        )
     })
 }

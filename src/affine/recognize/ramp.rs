@@ -60,20 +60,18 @@ impl Normalizer for Ramp {
             .chain(chain.nodes.iter().copied())
             .collect();
         Some(Site {
-            kind: Kind::new("ramp", Family::Pointwise),
-            name: view.site_name(gate),
             channels: 1,
             axis: view.facts.rank(value)?.max(1) - 1,
-            nodes: nodes.clone(),
-            pre: None,
-            post: None,
             replacement: Some(Replacement {
-                nodes,
+                nodes: nodes.clone(),
                 made,
                 constants,
             }),
-            core: None,
-            refusal: None,
+            ..Site::new(
+                Kind::new("ramp", Family::Pointwise),
+                view.site_name(gate),
+                nodes,
+            )
         })
     }
 }

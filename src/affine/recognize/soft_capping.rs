@@ -21,16 +21,15 @@ impl Normalizer for SoftCapping {
         }
         let axis = view.facts.rank(output)?.max(1) - 1;
         Some(Site {
-            kind: Kind::new("soft capping", Family::Scale),
-            name: view.site_name(node),
             channels: view.facts.extent(output, axis).unwrap_or(1),
             axis,
-            nodes: [&before.nodes[..], &[node], &behind.nodes].concat(),
             pre: Some(before.part()),
             post: Some(behind.part()),
-            replacement: None,
-            core: None,
-            refusal: None,
+            ..Site::new(
+                Kind::new("soft capping", Family::Scale),
+                view.site_name(node),
+                [&before.nodes[..], &[node], &behind.nodes].concat(),
+            )
         })
     }
 }

@@ -101,17 +101,12 @@ impl Chain {
             self.path.clone()
         };
         Site {
-            kind,
-            name,
             channels: extent.unwrap_or_else(|| self.extent_of_parameters(axis)),
             axis,
-            nodes: self.nodes.clone(),
-            pre: None,
             post: Some(self.part()),
-            replacement: None,
-            core: None,
             refusal: (!is_finite)
                 .then(|| Refusal::new(Reason::NotFinite, graph.name(self.nodes[0]))),
+            ..Site::new(kind, name, self.nodes.clone())
         }
     }
 }

@@ -96,16 +96,13 @@ fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &
     };
     let is_bare = replacement.is_none() && post.is_none() && core.is_none();
     Site {
-        kind: KIND,
-        name: view.site_name(node),
         channels: meaning.channels,
         axis: 2,
-        nodes,
-        pre: None,
         post,
         replacement,
         core,
         refusal: is_bare.then(|| Refusal::new(Reason::Identity, view.graph.name(node))),
+        ..Site::new(KIND, view.site_name(node), nodes)
     }
 }
 

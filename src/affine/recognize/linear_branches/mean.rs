@@ -33,19 +33,18 @@ impl Normalizer for SubtractedMean {
             .as_ref()
             .map_or(difference.nodes.to_vec(), |merged| merged.nodes.clone());
         Some(Site {
-            kind: Kind::new("subtracted mean", Family::Linear),
-            name: view.site_name(node),
             channels: view
                 .facts
                 .extent(difference.input, difference.axis)
                 .unwrap_or(0),
             axis: difference.axis,
-            nodes,
-            pre: None,
-            post: None,
             replacement,
-            core: None,
             refusal,
+            ..Site::new(
+                Kind::new("subtracted mean", Family::Linear),
+                view.site_name(node),
+                nodes,
+            )
         })
     }
 }

@@ -83,16 +83,13 @@ fn groups(view: &View, parts: &[Summand]) -> Vec<(ValueId, Vec<usize>)> {
 
 fn site(view: &View, sum: &Sum, nodes: Vec<NodeId>) -> Site {
     Site {
-        kind: Kind::new("branches", Family::Linear),
-        name: view.site_name(sum.nodes[0]),
         channels: 0,
         axis: 0,
-        nodes,
-        pre: None,
-        post: None,
-        replacement: None,
-        core: None,
-        refusal: None,
+        ..Site::new(
+            Kind::new("branches", Family::Linear),
+            view.site_name(sum.nodes[0]),
+            nodes,
+        )
     }
 }
 

@@ -37,8 +37,6 @@ impl Normalizer for RepeatedPart {
         let mut nodes = [&[apart.concat], &layer.nodes[..]].concat();
         nodes.sort_by_key(|&node| view.graph.place(node));
         Some(Site {
-            kind: Kind::new("repeated part", Family::Linear),
-            name: view.site_name(node),
             channels: apart
                 .parts
                 .iter()
@@ -52,10 +50,11 @@ impl Normalizer for RepeatedPart {
                 made,
                 constants,
             }),
-            nodes,
-            pre: None,
-            post: None,
-            core: None,
+            ..Site::new(
+                Kind::new("repeated part", Family::Linear),
+                view.site_name(node),
+                nodes,
+            )
         })
     }
 }

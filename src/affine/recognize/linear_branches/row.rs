@@ -76,16 +76,13 @@ fn site(view: &View, row: &Windowed) -> Option<Site> {
     let window = &row.branch.as_ref().ok()?.window;
     let rank = view.facts.rank(output(view, row)?);
     Some(Site {
-        kind: Kind::new("factors", Family::Linear),
-        name: view.site_name(row.node),
         channels: window.channels[1],
         axis: window.channel_axis(rank.unwrap_or(0)).unwrap_or(0),
-        nodes: row.nodes.clone(),
-        pre: None,
-        post: None,
-        replacement: None,
-        core: None,
-        refusal: None,
+        ..Site::new(
+            Kind::new("factors", Family::Linear),
+            view.site_name(row.node),
+            row.nodes.clone(),
+        )
     })
 }
 

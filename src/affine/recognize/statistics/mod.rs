@@ -213,16 +213,11 @@ pub fn around(
     let channels = view.facts.extent(output, axis);
     let channels = channels.or_else(|| post.as_ref().map(|part| width(&part.affine)));
     Site {
-        kind: Kind::new(kind, Family::Online),
-        name: view.site_name(last),
         channels: channels.unwrap_or(0),
         axis,
-        nodes,
-        pre: None,
         post,
-        replacement: None,
-        core: None,
         refusal,
+        ..Site::new(Kind::new(kind, Family::Online), view.site_name(last), nodes)
     }
 }
 
