@@ -46,7 +46,7 @@ pub struct Centred {
 /// Plans to centre a stream; `None` where nothing on it takes a mean off.
 ///
 /// # Errors
-/// A refusal at what sees the mean, at a writer that keeps one, or where no normalizer would do with less.
+/// A refusal at a reader that sees the mean, at a writer that keeps one, or where no normalizer would become cheaper.
 pub fn plan(
     (analysis, view): (&Analysis, &View),
     sites: &[Site],

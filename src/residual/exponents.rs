@@ -30,7 +30,7 @@ pub struct Law {
     pub attributes: Vec<Attribute>,
 }
 
-/// A float attribute that is added to what a node reads, or compared with it.
+/// A float attribute that is added to an input, or compared with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attribute {
     /// Its name.

@@ -114,7 +114,7 @@ fn name(analysis: &Analysis, stream: &Stream) -> String {
     first.unwrap_or_default().to_owned()
 }
 
-/// A stream as it is listed, with its writers and readers, before anything is planned for it.
+/// The entry of a stream in the plan, with its writers and readers, before a change of basis is planned.
 fn listed(analysis: &Analysis, sites: &[Site], stream: &Stream) -> StreamPlan {
     let writers = stream.writers.iter();
     let readers = stream.readers.iter();

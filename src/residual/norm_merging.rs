@@ -91,7 +91,7 @@ fn is_along_last(core: &Core) -> bool {
     core.axes == [core.rank - 1]
 }
 
-/// A normalizer behind a removed one, as it is listed.
+/// The entry in the plan of a normalizer behind a removed one.
 fn follower(view: &View, site: &Site, core: &Core) -> Option<Follower> {
     Some(Follower {
         name: site.name.clone(),

@@ -37,7 +37,7 @@ pub fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement
         .and_then(|&node| graph.only_output(node))
         .unwrap_or(core.output);
     let mut maker = Maker::new(graph, last);
-    // The operator computes in float32 whatever it is given, and so does what takes its place.
+    // The operator computes in float32 for all types, and so must its replacement.
     let is_wide = data_type == DataType::BFloat16 && core.nodes.len() == 1;
     let inside = if is_wide { DataType::Float } else { data_type };
     let is_last = axis + 1 == core.rank;

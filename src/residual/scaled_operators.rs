@@ -120,7 +120,7 @@ impl Exponents<'_> {
         outputs.find_map(|value| self.goals.get(value).copied())
     }
 
-    /// The streams that a node belongs to, or whose powers are in what it reads.
+    /// The streams that a node belongs to, or whose powers are in its inputs.
     fn streams(&self, node: NodeId, goal: Option<usize>) -> BTreeSet<usize> {
         let graph = &self.analysis.graph;
         let read = graph.inputs(node).iter().flatten();
@@ -246,7 +246,7 @@ impl Exponents<'_> {
             if !self.takes(at, Side::Constant(slot)) || self.is_table_of_others(value) {
                 return Ok(false);
             }
-            // An epsilon stands alone: nothing makes up for what rounding takes of it.
+            // An epsilon stands alone: nothing compensates for its rounding.
             if self.analysis.constants.len(value) == Some(1)
                 && let Some(&number) = at.numbers(slot)?.iter().next()
             {

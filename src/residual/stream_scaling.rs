@@ -19,7 +19,7 @@ use crate::residual::{BasisChange, listed, name, stays};
 /// The largest useful power: beyond it squares leave the range of float32.
 const LARGEST: u32 = 40;
 
-/// The power, if there is such a scale of streams.
+/// The power, if streams can be scaled by it.
 ///
 /// # Errors
 /// [`Error::Power`] if not.

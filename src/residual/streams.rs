@@ -38,7 +38,7 @@ pub struct Stream {
     pub sums: usize,
 }
 
-/// Something that comes into a stream.
+/// A value that enters a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamWriter {
     /// The value that is written: one of the stream, or the constant operand of a sum in it.
@@ -80,7 +80,7 @@ impl WrittenBy {
     }
 }
 
-/// Something that looks at a stream.
+/// A read of a value of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamReader {
     /// The value that is read.

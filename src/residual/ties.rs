@@ -1,5 +1,5 @@
 //! How operators tie values of one stream together: each token of the result is a sum of tokens of the operands, all
-//! channels alike, so that whatever is done to the channels of all of them passes.
+//! channels alike, so that a change of basis of the operands is the same change of the result.
 //!
 //! The transfer [rule](crate::affine::fold::Rule) of a node locates the channels behind it: it is applied
 //! to a probe, a scale with another number for each channel. Sums are handled here, for a rule sees

@@ -4,7 +4,7 @@ use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 
-/// The scale on the way into a softmax over products.
+/// A scale between products and a softmax over them.
 pub struct AttentionScale;
 
 /// How many operators may lie before the softmax.
@@ -26,7 +26,7 @@ impl Normalizer for AttentionScale {
     }
 }
 
-/// Whether a product of two varying values, before or behind the scale, goes into a softmax.
+/// Whether a product of two varying values, before or behind the scale, leads to a softmax.
 fn feeds_softmax(view: &View, input: ValueId, output: ValueId) -> bool {
     let scores = view.maker(input).is_some_and(|node| is_product(view, node));
     let mut open = vec![(output, scores, 0)];

@@ -128,7 +128,7 @@ impl<'v> Alike<'v> {
         let depth = depth.checked_sub(1)?;
         let node = self.view.maker(value)?;
         (self.view.graph.only_output(node) == Some(value)).then_some(())?;
-        let item = Item {
+        let item = BatchItem {
             alike: self,
             at: self.view.at(node),
             depth,
@@ -139,7 +139,7 @@ impl<'v> Alike<'v> {
 }
 
 /// One item of a batch at a node.
-struct Item<'i, 'v> {
+struct BatchItem<'i, 'v> {
     alike: &'i Alike<'v>,
     at: At<'v>,
     /// How far from the node its constants may lie.
@@ -147,7 +147,7 @@ struct Item<'i, 'v> {
     made: &'i Readings,
 }
 
-impl Item<'_, '_> {
+impl BatchItem<'_, '_> {
     /// The result of the node, which has this shape for a whole batch.
     fn result(&self, shape: &Shape) -> Option<Numbers> {
         let at = &self.at;

@@ -10,7 +10,7 @@ use crate::shape::facts::extent;
 /// An Add behind a convolution or a Gemm.
 pub struct Bias;
 
-/// The axis of the channels in what these operators make.
+/// The axis of the channels in the results of these operators.
 const CHANNELS: usize = 1;
 
 impl Normalizer for Bias {

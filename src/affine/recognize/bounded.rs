@@ -1,5 +1,5 @@
 //! pointwise: `γ·f(αx + s) + β` with any other bounded function of one number: `x/√(x²+1)`, arctan, a clip, the sine of
-//! one, and what else is written in operators whose bounds are known.
+//! one, and all others that are written in operators of known bounds.
 
 use crate::affine::recognize::batch_invariant::Alike;
 use crate::affine::recognize::bounds::{Bounds, bounds};

@@ -59,9 +59,9 @@ fn product_of_ends(one: f64, other: f64) -> f64 {
 /// The range of a function, over all values of its variable.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// None is below.
+    /// No value is below.
     pub low: f64,
-    /// None is above.
+    /// No value is above.
     pub high: f64,
     /// No value is larger, whatever its sign.
     most: Option<Pace>,
@@ -284,7 +284,7 @@ mod tests {
     fn a_quotient_of_what_does_not_is_not() {
         let root = Z.magnitude().plus(one()).root().unwrap();
         assert_eq!(Z.times(root.inverse().unwrap()).high, f64::INFINITY);
-        // z² − z is not known to grow, and z² to be without zeros.
+        // It is unknown whether z² − z grows, and z² has a zero.
         assert!(Z.square().plus(Z.negated()).inverse().is_none());
         assert!(Z.square().inverse().is_none());
     }

@@ -1,7 +1,7 @@
-//! LN and RMSNorm as onnxruntime wants them written, to run them as one operator: `Pow` by 2, and a Mul and an Add of
-//! vectors behind.
+//! LN and RMSNorm in the form that onnxruntime fuses into one operator: `Pow` by 2, and a Mul and an Add of vectors
+//! behind.
 //!
-//! Without these two there is no such operator. So they stay, as 1 and 0, when their numbers are folded.
+//! Without the Mul and the Add onnxruntime does not fuse. So they stay, as 1 and 0, when their numbers are folded.
 
 use crate::affine::recognize::affine_chain::Chain;
 use crate::affine::recognize::pointwise::behind_casts;
@@ -19,7 +19,7 @@ pub fn site(view: &View, kind: &'static str, core: &Core) -> Site {
     if let Some((chain, part)) =
         chain.and_then(|chain| Some((chain, part(view, core, output, chain)?)))
     {
-        // Also where they are 1 and 0 already.
+        // The nodes belong to the site also where their numbers are 1 and 0 already.
         site.nodes = [&core.nodes[..], &casts, &chain.nodes].concat();
         if !part.affine.is_identity() {
             site.refusal = None;
@@ -29,7 +29,7 @@ pub fn site(view: &View, kind: &'static str, core: &Core) -> Site {
     site
 }
 
-/// The affine of a core with the nodes that it is in, if all is in that form; it begins at `output`.
+/// The affine behind a core, if both are in that form; it begins at `output`.
 fn part(view: &View, core: &Core, output: ValueId, chain: &Chain) -> Option<Part> {
     let graph = view.graph;
     let wanted: &[(&str, f64)] = if core.centred {
@@ -78,7 +78,7 @@ fn is_fusible(view: &View, core: &Core, node: NodeId) -> bool {
     match view.graph.domain_op(node) {
         // Of two Muls one has the reciprocal, which this form has for RMSNorm only.
         ("", "Mul") => !core.centred && core.nodes.last() == Some(&node),
-        // At the end a quotient takes its place.
+        // LN has a quotient in its place.
         ("", "Reciprocal") => !core.centred,
         ("", op) => matches!(op, "Add" | "Div" | "Pow" | "ReduceMean" | "Sqrt" | "Sub"),
         _ => false,

@@ -1,6 +1,7 @@
-//! `x + x·g`, a residual around a gate, as squeeze-and-excitation and attention over channels or places have it.
+//! `x + x·g`, a residual around a gate, as in squeeze-and-excitation and attention over channels or places.
 //!
-//! A Mul and an Add over all elements. After: `x·(1 + g)`, a Mul over them; the 1 is added to the gate, which is smaller.
+//! Before: a Mul and an Add over all elements. After: `x·(1 + g)`, a Mul over all elements and an Add over the gate, which
+//! has fewer.
 
 use crate::affine::recognize::{Family, Kind, Normalizer, Replacement, Site, View};
 use crate::ir::builder::Maker;
@@ -56,7 +57,7 @@ struct Gated {
     gate: ValueId,
 }
 
-/// The product of `value` with a smaller gate that `product` is, where no other than the sum of both reads it.
+/// `product` as the product of `value` with a smaller gate, if only one node reads it.
 fn gated(view: &View, product: ValueId, value: ValueId) -> Option<Gated> {
     let graph = view.graph;
     let mul = view.maker(product).filter(|&mul| graph.is(mul, "Mul"))?;

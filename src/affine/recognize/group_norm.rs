@@ -1,7 +1,7 @@
 //! GN: statistics over the places of groups of channels, as an operator or written out.
 //!
 //! Exporters write `[N, C, ...]` as `[N, G, -1]`, normalize the groups without an affine, by
-//! InstanceNormalization or by means, and bring the result back: γ and β of the channels come then.
+//! InstanceNormalization or by means, and reshape the result back; γ and β of the channels follow.
 
 use crate::affine::recognize::parameters::{Along, Operator, site};
 use crate::affine::recognize::statistics::{around, core, reshaped};
@@ -18,7 +18,7 @@ impl Normalizer for GroupNorm {
             ("", "GroupNormalization") => {
                 let at = view.at(node);
                 let groups = usize::try_from(at.attr("num_groups", 0).ok()?).ok()?;
-                // Operator set 21 gave each channel its own.
+                // From operator set 21 on each channel has its own parameters.
                 if at.opset() < 21 {
                     Along::Groups(1, groups)
                 } else {

@@ -47,7 +47,7 @@ impl Normalizer for HardSwish {
     }
 }
 
-/// The first node of the one that ends at a node, in a model whose operator set does not have it.
+/// The first node of the HardSwish that ends at a node, in a model whose operator set lacks the operator.
 pub fn written_out(view: &View, node: NodeId) -> Option<NodeId> {
     let (_, nodes) = found(view, node).filter(|_| view.graph.model().own_opset() < SINCE)?;
     nodes.first().copied()
@@ -63,7 +63,7 @@ fn found(view: &View, node: NodeId) -> Option<(ValueId, Vec<NodeId>)> {
         .flat_map(|&node| view.graph.inputs(node))
         .flatten();
     let mut constants = constants.filter(|&&value| view.constants.is_constant(value));
-    // Numbers of more axes than there are would bring more.
+    // Constants of more axes than the value would give the result more axes.
     let keeps_shape = constants.all(|&value| view.facts.rank(value).is_some_and(|own| own <= rank));
     (keeps_shape && view.facts.data_type(input) == Some(DataType::Float)).then_some((input, nodes))
 }

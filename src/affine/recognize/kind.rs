@@ -12,7 +12,7 @@ pub enum Family {
     Pointwise,
     /// Computed from the input.
     Online,
-    /// No normalizer, but a constant for each channel all the same.
+    /// No normalizer, but a constant scale.
     Scale,
     /// Operators that are linear in one value, beside each other or in a row.
     Linear,
@@ -37,8 +37,8 @@ pub struct Kind {
     pub name: &'static str,
     /// Its family.
     pub family: Family,
-    /// Whether its last affine is on what a normalization by statistics, or a bounded function, makes: numbers about
-    /// as large as 1.
+    /// Whether its last affine is on numbers about as large as 1: the results of a normalization by statistics, or of a
+    /// bounded function.
     #[serde(skip)]
     pub is_bounded: bool,
     /// Whether computed constants identify the kind, so that storing them would make it another
@@ -48,7 +48,7 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// One that is as most of its family are.
+    /// A kind with the usual properties of its family.
     pub const fn new(name: &'static str, family: Family) -> Self {
         let is_bounded = matches!(family, Family::Online | Family::Pointwise);
         Self {

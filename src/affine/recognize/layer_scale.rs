@@ -17,7 +17,7 @@ impl Normalizer for LayerScale {
     }
 }
 
-/// Whether a chain only scales what a linear operator makes, before it is added to something.
+/// Whether a chain only scales the result of a linear operator, before it is added to another value.
 pub fn ends_branch(view: &View, chain: &Chain) -> bool {
     let maker = view.maker(chain.input);
     let reader = view.only_reader(chain.output);

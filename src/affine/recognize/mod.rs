@@ -111,7 +111,7 @@ pub trait Normalizer: Sync {
         &[]
     }
 
-    /// Such names that are too short to be looked for inside others.
+    /// Names of this kind that are too short to be searched for inside others.
     fn short_names(&self) -> &'static [&'static str] {
         &[]
     }

@@ -1,5 +1,5 @@
-//! Normalizers as one node of a custom domain, by the convention in `docs/opaque.md`: what a kind declares of
-//! such an operator, and how its formula is written out.
+//! Normalizers as one node of a custom domain, by the convention in `docs/opaque.md`: how a kind declares such an
+//! operator, and how its formula is written out.
 
 use std::collections::HashSet;
 
@@ -56,7 +56,7 @@ pub const OFFSET: Parameter = &["offset"];
 /// The factor of a Scaler.
 pub const FACTOR: Parameter = &["scale"];
 
-/// Where a formula ends: `scale·value + shift`, channel by channel, is left to write.
+/// A formula that is written but for `scale·value + shift`, channel by channel.
 pub struct Written {
     /// The value so far.
     pub value: String,
@@ -329,7 +329,7 @@ impl Expansion<'_, '_> {
         Some(name)
     }
 
-    /// Writes the scale and the shift, the last of which makes what the node made.
+    /// Writes the scale and the shift, the last of which makes the output of the node.
     fn finish(mut self, written: Written, output: &str) -> Option<Expanded> {
         let Written {
             mut value,
@@ -415,8 +415,8 @@ impl Expansion<'_, '_> {
     }
 }
 
-/// The type of all floats that a model is given, if they have one: behind an operator that is not known yet it
-/// is what tells the type of a value.
+/// The one type of all float inputs and weights of a model: behind an operator that is not written out yet, no other
+/// source tells the type of a value.
 fn only_float_type(model: &Model) -> Option<DataType> {
     let graph = model.graph();
     let inputs = graph

@@ -194,7 +194,7 @@ fn are_repeated(view: &View, core: &Core, last: NodeId) -> Option<bool> {
     )
 }
 
-/// Whether nothing outside of a core reads what a node makes.
+/// Whether nothing outside of a core reads the outputs of a node.
 fn is_own(view: &View, core: &Core, node: NodeId) -> bool {
     let mut made = view.graph.outputs(node).iter().flatten();
     made.all(|&value| view.is_read_by_no_other(value, &core.nodes))

@@ -1,5 +1,4 @@
-//! The nodes between a value and a node, where all that the node sees of the input goes through the
-//! value.
+//! Regions: the nodes between a value and a node, if the node depends on the input through this value alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -60,7 +60,7 @@ fn leads_to_linear(view: &View, node: NodeId, moves: usize) -> bool {
 }
 
 /// Whether a value comes, through movements and splits, from an operator that can take a constant summand: a layer with
-/// a bias, a table, a normalizer, or an Add of a constant, as the 1 beside a scale that is computed of a condition. No
+/// a bias, a table, a normalizer, or an Add of a constant, as the 1 beside a scale that is computed from a condition. No
 /// other node than `reader` may read the value.
 fn has_place(view: &View, mut value: ValueId, mut reader: NodeId) -> bool {
     let graph = view.graph;

@@ -61,10 +61,10 @@ impl Site {
 /// Nodes that replace others, with outputs of equal names and values.
 #[derive(Debug, Clone, Default)]
 pub struct Replacement {
-    /// The nodes that go.
+    /// The nodes that are removed.
     pub nodes: Vec<NodeId>,
-    /// The nodes that come, in execution order. They read values of the graph, each other's outputs
-    /// and `constants`; what the graph still reads has its old name, all other names are wishes.
+    /// The nodes that are added, in execution order. They read values of the graph, each other's outputs
+    /// and `constants`. Values that the graph still reads keep their names; all other names are proposals.
     pub made: Vec<NodeProto>,
     /// Constants that the new nodes read, by name.
     pub constants: Vec<NewConstant>,
@@ -141,7 +141,7 @@ pub struct Reset {
     pub neutral: f64,
     /// Whether the operator does without it.
     pub optional: bool,
-    /// The input of the node that has its shape, also where it is not there.
+    /// The input of the node whose shape it has, also where it is absent itself.
     pub like: usize,
     /// The axes of the value that it lies along: from the first to before the second.
     pub axes: [usize; 2],

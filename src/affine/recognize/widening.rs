@@ -1,7 +1,7 @@
 //! Factors that widen statistics: `(x − μ)·(rstd·γ)`, where `rstd` is one number for all channels.
 //!
-//! Without `γ` the product has the extents that `rstd` has. That is all the same where it only meets values, by
-//! arithmetic, that are as wide themselves.
+//! Without `γ` the product has the extents of `rstd`. This changes nothing where arithmetic combines the product only with
+//! values of the full width.
 
 use crate::analysis::Analysis;
 use crate::hash::HashSet;
@@ -39,7 +39,7 @@ impl Narrowing {
         fits
     }
 
-    /// Whether all that reads a value, which would have this shape, comes to values that are as wide.
+    /// Whether all readers of a value, which would have this shape, combine it with values of the full width.
     fn meets(&mut self, analysis: &Analysis, value: ValueId, shape: &Shape, depth: usize) -> bool {
         let readers = analysis.graph.readers(value);
         self.narrowed.insert(value);

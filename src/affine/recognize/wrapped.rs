@@ -2,7 +2,7 @@
 //!
 //! BatchNorm1d normalizes the second of three axes, so that a transformer has a Transpose or a
 //! Reshape before it and another one behind. Nothing but the normalizer lies between them, so that
-//! they belong to it: a rest that stays is a Mul and an Add of the tokens, and not three operators.
+//! they belong to it: then a rest that does not fold is a Mul and an Add of the tokens, without movements.
 
 use crate::affine::recognize::{Family, Part, Site, View};
 use crate::analysis::broadcast;
@@ -17,8 +17,8 @@ use crate::refusal::Reason;
 /// How many movements may lie on either side.
 const DEPTH: usize = 4;
 
-/// Lets the affine of a site of fixed statistics be one on the value before the movements that lie around it, if they
-/// undo each other and are not `taken`; then they are.
+/// Moves the affine of a site of fixed statistics to the value before the movements around it, if they undo each other
+/// and are not `taken`; then it marks them as taken.
 pub fn widen(view: &View, site: &mut Site, taken: &mut NodeSet) {
     let Some(part) = site
         .post
@@ -38,7 +38,7 @@ pub fn widen(view: &View, site: &mut Site, taken: &mut NodeSet) {
     }
 }
 
-/// The part with the fewest movements more that undo each other, be they on one side alone.
+/// The part with the fewest additional movements that undo each other, on both sides or on one.
 fn wider(view: &View, part: &Part, taken: &NodeSet) -> Option<Part> {
     if part.nodes.is_empty() || !part.resets.is_empty() {
         return None;

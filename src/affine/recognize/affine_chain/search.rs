@@ -1,4 +1,4 @@
-//! The search for chains: each node extends the longest forms that end in what it reads.
+//! The search for chains: each node extends the longest forms that end in its inputs.
 
 use crate::affine::Affine;
 use crate::affine::recognize::affine_chain::Chain;
@@ -157,7 +157,7 @@ impl Search<'_> {
         )
     }
 
-    /// The chain that a form is.
+    /// A form with the list of its nodes.
     fn chain(&self, output: ValueId, form: Form) -> Chain {
         let mut values = vec![output];
         let mut nodes = vec![];

@@ -24,7 +24,7 @@ pub fn step(at: &At, value: ValueId, output: ValueId) -> Option<Affine> {
         _ => return None,
     };
     at.only_attributes(&[]).ok()?;
-    // The constant must not be what gives the result more axes.
+    // The constant must not have more axes than the value.
     let shape = at.facts.shape(output)?;
     if shape.len() != at.facts.rank(value)? {
         return None;

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! for `q = Px` and `r = P(x ⊙ x)`: all other weights are constants along the channels, and the factor
-//! in front joins γ. No difference is taken that the definition does not take.
+//! in front joins γ. There is no subtraction that the definition has not.
 
 use std::ops::Range;
 
@@ -45,7 +45,7 @@ enum Blend {
 
 /// New operators for a site.
 pub struct Fewest {
-    /// The nodes; the last one makes the value that was asked for.
+    /// The nodes; the last one makes the wanted value.
     pub made: Vec<NodeProto>,
     /// Their constants.
     pub constants: Vec<NewConstant>,
@@ -53,7 +53,7 @@ pub struct Fewest {
     pub scale: Numbers,
 }
 
-/// Where new operators go.
+/// The place of new operators in the graph.
 pub struct Place<'t> {
     /// The value that they start from.
     pub input: &'t str,

@@ -118,8 +118,8 @@ struct SiteRewrite<'r> {
 }
 
 impl SiteRewrite<'_> {
-    /// The site in fewer operators, and the affine that is behind them then: γ may have been before the
-    /// division, and the operators may leave a factor of their own to it.
+    /// The site in fewer operators, and the affine behind them: γ may have been before the division, and the
+    /// operators may leave a factor of their own to the affine.
     fn replacement(&self) -> Option<(Replacement, Option<Part>)> {
         let graph = self.view.graph;
         let unscaled = self.unscaled();
@@ -162,8 +162,8 @@ impl SiteRewrite<'_> {
         nodes.filter_map(|&node| self.view.graph.only_output(node))
     }
 
-    /// A value that nothing else reads, to be the one without the factor: that before the affine
-    /// behind, or else one of those that are not there any more.
+    /// The value that becomes the one without the factor, and that nothing else reads: the value before the affine
+    /// behind the site, or else one inside of the site, which the new operators do not need.
     fn unscaled(&self) -> Option<ValueId> {
         let output = self.meaning.output;
         if self.behind.is_some() {

@@ -137,7 +137,7 @@ impl Formula {
         Some(self)
     }
 
-    /// The formula without what multiplies all terms.
+    /// The formula without its scale.
     pub fn unscaled(&self) -> Self {
         Formula {
             scale: Coefficient::number(1.0),
@@ -151,7 +151,7 @@ impl Formula {
         self
     }
 
-    /// The formula without a common scale: it is in the terms, and what vanishes is left out.
+    /// The formula with its scale in the coefficients, and without terms that vanish.
     pub fn spread(&self) -> Option<Self> {
         let mut spread = Formula {
             scale: Coefficient::number(1.0),
@@ -256,7 +256,7 @@ impl Formula {
         })
     }
 
-    /// By a number that is added to all of `x`; `None` where it is not known.
+    /// The derivative by a number that is added to all of `x`; `None` where it is not known.
     pub fn derivative(&self) -> Option<Self> {
         let mut derived = Formula {
             scale: Coefficient::number(1.0),

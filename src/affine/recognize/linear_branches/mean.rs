@@ -100,12 +100,12 @@ impl Difference {
                 })
     }
 
-    /// Whether the channels of an operator, before or behind it, are what the mean is over.
+    /// Whether the mean is over the channels of an operator before or behind it.
     fn is_over(&self, branch: &Branch) -> bool {
         branch.window.channel_axis(self.rank) == Some(self.axis) && branch.window.group == 1
     }
 
-    /// All that reads it, without the mean.
+    /// Its readers, without the mean.
     fn ahead(&self, view: &View) -> Result<Replacement, Refusal> {
         let graph = view.graph;
         let mut merged = vec![];

@@ -10,7 +10,7 @@ use crate::refusal::Reason;
 /// Makes an operator with the metadata of `like` that reads `x`. Returns the name of its result.
 ///
 /// # Errors
-/// Where it is not known what the weight is made of.
+/// Where the element type of the weight is unknown.
 pub fn operator(
     view: &View,
     like: &Windowed,

@@ -87,7 +87,7 @@ impl Windowed {
         let graph = view.graph;
         let made = graph.only_output(*self.nodes.last()?)?;
         let (op, inputs) = (graph.op(node)?, graph.inputs(node));
-        // Every branch of a Concat asks for it: nothing may be looked for among all that it reads.
+        // This runs for every branch of a Concat, so it must not search all inputs of the Concat.
         let slot = match *inputs {
             [Some(value), Some(_)] if value == made => 1,
             [Some(_), Some(value)] if value == made => 0,
@@ -109,8 +109,8 @@ impl Windowed {
         })
     }
 
-    /// The mean over windows that an affine alone reads, with that: it has no weight that could take it in, and where a
-    /// border is counted no shift passes it.
+    /// A mean over windows that an affine alone reads, together with the affine: the mean has no weight that could absorb
+    /// it, and where the border counts no shift passes the mean.
     pub fn before_affine(view: &View, chain: &Chain) -> Option<Self> {
         let mean = Self::making(view, chain.input).filter(|mean| !mean.has_weight(view))?;
         let mut nodes = chain.nodes.iter();

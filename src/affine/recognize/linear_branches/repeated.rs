@@ -2,9 +2,8 @@
 //! features of a whole cloud of points are beside the features of each point.
 //!
 //! Before: `L(concat(a, expand(b)))`, L a convolution or a product with a constant matrix that looks at one place at a time.
-//! After: `L₁(a) + L₂(b)`, each with its columns of the weight: the product with `b` is taken once, and the sum is what
-//! repeats it. Done where so many channels are repeated that they take more than the sum, or nothing is left to be put
-//! together.
+//! After: `L₁(a) + L₂(b)`, each with its columns of the weight: the product with `b` is taken once, and the sum
+//! repeats it. This is done where the products with repeated channels take more than the sum, or where no Concat is left.
 
 use tract_onnx::tract_hir::internal::TDim;
 

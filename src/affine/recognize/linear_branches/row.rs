@@ -62,7 +62,7 @@ fn shift_in_between(view: &View, second: &Windowed) -> Option<Site> {
     })
 }
 
-/// A product takes the Add behind it along.
+/// A product together with the Add of a bias behind it.
 pub fn with_bias(view: &View, row: Windowed) -> Windowed {
     let output = view
         .graph

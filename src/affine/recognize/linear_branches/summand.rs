@@ -45,7 +45,7 @@ impl<'v> Summand<'v> {
         Summand { term, form }
     }
 
-    /// The values in which it may be linear: what its operators read, and itself.
+    /// The values in which it may be linear: the input of its operators, and itself.
     pub fn bases(&self) -> impl Iterator<Item = ValueId> {
         let read = match &self.form {
             SummandForm::Operator(operator) => Some(operator.base),
@@ -69,7 +69,7 @@ impl<'v> Summand<'v> {
         }
     }
 
-    /// How much it has to offer for others to be added to: the most is one operator with a large weight.
+    /// How well others can be added to it: best to a single operator with a large weight.
     pub fn rank(&self, view: &View, base: ValueId) -> (bool, bool, usize) {
         let Some(operator) = self.operator(view, base) else {
             return (false, false, 0);
@@ -81,7 +81,7 @@ impl<'v> Summand<'v> {
         (true, operator.nodes.len() == 1, work)
     }
 
-    /// The nodes that are there for this part alone.
+    /// The nodes that serve this part alone.
     pub fn nodes(&self, base: ValueId) -> &[NodeId] {
         match &self.form {
             _ if self.term.value == base => &[],

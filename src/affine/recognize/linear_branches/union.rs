@@ -13,9 +13,9 @@ use crate::ir::{NodeId, ValueId};
 use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
 
-/// An operator that makes the sum of what several do.
+/// An operator that computes the sum of several.
 pub struct Union<'m> {
-    /// The operator in whose place it comes.
+    /// The operator that it replaces.
     like: &'m Windowed,
     /// The parts that it makes, by their places in the sum.
     parts: HashSet<usize>,
@@ -151,7 +151,7 @@ impl<'m> Union<'m> {
     /// The merged operator, and its sum with all other terms.
     ///
     /// # Errors
-    /// Where it is not known what the weight is made of.
+    /// Where the element type of the weight is unknown.
     pub fn replacement(
         &self,
         view: &View,

@@ -1,7 +1,7 @@
 //! Online normalizers that are written out: `(x − mean) / √(mean of squares + ε)`, where the squares may be those of `x`,
 //! less the square of their mean, as Flax has the variance.
 //!
-//! Read backwards from the last division, through whatever moves or widens the statistics.
+//! They are read backwards from the last division, through all nodes that move or widen the statistics.
 
 mod trail;
 
@@ -13,7 +13,7 @@ use crate::shape::facts::{Shape, extent};
 
 use trail::{Division, Moment, Trail};
 
-/// A normalization by statistics of the input, without what scales its result.
+/// A normalization by statistics of the input, without the affine behind it.
 #[derive(Debug, Clone)]
 pub struct Core {
     /// The value whose statistics are taken.
@@ -110,7 +110,7 @@ pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
     })
 }
 
-/// Those of some nodes that only move or widen statistics, or change their type.
+/// The nodes among some that only move or widen statistics, or change their type.
 pub fn widening(view: &View, nodes: &[NodeId]) -> Vec<NodeId> {
     let widening = nodes.iter().copied().filter(|&node| view.widens(node));
     widening.collect()

@@ -9,7 +9,7 @@ use crate::onnx::operator::AVERAGE_POOL;
 use crate::refusal::{Reason, Refusal};
 use crate::shape::facts::{extent, same};
 
-/// A Resize, which has to be the same wherever there is one.
+/// A Resize; all of a region must have the same settings.
 #[derive(Clone)]
 pub struct Widening {
     settings: (String, String, String, i64),
@@ -85,7 +85,7 @@ impl Reading<'_> {
         Some(Value::new(self.averaged(&formula, &inner)?, axes))
     }
 
-    /// Every place of an image several times, beside itself.
+    /// Every place of an image several times, next to itself.
     pub fn widen(&mut self, node: NodeId) -> Option<Value> {
         let (at, value) = (self.at(node), self.plain(node, 0)?);
         let (from, to) = (at.shape(0).ok()?, self.shape(node)?);

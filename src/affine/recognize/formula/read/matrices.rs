@@ -10,7 +10,7 @@ use crate::ir::equation::{Equation, is_once};
 use crate::recipe::Numbers;
 use crate::shape::facts::{Shape, extent};
 
-/// `P`: a matrix for some places of the input, and which of them is for which.
+/// `P`: matrices, and the number of the matrix for each place of the input.
 #[derive(Clone, PartialEq)]
 pub struct Mixing {
     /// The matrices: one for each place of the first axis.
@@ -119,8 +119,7 @@ fn counted(count: usize) -> Numbers {
 }
 
 impl Reading<'_> {
-    /// A constant input that has two axes as long as one of a value; weights that have not are not
-    /// read.
+    /// A constant input with two axes as long as one of a value. Weights without such axes are not read.
     fn matrix(&self, node: NodeId, slot: usize, value: &Value) -> Option<Numbers> {
         let matrix = self.view.graph.input(node, slot)?;
         let shape = self.view.facts.shape(matrix)?;

@@ -24,7 +24,7 @@ use crate::shape::facts::{Shape, extent};
 use blocks::Widening;
 pub use matrices::Mixing;
 
-/// `numerator / √square`: what the last value of a region is.
+/// `numerator / √square`, the formula of the last value of a region.
 pub struct Quotient {
     /// The numerator.
     pub numerator: Formula,
@@ -170,7 +170,7 @@ impl<'r> Reading<'r> {
         self.view.facts.shape(self.view.graph.only_output(node)?)
     }
 
-    /// Reads one node, and records what it makes.
+    /// Reads one node, and records its results.
     fn step(&mut self, node: NodeId) -> Option<()> {
         if self.view.graph.is(node, "Split") {
             return self.split(node);
@@ -315,7 +315,7 @@ impl<'r> Reading<'r> {
         })
     }
 
-    /// By a constant, or 1 by a root.
+    /// A value divided by a constant, or 1 divided by a root.
     fn division(&mut self, node: NodeId) -> Option<Value> {
         let (above, below) = (self.plain(node, 0)?, self.operand(node, 1)?);
         let axes = self.atoms.broadcast(&above.axes, &below.axes)?;
@@ -412,7 +412,7 @@ impl<'r> Reading<'r> {
         })
     }
 
-    /// Takes them apart again.
+    /// Two values side by side, taken apart again.
     fn split(&mut self, node: NodeId) -> Option<()> {
         let value = self.varying(node, 0)?;
         let (other, along) = value.beside.clone()?;
