@@ -91,6 +91,15 @@ struct Writers<'w> {
     stream: &'w Stream,
 }
 
+/// The changes that centre the writers of a stream, each with the node that writes.
+#[derive(Default)]
+struct WriterChanges {
+    /// Constants without their mean.
+    projected: Vec<(NodeId, Change)>,
+    /// Values whose mean is subtracted behind the writer.
+    taken_off: Vec<(NodeId, Channels)>,
+}
+
 impl Writers<'_> {
     /// Refuses a stream with a reader that sees the mean.
     fn check_unseen(&self) -> Result<(), Refusal> {
@@ -121,7 +130,10 @@ impl Writers<'_> {
 
     fn plan(&self, mut normalizers: Vec<(usize, Replacement)>) -> Result<Centred, Refusal> {
         let graph = &self.analysis.graph;
-        let (mut projected, taken_off) = self.changes()?;
+        let WriterChanges {
+            mut projected,
+            taken_off,
+        } = self.changes()?;
         // A constant operand needs no subtraction of its own: its sum has one.
         let behind: HashSet<NodeId> = taken_off.iter().map(|&(node, _)| node).collect();
         projected.retain(|(node, _)| !behind.contains(node));
@@ -165,13 +177,13 @@ impl Writers<'_> {
         Ok(Centred { outcome, edits })
     }
 
-    /// The changes of constants, and the values that need a subtraction of their mean, each with the node that writes.
+    /// The changes that centre the writers.
     ///
     /// # Errors
     /// A refusal where the caller writes the stream.
-    fn changes(&self) -> Result<(Vec<(NodeId, Change)>, Vec<(NodeId, Channels)>), Refusal> {
+    fn changes(&self) -> Result<WriterChanges, Refusal> {
         let graph = &self.analysis.graph;
-        let (mut projected, mut taken_off) = (vec![], vec![]);
+        let mut changes = WriterChanges::default();
         for writer in &self.stream.writers {
             let node = match writer.source {
                 WrittenBy::Input => {
@@ -186,11 +198,14 @@ impl Writers<'_> {
             };
             let Some(node) = node else { continue };
             match self.projected(writer.at, writer.source) {
-                Some(changes) => projected.extend(changes.into_iter().map(|change| (node, change))),
-                None => taken_off.push((node, writer.at)),
+                Some(constants) => {
+                    let constants = constants.into_iter().map(|change| (node, change));
+                    changes.projected.extend(constants);
+                }
+                None => changes.taken_off.push((node, writer.at)),
             }
         }
-        Ok((projected, taken_off))
+        Ok(changes)
     }
 
     /// A change of a node, for no site.

@@ -362,7 +362,7 @@ impl<'t, 'a> Trail<'t, 'a> {
             (None, None) => is_same,
             _ => false,
         };
-        fits.then(|| match centre {
+        fits.then_some(match centre {
             Some((x, _)) => (x, true),
             None => (plain, false),
         })
