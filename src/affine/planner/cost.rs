@@ -28,21 +28,21 @@ impl Planner<'_> {
     pub(crate) fn worthwhile(
         &self,
         item: usize,
-        wave: Propagation,
+        propagation: Propagation,
     ) -> Result<Propagation, Refusal> {
-        let others_follow = !wave.wants.is_empty();
-        self.saves(item, wave, others_follow)
+        let others_follow = !propagation.wants.is_empty();
+        self.saves(item, propagation, others_follow)
     }
 
     /// Whether it is worth it, where a merge that leaves as many nodes is or is not.
     pub(crate) fn saves(
         &self,
         item: usize,
-        wave: Propagation,
+        propagation: Propagation,
         others_follow: bool,
     ) -> Result<Propagation, Refusal> {
         let mut merged: BTreeMap<usize, Affine> = BTreeMap::new();
-        for merge in &wave.merges {
+        for merge in &propagation.merges {
             let there = &self.items[merge.into];
             let after = merge.with(merged.get(&merge.into).unwrap_or(&there.part.affine));
             // Parameters that are neutral have nothing to give, and room for all.
@@ -51,7 +51,7 @@ impl Planner<'_> {
                 || !self.holds(&there.part, &after)
                 || !self.is_writable(&there.part, &after)
             {
-                return Err(forward::stays(&self.draft, &there.part));
+                return Err(forward::stays(&self.overlay, &there.part));
             }
             merged.insert(merge.into, after);
         }
@@ -66,10 +66,10 @@ impl Planner<'_> {
                 .sum::<usize>();
             // A normalizer that is one operator is two where it is written anew.
             if after >= self.items[item].size() + before + others_follow as usize {
-                return Err(forward::stays(&self.draft, &self.items[first].part));
+                return Err(forward::stays(&self.overlay, &self.items[first].part));
             }
         }
-        if let Some(refusal) = self.copies(item, &wave) {
+        if let Some(refusal) = self.copies(item, &propagation) {
             return Err(refusal);
         }
         let there = &self.items[item];
@@ -77,22 +77,22 @@ impl Planner<'_> {
         let is_parameter = there.part.nodes.is_empty();
         let is_add = there.size() == 1 && there.part.affine.has_no_scale();
         let is_one = is_add || is_parameter;
-        if let Some(fold) = self.adds_by_place(&wave).first().filter(|_| is_one) {
+        if let Some(fold) = self.adds_by_place(&propagation).first().filter(|_| is_one) {
             return Err(self.no_gain(fold, ADD_BY_PLACE));
         }
         // Behind an operator that has no place for a bias, such as an Einsum, it is one already.
-        let input = self.draft.source(there.part.input);
+        let input = self.overlay.source(there.part.input);
         let is_before = |fold: &Fold| {
-            fold.side == Side::Result && self.draft.graph.only_output(fold.node) == Some(input)
+            fold.side == Side::Result && self.overlay.graph.only_output(fold.node) == Some(input)
         };
-        if let Some(fold) = wave
+        if let Some(fold) = propagation
             .folds
             .iter()
             .find(|fold| is_add && is_before(fold) && self.makes_add(fold))
         {
             return Err(self.no_gain(fold, "it would become an Add again"));
         }
-        let mut made = wave.folds.iter().filter(|fold| self.makes_add(fold));
+        let mut made = propagation.folds.iter().filter(|fold| self.makes_add(fold));
         if let Some(fold) = made.next() {
             // The normalizer stays, and adds its shift for nothing.
             let removes_one = self.has_twin(&there.part) || self.is_centring && !self.widens(fold);
@@ -106,23 +106,23 @@ impl Planner<'_> {
         // Its scale can fold alone, or it has none: an Add for each place saves no operator.
         let leaves_one = there.part.affine.has_no_scale() || there.size() > 1;
         let parts = |fold: &&Fold| leaves_one && self.parts_activation(fold);
-        match wave.folds.iter().find(parts) {
+        match propagation.folds.iter().find(parts) {
             Some(fold) => Err(Refusal::new(
                 Reason::Activation,
-                self.draft.graph.name(fold.node),
+                self.overlay.graph.name(fold.node),
             )),
-            None => Ok(wave),
+            None => Ok(propagation),
         }
     }
 
-    /// Why what a wave copies must not be there twice: another factor may have room, or copies add too much.
-    pub(crate) fn copies(&self, item: usize, wave: &Propagation) -> Option<Refusal> {
-        let (_, _, bytes) = self.cost(wave);
+    /// Why what a propagation copies must not be there twice: another factor may have room, or copies add too much.
+    pub(crate) fn copies(&self, item: usize, propagation: &Propagation) -> Option<Refusal> {
+        let (_, _, bytes) = self.cost(propagation);
         let factor = || {
-            let (node, ..) = wave.factors.first()?;
+            let (node, ..) = propagation.factors.first()?;
             Some(Refusal::new(
                 Reason::NotConstant,
-                self.draft.graph.name(*node),
+                self.overlay.graph.name(*node),
             ))
         };
         let too_much = || self.uncopied.get(&self.items[item].site).cloned();
@@ -135,7 +135,7 @@ impl Planner<'_> {
 
     /// Whether a fold puts an Add between a convolution and its activation, which engines run as one operator.
     fn parts_activation(&self, fold: &Fold) -> bool {
-        let graph = self.draft.graph;
+        let graph = self.overlay.graph;
         let result = graph
             .only_output(fold.node)
             .filter(|_| graph.is(fold.node, "Conv"));
@@ -167,8 +167,8 @@ impl Planner<'_> {
         let fits = |neutral: f64, array: &ndarray::ArrayD<f64>| match place(neutral) {
             None => array.iter().all(|&v| v == neutral),
             Some(reset) => {
-                let value = self.draft.graph.input(reset.node, reset.like);
-                let count = value.and_then(|value| self.draft.constants.len(value));
+                let value = self.overlay.graph.input(reset.node, reset.like);
+                let count = value.and_then(|value| self.overlay.constants.len(value));
                 let [first, end] = reset.axes;
                 let mut axes = array
                     .shape()
@@ -188,7 +188,7 @@ impl Planner<'_> {
     /// Whether what a shift adds to the result of a linear operator varies along more than one axis; or its own bias, for
     /// which it has no place any more once that is scaled.
     pub(crate) fn is_by_place(&self, fold: &Fold) -> bool {
-        let at = self.draft.at(fold.node);
+        let at = self.overlay.at(fold.node);
         let Some(linear) = linear(at.graph.domain_op(fold.node)) else {
             return false;
         };
@@ -213,34 +213,40 @@ impl Planner<'_> {
     }
 
     /// The folds that become an Add of their own with a number for each place.
-    pub(crate) fn adds_by_place<'w>(&self, wave: &'w Propagation) -> Vec<&'w Fold> {
+    pub(crate) fn adds_by_place<'w>(&self, propagation: &'w Propagation) -> Vec<&'w Fold> {
         let adds =
-            |fold: &&Fold| self.is_by_place(fold) && self.draft.bias_add(fold.node).is_none();
-        wave.folds.iter().filter(adds).collect()
+            |fold: &&Fold| self.is_by_place(fold) && self.overlay.bias_add(fold.node).is_none();
+        propagation.folds.iter().filter(adds).collect()
     }
 
     /// That a fold brings nothing.
     pub(crate) fn no_gain(&self, fold: &Fold, why: &str) -> Refusal {
-        Refusal::new(Reason::NoGain(why.into()), self.draft.graph.name(fold.node))
+        Refusal::new(
+            Reason::NoGain(why.into()),
+            self.overlay.graph.name(fold.node),
+        )
     }
 
     /// The cost of one alternative for an affine.
-    pub(crate) fn total_cost(&self, wave: &Propagation) -> (usize, (usize, usize, usize)) {
-        (self.adds_by_place(wave).len(), self.cost(wave))
+    pub(crate) fn total_cost(&self, propagation: &Propagation) -> (usize, (usize, usize, usize)) {
+        (
+            self.adds_by_place(propagation).len(),
+            self.cost(propagation),
+        )
     }
 
     /// Whether a shift is added behind an operator that neither has a place for a bias nor an Add behind it.
     fn makes_add(&self, fold: &Fold) -> bool {
-        let at = self.draft.at(fold.node);
+        let at = self.overlay.at(fold.node);
         let slots = linear(at.graph.domain_op(fold.node)).and_then(|linear| linear.slots(&at).ok());
         let has_place = slots.is_some_and(|slots| slots.bias.is_some());
-        !fold.affine.has_no_shift() && !has_place && self.draft.bias_add(fold.node).is_none()
+        !fold.affine.has_no_shift() && !has_place && self.overlay.bias_add(fold.node).is_none()
     }
 
     /// Whether the value that a normalizer reads is normalized twice in the same way: without parameters both are one
     /// operator.
     fn has_twin(&self, part: &Part) -> bool {
-        let graph = self.draft.graph;
+        let graph = self.overlay.graph;
         let Some(node) = part.resets.first().map(|reset| reset.node) else {
             return false;
         };
@@ -268,7 +274,7 @@ impl Planner<'_> {
         let Side::Operand(slot) = fold.side else {
             return false;
         };
-        let at = self.draft.at(fold.node);
+        let at = self.overlay.at(fold.node);
         let known = |value: Option<ValueId>| {
             let shape = at.facts.shape(value?)?;
             Some(shape.iter().filter_map(extent).product::<usize>())
@@ -283,7 +289,7 @@ impl Planner<'_> {
 
     /// Whether a shift of the result needs an Add, since the operator's own bias cannot absorb it.
     pub(crate) fn adds(&self, fold: &Fold) -> bool {
-        let at = self.draft.at(fold.node);
+        let at = self.overlay.at(fold.node);
         let Some(linear) =
             linear(at.graph.domain_op(fold.node)).filter(|_| fold.side == Side::Result)
         else {
@@ -292,15 +298,15 @@ impl Planner<'_> {
         let has_place = linear.slots(&at).is_ok_and(|slots| slots.bias.is_some());
         has_place
             && linear.write_bias(&at, fold.affine.shift.recipe()).is_none()
-            && self.draft.bias_add(fold.node).is_none()
+            && self.overlay.bias_add(fold.node).is_none()
     }
 
     /// Nodes that are made, merges, and bytes of weights that are copied.
-    pub(crate) fn cost(&self, wave: &Propagation) -> (usize, usize, usize) {
-        let graph = self.draft.graph;
+    pub(crate) fn cost(&self, propagation: &Propagation) -> (usize, usize, usize) {
+        let graph = self.overlay.graph;
         let mut taken: HashMap<ValueId, Vec<&Fold>> = HashMap::default();
-        for fold in &wave.folds {
-            let at = self.draft.at(fold.node);
+        for fold in &propagation.folds {
+            let at = self.overlay.at(fold.node);
             let slot = match fold.side {
                 Side::Constant(slot) => Some(slot),
                 _ => linear(graph.domain_op(fold.node))
@@ -321,11 +327,11 @@ impl Planner<'_> {
                 && folds.iter().all(alike)
                 && !self.is_of_shared(weight);
             let copies = if is_by_all { 0 } else { folds.len() };
-            copies * self.draft.constants.len(weight).unwrap_or(0)
+            copies * self.overlay.constants.len(weight).unwrap_or(0)
         };
         (
-            wave.makes.len(),
-            wave.merges.len(),
+            propagation.makes.len(),
+            propagation.merges.len(),
             taken.iter().map(bytes).sum(),
         )
     }
@@ -334,7 +340,7 @@ impl Planner<'_> {
     fn is_of_shared(&self, weight: ValueId) -> bool {
         let GraphOverlay {
             graph, constants, ..
-        } = &self.draft;
+        } = &self.overlay;
         let (mut open, mut seen) = (vec![weight], HashSet::default());
         while let Some(value) = open.pop() {
             let made_of = graph

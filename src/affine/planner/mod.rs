@@ -59,7 +59,7 @@ pub fn plan<'a>(
 }
 
 struct Planner<'a> {
-    draft: GraphOverlay<'a>,
+    overlay: GraphOverlay<'a>,
     items: Vec<Item>,
     /// The items that are still there, by the value that they make.
     by_output: HashMap<ValueId, usize>,
@@ -83,7 +83,7 @@ impl<'a> Planner<'a> {
         uncopied: &'a Map<usize, Refusal>,
     ) -> Self {
         let mut planner = Planner {
-            draft: GraphOverlay::new(analysis),
+            overlay: GraphOverlay::new(analysis),
             items: vec![],
             by_output: HashMap::default(),
             removals: vec![],
@@ -100,7 +100,7 @@ impl<'a> Planner<'a> {
                 .clone()
                 .or_else(|| refused.get(&index).cloned());
             let replacement = site.replacement.as_ref().filter(|_| refusal.is_none());
-            planner.draft.replaced.extend(
+            planner.overlay.replaced.extend(
                 replacement
                     .iter()
                     .flat_map(|replacement| &replacement.nodes),
@@ -132,7 +132,7 @@ impl<'a> Planner<'a> {
 
     fn add(&mut self, item: Item) {
         let place = self.items.len();
-        self.draft
+        self.overlay
             .owned
             .extend(item.part.nodes.iter().map(|&node| (node, place)));
         self.by_output.insert(item.part.output, place);
@@ -196,7 +196,7 @@ impl<'a> Planner<'a> {
 
     /// Products by scalars in a row that stay are one, and an affine of channels that stays is a Mul and an Add.
     fn join_rows(&mut self, sites: &[Site]) {
-        let graph = self.draft.graph;
+        let graph = self.overlay.graph;
         for item in 0..self.items.len() {
             let Item {
                 part,
@@ -251,44 +251,48 @@ impl<'a> Planner<'a> {
         }
         // A BatchNormalization is one operator with its scale alone, too, but where that then goes as well: as before a
         // product over tokens, which takes the shift of a channel in, and hands the scale on.
-        let graph = self.draft.graph;
+        let graph = self.overlay.graph;
         let is_normalizer = |&node: &NodeId| graph.category(node) == Some(Category::Normalizer);
         let scale = Affine::scale(affine.scale.clone());
         let drops = there.size() > 1
             || resets.iter().any(|reset| reset.neutral == 0.0)
             || there.part.nodes.iter().all(is_normalizer)
-                && (stream_basis::forward(&self.draft, &self.items(true), item, &scale)
-                    .is_ok_and(|wave| self.worthwhile(item, wave).is_ok())
+                && (stream_basis::forward(&self.overlay, &self.items(true), item, &scale)
+                    .is_ok_and(|propagation| self.worthwhile(item, propagation).is_ok())
                     || self.returning(item, &scale, false).is_some());
         if !drops {
             return false;
         }
         let ahead = || {
             let shift = Affine::shift(affine.shift.clone());
-            let wave = stream_basis::beside(&self.draft, &self.items(false), item, &shift).ok()?;
+            let propagation =
+                stream_basis::beside(&self.overlay, &self.items(false), item, &shift).ok()?;
             // A parameter that goes saves no operator, and engines know a bias of one axis.
-            let is_dear =
-                there.part.nodes.is_empty() && wave.folds.iter().any(|fold| self.is_by_place(fold));
-            (wave.makes.is_empty() && !is_dear).then_some(wave)
+            let is_dear = there.part.nodes.is_empty()
+                && propagation.folds.iter().any(|fold| self.is_by_place(fold));
+            (propagation.makes.is_empty() && !is_dear).then_some(propagation)
         };
         let back = || {
             let before = Affine::shift(&affine.shift / &affine.scale);
             // More is added to more there.
             let has_room =
                 self.data_type(&there.part) != Some(DataType::Float16) || !affine.shrinks();
-            let wave = backward::backward(&self.draft, &self.items(false), item, &before);
-            let is_free = |wave: &Propagation| {
-                wave.makes.is_empty() && !wave.folds.iter().any(|fold| self.adds(fold))
+            let propagation = backward::backward(&self.overlay, &self.items(false), item, &before);
+            let is_free = |propagation: &Propagation| {
+                propagation.makes.is_empty()
+                    && !propagation.folds.iter().any(|fold| self.adds(fold))
             };
-            wave.ok().filter(|wave| has_room && is_free(wave))
+            propagation
+                .ok()
+                .filter(|propagation| has_room && is_free(propagation))
         };
-        let Some(wave) = ahead().or_else(back).or_else(|| self.modulation(item)) else {
+        let Some(propagation) = ahead().or_else(back).or_else(|| self.modulation(item)) else {
             return false;
         };
         let Some(Tried { forward: scale, .. }) = there.tried.clone() else {
             return false;
         };
-        self.leave_scale(item, wave, scale)
+        self.leave_scale(item, propagation, scale)
     }
 
     /// Where only the shift is refused, it may fold backward along a residual stream, whose other
@@ -326,33 +330,36 @@ impl<'a> Planner<'a> {
             return false;
         };
         let (items, scale) = (self.items(true), Affine::scale(affine.scale.clone()));
-        let goes_on = stream_basis::forward(&self.draft, &items, item, &scale)
-            .is_ok_and(|wave| self.worthwhile(item, wave).is_ok());
+        let goes_on = stream_basis::forward(&self.overlay, &items, item, &scale)
+            .is_ok_and(|propagation| self.worthwhile(item, propagation).is_ok());
         if !goes_on {
             return false;
         }
-        let have_one = |wave: &Propagation| {
-            wave.merges
+        let have_one = |propagation: &Propagation| {
+            propagation
+                .merges
                 .iter()
                 .all(|merge| !self.items[merge.into].part.affine.has_no_shift())
         };
         let back = || {
-            let wave =
-                backward::returning(&self.draft, &items, item, &Affine::shift(before)).ok()?;
-            let wave = self.saves(item, wave, false).ok().filter(have_one)?;
-            let is_free = matches!(self.cost(&wave), (0, _, 0))
-                && !wave.folds.iter().any(|fold| self.adds(fold));
-            is_free.then_some(wave)
+            let propagation =
+                backward::returning(&self.overlay, &items, item, &Affine::shift(before)).ok()?;
+            let propagation = self.saves(item, propagation, false).ok().filter(have_one)?;
+            let is_free = matches!(self.cost(&propagation), (0, _, 0))
+                && !propagation.folds.iter().any(|fold| self.adds(fold));
+            is_free.then_some(propagation)
         };
         let found = back();
         self.shifts = left;
-        let Some(wave) = found else { return false };
-        self.leave_scale(item, wave, refusal)
+        let Some(propagation) = found else {
+            return false;
+        };
+        self.leave_scale(item, propagation, refusal)
     }
 
     /// Carries a shift out, and leaves the scale for what may come.
-    fn leave_scale(&mut self, item: usize, wave: Propagation, scale: Refusal) -> bool {
-        let into = self.carry(wave);
+    fn leave_scale(&mut self, item: usize, propagation: Propagation, scale: Refusal) -> bool {
+        let into = self.carry(propagation);
         let there = &mut self.items[item];
         there.part.affine = Affine::scale(there.part.affine.scale.clone());
         there.is_rewritten = true;
@@ -380,29 +387,30 @@ impl<'a> Planner<'a> {
             return false;
         }
         let (items, scale) = (self.items(false), Affine::scale(affine.scale.clone()));
-        let is_free =
-            |wave: &Propagation| wave.makes.is_empty() && self.copies(item, wave).is_none();
-        let free = |wave: Result<Propagation, Refusal>| wave.ok().filter(is_free);
+        let is_free = |propagation: &Propagation| {
+            propagation.makes.is_empty() && self.copies(item, propagation).is_none()
+        };
+        let free = |propagation: Result<Propagation, Refusal>| propagation.ok().filter(is_free);
         let ahead = || {
             let left = Affine::shift(&affine.shift / &affine.scale);
             // Less is added to more there.
             let has_room = self.data_type(part) != Some(DataType::Float16) || !affine.shrinks();
             let is_held = !is_parameter || self.holds(part, &left);
             let fits = has_room && is_held && left.is_finite() && self.is_writable(part, &left);
-            let wave =
-                free(stream_basis::beside(&self.draft, &items, item, &scale)).filter(|_| fits)?;
-            Some((wave, left, forward))
+            let propagation =
+                free(stream_basis::beside(&self.overlay, &items, item, &scale)).filter(|_| fits)?;
+            Some((propagation, left, forward))
         };
         let back = || {
-            let wave = free(backward::backward(&self.draft, &items, item, &scale))
+            let propagation = free(backward::backward(&self.overlay, &items, item, &scale))
                 .or_else(|| self.returning(item, &scale, false))?;
-            Some((wave, Affine::shift(affine.shift.clone()), backward))
+            Some((propagation, Affine::shift(affine.shift.clone()), backward))
         };
         let found = ahead().or_else(|| if is_parameter { None } else { back() });
-        let Some((wave, left, shift)) = found else {
+        let Some((propagation, left, shift)) = found else {
             return false;
         };
-        let into = self.carry(wave);
+        let into = self.carry(propagation);
         let there = &mut self.items[item];
         there.part.affine = left;
         there.is_rewritten = true;
@@ -422,19 +430,19 @@ impl<'a> Planner<'a> {
             }),
             false => self.modulation(item),
         };
-        let (sides, scale) = ((&self.draft, &self.items(false)), &affine.scale);
-        let Some(mut wave) = (!affine.has_no_scale()).then(shifted).flatten() else {
+        let (sides, scale) = ((&self.overlay, &self.items(false)), &affine.scale);
+        let Some(mut propagation) = (!affine.has_no_scale()).then(shifted).flatten() else {
             return false;
         };
-        if modulation::scale(sides, item, &mut wave, *output, scale).is_none()
-            || !wave.makes.is_empty()
+        if modulation::scale(sides, item, &mut propagation, *output, scale).is_none()
+            || !propagation.makes.is_empty()
         {
             return false;
         }
-        let Ok(wave) = self.worthwhile(item, wave) else {
+        let Ok(propagation) = self.worthwhile(item, propagation) else {
             return false;
         };
-        self.commit(item, Direction::Forward, wave);
+        self.commit(item, Direction::Forward, propagation);
         true
     }
 
@@ -442,7 +450,7 @@ impl<'a> Planner<'a> {
     fn modulation(&self, item: usize) -> Option<Propagation> {
         let there = &self.items[item];
         modulation::shift(
-            &self.draft,
+            &self.overlay,
             there.site,
             there.part.output,
             &there.part.affine.shift,
@@ -464,24 +472,27 @@ impl<'a> Planner<'a> {
             .get()
             .checked_sub(1)
             .filter(|_| scale.has_no_shift())?;
-        let wave = backward::returning(&self.draft, &self.items(merge), item, scale);
-        let wave = wave.and_then(|wave| self.saves(item, wave, false));
-        let wave = wave
+        let propagation = backward::returning(&self.overlay, &self.items(merge), item, scale);
+        let propagation = propagation.and_then(|propagation| self.saves(item, propagation, false));
+        let propagation = propagation
             .ok()
-            .filter(|wave| matches!(self.cost(wave), (0, _, 0)));
-        self.returns
-            .set(if wave.is_some() { left + 1 } else { left });
-        wave
+            .filter(|propagation| matches!(self.cost(propagation), (0, _, 0)));
+        self.returns.set(if propagation.is_some() {
+            left + 1
+        } else {
+            left
+        });
+        propagation
     }
 
     fn fold(&mut self, item: usize, merge: bool) -> bool {
         let items = self.items(merge);
         let affine = &self.items[item].part.affine;
-        let forward = stream_basis::forward(&self.draft, &items, item, affine)
-            .and_then(|wave| self.worthwhile(item, wave));
-        let backward = backward::backward(&self.draft, &items, item, affine)
-            .and_then(|wave| self.worthwhile(item, wave));
-        let (direction, wave) = match (forward, backward) {
+        let forward = stream_basis::forward(&self.overlay, &items, item, affine)
+            .and_then(|propagation| self.worthwhile(item, propagation));
+        let backward = backward::backward(&self.overlay, &items, item, affine)
+            .and_then(|propagation| self.worthwhile(item, propagation));
+        let (direction, propagation) = match (forward, backward) {
             (Ok(forward), Ok(backward))
                 if self.total_cost(&backward) < self.total_cost(&forward) =>
             {
@@ -501,15 +512,16 @@ impl<'a> Planner<'a> {
             (_, Ok(backward)) => (Direction::Backward, backward),
             (Err(forward), Err(backward)) => {
                 let by_all = || {
-                    let wave = backward::by_all(&self.draft, &items, item, affine)?;
-                    let wave = self.worthwhile(item, wave).ok()?;
-                    matches!(self.cost(&wave), (0, _, 0)).then_some((Direction::Backward, wave))
+                    let propagation = backward::by_all(&self.overlay, &items, item, affine)?;
+                    let propagation = self.worthwhile(item, propagation).ok()?;
+                    matches!(self.cost(&propagation), (0, _, 0))
+                        .then_some((Direction::Backward, propagation))
                 };
                 let returning =
                     || Some((Direction::Backward, self.returning(item, affine, merge)?));
                 let modulation = || {
-                    let wave = affine.has_no_scale().then(|| self.modulation(item))?;
-                    Some((Direction::Forward, wave?))
+                    let propagation = affine.has_no_scale().then(|| self.modulation(item))?;
+                    Some((Direction::Forward, propagation?))
                 };
                 match by_all().or_else(returning).or_else(modulation) {
                     Some(found) => found,
@@ -521,13 +533,13 @@ impl<'a> Planner<'a> {
                 }
             }
         };
-        self.commit(item, direction, wave);
+        self.commit(item, direction, propagation);
         true
     }
 
-    fn commit(&mut self, item: usize, direction: Direction, wave: Propagation) {
-        let basis = Basis::of(wave.wants.iter().map(|(_, _, affine)| affine));
-        let mut into = self.carry(wave);
+    fn commit(&mut self, item: usize, direction: Direction, propagation: Propagation) {
+        let basis = Basis::of(propagation.wants.iter().map(|(_, _, affine)| affine));
+        let mut into = self.carry(propagation);
         let there = &mut self.items[item];
         there.basis = basis;
         let (gone, site) = (there.part.clone(), there.site);
@@ -543,26 +555,26 @@ impl<'a> Planner<'a> {
         there.state = State::Folded { direction, into };
         self.remove(&gone.nodes, gone.output, gone.input);
         // Their operators are to hold 1 and 0, and nothing else.
-        self.draft
+        self.overlay
             .replaced
             .extend(gone.resets.iter().map(|reset| reset.node));
         self.resets
             .extend(gone.resets.into_iter().map(|reset| (reset, site)));
         self.by_output.remove(&gone.output);
         for node in &gone.nodes {
-            self.draft.owned.remove(node);
+            self.overlay.owned.remove(node);
         }
     }
 
-    /// Takes in all that a wave found. Returns the names of what absorbs it.
-    fn carry(&mut self, wave: Propagation) -> Vec<String> {
-        let graph = self.draft.graph;
-        let mut into: Vec<String> = wave
+    /// Takes in all that a propagation found. Returns the names of what absorbs it.
+    fn carry(&mut self, propagation: Propagation) -> Vec<String> {
+        let graph = self.overlay.graph;
+        let mut into: Vec<String> = propagation
             .folds
             .iter()
             .map(|fold| graph.name(fold.node).to_owned())
             .collect();
-        for merge in wave.merges {
+        for merge in propagation.merges {
             let there = &mut self.items[merge.into];
             there.part.affine = merge.with(&there.part.affine);
             there.is_rewritten = true;
@@ -570,9 +582,9 @@ impl<'a> Planner<'a> {
         }
         into.sort();
         into.dedup();
-        self.draft.fold(wave.folds);
-        self.draft.makes.extend(wave.makes);
-        for (node, slot) in wave.bypass {
+        self.overlay.fold(propagation.folds);
+        self.overlay.makes.extend(propagation.makes);
+        for (node, slot) in propagation.bypass {
             if let (Some(output), Some(input)) = (graph.output(node, 0), graph.input(node, slot)) {
                 self.remove(&[node], output, input);
             }
@@ -581,10 +593,10 @@ impl<'a> Planner<'a> {
     }
 
     fn remove(&mut self, nodes: &[NodeId], output: ValueId, input: ValueId) {
-        let source = self.draft.source(input);
-        self.draft.remove(nodes, output, source);
+        let source = self.overlay.source(input);
+        self.overlay.remove(nodes, output, source);
         if !nodes.is_empty() {
-            let name = |value| self.draft.graph.value_name(value).to_owned();
+            let name = |value| self.overlay.graph.value_name(value).to_owned();
             self.removals.push(Removal {
                 nodes: nodes.to_vec(),
                 output: name(output),
@@ -594,7 +606,7 @@ impl<'a> Planner<'a> {
     }
 
     fn finish(mut self, sites: &[Site], refused: &Map<usize, Refusal>) -> Plan {
-        let graph = self.draft.graph;
+        let graph = self.overlay.graph;
         let mut plans: Vec<SitePlan> = sites
             .iter()
             .enumerate()
@@ -647,8 +659,8 @@ impl<'a> Planner<'a> {
         }
         Plan {
             sites: plans,
-            folds: self.draft.folds,
-            bias_adds: self.draft.bias_adds,
+            folds: self.overlay.folds,
+            bias_adds: self.overlay.bias_adds,
             removals: self.removals,
             resets: self.resets,
             rewrites,
@@ -667,7 +679,7 @@ impl<'a> Planner<'a> {
 
     /// The element type of the value that a part acts on, whatever its constants are.
     fn data_type(&self, part: &Part) -> Option<DataType> {
-        let facts = self.draft.facts;
+        let facts = self.overlay.facts;
         facts
             .data_type(part.input)
             .or_else(|| facts.data_type(part.output))

@@ -26,16 +26,16 @@ use crate::onnx::operator::Category;
 use crate::recipe::Numbers;
 use crate::refusal::{Reason, Refusal};
 
-/// How many nodes one wave may visit backward, where several ways are open at each.
+/// How many nodes one propagation may visit backward, where several ways are open at each.
 const BUDGET: usize = 4096;
 
 /// How many readers may have to want the same on a value.
 const READERS: usize = 64;
 
-/// How many of the nodes that make a part's input are known by a wave.
+/// How many of the nodes that make a part's input are known by a propagation.
 const MAKERS: usize = 256;
 
-/// How far one wave may go backward.
+/// How far one propagation may go backward.
 const DEPTH: usize = 512;
 
 /// Sends an affine, that of a part or its scale alone, backward from the part's input.
@@ -43,7 +43,7 @@ const DEPTH: usize = 512;
 /// # Errors
 /// A refusal at the node or value that something else depends on, or that cannot take it.
 pub fn backward(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     items: &Items,
     item: usize,
     affine: &Affine,
@@ -51,18 +51,23 @@ pub fn backward(
     let start = &items.all[item].part;
     if start.nodes.is_empty() {
         // Its parameters are behind what the node itself computes.
-        let maker = draft.graph.producer(start.output).map(|(node, _)| node);
-        let op = maker.map_or("", |node| draft.graph.domain_op(node).1);
-        let at = maker.map_or(draft.graph.value_name(start.output), |node| {
-            draft.graph.name(node)
+        let maker = overlay.graph.producer(start.output).map(|(node, _)| node);
+        let op = maker.map_or("", |node| overlay.graph.domain_op(node).1);
+        let at = maker.map_or(overlay.graph.value_name(start.output), |node| {
+            overlay.graph.name(node)
         });
         return Err(Refusal::new(Reason::NotLinear(op.into()), at));
     }
-    let (alone, met) = attempt(draft, items, item, affine, Mode::default());
+    let (alone, met) = attempt(overlay, items, item, affine, Mode::default());
     // All readers may need one affine: a scalar for all, an affine of channels for readers of the
     // other parts.
     let is_number = affine.is_number();
-    let copies = |wave: &Propagation| wave.folds.iter().any(|fold| is_shared(draft, fold.node));
+    let copies = |propagation: &Propagation| {
+        propagation
+            .folds
+            .iter()
+            .any(|fold| is_shared(overlay, fold.node))
+    };
     match &alone {
         Err(_) if met.parts || (met.others && is_number) => {
             // A rotary embedding of some tokens spares its tables where the other tokens are scaled
@@ -70,14 +75,17 @@ pub fn backward(
             let ways = [false, true]
                 .into_iter()
                 .filter(|spares| is_number || !spares);
-            let mut all = ways.flat_map(|spares| together(draft, items, item, affine, spares));
+            let mut all = ways.flat_map(|spares| together(overlay, items, item, affine, spares));
             all.find(Result::is_ok).unwrap_or(alone)
         }
         // Such as the tables of a rotary embedding, which queries and keys are multiplied by.
-        Ok(wave) if is_number && copies(wave) => {
-            let beyond =
-                |wave: &Result<Propagation, Refusal>| wave.as_ref().is_ok_and(|wave| !copies(wave));
-            together(draft, items, item, affine, true)
+        Ok(propagation) if is_number && copies(propagation) => {
+            let beyond = |propagation: &Result<Propagation, Refusal>| {
+                propagation
+                    .as_ref()
+                    .is_ok_and(|propagation| !copies(propagation))
+            };
+            together(overlay, items, item, affine, true)
                 .find(beyond)
                 .unwrap_or(alone)
         }
@@ -87,18 +95,18 @@ pub fn backward(
 
 /// As above, where every reader of any value may need it: such as a mean beside its operand.
 pub fn by_all(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     items: &Items,
     item: usize,
     affine: &Affine,
 ) -> Option<Propagation> {
     let computes = !items.all[item].part.nodes.is_empty();
-    computes.then(|| together(draft, items, item, affine, false).find_map(Result::ok))?
+    computes.then(|| together(overlay, items, item, affine, false).find_map(Result::ok))?
 }
 
 /// By ways on which a value waits until each of its readers wants the same.
 fn together(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     items: &Items,
     item: usize,
     affine: &Affine,
@@ -116,37 +124,37 @@ fn together(
                 spares,
                 returns: false,
             };
-            let (wave, met) = (parts != Takers::Apart || leads)
-                .then(|| attempt(draft, items, item, affine, mode))?;
+            let (propagation, met) = (parts != Takers::Apart || leads)
+                .then(|| attempt(overlay, items, item, affine, mode))?;
             leads = met.leads;
-            Some(wave)
+            Some(propagation)
         })
 }
 
 fn attempt(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     items: &Items,
     item: usize,
     affine: &Affine,
     mode: Mode,
 ) -> (Result<Propagation, Refusal>, Met) {
     let Item { part, site, .. } = &items.all[item];
-    let mut pull = BackwardPropagation {
+    let mut search = BackwardPropagation {
         mode,
-        ..BackwardPropagation::new(draft, items, item)
+        ..BackwardPropagation::new(overlay, items, item)
     };
-    let mut wave = Propagation {
+    let mut propagation = Propagation {
         site: *site,
         ..Propagation::default()
     };
-    let begun = pull.value(&mut wave, part.input, &Wanted::By(part), affine, 0);
-    let done = begun.and_then(|()| pull.all_waiting(&mut wave));
+    let begun = search.value(&mut propagation, part.input, &Wanted::By(part), affine, 0);
+    let done = begun.and_then(|()| search.all_waiting(&mut propagation));
     // Found from the consumer up; a producer's constants change first.
     (
-        done.map(|()| wave),
+        done.map(|()| propagation),
         Met {
-            leads: pull.makers.get().is_some(),
-            ..pull.met
+            leads: search.makers.get().is_some(),
+            ..search.met
         },
     )
 }
@@ -160,7 +168,7 @@ fn attempt(
 /// # Errors
 /// As [`backward`], and as [`forward::back`].
 pub fn returning(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     items: &Items,
     item: usize,
     affine: &Affine,
@@ -171,31 +179,34 @@ pub fn returning(
         returns: true,
         ..Mode::default()
     };
-    let mut pull = BackwardPropagation {
+    let mut search = BackwardPropagation {
         mode,
-        ..BackwardPropagation::new(draft, items, item)
+        ..BackwardPropagation::new(overlay, items, item)
     };
-    let mut wave = Propagation {
+    let mut propagation = Propagation {
         site: *site,
         ..Propagation::default()
     };
-    pull.value(&mut wave, part.input, &Wanted::By(part), affine, 0)?;
-    pull.all_waiting(&mut wave)?;
-    let returned = pull.returned;
-    forward::back(draft, items, item, &mut wave, &returned)?;
+    search.value(&mut propagation, part.input, &Wanted::By(part), affine, 0)?;
+    search.all_waiting(&mut propagation)?;
+    let returned = search.returned;
+    forward::back(overlay, items, item, &mut propagation, &returned)?;
     // Such as class tokens beside a reader that compensates.
-    let first = wave.wanted.len();
-    let factors = std::mem::take(&mut wave.factors);
-    for want in std::mem::take(&mut wave.wants).into_iter().chain(factors) {
-        wanted(draft, items, item, &mut wave, want)?;
+    let first = propagation.wanted.len();
+    let factors = std::mem::take(&mut propagation.factors);
+    for want in std::mem::take(&mut propagation.wants)
+        .into_iter()
+        .chain(factors)
+    {
+        wanted(overlay, items, item, &mut propagation, want)?;
     }
     let again = |value: &&ValueId| {
-        wave.wanted[..first].contains(value) && !draft.constants.is_constant(**value)
+        propagation.wanted[..first].contains(value) && !overlay.constants.is_constant(**value)
     };
-    if let Some(&value) = wave.wanted[first..].iter().find(again) {
+    if let Some(&value) = propagation.wanted[first..].iter().find(again) {
         return Err(Refusal::new(
             Reason::ResidualStream,
-            draft.graph.value_name(value),
+            overlay.graph.value_name(value),
         ));
     }
     for Compensation {
@@ -203,24 +214,25 @@ pub fn returning(
     } in &returned
     {
         let wants = wanted.first().zip(inverse.inverse());
-        wave.wants
+        propagation
+            .wants
             .extend(wants.map(|(&(node, slot), affine)| (node, slot, affine)));
     }
-    wave.in_one_basis(draft)
+    propagation.in_one_basis(overlay)
 }
 
-/// Sends what a wave forward wants on an input of a node backward from there.
+/// Sends what a propagation forward wants on an input of a node backward from there.
 ///
 /// # Errors
 /// As [`backward`].
 pub fn wanted(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     items: &Items,
     item: usize,
-    wave: &mut Propagation,
+    propagation: &mut Propagation,
     (node, slot, affine): (NodeId, usize, Affine),
 ) -> Result<(), Refusal> {
-    BackwardPropagation::new(draft, items, item).inputs(wave, node, &[(slot, affine)], 0)
+    BackwardPropagation::new(overlay, items, item).inputs(propagation, node, &[(slot, affine)], 0)
 }
 
 /// For a scalar, past values whose other readers need it too, such as both halves of a rotary
@@ -229,23 +241,23 @@ pub fn wanted(
 /// # Errors
 /// As [`backward`], where all of them do not want the same either.
 pub fn wanted_by_all(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     items: &Items,
     item: usize,
-    wave: &mut Propagation,
+    propagation: &mut Propagation,
     (node, slot, affine): (NodeId, usize, Affine),
 ) -> Result<(), Refusal> {
     let by = |mode| {
-        let (mut pull, mut wave) = (
+        let (mut search, mut propagation) = (
             BackwardPropagation {
                 mode,
-                ..BackwardPropagation::new(draft, items, item)
+                ..BackwardPropagation::new(overlay, items, item)
             },
-            wave.clone(),
+            propagation.clone(),
         );
-        pull.inputs(&mut wave, node, &[(slot, affine.clone())], 0)?;
-        pull.all_waiting(&mut wave)?;
-        Ok(wave)
+        search.inputs(&mut propagation, node, &[(slot, affine.clone())], 0)?;
+        search.all_waiting(&mut propagation)?;
+        Ok(propagation)
     };
     let joined = |spares| {
         by(Mode {
@@ -256,7 +268,8 @@ pub fn wanted_by_all(
         .ok()
         .filter(|_| affine.is_number())
     };
-    *wave = by(Mode::default()).or_else(|why| joined(false).or_else(|| joined(true)).ok_or(why))?;
+    *propagation =
+        by(Mode::default()).or_else(|why| joined(false).or_else(|| joined(true)).ok_or(why))?;
     Ok(())
 }
 
@@ -339,7 +352,7 @@ enum Takers {
 }
 
 struct BackwardPropagation<'d, 'a> {
-    draft: &'d GraphOverlay<'a>,
+    overlay: &'d GraphOverlay<'a>,
     items: &'d Items<'d>,
     item: usize,
     budget: usize,
@@ -363,10 +376,10 @@ struct Met {
 }
 
 impl<'d, 'a> BackwardPropagation<'d, 'a> {
-    fn new(draft: &'d GraphOverlay<'a>, items: &'d Items<'d>, item: usize) -> Self {
+    fn new(overlay: &'d GraphOverlay<'a>, items: &'d Items<'d>, item: usize) -> Self {
         let (waiting, met, returned, makers) = (vec![], Met::default(), vec![], OnceCell::new());
         BackwardPropagation {
-            draft,
+            overlay,
             items,
             item,
             budget: BUDGET,
@@ -385,11 +398,11 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
             return self.mode.parts == Takers::Apart;
         }
         let mut others = self
-            .draft
+            .overlay
             .readers(value)
             .filter_map(|(_, reader)| match reader {
                 Reader::Node { node: other, input } if other != node => self
-                    .draft
+                    .overlay
                     .graph
                     .reads_elements(other, input)
                     .then_some(other),
@@ -401,10 +414,10 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
 
     /// The last nodes that the part's input is made by.
     fn makers(&self) -> HashSet<NodeId> {
-        let graph = self.draft.graph;
+        let graph = self.overlay.graph;
         let maker = |value| {
             graph
-                .producer(self.draft.source(value))
+                .producer(self.overlay.source(value))
                 .map(|(node, _)| (graph.place(node), node))
         };
         let mut next: BTreeSet<(usize, NodeId)> = maker(self.items.all[self.item].part.input)
@@ -425,8 +438,8 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
     }
 
     /// Goes on from the values that wait, the last one first: all that can want something of it did so.
-    fn all_waiting(&mut self, wave: &mut Propagation) -> Result<(), Refusal> {
-        let graph = self.draft.graph;
+    fn all_waiting(&mut self, propagation: &mut Propagation) -> Result<(), Refusal> {
+        let graph = self.overlay.graph;
         let place = |value| graph.producer(value).map(|(node, _)| graph.place(node));
         while let Some(last) = self
             .waiting
@@ -445,7 +458,7 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
             let agreed = agreed(graph, &here);
             let affine =
                 agreed.ok_or_else(|| Refusal::new(Reason::OtherReader, graph.value_name(last)))?;
-            self.value(wave, last, &Wanted::Together(by), &affine, depth)?;
+            self.value(propagation, last, &Wanted::Together(by), &affine, depth)?;
         }
         Ok(())
     }
@@ -453,36 +466,36 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
     /// The affine is wanted on this value, which nobody else may read.
     fn value(
         &mut self,
-        wave: &mut Propagation,
+        propagation: &mut Propagation,
         value: ValueId,
         wanted: &Wanted,
         affine: &Affine,
         depth: usize,
     ) -> Result<(), Refusal> {
-        let Some((node, ways)) = self.ways(wave, value, wanted, affine, depth)? else {
+        let Some((node, ways)) = self.ways(propagation, value, wanted, affine, depth)? else {
             return Ok(());
         };
-        let before = wave.mark();
+        let before = propagation.mark();
         let (waiting, returned) = (self.waiting.len(), self.returned.len());
         let mut last = None;
         for way in &ways {
-            match self.inputs(wave, node, way, depth) {
+            match self.inputs(propagation, node, way, depth) {
                 Ok(()) => return Ok(()),
                 Err(refusal) => last = Some(refusal),
             }
-            wave.back_to(before);
+            propagation.back_to(before);
             self.waiting.truncate(waiting);
             self.returned.truncate(returned);
         }
-        let ahead = is_scale_transparent(self.draft, node)
-            .and_then(|input| self.draft.dead_end(input, Way::Back));
+        let ahead = is_scale_transparent(self.overlay, node)
+            .and_then(|input| self.overlay.dead_end(input, Way::Back));
         if let Some(refusal) = &ahead {
             self.end(value, wanted, affine, refusal);
         }
         let not_linear = || {
             Refusal::new(
-                self.draft.at(node).not_linear(),
-                self.draft.graph.name(node),
+                self.overlay.at(node).not_linear(),
+                self.overlay.graph.name(node),
             )
         };
         Err(ahead.or(last).unwrap_or_else(not_linear))
@@ -491,8 +504,8 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
     /// Notes that no scale is taken in beyond a value, whoever wants it.
     fn end(&self, value: ValueId, wanted: &Wanted, affine: &Affine, refusal: &Refusal) {
         if !affine.has_no_scale() && !matches!(wanted, Wanted::By(_)) {
-            self.draft.set_dead_end(
-                self.draft.source(value),
+            self.overlay.set_dead_end(
+                self.overlay.source(value),
                 Way::Back,
                 &Rc::new(refusal.clone()),
             );
@@ -506,7 +519,7 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
     #[inline(never)]
     fn ways(
         &mut self,
-        wave: &mut Propagation,
+        propagation: &mut Propagation,
         value: ValueId,
         wanted: &Wanted,
         affine: &Affine,
@@ -515,25 +528,25 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
         if affine.is_identity() {
             return Ok(None);
         }
-        let graph = self.draft.graph;
+        let graph = self.overlay.graph;
         let refuse = |reason| Refusal::new(reason, graph.value_name(value));
         if !affine.is_finite() {
             return Err(refuse(Reason::NotFinite));
         }
         self.visit(depth).map_err(refuse)?;
-        let value = self.draft.source(value);
-        if affine.has_no_shift() && is_zeros(self.draft, value) {
+        let value = self.overlay.source(value);
+        if affine.has_no_shift() && is_zeros(self.overlay, value) {
             return Ok(None);
         }
-        wave.wanted.push(value);
-        if self.draft.constants.is_constant(value) {
+        propagation.wanted.push(value);
+        if self.overlay.constants.is_constant(value) {
             let &Wanted::At(node, slot) = wanted else {
                 return Err(refuse(Reason::GraphInput));
             };
-            let (side, affine, site) = (Side::Constant(slot), affine.clone(), wave.site);
-            return wave
+            let (side, affine, site) = (Side::Constant(slot), affine.clone(), propagation.site);
+            return propagation
                 .take(
-                    self.draft,
+                    self.overlay,
                     Fold {
                         node,
                         side,
@@ -547,11 +560,13 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
             return Ok(None);
         }
         if let Some(&other) = self.items.by_output.get(&value) {
-            wave.merges.push(self.merge(other, affine).map_err(refuse)?);
+            propagation
+                .merges
+                .push(self.merge(other, affine).map_err(refuse)?);
             return Ok(None);
         }
         if let Some(refusal) = self
-            .draft
+            .overlay
             .dead_end(value, Way::Back)
             .filter(|_| !affine.has_no_scale())
         {
@@ -565,19 +580,25 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
             return Err(end(refuse(Reason::GraphInput)));
         };
         let refuse = |reason| Refusal::new(reason, graph.name(node));
-        let rule = rule_of(self.draft, node).map_err(refuse).map_err(end)?;
-        if contradicts(Some(affine), self.draft.at(node).output_shape(slot)) {
+        let rule = rule_of(self.overlay, node).map_err(refuse).map_err(end)?;
+        if contradicts(Some(affine), self.overlay.at(node).output_shape(slot)) {
             return Err(refuse(Reason::UnknownShape));
         }
         let step = passes(
-            self.draft,
+            self.overlay,
             node,
             self.step(node, rule, slot, affine).map_err(refuse)?,
         )?;
-        precision::backward(self.draft, &self.items.all[self.item], node, affine, &step)
-            .map_err(refuse)?;
+        precision::backward(
+            self.overlay,
+            &self.items.all[self.item],
+            node,
+            affine,
+            &step,
+        )
+        .map_err(refuse)?;
         for fold in step.folds {
-            wave.note(self.draft, node, fold, step.by_place)?;
+            propagation.note(self.overlay, node, fold, step.by_place)?;
         }
         let mut ways = step.ways;
         if self.mode.joins {
@@ -618,7 +639,7 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
             .is_err_and(|refusal| refusal.reason == Reason::OtherReader);
         if let &Wanted::At(node, slot) = wanted
             && self.mode.joins
-            && self.draft.readers(value).count() <= READERS
+            && self.overlay.readers(value).count() <= READERS
         {
             self.waiting.push(Waiting {
                 value,
@@ -635,10 +656,10 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
             .inverse()
             .filter(|_| self.mode.returns)
             .ok_or(refusal)?;
-        precision::returned(self.draft, value, &inverse).map_err(refuse)?;
+        precision::returned(self.overlay, value, &inverse).map_err(refuse)?;
         self.returned.push(Compensation {
             value,
-            wanted: wanted.inputs(self.draft.graph),
+            wanted: wanted.inputs(self.overlay.graph),
             inverse,
         });
         Ok(false)
@@ -647,8 +668,8 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
     /// Whether the affines come from one node with several results, each with its own: as a Split
     /// of tokens.
     fn has_results(&self, wanted: &Wanted) -> bool {
-        let graph = self.draft.graph;
-        let read = |&value: &ValueId| self.draft.readers(value).next().is_some();
+        let graph = self.overlay.graph;
+        let read = |&value: &ValueId| self.overlay.readers(value).next().is_some();
         matches!(wanted, &Wanted::At(node, _) if graph.outputs(node).iter().flatten().filter(|value| read(value)).count() > 1)
     }
 
@@ -680,9 +701,9 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
         slot: usize,
         affine: &Affine,
     ) -> Result<Step, Reason> {
-        let step = rule.backward(&self.draft.at(node), slot, affine);
+        let step = rule.backward(&self.overlay.at(node), slot, affine);
         let takes = step.as_ref().is_ok_and(|step| !step.folds.is_empty());
-        let is_spared = self.mode.spares && takes && is_shared(self.draft, node);
+        let is_spared = self.mode.spares && takes && is_shared(self.overlay, node);
         // An affine on a part of a stream applies to all of it: one basis serves all tokens.
         let axes = affine.axes().len();
         let parts = |step: &Step| {
@@ -730,10 +751,10 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
             .filter(|(_, affine)| !affine.is_identity())
             .any(|(slot, affine)| {
                 let input = self
-                    .draft
+                    .overlay
                     .graph
                     .input(node, *slot)
-                    .map(|input| self.draft.source(input));
+                    .map(|input| self.overlay.source(input));
                 input.is_some_and(|input| {
                     self.nobody_else(input, &Wanted::At(node, *slot), affine)
                         .is_err()
@@ -743,19 +764,25 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
 
     fn inputs(
         &mut self,
-        wave: &mut Propagation,
+        propagation: &mut Propagation,
         node: NodeId,
         way: &[(usize, Affine)],
         depth: usize,
     ) -> Result<(), Refusal> {
         for (slot, affine) in way {
-            let Some(input) = self.draft.graph.input(node, *slot) else {
+            let Some(input) = self.overlay.graph.input(node, *slot) else {
                 return Err(Refusal::new(
                     Reason::NotConstant,
-                    self.draft.graph.name(node),
+                    self.overlay.graph.name(node),
                 ));
             };
-            self.value(wave, input, &Wanted::At(node, *slot), affine, depth + 1)?;
+            self.value(
+                propagation,
+                input,
+                &Wanted::At(node, *slot),
+                affine,
+                depth + 1,
+            )?;
         }
         Ok(())
     }
@@ -764,10 +791,10 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
     fn has_own(&self, node: NodeId, step: &Result<Step, Reason>) -> bool {
         let has_own = |(slot, affine): &(usize, Affine)| {
             let input = self
-                .draft
+                .overlay
                 .graph
                 .input(node, *slot)
-                .map(|input| self.draft.source(input));
+                .map(|input| self.overlay.source(input));
             let own = |input| match self.nobody_else(input, &Wanted::At(node, *slot), affine) {
                 Ok(others) => others == Others::None || self.are_apart(input, node),
                 Err(_) => false,
@@ -781,15 +808,18 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
     /// The affine of a whole operand of which a node reads a part: a scalar, or one that is
     /// constant along the axes of selection. Other nodes read the other parts.
     fn whole(&self, node: NodeId, affine: &Affine) -> Option<Step> {
-        let graph = self.draft.graph;
+        let graph = self.overlay.graph;
         let read = (0..graph.inputs(node).len()).filter(|&slot| graph.reads_elements(node, slot));
         let varies = |slot: &usize| {
-            graph
-                .input(node, *slot)
-                .is_some_and(|input| !self.draft.constants.is_constant(self.draft.source(input)))
+            graph.input(node, *slot).is_some_and(|input| {
+                !self
+                    .overlay
+                    .constants
+                    .is_constant(self.overlay.source(input))
+            })
         };
         let slot = read.filter(varies).min()?;
-        let at = self.draft.at(node);
+        let at = self.overlay.at(node);
         let rank = at.rank(slot).ok()?;
         graph.only_output(node)?;
         let reshaped = |shape: &dyn Fn(&[usize]) -> Vec<usize>| {
@@ -823,7 +853,7 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
         wanted.into_iter().filter(has_all).find_map(|wanted| {
             let mut inputs = vec![None; graph.inputs(node).len()];
             inputs[slot] = Some(wanted.clone());
-            let step = step_forward(self.draft, node, &inputs).ok()?;
+            let step = step_forward(self.overlay, node, &inputs).ok()?;
             let same = |(_, made): &(usize, Affine)| match affine.is_number() {
                 true => made.has_no_shift() && *made.scale == *affine.scale,
                 false => made == affine,
@@ -840,9 +870,9 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
         wanted: &Wanted,
         affine: &Affine,
     ) -> Result<Others, Refusal> {
-        let graph = self.draft.graph;
+        let graph = self.overlay.graph;
         let mut others = Others::None;
-        for (name, reader) in self.draft.readers(value) {
+        for (name, reader) in self.overlay.readers(value) {
             let (node, input) = match reader {
                 Reader::Output => {
                     return Err(Refusal::new(Reason::GraphOutput, graph.value_name(name)));
@@ -868,12 +898,12 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
         let is_nowhere =
             !affine.scale.iter().any(|&s| s == 1.0) || !affine.shift.iter().any(|&t| t == 0.0);
         // Of what a sum or a product takes whole there would be something left.
-        if is_nowhere && self.draft.graph.category(node) == Some(Category::Arithmetic) {
+        if is_nowhere && self.overlay.graph.category(node) == Some(Category::Arithmetic) {
             return false;
         }
-        let mut inputs = vec![None; self.draft.graph.inputs(node).len()];
+        let mut inputs = vec![None; self.overlay.graph.inputs(node).len()];
         inputs[input] = Some(affine.clone());
-        let step = step_forward(self.draft, node, &inputs);
+        let step = step_forward(self.overlay, node, &inputs);
         step.is_ok_and(|step| {
             step.only_passes_on() && step.ways.iter().flatten().all(|(_, a)| a.is_identity())
         })
@@ -903,29 +933,29 @@ fn agreed(graph: &Graph, here: &[Waiting]) -> Option<Affine> {
 
 /// Whether a node multiplies by many constants that others read as well: a table of angles, or one of tokens that is the head,
 /// too.
-fn is_shared(draft: &GraphOverlay, node: NodeId) -> bool {
-    let graph = draft.graph;
+fn is_shared(overlay: &GraphOverlay, node: NodeId) -> bool {
+    let graph = overlay.graph;
     let mut constants = graph
         .inputs(node)
         .iter()
         .flatten()
-        .map(|&input| draft.source(input));
+        .map(|&input| overlay.source(input));
     let multiplies = graph.is(node, "Mul") || graph.category(node) == Some(Category::MatrixProduct);
     multiplies
         && constants.any(|input| {
             let is_table =
-                draft.constants.is_constant(input) && draft.constants.len(input) != Some(1);
-            is_table && draft.readers(moved_from(draft, input)).count() > 1
+                overlay.constants.is_constant(input) && overlay.constants.len(input) != Some(1);
+            is_table && overlay.readers(moved_from(overlay, input)).count() > 1
         })
 }
 
 /// The constant behind movements.
-fn moved_from(draft: &GraphOverlay, constant: ValueId) -> ValueId {
-    let maker = draft
+fn moved_from(overlay: &GraphOverlay, constant: ValueId) -> ValueId {
+    let maker = overlay
         .graph
         .producer(constant)
-        .filter(|&(node, _)| draft.graph.is_movement(node));
+        .filter(|&(node, _)| overlay.graph.is_movement(node));
     maker
-        .and_then(|(node, _)| draft.graph.input(node, 0))
-        .map_or(constant, |input| draft.source(input))
+        .and_then(|(node, _)| overlay.graph.input(node, 0))
+        .map_or(constant, |input| overlay.source(input))
 }

@@ -1,7 +1,7 @@
 //! Forward propagation of one affine to every reader, and the parts that it shares with [backward
 //! propagation](super::backward).
 //!
-//! A wave only looks. It returns what would have to be done, or the first reason why it cannot be.
+//! A propagation only looks. It returns what would have to be done, or the first reason why it cannot be.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ pub struct Propagation {
 /// # Errors
 /// A refusal at the first reader, in execution order, that cannot take it.
 pub fn forward(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     items: &Items,
     item: usize,
     affine: &Affine,
@@ -65,11 +65,11 @@ pub fn forward(
     let whole = &items.all[item].part.affine;
     let goes = (!affine.has_no_scale() || whole.has_no_scale())
         && (!affine.has_no_shift() || whole.has_no_shift());
-    let mut front = ForwardPropagation::new(draft, items, item);
-    front.goes = goes;
-    front.positions.kept = kept;
-    let found = front.all(affine);
-    (found, front.positions.met.get())
+    let mut search = ForwardPropagation::new(overlay, items, item);
+    search.goes = goes;
+    search.positions.kept = kept;
+    let found = search.all(affine);
+    (found, search.positions.met.get())
 }
 
 /// A value on which backward propagation needs an affine that its other readers compensate for.
@@ -81,36 +81,36 @@ pub struct Compensation {
     pub inverse: Affine,
 }
 
-/// Sends what a wave backward leaves on values that others read as well forward, to these others.
+/// Sends what a propagation backward leaves on values that others read as well forward, to these others.
 ///
 /// # Errors
 /// A refusal at the first reader, in execution order, that cannot take it, or where the propagation
 /// meets its own demand.
 pub fn back(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     items: &Items,
     item: usize,
-    wave: &mut Propagation,
+    propagation: &mut Propagation,
     returned: &[Compensation],
 ) -> Result<(), Refusal> {
-    let mut front = ForwardPropagation {
+    let mut search = ForwardPropagation {
         joins: true,
-        ..ForwardPropagation::new(draft, items, item)
+        ..ForwardPropagation::new(overlay, items, item)
     };
-    front.kept = returned
+    search.kept = returned
         .iter()
         .flat_map(|returned| returned.wanted.iter().copied())
         .collect();
     for Compensation { value, inverse, .. } in returned {
-        front.arrive(*value, inverse.clone(), None, 0)?;
+        search.arrive(*value, inverse.clone(), None, 0)?;
     }
-    front.run(wave)?;
+    search.run(propagation)?;
     let begins = |value: &ValueId| {
         returned
             .iter()
-            .any(|returned| draft.source(returned.value) == *value)
+            .any(|returned| overlay.source(returned.value) == *value)
     };
-    wave.carried = front
+    propagation.carried = search
         .carried
         .keys()
         .copied()
@@ -133,9 +133,9 @@ fn commute(affine: &Affine, through: &Affine) -> Affine {
 }
 
 /// The refusal by a part on the path that stays.
-pub fn stays(draft: &GraphOverlay, part: &Part) -> Refusal {
+pub fn stays(overlay: &GraphOverlay, part: &Part) -> Refusal {
     let reason = Reason::NotLinear("a normalizer that stays".into());
-    Refusal::new(reason, draft.graph.value_name(part.output))
+    Refusal::new(reason, overlay.graph.value_name(part.output))
 }
 
 enum Next {
@@ -153,7 +153,7 @@ struct Carried {
 }
 
 struct ForwardPropagation<'d, 'a> {
-    draft: &'d GraphOverlay<'a>,
+    overlay: &'d GraphOverlay<'a>,
     items: &'d Items<'d>,
     item: usize,
     /// Whether nothing of the item stays.
@@ -170,7 +170,7 @@ struct ForwardPropagation<'d, 'a> {
 }
 
 impl<'d, 'a> ForwardPropagation<'d, 'a> {
-    fn new(draft: &'d GraphOverlay<'a>, items: &'d Items<'d>, item: usize) -> Self {
+    fn new(overlay: &'d GraphOverlay<'a>, items: &'d Items<'d>, item: usize) -> Self {
         let (carried, from, queue) = (HashMap::default(), HashMap::default(), BTreeMap::new());
         let kept = HashSet::default();
         let positions = Positions {
@@ -178,7 +178,7 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
             met: Cell::new(false),
         };
         ForwardPropagation {
-            draft,
+            overlay,
             items,
             item,
             goes: false,
@@ -195,20 +195,20 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
     fn all(&mut self, affine: &Affine) -> Result<Propagation, Refusal> {
         let Item { part, site, .. } = &self.items.all[self.item];
         self.arrive(part.output, affine.clone(), None, 0)?;
-        let mut wave = Propagation {
+        let mut propagation = Propagation {
             site: *site,
             ..Propagation::default()
         };
-        self.run(&mut wave)?;
-        if !wave.wants.is_empty() || !wave.factors.is_empty() {
-            wave.carried = self.carried.keys().copied().collect();
+        self.run(&mut propagation)?;
+        if !propagation.wants.is_empty() || !propagation.factors.is_empty() {
+            propagation.carried = self.carried.keys().copied().collect();
         }
-        Ok(wave)
+        Ok(propagation)
     }
 
     /// From where it has arrived.
-    fn run(&mut self, wave: &mut Propagation) -> Result<(), Refusal> {
-        let (draft, items) = (self.draft, self.items);
+    fn run(&mut self, propagation: &mut Propagation) -> Result<(), Refusal> {
+        let (overlay, items) = (self.overlay, self.items);
         let mut met = HashSet::default();
         while let Some((_, next)) = self.queue.pop_first() {
             match next {
@@ -216,32 +216,32 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
                 Next::Part(other) if !met.insert(other) => {}
                 Next::Part(other) => {
                     let there = &items.all[other].part;
-                    let input = draft.source(there.input);
+                    let input = overlay.source(there.input);
                     // In an invalid graph it may reach a part at an input that the part does not
                     // have.
                     let Some(Carried { affine, passed }) = self.carried.get(&input).cloned() else {
-                        return Err(stays(draft, there));
+                        return Err(stays(overlay, there));
                     };
                     if !affine.broadcasts_with(&there.affine) {
                         return Err(Refusal::new(
                             Reason::UnknownShape,
-                            draft.graph.value_name(there.output),
+                            overlay.graph.value_name(there.output),
                         ));
                     }
-                    if !items.merge && wave.shifts(draft, input) {
+                    if !items.merge && propagation.shifts(overlay, input) {
                         return Err(Refusal::new(
                             Reason::Changed,
-                            draft.graph.value_name(there.output),
+                            overlay.graph.value_name(there.output),
                         ));
                     }
                     if items.merge {
-                        wave.merges.push(Merge {
+                        propagation.merges.push(Merge {
                             into: other,
                             affine,
                             before: true,
                         });
                     } else if passed == PASSED {
-                        let at = draft.graph.value_name(there.output);
+                        let at = overlay.graph.value_name(there.output);
                         return Err(Refusal::new(Reason::TooFar, at));
                     } else {
                         self.arrive(
@@ -253,49 +253,49 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
                     }
                 }
                 Next::Node(node, value) => {
-                    let step = self.step(node, value, &wave.bypass);
+                    let step = self.step(node, value, &propagation.bypass);
                     // The next movements may separate axes that one movement merged.
                     let is_mixed =
                         matches!(&step, Err(refusal) if refusal.reason == Reason::MixedAxes);
                     let Carried { affine, passed } = &self.carried[&value];
                     if let Some((behind, affine)) =
-                        is_mixed.then(|| across(draft, value, affine)).flatten()
+                        is_mixed.then(|| across(overlay, value, affine)).flatten()
                     {
                         self.arrive(behind, affine, Some(value), *passed)?;
                         continue;
                     }
                     let step = step?;
                     for fold in step.folds {
-                        wave.note(draft, node, fold, step.by_place)?;
+                        propagation.note(overlay, node, fold, step.by_place)?;
                     }
                     if let Some(slot) = step.bypass {
-                        if draft
+                        if overlay
                             .graph
                             .input(node, slot)
-                            .is_some_and(|read| wave.shifts(draft, read))
+                            .is_some_and(|read| propagation.shifts(overlay, read))
                         {
-                            return Err(Refusal::new(Reason::Changed, draft.graph.name(node)));
+                            return Err(Refusal::new(Reason::Changed, overlay.graph.name(node)));
                         }
-                        wave.bypass.push((node, slot));
+                        propagation.bypass.push((node, slot));
                     }
-                    let from = if joins(draft, node) {
+                    let from = if joins(overlay, node) {
                         Some(value)
                     } else {
-                        is_scale_transparent(draft, node)
+                        is_scale_transparent(overlay, node)
                     };
                     let passed = self.carried[&value].passed;
-                    wave.wants.extend(
+                    propagation.wants.extend(
                         step.wants
                             .into_iter()
                             .map(|(slot, affine)| (node, slot, affine)),
                     );
-                    wave.factors.extend(
+                    propagation.factors.extend(
                         step.factors
                             .into_iter()
                             .map(|(slot, affine)| (node, slot, affine)),
                     );
                     for (slot, affine) in step.ways.into_iter().next().unwrap_or_default() {
-                        if let Some(value) = draft.graph.output(node, slot) {
+                        if let Some(value) = overlay.graph.output(node, slot) {
                             self.arrive(value, affine, from, passed)?;
                         }
                     }
@@ -316,12 +316,12 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
         if affine.is_identity() {
             return Ok(());
         }
-        let graph = self.draft.graph;
+        let graph = self.overlay.graph;
         if !affine.is_finite() {
             return Err(Refusal::new(Reason::NotFinite, graph.value_name(value)));
         }
         let has_scale = !affine.has_no_scale();
-        let value = self.draft.source(value);
+        let value = self.overlay.source(value);
         if let Some(from) = from.filter(|_| has_scale) {
             self.from.insert(value, from);
         }
@@ -338,11 +338,11 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
         }
         // Where one reader keeps it, the end may be that one.
         let is_kept = |(_, reader)| matches!(reader, Reader::Node { node, input } if self.kept.contains(&(node, input)));
-        let ends = |_: &Refusal| has_scale && !self.draft.readers(value).any(is_kept);
-        if let Some(refusal) = self.draft.dead_end(value, self.way()).filter(ends) {
+        let ends = |_: &Refusal| has_scale && !self.overlay.readers(value).any(is_kept);
+        if let Some(refusal) = self.overlay.dead_end(value, self.way()).filter(ends) {
             return Err(self.end(value, refusal));
         }
-        for (name, reader) in self.draft.readers(value) {
+        for (name, reader) in self.overlay.readers(value) {
             match reader {
                 Reader::Output => {
                     return Err(self.end(
@@ -359,7 +359,7 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
                 Reader::Node { node, input } if !graph.reads_elements(node, input) => {}
                 Reader::Node { node, input } if self.kept.contains(&(node, input)) => {}
                 Reader::Node { node, .. } => {
-                    let next = match self.draft.owned.get(&node) {
+                    let next = match self.overlay.owned.get(&node) {
                         Some(&other) if other != self.item => Next::Part(other),
                         _ => Next::Node(node, value),
                     };
@@ -381,14 +381,14 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
     /// Records that no scale propagates from this value, nor from values whose every path leads
     /// here: the next propagation need not come so far.
     fn end(&self, value: ValueId, refusal: Refusal) -> Refusal {
-        // Where the wave begins, the next one would see it as soon as read it here.
+        // Where the propagation begins, the next one would see it as soon as read it here.
         let mut next = Some(value).filter(|value| self.from.contains_key(value));
         if next.is_none() {
             return refusal;
         }
         let why = Rc::new(refusal);
         while let Some(value) = next {
-            self.draft.set_dead_end(value, self.way(), &why);
+            self.overlay.set_dead_end(value, self.way(), &why);
             next = self.from.get(&value).copied();
         }
         Refusal::clone(&why)
@@ -400,46 +400,49 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
         value: ValueId,
         bypass: &[(NodeId, usize)],
     ) -> Result<Step, Refusal> {
-        let draft = self.draft;
-        if let Err(reason) = passable(draft, node) {
-            return Err(self.end(value, Refusal::new(reason, draft.graph.name(node))));
+        let overlay = self.overlay;
+        if let Err(reason) = passable(overlay, node) {
+            return Err(self.end(value, Refusal::new(reason, overlay.graph.name(node))));
         }
         // A node with many inputs should not look at all of them for each.
-        if joins(draft, node)
+        if joins(overlay, node)
             && !self.carried[&value].affine.has_no_scale()
-            && let Some(made) = draft.graph.output(node, 0)
-            && let Some(refusal) = draft.dead_end(draft.source(made), self.way())
+            && let Some(made) = overlay.graph.output(node, 0)
+            && let Some(refusal) = overlay.dead_end(overlay.source(made), self.way())
         {
             return Err(self.end(value, refusal));
         }
-        let inputs: Vec<Option<Affine>> = draft
+        let inputs: Vec<Option<Affine>> = overlay
             .graph
             .inputs(node)
             .iter()
             .enumerate()
             .map(|(slot, input)| {
                 let takes =
-                    draft.graph.reads_elements(node, slot) && !self.kept.contains(&(node, slot));
+                    overlay.graph.reads_elements(node, slot) && !self.kept.contains(&(node, slot));
                 let value = input.filter(|_| takes)?;
                 self.carried
-                    .get(&draft.source(value))
+                    .get(&overlay.source(value))
                     .map(|carried| carried.affine.clone())
             })
             .collect();
-        let beside = beside_positions(&draft.at(node), &inputs);
+        let beside = beside_positions(&overlay.at(node), &inputs);
         self.positions
             .met
             .set(self.positions.met.get() || beside.is_some());
         let step = match beside.filter(|_| self.positions.kept) {
-            Some(step) => passable(draft, node)
-                .map_err(|reason| Refusal::new(reason, draft.graph.name(node)))
-                .and_then(|_| passes(draft, node, step)),
-            None => step_forward(draft, node, &inputs),
+            Some(step) => passable(overlay, node)
+                .map_err(|reason| Refusal::new(reason, overlay.graph.name(node)))
+                .and_then(|_| passes(overlay, node, step)),
+            None => step_forward(overlay, node, &inputs),
         }?;
         // Not past other parts, each of which would repeat the walk: one after the other absorbs
         // its own.
         if !self.joins && !step.wants.is_empty() {
-            return Err(Refusal::new(Reason::ResidualStream, draft.graph.name(node)));
+            return Err(Refusal::new(
+                Reason::ResidualStream,
+                overlay.graph.name(node),
+            ));
         }
         let item = &self.items.all[self.item];
         let part = Some(&item.part).filter(|part| self.goes && !part.nodes.is_empty());
@@ -448,9 +451,9 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
             bypass,
             is_bounded: item.is_bounded,
         };
-        precision::forward(draft, &going, node, &inputs, &step)
+        precision::forward(overlay, &going, node, &inputs, &step)
             .map(|()| step)
-            .map_err(|reason| Refusal::new(reason, draft.graph.name(node)))
+            .map_err(|reason| Refusal::new(reason, overlay.graph.name(node)))
     }
 }
 
@@ -458,14 +461,14 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
 ///
 /// # Errors
 /// The reason why there is no rule.
-pub fn rule_of(draft: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule, Reason> {
-    if draft.replaced.contains(&node) {
+pub fn rule_of(overlay: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule, Reason> {
+    if overlay.replaced.contains(&node) {
         // Its replacement may let the affine pass in the next repetition.
         return Err(Reason::Changed);
     }
-    let rule = rule_table::rule_of(&draft.at(node))?;
+    let rule = rule_table::rule_of(&overlay.at(node))?;
     // Such as zeros, which carry every scale, and may be none any more.
-    if rule.reads_numbers() && draft.is_touched(node) {
+    if rule.reads_numbers() && overlay.is_touched(node) {
         Err(Reason::Changed)
     } else {
         Ok(rule)
@@ -474,13 +477,13 @@ pub fn rule_of(draft: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule, 
 
 /// The input of a node with which it shares every scale, forward and backward, unless it refuses it or takes
 /// it in.
-pub fn is_scale_transparent(draft: &GraphOverlay, node: NodeId) -> Option<ValueId> {
-    let graph = draft.graph;
+pub fn is_scale_transparent(overlay: &GraphOverlay, node: NodeId) -> Option<ValueId> {
+    let graph = overlay.graph;
     let read = (0..graph.inputs(node).len()).filter(|&slot| graph.reads_elements(node, slot));
     let inputs = read
         .filter_map(|slot| graph.input(node, slot))
-        .map(|input| draft.source(input));
-    let mut varying = inputs.filter(|&input| !draft.constants.is_constant(input));
+        .map(|input| overlay.source(input));
+    let mut varying = inputs.filter(|&input| !overlay.constants.is_constant(input));
     let (only, other) = (varying.next()?, varying.next());
     let is_scale_transparent =
         rule_table::rule(graph.domain_op(node)).is_some_and(|rule| rule.is_scale_transparent());
@@ -488,18 +491,18 @@ pub fn is_scale_transparent(draft: &GraphOverlay, node: NodeId) -> Option<ValueI
 }
 
 /// Whether a node only puts values side by side, so that a scale of one of them is one of all.
-fn joins(draft: &GraphOverlay, node: NodeId) -> bool {
-    draft.graph.is(node, "Concat")
+fn joins(overlay: &GraphOverlay, node: NodeId) -> bool {
+    overlay.graph.is(node, "Concat")
 }
 
 /// The rule through which an affine may propagate.
-fn passable(draft: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule, Reason> {
-    let linear = linear(draft.graph.domain_op(node));
-    if draft.is_touched(node) && linear.is_some_and(|linear| !linear.is_layer()) {
+fn passable(overlay: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule, Reason> {
+    let linear = linear(overlay.graph.domain_op(node));
+    if overlay.is_touched(node) && linear.is_some_and(|linear| !linear.is_layer()) {
         // Its constant is no longer the one that a rule would read.
         return Err(Reason::Changed);
     }
-    rule_of(draft, node)
+    rule_of(overlay, node)
 }
 
 /// The step of a node for the affines of its inputs.
@@ -507,12 +510,12 @@ fn passable(draft: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule, Rea
 /// # Errors
 /// A refusal at the node, where they cannot pass and cannot stay.
 pub fn step_forward(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     node: NodeId,
     inputs: &[Option<Affine>],
 ) -> Result<Step, Refusal> {
-    let refuse = |reason| Refusal::new(reason, draft.graph.name(node));
-    let at = draft.at(node);
+    let refuse = |reason| Refusal::new(reason, overlay.graph.name(node));
+    let at = overlay.at(node);
     if inputs
         .iter()
         .enumerate()
@@ -520,11 +523,11 @@ pub fn step_forward(
     {
         return Err(refuse(Reason::UnknownShape));
     }
-    let step = passable(draft, node)
+    let step = passable(overlay, node)
         .map_err(refuse)?
         .forward(&at, inputs)
         .map_err(refuse)?;
-    passes(draft, node, step)
+    passes(overlay, node, step)
 }
 
 /// Whether a value is known to have other extents than an affine of it: models that contradict themselves are read
@@ -547,13 +550,13 @@ pub fn contradicts(affine: Option<&Affine>, shape: Result<Shape, Reason>) -> boo
 ///
 /// # Errors
 /// A refusal at the node, where its new summand or activation stops the affine.
-pub fn passes(draft: &GraphOverlay, node: NodeId, step: Step) -> Result<Step, Refusal> {
-    let refuse = |reason| Err(Refusal::new(reason, draft.graph.name(node)));
+pub fn passes(overlay: &GraphOverlay, node: NodeId, step: Step) -> Result<Step, Refusal> {
+    let refuse = |reason| Err(Refusal::new(reason, overlay.graph.name(node)));
     let changes = !step.folds.is_empty() || step.bypass.is_some();
-    if !changes && draft.is_shifted(node) {
+    if !changes && overlay.is_shifted(node) {
         return refuse(Reason::Changed);
     }
-    if changes && draft.is_of_activation(node) {
+    if changes && overlay.is_of_activation(node) {
         refuse(Reason::Activation)
     } else {
         Ok(step)
@@ -565,7 +568,7 @@ impl Propagation {
     ///
     /// # Errors
     /// A refusal at a value that would have to be.
-    pub fn in_one_basis(self, draft: &GraphOverlay) -> Result<Self, Refusal> {
+    pub fn in_one_basis(self, overlay: &GraphOverlay) -> Result<Self, Refusal> {
         match self
             .wanted
             .iter()
@@ -573,7 +576,7 @@ impl Propagation {
         {
             Some(&value) => Err(Refusal::new(
                 Reason::ResidualStream,
-                draft.graph.value_name(value),
+                overlay.graph.value_name(value),
             )),
             None => Ok(self),
         }
@@ -581,22 +584,22 @@ impl Propagation {
 
     /// Whether an operator absorbs a shift into its result while the scale propagates: a constant
     /// summand right behind it belongs to its bias, and must not be carried further.
-    fn shifts(&self, draft: &GraphOverlay, value: ValueId) -> bool {
+    fn shifts(&self, overlay: &GraphOverlay, value: ValueId) -> bool {
         let takes =
             |fold: &&Fold| matches!(fold.side, Side::Operand(_)) && !fold.affine.has_no_shift();
         let made = |fold: &Fold| {
-            draft
+            overlay
                 .graph
                 .only_output(fold.node)
-                .map(|made| draft.source(made))
+                .map(|made| overlay.source(made))
         };
         self.folds
             .iter()
             .filter(takes)
-            .any(|fold| made(fold) == Some(draft.source(value)))
+            .any(|fold| made(fold) == Some(overlay.source(value)))
     }
 
-    /// How much a wave found so far.
+    /// How much a propagation found so far.
     pub fn mark(&self) -> [usize; 5] {
         let Propagation {
             folds,
@@ -630,24 +633,24 @@ impl Propagation {
     /// As [`Propagation::take`], and where it would go into an Add that another fold replaces.
     pub fn note(
         &mut self,
-        draft: &GraphOverlay,
+        overlay: &GraphOverlay,
         node: NodeId,
         (side, mut affine): (Side, Affine),
         by_place: bool,
     ) -> Result<(), Refusal> {
         // Where it is for each place, what the node adds already becomes an Add as well.
         if (by_place || !affine.has_no_shift())
-            && !draft.makes.contains(&node)
+            && !overlay.makes.contains(&node)
             && !self.makes.contains(&node)
         {
-            let slots = linear(draft.graph.domain_op(node))
-                .and_then(|linear| linear.slots(&draft.at(node)).ok());
+            let slots = linear(overlay.graph.domain_op(node))
+                .and_then(|linear| linear.slots(&overlay.at(node)).ok());
             let has_place = slots.is_some_and(|slots| slots.bias.is_some()) && !by_place;
-            if !has_place && draft.loses_bias(node) {
-                return Err(Refusal::new(Reason::Changed, draft.graph.name(node)));
+            if !has_place && overlay.loses_bias(node) {
+                return Err(Refusal::new(Reason::Changed, overlay.graph.name(node)));
             }
-            if !has_place && draft.bias_add(node).is_none() {
-                if !affine.has_no_shift() && softmax::ignores(draft, node, side, &affine.shift) {
+            if !has_place && overlay.bias_add(node).is_none() {
+                if !affine.has_no_shift() && softmax::ignores(overlay, node, side, &affine.shift) {
                     affine = Affine::scale(affine.scale);
                 } else {
                     self.makes.push(node);
@@ -656,7 +659,7 @@ impl Propagation {
         }
         let site = self.site;
         self.take(
-            draft,
+            overlay,
             Fold {
                 node,
                 side,
@@ -670,12 +673,12 @@ impl Propagation {
     ///
     /// # Errors
     /// A refusal at the node, where it cannot.
-    pub fn take(&mut self, draft: &GraphOverlay, fold: Fold) -> Result<(), Refusal> {
+    pub fn take(&mut self, overlay: &GraphOverlay, fold: Fold) -> Result<(), Refusal> {
         let Fold {
             node, side, affine, ..
         } = &fold;
-        check(&draft.at(*node), *side, affine)
-            .map_err(|reason| Refusal::new(reason, draft.graph.name(*node)))?;
+        check(&overlay.at(*node), *side, affine)
+            .map_err(|reason| Refusal::new(reason, overlay.graph.name(*node)))?;
         self.folds.push(fold);
         Ok(())
     }

@@ -43,26 +43,28 @@ const MOVES: [&str; 8] = [
 /// The fold of a shift of a modulated value with one reader; `None` where the value is not
 /// modulated.
 pub fn shift(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     site: usize,
     value: ValueId,
     shift: &Numbers,
 ) -> Option<Propagation> {
-    let (product, slot, Affine { shift, .. }) = moved(draft, value, Affine::shift(shift.clone()))?;
-    let (sum, read) = draft.only_reader(draft.graph.only_output(product)?)?;
-    let is_sum = draft.graph.domain_op(sum) == ("", "Add") && draft.is_free(sum);
-    (is_sum && multiplies(draft, product, slot)? && shift.len() > 1).then_some(())?;
+    let (product, slot, Affine { shift, .. }) =
+        moved(overlay, value, Affine::shift(shift.clone()))?;
+    let (sum, read) = overlay.only_reader(overlay.graph.only_output(product)?)?;
+    let is_sum = overlay.graph.domain_op(sum) == ("", "Add") && overlay.is_free(sum);
+    (is_sum && multiplies(overlay, product, slot)? && shift.len() > 1).then_some(())?;
     // So that it is known which rows of the layer each number meets.
     let (count, marks) = (shift.len(), Affine::shift(marks(shift.shape())?));
     // The summand lies along the same axes as the factor.
-    let known = |node: NodeId, slot: usize| Some(draft.at(node).shape(slot).ok()?).filter(is_known);
+    let known =
+        |node: NodeId, slot: usize| Some(overlay.at(node).shape(slot).ok()?).filter(is_known);
     let alike = known(product, 1 - slot)? == known(sum, 1 - read)?
-        && draft.at(product).output_shape(0).ok()? == draft.at(sum).output_shape(0).ok()?;
-    let factor = origin(draft, (product, 1 - slot), &marks, false).filter(|_| alike)?;
-    let added = origin(draft, (sum, 1 - read), &marks, true)?;
+        && overlay.at(product).output_shape(0).ok()? == overlay.at(sum).output_shape(0).ok()?;
+    let factor = origin(overlay, (product, 1 - slot), &marks, false).filter(|_| alike)?;
+    let added = origin(overlay, (sum, 1 - read), &marks, true)?;
     let is_one = factor.layer == added.layer;
-    let is_there = is_one || are_beside(draft, factor.layer, added.layer)?;
-    (is_there && factor.moves == added.moves && draft.is_free(added.layer)).then_some(())?;
+    let is_there = is_one || are_beside(overlay, factor.layer, added.layer)?;
+    (is_there && factor.moves == added.moves && overlay.is_free(added.layer)).then_some(())?;
     let (from, into) = (
         rows(&factor.affine.shift, count)?,
         rows(&added.affine.shift, count)?,
@@ -72,11 +74,16 @@ pub fn shift(
         |(&from, &into): (&usize, &usize)| into.checked_add_signed(distance as isize) == Some(from);
     let shares = is_one && into.iter().any(|row| from.contains(row));
     (from.iter().zip(&into).all(is_apart) && !shares).then_some(())?;
-    let layer = draft.at(added.layer);
-    is_own_matrix(draft, &layer)?.then_some(())?;
-    let placed = origin(draft, (sum, 1 - read), &Affine::shift(shift.clone()), true)?
-        .affine
-        .shift;
+    let layer = overlay.at(added.layer);
+    is_own_matrix(overlay, &layer)?.then_some(())?;
+    let placed = origin(
+        overlay,
+        (sum, 1 - read),
+        &Affine::shift(shift.clone()),
+        true,
+    )?
+    .affine
+    .shift;
     let constants = match factor.constants {
         Some(constants) => {
             let mut places = vec![None; placed.len()];
@@ -88,7 +95,7 @@ pub fn shift(
         None => Numbers::number(0.0, placed.ndim()),
     };
     let affine = Affine::new(placed, constants);
-    let mut wave = Propagation {
+    let mut propagation = Propagation {
         site,
         ..Propagation::default()
     };
@@ -96,24 +103,25 @@ pub fn shift(
         of: factor.layer,
         distance,
     };
-    wave.take(
-        draft,
-        Fold {
-            node: layer.node,
-            side,
-            affine,
-            site,
-        },
-    )
-    .ok()?;
-    Some(wave)
+    propagation
+        .take(
+            overlay,
+            Fold {
+                node: layer.node,
+                side,
+                affine,
+                site,
+            },
+        )
+        .ok()?;
+    Some(propagation)
 }
 
 /// Whether two layers do the same with one value, by weights as large, and nothing is decided of either yet.
-fn are_beside(draft: &GraphOverlay, one: NodeId, other: NodeId) -> Option<bool> {
-    let graph = draft.graph;
-    let read = |node: NodeId| Some(draft.source(graph.input(node, 0)?));
-    let weight = |node: NodeId| draft.at(node).extents(1).ok();
+fn are_beside(overlay: &GraphOverlay, one: NodeId, other: NodeId) -> Option<bool> {
+    let graph = overlay.graph;
+    let read = |node: NodeId| Some(overlay.source(graph.input(node, 0)?));
+    let weight = |node: NodeId| overlay.at(node).extents(1).ok();
     // The multiplier of the bias is part of the bias.
     let attributes = |node: NodeId| {
         let mut attributes = graph.node(node).attribute.clone();
@@ -122,10 +130,10 @@ fn are_beside(draft: &GraphOverlay, one: NodeId, other: NodeId) -> Option<bool> 
         attributes
     };
     let is_open = |node: NodeId| {
-        let add = draft.bias_add(node);
-        draft.is_free(node)
-            && !draft.is_touched(node)
-            && !add.is_some_and(|(add, _)| draft.is_touched(add))
+        let add = overlay.bias_add(node);
+        overlay.is_free(node)
+            && !overlay.is_touched(node)
+            && !add.is_some_and(|(add, _)| overlay.is_touched(add))
     };
     Some(
         graph.domain_op(one) == graph.domain_op(other)
@@ -139,8 +147,8 @@ fn are_beside(draft: &GraphOverlay, one: NodeId, other: NodeId) -> Option<bool> 
 
 /// Whether a layer has a matrix on the right without other readers, and a bias without other
 /// readers, or room for one.
-fn is_own_matrix(draft: &GraphOverlay, layer: &At) -> Option<bool> {
-    let graph = draft.graph;
+fn is_own_matrix(overlay: &GraphOverlay, layer: &At) -> Option<bool> {
+    let graph = overlay.graph;
     let slots = linear(graph.domain_op(layer.node))?.slots(layer).ok()?;
     let is_product = match graph.domain_op(layer.node) {
         // Its third operand may be a computed value.
@@ -148,7 +156,7 @@ fn is_own_matrix(draft: &GraphOverlay, layer: &At) -> Option<bool> {
         operator => operator == ("", "MatMul"),
     };
     let own = |slot: usize| graph.input(layer.node, slot);
-    let behind = draft
+    let behind = overlay
         .bias_add(layer.node)
         .and_then(|(add, slot)| graph.input(add, slot));
     // Where others have the weight too, there would have to be a second one.
@@ -170,60 +178,67 @@ fn is_known(shape: &Shape) -> bool {
 /// Folds the scale of a multiplied value with one reader into the other factor; `None` where that
 /// is impossible.
 pub fn scale(
-    (draft, items): (&GraphOverlay, &Items),
+    (overlay, items): (&GraphOverlay, &Items),
     item: usize,
-    wave: &mut Propagation,
+    propagation: &mut Propagation,
     value: ValueId,
     scale: &Numbers,
 ) -> Option<()> {
-    let (product, slot, affine) = moved(draft, value, Affine::scale(scale.clone()))?;
-    let at = draft.at(product);
-    let wanted = match draft.graph.category(product) {
+    let (product, slot, affine) = moved(overlay, value, Affine::scale(scale.clone()))?;
+    let at = overlay.at(product);
+    let wanted = match overlay.graph.category(product) {
         // Queries that others read as well, or that come from outside, leave their scale to the keys.
         Some(Category::MatrixProduct)
-            if slot < 2 && affine.is_number() && draft.is_free(product) =>
+            if slot < 2 && affine.is_number() && overlay.is_free(product) =>
         {
             Affine::scale(affine.scale.reshape(&vec![1; at.rank(1 - slot).ok()?])?)
         }
         _ => {
-            multiplies(draft, product, slot)?.then_some(())?;
+            multiplies(overlay, product, slot)?.then_some(())?;
             shrunk(&at, 1 - slot, &affine).ok()?
         }
     };
-    backward::wanted_by_all(draft, items, item, wave, (product, 1 - slot, wanted)).ok()
+    backward::wanted_by_all(
+        overlay,
+        items,
+        item,
+        propagation,
+        (product, 1 - slot, wanted),
+    )
+    .ok()
 }
 
 /// Whether a node multiplies one of its inputs by another value, and leaves its shape.
-fn multiplies(draft: &GraphOverlay, product: NodeId, slot: usize) -> Option<bool> {
-    let at = draft.at(product);
+fn multiplies(overlay: &GraphOverlay, product: NodeId, slot: usize) -> Option<bool> {
+    let at = overlay.at(product);
     let is_product =
-        draft.graph.domain_op(product) == ("", "Mul") && !at.is_constant(1 - slot.min(1));
-    let is_other = draft.is_free(product) && !draft.is_of_activation(product);
+        overlay.graph.domain_op(product) == ("", "Mul") && !at.is_constant(1 - slot.min(1));
+    let is_other = overlay.is_free(product) && !overlay.is_of_activation(product);
     Some(is_product && is_other && at.shape(slot).ok()? == at.output_shape(0).ok()?)
 }
 
 /// Past the operators that only move a value: the first that does more, which of its inputs is the value, and the affine as
 /// it comes to it.
 fn moved(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     mut value: ValueId,
     mut affine: Affine,
 ) -> Option<(NodeId, usize, Affine)> {
     for _ in 0..DEPTH {
-        let (node, slot) = draft.only_reader(value)?;
-        let (domain, op) = draft.graph.domain_op(node);
+        let (node, slot) = overlay.only_reader(value)?;
+        let (domain, op) = overlay.graph.domain_op(node);
         if !domain.is_empty() || !MOVES.contains(&op) {
             return Some((node, slot, affine));
         }
-        let mut inputs = vec![None; draft.graph.inputs(node).len()];
+        let mut inputs = vec![None; overlay.graph.inputs(node).len()];
         inputs[slot] = Some(affine);
-        let step = step_forward(draft, node, &inputs)
+        let step = step_forward(overlay, node, &inputs)
             .ok()
             .filter(Step::only_passes_on)?;
         let [(output, ref moved)] = step.ways.first()?[..] else {
             return None;
         };
-        (value, affine) = (draft.graph.output(node, output)?, moved.clone());
+        (value, affine) = (overlay.graph.output(node, output)?, moved.clone());
     }
     None
 }
@@ -243,24 +258,24 @@ struct LayerPart {
 /// Goes from an input of a node back to the layer that makes it. An input that is `alone` and all that it comes from are
 /// read by nobody else.
 fn origin(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     (mut by, mut slot): (NodeId, usize),
     wanted: &Affine,
     alone: bool,
 ) -> Option<LayerPart> {
-    let graph = draft.graph;
-    let mut affine = shrunk(&draft.at(by), slot, wanted).ok()?;
+    let graph = overlay.graph;
+    let mut affine = shrunk(&overlay.at(by), slot, wanted).ok()?;
     let (mut constants, mut moves) = (None, vec![]);
     for _ in 0..DEPTH {
-        let value = draft.source(graph.input(by, slot)?);
-        if alone && !reads_alone(draft, value, (by, slot), &affine) {
+        let value = overlay.source(graph.input(by, slot)?);
+        if alone && !reads_alone(overlay, value, (by, slot), &affine) {
             return None;
         }
         let (node, output) = graph.producer(value)?;
-        if !draft.is_free(node) {
+        if !overlay.is_free(node) {
             return None;
         }
-        let at = draft.at(node);
+        let at = overlay.at(node);
         let (domain, op) = graph.domain_op(node);
         if linear((domain, op)).is_some_and(|linear| linear.is_layer()) {
             return Some(LayerPart {
@@ -277,9 +292,9 @@ fn origin(
             }
             affine = shrunk(&at, 1 - added, &affine).ok()?;
             let layer = graph
-                .producer(draft.source(at.input(1 - added).ok()?))
+                .producer(overlay.source(at.input(1 - added).ok()?))
                 .map(|(layer, _)| layer);
-            match layer.filter(|&layer| draft.bias_add(layer) == Some((node, added))) {
+            match layer.filter(|&layer| overlay.bias_add(layer) == Some((node, added))) {
                 Some(layer) => {
                     return Some(LayerPart {
                         layer,
@@ -290,7 +305,7 @@ fn origin(
                 }
                 // A summand of the summand does not matter.
                 None if alone => {}
-                None if draft.is_touched(node) => return None,
+                None if overlay.is_touched(node) => return None,
                 None => {
                     let there = marked(&affine.shift, wanted.shift.len())?;
                     let numbers = at
@@ -309,10 +324,10 @@ fn origin(
             (by, slot) = (node, 1 - added);
             continue;
         }
-        if !domain.is_empty() || !MOVES.contains(&op) || draft.is_touched(node) {
+        if !domain.is_empty() || !MOVES.contains(&op) || overlay.is_touched(node) {
             return None;
         }
-        let step = rule_of(draft, node)
+        let step = rule_of(overlay, node)
             .ok()?
             .backward(&at, output, &affine)
             .ok()?;
@@ -330,20 +345,20 @@ fn origin(
 
 /// Whether nobody but one reader has the places of a value on which something is wanted. Slices share none.
 fn reads_alone(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     value: ValueId,
     own: (NodeId, usize),
     wanted: &Affine,
 ) -> bool {
-    let is_slice = |node: NodeId| draft.graph.is(node, "Slice");
-    draft.readers(value).all(|(_, reader)| match reader {
+    let is_slice = |node: NodeId| overlay.graph.is(node, "Slice");
+    overlay.readers(value).all(|(_, reader)| match reader {
         Reader::Node { node, input }
-            if (node, input) == own || !draft.graph.reads_elements(node, input) =>
+            if (node, input) == own || !overlay.graph.reads_elements(node, input) =>
         {
             true
         }
         Reader::Node { node, input: 0 } if is_slice(node) && is_slice(own.0) => {
-            let taken = taken(draft, node).filter(|taken| taken.shape() == wanted.shift.shape());
+            let taken = taken(overlay, node).filter(|taken| taken.shape() == wanted.shift.shape());
             let shares = |taken: Numbers| {
                 taken
                     .iter()
@@ -357,14 +372,17 @@ fn reads_alone(
 }
 
 /// The places along the last axis that a Slice takes: no zeros.
-fn taken(draft: &GraphOverlay, slice: NodeId) -> Option<Numbers> {
-    let at = draft.at(slice);
+fn taken(overlay: &GraphOverlay, slice: NodeId) -> Option<Numbers> {
+    let at = overlay.at(slice);
     let rank = at.output_rank(0).ok()?;
     let count = at.output_extent(0, rank.checked_sub(1)?).ok()?;
     let mut shape = vec![1; rank];
     shape[rank - 1] = count;
     let affine = Affine::shift(marks(&shape)?);
-    let step = rule_of(draft, slice).ok()?.backward(&at, 0, &affine).ok()?;
+    let step = rule_of(overlay, slice)
+        .ok()?
+        .backward(&at, 0, &affine)
+        .ok()?;
     let [(0, ref whole)] = step.ways.first()?[..] else {
         return None;
     };

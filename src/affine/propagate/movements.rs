@@ -14,17 +14,21 @@ const LONGEST: usize = 16;
 
 /// The first value behind a value, by movements alone whose results nothing else reads, along whose axes an affine varies as
 /// it does along those of the value; and the affine there.
-pub fn across(draft: &GraphOverlay, value: ValueId, affine: &Affine) -> Option<(ValueId, Affine)> {
-    let graph = draft.graph;
+pub fn across(
+    overlay: &GraphOverlay,
+    value: ValueId,
+    affine: &Affine,
+) -> Option<(ValueId, Affine)> {
+    let graph = overlay.graph;
     let varying = affine.axes();
-    let mut trace = LayoutMap::new(&draft.facts.shape(value)?);
+    let mut trace = LayoutMap::new(&overlay.facts.shape(value)?);
     let mut value = value;
     for _ in 0..LONGEST {
-        let (node, 0) = draft.only_reader(value)? else {
+        let (node, 0) = overlay.only_reader(value)? else {
             return None;
         };
-        let moved = graph.only_output(node).filter(|_| draft.is_free(node))?;
-        let shape = draft.facts.shape(moved)?;
+        let moved = graph.only_output(node).filter(|_| overlay.is_free(node))?;
+        let shape = overlay.facts.shape(moved)?;
         trace.follow(graph.node(node), &shape)?;
         value = moved;
         if let Some(places) = trace.places(&varying) {

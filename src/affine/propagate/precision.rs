@@ -53,37 +53,37 @@ pub struct Crossing<'g> {
 /// # Errors
 /// [`Reason::Narrow`] where a type may not hold the numbers that come to it then.
 pub fn forward(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     going: &Crossing,
     node: NodeId,
     inputs: &[Option<Affine>],
     step: &Step,
 ) -> Result<(), Reason> {
     let (Some(made), Some(Some(affine))) = (
-        draft.graph.output(node, 0),
+        overlay.graph.output(node, 0),
         inputs.iter().find(|input| input.is_some()),
     ) else {
         return Ok(());
     };
-    let to = draft.facts.data_type(made);
+    let to = overlay.facts.data_type(made);
     if !step.wants.is_empty() && !holds_stream(to, &affine.scale) {
         return refused(to);
     }
-    let Some(value) = cast(draft, node) else {
+    let Some(value) = cast(overlay, node) else {
         let shrinks = || inputs.iter().flatten().any(Affine::shrinks);
         // A normalizer may divide by its statistics only behind its factors.
         let normalizes =
-            going.is_bounded && draft.graph.category(node) == Some(Category::Arithmetic);
-        let computes = computes(draft, node, step) && !normalizes;
+            going.is_bounded && overlay.graph.category(node) == Some(Category::Arithmetic);
+        let computes = computes(overlay, node, step) && !normalizes;
         return if computes && to == Some(DataType::Float16) && shrinks() {
             refused(to)
         } else {
             Ok(())
         };
     };
-    let is_kept = within(draft.facts.data_type(value), to)
+    let is_kept = within(overlay.facts.data_type(value), to)
         || going.is_bounded
-        || came_out_of(draft, going, value, to);
+        || came_out_of(overlay, going, value, to);
     let is_kept = is_kept
         || match to {
             Some(DataType::Float16) => false,
@@ -98,27 +98,27 @@ pub fn forward(
 /// # Errors
 /// As [`forward`].
 pub fn backward(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     item: &Item,
     node: NodeId,
     affine: &Affine,
     step: &Step,
 ) -> Result<(), Reason> {
     let grows = || affine.scale.iter().any(|s| s.abs() > 1.0);
-    let made = draft.graph.output(node, 0);
-    let to = made.and_then(|made| draft.facts.data_type(made));
-    let Some(value) = cast(draft, node) else {
+    let made = overlay.graph.output(node, 0);
+    let to = made.and_then(|made| overlay.facts.data_type(made));
+    let Some(value) = cast(overlay, node) else {
         let is_mean = ["AveragePool", "GlobalAveragePool", "ReduceMean"]
             .into_iter()
-            .any(|mean| draft.graph.is(node, mean));
-        let computes = is_mean || computes(draft, node, step);
+            .any(|mean| overlay.graph.is(node, mean));
+        let computes = is_mean || computes(overlay, node, step);
         return if computes && to == Some(DataType::Float16) && grows() {
             refused(to)
         } else {
             Ok(())
         };
     };
-    let from = draft.facts.data_type(value);
+    let from = overlay.facts.data_type(value);
     let is_kept = within(to, from)
         || match from {
             Some(DataType::Float16) => affine.is_only_exponents() && !grows(),
@@ -126,9 +126,9 @@ pub fn backward(
             from => from.is_some(),
         };
     let rounded_anyway = || {
-        let (source, mut left) = origin(draft, item.part.input, None, LOOKED_AT);
-        made.map(|made| draft.source(made)) == Some(source)
-            && only_goes_to(draft, item.part.output, from, &mut left)
+        let (source, mut left) = origin(overlay, item.part.input, None, LOOKED_AT);
+        made.map(|made| overlay.source(made)) == Some(source)
+            && only_goes_to(overlay, item.part.output, from, &mut left)
     };
     if is_kept || rounded_anyway() {
         Ok(())
@@ -141,8 +141,8 @@ pub fn backward(
 ///
 /// # Errors
 /// [`Reason::Narrow`] where its type does not hold them.
-pub fn returned(draft: &GraphOverlay, value: ValueId, inverse: &Affine) -> Result<(), Reason> {
-    let data_type = draft.facts.data_type(value);
+pub fn returned(overlay: &GraphOverlay, value: ValueId, inverse: &Affine) -> Result<(), Reason> {
+    let data_type = overlay.facts.data_type(value);
     if holds_stream(data_type, &inverse.scale) {
         Ok(())
     } else {
@@ -166,9 +166,9 @@ fn refused(data_type: Option<DataType>) -> Result<(), Reason> {
 }
 
 /// The operand of a Cast.
-fn cast(draft: &GraphOverlay, node: NodeId) -> Option<ValueId> {
-    let casts = draft.graph.is(node, "Cast") || draft.graph.is(node, "CastLike");
-    casts.then(|| draft.graph.input(node, 0))?
+fn cast(overlay: &GraphOverlay, node: NodeId) -> Option<ValueId> {
+    let casts = overlay.graph.is(node, "Cast") || overlay.graph.is(node, "CastLike");
+    casts.then(|| overlay.graph.input(node, 0))?
 }
 
 /// Whether a type holds every number of another.
@@ -182,15 +182,18 @@ fn within(inner: Option<DataType>, outer: Option<DataType>) -> bool {
 }
 
 /// Whether a node that hands an affine on makes numbers that were not there before.
-fn computes(draft: &GraphOverlay, node: NodeId, step: &Step) -> bool {
-    let computes = match draft.graph.category(node) {
-        Some(Category::Arithmetic) => !draft.graph.is(node, "Neg"),
-        Some(Category::Reduction) => !draft.graph.is(node, "ReduceMean"),
+fn computes(overlay: &GraphOverlay, node: NodeId, step: &Step) -> bool {
+    let computes = match overlay.graph.category(node) {
+        Some(Category::Arithmetic) => !overlay.graph.is(node, "Neg"),
+        Some(Category::Reduction) => !overlay.graph.is(node, "ReduceMean"),
         Some(category) => category.is_product(),
-        None => draft.graph.is(node, "CumSum") || draft.graph.is(node, "Einsum"),
+        None => overlay.graph.is(node, "CumSum") || overlay.graph.is(node, "Einsum"),
     };
     // A product may absorb the shift, and pass the scale.
-    let is_product = draft.graph.category(node).is_some_and(Category::is_product);
+    let is_product = overlay
+        .graph
+        .category(node)
+        .is_some_and(Category::is_product);
     let is_scale_transparent = step
         .ways
         .iter()
@@ -202,64 +205,65 @@ fn computes(draft: &GraphOverlay, node: NodeId, step: &Step) -> bool {
 
 /// The value whose elements a value has, or what a part makes, and how many operators were not looked at for it.
 fn origin(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     value: ValueId,
     part: Option<&Part>,
     budget: usize,
 ) -> (ValueId, usize) {
-    let mut value = draft.source(value);
+    let mut value = overlay.source(value);
     // Nodes of a part are removed with it.
-    let moves =
-        |&node: &NodeId| moves(draft, node) && part.is_none_or(|part| !part.nodes.contains(&node));
+    let moves = |&node: &NodeId| {
+        moves(overlay, node) && part.is_none_or(|part| !part.nodes.contains(&node))
+    };
     for left in (0..budget).rev() {
-        let node = draft
+        let node = overlay
             .graph
             .producer(value)
             .map(|(node, _)| node)
             .filter(moves);
-        let Some(input) = node.and_then(|node| draft.graph.input(node, 0)) else {
+        let Some(input) = node.and_then(|node| overlay.graph.input(node, 0)) else {
             return (value, left);
         };
-        value = draft.source(input);
+        value = overlay.source(input);
     }
     (value, 0)
 }
 
 /// Whether a node passes elements unchanged: some or all of them, or with zeros in some places.
-fn moves(draft: &GraphOverlay, node: NodeId) -> bool {
+fn moves(overlay: &GraphOverlay, node: NodeId) -> bool {
     matches!(
-        draft.graph.category(node),
+        overlay.graph.category(node),
         Some(Category::Movement | Category::Selection)
-    ) || draft.graph.is(node, "Relu")
+    ) || overlay.graph.is(node, "Relu")
 }
 
 /// Whether all elements of a value, without the affine, were numbers of a type before a Cast.
 fn came_out_of(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     going: &Crossing,
     value: ValueId,
     data_type: Option<DataType>,
 ) -> bool {
     let (mut value, mut left) = (value, LOOKED_AT);
     while left > 0 {
-        (value, left) = origin(draft, value, going.part, left);
+        (value, left) = origin(overlay, value, going.part, left);
         if let Some(part) = going.part.filter(|part| part.output == value) {
             value = part.input;
             continue;
         }
-        let maker = draft.graph.producer(value).map(|(node, _)| node);
+        let maker = overlay.graph.producer(value).map(|(node, _)| node);
         let bypassed = going.bypass.iter().find(|(node, _)| Some(*node) == maker);
-        if let Some(input) = bypassed.and_then(|&(node, slot)| draft.graph.input(node, slot)) {
+        if let Some(input) = bypassed.and_then(|&(node, slot)| overlay.graph.input(node, slot)) {
             value = input;
             continue;
         }
-        let own = draft.facts.data_type(value);
+        let own = overlay.facts.data_type(value);
         if within(own, data_type) {
             return true;
         }
-        let before = maker.and_then(|node| cast(draft, node));
+        let before = maker.and_then(|node| cast(overlay, node));
         // A value that was rounded on the path has other numbers.
-        let Some(before) = before.filter(|&before| within(draft.facts.data_type(before), own))
+        let Some(before) = before.filter(|&before| within(overlay.facts.data_type(before), own))
         else {
             return false;
         };
@@ -271,7 +275,7 @@ fn came_out_of(
 /// Whether all readers of a value, directly or behind movements, cast it to a type no wider than
 /// this one.
 fn only_goes_to(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     value: ValueId,
     data_type: Option<DataType>,
     budget: &mut usize,
@@ -280,20 +284,20 @@ fn only_goes_to(
         return false;
     };
     *budget = left;
-    draft.readers(value).all(|(_, reader)| {
+    overlay.readers(value).all(|(_, reader)| {
         let Reader::Node { node, input } = reader else {
             return false;
         };
-        let Some(made) = draft.graph.output(node, 0) else {
+        let Some(made) = overlay.graph.output(node, 0) else {
             return false;
         };
-        if !draft.graph.reads_elements(node, input) {
+        if !overlay.graph.reads_elements(node, input) {
             return true;
         }
-        match cast(draft, node) {
-            Some(_) => within(draft.facts.data_type(made), data_type),
+        match cast(overlay, node) {
+            Some(_) => within(overlay.facts.data_type(made), data_type),
             None => {
-                input == 0 && moves(draft, node) && only_goes_to(draft, made, data_type, budget)
+                input == 0 && moves(overlay, node) && only_goes_to(overlay, made, data_type, budget)
             }
         }
     })

@@ -27,18 +27,18 @@ const OPERANDS: usize = 256;
 
 /// Whether it makes no difference to the model what a shift on the operand of a product with a constant
 /// adds to each channel of the result.
-pub fn ignores(draft: &GraphOverlay, node: NodeId, side: Side, shift: &Numbers) -> bool {
+pub fn ignores(overlay: &GraphOverlay, node: NodeId, side: Side, shift: &Numbers) -> bool {
     let by_channel = shift
         .shape()
         .split_last()
         .is_some_and(|(_, others)| others.iter().all(|&n| n == 1));
-    if !draft.graph.is(node, "MatMul") || side != Side::Operand(0) || !by_channel {
+    if !overlay.graph.is(node, "MatMul") || side != Side::Operand(0) || !by_channel {
         return false;
     }
-    let Some(output) = draft.graph.only_output(node) else {
+    let Some(output) = overlay.graph.only_output(node) else {
         return false;
     };
-    let Some(shape) = draft.facts.shape(output) else {
+    let Some(shape) = overlay.facts.shape(output) else {
         return false;
     };
     let Some(channels) = shape.last().and_then(extent) else {
@@ -49,7 +49,7 @@ pub fn ignores(draft: &GraphOverlay, node: NodeId, side: Side, shift: &Numbers) 
     let shift = Numbers::literal(numbers.into_dyn()).align(shape.len());
     shift.is_some_and(|shift| {
         KeySearch {
-            draft,
+            overlay,
             left: OPERANDS,
         }
         .keys(output, &shift, DEPTH)
@@ -57,7 +57,7 @@ pub fn ignores(draft: &GraphOverlay, node: NodeId, side: Side, shift: &Numbers) 
 }
 
 struct KeySearch<'s, 'a> {
-    draft: &'s GraphOverlay<'a>,
+    overlay: &'s GraphOverlay<'a>,
     /// Operands that may still be looked at.
     left: usize,
 }
@@ -72,16 +72,16 @@ impl KeySearch<'_, '_> {
 
     /// Whether nobody notices the shift of a value on the way to the scores.
     fn keys(&mut self, value: ValueId, shift: &Numbers, depth: usize) -> bool {
-        let draft = self.draft;
-        let Some(readers) = depth.checked_sub(1).and_then(|_| readers(draft, value)) else {
+        let overlay = self.overlay;
+        let Some(readers) = depth.checked_sub(1).and_then(|_| readers(overlay, value)) else {
             return false;
         };
         readers.into_iter().all(|(node, slot)| {
-            let at = draft.at(node);
-            let Some(op) = draft.graph.op(node).filter(|_| self.spend(&at)) else {
+            let at = overlay.at(node);
+            let Some(op) = overlay.graph.op(node).filter(|_| self.spend(&at)) else {
                 return false;
             };
-            let is_stacks = draft.graph.category(node) == Some(Category::MatrixProduct);
+            let is_stacks = overlay.graph.category(node) == Some(Category::MatrixProduct);
             match op {
                 "Mul" | "Div" if slot == 0 || op == "Mul" => {
                     at.is_scalar(1 - slot)
@@ -99,7 +99,7 @@ impl KeySearch<'_, '_> {
                                 .output(slot)
                                 .is_ok_and(|output| self.keys(output, &affine.shift, depth - 1))
                     }),
-                    None => draft.facts.shape(value).is_some_and(|shape| {
+                    None => overlay.facts.shape(value).is_some_and(|shape| {
                         self.moved(node, &LayoutMap::new(&shape), shift, depth)
                     }),
                 },
@@ -110,18 +110,18 @@ impl KeySearch<'_, '_> {
     /// For a movement behind other movements, one of which merged the axis of the shift with
     /// another axis, such as heads with an open batch; the next movements split them again.
     fn moved(&mut self, node: NodeId, trace: &LayoutMap, shift: &Numbers, depth: usize) -> bool {
-        let draft = self.draft;
+        let overlay = self.overlay;
         let mut trace = trace.clone();
-        let Some(output) = draft
+        let Some(output) = overlay
             .graph
             .only_output(node)
-            .filter(|_| draft.graph.is_movement(node))
+            .filter(|_| overlay.graph.is_movement(node))
         else {
             return false;
         };
-        let shape = draft.facts.shape(output);
+        let shape = overlay.facts.shape(output);
         let Some(shape) =
-            shape.filter(|shape| trace.follow(draft.graph.node(node), shape).is_some())
+            shape.filter(|shape| trace.follow(overlay.graph.node(node), shape).is_some())
         else {
             return false;
         };
@@ -139,11 +139,11 @@ impl KeySearch<'_, '_> {
                 .reshape(&extents)
                 .is_some_and(|shift| self.keys(output, &shift, depth - 1));
         }
-        let Some(readers) = depth.checked_sub(2).and_then(|_| readers(draft, output)) else {
+        let Some(readers) = depth.checked_sub(2).and_then(|_| readers(overlay, output)) else {
             return false;
         };
         readers.into_iter().all(|(node, _)| {
-            self.spend(&draft.at(node)) && self.moved(node, &trace, shift, depth - 1)
+            self.spend(&overlay.at(node)) && self.moved(node, &trace, shift, depth - 1)
         })
     }
 
@@ -167,17 +167,17 @@ impl KeySearch<'_, '_> {
 
     /// Whether all readers ignore a summand that is constant along an axis.
     fn scores(&mut self, value: ValueId, along: usize, depth: usize) -> bool {
-        let draft = self.draft;
-        let Some(readers) = depth.checked_sub(1).and_then(|_| readers(draft, value)) else {
+        let overlay = self.overlay;
+        let Some(readers) = depth.checked_sub(1).and_then(|_| readers(overlay, value)) else {
             return false;
         };
         let twice = |node| readers.iter().filter(|(other, _)| *other == node).count() > 1;
         readers.iter().all(|&(node, slot)| {
-            let at = draft.at(node);
+            let at = overlay.at(node);
             let Ok(rank) = at.output_rank(0) else {
                 return false;
             };
-            let Some(op) = draft.graph.op(node).filter(|_| self.spend(&at)) else {
+            let Some(op) = overlay.graph.op(node).filter(|_| self.spend(&at)) else {
                 return false;
             };
             let mut goes_on = || {
@@ -213,14 +213,16 @@ fn one_way(at: &At, slot: usize, shift: &Numbers) -> Option<Vec<(usize, Affine)>
 
 /// The nodes that read the elements of a value, and where; `None` where something else reads it, or
 /// nothing does.
-fn readers(draft: &GraphOverlay, value: ValueId) -> Option<Vec<(NodeId, usize)>> {
-    let nodes = draft.readers(value).filter_map(|(_, reader)| match reader {
-        Reader::Node { node, input } => draft
-            .graph
-            .reads_elements(node, input)
-            .then_some(Some((node, input))),
-        Reader::Output | Reader::Capture { .. } => Some(None),
-    });
+fn readers(overlay: &GraphOverlay, value: ValueId) -> Option<Vec<(NodeId, usize)>> {
+    let nodes = overlay
+        .readers(value)
+        .filter_map(|(_, reader)| match reader {
+            Reader::Node { node, input } => overlay
+                .graph
+                .reads_elements(node, input)
+                .then_some(Some((node, input))),
+            Reader::Output | Reader::Capture { .. } => Some(None),
+        });
     nodes
         .collect::<Option<Vec<_>>>()
         .filter(|nodes| !nodes.is_empty())

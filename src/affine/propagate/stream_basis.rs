@@ -20,15 +20,15 @@ use crate::refusal::{Reason, Refusal};
 /// A refusal at the first reader, in execution order, that cannot take it, or at the obstacle of a
 /// demand.
 pub fn forward(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     items: &Items,
     item: usize,
     affine: &Affine,
 ) -> Result<Propagation, Refusal> {
     let attempt = |kept: bool| {
-        let (found, met) = forward::forward(draft, items, item, affine, kept);
+        let (found, met) = forward::forward(overlay, items, item, affine, kept);
         (
-            found.and_then(|wave| with_wants(draft, items, item, wave)),
+            found.and_then(|propagation| with_wants(overlay, items, item, propagation)),
             met,
         )
     };
@@ -43,45 +43,46 @@ pub fn forward(
 /// # Errors
 /// As [`forward`].
 pub fn beside(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     items: &Items,
     item: usize,
     affine: &Affine,
 ) -> Result<Propagation, Refusal> {
-    let (found, _) = forward::forward(draft, items, item, affine, false);
-    found.and_then(|wave| with_factors(draft, items, item, wave))
+    let (found, _) = forward::forward(overlay, items, item, affine, false);
+    found.and_then(|propagation| with_factors(overlay, items, item, propagation))
 }
 
 /// A propagation with its demands backward.
 fn with_wants(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     items: &Items,
     item: usize,
-    wave: Propagation,
+    propagation: Propagation,
 ) -> Result<Propagation, Refusal> {
-    let mut wave = with_factors(draft, items, item, wave)?;
-    for want in wave.wants.clone() {
-        backward::wanted(draft, items, item, &mut wave, want)?;
+    let mut propagation = with_factors(overlay, items, item, propagation)?;
+    for want in propagation.wants.clone() {
+        backward::wanted(overlay, items, item, &mut propagation, want)?;
     }
-    wave.in_one_basis(draft)
+    propagation.in_one_basis(overlay)
 }
 
 /// A propagation with the demands on factors of products. A parameter stays: its removal saves no
 /// operator, and the other operand of the product may have one to save.
 fn with_factors(
-    draft: &GraphOverlay,
+    overlay: &GraphOverlay,
     items: &Items,
     item: usize,
-    mut wave: Propagation,
+    mut propagation: Propagation,
 ) -> Result<Propagation, Refusal> {
     let is_parameter = items.all[item].part.nodes.is_empty();
-    for factor in wave.factors.clone() {
+    for factor in propagation.factors.clone() {
         let node = factor.0;
-        let not_constant = || Refusal::new(Reason::NotConstant, draft.graph.name(node));
+        let not_constant = || Refusal::new(Reason::NotConstant, overlay.graph.name(node));
         if is_parameter {
             return Err(not_constant());
         }
-        backward::wanted(draft, items, item, &mut wave, factor).map_err(|_| not_constant())?;
+        backward::wanted(overlay, items, item, &mut propagation, factor)
+            .map_err(|_| not_constant())?;
     }
-    wave.in_one_basis(draft)
+    propagation.in_one_basis(overlay)
 }

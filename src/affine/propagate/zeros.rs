@@ -6,10 +6,10 @@ use crate::analysis::uniform::repeats_zero;
 use crate::ir::ValueId;
 
 /// Whether a value is zeros, and stays so.
-pub fn is_zeros(draft: &GraphOverlay, value: ValueId) -> bool {
-    let made_by = draft
+pub fn is_zeros(overlay: &GraphOverlay, value: ValueId) -> bool {
+    let made_by = overlay
         .graph
         .producer(value)
-        .filter(|&(node, _)| !draft.is_touched(node));
-    made_by.is_some_and(|(node, _)| repeats_zero(&draft.at(node)))
+        .filter(|&(node, _)| !overlay.is_touched(node));
+    made_by.is_some_and(|(node, _)| repeats_zero(&overlay.at(node)))
 }
