@@ -11,8 +11,8 @@ use crate::affine::plan::{
     Basis, Direction, Outcome, Plan, Removal, Rewrite, SitePlan, StopReason, Tidy,
 };
 use crate::affine::planner::cost::{ADD_BY_PLACE, OWN_ADD};
-use crate::affine::propagate::forward::Propagation;
 use crate::affine::propagate::overlay::GraphOverlay;
+use crate::affine::propagate::propagation::Propagation;
 use crate::affine::propagate::{backward, modulation, stream_basis};
 use crate::affine::recognize::{Family, Part, Replacement, Reset, Site};
 use crate::analysis::Analysis;

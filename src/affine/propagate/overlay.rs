@@ -35,7 +35,7 @@ pub struct GraphOverlay<'a> {
     unread: NodeSet,
     /// Nodes that belong to a part which is (still) there: their constants are not to be touched.
     pub owned: HashMap<NodeId, usize>,
-    dead_ends: RefCell<HashMap<(ValueId, Way), Rc<Refusal>>>,
+    dead_ends: RefCell<HashMap<(ValueId, Route), Rc<Refusal>>>,
     touched: NodeSet,
     /// Nodes that will add something which they do not add in the model.
     shifted: NodeSet,
@@ -47,15 +47,15 @@ pub struct GraphOverlay<'a> {
     pub bias_adds: HashMap<NodeId, (NodeId, usize)>,
 }
 
-/// The direction of propagation from a value.
+/// How an affine propagates from a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Way {
+pub enum Route {
     /// Forward, past the parts that it meets.
-    Past,
+    PastParts,
     /// Forward, into the first part that it meets.
-    Into,
+    IntoParts,
     /// Backward.
-    Back,
+    Backward,
 }
 
 /// One value under all its names.
@@ -149,20 +149,20 @@ impl<'a> GraphOverlay<'a> {
         !self.owned.contains_key(&node) && !self.replaced.contains(&node)
     }
 
-    /// Why no scale goes that way from a value, if that is known. It holds from then on: nothing comes that
-    /// would take one in.
-    pub fn dead_end(&self, value: ValueId, way: Way) -> Option<Refusal> {
+    /// The refusal that every scale meets on a route from a value, if one is known. It stays valid: no later
+    /// fold makes an operator absorb a scale.
+    pub fn dead_end(&self, value: ValueId, route: Route) -> Option<Refusal> {
         self.dead_ends
             .borrow()
-            .get(&(value, way))
+            .get(&(value, route))
             .map(|refusal| Refusal::clone(refusal))
     }
 
-    /// Notes that.
-    pub fn set_dead_end(&self, value: ValueId, way: Way, why: &Rc<Refusal>) {
+    /// Notes that every scale meets a refusal on a route from a value; the first refusal stays.
+    pub fn set_dead_end(&self, value: ValueId, route: Route, why: &Rc<Refusal>) {
         self.dead_ends
             .borrow_mut()
-            .entry((value, way))
+            .entry((value, route))
             .or_insert_with(|| why.clone());
     }
 

@@ -8,8 +8,8 @@
 
 use crate::affine::Affine;
 use crate::affine::item::Items;
-use crate::affine::propagate::forward::Propagation;
 use crate::affine::propagate::overlay::GraphOverlay;
+use crate::affine::propagate::propagation::Propagation;
 use crate::affine::propagate::{backward, forward};
 use crate::refusal::{Reason, Refusal};
 

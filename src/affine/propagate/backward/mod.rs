@@ -1,0 +1,311 @@
+//! Backward propagation of one affine, to the producers of the value that it acts on.
+//!
+//! A value with other readers stops it, unless all readers need the same affine, as both branches
+//! of a rotary embedding need one scalar, and both ends of a roll one affine of channels. Such a
+//! value waits until all its readers are known. Readers that need no affine may compensate for it:
+//! then a residual stream changes its basis.
+
+mod readers;
+mod search;
+mod state;
+mod whole;
+
+use crate::affine::Affine;
+use crate::affine::item::Items;
+use crate::affine::propagate::backward::readers::is_shared;
+use crate::affine::propagate::backward::state::{BackwardPropagation, Met};
+use crate::affine::propagate::forward;
+use crate::affine::propagate::overlay::GraphOverlay;
+use crate::affine::propagate::propagation::{Compensation, Propagation};
+use crate::affine::recognize::Part;
+use crate::ir::{NodeId, ValueId};
+use crate::refusal::{Reason, Refusal};
+
+/// The treatment of values with other readers, and of constants.
+#[derive(Clone, Copy, Default)]
+struct Mode {
+    /// Whether a value that several nodes read waits until all of them need the same affine.
+    waits_for_readers: bool,
+    /// Nodes that may need an affine of one part of a value whose other parts have other readers.
+    partial_readers: PartialReaders,
+    /// Whether a scalar propagates further instead of folding into a constant with other readers.
+    spares_shared_constants: bool,
+    /// Whether readers that need no affine compensate for it.
+    compensates: bool,
+}
+
+impl Mode {
+    /// Each value waits until all its readers need the same affine.
+    const WAITING: Mode = Mode {
+        waits_for_readers: true,
+        partial_readers: PartialReaders::Together,
+        spares_shared_constants: false,
+        compensates: false,
+    };
+
+    /// As [`Mode::WAITING`], but readers that need no affine compensate for it.
+    const COMPENSATING: Mode = Mode {
+        compensates: true,
+        ..Mode::WAITING
+    };
+}
+
+/// The readers of a part of a value that may need an affine of that part alone, where all other
+/// readers take other parts. Otherwise all readers have to need the same affine of the whole value.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum PartialReaders {
+    /// No reader.
+    #[default]
+    Together,
+    /// A reader beside which no other reader leads to the origin of the affine.
+    Alone,
+    /// Every reader.
+    Apart,
+}
+
+/// An affine that is needed on the input of an item's part.
+#[derive(Clone, Copy)]
+struct Start<'d, 'a> {
+    overlay: &'d GraphOverlay<'a>,
+    items: &'d Items<'d>,
+    item: usize,
+    affine: &'d Affine,
+}
+
+impl Start<'_, '_> {
+    /// Propagates the affine in one mode.
+    fn attempt(&self, mode: Mode) -> (Result<Propagation, Refusal>, Met) {
+        let mut search = BackwardPropagation::new(self.overlay, self.items, self.item, mode);
+        let found = search.from_part(self.affine);
+        (found, search.met())
+    }
+
+    /// The first acceptable propagation in which a value waits until each of its readers needs the
+    /// same affine. A scalar may also serve readers of parts.
+    fn waiting_for_readers(
+        &self,
+        spares_shared_constants: bool,
+        accepts: impl Fn(&Propagation) -> bool,
+    ) -> Option<Propagation> {
+        let all = [
+            PartialReaders::Together,
+            PartialReaders::Alone,
+            PartialReaders::Apart,
+        ];
+        let modes = if self.affine.is_number() { 3 } else { 1 };
+        let mut searched_origin = false;
+        for &partial_readers in &all[..modes] {
+            // If no reader was compared with the origin of the affine, `Apart` equals `Alone`.
+            if partial_readers == PartialReaders::Apart && !searched_origin {
+                continue;
+            }
+            let (found, met) = self.attempt(Mode {
+                partial_readers,
+                spares_shared_constants,
+                ..Mode::WAITING
+            });
+            searched_origin = met.searched_origin;
+            if let Some(propagation) = found.ok().filter(&accepts) {
+                return Some(propagation);
+            }
+        }
+        None
+    }
+
+    /// A propagation in which all readers of a value need one affine: a scalar for all of them, or
+    /// an affine of channels beside readers of other parts.
+    fn shared_by_readers(&self) -> Option<Propagation> {
+        let found = self.waiting_for_readers(false, |_| true);
+        // A rotary embedding of some tokens needs its tables unchanged where the other tokens are
+        // scaled beside it.
+        if found.is_none() && self.affine.is_number() {
+            return self.waiting_for_readers(true, |_| true);
+        }
+        found
+    }
+}
+
+/// Sends an affine, that of a part or its scale alone, backward from the part's input.
+///
+/// # Errors
+/// A refusal at the node or value that something else depends on, or that cannot take it.
+pub fn backward(
+    overlay: &GraphOverlay,
+    items: &Items,
+    item: usize,
+    affine: &Affine,
+) -> Result<Propagation, Refusal> {
+    let part = &items.all[item].part;
+    if part.nodes.is_empty() {
+        return Err(inside_a_node(overlay, part));
+    }
+    let start = Start {
+        overlay,
+        items,
+        item,
+        affine,
+    };
+    let (found, met) = start.attempt(Mode::default());
+    let is_number = affine.is_number();
+    let better = match &found {
+        Err(_) if met.reader_of_other_parts || (met.affected_reader && is_number) => {
+            start.shared_by_readers()
+        }
+        // The tables of a rotary embedding multiply queries and keys.
+        Ok(propagation) if is_number && folds_into_shared(overlay, propagation) => {
+            start.waiting_for_readers(true, |other| !folds_into_shared(overlay, other))
+        }
+        _ => None,
+    };
+    better.map_or(found, Ok)
+}
+
+/// As [`backward`], where every reader of any value may need the affine, as a mean beside its operand.
+pub fn by_all(
+    overlay: &GraphOverlay,
+    items: &Items,
+    item: usize,
+    affine: &Affine,
+) -> Option<Propagation> {
+    if items.all[item].part.nodes.is_empty() {
+        return None;
+    }
+    let start = Start {
+        overlay,
+        items,
+        item,
+        affine,
+    };
+    start.waiting_for_readers(false, |_| true)
+}
+
+/// The refusal of an affine whose parameters lie behind the computation of one node.
+fn inside_a_node(overlay: &GraphOverlay, part: &Part) -> Refusal {
+    let graph = overlay.graph;
+    match graph.producer(part.output) {
+        Some((node, _)) => {
+            let reason = Reason::NotLinear(graph.domain_op(node).1.into());
+            Refusal::new(reason, graph.name(node))
+        }
+        None => {
+            let reason = Reason::NotLinear(String::new());
+            Refusal::new(reason, graph.value_name(part.output))
+        }
+    }
+}
+
+/// Whether a propagation folds into a constant that others read as well.
+fn folds_into_shared(overlay: &GraphOverlay, propagation: &Propagation) -> bool {
+    let mut folds = propagation.folds.iter();
+    folds.any(|fold| is_shared(overlay, fold.node))
+}
+
+/// Propagates a scale backward from the part's input, past values with other readers, which
+/// compensate for it.
+///
+/// This removes the last normalizer of a residual stream that ends at an output: all that is written
+/// to the stream is multiplied by its scale, and all that reads the stream divides by it.
+///
+/// # Errors
+/// As [`backward`], and as [`forward::compensate`].
+pub fn returning(
+    overlay: &GraphOverlay,
+    items: &Items,
+    item: usize,
+    affine: &Affine,
+) -> Result<Propagation, Refusal> {
+    let mut search = BackwardPropagation::new(overlay, items, item, Mode::COMPENSATING);
+    let mut propagation = search.from_part(affine)?;
+    let compensations = search.into_compensations();
+    forward::compensate(overlay, items, item, &mut propagation, &compensations)?;
+    // Compensation needs affines from producers, such as class tokens beside a reader that compensates.
+    let first = propagation.wanted.len();
+    let factors = std::mem::take(&mut propagation.factors);
+    let wants = std::mem::take(&mut propagation.wants);
+    for want in wants.into_iter().chain(factors) {
+        wanted(overlay, items, item, &mut propagation, want)?;
+    }
+    if let Some(value) = wanted_twice(overlay, &propagation, first) {
+        let name = overlay.graph.value_name(value);
+        return Err(Refusal::new(Reason::ResidualStream, name));
+    }
+    propagation
+        .wants
+        .extend(compensations.iter().filter_map(first_demand));
+    propagation.in_one_basis(overlay)
+}
+
+/// The first computed value on which an affine is needed both before and after this place in the list.
+fn wanted_twice(
+    overlay: &GraphOverlay,
+    propagation: &Propagation,
+    place: usize,
+) -> Option<ValueId> {
+    let (before, after) = propagation.wanted.split_at(place);
+    let mut twice = after.iter().filter(|value| before.contains(value));
+    twice
+        .find(|value| !overlay.constants.is_constant(**value))
+        .copied()
+}
+
+/// The affine of a compensated value, at the first input that needs it.
+fn first_demand(compensation: &Compensation) -> Option<(NodeId, usize, Affine)> {
+    let &(node, slot) = compensation.wanted.first()?;
+    Some((node, slot, compensation.inverse.inverse()?))
+}
+
+/// Sends an affine that a forward propagation needs on an input of a node backward from there.
+///
+/// # Errors
+/// As [`backward`].
+pub fn wanted(
+    overlay: &GraphOverlay,
+    items: &Items,
+    item: usize,
+    propagation: &mut Propagation,
+    (node, slot, affine): (NodeId, usize, Affine),
+) -> Result<(), Refusal> {
+    BackwardPropagation::new(overlay, items, item, Mode::default()).inputs(
+        propagation,
+        node,
+        &[(slot, affine)],
+        0,
+    )
+}
+
+/// As [`wanted`]; a scalar also passes values whose other readers need it too, such as both halves of
+/// a rotary embedding.
+///
+/// # Errors
+/// As [`backward`], where not all readers need the same affine either.
+pub fn wanted_by_all(
+    overlay: &GraphOverlay,
+    items: &Items,
+    item: usize,
+    propagation: &mut Propagation,
+    (node, slot, affine): (NodeId, usize, Affine),
+) -> Result<(), Refusal> {
+    let way = [(slot, affine)];
+    let sparing = Mode {
+        spares_shared_constants: true,
+        ..Mode::WAITING
+    };
+    let modes: &[Mode] = if way[0].1.is_number() {
+        &[Mode::default(), Mode::WAITING, sparing]
+    } else {
+        &[Mode::default()]
+    };
+    let mut first = None;
+    for &mode in modes {
+        let mut found = propagation.clone();
+        let mut search = BackwardPropagation::new(overlay, items, item, mode);
+        match search.from_inputs(&mut found, node, &way) {
+            Ok(()) => {
+                *propagation = found;
+                return Ok(());
+            }
+            Err(refusal) => first = first.or(Some(refusal)),
+        }
+    }
+    first.map_or(Ok(()), Err)
+}

@@ -1,0 +1,289 @@
+//! The other readers of a value on which backward propagation needs an affine.
+
+use std::collections::BTreeSet;
+
+use crate::affine::Affine;
+use crate::affine::fold::Step;
+use crate::affine::propagate::backward::PartialReaders;
+use crate::affine::propagate::backward::state::{
+    BackwardPropagation, Demand, DemandSource, Waiting,
+};
+use crate::affine::propagate::node_step::step_forward;
+use crate::affine::propagate::overlay::GraphOverlay;
+use crate::affine::propagate::precision;
+use crate::affine::propagate::propagation::Compensation;
+use crate::hash::HashSet;
+use crate::ir::{Graph, NodeId, Reader, ValueId};
+use crate::onnx::operator::Category;
+use crate::refusal::{Reason, Refusal};
+
+/// The largest number of readers of a value that waits for all of them.
+const READERS: usize = 64;
+
+/// The largest number of known producers upstream of a part's input.
+const PRODUCERS: usize = 256;
+
+/// The other readers of a value on which an affine is needed.
+#[derive(Debug, PartialEq)]
+pub(super) enum Others {
+    None,
+    /// Nodes that take only parts of the value on which the affine is the identity.
+    Unaffected,
+}
+
+impl BackwardPropagation<'_, '_> {
+    /// Whether a value waits until all its other readers need the same affine. Otherwise they do
+    /// not see it, or compensate for it.
+    pub(super) fn waits_for_others(
+        &mut self,
+        value: ValueId,
+        demand: &Demand,
+    ) -> Result<bool, Refusal> {
+        let others = self.other_readers(value, &demand.source, demand.affine);
+        match &others {
+            Ok(others) => {
+                self.met.reader_of_other_parts |= *others == Others::Unaffected;
+                if !self.mode.waits_for_readers || !self.has_read_results(&demand.source) {
+                    return Ok(false);
+                }
+            }
+            Err(refusal) => self.met.affected_reader |= refusal.reason == Reason::OtherReader,
+        }
+        if let DemandSource::Input(node, slot) = demand.source
+            && self.mode.waits_for_readers
+            && self.overlay.readers(value).count() <= READERS
+        {
+            self.waiting.push(Waiting {
+                value,
+                by: (node, slot),
+                affine: demand.affine.clone(),
+                depth: demand.depth,
+            });
+            return Ok(true);
+        }
+        if let Err(refusal) = others {
+            self.let_others_compensate(value, demand, refusal)?;
+        }
+        Ok(false)
+    }
+
+    /// Lets the other readers of a value compensate for the affine.
+    ///
+    /// # Errors
+    /// The refusal, if no reader may compensate.
+    fn let_others_compensate(
+        &mut self,
+        value: ValueId,
+        demand: &Demand,
+        refusal: Refusal,
+    ) -> Result<(), Refusal> {
+        let graph = self.overlay.graph;
+        let inverse = demand
+            .affine
+            .inverse()
+            .filter(|_| self.mode.compensates)
+            .ok_or(refusal)?;
+        precision::returned(self.overlay, value, &inverse)
+            .map_err(|reason| Refusal::new(reason, graph.value_name(demand.value)))?;
+        self.compensations.push(Compensation {
+            value,
+            wanted: demand.source.inputs(graph),
+            inverse,
+        });
+        Ok(())
+    }
+
+    /// Whether the affine comes from a node with several results that are read, as a Split of tokens.
+    fn has_read_results(&self, source: &DemandSource) -> bool {
+        let &DemandSource::Input(node, _) = source else {
+            return false;
+        };
+        let results = self.overlay.graph.outputs(node).iter().flatten();
+        let read = results.filter(|&&value| self.overlay.readers(value).next().is_some());
+        read.count() > 1
+    }
+
+    /// Whether an input that needs an affine has other readers that the affine would affect.
+    pub(super) fn has_shared_input(&self, node: NodeId, way: &[(usize, Affine)]) -> bool {
+        way.iter().any(|(slot, affine)| {
+            let source = DemandSource::Input(node, *slot);
+            !affine.is_identity()
+                && self
+                    .input(node, *slot)
+                    .is_some_and(|input| self.other_readers(input, &source, affine).is_err())
+        })
+    }
+
+    /// Whether the affines that a node needs on its inputs concern no other reader.
+    pub(super) fn has_own_inputs(&self, node: NodeId, step: &Step) -> bool {
+        let mut wanted = step.ways.iter().flatten();
+        !step.folds.is_empty()
+            || wanted.all(|(slot, affine)| {
+                affine.scale.len() == 1 || self.is_own_input(node, *slot, affine)
+            })
+    }
+
+    fn is_own_input(&self, node: NodeId, slot: usize, affine: &Affine) -> bool {
+        let Some(input) = self.input(node, slot) else {
+            return false;
+        };
+        match self.other_readers(input, &DemandSource::Input(node, slot), affine) {
+            Ok(Others::None) => true,
+            Ok(Others::Unaffected) => self.is_apart(input, node),
+            Err(_) => false,
+        }
+    }
+
+    /// The value at an input of a node, after the planned removals.
+    fn input(&self, node: NodeId, slot: usize) -> Option<ValueId> {
+        let value = self.overlay.graph.input(node, slot)?;
+        Some(self.overlay.source(value))
+    }
+
+    /// Whether a node may need an affine of its part of a value while other readers take other
+    /// parts. Other readers may lead to the same origin, as class tokens do beside a rotary embedding.
+    fn is_apart(&self, value: ValueId, node: NodeId) -> bool {
+        match self.mode.partial_readers {
+            PartialReaders::Together => false,
+            PartialReaders::Apart => true,
+            PartialReaders::Alone => {
+                let producers = self.producers.get_or_init(|| self.search_producers());
+                !self.overlay.readers(value).any(|(_, reader)| match reader {
+                    Reader::Node { node: other, input } => {
+                        other != node
+                            && producers.contains(&other)
+                            && self.overlay.graph.reads_elements(other, input)
+                    }
+                    Reader::Output | Reader::Capture { .. } => false,
+                })
+            }
+        }
+    }
+
+    /// The last [`PRODUCERS`] nodes upstream of the part's input.
+    fn search_producers(&self) -> HashSet<NodeId> {
+        let input = self.items.all[self.item].part.input;
+        let mut open: BTreeSet<(usize, NodeId)> = BTreeSet::new();
+        open.extend(self.placed_producer(input));
+        let mut producers = HashSet::default();
+        while let Some((_, node)) = open.pop_last().filter(|_| producers.len() < PRODUCERS) {
+            producers.insert(node);
+            let inputs = self.overlay.graph.inputs(node).iter().flatten();
+            open.extend(inputs.filter_map(|&input| self.placed_producer(input)));
+        }
+        producers
+    }
+
+    /// The producer of a value behind its place in the execution order.
+    fn placed_producer(&self, value: ValueId) -> Option<(usize, NodeId)> {
+        let graph = self.overlay.graph;
+        let (node, _) = graph.producer(self.overlay.source(value))?;
+        Some((graph.place(node), node))
+    }
+
+    /// The other readers of a value on which an affine is needed.
+    ///
+    /// # Errors
+    /// A refusal at the first reader that the affine would affect.
+    pub(super) fn other_readers(
+        &self,
+        value: ValueId,
+        source: &DemandSource,
+        affine: &Affine,
+    ) -> Result<Others, Refusal> {
+        let graph = self.overlay.graph;
+        let mut others = Others::None;
+        for (name, reader) in self.overlay.readers(value) {
+            let (node, input) = match reader {
+                Reader::Output => {
+                    return Err(Refusal::new(Reason::GraphOutput, graph.value_name(name)));
+                }
+                Reader::Capture { node } => {
+                    return Err(Refusal::new(Reason::CapturedBySubgraph, graph.name(node)));
+                }
+                Reader::Node { node, input } => (node, input),
+            };
+            if source.has(node, input) || !graph.reads_elements(node, input) {
+                continue;
+            }
+            if !self.is_unaffected(node, input, affine) {
+                return Err(Refusal::new(Reason::OtherReader, graph.name(node)));
+            }
+            others = Others::Unaffected;
+        }
+        Ok(others)
+    }
+
+    /// Whether a reader takes only parts of the value on which the affine is the identity.
+    fn is_unaffected(&self, node: NodeId, input: usize, affine: &Affine) -> bool {
+        let graph = self.overlay.graph;
+        let has_identity_parts =
+            affine.scale.iter().any(|&s| s == 1.0) && affine.shift.iter().any(|&t| t == 0.0);
+        // A sum or a product takes every part of its operands.
+        if !has_identity_parts && graph.category(node) == Some(Category::Arithmetic) {
+            return false;
+        }
+        let mut inputs = vec![None; graph.inputs(node).len()];
+        inputs[input] = Some(affine.clone());
+        step_forward(self.overlay, node, &inputs).is_ok_and(|step| {
+            let mut results = step.ways.iter().flatten();
+            step.only_passes_on() && results.all(|(_, affine)| affine.is_identity())
+        })
+    }
+}
+
+/// The affine that all requests at a value share; `None` where they differ.
+///
+/// The requests are sorted by the input that makes them.
+pub(super) fn agreed(graph: &Graph, requests: &[Waiting]) -> Option<Affine> {
+    let mut affines = requests
+        .chunk_by(|one, other| one.by == other.by)
+        .map(|of_one_input| united(graph, of_one_input));
+    let affine = affines.next()??;
+    affines
+        .all(|other| other.as_ref() == Some(&affine))
+        .then_some(affine)
+}
+
+/// The affine of all requests at one input: each result of a node, as of a Split, needs it for one part.
+fn united(graph: &Graph, requests: &[Waiting]) -> Option<Affine> {
+    let (first, others) = requests.split_first()?;
+    // Two requests for one result are not two parts.
+    if requests.len() > graph.outputs(first.by.0).len() {
+        return None;
+    }
+    let mut all = first.affine.clone();
+    for next in others {
+        if !all.broadcasts_with(&next.affine) {
+            return None;
+        }
+        all = all.then(&next.affine);
+    }
+    Some(all)
+}
+
+/// Whether a node multiplies by an array of constants that others read as well, such as a table of
+/// angles, or one of tokens that is the head, too.
+pub(super) fn is_shared(overlay: &GraphOverlay, node: NodeId) -> bool {
+    let graph = overlay.graph;
+    let multiplies = graph.is(node, "Mul") || graph.category(node) == Some(Category::MatrixProduct);
+    let mut inputs = graph.inputs(node).iter().flatten();
+    multiplies && inputs.any(|&input| is_shared_array(overlay, overlay.source(input)))
+}
+
+fn is_shared_array(overlay: &GraphOverlay, value: ValueId) -> bool {
+    let constants = overlay.constants;
+    constants.is_constant(value)
+        && constants.len(value) != Some(1)
+        && overlay.readers(moved_from(overlay, value)).count() > 1
+}
+
+/// The constant that a movement moves, or the constant itself.
+fn moved_from(overlay: &GraphOverlay, constant: ValueId) -> ValueId {
+    let graph = overlay.graph;
+    let moved = match graph.producer(constant) {
+        Some((node, _)) if graph.is_movement(node) => graph.input(node, 0),
+        _ => None,
+    };
+    moved.map_or(constant, |input| overlay.source(input))
+}

@@ -1,0 +1,152 @@
+//! Steps at nodes that read a part of a value: an affine of the part, or of the whole value.
+
+use crate::affine::Affine;
+use crate::affine::fold::{At, Rule, Step};
+use crate::affine::linear::elementwise::shrunk;
+use crate::affine::propagate::backward::readers::is_shared;
+use crate::affine::propagate::backward::state::BackwardPropagation;
+use crate::affine::propagate::node_step::step_forward;
+use crate::ir::NodeId;
+use crate::onnx::operator::Category;
+use crate::refusal::Reason;
+
+impl BackwardPropagation<'_, '_> {
+    /// The step of a rule for an affine needed behind its node, or for one needed on the whole
+    /// operand instead.
+    pub(super) fn step(
+        &self,
+        node: NodeId,
+        rule: &dyn Rule,
+        slot: usize,
+        affine: &Affine,
+    ) -> Result<Step, Reason> {
+        let step = rule.backward(&self.overlay.at(node), slot, affine);
+        if !self.mode.waits_for_readers {
+            return self.or_whole(node, affine, step);
+        }
+        let fits = step.as_ref().is_ok_and(|step| {
+            let spares = self.mode.spares_shared_constants
+                && !step.folds.is_empty()
+                && is_shared(self.overlay, node);
+            // One basis serves all tokens of a stream: it cannot change for a part of them.
+            let is_part = self.mode.compensates && needs_more_axes(step, affine);
+            !spares && !is_part && self.has_own_inputs(node, step)
+        });
+        match fits {
+            true => step,
+            false => self.whole(node, affine).map_or(step, Ok),
+        }
+    }
+
+    /// Behind a node that reads a part of a value: where the other parts must stay, no operator may
+    /// be able to absorb an affine of the part, as for the scores that a relative shift reads. Where
+    /// the other parts have no reader, the whole value may take the affine.
+    fn or_whole(
+        &self,
+        node: NodeId,
+        affine: &Affine,
+        step: Result<Step, Reason>,
+    ) -> Result<Step, Reason> {
+        match step {
+            Ok(mut step) if step.folds.is_empty() && needs_more_axes(&step, affine) => {
+                if let Some(whole) = self.whole(node, affine) {
+                    step.ways.extend(whole.ways);
+                }
+                Ok(step)
+            }
+            Ok(step) => Ok(step),
+            // The rule refuses where the size of the part is unknown.
+            Err(reason) => self.whole(node, affine).ok_or(reason),
+        }
+    }
+
+    /// The affine of a whole operand of which a node reads a part: a scalar, or one that is
+    /// constant along the axes of selection. Other nodes read the other parts.
+    fn whole(&self, node: NodeId, affine: &Affine) -> Option<Step> {
+        let graph = self.overlay.graph;
+        let slot = self.varying_slot(node)?;
+        let at = self.overlay.at(node);
+        let rank = at.rank(slot).ok()?;
+        graph.only_output(node)?;
+        let candidates = on_operand(affine, rank);
+        // A product multiplies one factor of each operand, however the operands broadcast.
+        if affine.is_number() && graph.category(node) == Some(Category::MatrixProduct) {
+            let first = candidates.into_iter().next();
+            return first.map(|wanted| Step::pass_on(slot, wanted));
+        }
+        let mut fitting = candidates.into_iter().filter(|wanted| {
+            // An operand that broadcasts has one number for many elements of the result.
+            shrunk(&at, slot, wanted).is_ok() && self.passes_unchanged(&at, slot, wanted, affine)
+        });
+        fitting.next().map(|wanted| Step::pass_on(slot, wanted))
+    }
+
+    /// The first input of a node that is not constant and whose elements it reads.
+    fn varying_slot(&self, node: NodeId) -> Option<usize> {
+        let graph = self.overlay.graph;
+        (0..graph.inputs(node).len()).find(|&slot| {
+            let input = graph.input(node, slot);
+            graph.reads_elements(node, slot)
+                && input.is_some_and(|input| {
+                    !self
+                        .overlay
+                        .constants
+                        .is_constant(self.overlay.source(input))
+                })
+        })
+    }
+
+    /// Whether a node only passes an affine of an operand, as the affine that is needed on the result.
+    fn passes_unchanged(&self, at: &At, slot: usize, operand: &Affine, result: &Affine) -> bool {
+        let mut inputs = vec![None; at.arity()];
+        inputs[slot] = Some(operand.clone());
+        step_forward(self.overlay, at.node, &inputs).is_ok_and(|step| {
+            let mut made = step.ways.iter().flatten();
+            step.only_passes_on() && made.all(|(_, made)| is_equal(made, result))
+        })
+    }
+}
+
+/// Whether a step needs an affine that varies along more axes than the affine on the result.
+fn needs_more_axes(step: &Step, affine: &Affine) -> bool {
+    let axes = affine.axes().len();
+    let mut wanted = step.ways.iter().flatten();
+    wanted.any(|(_, wanted)| wanted.axes().len() > axes)
+}
+
+/// Whether two affines are equal; beside a scalar, a shift of zeros may have any extents.
+fn is_equal(one: &Affine, other: &Affine) -> bool {
+    match other.is_number() {
+        true => one.has_no_shift() && *one.scale == *other.scale,
+        false => one == other,
+    }
+}
+
+/// The affines on an operand of a rank that may be this affine on the result.
+fn on_operand(affine: &Affine, rank: usize) -> Vec<Affine> {
+    if affine.is_number() {
+        return reshaped(affine, &vec![1; rank]).into_iter().collect();
+    }
+    match rank.checked_sub(affine.rank()) {
+        Some(0) => vec![affine.clone()],
+        // The node selects one place along an axis, which the result lacks.
+        Some(1) => (0..rank)
+            .filter_map(|axis| with_axis(affine, axis))
+            .collect(),
+        _ => vec![],
+    }
+}
+
+/// An affine with one more axis, along which it is constant.
+fn with_axis(affine: &Affine, axis: usize) -> Option<Affine> {
+    let insert = |shape: &[usize]| [&shape[..axis], &[1], &shape[axis..]].concat();
+    let scale = affine.scale.reshape(&insert(affine.scale.shape()))?;
+    let shift = affine.shift.reshape(&insert(affine.shift.shape()))?;
+    Some(Affine::new(scale, shift))
+}
+
+fn reshaped(affine: &Affine, shape: &[usize]) -> Option<Affine> {
+    let scale = affine.scale.reshape(shape)?;
+    let shift = affine.shift.reshape(shape)?;
+    Some(Affine::new(scale, shift))
+}
