@@ -1,0 +1,196 @@
+//! Recipes of a part of a tensor.
+
+use std::ops::Range;
+
+use crate::hash::HashMap;
+use crate::recipe::{Op, Operation, Recipe, Windows};
+
+/// The depth to which a cut enters a formula; deeper steps are computed whole.
+const DEEPEST: usize = 1000;
+
+/// Cuts recipes along an axis: pushes the cut through the operations that it commutes with.
+#[derive(Default)]
+pub(in crate::recipe) struct Cutting {
+    made: HashMap<(*const Operation, usize, usize, usize), Recipe>,
+    depth: usize,
+}
+
+impl Cutting {
+    /// The recipe of a range along an axis of a tensor.
+    pub(in crate::recipe) fn recipe(
+        &mut self,
+        recipe: &Recipe,
+        axis: usize,
+        range: Range<usize>,
+    ) -> Recipe {
+        if range == (0..recipe.shape()[axis]) {
+            return recipe.clone();
+        }
+        let key = (recipe.id(), axis, range.start, range.end);
+        if let Some(made) = self.made.get(&key) {
+            return made.clone();
+        }
+        self.depth += 1;
+        let made = if self.depth < DEEPEST {
+            self.pushed(recipe, axis, &range)
+        } else {
+            None
+        };
+        self.depth -= 1;
+        let made = made
+            .or_else(|| recipe.pick(axis, range.map(Some)))
+            .unwrap_or_else(|| recipe.clone());
+        self.made.insert(key, made.clone());
+        made
+    }
+
+    /// The operation on parts of its inputs; `None` where it needs all of them.
+    fn pushed(&mut self, recipe: &Recipe, axis: usize, range: &Range<usize>) -> Option<Recipe> {
+        match recipe.op() {
+            Op::Constant(_) | Op::Literal(_) => None,
+            Op::Round(_) | Op::Neg | Op::Sqrt | Op::Exp | Op::Sigmoid | Op::Flush(_) => {
+                self.function(recipe, axis, range)
+            }
+            Op::Add | Op::Sub | Op::Mul | Op::Div => self.arithmetic(recipe, axis, range),
+            Op::Reshape => self.reshape(recipe, axis, range),
+            Op::Transpose(_) | Op::Pick { .. } | Op::Expand | Op::Concat(_) => {
+                self.movement(recipe, axis, range)
+            }
+            Op::Sum(_) | Op::Max(_) | Op::Softmax(_) => self.reduction(recipe, axis, range),
+            Op::Product | Op::Conv(_) => self.product(recipe, axis, range),
+        }
+    }
+
+    /// The part of an input along an axis that is aligned with the last axes of the result, or all
+    /// of the input where it is constant along that axis.
+    fn aligned(
+        &mut self,
+        input: &Recipe,
+        rank: usize,
+        axis: usize,
+        range: &Range<usize>,
+    ) -> Recipe {
+        match (axis + input.rank()).checked_sub(rank) {
+            Some(own) if input.shape()[own] != 1 => self.recipe(input, own, range.clone()),
+            _ => input.clone(),
+        }
+    }
+
+    fn function(&mut self, recipe: &Recipe, axis: usize, range: &Range<usize>) -> Option<Recipe> {
+        let input = self.aligned(recipe.inputs().first()?, recipe.rank(), axis, range);
+        match recipe.op() {
+            Op::Round(data_type) => Some(input.rounded(*data_type)),
+            Op::Neg => Some(input.neg()),
+            Op::Sqrt => Some(input.sqrt()),
+            Op::Exp => Some(input.exp()),
+            Op::Sigmoid => Some(input.sigmoid()),
+            Op::Flush(below) => Some(input.flushed(*below)),
+            _ => None,
+        }
+    }
+
+    fn arithmetic(&mut self, recipe: &Recipe, axis: usize, range: &Range<usize>) -> Option<Recipe> {
+        let [left, right] = recipe.inputs() else {
+            return None;
+        };
+        let left = self.aligned(left, recipe.rank(), axis, range);
+        let right = self.aligned(right, recipe.rank(), axis, range);
+        left.zip(recipe.op().clone(), &right)
+    }
+
+    /// A reshape keeps an axis where as many elements lie before an axis of equal extent.
+    fn reshape(&mut self, recipe: &Recipe, axis: usize, range: &Range<usize>) -> Option<Recipe> {
+        let input = recipe.inputs().first()?;
+        let wanted = before_and_along(recipe, axis);
+        let own = (0..input.rank()).find(|&own| before_and_along(input, own) == wanted)?;
+        let part = self.recipe(input, own, range.clone());
+        part.reshape(&extents_of_part(recipe, axis, range))
+    }
+
+    fn movement(&mut self, recipe: &Recipe, axis: usize, range: &Range<usize>) -> Option<Recipe> {
+        let inputs = recipe.inputs();
+        match recipe.op() {
+            Op::Transpose(perm) => {
+                let part = self.recipe(inputs.first()?, perm[axis], range.clone());
+                part.transpose(perm)
+            }
+            Op::Pick {
+                axis: along,
+                places,
+            } if *along == axis => {
+                let places = &places[range.clone()];
+                inputs.first()?.pick(axis, places.iter().copied())
+            }
+            Op::Pick {
+                axis: along,
+                places,
+            } => {
+                let part = self.recipe(inputs.first()?, axis, range.clone());
+                part.pick(*along, places.iter().copied())
+            }
+            Op::Expand => {
+                let part = self.aligned(inputs.first()?, recipe.rank(), axis, range);
+                part.expand(&extents_of_part(recipe, axis, range))
+            }
+            Op::Concat(along) if *along != axis => {
+                let parts = inputs
+                    .iter()
+                    .map(|input| self.recipe(input, axis, range.clone()));
+                Recipe::concat(*along, &parts.collect::<Vec<Recipe>>())
+            }
+            _ => None,
+        }
+    }
+
+    fn reduction(&mut self, recipe: &Recipe, axis: usize, range: &Range<usize>) -> Option<Recipe> {
+        let input = recipe.inputs().first()?;
+        match recipe.op() {
+            Op::Sum(along) | Op::Max(along) | Op::Softmax(along) if *along == axis => None,
+            Op::Sum(along) => self.recipe(input, axis, range.clone()).sum(*along),
+            Op::Max(along) => self.recipe(input, axis, range.clone()).max(*along),
+            Op::Softmax(along) => self.recipe(input, axis, range.clone()).softmax(*along),
+            _ => None,
+        }
+    }
+
+    fn product(&mut self, recipe: &Recipe, axis: usize, range: &Range<usize>) -> Option<Recipe> {
+        let [left, right] = recipe.inputs() else {
+            return None;
+        };
+        let rank = recipe.rank();
+        match recipe.op() {
+            Op::Product if axis + 1 == rank => {
+                left.product(&self.aligned(right, rank, axis, range))
+            }
+            Op::Product if axis + 2 == rank => self.aligned(left, rank, axis, range).product(right),
+            Op::Product => {
+                let left = self.aligned(left, rank, axis, range);
+                left.product(&self.aligned(right, rank, axis, range))
+            }
+            // The values have the groups of the weight, and none of its outer channels.
+            Op::Conv(windows) if axis == 0 => {
+                let values = self.recipe(right, 0, range.clone());
+                let weight = self.recipe(left, axis, range.clone());
+                weight.conv(&values, Windows::clone(windows))
+            }
+            Op::Conv(windows) if axis == 1 => {
+                let weight = self.recipe(left, axis, range.clone());
+                weight.conv(right, Windows::clone(windows))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// How many elements lie before an axis, and the extent of the axis.
+fn before_and_along(recipe: &Recipe, axis: usize) -> (usize, usize) {
+    let shape = recipe.shape();
+    (shape[..axis].iter().product(), shape[axis])
+}
+
+/// The extents of a range along an axis of a tensor.
+fn extents_of_part(recipe: &Recipe, axis: usize, range: &Range<usize>) -> Vec<usize> {
+    let mut shape = recipe.shape().to_vec();
+    shape[axis] = range.len();
+    shape
+}

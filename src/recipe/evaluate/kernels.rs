@@ -1,0 +1,59 @@
+//! Sums of products, each in one order on every machine.
+
+use multiversion::multiversion;
+use ndarray::{ArrayView2, ArrayViewMut2, Zip};
+
+/// Adds a row, times a number.
+#[multiversion(targets = "simd")]
+pub(super) fn add_times(factor: f64, row: &[f64], sums: &mut [f64]) {
+    for (sum, number) in sums.iter_mut().zip(row) {
+        *sum += factor * number;
+    }
+}
+
+/// The products of a row with each of many, each added up in the order of its elements; several at a time, as each sum
+/// waits for its last one.
+#[multiversion(targets = "simd")]
+pub(super) fn dot_each(row: &[f64], rows: &[f64], sums: &mut [f64]) {
+    const AT_ONCE: usize = 8;
+    let length = row.len();
+    let (many, few) = sums.as_chunks_mut::<AT_ONCE>();
+    for (group, sums) in many.iter_mut().enumerate() {
+        let rows: [&[f64]; AT_ONCE] =
+            std::array::from_fn(|i| &rows[(group * AT_ONCE + i) * length..][..length]);
+        for (place, &factor) in row.iter().enumerate() {
+            for (sum, row) in sums.iter_mut().zip(rows) {
+                *sum += factor * row[place];
+            }
+        }
+    }
+    let rest = &rows[many.len() * AT_ONCE * length..];
+    for (sum, numbers) in few.iter_mut().zip(rest.chunks_exact(length.max(1))) {
+        *sum = row
+            .iter()
+            .zip(numbers)
+            .fold(0.0, |sum, (factor, number)| sum + factor * number);
+    }
+}
+
+/// Adds `a · b`, in the order of the rows of `b`: any other order would round differently, and which one a library
+/// takes depends on the machine.
+pub(super) fn multiply(a: ArrayView2<f64>, b: ArrayView2<f64>, sums: &mut ArrayViewMut2<f64>) {
+    if b.ncols() == 1 {
+        // In the same order, without a loop over one column.
+        for (row, sum) in a.outer_iter().zip(sums.iter_mut()) {
+            *sum = row
+                .iter()
+                .zip(&b)
+                .fold(*sum, |sum, (&factor, &number)| sum + factor * number);
+        }
+        return;
+    }
+    for (row, mut sums) in a.outer_iter().zip(sums.outer_iter_mut()) {
+        for (&factor, numbers) in row.iter().zip(b.outer_iter()) {
+            Zip::from(&mut sums)
+                .and(&numbers)
+                .for_each(|sum, &number| *sum += factor * number);
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Products with an operand that is too large to be computed whole.
+
+use std::ops::Range;
+
+use ndarray::{Array2, ArrayD, Axis};
+
+use super::cut::Cutting;
+use super::kernels::{add_times, dot_each, multiply};
+use super::{PART, Supply, evaluate_from};
+use crate::onnx::tensor::Floats;
+use crate::onnx::value_range::ValueRange;
+use crate::recipe::{Op, Recipe};
+use crate::refusal::{Reason, Refusal};
+
+/// The order in which a product or a convolution with a large operand is computed in parts. The large
+/// operand has many places along the axis of the parts, so that each part is smaller than the whole.
+#[derive(Clone, Copy)]
+pub(super) enum Streamed {
+    /// Parts of the result along an axis, each by itself.
+    Result(usize),
+    /// Parts of the sums: places along the last axis of the left operand, and the one before it of the right.
+    Sums,
+}
+
+impl Streamed {
+    /// The order for a step; `None` where the step is computed whole.
+    pub(super) fn from_recipe(step: &Recipe) -> Option<Self> {
+        let [left, right] = step.inputs() else {
+            return None;
+        };
+        let (most, least) = (left.len().max(right.len()), left.len().min(right.len()));
+        if most <= PART || least > most / 2 || step.is_empty() {
+            return None;
+        }
+        let is_left = left.len() == most;
+        let large = if is_left { left } else { right };
+        let streamed = match step.op() {
+            Op::Product => Self::of_product(step, large, is_left),
+            Op::Conv(_) if is_left => Self::Result(usize::from(step.shape()[0] == 1)),
+            _ => return None,
+        };
+        Some(streamed).filter(|streamed| streamed.extent(step) > 1)
+    }
+
+    /// The order for a matrix product. It reads the large operand from front to back, and so once.
+    fn of_product(step: &Recipe, large: &Recipe, is_left: bool) -> Self {
+        let (rows, columns) = (step.rank() - 2, step.rank() - 1);
+        let is_turned = matches!(large.op(), Op::Transpose(_));
+        let has_stacks = step.shape()[..rows].iter().any(|&extent| extent > 1);
+        let stack = (0..rows).find(|&axis| aligned_extent(large, step.rank(), axis) > 1);
+        match stack {
+            Some(axis) => Self::Result(axis),
+            None if is_left && (has_stacks || !is_turned) => Self::Result(rows),
+            None if !is_left && (has_stacks || is_turned) => Self::Result(columns),
+            None => Self::Sums,
+        }
+    }
+
+    /// How many places there are along the axis of the parts.
+    fn extent(self, step: &Recipe) -> usize {
+        match self {
+            Self::Result(axis) => step.shape()[axis],
+            Self::Sums => step.inputs()[0].shape().last().copied().unwrap_or(1),
+        }
+    }
+
+    /// The constant on the right of a row, where its elements are stored in the order in which the parts take them.
+    fn stored<'s>(self, step: &Recipe, supply: &'s dyn Supply) -> Option<&'s Floats> {
+        let ([_, right], [others @ .., _]) = (step.inputs(), step.shape()) else {
+            return None;
+        };
+        let is_row = others.iter().all(|&extent| extent == 1);
+        let last = step.rank() - 1;
+        let (constant, shape) = match (self, right.op(), right.inputs(), right.shape()) {
+            _ if !is_row => return None,
+            (Self::Sums, _, _, &[rows, columns]) => (right, [rows, columns]),
+            (Self::Result(axis), Op::Transpose(_), [turned], &[rows, columns]) if axis == last => {
+                (turned, [columns, rows])
+            }
+            _ => return None,
+        };
+        let Op::Constant(name) = constant.op() else {
+            return None;
+        };
+        supply.floats(name).filter(|floats| floats.shape() == shape)
+    }
+
+    pub(super) fn compute(
+        self,
+        step: &Recipe,
+        supply: &dyn Supply,
+    ) -> Result<ArrayD<f64>, Refusal> {
+        let extent = self.extent(step);
+        let largest = step.inputs().iter().map(Recipe::len).max().unwrap_or(1);
+        let parts = Parts {
+            step,
+            supply,
+            extent,
+            places: (PART * extent / largest).max(1),
+        };
+        match (self, self.stored(step, supply)) {
+            (_, Some(floats)) => parts.row_by_stored(self, floats),
+            (Self::Result(axis), None) => parts.of_result(axis),
+            (Self::Sums, None) => parts.of_sums(),
+        }
+    }
+}
+
+/// A step that is computed in parts.
+struct Parts<'s> {
+    step: &'s Recipe,
+    supply: &'s dyn Supply,
+    /// The extent of the axis along which the parts lie.
+    extent: usize,
+    /// How many places of the axis a part has.
+    places: usize,
+}
+
+impl Parts<'_> {
+    fn operands(&self) -> [&Recipe; 2] {
+        let [left, right] = self.step.inputs() else {
+            unreachable!("a product has two operands")
+        };
+        [left, right]
+    }
+
+    fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
+        let (extent, places) = (self.extent, self.places);
+        (0..extent)
+            .step_by(places)
+            .map(move |from| from..extent.min(from + places))
+    }
+
+    /// The product of a row with a stored constant.
+    fn row_by_stored(&self, order: Streamed, floats: &Floats) -> Result<ArrayD<f64>, Refusal> {
+        let [left, right] = self.operands();
+        let row = evaluate_from(left, self.supply)?;
+        let row = row.as_slice().unwrap_or_default();
+        let mut result = ArrayD::zeros(self.step.shape());
+        let sums = result.as_slice_mut().unwrap_or_default();
+        // How many elements of the constant lie behind one place of the axis.
+        let behind = right.len() / self.extent;
+        let mut buffer = vec![];
+        let mut numbers = vec![0.0; self.places * behind];
+        let mut seen = ValueRange::NONE;
+        for range in self.ranges() {
+            let numbers = &mut numbers[..range.len() * behind];
+            let read = floats.read_bytes(range.start * behind..range.end * behind, &mut buffer);
+            read.map_err(|error| Refusal::new(Reason::Constant(error.to_string()), ""))?;
+            seen = seen.and(floats.magnitudes(&buffer));
+            floats.decode(&buffer, numbers);
+            match order {
+                Streamed::Sums => {
+                    for (&factor, numbers) in row[range].iter().zip(numbers.chunks_exact(behind)) {
+                        add_times(factor, numbers, sums);
+                    }
+                }
+                Streamed::Result(_) => dot_each(row, numbers, &mut sums[range]),
+            }
+        }
+        // Scaling then needs no second read to know its range.
+        floats.see(seen);
+        Ok(result)
+    }
+
+    /// The result, part by part along an axis.
+    fn of_result(&self, axis: usize) -> Result<ArrayD<f64>, Refusal> {
+        let mut cutting = Cutting::default();
+        let mut result = ArrayD::zeros(self.step.shape());
+        for range in self.ranges() {
+            let recipe = cutting.recipe(self.step, axis, range.clone());
+            let part = evaluate_from(&recipe, self.supply)?;
+            result
+                .slice_axis_mut(Axis(axis), range.into())
+                .assign(&part);
+        }
+        Ok(result)
+    }
+
+    /// The sums of one matrix product, from parts of its operands.
+    fn of_sums(&self) -> Result<ArrayD<f64>, Refusal> {
+        let [left, right] = self.operands();
+        let [.., rows, columns] = *self.step.shape() else {
+            unreachable!("a matrix has two axes")
+        };
+        let mut cutting = Cutting::default();
+        let mut result = ArrayD::zeros(self.step.shape());
+        let mut sums = result
+            .view_mut()
+            .into_shape_with_order((rows, columns))
+            .expect("one matrix");
+        for range in self.ranges() {
+            let part = cutting.recipe(left, left.rank() - 1, range.clone());
+            let of_left = self.matrix(&part, rows)?;
+            let part = cutting.recipe(right, right.rank() - 2, range.clone());
+            let of_right = self.matrix(&part, range.len())?;
+            multiply(of_left.view(), of_right.view(), &mut sums);
+        }
+        Ok(result)
+    }
+
+    /// A recipe of one matrix, computed.
+    fn matrix(&self, recipe: &Recipe, rows: usize) -> Result<Array2<f64>, Refusal> {
+        let array = evaluate_from(recipe, self.supply)?;
+        let columns = array.len() / rows.max(1);
+        Ok(array
+            .into_shape_with_order((rows, columns))
+            .expect("one matrix"))
+    }
+}
+
+/// The extent of an input along the axis that is aligned with this axis of a result of a rank.
+fn aligned_extent(input: &Recipe, rank: usize, axis: usize) -> usize {
+    (axis + input.rank())
+        .checked_sub(rank)
+        .map_or(1, |own| input.shape()[own])
+}
