@@ -11,11 +11,11 @@
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Side, Step};
-use crate::affine::linear::{Linear, Slots, known_attributes, only_along};
+use crate::affine::linear::geometry::{Geometry, groups};
+use crate::affine::linear::{Linear, Slots, only_along};
 use crate::analysis::broadcast::LARGEST;
-use crate::recipe::{Numbers, Recipe, Windows};
+use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
-use crate::shape::facts::extent;
 
 /// Conv: weight `[O, C/group, k...]`.
 pub struct Conv;
@@ -30,51 +30,16 @@ impl Rule for Conv {
 
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
-        forward(at, inputs).or_else(|reason| {
-            let places = passes_places(at, affine).map_err(|_| reason.clone())?;
-            let scale = Affine::scale(affine.scale.clone());
-            if affine.has_no_shift() {
-                // A scale alone would leave an Add of the bias in its place.
-                let has_bias = at.graph.input(at.node, 2).is_some();
-                return if has_bias {
-                    Err(reason)
-                } else {
-                    Ok(Step::pass_on(0, scale))
-                };
-            }
-            let inverse = scale.inverse().ok_or(reason)?;
-            let shift = &affine.shift * &inverse.scale;
-            Geometry::from_node(at)?.room(&shift)?;
-            let folds = vec![
-                (Side::Result, inverse),
-                (Side::Operand(0), Affine::shift(shift)),
-            ];
-            adds_by_place(
-                at,
-                places,
-                Step {
-                    folds,
-                    ..Step::pass_on(0, scale)
-                },
-            )
+        forward(at, inputs).or_else(|reason| match passes_places(at, affine) {
+            Ok(places) => forward_by_place(at, affine, places, reason),
+            Err(_) => Err(reason),
         })
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
-        backward(at, affine).or_else(|reason| {
-            let places = passes_places(at, affine).map_err(|_| reason)?;
-            let step = Step::pass_on(0, Affine::scale(affine.scale.clone()));
-            if affine.has_no_shift() && at.graph.input(at.node, 2).is_none() {
-                return Ok(step);
-            }
-            adds_by_place(
-                at,
-                places,
-                Step {
-                    folds: vec![(Side::Result, affine.clone())],
-                    ..step
-                },
-            )
+        backward(at, affine).or_else(|reason| match passes_places(at, affine) {
+            Ok(places) => backward_by_place(at, affine, places),
+            Err(_) => Err(reason),
         })
     }
 }
@@ -91,6 +56,50 @@ impl Rule for ConvTranspose {
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
         backward(at, affine)
     }
+}
+
+/// The step forward of a scale of places. The shift joins the bias of each place, in an Add.
+///
+/// # Errors
+/// The reason, if the scale cannot pass without an Add more; or that the Add is too large.
+fn forward_by_place(
+    at: &At,
+    affine: &Affine,
+    places: usize,
+    reason: Reason,
+) -> Result<Step, Reason> {
+    let scale = Affine::scale(affine.scale.clone());
+    if affine.has_no_shift() {
+        // The bias would become an Add of its own.
+        return match at.graph.input(at.node, 2) {
+            Some(_) => Err(reason),
+            None => Ok(Step::pass_on(0, scale)),
+        };
+    }
+    let inverse = scale.inverse().ok_or(reason)?;
+    let shift = &affine.shift * &inverse.scale;
+    Geometry::from_node(at)?.room(&shift)?;
+    let step = Step {
+        folds: vec![
+            (Side::Result, inverse),
+            (Side::Operand(0), Affine::shift(shift)),
+        ],
+        ..Step::pass_on(0, scale)
+    };
+    adds_by_place(at, places, step)
+}
+
+/// The step backward of a scale of places. An Add behind holds the bias of each place.
+fn backward_by_place(at: &At, affine: &Affine, places: usize) -> Result<Step, Reason> {
+    let step = Step::pass_on(0, Affine::scale(affine.scale.clone()));
+    if affine.has_no_shift() && at.graph.input(at.node, 2).is_none() {
+        return Ok(step);
+    }
+    let step = Step {
+        folds: vec![(Side::Result, affine.clone())],
+        ..step
+    };
+    adds_by_place(at, places, step)
 }
 
 /// How many places a scale of them has, which passes an operator that makes every result of one place.
@@ -252,13 +261,6 @@ impl Linear for ConvTranspose {
     }
 }
 
-fn groups(at: &At) -> Result<usize, Reason> {
-    let groups = usize::try_from(at.attr("group", 1)?)
-        .ok()
-        .filter(|&groups| groups > 0);
-    groups.ok_or_else(|| Reason::Attribute("group".into()))
-}
-
 /// `[O]` as `[1, O, 1...]`.
 pub(crate) fn per_channel(at: &At, bias: &Recipe) -> Result<Recipe, Reason> {
     let mut shape = vec![1; at.rank(0)?];
@@ -308,217 +310,4 @@ pub(crate) fn along_grouped(at: &At, weight: &Recipe, scale: &Numbers) -> Result
         .zip(scale.recipe().reshape(&by_group));
     let scaled = scaled.and_then(|(weight, scale)| weight.mul(&scale)?.reshape(shape));
     scaled.ok_or(Reason::WrongAxis)
-}
-
-/// Which input place each tap of the kernel meets for each output place.
-struct Geometry {
-    transposed: bool,
-    group: usize,
-    /// The numbers of input and output channels.
-    channels: [usize; 2],
-    kernel: Vec<usize>,
-    strides: Vec<i64>,
-    dilations: Vec<i64>,
-    /// Zeros before the first place, along each spatial axis; `None` where extents decide and are unknown.
-    before: Option<Vec<i64>>,
-    padded: bool,
-    input: Vec<Option<usize>>,
-    output: Vec<Option<usize>>,
-}
-
-impl Geometry {
-    fn from_node(at: &At) -> Result<Self, Reason> {
-        let transposed = at.proto().op_type() == "ConvTranspose";
-        let known = &[
-            "auto_pad",
-            "dilations",
-            "group",
-            "kernel_shape",
-            "pads",
-            "strides",
-            "output_padding",
-            "output_shape",
-        ];
-        at.only_attributes(&known_attributes(
-            at,
-            if transposed { known } else { &known[..6] },
-        ))?;
-        let weight = at.extents(1)?;
-        if weight.len() < 3 {
-            return Err(Reason::UnknownShape);
-        }
-        let kernel = weight[2..].to_vec();
-        let spatial = kernel.len();
-        let list = |name: &str| -> Result<Vec<i64>, Reason> {
-            let list = at.attr_ints(name)?.unwrap_or_else(|| vec![1; spatial]);
-            let fits = list.len() == spatial && list.iter().all(|&number| number > 0);
-            if fits {
-                Ok(list)
-            } else {
-                Err(Reason::Attribute(name.into()))
-            }
-        };
-        let (strides, dilations) = (list("strides")?, list("dilations")?);
-        let extents = |shape: crate::shape::facts::Shape| -> Result<Vec<Option<usize>>, Reason> {
-            if shape.len() != spatial + 2 {
-                return Err(Reason::UnknownShape);
-            }
-            Ok(shape[2..].iter().map(extent).collect())
-        };
-        let (input, output) = (extents(at.shape(0)?)?, extents(at.output_shape(0)?)?);
-        let auto = at.attr_text("auto_pad", "NOTSET")?;
-        let pads = at
-            .attr_ints("pads")?
-            .unwrap_or_else(|| vec![0; 2 * spatial]);
-        let explicit = at.attr_ints("output_shape")?.is_some();
-        // How many places `SAME` puts around the image. A kernel of one place reaches beyond none.
-        let same = |axis: usize| {
-            if kernel[axis] == 1 {
-                return Some(0);
-            }
-            let (input, output) = (input[axis]? as i64, output[axis]? as i64);
-            let reach = (kernel[axis] as i64 - 1)
-                .checked_mul(dilations[axis])?
-                .checked_add(1)?;
-            let read = (output - 1)
-                .checked_mul(strides[axis])?
-                .checked_add(reach)?;
-            Some(read.saturating_sub(input).max(0))
-        };
-        let half = |total: i64| {
-            if auto == "SAME_UPPER" {
-                total / 2
-            } else {
-                (total + 1) / 2
-            }
-        };
-        let (before, padded) = match auto {
-            "VALID" => (Some(vec![0; spatial]), false),
-            "NOTSET" => {
-                let is_told = pads.len() == 2 * spatial && !explicit;
-                (
-                    is_told.then(|| pads[..spatial].to_vec()),
-                    pads.iter().any(|&pad| pad != 0),
-                )
-            }
-            "SAME_UPPER" | "SAME_LOWER" if !transposed => {
-                let totals: Option<Vec<i64>> = (0..spatial).map(same).collect();
-                let padded = totals
-                    .as_ref()
-                    .is_none_or(|totals| totals.iter().any(|&total| total != 0));
-                (
-                    totals.map(|totals| totals.into_iter().map(half).collect()),
-                    padded,
-                )
-            }
-            _ => (None, true),
-        };
-        let group = groups(at)?;
-        let wide = weight[1].checked_mul(group).ok_or(Reason::UnknownShape)?;
-        let channels = if transposed {
-            [weight[0], wide]
-        } else {
-            [wide, weight[0]]
-        };
-        Ok(Geometry {
-            transposed,
-            group,
-            channels,
-            kernel,
-            strides,
-            dilations,
-            before,
-            padded,
-            input,
-            output,
-        })
-    }
-
-    /// Whether each result is made of the one place where it is itself.
-    fn reads_one_place(&self) -> bool {
-        let is_one =
-            self.kernel.iter().all(|&taps| taps == 1) && self.strides.iter().all(|&step| step == 1);
-        is_one && !self.padded && !self.transposed
-    }
-
-    /// The places that stand for all in the image of this shift: those of the shift itself, where each is made of one of
-    /// them; `None` where it depends on the border, or on what lies around.
-    fn alike(&self, shift: &Numbers) -> Option<Vec<usize>> {
-        let places = &shift.shape()[2..];
-        let is_plain = places.iter().all(|&count| count == 1) && !self.padded && !self.transposed;
-        (is_plain || self.reads_one_place()).then(|| places.to_vec())
-    }
-
-    /// Whether the image of this shift is the same at every place.
-    fn is_plain(&self, shift: &Numbers) -> bool {
-        self.alike(shift)
-            .is_some_and(|places| places.iter().all(|&count| count == 1))
-    }
-
-    /// The spatial extents of input and output, where all are numbers.
-    fn places(&self) -> Result<(Vec<usize>, Vec<usize>), Reason> {
-        let numbers = |list: &[Option<usize>]| list.iter().copied().collect::<Option<Vec<_>>>();
-        match (numbers(&self.input), numbers(&self.output), &self.before) {
-            (Some(input), Some(output), Some(_)) => Ok((input, output)),
-            _ => Err(Reason::Padding),
-        }
-    }
-
-    /// The spatial extents over which the image of a shift is computed, of input and output.
-    fn room(&self, shift: &Numbers) -> Result<(Vec<usize>, Vec<usize>), Reason> {
-        let (input, output) = match self.alike(shift) {
-            Some(places) => (places.clone(), places),
-            None => self.places()?,
-        };
-        let places =
-            [&input, &output].map(|extents| extents.iter().copied().fold(1, usize::saturating_mul));
-        let [taken, made] = [0, 1].map(|side| self.channels[side].saturating_mul(places[side]));
-        let size = taken.saturating_add(made);
-        match shift.shape()[0] {
-            1 if size <= LARGEST => Ok((input, output)),
-            1 => Err(Reason::TooLarge(size)),
-            _ => Err(Reason::WrongAxis),
-        }
-    }
-
-    /// `L(t)`: where nothing lies around a place, one product with the sum over the taps.
-    fn image(&self, weight: &Recipe, shift: &Numbers) -> Result<Recipe, Reason> {
-        let is_alike = self.alike(shift).is_some();
-        let (input, output) = self.room(shift)?;
-        let (group, taps) = (self.group, self.kernel.iter().product());
-        let [inner, outer] = self.channels.map(|channels| channels / group);
-        let build = || {
-            let taken = match self.transposed {
-                true => weight
-                    .reshape(&[group, inner, outer, taps])?
-                    .transpose(&[0, 2, 1, 3])?,
-                false => weight.reshape(&[group, outer, inner, taps])?,
-            };
-            let values = shift
-                .recipe()
-                .expand(&[&[1, inner * group][..], &input].concat())?;
-            let values = values.reshape(&[group, inner, input.iter().product()])?;
-            let image = match is_alike {
-                true => taken
-                    .sum(3)?
-                    .reshape(&[group, outer, inner])?
-                    .product(&values)?,
-                false => taken.conv(&values, self.windows(input, &output)?)?,
-            };
-            image.reshape(&[&[1, outer * group][..], &output].concat())
-        };
-        build().ok_or(Reason::WrongAxis)
-    }
-
-    fn windows(&self, input: Vec<usize>, output: &[usize]) -> Option<Windows> {
-        Some(Windows {
-            transposed: self.transposed,
-            kernel: self.kernel.clone(),
-            strides: self.strides.clone(),
-            dilations: self.dilations.clone(),
-            before: self.before.clone()?,
-            input,
-            output: output.to_vec(),
-        })
-    }
 }

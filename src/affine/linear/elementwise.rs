@@ -8,7 +8,7 @@ use crate::affine::fold::{At, Rule, Side, Step};
 use crate::affine::linear::{Linear, Slots};
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
-use crate::shape::facts::extent;
+use crate::shape::facts::{Shape, extent};
 
 /// Element-wise arithmetic.
 pub struct Elementwise;
@@ -85,17 +85,13 @@ impl Rule for Elementwise {
                     "Add" => affine.clone(),
                     _ => Affine::new(affine.scale.clone(), -&affine.shift),
                 };
-                let way = |left: &Affine, right: &Affine| {
-                    Some(vec![
-                        (0, shrunk(at, 0, left).ok()?),
-                        (1, shrunk(at, 1, right).ok()?),
-                    ])
-                };
-                some_way(vec![way(affine, &scale), way(&scale, &second)])
+                some_way(vec![
+                    on_both(at, affine, &scale),
+                    on_both(at, &scale, &second),
+                ])
             }
             ("Mul", None) if affine.has_no_shift() => {
-                let way = |slot| Some(vec![(slot, shrunk(at, slot, affine).ok()?)]);
-                some_way(vec![way(0), way(1)])
+                some_way(vec![on_one(at, 0, affine), on_one(at, 1, affine)])
             }
             ("Div", None) if affine.has_no_shift() => Ok(Step::pass_on(0, shrunk(at, 0, affine)?)),
             (op, _) => Err(Reason::NotLinear(op.into())),
@@ -103,8 +99,24 @@ impl Rule for Elementwise {
     }
 }
 
-fn some_way(ways: Vec<Option<Vec<(usize, Affine)>>>) -> Result<Step, Reason> {
-    let ways: Vec<_> = ways.into_iter().flatten().collect();
+/// An alternative backward: affines on inputs.
+type Alternative = Vec<(usize, Affine)>;
+
+/// The affines of both operands; `None` where one of them does not fit.
+fn on_both(at: &At, left: &Affine, right: &Affine) -> Option<Alternative> {
+    let left = shrunk(at, 0, left).ok()?;
+    let right = shrunk(at, 1, right).ok()?;
+    Some(vec![(0, left), (1, right)])
+}
+
+/// The affine of one operand; `None` where it does not fit.
+fn on_one(at: &At, slot: usize, affine: &Affine) -> Option<Alternative> {
+    Some(vec![(slot, shrunk(at, slot, affine).ok()?)])
+}
+
+/// The step with all alternatives that fit.
+fn some_way(ways: Vec<Option<Alternative>>) -> Result<Step, Reason> {
+    let ways: Vec<Alternative> = ways.into_iter().flatten().collect();
     if ways.is_empty() {
         Err(Reason::MixedAxes)
     } else {
@@ -116,71 +128,79 @@ fn some_way(ways: Vec<Option<Vec<(usize, Affine)>>>) -> Result<Step, Reason> {
 }
 
 fn forward_constant(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reason> {
-    let rank = affine.rank();
-    let fits = |constant: &Numbers| {
-        [&affine.scale, &affine.shift]
-            .iter()
-            .all(|numbers| constant.broadcasts_with(numbers))
-    };
-    let constant = || {
-        at.numbers(slot)?
-            .align(rank)
-            .filter(fits)
-            .ok_or(Reason::UnknownShape)
-    };
+    let Affine { scale, shift } = affine;
     match (at.proto().op_type(), slot) {
-        // A bare shift ends at the first constant that is added anyway.
-        ("Add" | "Sub", _) if affine.has_no_scale() && at.weight(slot).is_ok() => {
-            Ok(Step::taken(Side::Operand(1 - slot), affine.clone()))
-        }
-        ("Add", _) | ("Sub", 1) if affine.has_no_scale() => Ok(Step::pass_on(0, affine.clone())),
-        ("Add", _) | ("Sub", 1) => {
-            if at.shape(1 - slot)? != at.output_shape(0)? {
-                return Err(Reason::MixedAxes);
-            }
-            let constant = constant()?;
-            let shift = match at.proto().op_type() {
-                "Add" => &affine.shift + &constant,
-                _ => &affine.shift - &constant,
-            };
-            let go_on = Affine::new(affine.scale.clone(), shift);
-            Ok(Step {
-                bypass: Some(1 - slot),
-                ..Step::pass_on(0, go_on)
-            })
-        }
-        // c − (s·x + t) = s·(c − x) + (c − s·c − t)
-        ("Sub", _) => {
-            let constant = constant()?;
-            let shift = &(&constant - &(&constant * &affine.scale)) - &affine.shift;
-            Ok(Step::pass_on(0, Affine::new(affine.scale.clone(), shift)))
-        }
-        // (s·x + t)·w = x·(s·w) + t·w
-        ("Mul", _) if widens(at, affine, slot) => {
-            let step = Step::taken(Side::Operand(1 - slot), Affine::scale(affine.scale.clone()));
-            if affine.has_no_shift() {
-                return Ok(step);
-            }
-            let shift = Affine::shift(&affine.shift * &constant()?);
-            Ok(Step {
-                folds: step.folds,
-                ..Step::pass_on(0, shift)
-            })
-        }
+        ("Add" | "Sub", _) => past_summand(at, affine, slot),
+        ("Mul", _) if widens(at, affine, slot) => into_widening_factor(at, affine, slot),
         ("Mul", _) | ("Div", 1) if affine.has_no_shift() => Ok(Step::pass_on(0, affine.clone())),
-        ("Mul", _) => Ok(Step::pass_on(
-            0,
-            Affine::new(affine.scale.clone(), &affine.shift * &constant()?),
-        )),
+        ("Mul", _) => {
+            let shift = shift * &aligned_constant(at, affine, slot)?;
+            Ok(Step::pass_on(0, Affine::new(scale.clone(), shift)))
+        }
         ("Div", 1) => {
-            let shift = &affine.shift / &constant()?;
+            let shift = shift / &aligned_constant(at, affine, slot)?;
             if shift.iter().any(|t| !t.is_finite()) {
                 return Err(Reason::NotFinite);
             }
-            Ok(Step::pass_on(0, Affine::new(affine.scale.clone(), shift)))
+            Ok(Step::pass_on(0, Affine::new(scale.clone(), shift)))
         }
         (op, _) => Err(Reason::NotLinear(format!("{op} by the value"))),
     }
+}
+
+/// The step forward of an Add or a Sub with a constant.
+fn past_summand(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reason> {
+    let Affine { scale, shift } = affine;
+    let is_taken_from_constant = at.graph.is(at.node, "Sub") && slot == 0;
+    // A bare shift ends at the first constant that is added anyway.
+    if affine.has_no_scale() && at.weight(slot).is_ok() {
+        return Ok(Step::taken(Side::Operand(1 - slot), affine.clone()));
+    }
+    // c − (s·x + t) = s·(c − x) + (c − s·c − t)
+    if is_taken_from_constant {
+        let constant = aligned_constant(at, affine, slot)?;
+        let shift = &(&constant - &(&constant * scale)) - shift;
+        return Ok(Step::pass_on(0, Affine::new(scale.clone(), shift)));
+    }
+    if affine.has_no_scale() {
+        return Ok(Step::pass_on(0, affine.clone()));
+    }
+    // (s·x + t) + c = s·x + (t + c)
+    if at.shape(1 - slot)? != at.output_shape(0)? {
+        return Err(Reason::MixedAxes);
+    }
+    let constant = aligned_constant(at, affine, slot)?;
+    let shift = match at.proto().op_type() {
+        "Add" => shift + &constant,
+        _ => shift - &constant,
+    };
+    Ok(Step {
+        bypass: Some(1 - slot),
+        ..Step::pass_on(0, Affine::new(scale.clone(), shift))
+    })
+}
+
+/// (s·x + t)·w = x·(s·w) + t·w
+fn into_widening_factor(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reason> {
+    let step = Step::taken(Side::Operand(1 - slot), Affine::scale(affine.scale.clone()));
+    if affine.has_no_shift() {
+        return Ok(step);
+    }
+    let shift = &affine.shift * &aligned_constant(at, affine, slot)?;
+    Ok(Step {
+        folds: step.folds,
+        ..Step::pass_on(0, Affine::shift(shift))
+    })
+}
+
+/// The numbers of a constant operand, with as many axes as an affine that broadcasts with them.
+fn aligned_constant(at: &At, affine: &Affine, slot: usize) -> Result<Numbers, Reason> {
+    let constant = at.numbers(slot)?.align(affine.rank());
+    constant
+        .filter(|constant| {
+            constant.broadcasts_with(&affine.scale) && constant.broadcasts_with(&affine.shift)
+        })
+        .ok_or(Reason::UnknownShape)
 }
 
 /// Whether a constant factor widens a value, as a tokenizer of numbers makes channels of each
@@ -269,14 +289,14 @@ fn forward_two(at: &At, left: &Option<Affine>, right: &Option<Affine>) -> Result
 /// `(s·x + t) + y = s·(x + y/s) + t`: the affine that the other operand needs, so that the sum is
 /// in the basis of the operand with the affine.
 fn stream(at: &At, other: usize, carried: &Affine) -> Result<Affine, Reason> {
-    // Behind a constant for each position, every bias on the way would become one.
-    let along = |axis: usize| carried.shift.shape()[axis] == 1 || carried.scale.shape()[axis] != 1;
+    let (scale, shift) = (carried.scale.shape(), carried.shift.shape());
+    // Behind a constant for each position, every bias on the path would become one.
+    let has_positions = (0..carried.rank()).any(|axis| shift[axis] != 1 && scale[axis] == 1);
     let inverse = Affine::scale(&Numbers::number(1.0, carried.rank()) / &carried.scale);
-    let holds = (0..carried.rank()).all(along) && inverse.is_finite();
-    let wanted = Some(inverse)
-        .filter(|_| holds)
-        .and_then(|inverse| shrunk(at, other, &inverse).ok());
-    wanted.ok_or(Reason::ResidualStream)
+    if has_positions || !inverse.is_finite() {
+        return Err(Reason::ResidualStream);
+    }
+    shrunk(at, other, &inverse).map_err(|_| Reason::ResidualStream)
 }
 
 /// An affine on an operand, as one on a result of more axes.
@@ -293,21 +313,27 @@ pub fn aligned(affine: &Affine, rank: usize) -> Result<Affine, Reason> {
 /// Where the shape of the operand is not known, or the affine varies along axes that it is broadcast along.
 pub fn shrunk(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
     let shape = at.shape(slot)?;
-    let extra = affine
-        .rank()
-        .checked_sub(shape.len())
-        .ok_or(Reason::UnknownShape)?;
-    affine.try_map(|numbers| {
-        let (leading, kept) = numbers.shape().split_at(extra);
-        let fits = kept
-            .iter()
-            .zip(&shape)
-            .all(|(&n, dim)| n == 1 || extent(dim) == Some(n));
-        if !fits || leading.iter().any(|&n| n != 1) {
-            return Err(Reason::MixedAxes);
-        }
-        numbers.reshape(kept).ok_or(Reason::UnknownShape)
-    })
+    if affine.rank() < shape.len() {
+        return Err(Reason::UnknownShape);
+    }
+    shrunk_to(affine, &shape).ok_or(Reason::MixedAxes)
+}
+
+/// An affine without its leading axes, on a value of this shape; `None` where the affine varies along a leading axis, or does
+/// not have the extents of the value.
+pub(super) fn shrunk_to(affine: &Affine, shape: &Shape) -> Option<Affine> {
+    let scale = numbers_shrunk_to(&affine.scale, shape)?;
+    let shift = numbers_shrunk_to(&affine.shift, shape)?;
+    Some(Affine::new(scale, shift))
+}
+
+fn numbers_shrunk_to(numbers: &Numbers, shape: &Shape) -> Option<Numbers> {
+    let extra = numbers.ndim().checked_sub(shape.len())?;
+    let (leading, kept) = numbers.shape().split_at(extra);
+    let mut pairs = kept.iter().zip(shape);
+    let fits = leading.iter().all(|&count| count == 1)
+        && pairs.all(|(&count, dim)| count == 1 || extent(dim) == Some(count));
+    if fits { numbers.reshape(kept) } else { None }
 }
 
 impl Linear for Elementwise {

@@ -8,6 +8,7 @@
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Side, Step};
+use crate::affine::linear::elementwise::shrunk_to;
 use crate::affine::linear::{Linear, Slots};
 use crate::affine::row_stochastic::add_up_to_one;
 use crate::analysis::broadcast::LARGEST;
@@ -110,14 +111,14 @@ fn turned(at: &At, slot: usize, matrix: &Recipe) -> Recipe {
 
 /// An affine of an operand in the axes of the product's factor, and back.
 fn turned_affine(at: &At, slot: usize, affine: &Affine) -> Affine {
-    let turned = |numbers: &Numbers| {
-        Ok(numbers
-            .turned()
-            .filter(|_| is_turned(at, slot))
-            .unwrap_or(numbers.clone()))
-    };
-    let Ok(turned) = affine.try_map::<std::convert::Infallible>(turned);
-    turned
+    if !is_turned(at, slot) {
+        return affine.clone();
+    }
+    let Affine { scale, shift } = affine;
+    match (scale.turned(), shift.turned()) {
+        (Some(scale), Some(shift)) => Affine::new(scale, shift),
+        _ => affine.clone(),
+    }
 }
 
 /// The contracted axis of an operand, and the one that stays in the result's matrix.
@@ -133,12 +134,25 @@ fn matrix_axes(slot: usize, rank: usize) -> (usize, usize) {
 /// product is of other forms.
 pub fn kept_axis(at: &At, slot: usize, rank: usize) -> Option<usize> {
     let is_matrix = rank >= 2 && at.rank(1 - slot).ok()? >= 2 && check_form(at).is_ok();
-    let (contracted, kept) = matrix_axes(slot, if is_matrix { rank } else { return None });
+    if !is_matrix {
+        return None;
+    }
+    let (contracted, kept) = matrix_axes(slot, rank);
     Some(if is_turned(at, slot) {
         contracted
     } else {
         kept
     })
+}
+
+/// The contracted axis of an operand of this rank, as the operand is stored.
+fn contracted_axis(at: &At, slot: usize, rank: usize) -> usize {
+    let (contracted, kept) = matrix_axes(slot, rank);
+    if is_turned(at, slot) {
+        kept
+    } else {
+        contracted
+    }
 }
 
 /// Whether the weight can take the affine from that side.
@@ -180,39 +194,20 @@ fn check(at: &At, affine: &Affine, side: Side) -> Result<(), Reason> {
 
 /// The shape in which a scale multiplies the weight.
 fn weight_shape(at: &At, side: Side, scale: &[usize], weight: usize) -> Result<Vec<usize>, Reason> {
-    let slot = at.is_constant(1) as usize;
-    let mut batch = scale.to_vec();
-    // The last two axes of a matrix, or 1 for the one that an operand of rank 1 does not have.
-    let mut take = |there: bool| {
-        if there {
-            batch.pop().ok_or(Reason::WrongAxis)
-        } else {
-            Ok(1)
-        }
+    let is_right = at.is_constant(1);
+    let (batch, [rows, columns]) = match side {
+        Side::Operand(_) => split_matrix(scale, [true, true])?,
+        _ => split_matrix(scale, [at.rank(0)? > 1, at.rank(1)? > 1])?,
     };
     let (contracted, kept, other) = match side {
-        Side::Operand(operand) => {
-            let (columns, rows) = (take(true)?, take(true)?);
-            let (contracted, other) = if operand == 0 {
-                (columns, rows)
-            } else {
-                (rows, columns)
-            };
-            (contracted, 1, other)
-        }
-        _ => {
-            let (columns, rows) = (take(at.rank(1)? > 1)?, take(at.rank(0)? > 1)?);
-            let (kept, other) = if slot == 1 {
-                (columns, rows)
-            } else {
-                (rows, columns)
-            };
-            (1, kept, other)
-        }
+        Side::Operand(0) => (columns, 1, rows),
+        Side::Operand(_) => (rows, 1, columns),
+        _ if is_right => (1, columns, rows),
+        _ => (1, rows, columns),
     };
     let room = weight.saturating_sub(2);
-    let extra = batch.len().saturating_sub(room);
-    if other != 1 || batch[..extra].iter().any(|&n| n != 1) {
+    let (leading, batch) = batch.split_at(batch.len().saturating_sub(room));
+    if other != 1 || leading.iter().any(|&n| n != 1) {
         return Err(Reason::WrongAxis);
     }
     if weight == 1 {
@@ -222,37 +217,42 @@ fn weight_shape(at: &At, side: Side, scale: &[usize], weight: usize) -> Result<V
             Err(Reason::WrongAxis)
         };
     }
-    let matrix = if slot == 1 {
+    let matrix = if is_right {
         [contracted, kept]
     } else {
         [kept, contracted]
     };
-    Ok([
-        &vec![1; room - (batch.len() - extra)],
-        &batch[extra..],
-        &matrix,
-    ]
-    .concat())
+    Ok([&vec![1; room - batch.len()], batch, &matrix].concat())
+}
+
+/// The batch axes of a shape, and the extents of its rows and columns; 1 for an axis that the shape
+/// does not have, beside an operand of rank 1.
+fn split_matrix(
+    shape: &[usize],
+    [has_rows, has_columns]: [bool; 2],
+) -> Result<(&[usize], [usize; 2]), Reason> {
+    let (batch, columns) = split_last(shape, has_columns)?;
+    let (batch, rows) = split_last(batch, has_rows)?;
+    Ok((batch, [rows, columns]))
+}
+
+/// The last extent of a shape, and the extents before it; 1 where the shape does not have the axis.
+fn split_last(shape: &[usize], has_axis: bool) -> Result<(&[usize], usize), Reason> {
+    match shape {
+        _ if !has_axis => Ok((shape, 1)),
+        [before @ .., last] => Ok((before, *last)),
+        [] => Err(Reason::WrongAxis),
+    }
 }
 
 /// Whether a summand of an operand along the contracted axis passes to the result: the other
 /// operand is row-stochastic.
 fn mixes(at: &At, slot: usize) -> bool {
     let other = 1 - slot;
-    let alpha =
+    let has_no_factor =
         at.graph.domain_op(at.node) == ("", "MatMul") || at.attr_float("alpha", 1.0) == Ok(1.0);
     at.rank(other).is_ok_and(|rank| {
-        let (contracted, kept) = matrix_axes(other, rank);
-        alpha
-            && add_up_to_one(
-                at,
-                other,
-                if is_turned(at, other) {
-                    kept
-                } else {
-                    contracted
-                },
-            )
+        has_no_factor && add_up_to_one(at, other, contracted_axis(at, other, rank))
     })
 }
 
@@ -272,26 +272,27 @@ fn pass(at: &At, slot: usize, affine: Option<&Affine>) -> Result<Affine, Reason>
 
 /// A scale along the contracted axis, as a scale of the other operand.
 fn factor(at: &At, slot: usize, affine: &Affine) -> Option<Affine> {
-    let contracted = |slot: usize, rank: usize| {
-        if rank == 1 {
-            0
-        } else {
-            matrix_axes(slot, rank).0
-        }
-    };
     let scale = turned_affine(at, slot, affine).scale;
-    let other = at
-        .rank(1 - slot)
-        .ok()
-        .filter(|&rank| rank > 0 && affine.rank() > 0)?;
-    let is_along_it =
-        affine.axes().len() == 1 && scale.shape()[contracted(slot, affine.rank())] != 1;
-    let mut shape = vec![1; other];
-    shape[contracted(1 - slot, other)] = scale.len();
-    let scale = scale
-        .reshape(&shape)
-        .filter(|_| is_along_it && affine.has_no_shift())?;
-    Some(turned_affine(at, 1 - slot, &Affine::scale(scale)))
+    let rank = at.rank(1 - slot).ok()?;
+    if rank == 0 || affine.rank() == 0 || affine.axes().len() != 1 || !affine.has_no_shift() {
+        return None;
+    }
+    if scale.shape()[contracted_of(slot, affine.rank())] == 1 {
+        return None;
+    }
+    let mut shape = vec![1; rank];
+    shape[contracted_of(1 - slot, rank)] = scale.len();
+    let scale = Affine::scale(scale.reshape(&shape)?);
+    Some(turned_affine(at, 1 - slot, &scale))
+}
+
+/// The contracted axis of an operand that is not transposed; a vector has only one axis.
+fn contracted_of(slot: usize, rank: usize) -> usize {
+    if rank == 1 {
+        0
+    } else {
+        matrix_axes(slot, rank).0
+    }
 }
 
 /// An affine on the result, as one on an operand.
@@ -305,26 +306,15 @@ fn pull(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
     if !affine.is_uniform_along(contracted) {
         return Err(Reason::WrongAxis);
     }
-    let extra = affine
-        .rank()
-        .checked_sub(rank)
-        .ok_or(Reason::UnknownShape)?;
+    if affine.rank() < rank {
+        return Err(Reason::UnknownShape);
+    }
     let mut shape = at.shape(slot)?;
     if is_turned(at, slot) {
         shape.swap(rank - 1, rank - 2);
     }
-    let there = affine.try_map(|numbers| {
-        let all = numbers.shape();
-        let fits = |axis: usize| {
-            let wanted = all[axis + extra];
-            wanted == 1 || crate::shape::facts::extent(&shape[axis]) == Some(wanted)
-        };
-        if all[..extra].iter().any(|&n| n != 1) || !(0..rank).all(fits) {
-            return Err(Reason::WrongAxis);
-        }
-        numbers.reshape(&all[extra..]).ok_or(Reason::UnknownShape)
-    })?;
-    Ok(turned_affine(at, slot, &there))
+    let wanted = shrunk_to(affine, &shape).ok_or(Reason::WrongAxis)?;
+    Ok(turned_affine(at, slot, &wanted))
 }
 
 impl Linear for MatMul {
@@ -363,14 +353,7 @@ impl Linear for MatMul {
         Ok(match at.rank(slot)? {
             0 => vec![],
             1 => vec![0],
-            rank => {
-                let (contracted, kept) = matrix_axes(slot, rank);
-                vec![if is_turned(at, slot) {
-                    kept
-                } else {
-                    contracted
-                }]
-            }
+            rank => vec![contracted_axis(at, slot, rank)],
         })
     }
 

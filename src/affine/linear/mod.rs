@@ -13,6 +13,7 @@ mod einsum;
 pub(crate) mod elementwise;
 mod fused;
 mod gemm;
+mod geometry;
 pub(crate) mod matmul;
 mod recurrent;
 
@@ -118,46 +119,52 @@ pub fn linear(operator: (&str, &str)) -> Option<&'static dyn Linear> {
     BY_OPERATOR.get(&operator).copied()
 }
 
-/// Whether a node can take an affine in from that side: whatever applying a fold asks but what the
-/// numbers come to.
+/// Checks that a node can absorb an affine from a side, as far as that is known without the numbers.
 ///
 /// # Errors
 /// The reason for which its constants cannot hold the affine, or cannot be read.
 pub fn check(at: &At, side: Side, affine: &Affine) -> Result<(), Reason> {
-    let readable = |slot: usize| {
-        at.constants
-            .check(at.input(slot)?)
-            .map_err(|refusal| refusal.reason)
-    };
     if let Side::Constant(slot) = side {
-        at.weight(slot)?;
-        readable(slot)?;
-        let extents = at.extents(slot)?;
-        // Where broadcasts its scalars anyway.
-        let is_one = at.graph.is(at.node, "Where") && extents.iter().product::<usize>() == 1;
-        let fits = |shape: &[usize]| {
-            is_one
-                || shape.len() == extents.len()
-                    && shape
-                        .iter()
-                        .zip(&extents)
-                        .all(|(&n, &whole)| n == 1 || n == whole)
-        };
-        let fits = fits(affine.scale.shape()) && fits(affine.shift.shape());
-        return if fits { Ok(()) } else { Err(Reason::WrongAxis) };
+        return check_constant(at, slot, affine);
     }
     let linear = linear(at.graph.domain_op(at.node)).ok_or_else(|| at.not_linear())?;
     let slots = linear.slots(at)?;
     if !affine.has_no_shift() {
         linear.bias_rank(at)?;
     }
-    let there = |slot: &usize| at.graph.input(at.node, *slot).is_some();
-    slots
-        .weight
-        .into_iter()
-        .chain(slots.bias)
-        .filter(there)
-        .try_for_each(readable)
+    for slot in slots.weight.into_iter().chain(slots.bias) {
+        if at.graph.input(at.node, slot).is_some() {
+            check_readable(at, slot)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a constant itself can absorb an affine.
+fn check_constant(at: &At, slot: usize, affine: &Affine) -> Result<(), Reason> {
+    at.weight(slot)?;
+    check_readable(at, slot)?;
+    let extents = at.extents(slot)?;
+    // Where broadcasts its scalars anyway.
+    let is_one = at.graph.is(at.node, "Where") && extents.iter().product::<usize>() == 1;
+    let fits = broadcasts_to(affine.scale.shape(), &extents)
+        && broadcasts_to(affine.shift.shape(), &extents);
+    if is_one || fits {
+        Ok(())
+    } else {
+        Err(Reason::WrongAxis)
+    }
+}
+
+fn check_readable(at: &At, slot: usize) -> Result<(), Reason> {
+    let checked = at.constants.check(at.input(slot)?);
+    checked.map_err(|refusal| refusal.reason)
+}
+
+/// Whether a shape broadcasts to another one of equal rank.
+fn broadcasts_to(shape: &[usize], whole: &[usize]) -> bool {
+    let mut pairs = shape.iter().zip(whole);
+    shape.len() == whole.len() && pairs.all(|(&extent, &whole)| extent == 1 || extent == whole)
 }
 
 /// Refuses an affine that varies along an axis besides those listed.
