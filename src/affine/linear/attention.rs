@@ -5,7 +5,7 @@
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Side, Step};
-use crate::affine::linear::{Linear, Slots, only_along};
+use crate::affine::linear::{Linear, Slots, check_channels};
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
@@ -45,12 +45,8 @@ impl Rule for Attention {
         if affine.rank() != 3 {
             return Err(Reason::UnknownShape);
         }
-        only_along(affine, &[2])?;
-        let fits = |numbers: &Numbers| [1, channels].contains(&numbers.shape()[2]);
-        match fits(&affine.scale) && fits(&affine.shift) {
-            true => Ok(Step::taken(Side::Operand(0), affine.clone())),
-            false => Err(Reason::WrongAxis),
-        }
+        check_channels(affine, 2, channels)?;
+        Ok(Step::taken(Side::Operand(0), affine.clone()))
     }
 
     fn backward(&self, at: &At, _: usize, _: &Affine) -> Result<Step, Reason> {

@@ -67,13 +67,13 @@ impl Rule for Einsum {
                     .ok_or(reason),
             };
         }
-        let pulled =
-            |slot: usize| Letters::beside(at, 1usize.checked_sub(slot)?)?.pulled(at, affine);
-        let one = |slot: usize| number(affine, at.rank(slot).ok()?).ok();
-        let on = |slot: usize| Some(vec![(slot, one(slot).or_else(|| pulled(slot))?)]);
-        let constants_first = (0..at.arity()).filter(|&slot| at.is_constant(slot));
-        let all = constants_first.chain((0..at.arity()).filter(|&slot| !at.is_constant(slot)));
-        let ways: Vec<_> = all.filter_map(on).collect();
+        // A constant absorbs what another operand would only pass.
+        let (constants, varying): (Vec<usize>, Vec<usize>) =
+            (0..at.arity()).partition(|&slot| at.is_constant(slot));
+        let slots = constants.into_iter().chain(varying);
+        let ways: Vec<_> = slots
+            .filter_map(|slot| Some(vec![(slot, on_operand(at, slot, affine)?)]))
+            .collect();
         if ways.is_empty() {
             Err(Reason::WrongAxis)
         } else {
@@ -83,6 +83,19 @@ impl Rule for Einsum {
             })
         }
     }
+}
+
+/// An affine on the result, as one on an operand.
+fn on_operand(at: &At, slot: usize, affine: &Affine) -> Option<Affine> {
+    let number = at.rank(slot).and_then(|rank| number(affine, rank));
+    number
+        .ok()
+        .or_else(|| Letters::beside(at, other_of_two(slot)?)?.pulled(at, affine))
+}
+
+/// The other of the first two operands.
+fn other_of_two(slot: usize) -> Option<usize> {
+    1_usize.checked_sub(slot)
 }
 
 /// A scale by one number, on a value of another rank.
@@ -117,31 +130,27 @@ impl Letters {
         is_whole.then_some(letters)
     }
 
-    /// A scale of the only operand that carries anything, as one on the other operand, along a letter that is added up.
+    /// A scale of the only operand that carries an affine, as one on the other operand, along a
+    /// letter that is contracted.
     fn factor(at: &At, inputs: &[Option<Affine>]) -> Option<(usize, Affine)> {
         let slot = (0..2).find(|&slot| inputs.get(1 - slot).is_some_and(Option::is_some))?;
-        let affine = at
-            .only(inputs, 1 - slot)
-            .ok()
-            .filter(|affine| affine.has_no_shift())?;
+        let affine = at.only(inputs, 1 - slot).ok()?;
         let letters = Self::beside(at, slot)?;
         let [axis] = affine.axes()[..] else {
             return None;
         };
-        let there = letters
-            .weight
-            .iter()
-            .position(|letter| *letter == letters.operand[axis])?;
-        let (count, mut shape) = (affine.scale.len(), vec![1; letters.weight.len()]);
+        let letter = letters.operand[axis];
+        let there = position(&letters.weight, letter)?;
+        let count = affine.scale.len();
+        let is_contracted = !letters.result.contains(&letter);
+        let is_whole =
+            at.places(1 - slot, axis) == Ok(count) && at.places(slot, there) == Ok(count);
+        if !affine.has_no_shift() || !is_contracted || !is_whole {
+            return None;
+        }
+        let mut shape = vec![1; letters.weight.len()];
         shape[there] = count;
-        let is_whole = [(1 - slot, axis), (slot, there)]
-            .iter()
-            .all(|&(slot, axis)| at.places(slot, axis) == Ok(count));
-        let is_summed = is_whole && !letters.result.contains(&letters.operand[axis]);
-        Some((
-            slot,
-            Affine::scale(affine.scale.reshape(&shape).filter(|_| is_summed)?),
-        ))
+        Some((slot, Affine::scale(affine.scale.reshape(&shape)?)))
     }
 
     /// For two operands, of which this one may vary as well.
@@ -158,10 +167,8 @@ impl Letters {
         } else {
             (second, first)
         };
-        let are_told = [&operand, &weight, &result]
-            .into_iter()
-            .all(|letters| is_once(letters));
-        if !are_told || ranks.contains(&None) {
+        let are_distinct = is_once(&operand) && is_once(&weight) && is_once(&result);
+        if !are_distinct || ranks.contains(&None) {
             return None;
         }
         // The operand may be added up along letters of its own.
@@ -205,45 +212,36 @@ impl Letters {
     /// The result for a constant in place of the operand, as a matrix product: rows are the letters
     /// of the operand alone, columns those of the weight alone, and common letters are batch axes.
     fn product_of(&self, constant: &Recipe, weight: &Recipe) -> Option<Recipe> {
-        let of = |letters: &[char], wanted: &dyn Fn(&char) -> bool| -> Vec<char> {
-            letters.iter().copied().filter(wanted).collect()
-        };
-        let goes_on = |letter: &char| self.result.contains(letter);
-        let batch = of(&self.weight, &|letter| {
-            goes_on(letter) && self.operand.contains(letter)
-        });
-        let summed = of(&self.weight, &|letter| !goes_on(letter));
-        let rows = of(&self.operand, &|letter| {
-            goes_on(letter) && !self.weight.contains(letter)
-        });
-        let columns = of(&self.weight, &|letter| {
-            goes_on(letter) && !self.operand.contains(letter)
-        });
+        let (kept, summed): (Vec<char>, Vec<char>) = self
+            .weight
+            .iter()
+            .partition(|letter| self.result.contains(letter));
+        let (batch, columns): (Vec<char>, Vec<char>) = kept
+            .iter()
+            .partition(|letter| self.operand.contains(letter));
+        let mut rows = self.operand.clone();
+        rows.retain(|letter| self.result.contains(letter) && !self.weight.contains(letter));
         let left = arranged(
             constant,
             &self.operand,
             &[&batch[..], &rows, &summed].concat(),
-        )
-        .ok()?;
+        );
         let right = arranged(
             weight,
             &self.weight,
             &[&batch[..], &summed, &columns].concat(),
-        )
-        .ok()?;
-        let both = batch.len();
-        let (lengths, wide) = (
-            &left.shape()[both..both + rows.len()],
-            right.shape()[both..].split_at(summed.len()),
         );
-        let whole = left.expand(&[&left.shape()[..both], lengths, wide.0].concat())?;
-        let size = |extents: &[usize]| extents.iter().product::<usize>();
-        let matrix = |recipe: &Recipe, matrix: [usize; 2]| {
-            recipe.reshape(&[&recipe.shape()[..both], &matrix].concat())
-        };
-        let left = matrix(&whole, [size(lengths), size(wide.0)])?;
-        let product = left.product(&matrix(&right, [size(wide.0), size(wide.1)])?)?;
-        let apart = product.reshape(&[&product.shape()[..both], lengths, wide.1].concat())?;
+        let (left, right) = (left.ok()?, right.ok()?);
+        let batches = batch.len();
+        let of_rows = &left.shape()[batches..batches + rows.len()];
+        let (of_summed, of_columns) = right.shape()[batches..].split_at(summed.len());
+        let whole = left.expand(&[&left.shape()[..batches], of_rows, of_summed].concat())?;
+        let contracted = of_summed.iter().product();
+        let left = matrices(&whole, batches, [of_rows.iter().product(), contracted])?;
+        let right_matrices = matrices(&right, batches, [contracted, of_columns.iter().product()])?;
+        let product = left.product(&right_matrices)?;
+        let apart =
+            product.reshape(&[&product.shape()[..batches], of_rows, of_columns].concat())?;
         arranged(
             &apart,
             &[&batch[..], &rows, &columns].concat(),
@@ -254,26 +252,21 @@ impl Letters {
 
     /// The scales of both operands on the result, of this rank, or the affine of one.
     fn product(at: &At, inputs: &[Option<Affine>], rank: usize) -> Option<Affine> {
-        let carried = inputs
-            .iter()
-            .enumerate()
-            .filter_map(|(slot, affine)| Some((slot, affine.as_ref()?)));
         let is_only = inputs.iter().flatten().count() == 1;
-        let passed = |(slot, affine): (usize, &Affine)| {
-            let letters = Self::beside(at, 1usize.checked_sub(slot)?)?;
-            letters
-                .passed(at, affine)
-                .filter(|_| is_only || affine.has_no_shift())
-        };
-        carried
-            .map(passed)
-            .try_fold(Affine::identity(rank), |all, affine| {
-                Some(all.then(&affine?))
-            })
+        let mut product = Affine::identity(rank);
+        for (slot, affine) in inputs.iter().enumerate() {
+            let Some(affine) = affine else { continue };
+            if !is_only && !affine.has_no_shift() {
+                return None;
+            }
+            let letters = Self::beside(at, other_of_two(slot)?)?;
+            product = product.then(&letters.passed(at, affine)?);
+        }
+        Some(product)
     }
 
-    /// Whether the weight has what the scale of an affine varies along, and what its shift adds is known and no more than is
-    /// worth keeping.
+    /// Checks that the weight has the letters along which the scale of an affine varies, and that the
+    /// image of the shift is known and not too large.
     fn check(&self, at: &At, affine: &Affine, side: Side) -> Result<(), Reason> {
         at.weight(self.slot)?;
         let is_operand = matches!(side, Side::Operand(_));
@@ -282,9 +275,12 @@ impl Letters {
         } else {
             &self.result
         };
-        let scale = Affine::scale(affine.scale.clone());
-        let is_there = |&axis: &usize| self.weight.contains(&letters[axis]);
-        if affine.rank() != letters.len() || !scale.axes().iter().all(is_there) {
+        let axes = Affine::scale(affine.scale.clone()).axes();
+        if affine.rank() != letters.len()
+            || !axes
+                .iter()
+                .all(|&axis| self.weight.contains(&letters[axis]))
+        {
             return Err(Reason::WrongAxis);
         }
         if affine.has_no_shift() {
@@ -294,20 +290,21 @@ impl Letters {
             self.times(at, &affine.shift)?;
         }
         let weight = at.extents(self.slot)?;
-        let along = |letter: &char| {
-            let there = letters.iter().position(|other| other == letter);
-            let own = self
-                .weight
-                .iter()
-                .position(|other| other == letter)
-                .filter(|_| is_operand);
-            there
-                .map_or(1, |axis| affine.shift.shape()[axis])
-                .max(own.map_or(1, |axis| weight[axis]))
-        };
-        match self.result.iter().map(along).fold(1, usize::saturating_mul) {
-            size if size > LARGEST => Err(Reason::TooLarge(size)),
-            _ => Ok(()),
+        let mut size: usize = 1;
+        for &letter in &self.result {
+            let of_shift = position(letters, letter).map_or(1, |axis| affine.shift.shape()[axis]);
+            let of_weight = position(&self.weight, letter).map_or(1, |axis| weight[axis]);
+            let extent = if is_operand {
+                of_shift.max(of_weight)
+            } else {
+                of_shift
+            };
+            size = size.saturating_mul(extent);
+        }
+        if size > LARGEST {
+            Err(Reason::TooLarge(size))
+        } else {
+            Ok(())
         }
     }
 
@@ -318,8 +315,10 @@ impl Letters {
 
     /// Letters of the operand that are added up and that the weight does not have.
     fn summed_alone(&self) -> impl Iterator<Item = usize> {
-        let goes_on = |letter: &char| self.result.contains(letter) || self.weight.contains(letter);
-        (0..self.operand.len()).filter(move |&axis| !goes_on(&self.operand[axis]))
+        (0..self.operand.len()).filter(|&axis| {
+            let letter = &self.operand[axis];
+            !self.result.contains(letter) && !self.weight.contains(letter)
+        })
     }
 
     /// How many places of the operand are added up along which a shift is the same.
@@ -330,24 +329,34 @@ impl Letters {
     }
 }
 
+/// The axis of a letter.
+fn position(letters: &[char], letter: char) -> Option<usize> {
+    letters.iter().position(|&other| other == letter)
+}
+
+/// A stack of matrices, behind the batch axes of a recipe.
+fn matrices(recipe: &Recipe, batches: usize, matrix: [usize; 2]) -> Option<Recipe> {
+    recipe.reshape(&[&recipe.shape()[..batches], &matrix].concat())
+}
+
 /// An affine over some letters as one over others, which must have those that it varies along.
 fn moved(affine: &Affine, from: &[char], to: &[char]) -> Option<Affine> {
     let axes = affine.axes();
-    let place = |&axis: &usize| to.iter().position(|letter| Some(letter) == from.get(axis));
-    let places: Vec<usize> = axes.iter().map(place).collect::<Option<_>>()?;
+    let places = axes.iter().map(|&axis| position(to, *from.get(axis)?));
+    let places: Vec<usize> = places.collect::<Option<_>>()?;
     affine.placed(&axes, &places, to.len())
 }
 
-/// A recipe over some letters as one over others; along those that it lacks it has extent 1, and so it must along those
-/// that go.
+/// A recipe over some letters as one over others. Along letters that it lacks it has extent 1, and so it
+/// must along letters that are dropped.
 fn arranged(recipe: &Recipe, from: &[char], to: &[char]) -> Result<Recipe, Reason> {
-    let place = |letter: &char| from.iter().position(|other| other == letter);
-    let mut perm: Vec<usize> = to.iter().filter_map(place).collect();
-    let shape: Vec<usize> = to
+    let places: Vec<Option<usize>> = to.iter().map(|&letter| position(from, letter)).collect();
+    let extents = places
         .iter()
-        .map(|letter| place(letter).map_or(1, |axis| recipe.shape()[axis]))
-        .collect();
-    perm.extend((0..from.len()).filter(|&axis| !to.contains(&from[axis])));
+        .map(|place| place.map_or(1, |axis| recipe.shape()[axis]));
+    let shape: Vec<usize> = extents.collect();
+    let dropped = (0..from.len()).filter(|&axis| !to.contains(&from[axis]));
+    let perm: Vec<usize> = places.into_iter().flatten().chain(dropped).collect();
     recipe
         .transpose(&perm)
         .and_then(|turned| turned.reshape(&shape))

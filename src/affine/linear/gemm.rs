@@ -147,20 +147,13 @@ impl Linear for Gemm {
             .filter(|weight| weight.rank() == 2)
             .ok_or(Reason::UnknownShape)?;
         // Both with the contracted axis where a plain product has it.
-        let turned = |matrix: Recipe, is_plain: bool| {
-            if is_plain {
-                Some(matrix)
-            } else {
-                matrix.turned()
-            }
-        };
-        let matrix = turned(matrix.clone(), contracted(at, 1 - operand)? == operand);
-        let matrix = matrix.ok_or(Reason::UnknownShape)?;
+        let matrix = turned_unless(contracted(at, 1 - operand)? == operand, matrix)
+            .ok_or(Reason::UnknownShape)?;
         let mut wide = shift.shape().to_vec();
         wide[contracted(at, operand)?] = matrix.shape()[operand];
         let shift = shift.recipe().expand(&wide).ok_or(Reason::WrongAxis)?;
-        let shift =
-            turned(shift, contracted(at, operand)? == 1 - operand).ok_or(Reason::WrongAxis)?;
+        let shift = turned_unless(contracted(at, operand)? == 1 - operand, &shift)
+            .ok_or(Reason::WrongAxis)?;
         let product = if operand == 0 {
             shift.product(&matrix)
         } else {
@@ -184,5 +177,14 @@ impl Linear for Gemm {
             [1, columns] => bias.reshape(&[columns]),
             _ => Some(bias.clone()),
         }
+    }
+}
+
+/// A matrix, transposed unless it is plain.
+fn turned_unless(is_plain: bool, matrix: &Recipe) -> Option<Recipe> {
+    if is_plain {
+        Some(matrix.clone())
+    } else {
+        matrix.turned()
     }
 }

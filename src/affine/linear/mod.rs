@@ -175,6 +175,20 @@ pub(crate) fn only_along(affine: &Affine, axes: &[usize]) -> Result<(), Reason> 
     }
 }
 
+/// Refuses an affine that varies along an axis besides the channels, or does not have as many channels.
+fn check_channels(affine: &Affine, axis: usize, channels: usize) -> Result<(), Reason> {
+    only_along(affine, &[axis])?;
+    let extents = [affine.scale.shape()[axis], affine.shift.shape()[axis]];
+    if extents
+        .iter()
+        .all(|&extent| extent == 1 || extent == channels)
+    {
+        Ok(())
+    } else {
+        Err(Reason::WrongAxis)
+    }
+}
+
 /// Attributes about the activation of fused operators, which do not concern the input.
 const ACTIVATION: &[&str] = &[
     "activation",

@@ -6,7 +6,7 @@
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Side, Step};
-use crate::affine::linear::{Linear, Slots, only_along};
+use crate::affine::linear::{Linear, Slots, check_channels};
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
@@ -50,12 +50,8 @@ impl Rule for Recurrent {
         if affine.rank() != CHANNELS + 1 {
             return Err(Reason::UnknownShape);
         }
-        only_along(affine, &[CHANNELS])?;
-        let fits = |numbers: &Numbers| [1, channels].contains(&numbers.shape()[CHANNELS]);
-        match fits(&affine.scale) && fits(&affine.shift) {
-            true => Ok(Step::taken(Side::Operand(0), affine.clone())),
-            false => Err(Reason::WrongAxis),
-        }
+        check_channels(affine, CHANNELS, channels)?;
+        Ok(Step::taken(Side::Operand(0), affine.clone()))
     }
 
     fn backward(&self, at: &At, _: usize, _: &Affine) -> Result<Step, Reason> {
@@ -97,15 +93,15 @@ impl Linear for Recurrent {
         let &[directions, gates, channels] = weight.shape() else {
             return Err(Reason::UnknownShape);
         };
-        let image = || {
-            let column = shift
-                .recipe()
-                .expand(&[1, 1, channels])?
-                .reshape(&[1, channels, 1])?;
-            let of_input = weight.product(&column)?.reshape(&[directions, gates])?;
-            Recipe::concat(1, &[of_input, Recipe::filled(0.0, &[directions, gates])])
-        };
-        image().ok_or(Reason::WrongAxis)
+        let column = shift
+            .recipe()
+            .expand(&[1, 1, channels])
+            .and_then(|row| row.reshape(&[1, channels, 1]));
+        let of_input = column
+            .and_then(|column| weight.product(&column)?.reshape(&[directions, gates]))
+            .ok_or(Reason::WrongAxis)?;
+        let of_state = Recipe::filled(0.0, &[directions, gates]);
+        Recipe::concat(1, &[of_input, of_state]).ok_or(Reason::WrongAxis)
     }
 
     fn bias_rank(&self, _: &At) -> Result<usize, Reason> {

@@ -92,7 +92,7 @@ impl Streamed {
     ) -> Result<ArrayD<f64>, Refusal> {
         let extent = self.extent(step);
         let largest = step.inputs().iter().map(Recipe::len).max().unwrap_or(1);
-        let parts = Parts {
+        let parts = PartwiseProduct {
             step,
             supply,
             extent,
@@ -107,7 +107,7 @@ impl Streamed {
 }
 
 /// A step that is computed in parts.
-struct Parts<'s> {
+struct PartwiseProduct<'s> {
     step: &'s Recipe,
     supply: &'s dyn Supply,
     /// The extent of the axis along which the parts lie.
@@ -116,7 +116,7 @@ struct Parts<'s> {
     places: usize,
 }
 
-impl Parts<'_> {
+impl PartwiseProduct<'_> {
     fn operands(&self) -> [&Recipe; 2] {
         let [left, right] = self.step.inputs() else {
             unreachable!("a product has two operands")
