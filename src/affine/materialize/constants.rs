@@ -1,0 +1,238 @@
+//! The constants of a linear operator, while folds change them.
+
+use crate::affine::Affine;
+use crate::affine::fold::{At, Fold, Side};
+use crate::affine::linear::Linear;
+use crate::recipe::Recipe;
+use crate::refusal::Reason;
+
+/// A constant of an operator while folds change it.
+#[derive(Default)]
+pub(super) struct Changing {
+    pub(super) now: Option<Recipe>,
+    is_changed: bool,
+}
+
+impl Changing {
+    pub(super) fn new(recipe: Option<Recipe>) -> Self {
+        Changing {
+            now: recipe,
+            is_changed: false,
+        }
+    }
+
+    pub(super) fn set(&mut self, recipe: Option<Recipe>) -> Result<(), Reason> {
+        self.now = Some(recipe.ok_or(Reason::WrongAxis)?);
+        self.is_changed = true;
+        Ok(())
+    }
+
+    pub(super) fn changed(&self) -> Option<&Recipe> {
+        self.now.as_ref().filter(|_| self.is_changed)
+    }
+}
+
+/// A linear operator's constants while they change.
+pub(super) struct FoldedConstants {
+    pub(super) weight: Changing,
+    /// The operator's own summand.
+    pub(super) bias: Changing,
+    /// The summand of the Add behind it.
+    pub(super) added: Changing,
+}
+
+impl FoldedConstants {
+    /// Adds one fold: the operator with its earlier folds, and the affine before or behind it. A
+    /// fold of rows takes the rows of the layer `beside`, or else of the operator itself.
+    pub(super) fn take(
+        &mut self,
+        at: &At,
+        rules: &dyn Linear,
+        fold: &Fold,
+        beside: Option<&FoldedConstants>,
+    ) -> Result<(), Reason> {
+        let Affine { scale, shift } = &fold.affine;
+        let shifts = !fold.affine.has_no_shift();
+        let scales = !fold.affine.has_no_scale();
+        if let Side::Rows { distance, .. } = fold.side {
+            return self.take_rows(&rules.contracted(at)?, distance, &fold.affine, beside);
+        }
+        let is_result = matches!(fold.side, Side::Result);
+        // A fold on the Add behind: a scale of its result reaches the operator as a fold of its own.
+        if fold.node != at.node {
+            let added = self.added.now.clone().ok_or(Reason::NotConstant)?;
+            let scaled = if is_result {
+                added.mul(scale.recipe())
+            } else {
+                Some(added)
+            };
+            return self
+                .added
+                .set(scaled.and_then(|scaled| scaled.add(shift.recipe())));
+        }
+        if let Side::Operand(operand) = fold.side
+            && shifts
+        {
+            let image = rules.image(at, self.weight.now.as_ref(), operand, shift)?;
+            let bias = match &self.bias.now {
+                Some(bias) => bias.add(&image),
+                None => Some(image),
+            };
+            self.bias.set(bias)?;
+        }
+        if scales && (self.weight.now.is_some() || !is_result) {
+            let weight = self.weight.now.as_ref().ok_or(Reason::NotConstant)?;
+            let scaled = rules.scaled(at, weight, fold.side, scale)?;
+            if scaled.id() != weight.id() {
+                self.weight.set(Some(scaled))?;
+            }
+        }
+        if is_result && (self.bias.now.is_some() || shifts) {
+            let bias = self
+                .bias
+                .now
+                .clone()
+                .unwrap_or_else(|| Recipe::number(0.0, shift.ndim()));
+            let scaled = bias.mul(scale.recipe());
+            self.bias
+                .set(scaled.and_then(|scaled| scaled.add(shift.recipe())))?;
+        }
+        Ok(())
+    }
+
+    /// Adds rows of the operator, or of one beside it, to others, times a number for each: see [`crate::affine::propagate::modulation`].
+    fn take_rows(
+        &mut self,
+        contracted: &[usize],
+        distance: i64,
+        affine: &Affine,
+        beside: Option<&FoldedConstants>,
+    ) -> Result<(), Reason> {
+        let moves = RowMoves::new(affine, distance)?;
+        let weight = self.weight.now.as_ref().ok_or(Reason::NotConstant)?;
+        let axis = (0..weight.rank())
+            .find(|axis| !contracted.contains(axis))
+            .ok_or(Reason::WrongAxis)?;
+        let from = beside
+            .and_then(|beside| beside.weight.now.as_ref())
+            .unwrap_or(weight);
+        let is_whole = weight.shape()[axis] == moves.count && from.shape() == weight.shape();
+        let mixed = if is_whole {
+            moves.added(weight, from, axis)
+        } else {
+            None
+        };
+        self.weight.set(mixed)?;
+        let mut shifts = match beside {
+            Some(beside) => beside.moved_biases(&moves)?,
+            None => {
+                self.mix_biases(&moves)?;
+                vec![]
+            }
+        };
+        if !affine.shift.are_all(0.0) {
+            shifts.push(affine.shift.recipe().clone());
+        }
+        for shift in shifts {
+            self.add_to_bias(&shift)?;
+        }
+        Ok(())
+    }
+
+    /// The rows of the biases, moved.
+    fn moved_biases(&self, moves: &RowMoves) -> Result<Vec<Recipe>, Reason> {
+        let biases = [&self.bias.now, &self.added.now].into_iter().flatten();
+        biases
+            .map(|bias| moves.moved_bias(bias).ok_or(Reason::WrongAxis))
+            .collect()
+    }
+
+    /// Adds moved rows of each bias to the bias itself.
+    fn mix_biases(&mut self, moves: &RowMoves) -> Result<(), Reason> {
+        for bias in [&mut self.bias, &mut self.added] {
+            if let Some(now) = &bias.now {
+                let mixed = moves.mixed_bias(now);
+                bias.set(mixed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a shift to the summand of the Add behind the operator, or else to the operator's bias.
+    fn add_to_bias(&mut self, shift: &Recipe) -> Result<(), Reason> {
+        let bias = if self.added.now.is_some() {
+            &mut self.added
+        } else {
+            &mut self.bias
+        };
+        let now = bias
+            .now
+            .clone()
+            .unwrap_or_else(|| Recipe::number(0.0, shift.rank()));
+        bias.set(now.add(shift))
+    }
+}
+
+/// Rows that are moved by a distance, and multiplied by a number for each row.
+struct RowMoves {
+    count: usize,
+    factors: Recipe,
+    /// The row that is moved to each row.
+    sources: Vec<Option<usize>>,
+}
+
+impl RowMoves {
+    fn new(affine: &Affine, distance: i64) -> Result<Self, Reason> {
+        let count = affine.scale.len();
+        let factors = affine.scale.recipe().reshape(&[count]);
+        Ok(RowMoves {
+            count,
+            factors: factors.ok_or(Reason::WrongAxis)?,
+            sources: (0..count)
+                .map(|row| source_of_row(row, distance, count))
+                .collect(),
+        })
+    }
+
+    /// The rows along an axis of a recipe, moved.
+    fn moved(&self, recipe: &Recipe, axis: usize) -> Option<Recipe> {
+        let mut shape = vec![1; recipe.rank()];
+        shape[axis] = self.count;
+        let factors = self.factors.reshape(&shape)?;
+        recipe
+            .pick(axis, self.sources.iter().copied())?
+            .mul(&factors)
+    }
+
+    /// A recipe with the moved rows of another one added.
+    fn added(&self, recipe: &Recipe, from: &Recipe, axis: usize) -> Option<Recipe> {
+        recipe.add(&self.moved(from, axis)?)
+    }
+
+    /// The rows of a bias, which lie along its last axis, moved.
+    fn moved_bias(&self, bias: &Recipe) -> Option<Recipe> {
+        let bias = self.with_all_rows(bias)?;
+        self.moved(&bias, bias.rank() - 1)
+    }
+
+    /// A bias with its own rows added, moved.
+    fn mixed_bias(&self, bias: &Recipe) -> Option<Recipe> {
+        let bias = self.with_all_rows(bias)?;
+        self.added(&bias, &bias, bias.rank() - 1)
+    }
+
+    /// A bias with as many rows along its last axis as there are factors.
+    fn with_all_rows(&self, bias: &Recipe) -> Option<Recipe> {
+        let mut shape = bias.shape().to_vec();
+        *shape.last_mut()? = self.count;
+        bias.expand(&shape)
+    }
+}
+
+/// The row that lies a distance behind another one; `None` beyond the last or before the first row.
+fn source_of_row(row: usize, distance: i64, count: usize) -> Option<usize> {
+    let source = i64::try_from(row).ok()?.checked_add(distance)?;
+    usize::try_from(source)
+        .ok()
+        .filter(|&source| source < count)
+}

@@ -1,0 +1,483 @@
+//! The changes of one plan, each with the formulas of its tensors.
+
+use std::collections::BTreeMap;
+
+use crate::affine::Affine;
+use crate::affine::fold::{At, Side};
+use crate::affine::item::is_of_batch_norm;
+use crate::affine::linear::{Linear, linear};
+use crate::affine::materialize::constants::{Changing, FoldedConstants};
+use crate::affine::materialize::{Change, NewTensor};
+use crate::affine::plan::{Plan, Rewrite};
+use crate::affine::recognize::Reset;
+use crate::affine::rounding::Rounding;
+use crate::analysis::Analysis;
+use crate::hash::HashMap;
+use crate::ir::{Graph, NodeId};
+use crate::onnx::operator::Category;
+use crate::recipe::{Numbers, Recipe};
+use crate::refusal::Reason;
+use crate::shape::facts::Facts;
+
+/// The largest number of movements between a table and the Mul of a selected row.
+const MOVES: usize = 16;
+
+pub(super) struct Materializer<'d> {
+    plan: &'d Plan,
+    analysis: &'d Analysis<'d>,
+    graph: &'d Graph<'d>,
+    facts: &'d Facts,
+}
+
+impl<'d> Materializer<'d> {
+    pub(super) fn new(plan: &'d Plan, analysis: &'d Analysis<'d>) -> Self {
+        Materializer {
+            plan,
+            analysis,
+            graph: &analysis.graph,
+            facts: &analysis.facts,
+        }
+    }
+
+    fn at(&self, node: NodeId) -> At<'d> {
+        self.analysis.at(node)
+    }
+
+    fn rules(&self, node: NodeId) -> Result<&'static dyn Linear, Reason> {
+        linear(self.graph.domain_op(node)).ok_or_else(|| self.at(node).not_linear())
+    }
+
+    /// The folds of each operator, in order; those of an Add that holds its bias are its own.
+    pub(super) fn folds_by_operator(&self) -> BTreeMap<NodeId, Vec<usize>> {
+        let holds: HashMap<NodeId, NodeId> = self
+            .plan
+            .bias_adds
+            .iter()
+            .map(|(&linear, &(add, _))| (add, linear))
+            .collect();
+        let mut units: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+        for (index, fold) in self.plan.folds.iter().enumerate() {
+            if !matches!(fold.side, Side::Constant(_)) {
+                let node = holds.get(&fold.node).copied().unwrap_or(fold.node);
+                units.entry(node).or_default().push(index);
+            }
+        }
+        units
+    }
+
+    /// The folds of each constant that carries affines itself.
+    pub(super) fn folds_by_constant(&self) -> BTreeMap<(NodeId, usize), Vec<usize>> {
+        let mut operands: BTreeMap<(NodeId, usize), Vec<usize>> = BTreeMap::new();
+        for (index, fold) in self.plan.folds.iter().enumerate() {
+            if let Side::Constant(slot) = fold.side {
+                operands.entry((fold.node, slot)).or_default().push(index);
+            }
+        }
+        operands
+    }
+
+    pub(super) fn sites(&self, folds: &[usize]) -> Vec<usize> {
+        let mut sites: Vec<usize> = folds
+            .iter()
+            .map(|&fold| self.plan.folds[fold].site)
+            .collect();
+        sites.sort_unstable();
+        sites.dedup();
+        sites
+    }
+
+    pub(super) fn operator(&self, node: NodeId, folds: &[usize]) -> Result<Vec<Change>, Reason> {
+        let (at, rules) = (self.at(node), self.rules(node)?);
+        let mut folded = self.unchanged(node)?;
+        for &index in folds {
+            let fold = &self.plan.folds[index];
+            let beside = match fold.side {
+                Side::Rows { of, .. } if of != node => Some(self.unchanged(of)?),
+                _ => None,
+            };
+            folded.take(&at, rules, fold, beside.as_ref())?;
+        }
+        self.changes(&at, rules, &folded)
+    }
+
+    /// The unchanged constants of an operator.
+    fn unchanged(&self, node: NodeId) -> Result<FoldedConstants, Reason> {
+        let at = self.at(node);
+        let slots = self.rules(node)?.slots(&at)?;
+        let weight = slots.weight.map(|slot| at.constant(slot));
+        let own = slots
+            .bias
+            .filter(|&slot| self.graph.input(node, slot).is_some());
+        let bias = own.map(|slot| self.read_bias(node, slot));
+        let behind = self.plan.bias_adds.get(&node);
+        let added = behind.map(|&(add, slot)| self.read_bias(add, slot));
+        Ok(FoldedConstants {
+            weight: Changing::new(weight.transpose()?),
+            bias: Changing::new(bias.transpose()?),
+            added: Changing::new(added.transpose()?),
+        })
+    }
+
+    /// The constant in the bias slot of a node, in a shape that broadcasts over the result.
+    fn read_bias(&self, node: NodeId, slot: usize) -> Result<Recipe, Reason> {
+        let at = self.at(node);
+        self.rules(node)?.read_bias(&at, at.constant(slot)?)
+    }
+
+    /// The changes that write the folded constants of an operator.
+    fn changes(
+        &self,
+        at: &At,
+        rules: &dyn Linear,
+        folded: &FoldedConstants,
+    ) -> Result<Vec<Change>, Reason> {
+        let (node, slots, mut changes) = (at.node, rules.slots(at)?, vec![]);
+        if let Some((slot, weight)) = slots.weight.zip(folded.weight.changed()) {
+            let rounding = Rounding::Weight(at.constant(slot)?, rules.contracted(at)?);
+            changes.push(self.input(node, slot, weight, rounding)?);
+        }
+        let Some(bias) = folded.bias.changed() else {
+            changes.extend(self.changed_summand(node, folded)?);
+            return Ok(changes);
+        };
+        if let Some(slot) = slots.bias
+            && let Some(written) = rules.write_bias(at, bias)
+        {
+            changes.extend(self.own_bias(at, slot, written)?);
+            changes.extend(self.changed_summand(node, folded)?);
+            return Ok(changes);
+        }
+        // The slot cannot hold the bias: the Add behind holds what the slot held, too.
+        changes.extend(slots.bias.map(|slot| Change::NoInput(node, slot)));
+        changes.extend(self.bias_behind(at, bias, folded.added.now.as_ref())?);
+        Ok(changes)
+    }
+
+    /// The change of the Add behind an operator, if its summand changed.
+    fn changed_summand(
+        &self,
+        node: NodeId,
+        folded: &FoldedConstants,
+    ) -> Result<Option<Change>, Reason> {
+        let added = folded.added.changed();
+        added.map(|added| self.added(node, added)).transpose()
+    }
+
+    /// The changes that write a bias into its slot.
+    fn own_bias(&self, at: &At, slot: usize, bias: Recipe) -> Result<Vec<Change>, Reason> {
+        let node = at.node;
+        let mut changes = vec![match self.graph.input(node, slot) {
+            Some(_) => self.input(node, slot, &bias, Rounding::Sum)?,
+            None => Change::Input(node, slot, self.bias(at, bias)),
+        }];
+        let is_gemm = matches!(
+            at.graph.domain_op(node),
+            ("", "Gemm") | ("com.microsoft", "FusedGemm")
+        );
+        if is_gemm && at.attr_float("beta", 1.0)? != 1.0 {
+            changes.push(Change::Float(node, "beta", 1.0));
+        }
+        Ok(changes)
+    }
+
+    /// The changes that write a bias into the Add behind an operator, or into a new Add.
+    fn bias_behind(
+        &self,
+        at: &At,
+        bias: &Recipe,
+        added: Option<&Recipe>,
+    ) -> Result<Vec<Change>, Reason> {
+        let mut changes = vec![];
+        if let Some(added) = added {
+            let whole = added.add(bias).ok_or(Reason::UnknownShape)?;
+            if let Ok(change) = self.added(at.node, &whole) {
+                return Ok(vec![change]);
+            }
+            // The bias of an activation is equal at every place, and this one is not.
+            changes.push(self.added(at.node, added)?);
+        }
+        let tensor = self.bias(at, plain(bias, 1)?);
+        changes.push(Change::AddBehind(at.node, tensor));
+        Ok(changes)
+    }
+
+    /// Another number for an input of a node, with the axes that it had, or those that an operator by element wants.
+    fn input(
+        &self,
+        node: NodeId,
+        slot: usize,
+        recipe: &Recipe,
+        rounding: Rounding,
+    ) -> Result<Change, Reason> {
+        let value = self.at(node).input(slot)?;
+        let rank = self.facts.rank(value).unwrap_or(recipe.rank());
+        let by_element = self.graph.category(node) == Some(Category::Arithmetic);
+        let tensor = NewTensor {
+            wish: format!("{}_folded", self.graph.value_name(value)),
+            replaces: Some(value),
+            data_type: self.facts.data_type(value),
+            recipe: if by_element && rank > 1 {
+                plain(recipe, rank)?
+            } else {
+                trimmed(recipe, rank)?
+            },
+            rounding,
+        };
+        Ok(Change::Input(node, slot, tensor))
+    }
+
+    /// The constant of the Add behind a node.
+    fn added(&self, node: NodeId, added: &Recipe) -> Result<Change, Reason> {
+        let &(add, slot) = self.plan.bias_adds.get(&node).ok_or(Reason::NotConstant)?;
+        let written = self
+            .rules(add)?
+            .write_bias(&self.at(add), added)
+            .ok_or(Reason::UnknownShape)?;
+        self.input(add, slot, &written, Rounding::Sum)
+    }
+
+    /// A bias for a node that has none. Its element type is that of the node's result, or else of its inputs.
+    fn bias(&self, at: &At, bias: Recipe) -> NewTensor {
+        let mut values = at
+            .graph
+            .outputs(at.node)
+            .iter()
+            .chain(at.graph.inputs(at.node))
+            .flatten();
+        NewTensor {
+            wish: format!("{}_bias", at.graph.name(at.node)),
+            replaces: None,
+            data_type: values.find_map(|&value| self.facts.data_type(value)),
+            recipe: bias,
+            rounding: Rounding::Sum,
+        }
+    }
+
+    /// A constant operand that carries the affines itself.
+    pub(super) fn constant(
+        &self,
+        node: NodeId,
+        slot: usize,
+        folds: &[usize],
+    ) -> Result<Vec<Change>, Reason> {
+        let before = self.at(node).constant(slot)?;
+        let (mut recipe, mut contracted) = (before.clone(), (0..before.rank()).collect::<Vec<_>>());
+        for &index in folds {
+            let Affine { scale, shift } = &self.plan.folds[index].affine;
+            let carried = recipe
+                .mul(scale.recipe())
+                .and_then(|scaled| scaled.add(shift.recipe()));
+            recipe = carried.ok_or(Reason::WrongAxis)?;
+            contracted.retain(|&axis| scale.shape()[axis] != 1 && shift.are_all(0.0));
+        }
+        let rounding = match contracted.is_empty() {
+            _ if self.graph.is(node, "Einsum") => Rounding::Factor,
+            false if self.is_factor(node) => Rounding::Weight(before, contracted),
+            // Other operators pass their input on.
+            _ => Rounding::Sum,
+        };
+        Ok(vec![self.input(node, slot, &recipe, rounding)?])
+    }
+
+    /// Whether what a node makes is an operand of a product, as the weights are that are picked from a table.
+    fn is_factor(&self, node: NodeId) -> bool {
+        let mut value = self.graph.only_output(node);
+        for _ in 0..MOVES {
+            let Some((node, _)) = value.and_then(|value| self.graph.only_reader(value)) else {
+                return false;
+            };
+            match self.graph.category(node) {
+                Some(category) if category.is_product() => return true,
+                Some(Category::Movement | Category::Selection) => {
+                    value = self.graph.only_output(node)
+                }
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    /// A parameter that is neutral from now on; `None` where it is not there.
+    pub(super) fn reset(&self, reset: &Reset) -> Result<Option<Change>, Reason> {
+        let Reset {
+            node,
+            slot,
+            neutral,
+            optional,
+            ..
+        } = *reset;
+        if self.graph.input(node, slot).is_none() {
+            return Ok(None);
+        }
+        // An empty name before another input is more than some runtimes read.
+        let is_last = self.graph.inputs(node).iter().rposition(Option::is_some) == Some(slot);
+        if optional && is_last && neutral == 0.0 {
+            return Ok(Some(Change::NoInput(node, slot)));
+        }
+        let there = self.at(node).constant(slot)?;
+        self.parameter(reset, &Recipe::filled(neutral, there.shape()))
+            .map(Some)
+    }
+
+    /// A parameter inside a node, written anew.
+    fn parameter(&self, reset: &Reset, recipe: &Recipe) -> Result<Change, Reason> {
+        let Reset {
+            node,
+            slot,
+            neutral,
+            ..
+        } = *reset;
+        if self.graph.input(node, slot).is_none() {
+            return Ok(Change::Input(
+                node,
+                slot,
+                self.bias(&self.at(node), recipe.clone()),
+            ));
+        }
+        let rounding = if neutral == 1.0 {
+            Rounding::Factor
+        } else {
+            Rounding::Sum
+        };
+        self.input(node, slot, recipe, rounding)
+    }
+
+    /// A part that absorbed another one, as the fewest operators: the BatchNormalization that it was, a Mul, an Add, or both.
+    pub(super) fn rewrite(&self, rewrite: &Rewrite) -> Result<Vec<Change>, Reason> {
+        let part = &rewrite.part;
+        if part.nodes.is_empty() {
+            let changes = part
+                .resets
+                .iter()
+                .map(|reset| self.rewritten_parameter(reset, &part.affine).transpose());
+            return changes.flatten().collect();
+        }
+        if is_of_batch_norm(&part.affine)
+            && let Some(node) = part.batch_norm(self.graph, self.facts)
+        {
+            return self.batch_norm(node, &part.affine);
+        }
+        let Affine { scale, shift } = &part.affine;
+        let mut made = vec![];
+        if !part.affine.has_no_scale() {
+            let tensor = self.operand(rewrite, "mul", scale.recipe(), Rounding::Factor)?;
+            made.push(("Mul", tensor));
+        }
+        if !part.affine.has_no_shift() {
+            let tensor = self.operand(rewrite, "add", shift.recipe(), Rounding::Sum)?;
+            made.push(("Add", tensor));
+        }
+        Ok(vec![Change::Chain {
+            nodes: part.nodes.clone(),
+            input: part.input,
+            output: part.output,
+            made,
+        }])
+    }
+
+    /// The constant operand of a new Mul or Add.
+    fn operand(
+        &self,
+        rewrite: &Rewrite,
+        op: &str,
+        recipe: &Recipe,
+        rounding: Rounding,
+    ) -> Result<NewTensor, Reason> {
+        Ok(NewTensor {
+            wish: format!("{}_{op}", self.graph.value_name(rewrite.part.output)),
+            replaces: None,
+            data_type: rewrite.data_type,
+            recipe: plain(recipe, 1)?,
+            rounding,
+        })
+    }
+
+    /// A BatchNormalization with the statistics that it has, as another affine: `γ = s·√(σ²+ε)`, `β = t + s·μ`.
+    ///
+    /// If the new factor is far larger than the old one, the new input is far smaller, and the mean beside it
+    /// would cost digits: then `β = t` and `μ = 0`.
+    fn batch_norm(&self, node: NodeId, affine: &Affine) -> Result<Vec<Change>, Reason> {
+        let at = self.at(node);
+        let (before, mean, var) = (at.numbers(1)?, at.numbers(3)?, at.numbers(4)?);
+        let deviation = (&var + &Numbers::number(at.attr_float("epsilon", 1e-5)?, 1)).sqrt();
+        let (scale, shift) = (flat(&affine.scale)?, flat(&affine.shift)?);
+        let gamma = &scale * &deviation;
+        let mut factors = gamma.iter().zip(before.iter());
+        let grows = factors.any(|(now, then)| now.abs() > 2.0 * then.abs());
+        let beta = if grows {
+            shift
+        } else {
+            &shift + &(&scale * &mean)
+        };
+        let mut changes = vec![
+            self.input(node, 1, gamma.recipe(), Rounding::Factor)?,
+            self.input(node, 2, beta.recipe(), Rounding::Sum)?,
+        ];
+        if grows {
+            let zeros = Recipe::filled(0.0, mean.shape());
+            changes.push(self.input(node, 3, &zeros, Rounding::Sum)?);
+        }
+        Ok(changes)
+    }
+
+    fn rewritten_parameter(
+        &self,
+        reset: &Reset,
+        affine: &Affine,
+    ) -> Result<Option<Change>, Reason> {
+        let numbers = if reset.neutral == 1.0 {
+            &affine.scale
+        } else {
+            &affine.shift
+        };
+        if numbers.iter().all(|&v| v == reset.neutral) {
+            return self.reset(reset);
+        }
+        let there = self.at(reset.node).extents(reset.like)?;
+        let flat = numbers
+            .recipe()
+            .reshape(&[numbers.len()])
+            .ok_or(Reason::UnknownShape)?;
+        let flat = flat
+            .expand(&[there.iter().product()])
+            .ok_or(Reason::WrongAxis)?;
+        self.parameter(reset, &flat.reshape(&there).ok_or(Reason::UnknownShape)?)
+            .map(Some)
+    }
+}
+
+/// Numbers as a vector.
+fn flat(numbers: &Numbers) -> Result<Numbers, Reason> {
+    numbers.reshape(&[numbers.len()]).ok_or(Reason::WrongAxis)
+}
+
+/// The array of a Mul or an Add in the shape that engines run fastest: along the last axis with
+/// that axis alone, or as few as possible, and else with all axes of the value. tract takes ten
+/// times as long to multiply an image by `[C, 1, 1]` as by `[1, C, 1, 1]`.
+fn plain(recipe: &Recipe, rank: usize) -> Result<Recipe, Reason> {
+    let is_along_the_last = recipe
+        .shape()
+        .iter()
+        .rev()
+        .skip(1)
+        .all(|&extent| extent == 1);
+    if is_along_the_last {
+        trimmed(recipe, rank)
+    } else {
+        Ok(recipe.clone())
+    }
+}
+
+/// Without the leading axes of extent 1 beyond `rank`. Broadcasting adds them again, and engines know a bias by
+/// its one axis.
+fn trimmed(recipe: &Recipe, rank: usize) -> Result<Recipe, Reason> {
+    let leading = recipe
+        .shape()
+        .iter()
+        .take_while(|&&extent| extent == 1)
+        .count();
+    let leading = leading.min(recipe.rank().saturating_sub(rank));
+    recipe
+        .reshape(&recipe.shape()[leading..])
+        .ok_or(Reason::UnknownShape)
+}
