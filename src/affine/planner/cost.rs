@@ -4,28 +4,30 @@ use std::collections::BTreeMap;
 
 use crate::affine::Affine;
 use crate::affine::fold::{Fold, Side};
-use crate::affine::item::State;
+use crate::affine::item::{Item, State};
 use crate::affine::linear::linear;
 use crate::affine::planner::Planner;
 use crate::affine::propagate::forward;
 use crate::affine::propagate::overlay::GraphOverlay;
-use crate::affine::propagate::propagation::Propagation;
+use crate::affine::propagate::propagation::{Propagation, has_bias_slot};
 use crate::affine::recognize::Part;
 use crate::affine::rounding::Rounding;
 use crate::hash::{HashMap, HashSet};
 use crate::ir::{Reader, ValueId};
 use crate::onnx::operator::Category;
+use crate::recipe::{Numbers, Recipe};
 use crate::refusal::{Reason, Refusal};
 use crate::shape::facts::extent;
 
-/// Why a shift is dear that is another one at each place.
+/// The reason against a shift that differs at each place.
 pub(crate) const ADD_BY_PLACE: &str = "its shift would become an Add with a number for each place";
 
-/// Why a shift inside of a normalizer stays there.
+/// The reason against folding a shift that is a parameter of a normalizer.
 pub(crate) const OWN_ADD: &str = "it would become an Add of its own";
 
 impl Planner<'_> {
-    /// Merges must leave fewer nodes than there were; or no more, forward along a residual stream, where others follow.
+    /// The propagation, if it saves something. Its merges must leave fewer nodes than before; or as many, forward
+    /// along a residual stream, where other normalizers follow.
     pub(crate) fn worthwhile(
         &self,
         item: usize,
@@ -35,20 +37,44 @@ impl Planner<'_> {
         self.saves(item, propagation, others_follow)
     }
 
-    /// Whether it is worth it, where a merge that leaves as many nodes is or is not.
+    /// The propagation, if it saves something. With `others_follow`, its merges may leave as many nodes as before.
+    ///
+    /// # Errors
+    /// A refusal at a node or value that gains nothing, or must not change.
     pub(crate) fn saves(
         &self,
         item: usize,
         propagation: Propagation,
         others_follow: bool,
     ) -> Result<Propagation, Refusal> {
+        self.check_merges(item, &propagation, others_follow)?;
+        if let Some(refusal) = self.copies(item, &propagation) {
+            return Err(refusal);
+        }
+        self.check_adds(item, &propagation)?;
+        // If its scale can fold alone, or it has none, an Add for each place saves no operator.
+        let there = &self.items[item];
+        let leaves_one = there.part.affine.has_no_scale() || there.size() > 1;
+        let mut folds = propagation.folds.iter();
+        if leaves_one && let Some(fold) = folds.find(|fold| self.parts_activation(fold)) {
+            let name = self.overlay.graph.name(fold.node);
+            return Err(Refusal::new(Reason::Activation, name));
+        }
+        Ok(propagation)
+    }
+
+    /// Checks that the items that absorb the affine can hold it, and save a node together.
+    fn check_merges(
+        &self,
+        item: usize,
+        propagation: &Propagation,
+        others_follow: bool,
+    ) -> Result<(), Refusal> {
         let mut merged: BTreeMap<usize, Affine> = BTreeMap::new();
         for merge in &propagation.merges {
             let there = &self.items[merge.into];
             let after = merge.with(merged.get(&merge.into).unwrap_or(&there.part.affine));
-            // Parameters that are neutral have nothing to give, and room for all.
-            let is_refused = matches!(&there.state, State::Refused(refusal) if refusal.reason != Reason::Identity);
-            if is_refused
+            if is_refused(there)
                 || !self.holds(&there.part, &after)
                 || !self.is_writable(&there.part, &after)
             {
@@ -56,81 +82,69 @@ impl Planner<'_> {
             }
             merged.insert(merge.into, after);
         }
-        if let Some((&first, _)) = merged.first_key_value() {
-            let before = merged
-                .keys()
-                .map(|&into| self.items[into].size())
-                .sum::<usize>();
-            let after = merged
-                .iter()
-                .map(|(&into, affine)| self.items[into].size_with(affine))
-                .sum::<usize>();
-            // A normalizer that is one operator is two where it is written anew.
-            if after >= self.items[item].size() + before + others_follow as usize {
-                return Err(forward::stays(&self.overlay, &self.items[first].part));
-            }
+        let Some((&first, _)) = merged.first_key_value() else {
+            return Ok(());
+        };
+        let (mut before, mut after) = (self.items[item].size(), 0);
+        for (&into, affine) in &merged {
+            before += self.items[into].size();
+            after += self.items[into].size_with(affine);
         }
-        if let Some(refusal) = self.copies(item, &propagation) {
-            return Err(refusal);
+        // A normalizer that is one operator is two where it is written anew.
+        if after >= before + usize::from(others_follow) {
+            return Err(forward::stays(&self.overlay, &self.items[first].part));
         }
+        Ok(())
+    }
+
+    /// Checks that the Adds that hold the shift cost less than the affine itself.
+    fn check_adds(&self, item: usize, propagation: &Propagation) -> Result<(), Refusal> {
         let there = &self.items[item];
-        // A parameter that goes saves no operator, and would cost one; an Add that does comes again.
+        // A folded parameter saves no operator, and an Add in its place costs one; an Add that folds into an Add saves none.
         let is_parameter = there.part.nodes.is_empty();
         let is_add = there.size() == 1 && there.part.affine.has_no_scale();
         let is_one = is_add || is_parameter;
-        if let Some(fold) = self.adds_by_place(&propagation).first().filter(|_| is_one) {
+        if is_one && let Some(fold) = self.adds_by_place(propagation).first() {
             return Err(self.no_gain(fold, ADD_BY_PLACE));
         }
+        let made = propagation.folds.iter().filter(|fold| self.makes_add(fold));
+        let made: Vec<&Fold> = made.collect();
         // Behind an operator that has no place for a bias, such as an Einsum, it is one already.
-        let input = self.overlay.source(there.part.input);
-        let is_before = |fold: &Fold| {
-            fold.side == Side::Result && self.overlay.graph.only_output(fold.node) == Some(input)
-        };
-        if let Some(fold) = propagation
-            .folds
-            .iter()
-            .find(|fold| is_add && is_before(fold) && self.makes_add(fold))
-        {
+        if is_add && let Some(fold) = made.iter().find(|fold| self.is_before(fold, &there.part)) {
             return Err(self.no_gain(fold, "it would become an Add again"));
         }
-        let mut made = propagation.folds.iter().filter(|fold| self.makes_add(fold));
-        if let Some(fold) = made.next() {
-            // The normalizer stays, and adds its shift for nothing.
-            let removes_one = self.has_twin(&there.part) || self.is_centring && !self.widens(fold);
-            if is_parameter && !removes_one {
-                return Err(self.no_gain(fold, OWN_ADD));
-            }
-            if is_one && made.next().is_some() {
-                return Err(self.no_gain(fold, "it would become several Adds"));
-            }
+        let Some(fold) = made.first() else {
+            return Ok(());
+        };
+        // The normalizer stays, and adds its shift for nothing.
+        let removes_one = self.has_twin(&there.part) || self.is_centring && !self.widens(fold);
+        if is_parameter && !removes_one {
+            return Err(self.no_gain(fold, OWN_ADD));
         }
-        // Its scale can fold alone, or it has none: an Add for each place saves no operator.
-        let leaves_one = there.part.affine.has_no_scale() || there.size() > 1;
-        let parts = |fold: &&Fold| leaves_one && self.parts_activation(fold);
-        match propagation.folds.iter().find(parts) {
-            Some(fold) => Err(Refusal::new(
-                Reason::Activation,
-                self.overlay.graph.name(fold.node),
-            )),
-            None => Ok(propagation),
+        if is_one && made.len() > 1 {
+            return Err(self.no_gain(fold, "it would become several Adds"));
         }
+        Ok(())
     }
 
-    /// Why what a propagation copies must not be there twice: another factor may have room, or copies add too much.
+    /// Whether a fold is on the result of the node whose result a part reads.
+    fn is_before(&self, fold: &Fold, part: &Part) -> bool {
+        let input = self.overlay.source(part.input);
+        fold.side == Side::Result && self.overlay.graph.only_output(fold.node) == Some(input)
+    }
+
+    /// The refusal of a propagation that copies weights, if they must not be copied: another factor may have room, or
+    /// copies add too much.
     pub(crate) fn copies(&self, item: usize, propagation: &Propagation) -> Option<Refusal> {
-        let (_, _, bytes) = self.cost(propagation);
-        let factor = || {
-            let (node, ..) = propagation.factors.first()?;
-            Some(Refusal::new(
-                Reason::NotConstant,
-                self.overlay.graph.name(*node),
-            ))
-        };
-        let too_much = || self.uncopied.get(&self.items[item].site).cloned();
-        if bytes > 0 {
-            factor().or_else(too_much)
-        } else {
-            None
+        if self.cost(propagation).2 == 0 {
+            return None;
+        }
+        match propagation.factors.first() {
+            Some((node, ..)) => {
+                let name = self.overlay.graph.name(*node);
+                Some(Refusal::new(Reason::NotConstant, name))
+            }
+            None => self.uncopied.get(&self.items[item].site).cloned(),
         }
     }
 
@@ -161,63 +175,64 @@ impl Planner<'_> {
             && Rounding::Sum.fits(data_type, &affine.shift)
     }
 
-    /// Whether it is known how to write a part with an affine: parameters inside a node have the places and the
-    /// sizes for it, operators of its own an element type.
+    /// Whether a part can be written with an affine: parameters inside a node need slots of the right size,
+    /// operators of its own an element type.
     pub(crate) fn holds(&self, part: &Part, affine: &Affine) -> bool {
-        let place = |neutral: f64| part.resets.iter().find(|reset| reset.neutral == neutral);
-        let fits = |neutral: f64, array: &ndarray::ArrayD<f64>| match place(neutral) {
-            None => array.iter().all(|&v| v == neutral),
-            Some(reset) => {
-                let value = self.overlay.graph.input(reset.node, reset.like);
-                let count = value.and_then(|value| self.overlay.constants.len(value));
-                let [first, end] = reset.axes;
-                let mut axes = array
-                    .shape()
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, extent)| **extent != 1);
-                let lies_there = axes.all(|(axis, _)| (first..end).contains(&axis));
-                array.len() == 1 || lies_there && Some(array.len()) == count
-            }
-        };
         match part.nodes.is_empty() {
-            true => fits(1.0, &affine.scale) && fits(0.0, &affine.shift),
+            true => {
+                self.holds_parameter(part, 1.0, &affine.scale)
+                    && self.holds_parameter(part, 0.0, &affine.shift)
+            }
             false => self.data_type(part).is_some(),
         }
     }
 
-    /// Whether what a shift adds to the result of a linear operator varies along more than one axis; or its own bias, for
-    /// which it has no place any more once that is scaled.
+    /// Whether the parameter with this neutral number can have other numbers.
+    fn holds_parameter(&self, part: &Part, neutral: f64, numbers: &Numbers) -> bool {
+        let mut resets = part.resets.iter();
+        let Some(reset) = resets.find(|reset| reset.neutral == neutral) else {
+            return numbers.iter().all(|&v| v == neutral);
+        };
+        let [first, end] = reset.axes;
+        let mut axes = (0..numbers.ndim()).filter(|&axis| numbers.shape()[axis] != 1);
+        let lies_there = axes.all(|axis| (first..end).contains(&axis));
+        let value = self.overlay.graph.input(reset.node, reset.like);
+        let count = value.and_then(|value| self.overlay.constants.len(value));
+        numbers.len() == 1 || lies_there && Some(numbers.len()) == count
+    }
+
+    /// Whether the shift that a fold adds to the result of a linear operator varies along more than one axis; or the
+    /// operator's own bias, which has no slot any more once it is scaled.
     pub(crate) fn is_by_place(&self, fold: &Fold) -> bool {
+        self.summand(fold).is_some_and(|summand| {
+            let varying = summand.shape().iter().filter(|&&extent| extent > 1);
+            varying.count() > 1
+        })
+    }
+
+    /// The summand of the result that a fold makes; `None` where a slot holds it, or it is unknown.
+    fn summand(&self, fold: &Fold) -> Option<Recipe> {
         let at = self.overlay.at(fold.node);
-        let Some(linear) = linear(at.graph.domain_op(fold.node)) else {
-            return false;
-        };
-        let image = || {
-            let slots = linear.slots(&at).ok()?;
-            let Side::Operand(operand) = fold.side else {
-                let own = slots.bias.filter(|_| fold.side == Side::Result)?;
-                let bias = linear.read_bias(&at, at.constant(own).ok()?).ok()?;
-                let scaled = bias.mul(fold.affine.scale.recipe())?;
-                return linear.write_bias(&at, &scaled).is_none().then_some(scaled);
-            };
-            let weight = slots
-                .weight
-                .map(|slot| at.constant(slot))
-                .transpose()
-                .ok()?;
-            linear
+        let linear = linear(at.graph.domain_op(fold.node))?;
+        let slots = linear.slots(&at).ok()?;
+        if let Side::Operand(operand) = fold.side {
+            let weight = slots.weight.map(|slot| at.constant(slot));
+            let weight = weight.transpose().ok()?;
+            return linear
                 .image(&at, weight.as_ref(), operand, &fold.affine.shift)
-                .ok()
-        };
-        image().is_some_and(|image| image.shape().iter().filter(|&&extent| extent > 1).count() > 1)
+                .ok();
+        }
+        let own = slots.bias.filter(|_| fold.side == Side::Result)?;
+        let bias = linear.read_bias(&at, at.constant(own).ok()?).ok()?;
+        let scaled = bias.mul(fold.affine.scale.recipe())?;
+        linear.write_bias(&at, &scaled).is_none().then_some(scaled)
     }
 
     /// The folds that become an Add of their own with a number for each place.
     pub(crate) fn adds_by_place<'w>(&self, propagation: &'w Propagation) -> Vec<&'w Fold> {
-        let adds =
-            |fold: &&Fold| self.is_by_place(fold) && self.overlay.bias_add(fold.node).is_none();
-        propagation.folds.iter().filter(adds).collect()
+        let mut folds: Vec<&Fold> = propagation.folds.iter().collect();
+        folds.retain(|fold| self.is_by_place(fold) && self.overlay.bias_add(fold.node).is_none());
+        folds
     }
 
     /// That a fold brings nothing.
@@ -238,10 +253,9 @@ impl Planner<'_> {
 
     /// Whether a shift is added behind an operator that neither has a place for a bias nor an Add behind it.
     fn makes_add(&self, fold: &Fold) -> bool {
-        let at = self.overlay.at(fold.node);
-        let slots = linear(at.graph.domain_op(fold.node)).and_then(|linear| linear.slots(&at).ok());
-        let has_place = slots.is_some_and(|slots| slots.bias.is_some());
-        !fold.affine.has_no_shift() && !has_place && self.overlay.bias_add(fold.node).is_none()
+        !fold.affine.has_no_shift()
+            && !has_bias_slot(&self.overlay, fold.node)
+            && self.overlay.bias_add(fold.node).is_none()
     }
 
     /// Whether the value that a normalizer reads is normalized twice in the same way: without parameters both are one
@@ -257,17 +271,17 @@ impl Planner<'_> {
         else {
             return false;
         };
-        let is_twin = |reader: &Reader| match *reader {
+        graph.readers(value).iter().any(|reader| match *reader {
             Reader::Node {
                 node: other,
                 input: 0,
-            } if other != node => {
-                graph.domain_op(other) == graph.domain_op(node)
+            } => {
+                other != node
+                    && graph.domain_op(other) == graph.domain_op(node)
                     && graph.node(other).attribute == graph.node(node).attribute
             }
             _ => false,
-        };
-        graph.readers(value).iter().any(is_twin)
+        })
     }
 
     /// Whether an operator makes more elements than it reads, as far as their extents are known.
@@ -275,17 +289,19 @@ impl Planner<'_> {
         let Side::Operand(slot) = fold.side else {
             return false;
         };
-        let at = self.overlay.at(fold.node);
-        let known = |value: Option<ValueId>| {
-            let shape = at.facts.shape(value?)?;
-            Some(shape.iter().filter_map(extent).product::<usize>())
-        };
-        let [made, read] = [
-            at.graph.only_output(fold.node),
-            at.graph.input(fold.node, slot),
-        ]
-        .map(known);
-        made.zip(read).is_some_and(|(made, read)| made > read)
+        let graph = self.overlay.graph;
+        let made = graph.only_output(fold.node);
+        let read = graph.input(fold.node, slot);
+        match (self.known_size(made), self.known_size(read)) {
+            (Some(made), Some(read)) => made > read,
+            _ => false,
+        }
+    }
+
+    /// The product of the extents of a value that are known.
+    fn known_size(&self, value: Option<ValueId>) -> Option<usize> {
+        let shape = self.overlay.facts.shape(value?)?;
+        Some(shape.iter().filter_map(extent).product())
     }
 
     /// Whether a shift of the result needs an Add, since the operator's own bias cannot absorb it.
@@ -302,39 +318,53 @@ impl Planner<'_> {
             && self.overlay.bias_add(fold.node).is_none()
     }
 
-    /// Nodes that are made, merges, and bytes of weights that are copied.
+    /// Whether a propagation makes no node, and copies no weight.
+    pub(crate) fn is_free(&self, propagation: &Propagation) -> bool {
+        matches!(self.cost(propagation), (0, _, 0))
+    }
+
+    /// The numbers of nodes that are made, of merges, and of elements of weights that are copied.
     pub(crate) fn cost(&self, propagation: &Propagation) -> (usize, usize, usize) {
-        let graph = self.overlay.graph;
-        let mut taken: HashMap<ValueId, Vec<&Fold>> = HashMap::default();
+        let mut shared: HashMap<ValueId, Vec<&Fold>> = HashMap::default();
         for fold in &propagation.folds {
-            let at = self.overlay.at(fold.node);
-            let slot = match fold.side {
-                Side::Constant(slot) => Some(slot),
-                _ => linear(graph.domain_op(fold.node))
-                    .and_then(|l| l.slots(&at).ok())
-                    .and_then(|slots| slots.weight),
-            };
-            let Some(weight) = slot.and_then(|slot| graph.input(fold.node, slot)) else {
-                continue;
-            };
-            if graph.readers(weight).len() > 1 || self.is_of_shared(weight) {
-                taken.entry(weight).or_default().push(fold);
+            if let Some(weight) = self.shared_weight(fold) {
+                shared.entry(weight).or_default().push(fold);
             }
         }
-        // A table of which everybody picks rows is one table still, where they all want the same of it.
-        let bytes = |(&weight, folds): (&ValueId, &Vec<&Fold>)| {
-            let alike = |fold: &&Fold| fold.side == folds[0].side && fold.affine == folds[0].affine;
-            let is_by_all = folds.len() == graph.readers(weight).len()
-                && folds.iter().all(alike)
-                && !self.is_of_shared(weight);
-            let copies = if is_by_all { 0 } else { folds.len() };
-            copies * self.overlay.constants.len(weight).unwrap_or(0)
+        let copied = shared
+            .iter()
+            .map(|(&weight, folds)| self.copied_elements(weight, folds));
+        let copied = copied.sum();
+        (propagation.makes.len(), propagation.merges.len(), copied)
+    }
+
+    /// The constant that a fold changes, if other nodes read it as well.
+    fn shared_weight(&self, fold: &Fold) -> Option<ValueId> {
+        let graph = self.overlay.graph;
+        let slot = match fold.side {
+            Side::Constant(slot) => slot,
+            _ => {
+                let linear = linear(graph.domain_op(fold.node))?;
+                linear.slots(&self.overlay.at(fold.node)).ok()?.weight?
+            }
         };
-        (
-            propagation.makes.len(),
-            propagation.merges.len(),
-            taken.iter().map(bytes).sum(),
-        )
+        let weight = graph.input(fold.node, slot)?;
+        let is_shared = graph.readers(weight).len() > 1 || self.is_of_shared(weight);
+        is_shared.then_some(weight)
+    }
+
+    /// How many elements of a shared weight are copied for these folds. A table of which all readers pick rows
+    /// stays one table, if all of them need the same affine.
+    fn copied_elements(&self, weight: ValueId, folds: &[&Fold]) -> usize {
+        let (first, readers) = (folds[0], self.overlay.graph.readers(weight).len());
+        let mut others = folds.iter();
+        let is_by_all = folds.len() == readers
+            && others.all(|fold| fold.side == first.side && fold.affine == first.affine)
+            && !self.is_of_shared(weight);
+        if is_by_all {
+            return 0;
+        }
+        folds.len() * self.overlay.constants.len(weight).unwrap_or(0)
     }
 
     /// Whether something else reads what a weight is computed from, such as the table of a head that is turned.
@@ -359,4 +389,9 @@ impl Planner<'_> {
         }
         false
     }
+}
+
+/// Whether an item must not change. Neutral parameters, which were refused as such, can absorb any affine.
+fn is_refused(item: &Item) -> bool {
+    matches!(&item.state, State::Refused(refusal) if refusal.reason != Reason::Identity)
 }

@@ -1,0 +1,281 @@
+//! Folding the scale or the shift of an affine alone.
+
+use crate::affine::Affine;
+use crate::affine::item::{Item, State, Tried};
+use crate::affine::plan::Direction;
+use crate::affine::planner::Planner;
+use crate::affine::planner::cost::OWN_ADD;
+use crate::affine::propagate::propagation::Propagation;
+use crate::affine::propagate::{backward, modulation, stream_basis};
+use crate::affine::recognize::Part;
+use crate::onnx::operator::Category;
+use crate::onnx::tensor::DataType;
+use crate::refusal::{Reason, Refusal};
+
+/// The largest shift that may be added to a residual stream, whose digits it costs.
+const LARGEST_SHIFT: f64 = 16.0;
+
+impl Planner<'_> {
+    /// Where a scale stays, as before a residual stream, its shift may still propagate alone. Or
+    /// backward: `s·x + t = s·(x + t/s)`.
+    pub(super) fn fold_shift(&mut self, item: usize) -> bool {
+        let there = &self.items[item];
+        let affine = &there.part.affine;
+        if !self.holds(&there.part, affine) || affine.has_no_shift() || affine.has_no_scale() {
+            return false;
+        }
+        if !self.is_smaller_without_shift(item) {
+            return false;
+        }
+        let found = self
+            .shift_ahead(item)
+            .or_else(|| self.shift_back(item))
+            .or_else(|| self.modulation(item));
+        let Some(propagation) = found else {
+            return false;
+        };
+        let Some(Tried { forward: scale, .. }) = there.tried.clone() else {
+            return false;
+        };
+        self.leave_scale(item, propagation, scale)
+    }
+
+    /// Whether a part has an operator or a parameter less without its shift.
+    ///
+    /// A BatchNormalization is one operator with its scale alone, too, unless the scale can fold then, as
+    /// before a product over tokens, which absorbs the shift of a channel and passes the scale.
+    fn is_smaller_without_shift(&self, item: usize) -> bool {
+        let there = &self.items[item];
+        let Part { affine, resets, .. } = &there.part;
+        there.size() > 1
+            || resets.iter().any(|reset| reset.neutral == 0.0)
+            || self.is_only_normalizers(item)
+                && self.can_fold_scale(item, &Affine::scale(affine.scale.clone()))
+    }
+
+    fn is_only_normalizers(&self, item: usize) -> bool {
+        let graph = self.overlay.graph;
+        let mut nodes = self.items[item].part.nodes.iter();
+        nodes.all(|&node| graph.category(node) == Some(Category::Normalizer))
+    }
+
+    fn can_fold_scale(&self, item: usize, scale: &Affine) -> bool {
+        self.passes_scale(item, scale) || self.returning(item, scale, false).is_some()
+    }
+
+    /// Whether a scale can fold forward.
+    fn passes_scale(&self, item: usize, scale: &Affine) -> bool {
+        stream_basis::forward(&self.overlay, &self.items(true), item, scale)
+            .is_ok_and(|propagation| self.worthwhile(item, propagation).is_ok())
+    }
+
+    /// The propagation of a shift alone, forward.
+    fn shift_ahead(&self, item: usize) -> Option<Propagation> {
+        let part = &self.items[item].part;
+        let shift = Affine::shift(part.affine.shift.clone());
+        let found = stream_basis::beside(&self.overlay, &self.items(false), item, &shift).ok()?;
+        // A folded parameter saves no operator, and engines know a bias of one axis.
+        let is_dear =
+            part.nodes.is_empty() && found.folds.iter().any(|fold| self.is_by_place(fold));
+        (found.makes.is_empty() && !is_dear).then_some(found)
+    }
+
+    /// The propagation of a shift alone, backward.
+    fn shift_back(&self, item: usize) -> Option<Propagation> {
+        let part = &self.items[item].part;
+        let affine = &part.affine;
+        let before = Affine::shift(&affine.shift / &affine.scale);
+        let found = backward::backward(&self.overlay, &self.items(false), item, &before).ok()?;
+        // A larger shift is added to a larger value there.
+        let has_room = self.data_type(part) != Some(DataType::Float16) || !affine.shrinks();
+        let makes_add = !found.makes.is_empty() || found.folds.iter().any(|fold| self.adds(fold));
+        (has_room && !makes_add).then_some(found)
+    }
+
+    /// Where only the shift is refused, it may fold backward along a residual stream, whose other
+    /// normalizers absorb it into their own shifts: one shift less each time. Then the scale
+    /// propagates.
+    pub(super) fn fold_stream_shift(&mut self, item: usize) -> bool {
+        self.fold_shift_back(item, None)
+    }
+
+    /// As [`Planner::fold_stream_shift`], also for a shift that would become an Add for each place ahead: `added` is why
+    /// that is dear.
+    pub(super) fn fold_shift_back(&mut self, item: usize, added: Option<&Refusal>) -> bool {
+        let there = &self.items[item];
+        let affine = &there.part.affine;
+        let is_whole = matches!(there.state, State::Open) && !there.part.nodes.is_empty();
+        if !is_whole || !self.is_wide(&there.part) || affine.has_no_shift() || affine.has_no_scale()
+        {
+            return false;
+        }
+        let before = &affine.shift / &affine.scale;
+        // Rounding the stream rounds its summand too.
+        let is_small = before.iter().all(|shift| shift.abs() <= LARGEST_SHIFT);
+        let Some(left) = self.shifts.checked_sub(1).filter(|_| is_small) else {
+            return false;
+        };
+        // If the scale stays, the reason is the one for which it did not fold with the shift.
+        let tried = there.tried.as_ref().map(|tried| &tried.forward);
+        let Some(refusal) = tried.or(added).cloned() else {
+            return false;
+        };
+        if !self.passes_scale(item, &Affine::scale(affine.scale.clone())) {
+            return false;
+        }
+        let found = self.stream_shift(item, &Affine::shift(before));
+        self.shifts = left;
+        match found {
+            Some(propagation) => self.leave_scale(item, propagation, refusal),
+            None => false,
+        }
+    }
+
+    /// Whether the value that a part acts on has at least float32.
+    fn is_wide(&self, part: &Part) -> bool {
+        matches!(
+            self.data_type(part),
+            Some(DataType::Float | DataType::Double)
+        )
+    }
+
+    /// The propagation of a shift backward along a stream, if it costs nothing: all normalizers that absorb it
+    /// have a shift already.
+    fn stream_shift(&self, item: usize, before: &Affine) -> Option<Propagation> {
+        let found = backward::returning(&self.overlay, &self.items(true), item, before).ok()?;
+        let found = self.saves(item, found, false).ok()?;
+        let mut absorbing = found.merges.iter().map(|merge| &self.items[merge.into]);
+        let have_shifts = absorbing.all(|item| !item.part.affine.has_no_shift());
+        let adds = found.folds.iter().any(|fold| self.adds(fold));
+        (have_shifts && !adds && self.is_free(&found)).then_some(found)
+    }
+
+    /// Folds the shift of an item, and leaves its scale open.
+    fn leave_scale(&mut self, item: usize, propagation: Propagation, scale: Refusal) -> bool {
+        let into = self.carry(propagation);
+        let there = &mut self.items[item];
+        there.part.affine = Affine::scale(there.part.affine.scale.clone());
+        there.is_rewritten = true;
+        there.state = State::Partly { into, scale };
+        true
+    }
+
+    /// Where a shift stays, as before zero padding of open extents, its scale may still propagate
+    /// alone: `s·x + t = s·(x + t/s)`. Or backward: then the shift is unchanged.
+    pub(super) fn fold_scale(&mut self, item: usize) -> bool {
+        let there = &self.items[item];
+        let affine = &there.part.affine;
+        let Some(Tried { forward, backward }) = there.tried.clone() else {
+            return false;
+        };
+        // Parameters of a normalizer are no operators: only a shift of them may become one elsewhere.
+        let is_parameter = there.part.nodes.is_empty();
+        let can_fold_alone = if is_parameter {
+            matches!(&forward.reason, Reason::NoGain(why) if why == OWN_ADD)
+        } else {
+            there.size() > 1
+        };
+        if !can_fold_alone || affine.has_no_shift() || affine.has_no_scale() {
+            return false;
+        }
+        let (propagation, left, shift) = if let Some((propagation, left)) = self.scale_ahead(item) {
+            (propagation, left, forward)
+        } else if !is_parameter && let Some(propagation) = self.scale_back(item) {
+            (propagation, Affine::shift(affine.shift.clone()), backward)
+        } else {
+            return false;
+        };
+        let into = self.carry(propagation);
+        let there = &mut self.items[item];
+        there.part.affine = left;
+        there.is_rewritten = true;
+        there.state = State::Scaled { into, shift };
+        true
+    }
+
+    /// The propagation of a scale alone, forward, and the shift that stays.
+    fn scale_ahead(&self, item: usize) -> Option<(Propagation, Affine)> {
+        let part = &self.items[item].part;
+        let affine = &part.affine;
+        let scale = Affine::scale(affine.scale.clone());
+        let found = stream_basis::beside(&self.overlay, &self.items(false), item, &scale);
+        let found = self.without_copies(item, found.ok()?)?;
+        let left = Affine::shift(&affine.shift / &affine.scale);
+        // A smaller shift is added to a smaller value there.
+        let has_room = self.data_type(part) != Some(DataType::Float16) || !affine.shrinks();
+        let is_held = !part.nodes.is_empty() || self.holds(part, &left);
+        let fits = has_room && is_held && left.is_finite() && self.is_writable(part, &left);
+        fits.then_some((found, left))
+    }
+
+    /// The propagation of a scale alone, backward.
+    fn scale_back(&self, item: usize) -> Option<Propagation> {
+        let scale = Affine::scale(self.items[item].part.affine.scale.clone());
+        backward::backward(&self.overlay, &self.items(false), item, &scale)
+            .ok()
+            .and_then(|found| self.without_copies(item, found))
+            .or_else(|| self.returning(item, &scale, false))
+    }
+
+    /// The propagation, if it makes no node and copies nothing that must not be copied.
+    fn without_copies(&self, item: usize, propagation: Propagation) -> Option<Propagation> {
+        let is_free = propagation.makes.is_empty() && self.copies(item, &propagation).is_none();
+        is_free.then_some(propagation)
+    }
+
+    /// Where neither propagates, the factor of the value may absorb the scale, and its summand the
+    /// shift.
+    pub(super) fn fold_factor(&mut self, item: usize) -> bool {
+        let Some(propagation) = self.into_factor(item) else {
+            return false;
+        };
+        self.commit(item, Direction::Forward, propagation);
+        true
+    }
+
+    fn into_factor(&self, item: usize) -> Option<Propagation> {
+        let Item { part, site, .. } = &self.items[item];
+        let affine = &part.affine;
+        if affine.has_no_scale() {
+            return None;
+        }
+        let mut propagation = match affine.has_no_shift() {
+            true => Propagation::for_site(*site),
+            false => self.modulation(item)?,
+        };
+        let sides = (&self.overlay, &self.items(false));
+        modulation::scale(sides, item, &mut propagation, part.output, &affine.scale)?;
+        if !propagation.makes.is_empty() {
+            return None;
+        }
+        self.worthwhile(item, propagation).ok()
+    }
+
+    /// The fold of the shift of a modulated item.
+    pub(super) fn modulation(&self, item: usize) -> Option<Propagation> {
+        let Item { part, site, .. } = &self.items[item];
+        modulation::shift(&self.overlay, *site, part.output, &part.affine.shift)
+    }
+
+    /// The propagation of a scale backward along a residual stream.
+    pub(super) fn returning(
+        &self,
+        item: usize,
+        scale: &Affine,
+        merge: bool,
+    ) -> Option<Propagation> {
+        let left = self.returns.get().checked_sub(1)?;
+        if !scale.has_no_shift() {
+            return None;
+        }
+        let found = backward::returning(&self.overlay, &self.items(merge), item, scale)
+            .and_then(|propagation| self.saves(item, propagation, false))
+            .ok()
+            .filter(|propagation| self.is_free(propagation));
+        // Only failed attempts count.
+        if found.is_none() {
+            self.returns.set(left);
+        }
+        found
+    }
+}
