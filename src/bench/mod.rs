@@ -3,6 +3,7 @@
 //! All variants are loaded and warmed up; then they run in rounds, each once in a round, so that whatever
 //! else the machine does falls on all of them alike, and ratios are taken within a round.
 
+pub mod choice;
 mod machine;
 mod memory;
 mod profile;
@@ -126,30 +127,33 @@ pub fn bench(
     let rounds = rounds(&mut runners, options, stop, progress);
     profiles(&mut runners, stop, progress);
     let references = reference_samples(variants, &runners, options);
-    let finish = |(variant, runner): (&Variant, Result<Runner, Failure>)| {
+    let mut measured = Vec::with_capacity(variants.len());
+    for (variant, runner) in variants.iter().zip(runners) {
         let outcome = runner.and_then(|runner| {
             progress(&format!("memory of {}", variant.name), 1, 1);
             runner.finish(variant, &references, options, stop)
         });
-        let outcome = match outcome {
-            Ok(measurement) => Attempt::Ran(Box::new(measurement)),
-            Err(failure) => Attempt::Failed {
-                reason: failure.to_string(),
-            },
-        };
-        Measured {
+        measured.push(Measured {
             name: variant.name.clone(),
-            outcome,
-        }
-    };
-    let variants = variants.iter().zip(runners).map(finish).collect();
-    let (label, threads) = (options.label.clone(), options.threads);
+            outcome: attempt(outcome),
+        });
+    }
     Setting {
-        label,
-        threads,
+        label: options.label.clone(),
+        threads: options.threads,
         rounds,
         interrupted: stop.asked(),
-        variants,
+        variants: measured,
+    }
+}
+
+/// The outcome of a variant as a report has it.
+fn attempt(outcome: Result<Measurement, Failure>) -> Attempt {
+    match outcome {
+        Ok(measurement) => Attempt::Ran(Box::new(measurement)),
+        Err(failure) => Attempt::Failed {
+            reason: failure.to_string(),
+        },
     }
 }
 
@@ -220,19 +224,14 @@ impl Runner {
         }
         let (ran, heap) = heap(|| self.session.run(&self.inputs).map(drop));
         ran?;
-        let ratio = |(reference, seconds): &(String, Vec<f64>)| {
-            let ratios: Vec<f64> = self
-                .seconds
-                .iter()
-                .zip(seconds)
-                .map(|(mine, theirs)| mine / theirs)
-                .collect();
-            Ratio {
+        let ratios = references
+            .iter()
+            .map(|(reference, seconds)| Ratio {
                 reference: reference.clone(),
-                ratio: statistics::median(&ratios),
-                rounds: ratios.len(),
-            }
-        };
+                ratio: choice::ratio(&self.seconds, seconds),
+                rounds: self.seconds.len().min(seconds.len()),
+            })
+            .collect();
         let child = options.child.as_ref().filter(|_| !stop.asked());
         let median = statistics::median(&self.seconds);
         // The first axis of the first input counts samples.
@@ -248,7 +247,7 @@ impl Runner {
                 p95: statistics::quantile(&self.seconds, 0.95),
                 throughput: samples as f64 / median.value,
             },
-            ratios: references.iter().map(ratio).collect(),
+            ratios,
             memory: Memory {
                 heap_peak: heap.map(|heap| heap.peak),
                 allocated: heap.map(|heap| heap.allocated),
@@ -260,6 +259,7 @@ impl Runner {
             file_bytes: variant.model.file_bytes(),
             weight_bytes: variant.model.weight_bytes(),
             time: self.time.unwrap_or_default(),
+            seconds: self.seconds,
         })
     }
 }
@@ -275,17 +275,13 @@ fn rounds(
     let mut done = 0;
     loop {
         let elapsed = start.elapsed();
-        let milliseconds = |time: Duration| time.as_millis() as usize;
         let (enough, part, whole) = match options.rounds {
             Some(rounds) => (done >= rounds.max(1), done, rounds),
-            None => {
-                let enough = done >= BenchOptions::MIN_ROUNDS && elapsed >= options.time;
-                (
-                    enough,
-                    milliseconds(elapsed.min(options.time)),
-                    milliseconds(options.time),
-                )
-            }
+            None => (
+                done >= BenchOptions::MIN_ROUNDS && elapsed >= options.time,
+                elapsed.min(options.time).as_millis() as usize,
+                options.time.as_millis() as usize,
+            ),
         };
         if enough || runners.iter().all(Result::is_err) {
             return done;
@@ -370,17 +366,10 @@ fn reference_samples(
 fn live_memory(engine: &Engine, classes: &[Class]) -> Memory {
     let steps = memory::live(engine);
     let peak = steps.iter().max_by_key(|step| step.bytes);
-    let describe = |step: &memory::Live| {
-        let node = engine.graph().node(step.node);
-        match engine.origin(&node.name) {
-            Some((operator, name)) => format!("{operator} {name}"),
-            None => format!("{} {}", node.op().name(), node.name),
-        }
-    };
     let is_normalizer = |step: &memory::Live| classes[step.node] == Class::Normalizer;
     Memory {
         live_peak: peak.map_or(0, |step| step.bytes),
-        live_peak_at: peak.map_or_else(String::new, describe),
+        live_peak_at: peak.map_or_else(String::new, |step| operator_at(engine, step)),
         live_at_normalizers: steps
             .iter()
             .filter(|step| is_normalizer(step))
@@ -393,6 +382,15 @@ fn live_memory(engine: &Engine, classes: &[Class]) -> Memory {
         heap_peak: None,
         allocated: None,
         resident_peak: None,
+    }
+}
+
+/// The operator and the name of the node at a step: those of the model, or tract's own.
+fn operator_at(engine: &Engine, step: &memory::Live) -> String {
+    let node = engine.graph().node(step.node);
+    match engine.origin(&node.name) {
+        Some((operator, name)) => format!("{operator} {name}"),
+        None => format!("{} {}", node.op().name(), node.name),
     }
 }
 

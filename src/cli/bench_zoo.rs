@@ -49,7 +49,7 @@ pub fn measure(
     tell: &dyn Fn(&Report) -> io::Result<()>,
 ) -> Result<(Vec<Report>, Vec<String>)> {
     let start = Instant::now();
-    let rounds = args.time()?;
+    let rounds = args.rounds.time()?;
     let batches = match args.batch.as_slice() {
         [] => BATCHES.into_iter().filter_map(NonZeroUsize::new).collect(),
         batches => batches.to_vec(),

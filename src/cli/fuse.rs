@@ -1,10 +1,12 @@
 //! `unfold fuse`: folds, verifies, writes.
 
+use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, FromArgMatches};
 use strum::VariantNames;
 use unfold::FuseOptions;
 use unfold::certificate::Certificate;
@@ -297,6 +299,12 @@ pub fn warn_of_idle(options: &[Idle]) {
 }
 
 impl FuseArgs {
+    /// The arguments of a command line, the first word of which is `fuse`.
+    pub fn from_words(words: &[OsString]) -> Result<Self, clap::Error> {
+        let command = FuseArgs::augment_args(clap::Command::new("fuse"));
+        FuseArgs::from_arg_matches(&command.try_get_matches_from(words)?)
+    }
+
     /// How results are verified.
     pub fn when(&self) -> When {
         if self.no_verify {

@@ -182,30 +182,28 @@ impl FuseReport {
     /// The report for people.
     pub fn text(&self, paint: Paint) -> String {
         let mut text = self.done(paint);
-        text += &match &self.written {
-            Some(saved) => {
-                let done = if self.after.is_some() {
-                    "written"
-                } else {
-                    "copied"
-                };
-                let data = saved
-                    .data
-                    .as_ref()
-                    .map(|data| format!(", its weights to {}", data.display()));
-                let line = format!(
-                    "{done} to {}{}",
-                    saved.path.display(),
-                    data.unwrap_or_default()
-                );
-                plain(&line) + "\n"
-            }
-            None => "nothing was written\n".to_owned(),
-        };
+        text += &self.written_line();
         if let Some(certificate) = &self.certificate {
             text += &(plain(&format!("its certificate is {}", certificate.display())) + "\n");
         }
         text
+    }
+
+    /// The file that was written, in a line.
+    pub fn written_line(&self) -> String {
+        let Some(saved) = &self.written else {
+            return "nothing was written\n".to_owned();
+        };
+        let verb = if self.after.is_some() {
+            "written"
+        } else {
+            "copied"
+        };
+        let data = match &saved.data {
+            Some(data) => format!(", its weights to {}", data.display()),
+            None => String::new(),
+        };
+        plain(&format!("{verb} to {}{data}", saved.path.display())) + "\n"
     }
 
     /// The changes as text, without the path of the result.

@@ -1,18 +1,20 @@
 //! The measurement of `unfold bench` for one model.
 
+use std::borrow::Cow;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use unfold::bench::{BenchOptions, Stop, Variant, bench, machine};
+use unfold::onnx::Model;
 use unfold::report::{Report, ReportedSite};
-use unfold::run::{Dims, Input};
+use unfold::run::Input;
 use unfold::verify::{Verdict, VerifyOptions, compare};
 
 use super::inputs::{known_to_some, read_inputs};
+use super::rounds::{RoundArgs, labelled};
 use super::steps::Steps;
-use super::values::{from_one, seconds, threads};
+use super::values::from_one;
 use crate::cli::reexecute::resident;
 use crate::cli::usage_errors::misused;
 
@@ -23,22 +25,8 @@ pub struct MeasureArgs {
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = from_one)]
     pub batch: Vec<NonZeroUsize>,
 
-    /// Size of a symbolic dimension, which is called by its input and its place, such as x:2, where it has no symbol (may be
-    /// repeated)
-    #[arg(long = "dim", value_name = "NAME=SIZE")]
-    pub dims: Vec<Dims>,
-
-    /// How many rounds; every variant runs once in a round
-    #[arg(long, value_name = "N", value_parser = from_one)]
-    pub rounds: Option<NonZeroUsize>,
-
-    /// How long the rounds of each batch size may take, in seconds, where --rounds does not say
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value_t = 10.0)]
-    pub time: f64,
-
-    /// Threads for matrix products
-    #[arg(long, value_name = "N", value_parser = threads, default_value_t = NonZeroUsize::MIN)]
-    pub threads: NonZeroUsize,
+    #[command(flatten)]
+    pub rounds: RoundArgs,
 
     /// Inputs, as a .npy or .npz file; random ones where it is not given
     #[arg(
@@ -53,33 +41,21 @@ pub struct MeasureArgs {
     /// or the first of several models
     #[arg(long = "reference", value_name = "NAME")]
     pub references: Vec<String>,
-
-    /// Shows no progress
-    #[arg(long, short)]
-    pub quiet: bool,
 }
 
 impl MeasureArgs {
-    /// How long the rounds may take.
-    pub fn time(&self) -> Result<Duration> {
-        Duration::try_from_secs_f64(self.time)
-            .map_err(|_| anyhow!("--time {} is no duration", self.time))
-    }
-
     /// Checks that each reference variant exists.
     pub fn refer_to<'v>(&self, variants: impl IntoIterator<Item = &'v str>) -> Result<()> {
         let variants: Vec<&str> = variants.into_iter().collect();
-        match self
+        let unknown = self
             .references
             .iter()
-            .find(|reference| !variants.contains(&reference.as_str()))
-        {
-            Some(reference) => {
-                let there = variants.join(", ");
-                Err(misused(format!(
-                    "--reference: there is no variant `{reference}`; there are {there}"
-                )))
-            }
+            .find(|reference| !variants.contains(&reference.as_str()));
+        match unknown {
+            Some(reference) => Err(misused(format!(
+                "--reference: there is no variant `{reference}`; there are {}",
+                variants.join(", ")
+            ))),
             None => Ok(()),
         }
     }
@@ -87,7 +63,7 @@ impl MeasureArgs {
     /// Checks that each dimension with a given size exists in some variant.
     pub fn size_what_is_there(&self, variants: &[Variant]) -> Result<()> {
         let models: Vec<_> = variants.iter().map(|variant| &variant.model).collect();
-        known_to_some(&self.dims, &models)
+        known_to_some(&self.rounds.dims, &models)
     }
 
     /// Measures variants with each size of the batch, and compares the fused one with the exported one.
@@ -100,7 +76,7 @@ impl MeasureArgs {
         stop: &Stop,
     ) -> Result<Report> {
         let settings = self.settings(variants, batches)?;
-        let steps = Steps::new(&title, self.quiet);
+        let steps = Steps::new(&title, self.rounds.quiet);
         let progress = steps.progress();
         let mut report = Report {
             model: title,
@@ -141,21 +117,15 @@ impl MeasureArgs {
             .first()
             .ok_or_else(|| anyhow!("there is nothing to compare"))?
             .model;
-        let mut dims = Dims::default();
-        dims.extend(self.dims.iter().cloned());
-        let references = ["LN twin", "floor", "as exported"].map(String::from);
+        let references = if self.references.is_empty() {
+            ["LN twin", "floor", "as exported"].map(String::from).into()
+        } else {
+            self.references.clone()
+        };
         let base = BenchOptions {
-            dims,
-            threads: self.threads.get(),
-            rounds: self.rounds.map(NonZeroUsize::get),
-            time: self.time()?,
-            references: if self.references.is_empty() {
-                references.into()
-            } else {
-                self.references.clone()
-            },
+            references,
             child: Some(resident()?),
-            ..BenchOptions::default()
+            ..self.rounds.options()?
         };
         if let Some(file) = &self.input {
             let (inputs, dims) = read_inputs(file, model, &base.dims)?;
@@ -179,52 +149,43 @@ impl MeasureArgs {
             }
             (false, _) => {}
         }
-        let sized = |batch: usize| {
-            let mut dims = base.dims.clone();
-            symbols
-                .iter()
-                .for_each(|symbol| dims.set(symbol.clone(), batch));
-            labelled(BenchOptions {
-                dims,
-                ..base.clone()
-            })
+        let batches = match batches {
+            [] => &[NonZeroUsize::MIN],
+            batches => batches,
         };
-        Ok(match batches {
-            [] => vec![sized(1)],
-            batches => batches.iter().map(|batch| sized(batch.get())).collect(),
-        })
+        Ok(batches
+            .iter()
+            .map(|batch| with_batch(&base, &symbols, batch.get()))
+            .collect())
     }
 }
 
-/// Under the sizes that tell it from others.
-fn labelled(options: BenchOptions) -> BenchOptions {
-    let sizes: Vec<String> = options
-        .dims
-        .iter()
-        .map(|(name, size)| format!("{name}={size}"))
-        .collect();
-    let label = if sizes.is_empty() {
-        options.label
-    } else {
-        sizes.join(", ")
-    };
-    BenchOptions { label, ..options }
+/// The options for one size of the batch, which these dimensions have.
+fn with_batch(base: &BenchOptions, symbols: &[Cow<str>], batch: usize) -> BenchOptions {
+    let mut options = base.clone();
+    for symbol in symbols {
+        options.dims.set(symbol.clone(), batch);
+    }
+    labelled(options)
 }
 
 /// Whether the fused variant computes what the exported one does, where there are both.
 fn verdict(variants: &[Variant], options: &BenchOptions) -> Option<Verdict> {
-    let find = |name: &str| {
-        variants
-            .iter()
-            .find(|variant| variant.name == name)
-            .map(|variant| &variant.model)
-    };
-    let (original, fused) = (find("as exported")?, find("fused")?);
+    let original = model_of(variants, "as exported")?;
+    let fused = model_of(variants, "fused")?;
     let options = VerifyOptions {
         dims: options.dims.clone(),
         ..VerifyOptions::default()
     };
     Some(compare(original, fused, &options))
+}
+
+/// The model of the variant with this name.
+fn model_of<'v>(variants: &'v [Variant], name: &str) -> Option<&'v Model> {
+    variants
+        .iter()
+        .find(|variant| variant.name == name)
+        .map(|variant| &variant.model)
 }
 
 /// A verdict in a sentence.

@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_zoo;
+pub(crate) mod candidates;
 mod completions;
 pub(crate) mod exit_code;
 mod fuse;
@@ -23,6 +24,7 @@ mod print;
 pub(crate) mod prove;
 mod reexecute;
 mod resident;
+pub(crate) mod rounds;
 mod scaling;
 pub(crate) mod sites;
 mod slicing;
@@ -31,6 +33,8 @@ pub(crate) mod storage;
 mod streams;
 pub(crate) mod target;
 mod temporary_folders;
+pub(crate) mod tune;
+pub(crate) mod tuned;
 pub(crate) mod unused_options;
 pub(crate) mod usage_errors;
 mod values;
@@ -59,6 +63,7 @@ struct Cli {
 enum Command {
     Inspect(inspect::InspectArgs),
     Fuse(fuse::FuseArgs),
+    Tune(tune::TuneArgs),
     Prove(prove::ProveArgs),
     Print(print::PrintArgs),
     Bench(bench::BenchArgs),
@@ -121,6 +126,7 @@ fn dispatch(command: &Command) -> Result<End> {
     match command {
         Command::Inspect(args) => inspect::run(args),
         Command::Fuse(args) => fuse_many::run(args),
+        Command::Tune(args) => tune::run(args),
         Command::Prove(args) => prove::run(args),
         Command::Print(args) => print::run(args),
         Command::Bench(args) => bench::run(args),

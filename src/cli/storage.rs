@@ -1,5 +1,6 @@
 //! Where the weights of a model may be, and where those of a result go.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
@@ -23,6 +24,14 @@ impl ReachArgs {
         let model = Model::open_reaching(path, self.allow_external.clone())?;
         model.find_data()?;
         Ok(model)
+    }
+
+    /// The options as they are on the command line.
+    pub fn words(&self) -> Vec<OsString> {
+        self.allow_external
+            .iter()
+            .flat_map(|folder| ["--allow-external".into(), folder.clone().into()])
+            .collect()
     }
 }
 

@@ -29,6 +29,7 @@ use crate::cli::measure::MeasureArgs;
 use crate::cli::out::Paint;
 use crate::cli::panics::caught;
 use crate::cli::prove::Claim;
+use crate::cli::rounds::RoundArgs;
 use crate::cli::storage::{External, StorageArgs};
 use crate::cli::target::{page_target, target};
 use crate::cli::unused_options::Idle;
@@ -212,7 +213,8 @@ fn text_of(json: &impl Serialize) -> PyResult<String> {
     serde_json::to_string(json).map_err(|error| InternalError::new_err(error.to_string()))
 }
 
-type SizesByName = BTreeMap<String, NonZeroUsize>;
+/// Sizes of dimensions by their names.
+pub type SizesByName = BTreeMap<String, NonZeroUsize>;
 
 /// The sizes of dimensions that some input of the model has.
 fn dims(given: &SizesByName, model: &Model) -> Result<Dims> {
@@ -220,7 +222,7 @@ fn dims(given: &SizesByName, model: &Model) -> Result<Dims> {
 }
 
 /// Sizes as the library has them.
-fn sizes_of(given: &SizesByName) -> Dims {
+pub fn sizes_of(given: &SizesByName) -> Dims {
     let mut dims = Dims::default();
     given
         .iter()
@@ -464,18 +466,17 @@ pub fn bench(
     threads: NonZeroUsize,
     references: Vec<String>,
 ) -> PyResult<[String; 4]> {
-    let mut dims = Dims::default();
-    dim.iter()
-        .for_each(|(name, size)| dims.set(name, size.get()));
     let measure = MeasureArgs {
         batch,
-        dims: vec![dims],
-        rounds,
-        time,
-        threads,
+        rounds: RoundArgs {
+            dims: vec![sizes_of(&dim)],
+            rounds,
+            time,
+            threads,
+            quiet: true,
+        },
         input: None,
         references,
-        quiet: true,
     };
     let models: Vec<_> = models
         .into_iter()

@@ -8,6 +8,7 @@ mod gil_worker;
 mod memory;
 mod python_callbacks;
 mod source;
+mod tuning;
 
 use std::time::Duration;
 
@@ -46,6 +47,8 @@ mod _native {
     use super::main;
     #[pymodule_export]
     use super::source::{ModelSource, Wire};
+    #[pymodule_export]
+    use super::tuning::Candidates;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

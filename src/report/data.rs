@@ -105,6 +105,9 @@ pub struct Measurement {
     pub weight_bytes: u64,
     /// Where the time goes.
     pub time: Vec<Share>,
+    /// The time of each round, in seconds; JSON has only what follows from it.
+    #[serde(skip)]
+    pub seconds: Vec<f64>,
 }
 
 /// How long a run takes.
@@ -182,6 +185,13 @@ pub struct Memory {
     pub allocated: Option<u64>,
     /// The peak of the resident set of a process that only runs this variant, weights included.
     pub resident_peak: Option<u64>,
+}
+
+impl Memory {
+    /// The peak of the heap during a run, or that of live values where the heap was not measured.
+    pub fn peak(&self) -> u64 {
+        self.heap_peak.unwrap_or(self.live_peak)
+    }
 }
 
 /// A class of operators.
@@ -277,6 +287,7 @@ mod tests {
                     read.latency = written.latency.clone();
                     read.ratios = written.ratios.clone();
                     read.time = written.time.clone();
+                    read.seconds = written.seconds.clone();
                 }
             }
         }

@@ -3,7 +3,7 @@
 use super::data::{Attempt, Machine, Memory, Ratio, Report, Setting};
 
 /// Seconds, in the unit that fits.
-pub(super) fn time(seconds: f64) -> String {
+pub fn time(seconds: f64) -> String {
     match seconds {
         s if s >= 1.0 => format!("{s:.2} s"),
         s if s >= 0.1 => format!("{:.0} ms", s * 1e3),

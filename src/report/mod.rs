@@ -15,7 +15,7 @@ mod terminal;
 mod testing;
 
 pub use data::*;
-pub use format::{bytes, plain};
+pub use format::{bytes, plain, time};
 pub use html::html;
 pub use markdown::{markdown, overview_markdown};
 pub use outline::*;

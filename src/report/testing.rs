@@ -42,6 +42,7 @@ fn measured(name: &str, seconds: f64, spread: f64) -> Measured {
                 seconds: seconds / 4.0,
             })
             .to_vec(),
+        seconds: vec![],
     };
     Measured {
         name: name.into(),

@@ -5,7 +5,7 @@
 
 :func:`fuse` takes an ``onnx.ModelProto``, an ``onnx_ir.Model``, ``bytes`` or a path, and gives what it was given, folded.
 :func:`plan` says beforehand what would be done, :func:`verify` and :func:`prove` whether two models are the same, and
-:func:`bench` what it is worth. What cannot be folded stays, and the plan says why: that is no error.
+:func:`bench` what it is worth; :func:`tune` measures what each option gives, and returns the best result. What cannot be folded stays, and the plan says why: that is no error.
 """
 
 from unfold_onnx._api import bench, fuse, fuse_with_report, inspect, plan, prove, verify
@@ -23,6 +23,7 @@ from unfold_onnx._native import (
     __version__,
 )
 from unfold_onnx._plan import Inspection, Outcome, Plan, Provenance, Refusal, Site, Tensor
+from unfold_onnx._tune import TunedCandidate, TuneReport, tune
 from unfold_onnx._verdicts import FuseReport, OutputError, Proof, UnfoldWarning, Verification
 
 __all__ = [
@@ -48,6 +49,8 @@ __all__ = [
     "Site",
     "Tensor",
     "TooLargeError",
+    "TuneReport",
+    "TunedCandidate",
     "UnfoldError",
     "UnfoldWarning",
     "UnverifiedError",
@@ -59,5 +62,6 @@ __all__ = [
     "inspect",
     "plan",
     "prove",
+    "tune",
     "verify",
 ]

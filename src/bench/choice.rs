@@ -1,0 +1,160 @@
+//! The choice among candidates that were measured against each other.
+
+use super::statistics;
+use crate::report::Interval;
+
+/// A candidate is as fast as the fastest one up to this median of the ratios.
+const AS_FAST: f64 = 1.01;
+/// Peaks of memory up to this ratio count as equal.
+const AS_SMALL: f64 = 1.01;
+
+/// The property that a choice minimizes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Goal {
+    /// The time of a run.
+    Latency,
+    /// The peak of memory, among candidates that take at most this ratio of the time of the fastest one.
+    Memory {
+        /// The ratio, from 1 on.
+        slowdown: f64,
+    },
+}
+
+/// A candidate that ran.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    /// Its times over those of each candidate, in their order: a row of [`ratios`].
+    pub ratios: Vec<Interval>,
+    /// Its peak of memory, in bytes.
+    pub peak: u64,
+    /// Where several candidates are equally good, the one of the lowest rank is chosen.
+    pub rank: usize,
+}
+
+/// Which candidates are the best, by their indices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Choice {
+    /// The candidate that serves the goal best.
+    pub chosen: usize,
+    /// The candidate with the lowest median of times.
+    pub fastest: usize,
+}
+
+/// The candidate that serves a goal best; `None` without candidates.
+///
+/// A candidate within 1 % of the fastest one counts as equally fast: then the rank decides, and not noise.
+pub fn choose(candidates: &[Candidate], goal: Goal) -> Option<Choice> {
+    let fastest = fastest(candidates)?;
+    let over_fastest: Vec<Interval> = candidates
+        .iter()
+        .map(|candidate| candidate.ratios[fastest])
+        .collect();
+    let eligible: Vec<usize> = match goal {
+        Goal::Latency => indices(&over_fastest, |ratio| ratio.value <= AS_FAST),
+        Goal::Memory { slowdown } => {
+            let in_time = indices(&over_fastest, |ratio| ratio.value <= slowdown);
+            smallest(candidates, &in_time)
+        }
+    };
+    let chosen = eligible.into_iter().min_by_key(|&at| candidates[at].rank)?;
+    Some(Choice { chosen, fastest })
+}
+
+/// The candidates with the smallest peak of memory.
+fn smallest(candidates: &[Candidate], among: &[usize]) -> Vec<usize> {
+    let peaks = among.iter().map(|&at| candidates[at].peak);
+    let bound = peaks.min().unwrap_or_default() as f64 * AS_SMALL;
+    let fits = |at: &usize| candidates[*at].peak as f64 <= bound;
+    among.iter().copied().filter(fits).collect()
+}
+
+/// The candidate with the lowest median.
+fn fastest(candidates: &[Candidate]) -> Option<usize> {
+    let medians: Vec<f64> = candidates
+        .iter()
+        .map(|candidate| candidate.ratios[0].value)
+        .collect();
+    (0..medians.len()).min_by(|&one, &other| medians[one].total_cmp(&medians[other]))
+}
+
+/// The indices of the ratios with a property.
+fn indices(ratios: &[Interval], has: impl Fn(&Interval) -> bool) -> Vec<usize> {
+    (0..ratios.len()).filter(|&at| has(&ratios[at])).collect()
+}
+
+/// For each candidate, the ratios of its times to those of each candidate in the same round, with 95 % intervals.
+///
+/// `seconds` has the times of each candidate, one for each round.
+pub fn ratios(seconds: &[Vec<f64>]) -> Vec<Vec<Interval>> {
+    seconds
+        .iter()
+        .map(|own| seconds.iter().map(|other| ratio(own, other)).collect())
+        .collect()
+}
+
+/// The median of the ratios of two times of the same round, with its 95 % interval.
+pub(super) fn ratio(seconds: &[f64], reference: &[f64]) -> Interval {
+    let ratios: Vec<f64> = seconds
+        .iter()
+        .zip(reference)
+        .map(|(own, other)| own / other)
+        .collect();
+    statistics::median(&ratios)
+}
+
+/// The median of the times, with its 95 % interval.
+pub fn median(seconds: &[f64]) -> Interval {
+    statistics::median(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Candidates in the order of their ranks, each with the times of its rounds and its peak.
+    fn measured(times: &[(&[f64], u64)]) -> Vec<Candidate> {
+        let seconds: Vec<Vec<f64>> = times.iter().map(|(seconds, _)| seconds.to_vec()).collect();
+        let peaks = times.iter().map(|(_, peak)| *peak);
+        ratios(&seconds)
+            .into_iter()
+            .zip(peaks)
+            .enumerate()
+            .map(|(rank, (ratios, peak))| Candidate { ratios, peak, rank })
+            .collect()
+    }
+
+    #[test]
+    fn ratios_are_of_the_same_round() {
+        let seconds = [vec![1.0, 2.0, 4.0], vec![2.0, 4.0, 8.0]];
+        let all = ratios(&seconds);
+        assert_eq!([all[0][0].value, all[0][1].value], [1.0, 0.5]);
+        assert_eq!([all[1][0].low, all[1][0].high], [2.0, 2.0]);
+    }
+
+    #[test]
+    fn the_fastest_is_chosen_and_the_rank_decides_among_equals() {
+        let clearly = measured(&[(&[1.0; 9], 5), (&[0.9; 9], 5), (&[1.1; 9], 5)]);
+        let second = Choice {
+            chosen: 1,
+            fastest: 1,
+        };
+        assert_eq!(choose(&clearly, Goal::Latency), Some(second));
+        // Half a percent apart, and the first has the lower rank.
+        let noisy: [&[f64]; 2] = [
+            &[1.01, 0.99, 1.0, 1.02, 0.98],
+            &[0.99, 1.01, 0.995, 1.0, 1.0],
+        ];
+        let alike = measured(&[(noisy[0], 5), (noisy[1], 5)]);
+        assert_eq!(choose(&alike, Goal::Latency).map(|it| it.chosen), Some(0));
+        assert_eq!(choose(&[], Goal::Latency), None);
+    }
+
+    #[test]
+    fn the_smallest_is_chosen_among_those_that_are_fast_enough() {
+        let times = measured(&[(&[1.0; 9], 100), (&[1.08; 9], 50), (&[1.5; 9], 10)]);
+        let choice = |slowdown| choose(&times, Goal::Memory { slowdown }).map(|it| it.chosen);
+        assert_eq!(choice(1.0), Some(0));
+        assert_eq!(choice(1.1), Some(1));
+        assert_eq!(choice(2.0), Some(2));
+    }
+}

@@ -1,0 +1,231 @@
+//! The results of `fuse` among which `tune` chooses.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use anyhow::Result;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use unfold::onnx::Model;
+use unfold::passes::legalize::Target;
+use unfold::passes::slice::{MemoryGoal, Slicing};
+use unfold::provenance::FoldOptions;
+use unfold::run::Dims;
+
+/// The options of `fuse` that give a candidate, under their names in Python.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct CandidateOptions {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    skip: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<Target>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<MemoryGoal>,
+}
+
+impl CandidateOptions {
+    /// The file as exported: nothing folds, and `fuse` copies it.
+    const EXPORTED: Self = Self {
+        skip: Some("*"),
+        target: None,
+        memory: None,
+    };
+    const DEFAULT: Self = Self {
+        skip: None,
+        target: None,
+        memory: None,
+    };
+
+    /// All candidates, in the order of a report.
+    fn all() -> [Self; 7] {
+        [
+            Self::EXPORTED,
+            Self::DEFAULT,
+            Self::with_target(Target::Tract),
+            Self::with_target(Target::Onnxruntime),
+            Self::with_target(Target::Portable),
+            Self::with_memory(MemoryGoal::Percent(50.0)),
+            Self::with_memory(MemoryGoal::Min),
+        ]
+    }
+
+    fn with_target(target: Target) -> Self {
+        Self {
+            target: Some(target),
+            ..Self::DEFAULT
+        }
+    }
+
+    fn with_memory(memory: MemoryGoal) -> Self {
+        Self {
+            memory: Some(memory),
+            ..Self::DEFAULT
+        }
+    }
+
+    /// The options on the command line; slices also need the sizes that memory is computed with.
+    pub fn words(&self, sizes: &Dims) -> Vec<String> {
+        let mut words = vec![];
+        if let Some(skip) = self.skip {
+            words.extend(["--skip".to_owned(), skip.to_owned()]);
+        }
+        if let Some(target) = self.target {
+            words.extend(["--target".to_owned(), target.to_string()]);
+        }
+        if let Some(memory) = self.memory {
+            words.extend(["--memory".to_owned(), memory.to_string()]);
+            for (name, size) in sizes.iter() {
+                words.extend(["--expect".to_owned(), format!("{name}={size}")]);
+            }
+        }
+        words
+    }
+
+    fn fold_options(&self, sizes: &Dims) -> FoldOptions {
+        let expect = sizes
+            .iter()
+            .map(|(name, size)| (name.to_owned(), size))
+            .collect();
+        FoldOptions {
+            skip: self.skip.iter().map(|&skip| skip.to_owned()).collect(),
+            target: self.target.unwrap_or_default(),
+            slicing: Slicing {
+                parts: None,
+                memory: self.memory,
+                expect,
+            },
+            ..FoldOptions::default()
+        }
+    }
+}
+
+impl fmt::Display for CandidateOptions {
+    /// The name in reports, such as `--target tract`.
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match *self {
+            Self::EXPORTED => f.write_str("as exported"),
+            Self::DEFAULT => f.write_str("fuse by default"),
+            _ => f.write_str(&self.words(&Dims::default()).join(" ")),
+        }
+    }
+}
+
+/// A result of `fuse`.
+pub struct Candidate {
+    /// The options that give it.
+    pub options: CandidateOptions,
+    /// The result.
+    pub model: Model,
+    /// Further options that give the same model, up to the metadata.
+    pub equal: Vec<CandidateOptions>,
+}
+
+impl Candidate {
+    /// The position in the order in which equally good candidates are preferred: the default first, the file as exported last.
+    pub fn rank(&self) -> usize {
+        CandidateOptions::all()
+            .iter()
+            .skip(1)
+            .position(|options| *options == self.options)
+            .unwrap_or(usize::MAX)
+    }
+}
+
+/// The candidates for a model, each different model once. Slices are for inputs of these sizes.
+///
+/// # Errors
+/// Where the model cannot be folded, or its weights cannot be read.
+pub fn candidates(
+    model: &Model,
+    sizes: &Dims,
+    progress: &dyn Fn(&str, usize, usize),
+) -> Result<Vec<Candidate>> {
+    let all = CandidateOptions::all();
+    let mut candidates: Vec<Candidate> = vec![];
+    let mut fingerprints: Vec<Fingerprint> = vec![];
+    for (done, options) in all.into_iter().enumerate() {
+        progress(&format!("folding: {options}"), done, all.len());
+        let fold_options = options.fold_options(sizes);
+        let fused = unfold::fuse(model, &fold_options.into())?.model;
+        let own = fingerprint(&fused)?;
+        match fingerprints.iter().position(|other| *other == own) {
+            Some(at) => candidates[at].equal.push(options),
+            None => {
+                fingerprints.push(own);
+                candidates.push(Candidate {
+                    options,
+                    model: fused,
+                    equal: vec![],
+                });
+            }
+        }
+    }
+    Ok(candidates)
+}
+
+/// Digests of the message and of the weights.
+type Fingerprint = [[u8; 32]; 2];
+
+/// The digests of a model without its metadata, which name the options.
+fn fingerprint(model: &Model) -> Result<Fingerprint> {
+    let mut bare = model.clone();
+    bare.proto.metadata_props.clear();
+    let (mut message, mut weights) = (Hashing::default(), Hashing::default());
+    bare.to_writers(&mut message, "weights", &mut weights)?;
+    Ok([message, weights].map(|hashing| hashing.0.finalize().into()))
+}
+
+/// A writer that keeps nothing but the digest.
+#[derive(Default)]
+struct Hashing(Sha256);
+
+impl Write for Hashing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(file: &str) -> Vec<(String, Vec<String>)> {
+        let model = Model::open(format!("models/digits/{file}.onnx")).unwrap();
+        let candidates = candidates(&model, &Dims::default(), &|_, _, _| {}).unwrap();
+        candidates
+            .iter()
+            .map(|candidate| {
+                let equal = candidate.equal.iter().map(ToString::to_string).collect();
+                (candidate.options.to_string(), equal)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_model_is_a_candidate_once() {
+        let all = names("ln-dynamo");
+        let listed: usize = all.iter().map(|(_, equal)| 1 + equal.len()).sum();
+        assert_eq!(listed, CandidateOptions::all().len());
+        assert_eq!(all[0], ("as exported".to_owned(), vec![]));
+        assert_eq!(all[1].0, "fuse by default");
+        // Its LayerNormalizations stay for other engines.
+        assert!(all.iter().any(|(name, _)| name == "--target portable"));
+    }
+
+    #[test]
+    fn words_give_the_options() {
+        let sizes: Dims = "batch=3".parse().unwrap();
+        let memory = CandidateOptions::with_memory(MemoryGoal::Percent(50.0));
+        assert_eq!(
+            memory.words(&sizes),
+            ["--memory", "50%", "--expect", "batch=3"]
+        );
+        assert_eq!(memory.to_string(), "--memory 50%");
+        assert!(CandidateOptions::DEFAULT.words(&sizes).is_empty());
+    }
+}

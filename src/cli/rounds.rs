@@ -1,0 +1,71 @@
+//! The options of an interleaved measurement, for all commands that measure.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use unfold::bench::BenchOptions;
+use unfold::run::Dims;
+
+use super::values::{from_one, seconds, threads};
+
+/// How often and with which sizes variants run.
+#[derive(Debug, clap::Args)]
+pub struct RoundArgs {
+    /// Size of a symbolic dimension, which is called by its input and its place, such as x:2, where it has no symbol (may be
+    /// repeated)
+    #[arg(long = "dim", value_name = "NAME=SIZE")]
+    pub dims: Vec<Dims>,
+
+    /// How many rounds; every variant runs once in a round
+    #[arg(long, value_name = "N", value_parser = from_one)]
+    pub rounds: Option<NonZeroUsize>,
+
+    /// How long the rounds of each batch size may take, in seconds, where --rounds does not say
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value_t = 10.0)]
+    pub time: f64,
+
+    /// Threads for matrix products
+    #[arg(long, value_name = "N", value_parser = threads, default_value_t = NonZeroUsize::MIN)]
+    pub threads: NonZeroUsize,
+
+    /// Shows no progress
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+impl RoundArgs {
+    /// How long the rounds may take.
+    pub fn time(&self) -> Result<Duration> {
+        Duration::try_from_secs_f64(self.time)
+            .map_err(|_| anyhow!("--time {} is no duration", self.time))
+    }
+
+    /// The options as the library has them, with random inputs.
+    pub fn options(&self) -> Result<BenchOptions> {
+        let mut dims = Dims::default();
+        dims.extend(self.dims.iter().cloned());
+        Ok(BenchOptions {
+            dims,
+            threads: self.threads.get(),
+            rounds: self.rounds.map(NonZeroUsize::get),
+            time: self.time()?,
+            ..BenchOptions::default()
+        })
+    }
+}
+
+/// The options under a label: the sizes that tell a setting from others.
+pub fn labelled(options: BenchOptions) -> BenchOptions {
+    let sizes: Vec<String> = options
+        .dims
+        .iter()
+        .map(|(name, size)| format!("{name}={size}"))
+        .collect();
+    let label = if sizes.is_empty() {
+        options.label
+    } else {
+        sizes.join(", ")
+    };
+    BenchOptions { label, ..options }
+}

@@ -1,0 +1,211 @@
+//! `unfold tune`: measures what each option of `fuse` gives, and writes the best result.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use serde::Serialize;
+use unfold::bench::choice::Goal;
+use unfold::bench::{BenchOptions, Stop};
+use unfold::onnx::Model;
+use unfold::report::plain;
+use unfold::run::{Dims, Input};
+
+use super::candidates::candidates;
+use super::exit_code::{EXIT_CODES, End};
+use super::fuse::{FuseArgs, Task, fuse};
+use super::inputs::known_to_some;
+use super::out::{self, Paint};
+use super::path::JsonPath;
+use super::rounds::{RoundArgs, labelled};
+use super::steps::Steps;
+use super::storage::ReachArgs;
+use super::target::target;
+use super::tuned::Tuned;
+use super::values::{file, from_zero};
+
+const EXAMPLES: &str = "\
+Examples:
+  unfold tune model.onnx -o fast.onnx
+  unfold tune model.onnx -o fast.onnx --dim batch=8 --rounds 50
+  unfold tune model.onnx -o small.onnx --for memory --max-slowdown 20
+  unfold tune model.onnx -o fast.onnx --json | jq -r '.command'";
+
+/// Measures what each option of `fuse` gives for a model on this machine, and writes the best result.
+///
+/// Candidates are the file as exported, the result of `fuse` by default, of each other `--target`, and
+/// of `--memory` where something can be cut; equal results are measured once. They run in tract in
+/// interleaved rounds. The report has the time of each over that of the file as exported, with its
+/// 95 % interval, and the command that gives the file. Within 1 % of the fastest, the default is
+/// preferred. The result is verified as by `fuse`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+pub struct TuneArgs {
+    /// The model
+    #[arg(value_name = "MODEL", value_parser = file())]
+    model: PathBuf,
+
+    /// Where to write the result; an ONNX model that is there already is replaced
+    #[arg(long, short, value_name = "OUT", value_parser = file())]
+    output: PathBuf,
+
+    /// The property that is minimized
+    #[arg(long = "for", value_name = "GOAL", value_enum, default_value_t = GoalName::Latency)]
+    goal: GoalName,
+
+    /// How much slower than the fastest a candidate may be with `--for memory`, in percent
+    #[arg(long, value_name = "PERCENT", value_parser = from_zero, allow_negative_numbers = true, default_value_t = 10.0)]
+    max_slowdown: f64,
+
+    #[command(flatten)]
+    rounds: RoundArgs,
+
+    #[command(flatten)]
+    reach: ReachArgs,
+
+    /// Prints the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The property that is minimized.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum GoalName {
+    /// The time of a run
+    Latency,
+    /// The peak of the heap in a run, among candidates that are fast enough: see --max-slowdown
+    Memory,
+}
+
+impl GoalName {
+    /// The goal, where a candidate may be slower than the fastest by this many percent.
+    pub fn with_slowdown(self, percent: f64) -> Goal {
+        match self {
+            GoalName::Latency => Goal::Latency,
+            GoalName::Memory => Goal::Memory {
+                slowdown: 1.0 + percent / 100.0,
+            },
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &TuneArgs) -> Result<End> {
+    // A result that cannot be written is an error before anything is measured.
+    let task = args.task(&args.fuse_words(vec![]))?;
+    target(&task.model, task.output.as_deref())?;
+    let steps = Steps::new("tune", args.rounds.quiet);
+    let progress = steps.progress();
+    steps.begin("load");
+    let model = args.reach.open(&args.model)?;
+    let options = sized(args.rounds.options()?, &model)?;
+    let candidates = candidates(&model, &options.dims, &progress)?;
+    let goal = args.goal.with_slowdown(args.max_slowdown);
+    let tuned = Tuned::in_tract(&candidates, &options, goal, &Stop::default(), &progress)?;
+    let words = args.fuse_words(tuned.chosen().words(&options.dims));
+    let fuse_args = FuseArgs::from_words(&words)?;
+    let fused = fuse(&fuse_args, &task, model, &progress)?;
+    drop(progress);
+    drop(steps);
+    let command = command(&words);
+    if args.json {
+        let report = TuneJson {
+            model: JsonPath(&args.model),
+            tuned: &tuned,
+            command: &command,
+            written: fused.written.as_ref().map(|saved| JsonPath(&saved.path)),
+            verified: fused.judged.is_verified(),
+        };
+        out::print(&out::json(&report)?)?;
+    } else {
+        let paint = Paint::stdout();
+        let verified = fused.judged.text(paint) + &fused.written_line();
+        let text = tuned.text(paint) + &verified + &plain(&command) + "\n";
+        out::print(&text)?;
+    }
+    for (kind, line) in fused.complaints(fuse_args.when()) {
+        out::complain(kind, &line);
+    }
+    Ok(fused.judged.end(fuse_args.when()))
+}
+
+#[derive(Serialize)]
+struct TuneJson<'j> {
+    model: JsonPath<'j>,
+    #[serde(flatten)]
+    tuned: &'j Tuned,
+    /// The command line that gives the file.
+    command: &'j str,
+    written: Option<JsonPath<'j>>,
+    verified: bool,
+}
+
+impl TuneArgs {
+    /// The command line of `fuse` that gives the result with these options.
+    fn fuse_words(&self, options: Vec<String>) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec!["fuse".into(), self.model.clone().into()];
+        words.extend(["-o".into(), self.output.clone().into()]);
+        words.extend(options.into_iter().map(OsString::from));
+        for (name, size) in self.rounds.dims.iter().flat_map(Dims::iter) {
+            words.extend(["--dim".into(), format!("{name}={size}").into()]);
+        }
+        words.extend(self.reach.words());
+        words
+    }
+
+    /// The model, and the path of the result.
+    fn task(&self, words: &[OsString]) -> Result<Task> {
+        let tasks = FuseArgs::from_words(words)?.tasks()?;
+        tasks.into_iter().next().context("there is no model")
+    }
+}
+
+/// The options with a size for every open dimension: 1 for a batch that has none.
+pub fn sized(mut options: BenchOptions, model: &Model) -> Result<BenchOptions> {
+    known_to_some(&[options.dims.clone()], &[model])?;
+    for symbol in Input::batch_symbols(model) {
+        if options.dims.get(&symbol).is_none() {
+            options.dims.set(symbol, 1);
+        }
+    }
+    // Where tract cannot have the inputs at any size, the measurement reports the reason.
+    if let Ok(sizes) = Input::sizes(model, &options.dims) {
+        options.dims = sizes;
+    }
+    Ok(labelled(options))
+}
+
+/// A command line as a shell reads it.
+fn command(words: &[OsString]) -> String {
+    let mut command = "unfold".to_owned();
+    for word in words {
+        command.push(' ');
+        command += &quoted(&word.to_string_lossy());
+    }
+    command
+}
+
+/// A word as a shell reads it: in quotes if it has a letter that means something to a shell.
+fn quoted(word: &str) -> String {
+    let is_plain = |letter: char| letter.is_alphanumeric() || "-_./=:,%+@".contains(letter);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_survives_a_shell() {
+        let words = ["fuse", "my model.onnx", "--skip", "*", "it's"].map(OsString::from);
+        assert_eq!(
+            command(&words),
+            r"unfold fuse 'my model.onnx' --skip '*' 'it'\''s'"
+        );
+    }
+}

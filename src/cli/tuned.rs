@@ -1,0 +1,251 @@
+//! Candidates as they were measured, the choice among them, and its report as text.
+
+use anyhow::{Result, anyhow, bail};
+use comfy_table::{Cell, CellAlignment, ColumnConstraint};
+use serde::Serialize;
+use unfold::bench::choice::{self, Choice, Goal};
+use unfold::bench::{BenchOptions, Stop, Variant, bench};
+use unfold::report::{Attempt, Interval, Measured, bytes, plain, time};
+
+use super::candidates::{Candidate, CandidateOptions};
+use super::out::{self, Paint, Tone};
+
+/// A measurement of candidates, and the choice.
+#[derive(Serialize)]
+pub struct Tuned {
+    engine: &'static str,
+    /// The sizes of the open dimensions.
+    sizes: String,
+    threads: usize,
+    rounds: usize,
+    candidates: Vec<MeasuredCandidate>,
+    #[serde(serialize_with = "as_name")]
+    chosen: CandidateOptions,
+    /// The candidate with the lowest median.
+    #[serde(serialize_with = "as_name")]
+    fastest: CandidateOptions,
+    #[serde(skip)]
+    goal: Goal,
+}
+
+/// A candidate and its measurement.
+#[derive(Serialize)]
+struct MeasuredCandidate {
+    #[serde(serialize_with = "as_name")]
+    name: CandidateOptions,
+    /// The options of `fuse`, under their names in Python.
+    options: CandidateOptions,
+    /// The names of candidates that are the same model.
+    equal: Vec<String>,
+    /// The time over that of the first candidate that ran; null if it did not run.
+    ratio: Option<Interval>,
+    /// The median time of a run, in seconds.
+    seconds: Option<Interval>,
+    /// The peak of the heap in a run, in bytes, where it was measured.
+    peak: Option<u64>,
+    /// The size of the file, in bytes.
+    file_bytes: u64,
+    /// Why it did not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed: Option<String>,
+}
+
+fn as_name<S: serde::Serializer>(options: &CandidateOptions, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(options)
+}
+
+/// The times of a candidate, one for each round, and its peak of memory; or the reason why it did not run.
+pub type Times = Result<(Vec<f64>, Option<u64>), String>;
+
+impl Tuned {
+    /// Measures candidates against each other in tract, and chooses.
+    ///
+    /// # Errors
+    /// If no candidate ran.
+    pub fn in_tract(
+        candidates: &[Candidate],
+        options: &BenchOptions,
+        goal: Goal,
+        stop: &Stop,
+        progress: &dyn Fn(&str, usize, usize),
+    ) -> Result<Self> {
+        let variants: Vec<Variant> = candidates.iter().map(variant).collect();
+        let setting = bench(&variants, options, stop, progress);
+        let times = setting.variants.into_iter().map(times).collect();
+        Self::new("tract", candidates, times, options, goal)
+    }
+
+    /// Chooses among candidates by the times of an engine.
+    ///
+    /// # Errors
+    /// If no candidate ran.
+    pub fn new(
+        engine: &'static str,
+        candidates: &[Candidate],
+        times: Vec<Times>,
+        options: &BenchOptions,
+        goal: Goal,
+    ) -> Result<Self> {
+        let ran: Vec<usize> = (0..times.len()).filter(|&at| times[at].is_ok()).collect();
+        let seconds: Vec<Vec<f64>> = times
+            .iter()
+            .flatten()
+            .map(|(seconds, _)| seconds.clone())
+            .collect();
+        let ratios = choice::ratios(&seconds);
+        let mut choices = vec![];
+        for (&place, ratios) in ran.iter().zip(&ratios) {
+            let peak = times[place].as_ref().map_or(None, |(_, peak)| *peak);
+            choices.push(choice::Candidate {
+                ratios: ratios.clone(),
+                peak: peak.unwrap_or_default(),
+                rank: candidates[place].rank(),
+            });
+        }
+        let Some(Choice { chosen, fastest }) = choice::choose(&choices, goal) else {
+            let reason = times.into_iter().find_map(Result::err);
+            let reason = reason.ok_or_else(|| anyhow!("there is nothing to measure"))?;
+            bail!("{engine} can run no candidate: {reason}");
+        };
+        let mut measured = vec![];
+        let mut ratios = ratios.iter().map(|ratios| ratios[0]);
+        for (candidate, times) in candidates.iter().zip(times) {
+            let ratio = times.is_ok().then(|| ratios.next()).flatten();
+            measured.push(MeasuredCandidate::new(candidate, times, ratio));
+        }
+        Ok(Self {
+            engine,
+            sizes: options.label.clone(),
+            threads: options.threads,
+            rounds: seconds.first().map_or(0, Vec::len),
+            candidates: measured,
+            chosen: candidates[ran[chosen]].options,
+            fastest: candidates[ran[fastest]].options,
+            goal,
+        })
+    }
+
+    /// The options of the chosen candidate.
+    pub fn chosen(&self) -> CandidateOptions {
+        self.chosen
+    }
+
+    /// A table of the candidates that ran, a line for each of the others, and the choice.
+    pub fn text(&self, paint: Paint) -> String {
+        let heads = ["options", "time", "95 % interval", "median", "peak", "file"];
+        let mut table = paint.table(&heads);
+        for candidate in self.candidates.iter().filter(|it| it.failed.is_none()) {
+            table.add_row(candidate.row(candidate.name == self.chosen, paint));
+        }
+        for (place, column) in table.column_iter_mut().enumerate() {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+            if place > 0 {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        let mut text = out::lines(&table);
+        for candidate in &self.candidates {
+            text += &candidate.remark();
+        }
+        text +=
+            "\ntime: over that of the first row in the same round; peak: of the heap in a run\n";
+        text += &(plain(&self.how()) + "\n");
+        text + &self.choice_line() + "\n"
+    }
+
+    /// The engine, the sizes, and the number of rounds.
+    fn how(&self) -> String {
+        let plural = if self.threads == 1 { "" } else { "s" };
+        format!(
+            "in {} with {}, {} thread{plural}, {} rounds",
+            self.engine, self.sizes, self.threads, self.rounds
+        )
+    }
+
+    /// The chosen candidate, and why.
+    fn choice_line(&self) -> String {
+        let Self {
+            chosen, fastest, ..
+        } = self;
+        match self.goal {
+            Goal::Memory { slowdown } => format!(
+                "chosen: {chosen}, the smallest peak within {:.0} % of the fastest, {fastest}",
+                100.0 * (slowdown - 1.0)
+            ),
+            Goal::Latency if chosen == fastest => format!("chosen: {chosen}, the fastest"),
+            Goal::Latency => {
+                format!("chosen: {chosen}, within 1 % of the fastest, {fastest}")
+            }
+        }
+    }
+}
+
+impl MeasuredCandidate {
+    fn new(candidate: &Candidate, times: Times, ratio: Option<Interval>) -> Self {
+        let (seconds, peak, failed) = match times {
+            Ok((seconds, peak)) => (Some(choice::median(&seconds)), peak, None),
+            Err(reason) => (None, None, Some(reason)),
+        };
+        Self {
+            name: candidate.options,
+            options: candidate.options,
+            equal: candidate.equal.iter().map(ToString::to_string).collect(),
+            ratio,
+            seconds,
+            peak,
+            file_bytes: candidate.model.file_bytes(),
+            failed,
+        }
+    }
+
+    fn row(&self, is_chosen: bool, paint: Paint) -> Vec<Cell> {
+        let numbers = [
+            self.ratio
+                .map(|ratio| format!("{:.2}", ratio.value))
+                .unwrap_or_default(),
+            self.ratio
+                .filter(|ratio| ratio.low < ratio.high)
+                .map(|ratio| format!("{:.2} to {:.2}", ratio.low, ratio.high))
+                .unwrap_or_default(),
+            self.seconds
+                .map(|median| time(median.value))
+                .unwrap_or_default(),
+            self.peak.map_or_else(|| "-".to_owned(), bytes),
+            bytes(self.file_bytes),
+        ];
+        let name = if is_chosen {
+            paint.cell(Tone::Good, self.name)
+        } else {
+            out::cell(self.name)
+        };
+        [name].into_iter().chain(numbers.map(out::cell)).collect()
+    }
+
+    /// Why it did not run, and the names of candidates that are the same model.
+    fn remark(&self) -> String {
+        let mut lines = String::new();
+        if let Some(reason) = &self.failed {
+            lines += &(plain(&format!("not measured: {}: {reason}", self.name)) + "\n");
+        }
+        if !self.equal.is_empty() {
+            lines += &format!("same model as {}: {}\n", self.name, self.equal.join(", "));
+        }
+        lines
+    }
+}
+
+fn variant(candidate: &Candidate) -> Variant {
+    Variant {
+        name: candidate.options.to_string(),
+        model: candidate.model.clone(),
+        normalizers: Default::default(),
+    }
+}
+
+/// The times of a variant, and its peak of the heap.
+fn times(variant: Measured) -> Times {
+    match variant.outcome {
+        Attempt::Ran(ran) => Ok((ran.seconds, Some(ran.memory.peak()))),
+        Attempt::Failed { reason } => Err(reason),
+    }
+}

@@ -1,0 +1,155 @@
+//! The candidates of `tune`, which Python measures in another engine or has measured in tract.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use super::calls::{SizesByName, sizes_of};
+use super::errors::{BadOption, raised};
+use super::gil_worker::{Attended, attend};
+use super::source::ModelSource;
+use crate::bench::choice::Goal;
+use crate::bench::{BenchOptions, Stop};
+use crate::cli::candidates::{Candidate, candidates};
+use crate::cli::out::Paint;
+use crate::cli::rounds::RoundArgs;
+use crate::cli::tune::{GoalName, sized};
+use crate::cli::tuned::{Times, Tuned};
+use crate::onnx::Model;
+use crate::run::{Input, random};
+
+/// The results of `fuse` for one model, each different one once.
+#[pyclass(frozen, module = "unfold_onnx._native")]
+pub struct Candidates {
+    model: Arc<Model>,
+    candidates: Arc<Vec<Candidate>>,
+    options: BenchOptions,
+}
+
+/// The name, the type of the elements, the shape, and the elements of an input.
+type InputData<'py> = (String, String, Vec<usize>, Bound<'py, PyBytes>);
+
+/// The report as JSON and as text.
+type Report = (String, String);
+
+#[pymethods]
+impl Candidates {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        source: &ModelSource,
+        dim: SizesByName,
+        rounds: Option<NonZeroUsize>,
+        time: f64,
+        threads: NonZeroUsize,
+        progress: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let rounds = RoundArgs {
+            dims: vec![sizes_of(&dim)],
+            rounds,
+            time,
+            threads,
+            quiet: true,
+        };
+        let read = source.reader();
+        let work = move |attended: &Attended| {
+            let tell = |stage: &str, done, of| attended.tell(stage, done, of);
+            tell("load", 0, 1);
+            let model = read()?;
+            let options =
+                sized(rounds.options()?, &model).map_err(|error| BadOption(error.to_string()))?;
+            let candidates = candidates(&model, &options.dims, &tell)?;
+            Ok(Self {
+                model: Arc::new(model),
+                candidates: Arc::new(candidates),
+                options,
+            })
+        };
+        source.settled(py, attend(py, progress, work))
+    }
+
+    /// How many there are.
+    fn __len__(&self) -> usize {
+        self.candidates.len()
+    }
+
+    /// The name of a candidate in reports.
+    fn name(&self, at: usize) -> String {
+        self.candidates[at].options.to_string()
+    }
+
+    /// The sizes of the open dimensions.
+    fn sizes(&self) -> Vec<(String, usize)> {
+        self.options
+            .dims
+            .iter()
+            .map(|(name, size)| (name.to_owned(), size))
+            .collect()
+    }
+
+    /// Writes a candidate to a file.
+    fn save(&self, py: Python<'_>, at: usize, path: PathBuf) -> PyResult<()> {
+        let candidates = self.candidates.clone();
+        attend(py, None, move |_| {
+            candidates[at].model.save(path)?;
+            Ok(())
+        })
+    }
+
+    /// The random inputs that tract gets.
+    fn inputs<'py>(&self, py: Python<'py>) -> PyResult<Vec<InputData<'py>>> {
+        let inputs = Input::from_model(&self.model, &self.options.dims)
+            .map_err(|failure| raised(&failure.into()))?;
+        let tensors = random(&inputs, 0);
+        let data = inputs.into_iter().zip(&tensors).map(|(input, tensor)| {
+            let element = format!("{:?}", input.element).to_lowercase();
+            let bytes = PyBytes::new(py, tensor.as_bytes());
+            (input.name, element, input.shape, bytes)
+        });
+        Ok(data.collect())
+    }
+
+    /// Measures the candidates in tract, and chooses.
+    fn in_tract(
+        &self,
+        py: Python<'_>,
+        goal: &str,
+        max_slowdown: f64,
+        progress: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Report> {
+        let goal = goal_from(goal, max_slowdown)?;
+        let (candidates, options) = (self.candidates.clone(), self.options.clone());
+        attend(py, progress, move |attended| {
+            let tell = |stage: &str, done, of| attended.tell(stage, done, of);
+            let tuned = Tuned::in_tract(&candidates, &options, goal, &Stop::default(), &tell)?;
+            told(&tuned)
+        })
+    }
+
+    /// Chooses by the times that onnxruntime took: those of each round for each candidate, or the reason why it did not run.
+    fn in_onnxruntime(&self, times: Vec<(Vec<f64>, Option<String>)>) -> PyResult<Report> {
+        let times: Vec<Times> = times
+            .into_iter()
+            .map(|(seconds, failed)| failed.map_or(Ok((seconds, None)), Err))
+            .collect();
+        let (engine, goal) = ("onnxruntime", Goal::Latency);
+        Tuned::new(engine, &self.candidates, times, &self.options, goal)
+            .and_then(|tuned| told(&tuned))
+            .map_err(|error| raised(&error))
+    }
+}
+
+fn goal_from(name: &str, max_slowdown: f64) -> PyResult<Goal> {
+    let goal = GoalName::from_str(name, false)
+        .map_err(|_| raised(&BadOption(format!("goal: `{name}`")).into()))?;
+    Ok(goal.with_slowdown(max_slowdown))
+}
+
+fn told(tuned: &Tuned) -> Result<Report> {
+    Ok((serde_json::to_string(tuned)?, tuned.text(Paint::none())))
+}

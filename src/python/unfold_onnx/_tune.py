@@ -1,0 +1,212 @@
+"""The best result of :func:`unfold_onnx.fuse` for an engine on this machine, found by measuring."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal, Optional, get_args
+
+from unfold_onnx import _native, _options
+from unfold_onnx._api import fuse_with_report
+from unfold_onnx._bench import Latency
+from unfold_onnx._models import AnyModel, Resolver, StrPath, opened
+from unfold_onnx._progress import Progress, told
+from unfold_onnx._verdicts import FuseReport
+
+Engine = Literal["tract", "onnxruntime"]
+Goal = Literal["latency", "memory"]
+
+LEAST_ROUNDS = 10
+"""Fewer rounds do not tell how sure a median is."""
+WARM_UP = 2
+"""Runs of a candidate before it is measured."""
+NUMPY = {"f16": "float16", "f32": "float32", "f64": "float64", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64"}
+NUMPY.update({"u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64", "bool": "bool"})
+"""The types of elements, by tract's names."""
+
+
+@dataclass(frozen=True)
+class TunedCandidate:
+    """A result of :func:`unfold_onnx.fuse`, as it was measured."""
+
+    name: str
+    options: dict[str, Any]
+    """The arguments of :func:`unfold_onnx.fuse` that give it."""
+    equal: tuple[str, ...]
+    """The names of candidates that are the same model, which is measured once."""
+    ratio: Optional[Latency]
+    """The time over that of the file as exported, with its 95 % interval; ``None`` where it did not run."""
+    seconds: Optional[Latency]
+    """The median time of a run, with its 95 % interval; ``None`` where it did not run."""
+    peak: Optional[int]
+    """The peak of the heap in a run, in bytes; ``None`` where it was not measured."""
+    file_bytes: int
+    failed: Optional[str]
+    """Why it did not run."""
+
+    @classmethod
+    def of(cls, data: Any) -> TunedCandidate:
+        ratio, seconds = (None if one is None else Latency(**one) for one in (data["ratio"], data["seconds"]))
+        failed = data.get("failed")
+        equal = tuple(data["equal"])
+        return cls(
+            data["name"], data["options"], equal, ratio, seconds, data["peak"], data["file_bytes"], failed
+        )
+
+
+@dataclass(frozen=True)
+class TuneReport:
+    """The candidates and the choice. ``str(report)`` is a table of them."""
+
+    engine: str
+    rounds: int
+    candidates: tuple[TunedCandidate, ...]
+    chosen: TunedCandidate
+    options: dict[str, Any]
+    """The arguments of :func:`unfold_onnx.fuse` that give the result."""
+    fused: FuseReport
+    """The report of that call."""
+    text: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def tune(
+    model: AnyModel,
+    output: StrPath | None = None,
+    *,
+    engine: Engine = "tract",
+    goal: Goal = "latency",
+    max_slowdown: float = 10.0,
+    dims: Mapping[str, int] | None = None,
+    rounds: int | None = None,
+    time: float = 10.0,
+    threads: int = 1,
+    allow_external: Sequence[StrPath] = (),
+    resolver: Resolver | None = None,
+    progress: Progress = False,
+) -> tuple[Any, TuneReport]:
+    """Measures what each option of :func:`unfold_onnx.fuse` gives on this machine, and returns the best result.
+
+    Candidates are the model as exported, the default, each other target, and slices where something can be cut. They
+    run in interleaved rounds on the same random inputs. Within 1 % of the fastest, the default is preferred.
+
+    Args:
+        model: As for :func:`unfold_onnx.fuse`.
+        output: As for :func:`unfold_onnx.fuse`.
+        engine: The engine that candidates run in: ``"tract"``, which is part of this package, or ``"onnxruntime"``,
+            which has to be installed.
+        goal: ``"latency"``, or ``"memory"`` for the smallest peak of the heap, in tract.
+        max_slowdown: How much slower than the fastest a candidate may be with ``goal="memory"``, in percent.
+        dims: Sizes of symbolic dimensions, by name: 1 for a batch that has none.
+        rounds: How many rounds; each candidate runs once in each.
+        time: How long the rounds may take, in seconds, where ``rounds`` is not given.
+        threads: For matrix products.
+        allow_external: As for :func:`unfold_onnx.fuse`.
+        resolver: As for :func:`unfold_onnx.fuse`.
+        progress: As for :func:`unfold_onnx.fuse`.
+
+    Returns:
+        The result, as :func:`unfold_onnx.fuse` returns it, and the report.
+
+    Raises:
+        ImportError: onnxruntime is not installed.
+        UnfoldError: as for :func:`unfold_onnx.fuse`, or no candidate runs in the engine.
+        ValueError: an option has no meaning.
+    """
+    _options.one_of("engine", engine, get_args(Engine))
+    _options.one_of("goal", goal, get_args(Goal))
+    _options.from_zero("max_slowdown", max_slowdown)
+    _options.above_zero("time", time)
+    _options.count("threads", threads, _options.THREADS)
+    if rounds is not None:
+        _options.count("rounds", rounds)
+    if engine == "onnxruntime" and goal == "memory":
+        raise ValueError("goal: memory is measured with engine='tract' only")
+    source, _ = opened(model, allow_external, resolver)
+    with told(progress) as tell:
+        candidates = _native.Candidates(source, dims or {}, rounds, time, threads, tell)
+        if engine == "tract":
+            data, text = candidates.in_tract(goal, max_slowdown, tell)
+        else:
+            times = _in_onnxruntime(candidates, rounds, time, threads, tell)
+            data, text = candidates.in_onnxruntime(times)
+    tuned: Any = json.loads(data)
+    measured = tuple(map(TunedCandidate.of, tuned["candidates"]))
+    chosen = next(one for one in measured if one.name == tuned["chosen"])
+    options = dict(chosen.options)
+    if "memory" in options:
+        options["expect"] = dict(candidates.sizes())
+    result, fused = fuse_with_report(  # type: ignore[call-overload, misc, unused-ignore]
+        model,
+        output,  # pyright: ignore[reportArgumentType]
+        **options,
+        dims=dims,
+        allow_external=allow_external,
+        resolver=resolver,
+    )
+    return result, TuneReport(engine, tuned["rounds"], measured, chosen, options, fused, text)
+
+
+def _in_onnxruntime(
+    candidates: _native.Candidates,
+    rounds: int | None,
+    time: float,
+    threads: int,
+    tell: Callable[[str, int, int], object] | None,
+) -> list[tuple[list[float], str | None]]:
+    """The times of each candidate in interleaved rounds, or the reason why it does not run."""
+    import numpy
+    import onnxruntime
+
+    feeds = {
+        name: numpy.frombuffer(data, NUMPY[element]).reshape(shape)
+        for name, element, shape, data in candidates.inputs()
+    }
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3
+    sessions: dict[int, Any] = {}
+    times: list[tuple[list[float], str | None]] = []
+    for at in range(len(candidates)):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.fspath(Path(folder) / "candidate.onnx")
+            candidates.save(at, path)
+            try:
+                session: Any = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+                for _ in range(WARM_UP):
+                    session.run(None, feeds)
+            except Exception as error:  # Its exceptions have no class in common.
+                times.append(([], " ".join(str(error).split())))
+                continue
+        sessions[at] = session
+        times.append(([], None))
+    _run_rounds(sessions, feeds, times, rounds, time, tell)
+    return times
+
+
+def _run_rounds(
+    sessions: dict[int, Any],
+    feeds: dict[str, Any],
+    times: list[tuple[list[float], str | None]],
+    rounds: int | None,
+    time: float,
+    tell: Callable[[str, int, int], object] | None,
+) -> None:
+    """Runs every session once in a round; another one begins each round, so that none always follows the same one."""
+    begun, done, order = perf_counter(), 0, list(sessions)
+    while order and (done < rounds if rounds else done < LEAST_ROUNDS or perf_counter() - begun < time):
+        if tell is not None:
+            tell(f"round {done + 1}", done, rounds or done + 1)
+        for at in order:
+            start = perf_counter()
+            sessions[at].run(None, feeds)
+            times[at][0].append(perf_counter() - start)
+        order.append(order.pop(0))
+        done += 1

@@ -1,0 +1,186 @@
+//! `unfold tune`, as people run it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use assert_cmd::cargo::cargo_bin_cmd;
+use serde_json::Value;
+use tempfile::tempdir;
+
+fn digits(kind: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("models/digits/{kind}-dynamo.onnx"))
+}
+
+fn unfold(folder: &Path, args: &[&str]) -> Output {
+    cargo_bin_cmd!("unfold")
+        .current_dir(folder)
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+/// Tunes a model of the digits in few rounds, and returns the report.
+fn tuned(folder: &Path, kind: &str, more: &[&str]) -> Value {
+    let model = digits(kind);
+    let args = ["tune", model.to_str().unwrap(), "-o", "out.onnx", "--json"];
+    let output = unfold(folder, &[&args, more].concat());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn candidate<'r>(report: &'r Value, name: &str) -> &'r Value {
+    let candidates = report["candidates"].as_array().unwrap();
+    candidates.iter().find(|it| it["name"] == name).unwrap()
+}
+
+#[test]
+fn the_command_of_the_report_gives_the_file() {
+    let folder = tempdir().unwrap();
+    for goal in ["latency", "memory"] {
+        let report = tuned(folder.path(), "ln", &["--rounds", "12", "--for", goal]);
+        assert_eq!(report["verified"], true);
+        assert_eq!(
+            (&report["rounds"], &report["engine"]),
+            (&12.into(), &"tract".into())
+        );
+        let file = fs::read(folder.path().join("out.onnx")).unwrap();
+        let command = report["command"].as_str().unwrap();
+        let words: Vec<String> = command
+            .split(' ')
+            .map(|word| word.trim_matches('\'').to_owned())
+            .collect();
+        assert_eq!(words[0], "unfold");
+        let words: Vec<&str> = words[1..].iter().map(String::as_str).collect();
+        fs::remove_file(folder.path().join("out.onnx")).unwrap();
+        assert_eq!(unfold(folder.path(), &words).status.code(), Some(0));
+        assert!(
+            fs::read(folder.path().join("out.onnx")).unwrap() == file,
+            "{command}"
+        );
+    }
+}
+
+#[test]
+fn each_different_model_is_measured_once() {
+    let folder = tempdir().unwrap();
+    let report = tuned(folder.path(), "bn", &["--rounds", "12"]);
+    let candidates = report["candidates"].as_array().unwrap();
+    let mut names: Vec<&str> = vec![];
+    for candidate in candidates {
+        names.push(candidate["name"].as_str().unwrap());
+        names.extend(
+            candidate["equal"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|it| it.as_str().unwrap()),
+        );
+        let [low, value, high] =
+            ["low", "value", "high"].map(|part| candidate["ratio"][part].as_f64().unwrap());
+        assert!(0.0 < low && low <= value && value <= high, "{candidate}");
+        assert!(candidate["peak"].as_u64().unwrap() > 0);
+    }
+    names.sort_unstable();
+    let mut expected = [
+        "as exported",
+        "fuse by default",
+        "--target tract",
+        "--target onnxruntime",
+        "--target portable",
+        "--memory 50%",
+        "--memory min",
+    ];
+    expected.sort_unstable();
+    assert_eq!(names, expected);
+    // A model without windows has nothing that only tract runs faster.
+    let default = candidate(&report, "fuse by default");
+    assert!(
+        default["equal"]
+            .as_array()
+            .unwrap()
+            .contains(&"--target tract".into())
+    );
+    assert_eq!(candidate(&report, "as exported")["ratio"]["value"], 1.0);
+    // Folding takes more than a third of the time of this model, and slices cost some.
+    assert_ne!(report["chosen"], "as exported");
+    assert!(!report["chosen"].as_str().unwrap().starts_with("--memory"));
+}
+
+#[test]
+fn the_smallest_peak_is_written_for_memory() {
+    let folder = tempdir().unwrap();
+    let more = [
+        "--rounds",
+        "12",
+        "--for",
+        "memory",
+        "--max-slowdown",
+        "1000",
+    ];
+    let report = tuned(
+        folder.path(),
+        "un",
+        &[&more[..], &["--dim", "batch=64"]].concat(),
+    );
+    assert_eq!(report["sizes"], "batch=64");
+    let peaks = report["candidates"].as_array().unwrap();
+    let smallest = peaks.iter().map(|it| it["peak"].as_u64().unwrap()).min();
+    let name = report["chosen"].as_str().unwrap();
+    let chosen = candidate(&report, name)["peak"].as_f64().unwrap();
+    assert!(chosen <= 1.01 * smallest.unwrap() as f64, "{report}");
+    assert!(name.starts_with("--memory"), "{name}");
+    let command = report["command"].as_str().unwrap();
+    assert!(command.contains("--expect batch=64"), "{command}");
+}
+
+#[test]
+fn the_table_fits_a_terminal_and_ends_with_the_command() {
+    let folder = tempdir().unwrap();
+    let model = digits("un");
+    let args = [
+        "tune",
+        model.to_str().unwrap(),
+        "-o",
+        "out.onnx",
+        "--rounds",
+        "6",
+    ];
+    let output = unfold(folder.path(), &args);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(output.stderr.is_empty());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (others, last) = text.trim_end().rsplit_once('\n').unwrap();
+    assert!(
+        others.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+    assert!(last.starts_with("unfold fuse "), "{last}");
+    assert!(
+        text.contains("in tract with batch=1, 1 thread, 6 rounds"),
+        "{text}"
+    );
+    assert!(text.contains("the outputs agree"), "{text}");
+}
+
+#[test]
+fn mistakes_are_found_before_anything_is_measured() {
+    let folder = tempdir().unwrap();
+    let model = digits("un");
+    let model = model.to_str().unwrap();
+    let cases: [(&[&str], i32, &str); 4] = [
+        (&["-o", "no/out.onnx"], 1, "there is no folder no"),
+        (&["-o", model], 2, "--in-place"),
+        (&["-o", "out.onnx", "--dim", "bach=2"], 2, "`bach`"),
+        (&["-o", "out.onnx", "--for", "speed"], 2, "speed"),
+    ];
+    for (more, code, expected) in cases {
+        let output = unfold(folder.path(), &[&["tune", model], more].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{more:?}: {errors}");
+        assert!(errors.contains(expected), "{more:?}: {errors}");
+        assert!(output.stdout.is_empty());
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
