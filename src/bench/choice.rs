@@ -10,7 +10,7 @@ const AS_SMALL: f64 = 1.01;
 
 /// The property that a choice minimizes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Goal {
+pub enum TuneGoal {
     /// The time of a run.
     Latency,
     /// The peak of memory, among candidates that take at most this ratio of the time of the fastest one.
@@ -22,7 +22,7 @@ pub enum Goal {
 
 /// A candidate that ran.
 #[derive(Debug, Clone)]
-pub struct Candidate {
+pub struct TimedCandidate {
     /// Its times over those of each candidate, in their order: a row of [`ratios`].
     pub ratios: Vec<Interval>,
     /// Its peak of memory, in bytes.
@@ -33,7 +33,7 @@ pub struct Candidate {
 
 /// Which candidates are the best, by their indices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Choice {
+pub struct BestCandidates {
     /// The candidate that serves the goal best.
     pub chosen: usize,
     /// The candidate with the lowest median of times.
@@ -43,25 +43,25 @@ pub struct Choice {
 /// The candidate that serves a goal best; `None` without candidates.
 ///
 /// A candidate within 1 % of the fastest one counts as equally fast: then the rank decides, and not noise.
-pub fn choose(candidates: &[Candidate], goal: Goal) -> Option<Choice> {
+pub fn choose(candidates: &[TimedCandidate], goal: TuneGoal) -> Option<BestCandidates> {
     let fastest = fastest(candidates)?;
     let over_fastest: Vec<Interval> = candidates
         .iter()
         .map(|candidate| candidate.ratios[fastest])
         .collect();
     let eligible: Vec<usize> = match goal {
-        Goal::Latency => indices(&over_fastest, |ratio| ratio.value <= AS_FAST),
-        Goal::Memory { slowdown } => {
+        TuneGoal::Latency => indices(&over_fastest, |ratio| ratio.value <= AS_FAST),
+        TuneGoal::Memory { slowdown } => {
             let in_time = indices(&over_fastest, |ratio| ratio.value <= slowdown);
             smallest(candidates, &in_time)
         }
     };
     let chosen = eligible.into_iter().min_by_key(|&at| candidates[at].rank)?;
-    Some(Choice { chosen, fastest })
+    Some(BestCandidates { chosen, fastest })
 }
 
 /// The candidates with the smallest peak of memory.
-fn smallest(candidates: &[Candidate], among: &[usize]) -> Vec<usize> {
+fn smallest(candidates: &[TimedCandidate], among: &[usize]) -> Vec<usize> {
     let peaks = among.iter().map(|&at| candidates[at].peak);
     let bound = peaks.min().unwrap_or_default() as f64 * AS_SMALL;
     let fits = |at: &usize| candidates[*at].peak as f64 <= bound;
@@ -69,7 +69,7 @@ fn smallest(candidates: &[Candidate], among: &[usize]) -> Vec<usize> {
 }
 
 /// The candidate with the lowest median.
-fn fastest(candidates: &[Candidate]) -> Option<usize> {
+fn fastest(candidates: &[TimedCandidate]) -> Option<usize> {
     let medians: Vec<f64> = candidates
         .iter()
         .map(|candidate| candidate.ratios[0].value)
@@ -112,14 +112,14 @@ mod tests {
     use super::*;
 
     /// Candidates in the order of their ranks, each with the times of its rounds and its peak.
-    fn measured(times: &[(&[f64], u64)]) -> Vec<Candidate> {
+    fn measured(times: &[(&[f64], u64)]) -> Vec<TimedCandidate> {
         let seconds: Vec<Vec<f64>> = times.iter().map(|(seconds, _)| seconds.to_vec()).collect();
         let peaks = times.iter().map(|(_, peak)| *peak);
         ratios(&seconds)
             .into_iter()
             .zip(peaks)
             .enumerate()
-            .map(|(rank, (ratios, peak))| Candidate { ratios, peak, rank })
+            .map(|(rank, (ratios, peak))| TimedCandidate { ratios, peak, rank })
             .collect()
     }
 
@@ -134,25 +134,28 @@ mod tests {
     #[test]
     fn the_fastest_is_chosen_and_the_rank_decides_among_equals() {
         let clearly = measured(&[(&[1.0; 9], 5), (&[0.9; 9], 5), (&[1.1; 9], 5)]);
-        let second = Choice {
+        let second = BestCandidates {
             chosen: 1,
             fastest: 1,
         };
-        assert_eq!(choose(&clearly, Goal::Latency), Some(second));
+        assert_eq!(choose(&clearly, TuneGoal::Latency), Some(second));
         // Half a percent apart, and the first has the lower rank.
         let noisy: [&[f64]; 2] = [
             &[1.01, 0.99, 1.0, 1.02, 0.98],
             &[0.99, 1.01, 0.995, 1.0, 1.0],
         ];
         let alike = measured(&[(noisy[0], 5), (noisy[1], 5)]);
-        assert_eq!(choose(&alike, Goal::Latency).map(|it| it.chosen), Some(0));
-        assert_eq!(choose(&[], Goal::Latency), None);
+        assert_eq!(
+            choose(&alike, TuneGoal::Latency).map(|it| it.chosen),
+            Some(0)
+        );
+        assert_eq!(choose(&[], TuneGoal::Latency), None);
     }
 
     #[test]
     fn the_smallest_is_chosen_among_those_that_are_fast_enough() {
         let times = measured(&[(&[1.0; 9], 100), (&[1.08; 9], 50), (&[1.5; 9], 10)]);
-        let choice = |slowdown| choose(&times, Goal::Memory { slowdown }).map(|it| it.chosen);
+        let choice = |slowdown| choose(&times, TuneGoal::Memory { slowdown }).map(|it| it.chosen);
         assert_eq!(choice(1.0), Some(0));
         assert_eq!(choice(1.1), Some(1));
         assert_eq!(choice(2.0), Some(2));

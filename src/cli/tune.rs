@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use serde::Serialize;
-use unfold::bench::choice::Goal;
+use unfold::bench::choice::TuneGoal;
 use unfold::bench::{BenchOptions, Stop};
 use unfold::onnx::Model;
 use unfold::report::plain;
@@ -80,10 +80,10 @@ pub enum GoalName {
 
 impl GoalName {
     /// The goal, where a candidate may be slower than the fastest by this many percent.
-    pub fn with_slowdown(self, percent: f64) -> Goal {
+    pub fn with_slowdown(self, percent: f64) -> TuneGoal {
         match self {
-            GoalName::Latency => Goal::Latency,
-            GoalName::Memory => Goal::Memory {
+            GoalName::Latency => TuneGoal::Latency,
+            GoalName::Memory => TuneGoal::Memory {
                 slowdown: 1.0 + percent / 100.0,
             },
         }

@@ -3,7 +3,7 @@
 use anyhow::{Result, anyhow, bail};
 use comfy_table::{Cell, CellAlignment, ColumnConstraint};
 use serde::Serialize;
-use unfold::bench::choice::{self, Choice, Goal};
+use unfold::bench::choice::{self, BestCandidates, TuneGoal};
 use unfold::bench::{BenchOptions, Stop, Variant, bench};
 use unfold::report::{Attempt, Interval, Measured, bytes, plain, time};
 
@@ -25,7 +25,7 @@ pub struct Tuned {
     #[serde(serialize_with = "as_name")]
     fastest: CandidateOptions,
     #[serde(skip)]
-    goal: Goal,
+    goal: TuneGoal,
 }
 
 /// A candidate and its measurement.
@@ -65,7 +65,7 @@ impl Tuned {
     pub fn in_tract(
         candidates: &[Candidate],
         options: &BenchOptions,
-        goal: Goal,
+        goal: TuneGoal,
         stop: &Stop,
         progress: &dyn Fn(&str, usize, usize),
     ) -> Result<Self> {
@@ -84,7 +84,7 @@ impl Tuned {
         candidates: &[Candidate],
         times: Vec<Times>,
         options: &BenchOptions,
-        goal: Goal,
+        goal: TuneGoal,
     ) -> Result<Self> {
         let ran: Vec<usize> = (0..times.len()).filter(|&at| times[at].is_ok()).collect();
         let seconds: Vec<Vec<f64>> = times
@@ -96,13 +96,13 @@ impl Tuned {
         let mut choices = vec![];
         for (&place, ratios) in ran.iter().zip(&ratios) {
             let peak = times[place].as_ref().map_or(None, |(_, peak)| *peak);
-            choices.push(choice::Candidate {
+            choices.push(choice::TimedCandidate {
                 ratios: ratios.clone(),
                 peak: peak.unwrap_or_default(),
                 rank: candidates[place].rank(),
             });
         }
-        let Some(Choice { chosen, fastest }) = choice::choose(&choices, goal) else {
+        let Some(BestCandidates { chosen, fastest }) = choice::choose(&choices, goal) else {
             let reason = times.into_iter().find_map(Result::err);
             let reason = reason.ok_or_else(|| anyhow!("there is nothing to measure"))?;
             bail!("{engine} can run no candidate: {reason}");
@@ -168,12 +168,12 @@ impl Tuned {
             chosen, fastest, ..
         } = self;
         match self.goal {
-            Goal::Memory { slowdown } => format!(
+            TuneGoal::Memory { slowdown } => format!(
                 "chosen: {chosen}, the smallest peak within {:.0} % of the fastest, {fastest}",
                 100.0 * (slowdown - 1.0)
             ),
-            Goal::Latency if chosen == fastest => format!("chosen: {chosen}, the fastest"),
-            Goal::Latency => {
+            TuneGoal::Latency if chosen == fastest => format!("chosen: {chosen}, the fastest"),
+            TuneGoal::Latency => {
                 format!("chosen: {chosen}, within 1 % of the fastest, {fastest}")
             }
         }

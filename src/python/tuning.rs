@@ -13,7 +13,7 @@ use super::calls::{SizesByName, sizes_of};
 use super::errors::{BadOption, raised};
 use super::gil_worker::{Attended, attend};
 use super::source::ModelSource;
-use crate::bench::choice::Goal;
+use crate::bench::choice::TuneGoal;
 use crate::bench::{BenchOptions, Stop};
 use crate::cli::candidates::{Candidate, candidates};
 use crate::cli::out::Paint;
@@ -35,7 +35,7 @@ pub struct Candidates {
 type InputData<'py> = (String, String, Vec<usize>, Bound<'py, PyBytes>);
 
 /// The report as JSON and as text.
-type Report = (String, String);
+type TunedAsText = (String, String);
 
 #[pymethods]
 impl Candidates {
@@ -121,7 +121,7 @@ impl Candidates {
         goal: &str,
         max_slowdown: f64,
         progress: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Report> {
+    ) -> PyResult<TunedAsText> {
         let goal = goal_from(goal, max_slowdown)?;
         let (candidates, options) = (self.candidates.clone(), self.options.clone());
         attend(py, progress, move |attended| {
@@ -132,24 +132,24 @@ impl Candidates {
     }
 
     /// Chooses by the times that onnxruntime took: those of each round for each candidate, or the reason why it did not run.
-    fn in_onnxruntime(&self, times: Vec<(Vec<f64>, Option<String>)>) -> PyResult<Report> {
+    fn in_onnxruntime(&self, times: Vec<(Vec<f64>, Option<String>)>) -> PyResult<TunedAsText> {
         let times: Vec<Times> = times
             .into_iter()
             .map(|(seconds, failed)| failed.map_or(Ok((seconds, None)), Err))
             .collect();
-        let (engine, goal) = ("onnxruntime", Goal::Latency);
+        let (engine, goal) = ("onnxruntime", TuneGoal::Latency);
         Tuned::new(engine, &self.candidates, times, &self.options, goal)
             .and_then(|tuned| told(&tuned))
             .map_err(|error| raised(&error))
     }
 }
 
-fn goal_from(name: &str, max_slowdown: f64) -> PyResult<Goal> {
+fn goal_from(name: &str, max_slowdown: f64) -> PyResult<TuneGoal> {
     let goal = GoalName::from_str(name, false)
         .map_err(|_| raised(&BadOption(format!("goal: `{name}`")).into()))?;
     Ok(goal.with_slowdown(max_slowdown))
 }
 
-fn told(tuned: &Tuned) -> Result<Report> {
+fn told(tuned: &Tuned) -> Result<TunedAsText> {
     Ok((serde_json::to_string(tuned)?, tuned.text(Paint::none())))
 }

@@ -1,0 +1,65 @@
+"""The choice among the results of ``fuse``, by measuring in tract and in onnxruntime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import unfold_onnx as unfold
+from unfold_onnx._tune import Engine
+
+NAMES = [
+    "as exported",
+    "fuse by default",
+    "--target tract",
+    "--target onnxruntime",
+    "--target portable",
+    "--memory 50%",
+    "--memory min",
+]
+ENGINES: list[Engine] = ["tract", "onnxruntime"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_options_of_the_report_give_the_result(engine: Engine, digits: Path, tmp_path: Path) -> None:
+    if engine == "onnxruntime":
+        pytest.importorskip("onnxruntime")
+    model = digits / "bn-dynamo.onnx"
+    result, report = unfold.tune(model, engine=engine, rounds=12)
+    assert (report.engine, report.rounds) == (engine, 12)
+    assert result == unfold.fuse(model, **report.options)
+    assert report.fused.verified
+    listed = [name for one in report.candidates for name in (one.name, *one.equal)]
+    assert sorted(listed) == sorted(NAMES)
+    exported, default = report.candidates[:2]
+    assert exported.ratio is not None and exported.ratio.value == 1
+    # Without its BatchNormalizations the model runs half of its operators, in either engine.
+    assert default.ratio is not None and default.ratio.high < 1
+    assert report.chosen.name != "as exported"
+    assert all(len(line) <= 80 for line in str(report).splitlines())
+    assert (default.peak is None) == (engine == "onnxruntime")
+    # Written, it is what the command writes.
+    path, _ = unfold.tune(model, tmp_path / "tuned.onnx", engine=engine, rounds=2)
+    assert path.read_bytes().startswith(b"\x08")
+
+
+def test_memory_is_measured_in_tract(digits: Path) -> None:
+    model = digits / "un-dynamo.onnx"
+    options = {"goal": "memory", "max_slowdown": 1000.0, "rounds": 3}
+    _, report = unfold.tune(model, dims={"batch": 64}, **options)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert report.chosen.peak is not None
+    assert report.chosen.peak <= 1.01 * min(one.peak or 0 for one in report.candidates)
+    assert report.options["expect"] == {"batch": 64}
+    with pytest.raises(ValueError, match="goal: memory is measured with engine='tract' only"):
+        unfold.tune(model, engine="onnxruntime", goal="memory")
+
+
+def test_options_without_a_meaning_are_refused(digits: Path) -> None:
+    model = digits / "un-dynamo.onnx"
+    with pytest.raises(ValueError, match="engine: 'cuda' is none of tract, onnxruntime"):
+        unfold.tune(model, engine="cuda")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="rounds: 0 is too few"):
+        unfold.tune(model, rounds=0)
+    with pytest.raises(ValueError, match="no input has a symbolic dimension `bach`"):
+        unfold.tune(model, dims={"bach": 2})
