@@ -15,7 +15,7 @@ use crate::affine::plan::{Removal, Stored};
 use crate::affine::recognize::Replacement;
 use crate::affine::rounding::{Extremes, Rounding, extremes, float, foreseen};
 use crate::analysis::Analysis;
-use crate::hash::{HashMap, map_of};
+use crate::hash::{HashMap, HashSet, map_of};
 use crate::ir::builder::NewConstant;
 use crate::ir::editor::Editor;
 use crate::ir::regions::move_to;
@@ -543,8 +543,42 @@ impl Work<'_, '_> {
 
     /// Puts the nodes of a replacement behind the last of those that they replace.
     fn replace(&mut self, replacement: &Replacement) -> Result<(), Reason> {
+        let mut names = self.store_constants(&replacement.constants)?;
+        let last = self.last(&replacement.nodes)?;
+        self.editor.drop_nodes(&replacement.nodes);
+        let replaced = replacement.nodes.iter();
+        let mut free: HashSet<&str> = replaced.map(|&node| self.graph.name(node)).collect();
+        for node in &replacement.made {
+            let mut node = node.clone();
+            for output in node
+                .output
+                .iter()
+                .filter(|output| self.graph.value(output).is_none())
+            {
+                names.insert(output.clone(), self.editor.fresh(output));
+            }
+            for name in node.input.iter_mut().chain(&mut node.output) {
+                if let Some(analysis) = names.get(name) {
+                    analysis.clone_into(name);
+                }
+            }
+            // One new node may have the name of one that it replaces.
+            if !free.remove(node.name()) {
+                node.name = Some(self.editor.fresh(node.name()));
+            }
+            drop_shards_of_others(&mut node);
+            self.editor.insert_behind(last, node);
+        }
+        Ok(())
+    }
+
+    /// Adds the constants of a replacement, and returns their names in the graph by those in the replacement.
+    fn store_constants(
+        &mut self,
+        constants: &[NewConstant],
+    ) -> Result<HashMap<String, String>, Reason> {
         let mut names: HashMap<String, String> = HashMap::default();
-        for constant in &replacement.constants {
+        for constant in constants {
             let name = match constant {
                 NewConstant::Integers { name, values } => self
                     .editor
@@ -576,26 +610,6 @@ impl Work<'_, '_> {
             };
             names.insert(constant.name().to_owned(), name);
         }
-        let last = self.last(&replacement.nodes)?;
-        self.editor.drop_nodes(&replacement.nodes);
-        for node in &replacement.made {
-            let mut node = node.clone();
-            for output in node
-                .output
-                .iter()
-                .filter(|output| self.graph.value(output).is_none())
-            {
-                names.insert(output.clone(), self.editor.fresh(output));
-            }
-            for name in node.input.iter_mut().chain(&mut node.output) {
-                if let Some(analysis) = names.get(name) {
-                    analysis.clone_into(name);
-                }
-            }
-            node.name = Some(self.editor.fresh(node.name()));
-            drop_shards_of_others(&mut node);
-            self.editor.insert_behind(last, node);
-        }
-        Ok(())
+        Ok(names)
     }
 }

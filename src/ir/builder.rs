@@ -195,6 +195,22 @@ impl<'m> Maker<'m> {
         output
     }
 
+    /// As [`Maker::op`], with the name of the node that the others are modelled on, which this one replaces.
+    pub fn op_in_place(
+        &mut self,
+        op: &str,
+        inputs: &[&str],
+        attribute: Vec<AttributeProto>,
+    ) -> String {
+        let output = self.op(op, inputs, attribute);
+        if let Some(last) = self.nodes.last_mut()
+            && !self.like.name().is_empty()
+        {
+            last.name.clone_from(&self.like.name);
+        }
+        output
+    }
+
     /// A copy of the node that the others are modelled on, with another name for its output in this
     /// slot. Returns the name.
     pub fn repeat_like(&mut self, slot: usize) -> String {

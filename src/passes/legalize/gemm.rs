@@ -52,7 +52,7 @@ fn one(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
     let name = |value| graph.value_name(value);
     let mut maker = Maker::new(graph, matmul);
     let flat = maker.reshape(name(value), &[-1, rows as i64]);
-    let product = maker.op("Gemm", &[&flat, name(weight), name(bias)], vec![]);
+    let product = maker.op_in_place("Gemm", &[&flat, name(weight), name(bias)], vec![]);
     let back = arranged
         .iter()
         .map(|extent| extent.map_or(-1, |extent| extent as i64));

@@ -334,11 +334,16 @@ impl Lifting<'_, '_> {
     }
 }
 
-/// Gives a node the notes of the one whose place it takes, and the domain where it is the operator itself.
+/// Gives a node the notes of the one that it replaces, the domain where it is the same operator, and the name where it is
+/// the same operator or the product of a layer.
 fn take_over(made: &mut NodeProto, like: &NodeProto) {
     made.metadata_props.clone_from(&like.metadata_props);
-    if made.op_type == like.op_type {
+    let is_same = made.op_type == like.op_type;
+    if is_same {
         made.domain.clone_from(&like.domain);
+    }
+    if (is_same || made.op_type() == "MatMul") && !like.name().is_empty() {
+        made.name.clone_from(&like.name);
     }
 }
 
