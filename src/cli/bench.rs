@@ -33,9 +33,9 @@ Examples:
 ///
 /// Without a model it measures networks of the zoo. Exit codes: 0 if something was measured, 1 if tract
 /// can run none of the variants, 3 if the fused model computes something else, 130 if it was interrupted;
-/// what was measured until then is printed.
+/// the report then has the rounds until the interruption. `unfold tune` compares the options of `fuse`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = format!("{}\n\n{EXAMPLES}", variants::DEFINITIONS))]
 pub struct BenchArgs {
     /// The model, or one of the zoo such as `swin-t.un`. Several are compared with one another, each
     /// under the name of its file, or another: NAME=FILE
@@ -122,7 +122,12 @@ impl BenchArgs {
         let entries = bench_zoo::entries(self.all);
         if tells {
             let names: Vec<&str> = entries.iter().map(zoo::Entry::name).collect();
-            out::print(&format!("{}\n\n{}", names.join(", "), overview_heading()))?;
+            let names = names.join(", ");
+            let heading = overview_heading();
+            out::print(&format!(
+                "{names}\n\n{}\n\n{heading}",
+                variants::DEFINITIONS
+            ))?;
         }
         let tell = |report: &Report| {
             let notes = report.notes.iter().filter(|_| report.differs);

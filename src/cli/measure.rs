@@ -15,6 +15,7 @@ use super::inputs::{known_to_some, read_inputs};
 use super::rounds::{RoundArgs, labelled};
 use super::steps::Steps;
 use super::values::from_one;
+use super::variants;
 use crate::cli::reexecute::resident;
 use crate::cli::usage_errors::misused;
 
@@ -84,7 +85,7 @@ impl MeasureArgs {
             machine: machine(),
             settings: vec![],
             sites,
-            notes: vec![],
+            notes: variants::defined(variants).into_iter().collect(),
             differs: false,
         };
         for options in &settings {

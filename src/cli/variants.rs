@@ -1,42 +1,66 @@
 //! The variants that `unfold bench` measures.
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
-use unfold::FuseOptions;
-use unfold::affine::plan::StreamPlan;
 use unfold::bench::Variant;
 use unfold::onnx::Model;
 use unfold::passes::legalize::Target;
 use unfold::report::ReportedSite;
 use unfold::variants::{self, Variants};
+use unfold::{FuseOptions, Fused};
 
-use super::sites;
+use super::sites::{self, AffineOutcome, Row};
+
+const LN_TWIN: &str = "LN twin";
+const AS_EXPORTED: &str = "as exported";
+const FUSED: &str = "fused";
+const PORTABLE: &str = "portable";
+const FLOOR: &str = "floor";
 
 /// Their names.
-pub const NAMES: [&str; 5] = ["LN twin", "as exported", "fused", "rewritten", "floor"];
+pub const NAMES: [&str; 5] = [LN_TWIN, AS_EXPORTED, FUSED, PORTABLE, FLOOR];
 
-/// The model with LayerNorm, as exported, after folding, with centred residual streams where that
-/// changes anything, and without normalizers; and its sites.
-pub fn variants(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
-    // Folding alone; the forms of a target are in a row of their own.
-    let portable = FuseOptions {
-        target: Target::Portable,
-        ..FuseOptions::default()
+/// The variants, for the help.
+pub const DEFINITIONS: &str = "\
+Variants of a model:
+  LN twin      with a LayerNorm in place of every other normalizer
+  as exported  the file
+  fused        the result of `unfold fuse`, by default with `--target cpu`
+  portable     the result with `--target portable`, where that is another model
+  floor        the file without its normalizers, to show their cost";
+
+/// The variants, in a sentence of the report; `None` for models that a user named.
+pub fn defined(variants: &[Variant]) -> Option<String> {
+    let has = |name: &str| variants.iter().any(|variant| variant.name == name);
+    if !has(LN_TWIN) || !has(FLOOR) {
+        return None;
+    }
+    let portable = if has(PORTABLE) {
+        "; portable is that with --target portable"
+    } else {
+        ""
     };
-    let fused = unfold::fuse(model, &portable)?;
+    let target = Target::default();
+    Some(format!(
+        "{LN_TWIN} has a LayerNorm in place of every other normalizer; {FUSED} is the result of `unfold \
+         fuse`, --target {target}{portable}; {FLOOR} is the file without its normalizers."
+    ))
+}
+
+/// The model with LayerNorm, as exported, after folding for the default target, for any engine where that is another model,
+/// and without normalizers; and its sites.
+pub fn variants(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
+    let fused = unfold::fuse(model, &FuseOptions::default())?;
+    let portable = unfold::fuse(
+        model,
+        &FuseOptions {
+            target: Target::Portable,
+            ..FuseOptions::default()
+        },
+    )?;
     let lowered = fused.lowered.as_ref().unwrap_or(model);
-    let rows = sites::rows(lowered, fused.plan.sites.iter())?;
-    let sites = rows.into_iter().map(|row| ReportedSite {
-        name: row.site.name.clone(),
-        kind: row.site.kind.name.to_owned(),
-        channels: row.site.channels,
-        outcome: row
-            .outcomes
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join("; "),
-    });
-    let sites = sites.collect();
+    let sites = reported_sites(lowered, &fused)?;
     let Variants {
         ln_twin,
         floor,
@@ -44,39 +68,46 @@ pub fn variants(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
     } = Variants::new(lowered)?;
     // A partly folded site may not be recognised again.
     normalizers.extend(variants::normalizers(&fused.model)?);
-    let [twin, exported, folded, centred, bare] = NAMES;
-    let mut named = vec![
-        (twin, ln_twin),
-        (exported, model.clone()),
-        (folded, fused.model),
+    normalizers.extend(variants::normalizers(&portable.model)?);
+    let mut all = vec![
+        variant(LN_TWIN, ln_twin, &normalizers),
+        variant(AS_EXPORTED, model.clone(), &normalizers),
     ];
-    // An option that is measured on its own.
-    let rewritten = unfold::fuse(
-        model,
-        &FuseOptions {
-            centre: true,
-            ..portable
-        },
-    )?;
-    if rewritten.plan.streams.iter().any(StreamPlan::is_changed) {
-        normalizers.extend(variants::normalizers(&rewritten.model)?);
-        named.push((centred, rewritten.model));
+    let is_another = fused.model.graph().node != portable.model.graph().node;
+    all.push(variant(FUSED, fused.model, &normalizers));
+    if is_another {
+        all.push(variant(PORTABLE, portable.model, &normalizers));
     }
-    named.push((bare, floor));
-    let variant = |(name, model): (&str, Model)| Variant {
+    all.push(variant(FLOOR, floor, &normalizers));
+    Ok((all, sites))
+}
+
+/// The sites of a model, and what the folds did with each.
+fn reported_sites(lowered: &Model, fused: &Fused) -> Result<Vec<ReportedSite>> {
+    let rows = sites::rows(lowered, fused.plan.sites.iter())?;
+    Ok(rows.iter().map(reported).collect())
+}
+
+fn reported(row: &Row) -> ReportedSite {
+    let outcomes: Vec<String> = row.outcomes.iter().map(AffineOutcome::to_string).collect();
+    ReportedSite {
+        name: row.site.name.clone(),
+        kind: row.site.kind.name.to_owned(),
+        channels: row.site.channels,
+        outcome: outcomes.join("; "),
+    }
+}
+
+fn variant(name: &str, model: Model, normalizers: &BTreeSet<String>) -> Variant {
+    Variant {
         name: name.to_owned(),
         model,
         normalizers: normalizers.clone(),
-    };
-    Ok((named.into_iter().map(variant).collect(), sites))
+    }
 }
 
 /// A model beside others, unchanged.
 pub fn named(name: &str, model: Model) -> Result<Variant> {
     let normalizers = variants::normalizers(&model)?;
-    Ok(Variant {
-        name: name.to_owned(),
-        model,
-        normalizers,
-    })
+    Ok(variant(name, model, &normalizers))
 }

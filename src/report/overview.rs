@@ -11,7 +11,7 @@ const EXPORTED_BY_LN: Pair = ("as exported", "LN twin");
 const FUSED_BY_LN: Pair = ("fused", "LN twin");
 const FUSED_BY_EXPORTED: Pair = ("fused", "as exported");
 const FUSED_BY_FLOOR: Pair = ("fused", "floor");
-const REWRITTEN_BY_LN: Pair = ("rewritten", "LN twin");
+const PORTABLE_BY_LN: Pair = ("portable", "LN twin");
 
 /// The ratios that fit on a line of a terminal.
 const NARROW: [Pair; 3] = [EXPORTED_BY_LN, FUSED_BY_LN, FUSED_BY_FLOOR];
@@ -20,7 +20,7 @@ const WIDE: [Pair; 5] = [
     FUSED_BY_LN,
     FUSED_BY_EXPORTED,
     FUSED_BY_FLOOR,
-    REWRITTEN_BY_LN,
+    PORTABLE_BY_LN,
 ];
 
 /// The heading of the lines that [`overview_lines`] gives.
