@@ -248,7 +248,7 @@ fn what_is_too_long_to_be_read_is_counted() {
     model.save(&path).unwrap();
     for run in [
         unfold([&"inspect", &path]),
-        unfold([&"fuse", &path, &"--dry-run"]),
+        unfold([&"fuse", &path, &"--dry-run", &"--verbose"]),
     ] {
         assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
         let listed: Vec<&str> = run
@@ -268,6 +268,14 @@ fn what_is_too_long_to_be_read_is_counted() {
             run.stdout
         );
     }
+    let grouped = unfold([&"fuse", &path, &"--dry-run"]).stdout;
+    let rows: Vec<&str> = grouped
+        .lines()
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .collect();
+    assert_eq!(rows.len(), 1, "{grouped}");
+    assert!(rows[0].starts_with("203 sites  "), "{grouped}");
     assert_eq!(
         unfold([&"inspect", &path, &"--json"]).json()["sites"]
             .as_array()
@@ -871,7 +879,7 @@ fn what_tract_cannot_run_is_proved() {
     let path = folder.path().join("out.onnx");
     let run = unfold([&"fuse", &model, &"-o", &path, &"--verify", &"require"]);
     assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
-    let mut lines = run.stdout.lines().rev().skip(1);
+    let mut lines = run.stdout.lines().rev().skip(2);
     let proved = lines.next().unwrap();
     assert!(
         proved.starts_with("proved to be the same function: 14 new tensors, 1 point, "),
@@ -1925,7 +1933,7 @@ fn what_was_written_is_told_as_it_was_asked_for() {
         };
         let lines =
             format!("written to ./out.onnx, its weights to {data}\nits certificate is c.json\n");
-        assert!(said.ends_with(&lines), "{said}");
+        assert!(said.contains(&lines), "{said}");
         let mut command = cargo_bin_cmd!("unfold");
         let args = ["-o", "./plain.onnx", "--json"];
         let output = command
@@ -3294,4 +3302,52 @@ fn weights_in_other_folders_are_read_where_that_is_allowed() {
         "{}",
         run.stderr
     );
+}
+
+#[test]
+fn the_next_command_is_named() {
+    let (_folder, path) = out();
+    let run = unfold([&"fuse", &un(), &"-o", &path]);
+    assert_eq!(
+        run.stdout.lines().last(),
+        Some("next: `unfold tune MODEL -o OUT` finds the options that are fastest here")
+    );
+    // A copy is as fast as the model.
+    let run = unfold([&"fuse", &path, &"-o", &path.with_extension("2.onnx")]);
+    assert!(!run.stdout.contains("next:"), "{}", run.stdout);
+
+    let run = unfold([&"fuse", &un()]);
+    assert_eq!(run.code, USAGE);
+    for option in ["-o OUT", "--in-place", "--dry-run"] {
+        assert!(run.error().contains(option), "{}", run.stderr);
+    }
+    let run = unfold([&"model.onnx"]);
+    assert_eq!(run.code, USAGE);
+    assert!(
+        run.stderr.contains("`unfold fuse model.onnx -o OUT`"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn a_gemm_has_the_name_of_its_product() {
+    let (_folder, path) = out();
+    assert_eq!(
+        unfold([&"fuse", &un(), &"-o", &path, &"--quiet"]).code,
+        DONE
+    );
+    let [before, after] = [&un(), &path].map(|path| Model::open(path).unwrap());
+    let products = names_of(&before, "MatMul");
+    let gemms = names_of(&after, "Gemm");
+    let kept = gemms.iter().filter(|name| products.contains(*name)).count();
+    assert_eq!((gemms.len(), kept), (13, 12));
+}
+
+fn names_of(model: &Model, operator: &str) -> Vec<String> {
+    let nodes = model.graph().node.iter();
+    nodes
+        .filter(|node| node.op_type() == operator)
+        .map(|node| node.name().to_owned())
+        .collect()
 }

@@ -64,7 +64,7 @@ pub struct FuseArgs {
 
     /// Where the result goes; an ONNX model that is there already is replaced. A folder takes results under the names
     /// of their models, and is made if it is not there; for several models it has to be one
-    #[arg(long, short, value_name = "OUT", required_unless_present_any = ["dry_run", "in_place"], value_parser = file())]
+    #[arg(long, short, value_name = "OUT", value_parser = file())]
     output: Option<PathBuf>,
 
     /// Overwrites the input
@@ -165,8 +165,12 @@ pub struct FuseArgs {
     pub json: bool,
 
     /// Prints nothing but warnings and errors
-    #[arg(long, short)]
+    #[arg(long, short, conflicts_with = "verbose")]
     pub quiet: bool,
+
+    /// Lists each site in a row of its own, also sites that stay for equal reasons
+    #[arg(long, short)]
+    pub verbose: bool,
 }
 
 fn target_parser() -> impl TypedValueParser<Value = Target> {
@@ -245,7 +249,8 @@ pub fn fuse(
         let idle = Idle::all(&options, &model, &planned.plan);
         return Ok(FuseReport::dry(model, planned, idle)
             .with(scaling)
-            .chosen_by(&options));
+            .chosen_by(&options)
+            .listing_all(args.verbose));
     }
     let path = target(&task.model, task.output.as_deref())?;
     let certificate = args
@@ -261,7 +266,8 @@ pub fn fuse(
     let idle = Idle::all(&options, &model, &fused.plan);
     let mut report = FuseReport::from_fused(model, fused, idle)
         .with(scaling)
-        .chosen_by(&options);
+        .chosen_by(&options)
+        .listing_all(args.verbose);
     let begin = |step: &str| tell(step, 0, 1);
     let verify = VerifyOptions {
         dims,
@@ -344,6 +350,11 @@ impl FuseArgs {
 
     /// The tasks; creates the folder for their results.
     pub fn tasks(&self) -> Result<Vec<Task>> {
+        if self.output.is_none() && !self.dry_run && !self.in_place {
+            return Err(misused(
+                "-o OUT says where to write the result; --in-place overwrites the model, and --dry-run only prints the plan",
+            ));
+        }
         if let ([_, _, ..], Some(certificate)) = (&self.models[..], &self.certificate) {
             return Err(misused(format!(
                 "--certificate {}: a certificate is for one model",

@@ -14,6 +14,7 @@ use unfold::run::Failure;
 use unfold::verify::{Verdict, VerifyOptions};
 use unfold::{FuseOptions, Fused, Plan, Planned};
 
+use super::next_steps;
 use super::norms;
 use super::operators::{self, Operators};
 use super::out::Paint;
@@ -52,6 +53,8 @@ pub struct FuseReport {
     target: Target,
     /// Whether streams were to be centred by name, so that those that are not are of interest.
     centre: bool,
+    /// Whether the report lists each site.
+    verbose: bool,
 }
 
 impl FuseReport {
@@ -80,6 +83,7 @@ impl FuseReport {
             lowered,
             target: Target::default(),
             centre: false,
+            verbose: false,
             after: None,
             judged: Judged::default(),
             written: None,
@@ -95,6 +99,11 @@ impl FuseReport {
     /// The report, with what residual streams are scaled by.
     pub fn with(self, scaling: ScalingChoice) -> Self {
         Self { scaling, ..self }
+    }
+
+    /// The report with a row for each site, if `verbose`.
+    pub fn listing_all(self, verbose: bool) -> Self {
+        Self { verbose, ..self }
     }
 
     /// The report of a run with these options.
@@ -186,6 +195,9 @@ impl FuseReport {
         if let Some(certificate) = &self.certificate {
             text += &(plain(&format!("its certificate is {}", certificate.display())) + "\n");
         }
+        if self.written.is_some() && self.after.is_some() {
+            text += &next_steps::told(&self.plan);
+        }
         text
     }
 
@@ -208,19 +220,8 @@ impl FuseReport {
 
     /// The changes as text, without the path of the result.
     pub fn done(&self, paint: Paint) -> String {
-        // It was indexed before, or there were no report.
-        let shown = self
-            .plan
-            .sites
-            .iter()
-            .filter(|site| self.dry || !site.is_folded());
-        let rows = sites::rows(self.reference(), shown).unwrap_or_default();
-        let table = if rows.is_empty() {
-            String::new()
-        } else {
-            sites::table(&rows, paint) + "\n"
-        };
-        let mut text = table + &self.summary().line(paint) + "\n" + &sites::tidied(&self.plan.tidy);
+        let mut text = self.table(paint) + &self.summary().line(paint) + "\n";
+        text += &sites::tidied(&self.plan.tidy);
         text += &sites::stopped(self.plan.stopped);
         if self.changes() {
             text += target_line(self.target);
@@ -239,13 +240,22 @@ impl FuseReport {
         } else if !self.changes() {
             text += "nothing to fold\n";
         }
-        text += &match self.judged.text(paint) {
-            said if said.is_empty() && self.after.is_some() && !self.judged.was_tried() => {
-                "not verified\n".to_owned()
-            }
-            said => said,
-        };
-        text
+        if self.after.is_some() && !self.judged.was_tried() {
+            text += "not verified\n";
+        }
+        text + &self.judged.text(paint)
+    }
+
+    /// The sites that stay, in a dry run all sites; empty without such sites.
+    fn table(&self, paint: Paint) -> String {
+        let sites = self.plan.sites.iter();
+        let shown = sites.filter(|site| self.dry || !site.is_folded());
+        // The reference was indexed before, or there were no report.
+        let rows = sites::rows(self.reference(), shown).unwrap_or_default();
+        if rows.is_empty() {
+            return String::new();
+        }
+        sites::table(&rows, self.verbose, paint) + "\n"
     }
 
     /// The report for programs.

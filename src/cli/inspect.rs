@@ -147,7 +147,7 @@ pub fn run(args: &InspectArgs) -> Result<End> {
     let table = if rows.is_empty() {
         String::new()
     } else {
-        sites::table(&rows, paint) + "\n"
+        sites::table(&rows, true, paint) + "\n"
     };
     let history: String = provenance.iter().map(told).collect();
     let beside = sites::tidied(&plan.tidy) + &sites::stopped(plan.stopped);

@@ -14,6 +14,7 @@ mod interrupt;
 pub(crate) mod measure;
 pub(crate) mod memory;
 mod memory_admission;
+mod next_steps;
 mod norms;
 mod operators;
 pub(crate) mod out;
@@ -45,6 +46,7 @@ mod zoo;
 use std::ffi::OsString;
 
 use anyhow::Result;
+use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
 
 use crate::cli::exit_code::{EXIT_CODES, End};
@@ -95,16 +97,28 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
                 |end| end as u8,
             )
         }
-        Err(said) => {
+        Err(error) => {
             // There is nobody left to tell where this fails.
-            let _ = said.print();
-            said.exit_code() as u8
+            let _ = error.print();
+            if let Some(model) = model_as_command(&error) {
+                let advice = format!("`unfold fuse {model} -o OUT` folds this model");
+                out::complain("note", &advice);
+            }
+            error.exit_code() as u8
         }
     };
     panics::caught(run).unwrap_or_else(|fault| {
         out::complain("error", &fault);
         End::Failed as u8
     })
+}
+
+/// The name of a model in the place of a command.
+fn model_as_command(error: &clap::Error) -> Option<&str> {
+    match error.get(ContextKind::InvalidSubcommand)? {
+        ContextValue::String(word) if word.ends_with(".onnx") => Some(word),
+        _ => None,
+    }
 }
 
 /// An error and what caused it, each said once: many errors of the library tell their causes themselves.

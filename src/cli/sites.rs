@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
-use comfy_table::{CellAlignment, ColumnConstraint, Width};
+use comfy_table::{CellAlignment, ColumnConstraint, Table, Width};
 use serde::Serialize;
 use unfold::affine::plan::{OpsetUpgrade, StopReason, Tidy};
 use unfold::affine::recognize::Family;
@@ -70,54 +70,114 @@ pub fn rows<'p>(model: &Model, sites: impl Iterator<Item = &'p SitePlan>) -> Res
         .iter()
         .map(|&node| (graph.name(node), node))
         .collect();
-    let row = |site: &'p SitePlan| {
-        let describe = |into: &[String]| describe(graph, &names, &site.name, into);
+    let described = Described {
+        graph,
+        names: &names,
+    };
+    Ok(sites.map(|site| described.row(site)).collect())
+}
+
+/// A graph, and its nodes by name.
+struct Described<'g> {
+    graph: &'g Graph<'g>,
+    names: &'g HashMap<&'g str, NodeId>,
+}
+
+impl Described<'_> {
+    fn row<'p>(&self, site: &'p SitePlan) -> Row<'p> {
         let SitePlan {
             pre, core, post, ..
         } = site;
         let is_one = site.outcomes().count() == 1;
-        let parts = [("before", pre), ("core", core), ("behind", post)].into_iter();
-        let parts = parts.filter_map(|(place, outcome)| Some((place, outcome.as_ref()?)));
-        let tell = |(place, outcome)| tell(if is_one { "" } else { place }, outcome, &describe);
-        Row {
-            site,
-            outcomes: parts.map(tell).collect(),
+        let mut outcomes = vec![];
+        for (place, outcome) in [("before", pre), ("core", core), ("behind", post)] {
+            if let Some(outcome) = outcome {
+                outcomes.push(self.tell(&site.name, if is_one { "" } else { place }, outcome));
+            }
         }
-    };
-    Ok(sites.map(row).collect())
+        Row { site, outcomes }
+    }
+
+    fn tell(&self, site: &str, place: &'static str, outcome: &Outcome) -> AffineOutcome {
+        let (folded, fold, what) = match outcome {
+            Outcome::Folded { direction, into } => {
+                (true, direction.name(), self.describe(site, into))
+            }
+            Outcome::Partly { into, scale } => {
+                let into = self.describe(site, into);
+                (
+                    false,
+                    "shift only",
+                    format!("{into}; scale: {}", in_short(scale)),
+                )
+            }
+            Outcome::Scaled { into, shift } => {
+                let into = self.describe(site, into);
+                (
+                    false,
+                    "scale only",
+                    format!("{into}; shift: {}", in_short(shift)),
+                )
+            }
+            Outcome::Kept { .. } => {
+                let refusals = outcome.refusals();
+                let what: Vec<String> = refusals.map(|(_, refusal)| in_short(refusal)).collect();
+                (false, "stays", what.join("; "))
+            }
+        };
+        AffineOutcome {
+            place,
+            folded,
+            fold,
+            what,
+        }
+    }
+
+    /// Nodes by their operators and modules, which say more than numbered names of exporters:
+    /// `MatMul …attn.q, …attn.k`, or `MatMul+Add …attn.q` for two of one module. The common prefix of a
+    /// module and the site is left out.
+    fn describe(&self, site: &str, into: &[String]) -> String {
+        let mut modules: Vec<(String, String)> = vec![];
+        for name in into {
+            let (operator, path) = match self.names.get(name.as_str()) {
+                Some(&node) => {
+                    let operator = self.graph.node(node).op_type();
+                    (operator, scope(self.graph, node).path)
+                }
+                None => ("", String::new()),
+            };
+            let path = if path.is_empty() {
+                name.clone()
+            } else {
+                beside(&path, site)
+            };
+            match modules.iter_mut().find(|(_, other)| *other == path) {
+                Some((operators, _)) => *operators = format!("{operators}+{operator}"),
+                None => modules.push((operator.to_owned(), path)),
+            }
+        }
+        listed(modules)
+    }
 }
 
-fn tell(
-    place: &'static str,
-    outcome: &Outcome,
-    describe: &dyn Fn(&[String]) -> String,
-) -> AffineOutcome {
-    let (folded, fold, what) = match outcome {
-        Outcome::Folded { direction, into } => (true, direction.name(), describe(into)),
-        Outcome::Partly { into, scale } => (
-            false,
-            "shift only",
-            format!("{}; scale: {}", describe(into), in_short(scale)),
-        ),
-        Outcome::Scaled { into, shift } => (
-            false,
-            "scale only",
-            format!("{}; shift: {}", describe(into), in_short(shift)),
-        ),
-        Outcome::Kept { .. } => {
-            let what: Vec<String> = outcome
-                .refusals()
-                .map(|(_, refusal)| in_short(refusal))
-                .collect();
-            (false, "stays", what.join("; "))
-        }
-    };
-    AffineOutcome {
-        place,
-        folded,
-        fold,
-        what,
+/// The first modules with their operators, and how many more there are.
+fn listed(mut modules: Vec<(String, String)>) -> String {
+    let more = modules.len().saturating_sub(NAMED);
+    modules.truncate(if more > 1 { NAMED } else { modules.len() });
+    let mut last = "";
+    let mut words: Vec<String> = vec![];
+    for (operators, path) in &modules {
+        words.push(if operators == last {
+            path.clone()
+        } else {
+            format!("{operators} {path}")
+        });
+        last = operators;
     }
+    if more > 1 {
+        words.push(format!("{more} more"));
+    }
+    words.join(", ")
 }
 
 /// The reason's name, which the legend explains, and the node.
@@ -150,44 +210,6 @@ fn legend(rows: &[Row], paint: Paint) -> String {
     format!("\n{}", out::lines(&table))
 }
 
-/// Nodes by their operators and modules, which say more than numbered names of exporters:
-/// `MatMul …attn.q, …attn.k`, or `MatMul+Add …attn.q` for two of one module. The common prefix of a
-/// module and the site is left out.
-fn describe(graph: &Graph, names: &HashMap<&str, NodeId>, site: &str, into: &[String]) -> String {
-    let mut modules: Vec<(String, String)> = vec![];
-    for name in into {
-        let (operator, path) = match names.get(name.as_str()) {
-            Some(&node) => (graph.node(node).op_type(), scope(graph, node).path),
-            None => ("", String::new()),
-        };
-        let path = if path.is_empty() {
-            name.clone()
-        } else {
-            beside(&path, site)
-        };
-        match modules.iter_mut().find(|(_, other)| *other == path) {
-            Some((operators, _)) => *operators = format!("{operators}+{operator}"),
-            None => modules.push((operator.to_owned(), path)),
-        }
-    }
-    let more = modules.len().saturating_sub(NAMED);
-    modules.truncate(if more > 1 { NAMED } else { modules.len() });
-    let mut last = "";
-    let mut told: Vec<String> = vec![];
-    for (operators, path) in &modules {
-        told.push(if operators == last {
-            path.clone()
-        } else {
-            format!("{operators} {path}")
-        });
-        last = operators;
-    }
-    if more > 1 {
-        told.push(format!("{more} more"));
-    }
-    told.join(", ")
-}
-
 /// A module path without the steps in which it agrees with a site's.
 fn beside(path: &str, site: &str) -> String {
     // Several sites of one module are numbered.
@@ -204,44 +226,87 @@ fn beside(path: &str, site: &str) -> String {
     }
 }
 
-/// The sites as a table, and the reasons in it in words.
-pub fn table(rows: &[Row], paint: Paint) -> String {
-    let (rows, more) = rows.split_at(rows.len().min(LISTED));
-    let mut table = paint.table(&["site", "kind", "channels", "fold", "into, or why not"]);
-    for row in rows {
-        let SitePlan {
-            name,
-            kind,
-            channels,
-            ..
-        } = row.site;
-        let channels = channels.to_string();
-        let mut first = [name.as_str(), kind.name, &channels];
-        for AffineOutcome {
-            place,
-            folded,
-            fold,
-            what,
-        } in &row.outcomes
-        {
-            let tone = if *folded { Tone::Good } else { Tone::Bad };
-            let [name, kind, channels] = first;
-            let mut cells: Vec<_> = [name, format!("{kind} {place}").trim(), channels]
-                .map(out::cell)
-                .into();
-            cells.extend([paint.cell(tone, fold), out::cell(what)]);
-            table.add_row(cells);
-            first = [""; 3];
+/// Sites that stay for equal reasons, or one site.
+struct SiteGroup<'r, 'p> {
+    first: &'r Row<'p>,
+    sites: usize,
+}
+
+impl SiteGroup<'_, '_> {
+    /// The name of the only site, or the number of sites.
+    fn name(&self) -> String {
+        if self.sites == 1 {
+            self.first.site.name.clone()
+        } else {
+            format!("{} sites", self.sites)
         }
+    }
+
+    /// Whether a site stays for the same reasons as those of the group.
+    fn holds(&self, row: &Row) -> bool {
+        let stays = row.outcomes.iter().all(|outcome| outcome.fold == "stays");
+        let (own, other) = (self.first.site, row.site);
+        stays
+            && (own.kind.name, own.channels) == (other.kind.name, other.channels)
+            && self.first.reasons() == row.reasons()
+    }
+
+    /// The outcomes, without nodes where those of the sites differ.
+    fn outcome(&self, outcome: &AffineOutcome) -> String {
+        if self.sites == 1 {
+            outcome.what.clone()
+        } else {
+            reasons(&outcome.what)
+        }
+    }
+}
+
+impl Row<'_> {
+    /// The fate of each affine, without the nodes.
+    fn reasons(&self) -> Vec<(&str, &str, String)> {
+        self.outcomes
+            .iter()
+            .map(|outcome| (outcome.place, outcome.fold, reasons(&outcome.what)))
+            .collect()
+    }
+}
+
+/// The names of reasons, of `reason at node; reason at node`.
+fn reasons(what: &str) -> String {
+    let names: Vec<&str> = what
+        .split("; ")
+        .map(|refusal| refusal.split_once(" at ").map_or(refusal, |(name, _)| name))
+        .collect();
+    names.join("; ")
+}
+
+/// Each row by itself, or rows of sites that stay for equal reasons as one.
+fn groups<'r, 'p>(rows: &'r [Row<'p>], verbose: bool) -> Vec<SiteGroup<'r, 'p>> {
+    let mut groups: Vec<SiteGroup> = vec![];
+    for row in rows {
+        match groups.iter_mut().find(|group| !verbose && group.holds(row)) {
+            Some(group) => group.sites += 1,
+            None => groups.push(SiteGroup {
+                first: row,
+                sites: 1,
+            }),
+        }
+    }
+    groups
+}
+
+/// The sites as a table, and the reasons in it in words. Unless `verbose`, sites that stay for equal reasons are one row.
+pub fn table(rows: &[Row], verbose: bool, paint: Paint) -> String {
+    let groups = groups(rows, verbose);
+    let (listed, others) = groups.split_at(groups.len().min(LISTED));
+    let mut table = paint.table(&["site", "kind", "channels", "fold", "into, or why not"]);
+    for group in listed {
+        add_rows(&mut table, group, paint);
     }
     // The last column is the one that wraps, as far as words can be read in it.
     let whole = ColumnConstraint::ContentWidth;
-    let longest = rows
-        .iter()
-        .map(|row| row.site.name.chars().count())
-        .max()
-        .unwrap_or_default();
-    let names = match longest {
+    let longest = listed.iter().map(|group| group.name().chars().count());
+    let names = match longest.max().unwrap_or_default() {
         ..=LONGEST => whole,
         _ => ColumnConstraint::UpperBoundary(Width::Fixed(LONGEST as u16 + 2)),
     };
@@ -255,11 +320,31 @@ pub fn table(rows: &[Row], paint: Paint) -> String {
     if let Some(channels) = table.column_mut(2) {
         channels.set_cell_alignment(CellAlignment::Right);
     }
-    let more = match more.len() {
-        0 => String::new(),
-        more => format!("... and {more} more; --json lists all\n"),
-    };
-    out::lines(&table) + &more + &legend(rows, paint)
+    let mut text = out::lines(&table);
+    if !others.is_empty() {
+        text += &format!("... and {} more; --json lists all\n", others.len());
+    }
+    text + &legend(rows, paint)
+}
+
+/// A row for each affine of a group.
+fn add_rows(table: &mut Table, group: &SiteGroup, paint: Paint) {
+    let SitePlan { kind, channels, .. } = group.first.site;
+    let mut first = [group.name(), kind.name.to_owned(), channels.to_string()];
+    for outcome in &group.first.outcomes {
+        let tone = if outcome.folded {
+            Tone::Good
+        } else {
+            Tone::Bad
+        };
+        let [name, kind, channels] = first;
+        let kind = format!("{kind} {}", outcome.place);
+        let mut cells: Vec<_> = [&name, kind.trim(), &channels].map(out::cell).into();
+        cells.push(paint.cell(tone, outcome.fold));
+        cells.push(out::cell(group.outcome(outcome)));
+        table.add_row(cells);
+        first = Default::default();
+    }
 }
 
 /// How many sites of a family there are, and how many of them fold.
@@ -269,6 +354,28 @@ pub struct Count {
     folded: usize,
     /// Sites with an affine that folds and another that stays.
     partly: usize,
+}
+
+impl Count {
+    /// Such as `25 of 25 offline sites`.
+    fn line(self, name: &str, paint: Paint) -> String {
+        let Self {
+            sites,
+            folded,
+            partly,
+        } = self;
+        let tone = if folded == sites {
+            Tone::Good
+        } else {
+            Tone::Bad
+        };
+        let partly = if partly == 0 {
+            String::new()
+        } else {
+            format!(" ({partly} more in part)")
+        };
+        paint.text(tone, &format!("{folded} of {sites} {name}{partly}"))
+    }
 }
 
 /// The sites of each family.
@@ -294,8 +401,9 @@ impl Summary {
                 Family::Linear => &mut summary.linear,
             };
             count.sites += 1;
-            let folds = |outcome: &Outcome| matches!(outcome, Outcome::Folded { .. });
-            let some = site.outcomes().any(folds);
+            let some = site
+                .outcomes()
+                .any(|outcome| matches!(outcome, Outcome::Folded { .. }));
             count.folded += usize::from(site.is_folded());
             count.partly += usize::from(some && !site.is_folded());
         }
@@ -325,30 +433,10 @@ impl Summary {
             (self.scale, "other scales"),
             (self.linear, "linear merges"),
         ];
-        let there = families.into_iter().filter(|(count, _)| count.sites > 0);
-        let told: Vec<String> = there
-            .map(
-                |(
-                    Count {
-                        sites,
-                        folded,
-                        partly,
-                    },
-                    name,
-                )| {
-                    let tone = if folded == sites {
-                        Tone::Good
-                    } else {
-                        Tone::Bad
-                    };
-                    let partly = if partly == 0 {
-                        String::new()
-                    } else {
-                        format!(" ({partly} more in part)")
-                    };
-                    paint.text(tone, &format!("{folded} of {sites} {name}{partly}"))
-                },
-            )
+        let told: Vec<String> = families
+            .into_iter()
+            .filter(|(count, _)| count.sites > 0)
+            .map(|(count, name)| count.line(name, paint))
             .collect();
         match told.as_slice() {
             [] => "no normalizer was found".to_owned(),
@@ -373,21 +461,32 @@ pub fn tidied(
     if let Some(OpsetUpgrade { from, to }) = raised {
         lines += &format!("operator set {from} is raised to {to}, which has HardSwish\n");
     }
-    if *constants > 0 {
-        lines += &format!("{constants} operators whose results are known: constant\n");
-    }
-    if *duplicates > 0 {
-        lines += &format!("{duplicates} operators that compute what others do: duplicate\n");
-    }
-    if *biased > 0 {
-        lines += &format!("{biased} products that are one operator with their biases: biased\n");
-    }
-    if *selected > 0 {
-        lines +=
-            &format!("{selected} moves of selections before work that they leave out: demand\n");
-    }
-    if *untold > 0 {
-        lines += &format!("{untold} values whose shapes are not declared any more: untold\n");
+    let changes = [
+        (
+            *constants,
+            "operators with constant results are stored as constants: constant",
+        ),
+        (
+            *duplicates,
+            "operators that repeat another one are removed: duplicate",
+        ),
+        (
+            *biased,
+            "products or norms have the form of the target, such as Gemm: biased",
+        ),
+        (
+            *selected,
+            "selections are made before the work that they leave out: demand",
+        ),
+        (
+            *untold,
+            "values inside the model have no declared shape any more: untold",
+        ),
+    ];
+    for (count, change) in changes {
+        if count > 0 {
+            lines += &format!("{count} {change}\n");
+        }
     }
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     kept.iter()

@@ -1,0 +1,23 @@
+//! The commands and options that may be of use after `fuse`.
+
+use unfold::refusal::Reason;
+use unfold::{Outcome, Plan, SitePlan};
+
+/// A line for each option that lets more fold, and the command that measures the result.
+pub fn told(plan: &Plan) -> String {
+    let mut lines = String::new();
+    let shared = sites_beyond_growth(plan);
+    if shared > 0 {
+        lines += &format!("{shared} more sites fold with a larger --max-growth PERCENT\n");
+    }
+    lines + "next: `unfold tune MODEL -o OUT` finds the options that are fastest here\n"
+}
+
+/// How many sites stay since copies of shared weights would add too much.
+fn sites_beyond_growth(plan: &Plan) -> usize {
+    let is_beyond = |site: &&SitePlan| {
+        let mut refusals = site.outcomes().flat_map(Outcome::refusals);
+        refusals.any(|(_, refusal)| matches!(refusal.reason, Reason::Growth(_)))
+    };
+    plan.sites.iter().filter(is_beyond).count()
+}
