@@ -46,6 +46,14 @@ pub fn encoded(tensor: &Tensor, data_type: DataType) -> Option<TensorProto> {
     })
 }
 
+/// The element type of a value, and nothing else of it.
+pub fn type_alone(fact: &InferenceFact) -> InferenceFact {
+    InferenceFact {
+        datum_type: fact.datum_type,
+        ..Default::default()
+    }
+}
+
 /// How many axes a value has, where that is known.
 pub fn rank(fact: &InferenceFact) -> Option<usize> {
     (!fact.shape.is_open()).then(|| fact.shape.dims().count())

@@ -1,0 +1,205 @@
+//! The facts about values without a producer: constants, and the inputs that the graph declares.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use prost::Message;
+use tract_onnx::pb;
+use tract_onnx::prelude::{InferenceFact, TVec, Tensor};
+use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
+use tract_onnx::tract_hir::internal::{DimFact, TDim};
+
+use crate::hash::HashMap;
+use crate::ir::{Graph, NodeId, ValueId};
+use crate::onnx::proto::{Dim, TensorProto, TensorType, ValueInfoProto};
+use crate::onnx::tensor::{self, DataType};
+use crate::shape::encode::datum_type;
+use crate::shape::inference::{Inference, SMALL, guarded};
+use crate::shape::memo::is_told_by_shapes;
+
+/// Constants up to this many bytes are one tensor where they are alike, so that nodes which read them are.
+const SHARED: usize = 64;
+
+/// The length of a symbolic extent beyond which it counts as unknown.
+const LONGEST_SYMBOL: usize = 200;
+
+impl Inference {
+    /// The facts about values without a producer. Lists of floats are not read yet: most are needed
+    /// for their extents alone, and lists of equal extents share a fact.
+    pub(super) fn given(&self, graph: &Graph) -> Vec<Rc<InferenceFact>> {
+        let unknown = Rc::new(InferenceFact::default());
+        let mut facts = vec![unknown; graph.value_count()];
+        let mut lists: HashMap<(i32, &[i64]), Rc<InferenceFact>> = HashMap::default();
+        for value in (0..graph.value_count()).map(|index| ValueId(index as u32)) {
+            let Some(tensor) = graph.initializer(value) else {
+                continue;
+            };
+            facts[value.index()] = if is_list(tensor) {
+                lists
+                    .entry((tensor.data_type(), &tensor.dims))
+                    .or_insert_with(|| Rc::new(extents_fact(tensor)))
+                    .clone()
+            } else {
+                Rc::new(self.tensor_fact(graph, tensor))
+            };
+        }
+        for &value in &self.trained {
+            facts[value.index()] = graph
+                .initializer(value)
+                .map(extents_fact)
+                .map(Rc::new)
+                .unwrap_or_default();
+        }
+        for input in &graph.proto().input {
+            if let Some(value) = graph.value(input.name()) {
+                facts[value.index()] = Rc::new(self.declared_input(input));
+            }
+        }
+        facts
+    }
+
+    /// Reads the lists of floats among a node's inputs, where more than their shape is needed.
+    pub(super) fn read_lists(&self, graph: &Graph, node: NodeId, facts: &mut [Rc<InferenceFact>]) {
+        let needs_shapes_alone = is_told_by_shapes(graph, node, |value| {
+            let is_read = facts[value.index()].value.concretize().is_some();
+            is_read || self.unread_list(graph, value, facts).is_some()
+        });
+        if needs_shapes_alone {
+            return;
+        }
+        let inputs = graph.inputs(node).iter().flatten();
+        for &value in inputs.chain(graph.captures(node)) {
+            if let Some(tensor) = self.unread_list(graph, value, facts) {
+                facts[value.index()] = Rc::new(self.tensor_fact(graph, tensor));
+            }
+        }
+    }
+
+    /// A constant list of floats that is not read yet.
+    fn unread_list<'g>(
+        &self,
+        graph: &'g Graph,
+        value: ValueId,
+        facts: &[Rc<InferenceFact>],
+    ) -> Option<&'g TensorProto> {
+        let tensor = graph.initializer(value).filter(|tensor| is_list(tensor))?;
+        let may_change = graph.is_input(value) || self.trained.contains(&value);
+        let is_read = facts[value.index()].value.concretize().is_some();
+        (!may_change && !is_read).then_some(tensor)
+    }
+
+    /// The declaration of a graph input. A dim without a name gets a symbol of its own, so that arithmetic on it can
+    /// cancel.
+    fn declared_input(&self, info: &ValueInfoProto) -> InferenceFact {
+        let fact = self.declared(info, true);
+        if fact.shape.is_open() {
+            return fact;
+        }
+        let dims: TVec<DimFact> = fact
+            .shape
+            .dims()
+            .map(|dim| match dim.concretize() {
+                Some(dim) => DimFact::from(dim),
+                None => DimFact::from(TDim::from(self.template.symbols.new_with_prefix("dim"))),
+            })
+            .collect();
+        fact.with_shape(ShapeFactoid::closed(dims))
+    }
+
+    /// The declaration of a value_info, or with `is_input` of an input.
+    pub(super) fn declared(&self, info: &ValueInfoProto, is_input: bool) -> InferenceFact {
+        let declared = info.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
+        let Some(declared) = declared.and_then(as_read_by_tract) else {
+            return InferenceFact::default();
+        };
+        let fact = guarded(|| {
+            tract_onnx::tensor::translate_inference_fact(&self.context(), &declared, is_input)
+        });
+        match fact {
+            Some(fact) => self.admit(fact, || info.name().to_owned()),
+            None => InferenceFact::default(),
+        }
+    }
+
+    pub(super) fn tensor_fact(&self, graph: &Graph, tensor: &TensorProto) -> InferenceFact {
+        let Ok(shape) = tensor::shape(tensor) else {
+            return InferenceFact::default();
+        };
+        if shape.iter().product::<usize>() <= SMALL
+            && let Some(value) = self.tensor(graph, tensor)
+        {
+            return InferenceFact::try_from(value).unwrap_or_default();
+        }
+        extents_fact(tensor)
+    }
+
+    /// A tensor of the model as tract's; bfloat16, which tract's ONNX front end lacks, as float.
+    pub fn tensor(&self, graph: &Graph, proto: &TensorProto) -> Option<Arc<Tensor>> {
+        let externals = graph.model().externals();
+        if proto.data_type() == DataType::BFloat16.code() {
+            let values = tensor::read_f64(proto, externals).ok()?;
+            return Some(Arc::new(Tensor::from(values.mapv(|v| v as f32))));
+        }
+        let raw = tensor::raw(proto, externals).ok()?;
+        // Lists of floats are seldom alike, and there are as many of them as there are layers.
+        let is_list_of_floats = tensor::float_type(proto).is_some() && raw.len() > size_of::<f64>();
+        let may_be_alike = raw.len() <= SHARED && !is_list_of_floats;
+        let key = may_be_alike.then(|| (proto.data_type(), proto.dims.clone(), raw.to_vec()));
+        if let Some(key) = &key
+            && let Some(tensor) = self.shared.borrow().get(key)
+        {
+            return Some(tensor.clone());
+        }
+        let read = pb::TensorProto {
+            dims: proto.dims.clone(),
+            data_type: proto.data_type(),
+            raw_data: raw.into(),
+            ..Default::default()
+        };
+        let tensor = tract_onnx::tensor::load_tensor(&*self.onnx.provider, &read, None).ok()?;
+        let tensor = Arc::new(tensor);
+        self.shared
+            .borrow_mut()
+            .extend(key.map(|key| (key, tensor.clone())));
+        Some(tensor)
+    }
+}
+
+/// Whether a tensor is a list of floats, from which no shapes are computed.
+fn is_list(tensor: &TensorProto) -> bool {
+    tensor::float_type(tensor).is_some() && tensor.dims.iter().any(|&extent| extent > 1)
+}
+
+/// The type and the extents of a tensor.
+fn extents_fact(tensor: &TensorProto) -> InferenceFact {
+    let Ok(shape) = tensor::shape(tensor) else {
+        return InferenceFact::default();
+    };
+    let dims: TVec<DimFact> = shape
+        .iter()
+        .map(|&n| DimFact::from(TDim::from(n)))
+        .collect();
+    let fact = InferenceFact::shape(ShapeFactoid::closed(dims));
+    match datum_type(tensor.data_type()) {
+        Some(datum_type) => fact.with_datum_type(datum_type),
+        None => fact,
+    }
+}
+
+/// The declared type in tract's messages, with bfloat16 as float; `None` where a symbol is too long.
+fn as_read_by_tract(declared: &TensorType) -> Option<pb::type_proto::Tensor> {
+    let dims = declared.shape.iter().flat_map(|shape| &shape.dim);
+    let has_long_symbol = dims.into_iter().any(
+        |dim| matches!(&dim.value, Some(Dim::DimParam(symbol)) if symbol.len() > LONGEST_SYMBOL),
+    );
+    if has_long_symbol {
+        return None;
+    }
+    let mut read = pb::type_proto::Tensor::decode(declared.encode_to_vec().as_slice()).ok()?;
+    read.elem_type = if declared.elem_type() == DataType::BFloat16.code() {
+        DataType::Float.code()
+    } else {
+        declared.elem_type()
+    };
+    Some(read)
+}

@@ -1,0 +1,330 @@
+//! Inference by tract's operators, one node at a time in topological order, over a skeleton without
+//! large weights. Answers that differ from ONNX are corrected.
+
+mod corrections;
+mod given;
+mod operator;
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tract_onnx::Onnx;
+use tract_onnx::model::ParsingContext;
+use tract_onnx::pb;
+use tract_onnx::prelude::{InferenceFact, TVec, Tensor, TractResult};
+use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
+use tract_onnx::tract_hir::internal::{DimFact, TDim};
+
+use crate::hash::{HashMap, HashSet};
+use crate::ir::regions::way;
+use crate::ir::{Graph, ValueId};
+use crate::onnx::node::constant_tensor;
+use crate::onnx::proto::{GraphProto, NodeProto, ValueInfoProto};
+use crate::onnx::tensor::DataType;
+use crate::shape::encode::only;
+use crate::shape::guard::{self, Budget};
+use crate::shape::loop_states::{Rounds, common};
+use crate::shape::memo::Memo;
+use crate::shape::rules::{self, NodeQuery, read_by_shape};
+use crate::shape::sequences;
+use crate::shape::unknown_dims::Open;
+
+/// Constants up to this many elements are evaluated while shapes are inferred. Shape values and the
+/// parameters of normalizers are far below it, weights above.
+pub const SMALL: usize = 1 << 14;
+
+/// Bytes of constants that are evaluated while shapes are inferred; those behind are left to whoever
+/// asks for them.
+const EVALUATED: u64 = 1 << 27;
+
+/// tract's operators, used one at a time.
+pub struct Inference {
+    onnx: Onnx,
+    /// The imports of the model, without its graph: what operators look at while they are built.
+    model: pb::ModelProto,
+    /// The version of ONNX's own operator set.
+    opset: i64,
+    template: tract_onnx::prelude::InferenceModel,
+    budget: Budget,
+    weights: u64,
+    open: Open,
+    shared: RefCell<HashMap<SmallConstant, Arc<Tensor>>>,
+    out_of_bounds: RefCell<Option<String>>,
+    /// Initializers that training writes, of which only the extents are known.
+    trained: HashSet<ValueId>,
+}
+
+/// Element type, extents and elements of a constant.
+type SmallConstant = (i32, Vec<i64>, Vec<u8>);
+
+/// The facts about values around a node, by name.
+pub type Known<'k> = &'k dyn Fn(&str) -> Option<InferenceFact>;
+
+impl Inference {
+    pub fn new(graph: &Graph) -> Self {
+        let model = graph.model();
+        let opset_import = model
+            .proto
+            .opset_import
+            .iter()
+            .map(|set| pb::OperatorSetIdProto {
+                domain: set.domain().to_owned(),
+                version: set.version(),
+            })
+            .collect();
+        let ir_version = model.proto.ir_version();
+        Inference {
+            onnx: tract_onnx::onnx(),
+            model: pb::ModelProto {
+                opset_import,
+                ir_version,
+                ..Default::default()
+            },
+            opset: model.own_opset(),
+            template: Default::default(),
+            budget: Budget::new(EVALUATED),
+            weights: graph.weight_bytes(),
+            open: Open::default(),
+            shared: RefCell::default(),
+            out_of_bounds: RefCell::default(),
+            trained: graph.trained().collect(),
+        }
+    }
+
+    /// The first node with attributes that its operator does not have, or value that is too large to
+    /// be made.
+    pub fn out_of_bounds(&self) -> Option<String> {
+        self.out_of_bounds.borrow().clone()
+    }
+
+    /// Whether some element of a value is an unknown number.
+    pub fn is_open(&self, tensor: &Tensor) -> bool {
+        self.open.is_in(tensor)
+    }
+
+    /// The facts of all values, node by node.
+    pub fn all(&self, graph: &Graph, rounds: &Rounds) -> Vec<Rc<InferenceFact>> {
+        let mut facts = self.given(graph);
+        let infos = graph.proto().value_info.iter();
+        let declared: HashMap<&str, &ValueInfoProto> =
+            infos.map(|info| (info.name(), info)).collect();
+        let mut memo = Memo::default();
+        for &node in graph.order() {
+            self.read_lists(graph, node, &mut facts);
+            let by_structure = rounds
+                .infer(graph, node, &facts)
+                .or_else(|| sequences::infer(graph, node, &facts));
+            let inferred = match by_structure {
+                Some(inferred) => inferred.into_iter().map(Rc::new).collect(),
+                None => memo.get_or(graph, node, &facts, || {
+                    self.infer(graph, graph.node(node), &|name| {
+                        Some(InferenceFact::clone(&facts[graph.value(name)?.index()]))
+                    })
+                }),
+            };
+            let is_counted_once = graph.is(node, "NonZero") && way(graph.node(node)).is_empty();
+            for (slot, value) in graph.outputs(node).iter().enumerate() {
+                let Some(value) = *value else { continue };
+                let mut fact = inferred.get(slot).cloned().unwrap_or_default();
+                if !declared.is_empty()
+                    && is_incomplete(&fact)
+                    && let Some(info) = declared.get(graph.value_name(value))
+                {
+                    let declared = self.declared(info, false);
+                    fact = Rc::new(completed(InferenceFact::clone(&fact), &declared));
+                }
+                if is_counted_once {
+                    let name = graph.value_name(value);
+                    fact = Rc::new(self.counted_once(InferenceFact::clone(&fact), name));
+                }
+                facts[value.index()] = rounds.in_every_round(value, fact);
+            }
+        }
+        facts
+    }
+
+    /// The result of a NonZero of the main graph, with a symbol for the number of places: it is
+    /// unknown before a run, but is one number wherever the places are read. A body makes another
+    /// result in each iteration.
+    fn counted_once(&self, fact: InferenceFact, name: &str) -> InferenceFact {
+        let dims: TVec<DimFact> = fact.shape.dims().cloned().collect();
+        let [axes, DimFact::Any] = &dims[..] else {
+            return fact;
+        };
+        let count = self
+            .template
+            .symbols
+            .new_with_prefix(&format!("count of {name}"));
+        let dims = [axes.clone(), DimFact::from(TDim::from(count))];
+        fact.with_shape(ShapeFactoid::closed(dims.into_iter().collect()))
+    }
+
+    fn context(&self) -> ParsingContext<'_> {
+        ParsingContext {
+            onnx_operator_set_version: self.opset,
+            framework: &self.onnx,
+            model: &self.model,
+            parent_graphs: vec![],
+            model_dir: None,
+            template: self.template.clone(),
+        }
+    }
+
+    /// The facts of the outputs of a node, in the places of the outputs.
+    pub fn infer(&self, graph: &Graph, node: &NodeProto, known: Known) -> Vec<InferenceFact> {
+        match node.op() {
+            ("", "Constant") => {
+                let tensor = constant_tensor(node);
+                return tensor
+                    .iter()
+                    .map(|tensor| self.tensor_fact(graph, tensor))
+                    .collect();
+            }
+            ("", "If") => return self.branches(graph, node, known),
+            _ => {}
+        }
+        let mut inputs: Vec<Option<InferenceFact>> = node
+            .input
+            .iter()
+            .map(|name| (!name.is_empty()).then(|| known(name).unwrap_or_default()))
+            .collect();
+        if let (("", "Cast"), [Some(value)]) = (node.op(), &mut inputs[..])
+            && guard::beyond_symbols(node, &[Some(value)])
+        {
+            // Such as the logarithm of 0: the result of a cast is unknown, but its extents are
+            // known.
+            value.value = Default::default();
+        }
+        let slots: Vec<_> = inputs.iter().map(Option::as_ref).collect();
+        if !guard::can_be_asked(node, &slots) {
+            self.note_out_of_bounds(|| node.label());
+            return vec![];
+        }
+        let answer = self.ask(node, self.open.hidden(node, &inputs));
+        let mut outputs = self.by_output(node, answer);
+        self.correct(node, known, &inputs, &mut outputs);
+        self.complete(graph, node, &inputs, outputs)
+    }
+
+    /// The facts of tract's answer in the places of the outputs: tract counts only the outputs that are present.
+    fn by_output(&self, node: &NodeProto, answer: Vec<InferenceFact>) -> Vec<InferenceFact> {
+        let mut answer = answer
+            .into_iter()
+            .map(|fact| self.admit(fact, || node.label()));
+        let by_output = node.output.iter().map(|name| match name.is_empty() {
+            true => InferenceFact::default(),
+            false => answer.next().unwrap_or_default(),
+        });
+        by_output.collect()
+    }
+
+    /// The facts of all outputs, completed by the rules for partly known inputs.
+    fn complete(
+        &self,
+        graph: &Graph,
+        node: &NodeProto,
+        inputs: &[Option<InferenceFact>],
+        outputs: Vec<InferenceFact>,
+    ) -> Vec<InferenceFact> {
+        let query = NodeQuery {
+            node,
+            opset: self.opset,
+            inputs,
+            stored: &|slot| {
+                let tensor = graph.initializer(graph.value(node.input.get(slot)?)?)?;
+                DataType::from_code(tensor.data_type())
+            },
+            elements: &|fact| self.open.elements(fact),
+        };
+        let mut completed = Vec::with_capacity(outputs.len());
+        for (slot, fact) in outputs.into_iter().enumerate() {
+            let fact = rules::complete(&query, slot, self.open.without(fact));
+            let fact = self.budget.admit(fact);
+            let elements = read_by_shape(&query);
+            completed.push(self.open.named(&self.template.symbols, elements, fact));
+        }
+        completed
+    }
+
+    /// The facts of an If: of the branch that is taken, or what both have in common.
+    fn branches(&self, graph: &Graph, node: &NodeProto, known: Known) -> Vec<InferenceFact> {
+        let condition = node.input.first().and_then(|name| known(name));
+        let condition = condition.and_then(|fact| fact.value.concretize());
+        match condition.and_then(|value| only::<bool>(&value)) {
+            Some(true) => self.branch(graph, node, "then_branch", known),
+            Some(false) => self.branch(graph, node, "else_branch", known),
+            None => {
+                let taken = self.branch(graph, node, "then_branch", known);
+                let other = self.branch(graph, node, "else_branch", known);
+                let both = taken.iter().zip(&other);
+                both.map(|(one, other)| common(one, other)).collect()
+            }
+        }
+    }
+
+    fn branch(
+        &self,
+        graph: &Graph,
+        node: &NodeProto,
+        branch: &str,
+        known: Known,
+    ) -> Vec<InferenceFact> {
+        match node.attr_g(branch) {
+            Ok(Some(body)) => self.body(graph, body, known),
+            _ => vec![],
+        }
+    }
+
+    /// The facts of the outputs of a body, which sees the values around it.
+    fn body(&self, graph: &Graph, body: &GraphProto, around: Known) -> Vec<InferenceFact> {
+        let constants = body.initializer.iter();
+        let mut facts: HashMap<&str, InferenceFact> = constants
+            .map(|tensor| (tensor.name(), self.tensor_fact(graph, tensor)))
+            .collect();
+        for node in &body.node {
+            let inferred = self.infer(graph, node, &|name| {
+                facts.get(name).cloned().or_else(|| around(name))
+            });
+            let mut inferred = inferred.into_iter();
+            for name in &node.output {
+                facts.insert(name, inferred.next().unwrap_or_default());
+            }
+        }
+        let outputs = body.output.iter().map(|output| {
+            let fact = facts.get(output.name()).cloned();
+            fact.or_else(|| around(output.name())).unwrap_or_default()
+        });
+        outputs.collect()
+    }
+
+    /// The part of a fact within bounds.
+    fn admit(&self, fact: InferenceFact, name: impl FnOnce() -> String) -> InferenceFact {
+        if !guard::fits(&fact, self.weights) {
+            self.note_out_of_bounds(name);
+        }
+        self.budget.admit(fact)
+    }
+
+    fn note_out_of_bounds(&self, name: impl FnOnce() -> String) {
+        self.out_of_bounds.borrow_mut().get_or_insert_with(name);
+    }
+}
+
+fn is_incomplete(fact: &InferenceFact) -> bool {
+    fact.shape.concretize().is_none() || fact.datum_type.concretize().is_none()
+}
+
+/// `fact`, with unknown parts taken from `declared`.
+fn completed(fact: InferenceFact, declared: &InferenceFact) -> InferenceFact {
+    match fact.clone().unify(declared) {
+        Ok(unified) => unified.without_value(),
+        Err(_) => fact,
+    }
+}
+
+/// tract's answer, or none: its operators panic on some unexpected inputs.
+fn guarded<T>(f: impl FnOnce() -> TractResult<T>) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(f)).ok()?.ok()
+}

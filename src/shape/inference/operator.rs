@@ -1,0 +1,407 @@
+//! One operator of tract: built from a node, asked for the facts of its outputs, and evaluated.
+
+use std::sync::Arc;
+
+use prost::Message;
+use tract_onnx::pb;
+use tract_onnx::prelude::{DatumType, InferenceFact, TVec, Tensor, TractResult};
+use tract_onnx::tract_hir::infer::{Factoid, InferenceOp, ShapeFactoid};
+use tract_onnx::tract_hir::internal::{DimFact, IntoArcTensor, TDim};
+
+use crate::onnx::node::bodies;
+use crate::onnx::proto::NodeProto;
+use crate::onnx::tensor::DataType;
+use crate::onnx::tract_quirks::{is_computed, is_read, misread, misreads_shape};
+use crate::shape::batch_statistics;
+use crate::shape::encode::{dims_of, is_concrete, only, type_alone};
+use crate::shape::evaluate::{Evaluated, counted, evaluated};
+use crate::shape::guard::{self, Budget, Cost};
+use crate::shape::inference::{Inference, guarded};
+use crate::shape::rules::Contracted;
+use crate::shape::stand_in::{
+    inputs_of, keeps_attributes, spell_bfloat16_as_float, spell_zero_as_float, stand_in,
+};
+use crate::shape::symbolic_division;
+
+impl Inference {
+    /// tract's answer for the outputs that are present.
+    pub(super) fn ask(
+        &self,
+        node: &NodeProto,
+        inputs: Vec<Option<InferenceFact>>,
+    ) -> Vec<InferenceFact> {
+        if has_no_place(node, &inputs) {
+            return vec![InferenceFact::dt_shape(DatumType::I64, [0])];
+        }
+        // tract takes a step down for a huge one up.
+        if let Some(ascending) = ascending(node, &inputs) {
+            return without_values(self.ask(node, ascending));
+        }
+        if self.knows_type_alone(node, &inputs) {
+            let first = inputs.iter().flatten().take(1);
+            return first.map(type_alone).collect();
+        }
+        let stand_in = stand_in(node.op());
+        let Some(mut op) = self.build(node, stand_in) else {
+            return vec![];
+        };
+        let inputs = operands(node, stand_in, inputs);
+        let inputs: Vec<&InferenceFact> = inputs.iter().collect();
+        let Some(shapes) = shapes_of_present(node, &mut *op, &inputs) else {
+            return vec![];
+        };
+        if stand_in.is_some() || !is_computed(node, self.opset) {
+            // A stand-in, or a misread operator, gives the shapes, not the values.
+            return without_values(shapes);
+        }
+        let shapes: Vec<_> = shapes
+            .into_iter()
+            .map(|fact| self.budget.charge(fact))
+            .collect();
+        self.with_values(node, &*op, &inputs, shapes)
+    }
+
+    /// Whether tract takes a wrong shape for the result, or one that engines disagree about.
+    fn knows_type_alone(&self, node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
+        has_inner_batch(node)
+            || is_ambiguous_einsum(node, inputs)
+            || misreads_shape(node, self.opset)
+    }
+
+    /// The facts of the outputs with their values, where all inputs are known and the budget is enough.
+    fn with_values(
+        &self,
+        node: &NodeProto,
+        op: &dyn InferenceOp,
+        inputs: &[&InferenceFact],
+        shapes: Vec<InferenceFact>,
+    ) -> Vec<InferenceFact> {
+        let values = inputs.iter().map(|fact| fact.value.concretize());
+        let Some(values) = values.collect::<Option<Vec<_>>>() else {
+            return shapes;
+        };
+        if values.is_empty() || node.op() == ("", "Equal") && !is_equality_known(&values) {
+            return shapes;
+        }
+        match guard::evaluation(node, inputs, &shapes) {
+            Cost::Unknown => return shapes,
+            Cost::TooMuch => {
+                self.note_out_of_bounds(|| node.label());
+                return shapes;
+            }
+            Cost::Bytes(bytes) if !self.budget.spend(bytes) => return shapes,
+            Cost::Bytes(_) => {}
+        }
+        match evaluated(node, op, &values) {
+            Evaluated::Values(values) => {
+                let facts = values.into_iter().map(InferenceFact::try_from);
+                facts.map(Result::unwrap_or_default).collect()
+            }
+            Evaluated::TooEarly => shapes,
+            Evaluated::Failed => vec![],
+        }
+    }
+
+    /// Builds tract's operator for a node, or the one that stands in for it. One with bodies is not
+    /// built: tract would infer and evaluate them on its own.
+    fn build(
+        &self,
+        node: &NodeProto,
+        stand_in: Option<&'static str>,
+    ) -> Option<Box<dyn InferenceOp>> {
+        let (domain, op) = node.op();
+        if !is_read(domain) || bodies(node).next().is_some() {
+            return None;
+        }
+        let builder = self.onnx.op_register.0.get(stand_in.unwrap_or(op))?;
+        let mut lean = node.clone();
+        if let Some(stand_in) = stand_in {
+            lean.op_type = Some(stand_in.to_owned());
+            if !keeps_attributes(stand_in) {
+                lean.attribute.clear();
+            }
+            lean.input.truncate(inputs_of(stand_in));
+        }
+        lean.metadata_props.clear();
+        lean.device_configurations.clear();
+        spell_bfloat16_as_float(&mut lean);
+        spell_zero_as_float(&mut lean);
+        let node = pb::NodeProto::decode(lean.encode_to_vec().as_slice()).ok()?;
+        guarded(|| builder(&self.context(), &node)).map(|(op, _)| op)
+    }
+
+    /// Evaluates one node on constants.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    pub fn evaluate(
+        &self,
+        node: &NodeProto,
+        inputs: &[Arc<Tensor>],
+        budget: &Budget,
+    ) -> Result<Vec<Arc<Tensor>>, String> {
+        let name = node.op_type();
+        // tract makes extents of them, for which the largest number that there is, the end of a Slice, is too large.
+        if let (("", "Cast"), [same]) = (node.op(), inputs)
+            && node.cast_to() == Some(DataType::Int64)
+            && same.datum_type() == DatumType::I64
+        {
+            return Ok(vec![same.clone()]);
+        }
+        let facts = inputs
+            .iter()
+            .map(|tensor| InferenceFact::try_from(tensor.clone()))
+            .collect::<TractResult<Vec<_>>>()
+            .map_err(|_| failure(node))?;
+        if !guard::can_be_asked(node, &by_slot(node, &facts)) {
+            return Err(format!("{name} has attributes out of bounds"));
+        }
+        if let Some(counted) = counted(node, inputs) {
+            return Ok(vec![counted]);
+        }
+        if misread(node, self.opset).is_some() {
+            let normalized = self.batch_normalized(node, inputs, budget);
+            return normalized.ok_or_else(|| failure(node));
+        }
+        if !is_computed(node, self.opset) {
+            return Err(format!("{name} is not known to be computed as it is meant"));
+        }
+        self.evaluate_in_tract(node, inputs, &facts, budget)
+    }
+
+    /// The result of a BatchNormalization by the statistics of its input.
+    fn batch_normalized(
+        &self,
+        node: &NodeProto,
+        inputs: &[Arc<Tensor>],
+        budget: &Budget,
+    ) -> Option<Vec<Arc<Tensor>>> {
+        let count = inputs.first().map_or(0, |x| x.len());
+        if !budget.spend((count * size_of::<f64>()) as u64) {
+            return None;
+        }
+        let normalized = batch_statistics::normalized(node, self.opset, inputs)?;
+        Some(vec![normalized])
+    }
+
+    fn evaluate_in_tract(
+        &self,
+        node: &NodeProto,
+        inputs: &[Arc<Tensor>],
+        facts: &[InferenceFact],
+        budget: &Budget,
+    ) -> Result<Vec<Arc<Tensor>>, String> {
+        let name = node.op_type();
+        let mut op = self.build(node, None).ok_or_else(|| failure(node))?;
+        let facts: Vec<&InferenceFact> = facts.iter().collect();
+        let count = op.nboutputs().map_err(|_| failure(node))?;
+        let shapes = shapes(&mut *op, &facts, count).ok_or_else(|| failure(node))?;
+        let bytes = match guard::evaluation(node, &facts, &shapes) {
+            Cost::Bytes(bytes) => bytes,
+            Cost::TooMuch => return Err(format!("what {name} makes, or its work, is too large")),
+            Cost::Unknown => return Err(format!("what {name} costs is not known")),
+        };
+        if !budget.spend(bytes) {
+            return Err("the constants of the model are too large to be evaluated".to_owned());
+        }
+        match evaluated(node, &*op, inputs) {
+            Evaluated::Values(values) => Ok(values),
+            Evaluated::TooEarly | Evaluated::Failed => Err(failure(node)),
+        }
+    }
+}
+
+fn failure(node: &NodeProto) -> String {
+    format!("{} failed", node.op_type())
+}
+
+/// The facts of the present inputs, in the slots of the node.
+fn by_slot<'f>(node: &NodeProto, present: &'f [InferenceFact]) -> Vec<Option<&'f InferenceFact>> {
+    let mut present = present.iter();
+    let slots = node.input.iter().map(|name| match name.is_empty() {
+        true => None,
+        false => present.next(),
+    });
+    slots.collect()
+}
+
+fn without_values(facts: Vec<InferenceFact>) -> Vec<InferenceFact> {
+    facts
+        .into_iter()
+        .map(InferenceFact::without_value)
+        .collect()
+}
+
+/// Whether a product has a batch axis before the contracted one, which changes its shape.
+fn has_inner_batch(node: &NodeProto) -> bool {
+    node.op().0 == "com.microsoft"
+        && ["transBatchA", "transBatchB"]
+            .iter()
+            .any(|name| is_set(node, name))
+}
+
+/// Whether an Einsum has a letter of unknown extent: tract takes the extent of any operand that has the letter.
+fn is_ambiguous_einsum(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
+    let is_einsum = node.op() == ("", "Einsum");
+    is_einsum && !Contracted::from_node(node, inputs).is_some_and(|letters| letters.is_told())
+}
+
+fn is_set(node: &NodeProto, name: &str) -> bool {
+    node.attr_i(name).ok().flatten().unwrap_or(0) != 0
+}
+
+/// The present inputs that tract's operator reads, as it reads them.
+fn operands(
+    node: &NodeProto,
+    stand_in: Option<&'static str>,
+    inputs: Vec<Option<InferenceFact>>,
+) -> Vec<InferenceFact> {
+    let has_negative_divisor = symbolic_division::is_by_less_than_nothing(node, &inputs);
+    let read = stand_in.map_or(inputs.len(), inputs_of);
+    let mut operands: Vec<InferenceFact> = inputs.into_iter().take(read).flatten().collect();
+    if has_negative_divisor {
+        operands = without_values(operands);
+    }
+    if stand_in == Some("MatMul") {
+        for (operand, attribute) in operands.iter_mut().zip(["transA", "transB"]) {
+            if is_set(node, attribute) {
+                *operand = transposed(operand);
+            }
+        }
+    }
+    if node.op() == ("", "CastLike")
+        && let Some(datum_type) = operands
+            .get(1)
+            .and_then(|like| like.datum_type.concretize())
+        && let Ok(any) = Tensor::zero_scalar_dt(datum_type)
+    {
+        // tract evaluates nodes whose inputs are all known, and of this input only the type
+        // matters.
+        operands[1] = InferenceFact::try_from(any.into_arc_tensor()).unwrap_or_default();
+    }
+    operands
+}
+
+/// tract's inference for a node with as many outputs as tract's operator has at least. Outputs that tract does not have,
+/// such as the statistics of training, stay unknown.
+fn shapes_of_present(
+    node: &NodeProto,
+    op: &mut dyn InferenceOp,
+    inputs: &[&InferenceFact],
+) -> Option<Vec<InferenceFact>> {
+    let present = node.output.iter().filter(|name| !name.is_empty()).count();
+    let count = op.nboutputs().ok().filter(|&count| count <= present)?;
+    shapes(op, inputs, count)
+}
+
+/// tract's inference from shapes and values, without evaluation.
+fn shapes(
+    op: &mut dyn InferenceOp,
+    inputs: &[&InferenceFact],
+    count: usize,
+) -> Option<Vec<InferenceFact>> {
+    let unknown = vec![InferenceFact::default(); count];
+    let (inputs, outputs) = (inputs.iter().copied().collect(), unknown.iter().collect());
+    let (_, outputs, _) = guarded(|| op.infer_facts(inputs, outputs, TVec::new()))?;
+    Some(outputs.into_vec())
+}
+
+/// The fact with its last two axes swapped.
+fn transposed(fact: &InferenceFact) -> InferenceFact {
+    let mut dims: TVec<DimFact> = fact.shape.dims().cloned().collect();
+    let rank = dims.len();
+    if fact.shape.is_open() || rank < 2 {
+        return InferenceFact::default();
+    }
+    dims.swap(rank - 1, rank - 2);
+    fact.clone()
+        .with_shape(ShapeFactoid::closed(dims))
+        .without_value()
+}
+
+/// The inputs of an ascending Range of the same length as a descending one over extents: `−start`,
+/// `−limit` and `−delta`.
+fn ascending(
+    node: &NodeProto,
+    inputs: &[Option<InferenceFact>],
+) -> Option<Vec<Option<InferenceFact>>> {
+    let values = range_values(node, inputs)?;
+    let down = only::<i64>(values.get(2)?).filter(|step| step.is_negative())?;
+    if down == i64::MIN || values.iter().all(|value| is_concrete(value)) {
+        return None;
+    }
+    values
+        .iter()
+        .map(|value| negative(value).map(Some))
+        .collect()
+}
+
+/// The values of the inputs of a Range, where all are known.
+fn range_values(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> Option<Vec<Arc<Tensor>>> {
+    if node.op() != ("", "Range") {
+        return None;
+    }
+    let values = inputs.iter().map(|fact| fact.as_ref()?.value.concretize());
+    values.collect()
+}
+
+/// The negative of a single extent.
+fn negative(value: &Tensor) -> Option<InferenceFact> {
+    let [dim] = &dims_of(value)?[..] else {
+        return None;
+    };
+    InferenceFact::try_from(Tensor::from(-dim.clone()).into_arc_tensor()).ok()
+}
+
+/// Whether a Range of known extents begins at its end or beyond, where tract counts a negative number of places.
+fn has_no_place(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
+    let Some(values) = range_values(node, inputs) else {
+        return false;
+    };
+    let numbers = values.iter().map(|value| whole_number(value));
+    match numbers.collect::<Option<Vec<_>>>().as_deref() {
+        Some(&[start, limit, step]) => step > 0 && start >= limit || step < 0 && start <= limit,
+        _ => false,
+    }
+}
+
+/// The number that a value of extents or of int64 has.
+fn whole_number(value: &Tensor) -> Option<i64> {
+    let is_whole = [DatumType::TDim, DatumType::I64].contains(&value.datum_type());
+    only::<i64>(value).filter(|_| is_whole)
+}
+
+/// Whether it is known of the elements of two tensors which are equal. tract takes a symbol for no number, though a batch
+/// may well be 1; no extent is negative, and exporters compare extents with −1.
+fn is_equality_known(values: &[Arc<Tensor>]) -> bool {
+    if values
+        .iter()
+        .all(|value| value.datum_type() != DatumType::TDim)
+    {
+        return true;
+    }
+    let dims = values.iter().map(|value| dims_of(value));
+    match dims.collect::<Option<Vec<_>>>().as_deref() {
+        Some([one, other]) => differs_if_symbolic(one, other) && differs_if_symbolic(other, one),
+        _ => false,
+    }
+}
+
+/// Whether the first list is of numbers, or else of extents while the other is of negative numbers.
+fn differs_if_symbolic(one: &[TDim], other: &[TDim]) -> bool {
+    if one.iter().all(|dim| matches!(dim, TDim::Val(_))) {
+        return true;
+    }
+    let are_negative = other
+        .iter()
+        .all(|dim| matches!(dim, TDim::Val(value) if *value < 0));
+    are_negative && one.iter().all(is_number_or_extent)
+}
+
+fn is_number_or_extent(dim: &TDim) -> bool {
+    match dim {
+        TDim::Val(_) | TDim::Sym(_) => true,
+        TDim::MulInt(factor, inner) => *factor > 0 && matches!(**inner, TDim::Sym(_)),
+        _ => false,
+    }
+}
