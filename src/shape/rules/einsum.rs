@@ -7,12 +7,12 @@ use crate::hash::HashMap;
 use crate::ir::equation::Equation;
 use crate::onnx::proto::NodeProto;
 use crate::shape::extents::{Shape, extent};
-use crate::shape::rules::{broadcast, shape};
+use crate::shape::rules::{broadcast_extent, shape};
 
 /// The letters of an Einsum.
 pub struct Contracted {
     result: Vec<char>,
-    /// As long as all operands say: engines do not agree on a letter that is one place here and several there.
+    /// The extents that all operands agree on: engines disagree about a letter that has extent 1 in one operand alone.
     extents: HashMap<char, Option<TDim>>,
 }
 
@@ -30,15 +30,11 @@ impl Contracted {
         for (letters, shape) in operands.iter().zip(&shapes) {
             for (axis, letter) in letters.iter().enumerate() {
                 let here = shape.as_ref().and_then(|shape| shape[axis].clone());
-                let is_one = |dim: &Option<TDim>| extent(dim) == Some(1);
-                let both = match extents.remove(letter) {
-                    Some(there) if is_one(&there) == is_one(&here) => {
-                        broadcast(&[there], &[here]).and_then(|mut both| both.pop()?)
-                    }
-                    Some(_) => None,
+                let extent = match extents.remove(letter) {
+                    Some(there) => agreed_extent(there, here),
                     None => here,
                 };
-                extents.insert(*letter, both);
+                extents.insert(*letter, extent);
             }
         }
         Some(Self { result, extents })
@@ -56,6 +52,14 @@ impl Contracted {
             .map(|letter| self.extents.get(letter).cloned())
             .collect()
     }
+}
+
+/// The extent of a letter of two operands; `None` where engines disagree.
+fn agreed_extent(one: Option<TDim>, other: Option<TDim>) -> Option<TDim> {
+    if (extent(&one) == Some(1)) != (extent(&other) == Some(1)) {
+        return None;
+    }
+    broadcast_extent(one, other)?
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Operators of ONNX that tract does not have, or says something else of.
+//! Operators of ONNX that tract does not have, or infers otherwise than ONNX.
 
 use tract_onnx::tract_hir::internal::TDim;
 
@@ -6,28 +6,28 @@ use crate::ir::axes::{axes, axis};
 use crate::onnx::operator::input_at;
 use crate::onnx::proto::NodeProto;
 use crate::shape::extents::{Shape, extent};
-use crate::shape::rules::NodeQuery;
+use crate::shape::rules::{NodeQuery, broadcast};
 
 /// The extents of the first result of a node.
-pub fn told(asked: &NodeQuery) -> Option<Shape> {
-    match asked.node.op_type() {
+pub fn first_output(query: &NodeQuery) -> Option<Shape> {
+    match query.node.op_type() {
         "BitCast"
         | "CausalConvWithState"
         | "CumProd"
         | "ReverseSequence"
         | "RotaryEmbedding"
-        | "TensorScatter" => asked.shape(0),
+        | "TensorScatter" => query.shape(0),
         "AffineGrid" => {
             // Of a size [N, C, H, W], the places of H and W.
-            let size = asked
+            let size = query
                 .elements(1)
                 .filter(|size| [4, 5].contains(&size.len()))?;
             let places = Some(TDim::from(size.len() - 2));
             Some([&size[..1], &size[2..], &[places]].concat())
         }
         "CenterCropPad" => {
-            let (mut shape, size) = (asked.shape(0)?, asked.elements(1)?);
-            let changed = match asked.node.attr_ints("axes").ok()? {
+            let (mut shape, size) = (query.shape(0)?, query.elements(1)?);
+            let changed = match query.node.attr_ints("axes").ok()? {
                 Some(list) => axes(list, shape.len()).ok()?,
                 None => (0..shape.len()).collect(),
             };
@@ -41,51 +41,50 @@ pub fn told(asked: &NodeQuery) -> Option<Shape> {
             Some(shape)
         }
         "Col2Im" => {
-            let (from, image, block) = (asked.shape(0)?, asked.elements(1)?, asked.elements(2)?);
+            let (from, image, block) = (query.shape(0)?, query.elements(1)?, query.elements(2)?);
             let [items, columns, _] = &from[..] else {
                 return None;
             };
-            let channels = || {
-                let block = block
-                    .iter()
-                    .try_fold(1_usize, |all, dim| all.checked_mul(extent(dim)?))?;
-                let columns = extent(columns)?;
-                (block > 0 && columns % block == 0).then(|| TDim::from(columns / block))
-            };
-            Some([vec![items.clone(), channels()], image].concat())
+            let channels = channels_of_columns(columns, &block);
+            Some([vec![items.clone(), channels], image].concat())
         }
         // As many places as there are offsets for.
         "DeformConv" => {
-            let (from, weight, offset) = (asked.shape(0)?, asked.shape(1)?, asked.shape(2)?);
+            let (from, weight, offset) = (query.shape(0)?, query.shape(1)?, query.shape(2)?);
             let places = offset.get(2..).filter(|_| offset.len() == from.len())?;
             Some([&from[..1], &weight[..1], places].concat())
         }
         "Det" => {
-            let mut shape = asked.shape(0)?;
+            let mut shape = query.shape(0)?;
             shape.truncate(shape.len().checked_sub(2)?);
             Some(shape)
         }
-        "DFT" => transformed(asked),
+        "DFT" => transformed(query),
         "LinearAttention" => {
-            let (mut shape, values) = (asked.shape(0)?, asked.shape(2)?);
-            let heads = |name: &str| asked.node.attr_i(name).ok()?.filter(|&heads| heads > 0);
-            let each = values
-                .last()?
-                .as_ref()?
-                .to_i64()
-                .ok()?
-                .checked_div(heads("kv_num_heads")?)?;
-            *shape.last_mut()? = Some(TDim::from(each.checked_mul(heads("q_num_heads")?)?));
+            let (mut shape, values) = (query.shape(0)?, query.shape(2)?);
+            *shape.last_mut()? = Some(query.width_of_heads(values.last()?.clone())?);
             Some(shape)
         }
-        "MaxRoiPool" => pooled(asked, asked.node.attr_ints("pooled_shape").ok()??),
+        "MaxRoiPool" => pooled(query, query.node.attr_ints("pooled_shape").ok()??),
         "RoiAlign" => {
-            let side = |name: &str| Some(asked.node.attr_i(name).ok()?.unwrap_or(1));
-            pooled(asked, &[side("output_height")?, side("output_width")?])
+            let (height, width) = (
+                query.int("output_height", 1)?,
+                query.int("output_width", 1)?,
+            );
+            pooled(query, &[height, width])
         }
-        "SwiGLU" => super::broadcast(&asked.shape(0)?, &asked.shape(1)?),
+        "SwiGLU" => broadcast(&query.shape(0)?, &query.shape(1)?),
         _ => None,
     }
+}
+
+/// The channels of an image whose blocks are columns.
+fn channels_of_columns(columns: &Option<TDim>, block: &Shape) -> Option<TDim> {
+    let block = block
+        .iter()
+        .try_fold(1_usize, |all, dim| all.checked_mul(extent(dim)?))?;
+    let columns = extent(columns)?;
+    (block > 0 && columns % block == 0).then(|| TDim::from(columns / block))
 }
 
 /// The input whose element type the first result has.
@@ -132,20 +131,19 @@ pub fn typed_like(node: &NodeProto) -> Option<usize> {
 
 /// The result of a Fourier transform: the length of an axis, or half of it where the other half is
 /// redundant. The last axis has the real and the imaginary part, or the real part alone.
-fn transformed(asked: &NodeQuery) -> Option<Shape> {
-    let mut shape = asked.shape(0)?;
-    let flag = |name: &str| Some(asked.node.attr_i(name).ok()?.unwrap_or(0) != 0);
-    let (inverse, onesided) = (flag("inverse")?, flag("onesided")?);
-    let along = match input_at("DFT", "axis", asked.opset) {
-        None => asked.node.attr_i("axis").ok()?.unwrap_or(1),
-        Some(slot) if asked.has(slot) => asked.elements(slot)?.first()?.as_ref()?.to_i64().ok()?,
+fn transformed(query: &NodeQuery) -> Option<Shape> {
+    let mut shape = query.shape(0)?;
+    let (inverse, onesided) = (query.is_set("inverse")?, query.is_set("onesided")?);
+    let along = match input_at("DFT", "axis", query.opset) {
+        None => query.int("axis", 1)?,
+        Some(slot) if query.has(slot) => query.elements(slot)?.first()?.as_ref()?.to_i64().ok()?,
         Some(_) => -2,
     };
     let along = axis(along, shape.len())
         .ok()
         .filter(|&along| along + 1 < shape.len())?;
-    let length = match asked.has(1) {
-        true => asked.elements(1).and_then(|length| length.first()?.clone()),
+    let length = match query.has(1) {
+        true => query.elements(1).and_then(|length| length.first()?.clone()),
         false if inverse && onesided => None,
         false => shape[along].clone(),
     };
@@ -158,17 +156,9 @@ fn transformed(asked: &NodeQuery) -> Option<Shape> {
 }
 
 /// One image for each region, of given extents.
-fn pooled(asked: &NodeQuery, places: &[i64]) -> Option<Shape> {
-    let (from, regions) = (asked.shape(0)?, asked.shape(1)?);
-    let ends = vec![regions.first()?.clone(), from.get(1)?.clone()];
-    Some(
-        [
-            ends,
-            places
-                .iter()
-                .map(|&place| Some(TDim::from(place)))
-                .collect(),
-        ]
-        .concat(),
-    )
+fn pooled(query: &NodeQuery, places: &[i64]) -> Option<Shape> {
+    let (from, regions) = (query.shape(0)?, query.shape(1)?);
+    let mut shape = vec![regions.first()?.clone(), from.get(1)?.clone()];
+    shape.extend(places.iter().map(|&place| Some(TDim::from(place))));
+    Some(shape)
 }
