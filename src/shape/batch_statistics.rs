@@ -36,16 +36,6 @@ pub fn normalized(node: &NodeProto, opset: i64, inputs: &[Arc<Tensor>]) -> Optio
     if !is_one || ![DatumType::F32, DatumType::F64].contains(&data_type) || x.rank() < 2 {
         return None;
     }
-    let floats = |tensor: &Tensor| -> Option<ArrayD<f64>> {
-        Some(
-            tensor
-                .cast_to::<f64>()
-                .ok()?
-                .to_plain_array_view::<f64>()
-                .ok()?
-                .to_owned(),
-        )
-    };
     let (mut x, scale, shift) = (floats(x)?, floats(scale)?, floats(shift)?);
     let epsilon = f64::from(node.attr_f("epsilon").ok()?.unwrap_or(EPSILON));
     let channels = x.len_of(Axis(1));
@@ -71,4 +61,9 @@ pub fn normalized(node: &NodeProto, opset: i64, inputs: &[Arc<Tensor>]) -> Optio
     let made = Tensor::from(x);
     let rounded = made.cast_to_dt(data_type).ok()?.into_owned();
     Some(Arc::new(rounded))
+}
+
+fn floats(tensor: &Tensor) -> Option<ArrayD<f64>> {
+    let floats = tensor.cast_to::<f64>().ok()?;
+    Some(floats.to_plain_array_view::<f64>().ok()?.to_owned())
 }

@@ -1,9 +1,10 @@
-//! Tensors and types of tract's, and what ONNX has in their place.
+//! Tensors, element types and facts of tract, and their counterparts in ONNX.
 
 use bytes::Bytes;
 use tract_onnx::pb;
 use tract_onnx::prelude::{Datum, DatumType, InferenceFact, Tensor};
-use tract_onnx::tract_hir::internal::TDim;
+use tract_onnx::tract_hir::infer::Factoid;
+use tract_onnx::tract_hir::internal::{DimFact, TDim};
 
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
@@ -15,14 +16,10 @@ pub fn encoded(tensor: &Tensor, data_type: DataType) -> Option<TensorProto> {
             let floats = tensor.to_plain_array_view::<f32>().ok()?.mapv(f64::from);
             tensor::encode_f64(data_type, &floats.view()).ok()?
         }
-        (DataType::Int64, DatumType::TDim) => Bytes::copy_from_slice(
-            tensor
-                .cast_to::<i64>()
-                .ok()?
-                .try_as_plain_ram()
-                .ok()?
-                .as_bytes(),
-        ),
+        (DataType::Int64, DatumType::TDim) => {
+            let numbers = tensor.cast_to::<i64>().ok()?;
+            Bytes::copy_from_slice(numbers.try_as_plain_ram().ok()?.as_bytes())
+        }
         (DataType::Float16, DatumType::F16)
         | (DataType::Float, DatumType::F32)
         | (DataType::Double, DatumType::F64)
@@ -46,6 +43,9 @@ pub fn encoded(tensor: &Tensor, data_type: DataType) -> Option<TensorProto> {
     })
 }
 
+/// The facts about values around a node, by name.
+pub type KnownFacts<'k> = &'k dyn Fn(&str) -> Option<InferenceFact>;
+
 /// The element type of a value, and nothing else of it.
 pub fn type_alone(fact: &InferenceFact) -> InferenceFact {
     InferenceFact {
@@ -59,31 +59,26 @@ pub fn rank(fact: &InferenceFact) -> Option<usize> {
     (!fact.shape.is_open()).then(|| fact.shape.dims().count())
 }
 
+/// An extent as a number, where it is one.
+pub fn number(dim: &DimFact) -> Option<i64> {
+    dim.concretize()?.to_i64().ok()
+}
+
 /// The elements of a tensor of integers or extents, in row-major order. tract casts the largest integer to an extent of −1.
 pub fn dims_of(tensor: &Tensor) -> Option<Vec<TDim>> {
     if tensor.datum_type().is_integer() {
         return Some(ints_of(tensor)?.into_iter().map(TDim::from).collect());
     }
     let dims = tensor.cast_to::<TDim>().ok()?;
-    Some(
-        dims.to_plain_array_view::<TDim>()
-            .ok()?
-            .iter()
-            .cloned()
-            .collect(),
-    )
+    let dims = dims.to_plain_array_view::<TDim>().ok()?;
+    Some(dims.iter().cloned().collect())
 }
 
 /// The elements, if all are numbers.
 pub fn ints_of(tensor: &Tensor) -> Option<Vec<i64>> {
     let ints = tensor.cast_to::<i64>().ok()?;
-    Some(
-        ints.to_plain_array_view::<i64>()
-            .ok()?
-            .iter()
-            .copied()
-            .collect(),
-    )
+    let ints = ints.to_plain_array_view::<i64>().ok()?;
+    Some(ints.iter().copied().collect())
 }
 
 /// The element of a tensor that has one. tract would read it of one that has none, too.

@@ -17,6 +17,29 @@ use crate::shape::encode::dims_of;
 /// More numbers than this are not counted.
 const MOST: f64 = 65_536.0;
 
+/// Element-wise operators of tract that are right about infinities and NaNs.
+const COMPARING: &[&str] = &[
+    "Equal",
+    "Greater",
+    "GreaterOrEqual",
+    "IsInf",
+    "IsNaN",
+    "Less",
+    "LessOrEqual",
+    "Where",
+];
+
+/// Operators of other categories that are wrong about infinities and NaNs.
+const OTHER_SENSITIVE: &[&str] = &[
+    "ArgMax",
+    "ArgMin",
+    "AveragePool",
+    "GlobalMaxPool",
+    "MaxPool",
+    "Softmax",
+    "TopK",
+];
+
 /// The outcome of an evaluation.
 pub enum Evaluated {
     /// The outputs that are there.
@@ -29,78 +52,85 @@ pub enum Evaluated {
 
 /// Evaluates a node, by its operator in tract.
 pub fn evaluated(node: &NodeProto, op: &dyn InferenceOp, inputs: &[Arc<Tensor>]) -> Evaluated {
-    let is_half = |tensor: &Arc<Tensor>| tensor.datum_type() == DatumType::F16;
-    let is_float = |tensor: &Arc<Tensor>| tensor.datum_type().is_float();
     if !inputs.iter().all(|tensor| can_be_given(node, tensor)) {
         return Evaluated::Failed;
     }
     if let (Some(function), [x]) = (function(node), inputs) {
-        let made = is_float(x)
-            .then(|| by_each(function, x))
-            .and_then(Result::ok);
-        return made.map_or(Evaluated::Failed, |made| Evaluated::Values(vec![made]));
+        return Evaluated::from_single(by_each(function, x));
     }
-    if let (("", "ReduceProd"), [x, ..]) = (node.op(), inputs)
-        && x.datum_type().is_tdim()
-    {
-        return product(node, x).map_or(Evaluated::Failed, |made| Evaluated::Values(vec![made]));
+    match (node.op(), inputs) {
+        (("", "ReduceProd"), [x, ..]) if x.datum_type().is_tdim() => {
+            Evaluated::from_single(product(node, x))
+        }
+        // tract compares numbers alone.
+        (("", "Equal"), _) => match cast_all(inputs, DatumType::Bool, DatumType::I64) {
+            Ok(numbers) => asked(op, numbers),
+            Err(_) => Evaluated::Failed,
+        },
+        (("", "MatMul"), [left, right]) if left.rank() == 1 && right.rank() == 1 => {
+            product_of_vectors(node, op, left, right)
+        }
+        _ if adds_up(node) && inputs.iter().any(|x| x.datum_type() == DatumType::F16) => {
+            evaluated_as_floats(op, inputs)
+        }
+        _ => asked(op, inputs.to_vec()),
     }
-    let cast = |tensor: &Arc<Tensor>, from, to| -> TractResult<Arc<Tensor>> {
-        let is_of = tensor.datum_type() == from;
-        if is_of {
+}
+
+impl Evaluated {
+    fn from_single(value: Option<Arc<Tensor>>) -> Self {
+        value.map_or(Self::Failed, |value| Self::Values(vec![value]))
+    }
+}
+
+/// tract multiplies no two vectors, so the first one becomes a matrix of one row.
+fn product_of_vectors(
+    node: &NodeProto,
+    op: &dyn InferenceOp,
+    left: &Tensor,
+    right: &Arc<Tensor>,
+) -> Evaluated {
+    let mut row = left.clone();
+    let Ok(()) = row.insert_axis(0) else {
+        return Evaluated::Failed;
+    };
+    match evaluated(node, op, &[row.into_arc_tensor(), right.clone()]) {
+        Evaluated::Values(products) => products
+            .iter()
+            .map(without_axis)
+            .collect::<Option<_>>()
+            .map_or(Evaluated::Failed, Evaluated::Values),
+        other => other,
+    }
+}
+
+/// Evaluates with float32 in place of float16: in sums of halves the small terms are lost, and squares are soon too large,
+/// so engines add them up as floats.
+fn evaluated_as_floats(op: &dyn InferenceOp, inputs: &[Arc<Tensor>]) -> Evaluated {
+    let Ok(floats) = cast_all(inputs, DatumType::F16, DatumType::F32) else {
+        return Evaluated::Failed;
+    };
+    match asked(op, floats) {
+        Evaluated::Values(values) => cast_all(&values, DatumType::F32, DatumType::F16)
+            .map_or(Evaluated::Failed, Evaluated::Values),
+        other => other,
+    }
+}
+
+/// The tensors, with those of one type cast to another.
+fn cast_all(
+    tensors: &[Arc<Tensor>],
+    from: DatumType,
+    to: DatumType,
+) -> TractResult<Vec<Arc<Tensor>>> {
+    let cast = tensors.iter().map(|tensor| {
+        if tensor.datum_type() == from {
             Ok(tensor.cast_to_dt(to)?.into_owned().into_arc_tensor())
         } else {
             Ok(tensor.clone())
         }
-    };
-    if node.op() == ("", "Equal") {
-        // tract compares numbers alone.
-        let numbers = inputs
-            .iter()
-            .map(|tensor| cast(tensor, DatumType::Bool, DatumType::I64));
-        return numbers
-            .collect::<TractResult<_>>()
-            .map_or(Evaluated::Failed, |numbers| asked(op, numbers));
-    }
-    if let (("", "MatMul"), [left, right]) = (node.op(), inputs)
-        && left.rank() == 1
-        && right.rank() == 1
-    {
-        // tract multiplies no two lists.
-        let mut row = Tensor::clone(left);
-        let Ok(()) = row.insert_axis(0) else {
-            return Evaluated::Failed;
-        };
-        return match evaluated(node, op, &[row.into_arc_tensor(), right.clone()]) {
-            Evaluated::Values(made) => made
-                .iter()
-                .map(without_axis)
-                .collect::<Option<_>>()
-                .map_or(Evaluated::Failed, Evaluated::Values),
-            other => other,
-        };
-    }
-    if !adds_up(node) || !inputs.iter().any(is_half) {
-        return asked(op, inputs.to_vec());
-    }
-    // In sums of halves nothing is left of the small ones, and squares are soon too large: engines add them up as floats.
-    let floats = inputs
-        .iter()
-        .map(|tensor| cast(tensor, DatumType::F16, DatumType::F32));
-    let Ok(floats) = floats.collect::<TractResult<Vec<_>>>() else {
-        return Evaluated::Failed;
-    };
-    match asked(op, floats) {
-        Evaluated::Values(values) => {
-            let halves = values
-                .iter()
-                .map(|tensor| cast(tensor, DatumType::F32, DatumType::F16));
-            halves
-                .collect::<TractResult<_>>()
-                .map_or(Evaluated::Failed, Evaluated::Values)
-        }
-        other => other,
-    }
+    });
+    cast.collect()
 }
 
 /// The numbers that a Range of floats counts, of which tract has none; `None` where there are too many, or one of them is
@@ -110,33 +140,36 @@ pub fn counted(node: &NodeProto, inputs: &[Arc<Tensor>]) -> Option<Arc<Tensor>> 
         return None;
     };
     let data_type = start.datum_type();
-    let is_float = node.op() == ("", "Range") && data_type.is_float();
-    let number = |tensor: &Tensor| -> Option<f64> {
-        let number = *tensor
-            .cast_to::<f64>()
-            .ok()?
-            .to_plain_array_view::<f64>()
-            .ok()?
-            .first()?;
-        number.is_finite().then_some(number)
-    };
-    let (start, limit, delta) =
-        is_float.then(|| Some((number(start)?, number(limit)?, number(delta)?)))??;
+    if node.op() != ("", "Range") || !data_type.is_float() {
+        return None;
+    }
+    let (start, limit, delta) = (
+        finite_number(start)?,
+        finite_number(limit)?,
+        finite_number(delta)?,
+    );
     let count = ((limit - start) / delta).ceil().max(0.0);
-    (delta != 0.0 && count <= MOST).then_some(())?;
-    let counted: Vec<f64> = (0..count as u64)
+    if delta == 0.0 || count > MOST {
+        return None;
+    }
+    let numbers: Vec<f64> = (0..count as u64)
         .map(|step| start + step as f64 * delta)
         .collect();
-    let stored = tensor1(&counted).cast_to_dt(data_type).ok()?.into_owned();
-    let is_held = data_type.size_of() < size_of::<f64>()
-        && stored
-            .cast_to::<f64>()
-            .ok()?
-            .to_plain_array_view::<f64>()
-            .ok()?
-            .iter()
-            .eq(&counted);
-    is_held.then(|| stored.into_arc_tensor())
+    let stored = tensor1(&numbers).cast_to_dt(data_type).ok()?.into_owned();
+    let is_unrounded =
+        data_type.size_of() < size_of::<f64>() && floats(&stored)?.iter().eq(&numbers);
+    is_unrounded.then(|| stored.into_arc_tensor())
+}
+
+fn finite_number(tensor: &Tensor) -> Option<f64> {
+    let number = *floats(tensor)?.first()?;
+    number.is_finite().then_some(number)
+}
+
+fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
+    let floats = tensor.cast_to::<f64>().ok()?;
+    let floats = floats.to_plain_array_view::<f64>().ok()?;
+    Some(floats.iter().copied().collect())
 }
 
 /// The one element of a tensor, without an axis.
@@ -190,15 +223,14 @@ fn function(node: &NodeProto) -> Option<fn(f64) -> f64> {
     }
 }
 
-fn by_each(function: fn(f64) -> f64, x: &Tensor) -> TractResult<Arc<Tensor>> {
-    let made = x
-        .cast_to::<f64>()?
-        .to_plain_array_view::<f64>()?
-        .mapv(function);
-    Ok(Tensor::from(made)
-        .cast_to_dt(x.datum_type())?
-        .into_owned()
-        .into_arc_tensor())
+fn by_each(function: fn(f64) -> f64, x: &Tensor) -> Option<Arc<Tensor>> {
+    if !x.datum_type().is_float() {
+        return None;
+    }
+    let numbers = x.cast_to::<f64>().ok()?;
+    let results = Tensor::from(numbers.to_plain_array_view::<f64>().ok()?.mapv(function));
+    let rounded = results.cast_to_dt(x.datum_type()).ok()?;
+    Some(rounded.into_owned().into_arc_tensor())
 }
 
 /// Whether an operator makes one number of several.
@@ -218,40 +250,23 @@ fn adds_up(node: &NodeProto) -> bool {
 /// than sums and products, and about reductions of empty tensors.
 fn can_be_given(node: &NodeProto, tensor: &Tensor) -> bool {
     use Category::{Elementwise, Normalizer, Reduction};
-    let compares = [
-        "Equal",
-        "Greater",
-        "GreaterOrEqual",
-        "IsInf",
-        "IsNaN",
-        "Less",
-        "LessOrEqual",
-        "Where",
-    ];
-    let reads = [
-        "ArgMax",
-        "ArgMin",
-        "AveragePool",
-        "GlobalMaxPool",
-        "MaxPool",
-        "Softmax",
-        "TopK",
-    ];
     let (op, category) = (node.op_type(), node.category());
-    let looks =
-        matches!(category, Some(Elementwise | Normalizer | Reduction)) && !compares.contains(&op);
-    if !looks && !reads.contains(&op) {
+    let is_sensitive = matches!(category, Some(Elementwise | Normalizer | Reduction));
+    let is_wrong_about_some =
+        OTHER_SENSITIVE.contains(&op) || is_sensitive && !COMPARING.contains(&op);
+    if !is_wrong_about_some {
         return true;
     }
-    let is_finite = || {
-        let floats = tensor.cast_to::<f64>();
-        floats.is_ok_and(|floats| {
-            let floats = floats.to_plain_array_view::<f64>();
-            floats.is_ok_and(|floats| floats.iter().all(|float| float.is_finite()))
-        })
-    };
-    (category != Some(Reduction) || tensor.len() > 0)
-        && (!tensor.datum_type().is_float() || is_finite())
+    let is_reducible = category != Some(Reduction) || tensor.len() > 0;
+    is_reducible && (!tensor.datum_type().is_float() || is_finite(tensor))
+}
+
+fn is_finite(tensor: &Tensor) -> bool {
+    let floats = tensor.cast_to::<f64>();
+    floats.is_ok_and(|floats| {
+        let floats = floats.to_plain_array_view::<f64>();
+        floats.is_ok_and(|floats| floats.iter().all(|float| float.is_finite()))
+    })
 }
 
 #[cfg(test)]
@@ -264,29 +279,23 @@ mod tests {
             op_type: Some("Range".into()),
             ..Default::default()
         };
-        let count = |numbers: [f32; 3]| {
-            let made = counted(
-                &range,
-                &numbers.map(|number| Tensor::from(number).into_arc_tensor()),
-            )?;
-            Some(
-                made.to_plain_array_view::<f32>()
-                    .unwrap()
-                    .iter()
-                    .copied()
-                    .collect::<Vec<_>>(),
-            )
-        };
-        assert_eq!(count([0.25, 1.0, 0.25]), Some(vec![0.25, 0.5, 0.75]));
-        assert_eq!(count([1.0, -0.75, -0.5]), Some(vec![1.0, 0.5, 0.0, -0.5]));
-        assert_eq!(count([2.0, 2.0, 1.0]), Some(vec![]));
-        for none in [
-            [0.0, 1.0, 0.1],
-            [0.0, 1.0, 0.0],
-            [0.0, f32::INFINITY, 1.0],
-            [0.0, 1e6, 1.0],
-        ] {
-            assert_eq!(count(none), None, "{none:?}");
+        let cases = [
+            ([0.25, 1.0, 0.25], Some(vec![0.25, 0.5, 0.75])),
+            ([1.0, -0.75, -0.5], Some(vec![1.0, 0.5, 0.0, -0.5])),
+            ([2.0, 2.0, 1.0], Some(vec![])),
+            ([0.0, 1.0, 0.1], None),
+            ([0.0, 1.0, 0.0], None),
+            ([0.0, f32::INFINITY, 1.0], None),
+            ([0.0, 1e6, 1.0], None),
+        ];
+        for (numbers, expected) in cases {
+            let inputs = numbers.map(|number| Tensor::from(number).into_arc_tensor());
+            let counted = counted(&range, &inputs);
+            assert_eq!(
+                counted.and_then(|counted| floats(&counted)),
+                expected,
+                "{numbers:?}"
+            );
         }
         let integers = [0_i64, 3, 1].map(|number| Tensor::from(number).into_arc_tensor());
         assert!(counted(&range, &integers).is_none());

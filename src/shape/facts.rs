@@ -6,7 +6,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tract_onnx::prelude::{DatumType, InferenceFact, TVec, Tensor};
+use tract_onnx::prelude::{DatumType, InferenceFact, Tensor};
 use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{DimFact, IntoArcTensor, TDim};
 
@@ -19,7 +19,7 @@ use crate::shape::encode::{datum_type, dims_of, ints_of, rank};
 pub use crate::shape::extents::{Shape, extent, same, same_shape};
 use crate::shape::guard;
 use crate::shape::inference::{Inference, SMALL};
-use crate::shape::loop_states::Rounds;
+use crate::shape::loop_states::LoopStates;
 
 /// Shapes, and the values of small constants.
 pub struct Facts {
@@ -49,18 +49,47 @@ pub struct Expected {
     pub is_integer: Option<bool>,
 }
 
+impl Operand {
+    fn fact(self) -> Option<InferenceFact> {
+        if let Some(ints) = self.ints.filter(|ints| ints.len() <= SMALL) {
+            let tensor = ndarray::ArrayD::from_shape_vec(self.shape, ints).ok()?;
+            return InferenceFact::try_from(Tensor::from(tensor).into_arc_tensor()).ok();
+        }
+        let element = if self.is_integer {
+            DataType::Int64
+        } else {
+            DataType::Float
+        };
+        let dims = self.shape.iter().map(|&n| DimFact::from(TDim::from(n)));
+        let fact = InferenceFact::shape(ShapeFactoid::closed(dims.collect()));
+        Some(fact.with_datum_type(datum_type(element.code())?))
+    }
+}
+
+impl Expected {
+    fn from_fact(fact: &InferenceFact) -> Self {
+        let datum_type = fact.datum_type.concretize();
+        let dims = fact.shape.dims();
+        Self {
+            shape: match fact.shape.is_open() {
+                true => None,
+                false => dims.map(|dim| extent(&dim.concretize())).collect(),
+            },
+            is_integer: datum_type.map(|t| t.is_integer() || t == DatumType::Bool),
+        }
+    }
+}
+
 impl Facts {
     /// Infers the facts of every value of the graph. A fact that tract does not know stays unknown,
     /// and no fact behind it is guessed.
     pub fn infer(graph: &Graph) -> Facts {
         let engine = Inference::new(graph);
-        let mut rounds = Rounds::new(graph);
-        let facts = loop {
-            let facts = engine.all(graph, &rounds);
-            if !rounds.learn(graph, &facts) {
-                break facts;
-            }
-        };
+        let mut loop_states = LoopStates::new(graph);
+        let mut facts = engine.all(graph, &loop_states);
+        while loop_states.learn(graph, &facts) {
+            facts = engine.all(graph, &loop_states);
+        }
         Facts {
             types: super::types::infer(graph, &facts),
             facts,
@@ -80,88 +109,56 @@ impl Facts {
 
     /// Whether a run of the graph takes no more multiplications than its weights make likely.
     pub fn can_be_run(&self, graph: &Graph) -> bool {
-        let known = |values: &[Option<ValueId>]| -> Vec<&InferenceFact> {
-            values
-                .iter()
-                .flatten()
-                .map(|value| &*self.facts[value.index()])
-                .collect()
-        };
-        let work = |&node: &NodeId| {
+        let work = graph.order().iter().map(|&node| {
+            let (inputs, outputs) = (graph.inputs(node), graph.outputs(node));
             guard::work(
                 graph.node(node),
-                &known(graph.inputs(node)),
-                &known(graph.outputs(node)),
+                &self.present(inputs),
+                &self.present(outputs),
             )
-        };
-        guard::is_worth(graph.order().iter().map(work).sum(), graph.weight_bytes())
+        });
+        guard::is_worth(work.sum(), graph.weight_bytes())
+    }
+
+    /// The facts about the values that are not left out.
+    fn present(&self, values: &[Option<ValueId>]) -> Vec<&InferenceFact> {
+        let values = values.iter().flatten();
+        values.map(|value| &*self.facts[value.index()]).collect()
     }
 
     /// Whether the operands of a sum or a product have extents that do not broadcast: an engine may
     /// not check that when only the extents of the result are needed.
     pub fn misfits(&self, graph: &Graph, node: NodeId) -> bool {
-        let extents = |value: &ValueId| {
-            self.shape(*value)?
-                .iter()
-                .map(extent)
-                .collect::<Option<Vec<usize>>>()
+        if graph.category(node) != Some(Category::Arithmetic) {
+            return false;
+        }
+        let operands = graph.inputs(node).iter().flatten();
+        let Some(shapes) = operands
+            .map(|&operand| self.known_extents(operand))
+            .collect::<Option<Vec<_>>>()
+        else {
+            return false;
         };
-        let reads: Option<Vec<_>> = graph.inputs(node).iter().flatten().map(extents).collect();
-        let reads = reads.filter(|_| graph.category(node) == Some(Category::Arithmetic));
-        reads.is_some_and(|reads| {
-            reads
-                .iter()
-                .try_fold(vec![], |all, shape| broadcast(&all, shape))
-                .is_none()
-        })
+        let broadcast = shapes
+            .iter()
+            .try_fold(vec![], |all, shape| broadcast(&all, shape));
+        broadcast.is_none()
     }
 
-    /// The extents of what a node of a body makes, and whether they are of integers, where that is known.
+    /// The extents of a value, where all are numbers.
+    fn known_extents(&self, value: ValueId) -> Option<Vec<usize>> {
+        self.shape(value)?.iter().map(extent).collect()
+    }
+
+    /// The extents of the outputs of a node of a body, and whether they hold integers, where that is known.
     pub fn of_inner(
         &self,
         graph: &Graph,
         node: &NodeProto,
         reads: &dyn Fn(&str) -> Option<Operand>,
     ) -> Vec<Expected> {
-        let known = |name: &str| {
-            let Operand {
-                shape,
-                is_integer,
-                ints,
-            } = reads(name)?;
-            if let Some(ints) = ints.filter(|ints| ints.len() <= SMALL) {
-                let tensor = ndarray::ArrayD::from_shape_vec(shape, ints).ok()?;
-                return InferenceFact::try_from(Tensor::from(tensor).into_arc_tensor()).ok();
-            }
-            let element = if is_integer {
-                DataType::Int64
-            } else {
-                DataType::Float
-            };
-            let dims: TVec<DimFact> = shape
-                .iter()
-                .map(|&n| DimFact::from(TDim::from(n)))
-                .collect();
-            let fact = InferenceFact::shape(ShapeFactoid::closed(dims));
-            Some(fact.with_datum_type(datum_type(element.code())?))
-        };
-        let made = |fact: InferenceFact| {
-            let shape = (!fact.shape.is_open())
-                .then(|| fact.shape.dims().map(|dim| extent(&dim.concretize())));
-            let is_integer = fact
-                .datum_type
-                .concretize()
-                .map(|t| t.is_integer() || t == DatumType::Bool);
-            Expected {
-                shape: shape.and_then(Iterator::collect),
-                is_integer,
-            }
-        };
-        self.engine
-            .infer(graph, node, &known)
-            .into_iter()
-            .map(made)
-            .collect()
+        let outputs = self.engine.infer(graph, node, &|name| reads(name)?.fact());
+        outputs.iter().map(Expected::from_fact).collect()
     }
 
     /// The extents of a value, or `None` where not even the rank is known.

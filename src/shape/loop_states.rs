@@ -1,7 +1,7 @@
 //! The facts about the inputs and results of bodies that are flattened into one graph.
 //!
-//! A state of a loop has in each round the extents that it began with, if a body that is given such a state makes such
-//! a one. That is taken for granted at first, and learned axis by axis where it is not so.
+//! A state of a loop keeps its extents in each iteration, if the body makes a state of the extents that it is given. The
+//! inference assumes so at first, and drops the assumption for each axis along which it does not hold.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -16,13 +16,13 @@ use crate::ir::regions::{BEGIN, END, NUMBER};
 use crate::ir::{Graph, NodeId, ValueId};
 use crate::onnx::node::states;
 use crate::onnx::proto::NodeProto;
-use crate::shape::encode::{only, rank};
+use crate::shape::encode::{number, only, rank, type_alone};
 
 /// The loops of a flat graph.
-pub(crate) struct Rounds {
+pub(crate) struct LoopStates {
     /// The nodes at which bodies begin, by their numbers.
     begins: HashMap<i64, NodeId>,
-    /// The states that may have other extents in the next round, and along which axes; along all where there is no list.
+    /// The states whose extents may change from one iteration to the next, with the axes; all axes where there is no list.
     changing: HashMap<ValueId, Option<BTreeSet<usize>>>,
 }
 
@@ -51,18 +51,29 @@ impl Ending<'_> {
             self.graph.inputs(self.begin).len() + self.lead + slot,
         )
     }
+
+    /// The facts about a result of the loop: a state, or a scan output.
+    fn result(&self, slot: usize, facts: &[Rc<InferenceFact>]) -> InferenceFact {
+        match self.given(slot).filter(|_| slot < self.states) {
+            Some(state) => fact(facts, Some(state)),
+            None => {
+                let made = fact(facts, self.made(slot));
+                of_all_iterations(&made, self.graph.node(self.end))
+            }
+        }
+    }
 }
 
-impl Rounds {
+impl LoopStates {
     pub fn new(graph: &Graph) -> Self {
         let begins = graph
             .order()
             .iter()
             .filter(|&&node| graph.node(node).domain() == BEGIN);
         let begins = begins
-            .filter_map(|&node| Some((number(graph.node(node))?, node)))
+            .filter_map(|&node| Some((region_number(graph.node(node))?, node)))
             .collect();
-        Rounds {
+        LoopStates {
             begins,
             changing: HashMap::default(),
         }
@@ -75,71 +86,26 @@ impl Rounds {
         node: NodeId,
         facts: &[Rc<InferenceFact>],
     ) -> Option<Vec<InferenceFact>> {
-        let fact = |value: Option<ValueId>| {
-            value.map_or_else(Default::default, |v| {
-                InferenceFact::clone(&facts[v.index()])
-            })
-        };
-        let (proto, slots) = (graph.node(node), 0..graph.outputs(node).len());
+        let proto = graph.node(node);
+        let slots = 0..graph.outputs(node).len();
         match proto.domain() {
             BEGIN => Some(
                 slots
-                    .map(|slot| self.given(graph, node, slot, &fact))
+                    .map(|slot| body_input(graph, node, slot, facts))
                     .collect(),
             ),
-            END if proto.op_type() == "If" => {
-                let condition = fact(graph.input(node, 0)).value.concretize();
-                let taken = condition.and_then(|value| only::<bool>(&value));
-                let of = |branch: usize, slot: usize| {
-                    fact(graph.input(node, 1 + branch * slots.len() + slot))
-                };
-                let either = |slot| match taken {
-                    Some(then) => of(then.into(), slot),
-                    None => common(&of(0, slot), &of(1, slot)),
-                };
-                Some(slots.clone().map(either).collect())
-            }
+            END if proto.op_type() == "If" => Some(branch_results(graph, node, facts)),
             END => {
                 let ending = self.ending(graph, node)?;
-                let result = |slot: usize| match ending.given(slot).filter(|_| slot < ending.states)
-                {
-                    Some(state) => fact(Some(state)),
-                    None => of_all_rounds(&fact(ending.made(slot)), proto),
-                };
-                Some(slots.map(result).collect())
+                Some(slots.map(|slot| ending.result(slot, facts)).collect())
             }
             _ => None,
         }
     }
 
-    /// The inputs of a body in each iteration.
-    fn given(
-        &self,
-        graph: &Graph,
-        node: NodeId,
-        slot: usize,
-        fact: &dyn Fn(Option<ValueId>) -> InferenceFact,
-    ) -> InferenceFact {
-        let proto = graph.node(node);
-        let number = |datum_type| InferenceFact::default().with_datum_type(datum_type);
-        match (proto.op_type(), slot) {
-            ("Loop", 0) => return number(DatumType::I64),
-            ("Loop", 1) => return number(DatumType::Bool),
-            _ => {}
-        }
-        let fact = fact(graph.input(node, slot)).without_value();
-        match states(proto, graph.inputs(node).len()) {
-            Some(states) if proto.op_type() == "Scan" && slot >= states => {
-                of_one_round(&fact, proto, slot - states)
-            }
-            Some(_) => fact,
-            None => of_type(&fact),
-        }
-    }
-
     fn ending<'g>(&self, graph: &'g Graph<'g>, end: NodeId) -> Option<Ending<'g>> {
         let proto = graph.node(end);
-        let begin = *self.begins.get(&number(proto)?)?;
+        let begin = *self.begins.get(&region_number(proto)?)?;
         let (first, lead) = if proto.op_type() == "Loop" {
             (2, 1)
         } else {
@@ -157,7 +123,7 @@ impl Rounds {
     }
 
     /// The facts about a value that hold in every iteration.
-    pub fn in_every_round(&self, value: ValueId, fact: Rc<InferenceFact>) -> Rc<InferenceFact> {
+    pub fn in_every_iteration(&self, value: ValueId, fact: Rc<InferenceFact>) -> Rc<InferenceFact> {
         let changed = match self.changing.get(&value) {
             None => return fact,
             Some(Some(axes)) if !fact.shape.is_open() => {
@@ -170,9 +136,9 @@ impl Rounds {
                     }
                 });
                 let dims: TVec<DimFact> = dims.collect();
-                of_type(&fact).with_shape(ShapeFactoid::closed(dims))
+                type_alone(&fact).with_shape(ShapeFactoid::closed(dims))
             }
-            Some(_) => of_type(&fact),
+            Some(_) => type_alone(&fact),
         };
         Rc::new(changed)
     }
@@ -211,19 +177,60 @@ impl Rounds {
     }
 }
 
-fn number(node: &NodeProto) -> Option<i64> {
+fn region_number(node: &NodeProto) -> Option<i64> {
     node.attr_i(NUMBER).ok().flatten()
 }
 
-fn of_type(fact: &InferenceFact) -> InferenceFact {
-    InferenceFact {
-        datum_type: fact.datum_type,
-        ..Default::default()
+/// The fact about a value; nothing about one that is left out.
+fn fact(facts: &[Rc<InferenceFact>], value: Option<ValueId>) -> InferenceFact {
+    match value {
+        Some(value) => InferenceFact::clone(&facts[value.index()]),
+        None => InferenceFact::default(),
     }
 }
 
+/// The inputs of a body in each iteration.
+fn body_input(
+    graph: &Graph,
+    node: NodeId,
+    slot: usize,
+    facts: &[Rc<InferenceFact>],
+) -> InferenceFact {
+    let proto = graph.node(node);
+    match (proto.op_type(), slot) {
+        ("Loop", 0) => return InferenceFact::default().with_datum_type(DatumType::I64),
+        ("Loop", 1) => return InferenceFact::default().with_datum_type(DatumType::Bool),
+        _ => {}
+    }
+    let fact = fact(facts, graph.input(node, slot)).without_value();
+    match states(proto, graph.inputs(node).len()) {
+        Some(states) if proto.op_type() == "Scan" && slot >= states => {
+            of_one_iteration(&fact, proto, slot - states)
+        }
+        Some(_) => fact,
+        None => type_alone(&fact),
+    }
+}
+
+/// The facts about the results of an If: of the branch that is taken, or what both have in common.
+fn branch_results(graph: &Graph, end: NodeId, facts: &[Rc<InferenceFact>]) -> Vec<InferenceFact> {
+    let count = graph.outputs(end).len();
+    let condition = fact(facts, graph.input(end, 0)).value.concretize();
+    let taken = condition.and_then(|value| only::<bool>(&value));
+    let results = (0..count).map(|slot| {
+        let when_false = graph.input(end, 1 + slot);
+        let when_true = graph.input(end, 1 + count + slot);
+        match taken {
+            Some(false) => fact(facts, when_false),
+            Some(true) => fact(facts, when_true),
+            None => common(&fact(facts, when_false), &fact(facts, when_true)),
+        }
+    });
+    results.collect()
+}
+
 /// One iteration's part of a value that a Scan iterates over.
-fn of_one_round(fact: &InferenceFact, node: &NodeProto, place: usize) -> InferenceFact {
+fn of_one_iteration(fact: &InferenceFact, node: &NodeProto, place: usize) -> InferenceFact {
     let mut dims: TVec<DimFact> = fact.shape.dims().cloned().collect();
     let along = match node.attr_ints("scan_input_axes") {
         Ok(Some(axes)) => axes.get(place).copied(),
@@ -238,31 +245,29 @@ fn of_one_round(fact: &InferenceFact, node: &NodeProto, place: usize) -> Inferen
             dims.remove(along);
             fact.clone().with_shape(ShapeFactoid::closed(dims))
         }
-        None => of_type(fact),
+        None => type_alone(fact),
     }
 }
 
 /// The scan outputs: the number of iterations is unknown, and so is the meaning of a symbol in
 /// each.
-fn of_all_rounds(fact: &InferenceFact, node: &NodeProto) -> InferenceFact {
+fn of_all_iterations(fact: &InferenceFact, node: &NodeProto) -> InferenceFact {
     if fact.shape.is_open()
         || node
             .attribute
             .iter()
             .any(|attribute| attribute.name() == "scan_output_axes")
     {
-        return of_type(fact);
+        return type_alone(fact);
     }
-    let number = |dim: &DimFact| dim.concretize().is_some_and(|dim| dim.to_i64().is_ok());
-    let of_one = fact.shape.dims().map(|dim| {
-        if number(dim) {
-            dim.clone()
-        } else {
-            DimFact::default()
-        }
-    });
-    let dims: TVec<DimFact> = std::iter::once(DimFact::default()).chain(of_one).collect();
-    of_type(fact).with_shape(ShapeFactoid::closed(dims))
+    // The number of iterations precedes the extents of one.
+    let mut dims: TVec<DimFact> = TVec::new();
+    dims.push(DimFact::default());
+    dims.extend(fact.shape.dims().map(|dim| match number(dim) {
+        Some(_) => dim.clone(),
+        None => DimFact::default(),
+    }));
+    type_alone(fact).with_shape(ShapeFactoid::closed(dims))
 }
 
 /// The axes along which an assumption about a state does not hold in the next iteration; `None`
@@ -271,17 +276,12 @@ fn changing(given: &InferenceFact, made: &InferenceFact) -> Option<Vec<usize>> {
     if given.shape.is_open() {
         return Some(vec![]);
     }
-    let same_rank =
-        !made.shape.is_open() && given.shape.dims().count() == made.shape.dims().count();
-    let differs =
-        |(given, made): (&DimFact, &DimFact)| given.concretize().is_some() && given != made;
+    if made.shape.is_open() || given.shape.dims().count() != made.shape.dims().count() {
+        return None;
+    }
     let pairs = given.shape.dims().zip(made.shape.dims()).enumerate();
-    same_rank.then(|| {
-        pairs
-            .filter(|(_, pair)| differs(*pair))
-            .map(|(axis, _)| axis)
-            .collect()
-    })
+    let changing = pairs.filter(|(_, (given, made))| given.concretize().is_some() && given != made);
+    Some(changing.map(|(axis, _)| axis).collect())
 }
 
 /// The facts that hold for both of two values.

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use prost::Message;
-use tract_onnx::prelude::{InferenceFact, Tensor};
+use tract_onnx::prelude::InferenceFact;
 use tract_onnx::tract_hir::infer::{Factoid, GenericFactoid, ShapeFactoid, TypeFactoid};
 use tract_onnx::tract_hir::internal::Symbol;
 
@@ -18,7 +18,7 @@ const LARGEST: usize = 4096;
 /// The answers so far.
 #[derive(Default)]
 pub(crate) struct Memo {
-    known: HashMap<Key, Vec<Rc<InferenceFact>>>,
+    answers: HashMap<Key, Vec<Rc<InferenceFact>>>,
 }
 
 /// All that inference looks at.
@@ -38,46 +38,46 @@ impl Memo {
         facts: &[Rc<InferenceFact>],
         infer: impl FnOnce() -> Vec<InferenceFact>,
     ) -> Vec<Rc<InferenceFact>> {
-        let infer = || infer().into_iter().map(Rc::new).collect::<Vec<_>>();
         let Some(key) = key(graph, node, facts) else {
-            return infer();
+            return shared(infer());
         };
-        if let Some(known) = self.known.get(&key) {
-            return known.clone();
+        if let Some(answer) = self.answers.get(&key) {
+            return answer.clone();
         }
-        let inferred = infer();
-        let inputs = || {
-            graph
-                .inputs(node)
-                .iter()
-                .flatten()
-                .map(|input| &*facts[input.index()])
-        };
-        if inferred.iter().all(|fact| brings_nothing(fact, inputs())) {
-            if self.known.len() == LARGEST {
-                self.known.clear();
+        let answer = shared(infer());
+        let inputs = graph.inputs(node).iter().flatten();
+        let inputs = inputs.map(|input| &*facts[input.index()]);
+        if answer
+            .iter()
+            .all(|fact| brings_nothing(fact, inputs.clone()))
+        {
+            if self.answers.len() == LARGEST {
+                self.answers.clear();
             }
-            self.known.insert(key, inferred.clone());
+            self.answers.insert(key, answer.clone());
         }
-        inferred
+        answer
     }
 }
 
-/// Whether the shape of a node's result is that which those of its operands give it, whatever is in them. Where all are
-/// known, so is the result.
-pub(crate) fn is_told_by_shapes(
+fn shared(facts: Vec<InferenceFact>) -> Vec<Rc<InferenceFact>> {
+    facts.into_iter().map(Rc::new).collect()
+}
+
+/// Whether inference needs only the shapes of a node's operands: the operator has a rule for shapes, and some operand is
+/// unknown. Where the values of all are known, the result is evaluated.
+pub(crate) fn needs_shapes_alone(
     graph: &Graph,
     node: NodeId,
     is_known: impl Fn(ValueId) -> bool,
 ) -> bool {
-    let of_shapes =
-        |what: Category| what.is_elementwise() || what.is_product() || what == Category::Normalizer;
-    graph.category(node).is_some_and(of_shapes)
-        && !graph
-            .inputs(node)
-            .iter()
-            .flatten()
-            .all(|&input| is_known(input))
+    let Some(category) = graph.category(node) else {
+        return false;
+    };
+    let has_rule_of_shapes =
+        category.is_elementwise() || category.is_product() || category == Category::Normalizer;
+    let mut inputs = graph.inputs(node).iter().flatten();
+    has_rule_of_shapes && !inputs.all(|&input| is_known(input))
 }
 
 /// `None` where more than the node and its inputs matters: bodies read values around them.
@@ -95,23 +95,19 @@ fn key(graph: &Graph, node: NodeId, facts: &[Rc<InferenceFact>]) -> Option<Key> 
     for attribute in &proto.attribute {
         attribute.encode_length_delimited(&mut operator).ok()?;
     }
-    let inputs = graph.inputs(node);
-    let value = |input: &ValueId| facts[input.index()].value.concretize();
-    let by_shape = is_told_by_shapes(graph, node, |input| value(&input).is_some());
-    let input = |input: &ValueId| {
-        let fact = &facts[input.index()];
+    let by_shape = needs_shapes_alone(graph, node, |input| {
+        facts[input.index()].value.concretize().is_some()
+    });
+    let inputs = graph.inputs(node).iter().map(|input| {
+        let fact = &facts[(*input)?.index()];
         // The facts hold the tensors, so that no two of them are at one place.
-        let place = value(input)
-            .filter(|_| !by_shape)
-            .map(|tensor: Arc<Tensor>| Arc::as_ptr(&tensor) as usize);
-        (fact.datum_type, fact.shape.clone(), place)
-    };
+        let value = fact.value.concretize().filter(|_| !by_shape);
+        let place = value.map(|tensor| Arc::as_ptr(&tensor) as usize);
+        Some((fact.datum_type, fact.shape.clone(), place))
+    });
     Some(Key {
         operator,
-        inputs: inputs
-            .iter()
-            .map(|value| value.as_ref().map(input))
-            .collect(),
+        inputs: inputs.collect(),
         outputs: graph.outputs(node).iter().map(Option::is_some).collect(),
     })
 }
@@ -128,16 +124,19 @@ fn brings_nothing<'f>(
     {
         return false;
     }
-    let symbols = |fact: &InferenceFact| -> Vec<Symbol> {
-        let dims = fact.shape.dims().filter_map(|dim| match dim {
-            GenericFactoid::Only(dim) => Some(dim.symbols()),
-            GenericFactoid::Any => None,
-        });
-        dims.flatten().collect()
-    };
     let made = symbols(fact);
-    made.is_empty() || {
-        let there: Vec<Symbol> = inputs.flat_map(symbols).collect();
-        made.iter().all(|symbol| there.contains(symbol))
+    if made.is_empty() {
+        return true;
     }
+    let read: Vec<Symbol> = inputs.flat_map(symbols).collect();
+    made.iter().all(|symbol| read.contains(symbol))
+}
+
+/// The symbols of the extents of a fact.
+fn symbols(fact: &InferenceFact) -> Vec<Symbol> {
+    let dims = fact.shape.dims().filter_map(|dim| match dim {
+        GenericFactoid::Only(dim) => Some(dim.symbols()),
+        GenericFactoid::Any => None,
+    });
+    dims.flatten().collect()
 }

@@ -1,6 +1,6 @@
 //! Values that are split into sequences, and the parts that are taken out of these.
 //!
-//! A sequence is no tensor, and nothing is known of it itself: of a part is known what the value that was split tells.
+//! A sequence is no tensor and has no shape; the shape of a part follows from the value that was split.
 
 use std::rc::Rc;
 
@@ -9,7 +9,7 @@ use tract_onnx::tract_hir::infer::Factoid;
 
 use crate::ir::axes::axis;
 use crate::ir::{Graph, NodeId, ValueId};
-use crate::shape::encode::{ints_of, rank};
+use crate::shape::encode::{ints_of, rank, type_alone};
 use crate::shape::extents::{Shape, extent};
 use crate::shape::rules::{closed, shape};
 
@@ -80,8 +80,8 @@ fn by_number(whole: usize, number: usize) -> Option<Vec<usize>> {
     if number == 0 || whole.div_ceil(number) > MOST {
         return None;
     }
-    let part = |start: usize| number.min(whole - start);
-    Some((0..whole).step_by(number).map(part).collect())
+    let starts = (0..whole).step_by(number);
+    Some(starts.map(|start| number.min(whole - start)).collect())
 }
 
 /// Parts by a list of extents that covers the whole axis.
@@ -103,15 +103,9 @@ pub fn infer(
     node: NodeId,
     facts: &[Rc<InferenceFact>],
 ) -> Option<Vec<InferenceFact>> {
-    let of_type = |value: ValueId| {
-        let datum_type = facts[value.index()].datum_type;
-        InferenceFact {
-            datum_type,
-            ..Default::default()
-        }
-    };
     if graph.is(node, "SplitToSequence") {
-        return Some(vec![of_type(graph.input(node, 0)?)]);
+        let value = graph.input(node, 0)?;
+        return Some(vec![type_alone(&facts[value.index()])]);
     }
     let [Some(sequence), Some(position)] = graph.inputs(node) else {
         return None;
@@ -119,18 +113,25 @@ pub fn infer(
     let (split, _) = graph
         .producer(*sequence)
         .filter(|_| graph.is(node, "SequenceAt"))?;
-    let known = |value: ValueId| shape(&facts[value.index()]);
-    let ints = |value: ValueId| {
-        let fact = &facts[value.index()];
-        Some((ints_of(&*fact.value.concretize()?)?, rank(fact)?))
-    };
-    let parts = SequenceParts::find(graph, split, known, ints)?;
-    let taken = parts.taken(*ints(*position)?.0.first()?)?;
+    let parts = SequenceParts::find(
+        graph,
+        split,
+        |value| shape(&facts[value.index()]),
+        |value| ints(&facts[value.index()]),
+    )?;
+    let (position, _) = ints(&facts[position.index()])?;
+    let taken = parts.taken(*position.first()?)?;
     let mut extents = shape(&facts[graph.input(split, 0)?.index()])?;
     if parts.keeps_axis {
         extents[parts.axis] = Some(parts.extents[taken].into());
     } else {
         extents.remove(parts.axis);
     }
-    Some(vec![of_type(*sequence).with_shape(closed(extents))])
+    let part = type_alone(&facts[sequence.index()]);
+    Some(vec![part.with_shape(closed(extents))])
+}
+
+/// The integers of a value, and its rank.
+fn ints(fact: &InferenceFact) -> Option<(Vec<i64>, usize)> {
+    Some((ints_of(&*fact.value.concretize()?)?, rank(fact)?))
 }

@@ -7,10 +7,10 @@ use tract_onnx::tract_hir::internal::{DimFact, TDim};
 use crate::ir::axes::axis;
 use crate::onnx::operator::input_for;
 use crate::onnx::proto::NodeProto;
-use crate::shape::encode::dims_of;
+use crate::shape::encode::{KnownFacts, dims_of, number};
 
-/// From how many elements on no tensor is held: what a Slice would cut off behind as many is not there. Exporters that leave
-/// an end out have it at a billion.
+/// No tensor has so many elements, so a Slice that ends behind them cuts nothing off. Exporters that leave an end out write
+/// a billion.
 const NOWHERE: i128 = 1 << 40;
 
 /// How a Slice cuts an axis, as far as that is known.
@@ -25,40 +25,67 @@ impl SliceCut {
     /// How many places are left of so many, where all is a number: those from the start on that are before the end. tract
     /// counts them backwards where the end is before the start.
     fn left(&self, whole: Option<i64>) -> Option<usize> {
-        let number = |dim: &TDim| dim.to_i64().ok().map(i128::from);
-        let (start, end) = (number(&self.start)?, number(self.end.as_ref()?)?);
-        let step = number(self.step.as_ref()?).filter(|&step| step != 0)?;
-        let is_ahead = |start: i128, end: i128| if step > 0 { start < end } else { start > end };
-        let Some(whole) = whole.map(i128::from) else {
-            // Both count from the same side: the first is not before the last, however many there are. Or the end is before
-            // all places.
-            let is_reached = start.is_negative() != end.is_negative() || is_ahead(start, end);
-            return (!is_reached || step > 0 && end <= -NOWHERE).then_some(0);
-        };
-        let within = |place: i128, low: i128, high: i128| {
-            let place = if place < 0 { place + whole } else { place };
-            place.clamp(low, high.max(low))
-        };
-        let (start, end) = match step > 0 {
-            true => (within(start, 0, whole), within(end, 0, whole)),
-            false => (within(start, 0, whole - 1), within(end, -1, whole - 1)),
-        };
-        let is_any = whole > 0 && is_ahead(start, end);
-        usize::try_from(if is_any {
-            (end - start - step.signum()) / step + 1
-        } else {
-            0
-        })
-        .ok()
+        let start = i128::from(self.start.to_i64().ok()?);
+        let end = i128::from(self.end.as_ref()?.to_i64().ok()?);
+        let step = i128::from(self.step.as_ref()?.to_i64().ok()?);
+        if step == 0 {
+            return None;
+        }
+        match whole {
+            Some(whole) => usize::try_from(places(start, end, step, whole.into())).ok(),
+            None => is_always_empty(start, end, step).then_some(0),
+        }
     }
 
     /// Whether all of an axis is left, however long it is, of a value that has so many elements at each place.
     fn leaves_all(&self, beside: i128) -> bool {
-        let is = |dim: &TDim, number| dim.to_i64().ok() == Some(number);
         let end = self.end.as_ref().and_then(|end| end.to_i64().ok());
         let is_far = end.is_some_and(|end| i128::from(end).saturating_mul(beside) >= NOWHERE);
-        is(&self.start, 0) && self.step.as_ref().is_some_and(|step| is(step, 1)) && is_far
+        let has_step_one = self.step.as_ref().is_some_and(|step| is_number(step, 1));
+        is_far && has_step_one && is_number(&self.start, 0)
     }
+}
+
+fn is_number(dim: &TDim, number: i64) -> bool {
+    dim.to_i64().is_ok_and(|dim| dim == number)
+}
+
+/// Whether a Slice leaves nothing of an axis, however long it is: start and end count from the same side and the start is
+/// not before the end, or the end is before all places.
+fn is_always_empty(start: i128, end: i128, step: i128) -> bool {
+    let count_from_one_side = start.is_negative() == end.is_negative();
+    let is_empty = count_from_one_side && !is_ahead(start, end, step);
+    is_empty || step > 0 && end <= -NOWHERE
+}
+
+/// Whether a step leads from the start towards the end.
+fn is_ahead(start: i128, end: i128, step: i128) -> bool {
+    if step > 0 { start < end } else { start > end }
+}
+
+/// The number of places that a Slice leaves of so many.
+fn places(start: i128, end: i128, step: i128, whole: i128) -> i128 {
+    let (start, end) = match step > 0 {
+        true => (
+            clamped(start, whole, 0, whole),
+            clamped(end, whole, 0, whole),
+        ),
+        false => (
+            clamped(start, whole, 0, whole - 1),
+            clamped(end, whole, -1, whole - 1),
+        ),
+    };
+    if whole > 0 && is_ahead(start, end, step) {
+        (end - start - step.signum()) / step + 1
+    } else {
+        0
+    }
+}
+
+/// A bound, which counts from the end where it is negative, between two places.
+fn clamped(bound: i128, whole: i128, low: i128, high: i128) -> i128 {
+    let place = if bound < 0 { bound + whole } else { bound };
+    place.clamp(low, high.max(low))
 }
 
 /// The facts about a slice of `from`. A slice that reaches past the end is shorter than its bounds,
@@ -75,53 +102,85 @@ pub fn within_reach(fact: InferenceFact, from: &InferenceFact, cuts: &[SliceCut]
         )),
         false => fact,
     };
-    let number = |dim: &DimFact| dim.concretize().and_then(|dim| dim.to_i64().ok());
-    let is_there = |(axis, whole): (usize, &DimFact)| {
-        let ends = [
-            Some(TDim::from(0)),
-            Some(TDim::from(-1)),
-            whole.concretize().map(|whole| whole - 1),
-        ];
-        cuts.iter()
-            .any(|cut| cut.axis == axis && ends.iter().flatten().any(|end| *end == cut.start))
+    let slicing = Slicing { from, cuts };
+    let axes = from.shape.dims().zip(fact.shape.dims()).enumerate();
+    let mut dims: TVec<DimFact> = TVec::new();
+    let mut is_contradicted = false;
+    for (axis, (whole, taken)) in axes {
+        is_contradicted |= slicing.contradicts(axis, whole, taken);
+        dims.push(slicing.dim(axis, whole, taken));
+    }
+    let fact = if is_contradicted {
+        fact.without_value()
+    } else {
+        fact
     };
-    let left = |axis: usize, whole: &DimFact| {
-        let cut = cuts.iter().find(|cut| cut.axis == axis);
-        cut.and_then(|cut| cut.left(number(whole)))
-            .map(|left| left as i64)
-    };
-    let beside = |axis: usize| -> i128 {
-        let others = from
+    fact.with_shape(ShapeFactoid::closed(dims))
+}
+
+/// A Slice of a value.
+struct Slicing<'s> {
+    from: &'s InferenceFact,
+    cuts: &'s [SliceCut],
+}
+
+impl Slicing<'_> {
+    fn cuts_along(&self, axis: usize) -> impl Iterator<Item = &SliceCut> {
+        self.cuts.iter().filter(move |cut| cut.axis == axis)
+    }
+
+    /// The extent behind the Slice of an axis that has this extent before it, and this one as tract infers it.
+    fn dim(&self, axis: usize, whole: &DimFact, taken: &DimFact) -> DimFact {
+        if let Some(left) = self.left(axis, whole) {
+            return DimFact::from(TDim::from(left));
+        }
+        match (number(whole), number(taken)) {
+            (None, _) if self.leaves_all(axis) => whole.clone(),
+            (None, Some(1)) if self.begins_at_an_end(axis, whole) => taken.clone(),
+            (None, Some(1..)) => DimFact::default(),
+            _ if reaches_past(whole, taken) => DimFact::default(),
+            _ => taken.clone(),
+        }
+    }
+
+    /// Whether tract infers another number than the Slice leaves.
+    fn contradicts(&self, axis: usize, whole: &DimFact, taken: &DimFact) -> bool {
+        match (self.left(axis, whole), number(taken)) {
+            (Some(left), Some(taken)) => left != taken,
+            _ => false,
+        }
+    }
+
+    /// How many places are left of an axis.
+    fn left(&self, axis: usize, whole: &DimFact) -> Option<i64> {
+        let cut = self.cuts_along(axis).next()?;
+        cut.left(number(whole)).map(|left| left as i64)
+    }
+
+    /// Whether the Slice begins at the first or the last place of an axis.
+    fn begins_at_an_end(&self, axis: usize, whole: &DimFact) -> bool {
+        let last = whole.concretize().map(|whole| whole - 1);
+        let ends = [Some(TDim::from(0)), Some(TDim::from(-1)), last];
+        self.cuts_along(axis)
+            .any(|cut| ends.iter().flatten().any(|end| *end == cut.start))
+    }
+
+    fn leaves_all(&self, axis: usize) -> bool {
+        let beside = self.elements_beside(axis);
+        self.cuts_along(axis).any(|cut| cut.leaves_all(beside))
+    }
+
+    /// The number of elements at each place of an axis, as far as the extents are numbers.
+    fn elements_beside(&self, axis: usize) -> i128 {
+        let others = self
+            .from
             .shape
             .dims()
             .enumerate()
             .filter(|(other, _)| *other != axis);
-        let known = others.filter_map(|(_, dim)| number(dim).map(i128::from));
-        known.fold(1, i128::saturating_mul)
-    };
-    let is_left = |axis: usize| {
-        cuts.iter()
-            .any(|cut| cut.axis == axis && cut.leaves_all(beside(axis)))
-    };
-    let ends = || from.shape.dims().enumerate().zip(fact.shape.dims());
-    let is_other = ends().any(|((axis, whole), taken)| {
-        let (left, taken) = (left(axis, whole), number(taken));
-        left.is_some() && taken.is_some() && left != taken
-    });
-    let dims: TVec<DimFact> = ends()
-        .map(
-            |((axis, whole), taken)| match (left(axis, whole), number(whole), number(taken)) {
-                (Some(left), ..) => DimFact::from(TDim::from(left)),
-                (_, None, _) if is_left(axis) => whole.clone(),
-                (_, None, Some(1)) if is_there((axis, whole)) => taken.clone(),
-                (_, None, Some(1..)) => DimFact::default(),
-                _ if reaches_past(whole, taken) => DimFact::default(),
-                _ => taken.clone(),
-            },
-        )
-        .collect();
-    let fact = if is_other { fact.without_value() } else { fact };
-    fact.with_shape(ShapeFactoid::closed(dims))
+        let numbers = others.filter_map(|(_, dim)| number(dim).map(i128::from));
+        numbers.fold(1, i128::saturating_mul)
+    }
 }
 
 /// Whether the bounds may select more places than the whole axis has: of one open extent as many as
@@ -137,50 +196,58 @@ fn reaches_past(whole: &DimFact, taken: &DimFact) -> bool {
 }
 
 /// The axes that a Slice cuts, and how.
-pub fn cuts(
-    node: &NodeProto,
-    from: &InferenceFact,
-    known: &dyn Fn(&str) -> Option<InferenceFact>,
-) -> Vec<SliceCut> {
-    let list = |name: &str| {
-        if let Some(ints) = node.attr_ints(name).ok().flatten() {
-            return Some(ints.iter().map(|&int| TDim::from(int)).collect());
-        }
-        dims_of(
-            &*known(node.input.get(input_for("Slice", name)?.0)?)?
-                .value
-                .concretize()?,
-        )
-    };
-    let is_left_out = |slot: usize| node.input.get(slot).is_none_or(String::is_empty);
-    let starts = list("starts").unwrap_or_default();
-    let ends = list("ends").unwrap_or_default();
-    let axes = list("axes")
-        .or_else(|| is_left_out(3).then(|| (0..starts.len()).map(TDim::from).collect()));
-    let steps = if is_left_out(4) {
-        Some(vec![TDim::from(1); starts.len()])
+pub fn cuts(node: &NodeProto, from: &InferenceFact, known: KnownFacts) -> Vec<SliceCut> {
+    let starts = list(node, "starts", known).unwrap_or_default();
+    let ends = list(node, "ends", known).unwrap_or_default();
+    let axes = list(node, "axes", known).or_else(|| {
+        let all = (0..starts.len()).map(TDim::from);
+        is_left_out(node, 3).then(|| all.collect())
+    });
+    let steps = if is_left_out(node, 4) {
+        vec![TDim::from(1); starts.len()]
     } else {
-        list("steps")
+        list(node, "steps", known).unwrap_or_default()
     };
-    let steps = steps.unwrap_or_default();
     let rank = from.shape.dims().count();
-    let named = axes.unwrap_or_default().into_iter().zip(starts).enumerate();
-    named
+    let starts = axes.unwrap_or_default().into_iter().zip(starts).enumerate();
+    starts
         .filter_map(|(place, (along, start))| {
-            let (end, step) = (ends.get(place).cloned(), steps.get(place).cloned());
             Some(SliceCut {
                 axis: axis(along.to_i64().ok()?, rank).ok()?,
                 start,
-                end,
-                step,
+                end: ends.get(place).cloned(),
+                step: steps.get(place).cloned(),
             })
         })
         .collect()
 }
 
+/// Bounds, from an attribute or an input.
+fn list(node: &NodeProto, name: &str, known: KnownFacts) -> Option<Vec<TDim>> {
+    if let Some(ints) = node.attr_ints(name).ok().flatten() {
+        return Some(ints.iter().map(|&int| TDim::from(int)).collect());
+    }
+    let (slot, _) = input_for("Slice", name)?;
+    let value = known(node.input.get(slot)?)?.value.concretize()?;
+    dims_of(&value)
+}
+
+fn is_left_out(node: &NodeProto, slot: usize) -> bool {
+    node.input.get(slot).is_none_or(String::is_empty)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn cut(start: i64, end: i64, step: i64) -> SliceCut {
+        SliceCut {
+            axis: 0,
+            start: TDim::from(start),
+            end: Some(TDim::from(end)),
+            step: Some(TDim::from(step)),
+        }
+    }
 
     #[test]
     fn as_many_places_are_left_as_numpy_leaves() {
@@ -202,13 +269,7 @@ mod tests {
             (1, 3, 0, None, None),
         ];
         for (start, end, step, of_four, of_any) in cases {
-            let cut = |number: i64| TDim::from(number);
-            let cut = SliceCut {
-                axis: 0,
-                start: cut(start),
-                end: Some(cut(end)),
-                step: Some(cut(step)),
-            };
+            let cut = cut(start, end, step);
             assert_eq!(
                 (cut.left(Some(4)), cut.left(None)),
                 (of_four, of_any),
@@ -218,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_behind_more_than_anybody_holds_is_not_there() {
+    fn an_end_behind_more_elements_than_fit_into_memory_leaves_all() {
         let cases = [
             (0, 1_000_000_000, 1, 2048, true),
             (0, 1_000_000_000, 1, 1, false),
@@ -229,13 +290,7 @@ mod tests {
             (0, i64::MAX, 1, 0, false),
         ];
         for (start, end, step, beside, all) in cases {
-            let cut = |number: i64| TDim::from(number);
-            let cut = SliceCut {
-                axis: 0,
-                start: cut(start),
-                end: Some(cut(end)),
-                step: Some(cut(step)),
-            };
+            let cut = cut(start, end, step);
             assert_eq!(
                 cut.leaves_all(beside),
                 all,

@@ -18,17 +18,11 @@ pub fn settled(
     inputs: &[Option<InferenceFact>],
     result: InferenceFact,
 ) -> InferenceFact {
-    let remainder = match node.op() {
-        ("", "Div") => None,
-        ("", "Mod") => Some(node.attr_i("fmod").ok().flatten().unwrap_or(0) == 0),
-        _ => return result,
+    let Some(division) = Division::from_node(node) else {
+        return result;
     };
-    let is_shape = |value: &Tensor| value.datum_type().is_tdim();
-    if !result
-        .value
-        .concretize()
-        .is_some_and(|value| is_shape(&value))
-    {
+    let value = result.value.concretize();
+    if !value.is_some_and(|value| value.datum_type().is_tdim()) {
         return result;
     }
     let [Some(a), Some(b)] = inputs else {
@@ -40,28 +34,66 @@ pub fn settled(
     if a.iter().all(is_natural) && b.iter().all(|divisor| matches!(divisor, TDim::Val(1..))) {
         return result;
     }
-    let number = |dim: &TDim| dim.to_i64().ok();
-    let both = |a: &TDim, b: &TDim| {
-        if let (None, Some(rest)) = (remainder, without(a, b)) {
-            return Some(rest);
-        }
-        if let (None, TDim::Val(divisor @ 1..), None) = (remainder, b, number(a)) {
-            return towards_zero(a, divisor.unsigned_abs());
-        }
-        let (a, b) = (number(a)?, number(b)?);
-        let rest = a.checked_rem(b)?;
-        let made = match remainder {
-            None => a.checked_div(b)?,
-            Some(true) if rest != 0 && (rest < 0) != (b < 0) => rest + b,
-            Some(_) => rest,
-        };
-        Some(TDim::from(made))
-    };
-    computed(&a, &b, both).unwrap_or_else(|| result.without_value())
+    division
+        .compute(&a, &b)
+        .unwrap_or_else(|| result.without_value())
 }
 
-/// Whether extents are divided by less than nothing, which tract takes for more than there is.
-pub fn is_by_less_than_nothing(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
+/// A division of integers in ONNX.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Division {
+    /// The quotient, rounded towards 0.
+    Quotient,
+    /// The remainder with the sign of the divisor.
+    FlooredRemainder,
+    /// The remainder with the sign of the dividend.
+    TruncatedRemainder,
+}
+
+impl Division {
+    fn from_node(node: &NodeProto) -> Option<Self> {
+        match node.op() {
+            ("", "Div") => Some(Self::Quotient),
+            ("", "Mod") if node.attr_i("fmod").ok().flatten().unwrap_or(0) == 0 => {
+                Some(Self::FlooredRemainder)
+            }
+            ("", "Mod") => Some(Self::TruncatedRemainder),
+            _ => None,
+        }
+    }
+
+    /// The result for two tensors of numbers.
+    fn compute(self, a: &Formulas, b: &Formulas) -> Option<InferenceFact> {
+        let shape = crate::recipe::broadcast(a.shape(), b.shape())?;
+        let (a, b) = (a.broadcast(shape.clone())?, b.broadcast(shape.clone())?);
+        let results = a.iter().zip(b.iter()).map(|(a, b)| self.apply(a, b));
+        let results = results.collect::<Option<Vec<_>>>()?;
+        let results = Formulas::from_shape_vec(shape, results).ok()?;
+        InferenceFact::try_from(Tensor::from(results).into_arc_tensor()).ok()
+    }
+
+    fn apply(self, a: &TDim, b: &TDim) -> Option<TDim> {
+        if self == Self::Quotient {
+            if let Some(rest) = without(a, b) {
+                return Some(rest);
+            }
+            if let (TDim::Val(divisor @ 1..), true) = (b, a.to_i64().is_err()) {
+                return towards_zero(a, divisor.unsigned_abs());
+            }
+        }
+        let (a, b) = (a.to_i64().ok()?, b.to_i64().ok()?);
+        let rest = a.checked_rem(b)?;
+        let result = match self {
+            Self::Quotient => a.checked_div(b)?,
+            Self::FlooredRemainder if rest != 0 && (rest < 0) != (b < 0) => rest + b,
+            Self::FlooredRemainder | Self::TruncatedRemainder => rest,
+        };
+        Some(TDim::from(result))
+    }
+}
+
+/// Whether extents are divided by a negative number, which tract takes for a huge positive one.
+pub fn has_negative_divisor(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
     let [Some(a), Some(b)] = inputs else {
         return false;
     };
@@ -110,19 +142,6 @@ fn without(product: &TDim, factor: &TDim) -> Option<TDim> {
     }
 }
 
-/// The result for two tensors of numbers.
-fn computed(
-    a: &Formulas,
-    b: &Formulas,
-    both: impl Fn(&TDim, &TDim) -> Option<TDim>,
-) -> Option<InferenceFact> {
-    let shape = crate::recipe::broadcast(a.shape(), b.shape())?;
-    let (a, b) = (a.broadcast(shape.clone())?, b.broadcast(shape.clone())?);
-    let numbers = a.iter().zip(b.iter()).map(|(a, b)| both(a, b));
-    let numbers = Formulas::from_shape_vec(shape, numbers.collect::<Option<Vec<_>>>()?).ok()?;
-    InferenceFact::try_from(Tensor::from(numbers).into_arc_tensor()).ok()
-}
-
 /// Whether a number computed from extents is known to be non-negative.
 fn is_natural(dim: &TDim) -> bool {
     least(dim).is_some_and(|least| least >= 0)
@@ -134,13 +153,39 @@ fn least(dim: &TDim) -> Option<i64> {
         TDim::Val(value) => Some(*value),
         // No extent is negative.
         TDim::Sym(_) => Some(0),
-        TDim::MulInt(factor, of) if *factor >= 0 => least(of)?.checked_mul(*factor),
+        TDim::MulInt(factor, inner) if *factor >= 0 => least(inner)?.checked_mul(*factor),
         TDim::Mul(factors) if factors.iter().all(is_natural) => Some(0),
-        TDim::Div(of, _) if is_natural(of) => Some(0),
-        TDim::Max(of) => of.iter().filter_map(least).max(),
-        TDim::Min(of) => of.iter().map(least).min().flatten(),
+        TDim::Div(inner, _) if is_natural(inner) => Some(0),
+        TDim::Max(terms) => terms.iter().filter_map(least).max(),
+        TDim::Min(terms) => terms.iter().map(least).min().flatten(),
         TDim::Add(terms) => least_of_sum(terms),
         _ => None,
+    }
+}
+
+/// A term `±q(n/q)` of a sum.
+struct WholeQuotient {
+    place: usize,
+    dividend: TDim,
+    divisor: u64,
+    is_subtracted: bool,
+}
+
+impl WholeQuotient {
+    fn from_term(place: usize, term: &TDim) -> Option<Self> {
+        let TDim::MulInt(factor, inner) = term else {
+            return None;
+        };
+        let TDim::Div(dividend, divisor) = &**inner else {
+            return None;
+        };
+        let is_whole = is_natural(dividend) && factor.unsigned_abs() == *divisor;
+        is_whole.then(|| Self {
+            place,
+            dividend: (**dividend).clone(),
+            divisor: *divisor,
+            is_subtracted: *factor < 0,
+        })
     }
 }
 
@@ -149,36 +194,28 @@ fn least(dim: &TDim) -> Option<i64> {
 fn least_of_sum(terms: &[TDim]) -> Option<i64> {
     let mut terms: Vec<&TDim> = terms.iter().collect();
     let mut sum = 0_i64;
-    while let Some((place, of, q, sign)) =
-        terms
-            .iter()
-            .enumerate()
-            .find_map(|(place, term)| match term {
-                TDim::MulInt(factor, inner) => match &**inner {
-                    TDim::Div(of, q) if is_natural(of) && factor.unsigned_abs() == *q => {
-                        Some((place, (**of).clone(), *q, -factor.signum()))
-                    }
-                    _ => None,
-                },
-                _ => None,
-            })
+    while let Some(quotient) = terms
+        .iter()
+        .enumerate()
+        .find_map(|(place, term)| WholeQuotient::from_term(place, term))
     {
         // A sum in a sum is no term of its own.
-        let parts = if let TDim::Add(parts) = of {
-            parts
-        } else {
-            vec![of]
+        let parts = match quotient.dividend {
+            TDim::Add(parts) => parts,
+            dividend => vec![dividend],
         };
-        terms.remove(place);
+        terms.remove(quotient.place);
         for part in parts {
-            let whole = if sign > 0 { part } else { part * -1 };
-            terms.remove(terms.iter().position(|term| **term == whole)?);
+            let part = if quotient.is_subtracted {
+                part
+            } else {
+                part * -1
+            };
+            terms.remove(terms.iter().position(|term| **term == part)?);
         }
-        sum = sum.checked_sub(if sign > 0 {
-            0
-        } else {
-            i64::try_from(q).ok()? - 1
-        })?;
+        if !quotient.is_subtracted {
+            sum = sum.checked_sub(i64::try_from(quotient.divisor).ok()? - 1)?;
+        }
     }
     terms
         .into_iter()
@@ -226,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_an_extent_has_bounds() {
+    fn a_remainder_of_an_extent_has_bounds() {
         let scope = SymbolScope::default();
         let h = TDim::from(scope.sym("h"));
         let w = TDim::from(scope.sym("w"));

@@ -30,7 +30,7 @@ pub(crate) fn infer(graph: &Graph, facts: &[Rc<InferenceFact>]) -> Vec<Option<Da
             types[value.index()] = DataType::from_code(tensor.data_type());
         }
     }
-    let told: HashMap<&str, DataType> = proto
+    let declared_types: HashMap<&str, DataType> = proto
         .value_info
         .iter()
         .chain(&proto.output)
@@ -39,48 +39,26 @@ pub(crate) fn infer(graph: &Graph, facts: &[Rc<InferenceFact>]) -> Vec<Option<Da
     for &node in graph.order() {
         for (slot, value) in graph.outputs(node).iter().enumerate() {
             let Some(value) = value else { continue };
-            let told = told.get(graph.value_name(*value)).copied();
-            let datum_type = facts[value.index()].datum_type.concretize();
-            types[value.index()] = match datum_type.and_then(of_tract) {
-                Some(DataType::Float) => float_or_bfloat16(graph, node, slot, &types, told),
-                Some(inferred) if inferred != DataType::Bool && inferred.is_integer() => {
-                    integers(graph, node, slot, &types)
-                        .or(told)
-                        .or(Some(inferred))
-                }
-                None if datum_type == Some(DatumType::TDim) => {
-                    integers(graph, node, slot, &types).or(told)
-                }
-                inferred => inferred.or(told).or_else(|| shared(graph, node, &types)),
+            let output = OutputType {
+                graph,
+                node,
+                slot,
+                types: &types,
+                declared: declared_types.get(graph.value_name(*value)).copied(),
             };
+            let inferred = output.infer(facts[value.index()].datum_type.concretize());
+            types[value.index()] = inferred;
         }
     }
     types
-}
-
-/// The type of the floats that an operator makes, where it makes one type alone, or has to make that of those it reads: a
-/// constant beside a value of which nothing is known tells.
-fn shared(graph: &Graph, node: NodeId, types: &[Option<DataType>]) -> Option<DataType> {
-    use Category::{Arithmetic, Layer, MatrixProduct, Movement};
-    // For any type of input.
-    if let ("ai.onnx.ml", "Normalizer" | "Scaler") = graph.node(node).op() {
-        return Some(DataType::Float);
-    }
-    let category = graph.node(node).category()?;
-    let mut read = graph
-        .inputs(node)
-        .iter()
-        .flatten()
-        .filter_map(|input| types[input.index()]);
-    let is_shared = matches!(category, Arithmetic | Layer | MatrixProduct | Movement);
-    read.find(|data_type| is_shared && data_type.is_float())
 }
 
 fn declared(info: &ValueInfoProto) -> Option<DataType> {
     DataType::from_code(info.r#type.as_ref()?.tensor_type.as_ref()?.elem_type())
 }
 
-fn of_tract(datum_type: DatumType) -> Option<DataType> {
+/// The type of ONNX for one of tract.
+fn from_tract(datum_type: DatumType) -> Option<DataType> {
     Some(match datum_type {
         DatumType::F16 => DataType::Float16,
         DatumType::F32 => DataType::Float,
@@ -98,60 +76,12 @@ fn of_tract(datum_type: DatumType) -> Option<DataType> {
     })
 }
 
-/// The type of an output of integers, as ONNX has it: to tract, whatever may be an extent is of one type.
-fn integers(
-    graph: &Graph,
-    node: NodeId,
-    slot: usize,
-    types: &[Option<DataType>],
-) -> Option<DataType> {
-    use Category::{Arithmetic, Elementwise, Layer, MatrixProduct, Movement, Reduction, Selection};
-    let proto = graph.node(node);
-    let of = |slot: usize| {
-        graph
-            .input(node, slot)
-            .and_then(|input| types[input.index()])
-    };
-    let any = || (0..graph.inputs(node).len()).find_map(of);
-    if let Some(code) = named_type(proto) {
-        return DataType::from_code(code);
-    }
-    let found = match graph.op(node) {
-        _ if proto.domain() == BEGIN => of(slot),
-        _ if proto.domain() == END => (proto.op_type() == "If").then(|| of(1 + slot)).flatten(),
-        _ if bodies(proto).next().is_some() => None,
-        Some("ArgMax" | "ArgMin" | "NonMaxSuppression" | "NonZero" | "Shape" | "Size") => {
-            Some(DataType::Int64)
-        }
-        Some("MaxPool" | "TopK" | "Unique") if slot > 0 => Some(DataType::Int64),
-        Some("CastLike") => of(1),
-        Some("OneHot") => of(2),
-        Some("Where") => of(1).or_else(|| of(2)),
-        Some("Pow") => of(0),
-        Some("Concat" | "Range") => any(),
-        Some(
-            "Compress" | "CumSum" | "DepthToSpace" | "Dropout" | "GatherElements" | "MaxPool"
-            | "Pad" | "ReverseSequence" | "ScatterElements" | "ScatterND" | "SpaceToDepth" | "TopK"
-            | "Trilu" | "Unique",
-        ) => of(0),
-        _ => match proto.category()? {
-            Movement | Selection | Reduction => of(0),
-            Arithmetic | Elementwise | Layer | MatrixProduct => any(),
-            _ => None,
-        },
-    };
-    found.filter(|&found| found != DataType::Bool && found.is_integer())
-}
-
 /// The type that an attribute of a node names, or that of the tensor it holds.
 fn named_type(node: &NodeProto) -> Option<i32> {
-    let code = |name: &str| {
-        node.attr_i(name)
-            .ok()
-            .flatten()
-            .and_then(|code| code.try_into().ok())
-    };
-    let named = TYPES.into_iter().find_map(code).filter(|&code| code != 0);
+    let named = TYPES
+        .into_iter()
+        .find_map(|name| type_code(node, name))
+        .filter(|&code| code != 0);
     named.or_else(|| match node.op() {
         ("", "Constant") => constant_tensor(node)?.data_type,
         ("", "ConstantOfShape") => match node.attr_t("value").ok()? {
@@ -162,45 +92,123 @@ fn named_type(node: &NodeProto) -> Option<i32> {
     })
 }
 
-/// The type of an output that tract takes for float.
-fn float_or_bfloat16(
-    graph: &Graph,
+/// The code of an element type that an attribute has.
+fn type_code(node: &NodeProto, name: &str) -> Option<i32> {
+    node.attr_i(name).ok().flatten()?.try_into().ok()
+}
+
+/// An output whose element type is inferred.
+struct OutputType<'o> {
+    graph: &'o Graph<'o>,
     node: NodeId,
     slot: usize,
-    types: &[Option<DataType>],
-    told: Option<DataType>,
-) -> Option<DataType> {
-    let proto = graph.node(node);
-    let code = |name: &str| {
-        proto
-            .attr_i(name)
-            .ok()
-            .flatten()
-            .and_then(|code| code.try_into().ok())
-    };
-    let of = |slot: usize| {
-        graph
-            .input(node, slot)
-            .and_then(|input| types[input.index()])
-    };
-    let is_float = |data_type: &DataType| data_type.is_float();
-    if let Some(code) = named_type(proto) {
-        return DataType::from_code(code);
-    }
-    match graph.op(node) {
-        _ if proto.domain() == BEGIN => of(slot),
-        _ if proto.domain() == END && proto.op_type() == "If" => of(1 + slot),
-        _ if proto.domain() == END => told,
-        // Their statistics have a type of their own.
-        Some("LayerNormalization") if slot > 0 => {
-            code("stash_type").map_or(Some(DataType::Float), DataType::from_code)
+    /// The types of the values so far.
+    types: &'o [Option<DataType>],
+    /// The type that the model declares for the output.
+    declared: Option<DataType>,
+}
+
+impl OutputType<'_> {
+    /// The type, given the one that tract infers.
+    fn infer(&self, datum_type: Option<DatumType>) -> Option<DataType> {
+        match datum_type.and_then(from_tract) {
+            Some(DataType::Float) => self.float_or_bfloat16(),
+            Some(inferred) if inferred != DataType::Bool && inferred.is_integer() => {
+                self.integer().or(self.declared).or(Some(inferred))
+            }
+            None if datum_type == Some(DatumType::TDim) => self.integer().or(self.declared),
+            inferred => inferred.or(self.declared).or_else(|| self.shared()),
         }
-        Some("CastLike" | "RMSNormalization" | "DequantizeLinear") => of(1),
-        // Only the body decides the type of its result.
-        _ if bodies(proto).next().is_some() => told,
-        _ => {
-            let first = (0..graph.inputs(node).len()).filter_map(of).find(is_float);
-            first.or(told).or(Some(DataType::Float))
+    }
+
+    /// The type of an input.
+    fn input(&self, slot: usize) -> Option<DataType> {
+        self.types[self.graph.input(self.node, slot)?.index()]
+    }
+
+    /// The known types of the inputs.
+    fn inputs(&self) -> impl Iterator<Item = DataType> {
+        let inputs = self.graph.inputs(self.node).iter().flatten();
+        inputs.filter_map(|input| self.types[input.index()])
+    }
+
+    /// The type of the floats of an operator that makes one type alone, or that of its inputs: a constant beside a value of
+    /// unknown type tells it.
+    fn shared(&self) -> Option<DataType> {
+        use Category::{Arithmetic, Layer, MatrixProduct, Movement};
+        let proto = self.graph.node(self.node);
+        // For any type of input.
+        if let ("ai.onnx.ml", "Normalizer" | "Scaler") = proto.op() {
+            return Some(DataType::Float);
+        }
+        match proto.category()? {
+            Arithmetic | Layer | MatrixProduct | Movement => {
+                self.inputs().find(|data_type| data_type.is_float())
+            }
+            _ => None,
+        }
+    }
+
+    /// The type of an output of integers in ONNX: tract has one type for all integers that may be extents.
+    fn integer(&self) -> Option<DataType> {
+        use Category::{
+            Arithmetic, Elementwise, Layer, MatrixProduct, Movement, Reduction, Selection,
+        };
+        let proto = self.graph.node(self.node);
+        if let Some(code) = named_type(proto) {
+            return DataType::from_code(code);
+        }
+        let found = match self.graph.op(self.node) {
+            _ if proto.domain() == BEGIN => self.input(self.slot),
+            _ if proto.domain() == END => match proto.op_type() {
+                "If" => self.input(1 + self.slot),
+                _ => None,
+            },
+            _ if bodies(proto).next().is_some() => None,
+            Some("ArgMax" | "ArgMin" | "NonMaxSuppression" | "NonZero" | "Shape" | "Size") => {
+                Some(DataType::Int64)
+            }
+            Some("MaxPool" | "TopK" | "Unique") if self.slot > 0 => Some(DataType::Int64),
+            Some("CastLike") => self.input(1),
+            Some("OneHot") => self.input(2),
+            Some("Where") => self.input(1).or_else(|| self.input(2)),
+            Some("Pow") => self.input(0),
+            Some("Concat" | "Range") => self.inputs().next(),
+            Some(
+                "Compress" | "CumSum" | "DepthToSpace" | "Dropout" | "GatherElements" | "MaxPool"
+                | "Pad" | "ReverseSequence" | "ScatterElements" | "ScatterND" | "SpaceToDepth"
+                | "TopK" | "Trilu" | "Unique",
+            ) => self.input(0),
+            _ => match proto.category()? {
+                Movement | Selection | Reduction => self.input(0),
+                Arithmetic | Elementwise | Layer | MatrixProduct => self.inputs().next(),
+                _ => None,
+            },
+        };
+        found.filter(|&found| found != DataType::Bool && found.is_integer())
+    }
+
+    /// The type of an output that tract takes for float.
+    fn float_or_bfloat16(&self) -> Option<DataType> {
+        let proto = self.graph.node(self.node);
+        if let Some(code) = named_type(proto) {
+            return DataType::from_code(code);
+        }
+        match self.graph.op(self.node) {
+            _ if proto.domain() == BEGIN => self.input(self.slot),
+            _ if proto.domain() == END && proto.op_type() == "If" => self.input(1 + self.slot),
+            _ if proto.domain() == END => self.declared,
+            // Their statistics have a type of their own.
+            Some("LayerNormalization") if self.slot > 0 => {
+                type_code(proto, "stash_type").map_or(Some(DataType::Float), DataType::from_code)
+            }
+            Some("CastLike" | "RMSNormalization" | "DequantizeLinear") => self.input(1),
+            // Only the body decides the type of its result.
+            _ if bodies(proto).next().is_some() => self.declared,
+            _ => {
+                let first = self.inputs().find(|data_type| data_type.is_float());
+                first.or(self.declared).or(Some(DataType::Float))
+            }
         }
     }
 }

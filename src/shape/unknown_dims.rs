@@ -1,11 +1,11 @@
 //! Elements of shapes of which nothing is known but that they are numbers.
 //!
-//! Each has a name of its own, so that those beside it stay known where they are put together, cut and picked. None is in
-//! an extent, for a number below 1 has a meaning of its own where it is to be one.
+//! Each gets a symbol of its own, so that the elements beside it stay known behind Concat, Slice and Gather. No extent has
+//! such a symbol: the number may be 0 or −1, which have a meaning of their own in a target shape.
 
 use std::cell::RefCell;
 
-use tract_onnx::prelude::{DatumType, InferenceFact, Tensor};
+use tract_onnx::prelude::{InferenceFact, Tensor};
 use tract_onnx::tract_hir::infer::Factoid;
 use tract_onnx::tract_hir::internal::{IntoArcTensor, Symbol, SymbolScope, TDim};
 
@@ -19,7 +19,7 @@ use crate::shape::rules::closed;
 const SHORT: usize = 16;
 
 /// Operators that pass the elements of their first input, or of all.
-const HAND_ON: &[&str] = &[
+const PASSING: &[&str] = &[
     "Cast",
     "Concat",
     "Gather",
@@ -32,52 +32,50 @@ const HAND_ON: &[&str] = &[
     "Unsqueeze",
 ];
 
-/// The names of all such elements.
+/// The symbols of all such elements.
 #[derive(Default)]
-pub struct Open(RefCell<HashSet<Symbol>>);
+pub struct UnknownDims(RefCell<HashSet<Symbol>>);
 
-impl Open {
-    /// The inputs of a node as passed to tract: with open elements only where the node passes them
+impl UnknownDims {
+    /// The inputs of a node as passed to tract: with unknown elements only where the node passes them
     /// on.
-    pub fn hidden(
+    pub fn without_unread(
         &self,
         node: &NodeProto,
         inputs: &[Option<InferenceFact>],
     ) -> Vec<Option<InferenceFact>> {
-        let op = node.op_type();
-        let is_scale_transparent =
-            |slot: usize| HAND_ON.contains(&op) && (slot == 0 || op == "Concat");
-        let is_open = |fact: &InferenceFact| {
-            fact.value
-                .concretize()
-                .is_some_and(|value| self.is_in(&value))
-        };
-        let known = |(slot, fact): (usize, &Option<InferenceFact>)| match fact {
-            Some(fact) if !is_scale_transparent(slot) && is_open(fact) => {
+        let slots = inputs.iter().enumerate();
+        let passed = slots.map(|(slot, fact)| match fact {
+            Some(fact) if !passes(node.op_type(), slot) && self.is_in_value(fact) => {
                 Some(fact.clone().without_value())
             }
             fact => fact.clone(),
-        };
-        inputs.iter().enumerate().map(known).collect()
+        });
+        passed.collect()
     }
 
-    /// Whether some element of a value is open.
+    fn is_in_value(&self, fact: &InferenceFact) -> bool {
+        let value = fact.value.concretize();
+        value.is_some_and(|value| self.is_in(&value))
+    }
+
+    /// Whether some element of a value is unknown.
     pub fn is_in(&self, value: &Tensor) -> bool {
-        let open = self.0.borrow();
-        !open.is_empty()
-            && value.datum_type().is_tdim()
-            && value.to_plain_array_view::<TDim>().is_ok_and(|dims| {
-                dims.iter()
-                    .any(|dim| dim.symbols().iter().any(|symbol| open.contains(symbol)))
-            })
+        if self.0.borrow().is_empty() || !value.datum_type().is_tdim() {
+            return false;
+        }
+        let dims = value.to_plain_array_view::<TDim>();
+        dims.is_ok_and(|dims| dims.iter().any(|dim| self.is_in_dim(dim)))
     }
 
-    /// A number, if no element that is open is part of it.
+    fn is_in_dim(&self, dim: &TDim) -> bool {
+        let symbols = self.0.borrow();
+        !symbols.is_empty() && dim.symbols().iter().any(|symbol| symbols.contains(symbol))
+    }
+
+    /// A number, if no unknown element is part of it.
     fn closed(&self, dim: Option<TDim>) -> Option<TDim> {
-        let open = self.0.borrow();
-        dim.filter(|dim| {
-            open.is_empty() || !dim.symbols().iter().any(|symbol| open.contains(symbol))
-        })
+        dim.filter(|dim| !self.is_in_dim(dim))
     }
 
     /// The elements of a value of integers.
@@ -86,7 +84,7 @@ impl Open {
         Some(dims.into_iter().map(|dim| self.closed(Some(dim))).collect())
     }
 
-    /// Without extents that have elements in them which are open.
+    /// The fact without extents that depend on unknown elements.
     pub fn without(&self, fact: InferenceFact) -> InferenceFact {
         if fact.shape.is_open() || self.0.borrow().is_empty() {
             return fact;
@@ -99,41 +97,54 @@ impl Open {
         fact.with_shape(closed(dims))
     }
 
-    /// The elements of a short vector of integers, each by a name of its own where it is not known: so that those
-    /// that are known stay so where they are put together with others.
+    /// The fact with the elements of a short vector of integers: those that are known, and a new symbol for each other.
     pub fn named(
         &self,
         symbols: &SymbolScope,
         known: Option<Shape>,
         fact: InferenceFact,
     ) -> InferenceFact {
-        let count = || {
-            let shape = fact
-                .shape
-                .dims()
-                .map(|dim| extent(&dim.concretize()))
-                .collect::<Option<Vec<_>>>()?;
-            let of_integers = |t: DatumType| t.is_integer() || t.is_tdim();
-            let is_integer =
-                known.is_some() || fact.datum_type.concretize().is_some_and(of_integers);
-            let is_short = shape.len() <= 1 && shape.iter().all(|&count| count <= SHORT);
-            (!fact.shape.is_open() && is_integer && is_short).then_some(shape)
-        };
-        let Some(shape) = count().filter(|_| fact.value.concretize().is_none()) else {
+        let is_integer = known.is_some() || is_of_integers(&fact);
+        let has_value = fact.value.concretize().is_some();
+        let Some(shape) = short_shape(&fact).filter(|_| is_integer && !has_value) else {
             return fact;
         };
-        let dims = (0..shape.iter().product()).map(|place| {
+        let mut dims: Vec<TDim> = vec![];
+        for place in 0..shape.iter().product() {
             let known = known.as_ref().and_then(|known| known.get(place)?.clone());
-            known.unwrap_or_else(|| {
-                let mut open = self.0.borrow_mut();
-                let symbol = symbols.sym(&format!("?{}", open.len()));
-                open.insert(symbol.clone());
-                TDim::from(symbol)
-            })
-        });
-        let Ok(dims) = ndarray::ArrayD::from_shape_vec(shape, dims.collect::<Vec<TDim>>()) else {
+            dims.push(known.unwrap_or_else(|| self.new_symbol(symbols)));
+        }
+        let Ok(dims) = ndarray::ArrayD::from_shape_vec(shape, dims) else {
             return fact;
         };
         InferenceFact::try_from(Tensor::from(dims).into_arc_tensor()).unwrap_or(fact)
     }
+
+    fn new_symbol(&self, symbols: &SymbolScope) -> TDim {
+        let mut unknown = self.0.borrow_mut();
+        let symbol = symbols.sym(&format!("?{}", unknown.len()));
+        unknown.insert(symbol.clone());
+        TDim::from(symbol)
+    }
+}
+
+/// Whether an operator passes the elements of an input.
+fn passes(op: &str, slot: usize) -> bool {
+    PASSING.contains(&op) && (slot == 0 || op == "Concat")
+}
+
+fn is_of_integers(fact: &InferenceFact) -> bool {
+    let datum_type = fact.datum_type.concretize();
+    datum_type.is_some_and(|t| t.is_integer() || t.is_tdim())
+}
+
+/// The extents of a number or a short vector; `None` for every other value.
+fn short_shape(fact: &InferenceFact) -> Option<Vec<usize>> {
+    if fact.shape.is_open() {
+        return None;
+    }
+    let dims = fact.shape.dims().map(|dim| extent(&dim.concretize()));
+    let shape = dims.collect::<Option<Vec<_>>>()?;
+    let is_short = shape.len() <= 1 && shape.iter().all(|&count| count <= SHORT);
+    is_short.then_some(shape)
 }

@@ -1,12 +1,13 @@
-//! How many places are left of an axis by what looks at it through windows, or takes it to another size.
+//! The extents behind pooling and resizing.
 //!
-//! Engines, and the inference of shapes that they load models with, do not agree on all of them: those are not known.
+//! Engines, and their inference of shapes, disagree about some of them: those stay unknown.
 
 use tract_onnx::prelude::{InferenceFact, TVec};
-use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
+use tract_onnx::tract_hir::infer::ShapeFactoid;
 use tract_onnx::tract_hir::internal::DimFact;
 
 use crate::onnx::proto::NodeProto;
+use crate::shape::encode::number;
 
 /// How many axes a value has before those of space.
 const SPACE: usize = 2;
@@ -14,71 +15,89 @@ const SPACE: usize = 2;
 /// The facts about a pooled value. Engines disagree about windows that begin behind the end, and
 /// about a window wider than the whole axis.
 pub fn pooled(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> InferenceFact {
-    let ints = |name: &str| node.attr_ints(name).ok().flatten().unwrap_or_default();
-    let (kernel, strides, pads, dilations) = (
-        ints("kernel_shape"),
-        ints("strides"),
-        ints("pads"),
-        ints("dilations"),
-    );
-    let is_rounded_up = node
-        .attr_i("ceil_mode")
-        .ok()
-        .flatten()
-        .is_some_and(|mode| mode != 0);
-    let automatic = node.attr_s("auto_pad").ok().flatten().unwrap_or_default();
-    let is_agreed = |axis: usize, whole: Option<i64>| {
+    let pooling = Pooling::from_node(node);
+    if pooling.auto_pad.starts_with("SAME") {
+        return made;
+    }
+    without(made, from, |axis, whole| !pooling.is_agreed(axis, whole))
+}
+
+/// The attributes of a pooling operator.
+struct Pooling<'n> {
+    kernel: &'n [i64],
+    strides: &'n [i64],
+    pads: &'n [i64],
+    dilations: &'n [i64],
+    is_rounded_up: bool,
+    auto_pad: &'n str,
+}
+
+impl<'n> Pooling<'n> {
+    fn from_node(node: &'n NodeProto) -> Self {
+        let ceil_mode = node.attr_i("ceil_mode").ok().flatten();
+        Self {
+            kernel: ints(node, "kernel_shape"),
+            strides: ints(node, "strides"),
+            pads: ints(node, "pads"),
+            dilations: ints(node, "dilations"),
+            is_rounded_up: ceil_mode.is_some_and(|mode| mode != 0),
+            auto_pad: node.attr_s("auto_pad").ok().flatten().unwrap_or_default(),
+        }
+    }
+
+    /// Whether engines agree about the extent behind the windows along an axis, from the extent before them, where that is
+    /// a number.
+    fn is_agreed(&self, axis: usize, whole: Option<i64>) -> bool {
         let Some(place) = axis
             .checked_sub(SPACE)
-            .filter(|&place| place < kernel.len())
+            .filter(|&place| place < self.kernel.len())
         else {
             return true;
         };
-        let or = |list: &[i64], place: usize, other| {
-            i128::from(list.get(place).copied().unwrap_or(other))
-        };
-        let span = or(dilations, place, 1) * (or(kernel, place, 1) - 1) + 1;
-        let (before, behind) = match automatic {
+        let span = at(self.dilations, place, 1) * (at(self.kernel, place, 1) - 1) + 1;
+        let stride = at(self.strides, place, 1).max(1);
+        let (before, behind) = match self.auto_pad {
             "VALID" => (0, 0),
-            _ => (or(pads, place, 0), or(pads, place + kernel.len(), 0)),
+            _ => (
+                at(self.pads, place, 0),
+                at(self.pads, place + self.kernel.len(), 0),
+            ),
         };
-        let stride = or(strides, place, 1).max(1);
         let Some(whole) = whole.map(i128::from) else {
-            // However many there are: the last window begins before their end.
-            return !is_rounded_up
-                || stride == 1
-                || automatic != "VALID" && behind + stride <= span;
+            // The last window begins before the end of any extent.
+            let begins_inside = self.auto_pad != "VALID" && behind + stride <= span;
+            return !self.is_rounded_up || stride == 1 || begins_inside;
         };
         let room = whole + before + behind - span;
         let last = (room + stride - 1).div_euclid(stride) * stride;
         room >= 0
-            && match (is_rounded_up, automatic) {
+            && match (self.is_rounded_up, self.auto_pad) {
                 (true, "VALID") => room % stride == 0,
                 (true, _) => last < whole + before,
                 (false, _) => true,
             }
-    };
-    let pads_itself = automatic.starts_with("SAME");
-    if pads_itself {
-        made
-    } else {
-        without(made, from, &|axis, whole| !is_agreed(axis, whole))
     }
+}
+
+fn ints<'n>(node: &'n NodeProto, name: &str) -> &'n [i64] {
+    node.attr_ints(name).ok().flatten().unwrap_or_default()
+}
+
+fn at(list: &[i64], place: usize, default: i64) -> i128 {
+    list.get(place).copied().unwrap_or(default).into()
 }
 
 /// The facts about a resized value: engines multiply an extent by a factor in either type of
 /// floats, and more is known where they agree.
 pub fn resized(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> InferenceFact {
-    let is_frame = |name: &str| ["axes", "keep_aspect_ratio_policy"].contains(&name);
     let is_by_axes = node
         .attribute
         .iter()
-        .any(|attribute| is_frame(attribute.name()));
+        .any(|attribute| ["axes", "keep_aspect_ratio_policy"].contains(&attribute.name()));
     if is_by_axes {
-        made
-    } else {
-        without(made, from, &|_, whole| whole.is_some())
+        return made;
     }
+    without(made, from, |_, whole| whole.is_some())
 }
 
 /// A fact without the extents of some axes, selected by their extents before, where those are
@@ -86,16 +105,15 @@ pub fn resized(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> I
 fn without(
     fact: InferenceFact,
     from: &InferenceFact,
-    is_one: &dyn Fn(usize, Option<i64>) -> bool,
+    is_dropped: impl Fn(usize, Option<i64>) -> bool,
 ) -> InferenceFact {
     if fact.shape.is_open() || from.shape.is_open() {
         return fact;
     }
-    let number = |dim: &DimFact| dim.concretize().and_then(|dim| dim.to_i64().ok());
     let axes = from.shape.dims().map(number).enumerate();
     let dims = axes.zip(fact.shape.dims());
     let dims = dims.map(|((axis, whole), dim)| {
-        if is_one(axis, whole) {
+        if is_dropped(axis, whole) {
             DimFact::default()
         } else {
             dim.clone()
@@ -112,6 +130,7 @@ fn without(
 #[cfg(test)]
 mod tests {
     use tract_onnx::prelude::{DatumType, InferenceFact};
+    use tract_onnx::tract_hir::infer::Factoid;
 
     use super::*;
     use crate::onnx::proto::{AttributeProto, AttributeType};
@@ -125,13 +144,16 @@ mod tests {
         dim.into()
     }
 
-    fn pool(kernel: i64, stride: i64, pads: [i64; 2], ceil: i64, auto: &str) -> NodeProto {
-        let ints = |name: &str, ints: &[i64]| AttributeProto {
+    fn ints_attribute(name: &str, ints: &[i64]) -> AttributeProto {
+        AttributeProto {
             name: Some(name.into()),
             ints: ints.to_vec(),
             r#type: Some(AttributeType::Ints as i32),
             ..Default::default()
-        };
+        }
+    }
+
+    fn pool(kernel: i64, stride: i64, pads: [i64; 2], ceil: i64, auto: &str) -> NodeProto {
         let ceil = AttributeProto {
             name: Some("ceil_mode".into()),
             i: Some(ceil),
@@ -145,9 +167,9 @@ mod tests {
             ..Default::default()
         };
         let attribute = vec![
-            ints("kernel_shape", &[kernel]),
-            ints("strides", &[stride]),
-            ints("pads", &pads),
+            ints_attribute("kernel_shape", &[kernel]),
+            ints_attribute("strides", &[stride]),
+            ints_attribute("pads", &pads),
             ceil,
             auto,
         ];
@@ -188,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_open_extent_only_what_is_so_for_each_is_known() {
+    fn an_open_extent_is_pooled_to_what_holds_for_every_extent() {
         let cases = [
             (pool(3, 2, [1, 1], 0, "NOTSET"), true),
             (pool(3, 2, [1, 1], 1, "NOTSET"), true),
@@ -220,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn of_numbers_that_are_resized_others_say_what_comes() {
+    fn extents_behind_a_resize_of_numbers_are_not_known() {
         let made = resized(&NodeProto::default(), &fact(&[1, 10]), fact(&[1, 23]));
         assert!(made.shape.dims().all(|dim| dim.concretize().is_none()));
     }

@@ -9,7 +9,7 @@ use crate::onnx::operator::input_for;
 use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto};
 use crate::onnx::tensor::DataType;
 use crate::onnx::tract_quirks::read_as_one;
-use crate::shape::encode::rank;
+use crate::shape::encode::{number, rank};
 use crate::shape::guard::budget::fact_cost;
 use crate::shape::guard::{RANK, element_count, ints};
 
@@ -341,7 +341,7 @@ fn exceeds_32_bits(fact: &InferenceFact) -> bool {
 /// The extent of an axis, where it is a number.
 fn extent_along(value: &InferenceFact, along: i64) -> Option<i64> {
     let along = axis(along, rank(value)?).ok()?;
-    value.shape.dim(along)?.concretize()?.to_i64().ok()
+    number(&value.shape.dim(along)?)
 }
 
 fn is_permutation(axes: &[i64]) -> bool {

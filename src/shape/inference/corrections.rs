@@ -7,9 +7,9 @@ use tract_onnx::prelude::{DatumType, InferenceFact, Tensor};
 use tract_onnx::tract_hir::infer::Factoid;
 
 use crate::onnx::proto::NodeProto;
-use crate::shape::encode::{datum_type, is_concrete, type_alone};
+use crate::shape::encode::{KnownFacts, datum_type, is_concrete, type_alone};
 use crate::shape::extents::extent;
-use crate::shape::inference::{Inference, Known};
+use crate::shape::inference::Inference;
 use crate::shape::rules::{shape, takes_all_of_one};
 use crate::shape::slices;
 use crate::shape::symbolic_division;
@@ -20,7 +20,7 @@ impl Inference {
     pub(super) fn correct(
         &self,
         node: &NodeProto,
-        known: Known,
+        known: KnownFacts,
         inputs: &[Option<InferenceFact>],
         outputs: &mut [InferenceFact],
     ) {
@@ -80,9 +80,9 @@ impl Inference {
         };
         // Extents fit into 32 bits; an open number may not, and gets another symbol.
         if to == Some(DatumType::I32) && !is_concrete(&value) {
-            let elements = self.open.elements(from);
+            let elements = self.unknown_dims.elements(from);
             return self
-                .open
+                .unknown_dims
                 .named(&self.template.symbols, elements, fact.without_value());
         }
         match to.and_then(range_of_type) {

@@ -15,7 +15,7 @@ use crate::onnx::proto::{Dim, TensorProto, TensorType, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
 use crate::shape::encode::datum_type;
 use crate::shape::inference::{Inference, SMALL, guarded};
-use crate::shape::memo::is_told_by_shapes;
+use crate::shape::memo::needs_shapes_alone;
 
 /// Constants up to this many bytes are one tensor where they are alike, so that nodes which read them are.
 const SHARED: usize = 64;
@@ -60,11 +60,10 @@ impl Inference {
 
     /// Reads the lists of floats among a node's inputs, where more than their shape is needed.
     pub(super) fn read_lists(&self, graph: &Graph, node: NodeId, facts: &mut [Rc<InferenceFact>]) {
-        let needs_shapes_alone = is_told_by_shapes(graph, node, |value| {
+        if needs_shapes_alone(graph, node, |value| {
             let is_read = facts[value.index()].value.concretize().is_some();
             is_read || self.unread_list(graph, value, facts).is_some()
-        });
-        if needs_shapes_alone {
+        }) {
             return;
         }
         let inputs = graph.inputs(node).iter().flatten();

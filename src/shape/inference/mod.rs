@@ -23,13 +23,13 @@ use crate::ir::{Graph, ValueId};
 use crate::onnx::node::constant_tensor;
 use crate::onnx::proto::{GraphProto, NodeProto, ValueInfoProto};
 use crate::onnx::tensor::DataType;
-use crate::shape::encode::only;
+use crate::shape::encode::{KnownFacts, only};
 use crate::shape::guard::{self, Budget};
-use crate::shape::loop_states::{Rounds, common};
+use crate::shape::loop_states::{LoopStates, common};
 use crate::shape::memo::Memo;
 use crate::shape::rules::{self, NodeQuery, read_by_shape};
 use crate::shape::sequences;
-use crate::shape::unknown_dims::Open;
+use crate::shape::unknown_dims::UnknownDims;
 
 /// Constants up to this many elements are evaluated while shapes are inferred. Shape values and the
 /// parameters of normalizers are far below it, weights above.
@@ -49,7 +49,7 @@ pub struct Inference {
     template: tract_onnx::prelude::InferenceModel,
     budget: Budget,
     weights: u64,
-    open: Open,
+    unknown_dims: UnknownDims,
     shared: RefCell<HashMap<SmallConstant, Arc<Tensor>>>,
     out_of_bounds: RefCell<Option<String>>,
     /// Initializers that training writes, of which only the extents are known.
@@ -58,9 +58,6 @@ pub struct Inference {
 
 /// Element type, extents and elements of a constant.
 type SmallConstant = (i32, Vec<i64>, Vec<u8>);
-
-/// The facts about values around a node, by name.
-pub type Known<'k> = &'k dyn Fn(&str) -> Option<InferenceFact>;
 
 impl Inference {
     pub fn new(graph: &Graph) -> Self {
@@ -86,7 +83,7 @@ impl Inference {
             template: Default::default(),
             budget: Budget::new(EVALUATED),
             weights: graph.weight_bytes(),
-            open: Open::default(),
+            unknown_dims: UnknownDims::default(),
             shared: RefCell::default(),
             out_of_bounds: RefCell::default(),
             trained: graph.trained().collect(),
@@ -101,11 +98,11 @@ impl Inference {
 
     /// Whether some element of a value is an unknown number.
     pub fn is_open(&self, tensor: &Tensor) -> bool {
-        self.open.is_in(tensor)
+        self.unknown_dims.is_in(tensor)
     }
 
     /// The facts of all values, node by node.
-    pub fn all(&self, graph: &Graph, rounds: &Rounds) -> Vec<Rc<InferenceFact>> {
+    pub fn all(&self, graph: &Graph, loop_states: &LoopStates) -> Vec<Rc<InferenceFact>> {
         let mut facts = self.given(graph);
         let infos = graph.proto().value_info.iter();
         let declared: HashMap<&str, &ValueInfoProto> =
@@ -113,7 +110,7 @@ impl Inference {
         let mut memo = Memo::default();
         for &node in graph.order() {
             self.read_lists(graph, node, &mut facts);
-            let by_structure = rounds
+            let by_structure = loop_states
                 .infer(graph, node, &facts)
                 .or_else(|| sequences::infer(graph, node, &facts));
             let inferred = match by_structure {
@@ -139,7 +136,7 @@ impl Inference {
                     let name = graph.value_name(value);
                     fact = Rc::new(self.counted_once(InferenceFact::clone(&fact), name));
                 }
-                facts[value.index()] = rounds.in_every_round(value, fact);
+                facts[value.index()] = loop_states.in_every_iteration(value, fact);
             }
         }
         facts
@@ -173,7 +170,7 @@ impl Inference {
     }
 
     /// The facts of the outputs of a node, in the places of the outputs.
-    pub fn infer(&self, graph: &Graph, node: &NodeProto, known: Known) -> Vec<InferenceFact> {
+    pub fn infer(&self, graph: &Graph, node: &NodeProto, known: KnownFacts) -> Vec<InferenceFact> {
         match node.op() {
             ("", "Constant") => {
                 let tensor = constant_tensor(node);
@@ -202,7 +199,7 @@ impl Inference {
             self.note_out_of_bounds(|| node.label());
             return vec![];
         }
-        let answer = self.ask(node, self.open.hidden(node, &inputs));
+        let answer = self.ask(node, self.unknown_dims.without_unread(node, &inputs));
         let mut outputs = self.by_output(node, answer);
         self.correct(node, known, &inputs, &mut outputs);
         self.complete(graph, node, &inputs, outputs)
@@ -236,20 +233,23 @@ impl Inference {
                 let tensor = graph.initializer(graph.value(node.input.get(slot)?)?)?;
                 DataType::from_code(tensor.data_type())
             },
-            elements: &|fact| self.open.elements(fact),
+            elements: &|fact| self.unknown_dims.elements(fact),
         };
         let mut completed = Vec::with_capacity(outputs.len());
         for (slot, fact) in outputs.into_iter().enumerate() {
-            let fact = rules::complete(&query, slot, self.open.without(fact));
+            let fact = rules::complete(&query, slot, self.unknown_dims.without(fact));
             let fact = self.budget.admit(fact);
             let elements = read_by_shape(&query);
-            completed.push(self.open.named(&self.template.symbols, elements, fact));
+            completed.push(
+                self.unknown_dims
+                    .named(&self.template.symbols, elements, fact),
+            );
         }
         completed
     }
 
     /// The facts of an If: of the branch that is taken, or what both have in common.
-    fn branches(&self, graph: &Graph, node: &NodeProto, known: Known) -> Vec<InferenceFact> {
+    fn branches(&self, graph: &Graph, node: &NodeProto, known: KnownFacts) -> Vec<InferenceFact> {
         let condition = node.input.first().and_then(|name| known(name));
         let condition = condition.and_then(|fact| fact.value.concretize());
         match condition.and_then(|value| only::<bool>(&value)) {
@@ -269,7 +269,7 @@ impl Inference {
         graph: &Graph,
         node: &NodeProto,
         branch: &str,
-        known: Known,
+        known: KnownFacts,
     ) -> Vec<InferenceFact> {
         match node.attr_g(branch) {
             Ok(Some(body)) => self.body(graph, body, known),
@@ -278,7 +278,7 @@ impl Inference {
     }
 
     /// The facts of the outputs of a body, which sees the values around it.
-    fn body(&self, graph: &Graph, body: &GraphProto, around: Known) -> Vec<InferenceFact> {
+    fn body(&self, graph: &Graph, body: &GraphProto, around: KnownFacts) -> Vec<InferenceFact> {
         let constants = body.initializer.iter();
         let mut facts: HashMap<&str, InferenceFact> = constants
             .map(|tensor| (tensor.name(), self.tensor_fact(graph, tensor)))

@@ -256,7 +256,7 @@ fn operands(
     stand_in: Option<&'static str>,
     inputs: Vec<Option<InferenceFact>>,
 ) -> Vec<InferenceFact> {
-    let has_negative_divisor = symbolic_division::is_by_less_than_nothing(node, &inputs);
+    let has_negative_divisor = symbolic_division::has_negative_divisor(node, &inputs);
     let read = stand_in.map_or(inputs.len(), inputs_of);
     let mut operands: Vec<InferenceFact> = inputs.into_iter().take(read).flatten().collect();
     if has_negative_divisor {
