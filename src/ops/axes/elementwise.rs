@@ -1,6 +1,6 @@
 //! Operators on the elements at one place: the axes are those of broadcasting.
 
-use super::{AxisRead, aligned, broadcast, first};
+use super::{AxisRead, aligned_places, broadcast, first};
 use crate::analysis::node_view::At;
 use crate::refusal::Reason;
 
@@ -32,7 +32,7 @@ pub(super) fn read(
     let is_other = !is_own && matches!(op, "Gelu" | "QuickGelu");
     Some(match op {
         _ if is_plain || is_other => on_elements(at, axis),
-        "Cast" | "CastLike" | "Dropout" | "Identity" if is_own => handed_on(at, op, axis),
+        "Cast" | "CastLike" | "Dropout" | "Identity" if is_own => passed_through(at, op, axis),
         "DequantizeLinear" | "QuantizeLinear" if is_own => quantized(at, axis),
         _ => return None,
     })
@@ -40,18 +40,12 @@ pub(super) fn read(
 
 fn on_elements(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(ATTRIBUTES)?;
-    let rank = at.output_rank(0)?;
-    let mut places = vec![None; at.arity()];
-    for (slot, place) in places.iter_mut().enumerate() {
-        if at.input(slot).is_ok() {
-            *place = aligned(axis, rank, at.rank(slot)?);
-        }
-    }
+    let places = aligned_places(at, axis, at.output_rank(0)?, &[])?;
     broadcast(at, &places)
 }
 
 /// One input has the shape of the output; others say how.
-fn handed_on(at: &At, op: &str, axis: usize) -> Result<Vec<AxisRead>, Reason> {
+fn passed_through(at: &At, op: &str, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     match op {
         "Dropout" => {
             at.only_attributes(&["is_test", "ratio", "seed"])?;

@@ -1,19 +1,12 @@
 //! Convolutions, pools, and resizing: samples stay apart, channels as the groups say.
 
-use super::{AxisRead, first};
+use super::{AxisRead, first, kept};
 use crate::analysis::node_view::At;
 use crate::onnx::operator::{AVERAGE_POOL, MAX_POOL, RESIZE_TO_SIZES, attributes, factors_at};
 use crate::refusal::Reason;
 use crate::shape::facts::same;
 
-pub(super) fn read(
-    at: &At,
-    (is_own, op): (bool, &str),
-    axis: usize,
-) -> Option<Result<Vec<AxisRead>, Reason>> {
-    if !is_own {
-        return None;
-    }
+pub(super) fn read(at: &At, op: &str, axis: usize) -> Option<Result<Vec<AxisRead>, Reason>> {
     Some(match op {
         "Conv" => conv(at, axis),
         "ConvTranspose" => samples(
@@ -45,7 +38,7 @@ fn samples(at: &At, axis: usize, known: &[&str]) -> Result<Vec<AxisRead>, Reason
     if axis > 0 {
         return Err(at.not_linear());
     }
-    Ok(first(at, AxisRead::Same(0), AxisRead::All))
+    Ok(kept(at, 0))
 }
 
 fn pool(at: &At, axis: usize, known: &[&str]) -> Result<Vec<AxisRead>, Reason> {
@@ -53,14 +46,14 @@ fn pool(at: &At, axis: usize, known: &[&str]) -> Result<Vec<AxisRead>, Reason> {
     if axis > 1 {
         Err(at.not_linear())
     } else {
-        Ok(first(at, AxisRead::Same(axis), AxisRead::All))
+        Ok(kept(at, axis))
     }
 }
 
 fn conv(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(CONV)?;
     match axis {
-        0 => Ok(first(at, AxisRead::Same(0), AxisRead::All)),
+        0 => Ok(kept(at, 0)),
         1 => {
             let channels = [at.extent(0, 1)?, at.extent(1, 0)?];
             let group = usize::try_from(at.attr("group", 1)?).map_err(|_| Reason::UnknownShape)?;
@@ -71,7 +64,7 @@ fn conv(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
             };
             Ok(first(at, read, AxisRead::Same(0)))
         }
-        _ if is_pointwise(at, axis)? => Ok(first(at, AxisRead::Same(axis), AxisRead::All)),
+        _ if is_pointwise(at, axis)? => Ok(kept(at, axis)),
         _ => Err(at.not_linear()),
     }
 }
@@ -80,13 +73,14 @@ fn conv(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
 fn is_pointwise(at: &At, axis: usize) -> Result<bool, Reason> {
     let place = axis - 2;
     let spatial = at.rank(0)?.checked_sub(2).ok_or(Reason::UnknownShape)?;
-    let is_one = |list: Option<Vec<i64>>| list.is_none_or(|list| list.get(place) == Some(&1));
+    let strides = at.attr_ints("strides")?;
+    let has_stride_one = strides.is_none_or(|strides| strides.get(place) == Some(&1));
     let pads = at
         .attr_ints("pads")?
         .unwrap_or_else(|| vec![0; 2 * spatial]);
     let is_unpadded = pads.len() == 2 * spatial && pads[place] == 0 && pads[place + spatial] == 0;
-    let is_told = matches!(at.attr_text("auto_pad", "NOTSET")?, "NOTSET" | "VALID");
-    Ok(at.extent(1, axis)? == 1 && is_one(at.attr_ints("strides")?) && is_unpadded && is_told)
+    let has_given_pads = matches!(at.attr_text("auto_pad", "NOTSET")?, "NOTSET" | "VALID");
+    Ok(at.extent(1, axis)? == 1 && has_stride_one && is_unpadded && has_given_pads)
 }
 
 /// An axis that is not scaled is left alone, whatever the mode; `tf_crop_and_resize` crops as well.
@@ -110,7 +104,7 @@ fn resize(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
         }
     };
     if is_kept {
-        Ok(first(at, AxisRead::Same(axis), AxisRead::All))
+        Ok(kept(at, axis))
     } else {
         Err(at.not_linear())
     }

@@ -64,17 +64,16 @@ pub enum AxisRead {
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
 pub fn reads(at: &At, output: usize, axis: usize) -> Vec<AxisRead> {
-    let unknown = || vec![AxisRead::Unknown; at.arity()];
-    let is_inside = at.output_rank(output).is_ok_and(|rank| axis < rank);
-    if !is_inside {
-        return unknown();
+    known_reads(at, output, axis).unwrap_or_else(|| vec![AxisRead::Unknown; at.arity()])
+}
+
+/// The reads of an axis that exists, one for each input.
+fn known_reads(at: &At, output: usize, axis: usize) -> Option<Vec<AxisRead>> {
+    if axis >= at.output_rank(output).ok()? {
+        return None;
     }
-    let found = read(at, output, axis).unwrap_or_else(|_| unknown());
-    if found.len() == at.arity() {
-        found
-    } else {
-        unknown()
-    }
+    let reads = read(at, output, axis).ok()?;
+    (reads.len() == at.arity()).then_some(reads)
 }
 
 /// The answer of the family of the operator.
@@ -90,17 +89,19 @@ fn read(at: &At, output: usize, axis: usize) -> Result<Vec<AxisRead>, Reason> {
             "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization"
                 if !is_own && output == 3 =>
             {
-                normalizers::skipped_sum(at, axis)
+                normalizers::skip_sum(at, axis)
             }
             _ => Err(at.not_linear()),
         };
     }
-    elementwise::read(at, (is_own, op), axis)
+    let family = elementwise::read(at, (is_own, op), axis)
         .or_else(|| products::read(at, (is_own, op), axis))
-        .or_else(|| normalizers::read(at, (is_own, op), axis))
-        .or_else(|| movement::read(at, (is_own, op), axis))
-        .or_else(|| layers::read(at, (is_own, op), axis))
-        .unwrap_or_else(|| Err(at.not_linear()))
+        .or_else(|| normalizers::read(at, (is_own, op), axis));
+    let found = match family {
+        None if is_own => movement::read(at, op, axis).or_else(|| layers::read(at, op, axis)),
+        family => family,
+    };
+    found.unwrap_or_else(|| Err(at.not_linear()))
 }
 
 /// How an axis reads operands that broadcast, where this axis of each stands at its place; `None` is one that lacks it.
@@ -120,8 +121,7 @@ fn broadcast(at: &At, places: &[Option<usize>]) -> Result<Vec<AxisRead>, Reason>
             }
         }
     }
-    let fits = varying.len() < 2 || varying.windows(2).all(|pair| same(&pair[0].2, &pair[1].2));
-    if !fits {
+    if !varying.windows(2).all(|pair| same(&pair[0].2, &pair[1].2)) {
         return Err(Reason::UnknownShape);
     }
     let mut reads = vec![AxisRead::Absent; at.arity()];
@@ -136,6 +136,22 @@ fn aligned(axis: usize, rank: usize, own: usize) -> Option<usize> {
     (axis + own).checked_sub(rank)
 }
 
+/// Where an axis of a result of this rank is in each operand that broadcasts; in none of the inputs `left_out`.
+fn aligned_places(
+    at: &At,
+    axis: usize,
+    rank: usize,
+    left_out: &[usize],
+) -> Result<Vec<Option<usize>>, Reason> {
+    let mut places = vec![None; at.arity()];
+    for (slot, place) in places.iter_mut().enumerate() {
+        if at.input(slot).is_ok() && !left_out.contains(&slot) {
+            *place = aligned(axis, rank, at.rank(slot)?);
+        }
+    }
+    Ok(places)
+}
+
 /// One read for the first input, another one for all others.
 fn first(at: &At, read: AxisRead, others: AxisRead) -> Vec<AxisRead> {
     let mut reads = vec![others; at.arity()];
@@ -143,4 +159,9 @@ fn first(at: &At, read: AxisRead, others: AxisRead) -> Vec<AxisRead> {
         *first = read;
     }
     reads
+}
+
+/// The axis of the result is this one of the first input; the others parametrize the operator.
+fn kept(at: &At, axis: usize) -> Vec<AxisRead> {
+    first(at, AxisRead::Same(axis), AxisRead::All)
 }

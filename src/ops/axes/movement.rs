@@ -1,20 +1,13 @@
 //! Operators that move, repeat, or leave out elements.
 
-use super::{AxisRead, first};
+use super::{AxisRead, aligned, first, kept};
 use crate::analysis::layout::LayoutMap;
 use crate::analysis::node_view::At;
 use crate::ir::axes::{axes, axis as counted};
 use crate::refusal::Reason;
 use crate::shape::facts::{extent, same};
 
-pub(super) fn read(
-    at: &At,
-    (is_own, op): (bool, &str),
-    axis: usize,
-) -> Option<Result<Vec<AxisRead>, Reason>> {
-    if !is_own {
-        return None;
-    }
+pub(super) fn read(at: &At, op: &str, axis: usize) -> Option<Result<Vec<AxisRead>, Reason>> {
     Some(match op {
         "Transpose" => transpose(at, axis),
         "Flatten" | "Reshape" | "Squeeze" | "Unsqueeze" => regrouped(at, axis),
@@ -32,13 +25,9 @@ pub(super) fn read(
     })
 }
 
-fn moved(at: &At, axis: usize) -> Vec<AxisRead> {
-    first(at, AxisRead::Same(axis), AxisRead::All)
-}
-
 fn transpose(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["perm"])?;
-    Ok(moved(at, at.permutation(at.rank(0)?)?[axis]))
+    Ok(kept(at, at.permutation(at.rank(0)?)?[axis]))
 }
 
 /// An axis is the one of the input that holds the same, alone.
@@ -53,7 +42,7 @@ fn regrouped(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
         .follow(at.proto(), &behind)
         .ok_or(Reason::UnknownShape)?;
     let from = (0..before.len()).find(|&from| trace.places(&[from]).is_some_and(|to| to == [axis]));
-    from.map(|from| moved(at, from)).ok_or(Reason::UnknownShape)
+    from.map(|from| kept(at, from)).ok_or(Reason::UnknownShape)
 }
 
 fn concat(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
@@ -70,7 +59,7 @@ pub(super) fn split(at: &At, output: usize, axis: usize) -> Result<Vec<AxisRead>
     at.only_attributes(&["axis", "num_outputs", "split"])?;
     let along = counted(at.attr("axis", 0)?, at.rank(0)?)?;
     if along != axis {
-        return Ok(moved(at, axis));
+        return Ok(kept(at, axis));
     }
     let mut start = 0;
     for part in 0..output {
@@ -95,7 +84,7 @@ fn slice(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
         None => (0..starts.clone()?.ok_or(Reason::NotConstant)?.len()).collect(),
     };
     let Some(place) = named.iter().position(|&named| named == axis) else {
-        return Ok(moved(at, axis));
+        return Ok(kept(at, axis));
     };
     let starts = starts?.ok_or(Reason::NotConstant)?;
     let step = match at.list("steps")? {
@@ -170,7 +159,7 @@ fn gather_nd(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
 fn expand(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&[])?;
     let (before, behind) = (at.shape(0)?, at.output_shape(0)?);
-    let read = match super::aligned(axis, behind.len(), before.len()) {
+    let read = match aligned(axis, behind.len(), before.len()) {
         None => AxisRead::Absent,
         Some(from) if extent(&before[from]) == Some(1) => AxisRead::Absent,
         Some(from) if same(&before[from], &behind[axis]) => AxisRead::Same(from),
@@ -183,7 +172,7 @@ fn tile(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&[])?;
     let repeats = at.ints(1)?.ok_or(Reason::NotConstant)?;
     match repeats.get(axis) {
-        Some(1) => Ok(moved(at, axis)),
+        Some(1) => Ok(kept(at, axis)),
         Some(_) if at.extent(0, axis) == Ok(1) => Ok(first(at, AxisRead::Absent, AxisRead::All)),
         _ => Err(Reason::UnknownShape),
     }
@@ -204,17 +193,19 @@ fn pad(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     if pads.len() != 2 * named.len() {
         return Err(Reason::Attribute("pads".into()));
     }
-    let is_padded = |place: usize| pads[place] != 0 || pads[place + named.len()] != 0;
+    let (before, behind) = pads.split_at(named.len());
     match named.iter().position(|&named| named == axis) {
-        Some(place) if is_padded(place) => Err(Reason::Attribute("pads".into())),
-        _ => Ok(moved(at, axis)),
+        Some(place) if (before[place], behind[place]) != (0, 0) => {
+            Err(Reason::Attribute("pads".into()))
+        }
+        _ => Ok(kept(at, axis)),
     }
 }
 
 fn trilu(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["upper"])?;
     if axis + 2 < at.rank(0)? {
-        Ok(moved(at, axis))
+        Ok(kept(at, axis))
     } else {
         Err(Reason::Attribute("upper".into()))
     }

@@ -1,6 +1,6 @@
 //! Normalizations, reductions, and others that mix some axes and leave all others alone.
 
-use super::{AxisRead, aligned, broadcast, first};
+use super::{AxisRead, aligned_places, broadcast, first};
 use crate::analysis::node_view::At;
 use crate::ir::axes::{axes, axis as counted};
 use crate::onnx::operator::{Category, softmax_axis};
@@ -62,7 +62,7 @@ fn layer_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["axis", "epsilon", "stash_type"])?;
     let rank = at.rank(0)?;
     let named = counted(at.attr("axis", -1)?, rank)?;
-    let places = parameters(at, axis, rank, &[])?;
+    let places = aligned_places(at, axis, rank, &[])?;
     let mut reads = broadcast(at, &places)?;
     if axis >= named {
         reads[0] = AxisRead::All;
@@ -70,24 +70,10 @@ fn layer_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(reads)
 }
 
-/// The position of an axis in each broadcast input; the inputs `left_out` are skipped.
-fn parameters(
-    at: &At,
-    axis: usize,
-    rank: usize,
-    left_out: &[usize],
-) -> Result<Vec<Option<usize>>, Reason> {
-    let place = |slot: usize| match at.input(slot) {
-        Ok(_) if !left_out.contains(&slot) => Ok(aligned(axis, rank, at.rank(slot)?)),
-        _ => Ok(None),
-    };
-    (0..at.arity()).map(place).collect()
-}
-
 fn skip_norm(at: &At, op: &str, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["epsilon"])?;
     let rank = at.rank(0)?;
-    let mut reads = broadcast(at, &parameters(at, axis, rank, &[])?)?;
+    let mut reads = broadcast(at, &aligned_places(at, axis, rank, &[])?)?;
     if axis + 1 == rank {
         // Input, skip and bias are added up before the mean is taken.
         let bias = if op == "SkipLayerNormalization" { 4 } else { 3 };
@@ -99,11 +85,11 @@ fn skip_norm(at: &At, op: &str, axis: usize) -> Result<Vec<AxisRead>, Reason> {
 }
 
 /// The sum that a skip normalization makes beside its result.
-pub(super) fn skipped_sum(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
+pub(super) fn skip_sum(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["epsilon"])?;
     let has_shift = at.proto().op_type() == "SkipLayerNormalization";
     let scales: &[usize] = if has_shift { &[2, 3] } else { &[2] };
-    broadcast(at, &parameters(at, axis, at.rank(0)?, scales)?)
+    broadcast(at, &aligned_places(at, axis, at.rank(0)?, scales)?)
 }
 
 fn batch_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {

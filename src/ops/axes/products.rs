@@ -35,8 +35,8 @@ fn matmul(at: &At, transposed: [bool; 2], axis: usize) -> Result<Vec<AxisRead>, 
     }
     let stacks = left.max(right).saturating_sub(2);
     if axis < stacks {
-        let own = |rank: usize| aligned(axis, stacks, rank.saturating_sub(2));
-        return broadcast(at, &[own(left), own(right)]);
+        let own = [left, right].map(|rank| aligned(axis, stacks, rank.saturating_sub(2)));
+        return broadcast(at, &own);
     }
     if has_rows && axis == stacks {
         let rows = left - if transposed[0] { 1 } else { 2 };
@@ -90,19 +90,22 @@ fn gemm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
 fn einsum(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["equation"])?;
     let ranks: Vec<Option<usize>> = (0..at.arity()).map(|slot| at.rank(slot).ok()).collect();
-    let wrong = || Reason::Attribute("equation".into());
-    let equation = Equation::read(at.attr_text("equation", "")?, &ranks).ok_or_else(wrong)?;
-    if !equation
+    let invalid = Reason::Attribute("equation".into());
+    let Some(equation) = Equation::read(at.attr_text("equation", "")?, &ranks) else {
+        return Err(invalid);
+    };
+    let mut terms = equation.operands.iter().chain([&equation.result]);
+    let Some(&letter) = equation.result.get(axis) else {
+        return Err(invalid);
+    };
+    if !terms.all(|letters| is_once(letters)) {
+        return Err(invalid);
+    }
+    let places: Vec<Option<usize>> = equation
         .operands
         .iter()
-        .chain([&equation.result])
-        .all(|letters| is_once(letters))
-    {
-        return Err(wrong());
-    }
-    let letter = *equation.result.get(axis).ok_or_else(wrong)?;
-    let place = |letters: &Vec<char>| letters.iter().position(|&other| other == letter);
-    let places: Vec<Option<usize>> = equation.operands.iter().map(place).collect();
+        .map(|letters| letters.iter().position(|&other| other == letter))
+        .collect();
     let mut reads = broadcast(at, &places)?;
     for (read, place) in reads.iter_mut().zip(places) {
         if place.is_none() {
@@ -130,53 +133,60 @@ fn attention(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
         4 => (2, Some(1)),
         _ => return Err(Reason::UnknownShape),
     };
-    // The mask is broadcast to batch, heads, queries and keys.
-    let mask = |axis: usize| {
-        at.input(3)
-            .ok()
-            .and_then(|_| aligned(axis, 4, at.rank(3).ok()?))
-    };
-    if at.input(3).is_ok() {
+    let has_mask = at.input(3).is_ok();
+    if has_mask {
         at.rank(3)?;
     }
     let mut reads = vec![AxisRead::All; at.arity()];
-    let mut masked = None;
-    if axis == 0 {
-        for (slot, read) in reads.iter_mut().enumerate() {
-            *read = if at.input(slot).is_ok() {
-                AxisRead::Same(0)
-            } else {
-                AxisRead::Absent
-            };
-        }
-        masked = Some(mask(0));
+    // The axis of a mask of batch, heads, queries and keys.
+    let mask_axis = if axis == 0 {
+        share(at, &mut reads, 0);
+        0
     } else if axis == queries {
         if at.flag("is_causal", false)? {
             return Err(Reason::Attribute("is_causal".into()));
         }
         reads[0] = AxisRead::Same(queries);
-        masked = Some(mask(2));
+        2
     } else if Some(axis) == heads {
         if !same(&at.shape(0)?[axis], &at.shape(1)?[axis]) {
             return Err(Reason::UnknownShape);
         }
-        for (slot, read) in reads.iter_mut().enumerate().filter(|&(slot, _)| slot != 6) {
-            *read = if at.input(slot).is_ok() {
-                AxisRead::Same(1)
-            } else {
-                AxisRead::Absent
-            };
+        share(at, &mut reads, 1);
+        // It counts the keys of each sample, for all heads.
+        if let Some(lengths) = reads.get_mut(6) {
+            *lengths = AxisRead::All;
         }
-        masked = Some(mask(1));
-    }
-    if let Some(place) = masked.filter(|_| at.input(3).is_ok()) {
-        let dims = at.shape(3)?;
-        reads[3] = match place {
-            None => AxisRead::Absent,
-            Some(place) if at.extent(3, place) == Ok(1) => AxisRead::Absent,
-            Some(place) if same(&dims[place], &at.shape(0)?[axis]) => AxisRead::Same(place),
-            Some(_) => return Err(Reason::UnknownShape),
-        };
+        1
+    } else {
+        return Ok(reads);
+    };
+    if has_mask {
+        reads[3] = mask_read(at, axis, mask_axis)?;
     }
     Ok(reads)
+}
+
+/// All inputs that are given have one axis in common.
+fn share(at: &At, reads: &mut [AxisRead], axis: usize) {
+    for (slot, read) in reads.iter_mut().enumerate() {
+        *read = match at.input(slot) {
+            Ok(_) => AxisRead::Same(axis),
+            Err(_) => AxisRead::Absent,
+        };
+    }
+}
+
+/// How an axis of the result reads the mask, which is broadcast to four axes.
+fn mask_read(at: &At, axis: usize, mask_axis: usize) -> Result<AxisRead, Reason> {
+    let Some(place) = aligned(mask_axis, 4, at.rank(3)?) else {
+        return Ok(AxisRead::Absent);
+    };
+    if at.extent(3, place) == Ok(1) {
+        return Ok(AxisRead::Absent);
+    }
+    if same(&at.shape(3)?[place], &at.shape(0)?[axis]) {
+        return Ok(AxisRead::Same(place));
+    }
+    Err(Reason::UnknownShape)
 }

@@ -100,3 +100,52 @@ fn scores(writer: &mut Writer, by_head: &[String], width: i64) -> Option<String>
     }
     Some(scores)
 }
+
+#[cfg(test)]
+mod tests {
+    use tract_onnx::prelude::{tensor2, tensor3};
+
+    use crate::ir::builder::int;
+    use crate::onnx::tensor::DataType;
+    use crate::ops::definitions::tests::{assert_close, one, run};
+    use crate::ops::definitions::{LACKING, written_out};
+    use crate::run::testing::value;
+
+    #[test]
+    fn attention_of_onnxruntime_hides_what_its_mask_hides() {
+        let shapes = [("x", &["1", "2", "2"][..]), ("w", &["2", "6"])];
+        let attributes = vec![int("num_heads", 1)];
+        let mut model = one(
+            "com.microsoft",
+            "Attention x, w, , mask -> y",
+            attributes,
+            &shapes,
+        );
+        model
+            .graph_mut()
+            .input
+            .push(value("mask", DataType::Int32, &["1", "2"]));
+        let weights = [
+            [1_f32, 0.0, 1.0, 0.0, 2.0, 0.0],
+            [0.0, 1.0, 0.0, 1.0, 0.0, 3.0],
+        ];
+        let x = tensor3(&[[[1_f32, 0.0], [0.0, 2.0]]]);
+        let [hidden, open] =
+            [[1, 0], [1, 1]].map(|mask: [i32; 2]| [x.clone(), tensor2(&weights), tensor2(&[mask])]);
+        // Behind the mask, each token reads the first value alone.
+        assert_close(
+            &run(&model, &hidden)[0],
+            &tensor3(&[[[2_f32, 0.0], [2.0, 0.0]]]),
+        );
+        let [[a, b], [c, d]] = [[1_f32, 0.0], [0.0, 4.0]].map(|scores| {
+            let [one, other] = scores.map(|score| (score / 2_f32.sqrt()).exp());
+            [one / (one + other), other / (one + other)]
+        });
+        let expected = tensor3(&[[[2.0 * a, 6.0 * b], [2.0 * c, 6.0 * d]]]);
+        assert_close(&run(&model, &open)[0], &expected);
+        model.graph_mut().node[0]
+            .attribute
+            .push(int("unidirectional", 1));
+        assert!(written_out(&model, LACKING).is_none());
+    }
+}

@@ -53,3 +53,43 @@ fn write(writer: &mut Writer) -> Option<()> {
     let present = writer.maker.slice(&padded, &(start?..end?), 2);
     writer.result(1, &present)
 }
+
+#[cfg(test)]
+mod tests {
+    use tract_onnx::prelude::tensor3;
+
+    use crate::ops::definitions::tests::{assert_close, one, run};
+
+    #[test]
+    fn a_causal_convolution_reads_what_came_before() {
+        let shapes = [
+            ("x", &["1", "2", "3"][..]),
+            ("w", &["2", "1", "2"]),
+            ("past", &["1", "2", "1"]),
+        ];
+        let mut model = one(
+            "",
+            "CausalConvWithState x, w, , past -> y, present",
+            vec![],
+            &shapes,
+        );
+        let inputs = [
+            tensor3(&[[[1_f32, 2.0, 3.0], [4.0, 5.0, 6.0]]]),
+            tensor3(&[[[1_f32, 10.0]], [[2.0, 1.0]]]),
+            tensor3(&[[[7_f32], [8.0]]]),
+        ];
+        let outputs = run(&model, &inputs);
+        assert_close(
+            &outputs[0],
+            &tensor3(&[[[17_f32, 21.0, 32.0], [20.0, 13.0, 16.0]]]),
+        );
+        assert_close(&outputs[1], &tensor3(&[[[3_f32], [6.0]]]));
+        model.graph_mut().input.truncate(2);
+        model.graph_mut().node[0].input.truncate(2);
+        let outputs = run(&model, &inputs[..2]);
+        assert_close(
+            &outputs[0],
+            &tensor3(&[[[10_f32, 21.0, 32.0], [4.0, 13.0, 16.0]]]),
+        );
+    }
+}

@@ -34,3 +34,34 @@ fn write(writer: &mut Writer) -> Option<()> {
     let activated = activated(writer, &writer.text("activation", "")?, &parameters, &value)?;
     writer.result(0, &activated)
 }
+
+#[cfg(test)]
+mod tests {
+    use tract_onnx::prelude::{tensor1, tensor3};
+
+    use crate::ops::definitions::tests::{assert_close, one, run, text};
+
+    #[test]
+    fn a_fused_convolution_adds_before_its_activation() {
+        let shapes = [
+            ("x", &["1", "1", "3"][..]),
+            ("w", &["1", "1", "2"]),
+            ("b", &["1"]),
+            ("z", &["1", "1", "2"]),
+        ];
+        let attributes = vec![text("activation", "Relu")];
+        let model = one(
+            "com.microsoft",
+            "FusedConv x, w, b, z -> y",
+            attributes,
+            &shapes,
+        );
+        let inputs = [
+            tensor3(&[[[1_f32, 2.0, 4.0]]]),
+            tensor3(&[[[1_f32, -1.0]]]),
+            tensor1(&[0.5_f32]),
+            tensor3(&[[[3_f32, 1.0]]]),
+        ];
+        assert_close(&run(&model, &inputs)[0], &tensor3(&[[[2.5_f32, 0.0]]]));
+    }
+}

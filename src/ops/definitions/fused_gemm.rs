@@ -35,3 +35,36 @@ fn write(writer: &mut Writer) -> Option<()> {
     let activated = activated(writer, &name, &parameters, &product)?;
     writer.result(0, &activated)
 }
+
+#[cfg(test)]
+mod tests {
+    use tract_onnx::prelude::tensor2;
+
+    use crate::ir::builder::float;
+    use crate::onnx::Model;
+    use crate::ops::definitions::tests::{assert_close, one, run, text};
+    use crate::ops::definitions::{LACKING, written_out};
+
+    fn gemm(activation: &str, slope: f32) -> Model {
+        let shapes = [("a", &["1", "2"][..]), ("b", &["2", "2"])];
+        let attributes = vec![
+            text("activation", activation),
+            float("activation_alpha", slope),
+            float("alpha", 2.0),
+        ];
+        one("com.microsoft", "FusedGemm a, b -> y", attributes, &shapes)
+    }
+
+    #[test]
+    fn a_fused_gemm_ends_in_its_activation() {
+        let inputs = [
+            tensor2(&[[1_f32, -1.0]]),
+            tensor2(&[[1_f32, 5.0], [3.0, 2.0]]),
+        ];
+        let y = run(&gemm("LeakyRelu", 0.25), &inputs);
+        assert_close(&y[0], &tensor2(&[[-1_f32, 6.0]]));
+        let y = run(&gemm("Relu", 0.25), &inputs);
+        assert_close(&y[0], &tensor2(&[[0_f32, 6.0]]));
+        assert!(written_out(&gemm("Softplus", 0.25), LACKING).is_none());
+    }
+}

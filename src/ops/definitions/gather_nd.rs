@@ -36,3 +36,28 @@ fn write(writer: &mut Writer) -> Option<()> {
     let picked = writer.maker.op("GatherND", &[&value, &counted], attributes);
     writer.result(0, &picked)
 }
+
+#[cfg(test)]
+mod tests {
+    use tract_onnx::prelude::tensor2;
+
+    use crate::ops::definitions::tests::{assert_close, listed, run};
+    use crate::ops::definitions::{FAILING, written_out};
+
+    #[test]
+    fn an_index_that_counts_from_the_end_counts_from_0() {
+        let [first, outside, last] = [1, -4, -1].map(|index| {
+            let indices: &[i64] = &[index, 0];
+            listed(
+                "GatherND x, i -> y",
+                &["3", "2"],
+                &[("i", &[2, 1], indices)],
+            )
+        });
+        assert!(written_out(&first, FAILING).is_none());
+        assert!(written_out(&outside, FAILING).is_none());
+        let x = tensor2(&[[1_f32, 2.0], [3.0, 4.0], [5.0, 6.0]]);
+        let y = run(&written_out(&last, FAILING).unwrap(), &[x]);
+        assert_close(&y[0], &tensor2(&[[5_f32, 6.0], [1.0, 2.0]]));
+    }
+}

@@ -175,3 +175,111 @@ fn change(
     }
     Some(writer.pair("Mul", &column_of_key, &row))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::ir::builder::{float, int};
+    use crate::ops::definitions::tests::{assert_close, one, run, text};
+    use crate::run::Tensor;
+
+    /// Two tokens, one head of keys for two of queries, by the recurrence of the operator in plain numbers.
+    fn attended(rule: &str, past: Option<[[f32; 2]; 2]>, tokens: [[f32; 9]; 2]) -> Vec<f32> {
+        let mut state = past.unwrap_or_default();
+        let mut outputs = vec![];
+        for [q0, q1, q2, q3, k0, k1, v0, v1, gate] in tokens {
+            let (keys, mut values) = ([k0, k1], [v0, v1]);
+            if rule.starts_with("gated") {
+                state
+                    .iter_mut()
+                    .flatten()
+                    .for_each(|number| *number *= gate.exp());
+            }
+            if rule.ends_with("delta") {
+                for (column, value) in values.iter_mut().enumerate() {
+                    *value -= keys[0] * state[0][column] + keys[1] * state[1][column];
+                    *value *= 0.5;
+                }
+            }
+            for (row, key) in keys.into_iter().enumerate() {
+                state[row][0] += key * values[0];
+                state[row][1] += key * values[1];
+            }
+            for query in [[q0, q1], [q2, q3]] {
+                for column in [0, 1] {
+                    let sum = query[0] * state[0][column] + query[1] * state[1][column];
+                    outputs.push(sum * 0.25);
+                }
+            }
+        }
+        outputs
+    }
+
+    const TOKENS: [[f32; 9]; 2] = [
+        [1.0, 2.0, -1.0, 0.5, 0.6, 0.8, 3.0, -2.0, -0.1],
+        [0.5, -1.0, 2.0, 1.0, -0.8, 0.6, 1.0, 4.0, -0.7],
+    ];
+
+    /// Some numbers of each token.
+    fn columns(columns: std::ops::Range<usize>) -> Tensor {
+        let rows: Vec<f32> = TOKENS
+            .iter()
+            .flat_map(|token| token[columns.clone()].to_vec())
+            .collect();
+        Tensor::from_shape(&[1, 2, columns.len()], &rows).unwrap()
+    }
+
+    #[test]
+    fn linear_attention_is_its_recurrence() {
+        let past = [[0.5, -0.5], [1.0, 2.0]];
+        let state = Tensor::from_shape(&[1, 1, 2, 2], past.as_flattened()).unwrap();
+        let rate = Tensor::from_shape(&[1, 2, 1], &[0.5_f32, 0.5]).unwrap();
+        for (rule, line) in [
+            ("linear", "LinearAttention q, k, v, past -> y, present"),
+            ("gated", "LinearAttention q, k, v, past, g -> y, present"),
+            ("delta", "LinearAttention q, k, v, past, , b -> y, present"),
+            (
+                "gated_delta",
+                "LinearAttention q, k, v, past, g, b -> y, present",
+            ),
+        ] {
+            for given in [Some(past), None] {
+                let attributes = vec![
+                    int("q_num_heads", 2),
+                    int("kv_num_heads", 1),
+                    float("scale", 0.25),
+                    text("update_rule", rule),
+                ];
+                let mut shapes = vec![
+                    ("q", &["1", "2", "4"][..]),
+                    ("k", &["1", "2", "2"]),
+                    ("v", &["1", "2", "2"]),
+                ];
+                let mut inputs = vec![columns(0..4), columns(4..6), columns(6..8)];
+                let line = if given.is_none() {
+                    line.replace("past", "")
+                } else {
+                    line.to_owned()
+                };
+                if given.is_some() {
+                    shapes.push(("past", &["1", "1", "2", "2"]));
+                    inputs.push(state.clone());
+                }
+                if rule.starts_with("gated") {
+                    shapes.push(("g", &["1", "2", "1"]));
+                    inputs.push(columns(8..9));
+                }
+                if rule.ends_with("delta") {
+                    shapes.push(("b", &["1", "2", "1"]));
+                    inputs.push(rate.clone());
+                }
+                let outputs = run(&one("", &line, attributes, &shapes), &inputs);
+                let expected = attended(rule, given, TOKENS);
+                assert_close(
+                    &outputs[0],
+                    &Tensor::from_shape(&[1, 2, 4], &expected).unwrap(),
+                );
+                assert_eq!(outputs[1].shape(), [1, 1, 2, 2]);
+            }
+        }
+    }
+}

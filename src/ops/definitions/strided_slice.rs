@@ -44,22 +44,15 @@ fn write(writer: &mut Writer) -> Option<()> {
 
 /// The places of an axis that a Slice picks, in order; `None` where it picks none, or too many.
 fn places(extent: i64, start: i64, end: i64, step: i64) -> Option<Vec<i64>> {
-    let counted = |place: i64| {
-        if place < 0 {
-            place.saturating_add(extent)
-        } else {
-            place
-        }
-    };
     let (mut place, end) = match step {
         0 => return None,
         1.. => (
-            counted(start).clamp(0, extent),
-            counted(end).clamp(0, extent),
+            bound(start, extent, 0, extent),
+            bound(end, extent, 0, extent),
         ),
         _ => (
-            counted(start).clamp(0, extent - 1),
-            counted(end).clamp(-1, extent - 1),
+            bound(start, extent, 0, extent - 1),
+            bound(end, extent, -1, extent - 1),
         ),
     };
     let mut places = vec![];
@@ -70,9 +63,23 @@ fn places(extent: i64, start: i64, end: i64, step: i64) -> Option<Vec<i64>> {
     (!places.is_empty() && extent <= LONGEST).then_some(places)
 }
 
+/// A bound, which counts from the end where it is negative, as a place between two others.
+fn bound(place: i64, extent: i64, low: i64, high: i64) -> i64 {
+    let place = if place < 0 {
+        place.saturating_add(extent)
+    } else {
+        place
+    };
+    place.clamp(low, high)
+}
+
 #[cfg(test)]
 mod tests {
+    use tract_onnx::prelude::tensor2;
+
     use super::*;
+    use crate::ops::definitions::tests::{assert_close, listed, run};
+    use crate::ops::definitions::{FAILING, written_out};
 
     #[test]
     fn places_are_those_of_a_slice() {
@@ -81,5 +88,32 @@ mod tests {
         assert_eq!(places(4, -1, i64::MIN, -1), Some(vec![3, 2, 1, 0]));
         assert_eq!(places(4, i64::MAX, 0, -2), Some(vec![3, 1]));
         assert_eq!((places(4, 3, 1, 1), places(4, 0, 4, 0)), (None, None));
+    }
+
+    #[test]
+    fn a_slice_with_steps_is_a_gather() {
+        let [plain, strided] = [1, 2].map(|step| {
+            let lists: [(&str, &[i64], &[i64]); 4] = [
+                ("s", &[2], &[0, 1]),
+                ("e", &[2], &[9, 9]),
+                ("a", &[2], &[0, -1]),
+                ("t", &[2], &[step, 1]),
+            ];
+            listed("Slice x, s, e, a, t -> y", &["3", "2"], &lists)
+        });
+        assert!(written_out(&plain, FAILING).is_none());
+        let written = written_out(&strided, FAILING).unwrap();
+        assert!(
+            written
+                .graph()
+                .node
+                .iter()
+                .all(|node| node.op_type() != "Slice")
+        );
+        let y = run(
+            &written,
+            &[tensor2(&[[1_f32, 2.0], [3.0, 4.0], [5.0, 6.0]])],
+        );
+        assert_close(&y[0], &tensor2(&[[2_f32], [6.0]]));
     }
 }
