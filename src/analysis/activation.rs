@@ -38,30 +38,30 @@ impl Gates<'_> {
         if !self.graph.is(node, "Mul") {
             return None;
         }
-        [(left, right), (right, left)]
-            .into_iter()
-            .find_map(|(plain, gate)| {
-                let halved = self
-                    .graph
-                    .producer(plain)
-                    .and_then(|(maker, _)| Some((maker, self.scaled(maker)?)));
-                let as_it_is = self.gate(gate, plain).map(|nodes| (nodes, None));
-                let (mut nodes, half) = as_it_is.or_else(|| {
-                    let (maker, value) = halved?;
-                    Some((self.gate(gate, value)?, Some(maker)))
-                })?;
-                let is_gelu =
-                    |node: &NodeId| self.graph.is(*node, "Erf") || self.graph.is(*node, "Tanh");
-                let last = if nodes.iter().any(is_gelu) {
-                    self.half_behind(node)
-                } else {
-                    None
-                };
-                nodes.push(node);
-                nodes.extend(half);
-                nodes.extend(last);
-                Some(nodes)
-            })
+        let mut nodes = self
+            .gate_and_half(left, right)
+            .or_else(|| self.gate_and_half(right, left))?;
+        nodes.push(node);
+        if nodes.iter().any(|&node| self.is_of_gelu(node)) {
+            nodes.extend(self.half_behind(node));
+        }
+        Some(nodes)
+    }
+
+    fn is_of_gelu(&self, node: NodeId) -> bool {
+        self.graph.is(node, "Erf") || self.graph.is(node, "Tanh")
+    }
+
+    /// The nodes of a gate that reads a value, or the operand that the value is a multiple of; then with the node of that
+    /// product.
+    fn gate_and_half(&self, plain: ValueId, gate: ValueId) -> Option<Vec<NodeId>> {
+        if let Some(nodes) = self.gate(gate, plain) {
+            return Some(nodes);
+        }
+        let (half, _) = self.graph.producer(plain)?;
+        let mut nodes = self.gate(gate, self.scaled(half)?)?;
+        nodes.push(half);
+        Some(nodes)
     }
 
     /// The nodes that compute a value from another one, element by element, and not only by arithmetic.
@@ -88,8 +88,10 @@ impl Gates<'_> {
             nodes.push(node);
             open.extend(self.graph.inputs(node).iter().flatten());
         }
-        let bends = |&node: &NodeId| self.graph.category(node) == Some(Category::Elementwise);
-        nodes.iter().any(bends).then_some(nodes)
+        let is_nonlinear = nodes
+            .iter()
+            .any(|&node| self.graph.category(node) == Some(Category::Elementwise));
+        is_nonlinear.then_some(nodes)
     }
 
     /// The operand that a node multiplies by a scalar, or divides by one.

@@ -43,41 +43,11 @@ pub fn reshape(array: &Numbers, from: &Shape, to: &Shape) -> Result<Numbers, Rea
     let (mut expanded, mut result) = (vec![], vec![]);
     let mut start = (0, 0);
     for end in cuts(from, to) {
-        let (before, after) = (start.0..end.0, start.1..end.1);
-        start = end;
-        if array.shape()[before.clone()].iter().all(|&n| n == 1) {
-            expanded.extend(before.map(|_| 1));
-            result.extend(after.map(|_| 1));
-            continue;
-        }
-        let wide = |dims: &[Option<TDim>]| {
-            dims.iter()
-                .enumerate()
-                .filter(|(_, dim)| extent(dim) != Some(1))
-                .map(|(i, _)| i)
-                .next_back()
-        };
-        let count = |dims: &[Option<TDim>]| dims.iter().filter(|d| extent(d) != Some(1)).count();
-        if count(&from[before.clone()]) == 1 && count(&to[after.clone()]) == 1 {
-            // One axis, moved among axes of extent 1: its extent need not be known.
-            expanded.extend_from_slice(&array.shape()[before.clone()]);
-            let place = wide(&to[after.clone()]);
-            let varies = array.shape()[before].iter().copied().max().unwrap_or(1);
-            result.extend(
-                after
-                    .enumerate()
-                    .map(|(i, _)| if Some(i) == place { varies } else { 1 }),
-            );
-            continue;
-        }
-        let numbers = |dims: &[Option<TDim>]| dims.iter().map(extent).collect::<Option<Vec<_>>>();
-        let (own, new) = match (numbers(&from[before.clone()]), numbers(&to[after.clone()])) {
-            (Some(before), Some(after)) => (before, after),
-            _ => repeated(&array.shape()[before.clone()], &from[before], &to[after])
-                .ok_or(Reason::MixedAxes)?,
-        };
+        let array = &array.shape()[start.0..end.0];
+        let (own, new) = reshape_group(array, &from[start.0..end.0], &to[start.1..end.1])?;
         expanded.extend(own);
         result.extend(new);
+        start = end;
     }
     let size = expanded
         .iter()
@@ -90,6 +60,38 @@ pub fn reshape(array: &Numbers, from: &Shape, to: &Shape) -> Result<Numbers, Rea
         .expand(&expanded)
         .and_then(|array| array.reshape(&result));
     written_out.ok_or(Reason::UnknownShape)
+}
+
+/// The shape that the array is expanded to along the axes between two cuts, and the shape behind the reshape.
+fn reshape_group(
+    array: &[usize],
+    from: &[Option<TDim>],
+    to: &[Option<TDim>],
+) -> Result<(Vec<usize>, Vec<usize>), Reason> {
+    if array.iter().all(|&extent| extent == 1) {
+        return Ok((vec![1; from.len()], vec![1; to.len()]));
+    }
+    if let ([_], [axis]) = (&wide_axes(from)[..], &wide_axes(to)[..]) {
+        // One axis, moved among axes of extent 1: its extent need not be known.
+        let mut result = vec![1; to.len()];
+        result[*axis] = array.iter().copied().max().unwrap_or(1);
+        return Ok((array.to_vec(), result));
+    }
+    match (numbers(from), numbers(to)) {
+        (Some(from), Some(to)) => Ok((from, to)),
+        _ => repeated(array, from, to).ok_or(Reason::MixedAxes),
+    }
+}
+
+/// The axes that may have another extent than 1.
+fn wide_axes(dims: &[Option<TDim>]) -> Vec<usize> {
+    (0..dims.len())
+        .filter(|&axis| extent(&dims[axis]) != Some(1))
+        .collect()
+}
+
+fn numbers(dims: &[Option<TDim>]) -> Option<Vec<usize>> {
+    dims.iter().map(extent).collect()
 }
 
 /// The shape that an array along the last axes is expanded to, and the shape in which it is
@@ -108,8 +110,8 @@ fn repeated(
         .iter()
         .try_fold(1_usize, |count, &extent| count.checked_mul(extent))
         .filter(|&n| n > 0)?;
-    let known = to.iter().rev().map_while(extent);
-    let mut counts = known.scan(1_usize, |count, extent| {
+    let extents = to.iter().rev().map_while(extent);
+    let mut counts = extents.scan(1_usize, |count, extent| {
         *count = count.checked_mul(extent)?;
         Some(*count)
     });
@@ -128,19 +130,16 @@ fn repeated(
 
 /// The places `(i, j)` at which `from[..i]` and `to[..j]` hold equally many elements, the end last.
 fn cuts(from: &Shape, to: &Shape) -> Vec<(usize, usize)> {
-    let (heads, tails) = (
-        (products(from, false), products(to, false)),
-        (products(from, true), products(to, true)),
-    );
-    let agree =
-        |i: usize, j: usize| same(&heads.0[i], &heads.1[j]) || same(&tails.0[i], &tails.1[j]);
+    let heads = (products_before(from), products_before(to));
+    let tails = (products_behind(from), products_behind(to));
     let mut cuts = vec![];
     let (mut i, mut j) = (0, 0);
     while (i, j) != (from.len(), to.len()) {
         let next = (1..=from.len() - i + to.len() - j).find_map(|step| {
             (0..=step)
                 .map(|di| (i + di, j + step - di))
-                .find(|&(i, j)| i <= from.len() && j <= to.len() && agree(i, j))
+                .filter(|&(i, j)| i <= from.len() && j <= to.len())
+                .find(|&(i, j)| same(&heads.0[i], &heads.1[j]) || same(&tails.0[i], &tails.1[j]))
         });
         (i, j) = next.unwrap_or((from.len(), to.len()));
         cuts.push((i, j));
@@ -148,27 +147,28 @@ fn cuts(from: &Shape, to: &Shape) -> Vec<(usize, usize)> {
     cuts
 }
 
-/// Products of the extents before (or, from the end, behind) each place, while all are known.
-fn products(shape: &Shape, from_the_end: bool) -> Vec<Option<TDim>> {
-    let one = Some(TDim::from(1));
-    let step = |product: &mut Option<TDim>, dim: &Option<TDim>| {
-        *product = product
-            .take()
+/// The product of the extents before each place, while all are known.
+fn products_before(shape: &[Option<TDim>]) -> Vec<Option<TDim>> {
+    running_products(shape.iter())
+}
+
+/// The product of the extents behind each place, while all are known from the end on.
+fn products_behind(shape: &[Option<TDim>]) -> Vec<Option<TDim>> {
+    let mut products = running_products(shape.iter().rev());
+    products.reverse();
+    products
+}
+
+fn running_products<'d>(dims: impl Iterator<Item = &'d Option<TDim>>) -> Vec<Option<TDim>> {
+    let mut products = vec![Some(TDim::from(1))];
+    let mut product = Some(TDim::from(1));
+    for dim in dims {
+        product = product
             .zip(dim.clone())
-            .map(|(p, d)| (p * d).simplify());
-        Some(product.clone())
-    };
-    if from_the_end {
-        let mut products: Vec<_> = std::iter::once(one.clone())
-            .chain(shape.iter().rev().scan(one, step))
-            .collect();
-        products.reverse();
-        products
-    } else {
-        std::iter::once(one.clone())
-            .chain(shape.iter().scan(one, step))
-            .collect()
+            .map(|(product, dim)| (product * dim).simplify());
+        products.push(product.clone());
     }
+    products
 }
 
 #[cfg(test)]

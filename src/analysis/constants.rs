@@ -5,12 +5,14 @@
 //! from such values alone or from shapes that are numbers.
 
 use std::cell::RefCell;
+use std::fmt::Display;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use ndarray::ArrayD;
-use tract_onnx::prelude::{DatumType, Tensor};
+use tract_onnx::prelude::{DatumType, Tensor, TractResult};
 
+use crate::analysis::constant_marks::Marks;
 use crate::hash::{HashMap, HashSet};
 use crate::ir::regions::branch;
 use crate::ir::{Graph, NodeId, ValueId};
@@ -52,73 +54,11 @@ pub struct Constants<'m> {
 impl<'m> Constants<'m> {
     /// Finds the constants. Nothing is evaluated yet.
     pub(crate) fn new(graph: Rc<Graph<'m>>, facts: Rc<Facts>) -> Self {
-        let mut constant = vec![false; graph.value_count()];
-        let mut quantized = vec![false; graph.value_count()];
-        // Before IR version 4 every initializer is listed as an input too, and is a constant all
-        // the same; from 4 on a listed one is a default that the caller may replace.
-        let listed_is_constant = graph.model().proto.ir_version() < 4;
-        for (index, constant) in constant.iter_mut().enumerate() {
-            let value = ValueId(index as u32);
-            *constant = graph.initializer(value).is_some()
-                && (listed_is_constant || !graph.is_input(value));
-        }
-        // Values that training writes are variable.
-        graph
-            .trained()
-            .for_each(|value| constant[value.index()] = false);
-        for annotation in &graph.proto().quantization_annotation {
-            if let Some(value) = graph.value(annotation.tensor_name()) {
-                quantized[value.index()] = true;
-            }
-        }
-        for &node in graph.order() {
-            let (domain, op) = graph.domain_op(node);
-            let known = matches!(domain, "" | "com.microsoft");
-            let inputs = graph.inputs(node);
-            let from_constants = known
-                && (op == "Constant" || !inputs.is_empty())
-                && !graph.category(node).is_some_and(Category::is_random)
-                // It may be told to be in training.
-                && !(op == "Dropout" && graph.input(node, 2).is_some())
-                && graph.captures(node).is_empty()
-                && inputs.iter().flatten().all(|value| constant[value.index()]);
-            // An If is the branch that it takes; which one that is, the condition may have to be computed for.
-            let condition = graph
-                .input(node, 0)
-                .filter(|condition| constant[condition.index()]);
-            let holds = condition.and_then(|condition| facts.ints(condition));
-            let sides = match holds.as_deref() {
-                Some(&[holds]) => [holds != 0; 2],
-                _ => [false, true],
-            };
-            let sides = sides.map(|holds| condition.and_then(|_| branch(&graph, node, holds)));
-            let from_quantized = op == "DequantizeLinear"
-                || inputs
-                    .iter()
-                    .flatten()
-                    .any(|value| quantized[value.index()]);
-            for (slot, value) in graph.outputs(node).iter().enumerate() {
-                let Some(value) = value else { continue };
-                let by_shape = || {
-                    facts
-                        .value(*value)
-                        .is_some_and(|tensor| is_concrete(&tensor))
-                };
-                let of = |side: &Option<&[Option<ValueId>]>| side.and_then(|results| results[slot]);
-                let from_branch = sides
-                    .iter()
-                    .all(|side| of(side).is_some_and(|of| constant[of.index()]));
-                constant[value.index()] = from_constants || from_branch || by_shape();
-                quantized[value.index()] |= constant[value.index()] && from_quantized;
-            }
-        }
         let stored = graph.weight_bytes();
-        let budget =
-            Budget::new(EVALUATED.saturating_add(stored.saturating_mul(TIMES_THE_WEIGHTS)));
-        let stored = usize::try_from(stored).unwrap_or(usize::MAX);
-        let is_bfloat16 =
-            |index| facts.data_type(ValueId(index as u32)) == Some(DataType::BFloat16);
-        let has_bfloat16 = (0..graph.value_count()).any(is_bfloat16);
+        let bytes = EVALUATED.saturating_add(stored.saturating_mul(TIMES_THE_WEIGHTS));
+        let (constant, quantized) = Marks::find(&graph, &facts);
+        let mut values = (0..graph.value_count()).map(|index| ValueId(index as u32));
+        let has_bfloat16 = values.any(|value| facts.data_type(value) == Some(DataType::BFloat16));
         Constants {
             graph,
             facts,
@@ -126,8 +66,8 @@ impl<'m> Constants<'m> {
             quantized,
             has_bfloat16,
             evaluated: RefCell::default(),
-            budget,
-            stored,
+            budget: Budget::new(bytes),
+            stored: usize::try_from(stored).unwrap_or(usize::MAX),
         }
     }
 
@@ -170,10 +110,10 @@ impl<'m> Constants<'m> {
 
     /// The element of such a constant, if it is a float.
     pub fn scalar(&self, value: ValueId) -> Option<f64> {
-        let is_scalar = self.is_scalar(value);
-        is_scalar
-            .then(|| self.read(value).ok()?.first().copied())
-            .flatten()
+        if !self.is_scalar(value) {
+            return None;
+        }
+        self.read(value).ok()?.first().copied()
     }
 
     /// The elements of a constant of floats, and how they come to be.
@@ -194,15 +134,9 @@ impl<'m> Constants<'m> {
     /// # Errors
     /// A refusal at the node that cannot be evaluated, or whose type holds no real numbers.
     pub fn read(&self, value: ValueId) -> Result<ArrayD<f64>, Refusal> {
-        let refuse = |error: &dyn std::fmt::Display| self.refuse(value, &error.to_string());
         match self.held(value)? {
-            Held::Stored(floats) => floats.all().map_err(|error| refuse(&error)),
-            Held::Computed(tensor) => {
-                let cast = tensor.cast_to::<f64>().map_err(|error| refuse(&error))?;
-                let view = cast.to_plain_array_view::<f64>();
-                view.map(|view| view.to_owned())
-                    .map_err(|error| refuse(&error))
-            }
+            Held::Stored(floats) => floats.all().map_err(|error| self.refuse(value, &error)),
+            Held::Computed(tensor) => floats(&tensor).map_err(|error| self.refuse(value, &error)),
         }
     }
 
@@ -222,30 +156,27 @@ impl<'m> Constants<'m> {
             if seen.len() > LOOKED_AT {
                 return true;
             }
-            let is_scale_transparent = matches!(
+            let only_moves = matches!(
                 self.graph.category(node),
                 Some(Category::Movement | Category::Selection | Category::Shape | Category::Like)
             );
-            // Where numbers are moved to, and how many they become, is no question of their bits.
-            let is_place = |value: ValueId| {
-                self.facts
-                    .data_type(value)
-                    .is_some_and(DataType::is_integer)
-            };
-            for &input in self
-                .graph
-                .inputs(node)
-                .iter()
-                .flatten()
-                .filter(|&&value| !(is_scale_transparent && is_place(value)))
-            {
-                if !is_scale_transparent && !self.is_uniform(input) {
+            for &input in self.graph.inputs(node).iter().flatten() {
+                // Indices and shapes, which do not depend on the bits of the numbers.
+                if only_moves && self.is_integer(input) {
+                    continue;
+                }
+                if !only_moves && !self.is_uniform(input) {
                     return true;
                 }
                 open.push(input);
             }
         }
         false
+    }
+
+    fn is_integer(&self, value: ValueId) -> bool {
+        let data_type = self.facts.data_type(value);
+        data_type.is_some_and(DataType::is_integer)
     }
 
     /// Whether a constant has no two floats that differ.
@@ -289,9 +220,9 @@ impl<'m> Constants<'m> {
         }
     }
 
-    fn refuse(&self, value: ValueId, why: &str) -> Refusal {
+    fn refuse(&self, value: ValueId, why: &dyn Display) -> Refusal {
         Refusal::new(
-            Reason::Constant(why.to_owned()),
+            Reason::Constant(why.to_string()),
             self.graph.value_name(value),
         )
     }
@@ -308,12 +239,12 @@ impl<'m> Constants<'m> {
             let floats = Floats::new(&stored, self.graph.model().externals());
             return floats
                 .map(Held::Stored)
-                .map_err(|error| self.refuse(value, &error.to_string()));
+                .map_err(|error| self.refuse(value, &error));
         }
         let tensor = self.evaluate(value)?;
         match tensor.datum_type().is_float() {
             true => Ok(Held::Computed(tensor)),
-            false => Err(self.refuse(value, "its elements are no floats")),
+            false => Err(self.refuse(value, &"its elements are no floats")),
         }
     }
 
@@ -337,21 +268,13 @@ impl<'m> Constants<'m> {
             .facts
             .data_type(value)
             .and_then(|data_type| encoded(&tensor, data_type));
-        let is_number = |tensor: &Tensor| {
-            !tensor.datum_type().is_float()
-                || tensor.cast_to::<f64>().is_ok_and(|floats| {
-                    floats
-                        .to_plain_array_view::<f64>()
-                        .is_ok_and(|floats| !floats.iter().any(|x| x.is_nan()))
-                })
-        };
         match encoded {
-            Some(_) if !is_number(&tensor) => Err(Refusal::new(
+            Some(_) if has_nan(&tensor) => Err(Refusal::new(
                 Reason::NotFinite,
                 self.graph.value_name(value),
             )),
             Some(encoded) => Ok(encoded),
-            None => Err(self.refuse(value, "its element type is not known")),
+            None => Err(self.refuse(value, &"its element type is not known")),
         }
     }
 
@@ -364,7 +287,6 @@ impl<'m> Constants<'m> {
     }
 
     fn evaluate(&self, value: ValueId) -> Result<Arc<Tensor>, Refusal> {
-        let refuse = |at: &str, why: &str| Refusal::new(Reason::Constant(why.to_owned()), at);
         // Depth-first without recursion: a chain of constants may be long.
         let mut stack = vec![value];
         while let Some(&top) = stack.last() {
@@ -372,57 +294,51 @@ impl<'m> Constants<'m> {
                 stack.pop();
                 continue;
             }
-            let name = self.graph.value_name(top);
-            if !self.is_constant(top) {
-                return Err(Refusal::new(Reason::NotConstant, name));
-            }
-            if let Some(tensor) = self.leaf(top) {
-                self.evaluated.borrow_mut().insert(top, tensor);
-                continue;
-            }
-            let (node, slot) = self
-                .graph
-                .producer(top)
-                .ok_or_else(|| refuse(name, "cannot be read"))?;
-            if let Some(source) = self.taken(node, slot) {
-                let made = self.evaluated.borrow().get(&source).cloned();
-                match made {
-                    Some(made) => drop(self.evaluated.borrow_mut().insert(top, made)),
-                    None => stack.push(source),
-                }
-                continue;
-            }
-            let inputs: Vec<ValueId> = self.graph.inputs(node).iter().flatten().copied().collect();
-            let known = self.evaluated.borrow();
-            let missing: Vec<_> = inputs
-                .iter()
-                .filter(|input| !known.contains_key(input))
-                .copied()
-                .collect();
-            drop(known);
-            if !missing.is_empty() {
-                stack.extend(missing);
-                continue;
-            }
-            let result = self.compute(node, slot, &inputs);
-            // tract makes extents where it casts to integers.
-            let mut tensor = self.typed(
-                top,
-                result.map_err(|why| refuse(self.graph.name(node), &why))?,
-            );
-            if self.is_bfloat16(top) {
-                let short =
-                    |floats: &f32| tensor::rounded(DataType::BFloat16, f64::from(*floats)) as f32;
-                let view = tensor
-                    .to_plain_array_view::<f32>()
-                    .map(|floats| floats.map(short));
-                tensor = Arc::new(Tensor::from(
-                    view.map_err(|error| refuse(name, &error.to_string()))?,
-                ));
-            }
-            self.evaluated.borrow_mut().insert(top, tensor);
+            let unknown = self.evaluate_from_known(top)?;
+            stack.extend(unknown);
         }
         Ok(self.evaluated.borrow()[&value].clone())
+    }
+
+    /// Evaluates a constant, or gives the values that must be evaluated before it.
+    fn evaluate_from_known(&self, value: ValueId) -> Result<Vec<ValueId>, Refusal> {
+        let name = self.graph.value_name(value);
+        if !self.is_constant(value) {
+            return Err(Refusal::new(Reason::NotConstant, name));
+        }
+        if let Some(tensor) = self.leaf(value) {
+            self.evaluated.borrow_mut().insert(value, tensor);
+            return Ok(vec![]);
+        }
+        let Some((node, slot)) = self.graph.producer(value) else {
+            return Err(self.refuse(value, &"cannot be read"));
+        };
+        if let Some(source) = self.taken(node, slot) {
+            let Some(tensor) = self.evaluated.borrow().get(&source).cloned() else {
+                return Ok(vec![source]);
+            };
+            self.evaluated.borrow_mut().insert(value, tensor);
+            return Ok(vec![]);
+        }
+        let inputs: Vec<ValueId> = self.graph.inputs(node).iter().flatten().copied().collect();
+        let unknown: Vec<ValueId> = inputs
+            .iter()
+            .filter(|input| !self.evaluated.borrow().contains_key(input))
+            .copied()
+            .collect();
+        if !unknown.is_empty() {
+            return Ok(unknown);
+        }
+        let result = self
+            .compute(node, slot, &inputs)
+            .map_err(|why| Refusal::new(Reason::Constant(why), self.graph.name(node)))?;
+        // tract makes extents where it casts to integers.
+        let mut tensor = self.typed(value, result);
+        if self.is_bfloat16(value) {
+            tensor = rounded_to_bfloat16(&tensor).map_err(|error| self.refuse(value, &error))?;
+        }
+        self.evaluated.borrow_mut().insert(value, tensor);
+        Ok(vec![])
     }
 
     /// The value of the taken branch that replaces a result of an If.
@@ -434,22 +350,18 @@ impl<'m> Constants<'m> {
         branch(&self.graph, end, holds != 0)?[slot]
     }
 
-    /// Whether each operator rounds to fewer bits than the engine has.
     fn is_bfloat16(&self, value: ValueId) -> bool {
         self.facts.data_type(value) == Some(DataType::BFloat16)
     }
 
     /// A constant that needs no computing: known already, or stored in the model.
     fn leaf(&self, value: ValueId) -> Option<Arc<Tensor>> {
-        // The engine computes bfloat16 in float, and rounds nothing on the way.
-        let is_exact = |tensor: &Tensor| !self.has_bfloat16 || !tensor.datum_type().is_float();
-        let of_engine = || {
-            self.facts
-                .value(value)
-                .filter(|tensor| is_concrete(tensor) && is_exact(tensor))
-        };
-        if let Some(tensor) = of_engine() {
-            return Some(self.typed(value, tensor));
+        if let Some(tensor) = self.facts.value(value) {
+            // The engine computes bfloat16 in float, and rounds nothing on the way.
+            let is_exact = !self.has_bfloat16 || !tensor.datum_type().is_float();
+            if is_exact && is_concrete(&tensor) {
+                return Some(self.typed(value, tensor));
+            }
         }
         self.facts
             .engine()
@@ -458,20 +370,18 @@ impl<'m> Constants<'m> {
 
     /// A tensor of extents in the type that ONNX says it has, where that is known.
     fn typed(&self, value: ValueId, tensor: Arc<Tensor>) -> Arc<Tensor> {
-        let of_integers = self
-            .facts
-            .data_type(value)
-            .and_then(|found| datum_type(found.code()));
-        match of_integers.filter(|_| tensor.datum_type() == DatumType::TDim) {
-            Some(datum_type) => {
-                // In two steps: tract takes no extent for a number of few bits.
-                let cast = tensor
-                    .cast_to::<i64>()
-                    .and_then(|cast| Ok(cast.cast_to_dt(datum_type)?.into_owned()));
-                cast.map_or(tensor, Arc::new)
-            }
-            None => tensor,
+        if tensor.datum_type() != DatumType::TDim {
+            return tensor;
         }
+        let data_type = self.facts.data_type(value);
+        let Some(datum_type) = data_type.and_then(|found| datum_type(found.code())) else {
+            return tensor;
+        };
+        // In two steps: tract casts no extent to a number of few bits.
+        let cast = tensor
+            .cast_to::<i64>()
+            .and_then(|cast| Ok(cast.cast_to_dt(datum_type)?.into_owned()));
+        cast.map_or(tensor, Arc::new)
     }
 
     fn compute(
@@ -480,9 +390,12 @@ impl<'m> Constants<'m> {
         slot: usize,
         inputs: &[ValueId],
     ) -> Result<Arc<Tensor>, String> {
-        let known = self.evaluated.borrow();
-        let inputs: Vec<_> = inputs.iter().map(|input| known[input].clone()).collect();
-        drop(known);
+        let evaluated = self.evaluated.borrow();
+        let inputs: Vec<_> = inputs
+            .iter()
+            .map(|input| evaluated[input].clone())
+            .collect();
+        drop(evaluated);
         let outputs = self
             .facts
             .engine()
@@ -499,4 +412,22 @@ impl<'m> Constants<'m> {
 enum Held {
     Stored(Floats),
     Computed(Arc<Tensor>),
+}
+
+fn floats(tensor: &Tensor) -> TractResult<ArrayD<f64>> {
+    let floats = tensor.cast_to::<f64>()?;
+    Ok(floats.to_plain_array_view::<f64>()?.to_owned())
+}
+
+/// Whether a tensor has a NaN, or floats that cannot be read.
+fn has_nan(tensor: &Tensor) -> bool {
+    tensor.datum_type().is_float()
+        && floats(tensor).map_or(true, |floats| floats.iter().any(|number| number.is_nan()))
+}
+
+/// Floats rounded as bfloat16: each operator rounds to fewer bits than the engine has.
+fn rounded_to_bfloat16(tensor: &Tensor) -> TractResult<Arc<Tensor>> {
+    let floats = tensor.to_plain_array_view::<f32>()?;
+    let rounded = floats.map(|&float| tensor::rounded(DataType::BFloat16, f64::from(float)) as f32);
+    Ok(Arc::new(Tensor::from(rounded)))
 }

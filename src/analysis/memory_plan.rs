@@ -114,9 +114,9 @@ impl MemoryPlan {
                 is_output: graph.is_output(value),
             });
         }
-        let is_given =
-            |&value: &usize| graph.is_input(ValueId(value as u32)) && buffers[value].bytes > 0;
-        let given = (0..count).filter(is_given).collect();
+        let given = (0..count)
+            .filter(|&value| graph.is_input(ValueId(value as u32)) && buffers[value].bytes > 0)
+            .collect();
         let steps = (0..graph.proto().node.len())
             .map(|node| step(analysis, node))
             .collect();
@@ -131,23 +131,28 @@ impl MemoryPlan {
     /// The live bytes during each step: its inputs, its outputs, and values that later steps read.
     pub fn live(&self) -> Vec<u64> {
         let last = self.last_readers();
-        let bytes = |buffer: usize| self.buffers[buffer].bytes;
-        let mut held: u64 = self.given.iter().map(|&buffer| bytes(buffer)).sum();
+        let mut held = self.bytes(&self.given);
         let mut live = Vec::with_capacity(self.steps.len());
         for (place, step) in self.steps.iter().enumerate() {
-            let written: u64 = step.writes.iter().map(|&buffer| bytes(buffer)).sum();
-            let freed = self.freed(place, &last);
-            let is_over = step.in_place && freed.iter().any(|&buffer| bytes(buffer) == written);
-            live.push(if is_over { held } else { held + written });
+            let written = self.bytes(&step.writes);
+            let mut freed = self.freed(place, &last);
+            let overwrites = step.in_place
+                && freed
+                    .iter()
+                    .any(|&buffer| self.buffers[buffer].bytes == written);
+            live.push(if overwrites { held } else { held + written });
             let unread = step.writes.iter().filter(|&&buffer| last[buffer].is_none());
-            let gone = freed
-                .iter()
-                .chain(unread)
-                .map(|&buffer| bytes(buffer))
-                .sum::<u64>();
-            held = (held + written).saturating_sub(gone);
+            freed.extend(unread);
+            held = (held + written).saturating_sub(self.bytes(&freed));
         }
         live
+    }
+
+    fn bytes(&self, buffers: &[usize]) -> u64 {
+        buffers
+            .iter()
+            .map(|&buffer| self.buffers[buffer].bytes)
+            .sum()
     }
 
     /// The most bytes that are held at one time, and what holds them.
@@ -187,20 +192,24 @@ impl MemoryPlan {
             .iter()
             .flat_map(|step| step.writes.iter().copied());
         let made = self.given.iter().copied().chain(written);
-        let is_needed = |&buffer: &usize| {
-            let is_own = self.steps[place].writes.contains(&buffer);
-            self.buffers[buffer].bytes > 0
-                && (is_own || last[buffer].is_some_and(|last| last >= place))
-        };
-        let mut held: Vec<usize> = made.filter(is_needed).collect();
+        let mut held: Vec<usize> = made
+            .filter(|&buffer| {
+                let is_own = self.steps[place].writes.contains(&buffer);
+                let is_read_later = last[buffer].is_some_and(|last| last >= place);
+                self.buffers[buffer].bytes > 0 && (is_own || is_read_later)
+            })
+            .collect();
         held.sort_by_key(|&buffer| (std::cmp::Reverse(self.buffers[buffer].bytes), buffer));
         held
     }
 
     /// The step that reads each buffer last; the end for an output, and none for what nothing reads.
     fn last_readers(&self) -> Vec<Option<usize>> {
-        let end = |buffer: &Buffer| buffer.is_output.then_some(usize::MAX);
-        let mut last: Vec<Option<usize>> = self.buffers.iter().map(end).collect();
+        let mut last: Vec<Option<usize>> = self
+            .buffers
+            .iter()
+            .map(|buffer| buffer.is_output.then_some(usize::MAX))
+            .collect();
         for (place, step) in self.steps.iter().enumerate() {
             for &buffer in &step.reads {
                 last[buffer] = last[buffer].max(Some(place));
@@ -232,10 +241,11 @@ fn bytes(analysis: &Analysis, value: ValueId) -> Option<u64> {
 /// A node as a step. Captures of bodies count as inputs.
 fn step(analysis: &Analysis, node: NodeId) -> PlanStep {
     let graph = &analysis.graph;
-    let numbers =
-        |values: &[Option<ValueId>]| values.iter().flatten().map(|value| value.index()).collect();
-    let mut reads: Vec<usize> = numbers(graph.inputs(node));
-    reads.extend(graph.captures(node).iter().map(|value| value.index()));
+    let inputs = graph.inputs(node).iter().flatten();
+    let reads = inputs
+        .chain(graph.captures(node))
+        .map(|value| value.index());
+    let outputs = graph.outputs(node).iter().flatten();
     let in_place = match graph.category(node) {
         Some(Category::Arithmetic) => true,
         Some(Category::Movement) => !graph.is(node, "Transpose"),
@@ -244,8 +254,8 @@ fn step(analysis: &Analysis, node: NodeId) -> PlanStep {
     };
     PlanStep {
         node: Some(node),
-        reads,
-        writes: numbers(graph.outputs(node)),
+        reads: reads.collect(),
+        writes: outputs.map(|value| value.index()).collect(),
         in_place,
         cut: None,
     }

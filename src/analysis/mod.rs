@@ -2,6 +2,7 @@
 
 pub mod activation;
 pub mod broadcast;
+mod constant_marks;
 pub mod constants;
 pub mod layout;
 pub mod memory_plan;
@@ -26,10 +27,10 @@ use crate::shape::facts::Facts;
 /// use unfold::onnx::Model;
 ///
 /// let model = Model::open("models/digits/un-dynamo.onnx")?;
-/// let known = Analysis::new(&model)?;
-/// let logits = known.graph.value("linear_12").unwrap();
-/// assert_eq!(known.facts.extent(logits, 1), Some(10));
-/// assert!(!known.constants.is_constant(logits));
+/// let analysis = Analysis::new(&model)?;
+/// let logits = analysis.graph.value("linear_12").unwrap();
+/// assert_eq!(analysis.facts.extent(logits, 1), Some(10));
+/// assert!(!analysis.constants.is_constant(logits));
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
 pub struct Analysis<'m> {

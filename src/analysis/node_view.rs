@@ -72,8 +72,8 @@ impl At<'_> {
             .ok()
             .and_then(|value| self.graph.producer(value));
         let expanded = maker.filter(|&(node, _)| self.graph.is(node, "Expand"));
-        let of = expanded.and_then(|(node, _)| self.graph.input(node, 0));
-        self.is_constant(slot) || of.is_some_and(|value| self.constants.is_constant(value))
+        let source = expanded.and_then(|(node, _)| self.graph.input(node, 0));
+        self.is_constant(slot) || source.is_some_and(|value| self.constants.is_constant(value))
     }
 
     /// Which of two operands is a constant; the second where both are, as weights and biases stand there.

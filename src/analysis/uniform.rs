@@ -24,9 +24,9 @@ const WHOLE: f64 = (1_u64 << 53) as f64;
 
 /// The number that is at every place of a value, if that is known; of booleans, 1 is true. A value without a place has
 /// any number there.
-pub fn number(known: &Analysis, value: ValueId) -> Option<f64> {
-    Look {
-        known,
+pub fn number(analysis: &Analysis, value: ValueId) -> Option<f64> {
+    UniformSearch {
+        analysis,
         left: LOOKED_AT,
     }
     .number(value)
@@ -34,13 +34,13 @@ pub fn number(known: &Analysis, value: ValueId) -> Option<f64> {
 
 /// The small array that broadcasts to a uniform value of floats: its number, or the entry of a
 /// table that all indices name.
-pub fn row(known: &Analysis, value: ValueId) -> Option<Recipe> {
-    if let Some(number) = number(known, value) {
+pub fn row(analysis: &Analysis, value: ValueId) -> Option<Recipe> {
+    if let Some(number) = number(analysis, value) {
         return Some(Recipe::number(number, 0));
     }
-    let (node, _) = known.graph.producer(value)?;
-    let at = known.at(node);
-    let is_entry = known.graph.is(node, "Gather")
+    let (node, _) = analysis.graph.producer(value)?;
+    let at = analysis.at(node);
+    let is_entry = analysis.graph.is(node, "Gather")
         && at.only_attributes(&["axis"]).is_ok()
         && at.attr("axis", 0).is_ok_and(|axis| axis == 0);
     let table = at.constant(0).ok().filter(|_| is_entry)?;
@@ -49,7 +49,7 @@ pub fn row(known: &Analysis, value: ValueId) -> Option<Recipe> {
     };
     let (entries, index) = (
         i64::try_from(*entries).ok()?,
-        number(known, at.input(1).ok()?)? as i64,
+        number(analysis, at.input(1).ok()?)? as i64,
     );
     // From the end, they are counted from -1 on.
     let index = if index < 0 { index + entries } else { index };
@@ -57,12 +57,12 @@ pub fn row(known: &Analysis, value: ValueId) -> Option<Recipe> {
     table.pick(0, [Some(index)])?.reshape(shape)
 }
 
-struct Look<'k, 'm> {
-    known: &'k Analysis<'m>,
+struct UniformSearch<'k, 'm> {
+    analysis: &'k Analysis<'m>,
     left: usize,
 }
 
-impl Look<'_, '_> {
+impl UniformSearch<'_, '_> {
     /// The number that a value has at all places.
     fn number(&mut self, value: ValueId) -> Option<f64> {
         let Analysis {
@@ -70,45 +70,57 @@ impl Look<'_, '_> {
             constants,
             facts,
             ..
-        } = self.known;
+        } = self.analysis;
         if constants.is_constant(value) {
             return self.constant(value);
         }
         let (node, _) = graph.producer(value)?;
         self.left = self.left.checked_sub(1)?;
-        let at = self.known.at(node);
-        let input = |slot: usize| at.input(slot).ok();
+        let at = self.analysis.at(node);
         let data_type = facts.data_type(value)?;
         let number = match graph.domain_op(node) {
             ("", "ConstantOfShape") => filler(&at)?,
-            ("", "Cast") => cast(self.number(input(0)?)?, data_type)?,
-            ("", "GatherElements") => self.number(input(0)?)?,
-            ("", "Not") => truth(self.number(input(0)?)? == 0.0),
-            ("", "And") => self.number(input(0)?)? * self.number(input(1)?)?,
-            ("", "Or") => self.number(input(0)?)?.max(self.number(input(1)?)?),
-            ("", "Sub") => self.number(input(0)?)? - self.number(input(1)?)?,
-            ("", "Mul") => match (self.number(input(0)?), self.number(input(1)?)) {
-                (Some(one), Some(other)) => one * other,
-                // No integer times 0 is anything else.
-                (Some(0.0), _) | (_, Some(0.0)) if data_type.is_integer() => 0.0,
-                _ => return None,
-            },
+            ("", "Cast") => cast(self.input_number(&at, 0)?, data_type)?,
+            ("", "GatherElements") => self.input_number(&at, 0)?,
+            ("", "Not") => truth(self.input_number(&at, 0)? == 0.0),
+            ("", "And") => self.input_number(&at, 0)? * self.input_number(&at, 1)?,
+            ("", "Or") => self.input_number(&at, 0)?.max(self.input_number(&at, 1)?),
+            ("", "Sub") => self.input_number(&at, 0)? - self.input_number(&at, 1)?,
+            ("", "Mul") => self.product(at.input(0).ok()?, at.input(1).ok()?, data_type)?,
             ("", "Where") => {
-                let holds = self.number(input(0)?)? != 0.0;
-                self.number(input(if holds { 1 } else { 2 })?)?
+                let holds = self.input_number(&at, 0)? != 0.0;
+                self.input_number(&at, if holds { 1 } else { 2 })?
             }
-            ("", "GreaterOrEqual") if self.least(input(0)?)? >= self.number(input(1)?)? => 1.0,
-            ("", "Less") if self.least(input(0)?)? >= self.number(input(1)?)? => 0.0,
+            ("", "GreaterOrEqual")
+                if self.least(at.input(0).ok()?)? >= self.input_number(&at, 1)? =>
+            {
+                1.0
+            }
+            ("", "Less") if self.least(at.input(0).ok()?)? >= self.input_number(&at, 1)? => 0.0,
             _ if matches!(
                 graph.category(node),
                 Some(Category::Movement | Category::Selection)
             ) =>
             {
-                self.number(input(0)?)?
+                self.input_number(&at, 0)?
             }
             _ => return None,
         };
         fits(number, data_type).then_some(number)
+    }
+
+    /// The number that an input has at all places.
+    fn input_number(&mut self, at: &At, slot: usize) -> Option<f64> {
+        self.number(at.input(slot).ok()?)
+    }
+
+    fn product(&mut self, left: ValueId, right: ValueId, data_type: DataType) -> Option<f64> {
+        match (self.number(left), self.number(right)) {
+            (Some(left), Some(right)) => Some(left * right),
+            // Every integer times 0 is 0.
+            (Some(0.0), _) | (_, Some(0.0)) if data_type.is_integer() => Some(0.0),
+            _ => None,
+        }
     }
 
     /// No element of a value of integers is less than this.
@@ -118,7 +130,7 @@ impl Look<'_, '_> {
             constants,
             facts,
             ..
-        } = self.known;
+        } = self.analysis;
         let is_whole = facts.data_type(value).is_some_and(DataType::is_integer);
         if constants.is_constant(value) {
             let is_small = constants.len(value).is_some_and(|count| count <= FEW);
@@ -156,9 +168,9 @@ impl Look<'_, '_> {
     }
 
     fn constant(&self, value: ValueId) -> Option<f64> {
-        let constants = &self.known.constants;
+        let constants = &self.analysis.constants;
         constants.len(value).filter(|&count| count <= FEW)?;
-        if self.known.facts.data_type(value)?.is_float() {
+        if self.analysis.facts.data_type(value)?.is_float() {
             let numbers = constants.numbers(value).ok()?;
             let first = *numbers.iter().next()?;
             return numbers.are_all(first).then_some(first);

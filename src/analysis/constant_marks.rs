@@ -1,0 +1,127 @@
+//! Which values of a graph are constant, and which constants are quantized.
+
+use crate::ir::regions::branch;
+use crate::ir::{Graph, NodeId, ValueId};
+use crate::onnx::operator::Category;
+use crate::shape::encode::is_concrete;
+use crate::shape::facts::Facts;
+
+/// The marks of the values so far, in the order of the nodes.
+pub(crate) struct Marks<'m> {
+    graph: &'m Graph<'m>,
+    facts: &'m Facts,
+    constant: Vec<bool>,
+    quantized: Vec<bool>,
+}
+
+impl<'m> Marks<'m> {
+    /// Whether each value is constant, and whether it is a constant that is annotated as quantized or comes out of a
+    /// DequantizeLinear.
+    pub fn find(graph: &'m Graph<'m>, facts: &'m Facts) -> (Vec<bool>, Vec<bool>) {
+        let mut marks = Marks {
+            graph,
+            facts,
+            constant: stored_constants(graph),
+            quantized: vec![false; graph.value_count()],
+        };
+        for annotation in &graph.proto().quantization_annotation {
+            if let Some(value) = graph.value(annotation.tensor_name()) {
+                marks.quantized[value.index()] = true;
+            }
+        }
+        for &node in graph.order() {
+            marks.mark_outputs(node);
+        }
+        (marks.constant, marks.quantized)
+    }
+
+    fn mark_outputs(&mut self, node: NodeId) {
+        let is_computed = self.is_computed_from_constants(node);
+        let reads_quantized = self.reads_quantized(node);
+        let taken = self.possible_branches(node);
+        for (slot, value) in self.graph.outputs(node).iter().enumerate() {
+            let Some(value) = *value else { continue };
+            let is_constant =
+                is_computed || self.is_from_branch(taken, slot) || self.is_known(value);
+            self.constant[value.index()] = is_constant;
+            self.quantized[value.index()] |= is_constant && reads_quantized;
+        }
+    }
+
+    fn is_constant(&self, value: ValueId) -> bool {
+        self.constant[value.index()]
+    }
+
+    /// Whether the facts have all elements of a value, such as a shape of numbers.
+    fn is_known(&self, value: ValueId) -> bool {
+        let value = self.facts.value(value);
+        value.is_some_and(|tensor| is_concrete(&tensor))
+    }
+
+    /// Whether a node computes the same from constants in every run.
+    fn is_computed_from_constants(&self, node: NodeId) -> bool {
+        let (domain, op) = self.graph.domain_op(node);
+        let inputs = self.graph.inputs(node);
+        let category = self.graph.category(node);
+        // Its third input may switch it to training.
+        let may_train = op == "Dropout" && self.graph.input(node, 2).is_some();
+        matches!(domain, "" | "com.microsoft")
+            && (op == "Constant" || !inputs.is_empty())
+            && !category.is_some_and(Category::is_random)
+            && !may_train
+            && self.graph.captures(node).is_empty()
+            && inputs
+                .iter()
+                .flatten()
+                .all(|&value| self.is_constant(value))
+    }
+
+    fn reads_quantized(&self, node: NodeId) -> bool {
+        let (_, op) = self.graph.domain_op(node);
+        let mut inputs = self.graph.inputs(node).iter().flatten();
+        op == "DequantizeLinear" || inputs.any(|value| self.quantized[value.index()])
+    }
+
+    /// The results of the branches that an If with a constant condition may take: of one where the condition is known, of
+    /// both where it still has to be computed. `None` for other nodes.
+    fn possible_branches(&self, node: NodeId) -> Option<[&'m [Option<ValueId>]; 2]> {
+        let condition = self.graph.input(node, 0)?;
+        if !self.is_constant(condition) {
+            return None;
+        }
+        let sides = match self.facts.ints(condition).as_deref() {
+            Some(&[holds]) => [holds != 0; 2],
+            _ => [false, true],
+        };
+        Some([
+            branch(self.graph, node, sides[0])?,
+            branch(self.graph, node, sides[1])?,
+        ])
+    }
+
+    fn is_from_branch(&self, branches: Option<[&'m [Option<ValueId>]; 2]>, slot: usize) -> bool {
+        branches.is_some_and(|branches| {
+            branches
+                .iter()
+                .all(|results| results[slot].is_some_and(|value| self.is_constant(value)))
+        })
+    }
+}
+
+/// Whether each value is an initializer that neither a caller nor training replaces.
+fn stored_constants(graph: &Graph) -> Vec<bool> {
+    // Before IR version 4 every initializer is listed as an input too, and is a constant all
+    // the same; from 4 on a listed one is a default that the caller may replace.
+    let listed_is_constant = graph.model().proto.ir_version() < 4;
+    let values = (0..graph.value_count()).map(|index| ValueId(index as u32));
+    let mut constant: Vec<bool> = values
+        .map(|value| {
+            let may_be_replaced = graph.is_input(value) && !listed_is_constant;
+            graph.initializer(value).is_some() && !may_be_replaced
+        })
+        .collect();
+    for value in graph.trained() {
+        constant[value.index()] = false;
+    }
+    constant
+}

@@ -1,0 +1,411 @@
+//! The factors of the axes of values.
+
+use std::collections::{HashSet, VecDeque};
+
+use tract_onnx::tract_hir::internal::{DimLike, TDim};
+
+use crate::ir::axes::permutation;
+use crate::onnx::operator::Category;
+use crate::onnx::proto::NodeProto;
+use crate::shape::facts::{Shape, same};
+
+/// A part of an axis.
+pub type AxisFactor = usize;
+
+/// The factors of each axis of a value.
+pub type Axes = Vec<Vec<AxisFactor>>;
+
+/// The facts about a factor.
+#[derive(Debug, Clone)]
+struct AxisFactorFact {
+    /// `None` where it is unknown.
+    extent: Option<TDim>,
+    /// Whether it is not determined yet.
+    is_free: bool,
+    /// The factors that it was split into, or unified with.
+    parts: Option<Vec<AxisFactor>>,
+}
+
+/// All factors of some values. One that was split is its parts from then on, in every value.
+#[derive(Debug, Clone, Default)]
+pub struct AxisFactors(Vec<AxisFactorFact>);
+
+impl AxisFactors {
+    /// The axes of a value of this shape, each a factor of its own.
+    pub fn axes(&mut self, shape: &Shape) -> Option<Axes> {
+        let dims: Vec<TDim> = shape.iter().cloned().collect::<Option<_>>()?;
+        Some(dims.into_iter().map(|dim| self.axis(dim, false)).collect())
+    }
+
+    /// An axis that is free.
+    pub fn free(&mut self, extent: TDim) -> Vec<AxisFactor> {
+        self.axis(extent, true)
+    }
+
+    pub(super) fn axis(&mut self, extent: TDim, is_free: bool) -> Vec<AxisFactor> {
+        if extent.is_one() {
+            vec![]
+        } else {
+            vec![self.make(Some(extent), is_free)]
+        }
+    }
+
+    pub(super) fn make(&mut self, extent: Option<TDim>, is_free: bool) -> AxisFactor {
+        self.0.push(AxisFactorFact {
+            extent,
+            is_free,
+            parts: None,
+        });
+        self.0.len() - 1
+    }
+
+    /// Whether a factor has met nothing yet.
+    pub fn is_free(&self, factor: AxisFactor) -> bool {
+        self.0[factor].is_free
+    }
+
+    /// The extent of a factor where it is a number.
+    pub fn extent(&self, factor: AxisFactor) -> Option<usize> {
+        crate::shape::extents::extent(&self.0[factor].extent)
+    }
+
+    /// The product of the extents of factors, where all of them are numbers.
+    pub fn count(&self, factors: &[AxisFactor]) -> Option<usize> {
+        factors.iter().try_fold(1usize, |count, &factor| {
+            count.checked_mul(self.extent(factor)?)
+        })
+    }
+
+    /// The factors that are not split any further.
+    pub fn leaves(&self, list: &[AxisFactor]) -> Vec<AxisFactor> {
+        let mut leaves = vec![];
+        self.push_leaves(list, &mut leaves);
+        leaves
+    }
+
+    fn push_leaves(&self, list: &[AxisFactor], leaves: &mut Vec<AxisFactor>) {
+        for &factor in list {
+            match &self.0[factor].parts {
+                Some(parts) => self.push_leaves(parts, leaves),
+                None => leaves.push(factor),
+            }
+        }
+    }
+
+    /// The axes in unsplit factors; `None` if one occurs twice.
+    pub fn settled(&self, axes: &Axes) -> Option<Axes> {
+        let mut seen = HashSet::new();
+        let axes: Axes = axes.iter().map(|axis| self.leaves(axis)).collect();
+        axes.iter()
+            .flatten()
+            .all(|&factor| seen.insert(factor))
+            .then_some(axes)
+    }
+
+    /// The axes behind a node that only moves elements, into this shape.
+    pub fn moved(&mut self, node: &NodeProto, axes: &Axes, shape: &Shape) -> Option<Axes> {
+        if node.category() != Some(Category::Movement) {
+            return None;
+        }
+        match node.op_type() {
+            "Identity" => Some(axes.clone()),
+            "Transpose" => {
+                let perm = permutation(node.attr_ints("perm").ok()?, axes.len()).ok()?;
+                Some(perm.into_iter().map(|axis| axes[axis].clone()).collect())
+            }
+            "Squeeze" | "Unsqueeze" => self.kept(axes, shape).or_else(|| self.reshape(axes, shape)),
+            _ => self.reshape(axes, shape),
+        }
+    }
+
+    /// The axes behind a Squeeze or an Unsqueeze, which only adds or removes axes of extent 1: the extents of the others need
+    /// not be known.
+    fn kept(&self, axes: &Axes, shape: &Shape) -> Option<Axes> {
+        let mut kept = axes.iter().filter(|axis| !self.leaves(axis).is_empty());
+        let made: Axes = shape
+            .iter()
+            .map(|dim| match dim {
+                Some(dim) if dim.is_one() => Some(vec![]),
+                _ => kept.next().cloned(),
+            })
+            .collect::<Option<_>>()?;
+        kept.next().is_none().then_some(made)
+    }
+
+    /// The axes after a reshape; `None` where it cannot be followed.
+    pub fn reshape(&mut self, axes: &Axes, shape: &Shape) -> Option<Axes> {
+        let dims: Vec<TDim> = shape.iter().cloned().collect::<Option<_>>()?;
+        let mut queue: VecDeque<AxisFactor> = self.leaves(&axes.concat()).into();
+        let mut reshaped = vec![];
+        for (place, dim) in dims.iter().enumerate() {
+            let mut axis = vec![];
+            let mut product = TDim::from(1);
+            while &product != dim {
+                let factor = queue.pop_front()?;
+                let longer = (product.clone() * self.0[factor].extent.as_ref()?).simplify();
+                let parts = if &longer == dim {
+                    None
+                } else {
+                    self.split(factor, &product, &dims[place..])
+                };
+                match parts {
+                    Some(parts) => parts
+                        .into_iter()
+                        .rev()
+                        .for_each(|part| queue.push_front(part)),
+                    None => {
+                        product = longer;
+                        axis.push(factor);
+                    }
+                }
+                if product
+                    .to_i64()
+                    .is_ok_and(|p| dim.to_i64().is_ok_and(|d| p > d))
+                {
+                    return None;
+                }
+            }
+            reshaped.push(axis);
+        }
+        queue.is_empty().then_some(reshaped)
+    }
+
+    /// Splits a factor where the wanted extents, of which there is `product` already, need only a part
+    /// of it.
+    fn split(
+        &mut self,
+        factor: AxisFactor,
+        product: &TDim,
+        dims: &[TDim],
+    ) -> Option<Vec<AxisFactor>> {
+        let AxisFactorFact {
+            extent, is_free, ..
+        } = self.0[factor].clone();
+        let whole = extent?;
+        let extents = match (whole.to_i64(), quotient(&dims[0], product)) {
+            (Ok(number), Some(needed)) => split_number(number, needed)?,
+            _ if product.is_one() => split_symbol(&whole, dims)?,
+            _ => return None,
+        };
+        if extents.len() < 2 {
+            return None;
+        }
+        let parts: Vec<AxisFactor> = extents
+            .into_iter()
+            .map(|extent| self.make(Some(extent), is_free))
+            .collect();
+        self.0[factor].parts = Some(parts.clone());
+        Some(parts)
+    }
+
+    /// The factors over which axes go that a Reduce operator names, in ascending order, and the axes
+    /// behind it.
+    pub fn reduced(&self, axes: &Axes, over: &[usize], keep: bool) -> (Vec<AxisFactor>, Axes) {
+        let mut leaves: Vec<AxisFactor> = over
+            .iter()
+            .flat_map(|&axis| self.leaves(&axes[axis]))
+            .collect();
+        leaves.sort_unstable();
+        let mut rest = vec![];
+        for (i, axis) in axes.iter().enumerate() {
+            match (over.contains(&i), keep) {
+                (false, _) => rest.push(axis.clone()),
+                (true, true) => rest.push(vec![]),
+                (true, false) => {}
+            }
+        }
+        (leaves, rest)
+    }
+
+    /// Whether two lists of axes hold the same, place by place.
+    pub fn same(&self, left: &Axes, right: &Axes) -> bool {
+        left.len() == right.len()
+            && left
+                .iter()
+                .zip(right)
+                .all(|(one, other)| self.leaves(one) == self.leaves(other))
+    }
+
+    /// The axes of what an element-wise operator makes of two values; `None` where they do not hold
+    /// the same place by place.
+    pub fn broadcast(&mut self, left: &Axes, right: &Axes) -> Option<Axes> {
+        let rank = left.len().max(right.len());
+        let (left, right) = (widened(left, rank), widened(right, rank));
+        let mut axes = vec![];
+        for (one, other) in left.iter().zip(&right) {
+            axes.push(self.meet(one, other)?);
+        }
+        self.settled(&axes)
+    }
+
+    /// The union of two axes at one place: they are equal, or one varies where the other does not.
+    /// Free factors are unified with the factors that they meet.
+    fn meet(&mut self, one: &[AxisFactor], other: &[AxisFactor]) -> Option<Vec<AxisFactor>> {
+        let (one, other) = (self.leaves(one), self.leaves(other));
+        if one == other || other.is_empty() {
+            return Some(one);
+        }
+        if one.is_empty() {
+            return Some(other);
+        }
+        let (fine, coarse) = if one.len() >= other.len() {
+            (one, other)
+        } else {
+            (other, one)
+        };
+        let extents = fine
+            .iter()
+            .map(|&factor| self.0[factor].extent.clone())
+            .collect();
+        let groups = self.reshape(&vec![coarse], &extents)?;
+        for (&factor, group) in fine.iter().zip(&groups) {
+            // Factors that met earlier in this axis are no longer free.
+            let (factor, group) = (self.leaves(&[factor]), self.leaves(group));
+            match (&factor[..], &group[..]) {
+                _ if factor == group => {}
+                (_, &[single]) if self.0[single].is_free => self.0[single].parts = Some(factor),
+                (&[single], _) if self.0[single].is_free => self.0[single].parts = Some(group),
+                _ => return None,
+            }
+        }
+        Some(self.leaves(&fine))
+    }
+}
+
+/// The axes, with axes of extent 1 before them up to a rank.
+fn widened(axes: &Axes, rank: usize) -> Axes {
+    [vec![vec![]; rank - axes.len()], axes.clone()].concat()
+}
+
+/// A number as the part that is needed, and the rest.
+fn split_number(number: i64, needed: i64) -> Option<Vec<TDim>> {
+    let is_part = needed > 1 && number % needed == 0 && number != needed;
+    is_part.then(|| vec![TDim::from(needed), TDim::from(number / needed)])
+}
+
+/// A symbolic extent as the first ones of `dims` whose product it is.
+fn split_symbol(whole: &TDim, dims: &[TDim]) -> Option<Vec<TDim>> {
+    let mut covered = TDim::from(1);
+    let last = dims.iter().position(|dim| {
+        covered = (covered.clone() * dim).simplify();
+        covered == *whole
+    })?;
+    let parts = dims[..=last].iter().filter(|dim| !dim.is_one());
+    Some(parts.cloned().collect())
+}
+
+/// How often one extent is another, where that is a number: of `6·b` and `2·b` it is 3.
+fn quotient(dim: &TDim, product: &TDim) -> Option<i64> {
+    if let (Ok(dim), Ok(product)) = (dim.to_i64(), product.to_i64()) {
+        return (product > 0 && dim % product == 0).then(|| dim / product);
+    }
+    let (quotient, 1) = dim.maybe_div(product).ok()? else {
+        return None;
+    };
+    let number = quotient.to_i64().ok()?;
+    (number > 0 && same(&Some(product.clone() * number), &Some(dim.clone()))).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use tract_onnx::tract_hir::internal::SymbolScope;
+
+    use super::*;
+
+    fn shape(scope: &SymbolScope, dims: &str) -> Shape {
+        dims.split(',')
+            .map(|dim| scope.parse_tdim(dim).ok())
+            .collect()
+    }
+
+    /// A value of this shape.
+    fn value(dims: &str) -> (AxisFactors, Axes) {
+        let mut factors = AxisFactors::default();
+        let axes = factors.axes(&shape(&SymbolScope::default(), dims)).unwrap();
+        (factors, axes)
+    }
+
+    #[test]
+    fn heads_are_split_and_put_together_again() {
+        let (mut factors, axes) = value("6,8");
+        let scope = SymbolScope::default();
+        let heads = factors.reshape(&axes, &shape(&scope, "6,2,4")).unwrap();
+        assert_eq!(factors.leaves(&axes[1]), [heads[1][0], heads[2][0]]);
+        let back = factors.reshape(&heads, &shape(&scope, "6,8")).unwrap();
+        assert!(factors.same(&back, &axes));
+    }
+
+    #[test]
+    fn only_what_lies_at_the_same_place_is_combined() {
+        let (mut factors, axes) = value("8,8");
+        let [t, c] = [axes[0][0], axes[1][0]];
+        assert_eq!(
+            factors.broadcast(&axes, &vec![vec![t], vec![]]),
+            Some(axes.clone())
+        );
+        assert_eq!(factors.broadcast(&axes, &vec![vec![c]]), Some(axes.clone()));
+        assert_eq!(factors.broadcast(&axes, &vec![vec![c], vec![t]]), None);
+        assert_eq!(factors.broadcast(&axes, &vec![vec![t]]), None);
+    }
+
+    #[test]
+    fn what_a_reshape_mixes_is_not_followed() {
+        for dims in ["9,5", "4,12", "0"] {
+            let (mut factors, axes) = value("6,8");
+            assert_eq!(
+                factors.reshape(&axes, &shape(&SymbolScope::default(), dims)),
+                None
+            );
+        }
+    }
+
+    #[test]
+    fn a_free_axis_is_the_one_that_it_meets() {
+        let (mut factors, axes) = value("6,8");
+        let [heads, places] = [2, 4].map(|extent| factors.free(TDim::from(extent)));
+        let wide = vec![[heads.clone(), places.clone()].concat()];
+        assert!(factors.broadcast(&axes, &wide).is_some());
+        assert_eq!(factors.leaves(&axes[1]), factors.leaves(&wide[0]));
+        // It is no other axis from then on, nor one of another extent.
+        let tall = factors.free(TDim::from(8));
+        assert_eq!(factors.broadcast(&axes, &vec![tall, vec![]]), None);
+        let (mut factors, axes) = value("8,8");
+        let free = factors.free(TDim::from(8));
+        let square = factors
+            .broadcast(&vec![axes[0].clone(), vec![]], &vec![free.clone()])
+            .unwrap();
+        assert!(factors.broadcast(&axes, &square).is_some());
+        assert_eq!(factors.broadcast(&axes, &vec![free, vec![]]), None);
+    }
+
+    #[test]
+    fn an_axis_is_not_there_twice() {
+        let (mut factors, axes) = value("8");
+        let free = factors.free(TDim::from(8));
+        let product = vec![axes[0].clone(), free.clone()];
+        assert!(factors.settled(&product).is_some());
+        factors.broadcast(&axes, &vec![free]).unwrap();
+        assert_eq!(factors.settled(&product), None);
+    }
+
+    #[test]
+    fn a_quotient_is_a_number_or_none() {
+        let scope = SymbolScope::default();
+        let cases = [
+            ("6*b", "2*b", Some(3)),
+            ("6*b", "b", Some(6)),
+            ("6", "2", Some(3)),
+            ("6", "4", None),
+            ("6*b", "4*b", None),
+            ("6*b", "2*c", None),
+            ("6*b", "2", None),
+            ("b+6", "b", None),
+            ("2", "6*b", None),
+            ("6", "0", None),
+        ];
+        for (whole, part, times) in cases {
+            let [dim, product] = [whole, part].map(|text| scope.parse_tdim(text).unwrap());
+            assert_eq!(quotient(&dim, &product), times, "{whole} {part}");
+        }
+    }
+}

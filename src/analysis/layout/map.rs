@@ -1,0 +1,201 @@
+//! The layout of a value after a chain of movements.
+
+use crate::analysis::layout::factors::{Axes, AxisFactor, AxisFactors};
+use crate::onnx::proto::NodeProto;
+use crate::shape::facts::Shape;
+
+/// Where the elements of a value are after a chain of movements.
+#[derive(Debug, Clone)]
+pub struct LayoutMap {
+    factors: AxisFactors,
+    start: Axes,
+    now: Axes,
+}
+
+impl LayoutMap {
+    /// The start of a chain, at a value of this shape. Unknown axes move too, and are regrouped
+    /// with no other axis.
+    pub fn new(shape: &Shape) -> Self {
+        let mut factors = AxisFactors::default();
+        let start: Axes = shape
+            .iter()
+            .map(|dim| match dim {
+                Some(dim) => factors.axis(dim.clone(), false),
+                None => vec![factors.make(None, false)],
+            })
+            .collect();
+        LayoutMap {
+            now: start.clone(),
+            start,
+            factors,
+        }
+    }
+
+    /// Follows a node that makes a value of this shape; `None` where that cannot be followed.
+    pub fn follow(&mut self, node: &NodeProto, shape: &Shape) -> Option<()> {
+        self.now = self.factors.moved(node, &self.now, shape)?;
+        Some(())
+    }
+
+    /// Whether every element is where it was, in a value of the same shape.
+    pub fn is_identity(&self) -> bool {
+        self.factors.same(&self.start, &self.now)
+    }
+
+    /// Whether the elements are in the order in which they were, whatever the shape: one reshape
+    /// can do it.
+    pub fn keeps_order(&self) -> bool {
+        self.factors.leaves(&self.start.concat()) == self.factors.leaves(&self.now.concat())
+    }
+
+    /// The axes that now hold what these held, each alone; `None` where one of them is spread, or beside another.
+    pub fn places(&self, axes: &[usize]) -> Option<Vec<usize>> {
+        let now: Vec<Vec<AxisFactor>> = self
+            .now
+            .iter()
+            .map(|axis| self.factors.leaves(axis))
+            .collect();
+        axes.iter()
+            .map(|&axis| {
+                let held = self.factors.leaves(&self.start[axis]);
+                now.iter()
+                    .position(|axis| *axis == held && !held.is_empty())
+            })
+            .collect()
+    }
+
+    /// The axis of the start of which this one holds a run of factors now, and how many runs there are before it and elements
+    /// in each behind it; `None` where those are no numbers, or it holds factors of several.
+    pub fn run(&self, place: usize) -> Option<(usize, [usize; 2])> {
+        let held = self.factors.leaves(self.now.get(place)?);
+        let first = held.first()?;
+        let (axis, leaves, from) = self.start.iter().enumerate().find_map(|(axis, start)| {
+            let leaves = self.factors.leaves(start);
+            let from = leaves.iter().position(|factor| factor == first)?;
+            Some((axis, leaves, from))
+        })?;
+        let (before, behind) = (
+            &leaves[..from],
+            leaves.get(from..)?.strip_prefix(&held[..])?,
+        );
+        Some((
+            axis,
+            [self.factors.count(before)?, self.factors.count(behind)?],
+        ))
+    }
+
+    /// The permutation of axes that does it all, if one does.
+    pub fn as_transpose(&self) -> Option<Vec<usize>> {
+        let mut free: Vec<Option<Vec<AxisFactor>>> = self
+            .start
+            .iter()
+            .map(|axis| Some(self.factors.leaves(axis)))
+            .collect();
+        let mut perm = vec![];
+        for axis in &self.now {
+            let axis = Some(self.factors.leaves(axis));
+            let place = free.iter().position(|start| *start == axis)?;
+            free[place] = None;
+            perm.push(place);
+        }
+        (perm.len() == self.start.len()).then_some(perm)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tract_onnx::tract_hir::internal::SymbolScope;
+
+    use super::*;
+
+    fn shape(scope: &SymbolScope, dims: &str) -> Shape {
+        dims.split(',')
+            .map(|dim| scope.parse_tdim(dim).ok())
+            .collect()
+    }
+
+    /// A chain of transposes, such as `0 2 1`, and of reshapes, such as `b,n`.
+    fn trace(start: &str, steps: &[&str]) -> LayoutMap {
+        let scope = SymbolScope::default();
+        let mut trace = LayoutMap::new(&shape(&scope, start));
+        for step in steps {
+            let LayoutMap { factors, now, .. } = &mut trace;
+            *now = match step.contains(' ') {
+                true => step
+                    .split(' ')
+                    .map(|axis| now[axis.parse::<usize>().unwrap()].clone())
+                    .collect(),
+                false => factors.reshape(now, &shape(&scope, step)).unwrap(),
+            };
+        }
+        trace
+    }
+
+    #[test]
+    fn a_norm_on_transposed_tokens_comes_back() {
+        let there = ["0 2 1", "b,384,196,1"];
+        assert!(!trace("b,196,384", &there).is_identity());
+        assert!(trace("b,196,384", &[&there[..], &["b,384,196", "0 2 1"]].concat()).is_identity());
+    }
+
+    #[test]
+    fn flattening_the_batch_comes_back() {
+        assert!(trace("b,196,384", &["b*196,384", "b,196,384"]).is_identity());
+        assert!(trace("b*196,384", &["b,196,384", "b*196,384"]).is_identity());
+    }
+
+    #[test]
+    fn two_transposes_are_one() {
+        let trace = trace("b,24,96", &["0 2 1", "2 0 1"]);
+        assert_eq!(trace.as_transpose(), Some(vec![1, 0, 2]));
+        assert!(!trace.keeps_order());
+    }
+
+    #[test]
+    fn two_reshapes_are_one() {
+        let trace = trace("b,4,4,192", &["b,16,192"]);
+        assert!(trace.keeps_order());
+        assert_eq!(trace.as_transpose(), None);
+    }
+
+    #[test]
+    fn an_extent_that_nobody_knows_is_permuted_and_not_regrouped() {
+        assert!(trace("b,?,?", &["0 2 1", "0 2 1"]).is_identity());
+        assert!(!trace("b,?,?", &["0 2 1"]).is_identity());
+        assert_eq!(
+            trace("?,4,?", &["1 2 0", "0 2 1"]).as_transpose(),
+            Some(vec![1, 0, 2])
+        );
+        let LayoutMap {
+            mut factors, now, ..
+        } = trace("?,4,6", &[]);
+        assert_eq!(
+            factors.reshape(&now, &shape(&SymbolScope::default(), "?,24")),
+            None
+        );
+        assert_eq!(
+            factors.reshape(&now, &shape(&SymbolScope::default(), "6,4")),
+            None
+        );
+    }
+
+    #[test]
+    fn channels_beside_an_open_batch_are_found_again() {
+        let image = ["0 3 2 1", "b*6,3,2,2", "0 2 1 3"];
+        let apart = trace("b,4,6,3", &image);
+        assert_eq!(apart.places(&[3]), None);
+        let whole = trace("b,4,6,3", &[&image[..], &["b,3,4,6"]].concat());
+        assert_eq!(whole.places(&[3]), Some(vec![1]));
+        assert_eq!(whole.places(&[1]), None);
+        assert_eq!(
+            trace("b,4,6,3", &["2 0 3 1"]).places(&[3, 1]),
+            Some(vec![2, 3])
+        );
+    }
+
+    #[test]
+    fn a_transposed_square_is_no_identity() {
+        assert!(!trace("b,8,8", &["0 2 1"]).is_identity());
+        assert!(!trace("2,8", &["8,2"]).is_identity());
+    }
+}
