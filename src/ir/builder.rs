@@ -179,8 +179,9 @@ impl<'m> Maker<'m> {
 
     fn fresh(&mut self, stem: &str, what: &str) -> String {
         let mut names = (0..).map(|i| format!("{stem}_{what}_{i}"));
-        let free = |name: &String| !self.graph.has(name) && !self.names.contains(name);
-        let name = names.find(free).unwrap_or_default();
+        let name = names
+            .find(|name| !self.graph.has(name) && !self.names.contains(name))
+            .unwrap_or_default();
         self.names.insert(name.clone());
         name
     }

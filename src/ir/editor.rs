@@ -15,31 +15,45 @@ pub struct Editor<'m> {
     names: Names<'m>,
     /// The changed nodes of the original graph, by their index; `None` for unchanged ones.
     changed: Vec<Option<Box<NodeProto>>>,
-    /// Which nodes of the original graph go.
-    gone: Vec<bool>,
+    /// Whether each node of the original graph is removed.
+    is_removed: Vec<bool>,
     /// The replacements of removed values; applied to the nodes at the end, all at once.
     renamed: HashMap<String, String>,
     /// Values that are made under the name of an output of the model.
     made_as: HashMap<String, String>,
-    /// Values that came, and the node of the original graph that makes one, if it is such a node.
-    came: HashMap<String, Option<NodeId>>,
-    /// Values of the original graph that their nodes make under another name.
-    left: HashSet<String>,
-    /// Names that the caller and what trains the model know.
+    /// Added values, each with the node of the original graph that makes it, if it is such a node.
+    added: HashMap<String, Option<NodeId>>,
+    /// Values of the original graph that their nodes make under another name now.
+    made_under_other_name: HashSet<String>,
+    /// Names that the caller and the training information refer to.
     outputs: HashSet<&'m str>,
     captured: HashSet<&'m str>,
     /// Initializers that a training graph refers to, and inputs with defaults: not to be touched.
     pinned: HashSet<&'m str>,
     /// Before IR version 4 an initializer is an input too; then new constants are nodes.
     constants_as_nodes: bool,
-    /// Constants that came.
+    /// Added constants.
     constants: Vec<TensorProto>,
     made_first: Vec<NodeProto>,
     /// Nodes behind others of the original graph, or behind all of them.
     behind: Vec<(NodeId, Box<NodeProto>)>,
 }
 
-/// A graph after its changes, and what simplifying it asks of the graph before.
+/// Which values of a graph are read.
+struct ReadMarks<'m> {
+    graph: &'m Graph<'m>,
+    is_read: Vec<bool>,
+}
+
+impl ReadMarks<'_> {
+    fn mark(&mut self, name: &str) {
+        if let Some(value) = self.graph.value(name) {
+            self.is_read[value.index()] = true;
+        }
+    }
+}
+
+/// A graph after its changes, with what simplification reads of the graph before.
 pub struct Edited<'m> {
     /// The graph.
     pub graph: GraphProto,
@@ -63,12 +77,12 @@ impl<'m> Editor<'m> {
             changed: std::iter::repeat_with(|| None)
                 .take(graph.node.len())
                 .collect(),
-            gone: vec![false; graph.node.len()],
+            is_removed: vec![false; graph.node.len()],
             before,
             renamed: HashMap::default(),
             made_as: HashMap::default(),
-            came: HashMap::default(),
-            left: HashSet::default(),
+            added: HashMap::default(),
+            made_under_other_name: HashSet::default(),
             outputs,
             captured,
             pinned,
@@ -163,14 +177,14 @@ impl<'m> Editor<'m> {
         name
     }
 
-    /// Makes room for so many constants at most, which take no memory before they come.
+    /// Makes room for so many constants at most, which take no memory before they are added.
     pub fn reserve(&mut self, constants: usize) {
         self.constants.reserve(constants);
     }
 
-    /// Stores what a node makes: tensors with the names of its values come, the node goes.
+    /// Stores what a node makes: tensors with the names of its values replace the node.
     pub fn store(&mut self, node: NodeId, tensors: Vec<TensorProto>) {
-        self.gone[node] = true;
+        self.is_removed[node] = true;
         for tensor in tensors {
             if self.constants_as_nodes {
                 self.insert_behind(node, constant_node(tensor));
@@ -182,18 +196,18 @@ impl<'m> Editor<'m> {
 
     /// Inserts a node right behind another of the original graph.
     pub fn insert_behind(&mut self, node: NodeId, made: NodeProto) {
-        self.comes(&made);
+        self.note_outputs(&made);
         self.behind.push((node, Box::new(made)));
     }
 
     /// Inserts a node before all of the original graph.
     pub fn insert_first(&mut self, made: NodeProto) {
-        self.comes(&made);
+        self.note_outputs(&made);
         self.made_first.push(made);
     }
 
-    fn comes(&mut self, made: &NodeProto) {
-        self.came
+    fn note_outputs(&mut self, made: &NodeProto) {
+        self.added
             .extend(made.output.iter().map(|name| (name.clone(), None)));
     }
 
@@ -204,9 +218,9 @@ impl<'m> Editor<'m> {
         let outer = self.output(node, slot).to_owned();
         let inner = self.fresh(&format!("{outer}_{what}"));
         self.node_mut(node).output[slot] = inner.clone();
-        self.came.remove(&outer);
-        self.left.insert(outer.clone());
-        self.came.insert(inner.clone(), Some(node));
+        self.added.remove(&outer);
+        self.made_under_other_name.insert(outer.clone());
+        self.added.insert(inner.clone(), Some(node));
         (inner, outer)
     }
 
@@ -236,7 +250,7 @@ impl<'m> Editor<'m> {
 
     /// Takes nodes out whose outputs other nodes make from now on.
     pub fn drop_nodes(&mut self, nodes: &[NodeId]) {
-        nodes.iter().for_each(|&node| self.gone[node] = true);
+        nodes.iter().for_each(|&node| self.is_removed[node] = true);
     }
 
     /// Whether a name is that of an output, or one that a body reads.
@@ -245,12 +259,14 @@ impl<'m> Editor<'m> {
     }
 
     fn is_made(&self, name: &str) -> bool {
-        let stays = |node: &NodeId| !self.gone[*node];
-        match self.came.get(name) {
-            Some(maker) => maker.as_ref().is_none_or(stays),
+        match self.added.get(name) {
+            Some(None) => true,
+            Some(Some(node)) => !self.is_removed[*node],
             None => {
-                let maker = || self.before.producer(self.before.value(name)?);
-                !self.left.contains(name) && maker().is_some_and(|(node, _)| stays(&node))
+                let value = self.before.value(name);
+                let producer = value.and_then(|value| self.before.producer(value));
+                let is_left = producer.is_some_and(|(node, _)| !self.is_removed[node]);
+                is_left && !self.made_under_other_name.contains(name)
             }
         }
     }
@@ -280,12 +296,16 @@ impl<'m> Editor<'m> {
     fn placed(&mut self) -> Vec<NodeProto> {
         let mut behind = std::mem::take(&mut self.behind);
         behind.sort_by_key(|&(place, _)| place);
-        let stay = self.gone.iter().filter(|gone| !**gone).count();
+        let stay = self
+            .is_removed
+            .iter()
+            .filter(|is_removed| !**is_removed)
+            .count();
         let mut ordered = Vec::with_capacity(self.made_first.len() + stay + behind.len());
         ordered.append(&mut self.made_first);
         let (mut behind, mut sharded) = (behind.into_iter().peekable(), vec![]);
-        for place in 0..self.gone.len() {
-            if !self.gone[place] {
+        for place in 0..self.is_removed.len() {
+            if !self.is_removed[place] {
                 let changed = self.changed[place].take();
                 let node = changed.map_or_else(|| self.before.node(place).clone(), |node| *node);
                 if !node.device_configurations.is_empty() {
@@ -316,46 +336,61 @@ impl<'m> Editor<'m> {
         ordered
     }
 
-    /// The constants, without those that only nodes have read which now read others, or go.
+    /// The constants, without those whose readers all read other values now, or are removed.
     fn stored(&mut self) -> Vec<TensorProto> {
-        let before = self.before;
-        let changed = self.changed.iter().flatten().map(|node| &**node);
-        let made = self
-            .made_first
-            .iter()
-            .chain(self.behind.iter().map(|(_, made)| &**made));
-        let mut is_read = vec![false; before.value_count()];
-        let mut read = |name: &str| {
-            if let Some(value) = before.value(name) {
-                is_read[value.index()] = true;
+        let newly_read = self.newly_read();
+        let mut kept: Vec<&TensorProto> = vec![];
+        for tensor in &self.before.proto().initializer {
+            if self.is_kept(tensor.name(), &newly_read) {
+                kept.push(tensor);
             }
-        };
-        for node in changed.chain(made) {
-            node.input.iter().for_each(|name| read(name));
-            bodies(node).for_each(|body| reads(body).into_iter().for_each(&mut read));
         }
-        self.renamed.values().for_each(|name| read(name));
-        self.pinned.iter().for_each(|name| read(name));
-        let noted = before.proto().quantization_annotation.iter();
-        noted
-            .flat_map(|note| &note.quant_parameter_tensor_names)
-            .for_each(|entry| read(entry.value()));
-        let still = |reader: &Reader| match *reader {
-            Reader::Node { node, .. } => !self.gone[node] && self.changed[node].is_none(),
-            Reader::Output | Reader::Capture { .. } => true,
-        };
-        let stays = |tensor: &TensorProto| {
-            before.value(tensor.name()).is_none_or(|value| {
-                let readers = before.readers(value);
-                is_read[value.index()] || readers.is_empty() || readers.iter().any(still)
-            })
-        };
-        let there = &before.proto().initializer;
-        let there: Vec<&TensorProto> = there.iter().filter(|tensor| stays(tensor)).collect();
-        let mut stored = Vec::with_capacity(there.len() + self.constants.len());
-        stored.extend(there.into_iter().cloned());
+        let mut stored = Vec::with_capacity(kept.len() + self.constants.len());
+        stored.extend(kept.into_iter().cloned());
         stored.append(&mut self.constants);
         stored
+    }
+
+    /// Whether a value of the original graph is read as before, or newly, or never was.
+    fn is_kept(&self, name: &str, newly_read: &[bool]) -> bool {
+        let Some(value) = self.before.value(name) else {
+            return true;
+        };
+        let readers = self.before.readers(value);
+        newly_read[value.index()]
+            || readers.is_empty()
+            || readers.iter().any(|reader| self.still_reads(reader))
+    }
+
+    fn still_reads(&self, reader: &Reader) -> bool {
+        match *reader {
+            Reader::Node { node, .. } => !self.is_removed[node] && self.changed[node].is_none(),
+            Reader::Output | Reader::Capture { .. } => true,
+        }
+    }
+
+    /// Whether each value of the original graph is read by a changed or an added node, or by name.
+    fn newly_read(&self) -> Vec<bool> {
+        let mut read = ReadMarks {
+            graph: self.before,
+            is_read: vec![false; self.before.value_count()],
+        };
+        let changed = self.changed.iter().flatten().map(|node| &**node);
+        let behind = self.behind.iter().map(|(_, node)| &**node);
+        for node in changed.chain(&self.made_first).chain(behind) {
+            node.input.iter().for_each(|name| read.mark(name));
+            for body in bodies(node) {
+                reads(body).into_iter().for_each(|name| read.mark(name));
+            }
+        }
+        self.renamed.values().for_each(|name| read.mark(name));
+        self.pinned.iter().for_each(|name| read.mark(name));
+        for annotation in &self.before.proto().quantization_annotation {
+            for entry in &annotation.quant_parameter_tensor_names {
+                read.mark(entry.value());
+            }
+        }
+        read.is_read
     }
 
     /// The original names of renamed values.
@@ -367,7 +402,7 @@ impl<'m> Editor<'m> {
     }
 }
 
-/// Lets what says how the values of a node are sharded call them as the node does now, and say nothing of those that went.
+/// Renames the values in the sharding of a node as the node names them now, and drops entries of removed values.
 fn name_shards(node: &mut NodeProto, before: &NodeProto) {
     let NodeProto {
         input,
@@ -378,8 +413,9 @@ fn name_shards(node: &mut NodeProto, before: &NodeProto) {
     for configuration in device_configurations {
         configuration.sharding_spec.retain_mut(|spec| {
             let name = spec.tensor_name();
-            let slot = |names: &[String]| names.iter().position(|there| there == name);
-            let now = match (slot(&before.input), slot(&before.output)) {
+            let slots = [&before.input, &before.output]
+                .map(|names| names.iter().position(|other| other == name));
+            let now = match (slots[0], slots[1]) {
                 (Some(slot), _) => input.get(slot),
                 (None, Some(slot)) => output.get(slot),
                 (None, None) => return true,

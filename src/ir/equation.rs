@@ -25,13 +25,10 @@ impl Equation {
             .zip(ranks)
             .map(|(term, &rank)| operand(term, rank))
             .collect::<Option<_>>()?;
-        let of_dots = |letters: &Vec<char>| {
-            letters
-                .iter()
-                .filter(|letter| letter.is_ascii_digit())
-                .count()
-        };
-        let longest = operands.iter().map(of_dots).max()?;
+        let longest = operands
+            .iter()
+            .map(|letters| letters.iter().filter(|c| c.is_ascii_digit()).count())
+            .max()?;
         let result = letters(result, longest)?;
         (terms.split(',').count() == ranks.len()).then_some(Self { operands, result })
     }
@@ -40,11 +37,10 @@ impl Equation {
 /// The implied result of an Einsum: the ellipsis, and the letters that occur once, in alphabetical
 /// order.
 pub fn implied(equation: &str) -> String {
-    let once = |letter: &char| equation.matches(*letter).count() == 1;
     let mut letters: Vec<char> = equation
         .chars()
         .filter(|c| c.is_alphabetic())
-        .filter(once)
+        .filter(|&letter| equation.matches(letter).count() == 1)
         .collect();
     letters.sort_unstable();
     let dots = if equation.contains("...") { "..." } else { "" };
@@ -101,31 +97,30 @@ mod tests {
         ))
     }
 
+    fn expected(operands: &[&str], result: &str) -> Option<(Vec<String>, String)> {
+        let operands = operands.iter().map(|&text| text.to_owned()).collect();
+        Some((operands, result.to_owned()))
+    }
+
     #[test]
     fn letters_are_those_of_the_axes_and_an_ellipsis_is_those_that_are_left() {
-        let told = |operands: &[&str], result: &str| {
-            Some((
-                operands.iter().map(|&text| text.to_owned()).collect(),
-                result.to_owned(),
-            ))
-        };
         assert_eq!(
             read("ij, jk -> ik", &[None, Some(2)]),
-            told(&["ij", "jk"], "ik")
+            expected(&["ij", "jk"], "ik")
         );
         assert_eq!(
             read("...si,...id->...sd", &[Some(4), Some(3)]),
-            told(&["10si", "0id"], "10sd")
+            expected(&["10si", "0id"], "10sd")
         );
-        assert_eq!(read("...i->...", &[Some(1)]), told(&["i"], ""));
+        assert_eq!(read("...i->...", &[Some(1)]), expected(&["i"], ""));
         assert_eq!(read("...i->...", &[None]), None);
         assert_eq!(read("ij->i", &[Some(3)]), None);
         assert_eq!(read("i...j->ij", &[Some(1)]), None);
-        assert_eq!(read("ij,jk", &[None, None]), told(&["ij", "jk"], "ik"));
-        assert_eq!(read("ba", &[None]), told(&["ba"], "ab"));
+        assert_eq!(read("ij,jk", &[None, None]), expected(&["ij", "jk"], "ik"));
+        assert_eq!(read("ba", &[None]), expected(&["ba"], "ab"));
         assert_eq!(
             read("j...i,i", &[Some(3), Some(1)]),
-            told(&["j0i", "i"], "0j")
+            expected(&["j0i", "i"], "0j")
         );
         assert_eq!(read("ij,jk->ik", &[None]), None);
         assert_eq!(read("i1->i", &[None]), None);

@@ -4,7 +4,7 @@ use crate::hash::{HashMap, HashSet, set_of};
 use crate::ir::Graph;
 use crate::onnx::Model;
 use crate::onnx::node::bodies;
-use crate::onnx::proto::{GraphProto, NodeProto};
+use crate::onnx::proto::GraphProto;
 
 /// The supply of names for additions to the main graph.
 ///
@@ -79,7 +79,8 @@ impl<'m> Names<'m> {
     }
 }
 
-/// The names that bodies have, and what trains a model. A graph whose bodies are laid out says them of no type.
+/// The names in the bodies and in the training information of a model. A flat graph declares the names of its bodies without
+/// a type.
 pub(crate) fn inner(model: &Model) -> HashSet<&str> {
     let (graph, mut names) = (model.graph(), HashSet::default());
     graph
@@ -120,13 +121,13 @@ pub(crate) fn collect_training<'m>(
 
 /// The values by whose names a graph asks for gradients.
 pub(crate) fn of_gradients(graph: &GraphProto) -> impl Iterator<Item = &str> {
-    let asks = |node: &&NodeProto| node.op() == ("ai.onnx.preview.training", "Gradient");
-    let asked = graph
+    let gradients = graph
         .node
         .iter()
-        .filter(asks)
-        .flat_map(|node| &node.attribute);
-    let names = asked.flat_map(|attribute| attribute.strings.iter().chain(&attribute.s));
+        .filter(|node| node.op() == ("ai.onnx.preview.training", "Gradient"));
+    let names = gradients
+        .flat_map(|node| &node.attribute)
+        .flat_map(|attribute| attribute.strings.iter().chain(&attribute.s));
     names.filter_map(|name| std::str::from_utf8(name).ok())
 }
 

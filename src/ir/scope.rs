@@ -27,19 +27,10 @@ pub fn scope(graph: &Graph, node: NodeId) -> Scope {
 
 /// The module scopes of a node, in the body at this region path.
 fn written(proto: &NodeProto, way: &str) -> Scope {
-    let metadata = |key: &str| {
-        let entry = proto
-            .metadata_props
-            .iter()
-            .find(|entry| entry.key() == key)?;
-        Some(python_list(entry.value()))
-    };
-    let names = metadata("pkg.torch.onnx.name_scopes");
-    let classes = metadata("pkg.torch.onnx.class_hierarchy");
-    if let Some(names) = names {
+    if let Some(names) = metadata(proto, "pkg.torch.onnx.name_scopes") {
         // The last entry is the node itself; the ones before are its modules.
         let path = names.iter().rev().skip(1).find(|name| !name.is_empty());
-        let mut classes = classes.unwrap_or_default();
+        let mut classes = metadata(proto, "pkg.torch.onnx.class_hierarchy").unwrap_or_default();
         classes.pop();
         return Scope {
             path: path.cloned().unwrap_or_default(),
@@ -54,6 +45,13 @@ fn written(proto: &NodeProto, way: &str) -> Scope {
         path: dotted(modules),
         classes: vec![],
     }
+}
+
+/// A list of strings among the metadata of a node.
+fn metadata(proto: &NodeProto, key: &str) -> Option<Vec<String>> {
+    let mut entries = proto.metadata_props.iter();
+    let entry = entries.find(|entry| entry.key() == key)?;
+    Some(python_list(entry.value()))
 }
 
 /// `blocks/blocks.0/norm1/un` as the module path `blocks.0.norm1.un`: a step that repeats its

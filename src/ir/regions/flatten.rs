@@ -7,16 +7,13 @@ use crate::ir::regions::{BEGIN, BODY, Body, END, Flat, NUMBER, WAYS, move_to};
 use crate::ir::{Graph, builder};
 use crate::onnx::Model;
 use crate::onnx::node::bodies;
-use crate::onnx::proto::{
-    AttributeProto, AttributeType, Dim, GraphProto, NodeProto, ValueInfoProto,
-};
+use crate::onnx::proto::{AttributeType, Dim, GraphProto, NodeProto, ValueInfoProto};
 
 impl<'m> Flat<'m> {
     /// Lays the bodies of a model out; `None` where it has none that can be.
     pub fn new(model: &'m Model) -> Option<Self> {
         let graph = model.graph();
-        let has_bodies = |node: &NodeProto| bodies(node).next().is_some() && is_understood(node);
-        if !graph.node.iter().any(has_bodies) || is_taken(graph) {
+        if !graph.node.iter().any(is_flattened) || is_taken(graph) {
             return None;
         }
         Graph::new(model).ok()?;
@@ -118,7 +115,7 @@ struct Flattening<'m> {
 impl<'m> Flattening<'m> {
     fn nodes(&mut self, graph: &'m GraphProto, scope: &Inside) -> Option<()> {
         for node in &graph.node {
-            if bodies(node).next().is_some() && is_understood(node) {
+            if is_flattened(node) {
                 self.control(node, scope)?;
                 continue;
             }
@@ -169,60 +166,70 @@ impl<'m> Flattening<'m> {
             .collect();
         end.attribute.push(number);
         let first = node.output.iter().find(|name| !name.is_empty())?;
-        let way_to = |part: &str| format!("{}.{part}/", scope.name(first));
-        let ways: Vec<String> = parts.iter().map(|(part, _)| way_to(part)).collect();
+        let stem = scope.name(first);
+        let ways: Vec<String> = parts
+            .iter()
+            .map(|(part, _)| format!("{stem}.{part}/"))
+            .collect();
         end.attribute.push(builder::strings(WAYS, &ways));
         for ((_, body), way) in parts.into_iter().zip(ways) {
-            let inner = Inside {
-                body: Some(self.bodies.len()),
-                own: own_names(body),
-                around: Some(scope),
-                round,
-                way: way.clone(),
-            };
-            self.bodies.push(Body {
-                way: way.clone(),
-                around: scope.body,
-            });
-            if self.ways.insert(way, self.bodies.len() - 1).is_some() {
-                return None;
-            }
-            for name in own_names(body) {
-                self.names
-                    .insert(inner.name(name), (self.bodies.len() - 1, name));
-            }
+            let inner = self.enter(body, way, scope, round)?;
             if is_loop {
-                let mut begin = NodeProto {
-                    domain: Some(BEGIN.into()),
-                    ..end.clone()
-                };
-                begin.output = body
-                    .input
-                    .iter()
-                    .map(|input| inner.name(input.name()))
-                    .collect();
-                begin.attribute.retain(|attribute| attribute.name() != WAYS);
-                move_to(&mut begin, &inner.way);
-                self.made.node.push(begin);
+                self.made.node.push(begin(&end, body, &inner));
             }
-            for tensor in &body.initializer {
-                self.made.initializer.push(tensor.clone());
-                self.made.initializer.last_mut()?.name = Some(inner.name(tensor.name()));
-            }
-            for info in body.input.iter().chain(&body.value_info) {
-                self.said.insert(info.name());
-                let declared = self.declared(info, &inner);
-                self.made.value_info.push(declared);
-            }
-            self.nodes(body, &inner)?;
-            end.input.extend(
-                body.output
-                    .iter()
-                    .map(|output| inner.resolve(output.name())),
-            );
+            self.contents(body, &inner)?;
+            let results = body.output.iter();
+            end.input
+                .extend(results.map(|output| inner.resolve(output.name())));
         }
         self.made.node.push(end);
         Some(())
+    }
+
+    /// Registers a body and the names of its values; `None` where two bodies have one region path.
+    fn enter<'s>(
+        &mut self,
+        body: &'m GraphProto,
+        way: String,
+        scope: &'s Inside<'s>,
+        round: Option<usize>,
+    ) -> Option<Inside<'s>>
+    where
+        'm: 's,
+    {
+        let index = self.bodies.len();
+        let inner = Inside {
+            body: Some(index),
+            own: own_names(body),
+            around: Some(scope),
+            round,
+            way: way.clone(),
+        };
+        self.bodies.push(Body {
+            way: way.clone(),
+            around: scope.body,
+        });
+        for name in own_names(body) {
+            self.names.insert(inner.name(name), (index, name));
+        }
+        if self.ways.insert(way, index).is_some() {
+            return None;
+        }
+        Some(inner)
+    }
+
+    /// Lays out the constants, declarations and nodes of a body.
+    fn contents(&mut self, body: &'m GraphProto, inner: &Inside) -> Option<()> {
+        for tensor in &body.initializer {
+            self.made.initializer.push(tensor.clone());
+            self.made.initializer.last_mut()?.name = Some(inner.name(tensor.name()));
+        }
+        for info in body.input.iter().chain(&body.value_info) {
+            self.said.insert(info.name());
+            let declared = self.declared(info, inner);
+            self.made.value_info.push(declared);
+        }
+        self.nodes(body, inner)
     }
 
     /// The declaration of a value in a body. The symbols of a loop stand for other extents in each
@@ -247,15 +254,31 @@ impl<'m> Flattening<'m> {
     }
 }
 
+/// The node that makes the inputs of the body of a loop.
+fn begin(end: &NodeProto, body: &GraphProto, inner: &Inside) -> NodeProto {
+    let inputs = body.input.iter();
+    let mut begin = NodeProto {
+        domain: Some(BEGIN.into()),
+        output: inputs.map(|input| inner.name(input.name())).collect(),
+        ..end.clone()
+    };
+    begin.attribute.retain(|attribute| attribute.name() != WAYS);
+    move_to(&mut begin, &inner.way);
+    begin
+}
+
+fn is_flattened(node: &NodeProto) -> bool {
+    bodies(node).next().is_some() && is_understood(node)
+}
+
 /// Whether all bodies of a node, and the bodies in them, are understood; other nodes stay in the
 /// main graph unchanged.
 fn is_understood(node: &NodeProto) -> bool {
-    let inner = |body: &GraphProto| {
-        body.node
-            .iter()
-            .all(|node| bodies(node).next().is_none() || is_understood(node))
+    let Some(parts) = parts(node) else {
+        return false;
     };
-    parts(node).is_some_and(|parts| parts.into_iter().all(|(_, body)| inner(body)))
+    let mut inner = parts.into_iter().flat_map(|(_, body)| &body.node);
+    inner.all(|node| bodies(node).next().is_none() || is_understood(node))
 }
 
 /// The bodies of a node in the order of their names, if it is an operator whose bodies are understood.
@@ -266,33 +289,26 @@ fn parts(node: &NodeProto) -> Option<Vec<(&str, &GraphProto)>> {
         .filter_map(|attribute| Some((attribute.name(), attribute.g.as_deref()?)))
         .collect();
     parts.sort_by_key(|(name, _)| *name);
+    let (inputs, outputs) = (node.input.len(), node.output.len());
     let (names, given, made) = match node.op() {
-        ("", "If") => (
-            &["else_branch", "then_branch"][..],
-            0,
-            Some(node.output.len()),
-        ),
-        ("", "Loop") => (&["body"][..], node.input.len(), Some(node.output.len() + 1)),
-        ("", "Scan") => (&["body"][..], node.input.len(), Some(node.output.len())),
+        ("", "If") => (&["else_branch", "then_branch"][..], 0, outputs),
+        ("", "Loop") => (&["body"][..], inputs, outputs + 1),
+        ("", "Scan") => (&["body"][..], inputs, outputs),
         _ => return None,
     };
-    let is_plain = |body: &GraphProto| {
+    let has_lists = node.attribute.iter().any(|attribute| {
+        let is_graph = attribute.r#type() == AttributeType::Graph;
+        !attribute.graphs.is_empty() || attribute.g.is_some() != is_graph
+    });
+    let own_names = parts.iter().map(|(name, _)| *name);
+    let has_own_bodies = own_names.eq(names.iter().copied());
+    let are_plain = parts.iter().all(|(_, body)| {
         body.input.len() == given
-            && made.is_none_or(|made| body.output.len() == made)
+            && body.output.len() == made
             && body.sparse_initializer.is_empty()
             && body.quantization_annotation.is_empty()
-    };
-    let is_graph = |attribute: &AttributeProto| attribute.r#type() == AttributeType::Graph;
-    let no_list = node
-        .attribute
-        .iter()
-        .all(|a| a.graphs.is_empty() && a.g.is_some() == is_graph(a));
-    let fits = no_list
-        && parts
-            .iter()
-            .map(|(name, _)| *name)
-            .eq(names.iter().copied());
-    (fits && parts.iter().all(|(_, body)| is_plain(body))).then_some(parts)
+    });
+    (!has_lists && has_own_bodies && are_plain).then_some(parts)
 }
 
 /// The names of the values that a body makes.

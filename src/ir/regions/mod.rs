@@ -106,6 +106,7 @@ pub fn move_to(node: &mut NodeProto, way: &str) {
 
 /// Whether a value is a result of a body, which engines want a node of the body to make.
 pub fn is_result(graph: &Graph, value: ValueId) -> bool {
-    let ends = |reader: &Reader| matches!(reader, Reader::Node { node, .. } if graph.domain_op(*node).0 == END);
-    graph.readers(value).iter().any(ends)
+    graph.readers(value).iter().any(
+        |reader| matches!(reader, Reader::Node { node, .. } if graph.domain_op(*node).0 == END),
+    )
 }

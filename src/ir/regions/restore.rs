@@ -7,7 +7,7 @@ use crate::ir::builder;
 use crate::ir::names::Names;
 use crate::ir::regions::{BEGIN, Body, END, Flat, NUMBER, move_to, way, ways_behind};
 use crate::onnx::Model;
-use crate::onnx::proto::{GraphProto, NodeProto, TensorProto, ValueInfoProto};
+use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 
 /// The contents of one graph of a model.
 #[derive(Default)]
@@ -25,8 +25,8 @@ struct Restoring<'r> {
     /// Whether each body still exists; the nodes of a removed body, which its node has taken, move
     /// into the enclosing one.
     is_there: Vec<bool>,
-    /// The values of which something is said.
-    told: HashSet<&'r str>,
+    /// The values that the flat graph declares.
+    declared: HashSet<&'r str>,
     names: Names<'r>,
 }
 
@@ -39,76 +39,18 @@ impl Flat<'_> {
             homes: HashMap::default(),
             content: HashMap::default(),
             is_there: self.are_there(graph),
-            told: graph.value_info.iter().map(|info| info.name()).collect(),
+            declared: graph.value_info.iter().map(|info| info.name()).collect(),
             names: Names::new(flat),
         };
-        // Nodes of a removed body are removed with it.
-        let is_in = |node: &&NodeProto| {
-            self.ways
-                .get(way(node))
-                .is_none_or(|&body| restoring.is_there[body])
-        };
-        let read: HashSet<&str> = graph
-            .node
-            .iter()
-            .filter(is_in)
-            .flat_map(|node| &node.input)
-            .map(String::as_str)
-            .collect();
-        for tensor in &graph.initializer {
-            let body = self.names.get(tensor.name()).map(|(body, _)| *body);
-            if body.is_some_and(|body| !restoring.is_there[body]) && !read.contains(tensor.name()) {
-                continue;
-            }
-            let home = body.and_then(|body| restoring.outside(body));
-            restoring
-                .homes
-                .extend(home.map(|home| (tensor.name(), home)));
-            restoring
-                .content
-                .entry(home)
-                .or_default()
-                .initializers
-                .push(tensor.clone());
-        }
+        restoring.place_initializers(graph);
         for node in &graph.node {
             restoring.put(node)?;
         }
-        if graph
-            .output
-            .iter()
-            .any(|output| restoring.homes.contains_key(output.name()))
-        {
+        let mut outputs = graph.output.iter();
+        if outputs.any(|output| restoring.homes.contains_key(output.name())) {
             return None;
         }
-        let Content {
-            nodes,
-            initializers,
-        } = restoring.content.remove(&None).unwrap_or_default();
-        let mut main = GraphProto {
-            node: vec![],
-            initializer: initializers,
-            ..graph.clone()
-        };
-        let told: HashSet<&str> = self
-            .before
-            .value_info
-            .iter()
-            .map(|info| info.name())
-            .collect();
-        let came: HashSet<&str> = nodes
-            .iter()
-            .flat_map(|node| &node.output)
-            .map(String::as_str)
-            .collect();
-        let is_told = |info: &ValueInfoProto| info.r#type.is_some() && came.contains(info.name());
-        main.value_info
-            .retain(|info| told.contains(info.name()) || is_told(info));
-        main.node = nodes
-            .iter()
-            .map(|node| restoring.node(node, None))
-            .collect::<Option<_>>()?;
-        Some(flat.with_graph(main))
+        Some(flat.with_graph(restoring.main(graph)?))
     }
 
     /// Which bodies a flat graph still has a node for.
@@ -153,6 +95,57 @@ impl<'r> Restoring<'r> {
             next = self.flat.bodies[body].around;
         }
         next
+    }
+
+    /// Moves the initializers into their bodies. Those of a removed body, which nodes that stay may read, move into the
+    /// enclosing graph, or are removed with it.
+    fn place_initializers(&mut self, graph: &'r GraphProto) {
+        let nodes = graph.node.iter().filter(|node| self.stays(node));
+        let read: HashSet<&str> = nodes
+            .flat_map(|node| &node.input)
+            .map(String::as_str)
+            .collect();
+        for tensor in &graph.initializer {
+            let body = self.flat.names.get(tensor.name()).map(|(body, _)| *body);
+            let is_removed = body.is_some_and(|body| !self.is_there[body]);
+            if is_removed && !read.contains(tensor.name()) {
+                continue;
+            }
+            let home = body.and_then(|body| self.outside(body));
+            self.homes.extend(home.map(|home| (tensor.name(), home)));
+            let content = self.content.entry(home).or_default();
+            content.initializers.push(tensor.clone());
+        }
+    }
+
+    /// Whether the body of a node still exists: nodes of a removed body are removed with it.
+    fn stays(&self, node: &NodeProto) -> bool {
+        let body = self.flat.ways.get(way(node));
+        body.is_none_or(|&body| self.is_there[body])
+    }
+
+    /// The main graph, with the bodies in it.
+    fn main(&mut self, flat: &GraphProto) -> Option<GraphProto> {
+        let Content {
+            nodes,
+            initializers,
+        } = self.content.remove(&None).unwrap_or_default();
+        let mut main = GraphProto {
+            node: vec![],
+            initializer: initializers,
+            ..flat.clone()
+        };
+        let infos = self.flat.before.value_info.iter();
+        let declared: HashSet<&str> = infos.map(|info| info.name()).collect();
+        let outputs = nodes.iter().flat_map(|node| &node.output);
+        let made: HashSet<&str> = outputs.map(String::as_str).collect();
+        main.value_info.retain(|info| {
+            let is_new = info.r#type.is_some() && made.contains(info.name());
+            is_new || declared.contains(info.name())
+        });
+        let restored = nodes.iter().map(|node| self.node(node, None));
+        main.node = restored.collect::<Option<_>>()?;
+        Some(main)
     }
 
     /// Finds the graph of a node: the one in its note, or that of its inputs.
@@ -229,14 +222,11 @@ impl<'r> Restoring<'r> {
             *name = self.name(name);
         }
         if home.is_some() {
-            let label = |name: &String| {
-                self.flat
-                    .labels
-                    .get(name)
-                    .map_or(name.as_str(), |name| name)
-                    .to_owned()
-            };
-            node.name = node.name.as_ref().map(label);
+            let labels = &self.flat.labels;
+            node.name = node.name.as_ref().map(|name| match labels.get(name) {
+                Some(label) => (*label).to_owned(),
+                None => name.clone(),
+            });
         }
         move_to(node, "");
         Some(())
@@ -287,8 +277,10 @@ impl<'r> Restoring<'r> {
             tensor.name = Some(self.name(tensor.name()));
         }
         let way = self.flat.bodies[home].way.clone();
-        body.value_info
-            .retain(|info| self.told.contains([&way, info.name()].concat().as_str()));
+        body.value_info.retain(|info| {
+            self.declared
+                .contains([&way, info.name()].concat().as_str())
+        });
         let now = results
             .iter()
             .map(|flat| self.read(flat, Some(home)))
@@ -300,8 +292,8 @@ impl<'r> Restoring<'r> {
             .filter(|(output, now)| output.name() == now.as_str());
         let mut taken: HashSet<&str> = same.map(|(_, now)| now.as_str()).collect();
         for (output, name) in body.output.iter_mut().zip(&now) {
-            let is_made = || body.node.iter().any(|node| node.output.contains(name));
-            if output.name() == name || (is_made() && taken.insert(name)) {
+            let maker = body.node.iter().find(|node| node.output.contains(name));
+            if output.name() == name || (maker.is_some() && taken.insert(name)) {
                 output.name = Some(name.clone());
                 continue;
             }
@@ -309,12 +301,7 @@ impl<'r> Restoring<'r> {
             let copy = self
                 .names
                 .fresh(&format!("{way}{}_identity", output.name()));
-            let maker = body
-                .node
-                .iter()
-                .find(|node| node.output.contains(name))
-                .cloned()
-                .unwrap_or_default();
+            let maker = maker.cloned().unwrap_or_default();
             body.node
                 .push(builder::node(&maker, "Identity", &copy, &[name], &copy));
             output.name = Some(copy);
