@@ -43,10 +43,10 @@ impl Inference {
                 }
             }
             // tract keeps an axis of unknown extent, which a Squeeze without axes may remove.
-            (("", "Squeeze"), [made]) if takes_all_of_one(node, self.opset) => {
-                if !has_all_extents(made) {
-                    *made = type_alone(made);
-                }
+            (("", "Squeeze"), [made])
+                if takes_all_of_one(node, self.opset) && !has_all_extents(made) =>
+            {
+                *made = type_alone(made);
             }
             (("", "AveragePool" | "LpPool" | "MaxPool"), made) => {
                 let Some(from) = first else { return };
