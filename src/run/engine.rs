@@ -1,11 +1,9 @@
 //! A model in tract, ready to run.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tract_core::internal::{
-    RunOptions, TractErrorContext, TypedSimplePlan, TypedSimpleState, bail,
-};
+use tract_core::internal::{RunOptions, TractErrorContext, TypedSimplePlan, TypedSimpleState};
 use tract_linalg::multithread::Executor;
 use tract_onnx::Onnx;
 use tract_onnx::model::ParseResult;
@@ -15,16 +13,10 @@ use super::dims::Dims;
 use super::failure::{Failure, Stage};
 use super::input::Input;
 use super::origins::Origins;
+use super::preconditions::{check_inputs, check_size, endless, known_operators};
 use super::skeleton::{WeightStore, skeleton};
 use super::specialise::{specialised, with_definitions};
 use crate::onnx::Model;
-use crate::onnx::node::{bodies, constant_tensor, states};
-use crate::onnx::operator::Category;
-use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
-use crate::onnx::tract_quirks::{is_read, read_as_one};
-
-/// The limit for elements of an input: 32 GB of float32 are never meant.
-const MOST: usize = 1 << 33;
 
 /// A model in tract, with concrete shapes. Clones share the graph and the weights.
 ///
@@ -83,17 +75,9 @@ impl Engine {
             .with_ignore_output_shapes(true);
         let operators = known_operators(&onnx, model)?;
         if let Some(scan) = endless(model.graph()) {
-            let (operator, node) = (
-                Some(scan.op_type().to_owned()),
-                Some(scan.label().to_owned()),
-            );
-            let reason = "tract may look for another form of it for ever".to_owned();
-            return Err(Failure {
-                stage: Stage::Optimize,
-                operator,
-                node,
-                reason,
-            });
+            let reason = "tract may look for another form of it for ever";
+            let failure = Failure::new(Stage::Optimize, reason);
+            return Err(failure.at(scan.op_type(), scan.label()));
         }
         let (proto, weights) = skeleton(model, &inputs)?;
         let onnx = Onnx {
@@ -117,16 +101,7 @@ impl Engine {
         }
         drop((proto, onnx));
         let plan = operators.attempt(Stage::Optimize, || {
-            let executor = if threads > 1 {
-                Executor::multithread(threads)
-            } else {
-                Executor::SingleThread
-            };
-            let options = RunOptions {
-                executor: Some(executor),
-                ..RunOptions::default()
-            };
-            TypedSimplePlan::new_with_options(inferred.into_optimized()?, &options)
+            TypedSimplePlan::new_with_options(inferred.into_optimized()?, &run_options(threads))
         })?;
         let outputs = model
             .graph()
@@ -247,151 +222,23 @@ impl Session {
     }
 }
 
-/// Refuses an input of more elements than any memory holds.
-fn check_size(input: &Input) -> Result<(), Failure> {
-    let Input { name, shape, .. } = input;
-    let elements = shape
-        .iter()
-        .try_fold(1_usize, |all, &extent| all.checked_mul(extent));
-    if elements.is_some_and(|elements| elements <= MOST) || shape.contains(&0) {
-        return Ok(());
-    }
-    let reason =
-        format!("the input `{name}` would have more elements than are run with: {shape:?}");
-    Err(Failure::new(Stage::Load, reason))
-}
-
-/// A Scan for which tract's declutter does not end: it moves operators out of the body and in
-/// again, if the body has a product that need not read the state.
-fn endless(graph: &GraphProto) -> Option<&NodeProto> {
-    let has_product = |body: &GraphProto| {
-        body.node
-            .iter()
-            .any(|node| node.category().is_some_and(Category::is_product))
+fn run_options(threads: usize) -> RunOptions {
+    let executor = if threads > 1 {
+        Executor::multithread(threads)
+    } else {
+        Executor::SingleThread
     };
-    graph
-        .node
-        .iter()
-        .find(|node| node.op() == ("", "Scan") && bodies(node).any(has_product))
-        .or_else(|| graph.node.iter().flat_map(bodies).find_map(endless))
-}
-
-fn check_inputs(inputs: &[Input], values: &[TValue]) -> TractResult<()> {
-    if inputs.len() != values.len() {
-        bail!(
-            "the model has {} inputs, and {} were given",
-            inputs.len(),
-            values.len()
-        );
+    RunOptions {
+        executor: Some(executor),
+        ..RunOptions::default()
     }
-    for (input, value) in inputs.iter().zip(values) {
-        let Input {
-            name,
-            element,
-            shape,
-            ..
-        } = input;
-        if value.datum_type() != *element || value.shape() != shape {
-            let (given, given_shape) = (value.datum_type(), value.shape());
-            bail!(
-                "the input `{name}` is {element:?} {shape:?}, and {given:?} {given_shape:?} was given"
-            );
-        }
-    }
-    Ok(())
-}
-
-/// The operators of a model; a failure at the first one that tract does not have.
-fn known_operators(onnx: &Onnx, model: &Model) -> Result<Origins, Failure> {
-    let mut operators = Origins::default();
-    add_operators(onnx, model, model.graph(), &mut operators)?;
-    let mut empty = HashSet::new();
-    add_empty(model.graph(), &mut empty);
-    numbers_are_there(model.graph(), &empty)?;
-    Ok(operators)
-}
-
-/// The stored tensors that have no elements, by name.
-fn add_empty<'g>(graph: &'g GraphProto, empty: &mut HashSet<&'g str>) {
-    let is_empty = |tensor: &TensorProto| tensor.dims.contains(&0);
-    empty.extend(
-        graph
-            .initializer
-            .iter()
-            .filter(|tensor| is_empty(tensor))
-            .map(TensorProto::name),
-    );
-    for node in &graph.node {
-        if node.op() == ("", "Constant")
-            && constant_tensor(node).is_some_and(|tensor| is_empty(&tensor))
-        {
-            empty.extend(node.output.iter().map(String::as_str));
-        }
-        bodies(node).for_each(|body| add_empty(body, empty));
-    }
-}
-
-/// A failure at a node that has no number where tract reads one.
-fn numbers_are_there(graph: &GraphProto, empty: &HashSet<&str>) -> Result<(), Failure> {
-    graph.node.iter().try_for_each(|node| {
-        let mut read = read_as_one(node.op_type())
-            .iter()
-            .filter_map(|&slot| node.input.get(slot));
-        if let Some(name) = read.find(|name| empty.contains(name.as_str())) {
-            let reason = format!("`{name}` has no element, and tract reads one");
-            return Err(Failure::new(Stage::Load, reason).at(node.op_type(), node.label()));
-        }
-        bodies(node).try_for_each(|body| numbers_are_there(body, empty))
-    })
-}
-
-fn add_operators(
-    onnx: &Onnx,
-    model: &Model,
-    graph: &GraphProto,
-    operators: &mut Origins,
-) -> Result<(), Failure> {
-    for node in &graph.node {
-        let (domain, operator) = node.op();
-        let fail = |reason: &str| Failure::new(Stage::Load, reason).at(operator, node.label());
-        if model
-            .proto
-            .functions
-            .iter()
-            .any(|function| (function.domain(), function.name()) == (domain, operator))
-        {
-            return Err(fail(
-                "it is a function of the model, and tract has no functions",
-            ));
-        }
-        if !is_read(domain) {
-            return Err(fail(&format!(
-                "tract has no operators of the domain `{domain}`"
-            )));
-        }
-        if !onnx.op_register.0.contains_key(operator) {
-            return Err(fail("tract does not have this operator"));
-        }
-        if operator == "Scan" && states(node, node.input.len()) == Some(0) {
-            return Err(fail(
-                "tract makes steps for ever where no state goes from one to the next",
-            ));
-        }
-        let name = if node.name().is_empty() {
-            node.output.first().map_or("", String::as_str)
-        } else {
-            node.name()
-        };
-        operators.insert(name.to_owned(), operator.to_owned());
-        bodies(node).try_for_each(|body| add_operators(onnx, model, body, operators))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::onnx::tensor::DataType;
+    use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto};
+    use crate::onnx::tensor::{DataType, make_i64};
     use crate::run::random;
     use crate::run::testing::{affine, floats, model, node, value, with_int};
     use tract_onnx::prelude::tensor2;
@@ -427,62 +274,60 @@ mod tests {
         assert_eq!(nodes, engine.plan.order_without_consts());
     }
 
+    /// Whether an input of this shape is small enough.
+    fn check_shape(shape: &[&str]) -> Result<(), Failure> {
+        let inputs = vec![value("x", DataType::Float, shape)];
+        let model = model(inputs, vec![], vec![node("Relu x -> y")], &["y"]);
+        check_size(&Input::from_model(&model, &Dims::default()).unwrap()[0])
+    }
+
     #[test]
     fn an_input_beyond_all_memory_is_an_error() {
-        let of = |shape: &[&str]| {
-            let inputs = vec![value("x", DataType::Float, shape)];
-            let model = model(inputs, vec![], vec![node("Relu x -> y")], &["y"]);
-            check_size(&Input::from_model(&model, &Dims::default()).unwrap()[0])
-        };
         for shape in [
             &["1", "4611686018427387904"][..],
             &["4294967296", "4294967296", "2"],
             &["4294967296", "4"],
         ] {
             assert!(
-                of(shape).unwrap_err().reason.contains("more elements"),
+                check_shape(shape)
+                    .unwrap_err()
+                    .reason
+                    .contains("more elements"),
                 "{shape:?}"
             );
         }
-        assert!(of(&["4294967296", "0"]).is_ok());
+        assert!(check_shape(&["4294967296", "0"]).is_ok());
+    }
+
+    /// A Scan whose body has a state and a product.
+    fn load_scan(product: &str) -> Result<Engine, Failure> {
+        let inputs = ["s", "u"].map(|name| value(name, DataType::Float, &["2", "2"]));
+        let nodes = vec![node("Relu s -> t"), node(product)];
+        let body = model(inputs.to_vec(), vec![], nodes, &["t", "q"]);
+        let mut scan = with_int(node("Scan s0, us -> s1, qs"), "num_scan_inputs", 1);
+        scan.attribute.push(AttributeProto {
+            name: Some("body".into()),
+            r#type: Some(AttributeType::Graph.into()),
+            g: Some(Box::new(body.proto.graph.unwrap())),
+            ..Default::default()
+        });
+        let inputs = vec![
+            value("s0", DataType::Float, &["2", "2"]),
+            value("us", DataType::Float, &["3", "2", "2"]),
+        ];
+        let model = model(inputs, vec![], vec![scan], &["s1", "qs"]);
+        Engine::load(&model, &Dims::default())
     }
 
     #[test]
     fn a_scan_in_which_tract_may_get_lost_is_not_begun() {
-        let body = |product: &str| {
-            let nodes = vec![node("Relu s -> t"), node(product)];
-            let inputs = ["s", "u"]
-                .map(|name| value(name, DataType::Float, &["2", "2"]))
-                .to_vec();
-            model(inputs, vec![], nodes, &["t", "q"])
-                .proto
-                .graph
-                .unwrap()
-        };
-        let scan = |product: &str| {
-            let mut scan = with_int(node("Scan s0, us -> s1, qs"), "num_scan_inputs", 1);
-            scan.attribute.push(crate::onnx::proto::AttributeProto {
-                name: Some("body".into()),
-                r#type: Some(crate::onnx::proto::AttributeType::Graph.into()),
-                g: Some(Box::new(body(product))),
-                ..Default::default()
-            });
-            let inputs = vec![
-                value("s0", DataType::Float, &["2", "2"]),
-                value("us", DataType::Float, &["3", "2", "2"]),
-            ];
-            Engine::load(
-                &model(inputs, vec![], vec![scan], &["s1", "qs"]),
-                &Dims::default(),
-            )
-        };
-        let failure = scan("MatMul u, u -> q").unwrap_err();
+        let failure = load_scan("MatMul u, u -> q").unwrap_err();
         assert_eq!(
             (failure.operator.as_deref(), failure.node.as_deref()),
             (Some("Scan"), Some("the Scan"))
         );
         assert!(
-            scan("Add u, u -> q")
+            load_scan("Add u, u -> q")
                 .err()
                 .is_none_or(|failure| !failure.reason.contains("for ever"))
         );
@@ -490,13 +335,12 @@ mod tests {
 
     #[test]
     fn a_slice_with_steps_runs_behind_a_reshape() {
-        let list = |name, list: &[i64]| crate::onnx::tensor::make_i64(name, list);
         let constants = vec![
-            list("square", &[0, 4, 4]),
-            list("start", &[0]),
-            list("end", &[9]),
-            list("axis", &[1]),
-            list("step", &[2]),
+            make_i64("square", &[0, 4, 4]),
+            make_i64("start", &[0]),
+            make_i64("end", &[9]),
+            make_i64("axis", &[1]),
+            make_i64("step", &[2]),
         ];
         let nodes = vec![
             node("Reshape x, square -> image"),
@@ -518,17 +362,15 @@ mod tests {
         );
     }
 
+    fn load_one(node: NodeProto) -> Result<Engine, Failure> {
+        let inputs = vec![value("x", DataType::Float, &["3"])];
+        let model = model(inputs, vec![], vec![node], &["y"]);
+        Engine::load(&model, &Dims::default())
+    }
+
     #[test]
     fn an_unknown_operator_is_named() {
-        let one = |node| {
-            model(
-                vec![value("x", DataType::Float, &["3"])],
-                vec![],
-                vec![node],
-                &["y"],
-            )
-        };
-        let failure = Engine::load(&one(node("Frobnicate x -> y")), &Dims::default()).unwrap_err();
+        let failure = load_one(node("Frobnicate x -> y")).unwrap_err();
         assert_eq!(
             failure.to_string(),
             "tract cannot load Frobnicate `the Frobnicate`: tract does not have this operator"
@@ -536,7 +378,7 @@ mod tests {
 
         let mut foreign = node("Relu x -> y");
         foreign.domain = Some("com.example".into());
-        let failure = Engine::load(&one(foreign), &Dims::default()).unwrap_err();
+        let failure = load_one(foreign).unwrap_err();
         assert_eq!(failure.operator.as_deref(), Some("Relu"));
         assert!(failure.reason.contains("com.example"), "{failure}");
     }

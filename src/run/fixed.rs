@@ -19,7 +19,7 @@ use crate::onnx::Model;
 use crate::onnx::proto::{Dim, Dimension, GraphProto};
 use crate::shape::facts::extent;
 
-/// DimensionSizes by the names of dimensions, as [`Input::symbols`] has them.
+/// Sizes by the names of dimensions, as [`Input::symbols`] has them.
 type DimensionSizes<'s> = HashMap<Cow<'s, str>, usize>;
 
 /// The model for inputs of these sizes. Dimensions of inputs that have no size here stay open; those of outputs that follow
@@ -44,16 +44,17 @@ pub fn fixed(model: &Model, dims: &Dims) -> Result<Model> {
         .flatten()
         .collect();
     for (name, size) in dims.iter() {
-        let wrong = |reason: &str| Error::Fix {
+        let reason = if !names.iter().any(|known| known == name) {
+            "no input has a symbolic dimension of this name"
+        } else if size == 0 {
+            "a size is at least 1"
+        } else {
+            continue;
+        };
+        return Err(Error::Fix {
             name: name.to_owned(),
             reason: reason.to_owned(),
-        };
-        if !names.iter().any(|known| known == name) {
-            return Err(wrong("no input has a symbolic dimension of this name"));
-        }
-        if size == 0 {
-            return Err(wrong("a size is at least 1"));
-        }
+        });
     }
     let sizes: DimensionSizes = dims
         .iter()
@@ -142,18 +143,15 @@ mod tests {
     /// Numbers and symbols of a declared shape.
     fn shape(value: &ValueInfoProto) -> Vec<String> {
         let tensor = value.r#type.as_ref().unwrap().tensor_type.as_ref().unwrap();
-        let text = |dim: &Dimension| match &dim.value {
-            Some(Dim::DimValue(size)) => size.to_string(),
-            Some(Dim::DimParam(name)) => name.clone(),
-            None => String::new(),
-        };
-        tensor
-            .shape
-            .as_ref()
-            .unwrap()
+        let shape = tensor.shape.as_ref().unwrap();
+        shape
             .dim
             .iter()
-            .map(text)
+            .map(|dim| match &dim.value {
+                Some(Dim::DimValue(size)) => size.to_string(),
+                Some(Dim::DimParam(name)) => name.clone(),
+                None => String::new(),
+            })
             .collect()
     }
 
@@ -209,18 +207,19 @@ mod tests {
 
     #[test]
     fn a_name_that_no_input_has_and_a_size_of_0_are_errors() {
-        let fail = |dims: &Dims| {
-            fixed(&affine([1.0; 3], [0.0; 3]), dims)
-                .err()
-                .map(|error| error.to_string())
-        };
-        let wrong = fail(&"m=2".parse().unwrap());
-        assert_eq!(
-            wrong.unwrap(),
-            "--fix `m`: no input has a symbolic dimension of this name"
-        );
-        let mut none = Dims::default();
-        none.set("n", 0);
-        assert_eq!(fail(&none).unwrap(), "--fix `n`: a size is at least 1");
+        let model = affine([1.0; 3], [0.0; 3]);
+        let mut zero = Dims::default();
+        zero.set("n", 0);
+        let cases = [
+            (
+                "m=2".parse().unwrap(),
+                "--fix `m`: no input has a symbolic dimension of this name",
+            ),
+            (zero, "--fix `n`: a size is at least 1"),
+        ];
+        for (dims, expected) in cases {
+            let error = fixed(&model, &dims).err().unwrap();
+            assert_eq!(error.to_string(), expected);
+        }
     }
 }

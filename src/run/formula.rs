@@ -13,10 +13,9 @@ const LONGEST: usize = 200;
 /// The value of a formula over the sizes of other names; `None` if the name is no formula, a name
 /// has no size, or the value is no size.
 pub fn size(name: &str, sizes: &HashMap<Cow<str>, usize>) -> Option<usize> {
-    let known = |symbol: &str| i64::try_from(*sizes.get(symbol)?).ok();
     let size = Calculation {
         rest: text(name)?,
-        known: &known,
+        known: &|symbol| i64::try_from(*sizes.get(symbol)?).ok(),
     }
     .whole()?;
     usize::try_from(size).ok().filter(|&size| size > 0)
@@ -85,12 +84,15 @@ impl Calculation<'_> {
             return self.takes(")").then_some(sum);
         }
         self.rest = self.rest.trim_start();
-        let is_part = |c: char| c.is_alphanumeric() || "_.".contains(c);
-        let (word, rest) = self
+        let end = self
             .rest
-            .split_at(self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len()));
+            .find(|c: char| !(c.is_alphanumeric() || "_.".contains(c)))
+            .unwrap_or(self.rest.len());
+        let (word, rest) = self.rest.split_at(end);
         self.rest = rest.trim_start();
-        (!word.is_empty()).then_some(())?;
+        if word.is_empty() {
+            return None;
+        }
         if word.starts_with(|c: char| c.is_ascii_digit()) {
             word.parse().ok()
         } else {
@@ -117,17 +119,20 @@ mod tests {
             ("s".into(), 3),
             ("batch/head".into(), 8),
         ]);
-        let of = |name| size(name, &sizes);
-        assert_eq!(of("s + past_length"), Some(8));
-        assert_eq!(
-            ["2*s - 1", "3*s/2", "((4*s)//past_length)", "2 * (s+1)"].map(of),
-            [5, 4, 2, 8].map(Some)
-        );
-        // Not in order, as products are before sums and from the left.
-        assert_eq!(
-            ["s*past_length/3", "1+2*s", "9-s-1"].map(of),
-            [5, 7, 5].map(Some)
-        );
+        let cases = [
+            ("s + past_length", 8),
+            ("2*s - 1", 5),
+            ("3*s/2", 4),
+            ("((4*s)//past_length)", 2),
+            ("2 * (s+1)", 8),
+            // Products are before sums, and both from the left.
+            ("s*past_length/3", 5),
+            ("1+2*s", 7),
+            ("9-s-1", 5),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(size(name, &sizes), Some(expected), "{name}");
+        }
     }
 
     #[test]

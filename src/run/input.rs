@@ -45,11 +45,11 @@ impl Input {
     /// there is none; `None` for a dimension with a size. Exporters write `?` for every dimension
     /// without a symbol.
     pub fn symbols(input: &ValueInfoProto) -> Vec<Option<Cow<'_, str>>> {
-        let place = |axis: usize| Cow::Owned(format!("{}:{axis}", input.name()));
         let dims = dims(input).iter().enumerate();
-        dims.map(|(axis, dim)| match &dim.value {
-            Some(Dim::DimValue(size)) if *size >= 0 => None,
-            _ => Some(symbol(dim).map_or_else(|| place(axis), Cow::Borrowed)),
+        dims.map(|(axis, dim)| match (&dim.value, symbol(dim)) {
+            (Some(Dim::DimValue(0..)), _) => None,
+            (_, Some(symbol)) => Some(Cow::Borrowed(symbol)),
+            (_, None) => Some(Cow::Owned(format!("{}:{axis}", input.name()))),
         })
         .collect()
     }
@@ -69,8 +69,9 @@ impl Input {
 
     /// The names of the first dimensions of the inputs: the sizes of the batch.
     pub fn batch_symbols(model: &Model) -> Vec<Cow<'_, str>> {
-        let first = |input| Self::symbols(input).into_iter().next().flatten();
-        let mut symbols: Vec<Cow<str>> = free(model.graph()).filter_map(first).collect();
+        let mut symbols: Vec<Cow<str>> = free(model.graph())
+            .filter_map(|input| Self::symbols(input).into_iter().next()?)
+            .collect();
         symbols.sort_unstable();
         symbols.dedup();
         symbols
@@ -82,28 +83,25 @@ impl Input {
         sizes: &HashMap<Cow<str>, usize>,
     ) -> Result<Self, Failure> {
         let name = input.name();
-        let fail =
-            |reason: String| Failure::new(Stage::Load, format!("the input `{name}` {reason}"));
         let tensor = input.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
-        let tensor = tensor.ok_or_else(|| fail("is no tensor".into()))?;
-        let element = DataType::from_code(tensor.elem_type());
-        let element = element.and_then(datum).ok_or_else(|| match element {
-            Some(element) => fail(format!("is of type {element}")),
-            None => fail("has no known type".into()),
-        })?;
-        let shape = tensor
-            .shape
-            .as_ref()
-            .ok_or_else(|| fail("has no shape".into()))?;
-        let size = |(name, dim): (Option<Cow<str>>, &Dimension)| match (name, &dim.value) {
-            (Some(name), _) => sizes[&name],
-            (None, Some(Dim::DimValue(size))) => *size as usize,
-            (None, _) => 0,
+        let tensor = tensor.ok_or_else(|| failure(name, "is no tensor"))?;
+        let element = match DataType::from_code(tensor.elem_type()) {
+            None => return Err(failure(name, "has no known type")),
+            Some(element) => {
+                datum(element).ok_or_else(|| failure(name, &format!("is of type {element}")))?
+            }
+        };
+        let Some(shape) = &tensor.shape else {
+            return Err(failure(name, "has no shape"));
         };
         let shape: Vec<usize> = Self::symbols(input)
             .into_iter()
             .zip(&shape.dim)
-            .map(size)
+            .map(|(name, dim)| match (name, &dim.value) {
+                (Some(name), _) => sizes[&name],
+                (None, Some(Dim::DimValue(size))) => *size as usize,
+                (None, _) => 0,
+            })
             .collect();
         let indices = (element.is_integer() && !element.is::<bool>())
             .then(|| rows(graph, name))
@@ -117,15 +115,16 @@ impl Input {
     }
 }
 
+fn failure(input: &str, reason: &str) -> Failure {
+    Failure::new(Stage::Load, format!("the input `{input}` {reason}"))
+}
+
 /// The inputs that no initializer gives a value.
 pub(crate) fn free(graph: &GraphProto) -> impl Iterator<Item = &ValueInfoProto> {
-    let is_given = |input: &ValueInfoProto| {
-        graph
-            .initializer
-            .iter()
-            .any(|tensor| tensor.name() == input.name())
-    };
-    graph.input.iter().filter(move |input| !is_given(input))
+    graph.input.iter().filter(|input| {
+        let mut stored = graph.initializer.iter();
+        !stored.any(|tensor| tensor.name() == input.name())
+    })
 }
 
 /// Writes the shapes that the inputs have in this run into their declarations, and the sizes of their symbols into those of
@@ -321,13 +320,11 @@ mod tests {
                 ..Default::default()
             })
             .to_vec();
-        let shape = |dims: &str| {
-            Input::from_model(&model, &dims.parse().unwrap()).unwrap()[0]
-                .shape
-                .clone()
-        };
-        assert_eq!(shape(""), [2, 3, 224, 224]);
-        assert_eq!(shape(&format!("{name}:2=48")), [2, 3, 48, 224]);
+        let sizes = format!("{name}:2=48");
+        for (sizes, expected) in [("", [2, 3, 224, 224]), (&sizes, [2, 3, 48, 224])] {
+            let inputs = Input::from_model(&model, &sizes.parse().unwrap()).unwrap();
+            assert_eq!(inputs[0].shape, expected);
+        }
         assert!(Input::batch_symbols(&model).contains(&format!("{name}:0").into()));
         assert!(Input::from_model(&model, &format!("{name}:1=5").parse().unwrap()).is_err());
     }

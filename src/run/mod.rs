@@ -13,6 +13,8 @@ mod input;
 #[cfg(feature = "tract")]
 mod origins;
 #[cfg(feature = "tract")]
+mod preconditions;
+#[cfg(feature = "tract")]
 mod random;
 #[cfg(feature = "tract")]
 mod skeleton;

@@ -57,17 +57,16 @@ mod tests {
         assert_eq!(inputs[0].shape, [2, 100]);
         assert_eq!((inputs[0].indices, inputs[1].indices), (Some(50), None));
         let tensors = random(&inputs, 1);
-        let range = |tensor: &Tensor| {
-            let view = tensor.try_as_plain_ram().unwrap();
+        let [(smallest, largest), mask] = [0, 1].map(|place: usize| {
+            let view = tensors[place].try_as_plain_ram().unwrap();
             let values = view.as_slice::<i64>().unwrap();
             (*values.iter().min().unwrap(), *values.iter().max().unwrap())
-        };
-        let (smallest, largest) = range(&tensors[0]);
+        });
         assert!(
             smallest >= 0 && largest < 50 && largest > 30,
             "{smallest}..={largest}"
         );
-        assert_eq!(range(&tensors[1]), (0, 1));
+        assert_eq!(mask, (0, 1));
     }
 
     #[test]

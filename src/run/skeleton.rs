@@ -128,17 +128,16 @@ impl WeightStore {
             return Ok(());
         }
         tensor::data(tensor, &self.externals)?;
-        let entry = |key: &str, value: String| StringStringEntryProto {
-            key: Some(key.into()),
-            value: Some(value),
-        };
         let number = self.tensors.len().to_string();
         let reference = TensorProto {
             name: tensor.name.clone(),
             dims: tensor.dims.clone(),
             data_type: tensor.data_type,
             data_location: Some(DataLocation::External.into()),
-            external_data: vec![entry("location", ".".into()), entry("offset", number)],
+            external_data: vec![
+                StringStringEntryProto::new("location", "."),
+                StringStringEntryProto::new("offset", &number),
+            ],
             ..TensorProto::default()
         };
         self.tensors.push(std::mem::replace(tensor, reference));

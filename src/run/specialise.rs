@@ -108,14 +108,14 @@ mod tests {
             ),
             node("Add summed, x -> y"),
         ];
-        let integer = |name, number| TensorProto {
-            dims: vec![],
-            ..make_i64(name, &[number])
-        };
-        let constants = vec![integer("second", 1), integer("zero", 0), integer("one", 1)];
+        let constants =
+            [("second", 1), ("zero", 0), ("one", 1)].map(|(name, number)| TensorProto {
+                dims: vec![],
+                ..make_i64(name, &[number])
+            });
         model(
             vec![value("x", DataType::Float, &["batch", "tokens"])],
-            constants,
+            constants.to_vec(),
             nodes,
             &["y"],
         )

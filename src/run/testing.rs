@@ -13,7 +13,6 @@ use crate::onnx::tensor::{self, DataType};
 pub(crate) fn node(text: &str) -> NodeProto {
     let (left, right) = text.split_once("->").unwrap();
     let (op, inputs) = left.trim().split_once(' ').unwrap_or((left.trim(), ""));
-    let names = |list: &str| list.split(',').map(|name| name.trim().to_owned()).collect();
     NodeProto {
         op_type: Some(op.into()),
         name: Some(format!("the {op}")),
@@ -21,6 +20,10 @@ pub(crate) fn node(text: &str) -> NodeProto {
         output: names(right),
         ..Default::default()
     }
+}
+
+fn names(list: &str) -> Vec<String> {
+    list.split(',').map(|name| name.trim().to_owned()).collect()
 }
 
 #[cfg_attr(
@@ -39,15 +42,15 @@ pub(crate) fn with_int(mut node: NodeProto, name: &str, value: i64) -> NodeProto
 
 /// A value with a shape of numbers and symbols.
 pub(crate) fn value(name: &str, element: DataType, shape: &[&str]) -> ValueInfoProto {
-    let dim = |text: &&str| Dimension {
+    let dims = shape.iter().map(|text| Dimension {
         value: Some(
             text.parse()
                 .map_or_else(|_| Dim::DimParam((*text).into()), Dim::DimValue),
         ),
         denotation: None,
-    };
+    });
     let shape = TensorShapeProto {
-        dim: shape.iter().map(dim).collect(),
+        dim: dims.collect(),
     };
     ValueInfoProto {
         name: Some(name.into()),
