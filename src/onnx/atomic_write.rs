@@ -376,14 +376,8 @@ fn settle(folder: &Path, list: &str) {
 
 /// Whether the name of a data file occurs in a model, or in any other `.onnx` file of the folder.
 fn is_mentioned(folder: &Path, model: &str, data: &str) -> io::Result<bool> {
-    let holds = |path: &Path| {
-        if path.is_file() {
-            holds(path, data.as_bytes())
-        } else {
-            Ok(false)
-        }
-    };
-    if holds(&folder.join(model))? {
+    let model = folder.join(model);
+    if model.is_file() && holds(&model, data.as_bytes())? {
         return Ok(true);
     }
     for entry in fs::read_dir(folder)? {
@@ -391,7 +385,7 @@ fn is_mentioned(folder: &Path, model: &str, data: &str) -> io::Result<bool> {
         let is_model = path
             .extension()
             .is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"));
-        if is_model && holds(&path)? {
+        if is_model && path.is_file() && holds(&path, data.as_bytes())? {
             return Ok(true);
         }
     }

@@ -85,10 +85,8 @@ mod tests {
     use crate::onnx::proto::{AttributeProto, TensorProto, ValueInfoProto};
     use crate::onnx::wire;
 
-    /// A model of so many nodes with three inputs, an output and an attribute each, of which the graph inside of it has one
-    /// more; and with a constant and a declared value for each.
-    fn model(nodes: usize) -> ModelProto {
-        let node = |inner: Option<GraphProto>| NodeProto {
+    fn node(inner: Option<GraphProto>) -> NodeProto {
+        NodeProto {
             op_type: Some("If".into()),
             input: vec!["a".into(), "b".into(), "c".into()],
             output: vec!["d".into()],
@@ -97,7 +95,12 @@ mod tests {
                 ..Default::default()
             }],
             ..Default::default()
-        };
+        }
+    }
+
+    /// A model of so many nodes with three inputs, an output and an attribute each, of which the graph inside of it has one
+    /// more; and with a constant and a declared value for each.
+    fn model(nodes: usize) -> ModelProto {
         let body = GraphProto {
             node: vec![node(None); nodes + 1],
             ..Default::default()

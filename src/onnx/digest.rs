@@ -259,16 +259,13 @@ mod tests {
         assert_eq!(digits(&ahead), [zeros(), zeros()]);
         let expected = fused.to_bytes().unwrap();
         assert_eq!(ahead.to_bytes().unwrap(), expected);
-        let merged = |model: &Model| {
-            let mut merged = ModelProto::default();
-            for part in model.to_parts(1 << 12).unwrap() {
-                let mut bytes = vec![];
-                part.to_writer(&mut bytes).unwrap();
-                merged.merge(&bytes[..]).unwrap();
-            }
-            merged.encode_to_vec()
-        };
-        assert_eq!(merged(&ahead), expected);
+        let mut merged = ModelProto::default();
+        for part in ahead.to_parts(1 << 12).unwrap() {
+            let mut bytes = vec![];
+            part.to_writer(&mut bytes).unwrap();
+            merged.merge(&bytes[..]).unwrap();
+        }
+        assert_eq!(merged.encode_to_vec(), expected);
         for place in [DataPlace::Inside, DataPlace::Beside] {
             let written = [&ahead, &fused].map(|model| {
                 let folder = tempfile::tempdir().unwrap();

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::proto::{DataLocation, StringStringEntryProto, TensorProto};
+use super::proto::{DataLocation, TensorProto};
 use crate::error::{Error, Result};
 
 /// The element type of a tensor.
@@ -209,10 +209,17 @@ pub fn is_external(tensor: &TensorProto) -> bool {
 
 /// Whether the elements of a tensor are with the model that has it, and not in its message.
 pub fn is_held(tensor: &TensorProto) -> bool {
-    let held = |entry: &StringStringEntryProto| {
-        entry.key() == "location" && entry.value().starts_with(HELD)
-    };
-    tensor.external_data.iter().any(held)
+    let mut entries = tensor.external_data.iter();
+    entries.any(|entry| entry.key() == "location" && entry.value().starts_with(HELD))
+}
+
+/// A tensor of which only type and shape are known.
+pub(crate) fn without_elements(data_type: DataType, shape: &[usize]) -> TensorProto {
+    TensorProto {
+        dims: shape.iter().map(|&dim| dim as i64).collect(),
+        data_type: Some(data_type.code()),
+        ..Default::default()
+    }
 }
 
 /// An error about a tensor.

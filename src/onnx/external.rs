@@ -57,14 +57,10 @@ pub(crate) struct Span {
 impl Span {
     /// How a tensor refers to it.
     pub fn entries(&self) -> Vec<StringStringEntryProto> {
-        let entry = |key: &str, value: String| StringStringEntryProto {
-            key: Some(key.to_owned()),
-            value: Some(value),
-        };
         vec![
-            entry("location", self.location.clone()),
-            entry("offset", self.offset.to_string()),
-            entry("length", self.length.to_string()),
+            StringStringEntryProto::new("location", &self.location),
+            StringStringEntryProto::new("offset", &self.offset.to_string()),
+            StringStringEntryProto::new("length", &self.length.to_string()),
         ]
     }
 }
@@ -292,19 +288,21 @@ impl Externals {
 
 /// The path of a file that a model in a folder refers to; the reason, where it may not.
 fn inside(folder: &Path, others: &[PathBuf], location: &str) -> Found<PathBuf> {
-    let inward = |part| matches!(part, Component::Normal(_) | Component::CurDir);
-    let stays = !location.is_empty() && Path::new(location).components().all(inward);
+    let mut parts = Path::new(location).components();
+    let has_inner_parts =
+        parts.all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    let stays = !location.is_empty() && has_inner_parts;
     if !stays && (others.is_empty() || location.is_empty()) {
         return Err(format!(
             "its location `{location}` is no path inside the model's folder"
         ));
     }
-    let unreadable = |source: io::Error| format!("`{location}` cannot be read: {source}");
-    let path = folder.join(location).canonicalize().map_err(unreadable)?;
+    let path = folder.join(location).canonicalize();
+    let path = path.map_err(|source| unreadable(location, source))?;
+    let own = folder.canonicalize();
+    let own = own.map_err(|source| unreadable(location, source))?;
     let mut allowed = others.iter().filter_map(|other| other.canonicalize().ok());
-    if !path.starts_with(folder.canonicalize().map_err(unreadable)?)
-        && !allowed.any(|other| path.starts_with(other))
-    {
+    if !path.starts_with(own) && !allowed.any(|other| path.starts_with(other)) {
         return Err(match stays {
             true => format!("`{location}` is a link that leaves the model's folder"),
             false => {
@@ -312,10 +310,18 @@ fn inside(folder: &Path, others: &[PathBuf], location: &str) -> Found<PathBuf> {
             }
         });
     }
-    match path.metadata().map_err(unreadable)?.is_file() {
+    let metadata = path.metadata();
+    match metadata
+        .map_err(|source| unreadable(location, source))?
+        .is_file()
+    {
         true => Ok(path),
         false => Err(format!("`{location}` is no regular file")),
     }
+}
+
+fn unreadable(location: &str, source: io::Error) -> String {
+    format!("`{location}` cannot be read: {source}")
 }
 
 /// The value of an entry of a tensor.
@@ -332,8 +338,11 @@ fn entry<'a>(tensor: &'a TensorProto, key: &str) -> Found<Option<&'a str>> {
 
 /// The value of an entry of a tensor that is a number of bytes.
 fn size(tensor: &TensorProto, key: &str) -> Found<Option<u64>> {
-    let parse = |value: &str| value.parse();
-    let value = entry(tensor, key)?;
-    let size = value.map(parse).transpose();
-    size.map_err(|_| format!("its {key} `{}` is no size", value.unwrap_or_default()))
+    match entry(tensor, key)? {
+        None => Ok(None),
+        Some(value) => match value.parse() {
+            Ok(size) => Ok(Some(size)),
+            Err(_) => Err(format!("its {key} `{value}` is no size")),
+        },
+    }
 }

@@ -20,14 +20,12 @@ impl Model {
     /// Whether the data outside of two equal messages is equal.
     fn has_same_data(&self, other: &Self) -> bool {
         let [own, others] = [self, other].map(Model::outside);
-        let is_same = |(one, another): (&TensorProto, &TensorProto)| {
-            let data = (
-                tensor::raw(one, self.externals()),
-                tensor::raw(another, other.externals()),
-            );
-            matches!(data, (Ok(one), Ok(another)) if one == another)
-        };
-        own.len() == others.len() && own.iter().zip(&others).all(is_same)
+        own.len() == others.len()
+            && own.iter().zip(&others).all(|(one, another)| {
+                let one = tensor::raw(one, self.externals());
+                let another = tensor::raw(another, other.externals());
+                matches!((one, another), (Ok(one), Ok(another)) if one == another)
+            })
     }
 
     /// The tensors whose elements are not in the message.

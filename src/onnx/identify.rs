@@ -92,21 +92,22 @@ pub(super) fn looks_like(bytes: &[u8]) -> Option<&'static str> {
         (0, b"\x7fELF", "a program"),
         (0, b"%PDF", "a PDF document"),
     ];
-    let at = |offset: usize, magic: &[u8]| {
-        bytes
-            .get(offset..)
-            .is_some_and(|bytes| bytes.starts_with(magic))
-    };
-    if let Some((.., name)) = MAGICS.iter().find(|(offset, magic, _)| at(*offset, magic)) {
+    let known = MAGICS.iter().find(|(offset, magic, _)| {
+        let rest = bytes.get(*offset..);
+        rest.is_some_and(|rest| rest.starts_with(magic))
+    });
+    if let Some((.., name)) = known {
         return Some(name);
     }
     let head = &bytes[..bytes.len().min(512)];
     if head.iter().all(|&byte| byte == 0) {
         return Some("a file of zeros");
     }
-    let printable = |&byte: &u8| matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~');
+    let is_text = head
+        .iter()
+        .all(|byte| matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~'));
     match head.trim_ascii_start().first() {
-        _ if !head.iter().all(printable) => None,
+        _ if !is_text => None,
         Some(b'{' | b'[') => Some("a JSON file"),
         Some(b'<') => Some("an HTML or XML page"),
         _ => Some("a text file"),
@@ -123,14 +124,15 @@ mod tests {
     use crate::onnx::Model;
     use crate::onnx::proto::ModelProto;
 
-    #[test]
-    fn a_model_is_told_by_its_parts() {
+    fn is_one(bytes: &[u8]) -> bool {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
-        let is_one = |bytes: &[u8]| {
-            fs::write(&path, bytes).unwrap();
-            is_model(&path).unwrap()
-        };
+        fs::write(&path, bytes).unwrap();
+        is_model(&path).unwrap()
+    }
+
+    #[test]
+    fn a_model_is_told_by_its_parts() {
         let whole = fs::read("models/digits/un-dynamo.onnx").unwrap();
         assert!(is_one(&whole));
         for wrong in [
@@ -142,30 +144,25 @@ mod tests {
         ] {
             assert!(!is_one(wrong), "{} bytes", wrong.len());
         }
-        let proto = || {
-            Model::open("models/digits/un-dynamo.onnx")
-                .unwrap()
-                .proto
-                .clone()
-        };
+        let proto = Model::open("models/digits/un-dynamo.onnx").unwrap().proto;
         for lacking in [
             ModelProto {
                 graph: None,
-                ..proto()
+                ..proto.clone()
             },
             ModelProto {
                 ir_version: None,
-                ..proto()
+                ..proto.clone()
             },
             ModelProto {
                 opset_import: vec![],
-                ..proto()
+                ..proto.clone()
             },
         ] {
             assert!(!is_one(&lacking.encode_to_vec()));
         }
         // The first field of a bare graph is no field of a model.
-        assert!(!is_one(&proto().graph.unwrap().encode_to_vec()));
+        assert!(!is_one(&proto.graph.unwrap().encode_to_vec()));
     }
 
     #[test]

@@ -307,11 +307,10 @@ impl Laying<'_> {
                 self.gaps.fill(tensor, data);
             }
             Storage::Beside { location, .. } => {
-                let known = |key: &str| KNOWN_ENTRIES.contains(&key);
                 if let Some(entry) = tensor
                     .external_data
                     .iter()
-                    .find(|entry| !known(entry.key()))
+                    .find(|entry| !KNOWN_ENTRIES.contains(&entry.key()))
                 {
                     return Err(Error::ExternalData {
                         file: self.model.file(),

@@ -291,15 +291,18 @@ mod tests {
     use super::*;
     use crate::onnx::proto::{AttributeProto, GraphProto, NodeProto};
 
-    /// A message with tensors of many sizes, as initializers and in an attribute.
-    fn message() -> ModelProto {
-        let tensor = |length: usize| TensorProto {
+    fn tensor(length: usize) -> TensorProto {
+        TensorProto {
             name: Some(format!("t{length}")),
             dims: vec![length as i64],
             data_type: Some(2),
             raw_data: Some((0..length).map(|at| (at * 7 % 251) as u8).collect()),
             ..Default::default()
-        };
+        }
+    }
+
+    /// A message with tensors of many sizes, as initializers and in an attribute.
+    fn message() -> ModelProto {
         let node = NodeProto {
             op_type: Some("Constant".into()),
             attribute: vec![AttributeProto {

@@ -51,12 +51,9 @@ impl Model {
     /// As [`Model::open`].
     pub fn open_reaching(path: impl AsRef<Path>, others: Vec<PathBuf>) -> Result<Self> {
         let path = path.as_ref();
-        let io = |source| Error::Io {
-            path: path.to_owned(),
-            source,
-        };
         // Checked before it is opened: opening a pipe would wait for its writer.
-        if !path.metadata().map_err(io)?.is_file() {
+        let metadata = path.metadata().map_err(|source| unreadable(path, source))?;
+        if !metadata.is_file() {
             return Err(not_onnx(path, "it is no regular file"));
         }
         if text::is_text(path) {
@@ -68,7 +65,7 @@ impl Model {
             .unwrap_or_default();
         let file = File::open(path)
             .and_then(|file| DataFile::open(&name, file))
-            .map_err(io)?;
+            .map_err(|source| unreadable(path, source))?;
         let file = Arc::new(file);
         let externals = Externals::reaching(path, others);
         let (proto, external, message) = skimmed(path, &file, &externals)?;
@@ -299,14 +296,11 @@ fn skimmed(
     file: &Arc<DataFile>,
     externals: &Externals,
 ) -> Result<(ModelProto, bool, Data)> {
-    let unreadable = |reason| Error::Io {
-        path: path.to_owned(),
-        source: io::Error::other(reason),
-    };
-    let length = file.length().map_err(unreadable)?;
-    let head = || file.read(0, length.min(HEAD) as usize).map_err(unreadable);
+    let length = file
+        .length()
+        .map_err(|reason| unreadable(path, io::Error::other(reason)))?;
     if length > MAX_MESSAGE as u64 {
-        return Err(match looks_like(&head()?) {
+        return Err(match looks_like(&head(path, file, length)?) {
             Some(name) => not_onnx(path, format!("it looks like {name}")),
             None => Error::TooLarge {
                 file: path.to_owned(),
@@ -319,16 +313,34 @@ fn skimmed(
     }
     let skimmed = match skim(file, length) {
         Ok(skimmed) => skimmed,
-        Err(Trouble::Flaw(flaw)) => return Err(explain(path, &head()?, length, flaw)),
-        Err(Trouble::Unreadable(reason)) => return Err(unreadable(reason)),
+        Err(Trouble::Flaw(flaw)) => {
+            return Err(explain(path, &head(path, file, length)?, length, flaw));
+        }
+        Err(Trouble::Unreadable(reason)) => {
+            return Err(unreadable(path, io::Error::other(reason)));
+        }
     };
     let decoded = skimmed
         .decode()
         .map_err(|source| undecoded(path, skimmed.head(), &source.to_string()));
     let mut proto = decoded?;
-    let mut settle = |tensor: &mut TensorProto| skimmed.settle(tensor, file, externals);
-    let external = look_through(path, skimmed.head(), &mut proto, &mut settle)?;
+    let external = look_through(path, skimmed.head(), &mut proto, &mut |tensor| {
+        skimmed.settle(tensor, file, externals)
+    })?;
     Ok((proto, external, Data::There(file.clone(), 0..length)))
+}
+
+/// The first bytes of a file.
+fn head(path: &Path, file: &Arc<DataFile>, length: u64) -> Result<Bytes> {
+    let head = file.read(0, length.min(HEAD) as usize);
+    head.map_err(|reason| unreadable(path, io::Error::other(reason)))
+}
+
+fn unreadable(path: &Path, source: io::Error) -> Error {
+    Error::Io {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 fn undecoded(path: &Path, head: &[u8], reason: &str) -> Error {

@@ -12,6 +12,7 @@ mod identify;
 mod layout;
 mod lazy_read;
 mod load;
+mod message_fields;
 pub mod node;
 pub mod operator;
 mod placeholders;

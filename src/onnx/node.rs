@@ -1,7 +1,9 @@
 //! Reading the attributes of a node, each with the type that its operator defines.
 
-use super::element::DataType;
-use super::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, TensorProto};
+use super::element::{DataType, without_elements};
+use super::proto::{
+    AttributeProto, AttributeType, GraphProto, NodeProto, StringStringEntryProto, TensorProto,
+};
 use crate::error::{Error, Result};
 
 /// The name of an operator set: `ai.onnx` is another name of `""`.
@@ -32,6 +34,16 @@ pub fn canonical_domain(domain: &str) -> &str {
 /// assert!(node.attr_f("axis").is_err());
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
+impl StringStringEntryProto {
+    /// An entry of metadata, or of a reference to external data.
+    pub(crate) fn new(key: &str, value: &str) -> Self {
+        Self {
+            key: Some(key.to_owned()),
+            value: Some(value.to_owned()),
+        }
+    }
+}
+
 impl NodeProto {
     /// The operator set and the operator.
     pub fn op(&self) -> (&str, &str) {
@@ -221,28 +233,23 @@ pub fn states(node: &NodeProto, reads: usize) -> Option<usize> {
 /// The tensor that a Constant node holds, whichever attribute holds it.
 pub fn constant_tensor(node: &NodeProto) -> Option<TensorProto> {
     let attribute = node.attribute.first()?;
-    let list = |data_type: DataType, dims: Vec<i64>| TensorProto {
-        dims,
-        data_type: Some(data_type.code()),
-        ..Default::default()
-    };
     match attribute.name() {
         "value" => attribute.t.as_deref().cloned(),
         "value_float" => Some(TensorProto {
             float_data: vec![attribute.f()],
-            ..list(DataType::Float, vec![])
+            ..without_elements(DataType::Float, &[])
         }),
         "value_floats" => Some(TensorProto {
             float_data: attribute.floats.clone(),
-            ..list(DataType::Float, vec![attribute.floats.len() as i64])
+            ..without_elements(DataType::Float, &[attribute.floats.len()])
         }),
         "value_int" => Some(TensorProto {
             int64_data: vec![attribute.i()],
-            ..list(DataType::Int64, vec![])
+            ..without_elements(DataType::Int64, &[])
         }),
         "value_ints" => Some(TensorProto {
             int64_data: attribute.ints.clone(),
-            ..list(DataType::Int64, vec![attribute.ints.len() as i64])
+            ..without_elements(DataType::Int64, &[attribute.ints.len()])
         }),
         _ => None,
     }
@@ -400,11 +407,13 @@ mod tests {
 
     #[test]
     fn the_operator_set_of_onnx_has_two_names() {
-        let op = |domain: Option<&str>| NodeProto {
-            domain: domain.map(Into::into),
-            ..node(vec![])
-        };
-        assert_eq!(op(None).op().0, op(Some("ai.onnx")).op().0);
-        assert_eq!(op(Some("com.microsoft")).op().0, "com.microsoft");
+        let domains = [None, Some("ai.onnx"), Some("com.microsoft")].map(|domain: Option<&str>| {
+            let node = NodeProto {
+                domain: domain.map(Into::into),
+                ..node(vec![])
+            };
+            node.op().0.to_owned()
+        });
+        assert_eq!(domains, ["", "", "com.microsoft"]);
     }
 }

@@ -81,13 +81,12 @@ impl NodeProto {
     pub fn category(&self) -> Option<Category> {
         let known =
             attributes(self.op_type()).filter(|_| canonical_domain(self.domain()).is_empty());
-        let is_known = |name: &str| known.is_none_or(|known| known.contains(&name));
-        let category = Category::from_operator(self.domain(), self.op_type());
-        category.filter(|_| {
-            self.attribute
-                .iter()
-                .all(|attribute| is_known(attribute.name()))
-        })
+        let category = Category::from_operator(self.domain(), self.op_type())?;
+        let has_known_attributes = known.is_none_or(|known| {
+            let mut attributes = self.attribute.iter();
+            attributes.all(|attribute| known.contains(&attribute.name()))
+        });
+        has_known_attributes.then_some(category)
     }
 }
 

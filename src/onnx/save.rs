@@ -1,6 +1,7 @@
 //! Writing a model: whole files or none.
 
 use std::collections::HashSet;
+use std::fs::File;
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
@@ -373,29 +374,25 @@ impl Model {
 
     /// Writes both files of a layout, and lets them take their names.
     fn finish(&self, draft: &mut FileDraft, layout: Layout, data: Option<String>) -> Result<Saved> {
-        let of_draft = |source| failed(draft.path(), source);
-        let model = draft.model().map_err(of_draft)?;
-        let beside = data
-            .is_some()
-            .then(|| draft.data())
-            .transpose()
-            .map_err(of_draft)?;
-        let mut work = layout.write_file(&model).map_err(of_draft)?;
-        if let Some(file) = &beside {
-            reserve(file, layout.weight_bytes()).map_err(of_draft)?;
-            work.extend(
-                layout
-                    .weights()
-                    .map(|(offset, data)| Transfer { file, offset, data }),
-            );
-        }
+        let model = draft
+            .model()
+            .map_err(|source| failed(draft.path(), source))?;
+        let beside = match data {
+            Some(_) => Some(
+                draft
+                    .data()
+                    .map_err(|source| failed(draft.path(), source))?,
+            ),
+            None => None,
+        };
+        let work = work(&layout, &model, beside.as_ref());
+        let work = work.map_err(|source| failed(draft.path(), source))?;
         let bytes = layout.message_bytes() as u64 + layout.weight_bytes();
-        let last = || {
+        self.commit(draft, work, data, bytes, || {
             layout
                 .write_digest(&model)
                 .map_err(|source| self.io(source))
-        };
-        self.commit(draft, work, data, bytes, last)
+        })
     }
 
     /// Moves data to their places, runs the last step, and renames the files, whose lengths are
@@ -422,13 +419,11 @@ impl Model {
             .for_each(|name| self.externals.keep(name));
         let committed = draft.commit(lock, data.as_deref(), replaced.own.as_deref());
         committed.map_err(|source| failed(&path, source))?;
-        let beside = |name: String| path.with_file_name(name);
-        let left = replaced.used.into_iter().filter(|name| draft.is_left(name));
-        let left = left.map(beside).collect();
+        let left = replaced.used.iter().filter(|name| draft.is_left(name));
         Ok(Saved {
-            data: data.map(beside),
+            left: left.map(|name| path.with_file_name(name)).collect(),
+            data: data.map(|name| path.with_file_name(name)),
             bytes,
-            left,
             path,
         })
     }
@@ -455,6 +450,21 @@ impl Model {
             None => Ok(()),
         }
     }
+}
+
+/// Writes the messages of a layout, and reserves room for the weights beside them; the data that remain to be moved.
+fn work<'l>(
+    layout: &'l Layout,
+    model: &'l File,
+    beside: Option<&'l File>,
+) -> io::Result<Vec<Transfer<'l>>> {
+    let mut work = layout.write_file(model)?;
+    if let Some(file) = beside {
+        reserve(file, layout.weight_bytes())?;
+        let weights = layout.weights();
+        work.extend(weights.map(|(offset, data)| Transfer { file, offset, data }));
+    }
+    Ok(work)
 }
 
 fn failed(path: &Path, source: io::Error) -> Error {
@@ -505,14 +515,13 @@ impl Replaced {
             .into_iter()
             .filter(|name| locations.contains(name))
             .collect();
-        let is_whole = |name: &&String| {
-            let held = draft.folder().join(name).metadata();
-            held.is_ok_and(|metadata| metadata.len() == end)
-        };
         let own = used
             .first()
             .filter(|_| laid_out && locations.len() == 1)
-            .filter(is_whole)
+            .filter(|name| {
+                let held = draft.folder().join(name).metadata();
+                held.is_ok_and(|metadata| metadata.len() == end)
+            })
             .cloned();
         Some(Self { used, own })
     }

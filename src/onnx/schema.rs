@@ -109,22 +109,18 @@ pub fn definition(op: &str, opset: i64) -> OperatorDefinition {
 }
 
 fn line(line: &'static str) -> Option<(&'static str, OperatorSchema)> {
-    let mut columns = line.split('|');
-    let mut column = || columns.next();
-    let (name, since) = (column()?, column()?.parse().ok()?);
-    let (inputs, outputs, variables, attributes) = (column()?, column()?, column()?, column()?);
+    let columns: Vec<&'static str> = line.split('|').collect();
+    let [name, since, inputs, outputs, variables, attributes, ..] = columns[..] else {
+        return None;
+    };
+    let since = since.parse().ok()?;
     let (names, variables): (Vec<&str>, Vec<Option<Types>>) =
         variables.split_whitespace().filter_map(variable).unzip();
-    let formals = |text: &'static str| {
-        text.split_whitespace()
-            .map(|text| formal(text, &names))
-            .collect()
-    };
     let is_deprecated = inputs == "deprecated";
     let (inputs, outputs) = if is_deprecated {
         (vec![], vec![])
     } else {
-        (formals(inputs), formals(outputs))
+        (formals(inputs, &names), formals(outputs, &names))
     };
     let attributes = attributes
         .split_whitespace()
@@ -141,6 +137,12 @@ fn line(line: &'static str) -> Option<(&'static str, OperatorSchema)> {
             attributes,
         },
     ))
+}
+
+fn formals(text: &str, variables: &[&str]) -> Vec<Formal> {
+    text.split_whitespace()
+        .map(|text| formal(text, variables))
+        .collect()
 }
 
 fn variable(text: &'static str) -> Option<(&'static str, Option<Types>)> {
@@ -196,13 +198,11 @@ mod tests {
 
     #[test]
     fn split_has_a_count_of_outputs_from_operator_set_18_on() {
-        let has = |opset| {
-            schema("Split", opset)
-                .attributes
-                .iter()
-                .any(|a| a.name == "num_outputs")
-        };
-        assert_eq!([17, 18].map(has), [false, true]);
+        let has_count = [17, 18].map(|opset| {
+            let attributes = &schema("Split", opset).attributes;
+            attributes.iter().any(|a| a.name == "num_outputs")
+        });
+        assert_eq!(has_count, [false, true]);
         assert_eq!(schema("Split", 17).inputs[1].count, Arity::Optional);
         assert_eq!(schema("Split", 17).outputs[0].count, Arity::Many);
     }

@@ -14,16 +14,9 @@ pub fn hidden(graph: &GraphProto) -> Option<&str> {
 }
 
 fn inside<'g>(graph: &'g GraphProto, around: &mut Vec<HashSet<&'g str>>) -> Option<&'g str> {
-    let constants = || {
-        graph
-            .initializer
-            .iter()
-            .map(|tensor| tensor.name())
-            .filter(|name| !name.is_empty())
-    };
-    let is_there = |name: &&str| around.iter().any(|names| names.contains(name));
-    if let Some(name) = constants().find(is_there) {
-        return Some(name);
+    let taken = constants(graph).find(|name| around.iter().any(|names| names.contains(name)));
+    if taken.is_some() {
+        return taken;
     }
     let mut bodies = graph.node.iter().flat_map(bodies).peekable();
     bodies.peek()?;
@@ -33,7 +26,7 @@ fn inside<'g>(graph: &'g GraphProto, around: &mut Vec<HashSet<&'g str>>) -> Opti
         .flat_map(|node| &node.output)
         .map(String::as_str);
     around.push(
-        constants()
+        constants(graph)
             .chain(graph.input.iter().map(|input| input.name()))
             .chain(made)
             .collect(),
@@ -41,4 +34,9 @@ fn inside<'g>(graph: &'g GraphProto, around: &mut Vec<HashSet<&'g str>>) -> Opti
     let found = bodies.find_map(|body| inside(body, around));
     around.pop();
     found
+}
+
+fn constants(graph: &GraphProto) -> impl Iterator<Item = &str> {
+    let names = graph.initializer.iter().map(|tensor| tensor.name());
+    names.filter(|name| !name.is_empty())
 }

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::mem::MaybeUninit;
-use std::ops::Range;
 
 use bytes::buf::UninitSlice;
 use bytes::{Buf, BufMut};
@@ -49,14 +48,11 @@ pub(super) fn fill(
         ));
     }
     let parts = roomy.gaps.into_iter().flat_map(|(mut room, data)| {
-        let part = |part: Range<usize>| {
-            room.split_off_mut(..part.len())
-                .map(|room| (room, data, part.start))
-        };
-        data.parts()
-            .into_iter()
-            .filter_map(part)
-            .collect::<Vec<_>>()
+        let parts = data.parts().into_iter().filter_map(|part| {
+            let room = room.split_off_mut(..part.len())?;
+            Some((room, data, part.start))
+        });
+        parts.collect::<Vec<_>>()
     });
     let parts: Vec<_> = parts.collect();
     parts

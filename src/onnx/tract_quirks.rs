@@ -27,18 +27,6 @@ pub fn read_as_one(op: &str) -> &'static [usize] {
 /// How tract misreads a node, under a version of ONNX's operator set; `None` where no deviation is
 /// known.
 pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
-    let has = |name: &str| {
-        node.attribute
-            .iter()
-            .any(|attribute| attribute.name() == name)
-    };
-    let text = |name: &str, absent: &'static str| match node.attr_s(name) {
-        Ok(text) => text.unwrap_or(absent).to_owned(),
-        Err(_) => String::new(),
-    };
-    let is_float =
-        |code: Option<i64>| code.is_none_or(|code| code == i64::from(DataType::Float.code()));
-    let is_elementwise = node.category().is_some_and(Category::is_elementwise);
     let ("", op) = node.op() else { return None };
     match op {
         "BatchNormalization" if batch_norm_trains(node, opset).unwrap_or(true) => Some(
@@ -47,71 +35,99 @@ pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
         "Dropout" if opset < 7 && node.attr_i("is_test").ok().flatten().unwrap_or(0) == 0 => {
             Some("it drops elements at random, and tract none")
         }
-        // The attribute gives the second operand its place.
-        op if opset < 7 && (op == "PRelu" || (is_elementwise && has("axis"))) => {
+        op if opset < 7 && (op == "PRelu" || names_axis_of_second(node)) => {
             Some("tract broadcasts from the last axis, as operator set 7 does")
         }
         "Pad"
-            if opset >= 11
-                && text("mode", "constant") != "constant"
-                && node.input.get(2).is_some_and(|value| !value.is_empty()) =>
+            if opset >= 11 && text(node, "mode", "constant") != "constant" && is_given(node, 2) =>
         {
             Some("tract pads with the constant that only the mode `constant` takes")
         }
-        "LayerNormalization" if !node.attr_i("stash_type").is_ok_and(is_float) => {
+        "LayerNormalization" if !has_float_statistics(node) => {
             Some("tract scales and shifts in the type of the statistics too")
         }
-        "Einsum" if !is_plain_einsum(&text("equation", "")) => Some(
+        "Einsum" if !is_plain_einsum(text(node, "equation", "")) => Some(
             "tract takes an ellipsis for one axis, one number for an axis, and a letter twice for any places",
         ),
-        "DFT" if node.input.get(1).is_some_and(|length| !length.is_empty()) => {
-            Some("tract transforms all of an axis, whatever length is given")
-        }
-        "DFT"
-            if input_at("DFT", "axis", opset)
-                .is_some_and(|slot| node.input.get(slot).is_none_or(String::is_empty)) =>
-        {
-            Some("tract transforms another axis where none is given")
-        }
+        "DFT" => misread_fourier_transform(node, opset),
         "GlobalLpPool" => Some("tract takes another mean"),
-        "SpaceToDepth" if has("mode") => {
+        "SpaceToDepth" if has(node, "mode") => {
             Some("tract puts the places of a block before the channels, whatever its mode")
         }
-        "Celu" | "Swish" if has("alpha") => Some("tract takes its alpha for 1"),
-        "Resize"
-            if matches!(
-                (
-                    &text("coordinate_transformation_mode", "")[..],
-                    &text("mode", "")[..]
-                ),
-                ("tf_crop_and_resize" | "half_pixel_symmetric", _)
-                    | ("pytorch_half_pixel", "cubic")
-            ) =>
-        {
+        "Celu" | "Swish" if has(node, "alpha") => Some("tract takes its alpha for 1"),
+        "Resize" => misread_resize(node),
+        "AveragePool" | "LpPool" | "MaxPool" => misread_pool(node),
+        "ConvTranspose" => misread_transposed_convolution(node),
+        _ => None,
+    }
+}
+
+fn misread_fourier_transform(node: &NodeProto, opset: i64) -> Option<&'static str> {
+    if is_given(node, 1) {
+        return Some("tract transforms all of an axis, whatever length is given");
+    }
+    let slot = input_at("DFT", "axis", opset)?;
+    let reason = "tract transforms another axis where none is given";
+    (!is_given(node, slot)).then_some(reason)
+}
+
+fn misread_resize(node: &NodeProto) -> Option<&'static str> {
+    let places = text(node, "coordinate_transformation_mode", "");
+    match (places, text(node, "mode", "")) {
+        ("tf_crop_and_resize" | "half_pixel_symmetric", _) | ("pytorch_half_pixel", "cubic") => {
             Some("tract places the elements otherwise")
-        }
-        // The text of the operator has the floor there, and all implementations the ceiling.
-        "AveragePool" | "LpPool" | "MaxPool"
-            if text("auto_pad", "NOTSET") == "VALID"
-                && !node
-                    .attr_i("ceil_mode")
-                    .is_ok_and(|up| up.unwrap_or(0) == 0) =>
-        {
-            Some("engines do not agree on ceil_mode where auto_pad is VALID")
-        }
-        "ConvTranspose" if pads_alike(&text("auto_pad", "NOTSET")) && has("output_padding") => {
-            Some("engines do not agree on output_padding where there is auto_pad")
-        }
-        "ConvTranspose" if has("output_shape") => {
-            Some("tract pads at other ends for its output_shape")
-        }
-        "AveragePool" | "LpPool" | "MaxPool"
-            if has("dilations") && pads_alike(&text("auto_pad", "NOTSET")) =>
-        {
-            Some("engines do not agree on auto_pad where there are dilations")
         }
         _ => None,
     }
+}
+
+fn misread_pool(node: &NodeProto) -> Option<&'static str> {
+    let auto_pad = text(node, "auto_pad", "NOTSET");
+    let rounds_down = node
+        .attr_i("ceil_mode")
+        .is_ok_and(|mode| mode.unwrap_or(0) == 0);
+    // The text of the operator has the floor there, and all implementations the ceiling.
+    if auto_pad == "VALID" && !rounds_down {
+        return Some("engines do not agree on ceil_mode where auto_pad is VALID");
+    }
+    if has(node, "dilations") && pads_alike(auto_pad) {
+        return Some("engines do not agree on auto_pad where there are dilations");
+    }
+    None
+}
+
+fn misread_transposed_convolution(node: &NodeProto) -> Option<&'static str> {
+    if pads_alike(text(node, "auto_pad", "NOTSET")) && has(node, "output_padding") {
+        return Some("engines do not agree on output_padding where there is auto_pad");
+    }
+    let reason = "tract pads at other ends for its output_shape";
+    has(node, "output_shape").then_some(reason)
+}
+
+fn has(node: &NodeProto, name: &str) -> bool {
+    node.attribute
+        .iter()
+        .any(|attribute| attribute.name() == name)
+}
+
+/// A text attribute, or its default; empty where it is no text.
+fn text<'n>(node: &'n NodeProto, name: &str, default: &'n str) -> &'n str {
+    node.attr_s(name).map_or("", |text| text.unwrap_or(default))
+}
+
+fn is_given(node: &NodeProto, slot: usize) -> bool {
+    node.input.get(slot).is_some_and(|name| !name.is_empty())
+}
+
+/// Whether the attribute `axis` aligns the second operand of an element-wise operator.
+fn names_axis_of_second(node: &NodeProto) -> bool {
+    node.category().is_some_and(Category::is_elementwise) && has(node, "axis")
+}
+
+fn has_float_statistics(node: &NodeProto) -> bool {
+    let float = i64::from(DataType::Float.code());
+    node.attr_i("stash_type")
+        .is_ok_and(|code| code.is_none_or(|code| code == float))
 }
 
 /// Whether not even the shape that tract gives a node is the one that it has.
@@ -141,11 +157,13 @@ fn pads_alike(auto_pad: &str) -> bool {
 /// Whether each axis has a letter of its own, and the result has one.
 fn is_plain_einsum(equation: &str) -> bool {
     let (terms, result) = equation.rsplit_once("->").unwrap_or((equation, "-"));
-    let is_once = |term: &str| {
-        let letters = || term.chars().filter(|letter| letter.is_alphabetic());
-        letters().all(|letter| term.matches(letter).count() == 1)
-    };
-    !equation.contains('.') && !result.trim().is_empty() && terms.split(',').all(is_once)
+    let mut terms = terms.split(',');
+    !equation.contains('.') && !result.trim().is_empty() && terms.all(has_each_letter_once)
+}
+
+fn has_each_letter_once(term: &str) -> bool {
+    let mut letters = term.chars().filter(|letter| letter.is_alphabetic());
+    letters.all(|letter| term.matches(letter).count() == 1)
 }
 
 /// Operators of no category that tract computes of constants as onnxruntime does.
@@ -225,35 +243,56 @@ mod tests {
     use super::*;
     use crate::onnx::proto::{AttributeProto, AttributeType};
 
-    /// `op(inputs, outputs)` with attributes that are integers, lists of one, or text.
-    fn node(op: &str, inputs: &[&str], outputs: usize, attributes: &[(&str, &str)]) -> NodeProto {
-        let attribute = |&(name, value): &(&str, &str)| match value.parse::<i64>() {
-            Ok(i) => AttributeProto {
-                name: Some(name.into()),
-                i: Some(i),
-                r#type: Some(AttributeType::Int as i32),
-                ..Default::default()
-            },
-            Err(_) => AttributeProto {
-                name: Some(name.into()),
-                s: Some(value.to_owned().into()),
-                r#type: Some(AttributeType::String as i32),
-                ..Default::default()
-            },
+    fn attribute(name: &str, value: &str) -> AttributeProto {
+        let number = value.parse::<i64>().ok();
+        let kind = match number {
+            Some(_) => AttributeType::Int,
+            None => AttributeType::String,
         };
-        NodeProto {
-            op_type: Some(op.into()),
-            input: inputs.iter().map(|&input| input.to_owned()).collect(),
-            output: (0..outputs).map(|output| format!("y{output}")).collect(),
-            attribute: attributes.iter().map(attribute).collect(),
+        AttributeProto {
+            name: Some(name.into()),
+            i: number,
+            s: number.is_none().then(|| value.to_owned().into()),
+            r#type: Some(kind.into()),
             ..Default::default()
         }
     }
 
+    /// `op(inputs, outputs)` with attributes that are integers, lists of one, or text.
+    fn node(op: &str, inputs: &[&str], outputs: usize, attributes: &[(&str, &str)]) -> NodeProto {
+        NodeProto {
+            op_type: Some(op.into()),
+            input: inputs.iter().map(|&input| input.to_owned()).collect(),
+            output: (0..outputs).map(|output| format!("y{output}")).collect(),
+            attribute: attributes
+                .iter()
+                .map(|(name, value)| attribute(name, value))
+                .collect(),
+            ..Default::default()
+        }
+    }
+
+    /// Asserts under which operator sets nodes are misread, and under which they are not.
+    fn check(cases: &[(NodeProto, &[i64], &[i64])]) {
+        for (node, wrong, right) in cases {
+            for opset in *wrong {
+                assert!(misread(node, *opset).is_some(), "{node:?} under {opset}");
+            }
+            for opset in *right {
+                assert_eq!(misread(node, *opset), None, "{node:?} under {opset}");
+            }
+            let foreign = NodeProto {
+                domain: Some("com.example".into()),
+                ..node.clone()
+            };
+            assert_eq!(misread(&foreign, wrong.first().copied().unwrap_or(7)), None);
+        }
+    }
+
     #[test]
-    fn what_is_misread_depends_on_the_version() {
+    fn training_and_padding_are_misread_by_version() {
         let x = &["x"][..];
-        let cases: &[(NodeProto, &[i64], &[i64])] = &[
+        check(&[
             (
                 node("BatchNormalization", x, 1, &[]),
                 &[1, 6],
@@ -312,6 +351,13 @@ mod tests {
                 &[],
                 &[17, 22],
             ),
+        ]);
+    }
+
+    #[test]
+    fn windows_are_misread() {
+        let x = &["x"][..];
+        check(&[
             (
                 node("ConvTranspose", x, 1, &[("output_shape", "9")]),
                 &[1, 11, 22],
@@ -342,6 +388,13 @@ mod tests {
                 &[],
                 &[7, 10, 19],
             ),
+        ]);
+    }
+
+    #[test]
+    fn equations_and_others_are_misread() {
+        let x = &["x"][..];
+        check(&[
             (
                 node("Einsum", x, 1, &[("equation", "...i,ij->...j")]),
                 &[12],
@@ -364,19 +417,6 @@ mod tests {
                 &[],
             ),
             (node("Resize", x, 1, &[("mode", "cubic")]), &[], &[11, 19]),
-        ];
-        for (node, wrong, right) in cases {
-            for opset in *wrong {
-                assert!(misread(node, *opset).is_some(), "{node:?} under {opset}");
-            }
-            for opset in *right {
-                assert_eq!(misread(node, *opset), None, "{node:?} under {opset}");
-            }
-            let foreign = NodeProto {
-                domain: Some("com.example".into()),
-                ..node.clone()
-            };
-            assert_eq!(misread(&foreign, wrong.first().copied().unwrap_or(7)), None);
-        }
+        ]);
     }
 }

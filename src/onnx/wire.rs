@@ -7,6 +7,10 @@ use std::collections::HashSet;
 
 use prost::encoding::WireType;
 
+use crate::onnx::message_fields::{
+    EVERY_MODEL, GRAPH, MODEL, MOST_MESSAGES, MessageFields, RAW_DATA, TENSOR,
+};
+
 /// How deep messages may be nested: a body inside a body is three deeper, so that there may be 60 of them. The decoder
 /// has no limit of its own, and all that goes through the bodies of a model is recursive, in tract too: the stack of
 /// any thread must hold it.
@@ -33,17 +37,6 @@ pub(super) enum FlawKind {
     TooDeep,
     /// They hold a field that the message does not have.
     UnknownField(u32),
-}
-
-/// The fields of a message.
-pub(super) struct Schema {
-    /// The numbers of the fields that hold no message.
-    scalars: &'static [u32],
-    /// The number, the name, and the message of the others; the name of a repeated one ends with
-    /// `[]`.
-    messages: &'static [(u32, &'static str, &'static Schema)],
-    /// Fields of which at most one may be there.
-    one_of: &'static [u32],
 }
 
 /// Encoded bytes, which are taken one after the other.
@@ -135,7 +128,7 @@ pub(super) fn is_model(encoded: &mut impl Encoded, length: u64) -> bool {
 fn check_message(
     encoded: &mut impl Encoded,
     end: u64,
-    schema: &'static Schema,
+    fields: &'static MessageFields,
     depth: usize,
     of_graph: &mut Counts,
 ) -> Result<(), Flaw> {
@@ -147,59 +140,65 @@ fn check_message(
     let mut counts = [0_u32; MOST_MESSAGES];
     while encoded.position() < end {
         let field = Field::next(encoded, end)?;
-        if schema.one_of.contains(&field.number)
+        if fields.one_of.contains(&field.number)
             && *chosen.get_or_insert(field.number) != field.number
         {
             return Err(FlawKind::Malformed("it sets fields that exclude each other").into());
         }
-        if schema.scalars.contains(&field.number) {
-            let is_there = match field.length {
-                Some(length) if field.number == RAW_DATA && std::ptr::eq(schema, &TENSOR) => {
-                    encoded.elements(length)
-                }
-                Some(length) => encoded.pass(length),
-                None => true,
-            };
-            if !is_there {
-                return Err(FlawKind::Truncated.into());
-            }
+        if fields.scalars.contains(&field.number) {
+            pass_scalar(encoded, &field, fields)?;
             continue;
         }
-        let of_number = |(number, ..): &(u32, _, _)| *number == field.number;
-        let Some(place) = schema.messages.iter().position(of_number) else {
+        let Some(place) = fields.place(field.number) else {
             return Err(FlawKind::UnknownField(field.number).into());
         };
         let Some(length) = field.length else {
             return Err(FlawKind::Malformed("a message is encoded as a number").into());
         };
-        let (_, name, inner) = schema.messages[place];
-        let inside = encoded.position() + length;
-        check_message(encoded, inside, inner, depth - 1, of_graph)
+        let (_, name, inner) = fields.messages[place];
+        let inner_end = encoded.position() + length;
+        check_message(encoded, inner_end, inner, depth - 1, of_graph)
             .map_err(|flaw| flaw.inside(name, counts[place]))?;
         counts[place] += 1;
     }
     // The graph of the model is directly inside of it.
-    if std::ptr::eq(schema, &GRAPH) && depth == MAX_DEPTH - 1 {
-        let count = |field: &str| {
-            let of_name = |(_, name, _): &(u32, &str, _)| *name == field;
-            schema
-                .messages
-                .iter()
-                .position(of_name)
-                .map_or(0, |place| counts[place] as usize)
-        };
-        let (nodes, initializers, values) = (
-            count("node[]"),
-            count("initializer[]"),
-            count("value_info[]"),
-        );
+    if std::ptr::eq(fields, &GRAPH) && depth == MAX_DEPTH - 1 {
         *of_graph = Counts {
-            nodes,
-            initializers,
-            values,
+            nodes: count(&counts, "node[]"),
+            initializers: count(&counts, "initializer[]"),
+            values: count(&counts, "value_info[]"),
         };
     }
     Ok(())
+}
+
+/// Passes the payload of a field that holds no message.
+fn pass_scalar(
+    encoded: &mut impl Encoded,
+    field: &Field,
+    fields: &'static MessageFields,
+) -> Result<(), FlawKind> {
+    let Some(length) = field.length else {
+        return Ok(());
+    };
+    let is_elements = field.number == RAW_DATA && std::ptr::eq(fields, &TENSOR);
+    let is_there = if is_elements {
+        encoded.elements(length)
+    } else {
+        encoded.pass(length)
+    };
+    if is_there {
+        Ok(())
+    } else {
+        Err(FlawKind::Truncated)
+    }
+}
+
+/// How many messages of a name there are in a graph.
+fn count(counts: &[u32; MOST_MESSAGES], name: &str) -> usize {
+    let mut names = GRAPH.messages.iter().map(|(_, name, _)| *name);
+    let place = names.position(|other| other == name);
+    place.map_or(0, |place| counts[place] as usize)
 }
 
 impl From<FlawKind> for Flaw {
@@ -242,21 +241,14 @@ impl Field {
         if number == 0 {
             return Err(FlawKind::Malformed("a field has the number 0"));
         }
-        let fits = |encoded: &dyn Encoded, length: u64| match end - encoded.position() >= length {
-            true => Ok(length),
-            false => Err(FlawKind::Truncated),
-        };
-        let fixed = |encoded: &mut dyn Encoded, length| match encoded.pass(fits(encoded, length)?) {
-            true => Ok(None),
-            false => Err(FlawKind::Truncated),
-        };
         let length = match WireType::try_from(u64::from(key & 7)) {
             Ok(WireType::Varint) => varint(encoded, end).map(|_| None)?,
-            Ok(WireType::ThirtyTwoBit) => fixed(encoded, 4)?,
-            Ok(WireType::SixtyFourBit) => fixed(encoded, 8)?,
+            Ok(WireType::ThirtyTwoBit) => pass_fixed(encoded, end, 4).map(|()| None)?,
+            Ok(WireType::SixtyFourBit) => pass_fixed(encoded, end, 8).map(|()| None)?,
             Ok(WireType::LengthDelimited) => {
                 let length = varint(encoded, end)?;
-                Some(fits(encoded, length)?)
+                check_length(encoded, end, length)?;
+                Some(length)
             }
             Ok(WireType::StartGroup | WireType::EndGroup) => {
                 return Err(FlawKind::UnknownField(number));
@@ -264,6 +256,24 @@ impl Field {
             Err(_) => return Err(FlawKind::Malformed("a field has an undefined wire type")),
         };
         Ok(Self { number, length })
+    }
+}
+
+/// Checks that a message that ends somewhere has so many bytes left.
+fn check_length(encoded: &impl Encoded, end: u64, length: u64) -> Result<(), FlawKind> {
+    if end - encoded.position() < length {
+        return Err(FlawKind::Truncated);
+    }
+    Ok(())
+}
+
+/// Passes a payload of fixed length.
+fn pass_fixed(encoded: &mut impl Encoded, end: u64, length: u64) -> Result<(), FlawKind> {
+    check_length(encoded, end, length)?;
+    if encoded.pass(length) {
+        Ok(())
+    } else {
+        Err(FlawKind::Truncated)
     }
 }
 
@@ -284,353 +294,13 @@ fn varint(encoded: &mut impl Encoded, end: u64) -> Result<u64, FlawKind> {
     Err(FlawKind::Malformed("a number takes more than ten bytes"))
 }
 
-/// The field of a tensor that has its elements as bytes.
-const RAW_DATA: u32 = 9;
-
-/// How many fields that hold messages any message has at most.
-const MOST_MESSAGES: usize = 8;
-
-/// The fields of every model: the version of the format, the graph, the operator sets.
-const EVERY_MODEL: [u32; 3] = [1, 7, 8];
-
-static MODEL: Schema = Schema {
-    scalars: &[1, 2, 3, 4, 5, 6],
-    messages: &[
-        (7, "graph", &GRAPH),
-        (8, "opset_import[]", &OPERATOR_SET_ID),
-        (14, "metadata_props[]", &STRING_STRING_ENTRY),
-        (20, "training_info[]", &TRAINING_INFO),
-        (25, "functions[]", &FUNCTION),
-        (26, "configuration[]", &DEVICE_CONFIGURATION),
-    ],
-    one_of: &[],
-};
-static GRAPH: Schema = Schema {
-    scalars: &[2, 10],
-    messages: &[
-        (1, "node[]", &NODE),
-        (5, "initializer[]", &TENSOR),
-        (11, "input[]", &VALUE_INFO),
-        (12, "output[]", &VALUE_INFO),
-        (13, "value_info[]", &VALUE_INFO),
-        (14, "quantization_annotation[]", &TENSOR_ANNOTATION),
-        (15, "sparse_initializer[]", &SPARSE_TENSOR),
-        (16, "metadata_props[]", &STRING_STRING_ENTRY),
-    ],
-    one_of: &[],
-};
-static NODE: Schema = Schema {
-    scalars: &[1, 2, 3, 4, 6, 7, 8],
-    messages: &[
-        (5, "attribute[]", &ATTRIBUTE),
-        (9, "metadata_props[]", &STRING_STRING_ENTRY),
-        (10, "device_configurations[]", &NODE_DEVICE_CONFIGURATION),
-    ],
-    one_of: &[],
-};
-static ATTRIBUTE: Schema = Schema {
-    scalars: &[1, 2, 3, 4, 7, 8, 9, 13, 20, 21],
-    messages: &[
-        (5, "t", &TENSOR),
-        (6, "g", &GRAPH),
-        (10, "tensors[]", &TENSOR),
-        (11, "graphs[]", &GRAPH),
-        (14, "tp", &TYPE),
-        (15, "type_protos[]", &TYPE),
-        (22, "sparse_tensor", &SPARSE_TENSOR),
-        (23, "sparse_tensors[]", &SPARSE_TENSOR),
-    ],
-    one_of: &[],
-};
-static TENSOR: Schema = Schema {
-    scalars: &[1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14],
-    messages: &[
-        (3, "segment", &SEGMENT),
-        (13, "external_data[]", &STRING_STRING_ENTRY),
-        (16, "metadata_props[]", &STRING_STRING_ENTRY),
-    ],
-    one_of: &[],
-};
-static SEGMENT: Schema = Schema {
-    scalars: &[1, 2],
-    messages: &[],
-    one_of: &[],
-};
-static SPARSE_TENSOR: Schema = Schema {
-    scalars: &[3],
-    messages: &[(1, "values", &TENSOR), (2, "indices", &TENSOR)],
-    one_of: &[],
-};
-static VALUE_INFO: Schema = Schema {
-    scalars: &[1, 3],
-    messages: &[
-        (2, "type", &TYPE),
-        (4, "metadata_props[]", &STRING_STRING_ENTRY),
-    ],
-    one_of: &[],
-};
-static TYPE: Schema = Schema {
-    scalars: &[6],
-    messages: &[
-        (1, "tensor_type", &TENSOR_TYPE),
-        (4, "sequence_type", &SEQUENCE_TYPE),
-        (5, "map_type", &MAP_TYPE),
-        (7, "opaque_type", &OPAQUE_TYPE),
-        (8, "sparse_tensor_type", &SPARSE_TENSOR_TYPE),
-        (9, "optional_type", &OPTIONAL_TYPE),
-    ],
-    one_of: &[1, 4, 5, 7, 8, 9],
-};
-static TENSOR_TYPE: Schema = Schema {
-    scalars: &[1],
-    messages: &[(2, "shape", &TENSOR_SHAPE)],
-    one_of: &[],
-};
-static SEQUENCE_TYPE: Schema = Schema {
-    scalars: &[],
-    messages: &[(1, "elem_type", &TYPE)],
-    one_of: &[],
-};
-static MAP_TYPE: Schema = Schema {
-    scalars: &[1],
-    messages: &[(2, "value_type", &TYPE)],
-    one_of: &[],
-};
-static OPTIONAL_TYPE: Schema = Schema {
-    scalars: &[],
-    messages: &[(1, "elem_type", &TYPE)],
-    one_of: &[],
-};
-static SPARSE_TENSOR_TYPE: Schema = Schema {
-    scalars: &[1],
-    messages: &[(2, "shape", &TENSOR_SHAPE)],
-    one_of: &[],
-};
-static OPAQUE_TYPE: Schema = Schema {
-    scalars: &[1, 2],
-    messages: &[],
-    one_of: &[],
-};
-static TENSOR_SHAPE: Schema = Schema {
-    scalars: &[],
-    messages: &[(1, "dim[]", &DIMENSION)],
-    one_of: &[],
-};
-static DIMENSION: Schema = Schema {
-    scalars: &[1, 2, 3],
-    messages: &[],
-    one_of: &[],
-};
-static STRING_STRING_ENTRY: Schema = Schema {
-    scalars: &[1, 2],
-    messages: &[],
-    one_of: &[],
-};
-static OPERATOR_SET_ID: Schema = Schema {
-    scalars: &[1, 2],
-    messages: &[],
-    one_of: &[],
-};
-static FUNCTION: Schema = Schema {
-    scalars: &[1, 4, 5, 6, 8, 10, 13],
-    messages: &[
-        (7, "node[]", &NODE),
-        (9, "opset_import[]", &OPERATOR_SET_ID),
-        (11, "attribute_proto[]", &ATTRIBUTE),
-        (12, "value_info[]", &VALUE_INFO),
-        (14, "metadata_props[]", &STRING_STRING_ENTRY),
-    ],
-    one_of: &[],
-};
-static TRAINING_INFO: Schema = Schema {
-    scalars: &[],
-    messages: &[
-        (1, "initialization", &GRAPH),
-        (2, "algorithm", &GRAPH),
-        (3, "initialization_binding[]", &STRING_STRING_ENTRY),
-        (4, "update_binding[]", &STRING_STRING_ENTRY),
-    ],
-    one_of: &[],
-};
-static TENSOR_ANNOTATION: Schema = Schema {
-    scalars: &[1],
-    messages: &[(2, "quant_parameter_tensor_names[]", &STRING_STRING_ENTRY)],
-    one_of: &[],
-};
-static DEVICE_CONFIGURATION: Schema = Schema {
-    scalars: &[1, 2, 3],
-    messages: &[],
-    one_of: &[],
-};
-static NODE_DEVICE_CONFIGURATION: Schema = Schema {
-    scalars: &[1, 3],
-    messages: &[(2, "sharding_spec[]", &SHARDING_SPEC)],
-    one_of: &[],
-};
-static SHARDING_SPEC: Schema = Schema {
-    scalars: &[1, 2],
-    messages: &[
-        (3, "index_to_device_group_map[]", &INT_INT_LIST_ENTRY),
-        (4, "sharded_dim[]", &SHARDED_DIM),
-    ],
-    one_of: &[],
-};
-static SHARDED_DIM: Schema = Schema {
-    scalars: &[1],
-    messages: &[(2, "simple_sharding[]", &SIMPLE_SHARDED_DIM)],
-    one_of: &[],
-};
-static SIMPLE_SHARDED_DIM: Schema = Schema {
-    scalars: &[1, 2, 3],
-    messages: &[],
-    one_of: &[],
-};
-static INT_INT_LIST_ENTRY: Schema = Schema {
-    scalars: &[1, 2],
-    messages: &[],
-    one_of: &[],
-};
-
 #[cfg(test)]
 mod tests {
     use prost::Message;
-    use prost::encoding::{encode_key, encode_varint};
 
     use super::*;
+    use crate::onnx::message_fields::tests::probes;
     use crate::onnx::proto::*;
-
-    /// The possible outcomes of decoding a field.
-    #[derive(Debug, Clone, Copy, PartialEq)]
-    enum Decoding {
-        Refused,
-        Dropped,
-        Kept,
-    }
-
-    /// Encodings of one field: each wire type, a payload that is no message, and an empty one.
-    fn probes(number: u32) -> [Vec<u8>; 5] {
-        let field = |wire_type, payload: &[u8]| {
-            let mut bytes = Vec::new();
-            encode_key(number, wire_type, &mut bytes);
-            bytes.extend_from_slice(payload);
-            bytes
-        };
-        [
-            field(WireType::Varint, &[1]),
-            field(WireType::ThirtyTwoBit, &[1; 4]),
-            field(WireType::SixtyFourBit, &[1; 8]),
-            field(WireType::LengthDelimited, &[8, 1, 1, 1, 1, 1, 1, 1, 1]),
-            field(WireType::LengthDelimited, &[0]),
-        ]
-    }
-
-    /// The outcomes for any field that a message may be given, by itself or inside field `within`.
-    fn fingerprint<M: Message + Default>(within: Option<u32>) -> Vec<[Decoding; 5]> {
-        let wrap = |payload: &[u8]| {
-            let Some(number) = within else {
-                return payload.to_vec();
-            };
-            let mut bytes = Vec::new();
-            encode_key(number, WireType::LengthDelimited, &mut bytes);
-            encode_varint(payload.len() as u64, &mut bytes);
-            bytes.extend_from_slice(payload);
-            bytes
-        };
-        let outcome = |payload: Vec<u8>| match M::decode(&wrap(&payload)[..]) {
-            Err(_) => Decoding::Refused,
-            Ok(message) if message.encoded_len() > wrap(&[]).len() => Decoding::Kept,
-            Ok(_) => Decoding::Dropped,
-        };
-        (1..=40).map(|number| probes(number).map(outcome)).collect()
-    }
-
-    struct Tie {
-        schema: &'static Schema,
-        alone: Vec<[Decoding; 5]>,
-        within: fn(Option<u32>) -> Vec<[Decoding; 5]>,
-    }
-
-    fn tie<M: Message + Default>(schema: &'static Schema) -> Tie {
-        Tie {
-            schema,
-            alone: fingerprint::<M>(None),
-            within: fingerprint::<M>,
-        }
-    }
-
-    fn ties() -> Vec<Tie> {
-        vec![
-            tie::<ModelProto>(&MODEL),
-            tie::<GraphProto>(&GRAPH),
-            tie::<NodeProto>(&NODE),
-            tie::<AttributeProto>(&ATTRIBUTE),
-            tie::<TensorProto>(&TENSOR),
-            tie::<Segment>(&SEGMENT),
-            tie::<SparseTensorProto>(&SPARSE_TENSOR),
-            tie::<ValueInfoProto>(&VALUE_INFO),
-            tie::<TypeProto>(&TYPE),
-            tie::<TensorType>(&TENSOR_TYPE),
-            tie::<SequenceType>(&SEQUENCE_TYPE),
-            tie::<MapType>(&MAP_TYPE),
-            tie::<OptionalType>(&OPTIONAL_TYPE),
-            tie::<SparseTensorType>(&SPARSE_TENSOR_TYPE),
-            tie::<OpaqueType>(&OPAQUE_TYPE),
-            tie::<TensorShapeProto>(&TENSOR_SHAPE),
-            tie::<Dimension>(&DIMENSION),
-            tie::<StringStringEntryProto>(&STRING_STRING_ENTRY),
-            tie::<OperatorSetIdProto>(&OPERATOR_SET_ID),
-            tie::<FunctionProto>(&FUNCTION),
-            tie::<TrainingInfoProto>(&TRAINING_INFO),
-            tie::<TensorAnnotation>(&TENSOR_ANNOTATION),
-            tie::<DeviceConfigurationProto>(&DEVICE_CONFIGURATION),
-            tie::<NodeDeviceConfigurationProto>(&NODE_DEVICE_CONFIGURATION),
-            tie::<ShardingSpecProto>(&SHARDING_SPEC),
-            tie::<ShardedDimProto>(&SHARDED_DIM),
-            tie::<SimpleShardedDimProto>(&SIMPLE_SHARDED_DIM),
-            tie::<IntIntListEntryProto>(&INT_INT_LIST_ENTRY),
-        ]
-    }
-
-    #[test]
-    fn the_tables_know_the_fields_that_the_messages_have() {
-        const EMPTY: usize = 4;
-        for Tie { schema, alone, .. } in ties() {
-            for (outcomes, number) in alone.iter().zip(1..) {
-                let message = outcomes[..EMPTY]
-                    .iter()
-                    .all(|&outcome| outcome == Decoding::Refused)
-                    && outcomes[EMPTY] == Decoding::Kept;
-                let known = outcomes.iter().any(|&outcome| outcome != Decoding::Dropped);
-                let in_messages = schema.messages.iter().any(|(other, ..)| *other == number);
-                assert_eq!(
-                    in_messages,
-                    message,
-                    "message field {number} beside {:?}",
-                    schema.messages.first().map(|field| field.1)
-                );
-                assert_eq!(
-                    schema.scalars.contains(&number),
-                    known && !message,
-                    "scalar field {number} of {:?}",
-                    schema.scalars
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn the_tables_know_the_messages_inside_messages() {
-        let ties = ties();
-        for outer in &ties {
-            for &(number, name, inner) in outer.schema.messages {
-                let inner = ties
-                    .iter()
-                    .find(|tie| std::ptr::eq(tie.schema, inner))
-                    .expect(name);
-                assert_eq!((outer.within)(Some(number)), inner.alone, "{name}");
-            }
-        }
-    }
 
     fn with_unknown(message: impl Message) -> Vec<u8> {
         let mut bytes = message.encode_to_vec();

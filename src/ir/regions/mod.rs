@@ -96,10 +96,7 @@ pub fn branch<'g>(graph: &'g Graph, end: NodeId, holds: bool) -> Option<&'g [Opt
 pub fn move_to(node: &mut NodeProto, way: &str) {
     node.metadata_props.retain(|entry| entry.key() != BODY);
     if !way.is_empty() {
-        let entry = StringStringEntryProto {
-            key: Some(BODY.into()),
-            value: Some(way.to_owned()),
-        };
+        let entry = StringStringEntryProto::new(BODY, way);
         node.metadata_props.push(entry);
     }
 }

@@ -1,0 +1,250 @@
+//! Numbers as elements of a type of floats, rounded once.
+
+use bytes::Bytes;
+use half::{bf16, f16};
+use multiversion::multiversion;
+use ndarray::ArrayViewD;
+
+use crate::onnx::tensor::DataType;
+
+/// Why numbers cannot be stored as elements of a type.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+pub enum NotRepresentable {
+    /// A finite number would become an infinity.
+    #[error("{value:e} is too large for {data_type}")]
+    Overflow {
+        /// The number.
+        value: f64,
+        /// The element type.
+        data_type: DataType,
+    },
+    /// The element type is not half, bfloat16, float or double.
+    #[error("{data_type} is no type of floats")]
+    NotFloat {
+        /// The element type.
+        data_type: DataType,
+    },
+}
+
+/// The bytes of a tensor with the given elements, each rounded once, to the nearest, ties to even.
+///
+/// Infinities and NaNs are kept.
+///
+/// ```
+/// use ndarray::arr0;
+/// use unfold::onnx::tensor::{DataType, encode_f64};
+///
+/// assert_eq!(encode_f64(DataType::Float16, &arr0(1.0).into_dyn().view())?, [0x00, 0x3c][..]);
+/// assert!(encode_f64(DataType::Float16, &arr0(65520.0).into_dyn().view()).is_err());
+/// # Ok::<(), unfold::onnx::tensor::NotRepresentable>(())
+/// ```
+///
+/// # Errors
+/// If a finite number would become an infinity, or if the element type is not half, bfloat16, float
+/// or double.
+pub fn encode_f64(
+    data_type: DataType,
+    values: &ArrayViewD<'_, f64>,
+) -> Result<Bytes, NotRepresentable> {
+    match data_type {
+        DataType::Float16 => encode(values, |value| {
+            let half = f16::from_f32(to_odd(value));
+            (half.to_le_bytes(), half.is_finite())
+        }),
+        DataType::BFloat16 => encode(values, |value| {
+            let half = bf16::from_f32(to_odd(value));
+            (half.to_le_bytes(), half.is_finite())
+        }),
+        DataType::Float => encode(values, |value| {
+            let single = value as f32;
+            (single.to_le_bytes(), single.is_finite())
+        }),
+        DataType::Double => encode(values, |value| (value.to_le_bytes(), value.is_finite())),
+        _ => return Err(NotRepresentable::NotFloat { data_type }),
+    }
+    .map(Bytes::from)
+    .map_err(|value| NotRepresentable::Overflow { value, data_type })
+}
+
+/// Numbers as elements of a type of floats, each rounded once as [`encode_f64`] does it.
+#[multiversion(targets = "simd")]
+pub(crate) fn encode_into(data_type: DataType, numbers: &[f64], into: &mut [u8]) {
+    #[inline(always)]
+    fn each<const N: usize>(numbers: &[f64], into: &mut [u8], store: impl Fn(f64) -> [u8; N]) {
+        for (bytes, &number) in into.as_chunks_mut().0.iter_mut().zip(numbers) {
+            *bytes = store(number);
+        }
+    }
+    match data_type {
+        DataType::Float16 => each(numbers, into, |number| {
+            f16::from_f32(to_odd(number)).to_le_bytes()
+        }),
+        DataType::BFloat16 => each(numbers, into, |number| {
+            bf16::from_f32(to_odd(number)).to_le_bytes()
+        }),
+        DataType::Float => each(numbers, into, |number| (number as f32).to_le_bytes()),
+        _ => each(numbers, into, f64::to_le_bytes),
+    }
+}
+
+/// The bytes of all elements, in row-major order.
+///
+/// `store` returns the bytes of an element, and whether the stored number is finite. The error is
+/// the first finite element whose stored number is not finite.
+fn encode<const N: usize>(
+    values: &ArrayViewD<'_, f64>,
+    store: impl Fn(f64) -> ([u8; N], bool),
+) -> Result<Vec<u8>, f64> {
+    let values = values.as_standard_layout();
+    let values = values.as_slice().unwrap_or_default();
+    let mut out = vec![0; values.len() * N];
+    let mut lost = false;
+    for (slot, &value) in out.as_chunks_mut().0.iter_mut().zip(values) {
+        let (bytes, finite) = store(value);
+        *slot = bytes;
+        lost |= value.is_finite() && !finite;
+    }
+    if !lost {
+        return Ok(out);
+    }
+    let first = values
+        .iter()
+        .find(|&&value| value.is_finite() && !store(value).1);
+    first.map_or(Ok(out), |&value| Err(value))
+}
+
+/// Rounds to `f32` such that rounding the result to a shorter type is the same as rounding the
+/// number itself.
+///
+/// Rounding to odd: what no `f32` holds becomes the neighbour whose last bit is set, so that it is
+/// never mistaken for the middle between two shorter numbers. Rounding to the nearest twice would
+/// go astray there.
+#[inline(always)]
+fn to_odd(value: f64) -> f32 {
+    let nearest = value as f32;
+    if value.is_nan() || f64::from(nearest) == value {
+        return nearest;
+    }
+    let away_from_zero = f64::from(nearest).abs() > value.abs();
+    let toward_zero = nearest.to_bits() - u32::from(away_from_zero);
+    f32::from_bits(toward_zero | 1)
+}
+
+/// The loss of a number beyond one rounding of a normal number when it is stored as a type of
+/// floats: its distance from the subnormal number, or the 0, that it becomes.
+///
+/// A float64 that is subnormal itself has lost its digits where it was computed.
+///
+/// ```
+/// use unfold::onnx::tensor::{DataType, underflow};
+///
+/// assert_eq!(underflow(DataType::Float16, 0.1), 0.0);
+/// assert_eq!(underflow(DataType::Float16, 2.25 / f64::from(1 << 24)), 0.25 / f64::from(1 << 24));
+/// assert_eq!(underflow(DataType::Float16, 1e-9), 1e-9);
+/// ```
+pub fn underflow(data_type: DataType, value: f64) -> f64 {
+    if value.abs() >= data_type.least_normal() {
+        return 0.0;
+    }
+    let stored = if data_type == DataType::Double {
+        0.0
+    } else {
+        rounded(data_type, value)
+    };
+    (value - stored).abs()
+}
+
+/// A number after it is stored as a type of floats: the nearest representable one.
+///
+/// ```
+/// use unfold::onnx::tensor::{DataType, rounded};
+///
+/// assert_eq!(rounded(DataType::BFloat16, 1.0 + 1.0 / 256.0), 1.0);
+/// assert_eq!(rounded(DataType::Float, 0.1), f64::from(0.1_f32));
+/// ```
+pub fn rounded(data_type: DataType, value: f64) -> f64 {
+    match data_type {
+        DataType::Float16 => f16::from_f32(to_odd(value)).to_f64(),
+        DataType::BFloat16 => bf16::from_f32(to_odd(value)).to_f64(),
+        DataType::Float => f64::from(value as f32),
+        _ => value,
+    }
+}
+
+/// Appends numbers to the elements of a tensor, as [`encode_into`] writes them.
+pub(crate) fn append(data_type: DataType, numbers: &[f64], bytes: &mut Vec<u8>) {
+    let at = bytes.len();
+    bytes.resize(at + numbers.len() * data_type.byte_size(1).unwrap_or(1), 0);
+    encode_into(data_type, numbers, &mut bytes[at..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::arr0;
+
+    use super::*;
+
+    fn encoded(data_type: DataType, value: f64) -> Result<u16, NotRepresentable> {
+        let bytes = encode_f64(data_type, &arr0(value).into_dyn().view())?;
+        Ok(u16::from_le_bytes([bytes[0], bytes[1]]))
+    }
+
+    /// Every number of a 16-bit type, its middle to the next, and what lies just beside that
+    /// middle.
+    fn rounds_to_nearest_even(data_type: DataType, value: impl Fn(u16) -> f64, largest: u16) {
+        for sign in [1.0, -1.0] {
+            let flag = if sign < 0.0 { 0x8000 } else { 0 };
+            for code in 0..largest {
+                let (low, high) = (value(code), value(code + 1));
+                let middle = (low + high) / 2.0;
+                let even = if code % 2 == 0 { code } else { code + 1 };
+                assert_eq!(encoded(data_type, sign * low), Ok(flag | code));
+                assert_eq!(
+                    encoded(data_type, sign * middle),
+                    Ok(flag | even),
+                    "{middle:e}"
+                );
+                assert_eq!(
+                    encoded(data_type, sign * middle.next_down()),
+                    Ok(flag | code),
+                    "{middle:e}"
+                );
+                assert_eq!(
+                    encoded(data_type, sign * middle.next_up()),
+                    Ok(flag | (code + 1)),
+                    "{middle:e}"
+                );
+            }
+            let last = value(largest);
+            let limit = last + (last - value(largest - 1)) / 2.0;
+            assert_eq!(
+                encoded(data_type, sign * limit.next_down()),
+                Ok(flag | largest)
+            );
+            for value in [limit * sign, f64::MAX * sign] {
+                assert_eq!(
+                    encoded(data_type, value),
+                    Err(NotRepresentable::Overflow { value, data_type })
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn halves_are_rounded_once() {
+        rounds_to_nearest_even(
+            DataType::Float16,
+            |code| f16::from_bits(code).to_f64(),
+            f16::MAX.to_bits(),
+        );
+    }
+
+    #[test]
+    fn bfloats_are_rounded_once() {
+        rounds_to_nearest_even(
+            DataType::BFloat16,
+            |code| bf16::from_bits(code).to_f64(),
+            bf16::MAX.to_bits(),
+        );
+    }
+}

@@ -1,0 +1,282 @@
+//! Tensors of floats whose elements are converted on demand.
+
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use half::{bf16, f16};
+use multiversion::multiversion;
+use ndarray::ArrayD;
+
+use crate::error::{Error, Result};
+use crate::onnx::data::Data;
+use crate::onnx::element::error;
+use crate::onnx::external::Externals;
+use crate::onnx::proto::TensorProto;
+use crate::onnx::tensor::{DataType, data, data_type, shape, shaped};
+use crate::onnx::value_range::ValueRange;
+
+/// A tensor of floats whose elements are converted on demand.
+///
+/// ```
+/// use ndarray::array;
+/// use unfold::onnx::external::Externals;
+/// use unfold::onnx::tensor::{self, DataType, Floats};
+///
+/// let weight = array![[1.0, 2.0], [3.0, 4.0]].into_dyn();
+/// let tensor = tensor::make("weight", DataType::Float16, &weight.view())?;
+/// assert_eq!(Floats::new(&tensor, &Externals::none())?.all()?, weight);
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Floats {
+    name: String,
+    data_type: DataType,
+    shape: Vec<usize>,
+    data: Data,
+    /// The range of all elements, once they have been read.
+    seen: Arc<OnceLock<ValueRange>>,
+}
+
+impl Floats {
+    /// The elements of a tensor of half, bfloat16, float or double.
+    ///
+    /// # Errors
+    /// As [`data`], and where they are no floats.
+    pub fn new(tensor: &TensorProto, externals: &Externals) -> Result<Self> {
+        let data_type = data_type(tensor)?;
+        if !data_type.is_float() {
+            return Err(error(
+                tensor,
+                format!("its elements are {data_type}, and not floats"),
+            ));
+        }
+        let data = data(tensor, externals)?;
+        let (name, shape) = (tensor.name().to_owned(), shape(tensor)?);
+        Ok(Self {
+            name,
+            data_type,
+            shape,
+            data,
+            seen: Arc::default(),
+        })
+    }
+
+    /// The extents.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// All elements.
+    ///
+    /// # Errors
+    /// Where they cannot be read.
+    pub fn all(&self) -> Result<ArrayD<f64>> {
+        let count = self.shape.iter().product();
+        shaped(&self.name, &self.shape, self.numbers(0..count)?)
+    }
+
+    /// The elements in a range along an axis. No others are read.
+    ///
+    /// # Errors
+    /// Where they cannot be read, or are not there.
+    pub fn places(&self, axis: usize, range: Range<usize>) -> Result<ArrayD<f64>> {
+        let Some(&extent) = self.shape.get(axis).filter(|&&extent| range.end <= extent) else {
+            return Err(self.error(format!(
+                "its shape {:?} has no places {range:?} there",
+                self.shape
+            )));
+        };
+        let inner: usize = self.shape[axis + 1..].iter().product();
+        let rows: usize = self.shape[..axis].iter().product();
+        let runs = Runs {
+            length: extent * inner,
+            wanted: range.start * inner..range.end * inner,
+        };
+        let mut values = Vec::with_capacity(rows * runs.wanted.len());
+        if matches!(self.data, Data::Made(_)) && rows > 1 && !range.is_empty() {
+            // Computed data are computed part by part: each part once, and not once for each row.
+            for part in self.data.parts() {
+                let part = part.start / self.size()..part.end / self.size();
+                let wanted = runs.within(&part);
+                if !wanted.is_empty() {
+                    let numbers = self.numbers(part)?;
+                    for run in wanted {
+                        values.extend_from_slice(&numbers[run]);
+                    }
+                }
+            }
+        } else {
+            for row in 0..rows {
+                values.append(&mut self.numbers(runs.of_row(row))?);
+            }
+        }
+        let mut shape = self.shape.clone();
+        shape[axis] = range.len();
+        shaped(&self.name, &shape, values)
+    }
+
+    fn numbers(&self, range: Range<usize>) -> Result<Vec<f64>> {
+        let mut numbers = vec![0.0; range.len()];
+        self.read(range.start, &mut Vec::new(), &mut numbers)?;
+        Ok(numbers)
+    }
+
+    /// Elements in a row from one on, as many as there is room for; the buffer can be used again.
+    ///
+    /// # Errors
+    /// Where they cannot be read.
+    pub(crate) fn read(&self, at: usize, buffer: &mut Vec<u8>, into: &mut [f64]) -> Result<()> {
+        self.read_bytes(at..at + into.len(), buffer)?;
+        self.decode(buffer, into);
+        Ok(())
+    }
+
+    /// The bytes of elements in a row.
+    ///
+    /// # Errors
+    /// Where they cannot be read.
+    pub(crate) fn read_bytes(&self, range: Range<usize>, buffer: &mut Vec<u8>) -> Result<()> {
+        let size = self.size();
+        buffer.resize(range.len() * size, 0);
+        self.data
+            .read_into(range.start * size, buffer)
+            .map_err(|reason| self.error(reason))
+    }
+
+    /// The range of all elements, once they have been [read](Floats::see).
+    pub(crate) fn seen(&self) -> Option<ValueRange> {
+        self.seen.get().copied()
+    }
+
+    /// Tells how small and how large all of them are.
+    pub(crate) fn see(&self, all: ValueRange) {
+        // An earlier reader has stored the same range.
+        let _ = self.seen.set(all);
+    }
+
+    /// How many bytes an element takes.
+    pub(crate) fn size(&self) -> usize {
+        self.data_type.byte_size(1).unwrap_or(1)
+    }
+
+    /// The numbers that are stored as these bytes, as many as there is room for.
+    pub(crate) fn decode(&self, buffer: &[u8], into: &mut [f64]) {
+        decode(self.data_type, buffer, into);
+    }
+
+    /// How small and how large the numbers are that are stored as these bytes.
+    pub(crate) fn magnitudes(&self, buffer: &[u8]) -> ValueRange {
+        magnitudes(self.data_type, buffer)
+    }
+
+    fn error(&self, reason: String) -> Error {
+        Error::Tensor {
+            tensor: self.name.clone(),
+            reason,
+        }
+    }
+}
+
+/// The wanted elements of rows that lie one behind the other.
+struct Runs {
+    /// How many elements a row has.
+    length: usize,
+    /// The wanted ones of each row.
+    wanted: Range<usize>,
+}
+
+impl Runs {
+    fn of_row(&self, row: usize) -> Range<usize> {
+        row * self.length + self.wanted.start..row * self.length + self.wanted.end
+    }
+
+    /// The wanted elements within a part that is not empty, counted from its first element.
+    fn within(&self, part: &Range<usize>) -> Vec<Range<usize>> {
+        let length = self.length.max(1);
+        let rows = part.start / length..=(part.end - 1) / length;
+        let runs = rows.map(|row| {
+            let run = self.of_row(row);
+            run.start.max(part.start)..run.end.min(part.end)
+        });
+        runs.filter(|run| !run.is_empty())
+            .map(|run| run.start - part.start..run.end - part.start)
+            .collect()
+    }
+}
+
+#[multiversion(targets = "simd")]
+fn decode(data_type: DataType, bytes: &[u8], into: &mut [f64]) {
+    #[inline(always)]
+    fn each<const N: usize>(bytes: &[u8], into: &mut [f64], value: impl Fn([u8; N]) -> f64) {
+        for (number, &bytes) in into.iter_mut().zip(bytes.as_chunks().0) {
+            *number = value(bytes);
+        }
+    }
+    match data_type {
+        DataType::Float16 => each(bytes, into, |bytes| f16::from_le_bytes(bytes).to_f64()),
+        DataType::BFloat16 => each(bytes, into, |bytes| bf16::from_le_bytes(bytes).to_f64()),
+        DataType::Float => each(bytes, into, |bytes| f64::from(f32::from_le_bytes(bytes))),
+        _ => each(bytes, into, f64::from_le_bytes),
+    }
+}
+
+/// Of their bits, which are fewer than those of the numbers that they are decoded to, and in the same order.
+#[multiversion(targets = "simd")]
+fn magnitudes(data_type: DataType, bytes: &[u8]) -> ValueRange {
+    macro_rules! of {
+        ($float:ty, $bits:ty) => {{
+            let (mut least, mut largest) = (<$bits>::MAX, 0);
+            for &bytes in bytes.as_chunks().0 {
+                let size = <$bits>::from_le_bytes(bytes) & (<$bits>::MAX >> 1);
+                largest = largest.max(size);
+                // So that 0 is behind all.
+                least = least.min(size.wrapping_sub(1));
+            }
+            [least.wrapping_add(1), largest].map(|bits| f64::from(<$float>::from_bits(bits)))
+        }};
+    }
+    ValueRange::from_numbers(&match data_type {
+        DataType::Float16 => of!(f16, u16),
+        DataType::BFloat16 => of!(bf16, u16),
+        DataType::Float => of!(f32, u32),
+        _ => of!(f64, u64),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::onnx::tensor::{encode_into, rounded};
+
+    #[test]
+    fn what_is_stored_is_as_small_and_as_large_as_its_numbers() {
+        for data_type in [
+            DataType::Float16,
+            DataType::BFloat16,
+            DataType::Float,
+            DataType::Double,
+        ] {
+            for numbers in [
+                &[0.0, -3.0, 0.3, -0.0, 2.0][..],
+                &[0.0],
+                &[f64::NEG_INFINITY, 1.0],
+                &[1e-7, 0.0],
+            ] {
+                let mut bytes = vec![0; data_type.byte_size(numbers.len()).unwrap()];
+                encode_into(data_type, numbers, &mut bytes);
+                let stored: Vec<f64> = numbers
+                    .iter()
+                    .map(|&number| rounded(data_type, number))
+                    .collect();
+                assert_eq!(
+                    magnitudes(data_type, &bytes),
+                    ValueRange::from_numbers(&stored),
+                    "{data_type} {numbers:?}"
+                );
+            }
+            let mut bytes = vec![0; data_type.byte_size(2).unwrap()];
+            encode_into(data_type, &[1.0, f64::NAN], &mut bytes);
+            assert!(!magnitudes(data_type, &bytes).are_finite());
+        }
+    }
+}
