@@ -5,24 +5,22 @@ pub mod builder;
 mod csr;
 pub mod editor;
 pub mod equation;
+mod index;
 pub mod names;
 pub mod node_set;
 pub mod regions;
 pub mod scope;
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use crate::ir::csr::Csr;
 use prost::Message;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::hash::{HashMap, HashSet, map_of};
 use crate::onnx::Model;
-use crate::onnx::node::bodies;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::onnx::tensor;
+pub use index::order;
 
 /// A node, by its place in the graph's list.
 pub type NodeId = usize;
@@ -48,7 +46,7 @@ pub enum Reader {
         /// Which of its inputs.
         input: usize,
     },
-    /// The model's caller, whoever reads an annotation of the value, or what trains the model.
+    /// The model's caller, an annotation of the value, or the training information.
     Output,
     /// The body of a control-flow node, which sees the values around it.
     Capture {
@@ -79,12 +77,12 @@ pub struct Graph<'m> {
     inputs: Csr<Option<ValueId>>,
     outputs: Csr<Option<ValueId>>,
     captures: Csr<ValueId>,
-    /// Domain and operator of each node, said once for all nodes that have the same.
+    /// Domain and operator of each node; equal pairs share one memory.
     operators: Vec<(&'m str, &'m str)>,
     categories: Vec<Option<Category>>,
     order: Vec<NodeId>,
     places: Vec<usize>,
-    /// The names that bodies have, and what trains the model.
+    /// The names in bodies and in the training information.
     inner: HashSet<&'m str>,
 }
 
@@ -114,7 +112,7 @@ impl<'m> Graph<'m> {
             inputs: Csr::with_capacity(nodes),
             outputs: Csr::with_capacity(nodes),
             captures: Csr::with_capacity(0),
-            operators: operators(&proto.node),
+            operators: index::operators(&proto.node),
             categories: proto.node.iter().map(NodeProto::category).collect(),
             order: vec![],
             places: vec![],
@@ -124,170 +122,6 @@ impl<'m> Graph<'m> {
         graph.index_readers()?;
         graph.sort()?;
         Ok(graph)
-    }
-
-    fn intern(&mut self, name: &'m str) -> ValueId {
-        if let Some(&id) = self.ids.get(name) {
-            return id;
-        }
-        let id = ValueId(self.names.len() as u32);
-        self.names.push(name);
-        self.ids.insert(name, id);
-        self.producers.push(None);
-        self.initializers.push(None);
-        self.is_input.push(false);
-        id
-    }
-
-    fn error(&self, at: &str, reason: impl Into<String>) -> Error {
-        Error::Graph {
-            file: self.model.file(),
-            node: at.to_owned(),
-            reason: reason.into(),
-        }
-    }
-
-    fn index_values(&mut self) -> Result<()> {
-        let proto = self.proto;
-        for input in &proto.input {
-            let id = self.intern(input.name());
-            if std::mem::replace(&mut self.is_input[id.index()], true) {
-                return Err(self.error(input.name(), "two inputs have this name"));
-            }
-        }
-        let dense = proto.initializer.iter();
-        let sparse = proto
-            .sparse_initializer
-            .iter()
-            .filter_map(|s| s.values.as_ref());
-        for tensor in dense {
-            let id = self.intern(tensor.name());
-            if self.initializers[id.index()].replace(tensor).is_some() {
-                return Err(self.error(tensor.name(), "two initializers have this name"));
-            }
-        }
-        for values in sparse {
-            // Known to exist, and to be no input; its content stays closed.
-            self.intern(values.name());
-        }
-        let mut outputs = vec![];
-        for (node, made) in proto.node.iter().enumerate() {
-            outputs.clear();
-            for (slot, name) in made.output.iter().enumerate() {
-                if name.is_empty() {
-                    outputs.push(None);
-                    continue;
-                }
-                let id = self.intern(name);
-                let taken = self.producers[id.index()].replace((node, slot)).is_some()
-                    || self.initializers[id.index()].is_some()
-                    || self.is_input[id.index()];
-                if taken {
-                    return Err(self.error(name, "the value is made twice"));
-                }
-                outputs.push(Some(id));
-            }
-            self.outputs.push(outputs.drain(..));
-        }
-        Ok(())
-    }
-
-    fn index_readers(&mut self) -> Result<()> {
-        let proto = self.proto;
-        let mut readers = Vec::with_capacity(2 * proto.node.len());
-        let (mut inputs, mut captured) = (vec![], vec![]);
-        for (node, reads) in proto.node.iter().enumerate() {
-            for (input, name) in reads.input.iter().enumerate() {
-                if name.is_empty() {
-                    inputs.push(None);
-                    continue;
-                }
-                let Some(&id) = self.ids.get(name.as_str()) else {
-                    let reason = format!("reads `{name}`, which nothing makes");
-                    return Err(self.error(node_name(reads), reason));
-                };
-                readers.push((id.index(), Reader::Node { node, input }));
-                inputs.push(Some(id));
-            }
-            self.inputs.push(inputs.drain(..));
-            bodies(reads).for_each(|body| free_names(body, &mut captured));
-            let mut captures = vec![];
-            for name in captured.drain(..) {
-                match self.ids.get(name) {
-                    Some(&id) => captures.push(id),
-                    // The captures of a custom operator's body are unknown.
-                    None if !reads.op().0.is_empty() => {}
-                    None => {
-                        let reason = format!("has a body that reads `{name}`, which nothing makes");
-                        return Err(self.error(node_name(reads), reason));
-                    }
-                }
-            }
-            captures.sort();
-            captures.dedup();
-            readers.extend(
-                captures
-                    .iter()
-                    .map(|id| (id.index(), Reader::Capture { node })),
-            );
-            self.captures.push(captures);
-        }
-        for output in &proto.output {
-            let Some(&id) = self.ids.get(output.name()) else {
-                return Err(self.error(output.name(), "nothing makes this graph output"));
-            };
-            readers.push((id.index(), Reader::Output));
-        }
-        // A quantization annotation counts as a reader.
-        for annotation in &self.proto.quantization_annotation {
-            if let Some(id) = self
-                .ids
-                .get(annotation.tensor_name())
-                .filter(|id| self.producers[id.index()].is_some())
-            {
-                readers.push((id.index(), Reader::Output));
-            }
-        }
-        for name in read_by_training(self.model) {
-            if let Some(id) = self
-                .ids
-                .get(name)
-                .filter(|id| self.producers[id.index()].is_some())
-            {
-                readers.push((id.index(), Reader::Output));
-            }
-        }
-        self.readers = Csr::grouped(self.names.len(), &readers);
-        Ok(())
-    }
-
-    fn sort(&mut self) -> Result<()> {
-        let count = self.proto.node.len();
-        let mut after = Vec::with_capacity(2 * count);
-        for node in 0..count {
-            let read = self
-                .inputs(node)
-                .iter()
-                .flatten()
-                .chain(self.captures(node));
-            after.extend(read.filter_map(|&value| Some((self.producer(value)?.0, node))));
-        }
-        self.order = order(count, &after);
-        if self.order.len() < count {
-            let done: HashSet<NodeId> = self.order.iter().copied().collect();
-            let stuck = (0..count)
-                .find(|node| !done.contains(node))
-                .unwrap_or_default();
-            return Err(Error::Cycle {
-                file: self.model.file(),
-                node: self.name(stuck).to_owned(),
-            });
-        }
-        self.places = vec![0; count];
-        for (place, &node) in self.order.iter().enumerate() {
-            self.places[node] = place;
-        }
-        Ok(())
     }
 
     /// The model that it indexes.
@@ -393,17 +227,20 @@ impl<'m> Graph<'m> {
     pub(crate) fn weight_bytes(&self) -> u64 {
         let attributes = self.proto.node.iter().flat_map(|node| &node.attribute);
         let constants = attributes.filter_map(|attribute| attribute.t.as_deref());
-        let stored =
-            |tensor: &TensorProto| match tensor::is_external(tensor) || tensor::is_held(tensor) {
-                true => tensor::data(tensor, self.model.externals()).map_or(0, |data| data.len()),
-                false => tensor.encoded_len(),
-            };
         self.proto
             .initializer
             .iter()
             .chain(constants)
-            .map(|tensor| stored(tensor) as u64)
+            .map(|tensor| self.tensor_bytes(tensor) as u64)
             .sum()
+    }
+
+    fn tensor_bytes(&self, tensor: &TensorProto) -> usize {
+        if tensor::is_external(tensor) || tensor::is_held(tensor) {
+            tensor::data(tensor, self.model.externals()).map_or(0, |data| data.len())
+        } else {
+            tensor.encoded_len()
+        }
     }
 
     /// Whether a caller may give the value.
@@ -411,7 +248,7 @@ impl<'m> Graph<'m> {
         self.is_input[value.index()]
     }
 
-    /// Whether the value is an output of the model, annotated, or read by what trains the model.
+    /// Whether the value is an output of the model, annotated, or read by the training information.
     pub fn is_output(&self, value: ValueId) -> bool {
         // The outputs come last: a value may have a million readers.
         self.readers(value).last() == Some(&Reader::Output)
@@ -480,39 +317,6 @@ impl<'m> Graph<'m> {
     }
 }
 
-/// Domain and operator of each node. Each pair is where the first node has it: millions of nodes name a few dozen, and
-/// whoever compares one with another looks at the same memory.
-fn operators(nodes: &[NodeProto]) -> Vec<(&str, &str)> {
-    let mut firsts = HashMap::default();
-    nodes
-        .iter()
-        .map(|node| *firsts.entry(node.op()).or_insert(node.op()))
-        .collect()
-}
-
-/// A topological order of nodes, by Kahn's algorithm. A pair `(a, b)` puts `a` before `b`; ties go by number. Nodes in or
-/// behind a cycle are left out.
-pub fn order(count: usize, pairs: &[(NodeId, NodeId)]) -> Vec<NodeId> {
-    let mut waits = vec![0usize; count];
-    pairs.iter().for_each(|&(_, node)| waits[node] += 1);
-    let after = Csr::grouped(count, pairs);
-    let mut ready: BinaryHeap<Reverse<NodeId>> = (0..count)
-        .filter(|&node| waits[node] == 0)
-        .map(Reverse)
-        .collect();
-    let mut order = Vec::with_capacity(count);
-    while let Some(Reverse(node)) = ready.pop() {
-        order.push(node);
-        for &next in after.row(node) {
-            waits[next] -= 1;
-            if waits[next] == 0 {
-                ready.push(Reverse(next));
-            }
-        }
-    }
-    order
-}
-
 /// The node's name, or its first output where it has none.
 pub fn node_name(node: &NodeProto) -> &str {
     match node.name() {
@@ -523,50 +327,4 @@ pub fn node_name(node: &NodeProto) -> &str {
             .map_or(node.op_type(), |o| o),
         name => name,
     }
-}
-
-/// Names that a body reads and does not make, with those of the bodies inside it.
-fn free_names<'m>(body: &'m GraphProto, free: &mut Vec<&'m str>) {
-    let mut made: HashSet<&str> = body.input.iter().map(|input| input.name()).collect();
-    made.extend(body.initializer.iter().map(|tensor| tensor.name()));
-    made.extend(
-        body.sparse_initializer
-            .iter()
-            .filter_map(|s| Some(s.values.as_ref()?.name())),
-    );
-    made.extend(
-        body.node
-            .iter()
-            .flat_map(|node| node.output.iter().map(String::as_str)),
-    );
-    let mut read: Vec<&str> = vec![];
-    for node in &body.node {
-        read.extend(
-            node.input
-                .iter()
-                .map(String::as_str)
-                .filter(|name| !name.is_empty()),
-        );
-        bodies(node).for_each(|inner| free_names(inner, &mut read));
-    }
-    read.extend(body.output.iter().map(|output| output.name()));
-    free.extend(read.into_iter().filter(|name| !made.contains(name)));
-}
-
-/// Names that the training graphs of a model read and do not make, and the names of their
-/// gradients.
-fn read_by_training(model: &Model) -> Vec<&str> {
-    let mut read = vec![];
-    for training in &model.proto.training_info {
-        for graph in training.initialization.iter().chain(&training.algorithm) {
-            free_names(graph, &mut read);
-            read.extend(names::of_gradients(graph));
-        }
-        let bindings = training
-            .initialization_binding
-            .iter()
-            .chain(&training.update_binding);
-        read.extend(bindings.map(|binding| binding.value()));
-    }
-    read
 }

@@ -21,10 +21,10 @@ use crate::onnx::proto::GraphProto;
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
 pub struct Names<'m> {
-    /// A graph whose values have taken theirs.
+    /// A graph whose values' names are taken.
     beside: Option<&'m Graph<'m>>,
-    /// The others of the model.
-    there: HashSet<&'m str>,
+    /// The other taken names of the model.
+    taken: HashSet<&'m str>,
     /// The names given so far.
     given: HashSet<String>,
     /// How often each wish has been met by another name, so that many equal wishes do not cost a search each.
@@ -35,23 +35,23 @@ impl<'m> Names<'m> {
     /// Every name of a model is taken: those of its main graph, of the bodies in it, and of what trains it.
     pub fn new(model: &'m Model) -> Self {
         let graph = model.graph();
-        let mut there = set_of(2 * graph.node.len() + graph.initializer.len());
-        collect(graph, &mut there);
-        Names::with(None, there, model)
+        let mut taken = set_of(2 * graph.node.len() + graph.initializer.len());
+        collect(graph, &mut taken);
+        Names::with(None, taken, model)
     }
 
     /// As [`Names::new`] the model of a graph, whose values need not be collected once more.
     pub fn beside(graph: &'m Graph<'m>) -> Self {
-        let mut there = set_of(graph.proto().node.len());
-        collect_others(graph.proto(), &mut there);
-        Names::with(Some(graph), there, graph.model())
+        let mut taken = set_of(graph.proto().node.len());
+        collect_others(graph.proto(), &mut taken);
+        Names::with(Some(graph), taken, graph.model())
     }
 
-    fn with(beside: Option<&'m Graph<'m>>, mut there: HashSet<&'m str>, model: &'m Model) -> Self {
-        collect_training(model, &mut there, collect);
+    fn with(beside: Option<&'m Graph<'m>>, mut taken: HashSet<&'m str>, model: &'m Model) -> Self {
+        collect_training(model, &mut taken, collect);
         Names {
             beside,
-            there,
+            taken,
             given: HashSet::default(),
             counts: HashMap::default(),
         }
@@ -74,7 +74,7 @@ impl<'m> Names<'m> {
 
     fn is_taken(&self, name: &str) -> bool {
         self.beside.is_some_and(|graph| graph.value(name).is_some())
-            || self.there.contains(name)
+            || self.taken.contains(name)
             || self.given.contains(name)
     }
 }

@@ -264,11 +264,10 @@ impl Externals {
         let file = match &self.reach {
             Reach::Nothing => return Err("a model in memory has no folder to look in".into()),
             Reach::Folder(folder, others) => {
-                let unreadable =
-                    |source: io::Error| format!("`{location}` cannot be read: {source}");
                 let path = inside(folder, others, location)?;
-                DataFile::open(location, File::open(path).map_err(unreadable)?)
-                    .map_err(unreadable)?
+                File::open(path)
+                    .and_then(|file| DataFile::open(location, file))
+                    .map_err(|source| unreadable(location, source))?
             }
             Reach::Resolver(resolver) => DataFile::resolved(location, resolver.clone()),
         };

@@ -213,15 +213,15 @@ fn sizes<'a>(
     match given.iter().find(|(name, _)| !sizes.contains_key(*name)) {
         None => Ok(sizes),
         Some((name, _)) => {
-            let mut known: Vec<Cow<str>> = sizes.into_keys().collect();
-            known.sort_unstable();
-            let known = if known.is_empty() {
+            let mut names: Vec<Cow<str>> = sizes.into_keys().collect();
+            names.sort_unstable();
+            let names = if names.is_empty() {
                 "none".into()
             } else {
-                known.join(", ")
+                names.join(", ")
             };
             let reason =
-                format!("no input has a symbolic dimension `{name}`; those there are: {known}");
+                format!("no input has a symbolic dimension `{name}`; those there are: {names}");
             Err(Failure::new(Stage::Load, reason))
         }
     }

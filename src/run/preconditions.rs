@@ -139,7 +139,7 @@ fn add_operators(
     Ok(())
 }
 
-/// What tract lacks to run an operator.
+/// The reason why tract lacks an operator.
 fn missing(onnx: &Onnx, model: &Model, node: &NodeProto) -> Option<String> {
     let (domain, operator) = node.op();
     let mut functions = model.proto.functions.iter();

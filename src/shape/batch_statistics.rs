@@ -8,6 +8,9 @@ use tract_onnx::prelude::{DatumType, Tensor};
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tract_quirks::batch_norm_trains;
 
+/// The attributes that are read, or do not matter to one run.
+const ATTRIBUTES: &[&str] = &["epsilon", "momentum", "training_mode"];
+
 /// The default of ε.
 const EPSILON: f32 = 1e-5;
 
@@ -21,14 +24,13 @@ const ROUNDED: f64 = 1e-5;
 /// Before operator set 14 engines do not agree whether one with several outputs takes these statistics or those that it is
 /// given. PyTorch's exporter gives those of `x` to weights that are standardised; others are `None`.
 pub fn normalized(node: &NodeProto, opset: i64, inputs: &[Arc<Tensor>]) -> Option<Arc<Tensor>> {
-    let known = ["epsilon", "momentum", "training_mode"];
     let is_one = node.op() == ("", "BatchNormalization")
         && opset >= 7
         && batch_norm_trains(node, opset).ok()?
         && node
             .attribute
             .iter()
-            .all(|attribute| known.contains(&attribute.name()));
+            .all(|attribute| ATTRIBUTES.contains(&attribute.name()));
     let [x, scale, shift, mean, variance] = inputs else {
         return None;
     };

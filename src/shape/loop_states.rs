@@ -163,13 +163,13 @@ impl LoopStates {
                     continue;
                 }
                 learned = true;
-                let known = self
+                let changing = self
                     .changing
                     .entry(given)
                     .or_insert_with(|| Some(BTreeSet::new()));
-                match (known.as_mut(), axes) {
-                    (Some(known), Some(axes)) => known.extend(axes),
-                    _ => *known = None,
+                match (changing.as_mut(), axes) {
+                    (Some(changing), Some(axes)) => changing.extend(axes),
+                    _ => *changing = None,
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Values that are split into sequences, and the parts that are taken out of these.
 //!
-//! A sequence is no tensor and has no shape; the shape of a part follows from the value that was split.
+//! A sequence is no tensor and has no shape; the shape of a part follows from the value that the node splits.
 
 use std::rc::Rc;
 

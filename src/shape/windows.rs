@@ -198,14 +198,14 @@ mod tests {
             (pool(3, 2, [0, 0], 1, "VALID"), 8, false),
             (pool(3, 2, [0, 0], 1, "SAME_UPPER"), 8, true),
         ];
-        for (node, whole, known) in cases {
+        for (node, whole, is_known) in cases {
             let made = pooled(&node, &fact(&[2, 3, whole]), fact(&[2, 3, 4]));
             let dims: Vec<bool> = made
                 .shape
                 .dims()
                 .map(|dim| dim.concretize().is_some())
                 .collect();
-            assert_eq!(dims, [true, true, known], "{node:?} of {whole}");
+            assert_eq!(dims, [true, true, is_known], "{node:?} of {whole}");
         }
     }
 
@@ -220,7 +220,7 @@ mod tests {
             (pool(2, 2, [1, 1], 1, "NOTSET"), false),
             (pool(3, 2, [0, 0], 1, "VALID"), false),
         ];
-        for (node, known) in cases {
+        for (node, is_known) in cases {
             let open = InferenceFact::dt(DatumType::F32).with_shape(ShapeFactoid::closed(
                 [2, 3]
                     .map(|dim| tdim(dim).into())
@@ -235,7 +235,7 @@ mod tests {
                     .nth(2)
                     .and_then(|dim| dim.concretize())
                     .is_some(),
-                known,
+                is_known,
                 "{node:?}"
             );
         }

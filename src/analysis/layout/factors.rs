@@ -277,7 +277,7 @@ fn widened(axes: &Axes, rank: usize) -> Axes {
     [vec![vec![]; rank - axes.len()], axes.clone()].concat()
 }
 
-/// A number as the part that is needed, and the rest.
+/// A number as the needed factor and the other one.
 fn split_number(number: i64, needed: i64) -> Option<Vec<TDim>> {
     let is_part = needed > 1 && number % needed == 0 && number != needed;
     is_part.then(|| vec![TDim::from(needed), TDim::from(number / needed)])

@@ -35,11 +35,11 @@ impl<'m> Flat<'m> {
         };
         flat.initializer.append(&mut made.initializer);
         // No new value of the main graph may have the name of a value that a body declares.
-        let told: HashSet<&str> = graph.value_info.iter().map(|info| info.name()).collect();
+        let declared: HashSet<&str> = graph.value_info.iter().map(|info| info.name()).collect();
         said.extend(names.values().map(|(_, name)| *name));
         let inner = said
             .into_iter()
-            .filter(|name| !told.contains(name))
+            .filter(|name| !declared.contains(name))
             .map(str::to_owned);
         made.value_info
             .extend(inner.map(|name| named(ValueInfoProto::default(), name)));

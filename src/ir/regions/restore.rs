@@ -97,8 +97,8 @@ impl<'r> Restoring<'r> {
         next
     }
 
-    /// Moves the initializers into their bodies. Those of a removed body, which nodes that stay may read, move into the
-    /// enclosing graph, or are removed with it.
+    /// Moves the initializers into their bodies. An initializer of a removed body moves into the enclosing graph if a
+    /// remaining node reads it; otherwise it is removed too.
     fn place_initializers(&mut self, graph: &'r GraphProto) {
         let nodes = graph.node.iter().filter(|node| self.stays(node));
         let read: HashSet<&str> = nodes

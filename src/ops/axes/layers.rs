@@ -33,16 +33,16 @@ const CONV: &[&str] = &[
 ];
 
 /// Only samples are known to stay apart.
-fn samples(at: &At, axis: usize, known: &[&str]) -> Result<Vec<AxisRead>, Reason> {
-    at.only_attributes(known)?;
+fn samples(at: &At, axis: usize, attributes: &[&str]) -> Result<Vec<AxisRead>, Reason> {
+    at.only_attributes(attributes)?;
     if axis > 0 {
         return Err(at.not_linear());
     }
     Ok(kept(at, 0))
 }
 
-fn pool(at: &At, axis: usize, known: &[&str]) -> Result<Vec<AxisRead>, Reason> {
-    at.only_attributes(known)?;
+fn pool(at: &At, axis: usize, attributes: &[&str]) -> Result<Vec<AxisRead>, Reason> {
+    at.only_attributes(attributes)?;
     if axis > 1 {
         Err(at.not_linear())
     } else {

@@ -51,8 +51,8 @@ fn softmax(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(mixed(at, axis, axis == named || (!alone && axis > named)))
 }
 
-fn along(at: &At, axis: usize, known: &[&str], absent: i64) -> Result<Vec<AxisRead>, Reason> {
-    at.only_attributes(known)?;
+fn along(at: &At, axis: usize, attributes: &[&str], absent: i64) -> Result<Vec<AxisRead>, Reason> {
+    at.only_attributes(attributes)?;
     let named = counted(at.attr("axis", absent)?, at.rank(0)?)?;
     Ok(mixed(at, axis, axis == named))
 }
@@ -107,8 +107,8 @@ fn batch_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
 }
 
 /// Samples and channels stay apart; all places of each are mixed.
-fn channels_alone(at: &At, axis: usize, known: &[&str]) -> Result<Vec<AxisRead>, Reason> {
-    at.only_attributes(known)?;
+fn channels_alone(at: &At, axis: usize, attributes: &[&str]) -> Result<Vec<AxisRead>, Reason> {
+    at.only_attributes(attributes)?;
     let read = if axis < 2 {
         AxisRead::Same(axis)
     } else {

@@ -1,8 +1,8 @@
-//! Guards before questions to tract.
+//! Guards before tract infers or evaluates a node.
 //!
 //! Its operators trust the model: they loop up to the value of an attribute, allocate by shapes,
 //! and expand sums of symbols in all their forms. A panic can be caught; an endless loop and an
-//! abort for lack of memory cannot. So the limits are checked here, before an operator is asked.
+//! abort for lack of memory cannot. So this module checks limits before tract infers or evaluates a node.
 
 mod budget;
 mod cost;

@@ -16,7 +16,7 @@ use crate::shape::guard::{RANK, element_count, ints};
 /// Sizes, steps and counts among the attributes are no larger than this.
 const LARGEST_INT: u64 = i32::MAX as u64;
 
-/// The largest EyeLike that tract is asked about, since inference evaluates it.
+/// The largest EyeLike that tract infers, since inference evaluates it.
 const LARGEST_EYE: u64 = 1 << 20;
 
 /// The largest cost of the symbolic arithmetic of one node.
@@ -88,7 +88,7 @@ pub fn beyond_symbols(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bo
     Question { node, inputs }.exceeds_symbols()
 }
 
-/// A node and the facts about its inputs, before tract is asked about it; `None` is an input left out.
+/// A node whose outputs tract would infer, and the facts about its inputs; `None` is an input left out.
 struct Question<'q> {
     node: &'q NodeProto,
     inputs: &'q [Option<&'q InferenceFact>],

@@ -25,21 +25,7 @@ pub fn first_output(query: &NodeQuery) -> Option<Shape> {
             let places = Some(TDim::from(size.len() - 2));
             Some([&size[..1], &size[2..], &[places]].concat())
         }
-        "CenterCropPad" => {
-            let (mut shape, size) = (query.shape(0)?, query.elements(1)?);
-            let changed = match query.node.attr_ints("axes").ok()? {
-                Some(list) => axes(list, shape.len()).ok()?,
-                None => (0..shape.len()).collect(),
-            };
-            if changed.len() != size.len() {
-                return None;
-            }
-            changed
-                .into_iter()
-                .zip(size)
-                .for_each(|(axis, extent)| shape[axis] = extent);
-            Some(shape)
-        }
+        "CenterCropPad" => center_crop_pad(query),
         "Col2Im" => {
             let (from, image, block) = (query.shape(0)?, query.elements(1)?, query.elements(2)?);
             let [items, columns, _] = &from[..] else {
@@ -76,6 +62,23 @@ pub fn first_output(query: &NodeQuery) -> Option<Shape> {
         "SwiGLU" => broadcast(&query.shape(0)?, &query.shape(1)?),
         _ => None,
     }
+}
+
+/// The axes that are named have the extents that are given.
+fn center_crop_pad(query: &NodeQuery) -> Option<Shape> {
+    let (mut shape, size) = (query.shape(0)?, query.elements(1)?);
+    let changed = match query.node.attr_ints("axes").ok()? {
+        Some(list) => axes(list, shape.len()).ok()?,
+        None => (0..shape.len()).collect(),
+    };
+    if changed.len() != size.len() {
+        return None;
+    }
+    changed
+        .into_iter()
+        .zip(size)
+        .for_each(|(axis, extent)| shape[axis] = extent);
+    Some(shape)
 }
 
 /// The channels of an image whose blocks are columns.
