@@ -102,13 +102,13 @@ pub fn within_reach(fact: InferenceFact, from: &InferenceFact, cuts: &[SliceCut]
         )),
         false => fact,
     };
-    let slicing = Slicing { from, cuts };
+    let sliced = SlicedValue { from, cuts };
     let axes = from.shape.dims().zip(fact.shape.dims()).enumerate();
     let mut dims: TVec<DimFact> = TVec::new();
     let mut is_contradicted = false;
     for (axis, (whole, taken)) in axes {
-        is_contradicted |= slicing.contradicts(axis, whole, taken);
-        dims.push(slicing.dim(axis, whole, taken));
+        is_contradicted |= sliced.contradicts(axis, whole, taken);
+        dims.push(sliced.dim(axis, whole, taken));
     }
     let fact = if is_contradicted {
         fact.without_value()
@@ -119,12 +119,12 @@ pub fn within_reach(fact: InferenceFact, from: &InferenceFact, cuts: &[SliceCut]
 }
 
 /// A Slice of a value.
-struct Slicing<'s> {
+struct SlicedValue<'s> {
     from: &'s InferenceFact,
     cuts: &'s [SliceCut],
 }
 
-impl Slicing<'_> {
+impl SlicedValue<'_> {
     fn cuts_along(&self, axis: usize) -> impl Iterator<Item = &SliceCut> {
         self.cuts.iter().filter(move |cut| cut.axis == axis)
     }

@@ -15,7 +15,7 @@ const SPACE: usize = 2;
 /// The facts about a pooled value. Engines disagree about windows that begin behind the end, and
 /// about a window wider than the whole axis.
 pub fn pooled(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> InferenceFact {
-    let pooling = Pooling::from_node(node);
+    let pooling = PoolingAttributes::from_node(node);
     if pooling.auto_pad.starts_with("SAME") {
         return made;
     }
@@ -23,7 +23,7 @@ pub fn pooled(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> In
 }
 
 /// The attributes of a pooling operator.
-struct Pooling<'n> {
+struct PoolingAttributes<'n> {
     kernel: &'n [i64],
     strides: &'n [i64],
     pads: &'n [i64],
@@ -32,7 +32,7 @@ struct Pooling<'n> {
     auto_pad: &'n str,
 }
 
-impl<'n> Pooling<'n> {
+impl<'n> PoolingAttributes<'n> {
     fn from_node(node: &'n NodeProto) -> Self {
         let ceil_mode = node.attr_i("ceil_mode").ok().flatten();
         Self {

@@ -8,7 +8,7 @@ use crate::shape::extents::{Shape, extent};
 use crate::shape::rules::NodeQuery;
 
 /// The window of a convolution along an axis of space.
-struct Window {
+struct ConvolutionWindow {
     /// The number of places from the first to the last that it reads.
     reach: i64,
     /// The padding on both sides.
@@ -42,7 +42,7 @@ impl NodeQuery<'_> {
     }
 
     /// The window along an axis of space; `None` where the padding follows from the extent.
-    fn window(&self, axis: usize) -> Option<Window> {
+    fn window(&self, axis: usize) -> Option<ConvolutionWindow> {
         let space = axis.checked_sub(2)?;
         if !matches!(self.node.attr_s("auto_pad").ok()?, None | Some("NOTSET")) {
             return None;
@@ -55,7 +55,7 @@ impl NodeQuery<'_> {
             .checked_add(1)?;
         let before = self.number_at("pads", space, 0)?;
         let behind = self.number_at("pads", space + rank, 0)?;
-        Some(Window {
+        Some(ConvolutionWindow {
             reach,
             padding: before.checked_add(behind)?,
             stride: self.number_at("strides", space, 1)?,
