@@ -8,37 +8,30 @@ use crate::analysis::uniform;
 use crate::hash::{HashMap, HashSet};
 use crate::ir::editor::Editor;
 use crate::ir::regions::{branch, move_to, way, ways_behind};
-use crate::ir::{NodeId, ValueId};
-use crate::onnx::proto::{GraphProto, NodeProto};
+use crate::ir::{Graph, NodeId, ValueId};
+use crate::onnx::proto::GraphProto;
 
-/// Ifs that go, and what of their branches.
+/// Ifs whose condition is a constant, each with the branch that it takes.
 #[derive(Default)]
 pub struct Decided {
-    /// The nodes in their places, what each makes, and what the branch makes that it takes.
+    /// The nodes that stand for the Ifs, each with an output and the result of the branch for it.
     results: Vec<(NodeId, ValueId, ValueId)>,
     /// The region path of each taken branch, and that of its enclosing region.
     around: HashMap<String, String>,
 }
 
 impl Decided {
-    /// Finds them in a graph with its bodies laid out.
+    /// Finds such Ifs in a graph with its bodies laid out.
     pub fn find(analysis: &Analysis) -> Self {
         let graph = &analysis.graph;
         let mut found = Self::default();
-        // Before, initializers of the main graph are inputs too, and those of a branch are not.
+        // Before IR version 4 initializers of the main graph are inputs too, and those of a branch are not.
         let are_inputs = graph.model().proto.ir_version() < 4;
-        let has_stored = |way: &str| {
-            graph
-                .proto()
-                .initializer
-                .iter()
-                .any(|tensor| tensor.name().starts_with(way))
-        };
         for &node in graph.order() {
             let Some((results, own)) = taken(analysis, node) else {
                 continue;
             };
-            if are_inputs && has_stored(own) {
+            if are_inputs && has_initializer(graph, own) {
                 continue;
             }
             found.results.extend(
@@ -59,14 +52,14 @@ impl Decided {
     }
 
     /// Replaces the results of the Ifs by those of their branches.
-    pub fn pass(&self, analysis: &Analysis, editor: &mut Editor) {
-        let name = |value: ValueId| analysis.graph.value_name(value);
+    pub fn replace_results(&self, analysis: &Analysis, editor: &mut Editor) {
+        let graph = &analysis.graph;
         for &(end, output, result) in &self.results {
-            editor.remove(&[end], name(output), name(result));
+            editor.remove(&[end], graph.value_name(output), graph.value_name(result));
         }
     }
 
-    /// Puts the branches that are taken where the Ifs were, and takes the others out.
+    /// Moves the nodes of taken branches into the region of their Ifs, and removes the other branches.
     pub fn lay_out(self, graph: &mut GraphProto) {
         if self.is_empty() {
             return;
@@ -82,30 +75,43 @@ impl Decided {
             }
         }
         // Bodies of removed nodes are removed, at any depth.
-        let mut bodies: HashSet<String> = HashSet::default();
-        loop {
-            let is_there = |node: &&NodeProto| way(node).is_empty() || bodies.contains(way(node));
-            let inner = graph.node.iter().filter(is_there).flat_map(ways_behind);
-            let inner: Vec<String> = inner
-                .filter(|way| !bodies.contains(*way))
-                .map(str::to_owned)
-                .collect();
-            if inner.is_empty() {
-                break;
-            }
-            bodies.extend(inner);
-        }
+        let bodies = reachable_bodies(graph);
         graph
             .node
             .retain(|node| way(node).is_empty() || bodies.contains(way(node)));
     }
 }
 
-/// The results of an If with a known condition, the results of its taken branch, and the path of
-/// that branch.
+/// Whether an initializer belongs to a body.
+fn has_initializer(graph: &Graph, way: &str) -> bool {
+    let mut tensors = graph.proto().initializer.iter();
+    tensors.any(|tensor| tensor.name().starts_with(way))
+}
+
+/// The paths of all bodies whose node is in the main graph, or in another such body.
+fn reachable_bodies(graph: &GraphProto) -> HashSet<String> {
+    let mut bodies: HashSet<String> = HashSet::default();
+    loop {
+        let inner: Vec<String> = graph
+            .node
+            .iter()
+            .filter(|node| way(node).is_empty() || bodies.contains(way(node)))
+            .flat_map(ways_behind)
+            .filter(|way| !bodies.contains(*way))
+            .map(str::to_owned)
+            .collect();
+        if inner.is_empty() {
+            return bodies;
+        }
+        bodies.extend(inner);
+    }
+}
+
+/// The outputs of an If with a constant condition, each with the result of the branch that it takes, and the path of that
+/// branch.
 type Decision<'g> = (Vec<(ValueId, ValueId)>, &'g str);
 
-/// The branch that a node takes.
+/// The branch that an If takes; `None` for another node, and where no constant is the condition.
 pub fn taken<'g>(analysis: &'g Analysis, node: NodeId) -> Option<Decision<'g>> {
     let graph = &analysis.graph;
     // In the order of their names.

@@ -10,6 +10,7 @@ use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::passes::simplify::branch_folding::Decided;
 use crate::passes::simplify::constant_folding::{self, NamedFloats, Settled, cone};
 use crate::passes::simplify::cse::Same;
+use crate::passes::simplify::identity_elimination::Passed;
 use crate::passes::simplify::{
     cse, dce, identity_elimination, reshape_extents, topological_order, zero_states,
 };
@@ -38,41 +39,58 @@ pub struct Limits<'l> {
 impl Limits<'_> {
     /// Whether a tensor was stored by folding, and is no constant of the original model.
     fn is_new(&self, name: &str) -> bool {
-        let is_own = |recipe: &Recipe| matches!(recipe.op(), Op::Constant(own) if **own == *name);
-        (self.recipe)(name).is_some_and(|recipe| !is_own(recipe))
-    }
-
-    /// The recipe of a tensor. Small whole numbers are exact in every type, and equal any constant
-    /// of these numbers.
-    fn told(&self, name: &str) -> Option<&Recipe> {
-        let is_small = |number: &f64| number.fract() == 0.0 && number.abs() <= WHOLE;
-        let is_plain = |recipe: &&Recipe| matches!(recipe.op(), Op::Literal(numbers) if numbers.iter().all(is_small));
-        (self.recipe)(name).filter(|recipe| !is_plain(recipe))
+        (self.recipe)(name).is_some_and(|recipe| constant_name(recipe) != Some(name))
     }
 
     /// Whether two tensors were computed in equal ways.
-    fn are_told_alike(&self, one: &str, other: &str, model: &Model) -> bool {
-        // Equal operations on equal tensors give equal results, where the tensors are used
-        // unrounded.
-        let is_stored_alike =
-            |one: &str, other: &str| match ((self.stored)(one), (self.stored)(other)) {
-                (Some(one_stored), Some(other_stored)) => {
-                    one == other || cse::are_alike(one_stored, other_stored, model)
-                }
-                _ => one == other,
-            };
-        match (self.told(one), self.told(other)) {
-            (Some(one), Some(other)) => one.is_alike(other, &is_stored_alike),
+    fn are_computed_alike(&self, one: &str, other: &str, model: &Model) -> bool {
+        match (self.inexact_recipe(one), self.inexact_recipe(other)) {
+            // Equal operations on equal tensors give equal results, where the tensors are used
+            // unrounded.
+            (Some(one), Some(other)) => one.is_alike(other, &|one: &str, other: &str| {
+                self.are_stored_alike(one, other, model)
+            }),
             (None, None) => true,
             // A constant that was written anew.
-            (Some(told), None) => constant_of(told).is_some_and(|of| is_stored_alike(of, other)),
-            (None, Some(told)) => constant_of(told).is_some_and(|of| is_stored_alike(one, of)),
+            (Some(recipe), None) => {
+                constant_name(recipe).is_some_and(|name| self.are_stored_alike(name, other, model))
+            }
+            (None, Some(recipe)) => {
+                constant_name(recipe).is_some_and(|name| self.are_stored_alike(one, name, model))
+            }
+        }
+    }
+
+    /// The recipe of a tensor. Small whole numbers have none: they are exact in every type, and equal any constant of
+    /// these numbers.
+    fn inexact_recipe(&self, name: &str) -> Option<&Recipe> {
+        (self.recipe)(name).filter(|recipe| !is_small_and_whole(recipe))
+    }
+
+    /// Whether two tensors of the original model have equal elements.
+    fn are_stored_alike(&self, one: &str, other: &str, model: &Model) -> bool {
+        if one == other {
+            return true;
+        }
+        match ((self.stored)(one), (self.stored)(other)) {
+            (Some(one), Some(other)) => cse::are_alike(one, other, model),
+            _ => false,
         }
     }
 }
 
-/// The constant that a recipe says by its name.
-fn constant_of(recipe: &Recipe) -> Option<&str> {
+/// Whether a recipe is an array of whole numbers that every type of floats has.
+fn is_small_and_whole(recipe: &Recipe) -> bool {
+    let Op::Literal(numbers) = recipe.op() else {
+        return false;
+    };
+    numbers
+        .iter()
+        .all(|number| number.fract() == 0.0 && number.abs() <= WHOLE)
+}
+
+/// The name of the constant that a recipe is.
+fn constant_name(recipe: &Recipe) -> Option<&str> {
     if let Op::Constant(name) = recipe.op() {
         Some(name)
     } else {
@@ -87,9 +105,9 @@ pub struct Tidied {
     pub graph: Option<GraphProto>,
     /// The floats that were computed.
     pub computed: Vec<NamedFloats>,
-    /// Operators that are gone as their results are stored.
+    /// How many operators were removed, as their results are stored.
     pub constants: usize,
-    /// Operators that are gone as others make the same.
+    /// How many operators were removed, as others make equal values.
     pub duplicates: usize,
     /// Bytes that were added.
     pub growth: u64,
@@ -155,97 +173,167 @@ pub fn read_directly(analysis: &Analysis) -> Option<Tidied> {
 /// Folds constants, and then merges equal operators on equal values.
 pub fn tidy(analysis: &Analysis, limits: &Limits) -> Tidied {
     let model = analysis.graph.model();
-    let mut tidied = Tidied::default();
     if !model.proto.training_info.is_empty() {
         // Its graphs refer to values of this one.
-        return tidied;
+        return Tidied::default();
     }
     let sites = cone(analysis, &limits.sites);
-    let (found, mut shapes, begun, taken) = match (limits.is_skipped)(constant_folding::KIND) {
-        true => Default::default(),
-        false => {
-            let is_new = |name: &str| limits.is_new(name);
-            let settled = Settled::find(analysis, &sites, &is_new, limits.growth);
-            (
-                settled,
-                reshape_extents::find(analysis, &sites),
-                zero_states::find(analysis, &sites),
-                Decided::find(analysis),
-            )
-        }
+    let pinned = names_read(&analysis.graph, &sites);
+    let rewrites = Rewrites::find(analysis, limits, &sites, &pinned);
+    let equals = rewrites.equals(analysis, limits, &pinned);
+    let mut tidied = Tidied {
+        kept: rewrites.constants.kept.clone(),
+        growth: rewrites.constants.growth,
+        ..Tidied::default()
     };
-    let named = sites
-        .iter()
-        .flat_map(|&node| analysis.graph.inputs(node).iter().flatten());
-    let read: HashSet<&str> = named
-        .map(|&value| analysis.graph.value_name(value))
-        .collect();
-    let merges = !(limits.is_skipped)(cse::KIND);
-    tidied.kept = found.kept.clone();
-    tidied.growth = found.growth;
-    let is_told_alike = |one: &str, other: &str| limits.are_told_alike(one, other, model);
-    let find = || cse::find(analysis.graph.proto(), model, &read, &is_told_alike);
-    let passed = if merges {
-        identity_elimination::identities(analysis, &read, &limits.normalizers)
-    } else {
-        vec![]
-    };
-    let goes: HashSet<NodeId> = passed.iter().map(|&(node, _)| node).collect();
-    shapes.retain(|(node, _)| !goes.contains(node));
-    let is_written = !shapes.is_empty() || !begun.is_empty() || !taken.is_empty();
-    let is_asked = merges && (!is_written || !found.is_empty());
-    let before = if is_asked { find() } else { HashMap::default() };
-    if found.is_empty() && !is_written && before.is_empty() && passed.is_empty() {
+    if rewrites.is_empty() && equals.is_empty() {
         return tidied;
     }
-    let are_equals_all = found.is_empty() && !is_written && passed.is_empty();
-    tidied.duplicates = passed.len();
-    let mut editor = Editor::new(&analysis.graph);
-    identity_elimination::remove(passed, &analysis.graph, &mut editor);
-    tidied.computed = found.store(analysis, &mut editor);
-    reshape_extents::write(shapes, analysis, &mut editor);
-    zero_states::write(begun, &mut editor);
-    taken.pass(analysis, &mut editor);
-    let Edited {
-        mut graph,
-        before: was,
-        mut pinned,
-    } = editor.edited();
-    taken.lay_out(&mut graph);
-    dce::remove(&mut graph, &|name| was.reads(name), &pinned);
-    topological_order::sort(&mut graph);
-    let between = operators(&graph.node);
-    if merges {
-        pinned.extend(&read);
+    let only_merges = rewrites.is_empty();
+    let eliminated = rewrites.identities.len();
+    let mut edited;
+    (edited, tidied.computed) = rewrites.write(analysis);
+    let before_merging = operators(&edited.graph.node);
+    if !(limits.is_skipped)(cse::KIND) {
+        edited.pinned.extend(&pinned);
         // Each computed constant is rounded: only constants that were equal before are merged.
-        let named = tidied
-            .computed
-            .iter()
-            .map(|floats| (floats.name.as_str(), &floats.value));
-        let sources: HashMap<&str, &String> = named
-            .map(|(name, value)| (name, before.get(value).unwrap_or(value)))
-            .collect();
-        let same = |one: &str, other: &str| {
-            is_told_alike(one, other) && sources.get(one) == sources.get(other)
-        };
-        merge(&mut graph, was, &pinned, &same);
+        let sources = sources(&tidied.computed, &equals);
+        merge(&mut edited, &|one, other| {
+            limits.are_computed_alike(one, other, model) && sources.get(one) == sources.get(other)
+        });
     }
-    let all = operators(&model.graph().node);
-    tidied.constants = (all - between).saturating_sub(tidied.duplicates);
-    tidied.duplicates += between - operators(&graph.node);
+    let graph = edited.graph;
+    let stored = operators(&model.graph().node) - before_merging;
+    tidied.constants = stored.saturating_sub(eliminated);
+    tidied.duplicates = eliminated + before_merging - operators(&graph.node);
     // Equals that have to stay, since one is an input that a caller may replace, are no change.
-    let size = |graph: &GraphProto| (graph.node.len(), graph.initializer.len());
-    tidied.graph = (!are_equals_all || size(&graph) != size(model.graph())).then_some(graph);
+    tidied.graph = (!only_merges || size(&graph) != size(model.graph())).then_some(graph);
     tidied
 }
 
+/// The names that nodes read.
+fn names_read<'g>(graph: &'g Graph, nodes: &HashSet<NodeId>) -> HashSet<&'g str> {
+    nodes
+        .iter()
+        .flat_map(|&node| graph.inputs(node).iter().flatten())
+        .map(|&value| graph.value_name(value))
+        .collect()
+}
+
+/// For each stored constant, the first value of the graph before that equals it.
+fn sources<'n>(
+    computed: &'n [NamedFloats],
+    equals: &'n HashMap<String, String>,
+) -> HashMap<&'n str, &'n String> {
+    computed
+        .iter()
+        .map(|floats| {
+            let first = equals.get(&floats.value).unwrap_or(&floats.value);
+            (floats.name.as_str(), first)
+        })
+        .collect()
+}
+
+/// The rewrites of clean-up before equal values are merged.
+struct Rewrites {
+    constants: Settled,
+    /// Reshapes, with constant targets.
+    targets: Vec<(NodeId, Vec<i64>)>,
+    /// Recurrent operators, with initial states that can be left out.
+    states: Vec<(NodeId, usize)>,
+    branches: Decided,
+    identities: Vec<Passed>,
+}
+
+impl Rewrites {
+    /// Finds them. Nodes of `sites` stay, and so do `pinned` names.
+    fn find(
+        analysis: &Analysis,
+        limits: &Limits,
+        sites: &HashSet<NodeId>,
+        pinned: &HashSet<&str>,
+    ) -> Self {
+        let mut rewrites = Rewrites {
+            constants: Settled::default(),
+            targets: vec![],
+            states: vec![],
+            branches: Decided::default(),
+            identities: vec![],
+        };
+        if !(limits.is_skipped)(constant_folding::KIND) {
+            rewrites.constants =
+                Settled::find(analysis, sites, &|name| limits.is_new(name), limits.growth);
+            rewrites.targets = reshape_extents::find(analysis, sites);
+            rewrites.states = zero_states::find(analysis, sites);
+            rewrites.branches = Decided::find(analysis);
+        }
+        if !(limits.is_skipped)(cse::KIND) {
+            rewrites.identities =
+                identity_elimination::identities(analysis, pinned, &limits.normalizers);
+            let identities = rewrites.identities.iter();
+            let removed: HashSet<NodeId> = identities.map(|&(node, _)| node).collect();
+            rewrites.targets.retain(|(node, _)| !removed.contains(node));
+        }
+        rewrites
+    }
+
+    /// Equal values of the graph before the rewrites, where the merge after them needs these: where constants are stored,
+    /// or nothing is written.
+    fn equals(
+        &self,
+        analysis: &Analysis,
+        limits: &Limits,
+        pinned: &HashSet<&str>,
+    ) -> HashMap<String, String> {
+        let is_needed = !self.writes_nodes() || !self.constants.is_empty();
+        if (limits.is_skipped)(cse::KIND) || !is_needed {
+            return HashMap::default();
+        }
+        let model = analysis.graph.model();
+        cse::find(analysis.graph.proto(), model, pinned, &|one, other| {
+            limits.are_computed_alike(one, other, model)
+        })
+    }
+
+    /// Whether nodes stay with other inputs, or branches take the place of Ifs.
+    fn writes_nodes(&self) -> bool {
+        !self.targets.is_empty() || !self.states.is_empty() || !self.branches.is_empty()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.constants.is_empty() && !self.writes_nodes() && self.identities.is_empty()
+    }
+
+    /// The graph with all of them, without dead code and in order, and the floats that are stored.
+    fn write<'a>(self, analysis: &'a Analysis) -> (Edited<'a>, Vec<NamedFloats>) {
+        let mut editor = Editor::new(&analysis.graph);
+        identity_elimination::remove(self.identities, &analysis.graph, &mut editor);
+        let computed = self.constants.store(analysis, &mut editor);
+        reshape_extents::write(self.targets, analysis, &mut editor);
+        zero_states::write(self.states, &mut editor);
+        self.branches.replace_results(analysis, &mut editor);
+        let mut edited = editor.edited();
+        self.branches.lay_out(&mut edited.graph);
+        let before = edited.before;
+        let was_read = |name: &str| before.reads(name);
+        dce::remove(&mut edited.graph, &was_read, &edited.pinned);
+        topological_order::sort(&mut edited.graph);
+        (edited, computed)
+    }
+}
+
 /// Merges equal values, and removes values without readers.
-fn merge(graph: &mut GraphProto, was: &Graph, pinned: &HashSet<&str>, same: Same) {
-    let instead = cse::find(graph, was.model(), pinned, same);
+fn merge(edited: &mut Edited, same: Same) {
+    let Edited {
+        graph,
+        before,
+        pinned,
+    } = edited;
+    let instead = cse::find(graph, before.model(), pinned, same);
     // New constants may be equal as well.
     let now_read: HashSet<String> = reads(graph)
         .into_iter()
-        .filter(|name| !was.reads(name))
+        .filter(|name| !before.reads(name))
         .map(str::to_owned)
         .collect();
     cse::merge_into(graph, &instead);
@@ -253,9 +341,14 @@ fn merge(graph: &mut GraphProto, was: &Graph, pinned: &HashSet<&str>, same: Same
     topological_order::sort(graph);
     dce::remove(
         graph,
-        &|name| was.reads(name) || now_read.contains(name),
+        &|name| before.reads(name) || now_read.contains(name),
         pinned,
     );
+}
+
+/// How many nodes and initializers a graph has.
+fn size(graph: &GraphProto) -> (usize, usize) {
+    (graph.node.len(), graph.initializer.len())
 }
 
 /// How many nodes compute something.
