@@ -1,5 +1,5 @@
-//! Equal things once: operators that compute the same of the same values, or of small constants that hold the same; and
-//! small constants of integers.
+//! Common subexpression elimination: of equal operators on equal values one stays, and of equal small constants of integers
+//! one.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -42,6 +42,11 @@ impl<'g> Producer<'g> {
         };
         constant.into_iter().chain(made.iter().map(String::as_str))
     }
+
+    /// The name of its first result.
+    fn name(self) -> &'g str {
+        self.names().next().unwrap_or_default()
+    }
 }
 
 /// The first producer of its kind, and the region path of its body. Large graphs have millions:
@@ -57,93 +62,86 @@ struct First<'g> {
 /// numbers to one.
 pub type Same<'s> = &'s dyn Fn(&str, &str) -> bool;
 
-/// The values that others take the place of, in a graph whose nodes are in order: those that were made first. Outputs of
-/// the model and of bodies, and what bodies read have names that stay, and so have `pinned` tensors.
+/// The values that equal values replace, in a graph whose nodes are in order: the first of equal values replaces the others.
+/// Outputs of the model and of bodies, and values that bodies read, keep their names, as do `pinned` tensors.
 pub fn find(
     graph: &GraphProto,
     model: &Model,
     pinned: &HashSet<&str>,
     same: Same,
 ) -> HashMap<String, String> {
-    let mut fixed: HashSet<&str> = captured(graph);
-    fixed.extend(
-        graph
-            .quantization_annotation
-            .iter()
-            .map(|annotation| annotation.tensor_name()),
-    );
-    fixed.extend(pinned);
-    // A body may have constants and no node any more.
-    let of_ends = graph.node.iter().flat_map(ways_behind);
-    let ways = graph.node.iter().map(way).chain(of_ends);
-    let ways: HashSet<&str> = ways.filter(|way| !way.is_empty()).collect();
-    let ends = graph.node.iter().filter(|node| node.domain() == END);
-    // Of what the node in its place read itself, nobody needs the name.
-    let of_bodies = |name: &&str| !way_to(name, &ways).is_empty();
-    fixed.extend(
-        ends.flat_map(|node| &node.input)
-            .map(String::as_str)
-            .filter(of_bodies),
-    );
-    let ends = graph.output.iter().map(|output| output.name());
-    let outputs: HashSet<&str> = ends.filter(|name| !fixed.contains(name)).collect();
-    fixed.extend(graph.output.iter().map(|output| output.name()));
+    let ways = region_paths(graph);
+    let mut fixed = fixed_names(graph, pinned, &ways);
+    let outputs = graph.output.iter().map(|output| output.name());
+    let ends: HashSet<&str> = outputs
+        .clone()
+        .filter(|name| !fixed.contains(name))
+        .collect();
+    fixed.extend(outputs);
     let spelled: Vec<Option<Box<TensorProto>>> = graph.node.iter().map(spelled_out).collect();
-    let mut equals = Equals::new(model, &fixed, &outputs);
-    let tensors = graph
-        .initializer
-        .iter()
-        .map(|tensor| (way_to(tensor.name(), &ways), tensor));
-    // Bodies see those of the main graph, whichever came first.
-    let (main, inner): (Vec<_>, Vec<_>) = tensors.partition(|(way, _)| way.is_empty());
-    for (way, tensor) in main
-        .into_iter()
-        .chain(inner)
-        .filter(|(_, tensor)| !pinned.contains(tensor.name()))
-    {
-        equals.add(way, Producer::Constant(tensor.name(), tensor), same);
-    }
-    for (node, spelled) in graph
-        .node
-        .iter()
-        .zip(&spelled)
-        .filter(|(node, _)| is_pure(node))
-    {
-        match (
-            node.op_type(),
-            held(node).or(spelled.as_deref()),
-            &node.output[..],
-        ) {
-            ("Constant", Some(tensor), [name]) => {
-                equals.add(way(node), Producer::Constant(name, tensor), same)
-            }
-            ("Constant", ..) => {}
-            _ => equals.add(way(node), Producer::Node(node), &|_, _| true),
-        }
-    }
+    let mut equals = Equals::new(model, &fixed, &ends);
+    equals.add_tensors(graph, &ways, pinned, same);
+    equals.add_nodes(graph, &spelled, same);
     let mut instead = equals.finish();
-    let inputs = graph
+    let read: HashSet<&str> = graph
         .node
         .iter()
         .flat_map(|node| &node.input)
-        .map(String::as_str);
-    let read: HashSet<&str> = inputs.filter(|name| instead.contains_key(name)).collect();
-    instead.retain(|twin, _| read.contains(twin));
+        .map(String::as_str)
+        .filter(|name| instead.contains_key(name))
+        .collect();
     // Stored floats are merged only with the operators that read them, so that a second run is not asked whether results that
     // the first one stored are equal, to each other or to a Constant.
-    let floats = graph
-        .initializer
-        .iter()
-        .filter(|tensor| tensor::float_type(tensor).is_some());
-    let floats: HashSet<&str> = floats.map(|tensor| tensor.name()).collect();
-    instead.retain(|twin, first| !floats.contains(twin) && !floats.contains(first));
+    let floats = stored_floats(graph);
+    instead.retain(|twin, first| {
+        read.contains(twin) && !floats.contains(twin) && !floats.contains(first)
+    });
     instead
         .into_iter()
         .map(|(twin, first)| (twin.to_owned(), first.to_owned()))
         .collect()
 }
 
-/// Lets the readers of values read others.
+/// The paths of all bodies. A body may have constants and no node any more.
+fn region_paths(graph: &GraphProto) -> HashSet<&str> {
+    let behind_nodes = graph.node.iter().flat_map(ways_behind);
+    graph
+        .node
+        .iter()
+        .map(way)
+        .chain(behind_nodes)
+        .filter(|way| !way.is_empty())
+        .collect()
+}
+
+/// The names that bodies, annotations and `pinned` nodes need, and the results of bodies.
+fn fixed_names<'g>(
+    graph: &'g GraphProto,
+    pinned: &HashSet<&'g str>,
+    ways: &HashSet<&str>,
+) -> HashSet<&'g str> {
+    let mut fixed: HashSet<&str> = captured(graph);
+    let annotations = graph.quantization_annotation.iter();
+    fixed.extend(annotations.map(|annotation| annotation.tensor_name()));
+    fixed.extend(pinned);
+    let ends = graph.node.iter().filter(|node| node.domain() == END);
+    let results = ends.flat_map(|node| &node.input).map(String::as_str);
+    // An END also reads values from outside of its bodies, whose names nothing needs.
+    fixed.extend(results.filter(|name| !way_to(name, ways).is_empty()));
+    fixed
+}
+
+/// The names of initializers of floats.
+fn stored_floats(graph: &GraphProto) -> HashSet<&str> {
+    graph
+        .initializer
+        .iter()
+        .filter(|tensor| tensor::float_type(tensor).is_some())
+        .map(|tensor| tensor.name())
+        .collect()
+}
+
+/// Replaces values where nodes read them.
 pub fn merge_into(graph: &mut GraphProto, instead: &HashMap<String, String>) {
     for node in &mut graph.node {
         node.read_instead(|input| instead.get(input).map(String::as_str));
@@ -154,9 +152,9 @@ pub fn merge_into(graph: &mut GraphProto, instead: &HashMap<String, String>) {
 struct Equals<'g, 'f> {
     model: &'f Model,
     firsts: Vec<First<'g>>,
-    /// The first of those that have a hash.
+    /// The first producer of each hash, by its place in `firsts`.
     by_hash: HashMap<u64, u32>,
-    /// Whose readers read which other value.
+    /// The value that replaces another, by the name of the other.
     instead: HashMap<&'g str, &'g str>,
     /// Outputs of the model, each with an equal value that an earlier operator makes.
     outputs: HashMap<&'g str, &'g str>,
@@ -196,17 +194,58 @@ impl<'g, 'f> Equals<'g, 'f> {
         instead
     }
 
-    /// Notes who is first, or that the values of the first are read.
+    /// Adds small constants that are not `pinned`. Bodies see those of the main graph, which come first.
+    fn add_tensors(
+        &mut self,
+        graph: &'g GraphProto,
+        ways: &HashSet<&str>,
+        pinned: &HashSet<&str>,
+        same: Same,
+    ) {
+        let (main, inner): (Vec<_>, Vec<_>) = graph
+            .initializer
+            .iter()
+            .map(|tensor| (way_to(tensor.name(), ways), tensor))
+            .partition(|(way, _)| way.is_empty());
+        for (way, tensor) in main.into_iter().chain(inner) {
+            if !pinned.contains(tensor.name()) {
+                self.add(way, Producer::Constant(tensor.name(), tensor), same);
+            }
+        }
+    }
+
+    /// Adds operators, and Constants by their elements, which `spelled` has where they are lists.
+    fn add_nodes(
+        &mut self,
+        graph: &'g GraphProto,
+        spelled: &'g [Option<Box<TensorProto>>],
+        same: Same,
+    ) {
+        for (node, spelled) in graph.node.iter().zip(spelled) {
+            if !is_pure(node) {
+                continue;
+            }
+            if node.op_type() != "Constant" {
+                self.add(way(node), Producer::Node(node), &|_, _| true);
+                continue;
+            }
+            let tensor = constant_attribute(node).or(spelled.as_deref());
+            if let (Some(tensor), [name]) = (tensor, &node.output[..]) {
+                self.add(way(node), Producer::Constant(name, tensor), same);
+            }
+        }
+    }
+
+    /// Adds a producer: as the first of its kind, or as one whose readers read the first.
     fn add(&mut self, way: &'g str, maker: Producer<'g>, same: Same) {
         let Some(hash) = self.hash(maker) else { return };
         let new = self.firsts.len() as u32;
         let mut place = *self.by_hash.entry(hash).or_insert(new);
         while place != new {
             let first = &self.firsts[place as usize];
-            let name = |maker: Producer<'g>| maker.names().next().unwrap_or_default();
             if self.are_equal(maker, first.maker)
                 && sees(way, first.way)
-                && same(name(first.maker), name(maker))
+                && same(first.maker.name(), maker.name())
             {
                 if !maker.names().any(|name| self.fixed.contains(name)) {
                     let pairs = maker.names().zip(first.maker.names());
@@ -252,7 +291,7 @@ impl<'g, 'f> Equals<'g, 'f> {
         Some(state.finish())
     }
 
-    /// Whether two make the same.
+    /// Whether two producers make equal values.
     fn are_equal(&self, one: Producer, other: Producer) -> bool {
         match (one, other) {
             (Producer::Constant(_, one), Producer::Constant(_, other)) => {
@@ -286,7 +325,7 @@ impl<'g, 'f> Equals<'g, 'f> {
     }
 }
 
-/// Whether two constants are small, and hold the same.
+/// Whether two constants are small and equal.
 pub fn are_alike(one: &TensorProto, other: &TensorProto, model: &Model) -> bool {
     one.data_type() == other.data_type()
         && one.dims == other.dims
@@ -307,18 +346,19 @@ fn way_to<'n>(name: &'n str, ways: &HashSet<&str>) -> &'n str {
         .unwrap_or_default()
 }
 
-/// The tensor of a Constant node, where it is one.
-fn held(node: &NodeProto) -> Option<&TensorProto> {
+/// The tensor of a Constant whose attribute is one.
+fn constant_attribute(node: &NodeProto) -> Option<&TensorProto> {
     match &node.attribute[..] {
         [attribute] if attribute.name() == "value" => attribute.t.as_deref(),
         _ => None,
     }
 }
 
-/// As above, for a node that holds numbers.
+/// The tensor of a Constant whose attribute is a number, a list or a text.
 fn spelled_out(node: &NodeProto) -> Option<Box<TensorProto>> {
-    let is_alone =
-        node.op() == ("", "Constant") && node.attribute.len() == 1 && held(node).is_none();
+    let is_alone = node.op() == ("", "Constant")
+        && node.attribute.len() == 1
+        && constant_attribute(node).is_none();
     if is_alone {
         constant_tensor(node).map(Box::new)
     } else {
@@ -328,26 +368,30 @@ fn spelled_out(node: &NodeProto) -> Option<Box<TensorProto>> {
 
 /// A node's attributes, in an order independent of the exporter.
 fn attributes(node: &NodeProto) -> Vec<Vec<u8>> {
-    let said = |attribute: &AttributeProto| match attribute.doc_string {
-        None => attribute.encode_to_vec(),
-        Some(_) => AttributeProto {
-            doc_string: None,
-            ..attribute.clone()
-        }
-        .encode_to_vec(),
-    };
-    let mut attributes: Vec<Vec<u8>> = node.attribute.iter().map(said).collect();
+    let mut attributes: Vec<Vec<u8>> = node.attribute.iter().map(without_text).collect();
     attributes.sort_unstable();
     attributes
 }
 
-/// Which of its outputs a node makes.
+/// An attribute as bytes, without its documentation.
+fn without_text(attribute: &AttributeProto) -> Vec<u8> {
+    if attribute.doc_string.is_none() {
+        return attribute.encode_to_vec();
+    }
+    let attribute = AttributeProto {
+        doc_string: None,
+        ..attribute.clone()
+    };
+    attribute.encode_to_vec()
+}
+
+/// Whether a node makes each of its outputs.
 fn made(node: &NodeProto) -> impl Iterator<Item = bool> + '_ {
     node.output.iter().map(|name| !name.is_empty())
 }
 
-/// Whether a node makes the same of the same in every run. An operator of another domain may be anything, and pairs of
-/// operators around quantized weights are for engines to find.
+/// Whether a node makes equal outputs of equal inputs in every run. An operator of another domain may do anything, and
+/// engines look for pairs of operators around quantized weights.
 fn is_pure(node: &NodeProto) -> bool {
     let (domain, op) = node.op();
     let is_known = matches!(domain, "" | LEARNED) || node.category().is_some();
