@@ -8,12 +8,12 @@ use crate::analysis::Analysis;
 use crate::hash::HashSet;
 use crate::ir::editor::Editor;
 use crate::ir::regions::{is_result, way};
-use crate::ir::{NodeId, Reader, ValueId};
+use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::operator::{Category, is_more_than_arithmetic, is_quantized};
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{DataType, float_type, shape};
 use crate::passes::simplify::branch_folding::taken;
-use crate::passes::simplify::identity_elimination::handed_on;
+use crate::passes::simplify::identity_elimination::{identity_operand, is_captured};
 use crate::refusal::{Reason, Refusal};
 use crate::shape::facts::extent;
 
@@ -108,18 +108,19 @@ impl Settled {
 
     /// Stores them, and returns the floats among them.
     pub fn store(self, analysis: &Analysis, editor: &mut Editor) -> Vec<NamedFloats> {
-        let name = |value: ValueId| analysis.graph.value_name(value).to_owned();
+        let graph = &analysis.graph;
         for (node, output, source) in self.aliases {
-            editor.remove(&[node], &name(output), &name(source));
+            editor.remove(&[node], graph.value_name(output), graph.value_name(source));
         }
         let mut floats = vec![];
         for (node, tensors) in self.stored {
-            let is_inside = !way(analysis.graph.node(node)).is_empty();
+            let is_inside = !way(graph.node(node)).is_empty();
             let mut named = vec![];
             for (value, tensor) in tensors {
-                let (value, told) = (name(value), float_type(&tensor).zip(shape(&tensor).ok()));
+                let value = graph.value_name(value).to_owned();
+                let float_shape = float_type(&tensor).zip(shape(&tensor).ok());
                 // Floats are stored with a recipe, by a name that the main graph has.
-                let name = if is_inside && told.is_some() {
+                let name = if is_inside && float_shape.is_some() {
                     let name = editor.add_constant(&value, tensor);
                     editor.remove(&[node], &value, &name);
                     name
@@ -130,7 +131,7 @@ impl Settled {
                     });
                     value.clone()
                 };
-                floats.extend(told.map(|(data_type, shape)| NamedFloats {
+                floats.extend(float_shape.map(|(data_type, shape)| NamedFloats {
                     name,
                     value,
                     data_type,
@@ -143,77 +144,98 @@ impl Settled {
     }
 }
 
-/// Whether a Range that stays reads a value of one element that has an axis: engines take it, but not as a constant.
-fn is_count(analysis: &Analysis, value: ValueId) -> bool {
-    let Analysis {
-        graph,
-        constants,
-        facts,
-        ..
-    } = analysis;
-    let counts = |reader: &Reader| {
-        let Reader::Node { node, .. } = *reader else {
-            return false;
-        };
-        let made = graph.only_output(node).filter(|_| graph.is(node, "Range"));
-        made.is_some_and(|made| constants.tensor(made).is_err())
-    };
-    facts.rank(value) != Some(0) && graph.readers(value).iter().any(counts)
-}
-
-/// The nodes that stay because they identify a site.
+/// The nodes that are not computed once: they make more than constants, or have to be nodes.
 fn stays(analysis: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool) -> Vec<bool> {
-    let Analysis {
-        graph,
-        facts,
-        constants,
-        ..
-    } = analysis;
-    let count = graph.order().len();
-    let mut is_new: Vec<bool> = (0..graph.value_count())
-        .map(|index| ValueId(index as u32))
-        .map(|value| graph.initializer(value).is_some() && new(graph.value_name(value)))
-        .collect();
-    let mut stays = vec![false; count];
+    let graph = &analysis.graph;
+    let mut is_new = new_tensors(graph, new);
+    let mut stays = vec![false; graph.order().len()];
     for &node in graph.order() {
         let (domain, op) = graph.domain_op(node);
-        let mut made = graph.outputs(node).iter().flatten().peekable();
-        let is_constant = made.peek().is_some()
-            && made.all(|&value| {
-                let is_read = !graph.readers(value).is_empty();
-                !is_read
-                    || (constants.is_constant(value)
-                        && !constants.is_quantized(value)
-                        && !is_count(analysis, value)
-                        && !graph.is_output(value)
-                        && !is_result(graph, value))
-            });
+        let is_constant = makes_only_constants(analysis, node);
         let reads_shape = graph.category(node).is_some_and(Category::reads_only_shape);
         let mut read = graph.inputs(node).iter().flatten();
-        let of_new = is_constant && !reads_shape && read.any(|value| is_new[value.0 as usize]);
+        let is_from_new = is_constant && !reads_shape && read.any(|value| is_new[value.0 as usize]);
         let is_decided = taken(analysis, node).is_some();
-        stays[node] =
-            !is_constant || op == "Constant" || is_quantized(domain, op) || of_new || is_decided;
+        stays[node] = !is_constant
+            || op == "Constant"
+            || is_quantized(domain, op)
+            || is_from_new
+            || is_decided;
         for value in graph.outputs(node).iter().flatten() {
-            is_new[value.0 as usize] |= of_new;
+            is_new[value.0 as usize] |= is_from_new;
         }
     }
-    // Float arithmetic identifies a kind, and a mask does not. Axes and shapes are behind the first
-    // input.
-    let is_float = |value: &Option<ValueId>| {
-        value.is_none_or(|value| facts.data_type(value).is_none_or(DataType::is_float))
-    };
-    let tells = |node: NodeId| {
-        graph.inputs(node).first().is_none_or(is_float) && graph.outputs(node).iter().all(is_float)
-    };
-    sites
-        .iter()
-        .filter(|&&node| tells(node))
-        .for_each(|&node| stays[node] = true);
-    behind_rounded_results(analysis)
-        .into_iter()
-        .for_each(|node| stays[node] = true);
+    for &node in sites {
+        stays[node] |= is_float_operator(analysis, node);
+    }
+    for node in behind_rounded_results(analysis) {
+        stays[node] = true;
+    }
     stays
+}
+
+/// Whether each value is a stored tensor that is `new`.
+fn new_tensors(graph: &Graph, new: &dyn Fn(&str) -> bool) -> Vec<bool> {
+    (0..graph.value_count())
+        .map(|index| ValueId(index as u32))
+        .map(|value| graph.initializer(value).is_some() && new(graph.value_name(value)))
+        .collect()
+}
+
+/// Whether each result of a node that is read is a constant that can be stored.
+fn makes_only_constants(analysis: &Analysis, node: NodeId) -> bool {
+    let graph = &analysis.graph;
+    let mut made = graph.outputs(node).iter().flatten().peekable();
+    made.peek().is_some()
+        && made.all(|&value| graph.readers(value).is_empty() || can_be_stored(analysis, value))
+}
+
+/// Whether a value is a constant, and its readers take a stored tensor in its place.
+fn can_be_stored(analysis: &Analysis, value: ValueId) -> bool {
+    let Analysis {
+        graph, constants, ..
+    } = analysis;
+    constants.is_constant(value)
+        && !constants.is_quantized(value)
+        && !is_range_bound(analysis, value)
+        && !graph.is_output(value)
+        && !is_result(graph, value)
+}
+
+/// Whether a Range that stays reads a value of one element that has an axis: engines take it, but not as a constant.
+fn is_range_bound(analysis: &Analysis, value: ValueId) -> bool {
+    let Analysis { graph, facts, .. } = analysis;
+    facts.rank(value) != Some(0)
+        && graph
+            .readers(value)
+            .iter()
+            .any(|reader| is_open_range(analysis, reader))
+}
+
+/// Whether a reader is a Range that cannot be computed.
+fn is_open_range(analysis: &Analysis, reader: &Reader) -> bool {
+    let Analysis {
+        graph, constants, ..
+    } = analysis;
+    let Reader::Node { node, .. } = *reader else {
+        return false;
+    };
+    let range = graph.only_output(node).filter(|_| graph.is(node, "Range"));
+    range.is_some_and(|range| constants.tensor(range).is_err())
+}
+
+/// Whether a node makes floats of floats: that identifies a kind, and a mask does not. Axes and shapes are behind the
+/// first input.
+fn is_float_operator(analysis: &Analysis, node: NodeId) -> bool {
+    let graph = &analysis.graph;
+    let first = graph.inputs(node).first().copied().flatten();
+    let mut values = first
+        .into_iter()
+        .chain(graph.outputs(node).iter().flatten().copied());
+    values.all(|value| {
+        let data_type = analysis.facts.data_type(value);
+        data_type.is_none_or(DataType::is_float)
+    })
 }
 
 /// The operands of constant results of the model, or of a body, that take more than arithmetic: a
@@ -222,22 +244,20 @@ fn behind_rounded_results(analysis: &Analysis) -> HashSet<NodeId> {
     let Analysis {
         graph, constants, ..
     } = analysis;
-    let mut more: HashSet<ValueId> = HashSet::default();
+    let mut inexact: HashSet<ValueId> = HashSet::default();
     let mut ends = vec![];
     for &node in graph.order() {
-        let is_more = graph.op(node).is_some_and(is_more_than_arithmetic);
+        let is_inexact = graph.op(node).is_some_and(is_more_than_arithmetic);
         let mut read = graph.inputs(node).iter().flatten();
-        if is_more || read.any(|value| more.contains(value)) {
-            let made = graph
-                .outputs(node)
-                .iter()
-                .flatten()
-                .filter(|&&value| constants.is_constant(value));
-            more.extend(made.clone());
-            ends.extend(
-                made.filter(|&&value| graph.is_output(value) || is_result(graph, value))
-                    .map(|_| node),
-            );
+        if !is_inexact && !read.any(|value| inexact.contains(value)) {
+            continue;
+        }
+        let made = graph.outputs(node).iter().flatten().copied();
+        for value in made.filter(|&value| constants.is_constant(value)) {
+            inexact.insert(value);
+            if graph.is_output(value) || is_result(graph, value) {
+                ends.push(node);
+            }
         }
     }
     cone(analysis, &ends)
@@ -331,29 +351,26 @@ impl Frontier<'_> {
     fn alias(&self, node: NodeId) -> Option<ValueId> {
         let graph = &self.analysis.graph;
         let output = graph.only_output(node)?;
-        let is_captured = |reader: &Reader| matches!(reader, Reader::Capture { .. });
-        let source = handed_on(self.analysis, node)
+        let source = identity_operand(self.analysis, node)
             .filter(|&source| self.analysis.constants.is_constant(source))?;
-        (!graph.readers(output).iter().any(is_captured)).then_some(source)
+        (!is_captured(graph, output)).then_some(source)
     }
 
     /// The growth by all results, and the refused ones: if all growing results together exceed the
     /// limit, all of them are refused, so that the next run decides alike.
     fn weigh(&self, roots: &Roots, allowed: f64) -> (u64, Vec<(NodeId, Refusal)>) {
-        let graph = &self.analysis.graph;
         let mut seen = HashSet::default();
         let mut room = 0;
         let (mut growing, mut beyond) = (vec![], vec![]);
         for &node in &roots.nodes {
-            let refuse = |reason| (node, Refusal::new(reason, graph.name(node)));
             let Some(bytes) = self.bytes(node) else {
-                beyond.push(refuse(Reason::UnknownShape));
+                beyond.push(self.refusal(node, Reason::UnknownShape));
                 continue;
             };
             let (read, freed) = self.sources(node, roots, &mut seen);
             room += freed;
             if read + bytes > HELD {
-                beyond.push(refuse(Reason::TooLarge(bytes as usize)));
+                beyond.push(self.refusal(node, Reason::TooLarge(bytes as usize)));
                 continue;
             }
             let taken = bytes.min(room);
@@ -364,29 +381,34 @@ impl Frontier<'_> {
         }
         let growth = growing.iter().map(|(_, bytes)| bytes).sum();
         if growth as f64 > allowed {
-            beyond.extend(growing.into_iter().map(|(node, bytes)| {
-                (
-                    node,
-                    Refusal::new(Reason::Growth(format!("{bytes} bytes")), graph.name(node)),
-                )
-            }));
+            for (node, bytes) in growing {
+                beyond.push(self.refusal(node, Reason::Growth(format!("{bytes} bytes"))));
+            }
         }
         (growth, beyond)
     }
 
-    /// The bytes of what a node makes.
-    fn bytes(&self, node: NodeId) -> Option<u64> {
-        let facts = &self.analysis.facts;
-        let of = |value: ValueId| {
-            let extents = facts.shape(value)?;
-            let count = extents
-                .iter()
-                .try_fold(1_usize, |n, dim| n.checked_mul(extent(dim)?))?;
-            Some(facts.data_type(value)?.byte_size(count)? as u64)
-        };
-        self.read_outputs(node).map(of).sum()
+    fn refusal(&self, node: NodeId, reason: Reason) -> (NodeId, Refusal) {
+        (node, Refusal::new(reason, self.analysis.graph.name(node)))
     }
 
+    /// The bytes of the results of a node that are read; `None` where a shape is open.
+    fn bytes(&self, node: NodeId) -> Option<u64> {
+        self.read_outputs(node)
+            .map(|value| self.value_bytes(value))
+            .sum()
+    }
+
+    fn value_bytes(&self, value: ValueId) -> Option<u64> {
+        let facts = &self.analysis.facts;
+        let extents = facts.shape(value)?;
+        let count = extents
+            .iter()
+            .try_fold(1_usize, |n, dim| n.checked_mul(extent(dim)?))?;
+        Some(facts.data_type(value)?.byte_size(count)? as u64)
+    }
+
+    /// The results of a node that are read.
     fn read_outputs(&self, node: NodeId) -> impl Iterator<Item = ValueId> {
         let graph = &self.analysis.graph;
         graph
@@ -409,25 +431,24 @@ impl Frontier<'_> {
             if !constants.is_constant(value) || !seen.insert(value) {
                 continue;
             }
-            match graph
-                .producer(value)
-                .filter(|&(maker, _)| !graph.is(maker, "Constant"))
-            {
-                Some((maker, _)) => open.extend(graph.inputs(maker).iter().flatten()),
-                None => {
-                    let bytes = constants.stored_bytes(value);
-                    read += bytes;
-                    freed += if roots.read.contains(&value) {
-                        0
-                    } else {
-                        bytes
-                    };
-                }
+            let producer = graph.producer(value);
+            if let Some((maker, _)) = producer.filter(|&(maker, _)| !graph.is(maker, "Constant")) {
+                open.extend(graph.inputs(maker).iter().flatten());
+                continue;
+            }
+            let bytes = constants.stored_bytes(value);
+            read += bytes;
+            if !roots.read.contains(&value) {
+                freed += bytes;
             }
         }
         (read, freed)
     }
 
+    /// The results of a node that are read.
+    ///
+    /// # Errors
+    /// Where a result cannot be computed, or the operator set has no constant of its type.
     fn compute(&self, node: NodeId) -> Result<Vec<(ValueId, TensorProto)>, Refusal> {
         let Analysis {
             graph, constants, ..
@@ -435,14 +456,15 @@ impl Frontier<'_> {
         let model = graph.model();
         // Before IR version 4 constants are nodes, and before operator set 9 those hold floats alone.
         let are_floats = model.proto.ir_version() < 4 && model.own_opset() < 9;
-        let tensor = |value| {
+        let mut tensors = vec![];
+        for value in self.read_outputs(node) {
             let tensor = constants.tensor(value)?;
             if are_floats && float_type(&tensor).is_none() {
                 let why = "no Constant of this operator set holds it".to_owned();
                 return Err(Refusal::new(Reason::Constant(why), graph.name(node)));
             }
-            Ok((value, tensor))
-        };
-        self.read_outputs(node).map(tensor).collect()
+            tensors.push((value, tensor));
+        }
+        Ok(tensors)
     }
 }

@@ -1,9 +1,6 @@
 //! Identity elimination: Identity, Dropout at inference, a Cast to the same type, a sum of integers
 //! and 0, a Concat of one value, movements that move nothing or cancel the one before.
 
-use prost::Message;
-use tract_onnx::tract_hir::internal::TDim;
-
 use crate::analysis::Analysis;
 use crate::analysis::layout::LayoutMap;
 use crate::analysis::node_view::At;
@@ -16,14 +13,15 @@ use crate::onnx::node::bodies;
 use crate::onnx::operator::attributes;
 use crate::onnx::proto::GraphProto;
 use crate::passes::simplify::neutral_constants::Neutral;
-use crate::shape::extents::same;
+use crate::shape::facts::same_shape;
+use prost::Message;
 
 /// An identity, with the value that its readers can read instead.
 pub type Passed = (NodeId, ValueId);
 
 /// The identities whose names no caller needs. Names of `pinned` values stay.
 pub fn find(analysis: &Analysis, pinned: &HashSet<&str>) -> Vec<Passed> {
-    all(analysis, pinned, &|node| handed_on(analysis, node))
+    all(analysis, pinned, &|node| identity_operand(analysis, node))
 }
 
 /// These, movements that move nothing, and arithmetic with a neutral constant. Arithmetic of `normalizers` stays: engines
@@ -37,102 +35,114 @@ pub fn identities(
 ) -> Vec<Passed> {
     let neutral = Neutral::new(analysis);
     all(analysis, pinned, &|node| {
-        let handed = handed_on(analysis, node).or_else(|| unmoving(analysis, node));
-        handed.or_else(|| {
-            neutral
-                .operand(node)
-                .filter(|_| !normalizers.contains(&node))
-        })
+        identity_operand(analysis, node)
+            .or_else(|| unmoved_operand(analysis, node))
+            .or_else(|| {
+                neutral
+                    .operand(node)
+                    .filter(|_| !normalizers.contains(&node))
+            })
     })
 }
 
 /// The operand of a movement that moves nothing.
-fn unmoving(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
+fn unmoved_operand(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
     let at = analysis.at(node);
-    is_understood(analysis, node).then_some(())?;
+    has_known_attributes(analysis, node).then_some(())?;
     if moves_nothing(&at) == Some(true) {
         analysis.graph.input(node, 0)
     } else {
-        taken_back(&at)
+        cancelled_operand(&at)
     }
 }
 
-/// The nodes whose operand, by `handed`, can be read instead of their result.
+/// The nodes whose operand, by `operand`, can be read instead of their result.
 fn all(
     analysis: &Analysis,
     pinned: &HashSet<&str>,
-    handed: &dyn Fn(NodeId) -> Option<ValueId>,
+    operand: &dyn Fn(NodeId) -> Option<ValueId>,
 ) -> Vec<Passed> {
     let graph = &analysis.graph;
     // In bodies names have to be others than those around them, which an output may get too early.
-    let has_bodies = graph.order().iter().any(|&node| {
-        matches!(graph.domain_op(node).0, BEGIN | END) || bodies(graph.node(node)).next().is_some()
-    });
+    let may_rename = !has_bodies(graph);
     let mut named: HashSet<ValueId> = HashSet::default();
-    let passed = |&node: &NodeId| {
-        let source = handed(node)?;
-        let goes = may_pass(analysis, node, source, pinned)
-            || (!has_bodies
-                && gives_its_name(analysis, (node, source), pinned, handed, &mut named));
-        goes.then_some((node, source))
-    };
-    graph.order().iter().filter_map(passed).collect()
+    let mut passed = vec![];
+    for &node in graph.order() {
+        let Some(source) = operand(node) else {
+            continue;
+        };
+        if may_pass(analysis, node, source, pinned)
+            || may_rename && can_rename(analysis, (node, source), pinned, operand, &mut named)
+        {
+            passed.push((node, source));
+        }
+    }
+    passed
 }
 
-/// Whether a node only calls what another one makes by the name of an output, which that node can make itself, if it makes
-/// none yet.
-fn gives_its_name(
+/// Whether a node has bodies, or bodies are laid out in the graph.
+fn has_bodies(graph: &Graph) -> bool {
+    graph.order().iter().any(|&node| {
+        matches!(graph.domain_op(node).0, BEGIN | END) || bodies(graph.node(node)).next().is_some()
+    })
+}
+
+/// Whether the producer of a node's operand can make the output of the model that the node makes, as it makes no other
+/// output.
+fn can_rename(
     analysis: &Analysis,
     (node, source): Passed,
     pinned: &HashSet<&str>,
-    handed: &dyn Fn(NodeId) -> Option<ValueId>,
+    operand: &dyn Fn(NodeId) -> Option<ValueId>,
     named: &mut HashSet<ValueId>,
 ) -> bool {
     let Analysis {
         graph, constants, ..
     } = analysis;
-    let Some(output) = graph
-        .only_output(node)
-        .filter(|&output| graph.is_output(output))
-    else {
+    let output = graph.only_output(node);
+    let Some(output) = output.filter(|&output| graph.is_output(output)) else {
         return false;
     };
     if !named.insert(source) {
         return false;
     }
-    let is_free = |value: ValueId| {
-        !pinned.contains(graph.value_name(value)) && !constants.is_quantized(value)
-    };
     // The producer is itself no identity.
-    let stays = |maker: NodeId| handed(maker).is_none() && unmoving(analysis, maker).is_none();
-    graph
-        .producer(source)
-        .is_some_and(|(maker, _)| stays(maker))
+    let stays = graph.producer(source).is_some_and(|(maker, _)| {
+        operand(maker).is_none() && unmoved_operand(analysis, maker).is_none()
+    });
+    stays
         && !graph.is_output(source)
         && !constants.is_constant(source)
-        && is_free(source)
-        && is_free(output)
+        && [source, output].into_iter().all(|value| {
+            !pinned.contains(graph.value_name(value)) && !constants.is_quantized(value)
+        })
 }
 
-/// Identities of a weight that others read too: exporters write one for each further use of a module, and what all uses
-/// want of the weight is to be asked of one value.
+/// Identities of a weight that others read too: exporters write one for each further use of a module, and folds into the
+/// weight have to see all its uses.
 pub fn sharing(graph: &Graph) -> Vec<Passed> {
     let annotated = annotated(graph);
-    let shared = |&node: &NodeId| {
-        let (source, output) = (graph.input(node, 0)?, graph.only_output(node)?);
-        let shares = graph.domain_op(node) == ("", "Identity")
-            && graph.node(node).attribute.is_empty()
-            && graph.initializer(source).is_some()
-            && graph.readers(source).len() > 1
-            && !graph.readers(output).is_empty()
-            && !has_to_stay(graph, output)
-            && !annotated.contains(graph.value_name(output));
-        shares.then_some((node, source))
-    };
-    graph.order().iter().filter_map(shared).collect()
+    graph
+        .order()
+        .iter()
+        .filter_map(|&node| Some((node, shared_weight(graph, node, &annotated)?)))
+        .collect()
 }
 
-/// The names that notes on quantization speak of.
+/// The weight that a node makes under another name, if others read it too.
+fn shared_weight(graph: &Graph, node: NodeId, annotated: &HashSet<&str>) -> Option<ValueId> {
+    let (source, output) = (graph.input(node, 0)?, graph.only_output(node)?);
+    let shares = graph.domain_op(node) == ("", "Identity")
+        && graph.node(node).attribute.is_empty()
+        && graph.initializer(source).is_some()
+        && graph.readers(source).len() > 1
+        && !graph.readers(output).is_empty()
+        && !has_to_stay(graph, output)
+        && !annotated.contains(graph.value_name(output));
+    shares.then_some(source)
+}
+
+/// The names of tensors with annotations of quantization.
 fn annotated<'g>(graph: &'g Graph) -> HashSet<&'g str> {
     graph
         .proto()
@@ -142,7 +152,7 @@ fn annotated<'g>(graph: &'g Graph) -> HashSet<&'g str> {
         .collect()
 }
 
-/// Whether a graph may have either: an Identity, or two Transposes or Casts of one weight.
+/// Whether a graph may have an Identity of a weight, or two Transposes or Casts of one.
 pub fn may_share(graph: &GraphProto) -> bool {
     let (mut seen, mut twice) = (HashSet::default(), HashSet::default());
     for node in &graph.node {
@@ -160,8 +170,8 @@ pub fn may_share(graph: &GraphProto) -> bool {
         .any(|tensor| twice.contains(tensor.name()))
 }
 
-/// Transposes and Casts of a weight that one before them makes as well, with what that makes: exporters write one for each
-/// layer that shares the weight, and what all of them want would be folded for each.
+/// Transposes and Casts of a weight that a node before them makes as well, with its result: exporters write one for each
+/// layer that shares the weight, and each would get a folded copy of the weight.
 pub fn repeated(graph: &Graph) -> Vec<Passed> {
     let annotated = annotated(graph);
     let mut firsts: HashMap<(ValueId, &str, &str, Vec<u8>), ValueId> = HashMap::default();
@@ -184,17 +194,17 @@ pub fn repeated(graph: &Graph) -> Vec<Passed> {
             proto.attribute[0].encode_to_vec(),
         );
         let first = *firsts.entry(key).or_insert(output);
-        let goes = !has_to_stay(graph, output)
+        let can_go = !has_to_stay(graph, output)
             && !annotated.contains(graph.value_name(output))
             && !graph.readers(output).is_empty();
-        if first != output && goes {
+        if first != output && can_go {
             repeated.push((node, first));
         }
     }
     repeated
 }
 
-/// Takes them out.
+/// Removes identities: their readers read the operand.
 pub fn remove(passed: Vec<Passed>, graph: &Graph, editor: &mut Editor) {
     for (node, source) in passed {
         let output = graph
@@ -206,34 +216,31 @@ pub fn remove(passed: Vec<Passed>, graph: &Graph, editor: &mut Editor) {
 
 /// Whether a value's name is known outside of the nodes of its graph.
 fn has_to_stay(graph: &Graph, output: ValueId) -> bool {
-    let is_captured = |reader: &Reader| matches!(reader, Reader::Capture { .. });
     // A result of a body needs a name of that body.
-    let is_of_body = || {
-        graph
+    let is_body_result = is_result(graph, output)
+        && graph
             .producer(output)
-            .is_none_or(|(node, _)| !way(graph.node(node)).is_empty())
-    };
-    graph.is_output(output)
-        || is_result(graph, output) && is_of_body()
-        || graph.readers(output).iter().any(is_captured)
+            .is_none_or(|(node, _)| !way(graph.node(node)).is_empty());
+    graph.is_output(output) || is_body_result || is_captured(graph, output)
+}
+
+/// Whether a body of a node reads a value.
+pub fn is_captured(graph: &Graph, value: ValueId) -> bool {
+    let mut readers = graph.readers(value).iter();
+    readers.any(|reader| matches!(reader, Reader::Capture { .. }))
 }
 
 /// Whether all elements stay where they are; `None` where that is not known.
 fn moves_nothing(at: &At) -> Option<bool> {
-    let is_as_before = || {
-        let (before, after) = (at.shape(0).ok()?, at.output_shape(0).ok()?);
-        let is_same = |(one, other): (&Option<TDim>, &Option<TDim>)| same(one, other);
-        Some(before.len() == after.len() && before.iter().zip(&after).all(is_same))
-    };
     match at.proto().op_type() {
         "Concat" => Some(at.graph.inputs(at.node).len() == 1),
-        "Expand" | "Reshape" => is_as_before(),
+        "Expand" | "Reshape" => keeps_shape(at),
         // Negative padding at one end may be made up for at the other.
         "Pad" => Some(at.list("pads").ok()??.iter().all(|&count| count == 0)),
-        // Backward all are there, too.
+        // A step of -1 keeps the shape, too, and reverses the elements.
         "Slice" => {
             let steps = at.ints(4).ok()?.unwrap_or_default();
-            Some(steps.iter().all(|&step| step == 1) && is_as_before()?)
+            Some(steps.iter().all(|&step| step == 1) && keeps_shape(at)?)
         }
         "Transpose" => {
             let order = at.permutation(at.rank(0).ok()?).ok()?;
@@ -243,9 +250,14 @@ fn moves_nothing(at: &At) -> Option<bool> {
     }
 }
 
+/// Whether the result of a node has the shape of its first input; `None` where a rank is not known.
+fn keeps_shape(at: &At) -> Option<bool> {
+    Some(same_shape(&at.shape(0).ok()?, &at.output_shape(0).ok()?))
+}
+
 /// The input of the movement before one that cancels it: axes that are permuted back, and axes of
 /// one place that are added and removed.
-fn taken_back(at: &At) -> Option<ValueId> {
+fn cancelled_operand(at: &At) -> Option<ValueId> {
     let graph = at.graph;
     let between = at.input(0).ok()?;
     let (before, _) = graph.producer(between)?;
@@ -253,18 +265,18 @@ fn taken_back(at: &At) -> Option<ValueId> {
         node: before,
         ..*at
     };
-    let moves = |at: &At| {
-        let is_one = matches!(
-            graph.op(at.node),
-            Some("Squeeze" | "Transpose" | "Unsqueeze")
-        );
-        is_one && at.only_attributes(&["axes", "perm"]).is_ok()
-    };
-    (moves(&first) && moves(at)).then_some(())?;
+    (moves_axes(&first) && moves_axes(at)).then_some(())?;
     let mut trace = LayoutMap::new(&first.shape(0).ok()?);
     trace.follow(first.proto(), &at.facts.shape(between)?)?;
     trace.follow(at.proto(), &at.facts.shape(graph.only_output(at.node)?)?)?;
     first.input(0).ok().filter(|_| trace.is_identity())
+}
+
+/// Whether a node permutes axes, or adds or removes axes of one place.
+fn moves_axes(at: &At) -> bool {
+    let op = at.graph.op(at.node);
+    matches!(op, Some("Squeeze" | "Transpose" | "Unsqueeze"))
+        && at.only_attributes(&["axes", "perm"]).is_ok()
 }
 
 /// Whether a node's result has no name that callers know, and its operand is no constant.
@@ -280,19 +292,19 @@ fn may_pass(analysis: &Analysis, node: NodeId, source: ValueId, pinned: &HashSet
 }
 
 /// Whether all attributes of an operator of ONNX are known.
-fn is_understood(analysis: &Analysis, node: NodeId) -> bool {
+fn has_known_attributes(analysis: &Analysis, node: NodeId) -> bool {
     let (domain, op) = analysis.graph.domain_op(node);
-    let told = attributes(op).filter(|_| domain.is_empty());
-    told.is_some_and(|told| analysis.at(node).only_attributes(told).is_ok())
+    let defined = attributes(op).filter(|_| domain.is_empty());
+    defined.is_some_and(|defined| analysis.at(node).only_attributes(defined).is_ok())
 }
 
 /// The operand of an identity.
-pub fn handed_on(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
+pub fn identity_operand(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
     let graph = &analysis.graph;
     let source = graph.input(node, 0)?;
-    let handed = match graph.op(node)? {
+    let operand = match graph.op(node)? {
         "Identity" => source,
-        "OptionalGetElement" => element(analysis, source)?,
+        "OptionalGetElement" => optional_element(analysis, source)?,
         // An exporter writes one wherever a module asks for the type that a value has already.
         "Cast" | "CastLike" => {
             let [from, to] =
@@ -301,18 +313,18 @@ pub fn handed_on(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
         }
         // Before opset 7 it may be in training mode, and with more inputs from 12 on.
         "Dropout" if graph.inputs(node).len() == 1 && graph.model().own_opset() >= 7 => source,
-        // A cache of nothing is 0 places long, and a mask of nothing lets all through.
-        "Add" => beside(analysis, node, 0)?,
-        "And" | "Mul" => beside(analysis, node, 1)?,
-        "Split" => only_share(analysis, node)?,
+        // An empty cache is 0 places long, and an empty mask lets all through.
+        "Add" => operand_beside(analysis, node, 0)?,
+        "And" | "Mul" => operand_beside(analysis, node, 1)?,
+        "Split" => unsplit_operand(analysis, node)?,
         "Concat" => only_part(analysis, node)?,
         _ => return None,
     };
-    is_understood(analysis, node).then_some(handed)
+    has_known_attributes(analysis, node).then_some(operand)
 }
 
 /// The value that an Optional wraps.
-fn element(analysis: &Analysis, optional: ValueId) -> Option<ValueId> {
+fn optional_element(analysis: &Analysis, optional: ValueId) -> Option<ValueId> {
     let graph = &analysis.graph;
     let (maker, _) = graph.producer(optional)?;
     let element = graph.input(maker, 0)?;
@@ -321,44 +333,39 @@ fn element(analysis: &Analysis, optional: ValueId) -> Option<ValueId> {
 }
 
 /// The operand of a Split into one part.
-fn only_share(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
+fn unsplit_operand(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
     let at = analysis.at(node);
     let value = at.input(0).ok()?;
     let along = axis(at.attr("axis", 0).ok()?, at.rank(0).ok()?).ok()?;
     let is_one = analysis.graph.outputs(node).len() == 1 && at.attr("num_outputs", 1) == Ok(1);
-    let whole = || match at.list("split").ok()? {
-        Some(extents) => Some(
-            extents.len() == 1
-                && at
-                    .extent(0, along)
-                    .ok()
-                    .and_then(|whole| i64::try_from(whole).ok())
-                    == Some(extents[0]),
-        ),
-        None => Some(true),
+    let is_whole = match at.list("split").ok()? {
+        Some(extents) => at
+            .extent(0, along)
+            .is_ok_and(|whole| extents[..] == [whole as i64]),
+        None => true,
     };
-    (is_one && whole() == Some(true)).then_some(value)
+    (is_one && is_whole).then_some(value)
 }
 
-/// The only input of a Concat that has anything along its axis: of a rotary embedding that turns all channels, a Slice of none
-/// is left.
+/// The only input of a Concat that has places along its axis: a rotary embedding that turns all channels leaves an empty
+/// Slice.
 fn only_part(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
     let at = analysis.at(node);
     let along = axis(at.attr("axis", 1).ok()?, at.output_rank(0).ok()?).ok()?;
     let parts: Option<Vec<ValueId>> = analysis.graph.inputs(node).iter().copied().collect();
-    let mut there = parts?
+    let mut filled = parts?
         .into_iter()
         .filter(|&part| analysis.facts.extent(part, along) != Some(0));
-    let only = there.next()?;
-    let is_as_before =
+    let only = filled.next()?;
+    let keeps_shape =
         analysis.facts.shape(only) == analysis.facts.shape(analysis.graph.only_output(node)?);
-    (there.next().is_none() && is_as_before && !analysis.constants.is_constant(only))
+    (filled.next().is_none() && keeps_shape && !analysis.constants.is_constant(only))
         .then_some(only)
 }
 
 /// The other operand of an operator on integers or booleans with a constant of this number
 /// everywhere, which adds no axis to the result.
-fn beside(analysis: &Analysis, node: NodeId, neutral: i64) -> Option<ValueId> {
+fn operand_beside(analysis: &Analysis, node: NodeId, neutral: i64) -> Option<ValueId> {
     let Analysis {
         graph,
         constants,
