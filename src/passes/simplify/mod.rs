@@ -21,24 +21,22 @@ mod zero_states;
 use std::collections::HashMap;
 
 use crate::analysis::Analysis;
+use crate::hash;
 use crate::ir::ValueId;
 use crate::ir::editor::{Edited, Editor};
 use crate::onnx::Model;
 use crate::onnx::proto::GraphProto;
 use crate::shape::facts::Shape;
 
-pub use crate::passes::simplify::cleanup::{Limits, Tidied, read_directly, shared, tidy};
-pub use crate::passes::simplify::constant_folding::NamedFloats;
-pub use crate::passes::simplify::movements::is_movement;
+pub use cleanup::{Limits, Tidied, read_directly, shared, tidy};
+pub use constant_folding::NamedFloats;
+pub use movements::is_movement;
 
 /// The names of the parts of [`tidy()`] for `--skip`.
-pub const KINDS: [&str; 2] = [
-    crate::passes::simplify::constant_folding::KIND,
-    crate::passes::simplify::cse::KIND,
-];
+pub const KINDS: [&str; 2] = [constant_folding::KIND, cse::KIND];
 
 /// The name of CSE and identity elimination.
-pub const DUPLICATE: &str = crate::passes::simplify::cse::KIND;
+pub const DUPLICATE: &str = cse::KIND;
 
 /// The shapes of values of the original graph, by name.
 pub struct KnownShapes<'k> {
@@ -50,15 +48,15 @@ pub struct KnownShapes<'k> {
 
 /// A model with its nodes in topological order, captures of bodies included.
 pub fn sorted(mut model: Model) -> Model {
-    crate::passes::simplify::topological_order::sort(model.graph_mut());
+    topological_order::sort(model.graph_mut());
     model
 }
 
 /// Finishes an edited graph: cancels and merges movements around the seeds, and removes nodes and
 /// constants that only removed nodes read, and notes about removed values.
 ///
-/// `seeds` are the values at which something was taken out.
-pub fn simplify(editor: Editor, seeds: &[String], analysis: &KnownShapes) -> GraphProto {
+/// `seeds` are the values at which nodes were removed.
+pub fn simplify(editor: Editor, seeds: &[String], shapes: &KnownShapes) -> GraphProto {
     let Edited {
         mut graph,
         before,
@@ -67,44 +65,60 @@ pub fn simplify(editor: Editor, seeds: &[String], analysis: &KnownShapes) -> Gra
     // A new value without readers served a node that was removed as well.
     let was_read = |name: &str| before.reads(name) || before.value(name).is_none();
     let mut seeds = seeds.to_vec();
-    seeds.extend(crate::passes::simplify::movements::cancel(
-        &mut graph, &seeds, analysis,
-    ));
-    // The remaining readers in between are known only now.
-    crate::passes::simplify::dce::remove(&mut graph, &was_read, &pinned);
-    let is_joined = crate::passes::simplify::movements::join(&mut graph, &seeds, analysis);
-    crate::passes::simplify::topological_order::sort(&mut graph);
-    let is_merged = crate::passes::simplify::cse_layouts::merge(&mut graph, &seeds, analysis);
+    seeds.extend(movements::cancel(&mut graph, &seeds, shapes));
+    // Movements join only where no other reader is left between them.
+    dce::remove(&mut graph, &was_read, &pinned);
+    let is_joined = movements::join(&mut graph, &seeds, shapes);
+    topological_order::sort(&mut graph);
+    let is_merged = cse_layouts::merge(&mut graph, &seeds, shapes);
     if is_joined || is_merged {
-        crate::passes::simplify::dce::remove(&mut graph, &was_read, &pinned);
+        dce::remove(&mut graph, &was_read, &pinned);
     }
-    crate::passes::simplify::reserved_names::give_way(&mut graph);
+    reserved_names::give_way(&mut graph);
     graph
 }
 
-/// [`simplify`], with what is known of the graph that the editor began with.
+/// [`simplify`] with the shapes of the graph that the editor began with.
 ///
-/// `seeds` are values of that graph, and `made` has the values that came: each has the shape of one that
-/// was there.
+/// `seeds` are values of that graph, and `made` has the new values, each with one of that graph that has its shape.
 pub fn simplify_known(
     mut editor: Editor,
     mut seeds: Vec<String>,
-    Analysis { graph, facts, .. }: &Analysis,
+    analysis: &Analysis,
     made: &HashMap<String, ValueId>,
 ) -> GraphProto {
     for seed in &mut seeds {
         *seed = editor.current(seed);
     }
-    let origins = editor.origins();
-    let value = |name: &str| made.get(name).copied().or_else(|| graph.value(name));
-    let shape = |name: &str| facts.shape(value(name).or_else(|| value(origins.get(name)?))?);
-    let extents = |name: &str| facts.extents(graph.value(name)?);
-    simplify(
-        editor,
-        &seeds,
-        &KnownShapes {
-            shape: &shape,
-            extents: &extents,
-        },
-    )
+    let origins = ShapeOrigins {
+        analysis,
+        made,
+        renamed: editor.origins(),
+    };
+    let shapes = KnownShapes {
+        shape: &|name| origins.shape(name),
+        extents: &|name| analysis.facts.extents(analysis.graph.value(name)?),
+    };
+    simplify(editor, &seeds, &shapes)
+}
+
+/// The values of the original graph that tell the shapes of those of an edited one.
+struct ShapeOrigins<'a> {
+    analysis: &'a Analysis<'a>,
+    made: &'a HashMap<String, ValueId>,
+    renamed: hash::HashMap<String, String>,
+}
+
+impl ShapeOrigins<'_> {
+    fn shape(&self, name: &str) -> Option<Shape> {
+        let value = self
+            .value(name)
+            .or_else(|| self.value(self.renamed.get(name)?))?;
+        self.analysis.facts.shape(value)
+    }
+
+    fn value(&self, name: &str) -> Option<ValueId> {
+        let made = self.made.get(name).copied();
+        made.or_else(|| self.analysis.graph.value(name))
+    }
 }

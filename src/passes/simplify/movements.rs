@@ -1,4 +1,4 @@
-//! Transposes and reshapes that undo each other, or are one, once nothing is between them.
+//! Chains of Transposes and Reshapes that cancel, or that one of them replaces.
 
 use crate::analysis::layout::LayoutMap;
 use crate::hash::{HashMap, HashSet};
@@ -15,8 +15,8 @@ const BUDGET: usize = 64;
 
 /// Cancels chains of movements through a seed that move nothing as a whole: readers read the value
 /// before the chain. Returns the values that are read instead.
-pub fn cancel(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) -> Vec<String> {
-    let edits = find(graph, seeds, known, Goal::Nothing);
+pub fn cancel(graph: &mut GraphProto, seeds: &[String], shapes: &KnownShapes) -> Vec<String> {
+    let edits = find(graph, seeds, shapes, Goal::Nothing);
     edits.carry_out(graph);
     edits.instead.into_values().collect()
 }
@@ -27,8 +27,8 @@ pub fn cancel(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) -> 
 ///
 /// Exporters turn keys by a Reshape to three axes, a Transpose of the last two and a Reshape back. Engines take one Transpose
 /// into the product behind it.
-pub fn join(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) -> bool {
-    let edits = find(graph, seeds, known, Goal::OneNode);
+pub fn join(graph: &mut GraphProto, seeds: &[String], shapes: &KnownShapes) -> bool {
+    let edits = find(graph, seeds, shapes, Goal::OneNode);
     edits.carry_out(graph);
     !edits.rewired.is_empty()
 }
@@ -40,7 +40,7 @@ enum Goal {
     OneNode,
 }
 
-fn find(graph: &GraphProto, seeds: &[String], known: &KnownShapes, goal: Goal) -> Edits {
+fn find(graph: &GraphProto, seeds: &[String], shapes: &KnownShapes, goal: Goal) -> Edits {
     let links = Links::new(graph);
     let mut edits = Edits::default();
     let mut seen = HashSet::default();
@@ -58,7 +58,7 @@ fn find(graph: &GraphProto, seeds: &[String], known: &KnownShapes, goal: Goal) -
             let walk = Walk {
                 graph,
                 links: &links,
-                known,
+                shapes,
                 start: above[length],
                 goal,
             };
@@ -174,10 +174,13 @@ impl Edits {
 
     /// The replacement of a value.
     fn resolve(&self, name: &str) -> Option<&str> {
-        let source = |name: &str| self.instead.get(name).map(String::as_str);
-        std::iter::successors(source(name), |name| source(name))
+        std::iter::successors(self.source(name), |name| self.source(name))
             .take(REACH)
             .last()
+    }
+
+    fn source(&self, name: &str) -> Option<&str> {
+        self.instead.get(name).map(String::as_str)
     }
 }
 
@@ -185,7 +188,7 @@ impl Edits {
 struct Walk<'w> {
     graph: &'w GraphProto,
     links: &'w Links<'w>,
-    known: &'w KnownShapes<'w>,
+    shapes: &'w KnownShapes<'w>,
     start: &'w str,
     goal: Goal,
 }
@@ -203,7 +206,7 @@ impl<'w> Walk<'w> {
     /// Follows the movements from the start to the seed, through the values between them, nearest to the
     /// seed first; and from there on all there are.
     fn follow(&self, between: &[&'w str], edits: &mut Edits) -> Option<()> {
-        let trace = LayoutMap::new(&(self.known.shape)(self.start)?);
+        let trace = LayoutMap::new(&(self.shapes.shape)(self.start)?);
         let mut here = Reached {
             value: self.start,
             trace,
@@ -244,7 +247,7 @@ impl<'w> Walk<'w> {
         let node = &self.graph.node[place];
         let value = node.output.first()?;
         let mut trace = here.trace.clone();
-        trace.follow(node, &(self.known.shape)(value)?)?;
+        trace.follow(node, &(self.shapes.shape)(value)?)?;
         let alone = here.length == 0 || (here.alone && self.links.is_inside(here.value));
         Some(Reached {
             value,
@@ -267,7 +270,7 @@ impl<'w> Walk<'w> {
                     .or_insert_with(|| self.start.to_owned());
             }
             (Goal::OneNode, "Reshape")
-                if chain && trace.keeps_order() && !copies_extents(node, self.known) =>
+                if chain && trace.keeps_order() && !copies_extents(node, self.shapes) =>
             {
                 edits
                     .rewired
@@ -293,8 +296,8 @@ pub fn is_movement(node: &NodeProto) -> bool {
 }
 
 /// Whether a Reshape takes an extent from its input (a 0 in its shape), or may.
-fn copies_extents(node: &NodeProto, known: &KnownShapes) -> bool {
-    let Some(extents) = node.input.get(1).and_then(|shape| (known.extents)(shape)) else {
+fn copies_extents(node: &NodeProto, shapes: &KnownShapes) -> bool {
+    let Some(extents) = node.input.get(1).and_then(|shape| (shapes.extents)(shape)) else {
         return true;
     };
     extents

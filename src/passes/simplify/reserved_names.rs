@@ -22,28 +22,12 @@ pub fn give_way(graph: &mut GraphProto) {
         .iter()
         .filter_map(|tensor| Some((tensor.name().to_owned(), base(tensor.name())?)));
     for (given, base) in stored.collect::<Vec<_>>() {
-        let is_listed = |graph: &GraphProto| {
-            graph
-                .input
-                .iter()
-                .chain(&graph.output)
-                .any(|end| end.name() == given)
-        };
-        if is_listed(graph)
-            || graph
-                .node
-                .iter()
-                .flat_map(bodies)
-                .any(|body| defines(body, &given))
-        {
+        if is_end(graph, &given) || is_defined_in_bodies(graph, &given) {
             continue;
         }
-        let mut names = HashSet::default();
-        collect_names(graph, &mut names);
-        let name = (0..)
-            .map(|number| format!("{base}_{number}"))
-            .find(|name| !names.contains(name.as_str()));
-        let Some(name) = name else { continue };
+        let Some(name) = free_name(graph, base) else {
+            continue;
+        };
         let tensors = graph
             .initializer
             .iter_mut()
@@ -54,29 +38,42 @@ pub fn give_way(graph: &mut GraphProto) {
     }
 }
 
-/// The name that onnxruntime made one of, if it did.
+/// A name that nothing in the graph has.
+fn free_name(graph: &GraphProto, base: &str) -> Option<String> {
+    let mut names = HashSet::default();
+    collect_names(graph, &mut names);
+    (0..)
+        .map(|number| format!("{base}_{number}"))
+        .find(|name| !names.contains(name.as_str()))
+}
+
+/// The name of onnxruntime that a name begins with, if onnxruntime made it.
 fn base(name: &str) -> Option<&'static str> {
-    let is_of = |given: &&str| {
-        name.strip_prefix(*given)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with(AGAIN))
-    };
-    GIVEN.into_iter().find(is_of)
+    GIVEN.into_iter().find(|given| {
+        let rest = name.strip_prefix(given);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(AGAIN))
+    })
+}
+
+/// Whether an input or an output of the model has a name.
+fn is_end(graph: &GraphProto, name: &str) -> bool {
+    let mut ends = graph.input.iter().chain(&graph.output);
+    ends.any(|end| end.name() == name)
+}
+
+/// Whether a body of a graph, at any depth, has a value of its own of that name.
+fn is_defined_in_bodies(graph: &GraphProto, name: &str) -> bool {
+    let mut bodies = graph.node.iter().flat_map(bodies);
+    bodies.any(|body| defines(body, name))
 }
 
 /// Whether a body, or one in it, has a value of its own of that name.
 fn defines(body: &GraphProto, name: &str) -> bool {
     let inputs = body.input.iter().map(|input| input.name());
     let stored = body.initializer.iter().map(|tensor| tensor.name());
-    let made = body
-        .node
-        .iter()
-        .flat_map(|node| node.output.iter().map(String::as_str));
-    inputs.chain(stored).chain(made).any(|own| own == name)
-        || body
-            .node
-            .iter()
-            .flat_map(bodies)
-            .any(|inner| defines(inner, name))
+    let outputs = body.node.iter().flat_map(|node| &node.output);
+    let made = outputs.map(String::as_str);
+    inputs.chain(stored).chain(made).any(|own| own == name) || is_defined_in_bodies(body, name)
 }
 
 fn rename(nodes: &mut [NodeProto], from: &str, to: &str) {

@@ -20,15 +20,19 @@ pub fn find(analysis: &Analysis, sites: &HashSet<NodeId>) -> Vec<(NodeId, Vec<i6
         .collect()
 }
 
-/// Lets them read it.
+/// Writes the constant targets.
 pub fn write(found: Vec<(NodeId, Vec<i64>)>, analysis: &Analysis, editor: &mut Editor) {
     for (node, extents) in found {
         let wish = format!("{}_shape", analysis.graph.name(node));
         let name = editor.add_constant(&wish, tensor::make_i64(&wish, &extents));
         editor.set_input(node, 1, &name);
-        // None of them is to be 0.
+        // With `allowzero` a 0 would be an extent, and not a copy.
         editor.clear_attribute(node, "allowzero");
     }
+}
+
+fn count(extents: &[i64], number: i64) -> usize {
+    extents.iter().filter(|&&extent| extent == number).count()
 }
 
 fn written(analysis: &Analysis, node: NodeId) -> Option<Vec<i64>> {
@@ -76,8 +80,7 @@ fn written(analysis: &Analysis, node: NodeId) -> Option<Vec<i64>> {
         })
         .collect();
     let mut extents = extents?;
-    let count = |number: i64| extents.iter().filter(|&&extent| extent == number).count();
-    match (count(0), count(-1)) {
+    match (count(&extents, 0), count(&extents, -1)) {
         // onnxruntime keeps a buffer for each shape that it knows from a 0, and hands out warm ones where it knows none.
         (1, 0) => extents
             .iter_mut()

@@ -4,7 +4,7 @@ use crate::hash::{HashMap, map_of};
 use crate::ir::editor::reads;
 use crate::ir::order;
 use crate::onnx::node::bodies;
-use crate::onnx::proto::GraphProto;
+use crate::onnx::proto::{GraphProto, NodeProto};
 
 /// Sorts nodes topologically, each as near to its old place as possible. A sorted graph is
 /// unchanged; some writers leave theirs unsorted, and only some engines accept that.
@@ -14,24 +14,15 @@ pub fn sort(graph: &mut GraphProto) {
     for (place, node) in graph.node.iter().enumerate() {
         makers.extend(node.output.iter().map(|output| (output.as_str(), place)));
     }
-    let before = |place: usize| {
-        let node = &graph.node[place];
-        let names = node
-            .input
-            .iter()
-            .map(String::as_str)
-            .chain(bodies(node).flat_map(reads));
-        names
-            .filter_map(|name| makers.get(name).copied())
-            .filter(move |&maker| maker != place)
-    };
-    if (0..count).all(|place| before(place).all(|maker| maker < place)) {
+    let mut pairs = vec![];
+    for (place, node) in graph.node.iter().enumerate() {
+        let read = makers_read(node, &makers).filter(|&maker| maker != place);
+        pairs.extend(read.map(|maker| (maker, place)));
+    }
+    if pairs.iter().all(|(maker, reader)| maker < reader) {
         return;
     }
-    let after: Vec<(usize, usize)> = (0..count)
-        .flat_map(|place| before(place).map(move |maker| (maker, place)))
-        .collect();
-    let order = order(count, &after);
+    let order = order(count, &pairs);
     // A cycle was refused long before.
     if order.len() == count {
         let mut nodes: Vec<_> = std::mem::take(&mut graph.node)
@@ -43,4 +34,14 @@ pub fn sort(graph: &mut GraphProto) {
             .filter_map(|place| nodes[place].take())
             .collect();
     }
+}
+
+/// The places of the nodes that make the values which a node and its bodies read.
+fn makers_read<'m>(
+    node: &'m NodeProto,
+    makers: &'m HashMap<&str, usize>,
+) -> impl Iterator<Item = usize> {
+    let captured = bodies(node).flat_map(reads);
+    let names = node.input.iter().map(String::as_str).chain(captured);
+    names.filter_map(|name| makers.get(name).copied())
 }

@@ -1,5 +1,5 @@
-//! Zeros that a recurrent operator is given to begin with, though it begins with zeros where it is given nothing. PyTorch
-//! writes them with the arithmetic that finds how many there are.
+//! Initial states of recurrent operators that are zeros, which is the default. PyTorch writes them, with the arithmetic
+//! that computes their shape.
 
 use crate::analysis::Analysis;
 use crate::analysis::uniform;
@@ -13,22 +13,25 @@ const STATES: [usize; 2] = [5, 6];
 /// Recurrent operators, and their inputs that can be left out. Nodes of `sites` stay.
 pub fn find(analysis: &Analysis, sites: &HashSet<NodeId>) -> Vec<(NodeId, usize)> {
     let graph = &analysis.graph;
-    let is_recurrent = |node: NodeId| matches!(graph.domain_op(node), ("", "GRU" | "LSTM" | "RNN"));
-    let nodes = graph
-        .order()
-        .iter()
-        .copied()
-        .filter(|&node| is_recurrent(node) && !sites.contains(&node));
-    let begins = |node: NodeId| STATES.map(|slot| (node, slot));
-    let is_needless = |&(node, slot): &(NodeId, usize)| {
-        graph
-            .input(node, slot)
-            .is_some_and(|value| uniform::number(analysis, value) == Some(0.0))
-    };
-    nodes.flat_map(begins).filter(is_needless).collect()
+    let mut found = vec![];
+    for &node in graph.order() {
+        let is_recurrent = matches!(graph.domain_op(node), ("", "GRU" | "LSTM" | "RNN"));
+        if is_recurrent && !sites.contains(&node) {
+            let zeros = STATES
+                .into_iter()
+                .filter(|&slot| is_zero(analysis, node, slot));
+            found.extend(zeros.map(|slot| (node, slot)));
+        }
+    }
+    found
 }
 
-/// Leaves them out.
+fn is_zero(analysis: &Analysis, node: NodeId, slot: usize) -> bool {
+    let value = analysis.graph.input(node, slot);
+    value.is_some_and(|value| uniform::number(analysis, value) == Some(0.0))
+}
+
+/// Removes the inputs from their nodes.
 pub fn write(found: Vec<(NodeId, usize)>, editor: &mut Editor) {
     for (node, slot) in found {
         editor.clear_input(node, slot);
