@@ -1,8 +1,8 @@
-//! Inverse movements around element-wise operators: without both, those operators work on the value
-//! before the first movement.
+//! Inverse movements around element-wise operators: both are removed, and the operators work on the value before the first
+//! movement.
 //!
-//! GPT-2 as Hugging Face writes it gives its layers rows, and puts them back into sentences behind each, also before a GELU
-//! whose result goes into rows again at once.
+//! GPT-2 as Hugging Face writes it reshapes the input of each layer to rows, and the result back to sentences, also before a
+//! GELU whose result is reshaped to rows again.
 
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;
@@ -11,10 +11,10 @@ use crate::analysis::layout::LayoutMap;
 use crate::hash::{HashMap, HashSet};
 use crate::ir::builder::{Maker, NewConstant};
 use crate::ir::regions::way;
-use crate::ir::{NodeId, Reader, ValueId};
+use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 use crate::onnx::proto::NodeProto;
-use crate::shape::facts::{extent, same, same_shape};
+use crate::shape::facts::{Shape, extent, same, same_shape};
 
 /// How many operators may be between the two.
 const BUDGET: usize = 24;
@@ -23,32 +23,33 @@ const BUDGET: usize = 24;
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     let graph = &analysis.graph;
     let mut taken: HashSet<NodeId> = HashSet::default();
-    let edit = |&first: &NodeId| {
-        let between = Between::find(analysis, first)?;
-        let nodes: Vec<NodeId> = between
-            .nodes
-            .iter()
-            .copied()
-            .chain([first, between.last])
-            .collect();
-        // Of two that meet, the other one is for the next pass.
+    let mut edits = vec![];
+    for &first in graph.order() {
+        let Some(between) = Between::find(analysis, first) else {
+            continue;
+        };
+        let mut nodes = between.nodes.clone();
+        nodes.extend([first, between.last]);
+        // Of two pairs that share a node, the next pass takes the second one.
         if nodes.iter().any(|node| taken.contains(node)) {
-            return None;
+            continue;
         }
         taken.extend(&nodes);
-        let (made, constants) = between.written(analysis, first)?;
-        let replacement = Replacement {
-            nodes,
-            made,
-            constants,
-        };
-        Some(Edit::replacing(graph, first, replacement))
-    };
-    graph.order().iter().filter_map(edit).collect()
+        if let Some((made, constants)) = between.written(analysis) {
+            let replacement = Replacement {
+                nodes,
+                made,
+                constants,
+            };
+            edits.push(Edit::replacing(graph, first, replacement));
+        }
+    }
+    edits
 }
 
 /// The operators between a movement and its inverse.
 struct Between {
+    first: NodeId,
     /// In execution order.
     nodes: Vec<NodeId>,
     /// The second movement.
@@ -58,100 +59,23 @@ struct Between {
 impl Between {
     /// All readers of a movement's result, if they are element-wise up to one inverse movement.
     fn find(analysis: &Analysis, first: NodeId) -> Option<Self> {
-        let Analysis {
-            graph,
-            facts,
-            constants,
-            ..
-        } = analysis;
-        let moves = |node: NodeId| {
-            graph.category(node) == Some(Category::Movement) && !graph.is(node, "Identity")
-        };
-        let moved = graph
-            .only_output(first)
-            .filter(|&moved| moves(first) && !constants.is_constant(moved))?;
-        let source = graph.input(first, 0)?;
-        let (before, shape) = (facts.shape(source)?, facts.shape(moved)?);
-        let mut trace = LayoutMap::new(&before);
-        trace.follow(graph.node(first), &shape)?;
-        // Whether channels stay the last axis.
-        let last_stays = before
-            .len()
-            .checked_sub(1)
-            .and_then(|last| trace.places(&[last]))
-            == Some(vec![shape.len().wrapping_sub(1)]);
-        let is_like_all = |value: ValueId| {
-            let Some(own) = facts.shape(value).filter(|_| constants.is_constant(value)) else {
-                return false;
-            };
-            let one_place = |axis: usize| extent(&own[axis]) == Some(1);
-            let along_last = || {
-                last_stays
-                    && own
-                        .last()
-                        .zip(shape.last())
-                        .is_some_and(|(one, other)| same(one, other))
-            };
-            own.len() <= before.len().min(shape.len())
-                && (0..own.len())
-                    .all(|axis| one_place(axis) || axis + 1 == own.len() && along_last())
-        };
-        let (mut nodes, mut last, mut values) = (vec![], None, vec![moved]);
-        let mut at = 0;
-        while let Some(&value) = values.get(at) {
-            at += 1;
-            if graph.readers(value).is_empty() {
-                return None;
-            }
-            for reader in graph.readers(value) {
-                let Reader::Node { node, input } = *reader else {
-                    return None;
-                };
-                if way(graph.node(node)) != way(graph.node(first)) || nodes.len() > BUDGET {
-                    return None;
-                }
-                if moves(node) && input == 0 {
-                    // Its operands have no other readers.
-                    graph
-                        .only_reader(value)
-                        .filter(|_| last.is_none() && value != moved)?;
-                    let output = graph.only_output(node)?;
-                    trace.follow(graph.node(node), &facts.shape(output)?)?;
-                    last = trace.is_identity().then_some(node);
-                    last?;
-                } else if !nodes.contains(&node) {
-                    let each = matches!(
-                        graph.category(node),
-                        Some(Category::Arithmetic | Category::Elementwise)
-                    );
-                    let made = graph
-                        .only_output(node)
-                        .filter(|_| each && graph.node(node).domain().is_empty())?;
-                    facts.shape(made).filter(|made| same_shape(made, &shape))?;
-                    nodes.push(node);
-                    values.push(made);
-                }
-            }
+        let mut search = BetweenSearch::new(analysis, first)?;
+        let mut read = 0;
+        while let Some(&value) = search.values.get(read) {
+            read += 1;
+            search.take_readers(value)?;
         }
-        let is_inside = |value: &ValueId| values.contains(value) || is_like_all(*value);
-        let reads_inside = |&node: &NodeId| graph.inputs(node).iter().flatten().all(is_inside);
-        nodes.iter().all(reads_inside).then_some(())?;
-        nodes.sort_by_key(|&node| graph.place(node));
-        Some(Between { nodes, last: last? })
+        search.finish()
     }
 
     /// The operators between, applied to the input of the first movement.
-    fn written(
-        &self,
-        analysis: &Analysis,
-        first: NodeId,
-    ) -> Option<(Vec<NodeProto>, Vec<NewConstant>)> {
+    fn written(&self, analysis: &Analysis) -> Option<(Vec<NodeProto>, Vec<NewConstant>)> {
         let graph = &analysis.graph;
-        let mut maker = Maker::new(graph, first);
+        let mut maker = Maker::new(graph, self.first);
         let mut instead: HashMap<&str, String> = HashMap::default();
         instead.insert(
-            graph.value_name(graph.only_output(first)?),
-            graph.value_name(graph.input(first, 0)?).to_owned(),
+            graph.value_name(graph.only_output(self.first)?),
+            graph.value_name(graph.input(self.first, 0)?).to_owned(),
         );
         for &node in &self.nodes {
             let node = graph.node(node);
@@ -179,4 +103,147 @@ impl Between {
         }
         Some((made, constants))
     }
+}
+
+/// The operators behind a movement, while they are collected.
+struct BetweenSearch<'a> {
+    analysis: &'a Analysis<'a>,
+    first: NodeId,
+    /// The shape of the first movement's input.
+    before: Shape,
+    /// The shape of its result, which all values between have.
+    shape: Shape,
+    /// The layout from that input on.
+    trace: LayoutMap,
+    /// Whether the last axis is the last one again behind the first movement.
+    keeps_last_axis: bool,
+    nodes: Vec<NodeId>,
+    /// The results of the first movement and of `nodes`.
+    values: Vec<ValueId>,
+    /// The inverse movement.
+    last: Option<NodeId>,
+}
+
+impl<'a> BetweenSearch<'a> {
+    fn new(analysis: &'a Analysis<'a>, first: NodeId) -> Option<Self> {
+        let Analysis {
+            graph,
+            facts,
+            constants,
+            ..
+        } = analysis;
+        let moved = graph
+            .only_output(first)
+            .filter(|&moved| moves(graph, first) && !constants.is_constant(moved))?;
+        let source = graph.input(first, 0)?;
+        let (before, shape) = (facts.shape(source)?, facts.shape(moved)?);
+        let mut trace = LayoutMap::new(&before);
+        trace.follow(graph.node(first), &shape)?;
+        let last_axis = before.len().checked_sub(1);
+        let last_places = last_axis.and_then(|last| trace.places(&[last]));
+        Some(BetweenSearch {
+            analysis,
+            first,
+            keeps_last_axis: last_places == Some(vec![shape.len().wrapping_sub(1)]),
+            before,
+            shape,
+            trace,
+            nodes: vec![],
+            values: vec![moved],
+            last: None,
+        })
+    }
+
+    /// Takes in all readers of a value; `None` where one of them stops the search.
+    fn take_readers(&mut self, value: ValueId) -> Option<()> {
+        let graph = &self.analysis.graph;
+        if graph.readers(value).is_empty() {
+            return None;
+        }
+        for reader in graph.readers(value) {
+            let Reader::Node { node, input } = *reader else {
+                return None;
+            };
+            let is_beside = way(graph.node(node)) == way(graph.node(self.first));
+            if !is_beside || self.nodes.len() > BUDGET {
+                return None;
+            }
+            if moves(graph, node) && input == 0 {
+                self.end_at(node, value)?;
+            } else if !self.nodes.contains(&node) {
+                self.take_elementwise(node)?;
+            }
+        }
+        Some(())
+    }
+
+    /// Takes a movement as the last node, if it is the inverse of the first one, and alone reads a result of `nodes`.
+    fn end_at(&mut self, node: NodeId, value: ValueId) -> Option<()> {
+        let Analysis { graph, facts, .. } = self.analysis;
+        graph.only_reader(value)?;
+        if self.last.is_some() || value == self.values[0] {
+            return None;
+        }
+        let output = graph.only_output(node)?;
+        self.trace.follow(graph.node(node), &facts.shape(output)?)?;
+        self.last = self.trace.is_identity().then_some(node);
+        self.last.map(|_| ())
+    }
+
+    /// Takes in an element-wise operator whose result has the shape of the moved value.
+    fn take_elementwise(&mut self, node: NodeId) -> Option<()> {
+        let Analysis { graph, facts, .. } = self.analysis;
+        let is_elementwise = matches!(
+            graph.category(node),
+            Some(Category::Arithmetic | Category::Elementwise)
+        );
+        let made = graph
+            .only_output(node)
+            .filter(|_| is_elementwise && graph.node(node).domain().is_empty())?;
+        facts
+            .shape(made)
+            .filter(|made| same_shape(made, &self.shape))?;
+        self.nodes.push(node);
+        self.values.push(made);
+        Some(())
+    }
+
+    /// The operators, if all their operands are values between, or constants that broadcast as before.
+    fn finish(mut self) -> Option<Between> {
+        let graph = &self.analysis.graph;
+        let mut operands = self
+            .nodes
+            .iter()
+            .flat_map(|&node| graph.inputs(node).iter().flatten());
+        operands
+            .all(|value| self.values.contains(value) || self.broadcasts_alike(*value))
+            .then_some(())?;
+        self.nodes.sort_by_key(|&node| graph.place(node));
+        Some(Between {
+            first: self.first,
+            nodes: self.nodes,
+            last: self.last?,
+        })
+    }
+
+    /// Whether a value is a constant that broadcasts alike before and behind the first movement.
+    fn broadcasts_alike(&self, value: ValueId) -> bool {
+        let Analysis {
+            facts, constants, ..
+        } = self.analysis;
+        let Some(own) = facts.shape(value).filter(|_| constants.is_constant(value)) else {
+            return false;
+        };
+        let ends = own.last().zip(self.shape.last());
+        let is_along_last =
+            self.keeps_last_axis && ends.is_some_and(|(one, other)| same(one, other));
+        own.len() <= self.before.len().min(self.shape.len())
+            && (0..own.len())
+                .all(|axis| extent(&own[axis]) == Some(1) || axis + 1 == own.len() && is_along_last)
+    }
+}
+
+/// Whether a node is a movement that is no Identity.
+fn moves(graph: &Graph, node: NodeId) -> bool {
+    graph.category(node) == Some(Category::Movement) && !graph.is(node, "Identity")
 }
