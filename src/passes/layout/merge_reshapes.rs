@@ -1,7 +1,7 @@
-//! Movements that keep all elements in their order, beside a Reshape: both are one Reshape. So are two Unsqueezes one.
+//! Merging of Reshapes with movements that keep the order of all elements, and of two Unsqueezes.
 //!
-//! Attention of one head is written as that of several: the heads are split off, brought forward over an axis of one place,
-//! brought back and put together. Keras puts axes of one place around a product for each einsum that it writes out.
+//! Attention of one head is exported as attention of several: the heads are split off, transposed with an axis of one place,
+//! transposed back and merged. Keras puts axes of one place around a product for each einsum that it writes out.
 
 use crate::affine::materialize::{Edit, written_anew};
 use crate::analysis::Analysis;
@@ -14,20 +14,19 @@ use crate::shape::facts::{Shape, extent, same};
 
 /// The edits: a movement behind a Reshape with one reader, or a Reshape behind a movement.
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
-    let graph = &analysis.graph;
     written_anew(analysis, |node, _| {
-        let merged = |(value, extents): (ValueId, Vec<i64>)| {
-            let mut maker = Maker::new(graph, node);
-            maker.reshape(graph.value_name(value), &extents);
-            maker
-        };
-        let as_one = before(analysis, node)
-            .or_else(|| behind(analysis, node))
-            .map(merged);
-        as_one
+        merged(analysis, node)
             .or_else(|| without_ones(analysis, node))
             .or_else(|| unsqueezed_at_once(analysis, node))
     })
+}
+
+/// One Reshape in place of a Reshape and a movement before or behind it.
+fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let (value, extents) = before(analysis, node).or_else(|| behind(analysis, node))?;
+    let mut maker = Maker::new(&analysis.graph, node);
+    maker.reshape(analysis.graph.value_name(value), &extents);
+    Some(maker)
 }
 
 /// The input that a Reshape can read instead of a movement's result, and the target extents.
@@ -40,11 +39,16 @@ fn before(analysis: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
         analysis.facts.shape(source)?,
     );
     let keeps_order = ones_come_or_go(&movement).is_some() || target(&movement).is_some();
-    let stays = |(place, &number): (usize, &i64)| {
-        let alike = || Some(same(from.get(place)?, to.get(place)?));
-        number != 0 || alike() == Some(true)
-    };
-    (keeps_order && named.iter().enumerate().all(stays)).then_some((value, named))
+    // A 0 copies the extent at its own place.
+    let copies_same_extents = named
+        .iter()
+        .enumerate()
+        .filter(|(_, number)| **number == 0)
+        .all(|(place, _)| {
+            let extents = from.get(place).zip(to.get(place));
+            extents.is_some_and(|(from, to)| same(from, to))
+        });
+    (keeps_order && copies_same_extents).then_some((value, named))
 }
 
 /// The input of the Reshape before a movement, and the target extents of both.
@@ -56,23 +60,21 @@ fn behind(analysis: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
     let is_alone = graph.only_reader(between).is_some() && !graph.is_output(between);
     let places = ones_come_or_go(&at).filter(|_| is_alone && at.rank(0) == Ok(named.len()))?;
     // A 0 copies the extent at its own place, and a removed axis has one place.
-    let stays = |(place, &axis): (usize, &Option<usize>)| {
-        axis.is_none_or(|axis| named[axis] != 0 || axis == place)
-    };
-    let goes = |axis: usize| places.contains(&Some(axis)) || named[axis] == 1;
-    let is_told = places.iter().enumerate().all(stays) && (0..named.len()).all(goes);
-    is_told.then(|| {
-        (
-            source,
-            places
-                .into_iter()
-                .map(|axis| axis.map_or(1, |axis| named[axis]))
-                .collect(),
-        )
-    })
+    let copies_own_extents = places
+        .iter()
+        .enumerate()
+        .all(|(place, axis)| axis.is_none_or(|axis| named[axis] != 0 || axis == place));
+    let removes_ones =
+        (0..named.len()).all(|axis| places.contains(&Some(axis)) || named[axis] == 1);
+    (copies_own_extents && removes_ones).then_some(())?;
+    let extents = places
+        .into_iter()
+        .map(|axis| axis.map_or(1, |axis| named[axis]))
+        .collect();
+    Some((source, extents))
 }
 
-/// A Reshape of what a Transpose puts in another order, without the axes of one place that an Unsqueeze gave it before.
+/// A Reshape behind a Transpose, both without the axes of one place that an Unsqueeze before them adds.
 fn without_ones<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let (turned, named) = target(&analysis.at(node))?;
@@ -95,7 +97,7 @@ fn without_ones<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
         .collect();
     let is_beside = way(transpose.proto()) == way(graph.node(node));
     let is_alone = is_beside && graph.only_reader(turned).is_some() && !graph.is_output(turned);
-    // A 0 takes the extent at a place, where another one is then.
+    // A 0 would copy another extent.
     (is_alone && !named.contains(&0)).then_some(())?;
     let mut maker = Maker::new(graph, node);
     let turned = maker.transpose(graph.value_name(graph.input(unsqueeze, 0)?), &order);
@@ -113,10 +115,9 @@ fn unsqueezed_at_once<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<
     (are_two && is_alone).then_some(())?;
     let [before, behind] = [first, node].map(|node| ones_come_or_go(&analysis.at(node)));
     let (before, behind) = (before?, behind?);
-    let is_new = |axis: &Option<usize>| axis.and_then(|axis| before[axis]).is_none();
     let new: Vec<i64> = (0..)
         .zip(&behind)
-        .filter(|(_, axis)| is_new(axis))
+        .filter(|(_, axis)| axis.and_then(|axis| before[axis]).is_none())
         .map(|(place, _)| place)
         .collect();
     let mut maker = Maker::new(graph, node);
@@ -124,15 +125,11 @@ fn unsqueezed_at_once<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<
     Some(maker)
 }
 
-/// The axis of its input that is at each axis of what a movement makes, where it only moves, puts in or takes out axes of one
-/// place; `None` for those that come.
+/// For each axis of a movement's result the axis of its input, and `None` for a new one, where the movement only permutes,
+/// adds or removes axes of one place.
 fn ones_come_or_go(at: &At) -> Option<Vec<Option<usize>>> {
     let shape: Shape = at.shape(0).ok()?;
     let rank = shape.len();
-    let listed = |rank: usize| {
-        at.only_attributes(&["axes"]).ok()?;
-        axes(&at.list("axes").ok()??, rank).ok()
-    };
     match at.graph.op(at.node)? {
         "Transpose" => {
             let order = at
@@ -146,31 +143,28 @@ fn ones_come_or_go(at: &At) -> Option<Vec<Option<usize>>> {
                 .then(|| order.into_iter().map(Some).collect())
         }
         "Unsqueeze" => {
-            let made = at.output_rank(0).ok()?;
-            let (new, mut old) = (listed(made)?, 0..rank);
-            Some(
-                (0..made)
-                    .map(|axis| {
-                        if new.contains(&axis) {
-                            None
-                        } else {
-                            old.next()
-                        }
-                    })
-                    .collect(),
-            )
+            let rank_after = at.output_rank(0).ok()?;
+            let new = listed_axes(at, rank_after)?;
+            let mut old = 0..rank;
+            let axes = (0..rank_after).map(|axis| match new.contains(&axis) {
+                true => None,
+                false => old.next(),
+            });
+            Some(axes.collect())
         }
         "Squeeze" => {
-            let gone = listed(rank)?;
-            Some(
-                (0..rank)
-                    .filter(|axis| !gone.contains(axis))
-                    .map(Some)
-                    .collect(),
-            )
+            let removed = listed_axes(at, rank)?;
+            let kept = (0..rank).filter(|axis| !removed.contains(axis));
+            Some(kept.map(Some).collect())
         }
         _ => None,
     }
+}
+
+/// The axes that a Squeeze or an Unsqueeze names.
+fn listed_axes(at: &At, rank: usize) -> Option<Vec<usize>> {
+    at.only_attributes(&["axes"]).ok()?;
+    axes(&at.list("axes").ok()??, rank).ok()
 }
 
 /// The input of a Reshape, and its constant target extents. `None` with `allowzero`.
