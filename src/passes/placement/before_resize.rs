@@ -8,8 +8,8 @@
 //! differ along no axis that is resized.
 
 use crate::analysis::Analysis;
-use crate::ir::NodeId;
 use crate::ir::builder::Maker;
+use crate::ir::{NodeId, ValueId};
 use crate::passes::placement::layer::{ChannelOperator, again};
 use crate::passes::placement::resize::{Enlarged, ResizeFactor};
 use crate::passes::placement::{PlacementMove, WorkTerm, are_in_one_body, places};
@@ -60,7 +60,7 @@ fn layer(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     ))
 }
 
-/// Whether so many products for each place are worth being done before a Resize, which then has other channels to resize.
+/// Whether it costs less to compute so many products for each place before a Resize, which then resizes other channels.
 pub fn pays(enlarged: &Enlarged, products: usize, [inner, outer]: [usize; 2]) -> bool {
     let saved = products as f64 * (1.0 - 1.0 / enlarged.ratio());
     let more = outer.saturating_sub(inner) as f64;
@@ -75,11 +75,10 @@ fn element_wise(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let output = graph
         .only_output(node)
         .filter(|&output| !analysis.constants.is_constant(output))?;
-    let enlarged_by = |input: &Option<_>| Enlarged::making(analysis, (*input)?);
     let slot = graph
         .inputs(node)
         .iter()
-        .position(|input| enlarged_by(input).is_some())?;
+        .position(|input| input.is_some_and(|value| Enlarged::making(analysis, value).is_some()))?;
     let value = graph.input(node, slot)?;
     let enlarged = Enlarged::making(analysis, value).filter(Enlarged::is_nearest)?;
     graph.only_reader(value)?;
@@ -118,19 +117,13 @@ fn element_wise(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
 }
 
 /// Whether an operand is the same along each axis that is resized, of as many axes as there are factors.
-fn is_same_where_resized(
-    analysis: &Analysis,
-    operand: crate::ir::ValueId,
-    factors: &[ResizeFactor],
-) -> bool {
+fn is_same_where_resized(analysis: &Analysis, operand: ValueId, factors: &[ResizeFactor]) -> bool {
     let Some(shape) = analysis.facts.shape(operand) else {
         return false;
     };
     let Some(missing) = factors.len().checked_sub(shape.len()) else {
         return false;
     };
-    let is_same = |(dim, &factor): (&_, &ResizeFactor)| {
-        factor == ResizeFactor::Same || extent(dim) == Some(1)
-    };
-    shape.iter().zip(&factors[missing..]).all(is_same)
+    let mut axes = shape.iter().zip(&factors[missing..]);
+    axes.all(|(dim, &factor)| factor == ResizeFactor::Same || extent(dim) == Some(1))
 }

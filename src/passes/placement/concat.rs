@@ -17,7 +17,7 @@ use crate::onnx::tensor::DataType;
 use crate::passes::placement::before_resize::pays;
 use crate::passes::placement::resize::{Enlarged, ResizeFactor};
 
-/// How many channels are to be multiplied at least for one more sum to be worth it.
+/// The least number of channels whose product is worth another sum.
 const LEAST: usize = 8;
 
 /// An operand of the Concat.
@@ -28,6 +28,18 @@ struct ConcatTerm {
     width: usize,
     /// The Resize that makes it larger, where the operator is to come before that.
     enlarged: Option<Enlarged>,
+}
+
+impl ConcatTerm {
+    /// The products for the channels of this operand, where no Resize has made it larger yet.
+    fn work(&self, analysis: &Analysis, layer: &ChannelOperator) -> Option<WorkTerm> {
+        let resized = self.enlarged.as_ref();
+        let value = resized.map_or(self.value, |enlarged| enlarged.value);
+        Some(WorkTerm::new(
+            self.width * layer.channels[1],
+            places(analysis, value, layer.axis)?,
+        ))
+    }
 }
 
 /// The operator, which is taken apart.
@@ -68,35 +80,23 @@ pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
         return None;
     }
     let data_type = analysis.facts.data_type(graph.input(node, 1)?)?;
-    let apart = DividedConcat {
+    let divided = DividedConcat {
         analysis,
         layer,
         data_type,
         columns,
     };
     let mut maker = Maker::new(graph, node);
-    let mut sum = apart.of_rest(&rest, &mut maker);
-    for part in &moved {
-        let has_bias = sum.is_none();
-        let made = apart.of_moved(part, has_bias, &mut maker)?;
-        sum = Some(sum.map_or(made.clone(), |sum| maker.op("Add", &[&sum, &made], vec![])));
-    }
-    let layer = &apart.layer;
+    divided.write(&moved, &rest, &mut maker)?;
+    let layer = &divided.layer;
     let before = [WorkTerm::new(
         layer.products,
         places(analysis, layer.value, layer.axis)?,
     )];
-    let of_part = |part: &ConcatTerm| {
-        let small = part
-            .enlarged
-            .as_ref()
-            .map_or(part.value, |enlarged| enlarged.value);
-        Some(WorkTerm::new(
-            part.width * layer.channels[1],
-            places(analysis, small, layer.axis)?,
-        ))
-    };
-    let after: Vec<WorkTerm> = parts.iter().map(of_part).collect::<Option<_>>()?;
+    let after: Vec<WorkTerm> = parts
+        .iter()
+        .map(|part| part.work(analysis, layer))
+        .collect::<Option<_>>()?;
     Some(PlacementMove::new(
         analysis,
         ("concat", node),
@@ -138,6 +138,20 @@ fn parts(analysis: &Analysis, concat: NodeId, layer: &ChannelOperator) -> Option
 }
 
 impl DividedConcat<'_> {
+    /// Writes the sum of the products of all operands. The first product has the bias.
+    fn write(&self, moved: &[&ConcatTerm], rest: &[&ConcatTerm], maker: &mut Maker) -> Option<()> {
+        let mut sum = self.rest_product(rest, maker);
+        for part in moved {
+            let has_bias = sum.is_none();
+            let product = self.moved_product(part, has_bias, maker)?;
+            sum = Some(match sum {
+                Some(sum) => maker.op("Add", &[&sum, &product], vec![]),
+                None => product,
+            });
+        }
+        Some(())
+    }
+
     /// The operator on some channels of those that it reads. Returns the name of its result.
     fn product(
         &self,
@@ -169,8 +183,8 @@ impl DividedConcat<'_> {
         Some(maker.op(like.op_type(), &inputs, like.attribute.clone()))
     }
 
-    /// The operator on what no Resize makes larger.
-    fn of_rest(&self, rest: &[&ConcatTerm], maker: &mut Maker) -> Option<String> {
+    /// The operator on the operands that no Resize makes larger.
+    fn rest_product(&self, rest: &[&ConcatTerm], maker: &mut Maker) -> Option<String> {
         let graph = &self.analysis.graph;
         let names: Vec<&str> = rest
             .iter()
@@ -185,7 +199,12 @@ impl DividedConcat<'_> {
     }
 
     /// The operator before the Resize of a part.
-    fn of_moved(&self, part: &ConcatTerm, has_bias: bool, maker: &mut Maker) -> Option<String> {
+    fn moved_product(
+        &self,
+        part: &ConcatTerm,
+        has_bias: bool,
+        maker: &mut Maker,
+    ) -> Option<String> {
         let enlarged = part.enlarged.as_ref()?;
         let small = self.analysis.graph.value_name(enlarged.value);
         let product = self.product(small, &[part], has_bias, maker)?;

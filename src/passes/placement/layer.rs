@@ -40,7 +40,7 @@ pub struct ChannelOperator {
 }
 
 impl ChannelOperator {
-    /// Reads a node; `None` for one that is no such operator, or is not known to be.
+    /// Reads a node; `None` for another operator, and where a shape or an attribute of it is not known.
     pub fn read(analysis: &Analysis, node: NodeId) -> Option<Self> {
         let at = analysis.at(node);
         let layer = match analysis.graph.domain_op(node) {
@@ -53,7 +53,7 @@ impl ChannelOperator {
         layer.filter(|_| is_wide(analysis, output) && !analysis.constants.is_constant(output))
     }
 
-    /// Makes the operator once more, on another value. Returns the name of its result.
+    /// Writes the operator again, on another value. Returns the name of its result.
     pub fn on(&self, analysis: &Analysis, value: &str, maker: &mut Maker) -> String {
         again(analysis, (self.node, 0), value, maker)
     }
@@ -67,7 +67,7 @@ pub fn is_wide(analysis: &Analysis, value: ValueId) -> bool {
     )
 }
 
-/// Makes a node once more, with another value as one of its inputs. Returns the name of its result.
+/// Writes a node again, with another value as one of its inputs. Returns the name of its result.
 pub fn again(
     analysis: &Analysis,
     (node, slot): (NodeId, usize),
@@ -85,7 +85,7 @@ pub fn again(
     maker.op(like.op_type(), &inputs, like.attribute.clone())
 }
 
-/// Whether every number of a list attribute is this one, or the list is not there.
+/// Whether every number of a list attribute is this one, or the node has no such attribute.
 pub fn are_all(at: &At, name: &str, number: i64) -> Option<bool> {
     let list = at.attr_ints(name).ok()?;
     Some(list.is_none_or(|list| list.iter().all(|&other| other == number)))
@@ -102,10 +102,11 @@ fn conv(at: &At) -> Option<ChannelOperator> {
         .filter(|&group| group > 0)?;
     let has_one_place = kernel.iter().all(|&taps| taps == 1) && are_all(at, "kernel_shape", 1)?;
     let stays = are_all(at, "strides", 1)? && are_all(at, "pads", 0)?;
-    let is_told = matches!(at.attr_text("auto_pad", "NOTSET").ok()?, "NOTSET" | "VALID");
+    let has_no_auto_pad = matches!(at.attr_text("auto_pad", "NOTSET").ok()?, "NOTSET" | "VALID");
     let rank = at.rank(0).ok()?;
     let fits = rank == weight.rank() && at.extent(0, 1).ok()? == inner.checked_mul(group)?;
-    (has_one_place && stays && is_told && fits && !kernel.is_empty()).then_some(ChannelOperator {
+    let is_per_place = has_one_place && stays && has_no_auto_pad && !kernel.is_empty();
+    (is_per_place && fits).then_some(ChannelOperator {
         node: at.node,
         value: at.input(0).ok()?,
         axis: 1,
@@ -128,7 +129,7 @@ fn gemm(at: &At) -> Option<ChannelOperator> {
         .ok()?;
     let weight = at.constant(1).ok()?;
     let rank = at.rank(0).ok().filter(|&rank| rank == 2)?;
-    let is_turned = at.flag("transB", false).ok()?;
+    let is_transposed = at.flag("transB", false).ok()?;
     if at.flag("transA", false).ok()? {
         return None;
     }
@@ -144,20 +145,20 @@ fn gemm(at: &At) -> Option<ChannelOperator> {
             return None;
         }
     }
-    read_matrix(at, &weight, rank, is_turned, bias.is_some())
+    read_matrix(at, &weight, rank, is_transposed, bias.is_some())
 }
 
 fn read_matrix(
     at: &At,
     weight: &Recipe,
     rank: usize,
-    is_turned: bool,
+    is_transposed: bool,
     has_bias: bool,
 ) -> Option<ChannelOperator> {
     let &[rows, columns] = weight.shape() else {
         return None;
     };
-    let channels = if is_turned {
+    let channels = if is_transposed {
         [columns, rows]
     } else {
         [rows, columns]

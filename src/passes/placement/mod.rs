@@ -1,9 +1,9 @@
 //! Placement: linear work is done where values have the fewest places.
 //!
 //! A linear operator over channels commutes with a map that is linear over places alone. So it comes behind a mean of
-//! windows or of all places (`pooling`), and before a Resize, a Concat of several, and what else makes values larger.
-//! Each rule is pure: it reads an [`Analysis`] and yields a [`PlacementMove`]. A move is made only where the number of products falls
-//! at all extents that are possible. `docs/placement.md` has the algebra.
+//! windows or of all places (`pooling`), and before a Resize or a Concat with resized operands. Each rule is pure: it reads
+//! an [`Analysis`] and yields a [`PlacementMove`]. A move is made only where the number of products falls at all possible
+//! extents. `docs/placement.md` has the algebra.
 
 mod before_resize;
 mod concat;
@@ -29,11 +29,11 @@ use crate::shape::facts::{Shape, extent};
 /// The name of this pass for `--skip`.
 pub const KIND: &str = "placement";
 
-/// Work that can be done where there are fewer places.
+/// The replacement of nodes by others that compute with fewer places.
 pub struct PlacementMove {
     /// Its line in the plan.
     pub placed: Placed,
-    /// The nodes that it takes the place of.
+    /// The nodes that it replaces.
     nodes: Vec<NodeId>,
     /// The change.
     pub edit: Edit,
@@ -42,18 +42,19 @@ pub struct PlacementMove {
 /// Finds a move that begins at a node.
 type PlacementRule = fn(&Analysis, NodeId) -> Option<PlacementMove>;
 
-/// Every rule for an engine on a CPU. The first one that has a move for a node has it.
+/// Every rule for an engine on a CPU. The first move that a rule finds for a node is made.
 const RULES: &[PlacementRule] = &[
     pooling::find,
     phases::find,
     concat::find,
-    crate::passes::placement::before_resize::find,
+    before_resize::find,
 ];
 
 /// The rules for any engine: they replace a convolution by no more operators.
 const PORTABLE: &[PlacementRule] = &[pooling::find];
 
-/// The moves of a model that are open and do not overlap. Each edit names the place of its move in this list as its site.
+/// The moves of a model that are not refused and do not overlap. Each edit names the index of its move in this list as its
+/// site.
 pub fn moves(
     analysis: &Analysis,
     target: Target,
@@ -67,8 +68,8 @@ pub fn moves(
     let mut found: Vec<PlacementMove> = vec![];
     let mut taken: HashSet<NodeId> = HashSet::default();
     for &node in analysis.graph.order() {
-        let open = rules.iter().filter_map(|rule| rule(analysis, node));
-        let Some(mut next) = open.into_iter().find(|found| !is_refused(&found.placed)) else {
+        let mut moves = rules.iter().filter_map(|rule| rule(analysis, node));
+        let Some(mut next) = moves.find(|found| !is_refused(&found.placed)) else {
             continue;
         };
         if next.nodes.iter().any(|node| taken.contains(node)) {
@@ -139,11 +140,11 @@ impl WorkTerm {
 fn formula(terms: &[WorkTerm]) -> String {
     let mut sums: BTreeMap<String, u128> = BTreeMap::new();
     for WorkTerm { products, places } in terms {
-        let analysis = places
+        let fixed = places
             .iter()
             .filter_map(extent)
             .map(|extent| extent as u128);
-        let count = analysis.fold(*products as u128, u128::saturating_mul);
+        let count = fixed.fold(*products as u128, u128::saturating_mul);
         let open = places.iter().filter(|dim| extent(dim).is_none());
         let names = open.map(|dim| dim.as_ref().map_or("?".to_owned(), |dim| format!("·{dim}")));
         let sum = sums.entry(names.collect()).or_default();

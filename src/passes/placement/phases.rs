@@ -14,6 +14,7 @@ use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
 use crate::ir::builder::{Maker, int, ints, strings};
 use crate::ir::{NodeId, ValueId};
+use crate::onnx::proto::{AttributeProto, AttributeType};
 use crate::onnx::tensor::DataType;
 use crate::passes::placement::resize::{Enlarged, ResizeFactor};
 use crate::recipe::Recipe;
@@ -24,11 +25,11 @@ const IMAGE: usize = 4;
 /// The axes of a value before those of space.
 const SPACE: usize = 2;
 
-/// How many products each place is to save, at least: Concat and DepthToSpace move it twice.
+/// The least number of products to save for each place: Concat and DepthToSpace move it twice.
 const LEAST: usize = 64;
 
 /// The first operator set in which a DepthToSpace has a mode.
-const MODES: i64 = 11;
+const HAS_MODE: i64 = 11;
 
 /// The largest factor: its square is the number of convolutions.
 const MOST_TIMES: usize = 4;
@@ -71,8 +72,7 @@ pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     if !are_in_one_body(graph, &[enlarged.node, node]) {
         return None;
     }
-    let count = |phases: &[Phase]| phases.iter().map(|phase| phase.taps.len()).sum::<usize>();
-    let taps = count(&phases.rows) * count(&phases.columns);
+    let taps = count_taps(&phases.rows) * count_taps(&phases.columns);
     let &[outer, inner, rows, columns] = phases.weight.shape() else {
         return None;
     };
@@ -99,6 +99,10 @@ pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
         output,
         [&before, &after],
     ))
+}
+
+fn count_taps(phases: &[Phase]) -> usize {
+    phases.iter().map(|phase| phase.taps.len()).sum()
 }
 
 impl<'a> Phases<'a> {
@@ -152,7 +156,7 @@ impl<'a> Phases<'a> {
         ))
     }
 
-    /// Writes a convolution for each phase, and what puts them together.
+    /// Writes a convolution for each phase, and the Concat and DepthToSpace that merge their results.
     fn write(&self, maker: &mut Maker) -> Option<String> {
         let mut made = vec![];
         for row in &self.rows {
@@ -163,7 +167,7 @@ impl<'a> Phases<'a> {
         let made: Vec<&str> = made.iter().map(String::as_str).collect();
         let deep = maker.op("Concat", &made, vec![int("axis", 1)]);
         let mut attributes = vec![int("blocksize", self.times as i64)];
-        if maker.opset() >= MODES {
+        if maker.opset() >= HAS_MODE {
             attributes.push(text("mode", "DCR"));
         }
         Some(maker.op("DepthToSpace", &[&deep], attributes))
@@ -171,14 +175,9 @@ impl<'a> Phases<'a> {
 
     /// The convolution of a phase. Returns the name of its result.
     fn convolution(&self, row: &Phase, column: &Phase, maker: &mut Maker) -> Option<String> {
-        let graph = &self.analysis.graph;
-        let name = |slot: usize| {
-            graph
-                .input(self.node, slot)
-                .map(|value| graph.value_name(value))
-        };
-        let weight = added_up(&added_up(&self.weight, SPACE, row)?, SPACE + 1, column)?;
-        let weight = maker.weight(self.data_type, &weight, name(1)?, (1..IMAGE).collect());
+        let weight = summed_taps(&summed_taps(&self.weight, SPACE, row)?, SPACE + 1, column)?;
+        let replaces = self.input_name(1)?;
+        let weight = maker.weight(self.data_type, &weight, replaces, (1..IMAGE).collect());
         let kernel = [row, column].map(|phase| phase.taps.len() as i64);
         let before = [row, column].map(|phase| -phase.first);
         let after = [0, 1].map(|axis| kernel[axis] - 1 - before[axis]);
@@ -189,17 +188,22 @@ impl<'a> Phases<'a> {
             ints("pads", &[before, after].concat()),
             ints("strides", &[1, 1]),
         ];
-        let inputs: Vec<&str> = [graph.value_name(self.small), &weight]
+        let inputs: Vec<&str> = [self.analysis.graph.value_name(self.small), &weight]
             .into_iter()
-            .chain(name(2))
+            .chain(self.input_name(2))
             .collect();
         Some(maker.op("Conv", &inputs, attributes))
     }
+
+    fn input_name(&self, slot: usize) -> Option<&'a str> {
+        let graph = &self.analysis.graph;
+        Some(graph.value_name(graph.input(self.node, slot)?))
+    }
 }
 
-fn text(name: &str, value: &str) -> crate::onnx::proto::AttributeProto {
+fn text(name: &str, value: &str) -> AttributeProto {
     let mut attribute = strings(name, &[]);
-    attribute.r#type = Some(crate::onnx::proto::AttributeType::String as i32);
+    attribute.r#type = Some(AttributeType::String as i32);
     attribute.s = Some(value.to_owned().into_bytes().into());
     attribute
 }
@@ -210,8 +214,8 @@ fn zeros_before(at: &At, kernel: &[usize]) -> Option<Vec<i64>> {
         .iter()
         .map(|&taps| i64::try_from(taps).ok())
         .collect::<Option<_>>()?;
-    let told = at.attr_ints("kernel_shape").ok()?;
-    if told.is_some_and(|told| told != kernel) || kernel.contains(&0) {
+    let stated = at.attr_ints("kernel_shape").ok()?;
+    if stated.is_some_and(|stated| stated != kernel) || kernel.contains(&0) {
         return None;
     }
     let pads = match at.attr_text("auto_pad", "NOTSET").ok()? {
@@ -224,39 +228,58 @@ fn zeros_before(at: &At, kernel: &[usize]) -> Option<Vec<i64>> {
         }
         _ => return None,
     };
-    let is_whole = |axis: usize| {
-        let (before, after) = (pads[axis], pads[kernel.len() + axis]);
+    if pads.len() != 2 * kernel.len() {
+        return None;
+    }
+    let (before, after) = pads.split_at(kernel.len());
+    let keeps_extents = (0..kernel.len()).all(|axis| {
+        let (before, after) = (before[axis], after[axis]);
         before >= 0 && after >= 0 && before.checked_add(after) == Some(kernel[axis] - 1)
-    };
-    let is_whole = pads.len() == 2 * kernel.len() && (0..kernel.len()).all(is_whole);
-    is_whole.then(|| pads[..kernel.len()].to_vec())
+    });
+    keeps_extents.then(|| before.to_vec())
 }
 
-/// The phases along an axis, of so many taps with so many zeros before the image.
+/// The phases along an axis by `times`, of a kernel of `taps` with so many zeros before the image.
 fn phases(times: usize, taps: usize, before: i64) -> Vec<Phase> {
-    let place = |phase: usize, tap: usize| ((phase + tap) as i64 - before).div_euclid(times as i64);
-    let phase = |phase: usize| {
-        let (first, last) = (place(phase, 0), place(phase, taps - 1));
-        let reading = |read: i64| (0..taps).filter(|&tap| place(phase, tap) == read).collect();
-        Phase {
-            first,
-            taps: (first..=last).map(reading).collect(),
-        }
-    };
-    (0..times).map(phase).collect()
+    let mut phases = vec![];
+    for phase in 0..times {
+        let places: Vec<i64> = (0..taps)
+            .map(|tap| ((phase + tap) as i64 - before).div_euclid(times as i64))
+            .collect();
+        phases.push(Phase::reading(&places));
+    }
+    phases
 }
 
-/// The weight of a phase along an axis: taps that read one place are added up.
-fn added_up(weight: &Recipe, axis: usize, phase: &Phase) -> Option<Recipe> {
-    let place = |taps: &Vec<usize>| {
-        let picked = weight.pick(axis, taps.iter().map(|&tap| Some(tap)))?;
-        if taps.len() == 1 {
-            Some(picked)
-        } else {
-            picked.sum(axis)
+impl Phase {
+    /// The phase whose taps read these places, which ascend one by one.
+    fn reading(places: &[i64]) -> Self {
+        let mut taps: Vec<Vec<usize>> = vec![];
+        for (tap, place) in places.iter().enumerate() {
+            match taps.last_mut() {
+                Some(last) if tap > 0 && places[tap - 1] == *place => last.push(tap),
+                _ => taps.push(vec![tap]),
+            }
         }
-    };
-    let places: Vec<Recipe> = phase.taps.iter().map(place).collect::<Option<_>>()?;
+        Phase {
+            first: places[0],
+            taps,
+        }
+    }
+}
+
+/// The weight of a phase along an axis: the sum of the taps that read one place, for each place.
+fn summed_taps(weight: &Recipe, axis: usize, phase: &Phase) -> Option<Recipe> {
+    let mut places = vec![];
+    for taps in &phase.taps {
+        let picked = weight.pick(axis, taps.iter().map(|&tap| Some(tap)))?;
+        let sum = if taps.len() == 1 {
+            picked
+        } else {
+            picked.sum(axis)?
+        };
+        places.push(sum);
+    }
     if let [only] = &places[..] {
         Some(only.clone())
     } else {

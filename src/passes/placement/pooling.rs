@@ -20,7 +20,7 @@ use crate::shape::facts::{Shape, extent, same};
 /// How many operators in a row the mean passes.
 const DEPTH: usize = 32;
 
-/// How many products are to be saved at least for each operator more: an operator that computes nothing takes a while too.
+/// The least number of products to save for each added operator, since every operator takes time.
 const PER_OPERATOR: usize = 1 << 15;
 
 /// The axes of a value before those of space.
@@ -58,11 +58,14 @@ enum PassedNode {
 pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let mean = Mean::read(analysis, node)?;
     let shape = analysis.facts.shape(mean.value)?;
-    let is_one = |&axis: &usize| extent(&shape[axis]) == Some(1);
-    if mean.axes.iter().all(is_one) {
+    if mean
+        .axes
+        .iter()
+        .all(|&axis| extent(&shape[axis]) == Some(1))
+    {
         return None;
     }
-    let term = mean.of(analysis, mean.value, &shape, DEPTH);
+    let term = mean.mean_of(analysis, mean.value, &shape, DEPTH);
     let layers = term.layers();
     let first = layers.first()?;
     if !mean.saves_enough(&term, &shape) {
@@ -112,7 +115,13 @@ impl Mean {
     }
 
     /// The mean of a value, which has this shape where it is averaged.
-    fn of(&self, analysis: &Analysis, value: ValueId, shape: &Shape, depth: usize) -> PassedNode {
+    fn mean_of(
+        &self,
+        analysis: &Analysis,
+        value: ValueId,
+        shape: &Shape,
+        depth: usize,
+    ) -> PassedNode {
         let passed = self.passed(analysis, value, shape, depth);
         passed
             .filter(|term| !term.layers().is_empty())
@@ -139,7 +148,7 @@ impl Mean {
                 .facts
                 .shape(layer.value)
                 .filter(|_| pays && stays)?;
-            let term = self.of(analysis, layer.value, &below, left);
+            let term = self.mean_of(analysis, layer.value, &below, left);
             return Some(PassedNode::ChannelOperator(layer, Box::new(term)));
         }
         let op = graph.op(node)?;
@@ -179,7 +188,7 @@ impl Mean {
             .shape(value)
             .filter(|own| own.len() == shape.len())?;
         let is_whole = self.axes.iter().all(|&axis| same(&own[axis], &shape[axis]));
-        is_whole.then(|| self.of(analysis, value, &own, depth))
+        is_whole.then(|| self.mean_of(analysis, value, &own, depth))
     }
 
     /// Whether an operand of a sum or product with so many axes is the same at all places that are averaged.
@@ -187,11 +196,11 @@ impl Mean {
         let Some(own) = analysis.facts.shape(operand) else {
             return false;
         };
-        let is_one = |&axis: &usize| {
-            let place = (axis + own.len()).checked_sub(rank);
-            place.is_none_or(|place| extent(&own[place]) == Some(1))
-        };
-        own.len() <= rank && self.axes.iter().all(is_one)
+        own.len() <= rank
+            && self.axes.iter().all(|&axis| {
+                let place = (axis + own.len()).checked_sub(rank);
+                place.is_none_or(|place| extent(&own[place]) == Some(1))
+            })
     }
 
     /// Whether a linear operator costs less behind the mean, where the mean may have more channels to average.
@@ -284,7 +293,7 @@ impl PassedNode {
         }
     }
 
-    /// The nodes that it takes the place of.
+    /// The nodes that it replaces.
     fn nodes(&self) -> Vec<NodeId> {
         match self {
             PassedNode::Mean(_) | PassedNode::Same(_) => vec![],
@@ -321,11 +330,6 @@ fn windows(at: &At) -> Option<Mean> {
     // With less than a window of zeros around it, no image has more windows than places.
     let is_narrow = (0..kernel.len())
         .all(|axis| pads[axis].saturating_add(pads[kernel.len() + axis]) < kernel[axis]);
-    let product = |list: &[i64]| {
-        list.iter().try_fold(1_usize, |all, &n| {
-            all.checked_mul(usize::try_from(n).ok().filter(|&n| n > 0)?)
-        })
-    };
     let fewer = product(&strides).filter(|&fewer| fewer > 1 && is_narrow)?;
     Some(Mean {
         node: at.node,
@@ -335,6 +339,13 @@ fn windows(at: &At) -> Option<Mean> {
         adds_up_to_one: !counts_border && !rounds_up && meet_the_image(at).ok()?,
         taps: Some(product(&kernel)?),
         fewer: Some(fewer),
+    })
+}
+
+/// The product of positive numbers; `None` where one is not positive, or the product is too large.
+fn product(numbers: &[i64]) -> Option<usize> {
+    numbers.iter().try_fold(1_usize, |product, &number| {
+        product.checked_mul(usize::try_from(number).ok().filter(|&number| number > 0)?)
     })
 }
 

@@ -4,18 +4,19 @@
 //! axis. A nearest one commutes with every operator that sees each element alone, and any one with a linear operator over
 //! channels. The index of a nearest one is computed by the definition of the operator and not read off the names of modes.
 
-use crate::affine::fold::At;
+use tract_onnx::prelude::TDim;
+
 use crate::analysis::Analysis;
+use crate::analysis::node_view::At;
 use crate::ir::axes::axes;
-use crate::ir::builder::Maker;
+use crate::ir::builder::{Maker, int};
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::operator::{attributes, factors_at};
+use crate::passes::placement::layer::again;
 use crate::shape::facts::{Shape, extent, same};
 
-use crate::passes::placement::layer::again;
-
-/// The first operator set in which a Resize says where its places lie.
-const PLACED: i64 = 11;
+/// The first operator set in which a Resize has `coordinate_transformation_mode`.
+const HAS_COORDINATES: i64 = 11;
 
 /// The largest multiple that an open extent is compared with.
 const MOST_TIMES: usize = 16;
@@ -31,7 +32,18 @@ pub enum ResizeFactor {
     Larger(f64),
 }
 
-/// How places are made of places.
+impl ResizeFactor {
+    /// How many times more places the axis has afterwards.
+    fn ratio(self) -> f64 {
+        match self {
+            ResizeFactor::Same => 1.0,
+            ResizeFactor::Times(times) => times as f64,
+            ResizeFactor::Larger(ratio) => ratio,
+        }
+    }
+}
+
+/// How places are computed from places before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ResizeMode {
     Nearest,
@@ -62,15 +74,15 @@ impl Enlarged {
         let at = analysis.at(node);
         let is_upsample = match graph.domain_op(node) {
             ("", "Upsample") => true,
-            ("", "Resize") if at.opset() >= PLACED => false,
+            ("", "Resize") if at.opset() >= HAS_COORDINATES => false,
             _ => return None,
         };
-        let known = if is_upsample {
+        let defined = if is_upsample {
             &["mode"]
         } else {
             attributes("Resize")?
         };
-        at.only_attributes(known).ok()?;
+        at.only_attributes(defined).ok()?;
         let mode = match at.attr_text("mode", "nearest").ok()? {
             "nearest" => ResizeMode::Nearest,
             "linear" => ResizeMode::Linear,
@@ -111,12 +123,12 @@ impl Enlarged {
 
     /// Whether place i of each axis is the place `⌊i/s⌋` before, for the whole factor s of the axis and all extents.
     pub fn repeats(&self) -> bool {
-        let is_whole = |&factor: &ResizeFactor| match factor {
-            ResizeFactor::Same => self.index_is_quotient(1),
-            ResizeFactor::Times(times) => self.index_is_quotient(times),
-            ResizeFactor::Larger(_) => false,
-        };
-        self.is_nearest() && self.factors.iter().all(is_whole)
+        self.is_nearest()
+            && self.factors.iter().all(|&factor| match factor {
+                ResizeFactor::Same => self.index_is_quotient(1),
+                ResizeFactor::Times(times) => self.index_is_quotient(times),
+                ResizeFactor::Larger(_) => false,
+            })
     }
 
     /// Whether the nearest place to i is `⌊i/s⌋`. A place s further on is nearest to the next one, so the first s tell.
@@ -124,33 +136,38 @@ impl Enlarged {
         let Ok(times) = i64::try_from(times) else {
             return false;
         };
-        // Twice the factor, times the coordinate of i among the places before.
-        let coordinate = |i: i64| match self.coordinates.as_str() {
+        (0..times).all(|i| {
+            let coordinate = self.scaled_coordinate(i, times);
+            coordinate.and_then(|scaled| self.nearest_index(scaled, times)) == Some(0)
+        })
+    }
+
+    /// The coordinate of place i among the places before, multiplied by twice the factor.
+    fn scaled_coordinate(&self, i: i64, times: i64) -> Option<i64> {
+        match self.coordinates.as_str() {
             "asymmetric" => Some(2 * i),
             "half_pixel" | "half_pixel_symmetric" => Some(2 * i + 1 - times),
-            // An axis of one place after a factor of 1 is at 0, which is where the others have it too.
+            // An axis of one place after a factor of 1 is at 0, as in the other modes.
             "pytorch_half_pixel" => Some(2 * i + 1 - times),
             "tf_half_pixel_for_nn" => Some(2 * i + 1),
             _ => None,
-        };
-        let index = |twice: i64| match self.nearest.as_str() {
-            "floor" => Some(twice.div_euclid(2 * times)),
-            "ceil" => Some(-(-twice).div_euclid(2 * times)),
-            "round_prefer_floor" => Some(-(times - twice).div_euclid(2 * times)),
-            "round_prefer_ceil" => Some((twice + times).div_euclid(2 * times)),
+        }
+    }
+
+    /// The index of a [scaled coordinate](Self::scaled_coordinate).
+    fn nearest_index(&self, scaled: i64, times: i64) -> Option<i64> {
+        match self.nearest.as_str() {
+            "floor" => Some(scaled.div_euclid(2 * times)),
+            "ceil" => Some(-(-scaled).div_euclid(2 * times)),
+            "round_prefer_floor" => Some(-(times - scaled).div_euclid(2 * times)),
+            "round_prefer_ceil" => Some((scaled + times).div_euclid(2 * times)),
             _ => None,
-        };
-        (0..times).all(|i| coordinate(i).and_then(index) == Some(0))
+        }
     }
 
     /// How many times more places there are, at least.
     pub fn ratio(&self) -> f64 {
-        let ratio = |&factor: &ResizeFactor| match factor {
-            ResizeFactor::Same => 1.0,
-            ResizeFactor::Times(times) => times as f64,
-            ResizeFactor::Larger(ratio) => ratio,
-        };
-        self.factors.iter().map(ratio).product()
+        self.factors.iter().map(|factor| factor.ratio()).product()
     }
 
     /// How many places before are read for each place.
@@ -167,8 +184,8 @@ impl Enlarged {
         axes.fold(1, |taps, _| taps.saturating_mul(per_axis))
     }
 
-    /// Makes it once more on another value, which has so many places along one axis. Returns the name of its result; `None`
-    /// where the sizes that it is given cannot be changed.
+    /// Writes the node again on another value, which has `count` places along `axis`. Returns the name of its result;
+    /// `None` where the sizes that the node reads cannot be changed.
     pub fn on(
         &self,
         analysis: &Analysis,
@@ -180,49 +197,30 @@ impl Enlarged {
         let Some(sizes) = at.input(3).ok() else {
             return Some(again(analysis, (self.node, 0), value, maker));
         };
-        let place = self.place(&at, axis)?;
-        let sizes = match place {
-            None => analysis.graph.value_name(sizes).to_owned(),
+        let sizes = analysis.graph.value_name(sizes);
+        let named = self.named_axes(&at)?;
+        let sizes = match named.iter().position(|&other| other == axis) {
+            None => sizes.to_owned(),
             Some(place) => match at.ints(3).ok().flatten() {
                 Some(mut list) => {
                     *list.get_mut(place)? = i64::try_from(count).ok()?;
                     maker.ints(&list)
                 }
-                None => other_size(
-                    analysis.graph.value_name(sizes),
-                    place,
-                    count,
-                    self.named(&at),
-                    maker,
-                ),
+                None => with_size(sizes, place, count, named.len(), maker),
             },
         };
         let like = analysis.graph.node(self.node);
         Some(maker.op("Resize", &[value, "", "", &sizes], like.attribute.clone()))
     }
 
-    /// How many axes are given a size.
-    fn named(&self, at: &At) -> usize {
-        at.attr_ints("axes")
-            .ok()
-            .flatten()
-            .map_or(self.factors.len(), |axes| axes.len())
-    }
-
-    /// At which place the sizes name an axis; an inner `None` where they do not.
-    fn place(&self, at: &At, axis: usize) -> Option<Option<usize>> {
-        Some(match at.attr_ints("axes").ok()? {
-            Some(list) => axes(&list, self.factors.len())
-                .ok()?
-                .iter()
-                .position(|&other| other == axis),
-            None => Some(axis),
-        })
+    /// The axes that have a size or a factor.
+    fn named_axes(&self, at: &At) -> Option<Vec<usize>> {
+        named_axes(at, self.factors.len())
     }
 }
 
 /// A list of sizes with another number at one place.
-fn other_size(sizes: &str, place: usize, count: usize, length: usize, maker: &mut Maker) -> String {
+fn with_size(sizes: &str, place: usize, count: usize, length: usize, maker: &mut Maker) -> String {
     let number = maker.ints(&[count as i64]);
     let mut parts = vec![];
     if place > 0 {
@@ -233,53 +231,74 @@ fn other_size(sizes: &str, place: usize, count: usize, length: usize, maker: &mu
         parts.push(maker.slice(sizes, &(place + 1..length), 0));
     }
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-    maker.op("Concat", &parts, vec![crate::ir::builder::int("axis", 0)])
+    maker.op("Concat", &parts, vec![int("axis", 0)])
 }
 
-/// How much longer each axis is; `None` where one is shorter, or that is not known.
+/// How much longer each axis is; `None` where one is or may be shorter.
 fn factors(at: &At) -> Option<Vec<ResizeFactor>> {
     let before: Shape = at.shape(0).ok()?;
-    let named = match at.attr_ints("axes").ok()? {
-        Some(list) => axes(&list, before.len()).ok()?,
-        None => (0..before.len()).collect(),
+    let named = named_axes(at, before.len())?;
+    let named_factors = match at.input(3) {
+        Ok(sizes) => factors_by_sizes(at, &before, &named, sizes)?,
+        Err(_) => factors_by_scales(at, named.len())?,
     };
     let mut factors = vec![ResizeFactor::Same; before.len()];
-    if let Ok(sizes) = at.input(3) {
-        let after = at
-            .facts
-            .extents(sizes)
-            .filter(|after| after.len() == named.len())?;
-        if at.attr_text("keep_aspect_ratio_policy", "stretch").ok()? != "stretch" {
-            return None;
-        }
-        for (&axis, size) in named.iter().zip(&after) {
-            factors[axis] = ratio(&before[axis], size)?;
-        }
-        return Some(factors);
-    }
-    let numbers = at
-        .numbers(factors_at(at.proto().op_type(), at.opset()))
-        .ok()?;
-    if numbers.shape() != [named.len()] {
-        return None;
-    }
-    for (&axis, &number) in named.iter().zip(numbers.iter()) {
-        factors[axis] = match number {
-            1.0 => ResizeFactor::Same,
-            number if number.fract() == 0.0 && (2.0..=MOST_TIMES as f64).contains(&number) => {
-                ResizeFactor::Times(number as usize)
-            }
-            _ => return None,
-        };
+    for (axis, factor) in named.into_iter().zip(named_factors) {
+        factors[axis] = factor;
     }
     Some(factors)
 }
 
+/// The axes that have a size or a factor: those of the attribute, or all.
+fn named_axes(at: &At, rank: usize) -> Option<Vec<usize>> {
+    match at.attr_ints("axes").ok()? {
+        Some(list) => axes(&list, rank).ok(),
+        None => Some((0..rank).collect()),
+    }
+}
+
+/// The factors of the named axes where the node reads their new extents.
+fn factors_by_sizes(
+    at: &At,
+    before: &Shape,
+    named: &[usize],
+    sizes: ValueId,
+) -> Option<Vec<ResizeFactor>> {
+    let after = at
+        .facts
+        .extents(sizes)
+        .filter(|after| after.len() == named.len())?;
+    if at.attr_text("keep_aspect_ratio_policy", "stretch").ok()? != "stretch" {
+        return None;
+    }
+    named
+        .iter()
+        .zip(&after)
+        .map(|(&axis, size)| ratio(&before[axis], size))
+        .collect()
+}
+
+/// The factors of the named axes where the node reads factors.
+fn factors_by_scales(at: &At, count: usize) -> Option<Vec<ResizeFactor>> {
+    let slot = factors_at(at.proto().op_type(), at.opset());
+    let numbers = at.numbers(slot).ok()?;
+    if numbers.shape() != [count] {
+        return None;
+    }
+    numbers.iter().map(|&number| whole_factor(number)).collect()
+}
+
+fn whole_factor(number: f64) -> Option<ResizeFactor> {
+    let is_whole = number.fract() == 0.0 && (1.0..=MOST_TIMES as f64).contains(&number);
+    match number as usize {
+        _ if !is_whole => None,
+        1 => Some(ResizeFactor::Same),
+        times => Some(ResizeFactor::Times(times)),
+    }
+}
+
 /// How much longer an axis of this extent is with another one.
-fn ratio(
-    before: &Option<tract_onnx::prelude::TDim>,
-    after: &Option<tract_onnx::prelude::TDim>,
-) -> Option<ResizeFactor> {
+fn ratio(before: &Option<TDim>, after: &Option<TDim>) -> Option<ResizeFactor> {
     if same(before, after) {
         return Some(ResizeFactor::Same);
     }
@@ -291,6 +310,7 @@ fn ratio(
         };
     }
     let before = before.as_ref()?;
-    let is_multiple = |&times: &usize| same(&Some(before.clone() * times as i64), after);
-    (2..=MOST_TIMES).find(is_multiple).map(ResizeFactor::Times)
+    (2..=MOST_TIMES)
+        .find(|&times| same(&Some(before.clone() * times as i64), after))
+        .map(ResizeFactor::Times)
 }
