@@ -28,62 +28,106 @@ pub fn inline(
     lowering: Lowering,
     skip: &dyn Fn(&str, &str) -> bool,
 ) -> Result<Option<Model>> {
-    let sizes = sizes(model, &|_| 1)?;
-    let functions = to_inline(model, lowering);
-    let called = |node: &NodeProto| {
-        let function = functions.get(&callee(node)).copied()?;
-        (!skip(label(node), node.op_type())).then_some(function)
-    };
-    if functions.is_empty() || !model.graph().node.iter().any(|node| called(node).is_some()) {
+    let mut inliner = Inliner::new(model, lowering, skip)?;
+    let nodes = &model.graph().node;
+    if !nodes.iter().any(|node| inliner.called(node).is_some()) {
         return Ok(None);
     }
-    let mut taken = Names::new(model);
-    let mut left = NODES.max(model.graph().node.len().saturating_mul(TIMES_THE_NODES));
-    let size = |node: &NodeProto| {
-        called(node)
-            .and_then(|_| sizes.get(&callee(node)))
-            .map_or(1, |&size| size)
-    };
-    let expected = model
-        .graph()
-        .node
-        .iter()
-        .map(size)
-        .fold(0, usize::saturating_add);
-    let mut nodes = Vec::with_capacity(expected.min(left));
-    let mut names = left.saturating_mul(NAME_BYTES);
-    let mut is_changed = false;
-    for node in &model.graph().node {
-        let fits = sizes
-            .get(&callee(node))
-            .and_then(|&size| left.checked_sub(size));
-        let Some(rest) = fits.filter(|_| called(node).is_some()) else {
-            nodes.push(node.clone());
-            continue;
+    inliner.reserve(nodes);
+    for node in nodes {
+        inliner.add(node);
+    }
+    if !inliner.is_changed {
+        return Ok(None);
+    }
+    let mut result = model.with_nodes(inliner.nodes, vec![]);
+    remove_uncalled(&mut result, model);
+    Ok(Some(result))
+}
+
+/// The nodes of a graph while calls in it are inlined.
+struct Inliner<'m> {
+    /// The functions to inline.
+    functions: HashMap<FunctionId<'m>, &'m FunctionProto>,
+    /// How many nodes a call of each function becomes.
+    sizes: HashMap<FunctionId<'m>, usize>,
+    skip: &'m dyn Fn(&str, &str) -> bool,
+    names: Names<'m>,
+    nodes: Vec<NodeProto>,
+    /// How many more nodes may be inlined.
+    nodes_left: usize,
+    /// How many more bytes their names may have.
+    name_bytes_left: usize,
+    is_changed: bool,
+}
+
+impl<'m> Inliner<'m> {
+    fn new(
+        model: &'m Model,
+        lowering: Lowering,
+        skip: &'m dyn Fn(&str, &str) -> bool,
+    ) -> Result<Self> {
+        let count = model.graph().node.len();
+        let nodes_left = NODES.max(count.saturating_mul(TIMES_THE_NODES));
+        Ok(Inliner {
+            sizes: sizes(model, &|_| 1)?,
+            functions: to_inline(model, lowering),
+            skip,
+            names: Names::new(model),
+            nodes: vec![],
+            nodes_left,
+            name_bytes_left: nodes_left.saturating_mul(NAME_BYTES),
+            is_changed: false,
+        })
+    }
+
+    /// The function to inline that a node calls.
+    fn called(&self, node: &NodeProto) -> Option<&'m FunctionProto> {
+        let function = self.functions.get(&callee(node)).copied()?;
+        (!(self.skip)(label(node), node.op_type())).then_some(function)
+    }
+
+    /// How many nodes a call of a function to inline becomes.
+    fn size(&self, node: &NodeProto) -> Option<usize> {
+        self.called(node)?;
+        self.sizes.get(&callee(node)).copied()
+    }
+
+    fn reserve(&mut self, nodes: &[NodeProto]) {
+        let sizes = nodes.iter().map(|node| self.size(node).unwrap_or(1));
+        let expected = sizes.fold(0, usize::saturating_add);
+        self.nodes.reserve(expected.min(self.nodes_left));
+    }
+
+    /// Adds a node, or all that it becomes if it is a call within the limits.
+    fn add(&mut self, node: &NodeProto) {
+        let size = self.size(node);
+        let Some(left) = size.and_then(|size| self.nodes_left.checked_sub(size)) else {
+            self.nodes.push(node.clone());
+            return;
         };
-        left = rest;
+        self.nodes_left = left;
         let mut open = vec![(node.clone(), label(node).to_owned())];
-        while let Some((node, way)) = open.pop() {
-            let function = called(&node).filter(|_| names > 0);
-            match function.and_then(|function| body(function, &node, &way, &mut taken)) {
-                Some(body) => {
-                    is_changed = true;
-                    let made = body
-                        .iter()
-                        .flat_map(|(node, _)| node.name.iter().chain(&node.output));
-                    names = names.saturating_sub(made.map(String::len).sum());
-                    open.extend(body.into_iter().rev());
-                }
-                None => nodes.push(node),
+        while let Some((node, path)) = open.pop() {
+            match self.body(&node, &path) {
+                Some(body) => open.extend(body.into_iter().rev()),
+                None => self.nodes.push(node),
             }
         }
     }
-    if !is_changed {
-        return Ok(None);
+
+    /// The body of the function that a node calls; `None` where the node stays.
+    fn body(&mut self, node: &NodeProto, path: &str) -> Option<Vec<(NodeProto, String)>> {
+        let function = self.called(node).filter(|_| self.name_bytes_left > 0)?;
+        let body = body(function, node, path, &mut self.names)?;
+        self.is_changed = true;
+        let names = body
+            .iter()
+            .flat_map(|(node, _)| node.name.iter().chain(&node.output));
+        let bytes = names.map(String::len).sum();
+        self.name_bytes_left = self.name_bytes_left.saturating_sub(bytes);
+        Some(body)
     }
-    let mut result = model.with_nodes(nodes, vec![]);
-    forget_uncalled(&mut result, model);
-    Ok(Some(result))
 }
 
 /// A function by domain, name and overload.
@@ -100,28 +144,23 @@ pub(crate) fn callee(node: &NodeProto) -> FunctionId<'_> {
 
 /// A function of a model that has the name of an operator: engines differ in which of the two they run.
 pub(crate) fn redefined(model: &Model) -> Option<&str> {
-    let mut names = model
-        .proto
-        .functions
-        .iter()
-        .map(|function| (function.domain(), function.name()));
-    let is_operator = |(domain, name): &(&str, &str)| {
+    let mut functions = model.proto.functions.iter();
+    let redefined = functions.find(|function| {
+        let (domain, name) = (function.domain(), function.name());
         canonical_domain(domain).is_empty() || Category::from_operator(domain, name).is_some()
-    };
-    names.find(is_operator).map(|(_, name)| name)
+    });
+    redefined.map(FunctionProto::name)
 }
 
-/// How many nodes a call of each function becomes, with all that it calls in turn; other nodes count for what `weigh` says.
+/// How many nodes a call of each function becomes, with the calls in its body; `weigh` gives the count for other nodes.
+///
+/// # Errors
+/// Where a function calls itself.
 pub(crate) fn sizes<'m>(
     model: &'m Model,
     weigh: &dyn Fn(&NodeProto) -> usize,
 ) -> Result<HashMap<FunctionId<'m>, usize>> {
-    let functions: HashMap<FunctionId, &FunctionProto> = model
-        .proto
-        .functions
-        .iter()
-        .map(|function| (key(function), function))
-        .collect();
+    let functions = functions_by_id(model);
     let mut sizes: HashMap<FunctionId, usize> = HashMap::new();
     // Depth-first without recursion: a function is open while those that it calls are counted.
     let mut open: HashSet<FunctionId> = HashSet::new();
@@ -134,17 +173,11 @@ pub(crate) fn sizes<'m>(
             .filter(|call| functions.contains_key(call));
         let waiting: HashSet<FunctionId> = calls.filter(|call| !sizes.contains_key(call)).collect();
         if waiting.is_empty() {
-            let size = |node| {
-                sizes
-                    .get(&callee(node))
-                    .copied()
-                    .unwrap_or_else(|| weigh(node))
-            };
-            let size = function
-                .node
-                .iter()
-                .map(size)
-                .fold(0, usize::saturating_add);
+            let mut size = 0_usize;
+            for node in &function.node {
+                let called = sizes.get(&callee(node)).copied();
+                size = size.saturating_add(called.unwrap_or_else(|| weigh(node)));
+            }
             sizes.insert(key(function), size);
             stack.pop();
             continue;
@@ -163,13 +196,20 @@ pub(crate) fn sizes<'m>(
     Ok(sizes)
 }
 
+fn functions_by_id(model: &Model) -> HashMap<FunctionId<'_>, &FunctionProto> {
+    let functions = model.proto.functions.iter();
+    functions
+        .map(|function| (key(function), function))
+        .collect()
+}
+
 /// The functions to inline, and the functions that call one of them.
 fn to_inline(model: &Model, lowering: Lowering) -> HashMap<FunctionId<'_>, &FunctionProto> {
     let functions: Vec<_> = model
         .proto
         .functions
         .iter()
-        .filter(|function| speaks_the_same(model, function))
+        .filter(|function| has_opsets_of_model(model, function))
         .collect();
     let mut callers: HashMap<FunctionId, Vec<&FunctionProto>> = HashMap::new();
     for function in &functions {
@@ -179,10 +219,12 @@ fn to_inline(model: &Model, lowering: Lowering) -> HashMap<FunctionId<'_>, &Func
             .for_each(|call| callers.entry(call).or_default().push(function));
     }
     let mut found: HashMap<FunctionId, &FunctionProto> = HashMap::new();
-    let is_meant = |function: &&FunctionProto| {
-        is_normalizer(function) || (lowering == Lowering::All && has_operators(function))
-    };
-    let mut open: Vec<_> = functions.into_iter().filter(is_meant).collect();
+    let mut open: Vec<_> = functions
+        .into_iter()
+        .filter(|function| {
+            is_normalizer(function) || (lowering == Lowering::All && has_operators(function))
+        })
+        .collect();
     while let Some(function) = open.pop() {
         if found.insert(key(function), function).is_none() {
             open.extend(callers.get(&key(function)).into_iter().flatten());
@@ -220,87 +262,101 @@ fn has_operators(function: &FunctionProto) -> bool {
         .any(|node| matches!(canonical_domain(node.domain()), "" | "com.microsoft"))
 }
 
-/// Whether the body means the same under the operator sets of the model.
-fn speaks_the_same(model: &Model, function: &FunctionProto) -> bool {
+/// Whether the body uses the operator sets of the model.
+fn has_opsets_of_model(model: &Model, function: &FunctionProto) -> bool {
     function
         .opset_import
         .iter()
         .all(|set| model.opset(set.domain()) == set.version)
 }
 
-/// The body of a function for one call, and the way to each node of it: what the names of the values begin with that
-/// it makes if it is a call itself.
+/// The nodes of a function for one call. Each has the path with which the names of new values begin, if the node is itself a
+/// call.
 fn body(
     function: &FunctionProto,
     call: &NodeProto,
-    way: &str,
+    path: &str,
     taken: &mut Names,
 ) -> Option<Vec<(NodeProto, String)>> {
-    let mut names: HashMap<&str, String> = HashMap::new();
-    let absent = String::new();
-    for (place, formal) in function.input.iter().enumerate() {
-        names.insert(formal, call.input.get(place).unwrap_or(&absent).clone());
-    }
-    let made: HashSet<&str> = function
-        .node
-        .iter()
-        .flat_map(|node| node.output.iter().map(String::as_str))
-        .collect();
-    for (place, formal) in function.output.iter().enumerate() {
-        // An output that is an input, or that the call leaves out, needs more than names.
-        if !made.contains(formal.as_str()) {
-            return None;
-        }
-        match call.output.get(place).filter(|name| !name.is_empty()) {
-            Some(actual) => names.insert(formal, actual.clone()),
-            None => names.insert(formal, taken.fresh(formal)),
-        };
-    }
+    let mut names = bound_names(function, call, taken)?;
     let mut nodes = vec![];
     for inner in &function.node {
         if bodies(inner).next().is_some() {
             return None;
         }
         let mut node = inner.clone();
-        let mut attributes = vec![];
-        for attribute in &node.attribute {
-            match resolve(attribute, function, call) {
-                Some(attribute) => attributes.extend(attribute),
-                None => return None,
+        node.attribute = resolved_attributes(inner, function, call)?;
+        let formals = inner.input.iter().chain(&inner.output);
+        let actuals = node.input.iter_mut().chain(&mut node.output);
+        for (formal, actual) in formals.zip(actuals) {
+            if !formal.is_empty() {
+                names
+                    .entry(formal)
+                    .or_insert_with(|| taken.fresh(&format!("{path}/{formal}")))
+                    .clone_into(actual);
             }
         }
-        node.attribute = attributes;
-        let formals = inner.input.iter().chain(&inner.output);
-        let names_of = node.input.iter_mut().chain(&mut node.output);
-        for (formal, name) in formals
-            .zip(names_of)
-            .filter(|(formal, _)| !formal.is_empty())
-        {
-            let actual = || taken.fresh(&format!("{way}/{formal}"));
-            names.entry(formal).or_insert_with(actual).clone_into(name);
-        }
-        let step = if inner.name().is_empty() {
-            inner.op_type()
-        } else {
-            inner.name()
+        let step = match inner.name() {
+            "" => inner.op_type(),
+            name => name,
         };
         node.name = Some(taken.fresh(&format!("{}/{}/{step}", label(call), function.name())));
         if node.metadata_props.is_empty() {
             node.metadata_props = call.metadata_props.clone();
         }
         move_to(&mut node, regions::way(call));
-        let way = match inner.name() {
-            "" => node
-                .output
-                .iter()
-                .find(|name| !name.is_empty())
-                .cloned()
-                .unwrap_or_default(),
-            name => format!("{way}/{name}"),
+        let inner_path = match inner.name() {
+            "" => first_output(&node).to_owned(),
+            name => format!("{path}/{name}"),
         };
-        nodes.push((node, way));
+        nodes.push((node, inner_path));
     }
     Some(nodes)
+}
+
+/// The names of values around a call for the inputs and outputs of the function; `None` where an output needs more than a
+/// name: it is an input, or nothing makes it.
+fn bound_names<'f>(
+    function: &'f FunctionProto,
+    call: &NodeProto,
+    taken: &mut Names,
+) -> Option<HashMap<&'f str, String>> {
+    let mut names: HashMap<&str, String> = HashMap::new();
+    for (place, formal) in function.input.iter().enumerate() {
+        let actual = call.input.get(place).cloned().unwrap_or_default();
+        names.insert(formal, actual);
+    }
+    let outputs = function.node.iter().flat_map(|node| &node.output);
+    let made: HashSet<&str> = outputs.map(String::as_str).collect();
+    for (place, formal) in function.output.iter().enumerate() {
+        if !made.contains(formal.as_str()) {
+            return None;
+        }
+        let actual = match call.output.get(place).filter(|name| !name.is_empty()) {
+            Some(actual) => actual.clone(),
+            None => taken.fresh(formal),
+        };
+        names.insert(formal, actual);
+    }
+    Some(names)
+}
+
+/// The attributes of a node in a function, for one call.
+fn resolved_attributes(
+    node: &NodeProto,
+    function: &FunctionProto,
+    call: &NodeProto,
+) -> Option<Vec<AttributeProto>> {
+    let mut attributes = vec![];
+    for attribute in &node.attribute {
+        attributes.extend(resolve(attribute, function, call)?);
+    }
+    Some(attributes)
+}
+
+fn first_output(node: &NodeProto) -> &str {
+    let mut outputs = node.output.iter().map(String::as_str);
+    outputs.find(|name| !name.is_empty()).unwrap_or_default()
 }
 
 /// An attribute of a body with the value that the call gives it; `Some(None)` where it is left out.
@@ -318,19 +374,19 @@ pub(crate) fn resolve(
         .attribute_proto
         .iter()
         .find(|default| default.name() == wanted);
-    let known = function.attribute.iter().any(|name| name == wanted);
+    let is_declared = function.attribute.iter().any(|name| name == wanted);
     match given.or(default) {
         Some(value) => Some(Some(AttributeProto {
             name: attribute.name.clone(),
             ..value.clone()
         })),
-        None if known => Some(None),
+        None if is_declared => Some(None),
         None => None,
     }
 }
 
-/// Drops functions that were called before and are not any more.
-fn forget_uncalled(result: &mut Model, before: &Model) {
+/// Removes functions that were called before and no longer are.
+fn remove_uncalled(result: &mut Model, before: &Model) {
     let (was, is) = (called_functions(before), called_functions(result));
     let functions = result.proto.functions.iter().map(key);
     let kept: Vec<bool> = functions
@@ -342,12 +398,7 @@ fn forget_uncalled(result: &mut Model, before: &Model) {
 
 /// The functions that the graph calls, directly or not.
 fn called_functions(model: &Model) -> HashSet<FunctionId<'_>> {
-    let functions: HashMap<FunctionId, &FunctionProto> = model
-        .proto
-        .functions
-        .iter()
-        .map(|function| (key(function), function))
-        .collect();
+    let functions = functions_by_id(model);
     let mut found = HashSet::new();
     let mut open: Vec<&NodeProto> = model.graph().node.iter().collect();
     while let Some(node) = open.pop() {
