@@ -12,7 +12,7 @@ use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
 use crate::passes::inline::{Lowered, Lowering, label, plain};
 
-/// Domains whose operators mean what their own specification says.
+/// Domains whose operators have a specification.
 const FOREIGN: &[&str] = &[
     "",
     "ai.onnx.ml",
@@ -29,36 +29,36 @@ const SCALER: Opaque = Opaque {
     formula: scaled,
 };
 
-/// Expands nodes of custom domains; `None` if none is understood.
+/// Expands nodes of custom domains; `None` if there are no such nodes.
 pub fn expand(
     model: &Model,
     lowering: Lowering,
     skip: &dyn Fn(&str, &str) -> bool,
 ) -> Option<Lowered> {
-    let local: HashSet<_> = model
+    let functions: HashSet<_> = model
         .proto
         .functions
         .iter()
-        .map(|f| (f.domain(), f.name()))
+        .map(|function| (function.domain(), function.name()))
         .collect();
-    let candidate = |node: &NodeProto| {
-        let own = !local.contains(&(node.domain(), node.op_type()));
-        opaque(node, lowering).filter(|_| own && !skip(label(node), node.op_type()))
-    };
-    if !model
+    let found: Vec<Option<&Opaque>> = model
         .graph()
         .node
         .iter()
-        .any(|node| candidate(node).is_some())
-    {
+        .map(|node| {
+            let is_call = functions.contains(&(node.domain(), node.op_type()));
+            opaque(node, lowering).filter(|_| !is_call && !skip(label(node), node.op_type()))
+        })
+        .collect();
+    if found.iter().all(Option::is_none) {
         return None;
     }
     let analysis = Analysis::new(model).ok()?;
     let mut names = Names::new(model);
     let (mut nodes, mut constants, mut formulas) = (vec![], vec![], vec![]);
-    for node in &model.graph().node {
-        let meant = candidate(node).filter(|_| !is_scaler(node) || reads_floats(&analysis, node));
-        match meant.and_then(|opaque| write(&analysis, node, opaque, &mut names)) {
+    for (node, opaque) in model.graph().node.iter().zip(found) {
+        let opaque = opaque.filter(|_| !is_scaler(node) || reads_floats(&analysis, node));
+        match opaque.and_then(|opaque| write(&analysis, node, opaque, &mut names)) {
             Some(expanded) => {
                 nodes.extend(expanded.nodes);
                 constants.extend(expanded.constants);
@@ -81,7 +81,7 @@ pub fn is_scaler(node: &NodeProto) -> bool {
     node.op() == ("ai.onnx.ml", "Scaler")
 }
 
-/// Whether it is known to read floats: a Scaler reads integers as well.
+/// Whether a node is known to read floats: a Scaler reads integers as well.
 fn reads_floats(analysis: &Analysis, node: &NodeProto) -> bool {
     let value = node
         .input
@@ -94,10 +94,10 @@ fn reads_floats(analysis: &Analysis, node: &NodeProto) -> bool {
 
 fn opaque(node: &NodeProto, lowering: Lowering) -> Option<&'static Opaque> {
     if is_scaler(node) && lowering == Lowering::All {
-        let is_own = |name: &str| [OFFSET, FACTOR].concat().contains(&name);
-        let is_plain =
-            node.input.len() == 1 && node.attribute.iter().all(|given| is_own(given.name()));
-        return is_plain.then_some(&SCALER);
+        let parameters = [OFFSET, FACTOR].concat();
+        let mut attributes = node.attribute.iter();
+        let has_only_parameters = attributes.all(|given| parameters.contains(&given.name()));
+        return (node.input.len() == 1 && has_only_parameters).then_some(&SCALER);
     }
     if FOREIGN.contains(&canonical_domain(node.domain())) {
         return None;

@@ -1,7 +1,7 @@
 //! `x·s + (β − μ·s)`, as Keras and TensorFlow write a normalization, as `(x − μ)·s + β`.
 //!
-//! With `s = γ/√(σ²+ε)` computed first, nothing in such a graph is the normalized value. Wiring so it is one,
-//! and γ and β are an affine behind it, on fewer operators over all of `x`.
+//! Such a graph computes `s = γ/√(σ²+ε)` first, and no value in it is the normalized one. The rewritten form has that value,
+//! with γ and β as an affine behind it, and fewer operators over all of `x`.
 
 use crate::hash::{HashMap, HashSet};
 use crate::ir::builder;
@@ -12,14 +12,14 @@ use crate::onnx::node::bodies;
 use crate::onnx::proto::NodeProto;
 use crate::passes::inline::label;
 
-/// A normalization that is written so.
+/// A normalization in the first form.
 struct Distributed<'m> {
     x: &'m str,
     mean: &'m str,
     scale: &'m str,
     shift: Option<&'m str>,
-    /// The nodes that go, by their places.
-    gone: Vec<usize>,
+    /// The places of the nodes that are removed.
+    removed: Vec<usize>,
 }
 
 impl<'m> Distributed<'m> {
@@ -34,70 +34,95 @@ impl<'m> Distributed<'m> {
 /// Rewrites normalizations so that the mean is subtracted before scaling; `None` if there are none.
 pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
     let nodes = &model.graph().node;
+    if !has_scaled_mean(nodes) {
+        return None;
+    }
+    let wiring = Wiring::new(model);
+    let mut matches = Matches::default();
+    for (last, node) in nodes.iter().enumerate() {
+        if skip(label(node), node.op_type()) {
+            continue;
+        }
+        if let Some(distributed) = wiring.found(last) {
+            matches.add(&wiring, last, distributed);
+        }
+    }
+    if matches.by_last.is_empty() {
+        return None;
+    }
+    let mut names = Names::new(model);
+    let mut rewritten = vec![];
+    for (place, node) in nodes.iter().enumerate() {
+        match matches.by_last.get(&place) {
+            Some(found) => rewritten.extend(written(node, found, &mut names)),
+            None if matches.removed.contains(&place) => {}
+            None => rewritten.push(node.clone()),
+        }
+    }
+    Some(model.with_nodes(rewritten, vec![]))
+}
+
+/// Whether a node multiplies or negates a mean.
+fn has_scaled_mean(nodes: &[NodeProto]) -> bool {
     let means: HashSet<&str> = nodes
         .iter()
         .filter(|node| is_mean(node))
         .flat_map(output)
         .collect();
-    let scales_mean = |node: &NodeProto| {
+    nodes.iter().any(|node| {
         matches!(node.op(), ("", "Mul" | "Neg"))
             && node.input.iter().any(|name| means.contains(name.as_str()))
-    };
-    if !nodes.iter().any(scales_mean) {
-        return None;
-    }
-    let wiring = Wiring::new(model);
-    let is_kept = |node: &NodeProto| skip(label(node), node.op_type());
-    let mut found: HashMap<usize, Distributed> = HashMap::default();
-    let mut gone: HashSet<usize> = HashSet::default();
-    let mut read: HashSet<usize> = HashSet::default();
-    for last in (0..nodes.len()).filter(|&last| !is_kept(&nodes[last])) {
-        let Some(distributed) = wiring.found(last) else {
-            continue;
-        };
-        let reads: Vec<usize> = distributed
+    })
+}
+
+/// Normalizations that share no node, by the place of the last node of each.
+#[derive(Default)]
+struct Matches<'m> {
+    by_last: HashMap<usize, Distributed<'m>>,
+    /// The nodes that are removed.
+    removed: HashSet<usize>,
+    /// The nodes whose results the rewritten forms read.
+    read: HashSet<usize>,
+}
+
+impl<'m> Matches<'m> {
+    /// Adds a normalization, unless a node of it belongs to another one.
+    fn add(&mut self, wiring: &Wiring<'m>, last: usize, found: Distributed<'m>) {
+        let read: Vec<usize> = found
             .reads()
             .filter_map(|name| wiring.makers.get(name))
             .copied()
             .collect();
-        // Nodes of one match are not free for another one.
-        let is_free = |node: &usize| {
-            !gone.contains(node) && !read.contains(node) && !found.contains_key(node)
-        };
-        if reads.iter().all(|node| !gone.contains(node)) && distributed.gone.iter().all(is_free) {
-            gone.extend(&distributed.gone);
-            read.extend(reads);
-            found.insert(last, distributed);
+        if read.iter().any(|node| self.removed.contains(node))
+            || found.removed.iter().any(|node| self.has(*node))
+        {
+            return;
         }
+        self.removed.extend(&found.removed);
+        self.read.extend(read);
+        self.by_last.insert(last, found);
     }
-    if found.is_empty() {
-        return None;
+
+    fn has(&self, node: usize) -> bool {
+        self.removed.contains(&node)
+            || self.read.contains(&node)
+            || self.by_last.contains_key(&node)
     }
-    let mut names = Names::new(model);
-    let mut left = vec![];
-    for (place, node) in nodes.iter().enumerate() {
-        match found.get(&place) {
-            Some(found) => left.extend(written(node, found, &mut names)),
-            None if gone.contains(&place) => {}
-            None => left.push(node.clone()),
-        }
-    }
-    Some(model.with_nodes(left, vec![]))
 }
 
 /// `(x − μ)·s + β`, which replaces the last node.
 fn written(last: &NodeProto, found: &Distributed, names: &mut Names) -> Vec<NodeProto> {
     let result = output(last).unwrap_or_default();
-    let mut fresh = |what: &str| names.fresh(&format!("{}_{what}", label(last)));
-    let (centred, scaled) = (fresh("centred"), fresh("scaled"));
+    let [centred, scaled, sub, mul] = ["centred", "scaled", "sub", "mul"]
+        .map(|suffix| names.fresh(&format!("{}_{suffix}", label(last))));
     let scaled = if found.shift.is_some() {
         scaled.as_str()
     } else {
         result
     };
     let mut made = vec![
-        builder::node(last, "Sub", &fresh("sub"), &[found.x, found.mean], &centred),
-        builder::node(last, "Mul", &fresh("mul"), &[&centred, found.scale], scaled),
+        builder::node(last, "Sub", &sub, &[found.x, found.mean], &centred),
+        builder::node(last, "Mul", &mul, &[&centred, found.scale], scaled),
     ];
     if let Some(shift) = found.shift {
         made.push(builder::node(
@@ -137,14 +162,16 @@ impl<'m> Wiring<'m> {
         let makers = makers
             .filter_map(|(place, node)| Some((output(node)?, place)))
             .collect();
-        let mut readers: HashMap<&str, usize> = HashMap::default();
-        let mut read = |name| *readers.entry(name).or_default() += 1;
-        graph.output.iter().for_each(|output| read(output.name()));
+        let mut read: Vec<&str> = graph.output.iter().map(|output| output.name()).collect();
         for node in &graph.node {
-            node.input.iter().for_each(|name| read(name.as_str()));
+            read.extend(node.input.iter().map(String::as_str));
             let mut inside = HashSet::default();
             bodies(node).for_each(|body| collect_names(body, &mut inside));
-            inside.into_iter().for_each(&mut read);
+            read.extend(inside);
+        }
+        let mut readers: HashMap<&str, usize> = HashMap::default();
+        for name in read {
+            *readers.entry(name).or_default() += 1;
         }
         Wiring {
             nodes: &graph.node,
@@ -181,7 +208,7 @@ impl<'m> Wiring<'m> {
     }
 
     /// `μ` of `−μ·s`, and the nodes.
-    fn taken_off(&self, value: &str, scale: &str) -> Option<(&'m str, Vec<usize>)> {
+    fn negated_mean(&self, value: &str, scale: &str) -> Option<(&'m str, Vec<usize>)> {
         if let Some((operands, negation)) = self.own(value, "Neg") {
             let (mean, product) = self.times(operands[0], scale)?;
             return Some((mean, vec![product, negation]));
@@ -193,7 +220,7 @@ impl<'m> Wiring<'m> {
 
     /// `μ` and `β` of `β − μ·s`, and the nodes.
     fn rest(&self, value: &str, scale: &str) -> Option<(&'m str, Option<&'m str>, Vec<usize>)> {
-        if let Some((mean, nodes)) = self.taken_off(value, scale) {
+        if let Some((mean, nodes)) = self.negated_mean(value, scale) {
             return Some((mean, None, nodes));
         }
         if let Some((operands, place)) = self.own(value, "Sub") {
@@ -203,7 +230,7 @@ impl<'m> Wiring<'m> {
         let (operands, place) = self.own(value, "Add")?;
         let either = [(operands[0], operands[1]), (operands[1], operands[0])];
         either.into_iter().find_map(|(product, shift)| {
-            let (mean, nodes) = self.taken_off(product, scale)?;
+            let (mean, nodes) = self.negated_mean(product, scale)?;
             Some((mean, Some(shift), [nodes, vec![place]].concat()))
         })
     }
@@ -221,25 +248,36 @@ impl<'m> Wiring<'m> {
             .into_iter()
             .find_map(|(product, rest, is_difference)| {
                 let (factors, place) = self.own(product, "Mul")?;
-                let factors = [(factors[0], factors[1]), (factors[1], factors[0])];
-                factors.into_iter().find_map(|(x, scale)| {
-                    let (mean, shift, nodes) = match is_difference {
-                        true => self
-                            .times(rest, scale)
-                            .map(|(mean, product)| (mean, None, vec![product]))?,
-                        false => self.rest(rest, scale)?,
-                    };
-                    let maker = &self.nodes[*self.makers.get(mean)?];
-                    let is_of_it = is_mean(maker) && maker.input.first()? == x;
-                    let gone = [nodes, vec![place]].concat();
-                    is_of_it.then_some(Distributed {
-                        x,
-                        mean,
-                        scale,
-                        shift,
-                        gone,
-                    })
-                })
+                let mut found = self
+                    .scaled(factors[0], factors[1], rest, is_difference)
+                    .or_else(|| self.scaled(factors[1], factors[0], rest, is_difference))?;
+                found.removed.push(place);
+                Some(found)
             })
+    }
+
+    /// The normalization with the product `x·s`, and `rest` added to that, or subtracted.
+    fn scaled(
+        &self,
+        x: &'m str,
+        scale: &'m str,
+        rest: &str,
+        is_difference: bool,
+    ) -> Option<Distributed<'m>> {
+        let (mean, shift, removed) = if is_difference {
+            let (mean, product) = self.times(rest, scale)?;
+            (mean, None, vec![product])
+        } else {
+            self.rest(rest, scale)?
+        };
+        let maker = &self.nodes[*self.makers.get(mean)?];
+        let is_mean_of_x = is_mean(maker) && maker.input.first()? == x;
+        is_mean_of_x.then_some(Distributed {
+            x,
+            mean,
+            scale,
+            shift,
+            removed,
+        })
     }
 }

@@ -14,8 +14,6 @@ mod sequences;
 
 use std::collections::{HashMap, HashSet};
 
-use crate::passes::inline::functions::{FunctionId, callee, key};
-
 use crate::error::Result;
 use crate::ir::builder::NewConstant;
 use crate::ir::editor::reads;
@@ -23,6 +21,7 @@ use crate::ir::regions::Flat;
 use crate::onnx::Model;
 use crate::onnx::node::bodies;
 use crate::onnx::proto::NodeProto;
+use crate::passes::inline::functions::{FunctionId, callee, key};
 
 /// The bound for repetitions.
 const ROUNDS: usize = 8;
@@ -37,7 +36,7 @@ pub struct Lowered {
 
 /// The model with its opaque normalizers written out; `None` where it has none.
 ///
-/// `skip` tells by the name of a node and the name of its operator which ones are to stay.
+/// `skip` returns true for the name of a node and the name of its operator if the node is to stay.
 ///
 /// # Errors
 /// Where a function of the model calls itself.
@@ -62,7 +61,7 @@ pub(crate) enum Lowering {
 }
 
 /// Rewrites operators without new numbers; `None` if there are none.
-type Collect = fn(&Model, &dyn Fn(&str, &str) -> bool) -> Option<Model>;
+type InlineRewrite = fn(&Model, &dyn Fn(&str, &str) -> bool) -> Option<Model>;
 
 /// As [`lower`], to a given extent: inside bodies too, where they can be flattened and restored.
 ///
@@ -104,7 +103,7 @@ fn written_out_flat(
         formulas.extend(next.formulas);
     }
     if let Some(lowered) = &mut lowered {
-        forget_unread(&mut lowered.model, model);
+        remove_unread(&mut lowered.model, model);
     }
     Ok(lowered)
 }
@@ -114,30 +113,21 @@ fn written_out_once(
     lowering: Lowering,
     skip: &dyn Fn(&str, &str) -> bool,
 ) -> Result<Option<Lowered>> {
-    let inlined = crate::passes::inline::functions::inline(model, lowering, skip)?;
-    let expanded = crate::passes::inline::custom_domains::expand(
-        inlined.as_ref().unwrap_or(model),
-        lowering,
-        skip,
-    );
+    let inlined = functions::inline(model, lowering, skip)?;
+    let expanded = custom_domains::expand(inlined.as_ref().unwrap_or(model), lowering, skip);
     let inlined = inlined.map(|model| Lowered {
         model,
         formulas: vec![],
     });
     let mut lowered = expanded.or(inlined);
-    for collect in [
-        sequences::collect as Collect,
-        crate::passes::inline::distributed_norm::collect,
+    for rewrite in [
+        sequences::collect as InlineRewrite,
+        distributed_norm::collect,
     ] {
-        if let Some(collected) = collect(
-            lowered.as_ref().map_or(model, |lowered| &lowered.model),
-            skip,
-        ) {
+        let before = lowered.as_ref().map_or(model, |lowered| &lowered.model);
+        if let Some(model) = rewrite(before, skip) {
             let formulas = lowered.map_or(vec![], |lowered| lowered.formulas);
-            lowered = Some(Lowered {
-                model: collected,
-                formulas,
-            });
+            lowered = Some(Lowered { model, formulas });
         }
     }
     Ok(lowered)
@@ -153,7 +143,7 @@ pub(crate) fn opaque(model: &Model) -> HashMap<FunctionId<'_>, usize> {
         open.extend(bodies(node).flat_map(|body| &body.node));
         let operator = callee(node);
         if functions.contains(&operator)
-            || crate::passes::inline::custom_domains::is_scaler(node)
+            || custom_domains::is_scaler(node)
             || sequences::is_split(node)
         {
             *counts.entry(operator).or_default() += 1;
@@ -162,40 +152,38 @@ pub(crate) fn opaque(model: &Model) -> HashMap<FunctionId<'_>, usize> {
     counts
 }
 
-/// How many operators a model has when all functions are written out, but for those that only hold a constant.
+/// How many operators a model has with all functions inlined. A Constant is no operator.
 pub(crate) fn operators(model: &Model) -> Result<usize> {
-    let weigh = |node: &NodeProto| usize::from(node.op() != ("", "Constant"));
-    let sizes = crate::passes::inline::functions::sizes(model, &weigh)?;
+    let sizes = functions::sizes(model, &operators_of_node)?;
     let mut open: Vec<&NodeProto> = model.graph().node.iter().collect();
     let mut count = 0_usize;
     while let Some(node) = open.pop() {
         open.extend(bodies(node).flat_map(|body| &body.node));
-        count = count.saturating_add(
-            sizes
-                .get(&callee(node))
-                .copied()
-                .unwrap_or_else(|| weigh(node)),
-        );
+        let size = sizes.get(&callee(node)).copied();
+        count = count.saturating_add(size.unwrap_or_else(|| operators_of_node(node)));
     }
     Ok(count)
 }
 
-/// Drops initializers that only inlined nodes read.
-fn forget_unread(result: &mut Model, before: &Model) {
+fn operators_of_node(node: &NodeProto) -> usize {
+    usize::from(node.op() != ("", "Constant"))
+}
+
+/// Removes initializers that only inlined nodes read.
+fn remove_unread(result: &mut Model, before: &Model) {
     let (was_read, is_read) = (reads(before.graph()), reads(result.graph()));
-    let inputs: HashSet<String> = before
+    let inputs: HashSet<&str> = before
         .graph()
         .input
         .iter()
-        .map(|input| input.name().to_owned())
+        .map(|input| input.name())
         .collect();
-    let kept =
-        |name: &str| is_read.contains(name) || !was_read.contains(name) || inputs.contains(name);
     let kept: Vec<bool> = result
         .graph()
         .initializer
         .iter()
-        .map(|tensor| kept(tensor.name()))
+        .map(|tensor| tensor.name())
+        .map(|name| is_read.contains(name) || !was_read.contains(name) || inputs.contains(name))
         .collect();
     let mut kept = kept.into_iter();
     result

@@ -1,11 +1,11 @@
-//! Sequences that parts are taken out of, as torch's exporter writes every chunk, split and unbind that it does not optimise:
-//! a SplitToSequence and SequenceAts at numbers are a Split.
+//! A SplitToSequence and SequenceAts at numbers as a Split: torch's exporter writes every chunk, split and unbind that it
+//! does not optimise as a sequence.
 
 use crate::analysis::Analysis;
 use crate::hash::HashMap;
 use crate::ir::names::Names;
 use crate::ir::regions::way;
-use crate::ir::{NodeId, Reader, ValueId, builder};
+use crate::ir::{NodeId, Reader, builder};
 use crate::onnx::Model;
 use crate::onnx::operator::input_at;
 use crate::onnx::proto::{NodeProto, TensorProto};
@@ -13,14 +13,15 @@ use crate::onnx::tensor;
 use crate::passes::inline::label;
 use crate::shape::sequences::SequenceParts;
 
-/// How many parts all sequences may have whatever the graph is, and how many for each node of it: few bytes ask for many.
+/// The limit for the parts of all sequences, and the limit for each node of the graph, of which the larger one holds: a few
+/// bytes can ask for very many parts.
 const PARTS: usize = 1 << 15;
 const TIMES_THE_NODES: usize = 8;
 
-/// A sequence of which only parts are taken.
+/// A sequence that only SequenceAts read.
 struct Sequence {
     parts: SequenceParts,
-    /// The nodes that take one, and which.
+    /// The SequenceAts, each with the index of the part that it takes.
     taken: Vec<(NodeId, usize)>,
 }
 
@@ -31,11 +32,12 @@ pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model
     }
     let analysis = Analysis::new(model).ok()?;
     let nodes = &model.graph().node;
-    let is_kept = |node: &NodeProto| skip(label(node), node.op_type());
-    let found = (0..nodes.len()).filter(|&node| is_split(&nodes[node]) && !is_kept(&nodes[node]));
-    let found: Vec<(NodeId, Sequence)> = found
-        .filter_map(|node| Some((node, Sequence::find(&analysis, node)?)))
-        .collect();
+    let mut found: Vec<(NodeId, Sequence)> = vec![];
+    for (node, proto) in nodes.iter().enumerate() {
+        if is_split(proto) && !skip(label(proto), proto.op_type()) {
+            found.extend(Sequence::find(&analysis, node).map(|sequence| (node, sequence)));
+        }
+    }
     let parts: usize = found
         .iter()
         .map(|(_, sequence)| sequence.parts.extents.len())
@@ -64,26 +66,37 @@ pub fn is_split(node: &NodeProto) -> bool {
 }
 
 impl Sequence {
-    /// The sequence that a node makes, if all that reads it takes parts which are known to be there.
-    fn find(Analysis { graph, facts, .. }: &Analysis, node: NodeId) -> Option<Self> {
-        let ints = |value: ValueId| Some((facts.ints(value)?, facts.rank(value)?));
-        let parts = SequenceParts::find(graph, node, |value| facts.shape(value), ints)?;
-        let taken = graph
+    /// The sequence that a node makes, if every reader of it takes a part that exists.
+    fn find(analysis: &Analysis, node: NodeId) -> Option<Self> {
+        let Analysis { graph, facts, .. } = analysis;
+        let parts = SequenceParts::find(
+            graph,
+            node,
+            |value| facts.shape(value),
+            |value| Some((facts.ints(value)?, facts.rank(value)?)),
+        )?;
+        let taken: Vec<_> = graph
             .readers(graph.only_output(node)?)
             .iter()
-            .map(|reader| {
-                let &Reader::Node { node, input: 0 } = reader else {
-                    return None;
-                };
-                let is_plain =
-                    graph.is(node, "SequenceAt") && graph.node(node).attribute.is_empty();
-                let position = facts.ints(graph.input(node, 1).filter(|_| is_plain)?)?;
-                graph.only_output(node)?;
-                Some((node, parts.taken(*position.first()?)?))
-            });
-        let taken: Vec<_> = taken.collect::<Option<_>>()?;
+            .map(|reader| taken_part(analysis, &parts, reader))
+            .collect::<Option<_>>()?;
         (!taken.is_empty()).then_some(Sequence { parts, taken })
     }
+}
+
+/// The SequenceAt that reads a sequence, and the part that it takes.
+fn taken_part(
+    Analysis { graph, facts, .. }: &Analysis,
+    parts: &SequenceParts,
+    reader: &Reader,
+) -> Option<(NodeId, usize)> {
+    let &Reader::Node { node, input: 0 } = reader else {
+        return None;
+    };
+    let is_plain = graph.is(node, "SequenceAt") && graph.node(node).attribute.is_empty();
+    let position = facts.ints(graph.input(node, 1).filter(|_| is_plain)?)?;
+    graph.only_output(node)?;
+    Some((node, parts.taken(*position.first()?)?))
 }
 
 struct Writing<'m> {
@@ -102,9 +115,8 @@ impl Writing<'_> {
         written: &mut HashMap<NodeId, Vec<NodeProto>>,
     ) {
         let like = &nodes[node];
-        let mut fresh = |what: String| self.names.fresh(&format!("{}_{what}", label(like)));
         let mut outputs: Vec<String> = (0..parts.extents.len())
-            .map(|part| fresh(part.to_string()))
+            .map(|part| self.names.fresh(&format!("{}_{part}", label(like))))
             .collect();
         let mut is_named = vec![false; outputs.len()];
         let axes = if parts.keeps_axis {
