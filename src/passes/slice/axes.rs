@@ -1,5 +1,5 @@
-//! How a node reads its operands for one place along an axis of all that it makes, and whether it can be repeated for a
-//! part of the places.
+//! How a node reads its operands for one place along an axis of all its outputs, and whether it can be repeated for a part
+//! of the places.
 
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
@@ -10,9 +10,9 @@ use crate::shape::facts::extent;
 /// How one place along an axis of the result reads an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PartRead {
-    /// The place of the same number along this axis.
+    /// The place with the same index along this axis.
     Same(usize),
-    /// Any place of it, or it is broadcast: every part reads all of the operand.
+    /// Any place: every part reads the whole operand, which may be broadcast.
     Whole,
 }
 
@@ -21,21 +21,25 @@ pub enum PartRead {
 /// them.
 pub fn reads(analysis: &Analysis, node: NodeId, axis: usize) -> Option<Vec<PartRead>> {
     let at = analysis.at(node);
-    let outputs = analysis.graph.outputs(node);
-    let is_made = |slot: &usize| {
-        let value = outputs[*slot];
-        value.is_some_and(|value| *slot == 0 || !analysis.graph.readers(value).is_empty())
-    };
-    let of_output = |slot: usize| {
-        let dim = at.output_shape(slot).ok()?.get(axis)?.clone();
-        (extent(&dim) != Some(1)).then(|| axes::reads(&at, slot, axis))
-    };
-    let mut all = (0..outputs.len()).filter(is_made).map(of_output);
-    let reads = all.next()??;
-    if !all.all(|other| other.as_ref() == Some(&reads)) || !can_be_repeated(&at, axis, &reads) {
-        return None;
+    let mut found = None;
+    for (slot, output) in analysis.graph.outputs(node).iter().enumerate() {
+        let readers = output.map(|output| analysis.graph.readers(output));
+        if readers.is_none_or(|readers| slot > 0 && readers.is_empty()) {
+            continue;
+        }
+        let reads = output_reads(&at, slot, axis)?;
+        if *found.get_or_insert_with(|| reads.clone()) != reads {
+            return None;
+        }
     }
+    let reads = found.filter(|reads| can_be_repeated(&at, axis, reads))?;
     reads.into_iter().map(read).collect()
+}
+
+/// How one place along an axis of an output reads each operand; `None` where the axis has one place.
+fn output_reads(at: &At, slot: usize, axis: usize) -> Option<Vec<AxisRead>> {
+    let dim = at.output_shape(slot).ok()?.get(axis)?.clone();
+    (extent(&dim) != Some(1)).then(|| axes::reads(at, slot, axis))
 }
 
 fn read(read: AxisRead) -> Option<PartRead> {
@@ -46,8 +50,8 @@ fn read(read: AxisRead) -> Option<PartRead> {
     }
 }
 
-/// Operators that make a part of their result of all of the first operand and a part of another.
-const OF_ANOTHER: &[&str] = &[
+/// Operators that compute a part of their result from the whole first operand and a part of another.
+const PARTS_OF_LATER_OPERANDS: &[&str] = &[
     "Conv",
     "Einsum",
     "FusedMatMul",
@@ -65,11 +69,11 @@ fn can_be_repeated(at: &At, axis: usize, reads: &[AxisRead]) -> bool {
     let op = at.proto().op_type();
     let is_along = reads.iter().any(|read| matches!(read, AxisRead::Same(_)));
     let is_first_cut = !matches!(reads.first(), Some(AxisRead::All | AxisRead::Picked { .. }));
-    if !(is_along || op == "Expand") || !(is_first_cut || OF_ANOTHER.contains(&op)) {
+    if !(is_along || op == "Expand") || !(is_first_cut || PARTS_OF_LATER_OPERANDS.contains(&op)) {
         return false;
     }
     match op {
-        // A part may have one place, and the axis is not to vanish then.
+        // A part may have one place, and a Squeeze without axes would remove the axis.
         "Squeeze" => matches!(at.list("axes"), Ok(Some(_))),
         "Conv" => axis != 1 || at.attr("group", 1) == Ok(1),
         "Resize" => at.input(3).is_err(),
@@ -77,12 +81,11 @@ fn can_be_repeated(at: &At, axis: usize, reads: &[AxisRead]) -> bool {
     }
 }
 
-/// The axis of what a node makes whose places come from those along an axis of one of its operands.
+/// The axis of a node's outputs whose places read the same places along an axis of one of its operands.
 pub fn carried(analysis: &Analysis, node: NodeId, slot: usize, along: usize) -> Option<usize> {
     let rank = analysis.at(node).output_rank(0).ok()?;
-    let is_carried = |axis: &usize| {
-        let reads = reads(analysis, node, *axis);
+    (0..rank).find(|&axis| {
+        let reads = reads(analysis, node, axis);
         reads.is_some_and(|reads| reads.get(slot) == Some(&PartRead::Same(along)))
-    };
-    (0..rank).find(is_carried)
+    })
 }

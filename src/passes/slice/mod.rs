@@ -9,9 +9,9 @@
 //! scoresᵢ = qᵢ · kᵀ, pᵢ = Softmax(scoresᵢ), oᵢ = pᵢ · v   for n/k of them at a time, and o = (o₁, …, o_k)
 //! ```
 //!
-//! By a goal for the peak of activations, the region at the peak is cut into as few parts as bring it under the goal, then
-//! the next peak is looked at; where nothing at a peak can be cut, the plan says where and what holds it. By hand, each
-//! region around a large value is cut into a number of parts.
+//! With a goal for the peak of activations, the region at the peak is cut into as few parts as bring it under the goal, then
+//! the region at the next peak; where no region at a peak can be cut, the plan names the node and the values there. By hand,
+//! each region around a large value is cut into a number of parts.
 
 mod axes;
 mod goal;
@@ -32,7 +32,6 @@ use crate::affine::plan::{CutRegion, HeldValue, MemoryChange};
 use crate::analysis::Analysis;
 use crate::analysis::broadcast::LARGEST;
 use crate::analysis::memory_plan::{MemoryPlan, Peak};
-use crate::ir::NodeId;
 use crate::onnx::node::bodies;
 
 /// Its name for `--skip`.
@@ -50,83 +49,82 @@ pub fn sliced(
     wanted: &Slicing,
     was_sliced: bool,
 ) -> (MemoryChange, Vec<Edit>) {
-    let graph = &analysis.graph;
-    let sized = sizes::sized(graph.model(), &wanted.expect);
+    let sized = sizes::sized(analysis.graph.model(), &wanted.expect);
     let Ok(at_sizes) = Analysis::new(&sized) else {
         return Default::default();
     };
     let plan = MemoryPlan::new(&at_sizes);
-    let before = plan.peak();
-    let mut change = peak_told(analysis, &plan);
-    change.before = before.bytes;
-    change.goal = wanted.memory.map(|goal| goal.bytes(before.bytes));
-    if was_sliced {
-        change.reason = Some("it was sliced before".into());
+    let mut change = unchanged_peak(analysis, &plan);
+    change.before = change.after;
+    change.goal = wanted.memory.map(|goal| goal.bytes(change.before));
+    if let Some(obstacle) = obstacle(analysis, was_sliced) {
+        change.reason = Some(obstacle.into());
         return (change, vec![]);
     }
-    if graph
-        .proto()
-        .node
-        .iter()
-        .any(|node| bodies(node).next().is_some())
-    {
-        change.reason = Some("a node has a body, which slices do not see".into());
-        return (change, vec![]);
-    }
-    if let Some(&unknown) = plan.unknown.first() {
-        change.reason = Some(format!(
-            "the size of `{}` is not known",
-            graph.value_name(unknown)
-        ));
-    }
+    change.reason = unknown_size(analysis, &plan);
     if change.reason.is_some() && wanted.memory.is_some() {
         return (change, vec![]);
     }
-    let search = CutSearch::new(analysis, &plan);
-    let mut cuts = wanted
-        .parts
-        .filter(|&parts| parts > 1)
-        .map_or_else(Vec::new, |parts| search.all(parts.min(LARGEST)));
+    let cuts = chosen_cuts(analysis, &plan, wanted);
+    let Some(after) = with_cuts(analysis, &plan, &cuts) else {
+        return (change, vec![]);
+    };
+    let change = MemoryChange {
+        before: change.before,
+        goal: change.goal,
+        reason: change.reason,
+        cuts: cuts.iter().map(|cut| reported_cut(analysis, cut)).collect(),
+        ..unchanged_peak(analysis, &after)
+    };
+    let edits = cuts.iter().filter_map(|cut| edit(analysis, cut));
+    (change, edits.collect())
+}
+
+/// Why a model is not sliced at all.
+fn obstacle(analysis: &Analysis, was_sliced: bool) -> Option<&'static str> {
+    if was_sliced {
+        return Some("it was sliced before");
+    }
+    let mut nodes = analysis.graph.proto().node.iter();
+    let has_body = nodes.any(|node| bodies(node).next().is_some());
+    has_body.then_some("a node has a body, which slices do not see")
+}
+
+/// Why the peak of a plan is not known.
+fn unknown_size(analysis: &Analysis, plan: &MemoryPlan) -> Option<String> {
+    let name = analysis.graph.value_name(*plan.unknown.first()?);
+    Some(format!("the size of `{name}` is not known"))
+}
+
+/// The cuts by hand, and those that the goal needs beside them.
+fn chosen_cuts(analysis: &Analysis, plan: &MemoryPlan, wanted: &Slicing) -> Vec<PlannedCut> {
+    let search = CutSearch::new(analysis, plan);
+    let before = plan.peak().bytes;
+    let cuts = match wanted.parts {
+        Some(parts) if parts > 1 => search.all(parts.min(LARGEST)),
+        _ => vec![],
+    };
     match wanted.memory {
         Some(MemoryGoal::Min) => {
             let lowest = search.reach(0, cuts.clone());
             let lowest =
-                with_cuts(analysis, &plan, &lowest).map_or(before.bytes, |plan| plan.peak().bytes);
-            cuts = search.reach((lowest as f64 * SLACK) as u64, cuts);
+                with_cuts(analysis, plan, &lowest).map_or(before, |plan| plan.peak().bytes);
+            search.reach((lowest as f64 * SLACK) as u64, cuts)
         }
-        Some(goal) => cuts = search.reach(goal.bytes(before.bytes), cuts),
-        None => {}
+        Some(goal) => search.reach(goal.bytes(before), cuts),
+        None => cuts,
     }
-    let Some(after) = with_cuts(analysis, &plan, &cuts) else {
-        return (change, vec![]);
-    };
-    let cut = cuts.iter().map(|cut| told(analysis, cut)).collect();
-    let MemoryChange {
-        before,
-        goal,
-        reason,
-        ..
-    } = change;
-    let change = MemoryChange {
-        before,
-        goal,
-        reason,
-        cuts: cut,
-        ..peak_told(analysis, &after)
-    };
-    let edit = |cut: &PlannedCut| {
-        let replacement = write::written(analysis, cut);
-        Some(Edit::replacing(
-            graph,
-            cut.region.nodes().next()?,
-            replacement,
-        ))
-    };
-    (change, cuts.iter().filter_map(edit).collect())
 }
 
-/// The peak of a plan, as one that nothing brought down.
-fn peak_told(analysis: &Analysis, plan: &MemoryPlan) -> MemoryChange {
+/// The edit that makes a cut.
+fn edit(analysis: &Analysis, cut: &PlannedCut) -> Option<Edit> {
+    let first = cut.region.nodes().next()?;
+    let replacement = write::written(analysis, cut);
+    Some(Edit::replacing(&analysis.graph, first, replacement))
+}
+
+/// The peak of a plan, as one that no slice lowers.
+fn unchanged_peak(analysis: &Analysis, plan: &MemoryPlan) -> MemoryChange {
     let peak = plan.peak();
     MemoryChange {
         after: peak.bytes,
@@ -136,16 +134,16 @@ fn peak_told(analysis: &Analysis, plan: &MemoryPlan) -> MemoryChange {
     }
 }
 
-/// A cut as a report tells it.
-fn told(analysis: &Analysis, cut: &PlannedCut) -> CutRegion {
+/// A cut for the plan that a report shows.
+fn reported_cut(analysis: &Analysis, cut: &PlannedCut) -> CutRegion {
     let graph = &analysis.graph;
-    let name =
-        |node: Option<NodeId>| node.map_or_else(String::new, |node| graph.name(node).to_owned());
-    let operator = |node| graph.domain_op(node).1.to_owned();
+    let [first, last] = [cut.region.nodes().next(), cut.region.nodes().last()]
+        .map(|node| node.map_or("", |node| graph.name(node)).to_owned());
+    let operators = cut.region.nodes().map(|node| graph.domain_op(node).1);
     CutRegion {
-        first: name(cut.region.nodes().next()),
-        last: name(cut.region.nodes().last()),
-        operators: cut.region.nodes().map(operator).collect(),
+        first,
+        last,
+        operators: operators.map(str::to_owned).collect(),
         extent: cut.region.extent,
         parts: cut.parts,
     }

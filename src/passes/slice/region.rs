@@ -14,7 +14,7 @@ use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::tensor::DataType;
 use crate::shape::facts::extent;
 
-/// How many nodes a region has at most.
+/// The limit for the nodes of a region.
 const MOST: usize = 256;
 
 /// A node of a region.
@@ -49,7 +49,7 @@ impl SliceRegion {
     }
 }
 
-/// How many nodes are taken in one after the other to look for a border of fewer bytes.
+/// How many nodes a region grows by, one by one, in search of a border of fewer bytes.
 const UPSTREAM: usize = 24;
 
 /// A region while it grows.
@@ -58,14 +58,18 @@ struct Growing<'g> {
     analysis: &'g Analysis<'g>,
     /// The bytes of each value.
     bytes: &'g dyn Fn(ValueId) -> u64,
+    /// Values of more bytes are inside.
     limit: u64,
+    /// The nodes, each with the axis of its outputs.
     nodes: BTreeMap<NodeId, usize>,
+    /// The values inside.
     within: HashSet<ValueId>,
+    /// Values that are to be inside, each with its axis.
     ahead: Vec<(ValueId, usize)>,
 }
 
-/// The region around a value along one of its axes, of all nodes around values of more bytes than a limit; and those with
-/// further nodes before it that have fewer bytes to cut and to join.
+/// The region around a value along one of its axes, with all nodes around values of more bytes than a limit; and larger
+/// regions with further nodes before it, each with fewer bytes to cut and to join.
 pub fn grow(
     analysis: &Analysis,
     (value, axis): (ValueId, usize),
@@ -87,7 +91,7 @@ pub fn grow(
             regions.push(region);
         }
         let Some((value, axis)) = cut else { break };
-        if growing.take_in(value, axis).is_none() {
+        if growing.add_producer(value, axis).is_none() {
             break;
         }
     }
@@ -120,7 +124,7 @@ fn begun<'g>(
 }
 
 impl Growing<'_> {
-    /// Takes in the nodes around all values that lie ahead.
+    /// Adds the nodes around all values in `ahead`.
     fn spread(&mut self) -> Option<()> {
         while let Some((value, axis)) = self.ahead.pop() {
             if !self.within.insert(value) {
@@ -133,7 +137,7 @@ impl Growing<'_> {
         Some(())
     }
 
-    /// Takes in all nodes that lie on a way out of the region and in again.
+    /// Adds all nodes on a path out of the region and in again.
     fn close(&mut self) -> Option<()> {
         while let Some((node, axis)) = self.between()? {
             self.add(node, axis)?;
@@ -142,7 +146,7 @@ impl Growing<'_> {
         Some(())
     }
 
-    /// The value to be cut that is made last, along its axis.
+    /// The cut value whose producer runs last, and its axis.
     fn cut_last(&self, region: &SliceRegion) -> Option<(ValueId, usize)> {
         let graph = &self.analysis.graph;
         let made = region
@@ -165,8 +169,8 @@ impl Growing<'_> {
             .sum()
     }
 
-    /// Takes in the node that makes a value.
-    fn take_in(&mut self, value: ValueId, axis: usize) -> Option<()> {
+    /// Adds the node that makes a value.
+    fn add_producer(&mut self, value: ValueId, axis: usize) -> Option<()> {
         let (node, _) = self.analysis.graph.producer(value)?;
         self.add(node, axis)?;
         self.spread()?;
@@ -188,17 +192,19 @@ impl Growing<'_> {
 
     /// Whether the nodes around a value can make and read it part by part.
     fn can_be_within(&self, value: ValueId, axis: usize) -> bool {
-        let has_axis = |&(node, axis): &(NodeId, usize)| {
+        if !is_read_by_nodes_alone(self.analysis, value) {
+            return false;
+        }
+        let Some(around) = self.around(value, axis) else {
+            return false;
+        };
+        around.into_iter().all(|(node, axis)| {
             let is_free = self.nodes.get(&node).is_none_or(|&other| other == axis);
             is_free && reads(self.analysis, node, axis).is_some()
-        };
-        is_read_by_nodes_alone(self.analysis, value)
-            && self
-                .around(value, axis)
-                .is_some_and(|around| around.iter().all(has_axis))
+        })
     }
 
-    /// Takes in a node, and looks at the large values around it.
+    /// Adds a node, and notes the large values around it.
     fn add(&mut self, node: NodeId, axis: usize) -> Option<()> {
         match self.nodes.insert(node, axis) {
             Some(other) if other != axis => return None,
@@ -235,11 +241,28 @@ impl Growing<'_> {
     #[allow(clippy::option_option)]
     fn between(&self) -> Option<Option<(NodeId, usize)>> {
         let graph = &self.analysis.graph;
-        let places = || self.nodes.keys().map(|&node| graph.place(node));
-        let (Some(first), Some(last)) = (places().min(), places().max()) else {
+        let places = self.nodes.keys().map(|&node| graph.place(node));
+        let (Some(first), Some(last)) = (places.clone().min(), places.max()) else {
             return Some(None);
         };
         let window = &graph.order()[first..=last];
+        let (behind, before) = (self.nodes_behind(window), self.nodes_before(window));
+        // The first of them reads the region itself.
+        let Some(&node) = window.iter().find(|node| {
+            !self.nodes.contains_key(node) && behind.contains(node) && before.contains(node)
+        }) else {
+            return Some(None);
+        };
+        let mut inputs = graph.inputs(node).iter().enumerate();
+        let axis = inputs.find_map(|(slot, input)| {
+            let maker = graph.producer((*input)?)?.0;
+            carried(self.analysis, node, slot, *self.nodes.get(&maker)?)
+        })?;
+        Some(Some((node, axis)))
+    }
+
+    /// The nodes of a window that read the region, directly or not.
+    fn nodes_behind(&self, window: &[NodeId]) -> HashSet<NodeId> {
         let mut behind: HashSet<NodeId> = HashSet::new();
         for &node in window {
             if self
@@ -249,28 +272,21 @@ impl Growing<'_> {
                 behind.insert(node);
             }
         }
+        behind
+    }
+
+    /// The nodes that the region reads, directly or through nodes of a window.
+    fn nodes_before(&self, window: &[NodeId]) -> HashSet<NodeId> {
         let mut before: HashSet<NodeId> = HashSet::new();
         for &node in window.iter().rev() {
             if self.nodes.contains_key(&node) || before.contains(&node) {
                 before.extend(self.makers(node));
             }
         }
-        let is_between = |node: &&NodeId| {
-            !self.nodes.contains_key(node) && behind.contains(node) && before.contains(node)
-        };
-        // The first of them reads the region itself.
-        let Some(&node) = window.iter().find(is_between) else {
-            return Some(None);
-        };
-        let carries = |(slot, input): (usize, &Option<ValueId>)| {
-            let maker = graph.producer((*input)?)?.0;
-            carried(self.analysis, node, slot, *self.nodes.get(&maker)?)
-        };
-        let axis = graph.inputs(node).iter().enumerate().find_map(carries)?;
-        Some(Some((node, axis)))
+        before
     }
 
-    /// The nodes that make what a node reads, and what its bodies do.
+    /// The producers of the values that a node and its bodies read.
     fn makers(&self, node: NodeId) -> impl Iterator<Item = NodeId> {
         let graph = &self.analysis.graph;
         let read = graph
@@ -323,14 +339,10 @@ impl Growing<'_> {
                 shape: self.shape(node, axis)?,
             });
         }
-        let is_along =
-            |&(value, axis): &(ValueId, usize)| facts.extent(value, axis) == Some(places);
-        let is_there = !joined.is_empty()
-            && cut.iter().all(is_along)
-            && cut
-                .iter()
-                .all(|&(value, _)| can_be_cut(self.analysis, value));
-        is_there.then_some(SliceRegion {
+        let can_cut_all = cut.iter().all(|&(value, axis)| {
+            facts.extent(value, axis) == Some(places) && can_be_cut(self.analysis, value)
+        });
+        (!joined.is_empty() && can_cut_all).then_some(SliceRegion {
             members,
             extent: places,
             cut,
@@ -363,17 +375,16 @@ impl Growing<'_> {
     }
 }
 
-/// Whether parts of a value can be had: those of a constant of floats are stored, and have to be finite for that.
+/// Whether a value can be cut: the parts of a constant of floats are stored, which needs finite numbers.
 fn can_be_cut(analysis: &Analysis, value: ValueId) -> bool {
     let Analysis {
         constants, facts, ..
     } = analysis;
     let is_stored =
         constants.is_constant(value) && facts.data_type(value).is_none_or(DataType::is_float);
-    let is_finite = || {
-        constants
-            .numbers(value)
-            .is_ok_and(|numbers| numbers.iter().all(|number| number.is_finite()))
-    };
-    !is_stored || is_finite()
+    if !is_stored {
+        return true;
+    }
+    let numbers = constants.numbers(value);
+    numbers.is_ok_and(|numbers| numbers.iter().all(|number| number.is_finite()))
 }

@@ -118,42 +118,18 @@ fn push_parts(
     sliced: &mut MemoryPlan,
 ) {
     let region = &cut.region;
-    let extents = cut.extents();
-    let mut parts: Vec<HashMap<usize, usize>> = vec![HashMap::new(); cut.parts];
-    let mut add = |value: ValueId, part: usize, buffers: &mut Vec<Buffer>| {
-        let whole = plan.buffers[value.index()].bytes;
-        let bytes =
-            (u128::from(whole) * extents[part] as u128 / region.extent.max(1) as u128) as u64;
-        buffers.push(Buffer {
-            value,
-            bytes,
-            is_output: false,
-        });
-        parts[part].insert(value.index(), buffers.len() - 1);
-        buffers.len() - 1
-    };
+    let mut parts = PartBuffers::new(cut);
     for &(value, _) in &region.cut {
-        let writes = (0..cut.parts)
-            .map(|part| add(value, part, &mut sliced.buffers))
-            .collect();
         let reads = vec![value.index()];
-        sliced.steps.push(PlanStep {
-            node: None,
-            reads,
-            writes,
-            in_place: false,
-            cut: Some(number),
-        });
+        let writes = parts.add(value, plan, &mut sliced.buffers);
+        sliced.steps.push(movement(number, reads, writes));
     }
-    let made = region
-        .nodes()
-        .flat_map(|node| analysis.graph.outputs(node).iter().flatten());
-    for &value in made {
-        (0..cut.parts).for_each(|part| {
-            add(value, part, &mut sliced.buffers);
-        });
+    for node in region.nodes() {
+        for &value in analysis.graph.outputs(node).iter().flatten() {
+            parts.add(value, plan, &mut sliced.buffers);
+        }
     }
-    for part in &parts {
+    for part in &parts.by_whole {
         for RegionNode { node, reads, .. } in &region.members {
             let whole = &plan.steps[*node];
             let inputs = analysis.graph.inputs(*node).iter().zip(reads);
@@ -168,15 +144,57 @@ fn push_parts(
         }
     }
     for &(value, _) in &region.joined {
-        let reads = parts.iter().map(|part| part[&value.index()]).collect();
+        let of_parts = parts.by_whole.iter();
+        let reads = of_parts.map(|part| part[&value.index()]).collect();
         let writes = vec![value.index()];
-        sliced.steps.push(PlanStep {
-            node: None,
-            reads,
-            writes,
-            in_place: false,
-            cut: Some(number),
-        });
+        sliced.steps.push(movement(number, reads, writes));
+    }
+}
+
+/// The step of a Split or a Concat around the parts of a region.
+fn movement(number: usize, reads: Vec<usize>, writes: Vec<usize>) -> PlanStep {
+    PlanStep {
+        node: None,
+        reads,
+        writes,
+        in_place: false,
+        cut: Some(number),
+    }
+}
+
+/// The buffers of the parts of a region.
+struct PartBuffers {
+    /// The places of each part.
+    extents: Vec<usize>,
+    /// The places of all parts.
+    whole_extent: usize,
+    /// For each part, its buffers by those of the whole values.
+    by_whole: Vec<HashMap<usize, usize>>,
+}
+
+impl PartBuffers {
+    fn new(cut: &PlannedCut) -> Self {
+        PartBuffers {
+            extents: cut.extents(),
+            whole_extent: cut.region.extent.max(1),
+            by_whole: vec![HashMap::new(); cut.parts],
+        }
+    }
+
+    /// Adds a buffer for each part of a value, and returns their indices.
+    fn add(&mut self, value: ValueId, plan: &MemoryPlan, buffers: &mut Vec<Buffer>) -> Vec<usize> {
+        let whole = u128::from(plan.buffers[value.index()].bytes);
+        let mut added = vec![];
+        for (&extent, by_whole) in self.extents.iter().zip(&mut self.by_whole) {
+            by_whole.insert(value.index(), buffers.len());
+            added.push(buffers.len());
+            buffers.push(Buffer {
+                value,
+                bytes: (whole * extent as u128 / self.whole_extent as u128) as u64,
+                is_output: false,
+            });
+        }
+        added
     }
 }
 

@@ -12,17 +12,20 @@ use crate::ir::{NodeId, ValueId};
 /// How many parts a region is cut into at most.
 const MOST_PARTS: usize = 64;
 
-/// A cut has to leave less than this part of the bytes that are held at the peak.
+/// A cut leaves less than this part of the bytes that are held at the peak.
 const WORTH: f64 = 0.98;
 
-/// By hand a region is cut if that leaves less than this part of the bytes that are held around its value.
+/// With `--slice`, a cut leaves less than this part of the bytes that are held around its value.
 const WORTH_BY_HAND: f64 = 0.9;
 
-/// By hand a value is large if it has at least this part of the bytes of the largest one.
+/// With `--slice`, a value is large if it has at least the bytes of the largest one divided by this number.
 const LARGE: u64 = 32;
 
-/// How many of the values that are held at a peak are looked at.
-const LOOKED_AT: usize = 4;
+/// Fewer parts are better where they need at most this many times the bytes that the most parts need.
+const NEAR_LOWEST: f64 = 1.02;
+
+/// How many of the values that are held at a peak are tried.
+const TRIED: usize = 4;
 
 /// Values of at most this part of the bytes of the value that a region is grown from are on its border.
 const LIMITS: &[f64] = &[0.75, 0.5, 0.24, 0.12, 0.05];
@@ -39,7 +42,18 @@ struct CutChoice {
     cuts: Vec<PlannedCut>,
     /// The bytes that are held while the cut runs, in the worst step.
     bytes: u64,
+    /// How many nodes the cut adds.
     added: usize,
+}
+
+impl CutChoice {
+    /// Its place among choices, the best first: under the goal by the fewest nodes, or else by the fewest bytes.
+    fn rank(&self, goal: u64) -> (u8, u64, u64) {
+        match self.bytes <= goal {
+            true => (0, self.added as u64, self.bytes),
+            false => (1, self.bytes, self.added as u64),
+        }
+    }
 }
 
 impl<'s> CutSearch<'s> {
@@ -51,9 +65,9 @@ impl<'s> CutSearch<'s> {
         }
     }
 
-    /// Cuts at one peak after the other until all are under the goal, or nothing brings the highest one down.
+    /// Cuts at one peak after the other until all are under the goal, or no cut lowers the highest one.
     pub fn reach(&self, goal: u64, mut cuts: Vec<PlannedCut>) -> Vec<PlannedCut> {
-        // Each time one region is cut, or cut into more parts.
+        // Each round cuts one region, or cuts it into more parts.
         for _ in 0..self.plan.steps.len() {
             let Some(plan) = with_cuts(self.analysis, self.plan, &cuts) else {
                 break;
@@ -82,44 +96,49 @@ impl<'s> CutSearch<'s> {
         let least = values.first().map_or(0, |(bytes, _)| bytes / LARGE).max(1);
         let mut cuts: Vec<PlannedCut> = vec![];
         for (_, value) in values.into_iter().take_while(|(bytes, _)| *bytes >= least) {
-            let taken = taken(&cuts);
-            let ways = self
-                .regions(value)
-                .into_iter()
-                .filter(|region| is_free(region, &taken));
-            let whole = self.around(value);
-            let way = ways.filter_map(|region| {
-                self.way(
-                    &cuts,
-                    PlannedCut {
-                        parts: parts.min(region.extent),
-                        region,
-                    },
-                )
-            });
-            let best = way.min_by_key(|way| (way.bytes, way.added));
-            if let Some(way) = best.filter(|way| (way.bytes as f64) < WORTH_BY_HAND * whole as f64)
-            {
-                cuts = way.cuts;
+            let most = WORTH_BY_HAND * self.bytes_around(value) as f64;
+            let best = self.best_cut_around(&cuts, value, parts);
+            if let Some(choice) = best.filter(|choice| (choice.bytes as f64) < most) {
+                cuts = choice.cuts;
             }
         }
         cuts
     }
 
+    /// The cuts with one more around a value: the one that holds the fewest bytes.
+    fn best_cut_around(
+        &self,
+        cuts: &[PlannedCut],
+        value: ValueId,
+        parts: usize,
+    ) -> Option<CutChoice> {
+        let taken = taken(cuts);
+        self.regions(value)
+            .into_iter()
+            .filter(|region| is_free(region, &taken))
+            .filter_map(|region| {
+                let parts = parts.min(region.extent);
+                self.choice(cuts.to_vec(), cuts.len(), PlannedCut { parts, region })
+            })
+            .min_by_key(|choice| (choice.bytes, choice.added))
+    }
+
     /// The most bytes that are held while a value is made or read.
-    fn around(&self, value: ValueId) -> u64 {
+    fn bytes_around(&self, value: ValueId) -> u64 {
         let live = self.plan.live();
         let steps = self.plan.steps.iter().zip(live);
-        let has = |list: &[usize]| list.contains(&value.index());
         steps
-            .filter(|(step, _)| has(&step.reads) || has(&step.writes))
+            .filter(|(step, _)| {
+                let mut buffers = step.reads.iter().chain(&step.writes);
+                buffers.any(|&buffer| buffer == value.index())
+            })
             .map(|(_, bytes)| bytes)
             .max()
             .unwrap_or(0)
     }
 
-    /// The cuts with one more, or with more parts of one, that bring the peak down: under the goal by the fewest nodes, or as
-    /// far as can be.
+    /// The cuts with one more, or with more parts of one, that lower the peak: under the goal by the fewest nodes, or as far
+    /// as possible.
     fn improved(
         &self,
         cuts: &[PlannedCut],
@@ -128,16 +147,16 @@ impl<'s> CutSearch<'s> {
         goal: u64,
     ) -> Option<Vec<PlannedCut>> {
         let worth = (peak.bytes as f64 * WORTH) as u64;
-        let mut ways = vec![];
+        let mut choices = vec![];
         if let Some(cut) = plan.steps.get(peak.step).and_then(|step| step.cut) {
-            ways.extend(self.fewest(cuts, cut, cuts[cut].parts + 1, (goal, worth)));
+            choices.extend(self.fewest(cuts, cut, cuts[cut].parts + 1, (goal, worth)));
         }
         let taken = taken(cuts);
         let held = peak
             .held
             .iter()
             .filter(|&&buffer| buffer < self.analysis.graph.value_count());
-        for &buffer in held.take(LOOKED_AT) {
+        for &buffer in held.take(TRIED) {
             for region in self.regions(plan.buffers[buffer].value) {
                 if is_free(&region, &taken) {
                     let mut further = cuts.to_vec();
@@ -145,19 +164,16 @@ impl<'s> CutSearch<'s> {
                         parts: 2.min(region.extent),
                         region,
                     });
-                    ways.extend(self.fewest(&further, cuts.len(), 2, (goal, worth)));
+                    choices.extend(self.fewest(&further, cuts.len(), 2, (goal, worth)));
                 }
             }
         }
-        let rank = |way: &CutChoice| match way.bytes <= goal {
-            true => (0, way.added as u64, way.bytes),
-            false => (1, way.bytes, way.added as u64),
-        };
-        ways.into_iter().min_by_key(rank).map(|way| way.cuts)
+        let best = choices.into_iter().min_by_key(|choice| choice.rank(goal));
+        best.map(|choice| choice.cuts)
     }
 
-    /// The fewest parts of one of the cuts, from so many on, that bring it under the goal, or next to as low as any do;
-    /// nothing where no number of them is worth it.
+    /// The fewest parts of one of the cuts, from so many on, that bring it under the goal, or near the lowest that any
+    /// number reaches; `None` where no number is worth it.
     fn fewest(
         &self,
         cuts: &[PlannedCut],
@@ -166,34 +182,35 @@ impl<'s> CutSearch<'s> {
         (goal, worth): (u64, u64),
     ) -> Option<CutChoice> {
         let cut = &cuts[number];
-        let with = |parts: usize| {
-            let mut cuts = cuts.to_vec();
-            let last = cuts.remove(number);
-            self.way_at(cuts, number, PlannedCut { parts, ..last })
-        };
         let numbers: Vec<usize> = parts(cut.region.extent)
             .into_iter()
             .filter(|&parts| parts >= from)
             .collect();
-        let most = with(*numbers.last()?)?;
+        let most = self.with_parts(cuts, number, *numbers.last()?)?;
         if most.bytes >= worth {
             return None;
         }
-        let enough = goal.max(most.bytes).max(if goal == 0 {
-            0
-        } else {
-            (most.bytes as f64 * 1.02) as u64
+        let near_lowest = match goal {
+            0 => most.bytes,
+            _ => (most.bytes as f64 * NEAR_LOWEST) as u64,
+        };
+        let enough = goal.max(most.bytes).max(near_lowest);
+        let first = numbers.partition_point(|&parts| {
+            let choice = self.with_parts(cuts, number, parts);
+            choice.is_none_or(|choice| choice.bytes > enough)
         });
-        let first =
-            numbers.partition_point(|&parts| with(parts).is_none_or(|way| way.bytes > enough));
-        with(*numbers.get(first)?)
+        self.with_parts(cuts, number, *numbers.get(first)?)
     }
 
-    fn way(&self, cuts: &[PlannedCut], cut: PlannedCut) -> Option<CutChoice> {
-        self.way_at(cuts.to_vec(), cuts.len(), cut)
+    /// The cuts with another number of parts for one of them.
+    fn with_parts(&self, cuts: &[PlannedCut], number: usize, parts: usize) -> Option<CutChoice> {
+        let mut cuts = cuts.to_vec();
+        let cut = cuts.remove(number);
+        self.choice(cuts, number, PlannedCut { parts, ..cut })
     }
 
-    fn way_at(
+    /// The cuts with one more at index `number`; `None` where the regions would have to wait for each other.
+    fn choice(
         &self,
         mut cuts: Vec<PlannedCut>,
         number: usize,
@@ -207,14 +224,16 @@ impl<'s> CutSearch<'s> {
 
     /// The regions around a value, each once.
     fn regions(&self, value: ValueId) -> Vec<SliceRegion> {
-        if let Some(analysis) = self.regions.borrow().get(&value) {
-            return analysis.clone();
+        if let Some(regions) = self.regions.borrow().get(&value) {
+            return regions.clone();
         }
-        let bytes = |value: ValueId| self.plan.buffers[value.index()].bytes;
+        let buffers = &self.plan.buffers;
+        let own_bytes = buffers[value.index()].bytes as f64;
         let mut regions: Vec<SliceRegion> = vec![];
         for axis in 0..self.analysis.facts.rank(value).unwrap_or(0) {
             for limit in LIMITS {
-                let limit = (bytes(value) as f64 * limit) as u64;
+                let limit = (own_bytes * limit) as u64;
+                let bytes = |value: ValueId| buffers[value.index()].bytes;
                 for region in grow(self.analysis, (value, axis), limit, &bytes) {
                     if !regions.contains(&region) {
                         regions.push(region);

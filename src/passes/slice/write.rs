@@ -8,8 +8,8 @@
 //!                                 y = Concat(y₀, y₁)
 //! ```
 //!
-//! Each part stands before the next one, and the Concat names the parts in this order: tract runs whatever is ready by
-//! the order in which an output needs it, and onnxruntime follows the inputs of each node as well.
+//! Each part is written before the next one, and the Concat reads the parts in this order: tract and onnxruntime both run
+//! nodes in the order in which an output needs them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -78,14 +78,15 @@ struct PartWriter<'w> {
 }
 
 impl PartWriter<'_> {
-    /// A name that neither the graph nor this has yet.
-    fn name(&mut self, stem: &str, what: &str) -> String {
+    /// A name that neither the graph nor a part has yet.
+    fn name(&mut self, stem: &str, suffix: &str) -> String {
         let mut names = (0..).map(|count| match count {
-            0 => format!("{stem}_{what}"),
-            _ => format!("{stem}_{what}_{count}"),
+            0 => format!("{stem}_{suffix}"),
+            _ => format!("{stem}_{suffix}_{count}"),
         });
-        let is_free = |name: &String| !self.graph.has(name) && !self.names.contains(name);
-        let name = names.find(is_free).unwrap_or_default();
+        let name = names
+            .find(|name| !self.graph.has(name) && !self.names.contains(name))
+            .unwrap_or_default();
         self.names.insert(name.clone());
         name
     }
@@ -125,20 +126,19 @@ impl PartWriter<'_> {
             recipes.push(whole.pick(axis, (start..start + extent).map(Some))?);
             start += extent;
         }
-        let store = |(part, recipe): (usize, Recipe)| {
+        let mut names = vec![];
+        for (part, recipe) in recipes.into_iter().enumerate() {
             let name = self.name(stem, &format!("part_{part}"));
-            let (replaces, contracted) = (stem.to_owned(), vec![]);
-            let weight = NewConstant::Weight {
+            self.constants.push(NewConstant::Weight {
                 name: name.clone(),
                 data_type,
                 recipe,
-                replaces,
-                contracted,
-            };
-            self.constants.push(weight);
-            name
-        };
-        Some(recipes.into_iter().enumerate().map(store).collect())
+                replaces: stem.to_owned(),
+                contracted: vec![],
+            });
+            names.push(name);
+        }
+        Some(names)
     }
 
     /// Cuts an input of the region.
@@ -202,7 +202,7 @@ impl PartWriter<'_> {
         self.nodes.push(node);
     }
 
-    /// Joins the parts of what leaves the region.
+    /// Joins the parts of an output of the region.
     fn join(&mut self, value: ValueId, axis: usize, made: &[HashMap<ValueId, String>]) {
         let stem = self.graph.value_name(value);
         let like = self
