@@ -1,12 +1,13 @@
-//! Two Transposes in a row as one, and two means.
+//! Two Transposes in a row as one Transpose, and two means as one mean.
 
 use crate::analysis::Analysis;
+use crate::analysis::node_view::At;
 use crate::ir::NodeId;
 use crate::ir::builder::Maker;
 use crate::ir::regions::way;
 
-/// A Transpose of what a Transpose makes for it alone, or a ReduceMean over other axes of what one makes: one of both.
-pub fn one<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+/// A Transpose or a ReduceMean together with the one that makes its input for it alone.
+pub fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let between = graph.input(node, 0)?;
     let (first, _) = graph.producer(between)?;
@@ -22,39 +23,32 @@ pub fn one<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let mut maker = Maker::new(graph, node);
     match op {
         "Transpose" => {
-            let orders = [&before, &behind].map(|at| {
-                at.only_attributes(&["perm"]).ok()?;
-                at.permutation(rank).ok()
-            });
-            let [Some(first), Some(then)] = orders else {
-                return None;
-            };
+            let (first, then) = (permutation(&before, rank)?, permutation(&behind, rank)?);
             let order: Vec<i64> = then.into_iter().map(|axis| first[axis] as i64).collect();
             maker.transpose(graph.value_name(value), &order);
         }
         _ => {
-            let told = ["axes", "keepdims", "noop_with_empty_axes"];
-            let reduced = [&before, &behind].map(|at| {
-                at.only_attributes(&told).ok()?;
-                at.reduction(rank)
-                    .ok()
-                    .filter(|(_, keeps)| *keeps)
-                    .map(|(axes, _)| axes)
-            });
-            let [Some(mut axes), Some(others)] = reduced else {
-                return None;
-            };
-            // The mean of a mean over the same axis is that.
-            axes.extend(
-                others
-                    .into_iter()
-                    .filter(|axis| !axes.contains(axis))
-                    .collect::<Vec<_>>(),
-            );
+            let mut axes = reduced_axes(&before, rank)?;
+            // The mean of a mean over the same axis is that mean.
+            axes.extend(reduced_axes(&behind, rank)?);
             axes.sort_unstable();
+            axes.dedup();
             let axes: Vec<i64> = axes.into_iter().map(|axis| axis as i64).collect();
             maker.mean(graph.value_name(value), &axes, true);
         }
     }
     Some(maker)
+}
+
+fn permutation(at: &At, rank: usize) -> Option<Vec<usize>> {
+    at.only_attributes(&["perm"]).ok()?;
+    at.permutation(rank).ok()
+}
+
+/// The axes of a ReduceMean that keeps them.
+fn reduced_axes(at: &At, rank: usize) -> Option<Vec<usize>> {
+    at.only_attributes(&["axes", "keepdims", "noop_with_empty_axes"])
+        .ok()?;
+    let (axes, keeps_axes) = at.reduction(rank).ok()?;
+    keeps_axes.then_some(axes)
 }

@@ -1,21 +1,21 @@
-//! A value of which all places are taken in order, and which is the same again.
+//! A Gather of all places of a value in order, which is the value itself.
 //!
-//! torch has `as_strided` where a mean over a turned image is to lie in memory as others do, and exports it as a Gather out
-//! of all places in a row. Which of them is a sum: `Range(0, n)·k` and constants that count from 0 to k − 1 for each of n
-//! items are all places of a value of n items of k places.
+//! torch calls `as_strided` where a mean over a transposed image needs the memory layout of other means, and exports the call
+//! as a Gather from the flattened value. The indices are a sum: `Range(0, n)·k` plus constants that count from 0 to k − 1
+//! are all places of a value of n items of k places.
 
 use ndarray::{ArrayD, Axis, IxDyn};
 
-use crate::affine::fold::At;
 use crate::analysis::Analysis;
 use crate::analysis::broadcast::LARGEST;
+use crate::analysis::node_view::At;
 use crate::ir::axes::axes;
 use crate::ir::builder::Maker;
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 use crate::shape::facts::{extent, same};
 
-/// How many operators in a row indices are followed through.
+/// The longest chain of operators that indices are followed through.
 const DEPTH: usize = 12;
 
 /// A Gather of all places of a value in order, as a Reshape of the value; `None` where it selects
@@ -60,9 +60,9 @@ pub fn whole<'m>(analysis: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
     Some(maker)
 }
 
-/// Indices: constants, to each of which those of a range may be added, times a number.
+/// Indices: constants, plus an arithmetic progression along one axis.
 struct Places {
-    /// Has one place along the axis of the range.
+    /// The constants, with one place along the axis of the progression.
     fixed: ArrayD<i64>,
     range: Option<Progression>,
 }
@@ -83,7 +83,6 @@ impl Places {
         let (node, _) = graph.producer(value)?;
         let at = analysis.at(node);
         let left = depth.checked_sub(1)?;
-        let operand = |slot: usize| Self::new(analysis, at.input(slot).ok()?, left);
         match graph.op(node)? {
             "Range" if at.ints(0) == Ok(Some(vec![0])) && at.ints(2) == Ok(Some(vec![1])) => {
                 let range = Progression {
@@ -96,39 +95,53 @@ impl Places {
                     range: Some(range),
                 })
             }
-            "Cast" if facts.data_type(value) == Some(DataType::Int64) => operand(0),
-            "Identity" => operand(0),
-            "Unsqueeze" => operand(0)?.widened(&at),
-            "Mul" => {
-                let (one, other) = (operand(0)?, operand(1)?);
-                let (places, factor) = if one.is_number() {
-                    (other, one)
-                } else {
-                    (one, other)
-                };
-                // A factor of more axes would give the indices more.
-                let fits = factor.is_number() && factor.fixed.ndim() <= places.fixed.ndim();
-                let factor = factor.fixed.first().copied().filter(|_| fits)?;
-                let range = places.range.map(|range| Progression {
-                    step: range.step.wrapping_mul(factor),
-                    ..range
-                });
-                Some(Self {
-                    fixed: places.fixed.mapv(|place| place.wrapping_mul(factor)),
-                    range,
-                })
+            "Cast" if facts.data_type(value) == Some(DataType::Int64) => {
+                Self::read_by(&at, 0, analysis, left)
             }
-            "Add" => operand(0)?.plus(operand(1)?),
+            "Identity" => Self::read_by(&at, 0, analysis, left),
+            "Unsqueeze" => Self::read_by(&at, 0, analysis, left)?.unsqueezed(&at),
+            "Mul" => {
+                let one = Self::read_by(&at, 0, analysis, left)?;
+                let other = Self::read_by(&at, 1, analysis, left)?;
+                if one.is_number() {
+                    other.times(one)
+                } else {
+                    one.times(other)
+                }
+            }
+            "Add" => {
+                let one = Self::read_by(&at, 0, analysis, left)?;
+                one.plus(Self::read_by(&at, 1, analysis, left)?)
+            }
             _ => None,
         }
+    }
+
+    /// The indices that a node reads.
+    fn read_by(at: &At, slot: usize, analysis: &Analysis, depth: usize) -> Option<Self> {
+        Self::new(analysis, at.input(slot).ok()?, depth)
     }
 
     fn is_number(&self) -> bool {
         self.fixed.len() == 1 && self.range.is_none()
     }
 
-    /// With axes of one place among its own, as an Unsqueeze puts them.
-    fn widened(self, at: &At) -> Option<Self> {
+    /// The product with a number that has no more axes.
+    fn times(self, factor: Self) -> Option<Self> {
+        let fits = factor.is_number() && factor.fixed.ndim() <= self.fixed.ndim();
+        let factor = factor.fixed.first().copied().filter(|_| fits)?;
+        let range = self.range.map(|range| Progression {
+            step: range.step.wrapping_mul(factor),
+            ..range
+        });
+        Some(Self {
+            fixed: self.fixed.mapv(|place| place.wrapping_mul(factor)),
+            range,
+        })
+    }
+
+    /// The indices with the axes of one place that an Unsqueeze adds.
+    fn unsqueezed(self, at: &At) -> Option<Self> {
         let Self {
             mut fixed,
             mut range,
@@ -145,25 +158,12 @@ impl Places {
         Some(Self { fixed, range })
     }
 
+    /// The sum; `None` where both have a progression, or constants vary along its axis.
     fn plus(self, other: Self) -> Option<Self> {
         let rank = self.fixed.ndim().max(other.fixed.ndim());
-        let aligned = |Self { mut fixed, range }: Self| {
-            let missing = rank - fixed.ndim();
-            (0..missing).for_each(|_| fixed.insert_axis_inplace(Axis(0)));
-            let range = range.map(|range| Progression {
-                axis: range.axis + missing,
-                ..range
-            });
-            Self { fixed, range }
-        };
-        let (one, other) = (aligned(self), aligned(other));
-        let longer = |axis| {
-            one.fixed
-                .len_of(Axis(axis))
-                .max(other.fixed.len_of(Axis(axis)))
-        };
-        let shape: Vec<usize> = (0..rank).map(longer).collect();
-        let is_apart = |range: &Progression| shape[range.axis] == 1;
+        let (one, other) = (self.aligned(rank), other.aligned(rank));
+        let extents = one.fixed.shape().iter().zip(other.fixed.shape());
+        let shape: Vec<usize> = extents.map(|(one, other)| *one.max(other)).collect();
         let size = shape
             .iter()
             .try_fold(1usize, |size, &extent| size.checked_mul(extent));
@@ -176,8 +176,20 @@ impl Places {
             (Some(_), Some(_)) => return None,
             (range, none) => range.or(none),
         };
-        range.as_ref().is_none_or(is_apart).then_some(())?;
-        Some(Self { fixed, range })
+        let is_apart = range.as_ref().is_none_or(|range| shape[range.axis] == 1);
+        is_apart.then_some(Self { fixed, range })
+    }
+
+    /// The indices with axes of one place in front, up to `rank` axes.
+    fn aligned(self, rank: usize) -> Self {
+        let Self { mut fixed, range } = self;
+        let missing = rank - fixed.ndim();
+        (0..missing).for_each(|_| fixed.insert_axis_inplace(Axis(0)));
+        let range = range.map(|range| Progression {
+            axis: range.axis + missing,
+            ..range
+        });
+        Self { fixed, range }
     }
 }
 

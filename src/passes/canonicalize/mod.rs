@@ -1,13 +1,18 @@
 //! Canonicalization: operators in forms that the next passes see through.
 //!
-//! `x[..., 0]` of an axis that has one place is a Squeeze, which moves nothing; exporters write a Gather, which picks
-//! places. And what broadcasting does by itself need not be written: `x + Expand(c)` is `x + c` where x is as large, as is
-//! `x + Gather(table, zeros)` with the first entry, and `f(Expand(c))` is `Expand(f(c))`. So statistics that were given the
-//! shape of the input are constants of channels again. A Sum of two values is an Add, an Einsum that adds up nothing is a
-//! Mul, a pooling by whose mean a value is centred is a mean, a BatchNormalization of which each token is a channel is a
-//! LayerNormalization, a Gather of all places in order is a Reshape, a GatherND of
-//! places of one axis a Gather, and zeros around an image are the padding of the
-//! convolution behind.
+//! | before | after |
+//! |---|---|
+//! | a Gather of the only place of an axis | a Squeeze |
+//! | `x + Expand(c)`, x as large as the result | `x + c` |
+//! | `x + Gather(table, zeros)` | `x +` the first entry |
+//! | `f(Expand(c))` | `Expand(f(c))`, so that statistics with the shape of the input are constants of channels again |
+//! | a Sum of two values | an Add |
+//! | an Einsum that adds up nothing | a Mul |
+//! | a pooling by whose mean a value is centred | a ReduceMean |
+//! | a BatchNormalization whose channels are tokens | a LayerNormalization |
+//! | a Gather of all places in order | a Reshape |
+//! | a GatherND of places of one axis | a Gather |
+//! | a Pad before a convolution or a pooling | the `pads` of that operator |
 
 pub(crate) mod adjacent;
 pub(crate) mod identity_selection;
@@ -15,14 +20,13 @@ pub(crate) mod padding;
 pub(crate) mod token_norm;
 
 use crate::affine::materialize::{Edit, written_anew};
-
 use crate::analysis::Analysis;
 use crate::analysis::broadcast::LARGEST;
 use crate::analysis::uniform;
 use crate::ir::axes::axis;
 use crate::ir::builder::{Maker, int};
 use crate::ir::equation::{Equation, is_once};
-use crate::ir::{NodeId, Reader, ValueId};
+use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 use crate::onnx::tensor;
 use crate::recipe::Numbers;
@@ -47,7 +51,7 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
             .or_else(|| added(analysis, node))
             .or_else(|| multiplied(analysis, node))
             .or_else(|| broadcast(analysis, node))
-            .or_else(|| adjacent::one(analysis, node))
+            .or_else(|| adjacent::merged(analysis, node))
             .or_else(|| narrowed(analysis, node))
     })
 }
@@ -84,8 +88,8 @@ fn squeezed<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     Some(maker)
 }
 
-/// A GatherND that picks places of the first axis, which constants tell, as the Gather that it is: exporters write
-/// `x[..., places]` so, between Transposes.
+/// A GatherND that picks constant places of the first axis as a Gather: exporters write `x[..., places]` as a GatherND
+/// between Transposes.
 fn picked<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let Analysis {
         graph,
@@ -116,8 +120,8 @@ fn picked<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     Some(maker)
 }
 
-/// A pooling over all places as the mean that it is, where a normalization reads it: TensorFlow's over the channels of
-/// tokens is written as one.
+/// A pooling over all places as a ReduceMean, where a normalization reads it: TensorFlow writes the mean over the channels of
+/// tokens as a pooling.
 fn pooled<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, facts, .. } = analysis;
     if !graph.is(node, "GlobalAveragePool") || analysis.at(node).only_attributes(&[]).is_err() {
@@ -125,22 +129,9 @@ fn pooled<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     }
     let value = graph.input(node, 0)?;
     let rank = facts.rank(value).filter(|&rank| rank > 2)?;
-    // A centred value, or a square.
-    let is_square = graph
-        .producer(value)
-        .is_some_and(|(maker, _)| match graph.op(maker) {
-            Some("Mul") => graph.input(maker, 0) == graph.input(maker, 1),
-            Some("Pow") => {
-                graph
-                    .input(maker, 1)
-                    .and_then(|power| analysis.constants.scalar(power))
-                    == Some(2.0)
-            }
-            _ => false,
-        });
     let mean = graph.only_output(node)?;
-    let centres = |reader: &Reader| matches!(reader, Reader::Node { node, .. } if graph.is(*node, "Sub") && graph.inputs(*node) == [Some(value), Some(mean)]);
-    if !is_square && !graph.readers(mean).iter().any(centres) {
+    let mut readers = graph.readers(mean).iter();
+    if !is_square(analysis, value) && !readers.any(|reader| centres(graph, reader, value, mean)) {
         return None;
     }
     let mut maker = Maker::new(graph, node);
@@ -152,7 +143,29 @@ fn pooled<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     Some(maker)
 }
 
-/// A Sum of two values as an Add, or of one as that.
+/// Whether a value is a product with itself, or a power of 2.
+fn is_square(analysis: &Analysis, value: ValueId) -> bool {
+    let graph = &analysis.graph;
+    let Some((maker, _)) = graph.producer(value) else {
+        return false;
+    };
+    let second = graph.input(maker, 1);
+    match graph.op(maker) {
+        Some("Mul") => graph.input(maker, 0) == second,
+        Some("Pow") => second.and_then(|power| analysis.constants.scalar(power)) == Some(2.0),
+        _ => false,
+    }
+}
+
+/// Whether a reader subtracts the mean from the value.
+fn centres(graph: &Graph, reader: &Reader, value: ValueId, mean: ValueId) -> bool {
+    let Reader::Node { node, .. } = *reader else {
+        return false;
+    };
+    graph.is(node, "Sub") && graph.inputs(node) == [Some(value), Some(mean)]
+}
+
+/// A Sum of two values as an Add, and a Sum of one as an Identity.
 fn added<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     if !graph.is(node, "Sum") || analysis.at(node).only_attributes(&[]).is_err() {
@@ -188,8 +201,10 @@ fn multiplied<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     if *value != result || !is_once(value) || !is_once(constant) || ranks.contains(&None) {
         return None;
     }
-    let place = |letter| result.iter().position(|other| other == letter);
-    let places: Vec<usize> = constant.iter().map(place).collect::<Option<_>>()?;
+    let places: Vec<usize> = constant
+        .iter()
+        .map(|letter| result.iter().position(|other| other == letter))
+        .collect::<Option<_>>()?;
     let mut shape = vec![1; result.len() - places.first().filter(|_| places.is_sorted())?];
     let before = result.len() - shape.len();
     for (place, extent) in places.iter().zip(at.extents(slot).ok()?) {
@@ -219,17 +234,27 @@ fn is_as_large(Analysis { facts, .. }: &Analysis, one: ValueId, other: ValueId) 
     same_shape(&shape, &beside)
 }
 
+/// The numbers in place of one input, and the number of a scalar that does not broadcast them.
+fn operand(analysis: &Analysis, value: ValueId, at: ValueId, numbers: &Numbers) -> Option<Numbers> {
+    if value == at {
+        return Some(numbers.clone());
+    }
+    let constants = &analysis.constants;
+    let number = constants.numbers(value).ok();
+    number.filter(|number| constants.is_scalar(value) && number.ndim() <= numbers.ndim())
+}
+
 /// The operand and the shape of an Expand.
 fn expanded(analysis: &Analysis, value: ValueId) -> Option<(ValueId, ValueId)> {
     let graph = &analysis.graph;
     let (node, _) = graph.producer(value)?;
     match graph.inputs(node) {
-        [Some(of), Some(to)] if graph.is(node, "Expand") => Some((*of, *to)),
+        [Some(operand), Some(shape)] if graph.is(node, "Expand") => Some((*operand, *shape)),
         _ => None,
     }
 }
 
-/// An operator of two values, one of which has the same at all places, and no more of these than the other.
+/// An operator of two values, one of which is uniform along the axes that it broadcasts, without the broadcast of that one.
 fn broadcast<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let [Some(one), Some(other)] = *graph.inputs(node) else {
@@ -240,18 +265,22 @@ fn broadcast<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     {
         return None;
     }
-    let name = |value| graph.value_name(value);
     let mut maker = Maker::new(graph, node);
     let output = graph.only_output(node)?;
-    // The other operand is as large as the result, so that the broadcast shape is not needed.
-    let is_whole =
-        |value| is_as_large(analysis, value, output) || is_as_large(analysis, one, other);
-    let second = is_whole(one)
-        .then(|| narrow(analysis, &mut maker, other))
-        .flatten();
+    // Where one operand is as large as the result, the other one may be broadcast again.
+    let are_alike = is_as_large(analysis, one, other);
+    let [is_first_whole, is_second_whole] =
+        [one, other].map(|value| are_alike || is_as_large(analysis, value, output));
+    let second = match is_first_whole {
+        true => narrow(analysis, &mut maker, other),
+        false => None,
+    };
     let operands = match second {
-        Some(narrow) => [name(one).to_owned(), narrow],
-        None if is_whole(other) => [narrow(analysis, &mut maker, one)?, name(other).to_owned()],
+        Some(second) => [graph.value_name(one).to_owned(), second],
+        None if is_second_whole => {
+            let first = narrow(analysis, &mut maker, one)?;
+            [first, graph.value_name(other).to_owned()]
+        }
         None => return None,
     };
     maker.op(
@@ -273,13 +302,13 @@ fn narrow(analysis: &Analysis, maker: &mut Maker, wide: ValueId) -> Option<Strin
     if constants.is_constant(wide) {
         return None;
     }
-    if let Some((of, _)) = expanded(analysis, wide) {
-        return Some(graph.value_name(of).to_owned());
+    if let Some((operand, _)) = expanded(analysis, wide) {
+        return Some(graph.value_name(operand).to_owned());
     }
     Some(maker.floats(facts.data_type(wide)?, &uniform::row(analysis, wide)?))
 }
 
-/// An operator on single elements of a constant that is expanded, and of numbers: the constant is computed before it is.
+/// An element-wise operator on an expanded constant and scalars: it is computed before the Expand.
 fn narrowed<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let Analysis {
         graph, constants, ..
@@ -289,21 +318,21 @@ fn narrowed<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
         .iter()
         .flatten()
         .find(|&&value| !constants.is_constant(value))?;
-    let (of, to) = expanded(analysis, *wide)?;
+    let (small, shape) = expanded(analysis, *wide)?;
     if graph.only_reader(*wide).is_none()
-        || !constants.is_constant(of)
-        || constants.is_quantized(of)
-        || constants.is_blurred(of)
+        || !constants.is_constant(small)
+        || constants.is_quantized(small)
+        || constants.is_blurred(small)
     {
         return None;
     }
-    let is_small = constants.len(of).is_some_and(|count| count <= LARGEST);
-    let data_type = analysis.facts.data_type(of).filter(|_| is_small)?;
-    let numbers = applied(analysis, node, *wide, &constants.numbers(of).ok()?)?;
+    let is_small = constants.len(small).is_some_and(|count| count <= LARGEST);
+    let data_type = analysis.facts.data_type(small).filter(|_| is_small)?;
+    let numbers = applied(analysis, node, *wide, &constants.numbers(small).ok()?)?;
     tensor::make("", data_type, &numbers.view()).ok()?;
     let mut maker = Maker::new(graph, node);
     let made = maker.floats(data_type, numbers.recipe());
-    maker.op("Expand", &[&made, graph.value_name(to)], vec![]);
+    maker.op("Expand", &[&made, graph.value_name(shape)], vec![]);
     Some(maker)
 }
 
@@ -314,32 +343,23 @@ fn applied(analysis: &Analysis, node: NodeId, at: ValueId, numbers: &Numbers) ->
         graph, constants, ..
     } = analysis;
     analysis.at(node).only_attributes(&[]).ok()?;
-    let operand = |slot: usize| {
-        let value = graph.input(node, slot)?;
-        if value == at {
-            return Some(numbers.clone());
-        }
-        let number = constants
-            .numbers(value)
-            .ok()
-            .filter(|_| constants.is_scalar(value));
-        number.filter(|number| number.ndim() <= numbers.ndim())
-    };
-    let made = match (graph.op(node)?, graph.inputs(node).len()) {
-        ("Neg", 1) => -&operand(0)?,
-        ("Sqrt", 1) => operand(0)?.sqrt(),
-        ("Reciprocal", 1) => &Numbers::number(1.0, 0) / &operand(0)?,
-        ("Add", 2) => &operand(0)? + &operand(1)?,
-        ("Sub", 2) => &operand(0)? - &operand(1)?,
-        ("Mul", 2) => &operand(0)? * &operand(1)?,
-        ("Div", 2) => &operand(0)? / &operand(1)?,
-        ("Pow", 2) => {
-            let root = operand(0)
-                .filter(|_| graph.input(node, 0) == Some(at))?
-                .sqrt();
-            match constants.scalar(graph.input(node, 1)?)? {
-                0.5 => root,
-                -0.5 => &Numbers::number(1.0, 0) / &root,
+    let made = match (graph.op(node)?, graph.inputs(node)) {
+        ("Pow", &[Some(base), Some(power)]) if base == at => match constants.scalar(power)? {
+            0.5 => numbers.sqrt(),
+            -0.5 => &Numbers::number(1.0, 0) / &numbers.sqrt(),
+            _ => return None,
+        },
+        ("Neg", &[Some(_)]) => -numbers,
+        ("Sqrt", &[Some(_)]) => numbers.sqrt(),
+        ("Reciprocal", &[Some(_)]) => &Numbers::number(1.0, 0) / numbers,
+        (op, &[Some(one), Some(other)]) => {
+            let one = operand(analysis, one, at, numbers)?;
+            let other = operand(analysis, other, at, numbers)?;
+            match op {
+                "Add" => &one + &other,
+                "Sub" => &one - &other,
+                "Mul" => &one * &other,
+                "Div" => &one / &other,
                 _ => return None,
             }
         }

@@ -1,4 +1,4 @@
-//! A Pad before a convolution or a pooling, as the padding that this has itself.
+//! A Pad before a convolution or a pooling as the `pads` attribute of that operator.
 //!
 //! PyTorch's ports of TensorFlow networks pad one end more than the other, by a Pad: by zeros
 //! before a convolution or a mean that counts its padding, and by −∞ before a maximum. As an
@@ -7,6 +7,7 @@
 
 use crate::affine::propagate::rules::pad::Padding;
 use crate::analysis::Analysis;
+use crate::analysis::node_view::At;
 use crate::ir::NodeId;
 use crate::ir::builder::{Maker, int, ints};
 use crate::onnx::operator::{AVERAGE_POOL, MAX_POOL};
@@ -34,25 +35,13 @@ pub fn by_itself<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> 
         _ => return None,
     };
     at.only_attributes(attributes).ok()?;
-    let flag = |name: &str| at.attr(name, 0).is_ok_and(|flag| flag != 0);
     let automatic = at.attr_text("auto_pad", "NOTSET").ok()?;
-    let is_told = matches!(automatic, "NOTSET" | "VALID");
     // The padding decides how far a last window may reach beyond the end.
-    let padded = at.input(0).ok().filter(|_| is_told && !flag("ceil_mode"))?;
-    let (pad, _) = graph
-        .producer(padded)
-        .filter(|&(maker, _)| graph.is(maker, "Pad"))?;
-    (graph.only_reader(padded) == Some((node, 0))).then_some(())?;
-    let pad_at = analysis.at(pad);
-    // Computed padding is stored first, and counts as a constant.
-    let computed = pad_at
-        .input_for("pads")
-        .and_then(|slot| graph.producer(graph.input(pad, slot)?));
-    computed
-        .is_none_or(|(maker, _)| graph.is(maker, "Constant"))
-        .then_some(())?;
-    pad_at.only_attributes(&["mode", "pads", "value"]).ok()?;
-    let more = Padding::from_node(&pad_at, at.rank(0).ok()?)
+    if !matches!(automatic, "NOTSET" | "VALID") || is_set(&at, "ceil_mode") {
+        return None;
+    }
+    let pad = fixed_pad(analysis, node)?;
+    let more = Padding::from_node(&analysis.at(pad), at.rank(0).ok()?)
         .ok()?
         .of_image(border)?;
     let own = at
@@ -60,28 +49,12 @@ pub fn by_itself<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> 
         .ok()?
         .filter(|_| automatic != "VALID")
         .unwrap_or_else(|| vec![0; more.len()]);
-    (own.len() == more.len()).then_some(())?;
-    let pads: Vec<i64> = own
-        .iter()
-        .zip(&more)
-        .map(|(own, more)| own.checked_add(*more))
-        .collect::<Option<_>>()?;
+    let pads = sum(&own, &more)?;
     // A mean counts its own zeros or does not.
-    let counts =
-        op != "AveragePool" || flag("count_include_pad") || own.iter().all(|&own| own == 0);
-    // onnxruntime pools nothing that is padded by as much as a window takes, and a window with gaps may meet no image.
-    let kernel = at.attr_ints("kernel_shape").ok()?.unwrap_or_default();
-    let has_gaps = at
-        .attr_ints("dilations")
-        .ok()?
-        .is_some_and(|steps| steps.iter().any(|&step| step != 1));
-    let fits = 2 * kernel.len() == pads.len()
-        && !(op == "MaxPool" && has_gaps)
-        && pads
-            .iter()
-            .zip(kernel.iter().cycle())
-            .all(|(pad, size)| pad < size);
-    (counts && (fits || op == "Conv")).then_some(())?;
+    let counts_all =
+        op != "AveragePool" || is_set(&at, "count_include_pad") || own.iter().all(|&own| own == 0);
+    let has_image = has_image_in_windows(&at, op, &pads)?;
+    (counts_all && (has_image || op == "Conv")).then_some(())?;
     let mut attributes = graph.node(node).attribute.clone();
     attributes
         .retain(|attribute| !["auto_pad", "count_include_pad", "pads"].contains(&attribute.name()));
@@ -96,4 +69,46 @@ pub fn by_itself<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> 
     let mut maker = Maker::new(graph, node);
     maker.op(op, &inputs, attributes);
     Some(maker)
+}
+
+fn is_set(at: &At, flag: &str) -> bool {
+    at.attr(flag, 0).is_ok_and(|flag| flag != 0)
+}
+
+/// The Pad that makes a node's input for it alone. Computed padding is folded first, and counts as a constant then.
+fn fixed_pad(analysis: &Analysis, node: NodeId) -> Option<NodeId> {
+    let graph = &analysis.graph;
+    let padded = analysis.at(node).input(0).ok()?;
+    let (pad, _) = graph
+        .producer(padded)
+        .filter(|&(maker, _)| graph.is(maker, "Pad"))?;
+    (graph.only_reader(padded) == Some((node, 0))).then_some(())?;
+    let at = analysis.at(pad);
+    let slot = at.input_for("pads");
+    let producer = slot.and_then(|slot| graph.producer(graph.input(pad, slot)?));
+    let is_fixed = producer.is_none_or(|(maker, _)| graph.is(maker, "Constant"));
+    at.only_attributes(&["mode", "pads", "value"]).ok()?;
+    is_fixed.then_some(pad)
+}
+
+fn sum(own: &[i64], more: &[i64]) -> Option<Vec<i64>> {
+    (own.len() == more.len()).then_some(())?;
+    own.iter()
+        .zip(more)
+        .map(|(own, more)| own.checked_add(*more))
+        .collect()
+}
+
+/// Whether each window of a pooling has a place of the image: onnxruntime refuses padding as large as the window, and a
+/// window of a MaxPool with gaps may have zeros alone.
+fn has_image_in_windows(at: &At, op: &str, pads: &[i64]) -> Option<bool> {
+    let kernel = at.attr_ints("kernel_shape").ok()?.unwrap_or_default();
+    let dilations = at.attr_ints("dilations").ok()?.unwrap_or_default();
+    let has_gaps = dilations.iter().any(|&step| step != 1);
+    let mut axes = pads.iter().zip(kernel.iter().cycle());
+    Some(
+        2 * kernel.len() == pads.len()
+            && !(op == "MaxPool" && has_gaps)
+            && axes.all(|(pad, size)| pad < size),
+    )
 }

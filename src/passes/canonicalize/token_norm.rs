@@ -1,9 +1,9 @@
-//! LayerNormalization of tokens that is written as a BatchNormalization by the statistics of its input.
+//! LayerNormalization of tokens that is exported as a BatchNormalization with the statistics of its input.
 //!
-//! Keras runs one as a BatchNormalization in training, of which each token is a channel: `Reshape(x, [1, N, C, 1])`, mean
-//! and variance over all axes but the second, BatchNormalization with γ = 1 and β = 0, and the shape of x again. That is
-//! `(x − mean(x))/√(var(x) + ε)` over the last axis of x, which engines have an operator for; tract runs no
-//! BatchNormalization whose statistics are no constants.
+//! Keras runs a LayerNormalization as a BatchNormalization in training whose channels are the tokens:
+//! `Reshape(x, [1, N, C, 1])`, mean and variance over all axes but the second, BatchNormalization with γ = 1 and β = 0, and a
+//! Reshape to the shape of x. That is `(x − mean(x))/√(var(x) + ε)` over the last axis of x, for which engines have an
+//! operator; tract runs no BatchNormalization whose statistics are not constants.
 
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
@@ -12,8 +12,11 @@ use crate::ir::{NodeId, ValueId};
 use crate::recipe::Recipe;
 use crate::shape::facts::{extent, same_shape};
 
-/// How many movements in a row a statistic is followed through.
+/// The longest chain of movements that a statistic is followed through.
 const REACH: usize = 4;
+
+/// Movements that keep numbers in order.
+const MOVEMENTS: [&str; 3] = ["Reshape", "Squeeze", "Unsqueeze"];
 
 /// The result of a Reshape as a LayerNormalization that is written out; `None` where no such
 /// normalization precedes it.
@@ -92,7 +95,7 @@ impl<'m> Tokens<'m> {
         self.analysis.at(node)
     }
 
-    /// Whether a value is this number everywhere, be it expanded.
+    /// Whether a value is this number everywhere, expanded or not.
     fn is_all(&self, value: ValueId, number: f64) -> bool {
         let Analysis {
             graph, constants, ..
@@ -109,18 +112,14 @@ impl<'m> Tokens<'m> {
                 .is_ok_and(|numbers| numbers.iter().all(|&it| it == number))
     }
 
-    /// The value before axes of one place come or go: there is one number for each token, and they stay in order.
+    /// The value before axes of one place are added or removed. It has one number for each token, and movements keep their
+    /// order.
     fn statistic(&self, mut value: ValueId) -> ValueId {
         let graph = &self.analysis.graph;
-        let moves = |&node: &NodeId| {
-            ["Reshape", "Squeeze", "Unsqueeze"]
-                .iter()
-                .any(|op| graph.is(node, op))
-        };
         for _ in 0..REACH {
-            let before = maker(self.analysis, value)
-                .filter(moves)
-                .and_then(|node| graph.input(node, 0));
+            let movement = maker(self.analysis, value)
+                .filter(|&node| MOVEMENTS.iter().any(|op| graph.is(node, op)));
+            let before = movement.and_then(|node| graph.input(node, 0));
             value = before.unwrap_or(value);
         }
         value
@@ -145,7 +144,7 @@ impl<'m> Tokens<'m> {
             .is_some_and(|(_, of)| of == self.value)
     }
 
-    /// Whether a value is the tokens less their means, aligned to them.
+    /// Whether a value is the tokens minus their means, which are aligned with them.
     fn is_centred(&self, value: ValueId) -> bool {
         let Analysis { graph, facts, .. } = self.analysis;
         let Some(sub) = maker(self.analysis, value).filter(|&node| graph.is(node, "Sub")) else {
