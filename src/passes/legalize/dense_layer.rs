@@ -50,21 +50,17 @@ impl Layer {
             .flatten()
             .find(|&&operand| operand != product)?;
         let output = graph.only_output(add)?;
-        let is_plain = |value| constants.is_constant(value) && !constants.is_quantized(value);
-        if !is_plain(weight) || !is_plain(bias) || constants.is_constant(value) {
+        let mut stored = [weight, bias].into_iter();
+        if constants.is_constant(value)
+            || !stored.all(|it| constants.is_constant(it) && !constants.is_quantized(it))
+        {
             return None;
         }
-        let numbers = |value| {
-            facts
-                .shape(value)?
-                .iter()
-                .map(extent)
-                .collect::<Option<Vec<usize>>>()
+        let (weight_shape, bias_shape) = (facts.shape(weight)?, facts.shape(bias)?);
+        let ([rows, columns], [width]) = (&weight_shape[..], &bias_shape[..]) else {
+            return None;
         };
-        let ([rows, columns], [width]) = (
-            numbers(weight)?.try_into().ok()?,
-            numbers(bias)?.try_into().ok()?,
-        );
+        let (rows, columns, width) = (extent(rows)?, extent(columns)?, extent(width)?);
         let has_elements = rows > 0 && columns > 0;
         (has_elements && width == columns).then_some(Layer {
             add,

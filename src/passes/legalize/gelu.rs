@@ -1,8 +1,8 @@
-//! GELU in the order in which engines look for it.
+//! GELU in the order that engines fuse.
 //!
-//! Before: `x·(½·(1 + erf(x/√2)))`, as torch's exporter decomposes it, and the same with tanh. After: `(x·½)·(1 + …)`. To halve
-//! rounds no number but the smallest of a type, so both are the same numbers. onnxruntime runs the second as one operator, and
-//! tract does where it is by erf; neither finds the first.
+//! Before: `x·(½·(1 + erf(x/√2)))`, as torch's exporter decomposes it, or with tanh in place of erf. After: `(x·½)·(1 + …)`.
+//! Halving rounds only the smallest numbers of a type, so both forms give equal numbers. onnxruntime runs the second form as
+//! one operator, tract does so with erf, and neither recognizes the first.
 
 use crate::affine::materialize::{Edit, written_anew};
 use crate::analysis::Analysis;
@@ -14,7 +14,7 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| halved_first(analysis, node))
 }
 
-/// The product of a value and of half of a sum, as that of half of the value and of the sum.
+/// `x·(½·s)` as `(x·½)·s`, where s is a sum of 1 and a curve of x.
 fn halved_first<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let &[Some(left), Some(right)] = graph.inputs(node) else {
@@ -35,7 +35,7 @@ fn halved_first<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
         })
 }
 
-/// ½ and `1 + erf(…)`, or that with tanh, where a value that is read once is the product of both.
+/// The factors ½ and `1 + erf(…)`, or `1 + tanh(…)`, of a value with one reader.
 fn half_of_sum(analysis: &Analysis, gate: ValueId) -> Option<(ValueId, ValueId)> {
     let Analysis {
         graph,
@@ -62,10 +62,11 @@ fn half_of_sum(analysis: &Analysis, gate: ValueId) -> Option<(ValueId, ValueId)>
     let (adds, _) = graph
         .producer(sum)
         .filter(|_| fits && constants.scalar(half) == Some(0.5))?;
-    let bends = |value: &ValueId| {
-        graph
-            .producer(*value)
-            .is_some_and(|(maker, _)| graph.is(maker, "Erf") || graph.is(maker, "Tanh"))
-    };
-    (graph.is(adds, "Add") && graph.inputs(adds).iter().flatten().any(bends)).then_some((half, sum))
+    let mut makers = graph
+        .inputs(adds)
+        .iter()
+        .flatten()
+        .filter_map(|&value| Some(graph.producer(value)?.0));
+    let has_curve = makers.any(|maker| graph.is(maker, "Erf") || graph.is(maker, "Tanh"));
+    (graph.is(adds, "Add") && has_curve).then_some((half, sum))
 }

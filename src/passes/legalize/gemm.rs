@@ -1,10 +1,10 @@
-//! A product with its bias as one Gemm, for onnxruntime, which on more than two axes finds that only where all extents are
+//! A product with its bias as one Gemm, for onnxruntime: on more than two axes it fuses them only where all extents are
 //! numbers.
 //!
 //! Before: `x·W + b` as MatMul and Add, x of any batch. After: Reshape to two axes, Gemm, and Reshape back. Exact: the rows
 //! of a product do not depend on how they are arranged.
 //!
-//! A product beside a Transpose stays: engines take that into a MatMul, and not past a Reshape.
+//! A product beside a Transpose stays: engines fuse a Transpose into a MatMul, and not through a Reshape.
 
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;
@@ -49,19 +49,19 @@ fn one(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
     if is_beside_transpose(analysis, value, output) {
         return None;
     }
-    let name = |value| graph.value_name(value);
     let mut maker = Maker::new(graph, matmul);
-    let flat = maker.reshape(name(value), &[-1, rows as i64]);
-    let product = maker.op_in_place("Gemm", &[&flat, name(weight), name(bias)], vec![]);
+    let [value, weight, bias] = [value, weight, bias].map(|operand| graph.value_name(operand));
+    let flat = maker.reshape(value, &[-1, rows as i64]);
+    let product = maker.op_in_place("Gemm", &[&flat, weight, bias], vec![]);
     let back = arranged
         .iter()
         .map(|extent| extent.map_or(-1, |extent| extent as i64));
     maker.reshape(&product, &back.chain([columns as i64]).collect::<Vec<_>>());
-    let (made, new) = maker.finish(name(output));
+    let (made, constants) = maker.finish(graph.value_name(output));
     let replacement = Replacement {
         nodes: vec![matmul, add],
         made,
-        constants: new,
+        constants,
     };
     Some(Edit::replacing(graph, matmul, replacement))
 }
@@ -69,12 +69,7 @@ fn one(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
 /// Whether a Transpose makes a layer's input, or alone reads its output.
 fn is_beside_transpose(analysis: &Analysis, value: ValueId, output: ValueId) -> bool {
     let graph = &analysis.graph;
-    let is_transpose = |node: NodeId| graph.is(node, "Transpose");
-    let before = graph
-        .producer(value)
-        .is_some_and(|(node, _)| is_transpose(node));
-    before
-        || graph
-            .only_reader(output)
-            .is_some_and(|(node, _)| is_transpose(node))
+    let (before, behind) = (graph.producer(value), graph.only_reader(output));
+    let mut beside = before.into_iter().chain(behind);
+    beside.any(|(node, _)| graph.is(node, "Transpose"))
 }

@@ -60,33 +60,25 @@ impl Target {
         self != Target::Portable
     }
 
-    /// Products in the form that all rules know: MatMul and Add, where another tool, or an earlier run, wrote a Gemm
-    /// between two Reshapes. [`Target::finished`] writes it again.
+    /// Products as MatMul and Add, the form that all rules know, where another tool or an earlier run wrote a Gemm between
+    /// two Reshapes. [`Target::finished`] writes the Gemm again.
     pub(crate) fn canonical(self, analysis: &Analysis) -> Vec<Edit> {
         match self {
             Target::Portable => vec![],
-            Target::Cpu | Target::Onnxruntime | Target::Tract => {
-                crate::passes::legalize::unflatten_rows::edits(analysis)
-            }
+            Target::Cpu | Target::Onnxruntime | Target::Tract => unflatten_rows::edits(analysis),
         }
     }
 
-    /// Forms that further rules may find something in, when everything has folded.
+    /// The edits after everything has folded that other rules may continue from.
     pub fn edits(self, analysis: &Analysis) -> Vec<Edit> {
         match self {
             Target::Portable => vec![],
-            Target::Cpu | Target::Onnxruntime => {
-                crate::passes::legalize::rms_operator::edits(analysis)
-            }
-            Target::Tract => [
-                windows::edits(analysis),
-                crate::passes::legalize::rms_operator::edits(analysis),
-            ]
-            .concat(),
+            Target::Cpu | Target::Onnxruntime => rms_operator::edits(analysis),
+            Target::Tract => [windows::edits(analysis), rms_operator::edits(analysis)].concat(),
         }
     }
 
-    /// Forms that are written last, for they hide from rules that a product and its bias are a layer.
+    /// The edits that come last, since they hide from rules that a product and its bias are a layer.
     pub(crate) fn finished(self, analysis: &Analysis) -> Vec<Edit> {
         match self {
             Target::Portable => vec![],
@@ -98,7 +90,7 @@ impl Target {
     /// `None` without such shapes.
     pub fn without_open_shapes(self, graph: &GraphProto) -> Option<(GraphProto, usize)> {
         let mut graph = (self == Target::Onnxruntime).then(|| graph.clone())?;
-        let count = crate::passes::legalize::strip_value_info::strip_open_shapes(&mut graph);
+        let count = strip_value_info::strip_open_shapes(&mut graph);
         (count > 0).then_some((graph, count))
     }
 }

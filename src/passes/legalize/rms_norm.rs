@@ -1,12 +1,12 @@
-//! RMSNorm in the form in which onnxruntime looks for it.
+//! RMSNorm in the form that onnxruntime fuses.
 //!
 //! Before: `x·(1/√(mean(x²) + ε))·γ`, as torch's exporter decomposes it. After: `x/√(mean(x²) + ε)·γ`, which rounds once less.
-//! onnxruntime runs the second as one operator, and does not find the first; for tract and OpenVINO they are the same.
+//! onnxruntime runs the second form as one operator, and does not recognize the first; tract and OpenVINO run both alike.
 
 use crate::affine::materialize::{Edit, written_anew};
 use crate::analysis::Analysis;
 use crate::ir::builder::Maker;
-use crate::ir::{NodeId, ValueId};
+use crate::ir::{Graph, NodeId, ValueId};
 
 /// The edits that write RMSNorms in this form.
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
@@ -29,7 +29,7 @@ fn divided<'m>(analysis: &'m Analysis, node: NodeId, output: ValueId) -> Option<
                 .producer(inverse)
                 .filter(|&(node, _)| graph.is(node, "Reciprocal"))?;
             let root = graph.only_reader(inverse).and(graph.input(inverts, 0))?;
-            if !is_root_of_mean_square(analysis, root, value) {
+            if value_below_root(analysis, root) != Some(value) {
                 return None;
             }
             let mut maker = Maker::new(graph, node);
@@ -42,7 +42,7 @@ fn divided<'m>(analysis: &'m Analysis, node: NodeId, output: ValueId) -> Option<
         })
 }
 
-/// Whether a vector of constants is all that a value is multiplied by, in the type of its weights.
+/// Whether the only reader of a value, behind a Cast or not, multiplies it by a constant vector.
 fn is_scaled(analysis: &Analysis, value: ValueId) -> bool {
     let Analysis {
         graph,
@@ -56,48 +56,43 @@ fn is_scaled(analysis: &Analysis, value: ValueId) -> bool {
             .only_output(cast)
             .and_then(|cast| graph.only_reader(cast));
     }
-    let is_vector = |&value: &ValueId| constants.is_constant(value) && facts.rank(value) == Some(1);
-    reader.is_some_and(|(node, _)| {
-        graph.is(node, "Mul") && graph.inputs(node).iter().flatten().any(is_vector)
-    })
+    let Some((mul, _)) = reader.filter(|&(reader, _)| graph.is(reader, "Mul")) else {
+        return false;
+    };
+    let mut operands = graph.inputs(mul).iter().flatten();
+    operands.any(|&operand| constants.is_constant(operand) && facts.rank(operand) == Some(1))
 }
 
-/// Whether a value is `√(mean(x²) + ε)` over the last axis of x, with no other reader.
-fn is_root_of_mean_square(analysis: &Analysis, root: ValueId, value: ValueId) -> bool {
+/// The value x of which another one is `√(mean(x²) + ε)` over the last axis; no value between has another reader.
+fn value_below_root(analysis: &Analysis, root: ValueId) -> Option<ValueId> {
     let Analysis {
         graph,
         facts,
         constants,
         ..
     } = analysis;
-    let made_by = |value: ValueId, op: &str| {
-        let (node, _) = graph
-            .producer(value)
-            .filter(|&(node, _)| graph.is(node, op))?;
-        graph.only_reader(value).and(Some(node))
-    };
-    let found = || {
-        let sum = made_by(graph.input(made_by(root, "Sqrt")?, 0)?, "Add")?;
-        let is_number = |&value: &ValueId| constants.scalar(value).is_some();
-        let mean = graph
-            .inputs(sum)
-            .iter()
-            .flatten()
-            .copied()
-            .find(|value| !is_number(value))?;
-        graph
-            .inputs(sum)
-            .iter()
-            .flatten()
-            .any(is_number)
-            .then_some(())?;
-        let mean = made_by(mean, "ReduceMean")?;
-        let squares = made_by(graph.input(mean, 0)?, "Pow")?;
-        let rank = facts.rank(value)?;
-        let (axes, keeps) = analysis.at(mean).reduction(rank).ok()?;
-        let is_square = graph.input(squares, 0) == Some(value)
-            && constants.scalar(graph.input(squares, 1)?) == Some(2.0);
-        Some(is_square && keeps && axes == [rank.checked_sub(1)?])
-    };
-    found() == Some(true)
+    let sqrt = own_producer(graph, root, "Sqrt")?;
+    let sum = own_producer(graph, graph.input(sqrt, 0)?, "Add")?;
+    let (numbers, others): (Vec<ValueId>, Vec<ValueId>) = graph
+        .inputs(sum)
+        .iter()
+        .flatten()
+        .partition(|&&value| constants.scalar(value).is_some());
+    numbers.first()?;
+    let mean = own_producer(graph, *others.first()?, "ReduceMean")?;
+    let squares = own_producer(graph, graph.input(mean, 0)?, "Pow")?;
+    let value = graph.input(squares, 0)?;
+    let rank = facts.rank(value)?;
+    let (axes, keeps_axes) = analysis.at(mean).reduction(rank).ok()?;
+    let is_square = constants.scalar(graph.input(squares, 1)?) == Some(2.0);
+    let is_over_last = axes == [rank.checked_sub(1)?];
+    (is_square && keeps_axes && is_over_last).then_some(value)
+}
+
+/// The node that makes a value with this operator, for one reader.
+fn own_producer(graph: &Graph, value: ValueId, op: &str) -> Option<NodeId> {
+    let (node, _) = graph
+        .producer(value)
+        .filter(|&(node, _)| graph.is(node, op))?;
+    graph.only_reader(value).and(Some(node))
 }

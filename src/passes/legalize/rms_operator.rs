@@ -1,7 +1,7 @@
 //! An RMS normalization as the one operator that ONNX has for it from operator set 23 on.
 //!
 //! Before: `x/√(mean(x²) + ε)·γ`, over the last axis, in float32. After: RMSNormalization, which computes the same. A model
-//! of an older set is not raised for it, and other types stay: the operator computes in float32 whatever it is given.
+//! of an older set keeps its set, and normalizations of other types stay: the operator computes in float32 for every type.
 
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::statistics::{Core, core};
@@ -14,7 +14,7 @@ use crate::onnx::tensor::DataType;
 /// The first operator set with RMSNormalization.
 const OPSET: i64 = 23;
 
-/// All that are written so.
+/// The edits that write RMSNormalizations.
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     if analysis.graph.model().own_opset() < OPSET {
         return vec![];
@@ -68,10 +68,11 @@ fn plain_epsilon(view: &View, core: &Core) -> Option<f32> {
         && core.is_in_place
         && core.input_is_squared(view)
         && core.nodes.len() > 1;
-    let is_float = |value| view.facts.data_type(value) == Some(DataType::Float);
-    let epsilon = core
-        .epsilon
-        .filter(|_| is_plain && is_float(core.input) && is_float(core.output))?;
+    let mut types = [core.input, core.output]
+        .map(|value| view.facts.data_type(value))
+        .into_iter();
+    let are_floats = types.all(|data_type| data_type == Some(DataType::Float));
+    let epsilon = core.epsilon.filter(|_| is_plain && are_floats)?;
     let narrow = epsilon as f32;
     (f64::from(narrow) == epsilon && view.graph.only_reader(core.output).is_some())
         .then_some(narrow)

@@ -1,23 +1,26 @@
-//! Drops the open shapes in `value_info` for onnxruntime. Where it can tell that two shapes are
-//! equal, by the names of their open extents, it plans to reuse one buffer, and has a set of
-//! buffers for each shape. Where it cannot, it takes the memory that was freed last, of any shape,
-//! which is still in the caches.
+//! Removes the open shapes in `value_info` for onnxruntime.
+//!
+//! onnxruntime knows by the names of open extents that two shapes are equal, plans to reuse one buffer for both, and keeps a
+//! set of buffers for each shape. Without the names it takes the memory that was freed last, of any shape, which is still in
+//! the caches.
 
 use crate::onnx::proto::{Dim, GraphProto, TensorType};
 
-/// Declares values within a graph by their types alone where an extent is open, and says how many.
+/// Removes shapes with an open extent from `value_info`, and returns their number.
 pub fn strip_open_shapes(graph: &mut GraphProto) -> usize {
-    let is_open = |tensor: &&mut TensorType| {
-        let dims = tensor.shape.iter().flat_map(|shape| &shape.dim);
-        dims.into_iter()
-            .any(|dim| !matches!(dim.value, Some(Dim::DimValue(_))))
-    };
-    let types = graph
-        .value_info
-        .iter_mut()
-        .filter_map(|info| info.r#type.as_mut()?.tensor_type.as_mut());
-    types
-        .filter(is_open)
-        .map(|tensor| tensor.shape = None)
-        .count()
+    let mut count = 0;
+    for info in &mut graph.value_info {
+        let tensor = info.r#type.as_mut();
+        let tensor = tensor.and_then(|tensor| tensor.tensor_type.as_mut());
+        if let Some(tensor) = tensor.filter(|tensor| has_open_extent(tensor)) {
+            tensor.shape = None;
+            count += 1;
+        }
+    }
+    count
+}
+
+fn has_open_extent(tensor: &TensorType) -> bool {
+    let mut dims = tensor.shape.iter().flat_map(|shape| &shape.dim);
+    dims.any(|dim| !matches!(dim.value, Some(Dim::DimValue(_))))
 }

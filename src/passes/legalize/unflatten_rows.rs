@@ -1,4 +1,4 @@
-//! Layers on rows as layers on all axes, which is the form that all rules know.
+//! Layers on rows as layers on all axes, the form that all rules know.
 //!
 //! Before: Reshape of `x` to two axes, Gemm, element-wise operators, Reshape back. After: MatMul and Add of `x` on the axes
 //! that it has, the element-wise operators, and no Reshape where the axes are those of the result. Exact: the rows of a
@@ -17,13 +17,13 @@ use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::proto::NodeProto;
 use crate::shape::facts::{Shape, extent};
 
-/// All regions of the main graph on all axes.
+/// The edits that write the regions of the main graph on all axes.
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     analysis
         .graph
         .order()
         .iter()
-        .filter_map(|&entry| RowRegion::at(analysis, entry)?.lifted())
+        .filter_map(|&entry| RowRegion::at(analysis, entry)?.unflattened())
         .collect()
 }
 
@@ -114,22 +114,23 @@ impl<'a> RowRegion<'a> {
         let Analysis {
             graph, constants, ..
         } = self.analysis;
-        let is_row = |value: &ValueId| self.rows.contains_key(value);
         if !way(graph.node(node)).is_empty() {
             return None;
         }
         match graph.op(node) {
             Some("Gemm") => self.is_layer(node).then_some(RowRole::Layer),
             Some("Reshape") => {
-                let extents = constants.ints(graph.input(node, 1)?)?;
-                // A 0 is the extent of the axis at its place, which is another one on all axes.
-                (!extents.contains(&0) && !is_row(&graph.input(node, 1)?)).then_some(RowRole::Exit)
+                let target = graph.input(node, 1)?;
+                // A 0 copies the extent of the axis at its place, which is another one on all axes.
+                let copies_extents = constants.ints(target)?.contains(&0);
+                (!copies_extents && !self.rows.contains_key(&target)).then_some(RowRole::Exit)
             }
             _ => {
-                let fits = |value: &ValueId| is_row(value) || self.is_vector(*value);
                 let is_elementwise = graph.category(node)?.is_elementwise();
-                (is_elementwise && graph.inputs(node).iter().flatten().all(fits))
-                    .then_some(RowRole::Elementwise)
+                let mut operands = graph.inputs(node).iter().flatten();
+                let fits =
+                    operands.all(|value| self.rows.contains_key(value) || self.is_vector(*value));
+                (is_elementwise && fits).then_some(RowRole::Elementwise)
             }
         }
     }
@@ -153,13 +154,15 @@ impl<'a> RowRegion<'a> {
         let (Some(value), Some(weight)) = (graph.input(node, 0), graph.input(node, 1)) else {
             return false;
         };
-        let is_constant = |value| constants.is_constant(value) && !constants.is_quantized(value);
-        let has_bias = graph.input(node, 2).is_none_or(|bias| {
-            is_constant(bias)
-                && facts.rank(bias) == Some(1)
-                && facts.extent(bias, 0) == facts.extent(weight, 1)
+        let bias = graph.input(node, 2);
+        let are_constant = [Some(weight), bias]
+            .into_iter()
+            .flatten()
+            .all(|value| constants.is_constant(value) && !constants.is_quantized(value));
+        let fits_columns = bias.is_none_or(|bias| {
+            facts.rank(bias) == Some(1) && facts.extent(bias, 0) == facts.extent(weight, 1)
         });
-        is_plain && self.rows.contains_key(&value) && is_constant(weight) && has_bias
+        is_plain && self.rows.contains_key(&value) && are_constant && fits_columns
     }
 
     /// Whether a value is a constant that broadcasts along channels alone.
@@ -201,7 +204,8 @@ impl<'a> RowRegion<'a> {
         })
     }
 
-    fn lifted(&self) -> Option<Edit> {
+    /// The region on the axes that all its values have before their channels.
+    fn unflattened(&self) -> Option<Edit> {
         let graph = &self.analysis.graph;
         let leading = self.leading()?;
         let first = graph.only_output(self.entry)?;
@@ -211,18 +215,14 @@ impl<'a> RowRegion<'a> {
             names: HashMap::new(),
         };
         let channels = self.rows[&first];
-        let source = match self.is_on(self.source, &leading, channels) {
-            true => graph.value_name(self.source).to_owned(),
-            false => {
-                let extents = leading
-                    .iter()
-                    .map(|extent| extent.map_or(-1, |extent| extent as i64));
-                let extents: Vec<i64> = extents.chain([channels as i64]).collect();
-                lifting
-                    .maker
-                    .reshape(graph.value_name(self.source), &extents)
-            }
-        };
+        let mut source = graph.value_name(self.source).to_owned();
+        if !self.is_on(self.source, &leading, channels) {
+            let extents = leading
+                .iter()
+                .map(|extent| extent.map_or(-1, |extent| extent as i64));
+            let extents: Vec<i64> = extents.chain([channels as i64]).collect();
+            source = lifting.maker.reshape(&source, &extents);
+        }
         lifting.names.insert(first, source);
         let results = self.results(&leading);
         let mut likes = vec![];
@@ -284,18 +284,7 @@ impl Lifting<'_, '_> {
         results: &HashMap<ValueId, NodeId>,
     ) -> Option<usize> {
         let graph = &self.region.analysis.graph;
-        let name = |value: &Option<ValueId>| match value {
-            Some(value) => self
-                .names
-                .get(value)
-                .map_or_else(|| graph.value_name(*value), String::as_str),
-            None => "",
-        };
-        let read: Vec<String> = graph
-            .inputs(node)
-            .iter()
-            .map(|value| name(value).to_owned())
-            .collect();
+        let read = self.names_read(node);
         let read: Vec<&str> = read.iter().map(String::as_str).collect();
         let output = graph.only_output(node)?;
         let attributes = graph.node(node).attribute.clone();
@@ -331,6 +320,20 @@ impl Lifting<'_, '_> {
         }
         self.names.insert(output, named.unwrap_or(made));
         Some(count)
+    }
+
+    /// The names of a node's inputs, on all axes.
+    fn names_read(&self, node: NodeId) -> Vec<String> {
+        let graph = &self.region.analysis.graph;
+        let inputs = graph.inputs(node).iter();
+        let names = inputs.map(|input| match input {
+            Some(value) => self
+                .names
+                .get(value)
+                .map_or_else(|| graph.value_name(*value), String::as_str),
+            None => "",
+        });
+        names.map(str::to_owned).collect()
     }
 }
 

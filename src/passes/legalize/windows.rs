@@ -1,5 +1,5 @@
-//! A layer before what cuts its tokens into windows, for tract, which puts the product there by itself and leaves the bias
-//! behind: an Add over the windows, which goes into no product.
+//! A layer before the movements that cut its tokens into windows, for tract: tract moves the product there by itself and
+//! leaves the bias behind, as an Add over the windows that it fuses into no product.
 //!
 //! Before: `Reshape, Transpose, Reshape, MatMul W, Add b`. After: `MatMul W, Add b, Reshape, Transpose, Reshape`, each
 //! Reshape with as many channels as W makes. Exact: a layer sees each token alone, wherever it is.
@@ -7,11 +7,12 @@
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;
 use crate::analysis::Analysis;
+use crate::analysis::node_view::At;
 use crate::ir::builder::Maker;
 use crate::ir::{NodeId, ValueId};
 use crate::passes::legalize::dense_layer::Layer;
 
-/// How an operator moves tokens, with all channels of each.
+/// A movement of tokens, with all channels of each.
 enum Move {
     /// A Reshape to these extents.
     Arranged(Vec<i64>),
@@ -19,7 +20,7 @@ enum Move {
     Ordered(Vec<i64>),
 }
 
-/// All layers in front of the movements that they read the results of.
+/// The edits that move layers before the movements whose results they read.
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     analysis
         .graph
@@ -29,7 +30,7 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
         .collect()
 }
 
-/// A layer in front of the movement that it reads the result of.
+/// A layer before the movements that make its input.
 fn edit(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
     let graph = &analysis.graph;
     let Layer {
@@ -48,7 +49,7 @@ fn edit(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
         value = source;
     }
     moves.reverse();
-    // Without both, tract adds the bias in the product already.
+    // Without a Transpose behind a Reshape, tract fuses the bias into the product.
     let arranged = moves
         .iter()
         .position(|step| matches!(step, Move::Arranged(_)))?;
@@ -58,10 +59,10 @@ fn edit(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
     {
         return None;
     }
-    let name = |value| graph.value_name(value);
     let mut maker = Maker::new(graph, matmul);
-    let product = maker.op("MatMul", &[name(value), name(weight)], vec![]);
-    let mut last = maker.op("Add", &[&product, name(bias)], vec![]);
+    let [value, weight, bias] = [value, weight, bias].map(|operand| graph.value_name(operand));
+    let product = maker.op("MatMul", &[value, weight], vec![]);
+    let mut last = maker.op("Add", &[&product, bias], vec![]);
     for step in moves {
         last = match step {
             Move::Arranged(mut extents) => {
@@ -72,7 +73,7 @@ fn edit(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
             Move::Ordered(perm) => maker.transpose(&last, &perm),
         };
     }
-    let (made, constants) = maker.finish(name(output));
+    let (made, constants) = maker.finish(graph.value_name(output));
     let replacement = Replacement {
         nodes,
         made,
@@ -91,19 +92,7 @@ fn moved(analysis: &Analysis, value: ValueId, channels: usize) -> Option<(NodeId
     let (source, rank) = (at.input(0).ok()?, at.rank(0).ok()?);
     let last = rank.checked_sub(1)?;
     let step = match graph.op(node)? {
-        "Reshape" => {
-            at.only_attributes(&["allowzero"]).ok()?;
-            let extents = at.ints(1).ok()??;
-            // A 0 copies the input's extent, which behind the layer would be another number of
-            // channels, or no axis.
-            let is_none = at.flag("allowzero", false).ok()?;
-            let is_kept = |(axis, &extent): (usize, &i64)| extent != 0 || axis < last && !is_none;
-            let before_last = extents.split_last()?.1;
-            let are_kept = before_last.iter().enumerate().all(is_kept);
-            let has_channels = at.extent(0, last) == Ok(channels)
-                && at.output_extent(0, before_last.len()) == Ok(channels);
-            (are_kept && has_channels).then_some(Move::Arranged(extents))?
-        }
+        "Reshape" => Move::Arranged(token_extents(&at, last, channels)?),
         "Transpose" => {
             at.only_attributes(&["perm"]).ok()?;
             let perm = at.permutation(rank).ok()?;
@@ -113,4 +102,18 @@ fn moved(analysis: &Analysis, value: ValueId, channels: usize) -> Option<(NodeId
         _ => return None,
     };
     Some((node, source, step))
+}
+
+/// The extents of a Reshape that keeps the channels as the last axis.
+fn token_extents(at: &At, last: usize, channels: usize) -> Option<Vec<i64>> {
+    at.only_attributes(&["allowzero"]).ok()?;
+    let extents = at.ints(1).ok()??;
+    let before_last = extents.split_last()?.1;
+    // A 0 copies the extent of the input, which behind the layer would be another number of channels, or no axis.
+    let allows_zero = at.flag("allowzero", false).ok()?;
+    let mut axes = before_last.iter().enumerate();
+    let keeps_meaning = axes.all(|(axis, &extent)| extent != 0 || axis < last && !allows_zero);
+    let has_channels = at.extent(0, last) == Ok(channels)
+        && at.output_extent(0, before_last.len()) == Ok(channels);
+    (keeps_meaning && has_channels).then_some(extents)
 }
