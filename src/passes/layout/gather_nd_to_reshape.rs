@@ -1,23 +1,23 @@
-//! A GatherND of all tuples of places in order, which is the value itself with axes of one place among its own.
+//! A GatherND of all tuples of places in order, which is the value itself with further axes of one place.
 //!
-//! torch's `vmap` over a mask of padding takes `mask[b, k]` for all b and k, and exports two Ranges that are given each other's
-//! axes, put together and looked up.
+//! torch's `vmap` over a padding mask takes `mask[b, k]` for all b and k, and exports two Ranges that are expanded to each
+//! other's axes, a Concat of both, and a GatherND.
 
 use ndarray::{ArrayD, Axis};
 
-use crate::affine::fold::At;
 use crate::affine::materialize::{Edit, written_anew};
 use crate::analysis::Analysis;
 use crate::analysis::layout::LayoutMap;
+use crate::analysis::node_view::At;
 use crate::ir::axes::axis;
 use crate::ir::builder::Maker;
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 use crate::passes::canonicalize::identity_selection::constant;
-use crate::shape::facts::{Shape, extent, same};
+use crate::shape::facts::{extent, same};
 
-/// How many operators in a row indices are followed through.
+/// The longest chain of operators that indices are followed through.
 const DEPTH: usize = 12;
 
 /// The edits that replace such a GatherND.
@@ -36,34 +36,37 @@ fn whole<'m>(analysis: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
     let (value, indices) = (at.input(0).ok().filter(|_| is_plain)?, at.input(1).ok()?);
     let (own, mut made) = (facts.shape(value)?, facts.shape(indices)?);
     let count = extent(&made.pop()?).filter(|&count| count > 0 && count <= own.len())?;
-    let places = counted(analysis, indices, count)?;
-    let is_whole =
-        |(&place, dim): (&usize, &_)| made.get(place).is_some_and(|made| same(made, dim));
-    let mut others = (0..made.len())
-        .filter(|axis| !places.contains(axis))
-        .peekable();
-    if !places.is_sorted_by(|one, next| one < next) || !places.iter().zip(&own).all(is_whole) {
+    let axes = counted_axes(analysis, indices, count)?;
+    let takes_all = axes
+        .iter()
+        .zip(&own)
+        .all(|(&axis, dim)| made.get(axis).is_some_and(|made| same(made, dim)));
+    if !axes.is_sorted_by(|one, next| one < next) || !takes_all {
         return None;
     }
+    let new: Vec<usize> = (0..made.len())
+        .filter(|axis| !axes.contains(axis))
+        .collect();
     let mut maker = Maker::new(graph, gather);
-    if others.peek().is_none() {
+    if new.is_empty() {
         maker.op("Identity", &[graph.value_name(value)], vec![]);
         return Some(maker);
     }
-    let others: Vec<i64> = others
+    let new: Vec<i64> = new
+        .into_iter()
         .map(|axis| (extent(&made[axis]) == Some(1)).then_some(axis as i64))
         .collect::<Option<_>>()?;
-    maker.unsqueeze(graph.value_name(value), &others);
+    maker.unsqueeze(graph.value_name(value), &new);
     Some(maker)
 }
 
-/// The axes along which the indices in each place of the last axis count.
-fn counted(analysis: &Analysis, indices: ValueId, count: usize) -> Option<Vec<usize>> {
+/// For each place of the last axis, the axis along which the indices there count.
+fn counted_axes(analysis: &Analysis, indices: ValueId, count: usize) -> Option<Vec<usize>> {
     let graph = &analysis.graph;
     if let Some(all) = constant(analysis, indices) {
         let last = Axis(all.ndim() - 1);
         return (0..count)
-            .map(|place| axis_of(&all.index_axis(last, place).to_owned()))
+            .map(|place| counted_axis(&all.index_axis(last, place).to_owned()))
             .collect();
     }
     let (node, _) = graph.producer(indices)?;
@@ -86,12 +89,11 @@ fn counted(analysis: &Analysis, indices: ValueId, count: usize) -> Option<Vec<us
 fn along(analysis: &Analysis, value: ValueId, depth: usize) -> Option<usize> {
     let Analysis { graph, facts, .. } = analysis;
     if let Some(constant) = constant(analysis, value) {
-        return axis_of(&constant);
+        return counted_axis(&constant);
     }
     let (node, _) = graph.producer(value)?;
     let at: At = analysis.at(node);
     let left = depth.checked_sub(1)?;
-    let shapes = || -> Option<[Shape; 2]> { Some([at.shape(0).ok()?, facts.shape(value)?]) };
     match graph.op(node)? {
         "Range" => {
             (at.ints(0) == Ok(Some(vec![0])) && at.ints(2) == Ok(Some(vec![1]))).then_some(0)
@@ -100,13 +102,15 @@ fn along(analysis: &Analysis, value: ValueId, depth: usize) -> Option<usize> {
             along(analysis, at.input(0).ok()?, left)
         }
         "Expand" => {
-            let (before, [from, to]) = (along(analysis, at.input(0).ok()?, left)?, shapes()?);
+            let before = along(analysis, at.input(0).ok()?, left)?;
+            let (from, to) = (at.shape(0).ok()?, facts.shape(value)?);
             let behind = before + to.len().checked_sub(from.len())?;
-            // One place that is repeated counts no further.
+            // A repeated place counts no further.
             same(&from[before], &to[behind]).then_some(behind)
         }
         _ if graph.category(node) == Some(Category::Movement) => {
-            let (before, [from, to]) = (along(analysis, at.input(0).ok()?, left)?, shapes()?);
+            let before = along(analysis, at.input(0).ok()?, left)?;
+            let (from, to) = (at.shape(0).ok()?, facts.shape(value)?);
             let mut trace = LayoutMap::new(&from);
             trace.follow(at.proto(), &to)?;
             trace.places(&[before])?.first().copied()
@@ -116,7 +120,7 @@ fn along(analysis: &Analysis, value: ValueId, depth: usize) -> Option<usize> {
 }
 
 /// The axis along which numbers count up.
-fn axis_of(numbers: &ArrayD<i64>) -> Option<usize> {
+fn counted_axis(numbers: &ArrayD<i64>) -> Option<usize> {
     (0..numbers.ndim()).find(|&axis| {
         numbers
             .indexed_iter()

@@ -1,4 +1,4 @@
-//! Concats of what Concats along the same axis make: each is one Concat of all parts, which moves the elements once.
+//! A Concat whose inputs are Concats along the same axis as one Concat of all parts, which moves the elements once.
 
 use crate::affine::materialize::{Edit, written_anew};
 use crate::analysis::Analysis;
@@ -12,38 +12,46 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| at_once(analysis, node))
 }
 
-/// A Concat of the parts of the Concats that a node reads and nobody else does; `None` where it reads none.
+/// A Concat of the parts of the Concats that a node alone reads; `None` where it reads none.
 fn at_once<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
-    let along = joined(analysis, node)?;
-    let inner = |value: ValueId| {
-        let (maker, _) = graph.producer(value)?;
-        let goes = graph.only_reader(value).is_some() && !analysis.constants.is_constant(value);
-        let is_beside = way(graph.node(maker)) == way(graph.node(node));
-        (goes && is_beside && joined(analysis, maker)? == along).then(|| graph.inputs(maker))
-    };
+    let along = concat_axis(analysis, node)?;
     let mut parts: Vec<&str> = vec![];
-    let mut is_any = false;
+    let mut merges_any = false;
     for &part in graph.inputs(node) {
-        let part = part?;
-        let others = inner(part).filter(|others| others.iter().all(Option::is_some));
-        is_any |= others.is_some();
-        parts.extend(
-            others
-                .unwrap_or(&[Some(part)])
-                .iter()
-                .flatten()
-                .map(|&part| graph.value_name(part)),
-        );
+        match inner_parts(analysis, part?, node, along) {
+            Some(inner) => {
+                merges_any = true;
+                let inner = inner.iter().flatten();
+                parts.extend(inner.map(|&part| graph.value_name(part)));
+            }
+            None => parts.push(graph.value_name(part?)),
+        }
     }
-    is_any.then_some(())?;
+    merges_any.then_some(())?;
     let mut maker = Maker::new(graph, node);
     maker.op("Concat", &parts, vec![int("axis", along as i64)]);
     Some(maker)
 }
 
-/// The axis along which a Concat joins.
-fn joined(analysis: &Analysis, node: NodeId) -> Option<usize> {
+/// The inputs of a Concat along the same axis that makes a value for a node alone.
+fn inner_parts<'a>(
+    analysis: &'a Analysis,
+    value: ValueId,
+    reader: NodeId,
+    along: usize,
+) -> Option<&'a [Option<ValueId>]> {
+    let graph = &analysis.graph;
+    let (maker, _) = graph.producer(value)?;
+    let is_own = graph.only_reader(value).is_some() && !analysis.constants.is_constant(value);
+    let is_beside = way(graph.node(maker)) == way(graph.node(reader));
+    let inputs = graph.inputs(maker);
+    (is_own && is_beside && concat_axis(analysis, maker)? == along).then_some(())?;
+    inputs.iter().all(Option::is_some).then_some(inputs)
+}
+
+/// The axis of a Concat.
+fn concat_axis(analysis: &Analysis, node: NodeId) -> Option<usize> {
     let at = analysis.at(node);
     let is_plain = analysis.graph.is(node, "Concat") && at.only_attributes(&["axis"]).is_ok();
     let rank = at.output_rank(0).ok().filter(|_| is_plain)?;

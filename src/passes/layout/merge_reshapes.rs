@@ -169,10 +169,10 @@ fn listed_axes(at: &At, rank: usize) -> Option<Vec<usize>> {
 
 /// The input of a Reshape, and its constant target extents. `None` with `allowzero`.
 fn target(at: &At) -> Option<(ValueId, Vec<i64>)> {
-    let is_known = at.graph.is(at.node, "Reshape")
+    let is_fixed = at.graph.is(at.node, "Reshape")
         && at.is_constant(1)
         && at.only_attributes(&["allowzero"]).is_ok();
-    let named = is_known.then(|| at.ints(1).ok()).flatten()??;
+    let named = is_fixed.then(|| at.ints(1).ok()).flatten()??;
     let is_plain = at.attr("allowzero", 0) == Ok(0) || !named.contains(&0);
     Some((at.input(0).ok().filter(|_| is_plain)?, named))
 }

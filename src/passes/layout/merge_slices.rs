@@ -1,7 +1,7 @@
-//! Slices of what Slices make: each is one Slice of the value itself.
+//! A Slice of a Slice as one Slice of the value itself.
 //!
-//! Exporters write a Slice for each axis that is indexed. Where windows of every other place are put beside each other, as
-//! where patches are merged, two of each four share the first one; and still fewer elements are moved without it.
+//! Exporters write a Slice for each indexed axis. Where patches are merged, each of four windows takes every other place of
+//! two axes, and two of them share their first Slice; four Slices of both axes move fewer elements all the same.
 
 use crate::affine::materialize::{Edit, written_anew};
 use crate::affine::propagate::rules::slice::{Cut, cuts};
@@ -17,23 +17,20 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| at_once(analysis, node))
 }
 
-/// A Slice of the value that the one before it cuts, which all others that read it can cut as well.
+/// A Slice of the value that the Slice before it cuts, where all readers of that Slice can do so.
 fn at_once<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let between = graph
         .input(node, 0)
         .filter(|&between| !graph.is_output(between))?;
     let (first, _) = graph.producer(between)?;
-    let both = |reader: &Reader| match *reader {
-        Reader::Node { node, input: 0 } => both(analysis, first, between, node),
-        _ => None,
-    };
-    let goes = graph.is(first, "Slice")
-        && graph
-            .readers(between)
-            .iter()
-            .all(|reader| both(reader).is_some());
-    let all = both(&Reader::Node { node, input: 0 }).filter(|_| goes)?;
+    let mut readers = graph.readers(between).iter();
+    let merges_all = graph.is(first, "Slice")
+        && readers.all(|reader| match *reader {
+            Reader::Node { node, input: 0 } => both(analysis, first, between, node).is_some(),
+            _ => false,
+        });
+    let all = both(analysis, first, between, node).filter(|_| merges_all)?;
     let mut maker = Maker::new(graph, node);
     write(&mut maker, graph.value_name(graph.input(first, 0)?), &all);
     Some(maker)
@@ -41,17 +38,18 @@ fn at_once<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
 
 /// A Slice of several axes.
 fn write(maker: &mut Maker, value: &str, all: &[(usize, Cut)]) {
-    let list = |of: &dyn Fn(&(usize, Cut)) -> i64| -> Vec<i64> { all.iter().map(of).collect() };
-    let (starts, ends) = (list(&|(_, cut)| cut.start), list(&|(_, cut)| cut.end));
-    let (axes, steps) = (list(&|&(axis, _)| axis as i64), list(&|(_, cut)| cut.step));
+    let starts: Vec<i64> = all.iter().map(|(_, cut)| cut.start).collect();
+    let ends: Vec<i64> = all.iter().map(|(_, cut)| cut.end).collect();
+    let axes: Vec<i64> = all.iter().map(|&(axis, _)| axis as i64).collect();
+    let steps: Vec<i64> = all.iter().map(|(_, cut)| cut.step).collect();
     if input_at("Slice", "starts", maker.opset()).is_none() {
-        // The steps of these are all one.
-        let told = vec![
+        // All steps are 1 in these operator sets.
+        let attributes = vec![
             ints("starts", &starts),
             ints("ends", &ends),
             ints("axes", &axes),
         ];
-        maker.op("Slice", &[value], told);
+        maker.op("Slice", &[value], attributes);
         return;
     }
     let mut lists = vec![starts, ends, axes];
@@ -66,7 +64,7 @@ fn write(maker: &mut Maker, value: &str, all: &[(usize, Cut)]) {
     maker.op("Slice", &read, vec![]);
 }
 
-/// The axes that two Slices in a row cut, and how, where each axis is cut by one of them.
+/// The axes that two Slices in a row cut, each with the cut of both; `None` where two cuts of an axis are not one.
 fn both(
     analysis: &Analysis,
     first: NodeId,
@@ -89,12 +87,16 @@ fn both(
 
 /// The places `c..d` of the places `a..b` of an axis: `a + c..min(b, a + d)`, where all are counted from the start.
 fn in_a_row(first: Cut, second: Cut) -> Option<Cut> {
-    let is_plain = |cut: Cut| cut.step == 1 && cut.start >= 0 && cut.end >= 0;
     let start = first.start.checked_add(second.start)?;
     let end = first.end.min(first.start.saturating_add(second.end));
-    (is_plain(first) && is_plain(second)).then_some(Cut {
+    (is_from_start(first) && is_from_start(second)).then_some(Cut {
         start,
         end,
         step: 1,
     })
+}
+
+/// Whether a cut takes places one by one, and counts them from the start.
+fn is_from_start(cut: Cut) -> bool {
+    cut.step == 1 && cut.start >= 0 && cut.end >= 0
 }

@@ -1,9 +1,9 @@
-//! Parts of a value that are taken before its axes are put in order.
+//! A Split before a Transpose.
 //!
-//! Before: one Transpose of queries, keys and values, `[batch, token, 3, head, channel]`, that brings the three to the front,
-//! and a Split or Gathers that take them apart. After: they are taken apart first, and each has a Transpose of its own.
-//! As many elements are moved, but over one axis less: onnxruntime and tract move four axes faster than five where the
-//! last one does not stay the last. Where it does, nothing is gained, and other engines look for the form of before.
+//! Before: one Transpose of queries, keys and values, `[batch, token, 3, head, channel]`, that makes the three the first
+//! axis, and a Split or Gathers along that axis. After: the Split or the Gathers come first, and each part has a Transpose of
+//! its own. The Transposes move as many elements, over one axis less: onnxruntime and tract transpose four axes faster than
+//! five where the last axis does not stay the last. Where it does, the form before is as fast, and other engines fuse it.
 
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;
@@ -11,10 +11,10 @@ use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
 use crate::ir::axes::axis;
 use crate::ir::builder::{Maker, int};
-use crate::ir::{NodeId, Reader, ValueId};
+use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::shape::facts::extent;
 
-/// The edits that take parts first.
+/// The edits that split first.
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     analysis
         .graph
@@ -38,66 +38,73 @@ fn apart(analysis: &Analysis, node: NodeId) -> Option<Edit> {
     let perm = at.permutation(at.rank(0).ok()?).ok()?;
     let (along, parts, nodes) = parts(analysis, whole, perm.len())?;
     let from = perm[along];
-    let below = |axis: usize| axis - usize::from(axis > from);
     let order: Vec<i64> = perm
         .iter()
         .filter(|&&axis| axis != from)
-        .map(|&axis| below(axis) as i64)
+        .map(|&axis| (axis - usize::from(axis > from)) as i64)
         .collect();
     let stays = (0..).zip(&order).all(|(place, &axis)| place == axis);
     if !stays && perm.last().is_none_or(|&last| last + 1 == perm.len()) {
         return None;
     }
     let mut maker = Maker::new(graph, node);
-    let value = graph.value_name(source);
-    let split = match &parts[0] {
-        WithoutAxis::Gathered(..) => vec![],
-        _ => maker.split(value, from as i64, &vec![1; parts.len()]),
-    };
-    for (place, part) in parts.iter().enumerate() {
-        let mut name = match *part {
-            WithoutAxis::Gathered(_, index) => {
-                let axis = vec![int("axis", from as i64)];
-                maker.op("Gather", &[value, graph.value_name(index)], axis)
-            }
-            _ => maker.squeeze(&split[place], from as i64),
-        };
-        if !stays {
-            name = maker.transpose(&name, &order);
-        }
-        let made = match *part {
-            WithoutAxis::Squeezed(made) | WithoutAxis::Gathered(made, _) => made,
-            WithoutAxis::Reshaped(made, node) => {
-                let target = graph
-                    .input(node, 1)
-                    .map_or("", |target| graph.value_name(target));
-                maker.op(
-                    "Reshape",
-                    &[&name, target],
-                    graph.node(node).attribute.clone(),
-                );
-                made
-            }
-        };
-        maker.makes(graph.value_name(made));
-    }
+    write(&mut maker, graph, source, from as i64, &parts, &order);
     let (made, constants) = maker.done();
-    let nodes = [vec![node], nodes].concat();
     let replacement = Replacement {
-        nodes,
+        nodes: [vec![node], nodes].concat(),
         made,
         constants,
     };
     Some(Edit::replacing(graph, node, replacement))
 }
 
-/// A value without the axis.
+/// Takes the parts of a value along an axis, and transposes each of them where its axes are in another order.
+fn write(
+    maker: &mut Maker,
+    graph: &Graph,
+    source: ValueId,
+    along: i64,
+    parts: &[WithoutAxis],
+    order: &[i64],
+) {
+    let value = graph.value_name(source);
+    let is_in_order = order.is_sorted();
+    let split = match parts[0] {
+        WithoutAxis::Gathered(..) => vec![],
+        _ => maker.split(value, along, &vec![1; parts.len()]),
+    };
+    for (place, part) in parts.iter().enumerate() {
+        let mut name = match *part {
+            WithoutAxis::Gathered(_, index) => {
+                let axis = vec![int("axis", along)];
+                maker.op("Gather", &[value, graph.value_name(index)], axis)
+            }
+            _ => maker.squeeze(&split[place], along),
+        };
+        if !is_in_order {
+            name = maker.transpose(&name, order);
+        }
+        let made = match *part {
+            WithoutAxis::Squeezed(made) | WithoutAxis::Gathered(made, _) => made,
+            WithoutAxis::Reshaped(made, node) => {
+                let target = graph.input(node, 1);
+                let target = target.map_or("", |target| graph.value_name(target));
+                let attributes = graph.node(node).attribute.clone();
+                maker.op("Reshape", &[&name, target], attributes);
+                made
+            }
+        };
+        maker.makes(graph.value_name(made));
+    }
+}
+
+/// A part of a value without the axis.
 enum WithoutAxis {
-    /// Of one output of a Split, all of which are.
+    /// The result of a Squeeze behind an output of a Split.
     Squeezed(ValueId),
-    /// One output of a Split, read by this Reshape, which drops the axis of one place.
+    /// The result of a Reshape behind an output of a Split, and the Reshape.
     Reshaped(ValueId, NodeId),
-    /// Of a Gather at this index.
+    /// The result of a Gather, and its index.
     Gathered(ValueId, ValueId),
 }
 
@@ -111,46 +118,56 @@ fn parts(
     if let Some((split, 0)) = graph.only_reader(whole)
         && graph.is(split, "Split")
     {
-        let at = analysis.at(split);
-        let along = axis(at.attr("axis", 0).ok()?, rank).ok()?;
-        let parts = graph.outputs(split).iter();
-        let found = parts.map(|&part| {
-            squeezed(analysis, part?, along, rank).or_else(|| reshaped(analysis, part?))
-        });
-        let (made, readers): (Vec<WithoutAxis>, Vec<NodeId>) =
-            found.collect::<Option<Vec<_>>>()?.into_iter().unzip();
-        let is_one = |part: &Option<ValueId>| {
-            part.is_some_and(|part| analysis.facts.extent(part, along) == Some(1))
-        };
-        let is_whole = made.len() > 1 && graph.outputs(split).iter().all(is_one);
-        return is_whole.then(|| (along, made, [&[split], &readers[..]].concat()));
+        return split_parts(analysis, split, rank);
     }
-    let gather = |reader: &Reader| match *reader {
-        Reader::Node { node, input: 0 } if graph.is(node, "Gather") => {
-            let at = analysis.at(node);
-            let along = axis(at.attr("axis", 0).ok()?, rank).ok()?;
-            let part = WithoutAxis::Gathered(graph.only_output(node)?, at.input(1).ok()?);
-            let is_one =
-                at.is_constant(1) && at.rank(1) == Ok(0) && at.only_attributes(&["axis"]).is_ok();
-            is_one.then_some((along, part, node))
+    let mut along = None;
+    let (mut parts, mut nodes) = (vec![], vec![]);
+    for reader in graph.readers(whole) {
+        let (axis, part, node) = gathered(analysis, reader, rank)?;
+        if *along.get_or_insert(axis) != axis {
+            return None;
         }
-        _ => None,
+        parts.push(part);
+        nodes.push(node);
+    }
+    Some((along?, parts, nodes))
+}
+
+/// The axis of a Split into parts of one place, the parts without that axis, and the nodes.
+fn split_parts(
+    analysis: &Analysis,
+    split: NodeId,
+    rank: usize,
+) -> Option<(usize, Vec<WithoutAxis>, Vec<NodeId>)> {
+    let along = axis(analysis.at(split).attr("axis", 0).ok()?, rank).ok()?;
+    let (mut parts, mut nodes) = (vec![], vec![split]);
+    for &part in analysis.graph.outputs(split) {
+        let part = part.filter(|&part| analysis.facts.extent(part, along) == Some(1))?;
+        let (made, node) =
+            squeezed(analysis, part, along, rank).or_else(|| reshaped(analysis, part))?;
+        parts.push(made);
+        nodes.push(node);
+    }
+    (parts.len() > 1).then_some((along, parts, nodes))
+}
+
+/// The axis, the result and the node of a Gather at a constant index.
+fn gathered(
+    analysis: &Analysis,
+    reader: &Reader,
+    rank: usize,
+) -> Option<(usize, WithoutAxis, NodeId)> {
+    let graph = &analysis.graph;
+    let Reader::Node { node, input: 0 } = *reader else {
+        return None;
     };
-    let found: Vec<_> = graph
-        .readers(whole)
-        .iter()
-        .map(gather)
-        .collect::<Option<_>>()?;
-    let &(along, ..) = found.first()?;
-    let is_one_axis = found.iter().all(|(other, ..)| *other == along);
-    let nodes = found.iter().map(|&(.., node)| node).collect();
-    is_one_axis.then(|| {
-        (
-            along,
-            found.into_iter().map(|(_, part, _)| part).collect(),
-            nodes,
-        )
-    })
+    graph.is(node, "Gather").then_some(())?;
+    let at = analysis.at(node);
+    let along = axis(at.attr("axis", 0).ok()?, rank).ok()?;
+    let part = WithoutAxis::Gathered(graph.only_output(node)?, at.input(1).ok()?);
+    let is_one_place =
+        at.is_constant(1) && at.rank(1) == Ok(0) && at.only_attributes(&["axis"]).is_ok();
+    is_one_place.then_some((along, part, node))
 }
 
 /// The result and node of a Squeeze of one axis that alone reads a value.
@@ -180,11 +197,10 @@ fn reshaped(analysis: &Analysis, part: ValueId) -> Option<(WithoutAxis, NodeId)>
         return None;
     };
     let target = analysis.facts.extents(analysis.graph.input(node, 1)?)?;
-    let is_told = target
+    let copies_none = target
         .iter()
         .all(|dim| dim.is_some() && extent(dim) != Some(0));
-    let is_own = analysis.graph.is(node, "Reshape") && is_told;
-    is_own.then_some((
+    (analysis.graph.is(node, "Reshape") && copies_none).then_some((
         WithoutAxis::Reshaped(analysis.graph.only_output(node)?, node),
         node,
     ))
