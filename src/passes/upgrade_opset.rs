@@ -1,4 +1,4 @@
-//! A newer operator set for a model, for the sake of an operator that it writes out as it has none.
+//! A newer operator set for a model that writes out an operator which only that set has.
 //!
 //! Most operators of sets 11 to 13 keep their meaning in set 14, which has HardSwish. Axes that
 //! were an attribute become an input; any other changed operator keeps the model in its set.
@@ -19,21 +19,21 @@ use crate::onnx::tensor::make_i64;
 /// The operator sets of which [`means_the_same`] tells.
 pub const ALIKE: RangeInclusive<i64> = 11..=hard_swish::SINCE;
 
-/// The first version of the format in which initializers that are inputs can be given anew: before, they are constants.
-const GIVEN_ANEW: i64 = 4;
+/// The first IR version in which a caller may replace an initializer that is an input.
+const REPLACEABLE: i64 = 4;
 
-/// The version of the format that came with the newer operator set.
-const FORMAT: i64 = 7;
+/// The IR version of the newer operator set.
+const IR_VERSION: i64 = 7;
 
 /// Whether a node means the same in an operator set and in all later ones of [`ALIKE`], once attributes are written as those
 /// have them.
 pub fn means_the_same(node: &NodeProto, opset: i64) -> bool {
     match node.op() {
-        // Training became an input.
+        // Training mode became an input.
         ("", "Dropout") => opset >= 12,
-        // It took all axes from one on as one.
+        // It flattened all axes from the given one on.
         ("", "Hardmax") => opset >= 13,
-        // One way to find places was taken out.
+        // One way to compute coordinates was removed.
         ("", "Resize") => {
             let mode = node
                 .attr_s("coordinate_transformation_mode")
@@ -42,13 +42,14 @@ pub fn means_the_same(node: &NodeProto, opset: i64) -> bool {
         }
         // More outputs meant training mode.
         ("", "BatchNormalization") => opset >= 14 || node.output.len() == 1,
-        // They are not there any more.
+        // These operators were removed.
         ("", "Scatter" | "Upsample") => false,
         _ => true,
     }
 }
 
-/// The model in the newer operator set; `None` where nothing is to be gained, or an operator means something else there.
+/// The model in the newer operator set; `None` where it writes out no such operator, or another operator has another meaning
+/// there.
 pub fn raised(
     analysis: &Analysis,
     is_skipped: &dyn Fn(&str) -> bool,
@@ -62,16 +63,15 @@ pub fn raised(
     let is_older = ALIKE.contains(&change.from) && change.from < change.to;
     let is_whole = model.proto.functions.is_empty() && model.proto.training_info.is_empty();
     let format = model.proto.ir_version();
-    if !is_older || !is_whole || format < GIVEN_ANEW || is_skipped(hard_swish::KIND) {
+    if !is_older || !is_whole || format < REPLACEABLE || is_skipped(hard_swish::KIND) {
         return None;
     }
     graph.order().iter().find(|&&node| graph.is(node, "Clip"))?;
     let view = View::new(analysis);
-    let is_wanted = |&node: &NodeId| {
+    graph.order().iter().find(|&&node| {
         let first = hard_swish::written_out(&view, node);
         first.is_some_and(|first| !is_skipped(&view.site_name(first)))
-    };
-    graph.order().iter().find(|node| is_wanted(node))?;
+    })?;
     let mut proto = graph.proto().clone();
     let mut names = Names::beside(graph);
     for (node, written) in proto.node.iter_mut().enumerate() {
@@ -83,7 +83,7 @@ pub fn raised(
     let sets = raised.proto.opset_import.iter_mut();
     sets.filter(|set| canonical_domain(set.domain()).is_empty())
         .for_each(|set| set.version = Some(change.to));
-    raised.proto.ir_version = Some(format.max(FORMAT));
+    raised.proto.ir_version = Some(format.max(IR_VERSION));
     Some((raised, change))
 }
 
@@ -103,7 +103,7 @@ fn write(
         return Some(vec![]);
     };
     let op = op.to_owned();
-    // The last axis is the only one that has no other behind it, and without a name it is meant in both.
+    // Only the last axis has one meaning in both sets: before 13 all axes from the given one on, by default 1, were flattened.
     if from < 13
         && matches!(op.as_str(), "LogSoftmax" | "Softmax")
         && written.attr_i("axis").ok()? != Some(-1)
@@ -111,26 +111,23 @@ fn write(
         let rank = analysis.facts.rank(analysis.graph.input(node, 0)?)?;
         analysis.at(node).softmax_axis(rank).ok()?;
     }
-    let is_input = |attribute: &AttributeProto| {
-        let at = |set| input_at(&op, attribute.name(), set);
-        at(from).is_none() && at(to).is_some()
-    };
     let (moved, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut written.attribute)
         .into_iter()
-        .partition(is_input);
+        .partition(|attribute| {
+            let [before, after] = [from, to].map(|set| input_at(&op, attribute.name(), set));
+            before.is_none() && after.is_some()
+        });
     written.attribute = kept;
-    let input = |AttributeProto { ints, name, .. }: &AttributeProto| {
+    let mut tensors = vec![];
+    for AttributeProto { ints, name, .. } in &moved {
         let name = name.as_deref()?;
         let (slot, _) = input_for(&op, name).filter(|_| !ints.is_empty())?;
-        let tensor = make_i64(
-            &names.fresh(&format!("{}_{name}", analysis.graph.name(node))),
-            ints,
-        );
+        let input = names.fresh(&format!("{}_{name}", analysis.graph.name(node)));
         if written.input.len() <= slot {
             written.input.resize(slot + 1, String::new());
         }
-        tensor.name().clone_into(&mut written.input[slot]);
-        Some(tensor)
-    };
-    moved.iter().map(input).collect()
+        tensors.push(make_i64(&input, ints));
+        written.input[slot] = input;
+    }
+    Some(tensors)
 }

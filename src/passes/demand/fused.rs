@@ -1,9 +1,9 @@
-//! A product that serves several readers is taken apart where some want fewer places than others.
+//! A product with several readers is split where some readers want fewer places than others.
 //!
-//! Before: one product `x·W + b` of queries, keys and values, whose columns a Reshape and a Split, Slices or Gathers take
-//! apart. After: one product for those that are wanted at the places of a selection, and one for all others, each with its
-//! columns of `W` and `b`. Column `(o·P + p)·I + i` belongs to part `p` of `P`, with `I` columns behind each other and `O`
-//! such runs of parts.
+//! Before: one product `x·W + b` of queries, keys and values, whose columns a Reshape and a Split, Slices or Gathers split
+//! into parts. After: one product for the parts that are wanted at the places of a selection, and one for all other parts,
+//! each with its columns of `W` and `b`. Column `(o·P + p)·I + i` belongs to part `p` of `P`, with `I` columns side by side
+//! and `O` such runs of parts.
 
 use std::ops::Range;
 
@@ -12,6 +12,7 @@ use super::write::rename;
 use crate::affine::recognize::Replacement;
 use crate::analysis::Analysis;
 use crate::analysis::layout::LayoutMap;
+use crate::ir::axes::axis as counted;
 use crate::ir::builder::Maker;
 use crate::ir::regions::way;
 use crate::ir::{NodeId, Reader, ValueId};
@@ -20,7 +21,7 @@ use crate::ops::axes::{AxisRead, reads};
 use crate::recipe::Recipe;
 use crate::shape::facts::extent;
 
-/// A value that a reader takes out of what the product makes.
+/// A part of the product that a reader takes.
 #[derive(Clone)]
 struct TakenPart {
     node: NodeId,
@@ -31,10 +32,10 @@ struct TakenPart {
     is_narrow: bool,
 }
 
-/// A product with a constant weight, the operators behind it, and the value that is taken apart.
+/// A product with a constant weight, the operators behind it, and the value that readers take parts of.
 struct Product {
     node: NodeId,
-    /// The Add of a bias, with the input at which that stands.
+    /// The Add of a bias, and the input that is the bias.
     bias: Option<(NodeId, usize)>,
     /// A Reshape that gives the parts an axis.
     reshape: Option<NodeId>,
@@ -43,7 +44,7 @@ struct Product {
     whole: ValueId,
 }
 
-/// Takes the product apart above which a region ends.
+/// Splits the product at which a region ends.
 pub(super) fn apart(analysis: &Analysis, region: &NarrowRegion) -> Option<Replacement> {
     region.cuts.iter().find_map(|&(value, along)| {
         let whole = split_value(analysis, value).unwrap_or(value);
@@ -53,7 +54,7 @@ pub(super) fn apart(analysis: &Analysis, region: &NarrowRegion) -> Option<Replac
     })
 }
 
-/// The value that a Split takes apart, if it makes this one.
+/// The input of the Split that makes a value.
 fn split_value(analysis: &Analysis, value: ValueId) -> Option<ValueId> {
     let (node, _) = analysis.graph.producer(value)?;
     analysis
@@ -170,9 +171,9 @@ fn parted_axis(analysis: &Analysis, node: NodeId) -> Option<usize> {
     let at = analysis.at(node);
     let rank = at.rank(0).ok()?;
     match analysis.graph.op(node)? {
-        "Gather" | "Split" => crate::ir::axes::axis(at.attr("axis", 0).ok()?, rank).ok(),
+        "Gather" | "Split" => counted(at.attr("axis", 0).ok()?, rank).ok(),
         "Slice" => match at.list("axes").ok()??[..] {
-            [axis] => crate::ir::axes::axis(axis, rank).ok(),
+            [axis] => counted(axis, rank).ok(),
             _ => None,
         },
         _ => None,
@@ -185,7 +186,7 @@ fn gathered(analysis: &Analysis, node: NodeId, axis: usize) -> Option<Range<usiz
         return None;
     };
     let whole = at.extent(0, axis).ok()?;
-    let place = crate::ir::axes::axis(place, whole).ok()?;
+    let place = counted(place, whole).ok()?;
     (at.rank(1) == Ok(0)).then_some(place..place + 1)
 }
 
@@ -271,9 +272,9 @@ fn written(
     replaced.extend(parts.iter().map(|part| part.node));
     replaced.sort_unstable();
     replaced.dedup();
-    let is_beside = |&node: &NodeId| way(graph.node(node)) == way(graph.node(product.node));
-    let is_whole = graph.producer(product.whole).is_some() && replaced.iter().all(is_beside);
-    is_whole.then_some(Replacement {
+    let body = way(graph.node(product.node));
+    let are_in_body = replaced.iter().all(|&node| way(graph.node(node)) == body);
+    (graph.producer(product.whole).is_some() && are_in_body).then_some(Replacement {
         nodes: replaced,
         made: nodes,
         constants,

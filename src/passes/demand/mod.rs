@@ -1,15 +1,15 @@
-//! Work where it is least: a selection of places moves up, before the work that it leaves most of out.
+//! Moves selections of places up, before the work whose results they leave out.
 //!
 //! Before: a block of a transformer for all tokens, and a Gather of the class token. After: the class token of the residual
 //! stream is gathered, the block computes queries, projection and MLP for it alone, and keys and values for all tokens.
 //!
 //! A selection commutes with an operator whose output at place `i` reads place `i` of each operand that varies along the
-//! axis, which [`crate::ops::axes`] answers. It is taken before each such operand, and an operand that is broadcast or read
-//! whole stays. It stops where an operator mixes the axis, and where something else reads the value whole.
+//! axis; [`crate::ops::axes`] tells which do. The selection moves to each such operand, and an operand that is broadcast or
+//! read whole stays. It stops at an operator that mixes places of the axis, and at a value that another node reads whole.
 //!
-//! A move happens where it leaves out half of the places of a product or of a normalization, whatever open extents are: one
-//! place of an open extent, or a part of one that is a number. A product of queries, keys and values of which only the
-//! queries are wanted for fewer places is taken apart first.
+//! A selection moves only if it leaves out half of the places of a product or of a normalization, for all values of open
+//! extents: it takes one place of an open extent, or at most half of an extent that is a number. A product of queries, keys
+//! and values of which only the queries are wanted at fewer places is split first.
 
 mod fused;
 mod region;

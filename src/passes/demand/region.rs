@@ -1,8 +1,8 @@
-//! Which values are wanted at a selection's places alone.
+//! The values that are wanted at a selection's places alone.
 //!
-//! From the value that is selected from the demand goes up: a node all of whose read outputs are wanted at these places wants
-//! each operand that varies along the axis at these places. A value that something else reads, whole, is a cut: the selection
-//! is written there.
+//! The demand propagates up from the value that is selected from: a node whose outputs are all wanted at these places wants
+//! each operand that varies along the axis at these places. A value that another node reads whole is a cut: the selection is
+//! written there.
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
@@ -36,18 +36,18 @@ pub(super) struct NarrowRegion {
 /// The region above a group of selections, where a product or a normalization is in it.
 pub(super) fn region(analysis: &Analysis, group: &Group) -> Option<NarrowRegion> {
     let mut whole = BTreeSet::new();
-    // Each round leaves one value more whole, or is the last.
+    // Each round but the last adds a value that stays whole.
     for _ in 0..=analysis.graph.order().len() {
         let mut search = UpwardSearch {
             analysis,
             group,
             whole: &whole,
             found: empty(group),
-            asked: BTreeMap::new(),
+            shape_readers: BTreeMap::new(),
         };
         search.run();
-        let (mut found, asked) = (search.found, search.asked);
-        let unresolved = stand_ins(analysis, &mut found, &asked);
+        let (mut found, shape_readers) = (search.found, search.shape_readers);
+        let unresolved = stand_ins(analysis, &mut found, &shape_readers);
         if unresolved.is_empty() {
             found.nodes.sort_by_key(|&node| analysis.graph.place(node));
             return is_worth(analysis, &found).then_some(found);
@@ -70,16 +70,18 @@ fn empty(group: &Group) -> NarrowRegion {
 
 /// Whether a product or a normalization works on fewer places.
 fn is_worth(analysis: &Analysis, region: &NarrowRegion) -> bool {
-    let is_work = |&node: &NodeId| {
-        let graph = &analysis.graph;
-        let category = graph.category(node);
-        let is_known = category.is_some_and(|it| it.is_product() || it == Category::Normalizer);
-        is_known
-            || ["Attention", "Einsum", "Softmax"]
-                .iter()
-                .any(|op| graph.is(node, op))
-    };
-    !region.cuts.is_empty() && region.nodes.iter().any(is_work)
+    let mut nodes = region.nodes.iter();
+    !region.cuts.is_empty() && nodes.any(|&node| is_work(analysis, node))
+}
+
+/// Whether a node is a product or a normalization.
+fn is_work(analysis: &Analysis, node: NodeId) -> bool {
+    let graph = &analysis.graph;
+    let category = graph.category(node);
+    category.is_some_and(|it| it.is_product() || it == Category::Normalizer)
+        || ["Attention", "Einsum", "Softmax"]
+            .iter()
+            .any(|op| graph.is(node, op))
 }
 
 /// Replaces narrow values by whole ones where only the shape is read. Returns the values without a
@@ -87,36 +89,41 @@ fn is_worth(analysis: &Analysis, region: &NarrowRegion) -> bool {
 fn stand_ins(
     analysis: &Analysis,
     region: &mut NarrowRegion,
-    asked: &BTreeMap<ValueId, Vec<NodeId>>,
+    shape_readers: &BTreeMap<ValueId, Vec<NodeId>>,
 ) -> Vec<ValueId> {
     let mut unresolved = vec![];
-    for (&value, readers) in asked
-        .iter()
-        .filter(|(value, _)| region.narrow.contains_key(value))
-    {
-        let shape = analysis.facts.shape(value);
-        let is_same = |&&(other, _): &&(ValueId, usize)| {
-            let pair = shape.as_ref().zip(analysis.facts.shape(other));
-            pair.is_some_and(|(one, other)| same_shape(one, &other))
-        };
-        match region.cuts.iter().find(is_same) {
-            Some(&(other, _)) => region
+    for (&value, readers) in shape_readers {
+        if !region.narrow.contains_key(&value) {
+            continue;
+        }
+        match cut_of_shape(analysis, region, value) {
+            Some(cut) => region
                 .shapes
-                .extend(readers.iter().map(|&node| (node, other))),
+                .extend(readers.iter().map(|&node| (node, cut))),
             None => unresolved.push(value),
         }
     }
     unresolved
 }
 
+/// A value that stays whole, with the shape of another one.
+fn cut_of_shape(analysis: &Analysis, region: &NarrowRegion, value: ValueId) -> Option<ValueId> {
+    let shape = analysis.facts.shape(value)?;
+    let mut cuts = region.cuts.iter().map(|&(cut, _)| cut);
+    cuts.find(|&cut| {
+        let other = analysis.facts.shape(cut);
+        other.is_some_and(|other| same_shape(&shape, &other))
+    })
+}
+
 struct UpwardSearch<'s> {
     analysis: &'s Analysis<'s>,
     group: &'s Group,
-    /// Values that are not to be narrowed.
+    /// Values that stay whole.
     whole: &'s BTreeSet<ValueId>,
     found: NarrowRegion,
     /// Nodes that read a value for its shape alone.
-    asked: BTreeMap<ValueId, Vec<NodeId>>,
+    shape_readers: BTreeMap<ValueId, Vec<NodeId>>,
 }
 
 impl UpwardSearch<'_> {
@@ -166,13 +173,10 @@ impl UpwardSearch<'_> {
         wanted: &mut BTreeSet<NodeId>,
     ) {
         let graph = &self.analysis.graph;
-        let other = self
-            .found
-            .narrow
-            .get(&value)
-            .is_some_and(|&other| other != axis);
+        let narrow = self.found.narrow.get(&value);
+        let is_along_other = narrow.is_some_and(|&other| other != axis);
         match graph.producer(value) {
-            Some((node, _)) if !other && !self.is_cut(value) => {
+            Some((node, _)) if !is_along_other && !self.is_cut(value) => {
                 self.found.narrow.insert(value, axis);
                 if wanted.insert(node) {
                     open.push((graph.place(node), node));
@@ -235,7 +239,7 @@ impl UpwardSearch<'_> {
         Some(found)
     }
 
-    /// Large constants that others read would be there twice.
+    /// Whether the places of a value can be taken: a large constant with other readers would be stored twice.
     fn can_be_cut(&self, value: ValueId) -> bool {
         let constants = &self.analysis.constants;
         if !constants.is_constant(value) {
@@ -246,25 +250,25 @@ impl UpwardSearch<'_> {
         is_small || (!is_computed && self.analysis.graph.only_reader(value).is_some())
     }
 
-    /// Whether all that reads a value is a selection of the group, a node of the region at this axis, or reads its shape alone.
+    /// Whether each reader of a value is a selection of the group, reads the places along this axis, or only the shape.
     fn is_only_narrow(&mut self, value: ValueId) -> bool {
         let graph = &self.analysis.graph;
         if value == self.group.value {
             return true;
         }
-        let mut asked = vec![];
+        let mut shape_readers = vec![];
         for reader in graph.readers(value) {
             let &Reader::Node { node, input } = reader else {
                 return false;
             };
             if graph.is(node, "Shape") {
-                asked.push(node);
+                shape_readers.push(node);
             } else if self.found.slots.get(&(node, input)) != self.found.narrow.get(&value) {
                 return false;
             }
         }
-        if !asked.is_empty() {
-            self.asked.insert(value, asked);
+        if !shape_readers.is_empty() {
+            self.shape_readers.insert(value, shape_readers);
         }
         true
     }

@@ -10,19 +10,19 @@ use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::input_at;
 use crate::ops::axes::{AxisRead, reads};
 
-/// Places that are listed are no more than these.
+/// The limit for the number of listed places.
 const LISTED: usize = 1 << 12;
 
 /// The selected places, in the form of the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PlaceSet {
-    /// These, each inside of an extent that is a number.
+    /// Places of an extent that is a number.
     Listed(Vec<usize>),
-    /// One that is given, counted from the end where it is negative, of an extent that is open.
+    /// One place of an open extent, counted from the end where it is negative.
     Gathered(i64),
-    /// One that a Slice takes from here to here, of an extent that is open.
+    /// One place of an open extent, from the start to the end of a Slice.
     Sliced(i64, i64),
-    /// One that an index of one element names, which the model computes.
+    /// One place, whose index the model computes.
     Computed(ValueId),
 }
 
@@ -95,9 +95,9 @@ fn group(analysis: &Analysis, value: ValueId) -> Option<Group> {
         all.extend(selections);
     }
     let (axis, selections) = found?;
-    let is_beside =
-        |other: &Selection| way(graph.node(other.node)) == way(graph.node(selections[0].node));
-    if selections.is_empty() || !selections.iter().all(is_beside) {
+    let mut ways = selections.iter().map(|other| way(graph.node(other.node)));
+    let first = ways.next()?;
+    if ways.any(|other| other != first) {
         return None;
     }
     let places = union(&selections)?;
@@ -158,8 +158,8 @@ fn gathered(analysis: &Analysis, node: NodeId) -> Option<(usize, Vec<Selection>)
     };
     let places = match (listed, whole) {
         (Some(listed), Some(whole)) if wide < 2 => {
-            let inside = |&place: &i64| counted(place, whole).ok();
-            PlaceSet::Listed(listed.iter().map(inside).collect::<Option<_>>()?)
+            let places = listed.iter().map(|&place| counted(place, whole).ok());
+            PlaceSet::Listed(places.collect::<Option<_>>()?)
         }
         (Some(listed), None) if is_one => PlaceSet::Gathered(*listed.first()?),
         (None, _) if is_one => PlaceSet::Computed(index),
@@ -238,13 +238,17 @@ fn sliced(analysis: &Analysis, node: NodeId, output: ValueId, axis: usize) -> Op
     let at = analysis.at(node);
     at.only_attributes(&["axes", "ends", "starts"]).ok()?;
     let is_slice = analysis.graph.is(node, "Slice") && at.extent(0, axis).is_err();
-    let one = |list: Option<Vec<i64>>| list.filter(|list| list.len() == 1).map(|list| list[0]);
-    let (start, end) = (one(at.list("starts").ok()?)?, one(at.list("ends").ok()?)?);
-    let step = at
-        .list("steps")
-        .ok()?
-        .map_or(Some(1), |steps| one(Some(steps)))?;
-    // From the last place to the end, or from the first one to the second: an extent of 0 is a model that says nothing.
+    let [start] = at.list("starts").ok()??[..] else {
+        return None;
+    };
+    let [end] = at.list("ends").ok()??[..] else {
+        return None;
+    };
+    let steps = at.list("steps").ok()?.unwrap_or_else(|| vec![1]);
+    let [step] = steps[..] else {
+        return None;
+    };
+    // From the last place to the end, or from the first one to the second: only a model without data has an extent of 0.
     let is_last = start == -1 && end >= i64::from(i32::MAX);
     let is_first = start == 0 && end == 1;
     let is_one = analysis
@@ -286,15 +290,15 @@ fn gather(maker: &mut Maker, value: &str, list: &str, axis: i64) -> String {
     maker.op("Gather", &[value, list], vec![int("axis", axis)])
 }
 
-/// A Slice of one axis, as the operator set wants it.
+/// A Slice of one axis in the form of the operator set.
 fn slice(maker: &mut Maker, value: &str, [start, end]: [i64; 2], axis: i64) -> String {
     if input_at("Slice", "starts", maker.opset()).is_none() {
-        let told = vec![
+        let attributes = vec![
             ints("starts", &[start]),
             ints("ends", &[end]),
             ints("axes", &[axis]),
         ];
-        return maker.op("Slice", &[value], told);
+        return maker.op("Slice", &[value], attributes);
     }
     let [start, end, axis] = [start, end, axis].map(|number| maker.ints(&[number]));
     maker.op("Slice", &[value, &start, &end, &axis], vec![])

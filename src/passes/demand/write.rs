@@ -1,4 +1,4 @@
-//! Writes a region for the places of a selection: its nodes again, behind selections where it begins.
+//! Writes a region for the places of a selection: selections where it begins, and its nodes again.
 
 use std::collections::HashMap;
 
@@ -30,16 +30,10 @@ pub(super) fn moved(
     };
     let mut names: HashMap<(ValueId, usize), String> = HashMap::new();
     for &(value, axis) in &region.cuts {
-        let stored = stored(analysis, &mut maker, value, axis, &group.places);
-        let name = match stored {
+        let whole = graph.value_name(value);
+        let name = match stored(analysis, &mut maker, value, axis, &group.places) {
             Some(name) => name,
-            None => write(
-                &mut maker,
-                graph.value_name(value),
-                axis,
-                &group.places,
-                &index,
-            ),
+            None => write(&mut maker, whole, axis, &group.places, &index),
         };
         names.insert((value, axis), name);
     }
@@ -47,13 +41,10 @@ pub(super) fn moved(
     for &node in &region.nodes {
         again(analysis, region, node, &mut maker, &mut names)?;
     }
-    for (node, whole) in &region.shapes {
-        let output = graph.only_output(*node)?;
-        let shape = maker.op(
-            "Shape",
-            &[graph.value_name(*whole)],
-            graph.node(*node).attribute.clone(),
-        );
+    for &(node, whole) in &region.shapes {
+        let output = graph.only_output(node)?;
+        let attributes = graph.node(node).attribute.clone();
+        let shape = maker.op("Shape", &[graph.value_name(whole)], attributes);
         made.push((shape, graph.value_name(output).to_owned()));
     }
     let narrow = names.get(&(group.value, group.axis))?.clone();
@@ -109,7 +100,7 @@ fn stored(
     Some(maker.floats(data_type, &recipe))
 }
 
-/// A value by another name in a node that makes it or reads it.
+/// Renames a value in a node that makes or reads it.
 pub(super) fn rename(node: &mut NodeProto, from: &str, to: &str) {
     for name in node
         .input
@@ -121,7 +112,7 @@ pub(super) fn rename(node: &mut NodeProto, from: &str, to: &str) {
     }
 }
 
-/// A node of the region on narrow operands.
+/// Writes a node of the region again, on narrow operands.
 fn again(
     analysis: &Analysis,
     region: &NarrowRegion,
@@ -162,7 +153,7 @@ fn target(
     let output = graph.output(node, 0)?;
     let (from, to) = (*region.slots.get(&(node, 0))?, *region.narrow.get(&output)?);
     let mut list = at.ints(1).ok()??;
-    // 0 is the extent of the input at this place, which is the number of places now.
+    // A 0 would copy the number of places from the input.
     if from != to && list.get(from) == Some(&0) {
         list[from] = i64::try_from(analysis.facts.extent(output, from)?).ok()?;
     }
@@ -170,7 +161,7 @@ fn target(
     Some(maker.ints(&list))
 }
 
-/// The result of one selection, of the places that all of the group take.
+/// The result of one selection, taken from the places that all selections of the group take.
 fn selected(
     maker: &mut Maker,
     narrow: &str,
@@ -184,9 +175,11 @@ fn selected(
         else {
             return None;
         };
-        let place = |own: &usize| all.iter().position(|place| place == own);
-        let places = PlaceSet::Listed(own.iter().map(place).collect::<Option<_>>()?);
-        name = write(maker, narrow, group.axis, &places, "");
+        let places: Vec<usize> = own
+            .iter()
+            .map(|own| all.iter().position(|place| place == own))
+            .collect::<Option<_>>()?;
+        name = write(maker, narrow, group.axis, &PlaceSet::Listed(places), "");
     }
     Some(if selection.drops_axis {
         maker.squeeze(&name, along)
