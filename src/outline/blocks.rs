@@ -1,4 +1,4 @@
-//! Rows by the modules that they are from, and in sections where no module is known.
+//! Rows by their modules, and in sections where no module is known.
 
 use std::collections::HashMap;
 
@@ -7,15 +7,15 @@ use crate::report::{OutlineBlock, OutlineItem};
 /// The largest depth of nested blocks; deeper blocks are merged.
 const DEEPEST: usize = 8;
 
-/// More rows on end than that are cut into sections.
+/// The limit for rows in a section.
 const LONGEST: usize = 48;
 
-/// Rows of a section before a sum may end it.
+/// The fewest rows of a section that ends behind a sum.
 const SHORTEST: usize = 8;
 
 /// The clues to the block of a row.
 pub struct Lead {
-    /// The steps of its path; none where nothing tells.
+    /// The steps of its path; empty where the path is not known.
     pub path: Vec<String>,
     /// Whether a part of the network may end with it.
     pub is_sum: bool,
@@ -83,7 +83,6 @@ pub fn blocks(leads: &[Lead]) -> Vec<OutlineBlock> {
 /// Cuts long runs of rows in a block into sections, behind sums where there are any.
 fn cut(blocks: &mut Vec<OutlineBlock>, place: usize, leads: &[Lead]) {
     let items = std::mem::take(&mut blocks[place].items);
-    let is_row = |item: &OutlineItem| matches!(item, OutlineItem::Row(_));
     for run in items.chunk_by(|a, b| is_row(a) && is_row(b)) {
         if run.len() <= LONGEST {
             blocks[place].items.extend(run);
@@ -91,15 +90,7 @@ fn cut(blocks: &mut Vec<OutlineBlock>, place: usize, leads: &[Lead]) {
         }
         let mut rest = run;
         while !rest.is_empty() {
-            let ends =
-                |item: &OutlineItem| matches!(item, OutlineItem::Row(row) if leads[*row].is_sum);
-            let window = &rest[..rest.len().min(LONGEST)];
-            let sum = window
-                .iter()
-                .skip(SHORTEST - 1)
-                .position(ends)
-                .map(|at| at + SHORTEST);
-            let (section, more) = rest.split_at(sum.unwrap_or(window.len()));
+            let (section, more) = rest.split_at(section_length(rest, leads));
             let first = run.len() - rest.len() + 1;
             let name = format!("operators {first} to {}", first + section.len() - 1);
             let inner = blocks.len();
@@ -113,7 +104,21 @@ fn cut(blocks: &mut Vec<OutlineBlock>, place: usize, leads: &[Lead]) {
     }
 }
 
-/// Makes one block of those of which each holds nothing but the next.
+fn is_row(item: &OutlineItem) -> bool {
+    matches!(item, OutlineItem::Row(_))
+}
+
+/// How many rows the first section has: those up to a sum, or as many as a section can have.
+fn section_length(rows: &[OutlineItem], leads: &[Lead]) -> usize {
+    let most = rows.len().min(LONGEST);
+    let sum = rows[..most]
+        .iter()
+        .skip(SHORTEST - 1)
+        .position(|item| matches!(item, OutlineItem::Row(row) if leads[*row].is_sum));
+    sum.map_or(most, |place| place + SHORTEST)
+}
+
+/// Merges a chain of blocks of which each has nothing but the next one.
 fn join(blocks: &mut [OutlineBlock], place: usize) {
     while let [OutlineItem::Block(inner)] = blocks[place].items[..] {
         let OutlineBlock { name, items } = std::mem::take(&mut blocks[inner]);
@@ -127,27 +132,23 @@ mod tests {
     use super::*;
 
     /// The blocks as text: names with their contents in brackets, rows by their numbers.
-    fn told(blocks: &[OutlineBlock], place: usize) -> String {
-        let item = |item: &OutlineItem| match item {
+    fn text(blocks: &[OutlineBlock], place: usize) -> String {
+        let items = blocks[place].items.iter().map(|item| match item {
             OutlineItem::Row(row) => row.to_string(),
             OutlineItem::Block(inner) => {
-                format!("{}({})", blocks[*inner].name, told(blocks, *inner))
+                format!("{}({})", blocks[*inner].name, text(blocks, *inner))
             }
-        };
-        blocks[place]
-            .items
-            .iter()
-            .map(item)
-            .collect::<Vec<_>>()
-            .join(" ")
+        });
+        items.collect::<Vec<_>>().join(" ")
     }
 
-    fn of(paths: &[&str]) -> String {
-        let lead = |path: &&str| Lead {
+    /// The blocks of rows with these paths, as text.
+    fn blocks_of_paths(paths: &[&str]) -> String {
+        let leads = paths.iter().map(|path| Lead {
             path: steps(path),
             is_sum: false,
-        };
-        told(&blocks(&paths.iter().map(lead).collect::<Vec<_>>()), 0)
+        });
+        text(&blocks(&leads.collect::<Vec<_>>()), 0)
     }
 
     #[test]
@@ -167,7 +168,7 @@ mod tests {
     #[test]
     fn rows_are_in_the_blocks_of_their_paths_wherever_they_run() {
         assert_eq!(
-            of(&["stem", "b.0.attn", "b.0", "b.1.attn", "b.0.mlp"]),
+            blocks_of_paths(&["stem", "b.0.attn", "b.0", "b.1.attn", "b.0.mlp"]),
             "stem(0) b.0(attn(1) 2 mlp(4)) b.1.attn(3)"
         );
     }
@@ -175,20 +176,22 @@ mod tests {
     #[test]
     fn a_row_without_a_path_is_where_its_neighbours_are() {
         assert_eq!(
-            of(&["", "b.0.q", "", "b.0.k", "", "b.1.q", ""]),
+            blocks_of_paths(&["", "b.0.q", "", "b.0.k", "", "b.1.q", ""]),
             "0 b.0(q(1) 2 k(3)) 4 b.1.q(5) 6"
         );
-        assert_eq!(of(&["b.0.q", "", "", "b.0.q"]), "b.0.q(0 1 2 3)");
+        assert_eq!(
+            blocks_of_paths(&["b.0.q", "", "", "b.0.q"]),
+            "b.0.q(0 1 2 3)"
+        );
     }
 
     #[test]
     fn long_runs_are_cut_behind_sums() {
-        let lead = |row: usize| Lead {
+        let leads = (0..100).map(|row| Lead {
             path: vec![],
             is_sum: row == 3 || row == 19,
-        };
-        let all: Vec<Lead> = (0..100).map(lead).collect();
-        let blocks = blocks(&all);
+        });
+        let blocks = blocks(&leads.collect::<Vec<_>>());
         let names: Vec<&str> = blocks.iter().map(|block| block.name.as_str()).collect();
         assert_eq!(
             names,

@@ -38,11 +38,13 @@ use side::GraphSide;
 /// Where one of them is no graph that ONNX allows.
 pub fn outline(name: &str, model: &Model, fused: &Fused) -> Result<Outline> {
     let plan = &fused.plan;
-    // A plan calls the nodes of bodies by the way to them.
+    // A plan names nodes of bodies by the path to the body.
     let models = [fused.lowered.as_ref().unwrap_or(model), &fused.model];
     let flat = models.map(Flat::new);
-    let [before, after] =
-        [0, 1].map(|side| GraphSide::new(flat[side].as_ref().map_or(models[side], |f| &f.model)));
+    let [before, after] = [0, 1].map(|side| match &flat[side] {
+        Some(flat) => GraphSide::new(&flat.model),
+        None => GraphSide::new(models[side]),
+    });
     let sides = [before?, after?];
     let (rows, blocks) = rows(&sides, plan);
     let refusals = plan
@@ -67,21 +69,20 @@ pub fn outline(name: &str, model: &Model, fused: &Fused) -> Result<Outline> {
 
 /// The new tensors of a plan, each with its formula.
 pub fn tensors(plan: &Plan) -> Vec<ReportedTensor> {
-    let site = |&site: &usize| Some(plan.sites.get(site)?.name.clone());
-    let tensors = plan.tensors.iter().map(|tensor| ReportedTensor {
-        name: tensor.name.clone(),
-        data_type: float_name(tensor.data_type),
-        shape: tensor.recipe.shape().to_vec(),
-        formula: tensor.recipe.to_string(),
-        inputs: tensor
-            .recipe
-            .constants()
-            .into_iter()
-            .map(|name| name.to_string())
-            .collect(),
-        sites: tensor.sites.iter().filter_map(site).collect(),
-    });
-    tensors.collect()
+    let mut tensors = vec![];
+    for tensor in &plan.tensors {
+        let inputs = tensor.recipe.constants().into_iter();
+        let sites = tensor.sites.iter().filter_map(|&site| plan.sites.get(site));
+        tensors.push(ReportedTensor {
+            name: tensor.name.clone(),
+            data_type: float_name(tensor.data_type),
+            shape: tensor.recipe.shape().to_vec(),
+            formula: tensor.recipe.to_string(),
+            inputs: inputs.map(|name| name.to_string()).collect(),
+            sites: sites.map(|site| site.name.clone()).collect(),
+        });
+    }
+    tensors
 }
 
 fn site(site: &SitePlan) -> OutlineSite {
@@ -123,14 +124,18 @@ fn site(site: &SitePlan) -> OutlineSite {
 }
 
 fn state(site: &SitePlan) -> SiteState {
-    let is_idle =
-        |(_, refusal): (_, &Refusal)| matches!(refusal.reason, Reason::Identity | Reason::Skipped);
     match Fate::from_site(site) {
         Fate::Folded => SiteState::Folded,
         Fate::Partly => SiteState::Partly,
-        Fate::Kept if site.outcomes().flat_map(Outcome::refusals).all(is_idle) => SiteState::Left,
+        Fate::Kept if is_left(site) => SiteState::Left,
         Fate::Kept => SiteState::Refused,
     }
+}
+
+/// Whether a site stays because nothing is to be folded, or the caller skips it.
+fn is_left(site: &SitePlan) -> bool {
+    let mut refusals = site.outcomes().flat_map(Outcome::refusals);
+    refusals.all(|(_, refusal)| matches!(refusal.reason, Reason::Identity | Reason::Skipped))
 }
 
 fn part(outcome: &Outcome, part: &'static str) -> OutlinePart {
@@ -140,17 +145,19 @@ fn part(outcome: &Outcome, part: &'static str) -> OutlinePart {
         Outcome::Scaled { into, .. } => (Some("scale"), into.clone()),
         Outcome::Kept { .. } => (None, vec![]),
     };
-    let refusal = |(what, refusal): (&'static str, &Refusal)| ReportedRefusal {
-        what,
-        reason: refusal.reason.name(),
-        words: refusal.reason.to_string(),
-        at: refusal.at.clone(),
-    };
+    let refusals = outcome.refusals();
     OutlinePart {
         part,
         goes,
         into,
-        refusals: outcome.refusals().map(refusal).collect(),
+        refusals: refusals
+            .map(|(what, refusal)| ReportedRefusal {
+                what,
+                reason: refusal.reason.name(),
+                words: refusal.reason.to_string(),
+                at: refusal.at.clone(),
+            })
+            .collect(),
     }
 }
 
@@ -172,9 +179,10 @@ mod tests {
         AttributeProto, AttributeType, GraphProto, NodeProto, ValueInfoProto,
     };
     use crate::passes::legalize::Target;
-    use crate::report::{OutlineItem, OutlineRow, RowChange};
+    use crate::report::{OutlineItem, RowChange};
 
-    fn of(name: &str) -> (Outline, Model, Fused) {
+    /// The outline of a model of `models/digits`, with the model and the result.
+    fn outline_of_digits(name: &str) -> (Outline, Model, Fused) {
         let model = Model::open(format!("models/digits/{name}.onnx")).unwrap();
         let options = FuseOptions {
             target: Target::Portable,
@@ -197,24 +205,21 @@ mod tests {
     #[test]
     fn each_operator_of_both_graphs_has_one_row_in_one_block() {
         for name in ["un-dynamo", "un-legacy", "dtn-dynamo", "ln-legacy"] {
-            let (outline, model, fused) = of(name);
+            let (outline, model, fused) = outline_of_digits(name);
             let before = outline
                 .rows
                 .iter()
                 .filter_map(|row| Some(row.before.as_ref()?.name.as_str()));
             assert_eq!(before.clone().count(), names(&model).len());
             assert_eq!(before.collect::<BTreeSet<_>>(), names(&model));
-            let is = |row: &OutlineRow| match row.change {
-                RowChange::Same => row.before.clone(),
-                _ => row.after.clone(),
-            };
-            let after: Vec<_> = outline.rows.iter().filter_map(is).collect();
+            let after = outline.rows.iter().filter_map(|row| match row.change {
+                RowChange::Same => row.before.as_ref(),
+                _ => row.after.as_ref(),
+            });
+            let after: Vec<&str> = after.map(|node| node.name.as_str()).collect();
             assert_eq!(after.len(), names(&fused.model).len());
             assert_eq!(
-                after
-                    .iter()
-                    .map(|node| node.name.as_str())
-                    .collect::<BTreeSet<_>>(),
+                after.into_iter().collect::<BTreeSet<_>>(),
                 names(&fused.model)
             );
             let items = outline.blocks.iter().flat_map(|block| &block.items);
@@ -231,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_site_that_folds_is_gone_and_what_takes_it_in_has_its_new_weight() {
-        let (outline, ..) = of("un-dynamo");
+        let (outline, ..) = outline_of_digits("un-dynamo");
         let place = outline
             .sites
             .iter()
@@ -254,12 +259,12 @@ mod tests {
             own,
             ["Div", "Mul", "Add"].map(|operator| (operator, RowChange::Gone))
         );
-        let is_into = |row: &&OutlineRow| {
-            row.before
-                .as_ref()
-                .is_some_and(|node| part.into.contains(&node.name))
-        };
-        let into = outline.rows.iter().find(is_into).unwrap();
+        let mut rows = outline.rows.iter();
+        let into = rows.find(|row| {
+            let node = row.before.as_ref();
+            node.is_some_and(|node| part.into.contains(&node.name))
+        });
+        let into = into.unwrap();
         assert_eq!(into.change, RowChange::Changed);
         let weight = &into.after.as_ref().unwrap().inputs[1];
         let tensor = outline
@@ -290,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_part_that_stays_says_why_and_the_reason_is_explained() {
-        let (outline, ..) = of("dyt-dynamo");
+        let (outline, ..) = outline_of_digits("dyt-dynamo");
         let site = outline
             .sites
             .iter()
@@ -301,14 +306,14 @@ mod tests {
             .iter()
             .find(|part| part.part == "the affine before its core")
             .unwrap();
-        let told: Vec<_> = part
+        let refusals: Vec<_> = part
             .refusals
             .iter()
             .map(|why| (why.what, why.reason, why.words.as_str(), why.at.as_str()))
             .collect();
         let reader = "something else reads the producer's result";
         assert_eq!(
-            told,
+            refusals,
             [
                 (
                     "forward",
@@ -327,21 +332,26 @@ mod tests {
         assert!(!outline.reasons["not-linear"].contains("### "));
     }
 
-    #[test]
-    fn a_body_is_a_block_and_its_operator_is_called_what_it_is() {
-        let text = |text: &str| Some(text.to_owned());
-        let node = |op: &str, reads: &str, makes: &str| NodeProto {
-            op_type: text(op),
-            input: vec![reads.to_owned()],
-            output: vec![makes.to_owned()],
+    fn node(op: &str, input: &str, output: &str) -> NodeProto {
+        NodeProto {
+            op_type: Some(op.to_owned()),
+            input: vec![input.to_owned()],
+            output: vec![output.to_owned()],
             ..Default::default()
-        };
-        let value = |name: &str| ValueInfoProto {
-            name: text(name),
+        }
+    }
+
+    fn value(name: &str) -> ValueInfoProto {
+        ValueInfoProto {
+            name: Some(name.to_owned()),
             ..Default::default()
-        };
-        let branch = |part: &str, op: &str| AttributeProto {
-            name: text(part),
+        }
+    }
+
+    /// A branch of an If that applies an operator to `x`.
+    fn branch(name: &str, op: &str) -> AttributeProto {
+        AttributeProto {
+            name: Some(name.to_owned()),
             g: Some(Box::new(GraphProto {
                 node: vec![node(op, "x", op)],
                 output: vec![value(op)],
@@ -349,7 +359,11 @@ mod tests {
             })),
             r#type: Some(AttributeType::Graph as i32),
             ..Default::default()
-        };
+        }
+    }
+
+    #[test]
+    fn a_body_is_a_block_and_its_operator_has_its_own_name() {
         let mut control = node("If", "c", "y");
         control.attribute = vec![branch("then_branch", "Relu"), branch("else_branch", "Tanh")];
         let mut model = Model::open("models/digits/un-dynamo.onnx").unwrap();

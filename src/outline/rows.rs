@@ -11,111 +11,141 @@ use crate::report::{OutlineBlock, OutlineRow, RowChange};
 /// The operators before and after in one order, and the blocks that they are in.
 pub fn rows(sides: &[GraphSide; 2], plan: &Plan) -> (Vec<OutlineRow>, Vec<OutlineBlock>) {
     let [before, after] = sides;
-    let was = pairs(before, after);
-    let is: HashMap<NodeId, NodeId> = was.iter().map(|(&new, &old)| (old, new)).collect();
+    let old_by_new = pairs(before, after);
+    let new_by_old: HashMap<NodeId, NodeId> =
+        old_by_new.iter().map(|(&new, &old)| (old, new)).collect();
     // A new operator follows the operator that it runs after.
     let mut new: HashMap<Option<NodeId>, Vec<NodeId>> = HashMap::new();
     let mut last = None;
     for &node in &after.nodes {
-        match was.get(&node) {
+        match old_by_new.get(&node) {
             Some(&old) => last = Some(old),
             None => new.entry(last).or_default().push(node),
         }
     }
-    let mut sites: HashMap<&str, Vec<usize>> = HashMap::new();
-    for (place, site) in plan.sites.iter().enumerate() {
-        site.nodes
-            .iter()
-            .for_each(|node| sites.entry(node).or_default().push(place));
+    let mut rows = Rows::new(sides, plan);
+    for &node in new.get(&None).into_iter().flatten() {
+        rows.add_new(node);
     }
-    let made: HashSet<&str> = plan
-        .tensors
-        .iter()
-        .map(|tensor| tensor.name.as_str())
-        .collect();
-    let mut rows = vec![];
-    let mut leads: Vec<Lead> = vec![];
-    for old in std::iter::once(None).chain(before.nodes.iter().copied().map(Some)) {
-        if let Some(node) = old {
-            let after = is.get(&node).map(|&new| (after, new));
-            rows.push(OutlineRow {
-                change: after.map_or(RowChange::Gone, |(side, new)| {
-                    change([before, side], [node, new], &made)
-                }),
-                class: before.class(node),
-                sites: sites
-                    .get(before.graph.name(node))
-                    .cloned()
-                    .unwrap_or_default(),
-                before: Some(before.outlined(node)),
-                after: after.map(|(side, new)| side.outlined(new)),
-            });
-            leads.push(Lead {
-                path: before.path(node),
-                is_sum: before.is_sum(node),
-            });
-        }
-        for &node in new.get(&old).into_iter().flatten() {
-            rows.push(OutlineRow {
-                change: RowChange::New,
-                class: after.class(node),
-                sites: vec![],
-                before: None,
-                after: Some(after.outlined(node)),
-            });
-            let path = match after.path(node) {
-                path if !path.is_empty() => path,
-                _ => leads.last().map_or_else(Vec::new, |lead| lead.path.clone()),
-            };
-            leads.push(Lead {
-                path,
-                is_sum: false,
-            });
+    for &old in &before.nodes {
+        rows.add_old(old, new_by_old.get(&old).copied());
+        for &node in new.get(&Some(old)).into_iter().flatten() {
+            rows.add_new(node);
         }
     }
-    for row in rows.iter_mut().filter(|row| row.change == RowChange::Same) {
-        row.after = None;
+    (rows.rows, blocks(&rows.leads))
+}
+
+/// The rows while they are collected.
+struct Rows<'s> {
+    before: &'s GraphSide<'s>,
+    after: &'s GraphSide<'s>,
+    /// The sites of nodes, by their names.
+    sites: HashMap<&'s str, Vec<usize>>,
+    /// The names of new tensors.
+    tensors: HashSet<&'s str>,
+    rows: Vec<OutlineRow>,
+    leads: Vec<Lead>,
+}
+
+impl<'s> Rows<'s> {
+    fn new([before, after]: &'s [GraphSide<'s>; 2], plan: &'s Plan) -> Self {
+        let mut sites: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (place, site) in plan.sites.iter().enumerate() {
+            for node in &site.nodes {
+                sites.entry(node).or_default().push(place);
+            }
+        }
+        let tensors = plan.tensors.iter().map(|tensor| tensor.name.as_str());
+        Rows {
+            before,
+            after,
+            sites,
+            tensors: tensors.collect(),
+            rows: vec![],
+            leads: vec![],
+        }
     }
-    (rows, blocks(&leads))
+
+    /// Adds an operator before, with its counterpart after.
+    fn add_old(&mut self, old: NodeId, new: Option<NodeId>) {
+        let Rows { before, after, .. } = self;
+        let change = match new {
+            Some(new) => change([before, after], [old, new], &self.tensors),
+            None => RowChange::Gone,
+        };
+        let shown = new.filter(|_| change != RowChange::Same);
+        let sites = self.sites.get(before.graph.name(old));
+        self.rows.push(OutlineRow {
+            change,
+            class: before.class(old),
+            sites: sites.cloned().unwrap_or_default(),
+            before: Some(before.outlined(old)),
+            after: shown.map(|new| after.outlined(new)),
+        });
+        self.leads.push(Lead {
+            path: before.path(old),
+            is_sum: before.is_sum(old),
+        });
+    }
+
+    /// Adds an operator that has no counterpart before. Without a path of its own it is where the operator before it is.
+    fn add_new(&mut self, node: NodeId) {
+        self.rows.push(OutlineRow {
+            change: RowChange::New,
+            class: self.after.class(node),
+            sites: vec![],
+            before: None,
+            after: Some(self.after.outlined(node)),
+        });
+        let mut path = self.after.path(node);
+        if path.is_empty() {
+            path = self
+                .leads
+                .last()
+                .map_or_else(Vec::new, |lead| lead.path.clone());
+        }
+        self.leads.push(Lead {
+            path,
+            is_sum: false,
+        });
+    }
 }
 
 /// For each operator after, its counterpart before: the one of the same name, else the one with the
 /// same output.
 fn pairs(before: &GraphSide, after: &GraphSide) -> HashMap<NodeId, NodeId> {
-    let named = names(before);
-    let named_after = names(after);
-    let makes = |side: &GraphSide, node: NodeId| side.graph.node(node).output.first().cloned();
-    let made: HashMap<String, NodeId> = before
+    let (named, named_after) = (names(before), names(after));
+    let made: HashMap<&str, NodeId> = before
         .nodes
         .iter()
-        .filter_map(|&node| Some((makes(before, node)?, node)))
+        .filter_map(|&node| Some((first_output(before, node)?, node)))
         .collect();
     let mut taken = HashSet::new();
     let mut pairs = HashMap::new();
-    let by_name = |node: NodeId| {
-        let name = after.graph.name(node);
-        named_after
-            .get(name)
-            .copied()
-            .flatten()
-            .and(named.get(name).copied().flatten())
-    };
     for &node in &after.nodes {
-        if let Some(old) = by_name(node).filter(|&old| taken.insert(old)) {
+        let name = after.graph.name(node);
+        let is_only = named_after.get(name).is_some_and(Option::is_some);
+        let old = named.get(name).copied().flatten().filter(|_| is_only);
+        if let Some(old) = old.filter(|&old| taken.insert(old)) {
             pairs.insert(node, old);
         }
     }
     for &node in &after.nodes {
-        let like = |&&old: &&NodeId| before.graph.domain_op(old) == after.graph.domain_op(node);
-        let old = makes(after, node).and_then(|output| made.get(&output).filter(like).copied());
-        if let Some(old) = old
-            .filter(|_| !pairs.contains_key(&node))
-            .filter(|&old| taken.insert(old))
-        {
+        if pairs.contains_key(&node) {
+            continue;
+        }
+        let old = first_output(after, node).and_then(|output| made.get(output).copied());
+        let old = old.filter(|&old| before.graph.domain_op(old) == after.graph.domain_op(node));
+        if let Some(old) = old.filter(|&old| taken.insert(old)) {
             pairs.insert(node, old);
         }
     }
     pairs
+}
+
+fn first_output<'s>(side: &'s GraphSide, node: NodeId) -> Option<&'s str> {
+    side.graph.node(node).output.first().map(String::as_str)
 }
 
 /// The operators by their names; nothing where several have one.
@@ -130,28 +160,29 @@ fn names<'s>(side: &'s GraphSide) -> HashMap<&'s str, Option<NodeId>> {
     names
 }
 
-fn change(sides: [&GraphSide; 2], nodes: [NodeId; 2], made: &HashSet<&str>) -> RowChange {
+/// The change of an operator with a counterpart. `tensors` are new.
+fn change(sides: [&GraphSide; 2], nodes: [NodeId; 2], tensors: &HashSet<&str>) -> RowChange {
     let [old, new] = [0, 1].map(|side| sides[side].graph.node(nodes[side]));
-    // Its own values: a constant is one, and any other value belongs to the row of its operator.
-    let own = |side: usize| -> Vec<Option<&str>> {
-        let inputs = sides[side].graph.inputs(nodes[side]).iter();
-        let stored = |value| {
-            sides[side]
-                .is_stored(value)
-                .then(|| sides[side].graph.value_name(value))
-        };
-        inputs.map(|value| value.and_then(stored)).collect()
-    };
-    let takes = new.input.iter().any(|name| made.contains(name.as_str()));
-    match () {
-        () if old.op() != new.op()
-            || old.attribute != new.attribute
-            || own(0) != own(1)
-            || takes =>
-        {
-            RowChange::Changed
-        }
-        () if old.input != new.input || old.output != new.output => RowChange::Rewired,
-        () => RowChange::Same,
+    let [old_constants, new_constants] = [0, 1].map(|side| constants(sides[side], nodes[side]));
+    let reads_new = new.input.iter().any(|name| tensors.contains(name.as_str()));
+    if old.op() != new.op()
+        || old.attribute != new.attribute
+        || old_constants != new_constants
+        || reads_new
+    {
+        RowChange::Changed
+    } else if old.input != new.input || old.output != new.output {
+        RowChange::Rewired
+    } else {
+        RowChange::Same
     }
+}
+
+/// The names of the constants that a node reads; `None` for its other inputs, which belong to the rows of other operators.
+fn constants<'s>(side: &'s GraphSide, node: NodeId) -> Vec<Option<&'s str>> {
+    let inputs = side.graph.inputs(node).iter();
+    inputs
+        .map(|input| input.filter(|&value| side.is_stored(value)))
+        .map(|stored| stored.map(|value| side.graph.value_name(value)))
+        .collect()
 }

@@ -47,12 +47,12 @@ impl<'m> GraphSide<'m> {
 
     /// Whether a value is stored in the model.
     pub fn is_stored(&self, value: ValueId) -> bool {
-        let constant = |(node, _): (NodeId, usize)| self.graph.is(node, "Constant");
-        self.graph.initializer(value).is_some() || self.graph.producer(value).is_some_and(constant)
+        let producer = self.graph.producer(value);
+        self.graph.initializer(value).is_some()
+            || producer.is_some_and(|(node, _)| self.graph.is(node, "Constant"))
     }
 
-    /// The steps of the path to a node, from the outermost module on, or to the body that it is in; none where nothing
-    /// tells.
+    /// The steps of the path to a node, from the outermost module on, or to its body; empty where the path is not known.
     pub fn path(&self, node: NodeId) -> Vec<String> {
         let path = scope(&self.graph, node).path;
         super::blocks::steps(if path.is_empty() {
@@ -62,10 +62,11 @@ impl<'m> GraphSide<'m> {
         })
     }
 
-    /// Whether a node adds two values that vary, as a residual stream takes a branch up.
+    /// Whether a node adds two values that vary, as where a branch joins a residual stream.
     pub fn is_sum(&self, node: NodeId) -> bool {
-        let varies = |value: &Option<ValueId>| value.is_some_and(|value| !self.is_stored(value));
-        self.graph.is(node, "Add") && self.graph.inputs(node).iter().all(varies)
+        let mut inputs = self.graph.inputs(node).iter();
+        self.graph.is(node, "Add")
+            && inputs.all(|input| input.is_some_and(|value| !self.is_stored(value)))
     }
 
     pub fn class(&self, node: NodeId) -> Class {
@@ -100,28 +101,26 @@ impl<'m> GraphSide<'m> {
 
     /// Facts about all inputs and outputs of the operators.
     pub fn values(&self) -> BTreeMap<String, OutlineValue> {
-        let of = |&node: &NodeId| {
-            self.graph
-                .inputs(node)
-                .iter()
-                .chain(self.graph.outputs(node))
-                .flatten()
-        };
-        let told = self.nodes.iter().flat_map(of).map(|&value| {
-            let told = OutlineValue {
-                of: self.told(value),
-                stored: self.is_stored(value),
-            };
-            (self.graph.value_name(value).to_owned(), told)
-        });
-        told.collect()
+        let mut values = BTreeMap::new();
+        for &node in &self.nodes {
+            let (inputs, outputs) = (self.graph.inputs(node), self.graph.outputs(node));
+            for &value in inputs.iter().chain(outputs).flatten() {
+                let facts = OutlineValue {
+                    of: self.type_and_shape(value),
+                    stored: self.is_stored(value),
+                };
+                values.insert(self.graph.value_name(value).to_owned(), facts);
+            }
+        }
+        values
     }
 
-    fn told(&self, value: ValueId) -> String {
+    /// The type and the extents of a value, such as `float[batch, 65, 40]`.
+    fn type_and_shape(&self, value: ValueId) -> String {
         let data_type = self
             .facts
             .data_type(value)
-            .map_or_else(|| "?".to_owned(), |known| known.name());
+            .map_or_else(|| "?".to_owned(), |data_type| data_type.name());
         let extents = self.facts.shape(value).map_or_else(
             || "?".to_owned(),
             |shape| {
@@ -135,13 +134,15 @@ impl<'m> GraphSide<'m> {
     }
 }
 
+/// A list as text, cut after so many elements.
+fn list<T: ToString>(all: &[T]) -> String {
+    let more = if all.len() > LONGEST { ", …" } else { "" };
+    let first: Vec<String> = all.iter().take(LONGEST).map(T::to_string).collect();
+    format!("[{}{more}]", first.join(", "))
+}
+
 /// An attribute as `name=value`.
 fn attribute(attribute: &AttributeProto) -> String {
-    fn list<T: ToString>(all: &[T]) -> String {
-        let more = if all.len() > LONGEST { ", …" } else { "" };
-        let told: Vec<String> = all.iter().take(LONGEST).map(T::to_string).collect();
-        format!("[{}{more}]", told.join(", "))
-    }
     let value = match attribute.r#type() {
         AttributeType::Int => attribute.i().to_string(),
         AttributeType::Float => attribute.f().to_string(),
