@@ -103,7 +103,7 @@ pub struct Measurement {
     pub file_bytes: u64,
     /// Bytes of its weights.
     pub weight_bytes: u64,
-    /// Where the time goes.
+    /// The time in each class of operators.
     pub time: Vec<Share>,
     /// The time of each round, in seconds; JSON has only what follows from it.
     #[serde(skip)]
@@ -274,9 +274,8 @@ mod tests {
         // Numbers survive to the last digit but one; all other fields are equal.
         for (setting, original) in again.settings.iter_mut().zip(&report.settings) {
             for (variant, original) in setting.variants.iter_mut().zip(&original.variants) {
-                let numbers =
-                    |variant: &Measured| variant.measurement().map(|m| m.latency.median.high);
-                let (read, written) = (numbers(variant), numbers(original));
+                let [read, written] = [&*variant, original]
+                    .map(|measured| Some(measured.measurement()?.latency.median.high));
                 assert!(
                     read.zip(written)
                         .is_none_or(|(read, written)| (read - written).abs() < 1e-15)

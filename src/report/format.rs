@@ -73,27 +73,24 @@ pub(super) fn references(setting: &Setting) -> Vec<&str> {
 
 /// How the variants compare, a line for each pair: from the later one, where both are references.
 pub(super) fn verdicts(setting: &Setting) -> Vec<String> {
-    let references = &references(setting);
-    let place = &|name: &str| {
-        setting
-            .variants
-            .iter()
-            .position(|variant| variant.name == name)
-    };
-    let ran = setting.ran().flat_map(|(_, name, measurement)| {
-        let told = measurement.ratios.iter().filter(move |compared| {
+    let references = references(setting);
+    let mut verdicts = vec![];
+    for (_, name, measurement) in setting.ran() {
+        for compared in &measurement.ratios {
             let other = compared.reference.as_str();
-            other != name && (place(other) < place(name) || !references.contains(&name))
-        });
-        told.map(move |compared| {
-            format!(
-                "{name} against {}: {}",
-                compared.reference,
-                compared.verdict()
-            )
-        })
-    });
-    ran.collect()
+            let is_before = place(setting, other) < place(setting, name);
+            if other != name && (is_before || !references.contains(&name)) {
+                verdicts.push(format!("{name} against {other}: {}", compared.verdict()));
+            }
+        }
+    }
+    verdicts
+}
+
+/// The place of a variant.
+fn place(setting: &Setting, name: &str) -> Option<usize> {
+    let mut variants = setting.variants.iter();
+    variants.position(|variant| variant.name == name)
 }
 
 /// The variants that could not be run, one line each.
@@ -123,10 +120,6 @@ pub(super) fn memory_sentence(setting: &Setting) -> Option<String> {
 fn live_sentence(ran: &[Named]) -> Option<String> {
     let (lowest, highest) = extremes(ran, |memory| Some(memory.live_peak))?;
     let held = format!("{} holds it", highest.1.live_peak_at);
-    let at = |bytes: Option<u64>| match bytes {
-        Some(bytes) => format!(", and at the normalizers at most {}", self::bytes(bytes)),
-        None => String::new(),
-    };
     let (low, high) = (lowest.1.live_peak, highest.1.live_peak);
     Some(match ran.len() > 1 {
         true if same(low, high) => {
@@ -134,10 +127,10 @@ fn live_sentence(ran: &[Named]) -> Option<String> {
                 .iter()
                 .filter_map(|(_, memory)| memory.live_at_normalizers)
                 .max();
-            let high = bytes(high);
             format!(
-                "The peak of live memory is the same in every variant, {high}: {held}{}.",
-                at(most)
+                "The peak of live memory is the same in every variant, {}: {held}{}.",
+                bytes(high),
+                at_normalizers(most)
             )
         }
         true => format!(
@@ -150,9 +143,16 @@ fn live_sentence(ran: &[Named]) -> Option<String> {
         false => format!(
             "The peak of live memory is {}: {held}{}.",
             bytes(high),
-            at(highest.1.live_at_normalizers)
+            at_normalizers(highest.1.live_at_normalizers)
         ),
     })
+}
+
+fn at_normalizers(live: Option<u64>) -> String {
+    match live {
+        Some(live) => format!(", and at the normalizers at most {}", bytes(live)),
+        None => String::new(),
+    }
 }
 
 /// How the heap differs, where it does.
@@ -176,17 +176,15 @@ fn extremes<'a>(
     ran: &[Named<'a>],
     of: impl Fn(&Memory) -> Option<u64>,
 ) -> Option<(Named<'a>, Named<'a>)> {
-    let have = || {
-        ran.iter()
-            .copied()
-            .filter_map(|variant| Some((of(variant.1)?, variant)))
-    };
-    let (_, lowest) = have().min_by_key(|(bytes, _)| *bytes)?;
-    let (_, highest) = have().max_by_key(|(bytes, _)| *bytes)?;
+    let measured = ran
+        .iter()
+        .filter_map(|&variant| Some((of(variant.1)?, variant)));
+    let (_, lowest) = measured.clone().min_by_key(|(bytes, _)| *bytes)?;
+    let (_, highest) = measured.max_by_key(|(bytes, _)| *bytes)?;
     Some((lowest, highest))
 }
 
-/// Whether nobody would call the one larger.
+/// Whether two sizes differ by too little to call one larger.
 fn same(low: u64, high: u64) -> bool {
     high as f64 / (low as f64).max(1.0) < 1.005
 }
@@ -233,9 +231,9 @@ mod tests {
 
     #[test]
     fn what_a_terminal_would_do_is_shown_instead() {
-        let told = "a\u{1b}[31mb\u{7}c\nd\te\u{202e}f\u{2066}g\u{2069}h\u{9b}i";
+        let hostile = "a\u{1b}[31mb\u{7}c\nd\te\u{202e}f\u{2066}g\u{2069}h\u{9b}i";
         let shown = r"a\u{1b}[31mb\u{7}c\nd\te\u{202e}f\u{2066}g\u{2069}h\u{9b}i";
-        assert_eq!(plain(told), shown);
+        assert_eq!(plain(hostile), shown);
         assert_eq!(plain("…attn.q ÷ ε, 层"), "…attn.q ÷ ε, 层");
     }
 

@@ -79,20 +79,17 @@ fn setting(out: &mut String, setting: &Setting) -> std::fmt::Result {
     if !verdicts.is_empty() {
         writeln!(out, "<p>{}.</p>", verdicts.join("; "))?;
     }
-    let classes = legend(
-        Class::ALL
-            .into_iter()
-            .map(|class| (class_colour(class).into(), class.name().into())),
-    );
-    let figure = |caption: &str, chart: String, legend: &str| {
-        format!("<figure><figcaption>{caption}</figcaption>{chart}{legend}</figure>\n")
-    };
+    let classes = legend();
     writeln!(
         out,
         "<div class=\"charts\">\n{}{}{}</div>",
-        figure("Latency, median with 95 % interval", svg::latency(&ran), ""),
-        figure("Time by class of operators", svg::shares(&ran), &classes),
-        figure(MEMORY, svg::memory(&ran), ""),
+        figure(
+            "Latency, median with 95 % interval",
+            &svg::latency(&ran),
+            ""
+        ),
+        figure("Time by class of operators", &svg::shares(&ran), &classes),
+        figure(MEMORY, &svg::memory(&ran), ""),
     )?;
     [table::latency(setting), table::memory(setting)]
         .iter()
@@ -106,37 +103,26 @@ fn setting(out: &mut String, setting: &Setting) -> std::fmt::Result {
     table(out, "h3", &table::shares(setting))
 }
 
-fn legend(entries: impl Iterator<Item = (String, String)>) -> String {
-    let entry = |(class, name): (String, String)| {
-        let name = escape(&name);
+fn figure(caption: &str, chart: &str, legend: &str) -> String {
+    format!("<figure><figcaption>{caption}</figcaption>{chart}{legend}</figure>\n")
+}
+
+/// The colours of all classes of operators, with their names.
+fn legend() -> String {
+    let entries = Class::ALL.map(|class| {
         format!(
             "<li><svg viewBox=\"0 0 1 1\" aria-hidden=\"true\">\
-             <rect class=\"{class}\" width=\"1\" height=\"1\"/></svg>{name}</li>"
+             <rect class=\"{}\" width=\"1\" height=\"1\"/></svg>{}</li>",
+            class_colour(class),
+            escape(class.name())
         )
-    };
-    format!(
-        "<ul class=\"legend\">{}</ul>",
-        entries.map(entry).collect::<String>()
-    )
+    });
+    format!("<ul class=\"legend\">{}</ul>", entries.concat())
 }
 
 /// A table with all its columns below a heading, which scrolls where the page is narrower.
 fn table(out: &mut String, heading: &str, table: &Table) -> std::fmt::Result {
     let title = escape(table.title);
-    let class = |kind: Cells| {
-        if kind == Cells::Text {
-            " class=\"text\""
-        } else {
-            ""
-        }
-    };
-    let head = |column: &Column| {
-        format!(
-            "<th scope=\"col\"{}>{}</th>",
-            class(column.kind),
-            escape(&column.head)
-        )
-    };
     let heads: String = table.columns.iter().map(head).collect();
     writeln!(
         out,
@@ -144,16 +130,28 @@ fn table(out: &mut String, heading: &str, table: &Table) -> std::fmt::Result {
          <table><thead><tr>{heads}</tr></thead><tbody>"
     )?;
     for row in &table.rows {
-        let cell = |(column, cell): (&Column, &String)| {
-            format!("<td{}>{}</td>", class(column.kind), escape(cell))
-        };
-        writeln!(
-            out,
-            "<tr>{}</tr>",
-            table.columns.iter().zip(row).map(cell).collect::<String>()
-        )?;
+        let columns = table.columns.iter().zip(row);
+        let cells: String = columns.map(|(column, text)| cell(column, text)).collect();
+        writeln!(out, "<tr>{cells}</tr>")?;
     }
     writeln!(out, "</tbody></table></div>")
+}
+
+fn head(column: &Column) -> String {
+    let class = class(column.kind);
+    format!("<th scope=\"col\"{class}>{}</th>", escape(&column.head))
+}
+
+fn cell(column: &Column, text: &str) -> String {
+    format!("<td{}>{}</td>", class(column.kind), escape(text))
+}
+
+/// The class attribute of cells.
+fn class(kind: Cells) -> &'static str {
+    match kind {
+        Cells::Text => " class=\"text\"",
+        Cells::Number | Cells::Detail => "",
+    }
 }
 
 #[cfg(test)]

@@ -64,40 +64,52 @@ fn setting(out: &mut String, setting: &Setting) -> std::fmt::Result {
 
 /// A table with all its columns.
 fn lines(table: &Table) -> String {
-    let line = |cells: &mut dyn Iterator<Item = String>| {
-        format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
-    };
-    let rule = |kind: Cells| if kind == Cells::Text { "---" } else { "---:" };
-    let head = line(&mut table.columns.iter().map(|column| escape(&column.head)));
-    let rules = line(
-        &mut table
+    let mut text = line(table.columns.iter().map(|column| escape(&column.head)));
+    text += &line(
+        table
             .columns
             .iter()
             .map(|column| rule(column.kind).to_owned()),
     );
-    let cell = |(column, cell): (&Column, &String)| match column.kind {
-        Cells::Text => escape(cell),
-        Cells::Number | Cells::Detail => cell.clone(),
-    };
-    let rows = table
-        .rows
-        .iter()
-        .map(|row| line(&mut table.columns.iter().zip(row).map(cell)));
-    head + &rules + &rows.collect::<String>()
+    for row in &table.rows {
+        let columns = table.columns.iter().zip(row);
+        text += &line(columns.map(|(column, text)| cell(column, text)));
+    }
+    text
 }
+
+fn line(cells: impl Iterator<Item = String>) -> String {
+    format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
+}
+
+/// The rule below a heading, which aligns the column.
+fn rule(kind: Cells) -> &'static str {
+    match kind {
+        Cells::Text => "---",
+        Cells::Number | Cells::Detail => "---:",
+    }
+}
+
+fn cell(column: &Column, text: &str) -> String {
+    match column.kind {
+        Cells::Text => escape(text),
+        Cells::Number | Cells::Detail => text.to_owned(),
+    }
+}
+
+/// The characters of markup.
+const MARKUP: [char; 10] = ['|', '<', '>', '*', '_', '`', '[', ']', '\\', '#'];
 
 /// Text in which nothing is markup.
 fn escape(text: &str) -> String {
-    let special = |c: char| {
-        matches!(
-            c,
-            '|' | '<' | '>' | '*' | '_' | '`' | '[' | ']' | '\\' | '#'
-        )
-    };
-    plain(text)
-        .chars()
-        .flat_map(|c| special(c).then_some('\\').into_iter().chain([c]))
-        .collect()
+    let mut escaped = String::new();
+    for character in plain(text).chars() {
+        if MARKUP.contains(&character) {
+            escaped.push('\\');
+        }
+        escaped.push(character);
+    }
+    escaped
 }
 
 #[cfg(test)]
@@ -111,11 +123,12 @@ mod tests {
         let tables = text
             .split("\n\n")
             .filter(|block| block.trim_start().starts_with('|'));
-        let cells = |line: &str| line.replace("\\|", "").matches('|').count();
         for table in tables {
-            let mut lines = table.lines().filter(|line| line.starts_with('|'));
-            let head = cells(lines.next().unwrap());
-            assert!(lines.all(|line| cells(line) == head), "{table}");
+            let lines = table.lines().filter(|line| line.starts_with('|'));
+            let counts: Vec<usize> = lines
+                .map(|line| line.replace("\\|", "").matches('|').count())
+                .collect();
+            assert!(counts.iter().all(|&count| count == counts[0]), "{table}");
         }
     }
 

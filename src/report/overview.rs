@@ -36,19 +36,21 @@ pub fn overview_heading() -> String {
 
 /// The ratios of each setting of a report, a line each, in 80 columns.
 pub fn overview_lines(report: &Report) -> String {
-    let line = |setting: &Setting| {
+    let mut lines = String::new();
+    for setting in &report.settings {
         let name = plain(&format!("{} {}", report.model, setting.label));
         let cells = NARROW.map(|pair| format!("{:>19}", cell(setting, pair)));
-        format!("{name:<22} {}\n", cells.concat().trim_end())
-    };
-    report.settings.iter().map(line).collect()
+        lines += &format!("{name:<22} {}\n", cells.concat().trim_end());
+    }
+    lines
 }
 
 /// The ratios of each setting of all reports, those that any of them has.
 pub(super) fn ratios(reports: &[Report]) -> Table {
-    let is_there =
-        |pair: &Pair| settings(reports).any(|(_, setting)| found(setting, *pair).is_some());
-    let pairs: Vec<Pair> = WIDE.into_iter().filter(is_there).collect();
+    let pairs: Vec<Pair> = WIDE
+        .into_iter()
+        .filter(|&pair| settings(reports).any(|(_, setting)| found(setting, pair).is_some()))
+        .collect();
     let mut columns = vec![Cells::Text.under("model"), Cells::Text.under("inputs")];
     columns.extend(
         pairs
@@ -56,24 +58,25 @@ pub(super) fn ratios(reports: &[Report]) -> Table {
             .map(|(variant, by)| Cells::Number.under(format!("{variant} ÷ {by}"))),
     );
     columns.push(Cells::Number.under("samples/s, fused"));
-    let row = |(report, setting): (&Report, &Setting)| {
+    let mut rows = vec![];
+    for (report, setting) in settings(reports) {
         let mut row = vec![report.model.clone(), setting.label.clone()];
         row.extend(pairs.iter().map(|pair| cell(setting, *pair)));
         let fused = measurement(setting, "fused");
         row.push(fused.map_or_else(dash, |m| format!("{:.1}", m.latency.throughput)));
-        row
-    };
+        rows.push(row);
+    }
     Table {
         title: "Ratios of latencies, with their 95 % intervals",
         columns,
-        rows: settings(reports).map(row).collect(),
+        rows,
     }
 }
 
 /// The memory of each setting of all reports.
 pub(super) fn memory(reports: &[Report]) -> Table {
-    type Of = fn(&Memory) -> Option<u64>;
-    const COLUMNS: [(&str, &str, Of); 8] = [
+    type Bytes = fn(&Memory) -> Option<u64>;
+    const COLUMNS: [(&str, &str, Bytes); 8] = [
         ("live peak: LN twin", "LN twin", |memory| {
             Some(memory.live_peak)
         }),
@@ -93,18 +96,19 @@ pub(super) fn memory(reports: &[Report]) -> Table {
     ];
     let mut columns = vec![Cells::Text.under("model"), Cells::Text.under("inputs")];
     columns.extend(COLUMNS.map(|(head, ..)| Cells::Number.under(head)));
-    let row = |(report, setting): (&Report, &Setting)| {
-        let cell = |(_, variant, of): (&str, &str, Of)| {
-            maybe_bytes(measurement(setting, variant).and_then(|measured| of(&measured.memory)))
-        };
+    let mut rows = vec![];
+    for (report, setting) in settings(reports) {
         let mut row = vec![report.model.clone(), setting.label.clone()];
-        row.extend(COLUMNS.map(cell));
-        row
-    };
+        for (_, variant, bytes) in COLUMNS {
+            let measured = measurement(setting, variant);
+            row.push(maybe_bytes(measured.and_then(|it| bytes(&it.memory))));
+        }
+        rows.push(row);
+    }
     Table {
         title: "Memory",
         columns,
-        rows: settings(reports).map(row).collect(),
+        rows,
     }
 }
 

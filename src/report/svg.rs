@@ -46,12 +46,12 @@ pub(super) fn latency(ran: &[(usize, &str, &Measurement)]) -> String {
         .iter()
         .map(|(.., m)| m.latency.median.high)
         .fold(f64::MIN_POSITIVE, f64::max);
-    let x = |seconds: f64| seconds / longest * (WIDTH - 4.0);
     let mut body = String::new();
     for (row, (index, name, measurement)) in ran.iter().enumerate() {
         let (top, interval) = (row as f64 * ROW, measurement.latency.median);
-        let (middle, end) = (top + 28.0, x(interval.value));
-        let (low, high) = (x(interval.low), x(interval.high));
+        let [low, end, high] = [interval.low, interval.value, interval.high]
+            .map(|seconds| seconds / longest * (WIDTH - 4.0));
+        let middle = top + 28.0;
         let label = time(interval.value);
         // Writing to a string does not fail.
         let _ = write!(
@@ -79,10 +79,9 @@ pub(super) fn latency(ran: &[(usize, &str, &Measurement)]) -> String {
 
 /// A bar for each run, divided into the classes of operators.
 pub(super) fn shares(ran: &[(usize, &str, &Measurement)]) -> String {
-    let total = |m: &Measurement| m.time.iter().map(|share| share.seconds).sum::<f64>();
     let longest = ran
         .iter()
-        .map(|(.., m)| total(m))
+        .map(|(.., measurement)| total(measurement))
         .fold(f64::MIN_POSITIVE, f64::max);
     let mut body = String::new();
     for (row, (_, name, measurement)) in ran.iter().enumerate() {
@@ -117,6 +116,11 @@ pub(super) fn shares(ran: &[(usize, &str, &Measurement)]) -> String {
     )
 }
 
+/// The seconds of all classes of operators.
+fn total(measurement: &Measurement) -> f64 {
+    measurement.time.iter().map(|share| share.seconds).sum()
+}
+
 /// A strip for each variant with its live bytes, from the first operator of its run to the last. A dot stands
 /// at the peak, and a tick below the line for each operator of a normalizer.
 pub(super) fn memory(ran: &[(usize, &str, &Measurement)]) -> String {
@@ -141,9 +145,15 @@ pub(super) fn memory(ran: &[(usize, &str, &Measurement)]) -> String {
             .iter()
             .position(|&bytes| bytes == memory.live_peak)
             .unwrap_or(0);
-        let tick =
-            |&place: &usize| format!("M{:.1} {:.1}v5", (place as f64 + 0.5) * step, base + 2.0);
-        let ticks: String = memory.normalizer_steps.iter().map(tick).collect();
+        let mut ticks = String::new();
+        for &place in &memory.normalizer_steps {
+            let _ = write!(
+                ticks,
+                "M{:.1} {:.1}v5",
+                (place as f64 + 0.5) * step,
+                base + 2.0
+            );
+        }
         let _ = write!(
             body,
             "<text x=\"0\" y=\"{0:.1}\">{1}</text>\

@@ -28,7 +28,7 @@ pub enum Cells {
     Text,
     /// To the right.
     Number,
-    /// To the right, and only where there is room to spare.
+    /// To the right, and only on pages of any width.
     Detail,
 }
 
@@ -130,25 +130,24 @@ pub fn memory(setting: &Setting) -> Table {
     }
 }
 
-/// Where the time goes.
+/// The time in each class of operators.
 pub fn shares(setting: &Setting) -> Table {
     let mut columns = vec![Cells::Text.under("time in")];
     columns.extend(Class::ALL.map(|class| Cells::Number.under(class.name())));
-    let rows = setting
-        .ran()
-        .map(|(_, name, Measurement { time: shares, .. })| {
-            let total: f64 = shares.iter().map(|share| share.seconds).sum();
-            let percent = |seconds: f64| 100.0 * seconds / total.max(f64::MIN_POSITIVE);
-            let cell = |seconds: f64| format!("{} ({:.0} %)", time(seconds), percent(seconds));
-            [name.to_owned()]
-                .into_iter()
-                .chain(shares.iter().map(|share| cell(share.seconds)))
-                .collect()
+    let mut rows = vec![];
+    for (_, name, measurement) in setting.ran() {
+        let seconds = measurement.time.iter().map(|share| share.seconds);
+        let total: f64 = seconds.clone().sum();
+        let cells = seconds.map(|seconds| {
+            let percent = 100.0 * seconds / total.max(f64::MIN_POSITIVE);
+            format!("{} ({percent:.0} %)", time(seconds))
         });
+        rows.push([name.to_owned()].into_iter().chain(cells).collect());
+    }
     Table {
         title: "Time by class of operators",
         columns,
-        rows: rows.collect(),
+        rows,
     }
 }
 

@@ -57,76 +57,102 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
 
 /// A table without its details, and without the last numbers where they do not fit. Texts are cut.
 fn lines(out: &mut String, table: &Table) -> std::fmt::Result {
-    let is_text = |at: usize| table.columns[at].kind == Cells::Text;
-    let widest = |at: usize| {
-        let cells = table
-            .rows
-            .iter()
-            .map(|row| &row[at])
-            .chain([&table.columns[at].head]);
-        cells
-            .map(|cell| plain(cell).chars().count())
-            .max()
-            .unwrap_or(0)
-    };
-    let least = |at: usize| {
-        if is_text(at) {
-            widest(at).min(SHORT)
-        } else {
-            widest(at)
-        }
-    };
-    let room =
-        |shown: &[usize]| (WIDTH + GAP).checked_sub(shown.iter().map(|&at| least(at) + GAP).sum());
-    let mut shown: Vec<usize> = (0..table.columns.len())
-        .filter(|&at| table.columns[at].kind != Cells::Detail)
-        .collect();
-    while room(&shown).is_none()
-        && let Some(last) = shown.iter().rposition(|&at| !is_text(at))
-    {
-        shown.remove(last);
-    }
-    // Texts share the width that numbers leave, and a text at the end takes the remaining width.
-    let mut spare = room(&shown).unwrap_or(0);
-    let mut width = |at: usize| {
-        let most = if shown.last() == Some(&at) {
-            widest(at)
-        } else {
-            widest(at).min(LONG)
-        };
-        let more = most.saturating_sub(least(at)).min(spare);
-        spare -= more;
-        (at, least(at) + more)
-    };
-    let widths: Vec<(usize, usize)> = shown.iter().map(|&at| width(at)).collect();
+    let columns = fitted(table);
     let heads: Vec<String> = table
         .columns
         .iter()
         .map(|column| column.head.clone())
         .collect();
     for row in [&heads].into_iter().chain(&table.rows) {
-        let cell = |&(at, width): &(usize, usize)| match is_text(at) {
-            true => format!("{:<width$}", cut(&row[at], width)),
-            false => format!("{:>width$}", row[at]),
-        };
-        let cells: Vec<String> = widths.iter().map(cell).collect();
+        let cells: Vec<String> = columns.iter().map(|column| column.cell(row)).collect();
         writeln!(out, "{}", cells.join(&" ".repeat(GAP)).trim_end())?;
     }
     Ok(())
 }
 
+/// A column of a table on a terminal.
+struct FittedColumn {
+    /// Its index in the table.
+    index: usize,
+    is_text: bool,
+    /// The width of its widest cell.
+    widest: usize,
+    /// The width that it gets.
+    width: usize,
+}
+
+impl FittedColumn {
+    /// A column with the least width that it can have.
+    fn new(table: &Table, index: usize) -> Self {
+        let column = &table.columns[index];
+        let cells = table.rows.iter().map(|row| &row[index]);
+        let lengths = cells
+            .chain([&column.head])
+            .map(|cell| plain(cell).chars().count());
+        let widest = lengths.max().unwrap_or(0);
+        let is_text = column.kind == Cells::Text;
+        FittedColumn {
+            index,
+            is_text,
+            widest,
+            width: if is_text { widest.min(SHORT) } else { widest },
+        }
+    }
+
+    fn cell(&self, row: &[String]) -> String {
+        let (text, width) = (&row[self.index], self.width);
+        match self.is_text {
+            true => format!("{:<width$}", cut(text, width)),
+            false => format!("{text:>width$}"),
+        }
+    }
+}
+
+/// The columns that fit on a line. Texts share the width that numbers leave, and a text at the end takes the remaining width.
+fn fitted(table: &Table) -> Vec<FittedColumn> {
+    let mut columns: Vec<FittedColumn> = (0..table.columns.len())
+        .filter(|&index| table.columns[index].kind != Cells::Detail)
+        .map(|index| FittedColumn::new(table, index))
+        .collect();
+    while spare_width(&columns).is_none()
+        && let Some(last) = columns.iter().rposition(|column| !column.is_text)
+    {
+        columns.remove(last);
+    }
+    let mut spare = spare_width(&columns).unwrap_or(0);
+    let count = columns.len();
+    for (place, column) in columns.iter_mut().enumerate() {
+        let is_last = place + 1 == count;
+        let most = if is_last {
+            column.widest
+        } else {
+            column.widest.min(LONG)
+        };
+        let more = most.saturating_sub(column.width).min(spare);
+        spare -= more;
+        column.width += more;
+    }
+    columns
+}
+
+/// The width of a line that columns leave; `None` where they do not fit.
+fn spare_width(columns: &[FittedColumn]) -> Option<usize> {
+    let width: usize = columns.iter().map(|column| column.width + GAP).sum();
+    (WIDTH + GAP).checked_sub(width)
+}
+
 fn bars(out: &mut String, setting: &Setting) -> std::fmt::Result {
     const LONGEST: usize = 50;
-    let medians = || {
-        setting
-            .ran()
-            .map(|(_, name, measurement)| (name, measurement.latency.median.value))
-    };
-    let slowest = medians()
-        .map(|(_, median)| median)
+    let medians: Vec<(&str, f64)> = setting
+        .ran()
+        .map(|(_, name, measurement)| (name, measurement.latency.median.value))
+        .collect();
+    let slowest = medians
+        .iter()
+        .map(|&(_, median)| median)
         .fold(f64::MIN_POSITIVE, f64::max);
     writeln!(out)?;
-    for (name, median) in medians() {
+    for (name, median) in medians {
         // Eighths of a block.
         let eighths = (median / slowest * (LONGEST * 8) as f64).round() as usize;
         let tip = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];
@@ -239,10 +265,10 @@ mod tests {
 
     #[test]
     fn names_do_nothing_to_the_terminal() {
-        let mut told = report();
-        told.model = "m\u{1b}]0;x\u{7}.onnx".into();
-        told.notes = vec!["at `n\u{202e}`".into()];
-        let text = terminal(&told);
+        let mut report = report();
+        report.model = "m\u{1b}]0;x\u{7}.onnx".into();
+        report.notes = vec!["at `n\u{202e}`".into()];
+        let text = terminal(&report);
         assert!(text.starts_with("m\\u{1b}]0;x\\u{7}.onnx\n"), "{text}");
         assert!(text.ends_with("at `n\\u{202e}`\n"), "{text}");
     }

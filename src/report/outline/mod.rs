@@ -30,7 +30,7 @@ pub struct Outline {
     pub file_bytes: [u64; 2],
     /// The sites, as the plan has them.
     pub sites: Vec<OutlineSite>,
-    /// The tensors that are there after and were not before.
+    /// The tensors that the result has and the model has not.
     pub tensors: Vec<ReportedTensor>,
     /// The explanation of each reason that a site has, in Markdown, by its name.
     pub reasons: BTreeMap<&'static str, &'static str>,
@@ -173,7 +173,7 @@ pub struct OutlineNode {
 /// A value that an operator reads or makes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OutlineValue {
-    /// Type and extents, such as `float[batch, 65, 40]`, as far as they are known.
+    /// The type and the extents, such as `float[batch, 65, 40]`, with `?` for unknown ones.
     pub of: String,
     /// Whether it is stored in the model.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
