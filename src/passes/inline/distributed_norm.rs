@@ -31,7 +31,7 @@ impl<'m> Distributed<'m> {
     }
 }
 
-/// Rewrites normalizations so that the mean is subtracted before scaling; `None` if there are none.
+/// Rewrites normalizations so that the mean is subtracted before scaling; `None` without such normalizations.
 pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
     let nodes = &model.graph().node;
     if !has_scaled_mean(nodes) {

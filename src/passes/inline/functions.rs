@@ -19,7 +19,7 @@ const NODES: usize = 1 << 15;
 const TIMES_THE_NODES: usize = 8;
 const NAME_BYTES: usize = 1 << 9;
 
-/// Inlines calls, and the calls inside of them; `None` if there are none.
+/// Inlines calls, and the calls inside of them; `None` without calls.
 ///
 /// # Errors
 /// Where a function calls itself, which ONNX does not allow.
@@ -233,7 +233,7 @@ fn to_inline(model: &Model, lowering: Lowering) -> HashMap<FunctionId<'_>, &Func
     found
 }
 
-/// The identity by which nodes call the function.
+/// The id of a function in calls.
 pub(crate) fn key(function: &FunctionProto) -> FunctionId<'_> {
     (
         canonical_domain(function.domain()),

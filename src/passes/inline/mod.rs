@@ -60,7 +60,7 @@ pub(crate) enum Lowering {
     All,
 }
 
-/// Rewrites operators without new numbers; `None` if there are none.
+/// Rewrites operators without new numbers; `None` without such operators.
 type InlineRewrite = fn(&Model, &dyn Fn(&str, &str) -> bool) -> Option<Model>;
 
 /// As [`lower`], to a given extent: inside bodies too, where they can be flattened and restored.

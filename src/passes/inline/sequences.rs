@@ -25,7 +25,7 @@ struct Sequence {
     taken: Vec<(NodeId, usize)>,
 }
 
-/// Rewrites such sequences as Splits; `None` if there are none.
+/// Rewrites such sequences as Splits; `None` without such sequences.
 pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
     if !model.graph().node.iter().any(is_split) {
         return None;

@@ -101,7 +101,7 @@ fn constant_name(recipe: &Recipe) -> Option<&str> {
 /// The result of clean-up.
 #[derive(Default)]
 pub struct Tidied {
-    /// The graph; `None` where there was nothing to do.
+    /// The graph; `None` where it is unchanged.
     pub graph: Option<GraphProto>,
     /// The floats that were computed.
     pub computed: Vec<NamedFloats>,

@@ -68,7 +68,7 @@ fn find(graph: &GraphProto, seeds: &[String], shapes: &KnownShapes, goal: Goal) 
     edits
 }
 
-/// The movements that make and read values.
+/// Movements as producers and readers of values.
 struct Links<'g> {
     makers: HashMap<&'g str, usize>,
     readers: HashMap<&'g str, Readers>,
@@ -193,7 +193,7 @@ struct Walk<'w> {
     goal: Goal,
 }
 
-/// How far a walk has come.
+/// The end of a walk so far.
 struct Reached<'w> {
     value: &'w str,
     trace: LayoutMap,

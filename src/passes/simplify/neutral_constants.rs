@@ -20,7 +20,7 @@ pub struct Neutral<'a> {
 }
 
 impl<'a> Neutral<'a> {
-    /// Of the graph that an analysis is of.
+    /// For the graph of an analysis.
     pub fn new(analysis: &'a Analysis<'a>) -> Self {
         Self {
             analysis,
@@ -57,12 +57,12 @@ impl<'a> Neutral<'a> {
             constants, facts, ..
         } = self.analysis;
         let is_float = facts.data_type(value).is_some_and(DataType::is_float);
-        let goes = is_float
+        let is_neutral = is_float
             && !constants.is_constant(value)
             && constants.is_constant(constant)
             && self.keeps_shape(value, constant)
             && uniform::number(self.analysis, constant) == Some(number);
-        goes.then_some(value)
+        is_neutral.then_some(value)
     }
 
     /// Whether broadcasting a constant to a value keeps the shape of the value.

@@ -50,12 +50,12 @@ fn written(analysis: &Analysis, node: NodeId) -> Option<Vec<i64>> {
     }
     let (before, after) = (facts.shape(*value)?, facts.shape(graph.output(node, 0)?)?);
     let mut rest = false;
-    let asked = facts.extents(*shape)?;
-    let finds_rest = asked.iter().position(|dim| {
+    let target = facts.extents(*shape)?;
+    let finds_rest = target.iter().position(|dim| {
         dim.as_ref()
             .is_some_and(|dim| dim.to_i64().ok() == Some(-1))
     });
-    let extents: Option<Vec<i64>> = asked
+    let extents: Option<Vec<i64>> = target
         .into_iter()
         .enumerate()
         .map(|(axis, dim)| {
@@ -81,12 +81,12 @@ fn written(analysis: &Analysis, node: NodeId) -> Option<Vec<i64>> {
         .collect();
     let mut extents = extents?;
     match (count(&extents, 0), count(&extents, -1)) {
-        // onnxruntime keeps a buffer for each shape that it knows from a 0, and hands out warm ones where it knows none.
+        // onnxruntime keeps a buffer for each shape that it infers from a 0, and reuses warm buffers where it infers none.
         (1, 0) => extents
             .iter_mut()
             .filter(|extent| **extent == 0)
             .for_each(|extent| *extent = -1),
-        // Without elements `-1` is undefined, unless the original had it there.
+        // Without elements `-1` is undefined, unless the original has it at this place.
         (1.., 1) if extents.iter().position(|&extent| extent == -1) != finds_rest => return None,
         _ => {}
     }

@@ -47,8 +47,6 @@ impl FromStr for MemoryGoal {
 
     /// Reads `64MB`, `50%` or `min`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || format!("`{text}` is neither a size such as 64MB, nor a part such as 50%, nor min");
         if text == "min" {
             return Ok(MemoryGoal::Min);
         }
@@ -57,12 +55,12 @@ impl FromStr for MemoryGoal {
             return percent
                 .filter(|percent| (0.0..=100.0).contains(percent))
                 .map(MemoryGoal::Percent)
-                .ok_or_else(wrong);
+                .ok_or_else(|| misread(text));
         }
         let (digits, unit) = UNITS
             .iter()
             .find_map(|&(name, unit)| Some((text.strip_suffix(name)?, unit)))
-            .ok_or_else(wrong)?;
+            .ok_or_else(|| misread(text))?;
         let number = digits.trim().parse::<f64>().ok();
         let bytes = number
             .filter(|number| *number >= 0.0)
@@ -70,8 +68,12 @@ impl FromStr for MemoryGoal {
         bytes
             .filter(|bytes| *bytes < u64::MAX as f64)
             .map(|bytes| MemoryGoal::Bytes(bytes as u64))
-            .ok_or_else(wrong)
+            .ok_or_else(|| misread(text))
     }
+}
+
+fn misread(text: &str) -> String {
+    format!("`{text}` is neither a size such as 64MB, nor a part such as 50%, nor min")
 }
 
 impl fmt::Display for MemoryGoal {

@@ -190,7 +190,7 @@ impl Growing<'_> {
         Some(around)
     }
 
-    /// Whether the nodes around a value can make and read it part by part.
+    /// Whether the nodes around a value can be run part by part.
     fn can_be_within(&self, value: ValueId, axis: usize) -> bool {
         if !is_read_by_nodes_alone(self.analysis, value) {
             return false;
