@@ -20,7 +20,7 @@ const DEPTH: usize = 12;
 
 /// A Gather of all places of a value in order, as a Reshape of the value; `None` where it selects
 /// others.
-pub fn whole<'m>(analysis: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
+pub fn as_reshape<'m>(analysis: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, facts, .. } = analysis;
     let at = analysis.at(gather);
     let is_flat =

@@ -35,29 +35,35 @@ use crate::shape::facts::{extent, same_shape};
 /// The operator set from which on a Sum broadcasts.
 const SUM_BROADCASTS: i64 = 8;
 
+/// A node in its canonical form; `None` where it has that form, or has none.
+type CanonicalForm = for<'m> fn(&'m Analysis, NodeId) -> Option<Maker<'m>>;
+
+/// All forms. The first one that changes a node is written.
+const FORMS: [CanonicalForm; 11] = [
+    gather_as_squeeze,
+    gather_nd_as_gather,
+    pooling_as_mean,
+    token_norm::as_layer_norm,
+    identity_selection::as_reshape,
+    padding::as_attribute,
+    sum_as_add,
+    einsum_as_mul,
+    without_broadcast,
+    adjacent::merged,
+    before_expand,
+];
+
 /// The edits of float operators.
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, output| {
-        analysis
-            .facts
-            .data_type(output)
-            .filter(|data_type| data_type.is_float())?;
-        squeezed(analysis, node)
-            .or_else(|| picked(analysis, node))
-            .or_else(|| pooled(analysis, node))
-            .or_else(|| token_norm::written_out(analysis, node))
-            .or_else(|| identity_selection::whole(analysis, node))
-            .or_else(|| padding::by_itself(analysis, node))
-            .or_else(|| added(analysis, node))
-            .or_else(|| multiplied(analysis, node))
-            .or_else(|| broadcast(analysis, node))
-            .or_else(|| adjacent::merged(analysis, node))
-            .or_else(|| narrowed(analysis, node))
+        let data_type = analysis.facts.data_type(output);
+        data_type.filter(|data_type| data_type.is_float())?;
+        FORMS.iter().find_map(|form| form(analysis, node))
     })
 }
 
 /// A Gather of the only place of an axis as a Squeeze.
-fn squeezed<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+fn gather_as_squeeze<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let Analysis {
         graph,
         facts,
@@ -90,7 +96,7 @@ fn squeezed<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
 
 /// A GatherND that picks constant places of the first axis as a Gather: exporters write `x[..., places]` as a GatherND
 /// between Transposes.
-fn picked<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+fn gather_nd_as_gather<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let Analysis {
         graph,
         facts,
@@ -122,7 +128,7 @@ fn picked<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
 
 /// A pooling over all places as a ReduceMean, where a normalization reads it: TensorFlow writes the mean over the channels of
 /// tokens as a pooling.
-fn pooled<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+fn pooling_as_mean<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, facts, .. } = analysis;
     if !graph.is(node, "GlobalAveragePool") || analysis.at(node).only_attributes(&[]).is_err() {
         return None;
@@ -166,7 +172,7 @@ fn centres(graph: &Graph, reader: &Reader, value: ValueId, mean: ValueId) -> boo
 }
 
 /// A Sum of two values as an Add, and a Sum of one as an Identity.
-fn added<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+fn sum_as_add<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     if !graph.is(node, "Sum") || analysis.at(node).only_attributes(&[]).is_err() {
         return None;
@@ -189,7 +195,7 @@ fn added<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
 }
 
 /// An Einsum of a value and a constant as a Mul, where it adds up nothing and the constant has its axes in their order.
-fn multiplied<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+fn einsum_as_mul<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let (graph, at) = (&analysis.graph, analysis.at(node));
     if !graph.is(node, "Einsum") || at.arity() != 2 || at.only_attributes(&["equation"]).is_err() {
         return None;
@@ -255,7 +261,7 @@ fn expanded(analysis: &Analysis, value: ValueId) -> Option<(ValueId, ValueId)> {
 }
 
 /// An operator of two values, one of which is uniform along the axes that it broadcasts, without the broadcast of that one.
-fn broadcast<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+fn without_broadcast<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let [Some(one), Some(other)] = *graph.inputs(node) else {
         return None;
@@ -309,7 +315,7 @@ fn narrow(analysis: &Analysis, maker: &mut Maker, wide: ValueId) -> Option<Strin
 }
 
 /// An element-wise operator on an expanded constant and scalars: it is computed before the Expand.
-fn narrowed<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+fn before_expand<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let Analysis {
         graph, constants, ..
     } = analysis;

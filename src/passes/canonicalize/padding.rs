@@ -24,7 +24,7 @@ const CONV: &[&str] = &[
 
 /// The operator with the padding of the Pad that it reads; `None` where another node reads the
 /// padded value, or where the result would differ.
-pub fn by_itself<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+pub fn as_attribute<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let at = analysis.at(node);
     let op = graph.op(node).filter(|_| graph.outputs(node).len() == 1)?;

@@ -20,7 +20,7 @@ const MOVEMENTS: [&str; 3] = ["Reshape", "Squeeze", "Unsqueeze"];
 
 /// The result of a Reshape as a LayerNormalization that is written out; `None` where no such
 /// normalization precedes it.
-pub fn written_out<'m>(analysis: &'m Analysis, reshape: NodeId) -> Option<Maker<'m>> {
+pub fn as_layer_norm<'m>(analysis: &'m Analysis, reshape: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, facts, .. } = analysis;
     let output = graph.only_output(reshape)?;
     let norm =

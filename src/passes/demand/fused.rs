@@ -45,7 +45,7 @@ struct Product {
 }
 
 /// Splits the product at which a region ends.
-pub(super) fn apart(analysis: &Analysis, region: &NarrowRegion) -> Option<Replacement> {
+pub(super) fn split_product(analysis: &Analysis, region: &NarrowRegion) -> Option<Replacement> {
     region.cuts.iter().find_map(|&(value, along)| {
         let whole = split_value(analysis, value).unwrap_or(value);
         let product = product(analysis, whole, along)?;

@@ -30,8 +30,8 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
         let Some(region) = region::region(analysis, &group) else {
             continue;
         };
-        let apart = fused::apart(analysis, &region);
-        let Some(replacement) = apart.or_else(|| write::moved(analysis, &group, &region)) else {
+        let split = fused::split_product(analysis, &region);
+        let Some(replacement) = split.or_else(|| write::moved(analysis, &group, &region)) else {
             continue;
         };
         if replacement.nodes.iter().any(|&node| taken[node]) {

@@ -22,12 +22,12 @@ const DEPTH: usize = 12;
 
 /// The edits that replace such a GatherND.
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
-    written_anew(analysis, |node, _| whole(analysis, node))
+    written_anew(analysis, |node, _| as_unsqueeze(analysis, node))
 }
 
 /// The selection of a GatherND as an Unsqueeze of the value; `None` where it selects other places,
 /// or in another order.
-fn whole<'m>(analysis: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
+fn as_unsqueeze<'m>(analysis: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, facts, .. } = analysis;
     let at = analysis.at(gather);
     let is_plain = graph.is(gather, "GatherND")

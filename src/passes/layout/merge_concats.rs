@@ -9,11 +9,11 @@ use crate::ir::{NodeId, ValueId};
 
 /// The edits that merge Concats.
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
-    written_anew(analysis, |node, _| at_once(analysis, node))
+    written_anew(analysis, |node, _| merged(analysis, node))
 }
 
 /// A Concat of the parts of the Concats that a node alone reads; `None` where it reads none.
-fn at_once<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let along = concat_axis(analysis, node)?;
     let mut parts: Vec<&str> = vec![];

@@ -14,11 +14,11 @@ use crate::onnx::operator::input_at;
 
 /// The edits that merge Slices.
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
-    written_anew(analysis, |node, _| at_once(analysis, node))
+    written_anew(analysis, |node, _| merged(analysis, node))
 }
 
 /// A Slice of the value that the Slice before it cuts, where all readers of that Slice can do so.
-fn at_once<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let between = graph
         .input(node, 0)

@@ -20,12 +20,12 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
         .graph
         .order()
         .iter()
-        .filter_map(|&node| apart(analysis, node))
+        .filter_map(|&node| split_first(analysis, node))
         .collect()
 }
 
 /// A Transpose whose result is only taken apart along one axis.
-fn apart(analysis: &Analysis, node: NodeId) -> Option<Edit> {
+fn split_first(analysis: &Analysis, node: NodeId) -> Option<Edit> {
     let graph = &analysis.graph;
     let at = analysis.at(node);
     let (source, whole) = (at.input(0).ok()?, graph.only_output(node)?);

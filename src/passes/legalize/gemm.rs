@@ -21,12 +21,12 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
         .graph
         .order()
         .iter()
-        .filter_map(|&matmul| one(analysis, matmul))
+        .filter_map(|&matmul| as_gemm(analysis, matmul))
         .collect()
 }
 
 /// A MatMul and the Add of its bias as one Gemm.
-fn one(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
+fn as_gemm(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
     let Analysis { graph, facts, .. } = analysis;
     let Layer {
         add,

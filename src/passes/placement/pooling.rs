@@ -105,9 +105,9 @@ impl Mean {
     fn read(analysis: &Analysis, node: NodeId) -> Option<Self> {
         let at = analysis.at(node);
         let mean = match analysis.graph.domain_op(node) {
-            ("", "AveragePool") => windows(&at),
-            ("", "GlobalAveragePool") => whole(&at),
-            ("", "ReduceMean") => reduced(&at),
+            ("", "AveragePool") => average_pool(&at),
+            ("", "GlobalAveragePool") => global_average_pool(&at),
+            ("", "ReduceMean") => reduce_mean(&at),
             _ => None,
         };
         let output = analysis.graph.only_output(node)?;
@@ -308,7 +308,7 @@ impl PassedNode {
 }
 
 /// An AveragePool that leaves fewer places.
-fn windows(at: &At) -> Option<Mean> {
+fn average_pool(at: &At) -> Option<Mean> {
     at.only_attributes(AVERAGE_POOL).ok()?;
     let kernel = at.attr_ints("kernel_shape").ok()??;
     let strides = at
@@ -350,7 +350,7 @@ fn product(numbers: &[i64]) -> Option<usize> {
 }
 
 /// A GlobalAveragePool.
-fn whole(at: &At) -> Option<Mean> {
+fn global_average_pool(at: &At) -> Option<Mean> {
     at.only_attributes(&[]).ok()?;
     let rank = at.rank(0).ok().filter(|&rank| rank > SPACE)?;
     Some(Mean {
@@ -365,7 +365,7 @@ fn whole(at: &At) -> Option<Mean> {
 }
 
 /// A ReduceMean.
-fn reduced(at: &At) -> Option<Mean> {
+fn reduce_mean(at: &At) -> Option<Mean> {
     at.only_attributes(&["axes", "keepdims", "noop_with_empty_axes"])
         .ok()?;
     let (axes, keeps_axes) = at.reduction(at.rank(0).ok()?).ok()?;

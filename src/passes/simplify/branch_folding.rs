@@ -13,14 +13,14 @@ use crate::onnx::proto::GraphProto;
 
 /// Ifs whose condition is a constant, each with the branch that it takes.
 #[derive(Default)]
-pub struct Decided {
+pub struct TakenBranches {
     /// The nodes that stand for the Ifs, each with an output and the result of the branch for it.
     results: Vec<(NodeId, ValueId, ValueId)>,
     /// The region path of each taken branch, and that of its enclosing region.
     around: HashMap<String, String>,
 }
 
-impl Decided {
+impl TakenBranches {
     /// Finds such Ifs in a graph with its bodies laid out.
     pub fn find(analysis: &Analysis) -> Self {
         let graph = &analysis.graph;
@@ -28,7 +28,7 @@ impl Decided {
         // Before IR version 4 initializers of the main graph are inputs too, and those of a branch are not.
         let are_inputs = graph.model().proto.ir_version() < 4;
         for &node in graph.order() {
-            let Some((results, own)) = taken(analysis, node) else {
+            let Some((results, own)) = taken_branch(analysis, node) else {
                 continue;
             };
             if are_inputs && has_initializer(graph, own) {
@@ -112,7 +112,7 @@ fn reachable_bodies(graph: &GraphProto) -> HashSet<String> {
 type Decision<'g> = (Vec<(ValueId, ValueId)>, &'g str);
 
 /// The branch that an If takes; `None` for another node, and where no constant is the condition.
-pub fn taken<'g>(analysis: &'g Analysis, node: NodeId) -> Option<Decision<'g>> {
+pub fn taken_branch<'g>(analysis: &'g Analysis, node: NodeId) -> Option<Decision<'g>> {
     let graph = &analysis.graph;
     // In the order of their names.
     let ways: Vec<&str> = ways_behind(graph.node(node)).collect();

@@ -7,10 +7,10 @@ use crate::ir::editor::{Edited, Editor, reads};
 use crate::ir::{Graph, NodeId};
 use crate::onnx::Model;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
-use crate::passes::simplify::branch_folding::Decided;
-use crate::passes::simplify::constant_folding::{self, NamedFloats, Settled, cone};
+use crate::passes::simplify::branch_folding::TakenBranches;
+use crate::passes::simplify::constant_folding::{self, NamedFloats, StoredResults, cone};
 use crate::passes::simplify::cse::Same;
-use crate::passes::simplify::identity_elimination::Passed;
+use crate::passes::simplify::identity_elimination::Identity;
 use crate::passes::simplify::{
     cse, dce, identity_elimination, reshape_extents, topological_order, zero_states,
 };
@@ -236,13 +236,13 @@ fn sources<'n>(
 
 /// The rewrites of clean-up before equal values are merged.
 struct Rewrites {
-    constants: Settled,
+    constants: StoredResults,
     /// Reshapes, with constant targets.
     targets: Vec<(NodeId, Vec<i64>)>,
     /// Recurrent operators, with initial states that can be left out.
     states: Vec<(NodeId, usize)>,
-    branches: Decided,
-    identities: Vec<Passed>,
+    branches: TakenBranches,
+    identities: Vec<Identity>,
 }
 
 impl Rewrites {
@@ -254,18 +254,18 @@ impl Rewrites {
         pinned: &HashSet<&str>,
     ) -> Self {
         let mut rewrites = Rewrites {
-            constants: Settled::default(),
+            constants: StoredResults::default(),
             targets: vec![],
             states: vec![],
-            branches: Decided::default(),
+            branches: TakenBranches::default(),
             identities: vec![],
         };
         if !(limits.is_skipped)(constant_folding::KIND) {
             rewrites.constants =
-                Settled::find(analysis, sites, &|name| limits.is_new(name), limits.growth);
+                StoredResults::find(analysis, sites, &|name| limits.is_new(name), limits.growth);
             rewrites.targets = reshape_extents::find(analysis, sites);
             rewrites.states = zero_states::find(analysis, sites);
-            rewrites.branches = Decided::find(analysis);
+            rewrites.branches = TakenBranches::find(analysis);
         }
         if !(limits.is_skipped)(cse::KIND) {
             rewrites.identities =

@@ -12,7 +12,7 @@ use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::operator::{Category, is_more_than_arithmetic, is_quantized};
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{DataType, float_type, shape};
-use crate::passes::simplify::branch_folding::taken;
+use crate::passes::simplify::branch_folding::taken_branch;
 use crate::passes::simplify::identity_elimination::{identity_operand, is_captured};
 use crate::refusal::{Reason, Refusal};
 use crate::shape::facts::extent;
@@ -30,9 +30,9 @@ const HELD: u64 = 1 << 28;
 /// How often less is tried where something cannot be stored.
 const ROUNDS: usize = 8;
 
-/// The values to store.
+/// The results of nodes that are stored in their place.
 #[derive(Default)]
-pub struct Settled {
+pub struct StoredResults {
     /// The removed nodes, with their results.
     stored: Vec<(NodeId, Vec<(ValueId, TensorProto)>)>,
     /// Identities of constants, which are read where they are.
@@ -55,7 +55,7 @@ pub struct NamedFloats {
     pub shape: Vec<usize>,
 }
 
-impl Settled {
+impl StoredResults {
     /// Finds the values that can be stored without adding more than `allowed` bytes, beside small
     /// results. The nodes of `sites` stay: they identify their kinds. So do values computed from
     /// tensors that are `new`.
@@ -155,7 +155,7 @@ fn stays(analysis: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> boo
         let reads_shape = graph.category(node).is_some_and(Category::reads_only_shape);
         let mut read = graph.inputs(node).iter().flatten();
         let is_from_new = is_constant && !reads_shape && read.any(|value| is_new[value.0 as usize]);
-        let is_decided = taken(analysis, node).is_some();
+        let is_decided = taken_branch(analysis, node).is_some();
         stays[node] = !is_constant
             || op == "Constant"
             || is_quantized(domain, op)

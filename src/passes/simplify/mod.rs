@@ -74,7 +74,7 @@ pub fn simplify(editor: Editor, seeds: &[String], shapes: &KnownShapes) -> Graph
     if is_joined || is_merged {
         dce::remove(&mut graph, &was_read, &pinned);
     }
-    reserved_names::give_way(&mut graph);
+    reserved_names::rename_all(&mut graph);
     graph
 }
 

@@ -16,7 +16,7 @@ const GIVEN: [&str; 2] = ["gemm_input_shape", "gemm_output_shape"];
 const AGAIN: &str = "_token_";
 
 /// Renames stored tensors that have such a name.
-pub fn give_way(graph: &mut GraphProto) {
+pub fn rename_all(graph: &mut GraphProto) {
     let stored = graph
         .initializer
         .iter()
