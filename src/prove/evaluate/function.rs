@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use prost::Message;
 
 use super::inner::Bodies;
-use super::{Around, Evaluation};
+use super::{Evaluation, Location};
 use crate::onnx::operator::Category;
 use crate::onnx::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, SparseTensorProto};
 use crate::onnx::tensor::DataType;
@@ -14,115 +14,182 @@ use crate::passes::inline::functions::{callee, key};
 use crate::prove::field_value::stored;
 use crate::prove::random::{Digest, Hash};
 
+/// The values that bodies read, by name.
+enum Names<'n> {
+    /// None: a function captures nothing.
+    Closed,
+    /// The values around a node, with the digests that have been computed: a body may read the same
+    /// value many times.
+    Around {
+        location: &'n Location<'n>,
+        digests: RefCell<HashMap<String, Option<Digest>>>,
+    },
+    /// The values of a body, which are numbered, and those around it.
+    Body {
+        numbers: HashMap<&'n str, u64>,
+        depth: u64,
+        outer: &'n Names<'n>,
+    },
+}
+
+impl<'n> Names<'n> {
+    fn around(location: &'n Location<'n>) -> Self {
+        Self::Around {
+            location,
+            digests: RefCell::default(),
+        }
+    }
+
+    fn of_body(graph: &'n GraphProto, outer: &'n Names<'n>) -> Self {
+        let inputs = graph.input.iter().map(|input| input.name());
+        let stored = graph.initializer.iter().map(|tensor| tensor.name());
+        let sparse = graph.sparse_initializer.iter();
+        let sparse = sparse.filter_map(|sparse| Some(sparse.values.as_ref()?.name()));
+        let made = graph.node.iter().flat_map(|node| &node.output);
+        let made = made.map(String::as_str);
+        let names = inputs.chain(stored).chain(sparse).chain(made);
+        Self::Body {
+            numbers: names.zip(0..).collect(),
+            depth: outer.depth() + 1,
+            outer,
+        }
+    }
+
+    /// How many bodies are around a name.
+    fn depth(&self) -> u64 {
+        match self {
+            Self::Body { depth, .. } => *depth,
+            _ => 0,
+        }
+    }
+
+    /// The digest that identifies the value of a name; `None` where the name has no value.
+    fn digest(&self, name: &str, key: u64) -> Option<Digest> {
+        match self {
+            Self::Closed => None,
+            Self::Around { location, digests } => *digests
+                .borrow_mut()
+                .entry(name.to_owned())
+                .or_insert_with(|| Some(location.captured(name)?.0.digest(key))),
+            Self::Body {
+                numbers,
+                depth,
+                outer,
+            } => {
+                let Some(&number) = numbers.get(name) else {
+                    return outer.digest(name, key);
+                };
+                let mut hash = Hash::new(key, "local");
+                hash.number(*depth);
+                hash.number(number);
+                Some(hash.finish())
+            }
+        }
+    }
+
+    /// Adds the identity of the value of a name to a hash.
+    fn add(&self, name: &str, key: u64, hash: &mut Hash) {
+        match self.digest(name, key) {
+            Some(digest) => hash.digest(digest),
+            None => hash.text(name),
+        }
+    }
+}
+
 impl<'w> Evaluation<'w> {
-    /// Which function a node is: its operator, and its attributes with all that is in them.
+    /// The identity of a node's function: its operator, and its attributes with all that is in them.
     pub(super) fn function(
         &self,
         node: &NodeProto,
         evaluated: Option<&Bodies>,
-        place: &Around,
+        location: &Location,
     ) -> Digest {
         let mut hash = Hash::new(self.point.key, "function");
-        // A body may read the same many times.
-        let known: RefCell<HashMap<String, Option<Digest>>> = RefCell::default();
-        let outer = |name: &str| {
-            let digest = || Some((place.outer)(name)?.0.digest(self.point.key));
-            *known
-                .borrow_mut()
-                .entry(name.to_owned())
-                .or_insert_with(digest)
-        };
+        let names = Names::around(location);
         match evaluated {
             Some(bodies) => {
-                self.operator(&without_bodies(node), &outer, 0, &mut hash);
+                self.operator(&without_bodies(node), &names, &mut hash);
                 hash.digest(bodies.digest);
             }
-            None => self.operator(node, &outer, 0, &mut hash),
+            None => self.operator(node, &names, &mut hash),
         }
-        // Integers are equal in every type, but results computed from them are not. Places and
-        // extents have type int64.
-        if let Some((known, id)) = self.known_of(node, place) {
-            for (slot, value) in known.graph.inputs(id).iter().enumerate() {
-                let data_type = value.and_then(|value| known.facts.data_type(value));
-                let is_small = |of: &DataType| {
-                    of.is_integer() && !matches!(of, DataType::Int64 | DataType::Bool)
-                };
-                if let Some(of) = data_type.filter(is_small) {
-                    hash.number(slot as u64);
-                    hash.number(of.code() as u64);
-                }
-            }
-        }
-        // A random operator has results of its own at each occurrence. In a body its name is the
-        // region path, also after flattening.
+        self.small_integers(node, location, &mut hash);
         if node.category().is_some_and(Category::is_random) || node.op() == ("", "Dropout") {
-            let way = place.way.unwrap_or_default();
-            let first = node
-                .output
-                .iter()
-                .find(|name| !name.is_empty())
-                .map_or("", String::as_str);
-            let is_named = !node.name().is_empty();
-            hash.text(&[way, if is_named { node.name() } else { first }].concat());
-            hash.number(u64::from(is_named));
+            occurrence(node, location, &mut hash);
         }
         hash.finish()
     }
 
-    fn operator(
-        &self,
-        node: &NodeProto,
-        outer: &dyn Fn(&str) -> Option<Digest>,
-        depth: u64,
-        hash: &mut Hash,
-    ) {
+    /// Adds the types of integer inputs. Integers are equal in every type, but results computed from
+    /// them are not. Places and extents have type int64.
+    fn small_integers(&self, node: &NodeProto, location: &Location, hash: &mut Hash) {
+        let Some((analysis, id)) = self.analyzed(node, location) else {
+            return;
+        };
+        for (slot, value) in analysis.graph.inputs(id).iter().enumerate() {
+            let data_type = value.and_then(|value| analysis.facts.data_type(value));
+            if let Some(data_type) = data_type
+                && data_type.is_integer()
+                && !matches!(data_type, DataType::Int64 | DataType::Bool)
+            {
+                hash.number(slot as u64);
+                hash.number(data_type.code() as u64);
+            }
+        }
+    }
+
+    fn operator(&self, node: &NodeProto, names: &Names, hash: &mut Hash) {
         let (domain, op) = node.op();
-        [domain, op, node.overload()]
-            .iter()
-            .for_each(|text| hash.text(text));
+        for text in [domain, op, node.overload()] {
+            hash.text(text);
+        }
         if let Some(function) = self.functions.get(&callee(node)) {
             hash.digest(self.defined(function));
         }
         let mut attributes: Vec<&AttributeProto> = node.attribute.iter().collect();
         attributes.sort_by_key(|attribute| attribute.name());
         for attribute in attributes {
-            let AttributeProto {
-                t,
-                tensors,
-                g,
-                graphs,
-                sparse_tensor,
-                sparse_tensors,
-                ..
-            } = attribute;
-            let plain = AttributeProto {
-                t: None,
-                tensors: vec![],
-                g: None,
-                graphs: vec![],
-                sparse_tensor: None,
-                sparse_tensors: vec![],
-                doc_string: None,
-                ..attribute.clone()
-            };
-            hash.bytes(&plain.encode_to_vec());
-            for sparse in sparse_tensor.as_deref().into_iter().chain(sparse_tensors) {
-                self.sparse(sparse, hash);
-            }
-            for tensor in t.as_deref().into_iter().chain(tensors) {
-                hash.digest(stored(tensor, self.externals(), self.point.key));
-            }
-            for graph in g.as_deref().into_iter().chain(graphs) {
-                self.body(graph, outer, depth + 1, hash);
-            }
+            self.attribute(attribute, names, hash);
+        }
+    }
+
+    fn attribute(&self, attribute: &AttributeProto, names: &Names, hash: &mut Hash) {
+        let AttributeProto {
+            t,
+            tensors,
+            g,
+            graphs,
+            sparse_tensor,
+            sparse_tensors,
+            ..
+        } = attribute;
+        let plain = AttributeProto {
+            t: None,
+            tensors: vec![],
+            g: None,
+            graphs: vec![],
+            sparse_tensor: None,
+            sparse_tensors: vec![],
+            doc_string: None,
+            ..attribute.clone()
+        };
+        hash.bytes(&plain.encode_to_vec());
+        for sparse in sparse_tensor.as_deref().into_iter().chain(sparse_tensors) {
+            self.sparse(sparse, hash);
+        }
+        for tensor in t.as_deref().into_iter().chain(tensors) {
+            hash.digest(stored(tensor, self.externals(), self.point.key));
+        }
+        for graph in g.as_deref().into_iter().chain(graphs) {
+            self.body(graph, names, hash);
         }
     }
 
     /// The digest of a function: its whole definition, and the functions that it calls.
     fn defined(&self, function: &'w FunctionProto) -> Digest {
         let id = key(function);
-        if let Some(&known) = self.defined.borrow().get(&id) {
-            return known;
+        if let Some(&digest) = self.defined.borrow().get(&id) {
+            return digest;
         }
         let mut hash = Hash::new(self.point.key, "defined");
         let plain = FunctionProto {
@@ -142,9 +209,9 @@ impl<'w> Evaluation<'w> {
             attribute: function.attribute_proto.clone(),
             ..Default::default()
         };
-        self.operator(&attributes, &|_| None, 0, &mut hash);
+        self.operator(&attributes, &Names::Closed, &mut hash);
         for node in &function.node {
-            self.operator(node, &|_| None, 0, &mut hash);
+            self.operator(node, &Names::Closed, &mut hash);
             hash.bytes(
                 &NodeProto {
                     input: node.input.clone(),
@@ -168,68 +235,42 @@ impl<'w> Evaluation<'w> {
     }
 
     /// A body: names inside are numbered, and captured values are identified by their digests.
-    fn body(
-        &self,
-        graph: &GraphProto,
-        outer: &dyn Fn(&str) -> Option<Digest>,
-        depth: u64,
-        hash: &mut Hash,
-    ) {
-        let made = graph
-            .node
-            .iter()
-            .flat_map(|node| node.output.iter().map(String::as_str));
-        let sparse = graph
-            .sparse_initializer
-            .iter()
-            .filter_map(|sparse| Some(sparse.values.as_ref()?.name()));
-        let names = graph.input.iter().map(|input| input.name());
-        let names = names
-            .chain(graph.initializer.iter().map(|tensor| tensor.name()))
-            .chain(sparse)
-            .chain(made);
-        let numbers: HashMap<&str, u64> = names
-            .enumerate()
-            .map(|(number, name)| (name, number as u64))
-            .collect();
-        let inside = |name: &str| {
-            let local = numbers.get(name).map(|&number| {
-                let mut hash = Hash::new(self.point.key, "local");
-                hash.number(depth);
-                hash.number(number);
-                hash.finish()
-            });
-            local.or_else(|| outer(name))
-        };
-        let reads = |name: &str, hash: &mut Hash| match inside(name) {
-            Some(digest) => hash.digest(digest),
-            None => hash.text(name),
-        };
+    fn body(&self, graph: &GraphProto, outer: &Names, hash: &mut Hash) {
+        let key = self.point.key;
+        let names = Names::of_body(graph, outer);
         hash.number(graph.input.len() as u64);
-        graph.input.iter().for_each(|input| {
-            hash.bytes(&input.r#type.clone().unwrap_or_default().encode_to_vec())
-        });
-        graph
-            .initializer
-            .iter()
-            .for_each(|tensor| hash.digest(stored(tensor, self.externals(), self.point.key)));
-        graph
-            .sparse_initializer
-            .iter()
-            .for_each(|sparse| self.sparse(sparse, hash));
+        for input in &graph.input {
+            hash.bytes(&input.r#type.clone().unwrap_or_default().encode_to_vec());
+        }
+        for tensor in &graph.initializer {
+            hash.digest(stored(tensor, self.externals(), key));
+        }
+        for sparse in &graph.sparse_initializer {
+            self.sparse(sparse, hash);
+        }
         hash.number(graph.node.len() as u64);
         for node in &graph.node {
-            self.operator(node, &inside, depth, hash);
-            hash.number(node.input.len() as u64);
-            node.input.iter().for_each(|name| reads(name, hash));
-            hash.number(node.output.len() as u64);
-            node.output.iter().for_each(|name| reads(name, hash));
+            self.operator(node, &names, hash);
+            for list in [&node.input, &node.output] {
+                hash.number(list.len() as u64);
+                list.iter().for_each(|name| names.add(name, key, hash));
+            }
         }
-        graph
-            .output
-            .iter()
-            .for_each(|output| reads(output.name(), hash));
+        for output in &graph.output {
+            names.add(output.name(), key, hash);
+        }
     }
+}
+
+/// Adds the name of a random operator: it has results of its own at each occurrence. In a body the
+/// name begins with the region path, also after flattening.
+fn occurrence(node: &NodeProto, location: &Location, hash: &mut Hash) {
+    let region = location.region.unwrap_or_default();
+    let mut outputs = node.output.iter().map(String::as_str);
+    let first = outputs.find(|name| !name.is_empty()).unwrap_or_default();
+    let is_named = !node.name().is_empty();
+    hash.text(&[region, if is_named { node.name() } else { first }].concat());
+    hash.number(u64::from(is_named));
 }
 
 /// A node without its bodies, but with all its attributes.

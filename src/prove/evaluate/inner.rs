@@ -2,16 +2,16 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Around, Evaluation, Graded, Stopped};
+use super::{Evaluation, Graded, Location, Scope, Stopped};
 use crate::ir::axes::axis;
 use crate::ir::editor::reads;
 use crate::onnx::node::{bodies, canonical_domain, states};
-use crate::onnx::proto::{AttributeProto, FunctionProto, NodeProto};
+use crate::onnx::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto};
 use crate::onnx::tensor::DataType;
 use crate::passes::inline::functions::resolve;
 use crate::prove::field_value::FieldValue;
-use crate::prove::operators::Unmade;
 use crate::prove::operators::integers::wrapped;
+use crate::prove::operators::{Call, Unmade};
 use crate::prove::random::{Digest, Hash};
 use crate::shape::facts::Expected;
 
@@ -34,18 +34,17 @@ impl Evaluation<'_> {
     /// random elements.
     pub(super) fn bodies(
         &self,
-        node: &NodeProto,
-        opset: i64,
-        inputs: &[Option<FieldValue>],
-        place: &Around,
+        call: &Call,
+        location: &Location,
     ) -> Result<Option<Bodies>, Stopped> {
+        let node = call.node;
         if bodies(node).next().is_none() {
             return Ok(None);
         }
-        let taken = self.taken(node, place);
-        let evaluated = match self.formals(node, opset, inputs, place.rounds) {
-            Some(formals) if place.depth < DEEPEST => {
-                self.evaluated(node, opset, &formals, taken, place)?
+        let taken = self.taken(node, location);
+        let evaluated = match self.formals(call, location.rounds) {
+            Some(formals) if location.depth < DEEPEST => {
+                self.evaluated(call, &formals, taken, location)?
             }
             _ => None,
         };
@@ -57,14 +56,14 @@ impl Evaluation<'_> {
         for results in &made {
             hash.number(results.len() as u64);
             for (image, degree) in results {
-                self.doubt.set(self.doubt.get() + degree);
+                self.add_doubt(*degree);
                 hash.digest(image.digest(self.point.key));
             }
         }
         let slots = 0..node.output.len();
         let results = slots
             .clone()
-            .map(|slot| result(node, slot, inputs, &made))
+            .map(|slot| result(node, slot, &call.inputs, &made))
             .collect();
         let known = match (taken, &made[..]) {
             (Some(_), [made]) => made.iter().map(|(image, _)| Some(image.clone())).collect(),
@@ -78,52 +77,15 @@ impl Evaluation<'_> {
     }
 
     /// The inputs of the bodies of a node; `None` where they are unknown.
-    fn formals(
-        &self,
-        node: &NodeProto,
-        opset: i64,
-        inputs: &[Option<FieldValue>],
-        rounds: usize,
-    ) -> Option<Vec<FieldValue>> {
-        let drawn = |slot: usize, shape: &[usize], like: Option<&FieldValue>| {
-            let mut hash = Hash::new(self.point.key, "formal");
-            hash.number(rounds as u64);
-            hash.number(slot as u64);
-            let seed = hash.finish();
-            match like {
-                Some(FieldValue::Field(_)) => FieldValue::random(seed, shape, false),
-                Some(FieldValue::Opaque(_)) => FieldValue::Opaque(seed),
-                // A condition is one of two, whatever else.
-                None if slot == 1 => FieldValue::drawn(seed, shape, DataType::Bool),
-                _ => FieldValue::drawn(seed, shape, DataType::Int64),
-            }
+    fn formals(&self, call: &Call, rounds: usize) -> Option<Vec<FieldValue>> {
+        let formals = Formals {
+            key: self.point.key,
+            rounds,
         };
-        let like = |(slot, input): (usize, &Option<FieldValue>)| {
-            let input = input.as_ref()?;
-            Some(drawn(slot, input.shape().unwrap_or_default(), Some(input)))
-        };
-        match node.op() {
+        match call.node.op() {
             ("", "If") => Some(vec![]),
-            ("", "Loop") => {
-                let states = inputs.iter().enumerate().skip(2).map(like);
-                [Some(drawn(0, &[], None)), Some(drawn(1, &[], None))]
-                    .into_iter()
-                    .chain(states)
-                    .collect()
-            }
-            ("", "Scan") if opset >= 9 => {
-                let states = states(node, inputs.len())?;
-                let taken = |(place, input): (usize, &Option<FieldValue>)| {
-                    let input = input.as_ref()?;
-                    let mut shape = input.shape()?.to_vec();
-                    shape.remove(scanned_axis(node, "scan_input_axes", place, shape.len())?);
-                    Some(drawn(states + place, &shape, Some(input)))
-                };
-                let given = inputs[..states].iter().enumerate().map(like);
-                given
-                    .chain(inputs[states..].iter().enumerate().map(taken))
-                    .collect()
-            }
+            ("", "Loop") => formals.of_loop(&call.inputs),
+            ("", "Scan") if call.opset >= 9 => formals.of_scan(call.node, &call.inputs),
             _ => None,
         }
     }
@@ -132,83 +94,82 @@ impl Evaluation<'_> {
     /// body does not fit its inputs, or reads a missing value.
     fn evaluated(
         &self,
-        node: &NodeProto,
-        opset: i64,
+        call: &Call,
         formals: &[FieldValue],
         taken: Option<usize>,
-        place: &Around,
+        location: &Location,
     ) -> Result<Option<Vec<Vec<Graded>>>, Stopped> {
-        let mut attributes: Vec<&AttributeProto> = node.attribute.iter().collect();
+        let mut attributes: Vec<&AttributeProto> = call.node.attribute.iter().collect();
         attributes.sort_by_key(|attribute| attribute.name());
-        let mut made = vec![];
-        let first = node
-            .output
-            .iter()
+        let mut outputs = call.node.output.iter();
+        let first = outputs
             .find(|name| !name.is_empty())
             .map_or("", String::as_str);
         let bodies = attributes
             .into_iter()
             .filter_map(|attribute| Some((attribute, attribute.g.as_deref()?)));
-        for (attribute, body) in bodies
-            .enumerate()
-            .filter(|(at, _)| taken.is_none_or(|taken| taken == *at))
-            .map(|(_, body)| body)
-        {
-            let way = place
-                .way
-                .map(|way| format!("{way}{first}.{}/", attribute.name()));
-            let rounds = place.rounds + usize::from(!formals.is_empty());
-            let place = &Around {
+        let mut made = vec![];
+        for (place, (attribute, body)) in bodies.enumerate() {
+            if taken.is_some_and(|taken| taken != place) {
+                continue;
+            }
+            let region = location
+                .region
+                .map(|region| format!("{region}{first}.{}/", attribute.name()));
+            let inside = Location {
                 node: None,
-                way: way.as_deref(),
-                rounds,
-                ..*place
+                region: region.as_deref(),
+                rounds: location.rounds + usize::from(!formals.is_empty()),
+                ..*location
             };
-            let is_plain = body.sparse_initializer.is_empty() && body.input.len() == formals.len();
-            if !is_plain {
-                return Ok(None);
-            }
-            let mut values: HashMap<String, Graded> = HashMap::new();
-            let given = body.input.iter().zip(formals);
-            values.extend(
-                given.map(|(input, formal)| (input.name().to_owned(), (formal.clone(), 1.0))),
-            );
-            for tensor in &body.initializer {
-                values.insert(
-                    tensor.name().to_owned(),
-                    (self.tensor(tensor.name(), tensor)?, 0.0),
-                );
-            }
-            let nodes = needed(&body.node, body.output.iter().map(|output| output.name()));
-            let last = last_reads(&nodes, body.output.iter().map(|output| output.name()));
-            for (inner, last) in nodes.into_iter().zip(last) {
-                let is_there =
-                    |name: &String| values.contains_key(name) || (place.outer)(name).is_some();
-                if !inner
-                    .input
-                    .iter()
-                    .filter(|name| !name.is_empty())
-                    .all(is_there)
-                {
-                    return Ok(None);
-                }
-                match self.inner(inner, opset, &mut values, place) {
-                    Err(Stopped {
-                        stop: Unmade::Uncovered | Unmade::Misfit,
-                        ..
-                    }) => return Ok(None),
-                    done => done?,
-                }
-                last.iter().for_each(|&name| drop(values.remove(name)));
-            }
-            let result = |name: &str| values.get(name).cloned().or_else(|| (place.outer)(name));
-            let results = body.output.iter().map(|output| result(output.name()));
-            let Some(results) = results.collect::<Option<Vec<_>>>() else {
+            let Some(results) = self.body_results(body, call.opset, formals, &inside)? else {
                 return Ok(None);
             };
             made.push(results);
         }
         Ok(Some(made))
+    }
+
+    /// The results of one body; `None` where it does not fit its inputs, or reads a missing value.
+    fn body_results(
+        &self,
+        body: &GraphProto,
+        opset: i64,
+        formals: &[FieldValue],
+        location: &Location,
+    ) -> Result<Option<Vec<Graded>>, Stopped> {
+        if !body.sparse_initializer.is_empty() || body.input.len() != formals.len() {
+            return Ok(None);
+        }
+        let mut values: HashMap<String, Graded> = HashMap::new();
+        for (input, formal) in body.input.iter().zip(formals) {
+            values.insert(input.name().to_owned(), (formal.clone(), 1.0));
+        }
+        for tensor in &body.initializer {
+            let value = self.tensor(tensor.name(), tensor)?;
+            values.insert(tensor.name().to_owned(), (value, 0.0));
+        }
+        let nodes = needed(&body.node, body.output.iter().map(|output| output.name()));
+        let last = last_reads(&nodes, body.output.iter().map(|output| output.name()));
+        for (inner, last) in nodes.into_iter().zip(last) {
+            if !has_inputs(inner, &values, location) {
+                return Ok(None);
+            }
+            match self.inner(inner, opset, &mut values, location) {
+                Err(Stopped {
+                    stop: Unmade::Uncovered | Unmade::Misfit,
+                    ..
+                }) => return Ok(None),
+                done => done?,
+            }
+            last.iter().for_each(|&name| drop(values.remove(name)));
+        }
+        let scope = Scope {
+            values: &values,
+            outer: location.scope,
+        };
+        let outputs = body.output.iter();
+        Ok(outputs.map(|output| scope.get(output.name())).collect())
     }
 
     /// Computes a node of a body, or of a function.
@@ -217,114 +178,191 @@ impl Evaluation<'_> {
         node: &NodeProto,
         opset: i64,
         values: &mut HashMap<String, Graded>,
-        place: &Around,
+        location: &Location,
     ) -> Result<(), Stopped> {
         // Even a node that makes nothing takes its time.
         let room = self.point.allowance.room(&[64]);
-        room.map_err(|stop| Stopped {
-            stop,
-            at: node.label(),
-        })?;
-        let read = |name: &str| values.get(name).cloned().or_else(|| (place.outer)(name));
-        let (inputs, degrees): (Vec<_>, Vec<_>) =
-            node.input.iter().map(|name| read(name).unzip()).unzip();
-        let degrees: Vec<f64> = degrees.into_iter().map(Option::unwrap_or_default).collect();
-        let inside = Around {
-            node: None,
-            outer: &read,
-            depth: place.depth + 1,
-            ..*place
+        room.map_err(|stop| Stopped::at_node(stop, node))?;
+        let scope = Scope {
+            values,
+            outer: location.scope,
         };
-        let is_opaque = |image: &FieldValue| matches!(image, FieldValue::Opaque(_));
+        let inside = Location {
+            node: None,
+            scope: Some(&scope),
+            depth: location.depth + 1,
+            ..*location
+        };
+        let read = node.input.iter().map(|name| scope.get(name).unzip());
+        let (inputs, degrees): (Vec<_>, Vec<Option<f64>>) = read.unzip();
+        let degrees: Vec<f64> = degrees.into_iter().map(Option::unwrap_or_default).collect();
         let reads_opaque = inputs.iter().flatten().any(is_opaque);
         let settled: Vec<bool> = degrees.iter().map(|&degree| degree == 0.0).collect();
-        let (made, guessed) =
-            self.node(node, node.output.len(), opset, inputs, &settled, &inside)?;
+        let call = Call {
+            node,
+            opset,
+            inputs,
+            wanted: node.output.len(),
+            allowance: self.point.allowance,
+            roots: &self.roots,
+            settled: &settled,
+        };
+        let (made, guessed) = self.node(call, &inside)?;
         if reads_opaque || made.iter().any(is_opaque) {
             self.is_uncertain.set(true);
         }
         let degree = self.degree(node, &degrees, guessed);
-        let known = self.known_of(node, &inside);
-        let data_type = |slot: usize| {
-            let (known, id) = known?;
-            known.facts.data_type(known.graph.output(id, slot)?)
-        };
-        let made = made
-            .into_iter()
-            .enumerate()
-            .map(|(slot, made)| match data_type(slot) {
-                Some(data_type) => (wrapped(made, data_type), degree),
-                None => (made, degree),
-            });
-        values.extend(
-            node.output
-                .iter()
-                .cloned()
-                .zip(made)
-                .filter(|(name, _)| !name.is_empty()),
-        );
+        let types = self.result_types(node, &inside);
+        for (slot, (name, made)) in node.output.iter().zip(made).enumerate() {
+            let made = match types.get(slot).copied().flatten() {
+                Some(data_type) => wrapped(made, data_type),
+                None => made,
+            };
+            if !name.is_empty() {
+                values.insert(name.clone(), (made, degree));
+            }
+        }
         Ok(())
+    }
+
+    /// The element types of the results of a node of a body, as far as they are known.
+    fn result_types(&self, node: &NodeProto, location: &Location) -> Vec<Option<DataType>> {
+        let Some((analysis, id)) = self.analyzed(node, location) else {
+            return vec![];
+        };
+        let outputs = analysis.graph.outputs(id).iter();
+        outputs
+            .map(|output| analysis.facts.data_type((*output)?))
+            .collect()
     }
 
     /// A call of a function is its body.
     pub(super) fn call(
         &self,
         function: &FunctionProto,
-        call: &NodeProto,
-        inputs: &[Option<FieldValue>],
-        settled: &[bool],
+        call: &Call,
         depth: usize,
     ) -> Result<Vec<FieldValue>, Stopped> {
-        let uncovered = || Stopped {
-            stop: Unmade::Uncovered,
-            at: call.label(),
-        };
-        if depth >= DEEPEST
-            || function
-                .node
-                .iter()
-                .any(|node| bodies(node).next().is_some())
-        {
-            return Err(uncovered());
+        let mut inner_nodes = function.node.iter();
+        let has_bodies = inner_nodes.any(|node| bodies(node).next().is_some());
+        if depth >= DEEPEST || has_bodies {
+            return Err(uncovered(call));
         }
-        let own = function
-            .opset_import
-            .iter()
-            .find(|set| canonical_domain(set.domain()).is_empty());
+        let mut sets = function.opset_import.iter();
+        let own = sets.find(|set| canonical_domain(set.domain()).is_empty());
         let opset = own.map_or(self.opset(), |set| set.version());
         let mut values: HashMap<String, Graded> = HashMap::new();
-        for ((name, value), &is_settled) in function.input.iter().zip(inputs).zip(settled) {
+        let given = call.inputs.iter().zip(call.settled);
+        for (name, (value, &is_settled)) in function.input.iter().zip(given) {
             let degree = if is_settled { 0.0 } else { 1.0 };
             values.extend(value.clone().map(|value| (name.clone(), (value, degree))));
         }
-        let place = Around {
+        let location = Location {
             node: None,
-            way: None,
-            outer: &|_: &str| None,
+            region: None,
+            scope: None,
             depth,
             rounds: 0,
         };
         let nodes = needed(&function.node, function.output.iter().map(String::as_str));
         let last = last_reads(&nodes, function.output.iter().map(String::as_str));
         for (inner, last) in nodes.into_iter().zip(last) {
-            let mut node = NodeProto {
-                attribute: vec![],
-                ..inner.clone()
-            };
-            for attribute in &inner.attribute {
-                node.attribute
-                    .extend(resolve(attribute, function, call).ok_or_else(uncovered)?);
-            }
-            // Random elements are those of this call.
-            node.name = Some(format!("{}/{}", call.label(), inner.label()));
-            self.inner(&node, opset, &mut values, &place)?;
+            let node = resolved(inner, function, call).ok_or_else(|| uncovered(call))?;
+            self.inner(&node, opset, &mut values, &location)?;
             last.iter().for_each(|&name| drop(values.remove(name)));
         }
-        let made = function
-            .output
-            .iter()
-            .map(|name| values.get(name).map(|(image, _)| image.clone()));
-        made.collect::<Option<_>>().ok_or_else(uncovered)
+        let outputs = function.output.iter();
+        let made = outputs.map(|name| values.get(name).map(|(image, _)| image.clone()));
+        made.collect::<Option<_>>().ok_or_else(|| uncovered(call))
+    }
+}
+
+fn is_opaque(value: &FieldValue) -> bool {
+    matches!(value, FieldValue::Opaque(_))
+}
+
+fn uncovered(call: &Call) -> Stopped {
+    Stopped::at_node(Unmade::Uncovered, call.node)
+}
+
+/// Whether all inputs of a node have values.
+fn has_inputs(node: &NodeProto, values: &HashMap<String, Graded>, location: &Location) -> bool {
+    let mut read = node.input.iter().filter(|name| !name.is_empty());
+    read.all(|name| values.contains_key(name) || location.captured(name).is_some())
+}
+
+/// A node of a function with the attributes of a call; `None` where one is missing.
+fn resolved(inner: &NodeProto, function: &FunctionProto, call: &Call) -> Option<NodeProto> {
+    let mut node = NodeProto {
+        attribute: vec![],
+        ..inner.clone()
+    };
+    for attribute in &inner.attribute {
+        node.attribute
+            .extend(resolve(attribute, function, call.node)?);
+    }
+    // Random elements are those of this call.
+    node.name = Some(format!("{}/{}", call.node.label(), inner.label()));
+    Some(node)
+}
+
+/// The random inputs of bodies.
+struct Formals {
+    key: u64,
+    /// How many of the bodies around are given values.
+    rounds: usize,
+}
+
+impl Formals {
+    /// The round, the condition and the states of a Loop.
+    fn of_loop(&self, inputs: &[Option<FieldValue>]) -> Option<Vec<FieldValue>> {
+        let round = FieldValue::drawn(self.seed(0), &[], DataType::Int64);
+        // A condition is one of two, whatever else.
+        let condition = FieldValue::drawn(self.seed(1), &[], DataType::Bool);
+        let states = inputs.iter().enumerate().skip(2);
+        let states = states.map(|(slot, input)| Some(self.like(slot, input.as_ref()?)));
+        [Some(round), Some(condition)]
+            .into_iter()
+            .chain(states)
+            .collect()
+    }
+
+    /// The states of a Scan, and one step of each scanned input.
+    fn of_scan(&self, node: &NodeProto, inputs: &[Option<FieldValue>]) -> Option<Vec<FieldValue>> {
+        let states = states(node, inputs.len())?;
+        let mut formals = vec![];
+        for (slot, input) in inputs.iter().enumerate() {
+            let input = input.as_ref()?;
+            let Some(place) = slot.checked_sub(states) else {
+                formals.push(self.like(slot, input));
+                continue;
+            };
+            let mut shape = input.shape()?.to_vec();
+            shape.remove(scanned_axis(node, "scan_input_axes", place, shape.len())?);
+            formals.push(self.of_kind(slot, &shape, input));
+        }
+        Some(formals)
+    }
+
+    /// A value of the extents and the kind of another.
+    fn like(&self, slot: usize, value: &FieldValue) -> FieldValue {
+        self.of_kind(slot, value.shape().unwrap_or_default(), value)
+    }
+
+    /// A value of these extents and the kind of another.
+    fn of_kind(&self, slot: usize, shape: &[usize], like: &FieldValue) -> FieldValue {
+        match like {
+            FieldValue::Field(_) => FieldValue::random(self.seed(slot), shape, false),
+            FieldValue::Opaque(_) => FieldValue::Opaque(self.seed(slot)),
+            _ => FieldValue::drawn(self.seed(slot), shape, DataType::Int64),
+        }
+    }
+
+    fn seed(&self, slot: usize) -> Digest {
+        let mut hash = Hash::new(self.key, "formal");
+        hash.number(self.rounds as u64);
+        hash.number(slot as u64);
+        hash.finish()
     }
 }
 
@@ -390,26 +428,44 @@ fn result(
     inputs: &[Option<FieldValue>],
     made: &[Vec<Graded>],
 ) -> Expected {
-    let known = |image: &FieldValue| {
-        Some((
-            image.shape()?.to_vec(),
-            matches!(image, FieldValue::Int(_) | FieldValue::Varying(_)),
-        ))
-    };
-    let of = |body: usize, slot: usize| known(&made.get(body)?.get(slot)?.0);
-    let given = |slot: usize| known(inputs.get(slot)?.as_ref()?);
     let result = match node.op_type() {
-        "If" => of(0, slot).filter(|one| of(1, slot).as_ref() == Some(one)),
-        // An unchanged state keeps its value; the extents of scan outputs depend on the run.
-        "Loop" => of(0, slot + 1).filter(|one| given(slot + 2).as_ref() == Some(one)),
+        "If" => {
+            let other = body_kind(made, 1, slot);
+            body_kind(made, 0, slot).filter(|one| other.as_ref() == Some(one))
+        }
+        // The extents of scan outputs depend on the run.
+        "Loop" => state_kind(made, slot + 1, inputs.get(slot + 2)),
         _ => match states(node, inputs.len()).and_then(|states| slot.checked_sub(states)) {
-            Some(row) => of(0, slot)
-                .and_then(|(step, sort)| Some((gathered(node, row, inputs, step)?, sort))),
-            None => of(0, slot).filter(|one| given(slot).as_ref() == Some(one)),
+            Some(row) => body_kind(made, 0, slot).and_then(|(step, is_integer)| {
+                Some((gathered(node, row, inputs, step)?, is_integer))
+            }),
+            None => state_kind(made, slot, inputs.get(slot)),
         },
     };
     let (shape, is_integer) = result.unzip();
     Expected { shape, is_integer }
+}
+
+/// The extents of a value, and whether it holds integers.
+type Kind = (Vec<usize>, bool);
+
+fn kind(value: &FieldValue) -> Option<Kind> {
+    let is_integer = matches!(value, FieldValue::Int(_) | FieldValue::Varying(_));
+    Some((value.shape()?.to_vec(), is_integer))
+}
+
+fn body_kind(made: &[Vec<Graded>], body: usize, slot: usize) -> Option<Kind> {
+    kind(&made.get(body)?.get(slot)?.0)
+}
+
+/// The kind of the state of a loop, if one step keeps it.
+fn state_kind(
+    made: &[Vec<Graded>],
+    slot: usize,
+    before: Option<&Option<FieldValue>>,
+) -> Option<Kind> {
+    let before = kind(before?.as_ref()?)?;
+    body_kind(made, 0, slot).filter(|after| *after == before)
 }
 
 /// The axis that a Scan names for one of several values, which are of this rank; the first where it names none.

@@ -1,0 +1,135 @@
+//! Constants in numbers, as recipes have them.
+
+use std::ops::Range;
+
+use ndarray::ArrayD;
+
+use super::{Evaluation, Location};
+use crate::affine::recognize::batch_invariant::Alike;
+use crate::analysis::Analysis;
+use crate::ir::ValueId;
+use crate::ir::axes::axis;
+use crate::onnx::node::bodies;
+use crate::onnx::operator::softmax_axis;
+use crate::onnx::proto::NodeProto;
+use crate::prove::field_value::{FieldValue, of_floats, of_numbers, of_shares};
+use crate::shape::facts::extent;
+
+impl Evaluation<'_> {
+    /// The results of a node that no input reaches, in numbers.
+    pub(super) fn constants(
+        &self,
+        node: &NodeProto,
+        location: &Location,
+    ) -> Option<Vec<FieldValue>> {
+        let (analysis, alike, made_by) = match location.node {
+            Some(id) if bodies(node).next().is_none() => {
+                (self.point.analysis, self.point.alike, id)
+            }
+            // Laid out, an If whose condition is known is the branch that it takes.
+            _ => (
+                self.point.laid_out?.0,
+                self.point.laid_out?.1,
+                self.laid_out(node, location)?,
+            ),
+        };
+        let made = analysis
+            .graph
+            .outputs(made_by)
+            .iter()
+            .map(|value| self.constant(node, (*value)?, analysis, alike))
+            .collect::<Option<Vec<_>>>();
+        made.filter(|made| !made.is_empty())
+    }
+
+    /// One result of a node, if it is constant.
+    fn constant(
+        &self,
+        node: &NodeProto,
+        value: ValueId,
+        analysis: &Analysis,
+        alike: Option<&Alike>,
+    ) -> Option<FieldValue> {
+        if !analysis.constants.is_constant(value) {
+            return None;
+        }
+        if analysis.facts.data_type(value)?.is_float() {
+            return self.constant_floats(node, value, analysis, alike);
+        }
+        let shape: Vec<usize> = analysis
+            .facts
+            .shape(value)?
+            .iter()
+            .map(extent)
+            .collect::<Option<_>>()?;
+        let integers = ArrayD::from_shape_vec(shape, analysis.constants.ints(value)?);
+        integers.ok().map(FieldValue::int)
+    }
+
+    /// A constant result that holds floats.
+    fn constant_floats(
+        &self,
+        node: &NodeProto,
+        value: ValueId,
+        analysis: &Analysis,
+        alike: Option<&Alike>,
+    ) -> Option<FieldValue> {
+        // Formulas with more than arithmetic may have their numbers, which are the same for each of a batch.
+        let only_at_sizes = &self.point.only_at_sizes.constants;
+        let is_of_size = only_at_sizes.contains(analysis.graph.value_name(value));
+        if is_of_size && !self.point.has_formulas {
+            return None;
+        }
+        let wide = alike
+            .and_then(|alike| alike.read(value))
+            .map(|wide| (*wide).clone());
+        let is_wide = wide.is_some();
+        let numbers = wide.or_else(|| analysis.constants.read(value).ok())?;
+        Some(match self.softmax_lane(node, numbers.ndim()) {
+            Some(along) => of_shares(&numbers, along, self.point.key),
+            None if is_wide => of_numbers(&numbers, self.point.key),
+            None => of_floats(numbers, self.point.key),
+        })
+    }
+
+    /// The axes of a lane of a Softmax; `None` for other operators.
+    fn softmax_lane(&self, node: &NodeProto, rank: usize) -> Option<Range<usize>> {
+        if node.op() != ("", "Softmax") {
+            return None;
+        }
+        let (absent, alone) = softmax_axis(self.opset());
+        let named = node.attr_i("axis").ok()?.unwrap_or(absent);
+        let first = axis(named, rank).ok()?;
+        Some(first..if alone { first + 1 } else { rank })
+    }
+
+    /// The numbers of a constant that is divided by 0. Constants computed from it are read as numbers too.
+    pub(super) fn divided_by_zero(
+        &self,
+        node: &NodeProto,
+        location: &Location,
+    ) -> Option<Vec<FieldValue>> {
+        let constants = self.constants(node, location)?;
+        self.unbounded
+            .borrow_mut()
+            .extend(node.output.iter().cloned());
+        Some(constants)
+    }
+
+    /// The numbers of a constant that is computed from one that is divided by 0.
+    pub(super) fn of_unbounded(
+        &self,
+        node: &NodeProto,
+        location: &Location,
+    ) -> Option<Vec<FieldValue>> {
+        let is_of_unbounded = node
+            .input
+            .iter()
+            .any(|name| self.unbounded.borrow().contains(name));
+        if is_of_unbounded {
+            self.divided_by_zero(node, location)
+        } else {
+            None
+        }
+    }
+}

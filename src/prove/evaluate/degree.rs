@@ -1,0 +1,48 @@
+//! The degrees of values as polynomials in the random elements, which bound the error of a proof.
+
+use super::Evaluation;
+use crate::onnx::operator::Category;
+use crate::onnx::proto::NodeProto;
+use crate::prove::operators::interpolated;
+
+impl Evaluation<'_> {
+    /// The degree of a node's result. An uninterpreted function adds to the doubt, and its result
+    /// has degree 1.
+    pub(super) fn degree(&self, node: &NodeProto, inputs: &[f64], guessed: bool) -> f64 {
+        if guessed {
+            let reads = match node.op_type() {
+                "DeformConv" | "GRU" | "LSTM" | "RNN" => inputs.iter().sum::<f64>().max(1.0),
+                _ => inputs.iter().copied().fold(1.0, f64::max),
+            };
+            self.add_doubt(reads);
+            return 1.0;
+        }
+        interpreted_degree(node, inputs)
+    }
+}
+
+/// The degree of what an interpreted operator makes.
+fn interpreted_degree(node: &NodeProto, inputs: &[f64]) -> f64 {
+    let (largest, sum) = (
+        inputs.iter().copied().fold(0.0, f64::max),
+        inputs.iter().sum(),
+    );
+    let of_random = if largest > 0.0 { 1.0 } else { 0.0 };
+    match node.op_type() {
+        // Extents are the same whatever is drawn.
+        "Shape" | "Size" => 0.0,
+        "Mul" | "Where" => sum,
+        "ReduceSumSquare" => 2.0 * largest,
+        "Div" if inputs.get(1) == Some(&0.0) => largest,
+        // RootContext and quotients are as good as random.
+        "Div" | "Reciprocal" | "Sqrt" | "ReduceL2" => of_random,
+        "Pow" => 8.0 * largest,
+        "Resize" | "Upsample" => largest + interpolated::AXES as f64,
+        _ => match node.category() {
+            Some(Category::Normalizer) => of_random,
+            Some(category) if category.is_product() => sum,
+            _ if node.op_type() == "Einsum" => sum,
+            _ => largest,
+        },
+    }
+}

@@ -1,0 +1,330 @@
+//! The results of one node: passed through, interpreted, constant, or an uninterpreted function.
+
+use std::iter::once;
+use std::mem::take;
+
+use super::{Evaluation, Location, Stopped};
+use crate::onnx::node::constant_tensor;
+use crate::onnx::operator::Category;
+use crate::onnx::proto::{FunctionProto, NodeProto};
+use crate::passes::inline::functions::callee;
+use crate::prove::field;
+use crate::prove::field_value::{FieldValue, lowest};
+use crate::prove::operators::interpolated::interpolated;
+use crate::prove::operators::lane_functions::{deformed, of_lanes};
+use crate::prove::operators::recurrent::{of_projection, of_sums};
+use crate::prove::operators::unknown::{activated, biased, element_wise, ramp, softmax, softsign};
+use crate::prove::operators::windows::without_border;
+use crate::prove::operators::{Call, Made, Unmade, interpret};
+use crate::prove::random::{Digest, Hash};
+use crate::prove::scales::{Scales, times};
+use crate::shape::facts::Expected;
+
+/// How many places hold no 0, at least, and how many such numbers there are: two values seldom have the same.
+const FEWEST: usize = 2;
+const NUMBERS: usize = 61;
+
+/// The results of a node, and whether it is an uninterpreted function.
+pub(super) type Evaluated = Result<(Vec<FieldValue>, bool), Stopped>;
+
+impl Evaluation<'_> {
+    /// Evaluates a node.
+    pub(super) fn node(&self, call: Call, location: &Location) -> Evaluated {
+        if let Some(value) = self.literal(call.node, location) {
+            return Ok((vec![value?], false));
+        }
+        let function = self.called_function(call.node);
+        if let Some(function) = function {
+            match self.call(function, &call, location.depth) {
+                Err(Stopped {
+                    stop: Unmade::Uncovered,
+                    ..
+                }) => {}
+                made => return Ok((made?, true)),
+            }
+        }
+        if let Some(made) = self.interpreted(&call, function, location)? {
+            return Ok((made, false));
+        }
+        if let Some((node, inside)) = without_border(&call, lowest(self.point.key)) {
+            let others = call.inputs.into_iter().skip(1);
+            let inputs = once(Some(inside)).chain(others).collect();
+            let inner = Call {
+                node: &node,
+                inputs,
+                ..call
+            };
+            return self.node(inner, location);
+        }
+        self.uninterpreted(&call, function, location)
+    }
+
+    /// The function of the model that a node calls.
+    fn called_function(&self, node: &NodeProto) -> Option<&FunctionProto> {
+        if self.functions.is_empty() {
+            return None;
+        }
+        self.functions.get(&callee(node)).copied()
+    }
+
+    /// The results of a node that is passed through, interpreted or constant; `None` for any other.
+    fn interpreted(
+        &self,
+        call: &Call,
+        function: Option<&FunctionProto>,
+        location: &Location,
+    ) -> Result<Option<Vec<FieldValue>>, Stopped> {
+        let node = call.node;
+        if let Some(value) = self.passed_through(call, location) {
+            return Ok(Some(vec![value]));
+        }
+        if let Some(constants) = self.of_unbounded(node, location) {
+            return Ok(Some(constants));
+        }
+        let made = if function.is_some() {
+            Err(Unmade::Uncovered)
+        } else {
+            interpret(call)
+        };
+        match made {
+            Err(Unmade::Uncovered) => Ok(self.constants(node, location)),
+            // A constant that is divided by 0 is infinite, or no number.
+            Err(Unmade::Zero) if let Some(constants) = self.divided_by_zero(node, location) => {
+                Ok(Some(constants))
+            }
+            made => made.map(Some).map_err(|stop| Stopped::at_node(stop, node)),
+        }
+    }
+
+    /// The results of a node that is not interpreted: what its bodies agree on, and an uninterpreted
+    /// function of its inputs otherwise.
+    fn uninterpreted(
+        &self,
+        call: &Call,
+        function: Option<&FunctionProto>,
+        location: &Location,
+    ) -> Evaluated {
+        let node = call.node;
+        let mut bodies = self.bodies(call, location)?;
+        let inside = bodies
+            .as_mut()
+            .map(|bodies| take(&mut bodies.known))
+            .unwrap_or_default();
+        if !inside.is_empty() && inside.iter().all(Option::is_some) {
+            return Ok((inside.into_iter().flatten().collect(), false));
+        }
+        let digest = self.function(node, bodies.as_ref(), location);
+        let scales = self.point.scales.filter(|_| function.is_none());
+        let factor = scales.and_then(|scales| scales.factor(node.op(), digest, &call.inputs));
+        if let Some(factor) = factor {
+            return self.rescaled(call, factor, location);
+        }
+        let expected = self.expected_results(call, bodies, location);
+        if function.is_none() && matches!(node.op(), ("", "Resize" | "Upsample")) {
+            match interpolated(call, digest, first_shape(&expected)) {
+                Err(Unmade::Uncovered) => {}
+                made => {
+                    let made = made.map_err(|stop| Stopped::at_node(stop, node))?;
+                    return Ok((made, false));
+                }
+            }
+        }
+        let made = match self.of_elements(call, digest, function, &expected, location) {
+            Err(Unmade::Uncovered) => self.of_all_inputs(call, digest, &expected),
+            made => made,
+        };
+        let mut made = made.map_err(|stop| Stopped::at_node(stop, node))?;
+        if let Some(FieldValue::Field(elements)) = made.first_mut()
+            && scales.is_some()
+            && Scales::is_nothing(node.op(), &call.inputs)
+        {
+            *elements = times(elements, 0);
+        }
+        for (made, inside) in made.iter_mut().zip(inside) {
+            if let Some(inside) = inside {
+                *made = inside;
+            }
+        }
+        Ok((made, true))
+    }
+
+    /// The value of a Constant.
+    fn literal(
+        &self,
+        node: &NodeProto,
+        location: &Location,
+    ) -> Option<Result<FieldValue, Stopped>> {
+        if node.op() != ("", "Constant") {
+            return None;
+        }
+        let tensor = constant_tensor(node)?;
+        let name = node.output.first()?;
+        // In a function names are its own.
+        Some(if location.region.is_some() {
+            self.tensor(name, &tensor)
+        } else {
+            self.held(name, &tensor)
+        })
+    }
+
+    /// The original's result for a node, divided by the original's factor.
+    fn rescaled(&self, call: &Call, factor: u32, location: &Location) -> Evaluated {
+        let factors = self.point.scales.map_or(0, Scales::len);
+        self.add_doubt(factors as f64);
+        let inputs = Scales::scaled(call.node.op(), &call.inputs, factor);
+        let (mut made, guessed) = self.node(Call { inputs, ..*call }, location)?;
+        if let (Some(FieldValue::Field(elements)), Some(part)) =
+            (made.first_mut(), field::inverse(factor))
+        {
+            *elements = times(elements, part);
+        }
+        Ok((made, guessed))
+    }
+
+    /// The result of an uninterpreted function whose elements depend on known elements of its
+    /// inputs.
+    fn of_elements(
+        &self,
+        call: &Call,
+        digest: Digest,
+        function: Option<&FunctionProto>,
+        expected: &[Expected],
+        location: &Location,
+    ) -> Made {
+        if function.is_some() {
+            return Err(Unmade::Uncovered);
+        }
+        let is_integer = expected.first().and_then(|expected| expected.is_integer) == Some(true);
+        let category = call.node.category();
+        let is_elementwise = category.is_some_and(Category::is_elementwise);
+        match (call.node.op(), is_elementwise) {
+            (("", "Softmax" | "LogSoftmax"), _) => softmax(call, digest),
+            (("com.microsoft", "BiasGelu" | "FastGelu"), _) => biased(call, digest),
+            (("com.microsoft", "FusedConv" | "FusedGemm"), _) => {
+                let activation = self.function(&only_activation(call.node), None, location);
+                activated(call, activation)
+            }
+            (("com.microsoft", "Attention"), _) => {
+                let inputs = of_projection(call)?;
+                self.of_all_inputs(&Call { inputs, ..*call }, digest, expected)
+            }
+            (("", "Softsign"), _) => softsign(call, self.operator_alone("Abs", location)),
+            (("", "Clip" | "HardSigmoid" | "HardSwish"), _) => {
+                match ramp(call, self.operator_alone("HardSigmoid", location)) {
+                    Err(Unmade::Uncovered) => element_wise(call, digest, is_integer),
+                    made => made,
+                }
+            }
+            (("", "GlobalMaxPool" | "GridSample" | "MaxPool" | "ReduceMax" | "ReduceMin"), _)
+            | (("" | "com.microsoft", "RotaryEmbedding"), _) => {
+                self.of_lanes(call, digest, expected)
+            }
+            (("", "DeformConv"), _) => deformed(call, digest),
+            (("", "NonZero"), _) => self.places(call, digest),
+            (_, true) => element_wise(call, digest, is_integer),
+            (("", "GRU" | "LSTM" | "RNN"), _) => {
+                let inputs = of_sums(call)?;
+                self.of_all_inputs(&Call { inputs, ..*call }, digest, expected)
+            }
+            _ => Err(Unmade::Uncovered),
+        }
+    }
+
+    /// The function of an operator without attributes.
+    fn operator_alone(&self, op: &str, location: &Location) -> Digest {
+        let node = NodeProto {
+            op_type: Some(op.into()),
+            ..Default::default()
+        };
+        self.function(&node, None, location)
+    }
+
+    /// The result of a function of lanes, which positive factors pass where those are used.
+    fn of_lanes(&self, call: &Call, digest: Digest, expected: &[Expected]) -> Made {
+        let Some(scales) = self.point.scales else {
+            let (made, _) = of_lanes(call, digest, first_shape(expected), None)?;
+            return Ok(made);
+        };
+        let first = |divided, first| scales.first(divided, first);
+        let (made, taken) = of_lanes(call, digest, first_shape(expected), Some(&first))?;
+        self.add_doubt(taken as f64 * scales.len() as f64);
+        Ok(made)
+    }
+
+    /// The places that hold no 0. Their number is a size like those of symbols, and each value has
+    /// one of its own.
+    fn places(&self, call: &Call, function: Digest) -> Made {
+        let shape = call
+            .inputs
+            .first()
+            .and_then(|value| value.as_ref()?.shape())
+            .ok_or(Unmade::Uncovered)?;
+        let rank = shape.len();
+        let drawn = self.of_all_inputs(call, function, &[expected_places(rank, 1)])?;
+        let Some(FieldValue::Varying(drawn)) = drawn.first() else {
+            return Err(Unmade::Uncovered);
+        };
+        let count = drawn
+            .first()
+            .map_or(0, |&number| FEWEST + number as usize % NUMBERS);
+        self.is_of_point.set(true);
+        self.draws_counts.set(true);
+        self.of_all_inputs(call, function, &[expected_places(rank, count)])
+    }
+
+    /// The results of a function of all that a node reads.
+    fn of_all_inputs(&self, call: &Call, function: Digest, expected: &[Expected]) -> Made {
+        let mut hash = Hash::new(self.point.key, "application");
+        hash.digest(function);
+        for input in &call.inputs {
+            hash.number(input.is_some().into());
+            input
+                .iter()
+                .for_each(|input| hash.digest(input.digest(self.point.key)));
+        }
+        let application = hash.finish();
+        (0..)
+            .zip(expected)
+            .map(|(slot, expected)| self.random_result(application, slot, expected))
+            .collect()
+    }
+
+    /// A random result of an application of a function.
+    fn random_result(
+        &self,
+        application: Digest,
+        slot: u64,
+        expected: &Expected,
+    ) -> Result<FieldValue, Unmade> {
+        let mut hash = Hash::new(self.point.key, "result");
+        hash.digest(application);
+        hash.number(slot);
+        let Some(shape) = &expected.shape else {
+            return Ok(FieldValue::Opaque(hash.finish()));
+        };
+        self.point.allowance.room(shape)?;
+        let is_integer = expected.is_integer == Some(true);
+        Ok(FieldValue::random(hash.finish(), shape, is_integer))
+    }
+}
+
+/// The facts about the result of a NonZero that finds so many places.
+fn expected_places(rank: usize, count: usize) -> Expected {
+    Expected {
+        shape: Some(vec![rank, count]),
+        is_integer: Some(true),
+    }
+}
+
+/// The extents of the first result.
+fn first_shape(expected: &[Expected]) -> Option<&[usize]> {
+    expected.first()?.shape.as_deref()
+}
+
+/// A node with the attributes of its activation alone.
+fn only_activation(node: &NodeProto) -> NodeProto {
+    let mut node = node.clone();
+    node.attribute
+        .retain(|attribute| attribute.name().starts_with("activation"));
+    node
+}
