@@ -7,10 +7,10 @@ use tract_onnx::prelude::DatumType;
 
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
-use crate::prove::Prepared;
 use crate::prove::evaluate::Stopped;
 use crate::prove::field_value::FieldValue;
 use crate::prove::operators::Allowance;
+use crate::prove::prepared::Prepared;
 use crate::prove::random::{Hash, Unknown};
 use crate::run::Input;
 

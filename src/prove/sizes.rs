@@ -12,7 +12,7 @@ use crate::run::{Dims, Input, free, is_formula};
 /// Batches that are tried, the first of which is what a batch is where nobody says more.
 const BATCHES: [usize; 6] = [2, 3, 1, 4, 8, 16];
 
-/// SizeSearch of other symbols that are tried behind those: strides of several layers want a multiple of theirs, and the layers
+/// Sizes of other symbols that are tried behind those: strides of several layers want a multiple of theirs, and the layers
 /// before an encoder of speech some hundred samples.
 const OTHERS: [usize; 5] = [16, 64, 512, 2048, 8192];
 
@@ -22,7 +22,7 @@ const ASKED: usize = 4;
 /// How many elements all inputs may have at a larger size than the first: each size that is tried takes as long as a proof.
 const LARGER: u64 = 1 << 20;
 
-/// SizeSearch of lengths that no extent of a model is, in the order in which they are taken.
+/// Sizes of lengths that no extent of a model is, in the order in which they are taken.
 const LENGTHS: [usize; 12] = [5, 7, 6, 9, 10, 11, 13, 14, 15, 17, 18, 19];
 
 /// Likewise for batches.
@@ -144,7 +144,7 @@ impl<'m> SizeSearch<'m> {
         with(dims, &self.named(ExtentKind::Length), 1)
     }
 
-    /// SizeSearch that no extent of either model is, nor a size in `before`: one for each symbol, or for each meaning. The first
+    /// Sizes that no extent of either model is, nor a size in `before`: one for each symbol, or for each meaning. The first
     /// batch may be 1. `None` where there are no such sizes.
     fn unused(&self, before: &Dims, is_apart: bool, may_be_one: bool) -> Option<Dims> {
         let mut taken: HashSet<usize> = before

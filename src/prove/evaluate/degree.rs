@@ -34,7 +34,7 @@ fn interpreted_degree(node: &NodeProto, inputs: &[f64]) -> f64 {
         "Mul" | "Where" => sum,
         "ReduceSumSquare" => 2.0 * largest,
         "Div" if inputs.get(1) == Some(&0.0) => largest,
-        // RootContext and quotients are as good as random.
+        // Roots and quotients are as good as random.
         "Div" | "Reciprocal" | "Sqrt" | "ReduceL2" => of_random,
         "Pow" => 8.0 * largest,
         "Resize" | "Upsample" => largest + interpolated::AXES as f64,

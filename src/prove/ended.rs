@@ -1,0 +1,68 @@
+//! Why a comparison at a point ends without agreement.
+
+use super::evaluate::Stopped;
+use super::operators::Unmade;
+use super::{Proof, undecided};
+
+/// Why a point decides nothing, or all.
+pub(super) enum Ended {
+    /// Extents contradict each other at this value.
+    Misfit(String),
+    /// Something divides by 0 there.
+    Zero(String),
+    /// This output has no element there, and other integers may give it some.
+    Empty(String),
+    /// The bodies behind this value could not be evaluated, perhaps because of the extents.
+    Unknown(String),
+    /// This value takes too much, as attention between the pixels of an image does.
+    Beyond(String),
+    /// A recipe cannot be computed, for this reason, perhaps for the extents.
+    Uncomputed(String),
+    /// Extents contradict each other at this value of the folded model, where those of the original fit.
+    Unfit(String),
+    With(Proof),
+}
+
+impl Ended {
+    /// Why it is undecided.
+    pub(super) fn reason(&self) -> String {
+        match self {
+            Self::Unknown(at) => format!("what the bodies of `{at}` compute is not known"),
+            Self::Beyond(at) => {
+                format!("`{at}` takes more than a model of its size is known to take")
+            }
+            Self::Uncomputed(reason) => reason.clone(),
+            Self::Zero(at) => format!("`{at}` divides by 0 at every point"),
+            Self::Empty(at) => format!("`{at}` has no element to be compared at any point"),
+            Self::Misfit(at) => format!(
+                "what `{at}` reads does not fit it, or its extents do not fit each other: other sizes of \
+                 symbolic dimensions may"
+            ),
+            Self::Unfit(at) => {
+                format!("what `{at}` reads does not fit it, where the original fits")
+            }
+            Self::With(Proof::Undecided { reason }) => reason.clone(),
+            Self::With(_) => String::new(),
+        }
+    }
+}
+
+impl From<Proof> for Ended {
+    fn from(proof: Proof) -> Self {
+        Ended::With(proof)
+    }
+}
+
+impl From<Stopped> for Ended {
+    fn from(stopped: Stopped) -> Self {
+        let Stopped { stop, at } = stopped;
+        Ended::With(match stop {
+            Unmade::Zero => return Ended::Zero(at),
+            Unmade::Misfit => return Ended::Misfit(at),
+            Unmade::Beyond => return Ended::Beyond(at),
+            Unmade::Uncovered => undecided(format!(
+                "what `{at}` stands for cannot be computed, or read"
+            )),
+        })
+    }
+}

@@ -1,0 +1,442 @@
+//! The second claim at one point: with the recipes in place of the new tensors, both graphs have equal outputs.
+
+use std::collections::HashMap;
+
+use super::claims::Valid;
+use super::ended::Ended;
+use super::evaluate::{Findings, Instead, Point, evaluate};
+use super::field_value::{Elements, FieldValue};
+use super::operators::{Allowance, Unmade};
+use super::prepared::Prepared;
+use super::random::Digest;
+use super::random_inputs::{Seed, given};
+use super::roots::RootOfMinusOne;
+use super::scales::{self, Scales};
+use super::sources::{self, Sources};
+use super::validity::Fault;
+use super::{Proof, blame, formula, undecided};
+use crate::affine::plan::Stored;
+use crate::affine::recognize::View;
+use crate::affine::recognize::batch_invariant::Alike;
+use crate::analysis::Analysis;
+use crate::ir::regions::Flat;
+use crate::ir::{Graph, NodeId, ValueId};
+use crate::onnx::Model;
+use crate::onnx::node::bodies;
+use crate::onnx::operator::is_more_than_arithmetic;
+
+/// Bytes of stack for the evaluation of the second graph, as a main thread has them.
+const STACK: usize = 8 << 20;
+
+/// Outputs of both graphs that agree at a point.
+pub(super) struct Agreed {
+    /// The degree that bounds the error.
+    pub degree: f64,
+    /// Whether they take roots of different values.
+    pub moves_roots: bool,
+    /// Whether a number of places was drawn, which may fit by accident.
+    pub draws_counts: bool,
+}
+
+/// Two graphs to be compared.
+pub(super) struct Identity<'i> {
+    /// The original as it is stored, its bodies laid out.
+    pub stored: &'i Model,
+    /// The original as it is evaluated.
+    pub analysis: &'i Analysis<'i>,
+    /// Likewise, its bodies laid out.
+    pub flat: &'i Analysis<'i>,
+    pub original: &'i Prepared,
+    pub folded: Folded<'i>,
+}
+
+/// The folded model, which another thread evaluates.
+#[derive(Clone, Copy)]
+pub(super) struct Folded<'i> {
+    pub prepared: &'i Prepared,
+    /// The new tensors.
+    pub tensors: &'i [Stored],
+    pub valid: &'i Valid<'i>,
+}
+
+impl Folded<'_> {
+    /// Evaluates the folded model.
+    fn findings(
+        &self,
+        source: &Sources,
+        seed: Seed,
+        scales: Option<&Scales>,
+    ) -> Result<Findings, Ended> {
+        let fused = self.prepared;
+        let analysis = Analysis::new(&fused.model).map_err(|error| {
+            let reason = format!("it is no graph that ONNX allows: {error}");
+            Ended::With(Proof::Disproved {
+                at: String::new(),
+                site: None,
+                reason,
+            })
+        })?;
+        let allowance = fused.allowance();
+        let inputs = given(fused, seed, &allowance)?;
+        let flat = Flat::new(&fused.model);
+        // It is a graph that ONNX allows, or there would be none.
+        let flat = flat
+            .as_ref()
+            .and_then(|flat| Analysis::new(&flat.model).ok());
+        let whole = flat.as_ref().unwrap_or(&analysis);
+        if let Some(Fault { at, reason }) = self.valid.new_fault(whole) {
+            return Err(Ended::With(Proof::Invalid { at, reason }));
+        }
+        let numbers = Numbers::new([Some(&analysis), flat.as_ref()]);
+        let [alike, flat_alike] = numbers.alike();
+        // The recipe of a new tensor comes before that of one that inlining added.
+        let recipes = [&fused.formulas[..], self.tensors];
+        let recipes: HashMap<&str, &Stored> = recipes
+            .into_iter()
+            .flatten()
+            .map(|tensor| (tensor.name.as_str(), tensor))
+            .collect();
+        let instead = |name: &str| instead(recipes.get(name).copied(), name, source, &allowance);
+        let point = Point {
+            laid_out: flat.as_ref().map(|flat| (flat, flat_alike.as_ref())),
+            only_at_sizes: &fused.only_at_sizes(whole),
+            has_formulas: have_formulas(self.tensors),
+            analysis: &analysis,
+            key: seed.key,
+            convention: RootOfMinusOne::at(seed.point),
+            inputs: &inputs,
+            instead: &instead,
+            allowance: &allowance,
+            alike: alike.as_ref(),
+            scales,
+        };
+        Ok(evaluate(&point, &outputs(&analysis.graph), false)?)
+    }
+}
+
+impl Identity<'_> {
+    /// Compares both graphs at one point.
+    pub fn at(&self, seed: Seed) -> Result<Agreed, Ended> {
+        let (key, convention) = (seed.key, RootOfMinusOne::at(seed.point));
+        let allowance = self.original.allowance();
+        let inputs = given(self.original, seed, &allowance)?;
+        let own = Sources::new(self.stored, key, convention);
+        let instead = |name: &str| instead(&self.original.formulas, name, &own, &allowance);
+        let numbers = Numbers::new([Some(self.analysis), Some(self.flat)]);
+        let [alike, flat_alike] = numbers.alike();
+        let has_bodies = !std::ptr::eq(self.flat, self.analysis);
+        let point = Point {
+            analysis: self.analysis,
+            key,
+            convention,
+            inputs: &inputs,
+            instead: &instead as Instead,
+            allowance: &allowance,
+            alike: alike.as_ref(),
+            laid_out: has_bodies.then_some((self.flat, flat_alike.as_ref())),
+            only_at_sizes: &self.original.only_at_sizes(self.flat),
+            has_formulas: have_formulas(self.folded.tensors),
+            scales: None,
+        };
+        let flat = Point {
+            analysis: self.flat,
+            alike: flat_alike.as_ref(),
+            laid_out: None,
+            ..point
+        };
+        let source = self.source(&flat, &own, seed)?;
+        let agreed = self.compared(&point, &source, seed);
+        // The difference may be a positive factor that has passed an operator.
+        let Some(scales) = self.scales(&agreed, &source, &allowance) else {
+            return agreed;
+        };
+        let again = self.original.allowance();
+        let point = Point {
+            scales: Some(&scales),
+            allowance: &again,
+            ..point
+        };
+        let findings = evaluate(&point, &outputs(&self.analysis.graph), false)?;
+        scales.turn();
+        let others = fits(self.folded.findings(&source, seed, Some(&scales)))?;
+        self.compare(findings, others)
+    }
+
+    /// The values that recipes are made of.
+    fn source(&self, flat: &Point, own: &Sources, seed: Seed) -> Result<Sources<'_>, Ended> {
+        let convention = RootOfMinusOne::at(seed.point);
+        let source = Sources::new(self.stored, seed.key, convention)
+            .numbered(self.folded.tensors, self.flat)
+            .map_err(|refusal| {
+                Ended::With(undecided(format!(
+                    "`{}` is a number of no recipe: {}",
+                    refusal.at, refusal.reason
+                )))
+            })?;
+        Ok(source.with(constants(flat, own, self.folded.tensors)?))
+    }
+
+    /// Evaluates both graphs side by side, and compares their outputs.
+    fn compared(&self, point: &Point, source: &Sources, seed: Seed) -> Result<Agreed, Ended> {
+        let folded = self.folded;
+        std::thread::scope(|scope| {
+            let other = std::thread::Builder::new()
+                .stack_size(STACK)
+                .spawn_scoped(scope, move || folded.findings(source, seed, None));
+            let other = other.map_err(|error| Ended::With(undecided(error.to_string())));
+            let wanted = outputs(&self.analysis.graph);
+            let findings = evaluate(point, &wanted, false).map_err(Ended::from);
+            let others = other?
+                .join()
+                .unwrap_or_else(|_| Err(Ended::With(undecided("the evaluation ended early"))));
+            self.compare(findings?, fits(others)?)
+        })
+    }
+
+    /// The positive factors that may explain why the graphs do not agree.
+    fn scales(
+        &self,
+        agreed: &Result<Agreed, Ended>,
+        source: &Sources,
+        allowance: &Allowance,
+    ) -> Option<Scales> {
+        let (Err(Ended::Unknown(_)) | Err(Ended::With(Proof::Disproved { .. }))) = agreed else {
+            return None;
+        };
+        let graph = &self.analysis.graph;
+        if !graph.order().iter().any(|&node| may_be_scaled(graph, node)) {
+            return None;
+        }
+        let read = |name: &str| sources::read(self.stored, self.flat, name);
+        Scales::new(self.folded.tensors, source, &read, allowance)
+    }
+
+    /// Compares the outputs, and says where the two part.
+    fn compare(&self, original: Findings, fused: Findings) -> Result<Agreed, Ended> {
+        let graph = Graph::new(&self.folded.prepared.model)
+            .map_err(|error| Ended::With(undecided(error.to_string())))?;
+        let sides = Sides {
+            digests: named_digests(self.analysis, &original),
+            graph: &graph,
+            original,
+            fused,
+        };
+        let mut empty = None;
+        for output in outputs(&graph) {
+            let name = graph.value_name(output);
+            sides.same_type(name)?;
+            if !sides.agree(output) {
+                return Err(sides.parted(output, self.folded.tensors));
+            }
+            if sides.original.empty.contains(name) {
+                empty.get_or_insert(name);
+            }
+        }
+        // Others have been told apart before it.
+        if let Some(name) = empty {
+            return Err(Ended::Empty(name.to_owned()));
+        }
+        let Sides {
+            original, fused, ..
+        } = &sides;
+        Ok(Agreed {
+            degree: original.degree.max(fused.degree),
+            moves_roots: original.radicands != fused.radicands,
+            draws_counts: original.draws_counts,
+        })
+    }
+}
+
+/// The findings about both graphs.
+struct Sides<'s> {
+    /// Digests of the original's values by name.
+    digests: HashMap<String, Digest>,
+    /// The graph of the folded model.
+    graph: &'s Graph<'s>,
+    original: Findings,
+    fused: Findings,
+}
+
+impl Sides<'_> {
+    fn same_type(&self, output: &str) -> Result<(), Ended> {
+        let types = [&self.original, &self.fused].map(|findings| findings.types.get(output));
+        let [Some(before), Some(after)] = types else {
+            return Ok(());
+        };
+        if before == after {
+            return Ok(());
+        }
+        let reason = format!("the output is of {after} where it was of {before}");
+        Err(Ended::With(Proof::Disproved {
+            at: output.to_owned(),
+            site: None,
+            reason,
+        }))
+    }
+
+    /// Whether a value of the folded model is equal to that of this name in the original.
+    fn agree(&self, value: ValueId) -> bool {
+        let digest = self.digests.get(self.graph.value_name(value));
+        digest.copied() == self.fused.digests[value.0 as usize]
+    }
+
+    /// Why an output differs.
+    fn parted(&self, output: ValueId, tensors: &[Stored]) -> Ended {
+        // A function of all its inputs, for lack of extents, differs whenever they differ, though a
+        // fold may have crossed it.
+        if let Some(opaque) = blame::behind(self.graph, output, &|name| self.is_opaque(name)) {
+            let opaque = self.graph.value_name(opaque);
+            return Ended::With(undecided(format!(
+                "the extents of `{opaque}` are not known"
+            )));
+        }
+        let uncertain = blame::behind(self.graph, output, &|name| self.is_uncertain(name));
+        if let Some(uncertain) = uncertain {
+            return Ended::Unknown(self.graph.value_name(uncertain).to_owned());
+        }
+        let first = blame::first(self.graph, &self.fused.digests, &self.digests, output);
+        let name = self.graph.value_name(output);
+        Ended::With(Proof::Disproved {
+            at: self.graph.value_name(first).to_owned(),
+            site: blame::site(self.graph, first, tensors),
+            reason: format!(
+                "from here on the two never meet again, and the output `{name}` differs"
+            ),
+        })
+    }
+
+    /// Whether a value has unknown extents in either graph, and differs.
+    fn is_opaque(&self, name: &str) -> bool {
+        let is_opaque = self.original.opaque.contains(name) || self.fused.opaque.contains(name);
+        if !is_opaque {
+            return false;
+        }
+        let value = self.graph.value(name);
+        let digest = value.and_then(|value| self.fused.digests[value.0 as usize]);
+        self.digests.get(name).copied() != digest
+    }
+
+    fn is_uncertain(&self, name: &str) -> bool {
+        self.original.uncertain.contains(name) || self.fused.uncertain.contains(name)
+    }
+}
+
+fn named_digests(analysis: &Analysis, findings: &Findings) -> HashMap<String, Digest> {
+    let graph = &analysis.graph;
+    (0..graph.value_count())
+        .filter_map(|index| {
+            let name = graph.value_name(ValueId(index as u32));
+            Some((name.to_owned(), findings.digests[index]?))
+        })
+        .collect()
+}
+
+/// The numbers of constants of a graph, and of the graph with its bodies laid out, where constants
+/// are computed by more than arithmetic.
+struct Numbers<'n>([Option<View<'n>>; 2]);
+
+impl<'n> Numbers<'n> {
+    fn new(analyses: [Option<&'n Analysis<'n>>; 2]) -> Self {
+        Self(analyses.map(|analysis| {
+            analysis
+                .filter(|analysis| has_more_than_arithmetic(analysis))
+                .map(View::new)
+        }))
+    }
+
+    fn alike(&self) -> [Option<Alike<'_>>; 2] {
+        self.0.each_ref().map(|view| view.as_ref().map(Alike::new))
+    }
+}
+
+/// The value of the first of these recipes that makes a tensor of this name.
+fn instead<'r>(
+    recipes: impl IntoIterator<Item = &'r Stored>,
+    name: &str,
+    source: &Sources,
+    allowance: &Allowance,
+) -> Option<Result<FieldValue, Unmade>> {
+    let stored = recipes.into_iter().find(|stored| stored.name == name)?;
+    let value = formula::value(&stored.recipe, source, allowance);
+    Some(value.map(FieldValue::Field))
+}
+
+/// Whether tensors are computed with more than arithmetic.
+fn have_formulas(tensors: &[Stored]) -> bool {
+    let mut steps = tensors.iter().flat_map(|tensor| tensor.recipe.steps());
+    steps.any(sources::is_number)
+}
+
+/// Whether a positive factor may pass a node, or one in its bodies.
+fn may_be_scaled(graph: &Graph, node: NodeId) -> bool {
+    scales::passes(graph.domain_op(node)) || bodies(graph.node(node)).next().is_some()
+}
+
+/// Where the original fits and the folded model does not, other sizes are not tried: at those both
+/// may agree.
+fn fits(others: Result<Findings, Ended>) -> Result<Findings, Ended> {
+    others.map_err(|ended| match ended {
+        Ended::Misfit(at) => Ended::Unfit(at),
+        ended @ Ended::Beyond(_) => Ended::With(undecided(ended.reason())),
+        ended => ended,
+    })
+}
+
+/// Whether constants are computed by more than arithmetic: recipes have them in float64, as folding has.
+fn has_more_than_arithmetic(analysis: &Analysis) -> bool {
+    let mut nodes = analysis.graph.order().iter();
+    nodes.any(|&node| is_constant_function(analysis, node))
+}
+
+/// Whether a node computes a constant by more than arithmetic.
+fn is_constant_function(analysis: &Analysis, node: NodeId) -> bool {
+    let Analysis {
+        graph, constants, ..
+    } = analysis;
+    let result = graph.output(node, 0);
+    graph.op(node).is_some_and(is_more_than_arithmetic)
+        && result.is_some_and(|value| constants.is_constant(value))
+}
+
+/// The outputs of a graph that has them.
+pub(super) fn outputs(graph: &Graph) -> Vec<ValueId> {
+    graph
+        .proto()
+        .output
+        .iter()
+        .filter_map(|output| graph.value(output.name()))
+        .collect()
+}
+
+/// The values of the original that recipes are made of and that are not stored, but computed.
+fn constants(
+    point: &Point,
+    stored: &Sources,
+    tensors: &[Stored],
+) -> Result<HashMap<String, Elements>, Ended> {
+    let graph = &point.analysis.graph;
+    let mut wanted = vec![];
+    for name in tensors.iter().flat_map(|tensor| tensor.recipe.constants()) {
+        let value = graph
+            .value(name)
+            .filter(|&value| point.analysis.constants.is_constant(value));
+        let Some(value) = value else {
+            if stored.stores(name) {
+                continue;
+            }
+            return Err(Ended::With(undecided(format!(
+                "the original has no constant `{name}`"
+            ))));
+        };
+        if graph.initializer(value).is_none() {
+            wanted.push(value);
+        }
+    }
+    wanted.sort();
+    wanted.dedup();
+    let findings = evaluate(point, &wanted, true)?;
+    let kept = findings.kept.into_iter();
+    Ok(kept
+        .filter_map(|(value, made)| Some((graph.value_name(value).to_owned(), made.images()?)))
+        .collect())
+}

@@ -1,0 +1,103 @@
+//! A model as it is evaluated: normalizers written out, and extents as numbers.
+
+use super::evaluate::OnlyAtSizes;
+use super::identity::outputs;
+use super::operators::Allowance;
+use super::sizes::{elements, inputs};
+use super::{Proof, ProveOptions, undecided};
+use crate::affine::plan::Stored;
+use crate::analysis::Analysis;
+use crate::ir::ValueId;
+use crate::onnx::Model;
+use crate::onnx::proto::ValueInfoProto;
+use crate::passes::inline::{Lowered, Lowering, written_out};
+use crate::run::{Input, fix_shapes};
+use crate::shape::facts::extent;
+
+/// A model with its opaque normalizers written out and a number for every extent of its inputs.
+pub(super) struct Prepared {
+    pub model: Model,
+    pub inputs: Vec<Input>,
+    /// The recipes of the tensors that inlining added.
+    pub formulas: Vec<Stored>,
+    /// The declared inputs, if some of their extents are open.
+    open: Option<Vec<ValueInfoProto>>,
+}
+
+impl Prepared {
+    /// Prepares a model for the sizes of `options`.
+    ///
+    /// # Errors
+    /// Where it cannot be written out, or has no inputs at these sizes.
+    pub fn new(model: &Model, lowering: Lowering, options: &ProveOptions) -> Result<Self, Proof> {
+        let lowered = written_out(model, lowering, &|_, _| false)
+            .map_err(|error| undecided(error.to_string()))?;
+        let (mut model, formulas) = match lowered {
+            Some(Lowered { model, formulas }) => (
+                model,
+                formulas.iter().filter_map(Stored::from_constant).collect(),
+            ),
+            None => (model.clone(), vec![]),
+        };
+        let inputs = inputs(&model, &options.dims)?;
+        let declared = model.graph().input.clone();
+        fix_shapes(model.graph_mut(), &inputs);
+        let open = Some(declared).filter(|declared| *declared != model.graph().input);
+        Ok(Self {
+            model,
+            inputs,
+            formulas,
+            open,
+        })
+    }
+
+    /// The limits of computation for this model.
+    pub fn allowance(&self) -> Allowance {
+        Allowance::new(self.model.about_bytes(), elements(&self.inputs))
+    }
+
+    /// The facts that hold only since every extent is a number.
+    pub fn only_at_sizes(&self, analysis: &Analysis) -> OnlyAtSizes {
+        let Some(open) = &self.open else {
+            return OnlyAtSizes::default();
+        };
+        let mut graph = analysis.graph.proto().clone();
+        graph.input.clone_from(open);
+        let model = self.model.with_graph(graph);
+        let Ok(open) = Analysis::new(&model) else {
+            return OnlyAtSizes::default();
+        };
+        let made = analysis.graph.order().iter();
+        let made = made
+            .flat_map(|&node| analysis.graph.outputs(node))
+            .flatten();
+        let constants = made.filter(|&&value| is_constant_only_at_sizes(value, analysis, &open));
+        let ends = outputs(&analysis.graph).into_iter();
+        let ends = ends.filter(|&value| is_shaped_only_at_sizes(value, analysis, &open));
+        OnlyAtSizes {
+            constants: constants.map(|&value| name(analysis, value)).collect(),
+            outputs: ends.map(|value| name(analysis, value)).collect(),
+        }
+    }
+}
+
+fn name(analysis: &Analysis, value: ValueId) -> String {
+    analysis.graph.value_name(value).to_owned()
+}
+
+/// Whether a value is constant, and is not where extents are open.
+fn is_constant_only_at_sizes(value: ValueId, analysis: &Analysis, open: &Analysis) -> bool {
+    let Some(same) = open.graph.value(analysis.graph.value_name(value)) else {
+        return false;
+    };
+    analysis.constants.is_constant(value) && !open.constants.is_constant(same)
+}
+
+/// Whether extents of a value are unknown where those of the inputs are open.
+fn is_shaped_only_at_sizes(value: ValueId, analysis: &Analysis, open: &Analysis) -> bool {
+    let Some(same) = open.graph.value(analysis.graph.value_name(value)) else {
+        return false;
+    };
+    let shape = open.facts.shape(same);
+    !shape.is_some_and(|shape| shape.iter().all(|dim| extent(dim).is_some()))
+}
