@@ -67,6 +67,16 @@ pub struct CertifiedSite {
     pub outcome: Fate,
 }
 
+impl CertifiedSite {
+    fn new(site: &SitePlan) -> Self {
+        Self {
+            name: site.name.clone(),
+            kind: site.kind.name.to_owned(),
+            outcome: Fate::from_site(site),
+        }
+    }
+}
+
 /// The outcome for a normalizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -117,17 +127,12 @@ struct WrittenTensor {
 impl Certificate {
     /// The certificate of a plan, with the digests of the model before and after.
     pub fn new(plan: &Plan, options: FoldOptions, [original, fused]: [Digests; 2]) -> Self {
-        let site = |site: &SitePlan| CertifiedSite {
-            name: site.name.clone(),
-            kind: site.kind.name.to_owned(),
-            outcome: Fate::from_site(site),
-        };
         Self {
             unfold: env!("CARGO_PKG_VERSION").to_owned(),
             options,
             original,
             fused,
-            sites: plan.sites.iter().map(site).collect(),
+            sites: plan.sites.iter().map(CertifiedSite::new).collect(),
             tensors: plan.tensors.clone(),
         }
     }
@@ -154,13 +159,24 @@ impl Certificate {
     /// Where the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let path = path.as_ref();
-        let io = |source| Error::Io {
+        let text = serde_json::to_string(self).map_err(std::io::Error::from);
+        let written = text.and_then(|text| write_whole(path, (text + "\n").as_bytes()));
+        written.map_err(|source| Error::Io {
             path: path.to_owned(),
             source,
-        };
-        let mut text = serde_json::to_string(self).map_err(|error| io(error.into()))?;
-        text.push('\n');
-        write_whole(path, text.as_bytes()).map_err(io)
+        })
+    }
+}
+
+impl From<Stored> for WrittenTensor {
+    fn from(tensor: Stored) -> Self {
+        Self {
+            data_type: float_name(tensor.data_type),
+            shape: tensor.recipe.shape().to_vec(),
+            steps: tensor.recipe.to_steps(),
+            name: tensor.name,
+            sites: tensor.sites,
+        }
     }
 }
 
@@ -174,14 +190,6 @@ impl From<Certificate> for WrittenCertificate {
             sites,
             tensors,
         } = certificate;
-        let tensor = |tensor: Stored| WrittenTensor {
-            data_type: float_name(tensor.data_type),
-            shape: tensor.recipe.shape().to_vec(),
-            steps: tensor.recipe.to_steps(),
-            name: tensor.name,
-            sites: tensor.sites,
-        };
-        let tensors = tensors.into_iter().map(tensor).collect();
         Self {
             certificate: FORMAT,
             unfold,
@@ -189,7 +197,7 @@ impl From<Certificate> for WrittenCertificate {
             original,
             fused,
             sites,
-            tensors,
+            tensors: tensors.into_iter().map(WrittenTensor::from).collect(),
         }
     }
 }
@@ -213,25 +221,22 @@ impl TryFrom<WrittenCertificate> for Certificate {
             ));
         }
         let mut names = HashSet::new();
-        let read = |tensor: WrittenTensor| {
-            let flaw = match read(&tensor, sites.len()) {
-                Ok(_) if !names.insert(tensor.name.clone()) => "it is there twice".to_owned(),
-                Ok(stored) => return Ok(stored),
-                Err(flaw) => flaw,
-            };
-            Err(format!("tensor `{}`: {flaw}", tensor.name))
-        };
-        let tensors = tensors
-            .into_iter()
-            .map(read)
-            .collect::<std::result::Result<_, _>>()?;
+        let mut stored = vec![];
+        for tensor in tensors {
+            let found = read(&tensor, sites.len())
+                .map_err(|flaw| format!("tensor `{}`: {flaw}", tensor.name))?;
+            if !names.insert(tensor.name) {
+                return Err(format!("tensor `{}`: it is there twice", found.name));
+            }
+            stored.push(found);
+        }
         Ok(Self {
             unfold,
             options,
             original,
             fused,
             sites,
-            tensors,
+            tensors: stored,
         })
     }
 }
@@ -291,14 +296,15 @@ mod tests {
         }
     }
 
+    fn tensor(data_type: &str, shape: usize, site: usize) -> String {
+        format!(
+            r#"{{"name":"t","data_type":"{data_type}","shape":[{shape}],"sites":[{site}],
+                "steps":[{{"op":"literal","numbers":[0],"shape":[2]}}]}}"#
+        )
+    }
+
     #[test]
     fn what_a_certificate_says_is_checked() {
-        let tensor = |data_type: &str, shape: usize, site: usize| {
-            format!(
-                r#"{{"name":"t","data_type":"{data_type}","shape":[{shape}],"sites":[{site}],
-                    "steps":[{{"op":"literal","numbers":[0],"shape":[2]}}]}}"#
-            )
-        };
         let good = tensor("float16", 2, 0);
         assert_eq!(open(&good), "1 tensors");
         assert!(open(&tensor("int8", 2, 0)).starts_with("tensor `t`: its type is `int8`"));

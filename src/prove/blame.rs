@@ -21,9 +21,10 @@ pub fn first(
     original: &HashMap<String, Digest>,
     output: ValueId,
 ) -> ValueId {
-    let agrees = |value: ValueId| {
-        let there = original.get(graph.value_name(value));
-        there.is_some() && there.copied() == digests[value.0 as usize]
+    let values = Compared {
+        graph,
+        digests,
+        original,
     };
     let mut parted = HashSet::from([output]);
     let (mut open, mut begins) = (vec![output], vec![]);
@@ -38,37 +39,58 @@ pub fn first(
             .chain(graph.captures(node))
             .copied();
         let other: Vec<ValueId> = reads
-            .filter(|&read| graph.producer(read).is_some() && !agrees(read))
+            .filter(|&read| graph.producer(read).is_some() && !values.agree(read))
             .collect();
         if other.is_empty() {
             begins.push(value);
         }
         open.extend(other.into_iter().filter(|&read| parted.insert(read)));
     }
-    let place = |value: &ValueId| graph.producer(*value).map(|(node, _)| graph.place(node));
     // In reverse order, so that later values are decided before.
     let mut last_first: Vec<ValueId> = parted.into_iter().collect();
-    last_first.sort_by_key(|value| std::cmp::Reverse(place(value)));
+    last_first.sort_by_key(|&value| std::cmp::Reverse(place(graph, value)));
     let mut meets = HashSet::new();
     for value in last_first {
-        let met = |node: NodeId| {
-            let made = graph.outputs(node).iter().flatten();
-            !SHAPES.contains(&graph.node(node).op_type())
-                && made
-                    .copied()
-                    .any(|made| agrees(made) || meets.contains(&made))
-        };
-        if readers(graph, value).any(met) {
+        if readers(graph, value).any(|node| values.meet_behind(node, &meets)) {
             meets.insert(value);
         }
     }
-    begins.sort_by_key(place);
+    begins.sort_by_key(|&value| place(graph, value));
     begins
         .iter()
         .find(|value| !meets.contains(value))
         .or(begins.first())
         .copied()
         .unwrap_or(output)
+}
+
+/// The place of the node that makes a value.
+fn place(graph: &Graph, value: ValueId) -> Option<usize> {
+    graph.producer(value).map(|(node, _)| graph.place(node))
+}
+
+/// The values of a graph, and those of the original by name.
+struct Compared<'c> {
+    graph: &'c Graph<'c>,
+    digests: &'c [Option<Digest>],
+    original: &'c HashMap<String, Digest>,
+}
+
+impl Compared<'_> {
+    /// Whether a value is equal to that of its name in the original.
+    fn agree(&self, value: ValueId) -> bool {
+        let original = self.original.get(self.graph.value_name(value));
+        original.is_some() && original.copied() == self.digests[value.0 as usize]
+    }
+
+    /// Whether a node makes a value that agrees, or behind which one does.
+    fn meet_behind(&self, node: NodeId, meets: &HashSet<ValueId>) -> bool {
+        if SHAPES.contains(&self.graph.node(node).op_type()) {
+            return false;
+        }
+        let mut made = self.graph.outputs(node).iter().flatten();
+        made.any(|made| self.agree(*made) || meets.contains(made))
+    }
 }
 
 /// Operators whose results are the same, whatever the elements are.
@@ -121,26 +143,25 @@ pub fn around(graph: &Graph, first: NodeId, tensors: &[Stored]) -> Option<usize>
     let mut open = VecDeque::from([first]);
     for _ in 0..SURROUNDINGS {
         let node = open.pop_front()?;
-        let inputs = || {
-            graph
-                .inputs(node)
-                .iter()
-                .flatten()
-                .chain(graph.captures(node))
-                .copied()
-        };
-        if let Some(site) = inputs().find_map(|read| sites.get(graph.value_name(read)).copied()) {
-            return Some(site);
+        let own = graph.inputs(node).iter().flatten();
+        let inputs: Vec<ValueId> = own.chain(graph.captures(node)).copied().collect();
+        let site = inputs
+            .iter()
+            .find_map(|&read| sites.get(graph.value_name(read)).copied());
+        if site.is_some() {
+            return site;
         }
         // First other readers of its inputs, then readers of its results, then producers of its
         // inputs.
-        let beside = inputs().flat_map(|value| readers(graph, value));
+        let beside = inputs.iter().flat_map(|&value| readers(graph, value));
         let behind = graph
             .outputs(node)
             .iter()
             .flatten()
             .flat_map(|&value| readers(graph, value));
-        let before = inputs().filter_map(|read| graph.producer(read).map(|(node, _)| node));
+        let before = inputs
+            .iter()
+            .filter_map(|&read| graph.producer(read).map(|(node, _)| node));
         for next in beside.chain(behind).chain(before) {
             if seen.insert(next) {
                 open.push_back(next);

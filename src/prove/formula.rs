@@ -24,27 +24,28 @@ pub fn value(recipe: &Recipe, source: &Sources, allowance: &Allowance) -> Result
         .iter()
         .flat_map(|step| step.inputs())
         .for_each(|input| *uses.entry(input.id()).or_default() += 1);
-    let mut known: HashMap<_, Elements> = HashMap::new();
+    let mut values: HashMap<_, Elements> = HashMap::new();
     for step in steps {
         allowance.room(step.shape())?;
-        // A value without other readers is moved, so that it can be changed in place.
-        let take = |input: &Recipe| {
+        let mut inputs = vec![];
+        for input in step.inputs() {
             let left = uses.entry(input.id()).or_default();
             *left = left.saturating_sub(1);
-            if *left == 0 {
-                known.remove(&input.id())
+            // A value without other readers is moved, so that it can be changed in place.
+            let value = if *left == 0 {
+                values.remove(&input.id())
             } else {
-                known.get(&input.id()).cloned()
-            }
-        };
-        let inputs: Option<Vec<Elements>> = step.inputs().iter().map(take).collect();
-        let made = compute(step, inputs.ok_or(Unmade::Uncovered)?, source, allowance)?;
+                values.get(&input.id()).cloned()
+            };
+            inputs.push(value.ok_or(Unmade::Uncovered)?);
+        }
+        let made = compute(step, inputs, source, allowance)?;
         if made.shape() != step.shape() {
             return Err(Unmade::Uncovered);
         }
-        known.insert(step.id(), made);
+        values.insert(step.id(), made);
     }
-    known.remove(&recipe.id()).ok_or(Unmade::Uncovered)
+    values.remove(&recipe.id()).ok_or(Unmade::Uncovered)
 }
 
 /// Asks for all that computing a recipe takes, without computing it.
@@ -71,7 +72,6 @@ fn compute(
     allowance: &Allowance,
 ) -> Result<Elements, Unmade> {
     let shape = step.shape();
-    let elements = |value: Result<FieldValue, Unmade>| value?.images().ok_or(Unmade::Uncovered);
     if let Some(f) = arithmetic(step.op()) {
         if let (Op::Div, [_, b]) = (step.op(), &mut inputs[..]) {
             *b = inverses(b)?;
@@ -87,7 +87,7 @@ fn compute(
     }
     let made = match (step.op(), &inputs[..]) {
         (Op::Constant(name), _) => source.constant(name)?,
-        _ if is_number(step) => elements(source.number(step))?,
+        _ if is_number(step) => images(source.number(step)?)?,
         (Op::Literal(numbers), _) => {
             let images: Option<Vec<u32>> = numbers
                 .iter()
@@ -104,8 +104,8 @@ fn compute(
         (Op::Round(_) | Op::Flush(_), [a]) => a.clone(),
         (Op::Neg, [a]) => a.mapv(field::neg).into_shared(),
         (Op::Sqrt, [a]) => source.roots(a),
-        (Op::Reshape, [a]) => elements(reshaped(&FieldValue::Field(a.clone()), shape))?,
-        (Op::Expand, [a]) => elements(expanded(&FieldValue::Field(a.clone()), shape))?,
+        (Op::Reshape, [a]) => images(reshaped(&FieldValue::Field(a.clone()), shape)?)?,
+        (Op::Expand, [a]) => images(expanded(&FieldValue::Field(a.clone()), shape)?)?,
         (Op::Transpose(perm), [a]) => row_major(transposed(a, perm)),
         (Op::Pick { axis, places }, [a]) => row_major(pick(a, *axis, places, 0)),
         (Op::Concat(axis), parts) => {
@@ -120,6 +120,10 @@ fn compute(
         _ => return Err(Unmade::Uncovered),
     };
     Ok(made)
+}
+
+fn images(value: FieldValue) -> Result<Elements, Unmade> {
+    value.images().ok_or(Unmade::Uncovered)
 }
 
 /// The operation on the elements of two operands; for a quotient the second one is inverted.

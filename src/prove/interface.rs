@@ -6,7 +6,7 @@ use super::random::{Digest, Hash};
 use super::{Proof, undecided};
 use crate::onnx::Model;
 use crate::onnx::node::{bodies, canonical_domain};
-use crate::onnx::proto::{OperatorSetIdProto, TypeProto, ValueInfoProto};
+use crate::onnx::proto::{TensorProto, TypeProto};
 use crate::passes::upgrade_opset;
 use crate::prove::field_value::stored;
 
@@ -16,71 +16,69 @@ use crate::prove::field_value::stored;
 /// The difference, or the reason why it is undecided.
 pub fn same_interface(original: &Model, fused: &Model) -> Result<(), Proof> {
     let (inputs, others) = (&original.graph().input, &fused.graph().input);
-    let parted = |at: &ValueInfoProto, reason: &str| Proof::Disproved {
-        at: at.name().to_owned(),
+    let names: HashSet<&str> = inputs.iter().map(|input| input.name()).collect();
+    let [before, after] = [original, fused].map(|model| defaults(model, &names));
+    // Before that version they are the constants that they are.
+    let is_default = original.proto.ir_version() >= 4;
+    for (input, other) in inputs.iter().zip(others) {
+        if input.r#type != other.r#type && input.name() == other.name() {
+            let reason = "the inputs are not of the types of the original's";
+            return Err(differs(input.name(), reason));
+        }
+        if is_default && before.get(input.name()) != after.get(input.name()) {
+            let reason = "what it is where nobody gives it is not that of the original";
+            return Err(differs(input.name(), reason));
+        }
+    }
+    let [before, after] = [original, fused].map(operator_sets);
+    for (domain, version) in &before {
+        let is_other = after.get(domain).is_some_and(|other| other != version);
+        if is_other && !(domain.is_empty() && means_the_same(original, fused)) {
+            return Err(undecided(format!(
+                "the operator set `{domain}` is of another version"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn differs(at: &str, reason: &str) -> Proof {
+    Proof::Disproved {
+        at: at.to_owned(),
         site: None,
         reason: reason.to_owned(),
-    };
-    let names: HashSet<&str> = inputs.iter().map(|input| input.name()).collect();
-    let defaults = [original, fused].map(|model| -> HashMap<&str, Digest> {
-        let sparse = model.graph().sparse_initializer.iter().flat_map(|sparse| {
-            let name = sparse.values.as_ref().map_or("", |values| values.name());
-            sparse
-                .values
-                .iter()
-                .chain(&sparse.indices)
-                .map(move |tensor| (name, tensor))
-        });
-        let tensors = model
-            .graph()
-            .initializer
-            .iter()
-            .map(|tensor| (tensor.name(), tensor))
-            .chain(sparse);
-        let mut defaults: HashMap<&str, Hash> = HashMap::new();
-        for (name, tensor) in tensors.filter(|(name, _)| names.contains(name)) {
+    }
+}
+
+/// The digests of the initializers of these names.
+fn defaults<'m>(model: &'m Model, names: &HashSet<&str>) -> HashMap<&'m str, Digest> {
+    let graph = model.graph();
+    let dense = graph.initializer.iter();
+    let mut tensors: Vec<(&str, &TensorProto)> =
+        dense.map(|tensor| (tensor.name(), tensor)).collect();
+    for sparse in &graph.sparse_initializer {
+        let name = sparse.values.as_ref().map_or("", |values| values.name());
+        let parts = sparse.values.iter().chain(&sparse.indices);
+        tensors.extend(parts.map(|tensor| (name, tensor)));
+    }
+    let mut defaults: HashMap<&str, Hash> = HashMap::new();
+    for (name, tensor) in tensors {
+        if names.contains(name) {
             let hash = defaults
                 .entry(name)
                 .or_insert_with(|| Hash::new(0, "default"));
             hash.digest(stored(tensor, model.externals(), 0));
         }
-        defaults
-            .into_iter()
-            .map(|(name, hash)| (name, hash.finish()))
-            .collect()
-    });
-    for (input, other) in inputs.iter().zip(others) {
-        if input.r#type != other.r#type && input.name() == other.name() {
-            return Err(parted(
-                input,
-                "the inputs are not of the types of the original's",
-            ));
-        }
-        // Before that version they are the constants that they are.
-        let is_default = original.proto.ir_version() >= 4;
-        if is_default && defaults[0].get(input.name()) != defaults[1].get(input.name()) {
-            return Err(parted(
-                input,
-                "what it is where nobody gives it is not that of the original",
-            ));
-        }
     }
-    let sets = |model: &Model| -> BTreeMap<String, i64> {
-        let set =
-            |set: &OperatorSetIdProto| (canonical_domain(set.domain()).to_owned(), set.version());
-        model.proto.opset_import.iter().map(set).collect()
-    };
-    let [before, after] = [original, fused].map(sets);
-    let differs = |(domain, version): &(&String, &i64)| {
-        let other = after.get(*domain).is_some_and(|other| other != *version);
-        other && !(domain.is_empty() && means_the_same(original, fused))
-    };
-    match before.iter().find(differs) {
-        Some((domain, _)) => Err(undecided(format!(
-            "the operator set `{domain}` is of another version"
-        ))),
-        None => Ok(()),
-    }
+    let defaults = defaults.into_iter();
+    defaults.map(|(name, hash)| (name, hash.finish())).collect()
+}
+
+/// The versions of the operator sets of a model, by domain.
+fn operator_sets(model: &Model) -> BTreeMap<String, i64> {
+    let sets = model.proto.opset_import.iter();
+    sets.map(|set| (canonical_domain(set.domain()).to_owned(), set.version()))
+        .collect()
 }
 
 /// Whether all operators of the folded model keep their meaning in the older operator set of the
@@ -108,28 +106,28 @@ fn means_the_same(original: &Model, fused: &Model) -> bool {
 /// # Errors
 /// Which differs.
 pub fn same_ends(original: &Model, fused: &Model) -> Result<(), Proof> {
-    let ends = |model: &Model| -> [Vec<(String, Option<TypeProto>)>; 2] {
-        let told = |value: &ValueInfoProto| {
-            (
-                value.name().to_owned(),
-                value.r#type.as_ref().map(shapeless),
-            )
-        };
-        [&model.graph().input, &model.graph().output].map(|list| list.iter().map(told).collect())
-    };
-    let (before, after) = (ends(original), ends(fused));
-    let differ = before
-        .iter()
-        .flatten()
-        .zip(after.iter().flatten())
-        .find(|(one, other)| one != other);
+    let [before, after] = [original, fused].map(ends);
     if before == after {
         return Ok(());
     }
-    Err(Proof::Disproved {
-        at: differ.map_or(String::new(), |(_, (other, _))| other.clone()),
-        site: None,
-        reason: "the inputs or outputs are not those of the original".to_owned(),
+    let mut pairs = before.iter().flatten().zip(after.iter().flatten());
+    let first = pairs.find(|(one, other)| one != other);
+    let at = first.map_or("", |(_, (name, _))| name);
+    let reason = "the inputs or outputs are not those of the original";
+    Err(differs(at, reason))
+}
+
+/// The names and types of the inputs and of the outputs.
+fn ends(model: &Model) -> [Vec<(String, Option<TypeProto>)>; 2] {
+    [&model.graph().input, &model.graph().output].map(|list| {
+        list.iter()
+            .map(|value| {
+                (
+                    value.name().to_owned(),
+                    value.r#type.as_ref().map(shapeless),
+                )
+            })
+            .collect()
     })
 }
 

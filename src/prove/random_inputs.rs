@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use ndarray::ArrayD;
 use tract_onnx::prelude::DatumType;
 
-use crate::onnx::proto::TensorProto;
+use crate::onnx::proto::{TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
 use crate::prove::evaluate::Stopped;
 use crate::prove::field_value::FieldValue;
@@ -16,6 +16,7 @@ use crate::run::Input;
 
 /// Of so many truth values among the inputs, all that they may be are tried.
 const FEW_TRUTHS: usize = 3;
+
 /// The seeds of a point.
 #[derive(Clone, Copy)]
 pub struct Seed {
@@ -29,26 +30,29 @@ pub struct Seed {
 
 /// The inputs of truth values, also those that need not be given, and how many each has.
 pub fn boolean_inputs(prepared: &Prepared) -> Vec<(&str, usize)> {
-    let is_truth = |input: &&Input| input.element == DatumType::Bool;
-    let inputs = prepared.inputs.iter().filter(is_truth);
     let graph = prepared.model.graph();
+    let mut found = vec![];
+    for input in &prepared.inputs {
+        if input.element == DatumType::Bool {
+            found.push((input.name.as_str(), input.shape.iter().product()));
+        }
+    }
+    if has_constant_defaults(prepared) {
+        return found;
+    }
     let names: HashSet<&str> = graph.input.iter().map(|input| input.name()).collect();
-    let is_default = |tensor: &&TensorProto| {
-        tensor.data_type() == DataType::Bool.code() && names.contains(tensor.name())
-    };
-    // Before that version they are the constants that they are.
-    let is_given = prepared.model.proto.ir_version() >= 4;
-    let defaults = graph
-        .initializer
-        .iter()
-        .filter(is_default)
-        .filter(|_| is_given);
-    let count =
-        |tensor: &TensorProto| tensor::shape(tensor).map_or(0, |shape| shape.iter().product());
-    inputs
-        .map(|input| (input.name.as_str(), input.shape.iter().product()))
-        .chain(defaults.map(|tensor| (tensor.name(), count(tensor))))
-        .collect()
+    for tensor in &graph.initializer {
+        if tensor.data_type() == DataType::Bool.code() && names.contains(tensor.name()) {
+            let shape = tensor::shape(tensor).unwrap_or_else(|_| vec![0]);
+            found.push((tensor.name(), shape.iter().product()));
+        }
+    }
+    found
+}
+
+/// Whether initializers that are listed among the inputs are constants, as they were before that version.
+fn has_constant_defaults(prepared: &Prepared) -> bool {
+    prepared.model.proto.ir_version() < 4
 }
 
 /// How many points see all that a few truth values may be; of more, each is seen both ways.
@@ -75,13 +79,14 @@ fn truth(
     let mut hash = Hash::new(all, "truth");
     hash.text(name);
     let unknown = Unknown::new(hash.finish());
-    let one = |place: usize| match is_few {
-        true => point >> (before + place) & 1,
-        false => (u64::from(unknown.value(place as u64)) ^ point) & 1,
-    };
-    let places = (0..shape.iter().product())
-        .map(|place| one(place) as i64)
-        .collect();
+    let values = (0..shape.iter().product::<usize>()).map(|place| {
+        let bits = match is_few {
+            true => point >> (before + place),
+            false => u64::from(unknown.value(place as u64)) ^ point,
+        };
+        (bits & 1) as i64
+    });
+    let places = values.collect();
     ArrayD::from_shape_vec(shape, places).map_or(FieldValue::Opaque(hash.finish()), FieldValue::int)
 }
 
@@ -94,53 +99,69 @@ pub fn given(
     seed: Seed,
     allowance: &Allowance,
 ) -> Result<HashMap<String, FieldValue>, Stopped> {
-    let (key, truths) = (seed.key, boolean_inputs(prepared));
+    let draw = Draw {
+        seed,
+        truths: boolean_inputs(prepared),
+        allowance,
+    };
     let graph = prepared.model.graph();
-    let sized: HashMap<&str, &Input> = prepared
-        .inputs
-        .iter()
-        .map(|input| (input.name.as_str(), input))
-        .collect();
-    let stored: HashMap<&str, &TensorProto> = graph
-        .initializer
-        .iter()
-        .map(|tensor| (tensor.name(), tensor))
-        .collect();
-    let listed_is_constant = prepared.model.proto.ir_version() < 4;
+    let sized = prepared.inputs.iter();
+    let sized: HashMap<&str, &Input> = sized.map(|input| (input.name.as_str(), input)).collect();
+    let stored = graph.initializer.iter();
+    let stored: HashMap<&str, &TensorProto> =
+        stored.map(|tensor| (tensor.name(), tensor)).collect();
+    let has_constant_defaults = has_constant_defaults(prepared);
     let mut values = HashMap::new();
     for input in &graph.input {
         let name = input.name();
-        let mut hash = Hash::new(key, "input");
-        hash.text(name);
-        let own = hash.finish();
-        let drawn = |shape: &[usize], data_type| {
-            allowance.room(shape).map_err(|stop| Stopped {
-                stop,
-                at: name.to_owned(),
-            })?;
-            Ok(match truths.iter().any(|(truth, _)| *truth == name) {
-                true => truth(&truths, name, shape, seed),
-                false => FieldValue::drawn(own, shape, data_type),
-            })
-        };
-        let declared =
-            || DataType::from_code(input.r#type.as_ref()?.tensor_type.as_ref()?.elem_type());
-        let value = match (sized.get(name), stored.get(name)) {
+        let kind = match (sized.get(name), stored.get(name)) {
             // A default, which the caller may replace.
-            (_, Some(tensor)) if !listed_is_constant => {
-                match (tensor::data_type(tensor), tensor::shape(tensor)) {
-                    (Ok(data_type), Ok(shape)) => drawn(&shape, data_type)?,
-                    _ => FieldValue::Opaque(own),
-                }
-            }
+            (_, Some(tensor)) if !has_constant_defaults => tensor::data_type(tensor)
+                .ok()
+                .zip(tensor::shape(tensor).ok()),
             (_, Some(_)) => continue,
-            (Some(sized), None) => match declared() {
-                Some(data_type) => drawn(&sized.shape, data_type)?,
-                None => FieldValue::Opaque(own),
-            },
-            (None, None) => FieldValue::Opaque(own),
+            (Some(sized), None) => {
+                element_type(input).map(|element| (element, sized.shape.clone()))
+            }
+            (None, None) => None,
         };
-        values.insert(name.to_owned(), value);
+        values.insert(name.to_owned(), draw.value(name, kind)?);
     }
     Ok(values)
+}
+
+/// The element type that an input declares.
+fn element_type(input: &ValueInfoProto) -> Option<DataType> {
+    DataType::from_code(input.r#type.as_ref()?.tensor_type.as_ref()?.elem_type())
+}
+
+/// How inputs are drawn.
+struct Draw<'d> {
+    seed: Seed,
+    truths: Vec<(&'d str, usize)>,
+    allowance: &'d Allowance,
+}
+
+impl Draw<'_> {
+    /// The value of an input of this type and these extents, if it is a tensor.
+    fn value(
+        &self,
+        name: &str,
+        kind: Option<(DataType, Vec<usize>)>,
+    ) -> Result<FieldValue, Stopped> {
+        let mut hash = Hash::new(self.seed.key, "input");
+        hash.text(name);
+        let own = hash.finish();
+        let Some((data_type, shape)) = kind else {
+            return Ok(FieldValue::Opaque(own));
+        };
+        self.allowance.room(&shape).map_err(|stop| Stopped {
+            stop,
+            at: name.to_owned(),
+        })?;
+        if self.truths.iter().any(|(truth, _)| *truth == name) {
+            return Ok(truth(&self.truths, name, &shape, self.seed));
+        }
+        Ok(FieldValue::drawn(own, &shape, data_type))
+    }
 }

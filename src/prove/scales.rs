@@ -53,6 +53,14 @@ pub fn passes(op: (&str, &str)) -> bool {
     passed(op, 2).is_some()
 }
 
+/// Whether every element of a value is 0.
+fn is_zero(value: &FieldValue) -> bool {
+    match value {
+        FieldValue::Field(elements) => slice(elements).iter().all(|&element| element == 0),
+        _ => false,
+    }
+}
+
 /// The factors between what the original applies such operators to and what the folded model does.
 pub struct Scales {
     positive: HashSet<u32>,
@@ -75,23 +83,11 @@ impl Scales {
             .flat_map(|tensor| tensor.recipe.steps())
             .filter(|step| step.len() == 1);
         let mut ids = HashSet::new();
-        let positive = |step: &Recipe| {
-            let number = *evaluate(step, read).ok()?.first()?;
-            let image = *formula::value(step, source, allowance).ok()?.first()?;
-            (number > 0.0 && number.is_finite() && image != 0).then_some(image)
-        };
         let own = steps
             .filter(|step| ids.insert(step.id()))
             .take(MOST)
-            .filter_map(positive);
+            .filter_map(|step| images(step, read, source, allowance)?.first().copied()?);
         let own: Vec<u32> = own.chain([1]).collect();
-        let with_inverses = |numbers: &[u32]| -> Vec<u32> {
-            numbers
-                .iter()
-                .copied()
-                .chain(numbers.iter().filter_map(|&number| field::inverse(number)))
-                .collect()
-        };
         let parts = with_inverses(&own[..own.len().min(PAIRED)]);
         let products = parts
             .iter()
@@ -112,12 +108,10 @@ impl Scales {
                 }
             }
         }
-        let positive = all;
-        let (original, is_original) = (RefCell::default(), Cell::new(true));
-        (positive.len() > 1).then_some(Self {
-            positive,
-            original,
-            is_original,
+        (all.len() > 1).then_some(Self {
+            positive: all,
+            original: RefCell::default(),
+            is_original: Cell::new(true),
         })
     }
 
@@ -182,11 +176,11 @@ impl Scales {
     pub fn first(&self, divided: Digest, first: u32) -> u32 {
         let mut original = self.original.borrow_mut();
         let before = original.entry(divided).or_default();
-        let is_factor = |before: &u32| {
-            field::inverse(first)
-                .is_some_and(|part| self.positive.contains(&field::mul(*before, part)))
-        };
-        let found = before.iter().copied().find(is_factor);
+        let part = field::inverse(first);
+        let found = part.and_then(|part| {
+            let mut before = before.iter().copied();
+            before.find(|&before| self.positive.contains(&field::mul(before, part)))
+        });
         if found.is_none() && self.is_original.get() {
             before.push(first);
         }
@@ -196,14 +190,7 @@ impl Scales {
     /// Whether all that a factor would multiply is 0: so is the result, for `f(k·0) = k·f(0)`.
     pub fn is_nothing(op: (&str, &str), inputs: &[Option<FieldValue>]) -> bool {
         let scaled = passed(op, inputs.len()).and_then(|count| inputs.get(..count));
-        let is_zero = |input: &Option<FieldValue>| match input {
-            Some(FieldValue::Field(elements)) => {
-                slice(elements).iter().all(|&element| element == 0)
-            }
-            None => true,
-            Some(_) => false,
-        };
-        scaled.is_some_and(|scaled| scaled.iter().all(is_zero))
+        scaled.is_some_and(|scaled| scaled.iter().flatten().all(is_zero))
     }
 
     /// The operator's inputs, multiplied by the factor.
@@ -213,14 +200,20 @@ impl Scales {
         factor: u32,
     ) -> Vec<Option<FieldValue>> {
         let count = passed(op, inputs.len()).unwrap_or_default();
-        let scaled = |(slot, input): (usize, &Option<FieldValue>)| match input {
-            Some(FieldValue::Field(elements)) if slot < count => {
-                Some(FieldValue::Field(times(elements, factor)))
+        let mut inputs = inputs.to_vec();
+        for input in inputs.iter_mut().take(count).flatten() {
+            if let FieldValue::Field(elements) = input {
+                *elements = times(elements, factor);
             }
-            other => other.clone(),
-        };
-        inputs.iter().enumerate().map(scaled).collect()
+        }
+        inputs
     }
+}
+
+/// Numbers, and their inverses.
+fn with_inverses(numbers: &[u32]) -> Vec<u32> {
+    let inverses = numbers.iter().filter_map(|&number| field::inverse(number));
+    numbers.iter().copied().chain(inverses).collect()
 }
 
 /// Any run of factors of a row may pass an operator: their products, and the inverses.
@@ -253,10 +246,12 @@ fn images(
         evaluate(step, read).ok()?,
         formula::value(step, source, allowance).ok()?,
     );
-    let image = |(&number, &image): (&f64, &u32)| {
-        Some(image).filter(|&image| number > 0.0 && number.is_finite() && image != 0)
-    };
-    Some(numbers.iter().zip(slice(&elements)).map(image).collect())
+    let pairs = numbers.iter().zip(slice(&elements));
+    let images = pairs.map(|(&number, &image)| {
+        let is_positive = number > 0.0 && number.is_finite() && image != 0;
+        is_positive.then_some(image)
+    });
+    Some(images.collect())
 }
 
 /// The products of two rows of as many numbers, or of one with each of them.
@@ -267,8 +262,8 @@ fn multiplied(one: &[Option<u32>], other: &[Option<u32>]) -> Option<Vec<Option<u
         (other, one)
     };
     let fits = short.len() == 1 || short.len() == long.len();
-    let product = |(&a, &b): (&Option<u32>, &Option<u32>)| Some(field::mul(a?, b?));
-    fits.then(|| long.iter().zip(short.iter().cycle()).map(product).collect())
+    let pairs = long.iter().zip(short.iter().cycle());
+    fits.then(|| pairs.map(|(&a, &b)| Some(field::mul(a?, b?))).collect())
 }
 
 /// The numbers that a tensor is multiplied by, alone or one for each channel, the last ones first, at most so many as are

@@ -119,22 +119,16 @@ impl<'m> SizeSearch<'m> {
         let apart = self.unused(first, true, true);
         let by_meaning = self.unused(first, false, true);
         let batches = self.named(ExtentKind::Batch);
-        let of_one = (!batches.is_empty()).then(|| with(first, &batches, 1));
-        let of_several = (!batches.is_empty()).then(|| {
-            let is_other =
-                |size: &&usize| batches.iter().all(|name| first.get(name) != Some(**size));
-            with(
-                first,
-                &batches,
-                *UNUSED_BATCHES.iter().find(is_other).unwrap_or(&BATCHES[0]),
-            )
-        });
-        let sizes = apart
-            .into_iter()
-            .chain(by_meaning)
-            .chain(of_one)
-            .chain(of_several);
-        let mut sizes: Vec<Dims> = sizes.filter(|dims| self.fits(dims)).collect();
+        let mut sizes: Vec<Dims> = apart.into_iter().chain(by_meaning).collect();
+        if !batches.is_empty() {
+            let mut unused = UNUSED_BATCHES.iter().copied();
+            let other = unused
+                .find(|&size| batches.iter().all(|name| first.get(name) != Some(size)))
+                .unwrap_or(BATCHES[0]);
+            sizes.push(with(first, &batches, 1));
+            sizes.push(with(first, &batches, other));
+        }
+        sizes.retain(|dims| self.fits(dims));
         sizes.dedup();
         sizes
     }
@@ -154,18 +148,17 @@ impl<'m> SizeSearch<'m> {
             .collect();
         let (mut dims, mut by_meaning) = (self.given.clone(), vec![]);
         for (name, meaning) in &self.symbols {
-            let known = by_meaning
+            let chosen = by_meaning
                 .iter()
                 .find(|(other, _)| other == meaning)
                 .map(|&(_, size)| size);
-            let is_first_batch = *meaning == ExtentKind::Batch && known.is_none();
-            let size = match known.filter(|_| !is_apart) {
+            let is_first_batch = *meaning == ExtentKind::Batch && chosen.is_none();
+            let size = match chosen.filter(|_| !is_apart) {
                 Some(size) => size,
                 None if may_be_one && is_first_batch => 1,
                 None => {
-                    let is_free =
-                        |size: &&usize| !taken.contains(size) && !self.used.contains(size);
-                    *candidates(*meaning).iter().find(is_free)?
+                    let mut sizes = candidates(*meaning).iter().copied();
+                    sizes.find(|size| !taken.contains(size) && !self.used.contains(size))?
                 }
             };
             taken.insert(size);
@@ -180,61 +173,64 @@ impl<'m> SizeSearch<'m> {
     }
 
     fn named(&self, meaning: ExtentKind) -> Vec<&str> {
-        let is_so = |(_, other): &&(String, ExtentKind)| *other == meaning;
         self.symbols
             .iter()
-            .filter(is_so)
+            .filter(|(_, other)| *other == meaning)
             .map(|(name, _)| name.as_str())
             .collect()
     }
 
     /// Whether the inputs have not many more elements at these sizes than at those that are usual.
     fn fits(&self, dims: &Dims) -> bool {
-        let count = |dims: &Dims| inputs(self.original, dims).map(|inputs| elements(&inputs));
-        let usual = count(&self.given).unwrap_or_default();
-        count(dims).is_ok_and(|count| count <= usual.saturating_mul(2) || count <= LARGER)
+        let usual = self.elements_at(&self.given).unwrap_or_default();
+        let count = self.elements_at(dims);
+        count.is_some_and(|count| count <= usual.saturating_mul(2) || count <= LARGER)
+    }
+
+    /// How many elements all inputs have at these sizes; `None` where those are impossible.
+    fn elements_at(&self, dims: &Dims) -> Option<u64> {
+        let inputs = inputs(self.original, dims).ok()?;
+        Some(elements(&inputs))
+    }
+
+    /// Whether the inputs have few elements at these sizes.
+    fn are_small(&self, dims: &Dims) -> bool {
+        self.elements_at(dims).is_some_and(|count| count <= LARGER)
     }
 
     /// The sizes that networks ask for: the usual ones, and others for the batch, or for all other symbols.
     fn usual(&self) -> Vec<Dims> {
         let batch = self.named(ExtentKind::Batch);
         let others = [self.named(ExtentKind::Side), self.named(ExtentKind::Length)].concat();
-        let is_small = |dims: &Dims| {
-            inputs(self.original, dims).is_ok_and(|inputs| elements(&inputs) <= LARGER)
-        };
+        let mut sizes = vec![];
         let tried = if batch.is_empty() {
             &BATCHES[..1]
         } else {
             &BATCHES[..]
         };
-        let batches = tried
-            .iter()
-            .map(|&size| (size, with(&self.given, &batch, size)));
-        let batches = batches
-            .filter(|(size, dims)| *size <= BATCHES[0] || is_small(dims))
-            .map(|(_, dims)| dims);
+        for &size in tried {
+            let dims = with(&self.given, &batch, size);
+            if size <= BATCHES[0] || self.are_small(&dims) {
+                sizes.push(dims);
+            }
+        }
+        if others.is_empty() {
+            return sizes;
+        }
         let asked = asked_for(self.original);
-        let tried = if others.is_empty() {
-            vec![]
-        } else {
-            [&OTHERS[..], &asked].concat()
-        };
-        let others_at = tried
-            .into_iter()
-            .map(|size| with(&self.given, &others, size))
-            .filter(is_small);
-        let mut sizes: Vec<Dims> = batches.chain(others_at).collect();
+        let mut further: Vec<Dims> = OTHERS
+            .iter()
+            .chain(&asked)
+            .map(|&size| with(&self.given, &others, size))
+            .collect();
         // One symbol may be what constants fit, and another anything.
         if others.len() > 1 {
-            let alone = asked
-                .into_iter()
-                .flat_map(|size| others.iter().map(move |name| (*name, size)));
-            sizes.extend(
-                alone
-                    .map(|(name, size)| with(&self.given, &[name], size))
-                    .filter(is_small),
-            );
+            for size in asked {
+                further.extend(others.iter().map(|name| with(&self.given, &[name], size)));
+            }
         }
+        further.retain(|dims| self.are_small(dims));
+        sizes.extend(further);
         sizes
     }
 }
@@ -247,7 +243,7 @@ fn candidates(meaning: ExtentKind) -> &'static [usize] {
     }
 }
 
-/// SizeSearch with this one for these symbols.
+/// Sizes with this one for these symbols.
 fn with(dims: &Dims, names: &[&str], size: usize) -> Dims {
     let mut dims = dims.clone();
     names.iter().for_each(|&name| dims.set(name, size));
@@ -265,17 +261,9 @@ fn used_extents(model: &Model) -> HashSet<usize> {
             .collect();
         let tensors = graph.initializer.iter().flat_map(|tensor| &tensor.dims);
         used.extend(tensors.filter_map(|&extent| usize::try_from(extent).ok()));
-        let declared = graph
-            .input
-            .iter()
-            .filter_map(|input| input.r#type.as_ref()?.tensor_type.as_ref());
-        let declared = declared
-            .filter_map(|tensor| tensor.shape.as_ref())
-            .flat_map(|shape| &shape.dim);
-        used.extend(declared.filter_map(|dim| match dim.value {
-            Some(Dim::DimValue(extent)) => usize::try_from(extent).ok(),
-            _ => None,
-        }));
+        for input in &graph.input {
+            used.extend(declared_extents(input));
+        }
         for node in &graph.node {
             for &(_, slot) in EXTENTS.iter().filter(|(op, _)| *op == node.op_type()) {
                 let tensor = node
@@ -293,6 +281,19 @@ fn used_extents(model: &Model) -> HashSet<usize> {
         }
     }
     used
+}
+
+/// The extents of an input that its declaration says.
+fn declared_extents(input: &ValueInfoProto) -> Vec<usize> {
+    let tensor = input.r#type.as_ref().and_then(|of| of.tensor_type.as_ref());
+    let Some(shape) = tensor.and_then(|tensor| tensor.shape.as_ref()) else {
+        return vec![];
+    };
+    let extents = shape.dim.iter().filter_map(|dim| match dim.value {
+        Some(Dim::DimValue(extent)) => usize::try_from(extent).ok(),
+        _ => None,
+    });
+    extents.collect()
 }
 
 /// The extents that most constants have, which an open one may have to be.
@@ -320,13 +321,13 @@ fn asked_for(model: &Model) -> Vec<usize> {
 
 /// How many elements inputs have.
 pub fn elements(inputs: &[Input]) -> u64 {
-    let count = |input: &Input| {
-        input
-            .shape
-            .iter()
-            .fold(1_u64, |n, &extent| n.saturating_mul(extent as u64))
-    };
-    inputs.iter().map(count).fold(0, u64::saturating_add)
+    let mut all = 0_u64;
+    for input in inputs {
+        let extents = input.shape.iter();
+        let count = extents.fold(1_u64, |n, &extent| n.saturating_mul(extent as u64));
+        all = all.saturating_add(count);
+    }
+    all
 }
 
 /// The inputs whose sizes count, at these.
@@ -343,27 +344,30 @@ pub fn inputs(model: &Model, dims: &Dims) -> Result<Vec<Input>, Proof> {
 
 /// A graph of the inputs that are tensors of numbers, and of what those are where nobody gives them.
 fn numbers(graph: &GraphProto) -> GraphProto {
-    let number = |input: &ValueInfoProto| -> Option<ValueInfoProto> {
-        let mut input = input.clone();
-        let tensor = input.r#type.as_mut()?.tensor_type.as_mut()?;
-        tensor.shape.as_ref()?;
-        let element = DataType::from_code(tensor.elem_type())?;
-        // Engines that have no bfloat16 have no say in this.
-        let element = if element.is_float() {
-            DataType::Float
-        } else {
-            element
-        };
-        tensor.elem_type = Some(element.code());
-        (element.is_float() || (element.is_integer() && element.bits() >= Some(8))).then_some(input)
-    };
-    let name = |tensor: &TensorProto| TensorProto {
+    let stored = graph.initializer.iter();
+    let names = stored.map(|tensor| TensorProto {
         name: tensor.name.clone(),
         ..Default::default()
-    };
+    });
     GraphProto {
         input: graph.input.iter().filter_map(number).collect(),
-        initializer: graph.initializer.iter().map(name).collect(),
+        initializer: names.collect(),
         ..Default::default()
     }
+}
+
+/// An input that is a tensor of numbers. Engines that have no bfloat16 have no say in this: floats are float32.
+fn number(input: &ValueInfoProto) -> Option<ValueInfoProto> {
+    let mut input = input.clone();
+    let tensor = input.r#type.as_mut()?.tensor_type.as_mut()?;
+    tensor.shape.as_ref()?;
+    let element = DataType::from_code(tensor.elem_type())?;
+    let is_wide_integer = element.is_integer() && element.bits() >= Some(8);
+    let element = if element.is_float() {
+        DataType::Float
+    } else {
+        element
+    };
+    tensor.elem_type = Some(element.code());
+    (element.is_float() || is_wide_integer).then_some(input)
 }

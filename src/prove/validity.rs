@@ -103,20 +103,18 @@ fn wrong_attribute(node: &NodeProto, schema: &OperatorSchema) -> Option<String> 
                 node.op_type()
             ));
         };
-        let is_other = |code: i32| attribute.r#type.is_some_and(|own| own != 0 && own != code);
-        if declared.type_code.is_some_and(is_other) {
+        // Old files give no type.
+        let given = attribute.r#type.filter(|&given| given != 0);
+        if let (Some(declared), Some(given)) = (declared.type_code, given)
+            && declared != given
+        {
             return Some(format!("the attribute `{name}` is of another type"));
         }
     }
-    let has = |name: &str| {
-        node.attribute
-            .iter()
-            .any(|attribute| attribute.name() == name)
-    };
     let missing = schema
         .attributes
         .iter()
-        .find(|declared| declared.is_required && !has(declared.name))?;
+        .find(|declared| declared.is_required && named(node, declared.name).is_none())?;
     Some(format!(
         "{} needs the attribute `{}`",
         node.op_type(),
@@ -124,15 +122,21 @@ fn wrong_attribute(node: &NodeProto, schema: &OperatorSchema) -> Option<String> 
     ))
 }
 
+fn named<'n>(node: &'n NodeProto, name: &str) -> Option<&'n AttributeProto> {
+    node.attribute
+        .iter()
+        .find(|attribute| attribute.name() == name)
+}
+
 /// Whether so many may stand where these are declared.
 fn fits(formals: &[Formal], names: &[String]) -> bool {
     let is_many = formals
         .last()
         .is_some_and(|formal| matches!(formal.count, Arity::Many | Arity::ManyOfAnyType));
-    let is_missing = |(slot, formal): (usize, &Formal)| {
-        formal.count == Arity::Once && names.get(slot).is_none_or(String::is_empty)
-    };
-    (is_many || names.len() <= formals.len()) && !formals.iter().enumerate().any(is_missing)
+    let has_all = formals.iter().enumerate().all(|(slot, formal)| {
+        formal.count != Arity::Once || names.get(slot).is_some_and(|name| !name.is_empty())
+    });
+    has_all && (is_many || names.len() <= formals.len())
 }
 
 fn wrong_count(node: &NodeProto, schema: &OperatorSchema) -> Option<String> {
@@ -241,11 +245,6 @@ const ALONG_SEVERAL: &[&str] = &[
 /// An axis that the first input does not have.
 fn wrong_axis(id: NodeId, node: &NodeProto, analysis: &Analysis) -> Option<String> {
     let (op, rank) = (node.op_type(), rank(id, 0, analysis)?);
-    let out_of_range = |axis: i64| {
-        Some(format!(
-            "axis {axis} of {op} is out of range of {rank} axes"
-        ))
-    };
     if op == "Transpose" {
         let perm = node.attr_ints("perm").ok()??;
         return permutation(Some(perm), rank)
@@ -257,23 +256,33 @@ fn wrong_axis(id: NodeId, node: &NodeProto, analysis: &Analysis) -> Option<Strin
         op == "Flatten" || analysis.graph.model().own_opset() < 13 && op.contains("Softmax");
     if ALONG.contains(&op) || ["Flatten", "OneHot"].contains(&op) {
         let axis = node.attr_i("axis").ok()??;
+        let all = rank;
         let rank = (rank + usize::from(op == "OneHot")) as i64;
         let is_inside = (-rank..rank).contains(&axis) || ends_behind && axis == rank;
-        return if is_inside { None } else { out_of_range(axis) };
+        return (!is_inside).then(|| out_of_range(op, axis, all));
     }
     if !ALONG_SEVERAL.contains(&op) {
         return None;
     }
     let named = named_axes(id, node, analysis)?;
+    let all = rank;
     let rank = rank + if op == "Unsqueeze" { named.len() } else { 0 };
     match axes(&named, rank) {
-        Err(_) => out_of_range(*named.iter().find(|&&axis| axes(&[axis], rank).is_err())?),
+        Err(_) => {
+            let mut named = named.iter();
+            let wrong = named.find(|&&axis| axes(&[axis], rank).is_err())?;
+            Some(out_of_range(op, *wrong, all))
+        }
         Ok(mut found) => {
             found.sort_unstable();
             found.dedup();
             (found.len() < named.len()).then(|| format!("{op} names an axis twice"))
         }
     }
+}
+
+fn out_of_range(op: &str, axis: i64, rank: usize) -> String {
+    format!("axis {axis} of {op} is out of range of {rank} axes")
 }
 
 /// The number of axes of an input.
@@ -297,16 +306,11 @@ fn named_axes(id: NodeId, node: &NodeProto, analysis: &Analysis) -> Option<Vec<i
 
 /// A border that is named beside a rule for it, or parts whose number is named beside their lengths.
 fn said_twice(node: &NodeProto) -> Option<String> {
-    let named = |name: &str| {
-        node.attribute
-            .iter()
-            .find(|attribute| attribute.name() == name)
-    };
-    let has_rule = |attribute: &&AttributeProto| attribute.s() != b"NOTSET";
+    let rule = named(node, "auto_pad").filter(|rule| rule.s() != b"NOTSET");
     let has_lengths = node.input.get(1).is_some_and(|name| !name.is_empty());
-    if node.op_type() == "Split" && has_lengths && named("num_outputs").is_some() {
+    if node.op_type() == "Split" && has_lengths && named(node, "num_outputs").is_some() {
         return Some("Split has `num_outputs` beside the lengths of its parts".to_owned());
     }
-    let is_twice = named("auto_pad").filter(has_rule).is_some() && named("pads").is_some();
+    let is_twice = rule.is_some() && named(node, "pads").is_some();
     is_twice.then(|| format!("{} has `auto_pad` beside `pads`", node.op_type()))
 }

@@ -91,14 +91,13 @@ pub(super) fn mul(call: &Call) -> Made {
 
 /// Integers are cut towards 0, of which every engine makes the same where none is negative.
 pub(super) fn div(call: &Call) -> Made {
-    let natural = |a: i64, b: i64| if a < 0 || b <= 0 { None } else { Some(a / b) };
     match (call.value(0)?, call.value(1)?) {
         (FieldValue::Field(a), FieldValue::Field(b)) => {
             room(call)?;
             let quotients = zip(a, &inverses(b)?, field::mul);
             Ok(vec![FieldValue::field(quotients.ok_or(Unmade::Uncovered)?)])
         }
-        _ => two(call, field::mul, natural),
+        _ => two(call, field::mul, |a, b| (a >= 0 && b > 0).then(|| a / b)),
     }
 }
 

@@ -107,12 +107,19 @@ pub(super) fn modulo(call: &Call) -> Made {
     call.allowance
         .room(&broadcast(a.shape(), b.shape()).ok_or(Unmade::Uncovered)?)?;
     let of_dividend = call.attr("fmod", 0)? != 0;
-    let rest = |a: i64, b: i64| {
-        let rest = a.checked_rem(b)?;
-        let turns = !of_dividend && rest != 0 && (rest < 0) != (b < 0);
-        Some(if turns { rest + b } else { rest })
+    let rests = if of_dividend {
+        zip(a, b, i64::checked_rem)
+    } else {
+        zip(a, b, rest_of_divisor)
     };
-    Ok(vec![FieldValue::int(exact(zip(a, b, rest))?)])
+    Ok(vec![FieldValue::int(exact(rests)?)])
+}
+
+/// The rest of a division, which has the sign of the divisor.
+fn rest_of_divisor(a: i64, b: i64) -> Option<i64> {
+    let rest = a.checked_rem(b)?;
+    let turns = rest != 0 && (rest < 0) != (b < 0);
+    Some(if turns { rest + b } else { rest })
 }
 
 /// Min and Max.
@@ -152,21 +159,23 @@ pub(super) fn clip(call: &Call) -> Made {
 pub(super) fn shape(call: &Call) -> Made {
     let shape = call.shape(0)?;
     let rank = shape.len() as i64;
-    let bound = |name, absent| -> Result<usize, Unmade> {
-        let bound = call.attr(name, absent)?;
-        Ok((if bound < 0 {
-            bound.saturating_add(rank)
-        } else {
-            bound
-        })
-        .clamp(0, rank) as usize)
-    };
-    let (start, end) = (bound("start", 0)?, bound("end", rank)?);
+    let start = axis_bound(call.attr("start", 0)?, rank);
+    let end = axis_bound(call.attr("end", rank)?, rank);
     let extents: Vec<i64> = shape[start..end.max(start)]
         .iter()
         .map(|&extent| extent as i64)
         .collect();
     Ok(vec![FieldValue::int(arr1(&extents).into_dyn())])
+}
+
+/// An axis of which Shape begins, or before which it ends.
+fn axis_bound(named: i64, rank: i64) -> usize {
+    let bound = if named < 0 {
+        named.saturating_add(rank)
+    } else {
+        named
+    };
+    bound.clamp(0, rank) as usize
 }
 
 pub(super) fn size(call: &Call) -> Made {
@@ -175,16 +184,12 @@ pub(super) fn size(call: &Call) -> Made {
 }
 
 pub(super) fn range(call: &Call) -> Made {
-    let number = |slot: usize| -> Result<i128, Unmade> {
-        Ok(i128::from(
-            *call
-                .integers(slot)?
-                .iter()
-                .next()
-                .ok_or(Unmade::Uncovered)?,
-        ))
-    };
-    let (start, limit, delta) = (number(0)?, number(1)?, number(2)?);
+    let mut numbers = [0; 3];
+    for (slot, number) in numbers.iter_mut().enumerate() {
+        let first = call.integers(slot)?.iter().next();
+        *number = i128::from(*first.ok_or(Unmade::Uncovered)?);
+    }
+    let [start, limit, delta] = numbers;
     let steps = match delta {
         0 => return Err(Unmade::Uncovered),
         1.. => (limit - start + delta - 1).div_euclid(delta),

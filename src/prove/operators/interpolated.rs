@@ -24,28 +24,24 @@ pub fn interpolated(call: &Call, function: Digest, shape: Option<&[usize]>) -> M
     let shape =
         shape.filter(|shape| shape.len() == elements.ndim() && shape.len() <= AXES && !is_cropped);
     for (axis, &extent) in shape.ok_or(Unmade::Uncovered)?.iter().enumerate() {
-        if !stays(
-            call,
-            axis,
-            elements.ndim(),
-            elements.shape()[axis] == extent,
-        )? {
-            let mut hash = Hash::new(0, "weights of places");
-            hash.digest(function);
-            match factor(call, axis, elements.ndim())? {
-                Some(factor) => hash.number(factor.into()),
-                None => {
-                    let inputs = call.inputs[1..].iter();
-                    inputs.for_each(|input| {
-                        hash.digest(input.as_ref().map_or(0, |input| input.digest(0)))
-                    });
+        let (rank, before) = (elements.ndim(), elements.shape()[axis]);
+        if stays(call, axis, rank, before == extent)? {
+            continue;
+        }
+        let mut hash = Hash::new(0, "weights of places");
+        hash.digest(function);
+        match factor(call, axis, rank)? {
+            Some(factor) => hash.number(factor.into()),
+            None => {
+                for input in &call.inputs[1..] {
+                    hash.digest(input.as_ref().map_or(0, |input| input.digest(0)));
                 }
             }
-            [axis, elements.shape()[axis], extent]
-                .iter()
-                .for_each(|&number| hash.number(number as u64));
-            elements = resized(call, &elements, axis, extent, Unknown::new(hash.finish()))?;
         }
+        for number in [axis, before, extent] {
+            hash.number(number as u64);
+        }
+        elements = resized(call, &elements, axis, extent, Unknown::new(hash.finish()))?;
     }
     Ok(vec![FieldValue::Field(elements)])
 }

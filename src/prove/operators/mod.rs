@@ -4,14 +4,19 @@
 //! functions: `unknown.rs`.
 
 mod arithmetic;
+mod chosen;
+mod einsum;
+mod gathers;
 pub mod integers;
 pub mod interpolated;
 pub mod lane_functions;
 pub mod movement;
 mod normalizers;
+mod padded;
 pub mod products;
 pub mod recurrent;
 mod reductions;
+mod resized;
 mod scattered;
 pub mod unknown;
 pub mod windows;
@@ -58,15 +63,12 @@ impl Allowance {
     /// For a model with so many bytes of weights, which are used more often where they are large, and so many elements of
     /// inputs, which grow on their way. A few bytes say inputs of any size: beyond a bound they bring no more.
     pub fn new(bytes: u64, inputs: u64) -> Self {
-        let grown = |least: u32, times: u32, most: u32| {
-            (1_u64 << least)
-                .saturating_add(inputs.saturating_mul(1 << times))
-                .min(1 << most)
-        };
+        let elements = grown(inputs, 30, 14, 36).saturating_add(bytes.saturating_mul(1 << 8));
+        let products = grown(inputs, 32, 17, 37).saturating_add(bytes.saturating_mul(1 << 11));
         Self {
-            largest: bytes.max(grown(24, 8, 27)),
-            elements: Cell::new(grown(30, 14, 36).saturating_add(bytes.saturating_mul(1 << 8))),
-            products: Cell::new(grown(32, 17, 37).saturating_add(bytes.saturating_mul(1 << 11))),
+            largest: bytes.max(grown(inputs, 24, 8, 27)),
+            elements: Cell::new(elements),
+            products: Cell::new(products),
         }
     }
 
@@ -100,6 +102,13 @@ impl Allowance {
             Err(Unmade::Beyond)
         }
     }
+}
+
+/// A limit that grows with the elements of the inputs, between two powers of 2.
+fn grown(inputs: u64, least: u32, times: u32, most: u32) -> u64 {
+    (1_u64 << least)
+        .saturating_add(inputs.saturating_mul(1 << times))
+        .min(1 << most)
 }
 
 fn spend(left: &Cell<u64>, amount: u64) -> bool {
@@ -321,14 +330,9 @@ const TABLE: &[(&str, &[&str], &[&str], Interpreter)] = &[
         movement::split,
     ),
     ("", &["Concat"], &["axis"], movement::concat),
-    ("", &["Gather"], &["axis"], movement::gather),
-    ("", &["GatherND"], &["batch_dims"], movement::gather_nd),
-    (
-        "",
-        &["GatherElements"],
-        &["axis"],
-        movement::gather_elements,
-    ),
+    ("", &["Gather"], &["axis"], gathers::gather),
+    ("", &["GatherND"], &["batch_dims"], gathers::gather_nd),
+    ("", &["GatherElements"], &["axis"], gathers::gather_elements),
     ("", &["ScatterND"], &["reduction"], scattered::nd),
     (
         "",
@@ -341,24 +345,24 @@ const TABLE: &[(&str, &[&str], &[&str], Interpreter)] = &[
     (
         "",
         &["Resize", "Upsample"],
-        movement::RESIZE,
-        movement::resize,
+        resized::RESIZE,
+        resized::resize,
     ),
-    ("", &["Pad"], &["mode", "pads", "value"], movement::pad),
+    ("", &["Pad"], &["mode", "pads", "value"], padded::pad),
     (
         "",
         &["DepthToSpace", "SpaceToDepth"],
         &["blocksize", "mode"],
         movement::depth,
     ),
-    ("", &["Where"], &[], movement::choose),
+    ("", &["Where"], &[], chosen::choose),
     (
         "",
         &["ConstantOfShape"],
         &["value"],
         movement::constant_of_shape,
     ),
-    ("", &["Trilu"], &["upper"], movement::triangle),
+    ("", &["Trilu"], &["upper"], chosen::triangle),
     (
         "",
         &["CumSum"],
@@ -378,7 +382,7 @@ const TABLE: &[(&str, &[&str], &[&str], Interpreter)] = &[
         &["alpha", "beta", "transA", "transB"],
         products::gemm,
     ),
-    ("", &["Einsum"], &["equation"], products::einsum),
+    ("", &["Einsum"], &["equation"], einsum::einsum),
     ("", &["Conv"], windows::CONV, windows::conv),
     (
         "",
@@ -463,8 +467,9 @@ const REDUCTIONS: &[&str] = &["ReduceSum", "ReduceMean", "ReduceSumSquare", "Red
 /// # Errors
 /// [`Unmade::Uncovered`] where the table does not cover the node.
 pub fn interpret(call: &Call) -> Made {
-    type Known = HashMap<(&'static str, &'static str), (&'static [&'static str], Interpreter)>;
-    static KNOWN: LazyLock<Known> = LazyLock::new(|| {
+    type Interpreters =
+        HashMap<(&'static str, &'static str), (&'static [&'static str], Interpreter)>;
+    static INTERPRETERS: LazyLock<Interpreters> = LazyLock::new(|| {
         let entries = TABLE
             .iter()
             .flat_map(|&(domain, ops, attributes, interpreter)| {
@@ -473,7 +478,7 @@ pub fn interpret(call: &Call) -> Made {
             });
         entries.collect()
     });
-    let (attributes, interpreter) = KNOWN.get(&call.node.op()).ok_or(Unmade::Uncovered)?;
+    let (attributes, interpreter) = INTERPRETERS.get(&call.node.op()).ok_or(Unmade::Uncovered)?;
     let covers = call
         .node
         .attribute

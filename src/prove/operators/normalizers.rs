@@ -40,10 +40,10 @@ fn standardized(
     epsilon: u32,
     roots: &RootContext,
 ) -> Result<[Elements; 3], Unmade> {
-    let mean_of = |x: &Elements| mean(x, axes, true).map(row_major);
-    let middle = mean_of(x)?;
+    let middle = row_major(mean(x, axes, true)?);
     let centred = both(x, &middle, field::sub)?;
-    let part = spread(mean_of(&squares(&centred))?, epsilon, roots)?;
+    let variance = row_major(mean(&squares(&centred), axes, true)?);
+    let part = spread(variance, epsilon, roots)?;
     Ok([both(&centred, &part, field::mul)?, middle, part])
 }
 
@@ -183,30 +183,35 @@ pub(super) fn group(call: &Call) -> Made {
     call.allowance.room(x.shape())?;
     let groups = call.count("num_groups", 0)?;
     let normal = by_group(x, groups, call.float("epsilon", 1e-5)?, call.roots)?;
-    let parameter = |slot: usize| -> Result<Elements, Unmade> {
-        if call.opset >= 21 {
-            return by_channel(call, slot, x);
-        }
-        let of_groups = call.field(slot)?;
-        if of_groups.shape() != [groups] {
-            return Err(Unmade::Misfit);
-        }
-        let each = x.shape()[1] / groups;
-        let of_channels: Vec<u32> = slice(of_groups)
-            .iter()
-            .flat_map(|&element| std::iter::repeat_n(element, each))
-            .collect();
-        let mut shape = vec![1; x.ndim()];
-        shape[1] = of_channels.len();
-        ArrayD::from_shape_vec(shape, of_channels)
-            .map(row_major)
-            .map_err(|_| Unmade::Uncovered)
-    };
-    Ok(vec![affine(
-        normal,
-        Some(&parameter(1)?),
-        Some(&parameter(2)?),
-    )?])
+    let scale = group_parameter(call, 1, x, groups)?;
+    let shift = group_parameter(call, 2, x, groups)?;
+    Ok(vec![affine(normal, Some(&scale), Some(&shift))?])
+}
+
+/// The scale or the shift of a GroupNormalization, one element for each channel of `x`.
+fn group_parameter(
+    call: &Call,
+    slot: usize,
+    x: &Elements,
+    groups: usize,
+) -> Result<Elements, Unmade> {
+    if call.opset >= 21 {
+        return by_channel(call, slot, x);
+    }
+    let of_groups = call.field(slot)?;
+    if of_groups.shape() != [groups] {
+        return Err(Unmade::Misfit);
+    }
+    let each = x.shape()[1] / groups;
+    let of_channels: Vec<u32> = slice(of_groups)
+        .iter()
+        .flat_map(|&element| std::iter::repeat_n(element, each))
+        .collect();
+    let mut shape = vec![1; x.ndim()];
+    shape[1] = of_channels.len();
+    ArrayD::from_shape_vec(shape, of_channels)
+        .map(row_major)
+        .map_err(|_| Unmade::Uncovered)
 }
 
 pub(super) fn layer(call: &Call) -> Made {

@@ -47,20 +47,15 @@ pub fn of_sums(call: &Call) -> Result<Vec<Option<FieldValue>>, Unmade> {
         if bias.shape() != [directions, 2 * gates] {
             return Err(Unmade::Misfit);
         }
-        let halves = || slice(bias).chunks(gates.max(1));
-        let of_input: Vec<u32> = halves().step_by(2).flatten().copied().collect();
-        of_state = halves().skip(1).step_by(2).flatten().copied().collect();
+        let halves = slice(bias).chunks(gates.max(1));
+        let of_input: Vec<u32> = halves.clone().step_by(2).flatten().copied().collect();
+        of_state = halves.skip(1).step_by(2).flatten().copied().collect();
         for row in sums.chunks_mut(columns.max(1)) {
             row.iter_mut()
                 .zip(&of_input)
                 .for_each(|(sum, &bias)| *sum = field::add(*sum, bias));
         }
     }
-    let image = |shape: &[usize], elements| {
-        Ok(Some(FieldValue::field(
-            ArrayD::from_shape_vec(shape, elements).map_err(|_| Unmade::Misfit)?,
-        )))
-    };
     let mut inputs = call.inputs.clone();
     // It begins with zeros where it is given nothing.
     for state in inputs.iter_mut().skip(5).take(2) {
@@ -72,10 +67,15 @@ pub fn of_sums(call: &Call) -> Result<Vec<Option<FieldValue>>, Unmade> {
         inputs.pop();
     }
     inputs.resize(inputs.len().max(4), None);
-    inputs[0] = image(&[first, second, columns], sums)?;
+    inputs[0] = Some(shaped(&[first, second, columns], sums)?);
     inputs[1] = None;
-    inputs[3] = image(&[directions, gates], of_state)?;
+    inputs[3] = Some(shaped(&[directions, gates], of_state)?);
     Ok(inputs)
+}
+
+fn shaped(shape: &[usize], elements: Vec<u32>) -> Result<FieldValue, Unmade> {
+    let elements = ArrayD::from_shape_vec(shape, elements).map_err(|_| Unmade::Misfit)?;
+    Ok(FieldValue::field(elements))
 }
 
 /// The projection in place of X; the weight and the bias are part of it.

@@ -136,14 +136,13 @@ pub(super) fn running(call: &Call) -> Made {
         FieldValue::Int(integers) => {
             let integers: Vec<Option<i64>> =
                 slice(integers).iter().map(|&number| Some(number)).collect();
-            let add = |a: Option<i64>, b: Option<i64>| a?.checked_add(b?);
             FieldValue::int(exact(Some(running(
                 &integers,
                 &shape,
                 along,
                 how,
                 Some(0),
-                add,
+                |a, b| a?.checked_add(b?),
             )))?)
         }
         _ => return Err(Unmade::Uncovered),

@@ -2,7 +2,7 @@
 
 use ndarray::ArrayD;
 
-use super::movement::{flat_place, place};
+use super::gathers::{flat_place, lies_inside, place};
 use super::{Call, Made, Unmade};
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, slice};
@@ -36,11 +36,7 @@ pub(super) fn elements(call: &Call) -> Made {
     let (value, written, indices) = (call.field(0)?, call.field(2)?, call.indices(1)?);
     let shape = value.shape();
     let along = call.axis(0, shape.len())?;
-    let inside = |axis: usize| axis == along || indices.shape()[axis] <= shape[axis];
-    if indices.shape() != written.shape()
-        || indices.ndim() != shape.len()
-        || !(0..shape.len()).all(inside)
-    {
+    if indices.shape() != written.shape() || !lies_inside(indices.shape(), shape, along) {
         return Err(Unmade::Misfit);
     }
     let (mut made, put) = copied(call, value)?;

@@ -67,8 +67,8 @@ pub fn convolution(
             let mut laid = Vec::with_capacity(inner * taps * columns);
             for values in values.chunks(places.max(1)) {
                 for meets in &meets {
-                    let element = |place: &Option<usize>| place.map_or(0, |place| values[place]);
-                    laid.extend(meets[first..first + columns].iter().map(element));
+                    let places = meets[first..first + columns].iter();
+                    laid.extend(places.map(|place| place.map_or(0, |place| values[place])));
                 }
             }
             laid.resize(inner * taps * columns, 0);
@@ -88,98 +88,151 @@ pub fn convolution(
 
 /// How a kernel lies over the places of its input, and how many zeros stand behind the last one.
 fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, Vec<i64>), Unmade> {
-    let transposed = call.op() == "ConvTranspose";
-    let spatial = kernel.len();
-    let list = |name: &str, absent: i64, count: usize, least: i64| -> Result<Vec<i64>, Unmade> {
-        let list = call.attr_ints(name)?.unwrap_or_else(|| vec![absent; count]);
-        let fits = list.len() == count && list.iter().all(|n| (least..LARGEST).contains(n));
-        fits.then_some(list).ok_or(Unmade::Uncovered)
-    };
-    let (strides, dilations) = (
-        list("strides", 1, spatial, 1)?,
-        list("dilations", 1, spatial, 1)?,
-    );
-    let pads = list("pads", 0, 2 * spatial, 0)?;
-    let more = list("output_padding", 0, spatial, 0)?;
-    let asked = if transposed {
-        list("output_shape", 0, spatial, 0)?
-    } else {
-        vec![0; spatial]
-    };
-    let fits = input.len() == spatial
-        && kernel
-            .iter()
-            .chain(input)
-            .all(|&extent| (extent as i64) < LARGEST);
-    if !fits {
-        return Err(Unmade::Uncovered);
-    }
-    let told = call.attr_ints("kernel_shape")?;
-    if told.is_some_and(|told| !told.iter().map(|&n| n as usize).eq(kernel.iter().copied())) {
-        return Err(Unmade::Misfit);
-    }
-    let (auto, up) = (
-        call.text("auto_pad", "NOTSET")?,
-        call.flag("ceil_mode", false)?,
-    );
-    // Engines disagree here.
-    if up && auto == "VALID"
-        || transposed && auto.starts_with("SAME") && more.iter().any(|&more| more != 0)
-    {
-        return Err(Unmade::Uncovered);
-    }
+    let layout = Layout::new(call, kernel, input)?;
     let (mut before, mut after, mut output) = (vec![], vec![], vec![]);
-    for axis in 0..spatial {
-        let (size, stride) = (input[axis] as i64, strides[axis]);
-        let reach = (kernel[axis] as i64 - 1) * dilations[axis] + 1;
-        // The places that a transposed convolution cuts off to reach its output extent.
-        let taken = |places: i64| ((size - 1) * stride + more[axis] + reach - places).max(0);
-        let (first, last) = match auto {
-            auto if transposed && (asked[axis] > 0 || auto.starts_with("SAME")) => halves(
-                taken(if asked[axis] > 0 {
-                    asked[axis]
-                } else {
-                    size * stride
-                }),
-                auto,
-            ),
-            "NOTSET" => (pads[axis], pads[axis + spatial]),
-            "VALID" => (0, 0),
-            "SAME_UPPER" | "SAME_LOWER" if !transposed => halves(
-                (((size + stride - 1) / stride - 1) * stride + reach - size).max(0),
-                auto,
-            ),
-            _ => return Err(Unmade::Uncovered),
-        };
-        let room = size + first + last - reach;
-        let places = match (transposed, up) {
-            (true, _) => (size - 1) * stride + more[axis] + reach - first - last,
-            _ if room < 0 => return Err(Unmade::Misfit),
-            (_, false) => room / stride + 1,
-            (_, true) => {
-                let places = (room + stride - 1) / stride + 1;
-                // The last window begins inside, or in the padding before.
-                if (places - 1) * stride >= size + first {
-                    places - 1
-                } else {
-                    places
-                }
-            }
-        };
+    for axis in 0..kernel.len() {
+        let (first, last) = layout.padding(axis)?;
+        let places = layout.places(axis, first, last)?;
         before.push(first);
         after.push(last);
         output.push(usize::try_from(places).map_err(|_| Unmade::Uncovered)?);
     }
     let windows = Windows {
-        transposed,
+        transposed: layout.is_transposed,
         kernel: kernel.to_vec(),
-        strides,
-        dilations,
+        strides: layout.strides,
+        dilations: layout.dilations,
         before,
         input: input.to_vec(),
         output,
     };
     Ok((windows, after))
+}
+
+/// The attributes that lay a kernel over the places of its input.
+struct Layout<'l> {
+    is_transposed: bool,
+    kernel: &'l [usize],
+    input: &'l [usize],
+    strides: Vec<i64>,
+    dilations: Vec<i64>,
+    pads: Vec<i64>,
+    /// How many more places the output of a transposed convolution has.
+    more: Vec<i64>,
+    /// The extents of the output of a transposed convolution; 0 where none are named.
+    asked: Vec<i64>,
+    auto_pad: &'l str,
+    rounds_up: bool,
+}
+
+impl<'l> Layout<'l> {
+    fn new(call: &'l Call, kernel: &'l [usize], input: &'l [usize]) -> Result<Self, Unmade> {
+        let is_transposed = call.op() == "ConvTranspose";
+        let spatial = kernel.len();
+        let strides = numbers(call, "strides", 1, spatial, 1)?;
+        let dilations = numbers(call, "dilations", 1, spatial, 1)?;
+        let pads = numbers(call, "pads", 0, 2 * spatial, 0)?;
+        let more = numbers(call, "output_padding", 0, spatial, 0)?;
+        let asked = if is_transposed {
+            numbers(call, "output_shape", 0, spatial, 0)?
+        } else {
+            vec![0; spatial]
+        };
+        let mut extents = kernel.iter().chain(input);
+        if input.len() != spatial || extents.any(|&extent| extent as i64 >= LARGEST) {
+            return Err(Unmade::Uncovered);
+        }
+        let named = call.attr_ints("kernel_shape")?;
+        let named = named.map(|named| named.iter().map(|&n| n as usize).collect::<Vec<_>>());
+        if named.is_some_and(|named| named != kernel) {
+            return Err(Unmade::Misfit);
+        }
+        let auto_pad = call.text("auto_pad", "NOTSET")?;
+        let rounds_up = call.flag("ceil_mode", false)?;
+        // Engines disagree here.
+        if rounds_up && auto_pad == "VALID"
+            || is_transposed && auto_pad.starts_with("SAME") && more.iter().any(|&more| more != 0)
+        {
+            return Err(Unmade::Uncovered);
+        }
+        Ok(Self {
+            is_transposed,
+            kernel,
+            input,
+            strides,
+            dilations,
+            pads,
+            more,
+            asked,
+            auto_pad,
+            rounds_up,
+        })
+    }
+
+    /// How many places a kernel reaches over.
+    fn reach(&self, axis: usize) -> i64 {
+        (self.kernel[axis] as i64 - 1) * self.dilations[axis] + 1
+    }
+
+    /// How many places a transposed convolution makes before any are cut off.
+    fn uncut(&self, axis: usize) -> i64 {
+        let size = self.input[axis] as i64;
+        (size - 1) * self.strides[axis] + self.more[axis] + self.reach(axis)
+    }
+
+    /// The zeros before and behind the places of an axis, or the places that a transposed convolution cuts off.
+    fn padding(&self, axis: usize) -> Result<(i64, i64), Unmade> {
+        let (size, stride) = (self.input[axis] as i64, self.strides[axis]);
+        let (asked, auto_pad) = (self.asked[axis], self.auto_pad);
+        if self.is_transposed && (asked > 0 || auto_pad.starts_with("SAME")) {
+            let places = if asked > 0 { asked } else { size * stride };
+            return Ok(halves((self.uncut(axis) - places).max(0), auto_pad));
+        }
+        match auto_pad {
+            "NOTSET" => Ok((self.pads[axis], self.pads[axis + self.kernel.len()])),
+            "VALID" => Ok((0, 0)),
+            "SAME_UPPER" | "SAME_LOWER" if !self.is_transposed => {
+                let last = ((size + stride - 1) / stride - 1) * stride;
+                Ok(halves((last + self.reach(axis) - size).max(0), auto_pad))
+            }
+            _ => Err(Unmade::Uncovered),
+        }
+    }
+
+    /// How many places the output has, with this padding.
+    fn places(&self, axis: usize, first: i64, last: i64) -> Result<i64, Unmade> {
+        let (size, stride) = (self.input[axis] as i64, self.strides[axis]);
+        if self.is_transposed {
+            return Ok(self.uncut(axis) - first - last);
+        }
+        let room = size + first + last - self.reach(axis);
+        if room < 0 {
+            return Err(Unmade::Misfit);
+        }
+        if !self.rounds_up {
+            return Ok(room / stride + 1);
+        }
+        let places = (room + stride - 1) / stride + 1;
+        // The last window begins inside, or in the padding before.
+        if (places - 1) * stride >= size + first {
+            Ok(places - 1)
+        } else {
+            Ok(places)
+        }
+    }
+}
+
+/// An attribute of so many numbers, none of them less than `least`.
+fn numbers(
+    call: &Call,
+    name: &str,
+    absent: i64,
+    count: usize,
+    least: i64,
+) -> Result<Vec<i64>, Unmade> {
+    let numbers = call.attr_ints(name)?.unwrap_or_else(|| vec![absent; count]);
+    let fits = numbers.len() == count && numbers.iter().all(|n| (least..LARGEST).contains(n));
+    fits.then_some(numbers).ok_or(Unmade::Uncovered)
 }
 
 /// The padding before and behind; `auto_pad` decides the end of an odd place.
@@ -297,28 +350,23 @@ pub fn without_border(call: &Call, lowest: u32) -> Option<(NodeProto, FieldValue
     let FieldValue::Field(elements) = call.optional(0)? else {
         return None;
     };
-    let is_told = call
-        .text("auto_pad", "NOTSET")
-        .is_ok_and(|kind| kind == "NOTSET")
-        && call.flag("ceil_mode", false).is_ok_and(|up| !up);
-    let spatial = elements.ndim().checked_sub(2).filter(|_| is_told)?;
-    let mut pads = call
-        .attr_ints("pads")
-        .ok()?
-        .unwrap_or_else(|| vec![0; 2 * spatial]);
+    let pads_alone = call.text("auto_pad", "NOTSET") == Ok("NOTSET");
+    let rounds_down = call.flag("ceil_mode", false) == Ok(false);
+    let spatial = elements.ndim().checked_sub(2)?;
+    let pads = call.attr_ints("pads").ok()?;
+    let mut pads = pads.unwrap_or_else(|| vec![0; 2 * spatial]);
     let (mut inside, mut is_around) = (elements.view(), false);
-    (pads.len() == 2 * spatial).then_some(())?;
+    (pads_alone && rounds_down && pads.len() == 2 * spatial).then_some(())?;
     for axis in 0..spatial {
         let along = Axis(axis + 2);
-        let is_border = |&place: &usize| {
-            inside
-                .index_axis(along, place)
-                .iter()
-                .all(|&element| element == lowest)
-        };
-        let extent = inside.len_of(along);
-        let first = (0..extent).take_while(is_border).count();
-        let last = (first..extent).rev().take_while(is_border).count();
+        let is_border: Vec<bool> = inside
+            .axis_iter(along)
+            .map(|place| place.iter().all(|&element| element == lowest))
+            .collect();
+        let extent = is_border.len();
+        let first = is_border.iter().take_while(|&&is_border| is_border).count();
+        let rest = is_border[first..].iter().rev();
+        let last = rest.take_while(|&&is_border| is_border).count();
         (first < extent).then_some(())?;
         pads[axis] = pads[axis].checked_add(first as i64)?;
         pads[axis + spatial] = pads[axis + spatial].checked_add(last as i64)?;
@@ -330,6 +378,28 @@ pub fn without_border(call: &Call, lowest: u32) -> Option<(NodeProto, FieldValue
         .retain(|attribute| attribute.name() != "pads");
     node.attribute.push(ints("pads", &pads));
     is_around.then(|| (node, FieldValue::Field(row_major(inside.to_owned()))))
+}
+
+/// One by the number of places of each window: of those inside, or of those of the border too.
+fn parts(call: &Call, windows: &Windows, after: &[i64]) -> Result<Vec<u32>, Unmade> {
+    let counted = match call.flag("count_include_pad", false)? {
+        false => windows.clone(),
+        true => Windows {
+            input: (0..windows.input.len())
+                .map(|axis| windows.input[axis] + (windows.before[axis] + after[axis]) as usize)
+                .collect(),
+            before: vec![0; windows.input.len()],
+            ..windows.clone()
+        },
+    };
+    let mut counts = vec![0_u32; count(&windows.output)];
+    for meets in counted.meets() {
+        for (count, place) in counts.iter_mut().zip(meets) {
+            *count += u32::from(place.is_some());
+        }
+    }
+    field::invert(&mut counts).ok_or(Unmade::Uncovered)?;
+    Ok(counts)
 }
 
 /// AveragePool.
@@ -352,25 +422,7 @@ pub(super) fn average(call: &Call) -> Made {
         .room(&[taps.ok_or(Unmade::Beyond)?, places])?;
     call.allowance
         .products(&[count(&shape), taps.ok_or(Unmade::Beyond)?])?;
-    // The divisor counts the places inside, or those of the border too.
-    let counted = match call.flag("count_include_pad", false)? {
-        false => windows.clone(),
-        true => Windows {
-            input: (0..input.len())
-                .map(|axis| input[axis] + (windows.before[axis] + after[axis]) as usize)
-                .collect(),
-            before: vec![0; input.len()],
-            ..windows.clone()
-        },
-    };
-    let mut counts = vec![0_u32; places];
-    for meets in counted.meets() {
-        counts
-            .iter_mut()
-            .zip(meets)
-            .for_each(|(count, place)| *count += u32::from(place.is_some()));
-    }
-    field::invert(&mut counts).ok_or(Unmade::Uncovered)?;
+    let parts = parts(call, &windows, &after)?;
     let size = count(input);
     let mut sums = vec![0_u64; samples * channels * places];
     for meets in windows.meets() {
@@ -388,7 +440,7 @@ pub(super) fn average(call: &Call) -> Made {
     }
     let means = sums
         .iter()
-        .zip(counts.iter().cycle())
+        .zip(parts.iter().cycle())
         .map(|(&sum, &part)| field::mul(field::reduce(sum), part));
     Ok(vec![FieldValue::field(
         ArrayD::from_shape_vec(shape, means.collect()).map_err(|_| Unmade::Uncovered)?,

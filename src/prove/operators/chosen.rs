@@ -1,0 +1,99 @@
+//! Where, and Trilu.
+
+use ndarray::{ArcArray, ArrayD, IxDyn, Zip};
+
+use super::arithmetic::zip;
+use super::{Call, Made, Unmade};
+use crate::prove::field;
+use crate::prove::field_value::{Elements, FieldValue, Integers, slice};
+use crate::recipe::broadcast;
+
+/// Where, by truth values that are known; by others `c` it is `c·a + (1 − c)·b`, which is one or the other where `c` is 1 or 0.
+pub(super) fn choose(call: &Call) -> Made {
+    if let (FieldValue::Varying(condition), FieldValue::Field(one), FieldValue::Field(other)) =
+        (call.value(0)?, call.value(1)?, call.value(2)?)
+    {
+        let shape = broadcast(one.shape(), other.shape())
+            .and_then(|shape| broadcast(condition.shape(), &shape))
+            .ok_or(Unmade::Misfit)?;
+        call.allowance.room(&shape)?;
+        let mixed = mixed(condition, one, other).ok_or(Unmade::Misfit)?;
+        return Ok(vec![FieldValue::field(mixed)]);
+    }
+    // An unknown condition is decided by the parity of its image.
+    let condition = call.indices(0)?;
+    let condition = &match call.value(0)? {
+        FieldValue::Varying(_) => condition.mapv(|number| number % 2).into_shared(),
+        _ => condition,
+    };
+    let shape = broadcast(call.shape(1)?, call.shape(2)?)
+        .and_then(|shape| broadcast(condition.shape(), &shape));
+    let shape = shape.ok_or(Unmade::Misfit)?;
+    call.allowance.room(&shape)?;
+    let made = match (call.value(1)?, call.value(2)?) {
+        (FieldValue::Field(one), FieldValue::Field(other)) => {
+            chosen(condition, [one, other], &shape).map(FieldValue::field)
+        }
+        (FieldValue::Int(one), FieldValue::Int(other)) => {
+            chosen(condition, [one, other], &shape).map(FieldValue::int)
+        }
+        (FieldValue::Varying(one), FieldValue::Varying(other)) => {
+            chosen(condition, [one, other], &shape).map(FieldValue::varying)
+        }
+        _ => None,
+    };
+    Ok(vec![made.ok_or(Unmade::Uncovered)?])
+}
+
+/// `c·a + (1 − c)·b`
+fn mixed(condition: &Elements, one: &Elements, other: &Elements) -> Option<ArrayD<u32>> {
+    let apart = zip(one, other, field::sub)?.into_shared();
+    let part = zip(condition, &apart, field::mul)?.into_shared();
+    zip(&part, other, field::add)
+}
+
+/// The elements of one where the condition is not 0, and of the other elsewhere.
+fn chosen<T: Copy>(
+    condition: &Integers,
+    [one, other]: [&ArcArray<T, IxDyn>; 2],
+    shape: &[usize],
+) -> Option<ArrayD<T>> {
+    let condition = condition.broadcast(shape)?;
+    let (one, other) = (one.broadcast(shape)?, other.broadcast(shape)?);
+    let pairs = Zip::from(&condition).and(&one).and(&other);
+    Some(pairs.map_collect(|&holds, &one, &other| if holds != 0 { one } else { other }))
+}
+
+/// Trilu.
+pub(super) fn triangle(call: &Call) -> Made {
+    let shape = call.shape(0)?;
+    let upper = call.flag("upper", true)?;
+    let k = call
+        .ints(1)?
+        .map_or(Some(0), |k| k.first().copied())
+        .ok_or(Unmade::Uncovered)?;
+    let &[.., rows, columns] = shape else {
+        return Err(Unmade::Uncovered);
+    };
+    call.allowance.room(shape)?;
+    let mut mask = vec![];
+    for row in 0..rows as i64 {
+        for column in 0..columns as i64 {
+            let above = column.saturating_sub(row);
+            mask.push(if upper { above >= k } else { above <= k });
+        }
+    }
+    let made = match call.value(0)? {
+        FieldValue::Field(elements) => FieldValue::field(masked(elements, &mask)),
+        FieldValue::Int(integers) => FieldValue::int(masked(integers, &mask)),
+        _ => return Err(Unmade::Uncovered),
+    };
+    Ok(vec![made])
+}
+
+/// The elements under a mask of the last two axes, and 0 elsewhere.
+fn masked<T: Copy + Default>(array: &ArcArray<T, IxDyn>, mask: &[bool]) -> ArrayD<T> {
+    let elements = slice(array).iter().zip(mask.iter().cycle());
+    let elements = elements.map(|(&element, &stays)| if stays { element } else { T::default() });
+    ArrayD::from_shape_vec(array.shape(), elements.collect()).expect("as many elements")
+}

@@ -1,0 +1,221 @@
+//! Einsum: sums of products over labels.
+
+use ndarray::Axis;
+
+use super::movement::transposed;
+use super::products::product;
+use super::{Call, Made, Unmade, reductions};
+use crate::hash::HashMap;
+use crate::ir::equation::implied;
+use crate::prove::field_value::{Elements, FieldValue, row_major};
+
+/// An operand, and a label for each of its axes.
+struct Term {
+    elements: Elements,
+    labels: Vec<char>,
+}
+
+impl Term {
+    /// The extent of the axis of a label.
+    fn extent(&self, label: char) -> Option<usize> {
+        let axis = self.labels.iter().position(|&own| own == label)?;
+        Some(self.elements.shape()[axis])
+    }
+
+    /// The elements with their axes in this order.
+    fn ordered(&self, order: &[char]) -> Option<Elements> {
+        let perm: Option<Vec<usize>> = order
+            .iter()
+            .map(|wanted| self.labels.iter().position(|label| label == wanted))
+            .collect();
+        Some(row_major(transposed(&self.elements, &perm?)))
+    }
+
+    /// The elements with an axis for each of these groups of labels.
+    fn grouped(&self, groups: [&[char]; 3]) -> Option<Elements> {
+        let shape = groups.map(|group| {
+            let extents = group.iter().filter_map(|&label| self.extent(label));
+            extents.product::<usize>()
+        });
+        let ordered = self.ordered(&groups.concat())?;
+        ordered.into_shape_with_order(shape.to_vec()).ok()
+    }
+}
+
+pub(super) fn einsum(call: &Call) -> Made {
+    let equation: String = call.text("equation", "")?.split_whitespace().collect();
+    let implicit = implied(&equation);
+    let (terms, result) = equation.split_once("->").unwrap_or((&equation, &implicit));
+    let (mut terms, result) = parsed(call, terms, result)?;
+    widen(&mut terms)?;
+    let mut terms = summed(&terms, &result);
+    let mut made = terms.remove(0);
+    while !terms.is_empty() {
+        let next = terms.remove(0);
+        let wanted: Vec<char> = terms
+            .iter()
+            .flat_map(|term| &term.labels)
+            .chain(&result)
+            .copied()
+            .collect();
+        made = contracted(call, &made, &next, &wanted)?;
+    }
+    if made.labels.len() != result.len() {
+        return Err(Unmade::Uncovered);
+    }
+    let made = made.ordered(&result).ok_or(Unmade::Uncovered)?;
+    Ok(vec![FieldValue::Field(made)])
+}
+
+/// The operands with their labels, each label once in an operand, and the labels of the result.
+fn parsed(call: &Call, terms: &str, result: &str) -> Result<(Vec<Term>, Vec<char>), Unmade> {
+    let operands: Vec<&Elements> = (0..call.inputs.len())
+        .map(|slot| call.field(slot))
+        .collect::<Result<_, _>>()?;
+    let terms: Vec<&str> = terms.split(',').collect();
+    if terms.len() != operands.len() {
+        return Err(Unmade::Uncovered);
+    }
+    // The axes of the ellipsis, the last ones of which each operand has.
+    let mut dots = 0;
+    for (term, elements) in terms.iter().zip(&operands) {
+        if term.contains('.') {
+            let own = elements.ndim().checked_sub(letters(term));
+            dots = dots.max(own.ok_or(Unmade::Uncovered)?);
+        }
+    }
+    let mut labelled = vec![];
+    for (term, elements) in terms.iter().zip(&operands) {
+        let own = elements.ndim().saturating_sub(letters(term));
+        labelled.push(labels(term, dots, own).ok_or(Unmade::Uncovered)?);
+    }
+    let result = labels(result, dots, dots).ok_or(Unmade::Uncovered)?;
+    let mut pairs = operands.iter().zip(&labelled);
+    if pairs.any(|(elements, labels)| elements.ndim() != labels.len()) {
+        return Err(Unmade::Uncovered);
+    }
+    let terms = operands.into_iter().zip(labelled);
+    let terms = terms.map(|(elements, labels)| diagonal(elements, labels));
+    let terms: Option<Vec<Term>> = terms.collect();
+    Ok((terms.ok_or(Unmade::Misfit)?, result))
+}
+
+/// How many labels a term names.
+fn letters(term: &str) -> usize {
+    term.chars().filter(|&label| label != '.').count()
+}
+
+/// The operands, summed over labels of one operand alone that the result lacks.
+fn summed(terms: &[Term], result: &[char]) -> Vec<Term> {
+    let mut readers: HashMap<char, usize> = HashMap::default();
+    for &label in terms.iter().flat_map(|term| &term.labels) {
+        *readers.entry(label).or_default() += 1;
+    }
+    terms
+        .iter()
+        .map(|term| {
+            let (gone, kept): (Vec<usize>, Vec<usize>) = (0..term.labels.len()).partition(|&at| {
+                !result.contains(&term.labels[at]) && readers[&term.labels[at]] == 1
+            });
+            Term {
+                elements: row_major(reductions::sum(&term.elements, &gone, false)),
+                labels: kept.into_iter().map(|at| term.labels[at]).collect(),
+            }
+        })
+        .collect()
+}
+
+/// The elements at which axes of one label have one place, and the labels, each of them once.
+fn diagonal(elements: &Elements, mut labels: Vec<char>) -> Option<Term> {
+    let mut elements = elements.clone();
+    while let Some((first, again)) = repeated(&labels) {
+        if elements.shape()[first] != elements.shape()[again] {
+            return None;
+        }
+        let places = (0..elements.shape()[first])
+            .map(|place| {
+                elements
+                    .index_axis(Axis(again), place)
+                    .index_axis_move(Axis(first), place)
+            })
+            .collect::<Vec<_>>();
+        elements = row_major(ndarray::stack(Axis(first), &places).ok()?);
+        labels.remove(again);
+    }
+    Some(Term { elements, labels })
+}
+
+/// The first axis whose label an earlier one has, behind that one.
+fn repeated(labels: &[char]) -> Option<(usize, usize)> {
+    (0..labels.len()).find_map(|again| {
+        let before = &labels[..again];
+        let first = before.iter().position(|&label| label == labels[again])?;
+        Some((first, again))
+    })
+}
+
+/// Repeats axes of one place: they are as long as the others of their label.
+fn widen(terms: &mut [Term]) -> Result<(), Unmade> {
+    let mut extents: HashMap<char, usize> = HashMap::default();
+    for term in &*terms {
+        for (&label, &extent) in term.labels.iter().zip(term.elements.shape()) {
+            let most = extents.entry(label).or_insert(extent);
+            *most = if *most == 1 { extent } else { *most };
+        }
+    }
+    for Term { elements, labels } in terms {
+        let shape: Vec<usize> = labels.iter().map(|label| extents[label]).collect();
+        if elements.shape() != shape {
+            *elements = row_major(elements.broadcast(shape).ok_or(Unmade::Misfit)?.to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// The labels of a term of an Einsum; the axes of its ellipsis, `own` many, are the last of `all`.
+/// `None` where the term is invalid.
+fn labels(term: &str, all: usize, own: usize) -> Option<Vec<char>> {
+    // No letter is one of these.
+    let of_dots: String = (all - own.min(all)..all)
+        .filter_map(|at| char::from_u32(0xE000 + at as u32))
+        .collect();
+    let labels: Vec<char> = term.replacen("...", &of_dots, 1).chars().collect();
+    let mut others = labels
+        .iter()
+        .filter(|&&label| !label.is_ascii_alphabetic() && label < '\u{E000}');
+    others.next().is_none().then_some(labels)
+}
+
+/// The sum of products of two operands over the labels that nothing else wants.
+fn contracted(call: &Call, one: &Term, other: &Term, wanted: &[char]) -> Result<Term, Unmade> {
+    let (common, rows): (Vec<char>, Vec<char>) = one
+        .labels
+        .iter()
+        .copied()
+        .partition(|label| other.labels.contains(label));
+    let (batch, inner): (Vec<char>, Vec<char>) =
+        common.into_iter().partition(|label| wanted.contains(label));
+    let mut columns = other.labels.clone();
+    columns.retain(|label| !one.labels.contains(label));
+    let left = one.grouped([&batch, &rows, &inner]);
+    let right = other.grouped([&batch, &inner, &columns]);
+    let (left, right) = left.zip(right).ok_or(Unmade::Uncovered)?;
+    for &label in batch.iter().chain(&inner) {
+        if one.extent(label) != other.extent(label) {
+            return Err(Unmade::Uncovered);
+        }
+    }
+    let labels = [batch, rows, columns].concat();
+    let shape: Option<Vec<usize>> = labels
+        .iter()
+        .map(|&label| one.extent(label).or(other.extent(label)))
+        .collect();
+    let made = product(&left, &right, call.allowance)?;
+    let made = made
+        .into_shape_with_order(shape.ok_or(Unmade::Uncovered)?)
+        .map_err(|_| Unmade::Uncovered)?;
+    Ok(Term {
+        elements: row_major(made),
+        labels,
+    })
+}

@@ -1,0 +1,116 @@
+//! Operators that take elements at places that a tensor of integers gives.
+
+use super::movement::{picked, reshaped};
+use super::{Call, Made, Unmade};
+use crate::prove::field_value::slice;
+
+/// The place of an index along an axis.
+///
+/// An index that is given may be any number, and stands for one that is in range: its place is that modulo the extent. A
+/// settled index is the number that it is.
+///
+/// # Errors
+/// [`Unmade::Misfit`] for a settled index out of range.
+pub(super) fn place(index: i64, extent: usize, is_settled: bool) -> Result<usize, Unmade> {
+    let extent = i64::try_from(extent)
+        .ok()
+        .filter(|&extent| extent > 0)
+        .ok_or(Unmade::Uncovered)?;
+    if is_settled && !(-extent..extent).contains(&index) {
+        return Err(Unmade::Misfit);
+    }
+    Ok(index.rem_euclid(extent) as usize)
+}
+
+pub(super) fn gather(call: &Call) -> Made {
+    let (mut shape, indices) = (call.shape(0)?.to_vec(), call.indices(1)?);
+    let along = call.axis(0, shape.len())?;
+    let is_settled = call.is_settled(1);
+    let places = slice(&indices)
+        .iter()
+        .map(|&index| place(index, shape[along], is_settled).map(Some));
+    let taken = picked(
+        call,
+        call.value(0)?,
+        along,
+        &places.collect::<Result<Vec<_>, _>>()?,
+    )?;
+    shape.splice(along..=along, indices.shape().iter().copied());
+    Ok(vec![reshaped(&taken, &shape)?])
+}
+
+/// The place of a tuple of indices among all places of these axes.
+///
+/// # Errors
+/// As [`place`].
+pub(super) fn flat_place(
+    tuple: &[i64],
+    extents: &[usize],
+    is_settled: bool,
+) -> Result<usize, Unmade> {
+    let mut flat = 0;
+    for (&index, &extent) in tuple.iter().zip(extents) {
+        flat = flat * extent + place(index, extent, is_settled)?;
+    }
+    Ok(flat)
+}
+
+pub(super) fn gather_nd(call: &Call) -> Made {
+    let (shape, indices) = (call.shape(0)?, call.indices(1)?);
+    let batch = call.count("batch_dims", 0)?;
+    let (&length, outer) = indices.shape().split_last().ok_or(Unmade::Uncovered)?;
+    let fits = batch <= outer.len() && length > 0 && batch + length <= shape.len();
+    if !fits || outer[..batch] != shape[..batch] {
+        return Err(Unmade::Misfit);
+    }
+    let (indexed, rest) = shape[batch..].split_at(length);
+    let made = [outer, rest].concat();
+    call.allowance.room(&made)?;
+    let per_batch = outer[batch..].iter().product::<usize>().max(1);
+    let block: usize = indexed.iter().product();
+    let mut places = vec![];
+    for (count, tuple) in slice(&indices).chunks(length).enumerate() {
+        let flat = flat_place(tuple, indexed, call.is_settled(1))?;
+        places.push(Some(count / per_batch * block + flat));
+    }
+    let flat = [
+        shape[..batch].iter().product::<usize>() * block,
+        rest.iter().product(),
+    ];
+    let taken = picked(call, &reshaped(call.value(0)?, &flat)?, 0, &places)?;
+    Ok(vec![reshaped(&taken, &made)?])
+}
+
+pub(super) fn gather_elements(call: &Call) -> Made {
+    let (shape, indices) = (call.shape(0)?, call.indices(1)?);
+    let along = call.axis(0, shape.len())?;
+    if !lies_inside(indices.shape(), shape, along) {
+        return Err(Unmade::Misfit);
+    }
+    call.allowance.room(indices.shape())?;
+    let mut places = vec![];
+    for (at, &index) in indices.indexed_iter() {
+        let mut flat = 0;
+        for (axis, &extent) in shape.iter().enumerate() {
+            flat = flat * extent
+                + if axis == along {
+                    place(index, extent, call.is_settled(1))?
+                } else {
+                    at[axis]
+                };
+        }
+        places.push(Some(flat));
+    }
+    let flat = reshaped(call.value(0)?, &[shape.iter().product()])?;
+    Ok(vec![reshaped(
+        &picked(call, &flat, 0, &places)?,
+        indices.shape(),
+    )?])
+}
+
+/// Whether indices of these extents have a place in a tensor on every axis but the one that they are places of.
+pub(super) fn lies_inside(indices: &[usize], shape: &[usize], along: usize) -> bool {
+    let mut axes = indices.iter().zip(shape).enumerate();
+    indices.len() == shape.len()
+        && axes.all(|(axis, (taken, extent))| axis == along || taken <= extent)
+}
