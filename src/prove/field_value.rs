@@ -108,18 +108,8 @@ impl FieldValue {
             return Self::random(seed, shape, false);
         }
         let unknown = Unknown::new(seed);
-        let below =
-            |place: u64, end: u64| (u64::from(unknown.value(place)) * end / field::P) as i64;
-        let integer = |place: u64| match data_type {
-            DataType::Bool => below(place, 2),
-            DataType::Int32 | DataType::Int64 if place % OUTLYING == OUTLYING - 1 => {
-                OUTLIERS[below(place, OUTLIERS.len() as u64) as usize]
-            }
-            // One place for the size, and one for the number.
-            _ if below(2 * place, 2) == 0 => below(2 * place + 1, SMALL),
-            _ => below(2 * place + 1, INTEGERS),
-        };
-        let integers = (0..shape.iter().product::<usize>() as u64).map(integer);
+        let places = 0..shape.iter().product::<usize>() as u64;
+        let integers = places.map(|place| random_integer(unknown, place, data_type));
         ArrayD::from_shape_vec(shape, integers.collect()).map_or(Self::Opaque(seed), Self::int)
     }
 
@@ -155,8 +145,8 @@ impl FieldValue {
             Self::Varying(_) => 2,
             Self::Opaque(digest) => return *digest,
         });
-        let extents = |extent: usize| (extent as u64).to_le_bytes();
-        hash.all(self.shape().unwrap_or_default(), extents);
+        let shape = self.shape().unwrap_or_default();
+        hash.all(shape, |extent| (extent as u64).to_le_bytes());
         match self {
             Self::Field(elements) | Self::Varying(elements) => {
                 hash.all(slice(elements), u32::to_le_bytes)
@@ -166,6 +156,24 @@ impl FieldValue {
         }
         hash.finish()
     }
+}
+
+/// The random integer at a place.
+fn random_integer(unknown: Unknown, place: u64, data_type: DataType) -> i64 {
+    match data_type {
+        DataType::Bool => below(unknown, place, 2),
+        DataType::Int32 | DataType::Int64 if place % OUTLYING == OUTLYING - 1 => {
+            OUTLIERS[below(unknown, place, OUTLIERS.len() as u64) as usize]
+        }
+        // One place for the size, and one for the number.
+        _ if below(unknown, 2 * place, 2) == 0 => below(unknown, 2 * place + 1, SMALL),
+        _ => below(unknown, 2 * place + 1, INTEGERS),
+    }
+}
+
+/// The random integer at a place, from 0 on and less than `end`.
+fn below(unknown: Unknown, place: u64, end: u64) -> i64 {
+    (u64::from(unknown.value(place)) * end / field::P) as i64
 }
 
 /// The elements in row-major order.

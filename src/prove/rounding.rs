@@ -66,9 +66,14 @@ pub fn check(
         .iter()
         .map(|stored| (stored.name.as_str(), stored))
         .collect();
-    let mut others: Option<HashSet<(DataType, String)>> = None;
     after.sort_by_key(|(name, _)| *name);
     let allowance = Allowance::new(original.about_bytes(), 0);
+    let mut others = Others {
+        model: original,
+        before: &before,
+        named: &named,
+        marks: None,
+    };
     let mut recomputed = 0;
     for (name, tensor) in &after {
         let name = *name;
@@ -78,46 +83,61 @@ pub fn check(
                     "the recipe of `{name}` takes more than a model of its size is known to take"
                 ),
             })?;
-            drops_nothing(&named, analysis, recipe).map_err(|reason| Proof::Disproved {
-                at: name.to_owned(),
-                site: recipe.sites.first().copied(),
-                reason: reason.to_owned(),
-            })?;
+            drops_nothing(&named, analysis, recipe)
+                .map_err(|reason| disproved(recipe, reason.to_owned()))?;
             is_rounded((original, analysis), fused, tensor, recipe)?;
             recomputed += 1;
-            continue;
-        }
-        let Some((data_type, data)) = content(tensor, fused)? else {
-            continue;
-        };
-        let twin = named
-            .get(name)
-            .map_or(Ok(None), |twin| content(twin, original))?;
-        if let Some((_, twin)) = twin.filter(|(its, _)| *its == data_type)
-            && twin.same(&data).map_err(|reason| unread(name, &reason))?
-        {
-            continue;
-        }
-        let own = (
-            data_type,
-            sha256(&data).map_err(|reason| unread(name, &reason))?,
-        );
-        let others = match &mut others {
-            Some(others) => others,
-            none => none.insert(marked(&before, original)?),
-        };
-        if !others.contains(&own) {
+        } else if !others.have(name, tensor, fused)? {
             let reason = "the tensor is neither new nor one of the original's".to_owned();
-            let site = blamed(fused, name, new);
-            return Err(Proof::Disproved {
+            return Err(Ended::With(Proof::Disproved {
                 at: name.to_owned(),
-                site,
+                site: blamed(fused, name, new),
                 reason,
-            }
-            .into());
+            }));
         }
     }
     Ok(recomputed)
+}
+
+fn disproved(stored: &Stored, reason: String) -> Proof {
+    Proof::Disproved {
+        at: stored.name.clone(),
+        site: stored.sites.first().copied(),
+        reason,
+    }
+}
+
+/// The tensors of the original.
+struct Others<'o> {
+    model: &'o Model,
+    before: &'o [(&'o str, TensorProto)],
+    named: &'o HashMap<&'o str, &'o TensorProto>,
+    /// The types and the digests of all, computed on demand.
+    marks: Option<HashSet<(DataType, String)>>,
+}
+
+impl Others<'_> {
+    /// Whether one of them has the type and the contents of a tensor of the folded model, or that holds no floats.
+    fn have(&mut self, name: &str, tensor: &TensorProto, fused: &Model) -> Result<bool, Proof> {
+        let Some((data_type, data)) = content(tensor, fused)? else {
+            return Ok(true);
+        };
+        let twin = match self.named.get(name) {
+            Some(twin) => content(twin, self.model)?,
+            None => None,
+        };
+        if let Some((_, twin)) = twin.filter(|(its, _)| *its == data_type)
+            && twin.same(&data).map_err(|reason| unread(name, &reason))?
+        {
+            return Ok(true);
+        }
+        let digest = sha256(&data).map_err(|reason| unread(name, &reason))?;
+        let marks = match &mut self.marks {
+            Some(marks) => marks,
+            none => none.insert(marked(self.before, self.model)?),
+        };
+        Ok(marks.contains(&(data_type, digest)))
+    }
 }
 
 /// The types of tensors, and the digests of their contents.
@@ -154,33 +174,34 @@ fn drops_nothing(
     analysis: &Analysis,
     stored: &Stored,
 ) -> Result<(), &'static str> {
-    let of = |name: &str| {
-        let computed = analysis
-            .graph
-            .value(name)
-            .and_then(|value| analysis.facts.data_type(value));
-        computed.or_else(|| DataType::from_code(before.get(name)?.data_type()))
-    };
     for step in stored.recipe.steps() {
         match step.op() {
             Op::Flush(below) if *below > DECIDED => {
                 return Err("its recipe drops numbers that count");
             }
             // A tensor that was stored on the way has the type of one that it took the place of.
-            Op::Round(to)
-                if *to != stored.data_type
-                    && !stored
-                        .recipe
-                        .constants()
-                        .into_iter()
-                        .any(|name| of(name) == Some(*to)) =>
-            {
-                return Err("its recipe rounds to a type that nothing in it has");
+            Op::Round(to) if *to != stored.data_type => {
+                let constants = stored.recipe.constants();
+                let mut types = constants.iter().map(|name| type_of(name, before, analysis));
+                if !types.any(|data_type| data_type == Some(*to)) {
+                    return Err("its recipe rounds to a type that nothing in it has");
+                }
             }
             _ => {}
         }
     }
     Ok(())
+}
+
+/// The type of a constant of the original.
+fn type_of(
+    name: &str,
+    before: &HashMap<&str, &TensorProto>,
+    analysis: &Analysis,
+) -> Option<DataType> {
+    let value = analysis.graph.value(name);
+    let computed = value.and_then(|value| analysis.facts.data_type(value));
+    computed.or_else(|| DataType::from_code(before.get(name)?.data_type()))
 }
 
 fn is_rounded(
@@ -189,33 +210,23 @@ fn is_rounded(
     tensor: &TensorProto,
     stored: &Stored,
 ) -> Result<(), Ended> {
-    let disproved = |reason: String| Proof::Disproved {
-        at: stored.name.clone(),
-        site: stored.sites.first().copied(),
-        reason,
-    };
     let shape = stored.recipe.shape().iter().map(|&extent| extent as i64);
     if tensor.data_type() != stored.data_type.code() || !shape.eq(tensor.dims.iter().copied()) {
-        return Err(
-            disproved("the tensor has another type or shape than its recipe".to_owned()).into(),
-        );
+        let reason = "the tensor has another type or shape than its recipe";
+        return Err(disproved(stored, reason.to_owned()).into());
     }
-    let uncomputed = |Refusal { at, reason }| {
-        Ended::Uncomputed(format!(
-            "the recipe of `{}` cannot be computed: `{at}`: {reason}",
-            stored.name
-        ))
-    };
-    let constants = stored.recipe.constants().into_iter();
-    let given = constants.map(|name| Ok((name.clone(), given(original, analysis, name)?)));
-    let promise = Promise::new(
-        stored.recipe.clone(),
-        stored.data_type,
-        given.collect::<Result<Vec<_>, _>>().map_err(uncomputed)?,
-    );
+    let mut constants = vec![];
+    for name in stored.recipe.constants() {
+        let given = given(original, analysis, name);
+        constants.push((
+            name.clone(),
+            given.map_err(|refusal| uncomputed(stored, refusal))?,
+        ));
+    }
+    let promise = Promise::new(stored.recipe.clone(), stored.data_type, constants);
     let held = tensor::data(tensor, fused.externals()).map_err(|error| match error {
         Error::ExternalData { .. } => unread(&stored.name, &error),
-        _ => disproved(error.to_string()),
+        _ => disproved(stored, error.to_string()),
     })?;
     let parts: Vec<_> = (0..promise.parts())
         .into_par_iter()
@@ -223,19 +234,27 @@ fn is_rounded(
         .collect();
     let mut wrong = 0;
     for part in parts {
-        wrong += part.map_err(uncomputed)?.map_err(|failed| match failed {
-            Incomparable::Unstorable(reason) => disproved(reason),
+        let part = part.map_err(|refusal| uncomputed(stored, refusal))?;
+        wrong += part.map_err(|failed| match failed {
+            Incomparable::Unstorable(reason) => disproved(stored, reason),
             Incomparable::Unread(reason) => unread(&stored.name, &reason),
         })?;
     }
-    match wrong {
-        0 => Ok(()),
-        _ => Err(disproved(format!(
-            "{wrong} of its {} elements are not what its recipe gives, rounded once",
-            stored.recipe.len()
-        ))
-        .into()),
+    if wrong == 0 {
+        return Ok(());
     }
+    let reason = format!(
+        "{wrong} of its {} elements are not what its recipe gives, rounded once",
+        stored.recipe.len()
+    );
+    Err(disproved(stored, reason).into())
+}
+
+fn uncomputed(stored: &Stored, Refusal { at, reason }: Refusal) -> Ended {
+    Ended::Uncomputed(format!(
+        "the recipe of `{}` cannot be computed: `{at}`: {reason}",
+        stored.name
+    ))
 }
 
 /// Why a part was not compared.
@@ -252,24 +271,10 @@ fn differing(
     part: usize,
     held: &Data,
 ) -> Result<Result<usize, Incomparable>, Refusal> {
-    let width = promise.data_type().byte_size(1).unwrap_or(1);
-    let compare = |numbers: &[f64], at: usize| -> Result<usize, Incomparable> {
-        let bytes = tensor::encode_f64(promise.data_type(), &ArrayView1::from(numbers).into_dyn());
-        let bytes = bytes.map_err(|error| Incomparable::Unstorable(error.to_string()))?;
-        let held = held
-            .read(at * width..(at + numbers.len()) * width)
-            .map_err(Incomparable::Unread)?;
-        let pairs = bytes.chunks(width).zip(held.chunks(width));
-        Ok(if bytes == held {
-            0
-        } else {
-            pairs.filter(|(one, other)| one != other).count()
-        })
-    };
     let (mut at, mut wrong) = (promise.begin(part), Ok(0));
     promise.each(part, &mut |numbers| {
         if let Ok(count) = &mut wrong {
-            match compare(numbers, at) {
+            match unequal(promise.data_type(), numbers, held, at) {
                 Ok(more) => *count += more,
                 Err(reason) => wrong = Err(reason),
             }
@@ -278,4 +283,24 @@ fn differing(
         Ok(())
     })?;
     Ok(wrong)
+}
+
+/// How many of these numbers are others than those that are held from this place on.
+fn unequal(
+    data_type: DataType,
+    numbers: &[f64],
+    held: &Data,
+    at: usize,
+) -> Result<usize, Incomparable> {
+    let width = data_type.byte_size(1).unwrap_or(1);
+    let bytes = tensor::encode_f64(data_type, &ArrayView1::from(numbers).into_dyn());
+    let bytes = bytes.map_err(|error| Incomparable::Unstorable(error.to_string()))?;
+    let held = held
+        .read(at * width..(at + numbers.len()) * width)
+        .map_err(Incomparable::Unread)?;
+    if bytes == held {
+        return Ok(0);
+    }
+    let pairs = bytes.chunks(width).zip(held.chunks(width));
+    Ok(pairs.filter(|(one, other)| one != other).count())
 }

@@ -5,6 +5,8 @@
 //! their weights add up to 1. So the result is the first element of the lane, plus the first
 //! difference to it times an uninterpreted function of the normalized lane.
 
+use ndarray::ArrayD;
+
 use crate::onnx::operator::MAX_POOL;
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
@@ -47,6 +49,12 @@ struct Passing<'p> {
     multiples: Multiples<'p>,
 }
 
+/// The laws of a linear function.
+const LINEAR: Passing = Passing {
+    shift: false,
+    multiples: Multiples::All,
+};
+
 #[derive(Clone, Copy)]
 enum Multiples<'p> {
     All,
@@ -71,46 +79,33 @@ pub fn of_lanes(
     let elements = call.field(0)?;
     let rank = elements.ndim();
     let function = with_others(call, function, 1..call.inputs.len());
-    let maximum = Passing {
-        shift: true,
-        multiples: Multiples::Positive(alike),
+    let maximum = Lanes {
+        call,
+        function,
+        shape,
+        outer: 2,
+        passes: Passing {
+            shift: true,
+            multiples: Multiples::Positive(alike),
+        },
+        item: &|_| 0,
     };
-    let linear = Passing {
-        shift: false,
-        multiples: Multiples::All,
-    };
-    let lanes = |outer, passes, item: &dyn Fn(usize) -> usize| {
-        let starts = shape
-            .get(..outer)
-            .is_some_and(|start| elements.shape().starts_with(start));
-        if starts {
-            each(call, elements, outer, shape, function, passes, item)
-        } else {
-            Err(Unmade::Uncovered)
-        }
+    let linear = Lanes {
+        passes: LINEAR,
+        ..maximum
     };
     match call.node.op_type() {
         "GlobalMaxPool" => {
             knows(call, &[])?;
-            lanes(2, maximum, &|_| 0)
+            maximum.at_same_places(elements)
         }
         "MaxPool" => {
             knows(call, MAX_POOL)?;
-            let (windows, _) = pooled(call, elements.shape().get(2..).ok_or(Unmade::Uncovered)?)?;
-            let mut meets = vec![false; windows.output.iter().product()];
-            for places in windows.meets() {
-                meets
-                    .iter_mut()
-                    .zip(places)
-                    .for_each(|(meets, place)| *meets |= place.is_some());
-            }
             // A window over the border alone has no maximum.
-            let fits = shape.get(2..) == Some(&windows.output) && meets.iter().all(|&meets| meets);
-            if fits {
-                lanes(2, maximum, &|_| 0)
-            } else {
-                Err(Unmade::Uncovered)
+            if shape.get(2..) != Some(&full_windows(call, elements)?) {
+                return Err(Unmade::Uncovered);
             }
+            maximum.at_same_places(elements)
         }
         "ReduceMax" | "ReduceMin" => {
             knows(call, &["axes", "keepdims", "noop_with_empty_axes"])?;
@@ -119,23 +114,49 @@ pub fn of_lanes(
             let outer = order.len();
             order.extend(reduced);
             let elements = row_major(transposed(elements, &order));
-            each(call, &elements, outer, shape, function, maximum, &|_| 0)
+            Lanes { outer, ..maximum }.results(&elements)
         }
         "GridSample" => {
             knows(call, GRID_SAMPLE)?;
             let shift = matches!(call.text("padding_mode", "zeros")?, "border" | "reflection");
             let channels = elements.shape().get(1).copied().unwrap_or_default().max(1);
             // Each item has its own grid.
-            lanes(2, Passing { shift, ..linear }, &|lane| lane / channels)
+            let sampled = Lanes {
+                passes: Passing { shift, ..LINEAR },
+                item: &|lane| lane / channels,
+                ..linear
+            };
+            sampled.at_same_places(elements)
         }
         _ => {
             knows(call, ROTARY)?;
-            lanes(
-                rank.checked_sub(1).ok_or(Unmade::Uncovered)?,
-                linear,
-                &|lane| lane,
-            )
+            let rotated = Lanes {
+                outer: rank.checked_sub(1).ok_or(Unmade::Uncovered)?,
+                item: &|lane| lane,
+                ..linear
+            };
+            rotated.at_same_places(elements)
         }
+    }
+}
+
+/// The extents of the output of a MaxPool.
+///
+/// # Errors
+/// [`Unmade::Uncovered`] where some window has no place inside.
+fn full_windows(call: &Call, elements: &Elements) -> Result<Vec<usize>, Unmade> {
+    let input = elements.shape().get(2..).ok_or(Unmade::Uncovered)?;
+    let (windows, _) = pooled(call, input)?;
+    let mut meets = vec![false; windows.output.iter().product()];
+    for places in windows.meets() {
+        for (meets, place) in meets.iter_mut().zip(places) {
+            *meets |= place.is_some();
+        }
+    }
+    if meets.iter().all(|&meets| meets) {
+        Ok(windows.output)
+    } else {
+        Err(Unmade::Uncovered)
     }
 }
 
@@ -149,26 +170,25 @@ pub fn deformed(call: &Call, function: Digest) -> Made {
     else {
         return Err(Unmade::Uncovered);
     };
-    let told = call.attr_ints("kernel_shape")?;
-    let is_told =
-        told.is_none_or(|told| told.iter().map(|&n| n as usize).eq(kernel.iter().copied()));
-    let is_whole = |parts: usize, of: usize| parts > 0 && of.is_multiple_of(parts);
-    let fits = is_whole(group, outputs)
-        && is_whole(offsets, channels)
-        && inner.checked_mul(group) == Some(channels);
-    if !fits || !is_told {
+    let named = call.attr_ints("kernel_shape")?;
+    let named = named.map(|named| named.iter().map(|&n| n as usize).collect::<Vec<_>>());
+    let has_parts = [(group, outputs), (offsets, channels)]
+        .iter()
+        .all(|&(parts, of)| parts > 0 && of.is_multiple_of(parts));
+    let fits = has_parts && inner.checked_mul(group) == Some(channels);
+    if !fits || named.is_some_and(|named| named != kernel) {
         return Err(Unmade::Misfit);
     }
     let [taps, count] = [kernel, places].map(|extents| extents.iter().product::<usize>());
-    let function = with_others(call, function, [2, 4]);
-    let linear = Passing {
-        shift: false,
-        multiples: Multiples::All,
+    let taps_of_lanes = Lanes {
+        call,
+        function: with_others(call, function, [2, 4]),
+        shape: &[samples, channels, taps, count],
+        outer: 2,
+        passes: LINEAR,
+        item: &|lane| lane / channels * offsets + lane % channels / (channels / offsets),
     };
-    let sampled = [samples, channels, taps, count];
-    let (sampled, _) = each(call, values, 2, &sampled, function, linear, &|lane| {
-        lane / channels * offsets + lane % channels / (channels / offsets)
-    })?;
+    let (sampled, _) = taps_of_lanes.results(values)?;
     let Some(FieldValue::Field(sampled)) = sampled.first() else {
         return Err(Unmade::Uncovered);
     };
@@ -212,59 +232,87 @@ fn with_others(call: &Call, function: Digest, slots: impl IntoIterator<Item = us
     hash.finish()
 }
 
-/// A function of each lane, which lies along all axes from one on, and of the item that it belongs to.
-fn each(
-    call: &Call,
-    elements: &Elements,
-    outer: usize,
-    shape: &[usize],
+/// A function of lanes, each of which lies along all axes from one on.
+struct Lanes<'l> {
+    call: &'l Call<'l>,
     function: Digest,
-    passes: Passing,
-    item: &dyn Fn(usize) -> usize,
-) -> Result<(Vec<FieldValue>, usize), Unmade> {
-    call.allowance.room(shape)?;
-    let [count, length] = [&elements.shape()[..outer], &elements.shape()[outer..]]
-        .map(|extents| extents.iter().product());
-    let results = shape
-        .iter()
-        .product::<usize>()
-        .checked_div(count)
-        .ok_or(Unmade::Uncovered)?;
-    if length == 0 || results * count != shape.iter().product::<usize>() {
-        return Err(Unmade::Uncovered);
+    /// The extents of the results.
+    shape: &'l [usize],
+    /// How many axes number the lanes.
+    outer: usize,
+    passes: Passing<'l>,
+    /// The item that a lane belongs to: the function is one of each item.
+    item: &'l dyn Fn(usize) -> usize,
+}
+
+impl Lanes<'_> {
+    /// The results, which the same axes number as the lanes.
+    fn at_same_places(&self, elements: &Elements) -> Result<(Vec<FieldValue>, usize), Unmade> {
+        let outer = self.shape.get(..self.outer).ok_or(Unmade::Uncovered)?;
+        if elements.shape().starts_with(outer) {
+            self.results(elements)
+        } else {
+            Err(Unmade::Uncovered)
+        }
     }
-    let (mut made, mut taken) = (Vec::with_capacity(results * count), 0);
-    for (place, lane) in slice(elements).chunks(length).enumerate() {
-        let start = if passes.shift { lane[0] } else { 0 };
-        let rest = || lane.iter().map(|&element| field::sub(element, start));
-        let Some(first) = rest().find(|&difference| difference != 0) else {
+
+    /// The results, and how many lanes are identified with others up to a positive factor.
+    fn results(&self, elements: &Elements) -> Result<(Vec<FieldValue>, usize), Unmade> {
+        self.call.allowance.room(self.shape)?;
+        let (outer, along) = elements.shape().split_at(self.outer);
+        let [count, length] = [outer, along].map(|extents| extents.iter().product());
+        let all = self.shape.iter().product::<usize>();
+        let results = all.checked_div(count).ok_or(Unmade::Uncovered)?;
+        if length == 0 || results * count != all {
+            return Err(Unmade::Uncovered);
+        }
+        let (mut made, mut taken) = (Vec::with_capacity(all), 0);
+        for (place, lane) in slice(elements).chunks(length).enumerate() {
+            taken += usize::from(self.add_results(place, lane, results, &mut made)?);
+        }
+        let made = ArrayD::from_shape_vec(self.shape, made).map_err(|_| Unmade::Uncovered)?;
+        Ok((vec![FieldValue::field(made)], taken))
+    }
+
+    /// Adds the results of a lane, and says whether another lane stands for it.
+    fn add_results(
+        &self,
+        place: usize,
+        lane: &[u32],
+        results: usize,
+        made: &mut Vec<u32>,
+    ) -> Result<bool, Unmade> {
+        let start = if self.passes.shift { lane[0] } else { 0 };
+        let mut rest: Vec<u32> = lane
+            .iter()
+            .map(|&element| field::sub(element, start))
+            .collect();
+        let Some(first) = rest.iter().copied().find(|&difference| difference != 0) else {
             made.extend(std::iter::repeat_n(start, results));
-            continue;
+            return Ok(false);
         };
         let part = field::inverse(first).ok_or(Unmade::Uncovered)?;
-        let rest: Vec<u32> = rest()
-            .map(|difference| field::mul(difference, part))
-            .collect();
+        for difference in &mut rest {
+            *difference = field::mul(*difference, part);
+        }
         let mut hash = Hash::new(0, "lane");
-        hash.digest(function);
-        hash.number(item(place) as u64);
+        hash.digest(self.function);
+        hash.number((self.item)(place) as u64);
         hash.number(results as u64);
         hash.all(&rest, u32::to_le_bytes);
         let digest = hash.finish();
-        let like = match passes.multiples {
-            Multiples::All => 1,
-            Multiples::Positive(None) => first,
-            Multiples::Positive(Some(alike)) => alike(digest, first),
+        let (like, is_positive) = match self.passes.multiples {
+            Multiples::All => (1, false),
+            Multiples::Positive(None) => (first, true),
+            Multiples::Positive(Some(alike)) => (alike(digest, first), true),
         };
-        taken += usize::from(matches!(passes.multiples, Multiples::Positive(_)) && like != first);
         let mut hash = Hash::new(0, "results of a lane");
         hash.digest(digest);
         hash.number(like.into());
         let unknown = Unknown::new(hash.finish());
         let times = field::mul(first, field::inverse(like).ok_or(Unmade::Uncovered)?);
-        let result = |place| field::add(start, field::mul(times, unknown.value(place as u64)));
-        made.extend((0..results).map(result));
+        let values = (0..results as u64).map(|place| unknown.value(place));
+        made.extend(values.map(|value| field::add(start, field::mul(times, value))));
+        Ok(is_positive && like != first)
     }
-    let made = ndarray::ArrayD::from_shape_vec(shape, made).map_err(|_| Unmade::Uncovered)?;
-    Ok((vec![FieldValue::field(made)], taken))
 }

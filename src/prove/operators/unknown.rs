@@ -11,9 +11,9 @@ use crate::recipe::broadcast;
 
 /// Of the elements at each place, after broadcasting.
 pub fn element_wise(call: &Call, function: Digest, is_integer: bool) -> Made {
-    let given = || call.inputs.iter().flatten();
+    let given = call.inputs.iter().flatten();
     let mut shape = vec![];
-    for value in given() {
+    for value in given.clone() {
         shape = broadcast(&shape, value.shape().ok_or(Unmade::Uncovered)?).ok_or(Unmade::Misfit)?;
     }
     call.allowance.room(&shape)?;
@@ -30,7 +30,7 @@ pub fn element_wise(call: &Call, function: Digest, is_integer: bool) -> Made {
     }
     let unknown = Unknown::new(hash.finish());
     let mut states = vec![unknown.start(); shape.iter().product()];
-    for value in given() {
+    for value in given {
         let images = value.images().ok_or(Unmade::Uncovered)?;
         if images.len() == states.len() {
             states
@@ -208,17 +208,20 @@ pub fn softmax(call: &Call, function: Digest) -> Made {
     for block in made.chunks_mut((lane * inner).max(1)) {
         for start in 0..inner {
             let first = block[start];
-            let lane = || (start..lane * inner).step_by(inner);
+            let places = (start..lane * inner).step_by(inner);
             // Two states of 64 bits, for many elements go into one.
-            let states = lane().fold([unknown.start(), !unknown.start()], |states, place| {
-                let difference = field::sub(block[place], first).into();
-                states.map(|state| unknown.with(state, difference))
-            });
+            let states =
+                places
+                    .clone()
+                    .fold([unknown.start(), !unknown.start()], |states, place| {
+                        let difference = field::sub(block[place], first).into();
+                        states.map(|state| unknown.with(state, difference))
+                    });
             let of_lane = Unknown::new(u128::from(states[0]) << 64 | u128::from(states[1]));
             let numbers = (0..).map(|count| of_lane.value(count));
-            let sum = numbers.clone().take(lane().count()).fold(0, field::add);
+            let sum = numbers.clone().take(places.len()).fold(0, field::add);
             let share = field::inverse(sum).filter(|_| are_shares).unwrap_or(1);
-            for (number, place) in numbers.zip(lane()) {
+            for (number, place) in numbers.zip(places) {
                 block[place] = field::mul(number, share);
             }
         }
