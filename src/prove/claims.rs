@@ -1,15 +1,13 @@
 //! Both claims at one assignment of sizes: rounding, and identity at as many points as leave no doubt.
 
-use std::collections::HashSet;
-
 use super::ended::Ended;
 use super::field::P;
-use super::identity::{Agreed, Folded, Identity};
+use super::identity::{Agreed, FoldedSide, Identity};
 use super::interface::{same_ends, same_interface};
 use super::prepared::Prepared;
 use super::random::Hash;
 use super::random_inputs::{Seed, boolean_inputs, truth_cases};
-use super::validity::{self, Fault};
+use super::validity::{self, Valid};
 use super::{ProveOptions, rounding, undecided};
 use crate::affine::plan::Stored;
 use crate::analysis::Analysis;
@@ -89,7 +87,7 @@ pub(super) fn claims(
         analysis: &analysis,
         flat,
         original: &original,
-        folded: Folded {
+        folded: FoldedSide {
             prepared: &fused,
             tensors,
             valid: &valid,
@@ -170,22 +168,4 @@ fn at_point(identity: &Identity, all: u64, point: u64) -> Result<Agreed, Ended> 
         }
     }
     Err(last)
-}
-
-/// The check of the nodes of the folded model against the specification.
-pub(super) struct Valid<'v> {
-    /// Reasons for which nodes of the original are invalid: the folded model may have those as well.
-    faults: HashSet<String>,
-    /// The nodes of the folded model itself.
-    own: &'v HashSet<(String, String)>,
-}
-
-impl Valid<'_> {
-    /// The first node of the folded model that is wrong in a way in which none of the original is.
-    pub(super) fn new_fault(&self, fused: &Analysis) -> Option<Fault> {
-        let faults = validity::faults(fused, self.own);
-        faults
-            .into_iter()
-            .find(|fault| !self.faults.contains(&fault.reason))
-    }
 }

@@ -2,18 +2,17 @@
 
 use std::collections::HashMap;
 
-use super::claims::Valid;
 use super::ended::Ended;
 use super::evaluate::{Findings, Instead, Point, evaluate};
 use super::field_value::{Elements, FieldValue};
 use super::operators::{Allowance, Unmade};
-use super::prepared::Prepared;
+use super::prepared::{Prepared, outputs};
 use super::random::Digest;
 use super::random_inputs::{Seed, given};
 use super::roots::RootOfMinusOne;
 use super::scales::{self, Scales};
 use super::sources::{self, Sources};
-use super::validity::Fault;
+use super::validity::{Fault, Valid};
 use super::{Proof, blame, formula, undecided};
 use crate::affine::plan::Stored;
 use crate::affine::recognize::View;
@@ -40,26 +39,26 @@ pub(super) struct Agreed {
 
 /// Two graphs to be compared.
 pub(super) struct Identity<'i> {
-    /// The original as it is stored, its bodies laid out.
+    /// The stored original with its bodies laid out.
     pub stored: &'i Model,
-    /// The original as it is evaluated.
+    /// The graph of the original that is evaluated.
     pub analysis: &'i Analysis<'i>,
-    /// Likewise, its bodies laid out.
+    /// That graph with its bodies laid out.
     pub flat: &'i Analysis<'i>,
     pub original: &'i Prepared,
-    pub folded: Folded<'i>,
+    pub folded: FoldedSide<'i>,
 }
 
 /// The folded model, which another thread evaluates.
 #[derive(Clone, Copy)]
-pub(super) struct Folded<'i> {
+pub(super) struct FoldedSide<'i> {
     pub prepared: &'i Prepared,
     /// The new tensors.
     pub tensors: &'i [Stored],
     pub valid: &'i Valid<'i>,
 }
 
-impl Folded<'_> {
+impl FoldedSide<'_> {
     /// Evaluates the folded model.
     fn findings(
         &self,
@@ -87,7 +86,7 @@ impl Folded<'_> {
         if let Some(Fault { at, reason }) = self.valid.new_fault(whole) {
             return Err(Ended::With(Proof::Invalid { at, reason }));
         }
-        let numbers = Numbers::new([Some(&analysis), flat.as_ref()]);
+        let numbers = WideConstants::new([Some(&analysis), flat.as_ref()]);
         let [alike, flat_alike] = numbers.alike();
         // The recipe of a new tensor comes before that of one that inlining added.
         let recipes = [&fused.formulas[..], self.tensors];
@@ -116,13 +115,16 @@ impl Folded<'_> {
 
 impl Identity<'_> {
     /// Compares both graphs at one point.
+    ///
+    /// # Errors
+    /// Why they do not agree there, or why the point decides nothing.
     pub fn at(&self, seed: Seed) -> Result<Agreed, Ended> {
         let (key, convention) = (seed.key, RootOfMinusOne::at(seed.point));
         let allowance = self.original.allowance();
         let inputs = given(self.original, seed, &allowance)?;
         let own = Sources::new(self.stored, key, convention);
         let instead = |name: &str| instead(&self.original.formulas, name, &own, &allowance);
-        let numbers = Numbers::new([Some(self.analysis), Some(self.flat)]);
+        let numbers = WideConstants::new([Some(self.analysis), Some(self.flat)]);
         let [alike, flat_alike] = numbers.alike();
         let has_bodies = !std::ptr::eq(self.flat, self.analysis);
         let point = Point {
@@ -333,9 +335,9 @@ fn named_digests(analysis: &Analysis, findings: &Findings) -> HashMap<String, Di
 
 /// The numbers of constants of a graph, and of the graph with its bodies laid out, where constants
 /// are computed by more than arithmetic.
-struct Numbers<'n>([Option<View<'n>>; 2]);
+struct WideConstants<'n>([Option<View<'n>>; 2]);
 
-impl<'n> Numbers<'n> {
+impl<'n> WideConstants<'n> {
     fn new(analyses: [Option<&'n Analysis<'n>>; 2]) -> Self {
         Self(analyses.map(|analysis| {
             analysis
@@ -396,16 +398,6 @@ fn is_constant_function(analysis: &Analysis, node: NodeId) -> bool {
     let result = graph.output(node, 0);
     graph.op(node).is_some_and(is_more_than_arithmetic)
         && result.is_some_and(|value| constants.is_constant(value))
-}
-
-/// The outputs of a graph that has them.
-pub(super) fn outputs(graph: &Graph) -> Vec<ValueId> {
-    graph
-        .proto()
-        .output
-        .iter()
-        .filter_map(|output| graph.value(output.name()))
-        .collect()
 }
 
 /// The values of the original that recipes are made of and that are not stored, but computed.

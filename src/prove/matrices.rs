@@ -139,9 +139,17 @@ fn add_products(factors: &[i64; TERMS], numbers: &[[i32; COLUMNS]; TERMS], sums:
 mod tests {
     use super::*;
 
+    /// Some number: every third one is the largest.
+    fn element(i: usize) -> u32 {
+        if i.is_multiple_of(3) {
+            P as u32 - 1
+        } else {
+            field::mul(i as u32, 2_654_435)
+        }
+    }
+
     #[test]
     fn products_of_blocks_are_those_of_numbers() {
-        let edge = P as u32 - 1;
         for (rows, inner, columns) in [
             (1, 7, 3),
             (5, 1, 5),
@@ -150,13 +158,6 @@ mod tests {
             (3, 9, 600),
             (33, 5000, 2),
         ] {
-            let element = |i: usize| {
-                if i.is_multiple_of(3) {
-                    edge
-                } else {
-                    field::mul(i as u32, 2_654_435)
-                }
-            };
             let left: Vec<u32> = (0..2 * rows * inner).map(element).collect();
             let right: Vec<u32> = (0..inner * columns).map(|i| element(i + 1)).collect();
             let found = multiply(

@@ -1,13 +1,12 @@
-//! A model as it is evaluated: normalizers written out, and extents as numbers.
+//! Models ready for evaluation: normalizers are written out, and extents are numbers.
 
 use super::evaluate::OnlyAtSizes;
-use super::identity::outputs;
 use super::operators::Allowance;
 use super::sizes::{elements, inputs};
 use super::{Proof, ProveOptions, undecided};
 use crate::affine::plan::Stored;
 use crate::analysis::Analysis;
-use crate::ir::ValueId;
+use crate::ir::{Graph, ValueId};
 use crate::onnx::Model;
 use crate::onnx::proto::ValueInfoProto;
 use crate::passes::inline::{Lowered, Lowering, written_out};
@@ -100,4 +99,14 @@ fn is_shaped_only_at_sizes(value: ValueId, analysis: &Analysis, open: &Analysis)
     };
     let shape = open.facts.shape(same);
     !shape.is_some_and(|shape| shape.iter().all(|dim| extent(dim).is_some()))
+}
+
+/// The outputs of a graph that has them.
+pub(super) fn outputs(graph: &Graph) -> Vec<ValueId> {
+    graph
+        .proto()
+        .output
+        .iter()
+        .filter_map(|output| graph.value(output.name()))
+        .collect()
 }

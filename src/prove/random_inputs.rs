@@ -50,7 +50,7 @@ pub fn boolean_inputs(prepared: &Prepared) -> Vec<(&str, usize)> {
     found
 }
 
-/// Whether initializers that are listed among the inputs are constants, as they were before that version.
+/// Whether initializers among the inputs are constants. Later versions take them for defaults.
 fn has_constant_defaults(prepared: &Prepared) -> bool {
     prepared.model.proto.ir_version() < 4
 }

@@ -68,7 +68,7 @@ pub fn check(
         .collect();
     after.sort_by_key(|(name, _)| *name);
     let allowance = Allowance::new(original.about_bytes(), 0);
-    let mut others = Others {
+    let mut others = OriginalTensors {
         model: original,
         before: &before,
         named: &named,
@@ -108,7 +108,7 @@ fn disproved(stored: &Stored, reason: String) -> Proof {
 }
 
 /// The tensors of the original.
-struct Others<'o> {
+struct OriginalTensors<'o> {
     model: &'o Model,
     before: &'o [(&'o str, TensorProto)],
     named: &'o HashMap<&'o str, &'o TensorProto>,
@@ -116,7 +116,7 @@ struct Others<'o> {
     marks: Option<HashSet<(DataType, String)>>,
 }
 
-impl Others<'_> {
+impl OriginalTensors<'_> {
     /// Whether one of them has the type and the contents of a tensor of the folded model, or that holds no floats.
     fn have(&mut self, name: &str, tensor: &TensorProto, fused: &Model) -> Result<bool, Proof> {
         let Some((data_type, data)) = content(tensor, fused)? else {

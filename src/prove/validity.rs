@@ -73,6 +73,24 @@ pub fn faults(analysis: &Analysis, own: &HashSet<(String, String)>) -> Vec<Fault
     faults
 }
 
+/// The check of the nodes of the folded model against the specification.
+pub struct Valid<'v> {
+    /// Reasons for which nodes of the original are invalid: the folded model may have those as well.
+    pub faults: HashSet<String>,
+    /// The nodes of the folded model itself.
+    pub own: &'v HashSet<(String, String)>,
+}
+
+impl Valid<'_> {
+    /// The first node of the folded model that is wrong in a way in which none of the original is.
+    pub fn new_fault(&self, fused: &Analysis) -> Option<Fault> {
+        let faults = faults(fused, self.own);
+        faults
+            .into_iter()
+            .find(|fault| !self.faults.contains(&fault.reason))
+    }
+}
+
 /// The reason for which a node is invalid.
 fn fault(id: NodeId, node: &NodeProto, analysis: &Analysis) -> Option<String> {
     let (op, opset) = (node.op_type(), analysis.graph.model().own_opset());

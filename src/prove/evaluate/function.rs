@@ -15,7 +15,7 @@ use crate::prove::field_value::stored;
 use crate::prove::random::{Digest, Hash};
 
 /// The values that bodies read, by name.
-enum Names<'n> {
+enum CapturedNames<'n> {
     /// None: a function captures nothing.
     Closed,
     /// The values around a node, with the digests that have been computed: a body may read the same
@@ -28,11 +28,11 @@ enum Names<'n> {
     Body {
         numbers: HashMap<&'n str, u64>,
         depth: u64,
-        outer: &'n Names<'n>,
+        outer: &'n CapturedNames<'n>,
     },
 }
 
-impl<'n> Names<'n> {
+impl<'n> CapturedNames<'n> {
     fn around(location: &'n Location<'n>) -> Self {
         Self::Around {
             location,
@@ -40,7 +40,7 @@ impl<'n> Names<'n> {
         }
     }
 
-    fn of_body(graph: &'n GraphProto, outer: &'n Names<'n>) -> Self {
+    fn of_body(graph: &'n GraphProto, outer: &'n CapturedNames<'n>) -> Self {
         let inputs = graph.input.iter().map(|input| input.name());
         let stored = graph.initializer.iter().map(|tensor| tensor.name());
         let sparse = graph.sparse_initializer.iter();
@@ -105,7 +105,7 @@ impl<'w> Evaluation<'w> {
         location: &Location,
     ) -> Digest {
         let mut hash = Hash::new(self.point.key, "function");
-        let names = Names::around(location);
+        let names = CapturedNames::around(location);
         match evaluated {
             Some(bodies) => {
                 self.operator(&without_bodies(node), &names, &mut hash);
@@ -138,7 +138,7 @@ impl<'w> Evaluation<'w> {
         }
     }
 
-    fn operator(&self, node: &NodeProto, names: &Names, hash: &mut Hash) {
+    fn operator(&self, node: &NodeProto, names: &CapturedNames, hash: &mut Hash) {
         let (domain, op) = node.op();
         for text in [domain, op, node.overload()] {
             hash.text(text);
@@ -153,7 +153,7 @@ impl<'w> Evaluation<'w> {
         }
     }
 
-    fn attribute(&self, attribute: &AttributeProto, names: &Names, hash: &mut Hash) {
+    fn attribute(&self, attribute: &AttributeProto, names: &CapturedNames, hash: &mut Hash) {
         let AttributeProto {
             t,
             tensors,
@@ -209,9 +209,9 @@ impl<'w> Evaluation<'w> {
             attribute: function.attribute_proto.clone(),
             ..Default::default()
         };
-        self.operator(&attributes, &Names::Closed, &mut hash);
+        self.operator(&attributes, &CapturedNames::Closed, &mut hash);
         for node in &function.node {
-            self.operator(node, &Names::Closed, &mut hash);
+            self.operator(node, &CapturedNames::Closed, &mut hash);
             hash.bytes(
                 &NodeProto {
                     input: node.input.clone(),
@@ -235,9 +235,9 @@ impl<'w> Evaluation<'w> {
     }
 
     /// A body: names inside are numbered, and captured values are identified by their digests.
-    fn body(&self, graph: &GraphProto, outer: &Names, hash: &mut Hash) {
+    fn body(&self, graph: &GraphProto, outer: &CapturedNames, hash: &mut Hash) {
         let key = self.point.key;
-        let names = Names::of_body(graph, outer);
+        let names = CapturedNames::of_body(graph, outer);
         hash.number(graph.input.len() as u64);
         for input in &graph.input {
             hash.bytes(&input.r#type.clone().unwrap_or_default().encode_to_vec());

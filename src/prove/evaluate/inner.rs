@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Evaluation, Graded, Location, Scope, Stopped};
+use super::{CaptureScope, Evaluation, Graded, Location, Stopped};
 use crate::ir::axes::axis;
 use crate::ir::editor::reads;
 use crate::onnx::node::{bodies, canonical_domain, states};
@@ -164,7 +164,7 @@ impl Evaluation<'_> {
             }
             last.iter().for_each(|&name| drop(values.remove(name)));
         }
-        let scope = Scope {
+        let scope = CaptureScope {
             values: &values,
             outer: location.scope,
         };
@@ -183,7 +183,7 @@ impl Evaluation<'_> {
         // Even a node that makes nothing takes its time.
         let room = self.point.allowance.room(&[64]);
         room.map_err(|stop| Stopped::at_node(stop, node))?;
-        let scope = Scope {
+        let scope = CaptureScope {
             values,
             outer: location.scope,
         };
@@ -225,7 +225,7 @@ impl Evaluation<'_> {
         Ok(())
     }
 
-    /// The element types of the results of a node of a body, as far as they are known.
+    /// The element types of the results of a node of a body; `None` for unknown ones.
     fn result_types(&self, node: &NodeProto, location: &Location) -> Vec<Option<DataType>> {
         let Some((analysis, id)) = self.analyzed(node, location) else {
             return vec![];
@@ -447,14 +447,14 @@ fn result(
 }
 
 /// The extents of a value, and whether it holds integers.
-type Kind = (Vec<usize>, bool);
+type ValueKind = (Vec<usize>, bool);
 
-fn kind(value: &FieldValue) -> Option<Kind> {
+fn kind(value: &FieldValue) -> Option<ValueKind> {
     let is_integer = matches!(value, FieldValue::Int(_) | FieldValue::Varying(_));
     Some((value.shape()?.to_vec(), is_integer))
 }
 
-fn body_kind(made: &[Vec<Graded>], body: usize, slot: usize) -> Option<Kind> {
+fn body_kind(made: &[Vec<Graded>], body: usize, slot: usize) -> Option<ValueKind> {
     kind(&made.get(body)?.get(slot)?.0)
 }
 
@@ -463,7 +463,7 @@ fn state_kind(
     made: &[Vec<Graded>],
     slot: usize,
     before: Option<&Option<FieldValue>>,
-) -> Option<Kind> {
+) -> Option<ValueKind> {
     let before = kind(before?.as_ref()?)?;
     body_kind(made, 0, slot).filter(|after| *after == before)
 }

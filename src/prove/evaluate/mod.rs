@@ -180,7 +180,7 @@ struct Location<'c> {
     /// The path to the body that it is in; `None` in a function.
     region: Option<&'c str>,
     /// The values around it.
-    scope: Option<&'c Scope<'c>>,
+    scope: Option<&'c CaptureScope<'c>>,
     depth: usize,
     /// How many of the bodies around it are given values: a branch of an If may stand in its place.
     rounds: usize,
@@ -194,12 +194,12 @@ impl Location<'_> {
 }
 
 /// The values that a body may capture, by name: those of the nearest graph first.
-struct Scope<'s> {
+struct CaptureScope<'s> {
     values: &'s HashMap<String, Graded>,
-    outer: Option<&'s Scope<'s>>,
+    outer: Option<&'s CaptureScope<'s>>,
 }
 
-impl Scope<'_> {
+impl CaptureScope<'_> {
     fn get(&self, name: &str) -> Option<Graded> {
         match self.values.get(name) {
             Some(value) => Some(value.clone()),
@@ -209,7 +209,7 @@ impl Scope<'_> {
 }
 
 /// A node that was evaluated.
-struct Origin<'o> {
+struct EvaluatedNode<'o> {
     node: &'o NodeProto,
     /// The degree of its results.
     degree: f64,
@@ -316,7 +316,7 @@ impl<'w> Evaluation<'w> {
             degrees.push(value.map_or(0.0, |value| self.degrees[index(value)]));
         }
         let captured = self.captured(node)?;
-        let scope = Scope {
+        let scope = CaptureScope {
             values: &captured,
             outer: None,
         };
@@ -346,7 +346,7 @@ impl<'w> Evaluation<'w> {
         if settled.iter().all(|&settled| settled) {
             self.roots.truncate(roots);
         }
-        let origin = Origin {
+        let origin = EvaluatedNode {
             node: proto,
             degree: self.degree(proto, &degrees, is_guessed),
             is_guessed,
@@ -383,7 +383,13 @@ impl<'w> Evaluation<'w> {
     }
 
     /// Keeps a result as long as it has readers, with its digest and its degree.
-    fn keep(&mut self, value: ValueId, made: FieldValue, origin: &Origin, findings: &mut Findings) {
+    fn keep(
+        &mut self,
+        value: ValueId,
+        made: FieldValue,
+        origin: &EvaluatedNode,
+        findings: &mut Findings,
+    ) {
         let analysis = self.point.analysis;
         let name = analysis.graph.value_name(value);
         let made = match analysis.facts.data_type(value) {

@@ -25,11 +25,11 @@ const FEWEST: usize = 2;
 const NUMBERS: usize = 61;
 
 /// The results of a node, and whether it is an uninterpreted function.
-pub(super) type Evaluated = Result<(Vec<FieldValue>, bool), Stopped>;
+pub(super) type NodeResults = Result<(Vec<FieldValue>, bool), Stopped>;
 
 impl Evaluation<'_> {
     /// Evaluates a node.
-    pub(super) fn node(&self, call: Call, location: &Location) -> Evaluated {
+    pub(super) fn node(&self, call: Call, location: &Location) -> NodeResults {
         if let Some(value) = self.literal(call.node, location) {
             return Ok((vec![value?], false));
         }
@@ -103,7 +103,7 @@ impl Evaluation<'_> {
         call: &Call,
         function: Option<&FunctionProto>,
         location: &Location,
-    ) -> Evaluated {
+    ) -> NodeResults {
         let node = call.node;
         let mut bodies = self.bodies(call, location)?;
         let inside = bodies
@@ -168,7 +168,7 @@ impl Evaluation<'_> {
     }
 
     /// The original's result for a node, divided by the original's factor.
-    fn rescaled(&self, call: &Call, factor: u32, location: &Location) -> Evaluated {
+    fn rescaled(&self, call: &Call, factor: u32, location: &Location) -> NodeResults {
         let factors = self.point.scales.map_or(0, Scales::len);
         self.add_doubt(factors as f64);
         let inputs = Scales::scaled(call.node.op(), &call.inputs, factor);

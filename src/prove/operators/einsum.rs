@@ -10,12 +10,12 @@ use crate::ir::equation::implied;
 use crate::prove::field_value::{Elements, FieldValue, row_major};
 
 /// An operand, and a label for each of its axes.
-struct Term {
+struct EinsumTerm {
     elements: Elements,
     labels: Vec<char>,
 }
 
-impl Term {
+impl EinsumTerm {
     /// The extent of the axis of a label.
     fn extent(&self, label: char) -> Option<usize> {
         let axis = self.labels.iter().position(|&own| own == label)?;
@@ -68,7 +68,7 @@ pub(super) fn einsum(call: &Call) -> Made {
 }
 
 /// The operands with their labels, each label once in an operand, and the labels of the result.
-fn parsed(call: &Call, terms: &str, result: &str) -> Result<(Vec<Term>, Vec<char>), Unmade> {
+fn parsed(call: &Call, terms: &str, result: &str) -> Result<(Vec<EinsumTerm>, Vec<char>), Unmade> {
     let operands: Vec<&Elements> = (0..call.inputs.len())
         .map(|slot| call.field(slot))
         .collect::<Result<_, _>>()?;
@@ -96,7 +96,7 @@ fn parsed(call: &Call, terms: &str, result: &str) -> Result<(Vec<Term>, Vec<char
     }
     let terms = operands.into_iter().zip(labelled);
     let terms = terms.map(|(elements, labels)| diagonal(elements, labels));
-    let terms: Option<Vec<Term>> = terms.collect();
+    let terms: Option<Vec<EinsumTerm>> = terms.collect();
     Ok((terms.ok_or(Unmade::Misfit)?, result))
 }
 
@@ -106,7 +106,7 @@ fn letters(term: &str) -> usize {
 }
 
 /// The operands, summed over labels of one operand alone that the result lacks.
-fn summed(terms: &[Term], result: &[char]) -> Vec<Term> {
+fn summed(terms: &[EinsumTerm], result: &[char]) -> Vec<EinsumTerm> {
     let mut readers: HashMap<char, usize> = HashMap::default();
     for &label in terms.iter().flat_map(|term| &term.labels) {
         *readers.entry(label).or_default() += 1;
@@ -117,7 +117,7 @@ fn summed(terms: &[Term], result: &[char]) -> Vec<Term> {
             let (gone, kept): (Vec<usize>, Vec<usize>) = (0..term.labels.len()).partition(|&at| {
                 !result.contains(&term.labels[at]) && readers[&term.labels[at]] == 1
             });
-            Term {
+            EinsumTerm {
                 elements: row_major(reductions::sum(&term.elements, &gone, false)),
                 labels: kept.into_iter().map(|at| term.labels[at]).collect(),
             }
@@ -126,7 +126,7 @@ fn summed(terms: &[Term], result: &[char]) -> Vec<Term> {
 }
 
 /// The elements at which axes of one label have one place, and the labels, each of them once.
-fn diagonal(elements: &Elements, mut labels: Vec<char>) -> Option<Term> {
+fn diagonal(elements: &Elements, mut labels: Vec<char>) -> Option<EinsumTerm> {
     let mut elements = elements.clone();
     while let Some((first, again)) = repeated(&labels) {
         if elements.shape()[first] != elements.shape()[again] {
@@ -142,7 +142,7 @@ fn diagonal(elements: &Elements, mut labels: Vec<char>) -> Option<Term> {
         elements = row_major(ndarray::stack(Axis(first), &places).ok()?);
         labels.remove(again);
     }
-    Some(Term { elements, labels })
+    Some(EinsumTerm { elements, labels })
 }
 
 /// The first axis whose label an earlier one has, behind that one.
@@ -155,7 +155,7 @@ fn repeated(labels: &[char]) -> Option<(usize, usize)> {
 }
 
 /// Repeats axes of one place: they are as long as the others of their label.
-fn widen(terms: &mut [Term]) -> Result<(), Unmade> {
+fn widen(terms: &mut [EinsumTerm]) -> Result<(), Unmade> {
     let mut extents: HashMap<char, usize> = HashMap::default();
     for term in &*terms {
         for (&label, &extent) in term.labels.iter().zip(term.elements.shape()) {
@@ -163,7 +163,7 @@ fn widen(terms: &mut [Term]) -> Result<(), Unmade> {
             *most = if *most == 1 { extent } else { *most };
         }
     }
-    for Term { elements, labels } in terms {
+    for EinsumTerm { elements, labels } in terms {
         let shape: Vec<usize> = labels.iter().map(|label| extents[label]).collect();
         if elements.shape() != shape {
             *elements = row_major(elements.broadcast(shape).ok_or(Unmade::Misfit)?.to_owned());
@@ -187,7 +187,12 @@ fn labels(term: &str, all: usize, own: usize) -> Option<Vec<char>> {
 }
 
 /// The sum of products of two operands over the labels that nothing else wants.
-fn contracted(call: &Call, one: &Term, other: &Term, wanted: &[char]) -> Result<Term, Unmade> {
+fn contracted(
+    call: &Call,
+    one: &EinsumTerm,
+    other: &EinsumTerm,
+    wanted: &[char],
+) -> Result<EinsumTerm, Unmade> {
     let (common, rows): (Vec<char>, Vec<char>) = one
         .labels
         .iter()
@@ -214,7 +219,7 @@ fn contracted(call: &Call, one: &Term, other: &Term, wanted: &[char]) -> Result<
     let made = made
         .into_shape_with_order(shape.ok_or(Unmade::Uncovered)?)
         .map_err(|_| Unmade::Uncovered)?;
-    Ok(Term {
+    Ok(EinsumTerm {
         elements: row_major(made),
         labels,
     })

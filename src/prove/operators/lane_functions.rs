@@ -212,12 +212,12 @@ pub fn deformed(call: &Call, function: Digest) -> Made {
 }
 
 /// Refuses attributes that are not known.
-fn knows(call: &Call, known: &[&str]) -> Result<(), Unmade> {
+fn knows(call: &Call, names: &[&str]) -> Result<(), Unmade> {
     let all = call
         .node
         .attribute
         .iter()
-        .all(|attribute| known.contains(&attribute.name()));
+        .all(|attribute| names.contains(&attribute.name()));
     if all { Ok(()) } else { Err(Unmade::Uncovered) }
 }
 

@@ -69,7 +69,7 @@ fn inside(mode: &str, place: i64, extent: usize) -> Option<usize> {
     usize::try_from(place).ok().filter(|&place| place < extent)
 }
 
-/// The places of an axis, with the border's number at those that are none; it is 0 by default.
+/// The elements of an axis at these places; `fill`, or 0, stands for a missing place.
 fn filled(
     value: &FieldValue,
     along: usize,

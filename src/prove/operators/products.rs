@@ -146,7 +146,7 @@ pub(super) fn fused(call: &Call) -> Made {
     ))])
 }
 
-/// An operand of a FusedMatMul, its last two axes swapped where the attribute says so.
+/// An operand of a FusedMatMul; the attribute `turns` swaps its last two axes.
 fn fused_operand(call: &Call, slot: usize, turns: &str) -> Result<Elements, Unmade> {
     let elements = call.field(slot)?;
     match (elements.ndim(), call.flag(turns, false)?) {
@@ -178,7 +178,7 @@ pub(super) fn gemm(call: &Call) -> Made {
     Ok(vec![FieldValue::field(sum.ok_or(Unmade::Misfit)?)])
 }
 
-/// An operand of a Gemm, its axes swapped where the attribute says so.
+/// An operand of a Gemm; the attribute `turns` swaps its axes.
 fn gemm_operand(call: &Call, slot: usize, turns: &str) -> Result<Elements, Unmade> {
     let elements = call.field(slot)?;
     match elements.ndim() {

@@ -88,7 +88,7 @@ pub fn convolution(
 
 /// How a kernel lies over the places of its input, and how many zeros stand behind the last one.
 fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, Vec<i64>), Unmade> {
-    let layout = Layout::new(call, kernel, input)?;
+    let layout = KernelLayout::new(call, kernel, input)?;
     let (mut before, mut after, mut output) = (vec![], vec![], vec![]);
     for axis in 0..kernel.len() {
         let (first, last) = layout.padding(axis)?;
@@ -110,7 +110,7 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
 }
 
 /// The attributes that lay a kernel over the places of its input.
-struct Layout<'l> {
+struct KernelLayout<'l> {
     is_transposed: bool,
     kernel: &'l [usize],
     input: &'l [usize],
@@ -125,7 +125,7 @@ struct Layout<'l> {
     rounds_up: bool,
 }
 
-impl<'l> Layout<'l> {
+impl<'l> KernelLayout<'l> {
     fn new(call: &'l Call, kernel: &'l [usize], input: &'l [usize]) -> Result<Self, Unmade> {
         let is_transposed = call.op() == "ConvTranspose";
         let spatial = kernel.len();
