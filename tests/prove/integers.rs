@@ -1,0 +1,289 @@
+//! Integers and truth values, known ones and others.
+
+use unfold::onnx::Model;
+use unfold::onnx::proto::TensorProto;
+use unfold::onnx::tensor::DataType;
+use unfold::prove::{Proof, prove};
+
+use super::common::text;
+use super::{is_proved, is_told_apart, proof};
+
+fn masked_by_numbers(mask: &str) -> Model {
+    text::model(&format!(
+        "input x batch 4 9
+         indices end 1
+         ints zero 1 = 0
+         ints two 1 = 2
+         const m 4 1 = 1 0 2 0
+         const none 1 = 0
+         p = Slice(x, zero, end, two)
+         s = Shape(p)
+         {mask}
+         y = Where(c, p, none)
+         output y"
+    ))
+}
+
+#[test]
+fn a_mask_that_one_graph_has_as_numbers_alone_disproves_nothing() {
+    let behind = masked_by_numbers("e = Expand(m, s)\n c = Cast(e) to=9");
+    let before = masked_by_numbers("e = Cast(m) to=9\n c = Expand(e, s)");
+    assert!(matches!(
+        proof(&behind, &before, &[]),
+        Proof::Undecided { .. }
+    ));
+    assert!(is_proved(&proof(&behind, &behind, &[])));
+}
+
+#[test]
+fn places_that_only_a_run_knows_are_some_places() {
+    let model = text::model(
+        "input x 2 4 3
+         indices ids 5
+         const s 3 = 2 3 5
+         weight w 3 2
+         n = Mul(x, s)
+         i = ArgMax(ids) axis=0 keepdims=1
+         r = Gather(n, i) axis=1
+         y = MatMul(r, w)
+         output y",
+    );
+    let fused = unfold::fuse(&model, &Default::default()).unwrap();
+    assert!(fused.plan.sites[0].is_folded());
+    assert!(is_proved(&proof(&model, &fused.model, &fused.plan.tensors)));
+    let mut lost = fused.model.clone();
+    lost.graph_mut()
+        .node
+        .iter_mut()
+        .for_each(|node| node.attribute.retain(|a| a.name() != "axis"));
+    assert!(!is_proved(&proof(&model, &lost, &fused.plan.tensors)));
+}
+
+fn quantized(data_type: DataType) -> Model {
+    let mut model = text::model(
+        "input x 2 4\nconst s = 0.5\nints z = 0\nq = QuantizeLinear(x, s, z)\ny = DequantizeLinear(q, s, z)\noutput y",
+    );
+    let zero = model
+        .graph_mut()
+        .initializer
+        .iter_mut()
+        .find(|tensor| tensor.name() == "z")
+        .unwrap();
+    *zero = TensorProto {
+        name: Some("z".into()),
+        data_type: Some(data_type.code()),
+        raw_data: Some(vec![0].into()),
+        ..Default::default()
+    };
+    model
+}
+
+#[test]
+fn integers_of_another_type_make_other_numbers() {
+    assert!(is_told_apart(
+        &quantized(DataType::Int8),
+        &quantized(DataType::Uint8)
+    ));
+}
+
+fn softmax_of_masked(by: &str) -> Model {
+    text::model(&format!(
+        "opset 18
+         input x b 8
+         indices mask b 8
+         const zero = 0
+         const least = -1000
+         f = Cast(mask) to=1
+         none = Equal(f, zero)
+         w = Where(none, least, x)
+         y = Softmax({by}) axis=-1
+         output y"
+    ))
+}
+
+#[test]
+fn masks_of_integers_are_seen() {
+    assert!(is_proved(&proof(
+        &softmax_of_masked("w"),
+        &softmax_of_masked("w"),
+        &[]
+    )));
+    assert!(is_told_apart(
+        &softmax_of_masked("w"),
+        &softmax_of_masked("x")
+    ));
+}
+
+fn with_tokens(lines: &str) -> Model {
+    text::model(&format!(
+        "opset 18
+         input x b 32
+         indices i b 32
+         ints none = 0
+         ints most = 511
+         {lines}
+         output y"
+    ))
+}
+
+/// Invalid tokens, such as those that a loss ignores, and tokens of a large vocabulary.
+#[test]
+fn integers_that_are_no_tokens_are_seen() {
+    let plain = with_tokens("f = Cast(i) to=1\ny = Add(x, f)");
+    assert!(is_proved(&proof(&plain, &plain, &[])));
+    for other in ["Max(i, none)", "Min(i, most)"] {
+        assert!(is_told_apart(
+            &plain,
+            &with_tokens(&format!("j = {other}\nf = Cast(j) to=1\ny = Add(x, f)"))
+        ));
+    }
+}
+
+fn clipped(top: &str) -> Model {
+    text::model(&format!(
+        "input x batch 1
+         ints zero = 0
+         ints one = 1
+         ints low = 1
+         ints top = {top}
+         sh = Shape(x) start=0 end=1
+         n = Squeeze(sh)
+         i = Range(zero, n, one)
+         c = Clip(i, low, top)
+         f = Cast(c) to=1
+         y = Mul(x, f)
+         output y"
+    ))
+}
+
+#[test]
+fn a_clip_of_integers_is_computed_whether_all_of_it_is_known_or_not() {
+    let by_hand = text::model(
+        "input x batch 1
+         ints zero = 0
+         ints one = 1
+         ints top = 3
+         sh = Shape(x) start=0 end=1
+         n = Squeeze(sh)
+         i = Range(zero, n, one)
+         a = Max(i, one)
+         c = Min(a, top)
+         f = Cast(c) to=1
+         y = Mul(x, f)
+         output y",
+    );
+    assert!(is_proved(&prove(
+        &clipped("3"),
+        &by_hand,
+        &[],
+        &Default::default()
+    )));
+    assert!(matches!(
+        prove(&clipped("0"), &by_hand, &[], &Default::default()),
+        Proof::Disproved { .. }
+    ));
+}
+
+/// As dynamo writes the end of a Slice; and what follows is a number in both graphs, or in none.
+#[test]
+fn the_largest_integer_is_itself_in_its_own_type() {
+    let mask = "ints none 1 = 0\n ints one 1 = 1\n ints end 1 = 9223372036854775807\n const zero = 0\n const low = -100
+                const table 3 3 = 0 1 0 1 0 0 0 1 1
+                f = Cast(end) to=7\n t = Slice(table, none, f, one)\n e = Equal(t, zero)\n m = Where(e, zero, low)";
+    let original = text::model(&format!("input x 3 3\n {mask}\n y = Add(x, m)\n output y"));
+    let fused = unfold::fuse(&original, &Default::default()).unwrap();
+    assert_eq!(fused.model.graph().node.len(), 1);
+    assert!(is_proved(&proof(
+        &original,
+        &fused.model,
+        &fused.plan.tensors
+    )));
+}
+
+fn stored(numbers: &str) -> Model {
+    text::model(&format!(
+        "input x 3 2\n{numbers}\ny = Identity(n)\noutput y"
+    ))
+}
+
+#[test]
+fn integers_are_known_behind_floats_and_where_there_are_none() {
+    let signs = text::model(
+        "input x 3 2\ns = Shape(x)\nt = Sign(s)\nf = Cast(t) to=1\ny = Cast(f) to=7\noutput y",
+    );
+    assert!(is_proved(&proof(&stored("ints n 2 = 1 1"), &signs, &[])));
+    assert!(!is_proved(&proof(&stored("ints n 2 = 1 2"), &signs, &[])));
+    let cut = text::model(
+        "input x 1 4\nindices n 2\nints one 1 = 1\nints two 1 = 2\nm = ReduceMin(n) keepdims=1\nc = Slice(m, one, two)\ny = Expand(x, c)\noutput y",
+    );
+    let whole = text::model("input x 1 4\nindices n 2\ny = Identity(x)\noutput y");
+    assert!(is_proved(&proof(&cut, &whole, &[])));
+}
+
+fn added_to_floats(op: &str, initializers: Vec<TensorProto>) -> Model {
+    let mut model = text::model(&format!(
+        "input x 3\nw = {op}\nf = Cast(w) to=1\ny = Add(x, f)\noutput y"
+    ));
+    model.graph_mut().initializer = initializers;
+    model
+}
+
+fn bytes(name: &str, values: &[u8]) -> TensorProto {
+    TensorProto {
+        name: Some(name.into()),
+        dims: vec![values.len() as i64],
+        data_type: Some(DataType::Uint8.code()),
+        raw_data: Some(values.to_vec().into()),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn integers_begin_anew_at_the_ends_of_their_type() {
+    let sum = added_to_floats(
+        "Add(a, b)",
+        vec![bytes("a", &[200, 1, 255]), bytes("b", &[100, 2, 1])],
+    );
+    assert!(is_proved(&proof(
+        &sum,
+        &added_to_floats("Identity(s)", vec![bytes("s", &[44, 3, 0])]),
+        &[]
+    )));
+    assert!(is_told_apart(
+        &sum,
+        &added_to_floats("Identity(s)", vec![bytes("s", &[255, 3, 255])])
+    ));
+    let difference = added_to_floats(
+        "Sub(a, b)",
+        vec![bytes("a", &[1, 5, 0]), bytes("b", &[2, 2, 1])],
+    );
+    assert!(is_proved(&proof(
+        &difference,
+        &added_to_floats("Identity(s)", vec![bytes("s", &[255, 3, 255])]),
+        &[]
+    )));
+}
+
+fn picked_beside_others(first: i64) -> Model {
+    text::model(&format!(
+        "input x 5 3\nints first 1 = {first}\nu = NonZero(x)\nints row 1 = 0\nr = Gather(u, row) axis=0\nints flat 1 = -1\ni = Reshape(r, flat)\nk = Concat(first, i) axis=0\ny = Gather(x, k) axis=0\noutput y"
+    ))
+}
+
+#[test]
+fn a_negative_index_beside_others_is_no_large_one() {
+    for other in 0..4 {
+        assert!(
+            !is_proved(&proof(
+                &picked_beside_others(-1),
+                &picked_beside_others(other),
+                &[]
+            )),
+            "{other}"
+        );
+    }
+    assert!(is_told_apart(
+        &picked_beside_others(1),
+        &picked_beside_others(2)
+    ));
+}
