@@ -7,8 +7,8 @@ use super::interface::{same_ends, same_interface};
 use super::prepared::Prepared;
 use super::random::Hash;
 use super::random_inputs::{Seed, boolean_inputs, truth_cases};
-use super::validity::{self, Valid};
-use super::{ProveOptions, rounding, undecided};
+use super::validity::{self, Fault, Valid};
+use super::{Proof, ProveOptions, rounding, undecided};
 use crate::affine::plan::Stored;
 use crate::analysis::Analysis;
 use crate::ir::regions::Flat;
@@ -45,12 +45,14 @@ pub(super) struct Established {
     pub draws_counts: bool,
 }
 
-/// Checks the claims about two models at the sizes of `options`.
+/// Checks the claims about two models at the sizes of `options`. With `reads_past`, nodes read past
+/// activations that make no difference.
 pub(super) fn claims(
     [original, fused]: [&Model; 2],
     tensors: &[Stored],
     options: &ProveOptions,
     scope: ClaimScope,
+    reads_past: bool,
 ) -> Result<Established, Ended> {
     same_interface(original, fused)?;
     if let Some(name) = [original, fused].into_iter().find_map(redefined) {
@@ -61,8 +63,11 @@ pub(super) fn claims(
     }
     let own = [original, fused].map(validity::own_nodes);
     let stored = original;
-    let (original, fused) = prepared_pair(original, fused, options)?;
+    let (mut original, fused) = prepared_pair(original, fused, options)?;
     same_ends(&original.model, &fused.model)?;
+    if reads_past {
+        original.read_past_activations(&[]);
+    }
     let analysis = Analysis::new(&original.model).map_err(|error| undecided(error.to_string()))?;
     // Recipes call the constants of bodies by the way to them.
     let [stored_flat, flat] = [stored, &original.model].map(Flat::new);
@@ -81,6 +86,11 @@ pub(super) fn claims(
     let valid = Valid {
         faults: faults.into_iter().map(|fault| fault.reason).collect(),
         own: &own[1],
+    };
+    let fused = if reads_past {
+        read_past_activations(fused, tensors, &valid)?
+    } else {
+        fused
     };
     let identity = Identity {
         stored,
@@ -116,6 +126,26 @@ fn prepared_pair(
     let before = Prepared::new(original, Lowering::All, options)?;
     let after = Prepared::new(fused, Lowering::All, options)?;
     Ok((before, after))
+}
+
+/// Lets nodes of the folded model read past activations that make no difference. The model is checked
+/// before: the check of the evaluated graph does not see these activations.
+fn read_past_activations(
+    mut fused: Prepared,
+    tensors: &[Stored],
+    valid: &Valid,
+) -> Result<Prepared, Ended> {
+    let flat = Flat::new(&fused.model);
+    let whole = flat.as_ref().map_or(&fused.model, |flat| &flat.model);
+    // Evaluation says why it is no graph.
+    let fault = Analysis::new(whole)
+        .ok()
+        .and_then(|analysis| valid.new_fault(&analysis));
+    if let Some(Fault { at, reason }) = fault {
+        return Err(Ended::With(Proof::Invalid { at, reason }));
+    }
+    fused.read_past_activations(tensors);
+    Ok(fused)
 }
 
 /// The identity at as many points as leave no doubt, each case of the truth values by itself.

@@ -1,5 +1,8 @@
 //! Models ready for evaluation: normalizers are written out, and extents are numbers.
 
+use std::collections::HashSet;
+
+use super::activations;
 use super::evaluate::OnlyAtSizes;
 use super::operators::Allowance;
 use super::sizes::{elements, inputs};
@@ -48,6 +51,15 @@ impl Prepared {
             formulas,
             open,
         })
+    }
+
+    /// Lets nodes read past activations that make no difference; `tensors` are new.
+    pub fn read_past_activations(&mut self, tensors: &[Stored]) {
+        let recipes = tensors.iter().chain(&self.formulas);
+        let unknown: HashSet<&str> = recipes.map(|tensor| tensor.name.as_str()).collect();
+        let opset = self.model.own_opset();
+        let externals = self.model.externals().clone();
+        activations::read_past(self.model.graph_mut(), opset, &externals, &unknown);
     }
 
     /// The limits of computation for this model.

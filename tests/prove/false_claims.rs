@@ -334,3 +334,65 @@ fn floats_and_integers_in_one_sum_are_an_error() {
     };
     assert!(is_invalid(&proof(&summed("f"), &summed("k"), &[])));
 }
+
+fn clamped(nodes: &str) -> Model {
+    text::model(&format!(
+        "input x batch 4
+         const zero = 0
+         const six = 6
+         const low = -1
+         {nodes}
+         output y"
+    ))
+}
+
+/// Of two activations one is not enough where the other one makes a difference.
+#[test]
+fn activations_that_make_a_difference_are_told_apart() {
+    for (both, one) in [
+        (
+            "r = Relu(x)\ny = Clip(r, low, six)",
+            "y = Clip(x, low, six)",
+        ),
+        ("r = Clip(x, low, six)\ny = Relu(r)", "y = Relu(x)"),
+        (
+            "r = Clip(x, low, six)\ny = Relu(r)",
+            "y = Clip(x, low, six)",
+        ),
+        ("r = Floor(x)\ny = Relu(r)", "y = Relu(x)"),
+        ("r = Floor(x)\ny = Ceil(r)", "y = Ceil(x)"),
+        ("r = Relu(x)\ny = Neg(r)", "y = Relu(x)"),
+        ("r = Clip(x, zero, zero)\ny = Relu(r)", "y = Relu(x)"),
+        // A bound that is larger than the other one: everything is the second one.
+        (
+            "r = Clip(x, six, zero)\ny = Relu(r)",
+            "y = Clip(x, zero, six)",
+        ),
+    ] {
+        let (both, one) = (clamped(both), clamped(one));
+        assert!(!is_proved(&proof(&both, &one, &[])), "{both:?}");
+        assert!(!is_proved(&proof(&one, &both, &[])), "{both:?}");
+    }
+}
+
+/// A default of an input is no bound, and an invalid activation stays in the check.
+#[test]
+fn an_activation_is_passed_only_where_it_is_known_and_valid() {
+    let replaced = "input top\n const top = 6";
+    let model = |nodes: &str| {
+        text::model(&format!(
+            "input x batch 4\n{replaced}\nconst zero = 0\n{nodes}\noutput y"
+        ))
+    };
+    let both = model("r = Clip(x, zero, top)\ny = Clip(r, zero, top)");
+    assert!(is_proved(&proof(&both, &both, &[])));
+    let other = model("const six = 6\nr = Clip(x, zero, six)\ny = Clip(r, zero, top)");
+    let alone = model("const six = 6\ny = Clip(x, zero, top)");
+    assert!(!is_proved(&proof(&other, &alone, &[])));
+    let one = clamped("y = Relu(x)");
+    let mut wrong = clamped("r = Relu(x)\ny = Relu(r)");
+    let alpha = attribute("alpha", Attr::Float(0.5));
+    wrong.graph_mut().node[1].attribute.push(alpha);
+    let found = proof(&one, &wrong, &[]);
+    assert!(matches!(found, Proof::Invalid { .. }), "{found:?}");
+}

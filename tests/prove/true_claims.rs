@@ -1,5 +1,6 @@
 //! Models that compute the function of the original: none is refused.
 
+use unfold::onnx::Model;
 use unfold::prove::{Proof, ProveOptions, prove};
 
 use super::common::text;
@@ -110,4 +111,63 @@ fn base3_scales_that_are_equal_by_rounding_alone_have_tensors_of_their_own() {
     assert_eq!(made("w"), 2);
     let found = proof(&model, &fused.model, &fused.plan.tensors);
     assert!(is_proved(&found), "{found:?}");
+}
+
+/// A model of the activations behind each other, with bounds for Clip.
+fn activated(nodes: &str) -> Model {
+    text::model(&format!(
+        "input x batch 4
+         const zero = 0
+         const one = 1
+         const six = 6
+         const low = -1
+         {nodes}
+         output y"
+    ))
+}
+
+/// Relu(Relu(x)) is Relu(x), and of two clamps the narrower one is enough.
+#[test]
+fn activations_that_make_no_difference_are_known() {
+    for (both, one) in [
+        ("r = Relu(x)\ny = Relu(r)", "y = Relu(x)"),
+        ("r = Floor(x)\ny = Floor(r)", "y = Floor(x)"),
+        ("r = Floor(x)\ny = Round(r)", "y = Floor(x)"),
+        ("r = Round(x)\ny = Ceil(r)", "y = Round(x)"),
+        (
+            "r = Relu(x)\ny = Clip(r, zero, six)",
+            "y = Clip(x, zero, six)",
+        ),
+        (
+            "r = Relu(x)\ny = Clip(r, one, six)",
+            "y = Clip(x, one, six)",
+        ),
+        (
+            "r = Clip(x, zero, six)\ny = Relu(r)",
+            "y = Clip(x, zero, six)",
+        ),
+        ("r = Clip(x, low)\ny = Relu(r)", "y = Relu(x)"),
+        (
+            "r = Clip(x, low, six)\ny = Clip(r, zero, one)",
+            "y = Clip(x, zero, one)",
+        ),
+        (
+            "r = Relu(x)\ns = Relu(r)\nt = Clip(s, low)\ny = Relu(t)",
+            "y = Relu(x)",
+        ),
+    ] {
+        let (both, one) = (activated(both), activated(one));
+        assert!(is_proved(&proof(&both, &one, &[])), "{both:?}");
+        assert!(is_proved(&proof(&one, &both, &[])), "{both:?}");
+    }
+    let [both, one] = [
+        "r = Relu(x)\ny = Clip(r) min=-1.0 max=6.0",
+        "y = Clip(x) min=0.0 max=6.0",
+    ]
+    .map(|nodes| text::model(&format!("opset 10\ninput x batch 4\n{nodes}\noutput y")));
+    assert!(!is_proved(&proof(&both, &one, &[])));
+    let both = text::model(
+        "opset 10\ninput x batch 4\nr = Relu(x)\ny = Clip(r) min=0.0 max=6.0\noutput y",
+    );
+    assert!(is_proved(&proof(&both, &one, &[])));
 }

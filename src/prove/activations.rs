@@ -1,0 +1,218 @@
+//! Activations that make no difference beside another one, over the reals.
+//!
+//! Evaluation takes an activation for a function of which little is known. Two laws hold before it:
+//!
+//! - A clamp takes each number to the nearest of an interval: Clip between its bounds, Relu from 0 on. Of two clamps, one
+//!   behind the other, the narrower one is enough where its interval lies within the other one.
+//! - Floor, Ceil and Round keep whole numbers, as any of them makes.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::onnx::external::Externals;
+use crate::onnx::node::{bodies, bodies_mut, constant_tensor};
+use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
+use crate::onnx::tensor;
+
+/// An activation of which a law is known.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Activation {
+    /// The nearest number between two bounds, which are in order.
+    Clamp(f64, f64),
+    /// A whole number that is near.
+    Whole,
+}
+
+/// The activation of a pair that has the effect of both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Enough {
+    First,
+    Second,
+}
+
+impl Activation {
+    /// Which of two activations, one `behind` the other, is enough.
+    fn enough(self, behind: Self) -> Option<Enough> {
+        match (self, behind) {
+            (Self::Whole, Self::Whole) => Some(Enough::First),
+            (Self::Clamp(low, high), Self::Clamp(from, to)) if from <= low && high <= to => {
+                Some(Enough::First)
+            }
+            (Self::Clamp(low, high), Self::Clamp(from, to)) if low <= from && to <= high => {
+                Some(Enough::Second)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The context of the nodes of one graph.
+struct Activations<'a> {
+    opset: i64,
+    externals: &'a Externals,
+    /// The constants of the graph by name, without those whose numbers another claim is about or a caller may replace.
+    constants: HashMap<String, TensorProto>,
+}
+
+/// Whether some activation stands behind another one, of which one may be enough.
+pub fn has_pairs(graph: &GraphProto) -> bool {
+    let activations = graph.node.iter().filter(|node| is_activation(node));
+    let made: HashSet<&str> = activations
+        .clone()
+        .filter_map(|node| node.output.first().map(String::as_str))
+        .collect();
+    let mut read = activations.filter_map(|node| node.input.first());
+    let mut inner = graph.node.iter().flat_map(bodies);
+    read.any(|name| made.contains(name.as_str())) || inner.any(has_pairs)
+}
+
+fn is_activation(node: &NodeProto) -> bool {
+    matches!(
+        node.op(),
+        ("", "Ceil" | "Clip" | "Floor" | "Relu" | "Round")
+    )
+}
+
+/// Lets nodes read past activations that make no difference, in a graph and its bodies.
+///
+/// `unknown` are the names of the tensors whose numbers count for nothing here: recipes stand for them.
+pub fn read_past(
+    graph: &mut GraphProto,
+    opset: i64,
+    externals: &Externals,
+    unknown: &HashSet<&str>,
+) {
+    let context = Activations {
+        opset,
+        externals,
+        constants: constants(graph, unknown),
+    };
+    let mut before: HashMap<String, (Activation, String)> = HashMap::new();
+    for node in &mut graph.node {
+        for body in bodies_mut(node) {
+            read_past(body, opset, externals, unknown);
+        }
+        let Some(behind) = context.activation(node) else {
+            continue;
+        };
+        // An invalid graph may have a cycle.
+        for _ in 0..before.len() {
+            let Some((first, input)) = before.get(&node.input[0]).cloned() else {
+                break;
+            };
+            match first.enough(behind) {
+                Some(Enough::First) => {
+                    pass_through(node);
+                    before.insert(node.output[0].clone(), (first, input));
+                    break;
+                }
+                Some(Enough::Second) => node.input[0] = input,
+                None => break,
+            }
+        }
+        let made = (behind, node.input[0].clone());
+        before.entry(node.output[0].clone()).or_insert(made);
+    }
+}
+
+/// Makes a node one that passes its first input.
+fn pass_through(node: &mut NodeProto) {
+    node.op_type = Some("Identity".to_owned());
+    node.input.truncate(1);
+    node.attribute.clear();
+}
+
+/// The tensors that a graph stores and that nothing replaces.
+fn constants(graph: &GraphProto, unknown: &HashSet<&str>) -> HashMap<String, TensorProto> {
+    let stored = graph.initializer.iter();
+    let stored = stored.filter(|tensor| tensor.dims.iter().product::<i64>() == 1);
+    let stored = stored.map(|tensor| (tensor.name().to_owned(), tensor.clone()));
+    let made = graph.node.iter().filter_map(|node| {
+        let is_constant = node.op() == ("", "Constant");
+        let tensor = is_constant.then(|| constant_tensor(node)).flatten()?;
+        Some((node.output.first()?.clone(), tensor))
+    });
+    let mut constants: HashMap<String, TensorProto> = stored.chain(made).collect();
+    constants.retain(|name, _| !unknown.contains(name.as_str()));
+    for input in &graph.input {
+        constants.remove(input.name());
+    }
+    constants
+}
+
+impl Activations<'_> {
+    fn activation(&self, node: &NodeProto) -> Option<Activation> {
+        if node.input.is_empty() || node.output.len() != 1 {
+            return None;
+        }
+        match node.op() {
+            ("", "Relu") => Some(Activation::Clamp(0.0, f64::INFINITY)),
+            ("", "Clip") => {
+                let low = self.bound(node, 1, "min", f64::NEG_INFINITY)?;
+                let high = self.bound(node, 2, "max", f64::INFINITY)?;
+                (low <= high).then_some(Activation::Clamp(low, high))
+            }
+            ("", "Ceil" | "Floor" | "Round") => Some(Activation::Whole),
+            _ => None,
+        }
+    }
+
+    /// A bound of a Clip, which was an attribute before operator set 11; `None` where it is not known.
+    fn bound(&self, node: &NodeProto, slot: usize, name: &str, absent: f64) -> Option<f64> {
+        if self.opset < 11 {
+            let bound = node.attr_f(name).ok()?;
+            return Some(bound.map_or(absent, f64::from));
+        }
+        let Some(name) = node.input.get(slot).filter(|name| !name.is_empty()) else {
+            return Some(absent);
+        };
+        let numbers = tensor::read_f64(self.constants.get(name)?, self.externals).ok()?;
+        match *numbers.as_slice()? {
+            [bound] => Some(bound),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Activation::{Clamp, Whole};
+    use super::*;
+
+    /// The result of an activation, by its definition.
+    fn applied(activation: Activation, number: f64) -> f64 {
+        match activation {
+            Clamp(low, high) => number.max(low).min(high),
+            Whole => number.round_ties_even(),
+        }
+    }
+
+    #[test]
+    fn one_of_two_activations_is_enough_where_it_makes_what_both_make() {
+        let bounds = [f64::NEG_INFINITY, -1.0, 0.0, 0.5, 2.0, f64::INFINITY];
+        let mut all = vec![Whole];
+        for low in bounds {
+            let above = bounds.into_iter().filter(|&high| low <= high);
+            all.extend(above.map(|high| Clamp(low, high)));
+        }
+        let numbers = [-3.0, -1.0, -0.75, 0.0, 0.25, 0.5, 1.5, 2.0, 5.0];
+        let mut merged = 0;
+        for (first, behind) in all.iter().flat_map(|&a| all.iter().map(move |&b| (a, b))) {
+            let Some(enough) = first.enough(behind) else {
+                continue;
+            };
+            merged += 1;
+            let one = if enough == Enough::First {
+                first
+            } else {
+                behind
+            };
+            for number in numbers {
+                let both = applied(behind, applied(first, number));
+                assert_eq!(applied(one, number), both, "{first:?} {behind:?} {number}");
+            }
+        }
+        assert!(merged > 100, "{merged}");
+        assert_eq!(Clamp(-1.0, 6.0).enough(Clamp(0.0, f64::INFINITY)), None);
+        assert_eq!(Whole.enough(Clamp(0.0, 1.0)), None);
+    }
+}
