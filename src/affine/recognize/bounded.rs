@@ -19,7 +19,7 @@ pub struct AnyBounded;
 impl Normalizer for AnyBounded {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let output = view.graph.only_output(node)?;
-        pointwise::scaling(view, output)?.spread?;
+        pointwise::scaling(view, output)?.factor_axis?;
         let regions = regions(view, &Alike::new(view), node, |node| {
             is_elementwise(view, node)
         });

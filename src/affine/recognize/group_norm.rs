@@ -58,19 +58,12 @@ impl Normalizer for GroupNorm {
 
 fn written_out(view: &View, node: NodeId) -> Option<Site> {
     let groups = Groups::by_operator(view, node).or_else(|| Groups::by_means(view, node))?;
-    let around_it = reshaped(view, groups.input, groups.output)?;
-    let channels = groups.channels(view, around_it.input)?;
-    let chain = view.chain_from(around_it.output);
+    let reshapes = reshaped(view, groups.input, groups.output)?;
+    let channels = groups.channels(view, reshapes.input)?;
+    let chain = view.chain_from(reshapes.output);
     let chain = chain.filter(|chain| chain.axis().is_none_or(|axis| axis == channels));
-    let nodes = [&groups.nodes[..], &around_it.nodes].concat();
-    Some(around(
-        view,
-        "GN",
-        &nodes,
-        around_it.output,
-        channels,
-        chain,
-    ))
+    let nodes = [&groups.nodes[..], &reshapes.nodes].concat();
+    Some(around(view, "GN", &nodes, reshapes.output, channels, chain))
 }
 
 /// A normalization by the mean and the variance over some axes.

@@ -11,7 +11,7 @@ pub struct LayerScale;
 impl Normalizer for LayerScale {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
-        let scales = chain.spread.is_some() && ends_branch(view, chain);
+        let scales = chain.factor_axis.is_some() && ends_branch(view, chain);
         let kind = Kind::new("LayerScale", Family::Scale);
         scales.then(|| chain.site(view, kind))
     }

@@ -11,8 +11,8 @@ pub struct Mabn;
 impl Normalizer for Mabn {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
-        let named = chain.is_per_channel() && chain.mentions(self.names());
-        named.then(|| chain.site(view, offline("MABN")))
+        let is_named = chain.is_per_channel() && chain.mentions(self.names());
+        is_named.then(|| chain.site(view, offline("MABN")))
     }
 
     fn names(&self) -> &'static [&'static str] {

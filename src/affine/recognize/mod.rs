@@ -27,6 +27,7 @@ pub(crate) mod layer_norm;
 mod layer_scale;
 mod linear_branches;
 mod mabn;
+mod narrowing;
 pub mod online;
 pub mod opaque;
 mod parameters;
@@ -48,7 +49,6 @@ pub mod statistics;
 mod switchable_norm;
 mod unified_norm;
 mod view;
-mod widening;
 mod wrapped;
 
 use crate::affine::recognize::affine_chain::Chain;

@@ -126,10 +126,10 @@ pub fn site(view: &View, kind: &dyn Normalizer, name: &'static str, core: Bounde
     let pre = numbers(view, input);
     // Without a scale in front it is an activation that happens to be followed by one.
     let is_named = chain.mentions(kind.names());
-    if (pre.is_none() || chain.spread.is_none()) && !is_named {
+    if (pre.is_none() || chain.factor_axis.is_none()) && !is_named {
         return None;
     }
-    let axis = match chain.axis().or(chain.spread) {
+    let axis = match chain.axis().or(chain.factor_axis) {
         Some(axis) => axis,
         // One number for all channels lies along any axis.
         None if chain.affine.axes().is_empty() => view.facts.rank(output)?.checked_sub(1)?,

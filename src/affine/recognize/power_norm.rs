@@ -31,7 +31,7 @@ impl Normalizer for PowerNorm {
             let nodes = [&scaling.nodes[..], &site.nodes].concat();
             return Some(Site {
                 nodes,
-                replacement: fewest(view, &scaling),
+                replacement: without_expand(view, &scaling),
                 ..site
             });
         }
@@ -125,7 +125,7 @@ fn group_scaling(view: &View, mut value: ValueId) -> Option<Core> {
 /// The scaling without widening the statistics first: on the grouped tensor they broadcast.
 ///
 /// Reshape, Mul, ReduceMean, Add, Sqrt, Div, Reshape.
-fn fewest(view: &View, core: &Core) -> Option<Replacement> {
+fn without_expand(view: &View, core: &Core) -> Option<Replacement> {
     let graph = view.graph;
     let last = *core.nodes.last()?;
     find(view, core, "ReduceMean")?;
@@ -182,12 +182,12 @@ fn find(view: &View, core: &Core, op: &str) -> Option<NodeId> {
 /// Whether the statistics are one number for each group, repeated for each channel of it, in the order of the channels.
 fn are_repeated(view: &View, core: &Core, last: NodeId) -> Option<bool> {
     let graph = view.graph;
-    let way = widening(view, &core.nodes);
-    let expand = way.iter().rposition(|&node| graph.is(node, "Expand"))?;
-    let (expanded, behind) = (graph.only_output(way[expand])?, &way[expand + 1..]);
+    let path = widening(view, &core.nodes);
+    let expand = path.iter().rposition(|&node| graph.is(node, "Expand"))?;
+    let (expanded, behind) = (graph.only_output(path[expand])?, &path[expand + 1..]);
     let divisor = graph.input(last, 1)?;
     Some(
-        is_in_place(view, expanded, &way, core.squared, &core.axes)
+        is_in_place(view, expanded, &path, core.squared, &core.axes)
             && view.have_same_shape(expanded, core.squared)
             && behind.iter().all(|&node| graph.is(node, "Reshape"))
             && view.have_same_shape(divisor, core.input),

@@ -28,7 +28,7 @@ impl Normalizer for Ramp {
         let data_type = view.facts.data_type(value)?;
         let (&height, &low) = (chain.affine.scale.first()?, chain.affine.shift.first()?);
         let are_numbers =
-            chain.affine.scale.len() == 1 && chain.affine.shift.len() == 1 && !chain.branches;
+            chain.affine.scale.len() == 1 && chain.affine.shift.len() == 1 && !chain.has_branches;
         // Whole, so that it is known to be the same function.
         let is_whole = height.fract() == 0.0 && (1.0..=WHOLE.into()).contains(&height);
         let bounds = [low, height + low];

@@ -10,10 +10,9 @@ pub struct RepBn;
 impl Normalizer for RepBn {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
-        let named = chain.is_per_channel()
-            && (chain.branches
-                && (chain.has_batch_norm(view.graph) || chain.mentions(self.names())));
-        named.then(|| chain.site(view, offline("RepBN")))
+        let is_batch_norm = chain.has_batch_norm(view.graph) || chain.mentions(self.names());
+        let is_rep_bn = chain.is_per_channel() && chain.has_branches && is_batch_norm;
+        is_rep_bn.then(|| chain.site(view, offline("RepBN")))
     }
 
     fn names(&self) -> &'static [&'static str] {

@@ -14,7 +14,7 @@ impl Normalizer for SoftCapping {
         let cap = behind.affine.scale.first()?;
         let caps = behind.affine.scale.len() == 1 && cap.is_finite() && cap.abs() > 1.0;
         if !caps
-            || behind.spread.is_some()
+            || behind.factor_axis.is_some()
             || ![before, behind].iter().all(|c| c.affine.has_no_shift())
         {
             return None;

@@ -39,10 +39,10 @@ fn site(view: &View, alike: &Alike, region: &Region) -> Option<Site> {
     (is_in_place && mixes(&quotient.numerator.unscaled(), &quotient.square.spread()?))
         .then_some(())?;
     let output = view.graph.only_output(*region.nodes.last()?)?;
-    let around_it = reshaped(view, region.input, output);
+    let reshapes = reshaped(view, region.input, output);
     let mut nodes = region.nodes.clone();
-    nodes.extend(around_it.iter().flat_map(|around_it| around_it.nodes));
-    let result = around_it.map_or(output, |around_it| around_it.output);
+    nodes.extend(reshapes.iter().flat_map(|reshapes| reshapes.nodes));
+    let result = reshapes.map_or(output, |reshapes| reshapes.output);
     let chain = scaling(view, quotient.divided, result);
     let axis = chain.and_then(|chain| chain.axis());
     let last = view.facts.rank(result)?.checked_sub(1)?;

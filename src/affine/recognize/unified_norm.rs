@@ -11,13 +11,13 @@ pub struct UnifiedNorm;
 impl Normalizer for UnifiedNorm {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
-        let named = chain.is_per_channel()
+        let is_named = chain.is_per_channel()
             && (chain.mentions(self.names())
                 || chain
                     .words
                     .iter()
                     .any(|word| self.short_names().contains(&word.as_str())));
-        named.then(|| chain.site(view, offline("UN")))
+        is_named.then(|| chain.site(view, offline("UN")))
     }
 
     fn names(&self) -> &'static [&'static str] {

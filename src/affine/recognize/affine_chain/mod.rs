@@ -28,9 +28,9 @@ pub struct Chain {
     /// The affine of the nodes.
     pub affine: Affine,
     /// Whether it is a sum of several branches over `input`.
-    pub branches: bool,
+    pub has_branches: bool,
     /// The axis along which its factors lie, even where all of them are equal, as before training.
-    pub spread: Option<usize>,
+    pub factor_axis: Option<usize>,
     /// Words that tell where it came from: classes, module path, names of its parameters.
     pub words: Vec<String>,
     /// The module path of its first node.
@@ -92,7 +92,7 @@ impl Chain {
     /// The chain as a site of a kind whose statistics are fixed.
     pub fn site(&self, view: &View, kind: Kind) -> Site {
         let graph = view.graph;
-        let axis = self.axis().or(self.spread).unwrap_or(0);
+        let axis = self.axis().or(self.factor_axis).unwrap_or(0);
         let extent = view.facts.extent(self.output, axis);
         let is_finite = self.affine.is_finite();
         let name = if self.path.is_empty() {

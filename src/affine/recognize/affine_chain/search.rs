@@ -4,7 +4,7 @@ use crate::affine::Affine;
 use crate::affine::recognize::affine_chain::Chain;
 use crate::affine::recognize::affine_chain::step::step;
 use crate::affine::recognize::affine_chain::words::Words;
-use crate::affine::recognize::widening::Narrowing;
+use crate::affine::recognize::narrowing::Narrowing;
 use crate::analysis::Analysis;
 use crate::analysis::constants::Constants;
 use crate::ir::scope::scope;
@@ -50,7 +50,7 @@ struct Form {
     /// The value it acts on.
     input: ValueId,
     affine: Affine,
-    branches: bool,
+    has_branches: bool,
     /// The module path of its last node.
     path: String,
 }
@@ -99,7 +99,7 @@ impl Search<'_> {
             return Some(Form {
                 input: value,
                 affine,
-                branches: false,
+                has_branches: false,
                 path,
             });
         }
@@ -171,8 +171,8 @@ impl Search<'_> {
             input: form.input,
             output,
             affine: form.affine,
-            branches: form.branches,
-            spread: self.spread(&nodes),
+            has_branches: form.has_branches,
+            factor_axis: self.factor_axis(&nodes),
             nodes,
             words,
             path,
@@ -216,7 +216,7 @@ impl Search<'_> {
         Some(Form {
             input: base,
             affine,
-            branches: true,
+            has_branches: true,
             path: scope(self.graph, node).path,
         })
     }
@@ -245,12 +245,12 @@ impl Search<'_> {
     }
 
     /// The axis along which factors of nodes lie, even where all of them are equal.
-    fn spread(&self, nodes: &[NodeId]) -> Option<usize> {
-        nodes.iter().find_map(|&node| self.factor_axis(node))
+    fn factor_axis(&self, nodes: &[NodeId]) -> Option<usize> {
+        nodes.iter().find_map(|&node| self.factor_axis_of(node))
     }
 
     /// The axis of its result along which the constant factor of a node lies.
-    fn factor_axis(&self, node: NodeId) -> Option<usize> {
+    fn factor_axis_of(&self, node: NodeId) -> Option<usize> {
         let graph = self.graph;
         if !matches!(graph.op(node)?, "Mul" | "Div") {
             return None;

@@ -4,8 +4,8 @@
 //! of its neighbours: `μ = λμ^ln + (1−λ)Px`, `σ² = λ(σ²)^ln + (1−λ)(P(x⊙x) − Px⊙Px)`. `P` and λ are
 //! constants of a trained model.
 
-mod fewest;
 mod interpret;
+mod rewrite;
 
 use std::collections::HashSet;
 
@@ -21,8 +21,8 @@ use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
 use crate::recipe::Numbers;
 use crate::refusal::{Reason, Refusal};
-use fewest::{Place, fewest};
 use interpret::{Meaning, interpret};
+use rewrite::{Place, rewrite};
 
 /// Nearly equal token weights become a mean by rounding, which is another normalizer.
 const KIND: Kind = Kind {
@@ -135,7 +135,7 @@ impl SiteRewrite<'_> {
             like: self.node,
             scaled: unscaled.is_none(),
         };
-        let written = fewest(graph, self.meaning, &target)?;
+        let written = rewrite(graph, self.meaning, &target)?;
         if self.is_written_as(&written.made) {
             return None;
         }

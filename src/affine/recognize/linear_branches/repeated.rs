@@ -222,10 +222,10 @@ fn once(view: &View, value: ValueId, channels: usize) -> Option<ValueId> {
     let node = view
         .maker(value)
         .filter(|&node| ["Expand", "Tile"].iter().any(|op| graph.is(node, op)))?;
-    let of = graph
+    let repeated = graph
         .input(node, 0)
-        .filter(|&of| !view.constants.is_constant(of))?;
-    let (before, behind) = (facts.shape(of)?, facts.shape(value)?);
+        .filter(|&repeated| !view.constants.is_constant(repeated))?;
+    let (before, behind) = (facts.shape(repeated)?, facts.shape(value)?);
     (before.len() == behind.len()).then_some(())?;
     let mut repeats = false;
     for axis in 0..before.len() {
@@ -237,5 +237,5 @@ fn once(view: &View, value: ValueId, channels: usize) -> Option<ValueId> {
         }
         repeats = true;
     }
-    repeats.then_some(of)
+    repeats.then_some(repeated)
 }

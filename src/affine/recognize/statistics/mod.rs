@@ -122,14 +122,14 @@ pub fn widening(view: &View, nodes: &[NodeId]) -> Vec<NodeId> {
 pub fn is_in_place(
     view: &View,
     met: ValueId,
-    way: &[NodeId],
+    path: &[NodeId],
     value: ValueId,
     axes: &[usize],
 ) -> bool {
     let Some(whole) = view.facts.shape(value) else {
         return false;
     };
-    let is_moved = way
+    let is_moved = path
         .iter()
         .any(|&node| view.graph.is_movement(node) || view.graph.is(node, "Expand"));
     let places = NormalizedPlaces {
@@ -138,7 +138,7 @@ pub fn is_in_place(
         axes,
         is_moved,
     };
-    places.fit(met) && way.iter().all(|&node| places.are_kept_by(node))
+    places.fit(met) && path.iter().all(|&node| places.are_kept_by(node))
 }
 
 /// The places of a value whose statistics along some axes are taken.

@@ -109,8 +109,8 @@ fn only_absent(labels: &[char], others: &[char]) -> Option<char> {
 
 /// Whether a shape has this extent more than once.
 fn has_twice(shape: &Shape, count: usize) -> bool {
-    let alike = shape.iter().filter(|dim| extent(dim) == Some(count));
-    alike.count() > 1
+    let equal = shape.iter().filter(|dim| extent(dim) == Some(count));
+    equal.count() > 1
 }
 
 /// The numbers from 0 to before this one.

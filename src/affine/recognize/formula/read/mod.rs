@@ -403,10 +403,10 @@ impl<'r> Reading<'r> {
     fn concat(&mut self, node: NodeId) -> Option<Value> {
         let (left, right) = (self.plain(node, 0)?, self.plain(node, 1)?);
         let along = axis(self.at(node).attr("axis", 0).ok()?, left.axes.len()).ok()?;
-        let alike = self.view.graph.inputs(node).len() == 2
+        let fits = self.view.graph.inputs(node).len() == 2
             && self.atoms.same(&left.axes, &right.axes)
             && !left.axes[along].is_empty();
-        alike.then_some(Value {
+        fits.then_some(Value {
             beside: Some((right.formula, along)),
             ..left
         })

@@ -44,7 +44,7 @@ enum Blend {
 }
 
 /// New operators for a site.
-pub struct Fewest {
+pub struct Rewritten {
     /// The nodes; the last one makes the wanted value.
     pub made: Vec<NodeProto>,
     /// Their constants.
@@ -66,7 +66,7 @@ pub struct Place<'t> {
 }
 
 /// Writes a site anew.
-pub fn fewest(graph: &Graph, meaning: &Meaning, place: &Place) -> Option<Fewest> {
+pub fn rewrite(graph: &Graph, meaning: &Meaning, place: &Place) -> Option<Rewritten> {
     let maker = Maker::new(graph, place.like);
     let mut job = Job {
         maker,
@@ -92,7 +92,7 @@ pub fn fewest(graph: &Graph, meaning: &Meaning, place: &Place) -> Option<Fewest>
         times(&mut job.maker, &result, &scale)?;
     }
     let (made, constants) = job.maker.finish(place.output);
-    scale.iter().all(|c| c.is_finite()).then_some(Fewest {
+    scale.iter().all(|c| c.is_finite()).then_some(Rewritten {
         made,
         constants,
         scale,

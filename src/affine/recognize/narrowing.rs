@@ -78,13 +78,13 @@ impl Narrowing {
             if analysis.constants.is_constant(other) {
                 continue;
             }
-            let there = facts.shape(other)?;
-            if same_shape(&there, &whole) {
+            let shape_of_other = facts.shape(other)?;
+            if same_shape(&shape_of_other, &whole) {
                 self.wide.insert(other);
                 return Some(true);
             }
-            let missing = whole.len().checked_sub(there.len())?;
-            for (axis, dim) in there
+            let missing = whole.len().checked_sub(shape_of_other.len())?;
+            for (axis, dim) in shape_of_other
                 .iter()
                 .enumerate()
                 .filter(|(_, dim)| extent(dim) != Some(1))
