@@ -37,13 +37,13 @@ const SMALL: usize = 1 << 14;
 /// The outcome of centring a stream.
 #[derive(Debug, Clone)]
 pub struct Centred {
-    /// For the listing.
+    /// The entry in the plan.
     pub outcome: Centring,
     /// The edits.
     pub edits: Vec<Edit>,
 }
 
-/// Plans to centre a stream; `None` where nothing on it takes a mean off.
+/// Plans to centre a stream; `None` where nothing on it subtracts a mean.
 ///
 /// # Errors
 /// A refusal at a reader that sees the mean, at a writer that keeps one, or where no normalizer would become cheaper.
@@ -223,7 +223,8 @@ impl Writers<'_> {
         self.sites[site].is_bare() && core.is_some_and(|core| core.centred && core.axes.len() == 1)
     }
 
-    /// The constants of a writer without the mean; `None` where that cannot be, or would be copies of large ones.
+    /// The constants of a writer without the mean; `None` where they cannot be projected, or would be
+    /// copies of large ones.
     fn projected(&self, at: Channels, source: WrittenBy) -> Option<Vec<Change>> {
         match source {
             WrittenBy::Linear(node) => self.linear(node, at.axis),
@@ -244,7 +245,7 @@ impl Writers<'_> {
     /// The weight and the bias of a linear operator, whose result has its channels along an axis.
     fn linear(&self, node: NodeId, axis: usize) -> Option<Vec<Change>> {
         let at = self.analysis.at(node);
-        // The channels of a group are made of those of its own alone.
+        // In a grouped operator a channel reads the channels of its own group alone.
         (at.attr("group", 1) == Ok(1)).then_some(())?;
         let rules = linear(self.analysis.graph.domain_op(node))?;
         let slots = rules.slots(&at).ok()?;
@@ -258,7 +259,7 @@ impl Writers<'_> {
         for slot in present {
             (slots.bias == Some(slot)).then_some(())?;
             let bias = at.rank(slot).ok()?;
-            // That of a Gemm is aligned at the last axis, and others have one axis.
+            // The bias of a Gemm is aligned at the last axis; other biases have one axis.
             let own = if at.graph.is(node, "Gemm") {
                 (axis + bias).checked_sub(2)?
             } else {

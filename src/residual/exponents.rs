@@ -26,7 +26,7 @@ pub struct Law {
     pub wanted: Vec<i32>,
     /// The exponent that each output has.
     pub made: Vec<i32>,
-    /// The float attributes that have to have one.
+    /// The float attributes that have to have an exponent.
     pub attributes: Vec<Attribute>,
 }
 
@@ -37,7 +37,7 @@ pub struct Attribute {
     pub name: &'static str,
     /// The exponent that it has to have.
     pub exponent: i32,
-    /// The type that it is computed in; `None` where nothing tells.
+    /// The type that it is computed in; `None` where it is unknown.
     pub data_type: Option<DataType>,
 }
 
@@ -266,7 +266,7 @@ impl Node<'_, '_> {
         law
     }
 
-    /// With given statistics, which have the unit of their operand.
+    /// A BatchNormalization with given statistics, which have the unit of its operand.
     fn batch_norm(&self) -> Option<Law> {
         let is_usual = self.at.flag("training_mode", false) == Ok(false)
             && self.at.graph.outputs(self.at.node).len() == 1;

@@ -63,7 +63,7 @@ pub fn centred(
             Some(Ok(planned)) => {
                 let edits = planned.edits.iter();
                 let nodes: Vec<NodeId> = edits.flat_map(|edit| edit.change.nodes()).collect();
-                // A stream beside others that change waits until they are as they will be.
+                // A stream that shares nodes with one that changes waits for the next repetition.
                 let waits = nodes.iter().any(|node| touched.contains(node));
                 if !waits {
                     touched.extend(nodes);

@@ -1,4 +1,4 @@
-//! Norm after norm: a normalizer that only divides each token by a number, where others take such a number out again.
+//! Norm after norm: a normalizer that only divides each token by a number, where later normalizers cancel this number.
 //!
 //! `N₁(x) = x/ρ`. Behind linear operators without a bias, ρ is a factor of a token, and
 //! `N₂(y/ρ) = N₂(y)` for any other normalizer N₂ along the channels, but for its ε: with v the mean

@@ -125,7 +125,7 @@ pub fn has_range(data_type: DataType) -> bool {
 
 /// The scale of the normalized value.
 enum Scale {
-    /// Nothing.
+    /// There is none.
     None,
     /// An input of the operator.
     Inside(ValueId),

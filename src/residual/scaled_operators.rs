@@ -27,16 +27,16 @@ use crate::residual::streams::Stream;
 pub struct ScaledStreams {
     /// The changes.
     pub edits: Vec<Edit>,
-    /// The names of the nodes that take a power in, for each stream that is scaled, in execution order.
+    /// The names of the nodes that absorb a power, for each stream that is scaled, in execution order.
     pub into: Map<usize, Vec<String>>,
     /// The names of the values that are multiplied by a power.
     pub multiplied: Map<usize, Vec<String>>,
 }
 
-/// Scales streams by `2^-power`, each known by its place among `streams`, as sites are.
+/// Scales streams by `2^-power`, each identified by its index, as sites are.
 ///
 /// # Errors
-/// [`Failed`] for the streams that cannot be, which the others can be scaled without.
+/// [`Failed`] for the streams that cannot be scaled; the others can be scaled without them.
 pub fn scale(
     analysis: &Analysis,
     streams: &[(usize, &Stream)],
@@ -71,7 +71,7 @@ struct Mul {
     exponent: i32,
     /// The readers of its result.
     readers: Vec<(NodeId, usize)>,
-    /// Whether the caller has it.
+    /// Whether its result is an output of the model.
     is_output: bool,
     /// The stream.
     stream: usize,
@@ -234,7 +234,7 @@ impl Exponents<'_> {
         Ok(Law::plain(at))
     }
 
-    /// Whether the constants of a node can have the exponents that are wanted of them.
+    /// Whether the constants of a node can have the wanted exponents.
     fn holds(&self, at: &At, law: &Law) -> Result<bool, Reason> {
         for (slot, &wanted) in law
             .wanted

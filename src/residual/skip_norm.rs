@@ -12,10 +12,10 @@ use crate::onnx::tensor::DataType;
 
 use crate::residual::rms_norm::written_out;
 
-/// An operator with both, and its name without the sum.
+/// An operator that adds and then normalizes.
 struct NormalizedSum {
     op: &'static str,
-    /// Whether the normalizer takes the mean off.
+    /// Whether the normalizer subtracts the mean.
     centred: bool,
     /// The input that is added to the sum.
     bias: usize,
@@ -41,7 +41,7 @@ const OPERATORS: [NormalizedSum; 2] = [
 /// The output that is the sum.
 const SUM: usize = 3;
 
-/// The edits that write all of them out.
+/// The edits that write all such operators as a sum and a normalizer.
 pub fn summed_apart(analysis: &Analysis) -> Vec<Edit> {
     let graph = &analysis.graph;
     // onnxruntime has it for all operator sets; a model of an older one that has it is made for onnxruntime.
@@ -112,7 +112,7 @@ impl NormalizedSum {
             maker.op("LayerNormalization", &inputs, attributes);
             return Some(());
         }
-        // ONNX has no such operator before version 23; the runtime makes its own of these.
+        // ONNX has no such operator before version 23; onnxruntime fuses these nodes to its own.
         let own = at
             .facts
             .data_type(at.input(0).ok()?)

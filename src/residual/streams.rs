@@ -34,7 +34,7 @@ pub struct Stream {
     pub writers: Vec<StreamWriter>,
     /// Its readers.
     pub readers: Vec<StreamReader>,
-    /// How many values that are not constant it adds up.
+    /// How many of its nodes add several varying values.
     pub sums: usize,
 }
 
@@ -67,7 +67,7 @@ pub enum WrittenBy {
 }
 
 impl WrittenBy {
-    /// The node that brings it, where one does.
+    /// The node that writes, if it is one.
     pub fn node(self) -> Option<NodeId> {
         match self {
             WrittenBy::Linear(node)
@@ -378,7 +378,7 @@ impl<'w> Traversal<'w> {
         stream
             .values
             .sort_by_key(|at| (place(analysis, at.value), at.value));
-        // A constant is made nowhere, and comes in with the node that reads it.
+        // A constant has no producer, and is sorted by the node that reads it.
         stream.writers.sort_by_key(|StreamWriter { at, source }| {
             (
                 source.node().map_or(place(analysis, at.value), |node| {

@@ -101,7 +101,7 @@ pub fn is_taken(
         && probe.is_some_and(|probe| takes_all(&at, side, &probe))
 }
 
-/// Whether the operator makes tokens of tokens, without looking into them.
+/// Whether each token of the result is a combination of tokens of the operand, all channels alike.
 fn mixes_tokens(at: &At) -> bool {
     const OTHERS: &[&str] = &[
         "AveragePool",
@@ -174,7 +174,7 @@ impl Combination {
         let rank = at.output_rank(0).ok()?;
         let (mut operands, mut uniform) = (vec![], vec![]);
         for slot in 0..at.arity() {
-            // Before the first axis it is repeated along all channels.
+            // An operand without this axis is repeated along all channels.
             let own = (axis + at.rank(slot).ok()?).checked_sub(rank);
             match own.map_or(Ok(1), |own| at.extent(slot, own)).ok()? {
                 1 => uniform.push(slot),

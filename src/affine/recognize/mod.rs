@@ -1,4 +1,4 @@
-//! Finding normalizers, whatever exporter wrote them.
+//! Recognition of normalizers, in the forms of all exporters.
 //!
 //! A kind is one file with a [`Normalizer`], and one line in [`KINDS`]. The kind ends at
 //! recognition: a site is an affine before, a core, and an affine after.
@@ -116,7 +116,7 @@ pub trait Normalizer: Sync {
         &[]
     }
 
-    /// Operators of custom domains that stand for one.
+    /// Operators of custom domains that are normalizers of this kind.
     fn opaque(&self) -> &'static [Opaque] {
         &[]
     }

@@ -21,7 +21,7 @@ pub struct Narrowing {
 }
 
 impl Narrowing {
-    /// Whether nothing changes where a value has the extents of another one, from which a constant makes it.
+    /// Whether a value, the product of `from` with a constant, may as well have the extents of `from`.
     pub fn is_needless(&mut self, analysis: &Analysis, from: ValueId, value: ValueId) -> bool {
         let Some(shape) = analysis.facts.shape(from) else {
             return false;

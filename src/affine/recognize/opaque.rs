@@ -109,7 +109,7 @@ pub struct Expansion<'w, 'm> {
     names: &'w mut Names<'m>,
     nodes: Vec<NodeProto>,
     constants: Vec<TensorProto>,
-    /// How those of floats are computed.
+    /// The formulas of the constants that are floats.
     formulas: Vec<NewConstant>,
     /// The numbers of the parameters that are given: [channels], or one number.
     given: Vec<(Parameter, Numbers)>,
@@ -360,7 +360,7 @@ impl Expansion<'_, '_> {
     }
 
     /// A parameter: an input or an attribute; `Some(None)` where it is left out, `None` where it is no
-    /// constant, or is said more than once.
+    /// constant, or is given more than once.
     fn parameter(&self, slot: usize, parameter: Parameter) -> Option<Option<Numbers>> {
         let input = self.node.input.get(slot).filter(|name| !name.is_empty());
         let attributes: Vec<&AttributeProto> = self
@@ -383,7 +383,7 @@ impl Expansion<'_, '_> {
     fn stored(&self, name: &str) -> Option<Numbers> {
         let graph = self.model.graph();
         let mut name = name;
-        // Exporters write parameters that are equal as one, and the others as its copies.
+        // Exporters write equal parameters once, and an Identity of it for each other one.
         for _ in 0..=graph.node.len() {
             let node = graph
                 .node

@@ -10,7 +10,7 @@ use crate::refusal::{Reason, Refusal};
 /// Along which axes of the value the parameters lie.
 #[derive(Clone, Copy)]
 pub enum Along {
-    /// The last ones, as broadcasting aligns them; operators that have it so do without a bias.
+    /// The last ones, as broadcasting aligns them. The bias of such operators is optional.
     Trailing,
     /// One axis, the parameters counting its places.
     Axis(usize),

@@ -1,4 +1,4 @@
-//! A per-channel affine that neither names nor statistics tell the kind of.
+//! A per-channel affine that is of no other kind.
 
 use crate::affine::recognize::affine_chain::offline;
 use crate::affine::recognize::region::divisor;
@@ -11,7 +11,7 @@ const QUOTIENT: Kind = Kind {
     ..Kind::new("affine of a quotient", Family::Online)
 };
 
-/// Its numbers are all there is to tell it by, however they are computed.
+/// The affine alone defines this kind, whether its numbers are stored or computed.
 const AFFINE: Kind = Kind {
     is_told_by_constants: false,
     ..offline("per-channel affine")

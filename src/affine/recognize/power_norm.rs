@@ -1,7 +1,7 @@
 //! PN and PN*: `γx/√(φ+ε) + β` with a quadratic mean φ of training.
 //!
 //! PN first divides groups of channels by their root mean square: that half stays, on as few
-//! operators as it takes. PN* is PowerNorm without it, and its name is all that tells it from UN.
+//! operators as it takes. PN* is PowerNorm without it, and only its name tells it from UN.
 
 use crate::affine::recognize::affine_chain::offline;
 use crate::affine::recognize::opaque::{BETA, Expansion, GAMMA, Opaque, VARIANCE, Written, fixed};

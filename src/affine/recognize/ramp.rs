@@ -1,7 +1,7 @@
 //! A scale and a shift by numbers behind a HardSigmoid, as `1 + g` has them where g is a gate.
 //!
-//! `s·clip(αx + β, 0, 1) + t` is `clip(sαx + sβ + t, t, s + t)` for `s > 0`: a Clip of what the layer in front makes, into
-//! which its slope and its offset go as all others do. Three operators become one.
+//! `s·clip(αx + β, 0, 1) + t` is `clip(sαx + sβ + t, t, s + t)` for `s > 0`: a Clip of the
+//! layer in front, which absorbs slope and offset as any other affine. Three operators become one.
 
 use crate::affine::recognize::{Family, Kind, Normalizer, Replacement, Site, View};
 use crate::ir::builder::{self, Maker};
@@ -29,7 +29,7 @@ impl Normalizer for Ramp {
         let (&height, &low) = (chain.affine.scale.first()?, chain.affine.shift.first()?);
         let are_numbers =
             chain.affine.scale.len() == 1 && chain.affine.shift.len() == 1 && !chain.has_branches;
-        // Whole, so that it is known to be the same function.
+        // For a whole number the new function is certain to be the same.
         let is_whole = height.fract() == 0.0 && (1.0..=WHOLE.into()).contains(&height);
         let bounds = [low, height + low];
         let are_kept = bounds.iter().all(|&bound| f64::from(bound as f32) == bound);

@@ -1,4 +1,4 @@
-//! The number that scales a residual branch, as that of ReZero, learned, or ½ and others, which are not.
+//! The number that scales a residual branch, learned as in ReZero, or fixed as ½.
 
 use crate::affine::recognize::layer_scale::ends_branch;
 use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};

@@ -1,5 +1,5 @@
-//! Shift: a constant that is added, or taken away, before a linear operator that takes it in, or behind one, or a
-//! normalizer, that has a place for it.
+//! Shift: a constant that is added or subtracted before a linear operator, which absorbs it, or behind a linear operator
+//! or a normalizer that has a place for it.
 
 use crate::affine::recognize::scalar::is_of_extents;
 use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
@@ -7,7 +7,7 @@ use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 
-/// How many movements a linear operator may be behind.
+/// How many movements may lie before a linear operator.
 const MOVES: usize = 8;
 
 /// Any other chain that adds a constant: before linear operators, in more operators than one, or where one is added

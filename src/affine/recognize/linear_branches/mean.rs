@@ -2,8 +2,8 @@
 //! linear in `x`.
 //!
 //! Before: `L(x − mean(x))`, or `L(x) − mean(L(x))`, the mean over the channels, and L a convolution or a product with a
-//! constant matrix. After: L, from the weight of which the mean along the channels in between is taken off, and in the
-//! second case from the bias too. Exact also where L pads: the mean of zeros is 0.
+//! constant matrix. After: L, from whose weight the mean along the channels in between is subtracted, and in the
+//! second case from its bias too. Exact also where L pads: the mean of zeros is 0.
 
 use crate::affine::recognize::linear_branches::operator::operator;
 use crate::affine::recognize::linear_branches::read::{Branch, Windowed};
@@ -13,7 +13,7 @@ use crate::ir::{NodeId, Reader, ValueId};
 use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
 
-/// A mean of the channels that is taken off.
+/// A subtracted mean of the channels.
 pub struct SubtractedMean;
 
 impl Normalizer for SubtractedMean {
@@ -129,7 +129,7 @@ impl Difference {
         self.replacement(view, nodes, &merged)
     }
 
-    /// A linear operator that reads it, on the value before the mean is taken off.
+    /// A linear operator that reads it, on the value before the mean is subtracted.
     fn without_mean(&self, view: &View, node: NodeId) -> Result<(Windowed, Branch), Refusal> {
         let graph = view.graph;
         let operator = reads(view, node, self.output).filter(|operator| operator.has_weight(view));

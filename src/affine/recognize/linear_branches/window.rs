@@ -1,4 +1,4 @@
-//! Where linear operators look, and one that looks wherever two do.
+//! Windows of linear operators, and the union of two windows.
 //!
 //! Each place `o` of the result is a sum over taps `t` of the input at
 //! `o·stride + t·dilation − before`, which is 0 outside of the input. Windows of one stride with
@@ -218,8 +218,8 @@ pub fn in_groups(weight: &Recipe, from: usize, to: usize) -> Option<Recipe> {
         return None;
     };
     let (outer, inner, taps) = (outer / from, *inner, kernel.iter().product::<usize>());
-    // Rows of one block and so many of zeros as there are blocks: read on in rows one shorter, each block is one
-    // further on than the last.
+    // A row holds one block, and as many blocks of zeros as there are blocks. Cut into rows that are one block shorter,
+    // the same numbers have each block one place further than the last.
     let block = outer * inner * taps;
     let rows = weight.reshape(&[to, blocks, 1, block])?;
     let rows = rows.pick(2, std::iter::once(Some(0)).chain(vec![None; blocks]))?;

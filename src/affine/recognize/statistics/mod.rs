@@ -20,13 +20,13 @@ pub struct Core {
     pub input: ValueId,
     /// The normalized value.
     pub output: ValueId,
-    /// Whether the mean is taken off.
+    /// Whether the mean is subtracted.
     pub centred: bool,
     /// Whether the sum of squares is not divided by their number.
     pub norm: bool,
     /// The value that is squared and reduced, and the axes over which it is.
     pub squared: ValueId,
-    /// Whether it is squared with its mean, whose square is taken off behind.
+    /// Whether it is squared with its mean, and the square of the mean is subtracted behind.
     pub less_mean: bool,
     /// The axes, counted from the front, and the rank they count in.
     pub axes: Vec<usize>,

@@ -342,7 +342,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         is_mean.then(|| (vec![reduce, node], inner, axes))
     }
 
-    /// The value that is divided, and whether its mean is taken off; `None` where the squares are not of it.
+    /// The value that is divided, and whether its mean is subtracted; `None` where the squares are not of it.
     ///
     /// The squares may be of a reshaped value.
     pub fn dividend(&mut self, numerator: ValueId, squares: &Squares) -> Option<(ValueId, bool)> {
@@ -352,7 +352,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         let is_same = below == plain || self.origin(plain) == below;
         let centred_square = self.centred(below);
         let fits = match (&centre, &centred_square) {
-            // The mean that is taken off is that below the root.
+            // The subtracted mean is that below the root.
             (Some((x, along)), _) if squares.moment == Moment::Variance => {
                 *along == squares.axes && self.plain(*x) == self.plain(squares.base)
             }
