@@ -195,4 +195,13 @@ pub enum Error {
         /// The flaw.
         reason: String,
     },
+
+    /// No pass has the name that `--stop-after` was given.
+    #[error("--stop-after `{pass}`: {reason}")]
+    StopAfter {
+        /// The name that was given.
+        pass: String,
+        /// The flaw.
+        reason: String,
+    },
 }

@@ -86,6 +86,8 @@ pub mod passes;
 mod progress;
 #[cfg(feature = "prove")]
 pub mod prove;
+#[cfg(feature = "prove")]
+pub mod prove_passes;
 pub mod provenance;
 #[cfg(feature = "python")]
 mod python;
@@ -109,7 +111,10 @@ pub mod zoo;
 extern crate self as unfold;
 
 pub use crate::affine::plan::{Direction, Outcome, Plan, SitePlan};
-pub use fuse::{FuseOptions, Fused, Planned, dry_run, fuse, fuse_ahead, plan};
+pub use fuse::{
+    FuseOptions, Fused, OnPass, PassInfo, PassResult, Planned, StageInfo, dry_run, fuse,
+    fuse_ahead, pipeline, plan,
+};
 pub use progress::OnProgress;
 
 /// The examples of docs/library.md are compiled with the tests.

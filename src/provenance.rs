@@ -37,6 +37,9 @@ pub struct FoldOptions {
     /// Which regions run part by part, to bound the memory of activations.
     #[serde(skip_serializing_if = "is_none_sliced")]
     pub slicing: Slicing,
+    /// The pass, or the number of changes, after which the run stopped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_after: Option<String>,
 }
 
 /// The default limit for growth by copies of shared weights, in percent of the weights.
@@ -61,6 +64,7 @@ impl Default for FoldOptions {
             target: Target::default(),
             fix: Dims::default(),
             slicing: Slicing::default(),
+            stop_after: None,
         }
     }
 }

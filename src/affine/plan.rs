@@ -242,9 +242,31 @@ pub enum StopReason {
     Fixpoint,
     /// A bound is reached. The result is equal to the model all the same; another run of it may do more.
     Bound {
-        /// The stage that the bound is for: `passes`, or `forms`.
+        /// The stage that the bound is for, such as `fold`.
         at: &'static str,
+        /// The last pass that changed the model in this stage.
+        pass: &'static str,
     },
+    /// The run was to stop after this pass.
+    StopAfter {
+        /// The name of the pass.
+        pass: &'static str,
+    },
+}
+
+/// The statistics of one pass in a run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PassStats {
+    /// The name of the pass, or `analysis` for the analyses that all passes share.
+    pub name: &'static str,
+    /// How often it ran.
+    pub runs: usize,
+    /// How often it changed the model.
+    pub changes: usize,
+    /// How many operators it removed, less those that it added.
+    pub operators: i64,
+    /// The time that it took, in seconds.
+    pub seconds: f64,
 }
 
 /// Everything that folding will do to a model, as data.
@@ -282,6 +304,8 @@ pub struct Plan {
     pub is_tidied: bool,
     /// Why the run stops.
     pub stopped: StopReason,
+    /// The passes that ran, in the order of the pipeline.
+    pub passes: Vec<PassStats>,
 }
 
 /// The peak of the memory that activations take, before and after slices.

@@ -52,9 +52,10 @@ impl From<Error> for Complaint {
         let status = match error {
             Error::ExternalData { .. } => UnfoldStatus::ExternalData,
             Error::TooLarge { .. } => UnfoldStatus::TooLarge,
-            Error::Skip { .. } | Error::Power { .. } | Error::Fix { .. } => {
-                UnfoldStatus::BadArgument
-            }
+            Error::Skip { .. }
+            | Error::StopAfter { .. }
+            | Error::Power { .. }
+            | Error::Fix { .. } => UnfoldStatus::BadArgument,
             Error::Defect { .. } => UnfoldStatus::Internal,
             _ => UnfoldStatus::BadModel,
         };

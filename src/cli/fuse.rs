@@ -8,15 +8,19 @@ use anyhow::{Context, Result, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, FromArgMatches};
 use strum::VariantNames;
-use unfold::FuseOptions;
 use unfold::certificate::Certificate;
 use unfold::onnx::Model;
 use unfold::passes::legalize::Target;
+use unfold::prove::ProveOptions;
+use unfold::prove_passes::PassProver;
+use unfold::provenance::FoldOptions;
 use unfold::run::{Dims, Input};
 use unfold::verify::VerifyOptions;
+use unfold::{FuseOptions, PassResult};
 
 use super::fused::FuseReport;
 use super::inputs::sizes;
+use super::observers::{Observers, pass_name};
 use super::out::{self, Paint};
 use super::scaling::ScalingArgs;
 use super::slicing::SlicingArgs;
@@ -37,6 +41,7 @@ Examples:
   unfold fuse model.onnx -o fused.onnx --skip 'blocks.0.*' --skip LN
   unfold fuse model.onnx -o fused.onnx --dim batch=4 --dim sequence=128 --verify require
   unfold fuse model.onnx -o fused.onnx --verify prove
+  unfold fuse model.onnx -o fused.onnx --verify each --stats
   unfold fuse model.onnx -o fused.onnx --certificate fused.json
   unfold fuse model.onnx -o fused.onnx --max-growth 20
   unfold fuse model.onnx -o fused.onnx --centre
@@ -75,12 +80,22 @@ pub struct FuseArgs {
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Leaves sites as they are: a name or a kind, or a pattern with * and ? (may be repeated). `constant` stands for
-    /// operators whose results are known, `duplicate` for those that compute what others do, `biased` for products and RMS
-    /// normalizations in the forms of the target, `placement` for work that moves to where fewer places are, `demand` for
-    /// the part of it that leaves out what nobody reads
-    #[arg(long, visible_alias = "keep", value_name = "SITE_OR_KIND")]
+    /// Leaves sites as they are: a name or a kind, or a pattern with * and ? (may be repeated). The name of a pass leaves the
+    /// pass out: `unfold passes` lists passes, and the older words for them
+    #[arg(long, visible_alias = "keep", value_name = "SITE_OR_KIND_OR_PASS")]
     skip: Vec<String>,
+
+    /// Leaves out the rest of the pipeline after the first run of a pass, or after a number of changes
+    #[arg(long, value_name = "PASS|N")]
+    stop_after: Option<String>,
+
+    /// Prints the model after each change by a pass, in ONNX's textual syntax, to the standard error stream
+    #[arg(long, value_name = "PASS", value_parser = pass_name, conflicts_with = "dry_run")]
+    print_after: Option<String>,
+
+    /// Prints runs, changes, removed operators and seconds of each pass
+    #[arg(long)]
+    pub stats: bool,
 
     /// How much copies of weights may add that something else reads too, in percent of the weights. Sites beyond it
     /// stay, those first that add the most. New biases and copies of vectors do not count
@@ -232,69 +247,56 @@ pub fn fuse(
     tell: &dyn Fn(&str, usize, usize),
 ) -> Result<FuseReport> {
     let scaling = args.scaling.choose(&model, &args.dims, tell)?;
-    let options = FuseOptions {
-        skip: args.skip.clone(),
-        max_growth: args.max_growth,
-        centre: args.centre,
-        merge_norms: args.merge_norms,
-        scale_stream: scaling.scale_stream,
-        target: args.target,
-        fix: args.fixed(&model)?,
-        slicing: args.slicing.of(&model)?,
-        progress: Some(tell),
-    };
+    let options = args.options(&model, scaling.scale_stream, tell)?;
     if args.dry_run {
-        let planned = unfold::dry_run(&model, &options)?;
-        args.slicing.check(planned.plan.memory.as_ref())?;
-        let idle = Idle::all(&options, &model, &planned.plan);
-        return Ok(FuseReport::dry(model, planned, idle)
-            .with(scaling)
-            .chosen_by(&options)
-            .listing_all(args.verbose));
+        let report = planned(args, model, &options)?;
+        return Ok(report.with(scaling));
     }
     let path = target(&task.model, task.output.as_deref())?;
-    let certificate = args
-        .certificate
-        .as_ref()
+    let certificate = args.certificate.as_ref();
+    let certificate = certificate
         .map(|file| certificate_target(file, &path))
         .transpose()?;
     let mut dims = sizes(&args.dims, &model)?;
     // The models that are compared have numbers there.
     dims.remove_all(&options.fix);
+    let observers = args.observers(&dims);
+    let observer = |result: &PassResult| observers.observe(result);
+    let options = FuseOptions {
+        observer: observers.is_wanted().then_some(&observer),
+        ..options
+    };
     let fused = unfold::fuse_ahead(&model, &options)?;
     args.slicing.check(fused.plan.memory.as_ref())?;
     let idle = Idle::all(&options, &model, &fused.plan);
     let mut report = FuseReport::from_fused(model, fused, idle)
         .with(scaling)
         .chosen_by(&options)
-        .listing_all(args.verbose);
-    let begin = |step: &str| tell(step, 0, 1);
+        .listing_all(args.verbose)
+        .with_stats(args.stats);
+    report.judged.passes = observers.proofs();
     let verify = VerifyOptions {
         dims,
         tolerance: args.tolerance,
         ..VerifyOptions::default()
     };
-    report.judge(args.when(), &verify, begin);
+    report.judge(args.when(), &verify, |step| tell(step, 0, 1));
     if report.judged.end(args.when()) == End::Done {
-        // Before it is overwritten, if it is.
-        let original = certificate
-            .as_ref()
-            .map(|_| report.before.digests())
-            .transpose()?;
-        begin("save");
-        report.written = match &report.after {
-            Some(after) => Some(after.save_as(&path, &args.storage.options())?),
-            None if args.in_place => None,
-            None => Some(report.before.copy_as(&path, &args.storage.options())?),
-        };
-        if let (Some(file), Some(original), Some(saved)) = (certificate, original, &report.written)
-        {
-            let fused = Model::open(&saved.path)?.digests()?;
-            let certificate = Certificate::new(&report.plan, options.chosen(), [original, fused]);
-            report.certificate = Some(certificate.save(file)?);
-        }
+        tell("save", 0, 1);
+        args.write(&mut report, &path, certificate, options.chosen())?;
     }
     Ok(report)
+}
+
+/// The report of a dry run.
+fn planned(args: &FuseArgs, model: Model, options: &FuseOptions) -> Result<FuseReport> {
+    let planned = unfold::dry_run(&model, options)?;
+    args.slicing.check(planned.plan.memory.as_ref())?;
+    let idle = Idle::all(options, &model, &planned.plan);
+    Ok(FuseReport::dry(model, planned, idle)
+        .chosen_by(options)
+        .listing_all(args.verbose)
+        .with_stats(args.stats))
 }
 
 /// Warns about options without effect.
@@ -318,6 +320,67 @@ impl FuseArgs {
         } else {
             self.verify
         }
+    }
+
+    /// The options of the library.
+    fn options<'o>(
+        &self,
+        model: &Model,
+        scale_stream: Option<u32>,
+        tell: &'o dyn Fn(&str, usize, usize),
+    ) -> Result<FuseOptions<'o>> {
+        Ok(FuseOptions {
+            skip: self.skip.clone(),
+            max_growth: self.max_growth,
+            centre: self.centre,
+            merge_norms: self.merge_norms,
+            scale_stream,
+            target: self.target,
+            fix: self.fixed(model)?,
+            slicing: self.slicing.of(model)?,
+            stop_after: self.stop_after.clone(),
+            progress: Some(tell),
+            observer: None,
+        })
+    }
+
+    /// The observers of passes, with proofs at these sizes.
+    fn observers(&self, dims: &Dims) -> Observers {
+        let options = ProveOptions {
+            dims: dims.clone(),
+            ..ProveOptions::default()
+        };
+        Observers {
+            prover: (self.when() == When::Each).then(|| PassProver::new(options)),
+            printed: self.print_after.clone(),
+        }
+    }
+
+    /// Writes the result, or a copy of a model in which nothing folds, and the certificate.
+    fn write(
+        &self,
+        report: &mut FuseReport,
+        path: &Path,
+        certificate: Option<PathBuf>,
+        chosen: FoldOptions,
+    ) -> Result<()> {
+        // Before the model is overwritten, if it is.
+        let original = certificate
+            .as_ref()
+            .map(|_| report.before.digests())
+            .transpose()?;
+        report.written = match &report.after {
+            Some(after) => Some(after.save_as(path, &self.storage.options())?),
+            None if self.in_place => None,
+            None => Some(report.before.copy_as(path, &self.storage.options())?),
+        };
+        if let (Some(file), Some(original), Some(saved)) = (certificate, original, &report.written)
+        {
+            let fused = Model::open(&saved.path)?.digests()?;
+            let certificate = Certificate::new(&report.plan, chosen, [original, fused]);
+            report.certificate = Some(certificate.save(file)?);
+        }
+        Ok(())
     }
 
     /// The sizes of dimensions that are fixed.

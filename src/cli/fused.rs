@@ -3,12 +3,15 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use unfold::affine::plan::{MemoryChange, MergedNorm, Placed, StopReason, StreamPlan, Tidy};
+use unfold::affine::plan::{
+    MemoryChange, MergedNorm, PassStats, Placed, StopReason, StreamPlan, Tidy,
+};
 use unfold::epsilon_error::EpsilonError;
 use unfold::onnx::{Model, Saved};
 use unfold::outline;
 use unfold::passes::legalize::Target;
 use unfold::prove::Proof;
+use unfold::prove_passes::PassProof;
 use unfold::report::{ReportedTensor, bytes, plain};
 use unfold::run::Failure;
 use unfold::verify::{Verdict, VerifyOptions};
@@ -22,6 +25,7 @@ use super::path::JsonPath;
 use super::scaling::ScalingChoice;
 use super::sites::{self, JsonSite, Summary};
 use super::slicing;
+use super::stats;
 use super::streams;
 use crate::cli::placement;
 use crate::cli::unused_options::Idle;
@@ -55,6 +59,8 @@ pub struct FuseReport {
     centre: bool,
     /// Whether the report lists each site.
     verbose: bool,
+    /// Whether the report has statistics of passes.
+    stats: bool,
 }
 
 impl FuseReport {
@@ -84,6 +90,7 @@ impl FuseReport {
             target: Target::default(),
             centre: false,
             verbose: false,
+            stats: false,
             after: None,
             judged: Judged::default(),
             written: None,
@@ -115,6 +122,11 @@ impl FuseReport {
         }
     }
 
+    /// The report with statistics of passes, if `stats`.
+    pub fn with_stats(self, stats: bool) -> Self {
+        Self { stats, ..self }
+    }
+
     /// Finds out whether the result computes what the model does, if anything was made of it.
     pub fn judge(&mut self, when: When, options: &VerifyOptions, begin: impl Fn(&str)) {
         let is_fixed = self.reference().graph().input != self.before.graph().input;
@@ -132,7 +144,10 @@ impl FuseReport {
                 When::Auto | When::Require if !self.plan.merged.is_empty() => When::Run,
                 when => when,
             };
-            self.judged = Judged::new(tried, before, after, &self.plan.tensors, options, &begin);
+            self.judged = Judged {
+                passes: self.judged.passes.clone(),
+                ..Judged::new(tried, before, after, &self.plan.tensors, options, &begin)
+            };
             if !self.plan.merged.is_empty() && self.judged.run.is_some() {
                 begin("slack");
                 self.slack = Some(EpsilonError::measure(
@@ -240,6 +255,10 @@ impl FuseReport {
         } else if !self.changes() {
             text += "nothing to fold\n";
         }
+        if self.stats {
+            text += &stats::table(&self.plan.passes, paint);
+        }
+        text += &stats::proofs(&self.judged.passes, paint);
         if self.after.is_some() && !self.judged.was_tried() {
             text += "not verified\n";
         }
@@ -275,6 +294,8 @@ impl FuseReport {
             tensors: outline::tensors(&self.plan),
             summary: self.summary(),
             stopped: self.plan.stopped,
+            stats: Some(&self.plan.passes[..]).filter(|_| self.stats),
+            passes: &self.judged.passes,
             tidy: Some(&self.plan.tidy).filter(|tidy| **tidy != Tidy::default()),
             idle: &self.idle,
             scaling: self.scaling,
@@ -314,6 +335,12 @@ struct FuseJson<'j> {
     summary: Summary,
     /// Why the run stopped.
     stopped: StopReason,
+    /// Runs, changes and seconds of each pass, with `--stats`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stats: Option<&'j [PassStats]>,
+    /// The proof of each change, with `--verify each`.
+    #[serde(skip_serializing_if = "<[PassProof]>::is_empty")]
+    passes: &'j [PassProof],
     /// Changes beside the sites, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     tidy: Option<&'j Tidy>,

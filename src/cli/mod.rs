@@ -16,9 +16,11 @@ pub(crate) mod memory;
 mod memory_admission;
 mod next_steps;
 mod norms;
+mod observers;
 mod operators;
 pub(crate) mod out;
 pub(crate) mod panics;
+mod passes;
 mod path;
 mod placement;
 mod print;
@@ -29,6 +31,7 @@ pub(crate) mod rounds;
 mod scaling;
 pub(crate) mod sites;
 mod slicing;
+mod stats;
 mod steps;
 pub(crate) mod storage;
 mod streams;
@@ -69,6 +72,7 @@ enum Command {
     Prove(prove::ProveArgs),
     Print(print::PrintArgs),
     Bench(bench::BenchArgs),
+    Passes(passes::PassesArgs),
     Zoo(zoo::ZooArgs),
     Completions(crate::cli::completions::CompletionsArgs),
     Man(crate::cli::completions::ManArgs),
@@ -144,6 +148,7 @@ fn dispatch(command: &Command) -> Result<End> {
         Command::Prove(args) => prove::run(args),
         Command::Print(args) => print::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Passes(args) => passes::run(args),
         Command::Zoo(args) => zoo::run(args),
         Command::Completions(args) => crate::cli::completions::completions(args),
         Command::Man(args) => crate::cli::completions::man(args),

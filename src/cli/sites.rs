@@ -501,9 +501,12 @@ pub fn tidied(
 pub fn stopped(stopped: StopReason) -> String {
     match stopped {
         StopReason::Fixpoint => String::new(),
-        StopReason::Bound { at } => {
-            format!("stopped at the bound of {at}: another run of the result may do more\n")
+        StopReason::Bound { at, pass } => {
+            format!(
+                "stopped at the bound of {at}, after {pass}: another run of the result may do more\n"
+            )
         }
+        StopReason::StopAfter { pass } => format!("stopped after {pass}, as asked\n"),
     }
 }
 

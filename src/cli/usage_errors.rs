@@ -15,7 +15,7 @@ pub fn is_misuse(error: &anyhow::Error) -> bool {
     error.is::<Misused>()
         || matches!(
             error.downcast_ref(),
-            Some(Error::Skip { .. } | Error::Fix { .. })
+            Some(Error::Skip { .. } | Error::StopAfter { .. } | Error::Fix { .. })
         )
 }
 

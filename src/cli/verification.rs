@@ -4,6 +4,7 @@ use clap::ValueEnum;
 use unfold::affine::plan::Stored;
 use unfold::onnx::Model;
 use unfold::prove::{Proof, ProveOptions, prove};
+use unfold::prove_passes::PassProof;
 use unfold::report::plain;
 use unfold::sensitivity::sensitivity;
 use unfold::verify::{Comparison, Verdict, VerifyOptions, compare};
@@ -21,6 +22,8 @@ pub enum When {
     Run,
     /// Proves that they are the same and runs nothing; if that cannot be decided, there is a warning
     Prove,
+    /// Proves the result of each pass against its input, and then as prove does; names the pass that makes another function
+    Each,
     /// As auto, but if neither is possible, nothing is written
     Require,
     /// Not at all
@@ -34,6 +37,8 @@ pub struct Judged {
     pub run: Option<Verdict>,
     /// By proof, where that was tried.
     pub proof: Option<Proof>,
+    /// By a proof of each pass, if requested.
+    pub passes: Vec<PassProof>,
     /// How far the outputs of the original move when its weights move by one rounding, where outputs that differ
     /// are those of models that are the same.
     pub sensitivity: Option<f64>,
@@ -60,7 +65,7 @@ impl Judged {
             // It may be the engine that is.
             Some(Verdict::Broken { .. } | Verdict::CouldNotVerify { .. }) | None => true,
         };
-        if is_open && matches!(when, When::Auto | When::Prove | When::Require) {
+        if is_open && matches!(when, When::Auto | When::Prove | When::Each | When::Require) {
             begin("prove");
             let options = ProveOptions {
                 dims: options.dims.clone(),
@@ -84,6 +89,11 @@ impl Judged {
         matches!(self.proof, Some(Proof::Proved { .. }))
     }
 
+    /// The first pass that makes another function, if one does.
+    fn wrong_pass(&self) -> Option<&PassProof> {
+        self.passes.iter().find(|proof| proof.is_wrong())
+    }
+
     /// Whether anything was asked for.
     pub fn was_tried(&self) -> bool {
         self.run.is_some() || self.proof.is_some()
@@ -91,12 +101,14 @@ impl Judged {
 
     /// Whether the result is known to compute what the original does.
     pub fn is_verified(&self) -> bool {
-        self.is_proved() || self.run.as_ref().is_some_and(Verdict::passed)
+        let has_passed = self.run.as_ref().is_some_and(Verdict::passed);
+        self.wrong_pass().is_none() && (self.is_proved() || has_passed)
     }
 
     /// The exit code.
     pub fn end(&self, when: When) -> End {
         match (&self.run, &self.proof) {
+            _ if self.wrong_pass().is_some() => End::Differs,
             _ if self.is_verified() || !self.was_tried() => End::Done,
             (Some(Verdict::Compared(_) | Verdict::Broken { .. }), _)
             | (_, Some(Proof::Disproved { .. } | Proof::Invalid { .. })) => End::Differs,
@@ -108,6 +120,7 @@ impl Judged {
     /// The outcome, in a word or two.
     pub fn word(&self) -> &'static str {
         match (&self.run, &self.proof) {
+            _ if self.wrong_pass().is_some() => "differs",
             _ if self.is_proved() => "proved",
             (Some(Verdict::Compared(comparison)), _) if comparison.agrees() => "agrees",
             (Some(Verdict::Compared(_) | Verdict::Broken { .. }), _)
@@ -160,7 +173,9 @@ impl Judged {
             Some(Proof::Undecided { reason }) => format!(", and it could not be proved: {reason}"),
             _ => String::new(),
         };
+        let wrong_pass = self.wrong_pass().and_then(PassProof::failure);
         let line = match (&self.run, &self.proof) {
+            _ if wrong_pass.is_some() => wrong_pass.unwrap_or_default(),
             _ if self.is_verified() => return None,
             (_, Some(Proof::Disproved { at, reason, .. })) => {
                 format!("the folded model computes something else at `{at}`: {reason}")

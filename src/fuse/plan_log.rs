@@ -2,7 +2,9 @@
 //!
 //! A site that stays is found again in the next repetition by the values that its nodes make.
 
-use crate::affine::plan::{Outcome, Plan, SitePlan, StopReason, Stored, StreamPlan, Tidy};
+use crate::affine::plan::{
+    Outcome, PassStats, Plan, SitePlan, StopReason, Stored, StreamPlan, Tidy,
+};
 use crate::affine::recognize::{Family, Site};
 use crate::hash::{HashMap, HashSet};
 use crate::ir::builder::NewConstant;
@@ -25,6 +27,8 @@ pub struct PlanLog {
     /// The names of its sites, and the last number behind each.
     names: HashMap<String, usize>,
     tensors: Vec<Stored>,
+    /// The tensors of the pass that runs, by formulas over the model before it, where an observer wants to see them.
+    latest: Option<Vec<Stored>>,
     passes: usize,
     /// Which site makes a value, by the names of the next pass.
     makers: HashMap<String, usize>,
@@ -55,41 +59,51 @@ impl SiteRecord {
 }
 
 impl PlanLog {
+    /// Collects the tensors of the next pass for [`PlanLog::latest`].
+    pub fn begin_pass(&mut self) {
+        self.latest = Some(vec![]);
+    }
+
+    /// The tensors of the last pass, by formulas over the model before it, if they are collected.
+    pub fn latest(&self) -> &[Stored] {
+        self.latest.as_deref().unwrap_or_default()
+    }
+
     /// Begins with tensors that are computed from those of the model, before there are sites.
     pub fn begin(&mut self, formulas: &[NewConstant]) {
-        self.tensors
-            .extend(formulas.iter().filter_map(Stored::from_constant));
+        let stored: Vec<Stored> = formulas.iter().filter_map(Stored::from_constant).collect();
+        if let Some(latest) = &mut self.latest {
+            latest.extend(stored.iter().cloned());
+        }
+        self.tensors.extend(stored);
     }
 
     /// Which of the sites were there before.
     pub fn recognise(&self, graph: &Graph, sites: &[Site]) -> Vec<SiteRecord> {
-        let see = |site: &Site| {
-            let values = site
-                .nodes
-                .iter()
-                .flat_map(|&node| graph.outputs(node).iter().flatten());
-            let values: Vec<String> = values
-                .map(|&value| graph.value_name(value).to_owned())
-                .collect();
-            let mut takes: Vec<usize> = values
-                .iter()
-                .filter_map(|value| self.makers.get(value).copied())
-                .collect();
-            // Merged branches match a site of their own kind alone, since they absorb others.
-            let is_same = |&place: &usize| {
-                site.kind.family != Family::Linear || self.plan.sites[place].kind == site.kind
-            };
-            let known = takes
-                .iter()
-                .position(is_same)
-                .map(|first| takes.remove(first));
-            SiteRecord {
-                known,
-                takes,
-                values,
-            }
-        };
-        sites.iter().map(see).collect()
+        let sites = sites.iter();
+        sites.map(|site| self.record(graph, site)).collect()
+    }
+
+    /// The record of a site: a site of an earlier repetition made its values.
+    fn record(&self, graph: &Graph, site: &Site) -> SiteRecord {
+        let nodes = site.nodes.iter();
+        let values = nodes.flat_map(|&node| graph.outputs(node).iter().flatten());
+        let values: Vec<String> = values
+            .map(|&value| graph.value_name(value).to_owned())
+            .collect();
+        let makers = values.iter().filter_map(|value| self.makers.get(value));
+        let mut takes: Vec<usize> = makers.copied().collect();
+        let first = takes.iter().position(|&place| self.may_be(site, place));
+        SiteRecord {
+            known: first.map(|first| takes.remove(first)),
+            takes,
+            values,
+        }
+    }
+
+    /// Whether a site may be the one at a place: merged branches are a site of their own kind alone, since they absorb others.
+    fn may_be(&self, site: &Site, place: usize) -> bool {
+        site.kind.family != Family::Linear || self.plan.sites[place].kind == site.kind
     }
 
     /// The refusal of a site by an earlier repetition.
@@ -108,27 +122,24 @@ impl PlanLog {
         let nodes = parts
             .filter(|part| part.nodes.len() == 1)
             .flat_map(|part| &part.nodes);
-        let names = nodes
-            .flat_map(|&node| graph.inputs(node))
-            .flatten()
-            .map(|&value| graph.value_name(value));
-        let is_near = |name: &str| {
-            let Stored {
-                recipe, data_type, ..
-            } = self.tensors.iter().find(|tensor| tensor.name == name)?;
-            // Recipes are computed in float64, which has no more bits than this type.
-            let is_as_wide = *data_type == DataType::Double && recipe.constants().len() > 1;
-            let numbers = evaluate(recipe, read).ok()?;
-            Some(
-                is_as_wide
-                    || numbers
-                        .iter()
-                        .any(|number| (number - number.round()).abs() > EXACT),
-            )
-        };
-        let near = names.into_iter().find(|name| is_near(name) == Some(true));
+        let inputs = nodes.flat_map(|&node| graph.inputs(node)).flatten();
+        let mut names = inputs.map(|&value| graph.value_name(value));
+        let near = names.find(|name| self.only_comes_near(name, read) == Some(true));
         near.or_else(|| unsure(graph, site))
             .map(|near| Refusal::new(Reason::Rounded, near))
+    }
+
+    /// Whether the numbers of a stored tensor are whole only after rounding; `None` for other constants.
+    fn only_comes_near(&self, name: &str, read: Read) -> Option<bool> {
+        let tensor = self.tensors.iter().find(|tensor| tensor.name == name)?;
+        let Stored {
+            recipe, data_type, ..
+        } = tensor;
+        // Recipes are computed in float64, which has no more bits than this type.
+        let is_as_wide = *data_type == DataType::Double && recipe.constants().len() > 1;
+        let numbers = evaluate(recipe, read).ok()?;
+        let mut distances = numbers.iter().map(|number| (number - number.round()).abs());
+        Some(is_as_wide || distances.any(|distance| distance > EXACT))
     }
 
     /// Notes what a pass plans for the sites that it saw, which of them it was not to touch, and what values are
@@ -227,17 +238,8 @@ impl PlanLog {
         self.plan.is_tidied |= tidied.graph.is_some();
         self.plan.growth += tidied.growth;
         self.has_other_weights |= tidied.graph.is_some();
-        let stored = |computed: &NamedFloats| Stored {
-            name: computed.name.clone(),
-            data_type: computed.data_type,
-            recipe: Recipe::constant(&computed.value, &computed.shape),
-            replaces: None,
-            sites: vec![],
-        };
-        self.keep(
-            tidied.computed.iter().map(stored).collect(),
-            &HashMap::default(),
-        );
+        let stored = tidied.computed.iter().map(computed_constant).collect();
+        self.keep(stored, &HashMap::default());
     }
 
     /// Drops refusals for growth, since a part of a shared weight may be a weight of its own now;
@@ -281,59 +283,40 @@ impl PlanLog {
 
     /// Keeps what a pass stored, by formulas over the tensors of the first model.
     fn keep(&mut self, stored: Vec<Stored>, places: &HashMap<usize, usize>) {
-        let before: HashMap<&str, &Stored> = self
-            .tensors
+        if let Some(latest) = &mut self.latest {
+            let own = Earlier::new(latest);
+            let of_pass: Vec<Stored> = stored.iter().map(|tensor| own.resolve(tensor)).collect();
+            replace(latest, of_pass);
+        }
+        let earlier = Earlier::new(&self.tensors);
+        let resolved: Vec<Stored> = stored
             .iter()
-            .map(|tensor| (tensor.name.as_str(), tensor))
+            .map(|tensor| Stored {
+                sites: earlier.sites(tensor, places),
+                ..earlier.resolve(tensor)
+            })
             .collect();
-        let known = |name: &str| {
-            before
-                .get(name)
-                .map(|tensor| tensor.recipe.rounded(tensor.data_type))
-        };
-        let now = |tensor: Stored| {
-            let earlier = tensor
-                .recipe
-                .constants()
-                .into_iter()
-                .filter_map(|name| before.get(&**name));
-            let mut sites: Vec<usize> = earlier.flat_map(|tensor| &tensor.sites).copied().collect();
-            sites.extend(tensor.sites.iter().filter_map(|site| places.get(site)));
-            sites.sort_unstable();
-            sites.dedup();
-            Stored {
-                recipe: tensor.recipe.substituted(&known),
-                sites,
-                ..tensor
-            }
-        };
-        let stored: Vec<Stored> = stored.into_iter().map(now).collect();
-        let names: HashSet<&str> = stored.iter().map(|tensor| tensor.name.as_str()).collect();
-        self.tensors
-            .retain(|tensor| !names.contains(tensor.name.as_str()));
-        self.tensors.extend(stored);
+        replace(&mut self.tensors, resolved);
     }
 
-    /// The plan of all passes, with the tensors that the result has in the end, and why there are no more passes.
-    pub fn finish(mut self, result: &Model, stopped: StopReason) -> Plan {
-        let nodes = result
-            .graph()
-            .node
-            .iter()
-            .filter(|node| node.op_type() == "Constant");
-        let made = nodes.flat_map(|node| &node.output).map(String::as_str);
-        let there: HashSet<&str> = result
-            .graph()
-            .initializer
-            .iter()
-            .map(|tensor| tensor.name())
-            .chain(made)
-            .collect();
+    /// Drops the tensors that the result does not have.
+    pub fn keep_tensors_of(&mut self, result: &Model) {
+        let graph = result.graph();
+        let nodes = graph.node.iter();
+        let constants = nodes.filter(|node| node.op_type() == "Constant");
+        let made = constants.flat_map(|node| &node.output).map(String::as_str);
+        let stored = graph.initializer.iter().map(|tensor| tensor.name());
+        let there: HashSet<&str> = stored.chain(made).collect();
         self.tensors
             .retain(|tensor| there.contains(tensor.name.as_str()));
+    }
+
+    /// The plan of all passes, why there are no more passes, and what each of them did.
+    pub fn finish(self, stopped: StopReason, passes: Vec<PassStats>) -> Plan {
         Plan {
             tensors: self.tensors,
             stopped,
+            passes,
             ..self.plan
         }
     }
@@ -370,6 +353,63 @@ impl PlanLog {
         self.plan.sites.push(site);
         Some(self.plan.sites.len() - 1)
     }
+}
+
+/// A constant that was computed and stored under a name of its own: its formula is the value that it replaces.
+fn computed_constant(computed: &NamedFloats) -> Stored {
+    Stored {
+        name: computed.name.clone(),
+        data_type: computed.data_type,
+        recipe: Recipe::constant(&computed.value, &computed.shape),
+        replaces: None,
+        sites: vec![],
+    }
+}
+
+/// Tensors that were stored before, by name.
+struct Earlier<'t>(HashMap<&'t str, &'t Stored>);
+
+impl<'t> Earlier<'t> {
+    fn new(tensors: &'t [Stored]) -> Self {
+        Earlier(
+            tensors
+                .iter()
+                .map(|tensor| (tensor.name.as_str(), tensor))
+                .collect(),
+        )
+    }
+
+    /// A tensor whose formula has the formulas of earlier tensors instead of their names.
+    fn resolve(&self, tensor: &Stored) -> Stored {
+        Stored {
+            recipe: tensor.recipe.substituted(&|name| self.rounded(name)),
+            ..tensor.clone()
+        }
+    }
+
+    /// The formula of an earlier tensor, rounded to its type.
+    fn rounded(&self, name: &str) -> Option<Recipe> {
+        let tensor = self.0.get(name)?;
+        Some(tensor.recipe.rounded(tensor.data_type))
+    }
+
+    /// The sites of a tensor in the merged plan, and those of the tensors that it is computed from.
+    fn sites(&self, tensor: &Stored, places: &HashMap<usize, usize>) -> Vec<usize> {
+        let constants = tensor.recipe.constants().into_iter();
+        let read = constants.filter_map(|name| self.0.get(&**name));
+        let mut sites: Vec<usize> = read.flat_map(|tensor| &tensor.sites).copied().collect();
+        sites.extend(tensor.sites.iter().filter_map(|site| places.get(site)));
+        sites.sort_unstable();
+        sites.dedup();
+        sites
+    }
+}
+
+/// Adds tensors; each replaces an earlier one of its name.
+fn replace(tensors: &mut Vec<Stored>, stored: Vec<Stored>) {
+    let names: HashSet<&str> = stored.iter().map(|tensor| tensor.name.as_str()).collect();
+    tensors.retain(|tensor| !names.contains(tensor.name.as_str()));
+    tensors.extend(stored);
 }
 
 /// Updates the outcome of an affine after a later repetition has folded the rest of it, or has
@@ -419,14 +459,17 @@ fn unsure<'g>(graph: &Graph<'g>, site: &Site) -> Option<&'g str> {
         .flat_map(|part| &part.nodes)
         .flat_map(|&node| graph.inputs(node))
         .flatten();
-    let is_wide = |&value: &ValueId| {
-        let stored = graph.initializer(value).map(data_type);
-        let made = || {
-            constant_tensor(graph.node(graph.producer(value)?.0)).map(|tensor| data_type(&tensor))
-        };
-        matches!(stored.or_else(made), Some(Ok(DataType::Double)))
-    };
     read.copied()
-        .find(is_wide)
+        .find(|&value| stored_type(graph, value) == Some(DataType::Double))
         .map(|value| graph.value_name(value))
+}
+
+/// The element type of a stored constant.
+fn stored_type(graph: &Graph, value: ValueId) -> Option<DataType> {
+    if let Some(tensor) = graph.initializer(value) {
+        return data_type(tensor).ok();
+    }
+    let (maker, _) = graph.producer(value)?;
+    let tensor = constant_tensor(graph.node(maker))?;
+    data_type(&tensor).ok()
 }

@@ -48,6 +48,11 @@ impl SkipSet {
         self.exact.contains(name) || self.patterns.is_match(name)
     }
 
+    /// Whether a pass of this name is skipped, or one of the older words for it, which a pattern may match.
+    pub fn skips(&self, name: &str, aliases: &[&str]) -> bool {
+        self.exact.contains(name) || aliases.iter().any(|alias| self.is_match(alias))
+    }
+
     pub fn has(&self, name: &str, kind: &Kind) -> bool {
         self.is_match(name) || self.is_match(kind.name)
     }

@@ -270,6 +270,7 @@ impl Chosen {
             target,
             fix,
             slicing,
+            stop_after: None,
         }))
     }
 }

@@ -107,9 +107,9 @@ pub fn raised(error: &anyhow::Error) -> PyErr {
         Some(Error::ExternalData { .. }) => ExternalDataError::new_err(text),
         Some(Error::TooLarge { .. }) => TooLargeError::new_err(text),
         Some(Error::Certificate { .. }) => CertificateError::new_err(text),
-        Some(Error::Skip { .. } | Error::Power { .. } | Error::Fix { .. }) => {
-            PyValueError::new_err(text)
-        }
+        Some(
+            Error::Skip { .. } | Error::StopAfter { .. } | Error::Power { .. } | Error::Fix { .. },
+        ) => PyValueError::new_err(text),
         Some(Error::Defect { .. }) => InternalError::new_err(text),
         Some(Error::StreamMagnitude { .. }) | None => UnfoldError::new_err(text),
     }

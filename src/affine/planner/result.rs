@@ -77,6 +77,7 @@ impl Planner<'_> {
             tidy: Tidy::default(),
             is_tidied: false,
             stopped: StopReason::default(),
+            passes: vec![],
         }
     }
 

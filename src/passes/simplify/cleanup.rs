@@ -146,13 +146,14 @@ pub fn shared(model: &Model, is_skipped: &dyn Fn(&str) -> bool) -> Result<Option
 }
 
 /// Eliminates identities before folding: an affine should not stop at a Cast to the type that a
-/// value has already. `None` without identities.
-pub fn read_directly(analysis: &Analysis) -> Option<Tidied> {
+/// value has already. The nodes that are `kept` stay. `None` without identities.
+pub fn read_directly(analysis: &Analysis, kept: &HashSet<NodeId>) -> Option<Tidied> {
     let graph = &analysis.graph;
     if !graph.model().proto.training_info.is_empty() {
         return None;
     }
-    let passed = identity_elimination::find(analysis, &HashSet::default());
+    let mut passed = identity_elimination::find(analysis, &HashSet::default());
+    passed.retain(|(node, _)| !kept.contains(node));
     let duplicates = Some(passed.len()).filter(|&count| count > 0)?;
     let mut editor = Editor::new(graph);
     identity_elimination::remove(passed, graph, &mut editor);

@@ -29,7 +29,7 @@ use crate::affine::fold::Rule;
 
 /// The rules of this folder.
 pub const RULES: &[&dyn Rule] = &[
-    &pass::Pass,
+    &pass::PassThrough,
     &transpose::Transpose,
     &reshape::Reshape,
     &skip::Skip,

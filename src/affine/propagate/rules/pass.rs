@@ -7,9 +7,9 @@ use crate::affine::fold::{At, Rule, Step};
 use crate::refusal::Reason;
 
 /// Operators that hand their first input on.
-pub struct Pass;
+pub struct PassThrough;
 
-impl Rule for Pass {
+impl Rule for PassThrough {
     fn ops(&self) -> &'static [&'static str] {
         &["Identity", "Dropout", "Cast", "CastLike"]
     }

@@ -1,0 +1,61 @@
+//! Observers of the passes of `unfold fuse`: a proof of each, and a print of the model.
+
+use std::io::{self, Write};
+
+use unfold::onnx::text::PrintedElements;
+use unfold::prove_passes::{PassProof, PassProver};
+use unfold::{PassResult, pipeline};
+
+/// Elements of a tensor up to which they are printed.
+const PRINTED: usize = 16;
+
+/// The name of a pass on the command line.
+pub fn pass_name(word: &str) -> Result<String, String> {
+    let mut passes = pipeline().into_iter().flat_map(|stage| stage.passes);
+    match passes.any(|pass| pass.name == word) {
+        true => Ok(word.to_owned()),
+        false => Err("no pass has this name; `unfold passes` lists them".to_owned()),
+    }
+}
+
+/// What is done after each pass that changes the model.
+pub struct Observers {
+    /// Proves its result, with `--verify each`.
+    pub prover: Option<PassProver>,
+    /// Prints its result, if it is this pass.
+    pub printed: Option<String>,
+}
+
+impl Observers {
+    /// Whether anything is done.
+    pub fn is_wanted(&self) -> bool {
+        self.prover.is_some() || self.printed.is_some()
+    }
+
+    /// Proves and prints the result of a pass.
+    pub fn observe(&self, result: &PassResult) {
+        if let Some(prover) = &self.prover {
+            prover.observe(result);
+        }
+        if self.printed.as_deref() == Some(result.pass) {
+            print(result);
+        }
+    }
+
+    /// The proofs so far.
+    pub fn proofs(&self) -> Vec<PassProof> {
+        self.prover.iter().flat_map(PassProver::proofs).collect()
+    }
+}
+
+/// Prints the model after a pass to the standard error stream.
+fn print(result: &PassResult) {
+    let text = match result.models {
+        Some([_, after]) => after
+            .to_text(PrintedElements::AtMost(PRINTED))
+            .unwrap_or_else(|error| format!("# {error}\n")),
+        None => "# the bodies of control flow cannot be restored\n".to_owned(),
+    };
+    // A closed pipe is no error.
+    let _ = writeln!(io::stderr(), "# after {}\n{text}", result.pass);
+}

@@ -1,0 +1,138 @@
+//! Edits of a pass, applied within the limit for growth.
+
+use std::collections::HashMap;
+
+use crate::affine::apply::apply;
+use crate::affine::growth::{beyond, growth};
+use crate::affine::materialize::{Change, Edit, Failed};
+use crate::affine::plan::{Removal, Stored};
+use crate::analysis::Analysis;
+use crate::error::{Error, Result};
+use crate::fuse::pass::{Context, Settings};
+use crate::fuse::plan_log::PlanLog;
+use crate::ir::editor::Editor;
+use crate::onnx::Model;
+use crate::passes::simplify::simplify_known;
+
+/// A model after edits without sites.
+pub(super) struct EditedModel {
+    pub model: Model,
+    /// The tensors that it stores.
+    pub stored: Vec<Stored>,
+    /// Bytes that copies of weights add.
+    pub growth: u64,
+}
+
+/// Which movements are simplified with the edits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Neighbours {
+    /// None.
+    Stay,
+    /// Movements beside replaced nodes.
+    Simplified,
+}
+
+impl Settings<'_> {
+    /// Applies edits and removals in an editor, within the limit for growth. Returns the stored tensors and their growth in
+    /// bytes.
+    ///
+    /// # Errors
+    /// The edits that cannot be applied, or add too much.
+    pub fn apply(
+        &self,
+        changes: (&[Edit], &[Removal]),
+        analysis: &Analysis,
+        editor: &mut Editor,
+        log: &PlanLog,
+    ) -> std::result::Result<(Vec<Stored>, u64), Vec<Failed>> {
+        let progress = |done, all| (self.tell)("fold", done, all);
+        let stored = apply(changes, analysis, editor, &progress)?;
+        let grown = growth(&stored, changes, analysis);
+        let budget = &self.growth;
+        let left = budget.bytes - log.plan.growth as f64;
+        let beyond = beyond(&stored, &grown, left, budget.weights);
+        if beyond.is_empty() {
+            Ok((stored, grown.iter().sum()))
+        } else {
+            Err(beyond)
+        }
+    }
+
+    /// The model after edits without sites.
+    ///
+    /// # Errors
+    /// The edits that cannot be applied, or add too much.
+    pub fn edited(
+        &self,
+        edits: &[Edit],
+        analysis: &Analysis,
+        neighbours: Neighbours,
+        log: &PlanLog,
+    ) -> std::result::Result<EditedModel, Vec<Failed>> {
+        let mut editor = Editor::new(&analysis.graph);
+        let (stored, growth) = self.apply((edits, &[]), analysis, &mut editor, log)?;
+        let seeds = match neighbours {
+            Neighbours::Simplified => replaced_ends(edits),
+            Neighbours::Stay => vec![],
+        };
+        let graph = simplify_known(editor, seeds, analysis, &HashMap::new());
+        Ok(EditedModel {
+            model: analysis.graph.model().with_graph(graph),
+            stored,
+            growth,
+        })
+    }
+}
+
+impl Context<'_, '_> {
+    /// The model after edits without sites, noted in the log; `None` without edits.
+    ///
+    /// # Errors
+    /// If an edit cannot be applied.
+    pub fn rewritten(
+        &self,
+        edits: &[Edit],
+        neighbours: Neighbours,
+        log: &mut PlanLog,
+    ) -> Result<Option<Model>> {
+        if edits.is_empty() {
+            return Ok(None);
+        }
+        let edited = self
+            .settings
+            .edited(edits, self.analysis()?, neighbours, log);
+        let edited = edited.map_err(|failed| defect(self.model(), &failed))?;
+        Ok(Some(self.noted(edited, log)))
+    }
+
+    /// Notes an edited model in the log.
+    pub fn noted(&self, edited: EditedModel, log: &mut PlanLog) -> Model {
+        let has_fewer = edited.model.graph().node.len() < self.model().graph().node.len();
+        log.rewritten(edited.stored, edited.growth, has_fewer);
+        edited.model
+    }
+}
+
+/// The values at the ends of replaced nodes.
+fn replaced_ends(edits: &[Edit]) -> Vec<String> {
+    let mut ends = vec![];
+    for edit in edits {
+        if let Change::Replace(replacement) = &edit.change {
+            ends.extend(replacement.ends().map(str::to_owned));
+        }
+    }
+    ends
+}
+
+/// An edit that fails although no site is left to refuse.
+pub(super) fn defect(model: &Model, failed: &[Failed]) -> Error {
+    let first = failed
+        .first()
+        .map(|failed| (failed.refusal.at.clone(), failed.refusal.reason.to_string()));
+    let (at, reason) = first.unwrap_or_default();
+    Error::Defect {
+        file: model.file(),
+        at,
+        reason,
+    }
+}

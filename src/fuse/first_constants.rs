@@ -1,0 +1,36 @@
+//! The constants that formulas of new tensors read.
+
+use std::cell::OnceCell;
+
+use ndarray::ArrayD;
+
+use crate::analysis::Analysis;
+use crate::onnx::Model;
+use crate::refusal::{Reason, Refusal};
+
+/// The constants of the first model, which the first read analyses.
+pub(super) struct FirstConstants<'m> {
+    model: &'m Model,
+    analysis: OnceCell<Option<Analysis<'m>>>,
+}
+
+impl<'m> FirstConstants<'m> {
+    pub fn new(model: &'m Model) -> Self {
+        FirstConstants {
+            model,
+            analysis: OnceCell::new(),
+        }
+    }
+
+    /// The numbers of a constant in float64.
+    ///
+    /// # Errors
+    /// If the model has no constant of this name, or if its numbers cannot be read.
+    pub fn read(&self, name: &str) -> Result<ArrayD<f64>, Refusal> {
+        let unknown = || Refusal::new(Reason::NotConstant, name);
+        let analysis = self.analysis.get_or_init(|| Analysis::new(self.model).ok());
+        let analysis = analysis.as_ref().ok_or_else(unknown)?;
+        let value = analysis.graph.value(name).ok_or_else(unknown)?;
+        analysis.constants.read(value)
+    }
+}

@@ -1,0 +1,30 @@
+//! The limit for growth by copies of weights.
+
+use crate::onnx::Model;
+use crate::provenance::Provenance;
+
+/// The limit for growth by copies of weights.
+pub(crate) struct GrowthBudget {
+    /// How many bytes copies may add.
+    pub bytes: f64,
+    /// The bytes of all weights.
+    pub weights: u64,
+}
+
+impl GrowthBudget {
+    /// The limit for a model, whose weights may grow by so many percent.
+    pub fn new(model: &Model, percent: f64) -> Self {
+        let there = model.weight_bytes();
+        // The growth of earlier runs, if it is noted plausibly: any program can write metadata.
+        let grown = Provenance::from_model(model)
+            .iter()
+            .filter_map(|time| time.grown)
+            .fold(0, u64::saturating_add);
+        let grown = grown.min(there);
+        let weights = there - grown;
+        Self {
+            bytes: percent / 100.0 * weights as f64 - grown as f64,
+            weights,
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The pipeline as data for `unfold passes`.
+
+use serde::Serialize;
+
+use crate::fuse::pass::Pass;
+use crate::fuse::pipeline::PIPELINE;
+use crate::fuse::stage::{PipelineStage, Repeats};
+
+/// A stage of the pipeline.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StageInfo {
+    /// The name.
+    pub stage: &'static str,
+    /// The largest number of changes, in a stage that begins again after each of them; `None` where passes run once.
+    pub bound: Option<usize>,
+    /// The pass without whose change the stage does not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<&'static str>,
+    /// The passes, in order.
+    pub passes: Vec<PassInfo>,
+}
+
+/// A pass of the pipeline.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PassInfo {
+    /// The name, for `skip` and `stop_after`.
+    pub name: &'static str,
+    /// The transformation, in a line.
+    pub description: &'static str,
+    /// Older words for `skip`.
+    pub aliases: &'static [&'static str],
+    /// Whether it runs even if it is skipped, or if the run stops before it.
+    pub required: bool,
+}
+
+/// The stages of the pipeline with their passes, in order.
+///
+/// ```
+/// let stages = unfold::pipeline();
+/// let fold = stages.iter().find(|stage| stage.stage == "fold").unwrap();
+/// assert!(fold.passes.iter().any(|pass| pass.name == "fold-affines"));
+/// assert_eq!(fold.bound, Some(16));
+/// ```
+pub fn pipeline() -> Vec<StageInfo> {
+    PIPELINE.iter().map(stage_info).collect()
+}
+
+fn stage_info(stage: &PipelineStage) -> StageInfo {
+    StageInfo {
+        stage: stage.name,
+        bound: match stage.repeats {
+            Repeats::Once => None,
+            Repeats::Fixpoint { bound } => Some(bound),
+        },
+        after: stage.after,
+        passes: stage.passes().map(pass_info).collect(),
+    }
+}
+
+fn pass_info(pass: &'static dyn Pass) -> PassInfo {
+    PassInfo {
+        name: pass.name(),
+        description: pass.description(),
+        aliases: pass.aliases(),
+        required: pass.is_required(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_words_in_lower_case_and_each_names_one_pass() {
+        let mut described = std::collections::BTreeMap::new();
+        for pass in pipeline().into_iter().flat_map(|stage| stage.passes) {
+            let is_word = |letter: char| letter.is_ascii_lowercase() || letter == '-';
+            assert!(pass.name.chars().all(is_word), "{}", pass.name);
+            assert!(pass.description.len() <= 90, "{}", pass.description);
+            let before = described.insert(pass.name, pass.description);
+            assert!(before.is_none_or(|before| before == pass.description));
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! An observer of the passes, such as a proof of each of them.
+
+use crate::affine::plan::Stored;
+use crate::fuse::pass::{Context, Effect, Pass};
+use crate::onnx::Model;
+
+/// Called after each pass that makes another model.
+pub type OnPass<'o> = &'o dyn Fn(&PassResult);
+
+/// The result of one pass.
+pub struct PassResult<'p> {
+    /// The name of the pass.
+    pub pass: &'static str,
+    /// Whether the pass keeps the function of the model in exact arithmetic.
+    pub is_exact: bool,
+    /// The model before and after, with the bodies of control flow in their places; `None` where these cannot be restored
+    /// between two passes.
+    pub models: Option<[&'p Model; 2]>,
+    /// The tensors that the model after the pass has and the one before it has not, as formulas over the constants of the
+    /// one before.
+    pub tensors: &'p [Stored],
+}
+
+/// Shows an observer what a pass made.
+pub(super) fn observe(
+    observer: OnPass,
+    pass: &dyn Pass,
+    context: &Context,
+    effect: &Effect,
+    tensors: &[Stored],
+) {
+    let show = |models: Option<[&Model; 2]>| {
+        observer(&PassResult {
+            pass: pass.name(),
+            is_exact: pass.is_exact(),
+            models,
+            tensors,
+        });
+    };
+    // Each flat model is shown with its bodies.
+    if pass.is_required() {
+        return;
+    }
+    let bases = context.bases;
+    match (effect, bases.flat.get()) {
+        (Effect::Model(made), Some(flat)) if context.is_flat() => {
+            let restored = flat.restore(context.model()).zip(flat.restore(made));
+            show(restored.as_ref().map(|(before, after)| [before, after]));
+        }
+        (Effect::Model(made), _) => show(Some([context.result_or_inlined(), made])),
+        (Effect::Base, None) => show(Some([bases.model, bases.inlined()])),
+        _ => {}
+    }
+}

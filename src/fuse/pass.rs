@@ -1,0 +1,310 @@
+//! The trait of passes, and the context that a pass runs in.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::time::{Duration, Instant};
+
+use crate::affine::recognize::{self, Site, View};
+use crate::analysis::Analysis;
+use crate::error::{Error, Result};
+use crate::fuse::growth_budget::GrowthBudget;
+use crate::fuse::plan_log::PlanLog;
+use crate::fuse::skips::SkipSet;
+use crate::hash::HashSet;
+use crate::ir::NodeId;
+use crate::ir::regions::Flat;
+use crate::onnx::Model;
+use crate::onnx::shadowed_names::hidden;
+use crate::passes::inline::Lowered;
+use crate::passes::inline::functions::redefined;
+use crate::passes::legalize::Target;
+use crate::passes::slice::Slicing;
+use crate::refusal::{Reason, Refusal};
+
+/// The newest version of ONNX's operator set whose operators the rules are written for.
+const NEWEST_OPSET: i64 = 28;
+
+/// The oldest: before it arithmetic did not broadcast by itself, as the results of folds have to.
+const OLDEST_OPSET: i64 = 7;
+
+/// A transformation of a model into an equal one.
+pub(crate) trait Pass: Sync {
+    /// The name, which `--skip` and `--stop-after` take.
+    fn name(&self) -> &'static str;
+
+    /// One line for `unfold passes`.
+    fn description(&self) -> &'static str;
+
+    /// Older words for `--skip`, which may be matched by a pattern, as kinds of sites are.
+    fn aliases(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Whether it runs even if it is skipped, or if the run stops before it: the result would be no model without it.
+    fn is_required(&self) -> bool {
+        false
+    }
+
+    /// Whether it runs on a model of which [`unknown_operators`] says that the meaning of its operators is unknown.
+    fn reads_unknown_operators(&self) -> bool {
+        false
+    }
+
+    /// Whether the result is equal to the model in exact arithmetic.
+    fn is_exact(&self) -> bool {
+        true
+    }
+
+    /// Transforms the model of a context, and notes the change in the log.
+    ///
+    /// # Errors
+    /// If the graph is invalid, or if an edit without a site cannot be applied.
+    fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect>;
+}
+
+/// The effect of one run of a pass.
+#[derive(Debug)]
+pub(crate) enum Effect {
+    /// It found nothing to do.
+    Nothing,
+    /// The model that it makes.
+    Model(Model),
+    /// It filled [`Bases`]: later passes begin with another representation of the input.
+    Base,
+    /// The model is the input again: changes of earlier passes have undone each other.
+    Input,
+    /// The model stays, and earlier passes of the stage may find more in it.
+    Again,
+    /// The bodies of the flattened model cannot be restored: the run begins again without flattening.
+    Unrestorable,
+}
+
+impl Effect {
+    /// The model that a pass makes, if it makes one.
+    pub fn from_model(made: Option<Model>) -> Self {
+        made.map_or(Effect::Nothing, Effect::Model)
+    }
+}
+
+/// The options of a run.
+pub(crate) struct Settings<'s> {
+    pub skip: SkipSet,
+    pub centre: bool,
+    /// Whether a LayerNormalization gives its shift away at the price of an Add, so that it can do without the mean.
+    pub gives_shifts_away: bool,
+    pub merge_norms: bool,
+    pub growth: GrowthBudget,
+    pub scale_stream: Option<u32>,
+    pub target: Target,
+    pub slicing: &'s Slicing,
+    pub tell: &'s dyn Fn(&str, usize, usize),
+}
+
+/// The input of a run, and its representations that passes begin with.
+pub(crate) struct Bases<'m> {
+    pub model: &'m Model,
+    /// The model after inlining, where that changes it.
+    pub inlined: &'m OnceCell<Lowered>,
+    /// The inlined model with its bodies laid out in the main graph, where it has bodies.
+    pub flat: OnceCell<Flat<'m>>,
+    /// Whether the result has its bodies again.
+    pub is_restored: Cell<bool>,
+    /// Whether bodies may be flattened.
+    pub may_flatten: bool,
+}
+
+impl Settings<'_> {
+    /// Whether `--skip` names a pass.
+    pub fn skips(&self, pass: &dyn Pass) -> bool {
+        self.skip.skips(pass.name(), pass.aliases())
+    }
+}
+
+impl<'m> Bases<'m> {
+    /// The model after inlining.
+    pub fn inlined(&self) -> &'m Model {
+        self.inlined
+            .get()
+            .map_or(self.model, |inlined| &inlined.model)
+    }
+
+    /// The model after inlining and flattening: formulas of new tensors read its constants.
+    pub fn first(&self) -> &Model {
+        self.flat
+            .get()
+            .map_or_else(|| self.inlined(), |flat| &flat.model)
+    }
+}
+
+/// A model between two passes, with its analysis and sites, which are computed when a pass first asks for them.
+pub(crate) struct Context<'c, 'm> {
+    pub settings: &'c Settings<'c>,
+    pub bases: &'c Bases<'m>,
+    /// The result so far; `None` before the first change.
+    result: Option<&'c Model>,
+    /// The last pass that changed the model.
+    made_by: Option<&'static str>,
+    analysis: OnceCell<Analysis<'c>>,
+    /// The time of the analysis, until the statistics take it.
+    analysis_time: Cell<Option<Duration>>,
+    sites: RefCell<Option<Vec<Site>>>,
+    unknown: OnceCell<Option<Refusal>>,
+}
+
+impl<'c, 'm> Context<'c, 'm> {
+    pub fn new(
+        settings: &'c Settings<'c>,
+        bases: &'c Bases<'m>,
+        result: Option<&'c Model>,
+        made_by: Option<&'static str>,
+    ) -> Self {
+        Context {
+            settings,
+            bases,
+            result,
+            made_by,
+            analysis: OnceCell::new(),
+            analysis_time: Cell::new(None),
+            sites: RefCell::new(None),
+            unknown: OnceCell::new(),
+        }
+    }
+
+    /// The model whose constants the formulas of new tensors read.
+    pub fn first(&self) -> &'c Model {
+        self.bases.first()
+    }
+
+    /// The model.
+    pub fn model(&self) -> &'c Model {
+        self.result.unwrap_or_else(|| self.first())
+    }
+
+    /// The result so far, if it differs from the first model.
+    pub fn result(&self) -> Option<&'c Model> {
+        self.result
+    }
+
+    /// The result so far, or the inlined model: that of the user, with its bodies.
+    pub fn result_or_inlined(&self) -> &'c Model {
+        self.result.unwrap_or_else(|| self.bases.inlined())
+    }
+
+    /// The analysis of the model.
+    ///
+    /// # Errors
+    /// If the graph is invalid, or has other inputs or outputs than the first model.
+    pub fn analysis(&self) -> Result<&Analysis<'c>> {
+        if let Some(analysis) = self.analysis.get() {
+            return Ok(analysis);
+        }
+        (self.settings.tell)("shapes", 0, 1);
+        let begin = Instant::now();
+        let analysis = match self.result {
+            None => Analysis::new(self.first())?,
+            Some(result) => checked(self.first(), result, self.made_by)?,
+        };
+        self.analysis_time.set(Some(begin.elapsed()));
+        Ok(self.analysis.get_or_init(|| analysis))
+    }
+
+    /// The time of the analysis, the first time after it.
+    pub fn take_analysis_time(&self) -> Option<Duration> {
+        self.analysis_time.take()
+    }
+
+    /// Whether the bodies of the model are laid out in its main graph.
+    pub fn is_flat(&self) -> bool {
+        self.bases.flat.get().is_some() && !self.bases.is_restored.get()
+    }
+
+    /// Takes the sites of the model, which are found again if another pass asks for them.
+    ///
+    /// # Errors
+    /// As [`Context::analysis`].
+    pub fn take_sites(&self) -> Result<Vec<Site>> {
+        let kept = self.sites.take();
+        kept.map_or_else(|| self.find_sites(), Ok)
+    }
+
+    /// Keeps the sites for the next pass, which saves it the search.
+    pub fn keep_sites(&self, sites: Vec<Site>) {
+        self.sites.replace(Some(sites));
+    }
+
+    /// The sites of the model.
+    ///
+    /// # Errors
+    /// As [`Context::analysis`].
+    pub fn find_sites(&self) -> Result<Vec<Site>> {
+        Ok(recognize::find(&View::new(self.analysis()?)))
+    }
+
+    /// The nodes that `--skip` names: by their own names, or by the name or kind of their site.
+    ///
+    /// # Errors
+    /// As [`Context::analysis`].
+    pub fn skipped_nodes(&self) -> Result<HashSet<NodeId>> {
+        let skip = &self.settings.skip;
+        if skip.is_empty() {
+            return Ok(HashSet::default());
+        }
+        let graph = &self.analysis()?.graph;
+        let by_name = graph.order().iter().copied();
+        let mut skipped: HashSet<NodeId> = by_name
+            .filter(|&node| skip.is_match(graph.name(node)))
+            .collect();
+        let sites = self.find_sites()?;
+        let left = sites.iter().filter(|site| skip.has(&site.name, &site.kind));
+        skipped.extend(left.flat_map(|site| &site.nodes));
+        Ok(skipped)
+    }
+
+    /// Why the meaning of the operators is unknown, if it is.
+    pub fn unknown_operators(&self) -> Option<&Refusal> {
+        self.unknown
+            .get_or_init(|| unknown_operators(self.model()))
+            .as_ref()
+    }
+}
+
+/// The analysis of a result: a valid graph with the inputs and outputs of the original.
+///
+/// # Errors
+/// [`Error::Defect`], which names the pass that made the result.
+pub(crate) fn checked<'m>(
+    before: &Model,
+    after: &'m Model,
+    made_by: Option<&'static str>,
+) -> Result<Analysis<'m>> {
+    let ends = |model: &Model| [model.graph().input.clone(), model.graph().output.clone()];
+    if ends(before) != ends(after) {
+        let reason = "its inputs or outputs are not what they were";
+        return Err(invalid(before, made_by, reason.into()));
+    }
+    Analysis::new(after).map_err(|error| invalid(before, made_by, error.to_string()))
+}
+
+/// The error of a graph that a pass should not have made.
+pub(super) fn invalid(model: &Model, made_by: Option<&'static str>, reason: String) -> Error {
+    let at = made_by.map_or("the graph".into(), |pass| {
+        format!("the graph after the pass `{pass}`")
+    });
+    Error::Defect {
+        file: model.file(),
+        at,
+        reason,
+    }
+}
+
+/// Why the meaning of a model's operators is unknown. A model that imports no version means the first.
+pub(crate) fn unknown_operators(model: &Model) -> Option<Refusal> {
+    let reason = match model.own_opset() {
+        opset if opset < OLDEST_OPSET => Reason::PastOpset(opset),
+        opset if opset > NEWEST_OPSET => Reason::FutureOpset(opset),
+        _ => {
+            let redefined = redefined(model).map(|name| Reason::Redefined(name.to_owned()));
+            redefined.or_else(|| Some(Reason::Hidden(hidden(model.graph())?.to_owned())))?
+        }
+    };
+    Some(Refusal::new(reason, ""))
+}

@@ -1,0 +1,279 @@
+//! The pass that folds affines: recognises the sites, plans, materializes and applies the plan.
+
+use std::collections::HashMap;
+
+use crate::affine::materialize::{Failed, draw};
+use crate::affine::plan::{Plan, Stored};
+use crate::affine::planner;
+use crate::affine::recognize::{Family, Site};
+use crate::analysis::Analysis;
+use crate::error::Result;
+use crate::fuse::edits::defect;
+use crate::fuse::first_constants::FirstConstants;
+use crate::fuse::pass::{Context, Effect, Pass, Settings};
+use crate::fuse::plan_log::{PlanLog, SiteRecord};
+use crate::ir::editor::Editor;
+use crate::onnx::Model;
+use crate::passes::simplify::simplify_known;
+use crate::refusal::{Reason, Refusal};
+
+/// The affines of normalizers in the weights of linear operators.
+pub struct FoldAffines;
+
+impl Pass for FoldAffines {
+    fn name(&self) -> &'static str {
+        "fold-affines"
+    }
+
+    fn description(&self) -> &'static str {
+        "folds the affines of normalizers into linear operators, within the limit for growth"
+    }
+
+    fn reads_unknown_operators(&self) -> bool {
+        true
+    }
+
+    fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
+        let analysis = context.analysis()?;
+        (context.settings.tell)("sites", 0, 1);
+        let sites = context.take_sites()?;
+        let mut folding = Folding::new(context, analysis, &sites, log);
+        let mut found = Some(sites);
+        // At most thrice for each site that stays after all, which only the new tensors show.
+        for _ in 0..=3 * folding.is_scale.len() {
+            (context.settings.tell)("plan", 0, 1);
+            let sites = found.take().map_or_else(|| context.find_sites(), Ok)?;
+            let plan = folding.plan(&sites);
+            if !plan.is_empty() {
+                // The sites take as much memory as the next steps; they are found again if needed.
+                drop(sites);
+                match folding.apply(plan, log)? {
+                    Some(model) => return Ok(Effect::Model(model)),
+                    None => continue,
+                }
+            }
+            if folding.lets_scales_copy() {
+                found = Some(sites);
+                continue;
+            }
+            let (seen, refused) = (folding.seen, folding.refused);
+            log.note(plan, seen, refused, vec![], &mut str::to_owned);
+            context.keep_sites(sites);
+            return Ok(Effect::Nothing);
+        }
+        Ok(Effect::Nothing)
+    }
+}
+
+/// Sites that the limit for growth refused may fold now.
+pub struct ReconsiderGrowth;
+
+impl Pass for ReconsiderGrowth {
+    fn name(&self) -> &'static str {
+        "reconsider-growth"
+    }
+
+    fn description(&self) -> &'static str {
+        "plans sites again that the limit for growth refused, once constants were computed"
+    }
+
+    fn reads_unknown_operators(&self) -> bool {
+        true
+    }
+
+    fn run(&self, _: &Context, log: &mut PlanLog) -> Result<Effect> {
+        Ok(if log.reconsider() {
+            Effect::Again
+        } else {
+            Effect::Nothing
+        })
+    }
+}
+
+/// The plans of one run, each with more sites refused than the one before.
+struct Folding<'f> {
+    settings: &'f Settings<'f>,
+    analysis: &'f Analysis<'f>,
+    /// Which sites are only a scale, and no normalizer.
+    is_scale: Vec<bool>,
+    seen: Vec<SiteRecord>,
+    refused: HashMap<usize, Refusal>,
+    /// Sites that fold only where no shared weight is copied for them.
+    uncopied: HashMap<usize, Refusal>,
+    /// The scales that may copy weights, once normalizers do not want to; `None` before.
+    scales: Option<Vec<(usize, Refusal)>>,
+}
+
+impl<'f> Folding<'f> {
+    fn new(
+        context: &'f Context,
+        analysis: &'f Analysis<'f>,
+        sites: &[Site],
+        log: &PlanLog,
+    ) -> Self {
+        let seen = log.recognise(&analysis.graph, sites);
+        let refused = refused_before(context, analysis, sites, &seen, log);
+        Folding {
+            settings: context.settings,
+            analysis,
+            is_scale: sites
+                .iter()
+                .map(|site| site.kind.family == Family::Scale)
+                .collect(),
+            seen,
+            refused,
+            uncopied: HashMap::new(),
+            scales: None,
+        }
+    }
+
+    fn plan(&self, sites: &[Site]) -> Plan {
+        planner::plan(
+            self.analysis,
+            sites,
+            &self.refused,
+            &self.uncopied,
+            self.settings.gives_shifts_away,
+        )
+    }
+
+    /// Lets scales copy weights, once nothing folds without that; `false` without scales, or if they may already.
+    ///
+    /// Scales stay first where normalizers want copies of the same weight. Without those, all that read the weight may want
+    /// one scale of it, which is no copy.
+    fn lets_scales_copy(&mut self) -> bool {
+        if self.scales.is_some() {
+            return false;
+        }
+        let is_scale = &self.is_scale;
+        let uncopied = std::mem::take(&mut self.uncopied).into_iter();
+        let (scales, others): (Vec<_>, Vec<_>) = uncopied.partition(|&(site, _)| is_scale[site]);
+        self.uncopied = HashMap::from_iter(others);
+        let has_scales = !scales.is_empty();
+        self.scales = Some(scales);
+        has_scales
+    }
+
+    /// The model after a plan; `None` where more sites are refused instead.
+    fn apply(&mut self, mut plan: Plan, log: &mut PlanLog) -> Result<Option<Model>> {
+        let mut editor = Editor::new(&self.analysis.graph);
+        let applied = draw(&plan, self.analysis).and_then(|edits| {
+            let changes = (edits.as_slice(), plan.removals.as_slice());
+            self.settings
+                .apply(changes, self.analysis, &mut editor, log)
+        });
+        let (stored, growth) = match applied {
+            Ok(applied) => applied,
+            Err(failed) => {
+                self.refuse(&failed)?;
+                return Ok(None);
+            }
+        };
+        if growth > 0 && self.keeps_scales() {
+            return Ok(None);
+        }
+        plan.growth = growth;
+        Ok(Some(self.simplified(plan, stored, editor, log)))
+    }
+
+    /// Refuses copies for the scales again that [`Folding::lets_scales_copy`] let copy; `false` without scales.
+    fn keeps_scales(&mut self) -> bool {
+        let Some(scales) = self.scales.as_mut().filter(|scales| !scales.is_empty()) else {
+            return false;
+        };
+        self.uncopied.extend(scales.drain(..));
+        true
+    }
+
+    /// The model of an editor in which a plan was applied, noted in the log.
+    fn simplified(
+        &mut self,
+        plan: Plan,
+        stored: Vec<Stored>,
+        mut editor: Editor,
+        log: &mut PlanLog,
+    ) -> Model {
+        let graph = &self.analysis.graph;
+        (self.settings.tell)("simplify", 0, 1);
+        let removed = plan.removals.iter().map(|removal| removal.source.as_str());
+        let replaced = plan
+            .replacements
+            .iter()
+            .flat_map(|(replacement, _)| replacement.ends());
+        let seeds = removed.chain(replaced).map(str::to_owned).collect();
+        for rewrite in &plan.rewrites {
+            self.seen[rewrite.site].makes(graph.value_name(rewrite.part.output));
+        }
+        let (seen, refused) = (
+            std::mem::take(&mut self.seen),
+            std::mem::take(&mut self.refused),
+        );
+        log.note(plan, seen, refused, stored, &mut |name| {
+            editor.current(name)
+        });
+        let simplified = simplify_known(editor, seeds, self.analysis, &HashMap::new());
+        graph.model().with_graph(simplified)
+    }
+
+    /// Refuses the sites whose edits cannot be written: first those that are no normalizers, as the
+    /// remaining edits may fit. Sites with too much growth may still fold where nothing is copied.
+    fn refuse(&mut self, failed: &[Failed]) -> Result<()> {
+        let before = self.refused.len() + self.uncopied.len();
+        for failed in failed {
+            for site in self.first_to_refuse(failed) {
+                let may_fold_uncopied = matches!(failed.refusal.reason, Reason::Growth(_))
+                    && !self.uncopied.contains_key(&site);
+                let stays = if may_fold_uncopied {
+                    &mut self.uncopied
+                } else {
+                    &mut self.refused
+                };
+                stays.entry(site).or_insert_with(|| failed.refusal.clone());
+            }
+        }
+        if self.refused.len() + self.uncopied.len() == before {
+            Err(defect(self.analysis.graph.model(), failed))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The scales of a failed edit that are not refused yet, or all of its sites.
+    fn first_to_refuse(&self, failed: &Failed) -> Vec<usize> {
+        let sites = failed.sites.iter().copied();
+        let scales: Vec<usize> = sites
+            .filter(|site| self.is_scale[*site] && !self.refused.contains_key(site))
+            .collect();
+        if scales.is_empty() {
+            failed.sites.clone()
+        } else {
+            scales
+        }
+    }
+}
+
+/// The sites that stay whatever the plan: refused before, skipped, in a model of unknown operators, or neutral only after
+/// rounding.
+fn refused_before(
+    context: &Context,
+    analysis: &Analysis,
+    sites: &[Site],
+    seen: &[SiteRecord],
+    log: &PlanLog,
+) -> HashMap<usize, Refusal> {
+    let constants = FirstConstants::new(context.first());
+    let skip = &context.settings.skip;
+    let mut refused = HashMap::new();
+    for (index, site) in sites.iter().enumerate() {
+        let refusal = log
+            .refusal(&seen[index])
+            .or_else(|| {
+                skip.has(&site.name, &site.kind)
+                    .then(|| Refusal::new(Reason::Skipped, ""))
+            })
+            .or_else(|| context.unknown_operators().cloned())
+            .or_else(|| log.rounded(&analysis.graph, site, &|name| constants.read(name)));
+        refused.extend(refusal.map(|refusal| (index, refusal)));
+    }
+    refused
+}

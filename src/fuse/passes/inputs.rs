@@ -1,0 +1,98 @@
+//! Passes that prepare the input: inlining, flattening, equal initializers.
+
+use crate::error::Result;
+use crate::fuse::pass::{Context, Effect, Pass};
+use crate::fuse::plan_log::PlanLog;
+use crate::ir::Graph;
+use crate::ir::regions::Flat;
+use crate::passes::inline::lower;
+use crate::passes::simplify;
+
+/// Opaque normalizers as operators of ONNX.
+pub struct Inline;
+
+impl Pass for Inline {
+    fn name(&self) -> &'static str {
+        "inline"
+    }
+
+    fn description(&self) -> &'static str {
+        "writes opaque normalizers out, and function calls and sequences where more folds then"
+    }
+
+    fn reads_unknown_operators(&self) -> bool {
+        true
+    }
+
+    fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
+        let bases = context.bases;
+        if let Some(inlined) = bases.inlined.get() {
+            log.begin(&inlined.formulas);
+            return Ok(Effect::Base);
+        }
+        let skip = &context.settings.skip;
+        let lowered = lower(bases.model, &|name, operator| {
+            skip.is_match(name) || skip.is_match(operator)
+        });
+        if !matches!(lowered, Ok(None)) {
+            // The input is checked first, so that errors name its own nodes.
+            Graph::new(bases.model)?;
+        }
+        let Some(lowered) = lowered? else {
+            return Ok(Effect::Nothing);
+        };
+        log.begin(&bases.inlined.get_or_init(|| lowered).formulas);
+        Ok(Effect::Base)
+    }
+}
+
+/// Bodies of If, Loop and Scan as parts of the main graph.
+pub struct FlattenRegions;
+
+impl Pass for FlattenRegions {
+    fn name(&self) -> &'static str {
+        "flatten-regions"
+    }
+
+    fn description(&self) -> &'static str {
+        "lays the bodies of If, Loop and Scan out in the main graph"
+    }
+
+    fn run(&self, context: &Context, _: &mut PlanLog) -> Result<Effect> {
+        let bases = context.bases;
+        if !bases.may_flatten {
+            return Ok(Effect::Nothing);
+        }
+        let Some(flat) = Flat::new(bases.inlined()) else {
+            return Ok(Effect::Nothing);
+        };
+        bases.flat.get_or_init(|| flat);
+        Ok(Effect::Base)
+    }
+}
+
+/// Equal initializers under one name.
+pub struct DeduplicateInitializers;
+
+impl Pass for DeduplicateInitializers {
+    fn name(&self) -> &'static str {
+        "deduplicate-initializers"
+    }
+
+    fn description(&self) -> &'static str {
+        "lets all nodes that read one weight read it under one name"
+    }
+
+    fn aliases(&self) -> &'static [&'static str] {
+        &[simplify::DUPLICATE]
+    }
+
+    fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
+        let Some(tidied) = simplify::shared(context.model(), &|_| false)? else {
+            return Ok(Effect::Nothing);
+        };
+        log.tidied(&tidied);
+        let made = tidied.graph.map(|graph| context.model().with_graph(graph));
+        Ok(Effect::from_model(made))
+    }
+}

@@ -1,0 +1,13 @@
+//! The passes of the pipeline. Each runs a transformation of [`crate::passes`], [`crate::affine`] or [`crate::residual`],
+//! and notes the change in the log.
+
+pub(super) mod clean_up;
+pub(super) mod fold_affines;
+pub(super) mod inputs;
+pub(super) mod merge_norms;
+pub(super) mod placement;
+pub(super) mod results;
+pub(super) mod rewrites;
+pub(super) mod slice;
+pub(super) mod streams;
+pub(super) mod upgrade_opset;

@@ -1,0 +1,240 @@
+//! Passes that find edits without sites: rewrites of operators into other forms, all over the model.
+
+use crate::affine::materialize::Edit;
+use crate::analysis::Analysis;
+use crate::error::Result;
+use crate::fuse::edits::Neighbours;
+use crate::fuse::pass::{Context, Effect, Pass};
+use crate::fuse::plan_log::PlanLog;
+use crate::onnx::Model;
+use crate::passes::layout::{
+    arithmetic_before_concat, cancel_inverse, gather_nd_to_reshape, merge_concats, merge_reshapes,
+    merge_slices, split_before_transpose,
+};
+use crate::passes::legalize::{self, Target, gelu, rms_norm};
+use crate::passes::{canonicalize, simplify};
+
+/// The alias of forms of products and RMS normalizations.
+const BIASED: &[&str] = &[legalize::KIND];
+
+/// The alias of passes that do without operators which compute what others do.
+const DUPLICATE: &[&str] = &[simplify::DUPLICATE];
+
+/// A pass that applies the edits of one function.
+pub struct RewritePass {
+    pub name: &'static str,
+    pub description: &'static str,
+    pub aliases: &'static [&'static str],
+    /// Finds the edits, none of which touches another.
+    pub find: fn(&Analysis, Target) -> Vec<Edit>,
+    /// Whether the edits of nodes that `--skip` names are dropped.
+    pub leaves_skipped_nodes: bool,
+    /// Whether movements beside replaced nodes are simplified with them.
+    pub neighbours: Neighbours,
+    /// Notes the number of edits in the plan.
+    pub note: fn(&mut PlanLog, usize),
+}
+
+impl RewritePass {
+    /// A rewrite after which movements beside replaced nodes are simplified.
+    pub const fn new(
+        name: &'static str,
+        description: &'static str,
+        find: fn(&Analysis, Target) -> Vec<Edit>,
+    ) -> Self {
+        RewritePass {
+            name,
+            description,
+            aliases: &[],
+            find,
+            leaves_skipped_nodes: false,
+            neighbours: Neighbours::Simplified,
+            note: |_, _| {},
+        }
+    }
+}
+
+impl Pass for RewritePass {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn description(&self) -> &'static str {
+        self.description
+    }
+
+    fn aliases(&self) -> &'static [&'static str] {
+        self.aliases
+    }
+
+    fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
+        let mut edits = (self.find)(context.analysis()?, context.settings.target);
+        if self.leaves_skipped_nodes && !edits.is_empty() {
+            let skipped = context.skipped_nodes()?;
+            edits.retain(|edit| {
+                !edit
+                    .change
+                    .nodes()
+                    .iter()
+                    .any(|node| skipped.contains(node))
+            });
+        }
+        let made = context.rewritten(&edits, self.neighbours, log)?;
+        if made.is_some() {
+            (self.note)(log, edits.len());
+        }
+        Ok(Effect::from_model(made))
+    }
+}
+
+/// Layers as MatMul and Add.
+pub static UNFLATTEN_ROWS: RewritePass = RewritePass {
+    aliases: BIASED,
+    neighbours: Neighbours::Stay,
+    note: |log, _| log.is_lifted = true,
+    ..RewritePass::new(
+        "unflatten-rows",
+        "writes a Gemm between two Reshapes as MatMul and Add, which all passes know",
+        |analysis, target| target.canonical(analysis),
+    )
+};
+
+/// Operators in one form.
+pub static CANONICALIZE: RewritePass = RewritePass {
+    neighbours: Neighbours::Stay,
+    ..RewritePass::new(
+        "canonicalize",
+        "drops broadcasts and selections that change nothing; one form for equal operators",
+        |analysis, _| canonicalize::edits(analysis),
+    )
+};
+
+/// Arithmetic behind a Concat instead of on its parts.
+pub static ARITHMETIC_BEFORE_CONCAT: RewritePass = RewritePass {
+    leaves_skipped_nodes: true,
+    neighbours: Neighbours::Stay,
+    ..RewritePass::new(
+        "arithmetic-before-concat",
+        "does equal arithmetic on the parts of a wide Concat once, behind it",
+        |analysis, _| arithmetic_before_concat::edits(analysis),
+    )
+};
+
+/// Splits before Transposes.
+pub static SPLIT_BEFORE_TRANSPOSE: RewritePass = RewritePass::new(
+    "split-before-transpose",
+    "splits queries, keys and values before they are transposed",
+    |analysis, _| split_before_transpose::edits(analysis),
+);
+
+/// GELUs in the form that engines fuse.
+pub static LEGALIZE_GELU: RewritePass = RewritePass::new(
+    "legalize-gelu",
+    "writes a GELU in the form that engines fuse",
+    |analysis, _| gelu::edits(analysis),
+);
+
+/// No selections of all places.
+pub static GATHER_ND_TO_RESHAPE: RewritePass = RewritePass {
+    aliases: DUPLICATE,
+    ..RewritePass::new(
+        "gather-nd-to-reshape",
+        "reads a value itself instead of a GatherND of all its places in order",
+        |analysis, _| gather_nd_to_reshape::edits(analysis),
+    )
+};
+
+/// One Reshape for several.
+pub static MERGE_RESHAPES: RewritePass = RewritePass {
+    aliases: DUPLICATE,
+    ..RewritePass::new(
+        "merge-reshapes",
+        "merges Reshapes in a row",
+        |analysis, _| merge_reshapes::edits(analysis),
+    )
+};
+
+/// One Slice for several.
+pub static MERGE_SLICES: RewritePass = RewritePass {
+    aliases: DUPLICATE,
+    ..RewritePass::new("merge-slices", "merges Slices in a row", |analysis, _| {
+        merge_slices::edits(analysis)
+    })
+};
+
+/// One Concat for several.
+pub static MERGE_CONCATS: RewritePass = RewritePass {
+    aliases: DUPLICATE,
+    ..RewritePass::new(
+        "merge-concats",
+        "merges a Concat into the one that reads it",
+        |analysis, _| merge_concats::edits(analysis),
+    )
+};
+
+/// No movements that others undo.
+pub static CANCEL_INVERSE: RewritePass = RewritePass {
+    aliases: DUPLICATE,
+    ..RewritePass::new(
+        "cancel-inverse",
+        "cancels inverse movements around element-wise operators",
+        |analysis, _| cancel_inverse::edits(analysis),
+    )
+};
+
+/// RMS normalizations in the form that engines fuse.
+pub static LEGALIZE_RMS_NORM: RewritePass = RewritePass {
+    leaves_skipped_nodes: true,
+    ..RewritePass::new(
+        "legalize-rms-norm",
+        "writes an RMS normalization in the form that engines fuse",
+        |analysis, _| rms_norm::edits(analysis),
+    )
+};
+
+/// Forms of the target.
+pub static LEGALIZE_ENGINE: RewritePass = RewritePass {
+    aliases: BIASED,
+    note: |log, count| log.plan.tidy.biased += count,
+    ..RewritePass::new(
+        "legalize-engine",
+        "writes RMS normalizations and layers before windows in the forms of the target",
+        |analysis, target| target.edits(analysis),
+    )
+};
+
+/// Products with biases in the form of the target, written last: it hides from other passes that they are a layer.
+pub struct LegalizeProducts;
+
+impl Pass for LegalizeProducts {
+    fn name(&self) -> &'static str {
+        "legalize-products"
+    }
+
+    fn description(&self) -> &'static str {
+        "writes a product of one open extent and its bias as one Gemm between two Reshapes"
+    }
+
+    fn aliases(&self) -> &'static [&'static str] {
+        BIASED
+    }
+
+    fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
+        let target = context.settings.target;
+        if target == Target::Portable || !has_products(context.model()) && !log.is_lifted {
+            return Ok(Effect::Nothing);
+        }
+        let edits = target.finished(context.analysis()?);
+        let made = context.rewritten(&edits, Neighbours::Simplified, log)?;
+        if made.is_some() {
+            log.plan.tidy.biased += edits.len();
+        }
+        Ok(Effect::from_model(made))
+    }
+}
+
+/// Whether a model multiplies matrices.
+fn has_products(model: &Model) -> bool {
+    let mut nodes = model.graph().node.iter();
+    nodes.any(|node| node.op_type() == "MatMul")
+}

@@ -1,0 +1,64 @@
+//! The pass that cuts large regions into parts.
+
+use crate::error::Result;
+use crate::fuse::edits::Neighbours;
+use crate::fuse::pass::{Context, Effect, Pass};
+use crate::fuse::plan_log::PlanLog;
+use crate::onnx::Model;
+use crate::passes::slice::{SLICING, sliced};
+use crate::provenance::Provenance;
+
+/// Independent regions part by part, where `--memory` or `--slice` asks for it.
+pub struct SlicePass;
+
+impl Pass for SlicePass {
+    fn name(&self) -> &'static str {
+        "slice"
+    }
+
+    fn description(&self) -> &'static str {
+        "cuts independent regions into parts, with --memory or --slice"
+    }
+
+    fn aliases(&self) -> &'static [&'static str] {
+        &[SLICING]
+    }
+
+    fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
+        let slicing = context.settings.slicing;
+        if log.plan.memory.is_some() || !slicing.is_wanted() {
+            return Ok(Effect::Nothing);
+        }
+        (context.settings.tell)("slice", 0, 1);
+        let analysis = context.analysis()?;
+        let (mut change, edits) = sliced(analysis, slicing, was_sliced(context.model()));
+        let mut made = None;
+        if !edits.is_empty() {
+            match context
+                .settings
+                .edited(&edits, analysis, Neighbours::Stay, log)
+            {
+                Ok(edited) => {
+                    log.rewritten(edited.stored, edited.growth, false);
+                    made = Some(edited.model);
+                }
+                // Parts of a constant that something else reads whole may add more than is allowed.
+                Err(failed) => change.undo(failed.first().map(|it| it.refusal.to_string())),
+            }
+        }
+        log.plan.memory = Some(change);
+        Ok(Effect::from_model(made))
+    }
+}
+
+/// Whether slices were made of a model before: they would be cut once more.
+fn was_sliced(model: &Model) -> bool {
+    let times = Provenance::from_model(model);
+    times.iter().any(notes_slices)
+}
+
+/// Whether a note in the metadata counts slices.
+fn notes_slices(time: &Provenance) -> bool {
+    let mut counts = time.folded.split(", ");
+    counts.any(|count| matches!(count.split_once(' '), Some((kind, _)) if kind == SLICING))
+}

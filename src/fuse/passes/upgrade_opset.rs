@@ -1,0 +1,28 @@
+//! The pass that moves a model to a newer operator set.
+
+use crate::error::Result;
+use crate::fuse::pass::{Context, Effect, Pass};
+use crate::fuse::plan_log::PlanLog;
+use crate::passes::upgrade_opset::raised;
+
+/// The operator set that has an operator which the model writes out.
+pub struct UpgradeOpset;
+
+impl Pass for UpgradeOpset {
+    fn name(&self) -> &'static str {
+        "upgrade-opset"
+    }
+
+    fn description(&self) -> &'static str {
+        "moves the model to the operator set of an operator that it writes out"
+    }
+
+    fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
+        let skip = &context.settings.skip;
+        let Some((model, change)) = raised(context.analysis()?, &|name| skip.is_match(name)) else {
+            return Ok(Effect::Nothing);
+        };
+        log.plan.tidy.raised = Some(change);
+        Ok(Effect::Model(model))
+    }
+}

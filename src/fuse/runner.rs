@@ -1,0 +1,364 @@
+//! Runs a pipeline on a model: each pass in its turn, and after a change on the model that it made.
+
+use std::cell::{Cell, OnceCell};
+use std::collections::HashSet;
+use std::time::Instant;
+
+use crate::affine::plan::{Plan, StopReason};
+use crate::error::Result;
+use crate::fuse::observe::{OnPass, observe};
+use crate::fuse::pass::{Bases, Context, Effect, Pass, Settings, checked, invalid};
+use crate::fuse::plan_log::PlanLog;
+use crate::fuse::stage::{PipelineStage, Repeats};
+use crate::fuse::stats::Stats;
+use crate::fuse::stop_after::StopAfter;
+use crate::onnx::Model;
+use crate::passes::inline::Lowered;
+
+/// A pipeline, and the options that it runs with.
+pub(crate) struct Pipeline<'r> {
+    pub stages: &'r [PipelineStage],
+    pub settings: Settings<'r>,
+    pub stop_after: Option<StopAfter>,
+    pub observer: Option<OnPass<'r>>,
+}
+
+impl Pipeline<'_> {
+    /// The result, if anything but inlining changes the model, and the plan. `inlined` is filled by the first pass, unless it
+    /// has a model already.
+    ///
+    /// # Errors
+    /// If the graph is invalid, or a pass has a defect.
+    pub fn run(&self, model: &Model, inlined: &OnceCell<Lowered>) -> Result<(Option<Model>, Plan)> {
+        for may_flatten in [true, false] {
+            let bases = Bases {
+                model,
+                inlined,
+                flat: OnceCell::new(),
+                is_restored: Cell::new(false),
+                may_flatten,
+            };
+            if let Some(done) = self.attempt(&bases)? {
+                return Ok(done);
+            }
+        }
+        let reason = "bodies that are not flattened cannot be restored";
+        Err(invalid(model, None, reason.into()))
+    }
+
+    /// As [`Pipeline::run`]; `None` where flattened bodies cannot be restored.
+    fn attempt(&self, bases: &Bases) -> Result<Option<(Option<Model>, Plan)>> {
+        let mut progress = Progress::new(self);
+        let mut result: Option<Model> = None;
+        loop {
+            let context =
+                Context::new(&self.settings, bases, result.as_ref(), progress.last_change);
+            let Some((pass, effect)) = progress.next_effect(&context)? else {
+                break;
+            };
+            if let Some(observer) = self.observer {
+                let tensors = progress.log.latest();
+                observe(observer, pass, &context, &effect, tensors);
+            }
+            drop(context);
+            match effect {
+                Effect::Model(made) => result = Some(made),
+                Effect::Input => result = None,
+                Effect::Unrestorable => return Ok(None),
+                Effect::Nothing | Effect::Base | Effect::Again => {}
+            }
+        }
+        if let Some(result) = result.as_ref().filter(|_| CHECKS_RESULTS) {
+            checked(bases.inlined(), result, progress.last_change)?;
+        }
+        let passes = progress.stats.finish();
+        Ok(Some((
+            result,
+            progress.log.finish(progress.stopped, passes),
+        )))
+    }
+}
+
+/// Whether results are checked that no pass analyses any more.
+const CHECKS_RESULTS: bool = cfg!(any(test, debug_assertions));
+
+/// How far a run is.
+struct Progress<'p> {
+    pipeline: &'p Pipeline<'p>,
+    /// The stage, and the next pass of it.
+    place: (usize, usize),
+    /// How often the model has changed in the stage.
+    changes_in_stage: usize,
+    /// How often the model has changed.
+    changes: usize,
+    /// The passes that changed the model.
+    changed_by: HashSet<&'static str>,
+    last_change: Option<&'static str>,
+    /// The passes that found nothing to do since the last change.
+    idle: HashSet<&'static str>,
+    /// Whether only required passes still run.
+    is_ending: bool,
+    stopped: StopReason,
+    stats: Stats,
+    log: PlanLog,
+}
+
+impl<'p> Progress<'p> {
+    fn new(pipeline: &'p Pipeline<'p>) -> Self {
+        Progress {
+            pipeline,
+            place: (0, 0),
+            changes_in_stage: 0,
+            changes: 0,
+            changed_by: HashSet::new(),
+            last_change: None,
+            idle: HashSet::new(),
+            is_ending: false,
+            stopped: StopReason::Fixpoint,
+            stats: Stats::new(pipeline.stages),
+            log: PlanLog::default(),
+        }
+    }
+
+    /// Runs passes until one has an effect; `None` at the end of the pipeline.
+    fn next_effect(&mut self, context: &Context) -> Result<Option<(&'static dyn Pass, Effect)>> {
+        while let Some(stage) = self.pipeline.stages.get(self.place.0) {
+            let Some(pass) = self.next_pass(stage) else {
+                self.begin_stage(self.place.0 + 1);
+                continue;
+            };
+            if !self.may_run(pass, context) {
+                continue;
+            }
+            let effect = self.run(pass, context)?;
+            if let Effect::Nothing = effect {
+                self.idle.insert(pass.name());
+                self.stop_if_asked(pass);
+                continue;
+            }
+            self.note_change(stage, pass, context, &effect);
+            self.stop_if_asked(pass);
+            return Ok(Some((pass, effect)));
+        }
+        Ok(None)
+    }
+
+    /// The next pass of a stage; `None` behind its last one, or if the stage does not run.
+    fn next_pass(&mut self, stage: &PipelineStage) -> Option<&'static dyn Pass> {
+        if stage
+            .after
+            .is_some_and(|pass| !self.changed_by.contains(pass))
+        {
+            return None;
+        }
+        let pass = stage.passes().nth(self.place.1);
+        self.place.1 += 1;
+        pass
+    }
+
+    fn begin_stage(&mut self, stage: usize) {
+        self.place = (stage, 0);
+        self.changes_in_stage = 0;
+    }
+
+    fn may_run(&self, pass: &'static dyn Pass, context: &Context) -> bool {
+        if pass.is_required() {
+            return true;
+        }
+        !self.is_ending
+            && !self.idle.contains(pass.name())
+            && !self.pipeline.settings.skips(pass)
+            && (pass.reads_unknown_operators() || context.unknown_operators().is_none())
+    }
+
+    fn run(&mut self, pass: &'static dyn Pass, context: &Context) -> Result<Effect> {
+        if self.pipeline.observer.is_some() {
+            self.log.begin_pass();
+        }
+        let begin = Instant::now();
+        let effect = pass.run(context, &mut self.log)?;
+        self.stats.ran(pass, begin.elapsed(), context);
+        Ok(effect)
+    }
+
+    /// Notes an effect, and begins a stage with a fixpoint again.
+    fn note_change(
+        &mut self,
+        stage: &PipelineStage,
+        pass: &'static dyn Pass,
+        context: &Context,
+        effect: &Effect,
+    ) {
+        self.idle.clear();
+        self.stats.changed(pass, context, effect);
+        if let Effect::Model(_) | Effect::Input = effect {
+            self.changes += 1;
+            self.changed_by.insert(pass.name());
+            self.last_change = Some(pass.name());
+        }
+        if let Repeats::Fixpoint { bound } = stage.repeats {
+            self.place.1 = 0;
+            self.changes_in_stage += 1;
+            if self.changes_in_stage == bound {
+                self.stopped = StopReason::Bound {
+                    at: stage.name,
+                    pass: pass.name(),
+                };
+                self.begin_stage(self.place.0 + 1);
+            }
+        }
+    }
+
+    /// Lets only required passes run from now on, if the run is to stop after this one.
+    fn stop_if_asked(&mut self, pass: &'static dyn Pass) {
+        let is_last = match self.pipeline.stop_after {
+            Some(StopAfter::Pass(name)) => pass.name() == name,
+            Some(StopAfter::Changes(changes)) => self.changes >= changes,
+            None => false,
+        };
+        if is_last && !self.is_ending {
+            self.is_ending = true;
+            self.stopped = StopReason::StopAfter { pass: pass.name() };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::affine::materialize::{Edit, written_anew};
+    use crate::analysis::Analysis;
+    use crate::fuse::FuseOptions;
+    use crate::fuse::passes::rewrites::RewritePass;
+    use crate::ir::builder::Maker;
+    use crate::ir::{Graph, NodeId};
+    use crate::passes::legalize::Target;
+
+    /// `out = x + y`
+    fn sum() -> Model {
+        let text = "<ir_version: 8, opset_import: [\"\" : 17]>
+            sum (float[2] x, float[2] y) => (float[2] out) { out = Add(x, y) }";
+        Model::from_text(text).unwrap()
+    }
+
+    /// An Add with its operands swapped, as another operator.
+    fn swapped<'m>(graph: &'m Graph, node: NodeId, operator: &str) -> Option<Maker<'m>> {
+        let [left, right] = [graph.input(node, 0)?, graph.input(node, 1)?];
+        let mut maker = Maker::new(graph, node);
+        let operands = [graph.value_name(right), graph.value_name(left)];
+        maker.op(operator, &operands, vec![]);
+        Some(maker)
+    }
+
+    /// `a + b` as `b + a`, which the next run writes back.
+    fn swaps(analysis: &Analysis, _: Target) -> Vec<Edit> {
+        written_anew(analysis, |node, _| swapped(&analysis.graph, node, "Add"))
+    }
+
+    /// `a + b` as `b - a`, which is another function.
+    fn subtracts(analysis: &Analysis, _: Target) -> Vec<Edit> {
+        written_anew(analysis, |node, _| swapped(&analysis.graph, node, "Sub"))
+    }
+
+    /// The edits of a pass that finds nothing to do.
+    fn nothing(_: &Analysis, _: Target) -> Vec<Edit> {
+        vec![]
+    }
+
+    static SWAP: RewritePass = RewritePass::new("swap", "swaps the operands of an Add", swaps);
+    static FAULT: RewritePass = RewritePass::new("fault", "makes an Add a Sub", subtracts);
+    static REST: RewritePass = RewritePass::new("rest", "finds nothing", nothing);
+    static ALTERNATING: &[PipelineStage] =
+        &[PipelineStage::fixpoint("forms", 5, &[&[&REST, &SWAP]])];
+    static RESTING: &[PipelineStage] = &[
+        PipelineStage::fixpoint("first", 5, &[&[&REST]]),
+        PipelineStage::fixpoint("second", 5, &[&[&REST]]),
+        PipelineStage::once("third", &[&[&SWAP]]).after("rest"),
+    ];
+    static ONCE: &[PipelineStage] = &[
+        PipelineStage::once("first", &[&[&SWAP, &REST, &SWAP]]),
+        PipelineStage::once("second", &[&[&SWAP]]).after("swap"),
+    ];
+
+    static FAULTY: &[PipelineStage] = &[PipelineStage::once("first", &[&[&SWAP, &REST, &FAULT]])];
+
+    /// Runs stages on the sum, up to `stop_after`.
+    fn run(stages: &[PipelineStage], stop_after: Option<StopAfter>) -> (Option<Model>, Plan) {
+        let (model, options) = (sum(), FuseOptions::default());
+        let mut pipeline = options.pipeline(&model, &|_, _, _| {}).unwrap();
+        pipeline.stages = stages;
+        pipeline.stop_after = stop_after;
+        pipeline.run(&model, &OnceCell::new()).unwrap()
+    }
+
+    /// Name, runs and changes of each pass.
+    fn counts(plan: &Plan) -> Vec<(&str, usize, usize)> {
+        let rows = plan.passes.iter();
+        rows.map(|row| (row.name, row.runs, row.changes)).collect()
+    }
+
+    #[test]
+    fn passes_that_alternate_end_at_the_bound_of_their_stage() {
+        let (result, plan) = run(ALTERNATING, None);
+        let (at, pass) = ("forms", "swap");
+        assert_eq!(plan.stopped, StopReason::Bound { at, pass });
+        assert_eq!(
+            counts(&plan),
+            [("analysis", 5, 0), ("rest", 5, 0), ("swap", 5, 5)]
+        );
+        // Of five swaps the last one is left.
+        assert_eq!(result.unwrap().graph().node[0].input, ["y", "x"]);
+    }
+
+    #[test]
+    fn a_run_that_finds_nothing_to_do_ends_at_the_fixpoint() {
+        let (result, plan) = run(RESTING, None);
+        assert!(result.is_none());
+        assert_eq!(plan.stopped, StopReason::Fixpoint);
+        // The second stage does not look for it again, and the third has nothing to follow.
+        assert_eq!(counts(&plan), [("analysis", 1, 0), ("rest", 1, 0)]);
+    }
+
+    #[test]
+    fn a_stage_without_a_fixpoint_runs_each_pass_once() {
+        let (result, plan) = run(ONCE, None);
+        assert_eq!(plan.stopped, StopReason::Fixpoint);
+        assert_eq!(
+            counts(&plan),
+            [("analysis", 3, 0), ("swap", 3, 3), ("rest", 1, 0)]
+        );
+        assert_eq!(result.unwrap().graph().node[0].input, ["y", "x"]);
+    }
+
+    #[test]
+    fn a_run_stops_after_a_pass_or_a_number_of_changes() {
+        let stopped = |pass| StopReason::StopAfter { pass };
+        let (result, plan) = run(ALTERNATING, Some(StopAfter::Pass("rest")));
+        assert!(result.is_none());
+        assert_eq!(plan.stopped, stopped("rest"));
+        let (result, plan) = run(ALTERNATING, Some(StopAfter::Pass("swap")));
+        assert_eq!(result.unwrap().graph().node[0].input, ["y", "x"]);
+        assert_eq!(plan.stopped, stopped("swap"));
+        let (result, plan) = run(ALTERNATING, Some(StopAfter::Changes(2)));
+        assert_eq!(result.unwrap().graph().node[0].input, ["x", "y"]);
+        assert_eq!(plan.stopped, stopped("swap"));
+    }
+
+    #[cfg(feature = "prove")]
+    #[test]
+    fn a_proof_of_each_pass_blames_the_one_that_is_wrong() {
+        let (model, options) = (sum(), FuseOptions::default());
+        let prover = crate::prove_passes::PassProver::default();
+        let observer = |result: &crate::fuse::PassResult| prover.observe(result);
+        let mut pipeline = options.pipeline(&model, &|_, _, _| {}).unwrap();
+        pipeline.stages = FAULTY;
+        pipeline.observer = Some(&observer);
+        pipeline.run(&model, &OnceCell::new()).unwrap();
+        let proofs = prover.proofs();
+        let verdicts: Vec<_> = proofs
+            .iter()
+            .map(|proof| (proof.pass, proof.is_proved(), proof.is_wrong()))
+            .collect();
+        assert_eq!(verdicts, [("swap", true, false), ("fault", false, true)]);
+    }
+}

@@ -1,0 +1,65 @@
+//! A stage of the pipeline: passes that run once, or until none of them finds anything to do.
+
+use crate::fuse::pass::Pass;
+
+/// Passes in a row.
+pub(crate) struct PipelineStage {
+    pub name: &'static str,
+    /// The passes, in groups that several stages share.
+    groups: &'static [&'static [&'static dyn Pass]],
+    pub repeats: Repeats,
+    /// The pass without whose change the stage does not run.
+    pub after: Option<&'static str>,
+}
+
+/// How often a stage runs its passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeats {
+    /// Each pass once.
+    Once,
+    /// After a change again from the first pass, until no pass finds anything to do, or to the bound.
+    Fixpoint {
+        /// The largest number of changes.
+        bound: usize,
+    },
+}
+
+impl PipelineStage {
+    /// A stage that runs each pass once.
+    pub const fn once(name: &'static str, groups: &'static [&'static [&'static dyn Pass]]) -> Self {
+        PipelineStage {
+            name,
+            groups,
+            repeats: Repeats::Once,
+            after: None,
+        }
+    }
+
+    /// A stage that runs its passes until none of them finds anything to do, or until they have changed the model `bound`
+    /// times.
+    pub const fn fixpoint(
+        name: &'static str,
+        bound: usize,
+        groups: &'static [&'static [&'static dyn Pass]],
+    ) -> Self {
+        PipelineStage {
+            name,
+            groups,
+            repeats: Repeats::Fixpoint { bound },
+            after: None,
+        }
+    }
+
+    /// The stage, which only runs if this pass changes the model.
+    pub const fn after(self, pass: &'static str) -> Self {
+        PipelineStage {
+            after: Some(pass),
+            ..self
+        }
+    }
+
+    /// The passes, in order.
+    pub fn passes(&self) -> impl Iterator<Item = &'static dyn Pass> {
+        self.groups.iter().flat_map(|group| group.iter().copied())
+    }
+}

@@ -1,0 +1,83 @@
+//! Statistics of a run: runs, changes, removed operators and seconds of each pass.
+
+use std::time::Duration;
+
+use crate::affine::plan::PassStats;
+use crate::fuse::pass::{Context, Effect, Pass};
+use crate::fuse::stage::PipelineStage;
+use crate::onnx::Model;
+
+/// The row for analyses, which all passes share.
+const ANALYSIS: &str = "analysis";
+
+/// The statistics of a run, by pass.
+pub(super) struct Stats {
+    rows: Vec<PassStats>,
+}
+
+impl Stats {
+    pub fn new(stages: &[PipelineStage]) -> Self {
+        let mut rows = vec![row(ANALYSIS)];
+        for pass in stages.iter().flat_map(PipelineStage::passes) {
+            if rows.iter().all(|row| row.name != pass.name()) {
+                rows.push(row(pass.name()));
+            }
+        }
+        Stats { rows }
+    }
+
+    /// Notes a run of a pass. The time of an analysis that it was the first to ask for is not its own.
+    pub fn ran(&mut self, pass: &dyn Pass, time: Duration, context: &Context) {
+        let analysed = context.take_analysis_time();
+        if let Some(time) = analysed {
+            let row = self.row(ANALYSIS);
+            row.runs += 1;
+            row.seconds += time.as_secs_f64();
+        }
+        let own = time.saturating_sub(analysed.unwrap_or_default());
+        let row = self.row(pass.name());
+        row.runs += 1;
+        row.seconds += own.as_secs_f64();
+    }
+
+    /// Notes the effect of the last run.
+    pub fn changed(&mut self, pass: &dyn Pass, context: &Context, effect: &Effect) {
+        let row = self.row(pass.name());
+        row.changes += 1;
+        if let Effect::Model(model) = effect {
+            row.operators += operators(context.model()) - operators(model);
+        }
+    }
+
+    /// The rows of the passes that ran.
+    pub fn finish(self) -> Vec<PassStats> {
+        let ran = self.rows.into_iter().filter(|row| row.runs > 0);
+        ran.collect()
+    }
+
+    fn row(&mut self, name: &'static str) -> &mut PassStats {
+        let place = self.rows.iter().position(|row| row.name == name);
+        let place = place.unwrap_or_else(|| {
+            self.rows.push(row(name));
+            self.rows.len() - 1
+        });
+        &mut self.rows[place]
+    }
+}
+
+/// The row of a pass that has not run.
+fn row(name: &'static str) -> PassStats {
+    PassStats {
+        name,
+        runs: 0,
+        changes: 0,
+        operators: 0,
+        seconds: 0.0,
+    }
+}
+
+/// How many nodes compute something.
+fn operators(model: &Model) -> i64 {
+    let nodes = model.graph().node.iter();
+    nodes.filter(|node| node.op_type() != "Constant").count() as i64
+}

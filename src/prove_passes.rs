@@ -1,0 +1,112 @@
+//! A proof of each pass, which finds the pass that makes a wrong rewrite.
+
+use std::cell::RefCell;
+
+use serde::Serialize;
+
+use crate::fuse::PassResult;
+use crate::prove::{Proof, ProveOptions, prove};
+
+/// The proof of one change of the model.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PassProof {
+    /// The name of the pass that made it.
+    pub pass: &'static str,
+    /// Whether the models before and after the pass are the same function.
+    #[serde(flatten)]
+    pub proof: Proof,
+}
+
+impl PassProof {
+    /// Whether the pass made another function, or a model that no engine takes.
+    pub fn is_wrong(&self) -> bool {
+        matches!(self.proof, Proof::Disproved { .. } | Proof::Invalid { .. })
+    }
+
+    /// Why the change is not proved, in a line; `None` if it is.
+    pub fn failure(&self) -> Option<String> {
+        let pass = self.pass;
+        match &self.proof {
+            Proof::Proved { .. } => None,
+            Proof::Disproved { at, reason, .. } => Some(format!(
+                "the pass `{pass}` makes another function at `{at}`: {reason}"
+            )),
+            Proof::Invalid { at, reason } => Some(format!(
+                "the pass `{pass}` makes an invalid model at `{at}`: {reason}"
+            )),
+            Proof::Undecided { reason } => {
+                Some(format!("the pass `{pass}` is not proved: {reason}"))
+            }
+        }
+    }
+
+    /// Whether both models are proved to be the same function.
+    pub fn is_proved(&self) -> bool {
+        matches!(self.proof, Proof::Proved { .. })
+    }
+}
+
+/// An observer that proves the result of each pass against its input.
+///
+/// ```
+/// use unfold::onnx::Model;
+/// use unfold::prove_passes::{PassProof, PassProver};
+///
+/// let model = Model::open("models/digits/un-dynamo.onnx")?;
+/// let prover = PassProver::new(Default::default());
+/// let observer = |result: &_| prover.observe(result);
+/// let options = unfold::FuseOptions {
+///     observer: Some(&observer),
+///     ..Default::default()
+/// };
+/// unfold::fuse(&model, &options)?;
+/// let proofs = prover.proofs();
+/// assert!(proofs.iter().any(|proof| proof.pass == "fold-affines"));
+/// assert!(proofs.iter().all(PassProof::is_proved));
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct PassProver {
+    options: ProveOptions,
+    proofs: RefCell<Vec<PassProof>>,
+}
+
+impl PassProver {
+    /// A prover with these options, which proves nothing yet.
+    pub fn new(options: ProveOptions) -> Self {
+        PassProver {
+            options,
+            proofs: RefCell::default(),
+        }
+    }
+
+    /// Proves the result of a pass.
+    pub fn observe(&self, result: &PassResult) {
+        let proof = PassProof {
+            pass: result.pass,
+            proof: self.proof(result),
+        };
+        self.proofs.borrow_mut().push(proof);
+    }
+
+    fn proof(&self, result: &PassResult) -> Proof {
+        let Some([before, after]) = result.models else {
+            return undecided("the bodies of control flow cannot be restored between passes");
+        };
+        if !result.is_exact {
+            return undecided("the pass keeps the function only up to the ε of normalizers");
+        }
+        prove(before, after, result.tensors, &self.options)
+    }
+
+    /// The proofs so far, in the order of the changes.
+    pub fn proofs(&self) -> Vec<PassProof> {
+        self.proofs.borrow().clone()
+    }
+}
+
+fn undecided(reason: &str) -> Proof {
+    Proof::Undecided {
+        reason: reason.to_owned(),
+    }
+}
