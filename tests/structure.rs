@@ -70,6 +70,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "run", "shape",
         ],
     ),
+    ("prove_passes", &["fuse", "prove"]),
     ("provenance", &["affine", "onnx", "passes", "run"]),
     ("verify", &["ir", "onnx", "run", "shape"]),
     (
