@@ -1,4 +1,4 @@
-//! The passes of the pipeline: their list, where a run stops, what each did, and what `skip` leaves as it is.
+//! The list of passes, the end of a run, statistics, and skips.
 
 use std::path::Path;
 
@@ -47,7 +47,7 @@ fn chain() -> Model {
     .unwrap()
 }
 
-/// Folds for any engine, but for what is skipped.
+/// Folds for any engine, without the skipped passes and sites.
 fn fuse(model: &Model, skip: &[&str]) -> Fused {
     let options = FuseOptions {
         skip: skip.iter().map(|&word| word.to_owned()).collect(),
@@ -150,7 +150,7 @@ fn a_skipped_kind_leaves_other_passes_as_they_are() {
     let model = chain();
     let all = ["Relu", "Sigmoid", "Tanh", "MatMul"];
     assert_eq!(operators(&fuse(&model, &[]).model), all);
-    // No site has this kind, and nothing else is left as it is.
+    // No site has this kind.
     assert_eq!(operators(&fuse(&model, &["LN"]).model), all);
     let names = |pass: &str| {
         let fused = fuse(&model, &[pass]);

@@ -85,7 +85,7 @@ pub struct FuseArgs {
     #[arg(long, visible_alias = "keep", value_name = "SITE_OR_KIND_OR_PASS")]
     skip: Vec<String>,
 
-    /// Leaves out the rest of the pipeline after the first run of a pass, or after a number of changes
+    /// Stops after the first run of a pass, or after a number of changes
     #[arg(long, value_name = "PASS|N")]
     stop_after: Option<String>,
 

@@ -18,7 +18,7 @@ pub fn pass_name(word: &str) -> Result<String, String> {
     }
 }
 
-/// What is done after each pass that changes the model.
+/// The observers of each pass that changes the model.
 pub struct Observers {
     /// Proves its result, with `--verify each`.
     pub prover: Option<PassProver>,

@@ -67,7 +67,7 @@ pub(crate) enum Effect {
     /// It found nothing to do.
     Nothing,
     /// The model that it makes.
-    Model(Model),
+    Model(Box<Model>),
     /// It filled [`Bases`]: later passes begin with another representation of the input.
     Base,
     /// The model is the input again: changes of earlier passes have undone each other.
@@ -81,7 +81,12 @@ pub(crate) enum Effect {
 impl Effect {
     /// The model that a pass makes, if it makes one.
     pub fn from_model(made: Option<Model>) -> Self {
-        made.map_or(Effect::Nothing, Effect::Model)
+        made.map_or(Effect::Nothing, Effect::made)
+    }
+
+    /// The model that a pass makes.
+    pub fn made(model: Model) -> Self {
+        Effect::Model(Box::new(model))
     }
 }
 

@@ -62,7 +62,7 @@ impl Pipeline<'_> {
             }
             drop(context);
             match effect {
-                Effect::Model(made) => result = Some(made),
+                Effect::Model(made) => result = Some(*made),
                 Effect::Input => result = None,
                 Effect::Unrestorable => return Ok(None),
                 Effect::Nothing | Effect::Base | Effect::Again => {}

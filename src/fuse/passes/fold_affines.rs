@@ -48,7 +48,7 @@ impl Pass for FoldAffines {
                 // The sites take as much memory as the next steps; they are found again if needed.
                 drop(sites);
                 match folding.apply(plan, log)? {
-                    Some(model) => return Ok(Effect::Model(model)),
+                    Some(model) => return Ok(Effect::made(model)),
                     None => continue,
                 }
             }

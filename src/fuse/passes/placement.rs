@@ -41,7 +41,7 @@ impl Pass for DemandPass {
         };
         let made = context.noted(edited, log);
         log.plan.tidy.selected += edits.len();
-        Ok(Effect::Model(made))
+        Ok(Effect::made(made))
     }
 }
 
@@ -76,7 +76,7 @@ impl Pass for PlacementPass {
                 Ok(edited) => {
                     let placed = moves.into_iter().map(|found| found.placed);
                     log.plan.placed.extend(placed);
-                    return Ok(Effect::Model(context.noted(edited, log)));
+                    return Ok(Effect::made(context.noted(edited, log)));
                 }
                 Err(failed) => refuse(context, moves, &failed, log)?,
             }

@@ -60,7 +60,7 @@ impl Pass for RestoreRegions {
         let restored = simplify::sorted(restored);
         checked(context.bases.inlined(), &restored, Some(self.name()))?;
         context.bases.is_restored.set(true);
-        Ok(Effect::Model(restored))
+        Ok(Effect::made(restored))
     }
 }
 
@@ -87,6 +87,6 @@ impl Pass for StripShapes {
         };
         log.plan.tidy.untold = count;
         log.plan.is_tidied = true;
-        Ok(Effect::Model(model.with_graph(graph)))
+        Ok(Effect::made(model.with_graph(graph)))
     }
 }

@@ -143,7 +143,7 @@ impl Rebasing<'_> {
                     }
                     log.plan.growth += edited.growth;
                     log.rebased(streams, edited.stored);
-                    return Ok(Effect::Model(edited.model));
+                    return Ok(Effect::made(edited.model));
                 }
                 Err(failed) if refuse(&mut refused, &streams, &failed) => {}
                 Err(failed) => return Err(defect(analysis.graph.model(), &failed)),

@@ -23,6 +23,6 @@ impl Pass for UpgradeOpset {
             return Ok(Effect::Nothing);
         };
         log.plan.tidy.raised = Some(change);
-        Ok(Effect::Model(model))
+        Ok(Effect::made(model))
     }
 }
