@@ -199,6 +199,16 @@ pub fn attributes(op: &str) -> Option<&'static [&'static str]> {
     })
 }
 
+/// The attributes of Conv.
+pub const CONV: &[&str] = &[
+    "auto_pad",
+    "dilations",
+    "group",
+    "kernel_shape",
+    "pads",
+    "strides",
+];
+
 /// The attributes of AveragePool.
 pub const AVERAGE_POOL: &[&str] = &[
     "auto_pad",

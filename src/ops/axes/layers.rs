@@ -2,7 +2,9 @@
 
 use super::{AxisRead, first, kept};
 use crate::analysis::node_view::At;
-use crate::onnx::operator::{AVERAGE_POOL, MAX_POOL, RESIZE_TO_SIZES, attributes, factors_at};
+use crate::onnx::operator::{
+    AVERAGE_POOL, CONV, MAX_POOL, RESIZE_TO_SIZES, attributes, factors_at,
+};
 use crate::refusal::Reason;
 use crate::shape::facts::same;
 
@@ -22,15 +24,6 @@ pub(super) fn read(at: &At, op: &str, axis: usize) -> Option<Result<Vec<AxisRead
         _ => return None,
     })
 }
-
-const CONV: &[&str] = &[
-    "auto_pad",
-    "dilations",
-    "group",
-    "kernel_shape",
-    "pads",
-    "strides",
-];
 
 /// Only samples are known to stay apart.
 fn samples(at: &At, axis: usize, attributes: &[&str]) -> Result<Vec<AxisRead>, Reason> {

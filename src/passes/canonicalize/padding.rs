@@ -10,17 +10,7 @@ use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
 use crate::ir::NodeId;
 use crate::ir::builder::{Maker, int, ints};
-use crate::onnx::operator::{AVERAGE_POOL, MAX_POOL};
-
-/// The attributes of a convolution; all but the padding are kept.
-const CONV: &[&str] = &[
-    "auto_pad",
-    "dilations",
-    "group",
-    "kernel_shape",
-    "pads",
-    "strides",
-];
+use crate::onnx::operator::{AVERAGE_POOL, CONV, MAX_POOL};
 
 /// The operator with the padding of the Pad that it reads; `None` where another node reads the
 /// padded value, or where the result would differ.

@@ -7,18 +7,9 @@ use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
 use crate::ir::builder::Maker;
 use crate::ir::{NodeId, ValueId};
+use crate::onnx::operator::CONV;
 use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;
-
-/// The attributes of a convolution.
-pub const CONV: &[&str] = &[
-    "auto_pad",
-    "dilations",
-    "group",
-    "kernel_shape",
-    "pads",
-    "strides",
-];
 
 /// A linear operator over channels.
 #[derive(Debug, Clone)]

@@ -8,12 +8,13 @@
 //! place is outside of the small one. Stride and dilation are 1, and there are as many places behind the convolution as
 //! before it.
 
-use super::layer::{CONV, are_all};
+use super::layer::are_all;
 use super::{PlacementMove, WorkTerm, are_in_one_body, places};
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
 use crate::ir::builder::{Maker, int, ints, strings};
 use crate::ir::{NodeId, ValueId};
+use crate::onnx::operator::CONV;
 use crate::onnx::proto::{AttributeProto, AttributeType};
 use crate::onnx::tensor::DataType;
 use crate::passes::placement::resize::{Enlarged, ResizeFactor};
