@@ -10,7 +10,7 @@ use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::passes::simplify::branch_folding::TakenBranches;
 use crate::passes::simplify::constant_folding::{self, NamedFloats, StoredResults, cone};
 use crate::passes::simplify::cse::Same;
-use crate::passes::simplify::identity_elimination::Identity;
+use crate::passes::simplify::identity_elimination::IdentityNode;
 use crate::passes::simplify::{
     cse, dce, identity_elimination, reshape_extents, topological_order, zero_states,
 };
@@ -243,7 +243,7 @@ struct Rewrites {
     /// Recurrent operators, with initial states that can be left out.
     states: Vec<(NodeId, usize)>,
     branches: TakenBranches,
-    identities: Vec<Identity>,
+    identities: Vec<IdentityNode>,
 }
 
 impl Rewrites {

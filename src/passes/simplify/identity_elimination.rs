@@ -17,10 +17,10 @@ use crate::shape::facts::same_shape;
 use prost::Message;
 
 /// An identity, with the value that its readers can read instead.
-pub type Identity = (NodeId, ValueId);
+pub type IdentityNode = (NodeId, ValueId);
 
 /// The identities whose names no caller needs. Names of `pinned` values stay.
-pub fn find(analysis: &Analysis, pinned: &HashSet<&str>) -> Vec<Identity> {
+pub fn find(analysis: &Analysis, pinned: &HashSet<&str>) -> Vec<IdentityNode> {
     all(analysis, pinned, &|node| identity_operand(analysis, node))
 }
 
@@ -32,7 +32,7 @@ pub fn identities(
     analysis: &Analysis,
     pinned: &HashSet<&str>,
     normalizers: &HashSet<NodeId>,
-) -> Vec<Identity> {
+) -> Vec<IdentityNode> {
     let neutral = Neutral::new(analysis);
     all(analysis, pinned, &|node| {
         identity_operand(analysis, node)
@@ -61,7 +61,7 @@ fn all(
     analysis: &Analysis,
     pinned: &HashSet<&str>,
     operand: &dyn Fn(NodeId) -> Option<ValueId>,
-) -> Vec<Identity> {
+) -> Vec<IdentityNode> {
     let graph = &analysis.graph;
     // In bodies names have to be others than those around them, which an output may get too early.
     let may_rename = !has_bodies(graph);
@@ -91,7 +91,7 @@ fn has_bodies(graph: &Graph) -> bool {
 /// output.
 fn can_rename(
     analysis: &Analysis,
-    (node, source): Identity,
+    (node, source): IdentityNode,
     pinned: &HashSet<&str>,
     operand: &dyn Fn(NodeId) -> Option<ValueId>,
     named: &mut HashSet<ValueId>,
@@ -120,7 +120,7 @@ fn can_rename(
 
 /// Identities of a weight that others read too: exporters write one for each further use of a module, and folds into the
 /// weight have to see all its uses.
-pub fn sharing(graph: &Graph) -> Vec<Identity> {
+pub fn sharing(graph: &Graph) -> Vec<IdentityNode> {
     let annotated = annotated(graph);
     graph
         .order()
@@ -172,7 +172,7 @@ pub fn may_share(graph: &GraphProto) -> bool {
 
 /// Transposes and Casts of a weight that a node before them makes as well, with its result: exporters write one for each
 /// layer that shares the weight, and each would get a folded copy of the weight.
-pub fn repeated(graph: &Graph) -> Vec<Identity> {
+pub fn repeated(graph: &Graph) -> Vec<IdentityNode> {
     let annotated = annotated(graph);
     let mut firsts: HashMap<(ValueId, &str, &str, Vec<u8>), ValueId> = HashMap::default();
     let mut repeated = vec![];
@@ -205,7 +205,7 @@ pub fn repeated(graph: &Graph) -> Vec<Identity> {
 }
 
 /// Removes identities: their readers read the operand.
-pub fn remove(passed: Vec<Identity>, graph: &Graph, editor: &mut Editor) {
+pub fn remove(passed: Vec<IdentityNode>, graph: &Graph, editor: &mut Editor) {
     for (node, source) in passed {
         let output = graph
             .only_output(node)
