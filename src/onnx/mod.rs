@@ -17,6 +17,7 @@ pub mod node;
 pub mod operator;
 mod placeholders;
 pub mod proto;
+mod replaced;
 mod save;
 #[cfg(feature = "prove")]
 pub mod schema;

@@ -1,6 +1,5 @@
 //! Writing a model: whole files or none.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
@@ -10,7 +9,7 @@ use bytes::Bytes;
 
 use super::data::{Data, reserve};
 use super::external::MEMORY;
-use super::layout::{ALIGNMENT, Layout, MessagePart, Storage, is_inside};
+use super::layout::{Layout, MessagePart, Storage, is_inside};
 use super::load::MAX_MESSAGE;
 use super::proto::TensorProto;
 use super::transfer::{Transfer, transfer};
@@ -18,6 +17,7 @@ use super::walk::{self, Visited};
 use super::{Model, tensor};
 use crate::error::{Error, Result};
 use crate::onnx::atomic_write::FileDraft;
+use crate::onnx::replaced::Replaced;
 
 /// Whether the weights of a model go into a data file beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -411,7 +411,7 @@ impl Model {
         self.check_unchanged()?;
         let lock = draft.lock_folder();
         // Another process may have replaced the model while this one wrote.
-        let replaced = Replaced::by(draft).unwrap_or_default();
+        let replaced = Replaced::find(draft).unwrap_or_default();
         // Of what will have no name any more, this model may still have something to read.
         replaced
             .own
@@ -471,58 +471,5 @@ fn failed(path: &Path, source: io::Error) -> Error {
     Error::Io {
         path: path.to_owned(),
         source,
-    }
-}
-
-/// The contents of data files that belong to the replaced model.
-#[derive(Default)]
-struct Replaced {
-    /// The files that it refers to.
-    used: Vec<String>,
-    /// The one that [`Model::save`] wrote for it.
-    own: Option<String>,
-}
-
-impl Replaced {
-    fn by(draft: &FileDraft) -> Option<Self> {
-        let names = draft.data_names();
-        // Without names there is no file to read.
-        names.first()?;
-        let Model {
-            mut proto,
-            externals,
-            ..
-        } = Model::open(draft.path()).ok()?;
-        let mut locations = HashSet::new();
-        let (mut laid_out, mut end, mut seen) = (true, 0, HashSet::new());
-        let walked = walk::parts(&mut proto, &mut |part| {
-            if let Visited::Initializer(tensor) | Visited::Tensor(tensor) = part
-                && tensor::is_external(tensor)
-            {
-                let span = externals.span(tensor)?;
-                laid_out &= tensor.external_data == span.entries();
-                locations.insert(span.location.clone());
-                let (offset, length) = (span.offset, span.length as u64);
-                if seen.insert(span) {
-                    laid_out &= offset == u64::next_multiple_of(end, ALIGNMENT);
-                    end = offset + length;
-                }
-            }
-            Ok(())
-        });
-        walked.ok()?;
-        let used: Vec<String> = names
-            .into_iter()
-            .filter(|name| locations.contains(name))
-            .collect();
-        let own = used
-            .first()
-            .filter(|_| laid_out && locations.len() == 1)
-            .filter(|name| {
-                let held = draft.folder().join(name).metadata();
-                held.is_ok_and(|metadata| metadata.len() == end)
-            })
-            .cloned();
-        Some(Self { used, own })
     }
 }

@@ -322,19 +322,18 @@ fn value_info(value: &ValueInfoProto) -> String {
 }
 
 fn value_type(kind: &TypeProto) -> String {
-    let inner = |inner: &Option<TypeProto>| inner.as_ref().map(value_type).unwrap_or_default();
     if let Some(tensor) = &kind.tensor_type {
         tensor_type(tensor.elem_type(), tensor.shape.as_ref())
     } else if let Some(sequence) = &kind.sequence_type {
-        format!("seq({})", inner(&sequence.elem_type))
+        format!("seq({})", inner_type(&sequence.elem_type))
     } else if let Some(map) = &kind.map_type {
         format!(
             "map({}, {})",
             element_type(map.key_type()),
-            inner(&map.value_type)
+            inner_type(&map.value_type)
         )
     } else if let Some(optional) = &kind.optional_type {
-        format!("optional({})", inner(&optional.elem_type))
+        format!("optional({})", inner_type(&optional.elem_type))
     } else if let Some(sparse) = &kind.sparse_tensor_type {
         let dense = tensor_type(sparse.elem_type(), sparse.shape.as_ref());
         format!("sparse_tensor({dense})")
@@ -345,6 +344,11 @@ fn value_type(kind: &TypeProto) -> String {
     } else {
         String::new()
     }
+}
+
+/// The type inside a sequence, a map or an optional; empty where it is left out.
+fn inner_type(kind: &Option<TypeProto>) -> String {
+    kind.as_ref().map(value_type).unwrap_or_default()
 }
 
 /// An element type with extents: none for a scalar, `[]` for an unknown rank.

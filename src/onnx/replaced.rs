@@ -1,0 +1,62 @@
+//! The data files of a model that another one replaces.
+
+use std::collections::HashSet;
+
+use crate::onnx::atomic_write::FileDraft;
+use crate::onnx::layout::ALIGNMENT;
+use crate::onnx::walk::{self, Visited};
+use crate::onnx::{Model, tensor};
+
+/// The contents of data files that belong to the replaced model.
+#[derive(Default)]
+pub(super) struct Replaced {
+    /// The files that it refers to.
+    pub used: Vec<String>,
+    /// The one that [`Model::save`] wrote for it.
+    pub own: Option<String>,
+}
+
+impl Replaced {
+    /// The data files of the model that a draft replaces; `None` where it replaces none.
+    pub fn find(draft: &FileDraft) -> Option<Self> {
+        let names = draft.data_names();
+        // Without names there is no file to read.
+        names.first()?;
+        let Model {
+            mut proto,
+            externals,
+            ..
+        } = Model::open(draft.path()).ok()?;
+        let mut locations = HashSet::new();
+        let (mut laid_out, mut end, mut seen) = (true, 0, HashSet::new());
+        let walked = walk::parts(&mut proto, &mut |part| {
+            if let Visited::Initializer(tensor) | Visited::Tensor(tensor) = part
+                && tensor::is_external(tensor)
+            {
+                let span = externals.span(tensor)?;
+                laid_out &= tensor.external_data == span.entries();
+                locations.insert(span.location.clone());
+                let (offset, length) = (span.offset, span.length as u64);
+                if seen.insert(span) {
+                    laid_out &= offset == u64::next_multiple_of(end, ALIGNMENT);
+                    end = offset + length;
+                }
+            }
+            Ok(())
+        });
+        walked.ok()?;
+        let used: Vec<String> = names
+            .into_iter()
+            .filter(|name| locations.contains(name))
+            .collect();
+        let own = used
+            .first()
+            .filter(|_| laid_out && locations.len() == 1)
+            .filter(|name| {
+                let held = draft.folder().join(name).metadata();
+                held.is_ok_and(|metadata| metadata.len() == end)
+            })
+            .cloned();
+        Some(Self { used, own })
+    }
+}
