@@ -11,98 +11,117 @@ fn is_disproved(proof: &Proof) -> bool {
     matches!(proof, Proof::Disproved { .. })
 }
 
+fn cut_to(axis: i64) -> Model {
+    text::model(&format!(
+        "input x B S 8
+         weight P 64 8
+         weight w 8 8
+         ints zero 1 = 0
+         ints axis 1 = {axis}
+         s = Shape(x)
+         n = Gather(s, axis)
+         p = Slice(P, zero, n)
+         m = MatMul(x, w)
+         y = Add(m, p)
+         output y"
+    ))
+}
+
 /// `prove-size`: a position table is cut to the length of the sequence, or to the channels, which are 8 as lengths were.
 #[test]
 fn prove_size_an_axis_of_another_extent_is_told_apart() {
-    let cut_to = |axis: i64| {
-        text::model(&format!(
-            "input x B S 8
-             weight P 64 8
-             weight w 8 8
-             ints zero 1 = 0
-             ints axis 1 = {axis}
-             s = Shape(x)
-             n = Gather(s, axis)
-             p = Slice(P, zero, n)
-             m = MatMul(x, w)
-             y = Add(m, p)
-             output y"
-        ))
-    };
     let (before, after) = (cut_to(1), cut_to(2));
     assert!(is_proved(&proof(&before, &cut_to(1), &[])));
     let found = proof(&before, &after, &[]);
     assert!(!is_proved(&found), "{found:?}");
 }
 
+fn multiplied_by_extent(axis: i64) -> Model {
+    text::model(&format!(
+        "input x H W
+         input z H W
+         ints i = {axis}
+         s = Shape(x)
+         n = Gather(s, i)
+         f = Cast(n) to=1
+         y = Mul(z, f)
+         output y"
+    ))
+}
+
 /// The batch and the length of two symbols are not one size.
 #[test]
 fn symbols_have_sizes_of_their_own() {
-    let shaped = |axis: i64| {
-        text::model(&format!(
-            "input x H W
-             input z H W
-             ints i = {axis}
-             s = Shape(x)
-             n = Gather(s, i)
-             f = Cast(n) to=1
-             y = Mul(z, f)
-             output y"
-        ))
-    };
-    assert!(is_disproved(&proof(&shaped(0), &shaped(1), &[])));
-    assert!(is_proved(&proof(&shaped(1), &shaped(1), &[])));
+    assert!(is_disproved(&proof(
+        &multiplied_by_extent(0),
+        &multiplied_by_extent(1),
+        &[]
+    )));
+    assert!(is_proved(&proof(
+        &multiplied_by_extent(1),
+        &multiplied_by_extent(1),
+        &[]
+    )));
+}
+
+fn of_batch(nodes: &str) -> Model {
+    text::model(&format!("input x batch 4\n{nodes}\noutput y"))
 }
 
 /// A Squeeze without axes takes out a batch of one.
 #[test]
 fn a_batch_of_one_is_looked_at() {
-    let rank_of = |nodes: &str| text::model(&format!("input x batch 4\n{nodes}\noutput y"));
-    let kept = rank_of("y = Relu(x)");
-    let squeezed = rank_of("r = Relu(x)\ny = Squeeze(r)");
+    let kept = of_batch("y = Relu(x)");
+    let squeezed = of_batch("r = Relu(x)\ny = Squeeze(r)");
     let found = proof(&kept, &squeezed, &[]);
     assert!(is_disproved(&found), "{found:?}");
+}
+
+fn gathered(index: i64) -> Model {
+    text::model(&format!(
+        "input x 2 3\nints i = {index}\ny = Gather(x, i) axis=1\noutput y"
+    ))
 }
 
 /// `gather-mod`: an axis of three places has a place 1 and no place 4.
 #[test]
 fn gather_mod_a_stored_index_out_of_range_is_undecided() {
-    let taken = |index: i64| {
-        text::model(&format!(
-            "input x 2 3\nints i = {index}\ny = Gather(x, i) axis=1\noutput y"
-        ))
-    };
     for index in [4, 7, -5, 100] {
-        let found = proof(&taken(1), &taken(index), &[]);
+        let found = proof(&gathered(1), &gathered(index), &[]);
         assert!(
             matches!(found, Proof::Undecided { .. }),
             "{index}: {found:?}"
         );
     }
-    assert!(is_proved(&proof(&taken(1), &taken(-2), &[])));
-    assert!(is_disproved(&proof(&taken(1), &taken(0), &[])));
+    assert!(is_proved(&proof(&gathered(1), &gathered(-2), &[])));
+    assert!(is_disproved(&proof(&gathered(1), &gathered(0), &[])));
+}
+
+fn with_extent_from(start: i64) -> Model {
+    text::model(&format!(
+        "input x B 3
+         weight v 3 3
+         const w 1 = 2
+         ints i 1 = 1
+         s = Shape(x) start={start}
+         n = Gather(s, i) axis=0
+         e = Expand(w, n)
+         z = MatMul(x, v)
+         y = Mul(z, e)
+         output y"
+    ))
 }
 
 /// `gather-shape`: the extents from axis 1 on are one, of which none is the second.
 #[test]
 fn gather_shape_an_extent_out_of_range_is_undecided() {
-    let from = |start: i64| {
-        text::model(&format!(
-            "input x B 3
-             weight v 3 3
-             const w 1 = 2
-             ints i 1 = 1
-             s = Shape(x) start={start}
-             n = Gather(s, i) axis=0
-             e = Expand(w, n)
-             z = MatMul(x, v)
-             y = Mul(z, e)
-             output y"
-        ))
-    };
-    let found = proof(&from(0), &from(1), &[]);
+    let found = proof(&with_extent_from(0), &with_extent_from(1), &[]);
     assert!(matches!(found, Proof::Undecided { .. }), "{found:?}");
-    assert!(is_proved(&proof(&from(0), &from(0), &[])));
+    assert!(is_proved(&proof(
+        &with_extent_from(0),
+        &with_extent_from(0),
+        &[]
+    )));
 }
 
 /// The siblings of a Gather, with an index that is in range and its remainder that is not.
@@ -127,12 +146,10 @@ fn settled_indices_out_of_range_are_undecided_in_every_operator() {
         ),
     ];
     for (inside, outside, node) in cases {
-        let with = |index: &str| text::model(&format!("input x 2 3\n{index}\n{node}\noutput y"));
-        assert!(
-            is_proved(&proof(&with(inside), &with(inside), &[])),
-            "{node}"
-        );
-        let found = proof(&with(inside), &with(outside), &[]);
+        let [inside, outside] = [inside, outside]
+            .map(|index| text::model(&format!("input x 2 3\n{index}\n{node}\noutput y")));
+        assert!(is_proved(&proof(&inside, &inside, &[])), "{node}");
+        let found = proof(&inside, &outside, &[]);
         assert!(
             matches!(found, Proof::Undecided { .. }),
             "{node}: {found:?}"
@@ -148,14 +165,15 @@ fn a_given_index_may_be_any_number() {
     assert!(is_proved(&proof(&model, &model, &[])));
 }
 
+fn rooted(nodes: &str) -> Model {
+    text::model(&format!(
+        "input x b 4\nconst half 1 = 0.5\nconst minus 1 = -0.5\n{nodes}\noutput y"
+    ))
+}
+
 /// `sqrt-sign`, and what else a sign under a root may be taken for.
 #[test]
 fn sqrt_sign_signs_under_a_root_are_seen() {
-    let rooted = |nodes: &str| {
-        text::model(&format!(
-            "input x b 4\nconst half 1 = 0.5\nconst minus 1 = -0.5\n{nodes}\noutput y"
-        ))
-    };
     let forms = [
         (
             "y = Sqrt(x)",
@@ -193,17 +211,18 @@ fn sqrt_sign_signs_under_a_root_are_seen() {
     }
 }
 
+fn scaled_under_root(nodes: &str) -> Model {
+    text::model(&format!(
+        "input x 3 4\nconst nine 1 = 9\nconst three 1 = 3\nconst n 1 = -9\n{nodes}\noutput y"
+    ))
+}
+
 /// A scale that is a square moves through a root, and its negative does not, also where every extent is known.
 #[test]
 fn a_positive_square_moves_through_a_root() {
-    let scaled = |nodes: &str| {
-        text::model(&format!(
-            "input x 3 4\nconst nine 1 = 9\nconst three 1 = 3\nconst n 1 = -9\n{nodes}\noutput y"
-        ))
-    };
-    let before = scaled("m = Mul(x, nine)\ny = Sqrt(m)");
-    let behind = scaled("r = Sqrt(x)\ny = Mul(r, three)");
-    let negative = scaled("m = Mul(x, n)\ny = Sqrt(m)");
+    let before = scaled_under_root("m = Mul(x, nine)\ny = Sqrt(m)");
+    let behind = scaled_under_root("r = Sqrt(x)\ny = Mul(r, three)");
+    let negative = scaled_under_root("m = Mul(x, n)\ny = Sqrt(m)");
     assert!(is_proved(&proof(&before, &behind, &[])));
     assert!(is_disproved(&proof(&negative, &behind, &[])));
 }
@@ -226,23 +245,28 @@ fn with_attribute(model: &Model, attribute: &AttributeProto) -> Model {
     })
 }
 
+fn split_in_two(opset: i64) -> Model {
+    text::model(&format!(
+        "opset {opset}\ninput x b 3 8\nu, v = Split(x) axis=2\ny = Add(u, v)\noutput y"
+    ))
+}
+
 /// `invalid-split`: an attribute that a later operator set has.
 #[test]
 fn invalid_split_an_attribute_of_a_later_operator_set_is_an_error() {
-    let split = |opset: i64| {
-        text::model(&format!(
-            "opset {opset}\ninput x b 3 8\nu, v = Split(x) axis=2\ny = Add(u, v)\noutput y"
-        ))
-    };
     let parts = attribute("num_outputs", Attr::Int(2));
-    let found = proof(&split(17), &with_attribute(&split(17), &parts), &[]);
+    let found = proof(
+        &split_in_two(17),
+        &with_attribute(&split_in_two(17), &parts),
+        &[],
+    );
     assert!(
         matches!(&found, Proof::Invalid { reason, .. } if reason.contains("num_outputs")),
         "{found:?}"
     );
     assert!(is_proved(&proof(
-        &split(18),
-        &with_attribute(&split(18), &parts),
+        &split_in_two(18),
+        &with_attribute(&split_in_two(18), &parts),
         &[]
     )));
 }
@@ -325,14 +349,19 @@ fn nodes_that_no_engine_takes_are_errors() {
     }
 }
 
+fn summed_with(other: &str) -> Model {
+    text::model(&format!(
+        "input x b 4\nindices k b 4\nf = Cast(k) to=1\ny = Add(x, {other})\noutput y"
+    ))
+}
+
 #[test]
 fn floats_and_integers_in_one_sum_are_an_error() {
-    let summed = |other: &str| {
-        text::model(&format!(
-            "input x b 4\nindices k b 4\nf = Cast(k) to=1\ny = Add(x, {other})\noutput y"
-        ))
-    };
-    assert!(is_invalid(&proof(&summed("f"), &summed("k"), &[])));
+    assert!(is_invalid(&proof(
+        &summed_with("f"),
+        &summed_with("k"),
+        &[]
+    )));
 }
 
 fn clamped(nodes: &str) -> Model {
@@ -378,17 +407,10 @@ fn activations_that_make_a_difference_are_told_apart() {
 /// A default of an input is no bound, and an invalid activation stays in the check.
 #[test]
 fn an_activation_is_passed_only_where_it_is_known_and_valid() {
-    let replaced = "input top\n const top = 6";
-    let model = |nodes: &str| {
-        text::model(&format!(
-            "input x batch 4\n{replaced}\nconst zero = 0\n{nodes}\noutput y"
-        ))
-    };
-    let both = model("r = Clip(x, zero, top)\ny = Clip(r, zero, top)");
+    let both = clamped("input top\nconst top = 6\nr = Clip(x, zero, six)\ny = Clip(r, zero, top)");
+    let alone = clamped("input top\nconst top = 6\ny = Clip(x, zero, top)");
     assert!(is_proved(&proof(&both, &both, &[])));
-    let other = model("const six = 6\nr = Clip(x, zero, six)\ny = Clip(r, zero, top)");
-    let alone = model("const six = 6\ny = Clip(x, zero, top)");
-    assert!(!is_proved(&proof(&other, &alone, &[])));
+    assert!(!is_proved(&proof(&both, &alone, &[])));
     let one = clamped("y = Relu(x)");
     let mut wrong = clamped("r = Relu(x)\ny = Relu(r)");
     let alpha = attribute("alpha", Attr::Float(0.5));

@@ -100,15 +100,9 @@ fn base3_scales_that_are_equal_by_rounding_alone_have_tensors_of_their_own() {
         ..Default::default()
     };
     let fused = unfold::fuse(&model, &options).unwrap();
-    let made = |name: &str| {
-        fused
-            .plan
-            .tensors
-            .iter()
-            .filter(|tensor| tensor.replaces.as_deref() == Some(name))
-            .count()
-    };
-    assert_eq!(made("w"), 2);
+    let tensors = fused.plan.tensors.iter();
+    let made = tensors.filter(|tensor| tensor.replaces.as_deref() == Some("w"));
+    assert_eq!(made.count(), 2);
     let found = proof(&model, &fused.model, &fused.plan.tensors);
     assert!(is_proved(&found), "{found:?}");
 }
