@@ -2,7 +2,7 @@
 
 use super::ended::Ended;
 use super::field::P;
-use super::identity::{Agreed, FoldedSide, Identity};
+use super::identity::{Agreed, FoldedSide, GraphPair};
 use super::interface::{same_ends, same_interface};
 use super::prepared::Prepared;
 use super::random::Hash;
@@ -55,12 +55,7 @@ pub(super) fn claims(
     reads_past: bool,
 ) -> Result<Established, Ended> {
     same_interface(original, fused)?;
-    if let Some(name) = [original, fused].into_iter().find_map(redefined) {
-        return Err(undecided(format!(
-            "the operator `{name}` is redefined, which engines read otherwise"
-        ))
-        .into());
-    }
+    no_redefined_operators([original, fused])?;
     let own = [original, fused].map(validity::own_nodes);
     let stored = original;
     let (mut original, fused) = prepared_pair(original, fused, options)?;
@@ -92,7 +87,7 @@ pub(super) fn claims(
     } else {
         fused
     };
-    let identity = Identity {
+    let pair = GraphPair {
         stored,
         analysis: &analysis,
         flat,
@@ -104,11 +99,20 @@ pub(super) fn claims(
         },
     };
     let cases = truth_cases(&boolean_inputs(&original));
-    let established = at_points(&identity, options, scope, cases)?;
+    let established = at_points(&pair, options, scope, cases)?;
     Ok(Established {
         tensors: recomputed,
         ..established
     })
+}
+
+/// Refuses models with functions in the place of operators.
+fn no_redefined_operators(models: [&Model; 2]) -> Result<(), Ended> {
+    let Some(name) = models.into_iter().find_map(redefined) else {
+        return Ok(());
+    };
+    let reason = format!("the operator `{name}` is redefined, which engines read otherwise");
+    Err(undecided(reason).into())
 }
 
 /// Both models, written out as far as it takes for formulas to name their constants.
@@ -150,7 +154,7 @@ fn read_past_activations(
 
 /// The identity at as many points as leave no doubt, each case of the truth values by itself.
 fn at_points(
-    identity: &Identity,
+    pair: &GraphPair,
     options: &ProveOptions,
     scope: ClaimScope,
     cases: usize,
@@ -174,7 +178,7 @@ fn at_points(
             .into());
         }
         let point = established.points as u64 + begin;
-        let agreed = at_point(identity, options.seed, point)?;
+        let agreed = at_point(pair, options.seed, point)?;
         established.points += 1;
         established.moves_roots |= agreed.moves_roots;
         established.draws_counts |= agreed.draws_counts;
@@ -185,14 +189,14 @@ fn at_points(
 }
 
 /// The identity at a point: at the first of some draws that divides nothing by 0, and leaves no output empty.
-fn at_point(identity: &Identity, all: u64, point: u64) -> Result<Agreed, Ended> {
+fn at_point(pair: &GraphPair, all: u64, point: u64) -> Result<Agreed, Ended> {
     let mut last = Ended::With(undecided("there is no point to prove it at"));
     for attempt in 0..ATTEMPTS {
         let mut hash = Hash::new(all, "point");
         hash.number(point);
         hash.number(attempt);
         let key = hash.finish() as u64;
-        match identity.at(Seed { key, all, point }) {
+        match pair.at(Seed { key, all, point }) {
             Err(ended @ (Ended::Zero(_) | Ended::Empty(_))) => last = ended,
             decided => return decided,
         }

@@ -38,7 +38,7 @@ pub(super) struct Agreed {
 }
 
 /// Two graphs to be compared.
-pub(super) struct Identity<'i> {
+pub(super) struct GraphPair<'i> {
     /// The stored original with its bodies laid out.
     pub stored: &'i Model,
     /// The graph of the original that is evaluated.
@@ -113,7 +113,7 @@ impl FoldedSide<'_> {
     }
 }
 
-impl Identity<'_> {
+impl GraphPair<'_> {
     /// Compares both graphs at one point.
     ///
     /// # Errors

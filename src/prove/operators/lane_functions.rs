@@ -78,6 +78,7 @@ pub fn of_lanes(
         .ok_or(Unmade::Uncovered)?;
     let elements = call.field(0)?;
     let rank = elements.ndim();
+    knows(call, attributes(call.node.op_type()))?;
     let function = with_others(call, function, 1..call.inputs.len());
     let maximum = Lanes {
         call,
@@ -95,12 +96,8 @@ pub fn of_lanes(
         ..maximum
     };
     match call.node.op_type() {
-        "GlobalMaxPool" => {
-            knows(call, &[])?;
-            maximum.at_same_places(elements)
-        }
+        "GlobalMaxPool" => maximum.at_same_places(elements),
         "MaxPool" => {
-            knows(call, MAX_POOL)?;
             // A window over the border alone has no maximum.
             if shape.get(2..) != Some(&full_windows(call, elements)?) {
                 return Err(Unmade::Uncovered);
@@ -108,28 +105,11 @@ pub fn of_lanes(
             maximum.at_same_places(elements)
         }
         "ReduceMax" | "ReduceMin" => {
-            knows(call, &["axes", "keepdims", "noop_with_empty_axes"])?;
-            let reduced = call.reduced(rank)?;
-            let mut order: Vec<usize> = (0..rank).filter(|axis| !reduced.contains(axis)).collect();
-            let outer = order.len();
-            order.extend(reduced);
-            let elements = row_major(transposed(elements, &order));
+            let (outer, elements) = reduced_last(call, elements)?;
             Lanes { outer, ..maximum }.results(&elements)
         }
-        "GridSample" => {
-            knows(call, GRID_SAMPLE)?;
-            let shift = matches!(call.text("padding_mode", "zeros")?, "border" | "reflection");
-            let channels = elements.shape().get(1).copied().unwrap_or_default().max(1);
-            // Each item has its own grid.
-            let sampled = Lanes {
-                passes: Passing { shift, ..LINEAR },
-                item: &|lane| lane / channels,
-                ..linear
-            };
-            sampled.at_same_places(elements)
-        }
+        "GridSample" => sampled(linear, elements),
         _ => {
-            knows(call, ROTARY)?;
             let rotated = Lanes {
                 outer: rank.checked_sub(1).ok_or(Unmade::Uncovered)?,
                 item: &|lane| lane,
@@ -138,6 +118,43 @@ pub fn of_lanes(
             rotated.at_same_places(elements)
         }
     }
+}
+
+/// GridSample: each item has its own grid.
+fn sampled(linear: Lanes, elements: &Elements) -> Result<(Vec<FieldValue>, usize), Unmade> {
+    let padding = linear.call.text("padding_mode", "zeros")?;
+    let shift = matches!(padding, "border" | "reflection");
+    let channels = elements
+        .shape()
+        .get(1)
+        .map_or(1, |&channels| channels.max(1));
+    let sampled = Lanes {
+        passes: Passing { shift, ..LINEAR },
+        item: &|lane| lane / channels,
+        ..linear
+    };
+    sampled.at_same_places(elements)
+}
+
+/// The attributes of an operator on lanes.
+fn attributes(op: &str) -> &'static [&'static str] {
+    match op {
+        "GlobalMaxPool" => &[],
+        "MaxPool" => MAX_POOL,
+        "ReduceMax" | "ReduceMin" => &["axes", "keepdims", "noop_with_empty_axes"],
+        "GridSample" => GRID_SAMPLE,
+        _ => ROTARY,
+    }
+}
+
+/// The number of axes that a reduction keeps, and the elements with those first.
+fn reduced_last(call: &Call, elements: &Elements) -> Result<(usize, Elements), Unmade> {
+    let rank = elements.ndim();
+    let reduced = call.reduced(rank)?;
+    let mut order: Vec<usize> = (0..rank).filter(|axis| !reduced.contains(axis)).collect();
+    let kept = order.len();
+    order.extend(reduced);
+    Ok((kept, row_major(transposed(elements, &order))))
 }
 
 /// The extents of the output of a MaxPool.
