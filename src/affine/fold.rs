@@ -1,9 +1,9 @@
-//! Moving affines out of the way: to the linear operators that absorb them.
+//! The vocabulary of folding: what a node does with an affine, by the rule of its operator.
 //!
-//! A site's affine goes *forward*, through every operator that commutes with it, to all readers of
-//! the site, or *backward* to what produces the site's input. How it travels through an operator is
-//! in `travel/`, how a linear operator takes it into its constants in `absorb/`: one file per
-//! operator family, one line each in the tables there.
+//! The affine of a site propagates *forward*, through every operator that commutes with it, to all
+//! readers of the site, or *backward* to the producer of the site's input. The rules of operators that
+//! an affine crosses are in `propagate/rules/`, those of linear operators, whose constants absorb it, in
+//! `linear/`: one file for each operator family, and one line in the table of the folder.
 
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ use crate::hash::HashMap;
 use crate::ir::NodeId;
 use crate::refusal::Reason;
 
-/// Which side of an operator an affine meets.
+/// The side from which an affine meets an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
@@ -23,22 +23,21 @@ pub enum Side {
     Result,
     /// This input is a constant, and the affine is wanted on that constant itself.
     Constant(usize),
-    /// To each row of the result one of a layer beside it, or of its own, is to be added, times the affine's scale; and
-    /// its shift.
+    /// Another row is added to each row of the result, times the affine's scale, and the affine's shift.
     Rows {
-        /// The layer, of which nothing is changed by then.
+        /// The layer of the other rows: the operator itself, or a layer beside it that is still unchanged.
         of: NodeId,
-        /// How many rows further on.
+        /// The distance to the other row.
         distance: i64,
     },
 }
 
-/// One affine that a node takes into its constants.
+/// One affine that a node absorbs into its constants.
 #[derive(Debug, Clone)]
 pub struct Fold {
-    /// The node that takes it.
+    /// The node that absorbs it.
     pub node: NodeId,
-    /// From which side.
+    /// The side from which it comes.
     pub side: Side,
     /// The affine that it absorbs.
     pub affine: Affine,
@@ -58,9 +57,9 @@ pub struct Step {
     pub ways: Vec<Vec<(usize, Affine)>>,
     /// Forward: affines needed on inputs without one, from their producers.
     pub wants: Vec<(usize, Affine)>,
-    /// Forward, other factors of a product, which are to take in a scale instead: `(x·D)·W = x·(D·W)`.
+    /// Forward: scales that other factors of a product are to absorb instead: `(x·D)·W = x·(D·W)`.
     pub factors: Vec<(usize, Affine)>,
-    /// The node has nothing left to do: its result is this input.
+    /// The input that replaces the result of the node, which has nothing left to compute.
     pub bypass: Option<usize>,
     /// Whether an Add behind the node must hold the shift after the folds, even if the node has a
     /// bias.
@@ -84,7 +83,7 @@ impl Step {
             && self.factors.is_empty()
     }
 
-    /// The other factor of a product takes all of it.
+    /// The other factor of a product absorbs all of it.
     pub fn into_factor(slot: usize, affine: Affine) -> Self {
         Step {
             factors: vec![(slot, affine)],
@@ -93,7 +92,7 @@ impl Step {
         }
     }
 
-    /// The node takes all of it.
+    /// The node absorbs all of it.
     pub fn taken(side: Side, affine: Affine) -> Self {
         Step {
             folds: vec![(side, affine)],
@@ -122,10 +121,19 @@ pub trait Rule: Sync {
         false
     }
 
-    /// Whether it goes by the numbers of a constant that it does not take an affine into by itself: these are no longer what
-    /// the model has where something was folded into them.
+    /// Whether it depends on the numbers of a constant that it does not fold into: after a fold into that
+    /// constant, the numbers of the model are no longer valid.
     fn reads_numbers(&self) -> bool {
         false
+    }
+
+    /// Checks that an affine of the first input passes unchanged, in both directions. Rules that change
+    /// an affine, or absorb it, define [`Rule::forward`] and [`Rule::backward`] instead.
+    ///
+    /// # Errors
+    /// The reason for which it cannot pass.
+    fn check_unchanged(&self, at: &At, _: &Affine) -> Result<(), Reason> {
+        Err(at.not_linear())
     }
 
     /// Inputs carry affines (`None`: none): `f(a₀(x₀), a₁(x₁), ...)`. Which step leads to the same
@@ -133,13 +141,20 @@ pub trait Rule: Sync {
     ///
     /// # Errors
     /// The reason for which the affines cannot pass and cannot stay.
-    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason>;
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        let affine = at.only(inputs, 0)?;
+        self.check_unchanged(at, affine)?;
+        Ok(Step::pass_on(0, affine.clone()))
+    }
 
     /// An affine is wanted on one output: `a(f(x))`. Which step gives it?
     ///
     /// # Errors
     /// The reason for which it cannot pass and cannot stay.
-    fn backward(&self, at: &At, output: usize, affine: &Affine) -> Result<Step, Reason>;
+    fn backward(&self, at: &At, _output: usize, affine: &Affine) -> Result<Step, Reason> {
+        self.check_unchanged(at, affine)?;
+        Ok(Step::pass_on(0, affine.clone()))
+    }
 }
 
 /// The first rule for each operator.

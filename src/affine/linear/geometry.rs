@@ -55,8 +55,8 @@ impl Geometry {
             transposed,
             group: 1,
             channels: [0, 0],
-            strides: positive(at, "strides", kernel.len())?,
-            dilations: positive(at, "dilations", kernel.len())?,
+            strides: at_least(at, "strides", vec![1; kernel.len()], 1)?,
+            dilations: at_least(at, "dilations", vec![1; kernel.len()], 1)?,
             before: None,
             padded: true,
             input: spatial_extents(at.shape(0)?, kernel.len())?,
@@ -220,10 +220,19 @@ impl Geometry {
     }
 }
 
-/// An attribute with a positive number for each spatial axis, by default 1.
-fn positive(at: &At, name: &str, spatial: usize) -> Result<Vec<i64>, Reason> {
-    let list = at.attr_ints(name)?.unwrap_or_else(|| vec![1; spatial]);
-    if list.len() == spatial && list.iter().all(|&number| number > 0) {
+/// The list of an attribute, as long as its default, without a number below the least one.
+///
+/// # Errors
+/// [`Reason::Attribute`] for any other list.
+pub(crate) fn at_least(
+    at: &At,
+    name: &str,
+    default: Vec<i64>,
+    least: i64,
+) -> Result<Vec<i64>, Reason> {
+    let count = default.len();
+    let list = at.attr_ints(name)?.unwrap_or(default);
+    if list.len() == count && list.iter().all(|&number| number >= least) {
         Ok(list)
     } else {
         Err(Reason::Attribute(name.into()))

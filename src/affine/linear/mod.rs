@@ -13,7 +13,7 @@ mod einsum;
 pub(crate) mod elementwise;
 mod fused;
 mod gemm;
-mod geometry;
+pub(crate) mod geometry;
 pub(crate) mod matmul;
 mod recurrent;
 

@@ -30,17 +30,9 @@ impl Rule for Choice {
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let rank = at.output_rank(0)?;
         let sides = [1, 2].map(|slot| {
-            inputs
-                .get(slot)
-                .cloned()
-                .flatten()
-                .map(|affine| aligned(&affine, rank))
+            let affine = inputs.get(slot)?.as_ref()?;
+            Some(aligned(affine, rank))
         });
-        let only = |affine: Affine, other: usize| match affine.has_no_shift() && is_zero(at, other)
-        {
-            true => Ok(Step::pass_on(0, affine)),
-            false => beside_constant(at, affine, other).ok_or(Reason::ResidualStream),
-        };
         match sides {
             [Some(yes), Some(no)] => {
                 let (yes, no) = (yes?, no?);
@@ -50,8 +42,8 @@ impl Rule for Choice {
                     Err(Reason::ResidualStream)
                 }
             }
-            [Some(yes), None] => only(yes?, 2),
-            [None, Some(no)] => only(no?, 1),
+            [Some(yes), None] => of_one_side(at, yes?, 2),
+            [None, Some(no)] => of_one_side(at, no?, 1),
             [None, None] => Err(at.not_linear()),
         }
     }
@@ -68,6 +60,14 @@ impl Rule for Choice {
     }
 }
 
+/// The step where only one side carries an affine.
+fn of_one_side(at: &At, affine: Affine, other: usize) -> Result<Step, Reason> {
+    if affine.has_no_shift() && is_zero(at, other) {
+        return Ok(Step::pass_on(0, affine));
+    }
+    beside_constant(at, affine, other).ok_or(Reason::ResidualStream)
+}
+
 /// The affine of one side, where the other one is a constant that can compensate for it.
 fn beside_constant(at: &At, affine: Affine, other: usize) -> Option<Step> {
     let (inverse, numbers) = (affine.inverse()?, at.numbers(other).ok()?);
@@ -77,17 +77,18 @@ fn beside_constant(at: &At, affine: Affine, other: usize) -> Option<Step> {
     } else {
         shrunk(at, other, &inverse).ok()?
     };
-    let most = |numbers: &Numbers| {
-        numbers
-            .iter()
-            .fold(0.0, |most: f64, number| most.max(number.abs()))
-    };
-    let reach = most(&numbers) * most(&wanted.scale) + most(&wanted.shift);
-    let fits = most(&numbers) <= HIDES && reach <= LARGEST;
+    let reach = largest(&numbers) * largest(&wanted.scale) + largest(&wanted.shift);
+    let fits = largest(&numbers) <= HIDES && reach <= LARGEST;
     fits.then(|| Step {
         wants: vec![(other, wanted)],
         ..Step::pass_on(0, affine)
     })
+}
+
+/// The largest magnitude.
+fn largest(numbers: &Numbers) -> f64 {
+    let magnitudes = numbers.iter().map(|number| number.abs());
+    magnitudes.fold(0.0, f64::max)
 }
 
 /// Whether a side is a constant of zeros.

@@ -31,24 +31,11 @@ impl Rule for Concat {
             return Ok(step);
         }
         let lengths = lengths(at, axis)?;
-        let join = |numbers: fn(&Affine) -> &Numbers| {
-            let mut shape = vec![1; rank];
-            for part in &parts {
-                for (wide, &n) in shape.iter_mut().zip(numbers(part).shape()) {
-                    *wide = (*wide).max(n);
-                }
-            }
-            let mut pieces = vec![];
-            for (part, &length) in parts.iter().zip(&lengths) {
-                shape[axis] = length;
-                pieces.push(numbers(part).expand(&shape).ok_or(Reason::UnknownShape)?);
-            }
-            Numbers::concat(axis, &pieces).ok_or(Reason::UnknownShape)
-        };
-        Ok(Step::pass_on(
-            0,
-            Affine::new(join(|a| &a.scale)?, join(|a| &a.shift)?),
-        ))
+        let scales: Vec<&Numbers> = parts.iter().map(|part| &part.scale).collect();
+        let shifts: Vec<&Numbers> = parts.iter().map(|part| &part.shift).collect();
+        let scale = joined(&scales, &lengths, axis)?;
+        let shift = joined(&shifts, &lengths, axis)?;
+        Ok(Step::pass_on(0, Affine::new(scale, shift)))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
@@ -94,6 +81,22 @@ fn beside_constants(at: &At, inputs: &[Option<Affine>], axis: usize) -> Option<S
         wants,
         ..Step::pass_on(0, affine.clone())
     })
+}
+
+/// Numbers for each part one behind the other along an axis, in one shape along the others.
+fn joined(parts: &[&Numbers], lengths: &[usize], axis: usize) -> Result<Numbers, Reason> {
+    let mut shape = vec![1; parts[0].ndim()];
+    for part in parts {
+        for (wide, &extent) in shape.iter_mut().zip(part.shape()) {
+            *wide = (*wide).max(extent);
+        }
+    }
+    let mut pieces = vec![];
+    for (part, &length) in parts.iter().zip(lengths) {
+        shape[axis] = length;
+        pieces.push(part.expand(&shape).ok_or(Reason::UnknownShape)?);
+    }
+    Numbers::concat(axis, &pieces).ok_or(Reason::UnknownShape)
 }
 
 fn lengths(at: &At, axis: usize) -> Result<Vec<usize>, Reason> {

@@ -68,19 +68,19 @@ impl Rule for Gather {
 fn places(at: &At, axis: usize) -> Result<Vec<usize>, Reason> {
     let whole = at.places(0, axis)?;
     let indices = at.ints(1)?.ok_or(Reason::NotConstant)?;
-    let place = |&index: &i64| {
+    let mut places = vec![];
+    for index in indices {
         let counted = if index < 0 {
             index + whole as i64
         } else {
             index
         };
-        usize::try_from(counted).ok().filter(|&place| place < whole)
-    };
-    indices
-        .iter()
-        .map(place)
-        .collect::<Option<_>>()
-        .ok_or(Reason::Attribute("indices".into()))
+        match usize::try_from(counted) {
+            Ok(place) if place < whole => places.push(place),
+            _ => return Err(Reason::Attribute("indices".into())),
+        }
+    }
+    Ok(places)
 }
 
 /// Puts the axes of the indices in place of the gathered axis.

@@ -84,15 +84,17 @@ fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
         return Err(Reason::ReducedAxis);
     }
     // The places of the maxima are unchanged, but are no known function of each channel.
-    let has_places = || {
-        let places = at.graph.output(at.node, 1);
-        places.is_some_and(|value| at.graph.is_output(value) || !at.graph.readers(value).is_empty())
-    };
-    if !affine.is_number() && has_places() {
+    if !affine.is_number() && has_read_places(at) {
         return Err(at.not_linear());
     }
     match at.proto().op_type() == "GlobalMaxPool" || meet_the_image(at)? {
         true => Ok(()),
         false => Err(Reason::Padding),
     }
+}
+
+/// Whether something reads the places of the maxima.
+fn has_read_places(at: &At) -> bool {
+    let places = at.graph.output(at.node, 1);
+    places.is_some_and(|value| at.graph.is_output(value) || !at.graph.readers(value).is_empty())
 }

@@ -61,13 +61,15 @@ impl Rule for Pad {
         if changed.any(|axis| !affine.is_uniform_along(axis)) {
             return Err(Reason::Padding);
         }
-        let border_fits =
-            || padding.border(&affine.scale).iter().all(|&b| b == 0.0) && affine.has_no_shift();
         let widens = (0..affine.rank()).any(|axis| padding.widens(axis));
-        if widens && padding.is_constant && !border_fits() {
-            return Err(Reason::Padding);
+        if !widens || !padding.is_constant {
+            return Ok(Step::pass_on(0, affine.clone()));
         }
-        Ok(Step::pass_on(0, affine.clone()))
+        let border = padding.border(&affine.scale);
+        match affine.has_no_shift() && border.iter().all(|&number| number == 0.0) {
+            true => Ok(Step::pass_on(0, affine.clone())),
+            false => Err(Reason::Padding),
+        }
     }
 }
 
@@ -124,8 +126,10 @@ impl Padding {
     /// where anything else is done.
     pub fn of_image(&self, border: f64) -> Option<Vec<i64>> {
         let rank = self.before.len();
-        let leaves = |axis| self.at(axis) == (0, 0);
-        let is_around = self.is_constant && self.value == border && rank > 2 && (0..2).all(leaves);
+        let is_around = self.is_constant
+            && self.value == border
+            && rank > 2
+            && (self.at(0), self.at(1)) == ((0, 0), (0, 0));
         let pads = [&self.before[2.min(rank)..], &self.after[2.min(rank)..]].concat();
         (is_around && pads.iter().all(|&count| count >= 0)).then_some(pads)
     }
@@ -214,13 +218,9 @@ impl Padding {
             let border = border.expand(&inner).ok_or(Reason::UnknownShape)?;
             let inside = framed.shape()[axis];
             let before = self.before[axis].max(0) as usize;
-            let place = |to: usize| {
-                Some(to.wrapping_sub(before))
-                    .filter(|&from| from < inside)
-                    .or(Some(inside))
-            };
+            let places = (0..outer[axis]).map(|to| Some(to.wrapping_sub(before).min(inside)));
             let joined = Numbers::concat(axis, &[framed, border]);
-            let picked = joined.and_then(|joined| joined.pick(axis, (0..outer[axis]).map(place)));
+            let picked = joined.and_then(|joined| joined.pick(axis, places));
             framed = picked.ok_or(Reason::UnknownShape)?;
             inner[axis] = outer[axis];
         }

@@ -4,7 +4,7 @@
 //! the image, if its window meets one, though the last windows reach over the end.
 
 use crate::affine::Affine;
-use crate::affine::fold::{At, Rule, Step};
+use crate::affine::fold::{At, Rule};
 use crate::affine::propagate::rules::window::{is_by_place, meet_the_image};
 use crate::onnx::operator::AVERAGE_POOL;
 use crate::refusal::Reason;
@@ -17,37 +17,26 @@ impl Rule for Pool {
         &["AveragePool", "GlobalAveragePool"]
     }
 
-    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
-        let affine = at.only(inputs, 0)?;
-        check(at, affine)?;
-        Ok(Step::pass_on(0, affine.clone()))
-    }
-
-    fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
-        check(at, affine)?;
-        Ok(Step::pass_on(0, affine.clone()))
-    }
-}
-
-fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
-    for axis in affine.axes() {
-        if !is_by_place(at, axis)? {
-            return Err(Reason::ReducedAxis);
+    fn check_unchanged(&self, at: &At, affine: &Affine) -> Result<(), Reason> {
+        for axis in affine.axes() {
+            if !is_by_place(at, axis)? {
+                return Err(Reason::ReducedAxis);
+            }
         }
+        if at.proto().op_type() == "GlobalAveragePool" {
+            return Ok(());
+        }
+        at.only_attributes(AVERAGE_POOL)?;
+        let is_padded = at
+            .attr_ints("pads")?
+            .is_some_and(|pads| pads.iter().any(|&pad| pad != 0))
+            || !matches!(at.attr_text("auto_pad", "NOTSET")?, "NOTSET" | "VALID");
+        let rounds_up = at.flag("ceil_mode", false)?;
+        // Engines do not agree on what counts of a window that reaches over the border.
+        let counts_border = at.flag("count_include_pad", false)? && (is_padded || rounds_up);
+        if !affine.has_no_shift() && (counts_border || !meet_the_image(at)?) {
+            return Err(Reason::Padding);
+        }
+        Ok(())
     }
-    if at.proto().op_type() == "GlobalAveragePool" {
-        return Ok(());
-    }
-    at.only_attributes(AVERAGE_POOL)?;
-    let is_padded = at
-        .attr_ints("pads")?
-        .is_some_and(|pads| pads.iter().any(|&pad| pad != 0))
-        || !matches!(at.attr_text("auto_pad", "NOTSET")?, "NOTSET" | "VALID");
-    let rounds_up = at.flag("ceil_mode", false)?;
-    // Engines do not agree on what counts of a window that reaches over the border.
-    let counts_border = at.flag("count_include_pad", false)? && (is_padded || rounds_up);
-    if !affine.has_no_shift() && (counts_border || !meet_the_image(at)?) {
-        return Err(Reason::Padding);
-    }
-    Ok(())
 }

@@ -62,7 +62,6 @@ fn in_depth(at: &At, affine: &Affine, forward: bool) -> Result<Affine, Reason> {
         return Ok(affine.clone());
     }
     let spreads = at.proto().op_type() == "DepthToSpace";
-    // In one order the channels of a place are next to each other, in the other the places of a channel.
     let by_place = match at.attr_text("mode", "DCR")? {
         "DCR" => true,
         "CRD" if spreads => false,
@@ -70,32 +69,61 @@ fn in_depth(at: &At, affine: &Affine, forward: bool) -> Result<Affine, Reason> {
     };
     let (from, to) = (at.places(0, 1)?, at.output_extent(0, 1)?);
     let (deep, channels) = if spreads { (from, to) } else { (to, from) };
-    let block = deep
-        .checked_div(channels)
-        .filter(|&block| block * channels == deep);
-    let block = block.ok_or(Reason::UnknownShape)?;
-    let repeated = |numbers: &Numbers| {
-        let channel = |deep: usize| {
-            if by_place {
-                deep % channels
-            } else {
-                deep / block
-            }
-        };
-        numbers.pick(1, (0..deep).map(|deep| Some(channel(deep))))
-    };
+    let blocks = Blocks::new(deep, channels, by_place).ok_or(Reason::UnknownShape)?;
     affine.try_map(|numbers| {
         if numbers.shape()[1] == 1 {
-            return Ok(numbers.clone());
+            Ok(numbers.clone())
+        } else if forward == spreads {
+            blocks.once(numbers).ok_or(Reason::WrongAxis)
+        } else {
+            blocks.repeated(numbers).ok_or(Reason::UnknownShape)
         }
-        if forward != spreads {
-            return repeated(numbers).ok_or(Reason::UnknownShape);
-        }
-        let first = |channel: usize| if by_place { channel } else { channel * block };
-        let once = numbers.pick(1, (0..channels).map(|channel| Some(first(channel))));
-        let once = once.filter(|once| repeated(once).is_some_and(|repeated| repeated == *numbers));
-        once.ok_or(Reason::WrongAxis)
     })
+}
+
+/// The order of channels and places in a depth.
+struct Blocks {
+    channels: usize,
+    /// How many places a block has.
+    places: usize,
+    /// Whether the channels of a place are next to each other, and not the places of a channel.
+    by_place: bool,
+}
+
+impl Blocks {
+    /// `None` where the depth is no multiple of the channels.
+    fn new(deep: usize, channels: usize, by_place: bool) -> Option<Self> {
+        let places = deep.checked_div(channels)?;
+        let blocks = Blocks {
+            channels,
+            places,
+            by_place,
+        };
+        (places * channels == deep).then_some(blocks)
+    }
+
+    /// The number of a channel for each of its places in the depth.
+    fn repeated(&self, numbers: &Numbers) -> Option<Numbers> {
+        let deep = 0..self.channels * self.places;
+        let channels = deep.map(|place| {
+            Some(if self.by_place {
+                place % self.channels
+            } else {
+                place / self.places
+            })
+        });
+        numbers.pick(1, channels)
+    }
+
+    /// The number of each channel; `None` where the places of a channel have different numbers.
+    fn once(&self, numbers: &Numbers) -> Option<Numbers> {
+        let distance = if self.by_place { 1 } else { self.places };
+        let once = numbers.pick(
+            1,
+            (0..self.channels).map(|channel| Some(channel * distance)),
+        )?;
+        (self.repeated(&once)? == *numbers).then_some(once)
+    }
 }
 
 fn check(at: &At, affine: &Affine) -> Result<(), Reason> {

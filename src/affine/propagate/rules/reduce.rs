@@ -24,12 +24,12 @@ impl Rule for Reduce {
         let mut shift = affine.shift.clone();
         for &axis in &reduced {
             let along = shift.shape()[axis];
-            let number = |number: usize| Numbers::number(number as f64, shift.ndim());
             let sum = shift.sum(axis).ok_or(Reason::ReducedAxis)?;
             shift = if at.proto().op_type() == "ReduceMean" {
-                &sum / &number(along)
+                &sum / &Numbers::number(along as f64, sum.ndim())
             } else if along == 1 && !affine.has_no_shift() {
-                &sum * &number(at.extent(0, axis)?)
+                let extent = at.extent(0, axis)?;
+                &sum * &Numbers::number(extent as f64, sum.ndim())
             } else {
                 sum
             };
@@ -53,7 +53,7 @@ impl Rule for Reduce {
     }
 }
 
-/// Takes axes out along which it does not vary.
+/// An affine without axes along which it does not vary.
 pub(crate) fn without(affine: &Affine, axes: &[usize]) -> Result<Affine, Reason> {
     affine.try_map(|numbers| {
         let kept = (0..numbers.ndim()).filter(|axis| !axes.contains(axis));

@@ -4,7 +4,7 @@
 //! an axis with factor 1 is unchanged. Cropping writes a constant outside of the input.
 
 use crate::affine::Affine;
-use crate::affine::fold::{At, Rule, Step};
+use crate::affine::fold::{At, Rule};
 use crate::ir::axes::axes;
 use crate::onnx::operator::factors_at;
 use crate::refusal::Reason;
@@ -22,35 +22,23 @@ impl Rule for Resize {
         true
     }
 
-    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
-        let affine = at.only(inputs, 0)?;
-        check(at, affine)?;
-        Ok(Step::pass_on(0, affine.clone()))
-    }
-
-    fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
-        check(at, affine)?;
-        Ok(Step::pass_on(0, affine.clone()))
-    }
-}
-
-fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
-    let attribute = |name: &str| Err(Reason::Attribute(name.into()));
-    if !["nearest", "linear", "cubic"].contains(&at.attr_text("mode", "nearest")?) {
-        return attribute("mode");
-    }
-    if at.attr_text("coordinate_transformation_mode", "half_pixel")? == "tf_crop_and_resize" {
-        return attribute("coordinate_transformation_mode");
-    }
-    if at.rank(0)? != affine.rank() {
-        return Err(Reason::UnknownShape);
-    }
-    for axis in affine.axes() {
-        if !stays(at, axis, affine.rank())? {
-            return Err(Reason::ReducedAxis);
+    fn check_unchanged(&self, at: &At, affine: &Affine) -> Result<(), Reason> {
+        if !["nearest", "linear", "cubic"].contains(&at.attr_text("mode", "nearest")?) {
+            return Err(Reason::Attribute("mode".into()));
         }
+        if at.attr_text("coordinate_transformation_mode", "half_pixel")? == "tf_crop_and_resize" {
+            return Err(Reason::Attribute("coordinate_transformation_mode".into()));
+        }
+        if at.rank(0)? != affine.rank() {
+            return Err(Reason::UnknownShape);
+        }
+        for axis in affine.axes() {
+            if !stays(at, axis, affine.rank())? {
+                return Err(Reason::ReducedAxis);
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Whether an axis is known to be unchanged.

@@ -4,7 +4,7 @@
 //! constant along it.
 
 use crate::affine::Affine;
-use crate::affine::fold::{At, Rule, Step};
+use crate::affine::fold::{At, Rule};
 use crate::refusal::Reason;
 
 /// RotaryEmbedding, of ONNX and of `com.microsoft`.
@@ -19,30 +19,22 @@ impl Rule for Rotary {
         true
     }
 
-    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
-        passed(at, at.only(inputs, 0)?)
-    }
-
-    fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
-        passed(at, affine)
-    }
-}
-
-fn passed(at: &At, affine: &Affine) -> Result<Step, Reason> {
-    at.only_attributes(&[
-        "interleaved",
-        "is_packed_batching",
-        "num_heads",
-        "rotary_embedding_dim",
-        "scale",
-    ])?;
-    let last = affine.rank().checked_sub(1).ok_or(Reason::UnknownShape)?;
-    // A shift would be turned as well, by another angle for each token.
-    if !affine.has_no_shift() {
-        return Err(at.not_linear());
-    }
-    match affine.is_uniform_along(last) {
-        true => Ok(Step::pass_on(0, affine.clone())),
-        false => Err(Reason::DifferentScales),
+    fn check_unchanged(&self, at: &At, affine: &Affine) -> Result<(), Reason> {
+        at.only_attributes(&[
+            "interleaved",
+            "is_packed_batching",
+            "num_heads",
+            "rotary_embedding_dim",
+            "scale",
+        ])?;
+        let last = affine.rank().checked_sub(1).ok_or(Reason::UnknownShape)?;
+        // A shift would be turned as well, by another angle for each token.
+        if !affine.has_no_shift() {
+            return Err(at.not_linear());
+        }
+        match affine.is_uniform_along(last) {
+            true => Ok(()),
+            false => Err(Reason::DifferentScales),
+        }
     }
 }

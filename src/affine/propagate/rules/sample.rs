@@ -4,7 +4,7 @@
 //! not pass.
 
 use crate::affine::Affine;
-use crate::affine::fold::{At, Rule, Step};
+use crate::affine::fold::{At, Rule};
 use crate::refusal::Reason;
 
 /// GridSample.
@@ -19,33 +19,22 @@ impl Rule for Sample {
         true
     }
 
-    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
-        let affine = at.only(inputs, 0)?;
-        check(at, affine)?;
-        Ok(Step::pass_on(0, affine.clone()))
-    }
-
-    fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
-        check(at, affine)?;
-        Ok(Step::pass_on(0, affine.clone()))
-    }
-}
-
-fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
-    at.only_attributes(&["align_corners", "mode", "padding_mode"])?;
-    if !["bicubic", "bilinear", "cubic", "linear", "nearest"]
-        .contains(&at.attr_text("mode", "linear")?)
-    {
-        return Err(Reason::Attribute("mode".into()));
-    }
-    // With an image of its own for each item, and one grid for it.
-    if affine.axes().iter().any(|&axis| axis != 1) {
-        return Err(Reason::ReducedAxis);
-    }
-    match at.attr_text("padding_mode", "zeros")? {
-        "border" | "reflection" => Ok(()),
-        "zeros" if affine.has_no_shift() => Ok(()),
-        "zeros" => Err(Reason::Padding),
-        _ => Err(Reason::Attribute("padding_mode".into())),
+    fn check_unchanged(&self, at: &At, affine: &Affine) -> Result<(), Reason> {
+        at.only_attributes(&["align_corners", "mode", "padding_mode"])?;
+        if !["bicubic", "bilinear", "cubic", "linear", "nearest"]
+            .contains(&at.attr_text("mode", "linear")?)
+        {
+            return Err(Reason::Attribute("mode".into()));
+        }
+        // With an image of its own for each item, and one grid for it.
+        if affine.axes().iter().any(|&axis| axis != 1) {
+            return Err(Reason::ReducedAxis);
+        }
+        match at.attr_text("padding_mode", "zeros")? {
+            "border" | "reflection" => Ok(()),
+            "zeros" if affine.has_no_shift() => Ok(()),
+            "zeros" => Err(Reason::Padding),
+            _ => Err(Reason::Attribute("padding_mode".into())),
+        }
     }
 }

@@ -31,12 +31,11 @@ impl Rule for Scatter {
     }
 
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
-        let side = |slot: usize| inputs.get(slot).cloned().flatten();
-        let written = side(WRITTEN)
-            .map(|affine| moved(at, &affine, false))
-            .transpose()?;
+        let value = inputs.get(VALUE).cloned().flatten();
+        let written = inputs.get(WRITTEN).and_then(Option::as_ref);
+        let written = written.map(|affine| moved(at, affine, false)).transpose()?;
         let adds = adds(at)?;
-        let affine = match (side(VALUE), written) {
+        let affine = match (value, written) {
             (Some(value), Some(written)) if !adds && value == written => value,
             (Some(value), Some(written))
                 if adds && value.scale == written.scale && written.has_no_shift() =>
@@ -95,9 +94,10 @@ fn moved(at: &At, affine: &Affine, to_written: bool) -> Result<Affine, Reason> {
         return Err(Reason::UnknownShape);
     }
     let along = axis(at.attr("axis", 0)?, value.len())?;
-    let is_indexed = |&axis: &usize| axis == along || !same(&value[axis], &written[axis]);
-    match affine.axes().iter().any(is_indexed) {
-        true => Err(Reason::WrongAxis),
-        false => Ok(affine.clone()),
+    for axis in affine.axes() {
+        if axis == along || !same(&value[axis], &written[axis]) {
+            return Err(Reason::WrongAxis);
+        }
     }
+    Ok(affine.clone())
 }

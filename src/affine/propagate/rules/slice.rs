@@ -66,32 +66,42 @@ pub fn scatter(
     if seen.iter().all(|&taken| taken) && affine.is_uniform_along(axis) {
         return Ok(affine.clone());
     }
-    let place = |numbers: &Numbers, neutral: f64| {
-        // The numbers of the places that were left out are appended, at index `along`.
-        let along = numbers.shape()[axis];
-        let mut places = vec![Some(along); whole];
-        for (from, &to) in taken.iter().enumerate() {
-            places[to] = Some(if along == 1 { 0 } else { from });
-        }
-        let mut shape = numbers.shape().to_vec();
-        shape[axis] = 1;
-        let neutral = Numbers::number(neutral, numbers.ndim()).expand(&shape)?;
-        Numbers::concat(axis, &[numbers.clone(), neutral])?.pick(axis, places)
-    };
-    let placed = place(&affine.scale, 1.0).zip(place(&affine.shift, 0.0));
-    placed
-        .map(|(scale, shift)| Affine::new(scale, shift))
-        .ok_or(Reason::UnknownShape)
+    let scale = placed(&affine.scale, 1.0, axis, taken, whole);
+    let shift = placed(&affine.shift, 0.0, axis, taken, whole);
+    match (scale, shift) {
+        (Some(scale), Some(shift)) => Ok(Affine::new(scale, shift)),
+        _ => Err(Reason::UnknownShape),
+    }
+}
+
+/// Numbers at the places `taken` along an axis of extent `whole`, and a neutral number elsewhere.
+fn placed(
+    numbers: &Numbers,
+    neutral: f64,
+    axis: usize,
+    taken: &[usize],
+    whole: usize,
+) -> Option<Numbers> {
+    // The neutral number is appended at index `along`.
+    let along = numbers.shape()[axis];
+    let mut places = vec![Some(along); whole];
+    for (from, &to) in taken.iter().enumerate() {
+        places[to] = Some(if along == 1 { 0 } else { from });
+    }
+    let mut shape = numbers.shape().to_vec();
+    shape[axis] = 1;
+    let neutral = Numbers::number(neutral, numbers.ndim()).expand(&shape)?;
+    Numbers::concat(axis, &[numbers.clone(), neutral])?.pick(axis, places)
 }
 
 /// The start, end and step of a Slice along an axis, as given.
 #[derive(Clone, Copy)]
 pub struct Cut {
-    /// The first place; from the end, where it is negative.
+    /// The first place; negative numbers count from the end.
     pub start: i64,
-    /// The one at which it ends, which is not taken.
+    /// The place behind the last one; negative numbers count from the end.
     pub end: i64,
-    /// How far it is from one to the next.
+    /// The distance between two places.
     pub step: i64,
 }
 
@@ -108,30 +118,30 @@ impl Cut {
             // The specification takes the first place here, and its reference none.
             return Err(Reason::Attribute("starts".into()));
         }
-        let clamp = |bound: i64, low: i64, high: i64| {
-            let counted = if bound < 0 {
-                bound.saturating_add(length)
-            } else {
-                bound
-            };
-            counted.clamp(low, high)
-        };
         if self.step > 0 {
-            let (start, end) = (clamp(self.start, 0, length), clamp(self.end, 0, length));
+            let start = place_from(self.start, length).clamp(0, length);
+            let end = place_from(self.end, length).clamp(0, length);
             if start >= end {
                 return Ok(vec![]);
             }
             let range = Range::new(start as isize, Some(end as isize), self.step as isize);
             return Ok(ndarray::aview1(&places).slice_axis(Axis(0), range).to_vec());
         }
-        let (start, end) = (
-            clamp(self.start, -1, length - 1),
-            clamp(self.end, -1, length - 1),
-        );
+        let start = place_from(self.start, length).clamp(-1, length - 1);
+        let end = place_from(self.end, length).clamp(-1, length - 1);
         let taken = (0..)
             .map(|i| start + i * self.step)
             .take_while(|&place| place > end);
         Ok(taken.map(|place| place as usize).collect())
+    }
+}
+
+/// A bound of a Slice as a place; negative bounds count from the end.
+fn place_from(bound: i64, length: i64) -> i64 {
+    if bound < 0 {
+        bound.saturating_add(length)
+    } else {
+        bound
     }
 }
 
@@ -151,16 +161,26 @@ pub fn cuts(at: &At) -> Result<Vec<(usize, Option<Cut>)>, Reason> {
     else {
         return Err(Reason::NotConstant);
     };
-    let cut = |i: usize| {
-        let (start, end) = (*starts.as_ref()?.get(i)?, *ends.as_ref()?.get(i)?);
-        let step = steps
-            .as_ref()
-            .map_or(Some(1), |steps| steps.get(i).copied())?;
-        Some(Cut { start, end, step })
+    let mut cuts = vec![];
+    for (i, &one) in named.iter().enumerate() {
+        let axis = axis(one, rank)?;
+        let cut = match (&starts, &ends) {
+            (Some(starts), Some(ends)) => cut_at(starts, ends, steps.as_deref(), i),
+            _ => None,
+        };
+        cuts.push((axis, cut));
+    }
+    Ok(cuts)
+}
+
+fn cut_at(starts: &[i64], ends: &[i64], steps: Option<&[i64]>, i: usize) -> Option<Cut> {
+    let step = match steps {
+        Some(steps) => *steps.get(i)?,
+        None => 1,
     };
-    named
-        .iter()
-        .enumerate()
-        .map(|(i, &one)| Ok((axis(one, rank)?, cut(i))))
-        .collect()
+    Some(Cut {
+        start: *starts.get(i)?,
+        end: *ends.get(i)?,
+        step,
+    })
 }

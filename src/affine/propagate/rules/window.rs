@@ -4,6 +4,7 @@
 //! Extents may be open, so this asks what holds for all: the first window ends inside, and the last one begins inside.
 
 use crate::affine::fold::At;
+use crate::affine::linear::geometry::at_least;
 use crate::refusal::Reason;
 
 /// Whether every window is known to meet a place of the image, whatever its extents.
@@ -11,25 +12,11 @@ use crate::refusal::Reason;
 /// # Errors
 /// [`Reason::Attribute`] of the first one that is not understood.
 pub fn meet_the_image(at: &At) -> Result<bool, Reason> {
-    let list = |name: &str, absent: Vec<i64>, least: i64| -> Result<Vec<i64>, Reason> {
-        let count = absent.len();
-        let list = at.attr_ints(name)?.unwrap_or(absent);
-        let fits = list.len() == count && list.iter().all(|&number| number >= least);
-        if fits {
-            Ok(list)
-        } else {
-            Err(Reason::Attribute(name.into()))
-        }
-    };
-    let axes = at
-        .attr_ints("kernel_shape")?
-        .map_or(0, |kernel| kernel.len());
-    let kernel = list("kernel_shape", vec![0; axes], 1)?;
-    let (strides, dilations) = (
-        list("strides", vec![1; axes], 1)?,
-        list("dilations", vec![1; axes], 1)?,
-    );
-    let pads = list("pads", vec![0; 2 * axes], 0)?;
+    let axes = kernel_axes(at)?;
+    let kernel = at_least(at, "kernel_shape", vec![0; axes], 1)?;
+    let strides = at_least(at, "strides", vec![1; axes], 1)?;
+    let dilations = at_least(at, "dilations", vec![1; axes], 1)?;
+    let pads = at_least(at, "pads", vec![0; 2 * axes], 0)?;
     // The windows of a result that is rounded up reach over the end; engines do not agree on those that begin there.
     let rounds_up = at.flag("ceil_mode", false)?;
     // A window with gaps may have all of a small image in one.
@@ -57,16 +44,23 @@ pub fn is_by_place(at: &At, axis: usize) -> Result<bool, Reason> {
     let Some(place) = axis.checked_sub(2) else {
         return Ok(true);
     };
-    let of = |name: &str, place: usize, absent: i64| -> Result<i64, Reason> {
-        Ok(at
-            .attr_ints(name)?
-            .map_or(Some(absent), |list| list.get(place).copied())
-            .unwrap_or(-1))
-    };
-    let axes = at
-        .attr_ints("kernel_shape")?
-        .map_or(0, |kernel| kernel.len());
-    let is_one = |name: &str, absent| Ok(of(name, place, absent)? == 1);
-    let is_padded = of("pads", place, 0)? != 0 || of("pads", axes + place, 0)? != 0;
-    Ok(is_one("kernel_shape", 0)? && is_one("strides", 1)? && !is_padded)
+    let before = number_at(at, "pads", place, 0)?;
+    let after = number_at(at, "pads", kernel_axes(at)? + place, 0)?;
+    Ok(number_at(at, "kernel_shape", place, 0)? == 1
+        && number_at(at, "strides", place, 1)? == 1
+        && (before, after) == (0, 0))
+}
+
+/// The number of axes that the windows have.
+fn kernel_axes(at: &At) -> Result<usize, Reason> {
+    let kernel = at.attr_ints("kernel_shape")?;
+    Ok(kernel.map_or(0, |kernel| kernel.len()))
+}
+
+/// One number of a list attribute; -1 where the list is too short.
+fn number_at(at: &At, name: &str, place: usize, absent: i64) -> Result<i64, Reason> {
+    Ok(match at.attr_ints(name)? {
+        Some(list) => list.get(place).copied().unwrap_or(-1),
+        None => absent,
+    })
 }
