@@ -21,8 +21,9 @@ use crate::affine::propagate::node_step::{rule_of, step_forward};
 use crate::affine::propagate::overlay::GraphOverlay;
 use crate::affine::propagate::propagation::Propagation;
 use crate::ir::axes::axis;
-use crate::ir::{NodeId, Reader, ValueId};
+use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
+use crate::onnx::proto::AttributeProto;
 use crate::recipe::Numbers;
 use crate::shape::facts::Shape;
 
@@ -49,101 +50,173 @@ pub fn shift(
     value: ValueId,
     shift: &Numbers,
 ) -> Option<Propagation> {
-    let (product, slot, Affine { shift, .. }) =
-        moved(overlay, value, Affine::shift(shift.clone()))?;
-    let (sum, read) = overlay.only_reader(overlay.graph.only_output(product)?)?;
-    let is_sum = overlay.graph.domain_op(sum) == ("", "Add") && overlay.is_free(sum);
-    (is_sum && multiplies(overlay, product, slot)? && shift.len() > 1).then_some(())?;
-    // So that it is known which rows of the layer each number meets.
-    let (count, marks) = (shift.len(), Affine::shift(marks(shift.shape())?));
-    // The summand lies along the same axes as the factor.
-    let known =
-        |node: NodeId, slot: usize| Some(overlay.at(node).shape(slot).ok()?).filter(is_known);
-    let alike = known(product, 1 - slot)? == known(sum, 1 - read)?
-        && overlay.at(product).output_shape(0).ok()? == overlay.at(sum).output_shape(0).ok()?;
-    let factor = origin(overlay, (product, 1 - slot), &marks, false).filter(|_| alike)?;
-    let added = origin(overlay, (sum, 1 - read), &marks, true)?;
-    let is_one = factor.layer == added.layer;
-    let is_there = is_one || are_beside(overlay, factor.layer, added.layer)?;
-    (is_there && factor.moves == added.moves && overlay.is_free(added.layer)).then_some(())?;
-    let (from, into) = (
-        rows(&factor.affine.shift, count)?,
-        rows(&added.affine.shift, count)?,
-    );
-    let distance = i64::try_from(*from.first()?).ok()? - i64::try_from(*into.first()?).ok()?;
-    let is_apart =
-        |(&from, &into): (&usize, &usize)| into.checked_add_signed(distance as isize) == Some(from);
-    let shares = is_one && into.iter().any(|row| from.contains(row));
-    (from.iter().zip(&into).all(is_apart) && !shares).then_some(())?;
-    let layer = overlay.at(added.layer);
-    is_own_matrix(overlay, &layer)?.then_some(())?;
-    let placed = origin(
-        overlay,
-        (sum, 1 - read),
-        &Affine::shift(shift.clone()),
-        true,
-    )?
-    .affine
-    .shift;
-    let constants = match factor.constants {
-        Some(constants) => {
-            let mut places = vec![None; placed.len()];
-            into.iter()
-                .enumerate()
-                .for_each(|(place, &row)| places[row] = Some(place));
-            &placed * &constants.pick(0, places)?.reshape(placed.shape())?
-        }
-        None => Numbers::number(0.0, placed.ndim()),
-    };
-    let affine = Affine::new(placed, constants);
-    let mut propagation = Propagation {
+    let modulation = Modulation::find(overlay, value, shift)?;
+    let rows = modulation.rows()?;
+    let fold = Fold {
+        node: rows.layer,
+        side: Side::Rows {
+            of: rows.source,
+            distance: rows.distance,
+        },
+        affine: modulation.fold_of_rows(&rows)?,
         site,
-        ..Propagation::default()
     };
-    let side = Side::Rows {
-        of: factor.layer,
-        distance,
-    };
-    propagation
-        .take(
-            overlay,
-            Fold {
-                node: layer.node,
-                side,
-                affine,
-                site,
-            },
-        )
-        .ok()?;
+    let mut propagation = Propagation::for_site(site);
+    propagation.take(overlay, fold).ok()?;
     Some(propagation)
 }
 
-/// Whether two layers do the same with one value, by weights as large, and nothing is decided of either yet.
+/// A value that is multiplied by one factor and added to one summand: `x·f + b`.
+struct Modulation<'m, 'a> {
+    overlay: &'m GraphOverlay<'a>,
+    /// The shift of the value, as it comes to the product.
+    shift: Numbers,
+    /// The node of the product, and the input that is the factor.
+    factor: (NodeId, usize),
+    /// The node of the sum, and the input that is the summand.
+    summand: (NodeId, usize),
+}
+
+/// The rows of layers that make the factor and the summand of a modulation.
+struct ModulationRows {
+    /// The layer of the summand.
+    layer: NodeId,
+    /// The layer of the factor.
+    source: NodeId,
+    /// The distance from a row of the summand to the row of the factor.
+    distance: i64,
+    /// The row of the summand for each number of the shift.
+    into: Vec<usize>,
+    /// The constants that are added to the factor, for each number of the shift.
+    constants: Option<Numbers>,
+}
+
+impl<'m, 'a> Modulation<'m, 'a> {
+    /// The modulation of a value with one reader; `None` where it has none, or its shift is one number.
+    fn find(overlay: &'m GraphOverlay<'a>, value: ValueId, shift: &Numbers) -> Option<Self> {
+        let (product, slot, Affine { shift, .. }) =
+            moved(overlay, value, Affine::shift(shift.clone()))?;
+        let (sum, read) = overlay.only_reader(overlay.graph.only_output(product)?)?;
+        let is_sum = overlay.graph.domain_op(sum) == ("", "Add") && overlay.is_free(sum);
+        if !is_sum || !multiplies(overlay, product, slot)? || shift.len() <= 1 {
+            return None;
+        }
+        let modulation = Modulation {
+            overlay,
+            shift,
+            factor: (product, 1 - slot),
+            summand: (sum, 1 - read),
+        };
+        modulation.is_aligned()?.then_some(modulation)
+    }
+
+    /// Whether the summand lies along the same axes as the factor.
+    fn is_aligned(&self) -> Option<bool> {
+        let (product, sum) = (
+            self.overlay.at(self.factor.0),
+            self.overlay.at(self.summand.0),
+        );
+        let factor = product.shape(self.factor.1).ok()?;
+        let summand = sum.shape(self.summand.1).ok()?;
+        let is_known = is_known(&factor) && is_known(&summand);
+        Some(
+            is_known
+                && factor == summand
+                && product.output_shape(0).ok()? == sum.output_shape(0).ok()?,
+        )
+    }
+
+    /// The rows of the layers that make factor and summand; `None` where there are no such layers, or
+    /// the rows of the summand lie at different distances from those of the factor.
+    fn rows(&self) -> Option<ModulationRows> {
+        let overlay = self.overlay;
+        // Each number gets a mark, by which its row is found.
+        let count = self.shift.len();
+        let marks = Affine::shift(marks(self.shift.shape())?);
+        let factor = origin(overlay, self.factor, &marks, false)?;
+        let added = origin(overlay, self.summand, &marks, true)?;
+        let is_one = factor.layer == added.layer;
+        let is_there = is_one || are_beside(overlay, factor.layer, added.layer)?;
+        if !is_there || factor.moves != added.moves || !overlay.is_free(added.layer) {
+            return None;
+        }
+        if !is_own_matrix(overlay, &overlay.at(added.layer))? {
+            return None;
+        }
+        let from = rows(&factor.affine.shift, count)?;
+        let into = rows(&added.affine.shift, count)?;
+        let distance = common_distance(&from, &into)?;
+        let overlap = is_one && into.iter().any(|row| from.contains(row));
+        (!overlap).then_some(ModulationRows {
+            layer: added.layer,
+            source: factor.layer,
+            distance,
+            into,
+            constants: factor.constants,
+        })
+    }
+
+    /// The affine that the layer of the summand absorbs: the shift as factors of rows, and what it makes of constants.
+    fn fold_of_rows(&self, rows: &ModulationRows) -> Option<Affine> {
+        let shift = Affine::shift(self.shift.clone());
+        let factors = origin(self.overlay, self.summand, &shift, true)?
+            .affine
+            .shift;
+        let added = match &rows.constants {
+            Some(constants) => {
+                let mut places = vec![None; factors.len()];
+                for (place, &row) in rows.into.iter().enumerate() {
+                    places[row] = Some(place);
+                }
+                let by_row = constants.pick(0, places)?.reshape(factors.shape())?;
+                &factors * &by_row
+            }
+            None => Numbers::number(0.0, factors.ndim()),
+        };
+        Some(Affine::new(factors, added))
+    }
+}
+
+/// The distance from each row to the row that it is paired with; `None` where the distances differ.
+fn common_distance(from: &[usize], into: &[usize]) -> Option<i64> {
+    let distance = i64::try_from(*from.first()?).ok()? - i64::try_from(*into.first()?).ok()?;
+    let mut pairs = from.iter().zip(into);
+    let is_common =
+        pairs.all(|(&from, &into)| into.checked_add_signed(distance as isize) == Some(from));
+    is_common.then_some(distance)
+}
+
+/// Whether two layers are equal operators on one value, with weights of one shape, and neither is changed yet.
 fn are_beside(overlay: &GraphOverlay, one: NodeId, other: NodeId) -> Option<bool> {
     let graph = overlay.graph;
-    let read = |node: NodeId| Some(overlay.source(graph.input(node, 0)?));
-    let weight = |node: NodeId| overlay.at(node).extents(1).ok();
-    // The multiplier of the bias is part of the bias.
-    let attributes = |node: NodeId| {
-        let mut attributes = graph.node(node).attribute.clone();
-        attributes.retain(|attribute| attribute.name() != "beta");
-        attributes.sort_by(|one, other| one.name().cmp(other.name()));
-        attributes
-    };
-    let is_open = |node: NodeId| {
-        let add = overlay.bias_add(node);
-        overlay.is_free(node)
-            && !overlay.is_touched(node)
-            && !add.is_some_and(|(add, _)| overlay.is_touched(add))
+    let weights = [one, other].map(|node| overlay.at(node).extents(1).ok());
+    let [Some(first), Some(second)] = weights else {
+        return None;
     };
     Some(
         graph.domain_op(one) == graph.domain_op(other)
-            && read(one)? == read(other)?
-            && weight(one)? == weight(other)?
-            && attributes(one) == attributes(other)
-            && is_open(one)
-            && is_open(other),
+            && overlay.source(graph.input(one, 0)?) == overlay.source(graph.input(other, 0)?)
+            && first == second
+            && attributes_of_product(graph, one) == attributes_of_product(graph, other)
+            && is_unchanged(overlay, one)
+            && is_unchanged(overlay, other),
     )
+}
+
+/// The attributes of a layer but for the multiplier of the bias, which is part of the bias.
+fn attributes_of_product(graph: &Graph, node: NodeId) -> Vec<AttributeProto> {
+    let mut attributes = graph.node(node).attribute.clone();
+    attributes.retain(|attribute| attribute.name() != "beta");
+    attributes.sort_by(|one, other| one.name().cmp(other.name()));
+    attributes
+}
+
+/// Whether no fold changes a layer, or the Add behind it.
+fn is_unchanged(overlay: &GraphOverlay, node: NodeId) -> bool {
+    let add = overlay.bias_add(node);
+    overlay.is_free(node)
+        && !overlay.is_touched(node)
+        && !add.is_some_and(|(add, _)| overlay.is_touched(add))
 }
 
 /// Whether a layer has a matrix on the right without other readers, and a bias without other
@@ -156,19 +229,15 @@ fn is_own_matrix(overlay: &GraphOverlay, layer: &At) -> Option<bool> {
         ("", "Gemm") => slots.bias.is_some(),
         operator => operator == ("", "MatMul"),
     };
-    let own = |slot: usize| graph.input(layer.node, slot);
+    let own = [Some(1), slots.bias].into_iter().flatten();
     let behind = overlay
         .bias_add(layer.node)
         .and_then(|(add, slot)| graph.input(add, slot));
-    // Where others have the weight too, there would have to be a second one.
-    let constants = [Some(1), slots.bias]
-        .into_iter()
-        .flatten()
-        .filter_map(own)
+    let mut constants = own
+        .filter_map(|slot| graph.input(layer.node, slot))
         .chain(behind);
-    let are_own = constants
-        .into_iter()
-        .all(|value| graph.readers(value).len() == 1);
+    // A weight with other readers would have to be copied.
+    let are_own = constants.all(|value| graph.readers(value).len() == 1);
     Some(is_product && are_own && slots.weight == Some(1) && layer.rank(1).ok()? == 2)
 }
 
@@ -256,119 +325,161 @@ struct LayerPart {
     moves: Vec<String>,
 }
 
-/// Goes from an input of a node back to the layer that makes it. An input that is `alone` and all that it comes from are
-/// read by nobody else.
+/// Follows an input of a node back to the layer that makes it. With `alone`, nothing else may read the
+/// values on the path.
 fn origin(
     overlay: &GraphOverlay,
-    (mut by, mut slot): (NodeId, usize),
+    (node, slot): (NodeId, usize),
     wanted: &Affine,
     alone: bool,
 ) -> Option<LayerPart> {
-    let graph = overlay.graph;
-    let mut affine = shrunk(&overlay.at(by), slot, wanted).ok()?;
-    let (mut constants, mut moves) = (None, vec![]);
+    let mut trail = OriginSearch {
+        overlay,
+        alone,
+        count: wanted.shift.len(),
+        input: (node, slot),
+        affine: shrunk(&overlay.at(node), slot, wanted).ok()?,
+        constants: None,
+        moves: vec![],
+    };
     for _ in 0..DEPTH {
-        let value = overlay.source(graph.input(by, slot)?);
-        if alone && !reads_alone(overlay, value, (by, slot), &affine) {
+        if let Some(layer) = trail.step()? {
+            return Some(LayerPart {
+                layer,
+                affine: trail.affine,
+                constants: trail.constants,
+                moves: trail.moves,
+            });
+        }
+    }
+    None
+}
+
+/// A search from an input of a node back to the layer that makes it.
+struct OriginSearch<'s, 'a> {
+    overlay: &'s GraphOverlay<'a>,
+    /// Whether nothing else may read the values on the path.
+    alone: bool,
+    /// How many places are marked.
+    count: usize,
+    /// The node and its input where the search stands.
+    input: (NodeId, usize),
+    /// The affine that is needed on that input.
+    affine: Affine,
+    constants: Option<Numbers>,
+    moves: Vec<String>,
+}
+
+impl OriginSearch<'_, '_> {
+    /// Passes one node. Returns the layer, if the node is one, or belongs to one; `None` where the search ends without a layer.
+    fn step(&mut self) -> Option<Option<NodeId>> {
+        let (overlay, graph) = (self.overlay, self.overlay.graph);
+        let value = overlay.source(graph.input(self.input.0, self.input.1)?);
+        if self.alone && !reads_alone(overlay, value, self.input, &self.affine) {
             return None;
         }
         let (node, output) = graph.producer(value)?;
         if !overlay.is_free(node) {
             return None;
         }
-        let at = overlay.at(node);
         let (domain, op) = graph.domain_op(node);
         if linear((domain, op)).is_some_and(|linear| linear.is_layer()) {
-            return Some(LayerPart {
-                layer: node,
-                affine,
-                constants,
-                moves,
-            });
+            return Some(Some(node));
         }
         if (domain, op) == ("", "Add") {
-            let added = at.constant_operand()?;
-            if at.shape(1 - added).ok()? != at.output_shape(0).ok()? {
-                return None;
-            }
-            affine = shrunk(&at, 1 - added, &affine).ok()?;
-            let layer = graph
-                .producer(overlay.source(at.input(1 - added).ok()?))
-                .map(|(layer, _)| layer);
-            match layer.filter(|&layer| overlay.bias_add(layer) == Some((node, added))) {
-                Some(layer) => {
-                    return Some(LayerPart {
-                        layer,
-                        affine,
-                        constants,
-                        moves,
-                    });
-                }
-                // A summand of the summand does not matter.
-                None if alone => {}
-                None if overlay.is_touched(node) => return None,
-                None => {
-                    let there = marked(&affine.shift, wanted.shift.len())?;
-                    let numbers = at
-                        .numbers(added)
-                        .ok()?
-                        .align(affine.rank())?
-                        .expand(affine.shift.shape())?;
-                    let numbers = numbers
-                        .reshape(&[numbers.len()])?
-                        .pick(0, there.into_iter().map(Some))?;
-                    constants = Some(
-                        constants.map_or(numbers.clone(), |others: Numbers| &others + &numbers),
-                    );
-                }
-            }
-            (by, slot) = (node, 1 - added);
-            continue;
+            return self.past_sum(node);
         }
         if !domain.is_empty() || !MOVES.contains(&op) || overlay.is_touched(node) {
             return None;
         }
-        let step = rule_of(overlay, node)
+        self.past_movement(node, output)?;
+        Some(None)
+    }
+
+    /// Passes an Add of a constant, which is a bias of the layer before it, or a summand.
+    fn past_sum(&mut self, node: NodeId) -> Option<Option<NodeId>> {
+        let (overlay, graph, at) = (self.overlay, self.overlay.graph, self.overlay.at(node));
+        let added = at.constant_operand()?;
+        if at.shape(1 - added).ok()? != at.output_shape(0).ok()? {
+            return None;
+        }
+        self.affine = shrunk(&at, 1 - added, &self.affine).ok()?;
+        let before = graph.producer(overlay.source(at.input(1 - added).ok()?));
+        if let Some((layer, _)) = before
+            && overlay.bias_add(layer) == Some((node, added))
+        {
+            return Some(Some(layer));
+        }
+        // A summand of the summand does not matter.
+        if !self.alone {
+            if overlay.is_touched(node) {
+                return None;
+            }
+            self.add_constants(&at, added)?;
+        }
+        self.input = (node, 1 - added);
+        Some(None)
+    }
+
+    /// Adds the numbers of a constant at the marked places.
+    fn add_constants(&mut self, at: &At, slot: usize) -> Option<()> {
+        let places = marked(&self.affine.shift, self.count)?;
+        let numbers = at
+            .numbers(slot)
             .ok()?
-            .backward(&at, output, &affine)
-            .ok()?;
+            .align(self.affine.rank())?
+            .expand(self.affine.shift.shape())?;
+        let numbers = numbers
+            .reshape(&[numbers.len()])?
+            .pick(0, places.into_iter().map(Some))?;
+        self.constants = Some(match &self.constants {
+            Some(others) => others + &numbers,
+            None => numbers,
+        });
+        Some(())
+    }
+
+    fn past_movement(&mut self, node: NodeId, output: usize) -> Option<()> {
+        let at = self.overlay.at(node);
+        let rule = rule_of(self.overlay, node).ok()?;
+        let step = rule.backward(&at, output, &self.affine).ok()?;
         let ([way], []) = (&step.ways[..], &step.folds[..]) else {
             return None;
         };
         let [(next, moved)] = &way[..] else {
             return None;
         };
-        moves.push(movement(&at, output, moved)?);
-        (by, slot, affine) = (node, *next, moved.clone());
+        self.moves.push(movement(&at, output, moved)?);
+        self.input = (node, *next);
+        self.affine = moved.clone();
+        Some(())
     }
-    None
 }
 
-/// Whether nobody but one reader has the places of a value on which something is wanted. Slices share none.
+/// Whether no other reader takes the places of a value on which an affine is needed. Slices may take other places.
 fn reads_alone(
     overlay: &GraphOverlay,
     value: ValueId,
     own: (NodeId, usize),
     wanted: &Affine,
 ) -> bool {
-    let is_slice = |node: NodeId| overlay.graph.is(node, "Slice");
-    overlay.readers(value).all(|(_, reader)| match reader {
-        Reader::Node { node, input }
-            if (node, input) == own || !overlay.graph.reads_elements(node, input) =>
-        {
-            true
-        }
-        Reader::Node { node, input: 0 } if is_slice(node) && is_slice(own.0) => {
-            let taken = taken(overlay, node).filter(|taken| taken.shape() == wanted.shift.shape());
-            let shares = |taken: Numbers| {
-                taken
-                    .iter()
-                    .zip(wanted.shift.iter())
-                    .any(|(&a, &b)| a != 0.0 && b != 0.0)
-            };
-            taken.is_some_and(|taken| !shares(taken))
-        }
-        _ => false,
+    let graph = overlay.graph;
+    overlay.readers(value).all(|(_, reader)| {
+        let Reader::Node { node, input } = reader else {
+            return false;
+        };
+        let are_slices = input == 0 && graph.is(node, "Slice") && graph.is(own.0, "Slice");
+        (node, input) == own
+            || !graph.reads_elements(node, input)
+            || are_slices && takes_other_places(overlay, node, &wanted.shift)
+    })
+}
+
+/// Whether a Slice takes only places at which numbers are 0.
+fn takes_other_places(overlay: &GraphOverlay, slice: NodeId, numbers: &Numbers) -> bool {
+    taken(overlay, slice).is_some_and(|taken| {
+        let mut pairs = taken.iter().zip(numbers.iter());
+        taken.shape() == numbers.shape() && pairs.all(|(&a, &b)| a == 0.0 || b == 0.0)
     })
 }
 
