@@ -290,22 +290,17 @@ impl Recipe {
     pub fn substituted(&self, other: &dyn Fn(&str) -> Option<Recipe>) -> Self {
         let mut made: HashMap<*const Operation, Recipe> = HashMap::default();
         for step in self.steps() {
+            let inputs = step.inputs();
+            let is_unchanged = inputs
+                .iter()
+                .all(|input| made[&input.id()].id() == input.id());
             let now = match step.op() {
                 Op::Constant(name) => other(name).filter(|other| other.shape() == step.shape()),
-                _ if step
-                    .inputs()
-                    .iter()
-                    .all(|input| made[&input.id()].id() == input.id()) =>
-                {
-                    None
-                }
+                _ if is_unchanged => None,
                 op => {
-                    let inputs = step
-                        .inputs()
-                        .iter()
-                        .map(|input| made[&input.id()].clone())
-                        .collect();
-                    Some(Self::new(op.clone(), inputs, step.shape().to_vec()))
+                    let inputs = inputs.iter().map(|input| made[&input.id()].clone());
+                    let shape = step.shape().to_vec();
+                    Some(Self::new(op.clone(), inputs.collect(), shape))
                 }
             };
             made.insert(step.id(), now.unwrap_or_else(|| step.clone()));
@@ -401,8 +396,8 @@ impl Recipe {
         if shape == self.shape() {
             return Some(self.clone());
         }
-        let fits = |(&from, &to): (&usize, &usize)| from == to || from == 1;
-        let fits = shape.len() == self.rank() && self.shape().iter().zip(shape).all(fits);
+        let mut pairs = self.shape().iter().zip(shape);
+        let fits = shape.len() == self.rank() && pairs.all(|(&from, &to)| from == to || from == 1);
         count(shape)?;
         fits.then(|| match self.everywhere() {
             Some(number) => Self::filled(number, shape),
@@ -416,22 +411,15 @@ impl Recipe {
         shape.get(axis)?;
         shape[axis] = 0;
         for part in parts {
-            let other = |shape: &[usize]| -> Vec<usize> {
-                shape
-                    .iter()
-                    .enumerate()
-                    .filter(|(i, _)| *i != axis)
-                    .map(|(_, &n)| n)
-                    .collect()
-            };
-            if part.rank() != shape.len() || other(part.shape()) != other(&shape) {
+            let mut pairs = part.shape().iter().zip(&shape).enumerate();
+            let fits = part.rank() == shape.len()
+                && pairs.all(|(other, (own, all))| other == axis || own == all);
+            if !fits {
                 return None;
             }
             shape[axis] += part.shape()[axis];
         }
-        let number = parts[0].everywhere();
-        let same = |part: &Recipe| part.everywhere().map(f64::to_bits) == number.map(f64::to_bits);
-        match number.filter(|_| parts.iter().all(same)) {
+        match common_number(parts) {
             Some(number) => Some(Self::filled(number, &shape)),
             None => Some(Self::new(Op::Concat(axis), parts.to_vec(), shape)),
         }
@@ -523,32 +511,36 @@ impl Recipe {
 }
 
 impl Recipe {
-    /// Whether another one is the same steps, from constants of which each is the `same` as the other's.
+    /// Whether another recipe has equal steps, from constants that are equal in pairs by `same`.
     pub fn is_alike(&self, other: &Self, same: &dyn Fn(&str, &str) -> bool) -> bool {
         let (own, others) = (self.steps(), other.steps());
-        let places = |steps: &[&Recipe]| -> HashMap<_, usize> {
-            steps
-                .iter()
-                .enumerate()
-                .map(|(place, step)| (step.id(), place))
-                .collect()
-        };
         let (own_places, other_places) = (places(&own), places(&others));
         own.len() == others.len()
             && own.iter().zip(others).all(|(one, other)| {
-                let reads_same =
-                    |(a, b): (&Recipe, &Recipe)| own_places[&a.id()] == other_places[&b.id()];
-                let inputs = || one.inputs().iter().zip(other.inputs());
-                let is_same = match (one.op(), other.op()) {
+                let is_equal = match (one.op(), other.op()) {
                     (Op::Constant(one), Op::Constant(other)) => same(one, other),
                     (one, other) => one == other,
                 };
-                is_same
-                    && one.shape() == other.shape()
-                    && one.inputs().len() == other.inputs().len()
-                    && inputs().all(reads_same)
+                let own_inputs = one.inputs().iter().map(|input| own_places[&input.id()]);
+                let other_inputs = other.inputs().iter().map(|input| other_places[&input.id()]);
+                is_equal && one.shape() == other.shape() && own_inputs.eq(other_inputs)
             })
     }
+}
+
+/// The place of each step in a list.
+fn places(steps: &[&Recipe]) -> HashMap<*const Operation, usize> {
+    let places = steps.iter().enumerate();
+    places.map(|(place, step)| (step.id(), place)).collect()
+}
+
+/// The number that stands at every place of all parts, if there is one.
+fn common_number(parts: &[Recipe]) -> Option<f64> {
+    let number = parts.first()?.everywhere()?;
+    let mut others = parts.iter().map(Recipe::everywhere);
+    let is_common =
+        others.all(|other| other.is_some_and(|other| other.to_bits() == number.to_bits()));
+    is_common.then_some(number)
 }
 
 /// Recipes are equal where they are the same steps from the same constants.
@@ -587,15 +579,21 @@ fn count(shape: &[usize]) -> Option<usize> {
 /// The shape of what an element-wise operation makes of two shapes.
 pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Option<Vec<usize>> {
     let rank = left.len().max(right.len());
-    let extent = |shape: &[usize], axis: usize| {
-        (axis + shape.len())
-            .checked_sub(rank)
-            .map_or(1, |at| shape[at])
-    };
     (0..rank)
-        .map(|axis| match (extent(left, axis), extent(right, axis)) {
-            (1, n) | (n, 1) => Some(n),
-            (n, m) => (n == m).then_some(n),
+        .map(|axis| {
+            let left = aligned_extent(left, rank, axis);
+            let right = aligned_extent(right, rank, axis);
+            match (left, right) {
+                (1, n) | (n, 1) => Some(n),
+                (n, m) => (n == m).then_some(n),
+            }
         })
         .collect()
+}
+
+/// The extent of a shape along an axis of a result of this rank, whose last axes are those of the shape.
+fn aligned_extent(shape: &[usize], rank: usize, axis: usize) -> usize {
+    (axis + shape.len())
+        .checked_sub(rank)
+        .map_or(1, |own| shape[own])
 }

@@ -10,8 +10,8 @@ use super::{Op, Recipe, broadcast, turn};
 
 /// Numbers that are known while planning, such as the scale of a normalizer, and how they are computed.
 ///
-/// Everything that is done to them is done to both, by the operations of [`Recipe`], so that the recipe always gives
-/// the numbers. They are read like an array.
+/// Each operation applies to the numbers and to the recipe, so that the recipe always gives the numbers. They are
+/// read like an array.
 ///
 /// ```
 /// use ndarray::array;
@@ -26,9 +26,9 @@ use super::{Op, Recipe, broadcast, turn};
 #[derive(Debug, Clone)]
 pub struct Numbers {
     recipe: Recipe,
-    /// Shared by all who have the same: a graph has as many as it has nodes, and most are handed on.
+    /// Shared by all copies: a graph has as many numbers as nodes, and most are passed on unchanged.
     values: Arc<ArrayD<f64>>,
-    /// Whether a sum on the way may have made the same of numbers that are not.
+    /// Whether a sum may have made different numbers equal, by rounding.
     is_blurred: bool,
 }
 
@@ -62,12 +62,15 @@ impl Numbers {
 
     /// One number, with so many axes of extent 1.
     pub fn number(number: f64, rank: usize) -> Self {
-        let made = || Self::from_recipe(Recipe::number(number, rank), &[]);
         let place = NEUTRAL
             .iter()
             .position(|neutral| neutral.to_bits() == number.to_bits());
-        let shared = place.and_then(|place| SHARED[place].get(rank));
-        shared.map_or_else(made, |shared| shared.get_or_init(made).clone())
+        match place.and_then(|place| SHARED[place].get(rank)) {
+            Some(shared) => shared
+                .get_or_init(|| Self::from_recipe(Recipe::number(number, rank), &[]))
+                .clone(),
+            None => Self::from_recipe(Recipe::number(number, rank), &[]),
+        }
     }
 
     /// Numbers that are no constant of the model.
@@ -254,22 +257,18 @@ impl Numbers {
         if self.is_blurred {
             return self;
         }
-        let same = |a: &f64, b: &f64| a.to_bits() == b.to_bits();
         for axis in 0..self.ndim() {
             let mut lanes = self.values.axis_iter(Axis(axis));
             let [Some(first), Some(second)] = [lanes.next(), lanes.next()] else {
                 continue;
             };
-            // Mostly the first two numbers tell.
-            let begin_same = first
-                .first()
-                .zip(second.first())
-                .is_none_or(|(a, b)| same(a, b));
-            if begin_same
+            // The first two numbers differ in most cases.
+            let first_two = first.first().zip(second.first());
+            if first_two.is_none_or(|(a, b)| have_same_bits(a, b))
                 && self
                     .values
                     .axis_iter(Axis(axis))
-                    .all(|lane| Zip::from(&first).and(&lane).all(same))
+                    .all(|lane| Zip::from(&first).and(&lane).all(have_same_bits))
             {
                 self = self.pick(axis, [Some(0)]).unwrap_or(self);
             }
@@ -301,11 +300,21 @@ impl Neg for &Numbers {
     }
 }
 
+fn have_same_bits(a: &f64, b: &f64) -> bool {
+    a.to_bits() == b.to_bits()
+}
+
+fn varies(numbers: &ArrayD<f64>) -> bool {
+    numbers.iter().any(|number| Some(number) != numbers.first())
+}
+
+/// Whether a sum may lose a number that is too small beside another one.
+fn is_lost(a: f64, b: f64) -> bool {
+    a != 0.0 && a.abs() < BLURRED * b.abs()
+}
+
 /// Whether a sum of numbers that vary may come out the same because one is too small beside the other.
 fn blurs(a: &ArrayD<f64>, b: &ArrayD<f64>) -> bool {
-    let varies =
-        |numbers: &ArrayD<f64>| numbers.iter().any(|number| Some(number) != numbers.first());
-    let is_lost = |a: f64, b: f64| a != 0.0 && a.abs() < BLURRED * b.abs();
     let shape = broadcast(a.shape(), b.shape()).unwrap_or_default();
     let [Some(wide), Some(other)] = [a, b].map(|numbers| numbers.broadcast(IxDyn(&shape))) else {
         return false;
@@ -327,8 +336,10 @@ macro_rules! arithmetic {
                 let recipe = self.recipe.$method(&other.recipe).expect("shapes that broadcast");
                 // An operation without effect adds no step to the recipe. It still turns −0 into 0,
                 // so that `compact` sees equal zeros.
-                let is_same = |numbers: &&Numbers| recipe.id() == numbers.recipe.id() && !numbers.has_signed_zero();
-                if let Some(same) = [self, other].into_iter().find(is_same) {
+                let same = [self, other].into_iter().find(|numbers| {
+                    recipe.id() == numbers.recipe.id() && !numbers.has_signed_zero()
+                });
+                if let Some(same) = same {
                     return Numbers { is_blurred: self.is_blurred || other.is_blurred, ..same.clone() };
                 }
                 let values = Arc::new(&*self.values $sign &*other.values);

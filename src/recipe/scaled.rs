@@ -153,16 +153,8 @@ impl Applied {
             .filter(|operand| operand.len() <= SMALL)?;
         let extents = operand.shape().to_vec();
         // From the first axis on behind which the operand is one number, or has all places.
-        let behind = |axis: usize, of: &dyn Fn(usize) -> usize| {
-            (axis..shape.len()).all(|at| extents[at] == of(at))
-        };
-        let one = |axis: usize| behind(axis, &|_| 1);
-        let all = |axis: usize| behind(axis, &|at| shape[at]);
-        let first = (0..=shape.len()).find(|&axis| one(axis) || all(axis))?;
-        let stride = |axis: usize| match extents[axis] {
-            1 => 0,
-            _ => extents[axis + 1..].iter().product(),
-        };
+        let first = (0..=shape.len())
+            .find(|&axis| is_one_number(&extents[axis..]) || extents[axis..] == shape[axis..])?;
         let operand: Vec<f64> = evaluate_from(&operand, supply).ok()?.into_iter().collect();
         Some(Self {
             op: op.clone(),
@@ -170,10 +162,10 @@ impl Applied {
             operand,
             axes: (0..first)
                 .rev()
-                .map(|axis| (shape[axis], stride(axis)))
+                .map(|axis| (shape[axis], stride(&extents, axis)))
                 .collect(),
             run: shape[first..].iter().product(),
-            same: one(first),
+            same: is_one_number(&extents[first..]),
         })
     }
 
@@ -262,4 +254,16 @@ fn by_each(op: &Op, numbers: &mut [f64], others: &[f64], is_bounded: bool) -> bo
         }
     }
     !lost
+}
+
+fn is_one_number(extents: &[usize]) -> bool {
+    extents.iter().all(|&extent| extent == 1)
+}
+
+/// The distance between places along an axis, 0 where the operand is constant along it.
+fn stride(extents: &[usize], axis: usize) -> usize {
+    match extents[axis] {
+        1 => 0,
+        _ => extents[axis + 1..].iter().product(),
+    }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Op, Recipe, Windows};
+use super::{Op, Recipe, Windows, places};
 use crate::onnx::tensor::DataType;
 
 /// No step that is read has more elements: products and sums of extents do not wrap below it.
@@ -111,21 +111,17 @@ impl Recipe {
     /// The recipe as steps, each behind those that it takes; the last one is the recipe.
     pub fn to_steps(&self) -> Vec<RecipeStep> {
         let steps = self.steps();
-        let place: std::collections::HashMap<_, usize> = steps
-            .iter()
-            .enumerate()
-            .map(|(place, step)| (step.id(), place))
-            .collect();
-        let written = |step: &&Recipe| RecipeStep {
+        let places = places(&steps);
+        let written = steps.iter().map(|step| RecipeStep {
             op: written(step.op()),
             inputs: step
                 .inputs()
                 .iter()
-                .map(|input| place[&input.id()])
+                .map(|input| places[&input.id()])
                 .collect(),
             shape: step.shape().to_vec(),
-        };
-        steps.iter().map(written).collect()
+        });
+        written.collect()
     }
 
     /// The recipe that steps say, whoever wrote them.
@@ -186,87 +182,109 @@ fn written(op: &Op) -> StepOp {
 /// Reads the operation literally, without the shortcuts of the constructors; they only check its
 /// inputs and give its extents.
 fn read(step: &RecipeStep, inputs: &[&Recipe]) -> Result<Recipe, String> {
-    let RecipeStep { op, shape, .. } = step;
-    let most = |extents: &[usize]| {
-        let product = extents
-            .iter()
-            .filter(|&&n| n != 0)
-            .try_fold(1_usize, |all, &n| all.checked_mul(n));
-        product.filter(|&product| product <= MOST)
-    };
-    most(shape).ok_or_else(|| format!("its extents {shape:?} are too large"))?;
-    let count: usize = shape.iter().product();
-    let (op, fits) = match (op, inputs) {
-        (StepOp::Constant { name }, []) => {
-            (Op::Constant(name.as_str().into()), Some(shape.clone()))
-        }
-        (StepOp::Literal { numbers }, []) => {
-            let fits = numbers.len() == 1 || numbers.len() == count;
-            (
-                Op::Literal(numbers.as_slice().into()),
-                fits.then(|| shape.clone()),
-            )
-        }
-        (StepOp::Round { data_type }, [a]) => {
-            let known = float_named(data_type);
-            (
-                Op::Round(known.ok_or_else(|| format!("it rounds to `{data_type}`"))?),
-                Some(a.shape().to_vec()),
-            )
-        }
-        (StepOp::Neg, [a]) => (Op::Neg, Some(a.shape().to_vec())),
-        (StepOp::Sqrt, [a]) => (Op::Sqrt, Some(a.shape().to_vec())),
-        (StepOp::Add, [a, b]) => (Op::Add, extents(a.add(b))),
-        (StepOp::Sub, [a, b]) => (Op::Sub, extents(a.sub(b))),
-        (StepOp::Mul, [a, b]) => (Op::Mul, extents(a.mul(b))),
-        (StepOp::Div, [a, b]) => (Op::Div, extents(a.div(b))),
-        (StepOp::Reshape, [a]) => (Op::Reshape, extents(a.reshape(shape))),
-        (StepOp::Expand, [a]) => (
-            Op::Expand,
-            a.align(shape.len()).and_then(|a| extents(a.expand(shape))),
-        ),
-        (StepOp::Transpose { perm }, [a]) => {
-            (Op::Transpose(perm.clone()), extents(a.transpose(perm)))
-        }
-        (StepOp::Pick { axis, places }, [a]) => {
-            let fits = extents(a.pick(*axis, places.iter().copied()));
-            (
-                Op::Pick {
-                    axis: *axis,
-                    places: places.as_slice().into(),
-                },
-                fits,
-            )
-        }
-        (StepOp::Concat { axis }, parts) => {
-            let parts: Vec<Recipe> = parts.iter().map(|&part| part.clone()).collect();
-            (Op::Concat(*axis), extents(Recipe::concat(*axis, &parts)))
-        }
-        (StepOp::Sum { axis }, [a]) => (Op::Sum(*axis), extents(a.sum(*axis))),
-        (StepOp::Max { axis }, [a]) => (Op::Max(*axis), extents(a.max(*axis))),
-        (StepOp::Exp, [a]) => (Op::Exp, Some(a.shape().to_vec())),
-        (StepOp::Sigmoid, [a]) => (Op::Sigmoid, Some(a.shape().to_vec())),
-        (StepOp::Softmax { axis }, [a]) => (Op::Softmax(*axis), extents(a.softmax(*axis))),
-        (StepOp::Flush { below }, [a]) => (Op::Flush(*below), Some(a.shape().to_vec())),
-        (StepOp::Product, [a, b]) => (Op::Product, extents(a.product(b))),
-        (StepOp::Conv(windows), [weight, values]) => {
-            are_sound(windows).ok_or("its windows are none")?;
-            (
-                Op::Conv(windows.clone().into()),
-                extents(weight.conv(values, windows.clone())),
-            )
-        }
-        _ => return Err(format!("it has {} inputs", inputs.len())),
+    let shape = &step.shape;
+    if !is_countable(shape) {
+        return Err(format!("its extents {shape:?} are too large"));
+    }
+    let (op, fits) = match inputs {
+        [] => read_leaf(step)?,
+        [a] => read_unary(step, a)?,
+        [a, b] => read_binary(step, a, b)?,
+        _ => read_concat(step, inputs)?,
     };
     match fits {
         None => Err("its inputs do not fit it".to_owned()),
-        Some(extents) if extents == *shape => Ok(Recipe::new(
-            op,
-            inputs.iter().map(|&input| input.clone()).collect(),
-            extents,
-        )),
+        Some(extents) if extents == *shape => {
+            let inputs = inputs.iter().map(|&input| input.clone());
+            Ok(Recipe::new(op, inputs.collect(), extents))
+        }
         Some(extents) => Err(format!("its extents are {extents:?}, and not {shape:?}")),
     }
+}
+
+/// An operation and the extents of its result; no extents where the inputs do not fit it.
+type Operator = (Op, Option<Vec<usize>>);
+
+/// Whether the product of all extents but 0 is not too large.
+fn is_countable(shape: &[usize]) -> bool {
+    let mut extents = shape.iter().filter(|&&extent| extent != 0);
+    let product = extents.try_fold(1_usize, |all, &extent| all.checked_mul(extent));
+    product.is_some_and(|product| product <= MOST)
+}
+
+fn read_leaf(RecipeStep { op, shape, .. }: &RecipeStep) -> Result<Operator, String> {
+    match op {
+        StepOp::Constant { name } => Ok((Op::Constant(name.as_str().into()), Some(shape.clone()))),
+        StepOp::Literal { numbers } => {
+            let count: usize = shape.iter().product();
+            let fits = numbers.len() == 1 || numbers.len() == count;
+            let op = Op::Literal(numbers.as_slice().into());
+            Ok((op, fits.then(|| shape.clone())))
+        }
+        StepOp::Concat { axis } => Ok(concat(*axis, &[])),
+        _ => Err("it has 0 inputs".to_owned()),
+    }
+}
+
+fn read_unary(RecipeStep { op, shape, .. }: &RecipeStep, a: &Recipe) -> Result<Operator, String> {
+    let own = Some(a.shape().to_vec());
+    Ok(match op {
+        StepOp::Round { data_type } => {
+            let known = float_named(data_type);
+            let data_type = known.ok_or_else(|| format!("it rounds to `{data_type}`"))?;
+            (Op::Round(data_type), own)
+        }
+        StepOp::Neg => (Op::Neg, own),
+        StepOp::Sqrt => (Op::Sqrt, own),
+        StepOp::Exp => (Op::Exp, own),
+        StepOp::Sigmoid => (Op::Sigmoid, own),
+        StepOp::Flush { below } => (Op::Flush(*below), own),
+        StepOp::Reshape => (Op::Reshape, extents(a.reshape(shape))),
+        StepOp::Expand => {
+            let expanded = a.align(shape.len()).and_then(|a| a.expand(shape));
+            (Op::Expand, extents(expanded))
+        }
+        StepOp::Transpose { perm } => (Op::Transpose(perm.clone()), extents(a.transpose(perm))),
+        StepOp::Pick { axis, places } => {
+            let picked = a.pick(*axis, places.iter().copied());
+            let (axis, places) = (*axis, places.as_slice().into());
+            (Op::Pick { axis, places }, extents(picked))
+        }
+        StepOp::Concat { axis } => concat(*axis, &[a]),
+        StepOp::Sum { axis } => (Op::Sum(*axis), extents(a.sum(*axis))),
+        StepOp::Max { axis } => (Op::Max(*axis), extents(a.max(*axis))),
+        StepOp::Softmax { axis } => (Op::Softmax(*axis), extents(a.softmax(*axis))),
+        _ => return Err("it has 1 inputs".to_owned()),
+    })
+}
+
+fn read_binary(step: &RecipeStep, a: &Recipe, b: &Recipe) -> Result<Operator, String> {
+    Ok(match &step.op {
+        StepOp::Add => (Op::Add, extents(a.add(b))),
+        StepOp::Sub => (Op::Sub, extents(a.sub(b))),
+        StepOp::Mul => (Op::Mul, extents(a.mul(b))),
+        StepOp::Div => (Op::Div, extents(a.div(b))),
+        StepOp::Product => (Op::Product, extents(a.product(b))),
+        StepOp::Concat { axis } => concat(*axis, &[a, b]),
+        StepOp::Conv(windows) => {
+            are_sound(windows).ok_or("its windows are none")?;
+            let made = extents(a.conv(b, windows.clone()));
+            (Op::Conv(windows.clone().into()), made)
+        }
+        _ => return Err("it has 2 inputs".to_owned()),
+    })
+}
+
+fn read_concat(step: &RecipeStep, inputs: &[&Recipe]) -> Result<Operator, String> {
+    match &step.op {
+        StepOp::Concat { axis } => Ok(concat(*axis, inputs)),
+        _ => Err(format!("it has {} inputs", inputs.len())),
+    }
+}
+
+fn concat(axis: usize, parts: &[&Recipe]) -> Operator {
+    let parts: Vec<Recipe> = parts.iter().map(|&part| part.clone()).collect();
+    (Op::Concat(axis), extents(Recipe::concat(axis, &parts)))
 }
 
 fn extents(recipe: Option<Recipe>) -> Option<Vec<usize>> {
@@ -292,23 +310,24 @@ fn are_sound(windows: &Windows) -> Option<()> {
         before.len(),
         output.len(),
     ];
-    let small = |extents: &Vec<usize>| {
-        let product = extents.iter().try_fold(1_usize, |all, &n| {
-            all.checked_mul(n).filter(|&n| n <= WIDEST)
-        });
-        product.is_some()
-    };
-    let steps = strides
-        .iter()
-        .chain(dilations)
-        .all(|&step| (1..=WIDEST as i64).contains(&step));
+    let mut steps = strides.iter().chain(dilations);
     let sound = alike.iter().all(|&count| count == axes)
-        && [kernel, input, output].into_iter().all(small)
-        && steps
+        && [kernel, input, output]
+            .iter()
+            .all(|extents| are_small(extents))
+        && steps.all(|&step| (1..=WIDEST as i64).contains(&step))
         && before
             .iter()
             .all(|zeros| zeros.unsigned_abs() <= WIDEST as u64);
     sound.then_some(())
+}
+
+/// Whether every product of the first extents stays below the bound.
+fn are_small(extents: &[usize]) -> bool {
+    let product = extents.iter().try_fold(1_usize, |all, &extent| {
+        all.checked_mul(extent).filter(|&all| all <= WIDEST)
+    });
+    product.is_some()
 }
 
 #[cfg(test)]

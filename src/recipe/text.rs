@@ -28,7 +28,7 @@ impl Display for Recipe {
                 .iter()
                 .map(|input| texts[&input.id()].as_str())
                 .collect();
-            let mut text = told(step, &inputs.join(", "));
+            let mut text = text_of(step, &inputs.join(", "));
             let is_shared =
                 uses.get(&step.id()).is_some_and(|&count| count > 1) && !step.inputs().is_empty();
             if step.id() != self.id() && (is_shared || text.len() > WIDE) {
@@ -42,7 +42,7 @@ impl Display for Recipe {
     }
 }
 
-fn told(step: &Recipe, list: &str) -> String {
+fn text_of(step: &Recipe, list: &str) -> String {
     match step.op() {
         Op::Constant(name) => name.to_string(),
         Op::Literal(numbers) if step.len() == 1 => numbers[0].to_string(),
@@ -68,35 +68,43 @@ fn told(step: &Recipe, list: &str) -> String {
         Op::Softmax(axis) => format!("softmax({list}, axis={axis})"),
         Op::Flush(below) => format!("flush({list}, below={below:e})"),
         Op::Product => format!("matmul({list})"),
-        Op::Conv(windows) => {
-            let name = if windows.transposed {
-                "conv_transpose"
-            } else {
-                "conv"
-            };
-            let Windows {
-                kernel,
-                strides,
-                dilations,
-                before,
-                input,
-                output,
-                ..
-            } = &**windows;
-            format!(
-                "{name}({list}, kernel={kernel:?}, strides={strides:?}, dilations={dilations:?}, pads={before:?}, \
-                 from={input:?}, to={output:?})"
-            )
-        }
+        Op::Conv(windows) => windows_as_text(windows, list),
         Op::Pick { axis, places } => {
             format!("pick({list}, {}, axis={axis})", places_as_text(places))
         }
     }
 }
 
+fn windows_as_text(windows: &Windows, list: &str) -> String {
+    let name = if windows.transposed {
+        "conv_transpose"
+    } else {
+        "conv"
+    };
+    let Windows {
+        kernel,
+        strides,
+        dilations,
+        before,
+        input,
+        output,
+        ..
+    } = windows;
+    format!(
+        "{name}({list}, kernel={kernel:?}, strides={strides:?}, dilations={dilations:?}, pads={before:?}, \
+         from={input:?}, to={output:?})"
+    )
+}
+
+fn place_as_text(place: &Option<usize>) -> String {
+    match place {
+        Some(place) => place.to_string(),
+        None => "-".to_owned(),
+    }
+}
+
 /// `[3..7]` for a run, `[0 × 4]` for one place repeated, a list or its length otherwise; `-` is nothing.
 fn places_as_text(places: &[Option<usize>]) -> String {
-    let told = |place: &Option<usize>| place.map_or("-".to_owned(), |place| place.to_string());
     match places {
         [Some(first), rest @ ..]
             if !rest.is_empty()
@@ -108,10 +116,8 @@ fn places_as_text(places: &[Option<usize>]) -> String {
             format!("[{first}..{}]", first + places.len())
         }
         places if places.len() <= LONGEST => {
-            format!(
-                "[{}]",
-                places.iter().map(told).collect::<Vec<_>>().join(", ")
-            )
+            let texts: Vec<String> = places.iter().map(place_as_text).collect();
+            format!("[{}]", texts.join(", "))
         }
         places => format!("[{} places]", places.len()),
     }

@@ -9,7 +9,7 @@ use super::kernels::{add_times, dot_each, multiply};
 use super::{PART, Supply, evaluate_from};
 use crate::onnx::tensor::Floats;
 use crate::onnx::value_range::ValueRange;
-use crate::recipe::{Op, Recipe};
+use crate::recipe::{Op, Recipe, aligned_extent};
 use crate::refusal::{Reason, Refusal};
 
 /// The order in which a product or a convolution with a large operand is computed in parts. The large
@@ -47,7 +47,7 @@ impl Streamed {
         let (rows, columns) = (step.rank() - 2, step.rank() - 1);
         let is_turned = matches!(large.op(), Op::Transpose(_));
         let has_stacks = step.shape()[..rows].iter().any(|&extent| extent > 1);
-        let stack = (0..rows).find(|&axis| aligned_extent(large, step.rank(), axis) > 1);
+        let stack = (0..rows).find(|&axis| aligned_extent(large.shape(), step.rank(), axis) > 1);
         match stack {
             Some(axis) => Self::Result(axis),
             None if is_left && (has_stacks || !is_turned) => Self::Result(rows),
@@ -207,11 +207,4 @@ impl PartwiseProduct<'_> {
             .into_shape_with_order((rows, columns))
             .expect("one matrix"))
     }
-}
-
-/// The extent of an input along the axis that is aligned with this axis of a result of a rank.
-fn aligned_extent(input: &Recipe, rank: usize, axis: usize) -> usize {
-    (axis + input.rank())
-        .checked_sub(rank)
-        .map_or(1, |own| input.shape()[own])
 }
