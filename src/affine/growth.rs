@@ -8,6 +8,7 @@
 //! Only arrays of two and more axes count. Vectors, such as biases and scales, are small beside the
 //! products that read them, however small a model is.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::affine::materialize::{Change, Edit, Failed};
@@ -29,48 +30,42 @@ pub fn growth(
         .collect()
 }
 
-/// Refuses sites, those first that add the most, until the others add no more than `allowed` of `weights` bytes.
+/// Refuses sites, the largest growth first, until the others add no more than `allowed` of `weights` bytes.
 pub fn beyond(stored: &[Stored], growth: &[u64], allowed: f64, weights: u64) -> Vec<Failed> {
     let mut total: u64 = growth.iter().sum();
-    let is_over = |total: u64| total as f64 > allowed;
-    let copies = || {
-        stored
-            .iter()
-            .zip(growth)
-            .enumerate()
-            .filter(|(_, (_, bytes))| **bytes > 0)
-    };
     let mut by_site: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for (place, (tensor, _)) in copies() {
-        tensor
-            .sites
-            .iter()
-            .for_each(|&site| by_site.entry(site).or_default().push(place));
+    // How many sites still need each tensor.
+    let mut needed: Vec<usize> = vec![0; stored.len()];
+    for (place, tensor) in stored
+        .iter()
+        .enumerate()
+        .filter(|(place, _)| growth[*place] > 0)
+    {
+        needed[place] = tensor.sites.len();
+        for &site in &tensor.sites {
+            by_site.entry(site).or_default().push(place);
+        }
     }
-    let adds = |places: &[usize]| places.iter().map(|&place| growth[place]).sum::<u64>();
     let mut sites: Vec<(usize, Vec<usize>)> = by_site.into_iter().collect();
-    sites.sort_by_key(|(_, places)| std::cmp::Reverse(adds(places)));
-    let mut left: HashMap<usize, usize> = copies()
-        .map(|(place, (tensor, _))| (place, tensor.sites.len()))
-        .collect();
+    sites.sort_by_key(|(_, places)| Reverse(bytes_of(places, growth)));
     let mut refused = vec![];
     for (site, places) in sites {
-        if !is_over(total) {
+        let is_over = total as f64 > allowed;
+        if !is_over {
             break;
         }
-        let bytes = adds(&places);
-        for place in &places {
-            // It is not made any more once no site is left that it is for.
-            let sites = left.entry(*place).or_default();
-            *sites = sites.saturating_sub(1);
-            if *sites == 0 {
-                total -= growth[*place];
+        for &place in &places {
+            // The tensor is not made once no site needs it.
+            needed[place] = needed[place].saturating_sub(1);
+            if needed[place] == 0 {
+                total -= growth[place];
             }
         }
+        let bytes = bytes_of(&places, growth);
         let largest = places
             .iter()
             .copied()
-            .max_by_key(|&place| (growth[place], std::cmp::Reverse(place)));
+            .max_by_key(|&place| (growth[place], Reverse(place)));
         let at = largest
             .and_then(|place| stored[place].replaces.clone())
             .unwrap_or_default();
@@ -82,6 +77,10 @@ pub fn beyond(stored: &[Stored], growth: &[u64], allowed: f64, weights: u64) -> 
         });
     }
     refused
+}
+
+fn bytes_of(places: &[usize], growth: &[u64]) -> u64 {
+    places.iter().map(|&place| growth[place]).sum()
 }
 
 /// The remaining constants of a model.

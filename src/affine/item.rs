@@ -1,4 +1,4 @@
-//! The affines of sites, while it is decided where they go.
+//! The affines of sites during planning, each with its decision.
 
 use crate::affine::Affine;
 use crate::affine::recognize::Part;
@@ -11,27 +11,27 @@ use crate::affine::plan::{Basis, Direction, Outcome};
 /// One affine of a site.
 #[derive(Debug, Clone)]
 pub struct Item {
-    /// The part of the site, with the affine that it is by now.
+    /// The part of the site, with its current affine.
     pub part: Part,
     /// The site.
     pub site: usize,
-    /// Where in the site it is.
+    /// Its place in the site.
     pub role: Role,
-    /// Whether its value is one that a core has brought into bounds.
+    /// Whether it acts on a value that a normalization bounds.
     pub is_bounded: bool,
-    /// Whether it is one BatchNormalization, which stays one whatever it takes in.
+    /// Whether it is one BatchNormalization, which stays one operator whatever it absorbs.
     pub is_batch_norm: bool,
     /// The decision.
     pub state: State,
-    /// Whether it is written anew: it took another in, or its shift went alone.
+    /// Whether it is written anew: it absorbed another affine, or a part of it folded alone.
     pub is_rewritten: bool,
-    /// Why it could go neither way when that was last tried.
+    /// The refusals of the last attempt, which failed in both directions.
     pub tried: Option<Tried>,
-    /// The basis that it left a residual stream in.
+    /// The basis in which its fold left a residual stream.
     pub basis: Option<Basis>,
 }
 
-/// Where in its site an affine is.
+/// The place of an affine in its site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Before the core.
@@ -43,34 +43,34 @@ pub enum Role {
 /// The decision about an affine.
 #[derive(Debug, Clone)]
 pub enum State {
-    /// Nothing yet.
+    /// No decision yet.
     Open,
-    /// It is not to be touched.
+    /// It must not change.
     Refused(Refusal),
-    /// Its shift went, and its scale may still go.
+    /// Its shift folded, and its scale may still fold.
     Partly {
         /// The nodes that absorbed the shift.
         into: Vec<String>,
-        /// Why the scale could not go with it.
+        /// Why the scale could not fold with it.
         scale: Refusal,
     },
-    /// Its scale went, and its shift may still go.
+    /// Its scale folded, and its shift may still fold.
     Scaled {
         /// The nodes that absorbed the scale.
         into: Vec<String>,
-        /// Why the shift could not go with it.
+        /// Why the shift could not fold with it.
         shift: Refusal,
     },
-    /// It went.
+    /// It folded.
     Folded {
-        /// Where to.
+        /// The direction of its fold.
         direction: Direction,
         /// The nodes that absorbed it.
         into: Vec<String>,
     },
 }
 
-/// Why an affine could go neither way.
+/// The refusals of an affine in both directions.
 #[derive(Debug, Clone)]
 pub struct Tried {
     /// Forward.
@@ -80,7 +80,7 @@ pub struct Tried {
 }
 
 impl Item {
-    /// Whether something of it may still go.
+    /// Whether a part of it may still fold.
     pub fn is_open(&self) -> bool {
         matches!(
             self.state,
@@ -88,7 +88,7 @@ impl Item {
         )
     }
 
-    /// How many nodes it is by now.
+    /// The number of nodes that compute it after the folds so far.
     pub fn size(&self) -> usize {
         if self.is_rewritten {
             self.size_with(&self.part.affine)
@@ -97,7 +97,7 @@ impl Item {
         }
     }
 
-    /// How many nodes it is when it is written anew with an affine.
+    /// The number of nodes that compute it when it is written anew with an affine.
     pub fn size_with(&self, affine: &Affine) -> usize {
         match self.part.nodes.is_empty() {
             true => 0,
@@ -127,19 +127,19 @@ impl Item {
     }
 }
 
-/// Whether a BatchNormalization is what computes an affine with the fewest operators.
+/// Whether a BatchNormalization computes an affine with the fewest operators.
 pub fn is_of_batch_norm(affine: &Affine) -> bool {
     !affine.has_no_scale() && !affine.has_no_shift() && affine.axes() == [1]
 }
 
-/// One affine that goes into another which stays.
+/// One affine that another affine absorbs.
 #[derive(Debug, Clone)]
 pub struct Merge {
-    /// The item that takes it in.
+    /// The item that absorbs it.
     pub into: usize,
     /// The affine that it absorbs.
     pub affine: Affine,
-    /// Whether that comes before its own.
+    /// Whether the absorbed affine comes before the item's own.
     pub before: bool,
 }
 
@@ -153,12 +153,12 @@ impl Merge {
     }
 }
 
-/// The affines of all sites, and which of them may take another one in.
+/// The affines of all sites, and whether one may absorb another.
 pub struct Items<'p> {
     /// All of them.
     pub all: &'p [Item],
     /// The remaining items, by their output.
     pub by_output: &'p HashMap<ValueId, usize>,
-    /// Whether one that stays may take another in.
+    /// Whether an affine that stays may absorb another one.
     pub merge: bool,
 }

@@ -145,24 +145,23 @@ impl Affine {
         pairs.sort_unstable();
         let others = (0..self.rank()).filter(|axis| !axes.contains(axis));
         let order: Vec<usize> = pairs.iter().map(|&(_, axis)| axis).chain(others).collect();
-        let placed = |numbers: &Numbers| {
+        let placed = [&self.scale, &self.shift].map(|numbers| {
             let mut shape = vec![1; rank];
-            pairs
-                .iter()
-                .for_each(|&(place, axis)| shape[place] = numbers.shape()[axis]);
+            for &(place, axis) in &pairs {
+                shape[place] = numbers.shape()[axis];
+            }
             numbers.transpose(&order)?.reshape(&shape)
-        };
-        Some(Affine::new(placed(&self.scale)?, placed(&self.shift)?))
+        });
+        let [scale, shift] = placed;
+        Some(Affine::new(scale?, shift?))
     }
 
     /// Whether one can follow the other: those of a model that contradicts itself may not.
     pub fn broadcasts_with(&self, other: &Affine) -> bool {
-        let fits = |one: &Numbers| {
-            [&other.scale, &other.shift]
-                .iter()
-                .all(|other| one.broadcasts_with(other))
-        };
-        fits(&self.scale) && fits(&self.shift)
+        let own = [&self.scale, &self.shift];
+        own.iter().all(|numbers| {
+            numbers.broadcasts_with(&other.scale) && numbers.broadcasts_with(&other.shift)
+        })
     }
 
     /// `next ∘ self`: this map first, `next` on its result.

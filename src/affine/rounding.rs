@@ -21,7 +21,7 @@ use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
 use crate::onnx::value_range::ValueRange;
 use crate::recipe::{Promise, Read, Recipe, evaluate};
-use crate::refusal::Reason;
+use crate::refusal::{Reason, Refusal};
 
 /// The readers of a tensor's numbers, which decide the allowed loss.
 #[derive(Debug, Clone)]
@@ -97,8 +97,10 @@ pub fn extremes(
     let looked = promise.each(part, &mut |numbers| {
         let magnitudes = ValueRange::from_numbers(numbers);
         found.magnitudes = found.magnitudes.and(magnitudes);
-        let loses = |&number: &f64| tensor::underflow(promise.data_type(), number) != 0.0;
-        found.loses |= magnitudes.least() < least && numbers.iter().any(loses);
+        found.loses |= magnitudes.least() < least
+            && numbers
+                .iter()
+                .any(|&number| tensor::underflow(promise.data_type(), number) != 0.0);
         if let Some(bytes) = &mut keep {
             tensor::append(promise.data_type(), numbers, bytes);
         }
@@ -185,8 +187,7 @@ impl Rounding {
 
     /// Whether the numbers fit a type: what [`Rounding::store`] asks, of those that are no weight.
     pub fn fits(&self, data_type: Option<DataType>, numbers: &ArrayD<f64>) -> bool {
-        let nothing = |name: &str| Err(crate::refusal::Refusal::new(Reason::NotConstant, name));
-        float(data_type).is_ok_and(|data_type| self.store(data_type, numbers, &nothing).is_ok())
+        float(data_type).is_ok_and(|data_type| self.store(data_type, numbers, &unreadable).is_ok())
     }
 
     /// The number that loses the most of those that lose more than they may, and how much of itself.
@@ -196,8 +197,10 @@ impl Rounding {
         numbers: &ArrayD<f64>,
         read: Read,
     ) -> Result<Option<(f64, f64)>, Reason> {
-        let loss = |number: f64| tensor::underflow(data_type, number);
-        if matches!(self, Rounding::Sum) || numbers.iter().all(|&number| loss(number) == 0.0) {
+        let mut losses = numbers
+            .iter()
+            .map(|&number| tensor::underflow(data_type, number));
+        if matches!(self, Rounding::Sum) || losses.all(|loss| loss == 0.0) {
             return Ok(None);
         }
         let (before, axes) = match self {
@@ -222,7 +225,7 @@ impl Rounding {
             .and(before)
             .and(largest)
             .for_each(|&number, &before, &largest| {
-                let loss = loss(number);
+                let loss = tensor::underflow(data_type, number);
                 if loss != 0.0 && loss * (before / number).abs() > data_type.rounding() * largest {
                     let part = loss / number.abs();
                     worst = worst
@@ -232,4 +235,9 @@ impl Rounding {
             });
         Ok(worst)
     }
+}
+
+/// Reads no constant.
+fn unreadable(name: &str) -> Result<ArrayD<f64>, Refusal> {
+    Err(Refusal::new(Reason::NotConstant, name))
 }

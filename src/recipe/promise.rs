@@ -78,14 +78,13 @@ impl Promise {
         data_type: DataType,
         given: impl IntoIterator<Item = (Arc<str>, Given)>,
     ) -> Self {
-        let behind = |axis: usize| recipe.shape()[axis + 1..].iter().product::<usize>();
         let axis = (0..recipe.rank())
-            .find(|&axis| behind(axis) <= PART)
+            .find(|&axis| elements_behind(recipe.shape(), axis) <= PART)
             .unwrap_or(0);
         let places = if recipe.rank() == 0 {
             1
         } else {
-            (PART / behind(axis).max(1)).max(1)
+            (PART / elements_behind(recipe.shape(), axis).max(1)).max(1)
         };
         let given = given.into_iter().collect();
         let mut promise = Self {
@@ -115,20 +114,25 @@ impl Promise {
     /// Whether another promise is the same tensor. Equal formulas need no read; different tensors
     /// need a short one.
     pub fn is(&self, other: &Promise) -> bool {
-        let bytes = |promise: &Promise, begin: usize, end: usize| {
-            let mut bytes = vec![0; end - begin];
-            promise.make(begin..end, &mut bytes).ok().map(|()| bytes)
-        };
-        let same_parts = || {
-            let ends: Vec<usize> = self.cuts().into_iter().chain([self.length()]).collect();
-            ends.windows(2).all(|ends| {
-                let part = bytes(self, ends[0], ends[1]);
-                part.is_some() && part == bytes(other, ends[0], ends[1])
-            })
-        };
         self.data_type == other.data_type
             && self.shape() == other.shape()
-            && (self.recipe == other.recipe || same_parts())
+            && (self.recipe == other.recipe || self.has_bytes_of(other))
+    }
+
+    /// Whether all bytes are equal, part by part.
+    fn has_bytes_of(&self, other: &Promise) -> bool {
+        let ends: Vec<usize> = self.cuts().into_iter().chain([self.length()]).collect();
+        ends.windows(2).all(|ends| {
+            let part = self.bytes(ends[0]..ends[1]);
+            part.is_some() && part == other.bytes(ends[0]..ends[1])
+        })
+    }
+
+    /// The bytes of a range; `None` where a constant cannot be read.
+    fn bytes(&self, range: Range<usize>) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; range.len()];
+        self.make(range, &mut bytes).ok()?;
+        Some(bytes)
     }
 
     /// All numbers, before they are rounded.
@@ -141,16 +145,10 @@ impl Promise {
 
     /// Whether each number is the sum of so many that nobody should compute it twice.
     pub fn is_costly(&self) -> bool {
-        let sums = |step: &&Recipe| match (step.op(), step.inputs()) {
-            (Op::Product, [left, _]) => left.shape().last().copied(),
-            (Op::Conv(_), [weight, _]) => Some(weight.shape()[2..].iter().product()),
-            _ => None,
-        };
-        let is_large = |step: &&Recipe| step.len() > PART / 4;
-        let steps = self.recipe.steps().into_iter().filter(is_large);
-        steps
-            .filter_map(|step| sums(&step))
-            .any(|terms| terms > COSTLY)
+        let mut steps = self.recipe.steps().into_iter();
+        steps.any(|step| {
+            step.len() > PART / 4 && summed_terms(step).is_some_and(|terms| terms > COSTLY)
+        })
     }
 
     /// How many parts there are.
@@ -241,9 +239,31 @@ impl Promise {
         let Some(&extent) = shape.get(self.axis) else {
             return 0;
         };
-        let behind = shape[self.axis + 1..].iter().product::<usize>();
+        let behind = elements_behind(shape, self.axis);
         let along = extent.div_ceil(self.places);
         (number / along * extent + number % along * self.places) * behind
+    }
+
+    /// Writes the bytes of a block of numbers that lie in a range. `into` holds the bytes of the range.
+    fn write_block(
+        &self,
+        numbers: &[f64],
+        block: Range<usize>,
+        range: &Range<usize>,
+        into: &mut [u8],
+        buffer: &mut Vec<u8>,
+    ) {
+        if block.start >= range.start && block.end <= range.end {
+            let into = &mut into[block.start - range.start..block.end - range.start];
+            encode_into(self.data_type, numbers, into);
+        } else if block.start < range.end && block.end > range.start {
+            // The range begins or ends inside of the block.
+            buffer.resize(block.len(), 0);
+            encode_into(self.data_type, numbers, buffer);
+            let (from, to) = (block.start.max(range.start), block.end.min(range.end));
+            into[from - range.start..to - range.start]
+                .copy_from_slice(&buffer[from - block.start..to - block.start]);
+        }
     }
 
     fn given(&self, name: &str) -> Result<&Given, Refusal> {
@@ -275,7 +295,21 @@ impl Supply for Promise {
     }
 }
 
-/// Why a constant stays that cannot be read.
+/// How many elements lie behind one place of an axis.
+fn elements_behind(shape: &[usize], axis: usize) -> usize {
+    shape[axis + 1..].iter().product()
+}
+
+/// How many terms each sum of a product or a convolution has.
+fn summed_terms(step: &Recipe) -> Option<usize> {
+    match (step.op(), step.inputs()) {
+        (Op::Product, [left, _]) => left.shape().last().copied(),
+        (Op::Conv(_), [weight, _]) => Some(weight.shape()[2..].iter().product()),
+        _ => None,
+    }
+}
+
+/// The refusal for a constant that cannot be read.
 pub(crate) fn unread(name: &str, error: &dyn std::fmt::Display) -> Refusal {
     Refusal::new(Reason::Constant(error.to_string()), name)
 }
@@ -299,22 +333,9 @@ impl Make for Promise {
         for (number, &begin) in parts {
             let mut at = begin;
             let made = self.each(number, &mut |numbers| {
-                let end = at + numbers.len() * size;
-                if at >= range.start && end <= range.end {
-                    encode_into(
-                        self.data_type,
-                        numbers,
-                        &mut into[at - range.start..end - range.start],
-                    );
-                } else if at < range.end && end > range.start {
-                    // Somebody asks for a part of a part.
-                    bytes.resize(end - at, 0);
-                    encode_into(self.data_type, numbers, &mut bytes);
-                    let (from, to) = (at.max(range.start), end.min(range.end));
-                    into[from - range.start..to - range.start]
-                        .copy_from_slice(&bytes[from - at..to - at]);
-                }
-                at = end;
+                let block = at..at + numbers.len() * size;
+                at = block.end;
+                self.write_block(numbers, block, &range, into, &mut bytes);
                 Ok(())
             });
             made.map_err(|refusal| refusal.to_string())?;

@@ -18,16 +18,16 @@ use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
 
-/// A tensor that the result has and the model has not.
+/// A tensor of the result that the model does not have.
 #[derive(Debug, Clone)]
 pub struct NewTensor {
-    /// Its name, if nothing else has it.
+    /// The wanted name, which is changed if it is taken.
     pub wish: String,
     /// The constant that it replaces. Equal changes of one constant are stored once.
     pub replaces: Option<ValueId>,
-    /// Its element type; `None` where nothing tells.
+    /// Its element type, if known.
     pub data_type: Option<DataType>,
-    /// How it is computed.
+    /// Its formula.
     pub recipe: Recipe,
     /// The loss allowed when it is stored.
     pub rounding: Rounding,
@@ -42,7 +42,7 @@ pub enum Change {
     NoInput(NodeId, usize),
     /// An attribute gets another value.
     Float(NodeId, &'static str, f32),
-    /// An Add behind a node, of a new tensor to all that the node makes.
+    /// An Add of a new tensor to the result of a node.
     AddBehind(NodeId, NewTensor),
     /// A Mul of a value by a new tensor. Only the named readers read the product.
     Mul {
@@ -50,12 +50,12 @@ pub enum Change {
         value: ValueId,
         /// The readers of the product, as nodes and inputs.
         readers: Vec<(NodeId, usize)>,
-        /// Whether the caller has the product under the name of the value.
+        /// Whether the value is an output of the graph, which becomes the product.
         is_output: bool,
         /// The factor.
         tensor: NewTensor,
     },
-    /// Nodes become others, each with one new tensor, from one value to another; none where that is nothing to do.
+    /// A row of nodes replaces others, each with one new tensor. An empty row makes the output another name of the input.
     Chain {
         /// The nodes that go.
         nodes: Vec<NodeId>,
@@ -66,12 +66,12 @@ pub enum Change {
         /// Their operators.
         made: Vec<(&'static str, NewTensor)>,
     },
-    /// Nodes become others that compute the same with less.
+    /// Nodes are replaced by fewer nodes, or cheaper ones.
     Replace(Replacement),
 }
 
 impl Change {
-    /// The tensors that take the place of others, or stand behind them.
+    /// The new tensors of the change, but for those of replacements.
     pub fn tensors(&self) -> Vec<&NewTensor> {
         match self {
             Change::Input(_, _, tensor)
@@ -96,12 +96,12 @@ impl Change {
     }
 }
 
-/// A change, and on whose behalf it is made.
+/// A change, and the sites for which it is made.
 #[derive(Debug, Clone)]
 pub struct Edit {
     /// The sites whose affines meet in it.
     pub sites: Vec<usize>,
-    /// The name of the node or value that it is about.
+    /// The name of the node or value that changes.
     pub at: String,
     /// The change.
     pub change: Change,
@@ -148,7 +148,7 @@ pub fn written_anew<'m>(
 /// An edit that cannot be written as planned.
 #[derive(Debug, Clone)]
 pub struct Failed {
-    /// The sites on whose behalf it was to be done.
+    /// The sites for which it was planned.
     pub sites: Vec<usize>,
     /// The refusal.
     pub refusal: Refusal,

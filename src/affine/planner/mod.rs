@@ -269,7 +269,7 @@ impl<'a> Planner<'a> {
     }
 
     fn commit(&mut self, item: usize, direction: Direction, propagation: Propagation) {
-        let basis = Basis::of(propagation.wants.iter().map(|(_, _, affine)| affine));
+        let basis = Basis::from_writers(propagation.wants.iter().map(|(_, _, affine)| affine));
         let mut into = self.carry(propagation);
         let there = &mut self.items[item];
         there.basis = basis;

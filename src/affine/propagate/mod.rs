@@ -5,6 +5,7 @@
 
 pub(crate) mod backward;
 pub(crate) mod forward;
+mod layer_origin;
 pub(crate) mod modulation;
 pub(crate) mod movements;
 pub(crate) mod node_step;

@@ -17,30 +17,14 @@ use crate::affine::item::Items;
 use crate::affine::linear::elementwise::shrunk;
 use crate::affine::linear::linear;
 use crate::affine::propagate::backward;
-use crate::affine::propagate::node_step::{rule_of, step_forward};
+use crate::affine::propagate::layer_origin::{DEPTH, MOVES, is_known, marks, origin, rows};
+use crate::affine::propagate::node_step::step_forward;
 use crate::affine::propagate::overlay::GraphOverlay;
 use crate::affine::propagate::propagation::Propagation;
-use crate::ir::axes::axis;
-use crate::ir::{Graph, NodeId, Reader, ValueId};
+use crate::ir::{Graph, NodeId, ValueId};
 use crate::onnx::operator::Category;
 use crate::onnx::proto::AttributeProto;
 use crate::recipe::Numbers;
-use crate::shape::facts::Shape;
-
-/// The largest number of operators between a layer and the value that it modulates.
-const DEPTH: usize = 16;
-
-/// Operators that only move the parts of a layer's result.
-const MOVES: [&str; 8] = [
-    "Flatten",
-    "Identity",
-    "Reshape",
-    "Slice",
-    "Split",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
-];
 
 /// The fold of a shift of a modulated value with one reader; `None` where the value is not
 /// modulated.
@@ -130,7 +114,7 @@ impl<'m, 'a> Modulation<'m, 'a> {
     /// the rows of the summand lie at different distances from those of the factor.
     fn rows(&self) -> Option<ModulationRows> {
         let overlay = self.overlay;
-        // Each number gets a mark, by which its row is found.
+        // The marks on the numbers show their rows.
         let count = self.shift.len();
         let marks = Affine::shift(marks(self.shift.shape())?);
         let factor = origin(overlay, self.factor, &marks, false)?;
@@ -156,7 +140,7 @@ impl<'m, 'a> Modulation<'m, 'a> {
         })
     }
 
-    /// The affine that the layer of the summand absorbs: the shift as factors of rows, and what it makes of constants.
+    /// The affine that the layer of the summand absorbs: the shift as factors of rows, and its product with the constants.
     fn fold_of_rows(&self, rows: &ModulationRows) -> Option<Affine> {
         let shift = Affine::shift(self.shift.clone());
         let factors = origin(self.overlay, self.summand, &shift, true)?
@@ -241,10 +225,6 @@ fn is_own_matrix(overlay: &GraphOverlay, layer: &At) -> Option<bool> {
     Some(is_product && are_own && slots.weight == Some(1) && layer.rank(1).ok()? == 2)
 }
 
-fn is_known(shape: &Shape) -> bool {
-    shape.iter().all(Option::is_some)
-}
-
 /// Folds the scale of a multiplied value with one reader into the other factor; `None` where that
 /// is impossible.
 pub fn scale(
@@ -311,256 +291,4 @@ fn moved(
         (value, affine) = (overlay.graph.output(node, output)?, moved.clone());
     }
     None
-}
-
-/// Where a value comes from.
-struct LayerPart {
-    /// The layer that makes it, among other things.
-    layer: NodeId,
-    /// The affine that was wanted on it, on what the layer makes.
-    affine: Affine,
-    /// The constant added at each of its marked places on the path.
-    constants: Option<Numbers>,
-    /// How it is moved on the way, but for which channels it is.
-    moves: Vec<String>,
-}
-
-/// Follows an input of a node back to the layer that makes it. With `alone`, nothing else may read the
-/// values on the path.
-fn origin(
-    overlay: &GraphOverlay,
-    (node, slot): (NodeId, usize),
-    wanted: &Affine,
-    alone: bool,
-) -> Option<LayerPart> {
-    let mut trail = OriginSearch {
-        overlay,
-        alone,
-        count: wanted.shift.len(),
-        input: (node, slot),
-        affine: shrunk(&overlay.at(node), slot, wanted).ok()?,
-        constants: None,
-        moves: vec![],
-    };
-    for _ in 0..DEPTH {
-        if let Some(layer) = trail.step()? {
-            return Some(LayerPart {
-                layer,
-                affine: trail.affine,
-                constants: trail.constants,
-                moves: trail.moves,
-            });
-        }
-    }
-    None
-}
-
-/// A search from an input of a node back to the layer that makes it.
-struct OriginSearch<'s, 'a> {
-    overlay: &'s GraphOverlay<'a>,
-    /// Whether nothing else may read the values on the path.
-    alone: bool,
-    /// How many places are marked.
-    count: usize,
-    /// The node and its input where the search stands.
-    input: (NodeId, usize),
-    /// The affine that is needed on that input.
-    affine: Affine,
-    constants: Option<Numbers>,
-    moves: Vec<String>,
-}
-
-impl OriginSearch<'_, '_> {
-    /// Passes one node. Returns the layer, if the node is one, or belongs to one; `None` where the search ends without a layer.
-    fn step(&mut self) -> Option<Option<NodeId>> {
-        let (overlay, graph) = (self.overlay, self.overlay.graph);
-        let value = overlay.source(graph.input(self.input.0, self.input.1)?);
-        if self.alone && !reads_alone(overlay, value, self.input, &self.affine) {
-            return None;
-        }
-        let (node, output) = graph.producer(value)?;
-        if !overlay.is_free(node) {
-            return None;
-        }
-        let (domain, op) = graph.domain_op(node);
-        if linear((domain, op)).is_some_and(|linear| linear.is_layer()) {
-            return Some(Some(node));
-        }
-        if (domain, op) == ("", "Add") {
-            return self.past_sum(node);
-        }
-        if !domain.is_empty() || !MOVES.contains(&op) || overlay.is_touched(node) {
-            return None;
-        }
-        self.past_movement(node, output)?;
-        Some(None)
-    }
-
-    /// Passes an Add of a constant, which is a bias of the layer before it, or a summand.
-    fn past_sum(&mut self, node: NodeId) -> Option<Option<NodeId>> {
-        let (overlay, graph, at) = (self.overlay, self.overlay.graph, self.overlay.at(node));
-        let added = at.constant_operand()?;
-        if at.shape(1 - added).ok()? != at.output_shape(0).ok()? {
-            return None;
-        }
-        self.affine = shrunk(&at, 1 - added, &self.affine).ok()?;
-        let before = graph.producer(overlay.source(at.input(1 - added).ok()?));
-        if let Some((layer, _)) = before
-            && overlay.bias_add(layer) == Some((node, added))
-        {
-            return Some(Some(layer));
-        }
-        // A summand of the summand does not matter.
-        if !self.alone {
-            if overlay.is_touched(node) {
-                return None;
-            }
-            self.add_constants(&at, added)?;
-        }
-        self.input = (node, 1 - added);
-        Some(None)
-    }
-
-    /// Adds the numbers of a constant at the marked places.
-    fn add_constants(&mut self, at: &At, slot: usize) -> Option<()> {
-        let places = marked(&self.affine.shift, self.count)?;
-        let numbers = at
-            .numbers(slot)
-            .ok()?
-            .align(self.affine.rank())?
-            .expand(self.affine.shift.shape())?;
-        let numbers = numbers
-            .reshape(&[numbers.len()])?
-            .pick(0, places.into_iter().map(Some))?;
-        self.constants = Some(match &self.constants {
-            Some(others) => others + &numbers,
-            None => numbers,
-        });
-        Some(())
-    }
-
-    fn past_movement(&mut self, node: NodeId, output: usize) -> Option<()> {
-        let at = self.overlay.at(node);
-        let rule = rule_of(self.overlay, node).ok()?;
-        let step = rule.backward(&at, output, &self.affine).ok()?;
-        let ([way], []) = (&step.ways[..], &step.folds[..]) else {
-            return None;
-        };
-        let [(next, moved)] = &way[..] else {
-            return None;
-        };
-        self.moves.push(movement(&at, output, moved)?);
-        self.input = (node, *next);
-        self.affine = moved.clone();
-        Some(())
-    }
-}
-
-/// Whether no other reader takes the places of a value on which an affine is needed. Slices may take other places.
-fn reads_alone(
-    overlay: &GraphOverlay,
-    value: ValueId,
-    own: (NodeId, usize),
-    wanted: &Affine,
-) -> bool {
-    let graph = overlay.graph;
-    overlay.readers(value).all(|(_, reader)| {
-        let Reader::Node { node, input } = reader else {
-            return false;
-        };
-        let are_slices = input == 0 && graph.is(node, "Slice") && graph.is(own.0, "Slice");
-        (node, input) == own
-            || !graph.reads_elements(node, input)
-            || are_slices && takes_other_places(overlay, node, &wanted.shift)
-    })
-}
-
-/// Whether a Slice takes only places at which numbers are 0.
-fn takes_other_places(overlay: &GraphOverlay, slice: NodeId, numbers: &Numbers) -> bool {
-    taken(overlay, slice).is_some_and(|taken| {
-        let mut pairs = taken.iter().zip(numbers.iter());
-        taken.shape() == numbers.shape() && pairs.all(|(&a, &b)| a == 0.0 || b == 0.0)
-    })
-}
-
-/// The places along the last axis that a Slice takes: no zeros.
-fn taken(overlay: &GraphOverlay, slice: NodeId) -> Option<Numbers> {
-    let at = overlay.at(slice);
-    let rank = at.output_rank(0).ok()?;
-    let count = at.output_extent(0, rank.checked_sub(1)?).ok()?;
-    let mut shape = vec![1; rank];
-    shape[rank - 1] = count;
-    let affine = Affine::shift(marks(&shape)?);
-    let step = rule_of(overlay, slice)
-        .ok()?
-        .backward(&at, 0, &affine)
-        .ok()?;
-    let [(0, ref whole)] = step.ways.first()?[..] else {
-        return None;
-    };
-    Some(whole.shift.clone())
-}
-
-/// Each number by its place among others.
-fn marks(shape: &[usize]) -> Option<Numbers> {
-    let places = (1..=shape.iter().product())
-        .map(|place: usize| place as f64)
-        .collect();
-    Some(Numbers::literal(
-        ndarray::ArrayD::from_shape_vec(shape, places).ok()?,
-    ))
-}
-
-/// The effect of a movement apart from its choice of channels: two movements with equal effect
-/// treat all other axes alike. `None` where that is unknown.
-fn movement(at: &At, output: usize, before: &Affine) -> Option<String> {
-    let (op, from, to) = (
-        at.proto().op_type(),
-        at.shape(0).ok()?,
-        at.output_shape(output).ok()?,
-    );
-    let cut = match op {
-        "Split" => vec![at.attr("axis", 0).ok()?],
-        "Slice" => at.list("axes").ok()??,
-        _ => {
-            let how = match op {
-                "Transpose" => format!("{:?}", at.permutation(from.len()).ok()?),
-                "Unsqueeze" | "Squeeze" => format!("{:?}", at.list("axes").ok()??),
-                "Flatten" => at.attr("axis", 1).ok()?.to_string(),
-                "Reshape" if is_known(&from) && is_known(&to) => String::new(),
-                "Identity" => return Some(String::new()),
-                _ => return None,
-            };
-            return Some(format!("{op} {how} {from:?} {to:?}"));
-        }
-    };
-    // Along these axes every place has its mark.
-    let cut: Vec<usize> = cut
-        .into_iter()
-        .map(|one| axis(one, from.len()).ok())
-        .collect::<Option<_>>()?;
-    let is_marked = cut.iter().all(|&axis| before.shift.shape()[axis] > 1);
-    is_marked.then(|| format!("cut {cut:?} {:?}", from.len()))
-}
-
-/// The place of each number, by its mark: one for each.
-fn marked(marks: &Numbers, count: usize) -> Option<Vec<usize>> {
-    let mut places = vec![None; count];
-    for (place, &mark) in marks.iter().enumerate().filter(|(_, mark)| **mark != 0.0) {
-        if places.get_mut(mark as usize - 1)?.replace(place).is_some() {
-            return None;
-        }
-    }
-    places.into_iter().collect()
-}
-
-/// The row of each number, by its mark, along the last axis.
-fn rows(marks: &Numbers, count: usize) -> Option<Vec<usize>> {
-    let is_row = marks
-        .shape()
-        .iter()
-        .rev()
-        .skip(1)
-        .all(|&extent| extent == 1);
-    marked(marks, count).filter(|_| is_row)
 }

@@ -67,6 +67,12 @@ struct Merged {
     readers: BTreeSet<(ValueId, Reader)>,
 }
 
+impl Merged {
+    fn size(&self) -> usize {
+        self.names.len() + self.readers.len()
+    }
+}
+
 impl<'a> GraphOverlay<'a> {
     pub fn new(analysis: &'a Analysis<'a>) -> Self {
         let Analysis {
@@ -224,9 +230,7 @@ impl<'a> GraphOverlay<'a> {
         }
         let (mut kept, mut other) = (self.merged(source), self.merged(output));
         let source = self.values[kept].source;
-        let size =
-            |merged: usize| self.values[merged].names.len() + self.values[merged].readers.len();
-        if size(kept) < size(other) {
+        if self.values[kept].size() < self.values[other].size() {
             std::mem::swap(&mut kept, &mut other);
         }
         let (names, readers) = (
@@ -291,10 +295,15 @@ impl<'a> GraphOverlay<'a> {
         let slot = 1 - input.min(1);
         let operator = self.graph.domain_op(add);
         let adds = operator == ("", "Add") || (slot == 1 && Biased.is_for(operator));
-        let same_shape =
-            self.facts.shape(output)? == self.facts.shape(self.graph.output(add, 0)?)?;
-        let constant = || self.constants.check(self.at(add).weight(slot).ok()?).ok();
-        let fits = adds && !self.owned.contains_key(&add) && same_shape && constant().is_some();
-        fits.then_some((add, slot))
+        let sum = self.graph.output(add, 0)?;
+        let has_same_shape = self.facts.shape(output)? == self.facts.shape(sum)?;
+        let fits = adds && !self.owned.contains_key(&add) && has_same_shape;
+        (fits && self.is_readable(add, slot)).then_some((add, slot))
+    }
+
+    /// Whether an input is a constant whose numbers can be read and changed.
+    fn is_readable(&self, node: NodeId, slot: usize) -> bool {
+        let weight = self.at(node).weight(slot);
+        weight.is_ok_and(|value| self.constants.check(value).is_ok())
     }
 }

@@ -28,7 +28,7 @@ use crate::onnx::tensor::DataType;
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
-/// How many operators are looked at on the way to where numbers come from, or go.
+/// The largest number of operators that a search for the origin or the readers of numbers passes.
 const LOOKED_AT: usize = 64;
 
 /// How much smaller, or larger, the numbers of a stream may become: float32 holds them all the same, and their squares
@@ -38,7 +38,7 @@ const STREAM: f64 = (1_u64 << 40) as f64;
 /// How much smaller they may become in float16. They may not become larger.
 const HALF_STREAM: f64 = 16.0;
 
-/// An affine on its way forward.
+/// An affine that propagates forward past nodes.
 pub struct Crossing<'g> {
     /// The part that is removed; `None` where a rest of it stays.
     pub part: Option<&'g Part>,
@@ -54,7 +54,7 @@ pub struct Crossing<'g> {
 /// [`Reason::Narrow`] where a type may not hold the numbers that come to it then.
 pub fn forward(
     overlay: &GraphOverlay,
-    going: &Crossing,
+    crossing: &Crossing,
     node: NodeId,
     inputs: &[Option<Affine>],
     step: &Step,
@@ -70,20 +70,18 @@ pub fn forward(
         return refused(to);
     }
     let Some(value) = cast(overlay, node) else {
-        let shrinks = || inputs.iter().flatten().any(Affine::shrinks);
         // A normalizer may divide by its statistics only behind its factors.
         let normalizes =
-            going.is_bounded && overlay.graph.category(node) == Some(Category::Arithmetic);
-        let computes = computes(overlay, node, step) && !normalizes;
-        return if computes && to == Some(DataType::Float16) && shrinks() {
-            refused(to)
-        } else {
-            Ok(())
-        };
+            crossing.is_bounded && overlay.graph.category(node) == Some(Category::Arithmetic);
+        let grows = to == Some(DataType::Float16)
+            && computes(overlay, node, step)
+            && !normalizes
+            && inputs.iter().flatten().any(Affine::shrinks);
+        return if grows { refused(to) } else { Ok(()) };
     };
     let is_kept = within(overlay.facts.data_type(value), to)
-        || going.is_bounded
-        || came_out_of(overlay, going, value, to);
+        || crossing.is_bounded
+        || came_out_of(overlay, crossing, value, to);
     let is_kept = is_kept
         || match to {
             Some(DataType::Float16) => false,
@@ -104,15 +102,12 @@ pub fn backward(
     affine: &Affine,
     step: &Step,
 ) -> Result<(), Reason> {
-    let grows = || affine.scale.iter().any(|s| s.abs() > 1.0);
+    let grows = affine.scale.iter().any(|s| s.abs() > 1.0);
     let made = overlay.graph.output(node, 0);
     let to = made.and_then(|made| overlay.facts.data_type(made));
     let Some(value) = cast(overlay, node) else {
-        let is_mean = ["AveragePool", "GlobalAveragePool", "ReduceMean"]
-            .into_iter()
-            .any(|mean| overlay.graph.is(node, mean));
-        let computes = is_mean || computes(overlay, node, step);
-        return if computes && to == Some(DataType::Float16) && grows() {
+        let makes_numbers = is_mean(overlay, node) || computes(overlay, node, step);
+        return if makes_numbers && to == Some(DataType::Float16) && grows {
             refused(to)
         } else {
             Ok(())
@@ -121,20 +116,32 @@ pub fn backward(
     let from = overlay.facts.data_type(value);
     let is_kept = within(to, from)
         || match from {
-            Some(DataType::Float16) => affine.is_only_exponents() && !grows(),
+            Some(DataType::Float16) => affine.is_only_exponents() && !grows,
             Some(DataType::BFloat16) => affine.is_only_exponents(),
             from => from.is_some(),
         };
-    let rounded_anyway = || {
-        let (source, mut left) = origin(overlay, item.part.input, None, LOOKED_AT);
-        made.map(|made| overlay.source(made)) == Some(source)
-            && only_goes_to(overlay, item.part.output, from, &mut left)
-    };
-    if is_kept || rounded_anyway() {
+    if is_kept || is_rounded_anyway(overlay, &item.part, made, from) {
         Ok(())
     } else {
         refused(from)
     }
+}
+
+fn is_mean(overlay: &GraphOverlay, node: NodeId) -> bool {
+    let means = ["AveragePool", "GlobalAveragePool", "ReduceMean"];
+    means.iter().any(|mean| overlay.graph.is(node, mean))
+}
+
+/// Whether a part reads the result of a Cast, and its own result is only cast to the type before it.
+fn is_rounded_anyway(
+    overlay: &GraphOverlay,
+    part: &Part,
+    made: Option<ValueId>,
+    from: Option<DataType>,
+) -> bool {
+    let (source, mut left) = origin(overlay, part.input, None, LOOKED_AT);
+    made.map(|made| overlay.source(made)) == Some(source)
+        && only_goes_to(overlay, part.output, from, &mut left)
 }
 
 /// Whether a value of a stream may be in another basis, in which it is smaller by the factors of an affine.
@@ -181,7 +188,7 @@ fn within(inner: Option<DataType>, outer: Option<DataType>) -> bool {
     }
 }
 
-/// Whether a node that hands an affine on makes numbers that were not there before.
+/// Whether a node that passes an affine computes new numbers, and does not only move them.
 fn computes(overlay: &GraphOverlay, node: NodeId, step: &Step) -> bool {
     let computes = match overlay.graph.category(node) {
         Some(Category::Arithmetic) => !overlay.graph.is(node, "Neg"),
@@ -211,17 +218,14 @@ fn origin(
     budget: usize,
 ) -> (ValueId, usize) {
     let mut value = overlay.source(value);
-    // Nodes of a part are removed with it.
-    let moves = |&node: &NodeId| {
-        moves(overlay, node) && part.is_none_or(|part| !part.nodes.contains(&node))
-    };
     for left in (0..budget).rev() {
-        let node = overlay
-            .graph
-            .producer(value)
-            .map(|(node, _)| node)
-            .filter(moves);
-        let Some(input) = node.and_then(|node| overlay.graph.input(node, 0)) else {
+        let Some((node, _)) = overlay.graph.producer(value) else {
+            return (value, left);
+        };
+        // Nodes of a part are removed with it.
+        let is_of_part = part.is_some_and(|part| part.nodes.contains(&node));
+        let input = overlay.graph.input(node, 0);
+        let Some(input) = input.filter(|_| !is_of_part && moves(overlay, node)) else {
             return (value, left);
         };
         value = overlay.source(input);
@@ -240,19 +244,22 @@ fn moves(overlay: &GraphOverlay, node: NodeId) -> bool {
 /// Whether all elements of a value, without the affine, were numbers of a type before a Cast.
 fn came_out_of(
     overlay: &GraphOverlay,
-    going: &Crossing,
+    crossing: &Crossing,
     value: ValueId,
     data_type: Option<DataType>,
 ) -> bool {
     let (mut value, mut left) = (value, LOOKED_AT);
     while left > 0 {
-        (value, left) = origin(overlay, value, going.part, left);
-        if let Some(part) = going.part.filter(|part| part.output == value) {
+        (value, left) = origin(overlay, value, crossing.part, left);
+        if let Some(part) = crossing.part.filter(|part| part.output == value) {
             value = part.input;
             continue;
         }
         let maker = overlay.graph.producer(value).map(|(node, _)| node);
-        let bypassed = going.bypass.iter().find(|(node, _)| Some(*node) == maker);
+        let bypassed = crossing
+            .bypass
+            .iter()
+            .find(|(node, _)| Some(*node) == maker);
         if let Some(input) = bypassed.and_then(|&(node, slot)| overlay.graph.input(node, slot)) {
             value = input;
             continue;

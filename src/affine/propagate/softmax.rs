@@ -171,7 +171,6 @@ impl KeySearch<'_, '_> {
         let Some(readers) = depth.checked_sub(1).and_then(|_| readers(overlay, value)) else {
             return false;
         };
-        let twice = |node| readers.iter().filter(|(other, _)| *other == node).count() > 1;
         readers.iter().all(|&(node, slot)| {
             let at = overlay.at(node);
             let Ok(rank) = at.output_rank(0) else {
@@ -180,21 +179,21 @@ impl KeySearch<'_, '_> {
             let Some(op) = overlay.graph.op(node).filter(|_| self.spend(&at)) else {
                 return false;
             };
-            let mut goes_on = || {
-                at.rank(slot) == Ok(rank)
-                    && at
-                        .output(0)
-                        .is_ok_and(|output| self.scores(output, along, depth - 1))
-            };
-            match op {
-                "Softmax" => along + 1 == rank && at.softmax_axis(rank) == Ok(along),
-                "Identity" => goes_on(),
-                "Add" | "Sub" if slot == 0 || op == "Add" => !twice(node) && goes_on(),
-                "Mul" | "Div" if slot == 0 || op == "Mul" => {
-                    is_same_along(&at, 1 - slot, rank, along) && !twice(node) && goes_on()
+            let is_twice = readers.iter().filter(|(other, _)| *other == node).count() > 1;
+            let is_passed = match op {
+                "Softmax" => return along + 1 == rank && at.softmax_axis(rank) == Ok(along),
+                "Identity" => true,
+                "Add" | "Sub" => (slot == 0 || op == "Add") && !is_twice,
+                "Mul" | "Div" => {
+                    (slot == 0 || op == "Mul")
+                        && !is_twice
+                        && is_same_along(&at, 1 - slot, rank, along)
                 }
                 _ => false,
-            }
+            };
+            let keeps_axes = is_passed && at.rank(slot) == Ok(rank);
+            let output = at.output(0).ok().filter(|_| keeps_axes);
+            output.is_some_and(|output| self.scores(output, along, depth - 1))
         })
     }
 }

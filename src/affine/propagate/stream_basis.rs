@@ -25,16 +25,16 @@ pub fn forward(
     item: usize,
     affine: &Affine,
 ) -> Result<Propagation, Refusal> {
-    let attempt = |kept: bool| {
-        let (found, met) = forward::forward(overlay, items, item, affine, kept);
-        (
-            found.and_then(|propagation| with_wants(overlay, items, item, propagation)),
-            met,
-        )
-    };
-    match attempt(false) {
-        (Err(why), true) => attempt(true).0.map_err(|_| why),
-        (found, _) => found,
+    let (found, met_positions) = forward::forward(overlay, items, item, affine, false);
+    let found = found.and_then(|propagation| with_wants(overlay, items, item, propagation));
+    match found {
+        Err(refusal) if met_positions => {
+            let (found, _) = forward::forward(overlay, items, item, affine, true);
+            found
+                .and_then(|propagation| with_wants(overlay, items, item, propagation))
+                .map_err(|_| refusal)
+        }
+        found => found,
     }
 }
 
@@ -77,12 +77,10 @@ fn with_factors(
     let is_parameter = items.all[item].part.nodes.is_empty();
     for factor in propagation.factors.clone() {
         let node = factor.0;
-        let not_constant = || Refusal::new(Reason::NotConstant, overlay.graph.name(node));
-        if is_parameter {
-            return Err(not_constant());
+        if is_parameter || backward::wanted(overlay, items, item, &mut propagation, factor).is_err()
+        {
+            return Err(Refusal::new(Reason::NotConstant, overlay.graph.name(node)));
         }
-        backward::wanted(overlay, items, item, &mut propagation, factor)
-            .map_err(|_| not_constant())?;
     }
     propagation.in_one_basis(overlay)
 }

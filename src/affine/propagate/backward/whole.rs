@@ -139,10 +139,18 @@ fn on_operand(affine: &Affine, rank: usize) -> Vec<Affine> {
 
 /// An affine with one more axis, along which it is constant.
 fn with_axis(affine: &Affine, axis: usize) -> Option<Affine> {
-    let insert = |shape: &[usize]| [&shape[..axis], &[1], &shape[axis..]].concat();
-    let scale = affine.scale.reshape(&insert(affine.scale.shape()))?;
-    let shift = affine.shift.reshape(&insert(affine.shift.shape()))?;
+    let scale = affine
+        .scale
+        .reshape(&with_one(affine.scale.shape(), axis))?;
+    let shift = affine
+        .shift
+        .reshape(&with_one(affine.shift.shape(), axis))?;
     Some(Affine::new(scale, shift))
+}
+
+/// A shape with an extent of 1 more.
+fn with_one(shape: &[usize], axis: usize) -> Vec<usize> {
+    [&shape[..axis], &[1], &shape[axis..]].concat()
 }
 
 fn reshaped(affine: &Affine, shape: &[usize]) -> Option<Affine> {

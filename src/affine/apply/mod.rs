@@ -1,40 +1,28 @@
-//! Carrying changes out. Nothing is decided here: each new tensor is computed in float64 and rounded once. Of a large
-//! one it is only seen that it fits its type; it is computed again while it is written.
+//! Carrying changes out. Nothing is decided here: each new tensor is computed in float64 and rounded once. A large
+//! tensor is only checked to fit its type here; it is computed again while it is written.
 
-use std::collections::hash_map::Entry;
+mod compute;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
 
 use bytes::Bytes;
-use rayon::prelude::*;
+use ndarray::ArrayD;
 
+use self::compute::{AllComputed, Computed, LARGE, alone, compute};
 use crate::affine::materialize::{Change, Edit, Failed, NewTensor};
 use crate::affine::plan::{Removal, Stored};
 use crate::affine::recognize::Replacement;
-use crate::affine::rounding::{Extremes, Rounding, extremes, float, foreseen};
+use crate::affine::rounding::{Rounding, float};
 use crate::analysis::Analysis;
-use crate::hash::{HashMap, HashSet, map_of};
+use crate::hash::{HashMap, HashSet};
 use crate::ir::builder::NewConstant;
 use crate::ir::editor::Editor;
 use crate::ir::regions::move_to;
 use crate::ir::{Graph, NodeId, Reader, ValueId, builder};
-use crate::onnx::external::Data;
-use crate::onnx::proto::{NodeProto, TensorProto};
+use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor;
-use crate::recipe::{Given, Promise, Recipe, evaluate};
+use crate::recipe::{Promise, Recipe, evaluate};
 use crate::refusal::{Reason, Refusal};
-
-/// Weights of more elements than this are computed when they are written: nobody but the operators that read them looks
-/// into them.
-const LARGE: usize = 1 << 14;
-
-/// The number of new tensors after which their inputs are dropped from memory.
-const BATCH: usize = 1 << 14;
-
-/// How often progress is polled: one report for each piece would wake the thread that draws it too often.
-const GLANCE: Duration = Duration::from_millis(20);
 
 /// Makes the changes in an editor of the model, and then the removals.
 ///
@@ -98,202 +86,6 @@ fn drop_shards_of_others(node: &mut NodeProto) {
     }
 }
 
-/// The elements of a new tensor.
-enum Computed {
-    /// They are few, or are needed at once.
-    Now(Box<TensorProto>),
-    /// They are computed when they are written; they fit.
-    Later(Arc<Promise>),
-}
-
-/// The result for each new tensor, by its address among the edits.
-type AllComputed = HashMap<*const NewTensor, Result<Computed, Reason>>;
-
-/// Computes the new tensors of all edits, by all cores.
-fn compute(edits: &[Edit], analysis: &Analysis, progress: &dyn Fn(usize, usize)) -> AllComputed {
-    let tensors: Vec<&NewTensor> = edits
-        .iter()
-        .flat_map(|edit| edit.change.tensors())
-        .collect();
-    let mut computed: AllComputed = map_of(tensors.len());
-    for batch in tensors.chunks(BATCH) {
-        let before = computed.len();
-        let progress = |done, all| progress(before + batch.len() * done / all, tensors.len());
-        computed.extend(compute_batch(batch, analysis, &progress));
-    }
-    computed
-}
-
-/// Computes some of them.
-fn compute_batch(
-    batch: &[&NewTensor],
-    analysis: &Analysis,
-    progress: &dyn Fn(usize, usize),
-) -> AllComputed {
-    let mut failed = AllComputed::default();
-    let (mut large, mut small, mut shared) = (vec![], vec![], HashMap::default());
-    for &new in batch {
-        match promise(new, analysis, &mut shared) {
-            Ok(promise) if is_large(new) => large.push((new, promise)),
-            Ok(promise) => small.push((new, promise)),
-            Err(reason) => drop(failed.insert(std::ptr::from_ref(new), Err(reason))),
-        }
-    }
-    // Biases first: they read the weights, whose ranges are known afterwards.
-    let now = by_all_cores(&small, &|(new, promise)| at_once(new, promise), &|done| {
-        progress(done, batch.len())
-    });
-    let foreseen: Vec<_> = large.iter().map(|(_, promise)| foreseen(promise)).collect();
-    let unseen = |tensor: usize| {
-        if foreseen[tensor].is_some() {
-            0
-        } else {
-            large[tensor].1.parts()
-        }
-    };
-    let parts: Vec<(usize, usize)> = (0..large.len())
-        .flat_map(|tensor| (0..unseen(tensor)).map(move |part| (tensor, part)))
-        .collect();
-    let looked = by_all_cores(
-        &parts,
-        &|&(tensor, part)| look(&large[tensor].1, part),
-        &|done| {
-            progress(
-                small.len() + large.len() * done / parts.len().max(1),
-                batch.len(),
-            );
-        },
-    );
-    let mut looked = looked.into_iter();
-    let large = large
-        .into_iter()
-        .zip(foreseen)
-        .map(|((new, promise), foreseen)| {
-            let found = match foreseen {
-                Some(found) => vec![Ok((found, vec![]))],
-                None => looked.by_ref().take(promise.parts()).collect(),
-            };
-            (std::ptr::from_ref(new), looked_through(new, promise, found))
-        });
-    let large: Vec<_> = large.collect();
-    let small = small
-        .iter()
-        .zip(now)
-        .map(|((new, _), tensor)| (std::ptr::from_ref(*new), tensor));
-    failed.into_iter().chain(large).chain(small).collect()
-}
-
-/// The results of pieces of work on all cores; reports progress.
-fn by_all_cores<W: Sync, R: Send>(
-    work: &[W],
-    piece: &(dyn Fn(&W) -> R + Sync),
-    progress: &dyn Fn(usize),
-) -> Vec<R> {
-    let (done, (end, ended)) = (AtomicUsize::new(0), mpsc::channel::<()>());
-    std::thread::scope(|scope| {
-        let pieces = scope.spawn(|| {
-            // Dropped at the end, however the work ends.
-            let _end = end;
-            let pieces = work.par_iter().map(|work| {
-                let result = piece(work);
-                done.fetch_add(1, Ordering::Relaxed);
-                result
-            });
-            pieces.collect()
-        });
-        while ended.recv_timeout(GLANCE) == Err(RecvTimeoutError::Timeout) {
-            progress(done.load(Ordering::Relaxed));
-        }
-        progress(work.len());
-        pieces
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
-}
-
-/// Whether the elements of a new tensor are computed when they are written.
-fn is_large(new: &NewTensor) -> bool {
-    new.replaces.is_some() && new.recipe.len() > LARGE
-}
-
-/// A new tensor, and where its constants are, which all share that read them.
-fn promise(
-    new: &NewTensor,
-    analysis: &Analysis,
-    shared: &mut HashMap<ValueId, Given>,
-) -> Result<Promise, Reason> {
-    let data_type = float(new.data_type)?;
-    let mut given = vec![];
-    let mut recipes = vec![&new.recipe];
-    if let Rounding::Weight(before, _) = &new.rounding {
-        recipes.push(before);
-    }
-    for name in recipes.into_iter().flat_map(Recipe::constants) {
-        let value = analysis.graph.value(name).ok_or(Reason::NotConstant)?;
-        let constant = match shared.entry(value) {
-            Entry::Occupied(there) => there.into_mut(),
-            Entry::Vacant(place) => place.insert(
-                analysis
-                    .constants
-                    .given(value)
-                    .map_err(|refusal| refusal.reason)?,
-            ),
-        };
-        given.push((name.clone(), constant.clone()));
-    }
-    Ok(Promise::new(new.recipe.clone(), data_type, given))
-}
-
-/// Computes one new tensor, by all cores if it is large.
-fn alone(new: &NewTensor, analysis: &Analysis) -> Result<Computed, Reason> {
-    let promise = promise(new, analysis, &mut HashMap::default())?;
-    if !is_large(new) {
-        return at_once(new, &promise);
-    }
-    let parts = (0..promise.parts())
-        .into_par_iter()
-        .map(|part| look(&promise, part))
-        .collect();
-    looked_through(new, promise, parts)
-}
-
-/// The extremes of a part of a large tensor, and its elements, if they take long to compute.
-type Looked = Result<(Extremes, Vec<u8>), Reason>;
-
-fn look(promise: &Promise, part: usize) -> Looked {
-    let mut bytes = vec![];
-    let found = extremes(promise, part, promise.is_costly().then_some(&mut bytes))?;
-    Ok((found, bytes))
-}
-
-/// A large tensor all of whose parts were looked at.
-fn looked_through(
-    new: &NewTensor,
-    promise: Promise,
-    parts: Vec<Looked>,
-) -> Result<Computed, Reason> {
-    let (found, elements): (Vec<_>, Vec<_>) = parts
-        .into_iter()
-        .collect::<Result<Vec<_>, _>>()?
-        .into_iter()
-        .unzip();
-    new.rounding.check(&promise, found)?;
-    if !promise.is_costly() {
-        return Ok(Computed::Later(Arc::new(promise)));
-    }
-    let mut tensor = tensor::without_elements(promise.data_type(), promise.shape());
-    tensor.raw_data = Some(elements.concat().into());
-    Ok(Computed::Now(Box::new(tensor)))
-}
-
-fn at_once(new: &NewTensor, promise: &Promise) -> Result<Computed, Reason> {
-    let numbers = promise.numbers().map_err(|refusal| refusal.reason)?;
-    let tensor = new.rounding.store(promise.data_type(), &numbers, &|name| {
-        promise.constant(name)
-    })?;
-    Ok(Computed::Now(Box::new(tensor)))
-}
-
 struct Work<'w, 'm> {
     analysis: &'w Analysis<'w>,
     graph: &'w Graph<'w>,
@@ -332,39 +124,39 @@ impl Imprint {
     }
 }
 
-/// Whether two recipes give the same numbers before these are rounded.
+/// Whether two recipes give equal numbers before the numbers are rounded.
 fn are_equal(one: &Recipe, other: &Recipe, analysis: &Analysis) -> bool {
-    let read = |name: &str| {
-        let value = analysis
-            .graph
-            .value(name)
-            .ok_or_else(|| Refusal::new(Reason::NotConstant, name))?;
-        analysis.constants.read(value)
-    };
-    let is_same_constant = |one: &str, other: &str| {
-        one == other || matches!((read(one), read(other)), (Ok(one), Ok(other)) if one == other)
-    };
-    if one.is_alike(other, &is_same_constant) {
+    if one.is_alike(other, &|one, other| {
+        are_equal_constants(one, other, analysis)
+    }) {
         return true;
     }
     // A large tensor is not computed for this.
-    one.len() <= LARGE
-        && matches!((evaluate(one, &read), evaluate(other, &read)), (Ok(one), Ok(other)) if one == other)
+    if one.len() > LARGE {
+        return false;
+    }
+    let read = |name: &str| read(name, analysis);
+    match (evaluate(one, &read), evaluate(other, &read)) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => false,
+    }
 }
 
-impl Computed {
-    fn tensor(self, graph: &Graph) -> TensorProto {
-        match self {
-            Computed::Now(tensor) => *tensor,
-            Computed::Later(promise) => {
-                let mut tensor = tensor::without_elements(promise.data_type(), promise.shape());
-                graph
-                    .model()
-                    .externals()
-                    .hold(&mut tensor, Data::Made(promise));
-                tensor
-            }
-        }
+fn are_equal_constants(one: &str, other: &str, analysis: &Analysis) -> bool {
+    if one == other {
+        return true;
+    }
+    match (read(one, analysis), read(other, analysis)) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => false,
+    }
+}
+
+/// Reads a constant by its name.
+fn read(name: &str, analysis: &Analysis) -> Result<ArrayD<f64>, Refusal> {
+    match analysis.graph.value(name) {
+        Some(value) => analysis.constants.read(value),
+        None => Err(Refusal::new(Reason::NotConstant, name)),
     }
 }
 
@@ -541,7 +333,41 @@ impl Work<'_, '_> {
         Ok(())
     }
 
-    /// Puts the nodes of a replacement behind the last of those that they replace.
+    /// Stores a constant of a replacement. Returns its name in the model.
+    fn add_constant(&mut self, constant: &NewConstant) -> Result<String, Reason> {
+        match constant {
+            NewConstant::Integers { name, values } => {
+                let tensor = tensor::make_i64(name, values);
+                Ok(self.editor.add_constant(name, tensor))
+            }
+            NewConstant::Floats {
+                name,
+                data_type,
+                recipe,
+            } => self.store(&NewTensor {
+                wish: name.clone(),
+                replaces: None,
+                data_type: Some(*data_type),
+                recipe: recipe.clone(),
+                rounding: Rounding::Sum,
+            }),
+            NewConstant::Weight {
+                name,
+                data_type,
+                recipe,
+                replaces,
+                contracted,
+            } => self.store(&NewTensor {
+                wish: name.clone(),
+                replaces: self.graph.value(replaces),
+                data_type: Some(*data_type),
+                recipe: recipe.clone(),
+                rounding: Rounding::Weight(recipe.clone(), contracted.clone()),
+            }),
+        }
+    }
+
+    /// Puts the nodes of a replacement behind the last of the nodes that they replace.
     fn replace(&mut self, replacement: &Replacement) -> Result<(), Reason> {
         let mut names = self.store_constants(&replacement.constants)?;
         let last = self.last(&replacement.nodes)?;
@@ -558,8 +384,8 @@ impl Work<'_, '_> {
                 names.insert(output.clone(), self.editor.fresh(output));
             }
             for name in node.input.iter_mut().chain(&mut node.output) {
-                if let Some(analysis) = names.get(name) {
-                    analysis.clone_into(name);
+                if let Some(new_name) = names.get(name) {
+                    new_name.clone_into(name);
                 }
             }
             // One new node may have the name of one that it replaces.
@@ -572,42 +398,14 @@ impl Work<'_, '_> {
         Ok(())
     }
 
-    /// Adds the constants of a replacement, and returns their names in the graph by those in the replacement.
+    /// Stores the constants of a replacement. Returns their names in the model by their names in the replacement.
     fn store_constants(
         &mut self,
         constants: &[NewConstant],
     ) -> Result<HashMap<String, String>, Reason> {
         let mut names: HashMap<String, String> = HashMap::default();
         for constant in constants {
-            let name = match constant {
-                NewConstant::Integers { name, values } => self
-                    .editor
-                    .add_constant(name, tensor::make_i64(name, values)),
-                NewConstant::Floats {
-                    name,
-                    data_type,
-                    recipe,
-                } => self.store(&NewTensor {
-                    wish: name.clone(),
-                    replaces: None,
-                    data_type: Some(*data_type),
-                    recipe: recipe.clone(),
-                    rounding: Rounding::Sum,
-                })?,
-                NewConstant::Weight {
-                    name,
-                    data_type,
-                    recipe,
-                    replaces,
-                    contracted,
-                } => self.store(&NewTensor {
-                    wish: name.clone(),
-                    replaces: self.graph.value(replaces),
-                    data_type: Some(*data_type),
-                    recipe: recipe.clone(),
-                    rounding: Rounding::Weight(recipe.clone(), contracted.clone()),
-                })?,
-            };
+            let name = self.add_constant(constant)?;
             names.insert(constant.name().to_owned(), name);
         }
         Ok(names)

@@ -1,0 +1,237 @@
+//! The numbers of new tensors: small tensors are computed at once, large ones while they are written.
+
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use rayon::prelude::*;
+
+use crate::affine::materialize::{Edit, NewTensor};
+use crate::affine::rounding::{Extremes, Rounding, extremes, float, foreseen};
+use crate::analysis::Analysis;
+use crate::hash::{HashMap, map_of};
+use crate::ir::{Graph, ValueId};
+use crate::onnx::external::Data;
+use crate::onnx::proto::TensorProto;
+use crate::onnx::tensor;
+use crate::recipe::{Given, Promise, Recipe};
+use crate::refusal::Reason;
+
+/// Weights of more elements than this are computed when they are written: nobody but the operators that read them looks
+/// into them.
+pub(super) const LARGE: usize = 1 << 14;
+
+/// The number of new tensors after which their inputs are dropped from memory.
+const BATCH: usize = 1 << 14;
+
+/// How often progress is polled: one report for each piece would wake the thread that draws it too often.
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// The elements of a new tensor.
+pub(super) enum Computed {
+    /// They are few, or are needed at once.
+    Now(Box<TensorProto>),
+    /// They are computed when they are written; they fit.
+    Later(Arc<Promise>),
+}
+
+/// The result for each new tensor, by its address among the edits.
+pub(super) type AllComputed = HashMap<*const NewTensor, Result<Computed, Reason>>;
+
+/// Computes the new tensors of all edits, by all cores.
+pub(super) fn compute(
+    edits: &[Edit],
+    analysis: &Analysis,
+    progress: &dyn Fn(usize, usize),
+) -> AllComputed {
+    let tensors: Vec<&NewTensor> = edits
+        .iter()
+        .flat_map(|edit| edit.change.tensors())
+        .collect();
+    let mut computed: AllComputed = map_of(tensors.len());
+    for batch in tensors.chunks(BATCH) {
+        let before = computed.len();
+        let progress = |done, all| progress(before + batch.len() * done / all, tensors.len());
+        computed.extend(compute_batch(batch, analysis, &progress));
+    }
+    computed
+}
+
+/// Computes some of them.
+fn compute_batch(
+    batch: &[&NewTensor],
+    analysis: &Analysis,
+    progress: &dyn Fn(usize, usize),
+) -> AllComputed {
+    let mut failed = AllComputed::default();
+    let (mut large, mut small, mut shared) = (vec![], vec![], HashMap::default());
+    for &new in batch {
+        match promise(new, analysis, &mut shared) {
+            Ok(promise) if is_large(new) => large.push((new, promise)),
+            Ok(promise) => small.push((new, promise)),
+            Err(reason) => drop(failed.insert(std::ptr::from_ref(new), Err(reason))),
+        }
+    }
+    // Biases first: they read the weights, whose ranges are known afterwards.
+    let now = by_all_cores(&small, &|(new, promise)| at_once(new, promise), &|done| {
+        progress(done, batch.len())
+    });
+    let foreseen: Vec<_> = large.iter().map(|(_, promise)| foreseen(promise)).collect();
+    let mut parts: Vec<(usize, usize)> = vec![];
+    for (tensor, (_, promise)) in large.iter().enumerate() {
+        if foreseen[tensor].is_none() {
+            parts.extend((0..promise.parts()).map(|part| (tensor, part)));
+        }
+    }
+    let looked = by_all_cores(
+        &parts,
+        &|&(tensor, part)| look(&large[tensor].1, part),
+        &|done| {
+            let tensors = small.len() + large.len() * done / parts.len().max(1);
+            progress(tensors, batch.len());
+        },
+    );
+    let mut computed = failed;
+    let mut looked = looked.into_iter();
+    for ((new, promise), foreseen) in large.into_iter().zip(foreseen) {
+        let found = match foreseen {
+            Some(found) => vec![Ok((found, vec![]))],
+            None => looked.by_ref().take(promise.parts()).collect(),
+        };
+        let tensor = looked_through(new, promise, found);
+        computed.insert(std::ptr::from_ref(new), tensor);
+    }
+    for ((new, _), tensor) in small.iter().zip(now) {
+        computed.insert(std::ptr::from_ref(*new), tensor);
+    }
+    computed
+}
+
+/// The results of pieces of work on all cores; reports progress.
+fn by_all_cores<W: Sync, R: Send>(
+    work: &[W],
+    piece: &(dyn Fn(&W) -> R + Sync),
+    progress: &dyn Fn(usize),
+) -> Vec<R> {
+    let (done, (end, ended)) = (AtomicUsize::new(0), mpsc::channel::<()>());
+    std::thread::scope(|scope| {
+        let pieces = scope.spawn(|| {
+            // Dropped at the end, however the work ends.
+            let _end = end;
+            let pieces = work.par_iter().map(|work| {
+                let result = piece(work);
+                done.fetch_add(1, Ordering::Relaxed);
+                result
+            });
+            pieces.collect()
+        });
+        while ended.recv_timeout(GLANCE) == Err(RecvTimeoutError::Timeout) {
+            progress(done.load(Ordering::Relaxed));
+        }
+        progress(work.len());
+        pieces
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Whether the elements of a new tensor are computed when they are written.
+fn is_large(new: &NewTensor) -> bool {
+    new.replaces.is_some() && new.recipe.len() > LARGE
+}
+
+/// A new tensor, and where its constants are, which all share that read them.
+fn promise(
+    new: &NewTensor,
+    analysis: &Analysis,
+    shared: &mut HashMap<ValueId, Given>,
+) -> Result<Promise, Reason> {
+    let data_type = float(new.data_type)?;
+    let mut given = vec![];
+    let mut recipes = vec![&new.recipe];
+    if let Rounding::Weight(before, _) = &new.rounding {
+        recipes.push(before);
+    }
+    for name in recipes.into_iter().flat_map(Recipe::constants) {
+        let value = analysis.graph.value(name).ok_or(Reason::NotConstant)?;
+        let constant = match shared.entry(value) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(place) => place.insert(
+                analysis
+                    .constants
+                    .given(value)
+                    .map_err(|refusal| refusal.reason)?,
+            ),
+        };
+        given.push((name.clone(), constant.clone()));
+    }
+    Ok(Promise::new(new.recipe.clone(), data_type, given))
+}
+
+/// Computes one new tensor, by all cores if it is large.
+pub(super) fn alone(new: &NewTensor, analysis: &Analysis) -> Result<Computed, Reason> {
+    let promise = promise(new, analysis, &mut HashMap::default())?;
+    if !is_large(new) {
+        return at_once(new, &promise);
+    }
+    let parts = (0..promise.parts())
+        .into_par_iter()
+        .map(|part| look(&promise, part))
+        .collect();
+    looked_through(new, promise, parts)
+}
+
+/// The extremes of a part of a large tensor, and its elements, if they take long to compute.
+type Looked = Result<(Extremes, Vec<u8>), Reason>;
+
+fn look(promise: &Promise, part: usize) -> Looked {
+    let mut bytes = vec![];
+    let found = extremes(promise, part, promise.is_costly().then_some(&mut bytes))?;
+    Ok((found, bytes))
+}
+
+/// A large tensor all of whose parts were looked at.
+fn looked_through(
+    new: &NewTensor,
+    promise: Promise,
+    parts: Vec<Looked>,
+) -> Result<Computed, Reason> {
+    let (found, elements): (Vec<_>, Vec<_>) = parts
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()?
+        .into_iter()
+        .unzip();
+    new.rounding.check(&promise, found)?;
+    if !promise.is_costly() {
+        return Ok(Computed::Later(Arc::new(promise)));
+    }
+    let mut tensor = tensor::without_elements(promise.data_type(), promise.shape());
+    tensor.raw_data = Some(elements.concat().into());
+    Ok(Computed::Now(Box::new(tensor)))
+}
+
+fn at_once(new: &NewTensor, promise: &Promise) -> Result<Computed, Reason> {
+    let numbers = promise.numbers().map_err(|refusal| refusal.reason)?;
+    let tensor = new.rounding.store(promise.data_type(), &numbers, &|name| {
+        promise.constant(name)
+    })?;
+    Ok(Computed::Now(Box::new(tensor)))
+}
+
+impl Computed {
+    pub(super) fn tensor(self, graph: &Graph) -> TensorProto {
+        match self {
+            Computed::Now(tensor) => *tensor,
+            Computed::Later(promise) => {
+                let mut tensor = tensor::without_elements(promise.data_type(), promise.shape());
+                graph
+                    .model()
+                    .externals()
+                    .hold(&mut tensor, Data::Made(promise));
+                tensor
+            }
+        }
+    }
+}
