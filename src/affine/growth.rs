@@ -87,11 +87,11 @@ fn bytes_of(places: &[usize], growth: &[u64]) -> u64 {
 struct Left<'l> {
     analysis: &'l Analysis<'l>,
     gone: HashSet<NodeId>,
-    /// Inputs that read something else now.
+    /// Inputs that read another value now.
     replaced: HashSet<(NodeId, usize)>,
     /// Values that new nodes read.
     read: HashSet<&'l str>,
-    /// The bytes of tensors that go, less what others took of them.
+    /// The bytes of removed tensors that no new tensor replaces yet.
     free: HashMap<ValueId, u64>,
 }
 
@@ -131,7 +131,7 @@ impl<'l> Left<'l> {
         }
     }
 
-    /// The bytes of a new tensor for which nothing makes room.
+    /// The bytes of a new tensor beyond those of the removed tensors that it replaces.
     fn takes(&mut self, tensor: &Stored) -> Option<u64> {
         let shape = tensor.recipe.shape();
         let replaced = self.analysis.graph.value(tensor.replaces.as_deref()?)?;
@@ -164,7 +164,7 @@ impl<'l> Left<'l> {
         Some(bytes)
     }
 
-    /// The tensors of the model that a constant is computed from, or itself.
+    /// The tensors of the model from which a constant is computed, or the constant itself.
     fn sources(&self, constant: ValueId) -> Vec<ValueId> {
         let graph = &self.analysis.graph;
         let (mut open, mut seen, mut found) = (vec![constant], HashSet::new(), vec![]);

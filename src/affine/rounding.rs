@@ -26,18 +26,18 @@ use crate::refusal::{Reason, Refusal};
 /// The readers of a tensor's numbers, which decide the allowed loss.
 #[derive(Debug, Clone)]
 pub enum Rounding {
-    /// They are added, or are values themselves.
+    /// Summands, or values themselves.
     Sum,
-    /// Each multiplies a value by itself.
+    /// Factors of single values.
     Factor,
-    /// A weight that was this one, and whose products are added up along these axes.
+    /// A weight: the weight before, and the axes along which products contract it.
     Weight(Recipe, Vec<usize>),
 }
 
-/// The type that numbers are stored in, if one is known.
+/// The element type of stored numbers.
 ///
 /// # Errors
-/// Where it is not, or is no type of floats.
+/// Where it is unknown, or is no type of floats.
 pub fn float(data_type: Option<DataType>) -> Result<DataType, Reason> {
     let data_type = data_type.filter(|data_type| data_type.is_float());
     data_type.ok_or(Reason::Constant("its element type is not known".into()))
@@ -47,7 +47,7 @@ pub fn float(data_type: Option<DataType>) -> Result<DataType, Reason> {
 #[derive(Debug, Clone, Copy)]
 pub struct Extremes {
     magnitudes: ValueRange,
-    /// Whether any number is below the normal ones of the type, and not among its others.
+    /// Whether any number is below the normal numbers of the type, and loses digits.
     loses: bool,
 }
 
@@ -58,8 +58,7 @@ impl Extremes {
         loses: false,
     };
 
-    /// Of numbers between these bounds, where they are so far apart from the ends of the type that none can be too large or
-    /// too small.
+    /// The extremes of numbers between these bounds, if no such number can be too large or too small for the type.
     fn between(bounds: ValueRange, data_type: DataType) -> Option<Self> {
         let fit = bounds.least() >= data_type.least_normal()
             && bounds.are_finite()
@@ -71,16 +70,16 @@ impl Extremes {
     }
 }
 
-/// The extremes of a promised tensor, where they are known without computing it.
+/// The extremes of a promised tensor, if they are known without computing it.
 pub fn foreseen(promise: &Promise) -> Option<Extremes> {
     let bounds = promise.bounds().filter(|_| !promise.is_costly())?;
     Extremes::between(bounds, promise.data_type())
 }
 
-/// Looks through a part of a tensor that is computed later, or keeps its bytes.
+/// Computes the extremes of a part of a promised tensor, and appends its bytes to `keep`.
 ///
 /// # Errors
-/// Where it cannot be computed.
+/// Where the part cannot be computed.
 pub fn extremes(
     promise: &Promise,
     part: usize,
@@ -118,7 +117,7 @@ impl Rounding {
     /// The tensor of these numbers.
     ///
     /// # Errors
-    /// Where a number is not finite, too large for the type, or loses more than it may.
+    /// Where a number is not finite, too large for the type, or loses more than is allowed.
     pub fn store(
         &self,
         data_type: DataType,
@@ -138,7 +137,7 @@ impl Rounding {
         self.keeps(data_type, numbers, read).map(|()| stored)
     }
 
-    /// Whether no number loses more than it may.
+    /// Checks that no number loses more than is allowed.
     fn keeps(&self, data_type: DataType, numbers: &ArrayD<f64>, read: Read) -> Result<(), Reason> {
         match self.lost(data_type, numbers, read)? {
             None => Ok(()),
@@ -155,7 +154,7 @@ impl Rounding {
         }
     }
 
-    /// Whether a promised tensor can be stored, from the [`extremes`] of its parts: agrees with
+    /// Checks that a promised tensor can be stored, from the [`extremes`] of its parts. It agrees with
     /// [`Rounding::store`].
     ///
     /// # Errors
@@ -185,12 +184,12 @@ impl Rounding {
         self.keeps(data_type, &numbers, &|name| promise.constant(name))
     }
 
-    /// Whether the numbers fit a type: what [`Rounding::store`] asks, of those that are no weight.
+    /// Whether [`Rounding::store`] accepts the numbers, which are no weight.
     pub fn fits(&self, data_type: Option<DataType>, numbers: &ArrayD<f64>) -> bool {
         float(data_type).is_ok_and(|data_type| self.store(data_type, numbers, &unreadable).is_ok())
     }
 
-    /// The number that loses the most of those that lose more than they may, and how much of itself.
+    /// The number with the largest loss beyond the allowed one, and the lost part of it.
     fn lost(
         &self,
         data_type: DataType,

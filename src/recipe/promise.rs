@@ -14,15 +14,15 @@ use crate::onnx::tensor::{DataType, Floats, encode_into};
 use crate::onnx::value_range::ValueRange;
 use crate::refusal::{Reason, Refusal};
 
-/// Of how many terms sums are that should not be computed twice.
+/// Sums of more terms than this are not computed twice.
 const COSTLY: usize = 64;
 
 /// A constant that a promise is made of.
 #[derive(Debug, Clone)]
 pub enum Given {
-    /// It is in a model, and is read in parts.
+    /// A tensor of a model, read in parts.
     Stored(Arc<Floats>),
-    /// It was computed from others.
+    /// The result of a computation.
     Computed(Arc<ArrayD<f64>>),
 }
 
@@ -67,7 +67,7 @@ pub struct Promise {
     axis: usize,
     /// How many places of the axis a part has.
     places: usize,
-    /// The recipe in a form that is computed faster, where it has one.
+    /// A faster form of the recipe, if it has one.
     scaled: Option<Scaled>,
 }
 
@@ -143,7 +143,7 @@ impl Promise {
         evaluate_from(&self.recipe, self)
     }
 
-    /// Whether each number is the sum of so many that nobody should compute it twice.
+    /// Whether each number is a sum of many terms, which should not be computed twice.
     pub fn is_costly(&self) -> bool {
         let mut steps = self.recipe.steps().into_iter();
         steps.any(|step| {
@@ -170,7 +170,7 @@ impl Promise {
         self.scaled.as_ref()?.bounds()
     }
 
-    /// Between what magnitudes the numbers of a part lie that are not 0, where they are a scaled constant.
+    /// The range of all magnitudes except 0 in a part, if the promise is a scaled constant.
     ///
     /// # Errors
     /// Where it cannot be read.
@@ -185,10 +185,10 @@ impl Promise {
         number * PART..self.recipe.len().min((number + 1) * PART)
     }
 
-    /// Takes the numbers of a part, in row-major order, before they are rounded: block by block.
+    /// Passes the numbers of a part to `take`, block by block, in row-major order and not rounded.
     ///
     /// # Errors
-    /// As [`Promise::numbers`], and what taking them says.
+    /// As [`Promise::numbers`], and the errors of `take`.
     pub fn each(
         &self,
         number: usize,
@@ -230,7 +230,7 @@ impl Promise {
         self.whole(name)
     }
 
-    /// Where a part begins, in elements.
+    /// The index of the first element of a part.
     pub fn begin(&self, number: usize) -> usize {
         if self.scaled.is_some() {
             return number * PART;

@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 use super::{Op, Recipe, Windows, places};
 use crate::onnx::tensor::DataType;
 
-/// No step that is read has more elements: products and sums of extents do not wrap below it.
+/// The largest number of elements of a step in a certificate: products and sums of extents do not overflow below it.
 const MOST: usize = 1 << 40;
 
-/// Nor has one of windows larger numbers.
+/// The largest number in the windows of a step.
 const WIDEST: usize = 1 << 30;
 
 /// One operation of a recipe: its kind, the indices of its inputs, and the extents of its result.
@@ -99,7 +99,7 @@ pub fn float_name(data_type: DataType) -> String {
     known.map_or_else(|| data_type.name(), |(_, name)| (*name).to_owned())
 }
 
-/// The type of floats that a certificate calls so.
+/// The type of floats by its name in certificates.
 pub fn float_named(name: &str) -> Option<DataType> {
     FLOATS
         .iter()
@@ -108,7 +108,7 @@ pub fn float_named(name: &str) -> Option<DataType> {
 }
 
 impl Recipe {
-    /// The recipe as steps, each behind those that it takes; the last one is the recipe.
+    /// The recipe as steps, each behind its inputs; the last step is the recipe.
     pub fn to_steps(&self) -> Vec<RecipeStep> {
         let steps = self.steps();
         let places = places(&steps);
@@ -124,10 +124,10 @@ impl Recipe {
         written.collect()
     }
 
-    /// The recipe that steps say, whoever wrote them.
+    /// The recipe of a list of steps, which may be malformed.
     ///
     /// # Errors
-    /// Which step does not fit the others, and why.
+    /// The step that does not fit the others, and the reason.
     pub fn from_steps(steps: &[RecipeStep]) -> Result<Self, String> {
         let mut made: Vec<Recipe> = Vec::with_capacity(steps.len());
         for (place, step) in steps.iter().enumerate() {
@@ -203,7 +203,7 @@ fn read(step: &RecipeStep, inputs: &[&Recipe]) -> Result<Recipe, String> {
 }
 
 /// An operation and the extents of its result; no extents where the inputs do not fit it.
-type Operator = (Op, Option<Vec<usize>>);
+type CheckedOp = (Op, Option<Vec<usize>>);
 
 /// Whether the product of all extents but 0 is not too large.
 fn is_countable(shape: &[usize]) -> bool {
@@ -212,7 +212,7 @@ fn is_countable(shape: &[usize]) -> bool {
     product.is_some_and(|product| product <= MOST)
 }
 
-fn read_leaf(RecipeStep { op, shape, .. }: &RecipeStep) -> Result<Operator, String> {
+fn read_leaf(RecipeStep { op, shape, .. }: &RecipeStep) -> Result<CheckedOp, String> {
     match op {
         StepOp::Constant { name } => Ok((Op::Constant(name.as_str().into()), Some(shape.clone()))),
         StepOp::Literal { numbers } => {
@@ -226,7 +226,7 @@ fn read_leaf(RecipeStep { op, shape, .. }: &RecipeStep) -> Result<Operator, Stri
     }
 }
 
-fn read_unary(RecipeStep { op, shape, .. }: &RecipeStep, a: &Recipe) -> Result<Operator, String> {
+fn read_unary(RecipeStep { op, shape, .. }: &RecipeStep, a: &Recipe) -> Result<CheckedOp, String> {
     let own = Some(a.shape().to_vec());
     Ok(match op {
         StepOp::Round { data_type } => {
@@ -258,7 +258,7 @@ fn read_unary(RecipeStep { op, shape, .. }: &RecipeStep, a: &Recipe) -> Result<O
     })
 }
 
-fn read_binary(step: &RecipeStep, a: &Recipe, b: &Recipe) -> Result<Operator, String> {
+fn read_binary(step: &RecipeStep, a: &Recipe, b: &Recipe) -> Result<CheckedOp, String> {
     Ok(match &step.op {
         StepOp::Add => (Op::Add, extents(a.add(b))),
         StepOp::Sub => (Op::Sub, extents(a.sub(b))),
@@ -275,14 +275,14 @@ fn read_binary(step: &RecipeStep, a: &Recipe, b: &Recipe) -> Result<Operator, St
     })
 }
 
-fn read_concat(step: &RecipeStep, inputs: &[&Recipe]) -> Result<Operator, String> {
+fn read_concat(step: &RecipeStep, inputs: &[&Recipe]) -> Result<CheckedOp, String> {
     match &step.op {
         StepOp::Concat { axis } => Ok(concat(*axis, inputs)),
         _ => Err(format!("it has {} inputs", inputs.len())),
     }
 }
 
-fn concat(axis: usize, parts: &[&Recipe]) -> Operator {
+fn concat(axis: usize, parts: &[&Recipe]) -> CheckedOp {
     let parts: Vec<Recipe> = parts.iter().map(|&part| part.clone()).collect();
     (Op::Concat(axis), extents(Recipe::concat(axis, &parts)))
 }
@@ -291,7 +291,7 @@ fn extents(recipe: Option<Recipe>) -> Option<Vec<usize>> {
     recipe.map(|recipe| recipe.shape().to_vec())
 }
 
-/// Whether places can be looked up in windows without leaving the numbers that there are.
+/// Checks that lookups of places in windows stay in bounds and do not overflow.
 fn are_sound(windows: &Windows) -> Option<()> {
     let Windows {
         kernel,

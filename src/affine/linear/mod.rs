@@ -1,4 +1,4 @@
-//! How a linear operator takes an affine into its constants.
+//! Rules for linear operators, whose constants absorb affines.
 //!
 //! For `y = L(x) + b` with a constant weight `W` behind `L`, Algorithm 1 of the UN paper in general
 //! form: an affine `(s, t)` on the operand gives `W' = W·diag(s)`, `b' = b + L(t)`, and one on the
@@ -41,12 +41,12 @@ pub const LINEAR: &[&dyn Linear] = &[
     &fused::FusedGemm,
 ];
 
-/// Where an operator keeps its constants.
+/// The inputs that hold the constants of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slots {
     /// The input that multiplies, if there is one.
     pub weight: Option<usize>,
-    /// The input that is added. It may be free: then it can be made.
+    /// The input that is added. It may be absent; then a constant can be added there.
     pub bias: Option<usize>,
 }
 
@@ -58,10 +58,10 @@ pub trait Linear: Rule {
         true
     }
 
-    /// Where the constants are.
+    /// The slots of the constants.
     ///
     /// # Errors
-    /// Where the node has no constant that could take anything.
+    /// Where the node has no constant that can absorb an affine.
     fn slots(&self, at: &At) -> Result<Slots, Reason>;
 
     /// The weight after an affine's scale came in at `side`.
@@ -76,13 +76,13 @@ pub trait Linear: Rule {
         scale: &Numbers,
     ) -> Result<Recipe, Reason>;
 
-    /// The axes of the weight along which its products are added up.
+    /// The axes of the weight that the product contracts.
     ///
     /// # Errors
-    /// Where they are not known.
+    /// Where they are unknown.
     fn contracted(&self, at: &At) -> Result<Vec<usize>, Reason>;
 
-    /// `L(t)`: what a shift on the operand adds to the result, broadcast over the result's shape; or to its biases.
+    /// `L(t)`: the summand of the result, broadcast over its shape, that a shift on the operand makes; or the summand of the biases.
     ///
     /// # Errors
     /// Where it cannot be computed.
@@ -94,7 +94,7 @@ pub trait Linear: Rule {
         shift: &Numbers,
     ) -> Result<Recipe, Reason>;
 
-    /// The number of axes of what [`Linear::image`] makes.
+    /// The rank of [`Linear::image`].
     ///
     /// # Errors
     /// Where it is not known.
@@ -108,11 +108,11 @@ pub trait Linear: Rule {
     /// Where the node does not allow its bias to be read.
     fn read_bias(&self, at: &At, bias: Recipe) -> Result<Recipe, Reason>;
 
-    /// A bias as its slot wants it; `None` where the slot cannot hold it, and an Add must.
+    /// A bias in the shape of its slot; `None` where the slot cannot hold it, so that an Add must.
     fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe>;
 }
 
-/// How an operator, by its domain and its name, takes affines into its constants.
+/// The rule of a linear operator, by its domain and its name.
 pub fn linear(operator: (&str, &str)) -> Option<&'static dyn Linear> {
     static BY_OPERATOR: LazyLock<HashMap<(&str, &str), &dyn Linear>> =
         LazyLock::new(|| by_operator(LINEAR.iter().copied()));

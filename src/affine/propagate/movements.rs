@@ -9,11 +9,12 @@ use crate::affine::propagate::overlay::GraphOverlay;
 use crate::analysis::layout::LayoutMap;
 use crate::ir::ValueId;
 
-/// How many movements are looked at.
+/// The largest number of movements in a row.
 const LONGEST: usize = 16;
 
-/// The first value behind a value, by movements alone whose results nothing else reads, along whose axes an affine varies as
-/// it does along those of the value; and the affine there.
+/// The first value behind movements whose axes hold the varying axes of an affine, and the affine there.
+///
+/// Nothing else may read the values between the movements.
 pub fn across(
     overlay: &GraphOverlay,
     value: ValueId,

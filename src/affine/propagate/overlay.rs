@@ -33,13 +33,13 @@ pub struct GraphOverlay<'a> {
     of: Vec<Option<u32>>,
     /// Values that lost their only reader, and are otherwise unchanged: most constants.
     unread: NodeSet,
-    /// Nodes that belong to a part which is (still) there: their constants are not to be touched.
+    /// Nodes of parts that have not folded: their constants must not change.
     pub owned: HashMap<NodeId, usize>,
     dead_ends: RefCell<HashMap<(ValueId, Route), Rc<Refusal>>>,
     touched: NodeSet,
-    /// Nodes that will add something which they do not add in the model.
+    /// Nodes that add a summand which they do not add in the model.
     shifted: NodeSet,
-    /// Nodes that others will take the place of, or that hold other constants.
+    /// Nodes that others replace, or that get other constants.
     pub replaced: HashSet<NodeId>,
     /// Nodes behind which an Add will be made.
     pub makes: HashSet<NodeId>,
@@ -105,7 +105,7 @@ impl<'a> GraphOverlay<'a> {
         self.analysis.at(node)
     }
 
-    /// Whether a node is part of an activation, whose constants are not to be touched.
+    /// Whether a node is part of an activation, whose constants must not change.
     pub fn is_of_activation(&self, node: NodeId) -> bool {
         self.analysis.activations.contains(node)
     }
@@ -150,7 +150,7 @@ impl<'a> GraphOverlay<'a> {
         only
     }
 
-    /// Whether a node belongs to no part, and is not going to be another one.
+    /// Whether a node belongs to no part, and no other node replaces it.
     pub fn is_free(&self, node: NodeId) -> bool {
         !self.owned.contains_key(&node) && !self.replaced.contains(&node)
     }
@@ -182,7 +182,7 @@ impl<'a> GraphOverlay<'a> {
         self.shifted.contains(node)
     }
 
-    /// Takes folds in, behind those decided before.
+    /// Adds folds behind the earlier ones.
     pub fn fold(&mut self, folds: Vec<Fold>) {
         for fold in &folds {
             self.touched.insert(fold.node);
@@ -209,7 +209,7 @@ impl<'a> GraphOverlay<'a> {
         self.folds.extend(folds);
     }
 
-    /// The value will be another name of `source`, and `nodes` will be gone.
+    /// Removes nodes: `output` becomes another name of `source`.
     pub fn remove(&mut self, nodes: &[NodeId], output: ValueId, source: ValueId) {
         let graph = self.graph;
         for &node in nodes {

@@ -1,4 +1,5 @@
-//! The rule for each operator, looked up in the tables of [`travel`](crate::affine::propagate::rules) and [`absorb`](crate::affine::linear).
+//! The rule for each operator, from the tables of [`rules`](crate::affine::propagate::rules) and
+//! [`linear`](crate::affine::linear).
 
 use std::sync::LazyLock;
 
@@ -11,10 +12,10 @@ use crate::ir::regions::{BEGIN, END};
 use crate::onnx::operator::{attributes, is_quantized};
 use crate::refusal::Reason;
 
-/// The rule for a node, which has no attribute that ONNX does not have.
+/// The rule for a node, if ONNX defines all its attributes.
 ///
 /// # Errors
-/// [`Reason::Attribute`] with one that it has; why there is no rule.
+/// [`Reason::Attribute`] with an attribute that ONNX does not define; or why there is no rule.
 pub fn rule_of(at: &At) -> Result<&'static dyn Rule, Reason> {
     let operator @ (domain, op) = at.graph.domain_op(at.node);
     if let Some(known) = attributes(op).filter(|_| domain.is_empty()) {
@@ -37,8 +38,10 @@ pub fn rule(operator: (&str, &str)) -> Option<&'static dyn Rule> {
     BY_OPERATOR.get(&operator).copied()
 }
 
-/// Whether a layer takes all of an affine into its constants from that side. Its rule decides, which knows what the node
-/// adds behind the product: a scale on the result of `x·W + c` reaches `c` only where `c` is a constant.
+/// Whether the constants of a layer absorb all of an affine from a side.
+///
+/// The rule of the layer decides, since it knows the summand behind the product: a scale on the result of `x·W + c` reaches
+/// `c` only if `c` is a constant.
 pub fn takes_all(at: &At, side: Side, affine: &Affine) -> bool {
     let Ok(rule) = rule_of(at) else { return false };
     let step = match side {

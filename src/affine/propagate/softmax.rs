@@ -1,8 +1,8 @@
-//! Shifts that a Softmax takes no notice of.
+//! Shifts that do not change a Softmax.
 //!
 //! With a constant `c` added to every key, the scores `q·(k + c)ᵀ = q·kᵀ + q·c` gain the same along the
-//! keys, and `softmax(z + a) = softmax(z)` for whatever `a` is the same along its axis. So the part of a
-//! fold that would have to be made into a bias of the keys need not be there at all.
+//! keys, and `softmax(z + a) = softmax(z)` for every `a` that is constant along its axis. So a fold may drop
+//! the shift that would become a bias of the keys.
 
 use ndarray::Array1;
 
@@ -21,12 +21,12 @@ use crate::shape::facts::extent;
 /// How many operators may lie between the keys and the Softmax.
 const DEPTH: usize = 24;
 
-/// How many operands those that read the keys may have all together. There may be as many products whose keys one
-/// Concat reads, and each of them looks at all.
+/// The largest number of operands of all nodes that read the keys. One Concat may read the keys of as many products, each of
+/// which looks at all of them.
 const OPERANDS: usize = 256;
 
-/// Whether it makes no difference to the model what a shift on the operand of a product with a constant
-/// adds to each channel of the result.
+/// Whether the model does not depend on the numbers that a shift on the operand of a product with a
+/// constant adds to the channels of the result.
 pub fn ignores(overlay: &GraphOverlay, node: NodeId, side: Side, shift: &Numbers) -> bool {
     let by_channel = shift
         .shape()

@@ -1,11 +1,11 @@
-//! Zeros that are made for the batch at hand, such as those that a relative shift puts before its scores: they are the same
-//! in every scale, so nothing has to be done where one is wanted on them, whoever reads them besides.
+//! Zeros that are made for each batch, such as the zeros that a relative shift puts before its scores. A scale does not change
+//! them, so a scale that is needed on them needs no change, whatever else reads them.
 
 use crate::affine::propagate::overlay::GraphOverlay;
 use crate::analysis::uniform::repeats_zero;
 use crate::ir::ValueId;
 
-/// Whether a value is zeros, and stays so.
+/// Whether all elements of a value are zero, whatever is planned.
 pub fn is_zeros(overlay: &GraphOverlay, value: ValueId) -> bool {
     let made_by = overlay
         .graph

@@ -33,8 +33,8 @@ impl Rule for Concat {
         let lengths = lengths(at, axis)?;
         let scales: Vec<&Numbers> = parts.iter().map(|part| &part.scale).collect();
         let shifts: Vec<&Numbers> = parts.iter().map(|part| &part.shift).collect();
-        let scale = joined(&scales, &lengths, axis)?;
-        let shift = joined(&shifts, &lengths, axis)?;
+        let scale = joined(&scales, &lengths, axis, rank)?;
+        let shift = joined(&shifts, &lengths, axis, rank)?;
         Ok(Step::pass_on(0, Affine::new(scale, shift)))
     }
 
@@ -83,9 +83,14 @@ fn beside_constants(at: &At, inputs: &[Option<Affine>], axis: usize) -> Option<S
     })
 }
 
-/// Numbers for each part one behind the other along an axis, in one shape along the others.
-fn joined(parts: &[&Numbers], lengths: &[usize], axis: usize) -> Result<Numbers, Reason> {
-    let mut shape = vec![1; parts[0].ndim()];
+/// Numbers of this rank for each part, one behind the other along an axis.
+fn joined(
+    parts: &[&Numbers],
+    lengths: &[usize],
+    axis: usize,
+    rank: usize,
+) -> Result<Numbers, Reason> {
+    let mut shape = vec![1; rank];
     for part in parts {
         for (wide, &extent) in shape.iter_mut().zip(part.shape()) {
             *wide = (*wide).max(extent);

@@ -1,4 +1,4 @@
-//! How an affine travels through operators that compute nothing with channels.
+//! Rules for operators that an affine crosses: they compute nothing with channels.
 //!
 //! A new operator is one file with a [`Rule`], and one line in [`RULES`].
 
