@@ -226,14 +226,14 @@ impl Planner<'_> {
     /// Where neither propagates, the factor of the value may absorb the scale, and its summand the
     /// shift.
     pub(super) fn fold_factor(&mut self, item: usize) -> bool {
-        let Some(propagation) = self.into_factor(item) else {
+        let Some(propagation) = self.scale_in_factor(item) else {
             return false;
         };
         self.commit(item, Direction::Forward, propagation);
         true
     }
 
-    fn into_factor(&self, item: usize) -> Option<Propagation> {
+    fn scale_in_factor(&self, item: usize) -> Option<Propagation> {
         let Item { part, site, .. } = &self.items[item];
         let affine = &part.affine;
         if affine.has_no_scale() {

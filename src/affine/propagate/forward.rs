@@ -49,7 +49,7 @@ pub fn forward(
         keeps_positions,
         ..ForwardPropagation::new(overlay, items, item)
     };
-    let found = search.from_part(affine);
+    let found = search.start_at_part(affine);
     (found, search.met_positions)
 }
 
@@ -151,7 +151,7 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
     }
 
     /// From the part of the item to every reader that absorbs the affine.
-    fn from_part(&mut self, affine: &Affine) -> Result<Propagation, Refusal> {
+    fn start_at_part(&mut self, affine: &Affine) -> Result<Propagation, Refusal> {
         let Item { part, site, .. } = &self.items.all[self.item];
         self.arrive(part.output, affine.clone(), None, 0)?;
         let mut propagation = Propagation::for_site(*site);

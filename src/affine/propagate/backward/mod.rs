@@ -76,7 +76,7 @@ impl Start<'_, '_> {
     /// Propagates the affine in one mode.
     fn attempt(&self, mode: Mode) -> (Result<Propagation, Refusal>, Met) {
         let mut search = BackwardPropagation::new(self.overlay, self.items, self.item, mode);
-        let found = search.from_part(self.affine);
+        let found = search.start_at_part(self.affine);
         (found, search.met())
     }
 
@@ -215,7 +215,7 @@ pub fn returning(
     affine: &Affine,
 ) -> Result<Propagation, Refusal> {
     let mut search = BackwardPropagation::new(overlay, items, item, Mode::COMPENSATING);
-    let mut propagation = search.from_part(affine)?;
+    let mut propagation = search.start_at_part(affine)?;
     let compensations = search.into_compensations();
     forward::compensate(overlay, items, item, &mut propagation, &compensations)?;
     // Compensation needs affines from producers, such as class tokens beside a reader that compensates.
@@ -299,7 +299,7 @@ pub fn wanted_by_all(
     for &mode in modes {
         let mut found = propagation.clone();
         let mut search = BackwardPropagation::new(overlay, items, item, mode);
-        match search.from_inputs(&mut found, node, &way) {
+        match search.start_at_inputs(&mut found, node, &way) {
             Ok(()) => {
                 *propagation = found;
                 return Ok(());

@@ -25,7 +25,7 @@ type Onward = (NodeId, Vec<Vec<(usize, Affine)>>);
 
 impl BackwardPropagation<'_, '_> {
     /// Propagates from the input of the item's part.
-    pub(super) fn from_part(&mut self, affine: &Affine) -> Result<Propagation, Refusal> {
+    pub(super) fn start_at_part(&mut self, affine: &Affine) -> Result<Propagation, Refusal> {
         let Item { part, site, .. } = &self.items.all[self.item];
         let mut propagation = Propagation::for_site(*site);
         let demand = Demand {
@@ -40,7 +40,7 @@ impl BackwardPropagation<'_, '_> {
     }
 
     /// Propagates from inputs of a node.
-    pub(super) fn from_inputs(
+    pub(super) fn start_at_inputs(
         &mut self,
         propagation: &mut Propagation,
         node: NodeId,
