@@ -158,17 +158,7 @@ impl PlanLog {
             .map(|removal| removal.output.clone())
             .collect();
         let sites = std::mem::take(&mut plan.sites);
-        match self.passes {
-            0 => {
-                let Plan { tidy, growth, .. } = std::mem::replace(&mut self.plan, plan);
-                // A change of form counts only together with other changes, or with fewer
-                // operators.
-                self.plan.is_tidied |= tidy.constants + tidy.duplicates > 0 || self.has_fewer;
-                self.plan.growth += growth;
-                self.plan.tidy = tidy;
-            }
-            _ => self.plan.growth += plan.growth,
-        }
+        self.add_plan(plan);
         self.makers.clear();
         // The first repetition reserves room: a list of hundreds of thousands should not grow one
         // by one.
@@ -204,6 +194,21 @@ impl PlanLog {
         }
         self.passes += 1;
         self.keep(stored, &places);
+    }
+
+    /// Begins with the first plan of sites, and adds the growth of later ones.
+    fn add_plan(&mut self, plan: Plan) {
+        match self.passes {
+            0 => {
+                let Plan { tidy, growth, .. } = std::mem::replace(&mut self.plan, plan);
+                // A change of form counts only together with other changes, or with fewer
+                // operators.
+                self.plan.is_tidied |= tidy.constants + tidy.duplicates > 0 || self.has_fewer;
+                self.plan.growth += growth;
+                self.plan.tidy = tidy;
+            }
+            _ => self.plan.growth += plan.growth,
+        }
     }
 
     /// Records the streams that changed their basis, their new tensors, and the streams that stay.

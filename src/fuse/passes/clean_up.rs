@@ -48,7 +48,7 @@ impl Pass for CleanUp {
     }
 
     fn description(&self) -> &'static str {
-        "constant and branch folding, common subexpressions, identities, dead code"
+        "constant and branch folding (`constant`), CSE and identities (`duplicate`), dead code"
     }
 
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {

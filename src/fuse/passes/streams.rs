@@ -23,7 +23,7 @@ impl Pass for CentreStreams {
     }
 
     fn description(&self) -> &'static str {
-        "writes residual streams without the mean that their normalizers subtract"
+        "writes residual streams without the mean that their normalizers subtract (`centring`)"
     }
 
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
@@ -51,7 +51,7 @@ impl Pass for ScaleStreams {
     }
 
     fn description(&self) -> &'static str {
-        "multiplies residual streams by a power of two, with --scale-stream"
+        "multiplies residual streams by a power of two, with --scale-stream (`scaling`)"
     }
 
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {

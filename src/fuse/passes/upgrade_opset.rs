@@ -14,7 +14,7 @@ impl Pass for UpgradeOpset {
     }
 
     fn description(&self) -> &'static str {
-        "moves the model to the operator set of an operator that it writes out"
+        "moves the model to the operator set of an operator that it writes out (`hard swish`)"
     }
 
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
