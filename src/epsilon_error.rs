@@ -31,9 +31,10 @@ impl EpsilonError {
         options: &VerifyOptions,
     ) -> Result<Self, Failure> {
         let followers: Vec<&Follower> = merged.iter().flat_map(|norm| &norm.followers).collect();
-        let seen = |model: &Model| seen_by(model, &followers, options);
+        let before = seen_by(before, &followers, options)?;
+        let after = seen_by(after, &followers, options)?;
         let mut bound: f64 = 0.0;
-        for (before, after) in seen(before)?.into_iter().zip(seen(after)?) {
+        for (before, after) in before.into_iter().zip(after) {
             for ((follower, v), u) in followers.iter().zip(before).zip(after) {
                 for (v, u) in v.into_iter().zip(u) {
                     let part = follower.epsilon / 2.0 * (1.0 / u - 1.0 / v).abs();
@@ -52,21 +53,25 @@ fn seen_by(
     options: &VerifyOptions,
 ) -> Result<Vec<Vec<Vec<f64>>>, Failure> {
     let mut watched = model.clone();
-    let output = |follower: &&Follower| ValueInfoProto {
+    let outputs = &mut watched.graph_mut().output;
+    outputs.clear();
+    outputs.extend(followers.iter().map(|follower| ValueInfoProto {
         name: Some(follower.value.clone()),
         ..Default::default()
-    };
-    watched.graph_mut().output = followers.iter().map(output).collect();
+    }));
     let engine = Engine::load(&watched, &options.dims)?;
-    let run = |&seed: &u64| {
+    let mut seen = vec![];
+    for &seed in &options.seeds {
         let values = engine.run(&random(engine.inputs(), seed))?;
-        let tokens = |(follower, value): (&&Follower, &Tensor)| {
-            moments(value, follower.centred)
-                .map_err(|error| Failure::new(Stage::Run, error.to_string()))
-        };
-        followers.iter().zip(&values).map(tokens).collect()
-    };
-    options.seeds.iter().map(run).collect()
+        let mut statistics = vec![];
+        for (follower, value) in followers.iter().zip(&values) {
+            let tokens = moments(value, follower.centred)
+                .map_err(|error| Failure::new(Stage::Run, error.to_string()))?;
+            statistics.push(tokens);
+        }
+        seen.push(statistics);
+    }
+    Ok(seen)
 }
 
 /// The mean of the squares of each token, or its variance.
@@ -74,14 +79,18 @@ fn moments(value: &Tensor, centred: bool) -> TractResult<Vec<f64>> {
     let wide = value.cast_to::<f64>()?;
     let numbers = wide.try_as_plain_ram()?.as_slice::<f64>()?;
     let channels = value.shape().last().copied().unwrap_or(1).max(1);
-    let moment = |token: &[f64]| {
-        let mean = |sum: f64| sum / token.len() as f64;
-        let centre = if centred {
-            mean(token.iter().sum())
-        } else {
-            0.0
-        };
-        mean(token.iter().map(|x| (x - centre).powi(2)).sum())
+    let tokens = numbers.chunks(channels);
+    Ok(tokens.map(|token| moment(token, centred)).collect())
+}
+
+/// The mean of the squares of some numbers, or their variance.
+fn moment(numbers: &[f64], centred: bool) -> f64 {
+    let count = numbers.len() as f64;
+    let centre = if centred {
+        numbers.iter().sum::<f64>() / count
+    } else {
+        0.0
     };
-    Ok(numbers.chunks(channels).map(moment).collect())
+    let squares: f64 = numbers.iter().map(|x| (x - centre).powi(2)).sum();
+    squares / count
 }

@@ -59,12 +59,10 @@ impl StreamMagnitude {
             return Ok(None);
         }
         look_at(wide.graph_mut(), &names);
-        let run = || Engine::load(&wide, dims)?.run(inputs);
+        let ran = Engine::load(&wide, dims).and_then(|engine| engine.run(inputs));
+        let ran = ran.map_err(|failure| fail(failure.to_string()))?;
         let mut largest: f64 = 0.0;
-        for (name, seen) in names
-            .iter()
-            .zip(run().map_err(|failure| fail(failure.to_string()))?)
-        {
+        for (name, seen) in names.iter().zip(ran) {
             let seen = seen
                 .cast_to_scalar::<f64>()
                 .map_err(|error| fail(error.to_string()))?;
@@ -90,6 +88,14 @@ impl StreamMagnitude {
     }
 }
 
+/// A node that reduces all axes of a value to a scalar.
+fn reduction(op: &str, value: &str, made: &str) -> NodeProto {
+    NodeProto {
+        attribute: vec![builder::int("keepdims", 0)],
+        ..builder::node(&NodeProto::default(), op, made, &[value], made)
+    }
+}
+
 /// Makes the largest magnitudes of values the outputs of a graph. ReduceMax ignores NaN; the
 /// difference of a NaN to itself is NaN too.
 fn look_at(graph: &mut GraphProto, names: &[String]) {
@@ -99,10 +105,6 @@ fn look_at(graph: &mut GraphProto, names: &[String]) {
         let [magnitudes, most, none, sum, largest] =
             parts.map(|what| format!("unfold_{what}_{place}"));
         let like = NodeProto::default();
-        let reduce = |op: &str, value: &str, made: &str| NodeProto {
-            attribute: vec![builder::int("keepdims", 0)],
-            ..builder::node(&like, op, made, &[value], made)
-        };
         graph.node.push(builder::node(
             &like,
             "Abs",
@@ -110,11 +112,11 @@ fn look_at(graph: &mut GraphProto, names: &[String]) {
             &[name],
             &magnitudes,
         ));
-        graph.node.push(reduce("ReduceMax", &magnitudes, &most));
+        graph.node.push(reduction("ReduceMax", &magnitudes, &most));
         graph
             .node
             .push(builder::node(&like, "Sub", &none, &[name, name], &none));
-        graph.node.push(reduce("ReduceSum", &none, &sum));
+        graph.node.push(reduction("ReduceSum", &none, &sum));
         graph.node.push(builder::node(
             &like,
             "Add",

@@ -131,21 +131,26 @@ impl Provenance {
             .iter()
             .map(|entry| (entry.key(), entry.value()))
             .collect();
-        let entry = |key: String| entries.get(key.as_str()).map(|&value| value.to_owned());
-        let time = |time: usize| {
-            let [version, original, folded, grown, options] =
-                KEYS.map(|name| entry(key(time, name)));
-            let options = options.as_deref().unwrap_or("{}");
-            let options = noted(&mut serde_json::Deserializer::from_str(options)).ok();
-            Some(Self {
-                version: version?,
-                original,
-                folded: folded.unwrap_or_default(),
-                grown: grown.and_then(|grown| grown.parse().ok()),
-                options: options.unwrap_or_default(),
-            })
-        };
-        (0..).map_while(time).collect()
+        (0..)
+            .map_while(|time| Self::from_entries(&entries, time))
+            .collect()
+    }
+
+    /// The notes of one run, by its place in the order of runs.
+    fn from_entries(entries: &HashMap<&str, &str>, time: usize) -> Option<Self> {
+        let [version, original, folded, grown, options] = KEYS.map(|name| {
+            let value = entries.get(key(time, name).as_str());
+            value.map(|&value| value.to_owned())
+        });
+        let options = options.as_deref().unwrap_or("{}");
+        let options = noted(&mut serde_json::Deserializer::from_str(options)).ok();
+        Some(Self {
+            version: version?,
+            original,
+            folded: folded.unwrap_or_default(),
+            grown: grown.and_then(|grown| grown.parse().ok()),
+            options: options.unwrap_or_default(),
+        })
     }
 
     /// Notes in a model that it was made of another one.
@@ -157,9 +162,8 @@ impl Provenance {
             .map(|entry| entry.key())
             .collect();
         // Entries of other programs under one of these names stay, and no name occurs twice.
-        let is_taken = |time: usize| KEYS.iter().any(|name| taken.contains(&key(time, name)[..]));
         let time = (Self::from_model(model).len()..)
-            .find(|&time| !is_taken(time))
+            .find(|&time| !KEYS.iter().any(|name| taken.contains(&key(time, name)[..])))
             .unwrap_or_default();
         let options = Some(serde_json::json!(options).to_string());
         let version = Some(env!("CARGO_PKG_VERSION").to_owned());
@@ -232,28 +236,24 @@ fn folded(plan: &Plan) -> String {
 mod tests {
     use super::*;
 
+    fn fold(model: &Model, skip: &[&str]) -> Model {
+        let options = crate::FuseOptions {
+            skip: skip.iter().map(|&skip| skip.to_owned()).collect(),
+            ..Default::default()
+        };
+        crate::fuse(model, &options).unwrap().model
+    }
+
+    /// The digest of the original in each of the notes of a model.
+    fn original(model: &Model) -> Vec<Option<String>> {
+        let notes = Provenance::from_model(model).into_iter();
+        notes.map(|time| time.original).collect()
+    }
+
     #[test]
     fn the_original_is_what_was_read_if_it_was() {
         let bytes = std::fs::read("models/digits/un-dynamo.onnx").unwrap();
         let read = Model::from_bytes(bytes.clone()).unwrap();
-        let fold = |model: &Model, skip: &[&str]| {
-            let skip = skip.iter().map(|&skip| skip.to_owned()).collect();
-            crate::fuse(
-                model,
-                &crate::FuseOptions {
-                    skip,
-                    ..Default::default()
-                },
-            )
-            .unwrap()
-            .model
-        };
-        let original = |model: &Model| -> Vec<Option<String>> {
-            Provenance::from_model(model)
-                .into_iter()
-                .map(|time| time.original)
-                .collect()
-        };
         let digest = Model::open("models/digits/un-dynamo.onnx")
             .unwrap()
             .sha256()

@@ -12,6 +12,7 @@ use crate::affine::Affine;
 use crate::affine::propagate::rule_table::rule_of;
 use crate::affine::recognize::{self, Family, Part, Site, View, layer_norm};
 use crate::analysis::Analysis;
+use crate::analysis::node_view::At;
 use crate::error::Result;
 use crate::ir::editor::Editor;
 use crate::ir::{NodeId, ValueId, builder};
@@ -109,23 +110,28 @@ struct Block {
     output: ValueId,
 }
 
+impl Block {
+    fn from_part(part: &Part) -> Self {
+        Block {
+            nodes: part.nodes.clone(),
+            input: part.input,
+            output: part.output,
+        }
+    }
+}
+
 /// The blocks of a site, in the order of execution: the affine before, the core, the affine behind.
 /// Movements may lie between them. `None` where the core is not of one value.
 fn blocks(view: &View, site: &Site) -> Option<Vec<Block>> {
-    let of_part = |part: &Part| Block {
-        nodes: part.nodes.clone(),
-        input: part.input,
-        output: part.output,
-    };
     let parts: Vec<&Part> = site
         .pre
         .iter()
         .chain(&site.post)
         .filter(|part| !part.nodes.is_empty())
         .collect();
-    let is_core = |node: &NodeId| !parts.iter().any(|part| part.nodes.contains(node));
-    let core: Vec<NodeId> = site.nodes.iter().copied().filter(is_core).collect();
-    let mut blocks: Vec<Block> = parts.into_iter().map(of_part).collect();
+    let mut core = site.nodes.clone();
+    core.retain(|node| !parts.iter().any(|part| part.nodes.contains(node)));
+    let mut blocks: Vec<Block> = parts.into_iter().map(Block::from_part).collect();
     if !core.is_empty() {
         blocks.push(core_block(view, core)?);
     }
@@ -157,20 +163,18 @@ fn core_block(view: &View, nodes: Vec<NodeId>) -> Option<Block> {
         .copied()
         .max_by_key(|&node| graph.place(node))?;
     let output = graph.output(last, 0)?;
-    let made = |value: ValueId| {
-        graph
-            .producer(value)
-            .is_some_and(|(node, _)| nodes.contains(&node))
-    };
-    let fits = |value: ValueId| {
-        !made(value)
-            && !view.constants.is_constant(value)
-            && view.facts.shape(value) == view.facts.shape(output)
-    };
-    let read = nodes
+    let mut inputs = BTreeSet::new();
+    for &value in nodes
         .iter()
-        .flat_map(|&node| graph.inputs(node).iter().flatten().copied());
-    let inputs: BTreeSet<ValueId> = read.filter(|&value| fits(value)).collect();
+        .flat_map(|&node| graph.inputs(node).iter().flatten())
+    {
+        let producer = graph.producer(value);
+        let is_inner = producer.is_some_and(|(node, _)| nodes.contains(&node));
+        let is_constant = view.constants.is_constant(value);
+        if !is_inner && !is_constant && view.facts.shape(value) == view.facts.shape(output) {
+            inputs.insert(value);
+        }
+    }
     let [input] = inputs.into_iter().collect::<Vec<_>>()[..] else {
         return None;
     };
@@ -293,12 +297,11 @@ impl<'v, 'a> Remaking<'v, 'a> {
             .as_ref()
             .map_or_else(|| Affine::identity(rank), |part| part.affine.clone());
         // Movements around it may give its own operators another rank.
-        let moves = |&&node: &&NodeId| is_movement(self.view.graph.node(node));
         let own: Vec<NodeId> = site
             .post
             .iter()
             .flat_map(|part| &part.nodes)
-            .filter(|node| !moves(node))
+            .filter(|&&node| !is_movement(self.view.graph.node(node)))
             .copied()
             .collect();
         let made = own
@@ -309,32 +312,31 @@ impl<'v, 'a> Remaking<'v, 'a> {
             .unwrap_or(rank);
         let mut affine = Affine::identity(rank);
         for node in own {
-            let at = self.view.at(node);
-            let constant = |slot| at.numbers(slot).ok()?.align(rank);
-            let operand = || constant(0).or_else(|| constant(1));
-            let on_axis = |slot| {
-                let mut shape = vec![1; rank];
-                let numbers = at.numbers(slot).ok()?;
-                *shape.get_mut(site.axis)? = numbers.len();
-                numbers.reshape(&shape)
-            };
-            let step = match self.view.graph.op(node) {
-                Some("Mul") => operand().map(Affine::scale),
-                Some("Add") => operand().map(Affine::shift),
-                Some("Div" | "Sub") => Some(Affine::identity(rank)),
-                Some("BatchNormalization") => on_axis(1)
-                    .zip(on_axis(2))
-                    .map(|(gamma, beta)| Affine::new(gamma, beta)),
-                _ => None,
-            };
             // Sums of branches have no γ and β of their own.
-            let Some(step) = step else { return whole };
+            let Some(step) = self.affine_of(node, site.axis, rank) else {
+                return whole;
+            };
             affine = affine.then(&step);
         }
         if site.post.as_ref().is_some_and(|part| part.nodes.is_empty()) {
             whole
         } else {
             affine
+        }
+    }
+
+    /// The part of γ and β that an operator is.
+    fn affine_of(&self, node: NodeId, axis: usize, rank: usize) -> Option<Affine> {
+        let at = self.view.at(node);
+        match self.view.graph.op(node)? {
+            "Mul" => constant_operand(&at, rank).map(Affine::scale),
+            "Add" => constant_operand(&at, rank).map(Affine::shift),
+            "Div" | "Sub" => Some(Affine::identity(rank)),
+            "BatchNormalization" => {
+                let gamma = on_axis(&at, 1, axis, rank)?;
+                Some(Affine::new(gamma, on_axis(&at, 2, axis, rank)?))
+            }
+            _ => None,
         }
     }
 
@@ -382,20 +384,8 @@ impl<'v, 'a> Remaking<'v, 'a> {
     /// The operators: one where the operator set of the model has it.
     fn write(&mut self, site: &Site, value: ValueId, input: &str, gamma_beta: Affine) -> String {
         let data_type = self.view.facts.data_type(value).unwrap_or(DataType::Float);
-        let channels = site.channels;
-        let mut parameter = |what: &str, array: &ArrayD<f64>| {
-            let flat = match array.len() {
-                1 => Array1::from_elem(channels, array.iter().copied().next().unwrap_or_default()),
-                _ => Array1::from_iter(array.iter().copied()),
-            };
-            let tensor = tensor::make("", data_type, &flat.into_dyn().view()).unwrap_or_default();
-            self.editor
-                .add_constant(&format!("{}.{what}", site.name), tensor)
-        };
-        let (gamma, beta) = (
-            parameter("weight", &gamma_beta.scale),
-            parameter("bias", &gamma_beta.shift),
-        );
+        let gamma = self.parameter(site, "weight", data_type, &gamma_beta.scale);
+        let beta = self.parameter(site, "bias", data_type, &gamma_beta.shift);
         if self.view.graph.model().own_opset() >= LAYER_NORMALIZATION {
             return self.step(site, value, "LayerNormalization", &[input, &gamma, &beta]);
         }
@@ -404,16 +394,35 @@ impl<'v, 'a> Remaking<'v, 'a> {
         let epsilon = self
             .editor
             .add_constant(&format!("{}.epsilon", site.name), epsilon);
-        let mut step = |op: &str, inputs: &[&str]| self.step(site, value, op, inputs);
-        let mean = step("ReduceMean", &[input]);
-        let centred = step("Sub", &[input, &mean]);
-        let square = step("Mul", &[&centred, &centred]);
-        let variance = step("ReduceMean", &[&square]);
-        let shifted = step("Add", &[&variance, &epsilon]);
-        let root = step("Sqrt", &[&shifted]);
-        let normed = step("Div", &[&centred, &root]);
-        let scaled = step("Mul", &[&normed, &gamma]);
-        step("Add", &[&scaled, &beta])
+        let mean = self.step(site, value, "ReduceMean", &[input]);
+        let centred = self.step(site, value, "Sub", &[input, &mean]);
+        let square = self.step(site, value, "Mul", &[&centred, &centred]);
+        let variance = self.step(site, value, "ReduceMean", &[&square]);
+        let shifted = self.step(site, value, "Add", &[&variance, &epsilon]);
+        let root = self.step(site, value, "Sqrt", &[&shifted]);
+        let normed = self.step(site, value, "Div", &[&centred, &root]);
+        let scaled = self.step(site, value, "Mul", &[&normed, &gamma]);
+        self.step(site, value, "Add", &[&scaled, &beta])
+    }
+
+    /// Stores a parameter with a number for each channel, and returns its name.
+    fn parameter(
+        &mut self,
+        site: &Site,
+        what: &str,
+        data_type: DataType,
+        array: &ArrayD<f64>,
+    ) -> String {
+        let flat = match array.len() {
+            1 => {
+                let number = array.iter().copied().next().unwrap_or_default();
+                Array1::from_elem(site.channels, number)
+            }
+            _ => Array1::from_iter(array.iter().copied()),
+        };
+        let tensor = tensor::make("", data_type, &flat.into_dyn().view()).unwrap_or_default();
+        self.editor
+            .add_constant(&format!("{}.{what}", site.name), tensor)
     }
 
     /// A node of a LayerNorm.
@@ -461,4 +470,18 @@ impl<'v, 'a> Remaking<'v, 'a> {
         let graph = simplify_known(editor, seeds, view.analysis, &made);
         view.graph.model().with_graph(graph)
     }
+}
+
+/// The operand of a binary operator that is constant.
+fn constant_operand(at: &At, rank: usize) -> Option<Numbers> {
+    let first = at.numbers(0).ok().and_then(|numbers| numbers.align(rank));
+    first.or_else(|| at.numbers(1).ok()?.align(rank))
+}
+
+/// The numbers of an input along one axis.
+fn on_axis(at: &At, slot: usize, axis: usize, rank: usize) -> Option<Numbers> {
+    let numbers = at.numbers(slot).ok()?;
+    let mut shape = vec![1; rank];
+    *shape.get_mut(axis)? = numbers.len();
+    numbers.reshape(&shape)
 }

@@ -159,31 +159,29 @@ mod tests {
 
     #[test]
     fn a_seed_fixes_the_weights() {
-        let weights = |seed| {
-            find("iwslt14.un")
-                .unwrap()
-                .model(seed)
-                .unwrap()
-                .graph()
-                .initializer
-                .clone()
-        };
         assert_eq!(weights(1), weights(1));
         assert_ne!(weights(1), weights(2));
     }
 
+    fn weights(seed: u64) -> Vec<TensorProto> {
+        let model = find("iwslt14.un").unwrap().model(seed).unwrap();
+        model.graph().initializer.clone()
+    }
+
     #[test]
     fn a_recipe_that_nobody_knows_is_an_error() {
-        let weight = |recipe: &str| TensorProto {
-            dims: vec![3],
-            data_type: Some(1),
-            doc_string: Some(recipe.into()),
-            ..Default::default()
-        };
         let mut numbers = ChaCha8Rng::seed_from_u64(0);
         assert!(draw(&mut weight("normal 0 1"), &mut numbers).is_ok());
         for recipe in ["", "normal", "normal 0 x", "cauchy 0 1", "uniform 2 1"] {
             assert!(draw(&mut weight(recipe), &mut numbers).is_err(), "{recipe}");
+        }
+    }
+    fn weight(recipe: &str) -> TensorProto {
+        TensorProto {
+            dims: vec![3],
+            data_type: Some(1),
+            doc_string: Some(recipe.into()),
+            ..Default::default()
         }
     }
 }

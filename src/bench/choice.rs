@@ -64,8 +64,11 @@ pub fn choose(candidates: &[TimedCandidate], goal: TuneGoal) -> Option<BestCandi
 fn smallest(candidates: &[TimedCandidate], among: &[usize]) -> Vec<usize> {
     let peaks = among.iter().map(|&at| candidates[at].peak);
     let bound = peaks.min().unwrap_or_default() as f64 * AS_SMALL;
-    let fits = |at: &usize| candidates[*at].peak as f64 <= bound;
-    among.iter().copied().filter(fits).collect()
+    among
+        .iter()
+        .copied()
+        .filter(|&at| candidates[at].peak as f64 <= bound)
+        .collect()
 }
 
 /// The candidate with the lowest median.

@@ -11,7 +11,7 @@ use std::fs;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 
-use tract_core::internal::{TDim, TractResult};
+use tract_core::internal::{TDim, TractResult, TypedModel};
 use tract_core::ops::konst::Const;
 
 use crate::run::Engine;
@@ -36,29 +36,25 @@ pub struct Live {
 /// The inputs and the output of an operator that tract runs in place are both counted, so that a step may
 /// be up to one value above what the heap really holds.
 pub fn live(engine: &Engine) -> Vec<Live> {
-    let graph = engine.graph();
-    let usage = || -> TractResult<_> {
-        let order: Vec<usize> = graph
-            .eval_order()?
-            .into_iter()
-            .filter(|&node| !graph.node(node).op_is::<Const>())
-            .collect();
-        graph.eval_tmp_memory_usage(&order, |node| !node.op_is::<Const>())
-    };
-    let bytes = |size: &TDim| size.as_i64().map_or(0, |bytes| bytes.max(0) as u64);
     // tract ordered this graph when it planned it, and shapes are concrete, so that this cannot
     // fail.
-    usage()
-        .map(|steps| {
-            steps
-                .iter()
-                .map(|(node, size)| Live {
-                    node: *node,
-                    bytes: bytes(size),
-                })
-                .collect()
-        })
-        .unwrap_or_default()
+    let steps = usage(engine.graph()).unwrap_or_default();
+    let live = steps.iter().map(|(node, size)| Live {
+        node: *node,
+        bytes: size.as_i64().map_or(0, |bytes| bytes.max(0) as u64),
+    });
+    live.collect()
+}
+
+/// The nodes in their order, each with the bytes of values that are live while it runs.
+fn usage(graph: &TypedModel) -> TractResult<Vec<(usize, TDim)>> {
+    let order: Vec<usize> = graph
+        .eval_order()?
+        .into_iter()
+        .filter(|&node| !graph.node(node).op_is::<Const>())
+        .collect();
+    let usage = graph.eval_tmp_memory_usage(&order, |node| !node.op_is::<Const>())?;
+    Ok(usage.into_iter().collect())
 }
 
 /// Allocations during a piece of work.

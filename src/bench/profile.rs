@@ -14,24 +14,23 @@ use crate::run::{Engine, Failure, Session};
 /// A node belongs to a normalizer if tract made it from a node whose name is in `normalizers`, or from an
 /// operator that is one.
 pub fn classes(engine: &Engine, normalizers: &BTreeSet<String>) -> Vec<Class> {
-    let class = |name: &str, operator: &str| match engine.origin(name) {
-        Some((onnx, node)) if normalizers.contains(node) || is_normalizer(onnx) => {
-            Class::Normalizer
-        }
-        _ => by_operator(operator),
-    };
-    engine
-        .graph()
-        .nodes()
-        .iter()
-        .map(|node| class(&node.name, &node.op().name()))
-        .collect()
+    let mut classes = vec![];
+    for node in engine.graph().nodes() {
+        classes.push(match engine.origin(&node.name) {
+            Some((onnx, node)) if normalizers.contains(node) || is_normalizer(onnx) => {
+                Class::Normalizer
+            }
+            _ => by_operator(&node.op().name()),
+        });
+    }
+    classes
 }
 
 /// Whether an ONNX operator is a normalizer, whatever it is used for. tract keeps its name, and not its domain.
 fn is_normalizer(name: &str) -> bool {
-    let of = |domain: &&str| Category::from_operator(domain, name) == Some(Category::Normalizer);
-    ["", "com.microsoft"].iter().any(of)
+    ["", "com.microsoft"]
+        .iter()
+        .any(|domain| Category::from_operator(domain, name) == Some(Category::Normalizer))
 }
 
 fn by_operator(name: &str) -> Class {

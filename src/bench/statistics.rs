@@ -34,14 +34,9 @@ fn sorted_quantile(sorted: &[f64], q: f64) -> f64 {
 /// equal intervals.
 pub fn median(samples: &[f64]) -> Interval {
     let mut rng = ChaCha8Rng::seed_from_u64(0);
-    let draw = |_| {
-        let again: Vec<f64> = samples
-            .iter()
-            .map(|_| samples[rng.random_range(0..samples.len())])
-            .collect();
-        quantile(&again, 0.5)
-    };
-    let mut medians: Vec<f64> = (0..RESAMPLES).map(draw).collect();
+    let mut medians: Vec<f64> = (0..RESAMPLES)
+        .map(|_| quantile(&drawn_again(samples, &mut rng), 0.5))
+        .collect();
     medians.sort_unstable_by(f64::total_cmp);
     let value = quantile(samples, 0.5);
     Interval {
@@ -49,6 +44,14 @@ pub fn median(samples: &[f64]) -> Interval {
         low: sorted_quantile(&medians, 0.025),
         high: sorted_quantile(&medians, 0.975),
     }
+}
+
+/// As many of the samples, with replacement.
+fn drawn_again(samples: &[f64], rng: &mut ChaCha8Rng) -> Vec<f64> {
+    samples
+        .iter()
+        .map(|_| samples[rng.random_range(0..samples.len())])
+        .collect()
 }
 
 #[cfg(test)]

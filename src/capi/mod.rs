@@ -105,7 +105,7 @@ pub unsafe extern "C" fn unfold_fuse(
     result: *mut UnfoldBytes,
     error: *mut *mut c_char,
 ) -> UnfoldStatus {
-    let work = || {
+    let ended = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: as the caller promises.
         let (model, folder, options) = unsafe {
             (
@@ -118,8 +118,7 @@ pub unsafe extern "C" fn unfold_fuse(
             return Err(bad_argument("result is NULL"));
         }
         fused(model, folder, options)
-    };
-    let ended = catch_unwind(AssertUnwindSafe(work));
+    }));
     let ended = ended.unwrap_or_else(|panic| Err(Complaint(UnfoldStatus::Internal, said(&*panic))));
     let (status, bytes, line) = match ended {
         Ok(bytes) => (UnfoldStatus::Ok, owned(bytes), null_mut()),

@@ -129,17 +129,15 @@ impl BenchArgs {
                 variants::DEFINITIONS
             ))?;
         }
-        let tell = |report: &Report| {
-            let notes = report.notes.iter().filter(|_| report.differs);
-            let wrong: String = notes.map(|note| plain(note) + "\n").collect();
+        let print_line = |report: &Report| {
             if tells {
-                out::print(&(overview_lines(report) + &wrong))
+                print_overview(report)
             } else {
                 Ok(())
             }
         };
         let (reports, left_out) =
-            bench_zoo::measure(&entries, self.all, &self.measure, stop, &tell)?;
+            bench_zoo::measure(&entries, self.all, &self.measure, stop, &print_line)?;
         if self.json {
             out::print(&out::json(&reports)?)?;
         } else if self.markdown {
@@ -157,6 +155,17 @@ impl BenchArgs {
     }
 }
 
+/// Prints the lines of a report, and its notes where a result differs.
+fn print_overview(report: &Report) -> std::io::Result<()> {
+    let mut lines = overview_lines(report);
+    if report.differs {
+        for note in &report.notes {
+            lines += &(plain(note) + "\n");
+        }
+    }
+    out::print(&lines)
+}
+
 /// The title of the report, its variants, and the sites of a single model.
 fn subject(models: &[String]) -> Result<(String, Vec<Variant>, Vec<ReportedSite>)> {
     if let [model] = models {
@@ -164,11 +173,11 @@ fn subject(models: &[String]) -> Result<(String, Vec<Variant>, Vec<ReportedSite>
         let (variants, sites) = variants::variants(&model)?;
         return Ok((name, variants, sites));
     }
-    let variant = |model: &String| {
+    let mut variants = vec![];
+    for model in models {
         let (name, model) = open(model)?;
-        variants::named(&name, model)
-    };
-    let variants = models.iter().map(variant).collect::<Result<Vec<_>>>()?;
+        variants.push(variants::named(&name, model)?);
+    }
     let names: Vec<&str> = variants
         .iter()
         .map(|variant| variant.name.as_str())

@@ -26,13 +26,18 @@ impl End {
     /// The exit code of several models: a wrong result is worse than a failure, and a failure than
     /// an undecided one.
     pub fn worst(ends: impl IntoIterator<Item = Self>) -> Self {
-        let badness = |end: &Self| match end {
+        ends.into_iter()
+            .max_by_key(|end| end.severity())
+            .unwrap_or(Self::Done)
+    }
+
+    fn severity(self) -> u8 {
+        match self {
             Self::Done => 0,
             Self::Unverified => 1,
             Self::Failed => 2,
             Self::Differs => 3,
             Self::Interrupted => 4,
-        };
-        ends.into_iter().max_by_key(badness).unwrap_or(Self::Done)
+        }
     }
 }

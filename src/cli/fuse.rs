@@ -444,20 +444,27 @@ impl FuseArgs {
             }
             make(folder)?;
         }
-        let task = |model: &PathBuf| {
-            let named = |folder: &Path| Some(folder.join(model.file_name()?));
-            let output = match folder {
-                Some(folder) => Some(
-                    named(folder).with_context(|| format!("{} names no file", model.display()))?,
-                ),
-                None => self.output.clone(),
-            };
-            Ok(Task {
-                model: model.clone(),
-                output,
-            })
+        self.models
+            .iter()
+            .map(|model| self.task(model, folder))
+            .collect()
+    }
+
+    /// The task of a model, whose result goes into a folder if there is one.
+    fn task(&self, model: &Path, folder: Option<&Path>) -> Result<Task> {
+        let output = match folder {
+            Some(folder) => {
+                let name = model
+                    .file_name()
+                    .with_context(|| format!("{} names no file", model.display()))?;
+                Some(folder.join(name))
+            }
+            None => self.output.clone(),
         };
-        self.models.iter().map(task).collect()
+        Ok(Task {
+            model: model.to_owned(),
+            output,
+        })
     }
 }
 

@@ -130,62 +130,67 @@ fn in_parallel(args: &FuseArgs, tasks: &[Task], tell: &(dyn Fn(&str, usize) + Sy
         .or(cores)
         .map_or(1, NonZeroUsize::get)
         .min(tasks.len());
-    let (room, next, done) = (
-        Room::of_this_machine(),
-        AtomicUsize::new(0),
-        AtomicUsize::new(0),
-    );
-    let lines = Mutex::new(Vec::with_capacity(tasks.len()));
-    let take = || {
-        let place = next.fetch_add(1, Ordering::Relaxed);
-        Some((place, tasks.get(place)?))
-    };
-    let work = || {
-        while let Some((place, task)) = take() {
-            let line = line(args, task, &room);
-            tell(
-                &task.model.display().to_string(),
-                done.fetch_add(1, Ordering::Relaxed) + 1,
-            );
-            lines
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push((place, line));
-        }
+    let queue = Queue {
+        args,
+        tasks,
+        tell,
+        room: Room::of_this_machine(),
+        next: AtomicUsize::new(0),
+        done: AtomicUsize::new(0),
+        lines: Mutex::new(Vec::with_capacity(tasks.len())),
     };
     thread::scope(|scope| {
         for _ in 1..workers {
             // Where there are no threads to be had, there is this one.
             let _ = thread::Builder::new()
                 .stack_size(STACK)
-                .spawn_scoped(scope, work);
+                .spawn_scoped(scope, || queue.work());
         }
-        work();
+        queue.work();
     });
-    let mut lines = lines.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut lines = queue
+        .lines
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
     lines.sort_by_key(|(place, _)| *place);
     lines.into_iter().map(|(_, line)| line).collect()
 }
 
+/// The models that are left, and the lines of those that are done.
+struct Queue<'q> {
+    args: &'q FuseArgs,
+    tasks: &'q [Task],
+    tell: &'q (dyn Fn(&str, usize) + Sync),
+    room: Room,
+    next: AtomicUsize,
+    done: AtomicUsize,
+    /// The lines, each with the place of its model.
+    lines: Mutex<Vec<(usize, Line)>>,
+}
+
+impl Queue<'_> {
+    /// Works on one model after the other until none is left.
+    fn work(&self) {
+        loop {
+            let place = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(task) = self.tasks.get(place) else {
+                return;
+            };
+            let line = line(self.args, task, &self.room);
+            let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+            (self.tell)(&task.model.display().to_string(), done);
+            self.lines
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push((place, line));
+        }
+    }
+}
+
 /// Works on one of the models. The result is dropped after its report.
 fn line(args: &FuseArgs, task: &Task, room: &Room) -> Line {
-    let work = || -> Result<Line> {
-        let own = task.model.metadata().map_or(0, |metadata| metadata.len());
-        let mut place = room.take(own);
-        let model = args.reach.open(&task.model)?;
-        let all = model.read_bytes();
-        if all > own {
-            // Weights in other files are known only from the model itself.
-            drop(place);
-            place = room.take(all);
-        }
-        let report = fuse(args, task, model, &|_, _, _| {})?;
-        let line = told(args, task, &report)?;
-        drop(place);
-        Ok(line)
-    };
     let shown = task.model.display();
-    let failure = match caught(work) {
+    let failure = match caught(|| try_line(args, task, room)) {
         Ok(Ok(line)) => return line,
         Ok(Err(error)) => causes(&error),
         Err(fault) => format!("{shown}: {fault}"),
@@ -204,31 +209,35 @@ fn line(args: &FuseArgs, task: &Task, room: &Room) -> Line {
     }
 }
 
+/// Folds one of the models where there is memory for it.
+fn try_line(args: &FuseArgs, task: &Task, room: &Room) -> Result<Line> {
+    let own = task.model.metadata().map_or(0, |metadata| metadata.len());
+    let mut place = room.take(own);
+    let model = args.reach.open(&task.model)?;
+    let all = model.read_bytes();
+    if all > own {
+        // Weights in other files are known only from the model itself.
+        drop(place);
+        place = room.take(all);
+    }
+    let report = fuse(args, task, model, &|_, _, _| {})?;
+    let line = told(args, task, &report)?;
+    drop(place);
+    Ok(line)
+}
+
 /// The report on one model.
 fn told(args: &FuseArgs, task: &Task, report: &FuseReport) -> Result<Line> {
     let (folded, sites) = report.summary().total();
     let sizes = report.sizes();
-    let [operators, file] = match &sizes {
-        Some(sizes) => [
-            format!(
-                "{} to {}",
-                sizes.operators.before.total(),
-                sizes.operators.after.total()
-            ),
-            bytes(sizes.file_bytes.after),
-        ],
-        None => {
-            let read = || report.before.read_bytes();
-            [
-                String::new(),
-                bytes(
-                    report
-                        .written
-                        .as_ref()
-                        .map_or_else(read, |saved| saved.bytes),
-                ),
-            ]
-        }
+    let operators = sizes.as_ref().map_or_else(String::new, |sizes| {
+        let (before, after) = (&sizes.operators.before, &sizes.operators.after);
+        format!("{} to {}", before.total(), after.total())
+    });
+    let file = match (&sizes, &report.written) {
+        (Some(sizes), _) => sizes.file_bytes.after,
+        (None, Some(saved)) => saved.bytes,
+        (None, None) => report.before.read_bytes(),
     };
     let word = match (&sizes, &report.written) {
         (None, _) if args.dry_run => "planned",
@@ -246,7 +255,7 @@ fn told(args: &FuseArgs, task: &Task, report: &FuseReport) -> Result<Line> {
         cells: [
             format!("{folded} of {sites}"),
             operators,
-            file,
+            bytes(file),
             word.to_owned(),
         ],
         json: if args.json {
@@ -274,15 +283,9 @@ fn table(tasks: &[Task], lines: &[Line], paint: Paint) -> String {
     let heads = ["model", "sites", "operators", "file", "result"];
     let mut table = paint.table(&heads);
     // The name takes the remaining width, so that each model stays on its line.
-    let widest = |column: usize| {
-        let cells = lines.iter().map(|line| line.cells[column].chars().count());
-        cells
-            .chain([heads[column + 1].len()])
-            .max()
-            .unwrap_or_default()
-            + 2
-    };
-    let others: usize = (0..4).map(widest).sum();
+    let others: usize = (0..4)
+        .map(|column| widest(lines, column).max(heads[column + 1].len()) + 2)
+        .sum();
     let room = usize::from(table.width().unwrap_or_default())
         .saturating_sub(others)
         .max(SHORTEST);
@@ -311,6 +314,12 @@ fn table(tasks: &[Task], lines: &[Line], paint: Paint) -> String {
         format!(", {failed} of them failed")
     };
     format!("{}\n{} models{failed}\n", out::lines(&table), lines.len())
+}
+
+/// The length of the longest cell of a column.
+fn widest(lines: &[Line], column: usize) -> usize {
+    let cells = lines.iter().map(|line| line.cells[column].chars().count());
+    cells.max().unwrap_or_default()
 }
 
 /// The end of a long name, which tells more than its beginning.

@@ -23,10 +23,11 @@ use super::operators::{self, Operators};
 use super::out::Paint;
 use super::path::JsonPath;
 use super::scaling::ScalingChoice;
-use super::sites::{self, JsonSite, Summary};
+use super::sites::{self, JsonSite};
 use super::slicing;
 use super::stats;
 use super::streams;
+use super::summary::{self, Summary};
 use crate::cli::placement;
 use crate::cli::unused_options::Idle;
 use crate::cli::verification::{Judged, When};
@@ -236,8 +237,8 @@ impl FuseReport {
     /// The changes as text, without the path of the result.
     pub fn done(&self, paint: Paint) -> String {
         let mut text = self.table(paint) + &self.summary().line(paint) + "\n";
-        text += &sites::tidied(&self.plan.tidy);
-        text += &sites::stopped(self.plan.stopped);
+        text += &summary::tidied(&self.plan.tidy);
+        text += &summary::stopped(self.plan.stopped);
         if self.changes() {
             text += target_line(self.target);
         }

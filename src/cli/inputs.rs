@@ -59,8 +59,8 @@ pub fn read_inputs(file: &Path, model: &Model, dims: &Dims) -> Result<(Vec<Tenso
     let (mut tensors, mut dims) = (vec![], dims.clone());
     let mut source = Source::open(file, &declared).with_context(|| file.display().to_string())?;
     for input in &declared {
-        let place = || format!("{}: the input `{}`", file.display(), input.name);
-        let tensor = source.read(input).with_context(place)?;
+        let place = format!("{}: the input `{}`", file.display(), input.name);
+        let tensor = source.read(input).with_context(|| place.clone())?;
         let declared = model
             .graph()
             .input
@@ -70,14 +70,13 @@ pub fn read_inputs(file: &Path, model: &Model, dims: &Dims) -> Result<(Vec<Tenso
         let (rank, given) = (symbols.len(), tensor.rank());
         ensure!(
             rank == given,
-            "{} has {rank} dimensions, and {given} were given",
-            place()
+            "{place} has {rank} dimensions, and {given} were given"
         );
-        let sizes = symbols
-            .into_iter()
-            .zip(tensor.shape())
-            .filter_map(|(symbol, &size)| Some((symbol?, size)));
-        sizes.for_each(|(symbol, size)| dims.set(symbol, size));
+        for (symbol, &size) in symbols.into_iter().zip(tensor.shape()) {
+            if let Some(symbol) = symbol {
+                dims.set(symbol, size);
+            }
+        }
         tensors.push(tensor);
     }
     Ok((tensors, dims))

@@ -11,14 +11,15 @@ use unfold::onnx::Model;
 use unfold::outline::outline;
 use unfold::provenance::Provenance;
 use unfold::report::{outline_html, plain};
-use unfold::{FuseOptions, Fused, Planned};
+use unfold::{FuseOptions, Fused, Plan, Planned};
 
 use super::out::{self, Paint};
 use super::path::JsonPath;
-use super::sites::{self, JsonSite, Summary};
+use super::sites::{self, JsonSite};
 use super::steps::Steps;
 use super::storage::ReachArgs;
 use super::streams;
+use super::summary::{self, Summary};
 use super::target::page_target;
 use super::values::file;
 use crate::cli::exit_code::End;
@@ -111,51 +112,39 @@ pub fn run(args: &InspectArgs) -> Result<End> {
     }
     drop(progress);
     drop(steps);
-    if args.streams {
-        let text = match args.json {
-            true => {
-                let json = StreamsJson {
-                    model: JsonPath(&args.model),
-                    streams: &plan.streams,
-                };
-                out::json(&json)?
-            }
-            false => streams::table(&plan, Paint::stdout()),
-        };
-        out::print(&text)?;
-        return Ok(End::Done);
-    }
-    let summary = Summary::from_plan(&plan);
-    let provenance = Provenance::from_model(&model);
-    if args.json {
-        let sites = sites::json(&plan);
-        let tidy = Some(&plan.tidy).filter(|tidy| **tidy != Tidy::default());
-        let (model, stopped) = (JsonPath(&args.model), plan.stopped);
-        let json = InspectJson {
-            model,
-            sites,
-            summary,
-            stopped,
-            tidy,
-            provenance,
-        };
-        out::print(&out::json(&json)?)?;
-        return Ok(End::Done);
-    }
-    let paint = Paint::stdout();
-    let rows = sites::rows(lowered.as_ref().unwrap_or(&model), plan.sites.iter())?;
-    let table = if rows.is_empty() {
-        String::new()
-    } else {
-        sites::table(&rows, true, paint) + "\n"
+    let text = match (args.streams, args.json) {
+        (true, true) => out::json(&StreamsJson {
+            model: JsonPath(&args.model),
+            streams: &plan.streams,
+        })?,
+        (true, false) => streams::table(&plan, Paint::stdout()),
+        (false, true) => out::json(&InspectJson {
+            model: JsonPath(&args.model),
+            sites: sites::json(&plan),
+            summary: Summary::from_plan(&plan),
+            stopped: plan.stopped,
+            tidy: Some(&plan.tidy).filter(|tidy| **tidy != Tidy::default()),
+            provenance: Provenance::from_model(&model),
+        })?,
+        (false, false) => text(&model, lowered.as_ref().unwrap_or(&model), &plan)?,
     };
-    let history: String = provenance.iter().map(told).collect();
-    let beside = sites::tidied(&plan.tidy) + &sites::stopped(plan.stopped);
-    out::print(&format!(
-        "{table}{}\n{beside}{history}",
-        summary.line(paint)
-    ))?;
+    out::print(&text)?;
     Ok(End::Done)
+}
+
+/// The sites, the changes beside them, and the history, for people.
+fn text(model: &Model, lowered: &Model, plan: &Plan) -> Result<String> {
+    let paint = Paint::stdout();
+    let rows = sites::rows(lowered, plan.sites.iter())?;
+    let mut text = String::new();
+    if !rows.is_empty() {
+        text += &(sites::table(&rows, true, paint) + "\n");
+    }
+    text += &(Summary::from_plan(plan).line(paint) + "\n");
+    text += &summary::tidied(&plan.tidy);
+    text += &summary::stopped(plan.stopped);
+    let history = Provenance::from_model(model);
+    Ok(text + &history.iter().map(told).collect::<String>())
 }
 
 /// Plans, and writes a page about the model and its result.

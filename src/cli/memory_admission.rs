@@ -77,10 +77,14 @@ fn available() -> Option<u64> {
         .lines()
         .find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    let number = |file: &str| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
     let limit = number("/sys/fs/cgroup/memory.max").unwrap_or(u64::MAX);
     let used = number("/sys/fs/cgroup/memory.current").unwrap_or_default();
     Some((kilobytes << 10).min(limit.saturating_sub(used)))
+}
+
+/// The number that a file of the system holds.
+fn number(file: &str) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]

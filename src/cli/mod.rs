@@ -35,6 +35,7 @@ mod stats;
 mod steps;
 pub(crate) mod storage;
 mod streams;
+mod summary;
 pub(crate) mod target;
 mod temporary_folders;
 pub(crate) mod tune;
@@ -85,36 +86,41 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     memory::keep_freed(None);
     memory::take_large_pages();
     panics::kept();
-    let run = || match Cli::try_parse_from(arguments) {
-        Ok(cli) => {
-            let ended = dispatch(&cli.command);
-            interrupt::give_way();
-            ended.map_or_else(
-                |error| {
-                    out::complain("error", &causes(&error));
-                    if crate::cli::usage_errors::is_misuse(&error) {
-                        crate::cli::usage_errors::CODE
-                    } else {
-                        End::Failed as u8
-                    }
-                },
-                |end| end as u8,
-            )
-        }
-        Err(error) => {
-            // There is nobody left to tell where this fails.
-            let _ = error.print();
-            if let Some(model) = model_as_command(&error) {
-                let advice = format!("`unfold fuse {model} -o OUT` folds this model");
-                out::complain("note", &advice);
-            }
-            error.exit_code() as u8
-        }
-    };
-    panics::caught(run).unwrap_or_else(|fault| {
+    panics::caught(|| run(arguments)).unwrap_or_else(|fault| {
         out::complain("error", &fault);
         End::Failed as u8
     })
+}
+
+fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let command = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli.command,
+        Err(error) => return misunderstood(&error),
+    };
+    let ended = dispatch(&command);
+    interrupt::give_way();
+    match ended {
+        Ok(end) => end as u8,
+        Err(error) => {
+            out::complain("error", &causes(&error));
+            if crate::cli::usage_errors::is_misuse(&error) {
+                crate::cli::usage_errors::CODE
+            } else {
+                End::Failed as u8
+            }
+        }
+    }
+}
+
+/// Prints the help or the mistake, and returns the exit code.
+fn misunderstood(error: &clap::Error) -> u8 {
+    // There is nobody left to tell where this fails.
+    let _ = error.print();
+    if let Some(model) = model_as_command(error) {
+        let advice = format!("`unfold fuse {model} -o OUT` folds this model");
+        out::complain("note", &advice);
+    }
+    error.exit_code() as u8
 }
 
 /// The name of a model in the place of a command.

@@ -15,9 +15,13 @@ pub fn told(plan: &Plan) -> String {
 
 /// How many sites stay since copies of shared weights would add too much.
 fn sites_beyond_growth(plan: &Plan) -> usize {
-    let is_beyond = |site: &&SitePlan| {
-        let mut refusals = site.outcomes().flat_map(Outcome::refusals);
-        refusals.any(|(_, refusal)| matches!(refusal.reason, Reason::Growth(_)))
-    };
-    plan.sites.iter().filter(is_beyond).count()
+    plan.sites
+        .iter()
+        .filter(|site| is_beyond_growth(site))
+        .count()
+}
+
+fn is_beyond_growth(site: &SitePlan) -> bool {
+    let mut refusals = site.outcomes().flat_map(Outcome::refusals);
+    refusals.any(|(_, refusal)| matches!(refusal.reason, Reason::Growth(_)))
 }

@@ -1,8 +1,8 @@
 //! The operators of a model before and after.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use comfy_table::CellAlignment;
+use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 use unfold::onnx::Model;
 use unfold::onnx::node::bodies;
@@ -30,6 +30,11 @@ impl Operators {
         }
     }
 
+    /// How many nodes of an operator there are.
+    fn of(&self, name: &str) -> usize {
+        self.0.get(name).copied().unwrap_or(0)
+    }
+
     /// How many nodes there are.
     pub fn total(&self) -> usize {
         self.0.values().sum()
@@ -39,39 +44,36 @@ impl Operators {
 /// The operators whose number changed, those that did not in one line, and the sum.
 pub fn table(before: &Operators, after: &Operators, paint: Paint) -> String {
     let mut table = paint.table(&["operator", "before", "after", "change"]);
-    let mut add = |name: &str, before: usize, after: usize| {
-        let change = after as i64 - before as i64;
-        let tone = if change < 0 { Tone::Good } else { Tone::Bad };
-        let change = match change {
-            0 => out::cell("="),
-            change => paint.cell(tone, format!("{change:+}")),
-        };
-        table.add_row([out::cell(name), out::cell(before), out::cell(after), change]);
-    };
-    let count = |operators: &Operators, name: &str| operators.0.get(name).copied().unwrap_or(0);
-    let names: std::collections::BTreeSet<&String> =
-        before.0.keys().chain(after.0.keys()).collect();
-    let (same, changed): (Vec<&String>, Vec<_>) = names
+    let names: BTreeSet<&String> = before.0.keys().chain(after.0.keys()).collect();
+    let (same, changed): (Vec<&String>, Vec<&String>) = names
         .into_iter()
-        .partition(|name| count(before, name) == count(after, name));
-    changed
-        .iter()
-        .for_each(|name| add(name, count(before, name), count(after, name)));
-    if !same.is_empty() {
-        let nodes = same.iter().map(|name| count(before, name)).sum();
-        add(
-            if changed.is_empty() {
-                "all operators"
-            } else {
-                "other operators"
-            },
-            nodes,
-            nodes,
-        );
+        .partition(|name| before.of(name) == after.of(name));
+    for name in &changed {
+        add_row(&mut table, name, before.of(name), after.of(name), paint);
     }
-    add("all", before.total(), after.total());
+    if !same.is_empty() {
+        let nodes = same.iter().map(|name| before.of(name)).sum();
+        let name = if changed.is_empty() {
+            "all operators"
+        } else {
+            "other operators"
+        };
+        add_row(&mut table, name, nodes, nodes, paint);
+    }
+    add_row(&mut table, "all", before.total(), after.total(), paint);
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     out::lines(&table)
+}
+
+fn add_row(table: &mut Table, name: &str, before: usize, after: usize, paint: Paint) {
+    let change = match after as i64 - before as i64 {
+        0 => out::cell("="),
+        change => {
+            let tone = if change < 0 { Tone::Good } else { Tone::Bad };
+            paint.cell(tone, format!("{change:+}"))
+        }
+    };
+    table.add_row([out::cell(name), out::cell(before), out::cell(after), change]);
 }

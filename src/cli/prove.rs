@@ -120,12 +120,10 @@ pub fn run(args: &ProveArgs) -> Result<End> {
         _ => None,
     };
     if args.json {
-        let (original, fused) = (JsonPath(&args.original), JsonPath(&args.fused));
-        let certificate = args.certificate.as_deref().map(JsonPath);
         let json = ProveJson {
-            original,
-            fused,
-            certificate,
+            original: JsonPath(&args.original),
+            fused: JsonPath(&args.fused),
+            certificate: args.certificate.as_deref().map(JsonPath),
             proof: &proof,
             site,
         };
@@ -133,26 +131,27 @@ pub fn run(args: &ProveArgs) -> Result<End> {
     } else if let Some(line) = proved(&proof, Paint::stdout()).filter(|_| !args.quiet) {
         out::print(&(line + "\n"))?;
     }
-    let fused = args.fused.display();
-    Ok(match &proof {
-        Proof::Proved { .. } => End::Done,
+    end(&proof, &args.fused, site)
+}
+
+/// The exit code of a proof. Any other verdict than `proved` is printed as an error.
+fn end(proof: &Proof, fused: &Path, site: Option<&str>) -> Result<End> {
+    let fused = fused.display();
+    let (end, line) = match proof {
+        Proof::Proved { .. } => return Ok(End::Done),
         Proof::Invalid { at, reason } => bail!("{fused} is no valid model, at `{at}`: {reason}"),
         Proof::Disproved { at, reason, .. } => {
             let site = site.map_or_else(String::new, |site| format!(" (for the site {site})"));
-            out::complain(
-                "error",
-                &format!("{fused} computes something else at `{at}`{site}: {reason}"),
-            );
-            End::Differs
+            let line = format!("{fused} computes something else at `{at}`{site}: {reason}");
+            (End::Differs, line)
         }
         Proof::Undecided { reason } => {
-            out::complain(
-                "error",
-                &format!("{fused}: it could not be decided: {reason}"),
-            );
-            End::Unverified
+            let line = format!("{fused}: it could not be decided: {reason}");
+            (End::Unverified, line)
         }
-    })
+    };
+    out::complain("error", &line);
+    Ok(end)
 }
 
 /// The claim to prove.
@@ -227,8 +226,7 @@ fn other_file(found: &Digests, expected: &Digests) -> Option<String> {
         return Some("SHA-256".to_owned());
     }
     let mut names = found.data.keys().chain(expected.data.keys());
-    let other = |name: &&String| found.data.get(*name) != expected.data.get(*name);
     names
-        .find(other)
+        .find(|&name| found.data.get(name) != expected.data.get(name))
         .map(|name| format!("the data file `{name}`"))
 }

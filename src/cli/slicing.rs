@@ -125,22 +125,27 @@ pub fn told(change: Option<&MemoryChange>) -> String {
 
 /// The node at the peak that is left, and the largest values that are held there.
 fn left(change: &MemoryChange) -> String {
-    let named = |HeldValue { value, bytes: size }: &HeldValue| format!("{value} {}", bytes(*size));
-    let named: Vec<String> = change.held.iter().take(NAMED).map(named).collect();
+    let named: Vec<String> = change.held.iter().take(NAMED).map(with_size).collect();
     plain(&format!("left at {}: {}", change.at, named.join(", ")))
+}
+
+/// Such as `scores 12.3 MB`.
+fn with_size(HeldValue { value, bytes: size }: &HeldValue) -> String {
+    format!("{value} {}", bytes(*size))
 }
 
 /// Cuts of regions with the same operators into as many parts, each with how many there are.
 fn alike(cuts: &[CutRegion]) -> Vec<(String, usize, &CutRegion)> {
     let mut groups: Vec<(String, usize, &CutRegion)> = vec![];
     for cut in cuts {
-        let is_alike = |(_, _, other): &&mut (String, usize, &CutRegion)| {
-            (&other.operators, other.extent, other.parts) == (&cut.operators, cut.extent, cut.parts)
-        };
-        match groups.iter_mut().find(is_alike) {
+        match groups.iter_mut().find(|(.., other)| is_alike(other, cut)) {
             Some((_, count, _)) => *count += 1,
             None => groups.push((cut.operators.join(", "), 1, cut)),
         }
     }
     groups
+}
+
+fn is_alike(one: &CutRegion, other: &CutRegion) -> bool {
+    (&one.operators, one.extent, one.parts) == (&other.operators, other.extent, other.parts)
 }

@@ -66,16 +66,12 @@ pub fn told(plan: &Plan, centre: bool) -> String {
     }
     let mut kept: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for stream in &plan.streams {
-        let mut line = |told: String| {
-            lines += &plain(&format!(
-                "stream {} ({} channels) {told}",
-                stream.name, stream.channels
-            ));
-            lines.push('\n');
-        };
         match &stream.centring {
             None => {}
-            Some(Centring::Centred { .. }) => line(format!("centred: {}", needs(&stream.centring))),
+            Some(Centring::Centred { .. }) => {
+                let change = format!("centred: {}", needs(&stream.centring));
+                lines += &line(stream, &change);
+            }
             Some(Centring::Kept { .. }) if !centre => {}
             Some(Centring::Kept { why }) => {
                 *kept.entry(("centred", why.reason.name())).or_default() += 1
@@ -84,7 +80,8 @@ pub fn told(plan: &Plan, centre: bool) -> String {
         match &stream.scaling {
             None => {}
             Some(scaling @ Scaling::Scaled { power, .. }) => {
-                line(format!("scaled by 2^-{power}: {}", takes(scaling)));
+                let change = format!("scaled by 2^-{power}: {}", takes(scaling));
+                lines += &line(stream, &change);
             }
             Some(Scaling::Kept { why }) => {
                 *kept.entry(("scaled", why.reason.name())).or_default() += 1
@@ -95,6 +92,11 @@ pub fn told(plan: &Plan, centre: bool) -> String {
         lines += &format!("{count} streams not {change}: {reason}\n");
     }
     lines
+}
+
+fn line(stream: &StreamPlan, change: &str) -> String {
+    let StreamPlan { name, channels, .. } = stream;
+    plain(&format!("stream {name} ({channels} channels) {change}")) + "\n"
 }
 
 /// The effect of centring a stream.

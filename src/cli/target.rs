@@ -57,19 +57,8 @@ pub fn model_target(path: &Path) -> Result<PathBuf> {
 pub fn certificate_target(path: &Path, result: &Path) -> Result<PathBuf> {
     let shown = path.display();
     let file = in_folder(path)?;
-    let name = |path: &Path| {
-        path.file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-    };
-    let folder = |path: &Path| {
-        std::path::absolute(path)
-            .ok()?
-            .parent()?
-            .canonicalize()
-            .ok()
-    };
-    if let (Some(own), Some(result_name)) = (name(&file), name(result))
-        && folder(&file) == folder(result)
+    if let (Some(own), Some(result_name)) = (name_of(&file), name_of(result))
+        && folder_of(&file) == folder_of(result)
         && let Some(rest) = own.strip_prefix(&result_name)
         && (rest.is_empty() || rest.ends_with(".data"))
     {
@@ -82,6 +71,16 @@ pub fn certificate_target(path: &Path, result: &Path) -> Result<PathBuf> {
         bail!("{shown} exists and is no certificate, and is not overwritten");
     }
     Ok(file)
+}
+
+fn name_of(path: &Path) -> Option<String> {
+    let name = path.file_name()?;
+    Some(name.to_string_lossy().into_owned())
+}
+
+fn folder_of(path: &Path) -> Option<PathBuf> {
+    let absolute = std::path::absolute(path).ok()?;
+    absolute.parent()?.canonicalize().ok()
 }
 
 /// The file behind a path after links are followed, existing or not, in an existing folder.

@@ -20,10 +20,9 @@ impl Drop for MadeFolders {
 
 /// Makes a folder, and those that it is in.
 pub fn make(folder: &Path) -> Result<()> {
-    let is_new = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
     let new: Vec<PathBuf> = folder
         .ancestors()
-        .take_while(is_new)
+        .take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists())
         .map(Path::to_owned)
         .collect();
     MADE.lock()

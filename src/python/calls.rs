@@ -40,7 +40,7 @@ use crate::onnx::{MessagePart, Model};
 use crate::passes::slice::Slicing;
 use crate::prove::{Proof, ProveOptions};
 use crate::provenance::{FoldOptions, Provenance};
-use crate::python::gil_worker::{Attended, attend, check_process};
+use crate::python::gil_worker::{attend, check_process};
 use crate::python::python_callbacks;
 use crate::report::{html, markdown, plain, terminal};
 use crate::run::Dims;
@@ -230,6 +230,10 @@ pub fn sizes_of(given: &SizesByName) -> Dims {
     dims
 }
 
+fn bad_option(line: String) -> PyErr {
+    raised(&BadOption(line).into())
+}
+
 /// The options that change the result.
 #[pyclass(frozen, module = "unfold_onnx._native")]
 pub struct Chosen(FoldOptions);
@@ -250,8 +254,10 @@ impl Chosen {
         memory: Option<&str>,
         expect: BTreeMap<String, usize>,
     ) -> PyResult<Self> {
-        let bad_goal = |reason: String| raised(&BadOption(format!("memory: {reason}")).into());
-        let memory = memory.map(str::parse).transpose().map_err(bad_goal)?;
+        let memory = memory
+            .map(str::parse)
+            .transpose()
+            .map_err(|reason: String| bad_option(format!("memory: {reason}")))?;
         let slicing = Slicing {
             parts: slice,
             memory,
@@ -259,7 +265,7 @@ impl Chosen {
         };
         let target = target
             .parse()
-            .map_err(|_| raised(&BadOption(format!("target: `{target}`")).into()))?;
+            .map_err(|_| bad_option(format!("target: `{target}`")))?;
         let fix = sizes_of(&fix);
         Ok(Self(FoldOptions {
             skip,
@@ -287,7 +293,7 @@ pub fn fuse(
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Folded> {
     let (read, chosen, large) = (source.reader(), chosen.0.clone(), source.bytes() >= LARGE);
-    let work = move |attended: &Attended| {
+    let ended = attend(py, progress, move |attended| {
         let mut kept = Kept::now();
         let tell = |stage: &str, done, of| attended.tell(stage, done, of);
         let when =
@@ -324,8 +330,8 @@ pub fn fuse(
             kept.give_back();
         }
         Ok(folded)
-    };
-    source.settled(py, attend(py, progress, work))
+    });
+    source.settled(py, ended)
 }
 
 /// The plan, as JSON and as text, and the provenance of the model, as JSON.
@@ -350,7 +356,7 @@ pub fn plan(
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PlanAsText> {
     let (read, chosen) = (source.reader(), chosen.0.clone());
-    let work = move |attended: &Attended| {
+    let ended = attend(py, progress, move |attended| {
         let tell = |stage: &str, done, of| attended.tell(stage, done, of);
         tell("load", 0, 1);
         let model = read()?;
@@ -360,8 +366,8 @@ pub fn plan(
         };
         let planned = crate::dry_run(&model, &options)?;
         told(model, planned, &options)
-    };
-    source.settled(py, attend(py, progress, work))
+    });
+    source.settled(py, ended)
 }
 
 /// Plans, and writes the page under this model name on request.
@@ -374,7 +380,7 @@ pub fn inspect(
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PlanAsText> {
     let read = source.reader();
-    let work = move |attended: &Attended| {
+    let ended = attend(py, progress, move |attended| {
         let tell = |stage: &str, done, of| attended.tell(stage, done, of);
         html.as_deref().map_or(Ok(()), page_target)?;
         tell("load", 0, 1);
@@ -388,8 +394,8 @@ pub fn inspect(
             None => crate::dry_run(&model, &options)?,
         };
         told(model, planned, &options)
-    };
-    source.settled(py, attend(py, progress, work))
+    });
+    source.settled(py, ended)
 }
 
 /// Runs both models, and tells as JSON how far their outputs are apart.
@@ -403,7 +409,7 @@ pub fn verify(
     seeds: Vec<u64>,
 ) -> PyResult<(bool, String)> {
     let [read_original, read_fused] = [original.reader(), fused.reader()];
-    let work = move |_: &Attended| {
+    let ended = attend(py, None, move |_| {
         let (original, fused) = (read_original()?, read_fused()?);
         let options = VerifyOptions {
             dims: dims(&dim, &original)?,
@@ -412,8 +418,8 @@ pub fn verify(
         };
         let verdict = compare(&original, &fused, &options);
         Ok((verdict.passed(), serde_json::to_string(&verdict)?))
-    };
-    fused.settled(py, original.settled(py, attend(py, None, work)))
+    });
+    fused.settled(py, original.settled(py, ended))
 }
 
 /// Proves that both models are the same function. Returns the verdict as JSON.
@@ -428,7 +434,7 @@ pub fn prove(
     seed: u64,
 ) -> PyResult<String> {
     let [read_original, read_fused] = [original.reader(), fused.reader()];
-    let work = move |attended: &Attended| {
+    let ended = attend(py, None, move |attended| {
         let (original, fused) = (read_original()?, read_fused()?);
         let dims = dims(&dim, &original)?;
         let Claim { tensors, sites } = match certificate {
@@ -450,8 +456,8 @@ pub fn prove(
             told["site"] = json!(sites.get(*site));
         }
         Ok(told.to_string())
-    };
-    fused.settled(py, original.settled(py, attend(py, None, work)))
+    });
+    fused.settled(py, original.settled(py, ended))
 }
 
 /// Measures variants of one model, or several models, and gives the report as JSON, text, Markdown, and a page.
@@ -483,7 +489,7 @@ pub fn bench(
         .into_iter()
         .map(|(name, source)| (name, source.reader()))
         .collect();
-    let work = move |attended: &Attended| {
+    attend(py, None, move |attended| {
         let stop = Stop::default();
         let mut names = vec![];
         let mut opened = vec![];
@@ -512,6 +518,5 @@ pub fn bench(
             markdown(&report),
             page,
         ])
-    };
-    attend(py, None, work)
+    })
 }

@@ -102,7 +102,8 @@ pub fn raised(error: &anyhow::Error) -> PyErr {
             | Error::Tensor { .. }
             | Error::Attribute { .. }
             | Error::Graph { .. }
-            | Error::Cycle { .. },
+            | Error::Cycle { .. }
+            | Error::Text { .. },
         ) => InvalidModelError::new_err(text),
         Some(Error::ExternalData { .. }) => ExternalDataError::new_err(text),
         Some(Error::TooLarge { .. }) => TooLargeError::new_err(text),

@@ -58,7 +58,10 @@ pub fn attend<T: Send + 'static>(
     let attended = Arc::new(Attended::default());
     let (end, ends) = channel();
     let working = attended.clone();
-    let body = move || {
+    let builder = thread::Builder::new()
+        .name("unfold".into())
+        .stack_size(STACK);
+    builder.spawn(move || {
         let turn = CallPermit::take();
         let begun = Instant::now();
         let done = caught(|| work(&working));
@@ -69,11 +72,7 @@ pub fn attend<T: Send + 'static>(
         }
         drop(turn);
         python_callbacks::ended(done, &end);
-    };
-    thread::Builder::new()
-        .name("unfold".into())
-        .stack_size(STACK)
-        .spawn(body)?;
+    })?;
     match python_callbacks::until_ended(py, ends, || look_around(py, &attended, progress)) {
         Ok(Some(Ok(Ok(done)))) => Ok(done),
         Ok(Some(Ok(Err(error)))) => Err(raised(&error)),

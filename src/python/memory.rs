@@ -42,8 +42,11 @@ fn free() -> u32 {
 
 /// Gives back what this thread, and those that work for it, have freed.
 pub fn give_back_freed() {
-    // SAFETY: touches nothing but free memory.
-    let collect = || unsafe { libmimalloc_sys::mi_collect(true) };
     rayon::broadcast(|_| collect());
     collect();
+}
+
+fn collect() {
+    // SAFETY: touches nothing but free memory.
+    unsafe { libmimalloc_sys::mi_collect(true) }
 }

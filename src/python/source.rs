@@ -376,6 +376,18 @@ struct Callback {
     raised: Mutex<Option<PyErr>>,
 }
 
+impl Callback {
+    /// The bytes that the function returns for a location, an offset and a length.
+    fn ask(&self, py: Python<'_>, arguments: (&str, u64, usize)) -> PyResult<Bytes> {
+        let found = self.call.bind(py).call1(arguments)?;
+        if let Ok(bytes) = found.extract::<PyBackedBytes>() {
+            return Ok(Bytes::from_owner(bytes));
+        }
+        let copy = PyMemoryView::from(&found)?.call_method0("tobytes")?;
+        Ok(Bytes::from_owner(copy.extract::<PyBackedBytes>()?))
+    }
+}
+
 impl fmt::Debug for Callback {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str("Callback")
@@ -389,16 +401,9 @@ impl Resolver for Callback {
     }
 
     fn read(&self, location: &str, offset: u64, length: usize) -> io::Result<Bytes> {
-        let ask = |py: Python<'_>| -> PyResult<Bytes> {
-            let found = self.call.bind(py).call1((location, offset, length))?;
-            if let Ok(bytes) = found.extract::<PyBackedBytes>() {
-                return Ok(Bytes::from_owner(bytes));
-            }
-            let copy = PyMemoryView::from(&found)?.call_method0("tobytes")?;
-            Ok(Bytes::from_owner(copy.extract::<PyBackedBytes>()?))
-        };
         Python::attach(|py| {
-            ask(py).map_err(|error| {
+            let arguments = (location, offset, length);
+            self.ask(py, arguments).map_err(|error| {
                 let said = io::Error::other(error.to_string());
                 self.raised
                     .lock()

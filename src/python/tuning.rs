@@ -11,7 +11,7 @@ use pyo3::types::PyBytes;
 
 use super::calls::{SizesByName, sizes_of};
 use super::errors::{BadOption, raised};
-use super::gil_worker::{Attended, attend};
+use super::gil_worker::attend;
 use super::source::ModelSource;
 use crate::bench::choice::TuneGoal;
 use crate::bench::{BenchOptions, Stop};
@@ -57,7 +57,7 @@ impl Candidates {
             quiet: true,
         };
         let read = source.reader();
-        let work = move |attended: &Attended| {
+        let ended = attend(py, progress, move |attended| {
             let tell = |stage: &str, done, of| attended.tell(stage, done, of);
             tell("load", 0, 1);
             let model = read()?;
@@ -69,8 +69,8 @@ impl Candidates {
                 candidates: Arc::new(candidates),
                 options,
             })
-        };
-        source.settled(py, attend(py, progress, work))
+        });
+        source.settled(py, ended)
     }
 
     /// How many there are.

@@ -1,0 +1,173 @@
+//! The number of sites that fold, and the changes beside them.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use unfold::affine::plan::{OpsetUpgrade, StopReason, Tidy};
+use unfold::affine::recognize::Family;
+use unfold::{Outcome, Plan};
+
+use super::out::{Paint, Tone};
+
+/// How many sites of a family there are, and how many of them fold.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Count {
+    sites: usize,
+    folded: usize,
+    /// Sites with an affine that folds and another that stays.
+    partly: usize,
+}
+
+impl Count {
+    /// Such as `25 of 25 offline sites`.
+    fn line(self, name: &str, paint: Paint) -> String {
+        let Self {
+            sites,
+            folded,
+            partly,
+        } = self;
+        let tone = if folded == sites {
+            Tone::Good
+        } else {
+            Tone::Bad
+        };
+        let partly = if partly == 0 {
+            String::new()
+        } else {
+            format!(" ({partly} more in part)")
+        };
+        paint.text(tone, &format!("{folded} of {sites} {name}{partly}"))
+    }
+}
+
+/// The sites of each family.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    offline: Count,
+    pointwise: Count,
+    online: Count,
+    scale: Count,
+    linear: Count,
+}
+
+impl Summary {
+    /// Counts the sites of a plan.
+    pub fn from_plan(plan: &Plan) -> Self {
+        let mut summary = Self::default();
+        for site in &plan.sites {
+            let count = match site.kind.family {
+                Family::Offline => &mut summary.offline,
+                Family::Pointwise => &mut summary.pointwise,
+                Family::Online => &mut summary.online,
+                Family::Scale => &mut summary.scale,
+                Family::Linear => &mut summary.linear,
+            };
+            count.sites += 1;
+            let some = site
+                .outcomes()
+                .any(|outcome| matches!(outcome, Outcome::Folded { .. }));
+            count.folded += usize::from(site.is_folded());
+            count.partly += usize::from(some && !site.is_folded());
+        }
+        summary
+    }
+
+    /// How many sites of all families fold, and how many there are.
+    pub fn total(&self) -> (usize, usize) {
+        let families = [
+            self.offline,
+            self.pointwise,
+            self.online,
+            self.scale,
+            self.linear,
+        ];
+        families.iter().fold((0, 0), |(folded, sites), count| {
+            (folded + count.folded, sites + count.sites)
+        })
+    }
+
+    /// One line, such as `25 of 25 offline sites fold`.
+    pub fn line(&self, paint: Paint) -> String {
+        let families = [
+            (self.offline, "offline sites"),
+            (self.pointwise, "pointwise sites"),
+            (self.online, "online sites"),
+            (self.scale, "other scales"),
+            (self.linear, "linear merges"),
+        ];
+        let told: Vec<String> = families
+            .into_iter()
+            .filter(|(count, _)| count.sites > 0)
+            .map(|(count, name)| count.line(name, paint))
+            .collect();
+        match told.as_slice() {
+            [] => "no normalizer was found".to_owned(),
+            told => format!("{} fold", told.join(", ")),
+        }
+    }
+}
+
+/// The changes beside the sites, a line for each kind; empty without changes.
+pub fn tidied(
+    Tidy {
+        raised,
+        constants,
+        duplicates,
+        biased,
+        selected,
+        untold,
+        kept,
+    }: &Tidy,
+) -> String {
+    let mut lines = String::new();
+    if let Some(OpsetUpgrade { from, to }) = raised {
+        lines += &format!("operator set {from} is raised to {to}, which has HardSwish\n");
+    }
+    let changes = [
+        (
+            *constants,
+            "operators with constant results are stored as constants: constant",
+        ),
+        (
+            *duplicates,
+            "operators that repeat another one are removed: duplicate",
+        ),
+        (
+            *biased,
+            "products or norms have the form of the target, such as Gemm: biased",
+        ),
+        (
+            *selected,
+            "selections are made before the work that they leave out: demand",
+        ),
+        (
+            *untold,
+            "values inside the model have no declared shape any more: untold",
+        ),
+    ];
+    for (count, change) in changes {
+        if count > 0 {
+            lines += &format!("{count} {change}\n");
+        }
+    }
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    kept.iter()
+        .for_each(|refusal| *counts.entry(refusal.reason.name()).or_default() += 1);
+    for (reason, count) in counts {
+        lines += &format!("{count} constants are computed in each run: {reason}\n");
+    }
+    lines
+}
+
+/// Where the run stopped, if a bound ended it.
+pub fn stopped(stopped: StopReason) -> String {
+    match stopped {
+        StopReason::Fixpoint => String::new(),
+        StopReason::Bound { at, pass } => {
+            format!(
+                "stopped at the bound of {at}, after {pass}: another run of the result may do more\n"
+            )
+        }
+        StopReason::StopAfter { pass } => format!("stopped after {pass}, as asked\n"),
+    }
+}
