@@ -18,7 +18,7 @@ pub fn settled(
     inputs: &[Option<InferenceFact>],
     result: InferenceFact,
 ) -> InferenceFact {
-    let Some(division) = Division::from_node(node) else {
+    let Some(division) = IntegerDivision::from_node(node) else {
         return result;
     };
     let value = result.value.concretize();
@@ -41,7 +41,7 @@ pub fn settled(
 
 /// A division of integers in ONNX.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Division {
+enum IntegerDivision {
     /// The quotient, rounded towards 0.
     Quotient,
     /// The remainder with the sign of the divisor.
@@ -50,7 +50,7 @@ enum Division {
     TruncatedRemainder,
 }
 
-impl Division {
+impl IntegerDivision {
     fn from_node(node: &NodeProto) -> Option<Self> {
         match node.op() {
             ("", "Div") => Some(Self::Quotient),
