@@ -399,9 +399,16 @@ fn differs_if_symbolic(one: &[TDim], other: &[TDim]) -> bool {
 }
 
 fn is_number_or_extent(dim: &TDim) -> bool {
+    matches!(dim, TDim::Val(_)) || is_never_negative(dim)
+}
+
+/// Whether an extent is a sum or a product of extents, such as the old and the new tokens of a cache.
+fn is_never_negative(dim: &TDim) -> bool {
     match dim {
-        TDim::Val(_) | TDim::Sym(_) => true,
-        TDim::MulInt(factor, inner) => *factor > 0 && matches!(**inner, TDim::Sym(_)),
+        TDim::Val(value) => *value >= 0,
+        TDim::Sym(_) => true,
+        TDim::MulInt(factor, inner) => *factor > 0 && is_never_negative(inner),
+        TDim::Add(terms) | TDim::Mul(terms) => terms.iter().all(is_never_negative),
         _ => false,
     }
 }
