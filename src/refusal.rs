@@ -194,6 +194,9 @@ pub enum Reason {
     /// One merged operator would compute more than the branches do together.
     #[error("one operator would compute more: {0}")]
     MoreWork(String),
+    /// An operand of a product repeats an axis along which the other operand has no matrices of its own.
+    #[error("it repeats an axis that is none of the stack of matrices, or several")]
+    RepeatedAxis,
     /// Something besides LayerNormalizations sees the mean of the channels of a residual stream.
     #[error("{0} sees the mean of the channels")]
     SeesMean(String),

@@ -7,6 +7,7 @@ pub mod constants;
 pub mod layout;
 pub mod memory_plan;
 pub mod node_view;
+pub mod repeats;
 pub mod uniform;
 
 use std::rc::Rc;

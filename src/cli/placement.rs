@@ -16,7 +16,11 @@ fn line(placed: &Placed) -> String {
         after,
         why,
     } = placed;
-    let work = format!("{after} multiply-adds instead of {before}");
+    let unit = match *rule {
+        "heads" => "numbers of an operand",
+        _ => "multiply-adds",
+    };
+    let work = format!("{after} {unit} instead of {before}");
     let line = match why {
         None => format!("{at} moves ({rule}): {work}"),
         Some(why) => format!("{at} could move ({rule}): {work}; it stays: {why}"),

@@ -3,7 +3,7 @@
 //! A site that stays is found again in the next repetition by the values that its nodes make.
 
 use crate::affine::plan::{
-    Outcome, PassStats, Plan, SitePlan, StopReason, Stored, StreamPlan, Tidy,
+    Outcome, PassStats, Placed, Plan, SitePlan, StopReason, Stored, StreamPlan, Tidy,
 };
 use crate::affine::recognize::{Family, Site};
 use crate::hash::{HashMap, HashSet};
@@ -37,6 +37,8 @@ pub struct PlanLog {
     has_other_weights: bool,
     /// Whether layers were taken off rows, which may be put back on them.
     pub is_lifted: bool,
+    /// The work that stays where it is, as of the last look for moves.
+    pub unplaced: Vec<Placed>,
     /// Whether there are fewer operators since some were written in another form.
     has_fewer: bool,
 }
@@ -317,7 +319,8 @@ impl PlanLog {
     }
 
     /// The plan of all passes, why there are no more passes, and what each of them did.
-    pub fn finish(self, stopped: StopReason, passes: Vec<PassStats>) -> Plan {
+    pub fn finish(mut self, stopped: StopReason, passes: Vec<PassStats>) -> Plan {
+        self.plan.placed.append(&mut self.unplaced);
         Plan {
             tensors: self.tensors,
             stopped,

@@ -18,6 +18,7 @@ mod factors;
 mod forms;
 mod functions;
 mod gated;
+mod grouped_heads;
 mod growth;
 mod hostile;
 mod identities;

@@ -12,7 +12,7 @@ use crate::common::text::{model, print};
 use crate::same;
 
 /// Fuses a model without a limit on the growth of weights.
-fn fused(model: &Model) -> Fused {
+pub fn fused(model: &Model) -> Fused {
     unfold::fuse(
         model,
         &FuseOptions {
@@ -25,7 +25,7 @@ fn fused(model: &Model) -> Fused {
 
 /// Holds that work moves, by this rule and to these operators, that the result computes and provably is the same function,
 /// and that nothing moves a second time. Returns what the plan says of the first move.
-fn moves(text: &str, rule: &str, expected: &[&str]) -> Placed {
+pub fn moves(text: &str, rule: &str, expected: &[&str]) -> Placed {
     let before = model(text);
     let Fused {
         model: after, plan, ..
@@ -58,7 +58,7 @@ fn moves(text: &str, rule: &str, expected: &[&str]) -> Placed {
 }
 
 /// Holds that no work moves, and that the result computes the same.
-fn stays(text: &str) {
+pub fn stays(text: &str) {
     let before = model(text);
     let Fused {
         model: after, plan, ..

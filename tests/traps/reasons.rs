@@ -10,6 +10,7 @@ use unfold::analysis::Analysis;
 use unfold::onnx::Model;
 use unfold::onnx::proto::FunctionProto;
 use unfold::onnx::tensor::{self, DataType};
+use unfold::passes::legalize::Target;
 use unfold::refusal::Reason;
 use unfold::{FuseOptions, fuse};
 
@@ -321,6 +322,14 @@ fn example(reason: &Reason) -> Model {
              y = Add(a, b)
              output y",
         ),
+        Reason::RepeatedAxis => model(
+            "input x batch 2 4
+             input k batch 2 2
+             ints g 4 = 0 0 1 1
+             r = Gather(k, g) axis=1
+             y = MatMul(x, r)
+             output y",
+        ),
         Reason::SeesMean(_) => model(
             "input x batch 4
              weight w 4 4
@@ -408,15 +417,18 @@ fn every_reason_is_given() {
         } else {
             vec![]
         };
-        let fused = fuse(
-            &model,
-            &FuseOptions {
-                skip,
-                centre: true,
-                ..portable()
-            },
-        )
-        .unwrap();
+        // The rule replaces one operator by several, which the portable target does not.
+        let target = match expected {
+            Reason::RepeatedAxis => Target::Cpu,
+            _ => Target::Portable,
+        };
+        let options = FuseOptions {
+            skip,
+            centre: true,
+            target,
+            ..portable()
+        };
+        let fused = fuse(&model, &options).unwrap();
         // Once the other fold is done there is another reason, or none.
         let plan = if expected == Reason::Changed {
             first_pass(&model)
@@ -444,6 +456,7 @@ fn every_reason_is_given() {
                         _ => None,
                     }),
             )
+            .chain(plan.placed.iter().filter_map(|placed| placed.why.as_ref()))
             .map(|refusal| refusal.reason.clone())
             .collect();
         assert!(

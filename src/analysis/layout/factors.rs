@@ -42,7 +42,15 @@ impl AxisFactors {
         self.axis(extent, true)
     }
 
-    pub(super) fn axis(&mut self, extent: TDim, is_free: bool) -> Vec<AxisFactor> {
+    /// An axis that is not free, whose extent need not be known.
+    pub fn own(&mut self, extent: &Option<TDim>) -> Vec<AxisFactor> {
+        match extent {
+            Some(extent) => self.axis(extent.clone(), false),
+            None => vec![self.make(None, false)],
+        }
+    }
+
+    fn axis(&mut self, extent: TDim, is_free: bool) -> Vec<AxisFactor> {
         if extent.is_one() {
             vec![]
         } else {
@@ -50,7 +58,7 @@ impl AxisFactors {
         }
     }
 
-    pub(super) fn make(&mut self, extent: Option<TDim>, is_free: bool) -> AxisFactor {
+    fn make(&mut self, extent: Option<TDim>, is_free: bool) -> AxisFactor {
         self.0.push(AxisFactorFact {
             extent,
             is_free,
@@ -67,6 +75,15 @@ impl AxisFactors {
     /// The extent of a factor where it is a number.
     pub fn extent(&self, factor: AxisFactor) -> Option<usize> {
         crate::shape::extents::extent(&self.0[factor].extent)
+    }
+
+    /// The product of the extents of factors, where all of them are known.
+    pub fn product(&self, factors: &[AxisFactor]) -> Option<TDim> {
+        let mut product = TDim::from(1);
+        for &factor in factors {
+            product = (product * self.0[factor].extent.as_ref()?).simplify();
+        }
+        Some(product)
     }
 
     /// The product of the extents of factors, where all of them are numbers.

@@ -17,13 +17,7 @@ impl LayoutMap {
     /// with no other axis.
     pub fn new(shape: &Shape) -> Self {
         let mut factors = AxisFactors::default();
-        let start: Axes = shape
-            .iter()
-            .map(|dim| match dim {
-                Some(dim) => factors.axis(dim.clone(), false),
-                None => vec![factors.make(None, false)],
-            })
-            .collect();
+        let start: Axes = shape.iter().map(|dim| factors.own(dim)).collect();
         LayoutMap {
             now: start.clone(),
             start,

@@ -66,6 +66,7 @@ impl Pass for PlacementPass {
         loop {
             let moves = open_moves(context, analysis, log);
             if moves.is_empty() {
+                log.unplaced = placement::refusals(analysis, context.settings.target);
                 return Ok(Effect::Nothing);
             }
             let edits: Vec<Edit> = moves.iter().map(|found| found.edit.clone()).collect();

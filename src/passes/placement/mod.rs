@@ -7,12 +7,15 @@
 
 mod before_resize;
 mod concat;
+mod grouped_heads;
 mod layer;
 mod phases;
 mod pooling;
 mod resize;
 
 use std::collections::BTreeMap;
+
+use tract_onnx::tract_hir::internal::TDim;
 
 use crate::affine::materialize::Edit;
 use crate::affine::plan::Placed;
@@ -47,6 +50,7 @@ const RULES: &[PlacementRule] = &[
     pooling::find,
     phases::find,
     concat::find,
+    grouped_heads::find,
     before_resize::find,
 ];
 
@@ -80,6 +84,17 @@ pub fn moves(
         found.push(next);
     }
     found
+}
+
+/// The lines of work that could be done where there are fewer places, and is not, once no move is left.
+pub fn refusals(analysis: &Analysis, target: Target) -> Vec<Placed> {
+    if target == Target::Portable {
+        return vec![];
+    }
+    let nodes = analysis.graph.order().iter();
+    nodes
+        .filter_map(|&node| grouped_heads::refused(analysis, node))
+        .collect()
 }
 
 impl PlacementMove {
@@ -146,7 +161,7 @@ fn formula(terms: &[WorkTerm]) -> String {
             .map(|extent| extent as u128);
         let count = fixed.fold(*products as u128, u128::saturating_mul);
         let open = places.iter().filter(|dim| extent(dim).is_none());
-        let names = open.map(|dim| dim.as_ref().map_or("?".to_owned(), |dim| format!("·{dim}")));
+        let names = open.map(|dim| format!("·{}", open_extent(dim)));
         let sum = sums.entry(names.collect()).or_default();
         *sum = sum.saturating_add(count);
     }
@@ -155,6 +170,15 @@ fn formula(terms: &[WorkTerm]) -> String {
         .map(|(names, count)| format!("{count}{names}"))
         .collect();
     terms.join(" + ")
+}
+
+/// An open extent, with parentheses around a sum.
+fn open_extent(dim: &Option<TDim>) -> String {
+    match dim {
+        None => "?".to_owned(),
+        Some(dim @ TDim::Add(_)) => format!("({dim})"),
+        Some(dim) => dim.to_string(),
+    }
 }
 
 /// The extents of a value along all axes but one.
