@@ -12,10 +12,10 @@ use unfold::onnx::tensor::{DataType, read_f64};
 use unfold::refusal::{Reason, Refusal};
 use unfold::run::{Dims, Engine};
 
-use super::{folded, fuse, fused, initializer, kept, operators, reasons_of, same};
-use crate::branches::becomes;
+use crate::affine::linear_branches::becomes;
 use crate::common::text::model;
 use crate::common::{declared, is_not_disproved, retype};
+use crate::{folded, fuse, fused, initializer, kept, operators, reasons_of, same};
 
 #[test]
 fn a_bias_behind_its_operator_is_scaled_once() {
@@ -363,7 +363,7 @@ fn the_parameters_of_group_normalization_count_groups_before_version_21() {
         let model = norm(opset, right);
         let after = unfold::fuse(&model, &portable()).unwrap();
         assert!(after.plan.sites[0].is_folded());
-        super::same(&model, &after.model, 1e-12);
+        crate::same(&model, &after.model, 1e-12);
         assert_eq!(kept(&norm(opset, wrong)).0, Reason::UnknownShape);
     }
 }
@@ -392,7 +392,7 @@ fn what_tract_reads_otherwise_than_onnx_means_it_is_no_constant_that_is_known() 
         .find(|site| site.name == "Mul_n")
         .unwrap();
     assert_eq!(
-        super::reasons_of(site).0,
+        crate::reasons_of(site).0,
         Reason::Constant("Pad failed".into())
     );
     assert_eq!(
@@ -614,8 +614,8 @@ fn an_activation_keeps_its_bias_apart_from_one_that_differs_from_place_to_place(
             node.domain = Some("com.microsoft".into());
         });
     let fused = unfold::fuse(&before, &portable()).unwrap();
-    super::is_as_planned(&before, &fused);
-    super::same(&before, &fused.model, 1e-6);
+    crate::is_as_planned(&before, &fused);
+    crate::same(&before, &fused.model, 1e-6);
 }
 
 #[test]
@@ -808,7 +808,7 @@ fn a_movement_with_an_attribute_that_nobody_knows_stays() {
              y = MatMul(m, w)
              output y"
         ));
-        super::folded(&before)
+        crate::folded(&before)
     };
     assert_eq!(operators(&after("perm=[2,1,0]")), ["MatMul"]);
     assert_eq!(

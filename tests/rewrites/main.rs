@@ -1,60 +1,13 @@
 //! Faults seen in other tools: each trap by number, each rule with a twin that must be refused,
 //! each reason with an example.
 
-mod across;
-mod added_operands;
-mod axes;
-mod basis;
-mod bodies;
-mod branches;
-mod casts;
-mod centring;
+mod affine;
+mod cases;
 #[path = "../common/mod.rs"]
 mod common;
-mod cropped;
-mod demand;
-mod experts;
-mod factors;
-mod forms;
-mod functions;
-mod gated;
-mod grouped_heads;
-mod growth;
-mod hostile;
-mod identities;
-mod merging;
-mod modulation;
-mod numbered;
-mod placed;
-mod places;
-mod pooled;
-mod powers;
-mod raised;
-mod reasons;
-mod recurrent;
-mod regressions;
-mod relative;
-mod repeated;
-mod resized;
-mod roundings;
-mod rules;
-mod runtime;
-mod sampled;
-mod scalars;
-mod scaler;
-mod scattered;
-mod sequences;
-mod shapes;
-mod shares;
-mod sliced;
-mod streams;
-mod subtracted;
-mod target;
-mod tidy;
-mod token_norm;
-mod tokenizer;
-mod types;
-mod wild;
+mod graph;
+mod passes;
+mod residual;
 
 use common::numbers::Kind;
 use common::{fuse, initializer, judge, operators, options, portable, retype};

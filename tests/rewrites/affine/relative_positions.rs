@@ -6,7 +6,7 @@ use unfold::onnx::Model;
 use unfold::onnx::tensor::{self, DataType};
 use unfold::refusal::Reason;
 
-use crate::branches::becomes;
+use crate::affine::linear_branches::becomes;
 use crate::common::text::model;
 use crate::common::{Attr, attribute};
 use crate::{fused, kept};

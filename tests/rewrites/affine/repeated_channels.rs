@@ -4,7 +4,7 @@ use unfold::Fused;
 use unfold::affine::recognize::Family;
 use unfold::onnx::Model;
 
-use crate::branches::becomes;
+use crate::affine::linear_branches::becomes;
 use crate::common::text::model;
 use crate::common::{fuse, operators};
 use crate::same;

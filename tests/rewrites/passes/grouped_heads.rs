@@ -8,7 +8,7 @@ use crate::common::judge;
 use crate::common::numbers::Kind;
 use crate::common::reference::{self, Env, Value};
 use crate::common::text::model;
-use crate::placed::{fused, moves, stays};
+use crate::passes::placement::{fused, moves, stays};
 
 /// Heads of queries, of keys, and channels of each.
 const HEADS: usize = 8;

@@ -8,9 +8,9 @@ use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
 use unfold::{FuseOptions, Fused};
 
-use crate::basis::VIT;
 use crate::common::text::model;
 use crate::common::{declared, fuse, is_not_disproved, operators, options, retype};
+use crate::residual::streams::VIT;
 use crate::same;
 
 fn centre(model: &Model) -> Fused {

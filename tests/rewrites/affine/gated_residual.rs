@@ -1,7 +1,7 @@
 //! A residual around a gate, `x + x·g`.
 
-use super::*;
 use crate::common::text::model;
+use crate::*;
 
 /// A gate of channels on a convolution, around which `steps` are.
 fn gated(steps: &str) -> Model {

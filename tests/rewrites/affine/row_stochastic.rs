@@ -6,9 +6,9 @@ use unfold::onnx::Model;
 use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
 
+use crate::affine::rules::of_a_runtime;
 use crate::common::text::model;
 use crate::common::{fuse, operators};
-use crate::rules::of_a_runtime;
 use crate::{proved, same};
 
 /// A normalizer behind what shares `p` of scores `z` make of values, and a Relu.

@@ -2,8 +2,8 @@
 
 use unfold::onnx::Model;
 
-use super::{fuse, is_as_planned, operators, same};
 use crate::common::text::model;
+use crate::{fuse, is_as_planned, operators, same};
 
 /// The variance as tf2onnx writes it.
 const VARIANCE: &str = "

@@ -7,9 +7,9 @@ use unfold::onnx::Model;
 use unfold::onnx::proto::{FunctionProto, OperatorSetIdProto};
 use unfold::prove::{Proof, prove};
 
+use crate::affine::scalars::{RAMP, WRITTEN, behind_product};
 use crate::common::text::model;
 use crate::common::{node, undeclared};
-use crate::scalars::{RAMP, WRITTEN, behind_product};
 use crate::{fuse, operators, same};
 
 /// A model of some operator set that writes out a HardSwish, and the operators behind it.

@@ -6,9 +6,9 @@ use unfold::onnx::Model;
 use unfold::prove::{Proof, prove};
 use unfold::{FuseOptions, Fused};
 
-use super::{fuse, same};
 use crate::common::text::{model, print};
 use crate::common::{operators, options};
+use crate::{fuse, same};
 
 /// The result of a model, which computes the same, and in which nothing is left to do.
 fn placed(before: &Model) -> Fused {

@@ -3,10 +3,10 @@
 use crate::common::portable;
 use unfold::onnx::Model;
 
-use super::{folded, fuse, operators, proved, same};
-use crate::branches::becomes;
+use crate::affine::linear_branches::becomes;
 use crate::common::is_not_disproved;
 use crate::common::text::model;
+use crate::{folded, fuse, operators, proved, same};
 
 #[test]
 fn a_gather_of_the_only_place_is_a_squeeze() {
@@ -74,7 +74,7 @@ fn statistics_in_the_shape_of_the_input_are_constants_of_channels() {
     let after = fuse(&before);
     assert_eq!(operators(&after.model), ["MatMul", "Add"]);
     assert!(is_not_disproved(&before, &after).is_ok());
-    super::same(&before, &after.model, 1e-5);
+    crate::same(&before, &after.model, 1e-5);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn an_einsum_that_adds_up_nothing_is_a_product_of_elements() {
         let fused = fuse(&before);
         assert!(operators(&fused.model).contains(&rest), "{equation}");
         assert!(is_not_disproved(&before, &fused).is_ok());
-        super::same(&before, &fused.model, 1e-6);
+        crate::same(&before, &fused.model, 1e-6);
     }
 }
 
@@ -145,7 +145,7 @@ fn the_type_of_all_tokens_is_a_bias() {
         let before = typed(row, 0);
         let after = proved(&before);
         assert_eq!(operators(&after), ["Gather", "Tanh"], "{row}");
-        super::same(&before, &after, 1e-6);
+        crate::same(&before, &after, 1e-6);
     }
     // Two types, and columns of a table.
     for other in [typed("0 0 1 0 0 0", 0), typed("0 0 0 0 0 0", 1)] {
@@ -331,7 +331,7 @@ fn a_normalization_that_is_scaled_before_its_mean_is_taken_off_is_one() {
             site.is_folded() && site.kind.name == "LN",
             "{rest}: {site:#?}"
         );
-        super::same(&before, &after.model, 1e-5);
+        crate::same(&before, &after.model, 1e-5);
         let shifts = usize::from(rest.contains("r ="));
         let wanted = 9 + shifts;
         assert_eq!(
@@ -513,7 +513,7 @@ fn what_only_resembles_a_scaled_mean_stays() {
             after.plan.sites.iter().all(|site| site.kind.name != "LN"),
             "{rest}"
         );
-        super::same(&before, &after.model, 1e-5);
+        crate::same(&before, &after.model, 1e-5);
     }
 }
 
@@ -564,7 +564,7 @@ fn a_normalizer_that_stays_is_a_mul_and_an_add() {
     let after = fuse(&before);
     assert!(!after.plan.sites[0].is_folded(), "{:#?}", after.plan.sites);
     assert_eq!(operators(&after.model), ["Mul", "Add", "Relu"]);
-    super::same(&before, &after.model, 1e-6);
+    crate::same(&before, &after.model, 1e-6);
     assert!(is_not_disproved(&before, &after).is_ok());
     assert!(fuse(&after.model).plan.is_empty());
     // An intermediate value with another reader stays.
@@ -573,7 +573,7 @@ fn a_normalizer_that_stays_is_a_mul_and_an_add() {
         operators(&read.model).contains(&"Div")
             || read.model.graph().node.iter().any(|n| n.output[0] == "d")
     );
-    super::same(&chain("y = Relu(h)\n output d"), &read.model, 1e-6);
+    crate::same(&chain("y = Relu(h)\n output d"), &read.model, 1e-6);
     // And a skipped one stays.
     let options = unfold::FuseOptions {
         skip: vec!["standardisation".into()],
@@ -632,7 +632,7 @@ fn what_is_taken_apart_is_so_before_its_axes_are_put_in_order() {
             operators(&after.model).contains(&"Squeeze"),
             apart != gather
         );
-        super::same(&before, &after.model, 0.0);
+        crate::same(&before, &after.model, 0.0);
         assert!(is_not_disproved(&before, &after).is_ok());
         assert_eq!(
             operators(&fuse(&after.model).model),
@@ -646,7 +646,7 @@ fn what_is_taken_apart_is_so_before_its_axes_are_put_in_order() {
             !operators(&after.model).contains(&"Transpose"),
             "{opset} {apart}"
         );
-        super::same(&before, &after.model, 0.0);
+        crate::same(&before, &after.model, 0.0);
 
         // Where the last axis is the last one, engines know the form.
         let before = three(opset, "[2,0,3,1,4]", apart);
@@ -666,7 +666,7 @@ fn what_is_taken_apart_is_so_before_its_axes_are_put_in_order() {
         .iter()
         .filter_map(|node| node.attr_ints("perm").ok()?);
     assert_eq!(orders.collect::<Vec<_>>(), [[0, 2, 3, 1]; 3]);
-    super::same(&before, &after.model, 0.0);
+    crate::same(&before, &after.model, 0.0);
     // A reader of all three needs them in order; and a part of two places keeps its axis.
     for apart in [
         "q = Gather(t, i)\nh = Gather(t, j)\nv = Identity(t)",
@@ -724,7 +724,7 @@ fn the_axes_of_a_normalizer_go_with_it() {
         let stays = by_channels(before, behind, "y = Relu(z)");
         let after = fuse(&stays);
         assert_eq!(operators(&after.model), ["Mul", "Add", "Relu"], "{before}");
-        super::same(&stays, &after.model, 1e-5);
+        crate::same(&stays, &after.model, 1e-5);
         // The product over tokens takes its shift.
         let half = by_channels(
             before,
@@ -732,7 +732,7 @@ fn the_axes_of_a_normalizer_go_with_it() {
             "input p batch 5 4\n weight c 5 5\n q = MatMul(c, z)\n y = Mul(q, p)",
         );
         let after = fuse(&half);
-        super::same(&half, &after.model, 1e-5);
+        crate::same(&half, &after.model, 1e-5);
         assert!(is_not_disproved(&half, &after).is_ok());
         // And it goes as it went.
         let goes = by_channels(before, behind, "y = MatMul(z, w)");
@@ -763,7 +763,7 @@ fn the_axes_of_a_normalizer_go_with_it() {
          output y",
     );
     let after = fuse(&row);
-    super::same(&row, &after.model, 1e-5);
+    crate::same(&row, &after.model, 1e-5);
 }
 
 /// Keys as exporters turn them, with the scale of attention behind: engines take one Transpose into the product.

@@ -5,7 +5,7 @@ use unfold::affine::plan::{Direction, Outcome};
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
 
-use crate::branches::becomes;
+use crate::affine::linear_branches::becomes;
 use crate::common::operators;
 use crate::common::text::model;
 use crate::{folded, fused, kept, untidied};

@@ -4,7 +4,7 @@
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
 
-use crate::branches::becomes;
+use crate::affine::linear_branches::becomes;
 use crate::common::text::model;
 use crate::kept;
 

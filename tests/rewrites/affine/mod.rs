@@ -1,0 +1,30 @@
+//! Affines: recognition, propagation, folding into linear operators.
+
+pub mod added_operands;
+pub mod cast;
+pub mod conv_over_tokens;
+pub mod experts;
+pub mod fused_activations;
+pub mod gated_residual;
+pub mod growth;
+pub mod layout_chains;
+pub mod linear_branches;
+pub mod linear_chains;
+pub mod modulation;
+pub mod negative_padding;
+pub mod numeric_tokenizer;
+pub mod pool;
+pub mod reasons;
+pub mod recurrent;
+pub mod relative_positions;
+pub mod repeated_channels;
+pub mod resize;
+pub mod rounding;
+pub mod row_stochastic;
+pub mod rules;
+pub mod sample;
+pub mod scalars;
+pub mod scatter;
+pub mod subtracted_mean;
+pub mod token_norm;
+pub mod types;

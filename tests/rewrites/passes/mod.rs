@@ -1,0 +1,14 @@
+//! Passes beside the folding of affines.
+
+pub mod canonicalize;
+pub mod demand;
+pub mod grouped_heads;
+pub mod identities;
+pub mod inline_functions;
+pub mod inline_scaler;
+pub mod inline_sequences;
+pub mod legalize;
+pub mod placement;
+pub mod simplify;
+pub mod slice;
+pub mod upgrade_opset;

@@ -1,0 +1,7 @@
+//! Residual streams.
+
+pub mod centring;
+pub mod change_of_basis;
+pub mod merge_norms;
+pub mod scaling;
+pub mod streams;
