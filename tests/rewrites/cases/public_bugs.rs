@@ -1,4 +1,4 @@
-//! The traps, by number. Each was seen to go wrong, silently, in a tool that people use.
+//! Bugs of public tools, by number. Each gave wrong numbers without a message.
 
 use half::{bf16, f16};
 use unfold::onnx::Model;
