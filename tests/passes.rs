@@ -11,7 +11,7 @@ use unfold::{FuseOptions, Fused, StageInfo, pipeline};
 /// Runs the command. Returns the exit code, the standard output and the standard error stream.
 fn unfold(args: &[&str]) -> (i32, String, String) {
     let output = cargo_bin_cmd!("unfold").args(args).output().unwrap();
-    let [out, errors] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes));
+    let [out, errors] = [output.stdout, output.stderr].map(String::from_utf8);
     (output.status.code().unwrap(), out.unwrap(), errors.unwrap())
 }
 

@@ -256,6 +256,7 @@ mod tests {
     }
 
     /// `a + b` as `b - a`, which is another function.
+    #[cfg(feature = "prove")]
     fn subtracts(analysis: &Analysis, _: Target) -> Vec<Edit> {
         written_anew(analysis, |node, _| swapped(&analysis.graph, node, "Sub"))
     }
@@ -266,6 +267,7 @@ mod tests {
     }
 
     static SWAP: RewritePass = RewritePass::new("swap", "swaps the operands of an Add", swaps);
+    #[cfg(feature = "prove")]
     static FAULT: RewritePass = RewritePass::new("fault", "makes an Add a Sub", subtracts);
     static REST: RewritePass = RewritePass::new("rest", "finds nothing", nothing);
     static ALTERNATING: &[PipelineStage] =
@@ -280,6 +282,7 @@ mod tests {
         PipelineStage::once("second", &[&[&SWAP]]).after("swap"),
     ];
 
+    #[cfg(feature = "prove")]
     static FAULTY: &[PipelineStage] = &[PipelineStage::once("first", &[&[&SWAP, &REST, &FAULT]])];
 
     /// Runs stages on the sum, up to `stop_after`.

@@ -36,7 +36,7 @@ impl Model {
     /// renamed.
     ///
     /// Nothing that the file holds is lost: a field that ONNX does not define is an
-    /// [`Error::UnknownField`]. A file `*.onnxtxt` is read as [text](super::text).
+    /// [`Error::UnknownField`]. A file `*.onnxtxt` is read as [`text`].
     ///
     /// # Errors
     /// Where the file cannot be read, or is no ONNX model.

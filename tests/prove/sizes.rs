@@ -248,7 +248,7 @@ fn a_size_that_only_the_other_graph_needs_decides_nothing() {
     );
 }
 
-fn assert_has_no_element(one: &Model, other: &Model) -> () {
+fn assert_has_no_element(one: &Model, other: &Model) {
     let proof = prove(one, other, &[], &Default::default());
     assert!(
         matches!(&proof, Proof::Undecided { reason } if reason.contains("no element")),

@@ -49,7 +49,7 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Text`](crate::error::Error::Text) with line and column, if the text does not follow
+    /// [`Error::Text`] with line and column, if the text does not follow
     /// the syntax.
     pub fn from_text(text: &str) -> Result<Self> {
         parse::model(text).map(Self::from_proto)
