@@ -9,6 +9,7 @@ pub mod memory_plan;
 pub mod node_view;
 pub mod repeats;
 pub mod uniform;
+pub mod zero_sign;
 
 use std::rc::Rc;
 

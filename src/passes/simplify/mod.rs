@@ -15,7 +15,6 @@ mod neutral_constants;
 mod reserved_names;
 mod reshape_extents;
 mod topological_order;
-mod zero_sign;
 mod zero_states;
 
 use std::collections::HashMap;

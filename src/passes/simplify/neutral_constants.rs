@@ -8,9 +8,9 @@ use std::cell::OnceCell;
 
 use crate::analysis::Analysis;
 use crate::analysis::uniform;
+use crate::analysis::zero_sign::ZeroSigns;
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
-use crate::passes::simplify::zero_sign::ZeroSigns;
 use crate::shape::facts::extent;
 
 /// Finds operands beside neutral constants in one graph.
