@@ -5,6 +5,8 @@
 //! results, unless these are the same for both: a sum with a constant other than 0, an exponential, a square, an integer.
 //! Outputs of the model count as numbers, for which `−0 = 0`.
 
+use std::cell::OnceCell;
+
 use crate::analysis::Analysis;
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::operator::Category;
@@ -45,39 +47,48 @@ const NEUTRAL: [&str; 27] = [
 ];
 
 /// The values of a graph of which something observes the sign of a zero.
-pub struct ZeroSigns {
-    observed: Vec<bool>,
+pub struct ZeroSigns<'a> {
+    analysis: &'a Analysis<'a>,
+    observed: OnceCell<Vec<bool>>,
 }
 
-impl ZeroSigns {
-    /// Finds them, from the last operator to the first.
-    pub fn new(analysis: &Analysis) -> Self {
-        let graph = &analysis.graph;
-        let mut observed = vec![false; graph.value_count()];
-        for &node in graph.order().iter().rev() {
-            graph
-                .captures(node)
-                .iter()
-                .for_each(|value| observed[value.index()] = true);
-            let is_passed_on = graph
-                .outputs(node)
-                .iter()
-                .flatten()
-                .any(|value| observed[value.index()]);
-            for (slot, value) in graph.inputs(node).iter().enumerate() {
-                let Some(value) = *value else { continue };
-                let is_observed = observes(analysis, node, slot)
-                    || is_passed_on && passes_on(analysis, node, slot);
-                observed[value.index()] |= is_observed && may_be_float(analysis, value);
-            }
+impl<'a> ZeroSigns<'a> {
+    /// For the graph of an analysis, which is searched at the first question.
+    pub fn new(analysis: &'a Analysis<'a>) -> Self {
+        Self {
+            analysis,
+            observed: OnceCell::new(),
         }
-        Self { observed }
     }
 
     /// Whether an operator behind the value may tell `−0` from `0`.
     pub fn are_observed(&self, value: ValueId) -> bool {
-        self.observed[value.index()]
+        self.observed.get_or_init(|| observed(self.analysis))[value.index()]
     }
+}
+
+/// Finds the values of which the sign of a zero is observed, from the last operator to the first.
+fn observed(analysis: &Analysis) -> Vec<bool> {
+    let graph = &analysis.graph;
+    let mut observed = vec![false; graph.value_count()];
+    for &node in graph.order().iter().rev() {
+        graph
+            .captures(node)
+            .iter()
+            .for_each(|value| observed[value.index()] = true);
+        let is_passed_on = graph
+            .outputs(node)
+            .iter()
+            .flatten()
+            .any(|value| observed[value.index()]);
+        for (slot, value) in graph.inputs(node).iter().enumerate() {
+            let Some(value) = *value else { continue };
+            let is_observed =
+                observes(analysis, node, slot) || is_passed_on && passes_on(analysis, node, slot);
+            observed[value.index()] |= is_observed && may_be_float(analysis, value);
+        }
+    }
+    observed
 }
 
 fn may_be_float(analysis: &Analysis, value: ValueId) -> bool {

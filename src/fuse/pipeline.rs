@@ -27,7 +27,9 @@ pub(crate) static PIPELINE: &[PipelineStage] = &[
         &[&[
             &FlattenRegions,
             &DeduplicateInitializers,
-            &IdentityElimination,
+            &IdentityElimination {
+                removes_activations: true,
+            },
         ]],
     ),
     PipelineStage::fixpoint(
@@ -38,7 +40,13 @@ pub(crate) static PIPELINE: &[PipelineStage] = &[
             PLACING,
             FORMS,
             ENGINE_FORMS,
-            &[&IdentityElimination, &ReconsiderGrowth, &SlicePass],
+            &[
+                &IdentityElimination {
+                    removes_activations: false,
+                },
+                &ReconsiderGrowth,
+                &SlicePass,
+            ],
         ],
     ),
     PipelineStage::fixpoint("forms", 64, &[FORMS, ENGINE_FORMS]),

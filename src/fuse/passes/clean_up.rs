@@ -13,7 +13,10 @@ use crate::onnx::proto::{NodeProto, TensorProto};
 use crate::passes::simplify::{self, Limits, tidy};
 
 /// Values instead of Identities and Casts to the type that they have.
-pub struct IdentityElimination;
+pub struct IdentityElimination {
+    /// Whether activations that make no difference beside another one are removed too.
+    pub removes_activations: bool,
+}
 
 impl Pass for IdentityElimination {
     fn name(&self) -> &'static str {
@@ -21,7 +24,7 @@ impl Pass for IdentityElimination {
     }
 
     fn description(&self) -> &'static str {
-        "reads through Identity, Dropout, and Casts to the type that a value has"
+        "reads through Identity, Dropout, Casts to the own type, and redundant activations"
     }
 
     fn aliases(&self) -> &'static [&'static str] {
@@ -30,7 +33,9 @@ impl Pass for IdentityElimination {
 
     fn run(&self, context: &Context, log: &mut PlanLog) -> Result<Effect> {
         let skipped = context.skipped_nodes()?;
-        let Some(tidied) = simplify::read_directly(context.analysis()?, &skipped) else {
+        let Some(tidied) =
+            simplify::read_directly(context.analysis()?, &skipped, self.removes_activations)
+        else {
             return Ok(Effect::Nothing);
         };
         log.tidied(&tidied);

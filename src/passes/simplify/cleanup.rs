@@ -146,13 +146,18 @@ pub fn shared(model: &Model, is_skipped: &dyn Fn(&str) -> bool) -> Result<Option
 }
 
 /// Eliminates identities before folding: an affine should not stop at a Cast to the type that a
-/// value has already. The nodes that are `kept` stay. `None` without identities.
-pub fn read_directly(analysis: &Analysis, kept: &HashSet<NodeId>) -> Option<Tidied> {
+/// value has already. With `removes_activations`, redundant activations are eliminated too. The nodes that are `kept` stay.
+/// `None` where nothing is eliminated.
+pub fn read_directly(
+    analysis: &Analysis,
+    kept: &HashSet<NodeId>,
+    removes_activations: bool,
+) -> Option<Tidied> {
     let graph = &analysis.graph;
     if !graph.model().proto.training_info.is_empty() {
         return None;
     }
-    let mut passed = identity_elimination::find(analysis, &HashSet::default());
+    let mut passed = identity_elimination::find(analysis, removes_activations);
     passed.retain(|(node, _)| !kept.contains(node));
     let duplicates = Some(passed.len()).filter(|&count| count > 0)?;
     let mut editor = Editor::new(graph);

@@ -4,6 +4,7 @@
 use crate::analysis::Analysis;
 use crate::analysis::layout::LayoutMap;
 use crate::analysis::node_view::At;
+use crate::analysis::zero_sign::ZeroSigns;
 use crate::hash::{HashMap, HashSet};
 use crate::ir::axes::axis;
 use crate::ir::editor::Editor;
@@ -12,6 +13,7 @@ use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::node::bodies;
 use crate::onnx::operator::attributes;
 use crate::onnx::proto::GraphProto;
+use crate::passes::simplify::idempotent_pairs::IdempotentPairs;
 use crate::passes::simplify::neutral_constants::Neutral;
 use crate::shape::facts::same_shape;
 use prost::Message;
@@ -19,13 +21,18 @@ use prost::Message;
 /// An identity, with the value that its readers can read instead.
 pub type IdentityNode = (NodeId, ValueId);
 
-/// The identities whose names no caller needs. Names of `pinned` values stay.
-pub fn find(analysis: &Analysis, pinned: &HashSet<&str>) -> Vec<IdentityNode> {
-    all(analysis, pinned, &|node| identity_operand(analysis, node))
+/// The identities whose names no caller needs; with `removes_activations`, redundant activations too.
+pub fn find(analysis: &Analysis, removes_activations: bool) -> Vec<IdentityNode> {
+    let signs = &ZeroSigns::new(analysis);
+    let pairs = IdempotentPairs { analysis, signs };
+    all(analysis, &HashSet::default(), &|node| {
+        identity_operand(analysis, node)
+            .or_else(|| pairs.operand(node).filter(|_| removes_activations))
+    })
 }
 
-/// These, movements that move nothing, and arithmetic with a neutral constant. Arithmetic of `normalizers` stays: engines
-/// fuse a normalizer in the form that has all its operators.
+/// Identities, movements that move nothing, and arithmetic with a neutral constant. Arithmetic of `normalizers` stays: engines
+/// fuse a normalizer in the form that has all its operators. Names of `pinned` values stay.
 ///
 /// Before anything folds, movements and arithmetic are parts of sites, and are removed with these.
 pub fn identities(
@@ -33,7 +40,8 @@ pub fn identities(
     pinned: &HashSet<&str>,
     normalizers: &HashSet<NodeId>,
 ) -> Vec<IdentityNode> {
-    let neutral = Neutral::new(analysis);
+    let signs = &ZeroSigns::new(analysis);
+    let neutral = Neutral { analysis, signs };
     all(analysis, pinned, &|node| {
         identity_operand(analysis, node)
             .or_else(|| unmoved_operand(analysis, node))

@@ -9,6 +9,7 @@ mod constant_folding;
 mod cse;
 mod cse_layouts;
 mod dce;
+mod idempotent_pairs;
 mod identity_elimination;
 mod movements;
 mod neutral_constants;

@@ -4,8 +4,6 @@
 //! most as many axes, and each has one place or as many as `x` has there. As `−0 + 0 = +0`, a sum stays where an operator
 //! behind it [observes the sign](ZeroSigns) of a zero.
 
-use std::cell::OnceCell;
-
 use crate::analysis::Analysis;
 use crate::analysis::uniform;
 use crate::analysis::zero_sign::ZeroSigns;
@@ -15,19 +13,11 @@ use crate::shape::facts::extent;
 
 /// Finds operands beside neutral constants in one graph.
 pub struct Neutral<'a> {
-    analysis: &'a Analysis<'a>,
-    signs: OnceCell<ZeroSigns>,
+    pub analysis: &'a Analysis<'a>,
+    pub signs: &'a ZeroSigns<'a>,
 }
 
-impl<'a> Neutral<'a> {
-    /// For the graph of an analysis.
-    pub fn new(analysis: &'a Analysis<'a>) -> Self {
-        Self {
-            analysis,
-            signs: OnceCell::new(),
-        }
-    }
-
+impl Neutral<'_> {
     /// The operand that equals the result of a node; `None` where no constant is neutral.
     pub fn operand(&self, node: NodeId) -> Option<ValueId> {
         let graph = &self.analysis.graph;
@@ -48,7 +38,7 @@ impl<'a> Neutral<'a> {
         };
         let operand = found.filter(|_| self.analysis.at(node).only_attributes(&[]).is_ok())?;
         let is_sum = matches!(op, "Add" | "Sub");
-        (!is_sum || !self.observes_zero_sign(graph.only_output(node)?)).then_some(operand)
+        (!is_sum || !self.signs.are_observed(graph.only_output(node)?)).then_some(operand)
     }
 
     /// The value, if the constant beside it is this number everywhere and does not widen it.
@@ -77,11 +67,5 @@ impl<'a> Neutral<'a> {
                 let places = extent(own);
                 places == Some(1) || places.is_some() && places == extent(dim)
             })
-    }
-
-    fn observes_zero_sign(&self, value: ValueId) -> bool {
-        self.signs
-            .get_or_init(|| ZeroSigns::new(self.analysis))
-            .are_observed(value)
     }
 }

@@ -1,10 +1,11 @@
-//! Operators without effect, and equal ones: neutral constants, Slices of Slices, equal outputs.
+//! Operators without effect, and equal ones: neutral constants, redundant activations, Slices of Slices, equal outputs.
 
 use unfold::onnx::Model;
+use unfold::onnx::tensor::DataType;
 
 use crate::common::text::model;
-use crate::common::{fuse, operators};
-use crate::same;
+use crate::common::{declared, fuse, operators, retype};
+use crate::{proved, same};
 
 /// The operators of the result, which computes the same and does not change again.
 fn left(text: &str) -> Vec<String> {
@@ -98,6 +99,108 @@ fn a_sum_with_zeros_stays_where_the_sign_of_a_zero_is_observed() {
     ] {
         assert!(!left(&text(other)).contains(&"Add".to_owned()), "{other}");
     }
+}
+
+/// The operators of activations on `x`, with bounds by their names.
+fn activations(lines: &str) -> Vec<String> {
+    activations_of_type(DataType::Float, lines)
+}
+
+/// As [`activations`], in one element type; the result is proved as well.
+fn activations_of_type(data_type: DataType, lines: &str) -> Vec<String> {
+    let text = format!(
+        "input x batch 4
+         input bound
+         const less = -1
+         const none = 0
+         const one = 1
+         const two = 2
+         const six = 6
+         {lines}
+         output y"
+    );
+    let mut before = model(&text);
+    let constants = ["less", "none", "one", "two", "six"];
+    retype(&mut before, &constants, data_type);
+    before.graph_mut().input = vec![
+        declared("x", data_type, &["batch", "4"]),
+        declared("bound", data_type, &[]),
+    ];
+    let after = proved(&before);
+    same(&before, &after, 0.0);
+    operators(&after).into_iter().map(str::to_owned).collect()
+}
+
+#[test]
+fn an_activation_beside_one_with_the_effect_of_both_is_removed() {
+    for (lines, operator) in [
+        ("a = Relu(x)\n y = Relu(a)", "Relu"),
+        ("a = Floor(x)\n y = Floor(a)", "Floor"),
+        ("a = Round(x)\n y = Ceil(a)", "Round"),
+        ("a = Relu(x)\n y = Clip(a, none, six)", "Clip"),
+        ("a = Relu(x)\n y = Clip(a, one, six)", "Clip"),
+        ("a = Clip(x, none, six)\n y = Relu(a)", "Clip"),
+        ("a = Clip(x, one, six)\n y = Relu(a)", "Clip"),
+        ("a = Clip(x, less, six)\n y = Clip(a, none, two)", "Clip"),
+        ("a = Clip(x, none, two)\n y = Clip(a, less, six)", "Clip"),
+    ] {
+        for data_type in [DataType::Float, DataType::Float16, DataType::Double] {
+            assert_eq!(activations_of_type(data_type, lines), [operator], "{lines}");
+        }
+    }
+    let three = "a = Relu(x)\n b = Relu(a)\n c = Relu(b)\n y = Tanh(c)";
+    assert_eq!(activations(three), ["Relu", "Tanh"]);
+}
+
+#[test]
+fn activations_of_which_each_has_an_effect_stay() {
+    for (lines, operators) in [
+        ("a = Relu(x)\n y = Clip(a, less, six)", ["Relu", "Clip"]),
+        ("a = Clip(x, less, six)\n y = Relu(a)", ["Clip", "Relu"]),
+        (
+            "a = Clip(x, less, two)\n y = Clip(a, one, six)",
+            ["Clip", "Clip"],
+        ),
+        ("a = Relu(x)\n y = Clip(a, none, bound)", ["Relu", "Clip"]),
+        ("a = Clip(x, bound, six)\n y = Relu(a)", ["Clip", "Relu"]),
+        ("a = Relu(x)\n y = Floor(a)", ["Relu", "Floor"]),
+        ("a = Floor(x)\n y = Relu(a)", ["Floor", "Relu"]),
+        // Of bounds that are not in order the upper one counts.
+        ("a = Relu(x)\n y = Clip(a, two, one)", ["Relu", "Clip"]),
+    ] {
+        assert_eq!(activations(lines), operators, "{lines}");
+    }
+}
+
+#[test]
+fn an_activation_with_another_reader_stays_before_a_narrower_one() {
+    for (lines, operators) in [
+        // Both readers are narrower.
+        (
+            "a = Relu(x)\n b = Clip(a, none, six)\n c = Clip(a, one, two)\n y = Add(b, c)",
+            &["Clip", "Clip", "Add"][..],
+        ),
+        (
+            "a = Relu(x)\n b = Clip(a, none, six)\n c = Tanh(a)\n y = Add(b, c)",
+            &["Relu", "Clip", "Tanh", "Add"],
+        ),
+        (
+            "a = Relu(x)\n b = Clip(a, none, six)\n y = Tanh(b)\n output a",
+            &["Relu", "Clip", "Tanh"],
+        ),
+        (
+            "a = Clip(x, none, six)\n b = Relu(a)\n y = Tanh(b)\n output a b",
+            &["Clip", "Relu", "Tanh"],
+        ),
+    ] {
+        assert_eq!(activations(lines), operators, "{lines}");
+    }
+}
+
+#[test]
+fn a_clamp_stays_where_the_sign_of_a_zero_is_observed() {
+    let lines = "a = Relu(x)\n b = Clip(a, none, six)\n y = Reciprocal(b)";
+    assert_eq!(activations(lines), ["Relu", "Clip", "Reciprocal"]);
 }
 
 #[test]
