@@ -328,8 +328,18 @@ impl<'m> Maker<'m> {
 
     /// A run of places along an axis.
     pub fn slice(&mut self, value: &str, run: &Range<usize>, axis: i64) -> String {
-        let [start, end, axis] =
-            [run.start as i64, run.end as i64, axis].map(|number| self.ints(&[number]));
+        self.slice_between(value, [run.start as i64, run.end as i64], axis)
+    }
+
+    /// The places from a start to an end along an axis; negative bounds count from the end of the axis.
+    pub fn slice_between(&mut self, value: &str, bounds: [i64; 2], axis: i64) -> String {
+        let [start, end] = bounds;
+        if input_at("Slice", "starts", self.opset()).is_none() {
+            let lists = [("starts", start), ("ends", end), ("axes", axis)];
+            let attributes = lists.map(|(name, number)| ints(name, &[number])).to_vec();
+            return self.op("Slice", &[value], attributes);
+        }
+        let [start, end, axis] = [start, end, axis].map(|number| self.ints(&[number]));
         self.op("Slice", &[value, &start, &end, &axis], vec![])
     }
 

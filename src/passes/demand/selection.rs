@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::analysis::Analysis;
 use crate::ir::axes::axis as counted;
-use crate::ir::builder::{Maker, int, ints};
+use crate::ir::builder::{Maker, int};
 use crate::ir::regions::way;
 use crate::ir::{NodeId, Reader, ValueId};
-use crate::onnx::operator::input_at;
 use crate::ops::axes::{AxisRead, reads};
 
 /// The limit for the number of listed places.
@@ -270,14 +269,14 @@ pub(super) fn write(
     let along = axis as i64;
     match places {
         PlaceSet::Listed(places) => match run(places) {
-            Some(run) => slice(maker, value, [run.start as i64, run.end as i64], along),
+            Some(run) => maker.slice(value, &run, along),
             None => {
                 let list: Vec<i64> = places.iter().map(|&place| place as i64).collect();
                 let list = maker.ints(&list);
                 gather(maker, value, &list, along)
             }
         },
-        PlaceSet::Sliced(start, end) => slice(maker, value, [*start, *end], along),
+        PlaceSet::Sliced(start, end) => maker.slice_between(value, [*start, *end], along),
         PlaceSet::Gathered(place) => {
             let list = maker.ints(&[*place]);
             gather(maker, value, &list, along)
@@ -288,20 +287,6 @@ pub(super) fn write(
 
 fn gather(maker: &mut Maker, value: &str, list: &str, axis: i64) -> String {
     maker.op("Gather", &[value, list], vec![int("axis", axis)])
-}
-
-/// A Slice of one axis in the form of the operator set.
-fn slice(maker: &mut Maker, value: &str, [start, end]: [i64; 2], axis: i64) -> String {
-    if input_at("Slice", "starts", maker.opset()).is_none() {
-        let attributes = vec![
-            ints("starts", &[start]),
-            ints("ends", &[end]),
-            ints("axes", &[axis]),
-        ];
-        return maker.op("Slice", &[value], attributes);
-    }
-    let [start, end, axis] = [start, end, axis].map(|number| maker.ints(&[number]));
-    maker.op("Slice", &[value, &start, &end, &axis], vec![])
 }
 
 /// Places that follow each other.

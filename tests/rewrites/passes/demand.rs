@@ -281,6 +281,24 @@ fn queries_are_of_the_class_token_and_keys_and_values_of_all() {
     }
 }
 
+/// Before operator set 10 the bounds of a Slice are attributes.
+#[test]
+fn keys_and_values_are_sliced_in_the_form_of_the_operator_set() {
+    let text = print(&block(
+        "q = Gather(t, zero)\nk = Gather(t, one)\nv = Gather(t, two)",
+    ));
+    let text = text.replace("opset 17", "opset 9");
+    let before = model(&text.replace("LayerNormalization(x, g, c)", "Tanh(x)"));
+    let fused = placed(&before);
+    assert_eq!(fused.plan.tidy.selected, 2, "{}", print(&fused.model));
+    let nodes = fused.model.graph().node.iter();
+    let slices: Vec<usize> = nodes
+        .filter(|node| node.op_type() == "Slice")
+        .map(|node| node.input.len())
+        .collect();
+    assert_eq!(slices, [1, 1, 1, 1]);
+}
+
 #[test]
 fn channels_of_a_grouped_convolution_stay_together() {
     let channel = |weight: &str, group: usize| {
