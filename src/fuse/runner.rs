@@ -62,7 +62,13 @@ impl Pipeline<'_> {
             }
             drop(context);
             match effect {
-                Effect::Model(made) => result = Some(*made),
+                Effect::Model(made) => {
+                    // A later pass may give the name of a tensor that is gone to another constant.
+                    if !bases.is_restored.get() {
+                        progress.log.keep_tensors_of(&made);
+                    }
+                    result = Some(*made);
+                }
                 Effect::Input => result = None,
                 Effect::Unrestorable => return Ok(None),
                 Effect::Nothing | Effect::Base | Effect::Again => {}

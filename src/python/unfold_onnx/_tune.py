@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, Optional, get_args
@@ -163,8 +164,9 @@ def _in_onnxruntime(
 ) -> list[tuple[list[float], str | None]]:
     """The times of each candidate in interleaved rounds, or the reason why it does not run."""
     import numpy
-    import onnxruntime
 
+    # The package has no types.
+    onnxruntime: Any = import_module("onnxruntime")
     feeds = {
         name: numpy.frombuffer(data, NUMPY[element]).reshape(shape)
         for name, element, shape, data in candidates.inputs()

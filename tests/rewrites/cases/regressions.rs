@@ -9,6 +9,7 @@ use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
 use unfold::onnx::proto::TensorAnnotation;
 use unfold::onnx::tensor::{DataType, read_f64};
+use unfold::prove::{Proof, prove};
 use unfold::refusal::{Reason, Refusal};
 use unfold::run::{Dims, Engine};
 
@@ -2224,4 +2225,37 @@ fn only_statistics_that_are_repeated_in_place_are_those_of_groups() {
         let before = with(statistics);
         same(&before, &fuse(&before).model, 1e-5);
     }
+}
+
+/// A constant of a Gemm is folded again, and a shape takes its name: the plan has only the tensor that is left.
+#[test]
+fn a_name_that_folding_frees_is_given_to_another_constant() {
+    let before = model(
+        "input x batch 1 4 1
+         const c1 1 1 = 0
+         const c3 1 = 3
+         const c4 1 = -1
+         const c6 1 = 4
+         ints i12 2 = -1 1
+         ints i19 4 = -1 1 4 1
+         weight c22 4 3
+         v2 = MatMul(x, c1)
+         v7 = BatchNormalization(x, c3, c4, c4, c6) epsilon=0.0
+         v8 = Add(v2, v7)
+         v13 = Reshape(v8, i12)
+         v18 = BatchNormalization(v13, c3, c4, c4, c6) epsilon=0.0
+         v20 = Reshape(v18, i19)
+         v21 = Flatten(v20) axis=2
+         v23 = Gemm(v21, c22)
+         output v23",
+    );
+    let fused = unfold::fuse(&before, &Default::default()).unwrap();
+    same(&before, &fused.model, 0.0);
+    let proof = prove(
+        &before,
+        &fused.model,
+        &fused.plan.tensors,
+        &Default::default(),
+    );
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
 }
