@@ -54,7 +54,7 @@ impl PassProof {
 ///
 /// let model = Model::open("models/digits/un-dynamo.onnx")?;
 /// let prover = PassProver::new(Default::default());
-/// let observer = |result: &_| prover.observe(result);
+/// let observer = |result: &unfold::PassResult| prover.observe(result);
 /// let options = unfold::FuseOptions {
 ///     observer: Some(&observer),
 ///     ..Default::default()
