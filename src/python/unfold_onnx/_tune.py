@@ -168,7 +168,7 @@ def _in_onnxruntime(
     # The package has no types.
     onnxruntime: Any = import_module("onnxruntime")
     feeds = {
-        name: numpy.frombuffer(data, NUMPY[element]).reshape(shape)
+        name: numpy.frombuffer(data, NUMPY[element]).reshape(shape)  # pyright: ignore[reportUnknownMemberType]
         for name, element, shape, data in candidates.inputs()
     }
     options = onnxruntime.SessionOptions()
