@@ -1,5 +1,7 @@
 //! The tokens of the textual syntax: punctuation, identifiers, quoted names and numbers.
 
+use std::str::FromStr;
+
 use crate::error::{Error, Result};
 
 /// A position in a text, and the functions that read tokens from it.
@@ -134,30 +136,26 @@ impl<'t> Lexer<'t> {
     ///
     /// # Errors
     /// If another token is next, or the number exceeds the type.
-    pub(super) fn integer<T: std::str::FromStr>(&mut self) -> Result<T> {
-        let word = self.peek_word();
-        match word.parse() {
-            Ok(value) => {
-                self.at += word.len();
-                Ok(value)
-            }
-            Err(_) => self.unexpected("an integer"),
-        }
+    pub(super) fn integer<T: FromStr>(&mut self) -> Result<T> {
+        self.parsed("an integer")
     }
 
     /// Reads a number of any form.
     ///
     /// # Errors
     /// If another token is next.
-    pub(super) fn float<T: std::str::FromStr>(&mut self) -> Result<T> {
+    pub(super) fn float<T: FromStr>(&mut self) -> Result<T> {
+        self.parsed("a number")
+    }
+
+    /// Reads a word as a value of a type.
+    fn parsed<T: FromStr>(&mut self, expected: &str) -> Result<T> {
         let word = self.peek_word();
-        match word.parse() {
-            Ok(value) => {
-                self.at += word.len();
-                Ok(value)
-            }
-            Err(_) => self.unexpected("a number"),
-        }
+        let Ok(value) = word.parse() else {
+            return self.unexpected(expected);
+        };
+        self.at += word.len();
+        Ok(value)
     }
 
     /// The letters, digits, signs and points that are next.
