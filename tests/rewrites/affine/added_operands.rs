@@ -510,7 +510,7 @@ fn each(places: &[Place], options: &FuseOptions, mut seen: impl FnMut(&str, Oper
 }
 
 #[test]
-fn scaling_a_stream_reaches_all_that_is_added() {
+fn scaling_a_stream_scales_every_added_operand() {
     let mut scaled = 0;
     each(
         STREAMS,
@@ -532,7 +532,7 @@ fn scaling_a_stream_reaches_all_that_is_added() {
 }
 
 #[test]
-fn centring_a_stream_reaches_all_that_is_added() {
+fn centring_a_stream_centres_every_added_operand() {
     each(
         STREAMS,
         &FuseOptions {
@@ -544,7 +544,7 @@ fn centring_a_stream_reaches_all_that_is_added() {
 }
 
 #[test]
-fn folding_forward_leaves_what_is_added_as_it_is() {
+fn forward_fold_keeps_added_operands_unscaled() {
     let places: &[Place] = &[
         ("affine", behind_an_affine),
         ("normalizer", behind_a_normalizer),
@@ -553,7 +553,7 @@ fn folding_forward_leaves_what_is_added_as_it_is() {
 }
 
 #[test]
-fn folding_backward_reaches_all_that_is_added() {
+fn backward_fold_needs_a_constant_added_operand() {
     each(
         &[("affine", before_an_affine)],
         &options(),
@@ -569,7 +569,7 @@ fn folding_backward_reaches_all_that_is_added() {
 }
 
 #[test]
-fn merging_keeps_all_that_is_added() {
+fn merging_branches_or_norms_keeps_added_operands() {
     each(&[("sum", in_a_sum)], &options(), |_, _, _| {});
     each(
         &[("norms", between_normalizers)],
@@ -620,16 +620,16 @@ fn scaled_gemm(bias: &str, gemm: &str) {
 }
 
 #[test]
-fn scale_gemm_input() {
+fn scaling_a_stream_passes_a_gemm_with_an_input_as_bias() {
     scaled_gemm("input c 8", "Gemm(an, W1, c) transB=1");
 }
 
 #[test]
-fn scale_gemm_init() {
+fn scaling_a_stream_passes_a_gemm_with_an_overridable_bias() {
     scaled_gemm("shift c 8\n input c 8", "Gemm(an, W1, c)");
 }
 
 #[test]
-fn scale_gemm_computed() {
+fn scaling_a_stream_passes_a_gemm_with_a_computed_bias() {
     scaled_gemm("input c0 8\n c = Tanh(c0)", "Gemm(an, W1, c) transB=1");
 }

@@ -37,7 +37,7 @@ fn affine(input: &str, before: &str, behind: &str) -> String {
 }
 
 #[test]
-fn what_came_out_of_a_type_goes_back_to_it() {
+fn affine_passes_cast_back_to_the_type_it_was_cast_from() {
     let product = "h = Cast(m) to=TO\n weight w 4 3\n y = MatMul(h, w)\n output y";
     for data_type in HALVES {
         let text = affine("input x batch 4", "c = Cast(x) to=1", product);
@@ -88,7 +88,7 @@ fn what_came_out_of_a_type_goes_back_to_it() {
 }
 
 #[test]
-fn what_never_was_of_a_type_may_not_fit_it() {
+fn affine_stops_at_cast_that_first_narrows_the_value() {
     let product = "h = Cast(m) to=TO\n weight w 4 3\n y = MatMul(h, w)\n output y";
     let stream = |data_type: DataType, text: &str| {
         let mut model = model(&text.replace("TO", &data_type.code().to_string()));
@@ -123,7 +123,7 @@ fn what_never_was_of_a_type_may_not_fit_it() {
 }
 
 #[test]
-fn what_a_normalization_makes_fits_every_type() {
+fn layer_norm_affine_passes_cast_to_half() {
     for data_type in HALVES {
         let text = "input x batch 4
                     scale g 4
@@ -143,7 +143,7 @@ fn what_a_normalization_makes_fits_every_type() {
 }
 
 #[test]
-fn a_producer_takes_what_is_rounded_to_its_type_anyway() {
+fn narrow_producer_absorbs_affine_that_is_cast_back() {
     let wide = |behind: &str, scale: &str| {
         format!(
             "input x batch 4
@@ -210,7 +210,7 @@ fn a_producer_takes_what_is_rounded_to_its_type_anyway() {
 }
 
 #[test]
-fn scores_in_half_precision_are_not_left_unscaled() {
+fn float16_scores_keep_the_scale_that_makes_them_smaller() {
     let talking = |scale: &str| {
         format!(
             "input x batch 4 4
@@ -267,7 +267,7 @@ fn scores_in_half_precision_are_not_left_unscaled() {
 }
 
 #[test]
-fn quantized_numbers_are_named_as_such() {
+fn quantizing_operators_refuse_as_quantized() {
     let behind = |text: &str, domain: &str, inputs: &[(&str, DataType)]| {
         let mut model = model(&format!(
             "input x batch 4

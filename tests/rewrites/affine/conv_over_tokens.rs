@@ -1,6 +1,5 @@
-//! A convolution of kernel 1 over tokens that lie along its channels, as of gMLP and ResMLP, passes
-//! a scale of the places, as a MatMul with the weight on the left does, and an Add behind it holds
-//! the shift.
+//! A pointwise Conv over tokens that lie along its channels, as in gMLP and ResMLP, passes a spatial scale, like a
+//! MatMul with the weight on the left; an Add after it holds the shift.
 
 use unfold::onnx::Model;
 use unfold::onnx::tensor::DataType;
@@ -42,7 +41,7 @@ fn backward(lines: &str) -> Model {
 }
 
 #[test]
-fn a_scale_of_places_passes_a_kernel_of_one_forward() {
+fn spatial_scale_passes_pointwise_conv_forward() {
     let straight = "input x batch 6 8
          scale g 8
          n = Mul(x, g)
@@ -60,7 +59,7 @@ fn a_scale_of_places_passes_a_kernel_of_one_forward() {
 }
 
 #[test]
-fn it_goes_back_past_it_and_leaves_what_is_added_to_an_add() {
+fn spatial_scale_passes_pointwise_conv_backward_and_shift_stays_in_an_add() {
     becomes(
         &backward("scale g 8\nc = Conv(h, w)\nd = Mul(c, g)"),
         &["MatMul", "Conv", "Sigmoid"],
@@ -85,7 +84,7 @@ fn it_goes_back_past_it_and_leaves_what_is_added_to_an_add() {
 }
 
 #[test]
-fn the_normalizers_of_a_block_of_res_mlp_are_one_scale_and_one_add() {
+fn res_mlp_block_keeps_one_mul_and_one_add() {
     let block = "input x batch 6 8
          r = Relu(x)
          scale g 8
@@ -104,7 +103,7 @@ fn the_normalizers_of_a_block_of_res_mlp_are_one_scale_and_one_add() {
 }
 
 #[test]
-fn what_reads_other_places_or_adds_stops_it() {
+fn spatial_scale_stops_at_padding_stride_bias_and_conv_transpose() {
     for (weight, attributes) in [
         ("5 6 3", "pads=[1,1]"),
         ("5 6 1", "pads=[1,1] strides=[1]"),
@@ -151,7 +150,7 @@ fn shifted(input: &str, scale: &str, lines: &str) -> Model {
 const PRODUCT: &str = "weight a 8 3\n y = MatMul(c, a)";
 
 #[test]
-fn a_shift_of_places_joins_the_bias_in_an_add() {
+fn spatial_shift_and_conv_bias_become_one_add() {
     let mixed = ["Relu", "Conv", "Add", "MatMul"];
     for lines in [
         "weight w 5 6 1\n weight b 5\n c = Conv(m, w, b)",
@@ -182,7 +181,7 @@ fn a_shift_of_places_joins_the_bias_in_an_add() {
 }
 
 #[test]
-fn a_shift_of_places_stays_before_others_and_where_it_brings_nothing() {
+fn spatial_shift_stays_before_other_convs_and_without_gain() {
     // Borders, neighbours, steps, and a convolution the other way.
     for (lines, channels) in [
         (

@@ -1,5 +1,4 @@
-//! Scales before a product whose other factor is computed: the layers of experts, which a Gather picks while the model
-//! runs, and keys.
+//! Scales before a product with a computed factor: weights of experts, which a Gather selects, and keys.
 
 use ndarray::IxDyn;
 use unfold::affine::plan::Outcome;
@@ -33,7 +32,7 @@ fn muls(model: &Model) -> usize {
 }
 
 #[test]
-fn the_table_of_the_experts_takes_the_scale_in() {
+fn gathered_expert_weights_absorb_a_scale() {
     let turned = "e = Gather(table, ids)\n t = Transpose(e) perm=[0,2,1]\n y = MatMul(n, t)";
     for (table, how) in [
         (
@@ -85,7 +84,7 @@ fn of_one(table: &str, how: &str) -> Model {
 }
 
 #[test]
-fn a_matrix_that_is_picked_takes_the_scale_in() {
+fn gathered_matrix_of_one_expert_absorbs_a_scale() {
     for (table, how) in [
         (
             "weight table 3 6 4",
@@ -116,7 +115,7 @@ fn a_matrix_that_is_picked_takes_the_scale_in() {
 }
 
 #[test]
-fn the_shift_stays_where_no_layer_is_constant() {
+fn shift_stays_before_a_gathered_expert_weight() {
     let how = "m = Add(n, t)\n e = Gather(table, one)\n y = MatMul(m, e)";
     let before = of_one("shift t 6\n weight table 3 6 4", how);
     let after = fused(&before);
@@ -143,7 +142,7 @@ fn the_shift_stays_where_no_layer_is_constant() {
 }
 
 #[test]
-fn the_scale_of_queries_joins_the_keys() {
+fn query_scale_folds_into_the_key_projection() {
     let attention = |key: &str, more: &str| {
         model(&format!(
             "input x batch 3 6
@@ -173,7 +172,7 @@ fn the_scale_of_queries_joins_the_keys() {
 }
 
 #[test]
-fn a_value_does_not_take_in_what_it_carries_itself() {
+fn scale_does_not_fold_into_a_factor_that_reads_the_scaled_value() {
     for product in [
         "t = Transpose(n) perm=[0,2,1]\n y = MatMul(n, t)",
         "y = Einsum(n, n) equation=btc,bsc->bts",
@@ -209,13 +208,13 @@ fn a_value_does_not_take_in_what_it_carries_itself() {
 }
 
 #[test]
-fn an_operand_that_is_an_input_is_no_layer() {
+fn matmul_by_a_graph_input_refuses_the_scale() {
     let before = of_one("input e 6 4", "y = MatMul(n, e)");
     assert_eq!(kept(&before).0, Reason::NotConstant);
 }
 
 #[test]
-fn a_letter_that_is_not_added_up_takes_nothing_in() {
+fn einsum_factor_absorbs_a_scale_only_along_summed_letters() {
     // Along the tokens' own channels, which the result has: it propagates there.
     let before = of_one(
         "weight table 3 5 6",
@@ -230,7 +229,7 @@ fn a_letter_that_is_not_added_up_takes_nothing_in() {
 }
 
 #[test]
-fn experts_of_half_precision_lose_no_more_than_their_type_does() {
+fn float16_expert_weights_refuse_a_scale_that_underflows() {
     let with = |least: f64| {
         let mut model = model(&format!(
             "half x 5 6
@@ -259,7 +258,7 @@ fn experts_of_half_precision_lose_no_more_than_their_type_does() {
 }
 
 #[test]
-fn what_saves_no_operator_does_not_go_into_another_factor() {
+fn scale_moves_to_the_other_factor_only_if_an_operator_is_saved() {
     // The number goes there, as it did before there was a way for γ.
     let before = model(
         "input x batch 3 4

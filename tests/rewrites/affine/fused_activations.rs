@@ -1,4 +1,4 @@
-//! Linear operators of onnxruntime with their fused activations, as its optimizer writes them.
+//! Linear operators of onnxruntime with fused activations absorb affines of their input.
 
 use ndarray::{Array2, Ix1, Ix2};
 use unfold::onnx::Model;
@@ -60,7 +60,7 @@ fn has_taken_in(before: &Model, bias: Option<&str>, beta: f64) {
 }
 
 #[test]
-fn the_projection_of_attention_takes_in_what_comes_to_it() {
+fn fused_attention_absorbs_an_affine_of_its_input() {
     let with = |more: &str, bias: &str| {
         behind(
             "batch 5 4",
@@ -103,7 +103,7 @@ fn the_projection_of_attention_takes_in_what_comes_to_it() {
 }
 
 #[test]
-fn what_is_fused_with_its_activation_takes_in_what_comes_to_it() {
+fn fused_gemm_and_fused_conv_absorb_an_affine_of_their_input() {
     let gemm = |added: &str| {
         behind(
             "batch 4",
@@ -169,7 +169,7 @@ fn what_is_fused_with_its_activation_takes_in_what_comes_to_it() {
 }
 
 #[test]
-fn numbers_of_blocks_have_the_shape_that_they_had() {
+fn blockwise_dequantized_weight_absorbs_an_affine() {
     let before = model(
         "opset 21
          input x batch 5 4

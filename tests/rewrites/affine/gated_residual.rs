@@ -19,7 +19,7 @@ fn gated(steps: &str) -> Model {
 }
 
 #[test]
-fn a_residual_around_a_smaller_gate_is_one_product_over_all_elements() {
+fn gated_residual_becomes_one_mul_of_full_size() {
     for (steps, op) in [
         ("m = Mul(u, g)\n o = Add(u, m)", "Add"),
         ("m = Mul(g, u)\n o = Add(m, u)", "Add"),
@@ -47,7 +47,7 @@ fn a_residual_around_a_smaller_gate_is_one_product_over_all_elements() {
 }
 
 #[test]
-fn a_residual_stays_where_another_form_saves_nothing() {
+fn gated_residual_stays_without_a_smaller_gate() {
     for steps in [
         // A gate of as many elements.
         "t = Tanh(u)\n m = Mul(u, t)\n o = Add(u, m)",
@@ -94,7 +94,7 @@ fn ramped(opset: usize, steps: &str) -> Model {
 }
 
 #[test]
-fn numbers_behind_a_ramp_go_into_the_layer_in_front() {
+fn affine_after_hard_sigmoid_folds_into_the_layer_before_a_clip() {
     for (opset, steps) in [
         (17, "g = HardSigmoid(v)\n o = Add(g, one)"),
         (9, "g = HardSigmoid(v) alpha=0.16666667\n o = Add(one, g)"),
@@ -133,7 +133,7 @@ fn numbers_behind_a_ramp_go_into_the_layer_in_front() {
 }
 
 #[test]
-fn a_ramp_stays_where_its_numbers_would_not_fold() {
+fn hard_sigmoid_stays_where_the_affine_after_it_cannot_fold() {
     for steps in [
         // Another node reads the ramp, or its input.
         "g = HardSigmoid(v)\n o = Add(g, one)\n output g",

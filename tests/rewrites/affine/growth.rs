@@ -67,7 +67,7 @@ fn grows(model: &Model, bytes: u64) {
 }
 
 #[test]
-fn an_embedding_tied_to_the_head_is_copied_for_it() {
+fn tied_embedding_is_copied_for_the_head_within_the_limit() {
     let tied = |head: &str| {
         model(&format!(
             "indices ids batch 3
@@ -96,7 +96,7 @@ fn an_embedding_tied_to_the_head_is_copied_for_it() {
 }
 
 #[test]
-fn of_two_layers_that_share_a_weight_one_has_a_copy() {
+fn one_of_two_layers_with_a_shared_weight_gets_a_copy() {
     let shared = |first: &str, second: &str| {
         model(&format!(
             "input x batch 4
@@ -147,7 +147,7 @@ fn of_two_layers_that_share_a_weight_one_has_a_copy() {
 }
 
 #[test]
-fn parts_of_one_weight_cost_nothing_once_none_is_left() {
+fn splits_of_a_weight_add_nothing_if_all_are_folded() {
     let packed = |last: &str| {
         model(&format!(
             "input x batch 4
@@ -169,7 +169,7 @@ fn parts_of_one_weight_cost_nothing_once_none_is_left() {
 }
 
 #[test]
-fn vectors_do_not_count_however_small_the_model_is() {
+fn vectors_do_not_count_as_growth() {
     // The bias of two layers is that of one now, and the other has a new one.
     let model = model(
         "input x batch 4
@@ -199,7 +199,7 @@ fn vectors_do_not_count_however_small_the_model_is() {
 }
 
 #[test]
-fn those_sites_stay_that_add_the_most() {
+fn growth_limit_refuses_the_largest_copies_first() {
     let text = "input x batch 4
                 scale g 4
                 scale h 4
@@ -238,7 +238,7 @@ fn those_sites_stay_that_add_the_most() {
 
 /// `optimize=False` exports of shared modules have a Transpose of the weight for each use.
 #[test]
-fn a_weight_that_is_turned_for_each_use_is_folded_once() {
+fn weight_transposed_for_each_use_is_folded_once() {
     let after = folded(&model(
         "input x batch 8
          weight w 8 8
@@ -269,7 +269,7 @@ fn a_weight_that_is_turned_for_each_use_is_folded_once() {
 /// A site refused for a copy of a shared weight folds once its part is a weight of its own; and a
 /// further run changes nothing.
 #[test]
-fn a_second_run_may_add_the_rest_of_what_is_allowed() {
+fn second_run_counts_the_growth_of_the_first() {
     let before = model(
         "input x batch 8
          weight w 8 8
@@ -311,7 +311,7 @@ fn a_second_run_may_add_the_rest_of_what_is_allowed() {
 /// A scale that would fold back into a table with two readers propagates along the stream, where
 /// nothing is copied.
 #[test]
-fn what_would_copy_a_table_goes_another_way() {
+fn scale_folds_forward_where_backward_would_copy_a_table() {
     let part = |name: &str| {
         format!(
             "e{name} = Gather(table, ids{name})
@@ -358,7 +358,7 @@ fn what_would_copy_a_table_goes_another_way() {
 
 /// Two calls of one layer behind different normalizers, whose results are multiplied by one number.
 #[test]
-fn scales_that_agree_on_a_shared_weight_go_where_normalizers_do_not() {
+fn equal_scales_fold_into_a_shared_weight_where_affines_cannot() {
     let call = |place: usize| {
         format!(
             "scale g{place} 4

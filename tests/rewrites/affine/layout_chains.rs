@@ -1,5 +1,5 @@
-//! Movements in a row that take channels and batch together and apart again, as those of MobileViT, which puts the patches of
-//! its tokens back to an image.
+//! Reshapes and Transposes that merge channels with the batch and split them again, as in MobileViT, which puts the patches
+//! of its tokens back to an image.
 
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
@@ -27,7 +27,7 @@ fn image(lines: &str) -> Model {
 }
 
 #[test]
-fn channels_that_are_beside_the_batch_for_a_while_are_found_again() {
+fn affine_passes_reshapes_that_merge_channels_with_the_batch() {
     let lines = "ints whole 4 = -1 3 4 6
          i = Reshape(q, whole)
          weight w 5 3 1 1
@@ -46,7 +46,7 @@ fn channels_that_are_beside_the_batch_for_a_while_are_found_again() {
 }
 
 #[test]
-fn so_they_are_as_the_last_axis() {
+fn affine_passes_reshapes_that_merge_the_batch_to_the_last_axis() {
     let lines = "ints whole 4 = -1 3 4 6
          i = Reshape(q, whole)
          l = Transpose(i) perm=[0,2,3,1]
@@ -81,7 +81,7 @@ fn arranged(whole: &str) -> Model {
 }
 
 #[test]
-fn the_places_may_be_one_axis() {
+fn affine_passes_reshapes_that_flatten_the_spatial_axes() {
     becomes(
         &arranged("-1 3 24"),
         &[
@@ -96,14 +96,14 @@ fn the_places_may_be_one_axis() {
 }
 
 #[test]
-fn channels_that_stay_beside_other_axes_are_refused() {
+fn reshape_that_leaves_channels_merged_is_refused() {
     for whole in ["-1 6 4 3", "-1 4 3 6", "-1 6 12"] {
         assert_eq!(kept(&arranged(whole)).0, Reason::MixedAxes, "{whole}");
     }
 }
 
 #[test]
-fn what_is_read_on_the_way_keeps_them() {
+fn other_readers_of_merged_axes_refuse_the_affine() {
     let lines = "ints whole 4 = -1 3 4 6
          i = Reshape(q, whole)
          weight w 5 3 1 1

@@ -69,7 +69,7 @@ const BLOCK: &str = "input x batch 4 5 6
     output y";
 
 #[test]
-fn kernels_an_affine_and_the_value_itself_are_one_convolution() {
+fn conv_branches_affine_and_identity_merge_into_one_conv() {
     let after = becomes(&model(BLOCK), &["Conv"]);
     let conv = only(&after, "Conv");
     assert_eq!(
@@ -79,7 +79,7 @@ fn kernels_an_affine_and_the_value_itself_are_one_convolution() {
 }
 
 #[test]
-fn the_plan_says_what_merged_into_what() {
+fn plan_lists_the_nodes_of_merged_branches() {
     let plan = fused(&model(BLOCK)).plan;
     let [site] = &plan.sites[..] else {
         panic!("{:#?}", plan.sites)
@@ -106,7 +106,7 @@ fn the_plan_says_what_merged_into_what() {
 }
 
 #[test]
-fn branches_stay_where_they_are_named() {
+fn skip_branches_keeps_linear_branches() {
     let model = model(BLOCK);
     let skip = vec!["branches".to_owned()];
     let fused = fuse(&model, &FuseOptions { skip, ..portable() }).unwrap();
@@ -120,7 +120,7 @@ fn branches_stay_where_they_are_named() {
 }
 
 #[test]
-fn a_batch_norm_behind_each_branch_goes_first() {
+fn batch_norms_fold_before_their_branches_merge() {
     let model = model(
         "input x batch 2 5
          weight v 2 2 3
@@ -155,7 +155,7 @@ fn a_batch_norm_behind_each_branch_goes_first() {
 
 /// RepMixer of FastViT, which subtracts its own input.
 #[test]
-fn what_is_taken_off_and_scaled_merges_too() {
+fn subtracted_and_scaled_branches_merge_as_in_rep_mixer() {
     let model = model(
         "input x batch 4 5 5
          weight v 4 1 3 3
@@ -178,7 +178,7 @@ fn what_is_taken_off_and_scaled_merges_too() {
 }
 
 #[test]
-fn groups_merge_where_that_is_no_more_work() {
+fn grouped_convs_merge_without_more_products() {
     let after = becomes(
         &model(
             "input x batch 4 5
@@ -208,7 +208,7 @@ fn groups_merge_where_that_is_no_more_work() {
 }
 
 #[test]
-fn taps_meet_whatever_lies_between_them() {
+fn dilated_kernels_merge() {
     let after = becomes(
         &model(
             "input x batch 2 9
@@ -239,7 +239,7 @@ fn taps_meet_whatever_lies_between_them() {
 }
 
 #[test]
-fn borders_need_not_be_even() {
+fn asymmetric_and_auto_padding_merge() {
     let after = becomes(
         &model(
             "input x batch 2 9
@@ -270,7 +270,7 @@ fn borders_need_not_be_even() {
 }
 
 #[test]
-fn a_mean_that_counts_its_border_is_a_kernel() {
+fn average_pool_that_counts_padding_merges_into_conv() {
     becomes(
         &model(
             "input x batch 2 7
@@ -286,7 +286,7 @@ fn a_mean_that_counts_its_border_is_a_kernel() {
 
 /// As in Diverse Branch Block: a shift behind the mean would not reach the border that it counts.
 #[test]
-fn an_affine_behind_such_a_mean_is_a_part_of_its_kernel() {
+fn affine_after_average_pool_merges_into_conv() {
     let around = |affine: &str, more: &str| {
         model(&format!(
             "input x batch 2 7
@@ -313,7 +313,7 @@ fn an_affine_behind_such_a_mean_is_a_part_of_its_kernel() {
 }
 
 #[test]
-fn products_merge_with_their_biases() {
+fn matmul_and_gemm_branches_merge_with_their_biases() {
     becomes(
         &model(
             "input x batch 3 4
@@ -349,7 +349,7 @@ fn products_merge_with_their_biases() {
 
 /// A low-rank correction that was not added to its weight.
 #[test]
-fn two_operators_in_a_row_are_a_branch() {
+fn chain_of_two_linear_operators_merges_as_a_branch() {
     becomes(
         &model(
             "input x batch 3 8
@@ -396,7 +396,7 @@ fn two_operators_in_a_row_are_a_branch() {
 }
 
 #[test]
-fn other_terms_of_a_sum_stay() {
+fn terms_of_other_values_stay_in_the_sum() {
     becomes(
         &model(
             "input x batch 4 5
@@ -430,7 +430,7 @@ fn other_terms_of_a_sum_stay() {
 }
 
 #[test]
-fn constants_of_the_sum_are_biases_or_stay() {
+fn constant_terms_merge_into_the_bias_or_stay() {
     becomes(
         &model(
             "input x batch 4 5
@@ -465,7 +465,7 @@ fn constants_of_the_sum_are_biases_or_stay() {
 
 /// A constant folded in the same pass has a new name.
 #[test]
-fn branches_read_what_is_left_of_the_value_before_them() {
+fn branches_merge_after_an_affine_before_them_folds() {
     becomes(
         &model(
             "input x batch 4 5
@@ -491,7 +491,7 @@ fn branches_read_what_is_left_of_the_value_before_them() {
 }
 
 #[test]
-fn large_weights_are_the_sums_of_all() {
+fn large_branch_weights_merge() {
     becomes(
         &model(
             "input x batch 64 3
@@ -508,7 +508,7 @@ fn large_weights_are_the_sums_of_all() {
 }
 
 #[test]
-fn windows_that_are_not_aligned_stay() {
+fn branches_with_unaligned_windows_stay() {
     let two = |one: &str, other: &str, x: &str| {
         refused(&format!(
             "input x batch {x}
@@ -529,7 +529,7 @@ fn windows_that_are_not_aligned_stay() {
 }
 
 #[test]
-fn a_mean_over_what_is_there_is_no_kernel() {
+fn average_pool_that_ignores_padding_stays() {
     let reason = refused(
         "input x batch 2 7
          weight v 2 2 3
@@ -542,7 +542,7 @@ fn a_mean_over_what_is_there_is_no_kernel() {
 }
 
 #[test]
-fn a_branch_that_something_else_reads_stays() {
+fn branch_with_another_reader_stays() {
     let branches = |more: &str| {
         refused(&format!(
             "input x batch 2 5
@@ -559,7 +559,7 @@ fn a_branch_that_something_else_reads_stays() {
 }
 
 #[test]
-fn weights_that_vary_stay() {
+fn branch_with_a_computed_weight_stays() {
     let reason = refused(
         "input x batch 2 5
          input v 2 2 1
@@ -573,7 +573,7 @@ fn weights_that_vary_stay() {
 }
 
 #[test]
-fn a_value_that_is_repeated_along_the_channels_is_no_identity() {
+fn broadcast_value_does_not_merge_as_identity() {
     let reason = refused(
         "input x batch 1 5
          weight v 4 1 1
@@ -585,7 +585,7 @@ fn a_value_that_is_repeated_along_the_channels_is_no_identity() {
 }
 
 #[test]
-fn a_weight_that_something_else_reads_counts_as_growth() {
+fn merging_a_shared_weight_counts_as_growth() {
     let model = model(
         "input x batch 8 5
          weight v 8 8 1
@@ -617,7 +617,7 @@ fn a_weight_that_something_else_reads_counts_as_growth() {
 
 /// Windows of all kinds that end where others end, some of which merge.
 #[test]
-fn whatever_merges_is_equal() {
+fn random_merged_branches_are_exactly_equal() {
     let mut merged = 0;
     for seed in 0..150 {
         let mut numbers = Numbers::new(seed);
@@ -658,7 +658,7 @@ fn whatever_merges_is_equal() {
 }
 
 #[test]
-fn an_affine_does_not_go_into_a_bias_that_branches_took() {
+fn affine_does_not_use_a_bias_that_merged_branches_read() {
     let text = "input x batch 3 4
          weight w 4 4
          weight v 4 4

@@ -22,7 +22,7 @@ fn stays(model: &Model) {
 }
 
 #[test]
-fn two_products_with_their_biases_are_one() {
+fn two_matmuls_or_gemms_with_biases_merge() {
     let plain = "weight a 6 4\nweight b 4 3\nh = MatMul(x, a)\ny = MatMul(h, b)";
     becomes(&row("batch 5 6", plain), &["MatMul"]);
     let biased = "weight a 4 4\nshift s 4\nweight b 4 4\nshift t 4\n
@@ -34,7 +34,7 @@ fn two_products_with_their_biases_are_one() {
 }
 
 #[test]
-fn as_many_in_a_row_as_there_are_are_one() {
+fn chain_of_300_matmuls_merges_into_one() {
     let products: String = (0..300)
         .map(|i| format!("v{} = MatMul(v{i}, w)\n", i + 1))
         .collect();
@@ -43,7 +43,7 @@ fn as_many_in_a_row_as_there_are_are_one() {
 }
 
 #[test]
-fn a_product_of_channels_joins_a_kernel_before_it_and_behind_it() {
+fn pointwise_conv_merges_with_a_conv_before_or_after_it() {
     let ahead = "weight a 8 4 1 1\nweight b 4 8 3 2\nshift t 4
          h = Conv(x, a)\ny = Conv(h, b, t) pads=[1,0,1,1] strides=[2,1] dilations=[1,2]";
     becomes(&row("batch 4 6 6", ahead), &["Conv"]);
@@ -59,19 +59,19 @@ fn a_product_of_channels_joins_a_kernel_before_it_and_behind_it() {
 }
 
 #[test]
-fn kernels_along_different_axes_are_one_where_that_is_less() {
+fn separable_convs_merge_where_one_kernel_is_cheaper() {
     let lines = "weight a 9 2 3 1\nweight b 2 9 1 3\nh = Conv(x, a) pads=[1,0,1,0]\ny = Conv(h, b) pads=[0,1,0,1]";
     becomes(&row("batch 2 5 5", lines), &["Conv"]);
 }
 
 #[test]
-fn groups_are_products_of_their_own() {
+fn grouped_convs_with_equal_groups_merge() {
     let lines = "weight a 8 2 1 1\nshift s 8\nweight b 4 4 3 3\nh = Conv(x, a, s) group=2\ny = Conv(h, b) group=2";
     becomes(&row("batch 4 5 5", lines), &["Conv"]);
 }
 
 #[test]
-fn what_is_dearer_as_one_stays_two() {
+fn chain_stays_where_one_operator_costs_more() {
     // Of low rank, of single channels and all, of two kernels along one axis.
     stays(&row(
         "batch 8",
@@ -86,7 +86,7 @@ fn what_is_dearer_as_one_stays_two() {
 }
 
 #[test]
-fn what_somebody_else_reads_in_between_stays() {
+fn chain_with_another_reader_in_between_stays() {
     let two = "weight a 4 4\nweight b 4 4\nh = MatMul(x, a)\nz = MatMul(h, b)";
     stays(&row(
         "batch 4",
@@ -96,13 +96,13 @@ fn what_somebody_else_reads_in_between_stays() {
 }
 
 #[test]
-fn a_shift_in_between_does_not_go_below_a_border() {
+fn chain_with_a_bias_before_padding_stays() {
     let lines = "weight a 8 4 1 1\nshift s 8\nweight b 4 8 3 3\nh = Conv(x, a, s)\ny = Conv(h, b) pads=[1,1,1,1]";
     assert_eq!(kept(&row("batch 4 5 5", lines)).0, Reason::Padding);
 }
 
 #[test]
-fn the_plan_says_what_became_one_and_skips_it_by_its_kind() {
+fn plan_lists_merged_factors_and_skip_factors_keeps_them() {
     let model = row(
         "batch 6",
         "weight a 6 4\nweight b 4 3\nh = MatMul(x, a)\ny = MatMul(h, b)",
@@ -136,7 +136,7 @@ fn the_plan_says_what_became_one_and_skips_it_by_its_kind() {
 }
 
 #[test]
-fn a_shared_weight_is_copied_only_as_far_as_that_is_allowed() {
+fn merging_a_shared_weight_respects_the_growth_limit() {
     let model = row(
         "batch 4",
         "weight a 4 4\nweight b 4 4\nh = MatMul(x, a)\nz = MatMul(h, b)\nr = Relu(x)\np = MatMul(r, a)\nq = Relu(p)
@@ -163,7 +163,7 @@ fn a_shared_weight_is_copied_only_as_far_as_that_is_allowed() {
 /// The scale of attention behind a rotary embedding of all tokens but the first (DINOv3): its
 /// tables, which queries and keys share, stay unscaled, since the first token is scaled beside it.
 #[test]
-fn a_rotary_embedding_beside_a_token_passes_the_scale_of_attention() {
+fn attention_scale_passes_rotary_embedding_of_all_but_one_token() {
     let part = |name: &str| {
         format!(
             "first{name} = Slice({name}, zero, one, one)

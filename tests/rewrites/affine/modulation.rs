@@ -1,4 +1,4 @@
-//! Shifts before a modulation by a condition, and those that its layer must not take in.
+//! Shifts before a modulation by a condition fold into the layer of the condition, with twins that stay.
 
 use unfold::Fused;
 use unfold::onnx::Model;
@@ -98,7 +98,7 @@ fn counts(model: &Model) -> [usize; 2] {
 }
 
 #[test]
-fn the_layer_of_the_condition_takes_the_shift_in() {
+fn shift_before_modulation_folds_into_the_condition_layer() {
     for (layer, adds) in [
         (LAYER, 0),
         ("h = Gemm(c, w, b) alpha=0.5 beta=3.0", 0),
@@ -117,7 +117,7 @@ fn the_layer_of_the_condition_takes_the_shift_in() {
 }
 
 #[test]
-fn parts_may_be_slices_and_the_factor_may_be_gamma_alone_or_with_any_number() {
+fn modulation_accepts_slices_and_gamma_plus_any_constant() {
     let slices = "q = Slice(h, zero, four, middle)
                   p = Slice(h, eight, twelve, middle)";
     let overlapping = "q = Slice(h, zero, four, middle)
@@ -140,7 +140,7 @@ fn parts_may_be_slices_and_the_factor_may_be_gamma_alone_or_with_any_number() {
 
 /// Each reads a changed value, or is not made by one layer.
 #[test]
-fn two_layers_of_one_condition_make_what_modulates() {
+fn modulation_by_two_layers_folds_if_they_are_alike() {
     let given = "weight wg 5 4\n weight bg 4\n weight wb 5 4\n weight bb 4";
     for (parts, folds) in [
         ("p = Gemm(c, wg, bg)\n q = Gemm(c, wb, bb)", true),
@@ -182,7 +182,7 @@ fn two_layers_of_one_condition_make_what_modulates() {
 }
 
 #[test]
-fn what_others_read_or_make_stays() {
+fn modulation_with_another_reader_or_producer_stays() {
     let other = "weight w2 5 4\n q = MatMul(c, w2)\n p, rest = Split(h, two)  axis=1\n ints two 2 = 4 8\n output rest";
     for (layer, parts, factor, more) in [
         (LAYER, PARTS, FACTOR, "output beta"),
@@ -205,7 +205,7 @@ fn what_others_read_or_make_stays() {
 
 /// As in DiT: the second normalizer of a block has parts of the same layer.
 #[test]
-fn two_normalizers_share_a_layer() {
+fn two_normalizers_fold_into_one_condition_layer() {
     for (layer, adds) in [("Gemm", 0), ("MatMul", 1)] {
         let parts = format!(
             "ints fours 4 = 4 4 4 4
@@ -241,7 +241,7 @@ fn two_normalizers_share_a_layer() {
 
 /// As in a U-Net: the activation stops the scale, and the factor absorbs it.
 #[test]
-fn a_scale_goes_into_the_other_factor_where_an_activation_follows() {
+fn scale_before_an_activation_folds_into_the_other_factor() {
     let behind = |more: &str| {
         modulated(
             LAYER,
@@ -277,7 +277,7 @@ fn a_scale_goes_into_the_other_factor_where_an_activation_follows() {
 /// The summand must lie along the other axes as the factor does, and come from the same rows of the
 /// weight.
 #[test]
-fn what_is_added_elsewhere_than_the_factor_is_no_modulation() {
+fn summand_with_other_axes_than_the_factor_is_no_modulation() {
     let (pairs, layer, like_it) = (
         "input x 3 3 4\n input c 3 5",
         "h = Gemm(c, w, b)",

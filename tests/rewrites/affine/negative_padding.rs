@@ -1,5 +1,4 @@
-//! Negative padding cuts, and the remaining part carries its affine: `ZeroPad2d((0, 0, 1, -1))`
-//! shifts tokens by one.
+//! A negative Pad crops, and the rest keeps its affine: `ZeroPad2d((0, 0, 1, -1))` shifts tokens by one.
 
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
@@ -26,7 +25,7 @@ fn padded(extents: &str, pads: &str, mode: &str, left: usize) -> Model {
 }
 
 #[test]
-fn what_is_left_carries_every_affine() {
+fn affine_passes_a_cropping_pad_forward() {
     for extents in ["2 4 6", "batch length 6"] {
         for pads in ["0 -1 0 0 0 0", "0 -1 0 0 -1 0", "0 0 0 0 -2 0"] {
             if extents == "2 4 6" || pads == "0 -1 0 0 0 0" {
@@ -44,7 +43,7 @@ fn what_is_left_carries_every_affine() {
 }
 
 #[test]
-fn what_is_moved_on_by_one_place_carries_a_shift_for_each() {
+fn affine_passes_a_shifting_pad_with_a_shift_per_position() {
     for pads in [
         "0 1 0 0 -1 0",
         "0 -1 0 0 1 0",
@@ -76,7 +75,7 @@ fn what_is_moved_on_by_one_place_carries_a_shift_for_each() {
 }
 
 #[test]
-fn an_affine_goes_back_past_what_is_cut() {
+fn affine_passes_a_cropping_pad_backward() {
     let text = |pads: &str| {
         model(&format!(
             "input x batch 4 6
@@ -112,7 +111,7 @@ fn an_affine_goes_back_past_what_is_cut() {
 }
 
 #[test]
-fn what_is_not_known_to_be_left_carries_nothing() {
+fn shift_stops_at_pad_of_unknown_extent_channels_or_edge_mode() {
     // Of places that are not counted no shift is known.
     assert_eq!(
         kept(&padded("batch length 6", "0 1 0 0 -1 0", "", 6)).0,
@@ -133,7 +132,7 @@ fn what_is_not_known_to_be_left_carries_nothing() {
 /// Numbers that are computed may be the same for want of bits. Zeros stay zeros whatever these are, and where numbers are
 /// moved to has nothing to do with it.
 #[test]
-fn a_deviation_that_is_computed_passes_zeros() {
+fn computed_deviation_passes_zero_padding() {
     let windows = model(
         "opset 18
          input x batch 4 8

@@ -1,6 +1,5 @@
-//! A tokenizer of numbers, as that of FT-Transformer, makes channels of each by a product with a
-//! table: the table absorbs the affine of the numbers, since the layers behind sum over the
-//! channels.
+//! A tokenizer of numbers, as in FT-Transformer, multiplies each number by a row of a table. The table absorbs the
+//! affine of the numbers.
 
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
@@ -33,7 +32,7 @@ fn tokens(lines: &str) -> Model {
 }
 
 #[test]
-fn an_affine_of_numbers_goes_into_the_table_that_makes_channels_of_them() {
+fn affine_of_numbers_folds_into_the_tokenizer_table() {
     let expected = ["Unsqueeze", "Mul", "Add", "MatMul", "Relu"];
     for table in [
         "weight w 5 8\np = Mul(u, w)",
@@ -53,7 +52,7 @@ fn an_affine_of_numbers_goes_into_the_table_that_makes_channels_of_them() {
 }
 
 #[test]
-fn it_goes_into_the_table_before_an_activation_and_beside_a_class_token() {
+fn affine_folds_into_the_table_before_relu_or_a_class_token() {
     let text = numbers(
         "batch",
         "weight w 5 8\np = Mul(u, w)\nweight c 5 8\nq = Add(p, c)\ny = Relu(q)",
@@ -67,7 +66,7 @@ fn it_goes_into_the_table_before_an_activation_and_beside_a_class_token() {
 }
 
 #[test]
-fn a_table_with_no_place_for_each_number_takes_none() {
+fn tokenizer_table_without_a_row_per_number_refuses() {
     let narrow = tokens("weight w 8\np = Mul(u, w)\nweight c 5 8\nq = Add(p, c)");
     assert_eq!(kept(&narrow).0, Reason::WrongAxis);
     let made = tokens("input w 5 8\np = Mul(u, w)\nweight c 5 8\nq = Add(p, c)");

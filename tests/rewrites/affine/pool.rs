@@ -1,5 +1,4 @@
-//! Maxima and means of windows: a positive scale passes a maximum, and a shift all windows that
-//! meet the image.
+//! Pooling: a positive scale passes a maximum, and a shift passes if each window meets the image.
 
 use unfold::onnx::Model;
 use unfold::prove::{Proof, prove};
@@ -60,7 +59,7 @@ fn stops(model: &Model, reason: &Reason) {
 }
 
 #[test]
-fn positive_scales_and_shifts_of_channels_pass_a_maximum() {
+fn positive_channel_affine_passes_max_pool_and_reduce_max() {
     for (op, call) in [
         ("MaxPool", "MaxPool(m) kernel_shape=[2,2] strides=[2,2]"),
         (
@@ -96,7 +95,7 @@ fn positive_scales_and_shifts_of_channels_pass_a_maximum() {
 
 /// The scale that passed the maximum is one of several factors of the weight, and not the last one.
 #[test]
-fn it_is_proved_though_other_scales_follow_the_maximum() {
+fn positive_scale_through_max_pool_is_proved_with_later_scales() {
     let text = |behind: &str, reads: &str| {
         format!(
             "input x batch 4 6 6
@@ -144,7 +143,7 @@ fn it_is_proved_though_other_scales_follow_the_maximum() {
 }
 
 #[test]
-fn axes_that_are_gone_come_back_behind_a_maximum() {
+fn channel_affine_passes_reduce_max_without_keepdims() {
     let tokens = |op: &str| {
         model(&format!(
             "input x 2 4 6
@@ -181,7 +180,7 @@ fn axes_that_are_gone_come_back_behind_a_maximum() {
 }
 
 #[test]
-fn an_axis_whose_windows_are_its_places_is_not_pooled() {
+fn affine_passes_pool_along_an_axis_with_window_one() {
     // Tokens as an image of one channel, every two of which are pooled.
     let pooled = |window: &str| {
         model(&format!(
@@ -208,7 +207,7 @@ fn an_axis_whose_windows_are_its_places_is_not_pooled() {
 }
 
 #[test]
-fn windows_that_may_miss_the_image_stop_what_is_added_to_it() {
+fn shift_stops_at_pool_windows_outside_the_image() {
     for window in [
         "kernel_shape=[1,1] strides=[2,2] ceil_mode=1",
         "kernel_shape=[2,2] strides=[3,3] pads=[0,0,1,1] ceil_mode=1",
@@ -229,7 +228,7 @@ fn windows_that_may_miss_the_image_stop_what_is_added_to_it() {
 }
 
 #[test]
-fn what_varies_along_the_windows_and_what_says_where_a_maximum_is_stop_it() {
+fn spatial_affine_and_index_output_stop_at_max_pool() {
     let along = before("5 = 1 2 1 2 4", "v = MaxPool(m) kernel_shape=[2,2]");
     assert_eq!(kept(&along).0, Reason::ReducedAxis);
     let places = "v, i = MaxPool(m) kernel_shape=[2,2]";
@@ -241,7 +240,7 @@ fn what_varies_along_the_windows_and_what_says_where_a_maximum_is_stop_it() {
 }
 
 #[test]
-fn a_mean_of_what_is_inside_passes_both_though_its_windows_reach_over_the_end() {
+fn affine_passes_average_pool_that_ignores_padding() {
     for (window, first, then) in [
         (
             "kernel_shape=[2,2] strides=[2,2] ceil_mode=1 count_include_pad=0",
@@ -301,7 +300,7 @@ fn proved_as_maximum(model: &Model) -> Proof {
 }
 
 #[test]
-fn the_prover_lets_what_is_positive_pass_a_maximum_channel_by_channel() {
+fn prover_accepts_only_positive_scales_through_max_pool() {
     assert!(matches!(proved_of_maximum(POSITIVE), Proof::Proved { .. }));
     for scale in ["2 1 1 = 2 -0.5", "2 1 1 = -2 -2", "= -3"] {
         let proof = proved_of_maximum(scale);

@@ -1,4 +1,4 @@
-//! An example for every reason.
+//! An example for each refusal reason.
 
 use crate::common::portable;
 use std::collections::HashMap;
@@ -409,7 +409,7 @@ fn first_pass(model: &Model) -> Plan {
 }
 
 #[test]
-fn every_reason_is_given() {
+fn every_refusal_reason_is_given_for_its_example() {
     for expected in Reason::all().map(detailed) {
         let model = example(&expected);
         let skip = if expected == Reason::Skipped {
@@ -467,7 +467,7 @@ fn every_reason_is_given() {
 }
 
 #[test]
-fn an_overflow_is_one_of_the_result_not_of_the_way_there() {
+fn product_that_fits_float16_is_no_overflow() {
     // 1024 times 60 fits, and so does its half precision.
     let mut model = model(
         "half x batch 2

@@ -30,7 +30,7 @@ fn layer(op: &str, gates: usize, directions: usize, bias: bool, attributes: &str
 }
 
 #[test]
-fn every_gate_and_direction_takes_it() {
+fn lstm_gru_and_rnn_absorb_an_affine_in_every_direction() {
     for (op, gates, more) in [
         ("LSTM", 4, ""),
         ("GRU", 3, "linear_before_reset=1"),
@@ -46,14 +46,14 @@ fn every_gate_and_direction_takes_it() {
 }
 
 #[test]
-fn a_bias_is_made_for_each_direction_where_there_is_none() {
+fn lstm_without_bias_gets_one() {
     let after = becomes(&layer("LSTM", 4, 1, false, ""), &["LSTM"]);
     let node = &after.graph().node[0];
     assert_eq!(initializer(&after, &node.input[3]).dims, [1, 16]);
 }
 
 #[test]
-fn what_differs_from_step_to_step_stays_and_so_does_what_is_not_linear() {
+fn lstm_refuses_step_scales_state_scales_and_scales_after_it() {
     let by_step = model(
         "input x 4 2 3
          scale g 4 1 1

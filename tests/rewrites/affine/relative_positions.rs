@@ -1,5 +1,5 @@
-//! Relative positions: scores that are shifted row by row, as in Transformer-XL and Conformer, pass a scale though some of
-//! them are cut off; and the zeros before them are the same in every scale.
+//! Relative positions: a scale passes scores that are shifted row by row, as in Transformer-XL and Conformer, though a Slice
+//! drops some of them and zeros are concatenated before them.
 
 use ndarray::arr1;
 use unfold::onnx::Model;
@@ -80,7 +80,7 @@ const OPERATORS: &[&str] = &[
 ];
 
 #[test]
-fn the_scale_of_shifted_scores_goes_into_the_keys_and_the_positions() {
+fn scale_of_relative_scores_folds_into_keys_and_positions() {
     let rest = [
         "Concat", "Reshape", "Slice", "Reshape", "Slice", "Add", "Sigmoid",
     ];
@@ -93,7 +93,7 @@ fn the_scale_of_shifted_scores_goes_into_the_keys_and_the_positions() {
 }
 
 #[test]
-fn zeros_take_every_scale_whoever_reads_them_and_ones_do_not() {
+fn concatenated_zeros_take_any_scale_and_ones_do_not() {
     let read = "o = Sigmoid(z)\noutput o";
     let rest = [
         "Concat", "Reshape", "Slice", "Reshape", "Slice", "Add", "Sigmoid", "Sigmoid",
@@ -121,7 +121,7 @@ fn zeros_take_every_scale_whoever_reads_them_and_ones_do_not() {
 }
 
 #[test]
-fn what_else_reads_the_scores_that_are_cut_off_must_not_see_the_scale() {
+fn other_readers_of_shifted_scores_refuse_the_scale() {
     for read in ["place", "wide", "turned", "back"] {
         let seen = attention(
             "z = ConstantOfShape(room)",
@@ -136,7 +136,7 @@ fn what_else_reads_the_scores_that_are_cut_off_must_not_see_the_scale() {
 }
 
 #[test]
-fn a_scale_goes_back_past_a_slice_of_places_that_nobody_counts() {
+fn scale_passes_slice_of_an_unknown_extent_backward() {
     // How long the axis is that is cut is not known.
     let text = "input x batch length 6
          weight w 6 6

@@ -1,4 +1,4 @@
-//! Channels that are the same at all places, beside others, before a linear operator.
+//! Expanded channels, concatenated with others before a linear operator: their product is computed before the Expand.
 
 use unfold::Fused;
 use unfold::affine::recognize::Family;
@@ -38,7 +38,7 @@ fn left(before: &Model) -> Vec<String> {
 }
 
 #[test]
-fn the_product_with_what_is_repeated_is_taken_once() {
+fn conv_of_repeated_channels_is_computed_before_the_expand() {
     for lines in [
         "e = Expand(b, shape)\n c = Concat(x, e) axis=1\n y = Conv(c, w, t)",
         "e = Tile(b, shape)\n c = Concat(e, x) axis=1\n y = Conv(c, w)",
@@ -52,7 +52,7 @@ fn the_product_with_what_is_repeated_is_taken_once() {
 }
 
 #[test]
-fn a_bias_behind_a_product_is_added_where_there_is_least() {
+fn bias_is_added_to_the_smaller_product() {
     let text = "input x batch 3 4
          input b batch 1 6
          ints shape 3 = 1 3 6
@@ -75,7 +75,7 @@ fn a_bias_behind_a_product_is_added_where_there_is_least() {
 }
 
 #[test]
-fn pairs_of_all_with_all_are_two_products_of_each() {
+fn matmul_of_all_pairs_becomes_two_matmuls_and_an_add() {
     let text = "input a batch 3 1 4
          input b batch 1 3 4
          ints one 4 = 1 1 3 1
@@ -91,7 +91,7 @@ fn pairs_of_all_with_all_are_two_products_of_each() {
 }
 
 #[test]
-fn what_else_is_put_together_stays_together() {
+fn other_operands_of_the_concat_stay_in_it() {
     let lines = "u = Relu(x)\n weight v 5 14 1\n e = Expand(b, shape)\n c = Concat(u, e, x) axis=1\n y = Conv(c, v, t)";
     assert_eq!(
         left(&points(lines)),
@@ -111,7 +111,7 @@ fn what_else_is_put_together_stays_together() {
 }
 
 #[test]
-fn an_operator_that_sees_more_stays() {
+fn conv_with_padding_groups_or_shared_concat_keeps_the_expand() {
     for (lines, is_wide) in [
         // Several places, or a border.
         (
@@ -147,7 +147,7 @@ fn an_operator_that_sees_more_stays() {
 }
 
 #[test]
-fn what_is_left_of_a_site_is_that_site() {
+fn site_split_by_repeated_channels_is_reported_once() {
     // The mean of all tokens beside each: the repeated part goes first, and the normalizer is written without Reshapes then.
     let before = model(
         "input x batch 6 8

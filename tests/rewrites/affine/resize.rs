@@ -1,5 +1,5 @@
-//! Resize: affines that are constant along the resized axes pass in every mode; and channels of
-//! blocks in the depth.
+//! Resize: affines that are constant along the resized axes pass in every mode. DepthToSpace and SpaceToDepth: affines of
+//! channels pass.
 
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
@@ -26,7 +26,7 @@ const CHANNELS: &str = "scale g 2 1 1\n shift t 2 1 1";
 const LINEAR: &str = "const f 4 = 1 1 2 2\n v = Resize(m, , f) mode=linear";
 
 #[test]
-fn an_affine_of_the_channels_passes_every_mode() {
+fn channel_affine_passes_resize_forward() {
     let sizes = "ints first 2 = 0 1\n ints last 2 = 8 8\n all = Shape(m)\n kept = Gather(all, first)
          s = Concat(kept, last) axis=0\n v = Resize(m, , , s) mode=linear coordinate_transformation_mode=asymmetric";
     let nearest = "const f 4 = 1 1 2 1.5\n v = Resize(m, , f) coordinate_transformation_mode=asymmetric nearest_mode=floor";
@@ -40,7 +40,7 @@ fn an_affine_of_the_channels_passes_every_mode() {
 }
 
 #[test]
-fn it_passes_back_into_what_comes_before() {
+fn channel_affine_passes_resize_backward() {
     let text = "input x batch 3 4 4
          weight w 2 3 1 1
          scale g 2 1 1
@@ -56,7 +56,7 @@ fn it_passes_back_into_what_comes_before() {
 }
 
 #[test]
-fn what_crops_or_changes_along_what_is_resized_stops_it() {
+fn resize_refuses_cropping_and_affines_along_resized_axes() {
     let along = "scale g 4\n shift t 4";
     assert_eq!(kept(&resized(along, LINEAR)).0, Reason::ReducedAxis);
     let crop = format!("{LINEAR} coordinate_transformation_mode=tf_crop_and_resize");
@@ -73,7 +73,7 @@ fn what_crops_or_changes_along_what_is_resized_stops_it() {
 }
 
 #[test]
-fn each_place_of_a_block_has_the_affine_of_its_channel() {
+fn channel_affine_passes_depth_to_space_and_space_to_depth() {
     let spread = |mode: &str| {
         format!(
             "input x batch 3 2 2
@@ -102,7 +102,7 @@ fn each_place_of_a_block_has_the_affine_of_its_channel() {
 }
 
 #[test]
-fn channels_of_the_depth_that_differ_between_places_stay() {
+fn depth_to_space_refuses_scales_that_differ_within_a_block() {
     let text = |numbers: &str| {
         model(&format!(
             "input x batch 8 2 2

@@ -1,4 +1,4 @@
-//! The loss of a folded weight: one rounding of its sum, and no more.
+//! Folded weights are rounded once; a fold that loses more is refused.
 
 use crate::common::portable;
 use ndarray::{ArrayD, Axis, IxDyn};
@@ -70,7 +70,7 @@ fn trained(shape: &[usize], seed: u64) -> ArrayD<f64> {
 }
 
 #[test]
-fn a_weight_that_becomes_subnormal_or_zero_is_refused() {
+fn fold_that_makes_a_weight_subnormal_or_zero_is_refused() {
     let cases = [
         (
             DataType::Float16,
@@ -112,7 +112,7 @@ fn a_weight_that_becomes_subnormal_or_zero_is_refused() {
 }
 
 #[test]
-fn a_float64_that_underflows_on_the_way_is_refused() {
+fn float64_underflow_is_refused() {
     let mut model = scaled("1 1 1 1", "4 1 = 1 1 1 1", "MatMul(a, w)", DataType::Double);
     for (name, value) in [("s", 1e-160), ("w", 1e-150)] {
         let shape = if name == "s" { vec![4] } else { vec![4, 1] };
@@ -149,7 +149,7 @@ fn a_float64_that_underflows_on_the_way_is_refused() {
 }
 
 #[test]
-fn one_channel_that_all_but_vanishes_is_refused_and_one_that_is_zero_is_not() {
+fn scale_that_underflows_one_channel_is_refused_and_zero_is_not() {
     let weight = "4 3 = 0.5 0.25 0.125 0.5 0.3 0.2 0.7 0.9 0.8 0.2 0.3 0.4";
     let dying = scaled("1 1e-6 1 1", weight, "MatMul(a, w)", DataType::Float16);
     assert_eq!(in_type(&kept(&dying).0), ("underflow", "float16"));
@@ -160,7 +160,7 @@ fn one_channel_that_all_but_vanishes_is_refused_and_one_that_is_zero_is_not() {
 }
 
 #[test]
-fn a_subnormal_weight_that_stays_what_it_is_is_no_loss() {
+fn exactly_scaled_subnormal_weight_folds() {
     // Of six units in the last place, doubled or left alone.
     let weight = "4 1 = 3.5762787e-7 3.5762787e-7 3.5762787e-7 3.5762787e-7";
     let model = scaled("1 2 -1 4", weight, "MatMul(a, w)", DataType::Float16);
@@ -182,7 +182,7 @@ fn a_subnormal_weight_that_stays_what_it_is_is_no_loss() {
 }
 
 #[test]
-fn a_few_small_weights_among_ordinary_ones_are_no_loss() {
+fn few_subnormals_among_ordinary_weights_fold() {
     let with = |weight: &ArrayD<f64>, text: &str| {
         let mut model = of_type(text, DataType::Float16);
         model
@@ -265,7 +265,7 @@ fn a_few_small_weights_among_ordinary_ones_are_no_loss() {
 }
 
 #[test]
-fn a_scale_that_leaves_no_room_stays_and_the_normalizer_goes() {
+fn batch_norm_folds_before_a_scale_that_would_underflow() {
     let model = of_type(
         "input x 2 4
          const g 4 = 0.01 0.01 0.02 0.01
@@ -298,7 +298,7 @@ fn a_scale_that_leaves_no_room_stays_and_the_normalizer_goes() {
 }
 
 #[test]
-fn what_is_added_may_be_as_small_as_it_likes() {
+fn subnormal_bias_folds() {
     // The sum has no digits there either.
     let model = of_type(
         "input x 2 4
@@ -327,7 +327,7 @@ fn what_is_added_may_be_as_small_as_it_likes() {
 }
 
 #[test]
-fn a_factor_is_alone_in_its_sum() {
+fn merged_scales_are_refused_if_one_element_underflows() {
     // Two scales in a row become one, which no half holds.
     let merged = |first: &str| {
         of_type(
@@ -357,7 +357,7 @@ fn a_factor_is_alone_in_its_sum() {
 }
 
 #[test]
-fn a_constant_of_bfloat16_is_rounded_by_each_operator() {
+fn bfloat16_constant_arithmetic_rounds_at_each_operator() {
     let model = of_type(
         "input x 2 4
          const v 4 = 0.3 0.7 1.1 2.3
@@ -412,7 +412,7 @@ fn normalizer(op: &str, scales: &str, is_shifted: bool) -> String {
 }
 
 #[test]
-fn a_large_weight_is_refused_for_what_a_small_one_is() {
+fn large_weights_are_refused_for_the_same_reasons_as_small_ones() {
     for (columns, is_shifted) in [
         (5, false),
         (5000, false),
@@ -440,7 +440,7 @@ fn a_large_weight_is_refused_for_what_a_small_one_is() {
 }
 
 #[test]
-fn of_a_large_weight_it_counts_what_its_numbers_become_and_not_what_they_could() {
+fn large_weight_is_judged_by_its_products_and_not_by_bounds() {
     let folds = |scales: &str, numbers: [f64; 4]| {
         let weight = ArrayD::from_shape_fn(IxDyn(&[4, 20_000]), |at| numbers[at[0]]);
         let model = before_weight(&normalizer("Mul", scales, true), &weight);
@@ -454,7 +454,7 @@ fn of_a_large_weight_it_counts_what_its_numbers_become_and_not_what_they_could()
 }
 
 #[test]
-fn a_large_weight_becomes_the_same_wherever_it_was_looked_at() {
+fn large_folded_weight_is_rounded_once() {
     let numbers = trained(&[4, 20_000], 1);
     let stored = numbers.mapv(|number| f64::from(number as f32));
     for is_shifted in [false, true] {
@@ -493,7 +493,7 @@ fn a_large_weight_becomes_the_same_wherever_it_was_looked_at() {
 
 /// The products of 300 times the weight may be infinite where their mean is not.
 #[test]
-fn a_scale_does_not_go_back_past_a_mean_of_halves_that_it_makes_larger() {
+fn scale_above_one_does_not_pass_float16_reduce_mean_backward() {
     let scaled = |number: &str| {
         of_type(
             &format!(

@@ -1,5 +1,4 @@
-//! A row-stochastic sum, as attention has, passes a summand of all its operands; with other weights
-//! it does not.
+//! A shift passes a product with row-stochastic weights, as in attention, and stops at other weights.
 
 use unfold::affine::plan::{Outcome, SitePlan};
 use unfold::onnx::Model;
@@ -50,7 +49,7 @@ fn stays(model: &Model) -> bool {
 }
 
 #[test]
-fn a_shift_passes_what_adds_up_with_shares() {
+fn shift_passes_matmul_with_softmax_rows_backward() {
     let plain = behind("p = Softmax(z) axis=-1", "o = MatMul(p, v)");
     goes(&plain);
     // Up to the rounding of what adds up to 1.
@@ -80,7 +79,7 @@ fn a_shift_passes_what_adds_up_with_shares() {
 }
 
 #[test]
-fn a_shift_passes_from_before_as_well() {
+fn shift_passes_matmul_with_softmax_rows_forward() {
     let text = "input x batch 5 6
          input z batch 5 5
          scale g 6
@@ -96,7 +95,7 @@ fn a_shift_passes_from_before_as_well() {
 }
 
 #[test]
-fn what_does_not_add_up_to_one_along_the_values_holds_a_shift() {
+fn shift_stops_where_rows_do_not_sum_to_one() {
     assert!(stays(&behind("p = Softmax(z) axis=1", "o = MatMul(p, v)")));
     assert!(stays(&behind(
         "p = Softmax(z) axis=-1",
@@ -127,7 +126,7 @@ fn what_does_not_add_up_to_one_along_the_values_holds_a_shift() {
 }
 
 #[test]
-fn the_proof_knows_along_which_axis_shares_add_up() {
+fn prover_uses_the_axis_along_which_softmax_sums_to_one() {
     let mixed = |axis: usize, lines: &str| {
         model(&format!(
             "input x 5 4\n input z 5 5\n shift t 4\n p = Softmax(z) axis={axis}\n{lines}\n output y"

@@ -1,4 +1,4 @@
-//! Every rule, with a graph that it folds and a twin that it must refuse.
+//! Each transfer rule and linear operator, with a graph that folds and a twin that is refused.
 
 use crate::common::portable;
 use unfold::affine::plan::Outcome;
@@ -72,7 +72,7 @@ fn not_linear(op: &str) -> Reason {
 const MATMUL: &str = "weight w 6 3\n y = MatMul(v, w)\n";
 
 #[test]
-fn what_changes_no_number_passes_everything() {
+fn identity_dropout_and_float_casts_pass_any_affine() {
     for op in [
         "Identity(m)",
         "Dropout(m)",
@@ -104,7 +104,7 @@ fn what_changes_no_number_passes_everything() {
 }
 
 #[test]
-fn a_transpose_moves_the_axis_of_the_channels() {
+fn transpose_moves_the_channel_axis() {
     folded(&forward(
         "v = Transpose(m) perm=[1,2,0]\n weight w 3 6\n y = MatMul(w, v)\n",
     ));
@@ -121,7 +121,7 @@ fn a_transpose_moves_the_axis_of_the_channels() {
 }
 
 #[test]
-fn a_reshape_regroups_channels_whose_extents_are_numbers() {
+fn reshape_regroups_channels_of_known_extents() {
     folded(&forward(
         "ints s 4 = 2 4 2 3\n h = Reshape(m, s)\n ints r 3 = 0 0 -1\n v = Reshape(h, r)\n weight w 6 3\n y = MatMul(v, w)",
     ));
@@ -144,7 +144,7 @@ fn a_reshape_regroups_channels_whose_extents_are_numbers() {
 }
 
 #[test]
-fn windows_of_an_image_carry_a_shift_unless_the_image_is_padded() {
+fn window_partition_passes_a_shift_unless_the_image_is_padded() {
     let windows = |height: usize, shift: &str| {
         model(&format!(
             "input x batch {height} 4 6
@@ -173,7 +173,7 @@ fn windows_of_an_image_carry_a_shift_unless_the_image_is_padded() {
 }
 
 #[test]
-fn movements_that_become_the_same_are_one() {
+fn equal_transposes_and_reshapes_merge_after_a_fold() {
     // Two sites on channels first; the value between them is read as tokens, and so is the last.
     let behind = |first: &str, second: &str| {
         let model = model(&format!(
@@ -233,7 +233,7 @@ fn movements_that_become_the_same_are_one() {
 }
 
 #[test]
-fn a_slice_takes_its_part_of_an_affine() {
+fn slice_cuts_an_affine() {
     let bounds = |axis: i64| {
         format!(
             "ints s 1 = 4\n ints e 1 = -7\n ints a 1 = {axis}\n ints p 1 = -2\n v = Slice(m, s, e, a, p)\n"
@@ -256,7 +256,7 @@ fn a_slice_takes_its_part_of_an_affine() {
 }
 
 #[test]
-fn each_part_of_a_split_takes_its_part_of_an_affine() {
+fn split_cuts_an_affine_for_each_output() {
     let heads = "ints s 2 = 2 4\n v, o = Split(m, s) axis=2\n weight w 2 3\n weight k 4 3\n y = MatMul(v, w)\n z = MatMul(o, k)\n output z\n";
     folded(&forward(heads));
     folded(&backward(
@@ -268,7 +268,7 @@ fn each_part_of_a_split_takes_its_part_of_an_affine() {
 }
 
 #[test]
-fn a_gather_takes_the_channels_that_it_picks() {
+fn gather_selects_the_channels_of_an_affine() {
     folded(&forward(
         "ints i 1 3 = 0 -1 2\n v = Gather(m, i) axis=2\n weight w 3 3\n y = MatMul(v, w)",
     ));
@@ -293,7 +293,7 @@ fn a_gather_takes_the_channels_that_it_picks() {
 }
 
 #[test]
-fn gather_nd() {
+fn gather_nd_passes_channel_affines() {
     let read = "weight w 6 3\n y = MatMul(v, w)";
     // One token of each item, as the end of a text is picked.
     folded(&forward(&format!(
@@ -335,7 +335,7 @@ fn gather_nd() {
 }
 
 #[test]
-fn what_reads_a_shape_or_a_type_alone_takes_no_notice() {
+fn shape_and_cast_like_readers_do_not_block_an_affine() {
     let beside = |read: &str| format!("const c = 0.5\n z = {read}\n output z\n {MATMUL}");
     for read in ["Shape(m)", "Size(m)", "CastLike(c, m)"] {
         folded(&forward(&format!("v = Identity(m)\n {}", beside(read))));
@@ -372,7 +372,7 @@ fn what_reads_a_shape_or_a_type_alone_takes_no_notice() {
 }
 
 #[test]
-fn a_concat_puts_an_affine_beside_none() {
+fn concat_along_channels_joins_affine_and_identity() {
     folded(&forward(
         "v = Concat(x, m) axis=2\n weight w 12 3\n y = MatMul(v, w)",
     ));
@@ -398,7 +398,7 @@ fn a_concat_puts_an_affine_beside_none() {
 }
 
 #[test]
-fn what_repeats_tokens_passes_and_what_repeats_channels_repeats_their_affines() {
+fn expand_and_tile_repeat_the_affine() {
     folded(&forward(
         "ints s 4 = 3 1 1 1\n v = Expand(m, s)\n weight w 6 3\n y = MatMul(v, w)",
     ));
@@ -423,7 +423,7 @@ fn what_repeats_tokens_passes_and_what_repeats_channels_repeats_their_affines() 
 }
 
 #[test]
-fn padding_with_zeros_stops_a_shift_along_the_channels() {
+fn pad_of_channels_stops_an_affine() {
     let padded =
         |pads: &str, mode: &str| format!("ints p 6 = {pads}\n v = Pad(m, p) mode={mode}\n");
     for mode in ["constant", "reflect", "edge"] {
@@ -454,7 +454,7 @@ fn padding_with_zeros_stops_a_shift_along_the_channels() {
 }
 
 #[test]
-fn a_mean_over_tokens_passes_and_one_over_channels_does_not() {
+fn reduce_mean_over_tokens_passes_and_over_channels_refuses() {
     folded(&forward(
         "v = ReduceMean(m) axes=[1] keepdims=0\n weight w 6 3\n y = MatMul(v, w)",
     ));
@@ -479,7 +479,7 @@ fn a_mean_over_tokens_passes_and_one_over_channels_does_not() {
 }
 
 #[test]
-fn an_average_passes_where_its_border_is_not_counted() {
+fn average_pool_passes_unless_it_counts_padding() {
     let conv = "weight w 2 4 1 1\n y = Conv(v, w)";
     folded(&image(1, &format!("v = GlobalAveragePool(m)\n {conv}")));
     folded(&image(
@@ -507,7 +507,7 @@ fn an_average_passes_where_its_border_is_not_counted() {
 }
 
 #[test]
-fn arithmetic_with_a_constant_takes_what_it_can_and_hands_on_the_rest() {
+fn constant_add_absorbs_a_shift_and_passes_a_scale() {
     // The affine before the constant belongs to the constant, not to the normalizer.
     let between = "v = Identity(m)\n shift c 4 6\n a = Add(c, v)\n scale d 4 6\n b = Mul(a, d)\n f = Neg(b)\n weight w 6 3\n y = MatMul(f, w)\n";
     folded(&forward(between));
@@ -529,7 +529,7 @@ fn arithmetic_with_a_constant_takes_what_it_can_and_hands_on_the_rest() {
 }
 
 #[test]
-fn a_matmul_takes_what_varies_along_its_contracted_axis() {
+fn matmul_absorbs_an_affine_along_its_contracted_axis() {
     folded(&forward("weight w 6 3\n y = MatMul(m, w)"));
     folded(&forward("weight w 6\n y = MatMul(m, w)"));
     folded(&forward("weight w 2 6 3\n y = MatMul(m, w)"));
@@ -552,7 +552,7 @@ fn a_matmul_takes_what_varies_along_its_contracted_axis() {
 }
 
 #[test]
-fn a_gemm_takes_it_with_its_factors_and_transposes() {
+fn gemm_absorbs_an_affine_with_alpha_beta_and_transposes() {
     let flat = "ints s 2 = -1 6\n v = Reshape(m, s)\n";
     folded(&forward(&format!(
         "{flat} weight w 3 6\n shift c 3\n y = Gemm(v, w, c) transB=1 alpha=2.0 beta=0.5"
@@ -585,7 +585,7 @@ fn a_gemm_takes_it_with_its_factors_and_transposes() {
 }
 
 #[test]
-fn a_convolution_takes_what_varies_along_its_channels() {
+fn conv_and_conv_transpose_absorb_channel_affines() {
     for (op, weight) in [("Conv", "4 4 2 2"), ("ConvTranspose", "4 3 2 2")] {
         folded(&image(
             1,
@@ -660,7 +660,7 @@ fn biases(model: &Model) -> usize {
 }
 
 #[test]
-fn what_a_softmax_ignores_is_not_computed() {
+fn key_bias_that_softmax_ignores_is_omitted() {
     let keys = "kt = Transpose(kr) perm=[0,2,3,1]";
     let softmax = "a = Softmax(z) axis=-1";
     assert_eq!(biases(&attention(keys, softmax)), 2);
@@ -691,7 +691,7 @@ fn what_a_softmax_ignores_is_not_computed() {
 
 /// As torch's exporter turns them: the heads are beside an open batch, and apart again.
 #[test]
-fn keys_that_are_turned_beside_the_batch_need_no_bias() {
+fn key_bias_is_omitted_past_transposes_beside_the_batch() {
     let turned = |perm: &str| {
         let keys = format!(
             "kh = Transpose(kr) perm=[0,2,1,3]
@@ -733,7 +733,7 @@ pub fn of_a_runtime(mut model: Model, op: &str) -> Model {
 }
 
 #[test]
-fn an_activation_with_a_bias_takes_a_shift_and_no_scale() {
+fn bias_gelu_and_fast_gelu_absorb_a_shift_and_no_scale() {
     for op in ["BiasGelu", "FastGelu"] {
         let behind = |steps: &str| {
             let text = format!(
@@ -781,7 +781,7 @@ fn an_activation_with_a_bias_takes_a_shift_and_no_scale() {
 }
 
 #[test]
-fn a_skip_normalization_keeps_the_residual_stream() {
+fn skip_layer_norm_refuses_an_affine_of_one_operand() {
     for op in ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"] {
         // The sum is inside; that of a value with itself is scaled on both sides.
         let one = forward(&format!("scale h 6\n y = {op}(m, x, h)"));
@@ -802,7 +802,7 @@ fn a_skip_normalization_keeps_the_residual_stream() {
 }
 
 #[test]
-fn nothing_passes_an_attribute_that_nobody_knows() {
+fn affine_does_not_pass_unknown_attributes() {
     let through = |line: &str| {
         model(&format!(
             "input x batch 4 6
@@ -839,7 +839,7 @@ fn nothing_passes_an_attribute_that_nobody_knows() {
 
 /// An attribute of one operator is unknown to another: FusedMatMul's to MatMul.
 #[test]
-fn nothing_takes_an_affine_in_with_an_attribute_that_nobody_knows() {
+fn linear_operators_with_unknown_attributes_absorb_nothing() {
     for (plain, strange) in [
         ("y = MatMul(n, w)", "y = MatMul(n, w) transA=0"),
         ("y = MatMul(n, w)", "y = MatMul(n, w) alpha=1.0"),
@@ -868,7 +868,7 @@ fn nothing_takes_an_affine_in_with_an_attribute_that_nobody_knows() {
 }
 
 #[test]
-fn einsum_takes_what_its_weight_has_letters_for() {
+fn einsum_absorbs_affines_along_letters_of_its_weight() {
     // The equation, the shapes of the weight and of the scale and shift, and whether the weight is first.
     let cases = [
         ("abc,cd->abd", "6 3", "6", false),
@@ -891,7 +891,7 @@ fn einsum_takes_what_its_weight_has_letters_for() {
 }
 
 #[test]
-fn einsum_adds_a_shift_along_any_letter() {
+fn einsum_absorbs_a_shift_along_any_letter() {
     // The equation, the shapes of the weight, of the scale and of the shift, and whether the weight is first.
     let cases = [
         ("abc,cd->abd", "6 3", "6", "5 1", false),
@@ -933,7 +933,7 @@ fn einsum_adds_a_shift_along_any_letter() {
 }
 
 #[test]
-fn einsum_over_tokens_takes_a_shift_and_hands_the_scale_on() {
+fn einsum_over_tokens_absorbs_a_shift_and_passes_a_scale() {
     // The spatial gate of gMLP, and the operators behind it.
     let before = |mix: &str| {
         model(&format!(
@@ -964,7 +964,7 @@ fn einsum_over_tokens_takes_a_shift_and_hands_the_scale_on() {
 }
 
 #[test]
-fn einsum_takes_scales_of_its_result() {
+fn einsum_absorbs_affines_of_its_result() {
     for (equation, weight, scale) in [
         ("abc,cd->abd", "6 3", "3"),
         ("cd,abc->adb", "6 3", "3 1"),
@@ -989,7 +989,7 @@ fn einsum_takes_scales_of_its_result() {
 }
 
 #[test]
-fn einsum_hands_scales_on_along_letters_that_stay() {
+fn einsum_passes_scales_along_letters_that_stay() {
     // Tokens that are mixed, by a weight or by others, have a scale of channels before and behind.
     let mixed = [
         "weight k 4 5\n e = Einsum(k, n) equation=kn,bnc->bkc",
@@ -1027,7 +1027,7 @@ fn einsum_hands_scales_on_along_letters_that_stay() {
 }
 
 #[test]
-fn einsum_takes_nothing_along_letters_that_its_weight_has_not() {
+fn einsum_refuses_scales_along_letters_its_weight_lacks() {
     // Token axes are not in the weight; a repeated letter is a diagonal; a letter summed over the
     // value alone is no product with the weight; and an axis of extent 1 may stand for a longer
     // one.

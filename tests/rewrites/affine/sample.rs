@@ -1,5 +1,4 @@
-//! Operators that are linear in their first input, with coefficients of another: rotary embeddings,
-//! and sampling of images.
+//! Operators that are linear in their first input only: RotaryEmbedding, GridSample, DeformConv.
 
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
@@ -34,7 +33,7 @@ fn turned(rotary: &str, before: &str, behind: &str) -> Model {
 }
 
 #[test]
-fn a_scale_passes_a_rotary_embedding_but_not_one_that_differs_within_a_pair() {
+fn rotary_embedding_passes_scales_that_are_equal_within_each_pair() {
     let own = "t = RotaryEmbedding(a, cos, sin, p)";
     let of_runtime = "t = com.microsoft.RotaryEmbedding(a, p, cos, sin)";
     let row = ["MatMul", "Reshape", "Transpose", "RotaryEmbedding", "Relu"];
@@ -106,7 +105,7 @@ fn sampled(scale: &str, shift: &str, padding: &str) -> Model {
 }
 
 #[test]
-fn channels_pass_what_samples_an_image_and_a_shift_all_but_zeros() {
+fn grid_sample_passes_channel_scales_and_shifts_without_zero_padding() {
     let (shift, none) = ("shift t 2 1 1\n m = Add(n, t)", "m = Identity(n)");
     becomes(&sampled(CHANNELS, shift, "border"), &["GridSample", "Conv"]);
     becomes(&sampled(CHANNELS, none, "zeros"), &["GridSample", "Conv"]);
@@ -161,7 +160,7 @@ fn deformed(before: &str, inputs: &str, behind: &str) -> Model {
 }
 
 #[test]
-fn a_deformed_convolution_takes_in_what_is_behind_it_and_a_scale_before_it() {
+fn deform_conv_absorbs_an_affine_after_it_and_a_scale_before_it() {
     let behind = "scale g 6 1 1\n shift t 6 1 1\n n = Mul(c, g)\n m = Add(n, t)\n y = Relu(m)";
     for inputs in ["x, w, o", "x, w, o, b", "x, w, o, b, k", "x, w, o, , k"] {
         becomes(&deformed("", inputs, behind), &["DeformConv", "Relu"]);

@@ -1,4 +1,4 @@
-//! Scalars, and halves of affines: operators that they pass, and operators that stop them.
+//! Scalars, lone scales and lone shifts: operators that they pass, and operators that stop them.
 
 use crate::common::portable;
 use unfold::Fused;
@@ -50,7 +50,7 @@ fn has_no_mul(model: &Model) {
 }
 
 #[test]
-fn a_learnable_affine_block_goes_into_the_convolutions_round_it() {
+fn learnable_affine_block_folds_into_neighbouring_convs() {
     let block = model(
         "input x 2 3 4 4
          weight v 4 3 1 1
@@ -75,7 +75,7 @@ fn a_learnable_affine_block_goes_into_the_convolutions_round_it() {
 }
 
 #[test]
-fn a_product_with_one_and_a_sum_with_zero_go_whatever_is_round_them() {
+fn mul_by_one_and_add_of_zero_are_removed() {
     let text = |number: &str, op: &str| {
         model(&format!(
             "input x 2 3\n const c = {number}\n r = Floor(x)\n m = {op}(r, c)\n y = Relu(m)\n output y"
@@ -104,7 +104,7 @@ fn a_product_with_one_and_a_sum_with_zero_go_whatever_is_round_them() {
 }
 
 #[test]
-fn multipliers_of_residual_branches_and_embeddings_go_back() {
+fn residual_branch_and_embedding_multipliers_fold_backward() {
     let residual = model(
         "input x 2 6
          weight w 6 6
@@ -133,7 +133,7 @@ fn multipliers_of_residual_branches_and_embeddings_go_back() {
 }
 
 #[test]
-fn a_positive_number_passes_a_maximum_and_no_other_does() {
+fn relu_abs_and_max_pass_positive_scalars_only() {
     let image = |number: &str, op: &str| {
         model(&format!(
             "input x 2 4 4 4
@@ -190,7 +190,7 @@ fn a_positive_number_passes_a_maximum_and_no_other_does() {
 }
 
 #[test]
-fn a_number_passes_what_rearranges_elements() {
+fn scalars_pass_operators_that_rearrange_elements() {
     for step in [
         "ints a = 1\n v = CumSum(m, a)",
         "ints i 2 4 6 = 0 1 2 3 0 1 2 3 0 1 2 3 0 1 2 3 0 1 2 3 0 1 2 3 0 1 2 3 0 1 2 3 0 1 2 3 0 1 2 3 0 1 2 3 0 1 2 3\n v = GatherElements(m, i) axis=1",
@@ -228,7 +228,7 @@ fn a_number_passes_what_rearranges_elements() {
 }
 
 #[test]
-fn a_shift_stays_where_elements_are_added_up_or_left_out() {
+fn cum_sum_trilu_and_where_refuse_a_shift() {
     let shifted = |step: &str| {
         forward(
             "2",
@@ -276,7 +276,7 @@ fn padded(scale: &str, shift: &str) -> Model {
 }
 
 #[test]
-fn before_padding_of_open_extents_the_scale_goes_and_the_shift_stays() {
+fn scale_folds_and_shift_stays_before_a_padded_conv() {
     let model = padded("2 -4", "3 8");
     let fused = fuse(&model);
     same(&model, &fused.model, 0.0);
@@ -303,7 +303,7 @@ fn before_padding_of_open_extents_the_scale_goes_and_the_shift_stays() {
 }
 
 #[test]
-fn the_numbers_of_an_activation_stay() {
+fn constants_inside_gelu_stay() {
     let behind = |activation: &str| {
         model(&format!(
             "input x 2 6
@@ -385,7 +385,7 @@ fn rotary(number: &str, more: &str) -> Model {
 }
 
 #[test]
-fn a_number_goes_back_past_both_branches_of_a_rotary_embedding() {
+fn scalar_passes_both_branches_of_rotary_embedding_backward() {
     for number in ["0.5", "-2"] {
         let model = rotary(number, "");
         let fused = fuse(&model);
@@ -465,7 +465,7 @@ fn with_tables(apart: &str) -> Model {
 }
 
 #[test]
-fn a_number_goes_past_the_tables_that_queries_and_keys_share() {
+fn scalar_passes_rotary_tables_shared_by_queries_and_keys() {
     let ways = [
         "q, k = Split(p, sizes) axis=2",
         "q = Slice(p, zero, six, last)\nk = Slice(p, six, twelve, last)",
@@ -526,7 +526,7 @@ fn beside(centred: &str, reads: &str) -> Model {
 }
 
 #[test]
-fn a_factor_beside_the_reciprocal_of_a_deviation_goes() {
+fn gamma_beside_the_reciprocal_deviation_folds() {
     let matmul = "weight w 6 3\n y = MatMul(o, w)";
     let plain = beside("n = Mul(d, f)\n o = Add(n, b)", matmul);
     let fused = fuse(&plain);
@@ -583,7 +583,7 @@ fn a_factor_beside_the_reciprocal_of_a_deviation_goes() {
 }
 
 #[test]
-fn a_shift_before_linear_operators_goes_into_a_bias() {
+fn shift_before_a_linear_operator_folds_into_its_bias() {
     let layers = [
         "weight w 4 3\n y = MatMul(m, w)",
         "weight w 4 3\n shift b 3\n y = Gemm(m, w, b)",
@@ -607,7 +607,7 @@ fn a_shift_before_linear_operators_goes_into_a_bias() {
 }
 
 #[test]
-fn a_shift_goes_back_to_where_a_bias_is() {
+fn shift_folds_backward_into_a_bias() {
     for (made, left) in [
         // Beside a bias that was added already.
         (
@@ -635,7 +635,7 @@ fn a_shift_goes_back_to_where_a_bias_is() {
 }
 
 #[test]
-fn a_shift_that_would_become_more_stays() {
+fn shift_stays_where_folding_it_adds_work() {
     // A number for each place, or an Add for each of two products.
     for layer in [
         "weight w 3 5\n y = MatMul(w, m)",
@@ -656,7 +656,7 @@ fn a_shift_that_would_become_more_stays() {
 }
 
 #[test]
-fn what_multiplies_by_one_goes_and_the_shift_stays() {
+fn scale_of_ones_is_removed_and_the_shift_stays() {
     let before = model(
         "input x batch 4
          const g 4 = 1 1 1 1
@@ -673,7 +673,7 @@ fn what_multiplies_by_one_goes_and_the_shift_stays() {
 }
 
 #[test]
-fn a_batch_norm_that_stays_takes_a_scale_in_and_is_one_operator() {
+fn batch_norm_that_stays_absorbs_a_scale() {
     let before = model(
         "input x 1 4 6 6
          scale s 4 1 1
@@ -726,7 +726,7 @@ pub const WRITTEN: [&str; 2] = [
 ];
 
 #[test]
-fn a_hard_swish_that_is_written_out_is_one_operator() {
+fn written_out_hard_swish_becomes_hard_swish() {
     for steps in WRITTEN {
         let before = hard_swish(17, &format!("{RAMP}{steps}"));
         let after = fuse(&before);
@@ -743,7 +743,7 @@ fn a_hard_swish_that_is_written_out_is_one_operator() {
 }
 
 #[test]
-fn what_is_no_hard_swish_is_not_made_one() {
+fn near_hard_swish_patterns_stay() {
     for steps in [
         // Of another value.
         "o = Mul(x, c)\n g = Div(o, six)",
@@ -762,7 +762,7 @@ fn what_is_no_hard_swish_is_not_made_one() {
 }
 
 #[test]
-fn no_shift_for_each_place_comes_between_a_convolution_and_its_activation() {
+fn shift_before_a_padded_conv_stays_where_relu_follows() {
     let padded = |steps: &str, activation: &str| {
         model(&format!(
             "input x N 2 4 4
@@ -796,7 +796,7 @@ fn no_shift_for_each_place_comes_between_a_convolution_and_its_activation() {
 
 /// Tokens of which the first is not turned, as a class token beside a rotary embedding; queries, keys and values of one product.
 #[test]
-fn a_number_goes_back_past_tokens_that_are_apart_in_between() {
+fn scalar_passes_split_and_concat_of_tokens_backward() {
     let slices = "ones = Slice(q, zero, one, one)\n rest = Slice(q, one, four, one)";
     let split = "ones, rest = Split(q, apart) axis=1";
     for tokens in [slices, split] {
@@ -841,7 +841,7 @@ fn a_number_goes_back_past_tokens_that_are_apart_in_between() {
 }
 
 #[test]
-fn queries_that_are_given_leave_their_number_to_the_keys_and_a_cache_its_own_to_the_queries() {
+fn query_or_cache_scalar_folds_into_the_other_projection() {
     let scores = |lines: &str| {
         let attention =
             "t = Transpose(k) perm=[0,2,1]\n z = MatMul(q, t)\n y = Softmax(z)\n output y";
@@ -879,7 +879,7 @@ fn queries_that_are_given_leave_their_number_to_the_keys_and_a_cache_its_own_to_
 
 /// The scale of the logits, behind a head that is the table of the tokens.
 #[test]
-fn a_number_behind_a_shared_table_goes_past_it() {
+fn logit_scale_passes_a_tied_head_into_the_norm() {
     let before = model(
         "indices ids 2 4
          weight table 2048 6
@@ -919,7 +919,7 @@ fn numbers_of(model: &Model, name: &str) -> Vec<f64> {
 
 /// β is free where it is; behind a product without a bias it would be an Add. γ goes without it.
 #[test]
-fn a_shift_inside_of_a_normalizer_stays_where_it_would_be_an_add() {
+fn layer_norm_keeps_beta_where_no_bias_can_absorb_it() {
     let before = |layers: &str| {
         model(&format!(
             "input x 2 4\n const g 4 = 2 -1 0.5 4\n shift t 4\n weight w 4 4\n weight v 4 4\n shift u 4
@@ -969,7 +969,7 @@ fn a_shift_inside_of_a_normalizer_stays_where_it_would_be_an_add() {
 
 /// Queries of a rotary embedding take the scale of cached keys as they take their own.
 #[test]
-fn a_number_on_cached_keys_goes_to_queries_that_are_turned() {
+fn cached_key_scalar_folds_into_rotated_queries() {
     let turned = |name: &str| {
         format!(
             "{name}m = MatMul(x, {name}w)
@@ -1022,7 +1022,7 @@ fn a_number_on_cached_keys_goes_to_queries_that_are_turned() {
 
 /// `1 + scale`, where the scale is a part of what a layer makes of a condition.
 #[test]
-fn what_is_added_to_a_part_of_a_layer_goes_into_its_bias() {
+fn constant_added_to_a_split_output_folds_into_the_gemm_bias() {
     let before = |layer: &str| {
         model(&format!(
             "input x 2 5 4

@@ -1,4 +1,4 @@
-//! Updates and data carry the same affine, or neither does; zeros carry every scale.
+//! Scatter operators: updates and data carry equal affines; zeros carry every scale.
 
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
@@ -24,7 +24,7 @@ fn scattered(lines: &str) -> Model {
 }
 
 #[test]
-fn a_scale_of_rows_passes_where_they_are_written_between_zeros() {
+fn scale_passes_scatter_of_rows_into_zeros() {
     let rows = scattered("n = Mul(u, g)\n v = ScatterND(zeros, i, n)");
     becomes(&rows, &["ScatterND", "MatMul"]);
     let elements = "indices j 2 6\n n = Mul(u, g)\n v = ScatterElements(zeros, j, n)";
@@ -32,7 +32,7 @@ fn a_scale_of_rows_passes_where_they_are_written_between_zeros() {
 }
 
 #[test]
-fn an_affine_behind_goes_back_into_the_table_and_the_rows() {
+fn affine_after_scatter_folds_into_data_and_updates() {
     let text = "input x 4 6
          input u 2 6
          indices i 2 1
@@ -55,7 +55,7 @@ fn an_affine_behind_goes_back_into_the_table_and_the_rows() {
 
 /// As the messages of a graph are added up.
 #[test]
-fn a_scale_passes_where_rows_are_added_to_others() {
+fn scale_passes_scatter_with_reduction_add() {
     let rows = scattered("n = Mul(u, g)\n v = ScatterND(zeros, i, n) reduction=add");
     becomes(&rows, &["ScatterND", "MatMul"]);
     let elements = "indices j 2 6\n n = Mul(u, g)\n v = ScatterElements(zeros, j, n) reduction=add";
@@ -87,7 +87,7 @@ fn a_scale_passes_where_rows_are_added_to_others() {
 }
 
 #[test]
-fn one_side_alone_and_shifts_stay() {
+fn scatter_refuses_one_sided_affines_shifts_and_row_scales() {
     let one = scattered("n = Mul(u, g)\n v = ScatterND(x, i, n)");
     assert_eq!(kept(&one).0, Reason::ResidualStream);
     let shifted =

@@ -1,4 +1,4 @@
-//! A mean that is taken off, as LayerNorm is with a constant σ: linear, centring included.
+//! A subtracted mean, as in a LayerNorm with a constant σ, is linear and folds together with the affine.
 
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
@@ -25,7 +25,7 @@ fn around(before: &str, behind: &str) -> Model {
 }
 
 #[test]
-fn it_goes_into_the_product_behind_it_with_all_of_the_norm() {
+fn subtracted_mean_and_affine_fold_into_the_matmul_after_it() {
     let behind = "weight w 4 3\n y = MatMul(m, w)";
     becomes(&around("input v batch 5 4", behind), &["MatMul", "Add"]);
     becomes(
@@ -38,13 +38,13 @@ fn it_goes_into_the_product_behind_it_with_all_of_the_norm() {
 }
 
 #[test]
-fn it_goes_into_the_product_before_it() {
+fn subtracted_mean_and_affine_fold_into_the_matmul_before_it() {
     let before = "input x batch 5 3\n weight w 3 4\n shift b 4\n p = MatMul(x, w)\n v = Add(p, b)";
     becomes(&around(before, "y = Relu(m)"), &["MatMul", "Add", "Relu"]);
 }
 
 #[test]
-fn three_projections_take_it_each() {
+fn subtracted_mean_folds_into_each_of_three_projections() {
     let behind =
         "weight a 4 3\n weight b 4 3\n weight c 4 3\n q = MatMul(m, a)\n k = MatMul(m, b)\n p = MatMul(m, c)
          r = Relu(q)\n s = Relu(k)\n u = Relu(p)\n o = Mul(r, s)\n y = Mul(o, u)";
@@ -58,7 +58,7 @@ fn three_projections_take_it_each() {
 }
 
 #[test]
-fn an_image_is_centred_in_the_kernel_also_at_the_border() {
+fn subtracted_mean_folds_into_a_padded_conv() {
     let text = "input x batch 4 5 5
          weight w 3 4 3 3
          shift b 3
@@ -70,7 +70,7 @@ fn an_image_is_centred_in_the_kernel_also_at_the_border() {
 }
 
 #[test]
-fn it_stays_where_something_else_reads_it_or_the_mean_is_over_another_axis() {
+fn subtracted_mean_stays_with_other_readers_or_another_axis() {
     let lines = |axis: i64, rest: &str| {
         model(&format!(
             "input x batch 4 4

@@ -51,7 +51,7 @@ fn keras(variance: &str, before: &str, after: &str) -> Model {
 }
 
 #[test]
-fn a_layer_norm_of_keras_is_one_and_its_affine_folds() {
+fn keras_token_batch_norm_becomes_layer_norm_and_folds() {
     for variance in [
         VARIANCE,
         "q = Mul(d, d)\n ints a 3 = 0 2 3\n sum = ReduceSum(q, a) keepdims=0\n const four = 4\n variance = Div(sum, four)",
@@ -93,7 +93,7 @@ fn a_layer_norm_of_keras_is_one_and_its_affine_folds() {
 }
 
 #[test]
-fn what_is_no_layer_norm_of_tokens_stays() {
+fn near_keras_layer_norms_stay() {
     for (line, other) in [
         // Two elements of each token.
         ("ints apart 4 = 1 -1 4 1", "ints apart 4 = 1 -1 2 1"),

@@ -1,4 +1,4 @@
-//! The element types and the names of what a fold makes.
+//! Element types and names of new tensors.
 
 use crate::common::portable;
 use std::collections::HashSet;
@@ -55,7 +55,7 @@ const TYPES: [DataType; 4] = [
 ];
 
 #[test]
-fn a_part_without_constants_has_the_type_of_its_value() {
+fn folded_constants_have_the_type_of_the_value() {
     for data_type in TYPES {
         let text = "input x 4 4
                     const c 4 1 = 2 3 4 5
@@ -73,7 +73,7 @@ fn a_part_without_constants_has_the_type_of_its_value() {
 }
 
 #[test]
-fn a_gemm_of_a_type_that_the_engine_has_no_bias_for_is_given_none() {
+fn gemm_gets_a_bias_only_in_float32() {
     for (behind, output) in [("", "y"), ("z = Add(y, e)", "z")] {
         for data_type in TYPES {
             let text = format!(
@@ -109,7 +109,7 @@ fn a_gemm_of_a_type_that_the_engine_has_no_bias_for_is_given_none() {
 }
 
 #[test]
-fn bfloat16_and_float_are_told_apart_though_tract_takes_them_for_one() {
+fn bfloat16_and_float32_are_distinguished_behind_casts() {
     let text = "input x 4 4
                 const c 4 1 = 2 4 8 0.5
                 const h 4 = 2 -1 1 2
@@ -143,7 +143,7 @@ fn bfloat16_and_float_are_told_apart_though_tract_takes_them_for_one() {
 }
 
 #[test]
-fn a_batch_norm_of_other_types_than_its_value_becomes_what_the_value_is() {
+fn batch_norm_of_mixed_types_folds_to_the_type_of_its_value() {
     let text = "opset 15
                 input x 4 4
                 const c 4 1 = 2 3 4 0.5
@@ -171,7 +171,7 @@ fn a_batch_norm_of_other_types_than_its_value_becomes_what_the_value_is() {
 }
 
 #[test]
-fn a_bias_that_is_made_has_the_type_of_the_result() {
+fn new_bias_has_the_type_of_the_result() {
     for data_type in TYPES {
         let text = "input x 2 4
                     shift t 4
@@ -187,7 +187,7 @@ fn a_bias_that_is_made_has_the_type_of_the_result() {
 }
 
 #[test]
-fn an_opaque_normalizer_is_written_out_in_the_type_of_its_value() {
+fn inlined_opaque_normalizer_has_the_type_of_its_value() {
     let mut model = of_type(
         "input x 2 4
          scale g 4
@@ -211,7 +211,7 @@ fn an_opaque_normalizer_is_written_out_in_the_type_of_its_value() {
 }
 
 #[test]
-fn a_new_name_is_none_that_the_model_says_anywhere() {
+fn new_names_avoid_every_name_in_the_model() {
     let mut model = model(
         "input x 2 4
          condition cond
@@ -307,7 +307,7 @@ fn retyped(model: &Model, data_type: DataType) -> Model {
 }
 
 #[test]
-fn trained_networks_fold_in_every_type_and_lose_what_rounds_their_weights() {
+fn digits_models_fold_in_every_float_type_within_rounding() {
     for (kind, exporter) in [
         ("un", "dynamo"),
         ("un", "legacy"),
@@ -344,7 +344,7 @@ fn trained_networks_fold_in_every_type_and_lose_what_rounds_their_weights() {
 }
 
 #[test]
-fn a_constant_tells_the_type_of_a_value_that_nothing_else_is_known_of() {
+fn type_of_a_value_is_inferred_from_a_constant_beside_it() {
     // tract infers nothing for this slice, which has the rank of its operand.
     let model = model(
         "input x batch 3 2 3
@@ -378,7 +378,7 @@ fn a_constant_tells_the_type_of_a_value_that_nothing_else_is_known_of() {
 }
 
 #[test]
-fn notes_name_what_is_there() {
+fn annotations_name_existing_tensors_after_a_fold() {
     let mut before = model(
         "input x batch 4
          scale g 4
@@ -475,7 +475,7 @@ fn notes_name_what_is_there() {
 }
 
 #[test]
-fn rows_of_a_gemm_have_no_shards_of_what_they_were() {
+fn sharding_of_a_reshaped_value_is_dropped() {
     let mut before = model(
         "input x batch 3 4
          weight w 4 5
