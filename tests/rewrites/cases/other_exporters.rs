@@ -1,5 +1,4 @@
-//! Models by other exporters than PyTorch's, which `models/wild.py` wrote: what folds of them, and that they compute the
-//! same.
+//! Models of exporters other than PyTorch, written by `models/wild.py`: their sites fold exactly.
 
 use std::path::Path;
 
@@ -44,28 +43,28 @@ fn of(name: &str) -> ([Vec<&'static str>; 2], Vec<String>) {
 }
 
 #[test]
-fn scikit_learn_s_whitening_goes_into_the_perceptron() {
+fn sklearn_whitening_folds_into_the_perceptron() {
     let (sites, left) = of("sklearn.onnx");
     assert_eq!(sites, [vec!["shift", "per-channel affine"], vec![]]);
     assert_eq!(left.iter().filter(|op| *op == "Div").count(), 0);
 }
 
 #[test]
-fn the_layers_of_flax_fold() {
+fn flax_layer_norm_and_batch_norm_fold() {
     let (sites, left) = of("flax.onnx");
     assert_eq!(sites, [vec!["LN", "BN"], vec![]]);
     assert!(!left.contains(&"BatchNormalization".to_owned()), "{left:?}");
 }
 
 #[test]
-fn a_function_of_onnxscript_is_written_out_and_folds() {
+fn onnxscript_function_is_inlined_and_folds() {
     let (sites, left) = of("onnxscript.onnx");
     assert_eq!(sites, [vec!["LN", "scalar affine"], vec![]]);
     assert_eq!(left.last(), Some(&"MatMul".to_owned()));
 }
 
 #[test]
-fn the_dense_layers_of_jax_take_what_is_before_and_behind_them() {
+fn jax_dense_layers_absorb_neighbouring_affines() {
     let (sites, left) = of("jax.onnx");
     // The count of a mean stays.
     assert_eq!(
@@ -80,7 +79,7 @@ fn the_dense_layers_of_jax_take_what_is_before_and_behind_them() {
 }
 
 #[test]
-fn standard_scalers_behind_each_other_are_written_out_and_fold() {
+fn consecutive_scalers_are_inlined_and_fold() {
     let (sites, left) = of("scalers.onnx");
     assert_eq!(
         sites,
@@ -90,7 +89,7 @@ fn standard_scalers_behind_each_other_are_written_out_and_fold() {
 }
 
 #[test]
-fn the_layer_norm_of_tensorflow_is_one_though_its_means_are_poolings() {
+fn tensorflow_layer_norm_by_global_average_pool_is_recognized() {
     let (sites, left) = of("tensorflow.onnx");
     assert_eq!(sites, [vec!["LN", "shift"], vec![]]);
     assert_eq!(left.iter().filter(|op| *op == "ReduceMean").count(), 2);
@@ -98,7 +97,7 @@ fn the_layer_norm_of_tensorflow_is_one_though_its_means_are_poolings() {
 }
 
 #[test]
-fn what_keras_and_paddle_put_between_operators_hides_nothing() {
+fn keras_and_paddle_exports_fold() {
     let (sites, left) = of("keras.onnx");
     assert_eq!(
         sites,

@@ -1,4 +1,4 @@
-//! Bugs of public tools, by number. Each gave wrong numbers without a message.
+//! Bugs of public tools that gave wrong numbers without a message.
 
 use half::{bf16, f16};
 use unfold::onnx::Model;
@@ -25,7 +25,7 @@ fn behind(readers: &str) -> Model {
 }
 
 #[test]
-fn trap_1_an_axis_is_found_by_rank_not_by_size() {
+fn channel_axis_is_found_by_rank_and_not_by_extent() {
     // Batch, tokens and channels are all 4: only their places tell them apart.
     for batch in ["4", "batch"] {
         let cube = |norm: &str, readers: &str| {
@@ -75,7 +75,7 @@ fn trap_1_an_axis_is_found_by_rank_not_by_size() {
 }
 
 #[test]
-fn trap_2_every_form_of_gemm() {
+fn every_form_of_gemm_absorbs_an_affine() {
     let mut forms = 0;
     for (is_left, own, other) in [
         (true, 0, 0),
@@ -135,7 +135,7 @@ fn trap_2_every_form_of_gemm() {
 }
 
 #[test]
-fn trap_3_a_weight_that_several_read_is_copied_for_those_that_change_it() {
+fn shared_weight_is_copied_for_the_readers_that_fold() {
     let before = behind(
         "scale h 4
          shift u 4
@@ -189,7 +189,7 @@ fn trap_3_a_weight_that_several_read_is_copied_for_those_that_change_it() {
 }
 
 #[test]
-fn trap_4_normalizers_that_share_their_parameters() {
+fn normalizers_with_shared_parameters_fold() {
     let after = folded(&behind(
         "i = Identity(x)
          weight w 4 4
@@ -212,7 +212,7 @@ fn trap_4_normalizers_that_share_their_parameters() {
 }
 
 #[test]
-fn trap_5_no_reader_is_forgotten() {
+fn outputs_bodies_and_other_readers_block_a_fold() {
     assert_eq!(
         kept(&behind("weight w 4 4\n y = MatMul(m, w)\n output y m")).0,
         Reason::GraphOutput
@@ -274,7 +274,7 @@ fn branches(
 }
 
 #[test]
-fn trap_6_at_a_border_of_zeros_a_shift_becomes_a_bias_of_each_position() {
+fn shift_before_zero_padding_becomes_a_bias_per_position() {
     for (op, group, weight) in [
         ("Conv", 1, "2 4"),
         ("Conv", 2, "6 2"),
@@ -308,7 +308,7 @@ fn trap_6_at_a_border_of_zeros_a_shift_becomes_a_bias_of_each_position() {
 }
 
 #[test]
-fn trap_6_without_numbers_for_the_extents_the_scale_alone_folds() {
+fn scale_folds_before_zero_padding_of_unknown_extents() {
     let open = |affine: &str, pads: &str| {
         model(&format!(
             "input x 2 4 height width
@@ -328,7 +328,7 @@ fn trap_6_without_numbers_for_the_extents_the_scale_alone_folds() {
 }
 
 #[test]
-fn trap_7_what_is_padded_in_behind_the_normalizer_has_no_shift() {
+fn zeros_padded_after_a_normalizer_get_no_shift() {
     let windows = |extent: &str, pads: &str| {
         model(&format!(
             "input x 2 {extent} {extent} 4
@@ -375,7 +375,7 @@ fn norm(opset: i64, outputs: &str, attributes: &str) -> Model {
 }
 
 #[test]
-fn trap_8_a_batch_normalization_that_says_no_epsilon_means_one() {
+fn batch_norm_epsilon_defaults_to_1e_5() {
     for opset in [7, 9, 14, 15, 21] {
         folded(&norm(opset, "n", "epsilon=0.0"));
         // The default is 1e-5, in the reference too.
@@ -392,7 +392,7 @@ fn trap_8_a_batch_normalization_that_says_no_epsilon_means_one() {
 }
 
 #[test]
-fn a_batch_normalization_keeps_its_digits_beside_a_scale_that_goes_before_it() {
+fn batch_norm_keeps_precision_beside_a_scale_folded_backward() {
     for scale in ["0.5", "1e-3", "1e-6"] {
         let before = model(&format!(
             "input x 2 3 5
@@ -421,7 +421,7 @@ fn a_batch_normalization_keeps_its_digits_beside_a_scale_that_goes_before_it() {
 }
 
 #[test]
-fn trap_8_a_batch_normalization_with_an_attribute_that_nobody_knows_stays() {
+fn batch_norm_with_an_unknown_attribute_stays() {
     assert_eq!(
         kept(&norm(9, "n", "fancy=1")).0,
         Reason::Attribute("fancy".into())
@@ -429,7 +429,7 @@ fn trap_8_a_batch_normalization_with_an_attribute_that_nobody_knows_stays() {
 }
 
 #[test]
-fn trap_8_a_batch_normalization_in_training_stays() {
+fn batch_norm_in_training_mode_stays() {
     assert_eq!(
         kept(&norm(15, "n", "training_mode=1")).0,
         Reason::TrainingMode
@@ -447,7 +447,7 @@ fn trap_8_a_batch_normalization_in_training_stays() {
 }
 
 #[test]
-fn trap_8_from_version_15_on_the_value_may_be_of_another_type_than_the_statistics() {
+fn batch_norm_of_mixed_types_folds_to_the_type_of_the_weight() {
     let mut mixed = norm(15, "n", "epsilon=0.0");
     mixed.graph_mut().input = vec![declared("x", DataType::Float16, &["2", "4", "3"])];
     retype(&mut mixed, &["w"], DataType::Float16);
@@ -473,7 +473,7 @@ fn scaled(scale: &str, reader: &str) -> Model {
 }
 
 #[test]
-fn trap_9_a_scale_of_zero_or_below_is_no_divisor_and_passes_no_relu() {
+fn nonpositive_scale_folds_but_does_not_pass_relu_or_max_pool() {
     for scale in ["0 0 1", "0 -1 2", "-1 -2 -3"] {
         folded(&scaled(scale, "y = MatMul(w, m)"));
         for (op, reader) in [
@@ -499,7 +499,7 @@ fn trap_9_a_scale_of_zero_or_below_is_no_divisor_and_passes_no_relu() {
 }
 
 #[test]
-fn trap_9_a_scale_that_is_no_number_stays() {
+fn scale_that_is_not_finite_stays() {
     for number in ["NaN", "inf", "-inf"] {
         assert_eq!(
             kept(&scaled(&format!("1 {number} 2"), "y = MatMul(w, m)")).0,
@@ -509,7 +509,7 @@ fn trap_9_a_scale_that_is_no_number_stays() {
 }
 
 #[test]
-fn trap_9_a_variance_that_has_no_root_to_divide_by_stays() {
+fn batch_norm_with_nonpositive_variance_stays() {
     for (variance, epsilon) in [("1 -0.5", 0.5), ("1 -1", 0.5), ("1 NaN", 0.5), ("0 1", 0.0)] {
         let norm = model(&format!(
             "input x 2 2 3
@@ -525,7 +525,7 @@ fn trap_9_a_variance_that_has_no_root_to_divide_by_stays() {
 }
 
 #[test]
-fn trap_10_an_initializer_that_is_an_input_is_a_constant_before_ir_4_alone() {
+fn initializer_that_is_an_input_is_constant_only_before_ir_4() {
     let listed = |ir: i64| {
         let mut model = behind("weight w 4 4\n y = MatMul(m, w)\n output y");
         model.proto.ir_version = Some(ir);
@@ -568,7 +568,7 @@ fn trap_10_an_initializer_that_is_an_input_is_a_constant_before_ir_4_alone() {
 }
 
 #[test]
-fn trap_10_what_is_computed_from_constants_is_one() {
+fn scale_computed_from_constants_folds() {
     for scale in [
         "scale s 4\n k = Identity(s)",
         "scale s 4\n k = Cast(s) to=1",
@@ -600,7 +600,7 @@ fn trap_10_what_is_computed_from_constants_is_one() {
 }
 
 #[test]
-fn trap_10_a_constant_node_is_a_constant() {
+fn scale_from_a_constant_node_folds() {
     let mut stored = behind("weight w 4 4\n y = MatMul(m, w)\n output y");
     let tensor = initializer(&stored, "g").clone();
     stored
@@ -618,7 +618,7 @@ fn trap_10_a_constant_node_is_a_constant() {
 }
 
 #[test]
-fn trap_11_half_precision_is_rounded_once_and_what_overflows_stays() {
+fn float16_weight_is_rounded_once_and_overflow_is_refused() {
     let half = |weight: &str| {
         let mut model = model(&format!(
             "half x batch 2
@@ -642,7 +642,7 @@ fn trap_11_half_precision_is_rounded_once_and_what_overflows_stays() {
 }
 
 #[test]
-fn trap_11_on_the_way_to_the_result_a_number_may_be_larger_than_any_half() {
+fn intermediate_scale_may_exceed_the_range_of_float16() {
     // σ² = 300² · 4.
     let wide = |data_type| {
         let mut model = model(
@@ -678,7 +678,7 @@ fn trap_11_on_the_way_to_the_result_a_number_may_be_larger_than_any_half() {
 }
 
 #[test]
-fn trap_12_a_product_of_more_than_two_axes_is_no_gemm() {
+fn matmul_of_any_rank_gets_its_bias_as_an_add() {
     for dims in ["3 4", "batch 3 4", "2 batch 3 4"] {
         let text = format!(
             "input x {dims}
@@ -697,7 +697,7 @@ fn trap_12_a_product_of_more_than_two_axes_is_no_gemm() {
 }
 
 #[test]
-fn trap_13_a_quantized_weight_stays() {
+fn quantized_weight_refuses_a_fold() {
     let quantized = |extra: &str| {
         let mut model = behind(&format!(
             "const step 4 = 0.5 1 2 0.25
@@ -736,7 +736,7 @@ fn trap_13_a_quantized_weight_stays() {
 }
 
 #[test]
-fn trap_14_external_data_that_is_not_where_it_should_be() {
+fn external_data_outside_the_folder_or_too_short_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("weights"), [0; 64]).unwrap();
     let refused = |dims: &[i64], entries: &[(&str, &str)], says: &str| {

@@ -1,5 +1,4 @@
-//! How axes of outputs read axes of inputs: each answer by hand, and held against what changes when one place of an input
-//! does.
+//! How axes of outputs read axes of inputs: hand-written answers, and answers checked by perturbing inputs.
 
 use ndarray::{ArrayD, Axis};
 use unfold::analysis::Analysis;
@@ -372,7 +371,7 @@ fn one_node(declared: &str, call: &str) -> Model {
 }
 
 #[test]
-fn each_answer_is_as_the_operator_is_defined() {
+fn axis_reads_match_hand_written_answers() {
     for &(declared, call, expected) in CASES {
         let model = one_node(declared, call);
         assert_eq!(answers(&model), expected, "{declared}: {call}");
@@ -380,7 +379,7 @@ fn each_answer_is_as_the_operator_is_defined() {
 }
 
 #[test]
-fn a_change_of_one_place_shows_where_the_answer_says() {
+fn axis_reads_match_perturbed_reference_runs() {
     for &(declared, call, _) in CASES.iter().filter(|(declared, call, _)| {
         // Of these the reference knows nothing, or extents that broadcast are open.
         let unknown = ["junk", "com.example", "QuickGelu", "FusedMatMul", "Flatten"];
@@ -400,7 +399,7 @@ fn a_change_of_one_place_shows_where_the_answer_says() {
 
 /// Queries of an Attention are independent unless each reads as many keys as its place says.
 #[test]
-fn queries_of_an_attention_are_apart_where_it_is_not_causal() {
+fn attention_queries_are_independent_unless_causal_or_windowed() {
     let with = |attributes: &str| {
         text::model(&format!(
             "opset 23

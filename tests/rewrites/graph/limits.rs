@@ -1,4 +1,4 @@
-//! Models that ask for endless loops, or for more memory than there is.
+//! Models that would run forever or need more memory than exists.
 
 use crate::common::portable;
 use std::sync::mpsc;
@@ -64,7 +64,7 @@ fn weight_from(lines: &str) -> Model {
 }
 
 #[test]
-fn a_normalization_over_an_axis_that_no_value_has_is_left_alone() {
+fn layer_norm_with_an_axis_out_of_range_stays() {
     for axis in [i64::MIN, -(1 << 40), -9, -3, 2, 9, 1 << 40, i64::MAX] {
         for operator in ["LayerNormalization", "RMSNormalization"] {
             left_alone(&model(&format!(
@@ -80,7 +80,7 @@ fn a_normalization_over_an_axis_that_no_value_has_is_left_alone() {
 }
 
 #[test]
-fn a_sum_of_more_values_than_it_may_have_stays() {
+fn add_with_three_operands_stays() {
     // `r` comes to the affine of `k` at an input that no Add has.
     let model = model(
         "input x 1 12
@@ -102,7 +102,7 @@ fn a_sum_of_more_values_than_it_may_have_stays() {
 }
 
 #[test]
-fn factors_that_are_no_numbers_are_left_alone() {
+fn gemm_with_infinite_alpha_or_beta_stays() {
     for factor in ["alpha=inf", "alpha=-inf", "beta=-inf"] {
         let reasons = left_alone(&model(&format!(
             "input x 2 4
@@ -118,7 +118,7 @@ fn factors_that_are_no_numbers_are_left_alone() {
 }
 
 #[test]
-fn what_has_no_channels_is_left_alone_or_folds() {
+fn batch_norm_of_zero_channels_does_not_fail() {
     for before in ["AveragePool(x) kernel_shape=[2]", "Add(x, x)"] {
         let model = model(&format!(
             "input x 2 0 4
@@ -136,7 +136,7 @@ fn what_has_no_channels_is_left_alone_or_folds() {
 }
 
 #[test]
-fn a_first_input_that_is_missing_is_not_taken_for_the_second() {
+fn batch_norm_without_its_first_input_stays() {
     // tract would take `g` for the normalized value, and read extents that it does not have.
     left_alone(&model(
         "input x 4 4
@@ -153,7 +153,7 @@ fn a_first_input_that_is_missing_is_not_taken_for_the_second() {
 }
 
 #[test]
-fn axes_out_of_range_end() {
+fn axes_out_of_range_are_left_alone() {
     for axis in [i64::MIN, -9, 9, 1 << 40] {
         for line in [
             format!("z = OneHot(i, depth, two) axis={axis}"),
@@ -181,7 +181,7 @@ fn axes_out_of_range_end() {
 }
 
 #[test]
-fn constants_without_bound_are_not_evaluated() {
+fn huge_constants_are_not_evaluated() {
     // Beyond 2^32 an extent looks small to whoever keeps its lower half.
     for huge in [1_i64 << 30, (1 << 32) + 1, 1 << 34] {
         without_bound(huge);
@@ -213,7 +213,7 @@ fn without_bound(huge: i64) {
 }
 
 #[test]
-fn a_constant_that_is_too_large_names_its_operator() {
+fn refusal_of_a_huge_constant_names_its_operator() {
     let lines = "const one 1 1 = 1\nints p 2 = 4 100000000\nwide = Expand(one, p)
                  ints axis 1 = 1\nw = ReduceMean(wide, axis)";
     let reasons = left_alone(&weight_from(lines));
@@ -225,14 +225,14 @@ fn a_constant_that_is_too_large_names_its_operator() {
 }
 
 #[test]
-fn a_constant_within_bounds_is_evaluated() {
+fn constant_within_the_limit_is_evaluated() {
     crate::folded(&weight_from(
         "const one 1 3 = 1 2 4\nints p 2 = 4 1\nw = Tile(one, p)",
     ));
 }
 
 #[test]
-fn constants_are_evaluated_up_to_a_total() {
+fn constants_are_evaluated_up_to_a_total_size() {
     // Each is 16 MB, and 64 of them are not kept.
     let mut lines = "ints p 2 = 4 1000000\nw0 = ConstantOfShape(p)\n".to_owned();
     for i in 0..64 {
@@ -247,7 +247,7 @@ fn constants_are_evaluated_up_to_a_total() {
 }
 
 #[test]
-fn products_of_huge_extents_end() {
+fn products_of_huge_extents_terminate() {
     // Attention over 2^31 tokens.
     left_alone(&model(
         "input x batch 1 2147483648 8
@@ -268,7 +268,7 @@ fn products_of_huge_extents_end() {
 }
 
 #[test]
-fn quotients_in_sums_end() {
+fn nested_quotients_of_extents_terminate() {
     // Each sum doubles the forms in which tract writes it.
     let mut lines = "opset 17
          input x a b c d e 4
@@ -289,13 +289,13 @@ fn quotients_in_sums_end() {
 }
 
 #[test]
-fn a_symbol_of_parentheses_is_unknown() {
+fn symbol_name_of_100000_parentheses_terminates() {
     let name = format!("{}a{}", "(".repeat(100_000), ")".repeat(100_000));
     left_alone(&model(&format!("input x {name} 4\ny = Relu(x)\noutput y")));
 }
 
 #[test]
-fn bodies_are_bounded_too() {
+fn hostile_bodies_terminate() {
     // One that never ends, one that asks for memory, and 2^40 ways through both branches.
     let constant = tensor::make_i64("p", &[4, 1 << 34]);
     let body = |nodes: Vec<NodeProto>, output: &str| GraphProto {
@@ -338,7 +338,7 @@ fn bodies_are_bounded_too() {
 }
 
 #[test]
-fn the_shape_of_an_if_is_that_of_both_branches() {
+fn if_output_shape_is_known_where_branches_agree() {
     // A site behind it folds where both agree on the channels.
     let branch = |operator: &str| GraphProto {
         node: vec![node(operator, &["x"], &[operator], vec![])],
@@ -408,7 +408,7 @@ fn with_functions(functions: &[(&str, Vec<&str>)]) -> Model {
 }
 
 #[test]
-fn functions_that_become_too_many_nodes_stay_calls() {
+fn functions_that_expand_to_too_many_nodes_are_not_inlined() {
     let names: Vec<String> = (0..=15).map(|level| format!("Norm{level}")).collect();
     let level = |i: usize| {
         (
@@ -427,7 +427,7 @@ fn functions_that_become_too_many_nodes_stay_calls() {
 }
 
 #[test]
-fn functions_of_few_nodes_are_written_out_to_the_last_one() {
+fn nested_functions_are_inlined_completely() {
     let names: Vec<String> = (0..40).map(|level| format!("Norm{level}")).collect();
     let level = |i: usize| {
         (
@@ -444,7 +444,7 @@ fn functions_of_few_nodes_are_written_out_to_the_last_one() {
 }
 
 #[test]
-fn a_graph_of_many_calls_is_written_out_to_the_last_one() {
+fn five_thousand_calls_are_inlined() {
     let mut model = with_functions(&[("Norm", vec!["Relu"; 7])]);
     let call = model.graph().node[0].clone();
     let name = |place: usize| {
@@ -467,7 +467,7 @@ fn a_graph_of_many_calls_is_written_out_to_the_last_one() {
 }
 
 #[test]
-fn a_function_that_calls_itself_is_an_error() {
+fn recursive_function_is_an_error() {
     for functions in [
         vec![("Norm", vec!["Relu", "Norm"])],
         vec![
@@ -487,7 +487,7 @@ fn a_function_that_calls_itself_is_an_error() {
 }
 
 #[test]
-fn what_cannot_be_held_is_not_verified() {
+fn models_that_do_not_fit_memory_are_not_verified() {
     for lines in [
         "input x 2 4\nscale g 4\nn = LayerNormalization(x, g) axis=-9\noutput n",
         "input x 2 4\nconst one 1 1 = 1\nints p 4 = 0 0 3 17179869184\nw = Pad(one, p)\ny = MatMul(x, w)\noutput y",
@@ -503,7 +503,7 @@ fn what_cannot_be_held_is_not_verified() {
 }
 
 #[test]
-fn a_large_constant_that_is_computed_from_little_is_not_stored() {
+fn large_constant_computed_from_a_small_one_is_not_stored() {
     let wide = |times| {
         weight_from(&format!(
             "const one 1 3 = 1 2 4\nints p 2 = 4 {times}\nw = Tile(one, p)"
@@ -518,7 +518,7 @@ fn a_large_constant_that_is_computed_from_little_is_not_stored() {
 }
 
 #[test]
-fn places_that_nobody_could_list_are_not_listed() {
+fn gather_of_a_huge_axis_is_refused_as_too_large() {
     // Backward through what takes some places of very many, each has to be thought of.
     for takes in ["Gather(x, both) axis=0", "Slice(x, first, second, first)"] {
         let model = model(&format!(
@@ -538,7 +538,7 @@ fn places_that_nobody_could_list_are_not_listed() {
 }
 
 #[test]
-fn a_sum_of_one_value_is_left_alone() {
+fn add_with_one_operand_stays() {
     let mut model = model(
         "input x batch 4
          const g 4 = 2 3 5 7
@@ -556,7 +556,7 @@ fn a_sum_of_one_value_is_left_alone() {
 }
 
 #[test]
-fn a_window_that_never_moves_on_is_refused() {
+fn conv_transpose_with_stride_zero_is_refused() {
     let strides = |strides: &str| {
         model(&format!(
             "input x 1 3 8
@@ -575,7 +575,7 @@ fn a_window_that_never_moves_on_is_refused() {
 }
 
 #[test]
-fn what_is_joined_and_contradicts_itself_in_rank_is_refused() {
+fn concat_of_contradicting_ranks_does_not_fail() {
     let mut model = model(
         "input x 2 3 4
          input y 2 3 5
@@ -596,7 +596,7 @@ fn what_is_joined_and_contradicts_itself_in_rank_is_refused() {
 }
 
 #[test]
-fn a_constant_of_too_few_axes_to_normalize_is_not_evaluated() {
+fn batch_norm_of_a_rank_1_constant_is_not_evaluated() {
     // The engine reads beyond the extents that there are.
     let model = model(
         "input x batch 4
@@ -615,7 +615,7 @@ fn a_constant_of_too_few_axes_to_normalize_is_not_evaluated() {
 }
 
 #[test]
-fn a_long_way_back_does_not_need_a_large_stack() {
+fn backward_fold_past_500_transposes_fits_a_small_stack() {
     let turns: String = (0..500)
         .map(|i| format!("v{} = Transpose(v{i}) perm=[1,0]\n", i + 1))
         .collect();
@@ -642,7 +642,7 @@ fn a_long_way_back_does_not_need_a_large_stack() {
 
 /// Constants that read each other twice are computed once each, and those of a long chain are no deep recursion.
 #[test]
-fn constants_beside_statistics_are_read_once_each() {
+fn chains_of_constants_beside_statistics_terminate() {
     let doubled = |op: &str, count: usize| {
         let step = |i: usize| match op {
             "Add" => format!("c{} = Add(c{i}, c{i})\n", i + 1),
@@ -669,7 +669,7 @@ fn constants_beside_statistics_are_read_once_each() {
 }
 
 #[test]
-fn extents_that_wrap_around_are_no_room_for_a_shift() {
+fn conv_transpose_with_overflowing_extents_stays() {
     let before = model(
         "opset 18
          input x 1 2 5 5
@@ -685,7 +685,7 @@ fn extents_that_wrap_around_are_no_room_for_a_shift() {
 }
 
 #[test]
-fn groups_that_are_none_are_refused() {
+fn conv_with_invalid_groups_stays() {
     for group in [0, -1, i64::MAX] {
         let before = model(&format!(
             "opset 18
@@ -702,7 +702,7 @@ fn groups_that_are_none_are_refused() {
 
 /// The engine takes a step down for a huge one up, and a negative divisor too: from there on its formulas have no end.
 #[test]
-fn what_goes_down_over_open_extents_ends() {
+fn descending_range_over_unknown_extents_terminates() {
     let positions = model(
         "input x batch 4 length
          weight v 4 4 3

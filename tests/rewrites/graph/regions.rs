@@ -92,7 +92,7 @@ fn site<'f>(fused: &'f Fused, name: &str) -> &'f SitePlan {
 
 /// Declarations of values in bodies stay with them.
 #[test]
-fn open_extents_in_bodies_are_untold_once() {
+fn strip_shapes_removes_value_info_of_unknown_extents_once() {
     let around =
         "input x N 4\n condition c\n weight w 4 3\n weight v 4 3\n t = Tanh(x)\n u = Abs(t)";
     let mut before = branching(
@@ -123,7 +123,7 @@ fn open_extents_in_bodies_are_untold_once() {
 
 /// The TorchScript exporter writes the condition of each loop anew.
 #[test]
-fn what_loops_begin_with_is_made_once() {
+fn equal_initial_conditions_of_loops_are_merged() {
     let round = part(
         "indices i\n condition go\n input s batch 4\n r = Relu(s)\n on = Identity(go)\n output on r",
     );
@@ -152,7 +152,7 @@ fn what_loops_begin_with_is_made_once() {
 
 /// The nesting depth of a loop does not identify its iterations: the branch replaces the If.
 #[test]
-fn a_loop_in_the_branch_that_is_taken_is_the_same_loop_outside() {
+fn loop_in_the_taken_branch_moves_out_of_the_if() {
     let round = part(
         "indices i\n condition go\n input s batch 4\n r = Relu(s)\n on = Identity(go)\n output on r",
     );
@@ -195,7 +195,7 @@ fn a_loop_in_the_branch_that_is_taken_is_the_same_loop_outside() {
 const AROUND: &str = "input x batch 4\n condition c\n weight w 4 3\n weight v 4 3\n";
 
 #[test]
-fn two_branches_that_change_a_weight_alike_share_the_new_one() {
+fn branches_with_equal_folds_share_the_new_weight() {
     let branch =
         "scale s 4\n shift t 4\n a = Mul(x, s)\n b = Add(a, t)\n y = MatMul(b, w)\n output y";
     let model = branching(
@@ -226,7 +226,7 @@ fn two_branches_that_change_a_weight_alike_share_the_new_one() {
 }
 
 #[test]
-fn a_weight_that_branches_change_in_two_ways_is_copied_and_the_copy_counts() {
+fn branches_with_different_folds_copy_the_weight_as_growth() {
     let branch =
         |scale: &str| format!("const s 4 = {scale}\n a = Mul(x, s)\n y = MatMul(a, w)\n output y");
     let model = branching(AROUND, &branch("2 1 1 4"), &branch("1 3 1 1"), &["r"]);
@@ -251,7 +251,7 @@ fn a_weight_that_branches_change_in_two_ways_is_copied_and_the_copy_counts() {
 }
 
 #[test]
-fn what_a_body_computes_of_constants_is_what_it_is_around() {
+fn constants_computed_in_a_body_fold() {
     for op in ["Softmax", "Sigmoid", "Sqrt"] {
         let branch = format!(
             "scale u 4\n k = Abs(u)\n s = {op}(k)\n a = Mul(x, s)\n y = MatMul(a, w)\n output y"
@@ -264,7 +264,7 @@ fn what_a_body_computes_of_constants_is_what_it_is_around() {
 }
 
 #[test]
-fn a_positive_number_passes_an_activation_in_a_body_that_reads_nothing_from_around() {
+fn positive_scalar_passes_relu_in_a_loop_body() {
     let body = "const k = 2
         weight w 4 4
         weight v 4 4
@@ -283,7 +283,7 @@ fn a_positive_number_passes_an_activation_in_a_body_that_reads_nothing_from_arou
 }
 
 #[test]
-fn a_weight_that_a_body_and_its_surroundings_read_stays_for_the_other() {
+fn weight_shared_by_a_body_and_the_graph_is_copied() {
     let branch = "scale s 4\n a = Mul(x, s)\n y = MatMul(a, w)\n output y";
     let around = format!("{AROUND} k = Relu(x)\n o = MatMul(k, w)\n output o");
     let after = folded(&branching(
@@ -297,7 +297,7 @@ fn a_weight_that_a_body_and_its_surroundings_read_stays_for_the_other() {
 }
 
 #[test]
-fn a_site_that_several_bodies_read_goes_into_all_of_them() {
+fn site_read_by_both_branches_folds_into_both_or_stays() {
     let around = format!("{AROUND} scale g 4\n shift b 4\n n = Mul(x, g)\n m = Add(n, b)");
     let model = branching(
         &around,
@@ -323,7 +323,7 @@ fn a_site_that_several_bodies_read_goes_into_all_of_them() {
 }
 
 #[test]
-fn a_result_of_a_body_is_made_in_it() {
+fn body_output_folded_outside_becomes_an_identity() {
     // Both affines fold into the outer weight, and the bodies capture its results.
     let around = format!("{AROUND} u = MatMul(x, w)\n k = MatMul(x, v)");
     let result = |value: &str| format!("scale s 3\n y = Mul({value}, s)\n output y");
@@ -342,7 +342,7 @@ fn a_result_of_a_body_is_made_in_it() {
 }
 
 #[test]
-fn bodies_within_bodies_fold() {
+fn nested_bodies_fold() {
     let inner = "scale s 4\n a = Mul(x, s)\n y = MatMul(a, w)\n output y";
     let mut outer = part("shift t 3\n");
     let branches = vec![
@@ -368,7 +368,7 @@ fn bodies_within_bodies_fold() {
 }
 
 #[test]
-fn a_name_of_the_surroundings_that_a_body_has_too_is_its_own() {
+fn value_that_shadows_an_outer_name_is_kept_apart() {
     // In the inner body `x` is another value, so that nothing there can be told to read the outer one.
     let shadowing = "scale s 4\n a = Mul(x, s)\n x = Relu(a)\n y = MatMul(x, w)\n output y";
     let model = branching(
@@ -383,7 +383,7 @@ fn a_name_of_the_surroundings_that_a_body_has_too_is_its_own() {
 }
 
 #[test]
-fn affines_in_a_loop_fold_and_what_a_loop_carries_is_left_alone() {
+fn affines_in_a_loop_fold_and_its_states_are_not_scaled() {
     let around = "input x 2 4\n weight w 4 4\n scale s 4\n shift t 4\n scale g 4";
     let body =
         "k = Relu(h)\n a = Mul(k, s)\n b = Add(a, t)\n next = MatMul(b, w)\n made = Tanh(next)";
@@ -420,7 +420,7 @@ fn affines_in_a_loop_fold_and_what_a_loop_carries_is_left_alone() {
 }
 
 #[test]
-fn a_state_that_grows_is_not_taken_for_one_that_stays() {
+fn loop_state_that_grows_has_an_unknown_extent() {
     // One row more in each round, as a cache has: a scale of two rows is one of the first round alone.
     let around = "input x 2 4\n weight w 2 2\n weight row 1 4\n scale g 2 1";
     let body = |next: &str| {
@@ -495,7 +495,7 @@ fn scanning(axes: &[(&'static str, i64)]) -> Model {
 /// tract would unroll the steps for ever, so that it is not asked; the Gather has as many places as
 /// there are steps.
 #[test]
-fn behind_a_scan_without_states_an_affine_folds() {
+fn affine_after_a_scan_without_states_folds() {
     let plain = scanning(&[]);
     let after = folded(&plain);
     assert_eq!(operators(&after), ["Scan", "MatMul", "Add"]);
@@ -512,7 +512,7 @@ fn behind_a_scan_without_states_an_affine_folds() {
 }
 
 #[test]
-fn a_body_that_is_not_understood_is_left_as_it_is() {
+fn branch_with_an_input_is_left_unchanged() {
     let branch = "scale s 4\n a = Mul(x, s)\n y = MatMul(a, w)\n output y";
     let mut model = branching(AROUND, branch, branch, &["r"]);
     // A branch is given nothing.
@@ -554,7 +554,7 @@ fn a_body_that_is_not_understood_is_left_as_it_is() {
 /// As an exporter writes a squeeze of an axis that may have one place: engines look at both branches, and refuse the one that
 /// is never taken where they know that it cannot be.
 #[test]
-fn an_if_is_the_branch_that_extents_take() {
+fn if_decided_by_extents_becomes_its_branch() {
     let around = "input x batch 6
                   ints i = 1
                   ints first 1 = 0
@@ -583,7 +583,7 @@ fn an_if_is_the_branch_that_extents_take() {
 }
 
 #[test]
-fn what_a_taken_branch_hands_on_is_read_in_other_bodies_at_once() {
+fn identity_of_a_taken_branch_is_read_through_in_other_bodies() {
     let mut before = model("input x 2 4\ncondition q\nints c = 0\nscale w 4 4\nscale v 4 4");
     let taken = vec![
         (
@@ -648,7 +648,7 @@ fn nested(condition: &str) -> Model {
 }
 
 #[test]
-fn what_is_in_an_if_that_goes_folds_with_what_is_around_it() {
+fn branch_of_a_constant_if_folds_with_its_surroundings() {
     let before = nested("c = Less(one, two)");
     is_proved(&before);
     let fused = crate::fuse(&before);
@@ -676,7 +676,7 @@ fn what_is_in_an_if_that_goes_folds_with_what_is_around_it() {
 
 /// An If without readers, or with a known condition, in a branch that is never taken.
 #[test]
-fn nothing_is_left_of_a_branch_that_is_never_taken() {
+fn branch_that_is_never_taken_is_removed() {
     for (condition, read) in [("c", "i"), ("c", "e"), ("asked", "i"), ("asked", "e")] {
         let mut other = part(&format!("e = Exp(s)\n o = Neg({read})\n output o"));
         let branches = vec![
@@ -710,7 +710,7 @@ fn nothing_is_left_of_a_branch_that_is_never_taken() {
 
 /// By which a graph with its bodies laid out tells where a node is.
 #[test]
-fn a_note_of_that_name_says_nothing() {
+fn metadata_named_like_the_body_marker_is_ignored() {
     let mut before = model(
         "input x batch 4\n ints one = 1\n s = Tanh(x)\n t = Identity(s)\n y = Relu(t)\n output y",
     );
@@ -724,7 +724,7 @@ fn a_note_of_that_name_says_nothing() {
 
 /// A size that is open takes another branch where it is another one.
 #[test]
-fn a_branch_that_only_one_size_takes_is_not_taken() {
+fn if_that_depends_on_an_unknown_extent_stays() {
     let before = branching(
         "input x batch 4\n ints none = 0\n ints two = 2\n s = Shape(x)\n d = Gather(s, none) axis=0\n c = Less(d, two)",
         "t = Neg(x)\n output t",
@@ -745,7 +745,7 @@ fn a_branch_that_only_one_size_takes_is_not_taken() {
 
 /// New values of the main graph are called as none in a body is, which sees both.
 #[test]
-fn nothing_new_is_called_as_what_is_in_a_body() {
+fn new_names_avoid_names_in_bodies() {
     for name in [
         "m_weight_0_folded",
         "m_weight_0",
@@ -786,7 +786,7 @@ fn picking(compare: &str) -> Model {
 }
 
 #[test]
-fn an_if_over_constants_is_proved_to_be_the_branch_that_it_takes() {
+fn if_over_constants_is_proved_equal_to_its_branch() {
     for compare in ["Less", "Greater"] {
         is_proved(&picking(compare));
         assert_eq!(operators(&crate::fuse(&picking(compare)).model), ["MatMul"]);
@@ -803,7 +803,7 @@ fn an_if_over_constants_is_proved_to_be_the_branch_that_it_takes() {
 
 /// tract reads a condition that has no element, and ends the process with it.
 #[test]
-fn a_condition_without_an_element_takes_no_branch() {
+fn if_with_an_empty_condition_stays() {
     let before = branching(
         "input x batch 4\n ints c 0 =\n scale g 4\n m = Mul(x, g)\n weight w 4 3\n y = MatMul(m, w)\n output y",
         "t = Neg(x)\n output t",
@@ -816,7 +816,7 @@ fn a_condition_without_an_element_takes_no_branch() {
 
 /// A body may call a value as the graph around it calls one that comes later.
 #[test]
-fn an_output_beside_bodies_keeps_the_identity_that_is_its_name() {
+fn identity_of_an_output_name_used_in_a_body_stays() {
     let around = format!("{AROUND} s = Exp(x)");
     let mut model = branching(
         &around,
@@ -837,7 +837,7 @@ fn an_output_beside_bodies_keeps_the_identity_that_is_its_name() {
 
 /// Weights that bodies compute from constants are stored around them.
 #[test]
-fn floats_that_are_constant_in_bodies_are_computed() {
+fn float_constants_in_bodies_are_folded() {
     let branch = |numbers: &str| {
         format!(
             "const a 4 = {numbers}\n b = Mul(a, g)\n d = Reshape(b, rows)\n y = Max(x, d)\n output y"
@@ -873,7 +873,7 @@ fn floats_that_are_constant_in_bodies_are_computed() {
 
 /// A request for the input of a site returns the value that a taken branch passes on.
 #[test]
-fn a_site_that_stays_reads_what_a_taken_branch_hands_on() {
+fn site_that_stays_reads_the_value_of_a_taken_branch() {
     let mut before = model(
         "input x batch 4\nconst one = 1\nconst two = 2\nscale s 4\nshift t 4\nr = Relu(x)\nc = Less(one, two)",
     );

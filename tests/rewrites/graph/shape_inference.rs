@@ -1,4 +1,4 @@
-//! Inference with partly known shapes.
+//! Shape inference for inputs whose shapes are only partly known.
 
 use ndarray::{ArrayD, IxDyn};
 use unfold::analysis::Analysis;
@@ -37,7 +37,7 @@ const HALF: &str = "ints one 1 = 1
 
 /// Counted as an extent, such a Range has less than no places.
 #[test]
-fn a_range_that_ends_before_it_begins_is_empty() {
+fn range_that_ends_before_it_starts_is_empty() {
     for (first, second, by, count) in [
         (1, 2, 2, 0),
         (1, 2, 1, 0),
@@ -72,7 +72,7 @@ fn a_range_that_ends_before_it_begins_is_empty() {
 }
 
 #[test]
-fn what_no_integer_is_cast_from_has_its_extents_all_the_same() {
+fn cast_of_infinity_to_integers_keeps_its_extents() {
     // The places of a table of relative positions, as T5 finds them: the logarithm of 0 is not used.
     let found = model(
         "input x 2 3
@@ -93,7 +93,7 @@ fn what_no_integer_is_cast_from_has_its_extents_all_the_same() {
 
 /// As tf2onnx counts the rows of a Dense.
 #[test]
-fn a_product_of_extents_is_one_by_whatever_operator() {
+fn reduce_prod_of_extents_folds_like_mul() {
     let dense = |opset: i64, rows: &str| {
         model(&format!(
             "opset {opset}
@@ -137,7 +137,7 @@ fn a_product_of_extents_is_one_by_whatever_operator() {
 }
 
 #[test]
-fn a_squeeze_that_names_no_axes_takes_all_of_one_place() {
+fn squeeze_without_axes_drops_every_axis_of_extent_one() {
     for opset in [9, 13] {
         let squeezed = |dims: &str, around: &str| {
             model(&format!(
@@ -162,7 +162,7 @@ fn a_squeeze_that_names_no_axes_takes_all_of_one_place() {
 }
 
 #[test]
-fn a_fourier_transform_has_its_length_on_its_own_axis() {
+fn dft_shape_follows_length_axis_and_onesided() {
     for (opset, text, expected) in [
         (17, "y = DFT(x, n) axis=2 onesided=1", "2 4 5 2"),
         (17, "y = DFT(x, n) axis=2", "2 4 8 2"),
@@ -183,7 +183,7 @@ fn a_fourier_transform_has_its_length_on_its_own_axis() {
 }
 
 #[test]
-fn what_stands_beside_an_extent_that_nobody_knows_stays_known() {
+fn known_extents_beside_unknown_ones_are_inferred() {
     let cases = [
         (
             "ints c 2 = 2 4\n s = Concat(items, halved, c) axis=0\n y = Reshape(x, s)",
@@ -244,7 +244,7 @@ fn what_stands_beside_an_extent_that_nobody_knows_stays_known() {
 
 /// An element of a shape that is computed of what the model is given may be −1, or 0.
 #[test]
-fn a_number_that_nobody_knows_is_no_extent() {
+fn unknown_element_of_a_reshape_target_is_no_extent() {
     let model = model(
         "input x batch 6 4
          input z batch 2 4
@@ -277,7 +277,7 @@ fn a_number_that_nobody_knows_is_no_extent() {
 }
 
 #[test]
-fn a_scale_passes_windows_of_an_image_of_any_size() {
+fn affine_passes_window_partition_of_unknown_extents() {
     let model = model(&format!(
         "input x batch n 4
          {HALF}
@@ -322,7 +322,7 @@ fn a_scale_passes_windows_of_an_image_of_any_size() {
 }
 
 #[test]
-fn a_convolution_has_the_channels_of_its_weight_whatever_it_reads() {
+fn conv_output_channels_are_known_from_its_weight() {
     let model = model(
         "input x batch 36
          indices s n
@@ -354,7 +354,7 @@ fn a_convolution_has_the_channels_of_its_weight_whatever_it_reads() {
 }
 
 #[test]
-fn a_batch_may_be_any_number_that_it_is_compared_with() {
+fn equal_of_a_batch_extent_is_decided_only_for_negatives() {
     for (number, decided) in [(1, false), (2, false), (-1, true)] {
         let model = model(&format!(
             "input x batch 4
@@ -373,7 +373,7 @@ fn a_batch_may_be_any_number_that_it_is_compared_with() {
 }
 
 #[test]
-fn tokens_that_are_flattened_keep_their_channels() {
+fn flatten_of_tokens_keeps_the_channel_extent() {
     folded(&model(
         "input x b n 6
          scale g 6
@@ -389,7 +389,7 @@ fn tokens_that_are_flattened_keep_their_channels() {
 }
 
 #[test]
-fn a_transposed_convolution_of_an_open_batch_has_the_extents_that_it_spreads_to() {
+fn conv_transpose_of_unknown_batch_has_known_spatial_extents() {
     for attributes in [
         "",
         "strides=[2,2]",
@@ -417,7 +417,7 @@ fn a_transposed_convolution_of_an_open_batch_has_the_extents_that_it_spreads_to(
 }
 
 #[test]
-fn attention_makes_a_token_for_each_query() {
+fn attention_output_shape_follows_queries_and_values() {
     let cases = [
         (
             "input q b 4 n 8\n input k b 2 m 8\n input v b 2 m 6\n y = Attention(q, k, v)",
@@ -451,7 +451,7 @@ fn attention_makes_a_token_for_each_query() {
 }
 
 #[test]
-fn what_a_runtime_fused_has_the_shapes_of_what_it_was() {
+fn fused_onnxruntime_operators_have_inferred_shapes() {
     let cases = [
         (
             "weight w 5 3 3 3\n y = com.microsoft.FusedConv(x, w) activation=Relu strides=[2,2]",
@@ -485,7 +485,7 @@ fn what_a_runtime_fused_has_the_shapes_of_what_it_was() {
 
 /// The extents are those that onnxruntime makes of a batch, which is left open here.
 #[test]
-fn operators_that_the_engine_lacks_have_the_extents_that_they_make() {
+fn operators_unknown_to_tract_have_inferred_shapes() {
     let cases = [
         ("b 6 5", "y = CumProd(x, zero)", "? 6 5"),
         (
@@ -556,7 +556,7 @@ fn operators_that_the_engine_lacks_have_the_extents_that_they_make() {
 }
 
 #[test]
-fn what_is_resized_by_a_factor_is_as_many_times_as_large() {
+fn resize_and_upsample_extents_follow_their_scales() {
     let cases = [
         (9, "const f 4 = 1 1 2 2.5\n y = Upsample(x, f)", "? 6 20 25"),
         (
@@ -582,7 +582,7 @@ fn what_is_resized_by_a_factor_is_as_many_times_as_large() {
 }
 
 #[test]
-fn a_list_in_a_product_has_neither_rows_nor_columns() {
+fn matmul_with_a_vector_drops_the_axis() {
     let cases = [
         (
             "5 8",
@@ -604,7 +604,7 @@ fn a_list_in_a_product_has_neither_rows_nor_columns() {
 
 /// The divisor of a layer's spectral normalization: `uᵀ·(W·v)`.
 #[test]
-fn a_weight_is_divided_by_the_product_of_two_lists() {
+fn spectral_norm_of_a_weight_is_folded() {
     let before = model(
         "input x batch 3
          scale g 3
@@ -628,7 +628,7 @@ fn a_weight_is_divided_by_the_product_of_two_lists() {
 /// The form of onnxruntime's optimizer, with masks, caches and packed weights, which the engine
 /// does not accept.
 #[test]
-fn what_a_runtime_attends_with_is_as_wide_as_the_values() {
+fn onnxruntime_attention_and_quantized_shapes_are_inferred() {
     let attend = "y = com.microsoft.MultiHeadAttention";
     let group = "y = com.microsoft.GroupQueryAttention";
     let cases = [
@@ -688,7 +688,7 @@ fn what_a_runtime_attends_with_is_as_wide_as_the_values() {
 
 /// A byte holds two numbers of four bits; where each number is one of the table, it is as wide as the table says.
 #[test]
-fn a_table_of_few_bits_is_as_wide_as_it_has_numbers() {
+fn gather_block_quantized_width_counts_packed_numbers() {
     for (table, how, wanted) in [
         (DataType::Uint8, "", "? 5 64"),
         (DataType::Uint8, "bits=8", "? 5 32"),
@@ -723,7 +723,7 @@ fn a_table_of_few_bits_is_as_wide_as_it_has_numbers() {
 }
 
 #[test]
-fn images_are_padded_with_the_lowest_number_before_their_maximum() {
+fn pad_with_minus_infinity_merges_into_max_pool() {
     let before = model(
         "input x batch 3 8 8
          weight k 4 3 1 1
@@ -746,7 +746,7 @@ fn images_are_padded_with_the_lowest_number_before_their_maximum() {
 }
 
 #[test]
-fn a_product_of_open_extents_is_divided_by_one_of_them() {
+fn product_of_unknown_extents_divides_by_a_factor() {
     // Tokens of all items in one axis, and apart again, as `(b n) c -> b n c` is exported.
     let before = model(
         "input x b n 4
@@ -779,7 +779,7 @@ fn a_product_of_open_extents_is_divided_by_one_of_them() {
 }
 
 #[test]
-fn products_of_quantized_numbers_have_the_extents_of_others() {
+fn quantized_matmul_and_conv_shapes_are_inferred() {
     let made = model(
         "input x batch tokens 3
          input image batch 4 side 7
@@ -807,7 +807,7 @@ fn products_of_quantized_numbers_have_the_extents_of_others() {
 /// A fact about a value reaches every reader: here a Pad of nothing, which has the type of its
 /// fill.
 #[test]
-fn quantized_numbers_have_the_type_of_those_that_they_are_made_of() {
+fn quantized_operators_keep_the_integer_type() {
     for made in [
         "com.microsoft.QLinearConcat(s, z, q, s, z) axis=1",
         "com.microsoft.QLinearLeakyRelu(q, s, z, s, z)",
@@ -836,7 +836,7 @@ fn quantized_numbers_have_the_type_of_those_that_they_are_made_of() {
 }
 
 #[test]
-fn an_einsum_has_an_axis_for_each_letter() {
+fn einsum_shape_has_an_axis_per_output_letter() {
     let made = model(
         "input x batch tokens 3
          input a batch 4 tokens
@@ -866,7 +866,7 @@ fn an_einsum_has_an_axis_for_each_letter() {
 }
 
 #[test]
-fn a_batch_normalization_has_as_many_channels_as_numbers_for_them() {
+fn batch_norm_channels_are_known_from_its_parameters() {
     let before = model(
         "input x batch 4 6
          input a batch 2 4
@@ -910,7 +910,7 @@ fn a_batch_normalization_has_as_many_channels_as_numbers_for_them() {
 }
 
 #[test]
-fn a_number_says_more_of_an_extent_than_a_symbol() {
+fn known_extent_of_another_operand_replaces_a_symbol() {
     let before = model(
         "input x batch wide
          input z batch width tokens
@@ -941,7 +941,7 @@ fn a_number_says_more_of_an_extent_than_a_symbol() {
 }
 
 #[test]
-fn a_stack_that_begins_with_what_is_multiplied_has_no_known_shape() {
+fn fused_matmul_with_trans_batch_has_no_known_shape() {
     let made = model(
         "input a 3 1 5
          input b 1 5 4
@@ -958,7 +958,7 @@ fn a_stack_that_begins_with_what_is_multiplied_has_no_known_shape() {
 /// The results of onnxruntime and the reference implementation; tract gives 2 and 1 places of the
 /// slices.
 #[test]
-fn a_slice_whose_end_is_before_its_start_is_empty() {
+fn slice_that_ends_before_it_starts_is_empty() {
     for (steps, left) in [
         ("ints b 1 = 3\n ints e 1 = 1\n ints s 1 = 1", "0"),
         ("ints b 1 = -1\n ints e 1 = -3\n ints s 1 = 2", "0"),
@@ -982,7 +982,7 @@ fn a_slice_whose_end_is_before_its_start_is_empty() {
 }
 
 #[test]
-fn what_is_behind_an_empty_slice_has_its_own_extents() {
+fn concat_with_an_empty_slice_has_exact_extents() {
     let before = model(
         "opset 18
          input x 2 4 3
@@ -1026,7 +1026,7 @@ fn what_is_behind_an_empty_slice_has_its_own_extents() {
 
 /// TensorFlow's masks of ends are written as a billion.
 #[test]
-fn a_slice_up_to_a_billion_cuts_nothing_off_where_no_tensor_is_as_large() {
+fn slice_to_a_billion_is_removed_where_no_extent_is_larger() {
     for (channels, begin, stays) in [(4096, 0, false), (4, 0, true), (4096, 1, true)] {
         let text = format!(
             "input x batch {channels}
@@ -1048,7 +1048,7 @@ fn a_slice_up_to_a_billion_cuts_nothing_off_where_no_tensor_is_as_large() {
 }
 
 #[test]
-fn extents_of_which_engines_disagree_are_not_known() {
+fn extents_on_which_engines_disagree_are_unknown() {
     for (text, there) in [
         (
             "input x 1 2 6\n y = MaxPool(x) auto_pad=VALID ceil_mode=1 kernel_shape=[1] strides=[2]",
@@ -1098,7 +1098,7 @@ fn extents_of_which_engines_disagree_are_not_known() {
 
 /// Axes of one place come and go beside unknown extents.
 #[test]
-fn an_unsqueeze_of_an_unknown_extent_is_undone_by_a_squeeze() {
+fn squeeze_after_unsqueeze_of_unknown_extent_restores_the_shape() {
     let model = model(
         "opset 18
          input x batch t c
@@ -1124,7 +1124,7 @@ fn an_unsqueeze_of_an_unknown_extent_is_undone_by_a_squeeze() {
 
 /// There are as many elements behind a Reshape as before, however the one extent is computed that is left.
 #[test]
-fn an_extent_that_is_computed_otherwise_is_what_is_left() {
+fn reshape_extent_is_inferred_from_the_element_count() {
     let model = model(
         "opset 18
          input x batch t 4
@@ -1173,7 +1173,7 @@ fn an_extent_that_is_computed_otherwise_is_what_is_left() {
 }
 
 #[test]
-fn attention_between_all_pixels_of_an_open_image_is_proved_at_a_smaller_one() {
+fn attention_over_unknown_image_is_proved_at_a_small_size() {
     // At the sizes that an image has where nobody says more, its scores alone are 20 GB.
     let before = model(
         "input x batch 4 height width
@@ -1203,7 +1203,7 @@ fn attention_between_all_pixels_of_an_open_image_is_proved_at_a_smaller_one() {
 }
 
 #[test]
-fn what_a_stride_leaves_of_an_open_length_is_one_extent_however_it_is_computed() {
+fn strided_extent_equals_the_same_extent_computed_by_shape_ops() {
     let before = model(
         "input x batch time 6
          ints first 1 = 0
