@@ -1,4 +1,4 @@
-//! Operators in other forms, which those behind them can see through.
+//! Canonicalization: each operator in another form gives the form that later passes read, with twins that stay.
 
 use crate::common::portable;
 use unfold::onnx::Model;
@@ -9,7 +9,7 @@ use crate::common::text::model;
 use crate::{folded, fuse, operators, proved, same};
 
 #[test]
-fn a_gather_of_the_only_place_is_a_squeeze() {
+fn gather_from_an_axis_of_extent_one_becomes_squeeze() {
     let with = |opset: i64, pick: &str, unsqueeze: &str| {
         model(&format!(
             "opset {opset}
@@ -50,7 +50,7 @@ fn a_gather_of_the_only_place_is_a_squeeze() {
 }
 
 #[test]
-fn statistics_in_the_shape_of_the_input_are_constants_of_channels() {
+fn expanded_statistics_are_read_as_channel_constants() {
     let before = model(
         "input x batch 5 4
          shift m 4
@@ -78,7 +78,7 @@ fn statistics_in_the_shape_of_the_input_are_constants_of_channels() {
 }
 
 #[test]
-fn an_einsum_that_adds_up_nothing_is_a_product_of_elements() {
+fn einsum_without_contraction_becomes_mul() {
     let with = |extents: &str, operands: &str, equation: &str, constant: &str, behind: &str| {
         model(&format!(
             "input x batch {extents}
@@ -140,7 +140,7 @@ fn typed(row: &str, axis: usize) -> Model {
 }
 
 #[test]
-fn the_type_of_all_tokens_is_a_bias() {
+fn gather_of_one_constant_row_becomes_a_bias() {
     for row in ["0 0 0 0 0 0", "2 2 2 2 2 2", "-1 -1 -1 -1 -1 -1"] {
         let before = typed(row, 0);
         let after = proved(&before);
@@ -188,7 +188,7 @@ fn masked(by: &str, holds: &str) -> Model {
 }
 
 #[test]
-fn a_mask_of_nothing_goes() {
+fn mask_that_hides_no_position_is_removed() {
     for holds in ["GreaterOrEqual(c, zero)", "GreaterOrEqual(c, half)"] {
         let before = masked("one", holds);
         assert_eq!(operators(&proved(&before)), ["Softmax"], "{holds}");
@@ -207,7 +207,7 @@ fn a_mask_of_nothing_goes() {
 }
 
 #[test]
-fn queries_for_each_of_a_batch_are_a_bias() {
+fn expand_of_constant_queries_to_the_batch_is_removed() {
     let after = folded(&model(
         "input x batch 5 4
          weight q 1 5 4
@@ -231,7 +231,7 @@ fn queries_for_each_of_a_batch_are_a_bias() {
 
 /// Of more values it stays, and so does one of values that may not be alike where it does not broadcast.
 #[test]
-fn a_sum_of_two_is_an_add() {
+fn sum_of_two_becomes_add() {
     let sum = |opset: i64, start: &str, sum: &str| {
         model(&format!(
             "opset {opset}
@@ -279,7 +279,7 @@ fn a_sum_of_two_is_an_add() {
 
 /// A value that is expanded beyond its partner makes the result larger.
 #[test]
-fn an_expand_that_makes_the_result_larger_stays() {
+fn expand_that_broadcasts_its_partner_stays() {
     let after = fuse(&model(
         "input x 1 5 4
          input z batch 5 4
@@ -316,7 +316,7 @@ fn scaled_first(rest: &str) -> unfold::onnx::Model {
 }
 
 #[test]
-fn a_normalization_that_is_scaled_before_its_mean_is_taken_off_is_one() {
+fn keras_layer_norm_scaled_before_centring_is_recognized() {
     for rest in [
         "p = Mul(m, s)\n r = Sub(b, p)\n h = Add(a, r)",
         "n = Neg(m)\n p = Mul(n, s)\n r = Add(p, b)\n h = Add(r, a)",
@@ -360,7 +360,7 @@ fn gelu(lines: &str) -> Model {
 }
 
 #[test]
-fn a_gelu_halves_its_value_before_its_gate_where_torch_halves_the_gate() {
+fn gelu_with_a_halved_gate_halves_its_value_instead() {
     let before = "d = Div(a, root)\n e = Erf(d)\n s = Add(e, one)";
     let by_tanh =
         "p = Pow(a, three)\n const three = 3\n q = Mul(p, c)\n const c = 0.044715\n r = Add(a, q)
@@ -387,7 +387,7 @@ fn a_gelu_halves_its_value_before_its_gate_where_torch_halves_the_gate() {
 }
 
 #[test]
-fn what_is_halved_behind_other_gates_stays_in_its_order() {
+fn halving_after_other_gates_keeps_its_order() {
     let before = "d = Div(a, root)\n e = Erf(d)\n s = Add(e, one)";
     for lines in [
         // In the usual order, with another number, and with another reader.
@@ -421,7 +421,7 @@ fn rms(lines: &str) -> Model {
 }
 
 #[test]
-fn an_rms_norm_divides_by_its_root_where_torch_multiplies_by_the_reciprocal() {
+fn rms_norm_by_reciprocal_becomes_div() {
     for lines in [
         "r = Reciprocal(s)\n q = Mul(x, r)\n n = Mul(q, g)",
         "r = Reciprocal(s)\n q = Mul(r, x)\n n = Mul(g, q)",
@@ -444,7 +444,7 @@ fn an_rms_norm_divides_by_its_root_where_torch_multiplies_by_the_reciprocal() {
 }
 
 #[test]
-fn other_products_with_a_reciprocal_of_a_root_stay() {
+fn reciprocal_without_rms_norm_or_with_other_readers_stays() {
     for lines in [
         // No vector behind, another value, a root that something else reads, and so the reciprocal.
         "r = Reciprocal(s)\n n = Mul(x, r)",
@@ -463,7 +463,7 @@ fn other_products_with_a_reciprocal_of_a_root_stay() {
 }
 
 #[test]
-fn an_rms_norm_that_is_skipped_is_left_as_it_is() {
+fn skipped_rms_norm_stays() {
     let before = rms("r = Reciprocal(s)\n q = Mul(x, r)\n n = Mul(q, g)");
     let options = unfold::FuseOptions {
         skip: vec!["RMSNorm".into()],
@@ -477,7 +477,7 @@ fn an_rms_norm_that_is_skipped_is_left_as_it_is() {
 
 /// The β of the outer one is what the inner one takes out.
 #[test]
-fn of_two_such_normalizations_in_each_other_one_is_written_otherwise() {
+fn nested_scaled_mean_patterns_keep_their_results() {
     for outer in [
         "a = Mul(x, s)\nrest = Sub(twin, ms)",
         "a = Mul(x, s)\nn = Neg(ms)\nrest = Add(twin, n)",
@@ -499,7 +499,7 @@ fn of_two_such_normalizations_in_each_other_one_is_written_otherwise() {
 }
 
 #[test]
-fn what_only_resembles_a_scaled_mean_stays() {
+fn near_keras_layer_norm_patterns_stay() {
     for rest in [
         // Another scale, another mean, and what something else reads.
         "p = Mul(m, g)\n r = Sub(b, p)\n h = Add(a, r)",
@@ -518,7 +518,7 @@ fn what_only_resembles_a_scaled_mean_stays() {
 }
 
 #[test]
-fn parameters_that_are_written_for_each_place_are_those_of_channels() {
+fn parameters_repeated_per_position_are_read_as_per_channel() {
     let rows = |row: &str, count: usize| vec![row; count].join(" ");
     for (dims, count) in [("3 4", 3), ("1 3 4", 3), ("2 3 4", 6)] {
         let text = |last: &str| {
@@ -542,7 +542,7 @@ fn parameters_that_are_written_for_each_place_are_those_of_channels() {
 }
 
 #[test]
-fn a_normalizer_that_stays_is_a_mul_and_an_add() {
+fn affine_chain_that_stays_becomes_mul_and_add() {
     let chain = |behind: &str| {
         model(&format!(
             "input x batch 5 4
@@ -605,7 +605,7 @@ fn three(opset: i64, perm: &str, apart: &str) -> unfold::onnx::Model {
 }
 
 #[test]
-fn what_is_taken_apart_is_so_before_its_axes_are_put_in_order() {
+fn split_of_qkv_moves_before_the_transpose() {
     let old = "a0, b0, c0 = Split(t) axis=0 split=[1,1,1]
                q = Squeeze(a0) axes=[0]
                h = Squeeze(b0) axes=[0]
@@ -704,7 +704,7 @@ fn by_channels(before: &str, behind: &str, reads: &str) -> unfold::onnx::Model {
 }
 
 #[test]
-fn the_axes_of_a_normalizer_go_with_it() {
+fn transposes_and_reshapes_around_a_batch_norm_are_removed() {
     let turned = (
         "a = Transpose(x) perm=[0,2,1]",
         "z = Transpose(n) perm=[0,2,1]",
@@ -768,7 +768,7 @@ fn the_axes_of_a_normalizer_go_with_it() {
 
 /// Keys as exporters turn them, with the scale of attention behind: engines take one Transpose into the product.
 #[test]
-fn keys_are_turned_at_once() {
+fn key_transposes_of_attention_merge_into_one() {
     let attention = |turned: &str| {
         format!(
             "opset 18
@@ -853,7 +853,7 @@ fn strided(count: &str, step: usize, first: usize) -> unfold::onnx::Model {
 
 /// tract makes no Range of open extents.
 #[test]
-fn all_places_in_order_are_the_value() {
+fn gather_of_all_rows_in_order_is_removed() {
     let after = proved(&strided("batch", 6, 0));
     assert_eq!(
         operators(&after),
@@ -862,7 +862,7 @@ fn all_places_in_order_are_the_value() {
 }
 
 #[test]
-fn other_places_are_not() {
+fn gather_of_other_rows_stays() {
     // A factor with axes of its own gives them to the result.
     let mut wider = strided("batch", 6, 0);
     wider
@@ -902,7 +902,7 @@ fn behind_padding(pads: &str, pad: &str, conv: &str) -> unfold::onnx::Model {
 }
 
 #[test]
-fn zeros_around_an_image_are_padding_of_the_convolution() {
+fn zero_pad_before_conv_becomes_its_padding() {
     for (pads, pad, conv) in [
         ("0 0 1 0 0 0 2 1", "x, pads)", ""),
         (
@@ -929,7 +929,7 @@ fn zeros_around_an_image_are_padding_of_the_convolution() {
 }
 
 #[test]
-fn what_else_is_put_around_an_image_stays() {
+fn other_pads_before_conv_stay() {
     for (pads, pad, conv) in [
         ("0 0 1 0 0 0 2 1", "x, pads, one)", ""),
         ("0 0 1 0 0 0 2 1", "x, pads) mode=edge", ""),
@@ -948,7 +948,7 @@ fn what_else_is_put_around_an_image_stays() {
 
 /// Where nothing else goes, how much is padded is stored all the same.
 #[test]
-fn padding_that_is_computed_is_stored_where_nothing_folds() {
+fn computed_pads_before_conv_merge_where_nothing_folds() {
     let before = model(
         "input x batch 4 6 6
          weight w 5 4 3 3
@@ -988,7 +988,7 @@ fn pooled(filling: &str, pads: &str, pool: &str) -> unfold::onnx::Model {
 }
 
 #[test]
-fn what_a_maximum_does_not_see_is_its_own_padding() {
+fn minus_infinity_pad_before_max_pool_becomes_its_padding() {
     for (pads, pool) in [
         (
             "0 0 0 0 0 0 1 1",
@@ -1031,7 +1031,7 @@ fn what_a_maximum_does_not_see_is_its_own_padding() {
 }
 
 #[test]
-fn zeros_that_a_mean_counts_are_its_own_padding() {
+fn zero_pad_before_average_pool_becomes_counted_padding() {
     let mean = |behind: &str| {
         model(&format!(
             "input x batch 4 6 6
@@ -1057,7 +1057,7 @@ fn zeros_that_a_mean_counts_are_its_own_padding() {
 
 /// A shift before real padding is another one at the edges, and one of channels where it is written to the stream.
 #[test]
-fn a_shift_before_padding_goes_back_along_the_stream() {
+fn shift_before_a_padded_conv_folds_backward_along_the_stream() {
     let before = |image: &str| {
         model(&format!(
             "input x batch 3 {image}
@@ -1095,7 +1095,7 @@ fn a_shift_before_padding_goes_back_along_the_stream() {
 }
 
 #[test]
-fn two_transposes_or_means_in_a_row_are_one() {
+fn consecutive_transposes_or_reduce_means_merge() {
     let cases = [
         (
             "a = Transpose(x) perm=[0,2,1,3]\n y = Transpose(a) perm=[0,1,3,2]",
@@ -1133,7 +1133,7 @@ fn two_transposes_or_means_in_a_row_are_one() {
 }
 
 #[test]
-fn the_type_that_a_value_has_is_asked_of_nobody() {
+fn cast_like_to_the_same_type_is_removed() {
     let before = model(
         "opset 17
          input x 2 4
@@ -1151,7 +1151,7 @@ fn the_type_that_a_value_has_is_asked_of_nobody() {
 }
 
 #[test]
-fn what_is_no_number_is_written_in_no_other_form() {
+fn einsum_with_an_infinite_constant_stays() {
     let before = model(
         "opset 17
          input x 2 3
@@ -1163,7 +1163,7 @@ fn what_is_no_number_is_written_in_no_other_form() {
 }
 
 #[test]
-fn channels_that_constants_pick_are_gathered() {
+fn gather_nd_with_constant_channel_indices_becomes_gather() {
     let before = model(
         "input x batch 6 8
          scale g 8

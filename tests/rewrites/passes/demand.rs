@@ -1,5 +1,5 @@
-//! Selections of places that move up, each with a twin that must not: the result computes the same, is proved, and works on
-//! fewer places.
+//! Selections of rows move before the work on them, with twins that stay. Results are equal, proved, and have smaller
+//! extents.
 
 use unfold::analysis::Analysis;
 use unfold::onnx::Model;
@@ -41,7 +41,7 @@ fn selected(declared: &str, lines: &str, selection: &str) -> Model {
 const WEIGHT: &str = "weight w 4 6\nints first = 0";
 
 #[test]
-fn a_product_is_done_for_the_rows_that_are_read() {
+fn gather_of_few_rows_moves_before_matmul() {
     let rows = |selection: &str| {
         selected(
             &format!(
@@ -71,7 +71,7 @@ fn a_product_is_done_for_the_rows_that_are_read() {
 }
 
 #[test]
-fn an_open_extent_is_selected_from_where_one_place_is_taken() {
+fn only_one_row_of_an_unknown_extent_moves_before_matmul() {
     let open = |selection: &str| {
         let constants = "ints zero 1 = 0\nints one 1 = 1\nints two 1 = 2\nints last 1 = -1\nints end 1 = 9223372036854775807";
         selected(
@@ -102,7 +102,7 @@ fn an_open_extent_is_selected_from_where_one_place_is_taken() {
 }
 
 #[test]
-fn an_axis_that_is_mixed_stays_whole() {
+fn selection_does_not_pass_operators_that_mix_its_axis() {
     let through = |line: &str| {
         selected(
             &format!("input x batch 5 6\n{WEIGHT}\nints second = 1\nweight v 6 6"),
@@ -134,7 +134,7 @@ fn an_axis_that_is_mixed_stays_whole() {
 }
 
 #[test]
-fn an_operand_of_extent_one_is_not_selected_from() {
+fn broadcast_operand_is_not_selected_from() {
     let added = |operand: &str| {
         selected(
             &format!("input x batch 5 4\n{operand}\n{WEIGHT}"),
@@ -158,7 +158,7 @@ fn an_operand_of_extent_one_is_not_selected_from() {
 }
 
 #[test]
-fn what_something_else_reads_stays_whole() {
+fn value_with_another_reader_is_computed_whole() {
     let text = |output: &str| {
         format!(
             "input x batch 5 4\n{WEIGHT}\ny = MatMul(x, w)\nr = Relu(y)\ns = Gather(r, first) axis=1\noutput s{output}"
@@ -173,7 +173,7 @@ fn what_something_else_reads_stays_whole() {
 }
 
 #[test]
-fn readers_of_several_places_share_what_all_of_them_read() {
+fn selections_of_several_readers_share_one_gather() {
     let text = format!(
         "input x batch 5 4\n{WEIGHT}\nints second = 1\nweight v 6 3\nh = MatMul(x, w)\ny = Relu(h)
          a = Gather(y, first) axis=1\nb = Gather(y, second) axis=1\np = MatMul(a, v)\nq = MatMul(b, v)\noutput p\noutput q"
@@ -184,7 +184,7 @@ fn readers_of_several_places_share_what_all_of_them_read() {
 }
 
 #[test]
-fn an_index_that_is_computed_is_taken_along() {
+fn selection_by_a_computed_index_moves_up() {
     let text = |index: &str, selection: &str| {
         format!(
             "input x batch 5 4\n{index}\n{WEIGHT}\nh = MatMul(x, w)\ny = Relu(h)\ns = {selection}\noutput s"
@@ -239,7 +239,7 @@ fn block(parts: &str) -> Model {
 }
 
 #[test]
-fn queries_are_of_the_class_token_and_keys_and_values_of_all() {
+fn class_token_needs_one_query_and_all_keys_and_values() {
     let gathers = "q = Gather(t, zero)\nk = Gather(t, one)\nv = Gather(t, two)";
     let splits = "q5, k5, v5 = Split(t, sizes) axis=0\nq = Squeeze(q5, s0)\nk = Squeeze(k5, s0)\nv = Squeeze(v5, s0)";
     let slices = "q5 = Slice(t, s0, s1, s0)\nk5 = Slice(t, s1, s2, s0)\nv5 = Slice(t, s2, s3, s0)\nq = Squeeze(q5, s0)\nk = Squeeze(k5, s0)\nv = Squeeze(v5, s0)";
@@ -283,7 +283,7 @@ fn queries_are_of_the_class_token_and_keys_and_values_of_all() {
 
 /// Before operator set 10 the bounds of a Slice are attributes.
 #[test]
-fn keys_and_values_are_sliced_in_the_form_of_the_operator_set() {
+fn slices_of_keys_and_values_use_attributes_before_opset_10() {
     let text = print(&block(
         "q = Gather(t, zero)\nk = Gather(t, one)\nv = Gather(t, two)",
     ));
@@ -300,7 +300,7 @@ fn keys_and_values_are_sliced_in_the_form_of_the_operator_set() {
 }
 
 #[test]
-fn channels_of_a_grouped_convolution_stay_together() {
+fn channel_selection_does_not_pass_a_grouped_conv() {
     let channel = |weight: &str, group: usize| {
         selected(
             &format!("input x batch 2 3 3\nweight w {weight}\nints first = 0"),
@@ -313,7 +313,7 @@ fn channels_of_a_grouped_convolution_stay_together() {
 }
 
 #[test]
-fn nothing_moves_where_it_is_skipped() {
+fn skip_placement_keeps_selections_in_place() {
     let before = selected(
         &format!("input x batch 5 4\n{WEIGHT}"),
         "y = MatMul(x, w)",

@@ -1,5 +1,5 @@
-//! Heads that share keys and values: no key is repeated, whichever operators repeat it, and which key a head reads is the
-//! one that it read; each with a twin that must stay.
+//! Grouped-query attention: products read keys and values without repeating them, and each head reads its own key. Each
+//! rule has a twin that stays.
 
 use ndarray::{Array4, ArrayD, Ix4};
 use unfold::refusal::Reason;
@@ -88,7 +88,7 @@ fn computes(text: &str, expected: impl Fn(&Env) -> Array4<f64>) {
 }
 
 #[test]
-fn queries_of_a_group_are_rows_of_one_product() {
+fn grouped_queries_become_rows_of_one_matmul() {
     for repeat in SIDE_BY_SIDE {
         let text = scores(repeat, PRODUCT);
         let placed = moves(
@@ -105,7 +105,7 @@ fn queries_of_a_group_are_rows_of_one_product() {
 }
 
 #[test]
-fn keys_that_are_repeated_in_turn_broadcast_over_an_axis() {
+fn tiled_keys_become_a_broadcast_matmul() {
     for repeat in IN_TURN {
         let text = scores(repeat, PRODUCT);
         let before = model(&text);
@@ -121,7 +121,7 @@ fn keys_that_are_repeated_in_turn_broadcast_over_an_axis() {
 }
 
 #[test]
-fn keys_in_turn_are_not_read_as_keys_side_by_side() {
+fn tiled_and_repeated_keys_are_not_confused() {
     for (repeats, key) in [(SIDE_BY_SIDE, TILED), (IN_TURN, REPEATED)] {
         for repeat in repeats {
             let before = model(&scores(repeat, PRODUCT));
@@ -134,7 +134,7 @@ fn keys_in_turn_are_not_read_as_keys_side_by_side() {
 }
 
 #[test]
-fn indices_in_no_regular_order_stay() {
+fn irregular_head_indices_stay() {
     stays(&scores(
         "ints g 8 = 0 0 0 1 1 1 1 0\n r = Gather(k, g) axis=1",
         PRODUCT,
@@ -146,7 +146,7 @@ fn indices_in_no_regular_order_stay() {
 }
 
 #[test]
-fn what_sees_each_number_alone_is_done_for_fewer_keys_and_beside_the_product() {
+fn elementwise_operators_around_grouped_keys_move_along() {
     let lines = "const c = 0.5
          const d = 0.25
          o = Relu(t)
@@ -176,7 +176,7 @@ fn what_sees_each_number_alone_is_done_for_fewer_keys_and_beside_the_product() {
 }
 
 #[test]
-fn keys_that_are_cast_behind_the_repetition_are_cast_before_it() {
+fn cast_after_repeated_keys_moves_before_the_repetition() {
     let cast = "o = Cast(t) to=11\n p = Cast(q) to=11\n y = MatMul(p, o)\n output y";
     let text = scores(SIDE_BY_SIDE[0], cast);
     let made = ["Cast", "Reshape", "Transpose", "Cast", "MatMul", "Reshape"];
@@ -185,7 +185,7 @@ fn keys_that_are_cast_behind_the_repetition_are_cast_before_it() {
 }
 
 #[test]
-fn a_factor_for_each_head_stays_where_the_heads_are() {
+fn scale_per_head_stays_after_the_matmul() {
     let scaled = "scale c 8 1 1\n z = MatMul(q, t)\n y = Mul(z, c)\n output y";
     let made = ["Reshape", "Transpose", "MatMul", "Reshape", "Mul"];
     moves(&scores(SIDE_BY_SIDE[0], scaled), "heads", &made);
@@ -224,7 +224,7 @@ fn step(repeat: fn(&str, &str) -> String) -> String {
 }
 
 #[test]
-fn a_step_with_a_cache_repeats_neither_keys_nor_values() {
+fn decoder_step_with_cache_repeats_no_keys_or_values() {
     let expanded = |from: &str, to: &str| {
         format!(
             "ints {from}e 5 = 1 1 4 1 1\n ints {from}s 4 = 0 8 -1 4
@@ -325,7 +325,7 @@ fn reason(text: &str) -> Reason {
 }
 
 #[test]
-fn repeated_keys_that_something_else_reads_stay() {
+fn repeated_keys_with_another_reader_stay() {
     let other = "y = MatMul(q, t)\n z = Relu(r)\n output y z";
     assert_eq!(reason(&scores(SIDE_BY_SIDE[0], other)), Reason::OtherReader);
     let output = "y = MatMul(q, t)\n output y r";
@@ -336,7 +336,7 @@ fn repeated_keys_that_something_else_reads_stay() {
 }
 
 #[test]
-fn places_and_channels_that_are_repeated_stay() {
+fn keys_repeated_along_rows_or_columns_stay() {
     let product = |keys: &str, repeat: &str| {
         format!(
             "input q batch 2 tokens 4\n input k batch 2 {keys}\n {repeat}\n y = MatMul(q, r)\n output y"
@@ -350,7 +350,7 @@ fn places_and_channels_that_are_repeated_stay() {
 }
 
 #[test]
-fn one_query_for_all_heads_stays() {
+fn repeated_keys_with_one_shared_query_stay() {
     let text = "input q batch 1 tokens 4
          input k batch 2 4 places
          ints g 8 = 0 0 0 0 1 1 1 1
@@ -361,7 +361,7 @@ fn one_query_for_all_heads_stays() {
 }
 
 #[test]
-fn matrices_without_a_batch_and_with_heads_of_their_own_axis_are_grouped() {
+fn heads_without_batch_or_on_a_separate_axis_are_grouped() {
     let without = "input q 8 tokens 4
          input k 2 4 places
          ints g 8 = 0 0 0 0 1 1 1 1
@@ -379,7 +379,7 @@ fn matrices_without_a_batch_and_with_heads_of_their_own_axis_are_grouped() {
 }
 
 #[test]
-fn heads_before_another_axis_of_the_stack_broadcast_over_an_axis() {
+fn heads_before_another_batch_axis_become_a_broadcast() {
     let text = |samples: &str| {
         format!(
             "input q 8 {samples} tokens 4

@@ -1,4 +1,4 @@
-//! Operators without effect, and equal ones: neutral constants, redundant activations, Slices of Slices, equal outputs.
+//! Operators without effect and equal operators: neutral constants, redundant activations, consecutive Slices.
 
 use unfold::onnx::Model;
 use unfold::onnx::tensor::DataType;
@@ -32,7 +32,7 @@ const CONSTANTS: &str = "
     const one = 1";
 
 #[test]
-fn a_constant_that_changes_nothing_is_removed_with_its_operator() {
+fn arithmetic_with_a_neutral_constant_is_removed() {
     for line in [
         "y = Add(m, zeros)",
         "y = Add(zeros, m)",
@@ -50,7 +50,7 @@ fn a_constant_that_changes_nothing_is_removed_with_its_operator() {
 }
 
 #[test]
-fn a_constant_that_changes_a_number_or_the_shape_stays() {
+fn constant_that_changes_a_value_or_the_shape_stays() {
     for (line, op) in [
         ("y = Add(m, wide)", "Add"),
         ("y = Sub(zeros, m)", "Sub"),
@@ -72,7 +72,7 @@ fn a_constant_that_changes_a_number_or_the_shape_stays() {
 }
 
 #[test]
-fn a_sum_with_zeros_stays_where_the_sign_of_a_zero_is_observed() {
+fn add_of_zero_stays_where_the_sign_of_zero_is_observed() {
     let text = |behind: &str| {
         format!(
             "input x batch 4
@@ -132,7 +132,7 @@ fn activations_of_type(data_type: DataType, lines: &str) -> Vec<String> {
 }
 
 #[test]
-fn an_activation_beside_one_with_the_effect_of_both_is_removed() {
+fn redundant_relu_clip_or_rounding_is_removed() {
     for (lines, operator) in [
         ("a = Relu(x)\n y = Relu(a)", "Relu"),
         ("a = Floor(x)\n y = Floor(a)", "Floor"),
@@ -153,7 +153,7 @@ fn an_activation_beside_one_with_the_effect_of_both_is_removed() {
 }
 
 #[test]
-fn activations_of_which_each_has_an_effect_stay() {
+fn activations_that_each_have_an_effect_stay() {
     for (lines, operators) in [
         ("a = Relu(x)\n y = Clip(a, less, six)", ["Relu", "Clip"]),
         ("a = Clip(x, less, six)\n y = Relu(a)", ["Clip", "Relu"]),
@@ -173,7 +173,7 @@ fn activations_of_which_each_has_an_effect_stay() {
 }
 
 #[test]
-fn an_activation_with_another_reader_stays_before_a_narrower_one() {
+fn redundant_activation_with_another_reader_stays() {
     for (lines, operators) in [
         // Both readers are narrower.
         (
@@ -198,13 +198,13 @@ fn an_activation_with_another_reader_stays_before_a_narrower_one() {
 }
 
 #[test]
-fn a_clamp_stays_where_the_sign_of_a_zero_is_observed() {
+fn clip_stays_where_the_sign_of_zero_is_observed() {
     let lines = "a = Relu(x)\n b = Clip(a, none, six)\n y = Reciprocal(b)";
     assert_eq!(activations(lines), ["Relu", "Clip", "Reciprocal"]);
 }
 
 #[test]
-fn slices_along_one_axis_are_one() {
+fn slices_along_one_axis_merge() {
     let text = |lines: &str| {
         format!(
             "input x batch 9
@@ -234,7 +234,7 @@ fn slices_along_one_axis_are_one() {
 }
 
 #[test]
-fn an_operator_that_makes_an_output_serves_all_readers_in_either_order() {
+fn operator_equal_to_one_of_an_output_is_merged_in_any_order() {
     let text = |first: &str, second: &str| {
         format!(
             "input x batch 4
@@ -256,7 +256,7 @@ fn an_operator_that_makes_an_output_serves_all_readers_in_either_order() {
 }
 
 #[test]
-fn equal_operators_of_machine_learning_are_one() {
+fn equal_ml_domain_operators_merge() {
     let mut scaled = model(
         "input x batch 4
          a = ai.onnx.ml.Binarizer(x) threshold=0.5
@@ -285,7 +285,7 @@ fn equal_operators_of_machine_learning_are_one() {
 }
 
 #[test]
-fn the_element_of_an_optional_is_read_where_it_is_made() {
+fn optional_get_element_of_an_optional_is_removed() {
     let text = |element: &str| {
         format!(
             "opset 18\n input x batch 4\n t = Tanh(x)\n o = Optional(t)\n e = {element}(o)\n y = Exp(e)\n output y"

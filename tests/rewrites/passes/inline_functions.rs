@@ -1,4 +1,4 @@
-//! Functions of the model that are no normalizers by name: written out where something folds then, and only there.
+//! Functions of the model are inlined only where something folds afterwards.
 
 use unfold::affine::plan::SitePlan;
 use unfold::onnx::Model;
@@ -108,7 +108,7 @@ const START: &str = "input x batch 4\nscale g 4\nshift b 4\ndivisor s 4\nweight 
 const START_OF_TWO: &str = "weight u 3 4\nshift d 4\n";
 
 #[test]
-fn a_linear_layer_in_a_function_takes_a_normalizer_in() {
+fn function_with_a_linear_layer_is_inlined_and_absorbs_an_affine() {
     let model = with_functions(
         &format!("{START}n = own.DyT(x, g, b)\ny = own.Linear(n, w, c)\noutput y"),
         &[LINEAR, DYT],
@@ -138,7 +138,7 @@ fn a_linear_layer_in_a_function_takes_a_normalizer_in() {
 }
 
 #[test]
-fn functions_need_no_name_that_says_what_they_are() {
+fn functions_of_any_name_are_inlined_and_fold() {
     let lines = "n = own.__main___UN_n1(x, s, g, b)\ny = own.Linear(n, w, c)\noutput y";
     let model = with_functions(&format!("{START}{lines}"), &[UN, LINEAR]);
     let written =
@@ -148,7 +148,7 @@ fn functions_need_no_name_that_says_what_they_are() {
 
 /// Where as much folds without inlining: fewer operators are left.
 #[test]
-fn functions_are_written_out_where_more_layers_become_one() {
+fn function_is_inlined_where_linear_layers_merge() {
     let lines =
         "weight u 3 4\nl = MatMul(x, w)\nm = MatMul(l, u)\ny = own.Linear(m, w, c)\noutput y";
     let model = with_functions(&format!("{START}{lines}"), &[LINEAR]);
@@ -166,7 +166,7 @@ fn functions_are_written_out_where_more_layers_become_one() {
 
 /// In the branches of an If: a call of a normalizer by its name, and of functions of any name.
 #[test]
-fn calls_in_bodies_are_written_out_as_those_outside_are() {
+fn calls_in_bodies_are_inlined() {
     let around = "input x batch 4\ncondition c\nweight g 4\nshift b 4\nweight w 4 3\nweight v 4 3\nshift s 3\n";
     let branching = |then: &str, other: &str| {
         let mut model = text::model(&format!("{around}t = Relu(x)"));
@@ -248,7 +248,7 @@ fn calls_in_bodies_are_written_out_as_those_outside_are() {
 }
 
 #[test]
-fn functions_in_functions_are_written_out_as_often_as_they_are_called() {
+fn nested_functions_are_inlined_for_each_call() {
     let block = (
         "Block(v, s, g, b, w, c) -> r",
         "n = own.__main___UN_n1(v, s, g, b)\nl = own.Linear(n, w, c)\nr = Relu(l)",
@@ -274,7 +274,7 @@ fn functions_in_functions_are_written_out_as_often_as_they_are_called() {
 }
 
 #[test]
-fn each_call_has_its_own_attributes() {
+fn inlined_calls_use_their_own_attributes() {
     let block = (
         "Block(v, g, w) -> r",
         "m = Mul(v, g)\na = LeakyRelu(m) alpha=@slope\nr = MatMul(a, w)",
@@ -305,7 +305,7 @@ fn each_call_has_its_own_attributes() {
 
 /// A constant inside a function is one of the formula of a new weight, by the way to it.
 #[test]
-fn constants_inside_functions_are_those_of_their_calls() {
+fn constants_in_functions_are_named_by_their_call_path() {
     let scaled = (
         "Scaled(v) -> r",
         "k = Constant() value_float=0.5\nr = Mul(v, k)",
@@ -332,7 +332,7 @@ fn constants_inside_functions_are_those_of_their_calls() {
 }
 
 #[test]
-fn where_nothing_folds_functions_come_out_as_they_went_in() {
+fn functions_stay_calls_where_nothing_folds() {
     let untold = ("Untold(v) -> r", "a = own.Unknown(v)\nr = Relu(a)");
     let lines = "input x batch 4\nscale g 4\nweight w 4 3\nshift c 3\n";
     for called in [
@@ -348,14 +348,14 @@ fn where_nothing_folds_functions_come_out_as_they_went_in() {
 
 /// A flaw in a body that is not inlined is not found.
 #[test]
-fn a_body_that_reads_what_is_not_there_is_left_alone() {
+fn function_that_reads_an_undefined_value_stays() {
     let wrong = ("Wrong(v) -> r", "r = Add(v, nothing)");
     let lines = "input x batch 4\nscale g 4\nn = Mul(x, g)\ny = own.Wrong(n)\noutput y";
     untouched(&with_functions(lines, &[wrong]), &options());
 }
 
 #[test]
-fn a_function_that_is_skipped_is_kept_whole() {
+fn skipped_function_stays_a_call() {
     let lines =
         format!("{START}n = own.__main___UN_n1(x, s, g, b)\ny = own.Linear(n, w, c)\noutput y");
     let model = with_functions(&lines, &[UN, LINEAR]);
@@ -412,7 +412,7 @@ fn a_function_that_is_skipped_is_kept_whole() {
 }
 
 #[test]
-fn a_model_that_grows_without_bound_is_left_as_it_is() {
+fn functions_that_expand_exponentially_stay_calls() {
     let names: Vec<String> = (0..=15)
         .map(|level| format!("Part{level}(v) -> r"))
         .collect();

@@ -1,4 +1,4 @@
-//! The Scaler of `ai.onnx.ml`, which is written out where a layer takes it in.
+//! The Scaler of `ai.onnx.ml` is inlined where a layer absorbs it.
 
 use unfold::fuse;
 use unfold::onnx::Model;
@@ -24,7 +24,7 @@ fn scaler(offset: &[f32], scale: &[f32], lines: &str) -> Model {
 }
 
 #[test]
-fn a_layer_takes_in_what_scikit_learn_scales_by() {
+fn scaler_is_inlined_and_folds_into_a_layer() {
     let layer = "y = MatMul(n, w)\noutput y";
     let after = proved(&scaler(&[1.0, -2.0, 0.5], &[0.5, 2.0, 4.0], layer));
     assert_eq!(operators(&after), ["MatMul", "Add"]);
@@ -38,7 +38,7 @@ fn a_layer_takes_in_what_scikit_learn_scales_by() {
 
 /// Its result is float32 for any input.
 #[test]
-fn a_scaler_of_doubles_is_a_cast_and_a_scaler() {
+fn float64_scaler_becomes_a_cast_and_folds() {
     let mut model = scaler(
         &[1.0, -2.0, 0.5],
         &[0.5, 2.0, 4.0],
@@ -50,7 +50,7 @@ fn a_scaler_of_doubles_is_a_cast_and_a_scaler() {
 
 /// The type of a value is known once its producer is expanded.
 #[test]
-fn a_scaler_behind_a_normalizer_of_one_node_is_written_out_with_it() {
+fn scaler_after_an_opaque_normalizer_is_inlined() {
     let mut model = scaler(
         &[1.0, -2.0, 0.5],
         &[0.5, 2.0, 4.0],
@@ -69,7 +69,7 @@ fn a_scaler_behind_a_normalizer_of_one_node_is_written_out_with_it() {
 }
 
 #[test]
-fn a_scaler_that_nothing_takes_in_comes_out_as_it_went_in() {
+fn scaler_that_cannot_fold_stays() {
     let (offset, scale) = ([1.0, -2.0, 0.5], [0.5, 2.0, 4.0]);
     let layer = "y = MatMul(n, w)\noutput y";
     let mut integers = scaler(&offset, &scale, layer);

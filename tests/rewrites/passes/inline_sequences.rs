@@ -1,4 +1,4 @@
-//! Sequences of parts become Splits where the operators around them fold.
+//! Sequences of parts become Splits.
 
 use unfold::onnx::node::bodies;
 
@@ -28,7 +28,7 @@ const TAKEN: &str = "ints zero = 0
     b = SequenceAt(p, one)\n";
 
 #[test]
-fn a_sequence_that_parts_are_taken_out_of_is_a_split() {
+fn split_to_sequence_read_by_sequence_at_becomes_split() {
     let lists = ["k = 3", "k 3 = 3 3 2"];
     for (opset, list, axis) in [
         (11, lists[0], 2),
@@ -54,7 +54,7 @@ fn a_sequence_that_parts_are_taken_out_of_is_a_split() {
 
 /// A part that only a body takes is made outside of it, and handed on there.
 #[test]
-fn parts_that_a_branch_takes_are_named_in_it() {
+fn sequence_parts_read_in_branches_become_outer_splits() {
     let mut split = model(&format!(
         "{SCALED}condition flag\nints k 3 = 3 3 2\np = SplitToSequence(n, k) axis=2\nints zero = 0\n ints two = 2"
     ));
@@ -84,7 +84,7 @@ fn parts_that_a_branch_takes_are_named_in_it() {
 
 /// Without a split each part has one place, and the axis if it is to be kept.
 #[test]
-fn parts_of_one_place_are_squeezed_where_they_have_no_axis() {
+fn split_to_sequence_without_keepdims_squeezes_its_parts() {
     let products = "weight o 8 3
         weight q 8 3
         d = MatMul(a, o)
@@ -123,7 +123,7 @@ fn parts_of_one_place_are_squeezed_where_they_have_no_axis() {
 }
 
 #[test]
-fn a_sequence_that_is_not_known_comes_out_as_it_went_in() {
+fn sequence_with_unknown_parts_or_other_readers_stays() {
     let split = "ints k = 3\np = SplitToSequence(n, k) axis=2\n";
     let beside = |lines: &str| format!("{SCALED}{split}{TAKEN}{PRODUCTS}\n{lines}");
     let instead = |split: &str| format!("{SCALED}{split}{TAKEN}{PRODUCTS}");
@@ -146,7 +146,7 @@ fn a_sequence_that_is_not_known_comes_out_as_it_went_in() {
 }
 
 #[test]
-fn a_sequence_is_a_split_where_nothing_folds_too() {
+fn split_to_sequence_becomes_split_where_nothing_folds() {
     let split = "ints k = 3\np = SplitToSequence(n, k) axis=2\n";
     let before = model(&format!("{SCALED}{split}{TAKEN}r = Relu(a)\noutput r b c"));
     let after = proved(&before);
@@ -160,7 +160,7 @@ fn a_sequence_is_a_split_where_nothing_folds_too() {
 }
 
 #[test]
-fn sequences_of_more_parts_than_a_graph_may_become_stay() {
+fn sequences_of_too_many_parts_stay() {
     let of = |count: usize| {
         let one = |i: usize| {
             format!(

@@ -1,4 +1,4 @@
-//! Forms for the engines that a result is for.
+//! Legalization for the target engines.
 
 use unfold::FuseOptions;
 use unfold::onnx::Model;
@@ -52,7 +52,7 @@ fn for_engine(target: Target, model: &Model) -> Model {
 }
 
 #[test]
-fn a_product_of_an_open_batch_and_its_bias_are_one_gemm_but_where_the_result_is_portable() {
+fn matmul_and_bias_of_an_unknown_batch_become_gemm_unless_portable() {
     let gemm = ["Reshape", "Gemm", "Relu", "Gemm", "Reshape"];
     for shape in ["N 4 6", "2 N 4 6", "N 2 4 6"] {
         let before = products(shape, "3");
@@ -67,7 +67,7 @@ fn a_product_of_an_open_batch_and_its_bias_are_one_gemm_but_where_the_result_is_
 }
 
 #[test]
-fn what_is_a_gemm_anyway_or_none_stays_a_product() {
+fn matmul_that_engines_fuse_or_cannot_flatten_stays() {
     let plain = ["MatMul", "Add", "Relu", "MatMul", "Add"];
     // onnxruntime finds these; of two open extents nothing tells which is which; and one bias is for each row.
     for (shape, bias) in [("2 4 6", "3"), ("N 6", "3"), ("N M 6", "3")] {
@@ -100,7 +100,7 @@ const CUT: &str = "ints s 6 = -1 2 2 2 2 6
     r = Reshape(p, t)";
 
 #[test]
-fn a_layer_comes_before_windows_where_tract_asks_for_it() {
+fn linear_layer_moves_before_window_partition_for_tract() {
     let kept = "ints s 6 = 0 2 2 2 2 6
         ints t 4 = 0 0 8 -1
         c = Reshape(x, s) allowzero=0
@@ -125,7 +125,7 @@ fn a_layer_comes_before_windows_where_tract_asks_for_it() {
 }
 
 #[test]
-fn a_layer_stays_behind_what_are_no_windows_of_its_tokens() {
+fn linear_layer_stays_after_other_reshapes() {
     let no_tokens = "ints s 4 = -1 4 2 12
         ints t 3 = -1 16 6
         c = Reshape(x, s)
@@ -151,7 +151,7 @@ fn a_layer_stays_behind_what_are_no_windows_of_its_tokens() {
 
 /// The rows that a Gemm makes go through what a positive scale has passed.
 #[test]
-fn a_scale_that_passes_back_is_proved_though_the_rows_are_of_another_shape() {
+fn scale_folded_backward_through_gemm_rows_is_proved() {
     let before = model(
         "input x N 3 4
          weight w 4 4
@@ -188,7 +188,7 @@ fn a_scale_that_passes_back_is_proved_though_the_rows_are_of_another_shape() {
 
 /// Its memory is warm where it cannot tell that two shapes are the same.
 #[test]
-fn open_extents_of_values_within_are_not_told_to_onnxruntime() {
+fn value_info_of_unknown_extents_is_stripped_for_onnxruntime() {
     let mut before =
         model("input x N 6\nt = Tanh(x)\nr = Relu(t)\nu = Abs(r)\ny = Neg(u)\noutput y");
     let names = [("t", ["N", "6"]), ("r", ["3", "6"]), ("u", ["N", "6"])];
@@ -245,7 +245,7 @@ fn on_rows(entry: &str, between: &str, exit: &str) -> Model {
 }
 
 #[test]
-fn layers_that_another_tool_wrote_on_rows_stay_as_they_are() {
+fn flattened_gemms_of_other_tools_stay() {
     let gemm = ["Reshape", "Gemm", "Relu", "Gemm", "Reshape"];
     for target in [
         Target::Cpu,
@@ -268,7 +268,7 @@ fn layers_that_another_tool_wrote_on_rows_stay_as_they_are() {
 }
 
 #[test]
-fn layers_on_rows_become_what_layers_on_all_axes_become() {
+fn flattened_layers_fold_and_keep_their_gemms() {
     let rows = |between: &str| on_rows("-1 6", between, "-1 4 3");
     let again = "ints a 3 = -1 4 6
         m = Reshape(q, a)
@@ -287,7 +287,7 @@ fn layers_on_rows_become_what_layers_on_all_axes_become() {
 }
 
 #[test]
-fn layers_on_rows_whose_axes_nothing_tells_stay_gemms() {
+fn flattened_gemms_with_read_or_mixed_rows_stay() {
     // A 0 is the extent of the rows, the rows are an output, and the operator mixes them.
     let kept = on_rows("-1 6", "k = Relu(q)\n output q", "-1 4 3");
     assert!(
@@ -316,7 +316,7 @@ fn layers_on_rows_whose_axes_nothing_tells_stay_gemms() {
 }
 
 #[test]
-fn a_product_beside_a_transpose_stays_one() {
+fn matmul_beside_a_transpose_does_not_become_gemm() {
     let beside = |before: &str, behind: &str| {
         model(&format!(
             "input x N 4 6
@@ -340,7 +340,7 @@ fn a_product_beside_a_transpose_stays_one() {
 }
 
 #[test]
-fn streams_are_centred_for_processors_and_not_for_all() {
+fn streams_are_centred_for_cpu_targets_and_not_portable() {
     let before = model(
         "input x N 4 6
          weight v 6 8
@@ -422,7 +422,7 @@ fn rms(opset: usize, epsilon: &str, scale: &str) -> Model {
 }
 
 #[test]
-fn an_rms_normalization_is_one_operator_where_the_operator_set_has_it() {
+fn written_out_rms_norm_becomes_rms_normalization_from_opset_23() {
     let vector = "const g 6 = 1 2 3 4 5 6";
     let fused = |target, model: &Model| {
         unfold::fuse(
@@ -463,7 +463,7 @@ fn an_rms_normalization_is_one_operator_where_the_operator_set_has_it() {
 }
 
 #[test]
-fn metadata_without_a_target_is_of_the_portable_form() {
+fn provenance_without_a_target_is_read_as_portable() {
     let named = |options: Option<&str>| {
         let mut folded = rms(22, "0.5", "const g 6 = 1 2 3 4 5 6");
         let entries = [

@@ -1,4 +1,4 @@
-//! Passes beside the folding of affines.
+//! Passes other than the folding of affines.
 
 pub mod canonicalize;
 pub mod demand;

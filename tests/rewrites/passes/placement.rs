@@ -1,4 +1,4 @@
-//! Linear work where values have the fewest places: what commutes, and what must not.
+//! Linear work moves to where values have the fewest positions, with twins that stay.
 
 use unfold::affine::plan::Placed;
 use unfold::onnx::Model;
@@ -88,7 +88,7 @@ fn pooled(bias: &str, mean: &str) -> String {
 const POOLED: &[&str] = &["Relu", "AveragePool", "Conv"];
 
 #[test]
-fn a_convolution_of_one_place_comes_behind_a_mean_of_windows() {
+fn pointwise_conv_moves_after_average_pool() {
     let mean = "y = AveragePool(c) kernel_shape=[2,2] strides=[2,2]";
     let placed = moves(&pooled(", b", mean), "pooling", POOLED);
     let products = |places: usize| format!("{}·batch", 6 * 5 * places);
@@ -105,7 +105,7 @@ fn a_convolution_of_one_place_comes_behind_a_mean_of_windows() {
 }
 
 #[test]
-fn a_bias_does_not_pass_a_mean_that_counts_its_border() {
+fn conv_with_bias_stays_before_average_pool_that_counts_padding() {
     stays(&pooled(
         ", b",
         "y = AveragePool(c) kernel_shape=[3,3] strides=[2,2] pads=[1,1,1,1] count_include_pad=1",
@@ -113,7 +113,7 @@ fn a_bias_does_not_pass_a_mean_that_counts_its_border() {
 }
 
 #[test]
-fn a_mean_that_leaves_as_many_places_stays_where_it_is() {
+fn conv_stays_before_pooling_that_saves_nothing() {
     stays(&pooled(
         ", b",
         "y = AveragePool(c) kernel_shape=[3,3] pads=[1,1,1,1]",
@@ -129,13 +129,13 @@ fn a_mean_that_leaves_as_many_places_stays_where_it_is() {
 }
 
 #[test]
-fn what_something_else_reads_stays_where_it_is() {
+fn conv_with_another_reader_stays_before_average_pool() {
     let also = "y = AveragePool(c) kernel_shape=[2,2] strides=[2,2]\n z = Relu(c)";
     stays(&pooled(", b", also).replace("output y", "output y z"));
 }
 
 #[test]
-fn linear_operators_come_behind_a_mean_of_all_places() {
+fn conv_moves_after_global_average_pool_and_reduce_mean() {
     moves(
         &pooled(", b", "y = GlobalAveragePool(c)"),
         "pooling",
@@ -174,7 +174,7 @@ fn tokens(layer: &str, mean: &str) -> String {
 const LAYER: &str = "p = MatMul(r, v)\n a = Add(p, b)\n z = Add(s, a)";
 
 #[test]
-fn a_mean_of_tokens_passes_a_residual_sum_and_a_layer() {
+fn reduce_mean_of_tokens_moves_before_residual_add_and_matmul() {
     // For an engine on a CPU the product and its bias are a Gemm afterwards.
     let before = model(&tokens(LAYER, "ReduceMean(z) axes=[1]"));
     let options = FuseOptions {
@@ -212,7 +212,7 @@ fn a_mean_of_tokens_passes_a_residual_sum_and_a_layer() {
 }
 
 #[test]
-fn a_mean_of_tokens_stops_at_what_is_not_linear() {
+fn reduce_mean_of_tokens_stops_at_nonlinear_operators() {
     let relu = "p = MatMul(r, v)\n a = Add(p, b)\n z = Relu(a)";
     stays(&tokens(relu, "ReduceMean(z) axes=[1]"));
     stays(&tokens(LAYER, "ReduceMax(z) axes=[1]"));
@@ -222,7 +222,7 @@ fn a_mean_of_tokens_stops_at_what_is_not_linear() {
 }
 
 #[test]
-fn skipped_work_stays_where_it_is() {
+fn skip_keeps_pooling_in_place() {
     let before = model(&pooled(", b", "y = GlobalAveragePool(c)"));
     for skip in ["placement", "pooling", "Conv_c"] {
         let skip = vec![skip.to_owned()];
@@ -266,7 +266,7 @@ fn phases(times: usize) -> Vec<&'static str> {
 }
 
 #[test]
-fn a_convolution_behind_a_nearest_resize_is_one_for_each_phase_before_it() {
+fn conv_after_nearest_resize_becomes_one_conv_per_phase() {
     let placed = moves(&upsampled(2, FLOOR, SAME, IS), "phases", &phases(2));
     assert_eq!(placed.before, format!("{}·batch", 2 * 32 * 9 * 48));
     assert_eq!(placed.after, format!("{}·batch", 2 * 32 * 16 * 12));
@@ -288,7 +288,7 @@ fn a_convolution_behind_a_nearest_resize_is_one_for_each_phase_before_it() {
 }
 
 #[test]
-fn phases_of_groups_and_of_open_extents() {
+fn phases_keep_groups_and_unknown_extents() {
     let groups = "input x batch 64 h w
          const f 4 = 1 1 2 2
          weight v 4 32 3 3
@@ -299,7 +299,7 @@ fn phases_of_groups_and_of_open_extents() {
 }
 
 #[test]
-fn another_index_than_the_quotient_has_no_phases() {
+fn resize_with_other_rounding_modes_or_sizes_has_no_phases() {
     for how in [
         "coordinate_transformation_mode=asymmetric nearest_mode=round_prefer_floor",
         "coordinate_transformation_mode=asymmetric nearest_mode=round_prefer_ceil",
@@ -326,7 +326,7 @@ fn another_index_than_the_quotient_has_no_phases() {
 }
 
 #[test]
-fn another_window_has_no_phases() {
+fn conv_with_other_padding_strides_or_dilations_has_no_phases() {
     for conv in [
         "",
         "pads=[1,1,1,1] strides=[2,2]",
@@ -341,7 +341,7 @@ fn another_window_has_no_phases() {
 }
 
 #[test]
-fn what_sees_each_element_alone_comes_before_a_nearest_resize() {
+fn elementwise_operators_move_before_nearest_resize() {
     let relu = upsampled(2, FLOOR, SAME, "u = Relu(a)");
     moves(&relu, "nearest", &[vec!["Relu"], phases(2)].concat());
     let scaled = "scale g 32 1 1\n t = Tanh(a)\n u = Mul(t, g)";
@@ -359,7 +359,7 @@ fn what_sees_each_element_alone_comes_before_a_nearest_resize() {
 }
 
 #[test]
-fn phases_that_would_take_too_much_room_are_refused_with_what_they_would_save() {
+fn phases_beyond_the_growth_limit_are_refused_with_their_gain() {
     let before = model(&upsampled(2, FLOOR, SAME, IS));
     let after = unfold::fuse(&before, &FuseOptions::default()).unwrap();
     let [placed] = &after.plan.placed[..] else {
@@ -391,7 +391,7 @@ fn resized(bias: &str, resize: &str) -> String {
 const RESIZED: &[&str] = &["Relu", "Conv", "Resize"];
 
 #[test]
-fn a_convolution_of_one_place_comes_before_a_resize() {
+fn pointwise_conv_moves_before_resize() {
     moves(&resized(", b", "f) mode=linear"), "resize", RESIZED);
     moves(&resized(", b", "f) mode=nearest"), "resize", RESIZED);
     moves(
@@ -408,7 +408,7 @@ fn a_convolution_of_one_place_comes_before_a_resize() {
 }
 
 #[test]
-fn sizes_that_are_computed_name_the_other_channels() {
+fn pointwise_conv_moves_before_resize_with_computed_sizes() {
     let text = "input x batch 16 3 4
          ints first 2 = 0 1
          ints last 2 = 6 8
@@ -439,7 +439,7 @@ fn sizes_that_are_computed_name_the_other_channels() {
 }
 
 #[test]
-fn a_resize_that_may_leave_fewer_places_or_makes_its_own_stays() {
+fn conv_stays_after_resize_that_shrinks_or_extrapolates() {
     // Of one place it makes one.
     stays(&resized(", b", "odd) mode=linear"));
     stays(&resized(", b", "f) mode=linear").replace("1 1 2 2", "1 1 0.5 2"));
@@ -476,7 +476,7 @@ fn maps(conv: &str, last: &str) -> String {
 }
 
 #[test]
-fn a_convolution_of_a_concat_is_taken_apart_where_a_part_is_smaller() {
+fn conv_of_concat_with_a_resized_part_is_split() {
     let placed = moves(
         &maps("1 1", ""),
         "concat",
@@ -487,14 +487,14 @@ fn a_convolution_of_a_concat_is_taken_apart_where_a_part_is_smaller() {
 }
 
 #[test]
-fn a_convolution_of_a_concat_stays_where_no_part_is_smaller() {
+fn conv_of_concat_without_a_smaller_part_stays() {
     stays(&maps("3 3", "pads=[1,1,1,1]"));
     // Something else reads the larger map.
     stays(&maps("1 1", "\n q = Tanh(u)").replace("output y", "output y q"));
 }
 
 #[test]
-fn for_any_engine_only_means_move() {
+fn portable_target_moves_pooling_only() {
     let target = Target::Portable;
     let portable = |text: &str| {
         unfold::fuse(

@@ -1,4 +1,4 @@
-//! Constants are stored, and equal values are merged; others stay.
+//! Constant folding, merging of equal values, identity elimination, and merging of layout operators.
 
 use crate::common::portable;
 use ndarray::{Array2, Axis};
@@ -52,7 +52,7 @@ fn standardized(v: &Array2<f64>, epsilon: f64) -> Array2<f64> {
 }
 
 #[test]
-fn a_result_that_is_known_is_computed_of_what_it_was_where_that_takes_more_than_arithmetic() {
+fn constant_outputs_are_folded_only_through_arithmetic() {
     let model = model(
         "input x batch 4
          const c 4 = 0.3 -0.7 1.9 0.1
@@ -80,7 +80,7 @@ fn a_result_that_is_known_is_computed_of_what_it_was_where_that_takes_more_than_
 }
 
 #[test]
-fn a_weight_that_is_standardised_in_the_graph_is_stored_standardised() {
+fn weight_standardization_is_folded_into_the_weight() {
     let model = model(
         "input x batch 4
          weight v 3 4
@@ -110,7 +110,7 @@ fn a_weight_that_is_standardised_in_the_graph_is_stored_standardised() {
 }
 
 #[test]
-fn batch_normalization_of_a_weight_takes_the_statistics_of_the_weight() {
+fn training_batch_norm_of_a_weight_is_folded() {
     let model = model(
         "input x batch 4
          weight v 1 3 4
@@ -178,7 +178,7 @@ fn batch_normalization_of_a_weight_takes_the_statistics_of_the_weight() {
 }
 
 #[test]
-fn extents_are_written_down_where_nobody_may_vary_them() {
+fn known_extents_of_reshape_targets_are_stored() {
     let fixed = |middle: &str| {
         format!(
             "z = Shape(x)
@@ -198,7 +198,7 @@ fn extents_are_written_down_where_nobody_may_vary_them() {
 }
 
 #[test]
-fn what_makes_an_output_is_called_by_its_name_where_nothing_is_between() {
+fn no_op_before_an_output_renames_its_producer() {
     for lines in [
         "y = Identity(r)",
         "y = Cast(r) to=1",
@@ -218,7 +218,7 @@ fn what_makes_an_output_is_called_by_its_name_where_nothing_is_between() {
 }
 
 #[test]
-fn a_split_into_one_part_is_what_it_takes_apart() {
+fn split_into_one_part_is_removed() {
     let of = |lines: &str| {
         becomes_tidy(&model(&format!(
             "input x batch 6\n ints six 1 = 6\n ints five 1 = 5\n r = Relu(x)\n {lines}\n y = Exp(s)\n output y"
@@ -229,7 +229,7 @@ fn a_split_into_one_part_is_what_it_takes_apart() {
 }
 
 #[test]
-fn a_reshape_reads_no_extents_that_it_finds_itself() {
+fn reshape_target_of_copied_extents_becomes_constant() {
     let heads = |rest: &str| {
         model(&format!(
             "input x batch length 8
@@ -328,7 +328,7 @@ fn begun(makes: &str) -> Model {
 }
 
 #[test]
-fn a_recurrent_operator_is_not_given_the_zeros_that_it_begins_with() {
+fn zero_initial_states_of_lstm_are_dropped() {
     for makes in [
         "s = Expand(nothing, shape)",
         "m = Expand(nothing, shape)\n n = Identity(m)\n s = Slice(n, zero, last, one)",
@@ -361,7 +361,7 @@ fn a_recurrent_operator_is_not_given_the_zeros_that_it_begins_with() {
 }
 
 #[test]
-fn a_constant_that_takes_more_room_than_it_frees_stays_computed() {
+fn expanded_constant_beyond_the_growth_limit_is_not_folded() {
     let model = model(
         "input x 64 128
          weight w 128 128
@@ -411,7 +411,7 @@ const PARALLEL: &str = "input x batch 6 8
      output y";
 
 #[test]
-fn parallel_branches_of_a_block_normalize_once() {
+fn equal_layer_norms_of_parallel_branches_merge() {
     let model = model(PARALLEL);
     let fused = with(&model, &portable());
     let count = |model: &Model| {
@@ -431,7 +431,7 @@ fn parallel_branches_of_a_block_normalize_once() {
 
 /// A third and the float next to it are stored as the same bits.
 #[test]
-fn floats_that_were_rounded_to_the_same_bits_are_not_one_number() {
+fn stored_and_computed_floats_of_equal_bits_do_not_merge() {
     let larger = |second: &str| {
         let model = model(&format!(
             "input x batch 4
@@ -456,7 +456,7 @@ fn floats_that_were_rounded_to_the_same_bits_are_not_one_number() {
 
 /// A stored number is not compared with another one, and so not in a second run either.
 #[test]
-fn a_number_that_is_computed_does_not_become_a_constant_that_is_equal_to_it() {
+fn cast_constant_equal_to_another_constant_is_folded_once() {
     let mut before = model(
         "input x batch 3
          ints i = 1
@@ -484,7 +484,7 @@ fn a_number_that_is_computed_does_not_become_a_constant_that_is_equal_to_it() {
 }
 
 #[test]
-fn what_is_made_anew_in_each_run_or_has_a_name_of_its_own_is_there_twice() {
+fn random_foreign_and_output_duplicates_do_not_merge() {
     let twice = |op: &str| {
         model(&format!(
             "input x batch 4
@@ -523,7 +523,7 @@ fn what_is_made_anew_in_each_run_or_has_a_name_of_its_own_is_there_twice() {
 }
 
 #[test]
-fn a_constant_under_another_name_is_read_where_it_is() {
+fn identity_of_a_constant_is_read_through() {
     let text = "input x batch 4
          weight w 4 4
          shift b 4
@@ -547,7 +547,7 @@ fn a_constant_under_another_name_is_read_where_it_is() {
 }
 
 #[test]
-fn what_is_left_alone_on_request_is_computed_in_each_run() {
+fn skip_constant_keeps_constant_computations() {
     let model = model(
         "input x batch 4
          weight v 4 4
@@ -562,7 +562,7 @@ fn what_is_left_alone_on_request_is_computed_in_each_run() {
 }
 
 #[test]
-fn what_only_hands_a_value_on_goes_and_what_it_hid_folds() {
+fn identities_and_dropout_are_removed_and_affines_behind_fold() {
     let model = model(
         "input x batch 4
          weight w 4 3
@@ -582,7 +582,7 @@ fn what_only_hands_a_value_on_goes_and_what_it_hid_folds() {
 }
 
 #[test]
-fn scalars_in_a_row_that_stay_are_one() {
+fn consecutive_scalar_factors_merge() {
     let model = model(
         "input x batch 4
          const a = 2
@@ -604,7 +604,7 @@ fn scalars_in_a_row_that_stay_are_one() {
 }
 
 #[test]
-fn an_input_that_is_an_output_by_another_name_stays() {
+fn identity_from_input_to_output_stays() {
     let model = model(
         "input x batch 4
          a = Relu(x)
@@ -616,7 +616,7 @@ fn an_input_that_is_an_output_by_another_name_stays() {
 }
 
 #[test]
-fn a_bias_goes_into_the_convolution_that_it_is_added_to() {
+fn constant_added_after_conv_becomes_its_bias() {
     let model = model(
         "input x batch 2 h 3
          weight w 4 2 1 1
@@ -646,7 +646,7 @@ fn a_bias_goes_into_the_convolution_that_it_is_added_to() {
 }
 
 #[test]
-fn what_is_added_along_another_axis_or_read_elsewhere_is_no_bias() {
+fn add_along_another_axis_or_after_a_shared_conv_stays() {
     let elsewhere = "a = Conv(x, w)\n b = Add(a, c)\n d = Floor(a)\n y = Mul(b, d)";
     let across = "a = Conv(x, w)\n y = Add(a, k)";
     for nodes in [elsewhere, across] {
@@ -682,7 +682,7 @@ fn written_out(mean: &str, behind: &str) -> Model {
 }
 
 #[test]
-fn a_normalization_keeps_the_form_that_engines_run_as_one_operator() {
+fn written_out_norm_keeps_neutral_gamma_and_beta_for_engines() {
     let centred = "m = ReduceMean(x) axes=[-1]\n d = Sub(x, m)";
     let cases = [
         (
@@ -728,7 +728,7 @@ fn a_normalization_keeps_the_form_that_engines_run_as_one_operator() {
 }
 
 #[test]
-fn a_normalization_that_engines_do_not_know_is_bare() {
+fn written_out_norm_unknown_to_engines_loses_its_gamma() {
     // Without a shift it is no LN for them, and with factors of another rank neither.
     for behind in [
         "z = Mul(n, g)",
@@ -749,7 +749,7 @@ fn a_normalization_that_engines_do_not_know_is_bare() {
 }
 
 #[test]
-fn what_is_made_in_equal_ways_of_equal_weights_is_there_once() {
+fn equal_operators_on_equal_weights_merge() {
     let of = |second: &str| {
         model(&format!(
             "input x batch 3
@@ -780,7 +780,7 @@ fn what_is_made_in_equal_ways_of_equal_weights_is_there_once() {
 }
 
 #[test]
-fn what_hands_a_value_on_is_gone_before_anything_folds() {
+fn identities_are_removed_before_affines_are_recognized() {
     let text = "input x batch 4
         weight w 4 4
         scale g 4
@@ -813,7 +813,7 @@ fn what_hands_a_value_on_is_gone_before_anything_folds() {
 
 /// A mask computed from constants does not identify a normalizer.
 #[test]
-fn what_makes_a_mask_of_a_site_that_stays_is_computed_once() {
+fn constant_mask_of_a_site_that_stays_is_folded() {
     let before = model(
         "input x 2 8 6
          weight w 6 6
@@ -850,7 +850,7 @@ fn what_makes_a_mask_of_a_site_that_stays_is_computed_once() {
 
 /// σ does not identify a site that stays.
 #[test]
-fn what_an_affine_that_stays_is_computed_of_is_computed_once_and_for_all() {
+fn constants_of_an_affine_that_stays_are_folded() {
     let before = model(
         "input x 2 3 4
          const variance 3 = 1 4 16
@@ -878,7 +878,7 @@ fn what_an_affine_that_stays_is_computed_of_is_computed_once_and_for_all() {
 
 /// Exporters write movements for the general case, which move nothing in this one.
 #[test]
-fn what_moves_nothing_goes() {
+fn layout_operators_without_effect_are_removed() {
     let with = |movement: &str| {
         model(&format!(
             "opset 18
@@ -959,13 +959,13 @@ fn looked_up(from: &str, limit: &str, order: [&str; 2]) -> unfold::onnx::Model {
 }
 
 #[test]
-fn a_mask_that_is_looked_up_at_all_places_in_order_is_the_mask() {
+fn gather_nd_of_all_mask_positions_in_order_is_removed() {
     let after = proved(&looked_up("0", "sk", ["ib", "ik"]));
     assert_eq!(operators(&after), ["Unsqueeze", "Cast", "Mul"]);
 }
 
 #[test]
-fn a_mask_that_is_looked_up_elsewhere_is_not() {
+fn gather_nd_of_other_mask_positions_stays() {
     for other in [
         looked_up("1", "sk", ["ib", "ik"]),
         looked_up("0", "sb", ["ib", "ik"]),
@@ -993,7 +993,7 @@ fn one_head(heads: &str, flat: &str) -> unfold::onnx::Model {
 }
 
 #[test]
-fn a_transpose_of_an_axis_of_one_place_is_part_of_the_reshape_beside_it() {
+fn transpose_of_an_axis_of_extent_one_merges_into_reshape() {
     let after = becomes_tidy(&one_head("-1 6 1 8", "-1 6 8"));
     assert_eq!(after, ["Reshape", "Softmax", "Reshape"]);
     // A 0 takes the extent of another axis there.
@@ -1010,7 +1010,7 @@ fn a_transpose_of_an_axis_of_one_place_is_part_of_the_reshape_beside_it() {
 }
 
 #[test]
-fn axes_of_one_place_beside_a_reshape_are_its_own() {
+fn squeeze_and_unsqueeze_merge_into_reshape() {
     let beside = |lines: &str| {
         becomes_tidy(&model(&format!(
             "input x batch 6 8
@@ -1064,7 +1064,7 @@ fn axes_of_one_place_beside_a_reshape_are_its_own() {
 
 /// Integers and truth values that follow from floats stand for themselves in the proof.
 #[test]
-fn integers_that_nothing_changes_are_proved_to_be_themselves() {
+fn neutral_integer_and_boolean_operators_are_removed_and_proved() {
     for (lines, after) in [
         (
             "a = ArgMax(x) axis=-1 keepdims=0\n b = Add(a, zero)\n y = Gather(table, b)",
@@ -1099,7 +1099,7 @@ fn integers_that_nothing_changes_are_proved_to_be_themselves() {
 }
 
 #[test]
-fn an_integer_times_zero_is_zero_whatever_it_is() {
+fn integer_times_zero_becomes_zero() {
     let model = model(
         "input x batch 4
          indices rate 1
@@ -1116,7 +1116,7 @@ fn an_integer_times_zero_is_zero_whatever_it_is() {
 }
 
 #[test]
-fn axes_of_one_place_that_come_and_go_at_once_go() {
+fn inverse_squeeze_and_unsqueeze_cancel() {
     let of = |lines: &str| {
         becomes_tidy(&model(&format!(
             "input x 1 length 8
@@ -1145,7 +1145,7 @@ fn axes_of_one_place_that_come_and_go_at_once_go() {
 }
 
 #[test]
-fn concats_along_one_axis_are_one() {
+fn concats_along_one_axis_merge() {
     let of = |first: &str, second: &str| {
         becomes_tidy(&model(&format!(
             "input x batch 6 8
@@ -1186,7 +1186,7 @@ fn concats_along_one_axis_are_one() {
 }
 
 #[test]
-fn movements_around_what_works_element_by_element_go() {
+fn inverse_layouts_around_elementwise_operators_cancel() {
     let around = |first: &str, between: &str, last: &str| {
         becomes_tidy(&model(&format!(
             "input x batch 6 8
@@ -1274,7 +1274,7 @@ fn movements_around_what_works_element_by_element_go() {
 }
 
 #[test]
-fn slices_of_other_axes_are_one_that_reads_the_value() {
+fn slices_of_different_axes_merge() {
     let of = |lines: &str| {
         becomes_tidy(&model(&format!(
             "input x batch 6 8
@@ -1319,7 +1319,7 @@ fn slices_of_other_axes_are_one_that_reads_the_value() {
 }
 
 #[test]
-fn slices_are_one_as_older_operator_sets_write_them() {
+fn slices_with_attribute_bounds_merge() {
     let model = model(
         "opset 9
          input x batch 6 8
@@ -1339,7 +1339,7 @@ fn becomes_tidy(before: &unfold::onnx::Model) -> Vec<String> {
 }
 
 #[test]
-fn what_a_transpose_takes_back_is_read_before_both() {
+fn inverse_transposes_cancel_beside_other_readers() {
     let after = becomes_tidy(&model(
         "input x batch 6 8
          weight w 6 4
@@ -1356,7 +1356,7 @@ fn what_a_transpose_takes_back_is_read_before_both() {
 }
 
 #[test]
-fn a_sum_of_places_and_0_and_a_mask_of_all_hand_on_what_they_read() {
+fn integer_add_of_zero_and_boolean_and_with_true_are_removed() {
     let made = |constant: &str, line: &str| {
         let before = model(&format!(
             "indices i batch 3
@@ -1393,7 +1393,7 @@ fn a_sum_of_places_and_0_and_a_mask_of_all_hand_on_what_they_read() {
 }
 
 #[test]
-fn what_is_only_called_by_the_name_of_an_output_has_it() {
+fn identity_to_an_output_name_is_removed_where_names_allow() {
     let named =
         |lines: &str| becomes_tidy(&model(&format!("input x batch 4\n e = Exp(x)\n {lines}")));
     assert_eq!(named("y = Identity(e)\n output y"), ["Exp"]);
@@ -1417,7 +1417,7 @@ fn what_is_only_called_by_the_name_of_an_output_has_it() {
 
 /// torch writes the division of integers so.
 #[test]
-fn whether_truth_values_are_equal_is_computed_once_and_for_all() {
+fn constant_equal_of_booleans_is_folded() {
     // tract compares no truth values.
     let before = model(
         "input x batch 3
@@ -1436,7 +1436,7 @@ fn whether_truth_values_are_equal_is_computed_once_and_for_all() {
 }
 
 #[test]
-fn a_range_of_floats_is_computed_once_and_for_all() {
+fn constant_float_range_is_folded_where_it_is_exact() {
     let counted = |numbers: &str| {
         let [start, limit, delta] = numbers.split(' ').collect::<Vec<_>>()[..] else {
             panic!()
@@ -1465,7 +1465,7 @@ fn a_range_of_floats_is_computed_once_and_for_all() {
 
 /// As dynamo writes them without optimizing: a Constant for each use, with numbers in its attribute.
 #[test]
-fn constants_that_are_attributes_are_compared_as_tensors_are() {
+fn equal_constant_attributes_merge() {
     let before = model(
         "input x batch 6
          s = Shape(x)
@@ -1495,7 +1495,7 @@ fn constants_that_are_attributes_are_compared_as_tensors_are() {
 
 /// As a rotary embedding ends that turns all channels.
 #[test]
-fn what_is_put_together_with_nothing_is_itself() {
+fn concat_with_an_empty_slice_is_removed() {
     let text = |from: usize| {
         format!(
             "input x batch 4
@@ -1517,7 +1517,7 @@ fn what_is_put_together_with_nothing_is_itself() {
 }
 
 #[test]
-fn what_is_computed_of_what_training_writes_is_no_constant() {
+fn values_computed_from_trained_tensors_are_not_folded() {
     for v in ["const v 3 = 0.5 2 3", "const v = 2"] {
         let mut model = model(&format!(
             "input x batch 3
@@ -1568,7 +1568,7 @@ fn algorithm(node: NodeProto) -> TrainingInfoProto {
 }
 
 #[test]
-fn what_training_reads_is_what_it_was() {
+fn values_that_training_reads_are_not_changed() {
     let untrained = model(
         "input x 2 4
          weight w 4 4
@@ -1627,7 +1627,7 @@ fn what_training_reads_is_what_it_was() {
 }
 
 #[test]
-fn what_is_noted_of_a_value_goes_with_it_though_nobody_has_read_it() {
+fn value_info_of_removed_values_is_removed() {
     let mut model = model(
         "input x batch 4
          weight w 4 4
@@ -1660,7 +1660,7 @@ fn what_is_noted_of_a_value_goes_with_it_though_nobody_has_read_it() {
 }
 
 #[test]
-fn what_training_writes_is_no_constant() {
+fn tensors_that_training_updates_are_not_folded() {
     let mut model = model(
         "input x batch 4
          weight w 4 4

@@ -1,4 +1,4 @@
-//! Slices: parts of what is independent are the same function to the last bit, and what is not independent stays whole.
+//! Independent regions are sliced into parts with equal results to the last bit; dependent regions stay whole.
 
 use unfold::FuseOptions;
 use unfold::Fused;
@@ -101,7 +101,7 @@ fn stays(text: &str) {
 }
 
 #[test]
-fn queries_of_an_attention_run_part_by_part() {
+fn attention_queries_are_sliced_into_parts() {
     let (parts, operators) = cut(ATTENTION, &by_hand(3));
     assert_eq!(parts, [3]);
     let part = ["MatMul", "Softmax", "MatMul"];
@@ -112,7 +112,7 @@ fn queries_of_an_attention_run_part_by_part() {
 }
 
 #[test]
-fn tokens_of_an_mlp_run_in_parts_that_need_not_be_equal() {
+fn mlp_tokens_are_sliced_into_unequal_parts() {
     let (after, change) = sliced(&model(MLP), &by_hand(3));
     assert_eq!((change.cuts[0].extent, change.cuts[0].parts), (7, 3));
     let split = after
@@ -126,12 +126,12 @@ fn tokens_of_an_mlp_run_in_parts_that_need_not_be_equal() {
 }
 
 #[test]
-fn more_parts_than_places_are_as_many_as_there_are() {
+fn parts_are_capped_at_the_extent() {
     assert_eq!(cut(MLP, &by_hand(100)).0, [7]);
 }
 
 #[test]
-fn constants_that_vary_along_the_axis_are_cut_while_planning() {
+fn constant_bias_along_the_axis_is_sliced() {
     let text = "input q 1 1 12 4
         input k 1 1 4 12
         input v 1 1 12 4
@@ -151,7 +151,7 @@ fn constants_that_vary_along_the_axis_are_cut_while_planning() {
 }
 
 #[test]
-fn a_constant_that_is_not_finite_is_not_cut() {
+fn constant_that_is_not_finite_is_not_sliced() {
     let text = "input q 1 1 2 4
         input k 1 1 4 2
         input v 1 1 2 4
@@ -172,7 +172,7 @@ fn a_constant_that_is_not_finite_is_not_cut() {
 }
 
 #[test]
-fn an_operand_of_one_place_is_read_by_each_part() {
+fn broadcast_operand_is_read_by_each_part() {
     let text = "input q 1 2 12 4
         input k 1 2 4 12
         input v 1 2 12 4
@@ -195,7 +195,7 @@ fn an_operand_of_one_place_is_read_by_each_part() {
 }
 
 #[test]
-fn shapes_name_the_places_of_a_part() {
+fn reshape_in_a_sliced_region_is_sliced() {
     let text = "input x 1 6 4
         weight w 4 32
         weight v 8 2
@@ -210,7 +210,7 @@ fn shapes_name_the_places_of_a_part() {
 }
 
 #[test]
-fn a_softmax_along_each_axis_keeps_the_value_whole() {
+fn softmax_along_every_axis_prevents_slicing() {
     stays(
         "input x 6 4
         weight w 4 32
@@ -224,7 +224,7 @@ fn a_softmax_along_each_axis_keeps_the_value_whole() {
 }
 
 #[test]
-fn the_axis_of_a_softmax_is_not_cut_where_it_makes_all_places() {
+fn softmax_axis_is_not_sliced_behind_a_gather() {
     // The indices name one token: what is left has the channels of the Softmax for its places.
     stays(
         "input x 1 6 8
@@ -236,7 +236,7 @@ fn the_axis_of_a_softmax_is_not_cut_where_it_makes_all_places() {
 }
 
 #[test]
-fn statistics_of_the_whole_tensor_keep_it_whole() {
+fn dynamic_quantize_linear_is_not_sliced() {
     let model = model(
         "input x 6 4
         weight w 4 32
@@ -257,7 +257,7 @@ fn statistics_of_the_whole_tensor_keep_it_whole() {
 }
 
 #[test]
-fn random_numbers_are_not_drawn_for_parts() {
+fn random_operators_are_not_sliced() {
     let model = model(
         "opset 20
         input x 1 7 4
@@ -280,7 +280,7 @@ fn random_numbers_are_not_drawn_for_parts() {
 }
 
 #[test]
-fn a_large_value_that_the_caller_has_stays_whole() {
+fn graph_output_in_a_sliced_region_stays_whole() {
     let text = MLP.replace("output y", "output y\noutput g");
     let (after, _) = sliced(&model(&text), &by_hand(2));
     assert!(
@@ -300,7 +300,7 @@ fn a_large_value_that_the_caller_has_stays_whole() {
 }
 
 #[test]
-fn an_axis_that_a_squeeze_would_take_away_is_not_cut() {
+fn axis_that_a_squeeze_would_drop_is_not_sliced() {
     // In two parts the first axis has one place, and a Squeeze without axes takes it away.
     let (after, _) = sliced(
         &model(
@@ -329,7 +329,7 @@ fn an_axis_that_a_squeeze_would_take_away_is_not_cut() {
 }
 
 #[test]
-fn skipped_slices_are_not_made() {
+fn skip_slicing_keeps_the_graph_whole() {
     let options = FuseOptions {
         slicing: by_hand(2),
         skip: vec!["slicing".into()],
@@ -341,7 +341,7 @@ fn skipped_slices_are_not_made() {
 
 /// The bytes of x, w·x and v·gelu are 4 · 7 · (4, 32, 4) here.
 #[test]
-fn the_peak_is_that_of_the_written_order() {
+fn memory_plan_peak_matches_hand_computed_bytes() {
     let model = model(MLP);
     let analysis = Analysis::new(&model).unwrap();
     let plan = MemoryPlan::new(&analysis);
@@ -357,7 +357,7 @@ fn the_peak_is_that_of_the_written_order() {
 }
 
 #[test]
-fn a_goal_is_reached_with_as_few_parts_as_do() {
+fn memory_goal_is_reached_with_the_fewest_parts() {
     let (after, change) = sliced(&model(MLP), &under(MemoryGoal::Bytes(1300)));
     assert_eq!(
         (change.before, change.cuts[0].parts, change.is_missed()),
@@ -380,7 +380,7 @@ fn a_goal_is_reached_with_as_few_parts_as_do() {
 }
 
 #[test]
-fn a_goal_that_is_not_reached_says_what_is_left() {
+fn missed_memory_goal_reports_the_remaining_peak() {
     let (_, change) = sliced(&model(MLP), &under(MemoryGoal::Bytes(100)));
     assert!(change.is_missed() && change.after < change.before);
     assert!(!change.at.is_empty() && !change.held.is_empty());
@@ -389,7 +389,7 @@ fn a_goal_that_is_not_reached_says_what_is_left() {
 }
 
 #[test]
-fn a_goal_that_is_met_changes_nothing() {
+fn met_memory_goal_changes_nothing() {
     let (after, change) = sliced(&model(MLP), &under(MemoryGoal::Percent(100.0)));
     assert_eq!(
         (change.cuts.len(), operators(&after).contains(&"Split")),
@@ -398,7 +398,7 @@ fn a_goal_that_is_met_changes_nothing() {
 }
 
 #[test]
-fn the_sizes_that_are_expected_tell_the_peak() {
+fn expected_sizes_determine_the_peak() {
     let text = "opset 20
         input x batch 7 4
         weight w 4 32
@@ -421,7 +421,7 @@ fn the_sizes_that_are_expected_tell_the_peak() {
 }
 
 #[test]
-fn a_peak_that_nobody_can_compute_is_left_with_a_reason() {
+fn peak_of_unknown_extents_is_reported_with_a_reason() {
     let text = "opset 20
         input x 1 tokens 4
         weight w 4 32

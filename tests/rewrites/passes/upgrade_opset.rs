@@ -1,4 +1,4 @@
-//! A model in an older operator set that writes out what a newer one has.
+//! The operator set is upgraded for operators that a model writes out.
 
 use crate::common::portable;
 use unfold::FuseOptions;
@@ -54,7 +54,7 @@ fn stays(before: &Model) {
 }
 
 #[test]
-fn a_set_is_raised_for_a_hard_swish_that_is_written_out() {
+fn opset_is_upgraded_for_a_written_out_hard_swish() {
     for opset in 11..14 {
         for ir in [4, 7, 8] {
             let mut before = older(opset, "weight w 6 3\n y = MatMul(g, w)");
@@ -68,7 +68,7 @@ fn a_set_is_raised_for_a_hard_swish_that_is_written_out() {
 }
 
 #[test]
-fn what_was_an_attribute_is_an_input() {
+fn upgrade_turns_axes_and_split_attributes_into_inputs() {
     let behind = "k = Transpose(g) perm=[0,2,1]
          q = Unsqueeze(k) axes=[0,-1]
          p, r = Split(q) axis=3 split=[1,3]
@@ -110,7 +110,7 @@ fn what_was_an_attribute_is_an_input() {
 }
 
 #[test]
-fn names_that_are_there_stay() {
+fn upgrade_does_not_reuse_existing_names() {
     let behind = "Squeeze_y_axes = Unsqueeze(g) axes=[0]
          r = Relu(Squeeze_y_axes)
          y = Squeeze(r) axes=[0]
@@ -119,7 +119,7 @@ fn names_that_are_there_stay() {
 }
 
 #[test]
-fn a_softmax_of_the_last_axis_is_the_same_in_both_sets() {
+fn upgrade_accepts_softmax_of_the_last_axis() {
     for last in ["axis=-1", "axis=2"] {
         raised(&older(12, &format!("y = Softmax(g) {last}")));
         raised(&older(11, &format!("y = LogSoftmax(g) {last}")));
@@ -133,7 +133,7 @@ fn a_softmax_of_the_last_axis_is_the_same_in_both_sets() {
 }
 
 #[test]
-fn what_means_something_else_there_keeps_the_set() {
+fn operators_that_change_meaning_prevent_the_upgrade() {
     for behind in [
         "y = Softmax(g)",
         "y = Softmax(g) axis=1",
@@ -164,14 +164,14 @@ fn what_means_something_else_there_keeps_the_set() {
 }
 
 #[test]
-fn constants_that_nobody_can_give_anew_keep_the_set() {
+fn ir_version_3_prevents_the_upgrade() {
     let mut before = older(12, "weight w 6 3\n y = MatMul(g, w)");
     before.proto.ir_version = Some(3);
     assert_eq!(fuse(&before).plan.tidy.raised, None);
 }
 
 #[test]
-fn functions_keep_the_set() {
+fn functions_prevent_the_upgrade() {
     let mut before = older(12, "weight w 6 3\n y = MatMul(g, w)");
     before.proto.functions.push(FunctionProto {
         name: Some("unused".into()),
@@ -186,7 +186,7 @@ fn functions_keep_the_set() {
 }
 
 #[test]
-fn what_is_skipped_keeps_the_set() {
+fn skipped_hard_swish_prevents_the_upgrade() {
     let before = older(12, "weight w 6 3\n y = MatMul(g, w)");
     for skip in ["hard swish", "Add_a"] {
         let options = FuseOptions {
@@ -209,7 +209,7 @@ fn what_is_skipped_keeps_the_set() {
 }
 
 #[test]
-fn bodies_are_raised_with_what_is_around_them() {
+fn upgrade_includes_bodies() {
     let part = |lines: &str| model(lines).proto.graph.unwrap();
     let mut before = older(12, "condition c1\n y = Relu(g)");
     let branches = vec![
@@ -229,7 +229,7 @@ fn bodies_are_raised_with_what_is_around_them() {
 
 /// The prover does not take a model of another set for the same where an operator means something else there.
 #[test]
-fn a_model_of_another_set_is_not_proved_where_operators_changed() {
+fn prover_rejects_other_opsets_where_operators_changed_meaning() {
     let of = |opset: i64, op: &str| {
         model(&format!(
             "opset {opset}\n input x 2 4 6\n y = {op}\n output y"
