@@ -1,4 +1,4 @@
-//! Residual streams without a mean: LayerNormalizations that become RMS normalizations, and those that must not.
+//! Centring of residual streams: LayerNormalizations become RMS normalizations, with twins that stay.
 
 use crate::common::portable;
 use unfold::affine::plan::{Centring, StreamPlan};
@@ -108,7 +108,7 @@ const HEAD: &str = "n2 = LayerNormalization(token, g, t)
      output o";
 
 #[test]
-fn a_vit_is_centred() {
+fn vit_is_centred_without_operators_for_the_mean() {
     assert_eq!(is_centred(&vit(HEAD)), (3, 7, vec![]));
     let fused = centre(&model(&vit(HEAD)));
     let count = |op: &str| {
@@ -144,7 +144,7 @@ fn a_vit_is_centred() {
 }
 
 #[test]
-fn who_sees_the_mean_keeps_it() {
+fn readers_that_see_the_mean_prevent_centring() {
     let by = |who: &str| Reason::SeesMean(who.into());
     assert_eq!(
         keeps_mean(&vit("o = MatMul(token, head)\n output o")),
@@ -165,7 +165,7 @@ fn who_sees_the_mean_keeps_it() {
 }
 
 #[test]
-fn who_asks_for_extents_alone_does_not_see_the_mean() {
+fn shape_reader_does_not_prevent_centring() {
     let picked = "first_of = Gather(x4, first) axis=1\n extents = Shape(first_of)\n output extents";
     assert_eq!(
         is_centred(&vit(&format!("{picked}\n{HEAD}"))),
@@ -182,7 +182,7 @@ fn who_asks_for_extents_alone_does_not_see_the_mean() {
 }
 
 #[test]
-fn what_picks_of_a_stream_by_rules_that_nobody_knows_keeps_its_mean() {
+fn gather_with_an_unknown_attribute_prevents_centring() {
     let picked = |attribute: &str| {
         let step = format!("picked = Gather(token, first) axis=1 {attribute}");
         vit(&format!("{step}\n{}", HEAD.replace("(token,", "(picked,")))
@@ -195,7 +195,7 @@ fn what_picks_of_a_stream_by_rules_that_nobody_knows_keeps_its_mean() {
 }
 
 #[test]
-fn images_give_their_channels_to_the_stream() {
+fn patch_embedding_conv_is_centred() {
     let found = is_centred(
         "input i 2 3 8 8
          weight w 4 3 2 2
@@ -237,7 +237,7 @@ fn of_type(data_type: DataType, text: &str) -> Model {
 }
 
 #[test]
-fn a_narrow_type_is_centred_where_it_has_the_range() {
+fn bfloat16_streams_are_centred_and_float16_refused() {
     let text = blocks(
         "input i batch 3 4\n weight w 4 4\n x0 = MatMul(i, w)",
         "o = MatMul(n8, p)",
@@ -275,7 +275,7 @@ fn a_narrow_type_is_centred_where_it_has_the_range() {
 }
 
 #[test]
-fn a_normalizer_that_reads_two_casts_of_the_stream_is_rewritten_once() {
+fn layer_norm_reading_two_casts_of_a_stream_is_centred_once() {
     let text = "input i batch 3 4
          weight w 4 4
          weight p 4 4
@@ -318,7 +318,7 @@ fn a_normalizer_that_reads_two_casts_of_the_stream_is_rewritten_once() {
 }
 
 #[test]
-fn a_sum_inside_of_a_normalizer_is_a_sum() {
+fn skip_layer_norm_streams_are_centred() {
     // As onnxruntime writes a block and the one behind it.
     let text = |bias: &str| {
         format!(
@@ -364,7 +364,7 @@ fn a_sum_inside_of_a_normalizer_is_a_sum() {
 }
 
 #[test]
-fn channels_of_groups_stay_among_themselves() {
+fn grouped_conv_writer_is_not_centred() {
     let text = |group: &str, rows: &str| {
         format!(
             "input i 2 4 8
@@ -408,7 +408,7 @@ fn blocks(stem: &str, head: &str) -> String {
 }
 
 #[test]
-fn what_cannot_be_projected_has_its_mean_taken_off() {
+fn layer_norm_writer_gets_its_mean_subtracted() {
     let stem = "input i batch 3 4
          weight w 4 4
          e = MatMul(i, w)
@@ -419,7 +419,7 @@ fn what_cannot_be_projected_has_its_mean_taken_off() {
 }
 
 #[test]
-fn a_tied_embedding_is_written_as_it_is_and_read_as_it_is() {
+fn tied_embedding_gets_its_mean_subtracted_after_the_gather() {
     let stem = "indices ids batch 3
          weight table 5000 4
          x0 = Gather(table, ids) axis=0";
@@ -431,7 +431,7 @@ fn a_tied_embedding_is_written_as_it_is_and_read_as_it_is() {
 }
 
 #[test]
-fn a_value_for_all_channels_is_nothing_without_the_mean() {
+fn scalar_added_to_a_stream_is_centred_away() {
     let stem = "input i batch 3 4
          weight w 4 4
          const c 1 = 2.5
@@ -442,7 +442,7 @@ fn a_value_for_all_channels_is_nothing_without_the_mean() {
 }
 
 #[test]
-fn a_stream_that_is_an_input_keeps_its_mean() {
+fn graph_input_stream_is_not_centred() {
     assert_eq!(
         keeps_mean(&blocks("input x0 batch 3 4", "o = MatMul(n8, p)")),
         Reason::GraphInput
@@ -450,7 +450,7 @@ fn a_stream_that_is_an_input_keeps_its_mean() {
 }
 
 #[test]
-fn streams_are_skipped_by_name_and_by_kind() {
+fn skip_by_name_or_kind_prevents_centring() {
     let before = model(&vit(HEAD));
     for skip in ["centring", "x0", "LN"] {
         let options = FuseOptions {
@@ -470,7 +470,7 @@ fn streams_are_skipped_by_name_and_by_kind() {
 /// The neutral parameters of a written-out LayerNormalization, kept for engines, are not needed by
 /// an RMS normalization: one Mul is enough.
 #[test]
-fn neutral_parameters_that_are_written_out_go_with_the_mean() {
+fn centring_a_written_out_norm_drops_its_neutral_beta() {
     let text = "opset 14
          input z 2 4
          weight w0 4 6
@@ -547,7 +547,7 @@ fn flax(count: &str, variance: &str) -> String {
 }
 
 #[test]
-fn the_variance_of_flax_is_one_and_what_looks_like_it_is_none() {
+fn flax_variance_is_recognized_and_near_patterns_are_not() {
     let kinds = |text: &str| -> Vec<&str> {
         fuse(&model(text))
             .plan
@@ -594,7 +594,7 @@ fn the_variance_of_flax_is_one_and_what_looks_like_it_is_none() {
 
 /// Each of these is no LayerNormalization, though it looks like one.
 #[test]
-fn what_only_looks_like_a_normalization_keeps_its_mean() {
+fn near_layer_norm_patterns_are_not_centred() {
     let with = |normalized: &str| {
         model(&format!(
             "opset 17

@@ -1,4 +1,4 @@
-//! Normalizers on a residual stream, whose basis changes, with the twins in which it must not.
+//! Affines on a residual stream change its basis, with twins in which the basis must stay.
 
 use crate::common::portable;
 use ndarray::arr1;
@@ -95,7 +95,7 @@ fn goes(fused: &Fused) -> usize {
 }
 
 #[test]
-fn nothing_stays_of_normalizers_on_a_residual_stream() {
+fn post_norm_affines_on_a_residual_stream_fold() {
     for layers in [1, 2, 5] {
         let before = post_norm(layers, SCALE, "");
         let after = folded(&before);
@@ -108,7 +108,7 @@ fn nothing_stays_of_normalizers_on_a_residual_stream() {
 }
 
 #[test]
-fn the_basis_of_a_stream_is_told_at_the_site_before_it() {
+fn plan_reports_the_basis_of_the_stream_after_each_site() {
     let told = |layers| -> Vec<Option<Basis>> {
         crate::fused(&post_norm(layers, SCALE, ""))
             .plan
@@ -124,7 +124,7 @@ fn the_basis_of_a_stream_is_told_at_the_site_before_it() {
 }
 
 #[test]
-fn what_all_normalizers_come_to_stays_at_an_output() {
+fn stream_output_keeps_one_scale_of_all_normalizers() {
     for layers in [2, 3] {
         let before = behind_relu(layers, SCALE, &format!("output x{layers}"));
         let fused = crate::fused(&before);
@@ -167,7 +167,7 @@ fn what_all_normalizers_come_to_stays_at_an_output() {
 }
 
 #[test]
-fn the_scale_of_a_stream_that_ends_at_an_output_goes_to_all_that_writes_it() {
+fn scale_at_a_stream_output_folds_into_every_writer() {
     for layers in [1, 2, 3] {
         let before = post_norm(layers, SCALE, &format!("output x{layers}"));
         let after = folded(&before);
@@ -228,7 +228,7 @@ fn the_scale_of_a_stream_that_ends_at_an_output_goes_to_all_that_writes_it() {
 }
 
 #[test]
-fn the_scale_of_one_token_goes_to_all_of_its_stream() {
+fn scale_of_one_token_folds_into_its_whole_stream() {
     // A class token is put before the tokens twice, and is all that is read at the end.
     let before = model(&format!(
         "input i 1 3 4
@@ -264,7 +264,7 @@ fn the_scale_of_one_token_goes_to_all_of_its_stream() {
 }
 
 #[test]
-fn heads_read_a_stream_and_write_it() {
+fn post_norm_affines_fold_around_attention_heads() {
     // Attention without its softmax, which no exact numbers survive.
     let attention = |sum: &str| {
         model(&format!(
@@ -303,7 +303,7 @@ fn heads_read_a_stream_and_write_it() {
 }
 
 #[test]
-fn a_stream_that_something_else_sees_keeps_its_basis() {
+fn stream_with_an_output_or_nonlinear_reader_keeps_its_basis() {
     let with = |more: &str| behind_relu(1, SCALE, more);
     let seen = fuse(&with("output x1"));
     assert!(!seen.plan.sites[0].is_folded());
@@ -330,7 +330,7 @@ fn a_stream_that_something_else_sees_keeps_its_basis() {
 }
 
 #[test]
-fn a_stream_that_a_body_reads_keeps_its_basis() {
+fn stream_read_by_an_if_body_keeps_its_basis() {
     let mut before = behind_relu(2, SCALE, "condition c");
     let body = |op: &str| {
         let mut body = GraphProto::default();
@@ -353,7 +353,7 @@ fn a_stream_that_a_body_reads_keeps_its_basis() {
 }
 
 #[test]
-fn what_comes_to_a_stream_must_be_made_by_something_linear() {
+fn stream_summands_must_have_a_linear_producer() {
     let sum = |more: &str, added: &str| {
         model(&format!(
             "input i batch 3 4
@@ -391,7 +391,7 @@ fn what_comes_to_a_stream_must_be_made_by_something_linear() {
 }
 
 #[test]
-fn a_basis_is_invertible_and_within_what_the_type_holds() {
+fn basis_of_zero_or_out_of_range_is_refused() {
     folded(&post_norm(2, "0.0009765625 1024 1 1", ""));
     let wide = 2_f64.powi(-41);
     for scale in [
@@ -411,7 +411,7 @@ fn a_basis_is_invertible_and_within_what_the_type_holds() {
 }
 
 #[test]
-fn in_half_precision_a_stream_becomes_no_larger() {
+fn float16_stream_is_not_enlarged() {
     let half = |scale: f32| {
         let mut half = model(&format!(
             "half i batch 3 4
@@ -450,7 +450,7 @@ fn tied() -> Model {
 }
 
 #[test]
-fn a_tied_embedding_is_read_in_the_new_basis_and_written_in_the_old() {
+fn tied_embedding_is_copied_for_a_new_basis_or_refused() {
     let fused = fuse(&tied());
     same(&tied(), &fused.model, 0.0);
     assert_eq!((goes(&fused), fused.plan.growth), (4, 2048 * 4 * 4));
@@ -466,7 +466,7 @@ fn a_tied_embedding_is_read_in_the_new_basis_and_written_in_the_old() {
 }
 
 #[test]
-fn a_product_of_a_value_with_itself_takes_no_scale_of_one_of_them() {
+fn product_of_a_value_with_itself_absorbs_no_scale() {
     let plain = "v = MatMul(x, w)";
     let norm = "i = MatMul(x, w)\n v = LayerNormalization(i, l)";
     for v in [plain, norm] {
@@ -529,7 +529,7 @@ fn a_product_of_a_value_with_itself_takes_no_scale_of_one_of_them() {
 }
 
 #[test]
-fn what_would_cost_an_operator_or_a_copy_does_not_go_back_to_all_that_makes_it() {
+fn shift_stays_where_several_writers_would_need_a_copy_or_an_add() {
     // The scale alone goes, and the shift stays.
     let several = model(
         "input x batch 4 6
@@ -583,7 +583,7 @@ fn what_would_cost_an_operator_or_a_copy_does_not_go_back_to_all_that_makes_it()
 }
 
 #[test]
-fn a_table_of_which_several_pick_rows_is_one_table_still() {
+fn table_read_by_several_gathers_is_scaled_once() {
     // Words, and the ends of the boxes around them, as LayoutLM adds them.
     let of = |more: &str| {
         model(&format!(
@@ -629,7 +629,7 @@ fn a_table_of_which_several_pick_rows_is_one_table_still() {
 }
 
 #[test]
-fn weights_that_all_layers_share_are_not_copied_for_each() {
+fn weights_shared_by_all_layers_are_refused_as_growth() {
     let mut shared = post_norm(4, SCALE, "");
     for node in &mut shared.graph_mut().node {
         for input in &mut node.input {
@@ -664,7 +664,7 @@ fn last_of_a_stream(data_type: &str, scale: &str, bias: &str) -> Model {
 }
 
 #[test]
-fn the_shift_of_what_ends_a_stream_goes_back_to_what_was_added_to_it() {
+fn shift_at_a_stream_end_folds_into_the_added_bias() {
     let before = last_of_a_stream("input", SCALE, "Add(k, d)");
     let after = fuse(&before);
     is_as_planned(&before, &after);
@@ -716,7 +716,7 @@ fn with_token(token: &str, scale: &str, more: &str) -> Model {
 }
 
 #[test]
-fn a_class_token_takes_back_what_the_others_have() {
+fn class_token_absorbs_the_inverse_affine() {
     let before = with_token("Expand(class, e)", SCALE, "");
     let after = fuse(&before);
     is_as_planned(&before, &after);
@@ -752,7 +752,7 @@ fn a_class_token_takes_back_what_the_others_have() {
 }
 
 #[test]
-fn positions_are_divided_by_the_scale_of_the_stream_that_they_are_added_to() {
+fn positions_absorb_the_inverse_scale_of_the_stream() {
     let before = model(&format!(
         "input x batch 3 4
          const g 4 = {SCALE}
@@ -787,7 +787,7 @@ fn positions_are_divided_by_the_scale_of_the_stream_that_they_are_added_to() {
 
 /// Heads of an open number of tokens, normalized by the channels of one.
 #[test]
-fn heads_that_share_a_normalizer_take_it_in_where_the_tokens_are_open() {
+fn affine_per_head_folds_with_unknown_token_count() {
     let before = model(
         "input x batch tokens 5
              weight w 5 12
@@ -816,7 +816,7 @@ fn heads_that_share_a_normalizer_take_it_in_where_the_tokens_are_open() {
 
 /// A BatchNormalization is one operator, and two where it is written anew: more than the Mul that would go.
 #[test]
-fn a_scale_goes_into_no_more_normalizers_than_it_saves() {
+fn scale_is_not_spread_over_more_batch_norms_than_it_saves() {
     let before = model(&format!(
         "input x batch 3 6 6
          weight stem 4 3 3 3
@@ -845,7 +845,7 @@ fn a_scale_goes_into_no_more_normalizers_than_it_saves() {
 }
 
 #[test]
-fn a_scale_at_an_output_goes_back_past_what_takes_one_token() {
+fn scale_at_an_output_folds_backward_past_a_token_gather() {
     for taken in [
         "k = Gather(e, i) axis=1",
         "a = Gather(e, j) axis=1\n k = Squeeze(a, one)",
@@ -873,7 +873,7 @@ fn a_scale_at_an_output_goes_back_past_what_takes_one_token() {
 }
 
 #[test]
-fn what_a_mask_puts_in_takes_back_what_the_rest_has() {
+fn where_fill_value_absorbs_the_inverse_affine() {
     let masked = |constant: &str, chosen: &str| {
         model(&format!(
             "input x 2 5 4
@@ -938,7 +938,7 @@ fn padded_blocks(blocks: usize, first: &str, scale: &str) -> Model {
 }
 
 #[test]
-fn a_shift_before_padding_goes_to_what_writes_the_stream_and_the_others_take_it_back() {
+fn shift_before_padded_convs_folds_into_the_stream_writers() {
     for blocks in [1, 3] {
         let after = folded(&padded_blocks(blocks, "x0 = Conv(i, stem, sb)", "0.5"));
         let left = operators(&after);
@@ -966,7 +966,7 @@ fn a_shift_before_padding_goes_to_what_writes_the_stream_and_the_others_take_it_
 }
 
 #[test]
-fn what_a_mask_puts_in_is_not_taken_for_zeros_any_more_where_it_has_changed() {
+fn where_with_zeros_is_exact_after_its_operands_change() {
     let before = model(
         "input m 2 5 1
          const half = 0.5
@@ -989,7 +989,7 @@ fn what_a_mask_puts_in_is_not_taken_for_zeros_any_more_where_it_has_changed() {
 }
 
 #[test]
-fn no_shift_goes_to_a_stream_that_would_be_lost_beside_it() {
+fn shift_too_large_beside_its_stream_stays() {
     let kept = |scale: &str| {
         let plan = fuse(&padded_blocks(1, "x0 = Conv(i, stem, sb)", scale)).plan;
         plan.sites.iter().filter(|site| !site.is_folded()).count()

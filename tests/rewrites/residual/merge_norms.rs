@@ -1,4 +1,4 @@
-//! Normalizers that go as others follow them, and those that must not.
+//! A normalizer whose scale the next normalizer cancels is removed, with twins that stay.
 
 use unfold::epsilon_error::EpsilonError;
 use unfold::onnx::Model;
@@ -60,7 +60,7 @@ fn left(fused: &Fused) -> (usize, usize) {
 }
 
 #[test]
-fn a_number_for_each_token_is_gone_behind_the_next_normalizer() {
+fn rms_norm_before_another_norm_is_merged() {
     for between in [
         "z = MatMul(n, w)",
         "h = MatMul(n, w)\n r = Relu(h)\n weight v 6 5\n z = MatMul(r, v)",
@@ -122,7 +122,7 @@ fn a_number_for_each_token_is_gone_behind_the_next_normalizer() {
 }
 
 #[test]
-fn what_sees_the_number_keeps_the_normalizer() {
+fn readers_of_the_token_scale_prevent_merging() {
     let stays = |before: &Model| {
         let fused = merge(before);
         let folded = crate::common::fuse(before);
@@ -172,7 +172,7 @@ fn what_sees_the_number_keeps_the_normalizer() {
 }
 
 #[test]
-fn how_far_that_is_is_bounded_by_what_was_seen() {
+fn epsilon_error_bounds_the_measured_difference() {
     // With so large an ε there is a difference to see.
     let (first, second) = (rms("n", "x", "0.5"), rms("y", "z", "0.125"));
     let before = model(&format!(

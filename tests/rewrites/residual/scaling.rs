@@ -1,5 +1,5 @@
-//! Residual streams scaled by a power of two: the result to the last bit and in half precision,
-//! with twins in which an operator cannot be scaled.
+//! Residual streams scaled by a power of two: results are equal to the last bit, float16 stays finite, with twins that
+//! refuse.
 
 use tract_onnx::prelude::Tensor;
 use unfold::affine::plan::Scaling;
@@ -167,7 +167,7 @@ fn head(place: usize) -> String {
 }
 
 #[test]
-fn a_stream_is_scaled_without_an_operator_more_whatever_its_normalizers_are_written_as() {
+fn scaling_a_stream_adds_no_operator_for_any_norm_spelling() {
     for spelling in SPELLINGS {
         let before = blocks(TABLE, spelling, 2, &head(2));
         let folded = unfold::fuse(&before, &options()).unwrap().model;
@@ -263,7 +263,7 @@ const IN_FLOAT32: &str = "p = Cast(x) to=1
      n = Mul(k, g)";
 
 #[test]
-fn a_stream_beyond_half_precision_becomes_finite() {
+fn scaling_makes_an_overflowing_float16_stream_finite() {
     let half = halved(&inflated(IN_FLOAT32), &["eps", "two", "wide"]);
     let mut wide = inflated(&IN_FLOAT32.replace("to=10", "to=1"));
     for node in &mut wide.graph_mut().node {
@@ -289,7 +289,7 @@ fn a_stream_beyond_half_precision_becomes_finite() {
 }
 
 #[test]
-fn an_epsilon_that_its_type_does_not_hold_is_refused() {
+fn scaling_is_refused_where_epsilon_underflows() {
     let half = halved(
         &blocks(
             TABLE,
@@ -321,7 +321,7 @@ fn an_epsilon_that_its_type_does_not_hold_is_refused() {
 }
 
 #[test]
-fn an_output_is_what_it_was_by_one_mul() {
+fn output_of_a_scaled_stream_gets_one_mul() {
     let before = blocks(TABLE, SPELLINGS[0], 2, &(head(2) + "\n output x2"));
     assert_eq!(muls(&scaled(&before, 6)), 1);
     let between = blocks(
@@ -335,7 +335,7 @@ fn an_output_is_what_it_was_by_one_mul() {
 }
 
 #[test]
-fn an_embedding_that_the_head_reads_too_stays_as_it_is() {
+fn tied_embedding_of_a_scaled_stream_is_not_copied() {
     let head = "const one 4 = 1 1 1 1
          z = LayerNormalization(x2, one) axis=-1
          o = Gemm(z, table) transB=1
@@ -359,7 +359,7 @@ fn an_embedding_that_the_head_reads_too_stays_as_it_is() {
 }
 
 #[test]
-fn who_cannot_take_a_power_reads_what_it_read() {
+fn nonlinear_readers_of_a_scaled_stream_get_a_mul() {
     let readers = |more: &str| blocks(TABLE, SPELLINGS[0], 2, &(head(2) + more));
     for (more, count) in [
         // Two readers of one value share a Mul.
@@ -395,7 +395,7 @@ fn who_cannot_take_a_power_reads_what_it_read() {
 }
 
 #[test]
-fn what_a_branch_reads_first_and_the_sum_behind_it_later_is_scaled_before_both() {
+fn stream_input_is_scaled_before_a_branch_that_reads_it() {
     let mut before = model("input x batch 4\n condition c");
     let part = |text: &str| model(text).proto.graph.unwrap();
     let branches = vec![
@@ -431,7 +431,7 @@ fn what_a_branch_reads_first_and_the_sum_behind_it_later_is_scaled_before_both()
 }
 
 #[test]
-fn a_body_that_reads_a_stream_reads_what_it_read() {
+fn bodies_read_the_unscaled_stream_or_refuse_scaling() {
     let around = blocks(TABLE, SPELLINGS[0], 2, &(head(2) + "\n weight back 3 4"));
     let part = |text: &str| model(text).proto.graph.unwrap();
     let mut before = around;
@@ -468,7 +468,7 @@ fn a_body_that_reads_a_stream_reads_what_it_read() {
 }
 
 #[test]
-fn streams_between_post_norm_blocks_are_scaled_one_by_one() {
+fn post_norm_streams_are_scaled_separately() {
     // Each normalizer reads one stream and writes the next.
     let block = |place: usize| {
         let next = place + 1;
@@ -495,7 +495,7 @@ fn streams_between_post_norm_blocks_are_scaled_one_by_one() {
 }
 
 #[test]
-fn a_stream_is_skipped_by_name_or_kind() {
+fn skip_by_name_or_kind_prevents_scaling() {
     let before = blocks(TABLE, SPELLINGS[0], 2, &head(2));
     let folded = unfold::fuse(&before, &options()).unwrap();
     let name = unproved(&before, 6).plan.streams[0].name.clone();
@@ -526,7 +526,7 @@ fn a_stream_is_skipped_by_name_or_kind() {
 }
 
 #[test]
-fn what_is_no_number_on_a_stream_says_nothing_of_its_size() {
+fn stream_magnitude_rejects_nan_infinity_and_empty_samples() {
     let model = blocks("input x0 batch 4", SPELLINGS[0], 2, "output x2");
     let run = |values: &[f32]| {
         let samples = Tensor::from_shape(&[values.len() / 4, 4], values).unwrap();
@@ -548,7 +548,7 @@ fn what_is_no_number_on_a_stream_says_nothing_of_its_size() {
 }
 
 #[test]
-fn what_a_sum_inside_of_a_normalizer_is_written_out_with_is_told() {
+fn scaled_skip_layer_norms_list_their_new_tensors() {
     for op in ["SkipSimplifiedLayerNormalization", "SkipLayerNormalization"] {
         let before = model(&format!(
             "input i batch 3 4

@@ -96,7 +96,7 @@ const HEAD: &str = "o = MatMul(token, head)
      output o";
 
 #[test]
-fn a_stream_has_tokens_positions_and_all_that_is_added() {
+fn vit_stream_lists_its_writers_and_readers() {
     let (stream, writers, readers) = only(&format!("{VIT}\n{HEAD}"));
     assert_eq!((stream.channels, stream.sums), (4, 2));
     assert!(stream.values.iter().all(|at| at.axis == 2));
@@ -119,7 +119,7 @@ fn a_stream_has_tokens_positions_and_all_that_is_added() {
 }
 
 #[test]
-fn channels_are_followed_through_images_and_windows() {
+fn channel_axis_is_followed_through_images_and_windows() {
     let (stream, writers, readers) = only(
         "input i 1 3 8 8
          weight w 4 3 2 2
@@ -146,7 +146,7 @@ fn channels_are_followed_through_images_and_windows() {
 }
 
 #[test]
-fn what_is_the_same_along_all_channels_multiplies_a_stream_or_is_added_to_it() {
+fn scalars_and_masks_multiply_or_join_a_stream() {
     let (stream, writers, readers) = only(
         "opset 23
          input mask batch 6 1
@@ -172,7 +172,7 @@ fn what_is_the_same_along_all_channels_multiplies_a_stream_or_is_added_to_it() {
 }
 
 #[test]
-fn neighbours_side_by_side_are_another_stream() {
+fn concat_of_channels_begins_another_stream() {
     let found = listed(&model(
         "input i 1 8 4
          weight w 4 4
@@ -209,7 +209,7 @@ fn neighbours_side_by_side_are_another_stream() {
 }
 
 #[test]
-fn one_channel_axis_is_not_another_of_the_same_extent() {
+fn transpose_of_a_square_stream_is_another_axis() {
     let (_, writers, readers) = only(
         "input i 4 4 4
          weight w 4 4
