@@ -1,4 +1,4 @@
-//! `unfold bench`, as people run it.
+//! The command `unfold bench`.
 
 mod common;
 
@@ -61,7 +61,7 @@ fn beyond() -> (TempDir, PathBuf) {
 }
 
 #[test]
-fn a_model_is_measured_in_four_variants_and_folding_costs_no_memory() {
+fn report_has_four_variants_and_folding_adds_no_memory() {
     for kind in ["un", "bn", "mabn", "pnstar", "dyt", "ln", "dtn"] {
         let report = report(&[
             digits(kind).to_str().unwrap(),
@@ -113,7 +113,7 @@ fn a_model_is_measured_in_four_variants_and_folding_costs_no_memory() {
 
 /// Results that do not depend on the machine are equal in every run.
 #[test]
-fn two_runs_agree() {
+fn memory_figures_are_equal_in_two_runs() {
     let run = || report(&[digits("un").to_str().unwrap(), "--rounds", "10"]);
     let (first, second) = (run(), run());
     for ((name, one), (_, other)) in ran(&first).iter().zip(ran(&second)) {
@@ -132,7 +132,7 @@ fn two_runs_agree() {
 }
 
 #[test]
-fn what_tract_cannot_run_is_named_and_the_others_run() {
+fn variant_that_tract_cannot_load_is_named_and_the_rest_run() {
     let (_folder, beyond) = beyond();
     let beyond = format!("beyond={}", beyond.display());
     let (code, text) = bench(&[&beyond, digits("un").to_str().unwrap(), "--rounds", "3"]);
@@ -163,7 +163,7 @@ fn error(args: &[&str]) -> (i32, String) {
 }
 
 #[test]
-fn what_is_not_there_is_one_line() {
+fn unknown_network_or_variant_is_a_one_line_error() {
     let (code, line) = error(&["nosuchnet"]);
     assert_eq!(
         (
@@ -201,7 +201,7 @@ fn what_is_not_there_is_one_line() {
 }
 
 #[test]
-fn what_contradicts_itself_is_a_mistake_on_the_command_line() {
+fn contradicting_arguments_are_usage_errors() {
     let un = digits("un");
     let un = un.to_str().unwrap();
     let refused = |args: &[&str], reason: &str| {
@@ -219,7 +219,7 @@ fn what_contradicts_itself_is_a_mistake_on_the_command_line() {
 }
 
 #[test]
-fn one_round_is_one() {
+fn one_round_is_reported_in_the_singular() {
     let (code, text) = bench(&[
         digits("un").to_str().unwrap(),
         "--rounds",
@@ -236,7 +236,7 @@ fn one_round_is_one() {
 }
 
 #[test]
-fn no_line_is_wider_than_the_terminal() {
+fn report_lines_fit_80_columns() {
     let (code, text) = bench(&[digits("un").to_str().unwrap(), "--rounds", "3"]);
     assert_eq!(code, 0, "{text}");
     assert!(
@@ -250,7 +250,7 @@ fn no_line_is_wider_than_the_terminal() {
 
 /// The sizes of an array are those of the dimensions that have no size.
 #[test]
-fn inputs_come_from_files() {
+fn input_option_reads_npy_and_npz() {
     let folder = tempdir().unwrap();
     let model = digits("un");
     let model = model.to_str().unwrap();
@@ -274,7 +274,7 @@ fn inputs_come_from_files() {
 }
 
 #[test]
-fn inputs_that_do_not_fit_are_one_line() {
+fn unfitting_input_file_is_a_one_line_error() {
     let folder = tempdir().unwrap();
     let file = folder.path().join("x.npy");
     let model = digits("un");
@@ -308,7 +308,7 @@ fn inputs_that_do_not_fit_are_one_line() {
 }
 
 #[test]
-fn the_page_holds_every_variant_and_site() {
+fn html_page_lists_every_variant_and_site() {
     let folder = tempdir().unwrap();
     let page = folder.path().join("page.html");
     let report = report(&[
@@ -333,7 +333,7 @@ fn the_page_holds_every_variant_and_site() {
 /// An interrupted measurement prints its results so far.
 #[cfg(unix)]
 #[test]
-fn an_interrupt_prints_what_there_is() {
+fn interrupt_prints_the_rounds_so_far() {
     use std::process::{Command, Stdio};
     use std::thread::sleep;
     use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The commands, as people run them.
+//! The commands of `unfold`: output, exit codes, files.
 
 mod common;
 
@@ -106,7 +106,7 @@ fn nodes(proto: &mut ModelProto) -> &mut Vec<NodeProto> {
 }
 
 #[test]
-fn every_offline_kind_folds_entirely_and_is_verified() {
+fn fuse_folds_and_verifies_every_offline_kind() {
     for kind in OFFLINE {
         for exporter in EXPORTERS {
             let (folder, path) = out();
@@ -140,7 +140,7 @@ fn every_offline_kind_folds_entirely_and_is_verified() {
 
 /// The body of an inlined function is planned, and its operators exist only there.
 #[test]
-fn a_plan_names_the_operators_of_a_function_that_was_written_out() {
+fn plan_names_operators_of_an_inlined_function() {
     let mut model = common::text::model(
         "input x batch 4
          scale g 4
@@ -182,7 +182,7 @@ fn a_plan_names_the_operators_of_a_function_that_was_written_out() {
 }
 
 #[test]
-fn fusing_twice_changes_nothing_and_says_so() {
+fn second_fuse_reports_nothing_to_fold() {
     for exporter in EXPORTERS {
         let (folder, once) = out();
         let twice = folder.path().join("twice.onnx");
@@ -198,7 +198,7 @@ fn fusing_twice_changes_nothing_and_says_so() {
 }
 
 #[test]
-fn what_has_nothing_to_fold_is_copied_byte_for_byte() {
+fn model_without_folds_is_copied_byte_for_byte() {
     // Its first field comes last here, which no writer does.
     let model = Model::open(digits("none", "dynamo"))
         .unwrap()
@@ -237,7 +237,7 @@ fn inspect_lists_the_sites() {
 }
 
 #[test]
-fn what_is_too_long_to_be_read_is_counted() {
+fn site_lists_beyond_200_are_counted() {
     let row: String = (0..203)
         .map(|i| format!("n{i} = Mul(v{i}, g)\n v{} = Relu(n{i})\n", i + 1))
         .collect();
@@ -286,7 +286,7 @@ fn what_is_too_long_to_be_read_is_counted() {
 }
 
 #[test]
-fn every_model_can_be_inspected() {
+fn inspect_reads_every_digits_model_in_80_columns() {
     for entry in fs::read_dir(un().parent().unwrap()).unwrap() {
         let path = entry.unwrap().path();
         if path
@@ -310,7 +310,7 @@ fn every_model_can_be_inspected() {
 }
 
 #[test]
-fn inspect_writes_a_page_and_over_nothing_but_a_page() {
+fn html_option_writes_a_page_and_overwrites_only_pages() {
     let (folder, model) = out();
     fs::copy(un(), &model).unwrap();
     let page = folder.path().join("page.html");
@@ -343,7 +343,7 @@ fn inspect_writes_a_page_and_over_nothing_but_a_page() {
 }
 
 #[test]
-fn a_page_that_has_nowhere_to_go_is_told_before_anything_is_done() {
+fn html_option_rejects_a_missing_folder_before_work() {
     let folder = tempdir().unwrap();
     let nowhere = folder.path().join("no").join("page.html");
     for command in ["inspect", "bench"] {
@@ -396,7 +396,7 @@ fn inspect_lists_the_streams() {
 }
 
 #[test]
-fn a_centred_model_says_so_and_is_proved() {
+fn centred_model_is_reported_and_proved() {
     let (_folder, path) = out();
     let run = unfold([
         &"fuse",
@@ -423,7 +423,7 @@ fn a_centred_model_says_so_and_is_proved() {
 }
 
 #[test]
-fn a_normalizer_before_others_goes_on_request_and_how_far_that_is_is_told() {
+fn merge_norms_reports_its_error_and_fails_verify_require() {
     let text = "input x batch 3 4\n weight w 4 6\n const e = 0.000001\n const two = 2
          s = Pow(x, two)\n m = ReduceMean(s) axes=[-1] keepdims=1\n v = Add(m, e)\n r = Sqrt(v)\n n = Div(x, r)
          z = MatMul(n, w)\n scale g 6\n shift t 6\n y = LayerNormalization(z, g, t)\n output y";
@@ -507,7 +507,7 @@ fn a_normalizer_before_others_goes_on_request_and_how_far_that_is_is_told() {
 
 /// Programs rely on these names.
 #[test]
-fn json_has_the_fields_that_it_promises() {
+fn json_has_the_documented_fields() {
     let keys = |value: &Value| {
         value
             .as_object()
@@ -585,7 +585,7 @@ fn json_has_the_fields_that_it_promises() {
 }
 
 #[test]
-fn a_dry_run_writes_nothing() {
+fn dry_run_writes_nothing() {
     let (folder, path) = out();
     let run = unfold([&"fuse", &un(), &"-o", &path, &"--dry-run"]);
     assert_eq!(run.code, DONE);
@@ -607,7 +607,7 @@ fn a_dry_run_writes_nothing() {
 }
 
 #[test]
-fn a_dry_run_tells_the_formula_of_each_new_tensor() {
+fn dry_run_json_has_the_formula_of_each_new_tensor() {
     let json = unfold([&"fuse", &un(), &"--dry-run", &"--json"]).json();
     let tensors = json["tensors"].as_array().unwrap();
     let mlp = tensors
@@ -629,7 +629,7 @@ fn a_dry_run_tells_the_formula_of_each_new_tensor() {
 }
 
 #[test]
-fn skips_by_name_and_by_kind() {
+fn skip_accepts_names_globs_and_kinds() {
     let folded = |skip: &str| {
         let json = unfold([&"fuse", &un(), &"--dry-run", &"--json", &"--skip", &skip]).json();
         let sites = json["sites"].as_array().unwrap().clone();
@@ -659,7 +659,7 @@ fn skips_by_name_and_by_kind() {
 }
 
 #[test]
-fn the_star_of_a_kind_is_part_of_its_name() {
+fn skip_matches_the_star_in_a_kind_literally() {
     let run = unfold([
         &"fuse",
         &digits("pnstar", "dynamo"),
@@ -673,7 +673,7 @@ fn the_star_of_a_kind_is_part_of_its_name() {
 
 /// The name of a site skips it literally, even if it is a pattern too.
 #[test]
-fn a_name_with_brackets_is_a_name() {
+fn skip_matches_site_names_with_brackets_literally() {
     for name in ["layers[0].norm", "layers[", "a{b"] {
         let mut model = text::model(
             "input x 2 4\n scale g 4\n weight w 4 4\n y = Mul(x, g)\n z = MatMul(y, w)\n output z",
@@ -700,7 +700,7 @@ fn a_name_with_brackets_is_a_name() {
 }
 
 #[test]
-fn an_option_that_nothing_comes_of_is_a_warning() {
+fn option_without_effect_is_a_warning() {
     let asked = [
         ("--centre", "centre", "no residual stream was centred"),
         (
@@ -752,7 +752,7 @@ fn an_option_that_nothing_comes_of_is_a_warning() {
 }
 
 #[test]
-fn a_skip_that_means_nothing_is_a_warning_and_one_that_is_no_glob_an_error() {
+fn unmatched_skip_is_a_warning_and_an_invalid_glob_an_error() {
     let run = unfold([&"fuse", &un(), &"--dry-run", &"--skip", &"bolcks.0"]);
     assert_eq!(
         (run.code, run.stderr.as_str()),
@@ -771,7 +771,7 @@ fn a_skip_that_means_nothing_is_a_warning_and_one_that_is_no_glob_an_error() {
 }
 
 #[test]
-fn a_result_that_differs_is_not_written() {
+fn differing_result_is_not_written() {
     let (folder, path) = out();
     let run = unfold([
         &"fuse",
@@ -812,7 +812,7 @@ fn a_result_that_differs_is_not_written() {
 const BEYOND: &str = "batch=100000000";
 
 #[test]
-fn whether_it_must_be_verified_can_be_said() {
+fn verify_option_sets_what_an_unverified_result_means() {
     let (folder, path) = out();
     let fuse = |how: &str| {
         unfold([
@@ -874,7 +874,7 @@ fn whether_it_must_be_verified_can_be_said() {
 }
 
 #[test]
-fn what_tract_cannot_run_is_proved() {
+fn model_that_tract_cannot_run_is_proved() {
     let (folder, model) = changed(beyond_tract);
     let path = folder.path().join("out.onnx");
     let run = unfold([&"fuse", &model, &"-o", &path, &"--verify", &"require"]);
@@ -915,7 +915,7 @@ fn what_tract_cannot_run_is_proved() {
 }
 
 #[test]
-fn what_differs_by_rounding_alone_is_proved_and_the_rounding_is_told() {
+fn difference_by_rounding_is_proved_and_its_sensitivity_reported() {
     let (_folder, path) = out();
     let fuse = |how: &str| {
         unfold([
@@ -990,7 +990,7 @@ fn certified(model: &Path) -> (TempDir, PathBuf, PathBuf) {
 }
 
 #[test]
-fn a_folded_model_is_proved_with_its_certificate_and_without() {
+fn prove_accepts_a_folded_model_with_and_without_certificate() {
     for kind in ["un", "bnt", "ln", "dyt", "none"] {
         for exporter in EXPORTERS {
             let original = digits(kind, exporter);
@@ -1028,7 +1028,7 @@ fn a_folded_model_is_proved_with_its_certificate_and_without() {
 }
 
 #[test]
-fn a_proof_needs_the_options_that_the_model_was_folded_with() {
+fn prove_uses_the_recorded_options_and_rejects_two_folds() {
     let (folder, once) = out();
     assert_eq!(
         unfold([
@@ -1058,7 +1058,7 @@ fn a_proof_needs_the_options_that_the_model_was_folded_with() {
 }
 
 #[test]
-fn a_second_file_that_is_no_graph_is_an_error_and_no_other_function() {
+fn prove_reports_an_invalid_graph_as_an_error() {
     let (_folder, path, file) = certified(&un());
     let mut model = Model::open(&path).unwrap().into_memory().unwrap();
     model.graph_mut().node[0].input[0] = "nowhere".into();
@@ -1093,7 +1093,7 @@ fn nudge(path: &Path, tensor: &str) {
 }
 
 #[test]
-fn one_rounding_is_no_proof() {
+fn prove_finds_one_changed_element() {
     for (tensor, expected) in [
         ("val_122_folded", "1 of its 3200 elements"),
         (
@@ -1129,7 +1129,7 @@ fn one_rounding_is_no_proof() {
 }
 
 #[test]
-fn a_certificate_that_lies_proves_nothing() {
+fn forged_certificate_is_rejected() {
     let (_folder, path, file) = certified(&un());
     let text = fs::read_to_string(&file).unwrap();
     let proved = |text: &str| {
@@ -1176,7 +1176,7 @@ fn a_certificate_that_lies_proves_nothing() {
 }
 
 #[test]
-fn a_certificate_that_asks_for_too_much_is_not_computed() {
+fn certificate_that_needs_too_much_memory_is_unverified() {
     let (_folder, path, file) = certified(&un());
     let (wide, far) = (1_u64 << 39, 1 << 12);
     let sum = serde_json::json!([
@@ -1215,7 +1215,7 @@ fn a_certificate_that_asks_for_too_much_is_not_computed() {
 }
 
 #[test]
-fn what_cannot_be_decided_is_said() {
+fn undecided_proof_has_its_own_exit_code() {
     let (_folder, path, _) = certified(&un());
     let run = unfold([&"prove", &un(), &path, &"--dim", &BEYOND]);
     assert_eq!(run.code, UNVERIFIED);
@@ -1237,7 +1237,7 @@ fn what_cannot_be_decided_is_said() {
 }
 
 #[test]
-fn dimensions_have_sizes_while_verifying() {
+fn dim_option_sets_sizes_and_rejects_unknown_names() {
     let (_folder, path) = out();
     assert_eq!(
         unfold([&"fuse", &un(), &"-o", &path, &"--dim", &"batch=3"]).code,
@@ -1257,7 +1257,7 @@ fn dimensions_have_sizes_while_verifying() {
 }
 
 #[test]
-fn the_input_is_overwritten_only_in_place() {
+fn only_in_place_overwrites_the_input() {
     let folder = tempdir().unwrap();
     let model = folder.path().join("model.onnx");
     fs::copy(un(), &model).unwrap();
@@ -1293,7 +1293,7 @@ fn the_input_is_overwritten_only_in_place() {
 
 #[cfg(unix)]
 #[test]
-fn a_link_to_the_input_is_the_input() {
+fn symlink_to_the_input_counts_as_the_input() {
     let folder = tempdir().unwrap();
     let (model, link) = (
         folder.path().join("model.onnx"),
@@ -1308,7 +1308,7 @@ fn a_link_to_the_input_is_the_input() {
 }
 
 #[test]
-fn only_models_are_overwritten() {
+fn fuse_overwrites_only_models() {
     let (_folder, path) = out();
     fs::write(&path, "notes").unwrap();
     let run = unfold([&"fuse", &un(), &"-o", &path]);
@@ -1333,7 +1333,7 @@ fn only_models_are_overwritten() {
 
 #[cfg(unix)]
 #[test]
-fn a_link_that_leads_to_nothing_is_followed() {
+fn dangling_symlink_is_followed() {
     use std::os::unix::fs::symlink;
     let (folder, path) = out();
     let link = folder.path().join("link.onnx");
@@ -1361,7 +1361,7 @@ fn a_link_that_leads_to_nothing_is_followed() {
 }
 
 #[test]
-fn where_the_weights_went_is_said() {
+fn data_file_of_the_weights_is_reported() {
     let folder = tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let mut model = Model::open(un()).unwrap();
@@ -1395,7 +1395,7 @@ fn where_the_weights_went_is_said() {
 }
 
 #[test]
-fn sizes_are_those_of_the_files() {
+fn reported_sizes_equal_the_file_sizes() {
     let folder = tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let size = |file: &Path| fs::metadata(file).unwrap().len();
@@ -1450,7 +1450,7 @@ fn sizes_are_those_of_the_files() {
 }
 
 #[test]
-fn what_is_no_model_is_one_line() {
+fn file_that_is_no_model_is_a_one_line_error() {
     let whole = fs::read(un()).unwrap();
     let cases: [(&[u8], &str); 5] = [
         (b"", "is not an ONNX model: it is empty"),
@@ -1481,7 +1481,7 @@ fn what_is_no_model_is_one_line() {
 
 /// Node names are untrusted: printed ones neither colour nor move nor reverse the text around them.
 #[test]
-fn names_do_nothing_to_a_terminal() {
+fn control_characters_in_names_are_escaped() {
     let (_folder, path) = changed(|proto| {
         let names = [
             "\u{1b}]0;mine\u{7}",
@@ -1539,7 +1539,7 @@ fn names_do_nothing_to_a_terminal() {
 /// A file name that is no text is printed as far as it is text.
 #[cfg(unix)]
 #[test]
-fn names_of_files_that_are_no_text_are_in_json_too() {
+fn json_shows_file_names_that_are_not_utf8() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
     let folder = tempdir().unwrap();
@@ -1601,7 +1601,7 @@ fn names_of_files_that_are_no_text_are_in_json_too() {
 }
 
 #[test]
-fn what_is_not_there_is_one_line() {
+fn missing_file_is_a_one_line_error() {
     let (folder, path) = out();
     let run = unfold([&"fuse", &folder.path().join("none.onnx"), &"-o", &path]);
     assert_eq!(run.code, FAILED);
@@ -1616,7 +1616,7 @@ fn what_is_not_there_is_one_line() {
 }
 
 #[test]
-fn a_missing_data_file_is_one_line() {
+fn missing_data_file_is_a_one_line_error() {
     let folder = tempdir().unwrap();
     let mut model = Model::open(un()).unwrap();
     model.external = true;
@@ -1665,7 +1665,7 @@ fn a_missing_data_file_is_one_line() {
 }
 
 #[test]
-fn data_that_is_cut_short_is_no_other_function() {
+fn truncated_data_file_is_an_error_of_prove() {
     let folder = tempdir().unwrap();
     let [model, fused] = ["model.onnx", "fused.onnx"].map(|name| folder.path().join(name));
     let mut original = Model::open(un()).unwrap();
@@ -1687,7 +1687,7 @@ fn data_that_is_cut_short_is_no_other_function() {
 }
 
 #[test]
-fn standard_streams_are_no_files() {
+fn dash_as_a_file_is_a_usage_error() {
     let reason = "standard streams are neither read nor written; name a file";
     let folder = tempdir().unwrap();
     for args in [
@@ -1717,7 +1717,7 @@ fn standard_streams_are_no_files() {
 }
 
 #[test]
-fn a_number_that_is_too_small_is_told_with_the_least_one() {
+fn too_small_numbers_are_usage_errors_with_the_minimum() {
     for (args, reason) in [
         (
             ["fuse", "--jobs", "0"],
@@ -1757,7 +1757,7 @@ fn a_number_that_is_too_small_is_told_with_the_least_one() {
 }
 
 #[test]
-fn a_dimension_that_no_model_has_is_a_mistake_on_the_command_line() {
+fn unknown_dimension_is_a_usage_error() {
     let run = unfold([&"bench", &un(), &"--dim", &"nobody=3"]);
     assert_eq!(run.code, USAGE);
     assert!(
@@ -1769,7 +1769,7 @@ fn a_dimension_that_no_model_has_is_a_mistake_on_the_command_line() {
 }
 
 #[test]
-fn more_threads_than_any_machine_has_use_for_are_a_mistake_on_the_command_line() {
+fn more_than_1024_threads_is_a_usage_error() {
     let run = unfold([&"bench", &un(), &"--threads", &"1025"]);
     assert_eq!(run.code, USAGE);
     assert!(
@@ -1780,7 +1780,7 @@ fn more_threads_than_any_machine_has_use_for_are_a_mistake_on_the_command_line()
 }
 
 #[test]
-fn a_network_of_the_zoo_is_written_over_nothing_but_a_model() {
+fn zoo_overwrites_only_models() {
     let (folder, path) = out();
     fs::write(&path, "notes").unwrap();
     let run = unfold([&"zoo", &"iwslt14.un", &"-o", &path]);
@@ -1809,7 +1809,7 @@ fn a_network_of_the_zoo_is_written_over_nothing_but_a_model() {
 }
 
 #[test]
-fn a_network_that_is_not_in_the_zoo_is_a_mistake_on_the_command_line() {
+fn unknown_zoo_network_is_a_usage_error() {
     for (args, begin) in [
         (
             vec!["zoo", "bogus"],
@@ -1836,7 +1836,7 @@ fn a_network_that_is_not_in_the_zoo_is_a_mistake_on_the_command_line() {
 }
 
 #[test]
-fn a_folder_that_was_made_for_nothing_is_taken_back() {
+fn new_output_folder_is_removed_after_a_failure() {
     let folder = tempdir().unwrap();
     let there = folder.path().join("there");
     fs::create_dir(&there).unwrap();
@@ -1860,7 +1860,7 @@ fn a_folder_that_was_made_for_nothing_is_taken_back() {
 
 #[cfg(unix)]
 #[test]
-fn an_interrupt_takes_back_the_folder_that_was_made() {
+fn interrupt_removes_the_new_output_folder() {
     use std::process::{Command, Stdio};
     let (folder, path) = out();
     assert_eq!(unfold([&"zoo", &"vit-s.un", &"-o", &path]).code, DONE);
@@ -1882,7 +1882,7 @@ fn an_interrupt_takes_back_the_folder_that_was_made() {
 
 #[cfg(unix)]
 #[test]
-fn a_command_that_writes_nothing_is_interrupted_as_others_are() {
+fn interrupted_prove_exits_with_130() {
     use std::process::{Command, Stdio};
     let (_folder, path) = out();
     assert_eq!(unfold([&"zoo", &"vit-s.un", &"-o", &path]).code, DONE);
@@ -1906,7 +1906,7 @@ fn a_command_that_writes_nothing_is_interrupted_as_others_are() {
 }
 
 #[test]
-fn what_was_written_is_told_as_it_was_asked_for() {
+fn written_paths_are_reported_as_given() {
     let folder = tempdir().unwrap();
     for _ in 0..2 {
         let mut command = cargo_bin_cmd!("unfold");
@@ -1949,7 +1949,7 @@ fn what_was_written_is_told_as_it_was_asked_for() {
 }
 
 #[test]
-fn one_model_in_a_folder_is_told_to_programs_as_several_are() {
+fn json_of_one_model_into_a_folder_is_a_list() {
     let folder = tempdir().unwrap();
     let out = folder.path().join("out/");
     let run = unfold([&"fuse", &un(), &"-o", &out, &"--json"]);
@@ -1987,7 +1987,7 @@ fn one_model_in_a_folder_is_told_to_programs_as_several_are() {
 /// In a terminal of 60 columns, which the last column would not fit in beside the others.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_narrow_terminal_leaves_room_for_words() {
+fn inspect_fits_a_terminal_of_60_columns() {
     let program = assert_cmd::cargo::cargo_bin!("unfold")
         .display()
         .to_string();
@@ -2021,7 +2021,7 @@ fn a_narrow_terminal_leaves_room_for_words() {
 
 /// Which of the rows is the affine before the core, and which the one behind it.
 #[test]
-fn the_parts_of_a_site_are_told_apart() {
+fn inspect_labels_the_parts_of_a_site() {
     let run = unfold([&"inspect", &digits("dyt", "dynamo")]);
     let mut rows = run
         .stdout
@@ -2044,7 +2044,7 @@ fn the_parts_of_a_site_are_told_apart() {
 }
 
 #[test]
-fn a_graph_that_is_none_is_one_line() {
+fn invalid_graph_is_a_one_line_error() {
     type Change = fn(&mut ModelProto);
     let circle: Change = |proto| {
         let nodes = nodes(proto);
@@ -2091,7 +2091,7 @@ fn a_graph_that_is_none_is_one_line() {
 }
 
 #[test]
-fn what_is_not_understood_passes_untouched() {
+fn unknown_domains_and_opsets_are_copied() {
     type Change = fn(&mut ModelProto);
     let unknown: Change = |proto| {
         nodes(proto)
@@ -2115,7 +2115,7 @@ fn what_is_not_understood_passes_untouched() {
 }
 
 #[test]
-fn quiet_says_nothing() {
+fn quiet_prints_nothing() {
     let (_folder, path) = out();
     let run = unfold([&"fuse", &un(), &"-o", &path, &"--quiet"]);
     assert_eq!(
@@ -2126,7 +2126,7 @@ fn quiet_says_nothing() {
 
 #[cfg(unix)]
 #[test]
-fn a_closed_pipe_is_no_panic() {
+fn closed_pipe_does_not_panic() {
     use std::process::{Command, Stdio};
     let (_folder, path) = out();
     for args in [vec!["inspect"], vec!["fuse", "-o", path.to_str().unwrap()]] {
@@ -2168,7 +2168,7 @@ fn help_has_examples_and_exit_codes() {
 }
 
 #[test]
-fn shells_complete_the_command_by_its_own_name() {
+fn completions_name_the_command_for_each_shell() {
     for (shell, line) in [
         (
             "bash",
@@ -2192,7 +2192,7 @@ fn shells_complete_the_command_by_its_own_name() {
 
 /// The completions that a shell offers.
 #[test]
-fn bash_offers_what_the_command_takes() {
+fn bash_completion_offers_commands_options_and_values() {
     let script = unfold([&"completions", &"bash"]).stdout;
     let offered = |words: &str| {
         let typed = format!("COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))");
@@ -2213,7 +2213,7 @@ fn bash_offers_what_the_command_takes() {
 }
 
 #[test]
-fn each_command_has_a_page_of_the_manual() {
+fn each_command_has_a_manual_page() {
     let whole = unfold([&"man"]).stdout;
     let version = format!("\"unfold {}\"", env!("CARGO_PKG_VERSION"));
     let is_title = |line: &str, name: &str| {
@@ -2270,7 +2270,7 @@ fn each_command_has_a_page_of_the_manual() {
 }
 
 #[test]
-fn the_command_says_its_own_name_and_version() {
+fn version_prints_name_and_version() {
     assert_eq!(
         unfold([&"--version"]).stdout,
         format!("unfold {}\n", env!("CARGO_PKG_VERSION"))
@@ -2297,7 +2297,7 @@ fn json(path: &Path) -> Value {
 
 #[cfg(unix)]
 #[test]
-fn a_certificate_has_the_digests_and_the_formulas() {
+fn certificate_has_digests_and_formulas() {
     let (folder, path) = out();
     let file = folder.path().join("certificate.json");
     let run = unfold([
@@ -2352,7 +2352,7 @@ fn a_certificate_has_the_digests_and_the_formulas() {
 
 #[cfg(unix)]
 #[test]
-fn a_certificate_has_the_digests_of_the_files_with_weights() {
+fn certificate_has_digests_of_data_files() {
     let folder = tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let mut model = Model::open(un()).unwrap();
@@ -2385,7 +2385,7 @@ fn a_certificate_has_the_digests_of_the_files_with_weights() {
 }
 
 #[test]
-fn a_certificate_overwrites_nothing_else_and_is_not_there_without_its_model() {
+fn certificate_overwrites_only_certificates_and_needs_its_model() {
     let (folder, path) = out();
     let model = folder.path().join("model.onnx");
     fs::copy(un(), &model).unwrap();
@@ -2451,7 +2451,7 @@ fn provenance(path: &Path) -> Vec<(String, String)> {
 
 #[cfg(unix)]
 #[test]
-fn a_folded_model_tells_where_its_normalizers_went() {
+fn provenance_lists_the_folded_kinds() {
     let (_folder, path) = out();
     assert_eq!(unfold([&"fuse", &un(), &"-o", &path, &"-q"]).code, DONE);
     let entry = |key: &str, value: &str| (key.to_owned(), value.to_owned());
@@ -2480,7 +2480,7 @@ fn a_folded_model_tells_where_its_normalizers_went() {
 
 #[cfg(unix)]
 #[test]
-fn a_second_folding_is_told_behind_the_first() {
+fn provenance_lists_a_second_fold() {
     let (folder, once) = out();
     let twice = folder.path().join("twice.onnx");
     let skip = "blocks.0.norm1*";
@@ -2565,7 +2565,7 @@ fn a_second_folding_is_told_behind_the_first() {
 }
 
 #[test]
-fn what_has_nothing_to_fold_needs_no_verifying() {
+fn model_without_folds_passes_verify_require() {
     let (_folder, path) = out();
     let run = unfold([
         &"fuse",
@@ -2598,7 +2598,7 @@ fn fuse_all(models: &[PathBuf], rest: &[&str]) -> Run {
 }
 
 #[test]
-fn several_models_go_into_a_folder_and_one_that_is_broken_stops_none() {
+fn several_models_go_into_a_folder_despite_a_broken_one() {
     let folder = tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let broken = path("broken.onnx");
@@ -2669,7 +2669,7 @@ fn several_models_go_into_a_folder_and_one_that_is_broken_stops_none() {
 }
 
 #[test]
-fn several_models_are_one_json_with_what_each_has_alone() {
+fn json_of_several_models_equals_their_single_reports() {
     let folder = tempdir().unwrap();
     let broken = folder.path().join("broken.onnx");
     fs::write(&broken, "no model").unwrap();
@@ -2693,7 +2693,7 @@ fn several_models_are_one_json_with_what_each_has_alone() {
 }
 
 #[test]
-fn the_worst_of_several_models_decides_how_it_ends() {
+fn exit_code_of_several_models_is_the_worst() {
     let (_unknown_folder, unknown) = changed(beyond_tract);
     let broken = unknown.with_file_name("broken.onnx");
     fs::write(&broken, "no model").unwrap();
@@ -2735,7 +2735,7 @@ fn the_worst_of_several_models_decides_how_it_ends() {
 }
 
 #[test]
-fn nothing_begins_where_one_result_would_replace_another_or_an_input() {
+fn colliding_results_are_rejected_before_work() {
     let folder = tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     for name in ["a", "b", "out"] {
@@ -2817,7 +2817,7 @@ fn nothing_begins_where_one_result_would_replace_another_or_an_input() {
 }
 
 #[test]
-fn one_model_goes_into_a_folder_under_its_name() {
+fn one_model_into_a_folder_keeps_its_name() {
     let folder = tempdir().unwrap();
     for out in [folder.path().to_owned(), folder.path().join("new/")] {
         let run = unfold([&"fuse", &un(), &"-o", &out]);
@@ -2828,7 +2828,7 @@ fn one_model_goes_into_a_folder_under_its_name() {
 }
 
 #[test]
-fn what_no_site_of_any_model_is_called_is_warned_of_once() {
+fn skip_unmatched_in_all_models_is_warned_of_once() {
     let models = [un(), digits("ln", "dynamo")];
     let run = fuse_all(&models, &["--dry-run", "--skip", "LN", "--skip", "nothing"]);
     assert_eq!(
@@ -2838,7 +2838,7 @@ fn what_no_site_of_any_model_is_called_is_warned_of_once() {
 }
 
 #[test]
-fn what_copies_of_shared_weights_add_is_said() {
+fn growth_by_shared_weights_is_reported() {
     let folder = tempdir().unwrap();
     let (tied, out) = (
         folder.path().join("tied.onnx"),
@@ -2950,7 +2950,7 @@ fn stream(bias: &str) -> Model {
 }
 
 #[test]
-fn streams_are_scaled_by_what_is_asked_or_by_what_samples_ask() {
+fn scale_stream_takes_a_power_or_measures_samples() {
     let folder = tempdir().unwrap();
     let [model, small, out, samples] =
         ["m.onnx", "s.onnx", "o.onnx", "i.npy"].map(|name| folder.path().join(name));
@@ -3060,7 +3060,7 @@ fn counted() -> Model {
 }
 
 #[test]
-fn a_model_is_written_for_inputs_of_one_size() {
+fn fix_option_writes_a_model_of_fixed_sizes() {
     let folder = tempdir().unwrap();
     let [model, out] = ["m.onnx", "o.onnx"].map(|name| folder.path().join(name));
     let mut open = counted();
@@ -3163,7 +3163,7 @@ fn stored(path: &Path) -> (Vec<String>, Vec<Bytes>) {
 }
 
 #[test]
-fn weights_go_where_they_are_asked_to_go() {
+fn external_data_option_places_the_weights() {
     let (folder, path) = out();
     assert_eq!(unfold([&"fuse", &un(), &"-o", &path, &"-q"]).code, DONE);
     let (outside, expected) = stored(&path);
@@ -3223,7 +3223,7 @@ fn weights_go_where_they_are_asked_to_go() {
 }
 
 #[test]
-fn weights_in_other_folders_are_read_where_that_is_allowed() {
+fn allow_external_reads_weights_of_other_folders() {
     let (folder, path) = out();
     let (near, far) = (folder.path().join("near"), folder.path().join("far"));
     fs::create_dir(&near).unwrap();
@@ -3305,7 +3305,7 @@ fn weights_in_other_folders_are_read_where_that_is_allowed() {
 }
 
 #[test]
-fn the_next_command_is_named() {
+fn next_command_is_suggested() {
     let (_folder, path) = out();
     let run = unfold([&"fuse", &un(), &"-o", &path]);
     assert_eq!(
@@ -3331,7 +3331,7 @@ fn the_next_command_is_named() {
 }
 
 #[test]
-fn a_gemm_has_the_name_of_its_product() {
+fn gemm_keeps_the_name_of_its_matmul() {
     let (_folder, path) = out();
     assert_eq!(
         unfold([&"fuse", &un(), &"-o", &path, &"--quiet"]).code,

@@ -1,4 +1,4 @@
-//! The cost of folding grows with the graph, and not with its square.
+//! The cost of folding and verifying is linear in the size of the graph.
 
 mod common;
 
@@ -89,7 +89,7 @@ fn all_fold(plan: &Plan) -> usize {
 }
 
 #[test]
-fn blocks_one_behind_the_other() {
+fn consecutive_transformer_blocks_fold_in_linear_time() {
     assert_eq!(
         all_fold(&grows_with_the_graph(|nodes| transformer(nodes, 8))),
         SMALL * TIMES / 14 + 1
@@ -97,38 +97,38 @@ fn blocks_one_behind_the_other() {
 }
 
 #[test]
-fn a_site_that_very_many_read() {
+fn site_with_many_readers_folds_in_linear_time() {
     assert_eq!(all_fold(&grows_with_the_graph(fan)), 1);
 }
 
 #[test]
-fn a_value_that_very_many_sites_read() {
+fn many_sites_of_one_value_fold_in_linear_time() {
     assert_eq!(all_fold(&grows_with_the_graph(fans)), SMALL * TIMES / 3);
 }
 
 #[test]
-fn branches_that_part_and_join() {
+fn diverging_and_joining_branches_fold_in_linear_time() {
     all_fold(&grows_with_the_graph(branches));
 }
 
 #[test]
-fn sites_that_stay() {
+fn sites_that_stay_are_planned_in_linear_time() {
     let plan = grows_with_the_graph(stuck);
     assert!(plan.sites.iter().all(|site| !site.is_folded()));
 }
 
 #[test]
-fn factors_that_one_product_reads() {
+fn factors_of_one_product_fold_in_linear_time() {
     assert_eq!(all_fold(&grows_with_the_graph(factors)), 1);
 }
 
 #[test]
-fn parts_with_factors_that_one_product_reads() {
+fn split_parts_of_one_product_fold_in_linear_time() {
     assert_eq!(all_fold(&grows_with_the_graph(split)), 1);
 }
 
 #[test]
-fn outputs_that_are_one_value() {
+fn many_outputs_of_one_value_are_proved_in_linear_time() {
     assert_eq!(all_fold(&grows_with_the_graph(names)), 1);
     assert_eq!(
         verification_grows_with_the_graph(names),
@@ -137,7 +137,7 @@ fn outputs_that_are_one_value() {
 }
 
 #[test]
-fn constants_that_nothing_reads() {
+fn unread_constants_are_verified_in_linear_time() {
     assert_eq!(all_fold(&grows_with_the_graph(unread)), 1);
     assert_eq!(
         verification_grows_with_the_graph(unread),
@@ -146,7 +146,7 @@ fn constants_that_nothing_reads() {
 }
 
 #[test]
-fn normalizers_of_one_value() {
+fn many_norms_of_one_value_are_proved_in_linear_time() {
     assert_eq!(
         verification_grows_with_the_graph(norms),
         [Held::ByProof, Held::ByProof]

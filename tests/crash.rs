@@ -1,5 +1,4 @@
-//! Saves that a signal ends at random moments, and saves of several processes at once leave the old model or a new one,
-//! whole.
+//! A save that a signal ends at a random moment, and several saves at once, leave the old or the new model complete.
 #![cfg(unix)]
 
 mod common;
@@ -165,12 +164,12 @@ impl Bench {
 }
 
 #[test]
-fn a_save_that_is_killed_leaves_the_old_model_or_the_new_one() {
+fn killed_save_leaves_the_old_or_the_new_model() {
     Bench::new().interrupt("KILL", |_| {});
 }
 
 #[test]
-fn a_save_that_is_told_to_end_leaves_nothing_but_the_old_model_or_the_new_one() {
+fn interrupted_save_leaves_no_temporary_files() {
     let bench = Bench::new();
     for signal in ["INT", "TERM"] {
         bench.interrupt(signal, |output| {
@@ -184,7 +183,7 @@ fn a_save_that_is_told_to_end_leaves_nothing_but_the_old_model_or_the_new_one() 
 
 /// Each process reserves a name for its data file before it writes, and removes what the model that it replaces had.
 #[test]
-fn four_processes_that_write_one_model_at_once_all_succeed() {
+fn four_concurrent_saves_of_one_model_succeed() {
     let bench = Bench::new();
     let folder = bench.folder.path().join("at-once");
     fs::create_dir(&folder).unwrap();

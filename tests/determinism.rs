@@ -34,7 +34,7 @@ fn folded(model: &Path, threads: &str) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn every_run_on_any_number_of_threads_writes_the_same_bytes() {
+fn fuse_writes_equal_bytes_in_every_run_and_thread_count() {
     let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/digits");
     let folder = tempdir().unwrap();
     let apart = folder.path().join("apart.onnx");
@@ -67,7 +67,7 @@ fn every_run_on_any_number_of_threads_writes_the_same_bytes() {
 }
 
 #[test]
-fn a_proof_is_the_same_on_any_number_of_threads() {
+fn proof_is_equal_for_every_thread_count() {
     let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/digits");
     for kind in ["un-legacy", "ln-dynamo"] {
         let model = digits.join(format!("{kind}.onnx"));

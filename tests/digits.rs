@@ -84,7 +84,7 @@ fn predictions(logits: &ndarray::Array2<f32>) -> Vec<usize> {
 }
 
 #[test]
-fn predictions_are_the_same_before_and_after() {
+fn digits_predictions_are_unchanged_by_folding() {
     let tests = Tests::read();
     let mut table = String::new();
     for kind in KINDS {
@@ -141,7 +141,7 @@ fn predictions_are_the_same_before_and_after() {
 
 /// The accuracy in the table of models/README.md is what PyTorch's exports have in onnxruntime.
 #[test]
-fn the_accuracy_is_the_one_that_was_measured_on_export() {
+fn digits_accuracy_equals_that_measured_on_export() {
     let tests = Tests::read();
     let text = fs::read_to_string(root().join("models/digits/accuracy.json")).unwrap();
     let measured: serde_json::Value = serde_json::from_str(&text).unwrap();

@@ -13,7 +13,7 @@ fn read(path: &str) -> String {
 }
 
 #[test]
-fn each_reason_has_a_section() {
+fn each_refusal_reason_has_a_section_with_a_remedy() {
     let reasons: BTreeSet<&str> = Reason::all().map(|reason| reason.name()).collect();
     let page = read("docs/refusals.md");
     let titles = page
@@ -36,7 +36,7 @@ fn pages() -> Vec<String> {
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn relative_links_of_the_docs_exist() {
     for page in pages() {
         let text = read(&page);
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(&page);
@@ -52,7 +52,7 @@ fn links_lead_somewhere() {
 }
 
 #[test]
-fn the_summary_of_the_book_lists_each_page_once() {
+fn book_summary_lists_each_page_once() {
     let summary = read("docs/SUMMARY.md");
     let links = summary.split("](").skip(1);
     let mut listed: Vec<String> = links
@@ -86,7 +86,7 @@ fn sources(folder: &Path) -> String {
 
 /// The page that a stranger reads with the tree beside it names files and types that are there.
 #[test]
-fn the_architecture_is_that_of_the_tree() {
+fn architecture_page_names_existing_files_and_types() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let code = sources(&root.join("src"));
     let page = read("docs/architecture.md");
@@ -124,7 +124,7 @@ fn the_architecture_is_that_of_the_tree() {
 }
 
 #[test]
-fn the_formulas_of_the_documents_are_those_of_the_plan() {
+fn documented_formulas_equal_those_of_the_plan() {
     let model = Model::open("models/digits/un-dynamo.onnx").unwrap();
     let plan = unfold::plan(&model, &Default::default()).unwrap();
     let (architecture, commands) = (read("docs/architecture.md"), read("docs/commands.md"));
@@ -153,7 +153,7 @@ fn ci_runs_the_test_command_of_the_readme() {
 }
 
 #[test]
-fn the_commands_page_has_the_exit_codes_of_the_help() {
+fn commands_page_has_the_exit_codes_of_the_help() {
     let code = read("src/cli/exit_code.rs");
     let codes = code
         .split("Exit codes:\n")
@@ -172,7 +172,7 @@ fn the_commands_page_has_the_exit_codes_of_the_help() {
 }
 
 #[test]
-fn each_operator_of_a_custom_domain_is_listed_once() {
+fn opaque_page_lists_each_custom_operator_once() {
     let page = read("docs/opaque.md");
     let rows = page
         .split("| operator |")
@@ -202,7 +202,7 @@ fn each_operator_of_a_custom_domain_is_listed_once() {
 
 /// The examples of how to extend unfold name tables that are there.
 #[test]
-fn the_tables_to_extend_are_there() {
+fn extension_tables_are_where_the_guide_says() {
     for (table, file) in [
         (
             "pub const KINDS: &[&dyn Normalizer]",
@@ -223,7 +223,7 @@ fn the_tables_to_extend_are_there() {
 
 /// The header of the C API is what cbindgen makes of its source.
 #[test]
-fn the_header_declares_what_the_source_has() {
+fn c_header_is_what_cbindgen_generates() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(root.join("src/capi/cbindgen.toml")).unwrap();
     let source = cbindgen::Builder::new()

@@ -566,7 +566,7 @@ fn fused(dtn: &Dtn) -> Model {
 }
 
 #[test]
-fn every_form_computes_what_the_definition_says() {
+fn every_dtn_form_matches_the_definition() {
     for form in [Form::Algorithm, Form::ByHeads, Form::Einsum] {
         for omega in [
             &[0.3, -1.0, 2.0][..],
@@ -585,7 +585,7 @@ fn every_form_computes_what_the_definition_says() {
 }
 
 #[test]
-fn statistics_of_blocks_stand_for_their_tokens() {
+fn pooled_statistics_are_computed_without_pool_or_resize() {
     for omega in [&[0.3, -1.0, 2.0][..], &[0.7], &[-200.0, -200.0]] {
         let dtn = Dtn {
             pool: 2,
@@ -604,7 +604,7 @@ fn statistics_of_blocks_stand_for_their_tokens() {
 }
 
 #[test]
-fn heads_of_tokens_alone_are_layer_normalization() {
+fn dtn_with_lambda_one_becomes_layer_norm() {
     for form in [Form::Algorithm, Form::ByHeads, Form::Einsum] {
         let dtn = Dtn::new(&[200.0, 200.0]).form(form);
         let fused = fused(&dtn);
@@ -616,7 +616,7 @@ fn heads_of_tokens_alone_are_layer_normalization() {
 }
 
 #[test]
-fn heads_of_all_tokens_alike_are_instance_normalization() {
+fn dtn_with_uniform_attention_becomes_instance_norm() {
     for form in [Form::Algorithm, Form::ByHeads, Form::Einsum] {
         let fused = fused(&Dtn::new(&[-200.0, -200.0]).uniform().form(form));
         assert_eq!(operators(&fused, "MatMul"), 1);
@@ -626,7 +626,7 @@ fn heads_of_all_tokens_alike_are_instance_normalization() {
 
 /// Tokens without a gradient between them are all alike; what a float is no ninth, and nearly alike is not alike.
 #[test]
-fn a_mean_of_all_tokens_is_written_where_it_is_exact() {
+fn uniform_attention_becomes_a_mean_only_where_it_is_exact() {
     let slope = |dtn: Dtn| Dtn {
         attention: vec![[0.0, 1e-9, 0.0]; dtn.heads()],
         ..dtn
@@ -660,7 +660,7 @@ fn a_mean_of_all_tokens_is_written_where_it_is_exact() {
 }
 
 #[test]
-fn heads_of_neighbours_alone_need_no_statistics_of_a_token() {
+fn dtn_with_lambda_zero_needs_no_token_statistics() {
     let fused = fused(&Dtn::new(&[-200.0, -200.0]));
     assert_eq!(
         (operators(&fused, "MatMul"), operators(&fused, "ReduceMean")),
@@ -669,7 +669,7 @@ fn heads_of_neighbours_alone_need_no_statistics_of_a_token() {
 }
 
 #[test]
-fn heads_that_blend_differently_are_computed_apart() {
+fn heads_with_different_lambda_are_split() {
     let omegas: [&[f64]; 4] = [
         &[200.0, -200.0, 0.4],
         &[0.4, 0.1, 200.0, 200.0],
@@ -686,7 +686,7 @@ fn heads_that_blend_differently_are_computed_apart() {
 }
 
 #[test]
-fn a_channel_that_gamma_silences_stays_silent() {
+fn zero_and_negative_gamma_are_exact() {
     let mut dtn = Dtn::new(&[0.5, -0.5]);
     dtn.gamma[3] = 0.0;
     dtn.gamma[4] = -2.0;
@@ -694,7 +694,7 @@ fn a_channel_that_gamma_silences_stays_silent() {
 }
 
 #[test]
-fn rows_that_do_not_sum_to_one_are_kept_as_they_are() {
+fn attention_rows_that_do_not_sum_to_one_are_kept() {
     let dtn = Dtn::new(&[0.5, -0.5]).form(Form::Einsum);
     let mut model = dtn.model();
     let constants = &mut model.graph_mut().initializer;
@@ -714,7 +714,7 @@ fn rows_that_do_not_sum_to_one_are_kept_as_they_are() {
 }
 
 #[test]
-fn large_means_lose_no_more_than_in_the_definition() {
+fn large_means_lose_no_more_precision_than_the_original() {
     for omega in [0.0, -30.0, 6.0] {
         let dtn = Dtn::new(&[omega, omega]);
         let original = dtn.model();
@@ -755,7 +755,7 @@ fn maker<'g>(graph: &'g mut GraphProto, output: &str) -> &'g mut NodeProto {
 }
 
 #[test]
-fn what_is_not_the_definition_is_left_alone() {
+fn near_dtn_graphs_are_not_recognized() {
     let square = Dtn {
         side: 2,
         ..Dtn::new(&[0.5, -0.5])
@@ -931,7 +931,7 @@ fn folds_but_for_its_core(fused: &unfold::Fused) -> Reason {
 }
 
 #[test]
-fn interpolated_statistics_stay_as_they_are_written() {
+fn linearly_resized_statistics_stay() {
     let dtn = Dtn {
         pool: 2,
         ..Dtn::new(&[0.5, -0.5])
@@ -953,7 +953,7 @@ fn interpolated_statistics_stay_as_they_are_written() {
 
 /// 2 blocks times 2.1 are 4 tokens, too, but the third of them is then in the first block.
 #[test]
-fn blocks_that_are_not_repeated_evenly_stay_as_they_are_written() {
+fn unevenly_resized_statistics_stay() {
     let dtn = Dtn {
         pool: 2,
         ..Dtn::new(&[0.5, -0.5])
@@ -975,7 +975,7 @@ fn blocks_that_are_not_repeated_evenly_stay_as_they_are_written() {
 }
 
 #[test]
-fn half_precision_stays_as_it_is_written() {
+fn float16_dtn_core_stays() {
     let dtn = Dtn::new(&[0.5, -0.5]);
     let mut model = dtn.model();
     let graph = model.graph_mut();
@@ -1021,7 +1021,7 @@ fn half_precision_stays_as_it_is_written() {
 }
 
 #[test]
-fn a_value_inside_that_something_else_reads_keeps_its_meaning() {
+fn inner_dtn_values_with_other_readers_are_exact() {
     for form in [Form::Algorithm, Form::ByHeads, Form::Einsum] {
         let dtn = Dtn::new(&[0.5, -0.5]).form(form);
         for plain in [dtn.model(), bare(&dtn)] {
@@ -1070,7 +1070,7 @@ fn a_value_inside_that_something_else_reads_keeps_its_meaning() {
 }
 
 #[test]
-fn an_affine_that_has_to_stay_is_written_behind_the_site() {
+fn affine_on_a_residual_stream_stays_after_dtn() {
     for form in [Form::Algorithm, Form::ByHeads, Form::Einsum] {
         let dtn = Dtn::new(&[0.5, -0.5]).form(form);
         let mut model = dtn.model();
@@ -1108,7 +1108,7 @@ fn bare(dtn: &Dtn) -> Model {
 }
 
 #[test]
-fn without_an_affine_there_is_a_factor_of_its_own_at_most() {
+fn dtn_without_affine_is_replaced_by_fewer_nodes() {
     for form in [Form::Algorithm, Form::ByHeads, Form::Einsum] {
         let dtn = Dtn::new(&[0.5, -0.5]).form(form);
         let model = bare(&dtn);
@@ -1154,7 +1154,7 @@ fn ended(mut model: Model, channels: usize, turned: bool, beside: Option<&str>) 
 }
 
 #[test]
-fn fusing_twice_is_fusing_once() {
+fn fusing_dtn_twice_changes_nothing() {
     let forms = [Form::Algorithm, Form::ByHeads, Form::Einsum].map(|form| (form, 1));
     for (form, pool) in [&forms[..], &[(Form::Algorithm, 2)]].concat() {
         for omega in [
@@ -1210,7 +1210,7 @@ fn is_fused_at_once(model: &Model, x: &Array3<f64>) {
 }
 
 #[test]
-fn the_digits_are_told_as_before() {
+fn dtn_digits_predictions_are_unchanged() {
     let images: Array4<f32> = ndarray_npy::read_npy("models/digits/test-images.npy").unwrap();
     for exporter in ["dynamo", "legacy"] {
         let model = Model::open(format!("models/digits/dtn-{exporter}.onnx")).unwrap();

@@ -36,7 +36,7 @@ fn is_fused(operator: &str) -> bool {
 }
 
 #[test]
-fn no_form_that_tract_fuses_is_lost_by_folding() {
+fn folding_keeps_every_fusion_of_tract() {
     let mut forms = 0;
     for path in models("models/digits") {
         let model = Model::open(&path).unwrap();

@@ -54,7 +54,7 @@ fn is_de_normalised(fused: &Fused) {
 }
 
 #[test]
-fn an_output_is_de_normalised_by_the_last_layer() {
+fn output_de_normalisation_folds_into_the_last_matmul() {
     // y·std + mean = x·(W·diag(std)) + (b·std + mean)
     let fused = fused(&model(
         "input x batch 2
@@ -81,7 +81,7 @@ fn an_output_is_de_normalised_by_the_last_layer() {
 }
 
 #[test]
-fn one_number_de_normalises_all_outputs() {
+fn scalar_de_normalisation_folds_into_gemm() {
     let fused = fused(&model(
         "input x batch 2
          const w 3 2 = 1 2 3 -1 0 4
@@ -106,7 +106,7 @@ fn one_number_de_normalises_all_outputs() {
 }
 
 #[test]
-fn an_image_is_de_normalised_by_the_last_convolution() {
+fn image_de_normalisation_folds_into_a_padded_conv() {
     // The padding belongs to the convolution: an affine behind it folds all the same.
     let fused = fused(&model(
         "input x batch 1 4 4
@@ -128,7 +128,7 @@ fn an_image_is_de_normalised_by_the_last_convolution() {
 }
 
 #[test]
-fn what_is_read_before_it_is_de_normalised_stays() {
+fn de_normalisation_of_a_read_value_stays() {
     for (reader, reason) in [
         ("output z", Reason::GraphOutput),
         ("r = Relu(z)\n output r", Reason::OtherReader),
@@ -187,7 +187,7 @@ fn mixed(scaled_in_half: bool, shift: &str) -> Model {
 }
 
 #[test]
-fn a_dynamic_tanh_folds_round_the_casts_of_mixed_precision() {
+fn dynamic_tanh_folds_around_mixed_precision_casts() {
     for scaled_in_half in [true, false] {
         let original = mixed(scaled_in_half, "-4");
         let fused = fuse(&original);
@@ -241,7 +241,7 @@ fn a_dynamic_tanh_folds_round_the_casts_of_mixed_precision() {
 }
 
 #[test]
-fn a_dynamic_tanh_whose_folded_numbers_are_no_halves_stays() {
+fn dynamic_tanh_that_overflows_float16_stays() {
     // βW = 1 + 3e4·1 fits, and 3 + 3e4·2 fits; with 4e4 the second does not.
     let fits = fuse(&mixed(true, "-30000"));
     assert!(fits.plan.sites[0].is_folded(), "{:#?}", fits.plan.sites);
@@ -253,7 +253,7 @@ fn a_dynamic_tanh_whose_folded_numbers_are_no_halves_stays() {
 }
 
 #[test]
-fn a_tanh_of_which_only_the_sign_is_left_is_no_dynamic_tanh() {
+fn tanh_cast_to_integers_is_no_dynamic_tanh() {
     let fused = fused(&model(
         "input x batch 2
          const alpha 1 = 0.5
@@ -298,7 +298,7 @@ fn talking_heads(queries: &str) -> Model {
 }
 
 #[test]
-fn the_scale_of_attention_folds_though_heads_talk() {
+fn attention_scale_folds_past_talking_heads() {
     let model = talking_heads("const half = 0.5\n qs = Mul(qt, half)");
     let fused = fuse(&model);
     let [site] = &fused.plan.sites[..] else {
@@ -319,7 +319,7 @@ fn the_scale_of_attention_folds_though_heads_talk() {
 }
 
 #[test]
-fn a_sign_is_no_scale_of_attention() {
+fn neg_is_no_attention_scale() {
     let fused = fuse(&talking_heads("qs = Neg(qt)"));
     assert!(fused.plan.sites.is_empty(), "{:#?}", fused.plan.sites);
 }

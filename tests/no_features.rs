@@ -22,7 +22,7 @@ fn constant(model: &Model, name: &str) -> ArrayD<f64> {
 }
 
 #[test]
-fn a_model_is_loaded_planned_folded_and_saved() {
+fn library_without_features_loads_plans_folds_and_saves() {
     let model = Model::open(digits("un-dynamo.onnx")).unwrap();
     let plan = unfold::plan(&model, &Default::default()).unwrap();
     assert_eq!(
@@ -62,7 +62,7 @@ fn a_model_is_loaded_planned_folded_and_saved() {
 }
 
 #[test]
-fn shapes_and_statistics_that_a_graph_computes_are_known_all_the_same() {
+fn computed_shapes_and_statistics_are_known_without_features() {
     // Its √(σ² + ε) and the shapes of its Reshapes are computed by operators.
     let model = Model::open(digits("un-legacy.onnx")).unwrap();
     let plan = unfold::plan(&model, &Default::default()).unwrap();

@@ -64,7 +64,7 @@ fn operators(model: &Model) -> Vec<&str> {
 }
 
 #[test]
-fn the_command_lists_the_pipeline() {
+fn passes_command_lists_the_pipeline() {
     let (code, out, errors) = unfold(&["passes", "--json"]);
     assert_eq!((code, errors.as_str()), (0, ""));
     let listed: Value = serde_json::from_str(&out).unwrap();
@@ -92,7 +92,7 @@ fn documented(stage: &StageInfo) -> String {
 }
 
 #[test]
-fn the_documentation_lists_the_pipeline() {
+fn architecture_page_lists_the_pipeline() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/architecture.md");
     let page = std::fs::read_to_string(page).unwrap();
     let rows: String = pipeline().iter().map(documented).collect();
@@ -100,7 +100,7 @@ fn the_documentation_lists_the_pipeline() {
 }
 
 #[test]
-fn a_run_stops_after_a_pass() {
+fn stop_after_ends_the_run_after_a_pass() {
     let stopped = dry_run(&["--stop-after", "canonicalize", "--stats"]);
     let reason = serde_json::json!({ "reason": "stop-after", "pass": "canonicalize" });
     assert_eq!(stopped["stopped"], reason);
@@ -146,7 +146,7 @@ fn statistics_count_runs_changes_and_operators() {
 }
 
 #[test]
-fn a_skipped_kind_leaves_other_passes_as_they_are() {
+fn skipping_a_kind_keeps_other_passes() {
     let model = chain();
     let all = ["Relu", "Sigmoid", "Tanh", "MatMul"];
     assert_eq!(operators(&fuse(&model, &[]).model), all);
@@ -163,7 +163,7 @@ fn a_skipped_kind_leaves_other_passes_as_they_are() {
 }
 
 #[test]
-fn a_skipped_pass_does_not_run() {
+fn skipped_pass_does_not_run() {
     let model = chain();
     let skipped = fuse(&model, &["fold-affines"]);
     let folded = ["Relu", "Sigmoid", "Tanh", "Mul", "MatMul"];
@@ -190,7 +190,7 @@ fn a_skipped_pass_does_not_run() {
 }
 
 #[test]
-fn each_pass_is_proved() {
+fn verify_each_proves_every_pass() {
     let folder = tempfile::tempdir().unwrap();
     let result = folder.path().join("out.onnx");
     let result = result.to_str().unwrap();

@@ -1,4 +1,4 @@
-//! Results of folding are proved, and later changes are not.
+//! Results of folding are proved, and changed models are not.
 
 #[path = "prove/bodies.rs"]
 mod bodies;
@@ -73,7 +73,7 @@ fn is_proved(proof: &Proof) -> bool {
 }
 
 #[test]
-fn what_folding_makes_of_the_trained_models_is_proved() {
+fn folded_digits_models_are_proved() {
     for (name, model) in digits() {
         let fused = unfold::fuse(&model, &Default::default()).unwrap();
         match proof(&model, &fused.model, &fused.plan.tensors) {
@@ -91,7 +91,7 @@ fn what_folding_makes_of_the_trained_models_is_proved() {
 }
 
 #[test]
-fn a_graph_that_was_only_rewritten_is_proved_and_another_one_is_not() {
+fn rewritten_graph_is_proved_and_a_different_one_is_not() {
     let before = text::model(
         "input x batch 4\nweight w 4 3\nscale s 3\ny = MatMul(x, w)\nz = Mul(y, s)\nt = Tanh(z)\nq = Softmax(t)\noutput q",
     );
@@ -120,7 +120,7 @@ fn a_graph_that_was_only_rewritten_is_proved_and_another_one_is_not() {
 }
 
 #[test]
-fn an_output_of_another_name_or_type_is_another_function() {
+fn changed_output_order_or_types_are_disproved() {
     let model = text::model("input x batch 4\ny = Tanh(x)\nz = Exp(x)\noutput y z");
     let mut exchanged = model.clone();
     exchanged.graph_mut().output.swap(0, 1);
@@ -185,7 +185,7 @@ fn hardmax(opset: i64) -> Model {
 }
 
 #[test]
-fn what_a_model_is_given_belongs_to_it() {
+fn defaults_declared_shapes_and_opset_are_compared() {
     let plain = text::model("input x batch 4\ninput k 4\nscale k 4\ny = Mul(x, k)\noutput y");
     let mut changed = plain.clone();
     let tensor = changed
@@ -208,7 +208,7 @@ fn cast_to(code: i64) -> Model {
 }
 
 #[test]
-fn outputs_are_of_the_same_type() {
+fn outputs_of_different_types_are_not_proved() {
     assert!(is_told_apart(&cast_to(1), &cast_to(10)));
     assert!(is_told_apart(&cast_to(11), &cast_to(1)));
 }

@@ -1,4 +1,4 @@
-//! How the sources are put together: who may know whom, and one name for each type.
+//! Rules for the sources: allowed imports between modules, one name for each type.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

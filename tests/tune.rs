@@ -1,4 +1,4 @@
-//! `unfold tune`, as people run it.
+//! The command `unfold tune`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Random graphs: what unfold makes of them computes the same numbers.
+//! Random graphs: the results of folding compute equal numbers.
 
 mod centring;
 mod check;
@@ -79,12 +79,12 @@ fn folds_enough(counts: &Counts) {
 }
 
 #[test]
-fn fused_graphs_compute_exactly_the_same() {
+fn random_graphs_fold_exactly() {
     folds_enough(&run(Kind::Exact, 2500));
 }
 
 #[test]
-fn fused_streams_compute_exactly_the_same() {
+fn random_streams_fold_exactly() {
     let counts = each(1000, |bytes, counts| {
         check(&streams::stream(bytes), Kind::Exact, counts)
     });
@@ -96,7 +96,7 @@ fn fused_streams_compute_exactly_the_same() {
 }
 
 #[test]
-fn centred_streams_are_proved_to_compute_the_same() {
+fn random_streams_are_centred_and_proved() {
     let counts = each(2000, centring::check);
     let count = |what: &str| counts.get(what).copied().unwrap_or(0);
     let models = count("proved");
@@ -110,7 +110,7 @@ fn centred_streams_are_proved_to_compute_the_same() {
 }
 
 #[test]
-fn scaled_streams_compute_the_same_to_the_last_bit() {
+fn random_streams_are_scaled_exactly() {
     let counts = each(600, powers::check);
     let [scaled, all] = ["stream scaled", "stream"].map(|what| counts[what]);
     assert!(
@@ -125,18 +125,18 @@ fn scaled_streams_compute_the_same_to_the_last_bit() {
 }
 
 #[test]
-fn graphs_that_run_part_by_part_compute_the_same() {
+fn random_sliced_graphs_compute_equal_results() {
     let counts = each(300, slices::check);
     assert!(3 * counts["cut"] > counts["model"], "{counts:?}");
 }
 
 #[test]
-fn fused_graphs_compute_the_same_up_to_rounding() {
+fn random_real_graphs_fold_up_to_rounding() {
     folds_enough(&run(Kind::Real, 500));
 }
 
 #[test]
-fn fused_graphs_with_bodies_compute_exactly_the_same() {
+fn random_graphs_with_bodies_fold_exactly() {
     let counts = each(1000, |bytes, counts| {
         let (shape, base) = bytes.split_at(bytes.len() / 5);
         let mut case = Case::new(base, Kind::Exact);
@@ -156,7 +156,7 @@ fn fused_graphs_with_bodies_compute_exactly_the_same() {
 }
 
 #[test]
-fn changed_messages_end_with_a_result_or_an_error() {
+fn mutated_messages_end_with_a_result_or_an_error() {
     let counts = each(1000, |bytes, counts| {
         let (changes, base) = bytes.split_at(bytes.len() / 4);
         let mut proto = Case::new(base, Kind::Real).model.proto;
@@ -183,7 +183,7 @@ static FILES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
 });
 
 #[test]
-fn changed_files_end_with_a_result_or_an_error() {
+fn mutated_files_end_with_a_result_or_an_error() {
     let counts = each(2000, |bytes, counts| {
         let mut tape = Tape::new(bytes);
         let mut file = tape.pick(&FILES);
@@ -199,7 +199,7 @@ fn changed_files_end_with_a_result_or_an_error() {
 
 /// A judge that looks away proves nothing.
 #[test]
-fn integers_that_differ_are_no_agreement() {
+fn judge_rejects_differing_integers_and_missing_outputs() {
     let gives = |values: &[i64]| {
         let mut graph = Builder::new(17);
         let values = graph.ints(values);

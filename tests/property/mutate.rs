@@ -1,4 +1,4 @@
-//! Models with something wrong in them: as messages, and as bytes.
+//! Faulty models: mutated messages and mutated bytes.
 
 use prost::Message;
 use unfold::onnx::proto::{

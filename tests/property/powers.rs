@@ -1,4 +1,4 @@
-//! Streams that are scaled by a power of two: not one bit of any output differs.
+//! Random streams scaled by a power of two: every output is equal to the last bit.
 
 use unfold::FuseOptions;
 

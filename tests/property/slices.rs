@@ -1,4 +1,4 @@
-//! Random graphs run part by part.
+//! Random graphs in which regions are sliced into parts.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

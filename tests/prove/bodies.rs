@@ -48,7 +48,7 @@ fn if_that_captures(text: &str, captured: &str) -> Model {
 }
 
 #[test]
-fn a_body_is_a_function_of_what_it_captures() {
+fn values_captured_by_a_body_are_compared() {
     let start = "input x batch 4\ncondition yes\nweight w 4 3\nscale s 3\n";
     let before = if_that_captures(&format!("{start}v = MatMul(x, w)\nz = Mul(v, s)"), "z");
     let folded = if_that_captures(&format!("{start}u = Mul(w, s)\nt = MatMul(x, u)"), "t");
@@ -82,7 +82,7 @@ fn reshaped_by_if(read: [&str; 2]) -> Model {
 }
 
 #[test]
-fn an_if_whose_branches_make_the_same_integers_makes_those() {
+fn if_with_equal_integer_branches_has_known_integers() {
     let plain = text::model(
         "input x 2 4\ncondition yes\nweight w 4 3\nweight v 3 3\nints other 2 = 2 3\nz = MatMul(x, w)\ny = MatMul(z, v)\noutput y",
     );
@@ -109,7 +109,7 @@ fn floats_and_rows(extents: [&str; 2], end: &str) -> Model {
 }
 
 #[test]
-fn an_if_makes_the_same_integers_beside_floats_that_differ() {
+fn if_has_known_integers_beside_different_floats() {
     let made = "e = Concat(rows, rest) axis=0\ny = Reshape(z, e)";
     let known = "e = Concat(three, rest) axis=0\ny = Reshape(z, e)";
     for (extents, are_equal) in [
@@ -157,7 +157,7 @@ fn unknown_in_body(factor: &str, weight: &str) -> Model {
 }
 
 #[test]
-fn what_a_body_makes_of_what_nobody_knows_is_undecided() {
+fn body_over_unknown_operators_is_undecided() {
     let found = proof(
         &unknown_in_body("s", "v"),
         &unknown_in_body("one", "w"),
@@ -236,7 +236,7 @@ fn scaled_in_scan(body: &str) -> Model {
 }
 
 #[test]
-fn a_scale_that_moves_within_a_body_is_proved_and_one_of_another_channel_is_not() {
+fn scale_moved_within_a_body_is_proved_unless_its_channel_changes() {
     for with_body in [scaled_in_if, scaled_in_loop, scaled_in_scan] {
         let [(original, _), (moved, recipes), (lost, wrong)] = scaled_in_bodies(&|body| {
             let mut model = with_body(body);
@@ -255,7 +255,7 @@ fn a_scale_that_moves_within_a_body_is_proved_and_one_of_another_channel_is_not(
 }
 
 #[test]
-fn a_broken_branch_is_found_at_its_site_and_one_that_nobody_can_evaluate_decides_nothing() {
+fn broken_branch_is_found_and_an_unknown_one_is_undecided() {
     let [(original, _), _, (lost, wrong)] = scaled_in_bodies(&declared_if);
     match proof(&original, &lost, &wrong) {
         Proof::Disproved { at, site, .. } => assert_eq!((at.as_str(), site), ("y", Some(3))),
@@ -311,7 +311,7 @@ fn behind_mystery(then: &str) -> Model {
 }
 
 #[test]
-fn a_new_tensor_of_a_body_is_held_to_its_recipe() {
+fn new_tensor_in_a_body_is_checked_against_its_recipe() {
     let original = with_own_tensor(None, "a = MatMul(h, w)\nb = Mul(a, s)\nt = MatMul(b, v)");
     let scale = Recipe::constant("s", &[3]).reshape(&[3, 1]).unwrap();
     let recipe = Recipe::constant("v", &[3, 4]).mul(&scale).unwrap();
@@ -364,7 +364,7 @@ fn with_dead_node(functions: [&str; 2], is_there: bool) -> Model {
 }
 
 #[test]
-fn what_no_result_of_a_body_needs_says_nothing() {
+fn dead_nodes_in_a_body_do_not_matter() {
     // A model that does not fit at a size that is tried, unless the misfit is absent.
     let model = with_dead_node(["Relu", "Tanh"], true);
     assert!(is_proved(&proof(
@@ -400,7 +400,7 @@ fn with_random_bodies(name: &str) -> Model {
 }
 
 #[test]
-fn random_numbers_in_two_bodies_are_not_the_same() {
+fn random_nodes_in_two_bodies_differ() {
     let none = text::model("input x 2 3\ncondition c\ny = Identity(x)\noutput y");
     assert!(!is_proved(&proof(&with_random_bodies("one"), &none, &[])));
     assert!(!is_proved(&proof(&with_random_bodies("two"), &none, &[])));
@@ -438,7 +438,7 @@ fn quantized_in_body(zero: TensorProto) -> Model {
 }
 
 #[test]
-fn integers_of_bodies_are_those_of_their_type() {
+fn integer_types_in_bodies_are_compared() {
     assert!(is_told_apart(
         &quantized_in_body(zero(DataType::Uint8)),
         &quantized_in_body(zero(DataType::Int8))

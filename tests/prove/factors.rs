@@ -1,4 +1,4 @@
-//! Positive factors that activations pass.
+//! The prover moves positive factors past activations.
 
 use unfold::onnx::Model;
 use unfold::prove::Proof;
@@ -14,7 +14,7 @@ fn scaled_between_weights(scale: &str, rest: &str) -> Model {
 }
 
 #[test]
-fn a_positive_number_moves_through_what_keeps_it_and_no_other_does() {
+fn prover_moves_positive_scalars_past_relu_abs_and_max() {
     let operators = [
         "r = Relu(b)",
         "r = LeakyRelu(b) alpha=0.3",
@@ -67,7 +67,7 @@ fn proof_of_moved(scale: &str, extents: &[usize], operator: &str, forward: bool)
 }
 
 #[test]
-fn a_value_and_its_multiple_are_one_to_what_a_positive_number_moves_through() {
+fn relu_of_a_positive_multiple_is_a_multiple_of_relu() {
     for (scale, holds) in [("1 = 0.3", true), ("1 = -0.3", false)] {
         let original = with_relu_of_product(scale, "b = Mul(a, s)\nq = Relu(b)\ny = MatMul(q, v)");
         let number = Recipe::constant("s", &[1]).reshape(&[1, 1]).unwrap();
@@ -90,7 +90,7 @@ fn with_relu_of_product(scale: &str, rest: &str) -> Model {
 }
 
 #[test]
-fn many_positive_scales_in_a_row_pass_activations() {
+fn prover_moves_70_positive_scales_past_relus() {
     let rows: String = (0..70)
         .map(|i| {
             format!(

@@ -1,4 +1,4 @@
-//! Models that differ, and models that no engine takes: none is proved.
+//! Models that differ and models that are invalid: none is proved equal.
 
 use unfold::onnx::Model;
 use unfold::onnx::proto::{AttributeProto, NodeProto};
@@ -29,7 +29,7 @@ fn cut_to(axis: i64) -> Model {
 
 /// `prove-size`: a position table is cut to the length of the sequence, or to the channels, which are 8 as lengths were.
 #[test]
-fn prove_size_an_axis_of_another_extent_is_told_apart() {
+fn slice_to_another_extent_is_not_proved() {
     let (before, after) = (cut_to(1), cut_to(2));
     assert!(is_proved(&proof(&before, &cut_to(1), &[])));
     let found = proof(&before, &after, &[]);
@@ -51,7 +51,7 @@ fn multiplied_by_extent(axis: i64) -> Model {
 
 /// The batch and the length of two symbols are not one size.
 #[test]
-fn symbols_have_sizes_of_their_own() {
+fn extents_of_two_symbols_differ() {
     assert!(is_disproved(&proof(
         &multiplied_by_extent(0),
         &multiplied_by_extent(1),
@@ -70,7 +70,7 @@ fn of_batch(nodes: &str) -> Model {
 
 /// A Squeeze without axes takes out a batch of one.
 #[test]
-fn a_batch_of_one_is_looked_at() {
+fn squeeze_of_a_batch_of_one_is_disproved() {
     let kept = of_batch("y = Relu(x)");
     let squeezed = of_batch("r = Relu(x)\ny = Squeeze(r)");
     let found = proof(&kept, &squeezed, &[]);
@@ -85,7 +85,7 @@ fn gathered(index: i64) -> Model {
 
 /// `gather-mod`: an axis of three places has a place 1 and no place 4.
 #[test]
-fn gather_mod_a_stored_index_out_of_range_is_undecided() {
+fn gather_with_an_index_out_of_range_is_undecided() {
     for index in [4, 7, -5, 100] {
         let found = proof(&gathered(1), &gathered(index), &[]);
         assert!(
@@ -114,7 +114,7 @@ fn with_extent_from(start: i64) -> Model {
 
 /// `gather-shape`: the extents from axis 1 on are one, of which none is the second.
 #[test]
-fn gather_shape_an_extent_out_of_range_is_undecided() {
+fn gather_of_a_missing_extent_is_undecided() {
     let found = proof(&with_extent_from(0), &with_extent_from(1), &[]);
     assert!(matches!(found, Proof::Undecided { .. }), "{found:?}");
     assert!(is_proved(&proof(
@@ -126,7 +126,7 @@ fn gather_shape_an_extent_out_of_range_is_undecided() {
 
 /// The siblings of a Gather, with an index that is in range and its remainder that is not.
 #[test]
-fn settled_indices_out_of_range_are_undecided_in_every_operator() {
+fn indices_out_of_range_are_undecided_in_gather_and_scatter_nd() {
     let cases = [
         ("ints i 1 2 = 1 2", "ints i 1 2 = 3 2", "y = GatherND(x, i)"),
         (
@@ -159,7 +159,7 @@ fn settled_indices_out_of_range_are_undecided_in_every_operator() {
 
 /// Tokens that are given may be any number, as those of a vocabulary are.
 #[test]
-fn a_given_index_may_be_any_number() {
+fn index_input_takes_any_value() {
     let model =
         text::model("indices ids batch 4\nweight table 11 3\ny = Gather(table, ids)\noutput y");
     assert!(is_proved(&proof(&model, &model, &[])));
@@ -173,7 +173,7 @@ fn rooted(nodes: &str) -> Model {
 
 /// `sqrt-sign`, and what else a sign under a root may be taken for.
 #[test]
-fn sqrt_sign_signs_under_a_root_are_seen() {
+fn sign_inside_sqrt_pow_or_log_is_disproved() {
     let forms = [
         (
             "y = Sqrt(x)",
@@ -219,7 +219,7 @@ fn scaled_under_root(nodes: &str) -> Model {
 
 /// A scale that is a square moves through a root, and its negative does not, also where every extent is known.
 #[test]
-fn a_positive_square_moves_through_a_root() {
+fn prover_moves_a_positive_square_past_sqrt() {
     let before = scaled_under_root("m = Mul(x, nine)\ny = Sqrt(m)");
     let behind = scaled_under_root("r = Sqrt(x)\ny = Mul(r, three)");
     let negative = scaled_under_root("m = Mul(x, n)\ny = Sqrt(m)");
@@ -253,7 +253,7 @@ fn split_in_two(opset: i64) -> Model {
 
 /// `invalid-split`: an attribute that a later operator set has.
 #[test]
-fn invalid_split_an_attribute_of_a_later_operator_set_is_an_error() {
+fn split_attribute_of_a_later_opset_is_invalid() {
     let parts = attribute("num_outputs", Attr::Int(2));
     let found = proof(
         &split_in_two(17),
@@ -272,7 +272,7 @@ fn invalid_split_an_attribute_of_a_later_operator_set_is_an_error() {
 }
 
 #[test]
-fn attributes_that_no_engine_takes_are_errors() {
+fn invalid_attributes_are_reported() {
     let conv =
         text::model("input x 1 2 5 5\nweight w 3 2 3 3\ny = Conv(x, w) pads=[1,1,1,1]\noutput y");
     let softmax = text::model("input x b 4\ny = Softmax(x) axis=1\noutput y");
@@ -321,7 +321,7 @@ fn attributes_that_no_engine_takes_are_errors() {
 }
 
 #[test]
-fn nodes_that_no_engine_takes_are_errors() {
+fn invalid_nodes_are_reported() {
     let softmax = text::model("input x b 4\ny = Softmax(x) axis=1\noutput y");
     let gather =
         text::model("input x 2 3\nconst f 1 = 1\nints i 1 = 1\ny = Gather(x, i)\noutput y");
@@ -370,7 +370,7 @@ fn summed_with(other: &str) -> Model {
 }
 
 #[test]
-fn floats_and_integers_in_one_sum_are_an_error() {
+fn add_of_float_and_integer_is_invalid() {
     assert!(is_invalid(&proof(
         &summed_with("f"),
         &summed_with("k"),
@@ -391,7 +391,7 @@ fn clamped(nodes: &str) -> Model {
 
 /// Of two activations one is not enough where the other one makes a difference.
 #[test]
-fn activations_that_make_a_difference_are_told_apart() {
+fn activations_with_an_effect_are_not_dropped_by_the_prover() {
     for (both, one) in [
         (
             "r = Relu(x)\ny = Clip(r, low, six)",
@@ -420,7 +420,7 @@ fn activations_that_make_a_difference_are_told_apart() {
 
 /// A default of an input is no bound, and an invalid activation stays in the check.
 #[test]
-fn an_activation_is_passed_only_where_it_is_known_and_valid() {
+fn redundant_clip_needs_constant_bounds_and_valid_attributes() {
     let both = clamped("input top\nconst top = 6\nr = Clip(x, zero, six)\ny = Clip(r, zero, top)");
     let alone = clamped("input top\nconst top = 6\ny = Clip(x, zero, top)");
     assert!(is_proved(&proof(&both, &both, &[])));

@@ -10,7 +10,7 @@ use super::common::{node, text};
 use super::{is_proved, proof};
 
 #[test]
-fn a_call_is_the_body_of_its_function() {
+fn call_equals_the_inlined_function() {
     let start = "opset 17\ninput x batch 4\nweight w 4 3\nscale s 3\n";
     let mut called = text::model(&format!(
         "{start}v = MatMul(x, w)\ny = Twice(v, s)\noutput y"
@@ -72,7 +72,7 @@ fn calling(by: i64) -> Model {
 
 /// Calls of functions whose bodies differ.
 #[test]
-fn functions_are_told_by_those_that_they_call() {
+fn functions_are_compared_by_the_functions_they_call() {
     assert!(!is_proved(&proof(&calling(0), &calling(1), &[])));
 }
 
@@ -95,7 +95,7 @@ fn own_call(name: &str, from: &str, to: &str) -> NodeProto {
 }
 
 #[test]
-fn a_function_in_the_place_of_an_operator_decides_nothing() {
+fn function_that_redefines_an_operator_is_undecided() {
     let mut model = text::model("input x batch 3\ny = Relu(x)\noutput y");
     let own = FunctionProto {
         name: Some("Relu".into()),

@@ -1,4 +1,4 @@
-//! Integers and truth values, known ones and others.
+//! Known and unknown integers and booleans in the prover.
 
 use unfold::onnx::Model;
 use unfold::onnx::proto::TensorProto;
@@ -25,7 +25,7 @@ fn masked_by_numbers(mask: &str) -> Model {
 }
 
 #[test]
-fn a_mask_that_one_graph_has_as_numbers_alone_disproves_nothing() {
+fn mask_known_in_one_graph_only_is_undecided() {
     let behind = masked_by_numbers("e = Expand(m, s)\n c = Cast(e) to=9");
     let before = masked_by_numbers("e = Cast(m) to=9\n c = Expand(e, s)");
     assert!(matches!(
@@ -36,7 +36,7 @@ fn a_mask_that_one_graph_has_as_numbers_alone_disproves_nothing() {
 }
 
 #[test]
-fn places_that_only_a_run_knows_are_some_places() {
+fn gather_by_argmax_is_proved_for_unknown_indices() {
     let model = text::model(
         "input x 2 4 3
          indices ids 5
@@ -79,7 +79,7 @@ fn quantized(data_type: DataType) -> Model {
 }
 
 #[test]
-fn integers_of_another_type_make_other_numbers() {
+fn quantization_to_another_integer_type_is_not_proved() {
     assert!(is_told_apart(
         &quantized(DataType::Int8),
         &quantized(DataType::Uint8)
@@ -102,7 +102,7 @@ fn softmax_of_masked(by: &str) -> Model {
 }
 
 #[test]
-fn masks_of_integers_are_seen() {
+fn dropped_integer_mask_is_not_proved() {
     assert!(is_proved(&proof(
         &softmax_of_masked("w"),
         &softmax_of_masked("w"),
@@ -128,7 +128,7 @@ fn with_tokens(lines: &str) -> Model {
 
 /// Invalid tokens, such as those that a loss ignores, and tokens of a large vocabulary.
 #[test]
-fn integers_that_are_no_tokens_are_seen() {
+fn clamp_of_integer_inputs_is_not_proved_neutral() {
     let plain = with_tokens("f = Cast(i) to=1\ny = Add(x, f)");
     assert!(is_proved(&proof(&plain, &plain, &[])));
     for other in ["Max(i, none)", "Min(i, most)"] {
@@ -157,7 +157,7 @@ fn clipped(top: &str) -> Model {
 }
 
 #[test]
-fn a_clip_of_integers_is_computed_whether_all_of_it_is_known_or_not() {
+fn integer_clip_equals_max_and_min() {
     let by_hand = text::model(
         "input x batch 1
          ints zero = 0
@@ -186,7 +186,7 @@ fn a_clip_of_integers_is_computed_whether_all_of_it_is_known_or_not() {
 
 /// As dynamo writes the end of a Slice; and what follows is a number in both graphs, or in none.
 #[test]
-fn the_largest_integer_is_itself_in_its_own_type() {
+fn cast_of_the_largest_integer_to_its_own_type_is_exact() {
     let mask = "ints none 1 = 0\n ints one 1 = 1\n ints end 1 = 9223372036854775807\n const zero = 0\n const low = -100
                 const table 3 3 = 0 1 0 1 0 0 0 1 1
                 f = Cast(end) to=7\n t = Slice(table, none, f, one)\n e = Equal(t, zero)\n m = Where(e, zero, low)";
@@ -207,7 +207,7 @@ fn stored(numbers: &str) -> Model {
 }
 
 #[test]
-fn integers_are_known_behind_floats_and_where_there_are_none() {
+fn integers_are_known_through_float_casts_and_empty_values() {
     let signs = text::model(
         "input x 3 2\ns = Shape(x)\nt = Sign(s)\nf = Cast(t) to=1\ny = Cast(f) to=7\noutput y",
     );
@@ -239,7 +239,7 @@ fn bytes(name: &str, values: &[u8]) -> TensorProto {
 }
 
 #[test]
-fn integers_begin_anew_at_the_ends_of_their_type() {
+fn integer_arithmetic_wraps_at_the_ends_of_its_type() {
     let sum = added_to_floats(
         "Add(a, b)",
         vec![bytes("a", &[200, 1, 255]), bytes("b", &[100, 2, 1])],
@@ -271,7 +271,7 @@ fn picked_beside_others(first: i64) -> Model {
 }
 
 #[test]
-fn a_negative_index_beside_others_is_no_large_one() {
+fn negative_index_beside_unknown_ones_is_not_mistaken() {
     for other in 0..4 {
         assert!(
             !is_proved(&proof(

@@ -214,7 +214,7 @@ const SPECIFIED: &[&str] = &[
 
 /// Operators as the interpreter of the tests computes them, which shares no code with the prover.
 #[test]
-fn operators_compute_what_the_specification_says() {
+fn operators_match_the_reference_interpreter() {
     for case in SPECIFIED {
         // The version comes first.
         let (versions, rest): (Vec<&str>, Vec<&str>) =
@@ -372,7 +372,7 @@ const BY_HAND: &[(&str, &str)] = &[
 
 /// Operators that the interpreter of the tests does not have, with results by hand.
 #[test]
-fn operators_compute_what_was_computed_by_hand() {
+fn operators_match_results_computed_by_hand() {
     for &(case, result) in BY_HAND {
         checked(&[NUMBERS, case].join(""), |_| {
             let expected = text::model(result);
@@ -388,7 +388,7 @@ fn einsum(equation: &str) -> Model {
 }
 
 #[test]
-fn an_einsum_may_leave_out_what_it_makes() {
+fn einsum_without_output_letters_uses_the_implicit_output() {
     assert!(is_proved(&proof(
         &einsum("abc,cd"),
         &einsum("abc,cd->abd"),
@@ -413,7 +413,7 @@ fn sliced(bounds: &str) -> Model {
 }
 
 #[test]
-fn a_slice_backward_from_before_the_first_place_is_what_it_is_and_no_other() {
+fn backward_slice_before_the_start_equals_only_itself() {
     // The specification takes the first place here, and its reference none.
     let unclear = sliced("ints s 1 = -3\nints e 1 = -9\nints p 1 = -1");
     assert!(is_proved(&proof(&unclear, &unclear, &[])));
@@ -424,7 +424,7 @@ fn a_slice_backward_from_before_the_first_place_is_what_it_is_and_no_other() {
 }
 
 #[test]
-fn a_training_normalization_is_none_of_fixed_statistics() {
+fn batch_norm_in_training_is_not_inference_batch_norm() {
     let mut before = text::model(
         "input x batch 3\nscale g 3\nshift b 3\nshift m 3\ndivisor v 3\ny = BatchNormalization(x, g, b, m, v)\noutput y",
     );

@@ -1,4 +1,4 @@
-//! Faults in folded models, each of which is found at its site.
+//! Faults planted in folded models: the prover finds each at its site.
 
 use std::path::Path;
 
@@ -82,7 +82,7 @@ impl Broken {
 }
 
 #[test]
-fn one_unit_in_the_last_place_is_found_at_its_tensor() {
+fn one_flipped_bit_is_found_at_its_tensor() {
     let count = Broken::new("un-dynamo").tensors.len();
     for place in 0..count {
         let mut broken = Broken::new("un-dynamo");
@@ -107,7 +107,7 @@ fn one_unit_in_the_last_place_is_found_at_its_tensor() {
 
 /// The channels of a weight, or of a bias, one further on.
 #[test]
-fn a_wrong_channel_is_found_at_its_site() {
+fn rotated_channels_are_found_at_their_site() {
     for place in 0..Broken::new("un-dynamo").tensors.len() {
         let mut broken = Broken::new("un-dynamo");
         let recipe = broken.tensors[place].recipe.clone();
@@ -122,7 +122,7 @@ fn a_wrong_channel_is_found_at_its_site() {
 }
 
 #[test]
-fn a_permuted_axis_is_found_at_its_site() {
+fn transposed_weight_is_found_at_its_site() {
     let whole = Broken::new("un-dynamo");
     let places: Vec<usize> = (0..whole.tensors.len())
         .filter(|&at| matches!(whole.tensors[at].recipe.shape(), [a, b] if a == b))
@@ -138,7 +138,7 @@ fn a_permuted_axis_is_found_at_its_site() {
 /// The readers of a new tensor read the one that it replaced: a weight without its scale, or a bias
 /// without the shift.
 #[test]
-fn a_forgotten_scale_and_a_dropped_shift_are_found_at_their_site() {
+fn unfolded_weight_or_bias_is_found_at_its_site() {
     let mut found = 0;
     for name in ["un-dynamo", "bn-legacy", "dyt-dynamo", "ln-dynamo"] {
         for place in 0..Broken::new(name).tensors.len() {
@@ -162,7 +162,7 @@ fn a_forgotten_scale_and_a_dropped_shift_are_found_at_their_site() {
 }
 
 #[test]
-fn a_tensor_of_nobody_is_found() {
+fn tensor_without_recipe_is_found() {
     let mut broken = Broken::new("un-dynamo");
     let forgotten = broken.tensors.remove(3);
     match proof(&broken.original, &broken.fused, &broken.tensors) {
@@ -178,7 +178,7 @@ fn a_tensor_of_nobody_is_found() {
 }
 
 #[test]
-fn weights_that_are_not_there_decide_nothing() {
+fn missing_data_file_is_undecided() {
     let folder = tempfile::tempdir().unwrap();
     let mut original = Model::open("models/digits/un-dynamo.onnx").unwrap();
     original.external = true;
@@ -206,7 +206,7 @@ fn proof_of_files(before: &Path, after: &Path, tensors: &[Stored]) -> Proof {
 }
 
 #[test]
-fn a_recipe_that_drops_what_counts_is_found_though_its_tensor_is_what_it_says() {
+fn rounding_or_flushing_recipe_is_disproved() {
     for what in ["rounds to a type", "drops numbers"] {
         let mut broken = Broken::new("un-dynamo");
         let told = &mut broken.tensors[0];

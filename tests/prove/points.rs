@@ -1,4 +1,4 @@
-//! How many points a proof takes, and what each of them shows.
+//! How many points a proof evaluates, and how small its error bound is.
 
 use unfold::Fused;
 use unfold::onnx::Model;
@@ -11,7 +11,7 @@ use super::common::text;
 use super::{digits, is_proved, is_told_apart, proof, proof_with};
 
 #[test]
-fn more_points_leave_less_doubt_whatever_the_seed() {
+fn error_bound_shrinks_with_each_point_for_any_seed() {
     let (_, model) = digits()
         .into_iter()
         .find(|(name, _)| name == "bn-legacy")
@@ -40,7 +40,7 @@ fn bound(model: &Model, fused: &Fused, points: usize, seed: u64) -> f64 {
 /// In-place writes to places that follow from extents: linear in the updates, however many there
 /// are.
 #[test]
-fn extents_have_no_degree() {
+fn scatter_at_computed_extents_has_degree_one() {
     let mut text = "input x 2 8 4\nz = Shape(x)\nints one = 1\nints first 1 = 1\nints start = 0\nn = Gather(z, one)\np = Range(start, n, one)\nm0 = Neg(x)\n".to_owned();
     for step in 0..12 {
         text += &format!(
@@ -72,7 +72,7 @@ fn squared(times: usize) -> Model {
 
 /// Equal numbers say little of polynomials of a high degree: more of them say more, and beyond the field nothing does.
 #[test]
-fn where_a_point_leaves_doubt_there_are_more() {
+fn polynomials_of_high_degree_take_more_points() {
     assert_eq!(
         [4, 20, 26, 33].map(points_of_square),
         [Some((1, true)), Some((2, true)), Some((3, true)), None]
@@ -86,7 +86,7 @@ fn chosen_by_inputs(declared: &str, truth: &str, a: &str, b: &str) -> Model {
 }
 
 #[test]
-fn both_sides_of_what_a_few_truth_values_choose_are_seen() {
+fn both_sides_of_boolean_inputs_are_evaluated() {
     let asked = ("condition c", "n = Not(c)");
     // Two that decide together: all four ways are seen.
     let both = ("condition d\n condition e", "c = And(d, e)");
@@ -133,7 +133,7 @@ fn chosen_by_default(then: &str, otherwise: &str) -> Model {
 }
 
 #[test]
-fn a_truth_value_that_need_not_be_given_may_be_either() {
+fn boolean_input_with_a_default_takes_both_values() {
     assert!(is_told_apart(
         &chosen_by_default("a", "b"),
         &chosen_by_default("a", "x")
@@ -151,7 +151,7 @@ fn chosen_by_sum(one: &str, other: &str) -> Model {
 }
 
 #[test]
-fn a_condition_that_nobody_knows_takes_both_sides() {
+fn unknown_condition_compares_both_sides() {
     assert!(is_told_apart(
         &chosen_by_sum("a", "b"),
         &chosen_by_sum("x", "b")
@@ -168,7 +168,7 @@ fn a_condition_that_nobody_knows_takes_both_sides() {
 }
 
 #[test]
-fn random_numbers_are_those_of_their_own_node() {
+fn random_nodes_draw_different_numbers() {
     let one = "a = RandomNormal() shape=[4]\n";
     let two = text::model(&format!(
         "input x 2 4\n{one}{}d = Sub(a, b)\ny = Add(x, d)\noutput y",

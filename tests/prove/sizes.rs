@@ -1,4 +1,4 @@
-//! The sizes of open extents that a proof is made at.
+//! The sizes of unknown extents at which a proof evaluates.
 
 use unfold::onnx::Model;
 use unfold::onnx::tensor::DataType;
@@ -11,7 +11,7 @@ use super::{is_proved, is_told_apart, proof, proof_with};
 
 /// How long the part is follows from a number that is given, and what a maximum makes of it from that.
 #[test]
-fn extents_that_only_a_point_has_are_those_of_what_is_made_there() {
+fn extents_from_input_values_are_known_at_each_point() {
     let before = text::model(
         "input x batch 4 9
          indices end 1
@@ -44,7 +44,7 @@ fn with_border(nodes: &str) -> Model {
 }
 
 #[test]
-fn a_border_is_mirrored_at_a_size_that_has_as_much() {
+fn reflect_pad_is_evaluated_at_a_sufficient_size() {
     let before = with_border("n = Mul(x, g)\n y = Pad(n, pads) mode=reflect");
     let behind = with_border("n = Pad(x, pads) mode=reflect\n y = Mul(n, g)");
     let twice = with_border("n = Pad(x, pads) mode=reflect\n m = Mul(n, g)\n y = Mul(m, g)");
@@ -56,7 +56,7 @@ fn a_border_is_mirrored_at_a_size_that_has_as_much() {
 }
 
 #[test]
-fn another_length_is_tried_where_the_usual_one_does_not_fit() {
+fn other_length_is_tried_where_the_default_does_not_fit() {
     let strided = text::model(
         "input x N 3 T
          weight w 3 3 16
@@ -71,7 +71,7 @@ fn another_length_is_tried_where_the_usual_one_does_not_fit() {
 
 /// As an encoder of speech has it, which makes nothing of fewer samples.
 #[test]
-fn a_length_of_some_hundred_samples_is_tried() {
+fn length_of_several_hundred_samples_is_tried() {
     let speech = text::model(
         "input x N 1 T
          weight v 4 1 10
@@ -86,7 +86,7 @@ fn a_length_of_some_hundred_samples_is_tried() {
 
 /// Where a convolution has no results, neither they nor the factor of its channels are known.
 #[test]
-fn a_size_is_tried_at_which_what_recipes_read_is_constant() {
+fn size_is_tried_at_which_recipe_inputs_are_constant() {
     let before = text::model(
         "input x N 1 T
          weight v 4 1 300
@@ -120,14 +120,14 @@ fn proof_of_reshape(batch: usize, width: usize) -> Proof {
 }
 
 #[test]
-fn a_larger_size_is_tried_where_it_takes_no_long_time() {
+fn larger_size_is_tried_only_if_it_is_cheap() {
     assert!(is_proved(&proof_of_reshape(3, 1 << 18)) && is_proved(&proof_of_reshape(1, 1 << 21)));
     let found = proof_of_reshape(3, 1 << 19);
     assert!(matches!(found, Proof::Undecided { .. }), "{found:?}");
 }
 
 #[test]
-fn sizes_that_do_not_fit_decide_nothing() {
+fn given_size_that_does_not_fit_is_undecided() {
     let model = text::model("input x batch 4\nweight w 3 4\ny = Add(x, w)\noutput y");
     assert!(matches!(
         proof_at(&model, "batch=2"),
@@ -148,7 +148,7 @@ fn proof_at(model: &Model, batch: &str) -> Proof {
 }
 
 #[test]
-fn a_divisor_that_is_always_zero_decides_nothing() {
+fn division_by_constant_zero_is_undecided() {
     let model = text::model("input x batch 4\nconst zero 1 = 0\ny = Div(x, zero)\noutput y");
     match proof(&model, &model, &[]) {
         Proof::Undecided { reason } => assert!(reason.contains("divides by 0"), "{reason}"),
@@ -166,7 +166,7 @@ fn name_in_chain(place: usize) -> String {
 
 /// A long chain takes no more stack than a short one, and a value that nothing could hold is not made.
 #[test]
-fn long_and_large_models_end() {
+fn chain_of_20000_is_proved_and_huge_values_are_undecided() {
     let mut lines = vec!["input x batch 2".to_owned(), "const c 1 = 3".to_owned()];
     lines.extend((0..20_000).map(|place| {
         format!(
@@ -194,7 +194,7 @@ fn long_and_large_models_end() {
 }
 
 #[test]
-fn what_is_no_model_is_undecided_and_so_is_what_takes_more_than_its_size() {
+fn invalid_or_too_large_models_are_undecided() {
     assert!(is_proved(&proof_of_gather("indices")));
     assert!(matches!(proof_of_gather("half"), Proof::Undecided { .. }));
     for lines in [
@@ -237,7 +237,7 @@ fn reshaped_to(target: &str) -> Model {
 }
 
 #[test]
-fn a_size_that_only_the_other_graph_needs_decides_nothing() {
+fn size_that_only_the_result_needs_is_undecided() {
     let original = reshaped_to("-1");
     assert!(is_proved(&proof(&original, &reshaped_to("-1"), &[])));
     // At a batch of 16 both do the same.
@@ -302,7 +302,7 @@ fn windowed(function: &str) -> Model {
 
 /// Numbers that are given cut off a part of a value, which must not be nothing at each point.
 #[test]
-fn what_has_no_element_at_a_point_is_compared_at_another() {
+fn empty_slice_at_a_point_is_compared_at_another() {
     let (one, other) = (windowed("Tanh"), windowed("Sigmoid"));
     for seed in 0..20 {
         let options = ProveOptions {
@@ -342,7 +342,7 @@ fn with_two_inputs(steps: &str) -> Model {
 }
 
 #[test]
-fn an_open_extent_may_have_to_be_what_a_constant_has() {
+fn unknown_extent_takes_the_extent_of_a_constant() {
     let (one, other) = (
         with_two_inputs("a = Mul(x, g)\n c = Relu(x)"),
         with_two_inputs("c = Relu(x)\n a = Mul(g, x)"),
@@ -359,7 +359,7 @@ fn last_places(of: &str) -> Model {
 
 /// A Slice from place 100 on is empty for a short length.
 #[test]
-fn an_output_that_is_empty_at_one_size_says_nothing() {
+fn output_empty_at_one_size_is_compared_at_another() {
     assert!(is_told_apart(&last_places("Relu"), &last_places("Neg")));
 }
 
@@ -390,7 +390,7 @@ fn of_experts(extents: &str) -> Model {
 }
 
 #[test]
-fn how_many_places_a_run_finds_is_a_size_of_its_own() {
+fn count_of_nonzero_is_a_symbolic_size() {
     let model = of_experts("mine");
     let fused = unfold::fuse(&model, &Default::default()).unwrap();
     // The scale is in the layer, and the extents of the result are those that it has.

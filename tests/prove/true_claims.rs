@@ -1,4 +1,4 @@
-//! Models that compute the function of the original: none is refused.
+//! Models that compute equal functions: each is proved.
 
 use unfold::onnx::Model;
 use unfold::prove::{Proof, ProveOptions, prove};
@@ -8,7 +8,7 @@ use super::{is_proved, proof};
 
 /// `prove-itself-div0`: a constant is divided by 0.
 #[test]
-fn prove_itself_div0_a_file_is_itself() {
+fn model_with_constant_division_by_zero_equals_itself() {
     let model =
         text::model("input x b 4\nconst z 4 = 0 0 0 0\ni = Reciprocal(z)\ny = Add(x, i)\noutput y");
     let found = prove(&model, &model, &[], &ProveOptions::default());
@@ -29,7 +29,7 @@ fn prove_itself_div0_a_file_is_itself() {
 
 /// `prove-itself-empty`: the extents fit each other at a batch of 0 alone.
 #[test]
-fn prove_itself_empty_a_file_is_itself() {
+fn model_that_fits_an_empty_batch_only_equals_itself() {
     let model = text::model(
         "input x n 6 2
          ints s1 3 = 3 2 -1
@@ -48,7 +48,7 @@ fn prove_itself_empty_a_file_is_itself() {
 
 /// `signed-zero-refused`: the reciprocals of 0 and of −0, stored as the infinities that they are.
 #[test]
-fn signed_zero_refused_constants_divided_by_zero_are_their_numbers() {
+fn reciprocals_of_signed_zeros_are_proved_as_infinities() {
     let model = text::model(
         "input x b 4
          const p 4 = 0 0 0 0
@@ -77,7 +77,7 @@ fn signed_zero_refused_constants_divided_by_zero_are_their_numbers() {
 /// `base3`: two attentions share a projection. One has the scale ½ behind it, the other 0.7071068 behind the queries and
 /// behind the keys of its cache: the products round to equal numbers, by two recipes.
 #[test]
-fn base3_scales_that_are_equal_by_rounding_alone_have_tensors_of_their_own() {
+fn scales_equal_only_by_rounding_get_separate_tensors() {
     let model = text::model(
         "input x b 4
          input z b 4
@@ -122,7 +122,7 @@ fn activated(nodes: &str) -> Model {
 
 /// Relu(Relu(x)) is Relu(x), and of two clamps the narrower one is enough.
 #[test]
-fn activations_that_make_no_difference_are_known() {
+fn redundant_activations_are_proved_neutral() {
     for (both, one) in [
         ("r = Relu(x)\ny = Relu(r)", "y = Relu(x)"),
         ("r = Floor(x)\ny = Floor(r)", "y = Floor(x)"),

@@ -1,4 +1,4 @@
-//! Models with anything anywhere.
+//! Random models with arbitrary values in every field.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! The elements of tensors, whichever way they are stored.
+//! The elements of tensors in each way of storing them.
 
 use ndarray::{Array, ArrayD, IxDyn, arr0, arr1};
 use proptest::prelude::*;

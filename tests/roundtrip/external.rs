@@ -1,4 +1,4 @@
-//! External data: reading, and distrust.
+//! External data: reading, and refused locations.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Files that are no models, and models that would not survive.
+//! Files that are no models, and models that could not be written unchanged.
 
 use proptest::prelude::*;
 use prost::Message;

@@ -1,4 +1,4 @@
-//! Look-alikes of sources stay, or fold exactly; and single graphs with known results.
+//! Near patterns of sources stay or fold exactly; single graphs have known results.
 
 use unfold::Outcome;
 use unfold::affine::recognize::Family;

@@ -1,4 +1,4 @@
-//! Bounded functions between affines: recognized ones, and look-alikes.
+//! Bounded functions between affines, and near patterns.
 
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
