@@ -156,7 +156,7 @@ impl Certificate {
     /// Writes the certificate, whole or not at all, and gives the path where it is once links are followed.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// If the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let path = path.as_ref();
         let text = serde_json::to_string(self).map_err(std::io::Error::from);

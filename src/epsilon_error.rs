@@ -23,7 +23,7 @@ impl EpsilonError {
     /// Runs two models on the same random inputs, the second one without some normalizers of the first.
     ///
     /// # Errors
-    /// Where tract cannot run one of them, or one has a value no more by its name.
+    /// If tract cannot run one of them, or one has a value no more by its name.
     pub fn measure(
         before: &Model,
         after: &Model,

@@ -30,10 +30,10 @@ pub struct StreamMagnitude {
 }
 
 impl StreamMagnitude {
-    /// Runs a model, in float32 whatever its type, and looks at its streams; `None` where it has none.
+    /// Runs a model, in float32 whatever its type, and looks at its streams; `None` if it has none.
     ///
     /// # Errors
-    /// Where tract cannot run it, or a stream is not finite in float32 either.
+    /// If tract cannot run it, or a stream is not finite in float32 either.
     pub fn measure(model: &Model, inputs: &[Tensor], dims: &Dims) -> Result<Option<Self>> {
         let fail = |reason: String| Error::StreamMagnitude {
             file: model.file(),
@@ -143,7 +143,7 @@ fn look_at(graph: &mut GraphProto, names: &[String]) {
 /// The model with narrower types of floats widened to float32.
 ///
 /// # Errors
-/// Where a tensor cannot be read.
+/// If a tensor cannot be read.
 pub fn widened(model: &Model) -> Result<Model> {
     let mut wide = model.clone();
     widen(wide.graph_mut(), model)?;

@@ -99,7 +99,7 @@ pub(crate) fn noted<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FoldOp
 pub struct Provenance {
     /// The version of unfold.
     pub version: String,
-    /// SHA-256 of the file, or the bytes, that it was folded from; `None` where those were not known.
+    /// SHA-256 of the file, or the bytes, that it was folded from; `None` if those were not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub original: Option<String>,
     /// How many sites of which kinds were folded, all or in part, such as `UN 25, attention scale 12`.

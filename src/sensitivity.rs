@@ -11,7 +11,7 @@ use crate::onnx::tensor::{self, DataType};
 use crate::verify::{Verdict, VerifyOptions, compare};
 
 /// The largest relative change of an output after every float weight has moved by one unit in the last place, up or
-/// down at random; `None` where it cannot be measured.
+/// down at random; `None` if it cannot be measured.
 ///
 /// ```
 /// use unfold::onnx::Model;

@@ -121,7 +121,7 @@ impl Block {
 }
 
 /// The blocks of a site, in the order of execution: the affine before, the core, the affine behind.
-/// Movements may lie between them. `None` where the core is not of one value.
+/// Movements may lie between them. `None` if the core is not of one value.
 fn blocks(view: &View, site: &Site) -> Option<Vec<Block>> {
     let parts: Vec<&Part> = site
         .pre

@@ -67,7 +67,7 @@ impl Entry {
     /// The model, with the weights that a seed gives.
     ///
     /// # Errors
-    /// Where the file of the topology is damaged.
+    /// If the file of the topology is damaged.
     pub fn model(&self, seed: u64) -> Result<Model> {
         let file = PathBuf::from(format!("{}.onnx.gz", self.name));
         let mut bytes = vec![];

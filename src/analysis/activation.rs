@@ -1,17 +1,19 @@
-//! Activations that are written out as several operators, which engines know by their constants.
+//! Finds activations that are written as several operators, and that engines recognize by their
+//! constants.
 //!
-//! `x·f(x)` with a function of one element in it: GELU by erf or by tanh, QuickGELU, Mish, HardSwish. An engine finds it
-//! by the numbers inside, and runs all of it as one operator; what folds a number of it away makes it slower.
+//! Such an activation has the form `x·f(x)`, where f has one element as its input: GELU by erf or
+//! by tanh, QuickGELU, Mish, HardSwish. An engine recognizes it by the constants inside, and runs
+//! it as one operator. If one of these constants is folded away, the activation becomes slower.
 
 use crate::analysis::constants::Constants;
 use crate::ir::node_set::NodeSet;
 use crate::ir::{Graph, NodeId, ValueId};
 use crate::onnx::operator::Category;
 
-/// How many operators lie between `x` and the product at most.
+/// The maximum number of operators between `x` and the product.
 const LARGEST: usize = 16;
 
-/// How many operands one of them has at most.
+/// The maximum number of operands of one of these operators.
 const MOST: usize = 3;
 
 /// The nodes of all activations of a graph.
@@ -30,7 +32,7 @@ struct Gates<'s> {
 }
 
 impl Gates<'_> {
-    /// The nodes of the activation whose product a node is.
+    /// If a node computes the product of an activation, the nodes of that activation.
     fn gated(&self, node: NodeId) -> Option<Vec<NodeId>> {
         let &[Some(left), Some(right)] = self.graph.inputs(node) else {
             return None;
@@ -52,8 +54,8 @@ impl Gates<'_> {
         self.graph.is(node, "Erf") || self.graph.is(node, "Tanh")
     }
 
-    /// The nodes of a gate that reads a value, or the operand that the value is a multiple of; then with the node of that
-    /// product.
+    /// The nodes of `gate` if it reads `plain`. Otherwise, if `plain` is a multiple of the value
+    /// that the gate reads, the gate's nodes and the node of that multiple.
     fn gate_and_half(&self, plain: ValueId, gate: ValueId) -> Option<Vec<NodeId>> {
         if let Some(nodes) = self.gate(gate, plain) {
             return Some(nodes);
@@ -64,7 +66,8 @@ impl Gates<'_> {
         Some(nodes)
     }
 
-    /// The nodes that compute a value from another one, element by element, and not only by arithmetic.
+    /// The nodes that compute `value` from `from` element by element, if at least one of them is
+    /// more than arithmetic.
     fn gate(&self, value: ValueId, from: ValueId) -> Option<Vec<NodeId>> {
         let (mut open, mut nodes) = (vec![value], vec![]);
         while let Some(value) = open.pop() {
@@ -94,7 +97,7 @@ impl Gates<'_> {
         is_nonlinear.then_some(nodes)
     }
 
-    /// The operand that a node multiplies by a scalar, or divides by one.
+    /// The operand that a node multiplies or divides by a scalar.
     fn scaled(&self, node: NodeId) -> Option<ValueId> {
         let &[Some(left), Some(right)] = self.graph.inputs(node) else {
             return None;
@@ -106,7 +109,7 @@ impl Gates<'_> {
         }
     }
 
-    /// The product with ½ that alone reads what a node makes.
+    /// The only reader of a node's output, if it multiplies by ½.
     fn half_behind(&self, node: NodeId) -> Option<NodeId> {
         let (next, _) = self.graph.only_reader(self.graph.only_output(node)?)?;
         self.scaled(next)?;

@@ -1,4 +1,4 @@
-//! Arrays that broadcast over a value, carried through its reshapes, with symbolic extents.
+//! Carries arrays that broadcast over a value through its reshapes. Extents may be symbolic.
 
 use tract_onnx::tract_hir::internal::TDim;
 
@@ -6,25 +6,27 @@ use crate::recipe::Numbers;
 use crate::refusal::Reason;
 use crate::shape::facts::{Shape, extent, same};
 
-/// Constants of more elements than this are not made only so that a shift can follow a movement.
+/// The maximum number of elements of a constant that is built only so that a shift can follow a
+/// movement.
 pub const LARGEST: usize = 1 << 24;
 
 /// Carries an array that broadcasts over a value of shape `from` through a reshape to shape `to`.
 ///
-/// The two shapes are cut where the products of their extents agree. Between two cuts the array
-/// either does not vary, and then it does not afterwards, or every extent is a number, and then it
-/// is written out and reshaped like the value; or it varies along the last axes alone, which are numbers, and
-/// repeats.
+/// The two shapes are cut where the products of their extents agree. Between two cuts there are
+/// three cases:
+/// - The array does not vary. It does not vary after the reshape either.
+/// - Every extent is known. The array is expanded and reshaped like the value.
+/// - The array varies only along the last axes, whose extents are known. It repeats.
 ///
 /// # Errors
-/// [`Reason::MixedAxes`] where the array varies within a cut of symbolic extents.
+/// [`Reason::MixedAxes`] if the array varies within a cut of symbolic extents.
 pub fn reshape(array: &Numbers, from: &Shape, to: &Shape) -> Result<Numbers, Reason> {
     if array.ndim() != from.len() {
-        // Of a model whose ranks contradict each other.
+        // The model contradicts itself about the rank.
         return Err(Reason::UnknownShape);
     }
-    // An array that varies along the last axes alone, and these stay: as channels do, whatever
-    // happens to the tokens.
+    // The array varies only along the last axes, and the reshape keeps these, as it usually keeps
+    // channels and merges tokens.
     let first = array
         .shape()
         .iter()
@@ -62,7 +64,8 @@ pub fn reshape(array: &Numbers, from: &Shape, to: &Shape) -> Result<Numbers, Rea
     written_out.ok_or(Reason::UnknownShape)
 }
 
-/// The shape that the array is expanded to along the axes between two cuts, and the shape behind the reshape.
+/// The shape to which the array is expanded along the axes between two cuts, and its shape after
+/// the reshape.
 fn reshape_group(
     array: &[usize],
     from: &[Option<TDim>],
@@ -72,7 +75,7 @@ fn reshape_group(
         return Ok((vec![1; from.len()], vec![1; to.len()]));
     }
     if let ([_], [axis]) = (&wide_axes(from)[..], &wide_axes(to)[..]) {
-        // One axis, moved among axes of extent 1: its extent need not be known.
+        // A single axis moves among axes of extent 1, so its extent need not be known.
         let mut result = vec![1; to.len()];
         result[*axis] = array.iter().copied().max().unwrap_or(1);
         return Ok((array.to_vec(), result));
@@ -83,7 +86,7 @@ fn reshape_group(
     }
 }
 
-/// The axes that may have another extent than 1.
+/// The axes whose extent may differ from 1.
 fn wide_axes(dims: &[Option<TDim>]) -> Vec<usize> {
     (0..dims.len())
         .filter(|&axis| extent(&dims[axis]) != Some(1))
@@ -94,8 +97,9 @@ fn numbers(dims: &[Option<TDim>]) -> Option<Vec<usize>> {
     dims.iter().map(extent).collect()
 }
 
-/// The shape that an array along the last axes is expanded to, and the shape in which it is
-/// unchanged: merged elements of an open extent, such as four tokens, repeat the array of one.
+/// The shape to which an array along the last axes is expanded, and its shape after the reshape. If
+/// an axis of open extent is merged with known ones, such as four tokens, the array repeats along
+/// them.
 fn repeated(
     array: &[usize],
     from: &[Option<TDim>],
@@ -128,7 +132,8 @@ fn repeated(
     Some((expanded, result))
 }
 
-/// The places `(i, j)` at which `from[..i]` and `to[..j]` hold equally many elements, the end last.
+/// The pairs `(i, j)` for which `from[..i]` and `to[..j]` hold equally many elements, with the end
+/// last.
 fn cuts(from: &Shape, to: &Shape) -> Vec<(usize, usize)> {
     let heads = (products_before(from), products_before(to));
     let tails = (products_behind(from), products_behind(to));
@@ -147,12 +152,12 @@ fn cuts(from: &Shape, to: &Shape) -> Vec<(usize, usize)> {
     cuts
 }
 
-/// The product of the extents before each place, while all are known.
+/// The product of the extents before each place, up to the first unknown extent.
 fn products_before(shape: &[Option<TDim>]) -> Vec<Option<TDim>> {
     running_products(shape.iter())
 }
 
-/// The product of the extents behind each place, while all are known from the end on.
+/// The product of the extents after each place, up to the last unknown extent.
 fn products_behind(shape: &[Option<TDim>]) -> Vec<Option<TDim>> {
     let mut products = running_products(shape.iter().rev());
     products.reverse();
@@ -196,7 +201,7 @@ mod tests {
     #[test]
     fn an_axis_at_either_end_is_kept_whatever_is_between() {
         let scope = SymbolScope::default();
-        // `?` is no extent: not even symbolically is it known.
+        // `?` is an unknown extent, without even a symbol.
         let (from, to) = (shape(&scope, "3,?,?,2"), shape(&scope, "3,?,2"));
         let channels = Numbers::literal(array![[[[5.0, 7.0]]]].into_dyn());
         assert_eq!(
@@ -246,7 +251,7 @@ mod tests {
             *heads,
             array![[[[1.0, 2.0, 3.0, 1.0, 2.0, 3.0]]]].into_dyn()
         );
-        // Three of six channels are a token here and another one there.
+        // Three of the six channels become one token, and three another one.
         assert_eq!(reshape(&pairs, &to, &from), Err(Reason::MixedAxes));
         for other in ["?,4", "?,0", "6,?", "?,2"] {
             assert_eq!(

@@ -1,4 +1,4 @@
-//! Which values of a graph are constant, and which constants are quantized.
+//! Marks the values of a graph that are constant, and the constants that are quantized.
 
 use crate::ir::regions::branch;
 use crate::ir::{Graph, NodeId, ValueId};
@@ -6,7 +6,7 @@ use crate::onnx::operator::Category;
 use crate::shape::encode::is_concrete;
 use crate::shape::facts::Facts;
 
-/// The marks of the values so far, in the order of the nodes.
+/// The marks of the values visited so far, in the order of the nodes.
 pub(crate) struct Marks<'m> {
     graph: &'m Graph<'m>,
     facts: &'m Facts,
@@ -15,8 +15,8 @@ pub(crate) struct Marks<'m> {
 }
 
 impl<'m> Marks<'m> {
-    /// Whether each value is constant, and whether it is a constant that is annotated as quantized or comes out of a
-    /// DequantizeLinear.
+    /// Returns two flags for each value: whether it is constant, and whether it is a constant that
+    /// is annotated as quantized or computed by a DequantizeLinear.
     pub fn find(graph: &'m Graph<'m>, facts: &'m Facts) -> (Vec<bool>, Vec<bool>) {
         let mut marks = Marks {
             graph,
@@ -52,18 +52,18 @@ impl<'m> Marks<'m> {
         self.constant[value.index()]
     }
 
-    /// Whether the facts have all elements of a value, such as a shape of numbers.
+    /// Whether the facts have all elements of a value, such as those of a static shape.
     fn is_known(&self, value: ValueId) -> bool {
         let value = self.facts.value(value);
         value.is_some_and(|tensor| is_concrete(&tensor))
     }
 
-    /// Whether a node computes the same from constants in every run.
+    /// Whether a node computes its results from constants, with equal results in every run.
     fn is_computed_from_constants(&self, node: NodeId) -> bool {
         let (domain, op) = self.graph.domain_op(node);
         let inputs = self.graph.inputs(node);
         let category = self.graph.category(node);
-        // Its third input may switch it to training.
+        // The third input of a Dropout may switch it to training mode.
         let may_train = op == "Dropout" && self.graph.input(node, 2).is_some();
         matches!(domain, "" | "com.microsoft")
             && (op == "Constant" || !inputs.is_empty())
@@ -82,8 +82,9 @@ impl<'m> Marks<'m> {
         op == "DequantizeLinear" || inputs.any(|value| self.quantized[value.index()])
     }
 
-    /// The results of the branches that an If with a constant condition may take: of one where the condition is known, of
-    /// both where it still has to be computed. `None` for other nodes.
+    /// The results of the branches that an If with a constant condition may take: twice the one
+    /// branch if the condition is known, or both branches if it still has to be computed. `None`
+    /// for other nodes.
     fn possible_branches(&self, node: NodeId) -> Option<[&'m [Option<ValueId>]; 2]> {
         let condition = self.graph.input(node, 0)?;
         if !self.is_constant(condition) {
@@ -108,10 +109,10 @@ impl<'m> Marks<'m> {
     }
 }
 
-/// Whether each value is an initializer that neither a caller nor training replaces.
+/// Whether each value is an initializer that neither a caller nor training can replace.
 fn stored_constants(graph: &Graph) -> Vec<bool> {
-    // Before IR version 4 every initializer is listed as an input too, and is a constant all
-    // the same; from 4 on a listed one is a default that the caller may replace.
+    // Before IR version 4 every initializer is also listed as an input, and is still a constant.
+    // Since version 4 a listed one is a default that the caller may replace.
     let listed_is_constant = graph.model().proto.ir_version() < 4;
     let values = (0..graph.value_count()).map(|index| ValueId(index as u32));
     let mut constant: Vec<bool> = values

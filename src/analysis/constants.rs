@@ -1,8 +1,8 @@
-//! Constants: which values are constant, and their elements.
+//! Finds the constant values of a graph, and reads or computes their elements.
 //!
-//! A value is constant when nothing that varies at run time reaches it, whatever operators lie
-//! between: an initializer that no caller can replace, a Constant node, and everything computed
-//! from such values alone or from shapes that are numbers.
+//! A value is constant if it does not depend on anything that varies at run time, whichever
+//! operators compute it: an initializer that no caller can replace, a Constant node, and everything
+//! computed only from such values or from static shapes.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -26,15 +26,16 @@ use crate::shape::encode::{datum_type, encoded, ints_of, is_concrete};
 use crate::shape::facts::Facts;
 use crate::shape::guard::Budget;
 
-/// Bytes that the evaluation of constants may make, whatever the weights are; and how many times the
-/// weights besides.
+/// The limit of bytes that the evaluation of constants may produce is `EVALUATED`, plus
+/// `TIMES_THE_WEIGHTS` times the bytes of the weights.
 const EVALUATED: u64 = 1 << 27;
 const TIMES_THE_WEIGHTS: u64 = 16;
 
-/// Bytes up to which a constant that is computed may be stored, where the model itself stores fewer.
+/// The maximum number of bytes of a computed constant that may be stored, if the model stores less.
 const COMPUTED: usize = 1 << 18;
 
-/// How many nodes are looked at to tell where the numbers of a constant come from.
+/// The maximum number of nodes that are inspected to find how the elements of a constant are
+/// computed.
 const LOOKED_AT: usize = 64;
 
 /// The constants of a graph.
@@ -43,11 +44,11 @@ pub struct Constants<'m> {
     facts: Rc<Facts>,
     constant: Vec<bool>,
     quantized: Vec<bool>,
-    /// Whether there is a value of that type.
+    /// Whether any value is bfloat16.
     has_bfloat16: bool,
     evaluated: RefCell<HashMap<ValueId, Arc<Tensor>>>,
     budget: Budget,
-    /// Bytes that the model stores.
+    /// The number of bytes that the model stores.
     stored: usize,
 }
 
@@ -71,17 +72,18 @@ impl<'m> Constants<'m> {
         }
     }
 
-    /// Whether nothing that varies at run time reaches the value.
+    /// Whether the value does not depend on anything that varies at run time.
     pub fn is_constant(&self, value: ValueId) -> bool {
         self.constant[value.index()]
     }
 
-    /// Whether the value is a constant that comes out of a DequantizeLinear, or is annotated as quantized.
+    /// Whether the value is a constant that a DequantizeLinear computes, or that is annotated as
+    /// quantized.
     pub fn is_quantized(&self, value: ValueId) -> bool {
         self.quantized[value.index()]
     }
 
-    /// The tensor itself where the value is an initializer or a Constant node, not yet computed on.
+    /// The tensor of an initializer or of a Constant node; `None` for other values.
     pub fn stored(&self, value: ValueId) -> Option<TensorProto> {
         if !self.is_constant(value) {
             return None;
@@ -95,7 +97,7 @@ impl<'m> Constants<'m> {
         }
     }
 
-    /// How many bytes the elements take of a constant that is stored; 0 of another.
+    /// The number of bytes of a stored constant's elements; 0 for other values.
     pub fn stored_bytes(&self, value: ValueId) -> u64 {
         let stored = self
             .stored(value)
@@ -108,7 +110,7 @@ impl<'m> Constants<'m> {
         self.is_constant(value) && self.len(value) == Some(1)
     }
 
-    /// The element of such a constant, if it is a float.
+    /// The element of a scalar constant, if it is a float.
     pub fn scalar(&self, value: ValueId) -> Option<f64> {
         if !self.is_scalar(value) {
             return None;
@@ -116,10 +118,10 @@ impl<'m> Constants<'m> {
         self.read(value).ok()?.first().copied()
     }
 
-    /// The elements of a constant of floats, and how they come to be.
+    /// The elements of a floating-point constant, with a note about their origin.
     ///
     /// # Errors
-    /// As [`Constants::read`].
+    /// The errors of [`Constants::read`].
     pub fn numbers(&self, value: ValueId) -> Result<Numbers, Refusal> {
         let numbers = Numbers::constant(self.graph.value_name(value), self.read(value)?);
         Ok(if self.is_blurred(value) {
@@ -129,10 +131,10 @@ impl<'m> Constants<'m> {
         })
     }
 
-    /// The elements of a constant of floats.
+    /// The elements of a floating-point constant.
     ///
     /// # Errors
-    /// A refusal at the node that cannot be evaluated, or whose type holds no real numbers.
+    /// A refusal at the node that cannot be evaluated, or whose type is not a type of real numbers.
     pub fn read(&self, value: ValueId) -> Result<ArrayD<f64>, Refusal> {
         match self.held(value)? {
             Held::Stored(floats) => floats.all().map_err(|error| self.refuse(value, &error)),
@@ -140,8 +142,8 @@ impl<'m> Constants<'m> {
         }
     }
 
-    /// Whether a constant that nodes compute may have the same number at several places for want of bits alone: the
-    /// engine has no more than its type holds, so that `1 + 1e-10` is `1 + 2e-10`.
+    /// Whether a computed constant may have equal elements only because of limited precision: in
+    /// float32, for example, `1 + 1e-10` equals `1 + 2e-10`.
     pub fn is_blurred(&self, value: ValueId) -> bool {
         let (mut open, mut seen) = (vec![value], HashSet::default());
         while let Some(value) = open.pop() {
@@ -161,7 +163,7 @@ impl<'m> Constants<'m> {
                 Some(Category::Movement | Category::Selection | Category::Shape | Category::Like)
             );
             for &input in self.graph.inputs(node).iter().flatten() {
-                // Indices and shapes, which do not depend on the bits of the numbers.
+                // Indices and shapes do not depend on the precision.
                 if only_moves && self.is_integer(input) {
                     continue;
                 }
@@ -179,7 +181,7 @@ impl<'m> Constants<'m> {
         data_type.is_some_and(DataType::is_integer)
     }
 
-    /// Whether a constant has no two floats that differ.
+    /// Whether all elements of a floating-point constant are equal.
     fn is_uniform(&self, value: ValueId) -> bool {
         let Ok(numbers) = self.read(value) else {
             return true;
@@ -188,10 +190,10 @@ impl<'m> Constants<'m> {
         numbers.iter().all(|number| Some(number.to_bits()) == first)
     }
 
-    /// As [`Constants::read`], for callers that read the elements later, or in parts.
+    /// Like [`Constants::read`], for callers that read the elements later, or in parts.
     ///
     /// # Errors
-    /// As [`Constants::read`]; reads no stored elements.
+    /// The errors of [`Constants::read`]; reads no stored elements.
     pub fn given(&self, value: ValueId) -> Result<Given, Refusal> {
         match self.held(value)? {
             Held::Stored(floats) => Ok(Given::Stored(Arc::new(floats))),
@@ -201,11 +203,11 @@ impl<'m> Constants<'m> {
         }
     }
 
-    /// Whether [`Constants::read`] gives the elements, and others may be stored in their place:
-    /// elements that the model computes from little data may be many. Reads no stored elements.
+    /// Checks that [`Constants::read`] returns the elements, and that these may be stored: a model
+    /// may compute many elements from little data. Reads no stored elements.
     ///
     /// # Errors
-    /// As [`Constants::read`], and [`Reason::TooLarge`].
+    /// The errors of [`Constants::read`], and [`Reason::TooLarge`].
     pub fn check(&self, value: ValueId) -> Result<(), Refusal> {
         match self.held(value)? {
             Held::Computed(tensor)
@@ -227,7 +229,7 @@ impl<'m> Constants<'m> {
         )
     }
 
-    /// A constant of floats, where it is.
+    /// A floating-point constant, stored or computed.
     fn held(&self, value: ValueId) -> Result<Held, Refusal> {
         if !self.is_constant(value) {
             return Err(Refusal::new(
@@ -258,10 +260,11 @@ impl<'m> Constants<'m> {
         is_whole.then(|| ints_of(&tensor)).flatten()
     }
 
-    /// A constant that nodes compute, as a tensor of the type that it has.
+    /// A computed constant as a tensor of its declared type.
     ///
     /// # Errors
-    /// A refusal at the node that cannot be evaluated, or where it holds what no tensor of a model should.
+    /// A refusal at the node that cannot be evaluated, or if the result cannot be stored in a
+    /// tensor.
     pub fn tensor(&self, value: ValueId) -> Result<TensorProto, Refusal> {
         let tensor = self.evaluate(value)?;
         let encoded = self
@@ -278,7 +281,7 @@ impl<'m> Constants<'m> {
         }
     }
 
-    /// How many elements a constant has, where its shape is known.
+    /// The number of elements of a constant, if its shape is known.
     pub fn len(&self, value: ValueId) -> Option<usize> {
         let shape = self.facts.shape(value)?;
         shape.iter().try_fold(1usize, |n, dim| {
@@ -287,7 +290,7 @@ impl<'m> Constants<'m> {
     }
 
     fn evaluate(&self, value: ValueId) -> Result<Arc<Tensor>, Refusal> {
-        // Depth-first without recursion: a chain of constants may be long.
+        // Depth-first without recursion, since a chain of constants may be long.
         let mut stack = vec![value];
         while let Some(&top) = stack.last() {
             if self.evaluated.borrow().contains_key(&top) {
@@ -300,7 +303,7 @@ impl<'m> Constants<'m> {
         Ok(self.evaluated.borrow()[&value].clone())
     }
 
-    /// Evaluates a constant, or gives the values that must be evaluated before it.
+    /// Evaluates a constant, or returns the values that must be evaluated before it.
     fn evaluate_from_known(&self, value: ValueId) -> Result<Vec<ValueId>, Refusal> {
         let name = self.graph.value_name(value);
         if !self.is_constant(value) {
@@ -332,7 +335,7 @@ impl<'m> Constants<'m> {
         let result = self
             .compute(node, slot, &inputs)
             .map_err(|why| Refusal::new(Reason::Constant(why), self.graph.name(node)))?;
-        // tract makes extents where it casts to integers.
+        // tract computes symbolic extents where ONNX casts to integers.
         let mut tensor = self.typed(value, result);
         if self.is_bfloat16(value) {
             tensor = rounded_to_bfloat16(&tensor).map_err(|error| self.refuse(value, &error))?;
@@ -341,7 +344,7 @@ impl<'m> Constants<'m> {
         Ok(vec![])
     }
 
-    /// The value of the taken branch that replaces a result of an If.
+    /// The value that replaces a result of an If, from the branch that it takes.
     fn taken(&self, end: NodeId, slot: usize) -> Option<ValueId> {
         branch(&self.graph, end, true)?;
         let [holds] = self.ints(self.graph.input(end, 0)?)?[..] else {
@@ -354,10 +357,10 @@ impl<'m> Constants<'m> {
         self.facts.data_type(value) == Some(DataType::BFloat16)
     }
 
-    /// A constant that needs no computing: known already, or stored in the model.
+    /// A constant that need not be computed, because the facts or the model have its elements.
     fn leaf(&self, value: ValueId) -> Option<Arc<Tensor>> {
         if let Some(tensor) = self.facts.value(value) {
-            // The engine computes bfloat16 in float, and rounds nothing on the way.
+            // The engine computes bfloat16 in float32, and does not round intermediate results.
             let is_exact = !self.has_bfloat16 || !tensor.datum_type().is_float();
             if is_exact && is_concrete(&tensor) {
                 return Some(self.typed(value, tensor));
@@ -368,7 +371,7 @@ impl<'m> Constants<'m> {
             .tensor(&self.graph, &self.stored(value)?)
     }
 
-    /// A tensor of extents in the type that ONNX says it has, where that is known.
+    /// Casts a tensor of extents to the type that ONNX gives it, if that is known.
     fn typed(&self, value: ValueId, tensor: Arc<Tensor>) -> Arc<Tensor> {
         if tensor.datum_type() != DatumType::TDim {
             return tensor;
@@ -377,7 +380,7 @@ impl<'m> Constants<'m> {
         let Some(datum_type) = data_type.and_then(|found| datum_type(found.code())) else {
             return tensor;
         };
-        // In two steps: tract casts no extent to a number of few bits.
+        // Cast in two steps, since tract cannot cast an extent to a short integer type.
         let cast = tensor
             .cast_to::<i64>()
             .and_then(|cast| Ok(cast.cast_to_dt(datum_type)?.into_owned()));
@@ -408,7 +411,7 @@ impl<'m> Constants<'m> {
     }
 }
 
-/// The elements of a constant: as the model has them, or computed.
+/// The elements of a constant: stored in the model, or computed.
 enum Held {
     Stored(Floats),
     Computed(Arc<Tensor>),
@@ -425,7 +428,7 @@ fn has_nan(tensor: &Tensor) -> bool {
         && floats(tensor).map_or(true, |floats| floats.iter().any(|number| number.is_nan()))
 }
 
-/// Floats rounded as bfloat16: each operator rounds to fewer bits than the engine has.
+/// Rounds floats to bfloat16, since the engine computes with more bits than each bfloat16 operator.
 fn rounded_to_bfloat16(tensor: &Tensor) -> TractResult<Arc<Tensor>> {
     let floats = tensor.to_plain_array_view::<f32>()?;
     let rounded = floats.map(|&float| tensor::rounded(DataType::BFloat16, f64::from(float)) as f32);

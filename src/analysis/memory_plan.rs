@@ -1,14 +1,16 @@
-//! The memory that activations take over a run: each value from the step that makes it to the last one that reads it.
+//! The memory of activations during a run. A value takes memory from the step that computes it to
+//! its last reader.
 //!
-//! Weights are not counted. Steps run in the order in which the nodes are written, and a value is freed at once. An
-//! operator that an engine runs in place takes over the buffer of an operand that nothing reads later.
+//! Weights are not counted. Steps run in the order of the nodes in the file, and a value is freed
+//! immediately after its last reader. An operator that an engine runs in place takes over the
+//! buffer of an operand without later readers.
 
 use crate::analysis::Analysis;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 use crate::shape::facts::extent;
 
-/// Operators that compute something else at each place, and that tract and onnxruntime run in place.
+/// Element-wise operators that tract and onnxruntime run in place.
 const IN_PLACE: &[&str] = &[
     "Abs",
     "Ceil",
@@ -30,29 +32,30 @@ const IN_PLACE: &[&str] = &[
     "Tanh",
 ];
 
-/// A buffer for one value, or for a part of one.
+/// A buffer for one value, or for a part of a value.
 #[derive(Debug, Clone, Copy)]
 pub struct Buffer {
     /// The value of the graph.
     pub value: ValueId,
-    /// Its size in bytes; 0 for a constant, and where its size is not known.
+    /// Its size in bytes; 0 for a constant or if the size is unknown.
     pub bytes: u64,
-    /// Whether the caller has it when the run ends.
+    /// Whether it is an output, which the caller holds after the run.
     pub is_output: bool,
 }
 
-/// A node that runs.
+/// A step of the run.
 #[derive(Debug, Clone)]
 pub struct PlanStep {
-    /// The node of the graph; none of a step that only cuts a value or joins its parts.
+    /// The node of the graph; `None` for a step that only slices a value or concatenates its
+    /// slices.
     pub node: Option<NodeId>,
-    /// The buffers that it reads, by number.
+    /// The indices of the buffers that it reads.
     pub reads: Vec<usize>,
-    /// The buffers that it writes, by number.
+    /// The indices of the buffers that it writes.
     pub writes: Vec<usize>,
-    /// Whether it may write over one that it reads.
+    /// Whether it may overwrite a buffer that it reads.
     pub in_place: bool,
-    /// Which of the cuts it belongs to, by number.
+    /// The index of the cut that it belongs to.
     pub cut: Option<usize>,
 }
 
@@ -72,27 +75,27 @@ pub struct PlanStep {
 pub struct MemoryPlan {
     /// The steps, in the order in which they run.
     pub steps: Vec<PlanStep>,
-    /// The buffers. The first ones are the values of the graph, by their numbers.
+    /// The buffers. The first ones are the values of the graph, by their indices.
     pub buffers: Vec<Buffer>,
-    /// The values that the caller gives.
+    /// The values that the caller passes in.
     pub given: Vec<usize>,
     /// Values of unknown size.
     pub unknown: Vec<ValueId>,
 }
 
-/// The most bytes that are held at one time.
+/// The maximum of the live bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Peak {
-    /// All of them.
+    /// The live bytes at that step.
     pub bytes: u64,
-    /// The step that holds them.
+    /// The step with this many live bytes.
     pub step: usize,
-    /// The buffers that are held then, the largest first.
+    /// The buffers that are live then, the largest first.
     pub held: Vec<usize>,
 }
 
 impl MemoryPlan {
-    /// The plan of a graph whose extents are numbers.
+    /// The plan of a graph whose extents are known.
     pub fn new(analysis: &Analysis) -> Self {
         let Analysis {
             graph, constants, ..
@@ -155,10 +158,10 @@ impl MemoryPlan {
             .sum()
     }
 
-    /// The most bytes that are held at one time, and what holds them.
+    /// The maximum of the live bytes, with its step and buffers.
     pub fn peak(&self) -> Peak {
         let live = self.live();
-        // The first of several.
+        // The first of several equal maxima.
         let highest = live
             .iter()
             .enumerate()
@@ -174,7 +177,7 @@ impl MemoryPlan {
         }
     }
 
-    /// The most bytes that are held while the steps of one cut run.
+    /// The maximum of the live bytes while the steps of one cut run.
     pub fn peak_of_cut(&self, cut: usize) -> u64 {
         let live = self.live();
         let steps = self
@@ -185,7 +188,7 @@ impl MemoryPlan {
         steps.map(|(_, bytes)| bytes).max().unwrap_or(0)
     }
 
-    /// The buffers that are held while a step runs, the largest first.
+    /// The buffers that are live while a step runs, the largest first.
     fn held_at(&self, place: usize) -> Vec<usize> {
         let last = self.last_readers();
         let written = self.steps[..=place]
@@ -203,7 +206,8 @@ impl MemoryPlan {
         held
     }
 
-    /// The step that reads each buffer last; the end for an output, and none for what nothing reads.
+    /// The step that reads each buffer last: `usize::MAX` for an output, `None` for a buffer
+    /// without readers.
     fn last_readers(&self) -> Vec<Option<usize>> {
         let mut last: Vec<Option<usize>> = self
             .buffers
@@ -218,7 +222,7 @@ impl MemoryPlan {
         last
     }
 
-    /// The buffers that a step reads and nothing reads later, each once.
+    /// The buffers that a step reads and no later step reads, each once.
     fn freed(&self, place: usize, last: &[Option<usize>]) -> Vec<usize> {
         let mut freed: Vec<usize> = self.steps[place].reads.clone();
         freed.retain(|&buffer| last[buffer] == Some(place));
@@ -228,7 +232,7 @@ impl MemoryPlan {
     }
 }
 
-/// The size of a value in bytes; `None` where its extents or its type are not known.
+/// The size of a value in bytes; `None` if its extents or its type are unknown.
 fn bytes(analysis: &Analysis, value: ValueId) -> Option<u64> {
     let shape = analysis.facts.shape(value)?;
     let extents = shape.iter().map(extent).collect::<Option<Vec<usize>>>()?;
@@ -238,7 +242,7 @@ fn bytes(analysis: &Analysis, value: ValueId) -> Option<u64> {
     Some(analysis.facts.data_type(value)?.byte_size(elements)? as u64)
 }
 
-/// A node as a step. Captures of bodies count as inputs.
+/// The step of a node. Captures of bodies count as inputs.
 fn step(analysis: &Analysis, node: NodeId) -> PlanStep {
     let graph = &analysis.graph;
     let inputs = graph.inputs(node).iter().flatten();
@@ -261,7 +265,7 @@ fn step(analysis: &Analysis, node: NodeId) -> PlanStep {
     }
 }
 
-/// Whether only nodes of the graph read a value: neither its caller nor a body.
+/// Whether all readers of a value are nodes of the graph, and neither its caller nor a body.
 pub fn is_read_by_nodes_alone(analysis: &Analysis, value: ValueId) -> bool {
     let readers = analysis.graph.readers(value);
     readers

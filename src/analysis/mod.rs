@@ -1,4 +1,4 @@
-//! All that is known of a model's graph, found out once.
+//! The analysis of a model's graph, done once: its index, its facts and its constants.
 
 pub mod activation;
 pub mod broadcast;
@@ -42,15 +42,15 @@ pub struct Analysis<'m> {
     pub facts: Rc<Facts>,
     /// The constants.
     pub constants: Constants<'m>,
-    /// The nodes of activations, whose constants are not to be touched.
+    /// The nodes of activations, whose constants must not change.
     pub activations: NodeSet,
 }
 
 impl<'m> Analysis<'m> {
-    /// Indexes a model's graph and infers what there is to know.
+    /// Indexes the graph of a model, and infers the facts about its values.
     ///
     /// # Errors
-    /// Where it is no graph that ONNX allows.
+    /// If the graph is invalid in ONNX.
     pub fn new(model: &'m Model) -> Result<Self> {
         let graph = Rc::new(Graph::new(model)?);
         let facts = Rc::new(Facts::infer(&graph));
@@ -64,7 +64,7 @@ impl<'m> Analysis<'m> {
         })
     }
 
-    /// A node as a rule sees it.
+    /// The view of a node for rules.
     pub fn at(&self, node: NodeId) -> At<'_> {
         At {
             graph: &self.graph,

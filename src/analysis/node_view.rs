@@ -11,7 +11,7 @@ use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 use crate::shape::facts::{Facts, Shape, extent};
 
-/// A node as a rule sees it. Nothing can be changed through it.
+/// A read-only view of a node for rules.
 #[derive(Clone, Copy)]
 pub struct At<'a> {
     /// The graph.
@@ -30,42 +30,43 @@ impl At<'_> {
         self.graph.node(self.node)
     }
 
-    /// The operator set version of the model.
+    /// The version of ONNX's operator set that the model imports.
     pub fn opset(&self) -> i64 {
         self.graph.model().own_opset()
     }
 
-    /// One input.
+    /// The input in a slot.
     ///
     /// # Errors
-    /// [`Reason::NotConstant`] where the node has none there.
+    /// [`Reason::NotConstant`] if the node lacks the input.
     pub fn input(&self, slot: usize) -> Result<ValueId, Reason> {
         self.graph.input(self.node, slot).ok_or(Reason::NotConstant)
     }
 
-    /// One output.
+    /// The output in a slot.
     ///
     /// # Errors
-    /// [`Reason::UnknownShape`] where the node has none there.
+    /// [`Reason::UnknownShape`] if the node lacks the output.
     pub fn output(&self, slot: usize) -> Result<ValueId, Reason> {
         self.graph
             .output(self.node, slot)
             .ok_or(Reason::UnknownShape)
     }
 
-    /// How many inputs the node lists.
+    /// The number of inputs that the node lists.
     pub fn arity(&self) -> usize {
         self.graph.inputs(self.node).len()
     }
 
-    /// Whether an input is there and is a constant.
+    /// Whether the node has an input in this slot that is a constant.
     pub fn is_constant(&self, slot: usize) -> bool {
         self.graph
             .input(self.node, slot)
             .is_some_and(|value| self.constants.is_constant(value))
     }
 
-    /// Whether an input is a constant, or one that is expanded, as tokens of a class are to the batch.
+    /// Whether an input is a constant or an expanded one, as a class token is expanded to the
+    /// batch.
     pub fn is_expanded(&self, slot: usize) -> bool {
         let maker = self
             .input(slot)
@@ -76,7 +77,8 @@ impl At<'_> {
         self.is_constant(slot) || source.is_some_and(|value| self.constants.is_constant(value))
     }
 
-    /// Which of two operands is a constant; the second where both are, as weights and biases stand there.
+    /// The slot of the operand that is a constant. If both are, the second one, which usually is
+    /// the weight or bias.
     pub fn constant_operand(&self) -> Option<usize> {
         [1, 0].into_iter().find(|&slot| self.is_constant(slot))
     }
@@ -87,10 +89,10 @@ impl At<'_> {
             .is_ok_and(|value| self.constants.is_scalar(value))
     }
 
-    /// An input that must be a constant whose numbers can be changed.
+    /// An input that must be a constant whose elements may be changed.
     ///
     /// # Errors
-    /// [`Reason::NotConstant`], or [`Reason::Quantized`].
+    /// [`Reason::NotConstant`] or [`Reason::Quantized`].
     pub fn weight(&self, slot: usize) -> Result<ValueId, Reason> {
         let value = self.input(slot)?;
         if !self.constants.is_constant(value) {
@@ -102,20 +104,20 @@ impl At<'_> {
         Ok(value)
     }
 
-    /// A constant input of floats, and its numbers.
+    /// The elements of a constant floating-point input.
     ///
     /// # Errors
-    /// Where there is no such input, and as [`Constants::numbers`].
+    /// If the node lacks the input, and the errors of [`Constants::numbers`].
     pub fn numbers(&self, slot: usize) -> Result<Numbers, Reason> {
         self.constants
             .numbers(self.input(slot)?)
             .map_err(|refusal| refusal.reason)
     }
 
-    /// A constant input, whose numbers are not read.
+    /// A constant input, whose elements are not read.
     ///
     /// # Errors
-    /// As [`At::weight`], and as [`At::extents`].
+    /// The errors of [`At::weight`] and of [`At::extents`].
     pub fn constant(&self, slot: usize) -> Result<Recipe, Reason> {
         let value = self.weight(slot)?;
         Ok(Recipe::constant(
@@ -127,7 +129,7 @@ impl At<'_> {
     /// The elements of a constant integer input, if the input is present.
     ///
     /// # Errors
-    /// Where the input is no constant, or its integers are not known.
+    /// If the input is not a constant, or its integers are unknown.
     pub fn ints(&self, slot: usize) -> Result<Option<Vec<i64>>, Reason> {
         match self.graph.input(self.node, slot) {
             None => Ok(None),
@@ -140,30 +142,30 @@ impl At<'_> {
         }
     }
 
-    /// Extents of an input.
+    /// The shape of an input.
     ///
     /// # Errors
-    /// Where there is no such input, or its shape is not known.
+    /// If the node lacks the input, or its shape is unknown.
     pub fn shape(&self, slot: usize) -> Result<Shape, Reason> {
         self.facts
             .shape(self.input(slot)?)
             .ok_or(Reason::UnknownShape)
     }
 
-    /// Extents of an output.
+    /// The shape of an output.
     ///
     /// # Errors
-    /// Where there is no such output, or its shape is not known.
+    /// If the node lacks the output, or its shape is unknown.
     pub fn output_shape(&self, slot: usize) -> Result<Shape, Reason> {
         self.facts
             .shape(self.output(slot)?)
             .ok_or(Reason::UnknownShape)
     }
 
-    /// Extents of an input as numbers.
+    /// The extents of an input, which must be known.
     ///
     /// # Errors
-    /// As [`At::shape`], and where one of them is no number.
+    /// The errors of [`At::shape`], or if an extent is unknown.
     pub fn extents(&self, slot: usize) -> Result<Vec<usize>, Reason> {
         self.shape(slot)?
             .iter()
@@ -172,11 +174,11 @@ impl At<'_> {
             .ok_or(Reason::UnknownShape)
     }
 
-    /// The extent of an axis of an input, as a number. In a contradictory model the rank may differ
-    /// from the expected one.
+    /// The extent of an axis of an input, which must be known. In a model that contradicts itself,
+    /// the rank may differ from the expected one.
     ///
     /// # Errors
-    /// As [`At::shape`], and where it is no number, or there is no such axis.
+    /// The errors of [`At::shape`], or if the extent is unknown, or if the axis does not exist.
     pub fn extent(&self, slot: usize, axis: usize) -> Result<usize, Reason> {
         self.shape(slot)?
             .get(axis)
@@ -184,10 +186,11 @@ impl At<'_> {
             .ok_or(Reason::UnknownShape)
     }
 
-    /// Extent of an axis of an output as a number.
+    /// The extent of an axis of an output, which must be known.
     ///
     /// # Errors
-    /// As [`At::output_shape`], and where it is no number, or there is no such axis.
+    /// The errors of [`At::output_shape`], or if the extent is unknown, or if the axis does not
+    /// exist.
     pub fn output_extent(&self, slot: usize, axis: usize) -> Result<usize, Reason> {
         self.output_shape(slot)?
             .get(axis)
@@ -195,10 +198,10 @@ impl At<'_> {
             .ok_or(Reason::UnknownShape)
     }
 
-    /// Extent of an axis of an input, where its places can be listed.
+    /// The extent of an axis of an input, if it is small enough to list its places.
     ///
     /// # Errors
-    /// As [`At::extent`], and [`Reason::TooLarge`] where there are too many.
+    /// The errors of [`At::extent`], and [`Reason::TooLarge`] if there are too many places.
     pub fn places(&self, slot: usize, axis: usize) -> Result<usize, Reason> {
         match self.extent(slot, axis)? {
             count if count > LARGEST => Err(Reason::TooLarge(count)),
@@ -206,40 +209,40 @@ impl At<'_> {
         }
     }
 
-    /// Number of axes of an input.
+    /// The rank of an input.
     ///
     /// # Errors
-    /// Where there is no such input, or its rank is not known.
+    /// If the node lacks the input, or its rank is unknown.
     pub fn rank(&self, slot: usize) -> Result<usize, Reason> {
         self.facts
             .rank(self.input(slot)?)
             .ok_or(Reason::UnknownShape)
     }
 
-    /// Number of axes of an output.
+    /// The rank of an output.
     ///
     /// # Errors
-    /// Where there is no such output, or its rank is not known.
+    /// If the node lacks the output, or its rank is unknown.
     pub fn output_rank(&self, slot: usize) -> Result<usize, Reason> {
         self.facts
             .rank(self.output(slot)?)
             .ok_or(Reason::UnknownShape)
     }
 
-    /// An integer attribute, or what its absence means.
+    /// An integer attribute, or `absent` if the node lacks it.
     ///
     /// # Errors
-    /// [`Reason::Attribute`] where it is no integer.
+    /// [`Reason::Attribute`] if it is not an integer.
     pub fn attr(&self, name: &str, absent: i64) -> Result<i64, Reason> {
         let read = self.proto().attr_i(name);
         read.map(|value| value.unwrap_or(absent))
             .map_err(|_| Reason::Attribute(name.into()))
     }
 
-    /// A boolean integer attribute. Engines disagree about numbers other than 0 and 1.
+    /// An integer attribute that is a flag. Engines disagree about values other than 0 and 1.
     ///
     /// # Errors
-    /// [`Reason::Attribute`] where it is neither 0 nor 1.
+    /// [`Reason::Attribute`] if it is neither 0 nor 1.
     pub fn flag(&self, name: &str, absent: bool) -> Result<bool, Reason> {
         match self.attr(name, absent.into())? {
             0 => Ok(false),
@@ -248,10 +251,10 @@ impl At<'_> {
         }
     }
 
-    /// A float attribute, or what its absence means.
+    /// A float attribute, or `absent` if the node lacks it.
     ///
     /// # Errors
-    /// [`Reason::Attribute`] where it is no float, or not finite.
+    /// [`Reason::Attribute`] if it is not a float, or not finite.
     pub fn attr_float(&self, name: &str, absent: f32) -> Result<f64, Reason> {
         let read = self.proto().attr_f(name).ok();
         let value = read.filter(|value| value.is_none_or(f32::is_finite));
@@ -260,10 +263,10 @@ impl At<'_> {
             .ok_or_else(|| Reason::Attribute(name.into()))
     }
 
-    /// A list attribute.
+    /// An attribute that is a list of integers.
     ///
     /// # Errors
-    /// [`Reason::Attribute`] where it is no list of integers.
+    /// [`Reason::Attribute`] if it is not a list of integers.
     pub fn attr_ints(&self, name: &str) -> Result<Option<Vec<i64>>, Reason> {
         let read = self
             .proto()
@@ -272,10 +275,10 @@ impl At<'_> {
         Ok(read.map(<[i64]>::to_vec))
     }
 
-    /// A string attribute, or what its absence means.
+    /// A string attribute, or `absent` if the node lacks it.
     ///
     /// # Errors
-    /// [`Reason::Attribute`] where it is no string.
+    /// [`Reason::Attribute`] if it is not a string.
     pub fn attr_text<'s>(&'s self, name: &str, absent: &'s str) -> Result<&'s str, Reason> {
         let read = self
             .proto()
@@ -284,24 +287,26 @@ impl At<'_> {
         Ok(read.unwrap_or(absent))
     }
 
-    /// The input that holds what earlier operator sets have as an attribute; `None` where it is one.
+    /// The input that replaces an attribute of earlier operator sets; `None` if it still is an
+    /// attribute in this operator set.
     pub fn input_for(&self, attribute: &str) -> Option<usize> {
         input_at(self.proto().op_type(), attribute, self.opset())
     }
 
-    /// Integers that are an attribute or a constant input, as the operator set has them.
+    /// A list of integers that is an attribute or a constant input, depending on the operator set.
     ///
     /// # Errors
-    /// As [`At::attr_ints`] of an attribute, and as [`At::ints`] of an input.
+    /// The errors of [`At::attr_ints`] for an attribute, and of [`At::ints`] for an input.
     pub fn list(&self, name: &str) -> Result<Option<Vec<i64>>, Reason> {
         self.input_for(name)
             .map_or_else(|| self.attr_ints(name), |slot| self.ints(slot))
     }
 
-    /// The axes that a Reduce operator reduces, ascending, and whether they stay with extent 1.
+    /// The axes that a Reduce operator reduces, in ascending order, and whether they are kept with
+    /// extent 1.
     ///
     /// # Errors
-    /// If the axes cannot be read, or one is out of range.
+    /// If the axes are unknown, or if one is out of range.
     pub fn reduction(&self, rank: usize) -> Result<(Vec<usize>, bool), Reason> {
         let mut reduced = match self.list("axes")?.filter(|list| !list.is_empty()) {
             Some(list) => axes(&list, rank)?,
@@ -313,10 +318,10 @@ impl At<'_> {
         Ok((reduced, self.flag("keepdims", true)?))
     }
 
-    /// The axis along which alone a Softmax normalizes.
+    /// The single axis along which a Softmax normalizes.
     ///
     /// # Errors
-    /// [`Reason::Attribute`] where there is no such axis, or it is not the only one.
+    /// [`Reason::Attribute`] if the axis does not exist, or is not the only one.
     pub fn softmax_axis(&self, rank: usize) -> Result<usize, Reason> {
         let (absent, alone) = softmax_axis(self.opset());
         let along = axis(self.attr("axis", absent)?, rank)?;
@@ -325,10 +330,10 @@ impl At<'_> {
             .ok_or(Reason::Attribute("axis".into()))
     }
 
-    /// Refuses an operator that usually hands its input on, and does more here: a Cast to integers, a Dropout in training.
+    /// Refuses a Cast to integers and a Dropout in training mode, which are not the identity.
     ///
     /// # Errors
-    /// The transfer of its elements.
+    /// [`Reason::NotLinear`] or [`Reason::TrainingMode`].
     pub fn check_handing_on(&self) -> Result<(), Reason> {
         match self.proto().op_type() {
             op @ ("Cast" | "CastLike") => {
@@ -343,7 +348,7 @@ impl At<'_> {
                 }
             }
             "Dropout" => {
-                // Opset 12 made training a run-time input.
+                // Since operator set 12, training mode is an input.
                 let training = self.graph.input(self.node, 2).is_some();
                 let is_off = training
                     && self
@@ -361,15 +366,15 @@ impl At<'_> {
     /// The permutation of a Transpose.
     ///
     /// # Errors
-    /// [`Reason::Attribute`] where it is none of so many axes.
+    /// [`Reason::Attribute`] if it is not a permutation of `rank` axes.
     pub fn permutation(&self, rank: usize) -> Result<Vec<usize>, Reason> {
         permutation(self.attr_ints("perm")?.as_deref(), rank)
     }
 
-    /// Refuses every attribute that the caller does not list.
+    /// Refuses attributes that the caller does not list.
     ///
     /// # Errors
-    /// [`Reason::Attribute`] of the first one.
+    /// [`Reason::Attribute`] of the first such attribute.
     pub fn only_attributes(&self, known: &[&str]) -> Result<(), Reason> {
         let unknown = self
             .proto()
@@ -381,10 +386,10 @@ impl At<'_> {
         })
     }
 
-    /// The only input that carries an affine, which must be this one.
+    /// The affine of the input in `slot`, which must be the only input that carries one.
     ///
     /// # Errors
-    /// [`Reason::NotLinear`] where it carries none, or another one does.
+    /// [`Reason::NotLinear`] if the input carries none, or if another input does.
     pub fn only<'i, T>(&self, inputs: &'i [Option<T>], slot: usize) -> Result<&'i T, Reason> {
         if inputs
             .iter()
@@ -399,7 +404,7 @@ impl At<'_> {
             .ok_or_else(|| self.not_linear())
     }
 
-    /// The reason where the operator does not let an affine pass.
+    /// The refusal of an operator through which an affine cannot pass.
     pub fn not_linear(&self) -> Reason {
         Reason::NotLinear(self.proto().op_type().into())
     }

@@ -1,8 +1,10 @@
-//! Which element of a source each element of a value is, behind movements and repetitions.
+//! Maps each element of a value to the element of a source that it copies, through movements and
+//! repetitions.
 //!
-//! A repetition makes factors of axes along which the value does not vary: behind `Unsqueeze, Expand, Reshape` of heads an
-//! axis of `K·G` places holds the factors `[K, G]`, and place h reads head `h div G`; behind a Tile it holds `[G, K]`, and
-//! place h reads head `h mod K`. Such factors are free in the algebra of [`super::layout`].
+//! A repetition adds factors along which the value does not vary. After
+//! `Unsqueeze, Expand, Reshape` of heads, an axis of extent `K·G` has the factors `[K, G]`, and
+//! place h reads head `h div G`. After a Tile it has `[G, K]`, and place h reads head `h mod K`.
+//! Such factors are free in the algebra of [`super::layout`].
 
 use tract_onnx::tract_hir::internal::TDim;
 
@@ -11,10 +13,11 @@ use super::node_view::At;
 use crate::ir::axes::axis;
 use crate::shape::facts::{Shape, extent, same};
 
-/// How often a Gather or a Concat may repeat an axis.
+/// The maximum number of repetitions of an axis by a Gather or a Concat.
 const MOST_TIMES: usize = 1 << 10;
 
-/// The axes of a value, as factors of the axes of a source and factors along which it repeats.
+/// The axes of a value, expressed in factors of the axes of a source and in factors along which it
+/// repeats.
 #[derive(Debug, Clone)]
 pub struct RepeatMap {
     /// The factors of the source and of the value.
@@ -24,7 +27,8 @@ pub struct RepeatMap {
 }
 
 impl RepeatMap {
-    /// A value of this shape as its own source. Axes of unknown extent are regrouped with no other.
+    /// Begins with a value of this shape as its own source. Axes of unknown extent cannot be merged
+    /// with others.
     pub fn new(shape: &Shape) -> Self {
         let mut factors = AxisFactors::default();
         let source: Axes = shape.iter().map(|dim| factors.own(dim)).collect();
@@ -35,7 +39,7 @@ impl RepeatMap {
         }
     }
 
-    /// Moves or repeats the value by a node; `None` where that cannot be followed.
+    /// Follows a node that moves or repeats the value; `None` if it cannot be expressed in factors.
     pub fn follow(&mut self, at: &At) -> Option<()> {
         self.value = match at.proto().op_type() {
             "Expand" => self.expanded(at)?,
@@ -69,7 +73,7 @@ impl RepeatMap {
         axes.iter().map(|axis| self.factors.leaves(axis)).collect()
     }
 
-    /// An axis of one place, or one that is new, is repeated; another one keeps its extent.
+    /// An Expand: repeats new axes and axes of extent 1, and keeps the others.
     fn expanded(&mut self, at: &At) -> Option<Axes> {
         at.only_attributes(&[]).ok()?;
         let (before, behind) = (at.shape(0).ok()?, at.output_shape(0).ok()?);
@@ -86,7 +90,7 @@ impl RepeatMap {
         Some(axes)
     }
 
-    /// All places of an axis come again behind the last one.
+    /// A Tile: appends all places of an axis again after the last one.
     fn tiled(&mut self, at: &At) -> Option<Axes> {
         at.only_attributes(&[]).ok()?;
         let repeats = at.facts.extents(at.input(1).ok()?)?;
@@ -101,7 +105,8 @@ impl RepeatMap {
         Some(axes)
     }
 
-    /// Constant indices that name each place in order, each as often as the others, once or in several rounds.
+    /// A Gather: constant indices list all places in order, each equally many times, in one or
+    /// several rounds.
     fn gathered(&mut self, at: &At) -> Option<Axes> {
         at.only_attributes(&["axis"]).ok()?;
         let along = axis(at.attr("axis", 0).ok()?, at.rank(0).ok()?).ok()?;
@@ -113,7 +118,7 @@ impl RepeatMap {
         Some(axes)
     }
 
-    /// One value several times behind itself.
+    /// A Concat of one value with itself.
     fn joined(&mut self, at: &At) -> Option<Axes> {
         at.only_attributes(&["axis"]).ok()?;
         let along = axis(at.proto().attr_i("axis").ok()??, at.rank(0).ok()?).ok()?;
@@ -125,14 +130,15 @@ impl RepeatMap {
         Some(axes)
     }
 
-    /// A factor for so many repetitions.
+    /// A free factor for `count` repetitions.
     fn times(&mut self, count: usize) -> Option<Vec<AxisFactor>> {
         let count = Some(count).filter(|&count| count <= MOST_TIMES)?;
         Some(self.factors.free(TDim::from(count as i64)))
     }
 }
 
-/// How many rounds through all places a list of indices makes, and how often each place comes in a row.
+/// The number of rounds that a list of indices makes through all places, and the number of times
+/// that each place occurs in a row.
 fn rounds(indices: &[i64], places: usize) -> Option<[usize; 2]> {
     let times = indices.iter().take_while(|&&index| index == 0).count();
     let round = times.checked_mul(places).filter(|&round| round > 0)?;

@@ -1,6 +1,6 @@
-//! Uniform values: equal at every place, of any shape, such as an empty mask, or token types where
-//! a caller gives none. An exporter that does not know the extents writes the shape arithmetic of
-//! such values.
+//! Finds uniform values, which have one number at every place, in any shape: an empty mask, for
+//! example, or token types that the caller leaves out. If an exporter does not know the extents, it
+//! writes nodes that compute the shape of such values.
 
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
@@ -10,20 +10,20 @@ use crate::onnx::operator::Category;
 use crate::onnx::tensor::{DataType, data_type, read_f64, read_i64, rounded};
 use crate::recipe::Recipe;
 
-/// How many operators are looked at for one value.
+/// The maximum number of operators that are inspected for one value.
 const LOOKED_AT: usize = 32;
 
-/// Constants of more elements are not looked through.
+/// The maximum number of elements of a constant that is inspected.
 const FEW: usize = 1 << 16;
 
-/// The largest step between places of a Range.
+/// The largest step between two places of a Range.
 const STEP: f64 = (1_u64 << 20) as f64;
 
-/// Up to here each integer is a float of 64 bits.
+/// The limit below which every integer is exact as `f64`.
 const WHOLE: f64 = (1_u64 << 53) as f64;
 
-/// The number that is at every place of a value, if that is known; of booleans, 1 is true. A value without a place has
-/// any number there.
+/// The number at every place of a value, if it is known; `true` is 1. For an empty value it may be
+/// any number.
 pub fn number(analysis: &Analysis, value: ValueId) -> Option<f64> {
     UniformSearch {
         analysis,
@@ -32,8 +32,8 @@ pub fn number(analysis: &Analysis, value: ValueId) -> Option<f64> {
     .number(value)
 }
 
-/// The small array that broadcasts to a uniform value of floats: its number, or the entry of a
-/// table that all indices name.
+/// The small array that broadcasts to a uniform floating-point value: its number, or the entry of a
+/// table to which all indices refer.
 pub fn row(analysis: &Analysis, value: ValueId) -> Option<Recipe> {
     if let Some(number) = number(analysis, value) {
         return Some(Recipe::number(number, 0));
@@ -51,7 +51,7 @@ pub fn row(analysis: &Analysis, value: ValueId) -> Option<Recipe> {
         i64::try_from(*entries).ok()?,
         number(analysis, at.input(1).ok()?)? as i64,
     );
-    // From the end, they are counted from -1 on.
+    // Negative indices count from the end.
     let index = if index < 0 { index + entries } else { index };
     let index = usize::try_from(index).ok().filter(|_| index < entries)?;
     table.pick(0, [Some(index)])?.reshape(shape)
@@ -63,7 +63,7 @@ struct UniformSearch<'k, 'm> {
 }
 
 impl UniformSearch<'_, '_> {
-    /// The number that a value has at all places.
+    /// The number at every place of a value.
     fn number(&mut self, value: ValueId) -> Option<f64> {
         let Analysis {
             graph,
@@ -109,7 +109,7 @@ impl UniformSearch<'_, '_> {
         fits(number, data_type).then_some(number)
     }
 
-    /// The number that an input has at all places.
+    /// The number at every place of an input.
     fn input_number(&mut self, at: &At, slot: usize) -> Option<f64> {
         self.number(at.input(slot).ok()?)
     }
@@ -117,13 +117,13 @@ impl UniformSearch<'_, '_> {
     fn product(&mut self, left: ValueId, right: ValueId, data_type: DataType) -> Option<f64> {
         match (self.number(left), self.number(right)) {
             (Some(left), Some(right)) => Some(left * right),
-            // Every integer times 0 is 0.
+            // Any integer times 0 is 0.
             (Some(0.0), _) | (_, Some(0.0)) if data_type.is_integer() => Some(0.0),
             _ => None,
         }
     }
 
-    /// No element of a value of integers is less than this.
+    /// A lower bound of the elements of an integer value.
     fn least(&mut self, value: ValueId) -> Option<f64> {
         let Analysis {
             graph,
@@ -151,7 +151,7 @@ impl UniformSearch<'_, '_> {
             "Add" if facts.data_type(value) == Some(DataType::Int64) => {
                 Some(self.least(first?)? + self.least(graph.input(node, 1)?)?)
             }
-            // It goes up from its start.
+            // A Range with a positive step ascends from its start.
             "Range" => {
                 let step = self.least(graph.input(node, 2)?)?;
                 self.least(first?).filter(|_| 0.0 < step && step <= STEP)
@@ -182,10 +182,10 @@ impl UniformSearch<'_, '_> {
     }
 }
 
-/// Whether a node itself repeats one number, which is 0.
+/// Whether a node repeats one number, and this is 0.
 pub fn repeats_zero(at: &At) -> bool {
     match at.graph.domain_op(at.node) {
-        // One number is read, and no table.
+        // Reads a scalar, but not a table.
         ("", "Expand") => {
             let is_one = at
                 .input(0)
@@ -211,7 +211,7 @@ fn filler(at: &At) -> Option<f64> {
         .map(|&int| int as f64)
 }
 
-/// A number as another type has it.
+/// A number after a Cast to `to`; `None` if the Cast would round it.
 fn cast(number: f64, to: DataType) -> Option<f64> {
     match to {
         DataType::Bool => Some(truth(number != 0.0)),

@@ -1,9 +1,11 @@
-//! Whether the sign of a zero matters: `x + 0` makes `+0` of `−0`, and `1/x` turns the two into ∞ and −∞.
+//! Determines whether the sign of a zero matters: `x + 0` turns `−0` into `+0`, and `1/x` turns the
+//! two into ∞ and −∞.
 //!
-//! An operator observes the sign if it divides by the value, or takes its reciprocal or a negative power. An operator
-//! that unfold does not know, and a body that reads the value, may do the same. All others pass the sign on to their
-//! results, unless these are the same for both: a sum with a constant other than 0, an exponential, a square, an integer.
-//! Outputs of the model count as numbers, for which `−0 = 0`.
+//! An operator observes the sign if it divides by the value, or computes its reciprocal or a
+//! negative power. An operator that unfold does not know, or a body that reads the value, may
+//! observe it too. All other operators pass the sign on to their results, unless their result is
+//! equal for both: a sum with a constant other than 0, an exponential, a square, an integer. In the
+//! outputs of the model, `−0` counts as equal to `0`.
 
 use std::cell::OnceCell;
 
@@ -12,10 +14,11 @@ use crate::ir::{NodeId, ValueId};
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 
-/// Constants of more elements are not read.
+/// The maximum number of elements of a constant that is read.
 const FEW: usize = 1 << 16;
 
-/// Operators without a category that compute, move or compare numbers, and divide by none of those that they read.
+/// Operators without a category that compute, move or compare numbers, and divide by none of their
+/// operands.
 const NEUTRAL: [&str; 27] = [
     "ArgMax",
     "ArgMin",
@@ -46,14 +49,14 @@ const NEUTRAL: [&str; 27] = [
     "Trilu",
 ];
 
-/// The values of a graph of which something observes the sign of a zero.
+/// The values of a graph for which some operator observes the sign of a zero.
 pub struct ZeroSigns<'a> {
     analysis: &'a Analysis<'a>,
     observed: OnceCell<Vec<bool>>,
 }
 
 impl<'a> ZeroSigns<'a> {
-    /// For the graph of an analysis, which is searched at the first question.
+    /// Refers to the graph of an analysis. The search runs at the first query.
     pub fn new(analysis: &'a Analysis<'a>) -> Self {
         Self {
             analysis,
@@ -61,13 +64,13 @@ impl<'a> ZeroSigns<'a> {
         }
     }
 
-    /// Whether an operator behind the value may tell `−0` from `0`.
+    /// Whether a later operator may distinguish `−0` from `0` in the value.
     pub fn are_observed(&self, value: ValueId) -> bool {
         self.observed.get_or_init(|| observed(self.analysis))[value.index()]
     }
 }
 
-/// Finds the values of which the sign of a zero is observed, from the last operator to the first.
+/// Finds the values whose sign of zero is observed, from the last operator to the first.
 fn observed(analysis: &Analysis) -> Vec<bool> {
     let graph = &analysis.graph;
     let mut observed = vec![false; graph.value_count()];
@@ -98,7 +101,7 @@ fn may_be_float(analysis: &Analysis, value: ValueId) -> bool {
         .is_none_or(DataType::is_float)
 }
 
-/// Whether a node itself tells the zeros of an input apart.
+/// Whether a node itself distinguishes `−0` from `0` in an input.
 fn observes(analysis: &Analysis, node: NodeId, slot: usize) -> bool {
     let graph = &analysis.graph;
     let Some(op) = graph.op(node) else {
@@ -119,7 +122,7 @@ fn observes(analysis: &Analysis, node: NodeId, slot: usize) -> bool {
     }
 }
 
-/// Whether the result of a node may differ by the sign of a zero where an input does.
+/// Whether the result of a node may depend on the sign of a zero of an input.
 fn passes_on(analysis: &Analysis, node: NodeId, slot: usize) -> bool {
     let graph = &analysis.graph;
     let Some(op) = graph.op(node) else {

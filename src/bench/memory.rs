@@ -156,14 +156,14 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
 /// Forgets the peak of the resident set of this process so far.
 ///
 /// # Errors
-/// Where the system does not offer that.
+/// If the system does not offer that.
 pub fn forget_resident_peak() -> io::Result<()> {
     fs::write("/proc/self/clear_refs", "5")
 }
 
 /// The largest resident set of this process since it began, or since [`forget_resident_peak`], in bytes.
 ///
-/// `None` where the system does not tell.
+/// `None` if the system does not tell.
 pub fn resident_peak() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status

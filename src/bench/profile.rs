@@ -71,7 +71,7 @@ fn by_operator(name: &str) -> Class {
 /// The time of each class of operators in one run.
 ///
 /// # Errors
-/// As [`Session::run`].
+/// The errors of [`Session::run`].
 pub fn profile(
     session: &mut Session,
     inputs: &[TValue],

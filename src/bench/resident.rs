@@ -79,7 +79,7 @@ impl Drop for Running {
 /// system can reset the peak.
 ///
 /// # Errors
-/// Where tract cannot run the model.
+/// If tract cannot run the model.
 pub fn measure_here(model: &Model, dims: &Dims, threads: usize) -> Result<Option<u64>, Failure> {
     let engine = Engine::load_with(model, dims, threads)?;
     let inputs: Vec<_> = random(engine.inputs(), 0)

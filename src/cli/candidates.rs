@@ -134,7 +134,7 @@ impl Candidate {
 /// The candidates for a model, each different model once. Slices are for inputs of these sizes.
 ///
 /// # Errors
-/// Where the model cannot be folded, or its weights cannot be read.
+/// If the model cannot be folded, or its weights cannot be read.
 pub fn candidates(
     model: &Model,
     sizes: &Dims,

@@ -1,11 +1,11 @@
-//! Axes as nodes name them.
+//! Converts axes as nodes give them.
 
 use crate::refusal::Reason;
 
-/// An axis given as `-rank..rank`, counted from the front.
+/// An axis in `-rank..rank`, counted from the front.
 ///
 /// # Errors
-/// [`Reason::Attribute`] where it is outside of that range.
+/// [`Reason::Attribute`] if it is out of range.
 pub fn axis(axis: i64, rank: usize) -> Result<usize, Reason> {
     let counted = if axis < 0 { axis + rank as i64 } else { axis };
     usize::try_from(counted)
@@ -17,16 +17,16 @@ pub fn axis(axis: i64, rank: usize) -> Result<usize, Reason> {
 /// Several axes, counted from the front.
 ///
 /// # Errors
-/// As [`axis`].
+/// The errors of [`axis`].
 pub fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, Reason> {
     list.iter().map(|&one| axis(one, rank)).collect()
 }
 
-/// The permutation that a Transpose with this `perm` does: new axis `i` is old axis `perm[i]`; reversed
-/// where it has none.
+/// The permutation of a Transpose with this `perm`: new axis `i` is old axis `perm[i]`. Without
+/// `perm`, the axes are reversed.
 ///
 /// # Errors
-/// [`Reason::Attribute`] where it does not name every axis once.
+/// [`Reason::Attribute`] if it does not name every axis once.
 pub fn permutation(perm: Option<&[i64]>, rank: usize) -> Result<Vec<usize>, Reason> {
     let perm = match perm {
         Some(perm) => axes(perm, rank)?,

@@ -1,4 +1,4 @@
-//! Making nodes, as the operator set of the model wants them.
+//! Builds nodes in the form that the operator set of the model requires.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto};
 use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;
 
-/// An integer as an attribute.
+/// An integer attribute.
 pub fn int(name: &str, i: i64) -> AttributeProto {
     AttributeProto {
         i: Some(i),
@@ -17,7 +17,7 @@ pub fn int(name: &str, i: i64) -> AttributeProto {
     }
 }
 
-/// Integers as an attribute.
+/// An attribute that is a list of integers.
 pub fn ints(name: &str, ints: &[i64]) -> AttributeProto {
     AttributeProto {
         ints: ints.to_vec(),
@@ -25,7 +25,7 @@ pub fn ints(name: &str, ints: &[i64]) -> AttributeProto {
     }
 }
 
-/// Texts as an attribute.
+/// An attribute that is a list of strings.
 pub fn strings(name: &str, strings: &[String]) -> AttributeProto {
     let strings = strings
         .iter()
@@ -37,7 +37,7 @@ pub fn strings(name: &str, strings: &[String]) -> AttributeProto {
     }
 }
 
-/// A float as an attribute.
+/// A float attribute.
 pub fn float(name: &str, f: f32) -> AttributeProto {
     AttributeProto {
         f: Some(f),
@@ -45,7 +45,7 @@ pub fn float(name: &str, f: f32) -> AttributeProto {
     }
 }
 
-/// A node of one output that takes over the notes of the one that it is `like`.
+/// A node with one output, and with the metadata of the node `like`.
 pub fn node(like: &NodeProto, op: &str, name: &str, inputs: &[&str], output: &str) -> NodeProto {
     NodeProto {
         op_type: Some(op.into()),
@@ -65,42 +65,42 @@ fn attribute(name: &str, kind: AttributeType) -> AttributeProto {
     }
 }
 
-/// A constant that new nodes read.
+/// A constant for new nodes.
 #[derive(Debug, Clone)]
 pub enum NewConstant {
-    /// A list of integers, as shapes and axes are given to operators.
+    /// A list of integers, for shapes and axes.
     Integers {
-        /// The name, for the nodes that read it.
+        /// Its name.
         name: String,
         /// The integers.
         values: Vec<i64>,
     },
-    /// Floats, which are computed.
+    /// A computed floating-point constant.
     Floats {
-        /// The name, for the nodes that read it.
-        name: String,
-        /// Their element type.
-        data_type: DataType,
-        /// How they are computed.
-        recipe: Recipe,
-    },
-    /// A weight that replaces another.
-    Weight {
-        /// The name, for the nodes that read it.
+        /// Its name.
         name: String,
         /// Its element type.
         data_type: DataType,
-        /// How it is computed.
+        /// The recipe that computes it.
         recipe: Recipe,
-        /// The constant whose place it takes.
+    },
+    /// A weight that replaces another constant.
+    Weight {
+        /// Its name.
+        name: String,
+        /// Its element type.
+        data_type: DataType,
+        /// The recipe that computes it.
+        recipe: Recipe,
+        /// The name of the replaced constant.
         replaces: String,
-        /// The axes along which its products are added up.
+        /// The axes over which its products are summed.
         contracted: Vec<usize>,
     },
 }
 
 impl NewConstant {
-    /// The name for its readers.
+    /// The name of the constant.
     pub fn name(&self) -> &str {
         match self {
             NewConstant::Integers { name, .. }
@@ -110,9 +110,9 @@ impl NewConstant {
     }
 }
 
-/// Makes nodes in place of others, and the constants that they read.
+/// Builds nodes that replace others, and the constants that they read.
 ///
-/// The nodes take over the notes of the one that they are `like`, and their names begin with its name.
+/// The nodes get the metadata of the node `like`, and their names begin with its name.
 ///
 /// ```
 /// use unfold::ir::Graph;
@@ -149,30 +149,31 @@ impl<'m> Maker<'m> {
         }
     }
 
-    /// The operator set of ONNX's own operators.
+    /// The version of ONNX's operator set that the model imports.
     pub fn opset(&self) -> i64 {
         self.graph.model().own_opset()
     }
 
-    /// The nodes, the last of which makes `output`, and their constants.
+    /// Returns the nodes, the last of which computes `output`, and their constants.
     pub fn finish(mut self, output: &str) -> (Vec<NodeProto>, Vec<NewConstant>) {
         self.makes(output);
         self.done()
     }
 
-    /// The nodes and their constants, where it was said which make what the graph still reads.
+    /// Returns the nodes and their constants, if [`Maker::makes`] has named all outputs that the
+    /// graph reads.
     pub fn done(self) -> (Vec<NodeProto>, Vec<NewConstant>) {
         (self.nodes, self.constants)
     }
 
-    /// The output of the last node becomes this value of the graph.
+    /// Lets the last node compute this value of the graph.
     pub fn makes(&mut self, output: &str) {
         if let Some(last) = self.nodes.last_mut() {
             last.output = vec![output.to_owned()];
         }
     }
 
-    /// A name that neither the graph nor this has yet.
+    /// A name that exists neither in the graph nor among the new nodes.
     fn name(&mut self, what: &str) -> String {
         self.fresh(node_name(self.like), what)
     }
@@ -186,7 +187,7 @@ impl<'m> Maker<'m> {
         name
     }
 
-    /// A node of one output. Returns the name of the output.
+    /// Adds a node with one output, and returns the name of the output.
     pub fn op(&mut self, op: &str, inputs: &[&str], attribute: Vec<AttributeProto>) -> String {
         let output = self.name(&op.to_lowercase());
         self.nodes.push(NodeProto {
@@ -196,7 +197,7 @@ impl<'m> Maker<'m> {
         output
     }
 
-    /// As [`Maker::op`], with the name of the node that the others are modelled on, which this one replaces.
+    /// Like [`Maker::op`], but the node gets the name of the node `like`, which it replaces.
     pub fn op_in_place(
         &mut self,
         op: &str,
@@ -212,8 +213,8 @@ impl<'m> Maker<'m> {
         output
     }
 
-    /// A copy of the node that the others are modelled on, with another name for its output in this
-    /// slot. Returns the name.
+    /// Adds a copy of the node `like` with a new name for its output in `slot`, and returns this
+    /// name.
     pub fn repeat_like(&mut self, slot: usize) -> String {
         let name = self.name("whole");
         let mut node = self.like.clone();
@@ -224,8 +225,8 @@ impl<'m> Maker<'m> {
         name
     }
 
-    /// Another node of the graph once more, on other inputs and with its own notes. Returns the names of its outputs; one
-    /// that is left out has an empty name.
+    /// Adds a copy of a node of the graph with other inputs, and returns the names of its outputs.
+    /// The name of an output that is left out stays empty.
     pub fn repeat(&mut self, node: NodeId, inputs: &[String]) -> Vec<String> {
         let mut again = self.graph.node(node).clone();
         again.input = inputs.to_vec();
@@ -238,7 +239,7 @@ impl<'m> Maker<'m> {
         outputs
     }
 
-    /// A constant of floats.
+    /// Adds a floating-point constant, and returns its name.
     pub fn floats(&mut self, data_type: DataType, recipe: &Recipe) -> String {
         let (name, recipe) = (self.name("constant"), recipe.clone());
         self.constants.push(NewConstant::Floats {
@@ -249,7 +250,8 @@ impl<'m> Maker<'m> {
         name
     }
 
-    /// A weight that replaces another, whose products are added up along some axes.
+    /// Adds a weight that replaces another one, and returns its name. Its products are summed over
+    /// the axes `contracted`.
     pub fn weight(
         &mut self,
         data_type: DataType,
@@ -268,7 +270,7 @@ impl<'m> Maker<'m> {
         name
     }
 
-    /// A constant of integers, as shapes and axes are given to operators.
+    /// Adds a constant of integers, for shapes and axes, and returns its name.
     pub fn ints(&mut self, values: &[i64]) -> String {
         let name = self.name("constant");
         self.constants.push(NewConstant::Integers {
@@ -278,7 +280,7 @@ impl<'m> Maker<'m> {
         name
     }
 
-    /// The mean over axes.
+    /// Adds a node that computes the mean over axes.
     pub fn mean(&mut self, value: &str, axes: &[i64], keep: bool) -> String {
         self.listed(
             "ReduceMean",
@@ -288,7 +290,7 @@ impl<'m> Maker<'m> {
         )
     }
 
-    /// A node on one value with a list of integers, which is an input or an attribute.
+    /// Adds a node that reads one value and a list of integers, which is an input or an attribute.
     fn listed(
         &mut self,
         op: &str,
@@ -304,34 +306,35 @@ impl<'m> Maker<'m> {
         self.op(op, &[value, &list], attributes)
     }
 
-    /// The value in another type.
+    /// Adds a Cast of the value.
     pub fn cast(&mut self, value: &str, to: DataType) -> String {
         self.op("Cast", &[value], vec![int("to", to as i64)])
     }
 
-    /// The value in another shape.
+    /// Adds a Reshape of the value.
     pub fn reshape(&mut self, value: &str, shape: &[i64]) -> String {
         let shape = self.ints(shape);
         self.op("Reshape", &[value, &shape], vec![])
     }
 
-    /// The value with its axes in another order.
+    /// Adds a Transpose of the value.
     pub fn transpose(&mut self, value: &str, perm: &[i64]) -> String {
         self.op("Transpose", &[value], vec![ints("perm", perm)])
     }
 
-    /// The value repeated into a shape.
+    /// Adds an Expand of the value.
     pub fn expand(&mut self, value: &str, shape: &[i64]) -> String {
         let shape = self.ints(shape);
         self.op("Expand", &[value, &shape], vec![])
     }
 
-    /// A run of places along an axis.
+    /// Adds a Slice of a range of places along an axis.
     pub fn slice(&mut self, value: &str, run: &Range<usize>, axis: i64) -> String {
         self.slice_between(value, [run.start as i64, run.end as i64], axis)
     }
 
-    /// The places from a start to an end along an axis; negative bounds count from the end of the axis.
+    /// Adds a Slice from a start to an end along an axis. Negative bounds count from the end of the
+    /// axis.
     pub fn slice_between(&mut self, value: &str, bounds: [i64; 2], axis: i64) -> String {
         let [start, end] = bounds;
         if input_at("Slice", "starts", self.opset()).is_none() {
@@ -343,7 +346,7 @@ impl<'m> Maker<'m> {
         self.op("Slice", &[value, &start, &end, &axis], vec![])
     }
 
-    /// The parts of a value along an axis.
+    /// Adds a Split of the value into parts of these extents along an axis.
     pub fn split(&mut self, value: &str, axis: i64, extents: &[i64]) -> Vec<String> {
         let mut parts =
             vec![self.listed("Split", value, vec![int("axis", axis)], ("split", extents))];
@@ -354,11 +357,11 @@ impl<'m> Maker<'m> {
         parts
     }
 
-    /// The value without an axis of one place.
+    /// Adds a Squeeze of one axis.
     pub fn squeeze(&mut self, value: &str, axis: i64) -> String {
         self.listed("Squeeze", value, vec![], ("axes", &[axis]))
     }
-    /// The value with axes of one place, which stand here among its own.
+    /// Adds an Unsqueeze; `axes` are places in the result.
     pub fn unsqueeze(&mut self, value: &str, axes: &[i64]) -> String {
         self.listed("Unsqueeze", value, vec![], ("axes", axes))
     }

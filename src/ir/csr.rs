@@ -1,14 +1,15 @@
-//! A short list for each of many things, all in one place.
+//! Many short lists in one block of memory.
 
-/// Short lists in one block, by number (compressed sparse rows): a graph has millions of them, and each would be a block of memory of its own.
+/// Short lists in one block, by index (compressed sparse rows). A graph has millions of them, and
+/// each would otherwise be its own allocation.
 pub struct Csr<T> {
     items: Vec<T>,
-    /// Where each list ends.
+    /// The end of each list.
     ends: Vec<usize>,
 }
 
 impl<T> Csr<T> {
-    /// No lists, with room for so many.
+    /// No lists, with room for `count`.
     pub fn with_capacity(count: usize) -> Self {
         Csr {
             items: Vec::with_capacity(count),
@@ -16,13 +17,13 @@ impl<T> Csr<T> {
         }
     }
 
-    /// Adds a list.
+    /// Appends a list.
     pub fn push(&mut self, list: impl IntoIterator<Item = T>) {
         self.items.extend(list);
         self.ends.push(self.items.len());
     }
 
-    /// One of the lists.
+    /// The list with an index.
     pub fn row(&self, number: usize) -> &[T] {
         let start = number.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.items[start..self.ends[number]]
@@ -30,13 +31,14 @@ impl<T> Csr<T> {
 }
 
 impl<T: Copy> Csr<T> {
-    /// `count` lists, made of items with the number of their list. Items of one list stay in order.
+    /// Builds `count` lists from pairs of a list's index and an item. The items of a list keep
+    /// their order.
     pub fn grouped(count: usize, items: &[(usize, T)]) -> Self {
         let mut ends = vec![0; count];
         items.iter().for_each(|(number, _)| ends[*number] += 1);
         let mut end = 0;
         for list in &mut ends {
-            // Where the list begins, until its items have come.
+            // The start of the list, which advances with each item up to its end.
             end += std::mem::replace(list, end);
         }
         let mut sorted: Vec<T> = items.iter().map(|(_, item)| *item).collect();

@@ -1,4 +1,4 @@
-//! Changing a graph by names, one small edit at a time. Deciding is done elsewhere.
+//! Edits a graph by names, in small steps. Other modules decide what to change.
 
 use crate::hash::{HashMap, HashSet, set_of};
 use crate::ir::names::{Names, collect_training};
@@ -6,10 +6,10 @@ use crate::ir::{Graph, NodeId, Reader, builder};
 use crate::onnx::node::bodies;
 use crate::onnx::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, TensorProto};
 
-/// A graph under change.
+/// A graph that is being edited.
 ///
-/// Removed values become other names of values that stay; an output of the model keeps its name.
-/// Unchanged nodes are copied once, at the end: of a million nodes most may be removed.
+/// The readers of a removed value read another value instead. An output of the model keeps its
+/// name. Unchanged nodes are copied only at the end, since most of a million nodes may be removed.
 pub struct Editor<'m> {
     before: &'m Graph<'m>,
     names: Names<'m>,
@@ -17,29 +17,30 @@ pub struct Editor<'m> {
     changed: Vec<Option<Box<NodeProto>>>,
     /// Whether each node of the original graph is removed.
     is_removed: Vec<bool>,
-    /// The replacements of removed values; applied to the nodes at the end, all at once.
+    /// The replacements of removed values. They are applied to all nodes at the end.
     renamed: HashMap<String, String>,
-    /// Values that are made under the name of an output of the model.
+    /// Values whose nodes are to compute them under the name of an output of the model.
     made_as: HashMap<String, String>,
-    /// Added values, each with the node of the original graph that makes it, if it is such a node.
+    /// Added values, each with the node of the original graph that computes it, if there is one.
     added: HashMap<String, Option<NodeId>>,
-    /// Values of the original graph that their nodes make under another name now.
+    /// Values of the original graph whose nodes now give them another name.
     made_under_other_name: HashSet<String>,
-    /// Names that the caller and the training information refer to.
+    /// Names to which the caller or the training information refers.
     outputs: HashSet<&'m str>,
     captured: HashSet<&'m str>,
-    /// Initializers that a training graph refers to, and inputs with defaults: not to be touched.
+    /// Initializers to which a training graph refers, and inputs with defaults. They must not
+    /// change.
     pinned: HashSet<&'m str>,
-    /// Before IR version 4 an initializer is an input too; then new constants are nodes.
+    /// Whether new constants are nodes: before IR version 4 an initializer is an input too.
     constants_as_nodes: bool,
     /// Added constants.
     constants: Vec<TensorProto>,
     made_first: Vec<NodeProto>,
-    /// Nodes behind others of the original graph, or behind all of them.
+    /// Nodes to insert after nodes of the original graph, or after all of them.
     behind: Vec<(NodeId, Box<NodeProto>)>,
 }
 
-/// Which values of a graph are read.
+/// The values of a graph that are read.
 struct ReadMarks<'m> {
     graph: &'m Graph<'m>,
     is_read: Vec<bool>,
@@ -53,18 +54,18 @@ impl ReadMarks<'_> {
     }
 }
 
-/// A graph after its changes, with what simplification reads of the graph before.
+/// An edited graph, with the parts of the original graph that simplification needs.
 pub struct Edited<'m> {
     /// The graph.
     pub graph: GraphProto,
     /// The original graph.
     pub before: &'m Graph<'m>,
-    /// Names whose tensors must stay.
+    /// The names of tensors that must stay.
     pub pinned: HashSet<&'m str>,
 }
 
 impl<'m> Editor<'m> {
-    /// Begins with a model's main graph. Weights are shared, not copied.
+    /// Begins with the main graph of a model. Weights are shared and not copied.
     pub fn new(before: &'m Graph<'m>) -> Self {
         let (model, graph) = (before.model(), before.proto());
         let captured = captured(graph);
@@ -93,31 +94,31 @@ impl<'m> Editor<'m> {
         }
     }
 
-    /// A node of the original graph, with its changes.
+    /// A node of the original graph, with its edits.
     fn node(&self, node: NodeId) -> &NodeProto {
         self.changed[node]
             .as_deref()
             .unwrap_or(self.before.node(node))
     }
 
-    /// A node of the original graph, mutable.
+    /// A node of the original graph with its edits, for changes.
     fn node_mut(&mut self, node: NodeId) -> &mut NodeProto {
         self.changed[node].get_or_insert_with(|| Box::new(self.before.node(node).clone()))
     }
 
-    /// A name that nothing has yet.
+    /// Returns a name that does not exist yet.
     pub fn fresh(&mut self, wish: &str) -> String {
         self.names.fresh(wish)
     }
 
-    /// The name that a value of the original graph has now.
+    /// The present name of a value of the original graph.
     pub fn current(&mut self, name: &str) -> String {
         let mut now = name.to_owned();
         let mut passed = vec![];
         while let Some(next) = self.renamed.get(&now) {
             passed.push(std::mem::replace(&mut now, next.clone()));
         }
-        // The next lookup takes one step.
+        // Shortens the chain, so that the next lookup takes one step.
         passed.pop();
         for name in passed {
             self.renamed.insert(name, now.clone());
@@ -125,7 +126,7 @@ impl<'m> Editor<'m> {
         now
     }
 
-    /// Makes input `slot` of a node read another value; absent inputs in between are left out.
+    /// Lets input `slot` of a node read another value. Missing inputs before it become empty names.
     pub fn set_input(&mut self, node: NodeId, slot: usize, name: &str) {
         let inputs = &mut self.node_mut(node).input;
         if inputs.len() <= slot {
@@ -134,7 +135,7 @@ impl<'m> Editor<'m> {
         inputs[slot] = name.to_owned();
     }
 
-    /// Leaves an optional input out.
+    /// Removes an optional input.
     pub fn clear_input(&mut self, node: NodeId, slot: usize) {
         let inputs = &mut self.node_mut(node).input;
         if slot < inputs.len() {
@@ -145,7 +146,7 @@ impl<'m> Editor<'m> {
         }
     }
 
-    /// The name that an output of a node has now.
+    /// The present name of an output of a node.
     pub fn output(&self, node: NodeId, slot: usize) -> &str {
         &self.node(node).output[slot]
     }
@@ -158,14 +159,14 @@ impl<'m> Editor<'m> {
             .push(builder::float(name, value));
     }
 
-    /// Leaves an attribute out, so that it has its default.
+    /// Removes an attribute, so that its default applies.
     pub fn clear_attribute(&mut self, node: NodeId, name: &str) {
         self.node_mut(node)
             .attribute
             .retain(|attribute| attribute.name() != name);
     }
 
-    /// Adds a constant under a new name, and returns the name.
+    /// Adds a constant under a new name, and returns this name.
     pub fn add_constant(&mut self, wish: &str, mut tensor: TensorProto) -> String {
         let name = self.fresh(wish);
         tensor.name = Some(name.clone());
@@ -177,12 +178,13 @@ impl<'m> Editor<'m> {
         name
     }
 
-    /// Makes room for so many constants at most, which take no memory before they are added.
+    /// Reserves room for `constants` additional constants. The room takes no memory before they are
+    /// added.
     pub fn reserve(&mut self, constants: usize) {
         self.constants.reserve(constants);
     }
 
-    /// Stores what a node makes: tensors with the names of its values replace the node.
+    /// Replaces a node by tensors with the names of its outputs.
     pub fn store(&mut self, node: NodeId, tensors: Vec<TensorProto>) {
         self.is_removed[node] = true;
         for tensor in tensors {
@@ -194,13 +196,13 @@ impl<'m> Editor<'m> {
         }
     }
 
-    /// Inserts a node right behind another of the original graph.
+    /// Inserts a node directly after a node of the original graph.
     pub fn insert_behind(&mut self, node: NodeId, made: NodeProto) {
         self.note_outputs(&made);
         self.behind.push((node, Box::new(made)));
     }
 
-    /// Inserts a node before all of the original graph.
+    /// Inserts a node before all nodes of the original graph.
     pub fn insert_first(&mut self, made: NodeProto) {
         self.note_outputs(&made);
         self.made_first.push(made);
@@ -211,9 +213,8 @@ impl<'m> Editor<'m> {
             .extend(made.output.iter().map(|name| (name.clone(), None)));
     }
 
-    /// Puts nodes behind one that keeps its place but not the name of its output: readers of
-    /// `output` read the output of the last of `made`. Returns the new name of the node's own
-    /// output, which describes it, and the old one.
+    /// Gives an output of a node a new name, so that another node can compute the value under the
+    /// old one. Returns the new and the old name.
     pub fn rename_output(&mut self, node: NodeId, slot: usize, what: &str) -> (String, String) {
         let outer = self.output(node, slot).to_owned();
         let inner = self.fresh(&format!("{outer}_{what}"));
@@ -224,8 +225,8 @@ impl<'m> Editor<'m> {
         (inner, outer)
     }
 
-    /// Removes nodes. Readers of `output` read `source` instead; if the name `output` must stay,
-    /// the value of `source` gets it.
+    /// Removes nodes. The readers of `output` read `source` instead. If the name `output` must
+    /// stay, the value of `source` gets it.
     pub fn remove(&mut self, nodes: &[NodeId], output: &str, source: &str) {
         self.drop_nodes(nodes);
         let (output, source) = (self.current(output), self.current(source));
@@ -248,12 +249,12 @@ impl<'m> Editor<'m> {
         }
     }
 
-    /// Takes nodes out whose outputs other nodes make from now on.
+    /// Removes nodes whose outputs other nodes now compute.
     pub fn drop_nodes(&mut self, nodes: &[NodeId]) {
         nodes.iter().for_each(|&node| self.is_removed[node] = true);
     }
 
-    /// Whether a name is that of an output, or one that a body reads.
+    /// Whether a name is that of an output, or is read in a body.
     fn has_to_stay(&self, name: &str) -> bool {
         self.outputs.contains(name) || self.captured.contains(name)
     }
@@ -271,12 +272,12 @@ impl<'m> Editor<'m> {
         }
     }
 
-    /// Puts everything in its place.
+    /// Returns the edited graph.
     pub fn finish(self) -> GraphProto {
         self.edited().graph
     }
 
-    /// The edited graph, with the original graph and the names that must stay.
+    /// Returns the edited graph, with the original graph and the names that must stay.
     pub fn edited(mut self) -> Edited<'m> {
         let initializer = self.stored();
         let node = self.placed();
@@ -292,7 +293,7 @@ impl<'m> Editor<'m> {
         }
     }
 
-    /// All nodes in their places, with the current names of values.
+    /// All nodes in order, with the present names of values.
     fn placed(&mut self) -> Vec<NodeProto> {
         let mut behind = std::mem::take(&mut self.behind);
         behind.sort_by_key(|&(place, _)| place);
@@ -336,7 +337,7 @@ impl<'m> Editor<'m> {
         ordered
     }
 
-    /// The constants, without those whose readers all read other values now, or are removed.
+    /// The constants, without those that have lost all their readers.
     fn stored(&mut self) -> Vec<TensorProto> {
         let newly_read = self.newly_read();
         let mut kept: Vec<&TensorProto> = vec![];
@@ -351,7 +352,8 @@ impl<'m> Editor<'m> {
         stored
     }
 
-    /// Whether a value of the original graph is read as before, or newly, or never was.
+    /// Whether a value of the original graph still has a reader, has a new reader, or never had
+    /// one.
     fn is_kept(&self, name: &str, newly_read: &[bool]) -> bool {
         let Some(value) = self.before.value(name) else {
             return true;
@@ -369,7 +371,8 @@ impl<'m> Editor<'m> {
         }
     }
 
-    /// Whether each value of the original graph is read by a changed or an added node, or by name.
+    /// Whether each value of the original graph is read by a changed or an added node, by an
+    /// annotation or by training.
     fn newly_read(&self) -> Vec<bool> {
         let mut read = ReadMarks {
             graph: self.before,
@@ -393,7 +396,7 @@ impl<'m> Editor<'m> {
         read.is_read
     }
 
-    /// The original names of renamed values.
+    /// Maps the replacements of renamed values to the original names.
     pub fn origins(&self) -> HashMap<String, String> {
         self.renamed
             .iter()
@@ -402,7 +405,8 @@ impl<'m> Editor<'m> {
     }
 }
 
-/// Renames the values in the sharding of a node as the node names them now, and drops entries of removed values.
+/// Renames values in the sharding of a node to their present names, and drops entries of removed
+/// values.
 fn name_shards(node: &mut NodeProto, before: &NodeProto) {
     let NodeProto {
         input,
@@ -435,7 +439,7 @@ pub fn captured(graph: &GraphProto) -> HashSet<&str> {
     names
 }
 
-/// A node that makes a tensor under its name.
+/// A Constant node that computes a tensor under the name of the tensor.
 fn constant_node(tensor: TensorProto) -> NodeProto {
     let name = tensor.name.clone();
     NodeProto {
@@ -461,7 +465,7 @@ pub(crate) fn collect_names<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m s
     names.extend(graph.initializer.iter().map(|tensor| tensor.name()));
 }
 
-/// Everything that something in the graph reads, or that is an output.
+/// The names of all values that the graph or its bodies read, and of its outputs.
 pub fn reads(graph: &GraphProto) -> HashSet<&str> {
     let mut names = set_of(graph.node.len() + graph.initializer.len());
     names.extend(graph.output.iter().map(|output| output.name()));

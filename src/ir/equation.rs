@@ -1,6 +1,6 @@
-//! The equation of an Einsum: a letter for each axis.
+//! The equation of an Einsum, with a letter for each axis.
 
-/// The letters of operands and result.
+/// The letters of the operands and of the result.
 #[derive(Debug, PartialEq)]
 pub struct Equation {
     /// The letters of each operand.
@@ -10,9 +10,11 @@ pub struct Equation {
 }
 
 impl Equation {
-    /// Reads an equation of operands of these ranks. The axes of an ellipsis are digits, 0 for the last one.
+    /// Parses an equation for operands of these ranks. The axes of an ellipsis become digits, with
+    /// 0 for the last one.
     ///
-    /// `None` where it is no such equation, or where a rank that an ellipsis leaves open is not known.
+    /// `None` if the text is not an equation for these operands, or if an ellipsis stands for an
+    /// unknown number of axes.
     pub fn read(text: &str, ranks: &[Option<usize>]) -> Option<Self> {
         let text: String = text
             .chars()
@@ -34,7 +36,7 @@ impl Equation {
     }
 }
 
-/// The implied result of an Einsum: the ellipsis, and the letters that occur once, in alphabetical
+/// The implied result of an Einsum: the ellipsis and the letters that occur once, in alphabetical
 /// order.
 pub fn implied(equation: &str) -> String {
     let mut letters: Vec<char> = equation
@@ -49,7 +51,7 @@ pub fn implied(equation: &str) -> String {
         .fold(dots.to_owned(), |text, letter| text + &letter.to_string())
 }
 
-/// Whether no letter stands twice.
+/// Whether no letter occurs twice.
 pub fn is_once(letters: &[char]) -> bool {
     letters
         .iter()
@@ -69,7 +71,7 @@ fn operand(term: &str, rank: Option<usize>) -> Option<Vec<char>> {
         .then_some(letters)
 }
 
-/// The letters of a term whose ellipsis is for so many axes.
+/// The letters of a term whose ellipsis stands for `dots` axes.
 fn letters(term: &str, dots: usize) -> Option<Vec<char>> {
     let of_dots: String = (0..dots as u32)
         .rev()

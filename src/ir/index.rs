@@ -1,4 +1,4 @@
-//! Building the index over a graph: values, readers, and a topological order.
+//! Builds the index of a graph: its values, their readers, and a topological order.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -54,7 +54,8 @@ impl<'m> Graph<'m> {
             }
         }
         for values in sparse {
-            // Known to exist, and to be no input; its content stays closed.
+            // The value of a sparse initializer exists and is not an input. Its elements are not
+            // read.
             self.intern(values.name());
         }
         let mut outputs = vec![];
@@ -92,7 +93,7 @@ impl<'m> Graph<'m> {
             };
             readers.push((id.index(), Reader::Output));
         }
-        // Annotations and the training information read values by name.
+        // Annotations and the training information refer to values by name.
         let annotations = proto.quantization_annotation.iter();
         let annotated = annotations.map(|annotation| annotation.tensor_name());
         for name in annotated.chain(read_by_training(self.model)) {
@@ -179,8 +180,8 @@ impl<'m> Graph<'m> {
     }
 }
 
-/// Domain and operator of each node. Equal pairs share the memory of the first node that has them, so that comparisons
-/// among millions of nodes stay in the cache.
+/// The domain and the operator of each node. Equal pairs share the strings of the first node that
+/// has them, so that comparisons among millions of nodes stay in the cache.
 pub(super) fn operators(nodes: &[NodeProto]) -> Vec<(&str, &str)> {
     let mut firsts = HashMap::default();
     nodes
@@ -189,8 +190,8 @@ pub(super) fn operators(nodes: &[NodeProto]) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// A topological order of nodes, by Kahn's algorithm. A pair `(a, b)` puts `a` before `b`; ties go by number. Nodes in or
-/// behind a cycle are left out.
+/// A topological order of nodes, by Kahn's algorithm. A pair `(a, b)` puts `a` before `b`; ties are
+/// resolved by index. Nodes in or after a cycle are left out.
 pub fn order(count: usize, pairs: &[(NodeId, NodeId)]) -> Vec<NodeId> {
     let mut waits = vec![0usize; count];
     pairs.iter().for_each(|&(_, node)| waits[node] += 1);
@@ -212,7 +213,7 @@ pub fn order(count: usize, pairs: &[(NodeId, NodeId)]) -> Vec<NodeId> {
     order
 }
 
-/// Names that a body reads and does not make, with those of the bodies inside it.
+/// Collects the names that a body and the bodies inside it read but do not define.
 fn free_names<'m>(body: &'m GraphProto, free: &mut Vec<&'m str>) {
     let mut made: HashSet<&str> = body.input.iter().map(|input| input.name()).collect();
     made.extend(body.initializer.iter().map(|tensor| tensor.name()));
@@ -240,8 +241,8 @@ fn free_names<'m>(body: &'m GraphProto, free: &mut Vec<&'m str>) {
     free.extend(read.into_iter().filter(|name| !made.contains(name)));
 }
 
-/// Names that the training graphs of a model read and do not make, and the names of their
-/// gradients.
+/// The names that the training graphs of a model read but do not define, and the names of the
+/// values in their gradients.
 fn read_by_training(model: &Model) -> Vec<&str> {
     let mut read = vec![];
     for training in &model.proto.training_info {

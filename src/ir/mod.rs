@@ -1,4 +1,4 @@
-//! A read-only view of the main graph: producers, readers, and facts about its values.
+//! A read-only index of the main graph: producers, readers, and facts about its values.
 
 pub mod axes;
 pub mod builder;
@@ -22,15 +22,15 @@ use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::onnx::tensor;
 pub use index::order;
 
-/// A node, by its place in the graph's list.
+/// A node, by its index in the graph's list.
 pub type NodeId = usize;
 
-/// A value, by its place in [`Graph`]'s table of names.
+/// A value, by its index in [`Graph`]'s table of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ValueId(pub u32);
 
 impl ValueId {
-    /// The place.
+    /// The index.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -41,14 +41,14 @@ impl ValueId {
 pub enum Reader {
     /// Input `input` of node `node`.
     Node {
-        /// The node that reads.
+        /// The reading node.
         node: NodeId,
-        /// Which of its inputs.
+        /// The index of the input.
         input: usize,
     },
     /// The model's caller, an annotation of the value, or the training information.
     Output,
-    /// The body of a control-flow node, which sees the values around it.
+    /// The body of a control-flow node, which reads values of the enclosing graph.
     Capture {
         /// The If, Loop or Scan node.
         node: NodeId,
@@ -77,7 +77,7 @@ pub struct Graph<'m> {
     inputs: Csr<Option<ValueId>>,
     outputs: Csr<Option<ValueId>>,
     captures: Csr<ValueId>,
-    /// Domain and operator of each node; equal pairs share one memory.
+    /// The domain and the operator of each node. Equal pairs share their strings.
     operators: Vec<(&'m str, &'m str)>,
     categories: Vec<Option<Category>>,
     order: Vec<NodeId>,
@@ -124,7 +124,7 @@ impl<'m> Graph<'m> {
         Ok(graph)
     }
 
-    /// The model that it indexes.
+    /// The model whose graph is indexed.
     pub fn model(&self) -> &'m Model {
         self.model
     }
@@ -139,18 +139,18 @@ impl<'m> Graph<'m> {
         &self.proto.node[node]
     }
 
-    /// The operator of a node, if it is one of ONNX's own or of a runtime's that is known.
+    /// The operator of a node, if it is one of ONNX's own or a known one of a runtime.
     pub fn op(&self, node: NodeId) -> Option<&'m str> {
         let (domain, op) = self.domain_op(node);
         (domain.is_empty() || self.category(node).is_some()).then_some(op)
     }
 
-    /// Whether a node is this operator.
+    /// Whether a node is the operator `op`.
     pub fn is(&self, node: NodeId, op: &str) -> bool {
         self.op(node) == Some(op)
     }
 
-    /// The category of a node's operator; `None` where it is unknown.
+    /// The category of a node's operator; `None` if it is unknown.
     pub fn category(&self, node: NodeId) -> Option<Category> {
         self.categories[node]
     }
@@ -160,12 +160,12 @@ impl<'m> Graph<'m> {
         self.category(node) == Some(Category::Movement)
     }
 
-    /// Domain (with ONNX's own as `""`) and operator of a node.
+    /// The domain and the operator of a node; ONNX's own domain is `""`.
     pub fn domain_op(&self, node: NodeId) -> (&'m str, &'m str) {
         self.operators[node]
     }
 
-    /// The node's name, or its first output where it has none.
+    /// The name of the node, or of its first output if the node has none.
     pub fn name(&self, node: NodeId) -> &'m str {
         node_name(self.node(node))
     }
@@ -175,38 +175,38 @@ impl<'m> Graph<'m> {
         self.names[value.index()]
     }
 
-    /// The value of that name.
+    /// The value with a name.
     pub fn value(&self, name: &str) -> Option<ValueId> {
         self.ids.get(name).copied()
     }
 
-    /// Whether a value, or a name inside of a body, has this name.
+    /// Whether a value, or a name inside a body, is `name`.
     pub fn has(&self, name: &str) -> bool {
         self.value(name).is_some() || self.inner.contains(name)
     }
 
-    /// Whether anything reads a value of that name, or it is an output.
+    /// Whether a value with this name has a reader or is an output.
     pub fn reads(&self, name: &str) -> bool {
         self.value(name)
             .is_some_and(|value| !self.readers(value).is_empty())
     }
 
-    /// How many values there are.
+    /// The number of values.
     pub fn value_count(&self) -> usize {
         self.names.len()
     }
 
-    /// The node that makes a value, and at which of its outputs.
+    /// The node that computes a value, and the index of its output.
     pub fn producer(&self, value: ValueId) -> Option<(NodeId, usize)> {
         self.producers[value.index()]
     }
 
-    /// Everything that reads a value, one entry for each input that it feeds.
+    /// All readers of a value, with one entry for each input that it feeds.
     pub fn readers(&self, value: ValueId) -> &[Reader] {
         self.readers.row(value.index())
     }
 
-    /// The initializer behind a value.
+    /// The initializer of a value.
     pub fn initializer(&self, value: ValueId) -> Option<&'m TensorProto> {
         self.initializers[value.index()]
     }
@@ -223,7 +223,8 @@ impl<'m> Graph<'m> {
         bindings.filter_map(|binding| self.value(binding.key()))
     }
 
-    /// Bytes of the initializers, and of the constants in nodes, as far as they are known.
+    /// The number of bytes of the initializers and of the tensors in nodes, as far as their sizes
+    /// are known.
     pub(crate) fn weight_bytes(&self) -> u64 {
         let attributes = self.proto.node.iter().flat_map(|node| &node.attribute);
         let constants = attributes.filter_map(|attribute| attribute.t.as_deref());
@@ -243,18 +244,18 @@ impl<'m> Graph<'m> {
         }
     }
 
-    /// Whether a caller may give the value.
+    /// Whether the value is an input of the model.
     pub fn is_input(&self, value: ValueId) -> bool {
         self.is_input[value.index()]
     }
 
     /// Whether the value is an output of the model, annotated, or read by the training information.
     pub fn is_output(&self, value: ValueId) -> bool {
-        // The outputs come last: a value may have a million readers.
+        // The output is listed last among the readers, of which a value may have a million.
         self.readers(value).last() == Some(&Reader::Output)
     }
 
-    /// The inputs of a node; `None` is an optional input left out.
+    /// The inputs of a node; `None` for an optional input that is left out.
     pub fn inputs(&self, node: NodeId) -> &[Option<ValueId>] {
         self.inputs.row(node)
     }
@@ -264,13 +265,13 @@ impl<'m> Graph<'m> {
         self.inputs.row(node).get(slot).copied().flatten()
     }
 
-    /// Whether a node looks at the elements of an input, and not at its shape or element type alone.
+    /// Whether a node reads the elements of an input, and not only its shape or element type.
     pub fn reads_elements(&self, node: NodeId, slot: usize) -> bool {
         let only_shape = self.category(node).is_some_and(Category::reads_only_shape);
         !(only_shape || (slot == 1 && self.is(node, "CastLike")))
     }
 
-    /// The outputs of a node; `None` is an optional output left out.
+    /// The outputs of a node; `None` for an optional output that is left out.
     pub fn outputs(&self, node: NodeId) -> &[Option<ValueId>] {
         self.outputs.row(node)
     }
@@ -285,17 +286,17 @@ impl<'m> Graph<'m> {
         self.captures.row(node)
     }
 
-    /// The nodes, each after everything that it reads.
+    /// The nodes in topological order.
     pub fn order(&self) -> &[NodeId] {
         &self.order
     }
 
-    /// The node's place in [`Graph::order`].
+    /// The index of the node in [`Graph::order`].
     pub fn place(&self, node: NodeId) -> usize {
         self.places[node]
     }
 
-    /// The only reader of a value, if it is a node, and at which of its inputs.
+    /// The node that is the only reader of a value, with the index of its input.
     pub fn only_reader(&self, value: ValueId) -> Option<(NodeId, usize)> {
         match *self.readers(value) {
             [Reader::Node { node, input }] => Some((node, input)),
@@ -303,7 +304,7 @@ impl<'m> Graph<'m> {
         }
     }
 
-    /// The only output of a node that anything could read.
+    /// The only output of a node that may have readers.
     pub fn only_output(&self, node: NodeId) -> Option<ValueId> {
         match self.outputs(node) {
             [Some(only)] => Some(*only),
@@ -317,7 +318,7 @@ impl<'m> Graph<'m> {
     }
 }
 
-/// The node's name, or its first output where it has none.
+/// The name of the node, or of its first output if the node has none.
 pub fn node_name(node: &NodeProto) -> &str {
     match node.name() {
         "" => node

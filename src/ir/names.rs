@@ -1,4 +1,4 @@
-//! Names that nothing in a model has yet.
+//! Creates names that do not exist in a model yet.
 
 use crate::hash::{HashMap, HashSet, set_of};
 use crate::ir::Graph;
@@ -6,10 +6,10 @@ use crate::onnx::Model;
 use crate::onnx::node::bodies;
 use crate::onnx::proto::GraphProto;
 
-/// The supply of names for additions to the main graph.
+/// Creates names for additions to the main graph.
 ///
-/// A new name differs from every name that anything in the model says: a body sees the names around it,
-/// and what declares or annotates a value that does not exist would speak of the new one.
+/// A new name differs from every name in the model: a body could read it, and a declaration or
+/// annotation of a value that does not exist would apply to it.
 ///
 /// ```
 /// use unfold::ir::names::Names;
@@ -21,18 +21,20 @@ use crate::onnx::proto::GraphProto;
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
 pub struct Names<'m> {
-    /// A graph whose values' names are taken.
+    /// The graph whose value names are taken.
     beside: Option<&'m Graph<'m>>,
     /// The other taken names of the model.
     taken: HashSet<&'m str>,
-    /// The names given so far.
+    /// The names created so far.
     given: HashSet<String>,
-    /// How often each wish has been met by another name, so that many equal wishes do not cost a search each.
+    /// The number of names created for each wish, so that many equal wishes do not each need a
+    /// search.
     counts: HashMap<String, usize>,
 }
 
 impl<'m> Names<'m> {
-    /// Every name of a model is taken: those of its main graph, of the bodies in it, and of what trains it.
+    /// Takes all names of a model: those of its main graph, of the bodies in it, and of its
+    /// training information.
     pub fn new(model: &'m Model) -> Self {
         let graph = model.graph();
         let mut taken = set_of(2 * graph.node.len() + graph.initializer.len());
@@ -40,7 +42,8 @@ impl<'m> Names<'m> {
         Names::with(None, taken, model)
     }
 
-    /// As [`Names::new`] the model of a graph, whose values need not be collected once more.
+    /// Like [`Names::new`] for the model of `graph`, whose value names are looked up in `graph` and
+    /// not collected again.
     pub fn beside(graph: &'m Graph<'m>) -> Self {
         let mut taken = set_of(graph.proto().node.len());
         collect_others(graph.proto(), &mut taken);
@@ -57,7 +60,8 @@ impl<'m> Names<'m> {
         }
     }
 
-    /// A name that nothing has yet, and something has from now on: the wish itself, or with a number.
+    /// Returns a name that does not exist yet, and takes it: `wish` itself, or `wish` with a
+    /// number.
     pub fn fresh(&mut self, wish: &str) -> String {
         let mut name = wish.to_owned();
         if self.is_taken(wish) {
@@ -79,8 +83,8 @@ impl<'m> Names<'m> {
     }
 }
 
-/// The names in the bodies and in the training information of a model. A flat graph declares the names of its bodies without
-/// a type.
+/// The names in the bodies and in the training information of a model. A flat graph declares the
+/// names of its bodies, without a type.
 pub(crate) fn inner(model: &Model) -> HashSet<&str> {
     let (graph, mut names) = (model.graph(), HashSet::default());
     graph
@@ -99,7 +103,7 @@ pub(crate) fn inner(model: &Model) -> HashSet<&str> {
     names
 }
 
-/// The names that a model's training information refers to, and the names in its graphs.
+/// Collects the names to which a model's training information refers, and the names in its graphs.
 pub(crate) fn collect_training<'m>(
     model: &'m Model,
     names: &mut HashSet<&'m str>,
@@ -119,7 +123,7 @@ pub(crate) fn collect_training<'m>(
     }
 }
 
-/// The values by whose names a graph asks for gradients.
+/// The names of the values in the Gradient nodes of a graph.
 pub(crate) fn of_gradients(graph: &GraphProto) -> impl Iterator<Item = &str> {
     let gradients = graph
         .node
@@ -131,7 +135,8 @@ pub(crate) fn of_gradients(graph: &GraphProto) -> impl Iterator<Item = &str> {
     names.filter_map(|name| std::str::from_utf8(name).ok())
 }
 
-/// The names of nodes and values that a graph and the bodies inside it make, read, declare or annotate.
+/// Collects the names of nodes and values that a graph and the bodies inside it define, read,
+/// declare or annotate.
 fn collect<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
     for node in &graph.node {
         names.extend(node.input.iter().chain(&node.output).map(String::as_str));
@@ -157,7 +162,7 @@ fn collect<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
     collect_others(graph, names);
 }
 
-/// Names that are no values of the graph itself, or need not be.
+/// Collects the names that are not necessarily values of the graph itself.
 fn collect_others<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
     for node in &graph.node {
         names.insert(node.name());

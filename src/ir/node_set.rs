@@ -2,22 +2,22 @@
 
 use crate::ir::NodeId;
 
-/// A set of nodes of one graph, as a flag for each node: large graphs query all of theirs again and
-/// again. It also serves as a set of values, by their indices.
+/// A set of nodes of one graph, as one flag per node, because passes over large graphs query it for
+/// all nodes many times. It also serves as a set of values, by their indices.
 pub struct NodeSet(Vec<bool>);
 
 impl NodeSet {
-    /// No node, out of so many.
+    /// An empty set of `count` possible nodes.
     pub fn none_of(count: usize) -> Self {
         NodeSet(vec![false; count])
     }
 
-    /// Whether a node is in it.
+    /// Whether the set contains a node.
     pub fn contains(&self, node: NodeId) -> bool {
         self.0[node]
     }
 
-    /// Puts a node in.
+    /// Adds a node.
     pub fn insert(&mut self, node: NodeId) {
         self.0[node] = true;
     }

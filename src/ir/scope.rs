@@ -1,4 +1,4 @@
-//! Where in the original module tree a node came from, as its exporter wrote it down.
+//! The module of the original program that a node belongs to, as its exporter recorded it.
 
 use crate::ir::regions::way;
 use crate::ir::{Graph, NodeId};
@@ -7,14 +7,15 @@ use crate::onnx::proto::NodeProto;
 /// The module path of a node, outermost first, and the classes of its modules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// Path in the model, such as `blocks.0.norm1`, behind the way to the body that it is in.
+    /// The path in the model, such as `blocks.0.norm1`, prefixed by the region path of the node's
+    /// body.
     pub path: String,
     /// Class names from the outermost to the innermost module, such as `un.UN1d`.
     pub classes: Vec<String>,
 }
 
-/// Reads the scope of a node: from the metadata of torch's dynamo exporter, else from the slashes
-/// in the node's name that its legacy exporter (and tf2onnx) leave.
+/// Reads the scope of a node from the metadata of torch's dynamo exporter. Without them, reads it
+/// from the slashes in the node's name, as torch's legacy exporter and tf2onnx write it.
 pub fn scope(graph: &Graph, node: NodeId) -> Scope {
     let proto = graph.node(node);
     let way = way(proto);
@@ -25,10 +26,10 @@ pub fn scope(graph: &Graph, node: NodeId) -> Scope {
     scope
 }
 
-/// The module scopes of a node, in the body at this region path.
+/// The module scope of a node in the body at this region path.
 fn written(proto: &NodeProto, way: &str) -> Scope {
     if let Some(names) = metadata(proto, "pkg.torch.onnx.name_scopes") {
-        // The last entry is the node itself; the ones before are its modules.
+        // The last entry is the node itself, and the entries before it are its modules.
         let path = names.iter().rev().skip(1).find(|name| !name.is_empty());
         let mut classes = metadata(proto, "pkg.torch.onnx.class_hierarchy").unwrap_or_default();
         classes.pop();
@@ -47,15 +48,15 @@ fn written(proto: &NodeProto, way: &str) -> Scope {
     }
 }
 
-/// A list of strings among the metadata of a node.
+/// A list of strings in the metadata of a node.
 fn metadata(proto: &NodeProto, key: &str) -> Option<Vec<String>> {
     let mut entries = proto.metadata_props.iter();
     let entry = entries.find(|entry| entry.key() == key)?;
     Some(python_list(entry.value()))
 }
 
-/// `blocks/blocks.0/norm1/un` as the module path `blocks.0.norm1.un`: a step that repeats its
-/// predecessor replaces it.
+/// Converts `blocks/blocks.0/norm1/un` to the module path `blocks.0.norm1.un`. A step that repeats
+/// its predecessor replaces it.
 fn dotted(modules: &str) -> String {
     let mut path = String::new();
     for step in modules.split('/') {
@@ -71,7 +72,7 @@ fn dotted(modules: &str) -> String {
     path
 }
 
-/// A Python list of strings as text: `['', 'blocks', "it's"]`.
+/// Parses the text of a Python list of strings, such as `['', 'blocks', "it's"]`.
 fn python_list(text: &str) -> Vec<String> {
     let mut items = vec![];
     let mut rest = text.chars().peekable();

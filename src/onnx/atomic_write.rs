@@ -1,12 +1,12 @@
-//! Files that are written aside, and take their names when all of them are complete.
+//! Writes files into a temporary folder, and renames them when all of them are complete.
 //!
-//! A save writes into a folder of its own beside the model, `.unfold-…`. A list in it names the
-//! data files that may become unused; it is locked while the process lives. However the save ends,
-//! data files of the list that no model refers to are removed: by this process, or, if it was
-//! killed, by the next process that saves into the folder.
+//! A save writes into its own folder next to the model, `.unfold-…`. A list in this folder names
+//! the data files that may become unused. The list is locked as long as the process lives. When the
+//! save ends, all data files of the list to which no model refers are removed. If the process was
+//! killed, the next process that saves into the folder removes them.
 //!
-//! A model refers to its data file by name. A save therefore reserves this name before it writes, by
-//! a file in its own folder, and other saves choose another name.
+//! A model refers to its data file by name. A save therefore reserves this name before it writes:
+//! it creates a file in its own folder, and other saves choose another name.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
@@ -16,46 +16,48 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use memchr::memmem;
 use tempfile::TempPath;
 
-/// How the name of the folder of a draft begins.
+/// The prefix of the name of a draft's folder.
 const PREFIX: &str = ".unfold-";
 
-/// The name of the list.
+/// The name of the list of data files that may become unused.
 const LIST: &str = "list";
 const MODEL: &str = "model";
 const DATA: &str = "data";
 const RESERVED: &str = "reserved";
 
-/// The folders of all open saves of this process. The lock is held while a file of a save is made,
-/// named or removed.
+/// The folders of all open saves of this process. The lock is held while a save creates, renames or
+/// removes a file.
 static OPEN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn open() -> MutexGuard<'static, Vec<PathBuf>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// No save makes, names or removes a file while this is kept.
+/// Stops all saves of this process as long as it exists: none creates, renames or removes a file.
 #[derive(Debug)]
 #[must_use = "saves go on when it is dropped"]
 pub struct Halt {
     _open: MutexGuard<'static, Vec<PathBuf>>,
 }
 
-/// Stops saves when a signal ends the program: removes files that have no final name yet.
+/// Stops all saves when a signal ends the program, and removes the files that have no final name
+/// yet.
 ///
-/// One that is giving files their names is waited for. Not to be called in the signal handler itself, but by a
-/// thread that the handler wakes, which then ends the program.
+/// Waits for a save that is renaming its files. Must not be called in the signal handler itself:
+/// the handler wakes a thread, which calls this function and then ends the program.
 pub fn halt_saves() -> Halt {
     let open = open();
     open.iter().for_each(|aside| remove(aside));
     Halt { _open: open }
 }
 
-/// The file that writing to a path makes or replaces: where its links lead, though nothing may be there yet.
+/// The file that writing to `path` creates or replaces: the target of its symbolic links, which
+/// need not exist.
 ///
 /// # Errors
-/// Where links lead in a circle.
+/// If the links form a cycle.
 pub fn destination(path: &Path) -> io::Result<PathBuf> {
-    // As many as the systems follow.
+    // Operating systems follow as many links.
     const LINKS: usize = 40;
     let mut path = path.to_owned();
     for _ in 0..LINKS {
@@ -67,21 +69,21 @@ pub fn destination(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("its links lead in a circle"))
 }
 
-/// A model, and perhaps a data file, that are being written.
+/// A model, and perhaps a data file, while they are written.
 pub(crate) struct FileDraft {
     path: PathBuf,
     aside: PathBuf,
-    /// The names of the model and of data files, locked.
+    /// The locked file that lists the names of the model and of its data files.
     list: File,
     /// The permissions of the replaced file.
     permissions: Option<Permissions>,
 }
 
 impl FileDraft {
-    /// A draft of nothing yet.
+    /// Creates the folder of a draft, with an empty list.
     ///
     /// # Errors
-    /// If the path is a cycle of links or no regular file, or if its folder is not writable.
+    /// If the path is a cycle of links or not a regular file, or if its folder is not writable.
     pub fn new(path: &Path) -> io::Result<Self> {
         let path = destination(path)?;
         let replaced = path.metadata().ok();
@@ -97,7 +99,7 @@ impl FileDraft {
         sweep(folder);
         let aside = tempfile::Builder::new().prefix(PREFIX).tempdir_in(folder)?;
         let list = File::create_new(aside.path().join(LIST))?;
-        // Where files cannot be locked, nobody can lock this one to sweep it up either.
+        // On a file system without locks, no other process can lock this list to remove it either.
         let _ = list.try_lock();
         let aside = aside.keep();
         lock.open.push(aside.clone());
@@ -109,33 +111,34 @@ impl FileDraft {
         })
     }
 
-    /// Where the model will be.
+    /// The path that the model gets.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The folder that the model and its data will be in.
+    /// The folder that the model and its data get into.
     pub fn folder(&self) -> &Path {
         folder_of(&self.path)
     }
 
-    /// The model, empty.
+    /// Creates the empty file of the model.
     ///
     /// # Errors
-    /// Where it cannot be made.
+    /// If it cannot be created.
     pub fn model(&self) -> io::Result<File> {
         self.create(MODEL)
     }
 
-    /// The data file, empty.
+    /// Creates the empty data file.
     ///
     /// # Errors
-    /// Where it cannot be made.
+    /// If it cannot be created.
     pub fn data(&self) -> io::Result<File> {
         self.create(DATA)
     }
 
-    /// A file with the permissions that the replaced model has, or that any new file would have.
+    /// Creates a file with the permissions of the replaced model, or else with those of any new
+    /// file.
     fn create(&self, name: &str) -> io::Result<File> {
         let _open = open();
         let file = File::create_new(self.aside.join(name))?;
@@ -145,7 +148,7 @@ impl FileDraft {
         Ok(file)
     }
 
-    /// The names of data files of this model in the folder, by their number.
+    /// The names of this model's data files in the folder, in the order of their numbers.
     pub fn data_names(&self) -> Vec<String> {
         let Ok(model) = self.name() else {
             return Vec::new();
@@ -159,11 +162,11 @@ impl FileDraft {
         names.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// Reserves a name for a data file that no model refers to: `MODEL.data`, or `MODEL.n.data` with
-    /// a number above those in the folder and those that other saves have reserved.
+    /// Reserves a name for a data file to which no model refers: `MODEL.data`, or `MODEL.n.data`
+    /// with a number above all that exist in the folder or that other saves have reserved.
     ///
     /// # Errors
-    /// Where the name of the model is not UTF-8, and where nothing can be written beside it.
+    /// If the name of the model is not UTF-8, or if the folder is not writable.
     pub fn reserve_name(&self) -> io::Result<String> {
         let model = self.name()?;
         let _lock = self.lock_folder();
@@ -180,17 +183,17 @@ impl FileDraft {
         Ok(name)
     }
 
-    /// Waits until no other draft names files of the folder.
+    /// Waits until no other draft renames files in the folder.
     pub fn lock_folder(&self) -> FolderLock {
         FolderLock::new(self.folder())
     }
 
-    /// Lets the files take their names: the data file one that is free, then the model its own, which is the
-    /// moment at which the save happens. An obsolete data file is removed after it, unless a model in the folder
-    /// refers to it. The lock ends with it.
+    /// Renames the data file, to a name that must be free, and then the model. The save happens
+    /// when the model is renamed. Afterwards an obsolete data file is removed, unless a model in
+    /// the folder refers to it. The lock is released at the end.
     ///
     /// # Errors
-    /// Where the name of the data file is not free any more, or the system does not let a file take its name.
+    /// If the name of the data file is no longer free, or if the system refuses to rename a file.
     pub fn commit(
         &mut self,
         _lock: FolderLock,
@@ -217,13 +220,13 @@ impl FileDraft {
         fs::rename(self.aside.join(MODEL), &self.path)
     }
 
-    /// Whether a data file is still there, and the model does not refer to it.
+    /// Whether a data file still exists to which the model does not refer.
     pub fn is_left(&self, data: &str) -> bool {
         self.folder().join(data).is_file()
             && holds(&self.path, data.as_bytes()).is_ok_and(|holds| !holds)
     }
 
-    /// The file name of the model, as tensors refer to its data by it.
+    /// The file name of the model; the name of its data file is derived from it.
     fn name(&self) -> io::Result<&str> {
         let name = self.path.file_name().and_then(|name| name.to_str());
         let reason = "a model with a data file must have a name in UTF-8";
@@ -239,7 +242,7 @@ impl Drop for FileDraft {
     }
 }
 
-/// Writes a file that stands by itself: complete before it takes its name, as models are.
+/// Writes a file that has no data file. Like a model, it is complete before it gets its name.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     let mut draft = FileDraft::new(path)?;
     let mut file = draft.model()?;
@@ -266,11 +269,11 @@ fn number(model: &str, data: &str) -> Option<u64> {
     }
 }
 
-/// While it is kept, no other save, of this process or another, makes, names or removes files of a
-/// folder.
+/// A lock on a folder. As long as it exists, no other save, of this process or another one,
+/// creates, renames or removes files of the folder.
 pub(crate) struct FolderLock {
     open: MutexGuard<'static, Vec<PathBuf>>,
-    /// Other processes do not wait where folders cannot be locked.
+    /// `None` if the system cannot lock folders; other processes then do not wait.
     _folder: Option<File>,
 }
 
@@ -284,7 +287,7 @@ impl FolderLock {
     }
 }
 
-/// A folder, locked; `None` where the system does not lock folders.
+/// Opens and locks a folder; `None` if the system does not lock folders.
 fn locked(folder: &Path) -> Option<File> {
     let folder = File::open(folder).ok()?;
     folder.lock().ok()?;
@@ -299,7 +302,8 @@ fn reserved_names(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// An error that names the data file, where a program that reserves no names has made one of this name.
+/// Names the data file in the error, if a program that does not reserve names has created a file of
+/// this name.
 fn name_taken(error: io::Error, data: &str) -> io::Error {
     match error.kind() {
         io::ErrorKind::AlreadyExists => {
@@ -350,7 +354,7 @@ fn sweep(folder: &Path) {
     }
 }
 
-/// Removes the folder of a draft, its list last, and nothing that is no draft's.
+/// Removes the folder of a draft with the files that a draft writes, its list last.
 fn remove(aside: &Path) {
     // A file that is missing or cannot be removed is left to the next process.
     for name in [MODEL, DATA, RESERVED, LIST] {
@@ -359,7 +363,7 @@ fn remove(aside: &Path) {
     let _ = fs::remove_dir(aside);
 }
 
-/// Removes those data files of a list that no model in the folder refers to.
+/// Removes the data files of a list to which no model in the folder refers.
 fn settle(folder: &Path, list: &str) {
     let mut names = list.split('\0');
     let model = names.next().unwrap_or_default();
@@ -374,7 +378,7 @@ fn settle(folder: &Path, list: &str) {
     }
 }
 
-/// Whether the name of a data file occurs in a model, or in any other `.onnx` file of the folder.
+/// Whether the name of a data file occurs in the model, or in any other `.onnx` file of the folder.
 fn is_mentioned(folder: &Path, model: &str, data: &str) -> io::Result<bool> {
     let model = folder.join(model);
     if model.is_file() && holds(&model, data.as_bytes())? {
@@ -392,7 +396,7 @@ fn is_mentioned(folder: &Path, model: &str, data: &str) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Whether some bytes occur in a file.
+/// Whether a byte string occurs in a file.
 fn holds(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     const CHUNK: u64 = 1 << 20;
     let file = File::open(path)?;

@@ -9,13 +9,13 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
-/// Bytes per read while data are copied.
+/// The number of bytes per read while data are copied.
 pub(super) const PIECE: usize = 1 << 20;
 
-/// The data, or the reason why they are missing.
+/// The data, or the reason for which they cannot be read.
 pub type Found<T> = Result<T, String>;
 
-/// Where a model in memory has the data that its tensors keep outside of the message.
+/// Resolves the external data of a model that is in memory.
 ///
 /// ```
 /// use std::io;
@@ -39,54 +39,54 @@ pub type Found<T> = Result<T, String>;
 /// }
 /// ```
 pub trait Resolver: Debug + Send + Sync {
-    /// How many bytes there are at a location.
+    /// The number of bytes at a location.
     ///
     /// # Errors
-    /// Where there is no such location.
+    /// If the location does not exist.
     fn length(&self, location: &str) -> io::Result<u64>;
 
-    /// So many bytes of a location, from an offset on. It is only asked for bytes that are there; where it gives more or fewer,
-    /// that is an error of whoever asked for the model's data.
+    /// Reads `length` bytes of a location, starting at `offset`. unfold asks only for bytes within
+    /// the location's length. If the result has another length, the read fails.
     ///
     /// # Errors
-    /// Where they cannot be had.
+    /// If they cannot be read.
     fn read(&self, location: &str, offset: u64, length: usize) -> io::Result<Bytes>;
 
-    /// The number of bytes, at least one, to read at once before the caller knows whether it needs
-    /// all `length`.
+    /// The number of bytes, at least one, to read at once before unfold knows whether it needs all
+    /// `length`.
     fn ahead(&self, _location: &str, _offset: u64, length: usize) -> usize {
         length
     }
 }
 
-/// Bytes computed on demand, equal each time.
+/// Bytes that are computed on demand, with equal results each time.
 pub trait Make: Debug + Send + Sync {
-    /// How many there are.
+    /// The number of bytes.
     fn length(&self) -> usize;
 
-    /// Computes some of them, as many as there is room for.
+    /// Computes the bytes of `range`, which is as long as `into`.
     ///
     /// # Errors
     /// If the data that the bytes are computed from cannot be read.
     fn make(&self, range: Range<usize>, into: &mut [u8]) -> Found<()>;
 
-    /// Where parts begin that are best computed at once, in order; the first is 0.
+    /// The starts of the parts that are best computed at once, in ascending order; the first is 0.
     fn cuts(&self) -> Vec<usize>;
 }
 
-/// Some bytes.
+/// A byte string, wherever it is.
 #[derive(Debug, Clone)]
 pub enum Data {
     /// In memory.
     Here(Bytes),
-    /// A part of a file.
+    /// In a range of a file.
     There(Arc<DataFile>, Range<u64>),
-    /// To be computed.
+    /// Computed on demand.
     Made(Arc<dyn Make>),
 }
 
 impl Data {
-    /// How many there are.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         match self {
             Data::Here(bytes) => bytes.len(),
@@ -100,18 +100,18 @@ impl Data {
         self.len() == 0
     }
 
-    /// All of them. They are not copied where they are in memory.
+    /// Reads all bytes. Bytes in memory are not copied.
     ///
     /// # Errors
-    /// Where they cannot be read.
+    /// If they cannot be read.
     pub fn all(&self) -> Found<Bytes> {
         self.read(0..self.len())
     }
 
-    /// Some of them, from those that there are.
+    /// Reads a range of the bytes, which must be within their length.
     ///
     /// # Errors
-    /// Where they cannot be read.
+    /// If they cannot be read.
     pub fn read(&self, range: Range<usize>) -> Found<Bytes> {
         if let Some(bytes) = self.lent(&range) {
             return bytes;
@@ -134,7 +134,7 @@ impl Data {
         }
     }
 
-    /// Hands all of them on, part by part, with room for one.
+    /// Passes all bytes to `take`, part by part. At most one part is in memory.
     pub(super) fn hand_on(&self, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         let mut buffer = vec![];
         self.parts()
@@ -150,10 +150,10 @@ impl Data {
             })
     }
 
-    /// Some of them from a place on, as many as there is room for.
+    /// Reads bytes starting at `at`, as many as `into` holds.
     ///
     /// # Errors
-    /// Where they cannot be read.
+    /// If they cannot be read.
     pub fn read_into(&self, at: usize, into: &mut [u8]) -> Found<()> {
         match self {
             Data::Here(bytes) => into.copy_from_slice(&bytes[at..at + into.len()]),
@@ -163,10 +163,10 @@ impl Data {
         Ok(())
     }
 
-    /// Whether others are the same. Of neither more is read at a time than a part.
+    /// Whether both have the same bytes. At most one part of each is in memory at a time.
     ///
     /// # Errors
-    /// Where they cannot be read.
+    /// If they cannot be read.
     pub fn same(&self, others: &Data) -> Found<bool> {
         if self.len() != others.len() {
             return Ok(false);
@@ -179,7 +179,7 @@ impl Data {
         Ok(true)
     }
 
-    /// The parts that they are best read in, one behind the other.
+    /// The parts in which the bytes are best read, one after another.
     pub(super) fn parts(&self) -> Vec<Range<usize>> {
         let cuts = match self {
             Data::Made(made) => made.cuts(),
@@ -194,19 +194,19 @@ impl Data {
     }
 }
 
-/// A file with data of tensors, or its stand-in in memory.
+/// A file with data of tensors, or a resolver in its place.
 #[derive(Debug)]
 pub struct DataFile {
-    /// The location in the model.
+    /// The location by which the model refers to it.
     location: String,
     origin: Origin,
 }
 
 #[derive(Debug)]
 enum Origin {
-    /// The file, its length, and its modification time when it was opened.
+    /// The file, and its length and modification time when it was opened.
     File(File, u64, Option<SystemTime>),
-    /// The resolver, and the reason of its first failure.
+    /// The resolver, and the reason for its first failure.
     Resolver(Arc<dyn Resolver>, OnceLock<String>),
 }
 
@@ -227,7 +227,7 @@ impl DataFile {
         }
     }
 
-    /// The file, where it is one.
+    /// The file; `None` if it is a resolver.
     pub(super) fn file(&self) -> Option<&File> {
         match &self.origin {
             Origin::File(file, ..) => Some(file),
@@ -235,7 +235,7 @@ impl DataFile {
         }
     }
 
-    /// How many bytes it holds now.
+    /// The number of bytes that it holds now.
     pub(super) fn length(&self) -> Found<u64> {
         let length = match &self.origin {
             Origin::File(file, ..) => file.metadata().map(|metadata| metadata.len()),
@@ -244,7 +244,7 @@ impl DataFile {
         length.map_err(|source| self.unreadable(source))
     }
 
-    /// Whether somebody wrote into it since it was opened.
+    /// Whether the file has changed since it was opened.
     pub(super) fn has_changed(&self) -> bool {
         match &self.origin {
             Origin::File(file, length, modified) => {
@@ -255,7 +255,7 @@ impl DataFile {
         }
     }
 
-    /// Some bytes from a place on, of which there are as many: those that can be had at once.
+    /// Reads up to `length` bytes starting at `offset`: as many as the resolver reads at once.
     pub(super) fn ahead(self: &Arc<Self>, offset: u64, length: usize) -> Found<Bytes> {
         let length = match &self.origin {
             Origin::File(..) => length,
@@ -282,7 +282,7 @@ impl DataFile {
         read.map_err(|source| self.unread(source))
     }
 
-    /// A range of the bytes, if they are in memory.
+    /// A range of the bytes without a read from a file, if they come from a resolver.
     fn lent(&self, offset: u64, length: usize) -> Option<Found<Bytes>> {
         match &self.origin {
             Origin::File(..) => None,
@@ -292,7 +292,7 @@ impl DataFile {
         }
     }
 
-    /// Asks the resolver for `length` bytes, and checks that it gives as many.
+    /// Asks the resolver for `length` bytes, and checks that the result has this length.
     fn ask(
         &self,
         resolver: &dyn Resolver,
@@ -316,7 +316,7 @@ impl DataFile {
         read
     }
 
-    /// The reason of the resolver's first failure.
+    /// The reason for the resolver's first failure.
     pub(super) fn refused(&self) -> Option<&str> {
         match &self.origin {
             Origin::File(..) => None,
@@ -338,13 +338,13 @@ impl DataFile {
     }
 }
 
-/// Fills a buffer from a place in a file.
+/// Fills a buffer with the bytes of a file at an offset.
 #[cfg(unix)]
 pub(super) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, bytes, offset)
 }
 
-/// Fills a buffer from a place in a file.
+/// Fills a buffer with the bytes of a file at an offset.
 #[cfg(windows)]
 pub(super) fn read_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
@@ -356,13 +356,13 @@ pub(super) fn read_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io:
     Ok(())
 }
 
-/// Sets the length of a file, and allocates its blocks where the system can. Writing is faster
-/// then, and a full disk fails before anything is written.
+/// Sets the length of a file, and allocates its blocks if the system can. This makes writing
+/// faster, and a full disk fails before anything is written.
 #[cfg(target_os = "linux")]
 pub(super) fn reserve(file: &File, length: u64) -> io::Result<()> {
     use rustix::io::Errno;
     match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, length) {
-        // Of length 0, or not on this file system.
+        // The length is 0, or this file system does not support it.
         Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(length),
         reserved => Ok(reserved?),
     }
@@ -373,13 +373,13 @@ pub(super) fn reserve(file: &File, length: u64) -> io::Result<()> {
     file.set_len(length)
 }
 
-/// Writes bytes at a place in a file.
+/// Writes bytes into a file at an offset.
 #[cfg(unix)]
 pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
 }
 
-/// Writes bytes at a place in a file.
+/// Writes bytes into a file at an offset.
 #[cfg(windows)]
 pub(super) fn write_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {

@@ -1,6 +1,7 @@
-//! Decoding a message into as much memory as it takes. A list that grows while it is decoded has been copied to twice its
-//! size again and again, and one of a single entry has room for four: that is a sixth to two fifths of the memory that folding
-//! a large graph takes.
+//! Decodes a message without excess capacity in its lists. A list that grows while it is decoded is
+//! copied each time its capacity doubles, and a list with a single entry has room for four. Without
+//! these measures, the excess is a sixth to two fifths of the memory that folding a large graph
+//! takes.
 
 use bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, decode_key, merge_loop};
@@ -9,16 +10,16 @@ use prost::{DecodeError, Message};
 use super::proto::{GraphProto, ModelProto, NodeProto};
 use super::wire::Counts;
 
-/// The field of a model that is its graph.
+/// The number of the field of a model that holds its graph.
 const GRAPH: u32 = 7;
 
-/// The field of a graph that is a node.
+/// The number of the field of a graph that holds a node.
 const NODE: u32 = 1;
 
-/// Decodes a model whose graph has so many of everything.
+/// Decodes a model, with room for as many nodes, initializers and values as `counts` says.
 ///
 /// # Errors
-/// Where it is no valid protobuf.
+/// If the bytes are not valid protobuf.
 pub(super) fn decode(mut buffer: impl Buf, counts: &Counts) -> Result<ModelProto, DecodeError> {
     let mut model = ModelProto::default();
     while buffer.has_remaining() {
@@ -69,8 +70,8 @@ fn merge_part<B: Buf>(
     Ok(())
 }
 
-/// Leaves a list no more room than it takes. Where a list is shrunk, an allocator may leave it where it is unless half of its
-/// room is free.
+/// Removes the excess capacity of a list by copying it. `shrink_to_fit` would not do: an allocator
+/// may leave the list in place unless half of its room is free.
 fn fit<T>(list: &mut Vec<T>) {
     if list.len() < list.capacity() {
         let mut fitting = Vec::with_capacity(list.len());
@@ -98,8 +99,9 @@ mod tests {
         }
     }
 
-    /// A model of so many nodes with three inputs, an output and an attribute each, of which the graph inside of it has one
-    /// more; and with a constant and a declared value for each.
+    /// A model of `nodes` nodes with three inputs, an output and an attribute each. The attribute
+    /// of each node is a graph of `nodes + 1` nodes. The model also has a constant and a declared
+    /// value for each node.
     fn model(nodes: usize) -> ModelProto {
         let body = GraphProto {
             node: vec![node(None); nodes + 1],

@@ -1,4 +1,4 @@
-//! Which files a model is made of, by their digests.
+//! The digests of the files that a model consists of.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,16 +14,16 @@ use super::walk::{self, Visited};
 use super::{Model, tensor};
 use crate::error::Result;
 
-/// How long a digest is, in hexadecimal.
+/// The number of hexadecimal digits of a digest.
 const DIGITS: usize = 64;
 
 /// SHA-256 of the files of a model, in hexadecimal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Digests {
-    /// Of the model's own file.
+    /// The digest of the model's own file.
     pub sha256: String,
-    /// Of each file that its tensors keep data in, by its name in the model.
+    /// The digest of each file with external data of its tensors, by its location.
     #[serde(default)]
     pub data: BTreeMap<String, String>,
 }
@@ -32,9 +32,9 @@ pub struct Digests {
 #[derive(Debug)]
 pub(super) struct Contents {
     pub data: Data,
-    /// Whether it is a file that holds all of the model.
+    /// Whether the data are a file that holds the whole model.
     pub whole: bool,
-    /// Computed on demand, once for all clones of the model.
+    /// The digest, computed on demand, once for all clones of the model.
     sha256: OnceLock<Found<String>>,
 }
 
@@ -52,7 +52,8 @@ impl Contents {
     }
 }
 
-/// An entry of a model's metadata that is the digest of what another model was read from: zeros, until that is known.
+/// A metadata entry for the digest of the bytes that another model was read from. Its value is
+/// zeros until the digest is known.
 #[derive(Debug, Clone)]
 pub(super) struct Pending {
     key: String,
@@ -60,8 +61,8 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// The offset of the entry's value in the encoded message, if the entry exists and is not
-    /// filled in yet.
+    /// The offset of the entry's value in the encoded message, if the entry exists and still has
+    /// its zeros.
     pub fn place(&self, message: &ModelProto) -> Option<u64> {
         let entries = &message.metadata_props;
         let at = entries.iter().position(|entry| self.is(entry))?;
@@ -76,10 +77,10 @@ impl Pending {
         Some((message.encoded_len() - behind.encoded_len() - DIGITS) as u64)
     }
 
-    /// The digest.
+    /// Waits for the digest, or computes it.
     ///
     /// # Errors
-    /// If the digested bytes cannot be read any more.
+    /// If the digested bytes can no longer be read.
     pub fn digest(&self) -> io::Result<&str> {
         self.of
             .sha256()
@@ -87,10 +88,10 @@ impl Pending {
             .map_err(|reason| io::Error::other(reason.clone()))
     }
 
-    /// Fills it in.
+    /// Writes the digest into the entry.
     ///
     /// # Errors
-    /// As [`Pending::digest`].
+    /// The errors of [`Pending::digest`].
     pub fn settle(&self, message: &mut ModelProto) -> io::Result<()> {
         if let Some(entry) = message
             .metadata_props
@@ -112,10 +113,11 @@ fn zeros() -> String {
 }
 
 impl Model {
-    /// The digest of the file, or of the bytes, that the model was read from; `None` for one that was made in memory.
+    /// The digest of the file, or of the bytes, that the model was read from; `None` if the model
+    /// was built in memory.
     ///
     /// # Errors
-    /// Where the file cannot be read any more.
+    /// If the file can no longer be read.
     pub fn sha256(&self) -> Result<Option<&str>> {
         let Some(source) = &self.source else {
             return Ok(None);
@@ -126,10 +128,11 @@ impl Model {
         }
     }
 
-    /// Fills in the digest of another model that this one's metadata has zeros for, as [`crate::fuse_ahead`] leaves them.
+    /// Writes the digest of another model into the entry that [`crate::fuse_ahead`] leaves with
+    /// zeros in this model's metadata.
     ///
     /// # Errors
-    /// Where what the other one was read from cannot be read any more.
+    /// If the bytes that the other model was read from can no longer be read.
     pub fn settle(&mut self) -> Result<()> {
         let settled = self
             .pending
@@ -139,7 +142,7 @@ impl Model {
     }
 
     /// Adds a metadata entry with a placeholder for the digest of the bytes that another model was
-    /// read from, where they are known. The digest is filled in while the model is written.
+    /// read from, if these are known. The digest is filled in while the model is written.
     pub(crate) fn await_sha256(&mut self, key: &str, of: &Model) -> Option<String> {
         self.pending = Some(Pending {
             key: key.to_owned(),
@@ -148,7 +151,7 @@ impl Model {
         Some(zeros())
     }
 
-    /// Has the digest computed by another thread, for somebody who will ask for it later.
+    /// Starts to compute the digest in another thread, for a later caller.
     pub(crate) fn begin_sha256(&self) {
         if let Some(source) = self.source.clone() {
             rayon::spawn(move || {
@@ -157,11 +160,11 @@ impl Model {
         }
     }
 
-    /// The digests of the file that the model was read from and of those that its tensors keep data in; a model
-    /// that was made in memory has that of its bytes.
+    /// The digests of the file that the model was read from, and of the files with external data of
+    /// its tensors. For a model that was built in memory, the first is the digest of its bytes.
     ///
     /// # Errors
-    /// Where a file of data cannot be read.
+    /// If a data file cannot be read.
     pub fn digests(&self) -> Result<Digests> {
         let own = match self.sha256()? {
             Some(own) => own.to_owned(),
@@ -186,7 +189,7 @@ impl Model {
     }
 }
 
-/// The digest of some bytes, read part by part.
+/// The digest of a byte string, which is read part by part.
 pub(crate) fn sha256(data: &Data) -> Found<String> {
     let mut hash = Sha256::new();
     let read = data.hand_on(|bytes| {
@@ -210,7 +213,7 @@ mod tests {
     use crate::onnx::proto::{FunctionProto, TrainingInfoProto};
     use crate::onnx::{DataPlace, SaveOptions};
 
-    /// A model that was folded ahead and one that waited, of a file that has something behind its metadata.
+    /// Folds a model whose file has fields after its metadata, by `fuse_ahead` and by `fuse`.
     fn folded() -> [Model; 2] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.onnx");
@@ -285,7 +288,7 @@ mod tests {
         }
         ahead.settle().unwrap();
         assert_eq!(ahead.proto, fused.proto);
-        // Zeros that somebody else wrote are no digest.
+        // Zeros that another program wrote are not replaced by a digest.
         assert_eq!(digits(&ahead)[0], zeros());
     }
 

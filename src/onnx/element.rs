@@ -1,4 +1,4 @@
-//! The elements of a tensor: type, number, and location.
+//! The elements of a tensor: their type, count and location.
 
 use half::{bf16, f16};
 
@@ -44,17 +44,17 @@ pub enum DataType {
 }
 
 impl DataType {
-    /// The element type of a code of the specification, if this version knows it.
+    /// The element type with a code of the specification, if this version knows it.
     pub fn from_code(code: i32) -> Option<Self> {
         Self::from_repr(code)
     }
 
-    /// The code that the specification gives the type.
+    /// The code of the type in the specification.
     pub fn code(self) -> i32 {
         self as i32
     }
 
-    /// How many bits one element takes; strings have no fixed width.
+    /// The number of bits of one element; `None` for strings, which have no fixed width.
     pub fn bits(self) -> Option<usize> {
         use DataType::*;
         Some(match self {
@@ -71,7 +71,7 @@ impl DataType {
         })
     }
 
-    /// How many bytes `count` elements take; elements of less than a byte are packed.
+    /// The number of bytes of `count` elements; elements of less than a byte are packed.
     pub fn byte_size(self, count: usize) -> Option<usize> {
         let bits = self.bits()?;
         match bits % 8 {
@@ -80,12 +80,12 @@ impl DataType {
         }
     }
 
-    /// Its name, as ONNX writes it in text.
+    /// The name of the type in ONNX's textual syntax.
     pub fn name(self) -> String {
         self.to_string()
     }
 
-    /// Whether elements can be read and written as `f64`: half, bfloat16, float, double.
+    /// Whether the elements can be read and written as `f64`: float16, bfloat16, float, double.
     pub fn is_float(self) -> bool {
         matches!(
             self,
@@ -93,7 +93,8 @@ impl DataType {
         )
     }
 
-    /// The largest relative change of a normal number by rounding to a type of floats.
+    /// The largest relative error of rounding a number to this floating-point type, if the result
+    /// is normal.
     pub fn rounding(self) -> f64 {
         match self {
             Self::Float16 => f16::EPSILON.to_f64() / 2.0,
@@ -103,7 +104,7 @@ impl DataType {
         }
     }
 
-    /// The smallest number of a type of floats that has all its digits.
+    /// The smallest normal number of this floating-point type.
     pub fn least_normal(self) -> f64 {
         match self {
             Self::Float16 => f16::MIN_POSITIVE.to_f64(),
@@ -113,7 +114,7 @@ impl DataType {
         }
     }
 
-    /// Whether elements can be read as `i64`: the integers and bool.
+    /// Whether the elements can be read as `i64`: the integers and bool.
     pub fn is_integer(self) -> bool {
         use DataType::*;
         matches!(
@@ -138,14 +139,14 @@ impl DataType {
 /// The element type of a tensor.
 ///
 /// # Errors
-/// Where it is missing or unknown.
+/// If the type is missing or unknown.
 pub fn data_type(tensor: &TensorProto) -> Result<DataType> {
     let code = tensor.data_type();
     DataType::from_code(code)
         .ok_or_else(|| error(tensor, format!("its element type {code} is unknown")))
 }
 
-/// The element type of a tensor, if it is one of [floats](DataType::is_float).
+/// The element type of a tensor, if it is a [floating-point type](DataType::is_float).
 pub fn float_type(tensor: &TensorProto) -> Option<DataType> {
     DataType::from_code(tensor.data_type()).filter(|data_type| data_type.is_float())
 }
@@ -153,7 +154,7 @@ pub fn float_type(tensor: &TensorProto) -> Option<DataType> {
 /// The shape of a tensor.
 ///
 /// # Errors
-/// Where it is negative, or where its elements could not be counted.
+/// If an extent is negative, or if the number of elements overflows.
 pub fn shape(tensor: &TensorProto) -> Result<Vec<usize>> {
     let dims: Option<Vec<usize>> = tensor
         .dims
@@ -162,7 +163,7 @@ pub fn shape(tensor: &TensorProto) -> Result<Vec<usize>> {
         .collect();
     let dims =
         dims.ok_or_else(|| error(tensor, format!("its shape {:?} is negative", tensor.dims)))?;
-    // As arrays do: a dimension of 0 does not excuse the others from fitting together.
+    // As in `ndarray`: even if one extent is 0, the product of the others must not overflow.
     let product = dims
         .iter()
         .filter(|&&dim| dim != 0)
@@ -176,18 +177,19 @@ pub fn shape(tensor: &TensorProto) -> Result<Vec<usize>> {
     }
 }
 
-/// How many elements a tensor has.
+/// The number of elements of a tensor.
 ///
 /// # Errors
-/// As [`shape`].
+/// The errors of [`shape`].
 pub fn count(tensor: &TensorProto) -> Result<usize> {
     Ok(shape(tensor)?.iter().product())
 }
 
-/// How many bytes the elements of a tensor take, as its shape and element type have it.
+/// The number of bytes of a tensor's elements, computed from its shape and element type.
 ///
 /// # Errors
-/// As [`data_type`] and [`shape`], and where so many elements of the type have no size.
+/// The errors of [`data_type`] and [`shape`], or if the type has no fixed width or the number
+/// overflows.
 pub fn byte_size(tensor: &TensorProto) -> Result<usize> {
     let (data_type, count) = (data_type(tensor)?, count(tensor)?);
     data_type.byte_size(count).ok_or_else(|| {
@@ -198,8 +200,8 @@ pub fn byte_size(tensor: &TensorProto) -> Result<usize> {
     })
 }
 
-/// The first character of locations that no file can have: paths contain no NUL. The model of the
-/// tensor resolves them, and writes the data back into its message.
+/// The first character of locations that are not files: paths contain no NUL. The model of the
+/// tensor resolves such locations, and writes the data back into its message.
 pub(super) const HELD: char = '\0';
 
 /// Whether the elements of a tensor are in another file.
@@ -207,13 +209,13 @@ pub fn is_external(tensor: &TensorProto) -> bool {
     tensor.data_location() == DataLocation::External && !is_held(tensor)
 }
 
-/// Whether the elements of a tensor are with the model that has it, and not in its message.
+/// Whether the model holds the elements of a tensor outside of its message.
 pub fn is_held(tensor: &TensorProto) -> bool {
     let mut entries = tensor.external_data.iter();
     entries.any(|entry| entry.key() == "location" && entry.value().starts_with(HELD))
 }
 
-/// A tensor of which only type and shape are known.
+/// A tensor with a type and a shape, but no elements.
 pub(crate) fn without_elements(data_type: DataType, shape: &[usize]) -> TensorProto {
     TensorProto {
         dims: shape.iter().map(|&dim| dim as i64).collect(),

@@ -1,5 +1,5 @@
-//! The data that tensors keep outside of the message: in files next to the model, in the model's own file, or in no
-//! file yet.
+//! The data that tensors keep outside of the message: in files next to the model, in the model's
+//! own file, or in no file yet.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,12 +14,12 @@ use super::element::{self, DataType, HELD, is_held};
 use super::proto::{DataLocation, StringStringEntryProto, TensorProto};
 use crate::error::{Error, Result};
 
-/// The name in errors of a model without a file.
+/// The file name in errors about a model without a file.
 pub(super) const MEMORY: &str = "<memory>";
 
-/// Where the data of the tensors of one model is found.
+/// Resolves the external data of the tensors of one model.
 ///
-/// Files are opened once. Clones share them.
+/// Each file is opened once. Clones share the open files.
 #[derive(Debug, Clone)]
 pub struct Externals {
     model: PathBuf,
@@ -28,25 +28,25 @@ pub struct Externals {
     held: Arc<Mutex<Vec<HeldData>>>,
 }
 
-/// The data behind a location that no file can have.
+/// The data at a location that is not a file.
 #[derive(Debug, Clone)]
 struct HeldData {
     data: Data,
-    /// The tensor's `data_location` before.
+    /// The tensor's `data_location` before the data were held.
     said: Option<i32>,
 }
 
-/// Which files the tensors of a model may refer to.
+/// The files to which the tensors of a model may refer.
 #[derive(Debug, Clone)]
 enum Reach {
     Nothing,
     /// Files in the folder of the model and its subfolders, and files below other folders.
     Folder(PathBuf, Vec<PathBuf>),
-    /// Data of a resolver.
+    /// The data of a resolver.
     Resolver(Arc<dyn Resolver>),
 }
 
-/// Which bytes of which file the data of a tensor is.
+/// The bytes of a file that are the data of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Span {
     pub location: String,
@@ -55,7 +55,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// How a tensor refers to it.
+    /// The entries by which a tensor refers to the span.
     pub fn entries(&self) -> Vec<StringStringEntryProto> {
         vec![
             StringStringEntryProto::new("location", &self.location),
@@ -66,23 +66,23 @@ impl Span {
 }
 
 impl Externals {
-    /// For a model in memory: there are no files that its tensors could refer to.
+    /// For a model in memory whose tensors may not refer to any file.
     pub fn none() -> Self {
         Self::new(MEMORY.into(), Reach::Nothing)
     }
 
-    /// For a model in memory whose tensors refer to files that somebody else knows.
+    /// For a model in memory whose external data a resolver reads.
     pub fn resolved(resolver: Arc<dyn Resolver>) -> Self {
         Self::new(MEMORY.into(), Reach::Resolver(resolver))
     }
 
-    /// For a model in a file: its tensors may refer to files in the same folder, and in folders
-    /// inside it.
+    /// For a model in a file. Its tensors may refer to files in the same folder and its subfolders.
     pub fn beside(model: &Path) -> Self {
         Self::reaching(model, vec![])
     }
 
-    /// As [`Externals::beside`], and also to files in other folders, and in folders inside those.
+    /// Like [`Externals::beside`], but tensors may also refer to files in `others` and their
+    /// subfolders.
     pub fn reaching(model: &Path, others: Vec<PathBuf>) -> Self {
         let folder = model
             .parent()
@@ -100,7 +100,7 @@ impl Externals {
         }
     }
 
-    /// Whether these are a clone of others, so that equal locations have equal data.
+    /// Whether these are a clone of `other`. If so, equal locations have equal data.
     #[cfg(feature = "prove")]
     pub(super) fn is_clone_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.held, &other.held)
@@ -128,7 +128,7 @@ impl Externals {
     /// The data that a tensor refers to.
     ///
     /// # Errors
-    /// Where it is not there.
+    /// If the data do not exist.
     pub fn data(&self, tensor: &TensorProto) -> Result<Data> {
         if is_held(tensor) {
             return Ok(self.held(tensor)?.data);
@@ -140,17 +140,17 @@ impl Externals {
         ))
     }
 
-    /// The elements that a tensor refers to, read anew at each call.
+    /// Reads the elements to which a tensor refers, anew at each call.
     ///
     /// # Errors
-    /// Where they are not there, or cannot be read.
+    /// If they do not exist, or cannot be read.
     pub fn bytes(&self, tensor: &TensorProto) -> Result<Bytes> {
         self.data(tensor)?
             .all()
             .map_err(|reason| self.error(tensor, reason))
     }
 
-    /// Takes the data that the model holds for a tensor. The tensor has no elements afterwards, as
+    /// Takes the data that the model holds for a tensor. Afterwards the tensor has no elements, as
     /// before [`Externals::hold`].
     pub(super) fn release(&self, tensor: &mut TensorProto) -> Result<Data> {
         let HeldData { data, said } = self.held(tensor)?;
@@ -175,24 +175,24 @@ impl Externals {
         })
     }
 
-    /// The file that a tensor has its data in, all of it.
+    /// The whole file that holds the data of a tensor.
     pub(super) fn whole(&self, tensor: &TensorProto) -> Result<Data> {
         let (file, _) = self.locate(tensor)?;
         let length = file.length().map_err(|reason| self.error(tensor, reason))?;
         Ok(Data::There(file, 0..length))
     }
 
-    /// Where the data of a tensor is in a file of its own, if it can be there.
+    /// The span of a file that holds the data of a tensor.
     pub(crate) fn span(&self, tensor: &TensorProto) -> Result<Span> {
         self.locate(tensor).map(|(_, span)| span)
     }
 
-    /// Opens a file, if it can be opened, so that it can be read after it lost its name.
+    /// Opens a file, if possible, so that it can be read even after another file takes its name.
     pub(super) fn keep(&self, location: &str) {
         let _ = self.file(location);
     }
 
-    /// A file that was written into since it was opened.
+    /// The name of a file that has changed since it was opened.
     pub(super) fn changed(&self) -> Option<String> {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let mut changed = files
@@ -202,7 +202,7 @@ impl Externals {
         changed.next()
     }
 
-    /// A location at which a resolver failed, and its reason.
+    /// A location at which the resolver failed, and the reason.
     pub(super) fn refused(&self) -> Option<(String, String)> {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files
@@ -221,8 +221,8 @@ impl Externals {
             .map_err(|reason| self.error(tensor, reason))
     }
 
-    /// Finds the bytes of a tensor; `needed` is their number by type and shape, where both are
-    /// known.
+    /// Finds the file and the span of a tensor's data. `needed` is their number of bytes by type
+    /// and shape, if both are known.
     fn resolve(&self, tensor: &TensorProto, needed: Option<usize>) -> Found<(Arc<DataFile>, Span)> {
         let location = entry(tensor, "location")?.ok_or("it has no location")?;
         let offset = size(tensor, "offset")?.unwrap_or(0);
@@ -255,7 +255,7 @@ impl Externals {
         ))
     }
 
-    /// Opens a file, unless it is out of reach.
+    /// Opens a file, if the model may refer to it.
     fn file(&self, location: &str) -> Found<Arc<DataFile>> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = files.get(location) {
@@ -285,7 +285,7 @@ impl Externals {
     }
 }
 
-/// The path of a file that a model in a folder refers to; the reason, where it may not.
+/// The path of a file to which a model in `folder` refers, or the reason why it may not.
 fn inside(folder: &Path, others: &[PathBuf], location: &str) -> Found<PathBuf> {
     let mut parts = Path::new(location).components();
     let has_inner_parts =
@@ -323,7 +323,7 @@ fn unreadable(location: &str, source: io::Error) -> String {
     format!("`{location}` cannot be read: {source}")
 }
 
-/// The value of an entry of a tensor.
+/// The value of an entry of a tensor's external data.
 fn entry<'a>(tensor: &'a TensorProto, key: &str) -> Found<Option<&'a str>> {
     let mut entries = tensor
         .external_data
@@ -335,7 +335,7 @@ fn entry<'a>(tensor: &'a TensorProto, key: &str) -> Found<Option<&'a str>> {
     }
 }
 
-/// The value of an entry of a tensor that is a number of bytes.
+/// The value of an entry that is a number of bytes.
 fn size(tensor: &TensorProto, key: &str) -> Found<Option<u64>> {
     match entry(tensor, key)? {
         None => Ok(None),

@@ -1,4 +1,4 @@
-//! Whether two models are one and the same.
+//! Compares two models bit by bit.
 
 use super::Model;
 use super::proto::TensorProto;
@@ -6,7 +6,8 @@ use super::tensor;
 use super::walk::{self, Visited};
 
 impl Model {
-    /// Whether another model has the same graph, functions and operator sets, and tensors of the same bits.
+    /// Whether both models have equal graphs, functions and operator sets, and tensors with equal
+    /// bits.
     pub fn is_identical(&self, other: &Self) -> bool {
         let (own, others) = (&self.proto, &other.proto);
         let has_same_message = own.ir_version == others.ir_version
@@ -17,7 +18,7 @@ impl Model {
             && (self.externals().is_clone_of(other.externals()) || self.has_same_data(other))
     }
 
-    /// Whether the data outside of two equal messages is equal.
+    /// Whether the data outside of two equal messages are equal.
     fn has_same_data(&self, other: &Self) -> bool {
         let [own, others] = [self, other].map(Model::outside);
         own.len() == others.len()
@@ -31,7 +32,7 @@ impl Model {
     /// The tensors whose elements are not in the message.
     fn outside(&self) -> Vec<TensorProto> {
         let mut found = vec![];
-        // The walk takes a mutable message.
+        // The walk needs a mutable message.
         let walked = walk::parts(&mut self.proto.clone(), &mut |part| {
             if let Visited::Initializer(tensor) | Visited::Tensor(tensor) = part
                 && !tensor.external_data.is_empty()

@@ -1,4 +1,4 @@
-//! Whether a file is an ONNX model, and what one looks like that is not.
+//! Recognizes whether a file is an ONNX model, and which format it has otherwise.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -6,8 +6,8 @@ use std::path::Path;
 
 use super::wire::{self, Encoded};
 
-/// Whether a file is an ONNX model, judged by its outermost fields: neither graph nor weights are
-/// read.
+/// Whether a file is an ONNX model, judged by its outermost fields. Neither the graph nor the
+/// weights are read.
 ///
 /// ```
 /// use unfold::onnx::is_model;
@@ -18,7 +18,7 @@ use super::wire::{self, Encoded};
 /// ```
 ///
 /// # Errors
-/// Where the file cannot be opened.
+/// If the file cannot be opened.
 pub fn is_model(path: impl AsRef<Path>) -> io::Result<bool> {
     let file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -31,7 +31,7 @@ pub fn is_model(path: impl AsRef<Path>) -> io::Result<bool> {
     ))
 }
 
-/// The bytes of a file, of which those that are passed over are not read.
+/// The bytes of a file. Skipped bytes are not read.
 struct OfFile {
     file: BufReader<File>,
     position: u64,
@@ -55,7 +55,7 @@ impl Encoded for OfFile {
     }
 }
 
-/// Names the format of a file by how it begins, where that is well known.
+/// Names the format of a file by its first bytes, if it is a well-known one.
 pub(super) fn looks_like(bytes: &[u8]) -> Option<&'static str> {
     const MAGICS: [(usize, &[u8], &str); 17] = [
         (
@@ -161,7 +161,7 @@ mod tests {
         ] {
             assert!(!is_one(&lacking.encode_to_vec()));
         }
-        // The first field of a bare graph is no field of a model.
+        // The first field of a bare graph is not a field of a model.
         assert!(!is_one(&proto.graph.unwrap().encode_to_vec()));
     }
 

@@ -1,4 +1,5 @@
-//! Where everything goes that a model is written as, before anything of it is written or read.
+//! Computes the layout of a written model: the place of each part in its files, before anything is
+//! written or read.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -20,41 +21,44 @@ use super::{Model, sink, tensor};
 use crate::error::{Error, Result};
 use crate::onnx::placeholders::Gaps;
 
-/// Alignment of offsets in a data file, so that tensors can be mapped.
+/// The alignment of offsets in a data file, so that tensors can be mapped into memory.
 pub(super) const ALIGNMENT: u64 = 4096;
 
-/// The entries of external data that may be written anew; they describe the replaced file.
+/// The entries of external data that are replaced by new ones, because they describe the replaced
+/// file.
 const KNOWN_ENTRIES: [&str; 5] = ["location", "offset", "length", "checksum", "basepath"];
 
-/// Where the weights of a model go.
+/// The place of a model's weights.
 #[derive(Clone, Copy)]
 pub(super) enum Storage<'l> {
-    /// Into the message, but for those that are in other files.
+    /// In the message, except for those in other files, which stay there.
     AsItIs,
-    /// All of them into the message.
+    /// All in the message.
     Inside,
-    /// Into a data file that the message refers to by this location, initializers from so many bytes on.
+    /// In a data file, to which the message refers by `location`: the initializers of at least
+    /// `threshold` bytes.
     Beside { location: &'l str, threshold: usize },
 }
 
-/// The message of a model, and what belongs into its gaps and into its data file.
+/// The message of a model, and the data of its gaps and of its data file.
 pub(super) struct Layout {
     /// The message, with zeros for elements that are not in memory.
     message: ModelProto,
-    /// The data for those zeros.
+    /// The data that replace these zeros.
     gaps: Gaps,
-    /// The digest to fill into the metadata.
+    /// The digest to write into the metadata.
     pending: Option<Pending>,
     weights: Vec<(u64, Data)>,
-    /// How long the data file is.
+    /// The length of the data file in bytes.
     end: u64,
 }
 
 impl Layout {
-    /// Lays a model out, with its elements where the storage has them.
+    /// Computes the layout of a model, with its elements as `storage` says.
     ///
     /// # Errors
-    /// Where data that a tensor refers to is not there, or it is not known how to refer to it anew.
+    /// If the data of a tensor do not exist, or if it has an unknown entry of external data, so
+    /// that its reference cannot be rewritten.
     pub fn new(model: &Model, storage: Storage) -> Result<Self> {
         let mut message = model.proto.clone();
         let (mut longest, mut count) = (0, 0);
@@ -92,17 +96,17 @@ impl Layout {
         })
     }
 
-    /// How long the message is.
+    /// The length of the message in bytes.
     pub fn message_bytes(&self) -> usize {
         self.message.encoded_len()
     }
 
-    /// How long the data file is.
+    /// The length of the data file in bytes.
     pub fn weight_bytes(&self) -> u64 {
         self.end
     }
 
-    /// Whether anything belongs into the data file.
+    /// Whether the data file has any contents.
     pub fn has_weights(&self) -> bool {
         !self.weights.is_empty()
     }
@@ -116,7 +120,7 @@ impl Layout {
     /// [`Layout::write_digest`] writes a digest that is still being computed.
     ///
     /// # Errors
-    /// Where elements cannot be read, or the file cannot be written.
+    /// If elements cannot be read, or the file cannot be written.
     pub fn write_file<'f>(&self, file: &'f File) -> io::Result<Vec<Transfer<'f>>> {
         sink::write_file(&self.message, &self.gaps, file)
     }
@@ -124,7 +128,7 @@ impl Layout {
     /// Writes the digest where the message has zeros for it.
     ///
     /// # Errors
-    /// Where it cannot be computed, or the file cannot be written.
+    /// If it cannot be computed, or the file cannot be written.
     pub fn write_digest(&self, file: &File) -> io::Result<()> {
         let Some(pending) = &self.pending else {
             return Ok(());
@@ -138,30 +142,30 @@ impl Layout {
     /// Writes the message, with its elements.
     ///
     /// # Errors
-    /// Where elements cannot be read, or the writer fails.
+    /// If elements cannot be read, or the writer fails.
     pub fn write_message(&mut self, out: &mut impl Write) -> io::Result<()> {
         self.settle()?;
         sink::write_message(&self.message, &self.gaps, out)
     }
 
-    /// Writes the message into room that is just as long, by all cores.
+    /// Writes the message into a buffer of its exact length, on all cores.
     ///
     /// # Errors
-    /// Where elements cannot be read, or there is more room, or less.
+    /// If elements cannot be read, or if the buffer has another length.
     pub fn fill_message(&mut self, room: &mut [MaybeUninit<u8>]) -> io::Result<()> {
         self.settle()?;
         sink::fill(&self.message, &self.gaps, room)
     }
 
-    /// Fills the digest into the message.
+    /// Writes the digest into the message.
     fn settle(&mut self) -> io::Result<()> {
         self.pending
             .take()
             .map_or(Ok(()), |pending| pending.settle(&mut self.message))
     }
 
-    /// The message in parts, whose initializers have about so many bytes each. Its metadata is in the last one: what that
-    /// waits for is known by then.
+    /// Splits the message into parts, whose initializers have about `room` bytes each. The metadata
+    /// are in the last part, since their digest is known by then.
     pub fn parts(self, room: usize) -> impl Iterator<Item = MessagePart> {
         let Self {
             mut message,
@@ -203,10 +207,10 @@ impl Layout {
         })
     }
 
-    /// Writes what belongs into the data file.
+    /// Writes the contents of the data file.
     ///
     /// # Errors
-    /// Where elements cannot be read, or the writer fails.
+    /// If elements cannot be read, or the writer fails.
     pub fn write_weights(&self, out: &mut impl Write) -> io::Result<()> {
         let mut position = 0;
         for (offset, data) in &self.weights {
@@ -218,7 +222,7 @@ impl Layout {
     }
 }
 
-/// A part of a model: a message to be merged with those of the other parts.
+/// A part of a model: a message that is to be merged with those of the other parts.
 pub struct MessagePart {
     message: ModelProto,
     gaps: Arc<Gaps>,
@@ -226,28 +230,29 @@ pub struct MessagePart {
 }
 
 impl MessagePart {
-    /// How many bytes the message has.
+    /// The length of the message in bytes.
     pub fn message_bytes(&self) -> usize {
         self.message.encoded_len()
     }
 
-    /// Writes the message. Elements are read, or computed, now.
+    /// Writes the message. Its elements are read or computed now.
     ///
     /// # Errors
-    /// Where elements cannot be read, or the writer fails.
+    /// If elements cannot be read, or the writer fails.
     pub fn to_writer(&self, out: &mut impl Write) -> io::Result<()> {
         sink::write_message(&*self.settled()?, &self.gaps, out)
     }
 
-    /// Writes the message, as [`MessagePart::to_writer`] does, into room for [`MessagePart::message_bytes`], by all cores.
+    /// Writes the message like [`MessagePart::to_writer`], into a buffer of
+    /// [`MessagePart::message_bytes`] bytes, on all cores.
     ///
     /// # Errors
-    /// Where elements cannot be read, or there is more room, or less.
+    /// If elements cannot be read, or if the buffer has another length.
     pub fn fill(&self, room: &mut [MaybeUninit<u8>]) -> io::Result<()> {
         sink::fill(&*self.settled()?, &self.gaps, room)
     }
 
-    /// The message, with its digest filled in.
+    /// The message with its digest.
     fn settled(&self) -> io::Result<Cow<'_, ModelProto>> {
         let Some(pending) = &self.pending else {
             return Ok(Cow::Borrowed(&self.message));
@@ -264,8 +269,8 @@ struct Laying<'m> {
     gaps: Gaps,
     weights: Vec<(u64, Data)>,
     end: u64,
-    /// The spans that are copied from the data files of the model, and their new offsets: tensors
-    /// that shared bytes still do.
+    /// The spans that are copied from the model's data files, with their new offsets. Tensors that
+    /// shared bytes still share them.
     copied: HashMap<Span, u64>,
 }
 
@@ -289,7 +294,7 @@ impl Laying<'_> {
         Ok(())
     }
 
-    /// Any tensor whose elements stay in the message if they are there.
+    /// Handles a tensor whose elements stay in the message if they are with the model.
     fn other(&mut self, tensor: &mut TensorProto) -> Result<()> {
         let externals = &self.model.externals;
         if tensor::is_held(tensor) {
@@ -338,7 +343,7 @@ impl Laying<'_> {
         Ok(())
     }
 
-    /// Gives data its place in the data file.
+    /// Appends data to the data file, and lets the tensor refer to them. Returns their offset.
     fn place(&mut self, tensor: &mut TensorProto, location: &str, data: Data) -> u64 {
         let offset = self.end.next_multiple_of(ALIGNMENT);
         let length = data.len();
@@ -362,14 +367,16 @@ fn refer(tensor: &mut TensorProto, span: Span) {
     tensor.data_location = Some(DataLocation::External.into());
 }
 
-/// The least bytes of integers that go into a data file: shapes, axes and the like are read while a model is loaded, by
-/// engines that have no data file at hand yet.
+/// The minimum number of bytes of integers for the data file. Shapes, axes and similar constants
+/// are read while a model is loaded, by engines that have not opened the data file yet.
 const LEAST_INTEGERS: usize = 1024;
 
-/// The least bytes of floats: the scales of a Resize are read as early.
+/// The minimum number of bytes of other elements for the data file, because the scales of a Resize
+/// are read as early.
 const LEAST_FLOATS: usize = 64;
 
-/// Whether the elements of an initializer are with the model, and so many that they belong into a data file.
+/// Whether the model has the elements of an initializer, and these have at least `threshold` bytes,
+/// so that they belong into a data file.
 pub(super) fn is_inside(tensor: &TensorProto, threshold: usize) -> bool {
     let threshold = match DataType::from_code(tensor.data_type()) {
         Some(DataType::Int32 | DataType::Int64) => threshold.max(LEAST_INTEGERS),

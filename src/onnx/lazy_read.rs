@@ -14,38 +14,39 @@ use crate::onnx::proto::{ModelProto, TensorProto};
 use crate::onnx::wire::{self, Counts, Encoded, Flaw};
 use crate::onnx::{element, tensor};
 
-/// From how many bytes on the elements of a tensor stay in the file.
+/// The minimum number of bytes of a tensor's elements that stay in the file.
 const LARGE: u64 = 4096;
 
-/// How much of the file is read at a time.
+/// The number of bytes that are read at a time.
 const WINDOW: usize = 1 << 14;
 
 /// The parts of a file that were read.
 pub(crate) struct Skimmed {
-    /// The file without its gaps, as read: elements of small tensors are slices of these pieces.
+    /// The file without its gaps, in the pieces that were read: elements of small tensors are
+    /// slices of them.
     pieces: Vec<Bytes>,
     gaps: Vec<Gap>,
     counts: Counts,
-    /// One byte for each gap: in the message, a slice of these bytes stands for the elements, and
-    /// its address identifies the gap.
+    /// One byte for each gap. In the message, a slice of these bytes replaces the elements, and its
+    /// address identifies the gap.
     tokens: Bytes,
 }
 
 /// Elements that were not read.
 struct Gap {
-    /// How many of the pieces come before it.
+    /// The number of pieces before the gap.
     at: usize,
     offset: u64,
     length: u64,
 }
 
-/// Why a file was not read.
+/// The reason why a file was not read.
 pub(crate) enum Trouble {
     Flaw(Flaw),
     Unreadable(String),
 }
 
-/// Reads a file of so many bytes, and looks for anything in it that decoding it would lose.
+/// Reads a file of `length` bytes, and checks that decoding would lose nothing in it.
 pub(crate) fn skim(file: &Arc<DataFile>, length: u64) -> std::result::Result<Skimmed, Trouble> {
     let mut skim = Skim {
         file,
@@ -73,7 +74,7 @@ pub(crate) fn skim(file: &Arc<DataFile>, length: u64) -> std::result::Result<Ski
 struct Skim<'f> {
     file: &'f Arc<DataFile>,
     length: u64,
-    /// The bytes read from the position on: the end of the last piece.
+    /// The bytes that were read at `position` and after it: the end of the last piece.
     window: Bytes,
     position: u64,
     pieces: Vec<Bytes>,
@@ -83,7 +84,7 @@ struct Skim<'f> {
 }
 
 impl Skim<'_> {
-    /// Whether there is something in the window.
+    /// Reads the next window if the current one is empty. Returns whether the window has bytes.
     fn fill(&mut self) -> bool {
         if self.window.is_empty() && self.trouble.is_none() {
             let length = (self.length - self.position).min(WINDOW as u64) as usize;
@@ -158,7 +159,7 @@ impl Skimmed {
     /// The message, with tokens for the elements that were not read.
     ///
     /// # Errors
-    /// Where it is no valid protobuf.
+    /// If the bytes are not valid protobuf.
     pub fn decode(&self) -> std::result::Result<ModelProto, DecodeError> {
         let gaps = self.gaps.iter().map(|gap| gap.length).sum::<u64>() as usize;
         let remaining = self.pieces.iter().map(Bytes::len).sum::<usize>() + gaps;
@@ -174,10 +175,10 @@ impl Skimmed {
         )
     }
 
-    /// Lets a tensor that was decoded refer to its elements in the file, where they were not read.
+    /// Lets a decoded tensor refer to its elements in the file, if they were not read.
     ///
     /// # Errors
-    /// Where elements have to be in the message after all, and cannot be read.
+    /// If the elements have to be in the message, but cannot be read.
     pub fn settle(
         &self,
         tensor: &mut TensorProto,
@@ -200,7 +201,7 @@ impl Skimmed {
         if is_plain {
             externals.hold(tensor, data);
         } else {
-            // Unknown data are written as they were read.
+            // The data are not what the tensor declares, and are written as they were read.
             tensor.raw_data = Some(
                 data.all()
                     .map_err(|reason| externals.error(tensor, reason))?,
@@ -210,20 +211,20 @@ impl Skimmed {
     }
 }
 
-/// The part of a file that the decoder has not read yet: it reads each gap at once, and receives a
-/// token.
+/// The part of a file that the decoder has not read yet. The decoder takes each gap at once, and
+/// receives a token in place of its elements.
 struct Unread<'s> {
     skimmed: &'s Skimmed,
     piece: usize,
-    /// In the piece.
+    /// The position in the piece.
     position: usize,
-    /// The next one.
+    /// The index of the next gap.
     gap: usize,
     remaining: usize,
 }
 
 impl Unread<'_> {
-    /// The gap that comes next, where it does.
+    /// The next gap, if it begins at this position.
     fn here(&self) -> Option<&Gap> {
         let next = self.skimmed.gaps.get(self.gap);
         next.filter(|gap| self.position == 0 && gap.at == self.piece)
@@ -388,7 +389,7 @@ mod tests {
                 });
             assert_eq!(flaw, Some(wire::FlawKind::Truncated), "{length}");
         }
-        // It was longer when somebody asked.
+        // The file was longer when its length was read.
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&bytes).unwrap();
         let file = Arc::new(DataFile::open("m.onnx", file).unwrap());

@@ -1,4 +1,4 @@
-//! Reading a model, and describing a file that holds none.
+//! Reads a model, and describes a file that is not one.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -22,10 +22,10 @@ use super::{Model, tensor, text};
 use crate::error::{Error, Result};
 use crate::onnx::lazy_read::{Trouble, skim};
 
-/// The size that protobuf readers refuse to exceed.
+/// The largest message that protobuf readers accept, in bytes.
 pub(super) const MAX_MESSAGE: usize = i32::MAX as usize;
 
-/// Bytes of a file that are enough to recognise its format.
+/// The number of bytes of a file that suffice to recognize its format.
 const HEAD: u64 = 512;
 
 impl Model {
@@ -39,19 +39,19 @@ impl Model {
     /// [`Error::UnknownField`]. A file `*.onnxtxt` is read as [`text`].
     ///
     /// # Errors
-    /// Where the file cannot be read, or is no ONNX model.
+    /// If the file cannot be read, or is not an ONNX model.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_reaching(path, vec![])
     }
 
-    /// As [`Model::open`]. The tensors of the model may refer to files below these folders too, and not only below
-    /// that of the model.
+    /// Like [`Model::open`], but the tensors of the model may refer to files in `others` and their
+    /// subfolders too.
     ///
     /// # Errors
-    /// As [`Model::open`].
+    /// The errors of [`Model::open`].
     pub fn open_reaching(path: impl AsRef<Path>, others: Vec<PathBuf>) -> Result<Self> {
         let path = path.as_ref();
-        // Checked before it is opened: opening a pipe would wait for its writer.
+        // Checked before the file is opened, since opening a pipe would wait for its writer.
         let metadata = path.metadata().map_err(|source| unreadable(path, source))?;
         if !metadata.is_file() {
             return Err(not_onnx(path, "it is no regular file"));
@@ -80,10 +80,10 @@ impl Model {
         })
     }
 
-    /// Checks that the external data of all tensors exist, whole. Reads none of them.
+    /// Checks that the external data of all tensors exist completely. Reads none of them.
     ///
-    /// [`Model::open`] checks no data. Without them the constants of the graph are unknown, and
-    /// little folds. Nothing is checked where [`Model::external`] says that there are none.
+    /// [`Model::open`] does not check the data. Without them the constants of the graph are
+    /// unknown, and little folds. Nothing is checked if [`Model::external`] is false.
     ///
     /// ```
     /// use unfold::onnx::Model;
@@ -100,8 +100,8 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ExternalData`] of the first tensor whose data is not there, is cut short, or is where a model may not
-    /// have any.
+    /// [`Error::ExternalData`] of the first tensor whose data do not exist, are cut short, or are
+    /// in a place to which a model may not refer.
     pub fn find_data(&self) -> Result<()> {
         if !self.external {
             return Ok(());
@@ -116,9 +116,10 @@ impl Model {
         })
     }
 
-    /// Sees to it that whoever was asked for what tensors keep outside of the message gave it.
+    /// Returns the first error of the resolver that reads the external data, if it failed.
     ///
-    /// A constant that cannot be read is only not known to whoever looks for what folds, who would seem to find nothing.
+    /// The passes treat a constant that cannot be read as unknown, so that they would only seem to
+    /// find nothing to fold.
     pub(crate) fn find_refused(&self) -> Result<()> {
         let Some((location, reason)) = self.externals.refused() else {
             return Ok(());
@@ -144,15 +145,15 @@ impl Model {
         })
     }
 
-    /// Reads a model from memory. Data in other files is out of its reach.
+    /// Reads a model from memory. It cannot refer to data in other files.
     ///
     /// # Errors
-    /// Where the bytes are no ONNX model, or have a field that ONNX does not define.
+    /// If the bytes are not an ONNX model, or have a field that ONNX does not define.
     pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self> {
         Self::from_memory(bytes.into(), Externals::none())
     }
 
-    /// As [`Model::from_bytes`], with the data that its tensors keep outside of the message.
+    /// Like [`Model::from_bytes`], with a resolver for the external data of its tensors.
     ///
     /// ```
     /// use std::io;
@@ -182,15 +183,16 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// As [`Model::from_bytes`].
+    /// The errors of [`Model::from_bytes`].
     pub fn from_bytes_with(bytes: impl Into<Bytes>, resolver: Arc<dyn Resolver>) -> Result<Self> {
         Self::from_memory(bytes.into(), Externals::resolved(resolver))
     }
 
-    /// As [`Model::from_bytes`], with the data of its tensors in files of a folder, and of folders inside it.
+    /// Like [`Model::from_bytes`], with the external data of its tensors in a folder and its
+    /// subfolders.
     ///
     /// # Errors
-    /// As [`Model::from_bytes`].
+    /// The errors of [`Model::from_bytes`].
     pub fn from_bytes_in(bytes: impl Into<Bytes>, folder: impl AsRef<Path>) -> Result<Self> {
         Self::from_memory(
             bytes.into(),
@@ -198,8 +200,8 @@ impl Model {
         )
     }
 
-    /// Reads a model from a resolver: the elements of its large tensors are read when they are
-    /// needed, each time anew, and never all at once.
+    /// Reads a model from a resolver. The elements of its large tensors are read each time they are
+    /// needed, and never all at once.
     ///
     /// `message` resolves the location `<memory>`; `externals` resolves the external data of
     /// tensors.
@@ -233,7 +235,8 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// If the message cannot be read, is no ONNX model, or has a field that ONNX does not define.
+    /// If the message cannot be read, is not an ONNX model, or has a field that ONNX does not
+    /// define.
     pub fn from_message(message: Arc<dyn Resolver>, externals: Externals) -> Result<Self> {
         let file = Arc::new(DataFile::resolved(MEMORY, message));
         let (proto, external, message) = skimmed(Path::new(MEMORY), &file, &externals)?;
@@ -248,11 +251,11 @@ impl Model {
         })
     }
 
-    /// The model with the elements of its tensors in its message, for callers that pass
+    /// Moves the elements of the model's tensors into its message, for callers that pass
     /// [`Model::proto`] to other code. External data stay in their files.
     ///
     /// # Errors
-    /// Where elements cannot be read.
+    /// If elements cannot be read.
     pub fn into_memory(mut self) -> Result<Self> {
         let externals = &self.externals;
         walk::parts(&mut self.proto, &mut |part| {
@@ -353,7 +356,8 @@ fn undecoded(path: &Path, head: &[u8], reason: &str) -> Error {
     }
 }
 
-/// Checks all that a model needs to be one, settles its tensors, and says whether any of them is in another file.
+/// Checks the required parts of a model and the names of its constants, and calls `settle` for each
+/// tensor. Returns whether any tensor is external.
 fn look_through(
     path: &Path,
     head: &[u8],
@@ -385,7 +389,7 @@ fn look_through(
     Ok(external)
 }
 
-/// Refuses a model without the parts that every model has.
+/// Refuses a model that lacks a part that every model has.
 fn require(path: &Path, bytes: &[u8], proto: &ModelProto) -> Result<()> {
     let lacking = if proto.graph.is_none() {
         "graph"
@@ -404,7 +408,8 @@ fn require(path: &Path, bytes: &[u8], proto: &ModelProto) -> Result<()> {
     ))
 }
 
-/// Refuses a model that imports two versions of an operator set: engines differ in which of them they take.
+/// Refuses a model that imports two versions of an operator set, since engines differ in which one
+/// they take.
 fn one_version_each(path: &Path, proto: &ModelProto) -> Result<()> {
     let mut seen = HashMap::new();
     for set in &proto.opset_import {
@@ -422,7 +427,7 @@ fn one_version_each(path: &Path, proto: &ModelProto) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a graph in which one name stands for two constants.
+/// Refuses a graph in which two constants have the same name.
 fn distinct_initializers(path: &Path, graph: &GraphProto) -> Result<()> {
     let sparse = graph
         .sparse_initializer

@@ -2,30 +2,30 @@
 
 /// The fields of a message.
 pub(super) struct MessageFields {
-    /// The numbers of the fields that hold no message.
+    /// The numbers of the fields that hold no messages.
     pub scalars: &'static [u32],
-    /// The number, the name, and the message of the others; the name of a repeated one ends with
-    /// `[]`.
+    /// The number, the name and the message type of the other fields. The name of a repeated field
+    /// ends with `[]`.
     pub messages: &'static [(u32, &'static str, &'static MessageFields)],
-    /// Fields of which at most one may be there.
+    /// Fields of which at most one may be set.
     pub one_of: &'static [u32],
 }
 
 impl MessageFields {
-    /// The place of a field among those that hold messages.
+    /// The index of a field in `messages`.
     pub fn place(&self, number: u32) -> Option<usize> {
         let mut numbers = self.messages.iter().map(|(number, ..)| *number);
         numbers.position(|other| other == number)
     }
 }
 
-/// The field of a tensor that has its elements as bytes.
+/// The number of the field of a tensor that has its elements as bytes.
 pub(super) const RAW_DATA: u32 = 9;
 
-/// How many fields that hold messages any message has at most.
+/// The largest number of fields with messages in any message.
 pub(super) const MOST_MESSAGES: usize = 8;
 
-/// The fields of every model: the version of the format, the graph, the operator sets.
+/// The fields that every model has: the version of the format, the graph, the operator sets.
 pub(super) const EVERY_MODEL: [u32; 3] = [1, 7, 8];
 
 pub(super) static MODEL: MessageFields = MessageFields {
@@ -242,7 +242,7 @@ pub(super) mod tests {
         Kept,
     }
 
-    /// Encodings of one field: each wire type, a payload that is no message, and an empty one.
+    /// Encodings of one field: each wire type, a payload that is not a message, and an empty one.
     pub(in crate::onnx) fn probes(number: u32) -> [Vec<u8>; 5] {
         let payloads: [(WireType, &[u8]); 5] = [
             (WireType::Varint, &[1]),
@@ -259,7 +259,7 @@ pub(super) mod tests {
         })
     }
 
-    /// The outcomes for any field that a message may be given, by itself or inside field `within`.
+    /// The outcomes for each field number, in the message itself or inside field `within`.
     fn fingerprint<M: Message + Default>(within: Option<u32>) -> Vec<[Decoding; 5]> {
         let numbers = 1..=40;
         numbers

@@ -46,11 +46,11 @@ pub use layout::MessagePart;
 use proto::{GraphProto, ModelProto, NodeProto, TensorProto};
 pub use save::{DataPlace, SaveOptions, Saved};
 
-/// An ONNX model, and where it came from.
+/// An ONNX model, and the files that it was read from.
 ///
 /// The elements of large tensors stay in their files until they are needed or written. Meanwhile a
 /// tensor of [`Model::proto`] refers to them as external data, at a location that only this model
-/// and its copies can resolve. [`tensor::raw`] reads them wherever they are, and
+/// and its clones can resolve. [`tensor::raw`] reads them wherever they are, and
 /// [`Model::into_memory`] moves them into the message.
 ///
 /// ```
@@ -74,9 +74,9 @@ pub use save::{DataPlace, SaveOptions, Saved};
 /// ```
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// The message that the file holds, but for the elements that stay in it.
+    /// The message of the file, without the elements that stay in the file.
     pub proto: ModelProto,
-    /// Whether [`Model::save`] puts the weights into a data file next to the model.
+    /// Whether [`Model::save`] writes the weights into a data file next to the model.
     ///
     /// True for a model that was read with weights in such files.
     pub external: bool,
@@ -84,14 +84,14 @@ pub struct Model {
     path: Option<PathBuf>,
     /// The bytes that the model was read from, until folding changes it.
     source: Option<Arc<Contents>>,
-    /// The metadata that are filled in while the model is written.
+    /// The metadata entry that is filled in while the model is written.
     pending: Option<Pending>,
-    /// The data that its tensors keep in other files.
+    /// The data of tensors in other files.
     externals: Externals,
 }
 
 impl Model {
-    /// A model made in memory, without files behind it.
+    /// A model that is built in memory, without files.
     pub fn from_proto(proto: ModelProto) -> Self {
         Self {
             proto,
@@ -103,38 +103,38 @@ impl Model {
         }
     }
 
-    /// The file that the model was read from, if it was.
+    /// The file that the model was read from; `None` if it was not read from a file.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// Forgets the bytes that it was read from, which it does not stand for any more.
+    /// Drops the bytes that the model was read from, since the model has changed.
     pub(crate) fn forget_source(&mut self) {
         self.source = None;
     }
 
-    /// The file's name in errors: its path, if there is one.
+    /// The name of the model in errors: its path, or `model`.
     pub(crate) fn file(&self) -> PathBuf {
         self.path.clone().unwrap_or_else(|| "model".into())
     }
 
-    /// The data that the tensors of this model keep in other files.
+    /// The data of this model's tensors in other files.
     pub fn externals(&self) -> &Externals {
         &self.externals
     }
 
-    /// The main graph; an empty one where the message has none.
+    /// The main graph, or an empty graph if the message has none.
     pub fn graph(&self) -> &GraphProto {
         static EMPTY: LazyLock<GraphProto> = LazyLock::new(GraphProto::default);
         self.proto.graph.as_ref().unwrap_or(&EMPTY)
     }
 
-    /// The main graph, made if the message has none.
+    /// The main graph, which is created if the message has none.
     pub fn graph_mut(&mut self) -> &mut GraphProto {
         self.proto.graph.get_or_insert_default()
     }
 
-    /// A copy of the model with other nodes, and with more constants.
+    /// A copy of the model with other nodes and additional constants.
     pub(crate) fn with_nodes(&self, node: Vec<NodeProto>, constants: Vec<TensorProto>) -> Self {
         let graph = self.graph();
         let initializer = graph.initializer.iter().cloned().chain(constants).collect();
@@ -172,7 +172,7 @@ impl Model {
         }
     }
 
-    /// The version of ONNX's own operator set: where the model imports none, the first.
+    /// The version of ONNX's own operator set that the model imports, or 1 if it imports none.
     pub fn own_opset(&self) -> i64 {
         self.opset("").unwrap_or(1)
     }

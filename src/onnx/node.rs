@@ -1,4 +1,4 @@
-//! Reading the attributes of a node, each with the type that its operator defines.
+//! Reads the attributes of a node, each with the type that its operator defines.
 
 use super::element::{DataType, without_elements};
 use super::proto::{
@@ -6,13 +6,23 @@ use super::proto::{
 };
 use crate::error::{Error, Result};
 
-/// The name of an operator set: `ai.onnx` is another name of `""`.
+/// The canonical name of an operator set: `ai.onnx` is another name of `""`.
 pub fn canonical_domain(domain: &str) -> &str {
     if domain == "ai.onnx" { "" } else { domain }
 }
 
-/// Readers of attributes: `None` where the node lacks the attribute, an error where it has another
-/// type.
+impl StringStringEntryProto {
+    /// An entry of metadata, or of a reference to external data.
+    pub(crate) fn new(key: &str, value: &str) -> Self {
+        Self {
+            key: Some(key.to_owned()),
+            value: Some(value.to_owned()),
+        }
+    }
+}
+
+/// Readers of attributes. Each returns `None` if the node lacks the attribute, and an error if the
+/// attribute has another type.
 ///
 /// ```
 /// use unfold::onnx::proto::{AttributeProto, AttributeType, NodeProto};
@@ -34,23 +44,13 @@ pub fn canonical_domain(domain: &str) -> &str {
 /// assert!(node.attr_f("axis").is_err());
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
-impl StringStringEntryProto {
-    /// An entry of metadata, or of a reference to external data.
-    pub(crate) fn new(key: &str, value: &str) -> Self {
-        Self {
-            key: Some(key.to_owned()),
-            value: Some(value.to_owned()),
-        }
-    }
-}
-
 impl NodeProto {
     /// The operator set and the operator.
     pub fn op(&self) -> (&str, &str) {
         (canonical_domain(self.domain()), self.op_type())
     }
 
-    /// The operator, after its domain where that is not ONNX's own.
+    /// The name of the operator, prefixed by its domain if that is not ONNX's own.
     pub fn operator(&self) -> String {
         match self.op() {
             ("", operator) => operator.to_owned(),
@@ -58,7 +58,8 @@ impl NodeProto {
         }
     }
 
-    /// The node's name in messages: its name, or its operator and first output where it has none.
+    /// The name of the node in messages: its own name, or its operator and first output if it has
+    /// none.
     pub fn label(&self) -> String {
         match (self.name(), self.output.first()) {
             ("", Some(output)) => format!("{} -> {output}", self.op_type()),
@@ -67,7 +68,7 @@ impl NodeProto {
         }
     }
 
-    /// Replaces the inputs for which `instead` has a name, in the notes about sharding too.
+    /// Renames the inputs for which `instead` returns a name, and their sharding specifications.
     pub fn read_instead<'n>(&mut self, instead: impl Fn(&str) -> Option<&'n str>) {
         for input in &mut self.input {
             if let Some(other) = instead(input) {
@@ -77,7 +78,7 @@ impl NodeProto {
         self.rename_shards(instead);
     }
 
-    /// Renames values in the notes about sharding.
+    /// Renames values in the sharding specifications.
     pub fn rename_shards<'n>(&mut self, now: impl Fn(&str) -> Option<&'n str>) {
         let configurations = self.device_configurations.iter_mut();
         for spec in configurations.flat_map(|configuration| &mut configuration.sharding_spec) {
@@ -87,7 +88,7 @@ impl NodeProto {
         }
     }
 
-    /// An integer.
+    /// The value of an integer attribute.
     ///
     /// # Errors
     /// If the attribute has another type, occurs twice, or refers to an attribute of the enclosing
@@ -96,71 +97,71 @@ impl NodeProto {
         self.attr(name, AttributeType::Int, |attribute| Some(attribute.i()))
     }
 
-    /// A float.
+    /// The value of a float attribute.
     ///
     /// # Errors
-    /// As [`NodeProto::attr_i`].
+    /// The errors of [`NodeProto::attr_i`].
     pub fn attr_f(&self, name: &str) -> Result<Option<f32>> {
         self.attr(name, AttributeType::Float, |attribute| Some(attribute.f()))
     }
 
-    /// A string.
+    /// The value of a string attribute.
     ///
     /// # Errors
-    /// As [`NodeProto::attr_i`], and where it is not UTF-8.
+    /// The errors of [`NodeProto::attr_i`], or if it is not UTF-8.
     pub fn attr_s(&self, name: &str) -> Result<Option<&str>> {
         let bytes = self.attr(name, AttributeType::String, |attribute| Some(attribute.s()))?;
         let text = bytes.map(std::str::from_utf8).transpose();
         text.map_err(|_| self.wrong(name, "it is not UTF-8"))
     }
 
-    /// A tensor.
+    /// The value of a tensor attribute.
     ///
     /// # Errors
-    /// As [`NodeProto::attr_i`], and where it has no value.
+    /// The errors of [`NodeProto::attr_i`], or if it has no value.
     pub fn attr_t(&self, name: &str) -> Result<Option<&TensorProto>> {
         self.attr(name, AttributeType::Tensor, |attribute| {
             attribute.t.as_deref()
         })
     }
 
-    /// A graph.
+    /// The value of a graph attribute.
     ///
     /// # Errors
-    /// As [`NodeProto::attr_i`], and where it has no value.
+    /// The errors of [`NodeProto::attr_i`], or if it has no value.
     pub fn attr_g(&self, name: &str) -> Result<Option<&GraphProto>> {
         self.attr(name, AttributeType::Graph, |attribute| {
             attribute.g.as_deref()
         })
     }
 
-    /// Integers.
+    /// The value of an attribute that is a list of integers.
     ///
     /// # Errors
-    /// As [`NodeProto::attr_i`].
+    /// The errors of [`NodeProto::attr_i`].
     pub fn attr_ints(&self, name: &str) -> Result<Option<&[i64]>> {
         self.attr(name, AttributeType::Ints, |attribute| {
             Some(attribute.ints.as_slice())
         })
     }
 
-    /// Numbers.
+    /// The value of an attribute that is a list of floats.
     ///
     /// # Errors
-    /// As [`NodeProto::attr_i`].
+    /// The errors of [`NodeProto::attr_i`].
     pub fn attr_floats(&self, name: &str) -> Result<Option<&[f32]>> {
         self.attr(name, AttributeType::Floats, |attribute| {
             Some(attribute.floats.as_slice())
         })
     }
 
-    /// The element type that a Cast names, if this version knows it.
+    /// The element type of a Cast's result, if this version knows it.
     pub fn cast_to(&self) -> Option<DataType> {
         DataType::from_code(i32::try_from(self.attr_i("to").ok()??).ok()?)
     }
 
-    /// The value of an attribute of a type. A number or string that is not set is 0 or empty, as
-    /// proto3 writers have it.
+    /// The value of an attribute, which must have type `kind`. A scalar or string that is not set
+    /// is 0 or empty, as proto3 writers encode it.
     fn attr<'a, T>(
         &'a self,
         name: &str,
@@ -203,7 +204,7 @@ impl NodeProto {
     }
 }
 
-/// The bodies inside a node.
+/// The bodies of a node.
 pub fn bodies(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
     node.attribute
         .iter()
@@ -222,7 +223,7 @@ pub fn bodies_mut(node: &mut NodeProto) -> impl Iterator<Item = &mut GraphProto>
     })
 }
 
-/// How many states a Loop, or a Scan from operator set 9 on, has that reads so many values.
+/// The number of states of a Loop, or of a Scan since operator set 9, that has `reads` inputs.
 pub fn states(node: &NodeProto, reads: usize) -> Option<usize> {
     match node.op_type() {
         "Loop" => reads.checked_sub(2),

@@ -5,37 +5,37 @@
 use super::node::canonical_domain;
 use super::proto::NodeProto;
 
-/// How an operator treats the elements of its inputs.
+/// The way in which an operator treats the elements of its inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Category {
-    /// Hands each on once, perhaps at another place or in another shape.
+    /// Returns each element once, perhaps at another place or in another shape.
     Movement,
     /// Selects or repeats elements unchanged.
     Selection,
-    /// Adds, subtracts, multiplies, divides or negates those at one place.
+    /// Adds, subtracts, multiplies, divides or negates the elements at one place.
     Arithmetic,
-    /// Computes something else from those at one place.
+    /// Computes another function of the elements at one place.
     Elementwise,
     /// Multiplies two stacks of matrices.
     MatrixProduct,
     /// Multiplies by a weight and adds a bias.
     Layer,
-    /// Makes one of all along some axes.
+    /// Combines all elements along some axes into one.
     Reduction,
     /// Subtracts a mean, or divides by a deviation.
     Normalizer,
-    /// Reads the shape alone, and returns numbers of it.
+    /// Reads only the shape, and returns its extents or their product.
     Shape,
-    /// Reads the shape alone, and returns a value of that shape.
+    /// Reads only the shape, and returns a value of that shape.
     Like,
-    /// Makes other elements in each run.
+    /// Returns other elements in each run.
     Random,
-    /// Returns random numbers in the shape of its input.
+    /// Returns random elements in the shape of its input.
     RandomLike,
 }
 
 impl Category {
-    /// The category of an operator; `None` for one that nothing is said of.
+    /// The category of an operator; `None` if the table does not list it.
     ///
     /// ```
     /// use unfold::onnx::operator::Category;
@@ -51,12 +51,12 @@ impl Category {
         }
     }
 
-    /// Whether the result differs from one run to the next.
+    /// Whether the result differs between runs.
     pub fn is_random(self) -> bool {
         matches!(self, Category::Random | Category::RandomLike)
     }
 
-    /// Whether the operator depends on shape and type of its input alone.
+    /// Whether the operator reads only the shape and the type of its input.
     pub fn reads_only_shape(self) -> bool {
         matches!(
             self,
@@ -64,7 +64,7 @@ impl Category {
         )
     }
 
-    /// Whether the elements at one place of the result come from those at one place of the operands.
+    /// Whether each element of the result depends only on the operands' elements at its place.
     pub fn is_elementwise(self) -> bool {
         matches!(self, Category::Arithmetic | Category::Elementwise)
     }
@@ -76,8 +76,8 @@ impl Category {
 }
 
 impl NodeProto {
-    /// The category of the node's operator; `None` if the operator or one of its attributes is
-    /// unknown.
+    /// The category of the node's operator; `None` if the operator or one of the node's attributes
+    /// is unknown.
     pub fn category(&self) -> Option<Category> {
         let known =
             attributes(self.op_type()).filter(|_| canonical_domain(self.domain()).is_empty());
@@ -90,7 +90,7 @@ impl NodeProto {
     }
 }
 
-/// ONNX's own operators, with those that runtimes register among them.
+/// The category of an operator of ONNX's own domain, or one that runtimes register in that domain.
 fn own(op: &str) -> Option<Category> {
     Some(match op {
         "Flatten" | "Identity" | "Reshape" | "Squeeze" | "Transpose" | "Unsqueeze" => {
@@ -128,7 +128,7 @@ fn own(op: &str) -> Option<Category> {
     })
 }
 
-/// Operators of `com.microsoft`, whose names are those of no other operator here.
+/// The category of an operator of `com.microsoft`. No operator of ONNX has one of these names.
 fn of_runtime(op: &str) -> Option<Category> {
     Some(match op {
         "BiasGelu" | "FastGelu" => Category::Elementwise,
@@ -138,13 +138,13 @@ fn of_runtime(op: &str) -> Option<Category> {
     })
 }
 
-/// Whether an operator of ONNX makes constants of others by more than arithmetic: of numbers that were rounded first it makes
-/// other ones.
+/// Whether an operator of ONNX computes constants by more than arithmetic. If its inputs were
+/// rounded before, the result differs by more than the rounding.
 pub fn is_more_than_arithmetic(op: &str) -> bool {
     matches!(op, "Exp" | "ReduceMax" | "Sigmoid" | "Softmax")
 }
 
-/// Whether an operator computes with quantized numbers, or makes them of others or others of them.
+/// Whether an operator reads quantized elements, quantizes, or dequantizes.
 pub fn is_quantized(domain: &str, op: &str) -> bool {
     match canonical_domain(domain) {
         "" => matches!(
@@ -160,14 +160,15 @@ pub fn is_quantized(domain: &str, op: &str) -> bool {
         "com.microsoft" => {
             let words = ["Quantize", "Integer", "NBits", "Bnb4", "FpQ4"];
             let letters: Vec<char> = op.chars().take(2).collect();
-            // Such as QGemm, QLinearAdd, QAttention and QMoE.
+            // Examples: QGemm, QLinearAdd, QAttention and QMoE.
             words.iter().any(|word| op.contains(word)) || matches!(letters[..], ['Q', 'A'..='Z'])
         }
         _ => false,
     }
 }
 
-/// The attributes of an operator that hands elements on, or reduces, in all operator sets from 7 on; `None` of others.
+/// The names of the attributes that an operator has in any operator set since 7; `None` if the
+/// operator is not listed.
 pub fn attributes(op: &str) -> Option<&'static [&'static str]> {
     Some(match op {
         "Abs" | "Add" | "And" | "Expand" | "GlobalMaxPool" | "Identity" | "OptionalGetElement"
@@ -246,13 +247,14 @@ const RESIZE: &[&str] = &[
 /// The attributes that name an element type.
 pub const TYPES: [&str; 3] = ["to", "dtype", "output_dtype"];
 
-/// The operator set that brought LayerNormalization.
+/// The operator set that introduced LayerNormalization.
 pub const LAYER_NORMALIZATION: i64 = 17;
 
-/// The operator set from which on a Resize may be told sizes, and its factors are behind a region.
+/// The operator set since which a Resize has an input for sizes, and its factors are the input
+/// after the region.
 pub const RESIZE_TO_SIZES: i64 = 11;
 
-/// The input of a Resize, or of an Upsample, that holds its factors.
+/// The index of the input of a Resize or an Upsample that holds its factors.
 pub fn factors_at(op: &str, opset: i64) -> usize {
     if op == "Resize" && opset >= RESIZE_TO_SIZES {
         2
@@ -261,14 +263,13 @@ pub fn factors_at(op: &str, opset: i64) -> usize {
     }
 }
 
-/// The axis of a Softmax that names none, and whether it normalizes along its axis alone: before operator set 13 it takes
-/// all behind it along.
+/// The default axis of a Softmax, and whether it normalizes along this axis only. Before operator
+/// set 13 it normalizes over this axis and all later ones together.
 pub fn softmax_axis(opset: i64) -> (i64, bool) {
     if opset >= 13 { (-1, true) } else { (1, false) }
 }
 
-/// The input that holds what earlier operator sets had as an attribute of that name, and the first set in
-/// which it does.
+/// The input that replaced an attribute, and the operator set that introduced it.
 pub fn input_for(op: &str, attribute: &str) -> Option<(usize, i64)> {
     Some(match (op, attribute) {
         ("ReduceSum" | "Squeeze" | "Unsqueeze", "axes") | ("Split", "split") => (1, 13),
@@ -288,7 +289,8 @@ pub fn input_for(op: &str, attribute: &str) -> Option<(usize, i64)> {
     })
 }
 
-/// The input that holds it in a model of this operator set; `None` where it is an attribute.
+/// The input that replaces an attribute in a model of this operator set; `None` if it still is an
+/// attribute.
 pub fn input_at(op: &str, attribute: &str, opset: i64) -> Option<usize> {
     input_for(op, attribute)
         .filter(|&(_, since)| opset >= since)

@@ -6,11 +6,11 @@ use memmap2::MmapMut;
 use crate::onnx::data::Data;
 use crate::onnx::proto::TensorProto;
 
-/// The zeros that stand in a message for elements that are somewhere else, and those elements.
+/// The elements that are stored elsewhere, and zeros that replace them in a message.
 ///
-/// The zeros of gap `n` begin at byte `n` of a row of zeros that is never read. The address of the
-/// bytes identifies the gap, the message has its true length, and untouched pages of zeros take no
-/// memory.
+/// The zeros of gap `n` begin at byte `n` of a mapping of zeros that is never read. The address of
+/// the bytes identifies the gap, and the message has its true length. Untouched pages of zeros take
+/// no memory.
 pub(crate) struct Gaps {
     zeros: Bytes,
     data: Vec<Data>,
@@ -19,7 +19,7 @@ pub(crate) struct Gaps {
 impl Gaps {
     pub fn new(longest: usize, count: usize) -> Self {
         let room = longest + count;
-        // Not what an allocator gives, which may write the zeros into memory that it had before.
+        // Mapped, since an allocator may write the zeros into memory that it recycles.
         let zeros =
             MmapMut::map_anon(room).map_or_else(|_| vec![0; room].into(), Bytes::from_owner);
         Self {
@@ -39,7 +39,8 @@ impl Gaps {
         self.data.push(data);
     }
 
-    /// The data of the gap, if some bytes of a message are its zeros.
+    /// The data of the gap whose zeros these bytes of a message are; `None` if they are other
+    /// bytes.
     pub fn behind(&self, bytes: &[u8]) -> Option<&Data> {
         let number = (bytes.as_ptr() as usize).checked_sub(self.zeros.as_ptr() as usize)?;
         self.data

@@ -1,8 +1,8 @@
 //! The messages of ONNX, as its specification defines them.
 //!
 //! Fields keep the specification's names and numbers. Optional fields are [`Option`]s, so that a
-//! written default differs from a missing field. `bytes` are slices of the decoded buffer, not
-//! copies.
+//! written default differs from a missing field. Fields of type `bytes` are slices of the decoded
+//! buffer, and not copies.
 
 use bytes::Bytes;
 use prost::{Enumeration, Message, Oneof};
@@ -25,13 +25,13 @@ pub struct ModelProto {
     /// The version of the model itself.
     #[prost(int64, optional, tag = "5")]
     pub model_version: Option<i64>,
-    /// Text for people.
+    /// A description for readers.
     #[prost(string, optional, tag = "6")]
     pub doc_string: Option<String>,
     /// The main graph.
     #[prost(message, optional, tag = "7")]
     pub graph: Option<GraphProto>,
-    /// The operator sets that the graph relies on.
+    /// The operator sets that the graph uses.
     #[prost(message, repeated, tag = "8")]
     pub opset_import: Vec<OperatorSetIdProto>,
     /// Named metadata.
@@ -60,7 +60,7 @@ pub struct GraphProto {
     /// The named constants.
     #[prost(message, repeated, tag = "5")]
     pub initializer: Vec<TensorProto>,
-    /// Text for people.
+    /// A description for readers.
     #[prost(string, optional, tag = "10")]
     pub doc_string: Option<String>,
     /// The inputs.
@@ -72,10 +72,10 @@ pub struct GraphProto {
     /// Types and shapes of intermediate values.
     #[prost(message, repeated, tag = "13")]
     pub value_info: Vec<ValueInfoProto>,
-    /// Where the scale and zero point of tensors are found.
+    /// The tensors that hold the scale and zero point of other tensors.
     #[prost(message, repeated, tag = "14")]
     pub quantization_annotation: Vec<TensorAnnotation>,
-    /// The named constants that are kept sparse.
+    /// The named constants that are stored sparse.
     #[prost(message, repeated, tag = "15")]
     pub sparse_initializer: Vec<SparseTensorProto>,
     /// Named metadata.
@@ -84,8 +84,8 @@ pub struct GraphProto {
 }
 
 impl GraphProto {
-    /// A copy of the graph without nodes and constants, for callers that set others. Copying them
-    /// first would take as much memory as the model.
+    /// A copy of the graph without nodes and constants, for callers that set others. Copying all of
+    /// it first would take as much memory as the model.
     pub(crate) fn frame(&self) -> Self {
         GraphProto {
             node: vec![],
@@ -105,10 +105,10 @@ impl GraphProto {
 /// A node: one application of an operator or function.
 #[derive(Clone, PartialEq, Message)]
 pub struct NodeProto {
-    /// The values it reads; an empty name is an optional input left out.
+    /// The values that it reads; an empty name stands for an optional input that is left out.
     #[prost(string, repeated, tag = "1")]
     pub input: Vec<String>,
-    /// The values it makes; an empty name is an optional output left out.
+    /// The values that it computes; an empty name stands for an optional output that is left out.
     #[prost(string, repeated, tag = "2")]
     pub output: Vec<String>,
     /// The name of the node, if it has one.
@@ -120,19 +120,19 @@ pub struct NodeProto {
     /// The attributes.
     #[prost(message, repeated, tag = "5")]
     pub attribute: Vec<AttributeProto>,
-    /// Text for people.
+    /// A description for readers.
     #[prost(string, optional, tag = "6")]
     pub doc_string: Option<String>,
     /// The operator set of the operator.
     #[prost(string, optional, tag = "7")]
     pub domain: Option<String>,
-    /// Which function of that name, where there are several.
+    /// Which of several functions of that name is called.
     #[prost(string, optional, tag = "8")]
     pub overload: Option<String>,
     /// Named metadata.
     #[prost(message, repeated, tag = "9")]
     pub metadata_props: Vec<StringStringEntryProto>,
-    /// Where the node runs, and how its tensors are sharded.
+    /// The placement of the node on devices, and the sharding of its tensors.
     #[prost(message, repeated, tag = "10")]
     pub device_configurations: Vec<NodeDeviceConfigurationProto>,
 }
@@ -173,7 +173,7 @@ pub struct AttributeProto {
     /// Graphs.
     #[prost(message, repeated, tag = "11")]
     pub graphs: Vec<GraphProto>,
-    /// Text for people.
+    /// A description for readers.
     #[prost(string, optional, tag = "13")]
     pub doc_string: Option<String>,
     /// A type.
@@ -182,10 +182,10 @@ pub struct AttributeProto {
     /// Types.
     #[prost(message, repeated, tag = "15")]
     pub type_protos: Vec<TypeProto>,
-    /// Which of the other fields holds the value.
+    /// The field that holds the value.
     #[prost(enumeration = "AttributeType", optional, tag = "20")]
     pub r#type: Option<i32>,
-    /// In a function: the attribute of the caller that this one takes its value from.
+    /// In a function: the caller's attribute from which this one takes its value.
     #[prost(string, optional, tag = "21")]
     pub ref_attr_name: Option<String>,
     /// A sparse tensor.
@@ -202,10 +202,10 @@ pub struct TensorProto {
     /// The shape.
     #[prost(int64, repeated, packed = "false", tag = "1")]
     pub dims: Vec<i64>,
-    /// The element type, a [`DataType`](super::tensor::DataType) by its code.
+    /// The element type, as the code of a [`DataType`](super::tensor::DataType).
     #[prost(int32, optional, tag = "2")]
     pub data_type: Option<i32>,
-    /// Which part of a tensor this is, where one is kept in parts.
+    /// The part of a larger tensor that this is, if that is stored in parts.
     #[prost(message, optional, tag = "3")]
     pub segment: Option<Segment>,
     /// Elements: float, complex64.
@@ -232,10 +232,10 @@ pub struct TensorProto {
     /// Elements: uint32, uint64.
     #[prost(uint64, repeated, tag = "11")]
     pub uint64_data: Vec<u64>,
-    /// Text for people.
+    /// A description for readers.
     #[prost(string, optional, tag = "12")]
     pub doc_string: Option<String>,
-    /// Where the elements are, if they are in another file.
+    /// The place of the elements, if they are in another file.
     #[prost(message, repeated, tag = "13")]
     pub external_data: Vec<StringStringEntryProto>,
     /// Whether the elements are in another file.
@@ -260,10 +260,10 @@ pub struct Segment {
 /// A sparse tensor, in coordinate format.
 #[derive(Clone, PartialEq, Message)]
 pub struct SparseTensorProto {
-    /// The elements that are not zero; it carries the name.
+    /// The elements that are not zero; this tensor carries the name.
     #[prost(message, optional, tag = "1")]
     pub values: Option<TensorProto>,
-    /// Where those are.
+    /// The places of these elements.
     #[prost(message, optional, tag = "2")]
     pub indices: Option<TensorProto>,
     /// The shape of the dense tensor.
@@ -280,7 +280,7 @@ pub struct ValueInfoProto {
     /// The type.
     #[prost(message, optional, tag = "2")]
     pub r#type: Option<TypeProto>,
-    /// Text for people.
+    /// A description for readers.
     #[prost(string, optional, tag = "3")]
     pub doc_string: Option<String>,
     /// Named metadata.
@@ -320,10 +320,10 @@ pub struct TypeProto {
 /// The type of a tensor.
 #[derive(Clone, PartialEq, Message)]
 pub struct TensorType {
-    /// The element type, by its code.
+    /// The code of the element type.
     #[prost(int32, optional, tag = "1")]
     pub elem_type: Option<i32>,
-    /// The shape; the rank is unknown where it is missing.
+    /// The shape; if it is missing, the rank is unknown.
     #[prost(message, optional, tag = "2")]
     pub shape: Option<TensorShapeProto>,
 }
@@ -339,7 +339,7 @@ pub struct SequenceType {
 /// The type of a map.
 #[derive(Clone, PartialEq, Message)]
 pub struct MapType {
-    /// The element type of the keys, by its code.
+    /// The code of the element type of the keys.
     #[prost(int32, optional, tag = "1")]
     pub key_type: Option<i32>,
     /// The type of the values.
@@ -358,10 +358,10 @@ pub struct OptionalType {
 /// The type of a sparse tensor.
 #[derive(Clone, PartialEq, Message)]
 pub struct SparseTensorType {
-    /// The element type, by its code.
+    /// The code of the element type.
     #[prost(int32, optional, tag = "1")]
     pub elem_type: Option<i32>,
-    /// The shape; the rank is unknown where it is missing.
+    /// The shape; if it is missing, the rank is unknown.
     #[prost(message, optional, tag = "2")]
     pub shape: Option<TensorShapeProto>,
 }
@@ -369,7 +369,7 @@ pub struct SparseTensorType {
 /// A type that ONNX does not describe.
 #[derive(Clone, PartialEq, Message)]
 pub struct OpaqueType {
-    /// The domain of the type; that of the model where it is missing.
+    /// The domain of the type; if it is missing, the domain of the model.
     #[prost(string, optional, tag = "1")]
     pub domain: Option<String>,
     /// The name of the type.
@@ -388,7 +388,7 @@ pub struct TensorShapeProto {
 /// One dimension of a shape.
 #[derive(Clone, PartialEq, Message)]
 pub struct Dimension {
-    /// Its size, if anything is known.
+    /// The extent, if anything is known about it.
     #[prost(oneof = "Dim", tags = "1, 2")]
     pub value: Option<Dim>,
     /// The meaning of the dimension.
@@ -410,7 +410,7 @@ pub struct StringStringEntryProto {
 /// The version of an operator set.
 #[derive(Clone, PartialEq, Message)]
 pub struct OperatorSetIdProto {
-    /// The operator set; that of ONNX where it is empty or missing.
+    /// The domain of the operator set; ONNX's own if it is empty or missing.
     #[prost(string, optional, tag = "1")]
     pub domain: Option<String>,
     /// Its version.
@@ -436,13 +436,13 @@ pub struct FunctionProto {
     /// The nodes of its body.
     #[prost(message, repeated, tag = "7")]
     pub node: Vec<NodeProto>,
-    /// Text for people.
+    /// A description for readers.
     #[prost(string, optional, tag = "8")]
     pub doc_string: Option<String>,
-    /// The operator sets that its body relies on.
+    /// The operator sets that its body uses.
     #[prost(message, repeated, tag = "9")]
     pub opset_import: Vec<OperatorSetIdProto>,
-    /// The operator set that it belongs to.
+    /// The domain of the operator set that it belongs to.
     #[prost(string, optional, tag = "10")]
     pub domain: Option<String>,
     /// The attributes that a caller may leave out, with their defaults.
@@ -451,7 +451,7 @@ pub struct FunctionProto {
     /// Types and shapes of values in the body.
     #[prost(message, repeated, tag = "12")]
     pub value_info: Vec<ValueInfoProto>,
-    /// Which function of that name, where there are several.
+    /// Distinguishes several functions of that name.
     #[prost(string, optional, tag = "13")]
     pub overload: Option<String>,
     /// Named metadata.
@@ -462,10 +462,10 @@ pub struct FunctionProto {
 /// Graphs that train a model.
 #[derive(Clone, PartialEq, Message)]
 pub struct TrainingInfoProto {
-    /// Computes the state to start from.
+    /// Computes the initial state.
     #[prost(message, optional, tag = "1")]
     pub initialization: Option<GraphProto>,
-    /// Computes one step.
+    /// Computes one training step.
     #[prost(message, optional, tag = "2")]
     pub algorithm: Option<GraphProto>,
     /// Which output of `initialization` sets which initializer.
@@ -476,13 +476,13 @@ pub struct TrainingInfoProto {
     pub update_binding: Vec<StringStringEntryProto>,
 }
 
-/// Where the quantization parameters of a tensor are found.
+/// The tensors that hold the quantization parameters of a tensor.
 #[derive(Clone, PartialEq, Message)]
 pub struct TensorAnnotation {
     /// The tensor.
     #[prost(string, optional, tag = "1")]
     pub tensor_name: Option<String>,
-    /// Its parameters, and the tensors that hold them.
+    /// The parameters, and the tensors that hold them.
     #[prost(message, repeated, tag = "2")]
     pub quant_parameter_tensor_names: Vec<StringStringEntryProto>,
 }
@@ -493,7 +493,7 @@ pub struct DeviceConfigurationProto {
     /// The name of the configuration.
     #[prost(string, optional, tag = "1")]
     pub name: Option<String>,
-    /// How many devices it has.
+    /// The number of devices.
     #[prost(int32, optional, tag = "2")]
     pub num_devices: Option<i32>,
     /// Their names.
@@ -501,13 +501,13 @@ pub struct DeviceConfigurationProto {
     pub device: Vec<String>,
 }
 
-/// How a node is placed on a set of devices.
+/// The placement of a node on a set of devices.
 #[derive(Clone, PartialEq, Message)]
 pub struct NodeDeviceConfigurationProto {
     /// The name of the configuration.
     #[prost(string, optional, tag = "1")]
     pub configuration_id: Option<String>,
-    /// How its inputs and outputs are sharded.
+    /// The sharding of its inputs and outputs.
     #[prost(message, repeated, tag = "2")]
     pub sharding_spec: Vec<ShardingSpecProto>,
     /// Its stage in a pipeline.
@@ -515,13 +515,13 @@ pub struct NodeDeviceConfigurationProto {
     pub pipeline_stage: Option<i32>,
 }
 
-/// How a tensor is sharded over devices.
+/// The sharding of a tensor over devices.
 #[derive(Clone, PartialEq, Message)]
 pub struct ShardingSpecProto {
     /// The tensor.
     #[prost(string, optional, tag = "1")]
     pub tensor_name: Option<String>,
-    /// The devices, or groups of devices, by number.
+    /// The numbers of the devices or of the groups of devices.
     #[prost(int64, repeated, packed = "false", tag = "2")]
     pub device: Vec<i64>,
     /// The devices of each group.
@@ -532,7 +532,7 @@ pub struct ShardingSpecProto {
     pub sharded_dim: Vec<ShardedDimProto>,
 }
 
-/// How one axis is sharded.
+/// The sharding of one axis.
 #[derive(Clone, PartialEq, Message)]
 pub struct ShardedDimProto {
     /// The axis.
@@ -546,15 +546,15 @@ pub struct ShardedDimProto {
 /// A dimension that is cut into shards.
 #[derive(Clone, PartialEq, Message)]
 pub struct SimpleShardedDimProto {
-    /// The size of the dimension.
+    /// The extent of the dimension.
     #[prost(oneof = "Dim", tags = "1, 2")]
     pub dim: Option<Dim>,
-    /// How many shards it is cut into.
+    /// The number of shards.
     #[prost(int64, optional, tag = "3")]
     pub num_shards: Option<i64>,
 }
 
-/// An integer and the list that it stands for.
+/// An integer key with a list of integers.
 #[derive(Clone, PartialEq, Message)]
 pub struct IntIntListEntryProto {
     /// The key.
@@ -565,18 +565,18 @@ pub struct IntIntListEntryProto {
     pub value: Vec<i64>,
 }
 
-/// The extent of a dimension: a number or a symbol.
+/// The extent of a dimension: an integer or a symbol.
 #[derive(Clone, PartialEq, Eq, Hash, Oneof)]
 pub enum Dim {
-    /// It is a number.
+    /// An integer.
     #[prost(int64, tag = "1")]
     DimValue(i64),
-    /// It is a symbol, equal wherever the symbol appears.
+    /// A symbol. Dimensions with equal symbols have equal extents.
     #[prost(string, tag = "2")]
     DimParam(String),
 }
 
-/// Which field of an [`AttributeProto`] holds its value.
+/// The field of an [`AttributeProto`] that holds its value.
 #[derive(
     Clone,
     Copy,
@@ -625,7 +625,7 @@ pub enum AttributeType {
     TypeProtos = 14,
 }
 
-/// Where the elements of a tensor are.
+/// The place of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
 pub enum DataLocation {

@@ -1,4 +1,4 @@
-//! The data files of a model that another one replaces.
+//! The data files of a model that is about to be replaced.
 
 use std::collections::HashSet;
 
@@ -7,20 +7,20 @@ use crate::onnx::layout::ALIGNMENT;
 use crate::onnx::walk::{self, Visited};
 use crate::onnx::{Model, tensor};
 
-/// The contents of data files that belong to the replaced model.
+/// The data files of the replaced model.
 #[derive(Default)]
 pub(super) struct Replaced {
-    /// The files that it refers to.
+    /// The data files to which it refers.
     pub used: Vec<String>,
-    /// The one that [`Model::save`] wrote for it.
+    /// The data file that [`Model::save`] wrote for it.
     pub own: Option<String>,
 }
 
 impl Replaced {
-    /// The data files of the model that a draft replaces; `None` where it replaces none.
+    /// Finds the data files of the model that a draft replaces; `None` if it has none.
     pub fn find(draft: &FileDraft) -> Option<Self> {
         let names = draft.data_names();
-        // Without names there is no file to read.
+        // Without such names in the folder, there is no need to read the model.
         names.first()?;
         let Model {
             mut proto,

@@ -1,4 +1,4 @@
-//! Writing a model: whole files or none.
+//! Writes a model: its files appear completely or not at all.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -19,26 +19,27 @@ use crate::error::{Error, Result};
 use crate::onnx::atomic_write::FileDraft;
 use crate::onnx::replaced::Replaced;
 
-/// Whether the weights of a model go into a data file beside it.
+/// Whether the weights of a model are written into a data file next to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DataPlace {
-    /// External data if [`Model::external`] says so, and where the message would exceed protobuf's
+    /// In a data file if [`Model::external`] is true, or if the message would exceed protobuf's
     /// limit.
     #[default]
     Auto,
-    /// They do.
+    /// In a data file.
     Beside,
-    /// They are in the message.
+    /// In the message.
     Inside,
 }
 
-/// How a model is saved.
+/// Options for saving a model.
 #[derive(Debug, Clone)]
 pub struct SaveOptions {
-    /// Where its weights go.
+    /// The place of the weights.
     pub place: DataPlace,
-    /// From how many bytes on an initializer goes into the data file, if the model has one. Integers of less than 1 kB
-    /// never do, nor other numbers of less than 64 bytes: engines read shapes and scales before they look for data.
+    /// The minimum number of bytes of an initializer in the data file, if the model has one.
+    /// Integers of less than 1 kB and other elements of less than 64 bytes always stay in the
+    /// message, because engines read shapes and scales before they look for data.
     pub threshold: usize,
 }
 
@@ -55,25 +56,26 @@ impl Default for SaveOptions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Saved {
-    /// The model: the path that was given, or where its links lead.
+    /// The file of the model: the given path, or the target of its links.
     pub path: PathBuf,
     /// The data file, if one was written.
     pub data: Option<PathBuf>,
-    /// How many bytes they have, and what the model keeps referring to in the data files that it had.
+    /// The total length of these files in bytes, including the parts of kept data files to which
+    /// the model still refers.
     pub bytes: u64,
-    /// Data files of the model that was replaced, which this one does not need, and which are left: they may not be
-    /// unfold's own, or another model refers to them.
+    /// The data files of the replaced model that were not removed, and to which the new model does
+    /// not refer. They may not have been written by unfold, or another model may refer to them.
     pub left: Vec<PathBuf>,
 }
 
 impl Model {
-    /// The model as a file holds it. Data in other files stays where it is.
+    /// Encodes the model as a file holds it. Data in other files stay there.
     ///
-    /// A message that was read and not changed gives the same bytes again, if its writer followed
-    /// the order of the field numbers, as the protobuf libraries do.
+    /// An unchanged message that was read before is encoded to the same bytes, if its writer
+    /// followed the order of the field numbers, as the protobuf libraries do.
     ///
     /// # Errors
-    /// Where it is more than protobuf allows, or elements cannot be read.
+    /// If it exceeds protobuf's limit, or if elements cannot be read.
     pub fn to_bytes(&self) -> Result<Bytes> {
         let mut layout = Layout::new(self, Storage::AsItIs)?;
         self.check_size(&layout, Path::new(MEMORY))?;
@@ -82,22 +84,23 @@ impl Model {
         layout
             .fill_message(&mut bytes.spare_capacity_mut()[..length])
             .map_err(|source| self.io(source))?;
-        // SAFETY: there is as much, and all of it was filled.
+        // SAFETY: the buffer has room for `length` bytes, and all of them were written.
         unsafe { bytes.set_len(length) };
         Ok(bytes.into())
     }
 
-    /// Writes what [`Model::to_bytes`] gives into room for [`Model::message_bytes`], which has nothing in it yet.
+    /// Writes the result of [`Model::to_bytes`] into an uninitialized buffer of
+    /// [`Model::message_bytes`] bytes.
     ///
     /// # Errors
-    /// As [`Model::to_bytes`], and where there is more room, or less.
+    /// The errors of [`Model::to_bytes`], or if the buffer has another length.
     pub fn fill(&self, room: &mut [MaybeUninit<u8>]) -> Result<()> {
         let mut layout = Layout::new(self, Storage::AsItIs)?;
         self.check_size(&layout, Path::new(MEMORY))?;
         layout.fill_message(room).map_err(|source| self.io(source))
     }
 
-    /// How many bytes [`Model::to_bytes`] gives.
+    /// The length of [`Model::to_bytes`] in bytes.
     ///
     /// # Errors
     /// If external data are missing.
@@ -105,21 +108,21 @@ impl Model {
         Ok(Layout::new(self, Storage::AsItIs)?.message_bytes())
     }
 
-    /// Writes what [`Model::to_bytes`] gives, without having all of it in memory.
+    /// Writes the result of [`Model::to_bytes`] without holding all of it in memory.
     ///
     /// # Errors
-    /// Where it is more than protobuf allows, elements cannot be read, or the writer fails.
+    /// If it exceeds protobuf's limit, if elements cannot be read, or if the writer fails.
     pub fn to_writer(&self, out: &mut impl Write) -> Result<()> {
         let mut layout = Layout::new(self, Storage::AsItIs)?;
         self.check_size(&layout, Path::new(MEMORY))?;
         layout.write_message(out).map_err(|source| self.io(source))
     }
 
-    /// The model in parts, for somebody who takes it without ever having all of it as bytes.
+    /// Splits the model into parts, for callers that never hold all of its bytes.
     ///
-    /// Each part is a message of about `bytes` bytes, or of one larger tensor. Merged in this order
-    /// by protobuf's rules for repeated fields, the parts are the model. [`Model::to_bytes`] has
-    /// the fields in another order.
+    /// Each part is a message of about `room` bytes, or of one larger tensor. Merging the parts in
+    /// this order by protobuf's rules gives the model. [`Model::to_bytes`] writes the fields in
+    /// another order.
     ///
     /// ```
     /// use prost::Message;
@@ -138,14 +141,15 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// As [`Model::to_bytes`].
+    /// The errors of [`Model::to_bytes`].
     pub fn to_parts(&self, room: usize) -> Result<impl Iterator<Item = MessagePart> + use<>> {
         let layout = Layout::new(self, Storage::AsItIs)?;
         self.check_size(&layout, Path::new(MEMORY))?;
         Ok(layout.parts(room))
     }
 
-    /// Writes the model into one writer, and its weights into another, which the model refers to by a location.
+    /// Writes the model into one writer and its weights into another. The model refers to the
+    /// weights by `location`.
     ///
     /// ```
     /// use unfold::onnx::Model;
@@ -159,7 +163,7 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// As [`Model::to_writer`].
+    /// The errors of [`Model::to_writer`].
     pub fn to_writers(
         &self,
         out: &mut impl Write,
@@ -179,36 +183,38 @@ impl Model {
     }
 
     /// Writes the model. The weights are written into one data file next to it if
-    /// [`Model::external`] says so, or if they exceed the limit of one message.
+    /// [`Model::external`] is true, or if the message would exceed protobuf's limit.
     ///
-    /// The data file holds everything that the model kept in other files, so that the two can be moved
-    /// together. Its name is that of the model with `.data` appended, or with `.1.data` and so on: one that
-    /// nothing else has, as files that are there are never overwritten. Only a model that is saved over the file that
-    /// it was read from, with no new weights, keeps referring to the data files it has. Else everything is written
-    /// into the model itself.
+    /// The data file holds everything that the model kept in other files, so that the two can be
+    /// moved together. Its name is that of the model with `.data` appended, or `.1.data` and so on:
+    /// a free name, since existing files are never overwritten. A model with external data that is
+    /// saved over the file that it was read from, and has no new weights, keeps its data files
+    /// instead.
     ///
-    /// Weights are read while they are written, in parts: they are never all in memory, and are written by all cores.
+    /// Weights are read part by part while they are written, so that they are never all in memory.
+    /// They are written on all cores.
     ///
-    /// Files are complete before they are renamed, and renaming the model is the moment of the
-    /// change: before it the old model exists, whole, and after it the new one. A failure leaves
-    /// the old model. The data file of a replaced model is removed afterwards, if it has the name
-    /// and the layout that this function writes, and no `.onnx` file of the folder mentions it. The
-    /// next process that saves into the folder removes the temporary files of a killed process. As
-    /// with any copy, data that the system has not flushed when its power fails are lost.
+    /// Files are complete before they are renamed. The model is replaced when it is renamed:
+    /// before, the old model exists completely, and afterwards the new one. After a failure, the
+    /// old model remains. The data file of the replaced model is removed afterwards, if it has the
+    /// name and the layout that this function writes, and if no `.onnx` file in the folder mentions
+    /// it. The temporary files of a killed process are removed by the next process that saves into
+    /// the folder. Data that the operating system has not flushed before a power failure are lost,
+    /// as with any copy.
     ///
-    /// The files that the model was read from may be replaced; it can still be used afterwards. A link is
-    /// followed, though it may lead to nothing yet.
+    /// The files that the model was read from may be replaced, and the model can still be used
+    /// afterwards. A symbolic link is followed, even if its target does not exist.
     ///
     /// # Errors
-    /// Where files cannot be read or written, and where the message becomes larger than protobuf allows.
+    /// If files cannot be read or written, or if the message exceeds protobuf's limit.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<Saved> {
         self.save_as(path, &SaveOptions::default())
     }
 
-    /// As [`Model::save`], with the weights where one wants them.
+    /// Like [`Model::save`], with options for the place of the weights.
     ///
     /// # Errors
-    /// As [`Model::save`].
+    /// The errors of [`Model::save`].
     pub fn save_as(&self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<Saved> {
         let path = path.as_ref();
         let mut settled = self.external && options.place != DataPlace::Inside && self.is_at(path);
@@ -229,7 +235,7 @@ impl Model {
             });
         }
         let name = draft.reserve_name();
-        // A name that cannot be written matters where there is something to write.
+        // An error of the name matters only if there are weights to write.
         let layout = self.laid_out(options, name.as_deref().unwrap_or_default())?;
         self.check_size(&layout, draft.path())?;
         let name = if layout.has_weights() {
@@ -243,7 +249,8 @@ impl Model {
         self.finish(&mut draft, layout, name)
     }
 
-    /// How it is written where nothing of it stays in other files; its data file is at this location, if it has one.
+    /// The layout if nothing stays in other files. `location` is that of the data file, if there is
+    /// one.
     pub(super) fn laid_out(&self, options: &SaveOptions, location: &str) -> Result<Layout> {
         if options.place == DataPlace::Inside || options.place == DataPlace::Auto && !self.external
         {
@@ -261,11 +268,11 @@ impl Model {
         )
     }
 
-    /// As [`Model::save`], with other elements for some of the initializers.
+    /// Like [`Model::save`], with other elements for some initializers.
     ///
-    /// `rewrite` receives each dense initializer of each graph, and returns its new elements as
-    /// [`tensor::raw`] does, or nothing if they stay. An initializer may have no elements before
-    /// `rewrite` supplies them.
+    /// `rewrite` receives each dense initializer of each graph. It returns the new elements in the
+    /// format of [`tensor::raw`], or `None` to keep the elements. An initializer may lack elements
+    /// if `rewrite` supplies them.
     ///
     /// ```
     /// use unfold::onnx::{Model, tensor};
@@ -294,7 +301,7 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// As [`Model::save`]; if `rewrite` fails, or if its result does not fit the tensor.
+    /// The errors of [`Model::save`]; if `rewrite` fails, or if its result does not fit the tensor.
     pub fn save_with(
         &self,
         path: impl AsRef<Path>,
@@ -314,19 +321,20 @@ impl Model {
 
     /// Copies the file of the model under another name, byte for byte.
     ///
-    /// A model in memory, or one with external data, is saved by [`Model::save`]: references to
-    /// other files do not survive a move.
+    /// A model in memory or with external data is saved by [`Model::save`] instead, since
+    /// references to other files would break if the model moves.
     ///
     /// # Errors
-    /// As [`Model::save`].
+    /// The errors of [`Model::save`].
     pub fn copy(&self, path: impl AsRef<Path>) -> Result<Saved> {
         self.copy_as(path, &SaveOptions::default())
     }
 
-    /// As [`Model::copy`], unless the weights are to be somewhere else.
+    /// Like [`Model::copy`], with options for the place of the weights. The file is copied unless
+    /// [`DataPlace::Beside`] is asked for.
     ///
     /// # Errors
-    /// As [`Model::save_as`].
+    /// The errors of [`Model::save_as`].
     pub fn copy_as(&self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<Saved> {
         let path = path.as_ref();
         let source = self
@@ -352,7 +360,7 @@ impl Model {
         )
     }
 
-    /// Whether a path is that of the file that the model was read from.
+    /// Whether `path` is the file that the model was read from.
     fn is_at(&self, path: &Path) -> bool {
         let origin = self.path().and_then(|origin| origin.canonicalize().ok());
         origin.is_some_and(|origin| path.canonicalize().is_ok_and(|path| path == origin))
@@ -372,7 +380,7 @@ impl Model {
         failed(&self.file(), source)
     }
 
-    /// Writes both files of a layout, and lets them take their names.
+    /// Writes both files of a layout and renames them.
     fn finish(&self, draft: &mut FileDraft, layout: Layout, data: Option<String>) -> Result<Saved> {
         let model = draft
             .model()
@@ -395,8 +403,8 @@ impl Model {
         })
     }
 
-    /// Moves data to their places, runs the last step, and renames the files, whose lengths are
-    /// given.
+    /// Moves the data to their places, calls `last`, and renames the files. `bytes` is their total
+    /// length, for the result.
     fn commit(
         &self,
         draft: &mut FileDraft,
@@ -412,7 +420,7 @@ impl Model {
         let lock = draft.lock_folder();
         // Another process may have replaced the model while this one wrote.
         let replaced = Replaced::find(draft).unwrap_or_default();
-        // Of what will have no name any more, this model may still have something to read.
+        // Opens the data file that is about to be removed, since this model may still read it.
         replaced
             .own
             .iter()
@@ -428,7 +436,8 @@ impl Model {
         })
     }
 
-    /// Refuses to have written half of one file and half of another.
+    /// Returns an error if a file has changed since it was opened, since the written model may mix
+    /// old and new data.
     fn check_unchanged(&self) -> Result<()> {
         let own = self
             .source
@@ -452,7 +461,8 @@ impl Model {
     }
 }
 
-/// Writes the messages of a layout, and reserves room for the weights beside them; the data that remain to be moved.
+/// Writes the message of a layout, and reserves room for the data file. Returns the transfers that
+/// remain.
 fn work<'l>(
     layout: &'l Layout,
     model: &'l File,

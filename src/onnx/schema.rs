@@ -1,20 +1,23 @@
-//! The operators of ONNX as its specification defines them: inputs, outputs, element types and attributes by operator set.
+//! The operators of ONNX as its specification defines them: their inputs, outputs, element types
+//! and attributes in each operator set.
 //!
-//! `tests/schemas.py` writes the table from the definitions of the `onnx` package, and says what its columns are.
+//! `tests/schemas.py` writes the table from the definitions in the `onnx` package, and documents
+//! its columns.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use super::tensor::DataType;
 
-/// The values that an input takes, or an output makes.
+/// The values that an input or an output may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sort {
-    /// A tensor of an element type that a type variable stands for, by its place among those of the operator.
+    /// A tensor whose element type is a type variable, given by its index among the operator's
+    /// variables.
     Variable(usize),
     /// A tensor of one of these element types.
     OneOf(Types),
-    /// Anything.
+    /// Any value.
     Any,
 }
 
@@ -23,18 +26,18 @@ pub enum Sort {
 pub struct Types(u64);
 
 impl Types {
-    /// Whether a type is one of them.
+    /// Whether the set contains a type.
     pub fn contains(self, data_type: DataType) -> bool {
         self.0 >> data_type.code() & 1 == 1
     }
 }
 
-/// How often an input or an output stands.
+/// How many times an input or an output may occur.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arity {
-    /// Once.
+    /// Exactly once.
     Once,
-    /// Once, or not at all.
+    /// At most once.
     Optional,
     /// Any number of times, with one type.
     Many,
@@ -47,7 +50,7 @@ pub enum Arity {
 pub struct Formal {
     /// The values that it may be.
     pub sort: Sort,
-    /// How often it stands.
+    /// How many times it may occur.
     pub count: Arity,
 }
 
@@ -56,23 +59,24 @@ pub struct Formal {
 pub struct AttributeSchema {
     /// Its name.
     pub name: &'static str,
-    /// The code of its type in `AttributeProto`; `None` of types that nothing here checks.
+    /// The code of its type in `AttributeProto`; `None` for types that are not checked.
     pub type_code: Option<i32>,
-    /// Whether a node has to have it.
+    /// Whether the attribute is required.
     pub is_required: bool,
 }
 
-/// An operator from one operator set on.
+/// The schema of an operator, valid since one operator set.
 #[derive(Debug)]
 pub struct OperatorSchema {
     since: i64,
-    /// Whether it is an operator no longer.
+    /// Whether the operator is deprecated.
     pub is_deprecated: bool,
     /// Its inputs.
     pub inputs: Vec<Formal>,
     /// Its outputs.
     pub outputs: Vec<Formal>,
-    /// The element types that each type variable may be; `None` where it may be more than a tensor.
+    /// The element types of each type variable; `None` if it may also be another type than a
+    /// tensor.
     pub variables: Vec<Option<Types>>,
     /// Its attributes.
     pub attributes: Vec<AttributeSchema>,
@@ -81,15 +85,15 @@ pub struct OperatorSchema {
 /// The definition of an operator in an operator set.
 #[derive(Debug, Clone, Copy)]
 pub enum OperatorDefinition {
-    /// The operator has it.
+    /// The schema of the operator.
     Is(&'static OperatorSchema),
-    /// A later operator set has the operator.
+    /// Only a later operator set has the operator.
     Later,
     /// No operator set has it.
     Unknown,
 }
 
-/// The definition of an operator of ONNX's own domain in an operator set.
+/// The definition of an operator of ONNX's own domain in operator set `opset`.
 pub fn definition(op: &str, opset: i64) -> OperatorDefinition {
     static TABLE: LazyLock<HashMap<&'static str, Vec<OperatorSchema>>> = LazyLock::new(|| {
         let mut table: HashMap<&str, Vec<OperatorSchema>> = HashMap::new();

@@ -1,14 +1,15 @@
-//! Names that a body gives once more.
+//! Finds names of constants in a body that already exist around it.
 //!
-//! ONNX allows none that is there around it, though its checker passes them. By the letter the inner one counts inside; in
-//! onnxruntime the outer one does, in all branches, as soon as one of them reads it.
+//! ONNX does not allow such names, though its checker accepts them. By the specification, the inner
+//! constant is valid inside the body. onnxruntime takes the outer value, in all branches, if any of
+//! them reads it.
 
 use std::collections::HashSet;
 
 use crate::onnx::node::bodies;
 use crate::onnx::proto::GraphProto;
 
-/// The name of a constant of a body that is also that of a value around it, if there is one.
+/// The name of a constant of a body that also is the name of a value around it, if there is one.
 pub fn hidden(graph: &GraphProto) -> Option<&str> {
     inside(graph, &mut vec![])
 }

@@ -1,4 +1,5 @@
-//! Encoding a message into a writer, without a copy of all of it in memory, or into the memory where it belongs.
+//! Encodes a message into a writer without a copy of all of it in memory, or directly into a buffer
+//! or a file.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -13,10 +14,10 @@ use super::data::{Data, reserve};
 use super::transfer::Transfer;
 use crate::onnx::placeholders::Gaps;
 
-/// How much is collected before it is written.
+/// The number of bytes that are collected before they are written.
 const CHUNK: usize = 1 << 16;
 
-/// Encodes a message into a writer, with what belongs into its gaps.
+/// Encodes a message into a writer, with the data of its gaps.
 pub(super) fn write_message(
     message: &impl Message,
     gaps: &Gaps,
@@ -61,10 +62,10 @@ pub(super) fn fill(
         .try_for_each(|(room, data, at)| data.read_into(at, zeroed(room)).map_err(io::Error::other))
 }
 
-/// Room in which there is something to write over.
+/// Fills a buffer with zeros, and returns it as initialized memory.
 fn zeroed(room: &mut [MaybeUninit<u8>]) -> &mut [u8] {
     room.fill(MaybeUninit::new(0));
-    // SAFETY: every element was written just now.
+    // SAFETY: every element was initialized just now.
     unsafe { &mut *(room as *mut [MaybeUninit<u8>] as *mut [u8]) }
 }
 
@@ -96,13 +97,13 @@ fn encode<'g>(message: &impl Message, gaps: &'g Gaps, out: &mut impl Out<'g>) ->
     sink.result
 }
 
-/// Takes a message, with its gaps.
+/// A target of encoding: receives the bytes of a message and the data of its gaps.
 trait Out<'g> {
     fn bytes(&mut self, bytes: &[u8]) -> io::Result<()>;
     fn gap(&mut self, data: &'g Data) -> io::Result<()>;
 }
 
-/// A writer that is given what belongs into the gaps.
+/// A writer that also receives the data of the gaps.
 struct Filled<'w, W>(&'w mut W);
 
 impl<'g, W: Write> Out<'g> for Filled<'_, W> {
@@ -115,7 +116,7 @@ impl<'g, W: Write> Out<'g> for Filled<'_, W> {
     }
 }
 
-/// Room, with the gaps that are left in it.
+/// The part of a buffer that is not written yet, and the gaps within the written part.
 struct Roomy<'r, 'g> {
     left: &'r mut [MaybeUninit<u8>],
     gaps: Vec<(&'r mut [MaybeUninit<u8>], &'g Data)>,
@@ -141,7 +142,7 @@ impl<'g> Out<'g> for Roomy<'_, 'g> {
     }
 }
 
-/// A file in which the gaps are filled later.
+/// A file whose gaps are filled later.
 struct Gapped<'f> {
     file: &'f File,
     position: u64,
@@ -168,7 +169,7 @@ impl<'g> Out<'g> for Gapped<'_> {
     }
 }
 
-/// A buffer that empties itself into an [`Out`] whenever it is full.
+/// A buffer that writes its contents to an [`Out`] when it is full.
 struct Sink<'a, 'g, O> {
     out: &'a mut O,
     gaps: &'g Gaps,
@@ -186,8 +187,8 @@ impl<'g, O: Out<'g>> Sink<'_, 'g, O> {
     }
 }
 
-// SAFETY: `chunk_mut` gives the spare capacity of a vector, never an empty one, and `advance_mut`
-// counts as filled only what its caller filled.
+// SAFETY: `chunk_mut` returns the spare capacity of a vector, which is never empty, and
+// `advance_mut` counts only bytes that its caller has filled.
 unsafe impl<'g, O: Out<'g>> BufMut for Sink<'_, 'g, O> {
     fn remaining_mut(&self) -> usize {
         isize::MAX as usize
@@ -201,7 +202,7 @@ unsafe impl<'g, O: Out<'g>> BufMut for Sink<'_, 'g, O> {
     }
 
     unsafe fn advance_mut(&mut self, count: usize) {
-        // SAFETY: the caller filled `count` bytes of what `chunk_mut` gave.
+        // SAFETY: the caller filled `count` bytes of the slice that `chunk_mut` returned.
         unsafe { self.chunk.set_len(self.chunk.len() + count) };
     }
 
@@ -260,7 +261,7 @@ mod tests {
                     fits,
                     "{length} bytes"
                 );
-                // SAFETY: it was all written before it was filled.
+                // SAFETY: all bytes were initialized before `fill` was called.
                 let filled: Vec<u8> = room
                     .iter()
                     .map(|byte| unsafe { byte.assume_init() })

@@ -1,4 +1,4 @@
-//! How large a model is.
+//! The sizes of a model and of its files.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,17 +10,18 @@ use super::proto::TensorProto;
 use super::save::SaveOptions;
 use super::{Model, tensor};
 
-/// The name of a model without a file, where the name of its data file depends on it.
+/// The name of a model without a file: the length of the name of its data file depends on it.
 const UNNAMED: &str = "model.onnx";
 
 impl Model {
-    /// Bytes of the initializers and of what Constant nodes hold, those of bodies too, in the model's own file or in
-    /// others.
+    /// The number of bytes of all initializers and of all tensors in Constant nodes, including
+    /// those in bodies and in other files.
     pub fn weight_bytes(&self) -> u64 {
         self.tensor_bytes(|_| true)
     }
 
-    /// Bytes of the files that [`Model::save`] writes: of the model, and of its data file if it has one.
+    /// The total number of bytes of the files that [`Model::save`] writes: the model and, if there
+    /// is one, its data file.
     ///
     /// ```
     /// use unfold::onnx::Model;
@@ -45,8 +46,9 @@ impl Model {
         }
     }
 
-    /// Bytes of the files that the model was read from: of its own, and of those that its tensors keep data in, from the first
-    /// to the last byte that they take of each. Of one that was made in memory those that it would have.
+    /// The number of bytes that the model was read from: its own file, and in each data file the
+    /// range from the first to the last byte that its tensors use. For a model that was built in
+    /// memory, [`Model::file_bytes`].
     pub fn read_bytes(&self) -> u64 {
         match &self.source {
             Some(source) => source.data.len() as u64 + self.outside_bytes(),
@@ -54,13 +56,14 @@ impl Model {
         }
     }
 
-    /// About as many bytes as its files have, for who needs no more than that, and that at once.
+    /// A quick estimate of the number of bytes of the model's files.
     pub(crate) fn about_bytes(&self) -> u64 {
         self.proto.encoded_len() as u64
             + self.tensor_bytes(|tensor| tensor::is_external(tensor) || tensor::is_held(tensor))
     }
 
-    /// Bytes of the files that its tensors keep data in, from the first to the last that they take of each.
+    /// The number of bytes of its data files, counting in each the range from the first to the last
+    /// byte that its tensors use.
     pub(super) fn outside_bytes(&self) -> u64 {
         let mut taken: HashMap<String, (u64, u64)> = HashMap::new();
         self.each_tensor(&mut |tensor| {
@@ -85,7 +88,7 @@ impl Model {
         bytes
     }
 
-    /// The initializers, and what Constant nodes hold, those of bodies too.
+    /// Visits all initializers and all tensors in attributes, including those in bodies.
     fn each_tensor<'m>(&'m self, visit: &mut dyn FnMut(&'m TensorProto)) {
         let mut open = vec![self.graph()];
         while let Some(graph) = open.pop() {
@@ -127,14 +130,14 @@ mod tests {
             (saved.bytes, fused.file_bytes()),
             (on_disk(&[&saved.path]), on_disk(&[&saved.path]))
         );
-        // With weights in a file of their own, whose places are aligned.
+        // With the weights in a data file, whose offsets are aligned.
         fused.external = true;
         let saved = fused.save(folder.path().join("un-dynamo.onnx")).unwrap();
         let files = on_disk(&[&saved.path, saved.data.as_deref().unwrap()]);
         assert_eq!((saved.bytes, fused.file_bytes()), (files, files));
         let again = Model::open(&saved.path).unwrap();
         assert_eq!((again.read_bytes(), again.file_bytes()), (files, files));
-        // Data that stay in their file are not written again.
+        // Data that stay in their file are not written again, but count.
         assert_eq!(again.save(&saved.path).unwrap().bytes, files);
         let copied = again.copy(folder.path().join("copy.onnx")).unwrap();
         assert_eq!(

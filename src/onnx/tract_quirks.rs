@@ -1,20 +1,21 @@
-//! Where tract, the engine that unfold asks, reads an operator otherwise than ONNX means it.
+//! Operators that tract, the engine that unfold asks, implements in another way than ONNX defines
+//! them.
 //!
-//! Such nodes have no known value, and a model with one is not verified by running. Constants are
-//! folded only by operators that were compared with onnxruntime.
+//! Such a node has no known value, and a model with one is not verified by running it. Constants
+//! are folded only by operators whose results in tract were compared with onnxruntime.
 
 use crate::error::Result;
 use crate::onnx::operator::{Category, input_at};
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
 
-/// Whether tract's operators are those of a domain. It looks at names alone, and would take an operator of
-/// another domain for the one that it knows.
+/// Whether tract implements operators of a domain. It looks only at operator names, so it would
+/// mistake an operator of another domain for one of its own.
 pub fn is_read(domain: &str) -> bool {
     ["", "ai.onnx.ml", "com.microsoft"].contains(&domain)
 }
 
-/// The inputs of an operator of which tract reads a number without asking whether there is one.
+/// The inputs of an operator from which tract reads a scalar without checking that there is one.
 pub fn read_as_one(op: &str) -> &'static [usize] {
     match op {
         "If" => &[0],
@@ -24,8 +25,8 @@ pub fn read_as_one(op: &str) -> &'static [usize] {
     }
 }
 
-/// How tract misreads a node, under a version of ONNX's operator set; `None` where no deviation is
-/// known.
+/// The way in which tract misreads a node in a version of ONNX's operator set; `None` if no
+/// deviation is known.
 pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
     let ("", op) = node.op() else { return None };
     match op {
@@ -86,7 +87,7 @@ fn misread_pool(node: &NodeProto) -> Option<&'static str> {
     let rounds_down = node
         .attr_i("ceil_mode")
         .is_ok_and(|mode| mode.unwrap_or(0) == 0);
-    // The text of the operator has the floor there, and all implementations the ceiling.
+    // The specification rounds down here, and all implementations round up.
     if auto_pad == "VALID" && !rounds_down {
         return Some("engines do not agree on ceil_mode where auto_pad is VALID");
     }
@@ -110,7 +111,7 @@ fn has(node: &NodeProto, name: &str) -> bool {
         .any(|attribute| attribute.name() == name)
 }
 
-/// A text attribute, or its default; empty where it is no text.
+/// The value of a string attribute, or its default; empty if the attribute is not a string.
 fn text<'n>(node: &'n NodeProto, name: &str, default: &'n str) -> &'n str {
     node.attr_s(name).map_or("", |text| text.unwrap_or(default))
 }
@@ -119,7 +120,7 @@ fn is_given(node: &NodeProto, slot: usize) -> bool {
     node.input.get(slot).is_some_and(|name| !name.is_empty())
 }
 
-/// Whether the attribute `axis` aligns the second operand of an element-wise operator.
+/// Whether the operator is element-wise and its attribute `axis` aligns the second operand.
 fn names_axis_of_second(node: &NodeProto) -> bool {
     node.category().is_some_and(Category::is_elementwise) && has(node, "axis")
 }
@@ -130,7 +131,7 @@ fn has_float_statistics(node: &NodeProto) -> bool {
         .is_ok_and(|code| code.is_none_or(|code| code == float))
 }
 
-/// Whether not even the shape that tract gives a node is the one that it has.
+/// Whether even the shape that tract infers for a node is wrong.
 pub fn misreads_shape(node: &NodeProto, opset: i64) -> bool {
     match node.op() {
         ("", "Einsum" | "AveragePool" | "MaxPool" | "LpPool") => misread(node, opset).is_some(),
@@ -139,22 +140,24 @@ pub fn misreads_shape(node: &NodeProto, opset: i64) -> bool {
                 .is_ok_and(|list| list.is_some())
                 && misread(node, opset).is_some()
         }
-        // It takes the second axis for the one that is transformed.
+        // tract transforms the second axis, whichever is given.
         ("", "DFT") => true,
-        // It takes small numbers for bytes that hold two each.
+        // tract treats elements of less than a byte as bytes that pack two each.
         ("com.microsoft", "GatherBlockQuantized") => true,
-        // It takes them to be as wide as the queries, whatever the values are, and a cache to grow.
+        // tract assumes that the values are as wide as the queries, and that a cache grows.
         ("com.microsoft", "GroupQueryAttention" | "MultiHeadAttention") => true,
         _ => false,
     }
 }
 
-/// Whether an auto_pad makes as many places as there are, or a multiple.
+/// Whether the output extent depends only on the input extent and the strides, as with SAME_UPPER
+/// and SAME_LOWER.
 fn pads_alike(auto_pad: &str) -> bool {
     !matches!(auto_pad, "NOTSET" | "VALID")
 }
 
-/// Whether each axis has a letter of its own, and the result has one.
+/// Whether the equation has an explicit nonempty result, no ellipsis, and each letter once per
+/// term.
 fn is_plain_einsum(equation: &str) -> bool {
     let (terms, result) = equation.rsplit_once("->").unwrap_or((equation, "-"));
     let mut terms = terms.split(',');
@@ -166,7 +169,7 @@ fn has_each_letter_once(term: &str) -> bool {
     letters.all(|letter| term.matches(letter).count() == 1)
 }
 
-/// Operators of no category that tract computes of constants as onnxruntime does.
+/// Operators without a category that tract evaluates on constants like onnxruntime.
 const COMPUTED: &[&str] = &[
     "ArgMax",
     "ArgMin",
@@ -198,15 +201,16 @@ const COMPUTED: &[&str] = &[
     "Trilu",
 ];
 
-/// Whether what tract computes of constants is known to be what ONNX means.
+/// Whether tract evaluates a node on constants as ONNX defines it.
 ///
-/// Where numbers are large it makes infinite ones of a ReduceLogSumExp that are finite.
+/// For large inputs, tract returns infinity for a ReduceLogSumExp whose result is finite.
 pub fn is_computed(node: &NodeProto, opset: i64) -> bool {
     let (domain, op) = node.op();
     let is_known = match op {
-        // Nor does it shift by as many bits as there are, or more.
+        // tract does not implement a BitShift by the bit width or more.
         "BitShift" | "ReduceLogSumExp" => false,
-        // Where a factor makes no whole number of places, onnxruntime aligns the corners of those that it would have made.
+        // If a factor gives a fractional extent, onnxruntime aligns the corners of that fractional
+        // extent.
         "Resize" => {
             let by_factors = node.input.get(2).is_some_and(|value| !value.is_empty());
             let aligns = node
@@ -223,13 +227,14 @@ pub fn is_computed(node: &NodeProto, opset: i64) -> bool {
     is_known && (domain.is_empty() || domain == "com.microsoft") && misread(node, opset).is_none()
 }
 
-/// Whether a BatchNormalization takes the statistics of its input, or makes more than its result.
+/// Whether a BatchNormalization uses the statistics of its input, or has more outputs than its
+/// result.
 ///
-/// From operator set 14 on, `training_mode` decides; before 7, `is_test`. In between, a node is in
-/// training if it lists outputs behind the first, whether they are read or not.
+/// Since operator set 14, `training_mode` decides; before 7, `is_test`. In between, a node is in
+/// training mode if it lists outputs after the first, whether they are read or not.
 ///
 /// # Errors
-/// Where the attribute is no integer.
+/// If the attribute is not an integer.
 pub fn batch_norm_trains(node: &NodeProto, opset: i64) -> Result<bool> {
     Ok(match opset {
         14.. => node.attr_i("training_mode")?.unwrap_or(0) != 0,
@@ -258,7 +263,8 @@ mod tests {
         }
     }
 
-    /// `op(inputs, outputs)` with attributes that are integers, lists of one, or text.
+    /// A node `op(inputs) -> outputs` with attributes that are integers, lists of integers, or
+    /// text.
     fn node(op: &str, inputs: &[&str], outputs: usize, attributes: &[(&str, &str)]) -> NodeProto {
         NodeProto {
             op_type: Some(op.into()),
@@ -272,7 +278,7 @@ mod tests {
         }
     }
 
-    /// Asserts under which operator sets nodes are misread, and under which they are not.
+    /// Asserts the operator sets in which nodes are misread, and those in which they are not.
     fn check(cases: &[(NodeProto, &[i64], &[i64])]) {
         for (node, wrong, right) in cases {
             for opset in *wrong {

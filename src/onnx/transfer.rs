@@ -1,4 +1,5 @@
-//! Moving data to its places in files: by all cores, in parts, and inside the system where it can.
+//! Moves data to their places in files, in parts on all cores, and inside the operating system if
+//! it can.
 
 use std::fs::File;
 use std::io;
@@ -9,20 +10,21 @@ use rayon::prelude::*;
 
 use super::data::{Data, PIECE, write_at};
 
-/// Bytes that one thread copies at a time.
+/// The number of bytes that one thread copies at a time.
 const PART: usize = 16 * PIECE;
 
-/// How much of it goes through memory at a time: what a core keeps at hand.
+/// The number of bytes that pass through memory at a time: they fit into the cache of a core.
 const BUFFER: usize = PIECE / 4;
 
-/// Data, and where it goes.
+/// Data, and their place in a file.
 pub(super) struct Transfer<'f> {
     pub file: &'f File,
     pub offset: u64,
     pub data: Data,
 }
 
-/// Moves everything. Nothing is read before its turn, so that as much is in memory as there are threads.
+/// Moves all data. Each thread reads one buffer at a time, so that the memory depends only on the
+/// number of threads.
 pub(super) fn transfer(work: Vec<Transfer>) -> io::Result<()> {
     let parts = work.iter().flat_map(|transfer| {
         let parts = match &transfer.data {
@@ -35,7 +37,7 @@ pub(super) fn transfer(work: Vec<Transfer>) -> io::Result<()> {
         parts.into_iter().map(move |part| (transfer, part))
     });
     let parts: Vec<_> = parts.collect();
-    // In the order of the files, with a buffer for each thread.
+    // Threads take the parts in the order of the files, and each has its own buffer.
     let next = AtomicUsize::new(0);
     let threads = (0..rayon::current_num_threads())
         .into_par_iter()
@@ -44,7 +46,7 @@ pub(super) fn transfer(work: Vec<Transfer>) -> io::Result<()> {
         let mut buffer = vec![];
         while let Some((transfer, part)) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
             let moved = transfer.part(part.clone(), &mut buffer);
-            // The other threads stop too.
+            // An error stops the other threads too.
             moved.inspect_err(|_| next.store(parts.len(), Ordering::Relaxed))?;
         }
         Ok(())
@@ -77,8 +79,8 @@ impl Transfer<'_> {
     }
 }
 
-/// Whether a file is on a system where a copy may be less than reading and writing. ext4 and tmpfs copy page by page, which
-/// takes longer than a buffer at a time.
+/// Whether the file system of a file may copy faster than by reading and writing. ext4 and tmpfs
+/// copy page by page, which is slower than one buffer at a time.
 #[cfg(target_os = "linux")]
 fn can_share(file: &File) -> bool {
     const EXT4: u64 = 0xEF53;
@@ -91,7 +93,7 @@ fn can_share(_: &File) -> bool {
     false
 }
 
-/// Copies inside the system as much as it can, and says how much that was.
+/// Copies as much as the operating system can. Returns the number of copied bytes.
 #[cfg(target_os = "linux")]
 fn copy(from: &File, mut offset: u64, to: &File, mut place: u64, length: usize) -> usize {
     let mut left = length;
@@ -114,7 +116,8 @@ mod tests {
     use super::*;
     use crate::onnx::data::read_at;
 
-    /// Wherever files are: where a system is not asked to copy, nothing else would run this.
+    /// Tests `copy` on any file system. On file systems without shared copies no other test runs
+    /// it.
     #[test]
     fn what_the_system_says_it_copied_is_there() {
         let (from, to) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());

@@ -1,31 +1,31 @@
-//! How small and how large numbers are, seen in one pass.
+//! The range of the magnitudes of numbers, computed in one pass.
 
 use multiversion::multiversion;
 
-/// The smallest magnitude of some numbers but 0, and the largest.
+/// The smallest magnitude except 0, and the largest magnitude, of some numbers.
 ///
-/// Both are kept as bits. The bits of magnitudes are ordered like the magnitudes, with NaN last;
-/// unlike floats, processors compare several integers at a time.
+/// Both are kept as bits, which are ordered like the magnitudes, with NaN last. Processors compare
+/// several integers at a time, but not several floats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ValueRange {
-    /// One less than the bits of the smallest, so that 0 is behind all.
+    /// The bits of the smallest magnitude minus one, which wraps 0 to the largest value.
     least: u64,
     largest: u64,
 }
 
 impl ValueRange {
-    /// The range of no numbers.
+    /// The range of an empty set.
     pub const NONE: Self = Self {
         least: u64::MAX,
         largest: 0,
     };
 
-    /// The range of some numbers.
+    /// The range of a slice of numbers.
     pub fn from_numbers(numbers: &[f64]) -> Self {
         look(numbers)
     }
 
-    /// The range of both.
+    /// The range of the union.
     pub fn and(self, other: Self) -> Self {
         Self {
             least: self.least.min(other.least),
@@ -52,8 +52,8 @@ impl ValueRange {
         self.largest().is_finite()
     }
 
-    /// The range of products of a number of each, rounded: no product is smaller or larger. `None`
-    /// where a product could lose digits, or is not finite.
+    /// The range of the rounded products of a number of each. `None` if a product could lose
+    /// digits, or is not finite.
     pub fn times(self, other: Self) -> Option<Self> {
         Self::between(
             self.least() * other.least(),
@@ -61,7 +61,7 @@ impl ValueRange {
         )
     }
 
-    /// The range of quotients; no divisor is 0. `None` as for [`ValueRange::times`].
+    /// The range of the rounded quotients; no divisor is 0. `None` as for [`ValueRange::times`].
     pub fn over(self, other: Self) -> Option<Self> {
         Self::between(
             self.least() / other.largest(),

@@ -1,4 +1,4 @@
-//! Every graph and every tensor of a model, wherever it is nested.
+//! Visits every graph and every tensor of a model, at any depth.
 
 use super::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto,
@@ -7,8 +7,7 @@ use crate::error::Result;
 
 /// An item of a walk.
 pub(super) enum Visited<'a> {
-    /// A graph, before the parts inside it: the main one, one of training, or a body of control
-    /// flow.
+    /// A graph, before its contents: the main graph, a training graph, or a body of control flow.
     Graph(&'a GraphProto),
     /// A dense initializer of a graph.
     Initializer(&'a mut TensorProto),

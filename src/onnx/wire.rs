@@ -1,7 +1,8 @@
-//! Fields that a decoder would drop silently: a walk over the encoded bytes that knows every field
-//! of every message.
+//! Finds fields that a decoder would drop silently: walks over the encoded bytes, and knows every
+//! field of every message.
 //!
-//! Payloads are skipped, not read, so that the walk over a large model touches little of it.
+//! Skips payloads instead of reading them, so that the walk over a large model touches few of its
+//! bytes.
 
 use std::collections::HashSet;
 
@@ -11,12 +12,12 @@ use crate::onnx::message_fields::{
     EVERY_MODEL, GRAPH, MODEL, MOST_MESSAGES, MessageFields, RAW_DATA, TENSOR,
 };
 
-/// How deep messages may be nested: a body inside a body is three deeper, so that there may be 60 of them. The decoder
-/// has no limit of its own, and all that goes through the bodies of a model is recursive, in tract too: the stack of
-/// any thread must hold it.
+/// The maximum depth of nested messages. A body inside a body is three levels deeper, so that 60
+/// bodies can be nested. The decoder has no limit, but all functions that walk bodies are
+/// recursive, in tract too, so the stack of any thread must suffice.
 const MAX_DEPTH: usize = 200;
 
-/// A flaw of the encoded bytes of a message, and the part that it is in.
+/// A flaw of the encoded bytes of a message, and the part that has it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Flaw {
     /// The path from the outermost message to the part, such as `graph.node[3]`; empty for the
@@ -29,28 +30,28 @@ pub(super) struct Flaw {
 /// The kinds of flaws of the encoded bytes of a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FlawKind {
-    /// They end too early.
+    /// The bytes end too early.
     Truncated,
-    /// They are no protobuf.
+    /// The bytes are not protobuf.
     Malformed(&'static str),
-    /// Messages in messages in messages.
+    /// Messages are nested too deeply.
     TooDeep,
-    /// They hold a field that the message does not have.
+    /// The bytes have a field that the message does not define.
     UnknownField(u32),
 }
 
-/// Encoded bytes, which are taken one after the other.
+/// Encoded bytes that are read in order.
 pub(super) trait Encoded {
-    /// How many were taken.
+    /// The number of bytes read so far.
     fn position(&self) -> u64;
 
-    /// Takes one byte; `None` at the end.
+    /// Reads one byte; `None` at the end.
     fn byte(&mut self) -> Option<u8>;
 
-    /// Takes so many; says whether they are there.
+    /// Skips `length` bytes. Returns whether there are as many.
     fn pass(&mut self, length: u64) -> bool;
 
-    /// Takes so many that are elements of a tensor; says whether they are there.
+    /// Skips `length` bytes that are elements of a tensor. Returns whether there are as many.
     fn elements(&mut self, length: u64) -> bool {
         self.pass(length)
     }
@@ -83,29 +84,29 @@ impl Encoded for InMemory<'_> {
     }
 }
 
-/// How much there is in the graph of a model.
+/// The number of nodes and values in the main graph of a model.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub nodes: usize,
     pub initializers: usize,
-    /// Values whose types are declared, but for inputs and outputs.
+    /// Values in `value_info`.
     pub values: usize,
 }
 
-/// Looks for anything in an encoded model that decoding it would lose.
+/// Checks that decoding an encoded model would lose nothing.
 pub(super) fn check(bytes: &[u8]) -> Result<Counts, Flaw> {
     check_from(&mut InMemory { bytes, position: 0 }, bytes.len() as u64)
 }
 
-/// As [`check`], of so many bytes.
+/// Like [`check`], for the first `length` bytes of `encoded`.
 pub(super) fn check_from(encoded: &mut impl Encoded, length: u64) -> Result<Counts, Flaw> {
     let mut counts = Counts::default();
     check_message(encoded, length, &MODEL, MAX_DEPTH, &mut counts)?;
     Ok(counts)
 }
 
-/// Whether the first `length` bytes have the fields that every model has, and no field that no
-/// model has. The contents of the fields are skipped.
+/// Whether the first `length` bytes have the fields that every model has, and no unknown field. The
+/// contents of the fields are skipped.
 pub(super) fn is_model(encoded: &mut impl Encoded, length: u64) -> bool {
     let mut there = HashSet::new();
     while encoded.position() < length {
@@ -136,7 +137,7 @@ fn check_message(
         return Err(FlawKind::TooDeep.into());
     }
     let mut chosen = None;
-    // How many there were of each field that holds a message.
+    // The number of occurrences of each field with a message.
     let mut counts = [0_u32; MOST_MESSAGES];
     while encoded.position() < end {
         let field = Field::next(encoded, end)?;
@@ -161,7 +162,7 @@ fn check_message(
             .map_err(|flaw| flaw.inside(name, counts[place]))?;
         counts[place] += 1;
     }
-    // The graph of the model is directly inside of it.
+    // The main graph is directly inside the model.
     if std::ptr::eq(fields, &GRAPH) && depth == MAX_DEPTH - 1 {
         *of_graph = Counts {
             nodes: count(&counts, "node[]"),
@@ -172,7 +173,7 @@ fn check_message(
     Ok(())
 }
 
-/// Passes the payload of a field that holds no message.
+/// Skips the payload of a field that does not hold a message.
 fn pass_scalar(
     encoded: &mut impl Encoded,
     field: &Field,
@@ -194,7 +195,7 @@ fn pass_scalar(
     }
 }
 
-/// How many messages of a name there are in a graph.
+/// The number of messages in a field of a graph, by the name of the field.
 fn count(counts: &[u32; MOST_MESSAGES], name: &str) -> usize {
     let mut names = GRAPH.messages.iter().map(|(_, name, _)| *name);
     let place = names.position(|other| other == name);
@@ -225,15 +226,15 @@ impl Flaw {
     }
 }
 
-/// One encoded field, up to its payload if it is of any length.
+/// An encoded field. Its payload has been read unless it is length-delimited.
 struct Field {
     number: u32,
-    /// How long the payload of a length-delimited field is; that of others has been taken.
+    /// The length of a length-delimited payload; `None` for other payloads.
     length: Option<u64>,
 }
 
 impl Field {
-    /// Takes the next field of a message that ends somewhere, and is not over.
+    /// Reads the next field of a message that ends at `end`.
     fn next(encoded: &mut impl Encoded, end: u64) -> Result<Self, FlawKind> {
         let key = u32::try_from(varint(encoded, end)?)
             .map_err(|_| FlawKind::Malformed("a field number is too large"))?;
@@ -259,7 +260,7 @@ impl Field {
     }
 }
 
-/// Checks that a message that ends somewhere has so many bytes left.
+/// Checks that a message that ends at `end` has at least `length` bytes left.
 fn check_length(encoded: &impl Encoded, end: u64, length: u64) -> Result<(), FlawKind> {
     if end - encoded.position() < length {
         return Err(FlawKind::Truncated);
@@ -267,7 +268,7 @@ fn check_length(encoded: &impl Encoded, end: u64, length: u64) -> Result<(), Fla
     Ok(())
 }
 
-/// Passes a payload of fixed length.
+/// Skips a payload of fixed length.
 fn pass_fixed(encoded: &mut impl Encoded, end: u64, length: u64) -> Result<(), FlawKind> {
     check_length(encoded, end, length)?;
     if encoded.pass(length) {

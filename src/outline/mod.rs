@@ -35,7 +35,7 @@ use side::GraphSide;
 /// The outline of a model under a name, before and after folding.
 ///
 /// # Errors
-/// Where one of them is no graph that ONNX allows.
+/// If one of them is no graph that ONNX allows.
 pub fn outline(name: &str, model: &Model, fused: &Fused) -> Result<Outline> {
     let plan = &fused.plan;
     // A plan names nodes of bodies by the path to the body.

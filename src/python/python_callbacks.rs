@@ -64,7 +64,7 @@ pub fn ended<T>(with: T, told: &Sender<T>) {
 
 /// Waits for the result of a piece of work, and meanwhile runs its callbacks and checks signals.
 ///
-/// `None` where nobody is left to tell.
+/// `None` if nobody is left to tell.
 ///
 /// # Errors
 /// The error of a signal check. The work is abandoned then.

@@ -111,7 +111,7 @@ impl ModelSource {
     }
 }
 
-/// A message that is written piece by piece, but for the elements of its tensors, which stay where Python has them.
+/// A message that is written piece by piece, except the elements of its tensors, which stay where Python has them.
 #[pyclass(module = "unfold_onnx._native")]
 #[derive(Default)]
 pub struct Wire {

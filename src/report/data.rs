@@ -179,7 +179,7 @@ pub struct Memory {
     pub curve: Vec<u64>,
     /// The steps at which an operator of a normalizer runs.
     pub normalizer_steps: Vec<usize>,
-    /// The peak of the heap during a run; `None` where it was not measured, as the next two.
+    /// The peak of the heap during a run; `None` if it was not measured, as the next two.
     pub heap_peak: Option<u64>,
     /// The sum of all blocks that a run asks for.
     pub allocated: Option<u64>,

@@ -135,7 +135,7 @@ fn fitted(table: &Table) -> Vec<FittedColumn> {
     columns
 }
 
-/// The width of a line that columns leave; `None` where they do not fit.
+/// The width of a line that columns leave; `None` if they do not fit.
 fn spare_width(columns: &[FittedColumn]) -> Option<usize> {
     let width: usize = columns.iter().map(|column| column.width + GAP).sum();
     (WIDTH + GAP).checked_sub(width)

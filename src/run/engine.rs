@@ -44,7 +44,7 @@ impl Engine {
     /// Loads a model to run on one thread, with its symbolic dimensions fixed by `dims`.
     ///
     /// # Errors
-    /// Where tract cannot run the model, with the operator that it is about.
+    /// If tract cannot run the model, with the operator that it is about.
     pub fn load(model: &Model, dims: &Dims) -> Result<Self, Failure> {
         Self::load_with(model, dims, 1)
     }
@@ -52,7 +52,7 @@ impl Engine {
     /// Loads a model to run its matrix products on `threads` threads.
     ///
     /// # Errors
-    /// As [`Engine::load`].
+    /// The errors of [`Engine::load`].
     pub fn load_with(model: &Model, dims: &Dims, threads: usize) -> Result<Self, Failure> {
         let inputs = Input::from_model(model, dims)?;
         inputs.iter().try_for_each(check_size)?;
@@ -155,7 +155,7 @@ impl Engine {
     /// Computes the outputs.
     ///
     /// # Errors
-    /// Where the inputs are not those that [`Engine::inputs`] describes, or where an operator fails.
+    /// If the inputs are not those that [`Engine::inputs`] describes, or if an operator fails.
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
         let values: Vec<TValue> = inputs.iter().map(|tensor| tensor.clone().into()).collect();
         let outputs = self.session()?.run(&values)?;
@@ -165,7 +165,7 @@ impl Engine {
     /// The state between runs. Sessions of one engine share its weights.
     ///
     /// # Errors
-    /// Where tract cannot make it.
+    /// If tract cannot make it.
     pub fn session(&self) -> Result<Session, Failure> {
         let state = self.operators.attempt(Stage::Run, || self.plan.spawn())?;
         Ok(Session {
@@ -186,7 +186,7 @@ impl Session {
     /// Computes the outputs. Neither inputs nor outputs are copied.
     ///
     /// # Errors
-    /// As [`Engine::run`].
+    /// The errors of [`Engine::run`].
     pub fn run(&mut self, inputs: &[TValue]) -> Result<TVec<TValue>, Failure> {
         self.attempt(inputs, |state, inputs| state.run(inputs))
     }
@@ -194,7 +194,7 @@ impl Session {
     /// Computes the outputs, and tells `after` the number of each node of [`Engine::graph`] when it is done.
     ///
     /// # Errors
-    /// As [`Engine::run`].
+    /// The errors of [`Engine::run`].
     pub fn run_with(
         &mut self,
         inputs: &[TValue],

@@ -21,7 +21,7 @@ const ROUNDS: usize = 4;
 /// The operator sets whose operators constant folding knows.
 const OPSETS: std::ops::RangeInclusive<i64> = 7..=28;
 
-/// The model with operators that tract lacks written out, by the extents of `inputs`; `None` where it has none.
+/// The model with operators that tract lacks written out, by the extents of `inputs`; `None` if it has none.
 pub(super) fn with_definitions(model: &Model, inputs: &[Input]) -> Option<Model> {
     if !has_some(model, LACKING) {
         return None;
@@ -32,7 +32,7 @@ pub(super) fn with_definitions(model: &Model, inputs: &[Input]) -> Option<Model>
 }
 
 /// The model with the extents of `inputs` and their shape arithmetic folded, and without operators
-/// that tract does not always prepare; `None` where nothing changes.
+/// that tract does not always prepare; `None` if nothing changes.
 pub(super) fn specialised(model: &Model, inputs: &[Input]) -> Option<Model> {
     if !OPSETS.contains(&model.own_opset()) || hidden(model.graph()).is_some() {
         return None;
@@ -44,14 +44,14 @@ pub(super) fn specialised(model: &Model, inputs: &[Input]) -> Option<Model> {
     written.or(folded)
 }
 
-/// Folds the main graph together with the bodies of If, Loop and Scan; `None` where they cannot be put back.
+/// Folds the main graph together with the bodies of If, Loop and Scan; `None` if they cannot be put back.
 fn in_bodies_too(model: &Model) -> Option<Model> {
     let flat = Flat::new(model)?;
     let folded = folded(&flat.model)?;
     flat.restore(&folded).map(simplify::sorted)
 }
 
-/// The model after constant folding; `None` where it has nothing to fold.
+/// The model after constant folding; `None` if it has nothing to fold.
 fn folded(model: &Model) -> Option<Model> {
     let mut result: Option<Model> = None;
     for _ in 0..ROUNDS {

@@ -19,7 +19,7 @@ const EPSILON: f32 = 1e-5;
 const ROUNDED: f64 = 1e-5;
 
 /// `γ·(x − mean)/√(variance + ε) + β` with the mean and the variance of each channel of `x`, in float64 and rounded once;
-/// `None` where the node is no such BatchNormalization, or its statistics give no number.
+/// `None` if the node is no such BatchNormalization, or its statistics give no number.
 ///
 /// Before operator set 14 engines do not agree whether one with several outputs takes these statistics or those that it is
 /// given. PyTorch's exporter gives those of `x` to weights that are standardised; others are `None`.

@@ -9,7 +9,7 @@ use tract_onnx::tract_hir::internal::{DimFact, TDim};
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
 
-/// The tensor with elements of the type that ONNX says it has; `None` where tract's own are of another sort.
+/// The tensor with elements of the type that ONNX says it has; `None` if tract's own are of another sort.
 pub fn encoded(tensor: &Tensor, data_type: DataType) -> Option<TensorProto> {
     let bytes = match (data_type, tensor.datum_type()) {
         (DataType::BFloat16, DatumType::F32) => {

@@ -133,7 +133,7 @@ fn cast_all(
     cast.collect()
 }
 
-/// The numbers that a Range of floats counts, of which tract has none; `None` where there are too many, or one of them is
+/// The numbers that a Range of floats counts, of which tract has none; `None` if there are too many, or one of them is
 /// rounded: then it counts how they are added up.
 pub fn counted(node: &NodeProto, inputs: &[Arc<Tensor>]) -> Option<Arc<Tensor>> {
     let [start, limit, delta] = inputs else {

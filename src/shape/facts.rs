@@ -161,7 +161,7 @@ impl Facts {
         outputs.iter().map(Expected::from_fact).collect()
     }
 
-    /// The extents of a value, or `None` where not even the rank is known.
+    /// The extents of a value, or `None` if not even the rank is known.
     pub fn shape(&self, value: ValueId) -> Option<Shape> {
         let shape = &self.facts[value.index()].shape;
         (!shape.is_open()).then(|| shape.dims().map(|dim| dim.concretize()).collect())

@@ -80,7 +80,7 @@ pub(crate) fn needs_shapes_alone(
     has_rule_of_shapes && !inputs.all(|&input| is_known(input))
 }
 
-/// `None` where more than the node and its inputs matters: bodies read values around them.
+/// `None` if more than the node and its inputs matters: bodies read values around them.
 fn key(graph: &Graph, node: NodeId, facts: &[Rc<InferenceFact>]) -> Option<Key> {
     let proto = graph.node(node);
     let (domain, op) = graph.domain_op(node);

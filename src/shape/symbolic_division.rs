@@ -189,7 +189,7 @@ impl WholeQuotient {
     }
 }
 
-/// As [`least`]. The remainder of `n` after its whole `q`s, `n − q(n/q)`, is at least 0 and below
+/// Like [`least`]. The remainder of `n` after its whole `q`s, `n − q(n/q)`, is at least 0 and below
 /// `q`.
 fn least_of_sum(terms: &[TDim]) -> Option<i64> {
     let mut terms: Vec<&TDim> = terms.iter().collect();

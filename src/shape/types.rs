@@ -16,7 +16,7 @@ use crate::onnx::operator::{Category, TYPES};
 use crate::onnx::proto::{NodeProto, ValueInfoProto};
 use crate::onnx::tensor::DataType;
 
-/// The element types by value; `None` where nothing tells.
+/// The element types by value; `None` if nothing tells.
 pub(crate) fn infer(graph: &Graph, facts: &[Rc<InferenceFact>]) -> Vec<Option<DataType>> {
     let proto = graph.proto();
     let mut types = vec![None; graph.value_count()];

@@ -18,31 +18,31 @@ pub type Axes = Vec<Vec<AxisFactor>>;
 /// The facts about a factor.
 #[derive(Debug, Clone)]
 struct AxisFactorFact {
-    /// `None` where it is unknown.
+    /// The extent; `None` if it is unknown.
     extent: Option<TDim>,
-    /// Whether it is not determined yet.
+    /// Whether the factor is not yet unified with a factor of another value.
     is_free: bool,
-    /// The factors that it was split into, or unified with.
+    /// The factors into which it was split, or with which it was unified.
     parts: Option<Vec<AxisFactor>>,
 }
 
-/// All factors of some values. One that was split is its parts from then on, in every value.
+/// All factors of some values. If a factor is split, it is replaced by its parts in every value.
 #[derive(Debug, Clone, Default)]
 pub struct AxisFactors(Vec<AxisFactorFact>);
 
 impl AxisFactors {
-    /// The axes of a value of this shape, each a factor of its own.
+    /// The axes of a value of this shape. Each axis has its own factor.
     pub fn axes(&mut self, shape: &Shape) -> Option<Axes> {
         let dims: Vec<TDim> = shape.iter().cloned().collect::<Option<_>>()?;
         Some(dims.into_iter().map(|dim| self.axis(dim, false)).collect())
     }
 
-    /// An axis that is free.
+    /// Creates an axis whose factor is free.
     pub fn free(&mut self, extent: TDim) -> Vec<AxisFactor> {
         self.axis(extent, true)
     }
 
-    /// An axis that is not free, whose extent need not be known.
+    /// Creates an axis whose factor is not free. Its extent may be unknown.
     pub fn own(&mut self, extent: &Option<TDim>) -> Vec<AxisFactor> {
         match extent {
             Some(extent) => self.axis(extent.clone(), false),
@@ -67,17 +67,17 @@ impl AxisFactors {
         self.0.len() - 1
     }
 
-    /// Whether a factor has met nothing yet.
+    /// Whether a factor is not yet unified with another one.
     pub fn is_free(&self, factor: AxisFactor) -> bool {
         self.0[factor].is_free
     }
 
-    /// The extent of a factor where it is a number.
+    /// The extent of a factor, if it is known.
     pub fn extent(&self, factor: AxisFactor) -> Option<usize> {
         crate::shape::extents::extent(&self.0[factor].extent)
     }
 
-    /// The product of the extents of factors, where all of them are known.
+    /// The product of the extents of factors, if each is known or symbolic.
     pub fn product(&self, factors: &[AxisFactor]) -> Option<TDim> {
         let mut product = TDim::from(1);
         for &factor in factors {
@@ -86,14 +86,14 @@ impl AxisFactors {
         Some(product)
     }
 
-    /// The product of the extents of factors, where all of them are numbers.
+    /// The product of the extents of factors, if all are known.
     pub fn count(&self, factors: &[AxisFactor]) -> Option<usize> {
         factors.iter().try_fold(1usize, |count, &factor| {
             count.checked_mul(self.extent(factor)?)
         })
     }
 
-    /// The factors that are not split any further.
+    /// Replaces split factors by their parts, down to unsplit factors.
     pub fn leaves(&self, list: &[AxisFactor]) -> Vec<AxisFactor> {
         let mut leaves = vec![];
         self.push_leaves(list, &mut leaves);
@@ -119,7 +119,7 @@ impl AxisFactors {
             .then_some(axes)
     }
 
-    /// The axes behind a node that only moves elements, into this shape.
+    /// The axes after a node that only moves elements, where its result has this shape.
     pub fn moved(&mut self, node: &NodeProto, axes: &Axes, shape: &Shape) -> Option<Axes> {
         if node.category() != Some(Category::Movement) {
             return None;
@@ -135,8 +135,8 @@ impl AxisFactors {
         }
     }
 
-    /// The axes behind a Squeeze or an Unsqueeze, which only adds or removes axes of extent 1: the extents of the others need
-    /// not be known.
+    /// The axes after a Squeeze or an Unsqueeze, which only removes or adds axes of extent 1. The
+    /// extents of the other axes may be unknown.
     fn kept(&self, axes: &Axes, shape: &Shape) -> Option<Axes> {
         let mut kept = axes.iter().filter(|axis| !self.leaves(axis).is_empty());
         let made: Axes = shape
@@ -149,7 +149,7 @@ impl AxisFactors {
         kept.next().is_none().then_some(made)
     }
 
-    /// The axes after a reshape; `None` where it cannot be followed.
+    /// The axes after a reshape; `None` if it cannot be expressed in factors.
     pub fn reshape(&mut self, axes: &Axes, shape: &Shape) -> Option<Axes> {
         let dims: Vec<TDim> = shape.iter().cloned().collect::<Option<_>>()?;
         let mut queue: VecDeque<AxisFactor> = self.leaves(&axes.concat()).into();
@@ -187,8 +187,7 @@ impl AxisFactors {
         queue.is_empty().then_some(reshaped)
     }
 
-    /// Splits a factor where the wanted extents, of which there is `product` already, need only a part
-    /// of it.
+    /// Splits a factor if the next extents, with `product` covered already, need only a part of it.
     fn split(
         &mut self,
         factor: AxisFactor,
@@ -215,8 +214,7 @@ impl AxisFactors {
         Some(parts)
     }
 
-    /// The factors over which axes go that a Reduce operator names, in ascending order, and the axes
-    /// behind it.
+    /// The factors that a Reduce operator removes, in ascending order, and the axes of its result.
     pub fn reduced(&self, axes: &Axes, over: &[usize], keep: bool) -> (Vec<AxisFactor>, Axes) {
         let mut leaves: Vec<AxisFactor> = over
             .iter()
@@ -234,7 +232,7 @@ impl AxisFactors {
         (leaves, rest)
     }
 
-    /// Whether two lists of axes hold the same, place by place.
+    /// Whether two lists of axes have the same factors at each place.
     pub fn same(&self, left: &Axes, right: &Axes) -> bool {
         left.len() == right.len()
             && left
@@ -243,8 +241,8 @@ impl AxisFactors {
                 .all(|(one, other)| self.leaves(one) == self.leaves(other))
     }
 
-    /// The axes of what an element-wise operator makes of two values; `None` where they do not hold
-    /// the same place by place.
+    /// The axes of the result of an element-wise operator on two values; `None` if their factors
+    /// differ at some place.
     pub fn broadcast(&mut self, left: &Axes, right: &Axes) -> Option<Axes> {
         let rank = left.len().max(right.len());
         let (left, right) = (widened(left, rank), widened(right, rank));
@@ -255,8 +253,8 @@ impl AxisFactors {
         self.settled(&axes)
     }
 
-    /// The union of two axes at one place: they are equal, or one varies where the other does not.
-    /// Free factors are unified with the factors that they meet.
+    /// The union of two axes at one place: they are equal, or only one of them varies. Free factors
+    /// are unified with the factors at the same place.
     fn meet(&mut self, one: &[AxisFactor], other: &[AxisFactor]) -> Option<Vec<AxisFactor>> {
         let (one, other) = (self.leaves(one), self.leaves(other));
         if one == other || other.is_empty() {
@@ -276,7 +274,7 @@ impl AxisFactors {
             .collect();
         let groups = self.reshape(&vec![coarse], &extents)?;
         for (&factor, group) in fine.iter().zip(&groups) {
-            // Factors that met earlier in this axis are no longer free.
+            // Factors that were unified earlier in this axis are no longer free.
             let (factor, group) = (self.leaves(&[factor]), self.leaves(group));
             match (&factor[..], &group[..]) {
                 _ if factor == group => {}
@@ -289,18 +287,18 @@ impl AxisFactors {
     }
 }
 
-/// The axes, with axes of extent 1 before them up to a rank.
+/// The axes, padded in front with axes of extent 1 up to `rank`.
 fn widened(axes: &Axes, rank: usize) -> Axes {
     [vec![vec![]; rank - axes.len()], axes.clone()].concat()
 }
 
-/// A number as the needed factor and the other one.
+/// Splits a known extent into the needed factor and the remaining one.
 fn split_number(number: i64, needed: i64) -> Option<Vec<TDim>> {
     let is_part = needed > 1 && number % needed == 0 && number != needed;
     is_part.then(|| vec![TDim::from(needed), TDim::from(number / needed)])
 }
 
-/// A symbolic extent as the first ones of `dims` whose product it is.
+/// Splits a symbolic extent into the first ones of `dims` whose product it is.
 fn split_symbol(whole: &TDim, dims: &[TDim]) -> Option<Vec<TDim>> {
     let mut covered = TDim::from(1);
     let last = dims.iter().position(|dim| {
@@ -311,7 +309,7 @@ fn split_symbol(whole: &TDim, dims: &[TDim]) -> Option<Vec<TDim>> {
     Some(parts.cloned().collect())
 }
 
-/// How often one extent is another, where that is a number: of `6·b` and `2·b` it is 3.
+/// The quotient of two extents, if it is an integer: for `6·b` and `2·b` it is 3.
 fn quotient(dim: &TDim, product: &TDim) -> Option<i64> {
     if let (Ok(dim), Ok(product)) = (dim.to_i64(), product.to_i64()) {
         return (product > 0 && dim % product == 0).then(|| dim / product);
@@ -335,7 +333,7 @@ mod tests {
             .collect()
     }
 
-    /// A value of this shape.
+    /// The axes of a value of shape `dims`.
     fn value(dims: &str) -> (AxisFactors, Axes) {
         let mut factors = AxisFactors::default();
         let axes = factors.axes(&shape(&SymbolScope::default(), dims)).unwrap();
@@ -383,7 +381,7 @@ mod tests {
         let wide = vec![[heads.clone(), places.clone()].concat()];
         assert!(factors.broadcast(&axes, &wide).is_some());
         assert_eq!(factors.leaves(&axes[1]), factors.leaves(&wide[0]));
-        // It is no other axis from then on, nor one of another extent.
+        // A unified axis cannot be unified with another axis, nor with one of another extent.
         let tall = factors.free(TDim::from(8));
         assert_eq!(factors.broadcast(&axes, &vec![tall, vec![]]), None);
         let (mut factors, axes) = value("8,8");

@@ -1,10 +1,10 @@
-//! The layout of a value after a chain of movements.
+//! Follows the layout of a value through a chain of movements.
 
 use crate::analysis::layout::factors::{Axes, AxisFactor, AxisFactors};
 use crate::onnx::proto::NodeProto;
 use crate::shape::facts::Shape;
 
-/// Where the elements of a value are after a chain of movements.
+/// The place of each element of a value after a chain of movements.
 #[derive(Debug, Clone)]
 pub struct LayoutMap {
     factors: AxisFactors,
@@ -13,8 +13,8 @@ pub struct LayoutMap {
 }
 
 impl LayoutMap {
-    /// The start of a chain, at a value of this shape. Unknown axes move too, and are regrouped
-    /// with no other axis.
+    /// Begins a chain at a value of this shape. Axes of unknown extent can be moved, but not merged
+    /// with other axes.
     pub fn new(shape: &Shape) -> Self {
         let mut factors = AxisFactors::default();
         let start: Axes = shape.iter().map(|dim| factors.own(dim)).collect();
@@ -25,24 +25,26 @@ impl LayoutMap {
         }
     }
 
-    /// Follows a node that makes a value of this shape; `None` where that cannot be followed.
+    /// Follows a node whose result has this shape; `None` if its movement cannot be expressed in
+    /// factors.
     pub fn follow(&mut self, node: &NodeProto, shape: &Shape) -> Option<()> {
         self.now = self.factors.moved(node, &self.now, shape)?;
         Some(())
     }
 
-    /// Whether every element is where it was, in a value of the same shape.
+    /// Whether every element is at its original place, in a value of the original shape.
     pub fn is_identity(&self) -> bool {
         self.factors.same(&self.start, &self.now)
     }
 
-    /// Whether the elements are in the order in which they were, whatever the shape: one reshape
-    /// can do it.
+    /// Whether the elements have their original order, in any shape, so that one reshape replaces
+    /// the chain.
     pub fn keeps_order(&self) -> bool {
         self.factors.leaves(&self.start.concat()) == self.factors.leaves(&self.now.concat())
     }
 
-    /// The axes that now hold what these held, each alone; `None` where one of them is spread, or beside another.
+    /// The present place of each of these axes; `None` if one of them was split or merged with
+    /// another.
     pub fn places(&self, axes: &[usize]) -> Option<Vec<usize>> {
         let now: Vec<Vec<AxisFactor>> = self
             .now
@@ -58,8 +60,9 @@ impl LayoutMap {
             .collect()
     }
 
-    /// The axis of the start of which this one holds a run of factors now, and how many runs there are before it and elements
-    /// in each behind it; `None` where those are no numbers, or it holds factors of several.
+    /// For an axis that holds consecutive factors of one original axis: that original axis, and the
+    /// products of its factors before and after these. `None` if a product is unknown, or if the
+    /// axis holds factors of several original axes.
     pub fn run(&self, place: usize) -> Option<(usize, [usize; 2])> {
         let held = self.factors.leaves(self.now.get(place)?);
         let first = held.first()?;
@@ -78,7 +81,7 @@ impl LayoutMap {
         ))
     }
 
-    /// The permutation of axes that does it all, if one does.
+    /// The permutation of axes that replaces the chain, if there is one.
     pub fn as_transpose(&self) -> Option<Vec<usize>> {
         let mut free: Vec<Option<Vec<AxisFactor>>> = self
             .start
@@ -108,7 +111,7 @@ mod tests {
             .collect()
     }
 
-    /// A chain of transposes, such as `0 2 1`, and of reshapes, such as `b,n`.
+    /// Follows a chain of transposes, such as `0 2 1`, and of reshapes, such as `b,n`.
     fn trace(start: &str, steps: &[&str]) -> LayoutMap {
         let scope = SymbolScope::default();
         let mut trace = LayoutMap::new(&shape(&scope, start));

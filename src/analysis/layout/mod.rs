@@ -1,10 +1,11 @@
-//! Where the elements of a value are: the one algebra of axes.
+//! An algebra of axes, which describes the place of each element of a value.
 //!
-//! An axis is a list of factors, row-major: a transpose permutes the lists, a reshape groups the factors
-//! anew and splits one where it must. An axis along which a value does not vary may have none.
+//! An axis is a list of factors, in row-major order. A transpose permutes the lists. A reshape
+//! groups the factors anew, and splits one if necessary. An axis along which a value does not vary
+//! may have no factors.
 //!
-//! Some factors are free: the axes of a constant, or those that an Expand makes. They are determined
-//! where they meet others.
+//! Some factors are free: the axes of a constant, or those that an Expand adds. They are unified
+//! with the factors at the same place in other values.
 
 mod factors;
 mod map;

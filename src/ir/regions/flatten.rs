@@ -1,4 +1,4 @@
-//! Laying bodies out in the main graph.
+//! Flattens bodies into the main graph.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::onnx::node::bodies;
 use crate::onnx::proto::{AttributeType, Dim, GraphProto, NodeProto, ValueInfoProto};
 
 impl<'m> Flat<'m> {
-    /// Lays the bodies of a model out; `None` where it has none that can be.
+    /// Flattens the bodies of a model; `None` if it has none that can be flattened.
     pub fn new(model: &'m Model) -> Option<Self> {
         let graph = model.graph();
         if !graph.node.iter().any(is_flattened) || is_taken(graph) {
@@ -34,7 +34,7 @@ impl<'m> Flat<'m> {
             ..graph.clone()
         };
         flat.initializer.append(&mut made.initializer);
-        // No new value of the main graph may have the name of a value that a body declares.
+        // New values of the main graph must not have the name of a value that a body declares.
         let declared: HashSet<&str> = graph.value_info.iter().map(|info| info.name()).collect();
         said.extend(names.values().map(|(_, name)| *name));
         let inner = said
@@ -58,7 +58,7 @@ impl<'m> Flat<'m> {
     }
 }
 
-/// Whether a graph has what only a flat one should have.
+/// Whether a graph already has the metadata or the domains of a flat graph.
 fn is_taken(graph: &GraphProto) -> bool {
     graph.node.iter().any(|node| {
         let noted = node.metadata_props.iter().any(|entry| entry.key() == BODY);
@@ -69,17 +69,17 @@ fn is_taken(graph: &GraphProto) -> bool {
 /// The names that a body can read.
 #[derive(Default)]
 struct Inside<'s> {
-    /// The body; `None` is the main graph.
+    /// The index of the body; `None` for the main graph.
     body: Option<usize>,
     way: String,
     own: HashSet<&'s str>,
     around: Option<&'s Inside<'s>>,
-    /// The innermost enclosing loop: declared extents hold in one iteration.
+    /// The innermost enclosing loop, since declared extents hold in one iteration only.
     round: Option<usize>,
 }
 
 impl Inside<'_> {
-    /// The name of a value in the flat graph.
+    /// The name in the flat graph of a value that this body reads.
     fn resolve(&self, name: &str) -> String {
         match self.around {
             Some(around) if !name.is_empty() && !self.own.contains(name) => around.resolve(name),
@@ -87,7 +87,7 @@ impl Inside<'_> {
         }
     }
 
-    /// The name in the flat graph of a value of this body.
+    /// The name in the flat graph of a value that this body defines.
     fn name(&self, name: &str) -> String {
         if name.is_empty() {
             String::new()
@@ -99,14 +99,14 @@ impl Inside<'_> {
 
 #[derive(Default)]
 struct Flattening<'m> {
-    /// The nodes of all graphs, and the constants and notes of bodies.
+    /// The nodes of all graphs, and the constants and declarations of bodies.
     made: GraphProto,
     controls: Vec<&'m NodeProto>,
     bodies: Vec<Body>,
     ways: HashMap<String, usize>,
     names: HashMap<String, (usize, &'m str)>,
     labels: HashMap<String, &'m str>,
-    /// The names of which bodies say something.
+    /// The names that bodies declare or annotate.
     said: BTreeSet<&'m str>,
     /// The symbols of extents in loops.
     symbols: HashMap<(usize, String), String>,
@@ -127,7 +127,7 @@ impl<'m> Flattening<'m> {
         Some(())
     }
 
-    /// A node with its inputs and its region path, without attributes and results.
+    /// A copy of a node with its inputs and its region path, without attributes and outputs.
     fn like(&mut self, node: &'m NodeProto, scope: &Inside) -> NodeProto {
         let mut laid = NodeProto {
             attribute: vec![],
@@ -186,7 +186,8 @@ impl<'m> Flattening<'m> {
         Some(())
     }
 
-    /// Registers a body and the names of its values; `None` where two bodies have one region path.
+    /// Registers a body and the names of its values; `None` if two bodies have the same region
+    /// path.
     fn enter<'s>(
         &mut self,
         body: &'m GraphProto,
@@ -218,7 +219,7 @@ impl<'m> Flattening<'m> {
         Some(inner)
     }
 
-    /// Lays out the constants, declarations and nodes of a body.
+    /// Flattens the constants, declarations and nodes of a body.
     fn contents(&mut self, body: &'m GraphProto, inner: &Inside) -> Option<()> {
         for tensor in &body.initializer {
             self.made.initializer.push(tensor.clone());
@@ -232,8 +233,8 @@ impl<'m> Flattening<'m> {
         self.nodes(body, inner)
     }
 
-    /// The declaration of a value in a body. The symbols of a loop stand for other extents in each
-    /// iteration.
+    /// The declaration of a value in a body. A symbol in a loop gets a new name, since it may stand
+    /// for another extent in each iteration.
     fn declared(&mut self, info: &ValueInfoProto, scope: &Inside) -> ValueInfoProto {
         let mut info = named(info.clone(), scope.name(info.name()));
         let shape = info
@@ -254,7 +255,7 @@ impl<'m> Flattening<'m> {
     }
 }
 
-/// The node that makes the inputs of the body of a loop.
+/// The node that computes the inputs of the body of a loop.
 fn begin(end: &NodeProto, body: &GraphProto, inner: &Inside) -> NodeProto {
     let inputs = body.input.iter();
     let mut begin = NodeProto {
@@ -271,8 +272,8 @@ fn is_flattened(node: &NodeProto) -> bool {
     bodies(node).next().is_some() && is_understood(node)
 }
 
-/// Whether all bodies of a node, and the bodies in them, are understood; other nodes stay in the
-/// main graph unchanged.
+/// Whether unfold understands all bodies of a node, and the bodies inside them. Other nodes stay
+/// unchanged in the main graph.
 fn is_understood(node: &NodeProto) -> bool {
     let Some(parts) = parts(node) else {
         return false;
@@ -281,7 +282,8 @@ fn is_understood(node: &NodeProto) -> bool {
     inner.all(|node| bodies(node).next().is_none() || is_understood(node))
 }
 
-/// The bodies of a node in the order of their names, if it is an operator whose bodies are understood.
+/// The bodies of a node, sorted by attribute name, if unfold understands the bodies of its
+/// operator.
 fn parts(node: &NodeProto) -> Option<Vec<(&str, &GraphProto)>> {
     let mut parts: Vec<(&str, &GraphProto)> = node
         .attribute
@@ -311,7 +313,7 @@ fn parts(node: &NodeProto) -> Option<Vec<(&str, &GraphProto)>> {
     (!has_lists && has_own_bodies && are_plain).then_some(parts)
 }
 
-/// The names of the values that a body makes.
+/// The names of the values that a body defines.
 fn own_names(body: &GraphProto) -> HashSet<&str> {
     let made = body
         .node

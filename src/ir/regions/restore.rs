@@ -1,4 +1,4 @@
-//! Putting bodies back.
+//! Restores flattened bodies.
 
 use std::collections::HashSet;
 
@@ -16,14 +16,14 @@ struct Content {
     initializers: Vec<TensorProto>,
 }
 
-/// A flat graph on its way back.
+/// The state of restoring a flat graph.
 struct Restoring<'r> {
     flat: &'r Flat<'r>,
-    /// The bodies that values are in; those of the main graph are not here.
+    /// The bodies of values. Values of the main graph are not listed.
     homes: HashMap<&'r str, usize>,
     content: HashMap<Option<usize>, Content>,
-    /// Whether each body still exists; the nodes of a removed body, which its node has taken, move
-    /// into the enclosing one.
+    /// Whether each body still exists. If its control-flow node was removed, its remaining nodes
+    /// move into the enclosing body.
     is_there: Vec<bool>,
     /// The values that the flat graph declares.
     declared: HashSet<&'r str>,
@@ -31,7 +31,8 @@ struct Restoring<'r> {
 }
 
 impl Flat<'_> {
-    /// The model that a flat one became, with its bodies; `None` where a value is read where it cannot be seen.
+    /// Restores the bodies of a flat model after its changes; `None` if a value is read where it is
+    /// not visible.
     pub fn restore(&self, flat: &Model) -> Option<Model> {
         let graph = flat.graph();
         let mut restoring = Restoring {
@@ -53,7 +54,7 @@ impl Flat<'_> {
         Some(flat.with_graph(restoring.main(graph)?))
     }
 
-    /// Which bodies a flat graph still has a node for.
+    /// Whether a flat graph still has a control-flow node for each body.
     fn are_there(&self, graph: &GraphProto) -> Vec<bool> {
         let mut there = vec![false; self.bodies.len()];
         for body in graph
@@ -67,7 +68,7 @@ impl Flat<'_> {
         there
     }
 
-    /// The graph that is seen from both, if one of them is around the other: the inner one.
+    /// The inner one of two graphs, if one of them encloses the other.
     fn inner(&self, one: Option<usize>, other: Option<usize>) -> Option<Option<usize>> {
         match (self.sees(one, other), self.sees(other, one)) {
             (true, _) => Some(one),
@@ -76,7 +77,7 @@ impl Flat<'_> {
         }
     }
 
-    /// Whether nodes in one graph can read values of another.
+    /// Whether nodes in one graph can read values of another one.
     fn sees(&self, from: Option<usize>, to: Option<usize>) -> bool {
         let mut next = from;
         while next != to {
@@ -124,7 +125,7 @@ impl<'r> Restoring<'r> {
         body.is_none_or(|&body| self.is_there[body])
     }
 
-    /// The main graph, with the bodies in it.
+    /// Rebuilds the main graph with the bodies in it.
     fn main(&mut self, flat: &GraphProto) -> Option<GraphProto> {
         let Content {
             nodes,
@@ -148,7 +149,7 @@ impl<'r> Restoring<'r> {
         Some(main)
     }
 
-    /// Finds the graph of a node: the one in its note, or that of its inputs.
+    /// Assigns a node to a graph: the one of its region path, or the innermost one of its inputs.
     fn put(&mut self, node: &'r NodeProto) -> Option<()> {
         let noted = way(node);
         let mut home = if noted.is_empty() {
@@ -179,7 +180,7 @@ impl<'r> Restoring<'r> {
         Some(())
     }
 
-    /// The name of a value where it is made.
+    /// The name of a value in the graph that defines it.
     fn name(&self, flat: &str) -> String {
         let inner = self
             .flat
@@ -189,7 +190,7 @@ impl<'r> Restoring<'r> {
         inner.map_or(flat, |(_, name)| name).to_owned()
     }
 
-    /// The name of a value in a body that reads it; `None` where it is not visible there, or where
+    /// The name of a value in a body that reads it; `None` if it is not visible there, or if
     /// another value has its name.
     fn read(&self, flat: &str, from: Option<usize>) -> Option<String> {
         let home = self.homes.get(flat).copied();
@@ -232,7 +233,7 @@ impl<'r> Restoring<'r> {
         Some(())
     }
 
-    /// The node in whose place another stands, with its bodies.
+    /// Rebuilds a control-flow node from the node that replaces it, with its bodies.
     fn control(&mut self, end: &NodeProto, home: Option<usize>) -> Option<NodeProto> {
         let number = usize::try_from(end.attr_i(NUMBER).ok()??).ok()?;
         let before = *self.flat.controls.get(number)?;
@@ -297,7 +298,8 @@ impl<'r> Restoring<'r> {
                 output.name = Some(name.clone());
                 continue;
             }
-            // Engines want a result to be made in the body, and each by itself.
+            // Engines require that a node of the body computes each result, and that no two results
+            // share a value.
             let copy = self
                 .names
                 .fresh(&format!("{way}{}_identity", output.name()));

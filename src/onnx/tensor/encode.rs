@@ -1,4 +1,4 @@
-//! Numbers as elements of a type of floats, rounded once.
+//! Encodes numbers as elements of a floating-point type, rounded once.
 
 use bytes::Bytes;
 use half::{bf16, f16};
@@ -7,10 +7,10 @@ use ndarray::ArrayViewD;
 
 use crate::onnx::tensor::DataType;
 
-/// Why numbers cannot be stored as elements of a type.
+/// The reasons for which numbers cannot be stored as elements of a type.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum NotRepresentable {
-    /// A finite number would become an infinity.
+    /// A finite number would become infinite.
     #[error("{value:e} is too large for {data_type}")]
     Overflow {
         /// The number.
@@ -66,7 +66,7 @@ pub fn encode_f64(
     .map_err(|value| NotRepresentable::Overflow { value, data_type })
 }
 
-/// Numbers as elements of a type of floats, each rounded once as [`encode_f64`] does it.
+/// Stores numbers as elements of a floating-point type, each rounded once as [`encode_f64`] does.
 #[multiversion(targets = "simd")]
 pub(crate) fn encode_into(data_type: DataType, numbers: &[f64], into: &mut [u8]) {
     #[inline(always)]
@@ -87,7 +87,7 @@ pub(crate) fn encode_into(data_type: DataType, numbers: &[f64], into: &mut [u8])
     }
 }
 
-/// The bytes of all elements, in row-major order.
+/// Encodes all elements in row-major order.
 ///
 /// `store` returns the bytes of an element, and whether the stored number is finite. The error is
 /// the first finite element whose stored number is not finite.
@@ -113,12 +113,12 @@ fn encode<const N: usize>(
     first.map_or(Ok(out), |&value| Err(value))
 }
 
-/// Rounds to `f32` such that rounding the result to a shorter type is the same as rounding the
+/// Rounds to `f32` in such a way that rounding the result to a shorter type equals rounding the
 /// number itself.
 ///
-/// Rounding to odd: what no `f32` holds becomes the neighbour whose last bit is set, so that it is
-/// never mistaken for the middle between two shorter numbers. Rounding to the nearest twice would
-/// go astray there.
+/// This is rounding to odd: a number that is not an `f32` becomes the neighbor whose last bit is
+/// set. So it is never mistaken for the midpoint between two shorter numbers, at which rounding to
+/// the nearest twice would go wrong.
 #[inline(always)]
 fn to_odd(value: f64) -> f32 {
     let nearest = value as f32;
@@ -130,10 +130,11 @@ fn to_odd(value: f64) -> f32 {
     f32::from_bits(toward_zero | 1)
 }
 
-/// The loss of a number beyond one rounding of a normal number when it is stored as a type of
-/// floats: its distance from the subnormal number, or the 0, that it becomes.
+/// The rounding error of a number that is stored as a subnormal number or as 0; 0 if it is stored as
+/// a normal number.
 ///
-/// A float64 that is subnormal itself has lost its digits where it was computed.
+/// A subnormal float64 counts as if it were stored as 0, since its digits were lost when it was
+/// computed.
 ///
 /// ```
 /// use unfold::onnx::tensor::{DataType, underflow};
@@ -154,7 +155,8 @@ pub fn underflow(data_type: DataType, value: f64) -> f64 {
     (value - stored).abs()
 }
 
-/// A number after it is stored as a type of floats: the nearest representable one.
+/// The value of a number after it is stored as a floating-point type: the nearest representable
+/// one.
 ///
 /// ```
 /// use unfold::onnx::tensor::{DataType, rounded};
@@ -171,7 +173,7 @@ pub fn rounded(data_type: DataType, value: f64) -> f64 {
     }
 }
 
-/// Appends numbers to the elements of a tensor, as [`encode_into`] writes them.
+/// Appends numbers to the encoded elements of a tensor, as [`encode_into`] writes them.
 pub(crate) fn append(data_type: DataType, numbers: &[f64], bytes: &mut Vec<u8>) {
     let at = bytes.len();
     bytes.resize(at + numbers.len() * data_type.byte_size(1).unwrap_or(1), 0);
@@ -189,8 +191,8 @@ mod tests {
         Ok(u16::from_le_bytes([bytes[0], bytes[1]]))
     }
 
-    /// Every number of a 16-bit type, its middle to the next, and what lies just beside that
-    /// middle.
+    /// Checks every number of a 16-bit type, the midpoint to the next one, and the neighbors of
+    /// that midpoint.
     fn rounds_to_nearest_even(data_type: DataType, value: impl Fn(u16) -> f64, largest: u16) {
         for sign in [1.0, -1.0] {
             let flag = if sign < 0.0 { 0x8000 } else { 0 };

@@ -1,4 +1,4 @@
-//! Tensors of floats whose elements are converted on demand.
+//! Floating-point tensors whose elements are converted on demand.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{DataType, data, data_type, shape, shaped};
 use crate::onnx::value_range::ValueRange;
 
-/// A tensor of floats whose elements are converted on demand.
+/// A floating-point tensor whose elements are converted on demand.
 ///
 /// ```
 /// use ndarray::array;
@@ -38,10 +38,10 @@ pub struct Floats {
 }
 
 impl Floats {
-    /// The elements of a tensor of half, bfloat16, float or double.
+    /// Refers to the elements of a tensor of float16, bfloat16, float or double.
     ///
     /// # Errors
-    /// As [`data`], and where they are no floats.
+    /// The errors of [`data`], or if the element type is not a floating-point type.
     pub fn new(tensor: &TensorProto, externals: &Externals) -> Result<Self> {
         let data_type = data_type(tensor)?;
         if !data_type.is_float() {
@@ -66,19 +66,19 @@ impl Floats {
         &self.shape
     }
 
-    /// All elements.
+    /// Reads all elements.
     ///
     /// # Errors
-    /// Where they cannot be read.
+    /// If they cannot be read.
     pub fn all(&self) -> Result<ArrayD<f64>> {
         let count = self.shape.iter().product();
         shaped(&self.name, &self.shape, self.numbers(0..count)?)
     }
 
-    /// The elements in a range along an axis. No others are read.
+    /// Reads the elements of a range along an axis, and no others.
     ///
     /// # Errors
-    /// Where they cannot be read, or are not there.
+    /// If they cannot be read, or if the range exceeds the axis.
     pub fn places(&self, axis: usize, range: Range<usize>) -> Result<ArrayD<f64>> {
         let Some(&extent) = self.shape.get(axis).filter(|&&extent| range.end <= extent) else {
             return Err(self.error(format!(
@@ -94,7 +94,8 @@ impl Floats {
         };
         let mut values = Vec::with_capacity(rows * runs.wanted.len());
         if matches!(self.data, Data::Made(_)) && rows > 1 && !range.is_empty() {
-            // Computed data are computed part by part: each part once, and not once for each row.
+            // Computed data are computed part by part, so that each part is computed once, and not
+            // once for each row.
             for part in self.data.parts() {
                 let part = part.start / self.size()..part.end / self.size();
                 let wanted = runs.within(&part);
@@ -121,20 +122,21 @@ impl Floats {
         Ok(numbers)
     }
 
-    /// Elements in a row from one on, as many as there is room for; the buffer can be used again.
+    /// Reads `into.len()` consecutive elements starting at element `at`. `buffer` is scratch memory
+    /// that can be reused.
     ///
     /// # Errors
-    /// Where they cannot be read.
+    /// If they cannot be read.
     pub(crate) fn read(&self, at: usize, buffer: &mut Vec<u8>, into: &mut [f64]) -> Result<()> {
         self.read_bytes(at..at + into.len(), buffer)?;
         self.decode(buffer, into);
         Ok(())
     }
 
-    /// The bytes of elements in a row.
+    /// Reads the bytes of a range of elements.
     ///
     /// # Errors
-    /// Where they cannot be read.
+    /// If they cannot be read.
     pub(crate) fn read_bytes(&self, range: Range<usize>, buffer: &mut Vec<u8>) -> Result<()> {
         let size = self.size();
         buffer.resize(range.len() * size, 0);
@@ -143,28 +145,28 @@ impl Floats {
             .map_err(|reason| self.error(reason))
     }
 
-    /// The range of all elements, once they have been [read](Floats::see).
+    /// The range of all elements, if [`Floats::see`] has stored it.
     pub(crate) fn seen(&self) -> Option<ValueRange> {
         self.seen.get().copied()
     }
 
-    /// Tells how small and how large all of them are.
+    /// Stores the range of all elements.
     pub(crate) fn see(&self, all: ValueRange) {
         // An earlier reader has stored the same range.
         let _ = self.seen.set(all);
     }
 
-    /// How many bytes an element takes.
+    /// The number of bytes of an element.
     pub(crate) fn size(&self) -> usize {
         self.data_type.byte_size(1).unwrap_or(1)
     }
 
-    /// The numbers that are stored as these bytes, as many as there is room for.
+    /// Decodes the first `into.len()` elements of a byte string.
     pub(crate) fn decode(&self, buffer: &[u8], into: &mut [f64]) {
         decode(self.data_type, buffer, into);
     }
 
-    /// How small and how large the numbers are that are stored as these bytes.
+    /// The range of the magnitudes of encoded elements.
     pub(crate) fn magnitudes(&self, buffer: &[u8]) -> ValueRange {
         magnitudes(self.data_type, buffer)
     }
@@ -177,11 +179,11 @@ impl Floats {
     }
 }
 
-/// The wanted elements of rows that lie one behind the other.
+/// Equal ranges of elements in consecutive rows.
 struct Runs {
-    /// How many elements a row has.
+    /// The number of elements of a row.
     length: usize,
-    /// The wanted ones of each row.
+    /// The range of elements within each row.
     wanted: Range<usize>,
 }
 
@@ -190,7 +192,7 @@ impl Runs {
         row * self.length + self.wanted.start..row * self.length + self.wanted.end
     }
 
-    /// The wanted elements within a part that is not empty, counted from its first element.
+    /// The ranges within a nonempty part of the rows, relative to the start of the part.
     fn within(&self, part: &Range<usize>) -> Vec<Range<usize>> {
         let length = self.length.max(1);
         let rows = part.start / length..=(part.end - 1) / length;
@@ -220,7 +222,8 @@ fn decode(data_type: DataType, bytes: &[u8], into: &mut [f64]) {
     }
 }
 
-/// Of their bits, which are fewer than those of the numbers that they are decoded to, and in the same order.
+/// The range of the magnitudes of encoded elements. Compares their bits, which are shorter than
+/// decoded numbers and have the same order.
 #[multiversion(targets = "simd")]
 fn magnitudes(data_type: DataType, bytes: &[u8]) -> ValueRange {
     macro_rules! of {
@@ -229,7 +232,7 @@ fn magnitudes(data_type: DataType, bytes: &[u8]) -> ValueRange {
             for &bytes in bytes.as_chunks().0 {
                 let size = <$bits>::from_le_bytes(bytes) & (<$bits>::MAX >> 1);
                 largest = largest.max(size);
-                // So that 0 is behind all.
+                // Wraps 0 to the largest value, so that 0 is ignored.
                 least = least.min(size.wrapping_sub(1));
             }
             [least.wrapping_add(1), largest].map(|bits| f64::from(<$float>::from_bits(bits)))

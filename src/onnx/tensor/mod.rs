@@ -1,4 +1,4 @@
-//! The elements of tensors. Nothing outside this folder knows how an element type is stored.
+//! The elements of tensors. Only this folder knows how element types are stored.
 
 mod encode;
 mod floats;
@@ -22,23 +22,24 @@ pub use encode::{NotRepresentable, encode_f64, rounded, underflow};
 pub(crate) use encode::{append, encode_into};
 pub use floats::Floats;
 
-/// The elements of a tensor of fixed-width type in the format of `raw_data`: little-endian,
+/// Reads the elements of a tensor of fixed-width type in the format of `raw_data`: little-endian,
 /// row-major.
 ///
-/// They are not copied, unless they are in a file, or the tensor keeps them in a field of their type.
+/// They are copied only if they are in a file, or in a field of their type.
 ///
 /// # Errors
-/// As [`data`], and where they cannot be read.
+/// The errors of [`data`], or if they cannot be read.
 pub fn raw(tensor: &TensorProto, externals: &Externals) -> Result<Bytes> {
     data(tensor, externals)?
         .all()
         .map_err(|reason| externals.error(tensor, reason))
 }
 
-/// Where the elements of a tensor are, as [`raw`] gives them. They are not read for it.
+/// The place of the bytes that [`raw`] returns. Does not read them.
 ///
 /// # Errors
-/// Where they are not there, in two places, or not as many as its shape and type take, and where it is a segment.
+/// If the elements are missing or in two places, if their size differs from that of the shape and
+/// type, or if the tensor is a segment.
 pub fn data(tensor: &TensorProto, externals: &Externals) -> Result<Data> {
     if tensor.segment.is_some() {
         return Err(error(
@@ -77,7 +78,7 @@ pub(super) fn has_typed_data(tensor: &TensorProto) -> bool {
         && uint64_data.is_empty())
 }
 
-/// The elements of the one field that the element type has, as bytes.
+/// The elements in the field of the element type, as bytes.
 fn typed_data(tensor: &TensorProto) -> Result<Bytes> {
     use DataType::*;
     let data_type = data_type(tensor)?;
@@ -105,7 +106,7 @@ fn typed_data(tensor: &TensorProto) -> Result<Bytes> {
         ),
         Uint8 | Bool | Float8E4M3FN | Float8E4M3FNUZ | Float8E5M2 | Float8E5M2FNUZ | Float8E8M0
         | Uint4 | Float4E2M1 | Uint2 => narrow(tensor, &tensor.int32_data, u8::try_from)?,
-        // Packed bytes, which some writers extend by their sign.
+        // The packed bytes; some writers sign-extend them.
         Int4 | Int2 => narrow(tensor, &tensor.int32_data, |value| {
             u8::try_from(value).or_else(|_| i8::try_from(value).map(|value| value as u8))
         })?,
@@ -139,18 +140,18 @@ fn narrow<T: Copy + fmt::Display, U, E>(
     Ok(narrowed)
 }
 
-/// The elements of a tensor of half, bfloat16, float or double, exactly.
+/// Reads the elements of a tensor of float16, bfloat16, float or double exactly.
 ///
 /// # Errors
-/// As [`Floats::new`], and where they cannot be read.
+/// The errors of [`Floats::new`], or if they cannot be read.
 pub fn read_f64(tensor: &TensorProto, externals: &Externals) -> Result<ArrayD<f64>> {
     Floats::new(tensor, externals)?.all()
 }
 
-/// The elements of a tensor of integers or bool, exactly.
+/// Reads the elements of a tensor of integers or bool exactly.
 ///
 /// # Errors
-/// As [`raw`], and where they are no integers, or a uint64 is one that no `i64` holds.
+/// The errors of [`raw`], or if they are not integers, or if a uint64 exceeds the range of `i64`.
 pub fn read_i64(tensor: &TensorProto, externals: &Externals) -> Result<ArrayD<i64>> {
     use DataType::*;
     let data_type = data_type(tensor)?;
@@ -195,7 +196,7 @@ fn split<T, const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> T) -> Vec<T
         .collect()
 }
 
-/// Unsigned elements of `bits` bits, the first in the lowest bits of a byte.
+/// Unpacks unsigned elements of `bits` bits each; the first one is in the lowest bits of a byte.
 fn unpack(bytes: &[u8], count: usize, bits: usize) -> Vec<i64> {
     let per_byte = 8 / bits;
     let mask = (1 << bits) - 1;
@@ -213,10 +214,10 @@ fn shaped<T>(name: &str, shape: &[usize], values: Vec<T>) -> Result<ArrayD<T>> {
     })
 }
 
-/// A tensor of floats, as [`encode_f64`] stores them.
+/// Encodes a floating-point tensor as [`encode_f64`] does.
 ///
 /// # Errors
-/// As [`encode_f64`].
+/// The errors of [`encode_f64`].
 pub fn make(name: &str, data_type: DataType, values: &ArrayViewD<'_, f64>) -> Result<TensorProto> {
     let bytes = encode_f64(data_type, values).map_err(|reason| Error::Tensor {
         tensor: name.to_owned(),
@@ -225,7 +226,7 @@ pub fn make(name: &str, data_type: DataType, values: &ArrayViewD<'_, f64>) -> Re
     Ok(stored(name, data_type, values.shape(), bytes))
 }
 
-/// A tensor of int64 with one axis, as shapes and axes are given to operators.
+/// An int64 tensor with one axis, as operators take shapes and axes.
 pub fn make_i64(name: &str, values: &[i64]) -> TensorProto {
     let bytes = concat(values, |value| value.to_le_bytes());
     stored(name, DataType::Int64, &[values.len()], bytes.into())
@@ -240,10 +241,12 @@ fn stored(name: &str, data_type: DataType, shape: &[usize], bytes: Bytes) -> Ten
     }
 }
 
-/// Puts other elements into a tensor, as [`raw`] gives them, and forgets where it kept its own.
+/// Replaces the elements of a tensor by others in the format of [`raw`], and drops the old ones or
+/// their location.
 ///
 /// # Errors
-/// Where they are not as many as its shape and type take. Where the type is unknown, any number is fine.
+/// If their size differs from that of the shape and type. If the type is unknown, any size is
+/// accepted.
 pub fn replace(tensor: &mut TensorProto, bytes: Bytes) -> Result<()> {
     if DataType::from_code(tensor.data_type()).is_some() {
         expect_size(tensor, bytes.len())?;
@@ -253,7 +256,7 @@ pub fn replace(tensor: &mut TensorProto, bytes: Bytes) -> Result<()> {
     Ok(())
 }
 
-/// Takes the elements out of a tensor, and forgets where it kept them.
+/// Removes the elements of a tensor, or their location.
 pub(super) fn clear(tensor: &mut TensorProto) {
     *tensor = TensorProto {
         raw_data: None,
@@ -269,10 +272,11 @@ pub(super) fn clear(tensor: &mut TensorProto) {
     };
 }
 
-/// Sees to it that a tensor whose bytes are in the message has as many as its shape and type take, where they are known.
+/// Checks that the elements of a tensor in the message have the size of its shape and type, if
+/// these are known.
 ///
 /// # Errors
-/// Where it has others.
+/// If the size differs.
 pub(crate) fn check_size(tensor: &TensorProto) -> Result<()> {
     let is_elsewhere = is_external(tensor) || is_held(tensor) || tensor.segment.is_some();
     let bytes = tensor

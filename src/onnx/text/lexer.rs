@@ -10,7 +10,7 @@ pub(super) struct Lexer<'t> {
     at: usize,
 }
 
-/// A number of undeclared type.
+/// A number without a declared type.
 pub(super) enum Number {
     Int(i64),
     Float(f32),
@@ -21,7 +21,7 @@ impl<'t> Lexer<'t> {
         Self { text, at: 0 }
     }
 
-    /// The next character that is neither space nor comment; the position is then before it.
+    /// Skips spaces and comments, and returns the next character without reading it.
     pub(super) fn peek(&mut self) -> Option<char> {
         loop {
             let rest = self.rest();
@@ -33,7 +33,7 @@ impl<'t> Lexer<'t> {
         }
     }
 
-    /// Reads a token if it is next.
+    /// Reads `token` if it is next. Returns whether it was.
     pub(super) fn takes(&mut self, token: &str) -> bool {
         self.peek();
         let is_next = self.rest().starts_with(token);
@@ -54,7 +54,7 @@ impl<'t> Lexer<'t> {
         self.unexpected(&format!("`{token}`"))
     }
 
-    /// The identifier that is next, without reading it; empty if there is none.
+    /// The next identifier, without reading it; empty if there is none.
     pub(super) fn peek_identifier(&mut self) -> &'t str {
         let begins = self
             .peek()
@@ -98,7 +98,7 @@ impl<'t> Lexer<'t> {
         }
     }
 
-    /// Reads a string in quotes, in which `\` stands before `"` and `\`.
+    /// Reads a string in quotes, in which a `\` precedes each `"` and `\`.
     ///
     /// # Errors
     /// If another token is next, or the string does not end.
@@ -119,7 +119,7 @@ impl<'t> Lexer<'t> {
         self.error("a string does not end")
     }
 
-    /// Reads a number: an integer if it looks like one.
+    /// Reads a number: an integer if it looks like one, or else a float.
     ///
     /// # Errors
     /// If another token is next.
@@ -132,15 +132,15 @@ impl<'t> Lexer<'t> {
         self.float().map(Number::Float)
     }
 
-    /// Reads an integer of a type.
+    /// Reads an integer of type `T`.
     ///
     /// # Errors
-    /// If another token is next, or the number exceeds the type.
+    /// If another token is next, or if the integer exceeds the type.
     pub(super) fn integer<T: FromStr>(&mut self) -> Result<T> {
         self.parsed("an integer")
     }
 
-    /// Reads a number of any form.
+    /// Reads a float of type `T`, in any notation.
     ///
     /// # Errors
     /// If another token is next.
@@ -148,7 +148,7 @@ impl<'t> Lexer<'t> {
         self.parsed("a number")
     }
 
-    /// Reads a word as a value of a type.
+    /// Reads a word as a value of type `T`.
     fn parsed<T: FromStr>(&mut self, expected: &str) -> Result<T> {
         let word = self.peek_word();
         let Ok(value) = word.parse() else {
@@ -158,7 +158,7 @@ impl<'t> Lexer<'t> {
         Ok(value)
     }
 
-    /// The letters, digits, signs and points that are next.
+    /// The next letters, digits, signs and points, without reading them.
     fn peek_word(&mut self) -> &'t str {
         self.peek();
         let rest = self.rest();
@@ -180,7 +180,7 @@ impl<'t> Lexer<'t> {
         self.error(&format!("expected {expected}, found {found}"))
     }
 
-    /// An error at this position.
+    /// An error at the current position.
     pub(super) fn error<T>(&self, reason: &str) -> Result<T> {
         let before = &self.text[..self.at];
         let line_begin = before.rfind('\n').map_or(0, |end| end + 1);

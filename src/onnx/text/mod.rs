@@ -9,11 +9,11 @@
 //! }
 //! ```
 //!
-//! The syntax is that of `docs/Syntax.md` of the ONNX project; the printer and the parser of the
-//! `onnx` package read and write it too. It has no place for doc strings of nodes, metadata of nodes
-//! and graphs, sparse tensors, quantization annotations, training graphs and devices: these are
-//! missing from the text. float16, bfloat16 and the floats of 8 bits are written by their bits, and
-//! elements of less than a byte by the bytes that hold them.
+//! The syntax is that of `docs/Syntax.md` of the ONNX project. The printer and the parser of the
+//! `onnx` package use it too. It cannot express doc strings of nodes, metadata of nodes and graphs,
+//! sparse tensors, quantization annotations, training graphs and devices, so these are missing from
+//! the text. float16, bfloat16 and the floats of 8 bits are written as their bits, and elements of
+//! less than a byte as the bytes that hold them.
 
 mod lexer;
 mod parse;
@@ -49,8 +49,7 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Text`] with line and column, if the text does not follow
-    /// the syntax.
+    /// [`Error::Text`] with line and column, if the text does not follow the syntax.
     pub fn from_text(text: &str) -> Result<Self> {
         parse::model(text).map(Self::from_proto)
     }
@@ -64,12 +63,12 @@ impl Model {
     }
 }
 
-/// Whether a file holds a model as text, by its name.
+/// Whether the name of a file says that it holds a model as text.
 pub(super) fn is_text(path: &Path) -> bool {
     path.extension() == Some(OsStr::new("onnxtxt"))
 }
 
-/// Reads a model from a file of text; `others` are further folders of its external data.
+/// Reads a model from a text file. `others` are additional folders of its external data.
 pub(super) fn open(path: &Path, others: Vec<PathBuf>) -> Result<Model> {
     let text = fs::read_to_string(path).map_err(|source| Error::Io {
         path: path.to_owned(),
@@ -89,7 +88,7 @@ pub(super) fn open(path: &Path, others: Vec<PathBuf>) -> Result<Model> {
     Ok(model)
 }
 
-/// Whether a name needs no quotes.
+/// Whether a name is an identifier, which needs no quotes.
 fn is_identifier(name: &str) -> bool {
     let mut characters = name.chars();
     let begins = characters
@@ -98,7 +97,7 @@ fn is_identifier(name: &str) -> bool {
     begins && characters.all(|next| next.is_ascii_alphanumeric() || next == '_')
 }
 
-/// Whether a word begins a type, so that a value of that name needs quotes.
+/// Whether a word begins a type, so that a value with this name needs quotes.
 fn is_type_name(word: &str) -> bool {
     let is_composite = matches!(
         word,
@@ -107,12 +106,12 @@ fn is_type_name(word: &str) -> bool {
     is_composite || DataType::from_str(word).is_ok()
 }
 
-/// Whether a word is a number, so that a graph of that name needs quotes.
+/// Whether a word is a float, so that a graph with this name needs quotes.
 fn is_special_float(word: &str) -> bool {
     ["inf", "infinity", "nan"].contains(&word.to_ascii_lowercase().as_str())
 }
 
-/// Prints and parses again.
+/// Prints models and parses the text again.
 #[cfg(test)]
 mod tests {
     use super::*;

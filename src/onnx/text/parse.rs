@@ -15,7 +15,7 @@ use crate::onnx::proto::{
     ValueInfoProto,
 };
 
-/// Bodies of attributes within bodies, at most.
+/// The maximum depth of nested bodies.
 const MAX_DEPTH: usize = 60;
 
 /// Parses a whole model.
@@ -29,7 +29,7 @@ pub(super) fn model(text: &str) -> Result<ModelProto> {
 
 struct Parser<'t> {
     lexer: Lexer<'t>,
-    /// How many bodies are around the position.
+    /// The number of bodies around the position.
     depth: usize,
 }
 
@@ -96,7 +96,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// An attribute of a function: its name, or the name with a default.
+    /// Parses an attribute of a function: its name, or its name with a default value.
     fn function_attribute(&mut self, function: &mut FunctionProto) -> Result<()> {
         let name = self.lexer.name()?;
         if matches!(self.lexer.peek(), Some(':' | '=')) {
@@ -107,7 +107,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Inputs or outputs of a function: names, some of them with a type.
+    /// Parses the inputs or outputs of a function: names, each with an optional type.
     fn function_values(&mut self, types: &mut Vec<ValueInfoProto>) -> Result<Vec<String>> {
         let mut names = vec![];
         self.lexer.expect("(")?;
@@ -161,7 +161,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The elements behind the name of a value, if there are any.
+    /// Parses the elements after the name of a value, if there are any.
     fn initializer(&mut self, value: &ValueInfoProto) -> Result<Option<TensorProto>> {
         if !self.lexer.takes("=") {
             return Ok(None);
@@ -171,7 +171,7 @@ impl Parser<'_> {
         Ok(Some(tensor))
     }
 
-    /// A name behind an optional type.
+    /// Parses a name after an optional type.
     fn value_info(&mut self) -> Result<ValueInfoProto> {
         let has_type = is_type_name(self.lexer.peek_identifier());
         let r#type = has_type.then(|| self.value_type()).transpose()?;
@@ -231,7 +231,7 @@ impl Parser<'_> {
         })
     }
 
-    /// `opaque()`, `opaque(name)` or `opaque(domain, name)`.
+    /// Parses the part of an opaque type after `opaque`: `()`, `(name)` or `(domain, name)`.
     fn opaque_type(&mut self) -> Result<OpaqueType> {
         self.lexer.expect("(")?;
         let mut words = vec![];
@@ -252,7 +252,7 @@ impl Parser<'_> {
             .or_else(|_| self.lexer.error(&format!("unknown element type `{word}`")))
     }
 
-    /// The extents behind an element type: none for a scalar, `[]` for an unknown rank.
+    /// Parses the extents after an element type: none for a scalar, `[]` for an unknown rank.
     fn shape(&mut self) -> Result<Option<TensorShapeProto>> {
         if !self.lexer.takes("[") {
             return Ok(Some(TensorShapeProto::default()));
@@ -314,7 +314,8 @@ impl Parser<'_> {
         Ok(node)
     }
 
-    /// Names with commas between them; one of them may be empty.
+    /// Parses names with commas between them; an input or output that is left out has an empty
+    /// name.
     fn names(&mut self) -> Result<Vec<String>> {
         let mut names = vec![];
         while self.lexer.is_at_name() {
@@ -346,7 +347,7 @@ impl Parser<'_> {
         })
     }
 
-    /// The type and the value behind the name of an attribute.
+    /// Parses the type and the value after the name of an attribute.
     fn attribute(&mut self, name: String) -> Result<AttributeProto> {
         let mut attribute = AttributeProto {
             name: Some(name),
@@ -375,7 +376,7 @@ impl Parser<'_> {
         Ok(attribute)
     }
 
-    /// Values in brackets, behind the opening one.
+    /// Parses values in brackets, after the opening one.
     fn values(
         &mut self,
         attribute: &mut AttributeProto,
@@ -401,7 +402,7 @@ impl Parser<'_> {
         }
     }
 
-    /// One value, of a declared type or of the type that it looks like.
+    /// Parses one value, of the declared type or of the type that it looks like.
     fn value(
         &mut self,
         attribute: &mut AttributeProto,
@@ -424,7 +425,7 @@ impl Parser<'_> {
         Ok(kind)
     }
 
-    /// A number, of the type that it looks like.
+    /// Parses a number, of the type that it looks like.
     fn number(&mut self, attribute: &mut AttributeProto) -> Result<AttributeType> {
         match self.lexer.number()? {
             Number::Int(value) => {
@@ -438,7 +439,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The type of a value without a declared one; [`AttributeType::Undefined`] for a number.
+    /// The type of the next value, as it looks; [`AttributeType::Undefined`] for a number.
     fn apparent_type(&mut self) -> AttributeType {
         let word = self.lexer.peek_identifier();
         match self.lexer.peek() {
@@ -450,7 +451,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A type, or a tensor if elements follow it.
+    /// Parses a type, or a tensor if elements follow.
     fn type_or_tensor(
         &mut self,
         attribute: &mut AttributeProto,
@@ -481,7 +482,7 @@ impl Parser<'_> {
         self.tensor(name, r#type)
     }
 
-    /// The elements of a tensor, or the place of its external data.
+    /// Parses the elements of a tensor, or the entries of its external data.
     fn tensor(&mut self, name: String, r#type: &TypeProto) -> Result<TensorProto> {
         let Some(declared) = &r#type.tensor_type else {
             return self.lexer.error("only a tensor has elements");
@@ -514,7 +515,7 @@ impl Parser<'_> {
         Ok(tensor)
     }
 
-    /// The extents of a tensor, which are numbers.
+    /// The extents of a tensor, which must all be integers.
     fn extents(&mut self, declared: &TensorType) -> Result<Vec<i64>> {
         let Some(shape) = &declared.shape else {
             return self.lexer.error("the shape of a tensor needs numbers");
@@ -529,7 +530,7 @@ impl Parser<'_> {
         Ok(extents)
     }
 
-    /// Appends the bytes of one element.
+    /// Parses one element, and appends its bytes.
     fn element(&mut self, data_type: DataType, bytes: &mut Vec<u8>) -> Result<()> {
         use DataType::*;
         match data_type {
@@ -549,7 +550,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Compares the elements with the shape: strings by their count, others by their bytes.
+    /// Compares the number of elements with the shape: strings by their count, others by their
+    /// bytes.
     fn check_count(&self, tensor: &TensorProto, data_type: DataType, found: usize) -> Result<()> {
         let extents = tensor.dims.iter().map(|&extent| extent as usize);
         let count = extents.fold(1, usize::saturating_mul);
@@ -574,7 +576,7 @@ impl Parser<'_> {
         ))
     }
 
-    /// The name of a field and the colon behind it.
+    /// Parses the name of a field and the colon after it.
     fn field(&mut self) -> Result<String> {
         let name = self.lexer.identifier()?.to_owned();
         if self.lexer.peek() != Some(':') {
@@ -597,7 +599,7 @@ impl Parser<'_> {
         Ok(sets)
     }
 
-    /// Pairs of strings in brackets.
+    /// Parses pairs of strings in brackets.
     fn entries(&mut self) -> Result<Vec<StringStringEntryProto>> {
         let mut entries = vec![];
         self.lexer.expect("[")?;
@@ -611,7 +613,7 @@ impl Parser<'_> {
         Ok(entries)
     }
 
-    /// Items with commas between them, up to the closing token.
+    /// Parses items with commas between them, up to the closing token.
     fn list(&mut self, close: &str, mut item: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
         if self.lexer.takes(close) {
             return Ok(());

@@ -14,16 +14,16 @@ use crate::onnx::proto::{
 };
 use crate::onnx::tensor;
 
-/// The tensors whose elements are printed; the others have `...` in their place.
+/// The tensors whose elements are printed; other elements are printed as `...`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrintedElements {
     /// Every tensor, so that the text can be read again.
     All,
-    /// Tensors of at most so many elements.
+    /// Tensors of at most this many elements.
     AtMost(usize),
 }
 
-/// The text of a whole model.
+/// Prints a whole model.
 pub(super) fn model(model: &Model, elements: PrintedElements) -> Result<String> {
     let mut printer = Printer {
         text: String::new(),
@@ -43,7 +43,7 @@ pub(super) fn model(model: &Model, elements: PrintedElements) -> Result<String> 
 
 struct Printer<'m> {
     text: String,
-    /// Spaces at the beginning of a line.
+    /// The number of spaces at the beginning of a line.
     indent: usize,
     elements: PrintedElements,
     externals: &'m Externals,
@@ -133,7 +133,7 @@ impl Printer<'_> {
         self.nodes(&graph.node)
     }
 
-    /// Initializers and types of values, one a line.
+    /// Prints initializers and types of values, one per line.
     fn values(&mut self, values: Vec<String>) {
         let mut opening = '<';
         let count = values.len();
@@ -170,7 +170,7 @@ impl Printer<'_> {
             names(&node.output),
             overload.unwrap_or_default(),
         ));
-        // Bodies follow the inputs, so that the inputs stay in sight.
+        // Attributes with bodies follow the inputs, so that the inputs stay visible.
         let inputs = format!(" ({})", names(&node.input));
         let has_body = node
             .attribute
@@ -219,7 +219,7 @@ impl Printer<'_> {
         Ok(())
     }
 
-    /// The tensor of an attribute, or its tensors in brackets.
+    /// Prints the tensor of an attribute, or its tensors in brackets.
     fn tensors(&self, attribute: &AttributeProto) -> Result<String> {
         if let Some(tensor) = &attribute.t {
             return self.tensor(tensor, " ");
@@ -232,7 +232,7 @@ impl Printer<'_> {
         Ok(list(tensors.into_iter()))
     }
 
-    /// The graph of an attribute, or its graphs in brackets.
+    /// Prints the graph of an attribute, or its graphs in brackets.
     fn bodies(&mut self, attribute: &AttributeProto) -> Result<()> {
         self.indent += 3;
         if let Some(body) = &attribute.g {
@@ -258,7 +258,7 @@ impl Printer<'_> {
         self.tensor(initializer, " = ")
     }
 
-    /// Type, name and elements of a tensor.
+    /// Prints the type, the name and the elements of a tensor.
     fn tensor(&self, tensor: &TensorProto, separator: &str) -> Result<String> {
         let data_type = tensor::data_type(tensor)?;
         let mut text = data_type.name();
@@ -290,7 +290,7 @@ impl Printer<'_> {
         Ok(format!("{{{}}}", elements.join(", ")))
     }
 
-    /// Begins a line.
+    /// Begins a line with `text`.
     fn line(&mut self, text: &str) {
         self.text.push('\n');
         self.text.push_str(&" ".repeat(self.indent));
@@ -298,7 +298,7 @@ impl Printer<'_> {
     }
 }
 
-/// The type of an attribute; old files omit it.
+/// The type of an attribute, which old files omit.
 fn type_of(attribute: &AttributeProto) -> AttributeType {
     let declared = AttributeType::try_from(attribute.r#type.unwrap_or_default());
     match declared {
@@ -346,12 +346,12 @@ fn value_type(kind: &TypeProto) -> String {
     }
 }
 
-/// The type inside a sequence, a map or an optional; empty where it is left out.
+/// The type inside a sequence, a map or an optional; empty if it is missing.
 fn inner_type(kind: &Option<TypeProto>) -> String {
     kind.as_ref().map(value_type).unwrap_or_default()
 }
 
-/// An element type with extents: none for a scalar, `[]` for an unknown rank.
+/// Prints an element type with extents: none for a scalar, `[]` for an unknown rank.
 fn tensor_type(code: i32, shape: Option<&TensorShapeProto>) -> String {
     let extents = match shape {
         None => "[]".to_owned(),
@@ -416,7 +416,7 @@ fn quoted_bytes(bytes: &[u8]) -> String {
     quoted(&String::from_utf8_lossy(bytes))
 }
 
-/// The elements of a type in little-endian bytes, as numbers.
+/// Prints little-endian elements as numbers.
 fn numbers(data_type: DataType, bytes: &[u8]) -> Vec<String> {
     use DataType::*;
     match data_type {
@@ -438,7 +438,7 @@ fn each<const WIDTH: usize>(bytes: &[u8], print: impl Fn([u8; WIDTH]) -> String)
     words.iter().map(|&word| print(word)).collect()
 }
 
-/// The shortest text that reads as the same float.
+/// The shortest text that parses as the same float.
 fn number<T: Display + LowerExp + Into<f64> + Copy>(value: T) -> String {
     let wide: f64 = value.into();
     if wide.is_nan() {

@@ -3,7 +3,7 @@
 use super::writer::Writer;
 use crate::ir::builder::float;
 
-/// The activation of this name, with its parameters; `None` where nothing is known of it.
+/// The activation of this name, with its parameters; `None` if nothing is known of it.
 pub fn activated(
     writer: &mut Writer,
     name: &str,

@@ -12,7 +12,7 @@
 use super::Definition;
 use super::writer::Writer;
 
-/// Tokens up to which the steps are written one behind the other.
+/// Tokens up to which the steps are written one after another.
 const LONGEST: i64 = 64;
 
 pub const DEFINITION: Definition = Definition {

@@ -38,7 +38,7 @@ pub(crate) struct Definition {
     attributes: &'static [&'static str],
     /// How many inputs it reads at most.
     inputs: usize,
-    /// Writes a node out; `None` where the definition does not know all that it needs.
+    /// Writes a node out; `None` if the definition does not know all that it needs.
     write: fn(&mut Writer) -> Option<()>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) const FAILING: Definitions = &[gather_nd::DEFINITION, strided_slice::
 /// How often the graph is looked at: an operator behind another one may need its extents.
 const ROUNDS: usize = 8;
 
-/// The model with every operator that has one of these definitions written out; `None` where it has none. Extents of inputs are
+/// The model with every operator that has one of these definitions written out; `None` if it has none. Extents of inputs are
 /// numbers.
 pub(crate) fn written_out(model: &Model, definitions: Definitions) -> Option<Model> {
     let mut result = written_once(model, definitions)?;

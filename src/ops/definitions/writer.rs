@@ -157,7 +157,7 @@ impl<'a> Writer<'a> {
         self.pair("Mul", value, &gate)
     }
 
-    /// Values one behind the other along an axis.
+    /// Values one after another along an axis.
     pub fn concat(&mut self, values: &[&str], axis: i64) -> String {
         self.maker.op("Concat", values, vec![int("axis", axis)])
     }

@@ -205,7 +205,7 @@ pub enum OutlineItem {
 /// `#site=3`.
 ///
 /// # Errors
-/// Where the outline has no form in JSON.
+/// If the outline has no form in JSON.
 pub fn outline_html(outline: &Outline) -> serde_json::Result<String> {
     // In a string of JSON it is the same; in a page it would begin a tag, which may be the end of the script.
     let data = serde_json::to_string(outline)?.replace('<', "\\u003c");

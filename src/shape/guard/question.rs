@@ -308,7 +308,7 @@ impl<'q> Question<'q> {
     }
 }
 
-/// The integers of an attribute; `None` where it has another type.
+/// The integers of an attribute; `None` if it has another type.
 fn numbers(attribute: &AttributeProto) -> Option<Vec<i64>> {
     match attribute.r#type() {
         AttributeType::Int => Some(vec![attribute.i()]),

@@ -185,7 +185,7 @@ fn extents_fact(tensor: &TensorProto) -> InferenceFact {
     }
 }
 
-/// The declared type in tract's messages, with bfloat16 as float; `None` where a symbol is too long.
+/// The declared type in tract's messages, with bfloat16 as float; `None` if a symbol is too long.
 fn as_read_by_tract(declared: &TensorType) -> Option<pb::type_proto::Tensor> {
     let dims = declared.shape.iter().flat_map(|shape| &shape.dim);
     let has_long_symbol = dims.into_iter().any(

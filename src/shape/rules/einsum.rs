@@ -17,7 +17,7 @@ pub struct Contracted {
 }
 
 impl Contracted {
-    /// The letters of a node with these operands; `None` where its equation cannot be read.
+    /// The letters of a node with these operands; `None` if its equation cannot be read.
     pub fn from_node(node: &NodeProto, operands: &[Option<InferenceFact>]) -> Option<Self> {
         let shapes: Vec<Option<Shape>> =
             operands.iter().map(|fact| shape(fact.as_ref()?)).collect();
@@ -54,7 +54,7 @@ impl Contracted {
     }
 }
 
-/// The extent of a letter of two operands; `None` where engines disagree.
+/// The extent of a letter of two operands; `None` if engines disagree.
 fn agreed_extent(one: Option<TDim>, other: Option<TDim>) -> Option<TDim> {
     if (extent(&one) == Some(1)) != (extent(&other) == Some(1)) {
         return None;

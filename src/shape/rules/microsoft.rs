@@ -45,7 +45,7 @@ fn packed_attention(query: &NodeQuery) -> Option<Shape> {
     }
 }
 
-/// A third of the columns of the weight, itself `None` where their number is unknown.
+/// A third of the columns of the weight, itself `None` if their number is unknown.
 fn third_of_columns(query: &NodeQuery) -> Option<Option<TDim>> {
     let columns = extent(query.shape(1)?.get(1)?);
     Some(columns.map(|columns| TDim::from(columns / 3)))

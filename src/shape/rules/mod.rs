@@ -40,7 +40,7 @@ pub struct NodeQuery<'n> {
     pub elements: &'n dyn Fn(&InferenceFact) -> Option<Shape>,
 }
 
-/// The extents that a fact knows; `None` where it does not know the rank.
+/// The extents that a fact knows; `None` if it does not know the rank.
 pub fn shape(fact: &InferenceFact) -> Option<Shape> {
     (!fact.shape.is_open()).then(|| fact.shape.dims().map(|dim| dim.concretize()).collect())
 }
@@ -136,12 +136,12 @@ impl NodeQuery<'_> {
         self.inputs.get(slot).is_some_and(Option::is_some)
     }
 
-    /// An attribute of one integer, or its default; `None` where it has another type.
+    /// An attribute of one integer, or its default; `None` if it has another type.
     fn int(&self, name: &str, default: i64) -> Option<i64> {
         Some(self.node.attr_i(name).ok()?.unwrap_or(default))
     }
 
-    /// Whether an attribute is set to other than 0; `None` where it has another type.
+    /// Whether an attribute is set to other than 0; `None` if it has another type.
     fn is_set(&self, name: &str) -> Option<bool> {
         Some(self.int(name, 0)? != 0)
     }
@@ -253,7 +253,7 @@ fn padded(shape: &[Option<TDim>], rank: usize, place: usize) -> Option<TDim> {
     }
 }
 
-/// The broadcast extent, itself `None` where it is unknown; `None` where the extents do not broadcast.
+/// The broadcast extent, itself `None` if it is unknown; `None` if the extents do not broadcast.
 fn broadcast_extent(one: Option<TDim>, other: Option<TDim>) -> Option<Option<TDim>> {
     match (extent(&one), extent(&other)) {
         (Some(1), _) => Some(other),

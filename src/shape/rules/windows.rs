@@ -41,7 +41,7 @@ impl NodeQuery<'_> {
         Some(shape)
     }
 
-    /// The window along an axis of space; `None` where the padding follows from the extent.
+    /// The window along an axis of space; `None` if the padding follows from the extent.
     fn window(&self, axis: usize) -> Option<ConvolutionWindow> {
         let space = axis.checked_sub(2)?;
         if !matches!(self.node.attr_s("auto_pad").ok()?, None | Some("NOTSET")) {
