@@ -13,7 +13,7 @@ for package in ("torch", "timm", "onnxruntime"):
     pytest.importorskip(package)
 
 
-def test_the_example_of_the_page_runs_and_agrees() -> None:
+def test_docs_example_runs_and_agrees() -> None:
     page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     example = page.split("```python\n")[1].split("```")[0]
     assert "pretrained=True" in example

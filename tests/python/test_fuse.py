@@ -32,7 +32,7 @@ def expected(model: Path, command: Command, tmp_path: Path) -> bytes:
     return path.read_bytes()
 
 
-def test_bytes_and_paths_become_what_the_command_writes(model: Path, expected: bytes, tmp_path: Path) -> None:
+def test_fuse_of_bytes_and_paths_equals_the_command(model: Path, expected: bytes, tmp_path: Path) -> None:
     data = model.read_bytes()
     assert unfold.fuse(model) == expected
     assert unfold.fuse(str(model)) == expected
@@ -46,7 +46,7 @@ def test_bytes_and_paths_become_what_the_command_writes(model: Path, expected: b
     assert written.read_bytes() == expected
 
 
-def test_streams_get_another_basis_as_the_command_gives_it(digits: Path, command: Command, tmp_path: Path) -> None:
+def test_centre_and_scale_stream_equal_the_command(digits: Path, command: Command, tmp_path: Path) -> None:
     model, path = digits / "ln-dynamo.onnx", tmp_path / "expected.onnx"
     done = command("fuse", model, "-o", path, "--centre", "--scale-stream", "2^-3", "--quiet")
     assert done.returncode == 0
@@ -58,7 +58,7 @@ def test_streams_get_another_basis_as_the_command_gives_it(digits: Path, command
             unfold.plan(model, scale_stream=power)
 
 
-def test_dimensions_are_fixed_as_the_command_fixes_them(model: Path, command: Command, tmp_path: Path) -> None:
+def test_fix_equals_the_command(model: Path, command: Command, tmp_path: Path) -> None:
     path = tmp_path / "fixed.onnx"
     command("fuse", model, "-o", path, "--fix", "batch=3")
     fixed = unfold.fuse(model, fix={"batch": 3})
@@ -67,7 +67,7 @@ def test_dimensions_are_fixed_as_the_command_fixes_them(model: Path, command: Co
         unfold.fuse(model, fix={"rows": 3})
 
 
-def test_a_model_with_nothing_to_fold_stays_byte_for_byte(model: Path, tmp_path: Path) -> None:
+def test_model_without_folds_stays_byte_for_byte(model: Path, tmp_path: Path) -> None:
     data = model.read_bytes()
     everything = ["*", "constant", "duplicate"]
     assert unfold.fuse(data, skip=everything) == data
@@ -75,7 +75,7 @@ def test_a_model_with_nothing_to_fold_stays_byte_for_byte(model: Path, tmp_path:
     assert unfold.fuse(model, tmp_path / "copy.onnx", skip=everything).read_bytes() == data
 
 
-def test_the_report_says_what_was_done(model: Path) -> None:
+def test_report_lists_sites_operators_and_verification(model: Path) -> None:
     data, report = unfold.fuse_with_report(model)
     assert repr(report) == "<FuseReport: 13 of 13 sites, 167 to 81 operators, verified>"
     assert report.changed and report.verified and report.proof is None
@@ -88,7 +88,7 @@ def test_the_report_says_what_was_done(model: Path) -> None:
     assert html.count("<table>") == html.count("</table>") == 2
 
 
-def test_the_plan_is_that_of_the_command(digits: Path, command: Command) -> None:
+def test_plan_has_the_sites_and_refusals_of_the_command(digits: Path, command: Command) -> None:
     path = digits / "dyt-dynamo.onnx"
     plan = unfold.plan(path)
     assert str(plan).splitlines()[0].split() == ["site", "kind", "channels", "fold", "into,", "or", "why", "not"]
@@ -105,7 +105,7 @@ def test_the_plan_is_that_of_the_command(digits: Path, command: Command) -> None
     assert "blocks.0.norm2" in plan._repr_html_()  # pyright: ignore[reportPrivateUsage]
 
 
-def test_what_is_skipped_stays_and_what_is_nowhere_is_a_warning(model: Path) -> None:
+def test_skip_keeps_sites_and_warns_of_unmatched_names(model: Path) -> None:
     plan = unfold.plan(model, skip="UN")
     assert len(plan.kept) == 7
     assert all(site.post and site.post.refusals[0].reason == "skipped" for site in plan.kept)
@@ -114,7 +114,7 @@ def test_what_is_skipped_stays_and_what_is_nowhere_is_a_warning(model: Path) -> 
     assert caught[0].filename == __file__
 
 
-def test_two_models_are_verified_and_proved(model: Path, digits: Path) -> None:
+def test_verify_and_prove_compare_two_models(model: Path, digits: Path) -> None:
     fused = unfold.fuse(model, verify="off")
     verification = unfold.verify(model, fused, dims={"batch": 3})
     assert verification and verification.verdict == "agrees"
@@ -125,7 +125,7 @@ def test_two_models_are_verified_and_proved(model: Path, digits: Path) -> None:
     assert not unfold.prove(digits / "bn-dynamo.onnx", digits / "ln-dynamo.onnx")
 
 
-def test_the_page_is_that_of_the_command_and_replaces_nothing_but_a_page(
+def test_inspect_page_equals_the_command_and_overwrites_only_pages(
     model: Path, command: Command, tmp_path: Path
 ) -> None:
     expected, page = tmp_path / "expected.html", tmp_path / "page.html"
@@ -144,7 +144,7 @@ def test_the_page_is_that_of_the_command_and_replaces_nothing_but_a_page(
         unfold.fuse(model, tmp_path / "nowhere" / "out.onnx")
 
 
-def test_the_model_says_what_was_done_to_it(model: Path) -> None:
+def test_provenance_lists_the_folded_kinds(model: Path) -> None:
     before, after = unfold.inspect(model), unfold.inspect(unfold.fuse(model, verify="off"))
     assert (len(before.sites), before.provenance) == (13, ())
     [once] = after.provenance
@@ -152,7 +152,7 @@ def test_the_model_says_what_was_done_to_it(model: Path) -> None:
     assert once.version == unfold.__version__
 
 
-def test_variants_are_measured(model: Path) -> None:
+def test_bench_measures_variants(model: Path) -> None:
     report = unfold.bench(model, rounds=2, batch=[1, 2])
     assert [setting.label for setting in report.settings] == ["batch=1", "batch=2"]
     fused = report.settings[0]["fused"]
@@ -164,7 +164,7 @@ def test_variants_are_measured(model: Path) -> None:
     assert [variant.name for variant in two.settings[0].variants] == ["a", "b"]
 
 
-def test_errors_name_what_is_wrong(model: Path, tmp_path: Path) -> None:
+def test_errors_name_the_wrong_argument(model: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as missing:
         unfold.fuse(tmp_path / "nowhere.onnx")
     assert missing.value.filename == str(tmp_path / "nowhere.onnx")
@@ -191,7 +191,7 @@ def test_errors_name_what_is_wrong(model: Path, tmp_path: Path) -> None:
     assert text.read_text() == "mine"
 
 
-def test_a_proof_is_told_in_a_line(model: Path, digits: Path) -> None:
+def test_proof_prints_one_line(model: Path, digits: Path) -> None:
     proof = unfold.prove(model, unfold.fuse(model))
     assert str(proof) == "proved to be the same function: 14 new tensors, 1 point, wrong with p < 1e-8"
     assert "<td" in shown(proof) and ">14</td>" in shown(proof)
@@ -201,19 +201,19 @@ def test_a_proof_is_told_in_a_line(model: Path, digits: Path) -> None:
     assert str(unfold.Proof("undecided", reason="Loop")) == "it could not be decided: Loop"
 
 
-def test_one_new_tensor_is_one() -> None:
+def test_plan_counts_tensors_in_singular_and_plural() -> None:
     tensor = unfold.Tensor("w", "float32", (2,), "mul(a, b)", ("a", "b"), ("norm",))
     assert repr(unfold.Plan((), (tensor,), 0, 0, 0, "")) == "<Plan: 0 of 0 sites fold, 1 new tensor>"
     assert repr(unfold.Plan((), (), 0, 0, 0, "")) == "<Plan: 0 of 0 sites fold, 0 new tensors>"
 
 
-def test_sizes_are_those_of_the_files(model: Path, tmp_path: Path) -> None:
+def test_reported_sizes_equal_the_file_sizes(model: Path, tmp_path: Path) -> None:
     split, report = unfold.fuse_with_report(model, tmp_path / "split.onnx", external_data="always")
     files = split.stat().st_size + (tmp_path / "split.onnx.data").stat().st_size
     assert report.file_bytes == (model.stat().st_size, files)
 
 
-def test_options_that_mean_nothing_are_refused_by_name(model: Path) -> None:
+def test_invalid_options_are_refused_by_name(model: Path) -> None:
     wrong: Any = "x"
     calls: list[tuple[str, Callable[[], object]]] = [
         *[("tolerance", partial(unfold.fuse, model, tolerance=value)) for value in (inf, nan, -1.0)],
@@ -237,7 +237,7 @@ def test_options_that_mean_nothing_are_refused_by_name(model: Path) -> None:
             call()
 
 
-def test_names_out_of_a_model_do_nothing_to_a_terminal() -> None:
+def test_control_characters_in_names_are_escaped() -> None:
     refusal = {"reason": {"kind": "other-reader"}, "at": "a\u202eb"}
     post = {"outcome": "kept", "forward": refusal}
     site = unfold.Site.of(
@@ -258,12 +258,12 @@ def test_names_out_of_a_model_do_nothing_to_a_terminal() -> None:
     assert site.name == "x\x1b[31m"
 
 
-def test_a_result_beyond_the_tolerance_is_not_handed_out(model: Path) -> None:
+def test_result_beyond_the_tolerance_raises(model: Path) -> None:
     with pytest.raises(unfold.DiffersError, match="differs"):
         unfold.fuse(model, verify="run", tolerance=0.0)
 
 
-def test_weights_go_beside_the_result_and_come_back_by_folder_or_by_function(model: Path, tmp_path: Path) -> None:
+def test_external_weights_are_written_and_resolved(model: Path, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     split = unfold.fuse(model, tmp_path / "a" / "split.onnx", external_data="always", external_threshold=0, skip="*")
     weights = (tmp_path / "a" / "split.onnx.data").read_bytes()
@@ -288,7 +288,7 @@ def test_weights_go_beside_the_result_and_come_back_by_folder_or_by_function(mod
         unfold.plan(split)
 
 
-def test_what_a_resolver_raises_is_the_cause(model: Path, tmp_path: Path) -> None:
+def test_exception_of_a_resolver_is_the_cause(model: Path, tmp_path: Path) -> None:
     split = unfold.fuse(model, tmp_path / "split.onnx", external_data="always", skip="*")
 
     def resolver(location: str, offset: int, length: int) -> bytes:
@@ -306,7 +306,7 @@ def test_what_a_resolver_raises_is_the_cause(model: Path, tmp_path: Path) -> Non
         assert isinstance(caught.value.__cause__, LookupError)
 
 
-def test_a_resolver_that_gives_too_little_or_too_much_is_an_error(model: Path, tmp_path: Path) -> None:
+def test_resolver_of_wrong_length_is_an_error(model: Path, tmp_path: Path) -> None:
     split = unfold.fuse(model, tmp_path / "split.onnx", external_data="always", skip="*").read_bytes()
     weights = (tmp_path / "split.onnx.data").read_bytes()
     with pytest.raises(unfold.ExternalDataError, match=r"gave 0 bytes, \d+ were asked for"):
@@ -315,7 +315,7 @@ def test_a_resolver_that_gives_too_little_or_too_much_is_an_error(model: Path, t
         unfold.plan(split, resolver=lambda location, offset, length: weights[offset : offset + length + 1])
 
 
-def test_the_command_is_that_of_the_package(command: Command, digits: Path, tmp_path: Path) -> None:
+def test_installed_command_matches_the_package(command: Command, digits: Path, tmp_path: Path) -> None:
     version = command("--version")
     assert (version.stdout, version.returncode) == (f"unfold {unfold.__version__}\n", 0)
     assert command("fuse").returncode == 2

@@ -12,7 +12,7 @@ nbclient: Any = pytest.importorskip("nbclient")
 nbformat: Any = pytest.importorskip("nbformat")
 
 
-def test_the_notebook_runs_and_shows_tables_and_charts() -> None:
+def test_notebook_runs_and_shows_tables_and_charts() -> None:
     notebook = nbformat.read(ROOT / "docs" / "python.ipynb", as_version=4)
     nbclient.NotebookClient(notebook, resources={"metadata": {"path": str(ROOT)}}, timeout=120).execute()
     shown = [output["data"] for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]

@@ -18,7 +18,7 @@ onnx: Any = pytest.importorskip("onnx")
 
 
 @pytest.mark.parametrize("name", ["un-dynamo", "bn-legacy", "dtn-dynamo", "ln-legacy"])
-def test_a_message_becomes_what_its_bytes_become(digits: Path, name: str) -> None:
+def test_fuse_of_a_model_proto_equals_fuse_of_its_bytes(digits: Path, name: str) -> None:
     path = digits / f"{name}.onnx"
     model = onnx.load(path)
     before = model.SerializeToString()
@@ -29,7 +29,7 @@ def test_a_message_becomes_what_its_bytes_become(digits: Path, name: str) -> Non
     onnx.checker.check_model(fused)
 
 
-def test_a_large_message_is_written_as_it_is_serialized() -> None:
+def test_large_model_proto_folds_like_its_serialization() -> None:
     helper, numpy_helper = onnx.helper, onnx.numpy_helper
     numpy = pytest.importorskip("numpy")
     weight = numpy.arange(512 * 1024, dtype=numpy.float32).reshape(512, 1024)
@@ -58,7 +58,7 @@ def test_a_large_message_is_written_as_it_is_serialized() -> None:
     assert once.original == hashlib.sha256(data).hexdigest()
 
 
-def test_messages_are_read_while_the_interpreter_goes_on(digits: Path) -> None:
+def test_model_protos_are_folded_in_threads(digits: Path) -> None:
     model = onnx.load(digits / "un-dynamo.onnx")
     expected = unfold.fuse(model).SerializeToString()
     with ThreadPoolExecutor(8) as pool:
@@ -67,7 +67,7 @@ def test_messages_are_read_while_the_interpreter_goes_on(digits: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="who else tells how much memory there was")
-def test_the_weights_of_a_message_are_there_once_more_when_it_was_folded(tmp_path: Path) -> None:
+def test_folding_a_model_proto_needs_one_copy_of_its_weights(tmp_path: Path) -> None:
     width, layers = 2048, 12
     nodes: list[Any] = []
     weights = [onnx.helper.make_tensor("s", onnx.TensorProto.FLOAT, [width], struct.pack("<f", 2.0) * width, raw=True)]
@@ -105,7 +105,7 @@ print(memory("VmHWM") - before)
     assert float(run.stdout) / path.stat().st_size < 1.3
 
 
-def test_what_no_field_holds_is_not_lost_in_silence(digits: Path) -> None:
+def test_unknown_field_of_a_model_proto_is_refused(digits: Path) -> None:
     # A field that ONNX does not define, which is refused from a file too.
     data = (digits / "un-dynamo.onnx").read_bytes() + bytes([0xFA, 0x3F, 1, 0])
     model = onnx.ModelProto.FromString(data)
@@ -113,7 +113,7 @@ def test_what_no_field_holds_is_not_lost_in_silence(digits: Path) -> None:
         unfold.fuse(model)
 
 
-def test_a_message_with_its_weights_elsewhere_keeps_them_there(digits: Path, tmp_path: Path) -> None:
+def test_model_proto_keeps_its_external_weights(digits: Path, tmp_path: Path) -> None:
     split = unfold.fuse(digits / "un-dynamo.onnx", tmp_path / "m.onnx", external_data="always", skip="*")
     model = onnx.load(split, load_external_data=False)
     fused = unfold.fuse(model, resolver=tmp_path)
@@ -121,7 +121,7 @@ def test_a_message_with_its_weights_elsewhere_keeps_them_there(digits: Path, tmp
     assert unfold.verify(digits / "un-dynamo.onnx", fused)
 
 
-def test_an_intermediate_representation_stays_one(digits: Path, tmp_path: Path) -> None:
+def test_onnx_ir_model_stays_one(digits: Path, tmp_path: Path) -> None:
     ir: Any = pytest.importorskip("onnx_ir")
     path = digits / "un-dynamo.onnx"
     fused = unfold.fuse(ir.load(path))

@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 
 
-def test_the_example_of_the_page_runs(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readme_example_runs(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy(digits / "un-dynamo.onnx", tmp_path / "model.onnx")
     monkeypatch.chdir(tmp_path)
     example = (ROOT / "src" / "python" / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]

@@ -17,7 +17,7 @@ import pytest
 import unfold_onnx as unfold
 
 
-def test_threads_fold_at_once_and_the_interpreter_goes_on(digits: Path) -> None:
+def test_threads_fold_concurrently_without_the_gil(digits: Path) -> None:
     model = (digits / "un-dynamo.onnx").read_bytes()
     expected = unfold.fuse(model)
     counted = 0
@@ -39,7 +39,7 @@ def test_threads_fold_at_once_and_the_interpreter_goes_on(digits: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_ctrl_c_ends_a_long_call(digits: Path) -> None:
+def test_ctrl_c_interrupts_a_long_call(digits: Path) -> None:
     code = f"""
 import unfold_onnx as unfold
 print("begun", flush=True)
@@ -58,7 +58,7 @@ except KeyboardInterrupt:
     assert time.monotonic() - begun < 5
 
 
-def test_progress_is_told_and_may_stop_the_work(digits: Path) -> None:
+def test_progress_callback_can_stop_the_work(digits: Path) -> None:
     stages: list[str] = []
 
     def tell(stage: str, done: int, of: int) -> None:
@@ -77,13 +77,13 @@ def test_progress_is_told_and_may_stop_the_work(digits: Path) -> None:
     pytest.skip("this machine is too fast")
 
 
-def test_a_bar_is_shown_where_tqdm_is(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_bar_is_shown_with_tqdm(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("tqdm")
     unfold.fuse(digits / "un-dynamo.onnx", progress=True)
     assert "unfold" in capsys.readouterr().err
 
 
-def test_nothing_is_imported_for_a_bar_that_nobody_asked_for(digits: Path) -> None:
+def test_tqdm_is_not_imported_without_progress(digits: Path) -> None:
     code = "import sys, unfold_onnx; unfold_onnx.fuse(sys.argv[1]); assert not {'tqdm', 'asyncio'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code, digits / "un-dynamo.onnx"], check=True)
 
@@ -93,7 +93,7 @@ def _folded(path: str) -> int:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
-def test_processes_fold_and_one_that_lacks_its_threads_says_so(digits: Path) -> None:
+def test_spawned_processes_fold_and_forked_ones_raise(digits: Path) -> None:
     path = str(digits / "un-dynamo.onnx")
     expected = _folded(path)
     with multiprocessing.get_context("spawn").Pool(2) as pool:

@@ -22,7 +22,7 @@ ENGINES: list[Engine] = ["tract", "onnxruntime"]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_options_of_the_report_give_the_result(engine: Engine, digits: Path, tmp_path: Path) -> None:
+def test_reported_options_reproduce_the_result(engine: Engine, digits: Path, tmp_path: Path) -> None:
     if engine == "onnxruntime":
         pytest.importorskip("onnxruntime")
     model = digits / "bn-dynamo.onnx"
@@ -44,7 +44,7 @@ def test_the_options_of_the_report_give_the_result(engine: Engine, digits: Path,
     assert path.read_bytes().startswith(b"\x08")
 
 
-def test_memory_is_measured_in_tract(digits: Path) -> None:
+def test_memory_goal_needs_tract(digits: Path) -> None:
     model = digits / "un-dynamo.onnx"
     options = {"goal": "memory", "max_slowdown": 1000.0, "rounds": 3}
     _, report = unfold.tune(model, dims={"batch": 64}, **options)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -55,7 +55,7 @@ def test_memory_is_measured_in_tract(digits: Path) -> None:
         unfold.tune(model, engine="onnxruntime", goal="memory")
 
 
-def test_options_without_a_meaning_are_refused(digits: Path) -> None:
+def test_invalid_tune_options_are_refused(digits: Path) -> None:
     model = digits / "un-dynamo.onnx"
     with pytest.raises(ValueError, match="engine: 'cuda' is none of tract, onnxruntime"):
         unfold.tune(model, engine="cuda")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
