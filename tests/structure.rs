@@ -254,7 +254,7 @@ fn imported() -> Vec<(Place, BTreeSet<Place>)> {
 }
 
 #[test]
-fn modules_import_what_they_may_and_may_no_more_than_they_do() {
+fn modules_import_exactly_the_allowed_modules() {
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (from, places) in imported() {
         let Some(module) = from
@@ -302,7 +302,7 @@ fn reached<'b>(below: &'b Below, from: &'b String) -> BTreeSet<&'b String> {
 /// The files and folders of every folder can be ordered so that each imports only from those before
 /// it. `mod.rs` belongs to the folder, and all entries may use it.
 #[test]
-fn files_import_each_other_one_way() {
+fn imports_between_files_have_no_cycles() {
     let mut folders: BTreeMap<Place, Below> = BTreeMap::new();
     for (from, places) in imported() {
         for to in places {
@@ -334,7 +334,7 @@ fn files_import_each_other_one_way() {
 }
 
 #[test]
-fn imports_are_read_from_groups_and_paths() {
+fn import_parser_reads_groups_and_paths() {
     let places = [
         "affine",
         "affine/fold",
@@ -365,7 +365,7 @@ fn imports_are_read_from_groups_and_paths() {
 }
 
 #[test]
-fn no_two_types_have_one_name() {
+fn type_names_are_unique() {
     let mut found: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     for (_, file, code) in code() {
         for line in code.lines() {
@@ -429,7 +429,7 @@ fn fallible(text: &str) -> Vec<(&str, bool)> {
 
 /// The commands, and what Python calls, are documented where their users read it.
 #[test]
-fn public_functions_that_may_fail_say_when() {
+fn fallible_public_functions_have_an_errors_section() {
     let mut silent = vec![];
     for (_, file, text) in texts()
         .iter()
@@ -445,7 +445,7 @@ fn public_functions_that_may_fail_say_when() {
 }
 
 #[test]
-fn functions_that_may_fail_are_known_by_what_they_return() {
+fn fallible_functions_are_found_by_return_type() {
     let text = "/// # Errors\n/// As [`a`].\n#[inline]\npub fn told<T>(of: [u8; 2]) -> Result<T>;\n/// It may.\npub fn \
                 silent(\n    of: impl Fn(&str) -> u8,\n) -> Option<Result<(), Reason>> {\n\n/// # Errors\n\n\
                 pub fn apart() -> io::Result<()> {\npub fn sure(of: impl Fn() -> Result<u8>) {\npub fn one() -> u8 {";
@@ -462,7 +462,7 @@ fn uses(code: &str, name: &str) -> bool {
 }
 
 #[test]
-fn only_the_command_line_ends_the_process_and_nothing_uses_println() {
+fn only_cli_exits_and_nothing_uses_println() {
     for (module, path, code) in code() {
         assert!(
             !code.contains("println!"),
@@ -500,7 +500,7 @@ const FEATURES: &[(&str, &[&str])] = &[
 
 /// Without its features the library compiles none of their crates, and so cannot use them.
 #[test]
-fn the_crates_of_a_feature_are_used_in_its_modules_alone() {
+fn optional_crates_are_used_only_in_their_modules() {
     let manifest =
         fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).unwrap();
     let sources = code();

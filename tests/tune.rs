@@ -36,7 +36,7 @@ fn candidate<'r>(report: &'r Value, name: &str) -> &'r Value {
 }
 
 #[test]
-fn the_command_of_the_report_gives_the_file() {
+fn reported_command_reproduces_the_file() {
     let folder = tempdir().unwrap();
     for goal in ["latency", "memory"] {
         let report = tuned(folder.path(), "ln", &["--rounds", "12", "--for", goal]);
@@ -63,7 +63,7 @@ fn the_command_of_the_report_gives_the_file() {
 }
 
 #[test]
-fn each_different_model_is_measured_once() {
+fn equal_candidates_are_measured_once() {
     let folder = tempdir().unwrap();
     let report = tuned(folder.path(), "bn", &["--rounds", "12"]);
     let candidates = report["candidates"].as_array().unwrap();
@@ -109,7 +109,7 @@ fn each_different_model_is_measured_once() {
 }
 
 #[test]
-fn the_smallest_peak_is_written_for_memory() {
+fn memory_goal_writes_the_smallest_peak() {
     let folder = tempdir().unwrap();
     let more = [
         "--rounds",
@@ -136,7 +136,7 @@ fn the_smallest_peak_is_written_for_memory() {
 }
 
 #[test]
-fn the_table_fits_a_terminal_and_ends_with_the_command() {
+fn table_fits_80_columns_and_ends_with_the_command() {
     let folder = tempdir().unwrap();
     let model = digits("un");
     let args = [
@@ -165,7 +165,7 @@ fn the_table_fits_a_terminal_and_ends_with_the_command() {
 }
 
 #[test]
-fn mistakes_are_found_before_anything_is_measured() {
+fn usage_errors_are_found_before_measuring() {
     let folder = tempdir().unwrap();
     let model = digits("un");
     let model = model.to_str().unwrap();

@@ -41,7 +41,7 @@ fn runs(model: &Model) {
 }
 
 #[test]
-fn the_floor_is_what_the_exporter_writes_without_normalizers() {
+fn floor_has_the_operators_of_an_export_without_norms() {
     for exporter in EXPORTERS {
         let none = digits("none", exporter);
         for kind in KINDS {
@@ -54,7 +54,7 @@ fn the_floor_is_what_the_exporter_writes_without_normalizers() {
 }
 
 #[test]
-fn the_twin_is_what_the_exporter_writes_with_layer_norm() {
+fn ln_twin_has_the_operators_of_a_layer_norm_export() {
     for exporter in EXPORTERS {
         let norms = digits("ln", exporter);
         for kind in KINDS {
@@ -141,7 +141,7 @@ fn batch_norm(opset: i64) -> Model {
 }
 
 #[test]
-fn the_twin_computes_layer_norm_over_the_channels_with_gamma_and_beta() {
+fn ln_twin_matches_layer_norm_over_channels() {
     let x: Array3<f32> = array![
         [
             [1.0, 2.0, 3.0, 4.0],
@@ -190,7 +190,7 @@ fn the_twin_computes_layer_norm_over_the_channels_with_gamma_and_beta() {
 }
 
 #[test]
-fn without_its_only_node_a_model_hands_its_input_on() {
+fn floor_of_a_lone_norm_is_an_identity() {
     let floor = Variants::new(&batch_norm(17)).unwrap().floor;
     assert_eq!(operators(&floor), BTreeMap::from([("Identity", 1)]));
     runs(&floor);
@@ -244,7 +244,7 @@ fn notes(node: &NodeProto) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn what_comes_says_where_it_is_from_as_what_it_replaces_does() {
+fn new_nodes_keep_the_metadata_of_replaced_ones() {
     for kind in KINDS {
         let model = digits(kind, "dynamo");
         assert!(
@@ -269,7 +269,7 @@ fn what_comes_says_where_it_is_from_as_what_it_replaces_does() {
 }
 
 #[test]
-fn an_identity_says_where_what_was_there_is_from() {
+fn identity_keeps_the_metadata_of_its_norm() {
     let mut model = common::text::model(
         "input x b 4 6
          scale g 6

@@ -13,29 +13,32 @@ use crate::{How, Look, SiteRecord, look, write};
 
 pub const TRIALS: &[Look] = &[
     (
-        "a_model_is_there_with_all_its_sites",
-        a_model_is_there_with_all_its_sites,
+        "page_lists_every_site_and_row",
+        page_lists_every_site_and_row,
     ),
     (
-        "a_link_to_a_site_shows_its_formulas",
-        a_link_to_a_site_shows_its_formulas,
+        "link_to_a_site_shows_its_formulas",
+        link_to_a_site_shows_its_formulas,
     ),
     (
-        "a_click_shows_the_formula_and_escape_goes_back",
-        a_click_shows_the_formula_and_escape_goes_back,
-    ),
-    ("a_site_that_stays_says_why", a_site_that_stays_says_why),
-    (
-        "the_graph_is_walked_by_keys_and_searched",
-        the_graph_is_walked_by_keys_and_searched,
+        "click_shows_a_formula_and_escape_returns",
+        click_shows_a_formula_and_escape_returns,
     ),
     (
-        "a_phone_shows_one_graph_at_a_time",
-        a_phone_shows_one_graph_at_a_time,
+        "site_that_stays_shows_its_refusals",
+        site_that_stays_shows_its_refusals,
     ),
     (
-        "five_thousand_operators_open_as_their_blocks",
-        five_thousand_operators_open_as_their_blocks,
+        "graph_is_navigated_by_keys_and_searched",
+        graph_is_navigated_by_keys_and_searched,
+    ),
+    (
+        "phone_width_shows_one_graph_at_a_time",
+        phone_width_shows_one_graph_at_a_time,
+    ),
+    (
+        "five_thousand_operators_open_as_blocks",
+        five_thousand_operators_open_as_blocks,
     ),
     ("names_are_never_markup", names_are_never_markup),
 ];
@@ -97,7 +100,7 @@ addEventListener("load", async () => {{
     seen
 }
 
-fn a_model_is_there_with_all_its_sites(browser: &Path) {
+fn page_lists_every_site_and_row(browser: &Path) {
     let outline = digits("ln-dynamo", &["blocks.0.norm1", "blocks.1.attn"]);
     let steps = r##"
         for (const state of ["folded", "partly", "refused", "left"]) tell(state, one(`#states [data-state=${state}]`).dataset.count);
@@ -150,7 +153,7 @@ fn formula(outline: &Outline, site: &str) -> String {
         .replace("; ", ";")
 }
 
-fn a_link_to_a_site_shows_its_formulas(browser: &Path) {
+fn link_to_a_site_shows_its_formulas(browser: &Path) {
     let outline = digits("un-dynamo", &[]);
     let steps = r##"
         tell("title", one("#panel h2").textContent);
@@ -181,7 +184,7 @@ fn a_link_to_a_site_shows_its_formulas(browser: &Path) {
     }
 }
 
-fn a_click_shows_the_formula_and_escape_goes_back(browser: &Path) {
+fn click_shows_a_formula_and_escape_returns(browser: &Path) {
     let outline = digits("un-dynamo", &[]);
     let steps = r##"
         one(".chip[data-site='3']").click();
@@ -204,7 +207,7 @@ fn a_click_shows_the_formula_and_escape_goes_back(browser: &Path) {
     assert_eq!(seen.text("back"), "13 sites");
 }
 
-fn a_site_that_stays_says_why(browser: &Path) {
+fn site_that_stays_shows_its_refusals(browser: &Path) {
     let outline = digits("dyt-dynamo", &[]);
     let steps = r##"
         tell("state", one("#panel .state").textContent);
@@ -238,7 +241,7 @@ fn a_site_that_stays_says_why(browser: &Path) {
     assert!(seen.text("help").contains("Remedy:"), "{}", seen.0);
 }
 
-fn the_graph_is_walked_by_keys_and_searched(browser: &Path) {
+fn graph_is_navigated_by_keys_and_searched(browser: &Path) {
     let outline = digits("un-legacy", &[]);
     let steps = r##"
         one("#fold").click();
@@ -293,7 +296,7 @@ fn the_graph_is_walked_by_keys_and_searched(browser: &Path) {
     assert!(seen.count("changed") > 10, "{}", seen.0);
 }
 
-fn a_phone_shows_one_graph_at_a_time(browser: &Path) {
+fn phone_width_shows_one_graph_at_a_time(browser: &Path) {
     let outline = digits("un-dynamo", &[]);
     let steps = r##"
         one("#unfold").click();
@@ -368,7 +371,7 @@ fn made(blocks: usize, per_block: usize, prefix: &str) -> Model {
     })
 }
 
-fn five_thousand_operators_open_as_their_blocks(browser: &Path) {
+fn five_thousand_operators_open_as_blocks(browser: &Path) {
     let model = made(50, 100, "");
     let outline = outline("made", &model, &fuse(&model, &Default::default()).unwrap()).unwrap();
     let steps = r##"

@@ -10,10 +10,10 @@ use unfold::variants::Variants;
 use crate::{How, Look, look, write};
 
 pub const TRIALS: &[Look] = &[
-    ("one_report_reads_well_in_a_browser", |browser| {
+    ("one_report_fits_desk_and_phone", |browser| {
         reads_well(browser, &html(&[report()]))
     }),
-    ("several_reports_read_well_in_a_browser", |browser| {
+    ("several_reports_fit_desk_and_phone", |browser| {
         reads_well(browser, &html(&vec![report(); 2]))
     }),
 ];

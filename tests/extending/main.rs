@@ -77,7 +77,7 @@ fn read(path: &str) -> String {
 }
 
 #[test]
-fn the_guide_shows_these_files_and_their_lines() {
+fn extending_guide_shows_these_files() {
     let guide = read("docs/extending.md");
     for (file, line) in [
         ("affine/recognize/act_norm.rs", "&act_norm::ActNorm,"),
@@ -125,7 +125,7 @@ fn act_norm(module: &str) -> Model {
 }
 
 #[test]
-fn a_new_kind_is_recognised_by_its_name_and_folds() {
+fn new_kind_is_recognized_and_folds() {
     let model = act_norm("blocks.0.actnorm");
     let known = Analysis::new(&model).unwrap();
     let sites = sites(&known);
@@ -157,7 +157,7 @@ fn a_new_kind_is_recognised_by_its_name_and_folds() {
 }
 
 #[test]
-fn an_operator_of_a_custom_domain_is_written_out_by_the_formula_of_its_kind() {
+fn new_opaque_operator_is_inlined_by_its_formula() {
     let mut model = model(
         "input x b 4 3
          const s 3 = 2 -1 0.5
@@ -224,7 +224,7 @@ fn compressed(attributes: &str) -> Model {
 }
 
 #[test]
-fn an_affine_travels_through_a_new_operator() {
+fn affine_passes_the_new_rule() {
     let before = compressed("axis=3");
     let known = Analysis::new(&before).unwrap();
     let node = before.graph().node.len() - 1;
@@ -260,7 +260,7 @@ fn an_affine_travels_through_a_new_operator() {
 }
 
 #[test]
-fn an_affine_does_not_travel_where_it_varies_along_what_is_left_out() {
+fn affine_along_the_dropped_axis_stops_at_the_new_rule() {
     let along = |axis: usize, extent: usize| {
         let mut shape = [1; 4];
         shape[axis] = extent;
@@ -295,7 +295,7 @@ fn product(attributes: &str) -> Model {
 }
 
 #[test]
-fn a_new_operator_of_a_runtime_takes_an_affine_in() {
+fn new_linear_operator_absorbs_an_affine() {
     let model = product("alpha=0.5");
     let known = Analysis::new(&model).unwrap();
     let linear = LINEAR
@@ -347,7 +347,7 @@ fn a_new_operator_of_a_runtime_takes_an_affine_in() {
 }
 
 #[test]
-fn a_new_operator_of_a_runtime_refuses_what_it_does_not_know() {
+fn new_linear_operator_refuses_unknown_attributes() {
     let affine = Affine::scale(numbers(&[2.0, -1.0, 0.5], &[1, 3]));
     for (attributes, name) in [("transB=1", "transB"), ("transBatchA=1", "transBatchA")] {
         let model = product(attributes);
@@ -360,7 +360,7 @@ fn a_new_operator_of_a_runtime_refuses_what_it_does_not_know() {
 }
 
 #[test]
-fn a_new_form_of_report_has_all_rows() {
+fn new_report_form_has_all_rows() {
     let text = report::tabs::tabs(&report::measured());
     let rows: Vec<Vec<&str>> = text
         .lines()

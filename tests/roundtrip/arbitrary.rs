@@ -313,7 +313,7 @@ impl Source<'_> {
 
 proptest! {
     #[test]
-    fn any_model_is_read_as_it_was_written(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+    fn random_models_are_read_as_written(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
         let proto = Source { bytes: &bytes, depth: 5 }.model();
         let encoded = proto.encode_to_vec();
         let model = Model::from_bytes(encoded.clone()).unwrap();

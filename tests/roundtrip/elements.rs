@@ -42,7 +42,7 @@ fn refused<T>(result: Result<T>, reason: &str) {
 }
 
 #[test]
-fn floats_of_every_type() {
+fn floats_of_every_type_are_read() {
     let expected = arr1(&[1.0, -2.5]).into_dyn();
     for tensor in [
         raw("w", DataType::Float16, &[2], &[0x00, 0x3c, 0x00, 0xc1]),
@@ -71,7 +71,7 @@ fn floats_of_every_type() {
 }
 
 #[test]
-fn integers_of_every_type() {
+fn integers_of_every_type_are_read() {
     use DataType::*;
     let typed_uint = |data_type, values: &[u64]| TensorProto {
         uint64_data: values.to_vec(),
@@ -150,7 +150,7 @@ fn integers_of_every_type() {
 }
 
 #[test]
-fn elements_that_their_type_does_not_have() {
+fn elements_outside_their_type_are_refused() {
     use DataType::*;
     for tensor in [
         int32(Int8, &[128]),
@@ -172,7 +172,7 @@ fn elements_that_their_type_does_not_have() {
 }
 
 #[test]
-fn shapes_and_contents_that_contradict_each_other() {
+fn contradicting_shapes_and_contents_are_refused() {
     let bytes = floats([1.0, 2.0]);
     refused(
         f64s(&raw("w", DataType::Float, &[3], &bytes)),
@@ -231,7 +231,7 @@ fn shapes_and_contents_that_contradict_each_other() {
 }
 
 #[test]
-fn scalars_and_empty_tensors() {
+fn scalars_and_empty_tensors_are_read() {
     let scalar = raw("w", DataType::Float, &[], &floats([7.0]));
     assert_eq!(f64s(&scalar).unwrap(), arr0(7.0).into_dyn());
     for dims in [&[0][..], &[0, 3], &[3, 0, 2]] {
@@ -245,21 +245,21 @@ fn scalars_and_empty_tensors() {
 }
 
 #[test]
-fn elements_as_bytes_are_not_copied() {
+fn raw_elements_are_not_copied() {
     let tensor = raw("w", DataType::Float, &[2], &floats([1.0, 2.0]));
     let bytes = tensor::raw(&tensor, &Externals::none()).unwrap();
     assert_eq!(bytes.as_ptr(), tensor.raw_data.unwrap().as_ptr());
 }
 
 #[test]
-fn shapes_for_operators() {
+fn make_i64_stores_a_shape() {
     let tensor = tensor::make_i64("shape", &[0, -1, 64]);
     assert_eq!((tensor.name(), &tensor.dims[..]), ("shape", &[3][..]));
     assert_eq!(i64s(&tensor).unwrap(), arr1(&[0, -1, 64]).into_dyn());
 }
 
 #[test]
-fn other_elements_replace_those_that_were_there() {
+fn replace_swaps_elements_and_keeps_the_documentation() {
     let mut tensor = TensorProto {
         float_data: vec![1.0, 2.0],
         doc_string: Some("kept".into()),
@@ -287,7 +287,7 @@ proptest! {
     }
 
     #[test]
-    fn singles_are_rounded_once(value in any::<f64>()) {
+    fn float32_is_rounded_once(value in any::<f64>()) {
         match tensor::make("w", DataType::Float, &arr0(value).into_dyn().view()) {
             Ok(tensor) if !value.is_nan() => {
                 prop_assert_eq!(f64s(&tensor).unwrap(), arr0(f64::from(value as f32)).into_dyn());

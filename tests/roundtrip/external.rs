@@ -50,7 +50,7 @@ fn refused(folder: &Path, reason: &str) {
 }
 
 #[test]
-fn tensors_are_found_where_their_entries_say() {
+fn external_tensors_are_read_at_their_entries() {
     for (dims, entries, expected) in [
         (&[2][..], &[("location", "weights.bin")][..], vec![0.0, 1.0]),
         (
@@ -104,7 +104,7 @@ fn tensors_are_found_where_their_entries_say() {
 }
 
 #[test]
-fn a_folder_inside_the_folder_is_fine() {
+fn data_in_a_subfolder_is_read() {
     let folder = folder(&[1], &[("location", "data/w")]);
     fs::create_dir(folder.path().join("data")).unwrap();
     fs::write(folder.path().join("data/w"), floats([3.5])).unwrap();
@@ -112,7 +112,7 @@ fn a_folder_inside_the_folder_is_fine() {
 }
 
 #[test]
-fn a_model_named_without_its_folder_finds_its_data() {
+fn bare_file_name_finds_its_data() {
     let parent = Path::new("model.onnx");
     let externals = unfold::onnx::external::Externals::beside(parent);
     let tensor = external("w", &[1], &[("location", "Cargo.toml")]);
@@ -123,7 +123,7 @@ fn a_model_named_without_its_folder_finds_its_data() {
 }
 
 #[test]
-fn paths_that_leave_the_folder() {
+fn locations_outside_the_folder_are_refused() {
     for location in [
         "../weights.bin",
         "data/../../weights.bin",
@@ -139,7 +139,7 @@ fn paths_that_leave_the_folder() {
 
 #[test]
 #[cfg(unix)]
-fn links_that_leave_the_folder() {
+fn symlinks_out_of_the_folder_are_refused() {
     use std::os::unix::fs::symlink;
     let outside = folder(&[1], &[]);
     let folder = folder(&[1], &[("location", "link")]);
@@ -162,7 +162,7 @@ fn links_that_leave_the_folder() {
 }
 
 #[test]
-fn files_that_are_not_there_or_are_no_files() {
+fn missing_or_irregular_data_files_are_refused() {
     refused(
         folder(&[1], &[("location", "missing")]).path(),
         "`missing` cannot be read",
@@ -172,7 +172,7 @@ fn files_that_are_not_there_or_are_no_files() {
 }
 
 #[test]
-fn data_past_the_end() {
+fn offsets_past_the_end_are_refused() {
     let at = |dims: &[i64], offset: &str, length: &str| {
         let entries = [
             ("location", "weights.bin"),
@@ -195,7 +195,7 @@ fn data_past_the_end() {
 }
 
 #[test]
-fn lengths_that_are_not_that_of_the_tensor() {
+fn lengths_other_than_the_tensor_are_refused() {
     for length in ["0", "4", "12", "400"] {
         let entries = [("location", "weights.bin"), ("length", length)];
         refused(
@@ -206,7 +206,7 @@ fn lengths_that_are_not_that_of_the_tensor() {
 }
 
 #[test]
-fn entries_that_make_no_sense() {
+fn invalid_external_entries_are_refused() {
     for (key, value) in [
         ("offset", "-4"),
         ("offset", "x"),
@@ -223,7 +223,7 @@ fn entries_that_make_no_sense() {
 }
 
 #[test]
-fn shapes_whose_product_overflows() {
+fn overflowing_external_shapes_are_refused() {
     for (dims, reason) in [
         (&[1 << 40, 1 << 40][..], "too large"),
         (&[i64::MAX, 4], "too large"),
@@ -236,7 +236,7 @@ fn shapes_whose_product_overflows() {
 }
 
 #[test]
-fn elements_inside_and_outside_at_once() {
+fn tensor_with_inner_and_external_data_is_refused() {
     let entries = [("location", "weights.bin")];
     let folder = folder(&[1], &entries);
     let raw_data = Some(floats([1.0]).into());
@@ -252,7 +252,7 @@ fn elements_inside_and_outside_at_once() {
 }
 
 #[test]
-fn a_model_in_memory_has_no_files() {
+fn model_in_memory_has_no_external_data() {
     let tensor = external("w", &[1], &[("location", "Cargo.toml")]);
     let model = Model::from_bytes(with_initializers(vec![tensor]).encode_to_vec()).unwrap();
     assert!(model.external);
@@ -264,7 +264,7 @@ fn a_model_in_memory_has_no_files() {
 }
 
 #[test]
-fn tensors_of_several_files() {
+fn tensors_are_read_from_several_files() {
     let folder = folder(&[], &[]);
     fs::write(folder.path().join("other.bin"), floats([-1.0, -2.0])).unwrap();
     let tensors = vec![
@@ -298,7 +298,7 @@ impl Resolver for Wrong {
 
 /// A missing constant could not be folded: an error instead of a plan without folds.
 #[test]
-fn a_resolver_that_gives_something_else_is_an_error_of_folding() {
+fn resolver_of_wrong_length_is_an_error_while_folding() {
     let folder = tempfile::tempdir().unwrap();
     let mut model = Model::open("models/digits/un-dynamo.onnx").unwrap();
     model.external = true;

@@ -14,7 +14,7 @@ use unfold::run::Engine;
 use crate::{cases, model, opset, raw, refusal, with_initializers};
 
 #[test]
-fn files_of_another_kind() {
+fn other_file_formats_are_named() {
     for (bytes, reason) in [
         (&b""[..], "it is empty"),
         (b"PK\x03\x04\x14\0\0\0", "a zip archive"),
@@ -39,7 +39,7 @@ fn files_of_another_kind() {
 }
 
 #[test]
-fn models_that_lack_a_part() {
+fn models_without_a_required_part_are_refused() {
     let whole = model(GraphProto::default());
     let twice = vec![
         opset("", 21),
@@ -82,7 +82,7 @@ fn models_that_lack_a_part() {
 }
 
 #[test]
-fn a_file_that_is_not_there() {
+fn missing_file_and_folder_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing.onnx");
     let error = Model::open(&missing).unwrap_err();
@@ -92,7 +92,7 @@ fn a_file_that_is_not_there() {
 }
 
 #[test]
-fn a_file_that_ends_early() {
+fn truncated_model_is_refused() {
     let tensor = raw("weight", DataType::Float, &[4], &[0; 16]);
     let bytes = with_initializers(vec![tensor]).encode_to_vec();
     let middle = bytes.len() - 10;
@@ -105,7 +105,7 @@ fn a_file_that_ends_early() {
 
 /// A prefix is a model of its own if it ends between two fields, and truncated otherwise.
 #[test]
-fn every_prefix_of_a_model() {
+fn every_prefix_of_a_model_is_a_model_or_truncated() {
     for (name, proto) in cases::all() {
         let bytes = proto.encode_to_vec();
         for end in 0..bytes.len().min(2000) {
@@ -120,7 +120,7 @@ fn every_prefix_of_a_model() {
 }
 
 #[test]
-fn a_field_that_would_be_lost() {
+fn unknown_field_is_refused() {
     let mut bytes = model(GraphProto::default()).encode_to_vec();
     bytes.extend([0xf8, 0x07, 1]);
     let message = refusal(&bytes);
@@ -131,7 +131,7 @@ fn a_field_that_would_be_lost() {
 }
 
 #[test]
-fn a_field_that_would_be_lost_deep_inside() {
+fn nested_unknown_field_is_refused() {
     let inner = GraphProto {
         name: Some("?".repeat(7)),
         ..Default::default()
@@ -152,7 +152,7 @@ fn a_field_that_would_be_lost_deep_inside() {
 }
 
 #[test]
-fn text_that_is_not_utf8() {
+fn text_that_is_not_utf8_is_refused() {
     let mut bytes = model(GraphProto {
         name: Some("name".into()),
         ..Default::default()
@@ -168,7 +168,7 @@ fn text_that_is_not_utf8() {
 }
 
 #[test]
-fn a_name_for_two_constants() {
+fn duplicate_initializers_are_refused() {
     let tensor = |name| raw(name, DataType::Int8, &[1], &[0]);
     let message = refusal(&with_initializers(vec![tensor("a"), tensor("a")]).encode_to_vec());
     assert!(message.contains("at `a`: two initializers"), "{message}");
@@ -186,7 +186,7 @@ fn a_name_for_two_constants() {
 }
 
 #[test]
-fn a_name_for_two_inputs() {
+fn duplicate_inputs_are_refused() {
     let input = || ValueInfoProto {
         name: Some("x".into()),
         ..Default::default()
@@ -250,7 +250,7 @@ fn identity(output: &str) -> GraphProto {
 }
 
 #[test]
-fn bodies_may_be_nested_sixty_deep() {
+fn bodies_nested_60_deep_are_read() {
     let mut graph = nested(identity("innermost"), 60);
     for (name, data_type) in [("condition", DataType::Bool), ("x", DataType::Float)] {
         let tensor_type = TensorType {
@@ -283,7 +283,7 @@ fn bodies_may_be_nested_sixty_deep() {
 }
 
 #[test]
-fn bodies_nested_without_end_are_refused() {
+fn bodies_nested_100000_deep_are_refused() {
     // Backward, since the length of a message follows from its contents.
     let mut backward = Vec::new();
     for field in std::iter::repeat_n([6, 5, 1], 100_000).flatten().chain([7]) {
@@ -301,7 +301,7 @@ fn bodies_nested_without_end_are_refused() {
 }
 
 #[test]
-fn tensors_are_not_read_before_they_are_asked_for() {
+fn tensors_are_read_lazily() {
     let nonsense = TensorProto {
         dims: vec![-1, i64::MAX],
         ..raw("w", DataType::Float, &[], &[1])
@@ -311,7 +311,7 @@ fn tensors_are_not_read_before_they_are_asked_for() {
 
 proptest! {
     #[test]
-    fn random_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn random_bytes_are_refused_or_survive(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(model) = Model::from_bytes(bytes) {
             let again = Model::from_bytes(model.to_bytes().unwrap()).unwrap();
             prop_assert_eq!(again.to_bytes().unwrap(), model.to_bytes().unwrap());
@@ -319,7 +319,7 @@ proptest! {
     }
 
     #[test]
-    fn models_with_a_damaged_byte(
+    fn damaged_models_are_refused_or_survive(
         case in any::<prop::sample::Index>(),
         at in any::<prop::sample::Index>(),
         byte: u8,

@@ -24,7 +24,7 @@ fn models(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn the_models_of_the_project() {
+fn project_models_survive_byte_for_byte() {
     let mut found = Vec::new();
     models(
         &Path::new(env!("CARGO_MANIFEST_DIR")).join("models"),
@@ -50,7 +50,7 @@ fn the_models_of_the_project() {
 }
 
 #[test]
-fn every_part_of_the_specification() {
+fn every_part_of_the_specification_survives() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.onnx");
     let cases = cases::all();
@@ -69,7 +69,7 @@ fn every_part_of_the_specification() {
 }
 
 #[test]
-fn what_was_read_is_not_copied() {
+fn loaded_bytes_are_not_copied() {
     let weights = vec![7; 1 << 16];
     let tensor = crate::raw(
         "w",
@@ -112,7 +112,7 @@ mod foreign {
     }
 
     #[test]
-    fn fields_in_any_order() {
+    fn fields_are_read_in_any_order() {
         let model = model(&[field(2, b"name"), field(1, &field(4, b"Relu"))].concat());
         assert_eq!(model.opset(""), Some(21));
         assert_eq!(
@@ -123,7 +123,7 @@ mod foreign {
     }
 
     #[test]
-    fn integers_packed_or_not() {
+    fn packed_and_unpacked_integers_are_equal() {
         let packed = attribute(&[field(8, &[1, 2, 0x80, 0x01]), vec![0xa0, 0x01, 7]].concat());
         let unpacked = [0x40, 1, 0x40, 2, 0x40, 0x80, 0x01, 0xa0, 0x01, 7];
         let unpacked = attribute(&unpacked);
@@ -136,7 +136,7 @@ mod foreign {
     }
 
     #[test]
-    fn floats_packed_or_not() {
+    fn packed_and_unpacked_floats_are_equal() {
         let (one, two) = (1.0_f32.to_le_bytes(), (-2.0_f32).to_le_bytes());
         let kind = vec![0xa0, 0x01, 6];
         let packed = attribute(&[field(7, &[one, two].concat()), kind.clone()].concat());
@@ -146,7 +146,7 @@ mod foreign {
     }
 
     #[test]
-    fn tensors_packed_or_not() {
+    fn packed_and_unpacked_tensor_elements_are_equal() {
         let head = [0x08, 2, 0x10, 1];
         let (one, two) = (1.5_f32.to_le_bytes(), (-2.5_f32).to_le_bytes());
         let packed = [&head[..], &field(4, &[one, two].concat())].concat();
@@ -159,14 +159,14 @@ mod foreign {
     }
 
     #[test]
-    fn numbers_longer_than_they_need_be() {
+    fn overlong_varints_are_read() {
         let model = attribute(&[0x18, 0x85, 0x80, 0x80, 0x00, 0xa0, 0x81, 0x00, 2]);
         assert_eq!(model.graph().node[0].attr_i("a").unwrap(), Some(5));
         assert_eq!(reread(&model), model.proto);
     }
 
     #[test]
-    fn a_message_in_two_parts_is_merged() {
+    fn split_message_is_merged() {
         let graph = field(7, &field(2, b"name"));
         let rest = field(7, &field(1, &field(4, b"Relu")));
         let bytes = [vec![0x08, 10], graph, rest, field(8, &[0x10, 21])].concat();
@@ -179,13 +179,13 @@ mod foreign {
     }
 
     #[test]
-    fn the_last_of_a_repeated_value_counts() {
+    fn last_value_of_a_repeated_field_wins() {
         let model = model(&[field(2, b"first"), field(2, b"last")].concat());
         assert_eq!(model.graph().name(), "last");
     }
 
     #[test]
-    fn numbers_that_proto3_leaves_out_are_zero() {
+    fn omitted_proto3_numbers_are_zero() {
         let model = attribute(&[0xa0, 0x01, 2]);
         assert_eq!(model.graph().node[0].attr_i("a").unwrap(), Some(0));
         assert_eq!(model.graph().node[0].attribute[0].i, None);
@@ -193,7 +193,7 @@ mod foreign {
 
     /// The bytes of Python's protobuf library, which show the order of fields.
     #[test]
-    fn the_order_of_other_writers() {
+    fn field_order_of_other_writers_is_kept() {
         for (name, hex) in crate::cases::written_elsewhere() {
             let bytes: Vec<u8> = (0..hex.len())
                 .step_by(2)

@@ -81,7 +81,7 @@ fn place(location: &str, offset: usize) -> Vec<String> {
 }
 
 #[test]
-fn weights_outside_move_into_one_file_beside_the_model() {
+fn external_weights_move_into_one_data_file() {
     let folder = folder();
     let elsewhere = tempfile::tempdir().unwrap();
     let path = elsewhere.path().join("out.onnx");
@@ -102,7 +102,7 @@ fn weights_outside_move_into_one_file_beside_the_model() {
 }
 
 #[test]
-fn a_model_beside_its_origin_does_not_depend_on_it() {
+fn saved_model_does_not_depend_on_the_old_data_file() {
     let folder = folder();
     let path = folder.path().join("out.onnx");
     open(&folder, "in.onnx").save(&path).unwrap();
@@ -111,7 +111,7 @@ fn a_model_beside_its_origin_does_not_depend_on_it() {
 }
 
 #[test]
-fn a_model_saved_in_place_keeps_its_data_files() {
+fn saving_in_place_keeps_the_data_files() {
     let folder = folder();
     let path = folder.path().join("in.onnx");
     let before = fs::read(&path).unwrap();
@@ -126,7 +126,7 @@ fn a_model_saved_in_place_keeps_its_data_files() {
 }
 
 #[test]
-fn new_weights_go_outside_if_the_others_are_there() {
+fn new_weights_are_external_if_the_others_are() {
     let folder = folder();
     let path = folder.path().join("in.onnx");
     let mut model = open(&folder, "in.onnx");
@@ -140,7 +140,7 @@ fn new_weights_go_outside_if_the_others_are_there() {
 }
 
 #[test]
-fn weights_may_be_changed_while_they_are_written() {
+fn save_with_replaces_weights_while_writing() {
     let folder = folder();
     let path = folder.path().join("out.onnx");
     let model = open(&folder, "in.onnx");
@@ -161,7 +161,7 @@ fn weights_may_be_changed_while_they_are_written() {
 }
 
 #[test]
-fn weights_may_be_made_while_they_are_written() {
+fn save_with_supplies_missing_weights() {
     let folder = folder();
     let path = folder.path().join("out.onnx");
     let mut model = open(&folder, "in.onnx");
@@ -176,7 +176,7 @@ fn weights_may_be_made_while_they_are_written() {
 }
 
 #[test]
-fn a_change_of_the_wrong_size_leaves_no_file() {
+fn replacement_of_the_wrong_size_leaves_no_file() {
     let folder = folder();
     let path = folder.path().join("out.onnx");
     let short =
@@ -189,7 +189,7 @@ fn a_change_of_the_wrong_size_leaves_no_file() {
 }
 
 #[test]
-fn a_failing_change_leaves_what_was_there() {
+fn failing_replacement_keeps_the_old_model() {
     let folder = folder();
     let path = folder.path().join("in.onnx");
     let before = fs::read(&path).unwrap();
@@ -210,7 +210,7 @@ fn a_failing_change_leaves_what_was_there() {
 }
 
 #[test]
-fn offsets_are_aligned() {
+fn data_offsets_are_aligned_to_4096_bytes() {
     let tensor = |name, count: usize| raw(name, DataType::Int8, &[count as i64], &vec![3; count]);
     let proto = with_initializers(vec![
         tensor("a", 1024),
@@ -241,7 +241,7 @@ fn offsets_are_aligned() {
 }
 
 #[test]
-fn weights_outside_may_come_inside() {
+fn external_weights_can_move_inside() {
     let folder = folder();
     let path = folder.path().join("inside.onnx");
     let mut model = open(&folder, "in.onnx");
@@ -256,7 +256,7 @@ fn weights_outside_may_come_inside() {
 }
 
 #[test]
-fn weights_outside_are_moved_wherever_they_are() {
+fn external_weights_are_moved_from_every_place() {
     let folder = folder();
     let at = || {
         external(
@@ -350,7 +350,7 @@ fn weights_outside_are_moved_wherever_they_are() {
 }
 
 #[test]
-fn an_entry_of_unknown_meaning_is_not_dropped() {
+fn unknown_external_entry_is_not_dropped() {
     let folder = folder();
     let mut model = open(&folder, "in.onnx");
     model.graph_mut().initializer[0]
@@ -377,7 +377,7 @@ fn data_of(path: &Path) -> String {
 }
 
 #[test]
-fn a_file_that_has_the_name_of_the_data_is_not_overwritten() {
+fn foreign_file_named_like_the_data_is_kept() {
     let folder = folder();
     fs::write(folder.path().join("out.onnx.data"), "somebody's").unwrap();
     fs::create_dir(folder.path().join("out.onnx.7.data")).unwrap();
@@ -392,7 +392,7 @@ fn a_file_that_has_the_name_of_the_data_is_not_overwritten() {
 }
 
 #[test]
-fn the_data_of_another_model_is_not_overwritten() {
+fn data_of_another_model_is_kept() {
     let folder = folder();
     fs::rename(
         folder.path().join("weights.bin"),
@@ -417,7 +417,7 @@ fn the_data_of_another_model_is_not_overwritten() {
 }
 
 #[test]
-fn the_data_of_a_model_that_is_replaced_goes_with_it() {
+fn data_of_a_replaced_model_is_removed() {
     let folder = folder();
     let elsewhere = tempfile::tempdir().unwrap();
     let path = elsewhere.path().join("out.onnx");
@@ -437,7 +437,7 @@ fn the_data_of_a_model_that_is_replaced_goes_with_it() {
 }
 
 #[test]
-fn data_that_another_model_reads_outlives_the_model_that_is_replaced() {
+fn data_that_another_model_reads_is_kept() {
     let folder = folder();
     let elsewhere = tempfile::tempdir().unwrap();
     let path = elsewhere.path().join("out.onnx");
@@ -454,7 +454,7 @@ fn data_that_another_model_reads_outlives_the_model_that_is_replaced() {
 }
 
 #[test]
-fn data_that_is_laid_out_by_somebody_else_is_left() {
+fn data_of_another_layout_is_kept() {
     let folder = folder();
     let path = folder.path().join("in.onnx");
     fs::rename(
@@ -486,7 +486,7 @@ fn data_that_is_laid_out_by_somebody_else_is_left() {
 }
 
 #[test]
-fn a_model_that_cannot_take_its_name_leaves_the_old_one_and_its_data() {
+fn failed_rename_keeps_the_old_model_and_its_data() {
     let folder = folder();
     let elsewhere = tempfile::tempdir().unwrap();
     let path = elsewhere.path().join("out.onnx");
@@ -514,7 +514,7 @@ fn a_model_that_cannot_take_its_name_leaves_the_old_one_and_its_data() {
 }
 
 #[test]
-fn a_folder_that_goes_away_is_an_error() {
+fn folder_removed_while_saving_is_an_error() {
     let folder = folder();
     let elsewhere = tempfile::tempdir().unwrap();
     let inner = elsewhere.path().join("inner");
@@ -534,7 +534,7 @@ fn a_folder_that_goes_away_is_an_error() {
 
 /// The leftovers of a killed process: the list of a save, here one that is not locked.
 #[test]
-fn the_next_save_removes_what_a_killed_one_left() {
+fn next_save_removes_leftovers_of_a_killed_one() {
     let folder = folder();
     let elsewhere = tempfile::tempdir().unwrap();
     let at = |name: &str| elsewhere.path().join(name);
@@ -576,7 +576,7 @@ fn the_next_save_removes_what_a_killed_one_left() {
 }
 
 #[test]
-fn a_save_leaves_those_alone_that_are_under_way() {
+fn save_leaves_concurrent_saves_alone() {
     let folder = folder();
     let elsewhere = tempfile::tempdir().unwrap();
     let model = open(&folder, "in.onnx");
@@ -616,7 +616,7 @@ impl Resolver for SavesFirst {
 }
 
 #[test]
-fn saves_of_one_model_at_once_choose_different_names_for_their_data() {
+fn concurrent_saves_choose_different_data_files() {
     let elsewhere = tempfile::tempdir().unwrap();
     let path = elsewhere.path().join("out.onnx");
     let folder = folder();
@@ -639,7 +639,7 @@ fn saves_of_one_model_at_once_choose_different_names_for_their_data() {
 
 #[test]
 #[cfg(unix)]
-fn links_are_followed_though_they_lead_to_nothing_yet() {
+fn dangling_symlinks_are_followed() {
     use std::os::unix::fs::symlink;
     let folder = folder();
     let elsewhere = tempfile::tempdir().unwrap();
@@ -665,7 +665,7 @@ fn links_are_followed_though_they_lead_to_nothing_yet() {
 
 #[test]
 #[cfg(unix)]
-fn a_second_name_of_the_model_that_is_replaced_keeps_its_weights() {
+fn hard_link_of_a_replaced_model_keeps_its_weights() {
     let folder = folder();
     let elsewhere = tempfile::tempdir().unwrap();
     let path = elsewhere.path().join("out.onnx");
@@ -679,7 +679,7 @@ fn a_second_name_of_the_model_that_is_replaced_keeps_its_weights() {
 }
 
 #[test]
-fn a_model_survives_being_saved_over_its_own_files() {
+fn model_is_saved_over_its_own_files() {
     let folder = folder();
     let path = folder.path().join("model.onnx");
     open(&folder, "in.onnx").save(&path).unwrap();
@@ -709,7 +709,7 @@ fn a_model_survives_being_saved_over_its_own_files() {
 }
 
 #[test]
-fn a_model_that_is_rewritten_entirely_can_still_be_read_as_it_was() {
+fn open_model_keeps_its_old_weights_after_a_rewrite() {
     let folder = folder();
     let path = folder.path().join("model.onnx");
     open(&folder, "in.onnx").save(&path).unwrap();
@@ -738,7 +738,7 @@ fn inside() -> (TempDir, PathBuf, Model) {
 }
 
 #[test]
-fn a_model_that_is_written_into_meanwhile_is_not_saved() {
+fn model_file_changed_while_open_is_not_saved() {
     let (folder, path, model) = inside();
     let longer = fs::File::options().append(true).open(&path).unwrap();
     (&longer).write_all(b"more").unwrap();
@@ -753,7 +753,7 @@ fn a_model_that_is_written_into_meanwhile_is_not_saved() {
 }
 
 #[test]
-fn a_model_whose_file_is_cut_short_is_not_saved() {
+fn model_file_truncated_while_open_is_not_saved() {
     let (folder, path, model) = inside();
     fs::File::options()
         .write(true)
@@ -781,7 +781,7 @@ fn a_model_whose_file_is_cut_short_is_not_saved() {
 }
 
 #[test]
-fn weights_that_are_cut_short_while_they_are_saved_are_an_error() {
+fn data_file_truncated_while_saving_is_an_error() {
     let folder = folder();
     let model = open(&folder, "in.onnx");
     let cut = |tensor: &TensorProto| {
@@ -815,7 +815,7 @@ fn weights_that_are_cut_short_while_they_are_saved_are_an_error() {
 }
 
 #[test]
-fn a_model_survives_its_file_being_overwritten() {
+fn open_model_survives_its_file_being_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.onnx");
     let proto = |value| with_initializers(vec![raw("w", DataType::Float, &[1024], &large(value))]);
@@ -829,7 +829,7 @@ fn a_model_survives_its_file_being_overwritten() {
 }
 
 #[test]
-fn what_cannot_be_replaced_is_left_alone() {
+fn folders_and_devices_are_not_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let model = Model::from_proto(crate::model(GraphProto::default()));
     for path in [
@@ -855,7 +855,7 @@ fn what_cannot_be_replaced_is_left_alone() {
 
 #[test]
 #[cfg(unix)]
-fn permissions_are_those_of_any_other_file() {
+fn saved_files_have_default_or_kept_permissions() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -871,7 +871,7 @@ fn permissions_are_those_of_any_other_file() {
 }
 
 #[test]
-fn a_message_that_protobuf_does_not_allow_is_not_written() {
+fn message_above_2_gib_is_not_written() {
     // The pages of zeros are never touched: only their number counts.
     let half: Bytes = vec![0; 1 << 30].into();
     let tensor = |name: &str| TensorProto {

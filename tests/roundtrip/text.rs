@@ -10,7 +10,7 @@ use unfold::onnx::text::PrintedElements;
 
 /// The trained models: nodes, types and the bits of all weights.
 #[test]
-fn trained_models_survive_as_text() {
+fn digits_models_survive_as_text() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["bn-legacy", "un-dynamo", "dyt-dynamo", "rmsnorm-legacy"] {
         let path = Path::new("models/digits").join(name).with_extension("onnx");
@@ -45,7 +45,7 @@ fn types(values: &[ValueInfoProto]) -> Vec<(&str, Option<&TypeProto>)> {
 }
 
 #[test]
-fn an_error_in_a_text_file_names_the_file() {
+fn text_errors_name_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("bad.onnxtxt");
     fs::write(&path, "main (float x) => (float y) { y = Relu x }").unwrap();

@@ -21,7 +21,7 @@ fn count(model: &Model, op: &str) -> usize {
 
 /// tf2onnx writes Keras' LayerNormalization with BatchNormalization whose statistics are computed.
 #[test]
-fn a_layer_norm_in_the_clothes_of_a_batch_norm_is_left_alone() {
+fn batch_norm_of_computed_statistics_stays() {
     let mut case = Case::new(7);
     let turned = case
         .builder
@@ -50,7 +50,7 @@ fn a_layer_norm_in_the_clothes_of_a_batch_norm_is_left_alone() {
 
 /// A γ that broadcasts over the tokens instead of the channels is on another axis, though as long.
 #[test]
-fn a_scale_of_tokens_is_not_one_of_channels() {
+fn token_scale_after_rms_norm_is_not_a_channel_scale() {
     let mut case = Case::new(8);
     let normed = case.rms("x", "x", &[-1]);
     let gamma = case.constant(&[4, 1], -2.0, 2.0);
@@ -67,7 +67,7 @@ fn a_scale_of_tokens_is_not_one_of_channels() {
 
 /// GELU by its tanh is no Dynamic Tanh, nor is a Tanh whose scale varies at run time.
 #[test]
-fn a_tanh_alone_is_no_dynamic_tanh() {
+fn tanh_gelu_is_no_dynamic_tanh() {
     let mut case = Case::new(10);
     let (half, one) = (case.number(0.5), case.number(1.0));
     let (cubic, slope) = (case.number(0.044715), case.number(0.79788));
@@ -93,7 +93,7 @@ fn a_tanh_alone_is_no_dynamic_tanh() {
 
 /// Statistics of runs of channels of one item, whose γ and β come when they are in their places.
 #[test]
-fn what_only_looks_like_group_normalization_is_not_listed_as_it() {
+fn near_group_norms_are_not_listed_as_gn() {
     let twins = [
         Groups::None,
         Groups::OtherChannels,
@@ -133,7 +133,7 @@ fn what_only_looks_like_group_normalization_is_not_listed_as_it() {
 
 /// More than one mean and more than one variance, all of the value that is normalized, or no SN.
 #[test]
-fn what_only_looks_like_switchable_normalization_is_not_listed_as_it() {
+fn near_switchable_norms_are_not_listed_as_sn() {
     for seed in 0..24 {
         for twin in [
             Twin::None,
@@ -210,7 +210,7 @@ fn opaque(call: &str) -> Model {
 }
 
 #[test]
-fn an_opaque_node_is_understood_whole_or_not_at_all() {
+fn opaque_node_is_recognized_completely_or_left() {
     let understood = [
         "DyT(l, alpha, gamma, beta)",
         "DyT(l, alpha, copy, beta)",
@@ -261,7 +261,7 @@ fn an_opaque_node_is_understood_whole_or_not_at_all() {
 
 /// Before training all elements of γ are equal.
 #[test]
-fn one_number_for_all_channels_is_a_gamma_all_the_same() {
+fn uniform_gamma_is_recognized_per_channel() {
     let model = text::model(
         "input x 2 4 4
          weight w 4 4
@@ -302,7 +302,7 @@ fn one_number_for_all_channels_is_a_gamma_all_the_same() {
 }
 
 #[test]
-fn a_residual_stream_of_sums_keeps_its_shape() {
+fn skip_layer_norm_stream_folds() {
     for op in ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"] {
         let mut case = Case::new(13);
         let (mut stream, mut branch) = ("x".to_owned(), case.op("Tanh", &["x"]));
@@ -330,7 +330,7 @@ fn a_residual_stream_of_sums_keeps_its_shape() {
 /// The second normalizer of DPN: its scale stays before the residual stream, its shift joins the
 /// position embedding.
 #[test]
-fn the_shift_before_a_residual_stream_joins_the_position_embedding() {
+fn layer_norm_shift_joins_the_position_embedding() {
     let mut case = Case::new(12);
     let (gamma, beta) = (case.array(&[4], 0.5, 2.0), case.array(&[4], -1.0, 1.0));
     let position = case.array(&[1, 4, 4], -1.0, 1.0);
@@ -358,7 +358,7 @@ fn the_shift_before_a_residual_stream_joins_the_position_embedding() {
 
 /// The affine of a normalizer that has no name here folds like any other, and is not called offline.
 #[test]
-fn the_affine_of_a_quotient_is_one_of_statistics_of_the_input() {
+fn affine_of_an_unknown_online_norm_folds_as_online() {
     for steps in [
         "g = Mul(c, gamma)\n q = Div(g, d)",
         "g = Div(c, d)\n q = Mul(g, gamma)",
@@ -403,7 +403,7 @@ fn the_affine_of_a_quotient_is_one_of_statistics_of_the_input() {
 
 /// Exporters write every module as a function, blocks that call normalizers among them.
 #[test]
-fn a_normalizer_within_the_function_of_a_block_is_found() {
+fn normalizer_in_a_block_function_is_found() {
     let names = |list: &[&str]| {
         list.iter()
             .map(|name| (*name).to_owned())

@@ -56,7 +56,7 @@ fn kinds(fused: &Fused) -> Vec<&'static str> {
 }
 
 #[test]
-fn a_function_is_told_by_its_bounds() {
+fn bounded_functions_are_recognized_and_fold() {
     let functions = [
         ("Derf", "f = Erf(z)"),
         ("DyT", "f = Tanh(z)"),
@@ -98,7 +98,7 @@ fn a_function_is_told_by_its_bounds() {
 }
 
 #[test]
-fn what_has_other_bounds_or_is_no_function_of_one_number_is_another_kind() {
+fn unbounded_or_per_channel_functions_are_not_pointwise() {
     let others = [
         // It grows as a root does, or as its variable.
         "a = Abs(z)\n b = Add(a, one)\n r = Sqrt(b)\n f = Div(z, r)",
@@ -123,7 +123,7 @@ fn what_has_other_bounds_or_is_no_function_of_one_number_is_another_kind() {
 }
 
 #[test]
-fn affines_that_are_no_constants_or_no_numbers_make_no_site_of_a_function() {
+fn pointwise_sites_need_constant_affines() {
     for (from, to) in [
         ("Mul(l, alpha)", "Mul(l, v)"),
         ("Mul(f, gamma)", "Mul(f, v)"),
@@ -154,7 +154,7 @@ fn affines_that_are_no_constants_or_no_numbers_make_no_site_of_a_function() {
 
 /// `unit_offset`: γ and α are stored less 1, and the graph adds it.
 #[test]
-fn parameters_are_those_that_the_graph_computes() {
+fn dynamic_tanh_with_unit_offset_parameters_folds() {
     let model = text::model(
         "input x 2 4 4
          weight w 4 4
@@ -184,7 +184,7 @@ fn parameters_are_those_that_the_graph_computes() {
 
 /// The divisor folds into the queries with the scale of attention; the factor meets the Softmax.
 #[test]
-fn capped_scores_hand_their_scale_to_the_queries() {
+fn soft_capping_divisor_folds_into_the_queries() {
     let model = text::model(
         "input x 2 4 4
          weight q 4 4

@@ -45,7 +45,7 @@ fn keeps_its_shift(site: &SitePlan) -> bool {
 }
 
 #[test]
-fn every_source_computes_the_same_after_folding() {
+fn every_source_folds_exactly() {
     for seed in 0..3_600 {
         let wanted = make(seed);
         let fused = fuse(wanted.opaque.as_ref().unwrap_or(&wanted.original));
@@ -112,7 +112,7 @@ enum End {
 }
 
 #[test]
-fn fusing_a_fused_model_changes_nothing() {
+fn fusing_a_fused_source_changes_nothing() {
     let ends = [
         End::Linear,
         End::Turned,
