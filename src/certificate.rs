@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_certificate_says_is_checked() {
+    fn certificate_fields_are_validated() {
         let good = tensor("float16", 2, 0);
         assert_eq!(open(&good), "1 tensors");
         assert!(open(&tensor("int8", 2, 0)).starts_with("tensor `t`: its type is `int8`"));

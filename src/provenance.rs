@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_original_is_what_was_read_if_it_was() {
+    fn original_digest_is_that_of_the_file_read() {
         let bytes = std::fs::read("models/digits/un-dynamo.onnx").unwrap();
         let read = Model::from_bytes(bytes.clone()).unwrap();
         let digest = Model::open("models/digits/un-dynamo.onnx")
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn no_key_is_there_twice_whoever_wrote_it() {
+    fn provenance_keys_are_unique() {
         let mut model = Model::open("models/digits/un-dynamo.onnx").unwrap();
         let own = StringStringEntryProto {
             key: Some("unfold.folded".into()),

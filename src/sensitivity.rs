@@ -81,7 +81,7 @@ mod tests {
     use crate::run::testing::affine;
 
     #[test]
-    fn each_float_moves_to_a_neighbour_and_nothing_else_does() {
+    fn each_finite_nonzero_float_moves_to_a_neighbour() {
         for (data_type, bits, rest) in [
             (
                 DataType::Float,
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_of_large_numbers_is_sensitive() {
+    fn sensitivity_matches_the_rounding_of_the_shift() {
         // y = 1·x + 1e6 is off by half a unit in the last place of 1e6 or less; against itself that is 1e-7.
         let calm = sensitivity(&affine([1.0; 3], [1e6; 3]), &VerifyOptions::default(), 0).unwrap();
         assert!(calm > 1e-9 && calm < 2e-7, "{calm}");

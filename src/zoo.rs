@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_topology_can_be_drawn_and_has_normalizers() {
+    fn every_zoo_network_can_be_drawn_and_has_sites() {
         for entry in entries() {
             let model = entry.model(0).unwrap();
             assert!(
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_fixes_the_weights() {
+    fn seed_determines_the_weights() {
         assert_eq!(weights(1), weights(1));
         assert_ne!(weights(1), weights(2));
     }
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recipe_that_nobody_knows_is_an_error() {
+    fn unknown_weight_recipe_is_an_error() {
         let mut numbers = ChaCha8Rng::seed_from_u64(0);
         assert!(draw(&mut weight("normal 0 1"), &mut numbers).is_ok());
         for recipe in ["", "normal", "normal 0 x", "cauchy 0 1", "uniform 2 1"] {

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn composes_in_reading_order() {
+    fn then_composes_affines_in_reading_order() {
         let first = Affine::new(numbers([2.0, -1.0]), numbers([1.0, 3.0]));
         let second = Affine::new(numbers([5.0, 7.0]), numbers([0.5, 0.0]));
         let both = first.then(&second);
@@ -208,14 +208,14 @@ mod tests {
     }
 
     #[test]
-    fn shrinks_what_does_not_vary() {
+    fn scale_drops_axes_without_variation() {
         let affine = Affine::scale(numbers([4.0, 4.0]).align(2).unwrap());
         assert_eq!(affine.scale.shape(), [1, 1]);
         assert_eq!(affine.axes(), Vec::<usize>::new());
     }
 
     #[test]
-    fn moves_to_the_places_of_its_axes() {
+    fn placed_moves_an_affine_to_other_axes() {
         let matrix = Numbers::constant("matrix", array![[[1.0, 2.0], [3.0, 4.0]]].into_dyn());
         let affine = Affine::scale(matrix);
         let placed = affine.placed(&[1, 2], &[3, 0], 4).unwrap();
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn aligns_like_broadcasting() {
+    fn align_prepends_axes_like_broadcasting() {
         let wide = numbers([1.0, 2.0]).align(3).unwrap();
         assert_eq!(wide.shape(), [1, 1, 2]);
         assert!(wide.align(2).is_none());

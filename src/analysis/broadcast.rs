@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_survive_flattening_of_symbolic_tokens() {
+    fn reshape_keeps_channels_when_symbolic_tokens_are_flattened() {
         let scope = SymbolScope::default();
         let (from, to) = (shape(&scope, "b,197,4"), shape(&scope, "b*197,4"));
         let channels = Numbers::literal(array![[[1.0, 2.0, 3.0, 4.0]]].into_dyn());
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_at_either_end_is_kept_whatever_is_between() {
+    fn reshape_keeps_outer_axes_around_unknown_extents() {
         let scope = SymbolScope::default();
         // `?` is an unknown extent, without even a symbol.
         let (from, to) = (shape(&scope, "3,?,?,2"), shape(&scope, "3,?,2"));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_split_into_heads() {
+    fn reshape_splits_channels_into_heads() {
         let scope = SymbolScope::default();
         let (from, to) = (shape(&scope, "b,n,6"), shape(&scope, "b,n,2,3"));
         let channels = Numbers::literal(Array1::range(0.0, 6.0, 1.0).into_dyn()).align(3);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_to_mix_channels_with_the_batch() {
+    fn reshape_that_mixes_channels_with_the_batch_is_refused() {
         let scope = SymbolScope::default();
         let (from, to) = (shape(&scope, "b,3"), shape(&scope, "b*3"));
         let channels = Numbers::literal(array![[1.0, 2.0, 3.0]].into_dyn());
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_varies_along_the_last_axis_repeats_where_tokens_are_put_together() {
+    fn reshape_repeats_channels_when_tokens_are_merged_into_them() {
         let scope = SymbolScope::default();
         let channels = Numbers::literal(array![[1.0, 2.0, 3.0]].into_dyn());
         let (from, to) = (shape(&scope, "n,3"), shape(&scope, "?,6"));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_extents_are_not_confused() {
+    fn reshape_distinguishes_axes_of_equal_extent() {
         let scope = SymbolScope::default();
         // 4 tokens of 4 channels: the affine varies along the last axis only.
         let (from, to) = (shape(&scope, "4,4"), shape(&scope, "16"));

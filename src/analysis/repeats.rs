@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn indices_repeat_each_place_or_all_of_them() {
+    fn indices_that_repeat_elements_or_tile_them_are_recognized() {
         assert_eq!(rounds(&[0, 0, 1, 1, 2, 2], 3), Some([1, 2]));
         assert_eq!(rounds(&[0, 1, 2, 0, 1, 2], 3), Some([2, 1]));
         assert_eq!(rounds(&[0, 0, 1, 1, 0, 0, 1, 1], 2), Some([2, 2]));

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_of_the_same_round() {
+    fn ratios_compare_within_a_round() {
         let seconds = [vec![1.0, 2.0, 4.0], vec![2.0, 4.0, 8.0]];
         let all = ratios(&seconds);
         assert_eq!([all[0][0].value, all[0][1].value], [1.0, 0.5]);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fastest_is_chosen_and_the_rank_decides_among_equals() {
+    fn fastest_is_chosen_and_rank_breaks_ties() {
         let clearly = measured(&[(&[1.0; 9], 5), (&[0.9; 9], 5), (&[1.1; 9], 5)]);
         let second = BestCandidates {
             chosen: 1,
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_is_chosen_among_those_that_are_fast_enough() {
+    fn smallest_peak_within_the_slowdown_is_chosen() {
         let times = measured(&[(&[1.0; 9], 100), (&[1.08; 9], 50), (&[1.5; 9], 10)]);
         let choice = |slowdown| choose(&times, TuneGoal::Memory { slowdown }).map(|it| it.chosen);
         assert_eq!(choice(1.0), Some(0));

@@ -201,13 +201,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_measured_with_another_allocator() {
+    fn heap_is_unmeasured_with_another_allocator() {
         assert_eq!(heap(|| 7), (7, None));
     }
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn the_resident_set_is_known() {
+    fn resident_peak_is_known_on_linux() {
         assert!(resident_peak().unwrap() > 1 << 20);
     }
 }

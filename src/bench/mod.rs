@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variant_that_cannot_run_is_named_and_the_others_run() {
+    fn failed_variant_is_named_and_the_others_run() {
         let broken = model(
             vec![value("x", DataType::Float, &["n", "3"])],
             vec![],
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_keeps_the_rounds_that_are_done() {
+    fn stop_keeps_completed_rounds() {
         let variants = ["a", "b"].map(|name| variant(name, affine([1.0; 3], [0.0; 3])));
         let stop = Stop::default();
         let setting = bench(&variants, &options(1000), &stop, &|line, _, _| {
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_of_a_normalizer_are_counted_as_such() {
+    fn normalizer_time_and_memory_are_attributed() {
         // Factors of 1 and terms of 0 would not be left for tract to run.
         let model = affine([2.0; 3], [1.0; 3]);
         let normalizers = BTreeSet::from(["the Mul".into(), "the Add".into()]);
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reference_is_the_one_that_was_asked_for() {
+    fn ratios_use_the_requested_reference() {
         let variants = ["a", "b"].map(|name| variant(name, affine([1.0; 3], [0.0; 3])));
         let options = BenchOptions {
             references: vec!["b".into()],

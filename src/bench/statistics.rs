@@ -60,7 +60,7 @@ mod tests {
     use rand_distr::{Distribution, Normal};
 
     #[test]
-    fn quantiles_lie_between_neighbours() {
+    fn quantiles_interpolate_between_samples() {
         assert_eq!(quantile(&[3.0, 1.0, 2.0], 0.5), 2.0);
         assert_eq!(quantile(&[1.0, 2.0, 3.0, 4.0], 0.5), 2.5);
         assert_eq!(quantile(&[0.0, 10.0], 0.95), 9.5);
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_holds_the_median_about_as_often_as_it_says() {
+    fn median_interval_has_its_nominal_coverage() {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let normal = Normal::new(1.0, 0.1).unwrap();
         let held = (0..100)
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn one_sample_is_its_own_interval() {
+    fn interval_of_one_sample_is_the_sample() {
         assert_eq!(
             median(&[2.0]),
             Interval {

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_become_what_the_library_makes_of_them() {
+    fn unfold_fuse_returns_the_bytes_of_fuse() {
         let made = call(&digits(), None);
         let model = Model::from_bytes(digits()).unwrap();
         let expected = fuse(&model, &FuseOptions::default())
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_those_of_the_library_and_what_is_none_is_an_error() {
+    fn unfold_fuse_reads_json_options_and_rejects_invalid_ones() {
         let nothing = call(
             &digits(),
             Some(r#"{"skip": ["*", "constant", "duplicate"]}"#),
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn data_outside_of_a_model_is_found_in_its_folder() {
+    fn unfold_fuse_reads_external_data_from_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.onnx");
         let options = SaveOptions {
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_model_is_an_error_in_one_line() {
+    fn unfold_fuse_rejects_invalid_models_in_one_line() {
         for bytes in [&b"\x89PNG\r\n\x1a\n"[..], &[], &digits()[..1000]] {
             let call = call(bytes, None);
             assert_eq!(call.status, UnfoldStatus::BadModel);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_an_argument_that_is_missing() {
+    fn null_pointers_are_bad_arguments() {
         let model = digits();
         let mut result = UnfoldBytes {
             data: null_mut(),
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_said_as_a_defect() {
+    fn panic_is_reported_as_a_defect() {
         let panic = catch_unwind(|| panic!("no {}", 7)).unwrap_err();
         assert_eq!(said(&*panic), "a defect of unfold: no 7");
     }

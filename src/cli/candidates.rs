@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_is_a_candidate_once() {
+    fn equal_results_are_one_candidate() {
         let all = names("ln-dynamo");
         let listed: usize = all.iter().map(|(_, equal)| 1 + equal.len()).sum();
         assert_eq!(listed, CandidateOptions::all().len());
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn words_give_the_options() {
+    fn candidate_options_print_as_arguments() {
         let sizes: Dims = "batch=3".parse().unwrap();
         let memory = CandidateOptions::with_memory(MemoryGoal::Percent(50.0));
         assert_eq!(

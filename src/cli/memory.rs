@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_option_is_the_one_that_mimalloc_sets_to_ten_milliseconds() {
+    fn purge_delay_has_the_option_number_of_mimalloc() {
         // SAFETY: reads a number.
         let values = [PURGE_DELAY - 1, PURGE_DELAY]
             .map(|option| unsafe { libmimalloc_sys::mi_option_get(option) });

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_models_are_worked_on_as_there_is_room_for_and_one_at_least() {
+    fn models_are_admitted_by_memory_and_at_least_one() {
         let room = Room::new(2 * (BESIDES + TIMES * 1000));
         assert!(at_once(&room, 1000) <= 2);
         assert_eq!(at_once(&room, 1001), 1);

@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_survives_a_shell() {
+    fn command_is_quoted_for_a_shell() {
         let words = ["fuse", "my model.onnx", "--skip", "*", "it's"].map(OsString::from);
         assert_eq!(
             command(&words),

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_a_least_one() {
+    fn option_values_are_range_checked() {
         assert_eq!((from_zero("0"), from_zero("2.5")), (Ok(0.0), Ok(2.5)));
         assert!(
             ["-1", "nan", "inf", "x"]

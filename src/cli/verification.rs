@@ -258,7 +258,7 @@ mod tests {
     use crate::verify::OutputError;
 
     #[test]
-    fn a_proof_without_a_doubt_tells_of_none() {
+    fn proof_line_omits_a_zero_error_bound() {
         let told = |bound| {
             proved(
                 &Proof::Proved {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_tolerance_excuses_is_told_as_such() {
+    fn mismatched_elements_are_reported_apart_from_the_error() {
         let told = |mismatched, relative| {
             let output = OutputError {
                 name: "y".into(),

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_words_in_lower_case_and_each_names_one_pass() {
+    fn pass_names_are_lower_case_and_unique() {
         let mut described = std::collections::BTreeMap::new();
         for pass in pipeline().into_iter().flat_map(|stage| stage.passes) {
             let is_word = |letter: char| letter.is_ascii_lowercase() || letter == '-';

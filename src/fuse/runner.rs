@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_that_alternate_end_at_the_bound_of_their_stage() {
+    fn alternating_passes_stop_at_the_bound_of_their_stage() {
         let (result, plan) = run(ALTERNATING, None);
         let (at, pass) = ("forms", "swap");
         assert_eq!(plan.stopped, StopReason::Bound { at, pass });
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_finds_nothing_to_do_ends_at_the_fixpoint() {
+    fn run_without_changes_stops_at_the_fixpoint() {
         let (result, plan) = run(RESTING, None);
         assert!(result.is_none());
         assert_eq!(plan.stopped, StopReason::Fixpoint);
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_without_a_fixpoint_runs_each_pass_once() {
+    fn stage_without_fixpoint_runs_each_pass_once() {
         let (result, plan) = run(ONCE, None);
         assert_eq!(plan.stopped, StopReason::Fixpoint);
         assert_eq!(
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_stops_after_a_pass_or_a_number_of_changes() {
+    fn run_stops_after_a_pass_or_a_number_of_changes() {
         let stopped = |pass| StopReason::StopAfter { pass };
         let (result, plan) = run(ALTERNATING, Some(StopAfter::Pass("rest")));
         assert!(result.is_none());
@@ -355,7 +355,7 @@ mod tests {
 
     #[cfg(feature = "prove")]
     #[test]
-    fn a_proof_of_each_pass_blames_the_one_that_is_wrong() {
+    fn pass_prover_blames_the_faulty_pass() {
         let (model, options) = (sum(), FuseOptions::default());
         let prover = crate::prove_passes::PassProver::default();
         let observer = |result: &crate::fuse::PassResult| prover.observe(result);

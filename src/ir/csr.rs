@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_what_was_put_into_them() {
+    fn csr_rows_equal_the_pushed_lists() {
         let mut lists = Csr::with_capacity(3);
         for list in [vec![3, 1], vec![], vec![4]] {
             lists.push(list);
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn items_are_grouped_in_order() {
+    fn csr_grouped_keeps_the_order_in_each_row() {
         let lists = Csr::grouped(5, &[(3, 'a'), (1, 'b'), (3, 'c'), (4, 'd'), (1, 'e')]);
         let expected = [&[][..], &['b', 'e'], &[], &['a', 'c'], &['d']];
         assert_eq!([0, 1, 2, 3, 4].map(|number| lists.row(number)), expected);

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_are_those_of_the_axes_and_an_ellipsis_is_those_that_are_left() {
+    fn einsum_equation_is_parsed_with_ellipsis_and_implicit_output() {
         assert_eq!(
             read("ij, jk -> ik", &[None, Some(2)]),
             expected(&["ij", "jk"], "ik")

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_python_lists() {
+    fn python_list_is_parsed() {
         assert_eq!(
             python_list("['', 'blocks.0', \"it's\"]"),
             ["", "blocks.0", "it's"]
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn joins_legacy_paths() {
+    fn legacy_paths_are_joined_with_dots() {
         assert_eq!(dotted("blocks/blocks.0/norm1/un"), "blocks.0.norm1.un");
         assert_eq!(
             dotted("layers.2/blocks/blocks.1/norm2"),

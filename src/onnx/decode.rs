@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_have_room_for_what_is_in_them_and_no_more() {
+    fn decoded_lists_have_exact_capacity() {
         let bytes = model(5).encode_to_vec();
         let counts = wire::check(&bytes).unwrap();
         assert_eq!(
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_graph_in_several_parts_is_one() {
+    fn graph_in_several_parts_is_merged() {
         let bytes = [model(2).encode_to_vec(), model(3).encode_to_vec()].concat();
         let decoded = decode(&bytes[..], &wire::check(&bytes).unwrap()).unwrap();
         assert!(decoded == ModelProto::decode(&bytes[..]).unwrap());

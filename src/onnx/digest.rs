@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_is_filled_in_however_the_model_is_written() {
+    fn digest_is_filled_in_for_every_way_of_writing() {
         let [mut ahead, fused] = folded();
         assert_eq!(digits(&ahead), [zeros(), zeros()]);
         let expected = fused.to_bytes().unwrap();
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_somebody_changed_stays() {
+    fn changed_metadata_entry_is_kept() {
         let [mut ahead, _] = folded();
         ahead
             .proto

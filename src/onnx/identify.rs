@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_is_told_by_its_parts() {
+    fn model_is_identified_by_its_required_parts() {
         let whole = fs::read("models/digits/un-dynamo.onnx").unwrap();
         assert!(is_one(&whole));
         for wrong in [
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn known_beginnings_are_named() {
+    fn known_file_signatures_are_named() {
         for (bytes, expected) in [
             (&b"PK\x03\x04rest"[..], "zip"),
             (

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_read_is_in_the_file_at_the_place_that_is_said() {
+    fn unread_elements_are_located_in_the_file() {
         let message = message();
         let mut file = tempfile::tempfile().unwrap();
         let bytes = message.encode_to_vec();
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_ends_too_early_is_flawed_wherever_it_ends() {
+    fn truncated_file_is_flawed_at_every_length() {
         let bytes = message().encode_to_vec();
         for length in [1, 100, WINDOW, bytes.len() - 1] {
             let mut file = tempfile::tempfile().unwrap();

@@ -334,7 +334,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_tables_know_the_fields_that_the_messages_have() {
+    fn field_tables_match_the_messages() {
         const EMPTY: usize = 4;
         for Tie { fields, alone, .. } in ties() {
             for (outcomes, number) in alone.iter().zip(1..) {
@@ -361,7 +361,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_tables_know_the_messages_inside_messages() {
+    fn field_tables_match_nested_messages() {
         let ties = ties();
         for outer in &ties {
             for &(number, name, inner) in outer.fields.messages {

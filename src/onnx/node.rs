@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_not_set_is_zero_or_empty_and_a_message_must_be_set() {
+    fn unset_attribute_is_zero_or_empty_and_a_message_is_required() {
         assert_eq!(
             node(vec![attribute("a", AttributeType::Int)])
                 .attr_i("a")
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_attribute_does_not_say_is_refused() {
+    fn attribute_of_wrong_type_duplicate_or_reference_is_refused() {
         refused(
             node(vec![attribute("a", AttributeType::Int)]).attr_ints("a"),
             "should be Ints, and is Int",
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_without_a_name_are_called_by_what_they_make() {
+    fn label_of_an_unnamed_node_is_operator_and_output() {
         let unnamed = NodeProto {
             op_type: Some("Relu".into()),
             output: vec!["y".into()],
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operator_set_of_onnx_has_two_names() {
+    fn ai_onnx_domain_equals_the_empty_domain() {
         let domains = [None, Some("ai.onnx"), Some("com.microsoft")].map(|domain: Option<&str>| {
             let node = NodeProto {
                 domain: domain.map(Into::into),

@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_an_operator_says_nothing_in_another_domain() {
+    fn category_depends_on_the_domain() {
         assert_eq!(
             Category::from_operator("", "Add"),
             Some(Category::Arithmetic)
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn axes_became_an_input_of_sums_before_they_did_of_means() {
+    fn axes_become_inputs_at_the_opset_of_each_operator() {
         assert_eq!(
             [12, 13].map(|opset| input_at("ReduceSum", "axes", opset)),
             [None, Some(1)]

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn split_has_a_count_of_outputs_from_operator_set_18_on() {
+    fn split_has_num_outputs_from_opset_18() {
         let has_count = [17, 18].map(|opset| {
             let attributes = &schema("Split", opset).attributes;
             attributes.iter().any(|a| a.name == "num_outputs")
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn element_types_are_those_of_the_specification() {
+    fn schema_has_element_types_and_attributes() {
         let relu = schema("Relu", 13);
         let Some(types) = relu.variables[0] else {
             panic!("Relu takes tensors")
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_come_and_go() {
+    fn schema_knows_deprecated_later_and_unknown_operators() {
         assert!(schema("Upsample", 10).is_deprecated);
         assert!(matches!(
             definition("RMSNormalization", 22),

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_of_any_size_is_written_whole() {
+    fn message_of_any_size_is_written_completely() {
         for length in [
             0,
             1,
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_fails_is_reported() {
+    fn failing_writer_is_reported() {
         let mut small = [0; 100];
         let error = write_message(&tensor(CHUNK), &Gaps::none(), &mut &mut small[..]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WriteZero);

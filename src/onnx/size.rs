@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_those_of_the_files() {
+    fn model_sizes_equal_file_sizes() {
         let path = Path::new("models/digits/un-dynamo.onnx");
         let model = Model::open(path).unwrap();
         assert_eq!(
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_which_the_data_of_others_is_counts_as_far_as_it_is_taken() {
+    fn shared_data_file_counts_only_its_used_part() {
         let folder = tempfile::tempdir().unwrap();
         let mut model = Model::open("models/digits/un-dynamo.onnx").unwrap();
         model.external = true;

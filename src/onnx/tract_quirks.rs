@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn training_and_padding_are_misread_by_version() {
+    fn misread_training_and_padding_depend_on_the_opset() {
         let x = &["x"][..];
         check(&[
             (
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_misread() {
+    fn misread_windows_are_listed() {
         let x = &["x"][..];
         check(&[
             (
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn equations_and_others_are_misread() {
+    fn misread_equations_and_attributes_are_listed() {
         let x = &["x"][..];
         check(&[
             (

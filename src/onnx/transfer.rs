@@ -119,7 +119,7 @@ mod tests {
     /// Tests `copy` on any file system. On file systems without shared copies no other test runs
     /// it.
     #[test]
-    fn what_the_system_says_it_copied_is_there() {
+    fn copied_range_is_in_the_target_file() {
         let (from, to) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
         let bytes: Vec<u8> = (0..100_000).map(|index| (index % 251) as u8).collect();
         write_at(&from, &bytes, 0).unwrap();

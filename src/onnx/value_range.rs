@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_smallest_but_zero_and_the_largest_are_seen() {
+    fn value_range_has_least_nonzero_and_largest_magnitudes() {
         let seen = ValueRange::from_numbers(&[0.0, -3.0, 1e-310, -0.0, 2.0]);
         assert_eq!((seen.least(), seen.largest()), (1e-310, 3.0));
         assert_eq!(
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn products_and_quotients_lie_between_what_is_said_of_them() {
+    fn value_ranges_of_products_and_quotients_enclose_them() {
         let (a, b) = ([0.1, -7.0, 0.0], [0.3, -11.0]);
         let [of_a, of_b] = [&a[..], &b].map(ValueRange::from_numbers);
         let (times, over) = (of_a.times(of_b).unwrap(), of_a.over(of_b).unwrap());

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_field_is_found_and_located() {
+    fn unknown_field_is_located() {
         let tensor = with_unknown(TensorProto {
             dims: vec![1, 2],
             ..Default::default()
@@ -340,13 +340,13 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_an_unknown_field() {
+    fn group_is_an_unknown_field() {
         let group = [0x0b, 0x0c];
         assert_eq!(check(&group), Err(FlawKind::UnknownField(1).into()));
     }
 
     #[test]
-    fn what_is_no_protobuf_is_refused() {
+    fn invalid_protobuf_is_refused() {
         for (bytes, reason) in [
             (&[0x00, 0x00][..], "a field has the number 0"),
             (&[0x0e], "a field has an undefined wire type"),
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_is_two_types_is_refused() {
+    fn type_with_two_alternatives_is_refused() {
         let both = enclose(
             2,
             &[[enclose(1, &[vec![]]), enclose(4, &[vec![]])].concat()],
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_without_end_is_refused() {
+    fn nesting_of_1000_bodies_is_refused() {
         let mut bytes = Vec::new();
         for _ in 0..1000 {
             bytes = enclose(1, &[enclose(5, &[enclose(6, &[bytes])])]);

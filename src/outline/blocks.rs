@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_with_what_they_count_and_deep_paths_end() {
+    fn path_steps_keep_indices_and_are_limited_in_depth() {
         assert_eq!(
             steps("layers.2.blocks.1.attn"),
             ["layers.2", "blocks.1", "attn"]
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_in_the_blocks_of_their_paths_wherever_they_run() {
+    fn rows_join_the_block_of_their_path() {
         assert_eq!(
             blocks_of_paths(&["stem", "b.0.attn", "b.0", "b.1.attn", "b.0.mlp"]),
             "stem(0) b.0(attn(1) 2 mlp(4)) b.1.attn(3)"
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_without_a_path_is_where_its_neighbours_are() {
+    fn row_without_path_joins_its_neighbours() {
         assert_eq!(
             blocks_of_paths(&["", "b.0.q", "", "b.0.k", "", "b.1.q", ""]),
             "0 b.0(q(1) 2 k(3)) 4 b.1.q(5) 6"
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn long_runs_are_cut_behind_sums() {
+    fn long_runs_are_split_after_sums() {
         let leads = (0..100).map(|row| Lead {
             path: vec![],
             is_sum: row == 3 || row == 19,

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn each_operator_of_both_graphs_has_one_row_in_one_block() {
+    fn each_operator_has_one_row_in_one_block() {
         for name in ["un-dynamo", "un-legacy", "dtn-dynamo", "ln-legacy"] {
             let (outline, model, fused) = outline_of_digits(name);
             let before = outline
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_site_that_folds_is_gone_and_what_takes_it_in_has_its_new_weight() {
+    fn folded_site_is_removed_and_its_target_has_a_new_weight() {
         let (outline, ..) = outline_of_digits("un-dynamo");
         let place = outline
             .sites
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_stays_says_why_and_the_reason_is_explained() {
+    fn part_that_stays_has_explained_refusals() {
         let (outline, ..) = outline_of_digits("dyt-dynamo");
         let site = outline
             .sites
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_a_block_and_its_operator_has_its_own_name() {
+    fn bodies_become_blocks() {
         let mut control = node("If", "c", "y");
         control.attribute = vec![branch("then_branch", "Relu"), branch("else_branch", "Tanh")];
         let mut model = Model::open("models/digits/un-dynamo.onnx").unwrap();

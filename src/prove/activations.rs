@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_two_activations_is_enough_where_it_makes_what_both_make() {
+    fn redundant_activation_equals_the_pair_on_sample_values() {
         let bounds = [f64::NEG_INFINITY, -1.0, 0.0, 0.5, 2.0, f64::INFINITY];
         let mut all = vec![Whole];
         for low in bounds {

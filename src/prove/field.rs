@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prime_is_what_the_powers_of_two_and_the_root_need() {
+    fn prime_separates_powers_of_two_and_has_square_roots() {
         assert!(is_prime(P) && is_prime((P - 1) / 2) && P % 4 == 3);
         for number in 1..=46 {
             assert_eq!(root(mul(number, number)), number);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn images_of_sums_and_products_are_sums_and_products_of_images() {
+    fn field_images_preserve_sums_and_products() {
         let numbers = [
             0.0,
             1.0,

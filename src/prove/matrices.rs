@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn products_of_blocks_are_those_of_numbers() {
+    fn blocked_products_match_the_definition() {
         for (rows, inner, columns) in [
             (1, 7, 3),
             (5, 1, 5),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_products_leave_no_word() {
+    fn largest_products_do_not_overflow() {
         // Centred, these are the farthest from 0 on either side.
         let half = P as u32 / 2;
         let extents = Extents {

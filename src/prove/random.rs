@@ -111,13 +111,13 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_told_from_each_other() {
+    fn digest_separates_its_parts() {
         assert_ne!(digest(&["ab", "c"]), digest(&["a", "bc"]));
         assert_eq!(digest(&["ab", "c"]), digest(&["ab", "c"]));
     }
 
     #[test]
-    fn an_unknown_function_is_even_and_tells_its_arguments_apart() {
+    fn unknown_function_is_uniform_and_depends_on_its_arguments() {
         let unknown = Unknown::new(Hash::new(1, "f").finish());
         let mut seen: Vec<u32> = (0..1000).map(|argument| unknown.value(argument)).collect();
         let low = seen

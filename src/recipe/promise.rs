@@ -360,7 +360,7 @@ mod tests {
     use crate::recipe::testing::{read, recipes};
 
     #[test]
-    fn any_part_is_what_the_whole_has_there() {
+    fn promised_parts_equal_slices_of_the_whole() {
         for recipe in recipes() {
             let names = recipe.constants();
             let given = names
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scaled_weight_is_what_the_evaluator_gives_bit_for_bit() {
+    fn fast_scaled_weight_equals_the_evaluator_bit_for_bit() {
         for data_type in [
             DataType::Float,
             DataType::Float16,
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_a_scaled_weight_without_a_look_at_it_encloses_it() {
+    fn bounds_of_a_scaled_weight_enclose_it() {
         let stored = [
             ("w", numbers(&[260, 300], 1)),
             ("a", numbers(&[260, 1], 2)),
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_product_with_a_large_weight_is_what_the_evaluator_gives_bit_for_bit() {
+    fn fast_vector_product_equals_the_evaluator_bit_for_bit() {
         for (rows, columns) in [(300, 301), (299, 1000), (70_001, 1), (1, 70_001)] {
             let tensors = [
                 ("w", numbers(&[rows, columns], 1)),

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_comes_back_from_its_text() {
+    fn every_operation_survives_json() {
         let awkward = [
             0.1 + 0.2,
             f64::from(1e-5_f32),
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expand_that_is_read_adds_axes_as_in_onnx() {
+    fn parsed_expand_prepends_axes() {
         let steps = r#"[{"op":"constant","name":"v","shape":[6]},{"op":"expand","inputs":[0],"shape":[4,6]}]"#;
         let recipe =
             Recipe::from_steps(&serde_json::from_str::<Vec<RecipeStep>>(steps).unwrap()).unwrap();
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_twice_is_one_step() {
+    fn shared_operand_is_one_step() {
         let v = vector();
         let square = v.mul(&v).unwrap();
         let text = serde_json::to_string(&square.to_steps()).unwrap();
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_may_be_as_many_as_a_graph_has_nodes() {
+    fn recipe_of_100000_steps_survives_json() {
         let mut long = vector();
         for _ in 0..100_000 {
             long = long.add(&Recipe::number(1.0, 1)).unwrap();
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_said_with_its_step() {
+    fn invalid_step_is_reported_with_its_number() {
         let cases = [
             (
                 r#"{"op":"add","inputs":[0,2],"shape":[6]}"#,
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn no_extents_wrap() {
+    fn overflowing_extents_are_rejected() {
         let huge = u64::MAX / 2 + 1;
         for shape in [
             format!("[{huge},2]"),

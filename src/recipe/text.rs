@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_moves_no_element_is_told_once_or_not_at_all() {
+    fn layout_operations_without_effect_are_not_printed() {
         let gamma = Recipe::constant("γ", &[4]);
         let column = gamma
             .reshape(&[1, 1, 4])
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_twice_has_a_name() {
+    fn shared_operand_is_printed_with_a_name() {
         let sum = Recipe::constant("a", &[2])
             .add(&Recipe::constant("b", &[2]))
             .unwrap();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_places_are_told_by_their_ends() {
+    fn picked_ranges_are_printed_by_their_ends() {
         let whole = Recipe::constant("W", &[20]);
         assert_eq!(
             whole.pick(0, (3..12).map(Some)).unwrap().to_string(),

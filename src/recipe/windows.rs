@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn taps_meet_nothing_in_the_border() {
+    fn conv_taps_skip_the_padding() {
         let meets: Vec<_> = windows(false, 4, 3).meets().collect();
         assert_eq!(
             meets,
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transposed_convolution_spreads_its_places() {
+    fn conv_transpose_taps_skip_between_strides() {
         let meets: Vec<_> = windows(true, 2, 3).meets().collect();
         assert_eq!(
             meets,

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_claimed_only_when_it_was_measured() {
+    fn verdict_claims_only_measured_differences() {
         assert_eq!(verdict(0.99, 0.9951, 1.0, 20), "no measurable difference");
         assert_eq!(verdict(0.97, 0.98, 0.99, 20), "2.0 % faster");
         assert_eq!(verdict(1.2, 1.3, 1.4, 20), "30.0 % slower");
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_survives_json() {
+    fn report_survives_json() {
         let report = crate::report::testing::report();
         let mut again: Report =
             serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();

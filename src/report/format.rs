@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_would_do_is_shown_instead() {
+    fn control_characters_are_escaped() {
         let hostile = "a\u{1b}[31mb\u{7}c\nd\te\u{202e}f\u{2066}g\u{2069}h\u{9b}i";
         let shown = r"a\u{1b}[31mb\u{7}c\nd\te\u{202e}f\u{2066}g\u{2069}h\u{9b}i";
         assert_eq!(plain(hostile), shown);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn units_fit() {
+    fn times_and_bytes_have_fitting_units() {
         assert_eq!(
             [0.0000123, 0.00234, 0.0234, 0.234, 2.34].map(time),
             ["12 µs", "2.34 ms", "23.4 ms", "234 ms", "2.34 s"]

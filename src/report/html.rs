@@ -160,7 +160,7 @@ mod tests {
     use crate::report::testing::report;
 
     #[test]
-    fn the_page_asks_for_nothing_and_holds_no_script() {
+    fn page_has_no_script_and_no_external_resource() {
         let page = html(&[report()]);
         for word in [
             "http:", "https:", "//", "<script", "<link", "@import", "url(", "src=",
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn several_reports_begin_with_a_table_of_their_ratios() {
+    fn several_reports_begin_with_a_table_of_ratios() {
         let page = html(&[report(), report()]);
         assert!(page.contains("<h1>2 benchmarks</h1>"));
         assert_eq!(page.matches("<h1>vit &lt;small&gt;.onnx</h1>").count(), 2);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn every_tag_is_closed_and_names_are_text() {
+    fn page_closes_every_tag_and_escapes_names() {
         let page = html(&[report()]);
         assert!(page.contains("<h1>vit &lt;small&gt;.onnx</h1>"));
         for tag in [

@@ -118,7 +118,7 @@ mod tests {
     use crate::report::testing::report;
 
     #[test]
-    fn every_table_has_as_many_cells_in_each_row() {
+    fn markdown_tables_have_equal_rows() {
         let text = markdown(&report());
         let tables = text
             .split("\n\n")
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn markup_in_names_is_text() {
+    fn markdown_escapes_markup_in_names() {
         assert!(markdown(&report()).starts_with("# vit \\<small\\>.onnx\n"));
     }
 }

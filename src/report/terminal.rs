@@ -207,7 +207,7 @@ mod tests {
     use crate::report::testing::report;
 
     #[test]
-    fn no_line_is_wider_than_the_terminal() {
+    fn report_fits_80_columns() {
         let text = terminal(&report());
         for line in text.lines() {
             assert!(line.chars().count() <= WIDTH, "{line}");
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_the_numbers_mean() {
+    fn report_states_verdicts_failures_and_the_peak() {
         let text = terminal(&report());
         assert!(
             text.contains("fused against LN twin: 20.0 % faster"),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn details_and_the_last_numbers_that_do_not_fit_are_left_out() {
+    fn columns_that_do_not_fit_are_dropped() {
         let (fits, does_not) = ("a".repeat(40), "b".repeat(40));
         let columns = vec![
             Cells::Text.under("name"),
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn names_do_nothing_to_the_terminal() {
+    fn control_characters_in_names_are_escaped() {
         let mut report = report();
         report.model = "m\u{1b}]0;x\u{7}.onnx".into();
         report.notes = vec!["at `n\u{202e}`".into()];

@@ -100,21 +100,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_several_and_the_last_wins() {
+    fn dims_are_parsed_and_later_ones_win() {
         let mut dims: Dims = "n=1, m = 3".parse().unwrap();
         dims.extend(["n=5".parse().unwrap()]);
         assert_eq!(dims.iter().collect::<Vec<_>>(), [("m", 3), ("n", 5)]);
     }
 
     #[test]
-    fn refuses_what_is_no_size() {
+    fn invalid_sizes_are_refused() {
         for text in ["n", "n=", "n=-1", "n=0", "n=two"] {
             assert!(text.parse::<Dims>().is_err(), "{text}");
         }
     }
 
     #[test]
-    fn a_batch_is_two_an_image_is_224_a_sequence_is_8() {
+    fn default_sizes_are_2_224_and_8() {
         assert_eq!(Dims::default_for(Some("N"), 0, 4), 2);
         assert_eq!(Dims::default_for(Some("Batch_size"), 1, 3), 2);
         assert_eq!(Dims::default_for(None, 3, 4), 224);

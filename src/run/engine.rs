@@ -244,7 +244,7 @@ mod tests {
     use tract_onnx::prelude::tensor2;
 
     #[test]
-    fn computes_what_the_graph_says() {
+    fn engine_matches_hand_computed_outputs() {
         let engine = Engine::load(
             &affine([1.0, -2.0, 0.5], [0.0, 10.0, -1.0]),
             &"n=2".parse().unwrap(),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_runs_again_and_reports_every_node() {
+    fn session_reruns_and_reports_every_node() {
         let engine = Engine::load(&affine([1.0; 3], [1.0; 3]), &Dims::default()).unwrap();
         let inputs: Vec<TValue> = random(engine.inputs(), 3)
             .into_iter()
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn an_input_beyond_all_memory_is_an_error() {
+    fn input_shape_beyond_memory_is_an_error() {
         for shape in [
             &["1", "4611686018427387904"][..],
             &["4294967296", "4294967296", "2"],
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_in_which_tract_may_get_lost_is_not_begun() {
+    fn scan_that_tract_may_unroll_forever_is_refused() {
         let failure = load_scan("MatMul u, u -> q").unwrap_err();
         assert_eq!(
             (failure.operator.as_deref(), failure.node.as_deref()),
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_with_steps_runs_behind_a_reshape() {
+    fn strided_slice_after_reshape_runs() {
         let constants = vec![
             make_i64("square", &[0, 4, 4]),
             make_i64("start", &[0]),
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_operator_is_named() {
+    fn unknown_operator_is_named_in_the_failure() {
         let failure = load_one(node("Frobnicate x -> y")).unwrap_err();
         assert_eq!(
             failure.to_string(),
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_that_cannot_be_prepared_is_named() {
+    fn unpreparable_operator_is_named_in_the_failure() {
         let wide = floats("wide", &ndarray::Array2::zeros((5, 4)).into_dyn().view());
         let inputs = vec![value("x", DataType::Float, &["2", "3"])];
         let failure = Engine::load(
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_are_checked() {
+    fn wrong_inputs_are_reported() {
         let engine = Engine::load(&affine([1.0; 3], [0.0; 3]), &Dims::default()).unwrap();
         let failure = engine.run(&[tensor2(&[[1_f32]])]).unwrap_err();
         assert_eq!(
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_found_wherever_they_are_kept() {
+    fn typed_and_external_weights_are_loaded() {
         let mut typed = affine([3.0; 3], [0.0; 3]);
         let scale = &mut typed.graph_mut().initializer[0];
         scale.raw_data = None;
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_do_not_change_what_is_computed() {
+    fn outputs_are_equal_for_one_and_two_threads() {
         let weights = floats(
             "w",
             &ndarray::Array2::from_shape_fn((64, 256), |(i, j)| (i * j % 7) as f64)

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn symbols_formulas_and_outputs_become_numbers() {
+    fn fixed_symbols_formulas_and_outputs_become_numbers() {
         let fixed = fixed(&cached(), &"batch=2,before=3,tokens=4".parse().unwrap()).unwrap();
         let shapes: Vec<_> = fixed
             .graph()
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dimension_without_a_size_stays_open() {
+    fn dimension_without_a_size_stays_symbolic() {
         let fixed = fixed(&cached(), &"batch=2".parse().unwrap()).unwrap();
         let shapes: Vec<_> = fixed
             .graph()
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_no_input_has_and_a_size_of_0_are_errors() {
+    fn unknown_name_and_size_0_are_errors() {
         let model = affine([1.0; 3], [0.0; 3]);
         let mut zero = Dims::default();
         zero.set("n", 0);

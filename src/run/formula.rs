@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_formula_has_the_size_that_it_comes_to() {
+    fn dimension_formulas_are_evaluated() {
         let sizes = HashMap::from([
             ("past_length".into(), 5),
             ("s".into(), 3),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_has_none() {
+    fn invalid_dimension_formulas_have_no_size() {
         let sizes = HashMap::from([("s".into(), 3)]);
         let names = [
             "s",

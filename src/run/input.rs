@@ -298,12 +298,12 @@ mod tests {
     use crate::run::testing::embedding;
 
     #[test]
-    fn the_first_dimension_is_the_batch() {
+    fn first_dimension_is_the_batch() {
         assert_eq!(Input::batch_symbols(&embedding()), ["batch"]);
     }
 
     #[test]
-    fn a_dimension_without_a_symbol_is_called_by_its_place() {
+    fn unnamed_dimension_is_addressed_by_position() {
         let dims = [
             None,
             Some(Dim::DimValue(3)),
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dimension_that_does_not_exist_is_an_error() {
+    fn unknown_dimension_is_an_error() {
         let failure = Input::from_model(&embedding(), &"bacth=3".parse().unwrap()).unwrap_err();
         assert_eq!(
             failure.reason,

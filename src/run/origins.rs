@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn names_the_operator_and_the_root_cause() {
+    fn failure_names_the_operator_and_the_root_cause() {
         let failure = operators()
             .attempt(Stage::Optimize, || -> TractResult<()> {
                 (|| bail!("Invalid axis\nbacktrace"))()
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_a_failure() {
+    fn panic_of_tract_is_a_failure() {
         let failure = operators().attempt(Stage::Run, || -> TractResult<()> {
             panic!("index out of range")
         });

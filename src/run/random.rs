@@ -52,7 +52,7 @@ mod tests {
     use crate::run::testing::{affine, embedding, model, value};
 
     #[test]
-    fn indices_stay_inside_their_table_and_masks_are_zero_or_one() {
+    fn random_indices_fit_their_table_and_masks_are_0_or_1() {
         let inputs = Input::from_model(&embedding(), &"length=100".parse().unwrap()).unwrap();
         assert_eq!(inputs[0].shape, [2, 100]);
         assert_eq!((inputs[0].indices, inputs[1].indices), (Some(50), None));
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_fixes_the_values_and_half_of_them_are_negative() {
+    fn seed_determines_values_and_half_are_negative() {
         let inputs =
             Input::from_model(&affine([1.0; 3], [0.0; 3]), &"n=1000".parse().unwrap()).unwrap();
         let (first, again, other) = (random(&inputs, 7), random(&inputs, 7), random(&inputs, 8));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_can_be_drawn() {
+    fn supported_types_are_drawn() {
         for element in (1..=16).filter_map(DataType::from_code) {
             let inputs = vec![value("x", element, &["2", "5"])];
             let inputs =

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_places_become_a_constant() {
+    fn position_counts_become_a_constant() {
         let model = counts("places");
         let inputs = Input::from_model(&model, &Dims::default()).unwrap();
         // Nothing has read the Cast before.
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_elements_stay() {
+    fn counts_of_input_values_stay() {
         let model = counts("values");
         let inputs = Input::from_model(&model, &Dims::default()).unwrap();
         let specialised = specialised(&model, &inputs);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_engine_counts_over_a_computed_length() {
+    fn engine_runs_cum_sum_over_a_computed_length() {
         let engine = Engine::load(&counts("places"), &"batch=2,tokens=4".parse().unwrap()).unwrap();
         let x = tensor2(&[[0_f32, 0.0, 0.0, 0.0], [10.0, 20.0, 30.0, 40.0]]);
         let y = tensor2(&[[0_f32, 1.0, 1.0, 1.0], [10.0, 21.0, 31.0, 41.0]]);

@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn floats_are_counted_where_none_is_rounded() {
+    fn float_range_is_evaluated_only_if_exact() {
         let range = NodeProto {
             op_type: Some("Range".into()),
             ..Default::default()

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_places_are_left_as_numpy_leaves() {
+    fn slice_extents_match_numpy() {
         // Start, end, step, and how many are left of four places, and of any number of them.
         let cases = [
             (0, 4, 1, Some(4), None),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_behind_more_elements_than_fit_into_memory_leaves_all() {
+    fn slice_to_an_unreachable_end_keeps_everything() {
         let cases = [
             (0, 1_000_000_000, 1, 2048, true),
             (0, 1_000_000_000, 1, 1, false),

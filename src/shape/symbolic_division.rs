@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_product_without_a_factor_is_the_rest() {
+    fn factor_is_divided_out_of_a_product() {
         let scope = SymbolScope::default();
         let (b, n) = (TDim::from(scope.sym("b")), TDim::from(scope.sym("n")));
         let product = b.clone() * &n;
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_remainder_of_an_extent_has_bounds() {
+    fn nonnegative_extent_formulas_are_recognized() {
         let scope = SymbolScope::default();
         let h = TDim::from(scope.sym("h"));
         let w = TDim::from(scope.sym("w"));

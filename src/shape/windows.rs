@@ -183,7 +183,7 @@ mod tests {
     /// Kernel, stride, padding, ceil_mode, and extent; and whether all engines agree about the
     /// result.
     #[test]
-    fn places_that_engines_count_differently_are_not_known() {
+    fn pool_extents_on_which_engines_disagree_are_unknown() {
         let cases = [
             (pool(3, 2, [1, 1], 0, "NOTSET"), 8, true),
             (pool(3, 2, [0, 0], 1, "NOTSET"), 8, true),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_extent_is_pooled_to_what_holds_for_every_extent() {
+    fn pool_extent_is_known_only_if_valid_for_every_size() {
         let cases = [
             (pool(3, 2, [1, 1], 0, "NOTSET"), true),
             (pool(3, 2, [1, 1], 1, "NOTSET"), true),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_behind_a_resize_of_numbers_are_not_known() {
+    fn resize_of_known_extents_by_scales_is_unknown() {
         let made = resized(&NodeProto::default(), &fact(&[1, 10]), fact(&[1, 23]));
         assert!(made.shape.dims().all(|dim| dim.concretize().is_none()));
     }

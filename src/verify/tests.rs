@@ -39,7 +39,7 @@ fn equal_models_agree_exactly() {
 }
 
 #[test]
-fn a_shift_is_measured_against_the_largest_output() {
+fn error_is_relative_to_the_largest_output() {
     // x is never larger than 10 in magnitude, so that the outputs lie within 10 of 1000.
     let comparison = comparison(
         &affine([1.0; 3], [1000.0; 3]),
@@ -64,7 +64,7 @@ fn a_shift_is_measured_against_the_largest_output() {
 }
 
 #[test]
-fn nan_in_both_agrees_and_in_one_does_not() {
+fn nan_and_infinities_must_match() {
     let (nan, finite) = (
         affine([f64::NAN, 1.0, 1.0], [0.0; 3]),
         affine([1.0; 3], [0.0; 3]),
@@ -92,7 +92,7 @@ fn ranked(sign: f64) -> Model {
 }
 
 #[test]
-fn integers_must_be_equal() {
+fn integer_outputs_must_be_equal() {
     assert!(verdict(&ranked(1.0), &ranked(2.0)).passed());
     assert_eq!(
         comparison(&ranked(1.0), &ranked(-1.0))
@@ -104,7 +104,7 @@ fn integers_must_be_equal() {
 }
 
 #[test]
-fn a_model_that_cannot_be_run_is_not_verified() {
+fn model_that_cannot_run_is_not_verified() {
     let good = affine([1.0; 3], [0.0; 3]);
     let bad = model(
         vec![value("x", DataType::Float, &["n", "3"])],
@@ -127,14 +127,14 @@ fn convolved(length: &str) -> Model {
 }
 
 #[test]
-fn what_no_run_has_elements_of_is_not_verified() {
+fn empty_output_is_not_verified() {
     // Eight samples, where nobody says more.
     assert!(reason(&convolved("t"), &convolved("t")).contains("`y` has no elements"));
     assert!(verdict(&convolved("400"), &convolved("400")).passed());
 }
 
 #[test]
-fn other_outputs_are_a_failure() {
+fn renamed_or_reshaped_outputs_are_a_failure() {
     let good = affine([1.0; 3], [0.0; 3]);
     let mut renamed = good.clone();
     renamed.graph_mut().node[1].output[0] = "other".into();
@@ -164,7 +164,7 @@ fn norm(mode: i64) -> Model {
 }
 
 #[test]
-fn tract_does_not_judge_batches_that_are_in_training() {
+fn training_mode_batch_norm_is_not_verified() {
     assert!(verdict(&norm(0), &norm(0)).passed());
     assert!(reason(&norm(1), &norm(0)).contains("in training mode"));
     let mut listed = norm(0);
@@ -193,7 +193,7 @@ fn tall(rows: &str) -> Model {
 }
 
 #[test]
-fn a_run_without_end_is_not_begun() {
+fn run_with_too_many_multiplications_is_not_begun() {
     assert!(verdict(&tall("64"), &tall("64")).passed());
     // As many numbers as may be held, and 64 multiplications for each.
     assert!(reason(&tall("4194304"), &tall("4194304")).contains("multiplications"));
@@ -211,7 +211,7 @@ fn of_negative(op: &str) -> Model {
 }
 
 #[test]
-fn outputs_that_say_nothing_are_not_compared() {
+fn outputs_of_zeros_or_nan_are_not_compared() {
     // A Relu of a negative number is 0, and its logarithm is no number.
     for silent in ["Relu n -> y", "Log n -> y"] {
         assert!(
@@ -231,7 +231,7 @@ fn outputs_that_say_nothing_are_not_compared() {
 }
 
 #[test]
-fn what_does_not_fit_at_the_sizes_of_a_run_is_not_run() {
+fn model_that_does_not_fit_the_sizes_is_not_run() {
     let four = floats("v", &ndarray::arr1(&[1.0, 2.0, 3.0, 4.0]).into_dyn().view());
     let nodes = vec![node("Mul x, v -> m"), node("Shape m -> y")];
     let shape = model(
@@ -249,7 +249,7 @@ fn what_does_not_fit_at_the_sizes_of_a_run_is_not_run() {
 }
 
 #[test]
-fn extents_are_the_integers_that_they_are_however_tract_counts_them() {
+fn shape_outputs_compare_as_integers() {
     let extents = [2, 3].map(i64::to_le_bytes).concat();
     let stored = TensorProto {
         name: Some("y".into()),
@@ -287,7 +287,7 @@ fn dropout(mode: &str) -> Model {
 }
 
 #[test]
-fn random_models_are_not_judged() {
+fn random_operators_are_not_verified() {
     let random = model(
         rows(),
         vec![],
@@ -309,7 +309,7 @@ fn tolerance_of(types: &[DataType]) -> f64 {
 }
 
 #[test]
-fn the_coarsest_type_sets_the_tolerance() {
+fn coarsest_type_sets_the_tolerance() {
     assert_eq!(tolerance_of(&[DataType::Double]), 1e-9);
     assert_eq!(tolerance_of(&[DataType::Double, DataType::Float]), 1e-4);
     assert_eq!(tolerance_of(&[DataType::Float, DataType::Float16]), 2e-2);

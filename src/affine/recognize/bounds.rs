@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quotient_of_what_grows_alike_is_bounded() {
+    fn quotient_of_equal_growth_is_bounded() {
         let root = Z.square().plus(one()).root().unwrap();
         let quotient = Z.times(root.inverse().unwrap());
         assert_eq!((quotient.low, quotient.high), (-1.0, 1.0));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quotient_of_what_does_not_is_not() {
+    fn quotient_of_unequal_or_unknown_growth_is_unbounded() {
         let root = Z.magnitude().plus(one()).root().unwrap();
         assert_eq!(Z.times(root.inverse().unwrap()).high, f64::INFINITY);
         // It is unknown whether z² − z grows, and z² has a zero.
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_bounded_by_its_parts_is_bounded() {
+    fn products_images_and_clips_of_bounded_values_are_bounded() {
         let falls = Z
             .magnitude()
             .negated()

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_are_split_and_put_together_again() {
+    fn splitting_and_merging_heads_restores_the_factors() {
         let (mut factors, axes) = value("6,8");
         let scope = SymbolScope::default();
         let heads = factors.reshape(&axes, &shape(&scope, "6,2,4")).unwrap();
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_lies_at_the_same_place_is_combined() {
+    fn broadcast_needs_equal_factors_at_each_axis() {
         let (mut factors, axes) = value("8,8");
         let [t, c] = [axes[0][0], axes[1][0]];
         assert_eq!(
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reshape_mixes_is_not_followed() {
+    fn reshape_that_mixes_factors_is_unknown() {
         for dims in ["9,5", "4,12", "0"] {
             let (mut factors, axes) = value("6,8");
             assert_eq!(
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_axis_is_the_one_that_it_meets() {
+    fn free_axis_unifies_with_the_axis_it_meets() {
         let (mut factors, axes) = value("6,8");
         let [heads, places] = [2, 4].map(|extent| factors.free(TDim::from(extent)));
         let wide = vec![[heads.clone(), places.clone()].concat()];
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_is_not_there_twice() {
+    fn product_with_a_repeated_factor_is_unknown() {
         let (mut factors, axes) = value("8");
         let free = factors.free(TDim::from(8));
         let product = vec![axes[0].clone(), free.clone()];
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quotient_is_a_number_or_none() {
+    fn quotient_of_extents_is_an_integer_or_none() {
         let scope = SymbolScope::default();
         let cases = [
             ("6*b", "2*b", Some(3)),

@@ -129,34 +129,34 @@ mod tests {
     }
 
     #[test]
-    fn a_norm_on_transposed_tokens_comes_back() {
+    fn inverse_reshapes_and_transposes_are_the_identity() {
         let there = ["0 2 1", "b,384,196,1"];
         assert!(!trace("b,196,384", &there).is_identity());
         assert!(trace("b,196,384", &[&there[..], &["b,384,196", "0 2 1"]].concat()).is_identity());
     }
 
     #[test]
-    fn flattening_the_batch_comes_back() {
+    fn flatten_and_unflatten_of_the_batch_is_the_identity() {
         assert!(trace("b,196,384", &["b*196,384", "b,196,384"]).is_identity());
         assert!(trace("b*196,384", &["b,196,384", "b*196,384"]).is_identity());
     }
 
     #[test]
-    fn two_transposes_are_one() {
+    fn two_transposes_compose_to_one() {
         let trace = trace("b,24,96", &["0 2 1", "2 0 1"]);
         assert_eq!(trace.as_transpose(), Some(vec![1, 0, 2]));
         assert!(!trace.keeps_order());
     }
 
     #[test]
-    fn two_reshapes_are_one() {
+    fn reshape_keeps_order_and_is_no_transpose() {
         let trace = trace("b,4,4,192", &["b,16,192"]);
         assert!(trace.keeps_order());
         assert_eq!(trace.as_transpose(), None);
     }
 
     #[test]
-    fn an_extent_that_nobody_knows_is_permuted_and_not_regrouped() {
+    fn unknown_extents_are_permuted_but_not_regrouped() {
         assert!(trace("b,?,?", &["0 2 1", "0 2 1"]).is_identity());
         assert!(!trace("b,?,?", &["0 2 1"]).is_identity());
         assert_eq!(
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_beside_an_open_batch_are_found_again() {
+    fn channels_merged_with_a_symbolic_batch_are_found_again() {
         let image = ["0 3 2 1", "b*6,3,2,2", "0 2 1 3"];
         let apart = trace("b,4,6,3", &image);
         assert_eq!(apart.places(&[3]), None);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transposed_square_is_no_identity() {
+    fn transpose_of_equal_extents_is_no_identity() {
         assert!(!trace("b,8,8", &["0 2 1"]).is_identity());
         assert!(!trace("2,8", &["8,2"]).is_identity());
     }

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_are_rounded_once() {
+    fn float16_is_rounded_to_nearest_even() {
         rounds_to_nearest_even(
             DataType::Float16,
             |code| f16::from_bits(code).to_f64(),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn bfloats_are_rounded_once() {
+    fn bfloat16_is_rounded_to_nearest_even() {
         rounds_to_nearest_even(
             DataType::BFloat16,
             |code| bf16::from_bits(code).to_f64(),

@@ -252,7 +252,7 @@ mod tests {
     use crate::onnx::tensor::{encode_into, rounded};
 
     #[test]
-    fn what_is_stored_is_as_small_and_as_large_as_its_numbers() {
+    fn magnitudes_of_stored_floats_match_their_numbers() {
         for data_type in [
             DataType::Float16,
             DataType::BFloat16,

@@ -307,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_finite_stays_what_it_is() {
+    fn infinities_nan_and_negative_zero_survive() {
         for data_type in [
             DataType::Float16,
             DataType::BFloat16,
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_that_overflows_is_refused() {
+    fn float32_overflow_is_refused() {
         let largest = f64::from(f32::MAX);
         let tensor = make("x", DataType::Float, &arr0(largest).into_dyn().view()).unwrap();
         assert_eq!(
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn any_layout_is_stored_in_row_major_order() {
+    fn make_stores_row_major_order_for_any_layout() {
         let values = Array1::from_iter((0..6).map(f64::from))
             .into_shape_with_order((2, 3))
             .unwrap();
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_and_types_agree() {
+    fn data_type_codes_round_trip() {
         for code in -1..40 {
             assert_eq!(
                 DataType::from_code(code).map(DataType::code),
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_packed_and_do_not_overflow() {
+    fn byte_sizes_are_packed_and_do_not_overflow() {
         for (data_type, expected) in [
             (DataType::Int2, Some(2)),
             (DataType::Int4, Some(3)),

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_survives_printing_and_parsing() {
+    fn model_survives_printing_and_parsing() {
         survives(
             r#"<
                 ir_version: 10, opset_import: ["" : 21, "com.example" : 1], producer_name: "a \"b\" \\",
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_beyond_a_limit_are_left_out() {
+    fn elements_beyond_the_limit_are_omitted() {
         let text = r#"<ir_version: 8, opset_import: ["" : 17]>
             g (float[3] x) => (float[3] y) <float[3] w = {1, 2, 3}> { y = Mul (x, w) }"#;
         let printed = Model::from_text(text)

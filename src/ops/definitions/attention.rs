@@ -112,7 +112,7 @@ mod tests {
     use crate::run::testing::value;
 
     #[test]
-    fn attention_of_onnxruntime_hides_what_its_mask_hides() {
+    fn onnxruntime_attention_applies_its_mask() {
         let shapes = [("x", &["1", "2", "2"][..]), ("w", &["2", "6"])];
         let attributes = vec![int("num_heads", 1)];
         let mut model = one(

@@ -61,7 +61,7 @@ mod tests {
     use crate::ops::definitions::tests::{assert_close, one, run};
 
     #[test]
-    fn a_causal_convolution_reads_what_came_before() {
+    fn causal_conv_reads_its_past_state() {
         let shapes = [
             ("x", &["1", "2", "3"][..]),
             ("w", &["2", "1", "2"]),

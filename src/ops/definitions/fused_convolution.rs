@@ -42,7 +42,7 @@ mod tests {
     use crate::ops::definitions::tests::{assert_close, one, run, text};
 
     #[test]
-    fn a_fused_convolution_adds_before_its_activation() {
+    fn fused_conv_adds_before_its_activation() {
         let shapes = [
             ("x", &["1", "1", "3"][..]),
             ("w", &["1", "1", "2"]),

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fused_gemm_ends_in_its_activation() {
+    fn fused_gemm_applies_its_activation() {
         let inputs = [
             tensor2(&[[1_f32, -1.0]]),
             tensor2(&[[1_f32, 5.0], [3.0, 2.0]]),

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fused_product_is_transposed_and_scaled() {
+    fn fused_matmul_transposes_and_scales() {
         let inputs = [
             tensor2(&[[1_f32, 2.0], [3.0, 4.0]]),
             tensor2(&[[5_f32, 6.0], [7.0, 8.0]]),

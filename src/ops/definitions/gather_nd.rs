@@ -45,7 +45,7 @@ mod tests {
     use crate::ops::definitions::{FAILING, written_out};
 
     #[test]
-    fn an_index_that_counts_from_the_end_counts_from_0() {
+    fn gather_nd_with_negative_indices_uses_positive_ones() {
         let [first, outside, last] = [1, -4, -1].map(|index| {
             let indices: &[i64] = &[index, 0];
             listed(

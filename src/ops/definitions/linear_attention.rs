@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn linear_attention_is_its_recurrence() {
+    fn linear_attention_matches_its_recurrence() {
         let past = [[0.5, -0.5], [1.0, 2.0]];
         let state = Tensor::from_shape(&[1, 1, 2, 2], past.as_flattened()).unwrap();
         let rate = Tensor::from_shape(&[1, 2, 1], &[0.5_f32, 0.5]).unwrap();

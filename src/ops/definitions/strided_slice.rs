@@ -82,7 +82,7 @@ mod tests {
     use crate::ops::definitions::{FAILING, written_out};
 
     #[test]
-    fn places_are_those_of_a_slice() {
+    fn positions_match_those_of_a_slice() {
         assert_eq!(places(7, 0, i64::MAX, 2), Some(vec![0, 2, 4, 6]));
         assert_eq!(places(7, -5, -1, 3), Some(vec![2, 5]));
         assert_eq!(places(4, -1, i64::MIN, -1), Some(vec![3, 2, 1, 0]));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_with_steps_is_a_gather() {
+    fn slice_with_steps_becomes_gather() {
         let [plain, strided] = [1, 2].map(|step| {
             let lists: [(&str, &[i64], &[i64]); 4] = [
                 ("s", &[2], &[0, 1]),

@@ -28,7 +28,7 @@ mod tests {
     use crate::ops::definitions::tests::{assert_close, one, run};
 
     #[test]
-    fn a_gated_unit_is_a_product_with_a_swish() {
+    fn swiglu_is_a_product_with_a_swish() {
         let shapes = [("a", &["2"][..]), ("b", &["2"])];
         let model = one("", "SwiGLU a, b -> y", vec![float("alpha", 2.0)], &shapes);
         let y = run(&model, &[tensor1(&[1_f32, -0.5]), tensor1(&[3_f32, 4.0])]);

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn goals_are_read_as_they_are_written() {
+    fn memory_goals_round_trip_as_text() {
         let cases = [
             ("64MB", MemoryGoal::Bytes(64_000_000)),
             ("1.5GiB", MemoryGoal::Bytes(3 << 29)),

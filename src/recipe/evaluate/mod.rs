@@ -218,7 +218,7 @@ mod tests {
     use crate::recipe::testing::{read, recipes, vector, weight};
 
     #[test]
-    fn each_operation_computes_what_it_says() {
+    fn each_operation_matches_hand_computed_values() {
         let w = array![[1.0, 2.0], [3.0, 4.0]].into_dyn();
         let of = |recipe: Option<Recipe>| evaluate(&recipe.unwrap(), &|_| Ok(w.clone())).unwrap();
         let w = Recipe::constant("W", &[2, 2]);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_what_the_whole_has_there() {
+    fn parts_equal_slices_of_the_whole() {
         for recipe in recipes() {
             let whole = evaluate(&recipe, &read).unwrap();
             assert_eq!(whole.shape(), recipe.shape(), "{recipe}");
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_no_recipe() {
+    fn unfitting_operands_make_no_recipe() {
         let narrow = Recipe::constant("n", &[5]);
         assert!(weight().mul(&narrow).is_none());
         assert!(weight().reshape(&[5, 5]).is_none());
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_formula_may_be_as_long_as_a_graph() {
+    fn recipe_of_200000_operations_is_evaluated() {
         let mut long = Recipe::constant("v", &[6]);
         for _ in 0..200_000 {
             long = long.add(&Recipe::number(1.0, 1)).unwrap();

@@ -230,7 +230,7 @@ mod tests {
         "</script><!--<script>alert(1)</script>\"'&<img src=x onerror=alert(1)>\u{2028}\\";
 
     #[test]
-    fn a_hostile_name_is_a_string_of_json_and_nothing_else() {
+    fn hostile_names_stay_inside_the_json() {
         let value = OutlineValue {
             of: HOSTILE.into(),
             stored: true,
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_asks_for_nothing() {
+    fn outline_page_loads_no_external_resource() {
         for part in [STYLE, BODY, SCRIPT] {
             for word in [
                 "http",

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn symbols_are_admitted_while_they_are_short() {
+    fn symbolic_extents_are_admitted_up_to_a_size() {
         let scope = SymbolScope::default();
         let [a, b, next] = ["a", "b", "a+1"].map(|text| scope.parse_tdim(text).unwrap());
         let size = SymbolSize::measure(&a);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_is_spent_once() {
+    fn budget_is_spent_once() {
         let budget = Budget::new(10);
         assert_eq!(
             [6, 6, 4, 1].map(|bytes| budget.spend(bytes)),

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cost_of_an_evaluation_is_known_before() {
+    fn evaluation_cost_is_bounded_before_evaluating() {
         let (small, large) = (shaped(&[16, 16]), shaped(&[1 << 13, 1 << 13]));
         assert_eq!(
             bytes("Relu", &[&small], small.clone()),

@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn axes_lie_within_the_rank() {
+    fn axes_outside_the_rank_are_not_asked() {
         let ranges = [
             ("LayerNormalization", -2, 1),
             ("OneHot", -3, 2),
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_axes_are_no_longer_than_values_have_axes() {
+    fn overlong_axis_lists_are_not_asked() {
         let value = InferenceFact::default();
         for op in ["Tile", "Reshape", "Expand", "Pad"] {
             assert!(is_asked(op, &[&value, &shaped(&[8])]), "{op}");
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permutation_has_every_axis_once() {
+    fn invalid_permutations_are_not_asked() {
         assert!(is_asked_with("Transpose", ("perm", &[1, 0])));
         for perm in [&[0, 0][..], &[0, 2], &[-1, 0], &[0], &[0, 1, 2]] {
             assert!(!is_asked_with("Transpose", ("perm", perm)), "{perm:?}");
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_tract_would_cut_are_not_given_to_it() {
+    fn extents_that_tract_would_truncate_are_not_asked() {
         let cases = [
             ("Expand", 1 << 30, true),
             ("Expand", 1 << 31, false),
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_backward_begins_somewhere() {
+    fn backward_slice_before_the_start_is_not_asked() {
         for (start, step, expected) in [(-2, -1, true), (-3, 1, true), (-3, -1, false)] {
             let bounds = [start, -9, 1, step].map(|bound| InferenceFact::from(tensor1(&[bound])));
             let [starts, ends, axes, steps] = &bounds;
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_a_split_are_the_whole() {
+    fn split_lengths_must_sum_to_the_extent() {
         let cases = [
             ([1, 2, 3], true),
             ([1, 2, 4], false),

@@ -94,7 +94,7 @@ mod tests {
 
     /// onnxruntime takes the other operand's places for it, and the engine those of the operand that it finds first.
     #[test]
-    fn a_letter_that_is_one_place_in_one_operand_alone_has_no_extent() {
+    fn letter_of_extent_one_in_one_operand_is_unknown() {
         assert_eq!(
             contracted("ca,cf->acf", &[&[4, 2], &[4, 3]]),
             (Some(vec![Some(2), Some(4), Some(3)]), true)

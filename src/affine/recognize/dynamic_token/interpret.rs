@@ -307,7 +307,7 @@ mod tests {
     use tract_onnx::tract_hir::internal::TDim;
 
     #[test]
-    fn a_channel_scaled_by_zero_keeps_its_statistics() {
+    fn channel_with_gamma_zero_keeps_its_mean_coefficient() {
         let mut atoms = AxisFactors::default();
         let axes = atoms.axes(&vec![Some(TDim::from(2))]).unwrap();
         let gamma = Coefficient::new(

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_of_centred_squares_is_the_variance() {
+    fn mean_of_centred_squares_equals_the_variance_formula() {
         let (x, _, [_, c]) = input();
         let mean = x.mean(&[c]).unwrap();
         let centred = x.plus(&mean.clone().negated()).unwrap();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_averaged_step_by_step_is_averaged_at_once() {
+    fn means_over_successive_axes_equal_one_mean() {
         let (x, _, [t, c]) = input();
         let square = x.times(&x).unwrap();
         let step_by_step = square.mean(&[c]).unwrap().mean(&[t]);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scale_for_each_channel_passes_a_mean_over_tokens_only() {
+    fn channel_scale_passes_a_token_mean_only() {
         let (x, atoms, [t, c]) = input();
         let gamma = Coefficient::new(
             &[c],
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_coefficient_follows_the_atoms_that_it_lies_along() {
+    fn coefficient_is_laid_out_along_the_requested_factors() {
         let (_, mut atoms, [t, c]) = input();
         let both = ArrayD::from_shape_fn(IxDyn(&[2, 3]), |i| (10 * i[0] + i[1]) as f64);
         let both = Coefficient::new(&[c, t], &Numbers::literal(both), &atoms).unwrap();

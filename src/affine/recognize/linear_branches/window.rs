@@ -247,7 +247,7 @@ mod tests {
     };
 
     #[test]
-    fn windows_around_one_place_are_the_larger_one() {
+    fn centred_windows_join_to_the_larger_one() {
         assert_eq!(Taps::SAME.joined(WIDE), Some(WIDE));
         let sparse = Taps {
             kernel: 3,
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_side_by_side_look_at_all_places_between() {
+    fn adjacent_windows_join_to_a_window_over_both() {
         let (left, right) = (
             Taps {
                 before: 2,
@@ -302,13 +302,13 @@ mod tests {
     }
 
     #[test]
-    fn windows_of_other_strides_or_extents_are_not_joined() {
+    fn windows_with_other_strides_or_extents_do_not_join() {
         assert_eq!(WIDE.joined(Taps { stride: 2, ..WIDE }), None);
         assert_eq!(WIDE.joined(Taps { after: 0, ..WIDE }), None);
     }
 
     #[test]
-    fn blocks_lie_on_the_diagonal() {
+    fn grouped_weight_becomes_block_diagonal() {
         let weight = Recipe::constant("w", &[4, 1, 2]);
         let numbers = ArrayD::from_shape_fn(IxDyn(&[4, 1, 2]), |at| (at[0] * 2 + at[2] + 1) as f64);
         let wide = in_groups(&weight, 4, 2).unwrap();
