@@ -120,7 +120,7 @@ def variants(model, inputs):
         ways[f"{name} products in a float32 network (autocast)"] = lambda path, of=autocast: write(of(), inputs, path)
     ways["float16, by onnxruntime's converter"] = converted
     block = float16.DEFAULT_OP_BLOCK_LIST + STAY_IN_FLOAT32
-    but = f"the same, but for {' and '.join(STAY_IN_FLOAT32)}"
+    but = f"float16 except {' and '.join(STAY_IN_FLOAT32)}, by onnxruntime's converter"
     ways[but] = partial(converted, keep_io_types=True, op_block_list=block)
     return ways
 

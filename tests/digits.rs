@@ -160,16 +160,16 @@ fn digits_accuracy_equals_that_measured_on_export() {
 const PAGE: &str = "\
 # Accuracy of the trained models, before and after
 
-Written by `UNFOLD_WRITE_DOCS=1 cargo test --release --test digits`; the same command without the
-variable fails if a line of it is no longer true.
+This page shows that folding changes no prediction of the trained models of this repository. Written by
+`UNFOLD_WRITE_DOCS=1 cargo test --release --test digits`; without the variable, the test fails if the page is out of
+date.
 
-One small vision transformer on handwritten digits for each normalizer, exported by both of PyTorch's
-exporters: [models/README.md](../models/README.md) says how they were made. All run in tract on the
-IMAGES images that were held back from training. For each model the same command checks that folding
-changes not one of the predictions, and no logit by more than 1e-5 of the largest.
+There is one small vision transformer on handwritten digits for each normalizer, exported by both of PyTorch's exporters
+([models/README.md](../models/README.md)). All run in tract on the IMAGES images that were held back from training. The
+test also checks that no logit changes by more than 1e-5 of the largest.
 
-Sites are all places that unfold knows how to fold: normalizers, attention scales and the like. A site
-counts as folded if every constant in it that can go is gone; what is computed from the input stays.
+Sites are all places that unfold can fold: normalizers, attention scales and the like. A site counts as folded if every
+constant in it that can fold is removed. Statistics of the input stay.
 
 | normalizer | exporter | folded sites | nodes before | nodes after | right before | right after |
 |---|---|---|---|---|---|---|

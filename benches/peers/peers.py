@@ -83,13 +83,15 @@ def main():
     arguments = parser.parse_args()
     versions = [f"{name} {importlib.metadata.version(name)}" for name in PEERS]
     lines = [
-        "# unfold and its peers",
+        "# Other tools",
         "",
-        "Written by `python benches/peers/peers.py`. Seconds and peak memory (resident set, with the Python that a",
-        "tool runs in) are of the tool. tract and onnxruntime: the latency of its result over that of the model as",
-        "exported, one thread, median over interleaved rounds with its 95 % interval.",
-        "`sites left` counts the normalizers with fixed statistics that `unfold inspect` still finds. A tool that",
-        "rewrites them into other operators may hide them from that count, so read it with the latencies.",
+        "This page compares unfold with other tools that simplify ONNX files. Written by `python benches/peers/peers.py`.",
+        "",
+        "- `sites left` counts the normalizers with fixed statistics that `unfold inspect` still finds. A tool that rewrites them",
+        "  into other operators may hide them from that count, so compare the latencies too.",
+        "- Seconds and peak memory (resident set, including Python) are those of the tool.",
+        "- tract and onnxruntime: the latency of the tool's result relative to the exported model, on one thread. It is the median",
+        "  over interleaved rounds with its 95 % interval.",
         "",
         f"{datetime.date.today()}, {machine()}, batch {arguments.batch}, {ROUNDS} rounds.",
         f"{', '.join(versions)}, {unfold('--version').strip()}.",

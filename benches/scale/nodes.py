@@ -22,14 +22,17 @@ import graphs
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "scale.md"
 TITLE = "## Number of nodes"
 TEXT = """\
-Graphs of layers of eight channels, made by `benches/scale/graphs.py`, with normalizers in proportion to their nodes,
-all of which fold. Each column has the processor time of `unfold fuse --verify off`, from reading the file to having
-written the result, over that of runs just before for a tenth of the nodes, and in brackets the same without the time of
-the system: a virtual machine has to ask for memory that was not in use for some seconds, and gets it at one to two
-gigabytes in a second. Then follow the largest resident set for each node of the largest graph, and the time of onnxsim
-on the same file over that of unfold at 10,000 nodes. `cargo bench --bench stages` times the steps one by one.
-From run to run a last step differs by up to a quarter, with how fast the memory of the machine is: layer norms 11.2 to 14.2,
-convolutions 11.4 to 13.1, the fan 11.0 to 12.3.
+The graphs have layers of eight channels, made by `benches/scale/graphs.py`. They have normalizers in proportion to
+their nodes, all of which fold. The columns are
+
+- for each size, the processor time of `unfold fuse --verify off`, including reading and writing, relative to runs just
+  before with a tenth of the nodes; in brackets without the time of the system, which depends on how fast a virtual
+  machine gets memory (here one to two gigabytes in a second),
+- the largest resident set for each node of the largest graph,
+- the time of onnxsim relative to unfold, on the file of 10,000 nodes.
+
+`cargo bench --bench stages` times the steps one by one. From run to run the last step differs by up to a quarter, with
+the speed of the memory: layer norms 11.2 to 14.2, convolutions 11.4 to 13.1, the fan 11.0 to 12.3.
 """
 PEER = "import onnx, onnxsim, sys; onnx.save(onnxsim.simplify(onnx.load(sys.argv[1]))[0], sys.argv[2])"
 PEER_NODES = 10_000
