@@ -25,14 +25,15 @@ TEXT = """\
 The graphs have layers of eight channels, made by `benches/scale/graphs.py`. They have normalizers in proportion to
 their nodes, all of which fold. The columns are
 
-- for each size, the processor time of `unfold fuse --verify off`, including reading and writing, relative to runs just
-  before with a tenth of the nodes; in brackets without the time of the system, which depends on how fast a virtual
-  machine gets memory (here one to two gigabytes in a second),
+- for each size, the processor time of `unfold fuse --verify off` relative to runs just before with a tenth of the
+  nodes,
+- in brackets, the ratio without the time of the system, which depends on how fast a virtual machine gets memory,
 - the largest resident set for each node of the largest graph,
 - the time of onnxsim relative to unfold, on the file of 10,000 nodes.
 
-`cargo bench --bench stages` times the steps one by one. From run to run the last step differs by up to a quarter, with
-the speed of the memory: layer norms 11.2 to 14.2, convolutions 11.4 to 13.1, the fan 11.0 to 12.3.
+`cargo bench --bench stages` times the steps one by one. From run to run the ratio of the last step differs by up to a
+quarter, because the speed of the memory varies: layer norms 11.2 to 14.2, convolutions 11.4 to 13.1, the fan 11.0 to
+12.3.
 """
 PEER = "import onnx, onnxsim, sys; onnx.save(onnxsim.simplify(onnx.load(sys.argv[1]))[0], sys.argv[2])"
 PEER_NODES = 10_000
