@@ -808,7 +808,7 @@ fn differing_result_is_not_written() {
     assert_eq!(names_in(&folder), ["out.onnx"]);
 }
 
-/// A size with which nobody can evaluate the model.
+/// A size at which the model cannot be evaluated.
 const BEYOND: &str = "batch=100000000";
 
 #[test]
@@ -1536,7 +1536,7 @@ fn control_characters_in_names_are_escaped() {
     );
 }
 
-/// A file name that is no text is printed as far as it is text.
+/// A file name that is not UTF-8 is printed with replacement characters.
 #[cfg(unix)]
 #[test]
 fn json_shows_file_names_that_are_not_utf8() {

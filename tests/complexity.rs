@@ -26,7 +26,7 @@ fn fuse(model: &Model) -> (Fused, Duration) {
 }
 
 /// The plan for the large graph of a form.
-fn grows_with_the_graph(make: fn(usize) -> Model) -> Plan {
+fn plan_in_linear_time(make: fn(usize) -> Model) -> Plan {
     let small = make(SMALL);
     let least = (0..5).map(|_| fuse(&small).1).min().unwrap();
     let large = make(SMALL * TIMES);
@@ -70,7 +70,7 @@ fn verified(model: &Model) -> (Held, Duration) {
 }
 
 /// How the large graph of a form is verified, and the small one.
-fn verification_grows_with_the_graph(make: fn(usize) -> Model) -> [Held; 2] {
+fn verify_in_linear_time(make: fn(usize) -> Model) -> [Held; 2] {
     let small = make(SMALL);
     let least = (0..5).map(|_| verified(&small).1).min().unwrap();
     let large = make(SMALL * TIMES);
@@ -83,7 +83,7 @@ fn verification_grows_with_the_graph(make: fn(usize) -> Model) -> [Held; 2] {
     [verified(&small).0, held]
 }
 
-fn all_fold(plan: &Plan) -> usize {
+fn assert_all_folded(plan: &Plan) -> usize {
     assert!(plan.sites.iter().all(|site| site.is_folded()));
     plan.sites.len()
 }
@@ -91,64 +91,61 @@ fn all_fold(plan: &Plan) -> usize {
 #[test]
 fn consecutive_transformer_blocks_fold_in_linear_time() {
     assert_eq!(
-        all_fold(&grows_with_the_graph(|nodes| transformer(nodes, 8))),
+        assert_all_folded(&plan_in_linear_time(|nodes| transformer(nodes, 8))),
         SMALL * TIMES / 14 + 1
     );
 }
 
 #[test]
 fn site_with_many_readers_folds_in_linear_time() {
-    assert_eq!(all_fold(&grows_with_the_graph(fan)), 1);
+    assert_eq!(assert_all_folded(&plan_in_linear_time(fan)), 1);
 }
 
 #[test]
 fn many_sites_of_one_value_fold_in_linear_time() {
-    assert_eq!(all_fold(&grows_with_the_graph(fans)), SMALL * TIMES / 3);
+    assert_eq!(
+        assert_all_folded(&plan_in_linear_time(fans)),
+        SMALL * TIMES / 3
+    );
 }
 
 #[test]
 fn diverging_and_joining_branches_fold_in_linear_time() {
-    all_fold(&grows_with_the_graph(branches));
+    assert_all_folded(&plan_in_linear_time(branches));
 }
 
 #[test]
 fn sites_that_stay_are_planned_in_linear_time() {
-    let plan = grows_with_the_graph(stuck);
+    let plan = plan_in_linear_time(stuck);
     assert!(plan.sites.iter().all(|site| !site.is_folded()));
 }
 
 #[test]
 fn factors_of_one_product_fold_in_linear_time() {
-    assert_eq!(all_fold(&grows_with_the_graph(factors)), 1);
+    assert_eq!(assert_all_folded(&plan_in_linear_time(factors)), 1);
 }
 
 #[test]
 fn split_parts_of_one_product_fold_in_linear_time() {
-    assert_eq!(all_fold(&grows_with_the_graph(split)), 1);
+    assert_eq!(assert_all_folded(&plan_in_linear_time(split)), 1);
 }
 
 #[test]
 fn many_outputs_of_one_value_are_proved_in_linear_time() {
-    assert_eq!(all_fold(&grows_with_the_graph(names)), 1);
-    assert_eq!(
-        verification_grows_with_the_graph(names),
-        [Held::ByProof, Held::ByProof]
-    );
+    assert_eq!(assert_all_folded(&plan_in_linear_time(names)), 1);
+    assert_eq!(verify_in_linear_time(names), [Held::ByProof, Held::ByProof]);
 }
 
 #[test]
 fn unread_constants_are_verified_in_linear_time() {
-    assert_eq!(all_fold(&grows_with_the_graph(unread)), 1);
+    assert_eq!(assert_all_folded(&plan_in_linear_time(unread)), 1);
     assert_eq!(
-        verification_grows_with_the_graph(unread),
+        verify_in_linear_time(unread),
         [Held::ByRunning, Held::ByRunning]
     );
 }
 
 #[test]
 fn many_norms_of_one_value_are_proved_in_linear_time() {
-    assert_eq!(
-        verification_grows_with_the_graph(norms),
-        [Held::ByProof, Held::ByProof]
-    );
+    assert_eq!(verify_in_linear_time(norms), [Held::ByProof, Held::ByProof]);
 }

@@ -739,14 +739,14 @@ fn large_means_lose_no_more_precision_than_the_original() {
 }
 
 /// Changes a graph that would be recognised.
-fn spoiled(dtn: &Dtn, spoil: impl Fn(&mut GraphProto)) -> (Model, Plan) {
+fn with_fault(dtn: &Dtn, spoil: impl Fn(&mut GraphProto)) -> (Model, Plan) {
     let mut model = dtn.model();
     spoil(model.graph_mut());
     let plan = fuse(&model).plan;
     (model, plan)
 }
 
-fn maker<'g>(graph: &'g mut GraphProto, output: &str) -> &'g mut NodeProto {
+fn producer<'g>(graph: &'g mut GraphProto, output: &str) -> &'g mut NodeProto {
     graph
         .node
         .iter_mut()
@@ -785,7 +785,7 @@ fn near_dtn_graphs_are_not_recognized() {
                     ..Default::default()
                 },
             );
-            maker(g, "weights").input[0] = "hot".into();
+            producer(g, "weights").input[0] = "hot".into();
         }),
         (
             "λ may be given by the caller",
@@ -819,39 +819,39 @@ fn near_dtn_graphs_are_not_recognized() {
         ),
         ("the squares are mixed along the channels", square, |g| {
             // As many tokens as channels of a head: only the axis tells.
-            let node = maker(g, "r");
+            let node = producer(g, "r");
             node.input.swap(0, 1);
         }),
         (
             "the squares are those of another value",
             Dtn::new(&[0.5, -0.5]),
             |g| {
-                maker(g, "square").input[1] = "centred".into();
+                producer(g, "square").input[1] = "centred".into();
             },
         ),
         (
             "the variance is not of the mean",
             Dtn::new(&[0.5, -0.5]),
             |g| {
-                maker(g, "q square").input[0] = "r".into();
+                producer(g, "q square").input[0] = "r".into();
             },
         ),
         (
             "the mean of tokens is taken twice",
             Dtn::new(&[0.5, -0.5]),
             |g| {
-                maker(g, "mu intra").input[0] = "variance".into();
+                producer(g, "mu intra").input[0] = "variance".into();
             },
         ),
         (
             "a sum in the place of a difference",
             Dtn::new(&[0.5, -0.5]),
             |g| {
-                maker(g, "spread").op_type = Some("Add".into());
+                producer(g, "spread").op_type = Some("Add".into());
             },
         ),
         ("a cubic root", Dtn::new(&[0.5, -0.5]), |g| {
-            let root = maker(g, "root");
+            let root = producer(g, "root");
             root.op_type = Some("Pow".into());
             root.input.push("third".into());
             let third = tensor::make(
@@ -868,7 +868,7 @@ fn near_dtn_graphs_are_not_recognized() {
                 ..Dtn::new(&[0.5, -0.5])
             },
             |g| {
-                maker(g, "q wide").attribute[0].s = Some("linear".to_owned().into());
+                producer(g, "q wide").attribute[0].s = Some("linear".to_owned().into());
             },
         ),
         (
@@ -885,7 +885,7 @@ fn near_dtn_graphs_are_not_recognized() {
                 more.op("Expand unit, column -> all");
                 more.op("MatMul each, all -> sum");
                 g.initializer.extend(more.constants);
-                maker(g, "above").input[0] = "sum".into();
+                producer(g, "above").input[0] = "sum".into();
                 let behind = g
                     .node
                     .iter()
@@ -900,12 +900,12 @@ fn near_dtn_graphs_are_not_recognized() {
             Dtn::new(&[0.5, -0.5, 0.1, 0.9]),
             |g| {
                 // 4 heads of 4 channels: the shapes do not tell.
-                maker(g, "mu turned").attribute[0].ints = vec![0, 2, 3, 1];
+                producer(g, "mu turned").attribute[0].ints = vec![0, 2, 3, 1];
             },
         ),
     ];
     for (name, dtn, spoil) in cases {
-        let (_, plan) = spoiled(&dtn, spoil);
+        let (_, plan) = with_fault(&dtn, spoil);
         assert_eq!(sites(&plan), 0, "{name}");
         assert!(plan.replacements.is_empty(), "{name}");
     }
@@ -938,7 +938,7 @@ fn linearly_resized_statistics_stay() {
     };
     let mut model = dtn.model();
     for value in ["q wide", "r wide"] {
-        let node = maker(model.graph_mut(), value);
+        let node = producer(model.graph_mut(), value);
         node.attribute[0].s = Some("linear".to_owned().into());
         node.attribute[1].s = Some("half_pixel".to_owned().into());
     }
@@ -1024,7 +1024,7 @@ fn float16_dtn_core_stays() {
 fn inner_dtn_values_with_other_readers_are_exact() {
     for form in [Form::Algorithm, Form::ByHeads, Form::Einsum] {
         let dtn = Dtn::new(&[0.5, -0.5]).form(form);
-        for plain in [dtn.model(), bare(&dtn)] {
+        for plain in [dtn.model(), without_affine(&dtn)] {
             let first = plain
                 .graph()
                 .node
@@ -1089,7 +1089,7 @@ fn affine_on_a_residual_stream_stays_after_dtn() {
 }
 
 /// The model without γ and β.
-fn bare(dtn: &Dtn) -> Model {
+fn without_affine(dtn: &Dtn) -> Model {
     let mut model = dtn.model();
     let graph = model.graph_mut();
     let end = if dtn.form == Form::Einsum {
@@ -1097,9 +1097,9 @@ fn bare(dtn: &Dtn) -> Model {
     } else {
         "normalized"
     };
-    maker(graph, "out").input[0] = end.into();
+    producer(graph, "out").input[0] = end.into();
     if dtn.form == Form::Algorithm {
-        maker(graph, "normalized").input[0] = "less".into();
+        producer(graph, "normalized").input[0] = "less".into();
     }
     graph
         .node
@@ -1111,7 +1111,7 @@ fn bare(dtn: &Dtn) -> Model {
 fn dtn_without_affine_is_replaced_by_fewer_nodes() {
     for form in [Form::Algorithm, Form::ByHeads, Form::Einsum] {
         let dtn = Dtn::new(&[0.5, -0.5]).form(form);
-        let model = bare(&dtn);
+        let model = without_affine(&dtn);
         let fused = fuse(&model);
         assert_eq!((sites(&fused.plan), fused.plan.replacements.len()), (1, 1));
         let x = tokens(&dtn);
@@ -1121,7 +1121,7 @@ fn dtn_without_affine_is_replaced_by_fewer_nodes() {
 }
 
 /// The linear layer of a model behind a layout move, with another reader beside it, or with neither.
-fn ended(mut model: Model, channels: usize, turned: bool, beside: Option<&str>) -> Model {
+fn with_end(mut model: Model, channels: usize, turned: bool, beside: Option<&str>) -> Model {
     let graph = model.graph_mut();
     let last = graph.node.pop().unwrap();
     let value = last.input[0].clone();
@@ -1169,11 +1169,11 @@ fn fusing_dtn_twice_changes_nothing() {
                     ..Dtn::new(omega).form(form)
                 };
                 let dtn = if uniform { dtn.uniform() } else { dtn };
-                for model in [dtn.model(), bare(&dtn)] {
+                for model in [dtn.model(), without_affine(&dtn)] {
                     for turned in [false, true] {
                         for beside in [None, Some("Tanh"), Some("Add")] {
-                            let model = ended(model.clone(), dtn.channels, turned, beside);
-                            is_fused_at_once(&model, &tokens(&dtn));
+                            let model = with_end(model.clone(), dtn.channels, turned, beside);
+                            assert_idempotent(&model, &tokens(&dtn));
                         }
                     }
                 }
@@ -1183,7 +1183,7 @@ fn fusing_dtn_twice_changes_nothing() {
 }
 
 /// The second fuse changes nothing, and the first one no number.
-fn is_fused_at_once(model: &Model, x: &Array3<f64>) {
+fn assert_idempotent(model: &Model, x: &Array3<f64>) {
     let nodes = || {
         model
             .graph()

@@ -34,8 +34,8 @@ fn array(shape: &[usize], numbers: &[f64]) -> ArrayD<f64> {
     ArrayD::from_shape_vec(IxDyn(shape), numbers.to_vec()).unwrap()
 }
 
-/// The only site of a model, which goes backward.
-fn is_de_normalised(fused: &Fused) {
+/// Asserts that the only site of a model folds backward.
+fn assert_de_normalised(fused: &Fused) {
     let [site] = &fused.plan.sites[..] else {
         panic!("{:#?}", fused.plan.sites)
     };
@@ -68,7 +68,7 @@ fn output_de_normalisation_folds_into_the_last_matmul() {
          y = Add(s, mean)
          output y",
     ));
-    is_de_normalised(&fused);
+    assert_de_normalised(&fused);
     assert_eq!(operators(&fused.model), ["MatMul", "Add"]);
     assert_eq!(
         numbers(&fused.model, 0, 1),
@@ -93,7 +93,7 @@ fn scalar_de_normalisation_folds_into_gemm() {
          y = Add(s, mean)
          output y",
     ));
-    is_de_normalised(&fused);
+    assert_de_normalised(&fused);
     assert_eq!(operators(&fused.model), ["Gemm"]);
     assert_eq!(
         numbers(&fused.model, 0, 1),
@@ -118,7 +118,7 @@ fn image_de_normalisation_folds_into_a_padded_conv() {
          y = Add(s, mean)
          output y",
     ));
-    is_de_normalised(&fused);
+    assert_de_normalised(&fused);
     assert_eq!(operators(&fused.model), ["Conv"]);
     assert_eq!(
         numbers(&fused.model, 0, 1),

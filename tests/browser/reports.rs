@@ -11,10 +11,10 @@ use crate::{How, Look, look, write};
 
 pub const TRIALS: &[Look] = &[
     ("one_report_fits_desk_and_phone", |browser| {
-        reads_well(browser, &html(&[report()]))
+        assert_readable(browser, &html(&[report()]))
     }),
     ("several_reports_fit_desk_and_phone", |browser| {
-        reads_well(browser, &html(&vec![report(); 2]))
+        assert_readable(browser, &html(&vec![report(); 2]))
     }),
 ];
 
@@ -91,7 +91,7 @@ addEventListener("load", () => {
 </script>"#;
 
 /// A page at the width of a desk and of a phone, in light and dark.
-fn reads_well(browser: &Path, page: &str) {
+fn assert_readable(browser: &Path, page: &str) {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), page, PROBE);
     for width in [1200, 375] {

@@ -42,7 +42,7 @@ impl Graph {
         self.with("Add", &product, &[width], Role::Shift)
     }
 
-    /// A site that its neighbours can take in.
+    /// A site that its neighbours can absorb.
     fn affine(&mut self, value: &str, width: usize) -> String {
         let scaled = self.with("Mul", value, &[width], Role::Divisor);
         self.with("Add", &scaled, &[width], Role::Shift)

@@ -32,8 +32,7 @@ use unfold::{FuseOptions, Fused};
 pub fn fuse(model: &Model) -> Fused {
     keep(model);
     let fused = unfold::fuse(model, &options()).unwrap();
-    new_tensors_are_told(model, &fused)
-        .unwrap_or_else(|why| panic!("{why}\n{}", text::print(model)));
+    check_new_tensors(model, &fused).unwrap_or_else(|why| panic!("{why}\n{}", text::print(model)));
     is_not_disproved(model, &fused)
         .unwrap_or_else(|why| panic!("{why}\n{}", text::print(&fused.model)));
     fused
@@ -74,7 +73,7 @@ pub fn is_not_disproved(model: &Model, fused: &Fused) -> Result<(), String> {
 
 /// Whether each tensor of floats that a result has and the model has not is in the plan, with a formula over constants
 /// of the model that gives it to the last bit.
-pub fn new_tensors_are_told(model: &Model, fused: &Fused) -> Result<(), String> {
+pub fn check_new_tensors(model: &Model, fused: &Fused) -> Result<(), String> {
     // The constants of bodies are called by the way to them.
     let models = [model, fused.lowered.as_ref().unwrap_or(model)];
     let flat = models.map(Flat::new);

@@ -9,7 +9,7 @@ use unfold::prove::{Proof, ProveOptions, prove};
 
 use crate::Counts;
 use crate::common::numbers::Kind;
-use crate::common::{Attrs, Builder, declared, judge, new_tensors_are_told, options, text};
+use crate::common::{Attrs, Builder, check_new_tensors, declared, judge, options, text};
 use crate::tape::Tape;
 
 const CHANNELS: usize = 4;
@@ -28,7 +28,7 @@ pub fn check(bytes: &[u8], counts: &mut Counts) -> Result<(), String> {
     };
     let fused = unfold::fuse(&model, &options).map_err(|error| told(error.to_string()))?;
     let told = |why: String| told(format!("{why}\nfused:\n{}", text::print(&fused.model)));
-    new_tensors_are_told(&model, &fused).map_err(told)?;
+    check_new_tensors(&model, &fused).map_err(told)?;
     let mut count = |what: &str| *counts.entry(what.into()).or_default() += 1;
     for stream in &fused.plan.streams {
         count(match &stream.centring {

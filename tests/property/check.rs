@@ -18,7 +18,7 @@ use unfold::{FuseOptions, Fused};
 use crate::Counts;
 use crate::common::numbers::Kind;
 use crate::common::reference::{self, Env, Value};
-use crate::common::{is_not_disproved, judge, keep, new_tensors_are_told, options, text};
+use crate::common::{check_new_tensors, is_not_disproved, judge, keep, options, text};
 use crate::generate::Case;
 
 /// How far a result may be off when numbers are as they come: this part of the largest number in
@@ -99,7 +99,7 @@ fn end_of(file: &[u8]) -> Result<&'static str, String> {
     let written = fused.model.to_bytes().map_err(|error| error.to_string())?;
     let again = Model::from_bytes(written).map_err(|error| format!("what was written: {error}"))?;
     Graph::new(&again).map_err(|error| format!("what was written: {error}"))?;
-    new_tensors_are_told(&model, &fused)?;
+    check_new_tensors(&model, &fused)?;
     // A model that no engine runs is often invalid: floats times integers, unreadable numbers.
     match is_not_disproved(&model, &fused) {
         Err(_) if matches!(run(&model, &fused.model), Verdict::CouldNotVerify { .. }) => {
@@ -130,7 +130,7 @@ fn compare(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String> {
     let options = options();
     keep(model);
     let fused = unfold::fuse(model, &options).map_err(|error| error.to_string())?;
-    new_tensors_are_told(model, &fused)?;
+    check_new_tensors(model, &fused)?;
     is_not_disproved(model, &fused)?;
     let Fused {
         model: fused, plan, ..

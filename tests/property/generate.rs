@@ -1342,7 +1342,7 @@ impl<'t> Maker<'t> {
         }
     }
 
-    /// A body of an If that reads the value without being handed it.
+    /// A body of an If that captures the value.
     fn capture(&mut self, value: &str) -> Option<String> {
         if !self.env.contains_key(CONDITION) {
             self.builder

@@ -4,7 +4,7 @@ use unfold::FuseOptions;
 
 use crate::Counts;
 use crate::common::numbers::Kind;
-use crate::common::{is_not_disproved, judge, new_tensors_are_told, operators, options, text};
+use crate::common::{check_new_tensors, is_not_disproved, judge, operators, options, text};
 use crate::streams::normalized;
 
 /// Scales the streams that the bytes spell, and finds the first thing that is wrong.
@@ -27,7 +27,7 @@ pub fn check(bytes: &[u8], counts: &mut Counts) -> Result<(), String> {
             text::print(&scaled.model)
         )
     };
-    new_tensors_are_told(&case.model, &scaled).map_err(told)?;
+    check_new_tensors(&case.model, &scaled).map_err(told)?;
     is_not_disproved(&case.model, &scaled).map_err(told)?;
     for batch in [case.batch, 1] {
         let inputs = judge::inputs(&case.model, batch, true, Kind::Real);

@@ -9,7 +9,7 @@ use unfold::passes::slice::{MemoryGoal, Slicing};
 
 use crate::Counts;
 use crate::common::numbers::Kind;
-use crate::common::{is_not_disproved, judge, new_tensors_are_told, text};
+use crate::common::{check_new_tensors, is_not_disproved, judge, text};
 use crate::generate::Case;
 use crate::streams;
 use crate::tape::Tape;
@@ -78,7 +78,7 @@ fn compare(case: &Case, slicing: Slicing, counts: &mut Counts) -> Result<(), Str
         .clone()
         .ok_or("nothing is told of the memory")?;
     let told = |why: String| format!("{why}\nsliced:\n{}", text::print(&fused.model));
-    new_tensors_are_told(model, &fused).map_err(told)?;
+    check_new_tensors(model, &fused).map_err(told)?;
     is_not_disproved(model, &fused).map_err(told)?;
     for truth in [true, false] {
         let inputs = judge::inputs(&plain.model, case.batch, truth, Kind::Exact);

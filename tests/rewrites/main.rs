@@ -42,8 +42,8 @@ fn is_as_planned(model: &Model, fused: &Fused) {
     );
 }
 
-/// Holds that two models compute the same, up to a part of the largest number on the way, and that the change is that of the
-/// test's snapshot.
+/// Asserts that two models compute equal results, up to a fraction of the largest intermediate number, and that the change
+/// equals the test's snapshot.
 fn same(model: &Model, other: &Model, tolerance: f64) {
     snapshot::check(model, other);
     let runs = [(1, true), (2, false), (4, true), (4, false)].map(|(open, truth)| {
@@ -85,8 +85,8 @@ fn proved(model: &Model) -> Model {
     after
 }
 
-/// Why the only site of a model stays: forward, and backward where that was tried. Nothing but a
-/// shift may have gone.
+/// Why the only site of a model stays: forward, and backward where that was tried. Only a shift may
+/// have folded.
 fn kept(model: &Model) -> (Reason, Option<Reason>) {
     let fused = fuse(model);
     is_as_planned(model, &fused);

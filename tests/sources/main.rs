@@ -20,7 +20,7 @@ use rand_chacha::ChaCha8Rng;
 use unfold::onnx::Model;
 use unfold::{Outcome, SitePlan};
 
-/// Batch, tokens and channels; two of them alike, so that axes are not told by their extent.
+/// Batch, tokens and channels; two of them equal, so that axes cannot be found by their extent.
 const SHAPE: [usize; 3] = [2, 4, 4];
 
 /// Folded weights are rounded once to single precision.
@@ -77,12 +77,12 @@ fn every_source_folds_exactly() {
             "seed {seed}: {} is off by {error:e}",
             wanted.kind
         );
-        nothing_is_left(&fused.model, &format!("seed {seed}: {}", wanted.kind));
+        assert_idempotent(&fused.model, &format!("seed {seed}: {}", wanted.kind));
     }
 }
 
 /// A fused model is fused: once more, and not a byte changes.
-fn nothing_is_left(fused: &Model, what: &str) {
+fn assert_idempotent(fused: &Model, what: &str) {
     let again = unfold::fuse(fused, &portable()).unwrap();
     let show = || text::print(&again.model);
     assert!(
@@ -151,7 +151,7 @@ fn fusing_a_fused_source_changes_nothing() {
                 let inputs = judge::inputs(&model, 2, true, Kind::Real);
                 let ran = judge::agree(&model, &fused.model, &inputs, TOLERANCE);
                 assert_eq!(ran, Ok(true), "{what}\n{}", text::print(&fused.model));
-                nothing_is_left(&fused.model, &what);
+                assert_idempotent(&fused.model, &what);
             }
         }
     }

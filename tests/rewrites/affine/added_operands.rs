@@ -282,7 +282,7 @@ impl Operand {
 }
 
 /// The lines of an operator with names of its own, from one value to another.
-fn written(
+fn operator_lines(
     &(_, extents, lines): &Operator,
     place: &str,
     [from, to]: [&str; 2],
@@ -303,7 +303,7 @@ fn written(
 }
 
 /// A model of lines, with the Ifs that make what `Operand::OfBranches` stands for.
-fn of_lines(lines: &str) -> Model {
+fn model_of_lines(lines: &str) -> Model {
     let mut model = model(lines);
     let names: Vec<String> = model
         .graph()
@@ -368,8 +368,8 @@ fn same(before: &Model, after: &Model, what: &str) {
 }
 
 /// Changes a model by these options, and holds that the result computes the same. Returns the plan.
-fn held(lines: &str, options: &FuseOptions, what: &str) -> Plan {
-    let before = of_lines(lines);
+fn fuse_and_compare(lines: &str, options: &FuseOptions, what: &str) -> Plan {
+    let before = model_of_lines(lines);
     let fused = unfold::fuse(&before, options).unwrap();
     same(&before, &fused.model, what);
     fused.plan
@@ -380,13 +380,13 @@ type Place = (&'static str, fn(&Operator, Operand) -> String);
 
 /// Puts the operator behind a normalizer of a stream that it writes.
 fn beside_a_stream(operator: &Operator, operand: Operand) -> String {
-    let block = written(operator, "p", ["n0", "f"], operand);
+    let block = operator_lines(operator, "p", ["n0", "f"], operand);
     stream("n0 = LayerNormalization(x0, ones)", &block)
 }
 
 /// Puts the operator on a stream that it reads and writes.
 fn on_a_stream(operator: &Operator, operand: Operand) -> String {
-    stream("", &written(operator, "p", ["x0", "f"], operand))
+    stream("", &operator_lines(operator, "p", ["x0", "f"], operand))
 }
 
 /// A stream with a block that makes `f`, and a head.
@@ -413,7 +413,7 @@ fn stream(normalizer: &str, block: &str) -> String {
 
 /// Puts the operator before a stream.
 fn before_a_stream(operator: &Operator, operand: Operand) -> String {
-    let block = written(operator, "p", ["i", "x"], operand);
+    let block = operator_lines(operator, "p", ["i", "x"], operand);
     format!(
         "opset 19
          input i 2 3 4
@@ -438,7 +438,7 @@ const STREAMS: &[Place] = &[
 
 /// Lines around those of an operator: `before` makes `a` of `x`, `behind` makes `o` of `b`.
 fn between(operator: &Operator, operand: Operand, [before, behind]: [&str; 2]) -> String {
-    let block = written(operator, "p", ["a", "b"], operand);
+    let block = operator_lines(operator, "p", ["a", "b"], operand);
     format!(
         "opset 19
          input i 2 3 4
@@ -476,7 +476,7 @@ fn before_an_affine(operator: &Operator, operand: Operand) -> String {
 
 /// Adds two operators with one input.
 fn in_a_sum(operator: &Operator, operand: Operand) -> String {
-    let other = written(operator, "q", ["a", "c"], operand);
+    let other = operator_lines(operator, "q", ["a", "c"], operand);
     let behind = format!("{other}\n s = Add(b, c)\n o = Tanh(s)");
     between(operator, operand, ["a = Identity(x)", &behind])
 }
@@ -497,12 +497,16 @@ fn between_normalizers(operator: &Operator, operand: Operand) -> String {
 }
 
 /// Each operator with each operand, in each of some places.
-fn each(places: &[Place], options: &FuseOptions, mut seen: impl FnMut(&str, Operand, &Plan)) {
+fn for_each_operand(
+    places: &[Place],
+    options: &FuseOptions,
+    mut seen: impl FnMut(&str, Operand, &Plan),
+) {
     for operator in OPERATORS {
         for (place, lines) in places {
             for operand in VARYING.into_iter().chain([Operand::Constant]) {
                 let what = format!("{} {place}, {operand:?}", operator.0);
-                let plan = held(&lines(operator, operand), options, &what);
+                let plan = fuse_and_compare(&lines(operator, operand), options, &what);
                 seen(operator.0, operand, &plan);
             }
         }
@@ -512,7 +516,7 @@ fn each(places: &[Place], options: &FuseOptions, mut seen: impl FnMut(&str, Oper
 #[test]
 fn scaling_a_stream_scales_every_added_operand() {
     let mut scaled = 0;
-    each(
+    for_each_operand(
         STREAMS,
         &FuseOptions {
             scale_stream: Some(4),
@@ -533,7 +537,7 @@ fn scaling_a_stream_scales_every_added_operand() {
 
 #[test]
 fn centring_a_stream_centres_every_added_operand() {
-    each(
+    for_each_operand(
         STREAMS,
         &FuseOptions {
             centre: true,
@@ -549,12 +553,12 @@ fn forward_fold_keeps_added_operands_unscaled() {
         ("affine", behind_an_affine),
         ("normalizer", behind_a_normalizer),
     ];
-    each(places, &options(), |_, _, _| {});
+    for_each_operand(places, &options(), |_, _, _| {});
 }
 
 #[test]
 fn backward_fold_needs_a_constant_added_operand() {
-    each(
+    for_each_operand(
         &[("affine", before_an_affine)],
         &options(),
         |name, operand, plan| {
@@ -570,8 +574,8 @@ fn backward_fold_needs_a_constant_added_operand() {
 
 #[test]
 fn merging_branches_or_norms_keeps_added_operands() {
-    each(&[("sum", in_a_sum)], &options(), |_, _, _| {});
-    each(
+    for_each_operand(&[("sum", in_a_sum)], &options(), |_, _, _| {});
+    for_each_operand(
         &[("norms", between_normalizers)],
         &FuseOptions {
             merge_norms: true,
@@ -611,7 +615,7 @@ fn scaled_gemm(bias: &str, gemm: &str) {
         scale_stream: Some(4),
         ..options()
     };
-    let plan = held(&lines, &options, bias);
+    let plan = fuse_and_compare(&lines, &options, bias);
     assert!(
         plan.streams.iter().all(|stream| stream.is_scaled()),
         "{:#?}",

@@ -11,7 +11,7 @@ use crate::common::text::model;
 use crate::common::{fuse, initializer, is_not_disproved, operators, retype};
 use crate::{folded, fused, in_type, kept};
 
-/// A normalizer behind an activation, the layer that a token's expert has, and one that nobody picks.
+/// A normalizer after an activation, the layer of a token's expert, and a layer that is not selected.
 fn picked(table: &str, how: &str) -> Model {
     model(&format!(
         "input x batch 3 6

@@ -33,8 +33,8 @@ fn numbers(model: &Model, weight: &str, bias: &str) -> (Array2<f64>, Vec<f64>) {
     )
 }
 
-/// Holds that a weight `[channels, outputs]` has taken the affine in: `diag(s)·W` and `beta·b + t·W`.
-fn has_taken_in(before: &Model, bias: Option<&str>, beta: f64) {
+/// Asserts that a weight `[channels, outputs]` has absorbed the affine: `diag(s)·W` and `beta·b + t·W`.
+fn assert_absorbed(before: &Model, bias: Option<&str>, beta: f64) {
     let after = fuse(before);
     assert!(after.plan.sites[0].is_folded(), "{:#?}", after.plan.sites);
     let read = |name: &str| read_f64(initializer(before, name), &Externals::none()).unwrap();
@@ -73,8 +73,8 @@ fn fused_attention_absorbs_an_affine_of_its_input() {
             ),
         )
     };
-    has_taken_in(&with("unidirectional=1", "b"), Some("b"), 1.0);
-    has_taken_in(&with("", ""), None, 1.0);
+    assert_absorbed(&with("unidirectional=1", "b"), Some("b"), 1.0);
+    assert_absorbed(&with("", ""), None, 1.0);
     assert_eq!(
         kept(&with("fancy=1", "b")).0,
         Reason::Attribute("fancy".into())
@@ -113,7 +113,7 @@ fn fused_gemm_and_fused_conv_absorb_an_affine_of_their_input() {
             ),
         )
     };
-    has_taken_in(&gemm("shift b 3"), Some("b"), 1.0);
+    assert_absorbed(&gemm("shift b 3"), Some("b"), 1.0);
     // Its own summand is scaled, and its output is not.
     let scaled = |bias: &str| {
         let attributes = "activation=Relu beta=0.5";
@@ -122,8 +122,8 @@ fn fused_gemm_and_fused_conv_absorb_an_affine_of_their_input() {
         );
         behind("batch 4", "4", &text)
     };
-    has_taken_in(&scaled(", b"), Some("b"), 0.5);
-    has_taken_in(&scaled(""), None, 0.5);
+    assert_absorbed(&scaled(", b"), Some("b"), 0.5);
+    assert_absorbed(&scaled(""), None, 0.5);
     // The summand is no constant: the shift stays before the product.
     let before = gemm("input b batch 3");
     let after = fuse(&before);

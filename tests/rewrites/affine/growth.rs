@@ -8,10 +8,10 @@ use unfold::refusal::Reason;
 use unfold::{FuseOptions, Fused, fuse};
 
 use crate::common::text::model;
-use crate::common::{is_not_disproved, new_tensors_are_told};
+use crate::common::{check_new_tensors, is_not_disproved};
 use crate::{folded, operators, same, untidied};
 
-fn at_most(model: &Model, max_growth: f64) -> Fused {
+fn fuse_with_growth(model: &Model, max_growth: f64) -> Fused {
     let fused = untidied(
         model,
         &FuseOptions {
@@ -20,12 +20,12 @@ fn at_most(model: &Model, max_growth: f64) -> Fused {
         },
     );
     same(model, &fused.model, 0.0);
-    new_tensors_are_told(model, &fused).unwrap();
+    check_new_tensors(model, &fused).unwrap();
     fused
 }
 
 /// Bytes of all initializers of two axes and more.
-fn matrices(model: &Model) -> u64 {
+fn matrix_bytes(model: &Model) -> u64 {
     let all = model
         .graph()
         .initializer
@@ -35,7 +35,7 @@ fn matrices(model: &Model) -> u64 {
 }
 
 /// The names of the sites that stay because of growth.
-fn beyond(fused: &Fused) -> Vec<&str> {
+fn sites_refused_for_growth(fused: &Fused) -> Vec<&str> {
     let is_beyond = |outcome: &Outcome| {
         outcome
             .refusals()
@@ -49,21 +49,24 @@ fn beyond(fused: &Fused) -> Vec<&str> {
     sites.map(|site| site.name.as_str()).collect()
 }
 
-/// Holds that copies add so much, and that a budget of a little less refuses them.
-fn grows(model: &Model, bytes: u64) {
+/// Asserts that copies add this many bytes, and that a slightly smaller limit refuses them.
+fn assert_growth(model: &Model, bytes: u64) {
     let before = model.weight_bytes();
     let percent = 100.0 * bytes as f64 / before as f64;
-    let fused = at_most(model, percent * 1.001);
+    let fused = fuse_with_growth(model, percent * 1.001);
     assert_eq!(fused.plan.growth, bytes);
-    assert_eq!(matrices(&fused.model), matrices(model) + bytes);
-    assert_eq!(beyond(&fused), [""; 0]);
-    let less = at_most(model, percent * 0.999);
+    assert_eq!(matrix_bytes(&fused.model), matrix_bytes(model) + bytes);
+    assert_eq!(sites_refused_for_growth(&fused), [""; 0]);
+    let less = fuse_with_growth(model, percent * 0.999);
     assert!(
-        !beyond(&less).is_empty() && less.plan.growth < bytes,
+        !sites_refused_for_growth(&less).is_empty() && less.plan.growth < bytes,
         "{:#?}",
         less.plan.sites
     );
-    assert_eq!(matrices(&less.model), matrices(model) + less.plan.growth);
+    assert_eq!(
+        matrix_bytes(&less.model),
+        matrix_bytes(model) + less.plan.growth
+    );
 }
 
 #[test]
@@ -83,15 +86,18 @@ fn tied_embedding_is_copied_for_the_head_within_the_limit() {
         ))
     };
     let transposed = tied("head = Transpose(table)\n y = MatMul(m, head)");
-    grows(&transposed, 16 * 4 * 4);
+    assert_growth(&transposed, 16 * 4 * 4);
     let within = tied("ints s 2 = -1 4\n f = Reshape(m, s)\n y = Gemm(f, table) transB=1");
-    grows(&within, 16 * 4 * 4);
+    assert_growth(&within, 16 * 4 * 4);
     // By default there is no room for that.
-    assert_eq!(beyond(&fuse(&within, &portable()).unwrap()), ["Mul_n"]);
-    assert_eq!(at_most(&within, 5.0).model.proto, within.proto);
+    assert_eq!(
+        sites_refused_for_growth(&fuse(&within, &portable()).unwrap()),
+        ["Mul_n"]
+    );
+    assert_eq!(fuse_with_growth(&within, 5.0).model.proto, within.proto);
     // A head of its own costs nothing, nor do its operands.
     let alone = tied("weight own 16 4\n head = Transpose(own)\n y = MatMul(m, head)");
-    assert_eq!(at_most(&alone, 0.0).plan.growth, 0);
+    assert_eq!(fuse_with_growth(&alone, 0.0).plan.growth, 0);
     folded(&alone);
 }
 
@@ -115,7 +121,7 @@ fn one_of_two_layers_with_a_shared_weight_gets_a_copy() {
              output y"
         ))
     };
-    grows(&shared("w", "w"), 4 * 8 * 4);
+    assert_growth(&shared("w", "w"), 4 * 8 * 4);
     // One for each of two transposes of the same tensor.
     let text = "input x batch 4
                 scale g 4
@@ -128,10 +134,10 @@ fn one_of_two_layers_with_a_shared_weight_gets_a_copy() {
                 a = MatMul(n, s)
                 b = MatMul(m, t)
                 output a b";
-    grows(&model(text), 4 * 8 * 4);
+    assert_growth(&model(text), 4 * 8 * 4);
     // Behind equal normalizers both share the result.
     assert_eq!(
-        at_most(
+        fuse_with_growth(
             &model(
                 &text
                     .replace("scale h 4", "")
@@ -161,11 +167,14 @@ fn splits_of_a_weight_add_nothing_if_all_are_folded() {
              output a b"
         ))
     };
-    let fused = at_most(&packed("n"), 0.0);
-    assert_eq!((fused.plan.growth, beyond(&fused).len()), (0, 0));
+    let fused = fuse_with_growth(&packed("n"), 0.0);
+    assert_eq!(
+        (fused.plan.growth, sites_refused_for_growth(&fused).len()),
+        (0, 0)
+    );
     assert_eq!(operators(&fused.model), ["MatMul", "MatMul"]);
     // As long as one is read, all of them are there.
-    grows(&packed("x"), 4 * 4 * 4);
+    assert_growth(&packed("x"), 4 * 4 * 4);
 }
 
 #[test]
@@ -186,7 +195,7 @@ fn vectors_do_not_count_as_growth() {
          d = Add(c, u)
          output b d",
     );
-    let fused = at_most(&model, 0.0);
+    let fused = fuse_with_growth(&model, 0.0);
     assert!(fused.plan.sites[0].is_folded() && fused.plan.growth == 0);
     assert!(
         fused
@@ -223,12 +232,15 @@ fn growth_limit_refuses_the_largest_copies_first() {
         (94.0, &["Mul_n", "Mul_o"], 320),
         (31.0, &["Mul_n", "Mul_m", "Mul_o"], 0),
     ] {
-        let fused = at_most(&model, max_growth);
+        let fused = fuse_with_growth(&model, max_growth);
         assert_eq!(
-            (beyond(&fused).as_slice(), fused.plan.growth),
+            (
+                sites_refused_for_growth(&fused).as_slice(),
+                fused.plan.growth
+            ),
             (stay, growth)
         );
-        let again = at_most(&model, max_growth);
+        let again = fuse_with_growth(&model, max_growth);
         assert_eq!(
             again.model.to_bytes().unwrap(),
             fused.model.to_bytes().unwrap()

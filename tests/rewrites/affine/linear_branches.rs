@@ -14,7 +14,7 @@ use crate::common::operators;
 use crate::common::text::{model, print};
 use crate::{folded, fused, kept, reasons_of, same};
 
-/// Holds that a model comes down to these operators, exactly, and that this is proved.
+/// Asserts that a model folds exactly to these operators and that this is proved.
 pub fn becomes(model: &Model, expected: &[&str]) -> Model {
     let after = folded(model);
     assert_eq!(operators(&after), expected, "{}", print(&after));
@@ -37,7 +37,7 @@ fn refused(text: &str) -> Reason {
     kept(&model).0
 }
 
-fn only<'m>(model: &'m Model, op: &str) -> &'m NodeProto {
+fn only_node<'m>(model: &'m Model, op: &str) -> &'m NodeProto {
     let mut found = model
         .graph()
         .node
@@ -71,7 +71,7 @@ const BLOCK: &str = "input x batch 4 5 6
 #[test]
 fn conv_branches_affine_and_identity_merge_into_one_conv() {
     let after = becomes(&model(BLOCK), &["Conv"]);
-    let conv = only(&after, "Conv");
+    let conv = only_node(&after, "Conv");
     assert_eq!(
         (ints(conv, "kernel_shape"), ints(conv, "pads")),
         (&[3, 3][..], &[1, 1, 1, 1][..])
@@ -174,7 +174,7 @@ fn subtracted_and_scaled_branches_merge_as_in_rep_mixer() {
          output y",
     );
     let after = becomes(&model, &["Conv"]);
-    assert_eq!(only(&after, "Conv").attr_i("group").unwrap(), Some(4));
+    assert_eq!(only_node(&after, "Conv").attr_i("group").unwrap(), Some(4));
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn grouped_convs_merge_without_more_products() {
         ),
         &["Conv"],
     );
-    assert_eq!(only(&after, "Conv").attr_i("group").unwrap(), Some(2));
+    assert_eq!(only_node(&after, "Conv").attr_i("group").unwrap(), Some(2));
     // Two numbers for each channel in and six out; blocks of three by two.
     becomes(
         &model(
@@ -221,7 +221,7 @@ fn dilated_kernels_merge() {
         ),
         &["Conv"],
     );
-    assert_eq!(ints(only(&after, "Conv"), "dilations"), [1]);
+    assert_eq!(ints(only_node(&after, "Conv"), "dilations"), [1]);
     // Only at every second place.
     let after = becomes(
         &model(
@@ -235,7 +235,7 @@ fn dilated_kernels_merge() {
         ),
         &["Conv"],
     );
-    assert_eq!(ints(only(&after, "Conv"), "dilations"), [2]);
+    assert_eq!(ints(only_node(&after, "Conv"), "dilations"), [2]);
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn asymmetric_and_auto_padding_merge() {
         ),
         &["Conv"],
     );
-    assert_eq!(ints(only(&after, "Conv"), "pads"), [1, 0]);
+    assert_eq!(ints(only_node(&after, "Conv"), "pads"), [1, 0]);
     for auto in ["SAME_UPPER", "SAME_LOWER"] {
         becomes(
             &model(&format!(

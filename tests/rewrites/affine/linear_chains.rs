@@ -11,7 +11,7 @@ use crate::common::text::model;
 use crate::{folded, fused, kept, untidied};
 
 /// Two operators on a value, the second of which is y.
-fn row(input: &str, lines: &str) -> Model {
+fn chain(input: &str, lines: &str) -> Model {
     model(&format!("input x {input}\n{lines}\noutput y"))
 }
 
@@ -24,13 +24,13 @@ fn stays(model: &Model) {
 #[test]
 fn two_matmuls_or_gemms_with_biases_merge() {
     let plain = "weight a 6 4\nweight b 4 3\nh = MatMul(x, a)\ny = MatMul(h, b)";
-    becomes(&row("batch 5 6", plain), &["MatMul"]);
+    becomes(&chain("batch 5 6", plain), &["MatMul"]);
     let biased = "weight a 4 4\nshift s 4\nweight b 4 4\nshift t 4\n
          p = MatMul(x, a)\nq = Add(s, p)\nr = MatMul(q, b)\ny = Sub(r, t)";
-    becomes(&row("batch 5 4", biased), &["MatMul", "Add"]);
+    becomes(&chain("batch 5 4", biased), &["MatMul", "Add"]);
     let layers = "weight a 4 6\nshift s 6\nweight b 3 6\nshift t 3\n
          h = Gemm(x, a, s) alpha=2.0 beta=3.0\ny = Gemm(h, b, t) transB=1 alpha=0.5";
-    becomes(&row("batch 4", layers), &["Gemm"]);
+    becomes(&chain("batch 4", layers), &["Gemm"]);
 }
 
 #[test]
@@ -39,47 +39,47 @@ fn chain_of_300_matmuls_merges_into_one() {
         .map(|i| format!("v{} = MatMul(v{i}, w)\n", i + 1))
         .collect();
     let lines = format!("const w 2 2 = 0 1 -1 0\nv0 = Identity(x)\n{products}y = Relu(v300)");
-    becomes(&row("batch 2", &lines), &["MatMul", "Relu"]);
+    becomes(&chain("batch 2", &lines), &["MatMul", "Relu"]);
 }
 
 #[test]
 fn pointwise_conv_merges_with_a_conv_before_or_after_it() {
     let ahead = "weight a 8 4 1 1\nweight b 4 8 3 2\nshift t 4
          h = Conv(x, a)\ny = Conv(h, b, t) pads=[1,0,1,1] strides=[2,1] dilations=[1,2]";
-    becomes(&row("batch 4 6 6", ahead), &["Conv"]);
+    becomes(&chain("batch 4 6 6", ahead), &["Conv"]);
     let inside = "weight a 8 4 1 1\nshift s 8\nweight b 4 8 3 3\nh = Conv(x, a, s)\ny = Conv(h, b)";
-    becomes(&row("batch 4 6 6", inside), &["Conv"]);
+    becomes(&chain("batch 4 6 6", inside), &["Conv"]);
     let strided = "weight a 8 4 1\nweight b 4 8 3\nh = Conv(x, a) strides=[2]\ny = Conv(h, b) pads=[1,2] strides=[2]";
     for extent in [5, 6, 7, 8] {
-        becomes(&row(&format!("batch 4 {extent}"), strided), &["Conv"]);
+        becomes(&chain(&format!("batch 4 {extent}"), strided), &["Conv"]);
     }
     let behind = "weight a 8 4 3 3\nshift s 8\nweight b 4 8 1 1\nshift t 4
          h = Conv(x, a, s) pads=[1,1,1,1] strides=[2,2]\ny = Conv(h, b, t) strides=[2,1]";
-    becomes(&row("batch 4 6 6", behind), &["Conv"]);
+    becomes(&chain("batch 4 6 6", behind), &["Conv"]);
 }
 
 #[test]
 fn separable_convs_merge_where_one_kernel_is_cheaper() {
     let lines = "weight a 9 2 3 1\nweight b 2 9 1 3\nh = Conv(x, a) pads=[1,0,1,0]\ny = Conv(h, b) pads=[0,1,0,1]";
-    becomes(&row("batch 2 5 5", lines), &["Conv"]);
+    becomes(&chain("batch 2 5 5", lines), &["Conv"]);
 }
 
 #[test]
 fn grouped_convs_with_equal_groups_merge() {
     let lines = "weight a 8 2 1 1\nshift s 8\nweight b 4 4 3 3\nh = Conv(x, a, s) group=2\ny = Conv(h, b) group=2";
-    becomes(&row("batch 4 5 5", lines), &["Conv"]);
+    becomes(&chain("batch 4 5 5", lines), &["Conv"]);
 }
 
 #[test]
 fn chain_stays_where_one_operator_costs_more() {
     // Of low rank, of single channels and all, of two kernels along one axis.
-    stays(&row(
+    stays(&chain(
         "batch 8",
         "weight a 8 2\nweight b 2 8\nh = MatMul(x, a)\ny = MatMul(h, b)",
     ));
     let apart = "weight a 4 1 3\nweight b 4 4 1\nh = Conv(x, a) group=4\ny = Conv(h, b)";
-    stays(&row("batch 4 5", apart));
-    stays(&row(
+    stays(&chain("batch 4 5", apart));
+    stays(&chain(
         "batch 4 7",
         "weight a 4 4 3\nweight b 4 4 3\nh = Conv(x, a)\ny = Conv(h, b)",
     ));
@@ -88,22 +88,22 @@ fn chain_stays_where_one_operator_costs_more() {
 #[test]
 fn chain_with_another_reader_in_between_stays() {
     let two = "weight a 4 4\nweight b 4 4\nh = MatMul(x, a)\nz = MatMul(h, b)";
-    stays(&row(
+    stays(&chain(
         "batch 4",
         &format!("{two}\nr = Relu(h)\ny = Mul(z, r)"),
     ));
-    stays(&row("batch 4", &format!("{two}\ny = Relu(z)\noutput h")));
+    stays(&chain("batch 4", &format!("{two}\ny = Relu(z)\noutput h")));
 }
 
 #[test]
 fn chain_with_a_bias_before_padding_stays() {
     let lines = "weight a 8 4 1 1\nshift s 8\nweight b 4 8 3 3\nh = Conv(x, a, s)\ny = Conv(h, b) pads=[1,1,1,1]";
-    assert_eq!(kept(&row("batch 4 5 5", lines)).0, Reason::Padding);
+    assert_eq!(kept(&chain("batch 4 5 5", lines)).0, Reason::Padding);
 }
 
 #[test]
 fn plan_lists_merged_factors_and_skip_factors_keeps_them() {
-    let model = row(
+    let model = chain(
         "batch 6",
         "weight a 6 4\nweight b 4 3\nh = MatMul(x, a)\ny = MatMul(h, b)",
     );
@@ -137,7 +137,7 @@ fn plan_lists_merged_factors_and_skip_factors_keeps_them() {
 
 #[test]
 fn merging_a_shared_weight_respects_the_growth_limit() {
-    let model = row(
+    let model = chain(
         "batch 4",
         "weight a 4 4\nweight b 4 4\nh = MatMul(x, a)\nz = MatMul(h, b)\nr = Relu(x)\np = MatMul(r, a)\nq = Relu(p)
          s = MatMul(q, b)\ny = Add(z, s)",

@@ -11,7 +11,7 @@ use crate::{is_as_planned, same};
 /// A normalizer, `n·(1 + γ) + β`, and a layer behind. Separate texts give the operators of the
 /// parts `p` and `q` of the condition's layer `h`, and how they become γ and β.
 fn modulated(layer: &str, parts: &str, factor: &str, more: &str) -> Model {
-    of(
+    modulated_by(
         "input x batch 3 4\n input c batch 5",
         layer,
         parts,
@@ -22,7 +22,14 @@ fn modulated(layer: &str, parts: &str, factor: &str, more: &str) -> Model {
 }
 
 /// With other inputs, and with β elsewhere.
-fn of(inputs: &str, layer: &str, parts: &str, beta: &str, factor: &str, more: &str) -> Model {
+fn modulated_by(
+    inputs: &str,
+    layer: &str,
+    parts: &str,
+    beta: &str,
+    factor: &str,
+    more: &str,
+) -> Model {
     model(&format!(
         "{inputs}
          const g 4 = 2 0.5 -1 4
@@ -78,7 +85,7 @@ fn folded(before: &Model) -> Fused {
 }
 
 /// Whether the normalizer was removed.
-fn is_gone(fused: &Fused) -> bool {
+fn is_removed(fused: &Fused) -> bool {
     fused
         .plan
         .sites
@@ -110,7 +117,7 @@ fn shift_before_modulation_folds_into_the_condition_layer() {
     ] {
         let before = modulated(layer, PARTS, FACTOR, "");
         let after = folded(&before);
-        assert!(is_gone(&after), "{layer}: {:#?}", after.plan.sites);
+        assert!(is_removed(&after), "{layer}: {:#?}", after.plan.sites);
         // The sum with β, and what the layer had: one plus γ is in its bias.
         assert_eq!(counts(&after.model), [1 + adds, 1], "{layer}");
     }
@@ -132,10 +139,10 @@ fn modulation_accepts_slices_and_gamma_plus_any_constant() {
         each,
     ] {
         let after = folded(&modulated(LAYER, slices, factor, ""));
-        assert!(is_gone(&after), "{factor}: {:#?}", after.plan.sites);
+        assert!(is_removed(&after), "{factor}: {:#?}", after.plan.sites);
     }
     let after = folded(&modulated(LAYER, overlapping, FACTOR, ""));
-    assert!(!is_gone(&after), "{:#?}", after.plan.sites);
+    assert!(!is_removed(&after), "{:#?}", after.plan.sites);
 }
 
 /// Each reads a changed value, or is not made by one layer.
@@ -169,7 +176,7 @@ fn modulation_by_two_layers_folds_if_they_are_alike() {
             let after = fuse(&before);
             is_as_planned(&before, &after);
             assert_eq!(
-                is_gone(&after),
+                is_removed(&after),
                 folds,
                 "{parts} {factor}: {:#?}",
                 after.plan.sites
@@ -196,7 +203,7 @@ fn modulation_with_another_reader_or_producer_stays() {
         let before = modulated(layer, parts, factor, more);
         let after = folded(&before);
         assert!(
-            !is_gone(&after),
+            !is_removed(&after),
             "{parts} {factor} {more}: {:#?}",
             after.plan.sites
         );
@@ -251,11 +258,11 @@ fn scale_before_an_activation_folds_into_the_other_factor() {
         )
     };
     let after = folded(&behind(""));
-    assert!(is_gone(&after), "{:#?}", after.plan.sites);
+    assert!(is_removed(&after), "{:#?}", after.plan.sites);
     assert_eq!(counts(&after.model), [1, 1]);
     for more in ["output gamma", "z2 = Relu(f)\n output z2"] {
         let after = folded(&behind(more));
-        assert!(!is_gone(&after), "{more}: {:#?}", after.plan.sites);
+        assert!(!is_removed(&after), "{more}: {:#?}", after.plan.sites);
     }
     // Without a sum behind, and with a factor that a layer makes: s·x times v·c.
     let gated = model(
@@ -304,9 +311,9 @@ fn summand_with_other_axes_than_the_factor_is_no_modulation() {
             false,
         ),
     ] {
-        let after = folded(&of(inputs, layer, PARTS, beta, FACTOR, ""));
+        let after = folded(&modulated_by(inputs, layer, PARTS, beta, FACTOR, ""));
         assert_eq!(
-            is_gone(&after),
+            is_removed(&after),
             folds,
             "{layer} {beta}: {:#?}",
             after.plan.sites

@@ -48,7 +48,7 @@ fn not_linear(op: &str) -> Reason {
     Reason::NotLinear(op.into())
 }
 
-/// Holds that the affine is stopped for this reason, forward or backward.
+/// Asserts that the affine is refused for this reason, forward or backward.
 fn stops(model: &Model, reason: &Reason) {
     let (forward, backward) = kept(model);
     assert!(

@@ -371,7 +371,7 @@ fn example(reason: &Reason) -> Model {
 }
 
 /// The reason with the detail of the example.
-fn detailed(reason: Reason) -> Reason {
+fn with_detail(reason: Reason) -> Reason {
     match reason {
         Reason::FutureOpset(_) => Reason::FutureOpset(99),
         Reason::PastOpset(_) => Reason::PastOpset(6),
@@ -410,7 +410,7 @@ fn first_pass(model: &Model) -> Plan {
 
 #[test]
 fn every_refusal_reason_is_given_for_its_example() {
-    for expected in Reason::all().map(detailed) {
+    for expected in Reason::all().map(with_detail) {
         let model = example(&expected);
         let skip = if expected == Reason::Skipped {
             vec!["*".into()]

@@ -26,8 +26,8 @@ fn points(lines: &str) -> Model {
     ))
 }
 
-/// The operators that are left, of a model that computes the same.
-fn left(before: &Model) -> Vec<String> {
+/// The operators of the result, which is equal to the model.
+fn remaining_operators(before: &Model) -> Vec<String> {
     let after = fuse(before);
     same(before, &after.model, 1e-9);
     assert!(!fuse(&after.model).changed());
@@ -44,11 +44,15 @@ fn conv_of_repeated_channels_is_computed_before_the_expand() {
         "e = Tile(b, shape)\n c = Concat(e, x) axis=1\n y = Conv(c, w)",
         "e = Expand(b, shape)\n c = Concat(x, e) axis=-2\n y = Conv(c, w) kernel_shape=[1] pads=[0,0]",
     ] {
-        assert_eq!(left(&points(lines)), ["Conv", "Conv", "Add"], "{lines}");
+        assert_eq!(
+            remaining_operators(&points(lines)),
+            ["Conv", "Conv", "Add"],
+            "{lines}"
+        );
     }
     // The operator that folds first stands between.
     let norm = "e = Expand(b, shape)\n c = Concat(x, e) axis=1\n scale g 10 1\n m = Mul(c, g)\n y = Conv(m, w, t)";
-    assert_eq!(left(&points(norm)), ["Conv", "Conv", "Add"]);
+    assert_eq!(remaining_operators(&points(norm)), ["Conv", "Conv", "Add"]);
 }
 
 #[test]
@@ -94,7 +98,7 @@ fn matmul_of_all_pairs_becomes_two_matmuls_and_an_add() {
 fn other_operands_of_the_concat_stay_in_it() {
     let lines = "u = Relu(x)\n weight v 5 14 1\n e = Expand(b, shape)\n c = Concat(u, e, x) axis=1\n y = Conv(c, v, t)";
     assert_eq!(
-        left(&points(lines)),
+        remaining_operators(&points(lines)),
         ["Relu", "Conv", "Concat", "Conv", "Add"]
     );
     // So few that the sum would take more.
@@ -107,7 +111,10 @@ fn other_operands_of_the_concat_stay_in_it() {
          weight w 5 10 1
          y = Conv(c, w)
          output y";
-    assert_eq!(left(&model(few)), ["Expand", "Relu", "Concat", "Conv"]);
+    assert_eq!(
+        remaining_operators(&model(few)),
+        ["Expand", "Relu", "Concat", "Conv"]
+    );
 }
 
 #[test]
@@ -137,7 +144,7 @@ fn conv_with_padding_groups_or_shared_concat_keeps_the_expand() {
             true,
         ),
     ] {
-        let left = left(&points(lines));
+        let left = remaining_operators(&points(lines));
         assert_eq!(
             left.iter().filter(|op| *op == "Expand").count(),
             1 + usize::from(is_wide),

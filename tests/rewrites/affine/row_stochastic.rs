@@ -5,7 +5,7 @@ use unfold::onnx::Model;
 use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
 
-use crate::affine::rules::of_a_runtime;
+use crate::affine::rules::in_microsoft_domain;
 use crate::common::text::model;
 use crate::common::{fuse, operators};
 use crate::{proved, same};
@@ -28,16 +28,16 @@ fn behind(scores: &str, product: &str) -> Model {
     ))
 }
 
-/// Holds that nothing of the normalizer is left but a bias of the values, or behind a layer, and that this is proved.
-fn goes(model: &Model) {
+/// Asserts that only a bias remains of the normalizer and that this is proved.
+fn assert_shift_folds(model: &Model) {
     let after = proved(model);
     let left = operators(&after);
     let count = |op: &str| left.iter().filter(|left| **left == op).count();
     assert_eq!([count("Mul"), count("Add")], [0, 1], "{left:?}");
 }
 
-/// Whether the shift of the normalizer stays, for one of the reasons there are.
-fn stays(model: &Model) -> bool {
+/// Whether the shift of the normalizer is refused.
+fn keeps_shift(model: &Model) -> bool {
     // A product of matrices wants a constant, an Einsum another axis.
     let is_held = |site: &SitePlan| match &site.post {
         Some(Outcome::Scaled { shift, .. }) => {
@@ -51,31 +51,31 @@ fn stays(model: &Model) -> bool {
 #[test]
 fn shift_passes_matmul_with_softmax_rows_backward() {
     let plain = behind("p = Softmax(z) axis=-1", "o = MatMul(p, v)");
-    goes(&plain);
+    assert_shift_folds(&plain);
     // Up to the rounding of what adds up to 1.
     same(&plain, &fuse(&plain).model, 1e-6);
-    goes(&behind(
+    assert_shift_folds(&behind(
         "p = Softmax(z) axis=2",
         "o = Einsum(p, v) equation=bqk,bkd->bqd",
     ));
     // Behind operators that pass them on.
-    goes(&behind(
+    assert_shift_folds(&behind(
         "s = Softmax(z) axis=-1\n p = Dropout(s)",
         "o = MatMul(p, v)",
     ));
-    goes(&behind(
+    assert_shift_folds(&behind(
         "s = Softmax(z) axis=1\n p = Transpose(s) perm=[0,2,1]",
         "o = MatMul(p, v)",
     ));
     let heads = "ints split 4 = -1 1 5 5\n ints back 3 = -1 5 5
         s = Reshape(z, split)\n q = Softmax(s) axis=-1\n p = Reshape(q, back)";
-    goes(&behind(heads, "o = MatMul(p, v)"));
+    assert_shift_folds(&behind(heads, "o = MatMul(p, v)"));
     // On the other side.
     let turned = "vt = Transpose(v) perm=[0,2,1]\n p = Softmax(z) axis=1\n ot = MatMul(vt, p)
         o = Transpose(ot) perm=[0,2,1]";
-    goes(&behind("", turned));
+    assert_shift_folds(&behind("", turned));
     let fused = behind("p = Softmax(z) axis=1", "o = FusedMatMul(p, v) transA=1");
-    goes(&of_a_runtime(fused, "FusedMatMul"));
+    assert_shift_folds(&in_microsoft_domain(fused, "FusedMatMul"));
 }
 
 #[test]
@@ -91,38 +91,41 @@ fn shift_passes_matmul_with_softmax_rows_forward() {
          o = MatMul(p, m)
          y = MatMul(o, w)
          output y";
-    goes(&model(text));
+    assert_shift_folds(&model(text));
 }
 
 #[test]
 fn shift_stops_where_rows_do_not_sum_to_one() {
-    assert!(stays(&behind("p = Softmax(z) axis=1", "o = MatMul(p, v)")));
-    assert!(stays(&behind(
+    assert!(keeps_shift(&behind(
+        "p = Softmax(z) axis=1",
+        "o = MatMul(p, v)"
+    )));
+    assert!(keeps_shift(&behind(
         "p = Softmax(z) axis=-1",
         "o = Einsum(p, v) equation=bkq,bkd->bqd"
     )));
-    assert!(stays(&behind("p = Sigmoid(z)", "o = MatMul(p, v)")));
-    assert!(stays(&behind(
+    assert!(keeps_shift(&behind("p = Sigmoid(z)", "o = MatMul(p, v)")));
+    assert!(keeps_shift(&behind(
         "p = LogSoftmax(z) axis=-1",
         "o = MatMul(p, v)"
     )));
-    assert!(stays(&behind(
+    assert!(keeps_shift(&behind(
         "s = Softmax(z) axis=-1\n input mask 5 5\n p = Mul(s, mask)",
         "o = MatMul(p, v)"
     )));
-    assert!(stays(&behind(
+    assert!(keeps_shift(&behind(
         "s = Softmax(z) axis=-1\n condition c\n zero = Sub(s, s)\n p = Where(c, s, zero)",
         "o = MatMul(p, v)"
     )));
     let swapped = "ints back 3 = -1 25 1\n ints there 3 = -1 5 5
         s = Softmax(z) axis=-1\n f = Reshape(s, back)\n p = Reshape(f, there)";
-    assert!(stays(&behind(swapped, "o = MatMul(p, v)")));
+    assert!(keeps_shift(&behind(swapped, "o = MatMul(p, v)")));
     // A sink takes a part of the attention.
     let sink = "input extra batch 5 1\n ints begin 1 = 0\n ints end 1 = 5\n ints last 1 = 2
         c = Concat(z, extra) axis=2\n s = Softmax(c) axis=-1\n p = Slice(s, begin, end, last)";
-    assert!(stays(&behind(sink, "o = MatMul(p, v)")));
+    assert!(keeps_shift(&behind(sink, "o = MatMul(p, v)")));
     let fused = behind("p = Softmax(z) axis=-1", "o = FusedMatMul(p, v) alpha=0.5");
-    assert!(stays(&of_a_runtime(fused, "FusedMatMul")));
+    assert!(keeps_shift(&in_microsoft_domain(fused, "FusedMatMul")));
 }
 
 #[test]

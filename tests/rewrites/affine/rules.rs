@@ -647,7 +647,7 @@ fn attention(keys: &str, scores: &str) -> Model {
 }
 
 /// Numbers that are exact throughout do not pass a Softmax.
-fn biases(model: &Model) -> usize {
+fn bias_adds(model: &Model) -> usize {
     let fused = fuse(model);
     assert!(
         fused.plan.sites.iter().all(|site| site.is_folded()),
@@ -663,30 +663,33 @@ fn biases(model: &Model) -> usize {
 fn key_bias_that_softmax_ignores_is_omitted() {
     let keys = "kt = Transpose(kr) perm=[0,2,3,1]";
     let softmax = "a = Softmax(z) axis=-1";
-    assert_eq!(biases(&attention(keys, softmax)), 2);
+    assert_eq!(bias_adds(&attention(keys, softmax)), 2);
     let masked = "input mask 4 4\n const s 1 = 0.5\n zs = Mul(z, s)\n zm = Add(zs, mask)\n a = Softmax(zm) axis=3";
-    assert_eq!(biases(&attention(keys, masked)), 2);
+    assert_eq!(bias_adds(&attention(keys, masked)), 2);
     let scaled = "const s = 0.5\n ks = Mul(kr, s)\n kt = Transpose(ks) perm=[0,2,3,1]";
-    assert_eq!(biases(&attention(scaled, softmax)), 2);
+    assert_eq!(bias_adds(&attention(scaled, softmax)), 2);
 
     // Along the queries the shift of the keys is not the same.
-    assert_eq!(biases(&attention(keys, "a = Softmax(z) axis=2")), 3);
+    assert_eq!(bias_adds(&attention(keys, "a = Softmax(z) axis=2")), 3);
     let varying = "input s 4\n zs = Mul(z, s)\n a = Softmax(zs) axis=-1";
-    assert_eq!(biases(&attention(keys, varying)), 3);
-    assert_eq!(biases(&attention(keys, "a = Sigmoid(z)")), 3);
+    assert_eq!(bias_adds(&attention(keys, varying)), 3);
+    assert_eq!(bias_adds(&attention(keys, "a = Sigmoid(z)")), 3);
     let typed = format!("{keys}\n const c = 2\n like = CastLike(c, kr)\n output like");
-    assert_eq!(biases(&attention(&typed, softmax)), 2);
+    assert_eq!(bias_adds(&attention(&typed, softmax)), 2);
     // An attribute that ONNX does not define is unknown.
-    assert_eq!(biases(&attention(&format!("{keys} fancy=1"), softmax)), 3);
+    assert_eq!(
+        bias_adds(&attention(&format!("{keys} fancy=1"), softmax)),
+        3
+    );
     // Keys that are constant have no shift that others lack.
     let prefixed = "weight prefix 2 1 2 3\n kp = Concat(prefix, kr) axis=1\n kt = Transpose(kp) perm=[0,2,3,1]";
     let cut = "ints begin 1 = 0\n ints end 1 = 4\n ints last 1 = 3
                p = Softmax(z) axis=-1\n a = Slice(p, begin, end, last)";
-    assert_eq!(biases(&attention(prefixed, cut)), 3);
+    assert_eq!(bias_adds(&attention(prefixed, cut)), 3);
     // Somebody else reads the keys.
     let mut cached = attention(keys, softmax);
     cached.graph_mut().output.push(undeclared("kt"));
-    assert_eq!(biases(&cached), 3);
+    assert_eq!(bias_adds(&cached), 3);
 }
 
 /// As torch's exporter turns them: the heads are beside an open batch, and apart again.
@@ -705,17 +708,17 @@ fn key_bias_is_omitted_past_transposes_beside_the_batch() {
         model.graph_mut().input[0] = declared("x", DataType::Float, &["batch", "4", "6"]);
         model
     };
-    assert_eq!(biases(&turned("0,2,1")), 2);
+    assert_eq!(bias_adds(&turned("0,2,1")), 2);
     // Channels and tokens are mixed.
-    assert_eq!(biases(&turned("0,1,2")), 3);
+    assert_eq!(bias_adds(&turned("0,1,2")), 3);
     // The value between the two has another reader.
     let mut shared = turned("0,2,1");
     shared.graph_mut().output.push(undeclared("kv"));
-    assert_eq!(biases(&shared), 3);
+    assert_eq!(bias_adds(&shared), 3);
 }
 
 /// The model, with its operators of that name in the domain of a runtime.
-pub fn of_a_runtime(mut model: Model, op: &str) -> Model {
+pub fn in_microsoft_domain(mut model: Model, op: &str) -> Model {
     for node in model
         .graph_mut()
         .node
@@ -744,7 +747,7 @@ fn bias_gelu_and_fast_gelu_absorb_a_shift_and_no_scale() {
                  {steps}
                  y = MatMul(a, v)"
             );
-            of_a_runtime(forward(&text), op)
+            in_microsoft_domain(forward(&text), op)
         };
         // b + t·W, and no Add between the product and the activation.
         let model = behind(&format!("a = {op}(l, b)"));
@@ -768,7 +771,7 @@ fn bias_gelu_and_fast_gelu_absorb_a_shift_and_no_scale() {
         let both = folded(&behind(&format!("c = Tanh(l)\n a = {op}(l, b)\n output c")));
         assert_eq!(operators(&both)[..2], ["MatMul", "Add"]);
         // The shift alone goes; a scale stops before the activation.
-        let scaled = of_a_runtime(
+        let scaled = in_microsoft_domain(
             forward(&format!("const b 6 = 1 2 3 4 5 6\n y = {op}(m, b)")),
             op,
         );
@@ -776,7 +779,7 @@ fn bias_gelu_and_fast_gelu_absorb_a_shift_and_no_scale() {
         let after = fuse(&scaled).model;
         assert_eq!(operators(&after), ["Mul", op]);
     }
-    let bare = of_a_runtime(forward("y = FastGelu(m)"), "FastGelu");
+    let bare = in_microsoft_domain(forward("y = FastGelu(m)"), "FastGelu");
     assert_eq!(stops(&bare), not_linear("FastGelu"));
 }
 
@@ -787,7 +790,7 @@ fn skip_layer_norm_refuses_an_affine_of_one_operand() {
         let one = forward(&format!("scale h 6\n y = {op}(m, x, h)"));
         let both = forward(&format!("scale h 6\n y = {op}(m, m, h)"));
         let first = |model| {
-            let plan = fuse(&of_a_runtime(model, op)).plan;
+            let plan = fuse(&in_microsoft_domain(model, op)).plan;
             plan.sites[0].clone()
         };
         let (reason, at) = match first(one).post {

@@ -917,7 +917,7 @@ fn numbers_of(model: &Model, name: &str) -> Vec<f64> {
     value.floats().unwrap().iter().copied().collect()
 }
 
-/// β is free where it is; behind a product without a bias it would be an Add. γ goes without it.
+/// β costs nothing in the norm; after a product without a bias it would be an Add. γ folds alone.
 #[test]
 fn layer_norm_keeps_beta_where_no_bias_can_absorb_it() {
     let before = |layers: &str| {

@@ -31,7 +31,7 @@ fn of_type(text: &str, shape: &[&str], constants: &[&str], data_type: DataType) 
 }
 
 /// The types of the constants that a fold has made.
-fn made(before: &Model, after: &Model) -> HashSet<DataType> {
+fn new_types(before: &Model, after: &Model) -> HashSet<DataType> {
     let old: HashSet<&str> = before
         .graph()
         .initializer
@@ -68,7 +68,7 @@ fn folded_constants_have_the_type_of_the_value() {
         let model = of_type(text, &["4", "4"], &["c", "d"], data_type);
         let after = fused(&model).model;
         assert!(operators(&after).len() < operators(&model).len());
-        assert_eq!(made(&model, &after), HashSet::from([data_type]));
+        assert_eq!(new_types(&model, &after), HashSet::from([data_type]));
     }
 }
 
@@ -96,7 +96,7 @@ fn gemm_gets_a_bias_only_in_float32() {
                 &["Gemm", "Add"]
             };
             assert_eq!(operators(&after), expected, "{data_type:?}");
-            assert_eq!(made(&model, &after), HashSet::from([data_type]));
+            assert_eq!(new_types(&model, &after), HashSet::from([data_type]));
             // tract has no bfloat16.
             if data_type != DataType::BFloat16 {
                 assert!(
@@ -128,7 +128,7 @@ fn bfloat16_and_float32_are_distinguished_behind_casts() {
         let text = text.replace("TO", &other.code().to_string());
         let model = of_type(&text, &["4", "4"], &["c", "h"], data_type);
         assert_eq!(
-            made(&model, &fused(&model).model),
+            new_types(&model, &fused(&model).model),
             HashSet::from([data_type])
         );
         let (before, _) = text.split_once("n = Mul").unwrap();
@@ -138,7 +138,10 @@ fn bfloat16_and_float32_are_distinguished_behind_casts() {
         );
         let mut model = of_type(&text, &["4", "4"], &["c"], data_type);
         retype(&mut model, &["h"], other);
-        assert_eq!(made(&model, &fused(&model).model), HashSet::from([other]));
+        assert_eq!(
+            new_types(&model, &fused(&model).model),
+            HashSet::from([other])
+        );
     }
 }
 
@@ -166,7 +169,7 @@ fn batch_norm_of_mixed_types_folds_to_the_type_of_its_value() {
             operators(&after).contains(&"BatchNormalization"),
             data_type == DataType::Float
         );
-        assert_eq!(made(&model, &after), HashSet::from([data_type]));
+        assert_eq!(new_types(&model, &after), HashSet::from([data_type]));
     }
 }
 
@@ -182,7 +185,10 @@ fn new_bias_has_the_type_of_the_result() {
                     y = MatMul(m, w)
                     output y";
         let model = of_type(text, &["2", "4"], &["t", "w", "g"], data_type);
-        assert_eq!(made(&model, &folded(&model)), HashSet::from([data_type]));
+        assert_eq!(
+            new_types(&model, &folded(&model)),
+            HashSet::from([data_type])
+        );
     }
 }
 
@@ -203,9 +209,12 @@ fn inlined_opaque_normalizer_has_the_type_of_its_value() {
     model.graph_mut().node[0].domain = Some("com.example".into());
     let fused = unfold::fuse(&model, &portable()).unwrap();
     let lowered = fused.lowered.as_ref().unwrap();
-    assert_eq!(made(&model, lowered), HashSet::from([DataType::Float16]));
     assert_eq!(
-        made(&model, &fused.model),
+        new_types(&model, lowered),
+        HashSet::from([DataType::Float16])
+    );
+    assert_eq!(
+        new_types(&model, &fused.model),
         HashSet::from([DataType::Float16])
     );
 }
@@ -332,7 +341,7 @@ fn digits_models_fold_in_every_float_type_within_rounding() {
                 7,
                 "{kind}-{exporter} {data_type}"
             );
-            let floats = made(&model, &after.model)
+            let floats = new_types(&model, &after.model)
                 .into_iter()
                 .filter(|made| made.is_float());
             assert_eq!(floats.collect::<HashSet<_>>(), HashSet::from([data_type]));

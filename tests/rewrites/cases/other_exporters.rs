@@ -5,10 +5,10 @@ use std::path::Path;
 use unfold::onnx::Model;
 use unfold::verify::{VerifyOptions, compare};
 
-use crate::common::{fuse, is_not_disproved, new_tensors_are_told, operators};
+use crate::common::{check_new_tensors, fuse, is_not_disproved, operators};
 
 /// The kinds of the sites that fold and of those that stay, and the operators that are left.
-fn of(name: &str) -> ([Vec<&'static str>; 2], Vec<String>) {
+fn fold_export(name: &str) -> ([Vec<&'static str>; 2], Vec<String>) {
     let model = Model::open(
         Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("tests/wild")
@@ -23,7 +23,7 @@ fn of(name: &str) -> ([Vec<&'static str>; 2], Vec<String>) {
         "{name}"
     );
     is_not_disproved(&model, &fused).unwrap();
-    new_tensors_are_told(&model, &fused).unwrap();
+    check_new_tensors(&model, &fused).unwrap();
     assert!(!fuse(&fused.model).changed());
     let of = |folded: bool| {
         let sites = fused
@@ -44,28 +44,28 @@ fn of(name: &str) -> ([Vec<&'static str>; 2], Vec<String>) {
 
 #[test]
 fn sklearn_whitening_folds_into_the_perceptron() {
-    let (sites, left) = of("sklearn.onnx");
+    let (sites, left) = fold_export("sklearn.onnx");
     assert_eq!(sites, [vec!["shift", "per-channel affine"], vec![]]);
     assert_eq!(left.iter().filter(|op| *op == "Div").count(), 0);
 }
 
 #[test]
 fn flax_layer_norm_and_batch_norm_fold() {
-    let (sites, left) = of("flax.onnx");
+    let (sites, left) = fold_export("flax.onnx");
     assert_eq!(sites, [vec!["LN", "BN"], vec![]]);
     assert!(!left.contains(&"BatchNormalization".to_owned()), "{left:?}");
 }
 
 #[test]
 fn onnxscript_function_is_inlined_and_folds() {
-    let (sites, left) = of("onnxscript.onnx");
+    let (sites, left) = fold_export("onnxscript.onnx");
     assert_eq!(sites, [vec!["LN", "scalar affine"], vec![]]);
     assert_eq!(left.last(), Some(&"MatMul".to_owned()));
 }
 
 #[test]
 fn jax_dense_layers_absorb_neighbouring_affines() {
-    let (sites, left) = of("jax.onnx");
+    let (sites, left) = fold_export("jax.onnx");
     // The count of a mean stays.
     assert_eq!(
         sites[0],
@@ -80,7 +80,7 @@ fn jax_dense_layers_absorb_neighbouring_affines() {
 
 #[test]
 fn consecutive_scalers_are_inlined_and_fold() {
-    let (sites, left) = of("scalers.onnx");
+    let (sites, left) = fold_export("scalers.onnx");
     assert_eq!(
         sites,
         [vec!["standardisation", "per-channel affine"], vec![]]
@@ -90,7 +90,7 @@ fn consecutive_scalers_are_inlined_and_fold() {
 
 #[test]
 fn tensorflow_layer_norm_by_global_average_pool_is_recognized() {
-    let (sites, left) = of("tensorflow.onnx");
+    let (sites, left) = fold_export("tensorflow.onnx");
     assert_eq!(sites, [vec!["LN", "shift"], vec![]]);
     assert_eq!(left.iter().filter(|op| *op == "ReduceMean").count(), 2);
     assert!(!left.contains(&"GlobalAveragePool".to_owned()), "{left:?}");
@@ -98,14 +98,14 @@ fn tensorflow_layer_norm_by_global_average_pool_is_recognized() {
 
 #[test]
 fn keras_and_paddle_exports_fold() {
-    let (sites, left) = of("keras.onnx");
+    let (sites, left) = fold_export("keras.onnx");
     assert_eq!(
         sites,
         [vec!["standardisation", "per-channel affine"], vec![]]
     );
     assert_eq!(left, ["MatMul", "Add", "Relu", "MatMul", "Add"]);
     // Of UN only the shift of a stream is left.
-    let (sites, left) = of("paddle.onnx");
+    let (sites, left) = fold_export("paddle.onnx");
     assert_eq!(sites, [vec!["per-channel affine"; 2], vec![]]);
     let count = |op: &str| left.iter().filter(|other| *other == op).count();
     assert_eq!(["MatMul", "Add", "Relu"].map(count), [6, 8, 2]);

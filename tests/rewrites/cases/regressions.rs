@@ -668,7 +668,7 @@ fn affine_before_too_many_sites_is_refused_as_too_far() {
 }
 
 /// A model of `sites` sites, from the text of each.
-fn many(sites: usize, of: &dyn Fn(usize) -> String, end: &str) -> Model {
+fn repeated_sites(sites: usize, of: &dyn Fn(usize) -> String, end: &str) -> Model {
     let constants = "const g 4 = 1 -1 -1 1\n const w 4 4 = 1 0 0 0 0 1 0 0 0 0 1 0 0 0 0 1";
     let sites: String = (0..sites).map(of).collect();
     model(&format!(
@@ -677,7 +677,7 @@ fn many(sites: usize, of: &dyn Fn(usize) -> String, end: &str) -> Model {
 }
 
 /// How many sites a model has, and how many of them fold, within the time that is linear in their number.
-fn soon(model: &Model) -> (usize, usize) {
+fn fold_in_time(model: &Model) -> (usize, usize) {
     let started = Instant::now();
     let fused = unfold::fuse(model, &portable()).unwrap();
     assert!(
@@ -697,7 +697,7 @@ fn soon(model: &Model) -> (usize, usize) {
 }
 
 /// A site, and the operators behind it.
-fn then(place: usize, behind: &str) -> String {
+fn site_before(place: usize, behind: &str) -> String {
     let next = place + 1;
     format!(
         "n{place} = Mul(v{place}, g)\n v{next} = {}\n",
@@ -711,7 +711,11 @@ fn time_is_linear_in_consecutive_sites() {
     let (relu, residual) = (format!("Relu(v{SITES})"), format!("Add(v{SITES}, x)"));
     // They stay.
     assert_eq!(
-        soon(&many(SITES, &|place| then(place, "Relu(_)"), &relu)),
+        fold_in_time(&repeated_sites(
+            SITES,
+            &|place| site_before(place, "Relu(_)"),
+            &relu
+        )),
         (SITES, 0)
     );
     // Each goes into the operator behind it.
@@ -721,11 +725,18 @@ fn time_is_linear_in_consecutive_sites() {
             place + 1
         )
     };
-    assert_eq!(soon(&many(SITES, &layer, &relu)), (SITES, SITES));
+    assert_eq!(
+        fold_in_time(&repeated_sites(SITES, &layer, &relu)),
+        (SITES, SITES)
+    );
     // Each passes those behind it, and comes to nothing there; then they join.
     for end in [relu, residual] {
         assert_eq!(
-            soon(&many(SITES, &|place| then(place, "Flatten(_)"), &end)),
+            fold_in_time(&repeated_sites(
+                SITES,
+                &|place| site_before(place, "Flatten(_)"),
+                &end
+            )),
             (SITES, SITES)
         );
     }
@@ -737,7 +748,7 @@ fn time_is_linear_in_parallel_sites() {
     let joined: Vec<String> = (0..SITES).map(|place| format!("n{place}")).collect();
     let side = |place| format!("n{place} = Mul(x, g)\n");
     assert_eq!(
-        soon(&many(
+        fold_in_time(&repeated_sites(
             SITES,
             &side,
             &format!("Concat({}) axis=1", joined.join(", "))
@@ -757,16 +768,20 @@ fn time_is_linear_in_sites_on_a_residual_stream() {
         )
     };
     assert_eq!(
-        soon(&many(SITES, &layer, &format!("MatMul(v{SITES}, w)"))),
+        fold_in_time(&repeated_sites(
+            SITES,
+            &layer,
+            &format!("MatMul(v{SITES}, w)")
+        )),
         (SITES, SITES)
     );
 }
 
 #[test]
 fn chain_of_201_scales_folds_as_one() {
-    let after = folded(&many(
+    let after = folded(&repeated_sites(
         201,
-        &|place| then(place, "Identity(_)"),
+        &|place| site_before(place, "Identity(_)"),
         "MatMul(v201, w)",
     ));
     assert!(!operators(&after).contains(&"Mul"));
@@ -1696,7 +1711,7 @@ fn dynamic_quantization_scale_stays() {
     assert_eq!(fuse(&before).model.proto, before.proto);
 }
 
-/// A ConstantOfShape that is not told what of makes floats; tract makes doubles.
+/// A ConstantOfShape without a value makes float32; tract makes float64.
 #[test]
 fn constant_of_shape_without_value_is_float32() {
     let before = model(
@@ -1951,7 +1966,7 @@ fn gamma_of_ones_is_removed_unless_an_engine_needs_it() {
              output y"
         ))
     };
-    let written = becomes_in(&normalized(
+    let written = folded_operators(&normalized(
         "p = Mul(x, x)",
         "r = Reciprocal(s)\n n = Mul(x, r)",
     ));
@@ -1960,7 +1975,7 @@ fn gamma_of_ones_is_removed_unless_an_engine_needs_it() {
         Some(&["Reciprocal", "Mul", "MatMul"].map(String::from))
     );
     for known in ["n = Div(x, s)", "r = Reciprocal(s)\n n = Mul(x, r)"] {
-        let known = becomes_in(&normalized("p = Pow(x, two)", known));
+        let known = folded_operators(&normalized("p = Pow(x, two)", known));
         assert_eq!(
             known.last_chunk(),
             Some(&["Div", "Mul", "MatMul"].map(String::from))
@@ -1968,7 +1983,7 @@ fn gamma_of_ones_is_removed_unless_an_engine_needs_it() {
     }
 }
 
-fn becomes_in(before: &unfold::onnx::Model) -> Vec<String> {
+fn folded_operators(before: &unfold::onnx::Model) -> Vec<String> {
     operators(&fuse(before).model)
         .into_iter()
         .map(str::to_owned)
@@ -2034,7 +2049,7 @@ fn slices_of_mutually_limited_lengths_stay() {
     }
 }
 
-/// onnxruntime reads an end that is the largest number as the beginning, where a step goes back to it.
+/// With a negative step, onnxruntime takes the largest integer as end for the start of the axis.
 #[test]
 fn backward_slice_to_the_largest_integer_stays_unknown() {
     for end in [i64::MAX, i64::from(i32::MAX)] {

@@ -40,7 +40,7 @@ fn floats(env: &Env, name: &str) -> Option<ArrayD<f64>> {
     env.get(name)?.floats().ok().cloned()
 }
 
-/// What the last node makes where the elements of one input at one place of an axis are others.
+/// The output of the last node after the elements of one input at one position of an axis are changed.
 fn perturbed(model: &Model, env: &Env, name: &str, axis: usize, place: usize) -> ArrayD<f64> {
     let mut changed = floats(env, name).unwrap();
     for (number, element) in changed
@@ -67,8 +67,8 @@ fn differing(one: &ArrayD<f64>, other: &ArrayD<f64>, axis: usize) -> Vec<usize> 
         .collect()
 }
 
-/// Holds an answer against the reference: a change at one place of an input shows nowhere but where the answer says.
-fn holds(model: &Model, open: usize) {
+/// Checks an answer against the reference: a change at one position of an input changes the output only where the answer says.
+fn check_against_reference(model: &Model, open: usize) {
     let analysis = Analysis::new(model).unwrap();
     let node = model.graph().node.len() - 1;
     let at = analysis.at(node);
@@ -391,7 +391,7 @@ fn axis_reads_match_perturbed_reference_runs() {
                 reference::values(&model, &judge::inputs(&model, open, true, Kind::Exact)).is_ok();
             // An Expand to numbers does not fit every open extent.
             if is_run || !call.contains("Expand") {
-                holds(&model, open);
+                check_against_reference(&model, open);
             }
         }
     }

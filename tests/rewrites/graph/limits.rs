@@ -33,8 +33,8 @@ fn fused(model: &Model) -> Fused {
     in_time(move || fuse(&model, &portable()).unwrap())
 }
 
-/// Holds that nothing is folded, and returns why.
-fn left_alone(model: &Model) -> Vec<Reason> {
+/// Asserts that nothing is folded. Returns the reasons.
+fn assert_unchanged(model: &Model) -> Vec<Reason> {
     let Fused {
         model: after, plan, ..
     } = fused(model);
@@ -67,7 +67,7 @@ fn weight_from(lines: &str) -> Model {
 fn layer_norm_with_an_axis_out_of_range_stays() {
     for axis in [i64::MIN, -(1 << 40), -9, -3, 2, 9, 1 << 40, i64::MAX] {
         for operator in ["LayerNormalization", "RMSNormalization"] {
-            left_alone(&model(&format!(
+            assert_unchanged(&model(&format!(
                 "input x 2 4
                  scale g 4
                  weight w 4 4
@@ -104,7 +104,7 @@ fn add_with_three_operands_stays() {
 #[test]
 fn gemm_with_infinite_alpha_or_beta_stays() {
     for factor in ["alpha=inf", "alpha=-inf", "beta=-inf"] {
-        let reasons = left_alone(&model(&format!(
+        let reasons = assert_unchanged(&model(&format!(
             "input x 2 4
              scale s 4
              weight w 4 3
@@ -138,7 +138,7 @@ fn batch_norm_of_zero_channels_does_not_fail() {
 #[test]
 fn batch_norm_without_its_first_input_stays() {
     // tract would take `g` for the normalized value, and read extents that it does not have.
-    left_alone(&model(
+    assert_unchanged(&model(
         "input x 4 4
          scale g 4
          shift b 4
@@ -167,7 +167,7 @@ fn axes_out_of_range_are_left_alone() {
             format!("z = Flatten(x) axis={axis}"),
             "z = GatherND(x, depth)".to_owned(),
         ] {
-            left_alone(&model(&format!(
+            assert_unchanged(&model(&format!(
                 "input x n 4
                  ints i 1 = 0
                  ints depth = 3
@@ -184,11 +184,11 @@ fn axes_out_of_range_are_left_alone() {
 fn huge_constants_are_not_evaluated() {
     // Beyond 2^32 an extent looks small to whoever keeps its lower half.
     for huge in [1_i64 << 30, (1 << 32) + 1, 1 << 34] {
-        without_bound(huge);
+        assert_huge_constants_stay(huge);
     }
 }
 
-fn without_bound(huge: i64) {
+fn assert_huge_constants_stay(huge: i64) {
     for lines in [
         format!("const one 1 1 = 1\nints p 4 = 0 0 3 {huge}\nw = Pad(one, p)"),
         format!(
@@ -207,7 +207,7 @@ fn without_bound(huge: i64) {
             "const one 1 1 = 1\nints p 2 = 4 {huge}\nconst none 0 =\nw = Resize(one, none, none, p)"
         ),
     ] {
-        let reasons = left_alone(&weight_from(&lines));
+        let reasons = assert_unchanged(&weight_from(&lines));
         assert!(!reasons.is_empty(), "{lines}");
     }
 }
@@ -216,7 +216,7 @@ fn without_bound(huge: i64) {
 fn refusal_of_a_huge_constant_names_its_operator() {
     let lines = "const one 1 1 = 1\nints p 2 = 4 100000000\nwide = Expand(one, p)
                  ints axis 1 = 1\nw = ReduceMean(wide, axis)";
-    let reasons = left_alone(&weight_from(lines));
+    let reasons = assert_unchanged(&weight_from(lines));
     let why = "what Expand makes, or its work, is too large";
     assert!(
         reasons.contains(&Reason::Constant(why.into())),
@@ -238,7 +238,7 @@ fn constants_are_evaluated_up_to_a_total_size() {
     for i in 0..64 {
         lines += &format!("w{} = Neg(w{i})\n", i + 1);
     }
-    let reasons = left_alone(&weight_from(&(lines + "w = Neg(w64)")));
+    let reasons = assert_unchanged(&weight_from(&(lines + "w = Neg(w64)")));
     let why = "the constants of the model are too large to be evaluated";
     assert!(
         reasons.contains(&Reason::Constant(why.into())),
@@ -249,7 +249,7 @@ fn constants_are_evaluated_up_to_a_total_size() {
 #[test]
 fn products_of_huge_extents_terminate() {
     // Attention over 2^31 tokens.
-    left_alone(&model(
+    assert_unchanged(&model(
         "input x batch 1 2147483648 8
          r = Reshape(x, s)
          ints s 3 = 0 -1 8
@@ -285,13 +285,13 @@ fn nested_quotients_of_extents_terminate() {
         );
     }
     lines += "z = Reshape(x, t)\nt = Concat(v60, two) axis=0\ny = Relu(z)\noutput y";
-    left_alone(&model(&lines));
+    assert_unchanged(&model(&lines));
 }
 
 #[test]
 fn symbol_name_of_100000_parentheses_terminates() {
     let name = format!("{}a{}", "(".repeat(100_000), ")".repeat(100_000));
-    left_alone(&model(&format!("input x {name} 4\ny = Relu(x)\noutput y")));
+    assert_unchanged(&model(&format!("input x {name} 4\ny = Relu(x)\noutput y")));
 }
 
 #[test]
@@ -333,7 +333,7 @@ fn hostile_bodies_terminate() {
             .input
             .push(crate::common::declared("c", tensor::DataType::Bool, &[]));
         builder.graph().node = nodes;
-        left_alone(&builder.model(&[&output]));
+        assert_unchanged(&builder.model(&[&output]));
     }
 }
 
@@ -510,7 +510,7 @@ fn large_constant_computed_from_a_small_one_is_not_stored() {
         ))
     };
     crate::folded(&wide(1000));
-    let reasons = left_alone(&wide(100_000));
+    let reasons = assert_unchanged(&wide(100_000));
     assert!(
         reasons.contains(&Reason::TooLarge(1_200_000)),
         "{reasons:?}"
@@ -681,7 +681,7 @@ fn conv_transpose_with_overflowing_extents_stays() {
          y = ConvTranspose(a, w) strides=[1073741824,1073741824] pads=[1,1,0,0]
          output y",
     );
-    left_alone(&before);
+    assert_unchanged(&before);
 }
 
 #[test]
@@ -696,7 +696,7 @@ fn conv_with_invalid_groups_stays() {
              y = Conv(a, w) group={group}
              output y"
         ));
-        left_alone(&before);
+        assert_unchanged(&before);
     }
 }
 

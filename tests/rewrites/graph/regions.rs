@@ -58,7 +58,7 @@ fn looping(around: &str, state: &str, body: &str) -> Model {
 }
 
 /// The operators of the bodies of a model's last node.
-fn inside(model: &Model) -> Vec<Vec<&str>> {
+fn body_operators(model: &Model) -> Vec<Vec<&str>> {
     let last = model.graph().node.last().unwrap();
     bodies(last)
         .map(|body| body.node.iter().map(|node| node.op_type()).collect())
@@ -208,7 +208,7 @@ fn branches_with_equal_folds_share_the_new_weight() {
     );
     let after = folded(&model);
     assert_eq!(
-        inside(&after),
+        body_operators(&after),
         [vec!["MatMul", "Add"], vec!["MatMul", "Add", "Neg"]]
     );
     // Both bodies have an `s` and a `t` of their own, and of the same numbers.
@@ -231,7 +231,7 @@ fn branches_with_different_folds_copy_the_weight_as_growth() {
         |scale: &str| format!("const s 4 = {scale}\n a = Mul(x, s)\n y = MatMul(a, w)\n output y");
     let model = branching(AROUND, &branch("2 1 1 4"), &branch("1 3 1 1"), &["r"]);
     let after = folded(&model);
-    assert_eq!(inside(&after), [["MatMul"], ["MatMul"]]);
+    assert_eq!(body_operators(&after), [["MatMul"], ["MatMul"]]);
     assert_eq!(
         names(&after)
             .iter()
@@ -258,7 +258,7 @@ fn constants_computed_in_a_body_fold() {
         );
         let model = branching(AROUND, &branch, &branch.replace('w', "v"), &["r"]);
         let fused = crate::fuse(&model);
-        assert_eq!(inside(&fused.model), [["MatMul"], ["MatMul"]]);
+        assert_eq!(body_operators(&fused.model), [["MatMul"], ["MatMul"]]);
         is_proved(&model);
     }
 }
@@ -276,7 +276,7 @@ fn positive_scalar_passes_relu_in_a_loop_body() {
     let model = looping("input x 3 4", "3 4", body);
     let after = crate::fuse(&model).model;
     assert_eq!(
-        inside(&after),
+        body_operators(&after),
         [["MatMul", "Relu", "MatMul", "Abs", "Identity"]]
     );
     is_proved(&model);
@@ -293,7 +293,7 @@ fn weight_shared_by_a_body_and_the_graph_is_copied() {
         &["r"],
     ));
     assert!(names(&after).contains(&"w"));
-    assert_eq!(inside(&after), [["MatMul"], ["MatMul"]]);
+    assert_eq!(body_operators(&after), [["MatMul"], ["MatMul"]]);
 }
 
 #[test]
@@ -307,7 +307,10 @@ fn site_read_by_both_branches_folds_into_both_or_stays() {
     );
     let after = folded(&model);
     assert_eq!(operators(&after), ["If"]);
-    assert_eq!(inside(&after), [["MatMul", "Add"], ["MatMul", "Add"]]);
+    assert_eq!(
+        body_operators(&after),
+        [["MatMul", "Add"], ["MatMul", "Add"]]
+    );
     is_proved(&model);
     // One reader that cannot take it in keeps it for all.
     let stays = fused(&branching(
@@ -328,11 +331,11 @@ fn body_output_folded_outside_becomes_an_identity() {
     let around = format!("{AROUND} u = MatMul(x, w)\n k = MatMul(x, v)");
     let result = |value: &str| format!("scale s 3\n y = Mul({value}, s)\n output y");
     let after = folded(&branching(&around, &result("u"), &result("k"), &["r"]));
-    assert_eq!(inside(&after), [["Identity"], ["Identity"]]);
+    assert_eq!(body_operators(&after), [["Identity"], ["Identity"]]);
     assert_eq!(operators(&after), ["MatMul", "MatMul", "If"]);
     // Without a node the result is one of the values around: it stays so.
     let after = folded(&branching(&around, "output u", &result("k"), &["r"]));
-    assert_eq!(inside(&after), [vec![], vec!["Identity"]]);
+    assert_eq!(body_operators(&after), [vec![], vec!["Identity"]]);
     let result = bodies(after.graph().node.last().unwrap())
         .next()
         .unwrap()
@@ -391,7 +394,7 @@ fn affines_in_a_loop_fold_and_its_states_are_not_scaled() {
         let model = looping(around, state, body);
         let after = folded(&model);
         assert_eq!(
-            inside(&after),
+            body_operators(&after),
             [["Relu", "MatMul", "Add", "Tanh", "Identity"]],
             "{state}"
         );
@@ -438,7 +441,7 @@ fn loop_state_that_grows_has_an_unknown_extent() {
         let stays = looping(&format!("{around}\n {ends}"), state, &body("Neg(h)"));
         // Of two rows in each round a Slice of two is all.
         assert!(
-            inside(&folded(&stays))[0].starts_with(&["Relu", "MatMul"]),
+            body_operators(&folded(&stays))[0].starts_with(&["Relu", "MatMul"]),
             "{state}"
         );
         // Its extents are not known, and whatever folds is the same in all rounds.
@@ -464,7 +467,10 @@ fn affines_in_a_scan_fold() {
         .output
         .extend(["last", "all"].map(undeclared));
     let after = folded(&model);
-    assert_eq!(inside(&after), [["Relu", "MatMul", "Add", "Sub", "Tanh"]]);
+    assert_eq!(
+        body_operators(&after),
+        [["Relu", "MatMul", "Add", "Sub", "Tanh"]]
+    );
     is_proved(&model);
 }
 
@@ -548,7 +554,7 @@ fn branch_with_an_input_is_left_unchanged() {
         fused.plan.sites
     );
     assert_eq!(fused.model.graph().node[0], before);
-    assert_eq!(inside(&fused.model), [["MatMul"], ["MatMul"]]);
+    assert_eq!(body_operators(&fused.model), [["MatMul"], ["MatMul"]]);
 }
 
 /// As an exporter writes a squeeze of an axis that may have one place: engines look at both branches, and refuse the one that
@@ -847,7 +853,7 @@ fn float_constants_in_bodies_are_folded() {
     let before = branching(around, &branch("1 2 3 4"), &branch("4 3 2 1"), &["r"]);
     is_proved(&before);
     let fused = crate::fuse(&before);
-    assert_eq!(inside(&fused.model), [["Max"], ["Max"]]);
+    assert_eq!(body_operators(&fused.model), [["Max"], ["Max"]]);
     let stored = fused.model.graph().initializer.iter();
     let read = |tensor| {
         read_f64(tensor, fused.model.externals())

@@ -122,7 +122,7 @@ fn einsum_without_contraction_becomes_mul() {
     }
 }
 
-/// Tokens and their types, which nobody gives.
+/// Tokens and their types, which are not an input.
 fn typed(row: &str, axis: usize) -> Model {
     model(&format!(
         "indices i batch 6
@@ -946,7 +946,7 @@ fn other_pads_before_conv_stay() {
     assert!(operators(&fuse(&read).model).contains(&"Pad"));
 }
 
-/// Where nothing else goes, how much is padded is stored all the same.
+/// Computed pads are stored even where nothing else folds.
 #[test]
 fn computed_pads_before_conv_merge_where_nothing_folds() {
     let before = model(

@@ -11,7 +11,7 @@ use crate::common::{operators, options};
 use crate::{fuse, same};
 
 /// The result of a model, which computes the same, and in which nothing is left to do.
-fn placed(before: &Model) -> Fused {
+fn fuse_stable(before: &Model) -> Fused {
     let fused = fuse(before);
     same(before, &fused.model, 1e-6);
     let again = unfold::fuse(&fused.model, &options()).unwrap();
@@ -20,8 +20,8 @@ fn placed(before: &Model) -> Fused {
 }
 
 /// How many moves there are in a model.
-fn moves(before: &Model) -> usize {
-    placed(before).plan.tidy.selected
+fn moved_selections(before: &Model) -> usize {
+    fuse_stable(before).plan.tidy.selected
 }
 
 /// The extents along an axis of what operators of a name make; 0 for an open one.
@@ -56,12 +56,12 @@ fn gather_of_few_rows_moves_before_matmul() {
         ("Gather(y, end) axis=1", 1),
         ("Gather(y, two) axis=1", 2),
     ] {
-        let fused = placed(&rows(selection));
+        let fused = fuse_stable(&rows(selection));
         assert_eq!(fused.plan.tidy.selected, 1, "{selection}");
         assert_eq!(extents(&fused.model, "MatMul", 1), [count], "{selection}");
     }
     // More than half of the rows, and columns, of which the weight would be gathered.
-    assert_eq!(moves(&rows("Gather(y, many) axis=1")), 0);
+    assert_eq!(moved_selections(&rows("Gather(y, many) axis=1")), 0);
     // An index out of range fails when the model runs, as before.
     let far = rows("Gather(y, far) axis=1");
     assert_eq!(
@@ -86,7 +86,7 @@ fn only_one_row_of_an_unknown_extent_moves_before_matmul() {
         "Slice(y, last, end, one)",
     ] {
         let before = open(selection);
-        assert_eq!(moves(&before), 1, "{selection}");
+        assert_eq!(moved_selections(&before), 1, "{selection}");
     }
     for selection in ["Slice(y, zero, two, one)", "Slice(y, one, end, one)"] {
         assert_eq!(
@@ -111,7 +111,7 @@ fn selection_does_not_pass_operators_that_mix_its_axis() {
         )
     };
     for line in ["Softmax(h) axis=2", "Relu(h)", "ReduceMean(h) axes=[2]"] {
-        let fused = placed(&through(line));
+        let fused = fuse_stable(&through(line));
         assert_eq!(
             (fused.plan.tidy.selected, extents(&fused.model, "MatMul", 1)),
             (1, vec![1]),
@@ -148,7 +148,7 @@ fn broadcast_operand_is_not_selected_from() {
         "input z 6",
         "weight z 1 5 6",
     ] {
-        let fused = placed(&added(operand));
+        let fused = fuse_stable(&added(operand));
         assert_eq!(extents(&fused.model, "MatMul", 1), [1], "{operand}");
     }
     // Whether an open extent is 1 shows when the model runs.
@@ -164,11 +164,11 @@ fn value_with_another_reader_is_computed_whole() {
             "input x batch 5 4\n{WEIGHT}\ny = MatMul(x, w)\nr = Relu(y)\ns = Gather(r, first) axis=1\noutput s{output}"
         )
     };
-    assert_eq!(moves(&model(&text(""))), 1);
-    assert_eq!(moves(&model(&text("\noutput y"))), 0);
+    assert_eq!(moved_selections(&model(&text(""))), 1);
+    assert_eq!(moved_selections(&model(&text("\noutput y"))), 0);
     // One value of a product with itself is read whole, and at the places.
     let square = "input x batch 4 4\nweight w 4 4\nints first = 0\nh = MatMul(x, w)\ny = MatMul(h, h)\ns = Gather(y, first) axis=1\noutput s";
-    let fused = placed(&model(square));
+    let fused = fuse_stable(&model(square));
     assert_eq!(extents(&fused.model, "MatMul", 1), [4, 1]);
 }
 
@@ -178,7 +178,7 @@ fn selections_of_several_readers_share_one_gather() {
         "input x batch 5 4\n{WEIGHT}\nints second = 1\nweight v 6 3\nh = MatMul(x, w)\ny = Relu(h)
          a = Gather(y, first) axis=1\nb = Gather(y, second) axis=1\np = MatMul(a, v)\nq = MatMul(b, v)\noutput p\noutput q"
     );
-    let fused = placed(&model(&text));
+    let fused = fuse_stable(&model(&text));
     assert_eq!(fused.plan.tidy.selected, 1);
     assert!(extents(&fused.model, "MatMul", 1).contains(&2));
 }
@@ -190,7 +190,7 @@ fn selection_by_a_computed_index_moves_up() {
             "input x batch 5 4\n{index}\n{WEIGHT}\nh = MatMul(x, w)\ny = Relu(h)\ns = {selection}\noutput s"
         )
     };
-    let fused = placed(&model(&text("indices i", "Gather(y, i) axis=1")));
+    let fused = fuse_stable(&model(&text("indices i", "Gather(y, i) axis=1")));
     assert_eq!(extents(&fused.model, "MatMul", 1), [1]);
     // As many indices as there are samples.
     let many = model(&text("indices i batch", "Gather(y, i) axis=1"));
@@ -245,7 +245,7 @@ fn class_token_needs_one_query_and_all_keys_and_values() {
     let slices = "q5 = Slice(t, s0, s1, s0)\nk5 = Slice(t, s1, s2, s0)\nv5 = Slice(t, s2, s3, s0)\nq = Squeeze(q5, s0)\nk = Squeeze(k5, s0)\nv = Squeeze(v5, s0)";
     for parts in [gathers, splits, slices] {
         let before = block(parts);
-        let fused = placed(&before);
+        let fused = fuse_stable(&before);
         assert_eq!(
             fused.plan.tidy.selected,
             2,
@@ -289,7 +289,7 @@ fn slices_of_keys_and_values_use_attributes_before_opset_10() {
     ));
     let text = text.replace("opset 17", "opset 9");
     let before = model(&text.replace("LayerNormalization(x, g, c)", "Tanh(x)"));
-    let fused = placed(&before);
+    let fused = fuse_stable(&before);
     assert_eq!(fused.plan.tidy.selected, 2, "{}", print(&fused.model));
     let nodes = fused.model.graph().node.iter();
     let slices: Vec<usize> = nodes
@@ -308,8 +308,8 @@ fn channel_selection_does_not_pass_a_grouped_conv() {
             "Gather(y, first) axis=1",
         )
     };
-    assert_eq!(moves(&channel("2 1 1 1", 2)), 0);
-    assert_eq!(moves(&channel("4 2 1 1", 1)), 1);
+    assert_eq!(moved_selections(&channel("2 1 1 1", 2)), 0);
+    assert_eq!(moved_selections(&channel("4 2 1 1", 1)), 1);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::common::judge;
 use crate::common::numbers::Kind;
 use crate::common::reference::{self, Env, Value};
 use crate::common::text::model;
-use crate::passes::placement::{fused, moves, stays};
+use crate::passes::placement::{assert_moves, assert_stays, fused};
 
 /// Heads of queries, of keys, and channels of each.
 const HEADS: usize = 8;
@@ -91,7 +91,7 @@ fn computes(text: &str, expected: impl Fn(&Env) -> Array4<f64>) {
 fn grouped_queries_become_rows_of_one_matmul() {
     for repeat in SIDE_BY_SIDE {
         let text = scores(repeat, PRODUCT);
-        let placed = moves(
+        let placed = assert_moves(
             &text,
             "heads",
             &["Reshape", "Transpose", "MatMul", "Reshape"],
@@ -135,11 +135,11 @@ fn tiled_and_repeated_keys_are_not_confused() {
 
 #[test]
 fn irregular_head_indices_stay() {
-    stays(&scores(
+    assert_stays(&scores(
         "ints g 8 = 0 0 0 1 1 1 1 0\n r = Gather(k, g) axis=1",
         PRODUCT,
     ));
-    stays(&scores(
+    assert_stays(&scores(
         "ints g 8 = 1 1 1 1 0 0 0 0\n r = Gather(k, g) axis=1",
         PRODUCT,
     ));
@@ -166,7 +166,7 @@ fn elementwise_operators_around_grouped_keys_move_along() {
         "Tanh",
         "Reshape",
     ];
-    moves(&text, "heads", &made);
+    assert_moves(&text, "heads", &made);
     computes(&text, |inputs| {
         let mut inputs = inputs.clone();
         let keys = array(&inputs, "k").mapv(|number| number.max(0.0));
@@ -180,7 +180,7 @@ fn cast_after_repeated_keys_moves_before_the_repetition() {
     let cast = "o = Cast(t) to=11\n p = Cast(q) to=11\n y = MatMul(p, o)\n output y";
     let text = scores(SIDE_BY_SIDE[0], cast);
     let made = ["Cast", "Reshape", "Transpose", "Cast", "MatMul", "Reshape"];
-    moves(&text, "heads", &made);
+    assert_moves(&text, "heads", &made);
     computes(&text, |inputs| products(inputs, REPEATED));
 }
 
@@ -188,9 +188,9 @@ fn cast_after_repeated_keys_moves_before_the_repetition() {
 fn scale_per_head_stays_after_the_matmul() {
     let scaled = "scale c 8 1 1\n z = MatMul(q, t)\n y = Mul(z, c)\n output y";
     let made = ["Reshape", "Transpose", "MatMul", "Reshape", "Mul"];
-    moves(&scores(SIDE_BY_SIDE[0], scaled), "heads", &made);
+    assert_moves(&scores(SIDE_BY_SIDE[0], scaled), "heads", &made);
     // Keys that were scaled for each head are no repeated keys.
-    stays(&scores(
+    assert_stays(&scores(
         SIDE_BY_SIDE[0],
         "scale c 8 1 1\n z = Mul(t, c)\n y = MatMul(q, z)\n output y",
     ));
@@ -316,7 +316,7 @@ fn attention(inputs: &Env) -> Array4<f64> {
 
 /// Why a product stays whose second operand is repeated.
 fn reason(text: &str) -> Reason {
-    stays(text);
+    assert_stays(text);
     let placed = fused(&model(text)).plan.placed;
     let [refused] = &placed[..] else {
         panic!("{placed:?}")
@@ -368,14 +368,14 @@ fn heads_without_batch_or_on_a_separate_axis_are_grouped() {
          r = Gather(k, g) axis=0
          y = MatMul(q, r)
          output y";
-    moves(without, "heads", &["Reshape", "MatMul", "Reshape"]);
+    assert_moves(without, "heads", &["Reshape", "MatMul", "Reshape"]);
     let apart = "input q batch 2 4 tokens 4
          input k batch 2 1 4 places
          ints e 5 = 1 1 4 1 1
          r = Expand(k, e)
          y = MatMul(q, r)
          output y";
-    moves(apart, "heads", &["Reshape", "MatMul", "Reshape"]);
+    assert_moves(apart, "heads", &["Reshape", "MatMul", "Reshape"]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::common::{declared, fuse, operators, retype};
 use crate::{proved, same};
 
 /// The operators of the result, which computes the same and does not change again.
-fn left(text: &str) -> Vec<String> {
+fn remaining_operators(text: &str) -> Vec<String> {
     let (before, after) = fused(text);
     same(&before, &after, 1e-6);
     let again = fuse(&after);
@@ -43,9 +43,9 @@ fn arithmetic_with_a_neutral_constant_is_removed() {
         "y = Pow(m, one)",
     ] {
         let behind = format!("{CONSTANTS}\n m = MatMul(x, w)\n {line}\n z = Tanh(y)\n output z");
-        assert_eq!(left(&behind), ["MatMul", "Tanh"], "{line}");
+        assert_eq!(remaining_operators(&behind), ["MatMul", "Tanh"], "{line}");
         let as_output = format!("{CONSTANTS}\n m = MatMul(x, w)\n {line}\n output y");
-        assert_eq!(left(&as_output), ["MatMul"], "{line}");
+        assert_eq!(remaining_operators(&as_output), ["MatMul"], "{line}");
     }
 }
 
@@ -58,7 +58,10 @@ fn constant_that_changes_a_value_or_the_shape_stays() {
         ("y = Pow(m, most)", "Pow"),
     ] {
         let text = format!("{CONSTANTS}\n m = Exp(x)\n {line}\n z = Tanh(y)\n output z");
-        assert!(left(&text).contains(&op.to_owned()), "{line}");
+        assert!(
+            remaining_operators(&text).contains(&op.to_owned()),
+            "{line}"
+        );
     }
     // The value may have one place there, which the constant repeats.
     let open = "
@@ -68,7 +71,7 @@ fn constant_that_changes_a_value_or_the_shape_stays() {
         y = Add(m, zeros)
         z = Tanh(y)
         output z";
-    assert_eq!(left(open), ["Tanh", "Add", "Tanh"]);
+    assert_eq!(remaining_operators(open), ["Tanh", "Add", "Tanh"]);
 }
 
 #[test]
@@ -88,7 +91,7 @@ fn add_of_zero_stays_where_the_sign_of_zero_is_observed() {
     };
     for observing in ["z = Reciprocal(y)", "a = Tanh(y)\n z = Div(half, a)"] {
         assert!(
-            left(&text(observing)).contains(&"Add".to_owned()),
+            remaining_operators(&text(observing)).contains(&"Add".to_owned()),
             "{observing}"
         );
     }
@@ -97,7 +100,10 @@ fn add_of_zero_stays_where_the_sign_of_zero_is_observed() {
         "a = Exp(y)\n z = Div(half, a)",
         "a = Pow(y, two)\n z = Reciprocal(a)",
     ] {
-        assert!(!left(&text(other)).contains(&"Add".to_owned()), "{other}");
+        assert!(
+            !remaining_operators(&text(other)).contains(&"Add".to_owned()),
+            "{other}"
+        );
     }
 }
 
@@ -223,13 +229,21 @@ fn slices_along_one_axis_merge() {
         "r = Slice(x, two, eight, one)\n s = Slice(r, one, four, one)",
         "r = Slice(x, two, four, one)\n s = Slice(r, one, eight, one)",
     ] {
-        assert_eq!(left(&text(lines)), ["Slice", "Tanh"], "{lines}");
+        assert_eq!(
+            remaining_operators(&text(lines)),
+            ["Slice", "Tanh"],
+            "{lines}"
+        );
     }
     for lines in [
         "r = Slice(x, two, last, one)\n s = Slice(r, one, four, one)",
         "r = Slice(x, one, eight, one, two)\n s = Slice(r, one, four, one)",
     ] {
-        assert_eq!(left(&text(lines)), ["Slice", "Slice", "Tanh"], "{lines}");
+        assert_eq!(
+            remaining_operators(&text(lines)),
+            ["Slice", "Slice", "Tanh"],
+            "{lines}"
+        );
     }
 }
 
@@ -247,12 +261,15 @@ fn operator_equal_to_one_of_an_output_is_merged_in_any_order() {
         )
     };
     for (first, second) in [("a", "y"), ("y", "a")] {
-        assert_eq!(left(&text(first, second)), ["Relu", "Mul", "Tanh"]);
+        assert_eq!(
+            remaining_operators(&text(first, second)),
+            ["Relu", "Mul", "Tanh"]
+        );
     }
     // Each output has its name.
     let both =
         "input x batch 4\n a = Relu(x)\n y = Relu(x)\n z = Relu(x)\n b = Exp(a)\n output y z b";
-    assert_eq!(left(both), ["Relu", "Relu", "Exp"]);
+    assert_eq!(remaining_operators(both), ["Relu", "Relu", "Exp"]);
 }
 
 #[test]

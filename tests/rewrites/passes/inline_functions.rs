@@ -60,7 +60,7 @@ fn with_functions(lines: &str, functions: &[(&str, &str)]) -> Model {
 }
 
 /// The result of a model with all functions inlined, which equals this one without functions.
-fn written_out(model: &Model, lines: &str) -> Fused {
+fn inlined(model: &Model, lines: &str) -> Fused {
     let fused = unfold::fuse(model, &options()).unwrap();
     let text = text::print(&fused.model);
     assert!(fused.model.proto.functions.is_empty(), "{text}");
@@ -82,13 +82,13 @@ fn written_out(model: &Model, lines: &str) -> Fused {
     fused
 }
 
-fn all_fold(fused: &Fused) {
+fn assert_all_folded(fused: &Fused) {
     let kept = fused.plan.sites.iter().find(|site| !site.is_folded());
     assert!(kept.is_none(), "{kept:#?}");
 }
 
-/// Holds that a model comes out as it went in.
-fn untouched(model: &Model, options: &FuseOptions) {
+/// Asserts that a model is not changed.
+fn assert_unchanged(model: &Model, options: &FuseOptions) {
     let fused = unfold::fuse(model, options).unwrap();
     assert!(!fused.changed(), "{:#?}", fused.plan.sites);
     assert_eq!(fused.model.to_bytes().unwrap(), model.to_bytes().unwrap());
@@ -116,8 +116,8 @@ fn function_with_a_linear_layer_is_inlined_and_absorbs_an_affine() {
     let written = format!(
         "{START}t = Tanh(x)\nn = Mul(t, g)\nh = Add(n, b)\nm = MatMul(h, w)\ny = Add(m, c)\noutput y"
     );
-    let fused = written_out(&model, &written);
-    all_fold(&fused);
+    let fused = inlined(&model, &written);
+    assert_all_folded(&fused);
     assert_eq!(crate::operators(&fused.model), ["Tanh", "MatMul", "Add"]);
     // Where it is by the module that it was called for.
     let names: Vec<&str> = fused
@@ -143,7 +143,7 @@ fn functions_of_any_name_are_inlined_and_fold() {
     let model = with_functions(&format!("{START}{lines}"), &[UN, LINEAR]);
     let written =
         "e = Div(x, s)\nm = Mul(e, g)\nn = Add(m, b)\nl = MatMul(n, w)\ny = Add(l, c)\noutput y";
-    all_fold(&written_out(&model, &format!("{START}{written}")));
+    assert_all_folded(&inlined(&model, &format!("{START}{written}")));
 }
 
 /// Where as much folds without inlining: fewer operators are left.
@@ -218,7 +218,7 @@ fn calls_in_bodies_are_inlined() {
         ),
     ] {
         let fused = unfold::fuse(&called, &options()).unwrap();
-        all_fold(&fused);
+        assert_all_folded(&fused);
         assert_eq!(fused.plan.sites.len(), 2);
         assert!(fused.model.proto.functions.is_empty());
         let inside = |model: &Model| -> Vec<Vec<String>> {
@@ -270,7 +270,7 @@ fn nested_functions_are_inlined_for_each_call() {
         block("x", "h"),
         block("j", "y")
     );
-    all_fold(&written_out(&model, &written));
+    assert_all_folded(&inlined(&model, &written));
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn inlined_calls_use_their_own_attributes() {
         block("h", "s", "0.25", "u", "y"),
     ]
     .concat();
-    let fused = written_out(&model, &format!("{lines}{written}output y"));
+    let fused = inlined(&model, &format!("{lines}{written}output y"));
     // The second scale goes back into the first weight, or on into the second one.
     assert!(
         crate::operators(&fused.model)
@@ -320,7 +320,7 @@ fn constants_in_functions_are_named_by_their_call_path() {
         &[scaled, block],
     );
     let written = "const k = 0.5\nh = Mul(x, k)\nm = MatMul(h, w)\ny = Mul(m, k)\noutput y";
-    let fused = written_out(&model, &format!("{lines}{written}"));
+    let fused = inlined(&model, &format!("{lines}{written}"));
     let constants: Vec<&str> = fused
         .plan
         .tensors
@@ -339,7 +339,7 @@ fn functions_stay_calls_where_nothing_folds() {
         "h = own.Untold(x)\ny = own.Linear(h, w, c)\noutput y",
         "n = Mul(x, g)\nh = own.Untold(n)\ny = own.Linear(h, w, c)\noutput n y",
     ] {
-        untouched(
+        assert_unchanged(
             &with_functions(&format!("{lines}{called}"), &[untold, LINEAR]),
             &options(),
         );
@@ -351,7 +351,7 @@ fn functions_stay_calls_where_nothing_folds() {
 fn function_that_reads_an_undefined_value_stays() {
     let wrong = ("Wrong(v) -> r", "r = Add(v, nothing)");
     let lines = "input x batch 4\nscale g 4\nn = Mul(x, g)\ny = own.Wrong(n)\noutput y";
-    untouched(&with_functions(lines, &[wrong]), &options());
+    assert_unchanged(&with_functions(lines, &[wrong]), &options());
 }
 
 #[test]
@@ -359,7 +359,7 @@ fn skipped_function_stays_a_call() {
     let lines =
         format!("{START}n = own.__main___UN_n1(x, s, g, b)\ny = own.Linear(n, w, c)\noutput y");
     let model = with_functions(&lines, &[UN, LINEAR]);
-    untouched(
+    assert_unchanged(
         &model,
         &FuseOptions {
             skip: vec!["__main___*".into()],
@@ -370,7 +370,7 @@ fn skipped_function_stays_a_call() {
         skip: vec!["Linear".into(), "Other".into()],
         ..options()
     };
-    untouched(&model, &skips);
+    assert_unchanged(&model, &skips);
     assert_eq!(
         skips.idle_skips(&model, &unfold::plan(&model, &skips).unwrap()),
         ["Other"]
@@ -442,5 +442,5 @@ fn functions_that_expand_exponentially_stay_calls() {
         .map(|(name, body)| (name.as_str(), body.as_str()))
         .collect();
     let lines = "input x batch 4\nscale g 4\nweight w 4 3\nn = Mul(x, g)\nh = own.Part0(n)\ny = MatMul(h, w)\noutput n y";
-    untouched(&with_functions(lines, &functions), &options());
+    assert_unchanged(&with_functions(lines, &functions), &options());
 }

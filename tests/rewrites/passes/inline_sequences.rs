@@ -52,7 +52,7 @@ fn split_to_sequence_read_by_sequence_at_becomes_split() {
     }
 }
 
-/// A part that only a body takes is made outside of it, and handed on there.
+/// A part that only a body reads is made outside of the body.
 #[test]
 fn sequence_parts_read_in_branches_become_outer_splits() {
     let mut split = model(&format!(

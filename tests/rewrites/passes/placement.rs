@@ -23,9 +23,9 @@ pub fn fused(model: &Model) -> Fused {
     .unwrap()
 }
 
-/// Holds that work moves, by this rule and to these operators, that the result computes and provably is the same function,
+/// Asserts that work moves, by this rule and to these operators, that the result computes and provably is the same function,
 /// and that nothing moves a second time. Returns what the plan says of the first move.
-pub fn moves(text: &str, rule: &str, expected: &[&str]) -> Placed {
+pub fn assert_moves(text: &str, rule: &str, expected: &[&str]) -> Placed {
     let before = model(text);
     let Fused {
         model: after, plan, ..
@@ -57,8 +57,8 @@ pub fn moves(text: &str, rule: &str, expected: &[&str]) -> Placed {
     first
 }
 
-/// Holds that no work moves, and that the result computes the same.
-pub fn stays(text: &str) {
+/// Asserts that no work moves and that the results are equal.
+pub fn assert_stays(text: &str) {
     let before = model(text);
     let Fused {
         model: after, plan, ..
@@ -90,14 +90,14 @@ const POOLED: &[&str] = &["Relu", "AveragePool", "Conv"];
 #[test]
 fn pointwise_conv_moves_after_average_pool() {
     let mean = "y = AveragePool(c) kernel_shape=[2,2] strides=[2,2]";
-    let placed = moves(&pooled(", b", mean), "pooling", POOLED);
+    let placed = assert_moves(&pooled(", b", mean), "pooling", POOLED);
     let products = |places: usize| format!("{}·batch", 6 * 5 * places);
     assert_eq!([placed.before, placed.after], [products(16), products(4)]);
-    moves(&pooled("", mean), "pooling", POOLED);
+    assert_moves(&pooled("", mean), "pooling", POOLED);
     let wide = "y = AveragePool(c) kernel_shape=[3,3] strides=[2,2] pads=[1,1,1,1]";
-    moves(&pooled(", b", wide), "pooling", POOLED);
+    assert_moves(&pooled(", b", wide), "pooling", POOLED);
     // Without a bias the zeros that are counted make zeros.
-    moves(
+    assert_moves(
         &pooled("", &format!("{wide} count_include_pad=1")),
         "pooling",
         POOLED,
@@ -106,7 +106,7 @@ fn pointwise_conv_moves_after_average_pool() {
 
 #[test]
 fn conv_with_bias_stays_before_average_pool_that_counts_padding() {
-    stays(&pooled(
+    assert_stays(&pooled(
         ", b",
         "y = AveragePool(c) kernel_shape=[3,3] strides=[2,2] pads=[1,1,1,1] count_include_pad=1",
     ));
@@ -114,44 +114,44 @@ fn conv_with_bias_stays_before_average_pool_that_counts_padding() {
 
 #[test]
 fn conv_stays_before_pooling_that_saves_nothing() {
-    stays(&pooled(
+    assert_stays(&pooled(
         ", b",
         "y = AveragePool(c) kernel_shape=[3,3] pads=[1,1,1,1]",
     ));
-    stays(&pooled(
+    assert_stays(&pooled(
         "",
         "y = AveragePool(c) kernel_shape=[1,1] strides=[1,1]",
     ));
     // Channels are averaged with the places.
-    stays(&pooled("", "y = ReduceMean(c) axes=[1,2]"));
+    assert_stays(&pooled("", "y = ReduceMean(c) axes=[1,2]"));
     // A sum of all places is no mean: the bias comes in it as often as there are places.
-    stays(&pooled(", b", "y = ReduceSum(c)"));
+    assert_stays(&pooled(", b", "y = ReduceSum(c)"));
 }
 
 #[test]
 fn conv_with_another_reader_stays_before_average_pool() {
     let also = "y = AveragePool(c) kernel_shape=[2,2] strides=[2,2]\n z = Relu(c)";
-    stays(&pooled(", b", also).replace("output y", "output y z"));
+    assert_stays(&pooled(", b", also).replace("output y", "output y z"));
 }
 
 #[test]
 fn conv_moves_after_global_average_pool_and_reduce_mean() {
-    moves(
+    assert_moves(
         &pooled(", b", "y = GlobalAveragePool(c)"),
         "pooling",
         &["Relu", "GlobalAveragePool", "Conv"],
     );
-    moves(
+    assert_moves(
         &pooled(", b", "y = ReduceMean(c) axes=[2,3]"),
         "pooling",
         &["Relu", "ReduceMean", "Conv"],
     );
     // Two more operators take longer than what is saved here.
-    stays(&pooled(", b", "y = ReduceMean(c) axes=[-1,2] keepdims=0"));
+    assert_stays(&pooled(", b", "y = ReduceMean(c) axes=[-1,2] keepdims=0"));
     let squeezed = ["Relu", "ReduceMean", "Conv", "Squeeze", "Squeeze"];
     let large =
         pooled("", "y = ReduceMean(c) axes=[-1,2] keepdims=0").replace("5 6 1 1", "80 64 1 1");
-    moves(&large.replace("batch 6", "batch 64"), "pooling", &squeezed);
+    assert_moves(&large.replace("batch 6", "batch 64"), "pooling", &squeezed);
 }
 
 /// The last layer of a network of tokens, and the mean of all.
@@ -214,11 +214,11 @@ fn reduce_mean_of_tokens_moves_before_residual_add_and_matmul() {
 #[test]
 fn reduce_mean_of_tokens_stops_at_nonlinear_operators() {
     let relu = "p = MatMul(r, v)\n a = Add(p, b)\n z = Relu(a)";
-    stays(&tokens(relu, "ReduceMean(z) axes=[1]"));
-    stays(&tokens(LAYER, "ReduceMax(z) axes=[1]"));
-    stays(&tokens(LAYER, "ReduceSum(z) keepdims=0"));
+    assert_stays(&tokens(relu, "ReduceMean(z) axes=[1]"));
+    assert_stays(&tokens(LAYER, "ReduceMax(z) axes=[1]"));
+    assert_stays(&tokens(LAYER, "ReduceSum(z) keepdims=0"));
     // The channels are averaged, and not the tokens.
-    stays(&tokens(LAYER, "ReduceMean(z) axes=[2]"));
+    assert_stays(&tokens(LAYER, "ReduceMean(z) axes=[2]"));
 }
 
 #[test]
@@ -267,24 +267,24 @@ fn phases(times: usize) -> Vec<&'static str> {
 
 #[test]
 fn conv_after_nearest_resize_becomes_one_conv_per_phase() {
-    let placed = moves(&upsampled(2, FLOOR, SAME, IS), "phases", &phases(2));
+    let placed = assert_moves(&upsampled(2, FLOOR, SAME, IS), "phases", &phases(2));
     assert_eq!(placed.before, format!("{}·batch", 2 * 32 * 9 * 48));
     assert_eq!(placed.after, format!("{}·batch", 2 * 32 * 16 * 12));
-    moves(&upsampled(3, FLOOR, SAME, IS), "phases", &phases(3));
-    moves(
+    assert_moves(&upsampled(3, FLOOR, SAME, IS), "phases", &phases(3));
+    assert_moves(
         &upsampled(2, FLOOR, "auto_pad=SAME_UPPER", IS),
         "phases",
         &phases(2),
     );
-    moves(
+    assert_moves(
         &upsampled(2, FLOOR, "pads=[2,0,0,2]", IS),
         "phases",
         &phases(2),
     );
     // The default is half_pixel with round_prefer_floor, which is nearest to ⌊i/s⌋ by every factor.
-    moves(&upsampled(3, "", SAME, IS), "phases", &phases(3));
+    assert_moves(&upsampled(3, "", SAME, IS), "phases", &phases(3));
     let halved = "coordinate_transformation_mode=asymmetric nearest_mode=round_prefer_floor";
-    moves(&upsampled(2, halved, SAME, IS), "phases", &phases(2));
+    assert_moves(&upsampled(2, halved, SAME, IS), "phases", &phases(2));
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn phases_keep_groups_and_unknown_extents() {
          u = Resize(x, , f) mode=nearest coordinate_transformation_mode=asymmetric nearest_mode=floor
          y = Conv(u, v) pads=[1,1,1,1] group=2
          output y";
-    moves(groups, "phases", &phases(2));
+    assert_moves(groups, "phases", &phases(2));
 }
 
 #[test]
@@ -307,22 +307,22 @@ fn resize_with_other_rounding_modes_or_sizes_has_no_phases() {
         "coordinate_transformation_mode=half_pixel nearest_mode=floor",
         "coordinate_transformation_mode=align_corners nearest_mode=floor",
     ] {
-        stays(&upsampled(3, how, SAME, IS));
+        assert_stays(&upsampled(3, how, SAME, IS));
     }
-    stays(&upsampled(
+    assert_stays(&upsampled(
         2,
         "coordinate_transformation_mode=asymmetric nearest_mode=round_prefer_ceil",
         SAME,
         IS,
     ));
-    stays(&upsampled(2, FLOOR, SAME, IS).replace("mode=nearest", "mode=linear"));
+    assert_stays(&upsampled(2, FLOOR, SAME, IS).replace("mode=nearest", "mode=linear"));
     let odd = "input x batch 32 3 4
          ints s 4 = 1 32 7 9
          weight w 2 32 3 3
          u = Resize(x, , , s) mode=nearest coordinate_transformation_mode=asymmetric nearest_mode=floor
          y = Conv(u, w) pads=[1,1,1,1]
          output y";
-    stays(&odd.replace("x batch", "x 1"));
+    assert_stays(&odd.replace("x batch", "x 1"));
 }
 
 #[test]
@@ -333,27 +333,27 @@ fn conv_with_other_padding_strides_or_dilations_has_no_phases() {
         "pads=[2,2,2,2] dilations=[2,2]",
         "pads=[2,2,1,1]",
     ] {
-        stays(&upsampled(2, FLOOR, conv, IS));
+        assert_stays(&upsampled(2, FLOOR, conv, IS));
     }
     // Places of the image instead of zeros.
     let reflected = "ints p 8 = 0 0 1 1 0 0 1 1\n u = Pad(a, p) mode=reflect";
-    stays(&upsampled(2, FLOOR, "", reflected));
+    assert_stays(&upsampled(2, FLOOR, "", reflected));
 }
 
 #[test]
 fn elementwise_operators_move_before_nearest_resize() {
     let relu = upsampled(2, FLOOR, SAME, "u = Relu(a)");
-    moves(&relu, "nearest", &[vec!["Relu"], phases(2)].concat());
+    assert_moves(&relu, "nearest", &[vec!["Relu"], phases(2)].concat());
     let scaled = "scale g 32 1 1\n t = Tanh(a)\n u = Mul(t, g)";
-    moves(
+    assert_moves(
         &upsampled(2, FLOOR, SAME, scaled),
         "nearest",
         &[vec!["Tanh"], phases(2)].concat(),
     );
     // A mean of places is not the function of one.
-    stays(&upsampled(2, FLOOR, SAME, "u = Relu(a)").replace("mode=nearest", "mode=linear"));
+    assert_stays(&upsampled(2, FLOOR, SAME, "u = Relu(a)").replace("mode=nearest", "mode=linear"));
     // Each place of the larger image has a summand of its own.
-    stays(
+    assert_stays(
         &upsampled(2, FLOOR, SAME, "shift t 1 1 6 8\n u = Add(a, t)\n").replace("x batch", "x 1"),
     );
 }
@@ -392,9 +392,9 @@ const RESIZED: &[&str] = &["Relu", "Conv", "Resize"];
 
 #[test]
 fn pointwise_conv_moves_before_resize() {
-    moves(&resized(", b", "f) mode=linear"), "resize", RESIZED);
-    moves(&resized(", b", "f) mode=nearest"), "resize", RESIZED);
-    moves(
+    assert_moves(&resized(", b", "f) mode=linear"), "resize", RESIZED);
+    assert_moves(&resized(", b", "f) mode=nearest"), "resize", RESIZED);
+    assert_moves(
         &resized(
             ", b",
             "f) mode=linear coordinate_transformation_mode=align_corners",
@@ -404,7 +404,7 @@ fn pointwise_conv_moves_before_resize() {
     );
     let sizes = resized(", b", ", s) mode=linear")
         .replace("const odd 4 = 1 1 2 1.5", "ints s 4 = 2 16 6 9");
-    moves(&sizes.replace("x batch", "x 2"), "resize", RESIZED);
+    assert_moves(&sizes.replace("x batch", "x 2"), "resize", RESIZED);
 }
 
 #[test]
@@ -441,8 +441,8 @@ fn pointwise_conv_moves_before_resize_with_computed_sizes() {
 #[test]
 fn conv_stays_after_resize_that_shrinks_or_extrapolates() {
     // Of one place it makes one.
-    stays(&resized(", b", "odd) mode=linear"));
-    stays(&resized(", b", "f) mode=linear").replace("1 1 2 2", "1 1 0.5 2"));
+    assert_stays(&resized(", b", "odd) mode=linear"));
+    assert_stays(&resized(", b", "f) mode=linear").replace("1 1 2 2", "1 1 0.5 2"));
     let crop = "roi, f) mode=linear coordinate_transformation_mode=tf_crop_and_resize extrapolation_value=1.0";
     let text = resized(", b", "f) mode=linear").replace(", , f) mode=linear", &format!(", {crop}"));
     let before = model(&text.replace("const odd 4 = 1 1 2 1.5", "const roi 8 = 0 0 -1 -1 1 1 2 2"));
@@ -451,7 +451,7 @@ fn conv_stays_after_resize_that_shrinks_or_extrapolates() {
     let cubic = model(&resized(", b", "f) mode=cubic exclude_outside=1"));
     assert!(fused(&cubic).plan.placed.is_empty());
     // Channels that are resized themselves.
-    stays(
+    assert_stays(
         &resized(", b", "f) mode=linear")
             .replace("1 1 2 2", "1 2 2 2")
             .replace("x batch 16", "x batch 8"),
@@ -477,7 +477,7 @@ fn maps(conv: &str, last: &str) -> String {
 
 #[test]
 fn conv_of_concat_with_a_resized_part_is_split() {
-    let placed = moves(
+    let placed = assert_moves(
         &maps("1 1", ""),
         "concat",
         &["Relu", "Relu", "Conv", "Conv", "Resize", "Add"],
@@ -488,9 +488,9 @@ fn conv_of_concat_with_a_resized_part_is_split() {
 
 #[test]
 fn conv_of_concat_without_a_smaller_part_stays() {
-    stays(&maps("3 3", "pads=[1,1,1,1]"));
+    assert_stays(&maps("3 3", "pads=[1,1,1,1]"));
     // Something else reads the larger map.
-    stays(&maps("1 1", "\n q = Tanh(u)").replace("output y", "output y q"));
+    assert_stays(&maps("1 1", "\n q = Tanh(u)").replace("output y", "output y q"));
 }
 
 #[test]

@@ -13,15 +13,15 @@ use unfold::{FuseOptions, Fused};
 
 use crate::common::text::model;
 use crate::common::{
-    Attr, attribute, declared, fuse, initializer, is_not_disproved, new_tensors_are_told, node,
+    Attr, attribute, check_new_tensors, declared, fuse, initializer, is_not_disproved, node,
     operators,
 };
 use crate::{proved, same};
 
-fn with(model: &Model, options: &FuseOptions) -> Fused {
+fn fuse_checked(model: &Model, options: &FuseOptions) -> Fused {
     let fused = unfold::fuse(model, options).unwrap();
     same(model, &fused.model, 1e-6);
-    new_tensors_are_told(model, &fused).unwrap();
+    check_new_tensors(model, &fused).unwrap();
     is_not_disproved(model, &fused).unwrap();
     let again = unfold::fuse(&fused.model, options).unwrap();
     assert!(
@@ -33,7 +33,7 @@ fn with(model: &Model, options: &FuseOptions) -> Fused {
 }
 
 fn tidied(model: &Model) -> Model {
-    with(model, &portable()).model
+    fuse_checked(model, &portable()).model
 }
 
 fn read(model: &Model, name: &str) -> Array2<f64> {
@@ -220,7 +220,7 @@ fn no_op_before_an_output_renames_its_producer() {
 #[test]
 fn split_into_one_part_is_removed() {
     let of = |lines: &str| {
-        becomes_tidy(&model(&format!(
+        tidied_operators(&model(&format!(
             "input x batch 6\n ints six 1 = 6\n ints five 1 = 5\n r = Relu(x)\n {lines}\n y = Exp(s)\n output y"
         )))
     };
@@ -306,7 +306,7 @@ fn reshape_target_of_copied_extents_becomes_constant() {
 }
 
 /// An LSTM that begins with what `makes` makes of `shape`, two numbers for each row of an open batch.
-fn begun(makes: &str) -> Model {
+fn lstm_with_states(makes: &str) -> Model {
     model(&format!(
         "input x 4 batch 3
          weight w 1 8 3
@@ -335,7 +335,7 @@ fn zero_initial_states_of_lstm_are_dropped() {
         // tract makes float64 of it, and runs it only where it is a constant.
         "s = ConstantOfShape(shape)",
     ] {
-        let before = begun(makes);
+        let before = lstm_with_states(makes);
         let after = fuse(&before);
         is_not_disproved(&before, &after).unwrap();
         let verdict = compare(&before, &after.model, &VerifyOptions::default());
@@ -355,7 +355,7 @@ fn zero_initial_states_of_lstm_are_dropped() {
         "s = Expand(halves, shape)",
         "m = Expand(nothing, shape)\n s = Cos(m)",
     ] {
-        let after = fuse(&begun(makes)).model;
+        let after = fuse(&lstm_with_states(makes)).model;
         assert_eq!(after.graph().node.last().unwrap().input.len(), 7, "{makes}");
     }
 }
@@ -382,13 +382,13 @@ fn expanded_constant_beyond_the_growth_limit_is_not_folded() {
         skip: skip.clone(),
         ..portable()
     };
-    let less = with(&model, &options(10.0));
+    let less = fuse_checked(&model, &options(10.0));
     assert_eq!(operators(&less.model), ["MatMul", "Expand", "Max"]);
     let [refusal] = &less.plan.tidy.kept[..] else {
         panic!("{:?}", less.plan.tidy)
     };
     assert!(matches!(refusal.reason, Reason::Growth(_)), "{refusal}");
-    let more = with(&model, &options(60.0));
+    let more = fuse_checked(&model, &options(60.0));
     assert_eq!(operators(&more.model), ["MatMul", "Max"]);
     // Its operands are removed: a row, and two extents.
     assert_eq!(more.plan.growth, (64 - 1) * 128 * 4 - 2 * 8);
@@ -413,7 +413,7 @@ const PARALLEL: &str = "input x batch 6 8
 #[test]
 fn equal_layer_norms_of_parallel_branches_merge() {
     let model = model(PARALLEL);
-    let fused = with(&model, &portable());
+    let fused = fuse_checked(&model, &portable());
     let count = |model: &Model| {
         operators(model)
             .iter()
@@ -424,7 +424,7 @@ fn equal_layer_norms_of_parallel_branches_merge() {
     assert_eq!(fused.plan.tidy.duplicates, 1);
     let skip = vec!["duplicate".to_owned()];
     assert_eq!(
-        count(&with(&model, &FuseOptions { skip, ..portable() }).model),
+        count(&fuse_checked(&model, &FuseOptions { skip, ..portable() }).model),
         2
     );
 }
@@ -795,7 +795,7 @@ fn identities_are_removed_before_affines_are_recognized() {
         o = Add(d, t)
         y = Relu(o)
         output y";
-    let fused = with(&model(text), &portable());
+    let fused = fuse_checked(&model(text), &portable());
     assert_eq!(operators(&fused.model), ["MatMul", "Add", "Relu"]);
     // One chain: whoever names a site has seen two.
     assert_eq!(fused.plan.sites.len(), 1);
@@ -803,7 +803,7 @@ fn identities_are_removed_before_affines_are_recognized() {
     let plain = "input x batch 4\n weight w 4 4\n shift b 4\n m = MatMul(x, w)\n i = Identity(m)\n a = Add(i, b)\n y = Relu(a)\n output y";
     assert_eq!(operators(&tidied(&model(plain))), ["MatMul", "Add", "Relu"]);
     let skip = vec!["Mul_n".to_owned()];
-    let skipped = with(&model(text), &FuseOptions { skip, ..portable() });
+    let skipped = fuse_checked(&model(text), &FuseOptions { skip, ..portable() });
     assert!(
         operators(&skipped.model).contains(&"Mul"),
         "{:?}",
@@ -926,7 +926,7 @@ fn layout_operators_without_effect_are_removed() {
 }
 
 /// transformers makes a mask of padding so, by torch's `vmap`.
-fn looked_up(from: &str, limit: &str, order: [&str; 2]) -> unfold::onnx::Model {
+fn mask_lookup(from: &str, limit: &str, order: [&str; 2]) -> unfold::onnx::Model {
     let [first, second] = order;
     model(&format!(
         "input x batch places
@@ -960,16 +960,16 @@ fn looked_up(from: &str, limit: &str, order: [&str; 2]) -> unfold::onnx::Model {
 
 #[test]
 fn gather_nd_of_all_mask_positions_in_order_is_removed() {
-    let after = proved(&looked_up("0", "sk", ["ib", "ik"]));
+    let after = proved(&mask_lookup("0", "sk", ["ib", "ik"]));
     assert_eq!(operators(&after), ["Unsqueeze", "Cast", "Mul"]);
 }
 
 #[test]
 fn gather_nd_of_other_mask_positions_stays() {
     for other in [
-        looked_up("1", "sk", ["ib", "ik"]),
-        looked_up("0", "sb", ["ib", "ik"]),
-        looked_up("0", "sk", ["ik", "ib"]),
+        mask_lookup("1", "sk", ["ib", "ik"]),
+        mask_lookup("0", "sb", ["ib", "ik"]),
+        mask_lookup("0", "sk", ["ik", "ib"]),
     ] {
         let fused = fuse(&other);
         assert!(operators(&fused.model).contains(&"GatherND"));
@@ -994,25 +994,25 @@ fn one_head(heads: &str, flat: &str) -> unfold::onnx::Model {
 
 #[test]
 fn transpose_of_an_axis_of_extent_one_merges_into_reshape() {
-    let after = becomes_tidy(&one_head("-1 6 1 8", "-1 6 8"));
+    let after = tidied_operators(&one_head("-1 6 1 8", "-1 6 8"));
     assert_eq!(after, ["Reshape", "Softmax", "Reshape"]);
     // A 0 takes the extent of another axis there.
     assert_eq!(
-        becomes_tidy(&one_head("0 0 1 8", "0 6 8")),
+        tidied_operators(&one_head("0 0 1 8", "0 6 8")),
         ["Reshape", "Transpose", "Softmax", "Reshape"]
     );
     assert_eq!(
-        becomes_tidy(&one_head("-1 6 1 8", "0 0 8")),
+        tidied_operators(&one_head("-1 6 1 8", "0 0 8")),
         ["Reshape", "Softmax", "Transpose", "Reshape"]
     );
     // Two heads are moved.
-    assert_eq!(becomes_tidy(&one_head("-1 6 2 4", "-1 6 8")).len(), 5);
+    assert_eq!(tidied_operators(&one_head("-1 6 2 4", "-1 6 8")).len(), 5);
 }
 
 #[test]
 fn squeeze_and_unsqueeze_merge_into_reshape() {
     let beside = |lines: &str| {
-        becomes_tidy(&model(&format!(
+        tidied_operators(&model(&format!(
             "input x batch 6 8
              ints two 3 = -1 2 8
              ints flat 2 = -1 8
@@ -1118,7 +1118,7 @@ fn integer_times_zero_becomes_zero() {
 #[test]
 fn inverse_squeeze_and_unsqueeze_cancel() {
     let of = |lines: &str| {
-        becomes_tidy(&model(&format!(
+        tidied_operators(&model(&format!(
             "input x 1 length 8
              ints front 1 = 0
              ints back 1 = -1
@@ -1147,7 +1147,7 @@ fn inverse_squeeze_and_unsqueeze_cancel() {
 #[test]
 fn concats_along_one_axis_merge() {
     let of = |first: &str, second: &str| {
-        becomes_tidy(&model(&format!(
+        tidied_operators(&model(&format!(
             "input x batch 6 8
              e = Exp(x)
              s = Sin(x)
@@ -1188,7 +1188,7 @@ fn concats_along_one_axis_merge() {
 #[test]
 fn inverse_layouts_around_elementwise_operators_cancel() {
     let around = |first: &str, between: &str, last: &str| {
-        becomes_tidy(&model(&format!(
+        tidied_operators(&model(&format!(
             "input x batch 6 8
              ints rows 2 = -1 8
              ints sentences 3 = -1 6 8
@@ -1276,7 +1276,7 @@ fn inverse_layouts_around_elementwise_operators_cancel() {
 #[test]
 fn slices_of_different_axes_merge() {
     let of = |lines: &str| {
-        becomes_tidy(&model(&format!(
+        tidied_operators(&model(&format!(
             "input x batch 6 8
              ints no 1 = 0
              ints one 1 = 1
@@ -1328,11 +1328,11 @@ fn slices_with_attribute_bounds_merge() {
          z = Slice(s) axes=[-1] starts=[-3] ends=[9223372036854775807]
          output z",
     );
-    assert_eq!(becomes_tidy(&model), ["Exp", "Slice"]);
+    assert_eq!(tidied_operators(&model), ["Exp", "Slice"]);
 }
 
 /// The operators of the result, which is equal by running and by proof.
-fn becomes_tidy(before: &unfold::onnx::Model) -> Vec<String> {
+fn tidied_operators(before: &unfold::onnx::Model) -> Vec<String> {
     let after = proved(before);
     same(before, &after, 0.0);
     operators(&after).into_iter().map(str::to_owned).collect()
@@ -1340,7 +1340,7 @@ fn becomes_tidy(before: &unfold::onnx::Model) -> Vec<String> {
 
 #[test]
 fn inverse_transposes_cancel_beside_other_readers() {
-    let after = becomes_tidy(&model(
+    let after = tidied_operators(&model(
         "input x batch 6 8
          weight w 6 4
          e = Exp(x)
@@ -1395,7 +1395,7 @@ fn integer_add_of_zero_and_boolean_and_with_true_are_removed() {
 #[test]
 fn identity_to_an_output_name_is_removed_where_names_allow() {
     let named =
-        |lines: &str| becomes_tidy(&model(&format!("input x batch 4\n e = Exp(x)\n {lines}")));
+        |lines: &str| tidied_operators(&model(&format!("input x batch 4\n e = Exp(x)\n {lines}")));
     assert_eq!(named("y = Identity(e)\n output y"), ["Exp"]);
     assert_eq!(
         named("t = Tanh(e)\n y = Identity(e)\n output t y"),

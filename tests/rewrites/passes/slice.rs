@@ -35,14 +35,14 @@ const MLP: &str = "opset 20
     y = MatMul(g, v)
     output y";
 
-fn by_hand(parts: usize) -> Slicing {
+fn with_parts(parts: usize) -> Slicing {
     Slicing {
         parts: Some(parts),
         ..Slicing::default()
     }
 }
 
-fn under(goal: MemoryGoal) -> Slicing {
+fn with_goal(goal: MemoryGoal) -> Slicing {
     Slicing {
         memory: Some(goal),
         ..Slicing::default()
@@ -60,8 +60,7 @@ fn fused(model: &Model, slicing: &Slicing) -> Fused {
     .unwrap()
 }
 
-/// Slices a model. The result computes the same to the last bit and is proved to; with and without slices nothing comes of
-/// it any more.
+/// Slices a model. The result is equal to the last bit and proved; a second run changes nothing, with and without slices.
 fn sliced(model: &Model, slicing: &Slicing) -> (Model, MemoryChange) {
     let Fused {
         model: after, plan, ..
@@ -81,17 +80,17 @@ fn sliced(model: &Model, slicing: &Slicing) -> (Model, MemoryChange) {
 }
 
 /// The parts that each region is cut into, and what is left of the graph.
-fn cut(text: &str, slicing: &Slicing) -> (Vec<usize>, Vec<String>) {
+fn parts_and_operators(text: &str, slicing: &Slicing) -> (Vec<usize>, Vec<String>) {
     let (after, change) = sliced(&model(text), slicing);
     let names = operators(&after).into_iter().map(str::to_owned).collect();
     (change.cuts.iter().map(|cut| cut.parts).collect(), names)
 }
 
-fn stays(text: &str) {
+fn assert_whole(text: &str) {
     let model = model(text);
     let Fused {
         model: after, plan, ..
-    } = fused(&model, &by_hand(2));
+    } = fused(&model, &with_parts(2));
     assert_eq!(plan.memory.unwrap().cuts, []);
     same(&model, &after, 0.0);
     assert_eq!(
@@ -102,7 +101,7 @@ fn stays(text: &str) {
 
 #[test]
 fn attention_queries_are_sliced_into_parts() {
-    let (parts, operators) = cut(ATTENTION, &by_hand(3));
+    let (parts, operators) = parts_and_operators(ATTENTION, &with_parts(3));
     assert_eq!(parts, [3]);
     let part = ["MatMul", "Softmax", "MatMul"];
     assert_eq!(
@@ -113,7 +112,7 @@ fn attention_queries_are_sliced_into_parts() {
 
 #[test]
 fn mlp_tokens_are_sliced_into_unequal_parts() {
-    let (after, change) = sliced(&model(MLP), &by_hand(3));
+    let (after, change) = sliced(&model(MLP), &with_parts(3));
     assert_eq!((change.cuts[0].extent, change.cuts[0].parts), (7, 3));
     let split = after
         .graph()
@@ -127,7 +126,7 @@ fn mlp_tokens_are_sliced_into_unequal_parts() {
 
 #[test]
 fn parts_are_capped_at_the_extent() {
-    assert_eq!(cut(MLP, &by_hand(100)).0, [7]);
+    assert_eq!(parts_and_operators(MLP, &with_parts(100)).0, [7]);
 }
 
 #[test]
@@ -141,7 +140,7 @@ fn constant_bias_along_the_axis_is_sliced() {
         p = Softmax(t) axis=-1
         y = MatMul(p, v)
         output y";
-    let (parts, operators) = cut(text, &by_hand(2));
+    let (parts, operators) = parts_and_operators(text, &with_parts(2));
     let part = ["MatMul", "Add", "Softmax", "MatMul"];
     assert_eq!(parts, [2]);
     assert_eq!(
@@ -161,7 +160,7 @@ fn constant_that_is_not_finite_is_not_sliced() {
         p = Softmax(t) axis=-1
         y = MatMul(p, v)
         output y";
-    let change = fused(&model(text), &by_hand(2)).plan.memory.unwrap();
+    let change = fused(&model(text), &with_parts(2)).plan.memory.unwrap();
     assert!(
         change
             .cuts
@@ -182,7 +181,7 @@ fn broadcast_operand_is_read_by_each_part() {
         p = Softmax(t) axis=-1
         y = MatMul(p, v)
         output y";
-    let (after, _) = sliced(&model(text), &by_hand(2));
+    let (after, _) = sliced(&model(text), &with_parts(2));
     let reads = after
         .graph()
         .node
@@ -205,13 +204,13 @@ fn reshape_in_a_sliced_region_is_sliced() {
         t = Transpose(r) perm=[0,2,1,3]
         y = MatMul(t, v)
         output y";
-    let (after, change) = sliced(&model(text), &by_hand(2));
+    let (after, change) = sliced(&model(text), &with_parts(2));
     assert_eq!(change.cuts.len(), 1, "{}", print(&after));
 }
 
 #[test]
 fn softmax_along_every_axis_prevents_slicing() {
-    stays(
+    assert_whole(
         "input x 6 4
         weight w 4 32
         h = MatMul(x, w)
@@ -226,7 +225,7 @@ fn softmax_along_every_axis_prevents_slicing() {
 #[test]
 fn softmax_axis_is_not_sliced_behind_a_gather() {
     // The indices name one token: what is left has the channels of the Softmax for its places.
-    stays(
+    assert_whole(
         "input x 1 6 8
         ints i = 0
         s = Softmax(x) axis=2
@@ -247,7 +246,7 @@ fn dynamic_quantize_linear_is_not_sliced() {
         y = MatMul(d, v)
         output y",
     );
-    let change = fused(&model, &by_hand(2)).plan.memory.unwrap();
+    let change = fused(&model, &with_parts(2)).plan.memory.unwrap();
     assert!(
         change
             .cuts
@@ -270,7 +269,7 @@ fn random_operators_are_not_sliced() {
         y = MatMul(g, v)
         output y",
     );
-    let change = fused(&model, &by_hand(2)).plan.memory.unwrap();
+    let change = fused(&model, &with_parts(2)).plan.memory.unwrap();
     assert!(
         change
             .cuts
@@ -282,7 +281,7 @@ fn random_operators_are_not_sliced() {
 #[test]
 fn graph_output_in_a_sliced_region_stays_whole() {
     let text = MLP.replace("output y", "output y\noutput g");
-    let (after, _) = sliced(&model(&text), &by_hand(2));
+    let (after, _) = sliced(&model(&text), &with_parts(2));
     assert!(
         after
             .graph()
@@ -312,7 +311,7 @@ fn axis_that_a_squeeze_would_drop_is_not_sliced() {
             y = MatMul(s, v)
             output y",
         ),
-        &by_hand(2),
+        &with_parts(2),
     );
     let squeezes = after
         .graph()
@@ -331,7 +330,7 @@ fn axis_that_a_squeeze_would_drop_is_not_sliced() {
 #[test]
 fn skip_slicing_keeps_the_graph_whole() {
     let options = FuseOptions {
-        slicing: by_hand(2),
+        slicing: with_parts(2),
         skip: vec!["slicing".into()],
         ..FuseOptions::default()
     };
@@ -358,7 +357,7 @@ fn memory_plan_peak_matches_hand_computed_bytes() {
 
 #[test]
 fn memory_goal_is_reached_with_the_fewest_parts() {
-    let (after, change) = sliced(&model(MLP), &under(MemoryGoal::Bytes(1300)));
+    let (after, change) = sliced(&model(MLP), &with_goal(MemoryGoal::Bytes(1300)));
     assert_eq!(
         (change.before, change.cuts[0].parts, change.is_missed()),
         (1792, 2, false)
@@ -372,7 +371,7 @@ fn memory_goal_is_reached_with_the_fewest_parts() {
         .len();
     assert_eq!(after.graph().node.len(), 2 * before + 2);
     // Half of the peak takes three: three tokens in the first one, and four as they came.
-    let (_, change) = sliced(&model(MLP), &under(MemoryGoal::Percent(50.0)));
+    let (_, change) = sliced(&model(MLP), &with_goal(MemoryGoal::Percent(50.0)));
     assert_eq!(
         (change.goal, change.cuts[0].parts, change.is_missed()),
         (Some(896), 3, false)
@@ -381,7 +380,7 @@ fn memory_goal_is_reached_with_the_fewest_parts() {
 
 #[test]
 fn missed_memory_goal_reports_the_remaining_peak() {
-    let (_, change) = sliced(&model(MLP), &under(MemoryGoal::Bytes(100)));
+    let (_, change) = sliced(&model(MLP), &with_goal(MemoryGoal::Bytes(100)));
     assert!(change.is_missed() && change.after < change.before);
     assert!(!change.at.is_empty() && !change.held.is_empty());
     let held: u64 = change.held.iter().map(|held| held.bytes).sum();
@@ -390,7 +389,7 @@ fn missed_memory_goal_reports_the_remaining_peak() {
 
 #[test]
 fn met_memory_goal_changes_nothing() {
-    let (after, change) = sliced(&model(MLP), &under(MemoryGoal::Percent(100.0)));
+    let (after, change) = sliced(&model(MLP), &with_goal(MemoryGoal::Percent(100.0)));
     assert_eq!(
         (change.cuts.len(), operators(&after).contains(&"Split")),
         (0, false)
@@ -409,7 +408,7 @@ fn expected_sizes_determine_the_peak() {
         output y";
     let expect = |batch: usize| Slicing {
         expect: [("batch".to_owned(), batch)].into(),
-        ..under(MemoryGoal::Bytes(3000))
+        ..with_goal(MemoryGoal::Bytes(3000))
     };
     let (_, change) = sliced(&model(text), &expect(1));
     assert_eq!((change.before, change.cuts.len()), (1792, 0));
@@ -430,7 +429,7 @@ fn peak_of_unknown_extents_is_reported_with_a_reason() {
         g = Gelu(h)
         y = MatMul(g, v)
         output y";
-    let (_, change) = sliced(&model(text), &under(MemoryGoal::Min));
+    let (_, change) = sliced(&model(text), &with_goal(MemoryGoal::Min));
     assert_eq!(
         change.reason.as_deref(),
         Some("the size of `x` is not known")

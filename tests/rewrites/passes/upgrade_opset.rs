@@ -13,13 +13,13 @@ use crate::common::{node, undeclared};
 use crate::{fuse, operators, same};
 
 /// A model of some operator set that writes out a HardSwish, and the operators behind it.
-fn older(opset: i64, behind: &str) -> Model {
+fn written_out_hard_swish(opset: i64, behind: &str) -> Model {
     behind_product(opset, &format!("{RAMP}{}", WRITTEN[0]), behind)
 }
 
 /// The result of an upgraded model: equal, proved, stable, and in a version of the format that has
 /// the set.
-fn raised(before: &Model) -> Model {
+fn upgraded(before: &Model) -> Model {
     let after = fuse(before);
     assert!(
         operators(&after.model).contains(&"HardSwish"),
@@ -45,7 +45,7 @@ fn raised(before: &Model) -> Model {
     after.model
 }
 
-fn stays(before: &Model) {
+fn assert_not_upgraded(before: &Model) {
     let after = fuse(before);
     assert_eq!(after.plan.tidy.raised, None);
     assert_eq!(after.model.own_opset(), before.own_opset());
@@ -57,10 +57,10 @@ fn stays(before: &Model) {
 fn opset_is_upgraded_for_a_written_out_hard_swish() {
     for opset in 11..14 {
         for ir in [4, 7, 8] {
-            let mut before = older(opset, "weight w 6 3\n y = MatMul(g, w)");
+            let mut before = written_out_hard_swish(opset, "weight w 6 3\n y = MatMul(g, w)");
             before.proto.ir_version = Some(ir);
             assert_eq!(
-                operators(&raised(&before)),
+                operators(&upgraded(&before)),
                 ["MatMul", "HardSwish", "MatMul"]
             );
         }
@@ -78,13 +78,13 @@ fn upgrade_turns_axes_and_split_attributes_into_inputs() {
     for opset in 11..14 {
         let before = match opset {
             // There it is one already.
-            13 => older(
+            13 => written_out_hard_swish(
                 13,
                 "ints first 1 = 0\n q = Unsqueeze(g, first)\n y = Squeeze(q, first)\n z = Relu(y)\n output z",
             ),
-            _ => older(opset, behind),
+            _ => written_out_hard_swish(opset, behind),
         };
-        let after = raised(&before);
+        let after = upgraded(&before);
         let attributes = after.graph().node.iter().flat_map(|node| &node.attribute);
         assert!(
             attributes
@@ -92,7 +92,7 @@ fn upgrade_turns_axes_and_split_attributes_into_inputs() {
                 .all(|attribute| !["axes", "split"].contains(&attribute.name()))
         );
     }
-    let after = raised(&older(12, behind));
+    let after = upgraded(&written_out_hard_swish(12, behind));
     let inputs = |op: &str| {
         after
             .graph()
@@ -115,21 +115,27 @@ fn upgrade_does_not_reuse_existing_names() {
          r = Relu(Squeeze_y_axes)
          y = Squeeze(r) axes=[0]
          output Squeeze_y_axes";
-    raised(&older(12, behind));
+    upgraded(&written_out_hard_swish(12, behind));
 }
 
 #[test]
 fn upgrade_accepts_softmax_of_the_last_axis() {
     for last in ["axis=-1", "axis=2"] {
-        raised(&older(12, &format!("y = Softmax(g) {last}")));
-        raised(&older(11, &format!("y = LogSoftmax(g) {last}")));
+        upgraded(&written_out_hard_swish(
+            12,
+            &format!("y = Softmax(g) {last}"),
+        ));
+        upgraded(&written_out_hard_swish(
+            11,
+            &format!("y = LogSoftmax(g) {last}"),
+        ));
     }
     // Of two axes the second one is the last.
-    raised(&older(
+    upgraded(&written_out_hard_swish(
         12,
         "m = ReduceMean(g) axes=[1] keepdims=0\n y = Softmax(m)",
     ));
-    raised(&older(13, "y = Softmax(g) axis=1"));
+    upgraded(&written_out_hard_swish(13, "y = Softmax(g) axis=1"));
 }
 
 #[test]
@@ -139,40 +145,52 @@ fn operators_that_change_meaning_prevent_the_upgrade() {
         "y = Softmax(g) axis=1",
         "y = LogSoftmax(g) axis=0",
     ] {
-        stays(&older(12, behind));
+        assert_not_upgraded(&written_out_hard_swish(12, behind));
     }
     for (opset, behind) in [
         (11, "y, m = Dropout(g) ratio=0.5\n output m"),
         (12, "y = Hardmax(g) axis=-1"),
     ] {
-        assert_eq!(fuse(&older(opset, behind)).plan.tidy.raised, None);
+        assert_eq!(
+            fuse(&written_out_hard_swish(opset, behind))
+                .plan
+                .tidy
+                .raised,
+            None
+        );
     }
     let resized = "y = Resize(g, , s) coordinate_transformation_mode=tf_half_pixel_for_nn";
-    let before = older(12, &format!("const s 3 = 1 2 2\n {resized}"));
+    let before = written_out_hard_swish(12, &format!("const s 3 = 1 2 2\n {resized}"));
     assert_eq!(fuse(&before).plan.tidy.raised, None);
     assert!(
-        fuse(&older(12, "const s 3 = 1 2 2\n y = Resize(g, , s)"))
-            .plan
-            .tidy
-            .raised
-            .is_some()
+        fuse(&written_out_hard_swish(
+            12,
+            "const s 3 = 1 2 2\n y = Resize(g, , s)"
+        ))
+        .plan
+        .tidy
+        .raised
+        .is_some()
     );
     // An identity is eliminated.
-    raised(&older(11, "d = Dropout(g) ratio=0.5\n y = Relu(d)"));
-    let before = older(9, "weight w 6 3\n y = MatMul(g, w)");
+    upgraded(&written_out_hard_swish(
+        11,
+        "d = Dropout(g) ratio=0.5\n y = Relu(d)",
+    ));
+    let before = written_out_hard_swish(9, "weight w 6 3\n y = MatMul(g, w)");
     assert_eq!(fuse(&before).plan.tidy.raised, None);
 }
 
 #[test]
 fn ir_version_3_prevents_the_upgrade() {
-    let mut before = older(12, "weight w 6 3\n y = MatMul(g, w)");
+    let mut before = written_out_hard_swish(12, "weight w 6 3\n y = MatMul(g, w)");
     before.proto.ir_version = Some(3);
     assert_eq!(fuse(&before).plan.tidy.raised, None);
 }
 
 #[test]
 fn functions_prevent_the_upgrade() {
-    let mut before = older(12, "weight w 6 3\n y = MatMul(g, w)");
+    let mut before = written_out_hard_swish(12, "weight w 6 3\n y = MatMul(g, w)");
     before.proto.functions.push(FunctionProto {
         name: Some("unused".into()),
         domain: Some("own".into()),
@@ -182,12 +200,12 @@ fn functions_prevent_the_upgrade() {
         }],
         ..Default::default()
     });
-    stays(&before);
+    assert_not_upgraded(&before);
 }
 
 #[test]
 fn skipped_hard_swish_prevents_the_upgrade() {
-    let before = older(12, "weight w 6 3\n y = MatMul(g, w)");
+    let before = written_out_hard_swish(12, "weight w 6 3\n y = MatMul(g, w)");
     for skip in ["hard swish", "Add_a"] {
         let options = FuseOptions {
             skip: vec![skip.to_owned()],
@@ -211,7 +229,7 @@ fn skipped_hard_swish_prevents_the_upgrade() {
 #[test]
 fn upgrade_includes_bodies() {
     let part = |lines: &str| model(lines).proto.graph.unwrap();
-    let mut before = older(12, "condition c1\n y = Relu(g)");
+    let mut before = written_out_hard_swish(12, "condition c1\n y = Relu(g)");
     let branches = vec![
         (
             "then_branch",
@@ -224,7 +242,7 @@ fn upgrade_includes_bodies() {
         .node
         .push(node("If", &["c1"], &["z"], branches));
     before.graph_mut().output.push(undeclared("z"));
-    raised(&before);
+    upgraded(&before);
 }
 
 /// The prover does not take a model of another set for the same where an operator means something else there.

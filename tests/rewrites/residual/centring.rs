@@ -50,7 +50,7 @@ fn centring(fused: &Fused) -> Centring {
     Centring::clone(centred.or(found.first()).expect("a stream"))
 }
 
-/// Holds that a model is centred, that it computes the same, and that this is proved. Returns how many normalizers and
+/// Asserts that a model is centred exactly and that this is proved. Returns how many normalizers and
 /// constants that took, and behind what the mean is taken off.
 fn is_centred(text: &str) -> (usize, usize, Vec<String>) {
     computes_the_same(text, centre)

@@ -63,8 +63,8 @@ fn layer(place: usize, scale: &str) -> String {
 /// Powers of two, for exact divisions.
 const SCALE: &str = "2 0.5 -1 4";
 
-/// Holds that nothing of a model changes, and returns why its first site does not go forward.
-fn stays(model: &Model) -> Reason {
+/// Asserts that a model does not change. Returns why its first site does not fold forward.
+fn assert_unchanged(model: &Model) -> Reason {
     let fused = fuse(model);
     is_as_planned(model, &fused);
     assert!(
@@ -72,10 +72,10 @@ fn stays(model: &Model) -> Reason {
         "{:#?}",
         fused.plan.sites
     );
-    forward(&fused, 0)
+    forward_refusal(&fused, 0)
 }
 
-fn forward(fused: &Fused, site: usize) -> Reason {
+fn forward_refusal(fused: &Fused, site: usize) -> Reason {
     match &fused.plan.sites[site].post {
         Some(Outcome::Kept { forward: why, .. } | Outcome::Partly { scale: why, .. }) => {
             why.reason.clone()
@@ -85,7 +85,7 @@ fn forward(fused: &Fused, site: usize) -> Reason {
 }
 
 /// How many sites fold.
-fn goes(fused: &Fused) -> usize {
+fn folded_sites(fused: &Fused) -> usize {
     fused
         .plan
         .sites
@@ -129,7 +129,7 @@ fn stream_output_keeps_one_scale_of_all_normalizers() {
         let before = behind_relu(layers, SCALE, &format!("output x{layers}"));
         let fused = crate::fused(&before);
         assert_eq!(
-            (goes(&fused), forward(&fused, layers - 1)),
+            (folded_sites(&fused), forward_refusal(&fused, layers - 1)),
             (layers - 1, Reason::GraphOutput)
         );
         let after = operators(&fused.model);
@@ -219,7 +219,7 @@ fn scale_at_a_stream_output_folds_into_every_writer() {
         let fused = fuse(&before);
         is_as_planned(&before, &fused);
         assert_eq!(
-            (goes(&fused), forward(&fused, 0)),
+            (folded_sites(&fused), forward_refusal(&fused, 0)),
             (0, Reason::GraphOutput),
             "{reads}"
         );
@@ -307,7 +307,7 @@ fn stream_with_an_output_or_nonlinear_reader_keeps_its_basis() {
     let with = |more: &str| behind_relu(1, SCALE, more);
     let seen = fuse(&with("output x1"));
     assert!(!seen.plan.sites[0].is_folded());
-    assert_eq!(forward(&seen, 0), Reason::GraphOutput);
+    assert_eq!(forward_refusal(&seen, 0), Reason::GraphOutput);
     // Two layers, so that the first normalizer has a stream behind it, which is read in the middle.
     let middle = |more: &str| fuse(&behind_relu(2, SCALE, more));
     for (more, reason) in [
@@ -325,7 +325,11 @@ fn stream_with_an_output_or_nonlinear_reader_keeps_its_basis() {
         let before = behind_relu(2, SCALE, more);
         let fused = middle(more);
         same(&before, &fused.model, 0.0);
-        assert_eq!((goes(&fused), forward(&fused, 0)), (1, reason), "{more}");
+        assert_eq!(
+            (folded_sites(&fused), forward_refusal(&fused, 0)),
+            (1, reason),
+            "{more}"
+        );
     }
 }
 
@@ -349,7 +353,7 @@ fn stream_read_by_an_if_body_keeps_its_basis() {
     before.graph_mut().output.push(undeclared("q"));
     let fused = fuse(&before);
     same(&before, &fused.model, 0.0);
-    assert_eq!(goes(&fused), 1);
+    assert_eq!(folded_sites(&fused), 1);
 }
 
 #[test]
@@ -374,15 +378,18 @@ fn stream_summands_must_have_a_linear_producer() {
         "f",
     ));
     folded(&sum("f = MatMul(j, w)", "f"));
-    assert_eq!(stays(&sum("", "j")), Reason::ResidualStream);
-    assert_eq!(stays(&sum("f = Relu(j)", "f")), Reason::ResidualStream);
+    assert_eq!(assert_unchanged(&sum("", "j")), Reason::ResidualStream);
     assert_eq!(
-        stays(&sum("h = MatMul(j, w)\n f = Sigmoid(h)", "f")),
+        assert_unchanged(&sum("f = Relu(j)", "f")),
+        Reason::ResidualStream
+    );
+    assert_eq!(
+        assert_unchanged(&sum("h = MatMul(j, w)\n f = Sigmoid(h)", "f")),
         Reason::ResidualStream
     );
     // It is on both sides, in two bases.
     assert_eq!(
-        stays(&sum(
+        assert_unchanged(&sum(
             "h = MatMul(n, w)\n q = Relu(h)\n f = Add(n, q)\n z = Mul(f, f)",
             "z"
         )),
@@ -403,7 +410,7 @@ fn basis_of_zero_or_out_of_range_is_refused() {
         let fused = fuse(&before);
         same(&before, &fused.model, 1e-12);
         assert_eq!(
-            (goes(&fused), forward(&fused, 0)),
+            (folded_sites(&fused), forward_refusal(&fused, 0)),
             (1, Reason::ResidualStream),
             "{scale}"
         );
@@ -430,9 +437,9 @@ fn float16_stream_is_not_enlarged() {
         retype(&mut half, &["w", "v", "g"], DataType::Float16);
         half
     };
-    assert_eq!(goes(&fuse(&half(2.0))), 1);
-    assert_eq!(stays(&half(0.5)), Reason::ResidualStream);
-    assert_eq!(stays(&half(32.0)), Reason::ResidualStream);
+    assert_eq!(folded_sites(&fuse(&half(2.0))), 1);
+    assert_eq!(assert_unchanged(&half(0.5)), Reason::ResidualStream);
+    assert_eq!(assert_unchanged(&half(32.0)), Reason::ResidualStream);
 }
 
 /// A stream that a table writes, and the same table reads; it is too large to be stored turned as well.
@@ -453,7 +460,7 @@ fn tied() -> Model {
 fn tied_embedding_is_copied_for_a_new_basis_or_refused() {
     let fused = fuse(&tied());
     same(&tied(), &fused.model, 0.0);
-    assert_eq!((goes(&fused), fused.plan.growth), (4, 2048 * 4 * 4));
+    assert_eq!((folded_sites(&fused), fused.plan.growth), (4, 2048 * 4 * 4));
     // Without room for another table, the last one stays, and the others come to it.
     let options = FuseOptions {
         max_growth: 0.0,
@@ -461,8 +468,8 @@ fn tied_embedding_is_copied_for_a_new_basis_or_refused() {
     };
     let fused = unfold::fuse(&tied(), &options).unwrap();
     same(&tied(), &fused.model, 0.0);
-    assert_eq!((goes(&fused), fused.plan.growth), (3, 0));
-    assert!(matches!(forward(&fused, 3), Reason::Growth(_)));
+    assert_eq!((folded_sites(&fused), fused.plan.growth), (3, 0));
+    assert!(matches!(forward_refusal(&fused, 3), Reason::Growth(_)));
 }
 
 #[test]
@@ -625,7 +632,10 @@ fn table_read_by_several_gathers_is_scaled_once() {
     assert_eq!(table(&after), table(&before) * arr1(&[2.0, 0.5, -1.0, 4.0]));
     // Another reader needs the original.
     let fused = fuse(&of("e = Gather(places, ids)\n output e"));
-    assert_eq!((goes(&fused), forward(&fused, 0)), (0, Reason::GraphOutput));
+    assert_eq!(
+        (folded_sites(&fused), forward_refusal(&fused, 0)),
+        (0, Reason::GraphOutput)
+    );
 }
 
 #[test]
@@ -641,7 +651,7 @@ fn weights_shared_by_all_layers_are_refused_as_growth() {
     let fused = unfold::fuse(&shared, &portable()).unwrap();
     same(&shared, &fused.model, 0.0);
     assert_eq!(fused.plan.growth, 0);
-    assert!(matches!(forward(&fused, 0), Reason::Growth(_)));
+    assert!(matches!(forward_refusal(&fused, 0), Reason::Growth(_)));
 }
 
 /// A sum whose other operand is read once more, normalized; an output reads the result.

@@ -37,7 +37,7 @@ fn rms(name: &str, x: &str, epsilon: &str) -> String {
 }
 
 /// Two normalizers, something between, and a second end.
-fn one_behind_the_other(between: &str, more: &str) -> Model {
+fn consecutive_norms(between: &str, more: &str) -> Model {
     let (first, second) = (rms("n", "x", "0.000001"), rms("y", "z", "0.000001"));
     model(&format!(
         "input x batch 3 4
@@ -50,8 +50,8 @@ fn one_behind_the_other(between: &str, more: &str) -> Model {
     ))
 }
 
-/// How many roots are left, and of how many normalizers it is said that they are gone.
-fn left(fused: &Fused) -> (usize, usize) {
+/// The number of remaining roots, and of normalizers that the plan reports as merged.
+fn roots_and_merged(fused: &Fused) -> (usize, usize) {
     let roots = operators(&fused.model)
         .iter()
         .filter(|&&op| op == "Sqrt" || op == "LayerNormalization")
@@ -66,9 +66,9 @@ fn rms_norm_before_another_norm_is_merged() {
         "h = MatMul(n, w)\n r = Relu(h)\n weight v 6 5\n z = MatMul(r, v)",
         "const g 4 = 2 -1 0.5 3\n h = Mul(n, g)\n z = MatMul(h, w)",
     ] {
-        let before = one_behind_the_other(between, "");
+        let before = consecutive_norms(between, "");
         let fused = merge(&before);
-        assert_eq!(left(&fused), (1, 1), "{between}");
+        assert_eq!(roots_and_merged(&fused), (1, 1), "{between}");
         same(&before, &fused.model, 2e-6);
         let [gone] = &fused.plan.merged[..] else {
             unreachable!()
@@ -87,7 +87,7 @@ fn rms_norm_before_another_norm_is_merged() {
             &Default::default(),
         );
         assert!(matches!(proof, Proof::Disproved { .. }), "{proof:?}");
-        assert_eq!(left(&crate::common::fuse(&before)), (2, 0));
+        assert_eq!(roots_and_merged(&crate::common::fuse(&before)), (2, 0));
         let skip = |what: &str| FuseOptions {
             merge_norms: true,
             skip: vec![what.into()],
@@ -95,7 +95,7 @@ fn rms_norm_before_another_norm_is_merged() {
         };
         for what in ["merging", &gone.name] {
             assert_eq!(
-                left(&unfold::fuse(&before, &skip(what)).unwrap()),
+                roots_and_merged(&unfold::fuse(&before, &skip(what)).unwrap()),
                 (2, 0),
                 "{what}"
             );
@@ -104,10 +104,10 @@ fn rms_norm_before_another_norm_is_merged() {
     // Of three in a row the last one is enough.
     let third = rms("u", "q", "0.000001");
     let row = format!("weight v 6 5\n q = MatMul(y, v)\n {third}\n output u");
-    let mut before = one_behind_the_other("z = MatMul(n, w)", &row);
+    let mut before = consecutive_norms("z = MatMul(n, w)", &row);
     before.graph_mut().output.remove(0);
     let fused = merge(&before);
-    assert_eq!(left(&fused), (1, 2));
+    assert_eq!(roots_and_merged(&fused), (1, 2));
     same(&before, &fused.model, 1e-5);
     // A LayerNormalization takes the number out as well.
     let text = format!(
@@ -116,7 +116,7 @@ fn rms_norm_before_another_norm_is_merged() {
         rms("n", "x", "0.000001")
     );
     let fused = merge(&model(&text));
-    assert_eq!(left(&fused), (1, 1));
+    assert_eq!(roots_and_merged(&fused), (1, 1));
     assert!(fused.plan.merged[0].followers[0].centred);
     same(&model(&text), &fused.model, 1e-4);
 }
@@ -142,7 +142,7 @@ fn readers_of_the_token_scale_prevent_merging() {
         ("input m batch 5 3\n z = MatMul(m, n)", ""),
         ("h = MatMul(n, w)\n i = MatMul(x, w)\n z = Add(h, i)", ""),
     ] {
-        stays(&one_behind_the_other(between, more));
+        stays(&consecutive_norms(between, more));
     }
     // The mean that the first one takes off is no number that the second takes off too.
     stays(&model(&format!(
@@ -150,7 +150,7 @@ fn readers_of_the_token_scale_prevent_merging() {
          n = LayerNormalization(x, g, t)\n z = MatMul(n, w)\n {}\n output y",
         rms("y", "z", "0.000001")
     )));
-    let mut half = one_behind_the_other("z = MatMul(n, w)", "");
+    let mut half = consecutive_norms("z = MatMul(n, w)", "");
     retype(
         &mut half,
         &["w", "n_e", "n_two", "y_e", "y_two"],

@@ -14,12 +14,12 @@ use unfold::{FuseOptions, Fused};
 use crate::common::numbers::Kind;
 use crate::common::text::{model, print};
 use crate::common::{
-    is_not_disproved, judge, new_tensors_are_told, node, operators, options, retype, undeclared,
+    check_new_tensors, is_not_disproved, judge, node, operators, options, retype, undeclared,
 };
 
 /// The result of scaling a model's streams, equal to the last bit in float64 and in tract.
 fn scaled(model: &Model, power: u32) -> Fused {
-    let scaled = unproved(model, power);
+    let scaled = scale_streams(model, power);
     is_not_disproved(model, &scaled)
         .unwrap_or_else(|why| panic!("{why}\n{}", print(&scaled.model)));
     let folded = unfold::fuse(model, &options()).unwrap().model;
@@ -44,13 +44,13 @@ fn scaled(model: &Model, power: u32) -> Fused {
     scaled
 }
 
-fn unproved(model: &Model, power: u32) -> Fused {
+fn scale_streams(model: &Model, power: u32) -> Fused {
     let options = FuseOptions {
         scale_stream: Some(power),
         ..options()
     };
     let scaled = unfold::fuse(model, &options).unwrap();
-    new_tensors_are_told(model, &scaled)
+    check_new_tensors(model, &scaled)
         .unwrap_or_else(|why| panic!("{why}\n{}", print(&scaled.model)));
     scaled
 }
@@ -274,7 +274,7 @@ fn scaling_makes_an_overflowing_float16_stream_finite() {
     let exact = run(&wide);
     assert!(exact.iter().all(|number| number.is_finite()));
     assert!(run(&half).iter().any(|number| !number.is_finite()));
-    let after = unproved(&half, 6);
+    let after = scale_streams(&half, 6);
     assert_eq!(streams(&after), [None]);
     let largest = exact
         .iter()
@@ -301,12 +301,12 @@ fn scaling_is_refused_where_epsilon_underflows() {
     );
     // 4^-5 of a thousandth is still there, with fewer digits.
     for power in [5, 12] {
-        let [Some(Reason::Underflow(figure))] = &streams(&unproved(&half, power))[..] else {
+        let [Some(Reason::Underflow(figure))] = &streams(&scale_streams(&half, power))[..] else {
             panic!()
         };
         assert_eq!(*figure, format!("1.0e-3 times 2^-{} in float16", 2 * power));
     }
-    assert_eq!(streams(&unproved(&half, 2)), [None]);
+    assert_eq!(streams(&scale_streams(&half, 2)), [None]);
     // An attribute is computed with in float32.
     let native = halved(
         &blocks(
@@ -317,7 +317,7 @@ fn scaling_is_refused_where_epsilon_underflows() {
         ),
         &[],
     );
-    assert_eq!(streams(&unproved(&native, 12)), [None]);
+    assert_eq!(streams(&scale_streams(&native, 12)), [None]);
 }
 
 #[test]
@@ -462,7 +462,7 @@ fn bodies_read_the_unscaled_stream_or_refuse_scaling() {
         vec![("body", body.into())],
     ));
     assert_eq!(
-        streams(&unproved(&before, 6)),
+        streams(&scale_streams(&before, 6)),
         [Some(Reason::CapturedBySubgraph)]
     );
 }
@@ -498,7 +498,7 @@ fn post_norm_streams_are_scaled_separately() {
 fn skip_by_name_or_kind_prevents_scaling() {
     let before = blocks(TABLE, SPELLINGS[0], 2, &head(2));
     let folded = unfold::fuse(&before, &options()).unwrap();
-    let name = unproved(&before, 6).plan.streams[0].name.clone();
+    let name = scale_streams(&before, 6).plan.streams[0].name.clone();
     for skip in [name, "scaling".to_owned()] {
         let options = FuseOptions {
             scale_stream: Some(6),
@@ -563,7 +563,7 @@ fn scaled_skip_layer_norms_list_their_new_tensors() {
              o = MatMul(n2, p)
              output o"
         ));
-        let scaled = unproved(&before, 3);
+        let scaled = scale_streams(&before, 3);
         assert_eq!(streams(&scaled), [None]);
         is_not_disproved(&before, &scaled)
             .unwrap_or_else(|why| panic!("{why}\n{}", print(&scaled.model)));
