@@ -1,9 +1,11 @@
-//! The vocabulary of folding: what a node does with an affine, by the rule of its operator.
+//! The data types of folding: the effect of an affine on a node, as decided by the rule of the
+//! node's operator.
 //!
-//! The affine of a site propagates *forward*, through every operator that commutes with it, to all
-//! readers of the site, or *backward* to the producer of the site's input. The rules of operators that
-//! an affine crosses are in `propagate/rules/`, those of linear operators, whose constants absorb it, in
-//! `linear/`: one file for each operator family, and one line in the table of the folder.
+//! The affine of a site propagates *forward* to all readers of the site, or *backward* to the
+//! producer of the site's input. It crosses every operator that commutes with it. The rules of such
+//! operators are in `propagate/rules/`. The rules of linear operators, whose constants absorb an
+//! affine, are in `linear/`. Each operator family has one file, and one line in the table of its
+//! folder.
 
 use serde::Serialize;
 
@@ -17,57 +19,61 @@ use crate::refusal::Reason;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
-    /// It comes in through this input: `y = f(affine(x))`.
+    /// The affine is applied to this input: `y = f(affine(x))`.
     Operand(usize),
-    /// It is wanted on the result: `y = affine(f(x))`.
+    /// The affine is needed on the result: `y = affine(f(x))`.
     Result,
-    /// This input is a constant, and the affine is wanted on that constant itself.
+    /// This input is a constant, and the affine is needed on the constant itself.
     Constant(usize),
-    /// Another row is added to each row of the result, times the affine's scale, and the affine's shift.
+    /// To each row of the result, another row of a layer is added, times the scale of the affine,
+    /// and then the shift of the affine.
     Rows {
-        /// The layer of the other rows: the operator itself, or a layer beside it that is still unchanged.
+        /// The layer with the other rows: the node itself, or an adjacent layer that is still
+        /// unchanged.
         of: NodeId,
         /// The distance to the other row.
         distance: i64,
     },
 }
 
-/// One affine that a node absorbs into its constants.
+/// An affine that a node absorbs into its constants.
 #[derive(Debug, Clone)]
 pub struct Fold {
-    /// The node that absorbs it.
+    /// The node that absorbs the affine.
     pub node: NodeId,
-    /// The side from which it comes.
+    /// The side of the node where the affine is.
     pub side: Side,
-    /// The affine that it absorbs.
+    /// The affine that the node absorbs.
     pub affine: Affine,
-    /// The site whose affine it is.
+    /// The site to which the affine belongs.
     pub site: usize,
 }
 
-/// The decision of a rule: the part that the node's constants absorb, and the part that propagates.
+/// The decision of a rule: the affines that the node's constants absorb, and the affines that
+/// propagate.
 #[derive(Debug, Clone, Default)]
 pub struct Step {
-    /// The affines that the node absorbs, in order; empty where its constants stay.
+    /// The affines that the node absorbs, in order. Empty if its constants stay unchanged.
     pub folds: Vec<(Side, Affine)>,
-    /// The affines that propagate: at outputs (forward), or at inputs (backward).
+    /// The affines that propagate, at outputs (forward) or at inputs (backward).
     ///
-    /// Backward there may be several ways, each enough by itself: `a·b` is scaled by scaling `a` or
-    /// by scaling `b`. Forward there is one.
+    /// Backward there may be several alternatives, each of which is sufficient: `a·b` is scaled by
+    /// scaling `a` or by scaling `b`. Forward there is one.
     pub ways: Vec<Vec<(usize, Affine)>>,
-    /// Forward: affines needed on inputs without one, from their producers.
+    /// Forward only: affines that are needed on inputs that carry none. The producers of these
+    /// inputs must supply them.
     pub wants: Vec<(usize, Affine)>,
-    /// Forward: scales that other factors of a product are to absorb instead: `(x·D)·W = x·(D·W)`.
+    /// Forward only: scales that other factors of a product absorb instead: `(x·D)·W = x·(D·W)`.
     pub factors: Vec<(usize, Affine)>,
-    /// The input that replaces the result of the node, which has nothing left to compute.
+    /// The input that replaces the result of the node, if the node becomes redundant.
     pub bypass: Option<usize>,
-    /// Whether an Add behind the node must hold the shift after the folds, even if the node has a
+    /// Whether an Add after the node must hold the shift after the folds, even if the node has a
     /// bias.
     pub by_place: bool,
 }
 
 impl Step {
-    /// The affine propagates and the node stays.
+    /// A step in which the affine propagates and the node stays unchanged.
     pub fn pass_on(at: usize, affine: Affine) -> Self {
         Step {
             ways: vec![vec![(at, affine)]],
@@ -75,7 +81,7 @@ impl Step {
         }
     }
 
-    /// Whether the node and its other inputs stay unchanged.
+    /// Whether the step leaves the node and its other inputs unchanged.
     pub fn only_passes_on(&self) -> bool {
         self.folds.is_empty()
             && self.bypass.is_none()
@@ -83,7 +89,7 @@ impl Step {
             && self.factors.is_empty()
     }
 
-    /// The other factor of a product absorbs all of it.
+    /// A step in which the other factor of a product absorbs the whole affine.
     pub fn into_factor(slot: usize, affine: Affine) -> Self {
         Step {
             factors: vec![(slot, affine)],
@@ -92,7 +98,7 @@ impl Step {
         }
     }
 
-    /// The node absorbs all of it.
+    /// A step in which the node absorbs the whole affine.
     pub fn taken(side: Side, affine: Affine) -> Self {
         Step {
             folds: vec![(side, affine)],
@@ -102,62 +108,63 @@ impl Step {
     }
 }
 
-/// The transfer rule of one operator family. Everything is read or refused: an attribute that a
-/// rule does not know is a reason to refuse.
+/// The transfer rule of one operator family. A rule reads every attribute of a node, and refuses a
+/// node with an attribute that it does not know.
 pub trait Rule: Sync {
-    /// The operators of the family: those of ONNX by name, others behind the name of their domain and a dot.
+    /// The operators of the family. An operator of ONNX is given by its name, any other operator by
+    /// its domain, a dot and its name.
     fn ops(&self) -> &'static [&'static str];
 
-    /// Whether an operator, by its domain and its name, is of the family.
+    /// Whether an operator, given by its domain and name, belongs to the family.
     fn is_for(&self, operator: (&str, &str)) -> bool {
         self.ops()
             .iter()
             .any(|name| name.rsplit_once('.').unwrap_or(("", name)) == operator)
     }
 
-    /// Whether it is scale-transparent: with its other inputs constant, it passes a scale as a
-    /// scale, or refuses it.
+    /// Whether the operator is scale-transparent. If its other inputs are constant, such an
+    /// operator passes a scale as a scale, or refuses it.
     fn is_scale_transparent(&self) -> bool {
         false
     }
 
-    /// Whether it depends on the numbers of a constant that it does not fold into: after a fold into that
-    /// constant, the numbers of the model are no longer valid.
+    /// Whether the rule depends on the elements of a constant into which it does not fold. If
+    /// another fold changes that constant, the elements in the model are no longer valid.
     fn reads_numbers(&self) -> bool {
         false
     }
 
-    /// Checks that an affine of the first input passes unchanged, in both directions. Rules that change
-    /// an affine, or absorb it, define [`Rule::forward`] and [`Rule::backward`] instead.
+    /// Checks that an affine of the first input passes unchanged, in both directions. A rule that
+    /// changes or absorbs an affine implements [`Rule::forward`] and [`Rule::backward`] instead.
     ///
     /// # Errors
-    /// The reason for which it cannot pass.
+    /// The reason why the affine cannot pass.
     fn check_unchanged(&self, at: &At, _: &Affine) -> Result<(), Reason> {
         Err(at.not_linear())
     }
 
-    /// Inputs carry affines (`None`: none): `f(a₀(x₀), a₁(x₁), ...)`. Which step leads to the same
-    /// outputs?
+    /// Finds the step that gives the same outputs if inputs carry affines: `f(a₀(x₀), a₁(x₁),
+    /// ...)`. `None` is an input without an affine.
     ///
     /// # Errors
-    /// The reason for which the affines cannot pass and cannot stay.
+    /// The reason why the affines can neither pass nor fold here.
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
         self.check_unchanged(at, affine)?;
         Ok(Step::pass_on(0, affine.clone()))
     }
 
-    /// An affine is wanted on one output: `a(f(x))`. Which step gives it?
+    /// Finds the step that gives one output with an affine: `a(f(x))`.
     ///
     /// # Errors
-    /// The reason for which it cannot pass and cannot stay.
+    /// The reason why the affine can neither pass nor fold here.
     fn backward(&self, at: &At, _output: usize, affine: &Affine) -> Result<Step, Reason> {
         self.check_unchanged(at, affine)?;
         Ok(Step::pass_on(0, affine.clone()))
     }
 }
 
-/// The first rule for each operator.
+/// Maps each operator to the first rule that names it.
 pub(crate) fn by_operator<R: Rule + ?Sized>(
     rules: impl Iterator<Item = &'static R>,
 ) -> HashMap<(&'static str, &'static str), &'static R> {

@@ -1,12 +1,12 @@
 //! The growth of a model by copies of shared weights.
 //!
-//! A weight with other readers stays beside the new one of a fold. The new tensor takes the room of
-//! the tensors that it replaces, and its excess is growth: all of it where the weight stays,
-//! nothing where the weight is removed, and the second one where two operators need different
-//! versions.
+//! If a fold changes a weight that has other readers, the model then holds both the old weight and
+//! the new one. A new tensor takes the room of the tensors that it replaces, and only the excess
+//! counts as growth. If the old weight stays, the whole new tensor counts. If the old weight is
+//! removed, nothing counts. If two operators need different versions, the second version counts.
 //!
-//! Only arrays of two and more axes count. Vectors, such as biases and scales, are small beside the
-//! products that read them, however small a model is.
+//! Only arrays with at least two axes longer than 1 count. Vectors, such as biases and scales, are
+//! small compared with the products that read them, however small the model is.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -17,7 +17,7 @@ use crate::analysis::Analysis;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::refusal::{Reason, Refusal};
 
-/// The growth of the model by each stored tensor, in bytes.
+/// Computes by how many bytes each stored tensor makes the model larger.
 pub fn growth(
     stored: &[Stored],
     (edits, removals): (&[Edit], &[Removal]),
@@ -30,11 +30,12 @@ pub fn growth(
         .collect()
 }
 
-/// Refuses sites, the largest growth first, until the others add no more than `allowed` of `weights` bytes.
+/// Refuses sites, those with the largest growth first, until the others add at most `allowed`
+/// bytes. `weights` is the size of all weights in bytes, for the messages.
 pub fn beyond(stored: &[Stored], growth: &[u64], allowed: f64, weights: u64) -> Vec<Failed> {
     let mut total: u64 = growth.iter().sum();
     let mut by_site: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    // How many sites still need each tensor.
+    // The number of sites that still need each tensor.
     let mut needed: Vec<usize> = vec![0; stored.len()];
     for (place, tensor) in stored
         .iter()
@@ -55,7 +56,7 @@ pub fn beyond(stored: &[Stored], growth: &[u64], allowed: f64, weights: u64) -> 
             break;
         }
         for &place in &places {
-            // The tensor is not made once no site needs it.
+            // If no site needs the tensor any more, it is not written.
             needed[place] = needed[place].saturating_sub(1);
             if needed[place] == 0 {
                 total -= growth[place];
@@ -83,15 +84,15 @@ fn bytes_of(places: &[usize], growth: &[u64]) -> u64 {
     places.iter().map(|&place| growth[place]).sum()
 }
 
-/// The remaining constants of a model.
+/// The constants of a model that remain after edits.
 struct Left<'l> {
     analysis: &'l Analysis<'l>,
     gone: HashSet<NodeId>,
-    /// Inputs that read another value now.
+    /// Inputs that no longer read the value that they read before.
     replaced: HashSet<(NodeId, usize)>,
-    /// Values that new nodes read.
+    /// The names of values that new nodes read.
     read: HashSet<&'l str>,
-    /// The bytes of removed tensors that no new tensor replaces yet.
+    /// The bytes of each removed tensor that no new tensor has taken so far.
     free: HashMap<ValueId, u64>,
 }
 
@@ -131,7 +132,8 @@ impl<'l> Left<'l> {
         }
     }
 
-    /// The bytes of a new tensor beyond those of the removed tensors that it replaces.
+    /// Computes by how many bytes a new tensor exceeds the removed tensors that it replaces. `None`
+    /// if the tensor does not count.
     fn takes(&mut self, tensor: &Stored) -> Option<u64> {
         let shape = tensor.recipe.shape();
         let replaced = self.analysis.graph.value(tensor.replaces.as_deref()?)?;
@@ -143,7 +145,7 @@ impl<'l> Left<'l> {
             .iter()
             .map(|&source| self.analysis.constants.stored_bytes(source))
             .sum();
-        // A result of constant folding counts only with the size of its operands.
+        // A result of constant folding counts at most with the size of its operands.
         let mut bytes = before.min(tensor.data_type.byte_size(shape.iter().product())? as u64);
         for source in sources {
             if !self.free.contains_key(&source) {
@@ -164,7 +166,8 @@ impl<'l> Left<'l> {
         Some(bytes)
     }
 
-    /// The tensors of the model from which a constant is computed, or the constant itself.
+    /// Finds the tensors of the model from which a constant is computed. If it is not computed,
+    /// this is the constant itself.
     fn sources(&self, constant: ValueId) -> Vec<ValueId> {
         let graph = &self.analysis.graph;
         let (mut open, mut seen, mut found) = (vec![constant], HashSet::new(), vec![]);

@@ -1,4 +1,4 @@
-//! The affines of sites during planning, each with its decision.
+//! The affines of sites during planning, each with the decision about it.
 
 use crate::affine::Affine;
 use crate::affine::recognize::Part;
@@ -11,23 +11,24 @@ use crate::affine::plan::{Basis, Direction, Outcome};
 /// One affine of a site.
 #[derive(Debug, Clone)]
 pub struct Item {
-    /// The part of the site, with its current affine.
+    /// The part of the site, with the affine that it has at present.
     pub part: Part,
-    /// The site.
+    /// The index of the site.
     pub site: usize,
-    /// Its place in the site.
+    /// The place of the affine in the site.
     pub role: Role,
-    /// Whether it acts on a value that a normalization bounds.
+    /// Whether the affine is applied to a value that a normalization bounds.
     pub is_bounded: bool,
-    /// Whether it is one BatchNormalization, which stays one operator whatever it absorbs.
+    /// Whether the affine is one BatchNormalization, which stays one operator whatever it absorbs.
     pub is_batch_norm: bool,
-    /// The decision.
+    /// The decision so far.
     pub state: State,
-    /// Whether it is written anew: it absorbed another affine, or a part of it folded alone.
+    /// Whether the nodes of the part must be written again, because the part absorbed another
+    /// affine or only some of it folded.
     pub is_rewritten: bool,
-    /// The refusals of the last attempt, which failed in both directions.
+    /// The refusals of the last attempt, if it failed in both directions.
     pub tried: Option<Tried>,
-    /// The basis in which its fold left a residual stream.
+    /// The basis of the residual stream after this item folded into it.
     pub basis: Option<Basis>,
 }
 
@@ -36,51 +37,51 @@ pub struct Item {
 pub enum Role {
     /// Before the core.
     Before,
-    /// Behind the core, or all there is.
+    /// After the core, or the only affine of the site.
     Behind,
 }
 
 /// The decision about an affine.
 #[derive(Debug, Clone)]
 pub enum State {
-    /// No decision yet.
+    /// There is no decision yet.
     Open,
-    /// It must not change.
+    /// The affine must not change.
     Refused(Refusal),
-    /// Its shift folded, and its scale may still fold.
+    /// The shift folded, and the scale may still fold.
     Partly {
         /// The nodes that absorbed the shift.
         into: Vec<String>,
-        /// Why the scale could not fold with it.
+        /// The reason why the scale could not fold with the shift.
         scale: Refusal,
     },
-    /// Its scale folded, and its shift may still fold.
+    /// The scale folded, and the shift may still fold.
     Scaled {
         /// The nodes that absorbed the scale.
         into: Vec<String>,
-        /// Why the shift could not fold with it.
+        /// The reason why the shift could not fold with the scale.
         shift: Refusal,
     },
-    /// It folded.
+    /// The whole affine folded.
     Folded {
-        /// The direction of its fold.
+        /// The direction in which it folded.
         direction: Direction,
         /// The nodes that absorbed it.
         into: Vec<String>,
     },
 }
 
-/// The refusals of an affine in both directions.
+/// The refusals of an affine, one for each direction.
 #[derive(Debug, Clone)]
 pub struct Tried {
-    /// Forward.
+    /// The refusal forward.
     pub forward: Refusal,
-    /// Backward.
+    /// The refusal backward.
     pub backward: Refusal,
 }
 
 impl Item {
-    /// Whether a part of it may still fold.
+    /// Whether the item, or a part of it, may still fold.
     pub fn is_open(&self) -> bool {
         matches!(
             self.state,
@@ -88,7 +89,7 @@ impl Item {
         )
     }
 
-    /// The number of nodes that compute it after the folds so far.
+    /// The number of nodes that compute the affine after the folds so far.
     pub fn size(&self) -> usize {
         if self.is_rewritten {
             self.size_with(&self.part.affine)
@@ -97,7 +98,7 @@ impl Item {
         }
     }
 
-    /// The number of nodes that compute it when it is written anew with an affine.
+    /// The number of nodes that compute the item if it is written again with `affine`.
     pub fn size_with(&self, affine: &Affine) -> usize {
         match self.part.nodes.is_empty() {
             true => 0,
@@ -106,7 +107,7 @@ impl Item {
         }
     }
 
-    /// The outcome; `None` before any attempt.
+    /// The outcome, or `None` if the item is open and was never tried.
     pub fn outcome(self) -> Option<Outcome> {
         Some(match self.state {
             State::Refused(forward) => Outcome::Kept {
@@ -127,24 +128,25 @@ impl Item {
     }
 }
 
-/// Whether a BatchNormalization computes an affine with the fewest operators.
+/// Whether a BatchNormalization is the shortest way to compute an affine: it has a scale and a
+/// shift along axis 1.
 pub fn is_of_batch_norm(affine: &Affine) -> bool {
     !affine.has_no_scale() && !affine.has_no_shift() && affine.axes() == [1]
 }
 
-/// One affine that another affine absorbs.
+/// An affine that another item absorbs.
 #[derive(Debug, Clone)]
 pub struct Merge {
-    /// The item that absorbs it.
+    /// The item that absorbs the affine.
     pub into: usize,
-    /// The affine that it absorbs.
+    /// The affine that is absorbed.
     pub affine: Affine,
-    /// Whether the absorbed affine comes before the item's own.
+    /// Whether the absorbed affine is applied before the item's own affine.
     pub before: bool,
 }
 
 impl Merge {
-    /// An affine after it has absorbed this one.
+    /// The affine of the item after the merge.
     pub fn with(&self, own: &Affine) -> Affine {
         match self.before {
             true => self.affine.then(own),
@@ -153,12 +155,12 @@ impl Merge {
     }
 }
 
-/// The affines of all sites, and whether one may absorb another.
+/// The affines of all sites, and whether one of them may absorb another.
 pub struct Items<'p> {
-    /// All of them.
+    /// All items.
     pub all: &'p [Item],
-    /// The remaining items, by their output.
+    /// The indices of the remaining items, by the value that they output.
     pub by_output: &'p HashMap<ValueId, usize>,
-    /// Whether an affine that stays may absorb another one.
+    /// Whether an affine that stays may absorb another affine.
     pub merge: bool,
 }

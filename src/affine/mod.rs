@@ -1,4 +1,5 @@
-//! The one abstraction behind every fold: `y = scale * x + shift`, with constants that broadcast.
+//! The affine map `y = scale * x + shift`, with constants that broadcast. Every fold moves such a
+//! map.
 
 pub mod apply;
 pub mod fold;
@@ -17,10 +18,10 @@ use crate::recipe::Numbers;
 
 /// An affine map on a value: `y = scale ⊙ x + shift`.
 ///
-/// Both arrays have the rank of the value; an extent is 1 where the map is the same along that axis
-/// and the value's own extent where it is not. A normalizer of `C` channels on the last axis of a
-/// `[B, N, C]` tensor has arrays of shape `[1, 1, C]`. Extents that are symbolic in the model are
-/// always 1 here: no constant can follow them.
+/// Both arrays have the rank of the value. Along each axis, their extent is that of the value, or 1
+/// if the map does not vary along the axis. A normalizer of `C` channels on the last axis of a `[B,
+/// N, C]` tensor has arrays of shape `[1, 1, C]`. Along an axis whose extent is symbolic in the
+/// model, the extent is always 1, because no constant can have a symbolic extent.
 ///
 /// ```
 /// use ndarray::array;
@@ -34,14 +35,14 @@ use crate::recipe::Numbers;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Affine {
-    /// Multiplies the value.
+    /// The factor of the value.
     pub scale: Numbers,
-    /// Is added afterwards.
+    /// The summand, which is added after the multiplication.
     pub shift: Numbers,
 }
 
 impl Affine {
-    /// An affine from its two arrays, which must have one rank.
+    /// Builds an affine from its two arrays, which must have equal rank.
     pub fn new(scale: Numbers, shift: Numbers) -> Self {
         debug_assert_eq!(scale.ndim(), shift.ndim());
         Affine {
@@ -50,7 +51,7 @@ impl Affine {
         }
     }
 
-    /// The affine that changes nothing, on a value of this rank.
+    /// The identity on a value of this rank.
     pub fn identity(rank: usize) -> Self {
         Affine {
             scale: Numbers::number(1.0, rank),
@@ -58,44 +59,44 @@ impl Affine {
         }
     }
 
-    /// A scale with no shift.
+    /// An affine with this scale and no shift.
     pub fn scale(scale: Numbers) -> Self {
         let shift = Numbers::number(0.0, scale.ndim());
         Affine::new(scale, shift)
     }
 
-    /// A shift with no scale.
+    /// An affine with this shift and no scale.
     pub fn shift(shift: Numbers) -> Self {
         let scale = Numbers::number(1.0, shift.ndim());
         Affine::new(scale, shift)
     }
 
-    /// Rank of the value it acts on.
+    /// The rank of the value to which the affine is applied.
     pub fn rank(&self) -> usize {
         self.scale.ndim()
     }
 
-    /// Whether `y = x`.
+    /// Whether the affine is the identity.
     pub fn is_identity(&self) -> bool {
         self.has_no_scale() && self.has_no_shift()
     }
 
-    /// Whether it is a scale by one number.
+    /// Whether the affine is a scale by one scalar.
     pub fn is_number(&self) -> bool {
         self.scale.len() == 1 && self.has_no_shift()
     }
 
-    /// Whether the scale is 1 everywhere, and not for want of bits.
+    /// Whether the scale is exactly 1 everywhere, and was not only rounded to 1.
     pub fn has_no_scale(&self) -> bool {
         self.scale.are_all(1.0)
     }
 
-    /// Whether the shift is 0 everywhere, and not for want of bits.
+    /// Whether the shift is exactly 0 everywhere, and was not only rounded to 0.
     pub fn has_no_shift(&self) -> bool {
         self.shift.are_all(0.0)
     }
 
-    /// Whether there is no shift and every factor is a power of two: nothing that is multiplied by it loses a digit.
+    /// Whether the affine is a scale by powers of two only. A multiplication by it rounds nothing.
     pub fn is_only_exponents(&self) -> bool {
         let digits = (1_u64 << (f64::MANTISSA_DIGITS - 1)) - 1;
         self.has_no_shift()
@@ -105,12 +106,12 @@ impl Affine {
                 .all(|s| s.is_normal() && s.to_bits() & digits == 0)
     }
 
-    /// Whether the affine makes any number smaller.
+    /// Whether the affine reduces the magnitude of any channel.
     pub fn shrinks(&self) -> bool {
         self.scale.iter().any(|s| s.abs() < 1.0)
     }
 
-    /// Whether every number in it is finite.
+    /// Whether all elements of the scale and the shift are finite.
     pub fn is_finite(&self) -> bool {
         self.scale
             .iter()
@@ -118,7 +119,7 @@ impl Affine {
             .all(|v| v.is_finite())
     }
 
-    /// The inverse, `(y − t)/s`; `None` if a scale is 0, or too small.
+    /// The inverse, `(y − t)/s`. `None` if a scale is 0, or too small to be inverted.
     pub fn inverse(&self) -> Option<Affine> {
         let scale = &Numbers::number(1.0, self.rank()) / &self.scale;
         let inverse = Affine::new(scale, -&(&self.shift / &self.scale));
@@ -130,15 +131,15 @@ impl Affine {
         self.scale.shape()[axis] == 1 && self.shift.shape()[axis] == 1
     }
 
-    /// The axes along which it varies.
+    /// The axes along which the affine varies.
     pub fn axes(&self) -> Vec<usize> {
         (0..self.rank())
             .filter(|&axis| !self.is_uniform_along(axis))
             .collect()
     }
 
-    /// The affine on a value of this rank, whose axes at these `places` are the axes along which it varies; `None` where it
-    /// varies along others, too.
+    /// Moves the axes `axes` of the affine to the axes `places` of a value of rank `rank`. `None`
+    /// if the affine varies along an axis that is not in `axes`.
     pub fn placed(&self, axes: &[usize], places: &[usize], rank: usize) -> Option<Affine> {
         let mut pairs: Vec<(usize, usize)> =
             places.iter().copied().zip(axes.iter().copied()).collect();
@@ -156,7 +157,8 @@ impl Affine {
         Some(Affine::new(scale?, shift?))
     }
 
-    /// Whether one can follow the other: those of a model that contradicts itself may not.
+    /// Whether both affines can be broadcast together. In a model that contradicts itself they may
+    /// not.
     pub fn broadcasts_with(&self, other: &Affine) -> bool {
         let own = [&self.scale, &self.shift];
         own.iter().all(|numbers| {
@@ -164,7 +166,7 @@ impl Affine {
         })
     }
 
-    /// `next ∘ self`: this map first, `next` on its result.
+    /// The composition `next ∘ self`: applies `self` first, then `next` to its result.
     pub fn then(&self, next: &Affine) -> Affine {
         let shift = match self.shift.is_number(0.0) {
             true => next.shift.clone(),
@@ -173,10 +175,10 @@ impl Affine {
         Affine::new(&self.scale * &next.scale, shift)
     }
 
-    /// Applies one array operation to both arrays (a transpose, a slice, a reshape).
+    /// Applies an array operation, such as a transpose, a slice or a reshape, to both arrays.
     ///
     /// # Errors
-    /// Where `f` fails on one of them.
+    /// The error of `f`, if it fails on one of them.
     pub fn try_map<E>(
         &self,
         mut f: impl FnMut(&Numbers) -> Result<Numbers, E>,

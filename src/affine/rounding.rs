@@ -1,19 +1,20 @@
 //! The loss that a folded number may have when it is stored.
 //!
-//! A fold rounds a number once, to its type. Below the normal numbers a type has fewer and fewer
-//! digits, and at last none: there one rounding can change a number by any fraction. The effect
-//! depends on the readers of the number.
+//! A fold rounds each number once, to its element type. Below the normal numbers, a type has fewer
+//! and fewer digits. There, one rounding can change a number by any fraction. The effect depends on
+//! the readers of the number.
 //!
-//! - **A number that is added, or handed on as a value**, is rounded to the same multiples of the smallest
-//!   number of the type as the sum, or the product, that it takes the place of: it loses nothing that the
-//!   model would have kept.
-//! - **A weight** `w` that is scaled to `v = s·w` and stored as `v + e` acts as the weight `w + e/s` would have
-//!   acted in the model. It is among others whose products are added up, and may be off by one rounding of the
-//!   largest of those: `|e/s| ≤ u·max|w|`. So the few weights of a half-precision network that are subnormal
-//!   by chance do no harm, and a scale that makes many of them so does.
-//! - **A factor** that multiplies a value by itself is the only one in its sum: `|e| ≤ u·|v|`.
+//! - **A summand, or a value that is passed on**, is rounded to multiples of the smallest number of
+//!   the type. The sum or product that it replaces was rounded to the same multiples, so nothing is
+//!   lost that the model would have kept.
+//! - **A weight** `w` that is scaled to `v = s·w` and stored as `v + e` acts like the weight `w +
+//!   e/s` in the model. It is one of many weights whose products are summed. Its error may be one
+//!   rounding of the largest of them: `|e/s| ≤ u·max|w|`. So the few weights of a half-precision
+//!   network that happen to be subnormal do no harm, but a scale that makes many weights subnormal
+//!   does.
+//! - **A factor** that multiplies a value is the only one in its sum: `|e| ≤ u·|v|`.
 //!
-//! Exact zeros, and subnormal numbers that the type holds, lose nothing.
+//! Exact zeros, and subnormal numbers that the type can represent, lose nothing.
 
 use ndarray::{ArrayD, Axis, Zip};
 
@@ -23,21 +24,21 @@ use crate::onnx::value_range::ValueRange;
 use crate::recipe::{Promise, Read, Recipe, evaluate};
 use crate::refusal::{Reason, Refusal};
 
-/// The readers of a tensor's numbers, which decide the allowed loss.
+/// The use of a tensor's numbers, which decides the allowed loss.
 #[derive(Debug, Clone)]
 pub enum Rounding {
     /// Summands, or values themselves.
     Sum,
     /// Factors of single values.
     Factor,
-    /// A weight: the weight before, and the axes along which products contract it.
+    /// A weight, with its formula before the fold and the axes along which products contract it.
     Weight(Recipe, Vec<usize>),
 }
 
 /// The element type of stored numbers.
 ///
 /// # Errors
-/// Where it is unknown, or is no type of floats.
+/// The type is unknown, or is not a float type.
 pub fn float(data_type: Option<DataType>) -> Result<DataType, Reason> {
     let data_type = data_type.filter(|data_type| data_type.is_float());
     data_type.ok_or(Reason::Constant("its element type is not known".into()))
@@ -47,18 +48,19 @@ pub fn float(data_type: Option<DataType>) -> Result<DataType, Reason> {
 #[derive(Debug, Clone, Copy)]
 pub struct Extremes {
     magnitudes: ValueRange,
-    /// Whether any number is below the normal numbers of the type, and loses digits.
+    /// Whether any number loses digits, because it is below the normal numbers of the type.
     loses: bool,
 }
 
 impl Extremes {
-    /// The extremes of no numbers.
+    /// The extremes of an empty part.
     const NONE: Self = Self {
         magnitudes: ValueRange::NONE,
         loses: false,
     };
 
-    /// The extremes of numbers between these bounds, if no such number can be too large or too small for the type.
+    /// The extremes of numbers within these bounds. `None` if such a number may be too large or too
+    /// small for the type.
     fn between(bounds: ValueRange, data_type: DataType) -> Option<Self> {
         let fit = bounds.least() >= data_type.least_normal()
             && bounds.are_finite()
@@ -79,7 +81,7 @@ pub fn foreseen(promise: &Promise) -> Option<Extremes> {
 /// Computes the extremes of a part of a promised tensor, and appends its bytes to `keep`.
 ///
 /// # Errors
-/// Where the part cannot be computed.
+/// The part cannot be computed.
 pub fn extremes(
     promise: &Promise,
     part: usize,
@@ -114,10 +116,10 @@ fn too_large(data_type: DataType, largest: f64) -> Reason {
 }
 
 impl Rounding {
-    /// The tensor of these numbers.
+    /// Rounds these numbers and stores them in a tensor.
     ///
     /// # Errors
-    /// Where a number is not finite, too large for the type, or loses more than is allowed.
+    /// A number is not finite, is too large for the type, or loses more than is allowed.
     pub fn store(
         &self,
         data_type: DataType,
@@ -141,7 +143,7 @@ impl Rounding {
     fn keeps(&self, data_type: DataType, numbers: &ArrayD<f64>, read: Read) -> Result<(), Reason> {
         match self.lost(data_type, numbers, read)? {
             None => Ok(()),
-            // Losses before storing are unknown.
+            // The fraction of the loss is unknown, because the numbers are computed in double too.
             Some((number, _)) if data_type == DataType::Double => {
                 Err(Reason::Underflow(format!("{number:.1e} in double")))
             }
@@ -154,11 +156,11 @@ impl Rounding {
         }
     }
 
-    /// Checks that a promised tensor can be stored, from the [`extremes`] of its parts. It agrees with
-    /// [`Rounding::store`].
+    /// Checks from the [`extremes`] of its parts that a promised tensor can be stored. The result
+    /// agrees with [`Rounding::store`].
     ///
     /// # Errors
-    /// As [`Rounding::store`], and where the numbers cannot be computed.
+    /// The errors of [`Rounding::store`], or that the numbers cannot be computed.
     pub fn check(
         &self,
         promise: &Promise,
@@ -184,12 +186,13 @@ impl Rounding {
         self.keeps(data_type, &numbers, &|name| promise.constant(name))
     }
 
-    /// Whether [`Rounding::store`] accepts the numbers, which are no weight.
+    /// Whether [`Rounding::store`] accepts these numbers, which are not a weight.
     pub fn fits(&self, data_type: Option<DataType>, numbers: &ArrayD<f64>) -> bool {
         float(data_type).is_ok_and(|data_type| self.store(data_type, numbers, &unreadable).is_ok())
     }
 
-    /// The number with the largest loss beyond the allowed one, and the lost part of it.
+    /// The number with the largest loss beyond the allowed one, and the fraction of it that is
+    /// lost.
     fn lost(
         &self,
         data_type: DataType,
@@ -216,7 +219,7 @@ impl Rounding {
             });
             largest = most.insert_axis(Axis(axis));
         }
-        // A number that was the same along an axis may differ from place to place now.
+        // A number that was constant along an axis may now vary along it.
         let [before, largest] = [&before, &largest].map(|array| array.broadcast(numbers.shape()));
         let (before, largest) = before.zip(largest).ok_or(Reason::UnknownShape)?;
         let mut worst = None;

@@ -1,6 +1,6 @@
-//! Shares: numbers that add up to 1, as a Softmax makes them of scores.
+//! Row-stochastic values: elements that add up to 1 along an axis, such as the result of a Softmax.
 //!
-//! `Σ pᵢ·(xᵢ + t) = Σ pᵢ·xᵢ + t` where `Σ pᵢ = 1`: a summand of all values passes the mean of
+//! If `Σ pᵢ = 1`, then `Σ pᵢ·(xᵢ + t) = Σ pᵢ·xᵢ + t`. So a summand of all values passes the mean of
 //! attention.
 
 use crate::analysis::node_view::At;
@@ -33,7 +33,7 @@ pub fn add_up_to_one(at: &At, slot: usize, along: usize) -> bool {
                 Err(_) => return false,
             },
             Some(_) if at.graph.category(node) == Some(Category::Movement) => {
-                // With all axes behind it unchanged, the last axis is the same.
+                // If all axes after it are unchanged, the axis is that of the input.
                 let Ok(before) = made.shape(0) else {
                     return false;
                 };

@@ -1,4 +1,5 @@
-//! The numbers of new tensors: small tensors are computed at once, large ones while they are written.
+//! Computes the elements of new tensors: small tensors at once, large tensors while they are
+//! written.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -19,28 +20,30 @@ use crate::onnx::tensor;
 use crate::recipe::{Given, Promise, Recipe};
 use crate::refusal::Reason;
 
-/// Weights of more elements than this are computed when they are written: nobody but the operators that read them looks
-/// into them.
+/// A weight with more elements than this is computed when it is written. No pass reads the elements
+/// of such a weight.
 pub(super) const LARGE: usize = 1 << 14;
 
-/// The number of new tensors after which their inputs are dropped from memory.
+/// The number of new tensors that are computed in one batch. The constants that a batch reads are
+/// dropped after it.
 const BATCH: usize = 1 << 14;
 
-/// How often progress is polled: one report for each piece would wake the thread that draws it too often.
+/// The interval between two progress reports. A report for each piece of work would wake the thread
+/// that draws it too often.
 const GLANCE: Duration = Duration::from_millis(20);
 
 /// The elements of a new tensor.
 pub(super) enum Computed {
-    /// They are few, or are needed at once.
+    /// The tensor with its elements, because it is small or costly to compute.
     Now(Box<TensorProto>),
-    /// They are computed when they are written; they fit.
+    /// A promise to compute the elements when they are written. They are known to fit their type.
     Later(Arc<Promise>),
 }
 
 /// The result for each new tensor, by its address among the edits.
 pub(super) type AllComputed = HashMap<*const NewTensor, Result<Computed, Reason>>;
 
-/// Computes the new tensors of all edits, by all cores.
+/// Computes the new tensors of all edits on all cores.
 pub(super) fn compute(
     edits: &[Edit],
     analysis: &Analysis,
@@ -59,7 +62,7 @@ pub(super) fn compute(
     computed
 }
 
-/// Computes some of them.
+/// Computes the new tensors of one batch.
 fn compute_batch(
     batch: &[&NewTensor],
     analysis: &Analysis,
@@ -74,7 +77,8 @@ fn compute_batch(
             Err(reason) => drop(failed.insert(std::ptr::from_ref(new), Err(reason))),
         }
     }
-    // Biases first: they read the weights, whose ranges are known afterwards.
+    // Computes small tensors first. Biases are among them; they read the weights, whose ranges are
+    // then known.
     let now = by_all_cores(&small, &|(new, promise)| at_once(new, promise), &|done| {
         progress(done, batch.len())
     });
@@ -109,7 +113,8 @@ fn compute_batch(
     computed
 }
 
-/// The results of pieces of work on all cores; reports progress.
+/// Runs `piece` for each element of `work` on all cores and returns the results in order. Reports
+/// progress meanwhile.
 fn by_all_cores<W: Sync, R: Send>(
     work: &[W],
     piece: &(dyn Fn(&W) -> R + Sync),
@@ -118,7 +123,7 @@ fn by_all_cores<W: Sync, R: Send>(
     let (done, (end, ended)) = (AtomicUsize::new(0), mpsc::channel::<()>());
     std::thread::scope(|scope| {
         let pieces = scope.spawn(|| {
-            // Dropped at the end, however the work ends.
+            // Dropping it tells the waiting thread that the work has ended, even if a piece panics.
             let _end = end;
             let pieces = work.par_iter().map(|work| {
                 let result = piece(work);
@@ -137,12 +142,13 @@ fn by_all_cores<W: Sync, R: Send>(
     })
 }
 
-/// Whether the elements of a new tensor are computed when they are written.
+/// Whether the elements of a new tensor are computed only when they are written.
 fn is_large(new: &NewTensor) -> bool {
     new.replaces.is_some() && new.recipe.len() > LARGE
 }
 
-/// A new tensor, and where its constants are, which all share that read them.
+/// Builds the promise of a new tensor. `shared` holds the constants that were found so far, so that
+/// all tensors of a batch share them.
 fn promise(
     new: &NewTensor,
     analysis: &Analysis,
@@ -170,7 +176,7 @@ fn promise(
     Ok(Promise::new(new.recipe.clone(), data_type, given))
 }
 
-/// Computes one new tensor, by all cores if it is large.
+/// Computes one new tensor, on all cores if it is large.
 pub(super) fn alone(new: &NewTensor, analysis: &Analysis) -> Result<Computed, Reason> {
     let promise = promise(new, analysis, &mut HashMap::default())?;
     if !is_large(new) {
@@ -183,7 +189,8 @@ pub(super) fn alone(new: &NewTensor, analysis: &Analysis) -> Result<Computed, Re
     looked_through(new, promise, parts)
 }
 
-/// The extremes of a part of a large tensor, and its elements, if they take long to compute.
+/// The extremes of a part of a large tensor, and the bytes of its elements if they take long to
+/// compute.
 type Looked = Result<(Extremes, Vec<u8>), Reason>;
 
 fn look(promise: &Promise, part: usize) -> Looked {
@@ -192,7 +199,7 @@ fn look(promise: &Promise, part: usize) -> Looked {
     Ok((found, bytes))
 }
 
-/// A large tensor all of whose parts were looked at.
+/// Builds a large tensor from the results of all its parts, and checks that it fits its type.
 fn looked_through(
     new: &NewTensor,
     promise: Promise,

@@ -1,5 +1,6 @@
-//! Carrying changes out. Nothing is decided here: each new tensor is computed in float64 and rounded once. A large
-//! tensor is only checked to fit its type here; it is computed again while it is written.
+//! Applies edits to the model. No decision is made here. Each new tensor is computed in float64 and
+//! rounded once. Of a large tensor, this module only checks that it fits its type; it is computed
+//! again when it is written.
 
 mod compute;
 
@@ -24,11 +25,11 @@ use crate::onnx::tensor;
 use crate::recipe::{Promise, Recipe, evaluate};
 use crate::refusal::{Reason, Refusal};
 
-/// Makes the changes in an editor of the model, and then the removals.
+/// Applies the edits, then the removals, to an editor of the model.
 ///
 /// # Errors
-/// [`Failed`] for each tensor that does not fit its type, and each that cannot be computed; the editor is then
-/// of no use any more.
+/// [`Failed`] for each tensor that cannot be computed or does not fit its type. The editor must not
+/// be used after an error.
 pub fn apply(
     (edits, removals): (&[Edit], &[Removal]),
     analysis: &Analysis,
@@ -67,8 +68,8 @@ pub fn apply(
     Ok(work.stored)
 }
 
-/// Removes notes about sharding that a copied node has for values of the original: its own may have
-/// other axes.
+/// Removes the sharding notes of a copied node that name values of the original node. The values of
+/// the copy may have other axes.
 fn drop_shards_of_others(node: &mut NodeProto) {
     let NodeProto {
         input,
@@ -90,15 +91,15 @@ struct Work<'w, 'm> {
     analysis: &'w Analysis<'w>,
     graph: &'w Graph<'w>,
     editor: &'w mut Editor<'m>,
-    /// The sites on whose behalf something is made.
+    /// The sites that need the current edit.
     sites: &'w [usize],
     stored: Vec<Stored>,
     computed: AllComputed,
-    /// The tensors stored in place of a constant, with their indices.
+    /// The tensors that replace each constant, with their indices in `stored`.
     taken: HashMap<ValueId, Vec<(Imprint, usize)>>,
 }
 
-/// The identity of a new tensor, to find equal ones.
+/// The elements of a stored tensor, to find equal tensors.
 enum Imprint {
     Now(Vec<i64>, Option<Bytes>),
     Later(Arc<Promise>),
@@ -112,7 +113,7 @@ impl Imprint {
         }
     }
 
-    /// Whether the elements are the same.
+    /// Whether the elements are equal.
     fn is(&self, computed: &Computed) -> bool {
         match (self, computed) {
             (Imprint::Now(dims, elements), Computed::Now(tensor)) => {
@@ -124,14 +125,14 @@ impl Imprint {
     }
 }
 
-/// Whether two recipes give equal numbers before the numbers are rounded.
+/// Whether two recipes give equal numbers before rounding.
 fn are_equal(one: &Recipe, other: &Recipe, analysis: &Analysis) -> bool {
     if one.is_alike(other, &|one, other| {
         are_equal_constants(one, other, analysis)
     }) {
         return true;
     }
-    // A large tensor is not computed for this.
+    // A large tensor is not computed just for this comparison.
     if one.len() > LARGE {
         return false;
     }
@@ -194,7 +195,8 @@ impl Work<'_, '_> {
         Ok(())
     }
 
-    /// Stores a tensor under a name of its own, and gives the name.
+    /// Stores a tensor, or finds an equal one that is already stored. Returns its name in the
+    /// model.
     fn store(&mut self, new: &NewTensor) -> Result<String, Reason> {
         let computed = self.computed.remove(&std::ptr::from_ref(new));
         let computed = computed.unwrap_or_else(|| alone(new, self.analysis))?;
@@ -205,7 +207,8 @@ impl Work<'_, '_> {
             .iter()
             .flat_map(|before| before.iter())
             .filter(|(taken, _)| taken.is(&computed));
-        // A tensor has one recipe: numbers that only rounding makes equal are stored apart.
+        // A stored tensor has one recipe. So tensors that are equal only after rounding are stored
+        // separately.
         let found = same
             .find(|(_, place)| are_equal(&self.stored[*place].recipe, &new.recipe, self.analysis));
         if let Some(&(_, place)) = found {
@@ -236,8 +239,8 @@ impl Work<'_, '_> {
         Ok(name)
     }
 
-    /// Puts a Mul behind the producer of a value, for these readers, and under the name of the
-    /// value for the caller.
+    /// Inserts a Mul after the producer of a value. These readers read the product; if `is_output`,
+    /// the product takes the name of the value, so that the caller of the model reads it too.
     fn multiply(
         &mut self,
         value: ValueId,
@@ -280,7 +283,8 @@ impl Work<'_, '_> {
         match maker {
             Some((node, _)) => self.editor.insert_behind(node, made),
             None => {
-                // The first reader may be in a body, and the others outside of it.
+                // The first reader may be in a body while other readers are outside of it, so the
+                // Mul is placed in the main graph.
                 move_to(&mut made, "");
                 self.editor.insert_first(made);
             }
@@ -288,7 +292,7 @@ impl Work<'_, '_> {
         Ok(())
     }
 
-    /// Puts a new node behind one of the graph.
+    /// Inserts a new node after a node of the graph.
     fn insert(&mut self, op: &str, name: &str, behind: NodeId, inputs: [&str; 2], output: &str) {
         let name = self.editor.fresh(name);
         let node = builder::node(self.graph.node(behind), op, &name, &inputs, output);
@@ -367,7 +371,7 @@ impl Work<'_, '_> {
         }
     }
 
-    /// Puts the nodes of a replacement behind the last of the nodes that they replace.
+    /// Inserts the nodes of a replacement after the last node that they replace.
     fn replace(&mut self, replacement: &Replacement) -> Result<(), Reason> {
         let mut names = self.store_constants(&replacement.constants)?;
         let last = self.last(&replacement.nodes)?;
@@ -388,7 +392,7 @@ impl Work<'_, '_> {
                     new_name.clone_into(name);
                 }
             }
-            // One new node may have the name of one that it replaces.
+            // One new node may keep the name of a node that it replaces.
             if !free.remove(node.name()) {
                 node.name = Some(self.editor.fresh(node.name()));
             }
@@ -398,7 +402,8 @@ impl Work<'_, '_> {
         Ok(())
     }
 
-    /// Stores the constants of a replacement. Returns their names in the model by their names in the replacement.
+    /// Stores the constants of a replacement. Returns a map from their names in the replacement to
+    /// their names in the model.
     fn store_constants(
         &mut self,
         constants: &[NewConstant],

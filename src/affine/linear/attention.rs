@@ -1,7 +1,8 @@
-//! Attention of com.microsoft, which projects its input first: `X·W + b` for queries, keys and
-//! values side by side.
+//! Attention of com.microsoft, which first projects its input: `X·W + b` holds queries, keys and
+//! values, concatenated.
 //!
-//! For an affine of the channels of X: `W' = diag(s)·W`, and `t·W` joins b.
+//! An affine of the channels of X folds into the projection: `W' = diag(s)·W`, and `t·W` is added
+//! to b.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Side, Step};
@@ -12,7 +13,7 @@ use crate::refusal::Reason;
 /// Attention of `com.microsoft`.
 pub struct Attention;
 
-/// Attributes about heads and scores concern the operators behind the projection.
+/// Attributes of heads and scores. They concern only the operators after the projection.
 const KNOWN: &[&str] = &[
     "do_rotary",
     "mask_filter_value",

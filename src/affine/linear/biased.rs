@@ -1,6 +1,6 @@
-//! Activations of a runtime that add a bias first: `f(x + b)`.
+//! Activations of com.microsoft that first add a bias: `f(x + b)`.
 //!
-//! A shift joins the bias; a scale stops before the activation.
+//! A shift is added to the bias. A scale cannot cross the activation.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Side, Step};
@@ -8,7 +8,7 @@ use crate::affine::linear::{Linear, Slots, only_along};
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
-/// BiasGelu, and FastGelu where it has a bias.
+/// BiasGelu, and FastGelu if it has a bias.
 pub struct Biased;
 
 impl Rule for Biased {
@@ -67,7 +67,7 @@ impl Linear for Biased {
         bias.align(at.rank(0)?).ok_or(Reason::UnknownShape)
     }
 
-    /// It has one axis, that of the channels.
+    /// The bias has one axis, the axis of channels.
     fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe> {
         let channels: usize = at.extents(1).ok()?.iter().product();
         bias.expand(&[&vec![1; bias.rank() - 1][..], &[channels]].concat())?

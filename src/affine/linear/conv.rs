@@ -1,13 +1,14 @@
-//! Conv and ConvTranspose of any number of spatial axes, grouped and depthwise.
+//! Conv and ConvTranspose with any number of spatial axes, grouped and depthwise.
 //!
-//! `Conv(s·x + t) = Conv'(x) + Conv(t)`. Without a border, `Conv(t)` is one number for each output
-//! channel, and joins the bias. With one it depends on the place, for the border holds zeros where
-//! `t` would be: then an Add behind holds it, place by place, if the extents are numbers.
+//! `Conv(s·x + t) = Conv'(x) + Conv(t)`. Without padding, `Conv(t)` is one scalar for each output
+//! channel and is added to the bias. With padding, it depends on the place, because the border
+//! holds zeros instead of `t`. Then an Add after the Conv holds `Conv(t)` place by place, if all
+//! extents are known.
 //!
-//! Where every result depends on one place, as where a kernel of one mixes tokens that lie along
-//! the channels, a scale of the places commutes: `W·(x·diag(s)) = (W·x)·diag(s)`. An Add holds the
-//! summands then: `(W·x + b)·diag(s) + t` is `W·(x·diag(s)) + (b·diag(s) + t)`, and
-//! `W·(x·diag(s) + t) + b` is `(W·x + (b/s + W·(t/s)))·diag(s)`.
+//! If every result depends on one place only, a scale of the places commutes with the operator:
+//! `W·(x·diag(s)) = (W·x)·diag(s)`. This is so if a kernel of size 1 mixes tokens that lie along
+//! the channels. The summands need an Add for each place: `(W·x + b)·diag(s) + t` is `W·(x·diag(s))
+//! + (b·diag(s) + t)`, and `W·(x·diag(s) + t) + b` is `(W·x + (b/s + W·(t/s)))·diag(s)`.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Side, Step};
@@ -17,10 +18,10 @@ use crate::analysis::broadcast::LARGEST;
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
-/// Conv: weight `[O, C/group, k...]`.
+/// Conv, with a weight of shape `[O, C/group, k...]`.
 pub struct Conv;
 
-/// ConvTranspose: weight `[C, O/group, k...]`.
+/// ConvTranspose, with a weight of shape `[C, O/group, k...]`.
 pub struct ConvTranspose;
 
 impl Rule for Conv {
@@ -58,10 +59,11 @@ impl Rule for ConvTranspose {
     }
 }
 
-/// The step forward of a scale of places. The shift joins the bias of each place, in an Add.
+/// The forward step of a scale of the places. An Add after the node holds the shift and the bias
+/// for each place.
 ///
 /// # Errors
-/// The reason, if the scale cannot pass without an Add more; or that the Add is too large.
+/// `reason`, if the scale cannot pass without an additional Add, or that the Add is too large.
 fn forward_by_place(
     at: &At,
     affine: &Affine,
@@ -70,7 +72,7 @@ fn forward_by_place(
 ) -> Result<Step, Reason> {
     let scale = Affine::scale(affine.scale.clone());
     if affine.has_no_shift() {
-        // The bias would become an Add of its own.
+        // The bias would need an Add of its own.
         return match at.graph.input(at.node, 2) {
             Some(_) => Err(reason),
             None => Ok(Step::pass_on(0, scale)),
@@ -89,7 +91,7 @@ fn forward_by_place(
     adds_by_place(at, places, step)
 }
 
-/// The step backward of a scale of places. An Add behind holds the bias of each place.
+/// The backward step of a scale of the places. An Add after the node holds the bias for each place.
 fn backward_by_place(at: &At, affine: &Affine, places: usize) -> Result<Step, Reason> {
     let step = Step::pass_on(0, Affine::scale(affine.scale.clone()));
     if affine.has_no_shift() && at.graph.input(at.node, 2).is_none() {
@@ -102,7 +104,8 @@ fn backward_by_place(at: &At, affine: &Affine, places: usize) -> Result<Step, Re
     adds_by_place(at, places, step)
 }
 
-/// How many places a scale of them has, which passes an operator that makes every result of one place.
+/// Checks that the scale of an affine varies over places and passes an operator whose results
+/// depend on one place each. Returns the number of places.
 fn passes_places(at: &At, affine: &Affine) -> Result<usize, Reason> {
     let geometry = check(at)?;
     let places: Vec<usize> = (2..affine.rank()).collect();
@@ -120,7 +123,8 @@ fn passes_places(at: &At, affine: &Affine) -> Result<usize, Reason> {
         .product())
 }
 
-/// A step that leaves another number to add for each channel and place.
+/// Marks a step as one that needs an Add after the node with one scalar for each channel and place,
+/// unless that is too large.
 fn adds_by_place(at: &At, places: usize, step: Step) -> Result<Step, Reason> {
     match at.extents(1)?[0].saturating_mul(places) {
         size if size > LARGEST => Err(Reason::TooLarge(size)),
@@ -131,19 +135,19 @@ fn adds_by_place(at: &At, places: usize, step: Step) -> Result<Step, Reason> {
     }
 }
 
-/// Whether a scale varies over places, and so is no scale of channels.
+/// Whether a scale varies over places, so that it is not a scale of the channels.
 fn is_by_places(scale: &Numbers) -> bool {
     scale.shape().iter().skip(2).any(|&extent| extent != 1)
 }
 
-/// The step backward, common to all convolutions.
+/// The backward step of all convolutions.
 fn backward(at: &At, affine: &Affine) -> Result<Step, Reason> {
     check(at)?;
     only_along(&Affine::scale(affine.scale.clone()), &[1])?;
     Ok(Step::taken(Side::Result, affine.clone()))
 }
 
-/// The step forward, common to all convolutions.
+/// The forward step of all convolutions.
 pub(crate) fn forward(at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
     let affine = at.only(inputs, 0)?;
     let geometry = check(at)?;
@@ -183,7 +187,7 @@ impl Linear for Conv {
     ) -> Result<Recipe, Reason> {
         match side {
             Side::Operand(_) => along_grouped(at, weight, scale),
-            // It propagates to the input.
+            // A scale of the places propagates to the input.
             _ if is_by_places(scale) => Ok(weight.clone()),
             _ => along(weight, scale, 0),
         }
@@ -233,7 +237,8 @@ impl Linear for ConvTranspose {
         }
     }
 
-    /// The channels too, unless they are in groups: then each result sums over some of them only.
+    /// The axes of the kernel, and the channels if there is one group. With several groups, each
+    /// result sums over some channels only.
     fn contracted(&self, at: &At) -> Result<Vec<usize>, Reason> {
         let channels = (at.attr("group", 1)? == 1).then_some(0);
         Ok(channels
@@ -261,14 +266,14 @@ impl Linear for ConvTranspose {
     }
 }
 
-/// `[O]` as `[1, O, 1...]`.
+/// Reshapes a bias from `[O]` to `[1, O, 1...]`.
 pub(crate) fn per_channel(at: &At, bias: &Recipe) -> Result<Recipe, Reason> {
     let mut shape = vec![1; at.rank(0)?];
     shape[1] = bias.len();
     bias.reshape(&shape).ok_or(Reason::UnknownShape)
 }
 
-/// `[1, O, 1...]` as `[O]`; `None` where the bias depends on the place.
+/// Reshapes a bias from `[1, O, 1...]` to `[O]`. `None` if it depends on the place.
 pub(crate) fn as_vector(bias: &Recipe, channels: usize) -> Option<Recipe> {
     let uniform = bias
         .shape()
@@ -280,7 +285,7 @@ pub(crate) fn as_vector(bias: &Recipe, channels: usize) -> Option<Recipe> {
         .expand(&[channels])
 }
 
-/// Multiplies along one axis of the weight by the channels of a `[1, C, 1...]` scale.
+/// Multiplies the weight along one of its axes by a scale of shape `[1, C, 1...]`.
 pub(crate) fn along(weight: &Recipe, scale: &Numbers, axis: usize) -> Result<Recipe, Reason> {
     let mut shape = vec![1; weight.rank()];
     shape[axis] = scale.len();
@@ -293,7 +298,8 @@ pub(crate) fn along(weight: &Recipe, scale: &Numbers, axis: usize) -> Result<Rec
         .ok_or(Reason::WrongAxis)
 }
 
-/// Along axis 1, which counts channels within a group; the groups lie along axis 0.
+/// Multiplies the weight by a scale along axis 1, which counts the channels within a group. The
+/// groups lie along axis 0.
 pub(crate) fn along_grouped(at: &At, weight: &Recipe, scale: &Numbers) -> Result<Recipe, Reason> {
     let (group, shape) = (groups(at)?, weight.shape());
     if scale.len() == 1 || group == 1 {

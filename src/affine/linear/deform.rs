@@ -1,8 +1,9 @@
-//! DeformConv: a convolution whose taps are moved from place to place, by offsets that another layer makes.
+//! DeformConv: a convolution whose taps are moved at each place by offsets that another layer
+//! computes.
 //!
-//! It is linear in its input, channel by channel, and in its weight. It interpolates between
-//! places, reads zeros beyond the image, and a mask scales some places: so a shift of the input is
-//! refused. A shift of the result is a bias.
+//! It is linear in its input, channel by channel, and in its weight. But it interpolates between
+//! places, reads zeros outside of the image, and scales places by a mask. So a shift of the input
+//! is refused. A shift of the result is added to the bias.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Side, Step};
@@ -11,10 +12,10 @@ use crate::affine::linear::{Linear, Slots, only_along};
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
-/// DeformConv: weight `[O, C/group, k...]`.
+/// DeformConv, with a weight of shape `[O, C/group, k...]`.
 pub struct DeformConv;
 
-/// The place of the bias, behind the offsets.
+/// The input that is the bias. It comes after the offsets.
 const BIAS: usize = 3;
 
 impl Rule for DeformConv {

@@ -1,9 +1,11 @@
-//! Einsum: of a value and a weight, as JAX and Keras write their dense layers, and of other operands.
+//! Einsum of a value and a weight, which is the dense layer of JAX and Keras, and Einsum of other
+//! operands.
 //!
-//! `y[o] = Σ x[i]·W[w]`, an index for each letter. A scale along letters of the weight alone can be multiplied into it,
-//! from either side, and one along letters that are not added up is the same on both sides. A shift `t` adds `Σ t[i]·W[w]`,
-//! along whatever letters it varies. With other operands each product has one factor of every operand, so that a number
-//! on one is a number on the result.
+//! `y[o] = Σ x[i]·W[w]`, with an index for each letter. A scale along letters of the weight can be
+//! multiplied into the weight, from the input or from the result. A scale along letters that are
+//! not summed is the same on the input and on the result. A shift `t` adds `Σ t[i]·W[w]`, whatever
+//! letters it varies along. Each product has one factor of every operand, so a scalar scale of any
+//! operand is the same scale of the result.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Side, Step};
@@ -14,7 +16,8 @@ use crate::ir::equation::{Equation, is_once};
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
-/// Einsum, which takes a number into any constant among its operands, and more into the only one beside a value.
+/// Einsum. Any constant operand absorbs a scalar scale. A constant that is the only operand besides
+/// a value absorbs other affines too.
 pub struct Einsum;
 
 impl Rule for Einsum {
@@ -67,7 +70,7 @@ impl Rule for Einsum {
                     .ok_or(reason),
             };
         }
-        // A constant absorbs what another operand would only pass.
+        // Prefers a constant, which absorbs the affine, to an operand that would only pass it.
         let (constants, varying): (Vec<usize>, Vec<usize>) =
             (0..at.arity()).partition(|&slot| at.is_constant(slot));
         let slots = constants.into_iter().chain(varying);
@@ -85,7 +88,7 @@ impl Rule for Einsum {
     }
 }
 
-/// An affine on the result, as one on an operand.
+/// Converts an affine of the result to one of an operand.
 fn on_operand(at: &At, slot: usize, affine: &Affine) -> Option<Affine> {
     let number = at.rank(slot).and_then(|rank| number(affine, rank));
     number
@@ -93,12 +96,12 @@ fn on_operand(at: &At, slot: usize, affine: &Affine) -> Option<Affine> {
         .or_else(|| Letters::beside(at, other_of_two(slot)?)?.pulled(at, affine))
 }
 
-/// The other of the first two operands.
+/// Of the first two operands, the one that is not `slot`.
 fn other_of_two(slot: usize) -> Option<usize> {
     1_usize.checked_sub(slot)
 }
 
-/// A scale by one number, on a value of another rank.
+/// Converts a scale by one scalar to a scale of a value of another rank.
 fn number(affine: &Affine, rank: usize) -> Result<Affine, Reason> {
     let scale: Option<Numbers> = affine
         .scale
@@ -107,21 +110,22 @@ fn number(affine: &Affine, rank: usize) -> Result<Affine, Reason> {
     scale.map(Affine::scale).ok_or(Reason::WrongAxis)
 }
 
-/// The equation of a value and a weight: a letter for each axis.
+/// The equation of a value and a weight, with a letter for each axis.
 struct Letters {
     operand: Vec<char>,
     weight: Vec<char>,
     result: Vec<char>,
-    /// The input that is the weight.
+    /// The index of the input that is the weight.
     slot: usize,
 }
 
 impl Letters {
-    /// `None` where there are other operands, or the equation says more than which axes are multiplied and added up.
+    /// Reads the equation of a node. `None` if the operands are not one value and one weight, or if
+    /// the equation does more than multiply and sum along axes.
     fn from_node(at: &At) -> Option<Self> {
         let slot = at.constant_operand()?;
         let letters = Self::beside(at, slot).filter(|_| !at.is_constant(1 - slot))?;
-        // An axis of extent 1 may be as long as another one of its letter.
+        // Requires equal extents: an axis of extent 1 may be broadcast along its letter.
         let extents = at.extents(slot).ok()?;
         let is_whole = letters.weight.iter().zip(&extents).all(|(letter, &count)| {
             let axis = letters.operand.iter().position(|other| other == letter);
@@ -130,8 +134,8 @@ impl Letters {
         is_whole.then_some(letters)
     }
 
-    /// A scale of the only operand that carries an affine, as one on the other operand, along a
-    /// letter that is contracted.
+    /// Moves a scale to the other operand, along a letter that is summed. Only one operand may
+    /// carry an affine.
     fn factor(at: &At, inputs: &[Option<Affine>]) -> Option<(usize, Affine)> {
         let slot = (0..2).find(|&slot| inputs.get(1 - slot).is_some_and(Option::is_some))?;
         let affine = at.only(inputs, 1 - slot).ok()?;
@@ -153,7 +157,8 @@ impl Letters {
         Some((slot, Affine::scale(affine.scale.reshape(&shape)?)))
     }
 
-    /// For two operands, of which this one may vary as well.
+    /// Reads the equation of a node with two operands, where `slot` takes the place of the weight
+    /// but need not be constant.
     fn beside(at: &At, slot: usize) -> Option<Self> {
         if at.arity() != 2 {
             return None;
@@ -171,7 +176,7 @@ impl Letters {
         if !are_distinct || ranks.contains(&None) {
             return None;
         }
-        // The operand may be added up along letters of its own.
+        // The operand may have letters of its own that are summed.
         let is_summed = weight
             .iter()
             .all(|letter| result.contains(letter) || operand.contains(letter));
@@ -186,20 +191,20 @@ impl Letters {
         })
     }
 
-    /// An affine along letters of the operand that the result has as well, as one on the result: each product has one factor
-    /// of the operand.
+    /// Converts an affine of the operand to one of the result, if the result has all its letters.
+    /// Each product has one factor of the operand.
     fn passed(&self, at: &At, affine: &Affine) -> Option<Affine> {
         moved(affine, &self.operand, &self.result)
             .filter(|_| affine.has_no_shift() || self.mixes(at))
     }
 
-    /// The other way: an affine that is wanted on the result, as one on the operand.
+    /// Converts an affine of the result to one of the operand.
     fn pulled(&self, at: &At, affine: &Affine) -> Option<Affine> {
         moved(affine, &self.result, &self.operand)
             .filter(|_| affine.has_no_shift() || self.mixes(at))
     }
 
-    /// Whether a summand of the operand along the only contracted letter passes to the result: the
+    /// Whether a summand of the operand passes the only contracted letter unchanged, because the
     /// other operand is row-stochastic.
     fn mixes(&self, at: &At) -> bool {
         let mut summed = self
@@ -209,8 +214,9 @@ impl Letters {
         along.is_some_and(|axis| add_up_to_one(at, self.slot, axis))
     }
 
-    /// The result for a constant in place of the operand, as a matrix product: rows are the letters
-    /// of the operand alone, columns those of the weight alone, and common letters are batch axes.
+    /// Computes the result for a constant in place of the operand, as a matrix product. Rows are
+    /// the letters that only the operand has, columns those that only the weight has. Common
+    /// letters of both and the result are batch axes.
     fn product_of(&self, constant: &Recipe, weight: &Recipe) -> Option<Recipe> {
         let (kept, summed): (Vec<char>, Vec<char>) = self
             .weight
@@ -250,7 +256,8 @@ impl Letters {
         .ok()
     }
 
-    /// The scales of both operands on the result, of this rank, or the affine of one.
+    /// Combines the scales of both operands, or takes the affine of the only operand that has one,
+    /// as an affine of the result.
     fn product(at: &At, inputs: &[Option<Affine>], rank: usize) -> Option<Affine> {
         let is_only = inputs.iter().flatten().count() == 1;
         let mut product = Affine::identity(rank);
@@ -265,8 +272,8 @@ impl Letters {
         Some(product)
     }
 
-    /// Checks that the weight has the letters along which the scale of an affine varies, and that the
-    /// image of the shift is known and not too large.
+    /// Checks that the weight has all letters along which the scale of an affine varies, and that
+    /// the image of the shift is known and not too large.
     fn check(&self, at: &At, affine: &Affine, side: Side) -> Result<(), Reason> {
         at.weight(self.slot)?;
         let is_operand = matches!(side, Side::Operand(_));
@@ -308,12 +315,12 @@ impl Letters {
         }
     }
 
-    /// Letters of the weight that are added up.
+    /// The axes of the weight whose letters are summed.
     fn summed(&self) -> impl Iterator<Item = usize> {
         (0..self.weight.len()).filter(|&axis| !self.result.contains(&self.weight[axis]))
     }
 
-    /// Letters of the operand that are added up and that the weight does not have.
+    /// The axes of the operand whose letters are summed and absent from the weight.
     fn summed_alone(&self) -> impl Iterator<Item = usize> {
         (0..self.operand.len()).filter(|&axis| {
             let letter = &self.operand[axis];
@@ -321,7 +328,7 @@ impl Letters {
         })
     }
 
-    /// How many places of the operand are added up along which a shift is the same.
+    /// The number of places that are summed and along which the shift is constant.
     fn times(&self, at: &At, shift: &Numbers) -> Result<f64, Reason> {
         let same = self.summed_alone().filter(|&axis| shift.shape()[axis] == 1);
         same.map(|axis| Ok(at.places(1 - self.slot, axis)? as f64))
@@ -329,17 +336,18 @@ impl Letters {
     }
 }
 
-/// The axis of a letter.
+/// The axis that a letter denotes.
 fn position(letters: &[char], letter: char) -> Option<usize> {
     letters.iter().position(|&other| other == letter)
 }
 
-/// A stack of matrices, behind the batch axes of a recipe.
+/// Reshapes a recipe to a stack of matrices after its batch axes.
 fn matrices(recipe: &Recipe, batches: usize, matrix: [usize; 2]) -> Option<Recipe> {
     recipe.reshape(&[&recipe.shape()[..batches], &matrix].concat())
 }
 
-/// An affine over some letters as one over others, which must have those that it varies along.
+/// Rearranges an affine from the letters `from` to the letters `to`. `None` if `to` lacks a letter
+/// along which the affine varies.
 fn moved(affine: &Affine, from: &[char], to: &[char]) -> Option<Affine> {
     let axes = affine.axes();
     let places = axes.iter().map(|&axis| position(to, *from.get(axis)?));
@@ -347,8 +355,8 @@ fn moved(affine: &Affine, from: &[char], to: &[char]) -> Option<Affine> {
     affine.placed(&axes, &places, to.len())
 }
 
-/// A recipe over some letters as one over others. Along letters that it lacks it has extent 1, and so it
-/// must along letters that are dropped.
+/// Rearranges a recipe from the letters `from` to the letters `to`. A letter that `from` lacks gets
+/// extent 1. A letter that `to` lacks must have extent 1.
 fn arranged(recipe: &Recipe, from: &[char], to: &[char]) -> Result<Recipe, Reason> {
     let places: Vec<Option<usize>> = to.iter().map(|&letter| position(from, letter)).collect();
     let extents = places

@@ -1,7 +1,8 @@
-//! Add, Sub, Mul, Div and Neg, with a constant or between two values.
+//! Add, Sub, Mul, Div and Neg, of a value and a constant or of two values.
 //!
-//! A constant summand absorbs a shift; a constant factor absorbs a scale; the other part of the
-//! affine propagates. `(s·x + t) + c` makes the node redundant: `c` joins the shift.
+//! A constant summand absorbs a shift, a constant factor absorbs a scale, and the other part of the
+//! affine propagates. In `(s·x + t) + c`, the constant `c` is added to the shift, and the node
+//! becomes redundant.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Side, Step};
@@ -10,7 +11,7 @@ use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 use crate::shape::facts::{Shape, extent};
 
-/// Element-wise arithmetic.
+/// The rule of element-wise arithmetic.
 pub struct Elementwise;
 
 impl Rule for Elementwise {
@@ -99,22 +100,22 @@ impl Rule for Elementwise {
     }
 }
 
-/// An alternative backward: affines on inputs.
+/// One alternative of a backward step: the affines that the inputs need.
 type Alternative = Vec<(usize, Affine)>;
 
-/// The affines of both operands; `None` where one of them does not fit.
+/// An alternative that puts an affine on both operands. `None` if one of them does not fit.
 fn on_both(at: &At, left: &Affine, right: &Affine) -> Option<Alternative> {
     let left = shrunk(at, 0, left).ok()?;
     let right = shrunk(at, 1, right).ok()?;
     Some(vec![(0, left), (1, right)])
 }
 
-/// The affine of one operand; `None` where it does not fit.
+/// An alternative that puts an affine on one operand. `None` if it does not fit.
 fn on_one(at: &At, slot: usize, affine: &Affine) -> Option<Alternative> {
     Some(vec![(slot, shrunk(at, slot, affine).ok()?)])
 }
 
-/// The step with all alternatives that fit.
+/// The step with all alternatives that fit, or an error if there is none.
 fn some_way(ways: Vec<Option<Alternative>>) -> Result<Step, Reason> {
     let ways: Vec<Alternative> = ways.into_iter().flatten().collect();
     if ways.is_empty() {
@@ -148,11 +149,11 @@ fn forward_constant(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reaso
     }
 }
 
-/// The step forward of an Add or a Sub with a constant.
+/// The forward step of an Add or a Sub with a constant.
 fn past_summand(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reason> {
     let Affine { scale, shift } = affine;
     let is_taken_from_constant = at.graph.is(at.node, "Sub") && slot == 0;
-    // A bare shift ends at the first constant that is added anyway.
+    // The first constant summand absorbs a shift without a scale.
     if affine.has_no_scale() && at.weight(slot).is_ok() {
         return Ok(Step::taken(Side::Operand(1 - slot), affine.clone()));
     }
@@ -193,7 +194,8 @@ fn into_widening_factor(at: &At, affine: &Affine, slot: usize) -> Result<Step, R
     })
 }
 
-/// The numbers of a constant operand, with as many axes as an affine that broadcasts with them.
+/// Reads a constant operand and gives it the rank of the affine. An error if the two cannot be
+/// broadcast.
 fn aligned_constant(at: &At, affine: &Affine, slot: usize) -> Result<Numbers, Reason> {
     let constant = at.numbers(slot)?.align(affine.rank());
     constant
@@ -203,9 +205,9 @@ fn aligned_constant(at: &At, affine: &Affine, slot: usize) -> Result<Numbers, Re
         .ok_or(Reason::UnknownShape)
 }
 
-/// Whether a constant factor widens a value, as a tokenizer of numbers makes channels of each
-/// number, and can absorb the whole scale: operators behind it contract the new axis, and could
-/// not.
+/// Whether a constant factor widens a value and can absorb the whole scale. A tokenizer of numbers
+/// does so: it expands each number to channels. The operators after it sum over the new axis, so
+/// they could not absorb the scale.
 fn widens(at: &At, affine: &Affine, slot: usize) -> bool {
     let shapes = at.shape(1 - slot).ok().zip(at.output_shape(0).ok());
     let extents = at.weight(slot).and_then(|_| at.extents(slot)).ok();
@@ -223,8 +225,8 @@ fn widens(at: &At, affine: &Affine, slot: usize) -> bool {
     !affine.has_no_scale() && value != made && fits
 }
 
-/// `(s·x + t) + c = s·(x + c/s) + t`: positions stay a summand of the stream. `None` for other
-/// operators, and where the constant is equal for all positions.
+/// `(s·x + t) + c = s·(x + c/s) + t`: the step that keeps position embeddings as a summand of the
+/// stream. `None` for other operators, and if the constant is equal for all positions.
 pub fn beside_positions(at: &At, inputs: &[Option<Affine>]) -> Option<Step> {
     let slot = at.constant_operand()?;
     let takes = at.graph.is(at.node, "Add") || (at.graph.is(at.node, "Sub") && slot == 1);
@@ -286,11 +288,12 @@ fn forward_two(at: &At, left: &Option<Affine>, right: &Option<Affine>) -> Result
     }
 }
 
-/// `(s·x + t) + y = s·(x + y/s) + t`: the affine that the other operand needs, so that the sum is
-/// in the basis of the operand with the affine.
+/// `(s·x + t) + y = s·(x + y/s) + t`: the affine that the other operand needs, so that the sum has
+/// the basis of the operand with the affine.
 fn stream(at: &At, other: usize, carried: &Affine) -> Result<Affine, Reason> {
     let (scale, shift) = (carried.scale.shape(), carried.shift.shape());
-    // Behind a constant for each position, every bias on the path would become one.
+    // After a shift that varies over positions, every bias on the path would have to vary over
+    // positions too.
     let has_positions = (0..carried.rank()).any(|axis| shift[axis] != 1 && scale[axis] == 1);
     let inverse = Affine::scale(&Numbers::number(1.0, carried.rank()) / &carried.scale);
     if has_positions || !inverse.is_finite() {
@@ -299,18 +302,19 @@ fn stream(at: &At, other: usize, carried: &Affine) -> Result<Affine, Reason> {
     shrunk(at, other, &inverse).map_err(|_| Reason::ResidualStream)
 }
 
-/// An affine on an operand, as one on a result of more axes.
+/// Gives an affine of an operand the rank of the result.
 ///
 /// # Errors
-/// [`Reason::UnknownShape`] where the result has fewer axes than it.
+/// [`Reason::UnknownShape`] if the result has fewer axes than the affine.
 pub fn aligned(affine: &Affine, rank: usize) -> Result<Affine, Reason> {
     affine.try_map(|numbers| numbers.align(rank).ok_or(Reason::UnknownShape))
 }
 
-/// An affine on the result, as the same on an operand that may be broadcast.
+/// Converts an affine of the result to one of an operand that may be broadcast.
 ///
 /// # Errors
-/// Where the shape of the operand is not known, or the affine varies along axes that it is broadcast along.
+/// The shape of the operand is not known, or the affine varies along axes along which the operand
+/// is broadcast.
 pub fn shrunk(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
     let shape = at.shape(slot)?;
     if affine.rank() < shape.len() {
@@ -319,8 +323,8 @@ pub fn shrunk(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
     shrunk_to(affine, &shape).ok_or(Reason::MixedAxes)
 }
 
-/// An affine without its leading axes, on a value of this shape; `None` where the affine varies along a leading axis, or does
-/// not have the extents of the value.
+/// Drops leading axes of an affine, so that it fits a value of this shape. `None` if the affine
+/// varies along a dropped axis, or if its extents differ from those of the value.
 pub(super) fn shrunk_to(affine: &Affine, shape: &Shape) -> Option<Affine> {
     let scale = numbers_shrunk_to(&affine.scale, shape)?;
     let shift = numbers_shrunk_to(&affine.shift, shape)?;
@@ -371,7 +375,7 @@ impl Linear for Elementwise {
         operand: usize,
         shift: &Numbers,
     ) -> Result<Recipe, Reason> {
-        // In `c − (x + t)` it is taken away.
+        // In `c − (x + t)` the shift is subtracted.
         let taken_away = at.proto().op_type() == "Sub" && operand == 1;
         Ok(if taken_away {
             shift.recipe().neg()
@@ -394,7 +398,7 @@ impl Linear for Elementwise {
     }
 }
 
-/// Whether the constant is what `Sub` takes away.
+/// Whether the node is a Sub that subtracts the constant.
 fn subtracts(at: &At) -> bool {
     at.proto().op_type() == "Sub" && at.is_constant(1)
 }

@@ -1,8 +1,8 @@
 //! Convolutions and products of com.microsoft with a fused activation: `f(L(x) + b + z)`.
 //!
-//! An affine of the input folds into the weight and the bias, as without the activation; the
-//! activation stops every affine backward, and a shift for each place, since an Add behind the
-//! activation would be another function.
+//! An affine of the input folds into the weight and the bias, as it does without the activation. No
+//! affine crosses the activation backward. A shift that depends on the place is refused, since an
+//! Add after the activation would be another function.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Side, Step};
@@ -12,7 +12,7 @@ use crate::affine::linear::{Linear, Slots, conv, gemm};
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
-/// FusedConv of `com.microsoft`: a Conv, and its summand.
+/// FusedConv of `com.microsoft`: a Conv with a summand and an activation.
 pub struct FusedConv;
 
 /// FusedGemm of `com.microsoft`.

@@ -1,7 +1,7 @@
-//! Gemm: `Y = alpha·A'·B' + beta·C`, with A or B constant, transposed or not.
+//! Gemm: `Y = alpha·A'·B' + beta·C`, with A or B constant and either of them transposed or not.
 //!
-//! For an affine on A: `B'` is scaled along its contracted axis, and `alpha·t·B'` joins `beta·C`;
-//! beta becomes 1 where C is written anew, for `beta·C` may round where C alone does not.
+//! An affine of A scales `B'` along its contracted axis, and adds `alpha·t·B'` to `beta·C`. If C is
+//! written again, beta becomes 1, because `beta·C` may round where C does not.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Side, Step};
@@ -35,7 +35,7 @@ impl Rule for Gemm {
     }
 }
 
-/// The step forward.
+/// The forward step of Gemm and FusedGemm.
 pub(crate) fn forward(at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
     check(at)?;
     let slot = if inputs[0].is_some() { 0 } else { 1 };
@@ -86,7 +86,8 @@ fn contracted(at: &At, slot: usize) -> Result<usize, Reason> {
 impl Linear for Gemm {
     fn slots(&self, at: &At) -> Result<Slots, Reason> {
         let weight = at.constant_operand().ok_or(Reason::NotConstant)?;
-        // tract has `beta` in float32, and runs no Gemm of another type that has a C: it is not given one.
+        // tract reads `beta` as float32 and cannot run a Gemm of another type that has a C. So such
+        // a Gemm gets no C.
         let made = at
             .graph
             .output(at.node, 0)
@@ -146,7 +147,7 @@ impl Linear for Gemm {
         let matrix = weight
             .filter(|weight| weight.rank() == 2)
             .ok_or(Reason::UnknownShape)?;
-        // Both with the contracted axis where a plain product has it.
+        // Transposes both operands, if needed, to the layout of a plain matrix product.
         let matrix = turned_unless(contracted(at, 1 - operand)? == operand, matrix)
             .ok_or(Reason::UnknownShape)?;
         let mut wide = shift.shape().to_vec();
@@ -180,7 +181,7 @@ impl Linear for Gemm {
     }
 }
 
-/// A matrix, transposed unless it is plain.
+/// Transposes a matrix unless it is plain.
 fn turned_unless(is_plain: bool, matrix: &Recipe) -> Option<Recipe> {
     if is_plain {
         Some(matrix.clone())

@@ -7,7 +7,7 @@ use crate::recipe::{Numbers, Recipe, Windows};
 use crate::refusal::Reason;
 use crate::shape::facts::{Shape, extent};
 
-/// The attributes of Conv, and behind them the attributes that ConvTranspose has as well.
+/// The attributes of Conv, followed by those that only ConvTranspose has.
 const ATTRIBUTES: &[&str] = &[
     "auto_pad",
     "dilations",
@@ -19,7 +19,8 @@ const ATTRIBUTES: &[&str] = &[
     "output_shape",
 ];
 
-/// The geometry of a convolution: which input place each tap of the kernel meets for each output place.
+/// The geometry of a convolution: which input place each tap of the kernel reads for each output
+/// place.
 pub(super) struct Geometry {
     transposed: bool,
     group: usize,
@@ -28,7 +29,8 @@ pub(super) struct Geometry {
     kernel: Vec<usize>,
     strides: Vec<i64>,
     dilations: Vec<i64>,
-    /// Zeros before the first place, along each spatial axis; `None` where extents decide and are unknown.
+    /// The zeros before the first place along each spatial axis. `None` if they depend on unknown
+    /// extents.
     before: Option<Vec<i64>>,
     padded: bool,
     input: Vec<Option<usize>>,
@@ -36,8 +38,10 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
+    /// Reads the geometry of a node.
+    ///
     /// # Errors
-    /// Where an attribute is unknown or malformed, or the shape of the weight is unknown.
+    /// An attribute is unknown or malformed, or the shape of the weight is unknown.
     pub(super) fn from_node(at: &At) -> Result<Self, Reason> {
         let transposed = at.proto().op_type() == "ConvTranspose";
         let known = if transposed {
@@ -76,8 +80,8 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// Zeros before the first place along each spatial axis, if they are known, and whether there
-    /// may be zeros around the image at all.
+    /// Computes the zeros before the first place along each spatial axis, if they are known, and
+    /// whether the image may be padded with zeros at all.
     fn padding(&self, at: &At) -> Result<(Option<Vec<i64>>, bool), Reason> {
         let spatial = self.kernel.len();
         let auto = at.attr_text("auto_pad", "NOTSET")?;
@@ -96,7 +100,8 @@ impl Geometry {
                 let totals = (0..spatial).map(|axis| self.same_padding(axis));
                 match totals.collect::<Option<Vec<i64>>>() {
                     Some(totals) => {
-                        // An odd total has one more zero behind (`UPPER`) or before (`LOWER`).
+                        // If the total is odd, the additional zero is after the image (`UPPER`) or
+                        // before it (`LOWER`).
                         let more = i64::from(auto == "SAME_LOWER");
                         let before = totals.iter().map(|total| (total + more) / 2).collect();
                         (Some(before), totals.iter().any(|&total| total != 0))
@@ -108,9 +113,10 @@ impl Geometry {
         })
     }
 
-    /// The number of zeros that `SAME` puts around the image along an axis; `None` where extents that decide are unknown.
+    /// The number of zeros that `SAME` adds around the image along an axis. `None` if it depends on
+    /// unknown extents.
     fn same_padding(&self, axis: usize) -> Option<i64> {
-        // A kernel of one place does not reach beyond the image.
+        // A kernel of extent 1 reads no place outside of the image.
         if self.kernel[axis] == 1 {
             return Some(0);
         }
@@ -124,28 +130,28 @@ impl Geometry {
         Some(read.saturating_sub(input).max(0))
     }
 
-    /// Whether each result is made of the one place where it is itself.
+    /// Whether each result is computed from the input at the same place only.
     pub(super) fn reads_one_place(&self) -> bool {
         let is_one =
             self.kernel.iter().all(|&taps| taps == 1) && self.strides.iter().all(|&step| step == 1);
         is_one && !self.padded && !self.transposed
     }
 
-    /// The places that stand for all in the image of this shift: those of the shift itself, where each is made of one of
-    /// them; `None` where it depends on the border, or on what lies around.
+    /// The spatial extents of the image of this shift, if each place of the image follows from one
+    /// place of the shift. `None` if the image depends on the border or on adjacent places.
     fn alike(&self, shift: &Numbers) -> Option<Vec<usize>> {
         let places = &shift.shape()[2..];
         let is_plain = places.iter().all(|&count| count == 1) && !self.padded && !self.transposed;
         (is_plain || self.reads_one_place()).then(|| places.to_vec())
     }
 
-    /// Whether the image of this shift is the same at every place.
+    /// Whether the image of this shift is equal at every place.
     pub(super) fn is_plain(&self, shift: &Numbers) -> bool {
         self.alike(shift)
             .is_some_and(|places| places.iter().all(|&count| count == 1))
     }
 
-    /// The spatial extents of input and output, where all are numbers.
+    /// The spatial extents of input and output. An error if any is unknown.
     fn places(&self) -> Result<(Vec<usize>, Vec<usize>), Reason> {
         let input = self.input.iter().copied().collect();
         let output = self.output.iter().copied().collect();
@@ -155,7 +161,10 @@ impl Geometry {
         }
     }
 
-    /// The spatial extents over which the image of a shift is computed, of input and output.
+    /// The spatial extents of input and output over which the image of a shift is computed.
+    ///
+    /// # Errors
+    /// They are unknown, the image is too large, or the shift varies over samples.
     pub(super) fn room(&self, shift: &Numbers) -> Result<(Vec<usize>, Vec<usize>), Reason> {
         let (input, output) = match self.alike(shift) {
             Some(places) => (places.clone(), places),
@@ -172,14 +181,15 @@ impl Geometry {
         }
     }
 
-    /// `L(t)`: where nothing lies around a place, one product with the sum over the taps.
+    /// Computes `L(t)`. If each place follows from one place of the shift, this is one product with
+    /// the kernel summed over its taps.
     pub(super) fn image(&self, weight: &Recipe, shift: &Numbers) -> Result<Recipe, Reason> {
         let extents = self.room(shift)?;
         self.image_in(weight, shift, extents)
             .ok_or(Reason::WrongAxis)
     }
 
-    /// The image over these spatial extents of input and output.
+    /// Computes the image over these spatial extents of input and output.
     fn image_in(
         &self,
         weight: &Recipe,
@@ -220,7 +230,7 @@ impl Geometry {
     }
 }
 
-/// The list of an attribute, as long as its default, without a number below the least one.
+/// Reads a list attribute that must be as long as its default and have no element below `least`.
 ///
 /// # Errors
 /// [`Reason::Attribute`] for any other list.
@@ -250,7 +260,7 @@ fn spatial_extents(shape: Shape, spatial: usize) -> Result<Vec<Option<usize>>, R
 /// The number of groups of channels.
 ///
 /// # Errors
-/// [`Reason::Attribute`] where it is not positive.
+/// [`Reason::Attribute`] if it is not positive.
 pub(super) fn groups(at: &At) -> Result<usize, Reason> {
     let groups = usize::try_from(at.attr("group", 1)?)
         .ok()

@@ -1,9 +1,9 @@
-//! MatMul, with the weight on either side, and runtimes' FusedMatMul: `alpha·A'·B'`, where either may
-//! be transposed.
+//! MatMul, with the weight on either side, and FusedMatMul of com.microsoft: `alpha·A'·B'`, where
+//! either operand may be transposed.
 //!
-//! `(x·diag(s) + t)·W = x·(diag(s)·W) + t·W` and `(x·W)·diag(s) + t = x·(W·diag(s)) + t`; for a
-//! weight on the left, the same transposed. Between two operands that both vary only a scale can
-//! pass, along the axes that are not contracted; a shift where the other one has shares, as in
+//! `(x·diag(s) + t)·W = x·(diag(s)·W) + t·W` and `(x·W)·diag(s) + t = x·(W·diag(s)) + t`. A weight
+//! on the left folds in the same way, transposed. If both operands vary, a scale passes along the
+//! axes that are not contracted. A shift passes if the other operand is row-stochastic, as in
 //! attention.
 
 use crate::affine::Affine;
@@ -15,7 +15,7 @@ use crate::analysis::broadcast::LARGEST;
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
-/// MatMul.
+/// MatMul and FusedMatMul.
 pub struct MatMul;
 
 impl Rule for MatMul {
@@ -79,7 +79,7 @@ impl Rule for MatMul {
     }
 }
 
-/// Refuses forms of FusedMatMul that are more than a product of matrices.
+/// Refuses a FusedMatMul that does more than multiply matrices.
 fn check_form(at: &At) -> Result<(), Reason> {
     if at.graph.domain_op(at.node) == ("", "MatMul") {
         return at.only_attributes(&[]);
@@ -87,7 +87,7 @@ fn check_form(at: &At) -> Result<(), Reason> {
     at.only_attributes(&["alpha", "transA", "transB", "transBatchA", "transBatchB"])?;
     at.attr_float("alpha", 1.0)?;
     for (slot, name) in ["transA", "transB"].into_iter().enumerate() {
-        // Beside a vector onnxruntime does not turn a matrix.
+        // onnxruntime does not transpose a matrix if the other operand is a vector.
         if at.flag(name, false)? && at.rank(1 - slot)? < 2 {
             return Err(Reason::Attribute(name.into()));
         }
@@ -98,18 +98,19 @@ fn check_form(at: &At) -> Result<(), Reason> {
     batch.map_or(Ok(()), |name| Err(Reason::Attribute((*name).into())))
 }
 
-/// Whether an operand is transposed before it is multiplied.
+/// Whether an operand is transposed before the multiplication.
 fn is_turned(at: &At, slot: usize) -> bool {
     at.flag(["transA", "transB"][slot], false) == Ok(true)
 }
 
-/// A matrix with its last two axes swapped, where the operand is transposed.
+/// Swaps the last two axes of a matrix if the operand is transposed.
 fn turned(at: &At, slot: usize, matrix: &Recipe) -> Recipe {
     let swapped = matrix.turned().filter(|_| is_turned(at, slot));
     swapped.unwrap_or_else(|| matrix.clone())
 }
 
-/// An affine of an operand in the axes of the product's factor, and back.
+/// Converts an affine from the axes of an operand as stored to the axes in which it is multiplied,
+/// or back.
 fn turned_affine(at: &At, slot: usize, affine: &Affine) -> Affine {
     if !is_turned(at, slot) {
         return affine.clone();
@@ -121,7 +122,7 @@ fn turned_affine(at: &At, slot: usize, affine: &Affine) -> Affine {
     }
 }
 
-/// The contracted axis of an operand, and the one that stays in the result's matrix.
+/// The contracted axis of an operand, and the axis that becomes an axis of the result's matrix.
 fn matrix_axes(slot: usize, rank: usize) -> (usize, usize) {
     if slot == 0 {
         (rank - 1, rank - 2)
@@ -130,8 +131,8 @@ fn matrix_axes(slot: usize, rank: usize) -> (usize, usize) {
     }
 }
 
-/// The axis of an operand of this rank that becomes an axis of the result's matrix; `None` where the
-/// product is of other forms.
+/// The axis of an operand of this rank that becomes an axis of the result's matrix. `None` if the
+/// node is not a product of matrices.
 pub fn kept_axis(at: &At, slot: usize, rank: usize) -> Option<usize> {
     let is_matrix = rank >= 2 && at.rank(1 - slot).ok()? >= 2 && check_form(at).is_ok();
     if !is_matrix {
@@ -145,7 +146,7 @@ pub fn kept_axis(at: &At, slot: usize, rank: usize) -> Option<usize> {
     })
 }
 
-/// The contracted axis of an operand of this rank, as the operand is stored.
+/// The contracted axis of an operand of this rank, in the axes of the operand as stored.
 fn contracted_axis(at: &At, slot: usize, rank: usize) -> usize {
     let (contracted, kept) = matrix_axes(slot, rank);
     if is_turned(at, slot) {
@@ -155,7 +156,7 @@ fn contracted_axis(at: &At, slot: usize, rank: usize) -> usize {
     }
 }
 
-/// Whether the weight can take the affine from that side.
+/// Checks that the weight can absorb the affine from that side.
 fn check(at: &At, affine: &Affine, side: Side) -> Result<(), Reason> {
     let affine = &match side {
         Side::Operand(slot) => turned_affine(at, slot, affine),
@@ -192,7 +193,7 @@ fn check(at: &At, affine: &Affine, side: Side) -> Result<(), Reason> {
     }
 }
 
-/// The shape in which a scale multiplies the weight.
+/// The shape to which a scale is reshaped so that it multiplies the weight.
 fn weight_shape(at: &At, side: Side, scale: &[usize], weight: usize) -> Result<Vec<usize>, Reason> {
     let is_right = at.is_constant(1);
     let (batch, [rows, columns]) = match side {
@@ -225,8 +226,8 @@ fn weight_shape(at: &At, side: Side, scale: &[usize], weight: usize) -> Result<V
     Ok([&vec![1; room - batch.len()], batch, &matrix].concat())
 }
 
-/// The batch axes of a shape, and the extents of its rows and columns; 1 for an axis that the shape
-/// does not have, beside an operand of rank 1.
+/// Splits a shape into its batch axes and the extents of its rows and columns. The extent of an
+/// axis that the shape does not have is 1; this happens with operands of rank 1.
 fn split_matrix(
     shape: &[usize],
     [has_rows, has_columns]: [bool; 2],
@@ -236,7 +237,7 @@ fn split_matrix(
     Ok((batch, [rows, columns]))
 }
 
-/// The last extent of a shape, and the extents before it; 1 where the shape does not have the axis.
+/// Splits the last extent off a shape. The extent is 1 if the shape does not have the axis.
 fn split_last(shape: &[usize], has_axis: bool) -> Result<(&[usize], usize), Reason> {
     match shape {
         _ if !has_axis => Ok((shape, 1)),
@@ -245,8 +246,8 @@ fn split_last(shape: &[usize], has_axis: bool) -> Result<(&[usize], usize), Reas
     }
 }
 
-/// Whether a summand of an operand along the contracted axis passes to the result: the other
-/// operand is row-stochastic.
+/// Whether a summand of an operand along the contracted axis passes to the result, because the
+/// other operand is row-stochastic.
 fn mixes(at: &At, slot: usize) -> bool {
     let other = 1 - slot;
     let has_no_factor =
@@ -256,7 +257,7 @@ fn mixes(at: &At, slot: usize) -> bool {
     })
 }
 
-/// An affine on an operand, as one on the result.
+/// Converts an affine of an operand to one of the result.
 fn pass(at: &At, slot: usize, affine: Option<&Affine>) -> Result<Affine, Reason> {
     let affine = &turned_affine(at, slot, affine.ok_or(Reason::NotConstant)?);
     if affine.rank() < 2 || at.rank(1 - slot)? < 2 {
@@ -270,7 +271,7 @@ fn pass(at: &At, slot: usize, affine: Option<&Affine>) -> Result<Affine, Reason>
     affine.try_map(|numbers| numbers.align(rank).ok_or(Reason::UnknownShape))
 }
 
-/// A scale along the contracted axis, as a scale of the other operand.
+/// Converts a scale along the contracted axis to a scale of the other operand.
 fn factor(at: &At, slot: usize, affine: &Affine) -> Option<Affine> {
     let scale = turned_affine(at, slot, affine).scale;
     let rank = at.rank(1 - slot).ok()?;
@@ -286,7 +287,7 @@ fn factor(at: &At, slot: usize, affine: &Affine) -> Option<Affine> {
     Some(turned_affine(at, 1 - slot, &scale))
 }
 
-/// The contracted axis of an operand that is not transposed; a vector has only one axis.
+/// The contracted axis of an operand that is not transposed. A vector has only one axis.
 fn contracted_of(slot: usize, rank: usize) -> usize {
     if rank == 1 {
         0
@@ -295,7 +296,7 @@ fn contracted_of(slot: usize, rank: usize) -> usize {
     }
 }
 
-/// An affine on the result, as one on an operand.
+/// Converts an affine of the result to one of an operand.
 fn pull(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
     let rank = at.rank(slot)?;
     let are_matrices = rank >= 2 && affine.rank() >= 2 && at.rank(1 - slot)? >= 2;
@@ -340,7 +341,8 @@ impl Linear for MatMul {
             _ => scale.recipe().clone(),
         };
         let shape = weight_shape(at, side, scale.shape(), weight.rank())?;
-        // Only one of the last two axes varies, so that the elements keep their order.
+        // The scale varies along one of the last two axes only, so the reshape keeps the order of
+        // the elements.
         let scaled = scale.reshape(&shape).and_then(|scale| weight.mul(&scale));
         let scaled = scaled
             .filter(|scaled| scaled.shape() == weight.shape())
@@ -368,7 +370,8 @@ impl Linear for MatMul {
         let shift = turned(at, operand, shift.recipe());
         let rank = shift.rank();
         let (contracted, _) = matrix_axes(operand, rank);
-        // A weight of rank 1 is a matrix of one column, or one row, which the result does not have.
+        // A weight of rank 1 is treated as a matrix with one column or one row. The result lacks
+        // that axis.
         let matrix = match (weight.shape(), operand) {
             (&[length], 0) => weight.reshape(&[length, 1]),
             (&[length], _) => weight.reshape(&[1, length]),

@@ -1,9 +1,9 @@
 //! Rules for linear operators, whose constants absorb affines.
 //!
-//! For `y = L(x) + b` with a constant weight `W` behind `L`, Algorithm 1 of the UN paper in general
-//! form: an affine `(s, t)` on the operand gives `W' = W·diag(s)`, `b' = b + L(t)`, and one on the
-//! result gives `W' = diag(s)·W`, `b' = s·b + t`. A new operator is one file, and one line in
-//! [`LINEAR`].
+//! For `y = L(x) + b`, where `L` has a constant weight `W`, the rules implement Algorithm 1 of the
+//! UN paper in its general form. An affine `(s, t)` on the operand gives `W' = W·diag(s)` and `b' =
+//! b + L(t)`. An affine on the result gives `W' = diag(s)·W` and `b' = s·b + t`. A new operator
+//! needs one file and one line in [`LINEAR`].
 
 mod attention;
 pub mod biased;
@@ -25,7 +25,7 @@ use crate::hash::HashMap;
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
-/// The operators of this folder.
+/// The rules of this folder.
 pub const LINEAR: &[&dyn Linear] = &[
     &matmul::MatMul,
     &gemm::Gemm,
@@ -44,30 +44,30 @@ pub const LINEAR: &[&dyn Linear] = &[
 /// The inputs that hold the constants of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slots {
-    /// The input that multiplies, if there is one.
+    /// The input that is multiplied, if there is one.
     pub weight: Option<usize>,
-    /// The input that is added. It may be absent; then a constant can be added there.
+    /// The input that is added. If the node lacks it, a constant can be added there.
     pub bias: Option<usize>,
 }
 
-/// A linear operator as formulas for its constants.
+/// A linear operator, described by formulas for its constants.
 pub trait Linear: Rule {
-    /// Whether its result is linear in its input, and no rule reads its constant while an affine
+    /// Whether the result is linear in the input, and no rule reads the constants while an affine
     /// passes.
     fn is_layer(&self) -> bool {
         true
     }
 
-    /// The slots of the constants.
+    /// The inputs that hold the constants.
     ///
     /// # Errors
-    /// Where the node has no constant that can absorb an affine.
+    /// The node has no constant that can absorb an affine.
     fn slots(&self, at: &At) -> Result<Slots, Reason>;
 
-    /// The weight after an affine's scale came in at `side`.
+    /// The weight after it absorbed a scale at `side`.
     ///
     /// # Errors
-    /// Where the scale does not fit the weight.
+    /// The scale does not fit the weight.
     fn scaled(
         &self,
         at: &At,
@@ -79,13 +79,14 @@ pub trait Linear: Rule {
     /// The axes of the weight that the product contracts.
     ///
     /// # Errors
-    /// Where they are unknown.
+    /// The axes are unknown.
     fn contracted(&self, at: &At) -> Result<Vec<usize>, Reason>;
 
-    /// `L(t)`: the summand of the result, broadcast over its shape, that a shift on the operand makes; or the summand of the biases.
+    /// `L(t)`: the summand that a shift on the operand adds to the result, or to the biases. It
+    /// broadcasts over their shape.
     ///
     /// # Errors
-    /// Where it cannot be computed.
+    /// The summand cannot be computed.
     fn image(
         &self,
         at: &At,
@@ -97,32 +98,34 @@ pub trait Linear: Rule {
     /// The rank of [`Linear::image`].
     ///
     /// # Errors
-    /// Where it is not known.
+    /// The rank is not known.
     fn bias_rank(&self, at: &At) -> Result<usize, Reason> {
         at.output_rank(0)
     }
 
-    /// The constant in the bias slot, in a shape that broadcasts over the result.
+    /// Converts the constant in the bias slot to a shape that broadcasts over the result.
     ///
     /// # Errors
-    /// Where the node does not allow its bias to be read.
+    /// The bias of the node cannot be read.
     fn read_bias(&self, at: &At, bias: Recipe) -> Result<Recipe, Reason>;
 
-    /// A bias in the shape of its slot; `None` where the slot cannot hold it, so that an Add must.
+    /// Converts a bias to the shape of its slot. `None` if the slot cannot hold it, so that an Add
+    /// must.
     fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe>;
 }
 
-/// The rule of a linear operator, by its domain and its name.
+/// The rule of a linear operator, given by its domain and name.
 pub fn linear(operator: (&str, &str)) -> Option<&'static dyn Linear> {
     static BY_OPERATOR: LazyLock<HashMap<(&str, &str), &dyn Linear>> =
         LazyLock::new(|| by_operator(LINEAR.iter().copied()));
     BY_OPERATOR.get(&operator).copied()
 }
 
-/// Checks that a node can absorb an affine from a side, as far as that is known without the numbers.
+/// Checks that a node can absorb an affine from a side, as far as this is known without the
+/// elements of its constants.
 ///
 /// # Errors
-/// The reason for which its constants cannot hold the affine, or cannot be read.
+/// The reason why its constants cannot be read, or cannot hold the affine.
 pub fn check(at: &At, side: Side, affine: &Affine) -> Result<(), Reason> {
     if let Side::Constant(slot) = side {
         return check_constant(at, slot, affine);
@@ -140,12 +143,12 @@ pub fn check(at: &At, side: Side, affine: &Affine) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Whether a constant itself can absorb an affine.
+/// Checks that a constant can absorb an affine of its own.
 fn check_constant(at: &At, slot: usize, affine: &Affine) -> Result<(), Reason> {
     at.weight(slot)?;
     check_readable(at, slot)?;
     let extents = at.extents(slot)?;
-    // Where broadcasts its scalars anyway.
+    // Where broadcasts a scalar in any case.
     let is_one = at.graph.is(at.node, "Where") && extents.iter().product::<usize>() == 1;
     let fits = broadcasts_to(affine.scale.shape(), &extents)
         && broadcasts_to(affine.shift.shape(), &extents);
@@ -161,13 +164,13 @@ fn check_readable(at: &At, slot: usize) -> Result<(), Reason> {
     checked.map_err(|refusal| refusal.reason)
 }
 
-/// Whether a shape broadcasts to another one of equal rank.
+/// Whether a shape broadcasts to another shape of equal rank.
 fn broadcasts_to(shape: &[usize], whole: &[usize]) -> bool {
     let mut pairs = shape.iter().zip(whole);
     shape.len() == whole.len() && pairs.all(|(&extent, &whole)| extent == 1 || extent == whole)
 }
 
-/// Refuses an affine that varies along an axis besides those listed.
+/// Refuses an affine that varies along an axis that is not in `axes`.
 pub(crate) fn only_along(affine: &Affine, axes: &[usize]) -> Result<(), Reason> {
     match affine.axes().iter().all(|axis| axes.contains(axis)) {
         true => Ok(()),
@@ -175,7 +178,8 @@ pub(crate) fn only_along(affine: &Affine, axes: &[usize]) -> Result<(), Reason> 
     }
 }
 
-/// Refuses an affine that varies along an axis besides the channels, or does not have as many channels.
+/// Refuses an affine that varies along an axis other than the channels, or has another number of
+/// channels.
 fn check_channels(affine: &Affine, axis: usize, channels: usize) -> Result<(), Reason> {
     only_along(affine, &[axis])?;
     let extents = [affine.scale.shape()[axis], affine.shift.shape()[axis]];
@@ -189,7 +193,7 @@ fn check_channels(affine: &Affine, axis: usize, channels: usize) -> Result<(), R
     }
 }
 
-/// Attributes about the activation of fused operators, which do not concern the input.
+/// The attributes of the activation of fused operators. They do not concern the input.
 const ACTIVATION: &[&str] = &[
     "activation",
     "activation_alpha",
@@ -198,7 +202,8 @@ const ACTIVATION: &[&str] = &[
     "activation_params",
 ];
 
-/// The attributes that an operator may have, fused or not.
+/// The attributes that an operator may have: its own, and those of the activation if it is of
+/// com.microsoft.
 fn known_attributes<'n>(at: &At, own: &[&'n str]) -> Vec<&'n str> {
     let is_fused = at.graph.domain_op(at.node).0 == "com.microsoft";
     own.iter()

@@ -1,8 +1,9 @@
-//! LSTM, GRU and RNN, whose input enters `X·Wᵀ + Wb` alone: a row of W for each gate and channel,
-//! for each direction.
+//! LSTM, GRU and RNN. Their input is read only by the projection `X·Wᵀ + Wb`, where W has a row for
+//! each direction, gate and channel.
 //!
-//! For an affine of the channels of X: `W' = W·diag(s)`, and `W·t` joins Wb, the first half of the biases; the second half
-//! is that of the state. Neither order, nor lengths, nor the layout of time and batch change anything about that.
+//! For an affine of the channels of X, `W' = W·diag(s)`, and `W·t` is added to Wb. Wb is the first
+//! half of the biases; the second half belongs to the state. The order and lengths of sequences and
+//! the layout of time and batch do not matter here.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Side, Step};
@@ -13,10 +14,10 @@ use crate::refusal::Reason;
 /// Recurrent layers.
 pub struct Recurrent;
 
-/// The axis of the channels, of X and of W.
+/// The axis of the channels in X and in W.
 const CHANNELS: usize = 2;
 
-/// Attributes about gates and directions concern the operators behind the sums.
+/// Attributes of gates and directions. They concern only the operators after the projection.
 const KNOWN: &[&str] = &[
     "activation_alpha",
     "activation_beta",

@@ -1,4 +1,4 @@
-//! The constants of a linear operator, while folds change them.
+//! The constants of a linear operator while folds change them.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Fold, Side};
@@ -6,7 +6,7 @@ use crate::affine::linear::Linear;
 use crate::recipe::Recipe;
 use crate::refusal::Reason;
 
-/// A constant of an operator while folds change it.
+/// A constant that folds change.
 #[derive(Default)]
 pub(super) struct Changing {
     pub(super) now: Option<Recipe>,
@@ -32,18 +32,18 @@ impl Changing {
     }
 }
 
-/// A linear operator's constants while they change.
+/// The constants of a linear operator that folds change.
 pub(super) struct FoldedConstants {
     pub(super) weight: Changing,
-    /// The operator's own summand.
+    /// The bias of the operator itself.
     pub(super) bias: Changing,
-    /// The summand of the Add behind it.
+    /// The constant of the Add after the operator.
     pub(super) added: Changing,
 }
 
 impl FoldedConstants {
-    /// Adds one fold: the operator with its earlier folds, and the affine before or behind it. A
-    /// fold of rows takes the rows of the layer `beside`, or else of the operator itself.
+    /// Applies one fold to the constants, which hold the earlier folds already. A fold of rows
+    /// reads the rows of the layer `beside`, or else of the operator itself.
     pub(super) fn take(
         &mut self,
         at: &At,
@@ -58,7 +58,8 @@ impl FoldedConstants {
             return self.take_rows(&rules.contracted(at)?, distance, &fold.affine, beside);
         }
         let is_result = matches!(fold.side, Side::Result);
-        // A fold on the Add behind: a scale of its result reaches the operator as a fold of its own.
+        // The fold is on the Add after the operator. If it scales the result of the Add, another
+        // fold scales the operator.
         if fold.node != at.node {
             let added = self.added.now.clone().ok_or(Reason::NotConstant)?;
             let scaled = if is_result {
@@ -100,7 +101,8 @@ impl FoldedConstants {
         Ok(())
     }
 
-    /// Adds rows of the operator, or of one beside it, to others, times a number for each: see [`crate::affine::propagate::modulation`].
+    /// Adds rows of the operator, or of the layer `beside`, to other rows, times a factor for each
+    /// row: see [`crate::affine::propagate::modulation`].
     fn take_rows(
         &mut self,
         contracted: &[usize],
@@ -139,7 +141,7 @@ impl FoldedConstants {
         Ok(())
     }
 
-    /// The rows of the biases, moved.
+    /// The biases with their rows moved.
     fn moved_biases(&self, moves: &RowMoves) -> Result<Vec<Recipe>, Reason> {
         let biases = [&self.bias.now, &self.added.now].into_iter().flatten();
         biases
@@ -147,7 +149,7 @@ impl FoldedConstants {
             .collect()
     }
 
-    /// Adds moved rows of each bias to the bias itself.
+    /// Adds the moved rows of each bias to the bias.
     fn mix_biases(&mut self, moves: &RowMoves) -> Result<(), Reason> {
         for bias in [&mut self.bias, &mut self.added] {
             if let Some(now) = &bias.now {
@@ -158,7 +160,8 @@ impl FoldedConstants {
         Ok(())
     }
 
-    /// Adds a shift to the summand of the Add behind the operator, or else to the operator's bias.
+    /// Adds a shift to the constant of the Add after the operator if there is one, or else to the
+    /// bias of the operator.
     fn add_to_bias(&mut self, shift: &Recipe) -> Result<(), Reason> {
         let bias = if self.added.now.is_some() {
             &mut self.added
@@ -173,11 +176,11 @@ impl FoldedConstants {
     }
 }
 
-/// Rows that are moved by a distance, and multiplied by a number for each row.
+/// A move of rows by a distance, with a factor for each row.
 struct RowMoves {
     count: usize,
     factors: Recipe,
-    /// The row that is moved to each row.
+    /// For each row, the index of the row that is moved there.
     sources: Vec<Option<usize>>,
 }
 
@@ -194,7 +197,7 @@ impl RowMoves {
         })
     }
 
-    /// The rows along an axis of a recipe, moved.
+    /// Moves the rows along an axis of a recipe, and multiplies them by their factors.
     fn moved(&self, recipe: &Recipe, axis: usize) -> Option<Recipe> {
         let mut shape = vec![1; recipe.rank()];
         shape[axis] = self.count;
@@ -204,24 +207,24 @@ impl RowMoves {
             .mul(&factors)
     }
 
-    /// A recipe with the moved rows of another one added.
+    /// Adds the moved rows of `from` to a recipe.
     fn added(&self, recipe: &Recipe, from: &Recipe, axis: usize) -> Option<Recipe> {
         recipe.add(&self.moved(from, axis)?)
     }
 
-    /// The rows of a bias, which lie along its last axis, moved.
+    /// Moves the rows of a bias, which lie along its last axis.
     fn moved_bias(&self, bias: &Recipe) -> Option<Recipe> {
         let bias = self.with_all_rows(bias)?;
         self.moved(&bias, bias.rank() - 1)
     }
 
-    /// A bias with its own rows added, moved.
+    /// Adds the moved rows of a bias to the bias.
     fn mixed_bias(&self, bias: &Recipe) -> Option<Recipe> {
         let bias = self.with_all_rows(bias)?;
         self.added(&bias, &bias, bias.rank() - 1)
     }
 
-    /// A bias with as many rows along its last axis as there are factors.
+    /// Expands the last axis of a bias to one element for each row.
     fn with_all_rows(&self, bias: &Recipe) -> Option<Recipe> {
         let mut shape = bias.shape().to_vec();
         *shape.last_mut()? = self.count;
@@ -229,7 +232,7 @@ impl RowMoves {
     }
 }
 
-/// The row that lies a distance behind another one; `None` beyond the last or before the first row.
+/// The index `row + distance`. `None` if it is before the first row or after the last.
 fn source_of_row(row: usize, distance: i64, count: usize) -> Option<usize> {
     let source = i64::try_from(row).ok()?.checked_add(distance)?;
     usize::try_from(source)

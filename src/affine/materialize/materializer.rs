@@ -1,4 +1,4 @@
-//! The changes of one plan, each with the formulas of its tensors.
+//! Builds the changes of one plan, with the formulas of their tensors.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,8 @@ use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 use crate::shape::facts::Facts;
 
-/// The largest number of movements between a table and the Mul of a selected row.
+/// The largest number of movements that is followed from a table to the product that reads its
+/// selected rows.
 const MOVES: usize = 16;
 
 pub(super) struct Materializer<'d> {
@@ -47,7 +48,8 @@ impl<'d> Materializer<'d> {
         linear(self.graph.domain_op(node)).ok_or_else(|| self.at(node).not_linear())
     }
 
-    /// The folds of each operator, in order; those of an Add that holds its bias are its own.
+    /// The folds of each operator, in order. Folds of an Add that holds the bias of an operator
+    /// count as folds of the operator.
     pub(super) fn folds_by_operator(&self) -> BTreeMap<NodeId, Vec<usize>> {
         let holds: HashMap<NodeId, NodeId> = self
             .plan
@@ -65,7 +67,7 @@ impl<'d> Materializer<'d> {
         units
     }
 
-    /// The folds of each constant that carries affines itself.
+    /// The folds of each constant that absorbs an affine of its own.
     pub(super) fn folds_by_constant(&self) -> BTreeMap<(NodeId, usize), Vec<usize>> {
         let mut operands: BTreeMap<(NodeId, usize), Vec<usize>> = BTreeMap::new();
         for (index, fold) in self.plan.folds.iter().enumerate() {
@@ -100,7 +102,7 @@ impl<'d> Materializer<'d> {
         self.changes(&at, rules, &folded)
     }
 
-    /// The unchanged constants of an operator.
+    /// The constants of an operator before any fold.
     fn unchanged(&self, node: NodeId) -> Result<FoldedConstants, Reason> {
         let at = self.at(node);
         let slots = self.rules(node)?.slots(&at)?;
@@ -118,13 +120,13 @@ impl<'d> Materializer<'d> {
         })
     }
 
-    /// The constant in the bias slot of a node, in a shape that broadcasts over the result.
+    /// Reads the constant in the bias slot of a node, in a shape that broadcasts over the result.
     fn read_bias(&self, node: NodeId, slot: usize) -> Result<Recipe, Reason> {
         let at = self.at(node);
         self.rules(node)?.read_bias(&at, at.constant(slot)?)
     }
 
-    /// The changes that write the folded constants of an operator.
+    /// Builds the changes that write the folded constants of an operator.
     fn changes(
         &self,
         at: &At,
@@ -147,13 +149,14 @@ impl<'d> Materializer<'d> {
             changes.extend(self.changed_summand(node, folded)?);
             return Ok(changes);
         }
-        // The slot cannot hold the bias: the Add behind holds what the slot held, too.
+        // The slot cannot hold the bias, so the Add after the node holds it, including what the
+        // slot held before.
         changes.extend(slots.bias.map(|slot| Change::NoInput(node, slot)));
         changes.extend(self.bias_behind(at, bias, folded.added.now.as_ref())?);
         Ok(changes)
     }
 
-    /// The change of the Add behind an operator, if its summand changed.
+    /// Builds the change of the Add after an operator, if its constant changed.
     fn changed_summand(
         &self,
         node: NodeId,
@@ -163,7 +166,7 @@ impl<'d> Materializer<'d> {
         added.map(|added| self.added(node, added)).transpose()
     }
 
-    /// The changes that write a bias into its slot.
+    /// Builds the changes that write a bias into its slot.
     fn own_bias(&self, at: &At, slot: usize, bias: Recipe) -> Result<Vec<Change>, Reason> {
         let node = at.node;
         let mut changes = vec![match self.graph.input(node, slot) {
@@ -180,7 +183,7 @@ impl<'d> Materializer<'d> {
         Ok(changes)
     }
 
-    /// The changes that write a bias into the Add behind an operator, or into a new Add.
+    /// Builds the changes that write a bias into the Add after an operator, or into a new Add.
     fn bias_behind(
         &self,
         at: &At,
@@ -193,7 +196,8 @@ impl<'d> Materializer<'d> {
             if let Ok(change) = self.added(at.node, &whole) {
                 return Ok(vec![change]);
             }
-            // The bias of an activation is equal at every place, and this one is not.
+            // The Add belongs to an activation, whose bias is equal at every place. This bias is
+            // not, so it needs an Add of its own.
             changes.push(self.added(at.node, added)?);
         }
         let tensor = self.bias(at, plain(bias, 1)?);
@@ -201,7 +205,8 @@ impl<'d> Materializer<'d> {
         Ok(changes)
     }
 
-    /// Another number for an input of a node, with the axes that it had, or those that an operator by element wants.
+    /// Builds the change of a constant input. The new constant has the rank of the old one, or the
+    /// rank that runs fastest for an element-wise operator.
     fn input(
         &self,
         node: NodeId,
@@ -226,7 +231,7 @@ impl<'d> Materializer<'d> {
         Ok(Change::Input(node, slot, tensor))
     }
 
-    /// The constant of the Add behind a node.
+    /// Builds the change of the constant of the Add after a node.
     fn added(&self, node: NodeId, added: &Recipe) -> Result<Change, Reason> {
         let &(add, slot) = self.plan.bias_adds.get(&node).ok_or(Reason::NotConstant)?;
         let written = self
@@ -236,7 +241,8 @@ impl<'d> Materializer<'d> {
         self.input(add, slot, &written, Rounding::Sum)
     }
 
-    /// A bias for a node that has none. Its element type is that of the node's result, or else of its inputs.
+    /// Builds the bias of a node that has none. Its element type is that of the node's result, or
+    /// else of its inputs.
     fn bias(&self, at: &At, bias: Recipe) -> NewTensor {
         let mut values = at
             .graph
@@ -253,7 +259,7 @@ impl<'d> Materializer<'d> {
         }
     }
 
-    /// A constant operand that carries the affines itself.
+    /// Builds the changes of a constant operand that absorbs affines of its own.
     pub(super) fn constant(
         &self,
         node: NodeId,
@@ -279,7 +285,8 @@ impl<'d> Materializer<'d> {
         Ok(vec![self.input(node, slot, &recipe, rounding)?])
     }
 
-    /// Whether what a node makes is an operand of a product, as the weights are that are picked from a table.
+    /// Whether the result of a node is an operand of a product, possibly after movements and
+    /// selections. An example are weights that are picked from a table.
     fn is_factor(&self, node: NodeId) -> bool {
         let mut value = self.graph.only_output(node);
         for _ in 0..MOVES {
@@ -297,7 +304,8 @@ impl<'d> Materializer<'d> {
         false
     }
 
-    /// A parameter that is neutral from now on; `None` where it is not there.
+    /// Builds the change that makes a parameter neutral, or leaves it out. `None` if the node has
+    /// no such input.
     pub(super) fn reset(&self, reset: &Reset) -> Result<Option<Change>, Reason> {
         let Reset {
             node,
@@ -309,7 +317,8 @@ impl<'d> Materializer<'d> {
         if self.graph.input(node, slot).is_none() {
             return Ok(None);
         }
-        // An empty name before another input is more than some runtimes read.
+        // Only the last input is left out, because some runtimes cannot read an empty name before
+        // another input.
         let is_last = self.graph.inputs(node).iter().rposition(Option::is_some) == Some(slot);
         if optional && is_last && neutral == 0.0 {
             return Ok(Some(Change::NoInput(node, slot)));
@@ -319,7 +328,7 @@ impl<'d> Materializer<'d> {
             .map(Some)
     }
 
-    /// A parameter inside a node, written anew.
+    /// Builds the change of a parameter of a node.
     fn parameter(&self, reset: &Reset, recipe: &Recipe) -> Result<Change, Reason> {
         let Reset {
             node,
@@ -342,7 +351,8 @@ impl<'d> Materializer<'d> {
         self.input(node, slot, recipe, rounding)
     }
 
-    /// A part that absorbed another one, as the fewest operators: the BatchNormalization that it was, a Mul, an Add, or both.
+    /// Builds the changes of a part that absorbed another one. They use the fewest operators: the
+    /// BatchNormalization that the part was, a Mul, an Add, or a Mul and an Add.
     pub(super) fn rewrite(&self, rewrite: &Rewrite) -> Result<Vec<Change>, Reason> {
         let part = &rewrite.part;
         if part.nodes.is_empty() {
@@ -375,7 +385,7 @@ impl<'d> Materializer<'d> {
         }])
     }
 
-    /// The constant operand of a new Mul or Add.
+    /// Builds the constant operand of a new Mul or Add.
     fn operand(
         &self,
         rewrite: &Rewrite,
@@ -392,10 +402,12 @@ impl<'d> Materializer<'d> {
         })
     }
 
-    /// A BatchNormalization with the statistics that it has, as another affine: `γ = s·√(σ²+ε)`, `β = t + s·μ`.
+    /// Gives a BatchNormalization another affine, with the statistics that it has: `γ = s·√(σ²+ε)`,
+    /// `β = t + s·μ`.
     ///
-    /// If the new factor is far larger than the old one, the new input is far smaller, and the mean beside it
-    /// would cost digits: then `β = t` and `μ = 0`.
+    /// If the new factor is far larger than the old one, the new input is far smaller, and
+    /// subtracting a mean that is large compared with it would lose digits. Then `β = t` and `μ =
+    /// 0`.
     fn batch_norm(&self, node: NodeId, affine: &Affine) -> Result<Vec<Change>, Reason> {
         let at = self.at(node);
         let (before, mean, var) = (at.numbers(1)?, at.numbers(3)?, at.numbers(4)?);
@@ -446,14 +458,15 @@ impl<'d> Materializer<'d> {
     }
 }
 
-/// Numbers as a vector.
+/// Reshapes numbers to a vector.
 fn flat(numbers: &Numbers) -> Result<Numbers, Reason> {
     numbers.reshape(&[numbers.len()]).ok_or(Reason::WrongAxis)
 }
 
-/// The array of a Mul or an Add in the shape that engines run fastest: along the last axis with
-/// that axis alone, or as few as possible, and else with all axes of the value. tract takes ten
-/// times as long to multiply an image by `[C, 1, 1]` as by `[1, C, 1, 1]`.
+/// Gives the operand of a Mul or an Add the shape that engines run fastest. If it varies along the
+/// last axis only, it gets at least `rank` axes and as few as possible. Otherwise it keeps all axes
+/// of the value, because tract takes ten times as long to multiply an image by `[C, 1, 1]` as by
+/// `[1, C, 1, 1]`.
 fn plain(recipe: &Recipe, rank: usize) -> Result<Recipe, Reason> {
     let is_along_the_last = recipe
         .shape()
@@ -468,8 +481,8 @@ fn plain(recipe: &Recipe, rank: usize) -> Result<Recipe, Reason> {
     }
 }
 
-/// Without the leading axes of extent 1 beyond `rank`. Broadcasting adds them again, and engines know a bias by
-/// its one axis.
+/// Removes leading axes of extent 1 until `rank` axes are left. Broadcasting adds them again, and
+/// engines recognize a bias by its single axis.
 fn trimmed(recipe: &Recipe, rank: usize) -> Result<Recipe, Reason> {
     let leading = recipe
         .shape()

@@ -1,8 +1,8 @@
-//! Materialization: the edits of a plan, with every new tensor as a formula.
+//! Materialization: converts a plan to edits, with a formula for every new tensor.
 //!
-//! For `y = W·x + b`, a fold of `s·x + t` on the operand makes `W' = W·diag(s)` and `b' = b + W·t`, and one on
-//! the result makes `W' = diag(s)·W` and `b' = s·b + t`: Algorithm 1 of the UN paper, once for each fold that
-//! an operator takes. No weight is read for that.
+//! For `y = W·x + b`, a fold of `s·x + t` on the operand gives `W' = W·diag(s)` and `b' = b + W·t`.
+//! A fold on the result gives `W' = diag(s)·W` and `b' = s·b + t`. This is Algorithm 1 of the UN
+//! paper, applied once for each fold of an operator. It needs formulas only and reads no weight.
 
 mod constants;
 mod materializer;
@@ -18,60 +18,61 @@ use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
 
-/// A tensor of the result that the model does not have.
+/// A tensor that is in the result but not in the model.
 #[derive(Debug, Clone)]
 pub struct NewTensor {
-    /// The wanted name, which is changed if it is taken.
+    /// The preferred name. It is changed if it is taken.
     pub wish: String,
-    /// The constant that it replaces. Equal changes of one constant are stored once.
+    /// The constant that the tensor replaces. Equal replacements of one constant are stored once.
     pub replaces: Option<ValueId>,
-    /// Its element type, if known.
+    /// The element type, if known.
     pub data_type: Option<DataType>,
-    /// Its formula.
+    /// The formula of the elements.
     pub recipe: Recipe,
-    /// The loss allowed when it is stored.
+    /// The loss that is allowed when the tensor is rounded.
     pub rounding: Rounding,
 }
 
 /// One change of the graph.
 #[derive(Debug, Clone)]
 pub enum Change {
-    /// A node reads a new tensor.
+    /// A node reads a new tensor at an input.
     Input(NodeId, usize, NewTensor),
-    /// An optional input is left out.
+    /// A node loses an optional input.
     NoInput(NodeId, usize),
-    /// An attribute gets another value.
+    /// An attribute of a node gets another value.
     Float(NodeId, &'static str, f32),
-    /// An Add of a new tensor to the result of a node.
+    /// A new Add after a node adds a new tensor to its result.
     AddBehind(NodeId, NewTensor),
-    /// A Mul of a value by a new tensor. Only the named readers read the product.
+    /// A new Mul multiplies a value by a new tensor. Only the named readers read the product.
     Mul {
         /// The value.
         value: ValueId,
-        /// The readers of the product, as nodes and inputs.
+        /// The readers of the product, as pairs of node and input.
         readers: Vec<(NodeId, usize)>,
-        /// Whether the value is an output of the graph, which becomes the product.
+        /// Whether the value is an output of the graph. The output is then the product.
         is_output: bool,
         /// The factor.
         tensor: NewTensor,
     },
-    /// A row of nodes replaces others, each with one new tensor. An empty row makes the output another name of the input.
+    /// A chain of new nodes, each of which reads one new tensor, replaces nodes. If the chain is
+    /// empty, readers of the output read the input instead.
     Chain {
-        /// The nodes that go.
+        /// The nodes that are removed.
         nodes: Vec<NodeId>,
         /// The input of the first new node.
         input: ValueId,
         /// The output of the last new node.
         output: ValueId,
-        /// Their operators.
+        /// The operators of the new nodes and their new tensors.
         made: Vec<(&'static str, NewTensor)>,
     },
-    /// Nodes are replaced by fewer nodes, or cheaper ones.
+    /// Fewer or cheaper nodes replace nodes.
     Replace(Replacement),
 }
 
 impl Change {
-    /// The new tensors of the change, but for those of replacements.
+    /// The new tensors of the change, except those of a [`Change::Replace`].
     pub fn tensors(&self) -> Vec<&NewTensor> {
         match self {
             Change::Input(_, _, tensor)
@@ -84,7 +85,7 @@ impl Change {
         }
     }
 
-    /// The nodes that change, or go.
+    /// The nodes that are changed or removed.
     pub fn nodes(&self) -> Vec<NodeId> {
         match self {
             Change::Input(node, ..) | Change::NoInput(node, _) => vec![*node],
@@ -96,10 +97,10 @@ impl Change {
     }
 }
 
-/// A change, and the sites for which it is made.
+/// A change, and the sites that need it.
 #[derive(Debug, Clone)]
 pub struct Edit {
-    /// The sites whose affines meet in it.
+    /// The sites whose affines the change folds.
     pub sites: Vec<usize>,
     /// The name of the node or value that changes.
     pub at: String,
@@ -118,7 +119,8 @@ impl Edit {
     }
 }
 
-/// Writes each node in another form, if there is one for it and for the only value that it makes, which is no constant.
+/// Replaces each node for which `form` returns new nodes. Nodes with several outputs or a constant
+/// output are left alone.
 pub fn written_anew<'m>(
     analysis: &'m Analysis,
     form: impl Fn(NodeId, ValueId) -> Option<Maker<'m>>,
@@ -148,13 +150,13 @@ pub fn written_anew<'m>(
 /// An edit that cannot be written as planned.
 #[derive(Debug, Clone)]
 pub struct Failed {
-    /// The sites for which it was planned.
+    /// The sites that need the edit.
     pub sites: Vec<usize>,
-    /// The refusal.
+    /// The reason why it cannot be written.
     pub refusal: Refusal,
 }
 
-/// The edits of a plan in order; its removals follow.
+/// Builds the edits of a plan, in order. The removals of the plan are applied after them.
 ///
 /// # Errors
 /// [`Failed`] for each change that has no formula.
@@ -190,7 +192,7 @@ pub fn draw(plan: &Plan, analysis: &Analysis) -> Result<Vec<Edit>, Vec<Failed>> 
     edits.finish()
 }
 
-/// The edits so far, and the edits that have no formula.
+/// The edits so far, and the changes that have no formula.
 struct EditList {
     edits: Vec<Edit>,
     failed: Vec<Failed>,

@@ -2,60 +2,60 @@
 
 use serde::Serialize;
 
-/// The peak of the memory that activations take, before and after slices.
+/// The peak memory of activations before and after slicing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryChange {
-    /// Bytes at the peak before.
+    /// The peak before slicing, in bytes.
     pub before: u64,
-    /// Bytes at the peak after.
+    /// The peak after slicing, in bytes.
     pub after: u64,
-    /// Bytes that were to be reached.
+    /// The requested peak, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goal: Option<u64>,
-    /// The node that runs at the peak after.
+    /// The node that runs at the peak after slicing.
     pub at: String,
-    /// The values that are held at the peak after, the largest first.
+    /// The values that are in memory at the peak after slicing, the largest first.
     pub held: Vec<HeldValue>,
-    /// The regions that are cut.
+    /// The regions that are sliced.
     pub cuts: Vec<CutRegion>,
-    /// Why nothing is cut, where that is so for the whole model, or why the peak is only a lower bound.
+    /// The reason why nothing in the model is sliced, or why the peak is only a lower bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
 impl MemoryChange {
-    /// Nothing is cut after all, for this reason.
+    /// Drops all cuts, for this reason.
     pub fn undo(&mut self, reason: Option<String>) {
         self.after = self.before;
         self.cuts.clear();
         self.reason = reason;
     }
 
-    /// Whether a goal was set that is not reached.
+    /// Whether a requested peak is not reached.
     pub fn is_missed(&self) -> bool {
         self.goal.is_some_and(|goal| self.after > goal)
     }
 }
 
-/// A value that is held at a peak.
+/// A value that is in memory at a peak.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HeldValue {
-    /// Its name.
+    /// The name of the value.
     pub value: String,
-    /// Its bytes.
+    /// The size of the value in bytes.
     pub bytes: u64,
 }
 
-/// A region that runs part by part.
+/// A region of nodes that run part by part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CutRegion {
-    /// Its first node.
+    /// The first node.
     pub first: String,
-    /// Its last node.
+    /// The last node.
     pub last: String,
-    /// The operators of its nodes, in execution order.
+    /// The operators of the nodes, in execution order.
     pub operators: Vec<String>,
-    /// Places along the axis that is cut.
+    /// The extent of the axis that is sliced.
     pub extent: usize,
     /// The number of parts.
     pub parts: usize,

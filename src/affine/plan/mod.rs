@@ -22,42 +22,43 @@ use crate::refusal::Refusal;
 /// Nodes to remove, and the value that replaces their result.
 #[derive(Debug, Clone)]
 pub struct Removal {
-    /// The nodes.
+    /// The nodes to remove.
     pub nodes: Vec<NodeId>,
-    /// Name of the value that they made.
+    /// The name of the value that they computed.
     pub output: String,
-    /// Name of the value that is read instead.
+    /// The name of the value that is read instead.
     pub source: String,
 }
 
-/// A part that stays with another affine than it had.
+/// A part that stays in the graph with another affine.
 #[derive(Debug, Clone)]
 pub struct Rewrite {
     /// The part, with its new affine.
     pub part: Part,
-    /// The site that it belongs to.
+    /// The site to which the part belongs.
     pub site: usize,
-    /// Element type of its value, which its constants have; `None` where nothing tells.
+    /// The element type of its value, and so of its constants. `None` if it is unknown.
     pub data_type: Option<DataType>,
 }
 
-/// A tensor that was stored.
+/// A new tensor that was stored in the model.
 #[derive(Debug, Clone)]
 pub struct Stored {
-    /// Its name.
+    /// The name of the tensor.
     pub name: String,
-    /// Its element type.
+    /// The element type.
     pub data_type: DataType,
-    /// How it was computed.
+    /// The formula of the elements.
     pub recipe: Recipe,
-    /// The constant whose place it takes in an operator; `None` where that had none.
+    /// The constant that the tensor replaces in an operator. `None` if it replaces none.
     pub replaces: Option<String>,
-    /// The sites that it is for.
+    /// The sites that need the tensor.
     pub sites: Vec<usize>,
 }
 
 impl Stored {
-    /// One that is computed before there are sites; `None` where it holds no floats.
+    /// Builds the entry of a constant that was stored before sites are known. `None` if the
+    /// constant holds no floats.
     pub fn from_constant(constant: &NewConstant) -> Option<Self> {
         let (name, data_type, recipe, replaces) = match constant {
             NewConstant::Integers { .. } => return None,
@@ -85,129 +86,135 @@ impl Stored {
     }
 }
 
-/// Why a run of the pipeline stops.
+/// The reason why a run of the pipeline stops.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "reason")]
 pub enum StopReason {
-    /// The last pass finds nothing to do: another run of the result changes nothing.
+    /// The last pass finds nothing to do. Another run on the result changes nothing.
     #[default]
     Fixpoint,
-    /// A bound is reached. The result is equal to the model all the same; another run of it may do more.
+    /// A bound is reached. The result still equals the model, but another run may change more.
     Bound {
-        /// The stage that the bound is for, such as `fold`.
+        /// The stage of the bound, such as `fold`.
         at: &'static str,
         /// The last pass that changed the model in this stage.
         pass: &'static str,
     },
-    /// The run was to stop after this pass.
+    /// The run was requested to stop after this pass.
     StopAfter {
         /// The name of the pass.
         pass: &'static str,
     },
 }
 
-/// The statistics of one pass in a run.
+/// The statistics of one pass in one run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PassStats {
     /// The name of the pass, or `analysis` for the analyses that all passes share.
     pub name: &'static str,
-    /// How often it ran.
+    /// The number of times that the pass ran.
     pub runs: usize,
-    /// How often it changed the model.
+    /// The number of times that the pass changed the model.
     pub changes: usize,
-    /// How many operators it removed, less those that it added.
+    /// The number of operators that the pass removed, minus those that it added.
     pub operators: i64,
-    /// The time that it took, in seconds.
+    /// The time that the pass took, in seconds.
     pub seconds: f64,
 }
 
-/// Everything that folding will do to a model, as data.
+/// Everything that folding does to a model, as data.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
     /// The sites, in execution order.
     pub sites: Vec<SitePlan>,
     /// The affines that nodes absorb into their constants, in order of application.
     pub folds: Vec<Fold>,
-    /// The Adds that hold the biases of nodes that have no place for one.
+    /// For each node that cannot hold a bias itself, the Add that holds its bias and the input of
+    /// that Add.
     pub bias_adds: HashMap<NodeId, (NodeId, usize)>,
-    /// The removals.
+    /// The nodes to remove.
     pub removals: Vec<Removal>,
-    /// Inputs of nodes that get their neutral values, and the site of each.
+    /// Inputs of nodes that get their neutral values, each with its site.
     pub resets: Vec<(Reset, usize)>,
-    /// Parts that took in another.
+    /// Parts that absorbed another part.
     pub rewrites: Vec<Rewrite>,
-    /// The tensors that the result has and the model has not, as formulas over those of the model.
+    /// The tensors that are in the result but not in the model, as formulas over tensors of the
+    /// model.
     pub tensors: Vec<Stored>,
-    /// Nodes that others take the place of, and the site of each.
+    /// Nodes that other nodes replace, each with its site.
     pub replacements: Vec<(Replacement, usize)>,
-    /// Bytes added by copies of weights with other readers, and by stored constants.
+    /// The bytes that are added by copies of weights with other readers, and by stored constants.
     pub growth: u64,
-    /// The residual streams considered for another basis.
+    /// The residual streams that were considered for another basis.
     pub streams: Vec<StreamPlan>,
-    /// Normalizers that are gone as others follow them, which is equal up to what those add to their variances.
+    /// Normalizers that were removed because other normalizers follow them. The result is equal
+    /// except for the epsilons that these add to their variances.
     pub merged: Vec<MergedNorm>,
-    /// Linear work that is done where values have fewer places, and work that could be.
+    /// Linear work that is moved to where values have fewer places, and linear work that could be
+    /// moved.
     pub placed: Vec<Placed>,
-    /// The peak of activations and the cuts, where slicing was requested.
+    /// The peak memory of activations and the slices, if slicing was requested.
     pub memory: Option<MemoryChange>,
-    /// The changes beside the sites.
+    /// The changes other than folds of sites.
     pub tidy: Tidy,
-    /// Whether that changed the model.
+    /// Whether these other changes changed the model.
     pub is_tidied: bool,
-    /// Why the run stops.
+    /// The reason why the run stopped.
     pub stopped: StopReason,
     /// The passes that ran, in the order of the pipeline.
     pub passes: Vec<PassStats>,
 }
 
-/// Linear work that is done where values have fewer places, or stays where it is.
+/// Linear work that is moved to where values have fewer places, or could be moved but stays.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Placed {
     /// The rule, such as `pooling`.
     pub rule: &'static str,
     /// The name of the node that moves.
     pub at: String,
-    /// Its multiply-adds in the model, as a formula of the extents that are open.
+    /// The number of its multiply-adds in the model, as a formula of the unknown extents.
     pub before: String,
-    /// Its multiply-adds where it is moved to.
+    /// The number of its multiply-adds after the move, as a formula of the unknown extents.
     pub after: String,
-    /// Why it stays, where it does.
+    /// The reason why the node is not moved. `None` if it is moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<Refusal>,
 }
 
 impl Placed {
-    /// Whether another one is the work of this node by this rule.
+    /// Whether `other` describes the same node and the same rule.
     pub fn is_alike(&self, other: &Placed) -> bool {
         self.rule == other.rule && self.at == other.at
     }
 
-    /// Whether it is moved.
+    /// Whether the node is moved.
     pub fn is_moved(&self) -> bool {
         self.why.is_none()
     }
 }
 
-/// The changes beside the sites.
+/// The changes other than folds of sites.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Tidy {
-    /// The operator set that the result has, where it is a newer one.
+    /// The operator set of the result, if it is newer than that of the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub raised: Option<OpsetUpgrade>,
-    /// Operators on constants, or on extents that are known, whose results are stored.
+    /// The number of operators on constants or known extents whose results are stored instead.
     pub constants: usize,
-    /// Operators that computed what others compute.
+    /// The number of operators that were removed because other operators compute the same value.
     pub duplicates: usize,
-    /// Products that are one operator with their biases, for the sake of an engine.
+    /// The number of products that were merged with their biases into one operator, because an
+    /// engine runs it faster.
     #[serde(skip_serializing_if = "is_zero")]
     pub biased: usize,
-    /// Selections that were moved up, and products that were taken apart for them.
+    /// The number of selections that were moved up, and of products that were split for them.
     #[serde(skip_serializing_if = "is_zero")]
     pub selected: usize,
-    /// Values of open extents whose shapes are not declared any more, for the sake of an engine.
+    /// The number of values with unknown extents whose declared shapes were removed for the sake of
+    /// an engine.
     #[serde(skip_serializing_if = "is_zero")]
     pub untold: usize,
-    /// Why constants are computed in each run, where they are.
+    /// The reasons why constants are still computed in each run instead of being stored.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<Refusal>,
 }
@@ -217,7 +224,7 @@ fn is_zero(count: &usize) -> bool {
 }
 
 impl Plan {
-    /// Takes over from a plan for the same model what scaling its streams would come to.
+    /// Copies from another plan for the same model the outcome of scaling each stream.
     pub fn streams_scaled_as(&mut self, other: Plan) {
         let mut scaled: std::collections::HashMap<String, Option<Scaling>> = other
             .streams
@@ -229,7 +236,7 @@ impl Plan {
         }
     }
 
-    /// Takes over what becomes of the mean of each stream, by name.
+    /// Copies the outcome of centring each stream, by name.
     pub fn streams_centred_as(&mut self, streams: Vec<StreamPlan>) {
         let mut centred: std::collections::HashMap<String, Option<Centring>> = streams
             .into_iter()
@@ -242,8 +249,9 @@ impl Plan {
         }
     }
 
-    /// How much goes: the operators of each site, twice where an affine of it goes whole and once where only its scale
-    /// does, or its shift; and each stream that changes, each normalizer that is merged, and each operator that moves.
+    /// A measure of how much the plan removes. Each operator of a site counts once for each half
+    /// (scale or shift) of an affine that folds. Each stream that changes, each merged normalizer
+    /// and each moved operator counts once.
     pub fn gone(&self) -> usize {
         let streams = self
             .streams
@@ -259,12 +267,12 @@ impl Plan {
         operators + streams + self.merged.len() + placed
     }
 
-    /// Whether the plan is empty.
+    /// Whether the plan changes nothing.
     pub fn is_empty(&self) -> bool {
         self.is_tidied_alone() && !self.is_tidied
     }
 
-    /// Whether no site, stream or normalizer changes, whatever is done beside them.
+    /// Whether the plan changes no site, stream or normalizer. It may make other changes.
     pub(crate) fn is_tidied_alone(&self) -> bool {
         self.removals.is_empty()
             && self.resets.is_empty()
@@ -276,11 +284,11 @@ impl Plan {
     }
 }
 
-/// The operator set that a model had, and the one that it has.
+/// The version of the operator set before and after an upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct OpsetUpgrade {
-    /// The version of the input.
+    /// The version in the input model.
     pub from: i64,
-    /// The version of the result.
+    /// The version in the result.
     pub to: i64,
 }

@@ -6,20 +6,20 @@ use crate::affine::Affine;
 use crate::affine::recognize::Kind;
 use crate::refusal::Refusal;
 
-/// Where an affine goes.
+/// The direction in which an affine folds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
-    /// Into the readers of the site: Algorithm 1 of the UN paper.
+    /// Forward, into the readers of the site: Algorithm 1 of the UN paper.
     Forward,
-    /// Into what produces the site's input.
+    /// Backward, into the producer of the site's input.
     Backward,
-    /// Together with others, into one operator that replaces all of them.
+    /// Together with other affines, into one operator that replaces all of them.
     Merged,
 }
 
 impl Direction {
-    /// Its name, as JSON has it.
+    /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Direction::Forward => "forward",
@@ -33,38 +33,38 @@ impl Direction {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "outcome")]
 pub enum Outcome {
-    /// It goes; its operators disappear.
+    /// The whole affine folds, and its operators are removed.
     Folded {
-        /// Where to.
+        /// The direction in which it folds.
         direction: Direction,
-        /// The nodes that take it in.
+        /// The nodes that absorb it.
         into: Vec<String>,
     },
-    /// Its shift goes, its scale stays.
+    /// The shift folds, and the scale stays.
     Partly {
-        /// The nodes that take the shift in.
+        /// The nodes that absorb the shift.
         into: Vec<String>,
-        /// Why the scale cannot go.
+        /// The reason why the scale stays.
         scale: Refusal,
     },
-    /// Its scale goes, its shift stays.
+    /// The scale folds, and the shift stays.
     Scaled {
-        /// The nodes that take the scale in.
+        /// The nodes that absorb the scale.
         into: Vec<String>,
-        /// Why the shift cannot go.
+        /// The reason why the shift stays.
         shift: Refusal,
     },
-    /// It stays.
+    /// The affine stays.
     Kept {
-        /// Why it cannot go forward; or why not at all.
+        /// The reason why it cannot fold forward, or why it cannot fold at all.
         forward: Refusal,
-        /// Why it cannot go backward, where that was tried.
+        /// The reason why it cannot fold backward, if that was tried.
         backward: Option<Refusal>,
     },
 }
 
 impl Outcome {
-    /// How many of scale and shift fold.
+    /// The number of halves (scale and shift) that fold.
     fn folded_halves(&self) -> usize {
         match self {
             Outcome::Folded { .. } => 2,
@@ -73,12 +73,13 @@ impl Outcome {
         }
     }
 
-    /// Whether it goes, all of it or in part.
+    /// Whether the affine folds, at least in part.
     pub fn goes(&self) -> bool {
         !matches!(self, Outcome::Kept { .. })
     }
 
-    /// The refusals, each with the refused part, `scale` or `shift`, or direction.
+    /// The refusals, each with its label: the refused half (`scale` or `shift`) or the refused
+    /// direction.
     pub fn refusals(&self) -> impl Iterator<Item = (&'static str, &Refusal)> {
         let [first, second] = match self {
             Outcome::Folded { .. } => [None, None],
@@ -95,17 +96,18 @@ impl Outcome {
     }
 }
 
-/// The divisor of the channels of a residual stream: its least and largest magnitude.
+/// The factors by which the channels of a residual stream are divided: their least and largest
+/// magnitude.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Basis {
-    /// The least.
+    /// The least magnitude.
     pub least: f64,
-    /// The largest.
+    /// The largest magnitude.
     pub most: f64,
 }
 
 impl Basis {
-    /// The smallest range that holds several bases; `None` without a basis.
+    /// The smallest range that contains all of these bases. `None` if there are none.
     pub fn around(all: impl IntoIterator<Item = Basis>) -> Option<Self> {
         all.into_iter().reduce(|a, b| Basis {
             least: a.least.min(b.least),
@@ -113,7 +115,7 @@ impl Basis {
         })
     }
 
-    /// The basis of these scales, the factors of the writers of a stream.
+    /// The basis that results if the writers of a stream are scaled by these affines.
     pub fn from_writers<'a>(writers: impl IntoIterator<Item = &'a Affine>) -> Option<Self> {
         let scales = writers.into_iter().flat_map(|affine| affine.scale.iter());
         Basis::around(
@@ -124,37 +126,37 @@ impl Basis {
     }
 }
 
-/// A site and what happens to it.
+/// A site and the outcomes of its affines.
 #[derive(Debug, Clone, Serialize)]
 pub struct SitePlan {
-    /// Module path or node name; no two sites share one.
+    /// The module path or node name. It is unique among the sites.
     pub name: String,
-    /// The kind.
+    /// The kind of the site.
     pub kind: Kind,
-    /// Number of channels.
+    /// The number of channels.
     pub channels: usize,
-    /// The channels' axis in the value that the site's operators see.
+    /// The axis of the channels in the value that the site's operators read.
     pub axis: usize,
-    /// Names of its nodes.
+    /// The names of its nodes.
     pub nodes: Vec<String>,
-    /// The affine before the core, where there is one.
+    /// The outcome of the affine before the core, if there is one.
     pub pre: Option<Outcome>,
-    /// The core, where other operators would do with less and cannot take its place.
+    /// The outcome of the core, if fewer operators could compute it but cannot replace it.
     pub core: Option<Outcome>,
-    /// The affine behind the core, or all of an offline normalizer.
+    /// The outcome of the affine after the core, or of the whole affine of an offline normalizer.
     pub post: Option<Outcome>,
-    /// The basis that the residual stream behind it has then, where that is another.
+    /// The new basis of the residual stream after the site, if the basis changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub basis: Option<Basis>,
 }
 
 impl SitePlan {
-    /// The number of its operators, once for each half of an affine that folds.
+    /// The number of its operators, counted once for each half of an affine that folds.
     pub(super) fn gone(&self) -> usize {
         self.nodes.len() * self.outcomes().map(Outcome::folded_halves).sum::<usize>()
     }
 
-    /// Whether its affine folds: the one behind the core, or all of an offline normalizer. The
+    /// Whether the affine after the core folds, or the whole affine of an offline normalizer. The
     /// affine before a core may stay, as the α of a Dynamic Tanh on a residual stream does.
     pub fn is_folded(&self) -> bool {
         matches!(self.post, Some(Outcome::Folded { .. })) && self.core.is_none()
@@ -166,7 +168,7 @@ impl SitePlan {
     /// let model = unfold::onnx::Model::open("models/digits/dyt-dynamo.onnx")?;
     /// let plan = unfold::plan(&model, &Default::default())?;
     /// let tanh = plan.sites.iter().find(|site| site.kind.name == "DyT").unwrap();
-    /// assert_eq!(tanh.outcomes().count(), 2); // α before the tanh, γ and β behind it
+    /// assert_eq!(tanh.outcomes().count(), 2); // α before the tanh, γ and β after it
     /// # Ok::<(), unfold::error::Error>(())
     /// ```
     pub fn outcomes(&self) -> impl Iterator<Item = &Outcome> {

@@ -1,32 +1,32 @@
-//! The outcomes of residual streams: their bases, and their normalizers.
+//! The outcomes of residual streams: their bases and their normalizers.
 
 use serde::Serialize;
 
 use crate::refusal::Refusal;
 
-/// A residual stream, and what happens to its basis.
+/// A residual stream, and the changes of its basis.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StreamPlan {
     /// The name of its first value.
     pub name: String,
-    /// Number of channels.
+    /// The number of channels.
     pub channels: usize,
-    /// Its writers, after folding.
+    /// The writers of the stream after folding.
     pub writers: Vec<Member>,
-    /// Its readers, after folding.
+    /// The readers of the stream after folding.
     pub readers: Vec<Member>,
-    /// The outcome of centring, where normalizers subtract a mean.
+    /// The outcome of centring. `None` if no normalizer subtracts a mean.
     pub centring: Option<Centring>,
-    /// The outcome of scaling, where a power of two is requested.
+    /// The outcome of scaling, if a power of two is requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
 }
 
-/// Something that writes a stream, or reads it.
+/// A writer or a reader of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Member {
     /// The kind of a normalizer, or `linear`, `table`, `constant`, `uniform`, `input`, `output`,
-    /// `body`, or else an operator.
+    /// `body`, or else the name of an operator.
     pub kind: String,
     /// The name of the site, the node or the value.
     pub at: String,
@@ -36,16 +36,16 @@ pub struct Member {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "outcome")]
 pub enum Centring {
-    /// Nothing writes it any more.
+    /// The stream is centred: nothing writes a mean to it any more.
     Centred {
-        /// The normalizers that need not take it off.
+        /// The normalizers that no longer need to subtract the mean.
         normalizers: Vec<String>,
-        /// The constants that are written without it.
+        /// The number of constants that are written without their mean.
         constants: usize,
-        /// The nodes behind which it is taken off.
+        /// The nodes after which the mean is subtracted.
         subtracted: Vec<String>,
     },
-    /// It stays.
+    /// The mean stays.
     Kept {
         /// The obstacle.
         why: Refusal,
@@ -58,14 +58,14 @@ pub enum Centring {
 pub enum Scaling {
     /// The stream is scaled.
     Scaled {
-        /// The k of the `2^-k` that it is.
+        /// The exponent `k` of the factor `2^-k`.
         power: u32,
-        /// The nodes that take a power of two in.
+        /// The nodes that absorb a power of two.
         into: Vec<String>,
-        /// The values that a Mul takes one from, or adds one to.
+        /// The values that a new Mul multiplies by a power of two.
         multiplied: Vec<String>,
     },
-    /// It stays.
+    /// The stream is not scaled.
     Kept {
         /// The obstacle.
         why: Refusal,
@@ -73,40 +73,40 @@ pub enum Scaling {
 }
 
 impl StreamPlan {
-    /// Whether the basis changes.
+    /// Whether the basis of the stream changes.
     pub fn is_changed(&self) -> bool {
         self.is_centred() || self.is_scaled()
     }
 
-    /// Whether it is multiplied by a power of two.
+    /// Whether the stream is multiplied by a power of two.
     pub fn is_scaled(&self) -> bool {
         matches!(self.scaling, Some(Scaling::Scaled { .. }))
     }
 
-    /// Whether nothing writes the mean of its channels any more.
+    /// Whether the stream is centred: nothing writes the mean of its channels any more.
     pub fn is_centred(&self) -> bool {
         matches!(self.centring, Some(Centring::Centred { .. }))
     }
 }
 
-/// A normalizer that was removed, since others follow it.
+/// A normalizer that was removed because other normalizers follow it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MergedNorm {
-    /// Its site.
+    /// The name of its site.
     pub name: String,
-    /// The sites that normalize values made from it.
+    /// The sites that normalize values computed from its result.
     pub followers: Vec<Follower>,
 }
 
-/// A normalizer behind a removed one.
+/// A normalizer that follows a removed one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Follower {
-    /// Its site.
+    /// The name of its site.
     pub name: String,
     /// The value that it normalizes.
     pub value: String,
-    /// Whether it takes the mean of that off first.
+    /// Whether it first subtracts the mean of the value.
     pub centred: bool,
-    /// The summand of its variance, or of its mean square.
+    /// The epsilon that it adds to the variance, or to the mean square.
     pub epsilon: f64,
 }

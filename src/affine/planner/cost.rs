@@ -1,4 +1,5 @@
-//! The cost model: savings and costs of a fold, and whether the rest can be written.
+//! The cost model: what a fold saves, what it costs, and whether the parts that stay can be
+//! written.
 
 use std::collections::BTreeMap;
 
@@ -19,15 +20,16 @@ use crate::recipe::{Numbers, Recipe};
 use crate::refusal::{Reason, Refusal};
 use crate::shape::facts::extent;
 
-/// The reason against a shift that differs at each place.
+/// The reason against a shift that differs from place to place.
 pub(crate) const ADD_BY_PLACE: &str = "its shift would become an Add with a number for each place";
 
 /// The reason against folding a shift that is a parameter of a normalizer.
 pub(crate) const OWN_ADD: &str = "it would become an Add of its own";
 
 impl Planner<'_> {
-    /// The propagation, if it saves something. Its merges must leave fewer nodes than before; or as many, forward
-    /// along a residual stream, where other normalizers follow.
+    /// Returns the propagation if it saves something. Its merges must leave fewer nodes than
+    /// before. They may leave as many if the propagation needs affines on a residual stream,
+    /// because other normalizers of the stream fold afterwards.
     pub(crate) fn worthwhile(
         &self,
         item: usize,
@@ -37,10 +39,11 @@ impl Planner<'_> {
         self.saves(item, propagation, others_follow)
     }
 
-    /// The propagation, if it saves something. With `others_follow`, its merges may leave as many nodes as before.
+    /// Returns the propagation if it saves something. With `others_follow`, its merges may leave as
+    /// many nodes as before.
     ///
     /// # Errors
-    /// A refusal at a node or value that gains nothing, or must not change.
+    /// A refusal at a node or value that gains nothing, or that must not change.
     pub(crate) fn saves(
         &self,
         item: usize,
@@ -52,7 +55,8 @@ impl Planner<'_> {
             return Err(refusal);
         }
         self.check_adds(item, &propagation)?;
-        // If its scale can fold alone, or it has none, an Add for each place saves no operator.
+        // If the affine has no scale, or its scale can fold alone, an Add for each place saves no
+        // operator.
         let there = &self.items[item];
         let leaves_one = there.part.affine.has_no_scale() || there.size() > 1;
         let mut folds = propagation.folds.iter();
@@ -63,7 +67,7 @@ impl Planner<'_> {
         Ok(propagation)
     }
 
-    /// Checks that the items that absorb the affine can hold it, and save a node together.
+    /// Checks that the items that absorb the affine can hold it, and that the merge saves a node.
     fn check_merges(
         &self,
         item: usize,
@@ -90,7 +94,7 @@ impl Planner<'_> {
             before += self.items[into].size();
             after += self.items[into].size_with(affine);
         }
-        // A normalizer that is one operator is two where it is written anew.
+        // A normalizer of one operator may need two operators when it is written again.
         if after >= before + usize::from(others_follow) {
             return Err(forward::stays(&self.overlay, &self.items[first].part));
         }
@@ -100,7 +104,8 @@ impl Planner<'_> {
     /// Checks that the Adds that hold the shift cost less than the affine itself.
     fn check_adds(&self, item: usize, propagation: &Propagation) -> Result<(), Refusal> {
         let there = &self.items[item];
-        // A folded parameter saves no operator, and an Add in its place costs one; an Add that folds into an Add saves none.
+        // Folding a parameter saves no operator, but an Add for it costs one. Moving an Add into
+        // another Add saves none either.
         let is_parameter = there.part.nodes.is_empty();
         let is_add = there.size() == 1 && there.part.affine.has_no_scale();
         let is_one = is_add || is_parameter;
@@ -109,14 +114,16 @@ impl Planner<'_> {
         }
         let made = propagation.folds.iter().filter(|fold| self.makes_add(fold));
         let made: Vec<&Fold> = made.collect();
-        // Behind an operator that has no place for a bias, such as an Einsum, it is one already.
+        // After an operator without a bias input, such as an Einsum, the part is such an Add
+        // already.
         if is_add && let Some(fold) = made.iter().find(|fold| self.is_before(fold, &there.part)) {
             return Err(self.no_gain(fold, "it would become an Add again"));
         }
         let Some(fold) = made.first() else {
             return Ok(());
         };
-        // The normalizer stays, and adds its shift for nothing.
+        // Its normalizer stays and adds the shift at no cost. So a new Add pays only if the fold
+        // removes the normalizer or its mean.
         let removes_one = self.has_twin(&there.part) || self.is_centring && !self.widens(fold);
         if is_parameter && !removes_one {
             return Err(self.no_gain(fold, OWN_ADD));
@@ -127,14 +134,15 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Whether a fold is on the result of the node whose result a part reads.
+    /// Whether a fold is on the result of the node that produces the input of a part.
     fn is_before(&self, fold: &Fold, part: &Part) -> bool {
         let input = self.overlay.source(part.input);
         fold.side == Side::Result && self.overlay.graph.only_output(fold.node) == Some(input)
     }
 
-    /// The refusal of a propagation that copies weights, if they must not be copied: another factor may have room, or
-    /// copies add too much.
+    /// The refusal of a propagation that copies weights although it may not. A propagation into
+    /// another factor of a product may copy nothing. Any other propagation may copy, unless the
+    /// copies of its site were found to be too large.
     pub(crate) fn copies(&self, item: usize, propagation: &Propagation) -> Option<Refusal> {
         if self.cost(propagation).2 == 0 {
             return None;
@@ -148,7 +156,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Whether a fold puts an Add between a convolution and its activation, which engines run as one operator.
+    /// Whether a fold needs an Add between a convolution and its activation, which engines run as
+    /// one operator.
     fn parts_activation(&self, fold: &Fold) -> bool {
         let graph = self.overlay.graph;
         let result = graph
@@ -168,15 +177,15 @@ impl Planner<'_> {
         is_fused && self.is_by_place(fold)
     }
 
-    /// Whether the numbers of an affine fit the type of a part's constants.
+    /// Whether the elements of an affine fit the element type of a part's constants.
     pub(crate) fn is_writable(&self, part: &Part, affine: &Affine) -> bool {
         let data_type = self.data_type(part);
         Rounding::Factor.fits(data_type, &affine.scale)
             && Rounding::Sum.fits(data_type, &affine.shift)
     }
 
-    /// Whether a part can be written with an affine: parameters inside a node need slots of the right size,
-    /// operators of its own an element type.
+    /// Whether a part can be written with an affine. Parameters of a node need inputs of the right
+    /// size; operators of the part need a known element type.
     pub(crate) fn holds(&self, part: &Part, affine: &Affine) -> bool {
         match part.nodes.is_empty() {
             true => {
@@ -187,7 +196,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Whether the parameter with this neutral number can have other numbers.
+    /// Whether the parameter with this neutral value can take other values.
     fn holds_parameter(&self, part: &Part, neutral: f64, numbers: &Numbers) -> bool {
         let mut resets = part.resets.iter();
         let Some(reset) = resets.find(|reset| reset.neutral == neutral) else {
@@ -201,8 +210,8 @@ impl Planner<'_> {
         numbers.len() == 1 || lies_there && Some(numbers.len()) == count
     }
 
-    /// Whether the shift that a fold adds to the result of a linear operator varies along more than one axis; or the
-    /// operator's own bias, which has no slot any more once it is scaled.
+    /// Whether the summand that a fold adds to the result of a linear operator varies along more
+    /// than one axis.
     pub(crate) fn is_by_place(&self, fold: &Fold) -> bool {
         self.summand(fold).is_some_and(|summand| {
             let varying = summand.shape().iter().filter(|&&extent| extent > 1);
@@ -210,7 +219,9 @@ impl Planner<'_> {
         })
     }
 
-    /// The summand of the result that a fold makes; `None` where a slot holds it, or it is unknown.
+    /// The summand of the result after a fold, or `None` if it is unknown. For a fold on an
+    /// operand, this is the image of the shift. For a fold on the result, it is the scaled bias of
+    /// the operator, if the bias input cannot hold it any more.
     fn summand(&self, fold: &Fold) -> Option<Recipe> {
         let at = self.overlay.at(fold.node);
         let linear = linear(at.graph.domain_op(fold.node))?;
@@ -228,14 +239,14 @@ impl Planner<'_> {
         linear.write_bias(&at, &scaled).is_none().then_some(scaled)
     }
 
-    /// The folds that become an Add of their own with a number for each place.
+    /// The folds that need a new Add with one scalar for each place.
     pub(crate) fn adds_by_place<'w>(&self, propagation: &'w Propagation) -> Vec<&'w Fold> {
         let mut folds: Vec<&Fold> = propagation.folds.iter().collect();
         folds.retain(|fold| self.is_by_place(fold) && self.overlay.bias_add(fold.node).is_none());
         folds
     }
 
-    /// That a fold brings nothing.
+    /// The refusal of a fold that gains nothing.
     pub(crate) fn no_gain(&self, fold: &Fold, why: &str) -> Refusal {
         Refusal::new(
             Reason::NoGain(why.into()),
@@ -243,7 +254,7 @@ impl Planner<'_> {
         )
     }
 
-    /// The cost of one alternative for an affine.
+    /// The cost of an alternative: first the number of new Adds by place, then [`Planner::cost`].
     pub(crate) fn total_cost(&self, propagation: &Propagation) -> (usize, (usize, usize, usize)) {
         (
             self.adds_by_place(propagation).len(),
@@ -251,15 +262,16 @@ impl Planner<'_> {
         )
     }
 
-    /// Whether a shift is added behind an operator that neither has a place for a bias nor an Add behind it.
+    /// Whether a fold adds a shift after an operator that has neither a bias input nor an Add after
+    /// it.
     fn makes_add(&self, fold: &Fold) -> bool {
         !fold.affine.has_no_shift()
             && !has_bias_slot(&self.overlay, fold.node)
             && self.overlay.bias_add(fold.node).is_none()
     }
 
-    /// Whether the value that a normalizer reads is normalized twice in the same way: without parameters both are one
-    /// operator.
+    /// Whether another normalizer of the same kind reads the same value. Without parameters, both
+    /// are one operator.
     fn has_twin(&self, part: &Part) -> bool {
         let graph = self.overlay.graph;
         let Some(node) = part.resets.first().map(|reset| reset.node) else {
@@ -284,7 +296,7 @@ impl Planner<'_> {
         })
     }
 
-    /// Whether an operator makes more elements than it reads, as far as their extents are known.
+    /// Whether an operator produces more elements than it reads, as far as the extents are known.
     fn widens(&self, fold: &Fold) -> bool {
         let Side::Operand(slot) = fold.side else {
             return false;
@@ -298,13 +310,14 @@ impl Planner<'_> {
         }
     }
 
-    /// The product of the extents of a value that are known.
+    /// The product of the known extents of a value.
     fn known_size(&self, value: Option<ValueId>) -> Option<usize> {
         let shape = self.overlay.facts.shape(value?)?;
         Some(shape.iter().filter_map(extent).product())
     }
 
-    /// Whether a shift of the result needs an Add, since the operator's own bias cannot absorb it.
+    /// Whether a shift of the result needs a new Add, because the bias of the operator cannot
+    /// absorb it.
     pub(crate) fn adds(&self, fold: &Fold) -> bool {
         let at = self.overlay.at(fold.node);
         let Some(linear) =
@@ -318,12 +331,13 @@ impl Planner<'_> {
             && self.overlay.bias_add(fold.node).is_none()
     }
 
-    /// Whether a propagation makes no node, and copies no weight.
+    /// Whether a propagation creates no node and copies no weight.
     pub(crate) fn is_free(&self, propagation: &Propagation) -> bool {
         matches!(self.cost(propagation), (0, _, 0))
     }
 
-    /// The numbers of nodes that are made, of merges, and of elements of weights that are copied.
+    /// The number of new nodes, the number of merges, and the number of elements of weights that
+    /// are copied.
     pub(crate) fn cost(&self, propagation: &Propagation) -> (usize, usize, usize) {
         let mut shared: HashMap<ValueId, Vec<&Fold>> = HashMap::default();
         for fold in &propagation.folds {
@@ -338,7 +352,7 @@ impl Planner<'_> {
         (propagation.makes.len(), propagation.merges.len(), copied)
     }
 
-    /// The constant that a fold changes, if other nodes read it as well.
+    /// The constant that a fold changes, if other nodes read it too.
     fn shared_weight(&self, fold: &Fold) -> Option<ValueId> {
         let graph = self.overlay.graph;
         let slot = match fold.side {
@@ -353,8 +367,8 @@ impl Planner<'_> {
         is_shared.then_some(weight)
     }
 
-    /// How many elements of a shared weight are copied for these folds. A table of which all readers pick rows
-    /// stays one table, if all of them need the same affine.
+    /// The number of elements of a shared weight that these folds copy. A weight is not copied if
+    /// all its readers need the same affine, as a table from which all readers pick rows.
     fn copied_elements(&self, weight: ValueId, folds: &[&Fold]) -> usize {
         let (first, readers) = (folds[0], self.overlay.graph.readers(weight).len());
         let mut others = folds.iter();
@@ -367,7 +381,8 @@ impl Planner<'_> {
         folds.len() * self.overlay.constants.len(weight).unwrap_or(0)
     }
 
-    /// Whether something else reads what a weight is computed from, such as the table of a head that is turned.
+    /// Whether the weight is computed from a tensor that has other readers, such as the table of a
+    /// head that is transposed.
     fn is_of_shared(&self, weight: ValueId) -> bool {
         let GraphOverlay {
             graph, constants, ..
@@ -391,7 +406,8 @@ impl Planner<'_> {
     }
 }
 
-/// Whether an item must not change. Neutral parameters, which were refused as such, can absorb any affine.
+/// Whether an item must not change. An item that was refused because its parameters are neutral can
+/// absorb any affine.
 fn is_refused(item: &Item) -> bool {
     matches!(&item.state, State::Refused(refusal) if refusal.reason != Reason::Identity)
 }

@@ -1,4 +1,4 @@
-//! Deciding which affine goes where. Nothing is changed.
+//! Decides which affine folds, and in which direction. The model is not changed.
 
 mod cost;
 mod partial;
@@ -20,22 +20,24 @@ use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 use crate::refusal::Refusal;
 
-/// The bound for sweeps over the open items. A sweep follows only a sweep that folded an item, so that
-/// the bound is hardly ever reached.
+/// The bound on the sweeps over the open items. A sweep only follows one that folded an item, so
+/// the bound is rarely reached.
 const SWEEPS: usize = 64;
 
-/// The bound for failed attempts to fold a scale backward along a residual stream: each looks far.
+/// The bound on failed attempts to fold a scale backward along a residual stream. Each attempt
+/// searches far.
 const RETURNS: usize = 64;
 
-/// The bound for attempts to fold a shift backward along a stream: each looks through all readers
-/// behind it.
+/// The bound on attempts to fold a shift backward along a stream. Each attempt searches all readers
+/// of the stream.
 const SHIFTS: usize = 64;
 
 /// Plans the folds of a model's sites.
 ///
-/// Sites in `refused` are not touched; sites in `uncopied` fold only where no weight is copied for them; both have the
-/// reason. With `is_centring`, the shift of a LayerNormalization may fold at the price of an Add: without a shift, the
-/// LayerNormalization subtracts no mean once its stream is centred.
+/// Sites in `refused` do not change. Sites in `uncopied` fold only if that copies no weight. Both
+/// maps give the reason. With `is_centring`, the shift of a LayerNormalization may fold even if
+/// that costs an Add: a LayerNormalization without a shift need not subtract the mean once its
+/// stream is centred.
 pub fn plan<'a>(
     analysis: &'a Analysis<'a>,
     sites: &[Site],
@@ -55,16 +57,16 @@ pub fn plan<'a>(
 struct Planner<'a> {
     overlay: GraphOverlay<'a>,
     items: Vec<Item>,
-    /// The items that are still there, by the value that they make.
+    /// The indices of the items that remain, by the value that they output.
     by_output: HashMap<ValueId, usize>,
     removals: Vec<Removal>,
     resets: Vec<(Reset, usize)>,
     replacements: Vec<(Replacement, usize)>,
-    /// Sites for which no weight may be copied, and why.
+    /// The sites for which no weight may be copied, each with the reason.
     uncopied: &'a Map<usize, Refusal>,
-    /// How many more attempts to fold a scale backward along a stream may fail.
+    /// The number of attempts to fold a scale backward along a stream that may still fail.
     returns: Cell<usize>,
-    /// How many more shifts may try to fold backward along a stream.
+    /// The number of attempts to fold a shift backward along a stream that are left.
     shifts: usize,
     /// Whether streams are centred once nothing folds.
     is_centring: bool,
@@ -97,7 +99,8 @@ impl<'a> Planner<'a> {
         planner
     }
 
-    /// Adds the replacement of a site and an item for each of its parts, unless they are refused.
+    /// Adds the replacement of a site, unless the site is refused, and an item for each of its
+    /// parts.
     fn add_site(&mut self, index: usize, site: &Site, refusal: Option<Refusal>) {
         let (graph, facts) = (self.overlay.graph, self.overlay.facts);
         let replacement = site.replacement.as_ref().filter(|_| refusal.is_none());
@@ -108,7 +111,8 @@ impl<'a> Planner<'a> {
         let before = site.pre.iter().map(|part| (part, Role::Before));
         let behind = site.post.iter().map(|part| (part, Role::Behind));
         for (part, role) in before.chain(behind) {
-            // Behind other operators it may be another affine than its nodes compute.
+            // After new operators, the affine may differ from the one that the nodes of the part
+            // compute.
             let input = graph.value_name(part.input);
             let is_rewritten = replacement.is_some_and(|replacement| replacement.makes(input));
             self.add(Item {
@@ -134,11 +138,13 @@ impl<'a> Planner<'a> {
         self.items.push(item);
     }
 
-    /// Folds to a fixpoint: one fold may remove the obstacle of another item.
+    /// Folds items until none folds any more, because one fold may remove the obstacle of another
+    /// item.
     ///
-    /// An affine folds into linear operators if it can. If not, it may join another affine that stays,
-    /// since two affines in a row are one: affines that are operators first, since folded parameters of a
-    /// normalizer save no operator. If neither, its shift or its scale may fold alone, or into another factor.
+    /// If possible, an affine folds into linear operators. Otherwise it may merge into another
+    /// affine that stays, since two affines in a row are one. Affines that are operators merge
+    /// first, because folded parameters of a normalizer save no operator. If neither is possible,
+    /// only its shift or only its scale may fold, or it may fold into another factor of a product.
     fn fold_all(&mut self) {
         for _ in 0..SWEEPS {
             let apart_or_together = self.sweep(Self::fold_apart)
@@ -158,24 +164,26 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Whether an affine is computed by operators of its own, and not by parameters of an operator that stays.
+    /// Whether an affine has operators of its own, rather than parameters of an operator that
+    /// stays.
     fn has_operators(&self, item: usize) -> bool {
         !self.items[item].part.nodes.is_empty()
     }
 
-    /// Folds each open item in one way. Returns whether any item folded.
+    /// Tries to fold each open item in one way. Returns whether any item folded.
     fn sweep(&mut self, fold: fn(&mut Self, usize) -> bool) -> bool {
         self.sweep_those(fold, |_, _| true)
     }
 
-    /// As [`Planner::sweep`], for a part of an affine: an item without a copy of its weight folds whole or not at all.
+    /// Like [`Planner::sweep`], for folding a part of an affine. An item whose weights must not be
+    /// copied is skipped, since it folds whole or not at all.
     fn sweep_partly(&mut self, fold: fn(&mut Self, usize) -> bool) -> bool {
         self.sweep_those(fold, |planner, item| {
             !planner.uncopied.contains_key(&planner.items[item].site)
         })
     }
 
-    /// As [`Planner::sweep`], over the open items that may fold in this way.
+    /// Like [`Planner::sweep`], for those open items that `may_fold`.
     fn sweep_those(
         &mut self,
         fold: fn(&mut Self, usize) -> bool,
@@ -206,7 +214,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Folds an affine in the cheaper direction. With `merge`, other affines that stay may absorb it.
+    /// Folds an affine in the cheaper direction. With `merge`, other affines that stay may absorb
+    /// it.
     fn fold(&mut self, item: usize, merge: bool) -> bool {
         let items = self.items(merge);
         let affine = &self.items[item].part.affine;
@@ -221,7 +230,7 @@ impl<'a> Planner<'a> {
                 self.commit(item, Direction::Backward, backward);
             }
             (Ok(forward), _) => {
-                // Where a convolution reads zeros around, the shift differs at the edges.
+                // If a convolution pads with zeros, the shift differs at the edges.
                 let by_place = self.adds_by_place(&forward);
                 let dear = by_place
                     .first()
@@ -245,8 +254,8 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// The propagation of an affine that neither direction takes by default: backward into all readers,
-    /// backward along a residual stream, or into the layer of a modulation.
+    /// The propagation of an affine that neither direction accepts by default. It tries backward
+    /// into all readers, backward along a residual stream, and into the layer of a modulation.
     fn last_resort(&self, item: usize, merge: bool) -> Option<(Direction, Propagation)> {
         let affine = &self.items[item].part.affine;
         if let Some(by_all) = self.back_by_all(item, merge) {
@@ -275,7 +284,7 @@ impl<'a> Planner<'a> {
         there.basis = basis;
         let (gone, site) = (there.part.clone(), there.site);
         there.is_rewritten = false;
-        // The other half may have gone before.
+        // The other half may have folded before.
         if let State::Partly { into: before, .. } | State::Scaled { into: before, .. } =
             &mut there.state
         {
@@ -285,7 +294,7 @@ impl<'a> Planner<'a> {
         }
         there.state = State::Folded { direction, into };
         self.remove(&gone.nodes, gone.output, gone.input);
-        // Their operators are to hold 1 and 0, and nothing else.
+        // These operators must hold exactly 1 and 0 now.
         self.overlay
             .replaced
             .extend(gone.resets.iter().map(|reset| reset.node));
@@ -297,7 +306,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Adds the changes of a propagation to the plan. Returns the names of the nodes and values that absorb it.
+    /// Adds the changes of a propagation to the plan. Returns the names of the nodes and values
+    /// that absorb the affine.
     fn carry(&mut self, propagation: Propagation) -> Vec<String> {
         let graph = self.overlay.graph;
         let mut into: Vec<String> = propagation
@@ -336,7 +346,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The element type of the value that a part acts on, whatever its constants are.
+    /// The element type of the value to which a part applies its affine. The constants of the part
+    /// may have another type.
     fn data_type(&self, part: &Part) -> Option<DataType> {
         let facts = self.overlay.facts;
         facts

@@ -1,4 +1,4 @@
-//! Folding the scale or the shift of an affine alone.
+//! Folds only the scale or only the shift of an affine.
 
 use crate::affine::Affine;
 use crate::affine::item::{Item, State, Tried};
@@ -12,12 +12,13 @@ use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 use crate::refusal::{Reason, Refusal};
 
-/// The largest shift that may be added to a residual stream, whose digits it costs.
+/// The largest shift that may be added to a residual stream. A larger one would cost the stream
+/// digits.
 const LARGEST_SHIFT: f64 = 16.0;
 
 impl Planner<'_> {
-    /// Where a scale stays, as before a residual stream, its shift may still propagate alone. Or
-    /// backward: `s·x + t = s·(x + t/s)`.
+    /// Folds only the shift of an item whose scale stays, as before a residual stream. The shift
+    /// folds forward, backward as `s·x + t = s·(x + t/s)`, or into a modulation.
     pub(super) fn fold_shift(&mut self, item: usize) -> bool {
         let there = &self.items[item];
         let affine = &there.part.affine;
@@ -40,10 +41,11 @@ impl Planner<'_> {
         self.leave_scale(item, propagation, scale)
     }
 
-    /// Whether a part has an operator or a parameter less without its shift.
+    /// Whether a part without its shift has fewer operators or parameters.
     ///
-    /// A BatchNormalization is one operator with its scale alone, too, unless the scale can fold then, as
-    /// before a product over tokens, which absorbs the shift of a channel and passes the scale.
+    /// A BatchNormalization stays one operator if it loses its shift. It still counts as smaller if
+    /// its scale can fold then. This is so before a product over tokens, which absorbs the shift of
+    /// a channel and passes the scale.
     fn is_smaller_without_shift(&self, item: usize) -> bool {
         let there = &self.items[item];
         let Part { affine, resets, .. } = &there.part;
@@ -69,38 +71,39 @@ impl Planner<'_> {
             .is_ok_and(|propagation| self.worthwhile(item, propagation).is_ok())
     }
 
-    /// The propagation of a shift alone, forward.
+    /// The forward propagation of only the shift.
     fn shift_ahead(&self, item: usize) -> Option<Propagation> {
         let part = &self.items[item].part;
         let shift = Affine::shift(part.affine.shift.clone());
         let found = stream_basis::beside(&self.overlay, &self.items(false), item, &shift).ok()?;
-        // A folded parameter saves no operator, and engines know a bias of one axis.
+        // Folding a parameter saves no operator, and engines recognize only a bias of one axis.
         let is_dear =
             part.nodes.is_empty() && found.folds.iter().any(|fold| self.is_by_place(fold));
         (found.makes.is_empty() && !is_dear).then_some(found)
     }
 
-    /// The propagation of a shift alone, backward.
+    /// The backward propagation of only the shift.
     fn shift_back(&self, item: usize) -> Option<Propagation> {
         let part = &self.items[item].part;
         let affine = &part.affine;
         let before = Affine::shift(&affine.shift / &affine.scale);
         let found = backward::backward(&self.overlay, &self.items(false), item, &before).ok()?;
-        // A larger shift is added to a larger value there.
+        // If the affine shrinks values, the shift `t/s` before it is larger, and is added to a
+        // larger value.
         let has_room = self.data_type(part) != Some(DataType::Float16) || !affine.shrinks();
         let makes_add = !found.makes.is_empty() || found.folds.iter().any(|fold| self.adds(fold));
         (has_room && !makes_add).then_some(found)
     }
 
-    /// Where only the shift is refused, it may fold backward along a residual stream, whose other
-    /// normalizers absorb it into their own shifts: one shift less each time. Then the scale
-    /// propagates.
+    /// Folds a shift backward along a residual stream if nothing else of the item is refused. The
+    /// other normalizers of the stream absorb it into their own shifts, so that one shift is saved.
+    /// Then the scale propagates.
     pub(super) fn fold_stream_shift(&mut self, item: usize) -> bool {
         self.fold_shift_back(item, None)
     }
 
-    /// As [`Planner::fold_stream_shift`], also for a shift that would become an Add for each place ahead: `added` is why
-    /// that is dear.
+    /// Like [`Planner::fold_stream_shift`]. With `added`, the item is not refused, but its shift
+    /// would need an Add for each place if it folded forward; `added` says so.
     pub(super) fn fold_shift_back(&mut self, item: usize, added: Option<&Refusal>) -> bool {
         let there = &self.items[item];
         let affine = &there.part.affine;
@@ -115,7 +118,7 @@ impl Planner<'_> {
         let Some(left) = self.shifts.checked_sub(1).filter(|_| is_small) else {
             return false;
         };
-        // If the scale stays, the reason is the one for which it did not fold with the shift.
+        // If the scale stays, the reason is why it could not fold together with the shift.
         let tried = there.tried.as_ref().map(|tried| &tried.forward);
         let Some(refusal) = tried.or(added).cloned() else {
             return false;
@@ -131,7 +134,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Whether the value that a part acts on has at least float32.
+    /// Whether the value to which a part applies its affine is float32 or wider.
     fn is_wide(&self, part: &Part) -> bool {
         matches!(
             self.data_type(part),
@@ -139,8 +142,8 @@ impl Planner<'_> {
         )
     }
 
-    /// The propagation of a shift backward along a stream, if it costs nothing: all normalizers that absorb it
-    /// have a shift already.
+    /// The backward propagation of a shift along a stream, if it costs nothing: all normalizers
+    /// that absorb it have shifts already.
     fn stream_shift(&self, item: usize, before: &Affine) -> Option<Propagation> {
         let found = backward::returning(&self.overlay, &self.items(true), item, before).ok()?;
         let found = self.saves(item, found, false).ok()?;
@@ -150,7 +153,7 @@ impl Planner<'_> {
         (have_shifts && !adds && self.is_free(&found)).then_some(found)
     }
 
-    /// Folds the shift of an item, and leaves its scale open.
+    /// Folds the shift of an item and leaves its scale open.
     fn leave_scale(&mut self, item: usize, propagation: Propagation, scale: Refusal) -> bool {
         let into = self.carry(propagation);
         let there = &mut self.items[item];
@@ -160,15 +163,17 @@ impl Planner<'_> {
         true
     }
 
-    /// Where a shift stays, as before zero padding of open extents, its scale may still propagate
-    /// alone: `s·x + t = s·(x + t/s)`. Or backward: then the shift is unchanged.
+    /// Folds only the scale of an item whose shift stays, as before zero padding of unknown
+    /// extents. The scale folds forward as `s·x + t = s·(x + t/s)`, or backward, which leaves the
+    /// shift unchanged.
     pub(super) fn fold_scale(&mut self, item: usize) -> bool {
         let there = &self.items[item];
         let affine = &there.part.affine;
         let Some(Tried { forward, backward }) = there.tried.clone() else {
             return false;
         };
-        // Parameters of a normalizer are no operators: only a shift of them may become one elsewhere.
+        // Parameters of a normalizer are not operators. Their scale folds alone only if the
+        // obstacle is the Add that the shift would need.
         let is_parameter = there.part.nodes.is_empty();
         let can_fold_alone = if is_parameter {
             matches!(&forward.reason, Reason::NoGain(why) if why == OWN_ADD)
@@ -193,7 +198,7 @@ impl Planner<'_> {
         true
     }
 
-    /// The propagation of a scale alone, forward, and the shift that stays.
+    /// The forward propagation of only the scale, and the shift that stays.
     fn scale_ahead(&self, item: usize) -> Option<(Propagation, Affine)> {
         let part = &self.items[item].part;
         let affine = &part.affine;
@@ -201,14 +206,15 @@ impl Planner<'_> {
         let found = stream_basis::beside(&self.overlay, &self.items(false), item, &scale);
         let found = self.without_copies(item, found.ok()?)?;
         let left = Affine::shift(&affine.shift / &affine.scale);
-        // A smaller shift is added to a smaller value there.
+        // If the affine shrinks values, the shift `t/s` that stays is larger and is added to a
+        // larger value.
         let has_room = self.data_type(part) != Some(DataType::Float16) || !affine.shrinks();
         let is_held = !part.nodes.is_empty() || self.holds(part, &left);
         let fits = has_room && is_held && left.is_finite() && self.is_writable(part, &left);
         fits.then_some((found, left))
     }
 
-    /// The propagation of a scale alone, backward.
+    /// The backward propagation of only the scale.
     fn scale_back(&self, item: usize) -> Option<Propagation> {
         let scale = Affine::scale(self.items[item].part.affine.scale.clone());
         backward::backward(&self.overlay, &self.items(false), item, &scale)
@@ -217,14 +223,14 @@ impl Planner<'_> {
             .or_else(|| self.returning(item, &scale, false))
     }
 
-    /// The propagation, if it makes no node and copies nothing that must not be copied.
+    /// Returns the propagation if it creates no node and copies no weight that must not be copied.
     fn without_copies(&self, item: usize, propagation: Propagation) -> Option<Propagation> {
         let is_free = propagation.makes.is_empty() && self.copies(item, &propagation).is_none();
         is_free.then_some(propagation)
     }
 
-    /// Where neither propagates, the factor of the value may absorb the scale, and its summand the
-    /// shift.
+    /// Folds an item for which neither direction is possible: the factor that multiplies its value
+    /// absorbs the scale, and the summand absorbs the shift.
     pub(super) fn fold_factor(&mut self, item: usize) -> bool {
         let Some(propagation) = self.scale_in_factor(item) else {
             return false;
@@ -251,13 +257,13 @@ impl Planner<'_> {
         self.worthwhile(item, propagation).ok()
     }
 
-    /// The fold of the shift of a modulated item.
+    /// The propagation of an item's shift into the layer that modulates its value.
     pub(super) fn modulation(&self, item: usize) -> Option<Propagation> {
         let Item { part, site, .. } = &self.items[item];
         modulation::shift(&self.overlay, *site, part.output, &part.affine.shift)
     }
 
-    /// The propagation of a scale backward along a residual stream.
+    /// The backward propagation of a scale along a residual stream.
     pub(super) fn returning(
         &self,
         item: usize,

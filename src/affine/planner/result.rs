@@ -1,4 +1,5 @@
-//! The plan as the result of the decisions: outcomes of sites, and parts that are written anew.
+//! The plan that results from the decisions: the outcomes of sites, and the parts that are written
+//! again.
 
 use std::collections::HashMap as Map;
 
@@ -11,12 +12,13 @@ use crate::ir::Graph;
 use crate::recipe::Numbers;
 use crate::refusal::Refusal;
 
-/// Numbers whose spread is a smaller part of the largest number may be equal once they are stored in half precision.
+/// The least spread of numbers, relative to the largest one, at which numbers that differ surely
+/// still differ in half precision.
 const LEAST_SPREAD: f64 = 1e-2;
 
 impl Planner<'_> {
-    /// Writes parts that stay with fewer nodes: products by scalars in a row are one product, and an
-    /// affine of channels is a Mul and an Add.
+    /// Marks parts that stay but can be written with fewer nodes. Several products by scalars
+    /// become one product. An affine of channels becomes a Mul and an Add.
     pub(super) fn join_rows(&mut self, sites: &[Site]) {
         for item in 0..self.items.len() {
             if self.is_longer_than_needed(item, &sites[self.items[item].site]) {
@@ -81,7 +83,8 @@ impl Planner<'_> {
         }
     }
 
-    /// The outcome of an item. If only the size of copies prevents a fold, that is the reason.
+    /// The outcome of an item. If only the size of weight copies prevents a fold, that is the
+    /// reason.
     fn outcome(&self, item: Item) -> Option<Outcome> {
         let too_large = self.uncopied.get(&item.site);
         let outcome = item.outcome()?;
@@ -95,17 +98,18 @@ impl Planner<'_> {
     }
 }
 
-/// Whether the nodes of a part may be written as a Mul and an Add.
+/// Whether the nodes of a part may be replaced by a Mul and an Add.
 fn is_row(graph: &Graph, part: &Part, family: Family) -> bool {
     let affine = &part.affine;
     let is_scalar = affine.scale.len() == 1 && !affine.has_no_scale();
     match family {
-        // Numbers that are not only multiplied belong to forms that engines know.
+        // Engines may recognize forms in which scalars are not only multiplied.
         Family::Scale if is_scalar => {
             let mut ops = part.nodes.iter().map(|&node| graph.op(node));
             affine.has_no_shift() && ops.all(|op| matches!(op, Some("Mul" | "Div" | "Neg")))
         }
-        // Engines know a Mul and an Add behind a normalization, even of ones and zeros.
+        // Engines recognize a normalization by the Mul and Add after it, even with constants 1 and
+        // 0, so these stay.
         Family::Online if part.nodes.len() <= 2 => false,
         Family::Offline | Family::Online | Family::Scale => {
             let Affine { scale, shift } = affine;
@@ -117,7 +121,7 @@ fn is_row(graph: &Graph, part: &Part, family: Family) -> bool {
     }
 }
 
-/// Whether numbers that differ still differ once they are stored in half precision.
+/// Whether numbers that differ still differ in half precision.
 fn stay_distinct(numbers: &Numbers) -> bool {
     let (mut low, mut high, mut largest) = (f64::INFINITY, f64::NEG_INFINITY, 0.0_f64);
     for &number in numbers.iter() {
@@ -151,7 +155,7 @@ fn kept(forward: Refusal) -> Outcome {
     }
 }
 
-/// The outcome of a site without an affine of its own; `None` where its parts have outcomes.
+/// The outcome of a site without a part. `None` if its parts have outcomes of their own.
 fn outcome_without_parts(site: &Site, refused: Option<&Refusal>) -> Option<Outcome> {
     let has_parts = site.pre.is_some() || site.post.is_some();
     let is_merged = !has_parts && matches!(site.kind.family, Family::Linear | Family::Pointwise);

@@ -1,6 +1,7 @@
 //! Forward propagation of one affine to every reader.
 //!
-//! The overlay does not change. The result is the list of all changes that are needed, or the first reason to refuse.
+//! The overlay does not change. The result is the list of all changes that are needed, or the first
+//! refusal.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -22,18 +23,19 @@ use crate::hash::{HashMap, HashSet};
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::refusal::{Reason, Refusal};
 
-/// The largest number of parts in a row that one propagation may pass. Parts of a longer row are
-/// merged first.
+/// The largest number of parts in a row that one propagation may pass. In a longer row, parts must
+/// be merged first.
 const PASSED: usize = 16;
 
-/// Sends an affine, that of a part or its scale or shift alone, forward from the part's output.
+/// Propagates an affine forward from the output of an item's part. This is the affine of the part,
+/// or only its scale or shift.
 ///
-/// Positions are constants that are added on the path and differ for each place. By default they
-/// become part of the shift; with `keeps_positions` they stay as they are. The second result is
+/// Positions are constants that are added on the path and differ from place to place. By default
+/// they become part of the shift; with `keeps_positions` they stay unchanged. The second result is
 /// whether the propagation met positions, so that the other treatment is an alternative.
 ///
 /// # Errors
-/// A refusal at the first reader, in execution order, that cannot take it.
+/// A refusal at the first reader, in execution order, that cannot absorb or pass the affine.
 pub fn forward(
     overlay: &GraphOverlay,
     items: &Items,
@@ -53,12 +55,11 @@ pub fn forward(
     (found, search.met_positions)
 }
 
-/// Sends the inverse affines by which other readers compensate for a backward propagation forward
-/// to these readers.
+/// Propagates inverse affines forward to the readers that compensate for a backward propagation.
 ///
 /// # Errors
-/// A refusal at the first reader, in execution order, that cannot take it, or where the propagation
-/// meets its own demand.
+/// A refusal at the first reader, in execution order, that cannot absorb or pass it, or at a value
+/// that the propagation reaches twice.
 pub fn compensate(
     overlay: &GraphOverlay,
     items: &Items,
@@ -86,13 +87,14 @@ pub fn compensate(
     Ok(())
 }
 
-/// The refusal by a part on the path that stays.
+/// The refusal at a part that stays on the path.
 pub fn stays(overlay: &GraphOverlay, part: &Part) -> Refusal {
     let reason = Reason::NotLinear("a normalizer that stays".into());
     Refusal::new(reason, overlay.graph.value_name(part.output))
 }
 
-/// `q(a(x))` as `a'(q(x))`: with `a = (s, t)` and `q = (σ, τ)`, `a' = (s, σ·t + τ − s·τ)`.
+/// Moves an affine past another one: `q(a(x)) = a'(q(x))`. With `a = (s, t)` and `q = (σ, τ)`, `a'
+/// = (s, σ·t + τ − s·τ)`.
 fn commute(affine: &Affine, through: &Affine) -> Affine {
     let shift =
         &(&(&through.scale * &affine.shift) + &through.shift) - &(&affine.scale * &through.shift);
@@ -109,7 +111,7 @@ enum Next {
 #[derive(Clone)]
 struct Carried {
     affine: Affine,
-    /// How many parts it has passed on its way.
+    /// The number of parts that the affine has passed.
     passed: usize,
 }
 
@@ -117,19 +119,19 @@ struct ForwardPropagation<'d, 'a> {
     overlay: &'d GraphOverlay<'a>,
     items: &'d Items<'d>,
     item: usize,
-    /// Whether nothing of the item's part stays.
+    /// Whether no half of the item's affine stays.
     removes_part: bool,
-    /// Whether operands that carry nothing may need an affine from their producers.
+    /// Whether operands without an affine may need one from their producers.
     may_demand: bool,
     /// Whether constants that are added for each place stay as they are.
     keeps_positions: bool,
     /// Whether the propagation met constants that are added for each place.
     met_positions: bool,
     carried: HashMap<ValueId, Carried>,
-    /// The value that determines the scale of this one, whatever that scale is.
+    /// For a value, the value before it that determines its scale, whatever the scale is.
     from: HashMap<ValueId, ValueId>,
     queue: BTreeMap<usize, Next>,
-    /// Inputs that have the affine of their value already, and do not compensate for it.
+    /// Inputs that need the affine of their value, and so do not compensate for it.
     kept: HashSet<(NodeId, usize)>,
 }
 
@@ -150,7 +152,7 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
         }
     }
 
-    /// From the part of the item to every reader that absorbs the affine.
+    /// Propagates from the part of the item to every reader that absorbs the affine.
     fn start_at_part(&mut self, affine: &Affine) -> Result<Propagation, Refusal> {
         let Item { part, site, .. } = &self.items.all[self.item];
         self.arrive(part.output, affine.clone(), None, 0)?;
@@ -166,13 +168,13 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
         self.carried.keys().copied().collect()
     }
 
-    /// Propagates from all values where an affine has arrived, in execution order.
+    /// Propagates from all values that an affine has reached, in execution order.
     fn run(&mut self, propagation: &mut Propagation) -> Result<(), Refusal> {
         let mut met = HashSet::default();
         while let Some((_, next)) = self.queue.pop_first() {
             match next {
                 Next::Node(node, value) => self.cross_node(propagation, node, value)?,
-                // A diamond reads its value at several places, and is one part all the same.
+                // A part that reads its value at several nodes is crossed once.
                 Next::Part(other) if met.insert(other) => self.cross_part(propagation, other)?,
                 Next::Part(_) => {}
             }
@@ -180,12 +182,12 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
         Ok(())
     }
 
-    /// Merges the affine into another part, or propagates it past the part.
+    /// Merges the affine into another part, or moves it past the part.
     fn cross_part(&mut self, propagation: &mut Propagation, other: usize) -> Result<(), Refusal> {
         let overlay = self.overlay;
         let part = &self.items.all[other].part;
         let input = overlay.source(part.input);
-        // In an invalid graph it may reach a part at an input that the part does not have.
+        // In an invalid graph, the affine may reach a part at a value that is not its input.
         let Some(Carried { affine, passed }) = self.carried.get(&input).cloned() else {
             return Err(stays(overlay, part));
         };
@@ -221,7 +223,7 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
         let overlay = self.overlay;
         let passed = self.carried[&value].passed;
         let step = match self.step(node, value, &propagation.bypass) {
-            // The next movements may separate axes that one movement merged.
+            // The movements that follow may separate axes that this movement merges.
             Err(refusal) if refusal.reason == Reason::MixedAxes => {
                 let (behind, affine) =
                     across(overlay, value, &self.carried[&value].affine).ok_or(refusal)?;
@@ -260,7 +262,7 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
         Ok(())
     }
 
-    /// Notes the affine on a value, and queues all readers of the value.
+    /// Records the affine on a value, and queues all readers of the value.
     fn arrive(
         &mut self,
         value: ValueId,
@@ -280,14 +282,14 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
         if let Some(from) = from.filter(|_| has_scale) {
             self.from.insert(value, from);
         }
-        // A second affine puts the value in two bases at once: a product of a value with itself needs
-        // one basis, and makes another.
+        // A second affine would put the value in two bases at once. A product of a value with
+        // itself, for example, reads one basis and produces another.
         let carried = Carried { affine, passed };
         if self.carried.insert(value, carried).is_some() {
             let name = graph.value_name(value);
             return Err(Refusal::new(Reason::ResidualStream, name));
         }
-        // A reader that keeps the value may be the one that ended an earlier propagation.
+        // An earlier propagation may have ended at a reader that this one keeps.
         if has_scale
             && let Some(refusal) = self.overlay.dead_end(value, self.route())
             && !self.has_kept_reader(value)
@@ -338,10 +340,11 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
         }
     }
 
-    /// Records that no scale propagates from this value, nor from values whose every path leads
-    /// here, so that later propagations stop earlier.
+    /// Records that no scale propagates from this value, nor from a value whose every path leads
+    /// here. Later propagations stop earlier.
     fn end(&self, value: ValueId, refusal: Refusal) -> Refusal {
-        // Where the propagation begins, the next one looks at the readers at once.
+        // Nothing is recorded where the propagation begins, because the next one visits the readers
+        // of that value at once.
         let mut next = Some(value).filter(|value| self.from.contains_key(value));
         if next.is_none() {
             return refusal;
@@ -366,7 +369,7 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
         if let Err(reason) = passable(overlay, node) {
             return Err(self.end(value, Refusal::new(reason, name)));
         }
-        // Without this, a node with many inputs would look at all of them for each.
+        // Otherwise each input of a node with many inputs would compute the step of all of them.
         if concatenates(overlay, node)
             && !self.carried[&value].affine.has_no_scale()
             && let Some(made) = overlay.graph.output(node, 0)
@@ -381,7 +384,8 @@ impl<'d, 'a> ForwardPropagation<'d, 'a> {
             Some(step) => passes(overlay, node, step)?,
             None => step_forward(overlay, node, &inputs)?,
         };
-        // Past other parts each of them would repeat the walk: one after the other absorbs its own.
+        // A propagation that passes other parts makes no demand, because each of these parts would
+        // repeat the search when it folds.
         if !self.may_demand && !step.wants.is_empty() {
             return Err(Refusal::new(Reason::ResidualStream, name));
         }

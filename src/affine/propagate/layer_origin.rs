@@ -1,4 +1,4 @@
-//! The layer that makes a value, and the rows of it that become each number.
+//! Finds the layer that computes a value, and the row of the layer that becomes each element.
 
 use crate::affine::Affine;
 use crate::affine::fold::At;
@@ -14,7 +14,7 @@ use crate::shape::facts::Shape;
 /// The largest number of operators between a layer and the value that it modulates.
 pub(super) const DEPTH: usize = 16;
 
-/// Operators that only move the parts of a layer's result.
+/// Operators that only move parts of a layer's result.
 pub(super) const MOVES: [&str; 8] = [
     "Flatten",
     "Identity",
@@ -26,20 +26,20 @@ pub(super) const MOVES: [&str; 8] = [
     "Unsqueeze",
 ];
 
-/// Where a value comes from.
+/// The origin of a value.
 pub(super) struct LayerPart {
-    /// The layer that makes it, among other things.
+    /// The layer that computes the value, possibly together with other values.
     pub(super) layer: NodeId,
-    /// The affine that was wanted on it, on what the layer makes.
+    /// The needed affine, converted to one of the layer's result.
     pub(super) affine: Affine,
-    /// The constant added at each of its marked places on the path.
+    /// The sum of the constants that are added on the path, for each marked place.
     pub(super) constants: Option<Numbers>,
-    /// How it is moved on the way, but for which channels it is.
+    /// The movements on the path, without their choice of channels.
     pub(super) moves: Vec<String>,
 }
 
-/// Follows an input of a node back to the layer that makes it. With `alone`, nothing else may read the
-/// values on the path.
+/// Follows an input of a node back to the layer that computes it. With `alone`, the values on the
+/// path must have no other reader.
 pub(super) fn origin(
     overlay: &GraphOverlay,
     (node, slot): (NodeId, usize),
@@ -68,14 +68,14 @@ pub(super) fn origin(
     None
 }
 
-/// A search from an input of a node back to the layer that makes it.
+/// A search from an input of a node back to the layer that computes it.
 struct OriginSearch<'s, 'a> {
     overlay: &'s GraphOverlay<'a>,
-    /// Whether nothing else may read the values on the path.
+    /// Whether the values on the path must have no other reader.
     alone: bool,
-    /// How many places are marked.
+    /// The number of marked places.
     count: usize,
-    /// The node and its input where the search stands.
+    /// The node and the index of its input that the search has reached.
     input: (NodeId, usize),
     /// The affine that is needed on that input.
     affine: Affine,
@@ -84,7 +84,8 @@ struct OriginSearch<'s, 'a> {
 }
 
 impl OriginSearch<'_, '_> {
-    /// Passes one node. Returns the layer, if the node is one, or belongs to one; `None` where the search ends without a layer.
+    /// Passes one node. Returns the layer if the node is a layer or adds the bias of one, and
+    /// `Some(None)` if the search continues. `None` if the search ends without a layer.
     fn step(&mut self) -> Option<Option<NodeId>> {
         let (overlay, graph) = (self.overlay, self.overlay.graph);
         let value = overlay.source(graph.input(self.input.0, self.input.1)?);
@@ -109,7 +110,7 @@ impl OriginSearch<'_, '_> {
         Some(None)
     }
 
-    /// Passes an Add of a constant, which is a bias of the layer before it, or a summand.
+    /// Passes an Add of a constant, which is the bias of the layer before it or another summand.
     fn past_sum(&mut self, node: NodeId) -> Option<Option<NodeId>> {
         let (overlay, graph, at) = (self.overlay, self.overlay.graph, self.overlay.at(node));
         let added = at.constant_operand()?;
@@ -123,7 +124,8 @@ impl OriginSearch<'_, '_> {
         {
             return Some(Some(layer));
         }
-        // A summand of the summand does not matter.
+        // With `alone`, the constant does not matter: it is added to a value that is itself a
+        // summand.
         if !self.alone {
             if overlay.is_touched(node) {
                 return None;
@@ -134,7 +136,7 @@ impl OriginSearch<'_, '_> {
         Some(None)
     }
 
-    /// Adds the numbers of a constant at the marked places.
+    /// Adds the elements of a constant at the marked places to `constants`.
     fn add_constants(&mut self, at: &At, slot: usize) -> Option<()> {
         let places = marked(&self.affine.shift, self.count)?;
         let numbers = at
@@ -169,7 +171,8 @@ impl OriginSearch<'_, '_> {
     }
 }
 
-/// Whether no other reader takes the places of a value on which an affine is needed. Slices may take other places.
+/// Whether no other reader takes the places of a value on which an affine is needed. Slices may
+/// take other places.
 fn reads_alone(
     overlay: &GraphOverlay,
     value: ValueId,
@@ -188,7 +191,7 @@ fn reads_alone(
     })
 }
 
-/// Whether a Slice takes only places at which numbers are 0.
+/// Whether a Slice takes only places at which `numbers` are 0.
 fn takes_other_places(overlay: &GraphOverlay, slice: NodeId, numbers: &Numbers) -> bool {
     taken(overlay, slice).is_some_and(|taken| {
         let mut pairs = taken.iter().zip(numbers.iter());
@@ -196,7 +199,8 @@ fn takes_other_places(overlay: &GraphOverlay, slice: NodeId, numbers: &Numbers) 
     })
 }
 
-/// The places along the last axis that a Slice takes: no zeros.
+/// The places that a Slice takes along the last axis, as an array of the shape of its input. Places
+/// that are not taken are 0.
 fn taken(overlay: &GraphOverlay, slice: NodeId) -> Option<Numbers> {
     let at = overlay.at(slice);
     let rank = at.output_rank(0).ok()?;
@@ -214,7 +218,7 @@ fn taken(overlay: &GraphOverlay, slice: NodeId) -> Option<Numbers> {
     Some(whole.shift.clone())
 }
 
-/// Each number by its place among others.
+/// An array of this shape whose elements are marked by the numbers from 1, in order.
 pub(super) fn marks(shape: &[usize]) -> Option<Numbers> {
     let places = (1..=shape.iter().product())
         .map(|place: usize| place as f64)
@@ -224,8 +228,8 @@ pub(super) fn marks(shape: &[usize]) -> Option<Numbers> {
     ))
 }
 
-/// The effect of a movement apart from its choice of channels: two movements with equal effect
-/// treat all other axes alike. `None` where that is unknown.
+/// Describes a movement without its choice of channels. Two movements with equal descriptions treat
+/// all other axes alike. `None` if that is unknown.
 fn movement(at: &At, output: usize, before: &Affine) -> Option<String> {
     let (op, from, to) = (
         at.proto().op_type(),
@@ -247,7 +251,7 @@ fn movement(at: &At, output: usize, before: &Affine) -> Option<String> {
             return Some(format!("{op} {how} {from:?} {to:?}"));
         }
     };
-    // Along these axes every place has its mark.
+    // Along these axes the marks show which places are taken.
     let cut: Vec<usize> = cut
         .into_iter()
         .map(|one| axis(one, from.len()).ok())
@@ -256,7 +260,7 @@ fn movement(at: &At, output: usize, before: &Affine) -> Option<String> {
     is_marked.then(|| format!("cut {cut:?} {:?}", from.len()))
 }
 
-/// The place of each number, by its mark: one for each.
+/// The index of the element that has each mark. `None` if a mark occurs twice or is missing.
 fn marked(marks: &Numbers, count: usize) -> Option<Vec<usize>> {
     let mut places = vec![None; count];
     for (place, &mark) in marks.iter().enumerate().filter(|(_, mark)| **mark != 0.0) {
@@ -267,7 +271,7 @@ fn marked(marks: &Numbers, count: usize) -> Option<Vec<usize>> {
     places.into_iter().collect()
 }
 
-/// The row of each number, by its mark, along the last axis.
+/// The index of each mark along the last axis. `None` if the marks do not lie along that axis only.
 pub(super) fn rows(marks: &Numbers, count: usize) -> Option<Vec<usize>> {
     let is_row = marks
         .shape()

@@ -1,15 +1,17 @@
-//! A shift before a modulation, as of adaptive normalization (DiT's adaLN, FiLM).
+//! A shift before a modulation, as in adaptive normalization (adaLN of DiT, FiLM).
 //!
-//! In `(x + t)·(a + γ) + β`, γ and β are parts of what one layer makes of a condition, `W·c + b`, or two layers make of the
-//! same. The shift comes to `β + t·(a + γ)`, which the layer of β makes as well: to its rows, t times those of γ are added,
+//! In `(x + t)·(a + γ) + β`, γ and β are rows of one layer `W·c + b` of a condition, or of two
+//! layers of the same condition. The shift adds `t·(a + γ)` to β. The layer of β can compute that
+//! too, if t times the rows of γ are added to its rows:
 //!
 //! ```text
 //! W_β ← W_β + diag(t)·W_γ        b_β ← b_β + t·(a + b_γ)
 //! ```
 //!
-//! and nothing of the shift is left to compute. A scale propagates past a product of two values;
-//! where no operator behind absorbs it, as before an activation, it moves into the other factor:
-//! `(s·x)·f = x·(s·f)`; and a scalar past a matrix product, `(s·Q)·Kᵀ = Q·(s·K)ᵀ`.
+//! Then the shift needs no operator. A scale propagates past a product of two values. If no
+//! operator after the product absorbs it, as before an activation, it moves into the other factor:
+//! `(s·x)·f = x·(s·f)`. A scalar moves past a matrix product in the same way: `(s·Q)·Kᵀ =
+//! Q·(s·K)ᵀ`.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Fold, Side, Step};
@@ -26,7 +28,7 @@ use crate::onnx::operator::Category;
 use crate::onnx::proto::AttributeProto;
 use crate::recipe::Numbers;
 
-/// The fold of a shift of a modulated value with one reader; `None` where the value is not
+/// The fold of the shift of a modulated value with one reader. `None` if the value is not
 /// modulated.
 pub fn shift(
     overlay: &GraphOverlay,
@@ -50,10 +52,10 @@ pub fn shift(
     Some(propagation)
 }
 
-/// A value that is multiplied by one factor and added to one summand: `x·f + b`.
+/// A value that is multiplied by one factor, and to which one summand is added: `x·f + b`.
 struct Modulation<'m, 'a> {
     overlay: &'m GraphOverlay<'a>,
-    /// The shift of the value, as it comes to the product.
+    /// The shift of the value where it enters the product.
     shift: Numbers,
     /// The node of the product, and the input that is the factor.
     factor: (NodeId, usize),
@@ -61,22 +63,23 @@ struct Modulation<'m, 'a> {
     summand: (NodeId, usize),
 }
 
-/// The rows of layers that make the factor and the summand of a modulation.
+/// The rows of the layers that compute the factor and the summand of a modulation.
 struct ModulationRows {
-    /// The layer of the summand.
+    /// The layer that computes the summand.
     layer: NodeId,
-    /// The layer of the factor.
+    /// The layer that computes the factor.
     source: NodeId,
-    /// The distance from a row of the summand to the row of the factor.
+    /// The distance from a row of the summand to the corresponding row of the factor.
     distance: i64,
-    /// The row of the summand for each number of the shift.
+    /// The row of the summand for each element of the shift.
     into: Vec<usize>,
-    /// The constants that are added to the factor, for each number of the shift.
+    /// The constants that are added to the factor, one for each element of the shift.
     constants: Option<Numbers>,
 }
 
 impl<'m, 'a> Modulation<'m, 'a> {
-    /// The modulation of a value with one reader; `None` where it has none, or its shift is one number.
+    /// Finds the modulation of a value with one reader. `None` if the value is not modulated, or if
+    /// its shift is one scalar.
     fn find(overlay: &'m GraphOverlay<'a>, value: ValueId, shift: &Numbers) -> Option<Self> {
         let (product, slot, Affine { shift, .. }) =
             moved(overlay, value, Affine::shift(shift.clone()))?;
@@ -94,7 +97,8 @@ impl<'m, 'a> Modulation<'m, 'a> {
         modulation.is_aligned()?.then_some(modulation)
     }
 
-    /// Whether the summand lies along the same axes as the factor.
+    /// Whether the factor and the summand have equal, known shapes, and the sum has the shape of
+    /// the product.
     fn is_aligned(&self) -> Option<bool> {
         let (product, sum) = (
             self.overlay.at(self.factor.0),
@@ -110,11 +114,11 @@ impl<'m, 'a> Modulation<'m, 'a> {
         )
     }
 
-    /// The rows of the layers that make factor and summand; `None` where there are no such layers, or
-    /// the rows of the summand lie at different distances from those of the factor.
+    /// Finds the rows of the layers that compute factor and summand. `None` if there are no such
+    /// layers, or if the distances between corresponding rows differ.
     fn rows(&self) -> Option<ModulationRows> {
         let overlay = self.overlay;
-        // The marks on the numbers show their rows.
+        // Marks on the elements show which rows they come from.
         let count = self.shift.len();
         let marks = Affine::shift(marks(self.shift.shape())?);
         let factor = origin(overlay, self.factor, &marks, false)?;
@@ -140,7 +144,8 @@ impl<'m, 'a> Modulation<'m, 'a> {
         })
     }
 
-    /// The affine that the layer of the summand absorbs: the shift as factors of rows, and its product with the constants.
+    /// The affine that the layer of the summand absorbs. Its scale is the factor of each row; its
+    /// shift is the product of the modulated shift and the constants.
     fn fold_of_rows(&self, rows: &ModulationRows) -> Option<Affine> {
         let shift = Affine::shift(self.shift.clone());
         let factors = origin(self.overlay, self.summand, &shift, true)?
@@ -161,7 +166,8 @@ impl<'m, 'a> Modulation<'m, 'a> {
     }
 }
 
-/// The distance from each row to the row that it is paired with; `None` where the distances differ.
+/// The distance from each row of `into` to the corresponding row of `from`. `None` if the distances
+/// differ.
 fn common_distance(from: &[usize], into: &[usize]) -> Option<i64> {
     let distance = i64::try_from(*from.first()?).ok()? - i64::try_from(*into.first()?).ok()?;
     let mut pairs = from.iter().zip(into);
@@ -170,7 +176,8 @@ fn common_distance(from: &[usize], into: &[usize]) -> Option<i64> {
     is_common.then_some(distance)
 }
 
-/// Whether two layers are equal operators on one value, with weights of one shape, and neither is changed yet.
+/// Whether two layers are equal operators on one value, with weights of equal shape, and no fold
+/// has changed them yet.
 fn are_beside(overlay: &GraphOverlay, one: NodeId, other: NodeId) -> Option<bool> {
     let graph = overlay.graph;
     let weights = [one, other].map(|node| overlay.at(node).extents(1).ok());
@@ -187,7 +194,7 @@ fn are_beside(overlay: &GraphOverlay, one: NodeId, other: NodeId) -> Option<bool
     )
 }
 
-/// The attributes of a layer but for the multiplier of the bias, which is part of the bias.
+/// The attributes of a layer except the multiplier of the bias, which counts as part of the bias.
 fn attributes_of_product(graph: &Graph, node: NodeId) -> Vec<AttributeProto> {
     let mut attributes = graph.node(node).attribute.clone();
     attributes.retain(|attribute| attribute.name() != "beta");
@@ -195,7 +202,7 @@ fn attributes_of_product(graph: &Graph, node: NodeId) -> Vec<AttributeProto> {
     attributes
 }
 
-/// Whether no fold changes a layer, or the Add behind it.
+/// Whether no fold changes a layer or the Add after it.
 fn is_unchanged(overlay: &GraphOverlay, node: NodeId) -> bool {
     let add = overlay.bias_add(node);
     overlay.is_free(node)
@@ -203,13 +210,13 @@ fn is_unchanged(overlay: &GraphOverlay, node: NodeId) -> bool {
         && !add.is_some_and(|(add, _)| overlay.is_touched(add))
 }
 
-/// Whether a layer has a matrix on the right without other readers, and a bias without other
-/// readers, or room for one.
+/// Whether a layer has a matrix on the right without other readers, and either a bias without other
+/// readers or room for one.
 fn is_own_matrix(overlay: &GraphOverlay, layer: &At) -> Option<bool> {
     let graph = overlay.graph;
     let slots = linear(graph.domain_op(layer.node))?.slots(layer).ok()?;
     let is_product = match graph.domain_op(layer.node) {
-        // Its third operand may be a computed value.
+        // The third operand of a Gemm may be a computed value.
         ("", "Gemm") => slots.bias.is_some(),
         operator => operator == ("", "MatMul"),
     };
@@ -225,8 +232,8 @@ fn is_own_matrix(overlay: &GraphOverlay, layer: &At) -> Option<bool> {
     Some(is_product && are_own && slots.weight == Some(1) && layer.rank(1).ok()? == 2)
 }
 
-/// Folds the scale of a multiplied value with one reader into the other factor; `None` where that
-/// is impossible.
+/// Folds the scale of a multiplied value with one reader into the other factor. `None` if that is
+/// impossible.
 pub fn scale(
     (overlay, items): (&GraphOverlay, &Items),
     item: usize,
@@ -237,7 +244,7 @@ pub fn scale(
     let (product, slot, affine) = moved(overlay, value, Affine::scale(scale.clone()))?;
     let at = overlay.at(product);
     let wanted = match overlay.graph.category(product) {
-        // Queries that others read as well, or that come from outside, leave their scale to the keys.
+        // If queries have other readers or are a graph input, the keys can absorb their scale.
         Some(Category::MatrixProduct)
             if slot < 2 && affine.is_number() && overlay.is_free(product) =>
         {
@@ -258,7 +265,8 @@ pub fn scale(
     .ok()
 }
 
-/// Whether a node multiplies one of its inputs by another value, and leaves its shape.
+/// Whether a node multiplies the input at `slot` by another computed value, and keeps the shape of
+/// that input.
 fn multiplies(overlay: &GraphOverlay, product: NodeId, slot: usize) -> Option<bool> {
     let at = overlay.at(product);
     let is_product =
@@ -267,8 +275,8 @@ fn multiplies(overlay: &GraphOverlay, product: NodeId, slot: usize) -> Option<bo
     Some(is_product && is_other && at.shape(slot).ok()? == at.output_shape(0).ok()?)
 }
 
-/// Past the operators that only move a value: the first that does more, which of its inputs is the value, and the affine as
-/// it comes to it.
+/// Follows a value and its affine past operators that only move it. Returns the first other
+/// operator, the input at which it reads the value, and the affine there.
 fn moved(
     overlay: &GraphOverlay,
     mut value: ValueId,

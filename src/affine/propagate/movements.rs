@@ -1,8 +1,9 @@
-//! Movements in a row, read as one.
+//! Reads several movements in a row as one movement.
 //!
 //! MobileViT splits its tokens into patches of pixels by a Reshape to `[b·C·h, w, p, q]` and a
-//! Transpose, and the next Reshape separates channels and batch again. No value in between has an
-//! affine of channels, and yet the last one has it along one axis.
+//! Transpose. The next Reshape separates channels and batch again. The affine cannot be written on
+//! the values in between, where channels share an axis with the batch. On the last value it lies
+//! along one axis again.
 
 use crate::affine::Affine;
 use crate::affine::propagate::overlay::GraphOverlay;
@@ -12,9 +13,10 @@ use crate::ir::ValueId;
 /// The largest number of movements in a row.
 const LONGEST: usize = 16;
 
-/// The first value behind movements whose axes hold the varying axes of an affine, and the affine there.
+/// The first value after movements that has axes for all axes along which an affine varies, and the
+/// affine on that value.
 ///
-/// Nothing else may read the values between the movements.
+/// The values between the movements must have no other reader.
 pub fn across(
     overlay: &GraphOverlay,
     value: ValueId,

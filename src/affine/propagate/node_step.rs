@@ -1,4 +1,5 @@
-//! The step of an affine at one node of the overlay: the rule of the operator, limited by what is planned for the node so far.
+//! The step of an affine at one node of the overlay. It follows from the rule of the operator and
+//! from the changes of the node that are planned so far.
 
 use crate::affine::Affine;
 use crate::affine::fold::{Rule, Step};
@@ -16,11 +17,12 @@ use crate::shape::facts::{Shape, extent};
 /// The reason why there is no rule.
 pub fn rule_of(overlay: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     if overlay.replaced.contains(&node) {
-        // Its replacement may let the affine pass in the next repetition.
+        // The nodes that replace it may let the affine pass when the pass runs again.
         return Err(Reason::Changed);
     }
     let rule = rule_table::rule_of(&overlay.at(node))?;
-    // A constant of zeros passes every scale; after a fold it may have other numbers.
+    // The rule may rely on a constant of zeros, which passes every scale. A fold may have changed
+    // its elements.
     if rule.reads_numbers() && overlay.is_touched(node) {
         Err(Reason::Changed)
     } else {
@@ -28,14 +30,14 @@ pub fn rule_of(overlay: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule
     }
 }
 
-/// The rule through which an affine may propagate.
+/// The rule that may let an affine propagate past a node.
 ///
 /// # Errors
-/// The reason why there is no rule, or why it does not hold any more.
+/// The reason why there is no rule, or why it is no longer valid.
 pub fn passable(overlay: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     let linear = linear(overlay.graph.domain_op(node));
     if overlay.is_touched(node) && linear.is_some_and(|linear| !linear.is_layer()) {
-        // Its constant is no longer the one that a rule would read.
+        // A fold changed the constant, so the rule would read an outdated one.
         return Err(Reason::Changed);
     }
     rule_of(overlay, node)
@@ -44,7 +46,7 @@ pub fn passable(overlay: &GraphOverlay, node: NodeId) -> Result<&'static dyn Rul
 /// The step of a node for the affines of its inputs.
 ///
 /// # Errors
-/// A refusal at the node, where the affines can neither pass nor be absorbed.
+/// A refusal at the node, if it can neither pass nor absorb the affines.
 pub fn step_forward(
     overlay: &GraphOverlay,
     node: NodeId,
@@ -72,11 +74,12 @@ fn step_of_rule(
     passable(overlay, node)?.forward(&at, inputs)
 }
 
-/// A rule sees the node as the model has it. The overlay may have added a summand to the node, which
-/// stops an affine that only passes; and an activation keeps its constants.
+/// Checks a step against the planned changes of the node. The rule sees the node of the model, but
+/// a fold may have added a summand to it, which stops an affine that only passes. The constants of
+/// an activation must not change.
 ///
 /// # Errors
-/// A refusal at the node, where its new summand or activation stops the affine.
+/// A refusal at the node, if its new summand or its activation stops the affine.
 pub fn passes(overlay: &GraphOverlay, node: NodeId, step: Step) -> Result<Step, Refusal> {
     let changes = !step.folds.is_empty() || step.bypass.is_some();
     let reason = match changes {
@@ -87,8 +90,8 @@ pub fn passes(overlay: &GraphOverlay, node: NodeId, step: Step) -> Result<Step, 
     Err(Refusal::new(reason, overlay.graph.name(node)))
 }
 
-/// Whether a value is known to have other extents than an affine of it. Models that contradict
-/// themselves are read too, and rules rely on fitting extents.
+/// Whether the known extents of a value differ from those of an affine on it. This happens in
+/// models that contradict themselves, and rules rely on extents that fit.
 pub fn contradicts(affine: &Affine, shape: Result<Shape, Reason>) -> bool {
     shape.is_ok_and(|shape| {
         !has_extents(&affine.scale, &shape) || !has_extents(&affine.shift, &shape)
@@ -103,8 +106,8 @@ fn has_extents(numbers: &Numbers, shape: &Shape) -> bool {
             .all(|(&count, dim)| count == 1 || extent(dim).is_none_or(|extent| extent == count))
 }
 
-/// The input with which a scale-transparent node shares every scale, forward and backward, unless
-/// the node refuses the scale or absorbs it: its only input that is not constant.
+/// The only input of a scale-transparent node that is not constant. Unless the node refuses or
+/// absorbs a scale, its result and this input have equal scales, forward and backward.
 pub fn transparent_input(overlay: &GraphOverlay, node: NodeId) -> Option<ValueId> {
     let graph = overlay.graph;
     let read = (0..graph.inputs(node).len()).filter(|&slot| graph.reads_elements(node, slot));
@@ -118,7 +121,8 @@ pub fn transparent_input(overlay: &GraphOverlay, node: NodeId) -> Option<ValueId
     (is_transparent && other.is_none()).then_some(only)
 }
 
-/// Whether a node only puts values side by side, so that a scale of one of them is one of all.
+/// Whether a node only concatenates values, so that one of its inputs can carry a scale only if all
+/// of them do.
 pub fn concatenates(overlay: &GraphOverlay, node: NodeId) -> bool {
     overlay.graph.is(node, "Concat")
 }

@@ -1,7 +1,8 @@
-//! An overlay of the graph: the model's graph without the nodes that are planned to be removed.
+//! An overlay of the graph: the graph of the model without the nodes that are planned to be
+//! removed.
 //!
-//! The model never changes. Folding a part makes its output another name of its input; readers and
-//! producers are looked up through such names.
+//! The model never changes. If a part folds, its output becomes another name of its input. Readers
+//! and producers are looked up by any of these names.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -25,40 +26,42 @@ pub struct GraphOverlay<'a> {
     pub facts: &'a Facts,
     pub constants: &'a Constants<'a>,
     analysis: &'a Analysis<'a>,
-    /// Folds in the order in which they were decided, which is the order in which they apply.
+    /// The folds, in the order in which they were decided. They are applied in this order.
     pub folds: Vec<Fold>,
-    /// Values that differ from the graph: they lost a reader or have several names. Each is found
-    /// by any of its names.
+    /// The values that differ from the graph, because they lost a reader or have several names.
+    /// Each is found by any of its names.
     values: Vec<Merged>,
     of: Vec<Option<u32>>,
-    /// Values that lost their only reader, and are otherwise unchanged: most constants.
+    /// The values that lost their only reader and are otherwise unchanged. Most of them are
+    /// constants.
     unread: NodeSet,
-    /// Nodes of parts that have not folded: their constants must not change.
+    /// The nodes of parts that have not folded, with the index of the item. Their constants must
+    /// not change.
     pub owned: HashMap<NodeId, usize>,
     dead_ends: RefCell<HashMap<(ValueId, Route), Rc<Refusal>>>,
     touched: NodeSet,
-    /// Nodes that add a summand which they do not add in the model.
+    /// The nodes that will add a summand that they do not add in the model.
     shifted: NodeSet,
-    /// Nodes that others replace, or that get other constants.
+    /// The nodes that other nodes replace, or that get other constants.
     pub replaced: HashSet<NodeId>,
-    /// Nodes behind which an Add will be made.
+    /// The nodes after which an Add will be inserted.
     pub makes: HashSet<NodeId>,
-    /// The Adds that hold the biases of folded nodes: node and slot.
+    /// For each folded node whose bias is in an Add, that Add and the input of its constant.
     pub bias_adds: HashMap<NodeId, (NodeId, usize)>,
 }
 
-/// How an affine propagates from a value.
+/// A way in which an affine propagates from a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Route {
-    /// Forward, past the parts that it meets.
+    /// Forward, past the parts that it reaches.
     PastParts,
-    /// Forward, into the first part that it meets.
+    /// Forward, into the first part that it reaches.
     IntoParts,
-    /// Backward.
+    /// Backward to the producers.
     Backward,
 }
 
-/// One value under all its names.
+/// One value with all its names.
 struct Merged {
     /// The name that stays.
     source: ValueId,
@@ -105,17 +108,17 @@ impl<'a> GraphOverlay<'a> {
         self.analysis.at(node)
     }
 
-    /// Whether a node is part of an activation, whose constants must not change.
+    /// Whether a node belongs to an activation, whose constants must not change.
     pub fn is_of_activation(&self, node: NodeId) -> bool {
         self.analysis.activations.contains(node)
     }
 
-    /// The value that this one will be another name of, or itself.
+    /// The value of which this value will be another name, or the value itself.
     pub fn source(&self, value: ValueId) -> ValueId {
         self.of[value.index()].map_or(value, |merged| self.values[merged as usize].source)
     }
 
-    /// The readers of a value after the planned removals, under all its names.
+    /// The readers of a value after the planned removals, by any of its names.
     pub fn readers(&self, value: ValueId) -> impl Iterator<Item = (ValueId, Reader)> + '_ {
         let merged = self.of[value.index()].map(|merged| &self.values[merged as usize].readers);
         let own = if merged.is_none() {
@@ -128,7 +131,7 @@ impl<'a> GraphOverlay<'a> {
             .chain(merged.into_iter().flatten().copied())
     }
 
-    /// The readers of a value with one name.
+    /// The readers of a value with only one name.
     fn own_readers(&self, value: ValueId) -> &'a [Reader] {
         if self.unread.contains(value.index()) {
             &[]
@@ -137,7 +140,8 @@ impl<'a> GraphOverlay<'a> {
         }
     }
 
-    /// The only reader of the elements of a value, if it is a node, and at which of its inputs.
+    /// The only reader of the elements of a value, with the input at which it reads them. `None` if
+    /// there are several, or if the reader is not a node.
     pub fn only_reader(&self, value: ValueId) -> Option<(NodeId, usize)> {
         let mut only = None;
         for (_, reader) in self.readers(value) {
@@ -150,13 +154,13 @@ impl<'a> GraphOverlay<'a> {
         only
     }
 
-    /// Whether a node belongs to no part, and no other node replaces it.
+    /// Whether a node belongs to no part and is not replaced.
     pub fn is_free(&self, node: NodeId) -> bool {
         !self.owned.contains_key(&node) && !self.replaced.contains(&node)
     }
 
-    /// The refusal that every scale meets on a route from a value, if one is known. It stays valid: no later
-    /// fold makes an operator absorb a scale.
+    /// The refusal that every scale meets on a route from a value, if one is known. It stays valid,
+    /// because no later fold lets an operator absorb a scale.
     pub fn dead_end(&self, value: ValueId, route: Route) -> Option<Refusal> {
         self.dead_ends
             .borrow()
@@ -164,7 +168,8 @@ impl<'a> GraphOverlay<'a> {
             .map(|refusal| Refusal::clone(refusal))
     }
 
-    /// Notes that every scale meets a refusal on a route from a value; the first refusal stays.
+    /// Records that every scale meets a refusal on a route from a value. An earlier refusal is
+    /// kept.
     pub fn set_dead_end(&self, value: ValueId, route: Route, why: &Rc<Refusal>) {
         self.dead_ends
             .borrow_mut()
@@ -177,12 +182,13 @@ impl<'a> GraphOverlay<'a> {
         self.touched.contains(node)
     }
 
-    /// Whether a fold adds something to what this node makes, so that a bare scale cannot pass it.
+    /// Whether a fold adds a summand to the result of this node, so that a scale without a shift
+    /// cannot pass it.
     pub fn is_shifted(&self, node: NodeId) -> bool {
         self.shifted.contains(node)
     }
 
-    /// Adds folds behind the earlier ones.
+    /// Appends folds to the earlier ones.
     pub fn fold(&mut self, folds: Vec<Fold>) {
         for fold in &folds {
             self.touched.insert(fold.node);
@@ -191,7 +197,7 @@ impl<'a> GraphOverlay<'a> {
             } else {
                 None
             };
-            // The bias Add behind the layer that the rows come from counts as its own.
+            // Records the bias Add of the layer from which rows are added, too.
             self.bias_adds
                 .extend(beside.and_then(|of| Some((of, self.bias_add(of)?))));
             if beside.is_some()
@@ -246,7 +252,7 @@ impl<'a> GraphOverlay<'a> {
         kept.readers.extend(readers);
     }
 
-    /// The index of a value among those that differ from the graph.
+    /// The index of a value in `values`. Adds the value if it is not there yet.
     fn merged(&mut self, value: ValueId) -> usize {
         if let Some(merged) = self.of[value.index()] {
             return merged as usize;
@@ -280,10 +286,10 @@ impl<'a> GraphOverlay<'a> {
             })
     }
 
-    /// The bias Add of an operator with a weight: the only reader of its only output, an Add of a
-    /// constant or an activation with a bias.
+    /// The bias Add of an operator with a weight. It is the only reader of the operator's only
+    /// output, and either an Add of a constant or an activation with a bias.
     ///
-    /// Returns the node and the slot of its constant.
+    /// Returns the node and the input of its constant.
     pub fn bias_add(&self, node: NodeId) -> Option<(NodeId, usize)> {
         linear(self.graph.domain_op(node)).filter(|linear| linear.is_layer())?;
         let output = self.graph.only_output(node)?;
@@ -301,7 +307,7 @@ impl<'a> GraphOverlay<'a> {
         (fits && self.is_readable(add, slot)).then_some((add, slot))
     }
 
-    /// Whether an input is a constant whose numbers can be read and changed.
+    /// Whether an input is a constant whose elements can be read and changed.
     fn is_readable(&self, node: NodeId, slot: usize) -> bool {
         let weight = self.at(node).weight(slot);
         weight.is_ok_and(|value| self.constants.check(value).is_ok())

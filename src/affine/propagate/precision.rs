@@ -1,21 +1,24 @@
 //! The effect of a moving affine on the precision of the values on its path.
 //!
-//! Forward it leaves `x` where `s·x + t` was, backward it puts `s·x + t` where `x` was. Within one type that is only
-//! another order of roundings, for `x` was rounded to that type already. It is more in three places.
+//! If an affine moves forward, values that were `s·x + t` become `x`. If it moves backward, values
+//! that were `x` become `s·x + t`. Within one element type this only changes the order of
+//! roundings, because `x` was rounded to that type already. There are three exceptions:
 //!
-//! - **A Cast to a narrower type** rounds `x` instead of `s·x + t`. That loses nothing where all of
-//!   `x` came from such a type, and no more than before without a shift, or where `x` is the result
-//!   of a normalization or another bounded function. Otherwise a shift may carry the digits:
-//!   `1000.01 − 1000`. And float16 holds no numbers over 65504. Backward past a Cast from such a
-//!   type the result is rounded there, which is allowed where the next Cast rounds it anyway.
-//! - **Weights of half precision** that absorb an affine are rounded. Where the Cast before or
-//!   behind them rounds as before, nothing compensates for that: only powers of two pass, which
-//!   round nothing, if the range allows.
-//! - **A float16 computed** from others on the path becomes larger, forward by a scale below 1, and
-//!   backward by one above: scores of queries that are scaled only behind the product. A mean is no
-//!   larger than its operands, but an operand may be larger than the mean.
+//! - **A Cast to a narrower type** rounds `x` instead of `s·x + t`. This loses nothing if all of
+//!   `x` came from the narrower type. It loses no more than before without a shift, or if `x` is
+//!   the result of a normalization or another bounded function. In other cases a shift may carry
+//!   the digits, as in `1000.01 − 1000`, and float16 holds no number over 65504. Backward past a
+//!   Cast from a narrower type, the result is rounded to that type. This is allowed if the next
+//!   Cast rounds it to that type anyway.
+//! - **Weights of half precision** that absorb an affine are rounded. If the Cast before or after
+//!   them rounds as before, nothing compensates for that. Then only powers of two pass, which round
+//!   nothing, if the range of the type allows them.
+//! - **A float16 value that is computed** on the path may become larger: forward by a scale below
+//!   1, backward by a scale above 1. An example are the scores of queries that are scaled only
+//!   after the product. A mean is no larger than its operands, but an operand may be larger than
+//!   the mean.
 //!
-//! The range of the other types is beyond what networks compute.
+//! The range of the other types is larger than the values of any network.
 
 use crate::affine::Affine;
 use crate::affine::fold::Step;
@@ -28,30 +31,31 @@ use crate::onnx::tensor::DataType;
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
-/// The largest number of operators that a search for the origin or the readers of numbers passes.
+/// The largest number of operators that a search for the origin or the readers of elements passes.
 const LOOKED_AT: usize = 64;
 
-/// How much smaller, or larger, the numbers of a stream may become: float32 holds them all the same, and their squares
-/// nearly.
+/// The largest factor between the values of a stream in two bases. float32 still holds such values,
+/// and nearly all their squares.
 const STREAM: f64 = (1_u64 << 40) as f64;
 
-/// How much smaller they may become in float16. They may not become larger.
+/// In float16, the values of a stream may become smaller by at most this factor. They may not
+/// become larger.
 const HALF_STREAM: f64 = 16.0;
 
 /// An affine that propagates forward past nodes.
 pub struct Crossing<'g> {
-    /// The part that is removed; `None` where a rest of it stays.
+    /// The part that is removed. `None` if some of it stays.
     pub part: Option<&'g Part>,
-    /// Nodes that are removed, and the input that replaces their result.
+    /// Nodes that are removed, each with the input that replaces its result.
     pub bypass: &'g [(NodeId, usize)],
-    /// Whether the normalized value is bounded.
+    /// Whether the value to which the affine is applied is bounded by a normalization.
     pub is_bounded: bool,
 }
 
-/// Whether an affine at a node may propagate behind it.
+/// Checks that an affine on an input of a node may move past the node.
 ///
 /// # Errors
-/// [`Reason::Narrow`] where a type may not hold the numbers that come to it then.
+/// [`Reason::Narrow`] if an element type may not hold the values that result.
 pub fn forward(
     overlay: &GraphOverlay,
     crossing: &Crossing,
@@ -70,7 +74,8 @@ pub fn forward(
         return refused(to);
     }
     let Some(value) = cast(overlay, node) else {
-        // A normalizer may divide by its statistics only behind its factors.
+        // After a bounded core, a normalizer may divide by its statistics only after its factors
+        // are applied.
         let normalizes =
             crossing.is_bounded && overlay.graph.category(node) == Some(Category::Arithmetic);
         let grows = to == Some(DataType::Float16)
@@ -91,10 +96,10 @@ pub fn forward(
     if is_kept { Ok(()) } else { refused(to) }
 }
 
-/// Whether an affine of an item that is wanted behind a node may go before it.
+/// Checks that an affine on the result of a node may move before the node.
 ///
 /// # Errors
-/// As [`forward`].
+/// The error of [`forward`].
 pub fn backward(
     overlay: &GraphOverlay,
     item: &Item,
@@ -132,7 +137,8 @@ fn is_mean(overlay: &GraphOverlay, node: NodeId) -> bool {
     means.iter().any(|mean| overlay.graph.is(node, mean))
 }
 
-/// Whether a part reads the result of a Cast, and its own result is only cast to the type before it.
+/// Whether a part reads the result of a Cast, and all readers of its own result cast it back to the
+/// type before that Cast.
 fn is_rounded_anyway(
     overlay: &GraphOverlay,
     part: &Part,
@@ -144,10 +150,11 @@ fn is_rounded_anyway(
         && only_goes_to(overlay, part.output, from, &mut left)
 }
 
-/// Whether a value of a stream may be in another basis, in which it is smaller by the factors of an affine.
+/// Checks that a value of a stream may have another basis, in which it is divided by the scale of
+/// `inverse`.
 ///
 /// # Errors
-/// [`Reason::Narrow`] where its type does not hold them.
+/// [`Reason::Narrow`] if its type cannot hold the result.
 pub fn returned(overlay: &GraphOverlay, value: ValueId, inverse: &Affine) -> Result<(), Reason> {
     let data_type = overlay.facts.data_type(value);
     if holds_stream(data_type, &inverse.scale) {
@@ -157,7 +164,8 @@ pub fn returned(overlay: &GraphOverlay, value: ValueId, inverse: &Affine) -> Res
     }
 }
 
-/// Whether a type holds all sums of a stream in another basis, in which they are smaller by these factors.
+/// Whether a type holds all sums of a stream in another basis, in which they are divided by these
+/// factors.
 fn holds_stream(data_type: Option<DataType>, scale: &Numbers) -> bool {
     let [least, most] = match data_type {
         Some(DataType::Float16) => [1.0, HALF_STREAM],
@@ -172,13 +180,13 @@ fn refused(data_type: Option<DataType>) -> Result<(), Reason> {
     ))
 }
 
-/// The operand of a Cast.
+/// The operand of a Cast or CastLike. `None` for other nodes.
 fn cast(overlay: &GraphOverlay, node: NodeId) -> Option<ValueId> {
     let casts = overlay.graph.is(node, "Cast") || overlay.graph.is(node, "CastLike");
     casts.then(|| overlay.graph.input(node, 0))?
 }
 
-/// Whether a type holds every number of another.
+/// Whether the type `outer` holds every number of the type `inner`.
 fn within(inner: Option<DataType>, outer: Option<DataType>) -> bool {
     use DataType::{BFloat16, Double, Float, Float16};
     match (inner, outer) {
@@ -188,7 +196,7 @@ fn within(inner: Option<DataType>, outer: Option<DataType>) -> bool {
     }
 }
 
-/// Whether a node that passes an affine computes new numbers, and does not only move them.
+/// Whether a node that passes an affine computes new numbers, rather than only moving elements.
 fn computes(overlay: &GraphOverlay, node: NodeId, step: &Step) -> bool {
     let computes = match overlay.graph.category(node) {
         Some(Category::Arithmetic) => !overlay.graph.is(node, "Neg"),
@@ -196,7 +204,7 @@ fn computes(overlay: &GraphOverlay, node: NodeId, step: &Step) -> bool {
         Some(category) => category.is_product(),
         None => overlay.graph.is(node, "CumSum") || overlay.graph.is(node, "Einsum"),
     };
-    // A product may absorb the shift, and pass the scale.
+    // A product may absorb the shift and pass the scale.
     let is_product = overlay
         .graph
         .category(node)
@@ -210,7 +218,8 @@ fn computes(overlay: &GraphOverlay, node: NodeId, step: &Step) -> bool {
     computes && multiplies && step.bypass.is_none() && step.factors.is_empty()
 }
 
-/// The value whose elements a value has, or what a part makes, and how many operators were not looked at for it.
+/// Follows a value back through operators that only pass elements, to the value where its elements
+/// were computed. Stops at the nodes of `part`. Also returns the remaining budget.
 fn origin(
     overlay: &GraphOverlay,
     value: ValueId,
@@ -222,7 +231,7 @@ fn origin(
         let Some((node, _)) = overlay.graph.producer(value) else {
             return (value, left);
         };
-        // Nodes of a part are removed with it.
+        // The nodes of the part are removed with it.
         let is_of_part = part.is_some_and(|part| part.nodes.contains(&node));
         let input = overlay.graph.input(node, 0);
         let Some(input) = input.filter(|_| !is_of_part && moves(overlay, node)) else {
@@ -233,7 +242,7 @@ fn origin(
     (value, 0)
 }
 
-/// Whether a node passes elements unchanged: some or all of them, or with zeros in some places.
+/// Whether a node passes elements unchanged. It may drop some, or replace some by zeros.
 fn moves(overlay: &GraphOverlay, node: NodeId) -> bool {
     matches!(
         overlay.graph.category(node),
@@ -241,7 +250,7 @@ fn moves(overlay: &GraphOverlay, node: NodeId) -> bool {
     ) || overlay.graph.is(node, "Relu")
 }
 
-/// Whether all elements of a value, without the affine, were numbers of a type before a Cast.
+/// Whether all elements of a value, without the affine, were numbers of this type before a Cast.
 fn came_out_of(
     overlay: &GraphOverlay,
     crossing: &Crossing,
@@ -269,7 +278,7 @@ fn came_out_of(
             return true;
         }
         let before = maker.and_then(|node| cast(overlay, node));
-        // A value that was rounded on the path has other numbers.
+        // A Cast that rounds would have changed the numbers.
         let Some(before) = before.filter(|&before| within(overlay.facts.data_type(before), own))
         else {
             return false;
@@ -279,8 +288,8 @@ fn came_out_of(
     false
 }
 
-/// Whether all readers of a value, directly or behind movements, cast it to a type no wider than
-/// this one.
+/// Whether all readers of a value cast it to a type no wider than this one, directly or after
+/// movements.
 fn only_goes_to(
     overlay: &GraphOverlay,
     value: ValueId,

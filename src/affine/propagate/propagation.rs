@@ -10,39 +10,41 @@ use crate::hash::HashSet;
 use crate::ir::{NodeId, ValueId};
 use crate::refusal::{Reason, Refusal};
 
-/// The result of a propagation: all changes that let its part fold.
+/// All changes that let a part fold.
 #[derive(Debug, Clone, Default)]
 pub struct Propagation {
-    /// The site that it is for.
+    /// The site whose affine propagates.
     pub site: usize,
     /// The affines that nodes absorb into their constants, in order.
     pub folds: Vec<Fold>,
-    /// Redundant nodes, and the input that replaces their result.
+    /// Redundant nodes, each with the input that replaces its result.
     pub bypass: Vec<(NodeId, usize)>,
-    /// Other items that take the affine into theirs.
+    /// Merges of the affine into other items.
     pub merges: Vec<Merge>,
-    /// Nodes behind which an Add is made.
+    /// Nodes after which a new Add is inserted.
     pub makes: Vec<NodeId>,
-    /// Affines still needed on inputs of nodes, from their producers.
+    /// Affines that inputs of nodes still need from their producers.
     pub wants: Vec<(NodeId, usize, Affine)>,
-    /// The scales that factors of products are to absorb.
+    /// Scales that other factors of products must absorb.
     pub factors: Vec<(NodeId, usize, Affine)>,
     /// Values on which an affine is needed.
     pub wanted: Vec<ValueId>,
-    /// Values that carry an affine, where the propagation needs affines from producers as well.
+    /// Values that carry an affine. They are recorded only if the propagation also needs affines
+    /// from producers.
     pub carried: HashSet<ValueId>,
 }
 
-/// A value on which backward propagation needs an affine that its other readers compensate for.
+/// A value on which backward propagation needs an affine, and whose other readers compensate for
+/// it.
 pub struct Compensation {
     pub value: ValueId,
     /// The inputs that need the affine.
     pub wanted: Vec<(NodeId, usize)>,
-    /// The affine that all other readers absorb.
+    /// The inverse affine, which all other readers absorb.
     pub inverse: Affine,
 }
 
-/// The length of the lists of a propagation before an alternative is tried.
+/// The lengths of the lists of a propagation before an alternative is tried.
 #[derive(Clone, Copy)]
 pub struct PropagationMark {
     folds: usize,
@@ -61,8 +63,8 @@ impl Propagation {
         }
     }
 
-    /// The propagation itself, if no value both carries an affine and needs one: it would have to
-    /// be in two bases at once.
+    /// Returns the propagation if no value both carries an affine and needs one. Such a value would
+    /// have to be in two bases at once.
     ///
     /// # Errors
     /// A refusal at such a value.
@@ -77,8 +79,9 @@ impl Propagation {
         }
     }
 
-    /// Whether an operator absorbs a shift into its result while the scale propagates: a constant
-    /// summand right behind it belongs to its bias, and must not be carried further.
+    /// Whether the propagation folds a shift into the operator that produces this value, while the
+    /// scale propagates. A constant summand right after the operator then belongs to its bias, and
+    /// must not join the affine.
     pub fn shifts(&self, overlay: &GraphOverlay, value: ValueId) -> bool {
         let value = overlay.source(value);
         self.folds.iter().any(|fold| {
@@ -89,7 +92,7 @@ impl Propagation {
         })
     }
 
-    /// How much the propagation holds so far.
+    /// The current lengths of the lists.
     pub fn mark(&self) -> PropagationMark {
         PropagationMark {
             folds: self.folds.len(),
@@ -100,7 +103,7 @@ impl Propagation {
         }
     }
 
-    /// Forgets everything that was found after the mark.
+    /// Drops everything that was found after the mark.
     pub fn back_to(&mut self, mark: PropagationMark) {
         self.folds.truncate(mark.folds);
         self.bypass.truncate(mark.bypass);
@@ -109,10 +112,11 @@ impl Propagation {
         self.wanted.truncate(mark.wanted);
     }
 
-    /// Adds an affine that a node absorbs, and an Add behind the node where the shift has no other place.
+    /// Adds a fold into a node, and an Add after the node if nothing else can hold the shift.
     ///
     /// # Errors
-    /// As [`Propagation::take`], and where the shift would fold into an Add that another fold replaces.
+    /// The errors of [`Propagation::take`], or if the shift would fold into an Add that is
+    /// being replaced.
     pub fn note(
         &mut self,
         overlay: &GraphOverlay,
@@ -120,7 +124,7 @@ impl Propagation {
         (side, mut affine): (Side, Affine),
         by_place: bool,
     ) -> Result<(), Refusal> {
-        // Where the shift differs for each place, the bias of the node becomes an Add as well.
+        // If the shift differs from place to place, the bias of the node must move to an Add, too.
         let shifts = by_place || !affine.has_no_shift();
         if shifts && !overlay.makes.contains(&node) && !self.makes.contains(&node) {
             let has_place = !by_place && has_bias_slot(overlay, node);
@@ -144,10 +148,10 @@ impl Propagation {
         self.take(overlay, fold)
     }
 
-    /// Adds an affine that a node absorbs into its constants.
+    /// Adds a fold into the constants of a node.
     ///
     /// # Errors
-    /// A refusal at the node, where its constants cannot absorb the affine.
+    /// A refusal at the node, if its constants cannot absorb the affine.
     pub fn take(&mut self, overlay: &GraphOverlay, fold: Fold) -> Result<(), Refusal> {
         check(&overlay.at(fold.node), fold.side, &fold.affine)
             .map_err(|reason| Refusal::new(reason, overlay.graph.name(fold.node)))?;
@@ -156,7 +160,7 @@ impl Propagation {
     }
 }
 
-/// Whether a node is a linear operator with an input for a bias.
+/// Whether a node is a linear operator that has an input for a bias.
 pub fn has_bias_slot(overlay: &GraphOverlay, node: NodeId) -> bool {
     let slots = linear(overlay.graph.domain_op(node))
         .and_then(|linear| linear.slots(&overlay.at(node)).ok());

@@ -15,7 +15,8 @@ use crate::refusal::Reason;
 /// The rule for a node, if ONNX defines all its attributes.
 ///
 /// # Errors
-/// [`Reason::Attribute`] with an attribute that ONNX does not define; or why there is no rule.
+/// [`Reason::Attribute`] for an attribute that ONNX does not define, or the reason why there is no
+/// rule.
 pub fn rule_of(at: &At) -> Result<&'static dyn Rule, Reason> {
     let operator @ (domain, op) = at.graph.domain_op(at.node);
     if let Some(known) = attributes(op).filter(|_| domain.is_empty()) {
@@ -29,7 +30,7 @@ pub fn rule_of(at: &At) -> Result<&'static dyn Rule, Reason> {
     })
 }
 
-/// The rule for an operator, by its domain and its name.
+/// The rule for an operator, given by its domain and name.
 pub fn rule(operator: (&str, &str)) -> Option<&'static dyn Rule> {
     static BY_OPERATOR: LazyLock<HashMap<(&str, &str), &dyn Rule>> = LazyLock::new(|| {
         let absorbing = LINEAR.iter().map(|&linear| linear as &dyn Rule);
@@ -38,10 +39,10 @@ pub fn rule(operator: (&str, &str)) -> Option<&'static dyn Rule> {
     BY_OPERATOR.get(&operator).copied()
 }
 
-/// Whether the constants of a layer absorb all of an affine from a side.
+/// Whether the constants of a layer absorb a whole affine from a side.
 ///
-/// The rule of the layer decides, since it knows the summand behind the product: a scale on the result of `x·W + c` reaches
-/// `c` only if `c` is a constant.
+/// The rule of the layer decides, since it knows the summand after the product. A scale on the
+/// result of `x·W + c`, for example, reaches `c` only if `c` is a constant.
 pub fn takes_all(at: &At, side: Side, affine: &Affine) -> bool {
     let Ok(rule) = rule_of(at) else { return false };
     let step = match side {

@@ -1,8 +1,8 @@
 //! Shifts that do not change a Softmax.
 //!
-//! With a constant `c` added to every key, the scores `q·(k + c)ᵀ = q·kᵀ + q·c` gain the same along the
-//! keys, and `softmax(z + a) = softmax(z)` for every `a` that is constant along its axis. So a fold may drop
-//! the shift that would become a bias of the keys.
+//! If a constant `c` is added to every key, the scores become `q·(k + c)ᵀ = q·kᵀ + q·c`. The
+//! summand `q·c` is constant along the keys, and `softmax(z + a) = softmax(z)` for every `a` that
+//! is constant along its axis. So a fold may drop a shift that would become a bias of the keys.
 
 use ndarray::Array1;
 
@@ -18,15 +18,15 @@ use crate::onnx::operator::Category;
 use crate::recipe::Numbers;
 use crate::shape::facts::extent;
 
-/// How many operators may lie between the keys and the Softmax.
+/// The largest number of operators between the keys and the Softmax.
 const DEPTH: usize = 24;
 
-/// The largest number of operands of all nodes that read the keys. One Concat may read the keys of as many products, each of
-/// which looks at all of them.
+/// The largest number of operands over all nodes that read the keys. A Concat may read the keys of
+/// many products, and each of them visits all operands.
 const OPERANDS: usize = 256;
 
-/// Whether the model does not depend on the numbers that a shift on the operand of a product with a
-/// constant adds to the channels of the result.
+/// Whether the model ignores the scalars that a shift of an operand adds to the channels of a
+/// product with a constant.
 pub fn ignores(overlay: &GraphOverlay, node: NodeId, side: Side, shift: &Numbers) -> bool {
     let by_channel = shift
         .shape()
@@ -44,7 +44,7 @@ pub fn ignores(overlay: &GraphOverlay, node: NodeId, side: Side, shift: &Numbers
     let Some(channels) = shape.last().and_then(extent) else {
         return false;
     };
-    // Any numbers would do: what counts is along which axes they vary.
+    // The values of the scalars do not matter, only the axes along which they vary.
     let numbers = Array1::from_iter((0..channels).map(|channel| channel as f64 + 1.0));
     let shift = Numbers::literal(numbers.into_dyn()).align(shape.len());
     shift.is_some_and(|shift| {
@@ -58,19 +58,19 @@ pub fn ignores(overlay: &GraphOverlay, node: NodeId, side: Side, shift: &Numbers
 
 struct KeySearch<'s, 'a> {
     overlay: &'s GraphOverlay<'a>,
-    /// Operands that may still be looked at.
+    /// The number of operands that may still be visited.
     left: usize,
 }
 
 impl KeySearch<'_, '_> {
-    /// Spends the number of operands of a node from the budget; `false` where it is exceeded.
+    /// Takes the number of operands of a node from the budget. `false` if that exceeds the budget.
     fn spend(&mut self, at: &At) -> bool {
         let left = self.left.checked_sub(at.arity());
         self.left = left.unwrap_or(0);
         left.is_some()
     }
 
-    /// Whether nobody notices the shift of a value on the way to the scores.
+    /// Whether all readers ignore a shift of this value, on the way to the scores.
     fn keys(&mut self, value: ValueId, shift: &Numbers, depth: usize) -> bool {
         let overlay = self.overlay;
         let Some(readers) = depth.checked_sub(1).and_then(|_| readers(overlay, value)) else {
@@ -107,8 +107,9 @@ impl KeySearch<'_, '_> {
         })
     }
 
-    /// For a movement behind other movements, one of which merged the axis of the shift with
-    /// another axis, such as heads with an open batch; the next movements split them again.
+    /// Whether all readers ignore a shift past several movements. One of them may merge the axis of
+    /// the shift with another axis, such as heads with an unknown batch, if later movements
+    /// separate the two again.
     fn moved(&mut self, node: NodeId, trace: &LayoutMap, shift: &Numbers, depth: usize) -> bool {
         let overlay = self.overlay;
         let mut trace = trace.clone();
@@ -134,7 +135,7 @@ impl KeySearch<'_, '_> {
                 .iter()
                 .zip(places)
                 .for_each(|(&axis, place)| extents[place] = shift.shape()[axis]);
-            // In whichever order: any numbers would do.
+            // The order of the scalars does not matter.
             return shift
                 .reshape(&extents)
                 .is_some_and(|shift| self.keys(output, &shift, depth - 1));
@@ -147,9 +148,9 @@ impl KeySearch<'_, '_> {
         })
     }
 
-    /// Whether nobody notices the shift of an operand of a product: the product of the shift with the other
-    /// operand, which varies, is the same along the axis of the matrix that the operand brings and the
-    /// shift does not vary along.
+    /// Whether all readers ignore a shift of an operand of a product of two values. The shift adds
+    /// to the result a summand that is constant along the axis that this operand contributes,
+    /// unless the shift varies along it.
     fn product(&mut self, at: &At, slot: usize, shift: &Numbers, depth: usize) -> bool {
         let (Ok(output), Ok(rank)) = (at.output(0), at.output_rank(0)) else {
             return false;
@@ -198,7 +199,8 @@ impl KeySearch<'_, '_> {
     }
 }
 
-/// The propagation of a shift of an operand past a node that stays.
+/// The shifts of the results of a node if one operand is shifted. `None` if the node would have to
+/// change.
 fn one_way(at: &At, slot: usize, shift: &Numbers) -> Option<Vec<(usize, Affine)>> {
     let inputs: Vec<_> = (0..at.arity())
         .map(|i| (i == slot).then(|| Affine::shift(shift.clone())))
@@ -210,8 +212,8 @@ fn one_way(at: &At, slot: usize, shift: &Numbers) -> Option<Vec<(usize, Affine)>
         .then(|| step.ways.into_iter().next().unwrap_or_default())
 }
 
-/// The nodes that read the elements of a value, and where; `None` where something else reads it, or
-/// nothing does.
+/// The nodes that read the elements of a value, each with the input. `None` if there are none, or
+/// if the value has another kind of reader.
 fn readers(overlay: &GraphOverlay, value: ValueId) -> Option<Vec<(NodeId, usize)>> {
     let nodes = overlay
         .readers(value)

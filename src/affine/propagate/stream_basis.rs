@@ -1,10 +1,10 @@
 //! Another basis for a residual stream.
 //!
-//! An affine at a sum whose other operand carries none propagates further, where the producers of
-//! the other operand can compensate for the scale: `(s·x + t) + y = s·(x + y/s) + t`. So a
-//! normalizer of fixed statistics leaves its stream: all later writers of the stream are divided by
-//! its scale, and all readers absorb it. Positions that are added to the stream are divided as
-//! well, unless they can join a shift for each place.
+//! If an affine meets a sum whose other operand carries none, it may propagate further, provided
+//! that the producers of the other operand compensate for the scale: `(s·x + t) + y = s·(x + y/s) +
+//! t`. In this way a normalizer with fixed statistics is removed from its stream: all later writers
+//! of the stream are divided by its scale, and all readers absorb it. Positions that are added to
+//! the stream are divided too, unless they can join a shift for each place.
 
 use crate::affine::Affine;
 use crate::affine::item::Items;
@@ -13,12 +13,12 @@ use crate::affine::propagate::propagation::Propagation;
 use crate::affine::propagate::{backward, forward};
 use crate::refusal::{Reason, Refusal};
 
-/// Propagates the affine of a part forward from the part's output, and its demands backward to
-/// their producers.
+/// Propagates the affine of a part forward from the part's output, and the affines that it needs
+/// from producers backward.
 ///
 /// # Errors
-/// A refusal at the first reader, in execution order, that cannot take it, or at the obstacle of a
-/// demand.
+/// A refusal at the first reader, in execution order, that cannot absorb or pass the affine, or at
+/// the obstacle of an affine that is needed from a producer.
 pub fn forward(
     overlay: &GraphOverlay,
     items: &Items,
@@ -38,10 +38,11 @@ pub fn forward(
     }
 }
 
-/// Sends an affine, that of a part or a half of it alone, forward past whatever stays in its basis.
+/// Propagates an affine of a part, or only its scale or shift, forward. Sums that it meets keep
+/// their basis: no producer of another summand compensates for it.
 ///
 /// # Errors
-/// As [`forward`].
+/// The errors of [`forward`].
 pub fn beside(
     overlay: &GraphOverlay,
     items: &Items,
@@ -52,7 +53,7 @@ pub fn beside(
     found.and_then(|propagation| with_factors(overlay, items, item, propagation))
 }
 
-/// A propagation with its demands backward.
+/// Adds the backward propagation of the affines that a propagation needs from producers.
 fn with_wants(
     overlay: &GraphOverlay,
     items: &Items,
@@ -66,8 +67,9 @@ fn with_wants(
     propagation.in_one_basis(overlay)
 }
 
-/// A propagation with the demands on factors of products. A parameter stays: its removal saves no
-/// operator, and the other operand of the product may have one to save.
+/// Adds the backward propagation of the scales that other factors of products must absorb. The
+/// scale of a parameter is refused: removing it saves no operator, and the other operand of the
+/// product may have an operator to save.
 fn with_factors(
     overlay: &GraphOverlay,
     items: &Items,

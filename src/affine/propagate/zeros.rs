@@ -1,11 +1,12 @@
-//! Zeros that are made for each batch, such as the zeros that a relative shift puts before its scores. A scale does not change
-//! them, so a scale that is needed on them needs no change, whatever else reads them.
+//! Zeros that are created for each batch, such as the zeros that a relative shift puts before its
+//! scores. A scale does not change them. So a scale that is needed on them changes nothing,
+//! whatever else reads them.
 
 use crate::affine::propagate::overlay::GraphOverlay;
 use crate::analysis::uniform::repeats_zero;
 use crate::ir::ValueId;
 
-/// Whether all elements of a value are zero, whatever is planned.
+/// Whether all elements of a value are zero, and stay zero after the planned folds.
 pub fn is_zeros(overlay: &GraphOverlay, value: ValueId) -> bool {
     let made_by = overlay
         .graph

@@ -1,13 +1,13 @@
-//! The scale of attention, `softmax(s·QKᵀ)`: one number on Q, on K, on both, or on the scores.
+//! The scale of attention, `softmax(s·QKᵀ)`: one scalar on Q, on K, on both, or on the scores.
 
 use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 
-/// A scale between products and a softmax over them.
+/// A scale between products and a softmax.
 pub struct AttentionScale;
 
-/// How many operators may lie before the softmax.
+/// The largest number of operators before the softmax.
 const REACH: usize = 12;
 
 impl Normalizer for AttentionScale {
@@ -16,7 +16,7 @@ impl Normalizer for AttentionScale {
         let is_number = chain.affine.scale.len() == 1
             && chain.affine.has_no_shift()
             && !chain.affine.has_no_scale();
-        // Rotary embeddings negate one half of the channels; that is no scale of the scores.
+        // A rotary embedding negates one half of the channels. That does not scale the scores.
         let is_scale = chain.nodes.iter().any(|&node| !view.graph.is(node, "Neg"));
         let kind = Kind::new("attention scale", Family::Scale);
         (is_number && is_scale && feeds_softmax(view, chain.input, chain.output)).then(|| Site {
@@ -26,7 +26,7 @@ impl Normalizer for AttentionScale {
     }
 }
 
-/// Whether a product of two varying values, before or behind the scale, leads to a softmax.
+/// Whether a product of two varying values, before or after the scale, leads to a softmax.
 fn feeds_softmax(view: &View, input: ValueId, output: ValueId) -> bool {
     let scores = view.maker(input).is_some_and(|node| is_product(view, node));
     let mut open = vec![(output, scores, 0)];
@@ -45,7 +45,7 @@ fn feeds_softmax(view: &View, input: ValueId, output: ValueId) -> bool {
             let passes = view.widens(node)
                 || view.graph.category(node) == Some(Category::Arithmetic)
                 || matches!(view.graph.op(node), Some("Concat" | "Slice" | "Split" | "Where"))
-                // Talking heads mix the scores of all heads on their way.
+                // Talking heads mix the scores of all heads before the softmax.
                 || (product && view.graph.is(node, "MatMul"));
             if steps < REACH && (passes || (product_here && !product)) {
                 let outputs = view.graph.outputs(node).iter().flatten();

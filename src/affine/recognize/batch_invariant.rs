@@ -1,8 +1,8 @@
-//! Values that are the same for every item of a batch, computed in float64.
+//! Values that are equal for every item of a batch, computed in float64.
 //!
-//! A constant that an exporter widens to the batch (`P` expanded to [B, H, T, T]) is no constant of
-//! the graph, because its shape is not known. Its numbers are: they are computed for a batch of one,
-//! through operators that treat all items alike.
+//! An exporter may expand a constant to the batch (`P` to [B, H, T, T]). The result is not a
+//! constant of the graph, because its shape is not known. Its elements are known: they are computed
+//! for a batch of one, through operators that treat all items alike.
 
 use std::cell::RefCell;
 
@@ -18,13 +18,13 @@ use crate::onnx::tensor::DataType;
 use crate::recipe::{DECIDED, Numbers};
 use crate::shape::facts::{Shape, extent};
 
-/// How far from the value its constants may lie.
+/// The largest number of operators between a value and its constants.
 const DEPTH: usize = 48;
 
-/// Values of more elements than this are not computed.
+/// A value with more elements is not computed.
 const LARGEST: usize = 1 << 24;
 
-/// Operators besides those that widen, which treat all items of a batch alike.
+/// Operators that treat all items of a batch alike, other than those that expand a value.
 const COMPUTE: &[&str] = &[
     "Add",
     "Sub",
@@ -45,17 +45,17 @@ const COMPUTE: &[&str] = &[
     "ReduceMax",
 ];
 
-/// The constants read so far for one value, so that shared ones are computed once.
+/// The values that were computed for one read, so that shared ones are computed once.
 type Readings = RefCell<HashMap<ValueId, Option<Numbers>>>;
 
-/// The values that are equal for every item of a batch.
+/// Determines which values are equal for every item of a batch.
 pub struct Alike<'v> {
     view: &'v View<'v>,
     found: RefCell<HashMap<ValueId, bool>>,
 }
 
 impl<'v> Alike<'v> {
-    /// Nothing is computed yet.
+    /// Starts with no value examined.
     pub fn new(view: &'v View<'v>) -> Self {
         Alike {
             view,
@@ -63,7 +63,7 @@ impl<'v> Alike<'v> {
         }
     }
 
-    /// Whether the value is the same for every item of a batch, or only a shape.
+    /// Whether a value is equal for every item of a batch. Shapes count as equal.
     pub fn is(&self, value: ValueId) -> bool {
         self.holds(value, DEPTH)
     }
@@ -80,7 +80,7 @@ impl<'v> Alike<'v> {
         holds
     }
 
-    /// Whether the results of a node are the same for every item.
+    /// Whether the results of a node are equal for every item.
     fn holds_behind(&self, node: NodeId, depth: usize) -> bool {
         let graph = self.view.graph;
         if graph.category(node) == Some(Category::Shape) {
@@ -96,7 +96,7 @@ impl<'v> Alike<'v> {
             && varying.all(|&input| self.holds(input, depth - 1))
     }
 
-    /// The elements for one item: axes of the batch have extent 1.
+    /// Computes the elements of a value for one item. Axes of the batch have extent 1.
     pub fn read(&self, value: ValueId) -> Option<Numbers> {
         self.read_within(value, DEPTH, &Readings::default())
     }
@@ -115,7 +115,7 @@ impl<'v> Alike<'v> {
         if !is_stored {
             numbers = self.compute(value, depth, made);
         }
-        // The graph's own constants may know a value that this analysis does not.
+        // The constants of the graph may know a value that cannot be computed here.
         if numbers.is_none() && is_constant {
             numbers = constants.numbers(value).ok();
         }
@@ -123,7 +123,7 @@ impl<'v> Alike<'v> {
         numbers
     }
 
-    /// The result of a node whose constants are at most `depth` steps away from it.
+    /// Computes the result of a node whose constants are at most `depth` steps before it.
     fn compute(&self, value: ValueId, depth: usize, made: &Readings) -> Option<Numbers> {
         let depth = depth.checked_sub(1)?;
         let node = self.view.maker(value)?;
@@ -142,13 +142,13 @@ impl<'v> Alike<'v> {
 struct BatchItem<'i, 'v> {
     alike: &'i Alike<'v>,
     at: At<'v>,
-    /// How far from the node its constants may lie.
+    /// The largest number of operators between the node and its constants.
     depth: usize,
     made: &'i Readings,
 }
 
 impl BatchItem<'_, '_> {
-    /// The result of the node, which has this shape for a whole batch.
+    /// The result of the node, whose shape for a whole batch is `shape`.
     fn result(&self, shape: &Shape) -> Option<Numbers> {
         let at = &self.at;
         let extents = one_item(shape)?;
@@ -192,7 +192,8 @@ impl BatchItem<'_, '_> {
         self.alike.read_within(value, self.depth, self.made)
     }
 
-    /// The second factor of a product; `None` where it sums over the items, which does not follow from one item.
+    /// The second factor of a product. `None` if an extent of its matrix is unknown: then the
+    /// product may sum over the items, which one item does not determine.
     fn factor(&self) -> Option<Numbers> {
         let shape = self.at.shape(1).ok()?;
         let mut matrix = shape.iter().rev().take(2);
@@ -216,7 +217,7 @@ impl BatchItem<'_, '_> {
         gemm(&self.at, left, right, added)
     }
 
-    /// A sum, a mean or a maximum over axes of known extents.
+    /// A sum, a mean or a maximum over axes with known extents.
     fn reduction(&self, op: &str) -> Option<Numbers> {
         let from = self.at.shape(0).ok()?;
         let (axes, keep) = self.at.reduction(from.len()).ok()?;
@@ -225,7 +226,8 @@ impl BatchItem<'_, '_> {
         reduced(op, self.input(0)?, &axes, keep)
     }
 
-    /// One place along an axis; along the batch, any place is the first.
+    /// Selects one place along an axis. If the extent is unknown, as along the batch, only place 0
+    /// is allowed.
     fn gather(&self) -> Option<Numbers> {
         let at = &self.at;
         let numbers = self.input(0)?;
@@ -270,7 +272,7 @@ fn arithmetic(op: &str, left: &Numbers, right: &Numbers) -> Option<Numbers> {
     })
 }
 
-/// One of the powers that normalizers are written with.
+/// A power with one of the exponents that normalizers use.
 fn power(numbers: Numbers, exponent: f64) -> Option<Numbers> {
     let one = Numbers::number(1.0, 0);
     match exponent {
@@ -295,7 +297,7 @@ fn gemm(at: &At, left: Numbers, right: Numbers, added: Option<Numbers>) -> Optio
     }
 }
 
-/// A matrix, transposed where an attribute says so.
+/// Transposes a matrix if the attribute is set.
 fn turned(at: &At, name: &str, matrix: Numbers) -> Option<Numbers> {
     match at.flag(name, false).ok()? {
         false => Some(matrix),
@@ -303,7 +305,7 @@ fn turned(at: &At, name: &str, matrix: Numbers) -> Option<Numbers> {
     }
 }
 
-/// Numbers times an attribute, 1 by default.
+/// Multiplies numbers by an attribute, which is 1 by default.
 fn scaled_by(at: &At, name: &str, numbers: &Numbers) -> Option<Numbers> {
     Some(numbers * &Numbers::number(at.attr_float(name, 1.0).ok()?, 0))
 }
@@ -326,7 +328,7 @@ fn reduced(op: &str, mut numbers: Numbers, axes: &[usize], keep: bool) -> Option
     Some(numbers)
 }
 
-/// Whether no axis but the first has an extent that is no number: then the items lie one after another.
+/// Whether all extents except the first are known, so that the items lie one after another.
 fn leads(shape: &Shape) -> bool {
     shape
         .iter()

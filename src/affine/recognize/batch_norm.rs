@@ -1,4 +1,4 @@
-//! BN: `γ(x − μ)/√(σ²+ε) + β`, as the operator or written out.
+//! BN: `γ(x − μ)/√(σ²+ε) + β`, as one operator or written out.
 
 use crate::affine::recognize::affine_chain::{batch_norm, offline};
 use crate::affine::recognize::opaque::{BETA, GAMMA, MEAN, Opaque, VARIANCE, fixed};
@@ -18,7 +18,7 @@ impl Normalizer for BatchNorm {
                     && (chain.mentions(self.names()) || chain.mentions(&["running_mean"])));
             return is_bn.then(|| chain.site(view, kind));
         }
-        // One that is no affine with constants is listed with the reason.
+        // A BatchNormalization that is not an affine with constants is listed with the reason.
         if !view.graph.is(node, "BatchNormalization") {
             return None;
         }

@@ -1,4 +1,5 @@
-//! Bias: a constant for each channel that some exporters add behind an operator which has a place for it.
+//! Bias: a constant for each channel that some exporters add after an operator which has an input
+//! for it.
 
 use crate::affine::Affine;
 use crate::affine::recognize::{Family, Kind, Normalizer, Part, Site, View};
@@ -7,7 +8,7 @@ use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 use crate::shape::facts::extent;
 
-/// An Add behind a convolution or a Gemm.
+/// An Add after a convolution or a Gemm.
 pub struct Bias;
 
 /// The axis of the channels in the results of these operators.
@@ -30,7 +31,7 @@ impl Normalizer for Bias {
             return None;
         }
         let shape = view.facts.shape(output)?;
-        // A constant with more axes than the result adds axes.
+        // A constant with more axes than the result would add axes.
         if view.facts.rank(input) != Some(shape.len()) {
             return None;
         }

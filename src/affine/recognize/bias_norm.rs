@@ -1,4 +1,5 @@
-//! BiasNorm of Zipformer: `g·x/√(mean((x − b)²))`, with `g` a number and `b` a number for each channel.
+//! BiasNorm of Zipformer: `g·x/√(mean((x − b)²))`, where `g` is a scalar and `b` has one scalar for
+//! each channel.
 
 use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
 use crate::ir::{NodeId, ValueId};
@@ -38,7 +39,8 @@ impl Normalizer for BiasNorm {
     }
 }
 
-/// The nodes of `1/√(mean((x − b)²))` before a scale by a number, last one first.
+/// Finds the nodes of `1/√(mean((x − b)²))`, the last one first. They may be followed by a scalar
+/// factor.
 fn statistics(view: &View, x: ValueId, scales: ValueId) -> Option<Vec<NodeId>> {
     let graph = view.graph;
     let chain = view
@@ -50,7 +52,7 @@ fn statistics(view: &View, x: ValueId, scales: ValueId) -> Option<Vec<NodeId>> {
     }
     let value = chain.map_or(scales, |chain| chain.input);
     let mut nodes = vec![];
-    // As one power, or as the reciprocal of a root.
+    // This may be one power, or the reciprocal of a root.
     let root = view.made_by(value, &["Pow", "Reciprocal", "Div"])?;
     nodes.push(root);
     let mut mean = graph.input(root, usize::from(graph.is(root, "Div")))?;

@@ -1,5 +1,6 @@
-//! pointwise: `γ·f(αx + s) + β` with any other bounded function of one number: `x/√(x²+1)`, arctan, a clip, the sine of
-//! one, and all others that are written in operators of known bounds.
+//! pointwise: `γ·f(αx + s) + β` with any other bounded function of one variable. Examples are
+//! `x/√(x²+1)`, arctan, a clip and the sine. The function is written in operators with known
+//! bounds.
 
 use crate::affine::recognize::batch_invariant::Alike;
 use crate::affine::recognize::bounds::{Bounds, bounds};
@@ -10,7 +11,7 @@ use crate::hash::HashMap;
 use crate::ir::NodeId;
 use crate::onnx::operator::Category;
 
-/// How large the values may be: a clip at 6 is an activation.
+/// The largest magnitude of the values. A clip at 6, for example, is an activation.
 const LARGEST: f64 = 2.0;
 
 /// Any bounded function between two affines.
@@ -43,7 +44,7 @@ fn is_elementwise(view: &View, node: NodeId) -> bool {
     category.is_some_and(Category::is_elementwise) || is_cast(view, node)
 }
 
-/// The range of the values that the last node of a region makes, whatever its input.
+/// The range of the result of a region, whatever its input is.
 fn values(view: &View, region: &Region) -> Option<Bounds> {
     let mut ranges = HashMap::from_iter([(region.input, Bounds::VARIABLE)]);
     for &node in &region.nodes {

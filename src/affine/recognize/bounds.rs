@@ -1,11 +1,12 @@
-//! The range of the values of a function of one variable.
+//! The range of the values of a function of one variable `z`.
 //!
-//! Read operator by operator: an interval, and how fast the values grow with the variable `z`. A quotient of two that
-//! grow alike, as `z/√(z²+1)`, is bounded where their intervals are not.
+//! It is read operator by operator, as an interval and as the growth of the values with `z`. A
+//! quotient of two functions that grow alike, such as `z/√(z²+1)`, is bounded although their
+//! intervals are not.
 
 use crate::analysis::node_view::At;
 
-/// `factor·|z|^degree`.
+/// The growth `factor·|z|^degree`.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     factor: f64,
@@ -20,7 +21,7 @@ impl Pace {
         }
     }
 
-    /// The one of the higher degree.
+    /// The growth with the higher degree.
     fn faster(self, other: Pace) -> Pace {
         if self.degree >= other.degree {
             self
@@ -37,17 +38,17 @@ impl Pace {
     }
 }
 
-/// A pace to a power.
+/// Raises a growth to a power.
 fn raised(pace: Option<Pace>, exponent: f64) -> Option<Pace> {
     pace.map(|pace| pace.raised(exponent))
 }
 
-/// The pace of a product.
+/// The growth of a product.
 fn product(one: Option<Pace>, other: Option<Pace>) -> Option<Pace> {
     Some(one?.times(other?))
 }
 
-/// The product of two ends of intervals: 0 times an infinite one is 0.
+/// The product of two ends of intervals. 0 times an infinite end is 0.
 fn product_of_ends(one: f64, other: f64) -> f64 {
     if one == 0.0 || other == 0.0 {
         0.0
@@ -56,16 +57,16 @@ fn product_of_ends(one: f64, other: f64) -> f64 {
     }
 }
 
-/// The range of a function, over all values of its variable.
+/// The range of a function over all values of its variable.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// No value is below.
+    /// A lower bound of all values.
     pub low: f64,
-    /// No value is above.
+    /// An upper bound of all values.
     pub high: f64,
-    /// No value is larger, whatever its sign.
+    /// An upper bound of the magnitude of the values, for each `z`.
     most: Option<Pace>,
-    /// No value is smaller, whatever its sign.
+    /// A lower bound of the magnitude of the values, for each `z`.
     least: Option<Pace>,
 }
 
@@ -111,7 +112,7 @@ impl Bounds {
         }
     }
 
-    /// A function that grows with its variable.
+    /// The image under a function that increases with its argument.
     fn image(self, grows: fn(f64) -> f64) -> Bounds {
         Bounds::within(grows(self.low), grows(self.high))
     }
@@ -161,7 +162,7 @@ impl Bounds {
         bounds.settled()
     }
 
-    /// Where it does not grow with the variable, its bound is one of the interval.
+    /// If the magnitude does not grow with the variable, its bound also limits the interval.
     fn settled(self) -> Bounds {
         match self.most {
             Some(Pace {
@@ -213,7 +214,7 @@ impl Bounds {
     }
 }
 
-/// The range of a node's result for inputs in these ranges; `None` for an unknown operator.
+/// The range of a node's result for inputs in these ranges. `None` for an unknown operator.
 pub fn bounds(at: &At, inputs: &[Bounds]) -> Option<Bounds> {
     match (at.proto().op_type(), inputs) {
         ("Identity" | "Cast", &[one]) => Some(one),
@@ -253,7 +254,7 @@ pub fn bounds(at: &At, inputs: &[Bounds]) -> Option<Bounds> {
             let high = at.attr_float("max", f32::MAX).ok()?;
             one.clipped(low, high)
         }
-        // Of one bound alone it is unknown which one it is.
+        // With two inputs, it is unknown whether the second is the lower or the upper bound.
         ("Clip", &[one, low, high]) if low.is_number() && high.is_number() => {
             one.clipped(low.low, high.high)
         }

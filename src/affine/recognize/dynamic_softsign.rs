@@ -1,4 +1,5 @@
-//! DySS: `γ·z/(1+|z|) + β` with `z = αx`; the function is one Softsign, or Abs, Add and Div.
+//! DySS: `γ·z/(1+|z|) + β` with `z = αx`. The function is one Softsign, or an Abs, an Add and a
+//! Div.
 
 use crate::affine::recognize::opaque::Opaque;
 use crate::affine::recognize::pointwise::{self, Bounded};
@@ -51,9 +52,9 @@ fn written_out(view: &View, div: NodeId) -> Option<Bounded> {
     let abs = view
         .maker(magnitude)
         .filter(|&node| graph.is(node, "Abs") && graph.input(node, 0) == Some(z))?;
-    // |z| and 1+|z| serve nothing else, and broadcasting changes no shape.
+    // |z| and 1+|z| have no other readers, and broadcasting changes no shape.
     let own = view.only_reader(magnitude) == Some(add) && view.only_reader(below) == Some(div);
-    // Engines have no Softsign of float64.
+    // Engines have no Softsign for float64.
     let is_known = view.facts.data_type(z) != Some(DataType::Double);
     if !own || !is_known || view.facts.shape(z)? != view.facts.shape(output)? {
         return None;

@@ -1,7 +1,8 @@
-//! LN and RMSNorm in the form that onnxruntime fuses into one operator: `Pow` by 2, and a Mul and an Add of vectors
-//! behind.
+//! LN and RMSNorm in the form that onnxruntime fuses into one operator: a `Pow` by 2, and a Mul and
+//! an Add of vectors after the division.
 //!
-//! Without the Mul and the Add onnxruntime does not fuse. So they stay, as 1 and 0, when their numbers are folded.
+//! onnxruntime does not fuse the form without the Mul and the Add. So they stay when their numbers
+//! are folded, with constants 1 and 0.
 
 use crate::affine::recognize::affine_chain::Chain;
 use crate::affine::recognize::pointwise::behind_casts;
@@ -10,16 +11,16 @@ use crate::affine::recognize::{Part, Reset, Site, View};
 use crate::ir::{NodeId, ValueId};
 use crate::shape::facts::extent;
 
-/// A site around a core of the last axis.
+/// The site around a core over the last axis.
 pub fn site(view: &View, kind: &'static str, core: &Core) -> Site {
     let mut site = statistics::site(view, kind, core);
-    // Parameters have the type of the weights, and statistics are computed in float32.
+    // Parameters may have the type of the weights while statistics are computed in float32.
     let (output, casts) = behind_casts(view, core.output);
     let chain = view.chain_from(output);
     if let Some((chain, part)) =
         chain.and_then(|chain| Some((chain, part(view, core, output, chain)?)))
     {
-        // The nodes belong to the site also where their numbers are 1 and 0 already.
+        // The nodes belong to the site even if their constants are 1 and 0 already.
         site.nodes = [&core.nodes[..], &casts, &chain.nodes].concat();
         if !part.affine.is_identity() {
             site.refusal = None;
@@ -29,7 +30,7 @@ pub fn site(view: &View, kind: &'static str, core: &Core) -> Site {
     site
 }
 
-/// The affine behind a core, if both are in that form; it begins at `output`.
+/// The affine after a core, starting at `output`. `None` if core and affine do not have that form.
 fn part(view: &View, core: &Core, output: ValueId, chain: &Chain) -> Option<Part> {
     let graph = view.graph;
     let wanted: &[(&str, f64)] = if core.centred {
@@ -76,16 +77,16 @@ fn part(view: &View, core: &Core, output: ValueId, chain: &Chain) -> Option<Part
 /// Whether onnxruntime expects such a node in the form of a core.
 fn is_fusible(view: &View, core: &Core, node: NodeId) -> bool {
     match view.graph.domain_op(node) {
-        // Of two Muls one has the reciprocal, which this form has for RMSNorm only.
+        // The form of RMSNorm may end in a Mul by the reciprocal.
         ("", "Mul") => !core.centred && core.nodes.last() == Some(&node),
-        // LN has a quotient in its place.
+        // LN has a quotient instead.
         ("", "Reciprocal") => !core.centred,
         ("", op) => matches!(op, "Add" | "Div" | "Pow" | "ReduceMean" | "Sqrt" | "Sub"),
         _ => false,
     }
 }
 
-/// Whether a node squares the value whose squares are averaged, by a Pow.
+/// Whether a node is the Pow that squares the value whose squares are averaged.
 fn squares(view: &View, core: &Core, node: NodeId) -> bool {
     view.graph.is(node, "Pow") && view.graph.input(node, 0) == Some(core.squared)
 }

@@ -1,7 +1,8 @@
-//! `x + x·g`, a residual around a gate, as in squeeze-and-excitation and attention over channels or places.
+//! `x + x·g`, a residual around a gate, as in squeeze-and-excitation and in attention over channels
+//! or places.
 //!
-//! Before: a Mul and an Add over all elements. After: `x·(1 + g)`, a Mul over all elements and an Add over the gate, which
-//! has fewer.
+//! Before: a Mul and an Add over all elements. After: `x·(1 + g)`, a Mul over all elements and an
+//! Add over the gate, which has fewer elements.
 
 use crate::affine::recognize::{Family, Kind, Normalizer, Replacement, Site, View};
 use crate::ir::builder::Maker;
@@ -9,7 +10,7 @@ use crate::ir::{NodeId, ValueId};
 use crate::recipe::Recipe;
 use crate::shape::extents::extent;
 
-/// A value and its product with a gate, one added to the other or taken from it.
+/// A value and its product with a gate, added or subtracted.
 pub struct GatedResidual;
 
 impl Normalizer for GatedResidual {
@@ -57,7 +58,7 @@ struct Gated {
     gate: ValueId,
 }
 
-/// `product` as the product of `value` with a smaller gate, if only one node reads it.
+/// Reads `product` as a product of `value` and a smaller gate. `None` if it has several readers.
 fn gated(view: &View, product: ValueId, value: ValueId) -> Option<Gated> {
     let graph = view.graph;
     let mul = view.maker(product).filter(|&mul| graph.is(mul, "Mul"))?;
@@ -73,7 +74,7 @@ fn gated(view: &View, product: ValueId, value: ValueId) -> Option<Gated> {
     .then_some(Gated { mul, gate })
 }
 
-/// Whether a product with a value spreads the gate over more elements than it has.
+/// Whether a product with a value broadcasts the gate to more elements.
 fn is_spread(view: &View, gate: ValueId, value: ValueId) -> bool {
     let (Some(gate), Some(value)) = (view.facts.shape(gate), view.facts.shape(value)) else {
         return false;

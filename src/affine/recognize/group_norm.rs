@@ -1,7 +1,8 @@
-//! GN: statistics over the places of groups of channels, as an operator or written out.
+//! GN: statistics over the places of groups of channels, as one operator or written out.
 //!
-//! Exporters write `[N, C, ...]` as `[N, G, -1]`, normalize the groups without an affine, by
-//! InstanceNormalization or by means, and reshape the result back; γ and β of the channels follow.
+//! Exporters reshape `[N, C, ...]` to `[N, G, -1]`, normalize the groups without an affine, by
+//! InstanceNormalization or by means, and reshape the result back. Then γ and β of the channels
+//! follow.
 
 use crate::affine::recognize::parameters::{Along, Operator, site};
 use crate::affine::recognize::statistics::{around, core, reshaped};
@@ -18,7 +19,7 @@ impl Normalizer for GroupNorm {
             ("", "GroupNormalization") => {
                 let at = view.at(node);
                 let groups = usize::try_from(at.attr("num_groups", 0).ok()?).ok()?;
-                // From operator set 21 on each channel has its own parameters.
+                // Since operator set 21, each channel has its own parameters.
                 if at.opset() < 21 {
                     Along::Groups(1, groups)
                 } else {
@@ -27,7 +28,7 @@ impl Normalizer for GroupNorm {
             }
             ("com.microsoft", "GroupNorm") => {
                 let at = view.at(node);
-                // With an activation behind it the parameters are in the middle of the operator.
+                // If the operator contains an activation, the parameters are applied before it.
                 if at.attr("activation", 0).ok()? != 0 {
                     return None;
                 }
@@ -103,8 +104,8 @@ impl Groups {
         })
     }
 
-    /// The axis of the channels in the value before it is reshaped: statistics are those of an item
-    /// and of a run of its channels, over everything else.
+    /// The axis of the channels in the value before it is reshaped. `None` unless statistics are
+    /// computed for each item and run of channels, over everything else.
     fn channels(&self, view: &View, whole: ValueId) -> Option<usize> {
         let mut atoms = AxisFactors::default();
         let before = atoms.axes(&view.facts.shape(whole)?)?;
@@ -133,12 +134,12 @@ impl Groups {
             if !leaves[kept..].iter().all(|atom| reduced.contains(atom)) {
                 return None;
             }
-            // A whole axis with statistics of its own makes it IN, or LN of flattened tokens.
+            // Statistics for each place of a whole axis make it IN, or LN of flattened tokens.
             if kept > 0 && (kept == leaves.len() || cut.replace(axis + 1).is_some()) {
                 return None;
             }
         }
-        // One group for all channels, which exporters keep before the places.
+        // Exporters keep the axis of one group for all channels before the places.
         Some(cut.unwrap_or(1))
     }
 }

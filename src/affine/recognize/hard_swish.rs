@@ -1,8 +1,8 @@
 //! HardSwish, `x·clip(x + 3, 0, 6)/6`, written out.
 //!
-//! Before: an Add, a Clip, a Mul and a Div over all elements. After: one HardSwish, from operator
-//! set 14 on. A model of an older set is upgraded where that is exact; elsewhere the written-out
-//! form stays, and its 1/6 folds into the next operator.
+//! Before: an Add, a Clip, a Mul and a Div over all elements. After: one HardSwish, which exists
+//! since operator set 14. A model with an older operator set is upgraded if that is exact.
+//! Otherwise the written-out form stays, and its factor 1/6 folds into the next operator.
 
 use crate::affine::recognize::bounds::{Bounds, bounds};
 use crate::affine::recognize::{Family, Kind, Normalizer, Replacement, Site, View};
@@ -10,10 +10,10 @@ use crate::ir::builder::Maker;
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 
-/// Its name for `--skip`.
+/// The name of the kind for `--skip`.
 pub const KIND: &str = "hard swish";
 
-/// The operator set that brought the operator.
+/// The first operator set with a HardSwish.
 pub const SINCE: i64 = 14;
 
 /// The activation of MobileNetV3, LeViT and PP-LCNet.
@@ -47,14 +47,15 @@ impl Normalizer for HardSwish {
     }
 }
 
-/// The first node of the HardSwish that ends at a node, in a model whose operator set lacks the operator.
+/// The first node of the written-out HardSwish that ends at a node. `None` if the operator set of
+/// the model has the operator.
 pub fn written_out(view: &View, node: NodeId) -> Option<NodeId> {
     let (_, nodes) = found(view, node).filter(|_| view.graph.model().own_opset() < SINCE)?;
     nodes.first().copied()
 }
 
-/// The HardSwish that ends at a node, in float32, the type that engines support: its input and its
-/// nodes.
+/// Finds the HardSwish that ends at a node. Returns its input and its nodes. Only float32 counts,
+/// because engines support HardSwish only for float32.
 fn found(view: &View, node: NodeId) -> Option<(ValueId, Vec<NodeId>)> {
     let (input, nodes) = divided(view, node).or_else(|| gated(view, node, true))?;
     let rank = view.facts.rank(input)?;
@@ -63,12 +64,12 @@ fn found(view: &View, node: NodeId) -> Option<(ValueId, Vec<NodeId>)> {
         .flat_map(|&node| view.graph.inputs(node))
         .flatten();
     let mut constants = constants.filter(|&&value| view.constants.is_constant(value));
-    // Constants of more axes than the value would give the result more axes.
+    // Constants with more axes than the value would add axes to the result.
     let keeps_shape = constants.all(|&value| view.facts.rank(value).is_some_and(|own| own <= rank));
     (keeps_shape && view.facts.data_type(input) == Some(DataType::Float)).then_some((input, nodes))
 }
 
-/// `(x·clip(x + 3, 0, 6))/6`: x, and the nodes.
+/// Matches `(x·clip(x + 3, 0, 6))/6`. Returns x and the nodes.
 fn divided(view: &View, div: NodeId) -> Option<(ValueId, Vec<NodeId>)> {
     let product = sixth(view, div)?;
     let mul = view
@@ -79,7 +80,8 @@ fn divided(view: &View, div: NodeId) -> Option<(ValueId, Vec<NodeId>)> {
     Some((input, nodes))
 }
 
-/// `x·clip(x + 3, 0, 6)`, or of a sixth of the clip: x, and the nodes.
+/// Matches `x·clip(x + 3, 0, 6)`, or with `by_sixth` the product of x and a sixth of the clip.
+/// Returns x and the nodes.
 fn gated(view: &View, mul: NodeId, by_sixth: bool) -> Option<(ValueId, Vec<NodeId>)> {
     let (left, right) = (view.graph.input(mul, 0)?, view.graph.input(mul, 1)?);
     if !view.graph.is(mul, "Mul") {
@@ -108,7 +110,7 @@ fn gated(view: &View, mul: NodeId, by_sixth: bool) -> Option<(ValueId, Vec<NodeI
         })
 }
 
-/// `clip(x + 3, 0, 6)`: x, and the nodes.
+/// Matches `clip(x + 3, 0, 6)`. Returns x and the nodes.
 fn clipped(view: &View, clip: NodeId) -> Option<(ValueId, Vec<NodeId>)> {
     let graph = view.graph;
     let numbers = graph

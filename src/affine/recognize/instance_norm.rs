@@ -22,7 +22,7 @@ impl Normalizer for InstanceNorm {
         let places =
             !core.axes.is_empty() && core.axes.iter().all(|&axis| axis > 0 && axis < core.rank);
         let last = core.rank.checked_sub(1)?;
-        // Over the last axis alone it is LN on channels-last tokens; over all but one it is not.
+        // Statistics over only the last axis are those of LN on channels-last tokens.
         let is_in = core.centred
             && !core.norm
             && places

@@ -2,24 +2,24 @@
 
 use serde::Serialize;
 
-/// When the statistics of a normalizer are known.
+/// The family of a kind: when its statistics are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Family {
-    /// Fixed after training: at inference it is `s·x + t`.
+    /// The statistics are fixed after training. At inference the site is `s·x + t`.
     Offline,
-    /// No statistics at all: a bounded function between two affines.
+    /// There are no statistics, but a bounded function between two affines.
     Pointwise,
-    /// Computed from the input.
+    /// The statistics are computed from the input.
     Online,
-    /// No normalizer, but a constant scale.
+    /// Not a normalizer, but a constant scale.
     Scale,
-    /// Operators that are linear in one value, beside each other or in a row.
+    /// Operators that are linear in one value, parallel or in a row.
     Linear,
 }
 
 impl Family {
-    /// The formula of such a site at inference.
+    /// The formula of a site of this family at inference.
     pub fn form(self) -> &'static str {
         match self {
             Family::Offline | Family::Scale => "s·x + t",
@@ -33,16 +33,16 @@ impl Family {
 /// The kind of a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Kind {
-    /// Short name, as papers write it.
+    /// The short name that papers use.
     pub name: &'static str,
     /// Its family.
     pub family: Family,
-    /// Whether its last affine is on numbers about as large as 1: the results of a normalization by statistics, or of a
-    /// bounded function.
+    /// Whether its last affine is applied to values of magnitude about 1, the results of a
+    /// normalization by statistics or of a bounded function.
     #[serde(skip)]
     pub is_bounded: bool,
-    /// Whether computed constants identify the kind, so that storing them would make it another
-    /// one: a BN would be any affine.
+    /// Whether computed constants identify the kind. If they were stored, the site would be another
+    /// kind; a BN, for example, would be any affine.
     #[serde(skip)]
     pub is_told_by_constants: bool,
 }

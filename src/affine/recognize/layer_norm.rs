@@ -1,10 +1,10 @@
-//! LN: `γ(x − μ)/√(σ²+ε) + β` with the statistics of each token, as an operator or written out.
+//! LN: `γ(x − μ)/√(σ²+ε) + β` with the statistics of each token, as one operator or written out.
 
 use crate::affine::recognize::parameters::{Along, Operator, site};
 use crate::affine::recognize::{Normalizer, Site, View, fusible, statistics};
 use crate::ir::NodeId;
 
-/// Its name.
+/// The name of the kind.
 pub(crate) const NAME: &str = "LN";
 
 /// Layer Normalization.

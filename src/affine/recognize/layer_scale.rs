@@ -1,4 +1,5 @@
-//! LayerScale: a bare scale of each channel behind a linear operator, before the residual stream.
+//! LayerScale: a scale of each channel, without a shift, after a linear operator and before the
+//! residual stream.
 
 use crate::affine::recognize::affine_chain::Chain;
 use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
@@ -17,7 +18,8 @@ impl Normalizer for LayerScale {
     }
 }
 
-/// Whether a chain only scales the result of a linear operator, before it is added to another value.
+/// Whether a chain only scales the result of a linear operator, before the result is added to
+/// another value.
 pub fn ends_branch(view: &View, chain: &Chain) -> bool {
     let maker = view.maker(chain.input);
     let reader = view.only_reader(chain.output);
@@ -26,7 +28,7 @@ pub fn ends_branch(view: &View, chain: &Chain) -> bool {
         && reader.is_some_and(|reader| view.graph.is(reader, "Add"))
 }
 
-/// Whether a node is a product, or may lie behind one: a movement, or the Add of a bias.
+/// Whether a node is a product, or may follow one: a movement, or the Add of a bias.
 fn is_linear(view: &View, node: NodeId) -> bool {
     let category = view.graph.category(node);
     category.is_some_and(Category::is_product)

@@ -1,4 +1,4 @@
-//! MABN: `γx/√(σ²+ε) + β` with a quadratic mean σ². Only its name tells it from UN and PN*.
+//! MABN: `γx/√(σ²+ε) + β` with a quadratic mean σ². Only its name distinguishes it from UN and PN*.
 
 use crate::affine::recognize::affine_chain::offline;
 use crate::affine::recognize::opaque::{BETA, GAMMA, Opaque, VARIANCE, fixed};

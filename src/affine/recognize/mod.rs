@@ -1,7 +1,7 @@
 //! Recognition of normalizers, in the forms of all exporters.
 //!
-//! A kind is one file with a [`Normalizer`], and one line in [`KINDS`]. The kind ends at
-//! recognition: a site is an affine before, a core, and an affine after.
+//! A kind is one file with a [`Normalizer`], and one line in [`KINDS`]. The kind matters only for
+//! recognition. Afterwards a site is an affine, a core, and another affine.
 
 pub mod affine_chain;
 mod attention_scale;
@@ -62,7 +62,7 @@ use site::width;
 pub use site::{Part, Replacement, Reset, Site};
 pub use view::View;
 
-/// The kinds, the most specific first: the first that matches a node wins.
+/// The kinds, the most specific first. The first kind that matches a node wins.
 pub const KINDS: &[&dyn Normalizer] = &[
     &dynamic_token::DynamicToken,
     &switchable_norm::SwitchableNorm,
@@ -102,16 +102,16 @@ pub const KINDS: &[&dyn Normalizer] = &[
 
 /// The recognizer of a kind.
 pub trait Normalizer: Sync {
-    /// The site that ends in, or is, this node; `None` where it is not of this kind.
+    /// The site that ends in this node. `None` if the node is not of this kind.
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site>;
 
-    /// Names of classes, modules and functions of this kind, in lower case. The words of a node's
-    /// scope begin with one of these; names of functions contain one.
+    /// The names of classes, modules and functions of this kind, in lower case. A word of a node's
+    /// scope must begin with one of them; the name of a function must contain one.
     fn names(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Names of this kind that are too short to be searched for inside others.
+    /// Names of this kind that are so short that a function must have exactly this name.
     fn short_names(&self) -> &'static [&'static str] {
         &[]
     }
@@ -125,7 +125,8 @@ pub trait Normalizer: Sync {
 /// A part of the names of most kinds.
 const NORM: &str = "norm";
 
-/// Whether a function of this name, as letters and digits in lower case, is a normalizer.
+/// Whether a function with this name is a normalizer. The name consists of letters and digits in
+/// lower case.
 ///
 /// ```
 /// use unfold::affine::recognize::is_named;
@@ -136,19 +137,19 @@ pub fn is_named(name: &str) -> bool {
     name.contains(NORM) || KINDS.iter().any(|&kind| names_kind(name, kind))
 }
 
-/// Whether a function of this name is a normalizer of a kind.
+/// Whether a function with this name is a normalizer of this kind.
 fn names_kind(name: &str, kind: &dyn Normalizer) -> bool {
     kind.short_names().contains(&name) || kind.names().iter().any(|part| name.contains(part))
 }
 
-/// Finds every site, in execution order. No node belongs to two.
+/// Finds every site, in execution order. No node belongs to two sites.
 pub fn find(view: &View) -> Vec<Site> {
     let graph = view.graph;
-    // A node of constants alone is a constant.
+    // A node that reads only constants is a constant itself.
     let order = graph.order().iter().copied();
     let varying: Vec<NodeId> = order.filter(|&node| varies(view, node)).collect();
     let mut taken = NodeSet::none_of(graph.order().len());
-    // Boxed, since their number is unknown: a growing list of sites would be moved again and again.
+    // The sites are boxed, because a growing list of sites would be moved again and again.
     let mut sites: Vec<Box<Site>> = vec![];
     for kind in KINDS {
         for &node in &varying {
@@ -174,13 +175,13 @@ pub fn find(view: &View) -> Vec<Site> {
     sites
 }
 
-/// Whether an output of a node is no constant.
+/// Whether an output of a node is not a constant.
 fn varies(view: &View, node: NodeId) -> bool {
     let mut outputs = view.graph.outputs(node).iter().flatten();
     outputs.any(|&output| !view.constants.is_constant(output))
 }
 
-/// Numbers sites of one module.
+/// Appends a number to the name of each further site of a module.
 fn unique_names(sites: &mut [Site]) {
     let mut seen = HashMap::<String, usize>::default();
     for site in sites {

@@ -1,7 +1,7 @@
-//! Factors that widen statistics: `(x − μ)·(rstd·γ)`, where `rstd` is one number for all channels.
+//! Factors that widen statistics: `(x − μ)·(rstd·γ)`, where `rstd` is one scalar for all channels.
 //!
-//! Without `γ` the product has the extents of `rstd`. This changes nothing where arithmetic combines the product only with
-//! values of the full width.
+//! Without `γ` the product has the extents of `rstd`. This changes nothing if arithmetic combines
+//! the product only with values of the full width.
 
 use crate::analysis::Analysis;
 use crate::hash::HashSet;
@@ -9,19 +9,19 @@ use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 use crate::shape::facts::{Shape, extent, same_shape};
 
-/// How many operators may come before the wide values are met.
+/// The largest number of operators before a value of the full width.
 const DEPTH: usize = 4;
 
 /// The values that could be narrower.
 #[derive(Default)]
 pub struct Narrowing {
     narrowed: HashSet<ValueId>,
-    /// Values that need their full width.
+    /// The values that need their full width.
     wide: HashSet<ValueId>,
 }
 
 impl Narrowing {
-    /// Whether a value, the product of `from` with a constant, may as well have the extents of `from`.
+    /// Whether a value, the product of `from` and a constant, could have the extents of `from`.
     pub fn is_needless(&mut self, analysis: &Analysis, from: ValueId, value: ValueId) -> bool {
         let Some(shape) = analysis.facts.shape(from) else {
             return false;
@@ -39,7 +39,8 @@ impl Narrowing {
         fits
     }
 
-    /// Whether all readers of a value, which would have this shape, combine it with values of the full width.
+    /// Whether all readers of a value combine it with values of the full width, even if the value
+    /// had this shape.
     fn meets(&mut self, analysis: &Analysis, value: ValueId, shape: &Shape, depth: usize) -> bool {
         let readers = analysis.graph.readers(value);
         self.narrowed.insert(value);
@@ -74,7 +75,7 @@ impl Narrowing {
         let mut narrow = vec![Some(1.into()); whole.len().checked_sub(shape.len())?];
         narrow.extend(shape.iter().cloned());
         for &other in others {
-            // A constant may be folded away as well.
+            // A constant may be folded too.
             if analysis.constants.is_constant(other) {
                 continue;
             }

@@ -5,12 +5,13 @@ use crate::affine::recognize::{Family, Site, View};
 use crate::ir::NodeId;
 use crate::ir::axes::axis;
 
-/// The normalizations by statistics of sites, each by the place of its site.
+/// The normalization of each site by statistics, in the order of the sites.
 pub fn cores(view: &View, sites: &[Site]) -> Vec<Option<Core>> {
     sites.iter().map(|site| core(view, site)).collect()
 }
 
-/// The normalization of a site by statistics of its input; `None` where it has none, or one over unknown axes.
+/// The normalization of a site by statistics of its input. `None` if it has none, or if the axes
+/// are unknown.
 pub fn core(view: &View, site: &Site) -> Option<Core> {
     if site.kind.family != Family::Online {
         return None;
@@ -25,7 +26,7 @@ pub fn core(view: &View, site: &Site) -> Option<Core> {
     found.filter(|core| core.is_in_place && core.input_is_squared(view))
 }
 
-/// The operator that normalizes along the last axes.
+/// The normalization of an operator that normalizes along the last axes.
 fn operator(view: &View, node: NodeId) -> Option<Core> {
     let (graph, at) = (view.graph, view.at(node));
     let centred = match graph.domain_op(node) {

@@ -1,5 +1,5 @@
-//! Normalizers as one node of a custom domain, by the convention in `docs/opaque.md`: how a kind declares such an
-//! operator, and how its formula is written out.
+//! Normalizers as one node of a custom domain, by the convention in `docs/opaque.md`. A kind
+//! declares such an operator here, and its formula is written out.
 
 use std::collections::HashSet;
 
@@ -16,18 +16,18 @@ use crate::recipe::Numbers;
 
 /// The meaning of an opaque operator.
 pub struct Opaque {
-    /// Names, as letters and digits in lower case.
+    /// The names of the operator, as letters and digits in lower case.
     pub names: &'static [&'static str],
-    /// The word that recognition knows the kind by.
+    /// The word that identifies the kind in recognition.
     pub word: &'static str,
-    /// The parameters, in the order of the inputs behind `x`.
+    /// The parameters, in the order of the inputs after `x`.
     pub parameters: &'static [Parameter],
-    /// The formula.
+    /// Writes the formula.
     pub formula: fn(&mut Expansion) -> Option<Written>,
 }
 
 impl Opaque {
-    /// Whether it has a parameter of this name.
+    /// Whether the operator has a parameter with this name.
     fn has_parameter(&self, name: &str) -> bool {
         self.parameters
             .iter()
@@ -35,38 +35,38 @@ impl Opaque {
     }
 }
 
-/// The attributes of an opaque operator that are no parameters.
+/// The attributes of an opaque operator that are not parameters.
 const SETTINGS: &[&str] = &["axis", "epsilon", "eps", "groups"];
 
-/// A parameter, by the names that its attribute may have.
+/// A parameter, given by the names that its attribute may have.
 pub type Parameter = &'static [&'static str];
 
 /// The factor of the input.
 pub const ALPHA: Parameter = &["alpha"];
-/// The scale of the result; 1 by default.
+/// The scale of the result, 1 by default.
 pub const GAMMA: Parameter = &["gamma", "weight", "scale"];
-/// The shift of the result; 0 by default.
+/// The shift of the result, 0 by default.
 pub const BETA: Parameter = &["beta", "bias"];
-/// The mean, subtracted first; 0 by default.
+/// The mean, which is subtracted first, 0 by default.
 pub const MEAN: Parameter = &["mean", "running_mean"];
-/// The variance: the divisor is √(variance + ε).
+/// The variance. The divisor is √(variance + ε).
 pub const VARIANCE: Parameter = &["var", "running_var", "phi", "running_phi"];
-/// The offset of a Scaler, subtracted first.
+/// The offset of a Scaler, which is subtracted first.
 pub const OFFSET: Parameter = &["offset"];
 /// The factor of a Scaler.
 pub const FACTOR: Parameter = &["scale"];
 
-/// A formula that is written but for `scale·value + shift`, channel by channel.
+/// A formula that is written except for its last step, `scale·value + shift`, channel by channel.
 pub struct Written {
-    /// The value so far.
+    /// The value that is written so far.
     pub value: String,
-    /// The scale.
+    /// The scale of the last step.
     pub scale: Numbers,
-    /// The shift.
+    /// The shift of the last step.
     pub shift: Numbers,
 }
 
-/// `γ(x − μ)/√(σ²+ε) + β` of a value.
+/// Writes `γ(x − μ)/√(σ²+ε) + β` of a value.
 pub fn fixed(node: &Expansion, value: String) -> Option<Written> {
     let (variance, epsilon) = (node.get(VARIANCE)?, node.epsilon()?);
     if !variance.iter().all(|v| v + epsilon > 0.0) {
@@ -85,7 +85,8 @@ pub fn fixed(node: &Expansion, value: String) -> Option<Written> {
     })
 }
 
-/// `(x − offset)·scale` in float32. Engines want as many offsets as factors, and take several for columns of a matrix.
+/// Writes `(x − offset)·scale` in float32. Engines require equal numbers of offsets and factors.
+/// They allow several only for the columns of a matrix.
 pub fn scaled(node: &mut Expansion) -> Option<Written> {
     let (offset, scale) = (node.get(OFFSET)?, node.get(FACTOR)?);
     let is_matrix = node.last_axis().is_some_and(|(_, rank)| rank == 2);
@@ -101,7 +102,7 @@ pub fn scaled(node: &mut Expansion) -> Option<Written> {
     })
 }
 
-/// A node of a custom domain while it is written out.
+/// A node of a custom domain that is being written out.
 pub struct Expansion<'w, 'm> {
     model: &'w Model,
     node: &'w NodeProto,
@@ -109,15 +110,15 @@ pub struct Expansion<'w, 'm> {
     names: &'w mut Names<'m>,
     nodes: Vec<NodeProto>,
     constants: Vec<TensorProto>,
-    /// The formulas of the constants that are floats.
+    /// The formulas of the float constants.
     formulas: Vec<NewConstant>,
-    /// The numbers of the parameters that are given: [channels], or one number.
+    /// The parameters that are given: [channels], or a single scalar.
     given: Vec<(Parameter, Numbers)>,
-    /// The place of the channels, and how many axes the value has.
+    /// The axis of the channels, and the rank of the value.
     axis: Option<(usize, usize)>,
-    /// How many channels there are.
+    /// The number of channels.
     channels: Option<usize>,
-    /// The element type of the value, which the constants have.
+    /// The element type of the value, and so of the constants.
     data_type: Option<DataType>,
 }
 
@@ -125,13 +126,13 @@ pub struct Expansion<'w, 'm> {
 pub struct Expanded {
     /// The nodes.
     pub nodes: Vec<NodeProto>,
-    /// Their constants.
+    /// The constants that the nodes read.
     pub constants: Vec<TensorProto>,
-    /// How those constants that are floats are computed from constants of the model.
+    /// The formulas of the float constants, over constants of the model.
     pub formulas: Vec<NewConstant>,
 }
 
-/// Writes an opaque node out; `None` where something in it is not understood.
+/// Writes out an opaque node. `None` if any part of it is not understood.
 pub fn write(
     Analysis { graph, facts, .. }: &Analysis,
     node: &NodeProto,
@@ -146,7 +147,7 @@ pub fn write(
         return None;
     };
     let value = graph.value(node.input.first()?)?;
-    // Before operator set 7 constants did not broadcast by themselves.
+    // Before operator set 7, operators did not broadcast constants by default.
     let broadcasts = model.own_opset() >= 7;
     if !is_understood
         || !broadcasts
@@ -179,7 +180,7 @@ pub fn write(
 }
 
 impl Expansion<'_, '_> {
-    /// Reads the parameters, which must have one element, or all of them as many as there are channels.
+    /// Reads the parameters. Each must have one element, or one for each channel.
     fn read(&mut self) -> Option<()> {
         for (slot, &parameter) in self.opaque.parameters.iter().enumerate() {
             if let Some(numbers) = self.parameter(slot + 1, parameter)? {
@@ -195,17 +196,18 @@ impl Expansion<'_, '_> {
         (lengths.len() <= 1 && (self.channels != Some(1) || lengths.is_empty())).then_some(())
     }
 
-    /// How many axes are behind that of the channels.
+    /// The number of axes after the axis of the channels.
     fn behind(&self) -> usize {
         self.axis.map_or(0, |(axis, rank)| rank - 1 - axis)
     }
 
-    /// The value that the node reads.
+    /// The name of the value that the node reads.
     pub fn x(&self) -> String {
         self.node.input.first().cloned().unwrap_or_default()
     }
 
-    /// The value in float32, which the constants have then; `None` where it is of neither that type nor float64.
+    /// Casts the value to float32, which is then the type of the constants, too. `None` if its type
+    /// is neither float32 nor float64.
     pub fn in_single(&mut self) -> Option<String> {
         let x = self.x();
         match self.data_type? {
@@ -222,7 +224,7 @@ impl Expansion<'_, '_> {
         }
     }
 
-    /// A parameter, where it is given.
+    /// A parameter, if it is given.
     pub fn get(&self, parameter: Parameter) -> Option<Numbers> {
         self.given
             .iter()
@@ -230,13 +232,13 @@ impl Expansion<'_, '_> {
             .map(|(_, value)| value.clone())
     }
 
-    /// A parameter, or one number where it is left out.
+    /// A parameter, or `neutral` if it is left out.
     pub fn get_or(&self, parameter: Parameter, neutral: f64) -> Numbers {
         self.get(parameter)
             .unwrap_or_else(|| Numbers::number(neutral, 1))
     }
 
-    /// The summand of a variance.
+    /// The epsilon that is added to a variance.
     pub fn epsilon(&self) -> Option<f64> {
         match (
             self.node.attr_f("epsilon").ok()?,
@@ -247,7 +249,7 @@ impl Expansion<'_, '_> {
         }
     }
 
-    /// The operator set of ONNX's own operators.
+    /// The version of the operator set of ONNX.
     pub fn opset(&self) -> i64 {
         self.model.own_opset()
     }
@@ -257,26 +259,26 @@ impl Expansion<'_, '_> {
         self.node.attr_i(name).ok()
     }
 
-    /// The number of channels and of axes, where the channels are on the last one.
+    /// The number of channels and the rank, if the channels are on the last axis.
     pub fn last_axis(&self) -> Option<(usize, usize)> {
         let (axis, rank) = self.axis?;
         Some((self.channels.filter(|_| axis + 1 == rank)?, rank))
     }
 
-    /// Adds a node, and returns the name of its output.
+    /// Adds a node. Returns the name of its output.
     pub fn op(&mut self, op: &str, inputs: &[&str], attribute: Vec<AttributeProto>) -> String {
         let output = self.fresh(&format!("{op}_output"));
         self.push(op, inputs, attribute, &output);
         output
     }
 
-    /// A node on one value and a constant.
+    /// Adds a node on a value and a constant. Returns the name of its output.
     pub fn with(&mut self, op: &str, value: &str, constant: &Numbers) -> Option<String> {
         let constant = self.constant(op, constant, 0)?;
         Some(self.op(op, &[value, &constant], vec![]))
     }
 
-    /// A constant of integers, as shapes and axes are given to operators.
+    /// Adds a constant of integers, such as a shape or axes. Returns its name.
     pub fn integers(&mut self, what: &str, values: &[i64]) -> String {
         let name = self
             .names
@@ -301,13 +303,14 @@ impl Expansion<'_, '_> {
         });
     }
 
-    /// The constant that an operator reads, with `behind` axes of extent 1 behind its own.
+    /// Adds the constant that an operator reads, followed by `behind` axes of extent 1. Returns its
+    /// name.
     fn constant(&mut self, op: &str, numbers: &Numbers, behind: usize) -> Option<String> {
         let mut shape = vec![numbers.len()];
         shape.extend(vec![1; if numbers.len() == 1 { 0 } else { behind }]);
         let shaped = numbers.reshape(&shape)?;
         let data_type = self.data_type?;
-        // A factor that would lose digits keeps the node opaque.
+        // If a factor would lose digits, the node stays opaque.
         if op == "Mul"
             && numbers
                 .iter()
@@ -329,7 +332,8 @@ impl Expansion<'_, '_> {
         Some(name)
     }
 
-    /// Writes the scale and the shift, the last of which makes the output of the node.
+    /// Writes the scale and the shift. The last of these nodes computes the output of the opaque
+    /// node.
     fn finish(mut self, written: Written, output: &str) -> Option<Expanded> {
         let Written {
             mut value,
@@ -359,8 +363,8 @@ impl Expansion<'_, '_> {
         })
     }
 
-    /// A parameter: an input or an attribute; `Some(None)` where it is left out, `None` where it is no
-    /// constant, or is given more than once.
+    /// Reads a parameter from an input or an attribute. `Some(None)` if it is left out, `None` if
+    /// it is not a constant or is given more than once.
     fn parameter(&self, slot: usize, parameter: Parameter) -> Option<Option<Numbers>> {
         let input = self.node.input.get(slot).filter(|name| !name.is_empty());
         let attributes: Vec<&AttributeProto> = self
@@ -379,11 +383,11 @@ impl Expansion<'_, '_> {
         }
     }
 
-    /// The numbers of a constant by name.
+    /// The numbers of a constant, by its name.
     fn stored(&self, name: &str) -> Option<Numbers> {
         let graph = self.model.graph();
         let mut name = name;
-        // Exporters write equal parameters once, and an Identity of it for each other one.
+        // Exporters store equal parameters once, with an Identity for each of the others.
         for _ in 0..=graph.node.len() {
             let node = graph
                 .node
@@ -415,8 +419,8 @@ impl Expansion<'_, '_> {
     }
 }
 
-/// The one type of all float inputs and weights of a model: behind an operator that is not written out yet, no other
-/// source tells the type of a value.
+/// The element type of all float inputs and weights of a model, if there is only one. After an
+/// operator that is not written out yet, nothing else determines the type of a value.
 fn only_float_type(model: &Model) -> Option<DataType> {
     let graph = model.graph();
     let inputs = graph
@@ -447,8 +451,8 @@ fn vector(values: Vec<f64>) -> Option<ArrayD<f64>> {
     ArrayD::from_shape_vec(IxDyn(&[values.len()]), values).ok()
 }
 
-/// A parameter as a vector over the channels, which have `behind` axes behind them: it is one, or
-/// broadcasts along them alone.
+/// Reshapes a parameter to a vector over the channels, which are followed by `behind` axes. The
+/// parameter must be a vector, or broadcast along these axes.
 fn by_channel(numbers: &Numbers, behind: usize) -> Option<Numbers> {
     let (length, rank) = (numbers.len(), numbers.ndim());
     let along = numbers.shape().iter().position(|&extent| extent == length);

@@ -7,30 +7,30 @@ use crate::ir::NodeId;
 use crate::recipe::Numbers;
 use crate::refusal::{Reason, Refusal};
 
-/// Along which axes of the value the parameters lie.
+/// The axes of the value along which the parameters lie.
 #[derive(Clone, Copy)]
 pub enum Along {
-    /// The last ones, as broadcasting aligns them. The bias of such operators is optional.
+    /// The last axes, as broadcasting aligns them. The bias of such operators is optional.
     Trailing,
-    /// One axis, the parameters counting its places.
+    /// One axis, with one parameter for each place.
     Axis(usize),
-    /// One axis, the parameters counting that many groups of its places.
+    /// One axis, with one parameter for each of this many groups of places.
     Groups(usize, usize),
 }
 
 /// An operator that normalizes and then scales and shifts.
 pub struct Operator {
-    /// Name of the kind.
+    /// The name of the kind.
     pub kind: &'static str,
-    /// The input that scales.
+    /// The input that is the scale.
     pub scale: usize,
-    /// The input that shifts, where the operator has one.
+    /// The input that is the bias, if the operator has one.
     pub bias: Option<usize>,
-    /// Where they lie.
+    /// The axes of the parameters.
     pub along: Along,
 }
 
-/// The site of such an operator: its parameters are the affine behind it.
+/// The site of such an operator. Its parameters are the affine after it.
 pub fn site(view: &View, node: NodeId, operator: &Operator) -> Option<Site> {
     let output = view.graph.output(node, 0)?;
     let axis = match operator.along {
@@ -39,7 +39,7 @@ pub fn site(view: &View, node: NodeId, operator: &Operator) -> Option<Site> {
     };
     let (post, reason) = match affine(view, node, operator) {
         Ok(affine) => {
-            // An identity leaves room for the affine behind it.
+            // An identity can absorb an affine after it.
             let reason = affine.is_identity().then_some(Reason::Identity);
             let part = Part {
                 resets: operator.resets(view, node, affine.rank()),
@@ -52,7 +52,7 @@ pub fn site(view: &View, node: NodeId, operator: &Operator) -> Option<Site> {
         }
         Err(reason) => (None, Some(reason)),
     };
-    // Where the extent of the value is unknown, its parameters say how wide it is.
+    // If the extent of the value is unknown, it follows from the parameters.
     let channels = view.facts.extent(output, axis);
     let channels = channels.or_else(|| view.constants.len(view.graph.input(node, operator.scale)?));
     Some(Site {
@@ -117,7 +117,7 @@ fn affine(view: &View, node: NodeId, operator: &Operator) -> Result<Affine, Reas
     }
 }
 
-/// A parameter in the axes of the result; `None` where the node has none.
+/// A parameter in the axes of the result. `None` if the node does not have it.
 fn parameter(
     view: &View,
     node: NodeId,
@@ -132,7 +132,7 @@ fn parameter(
     spread(&at, &at.numbers(slot)?, along).map(Some)
 }
 
-/// The numbers of a parameter in the axes of the result.
+/// Expands the numbers of a parameter to the axes of the result.
 fn spread(at: &At, numbers: &Numbers, along: Along) -> Result<Numbers, Reason> {
     let rank = at.output_rank(0)?;
     let (axis, groups) = match along {

@@ -5,13 +5,13 @@ use crate::affine::recognize::region::divisor;
 use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
 use crate::ir::NodeId;
 
-/// An affine behind a quotient of varying values, whose magnitude is unknown.
+/// An affine after a quotient of varying values, whose magnitude is unknown.
 const QUOTIENT: Kind = Kind {
     is_bounded: false,
     ..Kind::new("affine of a quotient", Family::Online)
 };
 
-/// The affine alone defines this kind, whether its numbers are stored or computed.
+/// An affine is of this kind whether its constants are stored or computed.
 const AFFINE: Kind = Kind {
     is_told_by_constants: false,
     ..offline("per-channel affine")
@@ -23,19 +23,19 @@ pub struct PerChannel;
 impl Normalizer for PerChannel {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
-        // The factor of each channel may come before the division.
+        // The factor of each channel may be before the division.
         let is_by_quotient = [view.maker(chain.input), view.only_reader(chain.output)]
             .into_iter()
             .flatten()
             .any(|node| is_quotient(view, node));
         let kind = if is_by_quotient { QUOTIENT } else { AFFINE };
-        // A bare shift is a bias; one scale for all channels is no normalizer.
+        // A chain without a scale is a bias. A scale by one scalar is not a normalizer.
         chain.is_per_channel().then(|| chain.site(view, kind))
     }
 }
 
-/// Whether a node divides a value that varies by another: then the statistics in it are those of the
-/// input, whatever they are.
+/// Whether a node divides a varying value by another varying value. Then its statistics are
+/// computed from the input, whatever they are.
 fn is_quotient(view: &View, node: NodeId) -> bool {
     match view.graph.op(node) {
         Some("Div") => view.both_vary(node),

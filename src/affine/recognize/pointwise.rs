@@ -1,6 +1,6 @@
-//! The common form of the Dynamic Tanh family: `γ·f(αx + s) + β`, with numbers α and s.
+//! The common form of the Dynamic Tanh family: `γ·f(αx + s) + β` with scalars α and s.
 //!
-//! α and s fold back only into a producer that nothing else reads; γ and β fold forward.
+//! α and s fold back only into a producer without other readers. γ and β fold forward.
 
 use crate::affine::Affine;
 use crate::affine::recognize::affine_chain::Chain;
@@ -15,14 +15,14 @@ pub struct Bounded {
     pub input: ValueId,
     /// The result of the function.
     pub output: ValueId,
-    /// Its nodes.
+    /// The nodes of the function.
     pub nodes: Vec<NodeId>,
-    /// One operator for all of them, where the graph has several.
+    /// One operator for all of them, if the graph uses several.
     pub replacement: Option<Replacement>,
 }
 
 impl Bounded {
-    /// A single operator.
+    /// A function that is a single operator.
     pub fn operator(view: &View, node: NodeId, op: &str) -> Option<Bounded> {
         if !view.graph.is(node, op) {
             return None;
@@ -37,7 +37,7 @@ impl Bounded {
     }
 }
 
-/// `γ·f(αx) + β` as an operator of a custom domain; the first of its names is the word for its kind.
+/// `γ·f(αx) + β` as an operator of a custom domain. The first name is also the word for its kind.
 pub const fn opaque(
     names: &'static [&'static str],
     formula: fn(&mut Expansion) -> Option<Written>,
@@ -50,14 +50,14 @@ pub const fn opaque(
     }
 }
 
-/// The form with this operator as `f`, without γ and β.
+/// Writes the form with this operator as `f`, without γ and β.
 pub fn written(node: &mut Expansion, function: &str) -> Option<Written> {
     let alpha = node.get(ALPHA).filter(|alpha| alpha.len() == 1)?;
     let scaled = node.with("Mul", &node.x(), &alpha)?;
     Some(bounded(node, function, &scaled))
 }
 
-/// The function of a value, before γ and β.
+/// Writes the function of a value, before γ and β.
 pub fn bounded(node: &mut Expansion, function: &str, value: &str) -> Written {
     let value = node.op(function, &[value], vec![]);
     Written {
@@ -67,7 +67,7 @@ pub fn bounded(node: &mut Expansion, function: &str, value: &str) -> Written {
     }
 }
 
-/// Whether a node changes nothing but the type of floats: in mixed precision the function is
+/// Whether a node only casts floats to another float type. In mixed precision, the function is
 /// computed in float32.
 pub fn is_cast(view: &View, node: NodeId) -> bool {
     view.graph.is(node, "Cast")
@@ -78,7 +78,7 @@ pub fn is_cast(view: &View, node: NodeId) -> bool {
             .is_some_and(DataType::is_float)
 }
 
-/// The value before casts, and these.
+/// The value before casts, and the casts.
 fn before_casts(view: &View, mut value: ValueId) -> (ValueId, Vec<NodeId>) {
     let mut casts = vec![];
     while let Some(node) = view.maker(value).filter(|&node| is_cast(view, node))
@@ -90,7 +90,7 @@ fn before_casts(view: &View, mut value: ValueId) -> (ValueId, Vec<NodeId>) {
     (value, casts)
 }
 
-/// The value behind casts that alone read it, and these.
+/// The value after casts that are its only readers, and the casts.
 pub fn behind_casts(view: &View, mut value: ValueId) -> (ValueId, Vec<NodeId>) {
     let mut casts = vec![];
     while let Some(node) = view.only_reader(value).filter(|&node| is_cast(view, node))
@@ -102,12 +102,12 @@ pub fn behind_casts(view: &View, mut value: ValueId) -> (ValueId, Vec<NodeId>) {
     (value, casts)
 }
 
-/// The chain behind a core.
+/// The chain after a core.
 pub fn scaling<'v>(view: &'v View, output: ValueId) -> Option<&'v Chain> {
     view.chain_from(behind_casts(view, output).0)
 }
 
-/// The chain before a core, where it is one number that scales, and one that shifts.
+/// The chain before a core, if its scale and its shift are scalars.
 pub fn numbers<'v>(view: &'v View, input: ValueId) -> Option<&'v Chain> {
     let chain = view.maker(input).and_then(|node| view.chain(node))?;
     let Affine { scale, shift } = &chain.affine;
@@ -117,21 +117,21 @@ pub fn numbers<'v>(view: &'v View, input: ValueId) -> Option<&'v Chain> {
     Some(chain).filter(|chain| chain.output == input && are_numbers)
 }
 
-/// The site around a core, if it is one: behind it a chain that scales channel by channel, before it
-/// a scale by one number.
+/// The site around a core. `None` unless a chain after it scales channel by channel and a scalar
+/// scales its input.
 pub fn site(view: &View, kind: &dyn Normalizer, name: &'static str, core: Bounded) -> Option<Site> {
     let (input, before) = before_casts(view, core.input);
     let (output, behind) = behind_casts(view, core.output);
     let chain = view.chain_from(output)?;
     let pre = numbers(view, input);
-    // Without a scale in front it is an activation that happens to be followed by one.
+    // Without a scale before it, the core is an activation that happens to be followed by a chain.
     let is_named = chain.mentions(kind.names());
     if (pre.is_none() || chain.factor_axis.is_none()) && !is_named {
         return None;
     }
     let axis = match chain.axis().or(chain.factor_axis) {
         Some(axis) => axis,
-        // One number for all channels lies along any axis.
+        // If all channels have one scalar, the chain has no axis of its own.
         None if chain.affine.axes().is_empty() => view.facts.rank(output)?.checked_sub(1)?,
         None => return None,
     };

@@ -1,7 +1,7 @@
-//! PN and PN*: `γx/√(φ+ε) + β` with a quadratic mean φ of training.
+//! PN and PN*: `γx/√(φ+ε) + β` with a quadratic mean φ from training.
 //!
-//! PN first divides groups of channels by their root mean square: that half stays, on as few
-//! operators as it takes. PN* is PowerNorm without it, and only its name tells it from UN.
+//! PN first divides groups of channels by their root mean square. That half stays, with as few
+//! operators as possible. PN* is PowerNorm without it, and only its name distinguishes it from UN.
 
 use crate::affine::recognize::affine_chain::offline;
 use crate::affine::recognize::opaque::{BETA, Expansion, GAMMA, Opaque, VARIANCE, Written, fixed};
@@ -22,7 +22,7 @@ impl Normalizer for PowerNorm {
             return None;
         }
         let is_named = chain.mentions(self.names()) || chain.mentions(&["running_phi"]);
-        // Parameters as wide as one group belong to a normalizer of each head.
+        // Parameters with the width of one group belong to a normalizer of each head.
         let width = width(&chain.affine);
         if let Some(scaling) = group_scaling(view, chain.input)
             && view.facts.extent(scaling.squared, scaling.rank - 1) != Some(width)
@@ -64,7 +64,8 @@ impl Normalizer for PowerNorm {
     }
 }
 
-/// PN* behind `x / √(mean over a group of channels of x² + ε)`, the channels on the last axis.
+/// Writes PN* after `x / √(mean over a group of channels of x² + ε)`, with the channels on the last
+/// axis.
 fn grouped(node: &mut Expansion) -> Option<Written> {
     let pn_star = fixed(node, node.x())?;
     let (channels, rank) = node.last_axis()?;
@@ -101,7 +102,7 @@ fn grouped(node: &mut Expansion) -> Option<Written> {
     Some(Written { value, ..pn_star })
 }
 
-/// The group scaling before a value, through movements.
+/// The group scaling before a value, possibly with movements in between.
 fn group_scaling(view: &View, mut value: ValueId) -> Option<Core> {
     for _ in 0..REACH {
         let Some(node) = view
@@ -113,7 +114,7 @@ fn group_scaling(view: &View, mut value: ValueId) -> Option<Core> {
         value = view.graph.input(node, 0)?;
     }
     let core = core(view, view.maker(value)?)?;
-    // The squares are of the value with its channels in groups, on one axis more.
+    // The squared value has its channels in groups, and so one axis more.
     let regroup = view
         .maker(core.squared)
         .filter(|&node| view.graph.is(node, "Reshape"))?;
@@ -122,15 +123,17 @@ fn group_scaling(view: &View, mut value: ValueId) -> Option<Core> {
     (groups && plain).then_some(core)
 }
 
-/// The scaling without widening the statistics first: on the grouped tensor they broadcast.
+/// Writes the group scaling without expanding the statistics, because they broadcast over the
+/// grouped tensor.
 ///
-/// Reshape, Mul, ReduceMean, Add, Sqrt, Div, Reshape.
+/// The operators are Reshape, Mul, ReduceMean, Add, Sqrt, Div, Reshape.
 fn without_expand(view: &View, core: &Core) -> Option<Replacement> {
     let graph = view.graph;
     let last = *core.nodes.last()?;
     find(view, core, "ReduceMean")?;
     let epsilon_add = find(view, core, "Add")?;
-    // Only the plain form: the input regrouped along its last axis, divided by a square root.
+    // Only the plain form is rewritten: the input is regrouped along its last axis and divided by a
+    // square root.
     let regroup = view.made_by(core.squared, &["Reshape"])?;
     let is_plain = graph.input(regroup, 0) == Some(core.input)
         && graph.is(last, "Div")
@@ -173,13 +176,14 @@ fn without_expand(view: &View, core: &Core) -> Option<Replacement> {
     })
 }
 
-/// The first node of a core that is such an operator.
+/// The first node of a core with this operator.
 fn find(view: &View, core: &Core, op: &str) -> Option<NodeId> {
     let mut nodes = core.nodes.iter().copied();
     nodes.find(|&node| view.graph.is(node, op))
 }
 
-/// Whether the statistics are one number for each group, repeated for each channel of it, in the order of the channels.
+/// Whether the statistics are one scalar for each group, repeated for each channel of the group, in
+/// the order of the channels.
 fn are_repeated(view: &View, core: &Core, last: NodeId) -> Option<bool> {
     let graph = view.graph;
     let path = widening(view, &core.nodes);
@@ -194,7 +198,7 @@ fn are_repeated(view: &View, core: &Core, last: NodeId) -> Option<bool> {
     )
 }
 
-/// Whether nothing outside of a core reads the outputs of a node.
+/// Whether the outputs of a node have no reader outside of a core.
 fn is_own(view: &View, core: &Core, node: NodeId) -> bool {
     let mut made = view.graph.outputs(node).iter().flatten();
     made.all(|&value| view.is_read_by_no_other(value, &core.nodes))

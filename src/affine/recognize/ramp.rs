@@ -1,7 +1,8 @@
-//! A scale and a shift by numbers behind a HardSigmoid, as `1 + g` has them where g is a gate.
+//! A scalar scale and shift after a HardSigmoid, as in `1 + g` with a gate g.
 //!
-//! `s·clip(αx + β, 0, 1) + t` is `clip(sαx + sβ + t, t, s + t)` for `s > 0`: a Clip of the
-//! layer in front, which absorbs slope and offset as any other affine. Three operators become one.
+//! `s·clip(αx + β, 0, 1) + t` is `clip(sαx + sβ + t, t, s + t)` for `s > 0`. This is a Clip of the
+//! layer before it, which absorbs slope and offset like any other affine. Three operators become
+//! one.
 
 use crate::affine::recognize::{Family, Kind, Normalizer, Replacement, Site, View};
 use crate::ir::builder::{self, Maker};
@@ -10,10 +11,10 @@ use crate::onnx::operator::{Category, input_at};
 use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;
 
-/// The largest whole number of which a slope may be the inverse, and the largest height of a ramp.
+/// The largest integer of which a slope may be the inverse, and the largest height of a ramp.
 const WHOLE: u32 = 64;
 
-/// The ramp of a gate, with the affine behind it.
+/// The ramp of a gate, with the affine after it.
 pub struct Ramp;
 
 impl Normalizer for Ramp {
@@ -29,7 +30,7 @@ impl Normalizer for Ramp {
         let (&height, &low) = (chain.affine.scale.first()?, chain.affine.shift.first()?);
         let are_numbers =
             chain.affine.scale.len() == 1 && chain.affine.shift.len() == 1 && !chain.has_branches;
-        // For a whole number the new function is certain to be the same.
+        // With an integer height, the new function is exactly equal.
         let is_whole = height.fract() == 0.0 && (1.0..=WHOLE.into()).contains(&height);
         let bounds = [low, height + low];
         let are_kept = bounds.iter().all(|&bound| f64::from(bound as f32) == bound);
@@ -76,7 +77,7 @@ impl Normalizer for Ramp {
     }
 }
 
-/// Whether a layer of constants makes a value for this one reader.
+/// Whether a layer with constants outputs a value, and the value has one reader.
 fn is_layer(view: &View, value: ValueId) -> bool {
     let graph = view.graph;
     let Some(layer) = view
@@ -91,7 +92,7 @@ fn is_layer(view: &View, value: ValueId) -> bool {
             .all(|&weight| view.constants.is_constant(weight) && graph.readers(weight).len() == 1)
 }
 
-/// The slope of a HardSigmoid: `1/n` where it is that, rounded once.
+/// The slope of a HardSigmoid, as `1/n` if it is that, rounded once.
 fn inclination(alpha: f64) -> Recipe {
     let whole = (1..=WHOLE)
         .map(f64::from)
@@ -100,7 +101,7 @@ fn inclination(alpha: f64) -> Recipe {
     inverse.unwrap_or_else(|| Recipe::number(alpha, 0))
 }
 
-/// A Clip to two numbers, which were attributes before operator set 11.
+/// Adds a Clip to two bounds, which were attributes before operator set 11.
 fn clip(maker: &mut Maker, value: &str, bounds: [f64; 2]) {
     if input_at("Clip", "min", maker.opset()).is_none() {
         let [low, high] = bounds.map(|bound| bound as f32);

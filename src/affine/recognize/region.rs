@@ -1,4 +1,4 @@
-//! Regions: the nodes between a value and a node, if the node depends on the input through this value alone.
+//! Regions: the nodes between a value and a node that depends on the input only through this value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,23 +7,23 @@ use crate::affine::recognize::batch_invariant::Alike;
 use crate::affine::recognize::statistics::REACH;
 use crate::ir::{NodeId, ValueId};
 
-/// How many regions are read before a node is given up.
+/// The number of regions that are tried for a node.
 pub const ATTEMPTS: usize = 4;
 
-/// How many nodes a normalizer may have.
+/// The largest number of nodes of a normalizer.
 const LARGEST: usize = 160;
 
 /// The nodes that compute one value from another.
 pub struct Region {
-    /// The value that they start from, the only one that varies from item to item.
+    /// The value from which they compute, the only one that varies from item to item.
     pub input: ValueId,
     /// The nodes, in execution order.
     pub nodes: Vec<NodeId>,
 }
 
 impl Region {
-    /// Whether all statistics are means over the same axes, and all constants single numbers, as in
-    /// LayerNorm and RMSNorm. Blends of statistics have more.
+    /// Whether all statistics are means over the same axes, and all constants are scalars, as in
+    /// LayerNorm and RMSNorm. A blend of statistics has more.
     pub fn blends_nothing(&self, view: &View) -> bool {
         let mut over = None;
         self.nodes.iter().all(|&node| match view.graph.op(node) {
@@ -41,23 +41,24 @@ impl Region {
         })
     }
 
-    /// Whether a value is the input, or one of the nodes makes it.
+    /// Whether a value is the input, or the output of one of the nodes.
     fn is_inside(&self, view: &View, value: ValueId) -> bool {
         let maker = view.maker(value);
         value == self.input || maker.is_some_and(|node| self.nodes.contains(&node))
     }
 }
 
-/// The axes of a mean that keeps them.
+/// The axes of a mean with `keepdims`.
 fn mean_axes(view: &View, node: NodeId) -> Option<Vec<usize>> {
     let rank = view.facts.rank(view.graph.input(node, 0)?)?;
     let (axes, keeps) = view.at(node).reduction(rank).ok()?;
     keeps.then_some(axes)
 }
 
-/// The regions that end in a node, the smallest first, made of nodes that `belongs` accepts.
+/// The regions that end in a node, the smallest first, and consist of nodes that `belongs` accepts.
 ///
-/// Walking backwards, always from the last value on, there is a cut wherever only one value is left.
+/// The search goes backward, always from the last open value. A region begins wherever only one
+/// open value is left.
 pub fn regions(
     view: &View,
     alike: &Alike,
@@ -93,7 +94,7 @@ pub fn regions(
     regions
 }
 
-/// The operand of a Div, or of a Mul, that a square root makes.
+/// The operand of a Div or a Mul that is a square root.
 pub fn divisor(view: &View, node: NodeId) -> Option<ValueId> {
     let slots: &[usize] = match view.graph.op(node)? {
         "Div" => &[1],
@@ -106,7 +107,7 @@ pub fn divisor(view: &View, node: NodeId) -> Option<ValueId> {
     operands.find(|&operand| is_root(view, operand))
 }
 
-/// Whether a value is, up to movements, a root, a power or a reciprocal.
+/// Whether a value is a root, a power or a reciprocal, possibly followed by movements.
 fn is_root(view: &View, mut value: ValueId) -> bool {
     for _ in 0..REACH {
         let Some(maker) = view.maker(value) else {

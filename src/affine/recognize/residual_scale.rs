@@ -1,10 +1,10 @@
-//! The number that scales a residual branch, learned as in ReZero, or fixed as ½.
+//! The scalar that scales a residual branch, learned as in ReZero, or fixed as ½.
 
 use crate::affine::recognize::layer_scale::ends_branch;
 use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
 use crate::ir::NodeId;
 
-/// One number behind a linear operator, before the residual stream.
+/// A scalar scale after a linear operator, before the residual stream.
 pub struct ResidualScale;
 
 impl Normalizer for ResidualScale {

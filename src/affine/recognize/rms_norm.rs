@@ -1,4 +1,4 @@
-//! RMSNorm: `γx/√(mean(x²)+ε)`, as an operator or written out; γ may come as `1 + γ`.
+//! RMSNorm: `γx/√(mean(x²)+ε)`, as one operator or written out. γ may be written as `1 + γ`.
 
 use crate::affine::recognize::parameters::{Along, Operator, site};
 use crate::affine::recognize::{Normalizer, Site, View, fusible, statistics};
@@ -11,7 +11,7 @@ impl Normalizer for RmsNorm {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let scale = match view.graph.domain_op(node) {
             ("", "RMSNormalization") => 1,
-            // Runtimes register this one under ONNX's own domain.
+            // Runtimes register this operator in the domain of ONNX.
             ("" | "com.microsoft", "SimplifiedLayerNormalization") => 1,
             ("com.microsoft", "SkipSimplifiedLayerNormalization") => 2,
             _ => {

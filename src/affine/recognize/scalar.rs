@@ -1,15 +1,15 @@
-//! One number for all channels: a residual or an embedding multiplier, the halves of a macaron block, a learnable
-//! affine block of two numbers, a product with 1, a sum with 0.
+//! One scalar for all channels: a residual or embedding multiplier, the halves of a macaron block,
+//! a learnable affine of two scalars, a product with 1, a sum with 0.
 
 use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
 use crate::ir::{NodeId, ValueId};
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 
-/// How many operators may lie behind the Shape.
+/// The largest number of operators after the Shape.
 const DEPTH: usize = 16;
 
-/// Any other chain that scales by one number, or does nothing at all.
+/// Any other chain that scales by one scalar, or that does nothing.
 pub struct Scalar;
 
 impl Normalizer for Scalar {
@@ -20,7 +20,7 @@ impl Normalizer for Scalar {
             .data_type(chain.output)
             .is_some_and(DataType::is_float);
         let scales = chain.affine.scale.len() == 1 && !chain.affine.has_no_scale();
-        // A sign is no number that somebody chose: rotary embeddings negate one half of the channels.
+        // A mere sign does not count: rotary embeddings negate one half of the channels.
         let has_number = chain.nodes.iter().any(|&node| !view.graph.is(node, "Neg"));
         let kind = Kind::new("scalar affine", Family::Scale);
         (is_float
@@ -31,7 +31,7 @@ impl Normalizer for Scalar {
     }
 }
 
-/// Whether a value is computed from the extents of another alone: no element of a tensor is scaled there.
+/// Whether a value is computed only from the extents of another value. Then no tensor is scaled.
 pub fn is_of_extents(view: &View, mut value: ValueId) -> bool {
     for _ in 0..DEPTH {
         let Some(node) = view.maker(value) else {

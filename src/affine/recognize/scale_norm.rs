@@ -1,4 +1,4 @@
-//! ScaleNorm: `g·x/‖x‖`, the norm taken of each token.
+//! ScaleNorm: `g·x/‖x‖`, with the norm of each token.
 
 use crate::affine::Affine;
 use crate::affine::recognize::{Normalizer, Part, Reset, Site, View, statistics};
@@ -27,7 +27,7 @@ impl Normalizer for ScaleNorm {
     }
 }
 
-/// `g` where it is divided by the norm before it meets x.
+/// The part with `g`, if `g` is divided by the norm before the result is multiplied by x.
 fn part(view: &View, core: &statistics::Core, factor: NodeId) -> Option<Part> {
     let number = view
         .at(factor)

@@ -1,5 +1,5 @@
-//! Shift: a constant that is added or subtracted before a linear operator, which absorbs it, or behind a linear operator
-//! or a normalizer that has a place for it.
+//! Shift: a constant that is added or subtracted before a linear operator, which absorbs it, or
+//! after a linear operator or a normalizer that has an input for it.
 
 use crate::affine::recognize::scalar::is_of_extents;
 use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
@@ -7,11 +7,11 @@ use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 
-/// How many movements may lie before a linear operator.
+/// The largest number of movements before a linear operator.
 const MOVES: usize = 8;
 
-/// Any other chain that adds a constant: before linear operators, in more operators than one, or where one is added
-/// already.
+/// Any other chain that adds a constant: before linear operators, in several operators, or after an
+/// operator that can absorb the constant.
 pub struct Shift;
 
 impl Normalizer for Shift {
@@ -30,7 +30,7 @@ impl Normalizer for Shift {
     }
 }
 
-/// Whether all that reads a value is linear, up to movements.
+/// Whether all readers of a value are linear, possibly after movements.
 fn are_linear(view: &View, value: ValueId, moves: usize) -> bool {
     let readers = view.graph.readers(value);
     !readers.is_empty()
@@ -49,7 +49,8 @@ fn is_linear(view: &View, node: NodeId) -> bool {
         && inputs.any(|&input| view.constants.is_constant(input))
 }
 
-/// Whether a node is a movement, and all that reads its result is linear, up to fewer movements.
+/// Whether a node is a movement, and all readers of its result are linear, possibly after `moves −
+/// 1` more movements.
 fn leads_to_linear(view: &View, node: NodeId, moves: usize) -> bool {
     moves > 0
         && view.graph.is_movement(node)
@@ -59,9 +60,10 @@ fn leads_to_linear(view: &View, node: NodeId, moves: usize) -> bool {
             .is_some_and(|output| are_linear(view, output, moves - 1))
 }
 
-/// Whether a value comes, through movements and splits, from an operator that can take a constant summand: a layer with
-/// a bias, a table, a normalizer, or an Add of a constant, as the 1 beside a scale that is computed from a condition. No
-/// other node than `reader` may read the value.
+/// Whether a value comes from an operator that can absorb a constant summand, possibly through
+/// movements and splits. Such operators are a layer with a bias, a table, a normalizer, and an Add
+/// of a constant, such as the 1 that is added to a scale computed from a condition. `reader` must
+/// be the only reader of the value.
 fn has_place(view: &View, mut value: ValueId, mut reader: NodeId) -> bool {
     let graph = view.graph;
     for _ in 0..MOVES {

@@ -1,4 +1,4 @@
-//! Sites: the places at which a model normalizes, and all that changes when one folds.
+//! Sites: the places at which a model normalizes, with all that changes when a site folds.
 
 use crate::affine::Affine;
 use crate::affine::recognize::Kind;
@@ -13,28 +13,28 @@ use crate::shape::facts::Facts;
 pub struct Site {
     /// The kind.
     pub kind: Kind,
-    /// The module path, or the name of a node where no path is known.
+    /// The module path, or the name of a node if no path is known.
     pub name: String,
-    /// Number of channels.
+    /// The number of channels.
     pub channels: usize,
-    /// The axis of the channels, in the value that the site's operators see.
+    /// The axis of the channels in the value that the site's operators read.
     pub axis: usize,
-    /// Every node that belongs to it.
+    /// All nodes of the site.
     pub nodes: Vec<NodeId>,
     /// The affine before the core, if there is a core and the affine is not the identity.
     pub pre: Option<Part>,
-    /// The affine behind the core, or all of an offline normalizer.
+    /// The affine after the core, or the whole affine of an offline normalizer.
     pub post: Option<Part>,
-    /// Other operators for some of its nodes, which compute the same with less.
+    /// Cheaper operators that compute the same result as some of its nodes.
     pub replacement: Option<Replacement>,
-    /// Why its core stays in its written form, though fewer operators would do.
+    /// The reason why its core stays unchanged, although fewer operators could compute it.
     pub core: Option<Refusal>,
-    /// Why it cannot be folded, where recognition knows already.
+    /// The reason why the site cannot fold, if recognition knows it already.
     pub refusal: Option<Refusal>,
 }
 
 impl Site {
-    /// A site of these nodes with nothing to fold yet.
+    /// A site of these nodes, with nothing to fold yet.
     pub fn new(kind: Kind, name: String, nodes: Vec<NodeId>) -> Self {
         Site {
             kind,
@@ -50,7 +50,7 @@ impl Site {
         }
     }
 
-    /// Whether it is a core alone, without scale and shift.
+    /// Whether the site is only a core, without scale and shift.
     pub fn is_bare(&self) -> bool {
         self.refusal
             .as_ref()
@@ -58,27 +58,29 @@ impl Site {
     }
 }
 
-/// Nodes that replace others, with outputs of equal names and values.
+/// Nodes that replace other nodes, with outputs of equal names and values.
 #[derive(Debug, Clone, Default)]
 pub struct Replacement {
     /// The nodes that are removed.
     pub nodes: Vec<NodeId>,
-    /// The nodes that are added, in execution order. They read values of the graph, each other's outputs
-    /// and `constants`. Values that the graph still reads keep their names; all other names are proposals.
+    /// The nodes that are added, in execution order. They read values of the graph, each other's
+    /// outputs and `constants`. Values that the graph still reads keep their names. All other names
+    /// are proposals.
     pub made: Vec<NodeProto>,
-    /// Constants that the new nodes read, by name.
+    /// The constants that the new nodes read.
     pub constants: Vec<NewConstant>,
 }
 
 impl Replacement {
-    /// Whether one of the new nodes makes a value of this name.
+    /// Whether one of the new nodes outputs a value with this name.
     pub fn makes(&self, name: &str) -> bool {
         self.made
             .iter()
             .any(|node| node.output.iter().any(|output| output == name))
     }
 
-    /// The names of the values between which the new nodes lie.
+    /// The names of the values that the new nodes read from the graph, and of those that they
+    /// output to it.
     pub fn ends(&self) -> impl Iterator<Item = &str> {
         let read = self.made.iter().flat_map(|node| &node.input);
         let first = read.filter(|name| !self.makes(name));
@@ -87,7 +89,7 @@ impl Replacement {
         first.chain(last).map(String::as_str)
     }
 
-    /// Whether one of the new nodes reads a value of this name.
+    /// Whether one of the new nodes reads a value with this name.
     fn reads(&self, name: &str) -> bool {
         self.made
             .iter()
@@ -100,18 +102,19 @@ impl Replacement {
 pub struct Part {
     /// `output = affine(input)`.
     pub affine: Affine,
-    /// The value it acts on; for parameters inside a node, the node's own output.
+    /// The value to which the affine is applied. For parameters of a node, this is the node's own
+    /// output.
     pub input: ValueId,
-    /// The value it makes.
+    /// The result of the affine.
     pub output: ValueId,
-    /// The nodes that compute it and nothing else.
+    /// The nodes that compute only the affine.
     pub nodes: Vec<NodeId>,
-    /// Parameters inside a node that stays, such as the scale of a LayerNormalization.
+    /// Parameters of a node that stays, such as the scale of a LayerNormalization.
     pub resets: Vec<Reset>,
 }
 
 impl Part {
-    /// The BatchNormalization that is all of it, if it is one, and all that it reads is of one type.
+    /// The node, if the part is one BatchNormalization all of whose inputs have one element type.
     pub fn batch_norm(&self, graph: &Graph, facts: &Facts) -> Option<NodeId> {
         let &[node] = &self.nodes[..] else {
             return None;
@@ -130,19 +133,20 @@ pub fn width(affine: &Affine) -> usize {
     affine.scale.len().max(affine.shift.len())
 }
 
-/// An input of a node that gets its neutral value when the affine it holds is folded.
+/// An input of a node that gets its neutral value if the affine that it holds folds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reset {
     /// The node.
     pub node: NodeId,
-    /// Which of its inputs.
+    /// The index of the input.
     pub slot: usize,
-    /// 1 for a factor, 0 for a summand.
+    /// The neutral value: 1 for a factor, 0 for a summand.
     pub neutral: f64,
-    /// Whether the operator does without it.
+    /// Whether the operator works without this input.
     pub optional: bool,
-    /// The input of the node whose shape it has, also where it is absent itself.
+    /// The input of the node that has the same shape, even if this input is absent.
     pub like: usize,
-    /// The axes of the value that it lies along: from the first to before the second.
+    /// The axes of the value along which the parameter lies: from the first up to, but not
+    /// including, the second.
     pub axes: [usize; 2],
 }

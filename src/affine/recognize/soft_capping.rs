@@ -4,7 +4,7 @@ use crate::affine::recognize::pointwise::{Bounded, numbers};
 use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
 use crate::ir::NodeId;
 
-/// A Tanh between two numbers that bounds its value by more than 1.
+/// A Tanh between two scalars that limits its result to more than ±1.
 pub struct SoftCapping;
 
 impl Normalizer for SoftCapping {

@@ -3,7 +3,7 @@
 use crate::affine::recognize::{Family, Kind, Normalizer, Site, View};
 use crate::ir::NodeId;
 
-/// A per-channel affine right behind a graph input or right before a graph output.
+/// A per-channel affine right after a graph input or right before a graph output.
 pub struct Standardisation;
 
 impl Normalizer for Standardisation {

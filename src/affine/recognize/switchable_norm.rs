@@ -19,7 +19,7 @@ use crate::ir::NodeId;
 /// Switchable Normalization.
 pub struct SwitchableNorm;
 
-/// Terms whose numbers are this small beside those of others are rounding of weights.
+/// Terms below this fraction of the largest term result from rounded weights.
 const ROUNDING: f64 = 1e-5;
 
 impl Normalizer for SwitchableNorm {
@@ -57,7 +57,7 @@ fn site(view: &View, alike: &Alike, region: &Region) -> Option<Site> {
     Some(site)
 }
 
-/// Whether a quotient is that of equation (3): more than one mean, and more than one variance.
+/// Whether a quotient is that of equation (3), with several means and several variances.
 fn mixes(numerator: &Formula, square: &Formula) -> bool {
     let x = vec![Factor::Input];
     let (above, below) = (terms(numerator), terms(square));
@@ -78,7 +78,7 @@ fn mixes(numerator: &Formula, square: &Formula) -> bool {
         && ignores_shifts(square).unwrap_or(false)
 }
 
-/// The axes that a term averages this product over, if it is such a mean.
+/// The axes over which a term averages this product. `None` if it is not such a mean.
 fn axes_of_mean<'t>(term: &'t Term, product: &[Factor]) -> Option<&'t BTreeSet<AxisFactor>> {
     match &term[..] {
         [Factor::Mean(over, inner)] if inner == product => Some(over),
@@ -86,21 +86,23 @@ fn axes_of_mean<'t>(term: &'t Term, product: &[Factor]) -> Option<&'t BTreeSet<A
     }
 }
 
-/// Whether a formula has several statistics: those over these axes, and that of BN, a constant for each channel.
+/// Whether a formula has several statistics: means over these axes, and possibly the statistic of
+/// BN, a constant for each channel.
 fn are_several(over: &BTreeSet<&BTreeSet<AxisFactor>>, formula: &Formula) -> bool {
     let constant = formula.terms.get(&vec![]);
     let has_constants = constant.is_some_and(|constant| !constant.is_uniform());
     !over.is_empty() && over.len() + usize::from(has_constants) > 1
 }
 
-/// Whether a formula stays when all values of `x` are shifted, as a variance does; `None` where this is not known.
+/// Whether a formula, like a variance, does not change if all values of `x` are shifted. `None` if
+/// this is not known.
 fn ignores_shifts(square: &Formula) -> Option<bool> {
     let (largest, derivative) = (largest(square), square.derivative()?);
     let mut coefficients = derivative.terms.values();
     Some(coefficients.all(|coefficient| magnitude(coefficient) <= ROUNDING * largest))
 }
 
-/// The terms that are no constants and that count.
+/// The terms that are not constant, and large enough to count.
 fn terms(formula: &Formula) -> Vec<&Term> {
     let largest = largest(formula);
     let counting = formula.terms.iter().filter(|(term, coefficient)| {
@@ -109,7 +111,7 @@ fn terms(formula: &Formula) -> Vec<&Term> {
     counting.map(|(term, _)| term).collect()
 }
 
-/// The largest number before a term that is no constant.
+/// The largest magnitude of a coefficient of a term that is not constant.
 fn largest(formula: &Formula) -> f64 {
     let terms = formula.terms.iter().filter(|(term, _)| !term.is_empty());
     terms.fold(0.0, |largest, (_, coefficient)| {
@@ -117,7 +119,7 @@ fn largest(formula: &Formula) -> f64 {
     })
 }
 
-/// The largest number of a coefficient, without signs.
+/// The largest magnitude of the numbers of a coefficient.
 fn magnitude(coefficient: &Coefficient) -> f64 {
     coefficient
         .numbers()

@@ -1,4 +1,5 @@
-//! UN: `γx/√(σ²+ε) + β` (Algorithm 2 of the UN paper). Only its name tells it from MABN and PN*.
+//! UN: `γx/√(σ²+ε) + β` (Algorithm 2 of the UN paper). Only its name distinguishes it from MABN and
+//! PN*.
 
 use crate::affine::recognize::affine_chain::offline;
 use crate::affine::recognize::opaque::{BETA, GAMMA, Opaque, VARIANCE, fixed};

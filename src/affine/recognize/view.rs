@@ -1,4 +1,4 @@
-//! The view of a graph for recognition: the questions that several kinds ask.
+//! The view of a graph for recognition, with the queries that several kinds share.
 
 use crate::affine::recognize::affine_chain::{self, Chain};
 use crate::analysis::Analysis;
@@ -10,7 +10,7 @@ use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::tensor::DataType;
 use crate::shape::facts::{Facts, same_shape};
 
-/// The view of the graph for recognition.
+/// The view of a graph for recognition.
 pub struct View<'a> {
     /// The graph.
     pub graph: &'a Graph<'a>,
@@ -18,12 +18,12 @@ pub struct View<'a> {
     pub facts: &'a Facts,
     /// The constants.
     pub constants: &'a Constants<'a>,
-    /// All that is known of the model.
+    /// The analysis of the model.
     pub analysis: &'a Analysis<'a>,
     chains: Vec<Chain>,
-    /// Which chain ends in a node.
+    /// The index of the chain that ends in each node.
     ending: Vec<Option<u32>>,
-    /// The first chain that begins at a value.
+    /// The index of the first chain that begins at each value.
     beginning: Vec<Option<u32>>,
 }
 
@@ -81,7 +81,7 @@ impl<'a> View<'a> {
         Some(self.graph.only_reader(value)?.0)
     }
 
-    /// Whether nothing but these nodes reads the elements of a value.
+    /// Whether the elements of a value have no reader other than these nodes.
     pub fn is_read_by_no_other(&self, value: ValueId, nodes: &[NodeId]) -> bool {
         self.graph
             .readers(value)
@@ -94,16 +94,16 @@ impl<'a> View<'a> {
             })
     }
 
-    /// Whether two values have one shape, which is known.
+    /// Whether two values have equal, known shapes.
     pub fn have_same_shape(&self, one: ValueId, other: ValueId) -> bool {
         let shapes = self.facts.shape(one).zip(self.facts.shape(other));
         shapes.is_some_and(|(one, other)| same_shape(&one, &other))
     }
 
-    /// Whether a node moves elements, repeats them, or changes their type, and no more.
+    /// Whether a node only moves elements, repeats them, or changes their float type.
     pub fn widens(&self, node: NodeId) -> bool {
         match self.graph.op(node) {
-            // Between floats, which rounds.
+            // Only between float types, where a Cast rounds.
             Some("Cast") => {
                 self.may_be_float(self.graph.input(node, 0))
                     && self.may_be_float(self.graph.only_output(node))
@@ -112,19 +112,19 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether a value has floats, or an unknown type.
+    /// Whether the element type of a value is a float or unknown.
     fn may_be_float(&self, value: Option<ValueId>) -> bool {
         value
             .and_then(|value| self.facts.data_type(value))
             .is_none_or(DataType::is_float)
     }
 
-    /// Whether two nodes are in one body: those of another may run more often.
+    /// Whether two nodes are in one body. Nodes of another body may run more often.
     pub fn are_in_one_body(&self, one: NodeId, other: NodeId) -> bool {
         way(self.graph.node(one)) == way(self.graph.node(other))
     }
 
-    /// The node that makes a value.
+    /// The node that outputs a value.
     pub fn maker(&self, value: ValueId) -> Option<NodeId> {
         Some(self.graph.producer(value)?.0)
     }
@@ -137,18 +137,18 @@ impl<'a> View<'a> {
         })
     }
 
-    /// The node that makes a value, if it is one of these operators of ONNX.
+    /// The node that outputs a value, if it has one of these operators of ONNX.
     pub fn made_by(&self, value: ValueId, ops: &[&str]) -> Option<NodeId> {
         let node = self.maker(value)?;
         ops.iter().any(|op| self.graph.is(node, op)).then_some(node)
     }
 
-    /// The number that a node reads at a slot, if it is a constant of one element.
+    /// The scalar at an input of a node, if the input is a constant of one element.
     pub fn scalar_input(&self, node: NodeId, slot: usize) -> Option<f64> {
         self.scalar(self.graph.input(node, slot)?)
     }
 
-    /// The number in a constant of one element.
+    /// The scalar in a constant of one element.
     pub fn scalar(&self, value: ValueId) -> Option<f64> {
         self.constants.scalar(value)
     }

@@ -1,8 +1,9 @@
-//! A normalizer whose axes are put in another order for it, and back behind it.
+//! A normalizer whose axes are reordered before it and restored after it.
 //!
-//! BatchNorm1d normalizes the second of three axes, so that a transformer has a Transpose or a
-//! Reshape before it and another one behind. Nothing but the normalizer lies between them, so that
-//! they belong to it: then a rest that does not fold is a Mul and an Add of the tokens, without movements.
+//! BatchNorm1d normalizes the second of three axes. So a transformer has a Transpose or a Reshape
+//! before it and another one after it. These movements belong to the site, since only the
+//! normalizer is between them. If some of the affine stays, it is then a Mul and an Add on the
+//! tokens, without movements.
 
 use crate::affine::recognize::{Family, Part, Site, View};
 use crate::analysis::broadcast;
@@ -14,11 +15,11 @@ use crate::onnx::operator::Category;
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
-/// How many movements may lie on either side.
+/// The largest number of movements on either side.
 const DEPTH: usize = 4;
 
-/// Moves the affine of a site of fixed statistics to the value before the movements around it, if they undo each other
-/// and are not `taken`; then it marks them as taken.
+/// Moves the affine of a site with fixed statistics to the value before the movements around it, if
+/// they undo each other and are not `taken`. Then it marks them as taken.
 pub fn widen(view: &View, site: &mut Site, taken: &mut NodeSet) {
     let Some(part) = site
         .post
@@ -52,14 +53,14 @@ fn wider(view: &View, part: &Part, taken: &NodeSet) -> Option<Part> {
     sides.sort_by_key(|(before, behind)| before + behind);
     sides.into_iter().find_map(|(b, h)| {
         let (before, behind) = (&before[..b], &behind[..h]);
-        // An Identity alone is not there for the normalizer.
+        // Only an Identity does not belong to the normalizer.
         let mut nodes = before.iter().chain(behind);
         let moves = nodes.any(|&node| !view.graph.is(node, "Identity"));
         moves.then(|| between(view, part, before, behind))?
     })
 }
 
-/// The movements before a part that lead to nothing else, the nearest first.
+/// The movements before a part whose results have no other readers, the nearest first.
 fn movements_before(view: &View, part: &Part, taken: &NodeSet) -> Option<Vec<NodeId>> {
     let mut movements: Vec<NodeId> = vec![];
     let mut input = part.input;
@@ -80,7 +81,7 @@ fn movements_before(view: &View, part: &Part, taken: &NodeSet) -> Option<Vec<Nod
     Some(movements)
 }
 
-/// The movements behind a part that alone read its result, the nearest first.
+/// The movements after a part that are the only readers of its result, the nearest first.
 fn movements_behind(view: &View, part: &Part, taken: &NodeSet) -> Option<Vec<NodeId>> {
     let mut movements = vec![];
     let mut output = part.output;
@@ -104,7 +105,8 @@ fn is_of(reader: &Reader, nodes: &[NodeId]) -> bool {
     matches!(reader, Reader::Node { node, .. } if nodes.contains(node))
 }
 
-/// The part with these movements around it, those nearest to it first, if they undo each other.
+/// The part with these movements around it, the nearest first. `None` if they do not undo each
+/// other.
 fn between(view: &View, part: &Part, before: &[NodeId], behind: &[NodeId]) -> Option<Part> {
     let graph = view.graph;
     let input = before
@@ -133,7 +135,8 @@ fn between(view: &View, part: &Part, before: &[NodeId], behind: &[NodeId]) -> Op
     })
 }
 
-/// An array that broadcasts over the result of a movement, carried back to its input.
+/// Converts an array that broadcasts over the result of a movement to one that broadcasts over its
+/// input.
 fn undone(view: &View, node: NodeId, numbers: &Numbers) -> Result<Numbers, Reason> {
     let graph = view.graph;
     let at = view.at(node);

@@ -1,9 +1,9 @@
-//! Backward propagation of one affine, to the producers of the value that it acts on.
+//! Backward propagation of one affine, to the producers of the value to which it is applied.
 //!
-//! A value with other readers stops it, unless all readers need the same affine, as both branches
-//! of a rotary embedding need one scalar, and both ends of a roll one affine of channels. Such a
-//! value waits until all its readers are known. Readers that need no affine may compensate for it:
-//! then a residual stream changes its basis.
+//! A value with other readers stops the affine, unless all readers need the same affine. Both
+//! branches of a rotary embedding need one scalar, and both ends of a roll need one affine of
+//! channels. Such a value waits until all its readers are known. Readers that need no affine may
+//! compensate for it; then a residual stream changes its basis.
 
 mod readers;
 mod search;
@@ -26,9 +26,10 @@ use crate::refusal::{Reason, Refusal};
 struct Mode {
     /// Whether a value that several nodes read waits until all of them need the same affine.
     waits_for_readers: bool,
-    /// Nodes that may need an affine of one part of a value whose other parts have other readers.
+    /// The nodes that may need an affine of one part of a value while other readers take the other
+    /// parts.
     partial_readers: PartialReaders,
-    /// Whether a scalar propagates further instead of folding into a constant with other readers.
+    /// Whether a scalar propagates past a constant with other readers instead of folding into it.
     spares_shared_constants: bool,
     /// Whether readers that need no affine compensate for it.
     compensates: bool,
@@ -43,27 +44,28 @@ impl Mode {
         compensates: false,
     };
 
-    /// As [`Mode::WAITING`], but readers that need no affine compensate for it.
+    /// Like [`Mode::WAITING`], but readers that need no affine compensate for it.
     const COMPENSATING: Mode = Mode {
         compensates: true,
         ..Mode::WAITING
     };
 }
 
-/// The readers of a part of a value that may need an affine of that part alone, where all other
-/// readers take other parts. Otherwise all readers have to need the same affine of the whole value.
+/// Which readers of a part of a value may need an affine of only that part, if all other readers
+/// take other parts. For any other reader, all readers of the value must need the same affine of
+/// the whole value.
 #[derive(Clone, Copy, Default, PartialEq)]
 enum PartialReaders {
     /// No reader.
     #[default]
     Together,
-    /// A reader beside which no other reader leads to the origin of the affine.
+    /// Only a reader of a value whose other readers do not lead to the origin of the affine.
     Alone,
     /// Every reader.
     Apart,
 }
 
-/// An affine that is needed on the input of an item's part.
+/// The start of a search: an affine that is needed on the input of an item's part.
 #[derive(Clone, Copy)]
 struct Start<'d, 'a> {
     overlay: &'d GraphOverlay<'a>,
@@ -81,7 +83,7 @@ impl Start<'_, '_> {
     }
 
     /// The first acceptable propagation in which a value waits until each of its readers needs the
-    /// same affine. A scalar may also serve readers of parts.
+    /// same affine. Readers of parts may need a scalar, too.
     fn waiting_for_readers(
         &self,
         spares_shared_constants: bool,
@@ -95,7 +97,8 @@ impl Start<'_, '_> {
         let modes = if self.affine.is_number() { 3 } else { 1 };
         let mut searched_origin = false;
         for &partial_readers in &all[..modes] {
-            // If no reader was compared with the origin of the affine, `Apart` equals `Alone`.
+            // If no reader was compared with the origin of the affine, `Apart` gives the result of
+            // `Alone`.
             if partial_readers == PartialReaders::Apart && !searched_origin {
                 continue;
             }
@@ -112,12 +115,12 @@ impl Start<'_, '_> {
         None
     }
 
-    /// A propagation in which all readers of a value need one affine: a scalar for all of them, or
-    /// an affine of channels beside readers of other parts.
+    /// A propagation in which all readers of a value need one affine. A scalar may be shared by all
+    /// readers; an affine of channels may be shared if the other readers take other parts.
     fn shared_by_readers(&self) -> Option<Propagation> {
         let found = self.waiting_for_readers(false, |_| true);
-        // A rotary embedding of some tokens needs its tables unchanged where the other tokens are
-        // scaled beside it.
+        // If a rotary embedding covers some tokens and the other tokens are scaled separately, its
+        // tables must stay unchanged.
         if found.is_none() && self.affine.is_number() {
             return self.waiting_for_readers(true, |_| true);
         }
@@ -125,10 +128,12 @@ impl Start<'_, '_> {
     }
 }
 
-/// Sends an affine, that of a part or its scale alone, backward from the part's input.
+/// Propagates an affine backward from the input of an item's part. This is the affine of the part,
+/// or only its scale or shift.
 ///
 /// # Errors
-/// A refusal at the node or value that something else depends on, or that cannot take it.
+/// A refusal at the node or value that has another reader, or that cannot absorb or pass the
+/// affine.
 pub fn backward(
     overlay: &GraphOverlay,
     items: &Items,
@@ -151,7 +156,8 @@ pub fn backward(
         Err(_) if met.reader_of_other_parts || (met.affected_reader && is_number) => {
             start.shared_by_readers()
         }
-        // The tables of a rotary embedding multiply queries and keys.
+        // The tables of a rotary embedding multiply both queries and keys, so they should stay
+        // unchanged.
         Ok(propagation) if is_number && folds_into_shared(overlay, propagation) => {
             start.waiting_for_readers(true, |other| !folds_into_shared(overlay, other))
         }
@@ -160,7 +166,8 @@ pub fn backward(
     better.map_or(found, Ok)
 }
 
-/// As [`backward`], where every reader of any value may need the affine, as a mean beside its operand.
+/// Like [`backward`], but every reader of any value may need the affine, as with a value and the
+/// mean of it.
 pub fn by_all(
     overlay: &GraphOverlay,
     items: &Items,
@@ -179,7 +186,7 @@ pub fn by_all(
     start.waiting_for_readers(false, |_| true)
 }
 
-/// The refusal of an affine whose parameters lie behind the computation of one node.
+/// The refusal of parameters inside a node, which are applied after the node's own computation.
 fn inside_a_node(overlay: &GraphOverlay, part: &Part) -> Refusal {
     let graph = overlay.graph;
     match graph.producer(part.output) {
@@ -194,20 +201,21 @@ fn inside_a_node(overlay: &GraphOverlay, part: &Part) -> Refusal {
     }
 }
 
-/// Whether a propagation folds into a constant that others read as well.
+/// Whether a propagation folds into a constant with other readers.
 fn folds_into_shared(overlay: &GraphOverlay, propagation: &Propagation) -> bool {
     let mut folds = propagation.folds.iter();
     folds.any(|fold| is_shared(overlay, fold.node))
 }
 
-/// Propagates a scale backward from the part's input, past values with other readers, which
-/// compensate for it.
+/// Propagates an affine backward from the part's input, past values whose other readers compensate
+/// for it.
 ///
-/// This removes the last normalizer of a residual stream that ends at an output: all that is written
-/// to the stream is multiplied by its scale, and all that reads the stream divides by it.
+/// This removes the last normalizer of a residual stream that ends at an output. Everything that is
+/// written to the stream is multiplied by its scale, and everything that reads the stream divides
+/// by it.
 ///
 /// # Errors
-/// As [`backward`], and as [`forward::compensate`].
+/// The errors of [`backward`] and [`forward::compensate`].
 pub fn returning(
     overlay: &GraphOverlay,
     items: &Items,
@@ -218,7 +226,8 @@ pub fn returning(
     let mut propagation = search.start_at_part(affine)?;
     let compensations = search.into_compensations();
     forward::compensate(overlay, items, item, &mut propagation, &compensations)?;
-    // Compensation needs affines from producers, such as class tokens beside a reader that compensates.
+    // Compensation may need affines from producers, such as class tokens that are concatenated to a
+    // compensated value.
     let first = propagation.wanted.len();
     let factors = std::mem::take(&mut propagation.factors);
     let wants = std::mem::take(&mut propagation.wants);
@@ -235,7 +244,8 @@ pub fn returning(
     propagation.in_one_basis(overlay)
 }
 
-/// The first computed value on which an affine is needed both before and after this place in the list.
+/// The first computed value on which an affine is needed both before and after this place in the
+/// list.
 fn wanted_twice(
     overlay: &GraphOverlay,
     propagation: &Propagation,
@@ -254,10 +264,11 @@ fn first_demand(compensation: &Compensation) -> Option<(NodeId, usize, Affine)> 
     Some((node, slot, compensation.inverse.inverse()?))
 }
 
-/// Sends an affine that a forward propagation needs on an input of a node backward from there.
+/// Propagates an affine that a forward propagation needs on an input of a node backward from that
+/// input.
 ///
 /// # Errors
-/// As [`backward`].
+/// The errors of [`backward`].
 pub fn wanted(
     overlay: &GraphOverlay,
     items: &Items,
@@ -273,11 +284,11 @@ pub fn wanted(
     )
 }
 
-/// As [`wanted`]; a scalar also passes values whose other readers need it too, such as both halves of
-/// a rotary embedding.
+/// Like [`wanted`], but a scalar also passes a value whose other readers need it too, such as both
+/// halves of a rotary embedding.
 ///
 /// # Errors
-/// As [`backward`], where not all readers need the same affine either.
+/// The errors of [`backward`], if not all readers need the same affine either.
 pub fn wanted_by_all(
     overlay: &GraphOverlay,
     items: &Items,

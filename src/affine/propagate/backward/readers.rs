@@ -17,23 +17,26 @@ use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 use crate::refusal::{Reason, Refusal};
 
-/// The largest number of readers of a value that waits for all of them.
+/// A value with more readers than this does not wait for all of them.
 const READERS: usize = 64;
 
-/// The largest number of known producers upstream of a part's input.
+/// The largest number of producers that are collected upstream of a part's input.
 const PRODUCERS: usize = 256;
 
 /// The other readers of a value on which an affine is needed.
 #[derive(Debug, PartialEq)]
 pub(super) enum Others {
     None,
-    /// Nodes that take only parts of the value on which the affine is the identity.
+    /// The other readers take only parts of the value on which the affine is the identity.
     Unaffected,
 }
 
 impl BackwardPropagation<'_, '_> {
-    /// Whether a value waits until all its other readers need the same affine. Otherwise they do
-    /// not see it, or compensate for it.
+    /// Whether the affine waits at a value until all other readers need the same affine. If not,
+    /// the other readers are unaffected or compensate for it.
+    ///
+    /// # Errors
+    /// The refusal, if neither is the case.
     pub(super) fn waits_for_others(
         &mut self,
         value: ValueId,
@@ -93,7 +96,8 @@ impl BackwardPropagation<'_, '_> {
         Ok(())
     }
 
-    /// Whether the affine comes from a node with several results that are read, as a Split of tokens.
+    /// Whether the affine comes from a node with several results that are read, such as a Split of
+    /// tokens.
     fn has_read_results(&self, source: &DemandSource) -> bool {
         let &DemandSource::Input(node, _) = source else {
             return false;
@@ -114,7 +118,8 @@ impl BackwardPropagation<'_, '_> {
         })
     }
 
-    /// Whether the affines that a node needs on its inputs concern no other reader.
+    /// Whether the node absorbs the affine, or needs only scalars and affines that affect no other
+    /// reader of its inputs.
     pub(super) fn has_own_inputs(&self, node: NodeId, step: &Step) -> bool {
         let mut wanted = step.ways.iter().flatten();
         !step.folds.is_empty()
@@ -141,7 +146,8 @@ impl BackwardPropagation<'_, '_> {
     }
 
     /// Whether a node may need an affine of its part of a value while other readers take other
-    /// parts. Other readers may lead to the same origin, as class tokens do beside a rotary embedding.
+    /// parts. The other readers may lead to the same origin, as with class tokens and the tokens of
+    /// a rotary embedding.
     fn is_apart(&self, value: ValueId, node: NodeId) -> bool {
         match self.mode.partial_readers {
             PartialReaders::Together => false,
@@ -160,7 +166,7 @@ impl BackwardPropagation<'_, '_> {
         }
     }
 
-    /// The last [`PRODUCERS`] nodes upstream of the part's input.
+    /// Collects the last [`PRODUCERS`] nodes upstream of the part's input.
     fn search_producers(&self) -> HashSet<NodeId> {
         let input = self.items.all[self.item].part.input;
         let mut open: BTreeSet<(usize, NodeId)> = BTreeSet::new();
@@ -174,7 +180,7 @@ impl BackwardPropagation<'_, '_> {
         producers
     }
 
-    /// The producer of a value behind its place in the execution order.
+    /// The producer of a value, with its place in the execution order first.
     fn placed_producer(&self, value: ValueId) -> Option<(usize, NodeId)> {
         let graph = self.overlay.graph;
         let (node, _) = graph.producer(self.overlay.source(value))?;
@@ -219,7 +225,7 @@ impl BackwardPropagation<'_, '_> {
         let graph = self.overlay.graph;
         let has_identity_parts =
             affine.scale.iter().any(|&s| s == 1.0) && affine.shift.iter().any(|&t| t == 0.0);
-        // A sum or a product takes every part of its operands.
+        // An arithmetic operator takes every part of its operands.
         if !has_identity_parts && graph.category(node) == Some(Category::Arithmetic) {
             return false;
         }
@@ -232,9 +238,9 @@ impl BackwardPropagation<'_, '_> {
     }
 }
 
-/// The affine that all requests at a value share; `None` where they differ.
+/// The affine on which all requests at a value agree. `None` if they differ.
 ///
-/// The requests are sorted by the input that makes them.
+/// The requests must be sorted by the input that makes them.
 pub(super) fn agreed(graph: &Graph, requests: &[Waiting]) -> Option<Affine> {
     let mut affines = requests
         .chunk_by(|one, other| one.by == other.by)
@@ -245,10 +251,11 @@ pub(super) fn agreed(graph: &Graph, requests: &[Waiting]) -> Option<Affine> {
         .then_some(affine)
 }
 
-/// The affine of all requests at one input: each result of a node, as of a Split, needs it for one part.
+/// Combines all requests at one input. Each result of its node, such as a Split, may request the
+/// affine of one part.
 fn united(graph: &Graph, requests: &[Waiting]) -> Option<Affine> {
     let (first, others) = requests.split_first()?;
-    // Two requests for one result are not two parts.
+    // More requests than results: two of them are for one result, and so not for different parts.
     if requests.len() > graph.outputs(first.by.0).len() {
         return None;
     }
@@ -262,8 +269,8 @@ fn united(graph: &Graph, requests: &[Waiting]) -> Option<Affine> {
     Some(all)
 }
 
-/// Whether a node multiplies by an array of constants that others read as well, such as a table of
-/// angles, or one of tokens that is the head, too.
+/// Whether a node multiplies by a constant array with other readers. Examples are a table of
+/// angles, and a table of tokens that is also the head.
 pub(super) fn is_shared(overlay: &GraphOverlay, node: NodeId) -> bool {
     let graph = overlay.graph;
     let multiplies = graph.is(node, "Mul") || graph.category(node) == Some(Category::MatrixProduct);
@@ -278,7 +285,7 @@ fn is_shared_array(overlay: &GraphOverlay, value: ValueId) -> bool {
         && overlay.readers(moved_from(overlay, value)).count() > 1
 }
 
-/// The constant that a movement moves, or the constant itself.
+/// The constant that a movement rearranges, or the constant itself if no movement produces it.
 fn moved_from(overlay: &GraphOverlay, constant: ValueId) -> ValueId {
     let graph = overlay.graph;
     let moved = match graph.producer(constant) {

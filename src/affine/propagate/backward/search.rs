@@ -20,7 +20,7 @@ use crate::refusal::{Reason, Refusal};
 /// The largest number of nodes between the part and a node that absorbs its affine.
 const DEPTH: usize = 512;
 
-/// The affines that a node needs on its inputs: alternatives, each enough by itself.
+/// A node and the affines that it needs on its inputs. Each of the alternatives is sufficient.
 type Onward = (NodeId, Vec<Vec<(usize, Affine)>>);
 
 impl BackwardPropagation<'_, '_> {
@@ -50,8 +50,8 @@ impl BackwardPropagation<'_, '_> {
         self.all_waiting(propagation)
     }
 
-    /// Propagates from the waiting values, the last one in execution order first: every reader that
-    /// may need an affine of it is known then.
+    /// Propagates from the waiting values, those that are last in execution order first. When a
+    /// value is processed, every reader that may need an affine of it is known.
     fn all_waiting(&mut self, propagation: &mut Propagation) -> Result<(), Refusal> {
         let graph = self.overlay.graph;
         while let Some(last) = self.last_waiting() {
@@ -102,7 +102,8 @@ impl BackwardPropagation<'_, '_> {
         Err(self.refusal_of_all(node, demand, last))
     }
 
-    /// The refusal where every alternative behind a node failed: of all scales, or of the last alternative.
+    /// The refusal if every alternative of a node failed. It is the known refusal of every scale
+    /// there, or else that of the last alternative.
     fn refusal_of_all(&self, node: NodeId, demand: &Demand, last: Option<Refusal>) -> Refusal {
         let ahead = transparent_input(self.overlay, node)
             .and_then(|input| self.overlay.dead_end(input, Route::Backward));
@@ -115,7 +116,7 @@ impl BackwardPropagation<'_, '_> {
         })
     }
 
-    /// Notes that no scale is absorbed at or before a value. Returns the refusal.
+    /// Records that no scale is absorbed at or before a value. Returns the refusal.
     fn end(&self, demand: &Demand, refusal: Refusal) -> Refusal {
         if !demand.affine.has_no_scale() && !matches!(demand.source, DemandSource::Part(_)) {
             let value = self.overlay.source(demand.value);
@@ -125,10 +126,11 @@ impl BackwardPropagation<'_, '_> {
         refusal
     }
 
-    /// The producer of the value on which an affine is needed, and the alternatives behind it;
-    /// `None` where it is absorbed.
+    /// The producer of a value, and the alternatives for the inputs of the producer. `None` if the
+    /// affine is absorbed or waits.
     ///
-    /// Kept apart from the recursion, whose frames lie on the stack for every node of a path.
+    /// This is a separate function because the frames of the recursion are on the stack for every
+    /// node of a path.
     #[inline(never)]
     fn ways(
         &mut self,
@@ -245,8 +247,8 @@ impl BackwardPropagation<'_, '_> {
         }
     }
 
-    /// The affine that another part absorbs, if it makes the value. A part that is being folded
-    /// absorbs nothing.
+    /// The merge into another part that outputs the value. A part that is being folded absorbs
+    /// nothing.
     fn merge(&self, into: usize, affine: &Affine) -> Result<Merge, Reason> {
         if into == self.item {
             return Err(Reason::ResidualStream);

@@ -11,7 +11,7 @@ use crate::affine::recognize::Part;
 use crate::hash::HashSet;
 use crate::ir::{Graph, NodeId, ValueId};
 
-/// The largest number of nodes that one propagation visits where several alternatives are open.
+/// The largest number of nodes that one propagation visits, over all alternatives.
 const BUDGET: usize = 4096;
 
 /// An affine that is needed on a value.
@@ -19,17 +19,17 @@ pub(super) struct Demand<'p> {
     pub(super) value: ValueId,
     pub(super) source: DemandSource<'p>,
     pub(super) affine: &'p Affine,
-    /// How many nodes lie between the value and the part.
+    /// The number of nodes between the value and the part.
     pub(super) depth: usize,
 }
 
 /// The origin of an affine that is needed on a value.
 pub(super) enum DemandSource<'p> {
-    /// The part that it belongs to.
+    /// The part whose affine propagates.
     Part(&'p Part),
-    /// A node, at an input.
+    /// An input of a node.
     Input(NodeId, usize),
-    /// Several nodes, each at an input: all nodes that need the affine.
+    /// Inputs of several nodes: all inputs that need the affine.
     Inputs(Vec<(NodeId, usize)>),
 }
 
@@ -58,12 +58,12 @@ impl DemandSource<'_> {
     }
 }
 
-/// The other readers that a propagation met.
+/// The kinds of other readers that a propagation met.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Met {
-    /// Whether a reader sees a value that the affine changes.
+    /// Whether a reader reads a value that the affine changes.
     pub(super) affected_reader: bool,
-    /// Whether a reader takes other parts of a value than the affine changes.
+    /// Whether a reader takes only parts of a value that the affine does not change.
     pub(super) reader_of_other_parts: bool,
     /// Whether other readers were compared with the origin of the affine.
     pub(super) searched_origin: bool,
@@ -79,7 +79,7 @@ pub(super) struct BackwardPropagation<'d, 'a> {
     pub(super) compensations: Vec<Compensation>,
     /// The producers upstream of the part's input, computed on demand.
     pub(super) producers: OnceCell<HashSet<NodeId>>,
-    /// How many more nodes may be visited.
+    /// The number of nodes that may still be visited.
     pub(super) budget: usize,
 }
 
@@ -111,7 +111,7 @@ impl<'d, 'a> BackwardPropagation<'d, 'a> {
         }
     }
 
-    /// The other readers that the propagation met so far.
+    /// The kinds of other readers that the propagation met so far.
     pub(super) fn met(&self) -> Met {
         Met {
             searched_origin: self.producers.get().is_some(),

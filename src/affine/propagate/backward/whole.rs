@@ -1,4 +1,5 @@
-//! Steps at nodes that read a part of a value: an affine of the part, or of the whole value.
+//! Steps at nodes that read a part of a value. The affine is that of the part or that of the whole
+//! value.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Step};
@@ -11,8 +12,8 @@ use crate::onnx::operator::Category;
 use crate::refusal::Reason;
 
 impl BackwardPropagation<'_, '_> {
-    /// The step of a rule for an affine needed behind its node, or for one needed on the whole
-    /// operand instead.
+    /// The step for an affine that is needed on the result of a node: that of its rule, or one with
+    /// an affine of the whole operand.
     pub(super) fn step(
         &self,
         node: NodeId,
@@ -28,7 +29,7 @@ impl BackwardPropagation<'_, '_> {
             let spares = self.mode.spares_shared_constants
                 && !step.folds.is_empty()
                 && is_shared(self.overlay, node);
-            // One basis serves all tokens of a stream: it cannot change for a part of them.
+            // All tokens of a stream share one basis, so it cannot change for only a part of them.
             let is_part = self.mode.compensates && needs_more_axes(step, affine);
             !spares && !is_part && self.has_own_inputs(node, step)
         });
@@ -38,9 +39,12 @@ impl BackwardPropagation<'_, '_> {
         }
     }
 
-    /// Behind a node that reads a part of a value: where the other parts must stay, no operator may
-    /// be able to absorb an affine of the part, as for the scores that a relative shift reads. Where
-    /// the other parts have no reader, the whole value may take the affine.
+    /// Adds an affine of the whole operand as another alternative, if the step of the rule needs an
+    /// affine that varies along more axes.
+    ///
+    /// Such an affine of a part may have no operator that absorbs it, as with the scores that a
+    /// relative shift reads. If the other parts have no reader, the whole operand may carry the
+    /// affine.
     fn or_whole(
         &self,
         node: NodeId,
@@ -55,13 +59,14 @@ impl BackwardPropagation<'_, '_> {
                 Ok(step)
             }
             Ok(step) => Ok(step),
-            // The rule refuses where the size of the part is unknown.
+            // The rule refuses if the size of the part is unknown.
             Err(reason) => self.whole(node, affine).ok_or(reason),
         }
     }
 
-    /// The affine of a whole operand of which a node reads a part: a scalar, or one that is
-    /// constant along the axes of selection. Other nodes read the other parts.
+    /// The step that needs an affine of a whole operand although the node reads a part of it. The
+    /// affine is a scalar, or constant along the axes of selection. Other nodes may read the other
+    /// parts.
     fn whole(&self, node: NodeId, affine: &Affine) -> Option<Step> {
         let graph = self.overlay.graph;
         let slot = self.varying_slot(node)?;
@@ -69,19 +74,21 @@ impl BackwardPropagation<'_, '_> {
         let rank = at.rank(slot).ok()?;
         graph.only_output(node)?;
         let candidates = on_operand(affine, rank);
-        // A product multiplies one factor of each operand, however the operands broadcast.
+        // Each summand of a product has one factor of every operand, however the operands
+        // broadcast.
         if affine.is_number() && graph.category(node) == Some(Category::MatrixProduct) {
             let first = candidates.into_iter().next();
             return first.map(|wanted| Step::pass_on(slot, wanted));
         }
         let mut fitting = candidates.into_iter().filter(|wanted| {
-            // An operand that broadcasts has one number for many elements of the result.
+            // If the operand broadcasts, one of its elements becomes several elements of the
+            // result.
             shrunk(&at, slot, wanted).is_ok() && self.passes_unchanged(&at, slot, wanted, affine)
         });
         fitting.next().map(|wanted| Step::pass_on(slot, wanted))
     }
 
-    /// The first input of a node that is not constant and whose elements it reads.
+    /// The first input of a node that is not constant and whose elements the node reads.
     fn varying_slot(&self, node: NodeId) -> Option<usize> {
         let graph = self.overlay.graph;
         (0..graph.inputs(node).len()).find(|&slot| {
@@ -96,7 +103,8 @@ impl BackwardPropagation<'_, '_> {
         })
     }
 
-    /// Whether a node only passes an affine of an operand, as the affine that is needed on the result.
+    /// Whether a node passes the affine `operand` of an input as the affine `result`, and otherwise
+    /// stays unchanged.
     fn passes_unchanged(&self, at: &At, slot: usize, operand: &Affine, result: &Affine) -> bool {
         let mut inputs = vec![None; at.arity()];
         inputs[slot] = Some(operand.clone());
@@ -114,7 +122,7 @@ fn needs_more_axes(step: &Step, affine: &Affine) -> bool {
     wanted.any(|(_, wanted)| wanted.axes().len() > axes)
 }
 
-/// Whether two affines are equal; beside a scalar, a shift of zeros may have any extents.
+/// Whether two affines are equal. If one is a scalar, the shift of zeros may have any extents.
 fn is_equal(one: &Affine, other: &Affine) -> bool {
     match other.is_number() {
         true => one.has_no_shift() && *one.scale == *other.scale,
@@ -122,14 +130,14 @@ fn is_equal(one: &Affine, other: &Affine) -> bool {
     }
 }
 
-/// The affines on an operand of a rank that may be this affine on the result.
+/// The affines on an operand of this rank that may correspond to this affine on the result.
 fn on_operand(affine: &Affine, rank: usize) -> Vec<Affine> {
     if affine.is_number() {
         return reshaped(affine, &vec![1; rank]).into_iter().collect();
     }
     match rank.checked_sub(affine.rank()) {
         Some(0) => vec![affine.clone()],
-        // The node selects one place along an axis, which the result lacks.
+        // The node selects one place along an axis that the result lacks.
         Some(1) => (0..rank)
             .filter_map(|axis| with_axis(affine, axis))
             .collect(),
@@ -137,7 +145,7 @@ fn on_operand(affine: &Affine, rank: usize) -> Vec<Affine> {
     }
 }
 
-/// An affine with one more axis, along which it is constant.
+/// Inserts an axis into an affine, along which the affine is constant.
 fn with_axis(affine: &Affine, axis: usize) -> Option<Affine> {
     let scale = affine
         .scale
@@ -148,7 +156,7 @@ fn with_axis(affine: &Affine, axis: usize) -> Option<Affine> {
     Some(Affine::new(scale, shift))
 }
 
-/// A shape with an extent of 1 more.
+/// A shape with an additional axis of extent 1.
 fn with_one(shape: &[usize], axis: usize) -> Vec<usize> {
     [&shape[..axis], &[1], &shape[axis..]].concat()
 }

@@ -1,5 +1,5 @@
-//! Where: the result carries the affine of both sides. Zeros carry every scale, and another
-//! constant compensates for the affine of the other side, as mask tokens do:
+//! Where: the result carries the affine of both branches. A branch of zeros carries every scale.
+//! Any other constant branch, such as a mask token, compensates for the affine of the other branch:
 //! `where(m, c, s·x + t) = s·where(m, (c − t)/s, x) + t`.
 
 use crate::affine::Affine;
@@ -8,11 +8,12 @@ use crate::affine::linear::elementwise::{aligned, shrunk};
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
-/// A larger constant hides the value that it replaces, and must hide it alike everywhere: it is not
-/// rounded anew.
+/// The largest magnitude of a constant that may be changed. A larger one masks the value that it
+/// replaces, and rounding it again could make it differ from place to place.
 const HIDES: f64 = 100.0;
 
-/// A larger constant would be rounded more than the value beside it.
+/// The largest magnitude of the changed constant. A larger one would be rounded more coarsely than
+/// the values of the other branch.
 const LARGEST: f64 = 1000.0;
 
 /// Where.
@@ -60,7 +61,7 @@ impl Rule for Choice {
     }
 }
 
-/// The step where only one side carries an affine.
+/// The step if only one branch carries an affine.
 fn of_one_side(at: &At, affine: Affine, other: usize) -> Result<Step, Reason> {
     if affine.has_no_shift() && is_zero(at, other) {
         return Ok(Step::pass_on(0, affine));
@@ -68,10 +69,10 @@ fn of_one_side(at: &At, affine: Affine, other: usize) -> Result<Step, Reason> {
     beside_constant(at, affine, other).ok_or(Reason::ResidualStream)
 }
 
-/// The affine of one side, where the other one is a constant that can compensate for it.
+/// The step if the other branch is a constant that can compensate for the affine.
 fn beside_constant(at: &At, affine: Affine, other: usize) -> Option<Step> {
     let (inverse, numbers) = (affine.inverse()?, at.numbers(other).ok()?);
-    // One number becomes one for each channel.
+    // A single scalar may be expanded to one scalar for each channel.
     let wanted = if numbers.len() == 1 {
         inverse
     } else {
@@ -85,13 +86,13 @@ fn beside_constant(at: &At, affine: Affine, other: usize) -> Option<Step> {
     })
 }
 
-/// The largest magnitude.
+/// The largest magnitude of these numbers.
 fn largest(numbers: &Numbers) -> f64 {
     let magnitudes = numbers.iter().map(|number| number.abs());
     magnitudes.fold(0.0, f64::max)
 }
 
-/// Whether a side is a constant of zeros.
+/// Whether a branch is a constant of zeros.
 pub fn is_zero(at: &At, slot: usize) -> bool {
     at.is_constant(slot)
         && at

@@ -1,5 +1,6 @@
-//! Concat: the affines of the parts are concatenated; a part without one has the identity, but for constants, such as a
-//! class token: they take back what all others have, `[c, s·x + t] = s·[(c − t)/s, x] + t`.
+//! Concat: the affines of the parts are concatenated. A part without an affine counts as one with
+//! the identity. If all other parts carry one affine, a constant part, such as a class token, can
+//! compensate for it instead: `[c, s·x + t] = s·[(c − t)/s, x] + t`.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Step};
@@ -61,7 +62,8 @@ impl Rule for Concat {
     }
 }
 
-/// The one affine of all parts that are no constants, if it can be taken back by those.
+/// The step in which all parts that are not constant carry one affine, and the constants compensate
+/// for it.
 fn beside_constants(at: &At, inputs: &[Option<Affine>], axis: usize) -> Option<Step> {
     let affine = inputs
         .iter()
@@ -83,7 +85,8 @@ fn beside_constants(at: &At, inputs: &[Option<Affine>], axis: usize) -> Option<S
     })
 }
 
-/// Numbers of this rank for each part, one behind the other along an axis.
+/// Concatenates the numbers of all parts along an axis, after they are expanded to the lengths of
+/// the parts.
 fn joined(
     parts: &[&Numbers],
     lengths: &[usize],

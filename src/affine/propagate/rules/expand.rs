@@ -1,4 +1,4 @@
-//! Expand and Tile: every copy carries the same affine.
+//! Expand and Tile: every copy carries the affine of the original.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Step};
@@ -23,7 +23,8 @@ impl Rule for Expand {
             .ok_or(Reason::UnknownShape)?;
         let mut repeated = affine.clone();
         let grown = (0..from.len()).filter(|&axis| !same(&from[axis], &to[leading + axis]));
-        // Expand grows only axes of extent 1, along which nothing varies. Tile repeats any.
+        // Expand extends only axes of extent 1, along which no affine varies. Tile repeats any
+        // axis.
         for axis in grown.filter(|&axis| !affine.is_uniform_along(axis)) {
             let (Some(before), Some(behind)) = (extent(&from[axis]), extent(&to[leading + axis]))
             else {

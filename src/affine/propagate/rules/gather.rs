@@ -1,4 +1,4 @@
-//! Gather: along its axis the affine is gathered like the value.
+//! Gather: along its axis, the affine is gathered like the value.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Step};
@@ -50,7 +50,8 @@ impl Rule for Gather {
             numbers.reshape(&shape).ok_or(Reason::UnknownShape)
         });
         match (at.places(0, axis), places(at, axis)) {
-            // Every row alike, whichever is taken: a table behind run-time indices.
+            // A table with indices that are only known at run time: the affine is the same for
+            // every row.
             (_, Err(_)) if !varies && at.is_constant(0) => Ok(Step::pass_on(0, flat?)),
             (_, Err(reason)) => Err(reason),
             (Err(reason), _) => Err(reason),
@@ -64,7 +65,7 @@ impl Rule for Gather {
     }
 }
 
-/// The places that constant indices take, in order.
+/// The places that constant indices select, in order.
 fn places(at: &At, axis: usize) -> Result<Vec<usize>, Reason> {
     let whole = at.places(0, axis)?;
     let indices = at.ints(1)?.ok_or(Reason::NotConstant)?;
@@ -83,7 +84,7 @@ fn places(at: &At, axis: usize) -> Result<Vec<usize>, Reason> {
     Ok(places)
 }
 
-/// Puts the axes of the indices in place of the gathered axis.
+/// Replaces the gathered axis by the axes of the indices.
 fn replace_axis(numbers: &Numbers, axis: usize, indices: &[usize]) -> Result<Numbers, Reason> {
     let mut shape = numbers.shape().to_vec();
     shape.splice(axis..=axis, indices.iter().copied());

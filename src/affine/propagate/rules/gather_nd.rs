@@ -1,7 +1,7 @@
-//! GatherND: the result carries the affine of the axes without indices.
+//! GatherND: the result carries the affine of the axes that are not indexed.
 //!
-//! `y[b…, i…, c…] = x[b…, indices[b…, i…]…, c…]`: an affine that is the same along the indexed axes is
-//! the same for whatever is picked, and need not know what that is.
+//! `y[b…, i…, c…] = x[b…, indices[b…, i…]…, c…]`. If an affine does not vary along the indexed
+//! axes, the values of the indices do not matter.
 
 use std::ops::Range;
 
@@ -30,10 +30,10 @@ impl Rule for GatherND {
     }
 }
 
-/// The axes of the value that are indexed, and those of the result that take their place.
+/// The axes of the value that are indexed, and the axes of the result that replace them.
 ///
 /// # Errors
-/// Where the shapes are not known, or `batch_dims` does not fit them.
+/// The shapes are not known, or `batch_dims` does not fit them.
 pub fn axes(at: &At) -> Result<(Range<usize>, Range<usize>), Reason> {
     let (rank, indices) = (at.rank(0)?, at.shape(1)?);
     let length = extent(indices.last().ok_or(Reason::UnknownShape)?).ok_or(Reason::UnknownShape)?;
@@ -44,10 +44,10 @@ pub fn axes(at: &At) -> Result<(Range<usize>, Range<usize>), Reason> {
     Ok((batch..batch + length, batch..indices.len() - 1))
 }
 
-/// Replaces axes by others; the affine varies along none of them.
+/// Replaces axes, along which the affine must not vary, by other axes.
 ///
 /// # Errors
-/// [`Reason::WrongAxis`] where it does.
+/// [`Reason::WrongAxis`] if the affine varies along one of them.
 pub fn replaced(
     affine: &Affine,
     axes: Range<usize>,

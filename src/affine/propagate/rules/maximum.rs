@@ -1,7 +1,7 @@
-//! Maxima and minima over places: `max(s·x + t) = s·max(x) + t` for `s > 0`, both constant along
-//! the reduced axes.
+//! Maxima and minima over places: `max(s·x + t) = s·max(x) + t` if `s > 0` and neither `s` nor `t`
+//! varies along the reduced axes.
 //!
-//! Padding is below all numbers, and never the maximum of a window that covers a place of the
+//! Padding is below all numbers. So it is never the maximum of a window that covers a place of the
 //! image. A negative scale would turn a maximum into a minimum.
 
 use crate::affine::Affine;
@@ -26,7 +26,7 @@ impl Rule for Maximum {
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
         if affine.is_number() && !is_pool(at) {
-            // For any axes.
+            // A scalar passes whatever the axes are.
             return passed(at, affine, at.output_rank(0)?);
         }
         check(at, affine)?;
@@ -48,7 +48,7 @@ impl Rule for Maximum {
     }
 
     fn backward(&self, at: &At, output: usize, affine: &Affine) -> Result<Step, Reason> {
-        // The places of the maxima are no maxima.
+        // The second output holds the places of the maxima, not maxima.
         if output != 0 {
             return Err(at.not_linear());
         }
@@ -72,7 +72,7 @@ fn is_pool(at: &At) -> bool {
     at.proto().op_type().ends_with("MaxPool")
 }
 
-/// Refuses what turns a maximum into another one.
+/// Refuses an affine that would select other elements as maxima.
 fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
     if !affine.scale.iter().all(|&scale| scale > 0.0) {
         return Err(at.not_linear());
@@ -83,7 +83,8 @@ fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
     if affine.axes().iter().any(|&axis| axis >= 2) {
         return Err(Reason::ReducedAxis);
     }
-    // The places of the maxima are unchanged, but are no known function of each channel.
+    // An affine of channels leaves the places of the maxima unchanged, but they are indices over
+    // all channels.
     if !affine.is_number() && has_read_places(at) {
         return Err(at.not_linear());
     }
@@ -93,7 +94,7 @@ fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
     }
 }
 
-/// Whether something reads the places of the maxima.
+/// Whether the output with the places of the maxima is read.
 fn has_read_places(at: &At) -> bool {
     let places = at.graph.output(at.node, 1);
     places.is_some_and(|value| at.graph.is_output(value) || !at.graph.readers(value).is_empty())

@@ -1,6 +1,6 @@
-//! Rules for operators that an affine crosses: they compute nothing with channels.
+//! Rules for operators that an affine crosses. These operators compute nothing across channels.
 //!
-//! A new operator is one file with a [`Rule`], and one line in [`RULES`].
+//! A new operator needs one file with a [`Rule`] and one line in [`RULES`].
 
 mod choice;
 mod concat;

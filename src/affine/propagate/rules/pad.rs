@@ -1,11 +1,11 @@
 //! Pad: the border does not carry the affine.
 //!
 //! With a constant `c` in the border, `Pad(s·x + t) = s·Pad(x) + t'`, where `t'` is `t` inside and
-//! `c − s·c` in the border: exact, but a shift that depends on the place. Along axes without
-//! padding, or where the border repeats the inside, the affine passes unchanged.
+//! `c − s·c` in the border. This is exact, but the shift depends on the place. The affine passes
+//! unchanged along axes without padding, and if the border repeats the inside.
 //!
-//! Negative padding cuts: the rest carries the affine, as behind a Slice. A value that is shifted
-//! by one place is cut at one end and padded at the other.
+//! Negative padding cuts places off, and the remaining places carry the affine, as after a Slice. A
+//! Pad that moves a value by one place cuts one end and pads the other.
 
 use std::ops::Range;
 
@@ -73,7 +73,7 @@ impl Rule for Pad {
     }
 }
 
-/// The padding of a Pad before and behind each axis; negative padding cuts.
+/// The padding of a Pad before and after each axis. Negative padding cuts.
 pub struct Padding {
     before: Vec<i64>,
     after: Vec<i64>,
@@ -82,10 +82,10 @@ pub struct Padding {
 }
 
 impl Padding {
-    /// That of a Pad, on a value of this rank.
+    /// Reads the padding of a Pad on a value of this rank.
     ///
     /// # Errors
-    /// Where it is not known.
+    /// The padding is not known.
     pub fn from_node(at: &At, rank: usize) -> Result<Self, Reason> {
         let value = match at.input_for("value") {
             None => at.attr_float("value", 0.0)?,
@@ -122,8 +122,8 @@ impl Padding {
         })
     }
 
-    /// How much of a border is put around an image, as a convolution has it: before each of its axes, then behind each; `None`
-    /// where anything else is done.
+    /// The padding of an image as a convolution has it: before each spatial axis, then after each.
+    /// `None` if the Pad does more than to surround an image by this constant.
     pub fn of_image(&self, border: f64) -> Option<Vec<i64>> {
         let rank = self.before.len();
         let is_around = self.is_constant
@@ -138,12 +138,12 @@ impl Padding {
         (self.before[axis], self.after[axis])
     }
 
-    /// Whether something is put before an axis, or behind it.
+    /// Whether the Pad adds places before or after an axis.
     fn widens(&self, axis: usize) -> bool {
         self.before[axis] > 0 || self.after[axis] > 0
     }
 
-    /// How many places of an axis are cut off, at its beginning and at its end.
+    /// The number of places that are cut off at the beginning and at the end of an axis.
     fn cuts(&self, axis: usize) -> (i64, i64) {
         (
             self.before[axis].min(0).saturating_neg(),
@@ -151,7 +151,7 @@ impl Padding {
         )
     }
 
-    /// The places that are left of an axis of this extent, of which some must be.
+    /// The places that remain of an axis of this extent. An error if none remains.
     fn left(&self, axis: usize, extent: usize) -> Result<Range<usize>, Reason> {
         let (before, after) = self.cuts(axis);
         let end = i64::try_from(extent)
@@ -165,7 +165,7 @@ impl Padding {
             .ok_or(Reason::Padding)
     }
 
-    /// The remaining part of numbers that vary along a cut axis.
+    /// Cuts numbers along the axes along which they vary.
     fn cut(&self, numbers: &Numbers) -> Result<Numbers, Reason> {
         let mut numbers = numbers.clone();
         for axis in 0..numbers.ndim() {
@@ -177,7 +177,7 @@ impl Padding {
         Ok(numbers)
     }
 
-    /// The shift of the border behind the scale: `c − s·c`, and 0 where c is 0, whatever s is.
+    /// The shift of the border after the scale: `c − s·c`, or 0 if c is 0, whatever s is.
     fn border(&self, scale: &Numbers) -> Numbers {
         if self.value == 0.0 {
             return Numbers::number(0.0, scale.ndim());
@@ -186,7 +186,7 @@ impl Padding {
         &value - &(scale * &value)
     }
 
-    /// The shift inside, framed by what the border needs.
+    /// The shift of the inside, surrounded by the shift of the border.
     fn frame(&self, at: &At, affine: &Affine, border: &Numbers) -> Result<Numbers, Reason> {
         let (mut inner, mut outer) = (vec![], vec![]);
         for axis in 0..affine.rank() {
@@ -213,7 +213,7 @@ impl Padding {
         }
         let mut framed = affine.shift.expand(&inner).ok_or(Reason::UnknownShape)?;
         for axis in (0..affine.rank()).filter(|&axis| self.widens(axis)) {
-            // One place of border behind the inside, from which all places of the border are taken.
+            // Appends one place of border to the inside. All places of the border are copies of it.
             inner[axis] = 1;
             let border = border.expand(&inner).ok_or(Reason::UnknownShape)?;
             let inside = framed.shape()[axis];

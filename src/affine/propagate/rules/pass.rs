@@ -1,4 +1,4 @@
-//! Identity, Dropout at inference, Cast and CastLike between float types.
+//! Identity, Dropout at inference, and Cast and CastLike between float types.
 //!
 //! `f(s·x + t) = s·f(x) + t`.
 
@@ -6,7 +6,7 @@ use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Step};
 use crate::refusal::Reason;
 
-/// Operators that hand their first input on.
+/// Operators that return their first input.
 pub struct PassThrough;
 
 impl Rule for PassThrough {

@@ -1,7 +1,8 @@
-//! AveragePool and GlobalAveragePool: a mean over places, so that affines of channels pass.
+//! AveragePool and GlobalAveragePool: means over places, which pass an affine of channels.
 //!
-//! A border of zeros that is counted in the mean stops a shift. Where it is not counted, each result is a mean of places of
-//! the image, if its window meets one, though the last windows reach over the end.
+//! If the zeros of a border count in the mean, a shift cannot pass. If they do not count, each
+//! result is a mean of places of the image, provided that its window contains one. The last windows
+//! may reach beyond the end.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule};
@@ -32,7 +33,7 @@ impl Rule for Pool {
             .is_some_and(|pads| pads.iter().any(|&pad| pad != 0))
             || !matches!(at.attr_text("auto_pad", "NOTSET")?, "NOTSET" | "VALID");
         let rounds_up = at.flag("ceil_mode", false)?;
-        // Engines do not agree on what counts of a window that reaches over the border.
+        // Engines disagree on how a window that reaches beyond the border counts.
         let counts_border = at.flag("count_include_pad", false)? && (is_padded || rounds_up);
         if !affine.has_no_shift() && (counts_border || !meet_the_image(at)?) {
             return Err(Reason::Padding);

@@ -1,13 +1,14 @@
-//! Relu and its like, and sums of magnitudes: `f(k·x) = k·f(x)` for one number `k > 0`.
+//! Relu and similar functions, and sums of magnitudes: `f(k·x) = k·f(x)` for a scalar `k > 0`.
 //!
-//! A negative scale would select other elements; a scale of channels would add up other numbers.
+//! A negative scale would select other elements. A scale of channels would change the terms of a
+//! sum by different factors.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Step};
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
-/// Operators that a positive number passes.
+/// Operators that pass a positive scalar.
 pub struct Positive;
 
 impl Rule for Positive {
@@ -29,7 +30,7 @@ impl Rule for Positive {
     }
 }
 
-/// One positive number, on a value of so many axes.
+/// The step for a positive scalar, which passes to a value of rank `rank`.
 pub(crate) fn passed(at: &At, affine: &Affine, rank: usize) -> Result<Step, Reason> {
     let number = affine.scale.first().copied().filter(|_| affine.is_number());
     if !number.is_some_and(|number| number > 0.0) {

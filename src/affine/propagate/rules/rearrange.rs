@@ -1,9 +1,10 @@
-//! Operators that move elements, or add them up, one by one: a scale passes that is constant over
-//! all source places.
+//! Operators that move or sum elements. They pass an affine that is constant over all places from
+//! which an element comes.
 //!
-//! DepthToSpace and SpaceToDepth move between all axes, and each place of a block has channels of its own in the depth:
-//! what differs there along the channels alone is repeated for each. GatherElements takes along one axis, CumSum adds
-//! along one. A triangle leaves zeros, which no shift has reached.
+//! DepthToSpace and SpaceToDepth move elements between all axes. In the depth, each place of a
+//! block has channels of its own, so an affine of channels is repeated for each place.
+//! GatherElements moves elements along one axis, and CumSum sums along one axis. Trilu writes
+//! zeros, to which no shift may be added.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Step};
@@ -12,7 +13,7 @@ use crate::recipe::Numbers;
 use crate::refusal::Reason;
 use crate::shape::facts::same;
 
-/// Operators that rearrange elements.
+/// Operators that move or sum elements.
 pub struct Rearrange;
 
 impl Rule for Rearrange {
@@ -56,7 +57,7 @@ fn is_depth(at: &At) -> bool {
     matches!(at.proto().op_type(), "DepthToSpace" | "SpaceToDepth")
 }
 
-/// An affine of the channels on the other side of a DepthToSpace or SpaceToDepth.
+/// Converts an affine of the channels to the other side of a DepthToSpace or SpaceToDepth.
 fn in_depth(at: &At, affine: &Affine, forward: bool) -> Result<Affine, Reason> {
     if affine.rank() < 2 || affine.is_uniform_along(1) {
         return Ok(affine.clone());
@@ -81,17 +82,17 @@ fn in_depth(at: &At, affine: &Affine, forward: bool) -> Result<Affine, Reason> {
     })
 }
 
-/// The order of channels and places in a depth.
+/// The order of channels and places in the depth.
 struct Blocks {
     channels: usize,
-    /// How many places a block has.
+    /// The number of places in a block.
     places: usize,
-    /// Whether the channels of a place are next to each other, and not the places of a channel.
+    /// Whether the channels of a place are adjacent, rather than the places of a channel.
     by_place: bool,
 }
 
 impl Blocks {
-    /// `None` where the depth is no multiple of the channels.
+    /// `None` if the depth is not a multiple of the number of channels.
     fn new(deep: usize, channels: usize, by_place: bool) -> Option<Self> {
         let places = deep.checked_div(channels)?;
         let blocks = Blocks {
@@ -102,7 +103,7 @@ impl Blocks {
         (places * channels == deep).then_some(blocks)
     }
 
-    /// The number of a channel for each of its places in the depth.
+    /// Repeats the number of each channel for all its places in the depth.
     fn repeated(&self, numbers: &Numbers) -> Option<Numbers> {
         let deep = 0..self.channels * self.places;
         let channels = deep.map(|place| {
@@ -115,7 +116,7 @@ impl Blocks {
         numbers.pick(1, channels)
     }
 
-    /// The number of each channel; `None` where the places of a channel have different numbers.
+    /// The number of each channel. `None` if the numbers of its places differ.
     fn once(&self, numbers: &Numbers) -> Option<Numbers> {
         let distance = if self.by_place { 1 } else { self.places };
         let once = numbers.pick(
@@ -141,7 +142,8 @@ fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
         }
         "GatherElements" => {
             let along = axis(at.attr("axis", 0)?, from.len())?;
-            // Along the others it takes as many from the front as there are indices.
+            // Along the other axes, GatherElements takes the first places, as many as there are
+            // indices.
             let cut =
                 (0..from.len()).filter(|&axis| axis == along || !same(&from[axis], &to[axis]));
             (cut.collect(), true)

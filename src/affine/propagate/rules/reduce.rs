@@ -1,13 +1,13 @@
 //! ReduceMean and ReduceSum over axes along which the scale does not vary.
 //!
-//! `mean(s·x + t) = s·mean(x) + mean(t)`, and a sum adds `t` once for each element.
+//! `mean(s·x + t) = s·mean(x) + mean(t)`. A sum adds `t` once for each element.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Step};
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
-/// Sums and means.
+/// ReduceMean and ReduceSum.
 pub struct Reduce;
 
 impl Rule for Reduce {
@@ -53,7 +53,7 @@ impl Rule for Reduce {
     }
 }
 
-/// An affine without axes along which it does not vary.
+/// Drops axes of an affine, along which it must not vary.
 pub(crate) fn without(affine: &Affine, axes: &[usize]) -> Result<Affine, Reason> {
     affine.try_map(|numbers| {
         let kept = (0..numbers.ndim()).filter(|axis| !axes.contains(axis));
@@ -62,7 +62,7 @@ pub(crate) fn without(affine: &Affine, axes: &[usize]) -> Result<Affine, Reason>
     })
 }
 
-/// The affine of the operand, with the axes that the reduction drops.
+/// The affine with the axes that the reduction drops, each with extent 1.
 pub(crate) fn restored(at: &At, affine: &Affine) -> Result<Affine, Reason> {
     let rank = at.rank(0)?;
     let (reduced, keep) = at.reduction(rank)?;

@@ -1,11 +1,11 @@
-//! Reshape, Flatten, Squeeze, Unsqueeze: the elements stay in their order.
+//! Reshape, Flatten, Squeeze and Unsqueeze, which keep the order of the elements.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Step};
 use crate::analysis::broadcast;
 use crate::refusal::Reason;
 
-/// Operators that only regroup elements.
+/// Operators that only change the shape.
 pub struct Reshape;
 
 impl Rule for Reshape {

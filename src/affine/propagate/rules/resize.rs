@@ -1,7 +1,9 @@
-//! Resize and Upsample: every place of the result is a mean of places, whose weights add up to 1.
+//! Resize and Upsample: every place of the result is a weighted mean of places, with weights that
+//! add up to 1.
 //!
-//! `f(s·x + t) = s·f(x) + t` for affines that are constant along the resized axes, in every mode;
-//! an axis with factor 1 is unchanged. Cropping writes a constant outside of the input.
+//! `f(s·x + t) = s·f(x) + t` in every mode, if the affine is constant along the resized axes. An
+//! axis with factor 1 is unchanged. Cropping is refused, because it writes a constant outside of
+//! the input.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule};
@@ -10,7 +12,7 @@ use crate::onnx::operator::factors_at;
 use crate::refusal::Reason;
 use crate::shape::facts::same;
 
-/// Resize, and Upsample before it.
+/// Resize, and its predecessor Upsample.
 pub struct Resize;
 
 impl Rule for Resize {
@@ -52,11 +54,11 @@ fn stays(at: &At, axis: usize, rank: usize) -> Result<bool, Reason> {
     };
     let has_sizes = at.graph.input(at.node, 3).is_some();
     if has_sizes && at.extents(3)? == [resized.len()] {
-        // Fitting into a frame uses one factor for all axes.
+        // Other policies use one factor for all axes, so that equal extents prove nothing.
         let fits = at.attr_text("keep_aspect_ratio_policy", "stretch")? == "stretch";
         return Ok(fits && same(&at.shape(0)?[axis], &at.output_shape(0)?[axis]));
     }
-    // A factor near 1 may keep the extent, and not the places.
+    // A factor near 1 may keep the extent but move the places.
     let factors = at.numbers(factors_at(at.proto().op_type(), at.opset()))?;
     Ok(factors.shape() == [resized.len()] && factors[place] == 1.0)
 }

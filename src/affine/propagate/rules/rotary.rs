@@ -1,7 +1,7 @@
-//! RotaryEmbedding: pairs of channels of each token are turned, by angles that do not depend on the token.
+//! RotaryEmbedding: rotates pairs of channels of each token, by angles from tables.
 //!
-//! For any pairs and angles the operator is linear in the last axis, so that a scale passes that is
-//! constant along it.
+//! Whatever the pairs and angles are, the operator is linear along the last axis. So a scale that
+//! is constant along that axis passes.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule};
@@ -28,7 +28,7 @@ impl Rule for Rotary {
             "scale",
         ])?;
         let last = affine.rank().checked_sub(1).ok_or(Reason::UnknownShape)?;
-        // A shift would be turned as well, by another angle for each token.
+        // The rotation would change the shift by another angle for each token.
         if !affine.has_no_shift() {
             return Err(at.not_linear());
         }

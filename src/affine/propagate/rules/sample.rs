@@ -1,7 +1,8 @@
-//! GridSample: every place of the result is a mean of places, at a grid that is no business of the channels.
+//! GridSample: every place of the result is a weighted mean of places, which a grid selects for all
+//! channels alike.
 //!
-//! The weights add up to 1 in every mode, except with zeros around the image: there a shift does
-//! not pass.
+//! The weights add up to 1 in every mode, except if zeros surround the image. Then a shift cannot
+//! pass.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule};
@@ -26,7 +27,7 @@ impl Rule for Sample {
         {
             return Err(Reason::Attribute("mode".into()));
         }
-        // With an image of its own for each item, and one grid for it.
+        // Each sample has its own image and grid, so only the axis of channels remains.
         if affine.axes().iter().any(|&axis| axis != 1) {
             return Err(Reason::ReducedAxis);
         }

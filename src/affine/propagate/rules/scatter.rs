@@ -1,10 +1,9 @@
-//! ScatterND and ScatterElements: data and updates must carry the same affine. Zeros carry every
-//! scale.
+//! ScatterND and ScatterElements: data and updates must carry one affine. Zeros carry every scale.
 //!
-//! Where updates are added, as messages of a graph are, both carry one scale, and the data alone a
-//! shift: the number of additions of another shift is unknown.
+//! If updates are added, as the messages of a graph network are, both must carry one scale, and
+//! only the data may carry a shift, because the number of additions at a place is unknown.
 //!
-//! Where to is not known, so it must be the same along the axes that are indexed.
+//! The indices are not known, so the affine must be constant along the indexed axes.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Step};
@@ -70,7 +69,7 @@ impl Rule for Scatter {
     }
 }
 
-/// Whether updates are added to the data, and do not replace them.
+/// Whether updates are added to the data, rather than replacing them.
 fn adds(at: &At) -> Result<bool, Reason> {
     match at.attr_text("reduction", "none")? {
         "none" => Ok(false),
@@ -79,7 +78,7 @@ fn adds(at: &At) -> Result<bool, Reason> {
     }
 }
 
-/// An affine of the data as one of the updates, or the other way.
+/// Converts an affine of the data to one of the updates, or back.
 fn moved(at: &At, affine: &Affine, to_written: bool) -> Result<Affine, Reason> {
     if at.proto().op_type() == "ScatterND" {
         let (indexed, picks) = axes(at)?;

@@ -1,6 +1,6 @@
-//! Normalizers of a runtime with the residual sum inside: `LN(x + y + b)`.
+//! Normalizers of com.microsoft that contain the residual sum: `LN(x + y + b)`.
 //!
-//! The sum is where an affine stops that only one of its operands carries.
+//! An affine that only one operand of the sum carries stops here.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Step};

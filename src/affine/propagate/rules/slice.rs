@@ -1,6 +1,7 @@
-//! Slice: along a sliced axis the affine is sliced like the value.
+//! Slice: along a sliced axis, the affine is sliced like the value.
 //!
-//! Backward, what the slice leaves out gets the identity: other readers of those parts see no change.
+//! Backward, the parts that the slice leaves out get the identity, so other readers of those parts
+//! see no change.
 
 use ndarray::{Axis, Slice as Range};
 
@@ -47,10 +48,11 @@ impl Rule for Slice {
     }
 }
 
-/// `affine` at the places `taken` along an axis of extent `whole`, the identity elsewhere.
+/// Puts `affine` at the places `taken` along an axis of extent `whole`, and the identity at the
+/// other places.
 ///
 /// # Errors
-/// [`Reason::OtherReader`] where a place is taken twice: one constant cannot serve two.
+/// [`Reason::OtherReader`] if a place is taken twice, because it could need two affines.
 pub fn scatter(
     affine: &Affine,
     axis: usize,
@@ -74,7 +76,8 @@ pub fn scatter(
     }
 }
 
-/// Numbers at the places `taken` along an axis of extent `whole`, and a neutral number elsewhere.
+/// Puts numbers at the places `taken` along an axis of extent `whole`, and `neutral` at the other
+/// places.
 fn placed(
     numbers: &Numbers,
     neutral: f64,
@@ -97,9 +100,9 @@ fn placed(
 /// The start, end and step of a Slice along an axis, as given.
 #[derive(Clone, Copy)]
 pub struct Cut {
-    /// The first place; negative numbers count from the end.
+    /// The first place. A negative number counts from the end.
     pub start: i64,
-    /// The place behind the last one; negative numbers count from the end.
+    /// The place after the last one. A negative number counts from the end.
     pub end: i64,
     /// The distance between two places.
     pub step: i64,
@@ -115,7 +118,8 @@ impl Cut {
         }
         let length = whole as i64;
         if self.step < 0 && self.start < -length {
-            // The specification takes the first place here, and its reference none.
+            // The specification includes the first place here; the reference implementation does
+            // not.
             return Err(Reason::Attribute("starts".into()));
         }
         if self.step > 0 {
@@ -136,7 +140,7 @@ impl Cut {
     }
 }
 
-/// A bound of a Slice as a place; negative bounds count from the end.
+/// Converts a bound of a Slice to a place. A negative bound counts from the end.
 fn place_from(bound: i64, length: i64) -> i64 {
     if bound < 0 {
         bound.saturating_add(length)
@@ -145,10 +149,10 @@ fn place_from(bound: i64, length: i64) -> i64 {
     }
 }
 
-/// The cuts of a Slice on each axis that it names; `None` where the cut is not constant.
+/// The cuts of a Slice, for each axis that it names. `None` for a cut that is not constant.
 ///
 /// # Errors
-/// Where it is not known which axes it names.
+/// The axes are not known.
 pub fn cuts(at: &At) -> Result<Vec<(usize, Option<Cut>)>, Reason> {
     let rank = at.rank(0)?;
     let steps = at.list("steps")?;

@@ -1,4 +1,4 @@
-//! Split: each part takes its part of the affine.
+//! Split: each part carries its part of the affine.
 
 use std::ops::Range;
 
@@ -56,7 +56,7 @@ impl Rule for Split {
     }
 }
 
-/// The range that each output takes.
+/// The range of places that each output takes.
 fn parts(at: &At, axis: usize) -> Result<Vec<Range<usize>>, Reason> {
     let mut start: usize = 0;
     (0..at.graph.outputs(at.node).len())
@@ -68,10 +68,10 @@ fn parts(at: &At, axis: usize) -> Result<Vec<Range<usize>>, Reason> {
         .collect()
 }
 
-/// The numbers in a range along an axis; all of them where they do not vary along it.
+/// Takes the numbers in a range along an axis, or all of them if they do not vary along it.
 ///
 /// # Errors
-/// [`Reason::UnknownShape`] where there are no such places.
+/// [`Reason::UnknownShape`] if a place is out of range.
 pub fn cut(numbers: &Numbers, axis: usize, range: Range<usize>) -> Result<Numbers, Reason> {
     match numbers.shape()[axis] {
         1 => Ok(numbers.clone()),

@@ -1,4 +1,4 @@
-//! Transpose: the affine's axes are permuted with the value's.
+//! Transpose: the axes of the affine are permuted like those of the value.
 
 use crate::affine::Affine;
 use crate::affine::fold::{At, Rule, Step};

@@ -1,25 +1,27 @@
-//! Whether the windows of a pooling meet the image: a window over the border alone has no maximum,
-//! and no mean. And along which axes they have one place each.
+//! Whether the windows of a pooling contain places of the image, since a window with only padding
+//! has no maximum and no mean; and along which axes the windows have one place.
 //!
-//! Extents may be open, so this asks what holds for all: the first window ends inside, and the last one begins inside.
+//! Extents may be unknown, so the conditions hold for every extent: the first window ends inside of
+//! the image, and the last one begins inside.
 
 use crate::affine::fold::At;
 use crate::affine::linear::geometry::at_least;
 use crate::refusal::Reason;
 
-/// Whether every window is known to meet a place of the image, whatever its extents.
+/// Whether every window is known to contain a place of the image, whatever the extents are.
 ///
 /// # Errors
-/// [`Reason::Attribute`] of the first one that is not understood.
+/// [`Reason::Attribute`] for the first attribute that is not understood.
 pub fn meet_the_image(at: &At) -> Result<bool, Reason> {
     let axes = kernel_axes(at)?;
     let kernel = at_least(at, "kernel_shape", vec![0; axes], 1)?;
     let strides = at_least(at, "strides", vec![1; axes], 1)?;
     let dilations = at_least(at, "dilations", vec![1; axes], 1)?;
     let pads = at_least(at, "pads", vec![0; 2 * axes], 0)?;
-    // The windows of a result that is rounded up reach over the end; engines do not agree on those that begin there.
+    // If the number of windows is rounded up, the last ones reach beyond the end. Engines disagree
+    // on those that begin beyond it.
     let rounds_up = at.flag("ceil_mode", false)?;
-    // A window with gaps may have all of a small image in one.
+    // A small image may lie wholly in a gap of a dilated window.
     let has_gaps = dilations.iter().any(|&dilation| dilation != 1);
     Ok(match at.attr_text("auto_pad", "NOTSET")? {
         "NOTSET" => (0..axes).all(|axis| {
@@ -29,17 +31,17 @@ pub fn meet_the_image(at: &At) -> Result<bool, Reason> {
             is_inside || !has_gaps && first.max(last) < kernel[axis] && begins_inside
         }),
         "VALID" => !rounds_up,
-        // Together they are less than a window.
+        // SAME adds less padding than the extent of a window.
         "SAME_LOWER" | "SAME_UPPER" => !rounds_up && !has_gaps,
         _ => return Err(Reason::Attribute("auto_pad".into())),
     })
 }
 
-/// Whether a pooling maps an axis place by place: channels, or an axis whose windows have one
-/// place.
+/// Whether a pooling maps each place of an axis to one place. This is so for the batch and
+/// channels, and for axes along which windows have one place.
 ///
 /// # Errors
-/// [`Reason::Attribute`] of the first one that is not understood.
+/// [`Reason::Attribute`] for the first attribute that is not understood.
 pub fn is_by_place(at: &At, axis: usize) -> Result<bool, Reason> {
     let Some(place) = axis.checked_sub(2) else {
         return Ok(true);
@@ -51,13 +53,13 @@ pub fn is_by_place(at: &At, axis: usize) -> Result<bool, Reason> {
         && (before, after) == (0, 0))
 }
 
-/// The number of axes that the windows have.
+/// The number of axes of the windows.
 fn kernel_axes(at: &At) -> Result<usize, Reason> {
     let kernel = at.attr_ints("kernel_shape")?;
     Ok(kernel.map_or(0, |kernel| kernel.len()))
 }
 
-/// One number of a list attribute; -1 where the list is too short.
+/// One element of a list attribute: `absent` if there is no list, and -1 if the list is too short.
 fn number_at(at: &At, name: &str, place: usize, absent: i64) -> Result<i64, Reason> {
     Ok(match at.attr_ints(name)? {
         Some(list) => list.get(place).copied().unwrap_or(-1),

@@ -1,7 +1,8 @@
-//! Chains of element-wise operators that together are one per-channel affine.
+//! Chains of element-wise operators that together compute one affine of channels.
 //!
-//! `x / √(σ²+ε) · γ + β`, in any order of operators and operands, BatchNormalization with fixed
-//! statistics, and sums of such branches over one value (`BN(x) + α·x`), are all `s·x + t`.
+//! All of these are of the form `s·x + t`: `x / √(σ²+ε) · γ + β` with operators and operands in any
+//! order, BatchNormalization with fixed statistics, and sums of such branches over one value, such
+//! as `BN(x) + α·x`.
 
 mod search;
 mod step;
@@ -16,12 +17,12 @@ use crate::refusal::{Reason, Refusal};
 pub use search::find;
 pub use step::batch_norm;
 
-/// An affine on one value, as the nodes that compute it.
+/// An affine of one value, with the nodes that compute it.
 #[derive(Debug, Clone)]
 pub struct Chain {
-    /// The value it acts on.
+    /// The value to which the affine is applied.
     pub input: ValueId,
-    /// The value it makes.
+    /// The result.
     pub output: ValueId,
     /// The nodes, in execution order.
     pub nodes: Vec<NodeId>,
@@ -29,42 +30,43 @@ pub struct Chain {
     pub affine: Affine,
     /// Whether it is a sum of several branches over `input`.
     pub has_branches: bool,
-    /// The axis along which its factors lie, even where all of them are equal, as before training.
+    /// The axis along which its factors lie. It is known even if all factors are equal, as before
+    /// training.
     pub factor_axis: Option<usize>,
-    /// Words that tell where it came from: classes, module path, names of its parameters.
+    /// Words that describe its origin: classes, the module path, names of its parameters.
     pub words: Vec<String>,
     /// The module path of its first node.
     pub path: String,
 }
 
 impl Chain {
-    /// Whether any of its words begins with one of these.
+    /// Whether any of its words begins with one of `starts`.
     pub fn mentions(&self, starts: &[&str]) -> bool {
         self.words
             .iter()
             .any(|word| starts.iter().any(|start| word.starts_with(start)))
     }
 
-    /// Whether it scales each channel: a bare shift is a bias, and one number for all channels is a
-    /// normalizer only by name.
+    /// Whether the chain scales each channel. A chain without a scale is a bias. A chain with one
+    /// scalar for all channels counts only if its words name a normalizer.
     pub fn is_per_channel(&self) -> bool {
         self.affine.scale.len() > 1
             || (self.nodes.len() > 1 && !self.affine.has_no_scale() && self.is_named())
     }
 
-    /// Whether its words name a normalizer.
+    /// Whether the words of the chain name a normalizer.
     fn is_named(&self) -> bool {
         self.mentions(&[NORM, "running_"]) || KINDS.iter().any(|kind| self.mentions(kind.names()))
     }
 
-    /// Whether it holds a BatchNormalization.
+    /// Whether the chain contains a BatchNormalization.
     pub fn has_batch_norm(&self, graph: &Graph) -> bool {
         self.nodes
             .iter()
             .any(|&node| graph.is(node, "BatchNormalization"))
     }
 
-    /// The only axis along which the affine varies; `None` for zero or several axes.
+    /// The only axis along which the affine varies. `None` if it varies along no axis or several.
     pub fn axis(&self) -> Option<usize> {
         match self.affine.axes()[..] {
             [axis] => Some(axis),
@@ -72,13 +74,13 @@ impl Chain {
         }
     }
 
-    /// The extent of its parameters along an axis of its value.
+    /// The extent of the parameters along an axis of the value.
     fn extent_of_parameters(&self, axis: usize) -> usize {
         let extent = |numbers: &Numbers| numbers.shape().get(axis).copied().unwrap_or(1);
         extent(&self.affine.scale).max(extent(&self.affine.shift))
     }
 
-    /// The chain as an affine of a site.
+    /// The part of a site with the affine of the chain.
     pub fn part(&self) -> Part {
         Part {
             affine: self.affine.clone(),
@@ -89,7 +91,7 @@ impl Chain {
         }
     }
 
-    /// The chain as a site of a kind whose statistics are fixed.
+    /// The site of the chain, of a kind with fixed statistics.
     pub fn site(&self, view: &View, kind: Kind) -> Site {
         let graph = view.graph;
         let axis = self.axis().or(self.factor_axis).unwrap_or(0);
@@ -111,7 +113,7 @@ impl Chain {
     }
 }
 
-/// A kind of fixed statistics.
+/// A kind with fixed statistics.
 pub const fn offline(name: &'static str) -> Kind {
     Kind::new(name, Family::Offline)
 }

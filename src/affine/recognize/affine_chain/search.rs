@@ -1,4 +1,4 @@
-//! The search for chains: each node extends the longest forms that end in its inputs.
+//! The search for chains. Each node extends the longest forms that end in its inputs.
 
 use crate::affine::Affine;
 use crate::affine::recognize::affine_chain::Chain;
@@ -44,10 +44,10 @@ pub fn find(analysis: &Analysis) -> Vec<Chain> {
         .collect()
 }
 
-/// A value as an affine of another one: a chain without the list of its nodes.
+/// A value as an affine of another value: a chain without the list of its nodes.
 #[derive(Clone)]
 struct Form {
-    /// The value it acts on.
+    /// The value to which the affine is applied.
     input: ValueId,
     affine: Affine,
     has_branches: bool,
@@ -60,16 +60,16 @@ struct Search<'s> {
     graph: &'s Graph<'s>,
     facts: &'s Facts,
     constants: &'s Constants<'s>,
-    /// The longest forms, by the values that they end in.
+    /// The longest forms, by the values in which they end.
     ends: Vec<Option<Box<Form>>>,
-    /// The values whose forms the form of a value extends. Nothing else reads these: the nodes of all forms
-    /// are a forest, and those of one are found by walking back.
+    /// The values whose forms the form of a value extends. They have no other readers, so the nodes
+    /// of all forms are a forest. The nodes of one form are found by following this backward.
     from: Vec<[Option<ValueId>; 2]>,
     widening: Narrowing,
 }
 
 impl Search<'_> {
-    /// The form that ends in a node, which replaces the forms that it extends.
+    /// The form that ends in a node. It replaces the forms that it extends.
     fn extend(&mut self, node: NodeId) -> Option<(ValueId, Form)> {
         let output = self
             .graph
@@ -81,7 +81,7 @@ impl Search<'_> {
             .collect();
         let form = match (self.graph.op(node), &varying[..]) {
             (Some("Add" | "Sub"), &[left, right]) => self.join(node, left, right, output)?,
-            // Constants are read only where the node may be a step.
+            // Constants are read only if the node may be a step.
             (_, &[value]) if !self.is_quantized(value) && !self.is_bias(node, value) => {
                 self.append(node, value, output)?
             }
@@ -90,8 +90,8 @@ impl Search<'_> {
         Some((output, form))
     }
 
-    /// The form of a node that reads one varying value; it extends the form that ends in that value, where both are of
-    /// one module and along one axis.
+    /// The form of a node that reads one varying value. It extends the form that ends in that value
+    /// if both have one module path and one axis.
     fn append(&mut self, node: NodeId, value: ValueId, output: ValueId) -> Option<Form> {
         let affine = self.step(node, value, output)?;
         let path = scope(self.graph, node).path;
@@ -112,9 +112,11 @@ impl Search<'_> {
         })
     }
 
-    /// The affine of one node on its varying input, if it is along one axis at most and makes its value no wider.
+    /// The affine of one node on its varying input. `None` if it varies along several axes or makes
+    /// the value wider.
     fn step(&mut self, node: NodeId, value: ValueId, output: ValueId) -> Option<Affine> {
-        // The normalized value has the axes of its constants.
+        // The result of a BatchNormalization has the shape of its input, even if its shape is not
+        // known.
         let keeps_shape = self.facts.shape(value)? == self.facts.shape(output)?
             || self.graph.is(node, "BatchNormalization");
         let affine = step(&self.analysis.at(node), value, output)?;
@@ -136,7 +138,8 @@ impl Search<'_> {
         self.ends[value.index()].as_deref()
     }
 
-    /// Whether a factor makes a value wider along its own axis only, and need not.
+    /// Whether a factor makes a value wider, only along its own axis, although its readers do not
+    /// need it.
     fn widens_needlessly(
         &mut self,
         factor: &Affine,
@@ -157,7 +160,7 @@ impl Search<'_> {
         )
     }
 
-    /// A form with the list of its nodes.
+    /// Builds the chain of a form, with the list of its nodes.
     fn chain(&self, output: ValueId, form: Form) -> Chain {
         let mut values = vec![output];
         let mut nodes = vec![];
@@ -179,7 +182,8 @@ impl Search<'_> {
         }
     }
 
-    /// `u + v` or `u − v`, where both are affines of one value that nothing else in between reads.
+    /// The form of `u + v` or `u − v`, if both operands are affines of one value and have no other
+    /// readers.
     fn join(
         &mut self,
         node: NodeId,
@@ -229,7 +233,8 @@ impl Search<'_> {
         }
     }
 
-    /// Whether a value, or its scale, comes from a dynamic quantization: engines look for this scale where it stands.
+    /// Whether a value is a result of a dynamic quantization, such as its scale. Engines look for
+    /// the scale at its place.
     fn is_quantized(&self, value: ValueId) -> bool {
         let producer = self.graph.producer(value);
         producer.is_some_and(|(node, _)| self.graph.is(node, "DynamicQuantizeLinear"))
@@ -244,7 +249,7 @@ impl Search<'_> {
         self.graph.is(node, "Add") && made_by.is_some_and(Category::is_product)
     }
 
-    /// The axis along which factors of nodes lie, even where all of them are equal.
+    /// The axis along which the factors of nodes lie. It is known even if all factors are equal.
     fn factor_axis(&self, nodes: &[NodeId]) -> Option<usize> {
         nodes.iter().find_map(|&node| self.factor_axis_of(node))
     }

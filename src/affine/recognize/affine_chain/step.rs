@@ -10,10 +10,10 @@ use crate::recipe::Numbers;
 use crate::refusal::Reason;
 use crate::shape::facts::extent;
 
-/// Constants of more numbers are not read to see whether they repeat.
+/// A constant with more elements is not searched for repetitions.
 const LARGEST: usize = 1 << 18;
 
-/// The affine of a node on this input, which alone varies.
+/// The affine of a node on this input, which is its only input that varies.
 pub fn step(at: &At, value: ValueId, output: ValueId) -> Option<Affine> {
     let rank = at.facts.rank(output)?;
     let is_first = at.graph.input(at.node, 0) == Some(value);
@@ -35,7 +35,7 @@ pub fn step(at: &At, value: ValueId, output: ValueId) -> Option<Affine> {
     fits.then_some(affine)
 }
 
-/// The affine of an element-wise operator of a value and a constant, the value first or second.
+/// The affine of an element-wise operator on a value and a constant, in either order.
 fn arithmetic(at: &At, op: &str, value_is_first: bool, rank: usize) -> Option<Affine> {
     if op == "Div" && !value_is_first {
         return None;
@@ -50,9 +50,9 @@ fn arithmetic(at: &At, op: &str, value_is_first: bool, rank: usize) -> Option<Af
     })
 }
 
-/// A constant operand of so many axes, if it varies along one of them at most.
+/// A constant operand of rank `rank`, if it varies along at most one axis.
 ///
-/// Tensors as large as the value itself are no parameters, unless they repeat one for each place.
+/// A tensor as large as the value itself counts only if it repeats one parameter at each place.
 fn parameter(at: &At, slot: usize, rank: usize) -> Option<Numbers> {
     let shape = at.shape(slot).ok()?;
     let extents: Vec<usize> = shape.iter().map(extent).collect::<Option<_>>()?;
@@ -64,7 +64,7 @@ fn parameter(at: &At, slot: usize, rank: usize) -> Option<Numbers> {
     numbers.align(rank)
 }
 
-/// A constant operand that repeats along all axes but one, without the repetitions.
+/// Removes the repetitions of a constant operand that repeats along all axes except one.
 fn along_one_axis(at: &At, slot: usize, extents: &[usize]) -> Option<Numbers> {
     let count = extents
         .iter()
@@ -88,7 +88,7 @@ fn longer_axes(extents: &[usize]) -> usize {
 /// Equation 1 of the UN paper as `s·x + t`: `s = γ/√(σ²+ε)`, `t = β − s·μ`, on axis 1.
 ///
 /// # Errors
-/// Why this BatchNormalization is no affine with constants.
+/// The reason why this BatchNormalization is not an affine with constants.
 pub fn batch_norm(at: &At) -> Result<Affine, Reason> {
     at.only_attributes(&["epsilon", "momentum", "training_mode", "spatial"])?;
     let extra = at.graph.outputs(at.node).iter().skip(1).flatten();
@@ -110,7 +110,7 @@ pub fn batch_norm(at: &At) -> Result<Affine, Reason> {
         at.numbers(3)?,
         at.numbers(4)?,
     );
-    // There are as many channels as numbers for them.
+    // The number of channels must equal the length of each parameter.
     let rank = at.rank(0)?;
     let channels = at.facts.extent(at.input(0)?, 1).unwrap_or(gamma.len());
     if rank < 2

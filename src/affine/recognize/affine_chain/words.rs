@@ -1,14 +1,15 @@
-//! The words that tell where nodes came from: classes, module paths, names of parameters.
+//! The words that describe the origin of nodes: classes, module paths, names of parameters.
 
 use crate::analysis::constants::Constants;
 use crate::hash::HashSet;
 use crate::ir::scope::scope;
 use crate::ir::{Graph, NodeId, ValueId};
 
-/// Values from which one constant is computed, at most: beyond them no names are collected.
+/// The largest number of values that are searched for the names from which one constant is
+/// computed.
 const ORIGINS: usize = 64;
 
-/// Where nodes came from.
+/// The origin of nodes, in words.
 pub struct Words {
     /// The words, in lower case and sorted, each once.
     pub words: Vec<String>,
@@ -39,12 +40,12 @@ impl Words {
     }
 }
 
-/// The parts of a qualified name, in lower case.
+/// Splits a qualified name into its parts, in lower case.
 fn split(name: &str) -> impl Iterator<Item = String> {
     name.split(['.', '/', ':']).map(str::to_lowercase)
 }
 
-/// The names of the initializers that a constant is computed from.
+/// The names of the initializers from which a constant is computed.
 fn origins<'g>(graph: &'g Graph, constants: &Constants, value: ValueId) -> Vec<&'g str> {
     let mut names = vec![];
     let mut open = vec![value];

@@ -1,4 +1,5 @@
-//! Recognises Dynamic Token Normalization by its formula, whatever order and layout it is written in.
+//! Recognizes Dynamic Token Normalization by its formula, whatever the order and layout of its
+//! operators.
 
 use std::ops::Range;
 
@@ -14,34 +15,34 @@ use crate::shape::facts::extent;
 
 /// The meaning of a region.
 pub struct Meaning {
-    /// The quotient, in the layout of the tokens.
+    /// The quotient, in the layout of the input.
     pub output: ValueId,
-    /// The nodes behind the region that bring it into that layout.
+    /// The nodes after the region that restore that layout.
     pub moves: Vec<NodeId>,
-    /// The quotient.
+    /// The formula of the quotient.
     pub normalized: Normalized,
     /// `P`, one matrix for each head: [heads, tokens, tokens].
     pub mixing: Numbers,
-    /// Side lengths of the image of tokens and of the blocks that are averaged before `P`.
+    /// The blocks of tokens that are averaged before `P`, if there are any.
     pub pooling: Option<Pooling>,
-    /// Why other operators cannot compute the same.
+    /// The reason why other operators cannot compute the region.
     pub refusal: Option<Refusal>,
-    /// Number of tokens.
+    /// The number of tokens.
     pub tokens: usize,
-    /// Number of channels.
+    /// The number of channels.
     pub channels: usize,
 }
 
-/// Averages over blocks of tokens stand for their blocks.
+/// A pooling of tokens: the average over a block represents all tokens of the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pooling {
-    /// Blocks along the height and the width.
+    /// The number of blocks along the height and the width.
     pub blocks: [usize; 2],
-    /// Tokens along the height and the width of a block.
+    /// The number of tokens along the height and the width of a block.
     pub size: [usize; 2],
 }
 
-/// Reads a region; `None` where it is no Dynamic Token Normalization of [batch, tokens, channels].
+/// Reads a region. `None` if it is not a Dynamic Token Normalization of [batch, tokens, channels].
 pub fn interpret(view: &View, alike: &Alike, region: &Region) -> Option<Meaning> {
     let shape = view.facts.shape(region.input)?;
     let [_, tokens, channels] = &shape[..] else {
@@ -85,8 +86,8 @@ pub fn interpret(view: &View, alike: &Alike, region: &Region) -> Option<Meaning>
     })
 }
 
-/// Every channel of every token is normalized where it stands, perhaps in another layout: the value
-/// behind the movements that bring it back, and these.
+/// Follows the quotient past movements until it has the layout of the input. Returns the value
+/// there, and the movements.
 fn in_place(
     view: &View,
     quotient: &mut Quotient,
@@ -108,7 +109,7 @@ fn in_place(
     Some((output, moves))
 }
 
-/// The matrices, where each is for as many consecutive channels.
+/// The matrices, if each is for an equal number of consecutive channels.
 fn by_head(mixing: Mixing, channels: &[AxisFactor], atoms: &AxisFactors) -> Option<Numbers> {
     let which = mixing.which.along(channels, atoms)?;
     let (heads, count) = (mixing.matrices.shape()[0], which.len());
@@ -118,7 +119,8 @@ fn by_head(mixing: Mixing, channels: &[AxisFactor], atoms: &AxisFactors) -> Opti
     are_consecutive.then_some(mixing.matrices)
 }
 
-/// The averages before `P`: blocks of rows and columns of tokens, or none.
+/// The blocks of rows and columns of tokens that are averaged before `P`. The inner `None` means
+/// that there is no average.
 fn pooling(
     of_block: &[AxisFactor],
     tokens: &[AxisFactor],
@@ -127,7 +129,8 @@ fn pooling(
     if of_block.is_empty() {
         return Some(None);
     }
-    // Rows and columns of blocks, each with those within a block behind it.
+    // The extents alternate: blocks along the rows, rows within a block, then the columns in the
+    // same way.
     let runs: Vec<&[AxisFactor]> = tokens
         .chunk_by(|a, b| of_block.contains(a) == of_block.contains(b))
         .collect();
@@ -153,7 +156,7 @@ fn pooling(
     })
 }
 
-/// The terms of the formula, with the names of Algorithm 1 of the DTN paper.
+/// The terms of the formula, named as in Algorithm 1 of the DTN paper.
 struct Terms<'t> {
     /// `x`.
     input: Term,
@@ -170,7 +173,7 @@ struct Terms<'t> {
 }
 
 impl<'t> Terms<'t> {
-    /// Before `P`, `x` is averaged over the tokens of a block.
+    /// `x` is averaged over the tokens of a block before `P` is applied.
     fn new(channels: &'t [AxisFactor], of_block: &[AxisFactor], atoms: &'t AxisFactors) -> Self {
         let (x, square) = ([Factor::Input], [Factor::Input, Factor::Input]);
         Terms {
@@ -189,7 +192,8 @@ impl<'t> Terms<'t> {
         formula.coefficient(term)?.along(self.channels, self.atoms)
     }
 
-    /// The weight of `mean_of_square − square_of_mean`, for each channel.
+    /// The weight of `mean_of_square − square_of_mean` for each channel. `None` if their
+    /// coefficients are not opposite.
     fn weight_of_variance(
         &self,
         formula: &Formula,
@@ -204,7 +208,7 @@ impl<'t> Terms<'t> {
     }
 }
 
-/// The mean of a product.
+/// The mean of a product over some axes.
 fn mean(over: &[AxisFactor], product: &[Factor]) -> Term {
     match over {
         [] => product.to_vec(),
@@ -215,32 +219,32 @@ fn mean(over: &[AxisFactor], product: &[Factor]) -> Term {
     }
 }
 
-/// Whether a formula has no terms but these.
+/// Whether a formula has no terms other than these.
 fn has_only(formula: &Formula, terms: &[&Term]) -> Option<bool> {
     let formula = formula.spread()?;
     Some(formula.terms.keys().all(|term| terms.contains(&term)))
 }
 
 /// `(x − a·μ^ln − b·Px) / √(c·(σ²)^ln + d·(P(x⊙x) − Px⊙Px) + e)`, times `scale`: lines 10 to 13 of
-/// Algorithm 1, with a number for each channel: all are [channels].
+/// Algorithm 1. Each weight is [channels], one scalar for each channel.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Normalized {
     /// The factor of the quotient.
     pub scale: Numbers,
-    /// Weight of the mean over channels.
+    /// `a`, the weight of the mean over channels.
     pub intra_mean: Numbers,
-    /// Weight of the mean over tokens.
+    /// `b`, the weight of the mean over tokens.
     pub inter_mean: Numbers,
-    /// Weight of the variance over channels.
+    /// `c`, the weight of the variance over channels.
     pub intra_variance: Numbers,
-    /// Weight of the variance over tokens.
+    /// `d`, the weight of the variance over tokens.
     pub inter_variance: Numbers,
-    /// The summand of the variance.
+    /// `e`, the epsilon that is added to the variance.
     pub epsilon: Numbers,
 }
 
 impl Normalized {
-    /// `numerator / √square`, if it is of that form.
+    /// Reads `numerator / √square`. `None` if it does not have this form.
     fn from_formula(numerator: &Formula, square: &Formula, terms: &Terms) -> Option<Self> {
         let Terms {
             input,
@@ -260,7 +264,7 @@ impl Normalized {
             &inter_twice,
         ];
         let fits = has_only(numerator, &[input, mean, inter])? && has_only(square, &in_square)?;
-        // Within the common scale, which may be 0 for a channel, nothing is divided by it.
+        // The common scale may be 0 for a channel, so the weights are computed without it.
         let inner = numerator.unscaled();
         let own = terms.weight(&inner, input)?;
         let scale = numerator.scale.along(terms.channels, terms.atoms)?;
@@ -275,7 +279,8 @@ impl Normalized {
         (fits && normalized.is_valid()).then_some(normalized)
     }
 
-    /// Whether all numbers are finite, no weight of a variance is negative, and its summand is positive.
+    /// Whether all weights are finite, those of variances are not negative, and epsilon is
+    /// positive.
     fn is_valid(&self) -> bool {
         let weights = [&self.scale, &self.intra_mean, &self.inter_mean];
         let variances = [&self.intra_variance, &self.inter_variance];
@@ -286,7 +291,7 @@ impl Normalized {
             && self.epsilon.iter().all(|&e| e > 0.0 && e.is_finite())
     }
 
-    /// The numbers of some channels alone.
+    /// The weights of these channels.
     pub fn picked(&self, channels: &Range<usize>) -> Option<Self> {
         Some(Normalized {
             scale: self.scale.pick(0, channels.clone().map(Some))?,

@@ -1,7 +1,7 @@
 //! DTN: Dynamic Token Normalization (Shao et al., 2021).
 //!
-//! `γ(x − μ)/√(σ² + ε) + β`, where each head blends the mean and the variance of a token with those
-//! of its neighbours: `μ = λμ^ln + (1−λ)Px`, `σ² = λ(σ²)^ln + (1−λ)(P(x⊙x) − Px⊙Px)`. `P` and λ are
+//! `γ(x − μ)/√(σ² + ε) + β`. Each head blends the mean and the variance of a token with those of
+//! its neighbours: `μ = λμ^ln + (1−λ)Px`, `σ² = λ(σ²)^ln + (1−λ)(P(x⊙x) − Px⊙Px)`. `P` and λ are
 //! constants of a trained model.
 
 mod interpret;
@@ -24,7 +24,8 @@ use crate::refusal::{Reason, Refusal};
 use interpret::{Meaning, interpret};
 use rewrite::{Place, rewrite};
 
-/// Nearly equal token weights become a mean by rounding, which is another normalizer.
+/// The kind depends on constants. If rounding makes nearly equal token weights equal, they are a
+/// mean, and the site is another normalizer.
 const KIND: Kind = Kind {
     is_told_by_constants: true,
     ..Kind::new("DTN", Family::Online)
@@ -106,25 +107,25 @@ fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &
     }
 }
 
-/// A site that may be written in fewer operators.
+/// A site that may be written with fewer operators.
 struct SiteRewrite<'r> {
     view: &'r View<'r>,
     node: NodeId,
     divisor: ValueId,
     region: &'r Region,
     meaning: &'r Meaning,
-    /// The affine behind the site.
+    /// The affine after the site.
     behind: Option<&'r Part>,
 }
 
 impl SiteRewrite<'_> {
-    /// The site in fewer operators, and the affine behind them: γ may have been before the division, and the
-    /// operators may leave a factor of their own to the affine.
+    /// The site with fewer operators, and the affine after them. γ may have been before the
+    /// division, and the operators may leave a factor to the affine.
     fn replacement(&self) -> Option<(Replacement, Option<Part>)> {
         let graph = self.view.graph;
         let unscaled = self.unscaled();
         let core = unscaled.unwrap_or(self.meaning.output);
-        // Nodes with other readers would stay beside the new ones.
+        // If an inner value has other readers, its nodes would stay besides the new ones.
         if self.is_read_elsewhere(core) {
             return None;
         }
@@ -151,19 +152,20 @@ impl SiteRewrite<'_> {
         Some((replacement, post))
     }
 
-    /// The nodes of the site before the affine behind it.
+    /// The nodes of the site without the affine after it.
     fn own_nodes(&self) -> Vec<NodeId> {
         [&self.region.nodes[..], &self.meaning.moves].concat()
     }
 
-    /// The values that the region makes.
+    /// The values that the nodes of the region output.
     fn inner(&self) -> impl DoubleEndedIterator<Item = ValueId> {
         let nodes = self.region.nodes.iter();
         nodes.filter_map(|&node| self.view.graph.only_output(node))
     }
 
-    /// The value that becomes the one without the factor, and that nothing else reads: the value before the affine
-    /// behind the site, or else one inside of the site, which the new operators do not need.
+    /// The value that the new operators may output without their factor. It is the value before the
+    /// affine after the site. Without such an affine, it is a value inside of the site whose
+    /// readers lead only to the output.
     fn unscaled(&self) -> Option<ValueId> {
         let output = self.meaning.output;
         if self.behind.is_some() {
@@ -178,7 +180,7 @@ impl SiteRewrite<'_> {
         })
     }
 
-    /// Whether other nodes than those of the site read a value between its input and its results.
+    /// Whether a node outside of the site reads a value between its input and its results.
     fn is_read_elsewhere(&self, core: ValueId) -> bool {
         let mut own = self.own_nodes();
         own.extend(self.behind.iter().flat_map(|part| &part.nodes));
@@ -188,8 +190,8 @@ impl SiteRewrite<'_> {
         })
     }
 
-    /// Whether the operators of the region are these already, and no more: then an earlier pass has written them. Of two
-    /// Reshapes in a row one may be left.
+    /// Whether the region consists of no more than these operators already, because an earlier pass
+    /// wrote it. Reshapes do not count, since one of two in a row may have been removed.
     fn is_written_as(&self, made: &[NodeProto]) -> bool {
         let nodes = self.region.nodes.iter();
         let present = nodes.map(|&node| self.view.graph.node(node).op_type());
@@ -198,7 +200,7 @@ impl SiteRewrite<'_> {
         present.len() <= made.len() && without_reshapes(present) == without_reshapes(made)
     }
 
-    /// The affine behind the new operators, which leave this factor to it.
+    /// The affine after the new operators, which leave this factor to it.
     fn with_factor(&self, core: ValueId, factor: &Numbers) -> Option<Part> {
         let factor = Affine::scale(factor.reshape(&[1, 1, self.meaning.channels])?);
         let output = self.meaning.output;
@@ -218,14 +220,14 @@ impl SiteRewrite<'_> {
     }
 }
 
-/// The operators in alphabetical order, but for Reshapes.
+/// The operators in alphabetical order, without Reshapes.
 fn without_reshapes(mut operators: Vec<&str>) -> Vec<&str> {
     operators.retain(|&operator| operator != "Reshape");
     operators.sort_unstable();
     operators
 }
 
-/// Whether a value leads to nothing but `end`, through these nodes.
+/// Whether a value leads only to `end`, through these nodes.
 fn leads_only_to(graph: &Graph, value: ValueId, end: ValueId, through: &[NodeId]) -> bool {
     let (mut open, mut seen) = (vec![value], HashSet::from([end]));
     while let Some(value) = open.pop() {

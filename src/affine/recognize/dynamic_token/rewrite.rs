@@ -1,15 +1,15 @@
-//! The operators that compute a site with the least work.
+//! Writes the operators that compute a site with the least work.
 //!
-//! Channels whose heads blend their statistics in the same way are computed together. Where a head
-//! blends both, the quotient is scaled so that the statistics of a token enter with weight 1:
+//! Channels whose heads blend their statistics in the same way are computed together. If a head
+//! blends both statistics, the quotient is scaled so that the statistics of a token have weight 1:
 //!
 //! ```text
 //! (x − a·μ − b·q) / √(c·v + d·(r − q²) + e)
 //!     = a/√c · (x/a − b/a·q − μ) / √(d/c·(r − q²) + e/c + v)
 //! ```
 //!
-//! for `q = Px` and `r = P(x ⊙ x)`: all other weights are constants along the channels, and the factor
-//! in front joins γ. There is no subtraction that the definition has not.
+//! for `q = Px` and `r = P(x ⊙ x)`. All other weights are constants along the channels, and the
+//! factor in front joins γ. No subtraction is added to those of the definition.
 
 use std::ops::Range;
 
@@ -23,29 +23,30 @@ use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
 use crate::recipe::{Numbers, Op, Recipe};
 
-/// [batch, tokens, heads, channels] and [batch, heads, tokens, channels] into each other.
+/// The permutation from [batch, tokens, heads, channels] to [batch, heads, tokens, channels], and
+/// back.
 const BY_HEAD: &[i64] = &[0, 2, 1, 3];
 
-/// Smaller entries of `P` count as 0. Weights of distant tokens, and partial sums, can be subnormal
-/// in float32, and processors compute many times more slowly with those.
+/// Entries of `P` below this count as 0. Weights of distant tokens and partial sums can be
+/// subnormal in float32, and processors compute many times more slowly with subnormal numbers.
 const NEGLIGIBLE: f64 = 1.0 / (1u128 << 100) as f64;
 
-/// How a head blends the statistics of tokens with those of their neighbours.
+/// The way in which a head blends the statistics of a token with those of its neighbours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Blend {
-    /// λ = 1: those of the token alone. LN.
+    /// λ = 1: only the statistics of the token. This is LN.
     Intra,
-    /// λ = 0: those of the neighbours alone.
+    /// λ = 0: only the statistics of the neighbours.
     Inter,
-    /// λ = 0, and all tokens count as neighbours. IN.
+    /// λ = 0, and all tokens have equal weights. This is IN.
     Uniform,
-    /// Both.
+    /// Both statistics.
     Both,
 }
 
-/// New operators for a site.
+/// The new operators of a site.
 pub struct Rewritten {
-    /// The nodes; the last one makes the wanted value.
+    /// The nodes. The last one computes the output of the place.
     pub made: Vec<NodeProto>,
     /// Their constants.
     pub constants: Vec<NewConstant>,
@@ -53,11 +54,11 @@ pub struct Rewritten {
     pub scale: Numbers,
 }
 
-/// The place of new operators in the graph.
+/// The place of the new operators in the graph.
 pub struct Place<'t> {
-    /// The value that they start from.
+    /// The value that they read.
     pub input: &'t str,
-    /// The value that they make.
+    /// The value that they output.
     pub output: &'t str,
     /// A node of the site, whose name and notes they take over.
     pub like: NodeId,
@@ -65,7 +66,7 @@ pub struct Place<'t> {
     pub scaled: bool,
 }
 
-/// Writes a site anew.
+/// Writes the operators of a site.
 pub fn rewrite(graph: &Graph, meaning: &Meaning, place: &Place) -> Option<Rewritten> {
     let maker = Maker::new(graph, place.like);
     let mut job = Job {
@@ -112,7 +113,7 @@ impl Job<'_> {
         channel * self.meaning.mixing.shape()[0] / self.meaning.channels
     }
 
-    /// Runs of channels that blend alike; they end where heads end.
+    /// Splits the channels into runs that blend alike. `None` if a run ends within a head.
     fn runs(&self) -> Option<Vec<(Range<usize>, Blend)>> {
         let mut runs: Vec<(Range<usize>, Blend)> = vec![];
         for channel in 0..self.meaning.channels {
@@ -146,9 +147,9 @@ impl Job<'_> {
         (intra.0 == 1.0 && intra.1 > 0.0 && inter == (0.0, 0.0)).then_some(Blend::Intra)
     }
 
-    /// Whether each token has the same weight in a head, to the last bit; only a Softmax gives
-    /// weights that are no float. `None` where different weights would be equal after storing, and
-    /// so read as a mean from then on.
+    /// Whether all tokens have exactly equal weights in a head. If no float is equal to the weight,
+    /// only a Softmax yields it. `None` if the weights differ but would be equal once they are
+    /// stored: the next run would read them as a mean.
     fn is_uniform(&self, head: usize) -> Option<bool> {
         let mixing = &self.meaning.mixing;
         let tokens = mixing.shape()[2];
@@ -164,8 +165,8 @@ impl Job<'_> {
         (!stored).then_some(false)
     }
 
-    /// Normalizes a run of channels. Returns the result and its remaining factor, [channels of the
-    /// run].
+    /// Normalizes a run of channels. Returns the result, and the factor [channels of the run] that
+    /// remains.
     fn run(
         &mut self,
         run: Range<usize>,
@@ -209,14 +210,14 @@ impl Job<'_> {
         Some((self.maker.op("Div", &[&numerator, &root], vec![]), scale))
     }
 
-    /// Whether LayerNormalization can add these numbers to the variances of the channels.
+    /// Whether a LayerNormalization can add this epsilon to the variances of the channels.
     fn has_operator_for(&self, epsilon: &Numbers) -> bool {
         let first = epsilon.first();
         let is_one = epsilon.iter().all(|e| Some(e) == first);
         is_one && self.maker.opset() >= LAYER_NORMALIZATION
     }
 
-    /// One operator for all channels.
+    /// Writes one LayerNormalization over all channels.
     fn layer_normalization(&mut self, channels: usize, epsilon: &Numbers) -> Option<String> {
         let epsilon = *epsilon.first()? as f32;
         let ones = Numbers::number(1.0, 1).expand(&[channels])?;
@@ -226,7 +227,7 @@ impl Job<'_> {
         Some(self.maker.op("LayerNormalization", &inputs, attributes))
     }
 
-    /// Numerator and variance with the statistics of all tokens alike.
+    /// Writes numerator and variance with the statistics of all tokens.
     fn uniform(&mut self, x: &str, epsilon: &Numbers) -> Option<(String, String)> {
         let mean = self.maker.mean(x, &[1], true);
         let centred = self.maker.op("Sub", &[x, &mean], vec![]);
@@ -236,7 +237,8 @@ impl Job<'_> {
         Some((centred, variance))
     }
 
-    /// Numerator and variance where both statistics are blended, scaled so that those of a token have weight 1.
+    /// Writes numerator and variance with both statistics, scaled so that those of a token have
+    /// weight 1.
     fn both(
         &mut self,
         x: &str,
@@ -256,7 +258,7 @@ impl Job<'_> {
         Some((numerator, variance))
     }
 
-    /// `μ^ln` and `(σ²)^ln`, equation (4): once for all heads.
+    /// Writes `μ^ln` and `(σ²)^ln`, equation (4), once for all heads.
     fn intra(&mut self) -> (String, String) {
         let input = self.input.to_owned();
         let maker = &mut self.maker;
@@ -272,7 +274,7 @@ impl Job<'_> {
         (mean, variance.clone())
     }
 
-    /// `b·q` and `d·(r − q²) + e` for weights `b`, `d` and `e` of the channels.
+    /// Writes `b·q` and `d·(r − q²) + e` for the weights `b`, `d` and `e` of the channels.
     fn inter(
         &mut self,
         x: &str,
@@ -295,7 +297,7 @@ impl Job<'_> {
         ))
     }
 
-    /// `Px` and `P(x ⊙ x)` for the heads of a run, in one product.
+    /// Writes `Px` and `P(x ⊙ x)` for the heads of a run as one product.
     fn products(&mut self, x: &str, run: &Range<usize>) -> Option<(String, String)> {
         let heads = self.head(run.start)..self.head(run.end - 1) + 1;
         let weights = self
@@ -342,7 +344,7 @@ impl Job<'_> {
         Some((maker.reshape(&q, &whole), maker.reshape(&r, &whole)))
     }
 
-    /// Statistics of blocks, once for every token of the block.
+    /// Repeats the statistics of each block for every token of the block.
     fn widened(&mut self, value: &str, channels: usize) -> String {
         let Some(Pooling {
             blocks: [y, x],
@@ -358,7 +360,7 @@ impl Job<'_> {
     }
 }
 
-/// Whether all numbers are whole rows of a Softmax over `count` places.
+/// Whether the numbers are whole rows of a Softmax over `count` places.
 fn are_shares(recipe: &Recipe, count: usize) -> bool {
     let mut open = vec![recipe];
     while let Some(step) = open.pop() {
@@ -373,8 +375,8 @@ fn are_shares(recipe: &Recipe, count: usize) -> bool {
     true
 }
 
-/// A value of [batch, tokens, channels] as [batch, heads, tokens, channels of a head], for `by_head` with tokens before
-/// heads; one head alone has no axis of its own.
+/// Reshapes [batch, tokens, channels] to [batch, heads, tokens, channels of a head]. `by_head` has
+/// the extents with tokens before heads. With one head, the value is unchanged.
 fn split_heads(maker: &mut Maker, value: &str, by_head: &[i64; 4]) -> String {
     if by_head[2] == 1 {
         return value.to_owned();
@@ -387,7 +389,7 @@ fn extents<const RANK: usize>(extents: [usize; RANK]) -> [i64; RANK] {
     extents.map(|extent| extent as i64)
 }
 
-/// A constant of float32, in which sites are written anew; `None` where a number does not fit.
+/// Adds a float32 constant. Sites are computed in this type. `None` if a number does not fit it.
 fn floats(maker: &mut Maker, numbers: &Numbers) -> Option<String> {
     let fits = numbers
         .iter()
@@ -395,7 +397,7 @@ fn floats(maker: &mut Maker, numbers: &Numbers) -> Option<String> {
     fits.then(|| maker.floats(DataType::Float, numbers.recipe()))
 }
 
-/// Numbers of the channels: one number where they are all the same.
+/// Adds a constant for the channels. If all its numbers are equal, it is one scalar.
 fn numbers(maker: &mut Maker, values: &Numbers) -> Option<String> {
     let compact = values.clone().compact();
     let shape: &[usize] = if compact.len() == 1 {
@@ -419,7 +421,7 @@ fn plus(maker: &mut Maker, value: &str, terms: &Numbers) -> Option<String> {
     Some(maker.op("Add", &[value, &terms], vec![]))
 }
 
-/// Averages of blocks of tokens.
+/// Writes the averages of blocks of tokens.
 fn pool(maker: &mut Maker, value: &str, pooling: Pooling, channels: usize) -> String {
     let Pooling {
         blocks: [y, x],

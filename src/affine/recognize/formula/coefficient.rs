@@ -7,19 +7,19 @@ use ndarray::Axis;
 use crate::analysis::layout::{AxisFactor, AxisFactors};
 use crate::recipe::Numbers;
 
-/// Coefficients of more numbers than this are not computed: channels are fewer.
+/// A coefficient with more numbers is not computed. There are fewer channels.
 pub const LARGEST: usize = 1 << 15;
 
-/// A number for each place along some atoms; along all others it is the same.
+/// One number for each place along some axis factors. It is constant along all others.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Coefficient {
-    /// In ascending order.
+    /// The axis factors, in ascending order.
     along: Vec<AxisFactor>,
     numbers: Numbers,
 }
 
 impl Coefficient {
-    /// One number for all places.
+    /// A coefficient with one number for all places.
     pub fn number(number: f64) -> Self {
         Coefficient {
             along: vec![],
@@ -27,7 +27,8 @@ impl Coefficient {
         }
     }
 
-    /// A number for each place along these atoms, the last of them fastest.
+    /// Builds a coefficient with a number for each place along these axis factors, the last of
+    /// which varies fastest.
     pub fn new(along: &[AxisFactor], numbers: &Numbers, atoms: &AxisFactors) -> Option<Self> {
         let extents: Vec<usize> = along
             .iter()
@@ -44,7 +45,7 @@ impl Coefficient {
         })
     }
 
-    /// The numbers, with an axis for each of these atoms; `None` where they vary along others.
+    /// The numbers, with an axis for each of these axis factors. `None` if they vary along others.
     fn arranged(&self, order: &[AxisFactor]) -> Option<Numbers> {
         let (mut own, mut extents) = (vec![], vec![]);
         for atom in order {
@@ -60,8 +61,8 @@ impl Coefficient {
         self.numbers.transpose(&own)?.reshape(&extents)
     }
 
-    /// A number for each place along these atoms, the last of them fastest; `None` where they vary
-    /// along others.
+    /// A number for each place along these axis factors, the last of which varies fastest. `None`
+    /// if they vary along others.
     pub fn along(&self, order: &[AxisFactor], atoms: &AxisFactors) -> Option<Numbers> {
         let extents: Vec<usize> = order
             .iter()
@@ -114,14 +115,14 @@ impl Coefficient {
         self.numbers.iter().copied()
     }
 
-    /// Whether all numbers are the same.
+    /// Whether all numbers are equal.
     pub fn is_uniform(&self) -> bool {
         self.numbers
             .first()
             .is_none_or(|&first| self.numbers.iter().all(|&number| number == first))
     }
 
-    /// The coefficient, if it does not vary along these atoms.
+    /// The coefficient without these axis factors. `None` if it varies along them.
     pub fn constant_along(&self, over: &[AxisFactor]) -> Option<Coefficient> {
         let mut constant = self.clone();
         for atom in over {
@@ -141,7 +142,7 @@ impl Coefficient {
         Some(constant)
     }
 
-    /// The coefficient in atoms that are not split any further.
+    /// The coefficient in terms of axis factors that are not split any further.
     pub fn settled(&self, atoms: &AxisFactors) -> Option<Coefficient> {
         let leaves = atoms.leaves(&self.along);
         if leaves == self.along {

@@ -1,8 +1,8 @@
 //! The values of a site as formulas of its input.
 //!
-//! Each formula is a sum of products of `x`, of means and of products with a matrix over tokens,
-//! with constant coefficients, so that the order of operations does not matter. A kind is a
-//! predicate on the formula.
+//! A formula is a sum of products of `x`, of means, and of products with a matrix over tokens, with
+//! constant coefficients. So the order of operations does not matter. A kind is a predicate on the
+//! formula.
 
 mod coefficient;
 mod read;
@@ -15,14 +15,14 @@ pub use coefficient::Coefficient;
 use coefficient::LARGEST;
 pub use read::{Mixing, Quotient, is_understood, read};
 
-/// The factors of the terms of a formula.
+/// A factor of a term of a formula.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Factor {
     /// `x`.
     Input,
-    /// The mean of a product over some atoms.
+    /// The mean of a product over some axis factors.
     Mean(BTreeSet<AxisFactor>, Term),
-    /// `P` times a product.
+    /// The matrix `P` times a product.
     Mixed(Term),
 }
 
@@ -30,7 +30,7 @@ pub enum Factor {
 pub type Term = Vec<Factor>;
 
 impl Factor {
-    /// How often `x` is in it.
+    /// The degree of the factor in `x`.
     fn degree(&self) -> usize {
         match self {
             Factor::Input => 1,
@@ -38,12 +38,12 @@ impl Factor {
         }
     }
 
-    /// Whether it varies along an atom: a mean over this atom does not.
+    /// Whether the factor varies along an axis factor. A mean over that axis factor does not.
     fn varies_along(&self, along: AxisFactor) -> bool {
         !matches!(self, Factor::Mean(over, _) if over.contains(&along))
     }
 
-    /// The factor in atoms that are not split any further.
+    /// The factor in terms of axis factors that are not split any further.
     fn settled(&self, atoms: &AxisFactors) -> Factor {
         match self {
             Factor::Input => Factor::Input,
@@ -59,7 +59,7 @@ impl Factor {
     }
 }
 
-/// How often `x` is in a product.
+/// The degree of a product in `x`.
 pub fn degree(term: &[Factor]) -> usize {
     term.iter().map(Factor::degree).sum()
 }
@@ -80,7 +80,8 @@ fn product(left: &[Factor], right: &[Factor]) -> Term {
     product
 }
 
-/// The mean of a product over one atom: factors that do not vary along it are outside.
+/// The mean of a product over one axis factor. Factors that do not vary along it stay outside of
+/// the mean.
 fn mean(term: &[Factor], along: AxisFactor) -> Term {
     let (inside, outside): (Term, Term) = term
         .iter()
@@ -99,14 +100,14 @@ fn mean(term: &[Factor], along: AxisFactor) -> Term {
 /// `scale · Σ coefficient · product of factors`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Formula {
-    /// The factor of all terms. It may be 0 for a channel whose terms are still known.
+    /// The factor of all terms. If it is 0 for a channel, the terms of the channel are still known.
     pub scale: Coefficient,
-    /// The terms, by their factors.
+    /// The coefficients, by the factors of their terms.
     pub terms: BTreeMap<Term, Coefficient>,
 }
 
 impl Formula {
-    /// A single term.
+    /// A formula with a single term.
     pub fn term(factors: &[Factor], coefficient: Coefficient) -> Self {
         let terms = BTreeMap::from([(factors.to_vec(), coefficient)]);
         Formula {
@@ -115,7 +116,7 @@ impl Formula {
         }
     }
 
-    /// The constant that it is, if it is one.
+    /// The value of a constant formula. `None` if it depends on `x`.
     pub fn constant(&self) -> Option<Coefficient> {
         self.terms
             .keys()
@@ -123,7 +124,7 @@ impl Formula {
             .then(|| self.coefficient(&[]))?
     }
 
-    /// The coefficient of a term, with the scale.
+    /// The coefficient of a term, including the scale.
     pub fn coefficient(&self, factors: &[Factor]) -> Option<Coefficient> {
         match self.terms.get(factors) {
             Some(own) => own.zip(&self.scale, |a, b| a * b),
@@ -145,13 +146,13 @@ impl Formula {
         }
     }
 
-    /// The formula with another sign.
+    /// The formula with the opposite sign.
     pub fn negated(mut self) -> Self {
         self.scale = self.scale.map(|a| -a);
         self
     }
 
-    /// The formula with its scale in the coefficients, and without terms that vanish.
+    /// Multiplies the coefficients by the scale, and removes terms that are 0.
     pub fn spread(&self) -> Option<Self> {
         let mut spread = Formula {
             scale: Coefficient::number(1.0),
@@ -178,7 +179,7 @@ impl Formula {
         self
     }
 
-    /// The sum.
+    /// The sum of two formulas.
     pub fn plus(&self, other: &Formula) -> Option<Self> {
         if self.scale != other.scale {
             return self.spread()?.plus_same(&other.spread()?);
@@ -193,9 +194,9 @@ impl Formula {
         Some(self.without_vanished())
     }
 
-    /// The product, as long as no term has `x` more than twice.
+    /// The product of two formulas. `None` if a term has a degree above 2.
     pub fn times(&self, other: &Formula) -> Option<Self> {
-        // A constant only scales.
+        // A constant only changes the scale.
         for (constant, formula) in [(self, other), (other, self)] {
             if let Some(constant) = constant.constant() {
                 return formula.clone().scaled(&constant);
@@ -218,13 +219,13 @@ impl Formula {
             .then_some(result)
     }
 
-    /// The formula, if no coefficient varies along these atoms.
+    /// The formula, if no coefficient varies along these axis factors.
     fn constant_along(&self, along: &[AxisFactor]) -> Option<Self> {
         self.mapped(along, |term| Some(term.to_vec()))
     }
 
-    /// The formula with every term replaced by its image, as a linear operator acts on it along some
-    /// atoms; `None` where the coefficients vary along them, too.
+    /// Replaces every term by its image under a linear operator along some axis factors. `None` if
+    /// a coefficient varies along them.
     fn mapped(
         &self,
         along: &[AxisFactor],
@@ -240,7 +241,7 @@ impl Formula {
         Some(mapped.without_vanished())
     }
 
-    /// The mean over atoms of `x`.
+    /// The mean over axis factors of `x`.
     pub fn mean(&self, over: &[AxisFactor]) -> Option<Self> {
         self.spread()?.mapped(over, |term| {
             let atoms = over.iter();
@@ -248,15 +249,16 @@ impl Formula {
         })
     }
 
-    /// `P` times the formula along some atoms; `None` where a term has no `x`, and `P` would do more
-    /// than blend.
+    /// `P` times the formula, along some axis factors. `None` if a term is constant, because `P`
+    /// need not preserve constants.
     fn mixed(&self, along: &[AxisFactor]) -> Option<Self> {
         self.mapped(along, |term| {
             (!term.is_empty()).then(|| vec![Factor::Mixed(term.to_vec())])
         })
     }
 
-    /// The derivative by a number that is added to all of `x`; `None` where it is not known.
+    /// The derivative with respect to a scalar that is added to all of `x`. `None` if it is not
+    /// known.
     pub fn derivative(&self) -> Option<Self> {
         let mut derived = Formula {
             scale: Coefficient::number(1.0),
@@ -282,7 +284,7 @@ impl Formula {
         Some(derived.without_vanished())
     }
 
-    /// The formula in atoms that are not split any further.
+    /// The formula in terms of axis factors that are not split any further.
     fn settled(&self, atoms: &AxisFactors) -> Option<Self> {
         let mut result = Formula {
             scale: self.scale.settled(atoms)?,
@@ -302,7 +304,7 @@ mod tests {
     use ndarray::{ArrayD, IxDyn, arr1};
     use tract_onnx::tract_hir::internal::TDim;
 
-    /// `x` along two atoms of 3 and 2 places.
+    /// `x` along two axis factors of extents 3 and 2.
     fn input() -> (Formula, AxisFactors, [AxisFactor; 2]) {
         let mut atoms = AxisFactors::default();
         let axes = atoms
@@ -325,7 +327,7 @@ mod tests {
         let expected = square.plus(&mean.times(&mean).unwrap().negated()).unwrap();
         assert_eq!(variance.spread(), expected.spread());
         assert_eq!(variance.terms.len(), 2);
-        // It does not change when its values are shifted, as the mean of their squares does.
+        // The variance does not change if its values are shifted; the mean of their squares does.
         assert!(variance.derivative().unwrap().terms.is_empty());
         assert_eq!(
             square.derivative(),
@@ -339,7 +341,7 @@ mod tests {
         let square = x.times(&x).unwrap();
         let step_by_step = square.mean(&[c]).unwrap().mean(&[t]);
         assert_eq!(step_by_step, square.mean(&[t, c]));
-        // The square of a mean is no mean of squares.
+        // The square of a mean is not a mean of squares.
         let mean = x.mean(&[c]).unwrap();
         assert_ne!(mean.times(&mean).unwrap().mean(&[t]), square.mean(&[t, c]));
     }

@@ -1,9 +1,10 @@
-//! Subtracted mean: `x − mean(x)`, which remains of LayerNorm once its σ is a constant, and is
-//! linear in `x`.
+//! Subtracted mean: `x − mean(x)`. It remains of a LayerNorm whose σ is a constant, and is linear
+//! in `x`.
 //!
-//! Before: `L(x − mean(x))`, or `L(x) − mean(L(x))`, the mean over the channels, and L a convolution or a product with a
-//! constant matrix. After: L, from whose weight the mean along the channels in between is subtracted, and in the
-//! second case from its bias too. Exact also where L pads: the mean of zeros is 0.
+//! Before: `L(x − mean(x))` or `L(x) − mean(L(x))`, with the mean over the channels, and L a
+//! convolution or a product with a constant matrix. After: L, from whose weight the mean along the
+//! channels in between is subtracted, and in the second case from its bias too. This is exact even
+//! if L pads, because the mean of zeros is 0.
 
 use crate::affine::recognize::linear_branches::operator::operator;
 use crate::affine::recognize::linear_branches::read::{Branch, Windowed};
@@ -49,7 +50,7 @@ impl Normalizer for SubtractedMean {
     }
 }
 
-/// A value less its mean over one axis.
+/// A value minus its mean over one axis.
 struct Difference {
     input: ValueId,
     output: ValueId,
@@ -87,7 +88,8 @@ impl Difference {
         })
     }
 
-    /// Whether an affine or a linear operator reads it: where nothing linear is near, it is any difference.
+    /// Whether an affine or a linear operator reads the difference. Other differences are not
+    /// listed as sites.
     fn is_before_linear(&self, view: &View) -> bool {
         view.chain_from(self.output).is_some()
             || view
@@ -100,12 +102,12 @@ impl Difference {
                 })
     }
 
-    /// Whether the mean is over the channels of an operator before or behind it.
+    /// Whether the mean is over the channels of an operator before or after it.
     fn is_over(&self, branch: &Branch) -> bool {
         branch.window.channel_axis(self.rank) == Some(self.axis) && branch.window.group == 1
     }
 
-    /// Its readers, without the mean.
+    /// Merges the mean into all operators that read the difference.
     fn ahead(&self, view: &View) -> Result<Replacement, Refusal> {
         let graph = view.graph;
         let mut merged = vec![];
@@ -129,7 +131,7 @@ impl Difference {
         self.replacement(view, nodes, &merged)
     }
 
-    /// A linear operator that reads it, on the value before the mean is subtracted.
+    /// A linear operator that reads the difference, changed so that it reads the value instead.
     fn without_mean(&self, view: &View, node: NodeId) -> Result<(Windowed, Branch), Refusal> {
         let graph = view.graph;
         let operator = reads(view, node, self.output).filter(|operator| operator.has_weight(view));
@@ -151,7 +153,7 @@ impl Difference {
         Ok((Windowed { base, ..operator }, Branch { weight, ..branch }))
     }
 
-    /// The operator before it, without the mean.
+    /// Merges the mean into the operator before it.
     fn behind(&self, view: &View) -> Option<Replacement> {
         let operator = Windowed::with_bias(view, self.input)?;
         let branch = operator.branch.clone().ok()?;
@@ -224,12 +226,12 @@ impl Difference {
     }
 }
 
-/// The operator that reads a value, if it is linear in that.
+/// The operator that reads a value, if it is linear in that value.
 fn reads(view: &View, node: NodeId, value: ValueId) -> Option<Windowed> {
     Windowed::alone(view, view.graph.only_output(node)?).filter(|operator| operator.base == value)
 }
 
-/// Numbers less their mean along an axis.
+/// Subtracts from numbers their mean along an axis.
 fn without_mean(numbers: &Recipe, axis: usize) -> Option<Recipe> {
     let count = Recipe::number(*numbers.shape().get(axis)? as f64, numbers.rank());
     numbers.sub(&numbers.sum(axis)?.div(&count)?)

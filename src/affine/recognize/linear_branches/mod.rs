@@ -1,10 +1,12 @@
-//! Branches: operators that are linear in one value, and whose results are added.
+//! Branches: operators that are linear in one value and whose results are added.
 //!
-//! Before: `L₁(x) + L₂(x) + s·x + t + x`, each `Lᵢ` a convolution, a mean over windows or a product with a constant
-//! matrix. After: one operator whose weight is the sum of all weights, each with zeros wherever another looks and it
-//! does not, and whose bias is the sum of all biases. Exact where all branches make as many places by the same strides,
-//! for then the zeros around the input are the same for all. It is done where the one takes no more products than the
-//! branches, with one more for each element that need not be added.
+//! Before: `L₁(x) + L₂(x) + s·x + t + x`, each `Lᵢ` a convolution, a mean over windows or a product
+//! with a constant matrix. After: one operator. Its weight is the sum of all weights, each extended
+//! by zeros to the taps of the others. Its bias is the sum of all biases.
+//!
+//! This is exact if all branches have results of equal extents and equal strides, because then the
+//! zeros around the input are the same for all. It is done if the one operator takes no more
+//! products than the branches, counting each saved addition of an element as one product.
 
 mod mean;
 mod operator;
@@ -54,8 +56,9 @@ impl Normalizer for Branches {
     }
 }
 
-/// The parts that are linear in one value, where there are several and one has a weight: by value, and the largest
-/// first, for others may lie inside of it.
+/// The groups of parts that are linear in one value. Only groups of several parts count, and only
+/// if one of them has a weight. The largest part of a group is first, because the windows of others
+/// may lie inside its window.
 fn groups(view: &View, parts: &[Summand]) -> Vec<(ValueId, Vec<usize>)> {
     let mut by_base: HashMap<ValueId, Vec<usize>> = HashMap::default();
     let mut order = vec![];

@@ -7,10 +7,10 @@ use crate::ir::builder::{self, Maker};
 use crate::onnx::proto::AttributeProto;
 use crate::refusal::Reason;
 
-/// Makes an operator with the metadata of `like` that reads `x`. Returns the name of its result.
+/// Writes an operator on `x` with the metadata of `like`. Returns the name of its result.
 ///
 /// # Errors
-/// Where the element type of the weight is unknown.
+/// The element type of the weight is unknown.
 pub fn operator(
     view: &View,
     like: &Windowed,

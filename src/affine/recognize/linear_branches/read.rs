@@ -13,15 +13,15 @@ use crate::shape::facts::extent;
 #[derive(Debug, Clone)]
 pub struct Branch {
     pub window: Window,
-    /// `[channels out, channels in / group, kernel...]`
+    /// The weight: `[channels out, channels in / group, kernel...]`.
     pub weight: Recipe,
-    /// `[channels out]`
+    /// The bias: `[channels out]`.
     pub bias: Option<Recipe>,
     /// The number of products for each place, before merging.
     pub work: usize,
 }
 
-/// An operator with a window, or two in a row.
+/// An operator with a window, or two such operators in a row.
 #[derive(Debug, Clone)]
 pub struct Windowed {
     /// The last node.
@@ -33,7 +33,8 @@ pub struct Windowed {
 }
 
 impl Windowed {
-    /// The operator that makes a value, if it is one of a window; with the one before it, where nothing is in between.
+    /// The operator with a window that outputs a value. It is merged with the operator before it if
+    /// nothing is in between.
     pub fn making(view: &View, value: ValueId) -> Option<Self> {
         let operator = Self::alone(view, value)?;
         Some(
@@ -44,7 +45,8 @@ impl Windowed {
         )
     }
 
-    /// The linear operator whose result this one alone reads, with the constant added behind it.
+    /// The linear operator before this one, with the constant that is added after it. `None` if its
+    /// result has other readers.
     pub fn before(&self, view: &View) -> Option<Self> {
         let first = *self.nodes.first()?;
         view.only_reader(self.base)
@@ -57,7 +59,7 @@ impl Windowed {
             .then_some(before)
     }
 
-    /// The operator that makes a value, with the Add of a bias that it has no place for.
+    /// The operator that outputs a value, with the Add of its bias if it has no input for one.
     pub fn with_bias(view: &View, value: ValueId) -> Option<Self> {
         Self::alone(view, value).or_else(|| {
             let add = view.maker(value)?;
@@ -70,7 +72,8 @@ impl Windowed {
         })
     }
 
-    /// Both in a row; `None` where they are not one operator.
+    /// Composes this operator with the one before it. `None` if the composition is not one
+    /// operator.
     pub fn behind(&self, before: Self) -> Option<Self> {
         let branch = before.branch.ok()?.then(self.branch.as_ref().ok()?).ok()?;
         let nodes = [&before.nodes[..], &self.nodes].concat();
@@ -82,7 +85,8 @@ impl Windowed {
         })
     }
 
-    /// With the constant that a node adds for each channel; `None` where it does anything else.
+    /// The operator with the constant that a node adds to each channel. `None` if the node does
+    /// anything else.
     pub fn shifted(&self, view: &View, node: NodeId) -> Option<Self> {
         let graph = view.graph;
         let made = graph.only_output(*self.nodes.last()?)?;
@@ -109,8 +113,8 @@ impl Windowed {
         })
     }
 
-    /// A mean over windows that an affine alone reads, together with the affine: the mean has no weight that could absorb
-    /// it, and where the border counts no shift passes the mean.
+    /// A mean over windows, together with an affine that is its only reader. The mean has no weight
+    /// that could absorb the affine, and no shift passes it if its border counts.
     pub fn before_affine(view: &View, chain: &Chain) -> Option<Self> {
         let mean = Self::making(view, chain.input).filter(|mean| !mean.has_weight(view))?;
         let mut nodes = chain.nodes.iter();
@@ -130,12 +134,12 @@ impl Windowed {
         })
     }
 
-    /// Whether it has no place for a bias.
+    /// Whether the operator has no input for a bias.
     pub fn is_product(&self, view: &View) -> bool {
         view.graph.is(self.node, "MatMul")
     }
 
-    /// The operator of a window that makes a value.
+    /// The operator with a window that outputs a value.
     pub fn alone(view: &View, value: ValueId) -> Option<Self> {
         let node = view.maker(value)?;
         view.graph.only_output(node)?;
@@ -160,7 +164,7 @@ impl Windowed {
         })
     }
 
-    /// Whether it has a weight of its own.
+    /// Whether the operator has a weight of its own.
     pub fn has_weight(&self, view: &View) -> bool {
         !view.graph.is(self.node, "AveragePool")
     }
@@ -189,14 +193,14 @@ impl Branch {
         })
     }
 
-    /// The value itself, beside an operator of this window.
+    /// The identity, as a branch next to an operator with this window.
     pub fn identity(beside: &Window) -> Option<Self> {
         let window = each(beside)?;
         let weight = Recipe::filled(1.0, &window.shape());
         Some(Self::new(window, weight, None))
     }
 
-    /// An affine of the value, beside an operator of this window.
+    /// An affine, as a branch next to an operator with this window.
     pub fn affine(chain: &Chain, beside: &Window) -> Option<Self> {
         let window = each(beside)?;
         let rank = chain.affine.rank();
@@ -226,13 +230,14 @@ impl Branch {
     }
 }
 
-/// The identity of each channel, where an operator has as many outputs as inputs.
+/// The window of the identity on each channel. `None` if the operator has another number of outputs
+/// than of inputs.
 fn each(beside: &Window) -> Option<Window> {
     let [inner, outer] = beside.channels;
     (inner == outer).then(|| Window::each(inner, beside.axes.len()))
 }
 
-/// Numbers that broadcast over a value and differ along one axis alone, as a list; `None` for others.
+/// Reshapes numbers that vary along one axis only to a list. `None` for other numbers.
 fn per_channel(numbers: &Recipe, rank: usize, axis: usize, channels: usize) -> Option<Recipe> {
     let aligned = numbers.align(rank)?;
     let alone = aligned
@@ -246,8 +251,8 @@ fn per_channel(numbers: &Recipe, rank: usize, axis: usize, channels: usize) -> O
         .expand(&[channels])
 }
 
-/// A constant summand behind an operator as a list over its channels; `None` if it has another
-/// form.
+/// Reshapes a constant summand after an operator to a list over its channels. `None` if it has
+/// another form.
 pub fn shift(view: &View, constant: ValueId, operator: &Windowed) -> Option<Recipe> {
     let window = &operator.branch.as_ref().ok()?.window;
     let rank = view.facts.rank(view.graph.only_output(operator.node)?)?;
@@ -292,7 +297,8 @@ fn conv(at: &At) -> Result<Branch, Reason> {
     }
 }
 
-/// A mean over places is a product with one part of 1 for each, where those of the border count.
+/// Reads a mean over places, which is a product with equal weights if the places of the border
+/// count.
 fn pool(at: &At) -> Result<Branch, Reason> {
     at.only_attributes(AVERAGE_POOL)?;
     let kernel = at.attr_ints("kernel_shape")?.ok_or(Reason::UnknownShape)?;
@@ -344,7 +350,7 @@ fn matmul(at: &At) -> Result<Branch, Reason> {
     ))
 }
 
-/// `alpha·x·W + beta·c`
+/// Reads `alpha·x·W + beta·c`.
 fn gemm(at: &At) -> Result<Branch, Reason> {
     at.only_attributes(&["alpha", "beta", "transA", "transB"])?;
     if at.flag("transA", false)? {
@@ -375,13 +381,13 @@ fn gemm(at: &At) -> Result<Branch, Reason> {
     Ok(Branch::new(window, scaled_by(at, "alpha", &weight)?, bias))
 }
 
-/// A recipe times an attribute, 1 by default.
+/// Multiplies a recipe by an attribute, which is 1 by default.
 fn scaled_by(at: &At, name: &str, recipe: &Recipe) -> Result<Recipe, Reason> {
     let factor = Recipe::number(at.attr_float(name, 1.0)?, recipe.rank());
     recipe.mul(&factor).ok_or(Reason::UnknownShape)
 }
 
-/// How a kernel lies over the places that a node reads, whatever their extents.
+/// The position of a kernel over the input of a node, whatever the extents of the input are.
 fn axes(at: &At, kernel: &[usize]) -> Result<Vec<Taps>, Reason> {
     let spatial = kernel.len();
     let strides = list(at, "strides", 1, spatial)?;
@@ -404,7 +410,7 @@ fn axes(at: &At, kernel: &[usize]) -> Result<Vec<Taps>, Reason> {
         let (before, after) = match auto {
             "NOTSET" => (pads[axis], pads[axis + spatial]),
             "VALID" => (0, 0),
-            // With another stride the border depends on the extent.
+            // With another stride, the border depends on the extent.
             "SAME_UPPER" if stride == 1 => (all / 2, all - all / 2),
             "SAME_LOWER" if stride == 1 => (all - all / 2, all / 2),
             _ => return Err(Reason::Attribute("auto_pad".into())),
@@ -420,7 +426,8 @@ fn axes(at: &At, kernel: &[usize]) -> Result<Vec<Taps>, Reason> {
     Ok(axes)
 }
 
-/// An attribute with one number of at least `absent` for each place, all of them `absent` by default.
+/// A list attribute of length `count`, each element of which is at least `absent`. By default, all
+/// elements are `absent`.
 fn list(at: &At, name: &str, absent: i64, count: usize) -> Result<Vec<i64>, Reason> {
     let list = at.attr_ints(name)?.unwrap_or_else(|| vec![absent; count]);
     let mut numbers = list.iter();

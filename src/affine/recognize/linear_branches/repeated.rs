@@ -1,9 +1,10 @@
-//! Repeated part: some channels that a linear operator reads are equal at all places, as the
-//! features of a whole cloud of points are beside the features of each point.
+//! Repeated part: some channels that a linear operator reads are equal at all places. An example
+//! are the features of a whole point cloud, which are concatenated to the features of each point.
 //!
-//! Before: `L(concat(a, expand(b)))`, L a convolution or a product with a constant matrix that looks at one place at a time.
-//! After: `L₁(a) + L₂(b)`, each with its columns of the weight: the product with `b` is taken once, and the sum
-//! repeats it. This is done where the products with repeated channels take more than the sum, or where no Concat is left.
+//! Before: `L(concat(a, expand(b)))`, with L a convolution or a product with a constant matrix that
+//! reads one place at a time. After: `L₁(a) + L₂(b)`, each with its own columns of the weight. The
+//! product with `b` is computed once, and the sum broadcasts it. This is done if the products with
+//! repeated channels cost more than the sum, or if no Concat is left.
 
 use tract_onnx::tract_hir::internal::TDim;
 
@@ -19,7 +20,7 @@ use crate::onnx::proto::NodeProto;
 use crate::refusal::{Reason, Refusal};
 use crate::shape::facts::{extent, same};
 
-/// How many repeated channels take more than one more sum.
+/// The number of repeated channels whose products cost more than one additional sum.
 const WIDE: usize = 4;
 
 /// Channels that are repeated before a linear operator.
@@ -60,16 +61,16 @@ impl Normalizer for RepeatedPart {
 
 /// An operand of the Concat before an operator.
 struct Beside {
-    /// The input of the operator: for a repeated part, one copy.
+    /// The operand. If it is repeated, this is the value before the repetition.
     value: ValueId,
     is_repeated: bool,
-    /// Its first channel, and how many it has.
+    /// The index of its first channel, and the number of its channels.
     first: usize,
     width: usize,
 }
 
 impl Beside {
-    /// Whether one copy of it has all places of the whole along an axis.
+    /// Whether `value` has all places of the whole along an axis.
     fn has_all(&self, view: &View, axis: usize, whole: &Option<TDim>) -> bool {
         let shape = view.facts.shape(self.value);
         !self.is_repeated || shape.is_some_and(|shape| same(&shape[axis], whole))
@@ -136,8 +137,8 @@ impl<'l> Apart<'l> {
             .where_it_is_less(view)
     }
 
-    /// Keeps the repeated parts that save work; `None` if there are none, or if no other part
-    /// varies over places.
+    /// Keeps the repeated parts that save work. `None` if no repeated part saves work, or if the
+    /// other parts do not cover all places.
     fn where_it_is_less(mut self, view: &View) -> Option<Self> {
         if self.parts.iter().filter(|part| !part.is_repeated).count() > 1 {
             self.parts
@@ -153,7 +154,7 @@ impl<'l> Apart<'l> {
         (is_whole && self.parts.iter().any(|part| part.is_repeated)).then_some(self)
     }
 
-    /// The operator of some channels alone.
+    /// The operator restricted to the channels of these parts.
     fn columns(&self, parts: &[&Beside]) -> Option<Branch> {
         let places = parts
             .iter()
@@ -187,7 +188,7 @@ impl<'l> Apart<'l> {
         let mut bias = self.branch.bias.clone();
         let mut sum: Option<String> = None;
         for part in repeated {
-            // The bias is added where there is the least to add it to.
+            // The bias is added to the first repeated part, which has few elements.
             let branch = Branch {
                 bias: bias.take(),
                 ..self.columns(&[part]).ok_or(Reason::UnknownShape)?
@@ -216,7 +217,8 @@ impl<'l> Apart<'l> {
     }
 }
 
-/// The value that another one repeats along axes other than the channels, and nothing else.
+/// The value that `value` repeats along axes other than the channels. `None` if its producer does
+/// anything else.
 fn once(view: &View, value: ValueId, channels: usize) -> Option<ValueId> {
     let (graph, facts) = (view.graph, view.facts);
     let node = view

@@ -1,9 +1,10 @@
 //! Factors: two linear operators in a row, with nothing in between.
 //!
-//! Before: `L₂(L₁(x) + b₁) + b₂`, each `Lᵢ` a convolution or a product with a constant matrix. After: one operator, the
-//! weight of which is the product of both along the channels in between, tap by tap. Exact where along each axis one of
-//! them looks at one place; a shift in between must not meet zeros that the second one pads with. It is done where the
-//! one takes fewer products than the two.
+//! Before: `L₂(L₁(x) + b₁) + b₂`, each `Lᵢ` a convolution or a product with a constant matrix.
+//! After: one operator, whose weight is the product of both along the channels in between, tap by
+//! tap. This is exact if along each axis one of them reads only one place, and if no zeros of
+//! padding in `L₂` take the place of `b₁`. It is done if the one operator takes fewer products than
+//! the two.
 
 use crate::affine::recognize::linear_branches::operator::operator;
 use crate::affine::recognize::linear_branches::read::{Branch, Windowed};
@@ -14,7 +15,7 @@ use crate::ir::{NodeId, ValueId};
 use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
 
-/// Linear operators in a row.
+/// Two linear operators in a row.
 pub struct Factors;
 
 impl Normalizer for Factors {
@@ -39,7 +40,8 @@ impl Normalizer for Factors {
     }
 }
 
-/// The refusal of a shift that the zero padding of the second operator would not have.
+/// The site of two operators that cannot be merged, because the padding of the second one lacks the
+/// shift in between.
 fn shift_in_between(view: &View, second: &Windowed) -> Option<Site> {
     let first = second
         .before(view)
@@ -51,7 +53,7 @@ fn shift_in_between(view: &View, second: &Windowed) -> Option<Site> {
         .err()
         .filter(|reason| is_less && *reason == Reason::Padding)?;
     let refusal = Some(Refusal::new(reason, view.graph.name(second.node)));
-    // The constant in between may still fold.
+    // The site does not include the constant in between, which may still fold.
     let row = Windowed {
         nodes: vec![first.node, second.node],
         ..second.clone()
@@ -62,7 +64,7 @@ fn shift_in_between(view: &View, second: &Windowed) -> Option<Site> {
     })
 }
 
-/// A product together with the Add of a bias behind it.
+/// Adds the Add of a bias after a product to the row.
 pub fn with_bias(view: &View, row: Windowed) -> Windowed {
     let output = view
         .graph
@@ -114,10 +116,10 @@ fn replacement(view: &View, row: &Windowed) -> Result<Replacement, Reason> {
 }
 
 impl Branch {
-    /// One behind the other.
+    /// The composition of this operator and `next`.
     ///
     /// # Errors
-    /// Why they are not one operator.
+    /// The reason why they are not one operator.
     pub fn then(&self, next: &Branch) -> Result<Self, Reason> {
         let window = self.window.then(&next.window).ok_or(Reason::Unaligned)?;
         if self.bias.is_some() && !next.window.stays_inside() {
@@ -141,7 +143,8 @@ impl Branch {
         })
     }
 
-    /// The product of both weights for each pair of taps, one of which is the only one along each axis.
+    /// The product of both weights for each pair of taps. Along each axis, one of the two weights
+    /// has only one tap.
     fn weight_then(&self, next: &Branch, group: usize) -> Option<Recipe> {
         let [inner, between] = self.window.channels;
         let outer = next.window.channels[1];
@@ -166,7 +169,7 @@ impl Branch {
         )
     }
 
-    /// The bias where a constant is added to each channel that comes in.
+    /// The bias if a constant is added to each input channel.
     fn shifted_by(&self, shift: &Recipe) -> Option<Recipe> {
         let ([between, outer], group) = (self.window.channels, self.window.group);
         let taps = self.weight.len() / (outer * (between / group)).max(1);

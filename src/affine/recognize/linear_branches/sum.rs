@@ -1,16 +1,16 @@
-//! Sums, as the terms that they add up.
+//! Sums, as lists of their terms.
 
 use crate::affine::recognize::View;
 use crate::ir::{NodeId, ValueId};
 
-/// One value that a sum adds, or takes off.
+/// A value that a sum adds or subtracts.
 #[derive(Debug, Clone, Copy)]
 pub struct Addend {
     pub value: ValueId,
     pub negative: bool,
 }
 
-/// All that a row of Adds and their like add up.
+/// A sum of several nodes, such as a row of Adds.
 #[derive(Debug)]
 pub struct Sum {
     pub output: ValueId,
@@ -20,7 +20,7 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// The sum that ends in a node; `None` where it is no sum, or a part of a larger one.
+    /// The sum that ends in a node. `None` if the node is not a sum, or is part of a larger sum.
     pub fn ending_in(view: &View, root: NodeId) -> Option<Self> {
         let output = view.graph.only_output(root)?;
         operands(view, root)?;
@@ -70,7 +70,7 @@ fn summand(view: &View, value: ValueId) -> Option<NodeId> {
     (is_own && operands(view, node).is_some()).then_some(node)
 }
 
-/// The operands of a sum.
+/// The operands of a node that adds or subtracts. `None` for other nodes.
 fn operands(view: &View, node: NodeId) -> Option<Vec<Addend>> {
     let op = view.graph.op(node)?;
     if !matches!(op, "Add" | "Sub" | "Sum" | "Neg") {

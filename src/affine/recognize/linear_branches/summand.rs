@@ -1,4 +1,4 @@
-//! The terms of a sum, as far as each is linear in something.
+//! The terms of a sum, each with the value in which it is linear.
 
 use crate::affine::recognize::linear_branches::read::{Branch, Windowed};
 use crate::affine::recognize::linear_branches::sum::Addend;
@@ -15,7 +15,8 @@ pub struct Summand<'v> {
 
 enum SummandForm<'v> {
     Operator(Windowed),
-    /// An affine. It becomes an operator only beside others, whose axes determine its channels.
+    /// An affine. It becomes an operator only next to other operators, whose axes determine its
+    /// channels.
     Chain(&'v Chain),
     Constant,
     /// Any other value.
@@ -23,7 +24,7 @@ enum SummandForm<'v> {
 }
 
 impl<'v> SummandForm<'v> {
-    /// The affine that makes a value, together with a mean over windows before it.
+    /// The affine that outputs a value, together with a mean over windows before it.
     fn from_chain(view: &'v View, value: ValueId) -> Option<Self> {
         let chain = view
             .chain(view.maker(value)?)
@@ -45,7 +46,7 @@ impl<'v> Summand<'v> {
         Summand { term, form }
     }
 
-    /// The values in which it may be linear: the input of its operators, and itself.
+    /// The values in which the term may be linear: the input of its operators, and the term itself.
     pub fn bases(&self) -> impl Iterator<Item = ValueId> {
         let read = match &self.form {
             SummandForm::Operator(operator) => Some(operator.base),
@@ -59,7 +60,8 @@ impl<'v> Summand<'v> {
         matches!(self.form, SummandForm::Constant)
     }
 
-    /// The operator on this value that makes it, if it has a weight to which others can be added.
+    /// The operator on `base` that computes the term, if it has a weight to which other weights can
+    /// be added.
     pub fn operator(&self, view: &View, base: ValueId) -> Option<&Windowed> {
         match &self.form {
             SummandForm::Operator(operator) => {
@@ -69,7 +71,8 @@ impl<'v> Summand<'v> {
         }
     }
 
-    /// How well others can be added to it: best to a single operator with a large weight.
+    /// The rank of the term as the one to which others are added. A single operator with a large
+    /// weight is best.
     pub fn rank(&self, view: &View, base: ValueId) -> (bool, bool, usize) {
         let Some(operator) = self.operator(view, base) else {
             return (false, false, 0);
@@ -81,7 +84,7 @@ impl<'v> Summand<'v> {
         (true, operator.nodes.len() == 1, work)
     }
 
-    /// The nodes that serve this part alone.
+    /// The nodes that compute only this term.
     pub fn nodes(&self, base: ValueId) -> &[NodeId] {
         match &self.form {
             _ if self.term.value == base => &[],
@@ -91,10 +94,10 @@ impl<'v> Summand<'v> {
         }
     }
 
-    /// The part as a branch on a value, beside an operator of this window.
+    /// The term as a branch on a value, next to an operator with this window.
     ///
     /// # Errors
-    /// Why the term is not linear, or has to stay.
+    /// The reason why the term is not linear, or has to stay.
     pub fn branch(&self, view: &View, base: ValueId, beside: &Window) -> Result<Branch, Refusal> {
         let name = view.graph.value_name(self.term.value);
         let branch = match &self.form {

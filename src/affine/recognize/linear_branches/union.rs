@@ -1,4 +1,4 @@
-//! One operator for several parts of a sum.
+//! One operator for several terms of a sum.
 
 use crate::affine::recognize::linear_branches::operator::operator;
 use crate::affine::recognize::linear_branches::read::{self, Branch, Windowed};
@@ -13,20 +13,20 @@ use crate::ir::{NodeId, ValueId};
 use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
 
-/// An operator that computes the sum of several.
+/// An operator that computes the sum of several operators.
 pub struct Union<'m> {
-    /// The operator that it replaces.
+    /// The operator on which it is modelled.
     like: &'m Windowed,
-    /// The parts that it makes, by their places in the sum.
+    /// The indices of the terms that it computes.
     parts: HashSet<usize>,
     pub branch: Branch,
 }
 
 impl<'m> Union<'m> {
-    /// The first operator of a group on a value that can take others in, with all that it can take.
+    /// Merges a group of terms on one value into its first operator that can absorb others.
     ///
     /// # Errors
-    /// Why none can.
+    /// The first reason, if no operator can absorb others.
     pub fn new(
         view: &View,
         parts: &'m [Summand],
@@ -47,7 +47,7 @@ impl<'m> Union<'m> {
             .unwrap_or_else(|| Refusal::new(Reason::UnknownShape, view.graph.value_name(base))))
     }
 
-    /// The first part of a group with all others that it can take in.
+    /// Merges all terms of a group that fit into its first term.
     fn around(
         view: &View,
         parts: &[Summand],
@@ -86,7 +86,7 @@ impl<'m> Union<'m> {
         Ok(union.with_constants(view, parts))
     }
 
-    /// The sums of weights and of biases; `None` if a shape does not fit.
+    /// Adds up weights and biases. `None` if a shape does not fit.
     fn sum(like: &'m Windowed, branches: Vec<(usize, Branch)>, window: Window) -> Option<Self> {
         let (mut weight, mut bias) = (None::<Recipe>, None::<Recipe>);
         let mut parts = HashSet::default();
@@ -112,7 +112,7 @@ impl<'m> Union<'m> {
         })
     }
 
-    /// The union with those constants of the sum that are one number for each channel.
+    /// Adds those constants of the sum that have one scalar for each channel.
     fn with_constants(mut self, view: &View, parts: &[Summand]) -> Self {
         for (place, part) in parts
             .iter()
@@ -148,10 +148,10 @@ impl<'m> Union<'m> {
         nodes
     }
 
-    /// The merged operator, and its sum with all other terms.
+    /// The merged operator, and the sum of its result and all other terms.
     ///
     /// # Errors
-    /// Where the element type of the weight is unknown.
+    /// The element type of the weight is unknown.
     pub fn replacement(
         &self,
         view: &View,
@@ -172,7 +172,7 @@ impl<'m> Union<'m> {
             value = maker.op(op, &[&value, graph.value_name(term.value)], vec![]);
         }
         let (mut made, constants) = maker.finish(graph.value_name(sum.output));
-        // The merged operator keeps the name of the one that it is modelled on.
+        // The merged operator keeps the name of the one on which it is modelled.
         made[0].name = Some(graph.name(node).to_owned());
         Ok(Replacement {
             nodes: self.nodes(view, sum, parts),
@@ -182,7 +182,8 @@ impl<'m> Union<'m> {
     }
 }
 
-/// The window of two that take so much work, if it takes no more.
+/// The union of two windows, if the merged operator takes no more work than both operators
+/// together.
 fn joined(
     (one, work): (&Window, usize),
     (other, more): (&Window, usize),

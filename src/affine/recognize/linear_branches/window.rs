@@ -1,13 +1,13 @@
 //! Windows of linear operators, and the union of two windows.
 //!
-//! Each place `o` of the result is a sum over taps `t` of the input at
-//! `o·stride + t·dilation − before`, which is 0 outside of the input. Windows of one stride with
-//! equally many places for any input merge: the taps of the union are at all places where either
-//! has one. A matrix product is a window without spatial axes.
+//! Each place `o` of the result is a sum over taps `t` of the input at `o·stride + t·dilation −
+//! before`, which is 0 outside of the input. Windows merge if they have equal strides, and results
+//! of equal extents for any input. The union has a tap wherever one of them has one. A matrix
+//! product is a window without spatial axes.
 
 use crate::recipe::Recipe;
 
-/// Numbers among the attributes are no larger than this.
+/// The largest number that an attribute may have.
 pub const LARGEST: i64 = 1 << 31;
 
 /// A window along one spatial axis.
@@ -16,13 +16,13 @@ pub struct Taps {
     pub kernel: i64,
     pub stride: i64,
     pub dilation: i64,
-    /// Zeros before the first place, and behind the last.
+    /// The zeros before the first place and after the last.
     pub before: i64,
     pub after: i64,
 }
 
 impl Taps {
-    /// One place, which is that of the result.
+    /// A single tap at the place of the result.
     pub const SAME: Self = Self {
         kernel: 1,
         stride: 1,
@@ -31,17 +31,17 @@ impl Taps {
         after: 0,
     };
 
-    /// How far the last tap is from the first.
+    /// The distance from the first tap to the last.
     fn reach(self) -> i64 {
         (self.kernel - 1) * self.dilation
     }
 
-    /// The extent of the result minus that of the input, before division by the stride.
+    /// The extent of the result minus that of the input, before the division by the stride.
     fn more(self) -> i64 {
         self.before + self.after - self.reach()
     }
 
-    /// The window with the taps of both; `None` where the extents of their results differ.
+    /// The window with the taps of both. `None` if the extents of their results differ.
     fn joined(self, other: Self) -> Option<Self> {
         if self.stride != other.stride || self.more() != other.more() {
             return None;
@@ -60,7 +60,8 @@ impl Taps {
         })
     }
 
-    /// The window of one behind another; `None` where both have several taps, or the numbers grow too large.
+    /// The composition of two windows. `None` if both have several taps, or if numbers grow too
+    /// large.
     fn then(self, next: Self) -> Option<Self> {
         if next.is_one_place() {
             return Some(Self {
@@ -68,7 +69,8 @@ impl Taps {
                 ..self
             });
         }
-        // Where the next one looks outside, zeros of the input would have made zeros.
+        // If the next window reads outside of the result, it reads zeros. This window would compute
+        // zeros there too.
         self.is_one_place().then_some(Self {
             kernel: next.kernel,
             stride: self.strided(next.stride)?,
@@ -78,24 +80,25 @@ impl Taps {
         })
     }
 
-    /// The distance between two taps, 0 where there is one alone.
+    /// The distance between two taps, or 0 if there is only one.
     fn step(self) -> i64 {
         if self.kernel > 1 { self.dilation } else { 0 }
     }
 
-    /// Whether it has one tap, and no padding.
+    /// Whether the window has one tap and no padding.
     fn is_one_place(self) -> bool {
         self.kernel == 1 && self.before == 0 && self.after == 0
     }
 
-    /// A distance in places of the result as one in places of the input; `None` where it grows too large.
+    /// Converts a distance in places of the result to one in places of the input. `None` if it
+    /// grows too large.
     fn strided(self, distance: i64) -> Option<i64> {
         distance
             .checked_mul(self.stride)
             .filter(|&distance| distance < LARGEST)
     }
 
-    /// Which tap stands at each place of a window that has all of them.
+    /// For each tap of the window `all`, the tap of this window at its place, if there is one.
     fn taps(self, all: Self) -> impl Iterator<Item = Option<usize>> {
         (0..all.kernel).map(move |place| {
             let offset = place * all.dilation - all.before + self.before;
@@ -110,18 +113,19 @@ fn gcd(a: i64, b: i64) -> i64 {
     if b == 0 { a.abs() } else { gcd(b, a % b) }
 }
 
-/// The shape of a linear operator with a weight `[channels out, channels in / group, kernel...]`.
+/// The window of a linear operator with a weight of shape `[channels out, channels in / group,
+/// kernel...]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
     /// The numbers of input and output channels.
     pub channels: [usize; 2],
     pub group: usize,
-    /// One for each spatial axis.
+    /// One window for each spatial axis.
     pub axes: Vec<Taps>,
 }
 
 impl Window {
-    /// The identity of each channel at each place. Zero channels give one empty group.
+    /// The window of the identity on each channel. With no channels, there is one empty group.
     pub fn each(channels: usize, spatial: usize) -> Self {
         Self {
             channels: [channels; 2],
@@ -140,12 +144,12 @@ impl Window {
             .collect()
     }
 
-    /// How many products it takes for each place of the result.
+    /// The number of products for each place of the result.
     pub fn work(&self) -> usize {
         self.shape().into_iter().fold(1, usize::saturating_mul)
     }
 
-    /// The window with the taps of both; `None` where they make results of different extents.
+    /// The window with the taps of both. `None` if the extents of their results differ.
     pub fn joined(&self, other: &Self) -> Option<Self> {
         if self.channels != other.channels || self.axes.len() != other.axes.len() {
             return None;
@@ -163,7 +167,7 @@ impl Window {
         })
     }
 
-    /// The composition with another window; `None` if it is no window.
+    /// The composition with another window. `None` if it is not a window.
     pub fn then(&self, next: &Self) -> Option<Self> {
         if self.channels[1] != next.channels[0] || self.axes.len() != next.axes.len() {
             return None;
@@ -182,7 +186,7 @@ impl Window {
         })
     }
 
-    /// The axis of the channels in a value of so many axes.
+    /// The axis of the channels in a value of rank `rank`.
     pub fn channel_axis(&self, rank: usize) -> Option<usize> {
         if self.axes.is_empty() {
             rank.checked_sub(1)
@@ -191,14 +195,14 @@ impl Window {
         }
     }
 
-    /// Whether it looks at nothing outside of the input.
+    /// Whether the window reads no place outside of the input.
     pub fn stays_inside(&self) -> bool {
         self.axes
             .iter()
             .all(|axis| axis.before == 0 && axis.after == 0)
     }
 
-    /// A weight of this window as one of a window that has all its taps: 0 wherever this one does not look.
+    /// Extends a weight of this window to the window `all`, with 0 at all other taps.
     pub fn widened(&self, weight: &Recipe, all: &Self) -> Option<Recipe> {
         let mut weight = in_groups(weight, self.group, all.group)?;
         for (axis, (own, all)) in self.axes.iter().zip(&all.axes).enumerate() {
@@ -208,7 +212,8 @@ impl Window {
     }
 }
 
-/// The weight of a grouped operator as one of fewer groups: blocks on the diagonal.
+/// Converts the weight of a grouped operator to one with fewer groups, with the blocks on the
+/// diagonal.
 pub fn in_groups(weight: &Recipe, from: usize, to: usize) -> Option<Recipe> {
     let blocks = from / to;
     if blocks == 1 {
@@ -218,8 +223,9 @@ pub fn in_groups(weight: &Recipe, from: usize, to: usize) -> Option<Recipe> {
         return None;
     };
     let (outer, inner, taps) = (outer / from, *inner, kernel.iter().product::<usize>());
-    // A row holds one block, and as many blocks of zeros as there are blocks. Cut into rows that are one block shorter,
-    // the same numbers have each block one place further than the last.
+    // Each row is one block followed by as many blocks of zeros as there are blocks. If the same
+    // numbers are cut into rows that are one block shorter, each block moves one place to the right
+    // from row to row.
     let block = outer * inner * taps;
     let rows = weight.reshape(&[to, blocks, 1, block])?;
     let rows = rows.pick(2, std::iter::once(Some(0)).chain(vec![None; blocks]))?;

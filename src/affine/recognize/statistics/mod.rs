@@ -1,7 +1,9 @@
-//! Online normalizers that are written out: `(x − mean) / √(mean of squares + ε)`, where the squares may be those of `x`,
-//! less the square of their mean, as Flax has the variance.
+//! Online normalizers that are written out: `(x − mean) / √(mean of squares + ε)`. The squares may
+//! be those of `x`, from whose mean the square of the mean is subtracted, as Flax computes the
+//! variance.
 //!
-//! They are read backwards from the last division, through all nodes that move or widen the statistics.
+//! The search starts at the last division and follows its operands backward, through all nodes that
+//! move or widen the statistics.
 
 mod trail;
 
@@ -13,40 +15,42 @@ use crate::shape::facts::{Shape, extent};
 
 use trail::{Division, Moment, Trail};
 
-/// A normalization by statistics of the input, without the affine behind it.
+/// A normalization by statistics of the input, without the affine after it.
 #[derive(Debug, Clone)]
 pub struct Core {
-    /// The value whose statistics are taken.
+    /// The value that is normalized.
     pub input: ValueId,
     /// The normalized value.
     pub output: ValueId,
     /// Whether the mean is subtracted.
     pub centred: bool,
-    /// Whether the sum of squares is not divided by their number.
+    /// Whether the squares are summed rather than averaged.
     pub norm: bool,
-    /// The value that is squared and reduced, and the axes over which it is.
+    /// The value that is squared and reduced.
     pub squared: ValueId,
-    /// Whether it is squared with its mean, and the square of the mean is subtracted behind.
+    /// Whether the value is squared before its mean is subtracted, and the square of the mean is
+    /// subtracted afterwards.
     pub less_mean: bool,
-    /// The axes, counted from the front, and the rank they count in.
+    /// The axes of the statistics, counted from the front.
     pub axes: Vec<usize>,
     /// The rank of the squared value.
     pub rank: usize,
-    /// The nodes, last one last.
+    /// The nodes, in execution order.
     pub nodes: Vec<NodeId>,
-    /// The Div `g/‖x‖` whose `g`, a constant of one element, scales the result.
+    /// The Div `g/‖x‖`, if its numerator `g`, a constant of one element, scales the result.
     pub factor: Option<NodeId>,
-    /// The last node of a chain that scales the reciprocal, before the normalized value is multiplied by it.
+    /// The last node of a chain that scales the reciprocal before it is multiplied by the
+    /// normalized value.
     pub inside: Option<NodeId>,
-    /// The summand of the mean square below the root; `None` where it is unknown, or where the
-    /// divisor is kept from 0 by other means.
+    /// The epsilon that is added to the mean square below the root. `None` if it is unknown, or if
+    /// another operator keeps the divisor away from 0.
     pub epsilon: Option<f64>,
     /// Whether each place is divided by its own statistics, see [`is_in_place`].
     pub is_in_place: bool,
 }
 
 impl Core {
-    /// Whether the squares are of the value that is divided, in its own shape.
+    /// Whether the squared value has the shape of the normalized value.
     pub fn input_is_squared(&self, view: &View) -> bool {
         view.facts
             .shape(self.squared)
@@ -54,12 +58,12 @@ impl Core {
     }
 }
 
-/// The core that ends in a node: a Div, or a Mul by a reciprocal.
+/// The core that ends in a node, which is a Div or a Mul by a reciprocal.
 pub fn core(view: &View, node: NodeId) -> Option<Core> {
     scaled_core(view, node).filter(|core| core.factor.is_none())
 }
 
-/// The core, where the numerator of the reciprocal may differ from 1.
+/// Like [`core()`], but the numerator of the reciprocal may differ from 1.
 pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
     let graph = view.graph;
     let output = graph.only_output(node)?;
@@ -110,15 +114,15 @@ pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
     })
 }
 
-/// The nodes among some that only move or widen statistics, or change their type.
+/// The nodes among `nodes` that only move or widen statistics, or change their type.
 pub fn widening(view: &View, nodes: &[NodeId]) -> Vec<NodeId> {
     let widening = nodes.iter().copied().filter(|&node| view.widens(node));
     widening.collect()
 }
 
-/// Whether statistics of a value along some axes meet the places that they belong to, where they
-/// are `met`: movements on the path kept the order of the numbers, and broadcasts widened them
-/// along these axes alone.
+/// Whether the statistics of a value along some axes are combined with the places to which they
+/// belong. `met` is the statistic where it is combined. Movements on the path must keep the order
+/// of the numbers, and broadcasts must widen only along these axes.
 pub fn is_in_place(
     view: &View,
     met: ValueId,
@@ -141,17 +145,17 @@ pub fn is_in_place(
     places.fit(met) && path.iter().all(|&node| places.are_kept_by(node))
 }
 
-/// The places of a value whose statistics along some axes are taken.
+/// The places of a value, and the axes of its statistics.
 struct NormalizedPlaces<'p> {
     view: &'p View<'p>,
     whole: Shape,
     axes: &'p [usize],
-    /// Whether a movement or an Expand lies on the path of the statistics.
+    /// Whether a movement or an Expand is on the path of the statistics.
     is_moved: bool,
 }
 
 impl NormalizedPlaces<'_> {
-    /// Whether statistics meet the value with one number along its axes, or with all of its places.
+    /// Whether statistics have one scalar along their axes, or all places of the value.
     fn fit(&self, statistics: ValueId) -> bool {
         self.view.facts.shape(statistics).is_some_and(|shape| {
             shape.len() == self.whole.len()
@@ -163,7 +167,7 @@ impl NormalizedPlaces<'_> {
         if self.axes.contains(&axis) && extent(&shape[axis]) == Some(1) {
             return true;
         }
-        // Without a movement an unknown extent is unchanged.
+        // Without a movement, an unknown extent is unchanged.
         shape[axis] == self.whole[axis] && (shape[axis].is_some() || !self.is_moved)
     }
 
@@ -180,7 +184,7 @@ impl NormalizedPlaces<'_> {
     }
 }
 
-/// A site around a core: the chain behind it, if there is one, is its affine.
+/// The site around a core. If there is a chain after it, that is its affine.
 pub fn site(view: &View, kind: &'static str, core: &Core) -> Site {
     let inside = core.inside.and_then(|node| view.chain(node));
     let chain = inside.or_else(|| view.chain_from(core.output));
@@ -190,8 +194,7 @@ pub fn site(view: &View, kind: &'static str, core: &Core) -> Site {
     around(view, kind, &core.nodes, core.output, axis, chain)
 }
 
-/// A site around the nodes that make a normalized value, the last one of them last, with the chain
-/// that is its affine.
+/// The site around the nodes of a normalized value, in execution order. `chain` is its affine.
 pub fn around(
     view: &View,
     kind: &'static str,
@@ -209,7 +212,7 @@ pub fn around(
     let refusal = post
         .is_none()
         .then(|| Refusal::new(Reason::Identity, view.graph.name(last)));
-    // Where the extent of the value is unknown, its parameters say how wide it is.
+    // If the extent of the value is unknown, it follows from the parameters.
     let channels = view.facts.extent(output, axis);
     let channels = channels.or_else(|| post.as_ref().map(|part| width(&part.affine)));
     Site {
@@ -223,7 +226,7 @@ pub fn around(
 
 /// A normalization of a reshaped value whose result is reshaped back.
 pub struct Reshaped {
-    /// The value before.
+    /// The value before the first Reshape.
     pub input: ValueId,
     /// The result, in the shape of `input`.
     pub output: ValueId,
@@ -231,8 +234,8 @@ pub struct Reshaped {
     pub nodes: [NodeId; 2],
 }
 
-/// The two Reshapes around a normalization from `input` to `output` that undo each other. Nothing
-/// between them may move elements.
+/// The two Reshapes around a normalization from `input` to `output` that undo each other. No other
+/// node may move elements in between.
 pub fn reshaped(view: &View, input: ValueId, output: ValueId) -> Option<Reshaped> {
     let graph = view.graph;
     let apart = view.maker(input)?;
@@ -250,8 +253,8 @@ pub fn reshaped(view: &View, input: ValueId, output: ValueId) -> Option<Reshaped
     })
 }
 
-/// The chain that scales a quotient: behind its result, or else its numerator, for a scale passes the
-/// division; or a chain that only shifts the result.
+/// The chain that scales a quotient. It is after the result, or else after the numerator, since a
+/// scale passes a division. If neither scales, a chain that only shifts the result.
 pub fn scaling<'v>(view: &'v View, numerator: ValueId, result: ValueId) -> Option<&'v Chain> {
     let behind = view.chain_from(result);
     let before = view.maker(numerator).and_then(|node| view.chain(node));
@@ -262,6 +265,6 @@ pub fn scaling<'v>(view: &'v View, numerator: ValueId, result: ValueId) -> Optio
         .or(behind)
 }
 
-/// How many movements and casts may lie in a row between the operators of a normalizer. This bounds the work where many
-/// normalizers end in one long row of them.
+/// The largest number of movements and casts in a row between the operators of a normalizer. This
+/// limits the work if many normalizers end in one long row of them.
 pub(crate) const REACH: usize = 64;

@@ -1,16 +1,17 @@
-//! The walk backwards from the last division of a normalizer, which notes the nodes that belong to its core.
+//! The search backward from the last division of a normalizer, which records the nodes of its core.
 
 use crate::affine::recognize::View;
 use crate::affine::recognize::statistics::{REACH, is_in_place};
 use crate::ir::{NodeId, ValueId};
 
-/// The power that a root is.
+/// The exponent of a root.
 const ROOT: f64 = 0.5;
 
-/// How far the number that a sum is multiplied by may be from one over the number of its terms, which is rounded.
+/// The allowed distance of the factor of a sum from one over the number of its terms, since the
+/// factor is rounded.
 const ROUNDED: f64 = 1e-6;
 
-/// `numerator / root^power`.
+/// The quotient `numerator / root^power`.
 pub struct Division {
     pub numerator: ValueId,
     pub root: ValueId,
@@ -22,7 +23,7 @@ pub struct Division {
 pub enum Moment {
     Sum,
     Mean,
-    /// The mean of squares less the square of the mean.
+    /// The mean of squares minus the square of the mean.
     Variance,
 }
 
@@ -31,11 +32,11 @@ pub struct Squares {
     /// The value that is squared.
     pub base: ValueId,
     pub moment: Moment,
-    /// The axes that it is taken over.
+    /// The axes of the statistic.
     pub axes: Vec<usize>,
 }
 
-/// The walk, and the nodes on it.
+/// The search, and the nodes that it has passed.
 pub struct Trail<'t, 'a> {
     view: &'t View<'a>,
     pub nodes: Vec<NodeId>,
@@ -46,7 +47,7 @@ pub struct Trail<'t, 'a> {
 }
 
 impl<'t, 'a> Trail<'t, 'a> {
-    /// A walk that begins at this node.
+    /// A search that starts at this node.
     pub fn new(view: &'t View<'a>, last: NodeId) -> Self {
         Trail {
             view,
@@ -58,7 +59,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         }
     }
 
-    /// The node that only moves or widens statistics, or changes their type, into a value.
+    /// The producer of a value, if it only moves or widens statistics, or changes their type.
     fn widening(&self, value: ValueId) -> Option<NodeId> {
         self.view
             .maker(value)
@@ -78,7 +79,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         nodes
     }
 
-    /// The value before them.
+    /// The value before these nodes.
     fn origin(&self, value: ValueId) -> ValueId {
         let first = self.movements(value).pop();
         first
@@ -86,7 +87,7 @@ impl<'t, 'a> Trail<'t, 'a> {
             .unwrap_or(value)
     }
 
-    /// The statistics before such nodes, which are recorded.
+    /// The value before these nodes, which are recorded.
     fn widened(&mut self, value: ValueId) -> ValueId {
         self.nodes.extend(self.movements(value));
         self.origin(value)
@@ -107,7 +108,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         value
     }
 
-    /// The division that a node is: a Div, or a Mul by a reciprocal.
+    /// The division that a node computes, as a Div or as a Mul by a reciprocal.
     pub fn division(&mut self, node: NodeId) -> Option<Division> {
         let graph = self.view.graph;
         let (left, right) = (graph.input(node, 0)?, graph.input(node, 1)?);
@@ -133,7 +134,8 @@ impl<'t, 'a> Trail<'t, 'a> {
         }
     }
 
-    /// `r` of `1/r`, or of `g/r`, and the power that it is; the factors of channels may be beside it.
+    /// Reads `1/r` or `g/r`, possibly multiplied by factors of channels. Returns `r` and the
+    /// exponent of its root.
     fn reciprocal(&mut self, value: ValueId) -> Option<(ValueId, f64)> {
         let mut value = self.widened(value);
         let maker = self.view.maker(value);
@@ -162,7 +164,8 @@ impl<'t, 'a> Trail<'t, 'a> {
         Some((root, ROOT))
     }
 
-    /// `v` of `√v`, or of `v` to this power; or the sum of squares itself behind a ReduceL2.
+    /// Reads `√v`, or `v` to this power. Returns `v` and `false`, or for a ReduceL2 its result and
+    /// `true`.
     pub fn root(&mut self, value: ValueId, power: f64) -> Option<(ValueId, bool)> {
         let value = self.widened(value);
         let bare = self.without_epsilon(value);
@@ -183,7 +186,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         }
     }
 
-    /// The value before a bound from below or a summand, which is recorded as ε.
+    /// The value before a lower bound or a summand. A summand is recorded as ε.
     fn without_epsilon(&mut self, value: ValueId) -> ValueId {
         let graph = self.view.graph;
         let Some(node) = self.view.made_by(value, &["Add", "Max", "Clip"]) else {
@@ -209,7 +212,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         self.widened(inner)
     }
 
-    /// The squares that are averaged or summed.
+    /// Reads the squares that are averaged or summed, with an ε.
     pub fn mean_square(&mut self, value: ValueId) -> Option<Squares> {
         let value = self.widened(value);
         let value = self.without_epsilon(value);
@@ -217,7 +220,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         self.variance(value).or_else(|| self.squares(value))
     }
 
-    /// The squares of a mean or sum.
+    /// Reads the squares of a mean or a sum.
     fn squares(&mut self, value: ValueId) -> Option<Squares> {
         let graph = self.view.graph;
         if let Some((nodes, inner, axes)) = self.mean(value) {
@@ -248,7 +251,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         })
     }
 
-    /// `mean(x²) − mean(x)²`, of which rounding may leave less than 0.
+    /// Reads `mean(x²) − mean(x)²`, which rounding may make negative.
     fn variance(&mut self, value: ValueId) -> Option<Squares> {
         let graph = self.view.graph;
         let bounded = self.bounded_by_zero(value);
@@ -268,7 +271,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         self.is_in_place &= one.zip(other).is_some_and(|(one, other)| one == other);
         if let Some((node, _)) = bounded {
             self.nodes.push(node);
-            // Only rounding meets the bound, which nobody can prove.
+            // The bound matters only after rounding, so it cannot be proven.
             self.epsilon = None;
         }
         self.nodes.extend(nodes);
@@ -314,8 +317,8 @@ impl<'t, 'a> Trail<'t, 'a> {
         Some((inner, axes))
     }
 
-    /// The nodes of a mean, its operand, and its axes: a ReduceMean, or a ReduceSum divided by the
-    /// number of places.
+    /// The nodes of a mean, its operand, and its axes. The mean is a ReduceMean, or a ReduceSum
+    /// divided by the number of places.
     fn mean(&self, value: ValueId) -> Option<(Vec<NodeId>, ValueId, Vec<usize>)> {
         let graph = self.view.graph;
         if let Some(node) = self.view.made_by(value, &["ReduceMean"]) {
@@ -342,7 +345,8 @@ impl<'t, 'a> Trail<'t, 'a> {
         is_mean.then(|| (vec![reduce, node], inner, axes))
     }
 
-    /// The value that is divided, and whether its mean is subtracted; `None` where the squares are not of it.
+    /// The value that is divided, and whether its mean is subtracted. `None` if the squares are of
+    /// another value.
     ///
     /// The squares may be of a reshaped value.
     pub fn dividend(&mut self, numerator: ValueId, squares: &Squares) -> Option<(ValueId, bool)> {
@@ -352,12 +356,12 @@ impl<'t, 'a> Trail<'t, 'a> {
         let is_same = below == plain || self.origin(plain) == below;
         let centred_square = self.centred(below);
         let fits = match (&centre, &centred_square) {
-            // The subtracted mean is that below the root.
+            // The subtracted mean must be the one below the root.
             (Some((x, along)), _) if squares.moment == Moment::Variance => {
                 *along == squares.axes && self.plain(*x) == self.plain(squares.base)
             }
             _ if squares.moment == Moment::Variance => false,
-            // Two subtractions of one mean are one.
+            // Two subtractions of one mean count as one.
             (Some(one), Some(other)) => one == other && one.1 == squares.axes,
             (None, None) => is_same,
             _ => false,
@@ -368,7 +372,7 @@ impl<'t, 'a> Trail<'t, 'a> {
         })
     }
 
-    /// `x` of `x − mean(x)`, and the axes of the mean.
+    /// Reads `x − mean(x)`. Returns `x` and the axes of the mean.
     fn centred(&mut self, value: ValueId) -> Option<(ValueId, Vec<usize>)> {
         let graph = self.view.graph;
         let value = self.plain(value);

@@ -1,4 +1,5 @@
-//! Statistics of blocks of an image: the averages of its blocks, and their return to each of its places.
+//! Statistics of blocks of an image: reads the averages of blocks, and the expansion to all places
+//! of a block.
 
 use tract_onnx::tract_hir::internal::TDim;
 
@@ -9,16 +10,17 @@ use crate::onnx::operator::AVERAGE_POOL;
 use crate::refusal::{Reason, Refusal};
 use crate::shape::facts::{extent, same};
 
-/// A Resize; all of a region must have the same settings.
+/// A Resize. All Resizes of a region must have equal settings.
 #[derive(Clone)]
 pub struct Widening {
     settings: (String, String, String, i64),
-    /// The refusal where it does more than repeat: then only a neighbour's formula was read.
+    /// The refusal if the Resize does more than repeat places. Then the formula is known, but other
+    /// operators cannot replace the site.
     pub refusal: Option<Refusal>,
 }
 
 impl Widening {
-    /// `times` is how many times longer each axis becomes.
+    /// Reads a Resize. `times` has the factor of the extent of each axis.
     fn from_node(at: &At, times: &[usize]) -> Option<Widening> {
         let mode = text(at, "mode", "nearest")?;
         let place = text(at, "coordinate_transformation_mode", "half_pixel")?;
@@ -37,7 +39,7 @@ impl Widening {
             (mode == "nearest" && place == "asymmetric" && rounding == "floor" && antialias == 0)
                 && at.attr_text("keep_aspect_ratio_policy", "stretch").ok()? == "stretch"
                 && (scales.is_empty() || times.eq(scales));
-        // Cropping puts other numbers outside of the image.
+        // Cropping fills places outside of the image with another constant.
         (place != "tf_crop_and_resize").then(|| Widening {
             refusal: (!repeats)
                 .then(|| Refusal::new(Reason::Attribute("mode".into()), at.graph.name(at.node))),
@@ -46,19 +48,19 @@ impl Widening {
     }
 }
 
-/// A text among the attributes of a node.
+/// A text attribute of a node.
 fn text(at: &At, name: &str, absent: &'static str) -> Option<String> {
     at.attr_text(name, absent).ok().map(str::to_owned)
 }
 
-/// Whether all numbers of a list among the attributes are this one, or the list is absent.
+/// Whether all elements of a list attribute are equal to this one, or the list is absent.
 fn are_all(at: &At, name: &str, number: i64) -> bool {
     let list = at.attr_ints(name).ok().flatten();
     list.is_none_or(|list| list.iter().all(|&i| i == number))
 }
 
 impl Reading<'_> {
-    /// Averages of blocks of an image, without padding.
+    /// Reads averages of blocks of an image, without padding.
     pub fn pool(&mut self, node: NodeId) -> Option<Value> {
         let (at, value) = (self.at(node), self.plain(node, 0)?);
         at.only_attributes(AVERAGE_POOL).ok()?;
@@ -85,7 +87,7 @@ impl Reading<'_> {
         Some(Value::new(self.averaged(&formula, &inner)?, axes))
     }
 
-    /// Every place of an image several times, next to itself.
+    /// Reads a Resize that repeats every place of an image next to itself.
     pub fn widen(&mut self, node: NodeId) -> Option<Value> {
         let (at, value) = (self.at(node), self.plain(node, 0)?);
         let (from, to) = (at.shape(0).ok()?, self.shape(node)?);

@@ -10,19 +10,19 @@ use crate::ir::equation::{Equation, is_once};
 use crate::recipe::Numbers;
 use crate::shape::facts::{Shape, extent};
 
-/// `P`: matrices, and the number of the matrix for each place of the input.
+/// `P`: a stack of matrices, and which of them is applied at each place of the input.
 #[derive(Clone, PartialEq)]
 pub struct Mixing {
-    /// The matrices: one for each place of the first axis.
+    /// The matrices, along the first axis.
     pub matrices: Numbers,
-    /// The number of the matrix that is for a place.
+    /// The index of the matrix for each place.
     pub which: Coefficient,
-    /// The atoms over which it sums, and whose places it makes.
+    /// The axis factors over which the product sums, and which its result has again.
     pub along: Vec<AxisFactor>,
 }
 
 impl Mixing {
-    /// The matrix in atoms that are not split any further.
+    /// The matrices in terms of axis factors that are not split any further.
     pub fn settled(&self, atoms: &AxisFactors) -> Option<Mixing> {
         let (which, along) = (self.which.settled(atoms)?, atoms.leaves(&self.along));
         Some(Mixing {
@@ -40,12 +40,13 @@ struct Contraction {
     of_result: Vec<char>,
     /// The label that is summed over.
     summed: char,
-    /// The label of the matrix that takes the place of the one that is summed over.
+    /// The label of the matrix that replaces the summed label in the result.
     new: char,
 }
 
 impl Contraction {
-    /// `slot` is the input of the Einsum that holds the value; the other holds the matrix.
+    /// Reads an equation. `slot` is the input of the Einsum that holds the value; the other input
+    /// holds the matrix.
     fn from_equation(equation: Equation, slot: usize) -> Option<Self> {
         let [mut of_value, mut of_matrix] = <[_; 2]>::try_from(equation.operands).ok()?;
         if slot == 1 {
@@ -68,14 +69,14 @@ impl Contraction {
         })
     }
 
-    /// The labels that both value and matrix keep.
+    /// The labels that both value and matrix have and the result keeps.
     fn stacked(&self) -> Vec<char> {
         let mut stacked = self.of_matrix.clone();
         stacked.retain(|&label| label != self.summed && label != self.new);
         stacked
     }
 
-    /// The axes of the result, for a value with these.
+    /// The axes of the result for a value with these axes.
     fn axes(&self, of_value: &Axes) -> Option<Axes> {
         let mut axes = vec![];
         for &label in &self.of_result {
@@ -95,7 +96,7 @@ fn place(labels: &[char], label: char) -> Option<usize> {
     labels.iter().position(|&other| other == label)
 }
 
-/// The positions of some labels among others; `None` if one is not there.
+/// The positions of some labels among others. `None` if a label is missing.
 fn places(labels: &[char], wanted: &[char]) -> Option<Vec<usize>> {
     wanted.iter().map(|&label| place(labels, label)).collect()
 }
@@ -113,13 +114,14 @@ fn has_twice(shape: &Shape, count: usize) -> bool {
     equal.count() > 1
 }
 
-/// The numbers from 0 to before this one.
+/// The numbers from 0 up to, but not including, `count`.
 fn counted(count: usize) -> Numbers {
     Numbers::literal(Array1::from_iter((0..count).map(|i| i as f64)).into_dyn())
 }
 
 impl Reading<'_> {
-    /// A constant input with two axes as long as one of a value. Weights without such axes are not read.
+    /// Reads a constant input with two axes as long as an axis of the value. Other weights are not
+    /// read.
     fn matrix(&self, node: NodeId, slot: usize, value: &Value) -> Option<Numbers> {
         let matrix = self.view.graph.input(node, slot)?;
         let shape = self.view.facts.shape(matrix)?;
@@ -137,7 +139,8 @@ impl Reading<'_> {
         if rank < 2 || own < 2 || own > rank {
             return None;
         }
-        // Axes of the matrix beside those of the value: stacks, then the new places and the old ones.
+        // The axes of the matrix: first stacks, which correspond to axes of the value, then the new
+        // and the old places.
         let stack: Vec<usize> = (rank - own..rank - 2).collect();
         let mut along = rank - 2;
         if slot == 0 {
@@ -167,8 +170,9 @@ impl Reading<'_> {
         self.mixed(&value, matrix, &stack, along, labels.axes(&value.axes)?)
     }
 
-    /// `P` applied along one axis of a value. `stack` names the axes of the value beside which the
-    /// matrix has its own; its last two are the new places and the old ones.
+    /// Applies `P` along one axis of a value. `stack` names the axes of the value that correspond
+    /// to the leading axes of the matrix. The last two axes of the matrix are the new and the old
+    /// places.
     fn mixed(
         &mut self,
         value: &Value,
@@ -205,10 +209,10 @@ impl Reading<'_> {
         })
     }
 
-    /// The atoms along which a stack of matrices of these extents lies, beside axes of a value.
+    /// The axis factors of the value along which a stack of matrices with these extents lies.
     ///
-    /// Matrices that are alike for all items are known for one: beside items and heads in one axis they are those of
-    /// the heads.
+    /// If the matrices are equal for all items, only those of one item are known. If an axis holds
+    /// items and heads, the matrices then lie along the heads.
     fn stacked_atoms(&self, value: &Value, extents: &[usize], axes: &[usize]) -> Vec<AxisFactor> {
         let stacked = extents.iter().zip(axes).filter(|&(&extent, _)| extent > 1);
         stacked

@@ -1,6 +1,8 @@
-//! Reading a region as formulas: for each of its values, a formula of the input of the region, place by place.
+//! Reads a region as formulas: for each of its values, a formula of the input of the region, place
+//! by place.
 //!
-//! No node is matched by its name or by its position in a pattern; an operator that is not understood ends the attempt.
+//! No node is matched by its name or by its position in a pattern. An operator that is not
+//! understood ends the attempt.
 
 mod blocks;
 mod matrices;
@@ -32,19 +34,20 @@ pub struct Quotient {
     pub square: Formula,
     /// The value that is divided.
     pub divided: ValueId,
-    /// The axes of the region's input, each an atom of its own at first.
+    /// The axes of the region's input. At first, each is one axis factor.
     pub input: Axes,
     /// The axes of the quotient.
     pub axes: Axes,
-    /// The atoms of the axes.
+    /// The axis factors of the axes.
     pub atoms: AxisFactors,
-    /// `P`, if a matrix is part of it.
+    /// `P`, if the formula contains a matrix.
     pub mixing: Option<Mixing>,
-    /// Why the formulas are those of neighbours only.
+    /// The refusal if an operator does more than its formula says, so that the region cannot be
+    /// replaced.
     pub refusal: Option<Refusal>,
 }
 
-/// A value: a formula, or a power of the root of one, and where its elements are.
+/// A value: a formula or a power of its root, and the place of its elements.
 #[derive(Clone)]
 struct Value {
     formula: Formula,
@@ -78,12 +81,12 @@ impl Value {
         })
     }
 
-    /// Whether it is one formula, and no root.
+    /// Whether the value is one formula without a root.
     fn is_plain(&self) -> bool {
         self.power == Power::One && self.beside.is_none()
     }
 
-    /// The value in atoms that are not split any further.
+    /// The value in terms of axis factors that are not split any further.
     fn settled(&self, atoms: &AxisFactors) -> Option<Self> {
         let beside = match &self.beside {
             Some((other, along)) => Some((other.settled(atoms)?, *along)),
@@ -98,7 +101,7 @@ impl Value {
     }
 }
 
-/// The operators that can be read, besides movements: those of [`Reading::node`], and Split.
+/// The operators that can be read, other than movements: those of [`Reading::node`], and Split.
 const UNDERSTOOD: &[&str] = &[
     "Add",
     "AveragePool",
@@ -120,7 +123,7 @@ const UNDERSTOOD: &[&str] = &[
     "Sub",
 ];
 
-/// Whether a node may be one of a region that can be read: where it is not, there is no need to try.
+/// Whether a node may be in a region that can be read. Regions with other nodes need not be tried.
 pub fn is_understood(view: &View, node: NodeId) -> bool {
     view.graph.is_movement(node)
         || view
@@ -129,7 +132,7 @@ pub fn is_understood(view: &View, node: NodeId) -> bool {
             .is_some_and(|op| UNDERSTOOD.contains(&op))
 }
 
-/// Reads a region that ends in a quotient; `None` where it is not understood as one.
+/// Reads a region that ends in a quotient. `None` if it is not understood.
 pub fn read(view: &View, alike: &Alike, region: &Region) -> Option<Quotient> {
     let mut reading = Reading {
         view,
@@ -155,7 +158,7 @@ struct Reading<'r> {
     alike: &'r Alike<'r>,
     atoms: AxisFactors,
     values: HashMap<ValueId, Value>,
-    /// How statistics of blocks become those of tokens.
+    /// The Resize that expands statistics of blocks to tokens.
     widening: Option<Widening>,
     /// `P`.
     mixing: Option<Mixing>,
@@ -181,7 +184,7 @@ impl<'r> Reading<'r> {
         Some(())
     }
 
-    /// Reads the last node of the region, for an input of these axes.
+    /// Reads the last node of the region, for an input with these axes.
     fn quotient(mut self, last: NodeId, input: &Axes) -> Option<Quotient> {
         let (left, right) = (self.operand(last, 0)?, self.operand(last, 1)?);
         (left.beside.is_none() && right.beside.is_none()).then_some(())?;
@@ -209,13 +212,13 @@ impl<'r> Reading<'r> {
         })
     }
 
-    /// A varying input of a node, in current atoms.
+    /// A varying input of a node, in terms of the current axis factors.
     fn varying(&self, node: NodeId, slot: usize) -> Option<Value> {
         let input = self.view.graph.input(node, slot)?;
         self.values.get(&input)?.settled(&self.atoms)
     }
 
-    /// An input of a node, possibly a constant, whose axes follow from the other operand.
+    /// An input of a node. If it is a constant, its axes follow from the other operand.
     fn operand(&mut self, node: NodeId, slot: usize) -> Option<Value> {
         let value = self.view.graph.input(node, slot)?;
         if self.values.contains_key(&value) {
@@ -234,7 +237,7 @@ impl<'r> Reading<'r> {
         Some(Value::new(Formula::term(&[], coefficient), axes))
     }
 
-    /// An operand that is no root, and one formula.
+    /// An operand that is one formula without a root.
     fn plain(&mut self, node: NodeId, slot: usize) -> Option<Value> {
         self.operand(node, slot).filter(Value::is_plain)
     }
@@ -289,7 +292,7 @@ impl<'r> Reading<'r> {
         }
     }
 
-    /// A Cast to floats.
+    /// Reads a Cast to a float type.
     fn cast(&mut self, node: NodeId) -> Option<Value> {
         let to = self.at(node).proto().cast_to()?;
         to.is_float().then(|| self.operand(node, 0))?
@@ -315,7 +318,7 @@ impl<'r> Reading<'r> {
         })
     }
 
-    /// A value divided by a constant, or 1 divided by a root.
+    /// Reads a value divided by a constant, or 1 divided by a root.
     fn division(&mut self, node: NodeId) -> Option<Value> {
         let (above, below) = (self.plain(node, 0)?, self.operand(node, 1)?);
         let axes = self.atoms.broadcast(&above.axes, &below.axes)?;
@@ -334,7 +337,7 @@ impl<'r> Reading<'r> {
         Some(Value::new(above.scaled(&by)?, axes))
     }
 
-    /// A square, a root, or one over a root.
+    /// Reads a square, a root, or the reciprocal of a root.
     fn power(&mut self, node: NodeId) -> Option<Value> {
         let value = self.plain(node, 0)?;
         match self.view.scalar(self.view.graph.input(node, 1)?)? {
@@ -354,7 +357,7 @@ impl<'r> Reading<'r> {
         }
     }
 
-    /// A mean or a sum over axes.
+    /// Reads a mean or a sum over axes.
     fn mean(&mut self, node: NodeId) -> Option<Value> {
         let (at, value) = (self.at(node), self.plain(node, 0)?);
         let (reduced, keep) = at.reduction(value.axes.len()).ok()?;
@@ -371,14 +374,14 @@ impl<'r> Reading<'r> {
         Some(Value::new(formula, axes))
     }
 
-    /// The mean over atoms. `x` does not vary along those that are free.
+    /// The mean over axis factors. `x` does not vary along those that are free.
     fn averaged(&self, formula: &Formula, over: &[AxisFactor]) -> Option<Formula> {
         let (free, own): (Vec<AxisFactor>, Vec<AxisFactor>) =
             over.iter().partition(|&&atom| self.atoms.is_free(atom));
         formula.constant_along(&free)?.mean(&own)
     }
 
-    /// Every place along some axes several times.
+    /// Reads an Expand, which repeats every place along some axes.
     fn expand(&mut self, node: NodeId) -> Option<Value> {
         let value = self.operand(node, 0)?;
         let shape = self.shape(node)?;
@@ -399,7 +402,7 @@ impl<'r> Reading<'r> {
         })
     }
 
-    /// Two values side by side, such as `x` and `x ⊙ x`.
+    /// Reads a Concat of two values, such as `x` and `x ⊙ x`.
     fn concat(&mut self, node: NodeId) -> Option<Value> {
         let (left, right) = (self.plain(node, 0)?, self.plain(node, 1)?);
         let along = axis(self.at(node).attr("axis", 0).ok()?, left.axes.len()).ok()?;
@@ -412,7 +415,7 @@ impl<'r> Reading<'r> {
         })
     }
 
-    /// Two values side by side, taken apart again.
+    /// Reads a Split of two concatenated values.
     fn split(&mut self, node: NodeId) -> Option<()> {
         let value = self.varying(node, 0)?;
         let (other, along) = value.beside.clone()?;
