@@ -1,4 +1,4 @@
-//! Properties of operators, each of which has one home.
+//! Properties of operators, each defined in one place.
 
 pub mod axes;
 #[cfg(feature = "tract")]

@@ -1,4 +1,5 @@
-//! BatchNormalization by the statistics of its input, which tract replaces by the running ones.
+//! BatchNormalization with the statistics of its input, for which tract would use the running
+//! statistics.
 
 use std::sync::Arc;
 
@@ -8,21 +9,22 @@ use tract_onnx::prelude::{DatumType, Tensor};
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tract_quirks::batch_norm_trains;
 
-/// The attributes that are read, or do not matter to one run.
+/// The attributes that are read, or do not affect a single run.
 const ATTRIBUTES: &[&str] = &["epsilon", "momentum", "training_mode"];
 
 /// The default of ε.
 const EPSILON: f32 = 1e-5;
 
-/// The relative difference allowed between given statistics and those of `x`: the rounding of a
-/// float32 sum.
+/// The relative difference that is allowed between the given statistics and those of `x`: the
+/// rounding of a float32 sum.
 const ROUNDED: f64 = 1e-5;
 
-/// `γ·(x − mean)/√(variance + ε) + β` with the mean and the variance of each channel of `x`, in float64 and rounded once;
-/// `None` if the node is no such BatchNormalization, or its statistics give no number.
+/// `γ·(x − mean)/√(variance + ε) + β` with the mean and the variance of each channel of `x`, in
+/// float64 and rounded once. `None` if the node is another one, or its inputs are invalid.
 ///
-/// Before operator set 14 engines do not agree whether one with several outputs takes these statistics or those that it is
-/// given. PyTorch's exporter gives those of `x` to weights that are standardised; others are `None`.
+/// Before operator set 14 engines disagree whether such a node uses the statistics of its input or
+/// the given ones. Both are equal for standardized weights, as PyTorch's exporter writes them. If
+/// they differ, the result is `None`.
 pub fn normalized(node: &NodeProto, opset: i64, inputs: &[Arc<Tensor>]) -> Option<Arc<Tensor>> {
     let is_one = node.op() == ("", "BatchNormalization")
         && opset >= 7

@@ -1,4 +1,4 @@
-//! Tensors, element types and facts of tract, and their counterparts in ONNX.
+//! Converts tensors, element types and facts between tract and ONNX.
 
 use bytes::Bytes;
 use tract_onnx::pb;
@@ -9,7 +9,7 @@ use tract_onnx::tract_hir::internal::{DimFact, TDim};
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
 
-/// The tensor with elements of the type that ONNX says it has; `None` if tract's own are of another sort.
+/// The tensor with the element type that ONNX gives it; `None` if tract's type does not fit.
 pub fn encoded(tensor: &Tensor, data_type: DataType) -> Option<TensorProto> {
     let bytes = match (data_type, tensor.datum_type()) {
         (DataType::BFloat16, DatumType::F32) => {
@@ -43,10 +43,10 @@ pub fn encoded(tensor: &Tensor, data_type: DataType) -> Option<TensorProto> {
     })
 }
 
-/// The facts about values around a node, by name.
+/// The facts about the values that a node may read, by name.
 pub type KnownFacts<'k> = &'k dyn Fn(&str) -> Option<InferenceFact>;
 
-/// The element type of a value, and nothing else of it.
+/// A fact with only the element type of another one.
 pub fn type_alone(fact: &InferenceFact) -> InferenceFact {
     InferenceFact {
         datum_type: fact.datum_type,
@@ -54,17 +54,18 @@ pub fn type_alone(fact: &InferenceFact) -> InferenceFact {
     }
 }
 
-/// How many axes a value has, where that is known.
+/// The rank of a value, if it is known.
 pub fn rank(fact: &InferenceFact) -> Option<usize> {
     (!fact.shape.is_open()).then(|| fact.shape.dims().count())
 }
 
-/// An extent as a number, where it is one.
+/// An extent, if it is known.
 pub fn number(dim: &DimFact) -> Option<i64> {
     dim.concretize()?.to_i64().ok()
 }
 
-/// The elements of a tensor of integers or extents, in row-major order. tract casts the largest integer to an extent of −1.
+/// The elements of a tensor of integers or extents, in row-major order. tract casts the largest
+/// integer to an extent of −1.
 pub fn dims_of(tensor: &Tensor) -> Option<Vec<TDim>> {
     if tensor.datum_type().is_integer() {
         return Some(ints_of(tensor)?.into_iter().map(TDim::from).collect());
@@ -74,14 +75,14 @@ pub fn dims_of(tensor: &Tensor) -> Option<Vec<TDim>> {
     Some(dims.iter().cloned().collect())
 }
 
-/// The elements, if all are numbers.
+/// The elements as integers, if none of them is symbolic.
 pub fn ints_of(tensor: &Tensor) -> Option<Vec<i64>> {
     let ints = tensor.cast_to::<i64>().ok()?;
     let ints = ints.to_plain_array_view::<i64>().ok()?;
     Some(ints.iter().copied().collect())
 }
 
-/// The element of a tensor that has one. tract would read it of one that has none, too.
+/// The element of a tensor with exactly one. tract would read one from an empty tensor, too.
 pub fn only<T: Datum + Copy>(tensor: &Tensor) -> Option<T> {
     if tensor.len() == 1 {
         tensor.cast_to_scalar().ok()
@@ -90,7 +91,7 @@ pub fn only<T: Datum + Copy>(tensor: &Tensor) -> Option<T> {
     }
 }
 
-/// tract's type for one of ONNX.
+/// tract's type for the code of an ONNX type.
 pub fn datum_type(code: i32) -> Option<DatumType> {
     let code = if code == DataType::BFloat16.code() {
         DataType::Float.code()
@@ -103,7 +104,7 @@ pub fn datum_type(code: i32) -> Option<DatumType> {
         .ok()
 }
 
-/// Whether no element is a symbol.
+/// Whether no element is symbolic.
 pub fn is_concrete(tensor: &Tensor) -> bool {
     tensor.datum_type() != DatumType::TDim || tensor.cast_to::<i64>().is_ok()
 }

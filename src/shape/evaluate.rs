@@ -1,5 +1,4 @@
-//! Evaluation of a node on constants, by tract's operator where that agrees with ONNX for these
-//! numbers.
+//! Evaluates a node on constants by tract's operator, if that agrees with ONNX for their elements.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,10 +13,10 @@ use crate::onnx::operator::Category;
 use crate::onnx::proto::NodeProto;
 use crate::shape::encode::dims_of;
 
-/// More numbers than this are not counted.
+/// The maximum number of elements of an evaluated Range.
 const MOST: f64 = 65_536.0;
 
-/// Element-wise operators of tract that are right about infinities and NaNs.
+/// Element-wise operators that tract implements correctly for infinities and NaNs.
 const COMPARING: &[&str] = &[
     "Equal",
     "Greater",
@@ -29,7 +28,7 @@ const COMPARING: &[&str] = &[
     "Where",
 ];
 
-/// Operators of other categories that are wrong about infinities and NaNs.
+/// Operators of other categories that tract implements incorrectly for infinities and NaNs.
 const OTHER_SENSITIVE: &[&str] = &[
     "ArgMax",
     "ArgMin",
@@ -42,15 +41,15 @@ const OTHER_SENSITIVE: &[&str] = &[
 
 /// The outcome of an evaluation.
 pub enum Evaluated {
-    /// The outputs that are there.
+    /// The outputs that the node has.
     Values(Vec<Arc<Tensor>>),
-    /// It needs what only a run knows.
+    /// The operator depends on values that only a run knows.
     TooEarly,
-    /// It cannot be computed, or tract's meaning differs.
+    /// The node cannot be evaluated, or tract deviates from ONNX.
     Failed,
 }
 
-/// Evaluates a node, by its operator in tract.
+/// Evaluates a node by its operator in tract.
 pub fn evaluated(node: &NodeProto, op: &dyn InferenceOp, inputs: &[Arc<Tensor>]) -> Evaluated {
     if !inputs.iter().all(|tensor| can_be_given(node, tensor)) {
         return Evaluated::Failed;
@@ -62,7 +61,7 @@ pub fn evaluated(node: &NodeProto, op: &dyn InferenceOp, inputs: &[Arc<Tensor>])
         (("", "ReduceProd"), [x, ..]) if x.datum_type().is_tdim() => {
             Evaluated::from_single(product(node, x))
         }
-        // tract compares numbers alone.
+        // tract compares only numbers, so booleans become integers.
         (("", "Equal"), _) => match cast_all(inputs, DatumType::Bool, DatumType::I64) {
             Ok(numbers) => asked(op, numbers),
             Err(_) => Evaluated::Failed,
@@ -83,7 +82,8 @@ impl Evaluated {
     }
 }
 
-/// tract multiplies no two vectors, so the first one becomes a matrix of one row.
+/// The product of two vectors. tract does not implement it, so the first one becomes a matrix with
+/// one row.
 fn product_of_vectors(
     node: &NodeProto,
     op: &dyn InferenceOp,
@@ -104,8 +104,8 @@ fn product_of_vectors(
     }
 }
 
-/// Evaluates with float32 in place of float16: in sums of halves the small terms are lost, and squares are soon too large,
-/// so engines add them up as floats.
+/// Evaluates in float32 instead of float16, as engines do. Sums of float16 would lose small terms,
+/// and squares would overflow.
 fn evaluated_as_floats(op: &dyn InferenceOp, inputs: &[Arc<Tensor>]) -> Evaluated {
     let Ok(floats) = cast_all(inputs, DatumType::F16, DatumType::F32) else {
         return Evaluated::Failed;
@@ -117,7 +117,7 @@ fn evaluated_as_floats(op: &dyn InferenceOp, inputs: &[Arc<Tensor>]) -> Evaluate
     }
 }
 
-/// The tensors, with those of one type cast to another.
+/// The tensors, with those of type `from` cast to `to`.
 fn cast_all(
     tensors: &[Arc<Tensor>],
     from: DatumType,
@@ -133,8 +133,8 @@ fn cast_all(
     cast.collect()
 }
 
-/// The numbers that a Range of floats counts, of which tract has none; `None` if there are too many, or one of them is
-/// rounded: then it counts how they are added up.
+/// The elements of a Range of floats, which tract does not evaluate. `None` if there are too many,
+/// or if one of them is rounded, since the result then depends on the order of additions.
 pub fn counted(node: &NodeProto, inputs: &[Arc<Tensor>]) -> Option<Arc<Tensor>> {
     let [start, limit, delta] = inputs else {
         return None;
@@ -172,7 +172,7 @@ fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
     Some(floats.iter().copied().collect())
 }
 
-/// The one element of a tensor, without an axis.
+/// The only element of a tensor, as a scalar.
 fn without_axis(tensor: &Arc<Tensor>) -> Option<Arc<Tensor>> {
     let mut number = Tensor::clone(tensor);
     number.set_shape(&[]).ok()?;
@@ -197,9 +197,9 @@ fn asked(op: &dyn InferenceOp, inputs: Vec<Arc<Tensor>>) -> Evaluated {
     }
 }
 
-/// The product of a list of extents, which tract's reductions know nothing of.
+/// The product of a list of extents, which tract cannot compute.
 fn product(node: &NodeProto, x: &Tensor) -> Option<Arc<Tensor>> {
-    // Of one axis, where none need be named for all.
+    // The list has one axis. If no axes are given, it is reduced.
     let is_reduced = x.rank() == 1 && node.attr_i("noop_with_empty_axes").ok()?.unwrap_or(0) == 0;
     let extents = dims_of(x).filter(|_| is_reduced)?;
     let product = extents
@@ -211,8 +211,8 @@ fn product(node: &NodeProto, x: &Tensor) -> Option<Arc<Tensor>> {
     Some(Tensor::from(ArrayD::from_elem(shape, product)).into_arc_tensor())
 }
 
-/// Functions that tract has only near to: of a large negative number its Sigmoid keeps not one digit, its Erf ends after the
-/// sixth, and of a large number it makes an infinite Softplus.
+/// Functions that tract only approximates. Its Sigmoid of a large negative number has no correct
+/// digit, its Erf has six, and its Softplus of a large number is infinite.
 fn function(node: &NodeProto) -> Option<fn(f64) -> f64> {
     match node.op() {
         ("", "Erf") => Some(libm::erf),
@@ -233,7 +233,7 @@ fn by_each(function: fn(f64) -> f64, x: &Tensor) -> Option<Arc<Tensor>> {
     Some(rounded.into_owned().into_arc_tensor())
 }
 
-/// Whether an operator makes one number of several.
+/// Whether an operator sums elements.
 fn adds_up(node: &NodeProto) -> bool {
     use Category::{Elementwise, Layer, MatrixProduct, Normalizer, Reduction};
     let op = node.op_type();
@@ -246,8 +246,8 @@ fn adds_up(node: &NodeProto) -> bool {
     )
 }
 
-/// Whether tract's operator is right about the numbers of a tensor. It is wrong about infinities and NaNs in operators other
-/// than sums and products, and about reductions of empty tensors.
+/// Whether tract evaluates the operator correctly on this tensor. It is wrong about infinities and
+/// NaNs except in sums and products, and about reductions of empty tensors.
 fn can_be_given(node: &NodeProto, tensor: &Tensor) -> bool {
     use Category::{Elementwise, Normalizer, Reduction};
     let (op, category) = (node.op_type(), node.category());

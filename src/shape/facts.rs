@@ -1,7 +1,9 @@
-//! Facts about every value before the model runs: shape, element type, small constant values.
+//! The facts about every value before the model runs: shape, element type, and values of small
+//! constants.
 //!
-//! Extents and the values of shape tensors are symbolic (`TDim`), so that a batch that the exporter left open is carried
-//! through `Shape`, `Gather` and `Concat` and comes out at the `Reshape` it was computed for.
+//! Extents and the elements of shape tensors may be symbolic (`TDim`). So a batch that the exporter
+//! left open passes through `Shape`, `Gather` and `Concat` to the `Reshape` for which it is
+//! computed.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,31 +23,31 @@ use crate::shape::guard;
 use crate::shape::inference::{Inference, SMALL};
 use crate::shape::loop_states::LoopStates;
 
-/// Shapes, and the values of small constants.
+/// The facts about the values of a graph.
 pub struct Facts {
-    /// Equal nodes share their facts.
+    /// Facts of equal nodes are shared.
     facts: Vec<Rc<InferenceFact>>,
     types: Vec<Option<DataType>>,
-    /// Owns the symbols of the extents, which would be mere names without it.
+    /// Owns the symbols of the extents.
     engine: Inference,
 }
 
 /// A tensor that a node of a body reads.
 pub struct Operand {
-    /// Its extents.
+    /// The extents.
     pub shape: Vec<usize>,
-    /// Whether it holds integers.
+    /// Whether the elements are integers.
     pub is_integer: bool,
-    /// The integers, where they are known.
+    /// The integers, if they are known.
     pub ints: Option<Vec<i64>>,
 }
 
-/// The facts about a tensor that a node of a body makes.
+/// The facts about a tensor that a node of a body computes.
 #[derive(Clone, Default)]
 pub struct Expected {
-    /// Its extents.
+    /// The extents, if they are known.
     pub shape: Option<Vec<usize>>,
-    /// Whether it holds integers.
+    /// Whether the elements are integers, if it is known.
     pub is_integer: Option<bool>,
 }
 
@@ -81,8 +83,8 @@ impl Expected {
 }
 
 impl Facts {
-    /// Infers the facts of every value of the graph. A fact that tract does not know stays unknown,
-    /// and no fact behind it is guessed.
+    /// Infers the facts of every value of the graph. A fact that tract cannot infer stays unknown,
+    /// and so do facts that depend on it.
     pub fn infer(graph: &Graph) -> Facts {
         let engine = Inference::new(graph);
         let mut loop_states = LoopStates::new(graph);
@@ -101,13 +103,13 @@ impl Facts {
         &self.engine
     }
 
-    /// The first node with attributes that its operator does not have, or value that is too large to
-    /// be made.
+    /// The first node whose attributes are not valid for its operator, or the first value that is
+    /// too large.
     pub fn out_of_bounds(&self) -> Option<String> {
         self.engine.out_of_bounds()
     }
 
-    /// Whether a run of the graph takes no more multiplications than its weights make likely.
+    /// Whether the number of multiplications of a run is plausible for the size of the weights.
     pub fn can_be_run(&self, graph: &Graph) -> bool {
         let work = graph.order().iter().map(|&node| {
             let (inputs, outputs) = (graph.inputs(node), graph.outputs(node));
@@ -120,14 +122,14 @@ impl Facts {
         guard::is_worth(work.sum(), graph.weight_bytes())
     }
 
-    /// The facts about the values that are not left out.
+    /// The facts about the values that are present.
     fn present(&self, values: &[Option<ValueId>]) -> Vec<&InferenceFact> {
         let values = values.iter().flatten();
         values.map(|value| &*self.facts[value.index()]).collect()
     }
 
-    /// Whether the operands of a sum or a product have extents that do not broadcast: an engine may
-    /// not check that when only the extents of the result are needed.
+    /// Whether the operands of a sum or a product have extents that do not broadcast. An engine may
+    /// not check this if only the extents of the result are needed.
     pub fn misfits(&self, graph: &Graph, node: NodeId) -> bool {
         if graph.category(node) != Some(Category::Arithmetic) {
             return false;
@@ -145,12 +147,12 @@ impl Facts {
         broadcast.is_none()
     }
 
-    /// The extents of a value, where all are numbers.
+    /// The extents of a value, if all are known.
     fn known_extents(&self, value: ValueId) -> Option<Vec<usize>> {
         self.shape(value)?.iter().map(extent).collect()
     }
 
-    /// The extents of the outputs of a node of a body, and whether they hold integers, where that is known.
+    /// The facts about the outputs of a node of a body, as far as they are known.
     pub fn of_inner(
         &self,
         graph: &Graph,
@@ -161,7 +163,7 @@ impl Facts {
         outputs.iter().map(Expected::from_fact).collect()
     }
 
-    /// The extents of a value, or `None` if not even the rank is known.
+    /// The extents of a value; `None` if its rank is unknown.
     pub fn shape(&self, value: ValueId) -> Option<Shape> {
         let shape = &self.facts[value.index()].shape;
         (!shape.is_open()).then(|| shape.dims().map(|dim| dim.concretize()).collect())
@@ -172,17 +174,17 @@ impl Facts {
         self.types[value.index()]
     }
 
-    /// How many axes a value has.
+    /// The rank of a value.
     pub fn rank(&self, value: ValueId) -> Option<usize> {
         rank(&self.facts[value.index()])
     }
 
-    /// The extent of one axis where it is a plain number.
+    /// The extent of an axis, if it is known.
     pub fn extent(&self, value: ValueId, axis: usize) -> Option<usize> {
         extent(self.shape(value)?.get(axis)?)
     }
 
-    /// The value itself where it was small enough to be evaluated; its elements may be symbolic.
+    /// The elements of a value, if it was small enough to be evaluated. They may be symbolic.
     pub fn value(&self, value: ValueId) -> Option<Arc<Tensor>> {
         self.facts[value.index()]
             .value
@@ -190,7 +192,7 @@ impl Facts {
             .filter(|tensor| !self.engine.is_open(tensor))
     }
 
-    /// The elements of a value that is a shape itself, symbolic or not.
+    /// The elements of a value that holds a shape. They may be symbolic.
     pub fn extents(&self, value: ValueId) -> Option<Shape> {
         Some(
             dims_of(&*self.value(value)?)?

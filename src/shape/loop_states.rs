@@ -1,7 +1,7 @@
-//! The facts about the inputs and results of bodies that are flattened into one graph.
+//! Infers the facts about the inputs and results of bodies that are flattened into one graph.
 //!
-//! A state of a loop keeps its extents in each iteration, if the body makes a state of the extents that it is given. The
-//! inference assumes so at first, and drops the assumption for each axis along which it does not hold.
+//! A state of a loop keeps its extents if one iteration of the body does. The inference assumes
+//! this at first, and drops the assumption for each axis along which it does not hold.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -18,33 +18,35 @@ use crate::onnx::node::states;
 use crate::onnx::proto::NodeProto;
 use crate::shape::encode::{number, only, rank, type_alone};
 
-/// The loops of a flat graph.
+/// The assumptions about the loops of a flat graph.
 pub(crate) struct LoopStates {
     /// The nodes at which bodies begin, by their numbers.
     begins: HashMap<i64, NodeId>,
-    /// The states whose extents may change from one iteration to the next, with the axes; all axes where there is no list.
+    /// The states whose extents may change between iterations, with the axes that change; `None`
+    /// for all axes.
     changing: HashMap<ValueId, Option<BTreeSet<usize>>>,
 }
 
-/// A loop at its end.
+/// A loop, seen from the node at its end.
 struct Ending<'g> {
     graph: &'g Graph<'g>,
     begin: NodeId,
     end: NodeId,
-    /// The number of inputs before the first state, and of results before the first.
+    /// The number of inputs before the first state, and the number of results before the first
+    /// state.
     first: usize,
     lead: usize,
-    /// How many states there are.
+    /// The number of states.
     states: usize,
 }
 
 impl Ending<'_> {
-    /// A state as the body is given it.
+    /// A state as an input of the body.
     fn given(&self, state: usize) -> Option<ValueId> {
         self.graph.output(self.begin, self.first + state)
     }
 
-    /// The results of the body: its states, and then the scan outputs.
+    /// A result of the body. Its states come first, followed by the scan outputs.
     fn made(&self, slot: usize) -> Option<ValueId> {
         self.graph.input(
             self.end,
@@ -52,7 +54,7 @@ impl Ending<'_> {
         )
     }
 
-    /// The facts about a result of the loop: a state, or a scan output.
+    /// The facts about a result of the loop: a state or a scan output.
     fn result(&self, slot: usize, facts: &[Rc<InferenceFact>]) -> InferenceFact {
         match self.given(slot).filter(|_| slot < self.states) {
             Some(state) => fact(facts, Some(state)),
@@ -79,7 +81,7 @@ impl LoopStates {
         }
     }
 
-    /// The facts about the results of such a node; `None` for every other node.
+    /// The facts about the outputs of a node that begins or ends a region; `None` for other nodes.
     pub fn infer(
         &self,
         graph: &Graph,
@@ -122,7 +124,7 @@ impl LoopStates {
         })
     }
 
-    /// The facts about a value that hold in every iteration.
+    /// The part of the facts about a value that holds in every iteration.
     pub fn in_every_iteration(&self, value: ValueId, fact: Rc<InferenceFact>) -> Rc<InferenceFact> {
         let changed = match self.changing.get(&value) {
             None => return fact,
@@ -143,7 +145,7 @@ impl LoopStates {
         Rc::new(changed)
     }
 
-    /// Whether the new facts change the assumptions.
+    /// Updates the assumptions from new facts. Returns whether they changed.
     pub fn learn(&mut self, graph: &Graph, facts: &[Rc<InferenceFact>]) -> bool {
         let mut learned = false;
         for &node in graph.order() {
@@ -181,7 +183,7 @@ fn region_number(node: &NodeProto) -> Option<i64> {
     node.attr_i(NUMBER).ok().flatten()
 }
 
-/// The fact about a value; nothing about one that is left out.
+/// The fact about a value; an unknown fact for a value that is left out.
 fn fact(facts: &[Rc<InferenceFact>], value: Option<ValueId>) -> InferenceFact {
     match value {
         Some(value) => InferenceFact::clone(&facts[value.index()]),
@@ -189,7 +191,7 @@ fn fact(facts: &[Rc<InferenceFact>], value: Option<ValueId>) -> InferenceFact {
     }
 }
 
-/// The inputs of a body in each iteration.
+/// The fact about an input of a body, valid in each iteration.
 fn body_input(
     graph: &Graph,
     node: NodeId,
@@ -212,7 +214,8 @@ fn body_input(
     }
 }
 
-/// The facts about the results of an If: of the branch that is taken, or what both have in common.
+/// The facts about the results of an If: those of the branch that it takes, or those that both
+/// branches share.
 fn branch_results(graph: &Graph, end: NodeId, facts: &[Rc<InferenceFact>]) -> Vec<InferenceFact> {
     let count = graph.outputs(end).len();
     let condition = fact(facts, graph.input(end, 0)).value.concretize();
@@ -229,7 +232,7 @@ fn branch_results(graph: &Graph, end: NodeId, facts: &[Rc<InferenceFact>]) -> Ve
     results.collect()
 }
 
-/// One iteration's part of a value that a Scan iterates over.
+/// The part of a Scan's input that one iteration reads.
 fn of_one_iteration(fact: &InferenceFact, node: &NodeProto, place: usize) -> InferenceFact {
     let mut dims: TVec<DimFact> = fact.shape.dims().cloned().collect();
     let along = match node.attr_ints("scan_input_axes") {
@@ -249,8 +252,8 @@ fn of_one_iteration(fact: &InferenceFact, node: &NodeProto, place: usize) -> Inf
     }
 }
 
-/// The scan outputs: the number of iterations is unknown, and so is the meaning of a symbol in
-/// each.
+/// The fact about a scan output. The number of iterations is unknown, and a symbol may have another
+/// meaning in each.
 fn of_all_iterations(fact: &InferenceFact, node: &NodeProto) -> InferenceFact {
     if fact.shape.is_open()
         || node
@@ -260,7 +263,7 @@ fn of_all_iterations(fact: &InferenceFact, node: &NodeProto) -> InferenceFact {
     {
         return type_alone(fact);
     }
-    // The number of iterations precedes the extents of one.
+    // The axis of iterations precedes the axes of one iteration's part.
     let mut dims: TVec<DimFact> = TVec::new();
     dims.push(DimFact::default());
     dims.extend(fact.shape.dims().map(|dim| match number(dim) {
@@ -270,8 +273,8 @@ fn of_all_iterations(fact: &InferenceFact, node: &NodeProto) -> InferenceFact {
     type_alone(fact).with_shape(ShapeFactoid::closed(dims))
 }
 
-/// The axes along which an assumption about a state does not hold in the next iteration; `None`
-/// where the rank changes, or is unknown.
+/// The axes along which the extent of a state changes in the next iteration; `None` if the rank
+/// changes or is unknown.
 fn changing(given: &InferenceFact, made: &InferenceFact) -> Option<Vec<usize>> {
     if given.shape.is_open() {
         return Some(vec![]);
@@ -284,7 +287,7 @@ fn changing(given: &InferenceFact, made: &InferenceFact) -> Option<Vec<usize>> {
     Some(changing.map(|(axis, _)| axis).collect())
 }
 
-/// The facts that hold for both of two values.
+/// The facts that hold for both values.
 pub(crate) fn common(one: &InferenceFact, other: &InferenceFact) -> InferenceFact {
     let mut fact = InferenceFact::default();
     if one.datum_type == other.datum_type {

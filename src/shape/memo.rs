@@ -12,16 +12,16 @@ use crate::hash::HashMap;
 use crate::ir::{Graph, NodeId, ValueId};
 use crate::onnx::operator::Category;
 
-/// How many kinds of nodes are remembered. Networks repeat a few hundred.
+/// The maximum number of kinds of nodes that are remembered. A network repeats a few hundred kinds.
 const LARGEST: usize = 4096;
 
-/// The answers so far.
+/// The answers found so far.
 #[derive(Default)]
 pub(crate) struct Memo {
     answers: HashMap<Key, Vec<Rc<InferenceFact>>>,
 }
 
-/// All that inference looks at.
+/// Everything on which the answer depends.
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
     operator: Vec<u8>,
@@ -30,7 +30,7 @@ struct Key {
 }
 
 impl Memo {
-    /// The facts of a node's outputs: those of a node like it, or else as `infer` has them.
+    /// The facts of a node's outputs: those of an equal node, or else the result of `infer`.
     pub fn get_or(
         &mut self,
         graph: &Graph,
@@ -64,8 +64,8 @@ fn shared(facts: Vec<InferenceFact>) -> Vec<Rc<InferenceFact>> {
     facts.into_iter().map(Rc::new).collect()
 }
 
-/// Whether inference needs only the shapes of a node's operands: the operator has a rule for shapes, and some operand is
-/// unknown. Where the values of all are known, the result is evaluated.
+/// Whether inference needs only the shapes of a node's operands: the operator has a rule for
+/// shapes, and some operand is unknown. If all values are known, the result is evaluated.
 pub(crate) fn needs_shapes_alone(
     graph: &Graph,
     node: NodeId,
@@ -80,7 +80,8 @@ pub(crate) fn needs_shapes_alone(
     has_rule_of_shapes && !inputs.all(|&input| is_known(input))
 }
 
-/// `None` if more than the node and its inputs matters: bodies read values around them.
+/// The key of a node; `None` if the answer may depend on more than its inputs, as bodies read
+/// enclosing values.
 fn key(graph: &Graph, node: NodeId, facts: &[Rc<InferenceFact>]) -> Option<Key> {
     let proto = graph.node(node);
     let (domain, op) = graph.domain_op(node);
@@ -100,7 +101,7 @@ fn key(graph: &Graph, node: NodeId, facts: &[Rc<InferenceFact>]) -> Option<Key> 
     });
     let inputs = graph.inputs(node).iter().map(|input| {
         let fact = &facts[(*input)?.index()];
-        // The facts hold the tensors, so that no two of them are at one place.
+        // The facts keep the tensors alive, so that addresses are unique.
         let value = fact.value.concretize().filter(|_| !by_shape);
         let place = value.map(|tensor| Arc::as_ptr(&tensor) as usize);
         Some((fact.datum_type, fact.shape.clone(), place))
@@ -112,7 +113,8 @@ fn key(graph: &Graph, node: NodeId, facts: &[Rc<InferenceFact>]) -> Option<Key> 
     })
 }
 
-/// Whether every symbol of a fact is one of the inputs: another node like this one has others.
+/// Whether every symbol of a fact occurs in the inputs. Otherwise an equal node would need other
+/// symbols.
 fn brings_nothing<'f>(
     fact: &InferenceFact,
     inputs: impl Iterator<Item = &'f InferenceFact>,

@@ -1,7 +1,8 @@
-//! Shapes and element types of values: inference over symbolic extents, a node at a time.
+//! Infers the shapes and element types of values, with symbolic extents, one node at a time.
 //!
-//! Takes a [`Graph`](crate::ir::Graph), gives [`Facts`](facts::Facts). Inference asks tract's operators, behind a
-//! `guard` against questions that cost too much, and `rules` of its own where only part of the inputs is known.
+//! [`Facts`](facts::Facts) are inferred from a [`Graph`](crate::ir::Graph). Inference uses tract's
+//! operators, after a `guard` has excluded those that cost too much, and its own `rules` if the
+//! inputs are only partly known.
 
 pub(crate) mod batch_statistics;
 pub(crate) mod encode;

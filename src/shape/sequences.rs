@@ -1,6 +1,7 @@
-//! Values that are split into sequences, and the parts that are taken out of these.
+//! Values that are split into sequences, and parts that are read from these sequences.
 //!
-//! A sequence is no tensor and has no shape; the shape of a part follows from the value that the node splits.
+//! A sequence is not a tensor and has no shape. The shape of a part follows from the value that is
+//! split.
 
 use std::rc::Rc;
 
@@ -13,22 +14,23 @@ use crate::shape::encode::{ints_of, rank, type_alone};
 use crate::shape::extents::{Shape, extent};
 use crate::shape::rules::{closed, shape};
 
-/// Sequences of more parts are left alone: each would be an output of one operator.
+/// The maximum number of parts. A longer sequence stays, since each part would become an output of
+/// one operator.
 const MOST: usize = 1 << 10;
 
-/// How a SplitToSequence splits a value.
+/// The parts of a value that a SplitToSequence splits.
 pub struct SequenceParts {
-    /// The axis.
+    /// The axis that is split.
     pub axis: usize,
-    /// How many places of the axis each part has.
+    /// The extent of each part along the axis.
     pub extents: Vec<usize>,
-    /// Whether parts have the axis.
+    /// Whether parts keep the axis.
     pub keeps_axis: bool,
 }
 
 impl SequenceParts {
-    /// The parts that a node makes, from the extents of values and from integers that are known before a run, with the number
-    /// of axes that these have; `None` for every other node, and where it is not known which parts there are.
+    /// The parts of a SplitToSequence. `shape` returns the extents of a value, and `ints` its known
+    /// integers with its rank. `None` for other nodes, and if the parts are unknown.
     pub fn find(
         graph: &Graph,
         node: NodeId,
@@ -69,13 +71,13 @@ impl SequenceParts {
         })
     }
 
-    /// The number of the part that a SequenceAt takes, from the integer that it reads.
+    /// The index of the part that a SequenceAt reads, from its position input.
     pub fn taken(&self, position: i64) -> Option<usize> {
         axis(position, self.extents.len()).ok()
     }
 }
 
-/// Parts of `number` places each; the last one may be shorter.
+/// Parts of `number` places each, of which the last may be shorter.
 fn by_number(whole: usize, number: usize) -> Option<Vec<usize>> {
     if number == 0 || whole.div_ceil(number) > MOST {
         return None;
@@ -96,8 +98,8 @@ fn by_list(whole: Option<usize>, list: &[i64]) -> Option<Vec<usize>> {
     (extents.len() <= MOST && whole.is_none_or(|whole| whole == sum)).then_some(extents)
 }
 
-/// The facts about a sequence, whose type is that of its parts, and about the result of a
-/// SequenceAt; `None` for every other node.
+/// The fact about a sequence, whose type is that of its parts, or about the result of a SequenceAt;
+/// `None` for other nodes.
 pub fn infer(
     graph: &Graph,
     node: NodeId,

@@ -1,4 +1,4 @@
-//! The extent of an axis behind a Slice.
+//! Infers the extent of an axis after a Slice.
 
 use tract_onnx::prelude::{InferenceFact, TVec};
 use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
@@ -9,11 +9,11 @@ use crate::onnx::operator::input_for;
 use crate::onnx::proto::NodeProto;
 use crate::shape::encode::{KnownFacts, dims_of, number};
 
-/// No tensor has so many elements, so a Slice that ends behind them cuts nothing off. Exporters that leave an end out write
-/// a billion.
+/// A bound on the number of elements of a tensor. A Slice whose end exceeds it cuts nothing off;
+/// exporters write such an end if the program gives none.
 const NOWHERE: i128 = 1 << 40;
 
-/// How a Slice cuts an axis, as far as that is known.
+/// The bounds of a Slice along an axis, as far as they are known.
 pub struct SliceCut {
     axis: usize,
     start: TDim,
@@ -22,8 +22,8 @@ pub struct SliceCut {
 }
 
 impl SliceCut {
-    /// How many places are left of so many, where all is a number: those from the start on that are before the end. tract
-    /// counts them backwards where the end is before the start.
+    /// The number of places that remain of `whole` places, if all bounds are known. tract would
+    /// compute a negative number if the end precedes the start.
     fn left(&self, whole: Option<i64>) -> Option<usize> {
         let start = i128::from(self.start.to_i64().ok()?);
         let end = i128::from(self.end.as_ref()?.to_i64().ok()?);
@@ -37,7 +37,8 @@ impl SliceCut {
         }
     }
 
-    /// Whether all of an axis is left, however long it is, of a value that has so many elements at each place.
+    /// Whether the Slice keeps a whole axis of any length. `beside` is the number of elements at
+    /// each place.
     fn leaves_all(&self, beside: i128) -> bool {
         let end = self.end.as_ref().and_then(|end| end.to_i64().ok());
         let is_far = end.is_some_and(|end| i128::from(end).saturating_mul(beside) >= NOWHERE);
@@ -50,20 +51,20 @@ fn is_number(dim: &TDim, number: i64) -> bool {
     dim.to_i64().is_ok_and(|dim| dim == number)
 }
 
-/// Whether a Slice leaves nothing of an axis, however long it is: start and end count from the same side and the start is
-/// not before the end, or the end is before all places.
+/// Whether a Slice keeps nothing of an axis of any length: start and end count from the same side
+/// and the start is not before the end, or the end precedes all places.
 fn is_always_empty(start: i128, end: i128, step: i128) -> bool {
     let count_from_one_side = start.is_negative() == end.is_negative();
     let is_empty = count_from_one_side && !is_ahead(start, end, step);
     is_empty || step > 0 && end <= -NOWHERE
 }
 
-/// Whether a step leads from the start towards the end.
+/// Whether steps from the start approach the end.
 fn is_ahead(start: i128, end: i128, step: i128) -> bool {
     if step > 0 { start < end } else { start > end }
 }
 
-/// The number of places that a Slice leaves of so many.
+/// The number of places that a Slice keeps of an axis with `whole` places.
 fn places(start: i128, end: i128, step: i128, whole: i128) -> i128 {
     let (start, end) = match step > 0 {
         true => (
@@ -82,20 +83,20 @@ fn places(start: i128, end: i128, step: i128, whole: i128) -> i128 {
     }
 }
 
-/// A bound, which counts from the end where it is negative, between two places.
+/// A bound between two places. A negative bound counts from the end.
 fn clamped(bound: i128, whole: i128, low: i128, high: i128) -> i128 {
     let place = if bound < 0 { bound + whole } else { bound };
     place.clamp(low, high.max(low))
 }
 
-/// The facts about a slice of `from`. A slice that reaches past the end is shorter than its bounds,
-/// and the end of an open extent is unknown. An axis is assumed to be non-empty, so that its first
-/// and its last place exist.
+/// Corrects the fact about a slice of `from`. A slice that reaches past the end is shorter than its
+/// bounds say, and the end of an open extent is unknown. An axis is assumed to be nonempty, so that
+/// its first and last places exist.
 pub fn within_reach(fact: InferenceFact, from: &InferenceFact, cuts: &[SliceCut]) -> InferenceFact {
     if from.shape.is_open() {
         return fact;
     }
-    // A Slice keeps the rank, even where all else is unknown.
+    // A Slice keeps the rank, even if nothing else is known.
     let fact = match fact.shape.is_open() {
         true => fact.with_shape(ShapeFactoid::closed(
             from.shape.dims().map(|_| DimFact::default()).collect(),
@@ -118,7 +119,7 @@ pub fn within_reach(fact: InferenceFact, from: &InferenceFact, cuts: &[SliceCut]
     fact.with_shape(ShapeFactoid::closed(dims))
 }
 
-/// A Slice of a value.
+/// A value and the cuts of a Slice on it.
 struct SlicedValue<'s> {
     from: &'s InferenceFact,
     cuts: &'s [SliceCut],
@@ -129,7 +130,8 @@ impl SlicedValue<'_> {
         self.cuts.iter().filter(move |cut| cut.axis == axis)
     }
 
-    /// The extent behind the Slice of an axis that has this extent before it, and this one as tract infers it.
+    /// The extent of an axis after the Slice. `whole` is the extent before it, and `taken` is the
+    /// extent that tract infers.
     fn dim(&self, axis: usize, whole: &DimFact, taken: &DimFact) -> DimFact {
         if let Some(left) = self.left(axis, whole) {
             return DimFact::from(TDim::from(left));
@@ -143,7 +145,7 @@ impl SlicedValue<'_> {
         }
     }
 
-    /// Whether tract infers another number than the Slice leaves.
+    /// Whether the extent that tract infers is known to be wrong.
     fn contradicts(&self, axis: usize, whole: &DimFact, taken: &DimFact) -> bool {
         match (self.left(axis, whole), number(taken)) {
             (Some(left), Some(taken)) => left != taken,
@@ -151,7 +153,7 @@ impl SlicedValue<'_> {
         }
     }
 
-    /// How many places are left of an axis.
+    /// The number of places of an axis that remain, if it is known.
     fn left(&self, axis: usize, whole: &DimFact) -> Option<i64> {
         let cut = self.cuts_along(axis).next()?;
         cut.left(number(whole)).map(|left| left as i64)
@@ -170,7 +172,7 @@ impl SlicedValue<'_> {
         self.cuts_along(axis).any(|cut| cut.leaves_all(beside))
     }
 
-    /// The number of elements at each place of an axis, as far as the extents are numbers.
+    /// The product of the known extents of the other axes.
     fn elements_beside(&self, axis: usize) -> i128 {
         let others = self
             .from
@@ -183,9 +185,9 @@ impl SlicedValue<'_> {
     }
 }
 
-/// Whether the bounds may select more places than the whole axis has: of one open extent as many as
-/// of another. Tables are assumed to have as many places as there are tokens, as in each run that
-/// adds the two.
+/// Whether the bounds may select more places than the axis has, as if one open extent bounded
+/// another. A table is assumed to have at least as many places as there are tokens, since every run
+/// that adds the two requires it.
 fn reaches_past(whole: &DimFact, taken: &DimFact) -> bool {
     let Some(taken) = taken.concretize().filter(|taken| taken.to_i64().is_err()) else {
         return false;
@@ -195,7 +197,7 @@ fn reaches_past(whole: &DimFact, taken: &DimFact) -> bool {
     })
 }
 
-/// The axes that a Slice cuts, and how.
+/// The axes that a Slice cuts, with their bounds.
 pub fn cuts(node: &NodeProto, from: &InferenceFact, known: KnownFacts) -> Vec<SliceCut> {
     let starts = list(node, "starts", known).unwrap_or_default();
     let ends = list(node, "ends", known).unwrap_or_default();
@@ -222,7 +224,7 @@ pub fn cuts(node: &NodeProto, from: &InferenceFact, known: KnownFacts) -> Vec<Sl
         .collect()
 }
 
-/// Bounds, from an attribute or an input.
+/// A list of bounds in an attribute or an input.
 fn list(node: &NodeProto, name: &str, known: KnownFacts) -> Option<Vec<TDim>> {
     if let Some(ints) = node.attr_ints(name).ok().flatten() {
         return Some(ints.iter().map(|&int| TDim::from(int)).collect());
@@ -251,7 +253,8 @@ mod tests {
 
     #[test]
     fn slice_extents_match_numpy() {
-        // Start, end, step, and how many are left of four places, and of any number of them.
+        // Start, end, step, the number of remaining places of four, and that of an unknown number
+        // of places.
         let cases = [
             (0, 4, 1, Some(4), None),
             (1, i64::MAX, 2, Some(2), None),

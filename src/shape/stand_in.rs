@@ -1,15 +1,15 @@
-//! How a node is put to tract where it does not know the operator, or reads it otherwise than ONNX.
+//! Replaces a node that tract does not know or misreads by another one, for inference.
 
 use crate::onnx::operator::TYPES;
 use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
 use crate::onnx::tensor::DataType;
 
-/// An operator of the same shapes, for those of runtimes that tract does not know, and for those of
+/// An operator with the same shapes, for operators of runtimes that tract does not know, or of
 /// which it knows only some forms.
 pub fn stand_in(operator: (&str, &str)) -> Option<&'static str> {
     match operator {
         ("", "LpPool") => Some("MaxPool"),
-        // With statistics of another type than the value, or among its outputs.
+        // The statistics may have another type than the value, or may be among the outputs.
         ("", "BatchNormalization") => Some("Identity"),
         ("com.microsoft", "FusedMatMul" | "TransposeMatMul") => Some("MatMul"),
         ("com.microsoft", "BiasGelu") => Some("Add"),
@@ -40,7 +40,8 @@ pub fn inputs_of(stand_in: &str) -> usize {
         _ => 2,
     }
 }
-/// The zeros that a ConstantOfShape makes where it is not told of what: tract has them in float64.
+/// Writes the default value of a ConstantOfShape, a float32 zero, which tract would read as
+/// float64.
 pub fn spell_zero_as_float(node: &mut NodeProto) {
     if node.op_type() == "ConstantOfShape" && node.attribute.is_empty() {
         let zero = TensorProto {

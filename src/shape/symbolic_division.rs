@@ -1,9 +1,10 @@
-//! Quotients and remainders of shapes: below 0 tract's are not those of ONNX.
+//! Quotients and remainders of shapes. For negative numbers tract's results differ from those of
+//! ONNX.
 //!
-//! tract computes shapes as formulas of extents, and there `(−10) mod 4` is −2, where ONNX gives a
-//! remainder the sign of the divisor; it splits quotients as if they were rounded down, where ONNX
-//! rounds towards 0. From 0 on both agree, and a number just below 0 becomes 0 by division. Padding
-//! to whole windows is `(−h) mod w`.
+//! tract computes shapes as formulas of extents. Its `(−10) mod 4` is −2, while ONNX gives a
+//! remainder the sign of the divisor. It splits quotients as if they were rounded down, while ONNX
+//! rounds towards 0. Both agree for numbers of at least 0, and a number just below 0 becomes 0 by
+//! division. Padding to whole windows is `(−h) mod w`.
 
 use tract_onnx::prelude::{InferenceFact, Tensor};
 use tract_onnx::tract_hir::infer::Factoid;
@@ -11,8 +12,8 @@ use tract_onnx::tract_hir::internal::{IntoArcTensor, TDim};
 
 use crate::onnx::proto::NodeProto;
 
-/// The facts about a Div or a Mod with these inputs and this result: its elements only where they
-/// agree with ONNX.
+/// The fact about a Div or a Mod with these inputs and this result. It keeps the elements only if
+/// they agree with ONNX.
 pub fn settled(
     node: &NodeProto,
     inputs: &[Option<InferenceFact>],
@@ -92,7 +93,8 @@ impl IntegerDivision {
     }
 }
 
-/// Whether extents are divided by a negative number, which tract takes for a huge positive one.
+/// Whether extents are divided by a negative number, which tract would treat as a huge positive
+/// one.
 pub fn has_negative_divisor(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
     let [Some(a), Some(b)] = inputs else {
         return false;
@@ -113,13 +115,13 @@ fn elements(fact: &InferenceFact) -> Option<Formulas> {
     Some(dims.to_plain_array_view::<TDim>().ok()?.to_owned())
 }
 
-/// The quotient of a number that may be so little below 0 that nothing is left of it towards 0.
+/// The quotient of a number that may be negative only if the quotient rounds to 0.
 fn towards_zero(number: &TDim, divisor: u64) -> Option<TDim> {
     let is_near = least(number)? > -i64::try_from(divisor).ok()?;
     is_near.then(|| TDim::Max(vec![TDim::from(0), number.clone() / divisor]).simplify())
 }
 
-/// A product of extents without one of its factors, such as `b·n` without `n`: if that factor is 0,
+/// A product of extents without one of its factors, such as `b·n` without `n`. If that factor is 0,
 /// the division is undefined anyway.
 fn without(product: &TDim, factor: &TDim) -> Option<TDim> {
     if matches!(factor, TDim::Val(_)) {
@@ -142,16 +144,16 @@ fn without(product: &TDim, factor: &TDim) -> Option<TDim> {
     }
 }
 
-/// Whether a number computed from extents is known to be non-negative.
+/// Whether a number that is computed from extents is known to be nonnegative.
 fn is_natural(dim: &TDim) -> bool {
     least(dim).is_some_and(|least| least >= 0)
 }
 
-/// A lower bound of a number computed from extents.
+/// A lower bound of a number that is computed from extents.
 fn least(dim: &TDim) -> Option<i64> {
     match dim {
         TDim::Val(value) => Some(*value),
-        // No extent is negative.
+        // An extent is never negative.
         TDim::Sym(_) => Some(0),
         TDim::MulInt(factor, inner) if *factor >= 0 => least(inner)?.checked_mul(*factor),
         TDim::Mul(factors) if factors.iter().all(is_natural) => Some(0),
@@ -189,8 +191,7 @@ impl WholeQuotient {
     }
 }
 
-/// Like [`least`]. The remainder of `n` after its whole `q`s, `n − q(n/q)`, is at least 0 and below
-/// `q`.
+/// Like [`least`], for a sum. The remainder `n − q(n/q)` is at least 0 and less than `q`.
 fn least_of_sum(terms: &[TDim]) -> Option<i64> {
     let mut terms: Vec<&TDim> = terms.iter().collect();
     let mut sum = 0_i64;
@@ -199,7 +200,7 @@ fn least_of_sum(terms: &[TDim]) -> Option<i64> {
         .enumerate()
         .find_map(|(place, term)| WholeQuotient::from_term(place, term))
     {
-        // A sum in a sum is no term of its own.
+        // The parts of a nested sum are separate terms.
         let parts = match quotient.dividend {
             TDim::Add(parts) => parts,
             dividend => vec![dividend],

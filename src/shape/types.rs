@@ -1,7 +1,7 @@
-//! The element type of every value, bfloat16 and float apart.
+//! Infers the element type of every value, and distinguishes bfloat16 from float32.
 //!
-//! tract reads bfloat16 as float. Where it answers float, the node decides which of the two it is:
-//! most operators keep the type of their input.
+//! tract reads bfloat16 as float32. If it infers float32, the node decides which of the two it is.
+//! Most operators keep the type of their input.
 
 use std::rc::Rc;
 
@@ -16,7 +16,7 @@ use crate::onnx::operator::{Category, TYPES};
 use crate::onnx::proto::{NodeProto, ValueInfoProto};
 use crate::onnx::tensor::DataType;
 
-/// The element types by value; `None` if nothing tells.
+/// The element types by value; `None` if the type is unknown.
 pub(crate) fn infer(graph: &Graph, facts: &[Rc<InferenceFact>]) -> Vec<Option<DataType>> {
     let proto = graph.proto();
     let mut types = vec![None; graph.value_count()];
@@ -57,7 +57,7 @@ fn declared(info: &ValueInfoProto) -> Option<DataType> {
     DataType::from_code(info.r#type.as_ref()?.tensor_type.as_ref()?.elem_type())
 }
 
-/// The type of ONNX for one of tract.
+/// The ONNX type for a type of tract.
 fn from_tract(datum_type: DatumType) -> Option<DataType> {
     Some(match datum_type {
         DatumType::F16 => DataType::Float16,
@@ -76,7 +76,7 @@ fn from_tract(datum_type: DatumType) -> Option<DataType> {
     })
 }
 
-/// The type that an attribute of a node names, or that of the tensor it holds.
+/// The type that an attribute of a node names, or that of the tensor in the attribute.
 fn named_type(node: &NodeProto) -> Option<i32> {
     let named = TYPES
         .into_iter()
@@ -92,7 +92,7 @@ fn named_type(node: &NodeProto) -> Option<i32> {
     })
 }
 
-/// The code of an element type that an attribute has.
+/// The code of an element type in an attribute.
 fn type_code(node: &NodeProto, name: &str) -> Option<i32> {
     node.attr_i(name).ok().flatten()?.try_into().ok()
 }
@@ -102,14 +102,14 @@ struct OutputType<'o> {
     graph: &'o Graph<'o>,
     node: NodeId,
     slot: usize,
-    /// The types of the values so far.
+    /// The types of the values inferred so far.
     types: &'o [Option<DataType>],
     /// The type that the model declares for the output.
     declared: Option<DataType>,
 }
 
 impl OutputType<'_> {
-    /// The type, given the one that tract infers.
+    /// The element type, given the one that tract infers.
     fn infer(&self, datum_type: Option<DatumType>) -> Option<DataType> {
         match datum_type.and_then(from_tract) {
             Some(DataType::Float) => self.float_or_bfloat16(),
@@ -132,12 +132,12 @@ impl OutputType<'_> {
         inputs.filter_map(|input| self.types[input.index()])
     }
 
-    /// The type of the floats of an operator that makes one type alone, or that of its inputs: a constant beside a value of
-    /// unknown type tells it.
+    /// The floating-point type that all operands and the result share. So the type of a constant
+    /// also determines the type of the other operand.
     fn shared(&self) -> Option<DataType> {
         use Category::{Arithmetic, Layer, MatrixProduct, Movement};
         let proto = self.graph.node(self.node);
-        // For any type of input.
+        // The result is float32 for any type of input.
         if let ("ai.onnx.ml", "Normalizer" | "Scaler") = proto.op() {
             return Some(DataType::Float);
         }
@@ -149,7 +149,7 @@ impl OutputType<'_> {
         }
     }
 
-    /// The type of an output of integers in ONNX: tract has one type for all integers that may be extents.
+    /// The ONNX type of an integer output. tract has one type for all integers that may be extents.
     fn integer(&self) -> Option<DataType> {
         use Category::{
             Arithmetic, Elementwise, Layer, MatrixProduct, Movement, Reduction, Selection,
@@ -188,7 +188,7 @@ impl OutputType<'_> {
         found.filter(|&found| found != DataType::Bool && found.is_integer())
     }
 
-    /// The type of an output that tract takes for float.
+    /// The type of an output that tract infers as float32.
     fn float_or_bfloat16(&self) -> Option<DataType> {
         let proto = self.graph.node(self.node);
         if let Some(code) = named_type(proto) {
@@ -198,12 +198,12 @@ impl OutputType<'_> {
             _ if proto.domain() == BEGIN => self.input(self.slot),
             _ if proto.domain() == END && proto.op_type() == "If" => self.input(1 + self.slot),
             _ if proto.domain() == END => self.declared,
-            // Their statistics have a type of their own.
+            // The statistics have their own type.
             Some("LayerNormalization") if self.slot > 0 => {
                 type_code(proto, "stash_type").map_or(Some(DataType::Float), DataType::from_code)
             }
             Some("CastLike" | "RMSNormalization" | "DequantizeLinear") => self.input(1),
-            // Only the body decides the type of its result.
+            // The type of the result depends only on the body.
             _ if bodies(proto).next().is_some() => self.declared,
             _ => {
                 let first = self.inputs().find(|data_type| data_type.is_float());

@@ -1,7 +1,8 @@
-//! Elements of shapes of which nothing is known but that they are numbers.
+//! Elements of shapes that are known to be integers, but whose values are unknown.
 //!
-//! Each gets a symbol of its own, so that the elements beside it stay known behind Concat, Slice and Gather. No extent has
-//! such a symbol: the number may be 0 or −1, which have a meaning of their own in a target shape.
+//! Each gets its own symbol, so that the elements next to it stay known after Concat, Slice and
+//! Gather. An extent never has such a symbol, because the element may be 0 or −1, which have
+//! special meanings in a target shape.
 
 use std::cell::RefCell;
 
@@ -15,10 +16,10 @@ use crate::shape::encode::dims_of;
 use crate::shape::extents::{Shape, extent};
 use crate::shape::rules::closed;
 
-/// Vectors of integers up to this length are shapes, or parts of them.
+/// The maximum length of a vector of integers that may be a shape or a part of one.
 const SHORT: usize = 16;
 
-/// Operators that pass the elements of their first input, or of all.
+/// Operators that pass on the elements of their first input, or of all inputs.
 const PASSING: &[&str] = &[
     "Cast",
     "Concat",
@@ -32,13 +33,12 @@ const PASSING: &[&str] = &[
     "Unsqueeze",
 ];
 
-/// The symbols of all such elements.
+/// The symbols of all unknown elements.
 #[derive(Default)]
 pub struct UnknownDims(RefCell<HashSet<Symbol>>);
 
 impl UnknownDims {
-    /// The inputs of a node as passed to tract: with unknown elements only where the node passes them
-    /// on.
+    /// The inputs of a node for tract. Unknown elements are kept only if the node passes them on.
     pub fn without_unread(
         &self,
         node: &NodeProto,
@@ -59,7 +59,7 @@ impl UnknownDims {
         value.is_some_and(|value| self.is_in(&value))
     }
 
-    /// Whether some element of a value is unknown.
+    /// Whether any element of a value is unknown.
     pub fn is_in(&self, value: &Tensor) -> bool {
         if self.0.borrow().is_empty() || !value.datum_type().is_tdim() {
             return false;
@@ -73,12 +73,12 @@ impl UnknownDims {
         !symbols.is_empty() && dim.symbols().iter().any(|symbol| symbols.contains(symbol))
     }
 
-    /// A number, if no unknown element is part of it.
+    /// An element, unless it depends on an unknown element.
     fn closed(&self, dim: Option<TDim>) -> Option<TDim> {
         dim.filter(|dim| !self.is_in_dim(dim))
     }
 
-    /// The elements of a value of integers.
+    /// The elements of an integer value.
     pub fn elements(&self, fact: &InferenceFact) -> Option<Shape> {
         let dims = dims_of(&*fact.value.concretize()?)?;
         Some(dims.into_iter().map(|dim| self.closed(Some(dim))).collect())
@@ -97,7 +97,8 @@ impl UnknownDims {
         fact.with_shape(closed(dims))
     }
 
-    /// The fact with the elements of a short vector of integers: those that are known, and a new symbol for each other.
+    /// The fact with the elements of a short vector of integers: the known ones, and a new symbol
+    /// for each other element.
     pub fn named(
         &self,
         symbols: &SymbolScope,
@@ -128,7 +129,7 @@ impl UnknownDims {
     }
 }
 
-/// Whether an operator passes the elements of an input.
+/// Whether an operator passes on the elements of an input.
 fn passes(op: &str, slot: usize) -> bool {
     PASSING.contains(&op) && (slot == 0 || op == "Concat")
 }
@@ -138,7 +139,7 @@ fn is_of_integers(fact: &InferenceFact) -> bool {
     datum_type.is_some_and(|t| t.is_integer() || t.is_tdim())
 }
 
-/// The extents of a number or a short vector; `None` for every other value.
+/// The extents of a scalar or a short vector; `None` for other values.
 fn short_shape(fact: &InferenceFact) -> Option<Vec<usize>> {
     if fact.shape.is_open() {
         return None;

@@ -1,6 +1,6 @@
-//! The extents behind pooling and resizing.
+//! Corrects the extents of axes after pooling and resizing.
 //!
-//! Engines, and their inference of shapes, disagree about some of them: those stay unknown.
+//! Engines, and their shape inference, disagree about some of them: these stay unknown.
 
 use tract_onnx::prelude::{InferenceFact, TVec};
 use tract_onnx::tract_hir::infer::ShapeFactoid;
@@ -9,11 +9,11 @@ use tract_onnx::tract_hir::internal::DimFact;
 use crate::onnx::proto::NodeProto;
 use crate::shape::encode::number;
 
-/// How many axes a value has before those of space.
+/// The number of axes before the spatial ones.
 const SPACE: usize = 2;
 
-/// The facts about a pooled value. Engines disagree about windows that begin behind the end, and
-/// about a window wider than the whole axis.
+/// Corrects the fact about a pooled value. Engines disagree about windows that begin after the end,
+/// and about a window wider than the whole axis.
 pub fn pooled(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> InferenceFact {
     let pooling = PoolingAttributes::from_node(node);
     if pooling.auto_pad.starts_with("SAME") {
@@ -45,8 +45,8 @@ impl<'n> PoolingAttributes<'n> {
         }
     }
 
-    /// Whether engines agree about the extent behind the windows along an axis, from the extent before them, where that is
-    /// a number.
+    /// Whether engines agree about the extent of an axis after pooling. `whole` is the extent
+    /// before it, if that is known.
     fn is_agreed(&self, axis: usize, whole: Option<i64>) -> bool {
         let Some(place) = axis
             .checked_sub(SPACE)
@@ -64,7 +64,7 @@ impl<'n> PoolingAttributes<'n> {
             ),
         };
         let Some(whole) = whole.map(i128::from) else {
-            // The last window begins before the end of any extent.
+            // The last window always begins before the end.
             let begins_inside = self.auto_pad != "VALID" && behind + stride <= span;
             return !self.is_rounded_up || stride == 1 || begins_inside;
         };
@@ -87,8 +87,8 @@ fn at(list: &[i64], place: usize, default: i64) -> i128 {
     list.get(place).copied().unwrap_or(default).into()
 }
 
-/// The facts about a resized value: engines multiply an extent by a factor in either type of
-/// floats, and more is known where they agree.
+/// Corrects the fact about a resized value. Engines multiply a known extent by a factor in float32
+/// or float64, so such extents are dropped. The rule for Resize adds those on which both agree.
 pub fn resized(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> InferenceFact {
     let is_by_axes = node
         .attribute
@@ -100,8 +100,8 @@ pub fn resized(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> I
     without(made, from, |_, whole| whole.is_some())
 }
 
-/// A fact without the extents of some axes, selected by their extents before, where those are
-/// numbers.
+/// The fact without the extents of the axes for which `is_dropped` holds. It is called with the
+/// axis and the extent before the operator, if that is known.
 fn without(
     fact: InferenceFact,
     from: &InferenceFact,
@@ -180,14 +180,14 @@ mod tests {
         }
     }
 
-    /// Kernel, stride, padding, ceil_mode, and extent; and whether all engines agree about the
-    /// result.
+    /// The kernel, stride, padding and ceil_mode of a pool, an extent, and whether all engines
+    /// agree on the result.
     #[test]
     fn pool_extents_on_which_engines_disagree_are_unknown() {
         let cases = [
             (pool(3, 2, [1, 1], 0, "NOTSET"), 8, true),
             (pool(3, 2, [0, 0], 1, "NOTSET"), 8, true),
-            // The last window begins at 4, where there is padding alone.
+            // The last window begins at 4, where there is only padding.
             (pool(2, 2, [0, 1], 1, "NOTSET"), 4, false),
             (pool(2, 2, [1, 1], 1, "NOTSET"), 4, true),
             (pool(2, 2, [1, 1], 1, "NOTSET"), 5, false),
@@ -216,7 +216,8 @@ mod tests {
             (pool(3, 2, [1, 1], 1, "NOTSET"), true),
             (pool(2, 2, [0, 0], 1, "NOTSET"), true),
             (pool(2, 1, [1, 1], 1, "NOTSET"), true),
-            // One place that is left over makes a window of padding alone, and two make none.
+            // If one place is left over, there is a window of padding only; if two are left over,
+            // there is none.
             (pool(2, 2, [1, 1], 1, "NOTSET"), false),
             (pool(3, 2, [0, 0], 1, "VALID"), false),
         ];

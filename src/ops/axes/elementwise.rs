@@ -1,10 +1,10 @@
-//! Operators on the elements at one place: the axes are those of broadcasting.
+//! Element-wise operators, whose axes broadcast.
 
 use super::{AxisRead, aligned_places, broadcast, first};
 use crate::analysis::node_view::At;
 use crate::refusal::Reason;
 
-/// Attributes of operators on elements, none of which is about axes.
+/// Attributes of element-wise operators; none of them refers to an axis.
 const ATTRIBUTES: &[&str] = &[
     "alpha",
     "approximate",
@@ -44,7 +44,7 @@ fn on_elements(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     broadcast(at, &places)
 }
 
-/// One input has the shape of the output; others say how.
+/// One input has the shape of the output; the others are parameters.
 fn passed_through(at: &At, op: &str, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     match op {
         "Dropout" => {
@@ -56,7 +56,7 @@ fn passed_through(at: &At, op: &str, axis: usize) -> Result<Vec<AxisRead>, Reaso
     Ok(first(at, AxisRead::Same(axis), AxisRead::Absent))
 }
 
-/// Scale and zero point are numbers, or lie along one axis.
+/// The scale and the zero point are scalars, or lie along one axis.
 fn quantized(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&[
         "axis",

@@ -1,4 +1,4 @@
-//! Convolutions, pools, and resizing: samples stay apart, channels as the groups say.
+//! Convolutions, pools and resizing: samples are independent, and channels depend on the groups.
 
 use super::{AxisRead, first, kept};
 use crate::analysis::node_view::At;
@@ -25,7 +25,7 @@ pub(super) fn read(at: &At, op: &str, axis: usize) -> Option<Result<Vec<AxisRead
     })
 }
 
-/// Only samples are known to stay apart.
+/// An operator for which only samples are known to be independent.
 fn samples(at: &At, axis: usize, attributes: &[&str]) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(attributes)?;
     if axis > 0 {
@@ -62,7 +62,7 @@ fn conv(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     }
 }
 
-/// Whether a convolution reads the same place along a spatial axis, and no other.
+/// Whether a convolution reads only the same place along a spatial axis.
 fn is_pointwise(at: &At, axis: usize) -> Result<bool, Reason> {
     let place = axis - 2;
     let spatial = at.rank(0)?.checked_sub(2).ok_or(Reason::UnknownShape)?;
@@ -76,7 +76,8 @@ fn is_pointwise(at: &At, axis: usize) -> Result<bool, Reason> {
     Ok(at.extent(1, axis)? == 1 && has_stride_one && is_unpadded && has_given_pads)
 }
 
-/// An axis that is not scaled is left alone, whatever the mode; `tf_crop_and_resize` crops as well.
+/// An axis that is not scaled is unchanged in any mode, except that `tf_crop_and_resize` also
+/// crops.
 fn resize(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(attributes("Resize").unwrap_or_default())?;
     let is_cropped =

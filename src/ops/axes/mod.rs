@@ -1,12 +1,14 @@
-//! How the places along an axis of an output read the places of each input.
+//! Finds the places of each input that one place along an axis of an output reads.
 //!
-//! A pass asks for a node, an output and an axis, and gets an [`AxisRead`] for each input. It holds for all extents and for
-//! all other axes: where place `i` of a Softmax over channels reads place `i` of the tokens, a selection of tokens may be
-//! taken before it or behind it. Attributes, ranks and extents that the answer depends on are all read; where one of them is
-//! not known, or nothing is known of the operator, each input is [`AxisRead::Unknown`].
+//! A pass asks about a node, an output and an axis, and gets an [`AxisRead`] for each input. The
+//! answer holds for all extents and for all other axes: if place `i` of a Softmax over channels
+//! reads place `i` of the tokens, a selection of tokens can move from after the Softmax to before
+//! it. All attributes, ranks and extents that affect the answer are read. If one of them or the
+//! operator is unknown, each input is [`AxisRead::Unknown`].
 //!
-//! Inputs that hold shapes, axes, or repeats parametrize the operator: they are [`AxisRead::All`]. A pass that changes an
-//! extent writes those of Reshape, Expand, Resize and Split anew.
+//! Inputs that hold shapes, axes or repeats are parameters of the operator, and are
+//! [`AxisRead::All`]. A pass that changes an extent updates such inputs of Reshape, Expand, Resize
+//! and Split.
 
 mod elementwise;
 mod layers;
@@ -18,36 +20,39 @@ use crate::analysis::node_view::At;
 use crate::refusal::Reason;
 use crate::shape::facts::{extent, same};
 
-/// How place `i` along an axis of an output reads an input.
+/// The part of an input that place `i` along an axis of an output reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AxisRead {
     /// Place `i` along this axis of the input, which has the extent of the output's axis.
     Same(usize),
-    /// Every place of the input, or elements that lie along no axis which corresponds to that of the output.
+    /// Every place of the input, or elements along axes that do not correspond to the output's
+    /// axis.
     All,
-    /// The operand is broadcast: it lacks the axis, or its extent there is provably 1. An input that is left out is too.
+    /// The operand is broadcast: it lacks the axis, or has provably extent 1 there. Also used for
+    /// an input that is left out.
     Absent,
-    /// Place `start + i · step` along this axis of the input, both not negative.
+    /// Place `start + i · step` along this axis of the input. Neither `start` nor `step` is
+    /// negative.
     Strided {
         /// The axis of the input.
         axis: usize,
-        /// The place that place 0 reads.
+        /// The place that output place 0 reads.
         start: usize,
-        /// The distance between places, at least 1.
+        /// The distance between successive places, at least 1.
         step: usize,
     },
-    /// A place along this axis of the input that the indices at another input name.
+    /// A place along this axis of the input, given by the indices in another input.
     Picked {
         /// The axis of the input.
         axis: usize,
         /// The input that holds the indices.
         indices: usize,
     },
-    /// Not known.
+    /// Unknown.
     Unknown,
 }
 
-/// How an axis of an output of a node reads each of its inputs, in their order.
+/// The parts of the inputs that an axis of an output reads, in the order of the inputs.
 ///
 /// ```
 /// use unfold::analysis::Analysis;
@@ -58,7 +63,7 @@ pub enum AxisRead {
 /// let analysis = Analysis::new(&model)?;
 /// let product = analysis.graph.order().iter().find(|&&node| analysis.graph.is(node, "MatMul"));
 /// let at = analysis.at(*product.unwrap());
-/// // The tokens of a product are those of its first operand; it reads the weight whole.
+/// // The tokens of a product are those of its first operand. Each token reads the whole weight.
 /// assert_eq!(reads(&at, 0, 1), [AxisRead::Same(1), AxisRead::All]);
 /// assert_eq!(reads(&at, 0, 2), [AxisRead::All, AxisRead::Same(1)]);
 /// # Ok::<(), unfold::error::Error>(())
@@ -67,7 +72,7 @@ pub fn reads(at: &At, output: usize, axis: usize) -> Vec<AxisRead> {
     known_reads(at, output, axis).unwrap_or_else(|| vec![AxisRead::Unknown; at.arity()])
 }
 
-/// The reads of an axis that exists, one for each input.
+/// The reads of an axis that exists, one for each input; `None` if they are unknown.
 fn known_reads(at: &At, output: usize, axis: usize) -> Option<Vec<AxisRead>> {
     if axis >= at.output_rank(output).ok()? {
         return None;
@@ -76,7 +81,7 @@ fn known_reads(at: &At, output: usize, axis: usize) -> Option<Vec<AxisRead>> {
     (reads.len() == at.arity()).then_some(reads)
 }
 
-/// The answer of the family of the operator.
+/// The reads according to the rules for the operator's family.
 fn read(at: &At, output: usize, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     let (domain, op) = at.graph.domain_op(at.node);
     if !matches!(domain, "" | "ai.onnx" | "com.microsoft") {
@@ -104,9 +109,11 @@ fn read(at: &At, output: usize, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     found.unwrap_or_else(|| Err(at.not_linear()))
 }
 
-/// How an axis reads operands that broadcast, where this axis of each stands at its place; `None` is one that lacks it.
+/// The reads of operands that broadcast. `places` has the corresponding axis of each operand;
+/// `None` if it lacks the axis.
 ///
-/// An operand whose extent may be 1 or that of the others reads neither: which one shows when the model runs.
+/// An operand whose extent may be 1 or equal to the others is an error, since only a run decides
+/// which of the two it is.
 fn broadcast(at: &At, places: &[Option<usize>]) -> Result<Vec<AxisRead>, Reason> {
     let mut varying = vec![];
     for (slot, place) in places.iter().enumerate() {
@@ -131,12 +138,14 @@ fn broadcast(at: &At, places: &[Option<usize>]) -> Result<Vec<AxisRead>, Reason>
     Ok(reads)
 }
 
-/// Where an axis of a result of this rank is in an operand of `own` axes, which is aligned at the last one.
+/// The axis of an operand of rank `own` that corresponds to an axis of a result of rank `rank`,
+/// with the last axes aligned.
 fn aligned(axis: usize, rank: usize, own: usize) -> Option<usize> {
     (axis + own).checked_sub(rank)
 }
 
-/// Where an axis of a result of this rank is in each operand that broadcasts; in none of the inputs `left_out`.
+/// The axis of each operand that corresponds to an axis of a result of this rank; `None` for the
+/// inputs in `left_out`.
 fn aligned_places(
     at: &At,
     axis: usize,
@@ -152,7 +161,7 @@ fn aligned_places(
     Ok(places)
 }
 
-/// One read for the first input, another one for all others.
+/// The reads with `read` for the first input and `others` for the other inputs.
 fn first(at: &At, read: AxisRead, others: AxisRead) -> Vec<AxisRead> {
     let mut reads = vec![others; at.arity()];
     if let Some(first) = reads.first_mut() {
@@ -161,7 +170,7 @@ fn first(at: &At, read: AxisRead, others: AxisRead) -> Vec<AxisRead> {
     reads
 }
 
-/// The axis of the result is this one of the first input; the others parametrize the operator.
+/// The result's axis is this axis of the first input; the other inputs are parameters.
 fn kept(at: &At, axis: usize) -> Vec<AxisRead> {
     first(at, AxisRead::Same(axis), AxisRead::All)
 }

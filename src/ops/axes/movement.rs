@@ -1,4 +1,4 @@
-//! Operators that move, repeat, or leave out elements.
+//! Operators that move, repeat or drop elements.
 
 use super::{AxisRead, aligned, first, kept};
 use crate::analysis::layout::LayoutMap;
@@ -30,7 +30,7 @@ fn transpose(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(kept(at, at.permutation(at.rank(0)?)?[axis]))
 }
 
-/// An axis is the one of the input that holds the same, alone.
+/// A Reshape or similar: an axis reads the input axis with the same factors.
 fn regrouped(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["allowzero", "axes", "axis"])?;
     let (before, behind) = (at.shape(0)?, at.output_shape(0)?);
@@ -54,7 +54,7 @@ fn concat(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(vec![AxisRead::Same(axis); at.arity()])
 }
 
-/// A part begins where those before it end.
+/// A Split: each part begins where the previous one ends.
 pub(super) fn split(at: &At, output: usize, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["axis", "num_outputs", "split"])?;
     let along = counted(at.attr("axis", 0)?, at.rank(0)?)?;
@@ -126,7 +126,8 @@ fn gather(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     })
 }
 
-/// Data may be larger than the indices along the other axes, whose first places are read then.
+/// A GatherElements. The data may be larger than the indices along the other axes; then only their
+/// first places are read.
 fn gather_elements(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["axis"])?;
     let along = counted(at.attr("axis", 0)?, at.rank(0)?)?;
@@ -155,7 +156,7 @@ fn gather_nd(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     })
 }
 
-/// An axis of the input that may be of extent 1 or that of the result is neither.
+/// An Expand. An input axis that may have extent 1 or that of the result is unknown.
 fn expand(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&[])?;
     let (before, behind) = (at.shape(0)?, at.output_shape(0)?);

@@ -1,4 +1,5 @@
-//! Normalizations, reductions, and others that mix some axes and leave all others alone.
+//! Normalizations, reductions and other operators that mix some axes and keep the others
+//! independent.
 
 use super::{AxisRead, aligned_places, broadcast, first};
 use crate::analysis::node_view::At;
@@ -33,7 +34,7 @@ pub(super) fn read(
     })
 }
 
-/// Reads of the first input: all of a mixed axis, the same place of another.
+/// Reads all of the first input along a mixed axis, and the same place along another axis.
 fn mixed(at: &At, axis: usize, is_mixed: bool) -> Vec<AxisRead> {
     let read = if is_mixed {
         AxisRead::All
@@ -43,7 +44,7 @@ fn mixed(at: &At, axis: usize, is_mixed: bool) -> Vec<AxisRead> {
     first(at, read, AxisRead::All)
 }
 
-/// Before operator set 13 all axes behind the named one are mixed with it.
+/// Before operator set 13, a Softmax mixes its axis and all later ones.
 fn softmax(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["axis"])?;
     let (absent, alone) = softmax_axis(at.opset());
@@ -57,7 +58,7 @@ fn along(at: &At, axis: usize, attributes: &[&str], absent: i64) -> Result<Vec<A
     Ok(mixed(at, axis, axis == named))
 }
 
-/// Scale and shift are broadcast to the input, whose normalized axes are all from the named one on.
+/// Scale and shift broadcast to the input. The axis of the node and all later ones are normalized.
 fn layer_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["axis", "epsilon", "stash_type"])?;
     let rank = at.rank(0)?;
@@ -75,7 +76,7 @@ fn skip_norm(at: &At, op: &str, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     let rank = at.rank(0)?;
     let mut reads = broadcast(at, &aligned_places(at, axis, rank, &[])?)?;
     if axis + 1 == rank {
-        // Input, skip and bias are added up before the mean is taken.
+        // The mean is that of the sum of input, skip and bias.
         let bias = if op == "SkipLayerNormalization" { 4 } else { 3 };
         for slot in [0, 1, bias].into_iter().filter(|&slot| slot < at.arity()) {
             reads[slot] = AxisRead::All;
@@ -84,7 +85,7 @@ fn skip_norm(at: &At, op: &str, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(reads)
 }
 
-/// The sum that a skip normalization makes beside its result.
+/// The sum of input and skip, which a skip normalization returns as another output.
 pub(super) fn skip_sum(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["epsilon"])?;
     let has_shift = at.proto().op_type() == "SkipLayerNormalization";
@@ -106,7 +107,7 @@ fn batch_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Err(Reason::TrainingMode)
 }
 
-/// Samples and channels stay apart; all places of each are mixed.
+/// Samples and channels are independent; all places of each channel are mixed.
 fn channels_alone(at: &At, axis: usize, attributes: &[&str]) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(attributes)?;
     let read = if axis < 2 {
@@ -125,7 +126,8 @@ fn channels_alone(at: &At, axis: usize, attributes: &[&str]) -> Result<Vec<AxisR
     ))
 }
 
-/// Samples stay apart. Scale and shift are of groups before operator set 21.
+/// Samples are independent. Before operator set 21, scale and shift belong to groups and not to
+/// channels.
 fn group_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&["epsilon", "num_groups", "stash_type"])?;
     Ok(mixed(at, axis, axis > 0))
@@ -138,7 +140,8 @@ fn mean_variance(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(mixed(at, axis, named.contains(&axis)))
 }
 
-/// Remaining axes keep their order; an axis of extent 1 in place of a reduced one reads all of it.
+/// The remaining axes keep their order. An axis of extent 1 in place of a reduced one reads all of
+/// it.
 fn reduced(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     let rank = at.rank(0)?;
     let (over, keep) = at.reduction(rank)?;

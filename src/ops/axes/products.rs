@@ -1,4 +1,5 @@
-//! Products of matrices: rows are those of the first operand, columns those of the second, and stacks broadcast.
+//! Products of matrices: rows come from the first operand and columns from the second, and stacks
+//! broadcast.
 
 use super::{AxisRead, aligned, broadcast};
 use crate::analysis::node_view::At;
@@ -71,7 +72,7 @@ fn gemm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
         Err(_) => None,
     };
     let rows = axis == 0;
-    // The result has the extent of the product, which a bias is broadcast to and never broadcasts.
+    // The bias broadcasts to the extent of the product, and never changes it.
     let (slot, own, whole) = if rows { (0, a, 1) } else { (1, 1 - b, 0) };
     let mut reads = vec![AxisRead::Absent; at.arity()];
     reads[slot] = AxisRead::Same(own);
@@ -115,8 +116,8 @@ fn einsum(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(reads)
 }
 
-/// Queries read all keys and values, and their own row of the mask. With `is_causal` a query reads as many keys as its place
-/// says, so that its axis is not independent.
+/// A query reads all keys and values, and its own row of the mask. With `is_causal` the number of
+/// keys depends on the query's place, so that the axis of queries is not independent.
 fn attention(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     at.only_attributes(&[
         "is_causal",
@@ -138,7 +139,7 @@ fn attention(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
         at.rank(3)?;
     }
     let mut reads = vec![AxisRead::All; at.arity()];
-    // The axis of a mask of batch, heads, queries and keys.
+    // The axis of a mask with the axes batch, heads, queries and keys.
     let mask_axis = if axis == 0 {
         share(at, &mut reads, 0);
         0
@@ -153,7 +154,7 @@ fn attention(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
             return Err(Reason::UnknownShape);
         }
         share(at, &mut reads, 1);
-        // It counts the keys of each sample, for all heads.
+        // This input counts the keys of each sample, for all heads.
         if let Some(lengths) = reads.get_mut(6) {
             *lengths = AxisRead::All;
         }
@@ -167,7 +168,7 @@ fn attention(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     Ok(reads)
 }
 
-/// All inputs that are given have one axis in common.
+/// Reads the same place along an axis of all inputs that are present.
 fn share(at: &At, reads: &mut [AxisRead], axis: usize) {
     for (slot, read) in reads.iter_mut().enumerate() {
         *read = match at.input(slot) {
@@ -177,7 +178,7 @@ fn share(at: &At, reads: &mut [AxisRead], axis: usize) {
     }
 }
 
-/// How an axis of the result reads the mask, which is broadcast to four axes.
+/// The read of the mask, which broadcasts to four axes.
 fn mask_read(at: &At, axis: usize, mask_axis: usize) -> Result<AxisRead, Reason> {
     let Some(place) = aligned(mask_axis, 4, at.rank(3)?) else {
         return Ok(AxisRead::Absent);

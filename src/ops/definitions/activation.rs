@@ -3,7 +3,7 @@
 use super::writer::Writer;
 use crate::ir::builder::float;
 
-/// The activation of this name, with its parameters; `None` if nothing is known of it.
+/// Adds the nodes of an activation, by its name and parameters; `None` if it is unknown.
 pub fn activated(
     writer: &mut Writer,
     name: &str,

@@ -1,17 +1,19 @@
-//! Attention of `com.microsoft`: queries, keys and values in one product, and their attention without a cache.
+//! Attention of `com.microsoft`: one product computes queries, keys and values, and their attention
+//! uses no cache.
 //!
 //! ```text
 //! q, k, v = Split(input weights + bias), by heads      output = softmax(scale q k^T + mask) v
 //! ```
 //!
-//! A mask of the axes batch and keys, which is 0 where a key is hidden, adds `mask_filter_value` there.
+//! A mask with the axes batch and keys has 0 for a hidden key, whose scores get `mask_filter_value`
+//! added.
 
 use super::Definition;
 use super::writer::Writer;
 use crate::ir::builder::int;
 use crate::onnx::tensor::DataType;
 
-/// The default value of masked scores.
+/// The default value that is added to masked scores.
 const HIDDEN: f32 = -10_000.0;
 
 pub const DEFINITION: Definition = Definition {
@@ -74,7 +76,7 @@ fn write(writer: &mut Writer) -> Option<()> {
     writer.result(0, &output)
 }
 
-/// The scores of queries and keys, masked.
+/// The masked scores of queries and keys.
 fn scores(writer: &mut Writer, by_head: &[String], width: i64) -> Option<String> {
     let scale = match writer.float("scale", 0.0)? {
         0.0 => 1.0 / (width as f64).sqrt(),
@@ -132,7 +134,7 @@ mod tests {
         let x = tensor3(&[[[1_f32, 0.0], [0.0, 2.0]]]);
         let [hidden, open] =
             [[1, 0], [1, 1]].map(|mask: [i32; 2]| [x.clone(), tensor2(&weights), tensor2(&[mask])]);
-        // Behind the mask, each token reads the first value alone.
+        // With the mask, each token reads only the first value.
         assert_close(
             &run(&model, &hidden)[0],
             &tensor3(&[[[2_f32, 0.0], [2.0, 0.0]]]),

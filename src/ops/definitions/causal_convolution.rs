@@ -1,4 +1,4 @@
-//! CausalConvWithState: a depthwise convolution of what came before, `past_state` or zeros, and `input`.
+//! CausalConvWithState: a depthwise convolution of `input`, preceded by `past_state` or zeros.
 //!
 //! ```text
 //! p = Concat(past, input)      y = activation(Conv(p, weight, bias))      present = the last k - 1 places of p

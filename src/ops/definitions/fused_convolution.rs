@@ -1,4 +1,5 @@
-//! FusedConv of `com.microsoft`: an activation of a Conv, to which another value may be added first.
+//! FusedConv of `com.microsoft`: an activation of a Conv, to which another value may be added
+//! before.
 
 use super::Definition;
 use super::activation::activated;

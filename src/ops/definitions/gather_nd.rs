@@ -1,6 +1,6 @@
-//! GatherND by constant indices of which some count from the end, as one by indices from 0 on.
+//! GatherND by constant indices, some of which are negative: replaced by nonnegative indices.
 //!
-//! tract takes such an index for a large number.
+//! tract treats a negative index as a large positive one.
 
 use super::Definition;
 use super::writer::Writer;

@@ -1,4 +1,4 @@
-//! LinearAttention, token by token: a state of keys and values, which each token changes and each query reads.
+//! LinearAttention, written token by token. Each token changes a state, and each query reads it.
 //!
 //! ```text
 //! linear        S = S + k v            gated         S = exp(g) S + k v
@@ -6,13 +6,13 @@
 //! o = scale q S
 //! ```
 //!
-//! Values have the axes batch, head of keys, and two of the token: `k` is a column, `v` and `k S` are rows, and `q` has a row
-//! for each head of queries that shares the keys.
+//! Values have the axes batch, head of keys, and two axes of the token: `k` is a column, `v` and
+//! `k S` are rows, and `q` has a row for each head of queries that shares the keys.
 
 use super::Definition;
 use super::writer::Writer;
 
-/// Tokens up to which the steps are written one after another.
+/// The maximum number of tokens whose steps are written one after another.
 const LONGEST: i64 = 64;
 
 pub const DEFINITION: Definition = Definition {
@@ -28,12 +28,12 @@ pub const DEFINITION: Definition = Definition {
     write,
 };
 
-/// Extents of the inputs.
+/// The extents of the inputs.
 struct HeadExtents {
     batch: i64,
     tokens: i64,
     heads: i64,
-    /// Heads of queries for one of keys.
+    /// The number of heads of queries for each head of keys.
     group: i64,
     key: i64,
     value: i64,
@@ -123,7 +123,7 @@ fn sizes(writer: &Writer) -> Option<HeadExtents> {
     })
 }
 
-/// An input at one token, in a shape.
+/// The part of an input at one token, in a shape.
 fn token_of(writer: &mut Writer, slot: usize, token: i64, shape: &[i64]) -> Option<String> {
     let value = writer.input(slot)?;
     let token = usize::try_from(token).ok()?;
@@ -131,7 +131,8 @@ fn token_of(writer: &mut Writer, slot: usize, token: i64, shape: &[i64]) -> Opti
     Some(writer.maker.reshape(&part, shape))
 }
 
-/// The shape of a gate of one token: a number for each key of a head, for each head, or for all.
+/// The shape of a gate of one token, which has an element for each key of a head, for each head, or
+/// for all.
 fn column(writer: &Writer, slot: usize, sizes: &HeadExtents) -> Option<[i64; 4]> {
     let &HeadExtents {
         batch, heads, key, ..
@@ -147,7 +148,7 @@ fn column(writer: &Writer, slot: usize, sizes: &HeadExtents) -> Option<[i64; 4]>
         .find_map(|(count, shape)| (count == width).then_some(shape))
 }
 
-/// What a token adds to the state.
+/// The change of the state by a token.
 fn change(
     writer: &mut Writer,
     token: i64,
@@ -182,7 +183,8 @@ mod tests {
     use crate::ops::definitions::tests::{assert_close, one, run, text};
     use crate::run::Tensor;
 
-    /// Two tokens, one head of keys for two of queries, by the recurrence of the operator in plain numbers.
+    /// Computes two tokens, with one head of keys for two heads of queries, by the recurrence of
+    /// the operator on scalars.
     fn attended(rule: &str, past: Option<[[f32; 2]; 2]>, tokens: [[f32; 9]; 2]) -> Vec<f32> {
         let mut state = past.unwrap_or_default();
         let mut outputs = vec![];
@@ -219,7 +221,7 @@ mod tests {
         [0.5, -1.0, 2.0, 1.0, -0.8, 0.6, 1.0, 4.0, -0.7],
     ];
 
-    /// Some numbers of each token.
+    /// A range of the columns of all tokens.
     fn columns(columns: std::ops::Range<usize>) -> Tensor {
         let rows: Vec<f32> = TOKENS
             .iter()

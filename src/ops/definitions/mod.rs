@@ -1,7 +1,9 @@
-//! Operators that tract lacks, reads otherwise, or does not always prepare, written out in operators that it has.
+//! Definitions of operators that tract lacks, misreads or cannot always prepare, in terms of
+//! operators that it has.
 //!
-//! A file has one operator: what it computes, and the operators in its place. The engine alone runs the result; the model that
-//! is written keeps its operators. Each definition reads every attribute and input of its node, or leaves the node as it is.
+//! Each file defines one operator: its formula, and the operators that replace it. Only the engine
+//! runs the result; the model that unfold writes keeps its operators. A definition reads every
+//! attribute and input of its node, or leaves the node unchanged.
 //!
 //! Before: `y = com.microsoft.FusedMatMul(a, b) transB=1 alpha=0.5`; after: `t = Transpose(b)`, `p = MatMul(a, t)`,
 //! `y = Mul(p, 0.5)`.
@@ -27,22 +29,23 @@ use crate::onnx::Model;
 use crate::onnx::proto::{NodeProto, TensorProto};
 use crate::onnx::tensor;
 
-/// Definitions of several operators.
+/// The definitions of several operators.
 pub(crate) type Definitions = &'static [Definition];
 
-/// How an operator is written in others.
+/// The definition of an operator in terms of others.
 pub(crate) struct Definition {
-    /// The domain and the name.
+    /// The domain and the name of the operator.
     operator: (&'static str, &'static str),
     /// The attributes that the definition reads.
     attributes: &'static [&'static str],
-    /// How many inputs it reads at most.
+    /// The maximum number of inputs that it reads.
     inputs: usize,
-    /// Writes a node out; `None` if the definition does not know all that it needs.
+    /// Adds the nodes that replace a node; `None` if the definition needs something that is
+    /// unknown.
     write: fn(&mut Writer) -> Option<()>,
 }
 
-/// Operators that tract lacks, or reads as others of their name.
+/// Operators that tract lacks, or mistakes for others of the same name.
 pub(crate) const LACKING: Definitions = &[
     attention::DEFINITION,
     causal_convolution::DEFINITION,
@@ -53,14 +56,15 @@ pub(crate) const LACKING: Definitions = &[
     swiglu::DEFINITION,
 ];
 
-/// Operators that tract has, for models that it cannot prepare with them.
+/// Operators that tract has. They are replaced in models that tract cannot prepare.
 pub(crate) const FAILING: Definitions = &[gather_nd::DEFINITION, strided_slice::DEFINITION];
 
-/// How often the graph is looked at: an operator behind another one may need its extents.
+/// The maximum number of passes over the graph: an operator may need extents that depend on another
+/// replaced one.
 const ROUNDS: usize = 8;
 
-/// The model with every operator that has one of these definitions written out; `None` if it has none. Extents of inputs are
-/// numbers.
+/// Replaces every operator that has one of these definitions; `None` if the model has none. The
+/// extents of its inputs must be known.
 pub(crate) fn written_out(model: &Model, definitions: Definitions) -> Option<Model> {
     let mut result = written_once(model, definitions)?;
     for _ in 1..ROUNDS {
@@ -72,7 +76,7 @@ pub(crate) fn written_out(model: &Model, definitions: Definitions) -> Option<Mod
     Some(result)
 }
 
-/// Whether a model has an operator that has one of these definitions.
+/// Whether a model has an operator with one of these definitions.
 pub(crate) fn has_some(model: &Model, definitions: Definitions) -> bool {
     let mut nodes = model.graph().node.iter();
     model.proto.functions.is_empty() && nodes.any(|node| definition(node, definitions).is_some())
@@ -91,7 +95,7 @@ fn written_once(model: &Model, definitions: Definitions) -> Option<Model> {
         let definition = definition(graph.node(id), definitions);
         let written = definition
             .and_then(|definition| written(definition, Writer::new(analysis.at(id), graph)));
-        // Of two nodes of one name the second is written in the next round.
+        // If two nodes have the same name, the second one is replaced in the next pass.
         match written.filter(|(made, _)| insert_all(&mut names, made)) {
             Some((made, new)) => {
                 is_changed = true;
@@ -104,14 +108,15 @@ fn written_once(model: &Model, definitions: Definitions) -> Option<Model> {
     is_changed.then(|| model.with_nodes(nodes, constants))
 }
 
-/// Adds the names of nodes, until one is there already; whether all are new.
+/// Adds the names of nodes, up to the first that is already in the set. Returns whether all were
+/// new.
 fn insert_all(names: &mut HashSet<String>, nodes: &[NodeProto]) -> bool {
     nodes
         .iter()
         .all(|node| names.insert(node.name().to_owned()))
 }
 
-/// The nodes in the place of one, and the constants that they read.
+/// The nodes that replace a node, and the constants that they read.
 fn written(
     definition: &Definition,
     mut writer: Writer,
@@ -120,7 +125,8 @@ fn written(
     Some(writer.maker.done())
 }
 
-/// The definition of an operator, if it has one and the node has nothing that it does not read.
+/// The definition of a node's operator, if there is one and it reads all attributes and inputs of
+/// the node.
 fn definition(node: &NodeProto, definitions: Definitions) -> Option<&'static Definition> {
     let definition = definitions
         .iter()
@@ -132,7 +138,7 @@ fn definition(node: &NodeProto, definitions: Definitions) -> Option<&'static Def
     (is_read && node.input.len() <= definition.inputs).then_some(definition)
 }
 
-/// A list of integers as a stored tensor. Definitions make floats as Constant nodes.
+/// A new list of integers as a tensor. Definitions add floats as Constant nodes instead.
 fn stored(constant: &NewConstant) -> Option<TensorProto> {
     match constant {
         NewConstant::Integers { name, values } => Some(tensor::make_i64(name, values)),
@@ -159,7 +165,7 @@ mod tests {
         }
     }
 
-    /// A model of one operator of a domain, for inputs of these shapes, and its outputs.
+    /// A model of one operator of a domain, with inputs and outputs of these shapes.
     pub(super) fn one(
         domain: &str,
         line: &str,
@@ -191,7 +197,7 @@ mod tests {
         actual.close_enough(expected, true).unwrap();
     }
 
-    /// `y` of `x`, by one operator that reads lists of integers.
+    /// A model that computes `y` from `x` by one operator that reads lists of integers.
     pub(super) fn listed(line: &str, shape: &[&str], lists: &[(&str, &[i64], &[i64])]) -> Model {
         let constants = lists.iter().map(|(name, dims, list)| TensorProto {
             dims: dims.to_vec(),

@@ -1,13 +1,13 @@
-//! Slice with steps, as a Gather for each axis that has one.
+//! Slice with steps: replaced by a Gather for each axis that has a step.
 //!
-//! tract takes the step behind a Reshape for one of an axis that the Reshape splits, and fails: `Invalid axis`.
+//! tract fails with `Invalid axis` if a Slice with a step follows a Reshape that splits the axis.
 
 use super::Definition;
 use super::writer::Writer;
 use crate::ir::axes::axis;
 use crate::ir::builder::int;
 
-/// Places up to which an axis has a list of them.
+/// The maximum number of places in the list of an axis.
 const LONGEST: i64 = 1 << 16;
 
 pub const DEFINITION: Definition = Definition {
@@ -42,7 +42,7 @@ fn write(writer: &mut Writer) -> Option<()> {
     writer.result(0, &value)
 }
 
-/// The places of an axis that a Slice picks, in order; `None` if it picks none, or too many.
+/// The places of an axis that a Slice picks, in order; `None` if there are none or too many.
 fn places(extent: i64, start: i64, end: i64, step: i64) -> Option<Vec<i64>> {
     let (mut place, end) = match step {
         0 => return None,
@@ -63,7 +63,7 @@ fn places(extent: i64, start: i64, end: i64, step: i64) -> Option<Vec<i64>> {
     (!places.is_empty() && extent <= LONGEST).then_some(places)
 }
 
-/// A bound, which counts from the end where it is negative, as a place between two others.
+/// Converts a bound to a place, and clamps it. A negative bound counts from the end.
 fn bound(place: i64, extent: i64, low: i64, high: i64) -> i64 {
     let place = if place < 0 {
         place.saturating_add(extent)

@@ -1,4 +1,4 @@
-//! A builder of the nodes that replace one.
+//! Builds the nodes that replace a node.
 
 use ndarray::arr0;
 
@@ -9,7 +9,7 @@ use crate::onnx::proto::{AttributeProto, AttributeType};
 use crate::onnx::tensor::{self, DataType};
 use crate::shape::facts::extent;
 
-/// Builds the nodes that replace one.
+/// Builds the nodes that replace the node `at`.
 pub struct Writer<'a> {
     at: At<'a>,
     pub maker: Maker<'a>,
@@ -23,7 +23,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The name of an input that is given.
+    /// The name of an input; `None` if the node lacks it.
     pub fn input(&self, slot: usize) -> Option<String> {
         self.at
             .proto()
@@ -33,7 +33,7 @@ impl<'a> Writer<'a> {
             .cloned()
     }
 
-    /// The extents of an input, which are all numbers.
+    /// The extents of an input, if all are known.
     pub fn extents(&self, slot: usize) -> Option<Vec<i64>> {
         let shape = self
             .at
@@ -45,39 +45,39 @@ impl<'a> Writer<'a> {
             .collect()
     }
 
-    /// How many axes an input has.
+    /// The rank of an input.
     pub fn rank(&self, slot: usize) -> Option<usize> {
         self.at.facts.rank(self.at.graph.input(self.at.node, slot)?)
     }
 
-    /// The type of an input.
+    /// The element type of an input.
     pub fn data_type(&self, slot: usize) -> Option<DataType> {
         self.at
             .facts
             .data_type(self.at.graph.input(self.at.node, slot)?)
     }
 
-    /// Whether the graph reads an output.
+    /// Whether the node has an output in this slot.
     pub fn has_output(&self, slot: usize) -> bool {
         self.at.graph.output(self.at.node, slot).is_some()
     }
 
-    /// The elements of an input of integers that is a constant.
+    /// The elements of a constant integer input.
     pub fn integers(&self, slot: usize) -> Option<Vec<i64>> {
         self.at.facts.ints(self.at.graph.input(self.at.node, slot)?)
     }
 
-    /// An integer attribute, or its default.
+    /// An integer attribute, or its default; `None` if it has another type.
     pub fn int(&self, name: &str, absent: i64) -> Option<i64> {
         Some(self.at.proto().attr_i(name).ok()?.unwrap_or(absent))
     }
 
-    /// A float attribute, or its default.
+    /// A float attribute, or its default; `None` if it has another type.
     pub fn float(&self, name: &str, absent: f32) -> Option<f32> {
         Some(self.at.proto().attr_f(name).ok()?.unwrap_or(absent))
     }
 
-    /// A text attribute, or its default.
+    /// A string attribute, or its default; `None` if it has another type.
     pub fn text(&self, name: &str, absent: &str) -> Option<String> {
         Some(
             self.at
@@ -89,7 +89,7 @@ impl<'a> Writer<'a> {
         )
     }
 
-    /// An attribute of integers, empty where it is absent.
+    /// An attribute that is a list of integers, or an empty list if the node lacks it.
     pub fn ints(&self, name: &str) -> Option<Vec<i64>> {
         Some(
             self.at
@@ -101,7 +101,7 @@ impl<'a> Writer<'a> {
         )
     }
 
-    /// An attribute of floats, empty where it is absent.
+    /// An attribute that is a list of floats, or an empty list if the node lacks it.
     pub fn floats(&self, name: &str) -> Option<Vec<f32>> {
         let attribute = self
             .at
@@ -117,7 +117,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The attributes but for some.
+    /// The attributes except those with these names.
     pub fn attributes_but(&self, names: &[&str]) -> Vec<AttributeProto> {
         let attributes = self.at.proto().attribute.iter();
         attributes
@@ -126,7 +126,7 @@ impl<'a> Writer<'a> {
             .collect()
     }
 
-    /// A number of the type of the first input.
+    /// Adds a scalar of the type of the first input.
     pub fn number(&mut self, number: f64) -> Option<String> {
         let value = tensor::make("", self.data_type(0)?, &arr0(number).into_dyn().view()).ok()?;
         let attribute = AttributeProto {
@@ -138,12 +138,12 @@ impl<'a> Writer<'a> {
         Some(self.maker.op("Constant", &[], vec![attribute]))
     }
 
-    /// A node of two inputs.
+    /// Adds a node with two inputs.
     pub fn pair(&mut self, op: &str, one: &str, other: &str) -> String {
         self.maker.op(op, &[one, other], vec![])
     }
 
-    /// A value with its last two axes swapped.
+    /// Adds a Transpose that swaps the last two axes.
     pub fn swapped(&mut self, value: &str, rank: usize) -> Option<String> {
         let mut order: Vec<i64> = (0..i64::try_from(rank).ok()?).collect();
         let first = rank.checked_sub(2)?;
@@ -151,18 +151,18 @@ impl<'a> Writer<'a> {
         Some(self.maker.transpose(value, &order))
     }
 
-    /// A value times its sigmoid.
+    /// Adds the product of a value and its sigmoid.
     pub fn silu(&mut self, value: &str) -> String {
         let gate = self.maker.op("Sigmoid", &[value], vec![]);
         self.pair("Mul", value, &gate)
     }
 
-    /// Values one after another along an axis.
+    /// Adds a Concat of values along an axis.
     pub fn concat(&mut self, values: &[&str], axis: i64) -> String {
         self.maker.op("Concat", values, vec![int("axis", axis)])
     }
 
-    /// A value is an output of the node.
+    /// Makes a value an output of the replaced node.
     pub fn result(&mut self, slot: usize, value: &str) -> Option<()> {
         let output = self
             .at

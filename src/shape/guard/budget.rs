@@ -1,4 +1,4 @@
-//! Bounds for symbolic arithmetic, and the budget of evaluated values of one graph.
+//! Bounds for symbolic arithmetic, and the budget for evaluated values of one graph.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -10,27 +10,27 @@ use tract_onnx::tract_hir::internal::{DimFact, TDim};
 use crate::shape::encode::rank;
 use crate::shape::guard::RANK;
 
-/// A value of more elements than this fits nowhere, and its extents are taken for unknown.
+/// The maximum number of elements of a value. The extents of larger values count as unknown.
 const LARGEST_VALUE: u64 = 1 << 40;
 
-/// The largest cost of the arithmetic on one extent, in nodes of its expression times forms of it, and the largest cost
-/// for all extents of a graph together.
+/// The maximum cost of the arithmetic on one extent, in nodes of its expression times its forms,
+/// and the maximum cost for all extents of a graph together.
 const DIM_COST: u64 = 1 << 12;
 const DIMS_COST: u64 = 1 << 20;
 
-/// A value of up to so many bytes is small.
+/// The maximum number of bytes of a small value.
 const SMALL: u64 = 1 << 16;
 
-/// The fraction of a budget reserved for small values.
+/// The reciprocal of the fraction of a budget that is reserved for small values.
 const RESERVED_FRACTION: u64 = 8;
 
-/// The work of tract while it simplifies an expression.
+/// A measure of tract's work while it simplifies an expression.
 #[derive(Clone, Copy)]
 struct SymbolSize {
     nodes: u64,
-    /// Forms of sums with quotients.
+    /// The number of forms of sums with quotients.
     forms: u64,
-    /// Products after expansion.
+    /// The number of products after expansion.
     products: u64,
 }
 
@@ -53,11 +53,12 @@ impl SymbolSize {
 
     fn measure(dim: &TDim) -> Self {
         let parts = match dim {
-            // Sums and products of larger numbers might not fit.
+            // Sums and products of larger numbers might overflow.
             TDim::Val(n) | TDim::MulInt(n, _) if n.unsigned_abs() > LARGEST_VALUE => {
                 return Self::UNBOUNDED;
             }
-            // A negative divisor that was taken for an extent: tract's rules for it have no end.
+            // This is a negative divisor, which was converted to an unsigned number. tract's rules
+            // would not terminate on it.
             TDim::Div(_, divisor) if *divisor > LARGEST_VALUE => return Self::UNBOUNDED,
             TDim::Val(_) | TDim::Sym(_) => return Self::ATOM,
             TDim::Add(terms) => Self::measure_all(terms, Self::in_sum),
@@ -110,7 +111,7 @@ impl SymbolSize {
     }
 }
 
-/// The cost of computing with the symbols of a fact; numbers cost nothing.
+/// The cost of computing with the symbols of a fact. Known numbers cost nothing.
 pub(super) fn fact_cost(fact: &InferenceFact) -> u64 {
     let dims = fact.shape.dims().filter_map(|dim| dim.concretize());
     let shape = dims.map(|dim| dim_cost(&dim)).fold(0, u64::saturating_add);
@@ -129,7 +130,7 @@ fn dim_cost(dim: &TDim) -> u64 {
     }
 }
 
-/// The elements of a tensor of symbols; none of any other.
+/// The elements of a symbolic tensor; none for other tensors.
 fn symbols(tensor: &Tensor) -> impl Iterator<Item = &TDim> {
     let is_symbolic = tensor.datum_type() == DatumType::TDim;
     let plain = is_symbolic
@@ -150,7 +151,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// So many bytes of evaluated constants, and symbols within bounds.
+    /// A budget of `bytes` for evaluated constants, with the fixed bounds for symbols.
     pub fn new(bytes: u64) -> Self {
         Self {
             bytes: Cell::new(bytes),
@@ -160,16 +161,17 @@ impl Budget {
         }
     }
 
-    /// Takes the bytes of a value from the budget; `false` where it is not enough.
+    /// Subtracts the bytes of a value from the budget; `false` if there are not enough left.
     ///
-    /// Large values leave a part of the budget to small ones: shapes consist of small values, also
-    /// behind zeros that an exporter writes as large as a batch of attention.
+    /// Large values leave a part of the budget to small ones, because shapes consist of small
+    /// values. They may be computed from large zeros that an exporter writes.
     pub fn spend(&self, bytes: u64) -> bool {
         let is_left = bytes <= SMALL || bytes.saturating_add(self.reserved) <= self.bytes.get();
         is_left && spend(&self.bytes, bytes)
     }
 
-    /// Takes the bytes of a value from the budget; drops the value where it is not enough.
+    /// Subtracts the bytes of a value from the budget, and drops the value if there are not enough
+    /// left.
     pub fn charge(&self, fact: InferenceFact) -> InferenceFact {
         let value = fact.value.concretize();
         let bytes = value.map_or(0, |tensor| {
@@ -182,7 +184,7 @@ impl Budget {
         }
     }
 
-    /// The part of a fact within bounds, with the other parts unknown.
+    /// The fact, with the parts that exceed the bounds replaced by unknown ones.
     pub fn admit(&self, fact: InferenceFact) -> InferenceFact {
         let fact = match &fact.value.concretize() {
             Some(tensor) if !symbols(tensor).all(|dim| self.admits(dim)) => fact.without_value(),
@@ -213,7 +215,7 @@ impl Budget {
             return is_admitted;
         }
         let cost = SymbolSize::measure(dim).cost();
-        // A dimension without a symbol that is no number has overflowed.
+        // An expression without a symbol that is not a plain number has overflowed.
         let is_admitted = dim.find_scope().is_some() && cost <= DIM_COST && spend(&self.dims, cost);
         self.is_dim_admitted
             .borrow_mut()
@@ -222,7 +224,7 @@ impl Budget {
     }
 }
 
-/// Whether the product of the extents that are numbers is within bounds; extents of 0 do not count.
+/// Whether the product of the known extents is within bounds, ignoring extents of 0.
 fn is_count_within_bounds(fact: &InferenceFact) -> bool {
     let numbers = fact
         .shape

@@ -1,4 +1,4 @@
-//! The cost of evaluating a node, before tract evaluates it.
+//! Estimates the cost of evaluating a node before tract evaluates it.
 
 use tract_onnx::prelude::{DatumType, InferenceFact};
 use tract_onnx::tract_hir::infer::Factoid;
@@ -7,24 +7,25 @@ use crate::onnx::proto::NodeProto;
 use crate::shape::encode::{only, rank};
 use crate::shape::guard::{element_count, extents, ints};
 
-/// Results of up to this many bytes are made whatever their inputs are; larger ones are at most so many
-/// times as large as their inputs.
+/// Results may have `LARGEST_RESULT` bytes, or `TIMES_THE_INPUTS` times the bytes of their inputs,
+/// whichever is more.
 const LARGEST_RESULT: u64 = 1 << 26;
 const TIMES_THE_INPUTS: u64 = 8;
 
-/// How many multiplications the evaluation of one node may take.
+/// The maximum number of multiplications to evaluate one node.
 const WORK: f64 = (1_u64 << 31) as f64;
 
-/// How many multiplications one run of a model may take whatever its weights are, and how many for each byte of them: a
-/// weight of a convolution meets every pixel of an image.
+/// The maximum number of multiplications of one run of a model is `RUN`, or `TIMES_EACH_BYTE` for
+/// each byte of its weights, whichever is more. A weight of a convolution is multiplied with every
+/// pixel of an image.
 const RUN: f64 = (1_u64 << 32) as f64;
 const TIMES_EACH_BYTE: f64 = (1_u64 << 16) as f64;
 
-/// A Resize lists the neighbours of each element, with their weights.
+/// The memory factor of a Resize, which lists the neighbors of each element with their weights.
 const RESIZE_OVERHEAD: u64 = 16;
 
-/// Operators that tract must not evaluate: their cost does not follow from the shapes of their
-/// inputs and outputs.
+/// Operators that tract must not evaluate, because their cost does not follow from the shapes of
+/// their inputs and outputs.
 const UNEVALUATED: &[&str] = &[
     "Attention",
     "BlackmanWindow",
@@ -45,16 +46,15 @@ const UNEVALUATED: &[&str] = &[
 
 /// The cost of evaluating a node.
 pub enum Cost {
-    /// The bytes of its results; reading its inputs costs an eighth of making them.
+    /// The bytes of its results, plus an eighth of the bytes of its inputs.
     Bytes(u64),
-    /// More memory or time than anything is worth.
+    /// More memory or time than a constant is worth.
     TooMuch,
     /// Unknown.
     Unknown,
 }
 
-/// The cost of an evaluation, from the shapes and values of the inputs and the facts of the
-/// outputs.
+/// The cost of evaluating a node, from the facts about its inputs and outputs.
 pub fn evaluation(node: &NodeProto, inputs: &[&InferenceFact], outputs: &[InferenceFact]) -> Cost {
     if has_negative_pads(node, inputs) {
         return Cost::TooMuch;
@@ -103,7 +103,7 @@ fn element_counts(facts: &[&InferenceFact]) -> Option<Vec<u64>> {
     facts.iter().map(|fact| element_count(fact)).collect()
 }
 
-/// The largest number of elements that an output can have.
+/// The maximum number of elements of an output.
 fn output_count(
     op: &str,
     inputs: &[&InferenceFact],
@@ -111,7 +111,8 @@ fn output_count(
     output: &InferenceFact,
 ) -> Option<u64> {
     match op {
-        // The number of results depends on the elements, and is at most the number of elements read.
+        // The number of results depends on the elements, and is at most the number of elements that
+        // are read.
         "NonZero" | "Compress" => {
             let read = input_counts.iter().sum::<u64>();
             Some(read.saturating_mul(rank(inputs[0])?.max(1) as u64))
@@ -126,7 +127,7 @@ fn byte_size(fact: &InferenceFact, count: u64) -> u64 {
     count.saturating_mul(element.size_of() as u64)
 }
 
-/// The multiplications, or comparable operations, for the larger of its results.
+/// The number of multiplications, or comparable operations, for the largest result.
 fn multiplications(
     node: &NodeProto,
     inputs: &[&InferenceFact],
@@ -151,7 +152,7 @@ fn multiplications(
     })
 }
 
-/// The work of a node in a run, in multiplications; 0 where its shapes are unknown.
+/// The number of multiplications of a node in a run; 0 if its shapes are unknown.
 pub fn work(node: &NodeProto, inputs: &[&InferenceFact], outputs: &[&InferenceFact]) -> f64 {
     inferred_work(node, inputs, outputs).unwrap_or(0.0)
 }
@@ -165,12 +166,12 @@ fn inferred_work(
     multiplications(node, inputs, &element_counts(inputs)?, largest)
 }
 
-/// Whether a model with so many bytes of weights may take so many multiplications in a run.
+/// Whether a run of a model with `weight_bytes` bytes of weights may take `work` multiplications.
 pub fn is_worth(work: f64, weight_bytes: u64) -> bool {
     work <= RUN.max(weight_bytes as f64 * TIMES_EACH_BYTE)
 }
 
-/// How many elements the window of a pooling operator covers.
+/// The number of elements in the window of a pooling operator.
 fn window_size(node: &NodeProto) -> f64 {
     let kernel = node
         .attr_ints("kernel_shape")
@@ -185,7 +186,7 @@ fn window_size(node: &NodeProto) -> f64 {
         .product()
 }
 
-/// Whether a Pad crops, or may crop: tract takes a negative number for a huge one to add.
+/// Whether a Pad crops, or may crop. tract treats a negative amount as a huge positive one.
 fn has_negative_pads(node: &NodeProto, inputs: &[&InferenceFact]) -> bool {
     if node.op_type() != "Pad" {
         return false;
@@ -195,7 +196,7 @@ fn has_negative_pads(node: &NodeProto, inputs: &[&InferenceFact]) -> bool {
     pads.is_none_or(|pads| pads.iter().any(|&pad| pad < 0))
 }
 
-/// How many elements a Range makes.
+/// The number of elements of a Range.
 fn range_length(inputs: &[&InferenceFact]) -> Option<u64> {
     let start = number(inputs.first()?)?;
     let limit = number(inputs.get(1)?)?;

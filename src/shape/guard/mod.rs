@@ -1,8 +1,8 @@
-//! Guards before tract infers or evaluates a node.
+//! Checks limits before tract infers or evaluates a node.
 //!
-//! Its operators trust the model: they loop up to the value of an attribute, allocate by shapes,
-//! and expand sums of symbols in all their forms. A panic can be caught; an endless loop and an
-//! abort for lack of memory cannot. So this module checks limits before tract infers or evaluates a node.
+//! tract's operators trust the model: they loop up to the value of an attribute, allocate by
+//! shapes, and expand sums of symbols in all their forms. A panic can be caught, but an endless
+//! loop or an abort when memory runs out cannot. So this module checks limits first.
 
 mod budget;
 mod cost;
@@ -17,13 +17,14 @@ pub use crate::shape::guard::budget::Budget;
 pub use crate::shape::guard::cost::{Cost, evaluation, is_worth, work};
 pub use crate::shape::guard::question::{beyond_symbols, can_be_asked};
 
-/// As many axes as arrays have in numpy.
+/// The maximum rank, as in numpy.
 const RANK: usize = 64;
 
-/// A model is run only on values of at most this many elements, or of as many as it has bytes of weights.
+/// The maximum number of elements of a value in a run, unless the model has more bytes of weights.
 const LARGEST_RUN: u64 = 1 << 28;
 
-/// Whether a value can be held in memory, as far as its shape is known, on a machine that holds so many bytes of weights.
+/// Whether a value fits into memory as far as its shape is known, on a machine that holds
+/// `weight_bytes` bytes of weights.
 pub fn fits(fact: &InferenceFact, weight_bytes: u64) -> bool {
     let numbers = fact
         .shape
@@ -47,8 +48,8 @@ fn number_of_places(dim: &DimFact) -> Option<u64> {
     u64::try_from(dim.concretize()?.as_i64()?).ok()
 }
 
-/// The number of elements of a value, at least 1 along every axis: an empty value may take time
-/// too.
+/// The number of elements of a value, with each extent at least 1, since an empty value may take
+/// time too.
 fn element_count(fact: &InferenceFact) -> Option<u64> {
     extents(fact)?
         .into_iter()
@@ -56,7 +57,7 @@ fn element_count(fact: &InferenceFact) -> Option<u64> {
         .try_fold(1, u64::checked_mul)
 }
 
-/// The elements of a known value of integers.
+/// The elements of an integer value, if they are known.
 fn ints(fact: &InferenceFact) -> Option<Vec<i64>> {
     ints_of(&*fact.value.concretize()?)
 }

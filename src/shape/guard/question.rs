@@ -1,4 +1,5 @@
-//! The questions that tract can be asked: nodes whose attributes and inputs are within bounds.
+//! Decides whether tract may be asked about a node: its attributes and inputs must be within
+//! bounds.
 
 use tract_onnx::prelude::{DatumType, InferenceFact};
 use tract_onnx::tract_hir::infer::Factoid;
@@ -13,22 +14,23 @@ use crate::shape::encode::{number, rank};
 use crate::shape::guard::budget::fact_cost;
 use crate::shape::guard::{RANK, element_count, ints};
 
-/// Sizes, steps and counts among the attributes are no larger than this.
+/// The largest size, step or count in an attribute.
 const LARGEST_INT: u64 = i32::MAX as u64;
 
-/// The largest EyeLike that tract infers, since inference evaluates it.
+/// The maximum number of elements of an EyeLike that tract infers, since inference evaluates it.
 const LARGEST_EYE: u64 = 1 << 20;
 
-/// The largest cost of the symbolic arithmetic of one node.
+/// The maximum cost of the symbolic arithmetic of one node.
 const NODE_COST: u64 = 1 << 14;
 
-/// The largest numbers of two types, which exporters write as the end of a Slice that reaches to the last place.
+/// The largest numbers of int64 and int32, which exporters write as the end of a Slice up to the
+/// last place.
 const OPEN_ENDS: [i64; 2] = [i64::MAX, i32::MAX as i64];
 
 /// Attributes that name axes of the first input.
 const AXES: &[&str] = &["axis", "axes", "batch_dims"];
 
-/// Operators that take numbers in their inputs as extents, from this input on.
+/// Operators whose inputs, starting at this slot, hold extents.
 const EXTENTS: &[(&str, usize)] = &[
     ("ConstantOfShape", 0),
     ("Expand", 1),
@@ -42,7 +44,8 @@ const EXTENTS: &[(&str, usize)] = &[
     ("TopK", 1),
 ];
 
-/// The least ranks of the first inputs of operators that count axes from the last one, or that work along all axes.
+/// The minimum ranks of the first inputs of operators that count axes from the end, or that work
+/// along all axes.
 const LEAST_RANK: &[(&str, &[usize])] = &[
     ("ArrayFeatureExtractor", &[1]),
     ("BatchNormalization", &[2]),
@@ -55,7 +58,7 @@ const LEAST_RANK: &[(&str, &[usize])] = &[
     ("LpNormalization", &[1]),
     ("MatMulInteger", &[1, 1]),
     ("MatMulNBits", &[1]),
-    // Engines and numpy disagree about whether a single number has one axis or none.
+    // Engines and numpy disagree whether a scalar has one axis or none here.
     ("NonZero", &[1]),
     ("RMSNormalization", &[1]),
     ("STFT", &[1]),
@@ -67,7 +70,7 @@ const LEAST_RANK: &[(&str, &[usize])] = &[
     ("TopK", &[1]),
 ];
 
-/// Whether tract's operator can be asked for the facts of a node.
+/// Whether tract may infer the facts of a node.
 pub fn can_be_asked(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
     let question = Question { node, inputs };
     !question.allocates_while_built()
@@ -83,12 +86,13 @@ pub fn can_be_asked(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool
         && question.symbolic_cost() <= NODE_COST
 }
 
-/// Whether tract would make symbols of numbers that do not fit: it casts them to 32 bits.
+/// Whether tract would convert numbers to symbols that do not fit: it casts them to 32 bits.
 pub fn beyond_symbols(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
     Question { node, inputs }.exceeds_symbols()
 }
 
-/// A node whose outputs tract would infer, and the facts about its inputs; `None` is an input left out.
+/// A node whose outputs tract would infer, with the facts about its inputs; `None` for an input
+/// that is left out.
 struct Question<'q> {
     node: &'q NodeProto,
     inputs: &'q [Option<&'q InferenceFact>],
@@ -111,16 +115,17 @@ impl<'q> Question<'q> {
         ints(self.input(slot)?)
     }
 
-    /// The first slot whose numbers the operator takes as extents.
+    /// The first slot whose elements the operator uses as extents.
     fn first_extents(&self) -> Option<usize> {
         let (_, first) = EXTENTS.iter().find(|(op, _)| *op == self.node.op_type())?;
         Some(*first)
     }
 
-    /// Whether the operator allocates a tensor as large as its inputs say before it infers anything.
+    /// Whether the operator allocates a tensor as large as its inputs say before it infers
+    /// anything.
     fn allocates_while_built(&self) -> bool {
         match self.node.op_type() {
-            // An operator of early versions of ONNX.
+            // An operator of an early version of ONNX.
             "ConstantLike" => true,
             "EyeLike" => self
                 .present_inputs()
@@ -129,7 +134,7 @@ impl<'q> Question<'q> {
         }
     }
 
-    /// Whether a list has more than two numbers for each axis that a value can have.
+    /// Whether a list has more than two elements for each possible axis of a value.
     fn lists_too_many_axes(&self) -> bool {
         let Some(first) = self
             .first_extents()
@@ -141,7 +146,7 @@ impl<'q> Question<'q> {
         lists.any(|list| element_count(list).is_some_and(|count| count > 2 * RANK as u64))
     }
 
-    /// Whether tract would make symbols of numbers that do not fit: it casts them to 32 bits.
+    /// Whether tract would convert numbers to symbols that do not fit: it casts them to 32 bits.
     fn exceeds_symbols(&self) -> bool {
         let Some(first) = self.first_symbolic() else {
             return false;
@@ -153,10 +158,10 @@ impl<'q> Question<'q> {
             .any(exceeds_32_bits)
     }
 
-    /// The first slot whose numbers tract casts to symbols.
+    /// The first slot whose elements tract casts to symbols.
     fn first_symbolic(&self) -> Option<usize> {
         match self.node.op_type() {
-            // An end at the largest number means all of an axis.
+            // An end at the largest number stands for the end of the axis.
             "Slice" => None,
             "Cast" if self.node.cast_to() == Some(DataType::Int64) => Some(0),
             _ if self.present_inputs().any(is_symbolic) => Some(0),
@@ -164,12 +169,13 @@ impl<'q> Question<'q> {
         }
     }
 
-    /// Whether an input is the value that a Pad fills with, which may be the lowest number before a maximum.
+    /// Whether an input is the fill value of a Pad, which may be the lowest number before a
+    /// maximum.
     fn is_pad_value(&self, slot: usize) -> bool {
         self.node.op_type() == "Pad" && slot == 2
     }
 
-    /// Whether the parts of a Split do not add up to the extent of the axis.
+    /// Whether the lengths of the parts of a Split do not sum to the extent of the axis.
     fn has_wrong_split(&self) -> bool {
         self.node.op_type() == "Split" && self.is_split_wrong() == Some(true)
     }
@@ -190,7 +196,7 @@ impl<'q> Question<'q> {
         Some(parts.iter().any(|&part| part < 0) || whole.is_some_and(|whole| sum != Some(whole)))
     }
 
-    /// Whether an input is empty from which tract reads a number.
+    /// Whether tract reads a scalar from an input that is empty.
     fn lacks_a_number(&self) -> bool {
         read_as_one(self.node.op_type())
             .iter()
@@ -198,15 +204,17 @@ impl<'q> Question<'q> {
             .any(|value| value.len() == 0)
     }
 
-    /// Whether the first input is left out: tract counts only inputs that are present, and would take the second for it.
+    /// Whether the first input is left out. tract counts only present inputs, and would mistake the
+    /// second for the first.
     fn lacks_first_input(&self) -> bool {
         let is_left_out = self.node.input.first().is_some_and(String::is_empty);
         is_left_out && bodies(self.node).next().is_none()
     }
 
-    /// Whether a Slice steps backward from before the first place, which the specification clamps to that place and the
-    /// reference implementation drops, or to the largest number, behind which the specification finds nothing and
-    /// onnxruntime everything.
+    /// Whether a Slice with a negative step has bounds on which implementations disagree. If it
+    /// starts before the first place, the specification clamps the start and the reference
+    /// implementation drops all places. If it ends at the largest number, the specification selects
+    /// nothing and onnxruntime everything.
     fn steps_back_out_of_range(&self) -> bool {
         self.node.op_type() == "Slice" && self.is_slice_out_of_range() == Some(true)
     }
@@ -230,7 +238,8 @@ impl<'q> Question<'q> {
         Some(ends_too_far || begins_too_early)
     }
 
-    /// Whether the first inputs have the ranks that the operator needs, as far as they are known.
+    /// Whether the first inputs have the ranks that the operator requires, as far as they are
+    /// known.
     fn has_least_ranks(&self) -> bool {
         let Some((_, least)) = LEAST_RANK.iter().find(|(op, _)| *op == self.node.op_type()) else {
             return true;
@@ -239,7 +248,7 @@ impl<'q> Question<'q> {
         least.all(|(slot, &least)| self.rank(slot).is_none_or(|rank| rank >= least))
     }
 
-    /// Whether the axes that an input names are axes of the value, as far as they are known.
+    /// Whether the axes in an input exist in the value, as far as they are known.
     fn has_axes_in_range(&self) -> bool {
         let op = self.node.op_type();
         let as_input = AXES.iter().find_map(|attribute| input_for(op, attribute));
@@ -247,7 +256,7 @@ impl<'q> Question<'q> {
         axes.is_none_or(|axes| self.are_axes(&axes))
     }
 
-    /// Whether the axes among the attributes are axes of the value, and all numbers within bounds.
+    /// Whether the axes in attributes exist in the value, and all numbers are within bounds.
     fn has_attributes_in_range(&self) -> bool {
         let mut attributes = self.node.attribute.iter();
         attributes.all(|attribute| match numbers(attribute) {
@@ -263,7 +272,7 @@ impl<'q> Question<'q> {
                 let is_whole = self.rank(0).is_none_or(|rank| rank == numbers.len());
                 is_whole && is_permutation(numbers)
             }
-            // Bounds, which the operator clamps to the extent.
+            // The operator clamps bounds to the extent.
             "start" | "end" | "starts" | "ends" => true,
             _ => numbers
                 .iter()
@@ -271,7 +280,7 @@ impl<'q> Question<'q> {
         }
     }
 
-    /// Whether numbers name axes of the value; counted from the last one, they are negative.
+    /// Whether numbers are axes of the value, of which negative ones count from the end.
     fn are_axes(&self, axes: &[i64]) -> bool {
         let rank = self.rank_of_value();
         let count = axes.len() as i64;
@@ -279,21 +288,21 @@ impl<'q> Question<'q> {
             "Flatten" => (-rank, rank),
             "OneHot" => (-rank - 1, rank),
             "Unsqueeze" => (-rank - count, rank + count - 1),
-            // Without meaning where there is one scale for all.
+            // The axis has no meaning if there is a single scale.
             "QuantizeLinear" | "DequantizeLinear" => (-(RANK as i64), RANK as i64),
             _ => (-rank, rank - 1),
         };
         axes.len() <= RANK && axes.iter().all(|axis| (first..=last).contains(axis))
     }
 
-    /// The rank of the value whose axes the operator names, or the largest one where no rank is known.
+    /// The rank of the value whose axes the operator names, or the maximum rank if it is unknown.
     fn rank_of_value(&self) -> i64 {
-        // A scale and a zero point precede the inputs to concatenate.
+        // A scale and a zero point precede the inputs of the concatenation.
         let slot = match self.node.op_type() {
             "QLinearConcat" => 2,
             _ => 0,
         };
-        // Where the first rank is unknown, an operator may find it among the others.
+        // If the rank of the first input is unknown, an operator may take it from another input.
         let rank = self
             .rank(slot)
             .or_else(|| self.present_inputs().filter_map(rank).min());
@@ -313,7 +322,7 @@ fn numbers(attribute: &AttributeProto) -> Option<Vec<i64>> {
     match attribute.r#type() {
         AttributeType::Int => Some(vec![attribute.i()]),
         AttributeType::Ints => Some(attribute.ints.clone()),
-        // Before ONNX had types of attributes, the filled field decided.
+        // Before attributes had types, the field that is set decided.
         AttributeType::Undefined => {
             let one = attribute.i.into_iter();
             Some(one.chain(attribute.ints.iter().copied()).collect())
@@ -326,7 +335,7 @@ fn is_symbolic(fact: &InferenceFact) -> bool {
     fact.datum_type.concretize() == Some(DatumType::TDim)
 }
 
-/// Whether a value, other than of symbols, has a number that does not fit into 32 bits.
+/// Whether a value that is not symbolic has an element that does not fit into 32 bits.
 fn exceeds_32_bits(fact: &InferenceFact) -> bool {
     let value = fact.value.concretize().filter(|_| !is_symbolic(fact));
     let Some(Ok(numbers)) = value.as_ref().map(|value| value.cast_to::<f64>()) else {
@@ -338,7 +347,7 @@ fn exceeds_32_bits(fact: &InferenceFact) -> bool {
         .is_ok_and(|numbers| numbers.iter().any(|number| number.abs() > limit))
 }
 
-/// The extent of an axis, where it is a number.
+/// The extent of an axis, if it is known.
 fn extent_along(value: &InferenceFact, along: i64) -> Option<i64> {
     let along = axis(along, rank(value)?).ok()?;
     number(&value.shape.dim(along)?)

@@ -1,4 +1,4 @@
-//! Corrections of tract's answers that differ from ONNX.
+//! Corrects answers of tract that differ from ONNX.
 
 use std::mem::take;
 use std::ops::Range;
@@ -32,7 +32,8 @@ impl Inference {
                 let cuts = slices::cuts(node, &from, known);
                 *taken = slices::within_reach(take(taken), &from, &cuts);
             }
-            // The sum that they normalize, which continues the residual stream.
+            // The fourth output is the sum before normalization, which continues the residual
+            // stream.
             (
                 ("com.microsoft", "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization"),
                 [normed, _, _, sum],
@@ -66,8 +67,8 @@ impl Inference {
         }
     }
 
-    /// The result of a Cast to a type. tract has one type for extents: a cast to another type keeps
-    /// them where that holds them.
+    /// The result of a Cast. tract has one type for all extents, so a cast to another type keeps
+    /// them if that type can hold them.
     fn narrowed(
         &self,
         fact: InferenceFact,
@@ -78,7 +79,7 @@ impl Inference {
         let Some(value) = value.filter(|value| value.datum_type() == DatumType::TDim) else {
             return fact;
         };
-        // Extents fit into 32 bits; an open number may not, and gets another symbol.
+        // Extents fit into 32 bits. An unknown element may not, and gets a new symbol.
         if to == Some(DatumType::I32) && !is_concrete(&value) {
             let elements = self.unknown_dims.elements(from);
             return self
@@ -92,7 +93,7 @@ impl Inference {
     }
 }
 
-/// The type that a Cast or a CastLike casts to.
+/// The type to which a Cast or a CastLike casts.
 fn cast_type(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> Option<DatumType> {
     if node.op_type() == "Cast" {
         return datum_type(node.attr_i("to").ok()??.try_into().ok()?);
@@ -100,7 +101,7 @@ fn cast_type(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> Option<Datum
     inputs.get(1)?.as_ref()?.datum_type.concretize()
 }
 
-/// The numbers that a type holds; `None` for types that hold all extents, and for other than integers.
+/// The range of an integer type; `None` for types that can hold all extents, and for other types.
 fn range_of_type(to: DatumType) -> Option<Range<i64>> {
     match to {
         DatumType::I32 => Some(i64::from(i32::MIN)..i64::from(i32::MAX)),
@@ -110,7 +111,8 @@ fn range_of_type(to: DatumType) -> Option<Range<i64>> {
         DatumType::I16 => Some(-32768..32768),
         DatumType::U16 => Some(0..65536),
         DatumType::U32 | DatumType::U64 => Some(0..i64::from(i32::MAX)),
-        // The width of a type of extents is unknown, but it holds small numbers.
+        // tract's type of extents stands for an integer type of unknown width, which holds at least
+        // small numbers.
         DatumType::TDim => Some(0..128),
         _ => None,
     }

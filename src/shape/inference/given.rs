@@ -1,4 +1,4 @@
-//! The facts about values without a producer: constants, and the inputs that the graph declares.
+//! The facts about values without a producer: constants and declared inputs of the graph.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,15 +17,16 @@ use crate::shape::encode::datum_type;
 use crate::shape::inference::{Inference, SMALL, guarded};
 use crate::shape::memo::needs_shapes_alone;
 
-/// Constants up to this many bytes are one tensor where they are alike, so that nodes which read them are.
+/// The maximum number of bytes of constants that share a tensor if they are equal, so that the
+/// nodes that read them are equal too.
 const SHARED: usize = 64;
 
-/// The length of a symbolic extent beyond which it counts as unknown.
+/// The maximum length of a symbolic extent. Longer ones count as unknown.
 const LONGEST_SYMBOL: usize = 200;
 
 impl Inference {
     /// The facts about values without a producer. Lists of floats are not read yet: most are needed
-    /// for their extents alone, and lists of equal extents share a fact.
+    /// only for their extents, and lists of equal extents share a fact.
     pub(super) fn given(&self, graph: &Graph) -> Vec<Rc<InferenceFact>> {
         let unknown = Rc::new(InferenceFact::default());
         let mut facts = vec![unknown; graph.value_count()];
@@ -58,7 +59,7 @@ impl Inference {
         facts
     }
 
-    /// Reads the lists of floats among a node's inputs, where more than their shape is needed.
+    /// Reads the lists of floats among a node's inputs, if more than their shape is needed.
     pub(super) fn read_lists(&self, graph: &Graph, node: NodeId, facts: &mut [Rc<InferenceFact>]) {
         if needs_shapes_alone(graph, node, |value| {
             let is_read = facts[value.index()].value.concretize().is_some();
@@ -74,7 +75,7 @@ impl Inference {
         }
     }
 
-    /// A constant list of floats that is not read yet.
+    /// A constant list of floats that has not been read yet.
     fn unread_list<'g>(
         &self,
         graph: &'g Graph,
@@ -87,8 +88,8 @@ impl Inference {
         (!may_change && !is_read).then_some(tensor)
     }
 
-    /// The declaration of a graph input. A dim without a name gets a symbol of its own, so that arithmetic on it can
-    /// cancel.
+    /// The declared fact of a graph input. A dimension without a name gets its own symbol, so that
+    /// it can cancel in arithmetic.
     fn declared_input(&self, info: &ValueInfoProto) -> InferenceFact {
         let fact = self.declared(info, true);
         if fact.shape.is_open() {
@@ -105,7 +106,7 @@ impl Inference {
         fact.with_shape(ShapeFactoid::closed(dims))
     }
 
-    /// The declaration of a value_info, or with `is_input` of an input.
+    /// The fact that a `value_info` declares, or, with `is_input`, that an input declares.
     pub(super) fn declared(&self, info: &ValueInfoProto, is_input: bool) -> InferenceFact {
         let declared = info.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
         let Some(declared) = declared.and_then(as_read_by_tract) else {
@@ -132,7 +133,8 @@ impl Inference {
         extents_fact(tensor)
     }
 
-    /// A tensor of the model as tract's; bfloat16, which tract's ONNX front end lacks, as float.
+    /// Converts a tensor of the model to tract's. bfloat16 becomes float32, because tract's ONNX
+    /// front end lacks it.
     pub fn tensor(&self, graph: &Graph, proto: &TensorProto) -> Option<Arc<Tensor>> {
         let externals = graph.model().externals();
         if proto.data_type() == DataType::BFloat16.code() {
@@ -140,7 +142,7 @@ impl Inference {
             return Some(Arc::new(Tensor::from(values.mapv(|v| v as f32))));
         }
         let raw = tensor::raw(proto, externals).ok()?;
-        // Lists of floats are seldom alike, and there are as many of them as there are layers.
+        // Lists of floats are rarely equal, and there are as many as layers.
         let is_list_of_floats = tensor::float_type(proto).is_some() && raw.len() > size_of::<f64>();
         let may_be_alike = raw.len() <= SHARED && !is_list_of_floats;
         let key = may_be_alike.then(|| (proto.data_type(), proto.dims.clone(), raw.to_vec()));
@@ -169,7 +171,7 @@ fn is_list(tensor: &TensorProto) -> bool {
     tensor::float_type(tensor).is_some() && tensor.dims.iter().any(|&extent| extent > 1)
 }
 
-/// The type and the extents of a tensor.
+/// The fact with the type and the extents of a tensor.
 fn extents_fact(tensor: &TensorProto) -> InferenceFact {
     let Ok(shape) = tensor::shape(tensor) else {
         return InferenceFact::default();
@@ -185,7 +187,7 @@ fn extents_fact(tensor: &TensorProto) -> InferenceFact {
     }
 }
 
-/// The declared type in tract's messages, with bfloat16 as float; `None` if a symbol is too long.
+/// The declared type in tract's messages, with bfloat16 as float32; `None` if a symbol is too long.
 fn as_read_by_tract(declared: &TensorType) -> Option<pb::type_proto::Tensor> {
     let dims = declared.shape.iter().flat_map(|shape| &shape.dim);
     let has_long_symbol = dims.into_iter().any(

@@ -1,4 +1,4 @@
-//! Inference by tract's operators, one node at a time in topological order, over a skeleton without
+//! Infers facts by tract's operators, one node at a time in topological order, without reading
 //! large weights. Answers that differ from ONNX are corrected.
 
 mod corrections;
@@ -31,18 +31,18 @@ use crate::shape::rules::{self, NodeQuery, read_by_shape};
 use crate::shape::sequences;
 use crate::shape::unknown_dims::UnknownDims;
 
-/// Constants up to this many elements are evaluated while shapes are inferred. Shape values and the
-/// parameters of normalizers are far below it, weights above.
+/// The maximum number of elements of constants that are evaluated while shapes are inferred. Shapes
+/// and the parameters of normalizers are far below it, and weights are above it.
 pub const SMALL: usize = 1 << 14;
 
-/// Bytes of constants that are evaluated while shapes are inferred; those behind are left to whoever
-/// asks for them.
+/// The budget in bytes for constants that are evaluated while shapes are inferred. Beyond it,
+/// constants are evaluated only when their elements are needed.
 const EVALUATED: u64 = 1 << 27;
 
-/// tract's operators, used one at a time.
+/// Infers by tract's operators, one node at a time.
 pub struct Inference {
     onnx: Onnx,
-    /// The imports of the model, without its graph: what operators look at while they are built.
+    /// The imports of the model without its graph, which operators read while they are built.
     model: pb::ModelProto,
     /// The version of ONNX's own operator set.
     opset: i64,
@@ -52,11 +52,11 @@ pub struct Inference {
     unknown_dims: UnknownDims,
     shared: RefCell<HashMap<SmallConstant, Arc<Tensor>>>,
     out_of_bounds: RefCell<Option<String>>,
-    /// Initializers that training writes, of which only the extents are known.
+    /// Initializers that training changes, so that only their extents are known.
     trained: HashSet<ValueId>,
 }
 
-/// Element type, extents and elements of a constant.
+/// The element type, the extents and the elements of a constant.
 type SmallConstant = (i32, Vec<i64>, Vec<u8>);
 
 impl Inference {
@@ -90,18 +90,18 @@ impl Inference {
         }
     }
 
-    /// The first node with attributes that its operator does not have, or value that is too large to
-    /// be made.
+    /// The first node whose attributes are not valid for its operator, or the first value that is
+    /// too large.
     pub fn out_of_bounds(&self) -> Option<String> {
         self.out_of_bounds.borrow().clone()
     }
 
-    /// Whether some element of a value is an unknown number.
+    /// Whether any element of a value is unknown.
     pub fn is_open(&self, tensor: &Tensor) -> bool {
         self.unknown_dims.is_in(tensor)
     }
 
-    /// The facts of all values, node by node.
+    /// The facts of all values, inferred node by node.
     pub fn all(&self, graph: &Graph, loop_states: &LoopStates) -> Vec<Rc<InferenceFact>> {
         let mut facts = self.given(graph);
         let infos = graph.proto().value_info.iter();
@@ -142,9 +142,9 @@ impl Inference {
         facts
     }
 
-    /// The result of a NonZero of the main graph, with a symbol for the number of places: it is
-    /// unknown before a run, but is one number wherever the places are read. A body makes another
-    /// result in each iteration.
+    /// The result of a NonZero of the main graph, with a symbol for the number of places. This
+    /// number is unknown before a run, but is equal wherever the result is read. In a body it
+    /// differs between iterations.
     fn counted_once(&self, fact: InferenceFact, name: &str) -> InferenceFact {
         let dims: TVec<DimFact> = fact.shape.dims().cloned().collect();
         let [axes, DimFact::Any] = &dims[..] else {
@@ -169,7 +169,7 @@ impl Inference {
         }
     }
 
-    /// The facts of the outputs of a node, in the places of the outputs.
+    /// The facts of the outputs of a node, one for each output.
     pub fn infer(&self, graph: &Graph, node: &NodeProto, known: KnownFacts) -> Vec<InferenceFact> {
         match node.op() {
             ("", "Constant") => {
@@ -190,8 +190,8 @@ impl Inference {
         if let (("", "Cast"), [Some(value)]) = (node.op(), &mut inputs[..])
             && guard::beyond_symbols(node, &[Some(value)])
         {
-            // Such as the logarithm of 0: the result of a cast is unknown, but its extents are
-            // known.
+            // For example, the logarithm of 0: the result of the cast is unknown, but its extents
+            // are known.
             value.value = Default::default();
         }
         let slots: Vec<_> = inputs.iter().map(Option::as_ref).collect();
@@ -205,7 +205,8 @@ impl Inference {
         self.complete(graph, node, &inputs, outputs)
     }
 
-    /// The facts of tract's answer in the places of the outputs: tract counts only the outputs that are present.
+    /// Assigns tract's answers to the outputs, since tract counts only the outputs that are
+    /// present.
     fn by_output(&self, node: &NodeProto, answer: Vec<InferenceFact>) -> Vec<InferenceFact> {
         let mut answer = answer
             .into_iter()
@@ -248,7 +249,7 @@ impl Inference {
         completed
     }
 
-    /// The facts of an If: of the branch that is taken, or what both have in common.
+    /// The facts of an If: those of the branch that it takes, or those that both branches share.
     fn branches(&self, graph: &Graph, node: &NodeProto, known: KnownFacts) -> Vec<InferenceFact> {
         let condition = node.input.first().and_then(|name| known(name));
         let condition = condition.and_then(|fact| fact.value.concretize());
@@ -277,7 +278,7 @@ impl Inference {
         }
     }
 
-    /// The facts of the outputs of a body, which sees the values around it.
+    /// The facts of the outputs of a body, which can read the enclosing values.
     fn body(&self, graph: &Graph, body: &GraphProto, around: KnownFacts) -> Vec<InferenceFact> {
         let constants = body.initializer.iter();
         let mut facts: HashMap<&str, InferenceFact> = constants
@@ -299,7 +300,7 @@ impl Inference {
         outputs.collect()
     }
 
-    /// The part of a fact within bounds.
+    /// The fact, with the parts that exceed the bounds replaced by unknown ones.
     fn admit(&self, fact: InferenceFact, name: impl FnOnce() -> String) -> InferenceFact {
         if !guard::fits(&fact, self.weights) {
             self.note_out_of_bounds(name);
@@ -316,7 +317,7 @@ fn is_incomplete(fact: &InferenceFact) -> bool {
     fact.shape.concretize().is_none() || fact.datum_type.concretize().is_none()
 }
 
-/// `fact`, with unknown parts taken from `declared`.
+/// `fact`, with its unknown parts taken from `declared`.
 fn completed(fact: InferenceFact, declared: &InferenceFact) -> InferenceFact {
     match fact.clone().unify(declared) {
         Ok(unified) => unified.without_value(),
@@ -324,7 +325,8 @@ fn completed(fact: InferenceFact, declared: &InferenceFact) -> InferenceFact {
     }
 }
 
-/// tract's answer, or none: its operators panic on some unexpected inputs.
+/// The result of `f`; `None` if it fails or panics, as tract's operators do on some unexpected
+/// inputs.
 fn guarded<T>(f: impl FnOnce() -> TractResult<T>) -> Option<T> {
     catch_unwind(AssertUnwindSafe(f)).ok()?.ok()
 }

@@ -1,4 +1,4 @@
-//! One operator of tract: built from a node, asked for the facts of its outputs, and evaluated.
+//! Builds one operator of tract from a node, infers the facts of its outputs, and evaluates it.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl Inference {
         if has_no_place(node, &inputs) {
             return vec![InferenceFact::dt_shape(DatumType::I64, [0])];
         }
-        // tract takes a step down for a huge one up.
+        // tract treats a negative step as a huge positive one.
         if let Some(ascending) = ascending(node, &inputs) {
             return without_values(self.ask(node, ascending));
         }
@@ -51,7 +51,7 @@ impl Inference {
             return vec![];
         };
         if stand_in.is_some() || !is_computed(node, self.opset) {
-            // A stand-in, or a misread operator, gives the shapes, not the values.
+            // A stand-in or a misread operator has the right shapes, but not the right values.
             return without_values(shapes);
         }
         let shapes: Vec<_> = shapes
@@ -61,14 +61,14 @@ impl Inference {
         self.with_values(node, &*op, &inputs, shapes)
     }
 
-    /// Whether tract takes a wrong shape for the result, or one that engines disagree about.
+    /// Whether tract infers a wrong shape for the result, or one on which engines disagree.
     fn knows_type_alone(&self, node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
         has_inner_batch(node)
             || is_ambiguous_einsum(node, inputs)
             || misreads_shape(node, self.opset)
     }
 
-    /// The facts of the outputs with their values, where all inputs are known and the budget is enough.
+    /// The facts of the outputs with their values, if all inputs are known and the budget suffices.
     fn with_values(
         &self,
         node: &NodeProto,
@@ -102,8 +102,8 @@ impl Inference {
         }
     }
 
-    /// Builds tract's operator for a node, or the one that stands in for it. One with bodies is not
-    /// built: tract would infer and evaluate them on its own.
+    /// Builds tract's operator for a node, or its stand-in. An operator with bodies is not built,
+    /// since tract would infer and evaluate them itself.
     fn build(
         &self,
         node: &NodeProto,
@@ -133,7 +133,7 @@ impl Inference {
     /// Evaluates one node on constants.
     ///
     /// # Errors
-    /// Why it cannot be.
+    /// The reason why it cannot be evaluated.
     pub fn evaluate(
         &self,
         node: &NodeProto,
@@ -141,7 +141,8 @@ impl Inference {
         budget: &Budget,
     ) -> Result<Vec<Arc<Tensor>>, String> {
         let name = node.op_type();
-        // tract makes extents of them, for which the largest number that there is, the end of a Slice, is too large.
+        // tract would cast to symbolic extents here, and the end of a Slice, which may be the
+        // largest number, does not fit.
         if let (("", "Cast"), [same]) = (node.op(), inputs)
             && node.cast_to() == Some(DataType::Int64)
             && same.datum_type() == DatumType::I64
@@ -169,7 +170,7 @@ impl Inference {
         self.evaluate_in_tract(node, inputs, &facts, budget)
     }
 
-    /// The result of a BatchNormalization by the statistics of its input.
+    /// The result of a BatchNormalization with the statistics of its input.
     fn batch_normalized(
         &self,
         node: &NodeProto,
@@ -215,7 +216,7 @@ fn failure(node: &NodeProto) -> String {
     format!("{} failed", node.op_type())
 }
 
-/// The facts of the present inputs, in the slots of the node.
+/// The facts of the present inputs, one for each slot of the node.
 fn by_slot<'f>(node: &NodeProto, present: &'f [InferenceFact]) -> Vec<Option<&'f InferenceFact>> {
     let mut present = present.iter();
     let slots = node.input.iter().map(|name| match name.is_empty() {
@@ -240,7 +241,8 @@ fn has_inner_batch(node: &NodeProto) -> bool {
             .any(|name| is_set(node, name))
 }
 
-/// Whether an Einsum has a letter of unknown extent: tract takes the extent of any operand that has the letter.
+/// Whether an Einsum has a letter of unknown extent. tract would use the extent of any operand that
+/// has the letter.
 fn is_ambiguous_einsum(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
     let is_einsum = node.op() == ("", "Einsum");
     is_einsum && !Contracted::from_node(node, inputs).is_some_and(|letters| letters.is_told())
@@ -250,7 +252,7 @@ fn is_set(node: &NodeProto, name: &str) -> bool {
     node.attr_i(name).ok().flatten().unwrap_or(0) != 0
 }
 
-/// The present inputs that tract's operator reads, as it reads them.
+/// The facts of the inputs that tract's operator reads, in its form.
 fn operands(
     node: &NodeProto,
     stand_in: Option<&'static str>,
@@ -275,15 +277,14 @@ fn operands(
             .and_then(|like| like.datum_type.concretize())
         && let Ok(any) = Tensor::zero_scalar_dt(datum_type)
     {
-        // tract evaluates nodes whose inputs are all known, and of this input only the type
-        // matters.
+        // tract evaluates a node if all inputs are known, and only the type of this input matters.
         operands[1] = InferenceFact::try_from(any.into_arc_tensor()).unwrap_or_default();
     }
     operands
 }
 
-/// tract's inference for a node with as many outputs as tract's operator has at least. Outputs that tract does not have,
-/// such as the statistics of training, stay unknown.
+/// tract's inference for a node that has at least as many outputs as tract's operator. Outputs that
+/// tract lacks, such as the statistics of training, stay unknown.
 fn shapes_of_present(
     node: &NodeProto,
     op: &mut dyn InferenceOp,
@@ -319,8 +320,8 @@ fn transposed(fact: &InferenceFact) -> InferenceFact {
         .without_value()
 }
 
-/// The inputs of an ascending Range of the same length as a descending one over extents: `−start`,
-/// `−limit` and `−delta`.
+/// For a descending Range over extents, the inputs of an ascending one of the same length:
+/// `−start`, `−limit` and `−delta`.
 fn ascending(
     node: &NodeProto,
     inputs: &[Option<InferenceFact>],
@@ -336,7 +337,7 @@ fn ascending(
         .collect()
 }
 
-/// The values of the inputs of a Range, where all are known.
+/// The values of the inputs of a Range, if all are known.
 fn range_values(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> Option<Vec<Arc<Tensor>>> {
     if node.op() != ("", "Range") {
         return None;
@@ -353,7 +354,7 @@ fn negative(value: &Tensor) -> Option<InferenceFact> {
     InferenceFact::try_from(Tensor::from(-dim.clone()).into_arc_tensor()).ok()
 }
 
-/// Whether a Range of known extents begins at its end or beyond, where tract counts a negative number of places.
+/// Whether a Range of known extents is empty, for which tract would compute a negative length.
 fn has_no_place(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
     let Some(values) = range_values(node, inputs) else {
         return false;
@@ -365,14 +366,14 @@ fn has_no_place(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
     }
 }
 
-/// The number that a value of extents or of int64 has.
+/// The integer in a scalar of type extent or int64.
 fn whole_number(value: &Tensor) -> Option<i64> {
     let is_whole = [DatumType::TDim, DatumType::I64].contains(&value.datum_type());
     only::<i64>(value).filter(|_| is_whole)
 }
 
-/// Whether it is known of the elements of two tensors which are equal. tract takes a symbol for no number, though a batch
-/// may well be 1; no extent is negative, and exporters compare extents with −1.
+/// Whether the result of an Equal is known. tract treats a symbol as different from every number,
+/// though a batch may be 1. But an extent is never negative, and exporters compare extents with −1.
 fn is_equality_known(values: &[Arc<Tensor>]) -> bool {
     if values
         .iter()
@@ -387,7 +388,8 @@ fn is_equality_known(values: &[Arc<Tensor>]) -> bool {
     }
 }
 
-/// Whether the first list is of numbers, or else of extents while the other is of negative numbers.
+/// Whether the first list has only numbers, or has extents while the other one has only negative
+/// numbers.
 fn differs_if_symbolic(one: &[TDim], other: &[TDim]) -> bool {
     if one.iter().all(|dim| matches!(dim, TDim::Val(_))) {
         return true;
@@ -402,7 +404,8 @@ fn is_number_or_extent(dim: &TDim) -> bool {
     matches!(dim, TDim::Val(_)) || is_never_negative(dim)
 }
 
-/// Whether an extent is a sum or a product of extents, such as the old and the new tokens of a cache.
+/// Whether an expression is a sum or a product of extents, such as the old and the new tokens of a
+/// cache.
 fn is_never_negative(dim: &TDim) -> bool {
     match dim {
         TDim::Val(value) => *value >= 0,

@@ -12,12 +12,13 @@ use crate::shape::rules::{broadcast_extent, shape};
 /// The letters of an Einsum.
 pub struct Contracted {
     result: Vec<char>,
-    /// The extents that all operands agree on: engines disagree about a letter that has extent 1 in one operand alone.
+    /// The extents on which all operands agree. Engines disagree about a letter that has extent 1
+    /// in only some operands.
     extents: HashMap<char, Option<TDim>>,
 }
 
 impl Contracted {
-    /// The letters of a node with these operands; `None` if its equation cannot be read.
+    /// The letters of a node with these operands; `None` if its equation cannot be parsed.
     pub fn from_node(node: &NodeProto, operands: &[Option<InferenceFact>]) -> Option<Self> {
         let shapes: Vec<Option<Shape>> =
             operands.iter().map(|fact| shape(fact.as_ref()?)).collect();
@@ -40,7 +41,7 @@ impl Contracted {
         Some(Self { result, extents })
     }
 
-    /// Whether the extent of each is known.
+    /// Whether the extent of each letter is known.
     pub fn is_told(&self) -> bool {
         self.extents.values().all(Option::is_some)
     }
@@ -54,7 +55,7 @@ impl Contracted {
     }
 }
 
-/// The extent of a letter of two operands; `None` if engines disagree.
+/// The extent of a letter of two operands; `None` if it is unknown or engines disagree.
 fn agreed_extent(one: Option<TDim>, other: Option<TDim>) -> Option<TDim> {
     if (extent(&one) == Some(1)) != (extent(&other) == Some(1)) {
         return None;
@@ -69,7 +70,8 @@ mod tests {
     use super::*;
     use crate::onnx::proto::{AttributeProto, AttributeType};
 
-    /// The extents of what an Einsum makes of operands with these, and whether it can be computed.
+    /// The extents of the result of an Einsum on operands of these shapes, and whether it can be
+    /// evaluated.
     fn contracted(equation: &str, operands: &[&[usize]]) -> (Option<Vec<Option<usize>>>, bool) {
         let equation = AttributeProto {
             name: Some("equation".into()),
@@ -92,7 +94,8 @@ mod tests {
         )
     }
 
-    /// onnxruntime takes the other operand's places for it, and the engine those of the operand that it finds first.
+    /// onnxruntime broadcasts such a letter, and tract uses the extent of the first operand that
+    /// has it.
     #[test]
     fn letter_of_extent_one_in_one_operand_is_unknown() {
         assert_eq!(

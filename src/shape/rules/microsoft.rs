@@ -1,4 +1,4 @@
-//! Operators of com.microsoft.
+//! The rules for operators of `com.microsoft`.
 
 use tract_onnx::tract_hir::internal::TDim;
 
@@ -7,7 +7,7 @@ use crate::onnx::tensor::DataType;
 use crate::shape::extents::{Shape, extent};
 use crate::shape::rules::{NodeQuery, broadcast};
 
-/// The extents of the first result of a node.
+/// The extents of the first output of a node.
 pub fn first_output(query: &NodeQuery) -> Option<Shape> {
     match query.node.op_type() {
         "Attention" => packed_attention(query),
@@ -25,7 +25,8 @@ pub fn first_output(query: &NodeQuery) -> Option<Shape> {
         "QAttention" => query.tokens_of_width(third_of_columns(query)?),
         "QGemm" => quantized_gemm(query),
         "QLinearAdd" | "QLinearMul" => broadcast(&query.shape(0)?, &query.shape(3)?),
-        // A scale and a zero point of the result, and then each part with its own.
+        // The scale and zero point of the result precede the parts, each of which has its own scale
+        // and zero point.
         "QLinearConcat" => query.concat((2..query.inputs.len()).step_by(3)),
         "QLinearGlobalAveragePool" => global_pool(query),
         "QLinearLeakyRelu" | "QLinearSigmoid" | "QLinearSoftmax" => query.shape(0),
@@ -37,7 +38,7 @@ pub fn first_output(query: &NodeQuery) -> Option<Shape> {
     }
 }
 
-/// An Attention whose weight has the columns of queries, keys and values side by side.
+/// An Attention whose weight has the columns of queries, keys and values next to each other.
 fn packed_attention(query: &NodeQuery) -> Option<Shape> {
     match query.node.attr_ints("qkv_hidden_sizes").ok()? {
         Some(sizes) => query.tokens_of_width(sizes.get(2).map(TDim::from)),
@@ -45,13 +46,13 @@ fn packed_attention(query: &NodeQuery) -> Option<Shape> {
     }
 }
 
-/// A third of the columns of the weight, itself `None` if their number is unknown.
+/// A third of the columns of the weight; the inner `None` if their number is unknown.
 fn third_of_columns(query: &NodeQuery) -> Option<Option<TDim>> {
     let columns = extent(query.shape(1)?.get(1)?);
     Some(columns.map(|columns| TDim::from(columns / 3)))
 }
 
-/// As an LSTM, with its weights transposed.
+/// The rule of an LSTM, for transposed weights.
 fn lstm(query: &NodeQuery) -> Option<Shape> {
     let steps = query.shape(0).filter(|steps| steps.len() == 3)?;
     let is_bidirectional = query.node.attr_s("direction").ok()? == Some("bidirectional");
@@ -68,7 +69,7 @@ fn lstm(query: &NodeQuery) -> Option<Shape> {
 fn gather_quantized(query: &NodeQuery) -> Option<Shape> {
     let (mut table, indices) = (query.shape(0)?, query.shape(1)?);
     let along = axis(query.int("gather_axis", 0)?, table.len()).ok()?;
-    // A byte holds several numbers; of smaller types each place is one.
+    // A byte packs several elements, but each element of a smaller type has its own place.
     let numbers_per_place = match (query.stored)(0) {
         Some(DataType::Int4 | DataType::Uint4) => Some(1),
         Some(DataType::Uint8) => 8_i64.checked_div(query.int("bits", 4)?),
@@ -80,7 +81,7 @@ fn gather_quantized(query: &NodeQuery) -> Option<Shape> {
     Some(table)
 }
 
-/// Without keys, the first input has the queries, and keys and values behind each.
+/// If there are no keys, the first input packs queries, keys and values.
 fn group_query_attention(query: &NodeQuery) -> Option<Shape> {
     if query.has(1) {
         return query.shape(0);
@@ -92,7 +93,8 @@ fn group_query_attention(query: &NodeQuery) -> Option<Shape> {
     query.tokens_of_width(Some(TDim::from(each.checked_mul(queries)?)))
 }
 
-/// As wide as the values, whose heads may be apart, or which may be beside queries and keys.
+/// The result is as wide as the values, whose heads may have their own axis, or which may be packed
+/// with queries and keys.
 fn multi_head_attention(query: &NodeQuery) -> Option<Shape> {
     let values = query.shape(if query.has(2) { 2 } else { 0 })?;
     let axes_of_width: &[usize] = match values.len() {

@@ -1,4 +1,4 @@
-//! Operators of ONNX that tract does not have, or infers otherwise than ONNX.
+//! The rules for operators of ONNX that tract lacks or infers incorrectly.
 
 use tract_onnx::tract_hir::internal::TDim;
 
@@ -8,7 +8,7 @@ use crate::onnx::proto::NodeProto;
 use crate::shape::extents::{Shape, extent};
 use crate::shape::rules::{NodeQuery, broadcast};
 
-/// The extents of the first result of a node.
+/// The extents of the first output of a node.
 pub fn first_output(query: &NodeQuery) -> Option<Shape> {
     match query.node.op_type() {
         "BitCast"
@@ -18,7 +18,7 @@ pub fn first_output(query: &NodeQuery) -> Option<Shape> {
         | "RotaryEmbedding"
         | "TensorScatter" => query.shape(0),
         "AffineGrid" => {
-            // Of a size [N, C, H, W], the places of H and W.
+            // The size is `[N, C, H, W]`, and the result has a place for each of H and W.
             let size = query
                 .elements(1)
                 .filter(|size| [4, 5].contains(&size.len()))?;
@@ -34,7 +34,7 @@ pub fn first_output(query: &NodeQuery) -> Option<Shape> {
             let channels = channels_of_columns(columns, &block);
             Some([vec![items.clone(), channels], image].concat())
         }
-        // As many places as there are offsets for.
+        // The result has a place for each offset.
         "DeformConv" => {
             let (from, weight, offset) = (query.shape(0)?, query.shape(1)?, query.shape(2)?);
             let places = offset.get(2..).filter(|_| offset.len() == from.len())?;
@@ -64,7 +64,7 @@ pub fn first_output(query: &NodeQuery) -> Option<Shape> {
     }
 }
 
-/// The axes that are named have the extents that are given.
+/// The named axes get the given extents.
 fn center_crop_pad(query: &NodeQuery) -> Option<Shape> {
     let (mut shape, size) = (query.shape(0)?, query.elements(1)?);
     let changed = match query.node.attr_ints("axes").ok()? {
@@ -90,7 +90,7 @@ fn channels_of_columns(columns: &Option<TDim>, block: &Shape) -> Option<TDim> {
     (block > 0 && columns % block == 0).then(|| TDim::from(columns / block))
 }
 
-/// The input whose element type the first result has.
+/// The input from which the first output takes its element type.
 pub fn typed_like(node: &NodeProto) -> Option<usize> {
     match node.op() {
         (
@@ -111,7 +111,7 @@ pub fn typed_like(node: &NodeProto) -> Option<usize> {
             | "SwiGLU"
             | "TensorScatter",
         ) => Some(0),
-        // That of the scales.
+        // The type of the scales.
         ("com.microsoft", "GatherBlockQuantized") => Some(2),
         (
             "com.microsoft",
@@ -125,15 +125,16 @@ pub fn typed_like(node: &NodeProto) -> Option<usize> {
             | "QLinearSoftmax",
         ) => Some(0),
         ("com.microsoft", "QLinearConcat" | "QLinearWhere") => Some(1),
-        // That of the zero point of the result.
+        // The type of the result's zero point.
         ("", "QLinearConv") => Some(7),
         ("com.microsoft", "QGemm") => Some(8),
         _ => None,
     }
 }
 
-/// The result of a Fourier transform: the length of an axis, or half of it where the other half is
-/// redundant. The last axis has the real and the imaginary part, or the real part alone.
+/// The result of a Fourier transform. The transformed axis keeps its length, or about half of it if
+/// the other half is redundant. The last axis has the real and the imaginary part, or only the real
+/// part.
 fn transformed(query: &NodeQuery) -> Option<Shape> {
     let mut shape = query.shape(0)?;
     let (inverse, onesided) = (query.is_set("inverse")?, query.is_set("onesided")?);
@@ -158,7 +159,7 @@ fn transformed(query: &NodeQuery) -> Option<Shape> {
     Some(shape)
 }
 
-/// One image for each region, of given extents.
+/// One image of these extents for each region.
 fn pooled(query: &NodeQuery, places: &[i64]) -> Option<Shape> {
     let (from, regions) = (query.shape(0)?, query.shape(1)?);
     let mut shape = vec![regions.first()?.clone(), from.get(1)?.clone()];

@@ -1,7 +1,7 @@
 //! Shape inference for operators whose inputs are only partly known.
 //!
-//! A Conv has the channels of its weight whatever its input is, and a Reshape the extents that are
-//! numbers in its target. The other extents stay open: one unknown axis does not hide the others.
+//! A Conv has the channels of its weight whatever its input is, and a Reshape has the extents that
+//! are known in its target. The other extents stay open: one unknown axis does not hide the others.
 
 mod einsum;
 mod microsoft;
@@ -23,7 +23,7 @@ use crate::shape::extents::{Shape, extent};
 pub use crate::shape::rules::einsum::Contracted;
 pub use crate::shape::rules::movement::{read_by_shape, takes_all_of_one};
 
-/// Vectors of integers that are longer are no shapes.
+/// The maximum length of a vector of integers that may be a shape.
 const LONGEST: usize = 64;
 
 /// A node whose output shapes are inferred.
@@ -32,7 +32,7 @@ pub struct NodeQuery<'n> {
     pub node: &'n NodeProto,
     /// The version of ONNX's operator set.
     pub opset: i64,
-    /// The facts about its inputs; `None` is an input left out.
+    /// The facts about its inputs; `None` for an input that is left out.
     pub inputs: &'n [Option<InferenceFact>],
     /// The element type of an input that the model stores.
     pub stored: &'n dyn Fn(usize) -> Option<DataType>,
@@ -40,7 +40,7 @@ pub struct NodeQuery<'n> {
     pub elements: &'n dyn Fn(&InferenceFact) -> Option<Shape>,
 }
 
-/// The extents that a fact knows; `None` if it does not know the rank.
+/// The extents of a fact; `None` if the rank is unknown.
 pub fn shape(fact: &InferenceFact) -> Option<Shape> {
     (!fact.shape.is_open()).then(|| fact.shape.dims().map(|dim| dim.concretize()).collect())
 }
@@ -81,8 +81,9 @@ fn is_extent(dim: &TDim) -> bool {
     dim.to_i64().map_or(true, |number| number >= 0)
 }
 
-/// The more precise of the extents that tract and the rule infer. A number is more than a symbol, and for a Reshape the
-/// remaining extents of the input are more than a formula for a length.
+/// The more precise of the extents that tract and the rule infer. An integer is more precise than a
+/// symbol. For a Reshape, the remaining extents of the input are more precise than a formula for a
+/// length.
 fn more_precise(known: Option<TDim>, inferred: Option<TDim>, is_reshape: bool) -> Option<TDim> {
     match (extent(&known), extent(&inferred)) {
         (None, Some(_)) => inferred,
@@ -91,7 +92,7 @@ fn more_precise(known: Option<TDim>, inferred: Option<TDim>, is_reshape: bool) -
     }
 }
 
-/// A shape of so many axes, some of them open.
+/// A shape with as many axes as `shape`, some of which may be open.
 pub fn closed(shape: Shape) -> ShapeFactoid {
     ShapeFactoid::closed(
         shape
@@ -106,7 +107,7 @@ impl NodeQuery<'_> {
         shape(self.inputs.get(slot)?.as_ref()?)
     }
 
-    /// The elements of an input of integers: all of them open where only their number is known.
+    /// The elements of an integer input. If only their number is known, all are open.
     fn elements(&self, slot: usize) -> Option<Shape> {
         let fact = self.inputs.get(slot)?.as_ref()?;
         (self.elements)(fact).or_else(|| Some(vec![None; self.length(slot)?]))
@@ -120,7 +121,7 @@ impl NodeQuery<'_> {
         }
     }
 
-    /// Integers that are all known, from an attribute or an input.
+    /// Integers in an attribute or an input, if all are known.
     fn list(&self, name: &str) -> Option<Vec<i64>> {
         match input_at(self.node.op_type(), name, self.opset) {
             None => self.node.attr_ints(name).ok()?.map(<[i64]>::to_vec),
@@ -136,17 +137,17 @@ impl NodeQuery<'_> {
         self.inputs.get(slot).is_some_and(Option::is_some)
     }
 
-    /// An attribute of one integer, or its default; `None` if it has another type.
+    /// An integer attribute, or its default; `None` if it has another type.
     fn int(&self, name: &str, default: i64) -> Option<i64> {
         Some(self.node.attr_i(name).ok()?.unwrap_or(default))
     }
 
-    /// Whether an attribute is set to other than 0; `None` if it has another type.
+    /// Whether an attribute is not 0; `None` if it has another type.
     fn is_set(&self, name: &str) -> Option<bool> {
         Some(self.int(name, 0)? != 0)
     }
 
-    /// A number of heads.
+    /// A positive number of heads in an attribute.
     fn heads(&self, name: &str) -> Option<i64> {
         self.node.attr_i(name).ok()?.filter(|&heads| heads > 0)
     }
@@ -160,7 +161,7 @@ impl NodeQuery<'_> {
         self.inputs.get(slot)?.as_ref()?.datum_type.concretize()
     }
 
-    /// The element type of an output that tract does not infer.
+    /// The element type of an output whose type tract does not infer.
     fn output_type(&self, slot: usize) -> Option<DatumType> {
         let like = missing_in_tract::typed_like(self.node).filter(|_| slot == 0)?;
         self.data_type(like)
@@ -189,7 +190,7 @@ impl NodeQuery<'_> {
             "MatMul" | "MatMulInteger" | "QLinearMatMul" => self.matmul(),
             "Transpose" => self.transpose(),
             "Attention" => self.attention(),
-            // For any granularity of the scale.
+            // The scale may be per tensor, per axis or per block.
             "DequantizeLinear" | "DynamicQuantizeLinear" | "QuantizeLinear" => self.shape(0),
             "Concat" => self.concat(0..self.inputs.len()),
             "Resize" | "Upsample" => self.resize(),
@@ -237,7 +238,7 @@ impl NodeQuery<'_> {
     }
 }
 
-/// The broadcast shape of two values. An extent that is no number may be 1.
+/// The broadcast shape of two values. A symbolic extent may be 1.
 fn broadcast(left: &[Option<TDim>], right: &[Option<TDim>]) -> Option<Shape> {
     let rank = left.len().max(right.len());
     (0..rank)
@@ -245,7 +246,7 @@ fn broadcast(left: &[Option<TDim>], right: &[Option<TDim>]) -> Option<Shape> {
         .collect()
 }
 
-/// The extent at a place of a shape with axes of extent 1 before its own, up to a rank.
+/// The extent at a place of a shape that is padded in front with extents of 1 up to `rank`.
 fn padded(shape: &[Option<TDim>], rank: usize, place: usize) -> Option<TDim> {
     match (place + shape.len()).checked_sub(rank) {
         Some(place) => shape[place].clone(),
@@ -253,7 +254,8 @@ fn padded(shape: &[Option<TDim>], rank: usize, place: usize) -> Option<TDim> {
     }
 }
 
-/// The broadcast extent, itself `None` if it is unknown; `None` if the extents do not broadcast.
+/// The broadcast extent; the inner `None` if it is unknown, and the outer `None` if the extents do
+/// not broadcast.
 fn broadcast_extent(one: Option<TDim>, other: Option<TDim>) -> Option<Option<TDim>> {
     match (extent(&one), extent(&other)) {
         (Some(1), _) => Some(other),

@@ -1,4 +1,4 @@
-//! Operators that move elements, or select some of them.
+//! The rules for operators that move or select elements.
 
 use tract_onnx::tract_hir::infer::Factoid;
 use tract_onnx::tract_hir::internal::TDim;
@@ -9,7 +9,7 @@ use crate::onnx::proto::NodeProto;
 use crate::shape::extents::{Shape, extent};
 use crate::shape::rules::NodeQuery;
 
-/// The extents that a Shape reads, where it has a value's; it may read some axes alone.
+/// The extents that a Shape returns, if the rank of its input is known. It may read only some axes.
 pub fn read_by_shape(query: &NodeQuery) -> Option<Shape> {
     let shape = query.shape(0).filter(|_| query.node.op_type() == "Shape")?;
     let rank = shape.len() as i64;
@@ -18,7 +18,7 @@ pub fn read_by_shape(query: &NodeQuery) -> Option<Shape> {
     shape.get(start..end).map(<[_]>::to_vec)
 }
 
-/// A bound of axes as a number from 0 to the rank.
+/// Clamps a bound of axes to `0..=rank`.
 fn clamped(bound: i64, rank: i64) -> Option<usize> {
     let place = if bound < 0 {
         bound.saturating_add(rank)
@@ -28,8 +28,8 @@ fn clamped(bound: i64, rank: i64) -> Option<usize> {
     usize::try_from(place.clamp(0, rank)).ok()
 }
 
-/// Whether a node is a Squeeze that names no axes, and removes all of extent 1: an axis of unknown extent may be among
-/// them.
+/// Whether a node is a Squeeze without axes, which removes all axes of extent 1. An axis of unknown
+/// extent may be among them.
 pub fn takes_all_of_one(node: &NodeProto, opset: i64) -> bool {
     let names_axes = match input_at("Squeeze", "axes", opset) {
         None => node.attr_ints("axes").map_or(true, |list| list.is_some()),
@@ -49,7 +49,7 @@ impl ReshapeTarget {
         self.elements.get(place)?.as_ref()?.to_i64().ok()
     }
 
-    /// Whether an extent is that of the input at the same place.
+    /// Whether an extent is copied from the input's extent at this place.
     fn is_copied(&self, place: usize) -> bool {
         !self.keeps_zero && self.number(place) == Some(0)
     }
@@ -74,7 +74,7 @@ impl ReshapeTarget {
         extents.collect()
     }
 
-    /// The extent for `-1`, where all others are numbers or copied.
+    /// The extent for `-1`, if all others are known or copied.
     fn rest(&self, from: &Shape, shape: &Shape) -> Option<TDim> {
         let read = (0..from.len()).filter(|&place| !self.is_copied(place));
         let given =
@@ -84,15 +84,15 @@ impl ReshapeTarget {
     }
 }
 
-/// The product of some extents, where all of these are numbers.
+/// The product of the extents at these places, if all are known.
 fn element_count(shape: &Shape, mut places: impl Iterator<Item = usize>) -> Option<usize> {
     places.try_fold(1_usize, |count, place| {
         count.checked_mul(extent(&shape[place])?)
     })
 }
 
-/// The one extent of a new shape that the input lacks, and its value, since the number of elements
-/// is unchanged.
+/// The only extent of a new shape that is unknown, with its place. It follows from the unchanged
+/// number of elements.
 fn left_over(from: Shape, shape: &Shape) -> Option<(usize, TDim)> {
     let from: Vec<TDim> = from.into_iter().collect::<Option<_>>()?;
     let mut left: Vec<TDim> = from
@@ -125,8 +125,8 @@ fn left_over(from: Shape, shape: &Shape) -> Option<(usize, TDim)> {
     is_divisible.then(|| (place, (symbols * (numbers / divisor)).simplify()))
 }
 
-/// The factors of an extent that a new shape does not keep: such a product of extents was put together, and may be taken
-/// apart.
+/// The factors of an extent, unless the new shape keeps it. A product of extents was merged before,
+/// and may be split.
 fn factors(dim: TDim, shape: &Shape) -> Vec<TDim> {
     let is_kept = shape.iter().flatten().any(|kept| *kept == dim);
     match dim {
@@ -135,7 +135,7 @@ fn factors(dim: TDim, shape: &Shape) -> Vec<TDim> {
     }
 }
 
-/// The extent of axes that become one.
+/// The extent of axes that are merged.
 fn joint(dims: &[Option<TDim>]) -> Option<TDim> {
     let mut others = dims.iter().filter(|dim| extent(dim) != Some(1));
     match (others.next(), others.next()) {
@@ -158,7 +158,7 @@ fn joined(parts: &[Shape], along: usize) -> Option<TDim> {
 }
 
 impl NodeQuery<'_> {
-    /// The result of a Reshape: extents that are numbers, and extents that are copied.
+    /// The result of a Reshape, with its known and its copied extents.
     pub(super) fn reshape(&self) -> Option<Shape> {
         let target = ReshapeTarget {
             elements: self.elements(1)?,
@@ -175,7 +175,7 @@ impl NodeQuery<'_> {
         Some(shape)
     }
 
-    /// A matrix: the axes before one, and those behind it.
+    /// The result of a Flatten: the axes before `axis` are merged, and so are the others.
     pub(super) fn flatten(&self) -> Option<Shape> {
         let from = self.shape(0)?;
         let axis = self.int("axis", 1)?;
@@ -188,7 +188,7 @@ impl NodeQuery<'_> {
         Some(vec![joint(before), joint(behind)])
     }
 
-    /// The axes in another order. Where the rank is unknown, the order tells it.
+    /// The result of a Transpose. If the rank of the input is unknown, it follows from `perm`.
     pub(super) fn transpose(&self) -> Option<Shape> {
         let perm = self.node.attr_ints("perm").ok()?;
         let from = self.shape(0).or_else(|| Some(vec![None; perm?.len()]))?;
@@ -196,8 +196,8 @@ impl NodeQuery<'_> {
         Some(perm.into_iter().map(|axis| from[axis].clone()).collect())
     }
 
-    /// The extents of axes that a Slice does not cut; any axis may be cut where the axes are
-    /// unknown.
+    /// The result of a Slice, with the extents of axes that it does not cut. If the axes are
+    /// unknown, any axis may be cut.
     pub(super) fn slice(&self) -> Option<Shape> {
         let mut shape = self.shape(0)?;
         let cut = self
@@ -210,14 +210,14 @@ impl NodeQuery<'_> {
         Some(shape)
     }
 
-    /// The axes of the indices replace the indexed axis.
+    /// The result of a Gather: the axes of the indices replace the indexed axis.
     pub(super) fn gather(&self) -> Option<Shape> {
         let (from, indices) = (self.shape(0)?, self.shape(1)?);
         let along = self.axis(0, from.len())?;
         Some([&from[..along], &indices, &from[along + 1..]].concat())
     }
 
-    /// A part of the value, whose extent is given, or follows from the number of parts.
+    /// A part of a Split, whose length is given or follows from the number of parts.
     pub(super) fn split(&self, slot: usize) -> Option<Shape> {
         let mut shape = self.shape(0)?;
         let along = self.axis(0, shape.len())?;
@@ -232,8 +232,8 @@ impl NodeQuery<'_> {
         Some(shape)
     }
 
-    /// The length of one part of a Split. A Split has up to thousands, so all lengths are read only where they are not stored
-    /// as plain integers.
+    /// The length of one part of a Split. A Split may have thousands of parts, so all lengths are
+    /// read only if they are not stored as plain integers.
     fn part_length(&self, part: usize) -> Option<i64> {
         let Some(slot) = input_at("Split", "split", self.opset) else {
             return self.node.attr_ints("split").ok()??.get(part).copied();
@@ -248,7 +248,7 @@ impl NodeQuery<'_> {
         }
     }
 
-    /// The value without given axes of extent 1, or without all of them.
+    /// The result of a Squeeze of the given axes, or of all axes of extent 1.
     pub(super) fn squeeze(&self) -> Option<Shape> {
         let shape = self.shape(0)?;
         let removed = if takes_all_of_one(self.node, self.opset) {
@@ -266,7 +266,7 @@ impl NodeQuery<'_> {
         Some(left.map(|(_, dim)| dim).collect())
     }
 
-    /// The value with additional axes of extent 1.
+    /// The result of an Unsqueeze, with additional axes of extent 1.
     pub(super) fn unsqueeze(&self) -> Option<Shape> {
         let (from, added) = (self.shape(0)?, self.list("axes")?);
         let rank = from.len() + added.len();
@@ -280,7 +280,7 @@ impl NodeQuery<'_> {
             .collect()
     }
 
-    /// The parts of a Concat have equal extents along the other axes.
+    /// The result of a Concat, whose inputs have equal extents along the other axes.
     pub(super) fn concat(&self, slots: impl ExactSizeIterator<Item = usize>) -> Option<Shape> {
         let count = slots.len();
         let parts: Vec<Shape> = slots.filter_map(|slot| self.shape(slot)).collect();
@@ -300,7 +300,7 @@ impl NodeQuery<'_> {
         Some(shape)
     }
 
-    /// An axis keeps its extent where nothing is added to it.
+    /// The result of a Pad: an axis without padding keeps its extent.
     pub(super) fn pad(&self) -> Option<Shape> {
         let from = self.shape(0)?;
         let rank = from.len();

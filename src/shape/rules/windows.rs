@@ -1,4 +1,4 @@
-//! Convolutions, pooling and resizing.
+//! The rules for convolutions, pooling and resizing.
 
 use tract_onnx::tract_hir::infer::Factoid;
 use tract_onnx::tract_hir::internal::TDim;
@@ -7,17 +7,17 @@ use crate::onnx::operator::{RESIZE_TO_SIZES, factors_at};
 use crate::shape::extents::{Shape, extent};
 use crate::shape::rules::NodeQuery;
 
-/// The window of a convolution along an axis of space.
+/// The window of a convolution along a spatial axis.
 struct ConvolutionWindow {
-    /// The number of places from the first to the last that it reads.
+    /// The distance from the first to the last place that it reads, plus 1.
     reach: i64,
-    /// The padding on both sides.
+    /// The sum of the padding on both sides.
     padding: i64,
     stride: i64,
 }
 
 impl NodeQuery<'_> {
-    /// The result of a convolution, which has as many axes as its weight.
+    /// The result of a convolution, whose rank is that of its weight.
     pub(super) fn convolution(&self) -> Option<Shape> {
         let weight = self
             .shape(self.second_operand())
@@ -32,7 +32,7 @@ impl NodeQuery<'_> {
         let mut shape = vec![items, channels];
         for axis in 2..weight.len() {
             shape.push(match op {
-                // tract infers the extents of space itself.
+                // tract infers the spatial extents itself.
                 "Conv" => None,
                 "ConvTranspose" => self.transposed_extent(axis),
                 _ => self.convolved_extent(axis),
@@ -41,7 +41,7 @@ impl NodeQuery<'_> {
         Some(shape)
     }
 
-    /// The window along an axis of space; `None` if the padding follows from the extent.
+    /// The window along a spatial axis; `None` if the padding follows from the extent.
     fn window(&self, axis: usize) -> Option<ConvolutionWindow> {
         let space = axis.checked_sub(2)?;
         if !matches!(self.node.attr_s("auto_pad").ok()?, None | Some("NOTSET")) {
@@ -62,7 +62,7 @@ impl NodeQuery<'_> {
         })
     }
 
-    /// A number of a list.
+    /// An element of a list attribute.
     fn number_at(&self, name: &str, place: usize, default: i64) -> Option<i64> {
         match self.node.attr_ints(name).ok()? {
             None => Some(default),
@@ -70,7 +70,7 @@ impl NodeQuery<'_> {
         }
     }
 
-    /// The extent that a convolution makes of an axis of space: of a symbol only with stride 1.
+    /// The extent of a spatial axis after a convolution. It is symbolic only if the stride is 1.
     fn convolved_extent(&self, axis: usize) -> Option<TDim> {
         let window = self.window(axis)?;
         let from = self.shape(0)?.get(axis)?.clone()?;
@@ -85,7 +85,7 @@ impl NodeQuery<'_> {
         Some((steps + 1).simplify())
     }
 
-    /// The extent that a transposed convolution makes of an axis of space.
+    /// The extent of a spatial axis after a transposed convolution.
     fn transposed_extent(&self, axis: usize) -> Option<TDim> {
         if self.has_attribute("output_shape") {
             return None;
@@ -113,11 +113,12 @@ impl NodeQuery<'_> {
         Some(shape)
     }
 
-    /// The result of a Resize: sizes that are numbers are extents, and factors multiply those of the input.
+    /// The result of a Resize. Known sizes are its extents, and known factors multiply the extents
+    /// of the input.
     pub(super) fn resize(&self) -> Option<Shape> {
         let from = self.shape(0)?;
         let rank = from.len();
-        // The sizes are a frame to fill, or those of some axes.
+        // The sizes are bounds to fill, or belong only to some axes.
         if self.has_attribute("axes") || self.has_attribute("keep_aspect_ratio_policy") {
             return Some(vec![None; rank]);
         }
@@ -148,12 +149,12 @@ impl NodeQuery<'_> {
     }
 }
 
-/// An extent times a factor, rounded down.
+/// An extent times a factor, rounded down, if engines agree on it.
 fn scaled(dim: TDim, factor: f64) -> Option<TDim> {
     if factor.fract() == 0.0 && (1.0..=f64::from(u16::MAX)).contains(&factor) {
         return Some((dim * factor as i64).simplify());
     }
-    // Engines multiply in either type.
+    // Engines multiply in float32 or float64.
     let whole = extent(&Some(dim))?;
     let single = f64::from((whole as f32 * factor as f32).floor());
     let double = (whole as f64 * factor).floor();
