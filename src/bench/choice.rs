@@ -1,11 +1,12 @@
-//! The choice among candidates that were measured against each other.
+//! Chooses among candidates that were measured against each other.
 
 use super::statistics;
 use crate::report::Interval;
 
-/// A candidate is as fast as the fastest one up to this median of the ratios.
+/// The maximum median of the ratios to the fastest candidate for a candidate to count as equally
+/// fast.
 const AS_FAST: f64 = 1.01;
-/// Peaks of memory up to this ratio count as equal.
+/// The maximum ratio between peaks of memory that count as equal.
 const AS_SMALL: f64 = 1.01;
 
 /// The property that a choice minimizes.
@@ -13,25 +14,26 @@ const AS_SMALL: f64 = 1.01;
 pub enum TuneGoal {
     /// The time of a run.
     Latency,
-    /// The peak of memory, among candidates that take at most this ratio of the time of the fastest one.
+    /// The peak of memory, among candidates whose time is at most `slowdown` times that of the
+    /// fastest one.
     Memory {
-        /// The ratio, from 1 on.
+        /// The ratio, at least 1.
         slowdown: f64,
     },
 }
 
-/// A candidate that ran.
+/// A candidate that ran successfully.
 #[derive(Debug, Clone)]
 pub struct TimedCandidate {
-    /// Its times over those of each candidate, in their order: a row of [`ratios`].
+    /// The ratios of its times to those of each candidate, in their order: a row of [`ratios`].
     pub ratios: Vec<Interval>,
-    /// Its peak of memory, in bytes.
+    /// Its peak of memory in bytes.
     pub peak: u64,
-    /// Where several candidates are equally good, the one of the lowest rank is chosen.
+    /// Among equally good candidates, the one with the lowest rank is chosen.
     pub rank: usize,
 }
 
-/// Which candidates are the best, by their indices.
+/// The indices of the best candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BestCandidates {
     /// The candidate that serves the goal best.
@@ -40,9 +42,10 @@ pub struct BestCandidates {
     pub fastest: usize,
 }
 
-/// The candidate that serves a goal best; `None` without candidates.
+/// The candidate that serves a goal best; `None` if there are no candidates.
 ///
-/// A candidate within 1 % of the fastest one counts as equally fast: then the rank decides, and not noise.
+/// A candidate within 1 % of the fastest one counts as equally fast. Then the rank decides, so that
+/// noise does not.
 pub fn choose(candidates: &[TimedCandidate], goal: TuneGoal) -> Option<BestCandidates> {
     let fastest = fastest(candidates)?;
     let over_fastest: Vec<Interval> = candidates
@@ -60,7 +63,7 @@ pub fn choose(candidates: &[TimedCandidate], goal: TuneGoal) -> Option<BestCandi
     Some(BestCandidates { chosen, fastest })
 }
 
-/// The candidates with the smallest peak of memory.
+/// Selects the candidates with the smallest peak of memory.
 fn smallest(candidates: &[TimedCandidate], among: &[usize]) -> Vec<usize> {
     let peaks = among.iter().map(|&at| candidates[at].peak);
     let bound = peaks.min().unwrap_or_default() as f64 * AS_SMALL;
@@ -71,7 +74,7 @@ fn smallest(candidates: &[TimedCandidate], among: &[usize]) -> Vec<usize> {
         .collect()
 }
 
-/// The candidate with the lowest median.
+/// The candidate with the lowest median of times.
 fn fastest(candidates: &[TimedCandidate]) -> Option<usize> {
     let medians: Vec<f64> = candidates
         .iter()
@@ -80,14 +83,15 @@ fn fastest(candidates: &[TimedCandidate]) -> Option<usize> {
     (0..medians.len()).min_by(|&one, &other| medians[one].total_cmp(&medians[other]))
 }
 
-/// The indices of the ratios with a property.
+/// The indices of the ratios for which `has` holds.
 fn indices(ratios: &[Interval], has: impl Fn(&Interval) -> bool) -> Vec<usize> {
     (0..ratios.len()).filter(|&at| has(&ratios[at])).collect()
 }
 
-/// For each candidate, the ratios of its times to those of each candidate in the same round, with 95 % intervals.
+/// For each candidate, the ratios of its times to those of each candidate in the same round, with
+/// 95 % intervals.
 ///
-/// `seconds` has the times of each candidate, one for each round.
+/// `seconds` has one list for each candidate, with one time for each round.
 pub fn ratios(seconds: &[Vec<f64>]) -> Vec<Vec<Interval>> {
     seconds
         .iter()
@@ -95,7 +99,7 @@ pub fn ratios(seconds: &[Vec<f64>]) -> Vec<Vec<Interval>> {
         .collect()
 }
 
-/// The median of the ratios of two times of the same round, with its 95 % interval.
+/// The median of the ratios between two times of the same round, with its 95 % interval.
 pub(super) fn ratio(seconds: &[f64], reference: &[f64]) -> Interval {
     let ratios: Vec<f64> = seconds
         .iter()
@@ -114,7 +118,8 @@ pub fn median(seconds: &[f64]) -> Interval {
 mod tests {
     use super::*;
 
-    /// Candidates in the order of their ranks, each with the times of its rounds and its peak.
+    /// Builds candidates in the order of their ranks, from the times of their rounds and their
+    /// peaks.
     fn measured(times: &[(&[f64], u64)]) -> Vec<TimedCandidate> {
         let seconds: Vec<Vec<f64>> = times.iter().map(|(seconds, _)| seconds.to_vec()).collect();
         let peaks = times.iter().map(|(_, peak)| *peak);
@@ -142,7 +147,7 @@ mod tests {
             fastest: 1,
         };
         assert_eq!(choose(&clearly, TuneGoal::Latency), Some(second));
-        // Half a percent apart, and the first has the lower rank.
+        // They differ by half a percent, and the first one has the lower rank.
         let noisy: [&[f64]; 2] = [
             &[1.01, 0.99, 1.0, 1.02, 0.98],
             &[0.99, 1.01, 0.995, 1.0, 1.0],

@@ -5,7 +5,7 @@ use std::thread;
 
 use crate::report::Machine;
 
-/// The class of this machine.
+/// The description of this machine.
 pub fn machine() -> Machine {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let processor = cpuinfo

@@ -1,10 +1,11 @@
-//! Memory of a run, three ways: live bytes along the order of the graph, the heap, and the resident set.
+//! Measures the memory of a run in three ways: live bytes along the order of the graph, the heap,
+//! and the resident set.
 //!
 //! | | what it is | changes from run to run |
 //! |---|---|---|
-//! | [`live`] | the sizes of the values that are held at each step, from their shapes | no |
-//! | [`heap`] | what the run really asks the allocator for | hardly |
-//! | [`resident_peak`] | what the system gives the whole process, weights included | yes |
+//! | [`live`] | the sizes of the values that are live at each step, by their shapes | no |
+//! | [`heap`] | the bytes that the run requests from the allocator | hardly |
+//! | [`resident_peak`] | the memory of the whole process, including weights | yes |
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::fs;
@@ -16,28 +17,28 @@ use tract_core::ops::konst::Const;
 
 use crate::run::Engine;
 
-/// The live values while one node of tract's graph runs.
+/// The live values while a node of tract's graph runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Live {
-    /// The number of the node in [`Engine::graph`].
+    /// The index of the node in [`Engine::graph`].
     pub node: usize,
-    /// Bytes of all values that are live during the node: its inputs, its outputs, and values that
-    /// later nodes read.
+    /// The bytes of all values that are live while the node runs: its inputs, its outputs, and
+    /// values that later nodes read.
     pub bytes: u64,
 }
 
-/// The live bytes at every step along the order of the graph. Weights are not counted.
+/// The live bytes at each step in the order of the graph. Weights are not counted.
 ///
-/// The order is tract's `eval_order`: from the outputs, each node after its inputs. It depends on
-/// the graph alone. tract may run another order: it starts ready nodes by number and delays nodes
-/// that wait for a constant, so that one scalar on one path moves other nodes, and with them the
+/// The order is tract's `eval_order`: from the outputs, each node after its inputs. It depends only
+/// on the graph. tract may run nodes in another order: it starts ready nodes by number, and delays
+/// nodes that wait for a constant. So one scalar on one path may move other nodes, and change the
 /// peak of the [`heap`].
 ///
-/// The inputs and the output of an operator that tract runs in place are both counted, so that a step may
-/// be up to one value above what the heap really holds.
+/// Both the inputs and the output of an operator that tract runs in place are counted, so that a
+/// step may exceed the heap by one value.
 pub fn live(engine: &Engine) -> Vec<Live> {
-    // tract ordered this graph when it planned it, and shapes are concrete, so that this cannot
-    // fail.
+    // This cannot fail, since tract ordered this graph when it planned it, and all shapes are
+    // concrete.
     let steps = usage(engine.graph()).unwrap_or_default();
     let live = steps.iter().map(|(node, size)| Live {
         node: *node,
@@ -46,7 +47,7 @@ pub fn live(engine: &Engine) -> Vec<Live> {
     live.collect()
 }
 
-/// The nodes in their order, each with the bytes of values that are live while it runs.
+/// The nodes in their order, each with the bytes of the values that are live while it runs.
 fn usage(graph: &TypedModel) -> TractResult<Vec<(usize, TDim)>> {
     let order: Vec<usize> = graph
         .eval_order()?
@@ -57,25 +58,25 @@ fn usage(graph: &TypedModel) -> TractResult<Vec<(usize, TDim)>> {
     Ok(usage.into_iter().collect())
 }
 
-/// Allocations during a piece of work.
+/// The allocations during a piece of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heap {
-    /// The peak of allocated bytes, above the bytes at the beginning.
+    /// The peak of allocated bytes, relative to the beginning.
     pub peak: u64,
-    /// The sum of the sizes of all blocks that were asked for.
+    /// The sum of the sizes of all requested blocks.
     pub allocated: u64,
 }
 
-/// Measures what `work` asks the allocator for, on all threads.
+/// Measures the bytes that `work` requests from the allocator, on all threads.
 ///
-/// Nothing is measured unless the program has the [`CountingAllocator`]. Two measurements at the same time
+/// Measures only if the program uses the [`CountingAllocator`]. Two simultaneous measurements
 /// disturb each other.
 pub fn heap<T>(work: impl FnOnce() -> T) -> (T, Option<Heap>) {
     HELD.store(0, Relaxed);
     PEAK.store(0, Relaxed);
     ALLOCATED.store(0, Relaxed);
     COUNTING.store(true, Relaxed);
-    // A block that is certain to pass through the allocator shows whether it is counted.
+    // A test allocation shows whether the allocator counts.
     drop(std::hint::black_box(Box::new(0_u8)));
     let counted = ALLOCATED.swap(0, Relaxed) > 0;
     let result = work();
@@ -92,7 +93,7 @@ static HELD: AtomicI64 = AtomicI64::new(0);
 static PEAK: AtomicI64 = AtomicI64::new(0);
 static ALLOCATED: AtomicU64 = AtomicU64::new(0);
 
-/// An allocator, which counts while [`heap`] measures.
+/// An allocator that counts while [`heap`] measures.
 ///
 /// ```
 /// use std::alloc::System;
@@ -125,11 +126,12 @@ impl<A> CountingAllocator<A> {
     }
 }
 
-// SAFETY: every request goes to the other allocator unchanged; counting neither allocates nor panics.
+// SAFETY: every request is passed to the other allocator unchanged. Counting neither allocates nor
+// panics.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Self::grow(layout.size());
-        // SAFETY: the caller's promise is the one that the other allocator asks for.
+        // SAFETY: the caller's guarantee is the one that the other allocator requires.
         unsafe { self.0.alloc(layout) }
     }
 
@@ -153,17 +155,18 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     }
 }
 
-/// Forgets the peak of the resident set of this process so far.
+/// Resets the peak of the resident set of this process.
 ///
 /// # Errors
-/// If the system does not offer that.
+/// If the operating system does not support it.
 pub fn forget_resident_peak() -> io::Result<()> {
     fs::write("/proc/self/clear_refs", "5")
 }
 
-/// The largest resident set of this process since it began, or since [`forget_resident_peak`], in bytes.
+/// The peak of the resident set of this process in bytes, since its start or since
+/// [`forget_resident_peak`].
 ///
-/// `None` if the system does not tell.
+/// `None` if the operating system does not report it.
 pub fn resident_peak() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status
@@ -193,7 +196,7 @@ mod tests {
             .iter()
             .filter(|node| !node.op_is::<Const>());
         assert_eq!(steps.len(), nodes.count());
-        // One input and one output of 100 x 3 floats.
+        // One input and one output of 100 × 3 floats.
         assert_eq!(
             steps.iter().map(|step| step.bytes).max(),
             Some(2 * 100 * 3 * 4)

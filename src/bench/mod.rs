@@ -1,7 +1,7 @@
-//! Measuring variants of a model against each other, in tract.
+//! Measures variants of a model against each other in tract.
 //!
-//! All variants are loaded and warmed up; then they run in rounds, each once in a round, so that whatever
-//! else the machine does falls on all of them alike, and ratios are taken within a round.
+//! All variants are loaded and warmed up. Then they run in rounds, each once per round, so that
+//! other work of the machine affects all of them equally. Ratios compare times of the same round.
 
 pub mod choice;
 mod machine;
@@ -35,38 +35,39 @@ pub struct Variant {
     pub name: String,
     /// The model.
     pub model: Model,
-    /// The names of the nodes that its normalizers consist of.
+    /// The names of the nodes that belong to its normalizers.
     pub normalizers: BTreeSet<String>,
 }
 
-/// How to measure.
+/// The options of a measurement.
 #[derive(Debug, Clone)]
 pub struct BenchOptions {
     /// The name of the setting in reports.
     pub label: String,
-    /// Sizes for symbolic dimensions.
+    /// The sizes of symbolic dimensions.
     pub dims: Dims,
-    /// Threads for matrix products.
+    /// The number of threads for matrix products.
     pub threads: usize,
-    /// How many rounds; as many as fit into `time` where it is not given.
+    /// The number of rounds; if it is missing, as many as fit into `time`.
     pub rounds: Option<usize>,
-    /// How long all rounds together may take. There are always at least [`BenchOptions::MIN_ROUNDS`].
+    /// The maximum duration of all rounds together. There are always at least
+    /// [`BenchOptions::MIN_ROUNDS`].
     pub time: Duration,
-    /// The names of the variants that the others are compared with.
+    /// The names of the variants with which the others are compared.
     pub references: Vec<String>,
-    /// Inputs; random ones where they are not given.
+    /// The inputs; random ones if they are missing.
     pub inputs: Option<Vec<Tensor>>,
-    /// The program that runs one variant to measure its resident set; without one the resident set
-    /// is not measured.
+    /// The program that runs one variant to measure its resident set. If it is missing, the
+    /// resident set is not measured.
     pub child: Option<Child>,
 }
 
 impl BenchOptions {
-    /// Fewer rounds tell nothing about how sure a median is.
+    /// The minimum number of rounds. With fewer, the interval of a median has no meaning.
     pub const MIN_ROUNDS: usize = 10;
-    /// Runs of a variant before it is measured.
+    /// The number of runs of a variant before it is measured.
     const WARM_UP: usize = 2;
-    /// Runs of a variant that are measured operator by operator.
+    /// The number of runs of a variant that are measured operator by operator.
     const PROFILED: usize = 3;
 }
 
@@ -87,7 +88,7 @@ impl Default for BenchOptions {
 
 /// Measures all variants.
 ///
-/// A variant that tract cannot run is reported with the reason, and the others are measured.
+/// If tract cannot run a variant, its entry has the reason, and the others are measured.
 ///
 /// ```no_run
 /// use unfold::bench::{BenchOptions, Stop, Variant, bench};
@@ -147,7 +148,7 @@ pub fn bench(
     }
 }
 
-/// The outcome of a variant as a report has it.
+/// Converts the outcome of a variant for the report.
 fn attempt(outcome: Result<Measurement, Failure>) -> Attempt {
     match outcome {
         Ok(measurement) => Attempt::Ran(Box::new(measurement)),
@@ -157,14 +158,15 @@ fn attempt(outcome: Result<Measurement, Failure>) -> Attempt {
     }
 }
 
-/// A variant that runs, and the times that it took.
+/// A variant that is loaded, and the times of its runs.
 struct Runner {
     engine: Engine,
     session: Session,
     inputs: Vec<TValue>,
     classes: Vec<Class>,
     seconds: Vec<f64>,
-    /// Of the fastest run that was measured operator by operator: the one that was disturbed least.
+    /// The shares of the fastest run that was measured operator by operator, since it was disturbed
+    /// least.
     time: Option<Vec<Share>>,
 }
 
@@ -234,7 +236,7 @@ impl Runner {
             .collect();
         let child = options.child.as_ref().filter(|_| !stop.asked());
         let median = statistics::median(&self.seconds);
-        // The first axis of the first input counts samples.
+        // The first axis of the first input is the batch.
         let samples = self
             .engine
             .inputs()
@@ -264,7 +266,7 @@ impl Runner {
     }
 }
 
-/// Runs the rounds, and says how many there were. A variant that fails on the way is out.
+/// Runs the rounds, and returns their number. A variant that fails is dropped.
 fn rounds(
     runners: &mut [Result<Runner, Failure>],
     options: &BenchOptions,
@@ -291,7 +293,7 @@ fn rounds(
             part,
             whole,
         );
-        // Another variant begins each round, so that none always follows the same one.
+        // Each round begins with another variant, so that none always follows the same one.
         for place in 0..count {
             if stop.asked() {
                 drop_incomplete(runners, done);
@@ -308,8 +310,8 @@ fn rounds(
     }
 }
 
-/// Measures the runs operator by operator, interleaved as the rounds are; not once somebody asked to stop
-/// and there is one of each.
+/// Measures runs operator by operator, interleaved like the rounds. After a request to stop, one
+/// run of each variant suffices.
 fn profiles(runners: &mut [Result<Runner, Failure>], stop: &Stop, progress: OnProgress<'_>) {
     for done in 0..BenchOptions::PROFILED {
         if stop.asked() && done > 0 {
@@ -327,15 +329,15 @@ fn profiles(runners: &mut [Result<Runner, Failure>], stop: &Stop, progress: OnPr
     }
 }
 
-/// Forgets the times of a round that was not finished: ratios compare times of the same round.
+/// Drops the times of an unfinished round, since ratios compare times of the same round.
 fn drop_incomplete(runners: &mut [Result<Runner, Failure>], rounds: usize) {
     for runner in runners.iter_mut().flatten() {
         runner.seconds.truncate(rounds);
     }
 }
 
-/// The names and times of the variants that the others are compared with; the first that runs, if none was
-/// asked for.
+/// The names and times of the variants with which the others are compared. If none was named, this
+/// is the first variant that ran.
 fn reference_samples(
     variants: &[Variant],
     runners: &[Result<Runner, Failure>],
@@ -362,7 +364,7 @@ fn reference_samples(
         .collect()
 }
 
-/// The part of [`Memory`] that follows from the order of the graph.
+/// The part of [`Memory`] that is computed from the order of the graph.
 fn live_memory(engine: &Engine, classes: &[Class]) -> Memory {
     let steps = memory::live(engine);
     let peak = steps.iter().max_by_key(|step| step.bytes);
@@ -385,7 +387,7 @@ fn live_memory(engine: &Engine, classes: &[Class]) -> Memory {
     }
 }
 
-/// The operator and the name of the node at a step: those of the model, or tract's own.
+/// The operator and the name of the node at a step, in the model or else in tract's graph.
 fn operator_at(engine: &Engine, step: &memory::Live) -> String {
     let node = engine.graph().node(step.node);
     match engine.origin(&node.name) {
@@ -470,7 +472,7 @@ mod tests {
 
     #[test]
     fn normalizer_time_and_memory_are_attributed() {
-        // Factors of 1 and terms of 0 would not be left for tract to run.
+        // tract would remove factors of 1 and terms of 0.
         let model = affine([2.0; 3], [1.0; 3]);
         let normalizers = BTreeSet::from(["the Mul".into(), "the Add".into()]);
         let with = Variant {

@@ -1,4 +1,4 @@
-//! Where the time of a run goes, by tract's own operators.
+//! Measures how the time of a run is divided among tract's operators.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -9,10 +9,10 @@ use crate::onnx::operator::Category;
 use crate::report::{Class, Share};
 use crate::run::{Engine, Failure, Session};
 
-/// The class of every node of the graph that runs, by its number.
+/// The class of every node of the running graph, by its index.
 ///
-/// A node belongs to a normalizer if tract made it from a node whose name is in `normalizers`, or from an
-/// operator that is one.
+/// A node belongs to a normalizer if tract built it from a node whose name is in `normalizers`, or
+/// from an operator that is a normalizer.
 pub fn classes(engine: &Engine, normalizers: &BTreeSet<String>) -> Vec<Class> {
     let mut classes = vec![];
     for node in engine.graph().nodes() {
@@ -26,7 +26,8 @@ pub fn classes(engine: &Engine, normalizers: &BTreeSet<String>) -> Vec<Class> {
     classes
 }
 
-/// Whether an ONNX operator is a normalizer, whatever it is used for. tract keeps its name, and not its domain.
+/// Whether an ONNX operator is a normalizer in any domain, since tract keeps its name but not its
+/// domain.
 fn is_normalizer(name: &str) -> bool {
     ["", "com.microsoft"]
         .iter()
@@ -68,7 +69,7 @@ fn by_operator(name: &str) -> Class {
     }
 }
 
-/// The time of each class of operators in one run.
+/// Measures the time of each class of operators in one run.
 ///
 /// # Errors
 /// The errors of [`Session::run`].
@@ -92,7 +93,7 @@ pub fn profile(
     Ok(shares.to_vec())
 }
 
-/// The seconds of all classes.
+/// The sum of the seconds of all classes.
 pub fn total(shares: &[Share]) -> f64 {
     shares.iter().map(|share| share.seconds).sum()
 }

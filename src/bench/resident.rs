@@ -1,4 +1,4 @@
-//! The resident set of a process that does nothing but run one variant.
+//! Measures the resident set of a process that only runs one variant.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -17,8 +17,8 @@ use crate::run::{Dims, Engine, Failure, random};
 pub struct Child {
     /// The program.
     pub program: PathBuf,
-    /// Its first arguments. The path of the model, the number of threads, and each size as `name=size`
-    /// follow.
+    /// Its first arguments. They are followed by the path of the model, the number of threads, and
+    /// each size as `name=size`.
     pub arguments: Vec<OsString>,
 }
 
@@ -61,22 +61,22 @@ impl Child {
     }
 }
 
-/// A process that does not outlive this value.
+/// A process that is killed when this value is dropped.
 struct Running(Process);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only for a process that has ended and was waited for.
+        // Both fail only if the process has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Runs a model with random inputs, and returns the peak of the resident set of this process meanwhile, in
-/// bytes.
+/// Runs a model with random inputs, and returns the peak of the resident set of this process during
+/// the runs, in bytes.
 ///
-/// Memory for loading and preparing the model counts only as far as it stays allocated, where the
-/// system can reset the peak.
+/// Memory for loading and preparing the model counts only if it stays allocated, provided that the
+/// operating system can reset the peak.
 ///
 /// # Errors
 /// If tract cannot run the model.

@@ -1,15 +1,15 @@
-//! Medians, quantiles, and how sure one can be of them.
+//! Medians and quantiles with their uncertainty.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::report::Interval;
 
-/// How often the samples are drawn again. A percentile of 2,000 draws is stable to about a tenth of the
-/// interval.
+/// The number of bootstrap resamples. With 2,000 resamples, a percentile is stable to about a tenth
+/// of the interval.
 const RESAMPLES: usize = 2000;
 
-/// The value below which a part `q` of the samples lies, between neighbours by their distance. NaN without
+/// The quantile `q` of the samples, interpolated linearly between neighbors. NaN if there are no
 /// samples.
 pub fn quantile(samples: &[f64], q: f64) -> f64 {
     let mut sorted = samples.to_vec();
@@ -29,9 +29,8 @@ fn sorted_quantile(sorted: &[f64], q: f64) -> f64 {
     low + (high - low) * place.fract()
 }
 
-/// The median, with the 95 % interval of the bootstrap: the samples are drawn again, with
-/// replacement, and the medians of the draws show the uncertainty of the median. Equal samples give
-/// equal intervals.
+/// The median with its 95 % bootstrap interval: the samples are drawn again with replacement, and
+/// the medians of the resamples show the uncertainty. Equal samples give equal intervals.
 pub fn median(samples: &[f64]) -> Interval {
     let mut rng = ChaCha8Rng::seed_from_u64(0);
     let mut medians: Vec<f64> = (0..RESAMPLES)
@@ -46,7 +45,7 @@ pub fn median(samples: &[f64]) -> Interval {
     }
 }
 
-/// As many of the samples, with replacement.
+/// Draws as many of the samples again, with replacement.
 fn drawn_again(samples: &[f64], rng: &mut ChaCha8Rng) -> Vec<f64> {
     samples
         .iter()

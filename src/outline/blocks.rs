@@ -1,27 +1,27 @@
-//! Rows by their modules, and in sections where no module is known.
+//! Groups rows by modules, or into sections if the modules are unknown.
 
 use std::collections::HashMap;
 
 use crate::report::{OutlineBlock, OutlineItem};
 
-/// The largest depth of nested blocks; deeper blocks are merged.
+/// The maximum depth of nested blocks. Deeper blocks are merged.
 const DEEPEST: usize = 8;
 
-/// The limit for rows in a section.
+/// The maximum number of rows of a section.
 const LONGEST: usize = 48;
 
-/// The fewest rows of a section that ends behind a sum.
+/// The minimum number of rows of a section that ends after a sum.
 const SHORTEST: usize = 8;
 
-/// The clues to the block of a row.
+/// The data that determine the block of a row.
 pub struct Lead {
-    /// The steps of its path; empty where the path is not known.
+    /// The steps of its path; empty if the path is unknown.
     pub path: Vec<String>,
-    /// Whether a part of the network may end with it.
+    /// Whether the row is a sum, after which a section may end.
     pub is_sum: bool,
 }
 
-/// The steps of a module path. A number belongs to the step before it: `blocks.0`, `attn`.
+/// Splits a module path into steps. A number belongs to the step before it: `blocks.0`, `attn`.
 pub fn steps(path: &str) -> Vec<String> {
     let mut steps: Vec<String> = vec![];
     for step in path.split(['.', '/']).filter(|step| !step.is_empty()) {
@@ -37,9 +37,10 @@ pub fn steps(path: &str) -> Vec<String> {
     steps
 }
 
-/// The blocks of rows in order; the first one is the whole.
+/// Groups rows into blocks, in their order. The first block is the whole graph.
 ///
-/// A row without a path is where both the one before it and the one behind it are.
+/// A row without a path is put into the innermost block that contains both the previous and the
+/// next row with a path.
 pub fn blocks(leads: &[Lead]) -> Vec<OutlineBlock> {
     let mut behind: Vec<Option<&[String]>> = vec![None; leads.len()];
     let mut next = None;
@@ -80,7 +81,7 @@ pub fn blocks(leads: &[Lead]) -> Vec<OutlineBlock> {
     blocks
 }
 
-/// Cuts long runs of rows in a block into sections, behind sums where there are any.
+/// Cuts long runs of rows in a block into sections, after sums if possible.
 fn cut(blocks: &mut Vec<OutlineBlock>, place: usize, leads: &[Lead]) {
     let items = std::mem::take(&mut blocks[place].items);
     for run in items.chunk_by(|a, b| is_row(a) && is_row(b)) {
@@ -108,7 +109,7 @@ fn is_row(item: &OutlineItem) -> bool {
     matches!(item, OutlineItem::Row(_))
 }
 
-/// How many rows the first section has: those up to a sum, or as many as a section can have.
+/// The number of rows of the first section: up to a sum, or else the maximum.
 fn section_length(rows: &[OutlineItem], leads: &[Lead]) -> usize {
     let most = rows.len().min(LONGEST);
     let sum = rows[..most]
@@ -118,7 +119,7 @@ fn section_length(rows: &[OutlineItem], leads: &[Lead]) -> usize {
     sum.map_or(most, |place| place + SHORTEST)
 }
 
-/// Merges a chain of blocks of which each has nothing but the next one.
+/// Merges a chain of blocks that each contain only the next one.
 fn join(blocks: &mut [OutlineBlock], place: usize) {
     while let [OutlineItem::Block(inner)] = blocks[place].items[..] {
         let OutlineBlock { name, items } = std::mem::take(&mut blocks[inner]);
@@ -131,7 +132,7 @@ fn join(blocks: &mut [OutlineBlock], place: usize) {
 mod tests {
     use super::*;
 
-    /// The blocks as text: names with their contents in brackets, rows by their numbers.
+    /// The blocks as text: names with their contents in parentheses, and rows by their indices.
     fn text(blocks: &[OutlineBlock], place: usize) -> String {
         let items = blocks[place].items.iter().map(|item| match item {
             OutlineItem::Row(row) => row.to_string(),

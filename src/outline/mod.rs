@@ -1,4 +1,5 @@
-//! The [`Outline`] of a model: its graph before and after, and what became of each site, for a page to show.
+//! Builds the [`Outline`] of a model: its graph before and after folding, and the outcome of each
+//! site, for an HTML page.
 //!
 //! ```
 //! use unfold::onnx::Model;
@@ -32,13 +33,13 @@ use crate::report::{
 use rows::rows;
 use side::GraphSide;
 
-/// The outline of a model under a name, before and after folding.
+/// The outline of a model before and after folding, with `name` as its title.
 ///
 /// # Errors
-/// If one of them is no graph that ONNX allows.
+/// If one of the graphs is invalid.
 pub fn outline(name: &str, model: &Model, fused: &Fused) -> Result<Outline> {
     let plan = &fused.plan;
-    // A plan names nodes of bodies by the path to the body.
+    // A plan prefixes the names of nodes in bodies by their region path.
     let models = [fused.lowered.as_ref().unwrap_or(model), &fused.model];
     let flat = models.map(Flat::new);
     let [before, after] = [0, 1].map(|side| match &flat[side] {
@@ -132,7 +133,7 @@ fn state(site: &SitePlan) -> SiteState {
     }
 }
 
-/// Whether a site stays because nothing is to be folded, or the caller skips it.
+/// Whether a site stays only because there is nothing to fold, or because the caller skips it.
 fn is_left(site: &SitePlan) -> bool {
     let mut refusals = site.outcomes().flat_map(Outcome::refusals);
     refusals.all(|(_, refusal)| matches!(refusal.reason, Reason::Identity | Reason::Skipped))
@@ -161,7 +162,7 @@ fn part(outcome: &Outcome, part: &'static str) -> OutlinePart {
     }
 }
 
-/// Facts about the values before, and about values after where they differ.
+/// The values before, and those values after that differ from them.
 fn values(sides: &[GraphSide; 2]) -> [BTreeMap<String, OutlineValue>; 2] {
     let before = sides[0].values();
     let mut after = sides[1].values();
@@ -181,7 +182,7 @@ mod tests {
     use crate::passes::legalize::Target;
     use crate::report::{OutlineItem, RowChange};
 
-    /// The outline of a model of `models/digits`, with the model and the result.
+    /// The outline of a model in `models/digits`, with the model and the result.
     fn outline_of_digits(name: &str) -> (Outline, Model, Fused) {
         let model = Model::open(format!("models/digits/{name}.onnx")).unwrap();
         let options = FuseOptions {
@@ -192,7 +193,7 @@ mod tests {
         (outline(name, &model, &fused).unwrap(), model, fused)
     }
 
-    /// The names of the operators of a model, in no order.
+    /// The names of the operators of a model.
     fn names(model: &Model) -> BTreeSet<&str> {
         let operators = model
             .graph()

@@ -1,4 +1,4 @@
-//! The operators of two graphs, side by side.
+//! Pairs the operators of two graphs side by side.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,13 +8,13 @@ use crate::affine::plan::Plan;
 use crate::ir::NodeId;
 use crate::report::{OutlineBlock, OutlineRow, RowChange};
 
-/// The operators before and after in one order, and the blocks that they are in.
+/// The operators before and after in a common order, and their blocks.
 pub fn rows(sides: &[GraphSide; 2], plan: &Plan) -> (Vec<OutlineRow>, Vec<OutlineBlock>) {
     let [before, after] = sides;
     let old_by_new = pairs(before, after);
     let new_by_old: HashMap<NodeId, NodeId> =
         old_by_new.iter().map(|(&new, &old)| (old, new)).collect();
-    // A new operator follows the operator that it runs after.
+    // A new operator is placed after the operator that precedes it in the result.
     let mut new: HashMap<Option<NodeId>, Vec<NodeId>> = HashMap::new();
     let mut last = None;
     for &node in &after.nodes {
@@ -40,7 +40,7 @@ pub fn rows(sides: &[GraphSide; 2], plan: &Plan) -> (Vec<OutlineRow>, Vec<Outlin
 struct Rows<'s> {
     before: &'s GraphSide<'s>,
     after: &'s GraphSide<'s>,
-    /// The sites of nodes, by their names.
+    /// The sites of nodes, by the names of the nodes.
     sites: HashMap<&'s str, Vec<usize>>,
     /// The names of new tensors.
     tensors: HashSet<&'s str>,
@@ -67,7 +67,7 @@ impl<'s> Rows<'s> {
         }
     }
 
-    /// Adds an operator before, with its counterpart after.
+    /// Adds a row for an operator before, with its counterpart after.
     fn add_old(&mut self, old: NodeId, new: Option<NodeId>) {
         let Rows { before, after, .. } = self;
         let change = match new {
@@ -89,7 +89,8 @@ impl<'s> Rows<'s> {
         });
     }
 
-    /// Adds an operator that has no counterpart before. Without a path of its own it is where the operator before it is.
+    /// Adds a row for an operator without a counterpart before. If it has no path, it gets that of
+    /// the previous row.
     fn add_new(&mut self, node: NodeId) {
         self.rows.push(OutlineRow {
             change: RowChange::New,
@@ -112,8 +113,8 @@ impl<'s> Rows<'s> {
     }
 }
 
-/// For each operator after, its counterpart before: the one of the same name, else the one with the
-/// same output.
+/// Maps each operator after to its counterpart before: the one with the same name, or else the one
+/// with the same output.
 fn pairs(before: &GraphSide, after: &GraphSide) -> HashMap<NodeId, NodeId> {
     let (named, named_after) = (names(before), names(after));
     let made: HashMap<&str, NodeId> = before
@@ -148,7 +149,7 @@ fn first_output<'s>(side: &'s GraphSide, node: NodeId) -> Option<&'s str> {
     side.graph.node(node).output.first().map(String::as_str)
 }
 
-/// The operators by their names; nothing where several have one.
+/// The operators by their names; `None` for a name that several operators have.
 fn names<'s>(side: &'s GraphSide) -> HashMap<&'s str, Option<NodeId>> {
     let mut names = HashMap::new();
     for &node in &side.nodes {
@@ -160,7 +161,7 @@ fn names<'s>(side: &'s GraphSide) -> HashMap<&'s str, Option<NodeId>> {
     names
 }
 
-/// The change of an operator with a counterpart. `tensors` are new.
+/// The change of an operator with a counterpart. `tensors` are the new tensors.
 fn change(sides: [&GraphSide; 2], nodes: [NodeId; 2], tensors: &HashSet<&str>) -> RowChange {
     let [old, new] = [0, 1].map(|side| sides[side].graph.node(nodes[side]));
     let [old_constants, new_constants] = [0, 1].map(|side| constants(sides[side], nodes[side]));
@@ -178,7 +179,8 @@ fn change(sides: [&GraphSide; 2], nodes: [NodeId; 2], tensors: &HashSet<&str>) -
     }
 }
 
-/// The names of the constants that a node reads; `None` for its other inputs, which belong to the rows of other operators.
+/// The names of the constants that a node reads; `None` for its other inputs, which are covered by
+/// the rows of other operators.
 fn constants<'s>(side: &'s GraphSide, node: NodeId) -> Vec<Option<&'s str>> {
     let inputs = side.graph.inputs(node).iter();
     inputs

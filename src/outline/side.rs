@@ -1,4 +1,4 @@
-//! One of the two graphs.
+//! One of the two graphs of an outline.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,15 @@ use crate::onnx::proto::{AttributeProto, AttributeType};
 use crate::report::{Class, OutlineNode, OutlineValue};
 use crate::shape::facts::Facts;
 
-/// The number of elements or letters after which lists in attributes, and texts, are cut.
+/// The maximum number of elements or characters of lists and strings in attributes; the rest is
+/// cut.
 const LONGEST: usize = 16;
 
 /// A graph with facts about its values.
 pub struct GraphSide<'m> {
     pub graph: Graph<'m>,
     facts: Facts,
-    /// The operators in the order in which they run. A Constant counts as a constant, and not as an
+    /// The operators in the order of execution. A Constant counts as a constant, and not as an
     /// operator.
     pub nodes: Vec<NodeId>,
 }
@@ -45,14 +46,15 @@ impl<'m> GraphSide<'m> {
         })
     }
 
-    /// Whether a value is stored in the model.
+    /// Whether a value is a constant of the model.
     pub fn is_stored(&self, value: ValueId) -> bool {
         let producer = self.graph.producer(value);
         self.graph.initializer(value).is_some()
             || producer.is_some_and(|(node, _)| self.graph.is(node, "Constant"))
     }
 
-    /// The steps of the path to a node, from the outermost module on, or to its body; empty where the path is not known.
+    /// The steps of the module path of a node, from the outermost module, or else of the region
+    /// path of its body; empty if neither is known.
     pub fn path(&self, node: NodeId) -> Vec<String> {
         let path = scope(&self.graph, node).path;
         super::blocks::steps(if path.is_empty() {
@@ -62,7 +64,7 @@ impl<'m> GraphSide<'m> {
         })
     }
 
-    /// Whether a node adds two values that vary, as where a branch joins a residual stream.
+    /// Whether a node adds two values that vary, as at the end of a residual branch.
     pub fn is_sum(&self, node: NodeId) -> bool {
         let mut inputs = self.graph.inputs(node).iter();
         self.graph.is(node, "Add")
@@ -78,7 +80,7 @@ impl<'m> GraphSide<'m> {
         }
     }
 
-    /// A node as a page shows it.
+    /// A node in the form of the outline.
     pub fn outlined(&self, node: NodeId) -> OutlineNode {
         let proto = self.graph.node(node);
         let operator = match proto.domain() {
@@ -99,7 +101,7 @@ impl<'m> GraphSide<'m> {
         }
     }
 
-    /// Facts about all inputs and outputs of the operators.
+    /// The facts about all inputs and outputs of the operators.
     pub fn values(&self) -> BTreeMap<String, OutlineValue> {
         let mut values = BTreeMap::new();
         for &node in &self.nodes {
@@ -134,7 +136,7 @@ impl<'m> GraphSide<'m> {
     }
 }
 
-/// A list as text, cut after so many elements.
+/// A list as text, cut after `LONGEST` elements.
 fn list<T: ToString>(all: &[T]) -> String {
     let more = if all.len() > LONGEST { ", …" } else { "" };
     let first: Vec<String> = all.iter().take(LONGEST).map(T::to_string).collect();

@@ -1,4 +1,4 @@
-//! The results of a benchmark: plain data, the source of every report.
+//! The results of a benchmark as plain data, from which all reports are written.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,11 +13,11 @@ pub struct Report {
     pub machine: Machine,
     /// One entry for each size of the inputs.
     pub settings: Vec<Setting>,
-    /// The normalizers of the model, and what became of them.
+    /// The normalizers of the model, with their outcomes.
     pub sites: Vec<ReportedSite>,
     /// Notes for the reader, one sentence each.
     pub notes: Vec<String>,
-    /// Whether the fused model was found to compute something else than the exported one.
+    /// Whether the fused model was found to compute another function than the exported one.
     #[serde(default)]
     pub differs: bool,
 }
@@ -25,9 +25,9 @@ pub struct Report {
 /// The class of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// The processor, as it calls itself.
+    /// The name of the processor, as it reports it.
     pub processor: String,
-    /// How many threads it runs at once.
+    /// The number of hardware threads.
     pub cores: usize,
     /// The operating system and the architecture.
     pub system: String,
@@ -38,11 +38,11 @@ pub struct Machine {
 pub struct Setting {
     /// The name of the setting, such as `batch=8`.
     pub label: String,
-    /// How many threads compute matrix products.
+    /// The number of threads for matrix products.
     pub threads: usize,
-    /// How many rounds were measured; every variant runs once in a round.
+    /// The number of measured rounds; every variant runs once per round.
     pub rounds: usize,
-    /// Whether it was stopped before it was done.
+    /// Whether it was stopped early.
     pub interrupted: bool,
     /// The variants, in the order in which they were given.
     pub variants: Vec<Measured>,
@@ -75,7 +75,7 @@ pub enum Attempt {
     Ran(Box<Measurement>),
     /// It could not be run.
     Failed {
-        /// Why, in one line, with the operator.
+        /// The reason in one line, with the operator.
         reason: String,
     },
 }
@@ -93,31 +93,31 @@ impl Measured {
 /// The measurement of one variant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
-    /// How long a run takes.
+    /// The duration of a run.
     pub latency: Latency,
-    /// How it compares with each reference.
+    /// The ratios to each reference.
     pub ratios: Vec<Ratio>,
-    /// How much memory a run takes.
+    /// The memory of a run.
     pub memory: Memory,
-    /// Bytes of the model as a file.
+    /// The number of bytes of the model as a file.
     pub file_bytes: u64,
-    /// Bytes of its weights.
+    /// The number of bytes of its weights.
     pub weight_bytes: u64,
     /// The time in each class of operators.
     pub time: Vec<Share>,
-    /// The time of each round, in seconds; JSON has only what follows from it.
+    /// The time of each round in seconds. JSON has only the statistics.
     #[serde(skip)]
     pub seconds: Vec<f64>,
 }
 
-/// How long a run takes.
+/// The duration of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// The median, in seconds, with its interval.
+    /// The median in seconds, with its interval.
     pub median: Interval,
-    /// The time that 95 % of the runs do not exceed, in seconds.
+    /// The 95th percentile in seconds.
     pub p95: f64,
-    /// Samples in a second, at the median.
+    /// Samples per second, at the median.
     pub throughput: f64,
 }
 
@@ -133,28 +133,29 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Whether a value lies in the interval.
+    /// Whether a value is in the interval.
     pub fn holds(&self, value: f64) -> bool {
         self.low <= value && value <= self.high
     }
 }
 
-/// The latency of a variant divided by that of another one in the same round: the median over the rounds.
+/// The ratio of the latencies of two variants in the same round: the median over the rounds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     /// The name of the other variant.
     pub reference: String,
-    /// The ratio; below 1 is faster than the reference.
+    /// The ratio; below 1 if the variant is faster than the reference.
     pub ratio: Interval,
-    /// How many rounds it was taken from.
+    /// The number of rounds.
     pub rounds: usize,
 }
 
 impl Ratio {
-    /// With fewer rounds no interval between two of them holds the median with a probability of 95 %.
+    /// The minimum number of rounds for an interval between two of them that contains the median
+    /// with a probability of 95 %.
     const FEWEST: usize = 6;
 
-    /// The meaning of the ratio, in words.
+    /// The ratio in words.
     pub fn verdict(&self) -> String {
         let Interval { value, .. } = self.ratio;
         match () {
@@ -166,29 +167,30 @@ impl Ratio {
     }
 }
 
-/// How much memory a run takes, in bytes.
+/// The memory of a run in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
-    /// The most bytes of values that are live at one time, by the order of the graph.
+    /// The peak of the live bytes, in the order of the graph.
     pub live_peak: u64,
-    /// The operator that holds the peak.
+    /// The operator at the peak.
     pub live_peak_at: String,
-    /// The most live bytes while an operator of a normalizer runs; `None` without normalizers.
+    /// The peak of the live bytes while operators of normalizers run; `None` if there are none.
     pub live_at_normalizers: Option<u64>,
-    /// Live bytes at each step.
+    /// The live bytes at each step.
     pub curve: Vec<u64>,
-    /// The steps at which an operator of a normalizer runs.
+    /// The steps that are operators of normalizers.
     pub normalizer_steps: Vec<usize>,
-    /// The peak of the heap during a run; `None` if it was not measured, as the next two.
+    /// The peak of the heap during a run. This and the next two are `None` if they were not
+    /// measured.
     pub heap_peak: Option<u64>,
-    /// The sum of all blocks that a run asks for.
+    /// The total size of all blocks that a run requests.
     pub allocated: Option<u64>,
-    /// The peak of the resident set of a process that only runs this variant, weights included.
+    /// The peak of the resident set of a process that only runs this variant, including weights.
     pub resident_peak: Option<u64>,
 }
 
 impl Memory {
-    /// The peak of the heap during a run, or that of live values where the heap was not measured.
+    /// The peak of the heap during a run, or that of the live values if the heap was not measured.
     pub fn peak(&self) -> u64 {
         self.heap_peak.unwrap_or(self.live_peak)
     }
@@ -198,13 +200,13 @@ impl Memory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
-    /// Operators that a normalizer was made into.
+    /// Operators that belong to a normalizer.
     Normalizer,
-    /// Matrix products, convolutions, and the packing for them.
+    /// Matrix products, convolutions, and packing for them.
     Product,
     /// Operators that only move data: transposes, slices, concatenations, casts.
     Movement,
-    /// Everything else: activations, softmax, sums.
+    /// All other operators: activations, softmax, sums.
     Other,
 }
 
@@ -223,12 +225,12 @@ impl Class {
     }
 }
 
-/// The time that a class of operators takes in a run.
+/// The time of a class of operators in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Share {
     /// The class.
     pub class: Class,
-    /// Its time, in seconds, by the operator profile.
+    /// Its time in seconds, from the operator profile.
     pub seconds: f64,
 }
 
@@ -239,7 +241,7 @@ pub struct ReportedSite {
     pub name: String,
     /// Its kind.
     pub kind: String,
-    /// How many channels it has.
+    /// The number of channels.
     pub channels: usize,
     /// The result of folding the site.
     pub outcome: String,
@@ -271,7 +273,7 @@ mod tests {
         let report = crate::report::testing::report();
         let mut again: Report =
             serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
-        // Numbers survive to the last digit but one; all other fields are equal.
+        // Numbers survive except for their last digit; all other fields are equal.
         for (setting, original) in again.settings.iter_mut().zip(&report.settings) {
             for (variant, original) in setting.variants.iter_mut().zip(&original.variants) {
                 let [read, written] = [&*variant, original]

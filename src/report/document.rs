@@ -1,13 +1,13 @@
-//! The frame of every page: head, colours, and escaped text.
+//! The frame of every HTML page: head, colors, and escaping.
 
-/// Colours, text and tables, in light and dark.
+/// Colors, text and tables, in light and dark mode.
 const STYLE: &str = include_str!("page.css");
 
-/// The browser loads nothing from elsewhere, whatever a page holds.
+/// The browser must not load anything from elsewhere, whatever a page contains.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; \
      form-action 'none'";
 
-/// A page that needs nothing else, with a style of its own beside that of all.
+/// A self-contained page, with its own style in addition to the common one.
 pub(super) fn document(title: &str, style: &str, body: &str) -> String {
     let title = escape(title);
     format!(
@@ -18,7 +18,7 @@ pub(super) fn document(title: &str, style: &str, body: &str) -> String {
     )
 }
 
-/// Text in which nothing is markup.
+/// The text, with markup characters escaped.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

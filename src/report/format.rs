@@ -1,8 +1,8 @@
-//! Numbers as people read them.
+//! Formats numbers and names for people.
 
 use super::data::{Attempt, Machine, Memory, Ratio, Report, Setting};
 
-/// Seconds, in the unit that fits.
+/// A duration in seconds, in a suitable unit.
 pub fn time(seconds: f64) -> String {
     match seconds {
         s if s >= 1.0 => format!("{s:.2} s"),
@@ -13,7 +13,7 @@ pub fn time(seconds: f64) -> String {
     }
 }
 
-/// Bytes, in the unit that fits.
+/// A number of bytes, in a suitable unit.
 pub fn bytes(bytes: u64) -> String {
     let bytes = bytes as f64;
     match bytes {
@@ -24,8 +24,8 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
-/// Text as a terminal may have it: of what a name can hold, all that moves the cursor, colours, rings, or turns the letters
-/// around it is written as an escape.
+/// Escapes text for a terminal. All characters that move the cursor, change colors, ring the bell
+/// or change the direction of text are written as escapes.
 ///
 /// ```
 /// assert_eq!(unfold::report::plain("blocks.0\u{1b}[2J"), "blocks.0\\u{1b}[2J");
@@ -47,7 +47,7 @@ pub fn plain(text: &str) -> String {
     plain
 }
 
-/// Bytes, or a dash where nothing was measured.
+/// A number of bytes, or a dash if it was not measured.
 pub(super) fn maybe_bytes(value: Option<u64>) -> String {
     value.map_or_else(|| "-".into(), bytes)
 }
@@ -61,7 +61,7 @@ pub(super) fn ratio(ratio: &Ratio) -> String {
     )
 }
 
-/// The names of the references, in order.
+/// The names of the references in their order.
 pub(super) fn references(setting: &Setting) -> Vec<&str> {
     let first = setting.ran().next();
     first
@@ -71,7 +71,8 @@ pub(super) fn references(setting: &Setting) -> Vec<&str> {
         .collect()
 }
 
-/// How the variants compare, a line for each pair: from the later one, where both are references.
+/// One line for each pair of variants. If both are references, the later one is compared with the
+/// earlier one.
 pub(super) fn verdicts(setting: &Setting) -> Vec<String> {
     let references = references(setting);
     let mut verdicts = vec![];
@@ -87,13 +88,13 @@ pub(super) fn verdicts(setting: &Setting) -> Vec<String> {
     verdicts
 }
 
-/// The place of a variant.
+/// The index of a variant.
 fn place(setting: &Setting, name: &str) -> Option<usize> {
     let mut variants = setting.variants.iter();
     variants.position(|variant| variant.name == name)
 }
 
-/// The variants that could not be run, one line each.
+/// One line for each variant that could not run.
 pub(super) fn failures(setting: &Setting) -> impl Iterator<Item = String> {
     setting
         .variants
@@ -104,7 +105,7 @@ pub(super) fn failures(setting: &Setting) -> impl Iterator<Item = String> {
         })
 }
 
-/// The meaning of the memory peaks, in one or two sentences.
+/// The memory peaks in one or two sentences.
 pub(super) fn memory_sentence(setting: &Setting) -> Option<String> {
     let ran: Vec<_> = setting
         .ran()
@@ -155,7 +156,7 @@ fn at_normalizers(live: Option<u64>) -> String {
     }
 }
 
-/// How the heap differs, where it does.
+/// A sentence about the heap peaks, if they differ.
 fn heap_sentence(ran: &[Named]) -> Option<String> {
     let (lowest, highest) = extremes(ran, |memory| memory.heap_peak)?;
     let (low, high) = (lowest.1.heap_peak?, highest.1.heap_peak?);
@@ -168,10 +169,10 @@ fn heap_sentence(ran: &[Named]) -> Option<String> {
     })
 }
 
-/// A variant, by its name.
+/// The name and the memory of a variant.
 type Named<'a> = (&'a str, &'a Memory);
 
-/// The variants with the least and the most of something, of those that have it.
+/// The variants with the smallest and the largest value of `of`, among those that have it.
 fn extremes<'a>(
     ran: &[Named<'a>],
     of: impl Fn(&Memory) -> Option<u64>,
@@ -184,12 +185,12 @@ fn extremes<'a>(
     Some((lowest, highest))
 }
 
-/// Whether two sizes differ by too little to call one larger.
+/// Whether two sizes differ by less than 0.5 %.
 fn same(low: u64, high: u64) -> bool {
     high as f64 / (low as f64).max(1.0) < 1.005
 }
 
-/// The machine and the versions of a report, in a line.
+/// The machine and the versions of a report in one line.
 pub(super) fn machine(report: &Report) -> String {
     let Machine {
         processor,
@@ -202,7 +203,7 @@ pub(super) fn machine(report: &Report) -> String {
     )
 }
 
-/// How a setting was measured, in a line.
+/// The method of a measurement in one line.
 pub(super) fn how(setting: &Setting) -> String {
     let Setting {
         label,

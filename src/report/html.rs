@@ -1,4 +1,4 @@
-//! Reports as one page without a script.
+//! Reports as one HTML page without a script.
 
 use std::fmt::Write;
 
@@ -17,8 +17,8 @@ const MEASURES: &str = "Live peak: values held at one time, by the order of the 
 
 const STYLE: &str = include_str!("bench.css");
 
-/// One report, or several after a table of their ratios, as a page of HTML, readable in light and dark, on
-/// a phone and on paper.
+/// Writes one report, or several after a table of their ratios, as an HTML page. The page suits
+/// light mode, dark mode, phones and paper.
 pub fn html(reports: &[Report]) -> String {
     let title = match reports {
         [report] => report.model.clone(),
@@ -107,7 +107,7 @@ fn figure(caption: &str, chart: &str, legend: &str) -> String {
     format!("<figure><figcaption>{caption}</figcaption>{chart}{legend}</figure>\n")
 }
 
-/// The colours of all classes of operators, with their names.
+/// The names of all classes of operators, with their colors.
 fn legend() -> String {
     let entries = Class::ALL.map(|class| {
         format!(
@@ -120,7 +120,7 @@ fn legend() -> String {
     format!("<ul class=\"legend\">{}</ul>", entries.concat())
 }
 
-/// A table with all its columns below a heading, which scrolls where the page is narrower.
+/// A table with all its columns below a heading. It scrolls if the page is narrower.
 fn table(out: &mut String, heading: &str, table: &Table) -> std::fmt::Result {
     let title = escape(table.title);
     let heads: String = table.columns.iter().map(head).collect();

@@ -82,7 +82,7 @@ fn line(cells: impl Iterator<Item = String>) -> String {
     format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
 }
 
-/// The rule below a heading, which aligns the column.
+/// The rule below a heading, which sets the alignment of the column.
 fn rule(kind: Cells) -> &'static str {
     match kind {
         Cells::Text => "---",
@@ -97,10 +97,10 @@ fn cell(column: &Column, text: &str) -> String {
     }
 }
 
-/// The characters of markup.
+/// The characters of Markdown markup.
 const MARKUP: [char; 10] = ['|', '<', '>', '*', '_', '`', '[', ']', '\\', '#'];
 
-/// Text in which nothing is markup.
+/// The text, with markup characters escaped.
 fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for character in plain(text).chars() {

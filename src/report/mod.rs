@@ -1,5 +1,5 @@
-//! Reports of a benchmark: [`terminal`], [`markdown`], [`html`], and JSON through serde; and the page of a model's
-//! [`Outline`].
+//! Writes reports of a benchmark in several formats: [`terminal`], [`markdown`], [`html`], and JSON
+//! through serde. Also writes the page of a model's [`Outline`].
 
 mod data;
 mod document;

@@ -1,4 +1,4 @@
-//! Several reports in one table: a line for each model and size of its inputs.
+//! Several reports in one table, with a line for each model and size of its inputs.
 
 use super::data::{Measurement, Memory, Ratio, Report, Setting};
 use super::format::{maybe_bytes, plain, ratio};
@@ -23,7 +23,7 @@ const WIDE: [Pair; 5] = [
     PORTABLE_BY_LN,
 ];
 
-/// The heading of the lines that [`overview_lines`] gives.
+/// The heading above [`overview_lines`].
 pub fn overview_heading() -> String {
     let heads = NARROW.map(|(variant, by)| {
         let head = format!("{variant} ÷ {by}")
@@ -34,7 +34,7 @@ pub fn overview_heading() -> String {
     format!("{:<22} {}\n", "ratio of latencies", heads.concat())
 }
 
-/// The ratios of each setting of a report, a line each, in 80 columns.
+/// The ratios of each setting of a report, one line each, in 80 columns.
 pub fn overview_lines(report: &Report) -> String {
     let mut lines = String::new();
     for setting in &report.settings {
@@ -45,7 +45,7 @@ pub fn overview_lines(report: &Report) -> String {
     lines
 }
 
-/// The ratios of each setting of all reports, those that any of them has.
+/// A table of the ratios that any report has, for each setting of all reports.
 pub(super) fn ratios(reports: &[Report]) -> Table {
     let pairs: Vec<Pair> = WIDE
         .into_iter()
@@ -73,7 +73,7 @@ pub(super) fn ratios(reports: &[Report]) -> Table {
     }
 }
 
-/// The memory of each setting of all reports.
+/// A table of the memory of each setting of all reports.
 pub(super) fn memory(reports: &[Report]) -> Table {
     type Bytes = fn(&Memory) -> Option<u64>;
     const COLUMNS: [(&str, &str, Bytes); 8] = [

@@ -1,7 +1,7 @@
-//! The charts, as SVG that a page holds inside itself.
+//! Charts as SVG that is embedded in a page.
 //!
-//! Colours are classes that the page's style sheet gives a value, so that one chart serves light, dark and
-//! paper; a charting library would write fixed colours into every mark.
+//! Colors are classes to which the page's style sheet assigns values, so that one chart suits light
+//! mode, dark mode and paper. A charting library would write fixed colors.
 
 use std::fmt::Write;
 
@@ -11,17 +11,17 @@ use super::format::{bytes, time};
 
 /// The width of every chart, in units that the page scales.
 const WIDTH: f64 = 480.0;
-/// The height of a row of a bar chart, its name included.
+/// The height of a row of a bar chart, including its name.
 const ROW: f64 = 42.0;
-/// How many colours the style sheet has for variants.
+/// The number of colors for variants in the style sheet.
 const COLOURS: usize = 6;
 
-/// The class of the colour of a variant.
+/// The CSS class of the color of a variant.
 pub(super) fn colour(index: usize) -> String {
     format!("v{}", index % COLOURS)
 }
 
-/// The class of the colour of a class of operators.
+/// The CSS class of the color of a class of operators.
 pub(super) fn class_colour(class: Class) -> &'static str {
     match class {
         Class::Normalizer => "c-normalizer",
@@ -39,8 +39,8 @@ fn chart(height: f64, title: &str, body: &str) -> String {
     )
 }
 
-/// A bar for each median, with a line for its interval. `index` counts all variants, so that colours stay
-/// theirs.
+/// Draws a bar for each median, with a line for its interval. `index` counts all variants, so that
+/// each keeps its color.
 pub(super) fn latency(ran: &[(usize, &str, &Measurement)]) -> String {
     let longest = ran
         .iter()
@@ -77,7 +77,7 @@ pub(super) fn latency(ran: &[(usize, &str, &Measurement)]) -> String {
     )
 }
 
-/// A bar for each run, divided into the classes of operators.
+/// Draws a bar for each run, divided into the classes of operators.
 pub(super) fn shares(ran: &[(usize, &str, &Measurement)]) -> String {
     let longest = ran
         .iter()
@@ -116,13 +116,13 @@ pub(super) fn shares(ran: &[(usize, &str, &Measurement)]) -> String {
     )
 }
 
-/// The seconds of all classes of operators.
+/// The sum of the seconds of all classes of operators.
 fn total(measurement: &Measurement) -> f64 {
     measurement.time.iter().map(|share| share.seconds).sum()
 }
 
-/// A strip for each variant with its live bytes, from the first operator of its run to the last. A dot stands
-/// at the peak, and a tick below the line for each operator of a normalizer.
+/// Draws a strip for each variant with its live bytes, from the first to the last operator of its
+/// run. A dot marks the peak, and a tick below the line marks each operator of a normalizer.
 pub(super) fn memory(ran: &[(usize, &str, &Measurement)]) -> String {
     const STRIP: f64 = 92.0;
     let peak = ran

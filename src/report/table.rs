@@ -1,4 +1,4 @@
-//! The tables of a report, which every form of it only lays out.
+//! The tables of a report, without their layout.
 
 use super::data::{Class, Measurement, Memory, Report, Setting};
 use super::format::{maybe_bytes, ratio, references, time};
@@ -9,7 +9,7 @@ pub struct Table {
     pub title: &'static str,
     /// The columns.
     pub columns: Vec<Column>,
-    /// As many cells in each row as there are columns.
+    /// The rows; each has one cell per column.
     pub rows: Vec<Vec<String>>,
 }
 
@@ -17,23 +17,23 @@ pub struct Table {
 pub struct Column {
     /// The heading.
     pub head: String,
-    /// How they are laid out.
+    /// The layout of its cells.
     pub kind: Cells,
 }
 
-/// How the cells of a column are laid out.
+/// The layout of the cells of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cells {
-    /// To the left: what a model calls something, of any length, with what may be markup in it.
+    /// Left-aligned text of any length, such as a name in the model, which may contain markup.
     Text,
-    /// To the right.
+    /// Right-aligned.
     Number,
-    /// To the right, and only on pages of any width.
+    /// Right-aligned, and only on pages of any width.
     Detail,
 }
 
 impl Cells {
-    /// A column of such cells.
+    /// A column of such cells, with a heading.
     pub fn under(self, head: impl Into<String>) -> Column {
         Column {
             head: head.into(),
@@ -42,7 +42,7 @@ impl Cells {
     }
 }
 
-/// How long a run takes, and how that compares with the references.
+/// A table of the latency of each variant and its ratios to the references.
 pub fn latency(setting: &Setting) -> Table {
     let mut columns = vec![
         Cells::Text.under("variant"),
@@ -89,7 +89,7 @@ pub fn latency(setting: &Setting) -> Table {
     }
 }
 
-/// How much memory a run takes.
+/// A table of the memory of each variant.
 pub fn memory(setting: &Setting) -> Table {
     let columns = vec![
         Cells::Text.under("variant"),
@@ -130,7 +130,7 @@ pub fn memory(setting: &Setting) -> Table {
     }
 }
 
-/// The time in each class of operators.
+/// A table of the time in each class of operators.
 pub fn shares(setting: &Setting) -> Table {
     let mut columns = vec![Cells::Text.under("time in")];
     columns.extend(Class::ALL.map(|class| Cells::Number.under(class.name())));
@@ -151,7 +151,7 @@ pub fn shares(setting: &Setting) -> Table {
     }
 }
 
-/// The normalizers, and what became of them.
+/// A table of the normalizers and their outcomes.
 pub fn sites(report: &Report) -> Table {
     let columns = vec![
         Cells::Text.under("site"),

@@ -6,15 +6,16 @@ use super::data::{Report, Setting};
 use super::format::{failures, how, machine, memory_sentence, plain, time, verdicts};
 use super::table::{self, Cells, Table};
 
-/// How wide a line is at most.
+/// The maximum width of a line.
 const WIDTH: usize = 80;
-/// How wide a column of texts may always be, and how wide at most, unless it is the last.
+/// The width that every column of texts may have, and the maximum width of one that is not the
+/// last.
 const SHORT: usize = 13;
 const LONG: usize = 28;
-/// Between columns.
+/// The gap between columns.
 const GAP: usize = 2;
 
-/// The report as text, at most 80 columns wide unless a reason for a failure is longer.
+/// The report as text, at most 80 columns wide unless the reason for a failure is longer.
 pub fn terminal(report: &Report) -> String {
     let mut out = String::new();
     // Writing to a string does not fail.
@@ -55,7 +56,8 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
     report.notes.iter().try_for_each(|note| wrap(out, note))
 }
 
-/// A table without its details, and without the last numbers where they do not fit. Texts are cut.
+/// Writes a table without its details, and without the last number columns if they do not fit. Long
+/// texts are shortened.
 fn lines(out: &mut String, table: &Table) -> std::fmt::Result {
     let columns = fitted(table);
     let heads: Vec<String> = table
@@ -77,12 +79,12 @@ struct FittedColumn {
     is_text: bool,
     /// The width of its widest cell.
     widest: usize,
-    /// The width that it gets.
+    /// The assigned width.
     width: usize,
 }
 
 impl FittedColumn {
-    /// A column with the least width that it can have.
+    /// A column with its minimum width.
     fn new(table: &Table, index: usize) -> Self {
         let column = &table.columns[index];
         let cells = table.rows.iter().map(|row| &row[index]);
@@ -108,7 +110,8 @@ impl FittedColumn {
     }
 }
 
-/// The columns that fit on a line. Texts share the width that numbers leave, and a text at the end takes the remaining width.
+/// The columns that fit on a line. Columns of texts share the width that the numbers leave, and a
+/// last column of texts takes the remaining width.
 fn fitted(table: &Table) -> Vec<FittedColumn> {
     let mut columns: Vec<FittedColumn> = (0..table.columns.len())
         .filter(|&index| table.columns[index].kind != Cells::Detail)
@@ -135,7 +138,7 @@ fn fitted(table: &Table) -> Vec<FittedColumn> {
     columns
 }
 
-/// The width of a line that columns leave; `None` if they do not fit.
+/// The unused width of a line; `None` if the columns do not fit.
 fn spare_width(columns: &[FittedColumn]) -> Option<usize> {
     let width: usize = columns.iter().map(|column| column.width + GAP).sum();
     (WIDTH + GAP).checked_sub(width)
@@ -153,7 +156,7 @@ fn bars(out: &mut String, setting: &Setting) -> std::fmt::Result {
         .fold(f64::MIN_POSITIVE, f64::max);
     writeln!(out)?;
     for (name, median) in medians {
-        // Eighths of a block.
+        // The length in eighths of a block character.
         let eighths = (median / slowest * (LONGEST * 8) as f64).round() as usize;
         let tip = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];
         writeln!(
@@ -167,7 +170,7 @@ fn bars(out: &mut String, setting: &Setting) -> std::fmt::Result {
     writeln!(out)
 }
 
-/// Writes words on lines that are not too long.
+/// Writes words, with line breaks before they exceed the width.
 fn wrap(out: &mut String, text: &str) -> std::fmt::Result {
     let mut column = 0;
     for word in text.split_whitespace().map(plain) {
@@ -186,7 +189,7 @@ fn wrap(out: &mut String, text: &str) -> std::fmt::Result {
     writeln!(out)
 }
 
-/// The text, with its middle left out where it is too long: names differ at both ends.
+/// The text, with its middle left out if it is too long, because names differ at both ends.
 fn cut(text: &str, width: usize) -> String {
     let text = plain(text);
     let characters: Vec<char> = text.chars().collect();

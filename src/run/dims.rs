@@ -1,11 +1,12 @@
-//! The sizes that symbolic dimensions take while a model runs.
+//! The sizes of symbolic dimensions in a run.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
 /// Sizes for symbolic dimensions, by name.
 ///
-/// A name that is not here gets a default that most transformers accept: see [`Dims::default_for`].
+/// A name that is not listed gets a default that most transformers accept: see
+/// [`Dims::default_for`].
 ///
 /// ```
 /// use unfold::run::Dims;
@@ -20,12 +21,12 @@ use std::str::FromStr;
 pub struct Dims(BTreeMap<String, usize>);
 
 impl Dims {
-    /// The size given for a dimension.
+    /// The size of a dimension; `None` if it is not listed.
     pub fn get(&self, name: &str) -> Option<usize> {
         self.0.get(name).copied()
     }
 
-    /// Gives a dimension a size, in place of the one it may have had.
+    /// Sets the size of a dimension, and replaces a previous one.
     pub fn set(&mut self, name: impl Into<String>, size: usize) {
         self.0.insert(name.into(), size);
     }
@@ -35,22 +36,23 @@ impl Dims {
         self.0.is_empty()
     }
 
-    /// Takes the sizes away that another one has as well.
+    /// Removes the sizes of all names that `others` has.
     pub fn remove_all(&mut self, others: &Dims) {
         self.0.retain(|name, _| others.get(name).is_none());
     }
 
-    /// Names and sizes, by name.
+    /// All names with their sizes, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, usize)> {
         self.0.iter().map(|(name, size)| (name.as_str(), *size))
     }
 
-    /// The size of a dimension that nobody gave one.
+    /// The default size of a dimension:
     ///
-    /// * the first dimension of an input, or one that is called a batch: 2, so that an error that mixes up
-    ///   the samples of a batch is seen;
-    /// * the last two of a rank 4 input, the height and the width of an image: 224;
-    /// * any other, such as a sequence: 8.
+    /// - 2 for the first dimension of an input and for a dimension whose name contains `batch`, so
+    ///   that an operator that mixes samples is detected;
+    /// - 224 for the last two dimensions of an input of rank 4, which are the height and width of
+    ///   an image;
+    /// - 8 for all others, such as a sequence.
     pub fn default_for(name: Option<&str>, axis: usize, rank: usize) -> usize {
         let named_batch = name.is_some_and(|name| name.to_ascii_lowercase().contains("batch"));
         match axis {
@@ -65,7 +67,7 @@ impl Dims {
 impl FromStr for Dims {
     type Err = String;
 
-    /// Reads `name=size`, or several of them with commas between.
+    /// Parses `name=size`, or several of them separated by commas.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut dims = Self::default();
         for part in text

@@ -1,4 +1,4 @@
-//! A model in tract, ready to run.
+//! A model that is loaded into tract and ready to run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::input::Input;
 use super::origins::Origins;
 use super::preconditions::{check_inputs, check_size, endless, known_operators};
 use super::skeleton::{WeightStore, skeleton};
-use super::specialise::{specialised, with_definitions};
+use super::specialize::{specialized, with_definitions};
 use crate::onnx::Model;
 
-/// A model in tract, with concrete shapes. Clones share the graph and the weights.
+/// A model in tract with concrete shapes. Clones share the graph and the weights.
 ///
 /// ```no_run
 /// use unfold::onnx::Model;
@@ -44,12 +44,12 @@ impl Engine {
     /// Loads a model to run on one thread, with its symbolic dimensions fixed by `dims`.
     ///
     /// # Errors
-    /// If tract cannot run the model, with the operator that it is about.
+    /// If tract cannot run the model. The error names the operator.
     pub fn load(model: &Model, dims: &Dims) -> Result<Self, Failure> {
         Self::load_with(model, dims, 1)
     }
 
-    /// Loads a model to run its matrix products on `threads` threads.
+    /// Loads a model that runs its matrix products on `threads` threads.
     ///
     /// # Errors
     /// The errors of [`Engine::load`].
@@ -62,13 +62,13 @@ impl Engine {
             Ok(engine) => return Ok(engine),
             Err(failure) => failure,
         };
-        match specialised(model, &inputs) {
-            Some(specialised) => Self::prepare(&specialised, inputs, threads),
+        match specialized(model, &inputs) {
+            Some(specialized) => Self::prepare(&specialized, inputs, threads),
             None => Err(failure),
         }
     }
 
-    /// Loads a model unchanged.
+    /// Loads a model without changes.
     fn prepare(model: &Model, inputs: Vec<Input>, threads: usize) -> Result<Self, Failure> {
         let onnx = tract_onnx::onnx()
             .with_ignore_value_info(true)
@@ -117,22 +117,22 @@ impl Engine {
         })
     }
 
-    /// The inputs, in order.
+    /// The inputs in their order.
     pub fn inputs(&self) -> &[Input] {
         &self.inputs
     }
 
-    /// The names of the outputs, in order.
+    /// The names of the outputs in their order.
     pub fn outputs(&self) -> &[String] {
         &self.outputs
     }
 
-    /// The graph that runs, after tract has rewritten it.
+    /// The graph that runs, after tract's optimization.
     pub fn graph(&self) -> &TypedModel {
         self.plan.model()
     }
 
-    /// The operators that run, with their counts, without sources and constants.
+    /// The counts of the operators that run, without inputs and constants.
     pub fn operators(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         let names = self
@@ -146,13 +146,13 @@ impl Engine {
         counts
     }
 
-    /// The ONNX operator, and the node, that a node of [`Engine::graph`] was made from, where tract kept
+    /// The ONNX operator and node from which tract built a node of [`Engine::graph`], if tract kept
     /// the name.
     pub fn origin<'a>(&'a self, name: &'a str) -> Option<(&'a str, &'a str)> {
         self.operators.origin(name)
     }
 
-    /// Computes the outputs.
+    /// Runs the model, and returns its outputs.
     ///
     /// # Errors
     /// If the inputs are not those that [`Engine::inputs`] describes, or if an operator fails.
@@ -162,10 +162,11 @@ impl Engine {
         Ok(outputs.into_iter().map(|value| (*value).clone()).collect())
     }
 
-    /// The state between runs. Sessions of one engine share its weights.
+    /// Creates a session, which keeps the state between runs. Sessions of one engine share its
+    /// weights.
     ///
     /// # Errors
-    /// If tract cannot make it.
+    /// If tract cannot create it.
     pub fn session(&self) -> Result<Session, Failure> {
         let state = self.operators.attempt(Stage::Run, || self.plan.spawn())?;
         Ok(Session {
@@ -175,7 +176,7 @@ impl Engine {
     }
 }
 
-/// Runs a model again and again.
+/// A session that runs a model many times.
 #[derive(Debug)]
 pub struct Session {
     engine: Engine,
@@ -183,7 +184,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Computes the outputs. Neither inputs nor outputs are copied.
+    /// Runs the model, and returns its outputs. Neither inputs nor outputs are copied.
     ///
     /// # Errors
     /// The errors of [`Engine::run`].
@@ -191,7 +192,8 @@ impl Session {
         self.attempt(inputs, |state, inputs| state.run(inputs))
     }
 
-    /// Computes the outputs, and tells `after` the number of each node of [`Engine::graph`] when it is done.
+    /// Runs the model, and calls `after` with the index of each node of [`Engine::graph`] when it
+    /// has run.
     ///
     /// # Errors
     /// The errors of [`Engine::run`].
@@ -274,7 +276,7 @@ mod tests {
         assert_eq!(nodes, engine.plan.order_without_consts());
     }
 
-    /// Whether an input of this shape is small enough.
+    /// Checks the size of an input of this shape.
     fn check_shape(shape: &[&str]) -> Result<(), Failure> {
         let inputs = vec![value("x", DataType::Float, shape)];
         let model = model(inputs, vec![], vec![node("Relu x -> y")], &["y"]);
@@ -299,7 +301,7 @@ mod tests {
         assert!(check_shape(&["4294967296", "0"]).is_ok());
     }
 
-    /// A Scan whose body has a state and a product.
+    /// Loads a Scan whose body has a state and a product.
     fn load_scan(product: &str) -> Result<Engine, Failure> {
         let inputs = ["s", "u"].map(|name| value(name, DataType::Float, &["2", "2"]));
         let nodes = vec![node("Relu s -> t"), node(product)];

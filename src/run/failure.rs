@@ -1,6 +1,6 @@
-//! The failure of a step with a model, and its operator.
+//! Failures of loading and running a model, with the operator at which they occurred.
 
-/// How far a model came.
+/// A stage in the life of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
@@ -12,13 +12,14 @@ pub enum Stage {
     Run,
 }
 
-/// tract cannot run a model. One line, with the operator and the node where they are known.
+/// A failure of tract to run a model. Its message is one line, with the operator and the node if
+/// they are known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize)]
 #[error("tract cannot {}{}: {reason}", self.verb(), self.place())]
 pub struct Failure {
-    /// The step that failed.
+    /// The stage that failed.
     pub stage: Stage,
-    /// The ONNX operator at which it stopped.
+    /// The ONNX operator at which it failed.
     pub operator: Option<String>,
     /// The name of the node.
     pub node: Option<String>,

@@ -1,11 +1,11 @@
-//! Fixed dimensions: numbers replace symbols in the declared shapes of a model.
+//! Fixes dimensions: replaces symbols by sizes in the declared shapes of a model.
 //!
 //! ```text
 //! ids [batch, tokens] -> logits [batch, tokens, 100]      ids [2, 16] -> logits [2, 16, 100]
 //! ```
 //!
-//! Only declarations change. With numbers for the extents of the inputs, the shape arithmetic of the graph is constant, and
-//! constant folding removes it.
+//! Only declarations change. If the extents of the inputs are known, the shape arithmetic of the
+//! graph is constant, and constant folding removes it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -19,11 +19,11 @@ use crate::onnx::Model;
 use crate::onnx::proto::{Dim, Dimension, GraphProto};
 use crate::shape::facts::extent;
 
-/// Sizes by the names of dimensions, as [`Input::symbols`] has them.
+/// The sizes of dimensions by their names, as in [`Input::symbols`].
 type DimensionSizes<'s> = HashMap<Cow<'s, str>, usize>;
 
-/// The model for inputs of these sizes. Dimensions of inputs that have no size here stay open; those of outputs that follow
-/// from the others become numbers too.
+/// Returns the model for inputs of these sizes. Other dimensions of inputs stay open. Dimensions of
+/// outputs that follow from the fixed ones are fixed too.
 ///
 /// ```
 /// use unfold::onnx::Model;
@@ -37,7 +37,7 @@ type DimensionSizes<'s> = HashMap<Cow<'s, str>, usize>;
 /// ```
 ///
 /// # Errors
-/// If no input has a dimension of this name, a size is 0, or the graph is invalid.
+/// If no input has a dimension with one of these names, if a size is 0, or if the graph is invalid.
 pub fn fixed(model: &Model, dims: &Dims) -> Result<Model> {
     let names: Vec<Cow<str>> = free(model.graph())
         .flat_map(Input::symbols)
@@ -75,7 +75,8 @@ pub fn fixed(model: &Model, dims: &Dims) -> Result<Model> {
     Ok(result)
 }
 
-/// Writes sizes into the declarations of inputs, in which dimensions without a symbol have the names of their places.
+/// Writes sizes into the declarations of inputs. A dimension without a symbol is named by its
+/// place.
 fn fix_inputs(graph: &mut GraphProto, sizes: &DimensionSizes) {
     for input in &mut graph.input {
         let names = Input::symbols(input)
@@ -92,7 +93,7 @@ fn fix_inputs(graph: &mut GraphProto, sizes: &DimensionSizes) {
     }
 }
 
-/// Writes the size of a symbol, or of a formula of symbols.
+/// Fixes a dimension whose symbol, or formula of symbols, has a known size.
 fn fix(dim: &mut Dimension, sizes: &DimensionSizes) {
     let Some(name) = symbol(dim) else { return };
     if let Some(size) = sizes
@@ -104,7 +105,7 @@ fn fix(dim: &mut Dimension, sizes: &DimensionSizes) {
     }
 }
 
-/// Writes the extents of outputs that are known now.
+/// Writes the extents of outputs that are now known.
 fn fix_outputs(model: &mut Model) -> Result<()> {
     let known = extents_of_outputs(model)?;
     for (output, extents) in model.graph_mut().output.iter_mut().zip(known) {
@@ -120,7 +121,7 @@ fn fix_outputs(model: &mut Model) -> Result<()> {
     Ok(())
 }
 
-/// The extents of each output, where they are known; empty where the rank is unknown.
+/// The extents of each output, as far as they are known; empty if the rank is unknown.
 fn extents_of_outputs(model: &Model) -> Result<Vec<Vec<Option<usize>>>> {
     let Analysis { graph, facts, .. } = &Analysis::new(model)?;
     let mut known = vec![];
@@ -140,7 +141,7 @@ mod tests {
     use crate::onnx::tensor::DataType;
     use crate::run::testing::{affine, model, node, value};
 
-    /// Numbers and symbols of a declared shape.
+    /// The declared shape, as numbers and symbols.
     fn shape(value: &ValueInfoProto) -> Vec<String> {
         let tensor = value.r#type.as_ref().unwrap().tensor_type.as_ref().unwrap();
         let shape = tensor.shape.as_ref().unwrap();
@@ -155,7 +156,7 @@ mod tests {
             .collect()
     }
 
-    /// A cache in front of new tokens.
+    /// A model that concatenates a cache and new tokens.
     fn cached() -> Model {
         let inputs = vec![
             value("past", DataType::Float, &["batch", "before"]),

@@ -1,17 +1,18 @@
-//! Names of symbolic dimensions that are formulas of others, as exporters write what a cache and new tokens are together:
+//! Evaluates names of symbolic dimensions that are formulas of others. Exporters write such names,
+//! for example for the total length of a cache and new tokens:
 //! `past_sequence_length + sequence_length`, `2*s`, `((4*s86)//s10)`.
 //!
-//! A file may say anything here: the engine's own formulas divide by 0, and multiply sums out without end. All sizes are
-//! known, so that this is arithmetic on numbers.
+//! A file may contain any text here, on which tract's own formulas might divide by 0 or expand
+//! products without end. All sizes are known, so this is plain arithmetic.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// Names that are longer are no formulas.
+/// The maximum length of a formula.
 const LONGEST: usize = 200;
 
-/// The value of a formula over the sizes of other names; `None` if the name is no formula, a name
-/// has no size, or the value is no size.
+/// The value of a formula, given the sizes of other names. `None` if the name is not a formula, if
+/// a name in it has no size, or if the value is not positive.
 pub fn size(name: &str, sizes: &HashMap<Cow<str>, usize>) -> Option<usize> {
     let size = Calculation {
         rest: text(name)?,
@@ -21,7 +22,7 @@ pub fn size(name: &str, sizes: &HashMap<Cow<str>, usize>) -> Option<usize> {
     usize::try_from(size).ok().filter(|&size| size > 0)
 }
 
-/// Whether a name is a formula, whatever sizes there are.
+/// Whether a name parses as a formula. The sizes of its symbols do not matter.
 #[cfg(any(test, feature = "prove"))]
 pub fn is_formula(name: &str) -> bool {
     text(name).is_some_and(|rest| {
@@ -34,7 +35,7 @@ pub fn is_formula(name: &str) -> bool {
     })
 }
 
-/// The name, if it says to calculate something.
+/// The name, if it is short enough and contains an arithmetic operator.
 fn text(name: &str) -> Option<&str> {
     Some(name).filter(|name| name.len() <= LONGEST && name.contains(['+', '-', '*', '/']))
 }
@@ -69,7 +70,7 @@ impl Calculation<'_> {
             if self.takes("*") {
                 product = product.checked_mul(self.factor()?)?;
             } else if self.takes("//") || self.takes("/") {
-                // Of extents, which are not negative: there are whole ones only.
+                // Integer division, since extents are not negative.
                 let divisor = self.factor().filter(|&divisor| divisor > 0)?;
                 product = product.div_euclid(divisor);
             } else {
@@ -100,7 +101,7 @@ impl Calculation<'_> {
         }
     }
 
-    /// Consumes a sign, if it comes next.
+    /// Consumes a sign, if it is next. Returns whether it was.
     fn takes(&mut self, sign: &str) -> bool {
         let rest = self.rest.trim_start().strip_prefix(sign);
         self.rest = rest.unwrap_or(self.rest);
@@ -125,7 +126,7 @@ mod tests {
             ("3*s/2", 4),
             ("((4*s)//past_length)", 2),
             ("2 * (s+1)", 8),
-            // Products are before sums, and both from the left.
+            // Products bind more strongly than sums, and both are left-associative.
             ("s*past_length/3", 5),
             ("1+2*s", 7),
             ("9-s-1", 5),

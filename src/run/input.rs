@@ -13,25 +13,25 @@ use crate::onnx::operator::Category;
 use crate::onnx::proto::{Dim, Dimension, GraphProto, ValueInfoProto};
 use crate::onnx::tensor::DataType;
 
-/// An input of a model in one run.
+/// An input of a model, with the type and shape for one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
     /// Its name in the graph.
     pub name: String,
     /// The type of its elements.
     pub element: DatumType,
-    /// Its shape, in which nothing is symbolic.
+    /// Its concrete shape.
     pub shape: Vec<usize>,
-    /// Where the elements are indices: how many there are to choose from.
+    /// If the elements are indices, the number of rows to choose from.
     pub indices: Option<usize>,
 }
 
 impl Input {
-    /// The inputs of a model that no initializer gives a value, in order, with symbolic dimensions fixed.
+    /// The inputs of a model without initializers, in their order, with fixed symbolic dimensions.
     ///
     /// # Errors
-    /// If an input is no tensor, has a type that tract lacks or an unknown rank, or if a name in
-    /// `dims` is none of its [`symbols`](Self::symbols).
+    /// If an input is not a tensor, has a type that tract lacks or an unknown rank, or if a name in
+    /// `dims` is not one of its [`symbols`](Self::symbols).
     pub fn from_model(model: &Model, dims: &Dims) -> Result<Vec<Self>, Failure> {
         let graph = model.graph();
         let free: Vec<&ValueInfoProto> = free(graph).collect();
@@ -41,9 +41,9 @@ impl Input {
             .collect()
     }
 
-    /// The names of the open dimensions of an input: the symbol, or the place such as `x:2` where
-    /// there is none; `None` for a dimension with a size. Exporters write `?` for every dimension
-    /// without a symbol.
+    /// The names of the open dimensions of an input: the symbol, or else the place such as `x:2`;
+    /// `None` for a dimension with a size. A `?` is not a symbol, since exporters write it for
+    /// every unnamed dimension.
     pub fn symbols(input: &ValueInfoProto) -> Vec<Option<Cow<'_, str>>> {
         let dims = dims(input).iter().enumerate();
         dims.map(|(axis, dim)| match (&dim.value, symbol(dim)) {
@@ -54,10 +54,10 @@ impl Input {
         .collect()
     }
 
-    /// A size for each open dimension of the inputs: those of `dims`, and defaults for the others.
+    /// A size for each open dimension of the inputs: from `dims`, or else a default.
     ///
     /// # Errors
-    /// If a name in `dims` is none of the [`symbols`](Self::symbols) of an input.
+    /// If a name in `dims` is not one of the [`symbols`](Self::symbols) of an input.
     pub fn sizes(model: &Model, dims: &Dims) -> Result<Dims, Failure> {
         let free: Vec<&ValueInfoProto> = free(model.graph()).collect();
         let mut all = Dims::default();
@@ -67,7 +67,7 @@ impl Input {
         Ok(all)
     }
 
-    /// The names of the first dimensions of the inputs: the sizes of the batch.
+    /// The names of the first dimensions of the inputs, which are usually the batch.
     pub fn batch_symbols(model: &Model) -> Vec<Cow<'_, str>> {
         let mut symbols: Vec<Cow<str>> = free(model.graph())
             .filter_map(|input| Self::symbols(input).into_iter().next()?)
@@ -119,7 +119,7 @@ fn failure(input: &str, reason: &str) -> Failure {
     Failure::new(Stage::Load, format!("the input `{input}` {reason}"))
 }
 
-/// The inputs that no initializer gives a value.
+/// The inputs without initializers.
 pub(crate) fn free(graph: &GraphProto) -> impl Iterator<Item = &ValueInfoProto> {
     graph.input.iter().filter(|input| {
         let mut stored = graph.initializer.iter();
@@ -127,8 +127,9 @@ pub(crate) fn free(graph: &GraphProto) -> impl Iterator<Item = &ValueInfoProto> 
     })
 }
 
-/// Writes the shapes that the inputs have in this run into their declarations, and the sizes of their symbols into those of
-/// all other values: of some nothing else tells the extents.
+/// Writes the concrete shapes of the inputs into their declarations, and the sizes of their symbols
+/// into the declarations of all other values. The extents of some values follow only from their
+/// declarations.
 #[cfg(any(feature = "prove", feature = "tract"))]
 pub(crate) fn fix_shapes(graph: &mut GraphProto, inputs: &[Input]) {
     let mut sizes: HashMap<String, i64> = HashMap::new();
@@ -175,7 +176,7 @@ fn dims(value: &ValueInfoProto) -> &[Dimension] {
         .map_or(&[], |shape| &shape.dim)
 }
 
-/// The declared dimensions of a value, mutable.
+/// The declared dimensions of a value, for changes.
 pub(super) fn dims_mut(value: &mut ValueInfoProto) -> impl Iterator<Item = &mut Dimension> {
     let tensor = value
         .r#type
@@ -187,9 +188,9 @@ pub(super) fn dims_mut(value: &mut ValueInfoProto) -> impl Iterator<Item = &mut 
         .flat_map(|shape| &mut shape.dim)
 }
 
-/// The size of every symbol in the shapes of the inputs. Where a symbol appears twice, its first place
-/// decides. Exporters call what a cache and new tokens are together by a formula, `past + sequence`: it has the size that
-/// this comes to.
+/// The size of every symbol in the shapes of the inputs. If a symbol occurs several times, its
+/// first place decides. A symbol may be a formula such as `past + sequence`, for the total length
+/// of a cache and new tokens. It has the value of the formula.
 fn sizes<'a>(
     inputs: &[&'a ValueInfoProto],
     given: &Dims,
@@ -227,7 +228,8 @@ fn sizes<'a>(
     }
 }
 
-/// The smallest constant table that the elements of a value select rows from.
+/// The number of rows of the smallest constant table from which the elements of a value select
+/// rows.
 ///
 /// Follows the value through operators that keep its elements.
 fn rows(graph: &GraphProto, value: &str) -> Option<usize> {
@@ -273,7 +275,7 @@ fn rows(graph: &GraphProto, value: &str) -> Option<usize> {
     smallest
 }
 
-/// The types that inputs can have, as tract names them.
+/// tract's types for the element types that inputs may have.
 fn datum(element: DataType) -> Option<DatumType> {
     Some(match element {
         DataType::Float => DatumType::F32,

@@ -1,7 +1,8 @@
-//! Running models in tract, on the CPU.
+//! Runs models in tract on the CPU.
 //!
-//! [`Engine`] is a model that is loaded, typed, optimized and ready to run; its symbolic dimensions are
-//! fixed by [`Dims`], its inputs are described by [`Input`], and what tract cannot do is a [`Failure`].
+//! [`Engine`] is a model that is loaded, typed, optimized and ready to run. [`Dims`] fixes its
+//! symbolic dimensions, [`Input`] describes its inputs, and [`Failure`] is the error if tract
+//! cannot run it.
 
 mod dims;
 #[cfg(feature = "tract")]
@@ -19,7 +20,7 @@ mod random;
 #[cfg(feature = "tract")]
 mod skeleton;
 #[cfg(feature = "tract")]
-mod specialise;
+mod specialize;
 #[cfg(test)]
 pub(crate) mod testing;
 
@@ -38,7 +39,7 @@ pub(crate) use input::free;
 #[cfg(feature = "tract")]
 pub use random::random;
 
-/// A tensor as tract holds it: a type, a shape, and the elements.
+/// A tensor in tract: a type, a shape and elements.
 pub use tract_onnx::prelude::Tensor;
 
 /// The model that an engine runs: typed, optimized, with concrete shapes.

@@ -1,4 +1,4 @@
-//! Failures of tract, traced to operators of the model.
+//! Traces failures of tract to operators of the model.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -11,7 +11,7 @@ use tract_onnx::prelude::{TractError, TractResult};
 use super::failure::{Failure, Stage};
 
 impl Failure {
-    /// Nothing failed: somebody asked to stop.
+    /// The failure of a run that was stopped on request.
     pub(crate) fn interrupted() -> Self {
         Self::new(Stage::Run, "it was stopped before it had run")
     }
@@ -23,7 +23,7 @@ impl Failure {
     }
 }
 
-/// The ONNX operators of a graph by the names that tract gives their nodes.
+/// The ONNX operators of a graph, by the names that tract gives their nodes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Origins(HashMap<String, String>);
 
@@ -32,7 +32,8 @@ impl Origins {
         self.0.insert(node, operator);
     }
 
-    /// The ONNX node behind a node of tract, which appends to its name after a dot.
+    /// The ONNX operator and node of a tract node, to whose name tract appends suffixes after a
+    /// dot.
     pub(super) fn origin<'a>(&self, mut name: &'a str) -> Option<(&str, &'a str)> {
         loop {
             if let Some(operator) = self.0.get(name) {
@@ -42,7 +43,7 @@ impl Origins {
         }
     }
 
-    /// Does something in tract that can fail, or panic.
+    /// Runs `work` in tract, and converts its error or panic to a failure.
     pub(super) fn attempt<T>(
         &self,
         stage: Stage,
@@ -56,13 +57,14 @@ impl Origins {
             })
     }
 
-    /// The innermost reason, at the innermost node of the ONNX graph that the chain of contexts names.
+    /// Converts an error to a failure, with its root cause and the innermost ONNX node in the chain
+    /// of contexts.
     fn explain(&self, stage: Stage, error: &TractError) -> Failure {
         let reason = error.root_cause().to_string();
         let failure = Failure::new(stage, one_line(&reason));
         let messages: Vec<String> = error.chain().map(ToString::to_string).collect();
         let place = messages.iter().rev().find_map(|message| {
-            // `#12 "name" Op` is how tract shows a node; `node name (Op)` how it shows one it cannot build.
+            // tract prints a node as `#12 "name" Op`, or as `node name (Op)` if it cannot build it.
             let quoted = message.split('"').skip(1).step_by(2);
             let plain = message
                 .split("node ")
@@ -77,7 +79,7 @@ impl Origins {
     }
 }
 
-/// The first line that says something, cut where it becomes a dump.
+/// The first line that is not empty, cut before a dump.
 fn one_line(text: &str) -> String {
     const LONGEST: usize = 200;
     let line = text
@@ -100,7 +102,7 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work`; a panic in it is caught, and not printed.
+/// Runs `work`, and catches a panic without printing it.
 fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, Caught> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

@@ -1,4 +1,4 @@
-//! The conditions under which tract is given a model, and a model its inputs.
+//! Checks the conditions under which tract can load a model and run it on its inputs.
 
 use std::collections::HashSet;
 
@@ -15,10 +15,10 @@ use crate::onnx::operator::Category;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::onnx::tract_quirks::{is_read, read_as_one};
 
-/// The limit for elements of an input: 32 GB of float32 are never meant.
+/// The maximum number of elements of an input, which is 32 GB in float32.
 const MOST: usize = 1 << 33;
 
-/// Refuses an input of more elements than any memory holds.
+/// Refuses an input with more elements than memory can hold.
 pub(super) fn check_size(input: &Input) -> Result<(), Failure> {
     let Input { name, shape, .. } = input;
     let elements = shape
@@ -32,8 +32,8 @@ pub(super) fn check_size(input: &Input) -> Result<(), Failure> {
     Err(Failure::new(Stage::Load, reason))
 }
 
-/// A Scan for which tract's declutter does not end: it moves operators out of the body and in
-/// again, if the body has a product that need not read the state.
+/// Finds a Scan on which tract's declutter does not terminate. If the body has a product that does
+/// not depend on the state, declutter moves operators out of the body and back again.
 pub(super) fn endless(graph: &GraphProto) -> Option<&NodeProto> {
     graph
         .node
@@ -72,7 +72,7 @@ pub(super) fn check_inputs(inputs: &[Input], values: &[TValue]) -> TractResult<(
     Ok(())
 }
 
-/// The operators of a model; a failure at the first one that tract does not have.
+/// Collects the operators of a model; fails at the first one that tract lacks.
 pub(super) fn known_operators(onnx: &Onnx, model: &Model) -> Result<Origins, Failure> {
     let mut operators = Origins::default();
     add_operators(onnx, model, model.graph(), &mut operators)?;
@@ -82,7 +82,7 @@ pub(super) fn known_operators(onnx: &Onnx, model: &Model) -> Result<Origins, Fai
     Ok(operators)
 }
 
-/// The stored tensors that have no elements, by name.
+/// Collects the names of stored tensors without elements.
 fn add_empty<'g>(graph: &'g GraphProto, empty: &mut HashSet<&'g str>) {
     let stored = graph.initializer.iter();
     empty.extend(
@@ -103,7 +103,7 @@ fn is_empty(tensor: &TensorProto) -> bool {
     tensor.dims.contains(&0)
 }
 
-/// A failure at a node that has no number where tract reads one.
+/// Fails at a node with an empty input from which tract reads a scalar.
 fn numbers_are_there(graph: &GraphProto, empty: &HashSet<&str>) -> Result<(), Failure> {
     graph.node.iter().try_for_each(|node| {
         let mut read = read_as_one(node.op_type())
@@ -139,7 +139,7 @@ fn add_operators(
     Ok(())
 }
 
-/// The reason why tract lacks an operator.
+/// The reason why tract lacks an operator; `None` if it has the operator.
 fn missing(onnx: &Onnx, model: &Model, node: &NodeProto) -> Option<String> {
     let (domain, operator) = node.op();
     let mut functions = model.proto.functions.iter();

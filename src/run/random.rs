@@ -1,4 +1,4 @@
-//! Random values that suit the inputs of a model.
+//! Draws random values that suit the inputs of a model.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -9,11 +9,11 @@ use tract_onnx::tract_core::ndarray::ArrayD;
 use super::input::Input;
 
 impl Input {
-    /// Values drawn for this input.
+    /// Draws values for this input.
     ///
     /// Floats are normally distributed, so that half of them are negative. Integers are indices
-    /// into the table that they select from, else 0 and 1, as in masks. Half of the booleans are
-    /// true.
+    /// into the table from which they select, or else 0 and 1, as in masks. Half of the booleans
+    /// are true.
     fn draw(&self, rng: &mut ChaCha8Rng) -> Tensor {
         let end = self.indices.unwrap_or(2).max(1) as i64;
         match self.element {
@@ -28,7 +28,7 @@ impl Input {
             DatumType::U16 => self.fill(|| rng.random_range(0..end.min(1 << 16)) as u16),
             DatumType::U32 => self.fill(|| rng.random_range(0..end) as u32),
             DatumType::U64 => self.fill(|| rng.random_range(0..end) as u64),
-            // `datum` lets nothing else in.
+            // `datum` admits no other types.
             _ => self.fill(|| rng.random_range(0..end)),
         }
     }
@@ -38,7 +38,7 @@ impl Input {
     }
 }
 
-/// Random values for all inputs. Equal seeds give equal values on every machine.
+/// Draws values for all inputs. Equal seeds give equal values on every machine.
 pub fn random(inputs: &[Input], seed: u64) -> Vec<Tensor> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     inputs.iter().map(|input| input.draw(&mut rng)).collect()

@@ -1,9 +1,9 @@
-//! A model as tract reads it: the graph without its weights, and the weights beside it.
+//! Converts a model for tract: the graph without its weights, and the weights separately.
 //!
-//! tract has its own messages for ONNX. Only the graph is encoded and decoded to get there; every tensor in
-//! it refers to data outside, and tract is given that data from where the model has it. So weights are
-//! copied once, into the tensors that tract computes with, wherever they were stored, and those in other
-//! files are read one at a time.
+//! tract has its own messages for ONNX. Only the graph is encoded and decoded again. Every tensor
+//! in it becomes a reference to external data, which tract reads from this model. So weights are
+//! copied once, into the tensors with which tract computes, and those in other files are read one
+//! at a time.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -25,7 +25,7 @@ use crate::onnx::proto::{
 };
 use crate::onnx::{Model, tensor};
 
-/// The graph in tract's messages, and the tensors that it refers to.
+/// The graph in tract's messages, and the tensors to which it refers.
 pub(super) fn skeleton(
     model: &Model,
     inputs: &[Input],
@@ -52,7 +52,8 @@ pub(super) fn skeleton(
     Ok((decoded, Arc::new(weights)))
 }
 
-/// Drops the initializers that nothing reads: some passes of tract compare all constants with each other.
+/// Removes the unread initializers, since some passes of tract compare all constants with each
+/// other.
 fn drop_unread(graph: &mut GraphProto) {
     let mut read: HashSet<String> = graph
         .output
@@ -72,7 +73,7 @@ fn drop_unread(graph: &mut GraphProto) {
     graph.input.retain(|input| !unread.contains(input.name()));
 }
 
-/// Collects the names that the nodes of a graph read, and those of their bodies.
+/// Collects the names that the nodes of a graph and their bodies read.
 fn collect_read(graph: &GraphProto, read: &mut HashSet<String>) {
     for node in &graph.node {
         read.extend(node.input.iter().cloned());
@@ -83,7 +84,7 @@ fn collect_read(graph: &GraphProto, read: &mut HashSet<String>) {
     }
 }
 
-/// The tensors of a model, by the number that stands for each in its skeleton.
+/// The tensors of a model, by the number that represents each in its skeleton.
 #[derive(Debug)]
 pub(super) struct WeightStore {
     tensors: Vec<TensorProto>,
@@ -91,7 +92,7 @@ pub(super) struct WeightStore {
 }
 
 impl WeightStore {
-    /// A folder that exists everywhere, passed to tract as the folder of the model.
+    /// A folder that always exists, which tract gets as the folder of the model.
     pub(super) const FOLDER: &'static str = "/";
 
     fn take_graph(&mut self, graph: &mut GraphProto) -> Result<(), Error> {
@@ -121,8 +122,8 @@ impl WeightStore {
         Ok(())
     }
 
-    /// Keeps a tensor whose elements can be had, and leaves a reference in its place. Strings, which have no raw
-    /// form, stay.
+    /// Stores a tensor with readable elements, and replaces it by a reference. Strings have no raw
+    /// form, and stay in the graph.
     fn take(&mut self, tensor: &mut TensorProto) -> Result<(), Error> {
         if tensor::data_type(tensor)? == tensor::DataType::String {
             return Ok(());

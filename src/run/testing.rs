@@ -9,7 +9,7 @@ use crate::onnx::proto::{
 };
 use crate::onnx::tensor::{self, DataType};
 
-/// `op in, in -> out, out`, named after its operator.
+/// The node `op in, in -> out, out`, named after its operator.
 pub(crate) fn node(text: &str) -> NodeProto {
     let (left, right) = text.split_once("->").unwrap();
     let (op, inputs) = left.trim().split_once(' ').unwrap_or((left.trim(), ""));
@@ -40,7 +40,7 @@ pub(crate) fn with_int(mut node: NodeProto, name: &str, value: i64) -> NodeProto
     node
 }
 
-/// A value with a shape of numbers and symbols.
+/// A value whose shape consists of numbers and symbols.
 pub(crate) fn value(name: &str, element: DataType, shape: &[&str]) -> ValueInfoProto {
     let dims = shape.iter().map(|text| Dimension {
         value: Some(
@@ -99,7 +99,7 @@ pub(crate) fn model(
     })
 }
 
-/// `y = scale * x + shift` on the last of the two axes of `x`, of shape `[n, 3]`.
+/// The model `y = scale * x + shift`, along the last of the two axes of `x`, of shape `[n, 3]`.
 pub(crate) fn affine(scale: [f64; 3], shift: [f64; 3]) -> Model {
     model(
         vec![value("x", DataType::Float, &["n", "3"])],
@@ -115,7 +115,7 @@ pub(crate) fn affine(scale: [f64; 3], shift: [f64; 3]) -> Model {
     )
 }
 
-/// Indices into a table of 50 rows, and a mask beside them.
+/// A model with indices into a table of 50 rows, and a separate mask.
 pub(crate) fn embedding() -> Model {
     let table = floats("table", &ndarray::Array2::zeros((50, 4)).into_dyn().view());
     let ids = value("ids", DataType::Int64, &["batch", "length"]);

@@ -1,4 +1,4 @@
-//! A model before and after, as data and as one page to look at it.
+//! The outline of a model before and after folding, as data and as an HTML page.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::document::{document, escape};
 
 const STYLE: &str = include_str!("page.css");
 const BODY: &str = include_str!("page.html");
-// One function, so that its names are no names of the page.
+// All in one function, so that its names are not global on the page.
 const SCRIPT: &str = concat!(
     "(() => {\n",
     include_str!("index.js"),
@@ -19,30 +19,31 @@ const SCRIPT: &str = concat!(
     "})();\n",
 );
 
-/// A model before and after: its operators side by side, by the blocks that they are in, and what became of the sites.
+/// The outline of a model before and after folding: its operators side by side in blocks, and the
+/// outcomes of its sites.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outline {
     /// The name of the model, such as its file.
     pub model: String,
     /// The version of unfold.
     pub version: String,
-    /// Bytes of the file before and after.
+    /// The number of bytes of the file before and after.
     pub file_bytes: [u64; 2],
-    /// The sites, as the plan has them.
+    /// The sites of the plan.
     pub sites: Vec<OutlineSite>,
-    /// The tensors that the result has and the model has not.
+    /// The tensors that are in the result but not in the model.
     pub tensors: Vec<ReportedTensor>,
-    /// The explanation of each reason that a site has, in Markdown, by its name.
+    /// The explanations of all reasons that occur, in Markdown, by the names of the reasons.
     pub reasons: BTreeMap<&'static str, &'static str>,
-    /// The operators of both graphs in the order in which they run.
+    /// The operators of both graphs, in the order of execution.
     pub rows: Vec<OutlineRow>,
-    /// The blocks; the first one is the whole.
+    /// The blocks; the first one is the whole graph.
     pub blocks: Vec<OutlineBlock>,
     /// The inputs and outputs of the operators before, and the new or changed ones after.
     pub values: [BTreeMap<String, OutlineValue>; 2],
 }
 
-/// A new tensor, and how it is computed from those of the model.
+/// A new tensor, with the formula that computes it from tensors of the model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ReportedTensor {
     /// Its name.
@@ -55,11 +56,11 @@ pub struct ReportedTensor {
     pub formula: String,
     /// The constants of the model in the formula.
     pub inputs: Vec<String>,
-    /// The names of the sites that it is for.
+    /// The names of the sites for which it is stored.
     pub sites: Vec<String>,
 }
 
-/// A site, and what became of it.
+/// A site and its outcome.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OutlineSite {
     /// Its name.
@@ -68,9 +69,9 @@ pub struct OutlineSite {
     pub kind: String,
     /// The formula at inference.
     pub form: String,
-    /// How many channels it has.
+    /// The number of channels.
     pub channels: usize,
-    /// Their axis.
+    /// The axis of the channels.
     pub axis: usize,
     /// The state of the whole site.
     pub state: SiteState,
@@ -84,30 +85,31 @@ pub struct OutlineSite {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SiteState {
-    /// All that can be folded of it is.
+    /// Everything in it that can fold is folded.
     Folded,
-    /// Something of it went, and something stayed.
+    /// Some of it is folded, and some of it stays.
     Partly,
-    /// The site stays, with a refusal.
+    /// It stays because of a refusal.
     Refused,
-    /// It stays, since nothing of it is to be folded.
+    /// It stays because there is nothing to fold.
     Left,
 }
 
 /// The state of a part of a site.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OutlinePart {
-    /// Which part it is.
+    /// The name of the part.
     pub part: &'static str,
-    /// Where it goes, if it does: `forward`, or `shift` where only that goes.
+    /// The direction in which it folds, such as `forward`, or `shift` or `scale` if only that folds;
+    /// `None` if it stays.
     pub goes: Option<&'static str>,
-    /// The operators that take it in.
+    /// The operators that absorb it.
     pub into: Vec<String>,
-    /// Why it stays, or what of it stays.
+    /// The reasons why the part, or some of it, stays.
     pub refusals: Vec<ReportedRefusal>,
 }
 
-/// A reason for which something stays.
+/// A reason for which a part stays.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ReportedRefusal {
     /// The refused direction or part: `forward` and `backward`, or `scale`, or `shift`.
@@ -116,21 +118,21 @@ pub struct ReportedRefusal {
     pub reason: &'static str,
     /// The reason in words.
     pub words: String,
-    /// The operator, or the value, where it stopped.
+    /// The operator or the value at which the fold stopped.
     pub at: String,
 }
 
 /// An operator before and after.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OutlineRow {
-    /// How the two differ.
+    /// The difference between the two.
     pub change: RowChange,
     /// The class of the operator.
     pub class: Class,
-    /// The sites that it belongs to, by their places.
+    /// The indices of the sites to which it belongs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sites: Vec<usize>,
-    /// The operator before; `None` for a new one.
+    /// The operator before; `None` if it is new.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<OutlineNode>,
     /// The operator after; `None` if it is removed or unchanged.
@@ -142,15 +144,15 @@ pub struct OutlineRow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RowChange {
-    /// Not at all.
+    /// No change.
     Same,
-    /// An input or output has another name, since a neighbour was removed.
+    /// An input or output has another name, because a neighbor was removed.
     Rewired,
     /// It has other constants or attributes, or is another operator.
     Changed,
     /// The operator was removed.
     Gone,
-    /// It was not there.
+    /// The operator is new.
     New,
 }
 
@@ -161,29 +163,29 @@ pub struct OutlineNode {
     pub name: String,
     /// The operator.
     pub operator: String,
-    /// The names of the values that it reads; empty where it reads none in a place.
+    /// The names of the values that it reads; empty for an input that is left out.
     pub inputs: Vec<String>,
-    /// The names of the values that it makes.
+    /// The names of the values that it computes.
     pub outputs: Vec<String>,
     /// Its attributes, each as `name=value`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub attributes: Vec<String>,
 }
 
-/// A value that an operator reads or makes.
+/// An input or output of an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OutlineValue {
-    /// The type and the extents, such as `float[batch, 65, 40]`, with `?` for unknown ones.
+    /// The type and the extents, such as `float[batch, 65, 40]`; unknown ones are `?`.
     pub of: String,
-    /// Whether it is stored in the model.
+    /// Whether it is a constant of the model.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub stored: bool,
 }
 
-/// Operators that belong together.
+/// A group of related operators.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct OutlineBlock {
-    /// The name inside of the enclosing block.
+    /// The name within the enclosing block.
     pub name: String,
     /// The contents, in order.
     pub items: Vec<OutlineItem>,
@@ -193,21 +195,23 @@ pub struct OutlineBlock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OutlineItem {
-    /// A row, by its place.
+    /// The index of a row.
     Row(usize),
-    /// A block, by its place.
+    /// The index of a block.
     Block(usize),
 }
 
-/// A page to look at a model: the graph before and after, by its blocks, and all that is known of its sites.
+/// Writes a page to explore a model: the graph before and after in blocks, and all facts about its
+/// sites.
 ///
-/// The page is self-contained and loads nothing. Its address holds the selection, such as
+/// The page is self-contained and loads nothing. Its address contains the selection, such as
 /// `#site=3`.
 ///
 /// # Errors
-/// If the outline has no form in JSON.
+/// If the outline cannot be encoded in JSON.
 pub fn outline_html(outline: &Outline) -> serde_json::Result<String> {
-    // In a string of JSON it is the same; in a page it would begin a tag, which may be the end of the script.
+    // In a JSON string the escape is equivalent. In a page, `<` would begin a tag, which may end
+    // the script.
     let data = serde_json::to_string(outline)?.replace('<', "\\u003c");
     let model = escape(&outline.model);
     let body = format!(
@@ -225,7 +229,7 @@ pub fn outline_html(outline: &Outline) -> serde_json::Result<String> {
 mod tests {
     use super::*;
 
-    /// A name that would end everything that a name can be in.
+    /// A name that ends every context in which a name can occur.
     const HOSTILE: &str =
         "</script><!--<script>alert(1)</script>\"'&<img src=x onerror=alert(1)>\u{2028}\\";
 

@@ -1,11 +1,12 @@
-//! A model at the sizes of one run, without its shape arithmetic.
+//! Specializes a model to the sizes of one run, and folds its shape arithmetic.
 //!
-//! Exporters compute positions and masks from the extents of the inputs: Shape, Range, CumSum,
-//! GatherND. tract computes extents as symbolic formulas, and refuses operators that need them as
-//! numbers. With numbers for all extents of the inputs the results are constants, which constant
+//! Exporters compute positions and masks from the extents of the inputs with Shape, Range, CumSum
+//! and GatherND. tract computes extents as symbolic formulas, and refuses operators that need them
+//! as numbers. If all extents of the inputs are known, the results are constants, which constant
 //! folding stores.
 //!
-//! Only what no element of an input reaches is folded: the operators that remain are those of the model.
+//! Only values that do not depend on elements of the inputs are folded. The other operators of the
+//! model stay.
 
 use super::input::{Input, fix_shapes};
 use crate::analysis::Analysis;
@@ -15,13 +16,14 @@ use crate::onnx::shadowed_names::hidden;
 use crate::ops::definitions::{FAILING, LACKING, has_some, written_out};
 use crate::passes::simplify::{self, DUPLICATE, Limits, tidy};
 
-/// How often the graph is folded: a stored extent may tell the shape of a value behind it.
+/// The maximum number of folding passes: a stored extent may determine the shape of a later value.
 const ROUNDS: usize = 4;
 
-/// The operator sets whose operators constant folding knows.
+/// The operator sets that constant folding supports.
 const OPSETS: std::ops::RangeInclusive<i64> = 7..=28;
 
-/// The model with operators that tract lacks written out, by the extents of `inputs`; `None` if it has none.
+/// Replaces operators that tract lacks by their definitions, for the extents of `inputs`; `None` if
+/// the model has none.
 pub(super) fn with_definitions(model: &Model, inputs: &[Input]) -> Option<Model> {
     if !has_some(model, LACKING) {
         return None;
@@ -31,9 +33,9 @@ pub(super) fn with_definitions(model: &Model, inputs: &[Input]) -> Option<Model>
     written_out(&fixed, LACKING)
 }
 
-/// The model with the extents of `inputs` and their shape arithmetic folded, and without operators
-/// that tract does not always prepare; `None` if nothing changes.
-pub(super) fn specialised(model: &Model, inputs: &[Input]) -> Option<Model> {
+/// Fixes the extents of `inputs`, folds the shape arithmetic, and replaces operators that tract
+/// cannot always prepare; `None` if nothing changes.
+pub(super) fn specialized(model: &Model, inputs: &[Input]) -> Option<Model> {
     if !OPSETS.contains(&model.own_opset()) || hidden(model.graph()).is_some() {
         return None;
     }
@@ -44,14 +46,15 @@ pub(super) fn specialised(model: &Model, inputs: &[Input]) -> Option<Model> {
     written.or(folded)
 }
 
-/// Folds the main graph together with the bodies of If, Loop and Scan; `None` if they cannot be put back.
+/// Folds the main graph together with the bodies of If, Loop and Scan; `None` if the bodies cannot
+/// be restored.
 fn in_bodies_too(model: &Model) -> Option<Model> {
     let flat = Flat::new(model)?;
     let folded = folded(&flat.model)?;
     flat.restore(&folded).map(simplify::sorted)
 }
 
-/// The model after constant folding; `None` if it has nothing to fold.
+/// The model after constant folding; `None` if nothing folds.
 fn folded(model: &Model) -> Option<Model> {
     let mut result: Option<Model> = None;
     for _ in 0..ROUNDS {
@@ -82,7 +85,8 @@ mod tests {
     use crate::run::{Dims, Engine};
     use tract_onnx::prelude::tensor2;
 
-    /// Adds to each element of `x` how many elements up to it are `counted` as 1: their places, or their values.
+    /// A model that adds to each element of `x` the number of elements up to it that are 1 in
+    /// `counted`, which is `places` or `values`.
     fn counts(counted: &str) -> Model {
         let nodes = vec![
             node("Shape x -> extents"),
@@ -134,9 +138,9 @@ mod tests {
     fn position_counts_become_a_constant() {
         let model = counts("places");
         let inputs = Input::from_model(&model, &Dims::default()).unwrap();
-        // Nothing has read the Cast before.
+        // No other operator had read the Cast.
         assert_eq!(
-            operators(&specialised(&model, &inputs).unwrap()),
+            operators(&specialized(&model, &inputs).unwrap()),
             ["Cast", "Add"]
         );
     }
@@ -145,8 +149,8 @@ mod tests {
     fn counts_of_input_values_stay() {
         let model = counts("values");
         let inputs = Input::from_model(&model, &Dims::default()).unwrap();
-        let specialised = specialised(&model, &inputs);
-        assert!(specialised.is_none_or(|model| operators(&model).contains(&"CumSum")));
+        let specialized = specialized(&model, &inputs);
+        assert!(specialized.is_none_or(|model| operators(&model).contains(&"CumSum")));
     }
 
     #[test]
