@@ -1,5 +1,5 @@
-//! Certificates: the changes of a model, in a form that another program can check. `docs/proof.md`
-//! defines it.
+//! Certificates describe the changes of a model in a form that other programs can check.
+//! `docs/proof.md` defines the format.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,8 @@ use crate::recipe::{Recipe, RecipeStep, float_name, float_named};
 /// The version of the format.
 const FORMAT: u32 = 1;
 
-/// The formula of every new tensor of a folded model, and the files that it is about.
+/// A certificate: the formula of every new tensor of a folded model, and the digests of both
+/// models.
 ///
 /// ```
 /// use unfold::certificate::Certificate;
@@ -47,15 +48,16 @@ pub struct Certificate {
     pub options: FoldOptions,
     /// The digests of the original files.
     pub original: Digests,
-    /// The files of the folded model.
+    /// The digests of the folded model's files.
     pub fused: Digests,
     /// The outcome for each normalizer.
     pub sites: Vec<CertifiedSite>,
-    /// The tensors that the folded model has and the original has not, as formulas over those of the original.
+    /// The tensors that are in the folded model but not in the original, as formulas over the
+    /// original's tensors.
     pub tensors: Vec<Stored>,
 }
 
-/// A normalizer, and what became of it.
+/// A normalizer and its outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CertifiedSite {
@@ -81,9 +83,9 @@ impl CertifiedSite {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fate {
-    /// All that can be folded of it is.
+    /// Everything in it that can fold is folded.
     Folded,
-    /// One affine of it went, or its shift, and something stayed.
+    /// An affine or a shift of it is folded, and something else stays.
     Partly,
     /// The normalizer is unchanged.
     Kept,
@@ -99,7 +101,7 @@ impl Fate {
     }
 }
 
-/// A certificate as its file has it.
+/// A certificate in the format of its file.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenCertificate {
@@ -113,7 +115,7 @@ struct WrittenCertificate {
     tensors: Vec<WrittenTensor>,
 }
 
-/// A tensor as the file has it.
+/// A tensor in the format of the file.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenTensor {
@@ -137,10 +139,10 @@ impl Certificate {
         }
     }
 
-    /// Reads a certificate, whoever wrote it: every step of every formula is checked.
+    /// Reads a certificate that any program may have written. Checks every step of every formula.
     ///
     /// # Errors
-    /// If the file cannot be read, is no certificate, or has a tensor with an invalid step.
+    /// If the file cannot be read, is not a certificate, or has a tensor with an invalid step.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let bytes = std::fs::read(path).map_err(|source| Error::Io {
@@ -153,7 +155,7 @@ impl Certificate {
         })
     }
 
-    /// Writes the certificate, whole or not at all, and gives the path where it is once links are followed.
+    /// Writes the certificate completely or not at all. Returns its path after links are followed.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -241,7 +243,7 @@ impl TryFrom<WrittenCertificate> for Certificate {
     }
 }
 
-/// Reads a tensor of a certificate with `count` sites, or returns the flaw.
+/// Converts a tensor of a certificate with `count` sites, or returns its flaw.
 fn read(tensor: &WrittenTensor, count: usize) -> std::result::Result<Stored, String> {
     let WrittenTensor {
         name,

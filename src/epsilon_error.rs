@@ -1,4 +1,4 @@
-//! The error of merged norms: the effect of the ε of those that stay.
+//! The error of merged norms: it arises from the ε of the remaining normalizers.
 
 use tract_onnx::prelude::{Tensor, TractResult};
 
@@ -15,15 +15,18 @@ use crate::verify::VerifyOptions;
 /// large, so that the relative change is at most `ε/2·|1/u − 1/v|`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EpsilonError {
-    /// The largest of these parts, over all tokens of some runs; infinite where a token was 0 for one of the two alone.
+    /// The maximum of this bound over all tokens of some runs; infinite if a token was 0 for only
+    /// one of the two models.
     pub bound: f64,
 }
 
 impl EpsilonError {
-    /// Runs two models on the same random inputs, the second one without some normalizers of the first.
+    /// Runs two models on the same random inputs. `after` lacks the `merged` normalizers of
+    /// `before`.
     ///
     /// # Errors
-    /// If tract cannot run one of them, or one has a value no more by its name.
+    /// If tract cannot run one of them, or if a value that a normalizer reads no longer has its
+    /// name.
     pub fn measure(
         before: &Model,
         after: &Model,
@@ -46,7 +49,7 @@ impl EpsilonError {
     }
 }
 
-/// The statistics of each token, for each run and each normalizer.
+/// The statistics of each token that each normalizer reads, for each run.
 fn seen_by(
     model: &Model,
     followers: &[&Follower],
@@ -74,7 +77,7 @@ fn seen_by(
     Ok(seen)
 }
 
-/// The mean of the squares of each token, or its variance.
+/// The variance of each token if `centred`, or else the mean of its squares.
 fn moments(value: &Tensor, centred: bool) -> TractResult<Vec<f64>> {
     let wide = value.cast_to::<f64>()?;
     let numbers = wide.try_as_plain_ram()?.as_slice::<f64>()?;
@@ -83,7 +86,7 @@ fn moments(value: &Tensor, centred: bool) -> TractResult<Vec<f64>> {
     Ok(tokens.map(|token| moment(token, centred)).collect())
 }
 
-/// The mean of the squares of some numbers, or their variance.
+/// The variance of some numbers if `centred`, or else the mean of their squares.
 fn moment(numbers: &[f64], centred: bool) -> f64 {
     let count = numbers.len() as f64;
     let centre = if centred {

@@ -1,9 +1,9 @@
-//! Errors. A refused fold is no error: it is a result, with its reason.
+//! Errors of the library. A refused fold is not an error, but a result with a reason.
 
 use std::io;
 use std::path::PathBuf;
 
-/// The result of anything in this library that can fail.
+/// The result of every function in this library that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// The failure of a call of the library.
@@ -21,7 +21,7 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// The file is something other than an ONNX model, or lacks a part that every model has.
+    /// The file is not an ONNX model, or lacks a part that every model has.
     #[error("{} is not an ONNX model: {reason}", path.display())]
     NotOnnx {
         /// The file.
@@ -37,11 +37,11 @@ pub enum Error {
         file: PathBuf,
         /// The path of the message that is cut, such as `graph.node[3]`.
         message: String,
-        /// How many bytes the file has.
+        /// The number of bytes of the file.
         length: usize,
     },
 
-    /// The file is no valid protobuf, or holds text that is not UTF-8.
+    /// The file is not valid protobuf, or holds text that is not UTF-8.
     #[error("{} cannot be decoded: {reason}", file.display())]
     Decode {
         /// The file.
@@ -50,7 +50,7 @@ pub enum Error {
         reason: String,
     },
 
-    /// The file holds a field that this version of ONNX does not define, and that would be lost.
+    /// The file holds a field that this version of ONNX does not define and that would be lost.
     #[error(
         "{}: field {field} of {message} is not part of ONNX as this version knows it, \
          and would be lost on saving",
@@ -72,7 +72,7 @@ pub enum Error {
         file.display()
     )]
     TooLarge {
-        /// The file that was to be written, or read.
+        /// The file to write or to read.
         file: PathBuf,
         /// The size of the encoded model.
         bytes: usize,
@@ -92,15 +92,16 @@ pub enum Error {
     /// A text does not follow ONNX's textual syntax.
     #[error("line {line}, column {column}: {reason}")]
     Text {
-        /// The line, from 1 on.
+        /// The line, counted from 1.
         line: usize,
-        /// The character in the line, from 1 on.
+        /// The character within the line, counted from 1.
         column: usize,
         /// The expected and the found token.
         reason: String,
     },
 
-    /// The content of a tensor contradicts its shape or its type, or cannot be read as asked.
+    /// The contents of a tensor contradict its shape or its type, or cannot be read in the
+    /// requested form.
     #[error("tensor `{tensor}`: {reason}")]
     Tensor {
         /// The tensor.
@@ -112,7 +113,7 @@ pub enum Error {
     /// An attribute of a node has another type than its operator defines.
     #[error("node `{node}`, attribute `{attribute}`: {reason}")]
     Attribute {
-        /// The node, by its name, or by its operator and first output where it has none.
+        /// The name of the node, or its operator and first output if it has none.
         node: String,
         /// The attribute.
         attribute: String,
@@ -120,7 +121,7 @@ pub enum Error {
         reason: String,
     },
 
-    /// The graph is not a graph that ONNX allows.
+    /// The graph is invalid in ONNX.
     #[error("{}: at `{node}`: {reason}", file.display())]
     Graph {
         /// The model.
@@ -131,16 +132,16 @@ pub enum Error {
         reason: String,
     },
 
-    /// The nodes of a graph depend on each other in a circle.
+    /// The nodes of a graph form a cycle.
     #[error("{}: node `{node}` depends on its own output", file.display())]
     Cycle {
         /// The model.
         file: PathBuf,
-        /// A node of the circle.
+        /// A node of the cycle.
         node: String,
     },
 
-    /// A plan that cannot be carried out: a defect of unfold; nothing is written.
+    /// A plan cannot be carried out, because of a defect of unfold. Nothing is written.
     #[error("{}: at `{at}`: what was planned cannot be done, which is a defect of unfold: {reason}", file.display())]
     Defect {
         /// The model.
@@ -151,7 +152,7 @@ pub enum Error {
         reason: String,
     },
 
-    /// A certificate cannot be read, or does not say what a certificate says.
+    /// A certificate cannot be read, or has invalid contents.
     #[error("{}: the certificate cannot be used: {reason}", file.display())]
     Certificate {
         /// The certificate.
@@ -160,30 +161,30 @@ pub enum Error {
         reason: String,
     },
 
-    /// How large the residual streams of a model become cannot be found out.
+    /// The magnitude of a model's residual streams could not be measured.
     #[error("{}: how large its residual streams become is not known: {reason}", file.display())]
     StreamMagnitude {
         /// The model.
         file: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
 
-    /// No stream is scaled by this power of two.
+    /// Streams cannot be scaled by this power of two.
     #[error("residual streams are scaled by 2^-1 to 2^-{largest}, and not by 2^-{power}")]
     Power {
         /// The k of `2^-k`.
         power: u32,
-        /// The largest that there is.
+        /// The largest allowed k.
         largest: u32,
     },
 
-    /// A dimension cannot have this size.
+    /// A dimension cannot be fixed to this size.
     #[error("--fix `{name}`: {reason}")]
     Fix {
         /// The name of the dimension.
         name: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
 
@@ -196,7 +197,7 @@ pub enum Error {
         reason: String,
     },
 
-    /// No pass has the name that `--stop-after` was given.
+    /// No pass has the name that was given to `--stop-after`.
     #[error("--stop-after `{pass}`: {reason}")]
     StopAfter {
         /// The name that was given.

@@ -1,6 +1,6 @@
-//! unfold takes the normalizers of transformers out of ONNX models, where that can be done exactly.
+//! unfold removes the normalizers of transformers from ONNX models if this can be done exactly.
 //!
-//! At inference many normalizers are a constant scale and a constant shift for each channel. Where
+//! At inference, many normalizers are a constant scale and a constant shift for each channel. If
 //! the operators around them are linear, both can be multiplied into their weights, and the
 //! operators of the normalizer disappear. A normalizer that cannot be folded stays, with a
 //! [reason](refusal::Reason).
@@ -21,16 +21,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What a pipeline calls, in order
+//! # The calls of a pipeline, in order
 //!
 //! | | |
 //! |---|---|
-//! | load | [`onnx::Model::open`], or [`onnx::Model::from_bytes`]; large weights stay in their files |
-//! | recognise, plan | [`plan()`] says which sites there are and where each goes, and changes nothing |
-//! | apply, simplify | [`fuse()`] does that, rewrites the weights, and takes out what is no longer needed |
+//! | load | [`onnx::Model::open`] or [`onnx::Model::from_bytes`]; large weights stay in their files |
+//! | recognize, plan | [`plan()`] lists the sites and the operators that absorb them, without changes |
+//! | apply, simplify | [`fuse()`] folds, rewrites the weights, and removes the operators that are no longer needed |
 //! | verify | [`verify::compare`] runs both models on the same inputs; [`prove::prove`] decides without running them |
-//! | save | [`onnx::Model::save`], or [`onnx::Model::to_writer`]; large new weights are computed on the way |
-//! | certify | a [`certificate::Certificate`] is for other programs to check; [`provenance`] tells it in the result |
+//! | save | [`onnx::Model::save`] or [`onnx::Model::to_writer`]; large new weights are computed while they are written |
+//! | certify | a [`certificate::Certificate`] can be checked by other programs; [`provenance`] notes the run in the result |
 //!
 //! Inside, [`fuse`](fuse()) inlines opaque normalizers ([`passes::inline`]) and flattens the bodies of control flow
 //! ([`ir::regions`]); analyses the graph ([`analysis`]); recognizes the sites ([`affine::recognize`]); plans the folds
@@ -41,7 +41,8 @@
 //!
 //! # Without files
 //!
-//! A model can come from memory and go straight into tract, the engine that unfold verifies with:
+//! A model can be read from memory and passed directly to tract, the engine with which unfold
+//! verifies:
 //!
 //! ```
 //! use unfold::onnx::Model;
@@ -54,12 +55,12 @@
 //! let outputs = engine.run(&random(engine.inputs(), 0))?;
 //! assert_eq!(outputs[0].shape(), [3, 10]);
 //!
-//! // Or as bytes, for whoever takes an ONNX file.
+//! // Or as the bytes of an ONNX file.
 //! assert!(Model::from_bytes(fused.to_bytes()?)?.graph().node.len() == fused.graph().node.len());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`run::Engine::graph`] is tract's own model, for whoever goes on with it in tract.
+//! [`run::Engine::graph`] is tract's own model, for callers that continue with it in tract.
 
 pub mod affine;
 pub mod analysis;
@@ -106,7 +107,7 @@ pub mod verify;
 #[cfg(feature = "zoo")]
 pub mod zoo;
 
-/// The command line calls the library as everybody else does.
+/// The command line calls the library by the same name as other programs.
 #[cfg(feature = "cli")]
 extern crate self as unfold;
 

@@ -18,11 +18,11 @@ use crate::passes::inline::{Lowering, written_out};
 use crate::residual::stream_scaling::residual;
 use crate::run::{Dims, Engine};
 
-/// The limit for streams in float16: the largest number of the type, 65,504, less four bits for
-/// inputs that are larger than the samples.
+/// The limit for streams in float16: its largest number, 65,504, less four bits for inputs that are
+/// larger than the samples.
 const ROOM: f64 = (1 << 12) as f64;
 
-/// How large the residual streams of a model become.
+/// The magnitude of the residual streams of a model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StreamMagnitude {
     /// The largest magnitude.
@@ -30,10 +30,10 @@ pub struct StreamMagnitude {
 }
 
 impl StreamMagnitude {
-    /// Runs a model, in float32 whatever its type, and looks at its streams; `None` if it has none.
+    /// Runs a model in float32, whatever its type, and measures its streams; `None` if it has none.
     ///
     /// # Errors
-    /// If tract cannot run it, or a stream is not finite in float32 either.
+    /// If tract cannot run it, or if a stream is not finite even in float32.
     pub fn measure(model: &Model, inputs: &[Tensor], dims: &Dims) -> Result<Option<Self>> {
         let fail = |reason: String| Error::StreamMagnitude {
             file: model.file(),
@@ -74,7 +74,7 @@ impl StreamMagnitude {
         Ok(Some(Self { largest }))
     }
 
-    /// The least k for which `2^-k` of the streams leave float16 room enough.
+    /// The smallest k for which streams that are scaled by `2^-k` stay below the limit for float16.
     ///
     /// ```
     /// use unfold::magnitude::StreamMagnitude;
@@ -96,8 +96,8 @@ fn reduction(op: &str, value: &str, made: &str) -> NodeProto {
     }
 }
 
-/// Makes the largest magnitudes of values the outputs of a graph. ReduceMax ignores NaN; the
-/// difference of a NaN to itself is NaN too.
+/// Replaces the outputs of a graph by the largest magnitude of each named value. ReduceMax ignores
+/// NaN, so the difference of each value to itself, which is NaN for a NaN, is included.
 fn look_at(graph: &mut GraphProto, names: &[String]) {
     graph.output.clear();
     for (place, name) in names.iter().enumerate() {
@@ -140,7 +140,7 @@ fn look_at(graph: &mut GraphProto, names: &[String]) {
     }
 }
 
-/// The model with narrower types of floats widened to float32.
+/// The model with narrower floating-point types widened to float32.
 ///
 /// # Errors
 /// If a tensor cannot be read.

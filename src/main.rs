@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-/// Graphs are millions of small strings and lists, on which the allocators of most systems spend half the time.
+/// Graphs consist of millions of small strings and lists, on which most systems' allocators spend
+/// half the time.
 #[cfg(not(feature = "python"))]
 #[global_allocator]
 static ALLOCATOR: unfold::bench::CountingAllocator<mimalloc::MiMalloc> =

@@ -1,4 +1,4 @@
-//! Progress of long work: its stage, and how much of it is done.
+//! Progress of long work: its stage, and the completed fraction.
 
-/// Is told the stage, and how much of it is done out of how much.
+/// A callback that receives the stage, the number of completed steps, and the number of all steps.
 pub type OnProgress<'o> = &'o dyn Fn(&str, usize, usize);

@@ -1,4 +1,4 @@
-//! A proof of each pass, which finds the pass that makes a wrong rewrite.
+//! Proves each pass, to find a pass with a wrong rewrite.
 
 use std::cell::RefCell;
 
@@ -18,12 +18,12 @@ pub struct PassProof {
 }
 
 impl PassProof {
-    /// Whether the pass made another function, or a model that no engine takes.
+    /// Whether the pass changed the function, or produced an invalid model.
     pub fn is_wrong(&self) -> bool {
         matches!(self.proof, Proof::Disproved { .. } | Proof::Invalid { .. })
     }
 
-    /// Why the change is not proved, in a line; `None` if it is.
+    /// The reason why the change is not proved, in one line; `None` if it is proved.
     pub fn failure(&self) -> Option<String> {
         let pass = self.pass;
         match &self.proof {
@@ -72,7 +72,7 @@ pub struct PassProver {
 }
 
 impl PassProver {
-    /// A prover with these options, which proves nothing yet.
+    /// A prover with these options and without proofs so far.
     pub fn new(options: ProveOptions) -> Self {
         PassProver {
             options,

@@ -1,4 +1,4 @@
-//! The origin of a folded model, in its metadata.
+//! Records the origin of a folded model in its metadata.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,26 +15,27 @@ use crate::run::Dims;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FoldOptions {
-    /// Sites that stay: names or kinds, with `*` and `?`.
+    /// The sites that stay: names or kinds, with `*` and `?`.
     pub skip: Vec<String>,
-    /// How much copies of shared weights may add, in percent of the weights.
+    /// The limit for growth by copies of shared weights, in percent of the weights.
     #[serde(skip_serializing_if = "is_usual")]
     pub max_growth: f64,
     /// Whether residual streams are centred, so that LayerNormalizations become RMS normalizations.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub centre: bool,
-    /// Whether a normalizer goes where only others follow it, which is equal up to their ε.
+    /// Whether a normalizer is removed if only others follow it. The result is equal up to the ε of
+    /// those.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub merge_norms: bool,
-    /// The k of the factor `2^-k` of residual streams.
+    /// The k of the scale `2^-k` of residual streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_stream: Option<u32>,
-    /// The engines that the result is for.
+    /// The engines for which the result is written.
     pub target: Target,
-    /// Sizes of open dimensions of the inputs, which the result has as numbers.
+    /// The sizes to which open dimensions of the inputs are fixed.
     #[serde(skip_serializing_if = "Dims::is_empty")]
     pub fix: Dims,
-    /// Which regions run part by part, to bound the memory of activations.
+    /// The regions that run part by part, to limit the memory of activations.
     #[serde(skip_serializing_if = "is_none_sliced")]
     pub slicing: Slicing,
     /// The pass, or the number of changes, after which the run stopped.
@@ -69,7 +70,8 @@ impl Default for FoldOptions {
     }
 }
 
-/// The options that a file names. One without a target is of a version that had no other default than the portable form.
+/// Reads the options in a file. If the target is missing, a version of unfold wrote them whose only
+/// default was the portable form.
 pub(crate) fn noted<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FoldOptions, D::Error> {
     let mut options = serde_json::Map::deserialize(deserializer)?;
     options
@@ -78,10 +80,10 @@ pub(crate) fn noted<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FoldOp
     serde_json::from_value(options.into()).map_err(serde::de::Error::custom)
 }
 
-/// One time that a model was folded.
+/// The record of one run that folded a model.
 ///
-/// The metadata of the result has an entry for each of its fields, `unfold.version` and so on; where a model that was
-/// folded before is folded further, those of the second time begin with `unfold.2.`, and those before them stay.
+/// The metadata of the result have an entry for each field, such as `unfold.version`. If a model is
+/// folded again, the entries of the second run begin with `unfold.2.`, and the earlier ones stay.
 ///
 /// ```
 /// use unfold::onnx::Model;
@@ -99,13 +101,14 @@ pub(crate) fn noted<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FoldOp
 pub struct Provenance {
     /// The version of unfold.
     pub version: String,
-    /// SHA-256 of the file, or the bytes, that it was folded from; `None` if those were not known.
+    /// The SHA-256 of the file, or of the bytes, that was folded; `None` if it is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub original: Option<String>,
-    /// How many sites of which kinds were folded, all or in part, such as `UN 25, attention scale 12`.
+    /// The numbers of sites that were folded completely or in part, by kind, such as
+    /// `UN 25, attention scale 12`.
     pub folded: String,
-    /// Bytes that copies of shared weights and stored constants have added; another run may add the
-    /// difference to the limit.
+    /// The number of bytes that copies of shared weights and stored constants have added. Another
+    /// run may add bytes up to the same limit in total.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grown: Option<u64>,
     /// The options.
@@ -114,7 +117,7 @@ pub struct Provenance {
 
 const KEYS: [&str; 5] = ["version", "original", "folded", "grown", "options"];
 
-/// The key of an entry of the n-th time, from 0 on.
+/// The key of an entry of the run with this index.
 fn key(time: usize, name: &str) -> String {
     match time {
         0 => format!("unfold.{name}"),
@@ -123,7 +126,8 @@ fn key(time: usize, name: &str) -> String {
 }
 
 impl Provenance {
-    /// The notes in a model, the oldest first. Any program can write metadata.
+    /// The records in a model, the oldest first. Any program can write metadata, so they are not
+    /// trustworthy.
     pub fn from_model(model: &Model) -> Vec<Self> {
         let entries: HashMap<&str, &str> = model
             .proto
@@ -136,7 +140,7 @@ impl Provenance {
             .collect()
     }
 
-    /// The notes of one run, by its place in the order of runs.
+    /// The record of one run, by its index.
     fn from_entries(entries: &HashMap<&str, &str>, time: usize) -> Option<Self> {
         let [version, original, folded, grown, options] = KEYS.map(|name| {
             let value = entries.get(key(time, name).as_str());
@@ -153,7 +157,7 @@ impl Provenance {
         })
     }
 
-    /// Notes in a model that it was made of another one.
+    /// Records in a model that it was folded from `original`.
     pub(crate) fn note(model: &mut Model, original: &Model, plan: &Plan, options: FoldOptions) {
         let taken: HashSet<&str> = model
             .proto
@@ -180,7 +184,8 @@ impl Provenance {
     }
 }
 
-/// The kinds of the sites that went, all or in part, in the order in which they come.
+/// The kinds of the sites that were folded completely or in part, with their numbers, in the order
+/// of the sites.
 fn folded(plan: &Plan) -> String {
     let mut counts: Vec<(&str, usize)> = vec![];
     for site in plan
@@ -244,7 +249,7 @@ mod tests {
         crate::fuse(model, &options).unwrap().model
     }
 
-    /// The digest of the original in each of the notes of a model.
+    /// The digest of the original in each record of a model.
     fn original(model: &Model) -> Vec<Option<String>> {
         let notes = Provenance::from_model(model).into_iter();
         notes.map(|time| time.original).collect()

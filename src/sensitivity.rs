@@ -1,5 +1,5 @@
-//! How far the outputs of a model move when its weights move by one rounding: no comparison in floating point can
-//! tell more of it than that.
+//! Measures how much the outputs of a model change when its weights change by one rounding. No
+//! comparison in floating point can be more precise.
 
 use bytes::Bytes;
 use rand::{RngExt, SeedableRng};
@@ -10,8 +10,8 @@ use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
 use crate::verify::{Verdict, VerifyOptions, compare};
 
-/// The largest relative change of an output after every float weight has moved by one unit in the last place, up or
-/// down at random; `None` if it cannot be measured.
+/// The largest relative change of an output if every float weight changes by one unit in the last
+/// place, up or down at random; `None` if it cannot be measured.
 ///
 /// ```
 /// use unfold::onnx::Model;
@@ -29,7 +29,7 @@ pub fn sensitivity(model: &Model, options: &VerifyOptions, seed: u64) -> Option<
     }
 }
 
-/// The model with every float weight moved.
+/// The model with every float weight changed.
 fn shaken(model: &Model, seed: u64) -> Option<Model> {
     let mut numbers = ChaCha8Rng::seed_from_u64(seed);
     let mut moved = model.clone();
@@ -48,7 +48,8 @@ fn shaken(model: &Model, seed: u64) -> Option<Model> {
 }
 
 fn shake(weight: &mut TensorProto, model: &Model, numbers: &mut ChaCha8Rng) -> Option<()> {
-    // The width of an element, and the bits that are all set in infinities and NaN.
+    // The width of an element in bytes, and the exponent bits, which are all set in infinities and
+    // NaN.
     let (width, exponent) = match tensor::data_type(weight).ok()? {
         DataType::Float16 => (2, 0x7c00),
         DataType::BFloat16 => (2, 0x7f80),
@@ -66,7 +67,7 @@ fn shake(weight: &mut TensorProto, model: &Model, numbers: &mut ChaCha8Rng) -> O
         } else {
             bits.wrapping_sub(1)
         };
-        // Rounding changes no zero, and the largest number has only one neighbour.
+        // A zero does not change, and the largest number has only one neighbour.
         let is_zero = bits << (64 - 8 * width) << 1 == 0;
         if !is_zero && bits & exponent != exponent && next & exponent != exponent {
             element.copy_from_slice(&next.to_le_bytes()[..width]);
@@ -133,7 +134,8 @@ mod tests {
 
     #[test]
     fn sensitivity_matches_the_rounding_of_the_shift() {
-        // y = 1·x + 1e6 is off by half a unit in the last place of 1e6 or less; against itself that is 1e-7.
+        // y = 1·x + 1e6 changes by at most half a unit in the last place of 1e6, which is 1e-7 of
+        // it.
         let calm = sensitivity(&affine([1.0; 3], [1e6; 3]), &VerifyOptions::default(), 0).unwrap();
         assert!(calm > 1e-9 && calm < 2e-7, "{calm}");
         // y = 0·x + 0 cannot change.

@@ -1,8 +1,8 @@
-//! Other versions of a model, which tell what its normalizers cost: with LayerNorm in their place,
-//! and with nothing there.
+//! Variants of a model that show the cost of its normalizers: with LayerNorm instead of them, and
+//! without any.
 //!
-//! They compute something else than the model does. They are there to be timed. Opaque normalizers are
-//! written out first, so that the variants run where the model does not.
+//! They compute other functions than the model, and are only timed. Opaque normalizers are inlined
+//! first, so that the variants run even if the model does not.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -26,20 +26,21 @@ use crate::recipe::Numbers;
 
 /// The variants of a model.
 pub struct Variants {
-    /// The model with LayerNorm in place of every other normalizer, over the same channels and with
-    /// the same γ and β: the reference of the papers.
+    /// The model with a LayerNorm in place of every other normalizer, over the same channels and
+    /// with the same γ and β. This is the reference of the papers.
     ///
-    /// LayerNorm goes where the channels are last, as a network with LayerNorm would have been written; what
-    /// moved them to another axis for the sake of the old normalizer goes with it.
+    /// The LayerNorm is inserted where the channels are last, as in a network that was written with
+    /// LayerNorm. Movements that brought the channels to another axis for the old normalizer are
+    /// removed.
     pub ln_twin: Model,
-    /// The model with none of its normalizers: what no folding can beat.
+    /// The model without its normalizers, which is a lower bound for any folding.
     pub floor: Model,
-    /// The names of the nodes that normalizers consist of, those of the twin included.
+    /// The names of the nodes of all normalizers, including those of the twin.
     pub normalizers: BTreeSet<String>,
 }
 
 impl Variants {
-    /// Makes them.
+    /// Builds the variants.
     ///
     /// # Errors
     /// If the model's graph is invalid.
@@ -74,7 +75,7 @@ impl Variants {
     }
 }
 
-/// The names of the nodes that the normalizers of a model consist of.
+/// The names of the nodes of a model's normalizers.
 ///
 /// # Errors
 /// If the model's graph is invalid.
@@ -103,7 +104,7 @@ fn is_normalizer(site: &Site) -> bool {
     !matches!(site.kind.family, Family::Scale | Family::Linear)
 }
 
-/// Nodes that make one value of another of the same shape.
+/// Nodes that compute one value from another one of equal shape.
 struct Block {
     nodes: Vec<NodeId>,
     input: ValueId,
@@ -120,8 +121,8 @@ impl Block {
     }
 }
 
-/// The blocks of a site, in the order of execution: the affine before, the core, the affine behind.
-/// Movements may lie between them. `None` if the core is not of one value.
+/// The blocks of a site in the order of execution: the affine before the core, the core, and the
+/// affine after it. Movements may be between them. `None` if the core does not have a single input.
 fn blocks(view: &View, site: &Site) -> Option<Vec<Block>> {
     let parts: Vec<&Part> = site
         .pre
@@ -143,8 +144,8 @@ fn blocks(view: &View, site: &Site) -> Option<Vec<Block>> {
     Some(blocks)
 }
 
-/// The channels' axis in what a block of a site makes, which is another one than what its operators see where movements
-/// belong to it.
+/// The axis of the channels in the output of a block. It may differ from the axis in the site if
+/// movements belong to the block.
 fn axis(site: &Site, block: &Block) -> usize {
     let part = site
         .post
@@ -185,15 +186,15 @@ fn core_block(view: &View, nodes: Vec<NodeId>) -> Option<Block> {
     })
 }
 
-/// A model while its sites are replaced.
+/// A model whose sites are being replaced.
 struct Remaking<'v, 'a> {
     view: &'v View<'a>,
     editor: Editor<'a>,
-    /// Where something was taken out.
+    /// The names of values at which nodes were removed.
     seeds: Vec<String>,
-    /// Values that came, and those whose shapes they have.
+    /// New values, each with the value whose shape it has.
     made: HashMap<String, ValueId>,
-    /// The names of the nodes of LayerNorms that came.
+    /// The names of the nodes of new LayerNorms.
     norms: BTreeSet<String>,
 }
 
@@ -213,7 +214,8 @@ impl<'v, 'a> Remaking<'v, 'a> {
         self.view.graph.value_name(value)
     }
 
-    /// Readers of the block's output read its input. Nodes for the block alone are removed later.
+    /// Lets the readers of the block's output read its input. Nodes without other readers are
+    /// removed later.
     fn take_out(&mut self, block: &Block) {
         let source = self.name(block.input).to_owned();
         self.replace(block, &source);
@@ -248,8 +250,8 @@ impl<'v, 'a> Remaking<'v, 'a> {
         }
     }
 
-    /// The value, at the block or before movements that lead only there, whose last axis the
-    /// channels are, the earliest there is; and the movement that reads it.
+    /// The earliest value at which the channels are the last axis, and the movement that reads it.
+    /// The value is the block's input, or precedes it by movements without other readers.
     fn channels_last(
         &self,
         site: &Site,
@@ -290,13 +292,13 @@ impl<'v, 'a> Remaking<'v, 'a> {
         }
     }
 
-    /// γ and β, of one axis; statistics are no part of them.
+    /// γ and β along one axis, without the statistics.
     fn gamma_beta(&self, site: &Site, rank: usize) -> Affine {
         let whole = site
             .post
             .as_ref()
             .map_or_else(|| Affine::identity(rank), |part| part.affine.clone());
-        // Movements around it may give its own operators another rank.
+        // Movements around the part may give its own operators another rank.
         let own: Vec<NodeId> = site
             .post
             .iter()
@@ -312,7 +314,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
             .unwrap_or(rank);
         let mut affine = Affine::identity(rank);
         for node in own {
-            // Sums of branches have no γ and β of their own.
+            // A sum of branches has no γ and β.
             let Some(step) = self.affine_of(node, site.axis, rank) else {
                 return whole;
             };
@@ -325,7 +327,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
         }
     }
 
-    /// The part of γ and β that an operator is.
+    /// The part of γ and β that an operator applies.
     fn affine_of(&self, node: NodeId, axis: usize, rank: usize) -> Option<Affine> {
         let at = self.view.at(node);
         match self.view.graph.op(node)? {
@@ -381,7 +383,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
         )
     }
 
-    /// The operators: one where the operator set of the model has it.
+    /// Adds the operators of a LayerNorm: a single one if the operator set has it.
     fn write(&mut self, site: &Site, value: ValueId, input: &str, gamma_beta: Affine) -> String {
         let data_type = self.view.facts.data_type(value).unwrap_or(DataType::Float);
         let gamma = self.parameter(site, "weight", data_type, &gamma_beta.scale);
@@ -405,7 +407,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
         self.step(site, value, "Add", &[&scaled, &beta])
     }
 
-    /// Stores a parameter with a number for each channel, and returns its name.
+    /// Stores a parameter with an element for each channel, and returns its name.
     fn parameter(
         &mut self,
         site: &Site,
@@ -425,7 +427,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
             .add_constant(&format!("{}.{what}", site.name), tensor)
     }
 
-    /// A node of a LayerNorm.
+    /// Adds an operator of a LayerNorm.
     fn step(&mut self, site: &Site, value: ValueId, op: &str, inputs: &[&str]) -> String {
         let attributes = if op == "ReduceMean" {
             vec![builder::ints("axes", &[-1])]
@@ -437,7 +439,8 @@ impl<'v, 'a> Remaking<'v, 'a> {
         made
     }
 
-    /// Puts a node of a site behind the one that makes `value`, and returns the name of its output.
+    /// Inserts a node of a site after the node that computes `value`, and returns the name of its
+    /// output.
     fn node(
         &mut self,
         value: ValueId,
@@ -472,13 +475,13 @@ impl<'v, 'a> Remaking<'v, 'a> {
     }
 }
 
-/// The operand of a binary operator that is constant.
+/// The constant operand of a binary operator.
 fn constant_operand(at: &At, rank: usize) -> Option<Numbers> {
     let first = at.numbers(0).ok().and_then(|numbers| numbers.align(rank));
     first.or_else(|| at.numbers(1).ok()?.align(rank))
 }
 
-/// The numbers of an input along one axis.
+/// The elements of an input, arranged along one axis.
 fn on_axis(at: &At, slot: usize, axis: usize, rank: usize) -> Option<Numbers> {
     let numbers = at.numbers(slot).ok()?;
     let mut shape = vec![1; rank];

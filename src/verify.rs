@@ -1,4 +1,4 @@
-//! Whether two models compute the same: both run in tract on the same seeded random inputs.
+//! Compares two models by running both in tract on the same seeded random inputs.
 
 mod measure;
 #[cfg(test)]
@@ -14,14 +14,15 @@ use crate::run::{Dims, Engine, Failure, random};
 use measure::{is_mute, measure};
 use trust::{compares_too_many, unbounded, unseen, untrusted};
 
-/// How two models are compared.
+/// The options of a comparison.
 #[derive(Debug, Clone)]
 pub struct VerifyOptions {
-    /// Sizes for symbolic dimensions.
+    /// The sizes of symbolic dimensions.
     pub dims: Dims,
-    /// The largest relative error that passes; [`default_tolerance`] of the original where it is not given.
+    /// The largest relative error that passes; if it is missing, the [`default_tolerance`] of the
+    /// original.
     pub tolerance: Option<f64>,
-    /// One run for each of these seeds of the inputs.
+    /// The seeds of the inputs, one for each run.
     pub seeds: Vec<u64>,
 }
 
@@ -39,16 +40,16 @@ impl Default for VerifyOptions {
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Verdict {
-    /// Both ran. Whether they agree is for [`Comparison::agrees`] to say.
+    /// Both ran. [`Comparison::agrees`] says whether they agree.
     Compared(Comparison),
-    /// The original runs, and the other one does not, or has other outputs.
+    /// The original runs, and the other model does not, or has other outputs.
     Broken {
         /// The flaw.
         reason: String,
     },
-    /// The original cannot be run, or not in a way that could be trusted, so that nothing was compared.
+    /// Nothing was compared, because the original cannot be run, or not reliably.
     CouldNotVerify {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -60,12 +61,12 @@ impl Verdict {
     }
 }
 
-/// How far the outputs of two models are apart.
+/// The differences between the outputs of two models.
 #[derive(Debug, Clone, Serialize)]
 pub struct Comparison {
     /// The largest relative error that passes.
     pub tolerance: f64,
-    /// The outputs, in order, each with its worst errors over all seeds.
+    /// The outputs in their order, each with its worst errors over all seeds.
     pub outputs: Vec<OutputError>,
 }
 
@@ -77,7 +78,7 @@ impl Comparison {
             .all(|output| output.agrees(self.tolerance))
     }
 
-    /// The output that is furthest off; `None` for a model without outputs.
+    /// The output with the largest error; `None` for a model without outputs.
     pub fn worst(&self) -> Option<&OutputError> {
         self.outputs.iter().reduce(|worst, output| {
             if output.severity() > worst.severity() {
@@ -89,7 +90,7 @@ impl Comparison {
     }
 }
 
-/// How far one output of two models is apart.
+/// The differences between one output of two models.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OutputError {
     /// The name of the output.
@@ -98,13 +99,13 @@ pub struct OutputError {
     pub absolute: f64,
     /// The largest difference, divided by the largest magnitude in the original's output.
     pub relative: f64,
-    /// Elements beyond any tolerance: integers and booleans that differ, and elements that are NaN
-    /// or infinite in one result only.
+    /// The number of elements that differ beyond any tolerance: integers and booleans that differ,
+    /// and elements that are NaN or infinite in only one result.
     pub mismatched: usize,
 }
 
 impl OutputError {
-    /// No error at all.
+    /// An output without errors.
     fn none(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -123,7 +124,8 @@ impl OutputError {
     }
 }
 
-/// Runs `original` and `fused` on the same random inputs, and measures how far the outputs are apart.
+/// Runs `original` and `fused` on the same random inputs, and measures the differences of the
+/// outputs.
 ///
 /// ```no_run
 /// use unfold::onnx::Model;
@@ -142,7 +144,7 @@ pub fn compare(original: &Model, fused: &Model, options: &VerifyOptions) -> Verd
     decided(original, fused, options).unwrap_or_else(|verdict| verdict)
 }
 
-/// The verdict, which is an error where the comparison ends early.
+/// The verdict; it is returned as an error if the comparison ends early.
 fn decided(original: &Model, fused: &Model, options: &VerifyOptions) -> Result<Verdict, Verdict> {
     let doubt = untrusted(original.graph(), original)
         .or_else(|| [original, fused].into_iter().find_map(compares_too_many))
@@ -182,7 +184,7 @@ fn decided(original: &Model, fused: &Model, options: &VerifyOptions) -> Result<V
     Ok(Verdict::Compared(comparison))
 }
 
-/// The names of the outputs, and their values for each seed.
+/// The names of the outputs and their values for each seed.
 fn run(model: &Model, options: &VerifyOptions) -> Result<(Vec<String>, Vec<Vec<Tensor>>), Failure> {
     let engine = Engine::load(model, &options.dims)?;
     let outputs: Result<_, _> = options
@@ -194,7 +196,7 @@ fn run(model: &Model, options: &VerifyOptions) -> Result<(Vec<String>, Vec<Vec<T
     Ok((engine.outputs().to_vec(), outputs))
 }
 
-/// The outputs, with tract's extents as integers.
+/// The outputs, with tract's type of extents converted to integers.
 fn in_numbers(outputs: Vec<Tensor>) -> Vec<Tensor> {
     outputs.into_iter().map(in_integers).collect()
 }
@@ -207,12 +209,13 @@ fn in_integers(tensor: Tensor) -> Tensor {
     cast.unwrap_or(tensor)
 }
 
-/// The relative error that rounding may cause, by the coarsest float type among the weights.
+/// The relative error that rounding may cause, determined by the least precise float type of the
+/// weights.
 ///
-/// Folding changes the order in which numbers are multiplied and added, so that every layer rounds a little
-/// differently. Over tens of layers this adds up to some tens of units in the last place of the largest
-/// output: 1e-4 leaves room for a thousand in single precision. A wrong axis, shift or sign is off by a
-/// part of 1, not of 10,000.
+/// Folding changes the order of multiplications and additions, so that every layer rounds
+/// differently. Over tens of layers this adds up to some tens of units in the last place of the
+/// largest output. 1e-4 leaves room for a thousand of them in float32. A wrong axis, shift or sign
+/// causes an error near 1, and not 1e-4.
 pub fn default_tolerance(model: &Model) -> f64 {
     let tensors = model.graph().initializer.iter();
     tensors

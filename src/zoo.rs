@@ -1,7 +1,8 @@
-//! The networks of the papers at their published sizes, with weights drawn at random.
+//! The networks of the papers at their published sizes, with random weights.
 //!
-//! A topology is what PyTorch's exporter wrote, without the data of its weights: each says in its
-//! `doc_string` how to draw it. It is one file of `models/zoo`, `NETWORK.NORM.onnx.gz`.
+//! A topology is the output of PyTorch's exporter without the data of its weights. Each weight has
+//! a recipe for its random data in its `doc_string`. Each topology is a file
+//! `models/zoo/NETWORK.NORM.onnx.gz`.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -25,14 +26,14 @@ pub struct Entry {
     packed: &'static [u8],
 }
 
-/// All of the zoo, by name.
+/// All networks of the zoo, by name.
 pub fn entries() -> impl Iterator<Item = Entry> {
     TOPOLOGIES
         .iter()
         .map(|&(name, packed)| Entry { name, packed })
 }
 
-/// The entry of that name, such as `swin-t.un`.
+/// The entry with this name, such as `swin-t.un`.
 ///
 /// ```
 /// let entry = unfold::zoo::find("vit-s.un").expect("it is in the zoo");
@@ -47,7 +48,7 @@ pub fn find(name: &str) -> Option<Entry> {
 }
 
 impl Entry {
-    /// Network and normalizer, with a dot between.
+    /// The network and the normalizer, separated by a dot.
     pub fn name(&self) -> &'static str {
         self.name
     }
@@ -64,7 +65,7 @@ impl Entry {
         self.name.rsplit_once('.').map_or("", |(_, norm)| norm)
     }
 
-    /// The model, with the weights that a seed gives.
+    /// The model, with weights that are drawn with a seed.
     ///
     /// # Errors
     /// If the file of the topology is damaged.
@@ -80,7 +81,7 @@ impl Entry {
             .iter_mut()
             .filter(|weight| !weight.doc_string().is_empty());
         for (place, weight) in weights.enumerate() {
-            // Each has its own numbers, whatever comes before it.
+            // Each weight has its own random stream, independent of the others.
             let mut numbers = ChaCha8Rng::seed_from_u64(seed);
             numbers.set_stream(place as u64);
             draw(weight, &mut numbers)?;
@@ -89,7 +90,7 @@ impl Entry {
     }
 }
 
-/// Gives a weight the data that its `doc_string` asks for.
+/// Draws the data of a weight by the recipe in its `doc_string`.
 fn draw(weight: &mut TensorProto, numbers: &mut ChaCha8Rng) -> Result<()> {
     let recipe = weight.doc_string.take().unwrap_or_default();
     let fail = || Error::Tensor {

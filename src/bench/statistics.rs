@@ -9,7 +9,7 @@ use crate::report::Interval;
 /// of the interval.
 const RESAMPLES: usize = 2000;
 
-/// The quantile `q` of the samples, interpolated linearly between neighbors. NaN if there are no
+/// The quantile `q` of the samples, interpolated linearly between neighbours. NaN if there are no
 /// samples.
 pub fn quantile(samples: &[f64], q: f64) -> f64 {
     let mut sorted = samples.to_vec();

@@ -1,7 +1,7 @@
-//! unfold for C, and for whatever calls C: models cross as bytes, errors as text. `unfold.h` declares it.
+//! The C interface of unfold. Models are passed as bytes, and errors as text. `unfold.h` declares it.
 //!
-//! Arguments are read and never kept; results belong to the caller until the function that frees
-//! them. No panic leaves a function. Every function may be called from any thread.
+//! Arguments are only read during a call. Results belong to the caller, who frees them by the functions
+//! below. No panic leaves a function. Every function may be called from any thread.
 
 use std::any::Any;
 use std::ffi::{CStr, CString, c_char};
@@ -16,35 +16,35 @@ use crate::fuse::{FuseOptions, fuse};
 use crate::onnx::Model;
 use crate::provenance::FoldOptions;
 
-/// How a call ended.
+/// The outcome of a call.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnfoldStatus {
-    /// Done; also where there was nothing to fold.
+    /// Success, even if nothing folds.
     Ok = 0,
-    /// An argument is missing, or an option means nothing.
+    /// An argument is missing, or an option is invalid.
     BadArgument = 1,
-    /// The bytes are no ONNX model, or an invalid one.
+    /// The bytes are not an ONNX model, or an invalid one.
     BadModel = 2,
-    /// The data that a tensor keeps outside of the model cannot be had.
+    /// The external data of a tensor cannot be read.
     ExternalData = 3,
-    /// The result does not fit into the 2 GiB that a protobuf message may have.
+    /// The result exceeds 2 GiB, the limit of a protobuf message.
     TooLarge = 4,
     /// A defect of unfold itself.
     Internal = 5,
 }
 
-/// Bytes that unfold made. They belong to whoever was given them, until `unfold_free_bytes`.
+/// Bytes from unfold. They belong to the caller until `unfold_free_bytes`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct UnfoldBytes {
     /// The first byte; NULL for an empty buffer.
     pub data: *mut u8,
-    /// How many there are.
+    /// The number of bytes.
     pub length: usize,
 }
 
-/// Why something was not done.
+/// The status and the reason of a failed call.
 struct Complaint(UnfoldStatus, String);
 
 impl From<Error> for Complaint {
@@ -71,31 +71,31 @@ fn bad_argument(what: impl Into<String>) -> Complaint {
 ///
 /// `model` are the `length` bytes of an ONNX file. They are not changed, and not read after the call.
 ///
-/// `folder` is where the model has its external data, or NULL where it has none.
+/// `folder` is the folder of the model's external data, or NULL if it has none.
 ///
 /// `options` is NULL or a JSON object with any of
-///   "skip":         ["NAME OR KIND", ...]  sites that are left as they are; patterns with * and ?
-///   "max_growth":   PERCENT                how much copies of shared weights may add; 5 if nothing is said
-///   "centre":       true                   residual streams without a mean for "portable" too
-///   "merge_norms":  true                   no normalizers that others follow, which is equal up to their epsilon
-///   "scale_stream": K                      residual streams by 2^-K, so that float16 holds them; 1 to 40
-///   "target":       "ENGINE"               the engines that the result is for. "cpu" if nothing is said: a
-///                                          product of one open extent and its bias are one Gemm, and streams
-///                                          are centred. "portable": LayerNormalization, MatMul and attention
-///                                          stay as they are. "onnxruntime": as "cpu", and open shapes of values
-///                                          within are not declared. "tract": as "cpu", and a layer comes before
-///                                          the windows that it reads
-///   "fix":          {"NAME": SIZE, ...}    sizes of open dimensions of the inputs, which the result has as numbers
+///   "skip":         ["NAME OR KIND", ...]  sites to leave unchanged; patterns with * and ?
+///   "max_growth":   PERCENT                limit for growth by copies of shared weights; default: 5
+///   "centre":       true                   centre residual streams for "portable" too
+///   "merge_norms":  true                   remove normalizers that only others follow; equal up to their epsilon
+///   "scale_stream": K                      scale residual streams by 2^-K, so that they fit into float16; 1 to 40
+///   "target":       "ENGINE"               the engines for which the result is written; default: "cpu".
+///                                          "cpu": a product with one open extent and its bias become one Gemm,
+///                                          and streams are centred. "portable": LayerNormalization, MatMul and
+///                                          attention stay. "onnxruntime": like "cpu", but intermediate values
+///                                          with open shapes are not declared. "tract": like "cpu", but a layer
+///                                          runs before the windows that it reads
+///   "fix":          {"NAME": SIZE, ...}    sizes to which open dimensions of the inputs are fixed
 ///
-/// `result` receives the folded model, the same bytes where there was nothing to fold; unless the status is
-/// `UNFOLD_STATUS_OK` it is empty. Weights in other files stay there.
+/// `result` receives the folded model, or the unchanged bytes if nothing folds. It is empty unless the status is
+/// `UNFOLD_STATUS_OK`. Weights in other files stay there.
 ///
-/// `error`, where it is not NULL, receives one line that says what is wrong, or NULL if nothing is. It belongs to the
-/// caller, until `unfold_free_text`.
+/// `error`, if it is not NULL, receives one line about the error, or NULL after success. The line belongs to the
+/// caller until `unfold_free_text`.
 ///
 /// # Safety
-/// `model` has `length` bytes, or `length` is 0. `folder` and `options` are NULL or end with a NUL. `result`, and
-/// `error` if it is not NULL, are places to write to; what is there before is not freed.
+/// `model` points to `length` bytes, or `length` is 0. `folder` and `options` are NULL or end with a NUL. `result`
+/// and `error`, if they are not NULL, can be written to. Their previous contents are not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unfold_fuse(
     model: *const u8,
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn unfold_fuse(
     error: *mut *mut c_char,
 ) -> UnfoldStatus {
     let ended = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees it.
         let (model, folder, options) = unsafe {
             (
                 bytes(model, length)?,
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn unfold_fuse(
         Ok(bytes) => (UnfoldStatus::Ok, owned(bytes), null_mut()),
         Err(Complaint(status, line)) => (status, owned(vec![]), line_of(&line)),
     };
-    // SAFETY: both are places to write to where they are not NULL.
+    // SAFETY: both can be written to if they are not NULL.
     unsafe {
         if !result.is_null() {
             result.write(bytes);
@@ -137,13 +137,13 @@ pub unsafe extern "C" fn unfold_fuse(
     status
 }
 
-/// Frees what `unfold_fuse` made, and leaves the bytes empty; does nothing to bytes that are empty, and to NULL.
+/// Frees bytes from `unfold_fuse` and empties them. Does nothing for NULL and for empty bytes.
 ///
 /// # Safety
-/// `bytes` is NULL, or bytes as unfold made them.
+/// `bytes` is NULL, or points to bytes from unfold.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unfold_free_bytes(bytes: *mut UnfoldBytes) {
-    // SAFETY: the pointer and the length are those of `owned`, whose box nobody else has.
+    // SAFETY: the pointer and the length come from `owned`, and no other code has the box.
     unsafe {
         let Some(bytes) = bytes.as_mut().filter(|bytes| !bytes.data.is_null()) else {
             return;
@@ -156,19 +156,19 @@ pub unsafe extern "C" fn unfold_free_bytes(bytes: *mut UnfoldBytes) {
     }
 }
 
-/// Frees a text that unfold made; does nothing to NULL.
+/// Frees a text from unfold. Does nothing for NULL.
 ///
 /// # Safety
-/// `text` is NULL, or a text as unfold made it, which was not freed.
+/// `text` is NULL, or a text from unfold that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unfold_free_text(text: *mut c_char) {
     if !text.is_null() {
-        // SAFETY: it is one of `line_of`.
+        // SAFETY: the text comes from `line_of`.
         drop(unsafe { CString::from_raw(text) });
     }
 }
 
-/// The version of unfold, such as "0.1.0". It is not to be freed.
+/// The version of unfold, such as "0.1.0". It must not be freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn unfold_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
@@ -201,7 +201,7 @@ unsafe fn bytes<'b>(data: *const u8, length: usize) -> Result<&'b [u8], Complain
         )),
         (true, _) => Err(bad_argument("model is NULL")),
         (_, Err(_)) => Err(bad_argument(format!("no model has {length} bytes"))),
-        // SAFETY: so the caller says, and no object is larger than `isize::MAX`.
+        // SAFETY: the caller guarantees it, and no object is larger than `isize::MAX`.
         (false, Ok(_)) => Ok(unsafe { slice::from_raw_parts(data, length) }),
     }
 }
@@ -212,7 +212,7 @@ unsafe fn text<'t>(text: *const c_char, name: &str) -> Result<Option<&'t str>, C
     if text.is_null() {
         return Ok(None);
     }
-    // SAFETY: so the caller says.
+    // SAFETY: the caller guarantees it.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str()
         .map(Some)

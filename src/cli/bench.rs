@@ -1,4 +1,4 @@
-//! `unfold bench`: what folding is worth.
+//! `unfold bench`: measures the speed-up by folding.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,18 +31,19 @@ Examples:
 
 /// Measures variants of a model against each other in tract, on the CPU.
 ///
-/// Without a model it measures networks of the zoo. Exit codes: 0 if something was measured, 1 if tract
-/// can run none of the variants, 3 if the fused model computes something else, 130 if it was interrupted;
-/// the report then has the rounds until the interruption. `unfold tune` compares the options of `fuse`.
+/// Without a model, measures networks of the zoo. Exit codes: 0 if something was measured, 1 if
+/// tract can run none of the variants, 3 if the fused model computes something else, and 130 after
+/// an interruption. The report then has the rounds before the interruption. `unfold tune` compares
+/// the options of `fuse`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{}\n\n{EXAMPLES}", variants::DEFINITIONS))]
 pub struct BenchArgs {
-    /// The model, or one of the zoo such as `swin-t.un`. Several are compared with one another, each
-    /// under the name of its file, or another: NAME=FILE
+    /// The model, or a network of the zoo such as `swin-t.un`. Several models are compared with
+    /// each other, each under the name of its file, or under the given one: NAME=FILE
     #[arg(value_name = "MODEL", value_parser = named)]
     models: Vec<String>,
 
-    /// All of the zoo, however long it takes
+    /// Measures the whole zoo, however long it takes
     #[arg(long, conflicts_with = "models")]
     all: bool,
 
@@ -84,13 +85,13 @@ pub fn run(args: &BenchArgs) -> Result<End> {
     })
 }
 
-/// Ctrl-C requests this stop.
+/// Returns a request to stop that Ctrl-C sets.
 fn stop_on_interrupt() -> Result<Stop> {
     let stop = Stop::default();
     let asked = stop.clone();
     ctrlc::set_handler(move || match asked.asked() {
         false => asked.ask(),
-        // A second Ctrl-C does not wait for the running operator.
+        // A second Ctrl-C ends the program without waiting for the running operator.
         true => end(),
     })
     .context("cannot listen for interrupts")?;
@@ -115,7 +116,7 @@ impl BenchArgs {
         Ok(report)
     }
 
-    /// Measures networks of the zoo, and prints a line for each when it is done, or the report of all.
+    /// Measures networks of the zoo. Prints a line for each when it is done, or the report of all.
     fn zoo(&self, stop: &Stop) -> Result<Vec<Report>> {
         self.measure.refer_to(variants::NAMES)?;
         let tells = !self.json && !self.markdown;
@@ -155,7 +156,7 @@ impl BenchArgs {
     }
 }
 
-/// Prints the lines of a report, and its notes where a result differs.
+/// Prints the lines of a report, and its notes if a result differs.
 fn print_overview(report: &Report) -> std::io::Result<()> {
     let mut lines = overview_lines(report);
     if report.differs {
@@ -194,8 +195,8 @@ fn subject(models: &[String]) -> Result<(String, Vec<Variant>, Vec<ReportedSite>
     Ok((names.join(", "), variants, vec![]))
 }
 
-/// `NAME=FILE`, a file under its own name, or a network of the zoo. An existing file with a `=` in
-/// its name counts as a file.
+/// Opens `NAME=FILE`, a file under its own name, or a network of the zoo. An existing file with a
+/// `=` in its name counts as a file.
 fn open(model: &str) -> Result<(String, Model)> {
     let exists = Path::new(model).exists();
     if let Some(entry) = zoo::find(model).filter(|_| !exists) {

@@ -1,4 +1,4 @@
-//! `unfold bench` without a model: the networks of the papers.
+//! `unfold bench` without a model: measures the networks of the papers.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -12,7 +12,7 @@ use unfold::zoo::{self, Entry};
 use super::measure::MeasureArgs;
 use super::variants;
 
-/// One network of each family, with the normalizer of its paper, the most telling first.
+/// One network of each family with the normalizer of its paper, the most instructive one first.
 const DEFAULT: [&str; 5] = [
     "vit-s.un",
     "swin-t.un",
@@ -22,11 +22,11 @@ const DEFAULT: [&str; 5] = [
 ];
 const BATCHES: [usize; 2] = [1, 8];
 
-/// How long all may take, where not all was asked for.
+/// The maximum duration of all measurements without `--all`.
 const BUDGET: Duration = Duration::from_secs(270);
 
-/// The time of a measurement beside its rounds, and its least number of runs of each variant:
-/// warm-up, rounds, profile, memory, verification.
+/// The duration of a measurement apart from its rounds, and the minimum number of runs of each
+/// variant: warm-up, rounds, profile, memory and verification.
 const OVERHEAD: Duration = Duration::from_secs(12);
 const RUNS: f64 = 18.0;
 
@@ -39,8 +39,8 @@ pub fn entries(all: bool) -> Vec<Entry> {
     }
 }
 
-/// Measures networks, all small batches before the large ones, and passes each report to `tell`.
-/// Returns the reports, and the names of skipped networks.
+/// Measures networks, all with small batches before those with large ones, and passes each report
+/// to `tell`. Returns the reports and the names of the skipped measurements.
 pub fn measure(
     entries: &[Entry],
     all: bool,
@@ -75,7 +75,7 @@ pub fn measure(
     Ok((reports, left_out))
 }
 
-/// How long a measurement will take, by what the network took with another batch.
+/// The expected duration of a measurement, estimated from the same network with another batch.
 fn expected(reports: &[Report], entry: &Entry, batch: NonZeroUsize, rounds: Duration) -> Duration {
     let known = reports.iter().find(|report| report.model == entry.name());
     let ran = known

@@ -1,4 +1,4 @@
-//! The results of `fuse` among which `tune` chooses.
+//! The results of `fuse` from which `tune` chooses.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use unfold::passes::slice::{MemoryGoal, Slicing};
 use unfold::provenance::FoldOptions;
 use unfold::run::Dims;
 
-/// The options of `fuse` that give a candidate, under their names in Python.
+/// The options of `fuse` for a candidate, under their names in Python.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct CandidateOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -24,7 +24,7 @@ pub struct CandidateOptions {
 }
 
 impl CandidateOptions {
-    /// The file as exported: nothing folds, and `fuse` copies it.
+    /// The exported file: nothing folds, and `fuse` copies it.
     const EXPORTED: Self = Self {
         skip: Some("*"),
         target: None,
@@ -63,7 +63,8 @@ impl CandidateOptions {
         }
     }
 
-    /// The options on the command line; slices also need the sizes that memory is computed with.
+    /// The options as words of a command line. Slicing also needs the sizes with which memory is
+    /// computed.
     pub fn words(&self, sizes: &Dims) -> Vec<String> {
         let mut words = vec![];
         if let Some(skip) = self.skip {
@@ -112,16 +113,17 @@ impl fmt::Display for CandidateOptions {
 
 /// A result of `fuse`.
 pub struct Candidate {
-    /// The options that give it.
+    /// The options that produce it.
     pub options: CandidateOptions,
     /// The result.
     pub model: Model,
-    /// Further options that give the same model, up to the metadata.
+    /// Other options that produce the same model, up to the metadata.
     pub equal: Vec<CandidateOptions>,
 }
 
 impl Candidate {
-    /// The position in the order in which equally good candidates are preferred: the default first, the file as exported last.
+    /// The preference among equally good candidates: 0 for the default, and the last place for the
+    /// exported file.
     pub fn rank(&self) -> usize {
         CandidateOptions::all()
             .iter()
@@ -131,7 +133,7 @@ impl Candidate {
     }
 }
 
-/// The candidates for a model, each different model once. Slices are for inputs of these sizes.
+/// The candidates for a model. Equal models are listed once. Slicing is planned for these sizes.
 ///
 /// # Errors
 /// If the model cannot be folded, or its weights cannot be read.
@@ -163,10 +165,10 @@ pub fn candidates(
     Ok(candidates)
 }
 
-/// Digests of the message and of the weights.
+/// The digests of the message and of the weights.
 type Fingerprint = [[u8; 32]; 2];
 
-/// The digests of a model without its metadata, which name the options.
+/// The digests of a model without its metadata, because the metadata name the options.
 fn fingerprint(model: &Model) -> Result<Fingerprint> {
     let mut bare = model.clone();
     bare.proto.metadata_props.clear();
@@ -175,7 +177,7 @@ fn fingerprint(model: &Model) -> Result<Fingerprint> {
     Ok([message, weights].map(|hashing| hashing.0.finalize().into()))
 }
 
-/// A writer that keeps nothing but the digest.
+/// A writer that only computes a digest.
 #[derive(Default)]
 struct Hashing(Sha256);
 
@@ -213,7 +215,7 @@ mod tests {
         assert_eq!(listed, CandidateOptions::all().len());
         assert_eq!(all[0], ("as exported".to_owned(), vec![]));
         assert_eq!(all[1].0, "fuse by default");
-        // Its LayerNormalizations stay for other engines.
+        // For other engines LayerNormalizations are kept.
         assert!(all.iter().any(|(name, _)| name == "--target portable"));
     }
 

@@ -1,4 +1,4 @@
-//! `unfold completions` and `unfold man`: files that are installed beside the command.
+//! `unfold completions` and `unfold man`: print files that are installed with the command.
 
 use anyhow::Result;
 use clap::CommandFactory;
@@ -21,7 +21,7 @@ Examples:
   unfold man | man -l -
   unfold man fuse > ~/.local/share/man/man1/unfold-fuse.1";
 
-/// Prints what makes a shell complete the command line.
+/// Prints the script by which a shell completes command lines.
 #[derive(Debug, clap::Args)]
 #[command(after_help = COMPLETIONS)]
 pub struct CompletionsArgs {
@@ -29,7 +29,7 @@ pub struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Prints the page of the manual for the command, or for one of its commands.
+/// Prints the manual page of unfold, or of one of its commands.
 #[derive(Debug, clap::Args)]
 #[command(after_help = MAN)]
 pub struct ManArgs {
@@ -37,7 +37,7 @@ pub struct ManArgs {
     command: Option<String>,
 }
 
-/// Prints what a shell reads.
+/// Prints the completion script of a shell.
 pub fn completions(args: &CompletionsArgs) -> Result<End> {
     let mut script = vec![];
     clap_complete::generate(args.shell, &mut Cli::command(), "unfold", &mut script);
@@ -45,7 +45,7 @@ pub fn completions(args: &CompletionsArgs) -> Result<End> {
     Ok(End::Done)
 }
 
-/// Prints a page as `man` reads it.
+/// Prints a manual page in the format of `man`.
 pub fn man(args: &ManArgs) -> Result<End> {
     let mut all = Cli::command();
     all.build();
@@ -64,7 +64,8 @@ pub fn man(args: &ManArgs) -> Result<End> {
     Ok(End::Done)
 }
 
-/// The page with the line breaks of its examples and exit codes: `man` fills all other lines.
+/// The page with the line breaks of its examples and exit codes kept, since `man` refills all other
+/// lines.
 fn as_they_are(page: &str) -> String {
     const EXTRA: &str = ".SH EXTRA\n";
     match page.split_once(EXTRA) {

@@ -1,6 +1,6 @@
-//! How a command ends.
+//! The exit codes of commands.
 
-/// The meaning of each exit code, for the help.
+/// The meaning of each exit code, for the help text.
 pub const EXIT_CODES: &str = "\
 Exit codes:
   0  done; also where there was nothing to fold; the models are proved to be the same
@@ -10,21 +10,21 @@ Exit codes:
   4  it could not be decided: by prove, or by fuse with --verify require; nothing was written
   130  interrupted; what was there is left, or the result is complete";
 
-/// How a command can end without an error, by its exit code.
+/// The ways in which a command ends without an error, by exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Done = 0,
-    /// Something could not be done, and it was said what and why.
+    /// Something failed, and the reason was printed.
     Failed = 1,
     Differs = 3,
     Unverified = 4,
-    /// By Ctrl-C, as shells say it.
+    /// Ended by Ctrl-C; the code follows the convention of shells.
     Interrupted = 130,
 }
 
 impl End {
-    /// The exit code of several models: a wrong result is worse than a failure, and a failure than
-    /// an undecided one.
+    /// The exit code of several models. A wrong result is worse than a failure, and a failure is
+    /// worse than an undecided result.
     pub fn worst(ends: impl IntoIterator<Item = Self>) -> Self {
         ends.into_iter()
             .max_by_key(|end| end.severity())

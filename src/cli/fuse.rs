@@ -1,4 +1,4 @@
-//! `unfold fuse`: folds, verifies, writes.
+//! `unfold fuse`: folds a model, verifies the result, and writes it.
 
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
@@ -54,21 +54,23 @@ Examples:
 
 /// Folds the normalizers of models into the operators around them, and writes the results.
 ///
-/// Both models run on the same random inputs. If they cannot run, or if their outputs differ by
-/// more than the tolerance, a proof decides; nothing is written if they are different functions. If
+/// Both models run on the same random inputs. If tract cannot run them, or if their outputs differ
+/// by more than the tolerance, a proof decides. Nothing is written if the functions differ. If
 /// nothing folds, the output is a byte-for-byte copy of the input.
 ///
-/// Several models are independent: one that fails does not stop the others. Each gets a line, its
-/// errors go to the standard error stream, and the exit code is the worst: 3 before 1, 1 before 4.
+/// Several models are independent: if one fails, the others continue. Each gets one line. Its
+/// errors go to the standard error stream, and the exit code is the worst one: 3 before 1, and 1
+/// before 4.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct FuseArgs {
-    /// The model, or several
+    /// The model, or several models
     #[arg(required = true, value_name = "MODEL", value_parser = file())]
     pub models: Vec<PathBuf>,
 
-    /// Where the result goes; an ONNX model that is there already is replaced. A folder takes results under the names
-    /// of their models, and is made if it is not there; for several models it has to be one
+    /// The file or folder of the result. An existing ONNX model is replaced. A folder receives
+    /// results under the names of their models, and is created if it does not exist. Several models
+    /// require a folder
     #[arg(long, short, value_name = "OUT", value_parser = file())]
     output: Option<PathBuf>,
 
@@ -76,29 +78,31 @@ pub struct FuseArgs {
     #[arg(long, conflicts_with = "output")]
     in_place: bool,
 
-    /// Prints the plan, and neither verifies nor writes the result
+    /// Prints the plan, but neither verifies nor writes the result
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Leaves sites as they are: a name or a kind, or a pattern with * and ? (may be repeated). The name of a pass leaves the
-    /// pass out: `unfold passes` lists passes, and the older words for them
+    /// Sites to leave unchanged: a name, a kind, or a pattern with * and ? (may be repeated). The
+    /// name of a pass leaves the pass out. `unfold passes` lists the passes and their aliases
     #[arg(long, visible_alias = "keep", value_name = "SITE_OR_KIND_OR_PASS")]
     skip: Vec<String>,
 
-    /// Stops after the first run of a pass, or after a number of changes
+    /// Stops after the first run of this pass, or after this number of changes
     #[arg(long, value_name = "PASS|N")]
     stop_after: Option<String>,
 
-    /// Prints the model after each change by a pass, in ONNX's textual syntax, to the standard error stream
+    /// Prints the model after each change by this pass in ONNX's textual syntax, to the standard
+    /// error stream
     #[arg(long, value_name = "PASS", value_parser = pass_name, conflicts_with = "dry_run")]
     print_after: Option<String>,
 
-    /// Prints runs, changes, removed operators and seconds of each pass
+    /// Prints the runs, changes, removed operators and seconds of each pass
     #[arg(long)]
     pub stats: bool,
 
-    /// How much copies of weights may add that something else reads too, in percent of the weights. Sites beyond it
-    /// stay, those first that add the most. New biases and copies of vectors do not count
+    /// The limit for growth by copies of weights that have other readers, in percent of the
+    /// weights. If it is exceeded, the sites that add the most stay. New biases and copies of
+    /// vectors do not count
     #[arg(
         long,
         value_name = "PERCENT",
@@ -108,31 +112,35 @@ pub struct FuseArgs {
     )]
     max_growth: f64,
 
-    /// Centres residual streams with `--target portable` too: where only LayerNormalizations read one, nothing writes the mean
-    /// any more that they take off, and each becomes an RMS normalization. All other targets do so by themselves.
-    /// `--skip centring`, or the name of a stream, leaves one as it is
+    /// Centres residual streams with `--target portable` too; all other targets always do. If only
+    /// LayerNormalizations read a stream, the mean that they subtract is no longer written, and
+    /// each becomes an RMS normalization. `--skip centring`, or the name of a stream, leaves a
+    /// stream unchanged
     #[arg(long)]
     centre: bool,
 
-    /// Removes a normalizer without parameters where only others follow it, with linear operators
-    /// without a bias between them. Equal up to the ε of those: the difference is measured if the
-    /// result is verified by running; it cannot be proved. `--skip merging`, or the name of a site,
-    /// keeps one
+    /// Removes a normalizer without parameters if all its readers are normalizers, with only linear
+    /// operators without a bias between them. The result is equal up to the ε of the remaining
+    /// ones. The difference cannot be proved, and is measured if the result is verified by running.
+    /// `--skip merging`, or the name of a site, keeps a normalizer
     #[arg(long)]
     merge_norms: bool,
 
-    /// The engines that the result is for. `cpu`: each exact form that none of tract, onnxruntime and OpenVINO runs slower: a
-    /// product of one open extent and its bias are one Gemm between two Reshapes (ViT-S in onnxruntime: 0.93 to 0.95 of the
-    /// export's time, 0.98 to 1.01 without), and residual streams are centred (0.98 in tract and OpenVINO). `portable`:
-    /// LayerNormalization, MatMul and attention stay as they are, for GPUs, and for quantizing or converting afterwards.
-    /// `onnxruntime`: as `cpu`, and open shapes of values within are not declared (BERT: 0.87). `tract`: as `cpu`, and a layer
-    /// comes before the windows that it reads (Swin-T in tract: 0.91, 0.95 without)
+    /// The engines for which the result is written. `cpu`: each exact form that runs slower in none
+    /// of tract, onnxruntime and OpenVINO. A product with one open extent and its bias become one
+    /// Gemm between two Reshapes (ViT-S in onnxruntime: 0.93 to 0.95 of the export's time, and 0.98
+    /// to 1.01 without). Residual streams are centred (0.98 in tract and OpenVINO). `portable`:
+    /// LayerNormalization, MatMul and attention stay, for GPUs, and for quantization or conversion
+    /// afterwards. `onnxruntime`: like `cpu`, but intermediate values with open shapes are not
+    /// declared (BERT: 0.87). `tract`: like `cpu`, but a layer runs before the windows that it
+    /// reads (Swin-T in tract: 0.91, and 0.95 without)
     #[arg(long, value_name = "ENGINE", value_parser = target_parser(), default_value_t = Target::default())]
     target: Target,
 
-    /// Writes a model for inputs of one size: a dimension is this number, and what is computed from it is a constant (may be
-    /// repeated). `all` fixes every open dimension, to the sizes of --dim, and to 2 for a batch, 224 for a side of an image
-    /// and 8 for any other where it has none
+    /// Writes a model for inputs of one size: the dimension becomes this number, and values
+    /// computed from it become constants (may be repeated). `all` fixes every open dimension, to
+    /// the sizes of --dim, or else to 2 for a batch, 224 for a side of an image, and 8 for all
+    /// others
     #[arg(long = "fix", value_name = "NAME=SIZE|all", value_parser = to_fix)]
     fix: Vec<Fix>,
 
@@ -148,42 +156,43 @@ pub struct FuseArgs {
     #[command(flatten)]
     pub reach: ReachArgs,
 
-    /// Writes how each new tensor is computed from those of the model, for `unfold prove` and other checkers
+    /// Writes a certificate: the formula of each new tensor over those of the model, for
+    /// `unfold prove` and other checkers
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run", value_parser = file())]
     certificate: Option<PathBuf>,
 
-    /// How the result is verified
+    /// The method by which the result is verified
     #[arg(long, value_name = "HOW", value_enum, default_value_t = When::Auto)]
     verify: When,
 
-    /// Writes the result without verifying it, as --verify off does
+    /// Writes the result without verifying it, like --verify off
     #[arg(long, conflicts_with = "verify")]
     no_verify: bool,
 
-    /// Size of a symbolic dimension while verifying, which is called by its input and its place, such as x:2, where it has no
-    /// symbol (may be repeated)
+    /// Size of a symbolic dimension during verification. A dimension without a symbol is named by
+    /// its input and its place, such as x:2 (may be repeated)
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     dims: Vec<Dims>,
 
-    /// The largest error that passes, as a part of the largest output; by default 1e-4, or what the
-    /// type of the weights allows if it is not float32
+    /// The largest error that passes, relative to the largest output. Default: 1e-4, or more if the
+    /// type of the weights is less precise than float32
     #[arg(long, value_name = "ERROR", value_parser = from_zero, allow_negative_numbers = true)]
     tolerance: Option<f64>,
 
-    /// How many of several models are worked on at once, where there is memory for so many; by default one for each
+    /// The number of models that are processed at once, if memory suffices. Default: one for each
     /// core
     #[arg(long, value_name = "N", value_parser = from_one)]
     pub jobs: Option<NonZeroUsize>,
 
-    /// Prints JSON; for several models, and for a folder, one with all of them as `models`
+    /// Prints JSON; for several models or a folder, one object with all of them as `models`
     #[arg(long)]
     pub json: bool,
 
-    /// Prints nothing but warnings and errors
+    /// Prints only warnings and errors
     #[arg(long, short, conflicts_with = "verbose")]
     pub quiet: bool,
 
-    /// Lists each site in a row of its own, also sites that stay for equal reasons
+    /// Lists each site in its own row, even if sites stay for equal reasons
     #[arg(long, short)]
     pub verbose: bool,
 }
@@ -192,16 +201,16 @@ fn target_parser() -> impl TypedValueParser<Value = Target> {
     PossibleValuesParser::new(Target::VARIANTS).map(|name| name.parse().unwrap_or_default())
 }
 
-/// Dimensions that are fixed.
+/// The dimensions to fix.
 #[derive(Debug, Clone)]
 enum Fix {
-    /// All that are open.
+    /// All open dimensions.
     All,
-    /// These.
+    /// The listed dimensions.
     Sizes(Dims),
 }
 
-/// `all` or `name=size`.
+/// Parses `all` or `name=size`.
 fn to_fix(text: &str) -> Result<Fix, String> {
     if text == "all" {
         Ok(Fix::All)
@@ -213,7 +222,7 @@ fn to_fix(text: &str) -> Result<Fix, String> {
 /// A model, and the path of its result.
 pub struct Task {
     pub model: PathBuf,
-    /// Nowhere else than the model itself, if it goes anywhere.
+    /// The path of the result; `None` for the model itself, or for no result.
     pub output: Option<PathBuf>,
 }
 
@@ -234,12 +243,12 @@ pub fn one(args: &FuseArgs, task: &Task) -> Result<End> {
         .iter()
         .for_each(|(what, line)| out::complain(what, line));
     let end = report.judged.end(args.when());
-    // The process ends here: the system frees all memory at once.
+    // The process ends here, and the operating system frees all memory at once.
     std::mem::forget(report);
     Ok(end)
 }
 
-/// Folds one model, and writes the result.
+/// Folds one model and writes the result.
 pub fn fuse(
     args: &FuseArgs,
     task: &Task,
@@ -258,7 +267,7 @@ pub fn fuse(
         .map(|file| certificate_target(file, &path))
         .transpose()?;
     let mut dims = sizes(&args.dims, &model)?;
-    // The models that are compared have numbers there.
+    // In the compared models, these dimensions have fixed sizes.
     dims.remove_all(&options.fix);
     let observers = args.observers(&dims);
     let observer = |result: &PassResult| observers.observe(result);
@@ -307,13 +316,13 @@ pub fn warn_of_idle(options: &[Idle]) {
 }
 
 impl FuseArgs {
-    /// The arguments of a command line, the first word of which is `fuse`.
+    /// Parses the arguments of a command line whose first word is `fuse`.
     pub fn from_words(words: &[OsString]) -> Result<Self, clap::Error> {
         let command = FuseArgs::augment_args(clap::Command::new("fuse"));
         FuseArgs::from_arg_matches(&command.try_get_matches_from(words)?)
     }
 
-    /// How results are verified.
+    /// The method of verification.
     pub fn when(&self) -> When {
         if self.no_verify {
             When::Off
@@ -322,7 +331,7 @@ impl FuseArgs {
         }
     }
 
-    /// The options of the library.
+    /// The options for the library.
     fn options<'o>(
         &self,
         model: &Model,
@@ -364,7 +373,7 @@ impl FuseArgs {
         certificate: Option<PathBuf>,
         chosen: FoldOptions,
     ) -> Result<()> {
-        // Before the model is overwritten, if it is.
+        // Computed before the model may be overwritten.
         let original = certificate
             .as_ref()
             .map(|_| report.before.digests())
@@ -383,7 +392,7 @@ impl FuseArgs {
         Ok(())
     }
 
-    /// The sizes of dimensions that are fixed.
+    /// The sizes of the dimensions to fix.
     fn fixed(&self, model: &Model) -> Result<Dims> {
         let mut fixed = Dims::default();
         for fix in &self.fix {
@@ -404,14 +413,14 @@ impl FuseArgs {
         }
     }
 
-    /// The folder that results go into, if it is one.
+    /// The folder for the results; `None` if the output is a file.
     pub fn folder(&self) -> Option<&Path> {
         self.output
             .as_deref()
             .filter(|output| self.models.len() > 1 || is_folder(output))
     }
 
-    /// The tasks; creates the folder for their results.
+    /// The tasks, after their output folder is created.
     pub fn tasks(&self) -> Result<Vec<Task>> {
         if self.output.is_none() && !self.dry_run && !self.in_place {
             return Err(misused(
@@ -432,8 +441,8 @@ impl FuseArgs {
                     folder.display()
                 );
             }
-            // A file name as the output of several models is a forgotten slash, or a model too
-            // many.
+            // A file name as the output of several models is a folder name without its slash, or
+            // one model is listed by mistake.
             if !is_folder(folder)
                 && folder
                     .extension()
@@ -450,7 +459,7 @@ impl FuseArgs {
             .collect()
     }
 
-    /// The task of a model, whose result goes into a folder if there is one.
+    /// The task of a model. Its result is written into `folder`, if there is one.
     fn task(&self, model: &Path, folder: Option<&Path>) -> Result<Task> {
         let output = match folder {
             Some(folder) => {
@@ -468,7 +477,7 @@ impl FuseArgs {
     }
 }
 
-/// Whether a path is that of a folder, or one in which there can only be one.
+/// Whether a path is an existing folder, or ends with a separator.
 fn is_folder(path: &Path) -> bool {
     let ends = path
         .as_os_str()

@@ -1,4 +1,5 @@
-//! `unfold fuse` of several models: each by itself, several at once, one line for each.
+//! `unfold fuse` of several models: each is independent, several are processed at once, and each
+//! gets a line.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -26,10 +27,10 @@ use crate::cli::temporary_folders::MadeFolders;
 use crate::cli::unused_options::Idle;
 use crate::cli::usage_errors::misused;
 
-/// As much of a stack as the main thread has.
+/// The size of a worker's stack, equal to that of the main thread.
 const STACK: usize = 8 << 20;
 
-/// The part of a name that is always shown, however wide the other columns are.
+/// The minimum number of characters of a name that are shown, however wide the other columns are.
 const SHORTEST: usize = 12;
 
 /// The outcome for one model.
@@ -37,10 +38,10 @@ struct Line {
     end: End,
     /// Errors and warnings, each with its kind.
     complaints: Vec<(&'static str, String)>,
-    /// Sites, operators, bytes of the result, and the word for it.
+    /// The number of sites and of operators, the bytes of the result, and the outcome in a word.
     cells: [String; 4],
     json: Value,
-    /// Options without effect, for a model that did not fail.
+    /// Options without effect; `None` for a model that failed.
     idle: Option<Vec<Idle>>,
 }
 
@@ -49,7 +50,7 @@ pub fn run(args: &FuseArgs) -> Result<End> {
     let _made = MadeFolders;
     let tasks = args.tasks()?;
     match &tasks[..] {
-        // Programs read the same of one model in a folder as of several.
+        // With `--json`, one model in a folder is reported in the format of several.
         [task] if !args.json || args.folder().is_none() => one(args, task),
         tasks => many(args, tasks),
     }
@@ -77,11 +78,12 @@ fn many(args: &FuseArgs, tasks: &[Task]) -> Result<End> {
     Ok(End::worst(lines.iter().map(|line| line.end)))
 }
 
-/// Refuses to begin where one result would take the place of another, or of a model that is still to be read.
+/// Refuses to begin if two results have the same path, or if a result would replace a model that is
+/// still to be read.
 fn no_collisions(tasks: &[Task]) -> Result<()> {
     let mut inputs: HashMap<PathBuf, &Path> = HashMap::new();
     for task in tasks {
-        // A missing file is reported in its turn.
+        // A missing file is reported when its task runs.
         inputs.extend(
             task.model
                 .canonicalize()
@@ -109,7 +111,7 @@ fn no_collisions(tasks: &[Task]) -> Result<()> {
     Ok(())
 }
 
-/// The file behind a path, which may not exist yet.
+/// The canonical path of a file that may not exist yet.
 fn file(path: &Path) -> Result<PathBuf> {
     if let Ok(file) = path.canonicalize() {
         return Ok(file);
@@ -121,8 +123,7 @@ fn file(path: &Path) -> Result<PathBuf> {
         .unwrap_or(new))
 }
 
-/// Works on several models at once, in order: at most the requested number, and as many as fit into
-/// memory.
+/// Processes several models at once: at most as many as requested, and as many as fit into memory.
 fn in_parallel(args: &FuseArgs, tasks: &[Task], tell: &(dyn Fn(&str, usize) + Sync)) -> Vec<Line> {
     let cores = thread::available_parallelism().ok();
     let workers = args
@@ -141,7 +142,7 @@ fn in_parallel(args: &FuseArgs, tasks: &[Task], tell: &(dyn Fn(&str, usize) + Sy
     };
     thread::scope(|scope| {
         for _ in 1..workers {
-            // Where there are no threads to be had, there is this one.
+            // If no thread can be started, this thread processes all models.
             let _ = thread::Builder::new()
                 .stack_size(STACK)
                 .spawn_scoped(scope, || queue.work());
@@ -156,7 +157,7 @@ fn in_parallel(args: &FuseArgs, tasks: &[Task], tell: &(dyn Fn(&str, usize) + Sy
     lines.into_iter().map(|(_, line)| line).collect()
 }
 
-/// The models that are left, and the lines of those that are done.
+/// The models that are left, and the lines of finished ones.
 struct Queue<'q> {
     args: &'q FuseArgs,
     tasks: &'q [Task],
@@ -164,12 +165,12 @@ struct Queue<'q> {
     room: Room,
     next: AtomicUsize,
     done: AtomicUsize,
-    /// The lines, each with the place of its model.
+    /// The lines, each with the index of its model.
     lines: Mutex<Vec<(usize, Line)>>,
 }
 
 impl Queue<'_> {
-    /// Works on one model after the other until none is left.
+    /// Processes one model after another until none is left.
     fn work(&self) {
         loop {
             let place = self.next.fetch_add(1, Ordering::Relaxed);
@@ -187,7 +188,7 @@ impl Queue<'_> {
     }
 }
 
-/// Works on one of the models. The result is dropped after its report.
+/// Processes one model. The result is dropped after its report.
 fn line(args: &FuseArgs, task: &Task, room: &Room) -> Line {
     let shown = task.model.display();
     let failure = match caught(|| try_line(args, task, room)) {
@@ -209,14 +210,14 @@ fn line(args: &FuseArgs, task: &Task, room: &Room) -> Line {
     }
 }
 
-/// Folds one of the models where there is memory for it.
+/// Folds one model when there is memory for it.
 fn try_line(args: &FuseArgs, task: &Task, room: &Room) -> Result<Line> {
     let own = task.model.metadata().map_or(0, |metadata| metadata.len());
     let mut place = room.take(own);
     let model = args.reach.open(&task.model)?;
     let all = model.read_bytes();
     if all > own {
-        // Weights in other files are known only from the model itself.
+        // The size of weights in other files is known only after the model is read.
         drop(place);
         place = room.take(all);
     }
@@ -226,7 +227,7 @@ fn try_line(args: &FuseArgs, task: &Task, room: &Room) -> Result<Line> {
     Ok(line)
 }
 
-/// The report on one model.
+/// The line of one model.
 fn told(args: &FuseArgs, task: &Task, report: &FuseReport) -> Result<Line> {
     let (folded, sites) = report.summary().total();
     let sizes = report.sizes();
@@ -267,7 +268,7 @@ fn told(args: &FuseArgs, task: &Task, report: &FuseReport) -> Result<Line> {
     })
 }
 
-/// Options without effect on any model.
+/// The options that have no effect on any model.
 fn idle_everywhere(lines: &[Line]) -> Vec<Idle> {
     let mut idle = lines.iter().filter_map(|line| line.idle.as_ref());
     let first = idle.next().cloned().unwrap_or_default();
@@ -278,11 +279,11 @@ fn idle_everywhere(lines: &[Line]) -> Vec<Idle> {
         .collect()
 }
 
-/// A line for each model, and one for all of them.
+/// A table with a line for each model and a line of totals.
 fn table(tasks: &[Task], lines: &[Line], paint: Paint) -> String {
     let heads = ["model", "sites", "operators", "file", "result"];
     let mut table = paint.table(&heads);
-    // The name takes the remaining width, so that each model stays on its line.
+    // The name gets the remaining width, so that each model stays on one line.
     let others: usize = (0..4)
         .map(|column| widest(lines, column).max(heads[column + 1].len()) + 2)
         .sum();
@@ -322,7 +323,7 @@ fn widest(lines: &[Line], column: usize) -> usize {
     cells.max().unwrap_or_default()
 }
 
-/// The end of a long name, which tells more than its beginning.
+/// The end of a long name, which is more specific than its beginning.
 fn shortened(name: &str, longest: usize) -> String {
     let count = name.chars().count();
     match count <= longest {

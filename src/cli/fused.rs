@@ -36,7 +36,7 @@ use crate::cli::verification::{Judged, When};
 pub struct FuseReport {
     /// The original model.
     pub before: Model,
-    /// The result; `None` in a dry run, and where nothing folds.
+    /// The result; `None` in a dry run, or if nothing folds.
     pub after: Option<Model>,
     /// The outcome of verification.
     pub judged: Judged,
@@ -48,24 +48,24 @@ pub struct FuseReport {
     pub plan: Plan,
     /// Options without effect.
     pub idle: Vec<Idle>,
-    /// By what residual streams are scaled.
+    /// The scale of residual streams.
     scaling: ScalingChoice,
-    /// The error of merged norms, where it was measured.
+    /// The error of merged norms, if it was measured.
     slack: Option<Result<EpsilonError, Failure>>,
     lowered: Option<Model>,
     dry: bool,
-    /// The engines that the result is for.
+    /// The engines for which the result is written.
     target: Target,
-    /// Whether streams were to be centred by name, so that those that are not are of interest.
+    /// Whether `--centre` was given, so that streams which are not centred are reported.
     centre: bool,
-    /// Whether the report lists each site.
+    /// Whether the report lists each site in its own row.
     verbose: bool,
-    /// Whether the report has statistics of passes.
+    /// Whether the report has the statistics of passes.
     stats: bool,
 }
 
 impl FuseReport {
-    /// A plan that is not carried out.
+    /// The report of a dry run.
     pub fn dry(before: Model, planned: Planned, idle: Vec<Idle>) -> Self {
         let Planned { plan, lowered } = planned;
         Self {
@@ -74,7 +74,7 @@ impl FuseReport {
         }
     }
 
-    /// A plan that was carried out.
+    /// The report of a plan that was carried out.
     pub fn from_fused(before: Model, fused: Fused, idle: Vec<Idle>) -> Self {
         let after = fused.changed().then_some(fused.model);
         let Fused { lowered, plan, .. } = fused;
@@ -104,17 +104,17 @@ impl FuseReport {
         }
     }
 
-    /// The report, with what residual streams are scaled by.
+    /// Sets the scale of residual streams.
     pub fn with(self, scaling: ScalingChoice) -> Self {
         Self { scaling, ..self }
     }
 
-    /// The report with a row for each site, if `verbose`.
+    /// Sets whether the report lists each site in its own row.
     pub fn listing_all(self, verbose: bool) -> Self {
         Self { verbose, ..self }
     }
 
-    /// The report of a run with these options.
+    /// Sets the options of the run.
     pub fn chosen_by(self, options: &FuseOptions) -> Self {
         Self {
             target: options.target,
@@ -123,24 +123,24 @@ impl FuseReport {
         }
     }
 
-    /// The report with statistics of passes, if `stats`.
+    /// Sets whether the report has the statistics of passes.
     pub fn with_stats(self, stats: bool) -> Self {
         Self { stats, ..self }
     }
 
-    /// Finds out whether the result computes what the model does, if anything was made of it.
+    /// Verifies the result, if the model changed.
     pub fn judge(&mut self, when: When, options: &VerifyOptions, begin: impl Fn(&str)) {
         let is_fixed = self.reference().graph().input != self.before.graph().input;
         if let Some(after) = &self.after {
-            // To a proof, inputs that say their extents are other inputs.
+            // A proof treats inputs with other declared extents as other inputs.
             let original = if is_fixed {
                 self.reference()
             } else {
                 &self.before
             };
             let before = [original, self.reference()];
-            // A result that is equal only up to an ε is another function to a proof, which runs
-            // only on request.
+            // A result that is equal only up to an ε is another function, so a proof runs only on
+            // request.
             let tried = match when {
                 When::Auto | When::Require if !self.plan.merged.is_empty() => When::Run,
                 when => when,
@@ -161,22 +161,23 @@ impl FuseReport {
         }
     }
 
-    /// The reference of the comparison: the model, with everything inlined that engines can run.
+    /// The model with which the result is compared: the original, after inlining of everything that
+    /// engines can run.
     pub fn reference(&self) -> &Model {
         self.lowered.as_ref().unwrap_or(&self.before)
     }
 
-    /// Whether anything is made of the model that differs from it, or would be in a dry run.
+    /// Whether the result differs from the model, or would differ in a dry run.
     fn changes(&self) -> bool {
         self.lowered.is_some() || !self.plan.is_empty()
     }
 
-    /// How many sites there are, and how many of them fold.
+    /// The numbers of sites and of folded sites.
     pub fn summary(&self) -> Summary {
         Summary::from_plan(&self.plan)
     }
 
-    /// The model before and after, if anything was made of it.
+    /// The sizes of the model before and after, if it changed.
     pub fn sizes(&self) -> Option<Sizes> {
         let written = self.written.as_ref().map(|saved| saved.bytes);
         self.after
@@ -192,7 +193,7 @@ impl FuseReport {
         })
     }
 
-    /// Warnings and errors, each with its kind.
+    /// The warnings and errors, each with its kind.
     pub fn complaints(&self, when: When) -> Vec<(&'static str, String)> {
         let left = self.written.iter().flat_map(|saved| &saved.left).map(|data| {
             let data = data.display();
@@ -204,7 +205,7 @@ impl FuseReport {
         left.chain(self.judged.complaint(when)).collect()
     }
 
-    /// The report for people.
+    /// The report as text.
     pub fn text(&self, paint: Paint) -> String {
         let mut text = self.done(paint);
         text += &self.written_line();
@@ -217,7 +218,7 @@ impl FuseReport {
         text
     }
 
-    /// The file that was written, in a line.
+    /// A line about the written file.
     pub fn written_line(&self) -> String {
         let Some(saved) = &self.written else {
             return "nothing was written\n".to_owned();
@@ -266,11 +267,11 @@ impl FuseReport {
         text + &self.judged.text(paint)
     }
 
-    /// The sites that stay, in a dry run all sites; empty without such sites.
+    /// A table of the sites that stay, or of all sites in a dry run; empty if there are none.
     fn table(&self, paint: Paint) -> String {
         let sites = self.plan.sites.iter();
         let shown = sites.filter(|site| self.dry || !site.is_folded());
-        // The reference was indexed before, or there were no report.
+        // The graph of the reference was valid before, so that this cannot fail.
         let rows = sites::rows(self.reference(), shown).unwrap_or_default();
         if rows.is_empty() {
             return String::new();
@@ -278,7 +279,7 @@ impl FuseReport {
         sites::table(&rows, self.verbose, paint) + "\n"
     }
 
-    /// The report for programs.
+    /// The report as JSON.
     pub fn json(&self) -> impl Serialize {
         FuseJson {
             model: self.before.path().map(JsonPath),
@@ -320,21 +321,21 @@ struct FuseJson<'j> {
     model: Option<JsonPath<'j>>,
     /// Whether the result differs from the input, or would in a dry run.
     changed: bool,
-    /// The engines that the result is for.
+    /// The engines for which the result is written.
     target: Target,
-    /// The file that was written, if one was.
+    /// The written file, if any.
     written: Option<JsonPath<'j>>,
-    /// The file with its weights, if they were written into one.
+    /// The data file with its weights, if one was written.
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<JsonPath<'j>>,
     /// The certificate, if one was written.
     #[serde(skip_serializing_if = "Option::is_none")]
     certificate: Option<JsonPath<'j>>,
     sites: Vec<JsonSite<'j>>,
-    /// The tensors that the result has and the model has not.
+    /// The tensors that are in the result but not in the model.
     tensors: Vec<ReportedTensor>,
     summary: Summary,
-    /// Why the run stopped.
+    /// The reason why the run stopped.
     stopped: StopReason,
     /// Runs, changes and seconds of each pass, with `--stats`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -342,7 +343,7 @@ struct FuseJson<'j> {
     /// The proof of each change, with `--verify each`.
     #[serde(skip_serializing_if = "<[PassProof]>::is_empty")]
     passes: &'j [PassProof],
-    /// Changes beside the sites, if any.
+    /// The changes outside of sites, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     tidy: Option<&'j Tidy>,
     /// Options without effect, if any.
@@ -350,39 +351,40 @@ struct FuseJson<'j> {
     idle: &'j [Idle],
     #[serde(flatten)]
     scaling: ScalingChoice,
-    /// The residual streams, where another basis was asked for.
+    /// The residual streams, if another basis was requested.
     #[serde(skip_serializing_if = "<[StreamPlan]>::is_empty")]
     streams: &'j [StreamPlan],
-    /// The normalizers that are gone as others follow them, where that was asked for.
+    /// The merged normalizers, if merging was requested.
     #[serde(skip_serializing_if = "<[MergedNorm]>::is_empty")]
     merged: &'j [MergedNorm],
-    /// The linear work that is done where values have fewer places, or could be.
+    /// The linear work that was moved, or could be moved, to fewer places.
     #[serde(skip_serializing_if = "<[Placed]>::is_empty")]
     placed: &'j [Placed],
-    /// The peak of activations and the cuts, where slicing was requested.
+    /// The peak of activations and the cuts, if slicing was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<&'j MemoryChange>,
-    /// The largest relative error of merged norms, where it was measured.
+    /// The largest relative error of merged norms, if it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     slack: Option<f64>,
     /// The growth by copies of shared weights, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     growth: Option<Growth>,
-    /// The result; null if nothing changed.
+    /// The sizes of the result; null if nothing changed.
     result: Option<Sizes>,
-    /// Whether both models were run and agree, or are proved to be the same.
+    /// Whether both models were run and agree, or are proved to be equal.
     verified: bool,
-    /// The outcome of running both; null if they were not run.
+    /// The outcome of running both models; null if they were not run.
     verification: Option<&'j Verdict>,
     /// The outcome of the proof, if one was tried.
     #[serde(skip_serializing_if = "Option::is_none")]
     proof: Option<&'j Proof>,
-    /// How far the outputs of the model move when its weights move by one rounding, if that was measured.
+    /// The relative change of the model's outputs if its weights change by one rounding, if it was
+    /// measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     sensitivity: Option<f64>,
 }
 
-/// The engines that a result is for, and what another target would keep, in a line.
+/// A line about the target, and the forms that another target would choose.
 fn target_line(target: Target) -> &'static str {
     match target {
         Target::Cpu => "for CPUs; --target portable keeps LayerNormalization and MatMul\n",
@@ -398,7 +400,7 @@ fn target_line(target: Target) -> &'static str {
 #[derive(Serialize)]
 struct Growth {
     bytes: u64,
-    /// Of all weights.
+    /// In percent of all weights.
     percent: f64,
 }
 
@@ -450,7 +452,7 @@ pub struct BeforeAfter<T> {
 }
 
 impl BeforeAfter<u64> {
-    /// Such as `88.6 MB to 88.2 MB (-352.3 kB)`: where weights grow, copies of shared ones were made.
+    /// For example `88.6 MB to 88.2 MB (-352.3 kB)`. Weights grow if shared ones were copied.
     fn in_words(&self) -> String {
         let Self { before, after } = *self;
         let sign = if after < before { '-' } else { '+' };

@@ -1,4 +1,4 @@
-//! Inputs of models: their sizes, and what NumPy's files have for them.
+//! Inputs of models: their sizes, and their values in NumPy files.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -14,11 +14,11 @@ use unfold::run::{Dims, Input};
 
 use crate::cli::usage_errors::misused;
 
-/// The sizes of dimensions, each of which some input of the model has.
+/// The sizes of dimensions. Each must belong to an input of the model.
 pub fn sizes(given: &[Dims], model: &Model) -> Result<Dims> {
     let mut dims = Dims::default();
     dims.extend(given.iter().cloned());
-    // Inputs that tract cannot have at any size are reported by verification.
+    // If tract does not support the inputs at any size, verification reports it.
     if Input::from_model(model, &Dims::default()).is_ok() {
         Input::from_model(model, &dims)
             .map_err(|failure| misused(format!("--dim: {}", failure.reason)))?;
@@ -26,7 +26,7 @@ pub fn sizes(given: &[Dims], model: &Model) -> Result<Dims> {
     Ok(dims)
 }
 
-/// Sees to it that each dimension that is given a size is one of some input of these models.
+/// Checks that each dimension with a given size belongs to an input of one of these models.
 pub fn known_to_some(given: &[Dims], models: &[&Model]) -> Result<()> {
     let inputs = models.iter().flat_map(|model| &model.graph().input);
     let known: BTreeSet<String> = inputs
@@ -50,10 +50,11 @@ pub fn known_to_some(given: &[Dims], models: &[&Model]) -> Result<()> {
     )))
 }
 
-/// Reads the inputs of a model from `file`, and the sizes that they give to its symbolic dimensions.
+/// Reads the inputs of a model from `file`. Returns them with the sizes that they imply for its
+/// symbolic dimensions.
 ///
-/// A `.npy` file holds the only input; a `.npz` file holds each under its name. Elements must be of the
-/// type that the model declares.
+/// A `.npy` file holds the only input, and a `.npz` file holds each input under its name. The
+/// elements must have the type that the model declares.
 pub fn read_inputs(file: &Path, model: &Model, dims: &Dims) -> Result<(Vec<Tensor>, Dims)> {
     let declared = Input::from_model(model, dims).map_err(|failure| anyhow!(failure.reason))?;
     let (mut tensors, mut dims) = (vec![], dims.clone());

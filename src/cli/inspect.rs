@@ -1,4 +1,4 @@
-//! `unfold inspect`: which normalizers there are, and where each would go.
+//! `unfold inspect`: lists the normalizers of a model and the operators into which each would fold.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,9 +32,10 @@ Examples:
   unfold inspect model.onnx --json | jq '.sites[] | select(.folded | not) | .name'
   unfold inspect model.onnx --json | jq -c '.sites[] | [.name, .pre.outcome, .post.outcome]'";
 
-/// Lists the normalizers of a model: name, kind, channels, and where each folds to, or why it stays.
+/// Lists the normalizers of a model: name, kind, channels, and the operators into which each folds,
+/// or why it stays.
 ///
-/// Of a folded model it also says what was folded, and from which file. No model is written.
+/// For a folded model, also lists what was folded, and from which file. Writes no model.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct InspectArgs {
@@ -45,17 +46,18 @@ pub struct InspectArgs {
     #[command(flatten)]
     reach: ReachArgs,
 
-    /// Lists residual streams instead: who writes each, who reads it, and what stands in the way of another basis
+    /// Lists residual streams instead: the writers and readers of each, and the obstacles to
+    /// another basis
     #[arg(long)]
     streams: bool,
 
-    /// Prints JSON. `folded` says of a site whether the affine behind its core goes, or all of it where it has no core;
-    /// `pre`, `core` and `post` say what becomes of each part
+    /// Prints JSON. `folded` of a site says whether the affine after its core folds, or the whole
+    /// site if it has no core. `pre`, `core` and `post` give the outcome of each part
     #[arg(long)]
     json: bool,
 
-    /// Writes one self-contained page to look at the model: the graph before and after, and each site with the formulas
-    /// of its new weights, or the reason why it stays
+    /// Writes a self-contained page to explore the model: the graph before and after, and each site
+    /// with the formulas of its new weights, or the reason why it stays
     #[arg(long, value_name = "FILE", value_parser = file())]
     html: Option<PathBuf>,
 
@@ -69,12 +71,12 @@ struct InspectJson<'p> {
     model: JsonPath<'p>,
     sites: Vec<JsonSite<'p>>,
     summary: Summary,
-    /// Why the run would stop.
+    /// The reason why the run would stop.
     stopped: StopReason,
-    /// The changes beside the sites that would be made, if any.
+    /// The changes outside of sites that would be made, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     tidy: Option<&'p Tidy>,
-    /// How often it was folded before, and what.
+    /// The earlier runs that folded the model, and what they folded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     provenance: Vec<Provenance>,
 }
@@ -102,7 +104,8 @@ pub fn run(args: &InspectArgs) -> Result<End> {
         None => unfold::dry_run(&model, &options)?,
     };
     if args.streams {
-        // Any power of two shows which readers absorb one, and one change is planned at a time.
+        // Any power of two shows which readers absorb the scale, and only one change is planned at
+        // a time.
         let options = FuseOptions {
             scale_stream: Some(1),
             progress: Some(&progress),
@@ -132,7 +135,7 @@ pub fn run(args: &InspectArgs) -> Result<End> {
     Ok(End::Done)
 }
 
-/// The sites, the changes beside them, and the history, for people.
+/// The sites, the other changes and the provenance as text.
 fn text(model: &Model, lowered: &Model, plan: &Plan) -> Result<String> {
     let paint = Paint::stdout();
     let rows = sites::rows(lowered, plan.sites.iter())?;
@@ -147,7 +150,7 @@ fn text(model: &Model, lowered: &Model, plan: &Plan) -> Result<String> {
     Ok(text + &history.iter().map(told).collect::<String>())
 }
 
-/// Plans, and writes a page about the model and its result.
+/// Plans the folding, and writes a page about the model and its result.
 pub fn with_page(
     path: &Path,
     model: &Model,
@@ -168,7 +171,7 @@ pub fn with_page(
     Ok(Planned { plan, lowered })
 }
 
-/// One time that the model was folded, in a line.
+/// One earlier run that folded the model, in one line.
 fn told(time: &Provenance) -> String {
     const SHOWN: usize = 12;
     let Provenance {

@@ -1,4 +1,4 @@
-//! Interruption of a command while it writes.
+//! Ends a command safely when it is interrupted while it writes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -12,12 +12,13 @@ use crate::cli::temporary_folders::remove_empty;
 /// Whether the program is about to end.
 static ENDS: AtomicBool = AtomicBool::new(false);
 
-/// Lets Ctrl-C, and being told to terminate or hang up, end the program with no file half written.
+/// Installs a handler for Ctrl-C, termination and hang-up that ends the program without leaving
+/// partial files.
 pub fn end_between_saves() -> Result<()> {
     ctrlc::set_handler(|| end()).context("cannot listen for interrupts")
 }
 
-/// Ends the program, with no file half written, and no folder made for nothing.
+/// Ends the program without leaving partial files or empty new folders.
 pub fn end() -> ! {
     ENDS.store(true, Ordering::SeqCst);
     let _halt = halt_saves();
@@ -25,7 +26,8 @@ pub fn end() -> ! {
     std::process::exit(End::Interrupted as i32)
 }
 
-/// Waits for the end, where that is near: what failed meanwhile, since its folder was taken back, is nobody's error.
+/// Waits forever if the program is about to end. An error that is caused by removed temporary
+/// folders is then not reported.
 pub fn give_way() {
     while ENDS.load(Ordering::SeqCst) {
         thread::park();

@@ -19,17 +19,17 @@ use super::variants;
 use crate::cli::reexecute::resident;
 use crate::cli::usage_errors::misused;
 
-/// How to measure.
+/// The options of a measurement.
 #[derive(Debug, clap::Args)]
 pub struct MeasureArgs {
-    /// Sizes of the batch, each measured on its own
+    /// Sizes of the batch; each is measured separately
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = from_one)]
     pub batch: Vec<NonZeroUsize>,
 
     #[command(flatten)]
     pub rounds: RoundArgs,
 
-    /// Inputs, as a .npy or .npz file; random ones where it is not given
+    /// Inputs, as a .npy or .npz file. Default: random inputs
     #[arg(
         long,
         value_name = "FILE",
@@ -38,8 +38,8 @@ pub struct MeasureArgs {
     )]
     pub input: Option<PathBuf>,
 
-    /// A variant that the others are compared with (may be repeated); by default `LN twin`, `floor` and `as exported`,
-    /// or the first of several models
+    /// A variant with which the others are compared (may be repeated). Default: `LN twin`, `floor`
+    /// and `as exported`, or the first of several models
     #[arg(long = "reference", value_name = "NAME")]
     pub references: Vec<String>,
 }
@@ -61,7 +61,7 @@ impl MeasureArgs {
         }
     }
 
-    /// Checks that each dimension with a given size exists in some variant.
+    /// Checks that each dimension with a given size belongs to some variant.
     pub fn size_what_is_there(&self, variants: &[Variant]) -> Result<()> {
         let models: Vec<_> = variants.iter().map(|variant| &variant.model).collect();
         known_to_some(&self.rounds.dims, &models)
@@ -108,7 +108,7 @@ impl MeasureArgs {
         Ok(report)
     }
 
-    /// One measurement for each size of the batch.
+    /// The options of the measurement for each size of the batch.
     fn settings(
         &self,
         variants: &[Variant],
@@ -161,7 +161,7 @@ impl MeasureArgs {
     }
 }
 
-/// The options for one size of the batch, which these dimensions have.
+/// The options for one size of the batch, which is the size of the dimensions `symbols`.
 fn with_batch(base: &BenchOptions, symbols: &[Cow<str>], batch: usize) -> BenchOptions {
     let mut options = base.clone();
     for symbol in symbols {
@@ -170,7 +170,7 @@ fn with_batch(base: &BenchOptions, symbols: &[Cow<str>], batch: usize) -> BenchO
     labelled(options)
 }
 
-/// Whether the fused variant computes what the exported one does, where there are both.
+/// Compares the fused variant with the exported one, if both exist.
 fn verdict(variants: &[Variant], options: &BenchOptions) -> Option<Verdict> {
     let original = model_of(variants, "as exported")?;
     let fused = model_of(variants, "fused")?;
@@ -189,7 +189,7 @@ fn model_of<'v>(variants: &'v [Variant], name: &str) -> Option<&'v Model> {
         .map(|variant| &variant.model)
 }
 
-/// A verdict in a sentence.
+/// A verdict as a sentence.
 fn told(verdict: &Verdict, label: &str) -> String {
     match verdict {
         Verdict::Compared(comparison) => {

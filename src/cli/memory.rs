@@ -1,25 +1,26 @@
-//! How memory is taken from the system, and when it goes back.
+//! Sets when memory is taken from the operating system and returned to it.
 
 use std::time::Duration;
 
 use libmimalloc_sys::{mi_option_eager_commit_delay, mi_option_set, mi_option_t};
 
-/// `mi_option_purge_delay`, for which the bindings have no name: the milliseconds until free memory goes back to the
-/// system, or -1 for never.
+/// `mi_option_purge_delay`, which the bindings do not name: the milliseconds until free memory is
+/// returned to the operating system, or -1 for never.
 const PURGE_DELAY: mi_option_t = 15;
 
-/// Keeps what one step frees for the next one, which needs it at once, for so long, or for ever. Between the two the system
-/// would clear every page of it: up to a third of the time that a large graph takes.
+/// Keeps the memory that one step frees for the next one, for this time or forever. If it were
+/// returned, the operating system would clear every page of it again, which takes up to a third of
+/// the time for a large graph.
 pub fn keep_freed(time: Option<Duration>) {
-    // SAFETY: sets a number, which threads may read at any time.
+    // SAFETY: sets an integer, which threads may read at any time.
     unsafe { mi_option_set(PURGE_DELAY, time.map_or(-1, |time| time.as_millis() as _)) };
 }
 
-/// Takes memory in large pages where the system has them for those that ask. mimalloc does not ask where a thread begins: a
-/// gigabyte that a new thread is the first to want stays in small ones, which costs a graph of a million nodes a few percent
-/// of its time.
+/// Lets the allocator use large pages if the operating system provides them on request. By default
+/// mimalloc does not request them in a new thread. Small pages for the first gigabyte of a new
+/// thread would cost a graph of a million nodes a few percent of its time.
 pub fn take_large_pages() {
-    // SAFETY: sets a number, which threads may read at any time.
+    // SAFETY: sets an integer, which threads may read at any time.
     unsafe { mi_option_set(mi_option_eager_commit_delay, 0) };
 }
 
@@ -29,7 +30,7 @@ mod tests {
 
     #[test]
     fn purge_delay_has_the_option_number_of_mimalloc() {
-        // SAFETY: reads a number.
+        // SAFETY: reads an integer.
         let values = [PURGE_DELAY - 1, PURGE_DELAY]
             .map(|option| unsafe { libmimalloc_sys::mi_option_get(option) });
         assert_eq!(values[1], 10);

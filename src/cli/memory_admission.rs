@@ -1,17 +1,17 @@
-//! How many models are worked on at once: as many as there is memory for.
+//! Limits the number of models that are processed at once to those that fit into memory.
 
 use std::fs;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Memory of a model beside its weights, and the number of copies of the weights: original, folded,
-/// and one of each in the engine.
+/// The memory of a model apart from its weights, and the number of copies of its weights: the
+/// original and the folded ones, and one of each in the engine.
 const BESIDES: u64 = 64 << 20;
 const TIMES: u64 = 4;
 
-/// The memory assumed where the system does not report any.
+/// The memory that is assumed if the operating system does not report any.
 const USUAL: u64 = 4 << 30;
 
-/// A budget of memory. A task that needs more than all of it runs alone.
+/// A budget of memory. A task that needs more than the whole budget runs alone.
 pub struct Room {
     bytes: u64,
     taken: Mutex<Taken>,
@@ -24,14 +24,14 @@ struct Taken {
     places: usize,
 }
 
-/// A part of it, which goes back when it is dropped.
+/// A reserved part of the budget, which is returned when it is dropped.
 pub struct Seat<'r> {
     room: &'r Room,
     bytes: u64,
 }
 
 impl Room {
-    /// Half of the memory that the system has to give now.
+    /// Half of the memory that is available now.
     pub fn of_this_machine() -> Self {
         Self::new(available().unwrap_or(USUAL) / 2)
     }
@@ -44,7 +44,7 @@ impl Room {
         }
     }
 
-    /// Waits until there is room for a model whose files have so many bytes.
+    /// Waits until there is room for a model whose files have `file_bytes` bytes.
     pub fn take(&self, file_bytes: u64) -> Seat<'_> {
         let bytes = file_bytes.saturating_mul(TIMES).saturating_add(BESIDES);
         let full =
@@ -70,7 +70,7 @@ impl Drop for Seat<'_> {
     }
 }
 
-/// The memory that programs can have without others giving up theirs, and that a container lets this one have.
+/// The available memory of the machine, limited by that of the container.
 fn available() -> Option<u64> {
     let told = fs::read_to_string("/proc/meminfo").ok()?;
     let line = told
@@ -82,7 +82,7 @@ fn available() -> Option<u64> {
     Some((kilobytes << 10).min(limit.saturating_sub(used)))
 }
 
-/// The number that a file of the system holds.
+/// The number in a file of the operating system.
 fn number(file: &str) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
@@ -95,7 +95,7 @@ mod tests {
 
     use super::*;
 
-    /// The most models at once, of several of this size.
+    /// The maximum number of models of this size that are admitted at once.
     fn at_once(room: &Room, file_bytes: u64) -> usize {
         let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
         thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! The command line: parse, call the library, print, exit code.
+//! The command line: parses arguments, calls the library, prints results, and returns an exit code.
 
 mod bench;
 mod bench_zoo;
@@ -81,7 +81,7 @@ enum Command {
     Resident(resident::ResidentArgs),
 }
 
-/// Runs the command line, the first word of which is the name of the program, and returns the exit code.
+/// Runs a command line, whose first word is the name of the program, and returns the exit code.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     memory::keep_freed(None);
     memory::take_large_pages();
@@ -112,9 +112,9 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-/// Prints the help or the mistake, and returns the exit code.
+/// Prints the help or the usage error, and returns the exit code.
 fn misunderstood(error: &clap::Error) -> u8 {
-    // There is nobody left to tell where this fails.
+    // There is no other place to report a failure.
     let _ = error.print();
     if let Some(model) = model_as_command(error) {
         let advice = format!("`unfold fuse {model} -o OUT` folds this model");
@@ -123,7 +123,7 @@ fn misunderstood(error: &clap::Error) -> u8 {
     error.exit_code() as u8
 }
 
-/// The name of a model in the place of a command.
+/// The name of a model that was given in place of a command.
 fn model_as_command(error: &clap::Error) -> Option<&str> {
     match error.get(ContextKind::InvalidSubcommand)? {
         ContextValue::String(word) if word.ends_with(".onnx") => Some(word),
@@ -131,7 +131,7 @@ fn model_as_command(error: &clap::Error) -> Option<&str> {
     }
 }
 
-/// An error and what caused it, each said once: many errors of the library tell their causes themselves.
+/// An error with its causes, without those that its message already contains.
 pub fn causes(error: &anyhow::Error) -> String {
     let mut line = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -143,7 +143,7 @@ pub fn causes(error: &anyhow::Error) -> String {
 }
 
 fn dispatch(command: &Command) -> Result<End> {
-    // To measure is what alone has something to tell when it is interrupted.
+    // Only measurements handle an interruption themselves, because they report the results so far.
     if !matches!(command, Command::Bench(_) | Command::Resident(_)) {
         interrupt::end_between_saves()?;
     }

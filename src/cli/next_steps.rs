@@ -1,9 +1,9 @@
-//! The commands and options that may be of use after `fuse`.
+//! Suggests commands and options after `fuse`.
 
 use unfold::refusal::Reason;
 use unfold::{Outcome, Plan, SitePlan};
 
-/// A line for each option that lets more fold, and the command that measures the result.
+/// A line for each option that lets more sites fold, and the command that measures the result.
 pub fn told(plan: &Plan) -> String {
     let mut lines = String::new();
     let shared = sites_beyond_growth(plan);
@@ -13,7 +13,7 @@ pub fn told(plan: &Plan) -> String {
     lines + "next: `unfold tune MODEL -o OUT` finds the options that are fastest here\n"
 }
 
-/// How many sites stay since copies of shared weights would add too much.
+/// The number of sites that stay because copies of shared weights would exceed the limit.
 fn sites_beyond_growth(plan: &Plan) -> usize {
     plan.sites
         .iter()

@@ -1,11 +1,11 @@
-//! The normalizers that are gone as others follow them, and what that comes to.
+//! Reports the merged normalizers and their error.
 
 use unfold::affine::plan::MergedNorm;
 use unfold::epsilon_error::EpsilonError;
 use unfold::report::plain;
 use unfold::run::Failure;
 
-/// A line for each of them, and one for all.
+/// A line for each merged normalizer, and a line about the error.
 pub fn told(merged: &[MergedNorm], slack: Option<&Result<EpsilonError, Failure>>) -> String {
     let mut lines = String::new();
     for MergedNorm { name, followers } in merged {

@@ -1,4 +1,5 @@
-//! Observers of the passes of `unfold fuse`: a proof of each, and a print of the model.
+//! Observers of the passes of `unfold fuse`: they prove the result of each pass, or print the
+//! model.
 
 use std::io::{self, Write};
 
@@ -6,10 +7,10 @@ use unfold::onnx::text::PrintedElements;
 use unfold::prove_passes::{PassProof, PassProver};
 use unfold::{PassResult, pipeline};
 
-/// Elements of a tensor up to which they are printed.
+/// The maximum number of elements of a tensor that is printed.
 const PRINTED: usize = 16;
 
-/// The name of a pass on the command line.
+/// Parses the name of a pass.
 pub fn pass_name(word: &str) -> Result<String, String> {
     let mut passes = pipeline().into_iter().flat_map(|stage| stage.passes);
     match passes.any(|pass| pass.name == word) {
@@ -27,7 +28,7 @@ pub struct Observers {
 }
 
 impl Observers {
-    /// Whether anything is done.
+    /// Whether there is anything to observe.
     pub fn is_wanted(&self) -> bool {
         self.prover.is_some() || self.printed.is_some()
     }
@@ -42,7 +43,7 @@ impl Observers {
         }
     }
 
-    /// The proofs so far.
+    /// The proofs of all changes so far.
     pub fn proofs(&self) -> Vec<PassProof> {
         self.prover.iter().flat_map(PassProver::proofs).collect()
     }
@@ -56,6 +57,6 @@ fn print(result: &PassResult) {
             .unwrap_or_else(|error| format!("# {error}\n")),
         None => "# the bodies of control flow cannot be restored\n".to_owned(),
     };
-    // A closed pipe is no error.
+    // A closed pipe is not an error.
     let _ = writeln!(io::stderr(), "# after {}\n{text}", result.pass);
 }

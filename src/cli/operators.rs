@@ -1,4 +1,4 @@
-//! The operators of a model before and after.
+//! Counts the operators of a model before and after.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use unfold::onnx::proto::GraphProto;
 
 use super::out::{self, Paint, Tone};
 
-/// How many nodes of each operator there are, bodies of control flow included.
+/// The number of nodes of each operator, including those in bodies.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Operators(BTreeMap<String, usize>);
@@ -30,18 +30,19 @@ impl Operators {
         }
     }
 
-    /// How many nodes of an operator there are.
+    /// The number of nodes of an operator.
     fn of(&self, name: &str) -> usize {
         self.0.get(name).copied().unwrap_or(0)
     }
 
-    /// How many nodes there are.
+    /// The total number of nodes.
     pub fn total(&self) -> usize {
         self.0.values().sum()
     }
 }
 
-/// The operators whose number changed, those that did not in one line, and the sum.
+/// A table of the operators whose number changed, with one line for all others and one for the
+/// total.
 pub fn table(before: &Operators, after: &Operators, paint: Paint) -> String {
     let mut table = paint.table(&["operator", "before", "after", "change"]);
     let names: BTreeSet<&String> = before.0.keys().chain(after.0.keys()).collect();

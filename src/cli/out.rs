@@ -1,4 +1,4 @@
-//! Output to the terminal, and its style.
+//! Prints to the terminal in a uniform style.
 
 use std::env;
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -7,16 +7,16 @@ use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
 use serde::Serialize;
 use unfold::report::plain;
 
-/// How wide a table is where no terminal says how wide it may be, and how narrow at least.
+/// The width of a table if no terminal limits it, and the minimum width.
 const WIDTH: u16 = 80;
 const NARROW: u16 = 40;
 
 /// The tone of a piece of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
-    /// As wanted.
+    /// A good result.
     Good,
-    /// Not as wanted.
+    /// A bad result.
     Bad,
     /// A heading.
     Head,
@@ -27,18 +27,18 @@ pub enum Tone {
 pub struct Paint(bool);
 
 impl Paint {
-    /// For the standard output.
+    /// Colours the standard output if it is a terminal.
     pub fn stdout() -> Self {
         Self(io::stdout().is_terminal() && wanted())
     }
 
-    /// For what does not go to a terminal.
+    /// Never colours, for output that is not on a terminal.
     #[cfg(any(test, feature = "python"))]
     pub fn none() -> Self {
         Self(false)
     }
 
-    /// The text in a tone.
+    /// The text in the colour of a tone.
     pub fn text(self, tone: Tone, text: &str) -> String {
         let code = match tone {
             Tone::Good => 32,
@@ -52,7 +52,7 @@ impl Paint {
         }
     }
 
-    /// A cell of a table in a tone.
+    /// A table cell in the colour of a tone.
     pub fn cell(self, tone: Tone, text: impl ToString) -> Cell {
         let cell = cell(text);
         match tone {
@@ -80,12 +80,12 @@ impl Paint {
     }
 }
 
-/// A cell of a table. Its text may be a name of a model.
+/// A table cell, in which names of the model are escaped.
 pub fn cell(text: impl ToString) -> Cell {
     Cell::new(plain(&text.to_string()))
 }
 
-/// A table as lines.
+/// A table as text.
 pub fn lines(table: &Table) -> String {
     table.trim_fmt() + "\n"
 }
@@ -95,7 +95,7 @@ fn wanted() -> bool {
     !is_set("NO_COLOR") && env::var_os("TERM").is_none_or(|terminal| terminal != "dumb")
 }
 
-/// Prints text. A closed pipe is no error.
+/// Prints text. A closed pipe is not an error.
 pub fn print(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout
@@ -107,13 +107,13 @@ pub fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// A value as JSON, on lines of their own.
+/// A value as indented JSON.
 pub fn json(value: &impl Serialize) -> serde_json::Result<String> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
-/// Prints one line to the standard error stream, behind its kind: `error` or `warning`.
+/// Prints one line to the standard error stream, after its kind: `error` or `warning`.
 pub fn complain(what: &str, text: &str) {
-    // There is nobody left to tell where this fails.
+    // There is no other place to report a failure.
     let _ = writeln!(io::stderr(), "{what}: {}", plain(&text.replace('\n', " ")));
 }

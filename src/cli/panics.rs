@@ -1,4 +1,4 @@
-//! Panics as one line.
+//! Reports panics in one line.
 
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::sync::{Mutex, PoisonError};
@@ -6,20 +6,20 @@ use std::sync::{Mutex, PoisonError};
 /// The message of the last panic.
 static LAST: Mutex<String> = Mutex::new(String::new());
 
-/// Keeps what panics say to themselves.
+/// Stores the message of each panic instead of printing it.
 ///
-/// The engine that infers shapes panics on some models, which is caught on the spot and not
-/// reported. An uncaught panic is a fault of this program, and is reported in one line.
+/// The engine that infers shapes panics on some models. Such a panic is caught immediately and not
+/// reported. Any other panic is a defect of unfold, and is reported in one line.
 pub fn kept() {
     panic::set_hook(Box::new(|info| {
         *LAST.lock().unwrap_or_else(PoisonError::into_inner) = describe(info)
     }));
 }
 
-/// Does all of the work, or a part that others do not depend on.
+/// Runs all of the work, or an independent part of it, and catches a panic.
 ///
 /// # Errors
-/// The result, or the message of a panic.
+/// The message of a panic.
 pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     panic::catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
         let last = LAST.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! `unfold passes`: the pipeline.
+//! `unfold passes`: lists the pipeline.
 
 use anyhow::Result;
 use serde_json::json;
@@ -16,8 +16,9 @@ Examples:
 
 /// Lists the passes of `unfold fuse`, in the order in which they run.
 ///
-/// A stage with a bound begins again after each change, until none of its passes finds anything to do or until they have
-/// changed the model so often. `--skip` takes the names of passes, and older words for them, which are listed as aliases.
+/// A stage with a bound begins again after each change, until none of its passes changes anything
+/// or the number of changes reaches the bound. `--skip` takes the names of passes, and their older
+/// names, which are listed as aliases.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct PassesArgs {
@@ -37,7 +38,7 @@ pub fn run(args: &PassesArgs) -> Result<End> {
     Ok(End::Done)
 }
 
-/// A table of each stage.
+/// Tables of all stages.
 fn text(stages: &[StageInfo], paint: Paint) -> String {
     let tables = stages.iter().map(|stage| stage_text(stage, paint));
     tables.collect::<Vec<_>>().join("\n")
@@ -55,7 +56,7 @@ fn stage_text(stage: &StageInfo, paint: Paint) -> String {
     out::lines(&table)
 }
 
-/// How often a stage runs, and behind which pass.
+/// The number of repetitions of a stage, and the pass after which it runs.
 fn conditions(stage: &StageInfo) -> String {
     let mut conditions = vec![];
     conditions.extend(stage.after.map(|pass| format!("only after {pass}")));

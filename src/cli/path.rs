@@ -1,10 +1,10 @@
-//! Paths as programs read them.
+//! Writes paths for programs.
 
 use std::path::Path;
 
 use serde::{Serialize, Serializer};
 
-/// A path in JSON, which is text: invalid bytes are replaced as in the text output.
+/// A path in JSON. Invalid UTF-8 is replaced as in the text output.
 pub struct JsonPath<'p>(pub &'p Path);
 
 impl Serialize for JsonPath<'_> {

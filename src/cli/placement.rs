@@ -1,9 +1,9 @@
-//! The linear work that is done where values have fewer places.
+//! Reports the linear work that moves to fewer places.
 
 use unfold::affine::plan::Placed;
 use unfold::report::plain;
 
-/// A line for each operator that moves, or could.
+/// A line for each operator that was moved or could be moved.
 pub fn told(placed: &[Placed]) -> String {
     placed.iter().map(line).collect()
 }

@@ -1,4 +1,4 @@
-//! `unfold print`: a model as text.
+//! `unfold print`: prints a model as text.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,8 @@ pub struct PrintArgs {
     #[arg(value_name = "MODEL", value_parser = file())]
     model: PathBuf,
 
-    /// Prints the elements of tensors up to this number of them, or `all`; larger tensors are `...`
+    /// Prints tensors of up to this number of elements, or `all`; larger tensors are printed as
+    /// `...`
     #[arg(long, value_name = "COUNT", default_value = "16", value_parser = elements)]
     elements: PrintedElements,
 

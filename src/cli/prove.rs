@@ -31,35 +31,36 @@ Examples:
 
 /// Proves that a folded model is the same function as its original, or that it is not.
 ///
-/// Each new tensor is computed again and compared bit for bit, every other one has to be the original's, and both
-/// graphs are evaluated exactly, in a finite field, at random points. No engine runs, and there is no tolerance.
-/// Without a certificate the original is planned again, with the options that the folded model names.
+/// Each new tensor is computed again and compared bit for bit, and every other tensor must equal
+/// the original's. Both graphs are evaluated exactly, in a finite field, at random points. No
+/// engine runs, and there is no tolerance. Without a certificate, the original is planned again
+/// with the options that the folded model names.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct ProveArgs {
-    /// The model as it was
+    /// The original model
     #[arg(value_parser = file())]
     original: PathBuf,
 
-    /// What it was folded to
+    /// The folded model
     #[arg(value_parser = file())]
     fused: PathBuf,
 
-    /// What `unfold fuse --certificate` wrote; both models must be those that it is for
+    /// The file from `unfold fuse --certificate`; it must belong to both models
     #[arg(long, value_name = "FILE", value_parser = file())]
     certificate: Option<PathBuf>,
 
-    /// Size of a symbolic dimension, which is called by its input and its place, such as x:2, where it has no symbol (may be
-    /// repeated)
+    /// Size of a symbolic dimension. A dimension without a symbol is named by its input and its
+    /// place, such as x:2 (may be repeated)
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     dims: Vec<Dims>,
 
-    /// At how many random points, or more where doubt is left; each makes it less likely that models which differ are
-    /// taken for the same
+    /// The number of random points. More points are used if doubt is left. Each point makes it less
+    /// likely that different models are taken for equal
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
     points: u16,
 
-    /// What the points are drawn from
+    /// The seed of the random points
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 
@@ -70,7 +71,7 @@ pub struct ProveArgs {
     #[arg(long)]
     json: bool,
 
-    /// Prints nothing but errors
+    /// Prints only errors
     #[arg(long, short)]
     quiet: bool,
 }
@@ -82,7 +83,7 @@ struct ProveJson<'j> {
     #[serde(skip_serializing_if = "Option::is_none")]
     certificate: Option<JsonPath<'j>>,
     proof: &'j Proof,
-    /// The name of the site that is to blame.
+    /// The name of the site that causes the difference.
     #[serde(skip_serializing_if = "Option::is_none")]
     site: Option<&'j str>,
 }
@@ -96,7 +97,7 @@ pub fn run(args: &ProveArgs) -> Result<End> {
         args.reach.open(&args.fused)?,
     );
     let dims = sizes(&args.dims, &original)?;
-    // A file that no engine takes computes nothing, rather than something else.
+    // An invalid model is an error, and not another function.
     for model in [&original, &fused] {
         Graph::new(model)?;
     }
@@ -188,7 +189,7 @@ impl Claim {
         })
     }
 
-    /// The claim of folding the original again.
+    /// The claim that results from folding the original again.
     pub fn planned(original: &Model, fused: &Model) -> Result<Self> {
         let history = Provenance::from_model(fused);
         let from = original.sha256()?;
@@ -220,7 +221,7 @@ fn shown(model: &Model) -> std::path::Display<'_> {
     model.path().unwrap_or(Path::new("the model")).display()
 }
 
-/// The first file whose digest is another one.
+/// The name of the first file whose digest differs.
 fn other_file(found: &Digests, expected: &Digests) -> Option<String> {
     if found.sha256 != expected.sha256 {
         return Some("SHA-256".to_owned());

@@ -1,4 +1,4 @@
-//! This program, started again: to measure a model in a process of its own.
+//! Starts this program again, to measure a model in its own process.
 
 #[cfg(feature = "python")]
 use std::sync::OnceLock;
@@ -6,18 +6,18 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result};
 use unfold::bench::Child;
 
-/// The command that starts this program, where it is a library of another.
+/// The command that starts this program when it is a library in another process.
 #[cfg(feature = "python")]
 static STARTED_BY: OnceLock<Child> = OnceLock::new();
 
-/// Says what starts it, as an interpreter does.
+/// Sets the command that starts this program, such as an interpreter.
 #[cfg(feature = "python")]
 pub fn started_by(child: Child) {
-    // The first call wins; later ones say the same.
+    // The first call wins; later calls pass the same command.
     let _ = STARTED_BY.set(child);
 }
 
-/// How it is started to run one model.
+/// The command that starts this program to run one model.
 pub fn resident() -> Result<Child> {
     #[cfg(feature = "python")]
     if let Some(child) = STARTED_BY.get() {

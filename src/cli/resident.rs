@@ -1,4 +1,4 @@
-//! `unfold resident`: the process that `unfold bench` starts for each variant.
+//! `unfold resident`: runs in a process that `unfold bench` starts for each variant.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The options of an interleaved measurement, for all commands that measure.
+//! The options of an interleaved measurement, shared by all commands that measure.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -9,23 +9,23 @@ use unfold::run::Dims;
 
 use super::values::{from_one, seconds, threads};
 
-/// How often and with which sizes variants run.
+/// The rounds, sizes and threads of a measurement.
 #[derive(Debug, clap::Args)]
 pub struct RoundArgs {
-    /// Size of a symbolic dimension, which is called by its input and its place, such as x:2, where it has no symbol (may be
-    /// repeated)
+    /// Size of a symbolic dimension. A dimension without a symbol is named by its input and its
+    /// place, such as x:2 (may be repeated)
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     pub dims: Vec<Dims>,
 
-    /// How many rounds; every variant runs once in a round
+    /// The number of rounds; every variant runs once per round
     #[arg(long, value_name = "N", value_parser = from_one)]
     pub rounds: Option<NonZeroUsize>,
 
-    /// How long the rounds of each batch size may take, in seconds, where --rounds does not say
+    /// The maximum duration of the rounds of each batch size in seconds, without --rounds
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value_t = 10.0)]
     pub time: f64,
 
-    /// Threads for matrix products
+    /// The number of threads for matrix products
     #[arg(long, value_name = "N", value_parser = threads, default_value_t = NonZeroUsize::MIN)]
     pub threads: NonZeroUsize,
 
@@ -35,13 +35,13 @@ pub struct RoundArgs {
 }
 
 impl RoundArgs {
-    /// How long the rounds may take.
+    /// The maximum duration of the rounds.
     pub fn time(&self) -> Result<Duration> {
         Duration::try_from_secs_f64(self.time)
             .map_err(|_| anyhow!("--time {} is no duration", self.time))
     }
 
-    /// The options as the library has them, with random inputs.
+    /// The options for the library, with random inputs.
     pub fn options(&self) -> Result<BenchOptions> {
         let mut dims = Dims::default();
         dims.extend(self.dims.iter().cloned());
@@ -55,7 +55,7 @@ impl RoundArgs {
     }
 }
 
-/// The options under a label: the sizes that tell a setting from others.
+/// The options with a label: the sizes, which distinguish a setting from others.
 pub fn labelled(options: BenchOptions) -> BenchOptions {
     let sizes: Vec<String> = options
         .dims

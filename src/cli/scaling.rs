@@ -1,4 +1,4 @@
-//! `--scale-stream`: the power of two that scales residual streams.
+//! `--scale-stream`: scales residual streams by a power of two.
 
 use std::path::PathBuf;
 
@@ -12,17 +12,17 @@ use unfold::run::Dims;
 use super::inputs::{read_inputs, sizes};
 use crate::cli::usage_errors::misused;
 
-/// Whether and how residual streams are scaled.
+/// The options for scaling residual streams.
 #[derive(Debug, clap::Args)]
 pub struct ScalingArgs {
-    /// Makes residual streams 2^-K of what they are, so that float16 holds them. In float32 no bit of an output changes, but
-    /// for numbers that have not all their digits any more as they are so small, and where SkipLayerNormalization is
-    /// written out, which rounds otherwise. `auto` finds K from --input
+    /// Scales residual streams by 2^-K, so that they fit into float16. In float32 no bit of an
+    /// output changes, except for subnormal numbers, and where SkipLayerNormalization is written
+    /// out, which rounds otherwise. `auto` determines K from --input
     #[arg(long, value_name = "2^-K|auto", value_parser = asked)]
     scale_stream: Option<ScaleStream>,
 
-    /// Samples of the inputs for --scale-stream auto, as a .npy or .npz file; in float32 where those of the model are
-    /// narrower
+    /// Samples of the inputs for --scale-stream auto, as a .npy or .npz file. They are in float32
+    /// if the model's inputs are narrower
     #[arg(
         long,
         value_name = "FILE",
@@ -32,16 +32,16 @@ pub struct ScalingArgs {
     input: Option<PathBuf>,
 }
 
-/// The requested power.
+/// The requested power of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ScaleStream {
     /// `2^-k`
     By(u32),
-    /// The power that samples need.
+    /// The power that the samples require.
     Auto,
 }
 
-/// `auto` or `2^-k`.
+/// Parses `auto` or `2^-k`.
 fn asked(text: &str) -> Result<ScaleStream, String> {
     if text == "auto" {
         return Ok(ScaleStream::Auto);
@@ -55,19 +55,19 @@ fn asked(text: &str) -> Result<ScaleStream, String> {
         .map_err(|error| error.to_string())
 }
 
-/// By what residual streams are scaled.
+/// The chosen scale of residual streams.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct ScalingChoice {
-    /// The k of `2^-k`; nothing where the samples ask for none.
+    /// The k of `2^-k`; `None` if the samples require no scale.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_stream: Option<u32>,
-    /// The largest magnitude on a stream, if samples were looked at.
+    /// The largest magnitude on a stream, if it was measured on samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     largest_on_stream: Option<f64>,
 }
 
 impl ScalingArgs {
-    /// The requested power, or the power that the samples need.
+    /// The requested power, or the power that the samples require.
     pub fn choose(
         &self,
         model: &Model,
@@ -100,7 +100,7 @@ impl ScalingArgs {
 }
 
 impl ScalingChoice {
-    /// In a line, if there is anything to tell.
+    /// The scale in one line, or an empty text.
     pub fn told(&self) -> String {
         let by = match self.scale_stream {
             Some(power) => format!("scaled by 2^-{power}"),

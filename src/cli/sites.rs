@@ -1,4 +1,4 @@
-//! The sites of a model, and what becomes of them.
+//! Reports the sites of a model and their outcomes.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -15,16 +15,16 @@ use unfold::{Outcome, Plan, SitePlan};
 
 use super::out::{self, Paint, Tone};
 
-/// How many operators a line names before it only counts them.
+/// The maximum number of operators that a line names; more are counted.
 const NAMED: usize = 3;
 
-/// How many sites a table lists before it only counts them: more than anybody reads in a terminal.
+/// The maximum number of sites that a table lists; more are counted.
 const LISTED: usize = 200;
 
-/// The longest name of a site that is always on one line.
+/// The maximum length of a site's name that is not wrapped.
 const LONGEST: usize = 30;
 
-/// How narrow the last column becomes, in however narrow a terminal.
+/// The minimum width of the last column.
 const NARROWEST: u16 = 20;
 
 /// A site in the table.
@@ -35,15 +35,15 @@ pub struct Row<'p> {
     pub outcomes: Vec<AffineOutcome>,
 }
 
-/// The outcome of one affine, in words.
+/// The outcome of one affine in words.
 pub struct AffineOutcome {
-    /// Where it is, of several of one site.
+    /// Its place, if the site has several affines.
     pub place: &'static str,
-    /// Whether it goes.
+    /// Whether it folds.
     pub folded: bool,
-    /// The direction, or that it stays.
+    /// The direction, or `stays`.
     pub fold: &'static str,
-    /// Into what, or why not.
+    /// The operators that absorb it, or the reasons why it stays.
     pub what: String,
 }
 
@@ -54,13 +54,13 @@ impl fmt::Display for AffineOutcome {
     }
 }
 
-/// Sites of a model in words.
+/// The rows of sites of a model.
 pub fn rows<'p>(model: &Model, sites: impl Iterator<Item = &'p SitePlan>) -> Result<Vec<Row<'p>>> {
     let mut sites = sites.peekable();
     if sites.peek().is_none() {
         return Ok(vec![]);
     }
-    // A plan calls the nodes of bodies by the way to them.
+    // A plan prefixes the names of nodes in bodies by their region path.
     let flat = Flat::new(model);
     let graph = &Graph::new(flat.as_ref().map_or(model, |flat| &flat.model))?;
     let names: HashMap<&str, NodeId> = graph
@@ -75,7 +75,7 @@ pub fn rows<'p>(model: &Model, sites: impl Iterator<Item = &'p SitePlan>) -> Res
     Ok(sites.map(|site| described.row(site)).collect())
 }
 
-/// A graph, and its nodes by name.
+/// A graph with its nodes by name.
 struct Described<'g> {
     graph: &'g Graph<'g>,
     names: &'g HashMap<&'g str, NodeId>,
@@ -131,9 +131,9 @@ impl Described<'_> {
         }
     }
 
-    /// Nodes by their operators and modules, which say more than numbered names of exporters:
-    /// `MatMul …attn.q, …attn.k`, or `MatMul+Add …attn.q` for two of one module. The common prefix of a
-    /// module and the site is left out.
+    /// Describes nodes by their operators and modules, which are clearer than numbered names of
+    /// exporters: `MatMul …attn.q, …attn.k`, or `MatMul+Add …attn.q` for two nodes of one module.
+    /// The common prefix of a module and the site is left out.
     fn describe(&self, site: &str, into: &[String]) -> String {
         let mut modules: Vec<(String, String)> = vec![];
         for name in into {
@@ -158,7 +158,7 @@ impl Described<'_> {
     }
 }
 
-/// The first modules with their operators, and how many more there are.
+/// The first modules with their operators, and the number of others.
 fn listed(mut modules: Vec<(String, String)>) -> String {
     let more = modules.len().saturating_sub(NAMED);
     modules.truncate(if more > 1 { NAMED } else { modules.len() });
@@ -178,7 +178,7 @@ fn listed(mut modules: Vec<(String, String)>) -> String {
     words.join(", ")
 }
 
-/// The reason's name, which the legend explains, and the node.
+/// The name of the reason, which the legend explains, and the name of the node.
 pub fn in_short(refusal: &Refusal) -> String {
     let Refusal { reason, at } = refusal;
     match at.rsplit_once('/') {
@@ -188,7 +188,7 @@ pub fn in_short(refusal: &Refusal) -> String {
     }
 }
 
-/// The meaning of the reasons, one line each.
+/// The meanings of the reasons, one per line.
 fn legend(rows: &[Row], paint: Paint) -> String {
     let outcomes = rows.iter().flat_map(|row| row.site.outcomes());
     let refusals = outcomes
@@ -208,9 +208,9 @@ fn legend(rows: &[Row], paint: Paint) -> String {
     format!("\n{}", out::lines(&table))
 }
 
-/// A module path without the steps in which it agrees with a site's.
+/// A module path without the steps that it shares with the site's.
 fn beside(path: &str, site: &str) -> String {
-    // Several sites of one module are numbered.
+    // Several sites of one module are numbered after `#`.
     let site = site.split('#').next().unwrap_or(site);
     let shared: usize = path
         .split('.')
@@ -224,7 +224,7 @@ fn beside(path: &str, site: &str) -> String {
     }
 }
 
-/// Sites that stay for equal reasons, or one site.
+/// Several sites that stay for equal reasons, or one site.
 struct SiteGroup<'r, 'p> {
     first: &'r Row<'p>,
     sites: usize,
@@ -240,7 +240,7 @@ impl SiteGroup<'_, '_> {
         }
     }
 
-    /// Whether a site stays for the same reasons as those of the group.
+    /// Whether a site stays for the same reasons as the sites of the group.
     fn holds(&self, row: &Row) -> bool {
         let stays = row.outcomes.iter().all(|outcome| outcome.fold == "stays");
         let (own, other) = (self.first.site, row.site);
@@ -249,7 +249,7 @@ impl SiteGroup<'_, '_> {
             && self.first.reasons() == row.reasons()
     }
 
-    /// The outcomes, without nodes where those of the sites differ.
+    /// The outcome. For several sites, the nodes are left out.
     fn outcome(&self, outcome: &AffineOutcome) -> String {
         if self.sites == 1 {
             outcome.what.clone()
@@ -260,7 +260,7 @@ impl SiteGroup<'_, '_> {
 }
 
 impl Row<'_> {
-    /// The fate of each affine, without the nodes.
+    /// The outcome of each affine, without the nodes.
     fn reasons(&self) -> Vec<(&str, &str, String)> {
         self.outcomes
             .iter()
@@ -269,7 +269,7 @@ impl Row<'_> {
     }
 }
 
-/// The names of reasons, of `reason at node; reason at node`.
+/// The names of the reasons in `reason at node; reason at node`.
 fn reasons(what: &str) -> String {
     let names: Vec<&str> = what
         .split("; ")
@@ -278,7 +278,7 @@ fn reasons(what: &str) -> String {
     names.join("; ")
 }
 
-/// Each row by itself, or rows of sites that stay for equal reasons as one.
+/// The groups of sites that stay for equal reasons. If `verbose`, each site is its own group.
 fn groups<'r, 'p>(rows: &'r [Row<'p>], verbose: bool) -> Vec<SiteGroup<'r, 'p>> {
     let mut groups: Vec<SiteGroup> = vec![];
     for row in rows {
@@ -293,7 +293,8 @@ fn groups<'r, 'p>(rows: &'r [Row<'p>], verbose: bool) -> Vec<SiteGroup<'r, 'p>> 
     groups
 }
 
-/// The sites as a table, and the reasons in it in words. Unless `verbose`, sites that stay for equal reasons are one row.
+/// A table of the sites, and the meanings of the reasons. Unless `verbose`, sites that stay for
+/// equal reasons share a row.
 pub fn table(rows: &[Row], verbose: bool, paint: Paint) -> String {
     let groups = groups(rows, verbose);
     let (listed, others) = groups.split_at(groups.len().min(LISTED));
@@ -301,7 +302,7 @@ pub fn table(rows: &[Row], verbose: bool, paint: Paint) -> String {
     for group in listed {
         add_rows(&mut table, group, paint);
     }
-    // The last column is the one that wraps, as far as words can be read in it.
+    // Only the last column wraps, as long as its words stay readable.
     let whole = ColumnConstraint::ContentWidth;
     let longest = listed.iter().map(|group| group.name().chars().count());
     let names = match longest.max().unwrap_or_default() {
@@ -325,7 +326,7 @@ pub fn table(rows: &[Row], verbose: bool, paint: Paint) -> String {
     text + &legend(rows, paint)
 }
 
-/// A row for each affine of a group.
+/// Adds a row for each affine of a group.
 fn add_rows(table: &mut Table, group: &SiteGroup, paint: Paint) {
     let SitePlan { kind, channels, .. } = group.first.site;
     let mut first = [group.name(), kind.name.to_owned(), channels.to_string()];
@@ -345,7 +346,7 @@ fn add_rows(table: &mut Table, group: &SiteGroup, paint: Paint) {
     }
 }
 
-/// A site as JSON: what the plan says, and whether all of it folds.
+/// A site as JSON, with a flag whether all of it folds.
 #[derive(Debug, Serialize)]
 pub struct JsonSite<'p> {
     #[serde(flatten)]

@@ -11,29 +11,29 @@ use unfold::run::Dims;
 
 use super::inputs::sizes;
 
-/// How many of the values at a peak are named.
+/// The maximum number of values at a peak that are named.
 const NAMED: usize = 3;
 
 /// The options of slicing.
 #[derive(Debug, clap::Args)]
 pub struct SlicingArgs {
-    /// Cuts each region around a large value into N parts that run one after the other, so that activations take less
-    /// memory: attention by its queries, heads or samples, an MLP by its tokens. The result is the same function.
-    /// `--skip slicing` leaves all as it is
+    /// Cuts each region around a large value into N parts that run one after another, so that
+    /// activations take less memory: attention by its queries, heads or samples, and an MLP by its
+    /// tokens. The result is the same function. `--skip slicing` leaves all regions unchanged
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
     slice: Option<u64>,
 
-    /// Goal for the peak of activations, such as 64MB, 50% or min: what holds it is cut into as few parts as bring it under
-    /// the goal, then the next peak
+    /// Goal for the peak of activations, such as 64MB, 50% or min. The region at the peak is cut
+    /// into as few parts as necessary, followed by the region at the next peak
     #[arg(long, value_name = "GOAL")]
     memory: Option<MemoryGoal>,
 
-    /// Size of a symbolic dimension that the peak is computed with (may be repeated); 1 for a batch that is not named. The
-    /// result is right at every size
+    /// Size of a symbolic dimension for computing the peak (may be repeated). Default: 1 for a
+    /// batch. The result is correct for every size
     #[arg(long = "expect", value_name = "NAME=SIZE")]
     expect: Vec<Dims>,
 
-    /// Fails, and writes nothing, where the goal of --memory is not reached
+    /// Fails, and writes nothing, if the goal of --memory is missed
     #[arg(long, requires = "memory")]
     require: bool,
 }
@@ -53,10 +53,10 @@ impl SlicingArgs {
         })
     }
 
-    /// Refuses a goal that is not reached, where it has to be.
+    /// Returns an error if the goal is missed and `--require` was given.
     pub fn check(&self, change: Option<&MemoryChange>) -> Result<()> {
         match (change, self.memory) {
-            // With the goal `min` every peak is a success.
+            // With the goal `min` any peak is accepted.
             (Some(change), Some(goal))
                 if self.require && goal != MemoryGoal::Min && change.is_missed() =>
             {
@@ -71,7 +71,7 @@ impl SlicingArgs {
     }
 }
 
-/// The peak before and after, the regions that are cut, and the obstacle where a goal is missed.
+/// Reports the peak before and after, the cut regions, and the obstacle if the goal is missed.
 pub fn told(change: Option<&MemoryChange>) -> String {
     let Some(change) = change else {
         return String::new();
@@ -123,18 +123,19 @@ pub fn told(change: Option<&MemoryChange>) -> String {
     text
 }
 
-/// The node at the peak that is left, and the largest values that are held there.
+/// The node at the remaining peak, and the largest values that are live there.
 fn left(change: &MemoryChange) -> String {
     let named: Vec<String> = change.held.iter().take(NAMED).map(with_size).collect();
     plain(&format!("left at {}: {}", change.at, named.join(", ")))
 }
 
-/// Such as `scores 12.3 MB`.
+/// For example `scores 12.3 MB`.
 fn with_size(HeldValue { value, bytes: size }: &HeldValue) -> String {
     format!("{value} {}", bytes(*size))
 }
 
-/// Cuts of regions with the same operators into as many parts, each with how many there are.
+/// Groups the cuts of regions with the same operators into the same number of parts, and counts
+/// each group.
 fn alike(cuts: &[CutRegion]) -> Vec<(String, usize, &CutRegion)> {
     let mut groups: Vec<(String, usize, &CutRegion)> = vec![];
     for cut in cuts {

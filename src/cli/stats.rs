@@ -1,4 +1,4 @@
-//! The passes of a run and their proofs, as text.
+//! Reports the passes of a run and their proofs.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ pub fn table(passes: &[PassStats], paint: Paint) -> String {
     out::lines(&table)
 }
 
-/// How many operators a pass adds to a model.
+/// The change of the number of operators by a pass.
 fn operators(pass: &PassStats) -> String {
     match -pass.operators {
         0 => "=".to_owned(),
@@ -34,7 +34,7 @@ fn operators(pass: &PassStats) -> String {
     }
 }
 
-/// A line for all changes that are proved, and one for each that is not.
+/// A line for all proved changes, and a line for each other one.
 pub fn proofs(proofs: &[PassProof], paint: Paint) -> String {
     if proofs.is_empty() {
         return String::new();

@@ -1,4 +1,4 @@
-//! Progress of a command, on a terminal.
+//! Shows the progress of a command on a terminal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,10 +8,10 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use unfold::report::plain;
 
-/// How long something may last before it is shown.
+/// The time after which progress is shown.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The progress of a command as a bar on the standard error stream. It appears only on a terminal
+/// The progress of a command, as a bar on the standard error stream. It appears only on a terminal
 /// and after a second, and disappears at the end.
 pub struct Steps {
     bar: ProgressBar,
@@ -19,10 +19,10 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// For a command; nothing is shown if `quiet`.
+    /// The progress of a command; hidden if `quiet`.
     pub fn new(command: &str, quiet: bool) -> Self {
         let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::hidden());
-        // The template is a constant that indicatif can read; its default is as good where it cannot.
+        // The template is a constant that indicatif can parse. Otherwise its default would do.
         if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix} {wide_bar} {msg}") {
             bar.set_style(style);
         }
@@ -41,7 +41,7 @@ impl Steps {
         Self { bar, done }
     }
 
-    /// A step of which nothing says how much of it is done.
+    /// Begins a step of unknown progress.
     pub fn begin(&self, step: &str) {
         self.progress()(step, 0, 1);
     }

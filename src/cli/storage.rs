@@ -1,4 +1,4 @@
-//! Where the weights of a model may be, and where those of a result go.
+//! Options for the places of a model's weights and of a result's weights.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,24 +9,25 @@ use unfold::onnx::{DataPlace, Model, SaveOptions};
 
 use super::values::folder;
 
-/// Where the weights of a model may be.
+/// The folders in which the weights of a model may be.
 #[derive(Debug, Default, clap::Args)]
 pub struct ReachArgs {
-    /// Lets a model have data in files below this folder too, and not only below its own (may be repeated)
+    /// Lets the model have external data below this folder too, and not only below its own (may be
+    /// repeated)
     #[arg(long, value_name = "FOLDER", value_parser = folder())]
     allow_external: Vec<PathBuf>,
 }
 
 impl ReachArgs {
-    /// Reads a model, if its external data exist: without data it has no constants, and nothing
-    /// would seem to fold.
+    /// Reads a model, and checks that its external data exist. Without them it would have no
+    /// constants, and nothing would fold.
     pub fn open(&self, path: &Path) -> Result<Model> {
         let model = Model::open_reaching(path, self.allow_external.clone())?;
         model.find_data()?;
         Ok(model)
     }
 
-    /// The options as they are on the command line.
+    /// The options as words of a command line.
     pub fn words(&self) -> Vec<OsString> {
         self.allow_external
             .iter()
@@ -35,33 +36,33 @@ impl ReachArgs {
     }
 }
 
-/// Whether the weights of a result go into a file beside it.
+/// Whether the weights of a result are written into a data file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum External {
-    /// If those of the model are in such files, or are too many for one of 2 GB
+    /// In a data file if the model's weights are, or if the model would exceed 2 GB
     Auto,
-    /// They do
+    /// In a data file
     Always,
-    /// They are inside
+    /// In the model
     Never,
 }
 
-/// Where the weights of a result go.
+/// The place of a result's weights.
 #[derive(Debug, clap::Args)]
 pub struct StorageArgs {
-    /// Whether weights go into a data file beside the result
+    /// Whether weights are written into a data file next to the result
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = External::Auto)]
     pub external_data: External,
 
-    /// From how many bytes on a weight goes into the data file, if there is one;
-    /// integers of less than 1 kB never do, and other numbers of less than 64 bytes,
-    /// since engines need them to load a model
+    /// The minimum size in bytes of a weight in the data file, if there is one; integers of less
+    /// than 1 kB and other weights of less than 64 bytes always stay in the model, because engines
+    /// need them to load it
     #[arg(long, value_name = "BYTES", default_value_t = SaveOptions::default().threshold)]
     pub external_threshold: usize,
 }
 
 impl StorageArgs {
-    /// As the library has it.
+    /// The options for the library.
     pub fn options(&self) -> SaveOptions {
         let place = match self.external_data {
             External::Auto => DataPlace::Auto,

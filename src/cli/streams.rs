@@ -1,4 +1,4 @@
-//! The residual streams of a model, and what becomes of them.
+//! Reports the residual streams of a model and their changes.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use unfold::report::plain;
 use super::out::{self, Paint, Tone};
 use super::sites;
 
-/// The streams as a table.
+/// A table of the streams.
 pub fn table(plan: &Plan, paint: Paint) -> String {
     if plan.streams.is_empty() {
         return "no residual stream was found\n".to_owned();
@@ -53,8 +53,8 @@ pub fn table(plan: &Plan, paint: Paint) -> String {
     out::lines(&table)
 }
 
-/// The changes of streams: a line for each requested change, and one for changes by folding.
-/// Streams that are not centred are listed only on request.
+/// Reports the changes of streams: a line for each requested change, and one for changes by
+/// folding. Streams that are not centred are listed only on request.
 pub fn told(plan: &Plan, centre: bool) -> String {
     let mut lines = String::new();
     let bases: Vec<Basis> = plan.sites.iter().filter_map(|site| site.basis).collect();
@@ -135,7 +135,7 @@ fn takes(scaling: &Scaling) -> String {
     format!("{} operators take a power of two in{behind}", into.len())
 }
 
-/// Such as `25 LN, 1 linear`.
+/// For example `25 LN, 1 linear`.
 fn counted(members: &[Member]) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     members

@@ -1,4 +1,4 @@
-//! The number of sites that fold, and the changes beside them.
+//! Summarizes the number of sites that fold, and the other changes.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use unfold::{Outcome, Plan};
 
 use super::out::{Paint, Tone};
 
-/// How many sites of a family there are, and how many of them fold.
+/// The numbers of sites and of folded sites of a family.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
     sites: usize,
     folded: usize,
-    /// Sites with an affine that folds and another that stays.
+    /// The number of sites with an affine that folds and another one that stays.
     partly: usize,
 }
 
 impl Count {
-    /// Such as `25 of 25 offline sites`.
+    /// For example `25 of 25 offline sites`.
     fn line(self, name: &str, paint: Paint) -> String {
         let Self {
             sites,
@@ -40,7 +40,7 @@ impl Count {
     }
 }
 
-/// The sites of each family.
+/// The counts of each family.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
     offline: Count,
@@ -72,7 +72,7 @@ impl Summary {
         summary
     }
 
-    /// How many sites of all families fold, and how many there are.
+    /// The total numbers of folded sites and of sites.
     pub fn total(&self) -> (usize, usize) {
         let families = [
             self.offline,
@@ -86,7 +86,7 @@ impl Summary {
         })
     }
 
-    /// One line, such as `25 of 25 offline sites fold`.
+    /// The summary in one line, such as `25 of 25 offline sites fold`.
     pub fn line(&self, paint: Paint) -> String {
         let families = [
             (self.offline, "offline sites"),
@@ -107,7 +107,7 @@ impl Summary {
     }
 }
 
-/// The changes beside the sites, a line for each kind; empty without changes.
+/// The changes outside of sites, with a line for each kind; empty without changes.
 pub fn tidied(
     Tidy {
         raised,
@@ -159,7 +159,7 @@ pub fn tidied(
     lines
 }
 
-/// Where the run stopped, if a bound ended it.
+/// A line about the bound that stopped the run; empty if none did.
 pub fn stopped(stopped: StopReason) -> String {
     match stopped {
         StopReason::Fixpoint => String::new(),

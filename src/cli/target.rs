@@ -1,4 +1,4 @@
-//! Where a result may be written.
+//! Checks that a result may be written to a path.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,7 +10,7 @@ use unfold::onnx::{destination, is_model};
 
 use crate::cli::usage_errors::misused;
 
-/// There is no folder for a file that is to be written.
+/// The error if the folder of an output file does not exist.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: there is no folder {}", path.display(), folder.display())]
 pub struct NoFolder {
@@ -18,10 +18,10 @@ pub struct NoFolder {
     pub folder: PathBuf,
 }
 
-/// The file that a result replaces or makes, after links are followed.
+/// The file that a result replaces or creates, after links are followed.
 ///
 /// An existing file is replaced if it is an ONNX model, as a compiler replaces its earlier output,
-/// or if it is empty, as temporary files are; any other file, such as the weights of a model, is
+/// or if it is empty, as temporary files are. Any other file, such as the weights of a model, is
 /// kept. The input is replaced only `in_place`.
 pub fn target(input: &Path, output: Option<&Path>) -> Result<PathBuf> {
     let Some(output) = output else {
@@ -37,7 +37,7 @@ pub fn target(input: &Path, output: Option<&Path>) -> Result<PathBuf> {
     model_target(output)
 }
 
-/// The file that a model replaces or makes, where that is made of no other.
+/// The file that a new model without an input model replaces or creates.
 pub fn model_target(path: &Path) -> Result<PathBuf> {
     let (shown, file) = (path.display(), in_folder(path)?);
     if file.is_dir() {
@@ -50,10 +50,10 @@ pub fn model_target(path: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// The file that the certificate of a result replaces or makes.
+/// The file that the certificate of a result replaces or creates.
 ///
-/// An existing file is replaced if it is a certificate: so neither the model nor its weights are.
-/// The names of the result and its weights are refused too.
+/// An existing file is replaced only if it is a certificate, so that neither the model nor its
+/// weights can be. The names of the result and of its weights are refused too.
 pub fn certificate_target(path: &Path, result: &Path) -> Result<PathBuf> {
     let shown = path.display();
     let file = in_folder(path)?;
@@ -83,7 +83,7 @@ fn folder_of(path: &Path) -> Option<PathBuf> {
     absolute.parent()?.canonicalize().ok()
 }
 
-/// The file behind a path after links are followed, existing or not, in an existing folder.
+/// The file at a path after links are followed. It need not exist, but its folder must.
 fn in_folder(path: &Path) -> Result<PathBuf> {
     let file = destination(path).with_context(|| path.display().to_string())?;
     let folder = file
@@ -99,7 +99,7 @@ fn in_folder(path: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// Whether a page may be written there: a page replaces only a page.
+/// Checks that a page may be written to a path: it replaces only another page.
 pub fn page_target(path: &Path) -> Result<()> {
     const BEGIN: &[u8] = b"<!doctype html>";
     let file = in_folder(path)?;

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 /// The created folders, the innermost first.
 static MADE: Mutex<Vec<PathBuf>> = Mutex::new(vec![]);
 
-/// Removes the folders created during its lifetime.
+/// Removes the folders that were created during its lifetime and are empty.
 pub struct MadeFolders;
 
 impl Drop for MadeFolders {
@@ -18,7 +18,7 @@ impl Drop for MadeFolders {
     }
 }
 
-/// Makes a folder, and those that it is in.
+/// Creates a folder and its missing parents.
 pub fn make(folder: &Path) -> Result<()> {
     let new: Vec<PathBuf> = folder
         .ancestors()
@@ -31,14 +31,14 @@ pub fn make(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())
 }
 
-/// Removes those that nothing is in.
+/// Removes the created folders that are empty.
 pub fn remove_empty() {
     for folder in MADE
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .drain(..)
     {
-        // The system keeps a folder that is not empty.
+        // The operating system keeps a folder that is not empty.
         let _ = fs::remove_dir(folder);
     }
 }

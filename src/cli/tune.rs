@@ -1,4 +1,4 @@
-//! `unfold tune`: measures what each option of `fuse` gives, and writes the best result.
+//! `unfold tune`: measures the results of several options of `fuse`, and writes the best one.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -32,13 +32,14 @@ Examples:
   unfold tune model.onnx -o small.onnx --for memory --max-slowdown 20
   unfold tune model.onnx -o fast.onnx --json | jq -r '.command'";
 
-/// Measures what each option of `fuse` gives for a model on this machine, and writes the best result.
+/// Measures the results of several options of `fuse` for a model on this machine, and writes the
+/// best one.
 ///
-/// Candidates are the file as exported, the result of `fuse` by default, of each other `--target`, and
-/// of `--memory` where something can be cut; equal results are measured once. They run in tract in
-/// interleaved rounds. The report has the time of each over that of the file as exported, with its
-/// 95 % interval, and the command that gives the file. Within 1 % of the fastest, the default is
-/// preferred. The result is verified as by `fuse`.
+/// Candidates are the exported file, the result of `fuse` by default and with each other
+/// `--target`, and that of `--memory` if something can be cut. Equal results are measured once. All
+/// run in tract in interleaved rounds. The report has the ratio of each time to that of the
+/// exported file, with its 95 % interval, and the command that produces the file. The default is
+/// preferred if it is within 1 % of the fastest. The result is verified as by `fuse`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct TuneArgs {
@@ -46,15 +47,16 @@ pub struct TuneArgs {
     #[arg(value_name = "MODEL", value_parser = file())]
     model: PathBuf,
 
-    /// Where to write the result; an ONNX model that is there already is replaced
+    /// The file of the result; an existing ONNX model is replaced
     #[arg(long, short, value_name = "OUT", value_parser = file())]
     output: PathBuf,
 
-    /// The property that is minimized
+    /// The property to minimize
     #[arg(long = "for", value_name = "GOAL", value_enum, default_value_t = GoalName::Latency)]
     goal: GoalName,
 
-    /// How much slower than the fastest a candidate may be with `--for memory`, in percent
+    /// The maximum slowdown of a candidate relative to the fastest one with `--for memory`, in
+    /// percent
     #[arg(long, value_name = "PERCENT", value_parser = from_zero, allow_negative_numbers = true, default_value_t = 10.0)]
     max_slowdown: f64,
 
@@ -69,17 +71,17 @@ pub struct TuneArgs {
     json: bool,
 }
 
-/// The property that is minimized.
+/// The property to minimize.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum GoalName {
     /// The time of a run
     Latency,
-    /// The peak of the heap in a run, among candidates that are fast enough: see --max-slowdown
+    /// The peak of the heap in a run, among candidates that are fast enough (see --max-slowdown)
     Memory,
 }
 
 impl GoalName {
-    /// The goal, where a candidate may be slower than the fastest by this many percent.
+    /// The goal, with a maximum slowdown relative to the fastest candidate in percent.
     pub fn with_slowdown(self, percent: f64) -> TuneGoal {
         match self {
             GoalName::Latency => TuneGoal::Latency,
@@ -92,7 +94,7 @@ impl GoalName {
 
 /// Runs the command.
 pub fn run(args: &TuneArgs) -> Result<End> {
-    // A result that cannot be written is an error before anything is measured.
+    // Fails before anything is measured if the result cannot be written.
     let task = args.task(&args.fuse_words(vec![]))?;
     target(&task.model, task.output.as_deref())?;
     let steps = Steps::new("tune", args.rounds.quiet);
@@ -135,14 +137,14 @@ struct TuneJson<'j> {
     model: JsonPath<'j>,
     #[serde(flatten)]
     tuned: &'j Tuned,
-    /// The command line that gives the file.
+    /// The command line that produces the file.
     command: &'j str,
     written: Option<JsonPath<'j>>,
     verified: bool,
 }
 
 impl TuneArgs {
-    /// The command line of `fuse` that gives the result with these options.
+    /// The command line of `fuse` that produces the result with these options.
     fn fuse_words(&self, options: Vec<String>) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec!["fuse".into(), self.model.clone().into()];
         words.extend(["-o".into(), self.output.clone().into()]);
@@ -154,14 +156,14 @@ impl TuneArgs {
         words
     }
 
-    /// The model, and the path of the result.
+    /// The model and the path of the result.
     fn task(&self, words: &[OsString]) -> Result<Task> {
         let tasks = FuseArgs::from_words(words)?.tasks()?;
         tasks.into_iter().next().context("there is no model")
     }
 }
 
-/// The options with a size for every open dimension: 1 for a batch that has none.
+/// The options with a size for every open dimension; the default for a batch is 1.
 pub fn sized(mut options: BenchOptions, model: &Model) -> Result<BenchOptions> {
     known_to_some(&[options.dims.clone()], &[model])?;
     for symbol in Input::batch_symbols(model) {
@@ -169,14 +171,14 @@ pub fn sized(mut options: BenchOptions, model: &Model) -> Result<BenchOptions> {
             options.dims.set(symbol, 1);
         }
     }
-    // Where tract cannot have the inputs at any size, the measurement reports the reason.
+    // If tract does not support the inputs at any size, the measurement reports it.
     if let Ok(sizes) = Input::sizes(model, &options.dims) {
         options.dims = sizes;
     }
     Ok(labelled(options))
 }
 
-/// A command line as a shell reads it.
+/// A command line in the syntax of a shell.
 fn command(words: &[OsString]) -> String {
     let mut command = "unfold".to_owned();
     for word in words {
@@ -186,7 +188,7 @@ fn command(words: &[OsString]) -> String {
     command
 }
 
-/// A word as a shell reads it: in quotes if it has a letter that means something to a shell.
+/// A word in the syntax of a shell: in quotes if it contains special characters.
 fn quoted(word: &str) -> String {
     let is_plain = |letter: char| letter.is_alphanumeric() || "-_./=:,%+@".contains(letter);
     if !word.is_empty() && word.chars().all(is_plain) {

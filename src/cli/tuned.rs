@@ -1,4 +1,4 @@
-//! Candidates as they were measured, the choice among them, and its report as text.
+//! The measured candidates, the choice among them, and the report as text.
 
 use anyhow::{Result, anyhow, bail};
 use comfy_table::{Cell, CellAlignment, ColumnConstraint};
@@ -10,7 +10,7 @@ use unfold::report::{Attempt, Interval, Measured, bytes, plain, time};
 use super::candidates::{Candidate, CandidateOptions};
 use super::out::{self, Paint, Tone};
 
-/// A measurement of candidates, and the choice.
+/// The measurement of candidates, and the choice.
 #[derive(Serialize)]
 pub struct Tuned {
     engine: &'static str,
@@ -37,15 +37,15 @@ struct MeasuredCandidate {
     options: CandidateOptions,
     /// The names of candidates that are the same model.
     equal: Vec<String>,
-    /// The time over that of the first candidate that ran; null if it did not run.
+    /// The ratio of its time to that of the first candidate that ran; null if it did not run.
     ratio: Option<Interval>,
     /// The median time of a run, in seconds.
     seconds: Option<Interval>,
-    /// The peak of the heap in a run, in bytes, where it was measured.
+    /// The peak of the heap in a run in bytes, if it was measured.
     peak: Option<u64>,
-    /// The size of the file, in bytes.
+    /// The size of the file in bytes.
     file_bytes: u64,
-    /// Why it did not run.
+    /// The reason why it did not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     failed: Option<String>,
 }
@@ -54,11 +54,12 @@ fn as_name<S: serde::Serializer>(options: &CandidateOptions, to: S) -> Result<S:
     to.collect_str(options)
 }
 
-/// The times of a candidate, one for each round, and its peak of memory; or the reason why it did not run.
+/// The times of a candidate, one for each round, and its peak of memory; or the reason why it did
+/// not run.
 pub type Times = Result<(Vec<f64>, Option<u64>), String>;
 
 impl Tuned {
-    /// Measures candidates against each other in tract, and chooses.
+    /// Measures candidates against each other in tract, and chooses the best one.
     ///
     /// # Errors
     /// If no candidate ran.
@@ -75,7 +76,7 @@ impl Tuned {
         Self::new("tract", candidates, times, options, goal)
     }
 
-    /// Chooses among candidates by the times of an engine.
+    /// Chooses the best candidate by times that an engine took.
     ///
     /// # Errors
     /// If no candidate ran.
@@ -130,7 +131,8 @@ impl Tuned {
         self.chosen
     }
 
-    /// A table of the candidates that ran, a line for each of the others, and the choice.
+    /// A table of the candidates that ran, a line for each of the others, and a line about the
+    /// choice.
     pub fn text(&self, paint: Paint) -> String {
         let heads = ["options", "time", "95 % interval", "median", "peak", "file"];
         let mut table = paint.table(&heads);
@@ -162,7 +164,7 @@ impl Tuned {
         )
     }
 
-    /// The chosen candidate, and why.
+    /// A line about the chosen candidate, with the reason.
     fn choice_line(&self) -> String {
         let Self {
             chosen, fastest, ..
@@ -221,7 +223,7 @@ impl MeasuredCandidate {
         [name].into_iter().chain(numbers.map(out::cell)).collect()
     }
 
-    /// Why it did not run, and the names of candidates that are the same model.
+    /// The reason why it did not run, and the names of candidates with the same model.
     fn remark(&self) -> String {
         let mut lines = String::new();
         if let Some(reason) = &self.failed {
@@ -242,7 +244,7 @@ fn variant(candidate: &Candidate) -> Variant {
     }
 }
 
-/// The times of a variant, and its peak of the heap.
+/// The times of a variant and its peak of the heap.
 fn times(variant: Measured) -> Times {
     match variant.outcome {
         Attempt::Ran(ran) => Ok((ran.seconds, Some(ran.memory.peak()))),

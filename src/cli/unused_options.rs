@@ -1,22 +1,22 @@
-//! Options without effect.
+//! Reports options without effect.
 
 use serde::Serialize;
 use unfold::onnx::Model;
 use unfold::{FuseOptions, Plan};
 
-/// An option without effect on a model: misspelled, perhaps, or meant for other models.
+/// An option without effect on a model, which may be misspelled or meant for other models.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Idle {
-    /// Its name, as Python has it.
+    /// Its name in Python.
     option: &'static str,
-    /// Which one of several.
+    /// The value without effect, if the option has several.
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<String>,
     reason: &'static str,
 }
 
 impl Idle {
-    /// All of a plan.
+    /// The options of a plan without effect.
     pub fn all(options: &FuseOptions, model: &Model, plan: &Plan) -> Vec<Self> {
         let skips = options
             .idle_skips(model, plan)
@@ -39,7 +39,7 @@ impl Idle {
         skips.chain(others).collect()
     }
 
-    /// A line about it, for who uses the command.
+    /// A line about it for users of the command.
     pub fn on_command_line(&self) -> String {
         let value = self
             .value
@@ -52,7 +52,7 @@ impl Idle {
         )
     }
 
-    /// A line about it, for who calls from Python.
+    /// A line about it for callers from Python.
     #[cfg(feature = "python")]
     pub fn in_python(&self) -> String {
         let value = self

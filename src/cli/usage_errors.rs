@@ -1,16 +1,17 @@
-//! Mistakes on the command line that show themselves only once a command has begun.
+//! Usage errors that are found only after a command has begun.
 
 use unfold::error::Error;
 
-/// The exit code of all mistakes on the command line, whoever finds them.
+/// The exit code of all usage errors.
 pub const CODE: u8 = 2;
 
-/// The misunderstood word, and the alternatives.
+/// A usage error: the invalid word and the alternatives.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Misused(pub String);
 
-/// Whether an error is such a mistake: also one that only the library finds, as it knows the names of a model.
+/// Whether an error is a usage error. Some are found by the library, which knows the names in a
+/// model.
 pub fn is_misuse(error: &anyhow::Error) -> bool {
     error.is::<Misused>()
         || matches!(
@@ -19,7 +20,7 @@ pub fn is_misuse(error: &anyhow::Error) -> bool {
         )
 }
 
-/// Such a mistake as the error of a command.
+/// A usage error as the error of a command.
 pub fn misused(line: impl Into<String>) -> anyhow::Error {
     Misused(line.into()).into()
 }

@@ -1,4 +1,4 @@
-//! Values of options: numbers from a minimum on, and names of files and folders.
+//! Parses values of options: numbers with a minimum, and names of files and folders.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{PathBufValueParser, TypedValueParser};
 
-/// A number that is not below 0.
+/// Parses a nonnegative number.
 pub fn from_zero(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
@@ -14,7 +14,7 @@ pub fn from_zero(text: &str) -> Result<f64, String> {
     }
 }
 
-/// How many of something there are, where there has to be one.
+/// Parses a positive count.
 pub fn from_one(text: &str) -> Result<NonZeroUsize, String> {
     let count: usize = text
         .parse()
@@ -22,10 +22,10 @@ pub fn from_one(text: &str) -> Result<NonZeroUsize, String> {
     NonZeroUsize::new(count).ok_or_else(|| "0 is too few: at least 1".to_owned())
 }
 
-/// More threads than that compute nothing faster, on any machine.
+/// The maximum number of threads. More would not be faster on any machine.
 const THREADS: usize = 1024;
 
-/// How many threads there are to be.
+/// Parses a number of threads.
 pub fn threads(text: &str) -> Result<NonZeroUsize, String> {
     match from_one(text)? {
         count if count.get() > THREADS => Err(format!("{count} are too many: at most {THREADS}")),
@@ -33,14 +33,14 @@ pub fn threads(text: &str) -> Result<NonZeroUsize, String> {
     }
 }
 
-/// A time, in seconds, that is not over at once.
+/// Parses a positive duration in seconds.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let given = text.parse().ok().filter(|&seconds| seconds > 0.0);
     let possible = given.filter(|&seconds| Duration::try_from_secs_f64(seconds).is_ok());
     possible.ok_or_else(|| "not a number of seconds above 0".to_owned())
 }
 
-/// Says that `-` is the name of no file.
+/// Refuses `-` as the name of a file.
 pub fn named(text: &str) -> Result<String, String> {
     match text {
         "-" => Err("standard streams are neither read nor written; name a file".to_owned()),
@@ -48,7 +48,7 @@ pub fn named(text: &str) -> Result<String, String> {
     }
 }
 
-/// A file to read or to write, which has a name.
+/// A parser for the name of a file.
 pub fn file() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| match path.to_str().map(named) {
         Some(Err(reason)) => Err(reason),
@@ -56,7 +56,7 @@ pub fn file() -> impl TypedValueParser<Value = PathBuf> {
     })
 }
 
-/// An existing folder.
+/// A parser for an existing folder.
 pub fn folder() -> impl TypedValueParser<Value = PathBuf> {
     file().try_map(|path| {
         if path.is_dir() {

@@ -18,10 +18,10 @@ const FUSED: &str = "fused";
 const PORTABLE: &str = "portable";
 const FLOOR: &str = "floor";
 
-/// Their names.
+/// The names of the variants.
 pub const NAMES: [&str; 5] = [LN_TWIN, AS_EXPORTED, FUSED, PORTABLE, FLOOR];
 
-/// The variants, for the help.
+/// The definitions of the variants, for the help text.
 pub const DEFINITIONS: &str = "\
 Variants of a model:
   LN twin      with a LayerNorm in place of every other normalizer
@@ -30,7 +30,8 @@ Variants of a model:
   portable     the result with `--target portable`, where that is another model
   floor        the file without its normalizers, to show their cost";
 
-/// The variants, in a sentence of the report; `None` for models that a user named.
+/// The definitions of the variants in a sentence of the report; `None` for models that a user
+/// named.
 pub fn defined(variants: &[Variant]) -> Option<String> {
     let has = |name: &str| variants.iter().any(|variant| variant.name == name);
     if !has(LN_TWIN) || !has(FLOOR) {
@@ -48,8 +49,8 @@ pub fn defined(variants: &[Variant]) -> Option<String> {
     ))
 }
 
-/// The model with LayerNorm, as exported, after folding for the default target, for any engine where that is another model,
-/// and without normalizers; and its sites.
+/// The variants of a model, and its sites. The variants are the model with LayerNorm, as exported,
+/// folded for the default target, folded for any engine if that differs, and without normalizers.
 pub fn variants(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
     let fused = unfold::fuse(model, &FuseOptions::default())?;
     let portable = unfold::fuse(
@@ -66,7 +67,7 @@ pub fn variants(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
         floor,
         mut normalizers,
     } = Variants::new(lowered)?;
-    // A partly folded site may not be recognised again.
+    // The normalizers of a partly folded site may not be recognized again.
     normalizers.extend(variants::normalizers(&fused.model)?);
     normalizers.extend(variants::normalizers(&portable.model)?);
     let mut all = vec![
@@ -82,7 +83,7 @@ pub fn variants(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
     Ok((all, sites))
 }
 
-/// The sites of a model, and what the folds did with each.
+/// The sites of a model with their outcomes.
 fn reported_sites(lowered: &Model, fused: &Fused) -> Result<Vec<ReportedSite>> {
     let rows = sites::rows(lowered, fused.plan.sites.iter())?;
     Ok(rows.iter().map(reported).collect())
@@ -106,7 +107,7 @@ fn variant(name: &str, model: Model, normalizers: &BTreeSet<String>) -> Variant 
     }
 }
 
-/// A model beside others, unchanged.
+/// A model that is compared with others, unchanged.
 pub fn named(name: &str, model: Model) -> Result<Variant> {
     let normalizers = variants::normalizers(&model)?;
     Ok(variant(name, model, &normalizers))

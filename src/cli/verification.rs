@@ -1,4 +1,4 @@
-//! Verification of a result before it is written: by running it, and by proof.
+//! Verifies a result before it is written, by running it and by proof.
 
 use clap::ValueEnum;
 use unfold::affine::plan::Stored;
@@ -12,41 +12,43 @@ use unfold::verify::{Comparison, Verdict, VerifyOptions, compare};
 use crate::cli::exit_code::End;
 use crate::cli::out::{Paint, Tone};
 
-/// How a result is verified.
+/// The method by which a result is verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum When {
-    /// Runs both models; where tract cannot run one of them, or where they differ, proves that they are the same. If
-    /// neither is possible, there is a warning, and the result is written
+    /// Runs both models. If tract cannot run one of them, or if they differ, proves that they are
+    /// equal. If neither is possible, there is a warning, and the result is written
     Auto,
-    /// Runs both models and proves nothing; if tract cannot run them, there is a warning
+    /// Runs both models, without a proof; if tract cannot run them, there is a warning
     Run,
-    /// Proves that they are the same and runs nothing; if that cannot be decided, there is a warning
+    /// Proves that they are equal, without running them; if the proof is undecided, there is a
+    /// warning
     Prove,
-    /// Proves the result of each pass against its input, and then as prove does; names the pass that makes another function
+    /// Proves the result of each pass against its input, followed by prove; names the pass that
+    /// changes the function
     Each,
-    /// As auto, but if neither is possible, nothing is written
+    /// Like auto, but nothing is written if neither is possible
     Require,
-    /// Not at all
+    /// Does not verify
     Off,
 }
 
 /// The outcome of verification.
 #[derive(Debug, Default)]
 pub struct Judged {
-    /// By running both models, where that was tried.
+    /// The outcome of running both models, if it was tried.
     pub run: Option<Verdict>,
-    /// By proof, where that was tried.
+    /// The outcome of the proof, if it was tried.
     pub proof: Option<Proof>,
-    /// By a proof of each pass, if requested.
+    /// The proofs of all passes, if requested.
     pub passes: Vec<PassProof>,
-    /// How far the outputs of the original move when its weights move by one rounding, where outputs that differ
-    /// are those of models that are the same.
+    /// The relative change of the original's outputs if its weights change by one rounding.
+    /// Measured if the outputs differ although the models are equal.
     pub sensitivity: Option<f64>,
 }
 
 impl Judged {
-    /// Runs and proves as requested. Engines run the original after inlining, where they cannot run
-    /// it directly.
+    /// Runs and proves as requested. If engines cannot run the original directly, they run it after
+    /// inlining.
     pub fn new(
         when: When,
         [original, runs]: [&Model; 2],
@@ -62,7 +64,7 @@ impl Judged {
         }
         let is_open = match &judged.run {
             Some(Verdict::Compared(comparison)) => !comparison.agrees(),
-            // It may be the engine that is.
+            // The engine may be wrong, and not the model.
             Some(Verdict::Broken { .. } | Verdict::CouldNotVerify { .. }) | None => true,
         };
         if is_open && matches!(when, When::Auto | When::Prove | When::Each | When::Require) {
@@ -89,17 +91,17 @@ impl Judged {
         matches!(self.proof, Some(Proof::Proved { .. }))
     }
 
-    /// The first pass that makes another function, if one does.
+    /// The first pass that changes the function, if any.
     fn wrong_pass(&self) -> Option<&PassProof> {
         self.passes.iter().find(|proof| proof.is_wrong())
     }
 
-    /// Whether anything was asked for.
+    /// Whether any verification was requested.
     pub fn was_tried(&self) -> bool {
         self.run.is_some() || self.proof.is_some()
     }
 
-    /// Whether the result is known to compute what the original does.
+    /// Whether the result is known to compute the same function as the original.
     pub fn is_verified(&self) -> bool {
         let has_passed = self.run.as_ref().is_some_and(Verdict::passed);
         self.wrong_pass().is_none() && (self.is_proved() || has_passed)
@@ -117,7 +119,7 @@ impl Judged {
         }
     }
 
-    /// The outcome, in a word or two.
+    /// The outcome in one word.
     pub fn word(&self) -> &'static str {
         match (&self.run, &self.proof) {
             _ if self.wrong_pass().is_some() => "differs",
@@ -129,7 +131,7 @@ impl Judged {
         }
     }
 
-    /// The outcome as text; errors go to the standard error stream.
+    /// The outcome as text, without errors, which are printed to the standard error stream.
     pub fn text(&self, paint: Paint) -> String {
         let mut text = String::new();
         if let Some(Verdict::Compared(comparison)) = &self.run {
@@ -205,7 +207,7 @@ impl Judged {
     }
 }
 
-/// How far the outputs are apart.
+/// The differences of the outputs in one line.
 fn compared(comparison: &Comparison, paint: Paint) -> String {
     let verdict = match comparison.agrees() {
         true => paint.text(Tone::Good, "the outputs agree"),
@@ -230,7 +232,7 @@ fn compared(comparison: &Comparison, paint: Paint) -> String {
     )
 }
 
-/// The proof as text, if there is one.
+/// The proof as text, if it succeeded.
 pub fn proved(proof: &Proof, paint: Paint) -> Option<String> {
     let Proof::Proved {
         points,
@@ -243,7 +245,7 @@ pub fn proved(proof: &Proof, paint: Paint) -> Option<String> {
     let proved = paint.text(Tone::Good, "proved to be the same function");
     let [points, tensors] = [(points, "point"), (tensors, "new tensor")]
         .map(|(&count, what)| format!("{count} {what}{}", if count == 1 { "" } else { "s" }));
-    // Where nothing that is drawn decides, nothing is left to doubt.
+    // Without random points there is no probability of error.
     let doubt = if *bound > 0.0 {
         format!(", wrong with p < {bound:.0e}")
     } else {

@@ -1,4 +1,4 @@
-//! `unfold zoo`: the networks of the papers.
+//! `unfold zoo`: writes the networks of the papers.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,13 +19,13 @@ Examples:
   unfold zoo swin-t --norm un -o swin-t.onnx
   unfold zoo vit-s.bn --seed 7 -o vit-s.onnx";
 
-/// Writes a network of the papers at its published size, with weights drawn at random.
+/// Writes a network of the papers at its published size, with random weights.
 ///
-/// Topologies are what PyTorch's exporter wrote. `unfold bench` without a model measures them.
+/// The topologies were written by PyTorch's exporter. `unfold bench` without a model measures them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ZooArgs {
-    /// The network; `list` shows all there are
+    /// The network; `list` shows all networks
     #[arg(value_name = "NETWORK")]
     network: String,
 
@@ -33,11 +33,11 @@ pub struct ZooArgs {
     #[arg(long, value_name = "NORM")]
     norm: Option<String>,
 
-    /// What the weights are drawn from
+    /// The seed of the random weights
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 
-    /// Where to write the model; an ONNX model that is there already is replaced
+    /// The file of the model; an existing ONNX model is replaced
     #[arg(long, short, value_name = "FILE", value_parser = file())]
     output: Option<PathBuf>,
 }
@@ -60,7 +60,7 @@ pub fn run(args: &ZooArgs) -> Result<End> {
     Ok(End::Done)
 }
 
-/// The entry of a network and a normalizer, which may be named as one: `swin-t.un`.
+/// The entry of a network and a normalizer. Both may be named together: `swin-t.un`.
 fn entry(network: &str, norm: Option<&str>) -> Result<Entry> {
     let name = norm.map_or_else(|| network.to_owned(), |norm| format!("{network}.{norm}"));
     find(&name).ok_or_else(|| match norms().get(network) {

@@ -1,21 +1,22 @@
-//! A limit of concurrent calls: as many as there are cores.
+//! Limits the number of concurrent calls to the number of cores.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How many work.
+/// The number of running calls.
 static WORKING: Mutex<usize> = Mutex::new(0);
-/// That one of them has ended.
+/// Signals that a running call has ended.
 static ENDED: Condvar = Condvar::new();
 
-/// The longest wait: a running call may itself wait for this one, when a resolver folds a model.
+/// The maximum wait. A running call may itself wait for this one, when a resolver folds a model.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The turn of one who works. More of them at once than there are cores take more memory, and with it more time.
+/// The permit of a running call. More calls than cores would take more memory, and therefore more
+/// time.
 pub struct CallPermit(());
 
 impl CallPermit {
-    /// Waits for it.
+    /// Waits until fewer calls run than there are cores, but at most one second.
     pub fn take() -> Self {
         let cores = rayon::current_num_threads();
         let working = WORKING.lock().unwrap_or_else(PoisonError::into_inner);

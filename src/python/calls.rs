@@ -1,4 +1,4 @@
-//! The functions that the package calls.
+//! The functions that the Python package calls.
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
@@ -47,15 +47,16 @@ use crate::run::Dims;
 use crate::verify::{VerifyOptions, compare};
 use crate::{FuseOptions, Planned};
 
-/// Bytes of a model whose folding needs as much memory as another process would miss.
+/// The number of bytes of a model from which folding takes so much memory that it is returned to
+/// the operating system afterwards.
 const LARGE: u64 = 1 << 24;
 
-/// A model that was folded, before it goes anywhere.
+/// A folded model that has not been written yet.
 ///
-/// Analyses are dropped: Python may hold three copies of the model by now.
+/// Analyses are dropped, since Python may hold three copies of the model at this point.
 #[pyclass(frozen, module = "unfold_onnx._native")]
 pub struct Folded {
-    /// The result, or the input where nothing changed.
+    /// The result, or the input if nothing changed.
     model: Model,
     /// The path of the input, if it is a file.
     input: PathBuf,
@@ -64,7 +65,7 @@ pub struct Folded {
     /// Whether anything was folded.
     #[pyo3(get)]
     changed: bool,
-    /// Warnings about it.
+    /// The warnings about the run.
     #[pyo3(get)]
     warnings: Vec<String>,
 }
@@ -86,12 +87,12 @@ impl Folded {
 
 #[pymethods]
 impl Folded {
-    /// The report, as the command prints it.
+    /// The report as JSON and as text.
     fn told(&self) -> (&str, &str) {
         (&self.told.0, &self.told.1)
     }
 
-    /// The result as bytes, written where Python has them.
+    /// The result as bytes, which are written directly into a Python object.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         check_process()?;
         let model = &self.model;
@@ -101,7 +102,7 @@ impl Folded {
         written(py, size, |room| model.fill(room))
     }
 
-    /// The result in messages of about so many bytes, to be merged.
+    /// The result in messages of about `room` bytes, which the caller merges.
     fn parts(&self, py: Python<'_>, room: usize) -> PyResult<Parts> {
         check_process()?;
         let model = &self.model;
@@ -114,7 +115,8 @@ impl Folded {
         })
     }
 
-    /// Writes the result, and returns the paths of the model and of its data, and how many bytes they have.
+    /// Writes the result. Returns the paths of the model and of its data, and their number of
+    /// bytes.
     fn save(
         &self,
         py: Python<'_>,
@@ -163,7 +165,7 @@ impl Parts {
         else {
             return Ok(None);
         };
-        // The earlier parts have left holes between the objects made of them.
+        // The objects that Python built from earlier parts have left gaps in the memory.
         self.kept
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -178,20 +180,20 @@ impl Parts {
     }
 }
 
-/// Bytes of Python that are written where they are.
+/// A Python `bytes` object that `fill` writes in place.
 fn written<'py>(
     py: Python<'py>,
     size: usize,
     fill: impl FnOnce(&mut [MaybeUninit<u8>]) -> crate::error::Result<()> + Send,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    // Not `PyBytes::new_with`, which has one core write zeros first.
+    // Not `PyBytes::new_with`, which first writes zeros on one core.
     //
     // SAFETY: the call returns a new object of this type, or NULL with an error set.
     let bytes = unsafe {
         let object = ffi::PyBytes_FromStringAndSize(ptr::null(), size as ffi::Py_ssize_t);
         Bound::from_owned_ptr_or_err(py, object)?.cast_into_unchecked::<PyBytes>()
     };
-    // SAFETY: it has so many bytes, and nobody else has seen it yet.
+    // SAFETY: the object has `size` bytes, and no other code refers to it yet.
     let room = unsafe {
         let start = ffi::PyBytes_AsString(bytes.as_ptr()).cast::<MaybeUninit<u8>>();
         std::slice::from_raw_parts_mut(start, size)
@@ -213,15 +215,15 @@ fn text_of(json: &impl Serialize) -> PyResult<String> {
     serde_json::to_string(json).map_err(|error| InternalError::new_err(error.to_string()))
 }
 
-/// Sizes of dimensions by their names.
+/// The sizes of dimensions by their names.
 pub type SizesByName = BTreeMap<String, NonZeroUsize>;
 
-/// The sizes of dimensions that some input of the model has.
+/// The sizes of dimensions. Each must belong to an input of the model.
 fn dims(given: &SizesByName, model: &Model) -> Result<Dims> {
     sizes(&[sizes_of(given)], model).map_err(|error| BadOption(error.to_string()).into())
 }
 
-/// Sizes as the library has them.
+/// The sizes in the type of the library.
 pub fn sizes_of(given: &SizesByName) -> Dims {
     let mut dims = Dims::default();
     given
@@ -281,7 +283,7 @@ impl Chosen {
     }
 }
 
-/// Folds, and finds out whether the result computes what the model does.
+/// Folds a model, and verifies the result.
 #[pyfunction]
 pub fn fuse(
     py: Python<'_>,
@@ -325,7 +327,7 @@ pub fn fuse(
         let warnings = warnings.iter().map(|line| plain(line)).collect();
         let folded = Folded::new(report, warnings)?;
         if large {
-            // Freed memory is returned to the system before Python copies the result.
+            // Returns freed memory to the operating system before Python copies the result.
             give_back_freed();
             kept.give_back();
         }
@@ -347,7 +349,7 @@ fn told(model: Model, planned: Planned, options: &FuseOptions) -> Result<PlanAsT
     ))
 }
 
-/// Plans.
+/// Plans the folding of a model.
 #[pyfunction]
 pub fn plan(
     py: Python<'_>,
@@ -370,7 +372,7 @@ pub fn plan(
     source.settled(py, ended)
 }
 
-/// Plans, and writes the page under this model name on request.
+/// Plans the folding of a model, and writes the page under this model name on request.
 #[pyfunction]
 pub fn inspect(
     py: Python<'_>,
@@ -398,7 +400,7 @@ pub fn inspect(
     source.settled(py, ended)
 }
 
-/// Runs both models, and tells as JSON how far their outputs are apart.
+/// Runs both models, and returns the differences of their outputs as JSON.
 #[pyfunction]
 pub fn verify(
     py: Python<'_>,
@@ -460,7 +462,8 @@ pub fn prove(
     fused.settled(py, original.settled(py, ended))
 }
 
-/// Measures variants of one model, or several models, and gives the report as JSON, text, Markdown, and a page.
+/// Measures variants of one model, or several models, and returns the report as JSON, text,
+/// Markdown and HTML.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
 pub fn bench(

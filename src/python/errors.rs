@@ -60,7 +60,7 @@ create_exception!(
     "A defect of unfold itself."
 );
 
-/// A result that was withheld because it differs, or because no check could decide.
+/// A result that was not returned because it differs, or because no check could decide.
 #[derive(Debug, thiserror::Error)]
 pub enum Withheld {
     #[error("{0}")]
@@ -69,15 +69,15 @@ pub enum Withheld {
     Unverified(String),
 }
 
-/// An option that was not understood.
+/// An option with an invalid value.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct BadOption(pub String);
 
-/// The system's error number for a missing file, which selects the exception in Python.
+/// The operating system's error number for a missing file, from which Python selects the exception.
 const NOT_FOUND: i32 = 2;
 
-/// The exception for an error.
+/// The Python exception for an error.
 pub fn raised(error: &anyhow::Error) -> PyErr {
     let text = plain(&causes(error));
     match error.downcast_ref::<Withheld>() {
@@ -116,7 +116,8 @@ pub fn raised(error: &anyhow::Error) -> PyErr {
     }
 }
 
-/// As Python itself has it: `FileNotFoundError` and the like, with the name of the file.
+/// The exception that Python itself would raise, such as `FileNotFoundError`, with the name of the
+/// file.
 fn of_system(path: &std::path::Path, source: &io::Error, text: String) -> PyErr {
     match source.raw_os_error() {
         Some(number) => {

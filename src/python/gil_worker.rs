@@ -1,4 +1,4 @@
-//! Work that Python waits for: without the interpreter's lock, with an ear for Ctrl-C.
+//! Runs work without the interpreter lock while Python waits, and reacts to Ctrl-C.
 
 use std::any::Any;
 use std::panic::resume_unwind;
@@ -17,7 +17,7 @@ use crate::python::errors::{InternalError, UnfoldError, raised};
 use crate::python::memory::give_back_freed;
 use crate::python::{KEPT, python_callbacks};
 
-/// Bytes of stack of the thread that works, as a main thread has them.
+/// The size of the worker's stack in bytes, equal to that of a main thread.
 const STACK: usize = 8 << 20;
 
 /// The channel between the waiting thread and the worker.
@@ -27,18 +27,18 @@ pub struct Attended {
     at: Mutex<Option<(String, usize, usize)>>,
 }
 
-/// The panic payload of a worker that was given up.
+/// The panic payload of a worker that was abandoned.
 struct GivenUp;
 
 impl Attended {
-    /// Reports progress; ends the work if it was given up.
+    /// Reports progress. Unwinds if the work was abandoned.
     pub fn tell(&self, stage: &str, done: usize, of: usize) {
         self.pass_on();
         *self.at.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((stage.to_owned(), done, of));
     }
 
-    /// Ends the work by unwinding if it was given up: it holds nothing that needs cleaning up.
+    /// Unwinds if the work was abandoned. It holds nothing that needs cleaning up.
     pub fn pass_on(&self) {
         if self.given_up.load(Ordering::Relaxed) {
             resume_unwind(Box::new(GivenUp) as Box<dyn Any + Send>);
@@ -46,9 +46,9 @@ impl Attended {
     }
 }
 
-/// Works in a thread of its own while this one looks after signals and progress.
+/// Runs `work` in a new thread while this thread checks signals and reports progress.
 ///
-/// Ctrl-C returns to the prompt at once; the work ends at its next step.
+/// Ctrl-C returns to the prompt immediately; the work ends at its next step.
 pub fn attend<T: Send + 'static>(
     py: Python<'_>,
     progress: Option<&Bound<'_, PyAny>>,
@@ -65,8 +65,8 @@ pub fn attend<T: Send + 'static>(
         let turn = CallPermit::take();
         let begun = Instant::now();
         let done = caught(|| work(&working));
-        // A call that outlasts the cache of freed memory has a lot of it, which other calls should
-        // not wait for.
+        // A long call may have freed much memory. It is returned here, so that other calls need not
+        // wait for that.
         if begun.elapsed() > KEPT {
             give_back_freed();
         }
@@ -85,7 +85,7 @@ pub fn attend<T: Send + 'static>(
     }
 }
 
-/// Checks signals, and reports progress.
+/// Checks signals and reports progress.
 fn look_around(
     py: Python<'_>,
     attended: &Attended,
@@ -103,7 +103,8 @@ fn look_around(
     Ok(())
 }
 
-/// Refuses to work in a process that was forked after there were threads, which did not follow: it would wait for them.
+/// Refuses to work in a process that was forked after threads had started. The threads do not exist
+/// in it, so that it would wait forever.
 pub fn check_process() -> PyResult<()> {
     static PROCESS: OnceLock<u32> = OnceLock::new();
     if *PROCESS.get_or_init(std::process::id) == std::process::id() {

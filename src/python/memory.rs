@@ -1,9 +1,9 @@
-//! Returning freed memory to the system.
+//! Returns freed memory to the operating system.
 
-/// How many bytes more than before the C library may keep.
+/// The growth of the C library's cache, in bytes, above which it is returned.
 const ROOM: i32 = 1 << 23;
 
-/// The C library's cache of Python bytes that were read and dropped.
+/// The C library's cache of freed Python objects.
 pub struct Kept {
     before: u32,
 }
@@ -13,14 +13,14 @@ impl Kept {
         Self { before: free() }
     }
 
-    /// Returns the cache once it has grown much: fresh memory costs time, since the system clears
-    /// it.
+    /// Returns the cache if it has grown much. It is otherwise kept, because the operating system
+    /// must clear fresh memory.
     pub fn give_back(&mut self) {
         let now = free();
         let more = now.wrapping_sub(self.before) as i32;
         if more > ROOM {
             #[cfg(all(target_os = "linux", target_env = "gnu"))]
-            // SAFETY: touches nothing but free memory.
+            // SAFETY: only touches free memory.
             unsafe {
                 libc::malloc_trim(0);
             }
@@ -31,22 +31,22 @@ impl Kept {
     }
 }
 
-/// Bytes that the C library keeps, as far as it tells: the lower 32 bits of how many there are.
+/// The number of bytes in the C library's cache, modulo 2^32.
 fn free() -> u32 {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: reads global statistics.
+    // SAFETY: only reads global statistics.
     return unsafe { libc::mallinfo() }.fordblks as u32;
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
     return 0;
 }
 
-/// Gives back what this thread, and those that work for it, have freed.
+/// Returns the memory that this thread and its worker threads have freed.
 pub fn give_back_freed() {
     rayon::broadcast(|_| collect());
     collect();
 }
 
 fn collect() {
-    // SAFETY: touches nothing but free memory.
+    // SAFETY: only touches free memory.
     unsafe { libmimalloc_sys::mi_collect(true) }
 }

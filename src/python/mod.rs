@@ -1,5 +1,5 @@
-//! The extension module of the Python package `unfold_onnx`. Models cross as bytes or paths,
-//! results as the JSON of the command, from which the package makes its objects.
+//! The extension module of the Python package `unfold_onnx`. Models are passed as bytes or paths.
+//! Results are passed as the JSON of the command, from which the package builds its objects.
 
 mod call_limit;
 mod calls;
@@ -18,12 +18,12 @@ use pyo3::prelude::*;
 use crate::bench::{Child, CountingAllocator};
 use crate::cli;
 
-/// As the command has it.
+/// The allocator of the command.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator<MiMalloc> = CountingAllocator(MiMalloc);
 
-/// The time for which a call keeps freed memory for the next one: threads that fold many small
-/// models would otherwise all wait for the system.
+/// The time for which a call keeps freed memory for the next one. Threads that fold many small
+/// models would otherwise all wait for the operating system.
 const KEPT: Duration = Duration::from_secs(1);
 
 /// Runs the command line, and returns its exit code.
@@ -57,7 +57,7 @@ mod _native {
     }
 }
 
-/// Process-wide settings, made at import.
+/// Makes process-wide settings at import.
 fn init(py: Python<'_>) -> PyResult<()> {
     cli::panics::kept();
     cli::memory::keep_freed(Some(KEPT));

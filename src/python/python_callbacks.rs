@@ -1,7 +1,7 @@
-//! Callbacks that worker threads queue for the Python thread.
+//! Runs callbacks of worker threads on the Python thread that waits for them.
 //!
-//! Each thread caches the memory of its copies of Python objects, and the C library keeps it. The
-//! waiting Python thread is idle anyway.
+//! Otherwise each worker thread would copy Python objects into its own memory cache, which the C
+//! library keeps. The waiting Python thread is idle anyway.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -16,7 +16,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// A callback that needs the interpreter lock.
 type Errand = Box<dyn FnOnce(Python<'_>) + Send>;
 
-/// The queue, and the number of waiting threads.
+/// The queue of callbacks, and the number of waiting threads.
 struct Desk {
     waiting: usize,
     errands: VecDeque<Errand>,
@@ -26,14 +26,15 @@ static DESK: Mutex<Desk> = Mutex::new(Desk {
     waiting: 0,
     errands: VecDeque::new(),
 });
-/// That there is something to be done, or that some work has ended.
+/// Signals that a callback was queued, or that some work has ended.
 static NEWS: Condvar = Condvar::new();
 
 fn desk() -> MutexGuard<'static, Desk> {
     DESK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a callback on the Python thread, or here if no thread waits. `None` if neither is possible.
+/// Runs a callback on the Python thread, or on this thread if none waits. `None` if neither is
+/// possible.
 ///
 /// The caller must not hold the interpreter lock.
 pub fn fetched<T: Send + 'static>(
@@ -64,7 +65,7 @@ pub fn ended<T>(with: T, told: &Sender<T>) {
 
 /// Waits for the result of a piece of work, and meanwhile runs its callbacks and checks signals.
 ///
-/// `None` if nobody is left to tell.
+/// `None` if the work ended without a result.
 ///
 /// # Errors
 /// The error of a signal check. The work is abandoned then.
@@ -76,7 +77,7 @@ pub fn until_ended<T: Send>(
     desk().waiting += 1;
     let mut looked = Instant::now();
     let outcome = loop {
-        // Not shared, as no receiver can be.
+        // Moved into the closure, because a receiver cannot be shared.
         let asked = &mut told;
         let (told, errand) = py.detach(move || {
             let mut told = Err(TryRecvError::Empty);
@@ -102,7 +103,7 @@ pub fn until_ended<T: Send>(
             }
         }
     };
-    // The last one leaves nothing undone.
+    // The last waiting thread runs the remaining callbacks.
     let left = {
         let mut desk = desk();
         desk.waiting -= 1;

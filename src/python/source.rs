@@ -1,4 +1,4 @@
-//! Where a model comes from.
+//! The sources from which models are read.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::onnx::Model;
 use crate::onnx::external::{Externals, Resolver};
 use crate::python::python_callbacks::fetched;
 
-/// A model that was not read yet.
+/// A model that has not been read yet.
 #[pyclass(frozen, name = "Source", module = "unfold_onnx._native")]
 pub struct ModelSource {
     from: ReadFrom,
@@ -42,7 +42,7 @@ enum ReadFrom {
     },
 }
 
-/// Where a model in memory has the data that is outside of it.
+/// The source of a model's external data, if the model is in memory.
 #[derive(Clone)]
 enum Outside {
     Nothing,
@@ -64,8 +64,8 @@ impl Outside {
 }
 
 impl ReadFrom {
-    /// Reads the model, if its external data exist: a missing resolver must not look like a model
-    /// without normalizers.
+    /// Reads the model, and checks that its external data exist. Without this check, a missing
+    /// resolver would make it look like a model without normalizers.
     fn read(self) -> Result<Model> {
         let model = match self {
             Self::File { path, others } => Model::open_reaching(path, others)?,
@@ -90,7 +90,7 @@ impl ReadFrom {
 
 #[pymethods]
 impl ModelSource {
-    /// A file, whose tensors may have data below these folders too.
+    /// A file, whose tensors may also have data below the folders `others`.
     #[staticmethod]
     fn file(path: PathBuf, others: Vec<PathBuf>) -> Self {
         Self {
@@ -98,7 +98,7 @@ impl ModelSource {
         }
     }
 
-    /// Bytes, which are not copied.
+    /// A model in bytes, which are not copied.
     #[staticmethod]
     fn memory(data: PyBackedBytes, folder: Option<PathBuf>, resolver: Option<Py<PyAny>>) -> Self {
         let reach = Outside::new(folder, resolver);
@@ -111,7 +111,8 @@ impl ModelSource {
     }
 }
 
-/// A message that is written piece by piece, except the elements of its tensors, which stay where Python has them.
+/// A message that is written piece by piece. The elements of its tensors are not copied, and stay
+/// in their Python objects.
 #[pyclass(module = "unfold_onnx._native")]
 #[derive(Default)]
 pub struct Wire {
@@ -126,7 +127,7 @@ impl Wire {
         Self::default()
     }
 
-    /// Writes the next bytes.
+    /// Appends bytes.
     fn put(&mut self, data: &[u8]) {
         if !matches!(self.pieces.last(), Some(Piece::Written(_))) {
             self.pieces.push(Piece::Written(vec![]));
@@ -137,7 +138,7 @@ impl Wire {
         }
     }
 
-    /// Leaves so many bytes where they are: in a field of a message.
+    /// Appends a reference to `length` bytes in a field of a Python message.
     fn refer(&mut self, message: Py<PyAny>, field: String, length: usize) {
         self.pieces.push(Piece::Referred {
             of: Arc::new(MessageField {
@@ -149,13 +150,13 @@ impl Wire {
         self.length += length as u64;
     }
 
-    /// Begins a message inside of this one, and says where.
+    /// Begins a nested message, and returns its position.
     fn begin(&mut self) -> (usize, u64) {
         self.pieces.push(Piece::Written(vec![]));
         (self.pieces.len() - 1, self.length)
     }
 
-    /// Ends a message that began there, before which its length belongs.
+    /// Ends the nested message that began at this position, and inserts its length before it.
     fn close(&mut self, begun: (usize, u64)) -> PyResult<()> {
         let (piece, at) = begun;
         let (Some(Piece::Written(bytes)), Some(length)) =
@@ -170,7 +171,7 @@ impl Wire {
         Ok(())
     }
 
-    /// The written bytes as a model. Leaves the buffer empty.
+    /// Converts the written message to a model. The buffer is empty afterwards.
     fn source(&mut self, folder: Option<PathBuf>, resolver: Option<Py<PyAny>>) -> ModelSource {
         let message = Arc::new(Referring::new(std::mem::take(self)));
         ModelSource {
@@ -182,7 +183,7 @@ impl Wire {
     }
 }
 
-/// A part of a message.
+/// A part of a message: written bytes, or a reference to a field.
 enum Piece {
     Written(Vec<u8>),
     Referred {
@@ -191,30 +192,31 @@ enum Piece {
     },
 }
 
-/// A field of a message of Python.
+/// A field of a Python message.
 struct MessageField {
     message: Py<PyAny>,
     name: String,
 }
 
-/// A message that was written.
+/// A message that is completely written.
 struct Referring {
-    /// Each with the place where it begins.
+    /// The parts, each with its offset.
     pieces: Vec<(u64, Piece)>,
     length: u64,
-    /// The fields that are being read, as Python gave them: one for each thread that reads one in parts.
+    /// The fields that are being read, as Python returned them: one for each thread that reads a
+    /// field in parts.
     ///
-    /// Threads that wait for this lock do not hold the interpreter lock, which its holder waits
-    /// for.
+    /// A thread that waits for this lock must not hold the interpreter lock, because the holder of
+    /// this lock waits for that.
     recent: Mutex<VecDeque<BeingRead>>,
 }
 
-/// A field of a message, until all of it was read.
+/// A field of a message that has not been read completely.
 struct BeingRead {
-    /// The piece that it is.
+    /// The index of its part.
     number: usize,
     bytes: Bytes,
-    /// How many bytes of it were not read yet.
+    /// The number of bytes that have not been read yet.
     left: usize,
 }
 
@@ -236,7 +238,7 @@ impl Referring {
         }
     }
 
-    /// Some bytes of a field, as Python has it now.
+    /// Reads a range of the bytes of a field from Python.
     fn field(
         &self,
         number: usize,
@@ -315,7 +317,7 @@ impl Resolver for Referring {
         Ok(read.freeze())
     }
 
-    /// The bytes before the next field of Python.
+    /// The number of bytes before the next field of a Python message.
     fn ahead(&self, _: &str, offset: u64, length: usize) -> usize {
         let next = self.pieces.partition_point(|(begin, _)| *begin <= offset);
         let mut later = self.pieces[next..].iter();
@@ -325,13 +327,13 @@ impl Resolver for Referring {
 }
 
 impl ModelSource {
-    /// The reader of the model, for another thread.
+    /// A function that reads the model in another thread.
     pub fn reader(&self) -> impl FnOnce() -> Result<Model> + Send + use<> {
         let from = self.from.clone();
         move || from.read()
     }
 
-    /// How many bytes there are of it, external data apart.
+    /// The number of bytes of the model without external data.
     pub fn bytes(&self) -> u64 {
         match &self.from {
             ReadFrom::File { path, .. } => path.metadata().map_or(0, |file| file.len()),
@@ -369,7 +371,7 @@ impl ModelSource {
     }
 }
 
-/// A Python function that returns data: `(location, offset, length)`.
+/// A Python function `(location, offset, length)` that returns data.
 struct Callback {
     call: Py<PyAny>,
     /// Its first exception.
@@ -377,7 +379,7 @@ struct Callback {
 }
 
 impl Callback {
-    /// The bytes that the function returns for a location, an offset and a length.
+    /// Calls the function, and returns its bytes.
     fn ask(&self, py: Python<'_>, arguments: (&str, u64, usize)) -> PyResult<Bytes> {
         let found = self.call.bind(py).call1(arguments)?;
         if let Ok(bytes) = found.extract::<PyBackedBytes>() {
@@ -396,7 +398,7 @@ impl fmt::Debug for Callback {
 
 impl Resolver for Callback {
     fn length(&self, _: &str) -> io::Result<u64> {
-        // The length is unknown; short data fail when they are read.
+        // The length is unknown. Missing data cause an error when they are read.
         Ok(i64::MAX as u64)
     }
 

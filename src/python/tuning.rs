@@ -1,4 +1,4 @@
-//! The candidates of `tune`, which Python measures in another engine or has measured in tract.
+//! The candidates of `tune`. They are measured in tract, or by Python in another engine.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use crate::cli::tuned::{Times, Tuned};
 use crate::onnx::Model;
 use crate::run::{Input, random};
 
-/// The results of `fuse` for one model, each different one once.
+/// The different results of `fuse` for one model.
 #[pyclass(frozen, module = "unfold_onnx._native")]
 pub struct Candidates {
     model: Arc<Model>,
@@ -31,7 +31,7 @@ pub struct Candidates {
     options: BenchOptions,
 }
 
-/// The name, the type of the elements, the shape, and the elements of an input.
+/// The name, element type, shape and elements of an input.
 type InputData<'py> = (String, String, Vec<usize>, Bound<'py, PyBytes>);
 
 /// The report as JSON and as text.
@@ -73,7 +73,7 @@ impl Candidates {
         source.settled(py, ended)
     }
 
-    /// How many there are.
+    /// The number of candidates.
     fn __len__(&self) -> usize {
         self.candidates.len()
     }
@@ -101,7 +101,7 @@ impl Candidates {
         })
     }
 
-    /// The random inputs that tract gets.
+    /// The random inputs on which tract runs.
     fn inputs<'py>(&self, py: Python<'py>) -> PyResult<Vec<InputData<'py>>> {
         let inputs = Input::from_model(&self.model, &self.options.dims)
             .map_err(|failure| raised(&failure.into()))?;
@@ -114,7 +114,7 @@ impl Candidates {
         Ok(data.collect())
     }
 
-    /// Measures the candidates in tract, and chooses.
+    /// Measures the candidates in tract, and chooses the best one.
     fn in_tract(
         &self,
         py: Python<'_>,
@@ -131,7 +131,8 @@ impl Candidates {
         })
     }
 
-    /// Chooses by the times that onnxruntime took: those of each round for each candidate, or the reason why it did not run.
+    /// Chooses the best candidate by times in onnxruntime. `times` has for each candidate the times
+    /// of all rounds, or the reason why it did not run.
     fn in_onnxruntime(&self, times: Vec<(Vec<f64>, Option<String>)>) -> PyResult<TunedAsText> {
         let times: Vec<Times> = times
             .into_iter()

@@ -1,6 +1,6 @@
-//! The frame of every HTML page: head, colors, and escaping.
+//! The frame of every HTML page: head, colours, and escaping.
 
-/// Colors, text and tables, in light and dark mode.
+/// Colours, text and tables, in light and dark mode.
 const STYLE: &str = include_str!("page.css");
 
 /// The browser must not load anything from elsewhere, whatever a page contains.

@@ -24,7 +24,7 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
-/// Escapes text for a terminal. All characters that move the cursor, change colors, ring the bell
+/// Escapes text for a terminal. All characters that move the cursor, change colours, ring the bell
 /// or change the direction of text are written as escapes.
 ///
 /// ```

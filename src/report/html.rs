@@ -107,7 +107,7 @@ fn figure(caption: &str, chart: &str, legend: &str) -> String {
     format!("<figure><figcaption>{caption}</figcaption>{chart}{legend}</figure>\n")
 }
 
-/// The names of all classes of operators, with their colors.
+/// The names of all classes of operators, with their colours.
 fn legend() -> String {
     let entries = Class::ALL.map(|class| {
         format!(

@@ -1,7 +1,7 @@
 //! Charts as SVG that is embedded in a page.
 //!
-//! Colors are classes to which the page's style sheet assigns values, so that one chart suits light
-//! mode, dark mode and paper. A charting library would write fixed colors.
+//! Colours are classes to which the page's style sheet assigns values, so that one chart suits light
+//! mode, dark mode and paper. A charting library would write fixed colours.
 
 use std::fmt::Write;
 
@@ -13,15 +13,15 @@ use super::format::{bytes, time};
 const WIDTH: f64 = 480.0;
 /// The height of a row of a bar chart, including its name.
 const ROW: f64 = 42.0;
-/// The number of colors for variants in the style sheet.
+/// The number of colours for variants in the style sheet.
 const COLOURS: usize = 6;
 
-/// The CSS class of the color of a variant.
+/// The CSS class of the colour of a variant.
 pub(super) fn colour(index: usize) -> String {
     format!("v{}", index % COLOURS)
 }
 
-/// The CSS class of the color of a class of operators.
+/// The CSS class of the colour of a class of operators.
 pub(super) fn class_colour(class: Class) -> &'static str {
     match class {
         Class::Normalizer => "c-normalizer",
@@ -40,7 +40,7 @@ fn chart(height: f64, title: &str, body: &str) -> String {
 }
 
 /// Draws a bar for each median, with a line for its interval. `index` counts all variants, so that
-/// each keeps its color.
+/// each keeps its colour.
 pub(super) fn latency(ran: &[(usize, &str, &Measurement)]) -> String {
     let longest = ran
         .iter()

@@ -1,10 +1,10 @@
-//! How far the outputs of two models are apart.
+//! Measures the differences between the outputs of two models.
 
 use tract_onnx::prelude::{Datum, DatumType, Tensor, TractResult};
 
 use super::OutputError;
 
-/// The worst errors of each output over all runs, or why they cannot be compared.
+/// The worst errors of each output over all runs, or the reason why the outputs cannot be compared.
 pub(super) fn measure(
     names: &[String],
     reference: &[Vec<Tensor>],
@@ -31,7 +31,8 @@ pub(super) fn measure(
     Ok(worst)
 }
 
-/// The largest absolute and relative difference, and how many elements no tolerance excuses.
+/// The largest absolute difference, the largest relative difference, and the number of elements
+/// that differ beyond any tolerance.
 fn apart(a: &Tensor, b: &Tensor) -> TractResult<(f64, f64, usize)> {
     if !a.datum_type().is_float() {
         return Ok((0.0, 0.0, unequal(a, b)?));
@@ -58,7 +59,7 @@ fn apart(a: &Tensor, b: &Tensor) -> TractResult<(f64, f64, usize)> {
     Ok((absolute, relative, mismatched))
 }
 
-/// How many elements of two tensors of integers, booleans or texts differ.
+/// The number of elements that differ in two tensors of integers, booleans or strings.
 fn unequal(a: &Tensor, b: &Tensor) -> TractResult<usize> {
     fn count<T: Datum + PartialEq>(a: &Tensor, b: &Tensor) -> TractResult<usize> {
         let (a, b) = (
@@ -75,8 +76,8 @@ fn unequal(a: &Tensor, b: &Tensor) -> TractResult<usize> {
     }
 }
 
-/// Whether the outputs do not depend on the inputs: all are floats, and each is 0, as behind a Relu
-/// that never opens, or NaN, or infinite.
+/// Whether the outputs say nothing about the inputs: all are floats, and each is 0, NaN or
+/// infinite. For example, a Relu may return only zeros.
 pub(super) fn is_mute(runs: &[Vec<Tensor>]) -> bool {
     let mut outputs = runs
         .iter()

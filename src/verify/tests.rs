@@ -40,7 +40,7 @@ fn equal_models_agree_exactly() {
 
 #[test]
 fn error_is_relative_to_the_largest_output() {
-    // x is never larger than 10 in magnitude, so that the outputs lie within 10 of 1000.
+    // The magnitude of x is at most 10, so that the outputs are within 10 of 1000.
     let comparison = comparison(
         &affine([1.0; 3], [1000.0; 3]),
         &affine([1.0; 3], [1000.0, 1000.5, 1000.0]),
@@ -119,7 +119,7 @@ fn model_that_cannot_run_is_not_verified() {
     assert!(matches!(verdict(&good, &bad), Verdict::Broken { .. }));
 }
 
-/// A convolution over so many samples.
+/// A convolution over `length` samples.
 fn convolved(length: &str) -> Model {
     let narrow = floats("w", &ndarray::Array3::ones((1, 1, 300)).into_dyn().view());
     let inputs = vec![value("x", DataType::Float, &["n", "1", length])];
@@ -128,7 +128,7 @@ fn convolved(length: &str) -> Model {
 
 #[test]
 fn empty_output_is_not_verified() {
-    // Eight samples, where nobody says more.
+    // The default size is eight samples.
     assert!(reason(&convolved("t"), &convolved("t")).contains("`y` has no elements"));
     assert!(verdict(&convolved("400"), &convolved("400")).passed());
 }
@@ -151,7 +151,7 @@ fn renamed_or_reshaped_outputs_are_a_failure() {
     );
 }
 
-/// A BatchNormalization, in training where `mode` is 1.
+/// A BatchNormalization, which is in training mode if `mode` is 1.
 fn norm(mode: i64) -> Model {
     let node = with_int(
         node("BatchNormalization x, g, b, m, v -> y"),
@@ -185,7 +185,7 @@ fn training_mode_batch_norm_is_not_verified() {
     assert!(reason(&mixed, &norm(0)).contains("of one type"));
 }
 
-/// A product of so many rows with a square matrix.
+/// A product of `rows` rows with a square matrix.
 fn tall(rows: &str) -> Model {
     let square = floats("w", &ndarray::Array2::ones((64, 64)).into_dyn().view());
     let inputs = vec![value("x", DataType::Float, &[rows, "64"])];
@@ -195,11 +195,11 @@ fn tall(rows: &str) -> Model {
 #[test]
 fn run_with_too_many_multiplications_is_not_begun() {
     assert!(verdict(&tall("64"), &tall("64")).passed());
-    // As many numbers as may be held, and 64 multiplications for each.
+    // The maximum number of elements, and 64 multiplications for each.
     assert!(reason(&tall("4194304"), &tall("4194304")).contains("multiplications"));
 }
 
-/// An operator on negative numbers `n`.
+/// An operator `op` that reads negative numbers `n`.
 fn of_negative(op: &str) -> Model {
     let nodes = vec![node("Abs x -> a"), node("Neg a -> n"), node(op)];
     model(
@@ -212,13 +212,13 @@ fn of_negative(op: &str) -> Model {
 
 #[test]
 fn outputs_of_zeros_or_nan_are_not_compared() {
-    // A Relu of a negative number is 0, and its logarithm is no number.
+    // A Relu of a negative number is 0, and its logarithm is NaN.
     for silent in ["Relu n -> y", "Log n -> y"] {
         assert!(
             reason(&of_negative(silent), &of_negative(silent)).contains("a finite number but 0"),
             "{silent}"
         );
-        // A different model differs all the same.
+        // A different model still differs.
         assert!(
             matches!(
                 verdict(&of_negative(silent), &of_negative("Exp n -> y")),
@@ -269,12 +269,12 @@ fn shape_outputs_compare_as_integers() {
     assert!(verdict(&read, &constant).passed());
 }
 
-/// An input of three floats a row.
+/// An input with three floats per row.
 fn rows() -> Vec<ValueInfoProto> {
     vec![value("x", DataType::Float, &["n", "3"])]
 }
 
-/// A Dropout whose training mode is read from this value.
+/// A Dropout whose training mode is the value `mode`.
 fn dropout(mode: &str) -> Model {
     let on = TensorProto {
         name: Some("on".into()),

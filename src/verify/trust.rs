@@ -1,4 +1,4 @@
-//! Why a run in tract could not judge a model.
+//! The reasons why a run in tract cannot verify a model.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,16 +14,17 @@ use crate::onnx::tract_quirks::misread;
 use crate::run::{Dims, Input, fix_shapes};
 use crate::shape::facts::{Facts, extent};
 
-/// Pairs of operators that read the same value, up to which tract loads a model in some seconds.
+/// The maximum number of pairs of operators that read a value together, with which tract loads a
+/// model in a few seconds.
 const COMPARISONS: usize = 1 << 15;
 
-/// A pair takes tract as long to compare as to be looked for among so many outputs.
+/// The number of outputs among which tract searches in the time of one comparison.
 const OUTPUTS: usize = 32;
 
-/// Comparing two operators that share a constant is this many times as fast.
+/// The factor by which comparing two operators is faster if they share a constant.
 const CONSTANTS: usize = 64;
 
-/// Why tract is no judge of a model that it runs.
+/// The reason why results of tract on a model are not trusted.
 pub(super) fn untrusted(graph: &GraphProto, model: &Model) -> Option<String> {
     graph.node.iter().find_map(|node| {
         let own = untrusted_node(node, graph, model)
@@ -45,7 +46,8 @@ fn untrusted_node(node: &NodeProto, graph: &GraphProto, model: &Model) -> Option
     }
 }
 
-/// Why tract is not asked to run a model: it would look for an end that is far off or not there, or for memory.
+/// The reason why tract must not run a model: it would not terminate in reasonable time, or would
+/// need too much memory.
 pub(super) fn unbounded(model: &Model, dims: &Dims) -> Option<String> {
     let mut concrete = model.clone();
     fix_shapes(concrete.graph_mut(), &Input::from_model(model, dims).ok()?);
@@ -73,7 +75,7 @@ pub(super) fn unbounded(model: &Model, dims: &Dims) -> Option<String> {
     Some("a run takes more multiplications than a model of its size is known to take".into())
 }
 
-/// Whether a Slice leaves no element.
+/// Whether a Slice returns no elements.
 fn cuts_all(graph: &Graph, facts: &Facts, node: NodeId) -> bool {
     graph.is(node, "Slice")
         && is_empty(facts, graph.output(node, 0))
@@ -85,8 +87,8 @@ fn is_empty(facts: &Facts, value: Option<ValueId>) -> bool {
     shape.is_some_and(|shape| shape.iter().any(|dim| extent(dim) == Some(0)))
 }
 
-/// Why tract would take long to load a model: it compares all readers of a value with each other, each time that one of its
-/// passes changes something, and looks for both of each pair among the outputs.
+/// The reason why tract would take long to load a model. After each change by one of its passes, it
+/// compares all readers of a value with each other, and searches the outputs for both of each pair.
 pub(super) fn compares_too_many(model: &Model) -> Option<String> {
     let graph = model.graph();
     let readers = compared_readers(graph);
@@ -115,7 +117,7 @@ pub(super) fn compares_too_many(model: &Model) -> Option<String> {
     })
 }
 
-/// How many readers of each value tract compares.
+/// The number of readers of each value that tract compares.
 fn compared_readers(graph: &GraphProto) -> HashMap<&str, usize> {
     let mut readers: HashMap<&str, usize> = HashMap::new();
     for name in graph.node.iter().flat_map(|node| &node.input) {
@@ -123,7 +125,8 @@ fn compared_readers(graph: &GraphProto) -> HashMap<&str, usize> {
             *readers.entry(name).or_default() += 1;
         }
     }
-    // Each part of a Split reads the whole, and each part of a Concat is looked for in the others.
+    // Each part of a Split reads the whole value, and tract searches for each part of a Concat in
+    // the others.
     for node in &graph.node {
         let parts = match node.op_type() {
             "Concat" => node.input.len(),
@@ -137,7 +140,7 @@ fn compared_readers(graph: &GraphProto) -> HashMap<&str, usize> {
     readers
 }
 
-/// Whether the inputs of a node have several known types.
+/// Whether the inputs of a node have different known types.
 fn has_mixed_types(node: &NodeProto, graph: &GraphProto) -> bool {
     let mut types = node
         .input
@@ -161,7 +164,8 @@ fn declared_type(graph: &GraphProto, name: &str) -> Option<i32> {
     Some(value.r#type.as_ref()?.tensor_type.as_ref()?.elem_type())
 }
 
-/// Whether a Dropout may be in training: it is not where its third input is missing or a constant false.
+/// Whether a Dropout may be in training mode. It is not if its third input is missing or a constant
+/// false.
 fn may_drop(node: &NodeProto, graph: &GraphProto, model: &Model) -> bool {
     let Some(mode) = node.input.get(2).filter(|mode| !mode.is_empty()) else {
         return false;
@@ -179,7 +183,8 @@ fn may_drop(node: &NodeProto, graph: &GraphProto, model: &Model) -> bool {
     bytes.is_none_or(|bytes| bytes.iter().any(|&byte| byte != 0))
 }
 
-/// An output that was empty in every run, though it need not be: nothing of it was compared.
+/// An output that was empty in every run although its declaration allows elements, so that nothing
+/// of it was compared.
 pub(super) fn unseen<'n>(
     model: &Model,
     names: &'n [String],
@@ -193,7 +198,7 @@ pub(super) fn unseen<'n>(
         .find(|name| !is_declared_empty(model.graph(), name))
 }
 
-/// Whether an output has an extent of 0 by its declaration.
+/// Whether the declaration of an output has an extent of 0.
 fn is_declared_empty(graph: &GraphProto, name: &str) -> bool {
     let declared = graph.output.iter().find(|output| output.name() == name);
     let shape =

@@ -116,7 +116,7 @@ fn encode<const N: usize>(
 /// Rounds to `f32` in such a way that rounding the result to a shorter type equals rounding the
 /// number itself.
 ///
-/// This is rounding to odd: a number that is not an `f32` becomes the neighbor whose last bit is
+/// This is rounding to odd: a number that is not an `f32` becomes the neighbour whose last bit is
 /// set. So it is never mistaken for the midpoint between two shorter numbers, at which rounding to
 /// the nearest twice would go wrong.
 #[inline(always)]
@@ -191,7 +191,7 @@ mod tests {
         Ok(u16::from_le_bytes([bytes[0], bytes[1]]))
     }
 
-    /// Checks every number of a 16-bit type, the midpoint to the next one, and the neighbors of
+    /// Checks every number of a 16-bit type, the midpoint to the next one, and the neighbours of
     /// that midpoint.
     fn rounds_to_nearest_even(data_type: DataType, value: impl Fn(u16) -> f64, largest: u16) {
         for sign in [1.0, -1.0] {

@@ -146,7 +146,7 @@ pub struct OutlineRow {
 pub enum RowChange {
     /// No change.
     Same,
-    /// An input or output has another name, because a neighbor was removed.
+    /// An input or output has another name, because a neighbour was removed.
     Rewired,
     /// It has other constants or attributes, or is another operator.
     Changed,

@@ -21,7 +21,7 @@ const WORK: f64 = (1_u64 << 31) as f64;
 const RUN: f64 = (1_u64 << 32) as f64;
 const TIMES_EACH_BYTE: f64 = (1_u64 << 16) as f64;
 
-/// The memory factor of a Resize, which lists the neighbors of each element with their weights.
+/// The memory factor of a Resize, which lists the neighbours of each element with their weights.
 const RESIZE_OVERHEAD: u64 = 16;
 
 /// Operators that tract must not evaluate, because their cost does not follow from the shapes of
