@@ -1,10 +1,12 @@
-//! Activations that make no difference beside another one, over the reals.
+//! Removes activations that have no effect because of another activation, over the reals.
 //!
-//! Evaluation takes an activation for a function of which little is known. Two laws hold before it:
+//! Evaluation treats an activation as an almost unknown function. So two laws are applied before
+//! it:
 //!
-//! - A clamp takes each number to the nearest of an interval: Clip between its bounds, Relu from 0 on. Of two clamps, one
-//!   behind the other, the narrower one is enough where its interval lies within the other one.
-//! - Floor, Ceil and Round keep whole numbers, as any of them makes.
+//! - A clamp maps each number to the nearest one of an interval: Clip between its bounds, Relu from
+//!   0. Of two successive clamps the one with the narrower interval suffices, if that lies within
+//!   the other interval.
+//! - Floor, Ceil and Round keep integers, which each of them returns.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,16 +15,16 @@ use crate::onnx::node::{bodies, bodies_mut, constant_tensor};
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::onnx::tensor;
 
-/// An activation of which a law is known.
+/// An activation for which a law is known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Activation {
-    /// The nearest number between two bounds, which are in order.
+    /// The nearest number between two bounds, the lower one first.
     Clamp(f64, f64),
-    /// A whole number that is near.
+    /// An integer near the number.
     Whole,
 }
 
-/// The activation of a pair that has the effect of both.
+/// The one of two successive activations that has the effect of both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Enough {
     First,
@@ -30,7 +32,7 @@ enum Enough {
 }
 
 impl Activation {
-    /// Which of two activations, one `behind` the other, is enough.
+    /// The activation that suffices of this one and of the later activation `behind`, if any.
     fn enough(self, behind: Self) -> Option<Enough> {
         match (self, behind) {
             (Self::Whole, Self::Whole) => Some(Enough::First),
@@ -45,15 +47,16 @@ impl Activation {
     }
 }
 
-/// The context of the nodes of one graph.
+/// The context for the nodes of one graph.
 struct Activations<'a> {
     opset: i64,
     externals: &'a Externals,
-    /// The constants of the graph by name, without those whose numbers another claim is about or a caller may replace.
+    /// The constants of the graph by name, except those that a recipe computes or that a caller may
+    /// replace.
     constants: HashMap<String, TensorProto>,
 }
 
-/// Whether some activation stands behind another one, of which one may be enough.
+/// Whether any activation directly follows another one, so that one of them may suffice.
 pub fn has_pairs(graph: &GraphProto) -> bool {
     let activations = graph.node.iter().filter(|node| is_activation(node));
     let made: HashSet<&str> = activations
@@ -72,9 +75,10 @@ fn is_activation(node: &NodeProto) -> bool {
     )
 }
 
-/// Lets nodes read past activations that make no difference, in a graph and its bodies.
+/// Removes activations that have no effect from a graph and its bodies.
 ///
-/// `unknown` are the names of the tensors whose numbers count for nothing here: recipes stand for them.
+/// `unknown` are the names of tensors that recipes compute, so that their elements must not be used
+/// here.
 pub fn read_past(
     graph: &mut GraphProto,
     opset: i64,
@@ -114,14 +118,14 @@ pub fn read_past(
     }
 }
 
-/// Makes a node one that passes its first input.
+/// Makes a node an Identity of its first input.
 fn pass_through(node: &mut NodeProto) {
     node.op_type = Some("Identity".to_owned());
     node.input.truncate(1);
     node.attribute.clear();
 }
 
-/// The tensors that a graph stores and that nothing replaces.
+/// The scalar constants of a graph that nothing replaces.
 fn constants(graph: &GraphProto, unknown: &HashSet<&str>) -> HashMap<String, TensorProto> {
     let stored = graph.initializer.iter();
     let stored = stored.filter(|tensor| tensor.dims.iter().product::<i64>() == 1);
@@ -156,7 +160,7 @@ impl Activations<'_> {
         }
     }
 
-    /// A bound of a Clip, which was an attribute before operator set 11; `None` where it is not known.
+    /// A bound of a Clip, which was an attribute before operator set 11; `None` if it is unknown.
     fn bound(&self, node: &NodeProto, slot: usize, name: &str, absent: f64) -> Option<f64> {
         if self.opset < 11 {
             let bound = node.attr_f(name).ok()?;

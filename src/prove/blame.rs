@@ -1,4 +1,4 @@
-//! Where two graphs part, and which site is to blame.
+//! Finds the value at which two graphs begin to differ, and the site that causes the difference.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -6,15 +6,15 @@ use super::random::Digest;
 use crate::affine::plan::Stored;
 use crate::ir::{Graph, NodeId, Reader, ValueId};
 
-/// How many nodes are looked at for one that reads a new tensor.
+/// The maximum number of nodes that are inspected to find one that reads a new tensor.
 const SURROUNDINGS: usize = 1 << 12;
 
-/// The first value from which on an output never meets that of the original again.
+/// The first value whose successors do not agree with the original again before an output.
 ///
-/// The walk goes from the output back through values that the original lacks, or has with other
-/// elements, to the earliest node whose inputs are all equal to the original's. A node behind which
-/// values of the original appear again is passed over where possible: a stream under another scale
-/// differs rightly, and agrees again wherever it is read.
+/// The search starts at the output and follows values that the original lacks, or has with other
+/// elements, back to the earliest nodes whose inputs are all equal to the original's. A node is
+/// skipped, if possible, if later values agree with the original again: a stream with another scale
+/// differs correctly, and agrees again after its readers.
 pub fn first(
     graph: &Graph,
     digests: &[Option<Digest>],
@@ -46,7 +46,7 @@ pub fn first(
         }
         open.extend(other.into_iter().filter(|&read| parted.insert(read)));
     }
-    // In reverse order, so that later values are decided before.
+    // Visited in reverse order, so that later values are decided first.
     let mut last_first: Vec<ValueId> = parted.into_iter().collect();
     last_first.sort_by_key(|&value| std::cmp::Reverse(place(graph, value)));
     let mut meets = HashSet::new();
@@ -64,7 +64,7 @@ pub fn first(
         .unwrap_or(output)
 }
 
-/// The place of the node that makes a value.
+/// The place of the node that computes a value.
 fn place(graph: &Graph, value: ValueId) -> Option<usize> {
     graph.producer(value).map(|(node, _)| graph.place(node))
 }
@@ -77,13 +77,13 @@ struct Compared<'c> {
 }
 
 impl Compared<'_> {
-    /// Whether a value is equal to that of its name in the original.
+    /// Whether a value equals the original's value with this name.
     fn agree(&self, value: ValueId) -> bool {
         let original = self.original.get(self.graph.value_name(value));
         original.is_some() && original.copied() == self.digests[value.0 as usize]
     }
 
-    /// Whether a node makes a value that agrees, or behind which one does.
+    /// Whether a node computes a value that agrees, or after which a value agrees.
     fn meet_behind(&self, node: NodeId, meets: &HashSet<ValueId>) -> bool {
         if SHAPES.contains(&self.graph.node(node).op_type()) {
             return false;
@@ -93,10 +93,10 @@ impl Compared<'_> {
     }
 }
 
-/// Operators whose results are the same, whatever the elements are.
+/// Operators whose results do not depend on the elements.
 const SHAPES: [&str; 2] = ["Shape", "Size"];
 
-/// The nodes that read a value, or capture it.
+/// The nodes that read or capture a value.
 fn readers(graph: &Graph, value: ValueId) -> impl Iterator<Item = NodeId> {
     graph
         .readers(value)
@@ -107,7 +107,7 @@ fn readers(graph: &Graph, value: ValueId) -> impl Iterator<Item = NodeId> {
         })
 }
 
-/// A value of this kind that an output is made of, or the output itself.
+/// A value for which `is_such` holds and on which an output depends, or the output itself.
 pub fn behind(graph: &Graph, output: ValueId, is_such: &dyn Fn(&str) -> bool) -> Option<ValueId> {
     let (mut seen, mut open) = (HashSet::from([output]), vec![output]);
     while let Some(value) = open.pop() {
@@ -128,12 +128,12 @@ pub fn behind(graph: &Graph, output: ValueId, is_such: &dyn Fn(&str) -> bool) ->
     None
 }
 
-/// The site of the new tensor nearest to the producer of a value.
+/// The site of the new tensor that is nearest to the producer of a value.
 pub fn site(graph: &Graph, value: ValueId, tensors: &[Stored]) -> Option<usize> {
     around(graph, graph.producer(value)?.0, tensors)
 }
 
-/// The site of the new tensor nearest to a node.
+/// The site of the new tensor that is nearest to a node.
 pub fn around(graph: &Graph, first: NodeId, tensors: &[Stored]) -> Option<usize> {
     let sites: HashMap<&str, usize> = tensors
         .iter()
@@ -151,8 +151,8 @@ pub fn around(graph: &Graph, first: NodeId, tensors: &[Stored]) -> Option<usize>
         if site.is_some() {
             return site;
         }
-        // First other readers of its inputs, then readers of its results, then producers of its
-        // inputs.
+        // First the other readers of its inputs, followed by the readers of its results and the
+        // producers of its inputs.
         let beside = inputs.iter().flat_map(|&value| readers(graph, value));
         let behind = graph
             .outputs(node)

@@ -1,4 +1,4 @@
-//! Both claims at one assignment of sizes: rounding, and identity at as many points as leave no doubt.
+//! Checks both claims at one assignment of sizes: the rounding, and the identity at enough points.
 
 use super::ended::Ended;
 use super::field::P;
@@ -16,37 +16,38 @@ use crate::onnx::Model;
 use crate::passes::inline::functions::redefined;
 use crate::passes::inline::{Lowering, opaque};
 
-/// How often another point is tried where a divisor is 0, or an output has no element.
+/// The maximum number of attempts at a point, which are repeated if a divisor is 0 or an output is
+/// empty.
 const ATTEMPTS: u64 = 8;
 
-/// The doubt that is accepted, and the largest number of points to reduce it.
+/// The accepted probability of error, and the maximum number of points to reach it.
 const DOUBT: f64 = 1e-4;
 const MOST_POINTS: usize = 8;
 
-/// How much of the claims is looked at.
+/// The claims to check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClaimScope {
-    /// Rounding and identity.
+    /// The rounding and the identity.
     All,
-    /// The identity at other points than before: the rounding has been checked.
+    /// Only the identity, at other points than before. The rounding has already been checked.
     Identity,
 }
 
-/// The claims, proved at one assignment of sizes.
+/// The result of a proof at one assignment of sizes.
 pub(super) struct Established {
     pub points: usize,
-    /// A bound on the probability that they do not hold.
+    /// A bound on the probability that the claims are wrong.
     pub bound: f64,
-    /// How many tensors were computed again.
+    /// The number of tensors that were computed again.
     pub tensors: usize,
-    /// Whether the two graphs take roots of different values.
+    /// Whether the two graphs compute roots of different values.
     pub moves_roots: bool,
-    /// Whether a number of places was drawn, which may fit by accident.
+    /// Whether a number of places was drawn at random, which may fit by accident.
     pub draws_counts: bool,
 }
 
-/// Checks the claims about two models at the sizes of `options`. With `reads_past`, nodes read past
-/// activations that make no difference.
+/// Checks the claims about two models at the sizes of `options`. If `reads_past`, activations that
+/// have no effect are removed.
 pub(super) fn claims(
     [original, fused]: [&Model; 2],
     tensors: &[Stored],
@@ -64,7 +65,7 @@ pub(super) fn claims(
         original.read_past_activations(&[]);
     }
     let analysis = Analysis::new(&original.model).map_err(|error| undecided(error.to_string()))?;
-    // Recipes call the constants of bodies by the way to them.
+    // Recipes prefix the names of constants in bodies by the region path.
     let [stored_flat, flat] = [stored, &original.model].map(Flat::new);
     let stored = stored_flat.as_ref().map_or(stored, |flat| &flat.model);
     let flat = flat
@@ -106,7 +107,7 @@ pub(super) fn claims(
     })
 }
 
-/// Refuses models with functions in the place of operators.
+/// Refuses models with functions that replace operators.
 fn no_redefined_operators(models: [&Model; 2]) -> Result<(), Ended> {
     let Some(name) = models.into_iter().find_map(redefined) else {
         return Ok(());
@@ -115,7 +116,7 @@ fn no_redefined_operators(models: [&Model; 2]) -> Result<(), Ended> {
     Err(undecided(reason).into())
 }
 
-/// Both models, written out as far as it takes for formulas to name their constants.
+/// Both models, with as many calls inlined as formulas need to refer to their constants.
 fn prepared_pair(
     original: &Model,
     fused: &Model,
@@ -126,14 +127,14 @@ fn prepared_pair(
     if opaque(&before.model) == opaque(&after.model) {
         return Ok((before, after));
     }
-    // Formulas name the constants inside calls that only the fused one has written out.
+    // Formulas refer to constants in calls that only the fused model has inlined.
     let before = Prepared::new(original, Lowering::All, options)?;
     let after = Prepared::new(fused, Lowering::All, options)?;
     Ok((before, after))
 }
 
-/// Lets nodes of the folded model read past activations that make no difference. The model is checked
-/// before: the check of the evaluated graph does not see these activations.
+/// Removes activations that have no effect from the folded model. The model is checked before,
+/// because the check of the evaluated graph does not see these activations.
 fn read_past_activations(
     mut fused: Prepared,
     tensors: &[Stored],
@@ -141,7 +142,7 @@ fn read_past_activations(
 ) -> Result<Prepared, Ended> {
     let flat = Flat::new(&fused.model);
     let whole = flat.as_ref().map_or(&fused.model, |flat| &flat.model);
-    // Evaluation says why it is no graph.
+    // If it is not a graph, evaluation reports it.
     let fault = Analysis::new(whole)
         .ok()
         .and_then(|analysis| valid.new_fault(&analysis));
@@ -152,7 +153,7 @@ fn read_past_activations(
     Ok(fused)
 }
 
-/// The identity at as many points as leave no doubt, each case of the truth values by itself.
+/// Checks the identity at enough points for each case of the Boolean inputs.
 fn at_points(
     pair: &GraphPair,
     options: &ProveOptions,
@@ -161,7 +162,7 @@ fn at_points(
 ) -> Result<Established, Ended> {
     let least = options.points.max(cases);
     let begin = u64::from(scope == ClaimScope::Identity);
-    // A point shows only the branches of its booleans.
+    // A point shows only the branches that its booleans select.
     let mut bounds = vec![1.0; cases];
     let mut established = Established {
         points: 0,
@@ -188,7 +189,7 @@ fn at_points(
     Ok(established)
 }
 
-/// The identity at a point: at the first of some draws that divides nothing by 0, and leaves no output empty.
+/// Checks the identity at a point. Draws are repeated if a divisor is 0 or an output is empty.
 fn at_point(pair: &GraphPair, all: u64, point: u64) -> Result<Agreed, Ended> {
     let mut last = Ended::With(undecided("there is no point to prove it at"));
     for attempt in 0..ATTEMPTS {

@@ -1,30 +1,32 @@
-//! Why a comparison at a point ends without agreement.
+//! The reasons why a comparison at a point ends without agreement.
 
 use super::evaluate::Stopped;
 use super::operators::Unmade;
 use super::{Proof, undecided};
 
-/// Why a point decides nothing, or all.
+/// The outcome of a point without agreement.
 pub(super) enum Ended {
-    /// Extents contradict each other at this value.
+    /// The extents contradict each other at this value.
     Misfit(String),
-    /// Something divides by 0 there.
+    /// A divisor is 0 at this value.
     Zero(String),
-    /// This output has no element there, and other integers may give it some.
+    /// This output has no elements at this point, and other integers may give it some.
     Empty(String),
-    /// The bodies behind this value could not be evaluated, perhaps because of the extents.
+    /// The bodies of the node that computes this value could not be evaluated, perhaps because of
+    /// the extents.
     Unknown(String),
-    /// This value takes too much, as attention between the pixels of an image does.
+    /// This value needs too much computation, like attention between the pixels of an image.
     Beyond(String),
-    /// A recipe cannot be computed, for this reason, perhaps for the extents.
+    /// A recipe cannot be computed, for this reason, perhaps because of the extents.
     Uncomputed(String),
-    /// Extents contradict each other at this value of the folded model, where those of the original fit.
+    /// The extents of the folded model contradict each other at this value, while those of the
+    /// original fit.
     Unfit(String),
     With(Proof),
 }
 
 impl Ended {
-    /// Why it is undecided.
+    /// The reason why the proof is undecided.
     pub(super) fn reason(&self) -> String {
         match self {
             Self::Unknown(at) => format!("what the bodies of `{at}` compute is not known"),

@@ -1,18 +1,18 @@
-//! The field of integers modulo a prime: what numbers are while a fold is proved.
+//! The field of integers modulo a prime, in which a proof computes.
 
 use std::sync::LazyLock;
 
 use rayon::prelude::*;
 
-/// The prime. It is 3 modulo 4, for the root, and all numbers up to 46 are squares, so that the root of the square of a
-/// number that is made of such is that number. Half of the one before it is a prime too, so that no two powers of 2 in
-/// the range of floats are the same. `docs/proof.md` says more.
+/// The prime. It is 3 modulo 4, for the roots. All numbers up to 46 are squares, so that the root
+/// of the square of a number with only such factors is that number. `(P − 1)/2` is a prime too, so
+/// that no two powers of 2 in the range of floats are equal. `docs/proof.md` explains it.
 pub const P: u64 = (1 << 31) - 819_129;
 
-/// Elements whose inverses are found together.
+/// The number of elements whose inverses are computed together.
 const TOGETHER: usize = 1 << 12;
 
-/// The element of a number.
+/// The element for a number.
 pub fn reduce(number: u64) -> u32 {
     (number % P) as u32
 }
@@ -60,20 +60,21 @@ pub fn inverse(a: u32) -> Option<u32> {
     (a != 0).then(|| pow(a, P - 2))
 }
 
-/// `√a`, or that of `−a`: one of the two has a root. The root of a product is the product of the roots.
+/// `√a` or `√(−a)`, of which exactly one exists for a ≠ 0. The root of a product is the product of
+/// the roots.
 pub fn root(a: u32) -> u32 {
     pow(a, P.div_ceil(4))
 }
 
-/// `√a`, or `−√(−a)`: as [`root`], but for the root of −1, which is −1.
+/// `√a` or `−√(−a)`: like [`root`], except that the root of −1 is −1.
 pub fn odd_root(a: u32) -> u32 {
     pow(a, (3 * P - 1) / 4)
 }
 
-/// The inverses of all; `None` where one is 0.
+/// Inverts all elements; `None` if one is 0.
 pub fn invert(elements: &mut [u32]) -> Option<()> {
     elements.par_chunks_mut(TOGETHER).try_for_each(|part| {
-        // One inverse of the product of all, taken apart from the last one on.
+        // One inverse of the product of all, which is split from the last element to the first.
         let before: Vec<u32> = part
             .iter()
             .scan(1, |product, &element| {
@@ -96,10 +97,10 @@ pub fn of_int(number: i64) -> u32 {
     number.rem_euclid(P as i64) as u32
 }
 
-/// The lowest power of 2 that a float64 is a multiple of.
+/// The exponent of the smallest power of 2 that a float64 may have as a factor.
 const LOWEST: i32 = -1074;
 
-/// The image of a float, which is an integer times a power of 2; `None` where it is not finite.
+/// The image of a float, which is an integer times a power of 2; `None` if it is not finite.
 pub fn of_float(number: f64) -> Option<u32> {
     static POWERS: LazyLock<Vec<u32>> = LazyLock::new(|| {
         let first = pow((P as u32).div_ceil(2), LOWEST.unsigned_abs().into());

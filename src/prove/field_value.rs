@@ -11,21 +11,23 @@ use crate::prove::field;
 use crate::prove::random::{Digest, Hash, Unknown};
 use crate::recipe::DECIDED;
 
-/// How many numbers are read at a time.
+/// The number of elements that are read at a time.
 const READ: usize = 1 << 12;
 
-/// Integers that are given are below this, and every other one below that: masks, lengths and types of tokens are small.
+/// Random integers are less than `INTEGERS`, and about half of them less than `SMALL`, since masks,
+/// lengths and types of tokens are small.
 const INTEGERS: u64 = 100;
 const SMALL: u64 = 4;
 
-/// One of so many random integers is extreme: no token, or the last of a long row.
+/// One of `OUTLYING` random integers is an extreme one, such as an ignored token or the last place
+/// of a long sequence.
 const OUTLYING: u64 = 8;
 const OUTLIERS: [i64; 6] = [-100, -2, -1, 511, 32_767, 1 << 20];
 
-/// A tensor of field elements, in row-major order, whose copies share them.
+/// A tensor of field elements in row-major order. Copies share the elements.
 pub type Elements = ArcArray<u32, IxDyn>;
 
-/// A tensor of integers and truth values, likewise.
+/// A tensor of integers and booleans in row-major order. Copies share the elements.
 pub type Integers = ArcArray<i64, IxDyn>;
 
 /// A value of a graph at one point.
@@ -33,15 +35,15 @@ pub type Integers = ArcArray<i64, IxDyn>;
 pub enum FieldValue {
     /// Floats.
     Field(Elements),
-    /// Integers that are known.
+    /// Known integers.
     Int(Integers),
-    /// Integers that follow from random elements: an uninterpreted element stands for each.
+    /// Integers that depend on random elements. An uninterpreted element represents each.
     Varying(Elements),
     /// A tensor of unknown extents.
     Opaque(Digest),
 }
 
-/// Applies one expression to the elements of any tensor; the last arm handles opaque ones.
+/// Applies an expression to the elements of any tensor; the last arm handles opaque tensors.
 macro_rules! either {
     ($value:expr, $array:ident => $result:expr, else $other:expr) => {
         match $value {
@@ -80,7 +82,7 @@ impl FieldValue {
         Self::Int(row_major(integers))
     }
 
-    /// Integers of unknown value; without elements nothing is unknown.
+    /// Integers of unknown value. An empty tensor counts as known.
     pub fn varying(elements: ArrayD<u32>) -> Self {
         if elements.is_empty() {
             return Self::int(elements.mapv(i64::from));
@@ -88,7 +90,7 @@ impl FieldValue {
         Self::Varying(row_major(elements))
     }
 
-    /// A random element at each place.
+    /// A tensor with a random element at each place.
     pub fn random(seed: Digest, shape: &[usize], is_integer: bool) -> Self {
         let unknown = Unknown::new(seed);
         let elements = (0..shape.iter().product::<usize>())
@@ -102,7 +104,7 @@ impl FieldValue {
         }
     }
 
-    /// Random elements, or random integers.
+    /// A tensor of random elements, or of random integers if the type is an integer type.
     pub fn drawn(seed: Digest, shape: &[usize], data_type: DataType) -> Self {
         if !data_type.is_integer() {
             return Self::random(seed, shape, false);
@@ -113,7 +115,7 @@ impl FieldValue {
         ArrayD::from_shape_vec(shape, integers.collect()).map_or(Self::Opaque(seed), Self::int)
     }
 
-    /// Its extents.
+    /// The extents; `None` if they are unknown.
     pub fn shape(&self) -> Option<&[usize]> {
         match self {
             Self::Field(elements) | Self::Varying(elements) => Some(elements.shape()),
@@ -122,12 +124,12 @@ impl FieldValue {
         }
     }
 
-    /// How many elements it has.
+    /// The number of elements; 0 if it is unknown.
     pub fn len(&self) -> usize {
         self.shape().map_or(0, |shape| shape.iter().product())
     }
 
-    /// The image of the element at each place.
+    /// The image of each element.
     pub fn images(&self) -> Option<Elements> {
         match self {
             Self::Field(elements) | Self::Varying(elements) => Some(elements.clone()),
@@ -165,13 +167,13 @@ fn random_integer(unknown: Unknown, place: u64, data_type: DataType) -> i64 {
         DataType::Int32 | DataType::Int64 if place % OUTLYING == OUTLYING - 1 => {
             OUTLIERS[below(unknown, place, OUTLIERS.len() as u64) as usize]
         }
-        // One place for the size, and one for the number.
+        // One random bit selects the range, and another random element selects the number.
         _ if below(unknown, 2 * place, 2) == 0 => below(unknown, 2 * place + 1, SMALL),
         _ => below(unknown, 2 * place + 1, INTEGERS),
     }
 }
 
-/// The random integer at a place, from 0 on and less than `end`.
+/// The random integer at a place in `0..end`.
 fn below(unknown: Unknown, place: u64, end: u64) -> i64 {
     (u64::from(unknown.value(place)) * end / field::P) as i64
 }
@@ -181,7 +183,8 @@ pub fn slice<T>(array: &ArcArray<T, IxDyn>) -> &[T] {
     array.as_slice().expect("in row-major order")
 }
 
-/// The value of floats. Where an element is no number, all are random ones that their bits seed.
+/// The image of a tensor of floats. If an element is not finite, all elements become random ones
+/// that depend on their bits.
 pub fn of_floats(floats: ArrayD<f64>, key: u64) -> FieldValue {
     if floats.iter().all(|number| number.is_finite()) {
         return FieldValue::field(
@@ -192,7 +195,7 @@ pub fn of_floats(floats: ArrayD<f64>, key: u64) -> FieldValue {
     FieldValue::field(floats.mapv(|number| unknown.value(number.to_bits())))
 }
 
-/// The element that stands for −∞.
+/// The element that represents −∞.
 pub fn lowest(key: u64) -> u32 {
     of_bits(key).value(f64::NEG_INFINITY.to_bits())
 }
@@ -202,7 +205,7 @@ fn of_bits(key: u64) -> Unknown {
     Unknown::new(Hash::new(key, "bits").finish())
 }
 
-/// The value of a result of more than arithmetic.
+/// The image of constants that were computed by more than arithmetic.
 pub fn of_numbers(numbers: &ArrayD<f64>, key: u64) -> FieldValue {
     of_floats(
         numbers.mapv(|number| if number.abs() < DECIDED { 0.0 } else { number }),
@@ -210,7 +213,8 @@ pub fn of_numbers(numbers: &ArrayD<f64>, key: u64) -> FieldValue {
     )
 }
 
-/// The value of what a Softmax makes along these axes: where all of a lane are the same, each is one by how many.
+/// The image of a Softmax along these axes. If all elements of a lane are equal, each is the
+/// inverse of their number.
 pub fn of_shares(numbers: &ArrayD<f64>, along: Range<usize>, key: u64) -> FieldValue {
     let (value, shape) = (of_numbers(numbers, key), numbers.shape());
     let lane: usize = shape[along.clone()].iter().product();
@@ -233,7 +237,7 @@ pub fn of_shares(numbers: &ArrayD<f64>, along: Range<usize>, key: u64) -> FieldV
     ArrayD::from_shape_vec(shape, shares).map_or(value, FieldValue::field)
 }
 
-/// The value of stored floats, of which no more is read at a time than needs to be; `None` where it cannot be.
+/// The image of stored floats, which are read part by part; `None` if they cannot be read.
 fn of_stored(floats: &Floats, key: u64) -> Option<FieldValue> {
     let count = floats.shape().iter().product();
     let (mut elements, mut buffer, mut numbers) = (Vec::with_capacity(count), vec![], [0.0; READ]);

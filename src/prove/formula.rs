@@ -1,4 +1,4 @@
-//! Recipes in the field: what a stored tensor would be if nothing were rounded.
+//! Computes recipes in the field: the elements that a stored tensor would have without rounding.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use crate::recipe::{Op, Recipe};
 /// Computes a recipe.
 ///
 /// # Errors
-/// Where it divides by 0, where a constant is not there, or not of the shape that the recipe was written for.
+/// If it divides by 0, or if a constant is missing or has another shape than in the recipe.
 pub fn value(recipe: &Recipe, source: &Sources, allowance: &Allowance) -> Result<Elements, Unmade> {
     let steps = recipe.steps();
     let mut uses: HashMap<_, usize> = HashMap::new();
@@ -48,7 +48,7 @@ pub fn value(recipe: &Recipe, source: &Sources, allowance: &Allowance) -> Result
     values.remove(&recipe.id()).ok_or(Unmade::Uncovered)
 }
 
-/// Asks for all that computing a recipe takes, without computing it.
+/// Reserves the limits that computing a recipe needs, without computing it.
 ///
 /// # Errors
 /// [`Unmade::Beyond`].
@@ -100,7 +100,7 @@ fn compute(
             };
             row_major(array.map_err(|_| Unmade::Uncovered)?)
         }
-        // Rounding belongs to the first claim.
+        // The first claim covers rounding.
         (Op::Round(_) | Op::Flush(_), [a]) => a.clone(),
         (Op::Neg, [a]) => a.mapv(field::neg).into_shared(),
         (Op::Sqrt, [a]) => source.roots(a),
@@ -126,7 +126,8 @@ fn images(value: FieldValue) -> Result<Elements, Unmade> {
     value.images().ok_or(Unmade::Uncovered)
 }
 
-/// The operation on the elements of two operands; for a quotient the second one is inverted.
+/// The operation on the elements of two operands. For a quotient, the second operand is already
+/// inverted.
 fn arithmetic(op: &Op) -> Option<fn(u32, u32) -> u32> {
     Some(match op {
         Op::Add => field::add,

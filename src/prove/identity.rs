@@ -1,4 +1,5 @@
-//! The second claim at one point: with the recipes in place of the new tensors, both graphs have equal outputs.
+//! Checks the second claim at one point: if recipes replace the new tensors, both graphs have equal
+//! outputs.
 
 use std::collections::HashMap;
 
@@ -24,26 +25,27 @@ use crate::onnx::Model;
 use crate::onnx::node::bodies;
 use crate::onnx::operator::is_more_than_arithmetic;
 
-/// Bytes of stack for the evaluation of the second graph, as a main thread has them.
+/// The size of the stack in bytes for the evaluation of the second graph, equal to that of a main
+/// thread.
 const STACK: usize = 8 << 20;
 
-/// Outputs of both graphs that agree at a point.
+/// The result for outputs of both graphs that agree at a point.
 pub(super) struct Agreed {
-    /// The degree that bounds the error.
+    /// The degree that bounds the probability of error.
     pub degree: f64,
-    /// Whether they take roots of different values.
+    /// Whether they compute roots of different values.
     pub moves_roots: bool,
-    /// Whether a number of places was drawn, which may fit by accident.
+    /// Whether a number of places was drawn at random, which may fit by accident.
     pub draws_counts: bool,
 }
 
-/// Two graphs to be compared.
+/// Two graphs to compare.
 pub(super) struct GraphPair<'i> {
-    /// The stored original with its bodies laid out.
+    /// The stored original with flattened bodies.
     pub stored: &'i Model,
     /// The graph of the original that is evaluated.
     pub analysis: &'i Analysis<'i>,
-    /// That graph with its bodies laid out.
+    /// That graph with flattened bodies.
     pub flat: &'i Analysis<'i>,
     pub original: &'i Prepared,
     pub folded: FoldedSide<'i>,
@@ -78,7 +80,7 @@ impl FoldedSide<'_> {
         let allowance = fused.allowance();
         let inputs = given(fused, seed, &allowance)?;
         let flat = Flat::new(&fused.model);
-        // It is a graph that ONNX allows, or there would be none.
+        // The graph was valid before, so that this cannot fail.
         let flat = flat
             .as_ref()
             .and_then(|flat| Analysis::new(&flat.model).ok());
@@ -88,7 +90,7 @@ impl FoldedSide<'_> {
         }
         let numbers = WideConstants::new([Some(&analysis), flat.as_ref()]);
         let [alike, flat_alike] = numbers.alike();
-        // The recipe of a new tensor comes before that of one that inlining added.
+        // The recipe of a new tensor takes precedence over that of a tensor that inlining added.
         let recipes = [&fused.formulas[..], self.tensors];
         let recipes: HashMap<&str, &Stored> = recipes
             .into_iter()
@@ -117,7 +119,7 @@ impl GraphPair<'_> {
     /// Compares both graphs at one point.
     ///
     /// # Errors
-    /// Why they do not agree there, or why the point decides nothing.
+    /// The reason why they do not agree at this point, or why the point decides nothing.
     pub fn at(&self, seed: Seed) -> Result<Agreed, Ended> {
         let (key, convention) = (seed.key, RootOfMinusOne::at(seed.point));
         let allowance = self.original.allowance();
@@ -148,7 +150,7 @@ impl GraphPair<'_> {
         };
         let source = self.source(&flat, &own, seed)?;
         let agreed = self.compared(&point, &source, seed);
-        // The difference may be a positive factor that has passed an operator.
+        // The graphs may differ by a positive factor that has passed an operator.
         let Some(scales) = self.scales(&agreed, &source, &allowance) else {
             return agreed;
         };
@@ -164,7 +166,7 @@ impl GraphPair<'_> {
         self.compare(findings, others)
     }
 
-    /// The values that recipes are made of.
+    /// The values of the constants in recipes.
     fn source(&self, flat: &Point, own: &Sources, seed: Seed) -> Result<Sources<'_>, Ended> {
         let convention = RootOfMinusOne::at(seed.point);
         let source = Sources::new(self.stored, seed.key, convention)
@@ -213,7 +215,7 @@ impl GraphPair<'_> {
         Scales::new(self.folded.tensors, source, &read, allowance)
     }
 
-    /// Compares the outputs, and says where the two part.
+    /// Compares the outputs, and reports the first difference.
     fn compare(&self, original: Findings, fused: Findings) -> Result<Agreed, Ended> {
         let graph = Graph::new(&self.folded.prepared.model)
             .map_err(|error| Ended::With(undecided(error.to_string())))?;
@@ -234,7 +236,7 @@ impl GraphPair<'_> {
                 empty.get_or_insert(name);
             }
         }
-        // Others have been told apart before it.
+        // Any difference has been reported before.
         if let Some(name) = empty {
             return Err(Ended::Empty(name.to_owned()));
         }
@@ -251,7 +253,7 @@ impl GraphPair<'_> {
 
 /// The findings about both graphs.
 struct Sides<'s> {
-    /// Digests of the original's values by name.
+    /// The digests of the original's values by name.
     digests: HashMap<String, Digest>,
     /// The graph of the folded model.
     graph: &'s Graph<'s>,
@@ -276,16 +278,16 @@ impl Sides<'_> {
         }))
     }
 
-    /// Whether a value of the folded model is equal to that of this name in the original.
+    /// Whether a value of the folded model equals the original's value with this name.
     fn agree(&self, value: ValueId) -> bool {
         let digest = self.digests.get(self.graph.value_name(value));
         digest.copied() == self.fused.digests[value.0 as usize]
     }
 
-    /// Why an output differs.
+    /// The reason why an output differs.
     fn parted(&self, output: ValueId, tensors: &[Stored]) -> Ended {
-        // A function of all its inputs, for lack of extents, differs whenever they differ, though a
-        // fold may have crossed it.
+        // A value of unknown extents is a function of all its inputs. It differs whenever they
+        // differ, although a fold may be correct.
         if let Some(opaque) = blame::behind(self.graph, output, &|name| self.is_opaque(name)) {
             let opaque = self.graph.value_name(opaque);
             return Ended::With(undecided(format!(
@@ -333,8 +335,8 @@ fn named_digests(analysis: &Analysis, findings: &Findings) -> HashMap<String, Di
         .collect()
 }
 
-/// The numbers of constants of a graph, and of the graph with its bodies laid out, where constants
-/// are computed by more than arithmetic.
+/// The constants of a graph, and those of the graph with flattened bodies, if any are computed by
+/// more than arithmetic.
 struct WideConstants<'n>([Option<View<'n>>; 2]);
 
 impl<'n> WideConstants<'n> {
@@ -351,7 +353,7 @@ impl<'n> WideConstants<'n> {
     }
 }
 
-/// The value of the first of these recipes that makes a tensor of this name.
+/// The value of the first of these recipes for a tensor with this name.
 fn instead<'r>(
     recipes: impl IntoIterator<Item = &'r Stored>,
     name: &str,
@@ -363,19 +365,19 @@ fn instead<'r>(
     Some(value.map(FieldValue::Field))
 }
 
-/// Whether tensors are computed with more than arithmetic.
+/// Whether any tensor is computed by more than arithmetic.
 fn have_formulas(tensors: &[Stored]) -> bool {
     let mut steps = tensors.iter().flat_map(|tensor| tensor.recipe.steps());
     steps.any(sources::is_number)
 }
 
-/// Whether a positive factor may pass a node, or one in its bodies.
+/// Whether a positive factor may pass a node, or a node in its bodies.
 fn may_be_scaled(graph: &Graph, node: NodeId) -> bool {
     scales::passes(graph.domain_op(node)) || bodies(graph.node(node)).next().is_some()
 }
 
-/// Where the original fits and the folded model does not, other sizes are not tried: at those both
-/// may agree.
+/// Does not let other sizes be tried if the original fits and the folded model does not, because
+/// both may agree at those.
 fn fits(others: Result<Findings, Ended>) -> Result<Findings, Ended> {
     others.map_err(|ended| match ended {
         Ended::Misfit(at) => Ended::Unfit(at),
@@ -384,7 +386,8 @@ fn fits(others: Result<Findings, Ended>) -> Result<Findings, Ended> {
     })
 }
 
-/// Whether constants are computed by more than arithmetic: recipes have them in float64, as folding has.
+/// Whether any constant is computed by more than arithmetic. Recipes have such constants in
+/// float64, like folding.
 fn has_more_than_arithmetic(analysis: &Analysis) -> bool {
     let mut nodes = analysis.graph.order().iter();
     nodes.any(|&node| is_constant_function(analysis, node))
@@ -400,7 +403,7 @@ fn is_constant_function(analysis: &Analysis, node: NodeId) -> bool {
         && result.is_some_and(|value| constants.is_constant(value))
 }
 
-/// The values of the original that recipes are made of and that are not stored, but computed.
+/// The constants in recipes that the original does not store, but computes.
 fn constants(
     point: &Point,
     stored: &Sources,

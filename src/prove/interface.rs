@@ -1,4 +1,4 @@
-//! Whether two models agree apart from their nodes: inputs, outputs, operator sets.
+//! Compares the interfaces of two models: inputs, outputs and operator sets.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -10,7 +10,8 @@ use crate::onnx::proto::{TensorProto, TypeProto};
 use crate::passes::upgrade_opset;
 use crate::prove::field_value::stored;
 
-/// Whether both accept the same inputs with the same defaults, and operators have the same meaning.
+/// Checks that both accept the same inputs with equal defaults, and that operators have the same
+/// meaning.
 ///
 /// # Errors
 /// The difference, or the reason why it is undecided.
@@ -18,7 +19,7 @@ pub fn same_interface(original: &Model, fused: &Model) -> Result<(), Proof> {
     let (inputs, others) = (&original.graph().input, &fused.graph().input);
     let names: HashSet<&str> = inputs.iter().map(|input| input.name()).collect();
     let [before, after] = [original, fused].map(|model| defaults(model, &names));
-    // Before that version they are the constants that they are.
+    // Before this version such initializers are constants.
     let is_default = original.proto.ir_version() >= 4;
     for (input, other) in inputs.iter().zip(others) {
         if input.r#type != other.r#type && input.name() == other.name() {
@@ -50,7 +51,7 @@ fn differs(at: &str, reason: &str) -> Proof {
     }
 }
 
-/// The digests of the initializers of these names.
+/// The digests of the initializers with these names.
 fn defaults<'m>(model: &'m Model, names: &HashSet<&str>) -> HashMap<&'m str, Digest> {
     let graph = model.graph();
     let dense = graph.initializer.iter();
@@ -74,15 +75,15 @@ fn defaults<'m>(model: &'m Model, names: &HashSet<&str>) -> HashMap<&'m str, Dig
     defaults.map(|(name, hash)| (name, hash.finish())).collect()
 }
 
-/// The versions of the operator sets of a model, by domain.
+/// The versions of the operator sets that a model imports, by domain.
 fn operator_sets(model: &Model) -> BTreeMap<String, i64> {
     let sets = model.proto.opset_import.iter();
     sets.map(|set| (canonical_domain(set.domain()).to_owned(), set.version()))
         .collect()
 }
 
-/// Whether all operators of the folded model keep their meaning in the older operator set of the
-/// original.
+/// Whether all operators of the folded model have the same meaning in the original's older operator
+/// set.
 fn means_the_same(original: &Model, fused: &Model) -> bool {
     let [from, to] = [original, fused].map(Model::own_opset);
     let mut graphs = vec![fused.graph()];
@@ -101,10 +102,10 @@ fn means_the_same(original: &Model, fused: &Model) -> bool {
     is_same
 }
 
-/// Whether the inputs and outputs have the names and the types that they had, but for extents.
+/// Checks that the inputs and outputs have the same names and types, except for extents.
 ///
 /// # Errors
-/// Which differs.
+/// The first difference.
 pub fn same_ends(original: &Model, fused: &Model) -> Result<(), Proof> {
     let [before, after] = [original, fused].map(ends);
     if before == after {
@@ -131,7 +132,7 @@ fn ends(model: &Model) -> [Vec<(String, Option<TypeProto>)>; 2] {
     })
 }
 
-/// A type of any value, without the shapes of its tensors.
+/// A type without the shapes of its tensors.
 fn shapeless(of: &TypeProto) -> TypeProto {
     let mut of = of.clone();
     of.denotation = None;

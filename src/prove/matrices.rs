@@ -1,8 +1,8 @@
 //! Matrix products in the field.
 //!
-//! Centred elements are at most half of the prime, so that a signed word has room for eight
-//! products and the reduced sum before them: only multiplications and additions, which every
-//! machine has vectors for.
+//! Centred elements have a magnitude of at most half of the prime. So a signed word holds the sum
+//! of eight products and a reduced sum. This needs only multiplications and additions, which every
+//! machine can vectorize.
 
 use multiversion::multiversion;
 use ndarray::{ArrayViewMut2, Axis};
@@ -10,17 +10,17 @@ use rayon::prelude::*;
 
 use super::field::{self, P};
 
-/// Rows and columns of the blocks: their sums and operands stay in a near cache.
+/// The numbers of rows and columns of a block, whose sums and operands fit into a near cache.
 const ROWS: usize = 32;
 const COLUMNS: usize = 512;
 
-/// Products that are added before a sum is shrunk.
+/// The number of products that are added before a sum is reduced.
 const TERMS: usize = 8;
 
-/// 2³² in the field: less than 2²¹, so that products with it do not overflow.
+/// 2³² in the field. It is less than 2²¹, so that products with it do not overflow.
 const WORD: i64 = ((1 << 32) % P) as i64;
 
-/// How large the matrices of a product are.
+/// The sizes of the matrices in a product.
 #[derive(Debug, Clone, Copy)]
 pub struct Extents {
     /// Rows of the left one.
@@ -31,7 +31,8 @@ pub struct Extents {
     pub columns: usize,
 }
 
-/// The products of pairs of matrices, one behind the other. A pair says where in the two lists its matrices begin.
+/// The products of pairs of matrices, one after another. A pair has the offsets of its matrices in
+/// the two lists.
 pub fn multiply(
     left: &[u32],
     right: &[u32],
@@ -67,7 +68,7 @@ pub fn multiply(
     result
 }
 
-/// Parts of a matrix along an axis, of so many places.
+/// Splits a matrix along an axis into parts of `places` places.
 fn cut(mut rest: ArrayViewMut2<u32>, axis: Axis, places: usize) -> Vec<ArrayViewMut2<u32>> {
     let mut parts = vec![];
     while rest.len_of(axis) > places {
@@ -79,7 +80,8 @@ fn cut(mut rest: ArrayViewMut2<u32>, axis: Axis, places: usize) -> Vec<ArrayView
     parts
 }
 
-/// The block of a product whose rows and columns begin with these elements.
+/// Computes a block of a product. `left` begins with its first row, and `right` with its first
+/// column.
 fn compute(left: &[u32], right: &[u32], extents: Extents, mut block: ArrayViewMut2<u32>) {
     let Extents { inner, columns, .. } = extents;
     let mut sums = vec![[0_i64; COLUMNS]; block.nrows()];
@@ -112,7 +114,7 @@ fn compute(left: &[u32], right: &[u32], extents: Extents, mut block: ArrayViewMu
     }
 }
 
-/// The number next to 0 that is the same in the field.
+/// The representative nearest to 0.
 fn centred(element: u32) -> i32 {
     if u64::from(element) > P / 2 {
         element as i32 - P as i32
@@ -121,7 +123,7 @@ fn centred(element: u32) -> i32 {
     }
 }
 
-/// Adds a row of factors times the rows of a matrix, and shrinks the sums below 2⁵².
+/// Adds a row of factors times the rows of a matrix to the sums, and reduces these below 2⁵².
 #[multiversion(targets = "simd")]
 fn add_products(factors: &[i64; TERMS], numbers: &[[i32; COLUMNS]; TERMS], sums: &mut [i64]) {
     let [a, b, c, d, e, f, g, h] = numbers.each_ref().map(|row| &row[..sums.len()]);
@@ -139,7 +141,7 @@ fn add_products(factors: &[i64; TERMS], numbers: &[[i32; COLUMNS]; TERMS], sums:
 mod tests {
     use super::*;
 
-    /// Some number: every third one is the largest.
+    /// An arbitrary element; every third one is the largest.
     fn element(i: usize) -> u32 {
         if i.is_multiple_of(3) {
             P as u32 - 1
@@ -186,7 +188,7 @@ mod tests {
 
     #[test]
     fn largest_products_do_not_overflow() {
-        // Centred, these are the farthest from 0 on either side.
+        // If centred, these elements are the farthest from 0 on either side.
         let half = P as u32 / 2;
         let extents = Extents {
             rows: 1,

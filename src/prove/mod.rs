@@ -1,8 +1,9 @@
-//! Whether two models compute the same function, without an engine and without a tolerance.
+//! Proves that two models compute the same function, without an engine and without a tolerance.
 //!
-//! `docs/proof.md` defines it. Two claims are checked: every new tensor is its recipe, rounded once
-//! (`rounding`); and with the recipes in place of the new tensors both graphs have equal outputs at
-//! a random point of a finite field (`evaluate`), where different polynomials hardly ever agree.
+//! `docs/proof.md` defines the proof. Two claims are checked. The first: every new tensor equals
+//! its recipe, rounded once (`rounding`). The second: if recipes replace the new tensors, both
+//! graphs have equal outputs at a random point of a finite field (`evaluate`). Different
+//! polynomials rarely agree at such a point.
 
 mod activations;
 mod blame;
@@ -35,15 +36,16 @@ use claims::{ClaimScope, Established, claims};
 use ended::Ended;
 use sizes::{SizeSearch, elements, inputs};
 
-/// How many times fewer elements all inputs have where sizes are tried behind those at which something took too much.
+/// The factor by which all inputs must be smaller at the next sizes, after a computation exceeded
+/// the limits.
 const FEWER: u64 = 4;
 
-/// How two models are compared.
+/// The options of a proof.
 #[derive(Debug, Clone)]
 pub struct ProveOptions {
-    /// Sizes for symbolic dimensions.
+    /// The sizes of symbolic dimensions.
     pub dims: Dims,
-    /// At how many points both are evaluated; at more where that leaves a doubt.
+    /// The number of points at which both models are evaluated. More are used if doubt is left.
     pub points: usize,
     /// The seed of the points.
     pub seed: u64,
@@ -65,37 +67,37 @@ impl Default for ProveOptions {
 pub enum Proof {
     /// Both compute the same function.
     Proved {
-        /// At so many points.
+        /// The number of points.
         points: usize,
-        /// A bound on the probability that they do not, and nobody saw it.
+        /// A bound on the probability that the functions differ nevertheless.
         bound: f64,
-        /// How many tensors were computed again, bit for bit.
+        /// The number of tensors that were computed again, bit for bit.
         tensors: usize,
     },
-    /// No engine takes the folded model, for a reason that the original does not have.
+    /// No engine accepts the folded model, for a reason that does not apply to the original.
     Invalid {
-        /// The first node that is wrong.
+        /// The first invalid node.
         at: String,
         /// The reason.
         reason: String,
     },
     /// The functions differ, or a tensor differs from its recipe.
     Disproved {
-        /// The first value, or the tensor, that is wrong.
+        /// The first value, or the tensor, that differs.
         at: String,
-        /// The site for whose sake it was changed.
+        /// The site for which it was changed.
         site: Option<usize>,
         /// The difference.
         reason: String,
     },
     /// The proof cannot decide.
     Undecided {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Whether `fused` computes what `original` does, if `tensors` are its new tensors.
+/// Proves that `fused` computes the same function as `original`, if `tensors` are its new tensors.
 ///
 /// ```
 /// use unfold::onnx::Model;
@@ -124,7 +126,7 @@ pub fn prove(original: &Model, fused: &Model, tensors: &[Stored], options: &Prov
     proving.verdict()
 }
 
-/// Two models, and the sizes to prove their claims at.
+/// Two models, and the sizes at which their claims are proved.
 struct Proving<'p> {
     /// The original and the folded model.
     models: [&'p Model; 2],
@@ -138,7 +140,7 @@ impl Proving<'_> {
     fn verdict(&self) -> Proof {
         let mut first = None;
         let mut room = u64::MAX;
-        // A model may be written for one batch though it says that any would do.
+        // A model may be correct for only one batch, although it declares any.
         for dims in self.sizes.first() {
             let count = inputs(self.models[0], &dims).map_or(0, |inputs| elements(&inputs));
             if count > room {
@@ -165,7 +167,7 @@ impl Proving<'_> {
             ..self.options.clone()
         };
         let found = claims(self.models, self.tensors, &options, scope, false);
-        // A positive factor between two activations passes both where neither is read past.
+        // A positive factor between two activations passes both of them only if neither is removed.
         let differs = matches!(
             found,
             Err(Ended::Unknown(_) | Ended::With(Proof::Disproved { .. }))
@@ -177,7 +179,8 @@ impl Proving<'_> {
         claims(self.models, self.tensors, &options, scope, true).or(found)
     }
 
-    /// A folded model that does not fit itself where the original does may fit at lengths of 1, which broadcast, and differ.
+    /// The verdict if the folded model does not fit at these sizes, and the original does. At
+    /// lengths of 1, which broadcast, it may fit and differ.
     fn unfit(&self, dims: &Dims, ended: &Ended) -> Proof {
         let dims = self.sizes.with_lengths_of_one(dims);
         match self.claims(&dims, ClaimScope::Identity) {
@@ -186,7 +189,8 @@ impl Proving<'_> {
         }
     }
 
-    /// Looks at the identity again where it holds at some sizes: at other sizes, and by the other root of −1.
+    /// Checks the identity again after it holds at some sizes: at other sizes, and with the other
+    /// root of −1.
     fn confirmed(&self, dims: &Dims, mut established: Established) -> Proof {
         let is_one_point = established.points == 1;
         let mut again = self.sizes.second(dims);
@@ -205,7 +209,7 @@ impl Proving<'_> {
                     return proof;
                 }
                 Err(ended @ Ended::Unfit(_)) => return self.unfit(dims, &ended),
-                // A model may be written for one size.
+                // A model may be written for one size only.
                 Err(_) => {}
             }
         }

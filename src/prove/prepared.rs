@@ -1,4 +1,4 @@
-//! Models ready for evaluation: normalizers are written out, and extents are numbers.
+//! Prepares models for evaluation: inlines normalizers, and fixes all extents.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ use crate::passes::inline::{Lowered, Lowering, written_out};
 use crate::run::{Input, fix_shapes};
 use crate::shape::facts::extent;
 
-/// A model with its opaque normalizers written out and a number for every extent of its inputs.
+/// A model with inlined opaque normalizers and known extents of all inputs.
 pub(super) struct Prepared {
     pub model: Model,
     pub inputs: Vec<Input>,
@@ -30,7 +30,7 @@ impl Prepared {
     /// Prepares a model for the sizes of `options`.
     ///
     /// # Errors
-    /// Where it cannot be written out, or has no inputs at these sizes.
+    /// If it cannot be inlined, or if its inputs are impossible at these sizes.
     pub fn new(model: &Model, lowering: Lowering, options: &ProveOptions) -> Result<Self, Proof> {
         let lowered = written_out(model, lowering, &|_, _| false)
             .map_err(|error| undecided(error.to_string()))?;
@@ -53,7 +53,7 @@ impl Prepared {
         })
     }
 
-    /// Lets nodes read past activations that make no difference; `tensors` are new.
+    /// Removes activations that have no effect; `tensors` are new.
     pub fn read_past_activations(&mut self, tensors: &[Stored]) {
         let recipes = tensors.iter().chain(&self.formulas);
         let unknown: HashSet<&str> = recipes.map(|tensor| tensor.name.as_str()).collect();
@@ -67,7 +67,7 @@ impl Prepared {
         Allowance::new(self.model.about_bytes(), elements(&self.inputs))
     }
 
-    /// The facts that hold only since every extent is a number.
+    /// The facts that hold only because every extent is known.
     pub fn only_at_sizes(&self, analysis: &Analysis) -> OnlyAtSizes {
         let Some(open) = &self.open else {
             return OnlyAtSizes::default();
@@ -96,7 +96,7 @@ fn name(analysis: &Analysis, value: ValueId) -> String {
     analysis.graph.value_name(value).to_owned()
 }
 
-/// Whether a value is constant, and is not where extents are open.
+/// Whether a value is constant, but not constant while extents are open.
 fn is_constant_only_at_sizes(value: ValueId, analysis: &Analysis, open: &Analysis) -> bool {
     let Some(same) = open.graph.value(analysis.graph.value_name(value)) else {
         return false;
@@ -104,7 +104,7 @@ fn is_constant_only_at_sizes(value: ValueId, analysis: &Analysis, open: &Analysi
     analysis.constants.is_constant(value) && !open.constants.is_constant(same)
 }
 
-/// Whether extents of a value are unknown where those of the inputs are open.
+/// Whether extents of a value are unknown while those of the inputs are open.
 fn is_shaped_only_at_sizes(value: ValueId, analysis: &Analysis, open: &Analysis) -> bool {
     let Some(same) = open.graph.value(analysis.graph.value_name(value)) else {
         return false;
@@ -113,7 +113,7 @@ fn is_shaped_only_at_sizes(value: ValueId, analysis: &Analysis, open: &Analysis)
     !shape.is_some_and(|shape| shape.iter().all(|dim| extent(dim).is_some()))
 }
 
-/// The outputs of a graph that has them.
+/// The outputs that exist as values of the graph.
 pub(super) fn outputs(graph: &Graph) -> Vec<ValueId> {
     graph
         .proto()

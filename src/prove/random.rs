@@ -1,30 +1,30 @@
-//! Digests of values, and random elements that a seed stands for.
+//! Digests of values, and random elements that are derived from a seed.
 
 use xxhash_rust::xxh3::Xxh3;
 
 use super::field::P;
 
-/// The identity of a value, or of a function: a keyed hash.
+/// The identity of a value or of a function, as a keyed hash.
 pub type Digest = u128;
 
-/// Puts parts together to a digest.
+/// Combines parts into a digest.
 pub struct Hash(Xxh3);
 
 impl Hash {
-    /// A hash under a key, for one purpose.
+    /// A hash with a key, for one purpose.
     pub fn new(key: u64, what: &str) -> Self {
         let mut hash = Self(Xxh3::with_seed(key));
         hash.text(what);
         hash
     }
 
-    /// Adds bytes with their length, so that their end is marked.
+    /// Adds bytes after their length, so that their end is unambiguous.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
         self.0.update(bytes);
     }
 
-    /// Adds a text.
+    /// Adds a string.
     pub fn text(&mut self, text: &str) {
         self.bytes(text.as_bytes());
     }
@@ -39,7 +39,7 @@ impl Hash {
         self.0.update(&digest.to_le_bytes());
     }
 
-    /// Adds numbers of any type, by the bytes of each.
+    /// Adds a list of numbers of any type, by the bytes of each.
     pub fn all<T: Copy, const N: usize>(&mut self, numbers: &[T], bytes: impl Fn(T) -> [u8; N]) {
         self.number(numbers.len() as u64);
         let mut buffer = Vec::with_capacity(512 * N);
@@ -51,7 +51,7 @@ impl Hash {
         }
     }
 
-    /// The digest of all additions.
+    /// The digest of everything that was added.
     pub fn finish(&self) -> Digest {
         self.0.digest128()
     }
@@ -59,8 +59,9 @@ impl Hash {
 
 /// An uninterpreted function of any number of elements.
 ///
-/// Each argument is mixed in by two rounds of multiplication and shift between halves of the key. The function is one
-/// of 2¹²⁸ that no model was made with a view to, and its results have 31 bits: for that 64 bits of state are enough.
+/// Each argument is mixed in by two rounds of multiplication and shift between the halves of the
+/// key. The key selects one of 2¹²⁸ functions, which the author of a model cannot anticipate. The
+/// results have 31 bits, for which a state of 64 bits suffices.
 #[derive(Debug, Clone, Copy)]
 pub struct Unknown {
     before: u64,
@@ -68,7 +69,7 @@ pub struct Unknown {
 }
 
 impl Unknown {
-    /// The function of this digest.
+    /// The function with this digest.
     pub fn new(digest: Digest) -> Self {
         Self {
             before: digest as u64,
@@ -76,12 +77,12 @@ impl Unknown {
         }
     }
 
-    /// The state before any argument.
+    /// The state before the first argument.
     pub fn start(self) -> u64 {
         self.between
     }
 
-    /// With one more argument.
+    /// The state after one more argument.
     pub fn with(self, state: u64, argument: u64) -> u64 {
         let z = (state.rotate_left(23) ^ argument).wrapping_add(self.before);
         let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ self.between;
@@ -89,7 +90,7 @@ impl Unknown {
         z ^ (z >> 31)
     }
 
-    /// The element that comes out.
+    /// The element for a final state.
     pub fn element(state: u64) -> u32 {
         ((u128::from(state) * u128::from(P)) >> 64) as u32
     }

@@ -1,4 +1,4 @@
-//! The inputs of both models at a point: random numbers, equal for equal names.
+//! Draws the inputs of both models at a point: random values that depend on their names.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,7 +14,7 @@ use crate::prove::prepared::Prepared;
 use crate::prove::random::{Hash, Unknown};
 use crate::run::Input;
 
-/// Of so many truth values among the inputs, all that they may be are tried.
+/// The maximum number of Boolean elements of inputs of which all combinations are tried.
 const FEW_TRUTHS: usize = 3;
 
 /// The seeds of a point.
@@ -24,11 +24,11 @@ pub struct Seed {
     pub key: u64,
     /// The seed of all points.
     pub all: u64,
-    /// Which point it is.
+    /// The index of the point.
     pub point: u64,
 }
 
-/// The inputs of truth values, also those that need not be given, and how many each has.
+/// The Boolean inputs, including those with defaults, and the number of elements of each.
 pub fn boolean_inputs(prepared: &Prepared) -> Vec<(&str, usize)> {
     let graph = prepared.model.graph();
     let mut found = vec![];
@@ -50,12 +50,13 @@ pub fn boolean_inputs(prepared: &Prepared) -> Vec<(&str, usize)> {
     found
 }
 
-/// Whether initializers among the inputs are constants. Later versions take them for defaults.
+/// Whether initializers among the inputs are constants. In later versions they are defaults.
 fn has_constant_defaults(prepared: &Prepared) -> bool {
     prepared.model.proto.ir_version() < 4
 }
 
-/// How many points see all that a few truth values may be; of more, each is seen both ways.
+/// The number of points that cover all combinations of a few Boolean elements, or both values of
+/// each of many.
 pub fn truth_cases(truths: &[(&str, usize)]) -> usize {
     match truths.iter().map(|(_, count)| count).sum() {
         count @ 0..=FEW_TRUTHS => 1 << count,
@@ -63,7 +64,7 @@ pub fn truth_cases(truths: &[(&str, usize)]) -> usize {
     }
 }
 
-/// The truth values of an input at a point.
+/// The Boolean elements of an input at a point.
 fn truth(
     truths: &[(&str, usize)],
     name: &str,
@@ -90,10 +91,10 @@ fn truth(
     ArrayD::from_shape_vec(shape, places).map_or(FieldValue::Opaque(hash.finish()), FieldValue::int)
 }
 
-/// The values of the inputs: random ones, the same for each name.
+/// The values of the inputs: random ones that are equal for equal names.
 ///
 /// # Errors
-/// At which input there is too much of them.
+/// The input that exceeds the limits.
 pub fn given(
     prepared: &Prepared,
     seed: Seed,
@@ -135,7 +136,7 @@ fn element_type(input: &ValueInfoProto) -> Option<DataType> {
     DataType::from_code(input.r#type.as_ref()?.tensor_type.as_ref()?.elem_type())
 }
 
-/// How inputs are drawn.
+/// Draws inputs.
 struct Draw<'d> {
     seed: Seed,
     truths: Vec<(&'d str, usize)>,

@@ -1,8 +1,9 @@
-//! Square roots in the field, and the values that a graph takes roots of.
+//! Square roots in the field, and the values of which a graph computes roots.
 //!
-//! A root is multiplicative, so that a scale moves through it. A multiplicative root of −1 is 1 or −1, and the real numbers
-//! have neither: `√(−x)` and `√x` agree under the first convention alone, `√(−x)` and `−√x` under the second alone. Where
-//! the two graphs take roots of different values, they have to agree under both.
+//! A root is multiplicative, so that a scale moves through it. A multiplicative root of −1 is 1 or
+//! −1, while the real numbers have none: `√(−x)` and `√x` agree only under the first convention,
+//! and `√(−x)` and `−√x` only under the second one. If the two graphs compute roots of different
+//! values, they must agree under both conventions.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -21,7 +22,7 @@ pub enum RootOfMinusOne {
 }
 
 impl RootOfMinusOne {
-    /// The convention of a point: they take turns.
+    /// The convention of a point. The two conventions alternate.
     pub fn at(point: u64) -> Self {
         if point.is_multiple_of(2) {
             Self::One
@@ -41,14 +42,14 @@ impl RootOfMinusOne {
     }
 }
 
-/// The convention of one evaluation, and the values that its graph takes roots of.
+/// The convention of one evaluation, and the values of which its graph computes roots.
 pub struct RootContext {
     convention: RootOfMinusOne,
     radicands: RefCell<Vec<Digest>>,
 }
 
 impl RootContext {
-    /// No roots yet.
+    /// A context without roots so far.
     pub fn new(convention: RootOfMinusOne) -> Self {
         Self {
             convention,
@@ -56,28 +57,28 @@ impl RootContext {
         }
     }
 
-    /// `√z` of each element, which is noted.
+    /// `√z` of each element. Records the elements.
     pub fn of(&self, elements: &Elements) -> Elements {
         self.radicands.borrow_mut().push(in_a_row(elements));
         self.convention.roots(elements)
     }
 
-    /// `√z` of each parameter, which is not noted: a weight takes it in.
+    /// `√z` of each parameter. Does not record them, because a weight absorbs the root.
     pub fn of_parameter(&self, elements: &Elements) -> Elements {
         self.convention.roots(elements)
     }
 
-    /// How many roots were noted.
+    /// The number of recorded values.
     pub fn len(&self) -> usize {
         self.radicands.borrow().len()
     }
 
-    /// Forgets all but the first roots: those behind them are of constants.
+    /// Removes all but the first `count` records, because later ones belong to constants.
     pub fn truncate(&self, count: usize) {
         self.radicands.borrow_mut().truncate(count);
     }
 
-    /// The digests of all that were noted.
+    /// The digests of all recorded values.
     pub fn radicands(&self) -> HashSet<Digest> {
         self.radicands.borrow().iter().copied().collect()
     }

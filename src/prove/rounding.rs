@@ -1,4 +1,5 @@
-//! The first claim: a new tensor is what its recipe gives, rounded once, and every other one is the original's.
+//! Checks the first claim: a new tensor equals its recipe, rounded once, and every other tensor is
+//! the original's.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -21,11 +22,11 @@ use crate::onnx::tensor::{self, DataType};
 use crate::recipe::{DECIDED, Op, Promise};
 use crate::refusal::Refusal;
 
-/// The contents to compare of a tensor of the original; `None` for exact types, and for elements
-/// that do not fit their type and shape.
+/// The contents to compare of a tensor; `None` for exact types, and for elements that do not fit
+/// their type and shape.
 ///
 /// # Errors
-/// Where elements that are outside of the model are not there: nothing follows from that.
+/// If external data do not exist, so that nothing can be decided.
 fn content(tensor: &TensorProto, model: &Model) -> Result<Option<(DataType, Data)>, Proof> {
     let Some(data_type) = tensor::float_type(tensor) else {
         return Ok(None);
@@ -37,24 +38,24 @@ fn content(tensor: &TensorProto, model: &Model) -> Result<Option<(DataType, Data
     }
 }
 
-/// The verdict for a tensor that cannot be read.
+/// The verdict if a tensor cannot be read.
 fn unread(name: &str, reason: &dyn Display) -> Proof {
     Proof::Undecided {
         reason: format!("`{name}` cannot be read: {reason}"),
     }
 }
 
-/// Checks every tensor of floats, and counts those that were computed again.
+/// Checks every floating-point tensor, and returns the number of those that were computed again.
 ///
 /// # Errors
-/// [`Proof::Disproved`] at the first one that is something else, [`Ended::Uncomputed`] at the first whose recipe cannot be
-/// computed.
+/// [`Proof::Disproved`] at the first tensor that differs, and [`Ended::Uncomputed`] at the first
+/// whose recipe cannot be computed.
 pub fn check(
     (original, analysis): (&Model, &Analysis),
     fused: &Model,
     new: &[Stored],
 ) -> Result<usize, Ended> {
-    // Inlining adds tensors, and removes those that only it read.
+    // Inlining adds tensors, and removes those that had no other readers.
     let mut before = tensors(analysis.graph.model());
     before.extend(tensors(original));
     let named: HashMap<&str, &TensorProto> = before
@@ -112,12 +113,13 @@ struct OriginalTensors<'o> {
     model: &'o Model,
     before: &'o [(&'o str, TensorProto)],
     named: &'o HashMap<&'o str, &'o TensorProto>,
-    /// The types and the digests of all, computed on demand.
+    /// The types and the digests of all tensors, computed on demand.
     marks: Option<HashSet<(DataType, String)>>,
 }
 
 impl OriginalTensors<'_> {
-    /// Whether one of them has the type and the contents of a tensor of the folded model, or that holds no floats.
+    /// Whether one of them has the type and the contents of a tensor of the folded model, or
+    /// whether that tensor does not hold floats.
     fn have(&mut self, name: &str, tensor: &TensorProto, fused: &Model) -> Result<bool, Proof> {
         let Some((data_type, data)) = content(tensor, fused)? else {
             return Ok(true);
@@ -140,7 +142,7 @@ impl OriginalTensors<'_> {
     }
 }
 
-/// The types of tensors, and the digests of their contents.
+/// The types of tensors, with the digests of their contents.
 fn marked(
     tensors: &[(&str, TensorProto)],
     model: &Model,
@@ -168,7 +170,8 @@ fn blamed(model: &Model, name: &str, tensors: &[Stored]) -> Option<usize> {
     blame::around(&graph, reader.min()?, tensors)
 }
 
-/// Whether a recipe drops nothing but what may be: anybody can have written it, and in the field it drops nothing.
+/// Checks that a recipe drops only numbers that may be dropped. Any program may have written it,
+/// and in the field it drops nothing.
 fn drops_nothing(
     before: &HashMap<&str, &TensorProto>,
     analysis: &Analysis,
@@ -179,7 +182,7 @@ fn drops_nothing(
             Op::Flush(below) if *below > DECIDED => {
                 return Err("its recipe drops numbers that count");
             }
-            // A tensor that was stored on the way has the type of one that it took the place of.
+            // A tensor that an earlier step stored has the type of the tensor that it replaced.
             Op::Round(to) if *to != stored.data_type => {
                 let constants = stored.recipe.constants();
                 let mut types = constants.iter().map(|name| type_of(name, before, analysis));
@@ -257,15 +260,16 @@ fn uncomputed(stored: &Stored, Refusal { at, reason }: Refusal) -> Ended {
     ))
 }
 
-/// Why a part was not compared.
+/// The reason why a part was not compared.
 enum Incomparable {
-    /// The result of the recipe is no number of its type.
+    /// The result of the recipe cannot be represented in its type.
     Unstorable(String),
     /// The stored elements cannot be read.
     Unread(String),
 }
 
-/// How many elements of a part are others than those that are held, or why the part cannot be stored or read.
+/// The number of elements of a part that differ from the stored ones, or the reason why the part
+/// cannot be encoded or read.
 fn differing(
     promise: &Promise,
     part: usize,
@@ -285,7 +289,7 @@ fn differing(
     Ok(wrong)
 }
 
-/// How many of these numbers are others than those that are held from this place on.
+/// The number of these elements that differ from the stored ones, which begin at element `at`.
 fn unequal(
     data_type: DataType,
     numbers: &[f64],

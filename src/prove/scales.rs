@@ -1,8 +1,8 @@
-//! Positive factors that operators pass: `f(k·x) = k·f(x)`.
+//! Positive factors that operators pass on: `f(k·x) = k·f(x)`.
 //!
-//! An element of the field has no sign. So a factor counts as positive where it is made of numbers that are: those
-//! of one element that recipes are made of, one of them, or two, multiplied or divided; or those that one tensor is
-//! multiplied by, or a channel of it, one after the other, from some place on.
+//! An element of the field has no sign. So a factor counts as positive if it is built from positive
+//! numbers in recipes. These are scalars, alone or in products and quotients of two, and products
+//! of successive factors by which a tensor or its channels are multiplied.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -18,21 +18,23 @@ use crate::affine::plan::Stored;
 use crate::prove::field_value::{Elements, FieldValue, slice};
 use crate::recipe::{Op, Read, Recipe, evaluate};
 
-/// How many numbers the factors are made of, and how many of them any two of.
+/// The maximum number of scalars of which factors are built, and the number of scalars of which all
+/// pairs are used.
 const MOST: usize = 4096;
 const PAIRED: usize = 64;
 
-/// Of how many parts of a sum.
+/// The maximum number of terms of a sum in which factors are searched.
 const PARTS: usize = 16;
 
-/// How many factors there are at most, with those of channels.
+/// The maximum number of factors, including those of channels.
 const CHANNELS: usize = 1 << 16;
 
-/// How many of its inputs a positive factor passes together; `None` of other operators.
+/// The number of inputs that a positive factor multiplies together to pass an operator; `None` for
+/// other operators.
 fn passed(op: (&str, &str), inputs: usize) -> Option<usize> {
     match op {
         ("", "Max" | "Min") => Some(inputs),
-        // With its bounds, where they are no attributes.
+        // The bounds count, if they are inputs and not attributes.
         ("", "Clip") if inputs > 1 => Some(inputs),
         (
             "",
@@ -43,7 +45,8 @@ fn passed(op: (&str, &str), inputs: usize) -> Option<usize> {
     }
 }
 
-/// Whether an operator makes each element of one that it reads, so that extents do not matter.
+/// Whether each element of the result depends on only one element of the input, so that extents do
+/// not matter.
 fn is_of_elements(op: (&str, &str)) -> bool {
     matches!(op, ("", "Abs" | "LeakyRelu" | "Relu"))
 }
@@ -61,17 +64,18 @@ fn is_zero(value: &FieldValue) -> bool {
     }
 }
 
-/// The factors between what the original applies such operators to and what the folded model does.
+/// The positive factors between the operands of such operators in the original and in the folded
+/// model.
 pub struct Scales {
     positive: HashSet<u32>,
-    /// The first elements of values that the original applies one to, by all of them divided by it; none of them is
-    /// another one times a positive factor.
+    /// The first elements of operands in the original, by the digest of the operand divided by its
+    /// first element. No two of them differ only by a positive factor.
     original: RefCell<HashMap<Digest, Vec<u32>>>,
     is_original: Cell<bool>,
 }
 
 impl Scales {
-    /// The factors that recipes may introduce; `None` without any.
+    /// The factors that recipes may introduce; `None` if there are none.
     pub fn new(
         tensors: &[Stored],
         source: &Sources,
@@ -115,18 +119,18 @@ impl Scales {
         })
     }
 
-    /// From now on it is the folded model.
+    /// Switches from the original to the folded model.
     pub fn turn(&self) {
         self.is_original.set(false);
     }
 
-    /// How many factors count as positive.
+    /// The number of factors that count as positive.
     pub fn len(&self) -> usize {
         self.positive.len()
     }
 
-    /// The positive factor between an operator's inputs and the inputs of the same operator in the
-    /// original, or of an earlier one.
+    /// The positive factor from an operator's inputs to those of the same operator in the original,
+    /// or to earlier ones.
     pub fn factor(
         &self,
         op: (&str, &str),
@@ -170,9 +174,9 @@ impl Scales {
         Some(factor).filter(|&factor| factor != 1)
     }
 
-    /// The first element of a lane of the original that equals this lane up to a positive factor,
-    /// or of an earlier one; the lane's own first element, where there is none. The digest
-    /// identifies the operator, and all elements divided by the first.
+    /// The first element of a lane of the original, or of an earlier lane, that equals this lane up
+    /// to a positive factor. If there is none, the lane's own first element. `divided` identifies
+    /// the operator and all elements of the lane divided by the first one.
     pub fn first(&self, divided: Digest, first: u32) -> u32 {
         let mut original = self.original.borrow_mut();
         let before = original.entry(divided).or_default();
@@ -187,7 +191,8 @@ impl Scales {
         found.unwrap_or(first)
     }
 
-    /// Whether all that a factor would multiply is 0: so is the result, for `f(k·0) = k·f(0)`.
+    /// Whether all inputs that a factor would multiply are 0. Then the result is 0 too, since
+    /// `f(k·0) = k·f(0)`.
     pub fn is_nothing(op: (&str, &str), inputs: &[Option<FieldValue>]) -> bool {
         let scaled = passed(op, inputs.len()).and_then(|count| inputs.get(..count));
         scaled.is_some_and(|scaled| scaled.iter().flatten().all(is_zero))
@@ -210,13 +215,14 @@ impl Scales {
     }
 }
 
-/// Numbers, and their inverses.
+/// Numbers and their inverses.
 fn with_inverses(numbers: &[u32]) -> Vec<u32> {
     let inverses = numbers.iter().filter_map(|&number| field::inverse(number));
     numbers.iter().copied().chain(inverses).collect()
 }
 
-/// Any run of factors of a row may pass an operator: their products, and the inverses.
+/// Adds the products of all runs of successive factors, and their inverses, because any run may
+/// pass an operator.
 fn extend(all: &mut HashSet<u32>, rows: &[Vec<Option<u32>>]) {
     for first in 0..rows.len() {
         let mut products = vec![Some(1)];
@@ -235,7 +241,8 @@ fn extend(all: &mut HashSet<u32>, rows: &[Vec<Option<u32>>]) {
     }
 }
 
-/// The images of numbers, `None` where one is not positive; nothing where they cannot be had.
+/// The images of the elements of a step; an element that is not positive gives `None`. `None` if
+/// they cannot be computed.
 fn images(
     step: &Recipe,
     read: Read,
@@ -254,7 +261,8 @@ fn images(
     Some(images.collect())
 }
 
-/// The products of two rows of as many numbers, or of one with each of them.
+/// The element-wise products of two rows of equal length, or of a single element with each of a
+/// row.
 fn multiplied(one: &[Option<u32>], other: &[Option<u32>]) -> Option<Vec<Option<u32>>> {
     let (short, long) = if one.len() < other.len() {
         (one, other)
@@ -266,8 +274,9 @@ fn multiplied(one: &[Option<u32>], other: &[Option<u32>]) -> Option<Vec<Option<u
     fits.then(|| pairs.map(|(&a, &b)| Some(field::mul(a?, b?))).collect())
 }
 
-/// The numbers that a tensor is multiplied by, alone or one for each channel, the last ones first, at most so many as are
-/// looked at: for each part of a sum those of all of it, and its own.
+/// The factors by which a tensor or its channels are multiplied, the last ones first, up to
+/// `PAIRED`. For a sum, there is a list for each term, with the factors of the sum and those of the
+/// term.
 fn factors(recipe: &Recipe) -> Vec<Vec<&Recipe>> {
     let (mut open, mut parts) = (vec![(recipe, vec![])], vec![]);
     while let Some((at, mut factors)) = open.pop() {
@@ -288,7 +297,7 @@ fn factors(recipe: &Recipe) -> Vec<Vec<&Recipe>> {
                 open.extend([(one, factors.clone()), (other, factors)]);
             }
             _ => {
-                // Of one vector times another one each may be what passed.
+                // If two vectors are multiplied, either of them may be the factor.
                 let is_alike = factors
                     .last()
                     .is_some_and(|last: &&Recipe| last.len() == at.len());
@@ -300,7 +309,7 @@ fn factors(recipe: &Recipe) -> Vec<Vec<&Recipe>> {
     parts
 }
 
-/// All elements along one axis.
+/// The elements as a vector.
 fn in_a_row(elements: Elements) -> Elements {
     let row: Vec<u32> = slice(&elements).to_vec();
     ArrayD::from_shape_vec(vec![row.len()], row)
@@ -308,7 +317,7 @@ fn in_a_row(elements: Elements) -> Elements {
         .into_shared()
 }
 
-/// The factors that one is the product of, the last ones first.
+/// The factors of a product, the last ones first.
 fn multiplied_by<'r>(factor: &'r Recipe, factors: &mut Vec<&'r Recipe>) {
     let mut open = vec![factor];
     while let Some(factor) = open.pop().filter(|_| factors.len() < PAIRED) {
@@ -320,7 +329,7 @@ fn multiplied_by<'r>(factor: &'r Recipe, factors: &mut Vec<&'r Recipe>) {
     }
 }
 
-/// Every element multiplied by a factor.
+/// All elements, multiplied by a factor.
 pub fn times(elements: &Elements, factor: u32) -> Elements {
     elements
         .mapv(|element| field::mul(element, factor))

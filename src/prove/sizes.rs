@@ -1,4 +1,4 @@
-//! The sizes of open extents that a proof is made at, and the inputs at these.
+//! The sizes of open extents at which a proof is made, and the inputs at these sizes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -9,26 +9,28 @@ use crate::onnx::proto::{Dim, GraphProto, ModelProto, TensorProto, ValueInfoProt
 use crate::onnx::tensor::{self, DataType};
 use crate::run::{Dims, Input, free, is_formula};
 
-/// Batches that are tried, the first of which is what a batch is where nobody says more.
+/// The sizes of a batch that are tried; the first one is the default.
 const BATCHES: [usize; 6] = [2, 3, 1, 4, 8, 16];
 
-/// Sizes of other symbols that are tried behind those: strides of several layers want a multiple of theirs, and the layers
-/// before an encoder of speech some hundred samples.
+/// The sizes of other symbols that are tried after those. Several strided layers require multiples
+/// of their strides, and the layers before an encoder of speech require hundreds of samples.
 const OTHERS: [usize; 5] = [16, 64, 512, 2048, 8192];
 
-/// How many of the extents that constants have are tried behind those.
+/// The number of extents of constants that are tried after those.
 const ASKED: usize = 4;
 
-/// How many elements all inputs may have at a larger size than the first: each size that is tried takes as long as a proof.
+/// The maximum number of elements of all inputs at a size larger than the first one, since each
+/// size takes as long as a proof.
 const LARGER: u64 = 1 << 20;
 
-/// Sizes of lengths that no extent of a model is, in the order in which they are taken.
+/// The candidates for sizes of lengths, in the order in which they are tried. A size that is an
+/// extent in a model is skipped.
 const LENGTHS: [usize; 12] = [5, 7, 6, 9, 10, 11, 13, 14, 15, 17, 18, 19];
 
-/// Likewise for batches.
+/// The candidates for sizes of batches.
 const UNUSED_BATCHES: [usize; 10] = [2, 3, 5, 4, 7, 6, 9, 10, 11, 13];
 
-/// Likewise for the sides of images, which strides divide.
+/// The candidates for sizes of the sides of images, which strides divide.
 const SIDES: [usize; 10] = [160, 96, 192, 128, 288, 320, 352, 64, 416, 448];
 
 /// The inputs of operators that are extents, or lengths of parts.
@@ -41,7 +43,7 @@ const EXTENTS: &[(&str, usize)] = &[
     ("Resize", 3),
 ];
 
-/// The extent that a symbol stands for.
+/// The kind of extent of a symbol.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ExtentKind {
     Batch,
@@ -49,25 +51,25 @@ enum ExtentKind {
     Length,
 }
 
-/// The open extents of a model, and the sizes that a proof may be made at.
+/// The open extents of a model, and the sizes at which a proof may be made.
 pub struct SizeSearch<'m> {
     original: &'m Model,
     given: Dims,
-    /// The symbols that nobody gave a size, in the order of the inputs.
+    /// The symbols without a given size, in the order of the inputs.
     symbols: Vec<(String, ExtentKind)>,
-    /// Numbers that are an extent somewhere in one of the models.
+    /// All extents that occur in one of the models.
     used: HashSet<usize>,
 }
 
 impl<'m> SizeSearch<'m> {
-    /// The open extents of `original`, where these sizes are given.
+    /// The open extents of `original` apart from those with a given size.
     pub fn new(original: &'m Model, fused: &Model, given: &Dims) -> Self {
         let light = numbers(original.graph());
         let mut symbols: Vec<(String, ExtentKind)> = vec![];
         for names in free(&light).map(Input::symbols) {
             let rank = names.len();
             for (axis, name) in names.into_iter().enumerate() {
-                // The size of a formula follows from those of its symbols.
+                // The size of a formula follows from the sizes of its symbols.
                 let Some(name) = name.filter(|name| given.get(name).is_none() && !is_formula(name))
                 else {
                     continue;
@@ -95,8 +97,8 @@ impl<'m> SizeSearch<'m> {
         }
     }
 
-    /// The sizes to be tried until the original fits: those at which no two extents are equal by accident, and then what
-    /// networks ask for.
+    /// The sizes to try until the original fits. The first ones make no two extents equal by
+    /// accident, and the others are those that networks usually require.
     pub fn first(&self) -> Vec<Dims> {
         let apart = self.unused(&Dims::default(), true, false);
         let by_meaning = self.unused(&Dims::default(), false, false);
@@ -110,8 +112,8 @@ impl<'m> SizeSearch<'m> {
         sizes
     }
 
-    /// The sizes to be tried behind those that the original fits: others for all symbols, the batch being 1, or for the
-    /// batch alone.
+    /// The sizes to try after the first ones at which the original fits: others for all symbols,
+    /// with a batch of 1 if possible, or only another batch.
     pub fn second(&self, first: &Dims) -> Vec<Dims> {
         if self.symbols.is_empty() {
             return vec![];
@@ -138,8 +140,9 @@ impl<'m> SizeSearch<'m> {
         with(dims, &self.named(ExtentKind::Length), 1)
     }
 
-    /// Sizes that no extent of either model is, nor a size in `before`: one for each symbol, or for each meaning. The first
-    /// batch may be 1. `None` where there are no such sizes.
+    /// Sizes that are neither an extent in either model nor a size in `before`. There is one for
+    /// each symbol if `is_apart`, or else one for each kind. The first batch is 1 if `may_be_one`.
+    /// `None` if there are not enough such sizes.
     fn unused(&self, before: &Dims, is_apart: bool, may_be_one: bool) -> Option<Dims> {
         let mut taken: HashSet<usize> = before
             .iter()
@@ -180,14 +183,15 @@ impl<'m> SizeSearch<'m> {
             .collect()
     }
 
-    /// Whether the inputs have not many more elements at these sizes than at those that are usual.
+    /// Whether the inputs have at most about twice as many elements at these sizes as at the
+    /// default ones.
     fn fits(&self, dims: &Dims) -> bool {
         let usual = self.elements_at(&self.given).unwrap_or_default();
         let count = self.elements_at(dims);
         count.is_some_and(|count| count <= usual.saturating_mul(2) || count <= LARGER)
     }
 
-    /// How many elements all inputs have at these sizes; `None` where those are impossible.
+    /// The number of elements of all inputs at these sizes; `None` if the sizes are impossible.
     fn elements_at(&self, dims: &Dims) -> Option<u64> {
         let inputs = inputs(self.original, dims).ok()?;
         Some(elements(&inputs))
@@ -198,7 +202,8 @@ impl<'m> SizeSearch<'m> {
         self.elements_at(dims).is_some_and(|count| count <= LARGER)
     }
 
-    /// The sizes that networks ask for: the usual ones, and others for the batch, or for all other symbols.
+    /// The sizes that networks usually require: the default ones, and others for the batch, or for
+    /// all other symbols.
     fn usual(&self) -> Vec<Dims> {
         let batch = self.named(ExtentKind::Batch);
         let others = [self.named(ExtentKind::Side), self.named(ExtentKind::Length)].concat();
@@ -223,7 +228,7 @@ impl<'m> SizeSearch<'m> {
             .chain(&asked)
             .map(|&size| with(&self.given, &others, size))
             .collect();
-        // One symbol may be what constants fit, and another anything.
+        // A constant may fit only one symbol.
         if others.len() > 1 {
             for size in asked {
                 further.extend(others.iter().map(|name| with(&self.given, &[name], size)));
@@ -243,14 +248,14 @@ fn candidates(meaning: ExtentKind) -> &'static [usize] {
     }
 }
 
-/// Sizes with this one for these symbols.
+/// The sizes, with `size` for these symbols.
 fn with(dims: &Dims, names: &[&str], size: usize) -> Dims {
     let mut dims = dims.clone();
     names.iter().for_each(|&name| dims.set(name, size));
     dims
 }
 
-/// The numbers that are an extent somewhere in a model: of a stored tensor, of an input, or in a shape that is stored.
+/// All extents that occur in a model: of a stored tensor, of an input, or in a stored shape.
 fn used_extents(model: &Model) -> HashSet<usize> {
     let (mut used, mut open) = (HashSet::new(), vec![model.graph()]);
     while let Some(graph) = open.pop() {
@@ -283,7 +288,7 @@ fn used_extents(model: &Model) -> HashSet<usize> {
     used
 }
 
-/// The extents of an input that its declaration says.
+/// The known extents in the declaration of an input.
 fn declared_extents(input: &ValueInfoProto) -> Vec<usize> {
     let tensor = input.r#type.as_ref().and_then(|of| of.tensor_type.as_ref());
     let Some(shape) = tensor.and_then(|tensor| tensor.shape.as_ref()) else {
@@ -296,7 +301,7 @@ fn declared_extents(input: &ValueInfoProto) -> Vec<usize> {
     extents.collect()
 }
 
-/// The extents that most constants have, which an open one may have to be.
+/// The most frequent extents of constants, which an open extent may have to equal.
 fn asked_for(model: &Model) -> Vec<usize> {
     let mut times: BTreeMap<usize, usize> = BTreeMap::new();
     let extents = model
@@ -319,7 +324,7 @@ fn asked_for(model: &Model) -> Vec<usize> {
         .collect()
 }
 
-/// How many elements inputs have.
+/// The number of elements of inputs.
 pub fn elements(inputs: &[Input]) -> u64 {
     let mut all = 0_u64;
     for input in inputs {
@@ -330,10 +335,10 @@ pub fn elements(inputs: &[Input]) -> u64 {
     all
 }
 
-/// The inputs whose sizes count, at these.
+/// The numeric inputs of a model at these sizes.
 ///
 /// # Errors
-/// The undecided verdict, where these sizes are impossible.
+/// The undecided verdict, if these sizes are impossible.
 pub fn inputs(model: &Model, dims: &Dims) -> Result<Vec<Input>, Proof> {
     let light = Model::from_proto(ModelProto {
         graph: Some(numbers(model.graph())),
@@ -342,7 +347,7 @@ pub fn inputs(model: &Model, dims: &Dims) -> Result<Vec<Input>, Proof> {
     Input::from_model(&light, dims).map_err(|failure| undecided(failure.to_string()))
 }
 
-/// A graph of the inputs that are tensors of numbers, and of what those are where nobody gives them.
+/// A graph with only the numeric inputs and the names of the initializers.
 fn numbers(graph: &GraphProto) -> GraphProto {
     let stored = graph.initializer.iter();
     let names = stored.map(|tensor| TensorProto {
@@ -356,7 +361,7 @@ fn numbers(graph: &GraphProto) -> GraphProto {
     }
 }
 
-/// An input that is a tensor of numbers. Engines that have no bfloat16 have no say in this: floats are float32.
+/// A numeric input. Its floats are declared as float32, because some engines lack bfloat16.
 fn number(input: &ValueInfoProto) -> Option<ValueInfoProto> {
     let mut input = input.clone();
     let tensor = input.r#type.as_mut()?.tensor_type.as_mut()?;

@@ -1,4 +1,4 @@
-//! The operands of recipes: the constants of the original, by name.
+//! The operands of recipes: constants of the original, by name.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::recipe::promise::unread;
 use crate::recipe::{Given, Op, Recipe, evaluate};
 use crate::refusal::{Reason, Refusal};
 
-/// The tensors that a graph stores, its bodies' first, with the names of their values.
+/// The tensors that a graph stores, with the names of their values. Those of bodies come first.
 pub fn tensors(model: &Model) -> Vec<(&str, TensorProto)> {
     let (mut found, mut open) = (vec![], vec![model.graph()]);
     while let Some(graph) = open.pop() {
@@ -44,17 +44,17 @@ pub fn tensors(model: &Model) -> Vec<(&str, TensorProto)> {
     found
 }
 
-/// The stored tensors by name: outside of bodies names are unique.
+/// The stored tensors by name. Outside of bodies names are unique.
 pub fn stored(model: &Model) -> HashMap<&str, TensorProto> {
     tensors(model).into_iter().collect()
 }
 
 /// A constant of the original.
 ///
-/// After inlining the graph reads fewer tensors than the original stores.
+/// After inlining, the graph reads fewer tensors than the original stores.
 ///
 /// # Errors
-/// Where it has none of this name, or none that can be computed.
+/// If the original has no constant of this name, or if it cannot be computed.
 pub fn given(original: &Model, analysis: &Analysis, name: &str) -> Result<Given, Refusal> {
     if let Some(value) = analysis.graph.value(name) {
         return analysis.constants.given(value);
@@ -66,15 +66,16 @@ pub fn given(original: &Model, analysis: &Analysis, name: &str) -> Result<Given,
     Ok(Given::Stored(Arc::new(floats)))
 }
 
-/// As [`given`], in float64.
+/// Like [`given`], in float64.
 ///
 /// # Errors
-/// As [`given`].
+/// The errors of [`given`].
 pub fn read(original: &Model, analysis: &Analysis, name: &str) -> Result<ArrayD<f64>, Refusal> {
     given(original, analysis, name)?.all(name)
 }
 
-/// Whether a step is no arithmetic, so that the field has no image of it but that of its numbers.
+/// Whether a step is more than arithmetic. Its image in the field is that of its elements in
+/// numbers.
 pub fn is_number(step: &Recipe) -> bool {
     matches!(
         step.op(),
@@ -90,12 +91,12 @@ pub struct Sources<'s> {
     convention: RootOfMinusOne,
     /// The values that the original computes.
     computed: HashMap<String, Elements>,
-    /// The images of steps that are no arithmetic.
+    /// The images of steps with more than arithmetic.
     numbers: HashMap<usize, Elements>,
 }
 
 impl<'s> Sources<'s> {
-    /// The stored constants of the original alone.
+    /// Only the stored constants of the original.
     pub fn new(original: &'s Model, key: u64, convention: RootOfMinusOne) -> Self {
         let (computed, numbers) = (HashMap::new(), HashMap::new());
         Self {
@@ -119,10 +120,10 @@ impl<'s> Sources<'s> {
         self
     }
 
-    /// With the numbers of all steps that are no arithmetic.
+    /// Adds the images of all steps with more than arithmetic.
     ///
     /// # Errors
-    /// Where one cannot be computed.
+    /// If one of them cannot be computed.
     pub fn numbered(mut self, tensors: &[Stored], analysis: &Analysis) -> Result<Self, Refusal> {
         for tensor in tensors {
             for step in tensor
@@ -165,10 +166,10 @@ impl<'s> Sources<'s> {
             .ok_or(Unmade::Uncovered)
     }
 
-    /// The elements of a step that is no arithmetic.
+    /// The image of a step with more than arithmetic.
     ///
     /// # Errors
-    /// Where its numbers are not known.
+    /// If its elements are unknown.
     pub fn number(&self, step: &Recipe) -> Result<FieldValue, Unmade> {
         self.numbers
             .get(&(step.id() as usize))

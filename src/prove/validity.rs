@@ -1,8 +1,9 @@
-//! Whether the nodes of a graph are operators as ONNX defines them: a graph that no engine takes computes nothing.
+//! Checks that the nodes of a graph are operators as ONNX defines them, because no engine accepts
+//! an invalid graph.
 //!
-//! Checks for every node of ONNX's own domain: its operator set has the operator, with these
-//! attributes of these types; it has as many inputs and outputs as the operator, of supported
-//! element types; axes are in range, and no two attributes contradict each other. Unknown types and
+//! For every node in ONNX's own domain, checks that its operator set has the operator with these
+//! attributes of these types. The numbers of inputs and outputs and their element types must be
+//! allowed, axes must be in range, and attributes must not contradict each other. Unknown types and
 //! extents are accepted.
 
 use std::collections::{HashMap, HashSet};
@@ -18,7 +19,7 @@ use crate::onnx::proto::{AttributeProto, NodeProto};
 use crate::onnx::schema::{Arity, Formal, OperatorDefinition, OperatorSchema, Sort, definition};
 use crate::onnx::tensor::DataType;
 
-/// A node that is no operator of ONNX.
+/// A node that is invalid in ONNX.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// The label of the node.
@@ -27,9 +28,10 @@ pub struct Fault {
     pub reason: String,
 }
 
-/// The nodes of a model by operator and first output, bodies' included.
+/// The nodes of a model by operator and first output, including those of bodies.
 ///
-/// The check leaves out the nodes that an opaque operator is written out as: a later operator set may have them.
+/// The check skips nodes to which an opaque operator is inlined, since they may belong to a later
+/// operator set.
 pub fn own_nodes(model: &Model) -> HashSet<(String, String)> {
     let (mut own, mut open) = (HashSet::new(), vec![model.graph()]);
     while let Some(graph) = open.pop() {
@@ -48,7 +50,7 @@ fn first_output(node: &NodeProto) -> &str {
         .map_or("", String::as_str)
 }
 
-/// The invalid nodes of a graph among these.
+/// The invalid nodes of a graph among `own`.
 pub fn faults(analysis: &Analysis, own: &HashSet<(String, String)>) -> Vec<Fault> {
     let graph = &analysis.graph;
     let functions = &graph.model().proto.functions;
@@ -73,16 +75,16 @@ pub fn faults(analysis: &Analysis, own: &HashSet<(String, String)>) -> Vec<Fault
     faults
 }
 
-/// The check of the nodes of the folded model against the specification.
+/// The check of the folded model's nodes against the specification.
 pub struct Valid<'v> {
-    /// Reasons for which nodes of the original are invalid: the folded model may have those as well.
+    /// The reasons for which nodes of the original are invalid. The folded model may have them too.
     pub faults: HashSet<String>,
-    /// The nodes of the folded model itself.
+    /// The folded model's own nodes.
     pub own: &'v HashSet<(String, String)>,
 }
 
 impl Valid<'_> {
-    /// The first node of the folded model that is wrong in a way in which none of the original is.
+    /// The first invalid node of the folded model whose reason does not apply to the original.
     pub fn new_fault(&self, fused: &Analysis) -> Option<Fault> {
         let faults = faults(fused, self.own);
         faults
@@ -91,7 +93,7 @@ impl Valid<'_> {
     }
 }
 
-/// The reason for which a node is invalid.
+/// The reason for which a node is invalid; `None` if it is valid.
 fn fault(id: NodeId, node: &NodeProto, analysis: &Analysis) -> Option<String> {
     let (op, opset) = (node.op_type(), analysis.graph.model().own_opset());
     let schema = match definition(op, opset) {
@@ -121,7 +123,7 @@ fn wrong_attribute(node: &NodeProto, schema: &OperatorSchema) -> Option<String> 
                 node.op_type()
             ));
         };
-        // Old files give no type.
+        // Old files omit the type.
         let given = attribute.r#type.filter(|&given| given != 0);
         if let (Some(declared), Some(given)) = (declared.type_code, given)
             && declared != given
@@ -146,7 +148,7 @@ fn named<'n>(node: &'n NodeProto, name: &str) -> Option<&'n AttributeProto> {
         .find(|attribute| attribute.name() == name)
 }
 
-/// Whether so many may stand where these are declared.
+/// Whether these inputs or outputs match their declarations.
 fn fits(formals: &[Formal], names: &[String]) -> bool {
     let is_many = formals
         .last()
@@ -180,7 +182,8 @@ fn wrong_count(node: &NodeProto, schema: &OperatorSchema) -> Option<String> {
     })
 }
 
-/// An input whose element type the operator does not take, or that differs from one that it has to be equal to.
+/// An input whose element type the operator does not accept, or differs from that of an input with
+/// the same type variable.
 fn wrong_type(
     id: NodeId,
     node: &NodeProto,
@@ -201,7 +204,7 @@ fn wrong_type(
             Sort::OneOf(types) => Some(types),
             Sort::Variable(variable) => schema.variables[variable],
         };
-        // Where it may be a sequence, nothing is known of its elements.
+        // If it may be a sequence, nothing is known about its elements.
         let Some(allowed) = allowed else { continue };
         if !allowed.contains(data_type) {
             return Some(format!(
@@ -269,7 +272,7 @@ fn wrong_axis(id: NodeId, node: &NodeProto, analysis: &Analysis) -> Option<Strin
             .err()
             .map(|_| format!("`perm` orders no {rank} axes"));
     }
-    // The axis of a Flatten, and before operator set 13 of a Softmax, may be behind the last.
+    // The axis of a Flatten, and before operator set 13 of a Softmax, may equal the rank.
     let ends_behind =
         op == "Flatten" || analysis.graph.model().own_opset() < 13 && op.contains("Softmax");
     if ALONG.contains(&op) || ["Flatten", "OneHot"].contains(&op) {
@@ -303,7 +306,7 @@ fn out_of_range(op: &str, axis: i64, rank: usize) -> String {
     format!("axis {axis} of {op} is out of range of {rank} axes")
 }
 
-/// The number of axes of an input.
+/// The rank of an input.
 fn rank(id: NodeId, slot: usize, analysis: &Analysis) -> Option<usize> {
     analysis.facts.rank(analysis.graph.input(id, slot)?)
 }
@@ -322,7 +325,8 @@ fn named_axes(id: NodeId, node: &NodeProto, analysis: &Analysis) -> Option<Vec<i
     }
 }
 
-/// A border that is named beside a rule for it, or parts whose number is named beside their lengths.
+/// A contradiction between two attributes: explicit padding and `auto_pad`, or `num_outputs` and
+/// the lengths of a Split's parts.
 fn said_twice(node: &NodeProto) -> Option<String> {
     let rule = named(node, "auto_pad").filter(|rule| rule.s() != b"NOTSET");
     let has_lengths = node.input.get(1).is_some_and(|name| !name.is_empty());

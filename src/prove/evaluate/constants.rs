@@ -1,4 +1,4 @@
-//! Constants in numbers, as recipes have them.
+//! Evaluates constants in numbers, like recipes.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::prove::field_value::{FieldValue, of_floats, of_numbers, of_shares};
 use crate::shape::facts::extent;
 
 impl Evaluation<'_> {
-    /// The results of a node that no input reaches, in numbers.
+    /// The constant results of a node in numbers; `None` if they depend on an input.
     pub(super) fn constants(
         &self,
         node: &NodeProto,
@@ -26,7 +26,8 @@ impl Evaluation<'_> {
             Some(id) if bodies(node).next().is_none() => {
                 (self.point.analysis, self.point.alike, id)
             }
-            // Laid out, an If whose condition is known is the branch that it takes.
+            // In the flattened graph, an If with a known condition has the values of the branch
+            // that it takes.
             _ => (
                 self.point.laid_out?.0,
                 self.point.laid_out?.1,
@@ -66,7 +67,7 @@ impl Evaluation<'_> {
         integers.ok().map(FieldValue::int)
     }
 
-    /// A constant result that holds floats.
+    /// A constant floating-point result.
     fn constant_floats(
         &self,
         node: &NodeProto,
@@ -74,7 +75,8 @@ impl Evaluation<'_> {
         analysis: &Analysis,
         alike: Option<&Alike>,
     ) -> Option<FieldValue> {
-        // Formulas with more than arithmetic may have their numbers, which are the same for each of a batch.
+        // Formulas with more than arithmetic may use such constants, if each item of a batch has
+        // equal elements.
         let only_at_sizes = &self.point.only_at_sizes.constants;
         let is_of_size = only_at_sizes.contains(analysis.graph.value_name(value));
         if is_of_size && !self.point.has_formulas {
@@ -103,7 +105,8 @@ impl Evaluation<'_> {
         Some(first..if alone { first + 1 } else { rank })
     }
 
-    /// The numbers of a constant that is divided by 0. Constants computed from it are read as numbers too.
+    /// The elements of a constant that is divided by 0. Constants that are computed from it are
+    /// evaluated in numbers too.
     pub(super) fn divided_by_zero(
         &self,
         node: &NodeProto,
@@ -116,7 +119,7 @@ impl Evaluation<'_> {
         Some(constants)
     }
 
-    /// The numbers of a constant that is computed from one that is divided by 0.
+    /// The elements of a constant that is computed from one that is divided by 0.
     pub(super) fn of_unbounded(
         &self,
         node: &NodeProto,

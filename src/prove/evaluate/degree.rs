@@ -1,4 +1,4 @@
-//! The degrees of values as polynomials in the random elements, which bound the error of a proof.
+//! The degrees of values as polynomials in the random elements. They bound the error of a proof.
 
 use super::Evaluation;
 use crate::onnx::operator::Category;
@@ -6,8 +6,8 @@ use crate::onnx::proto::NodeProto;
 use crate::prove::operators::interpolated;
 
 impl Evaluation<'_> {
-    /// The degree of a node's result. An uninterpreted function adds to the doubt, and its result
-    /// has degree 1.
+    /// The degree of a node's result. An uninterpreted function adds the degree of its inputs to
+    /// the doubt, and its result has degree 1.
     pub(super) fn degree(&self, node: &NodeProto, inputs: &[f64], guessed: bool) -> f64 {
         if guessed {
             let reads = match node.op_type() {
@@ -21,7 +21,7 @@ impl Evaluation<'_> {
     }
 }
 
-/// The degree of what an interpreted operator makes.
+/// The degree of an interpreted operator's result.
 fn interpreted_degree(node: &NodeProto, inputs: &[f64]) -> f64 {
     let (largest, sum) = (
         inputs.iter().copied().fold(0.0, f64::max),
@@ -29,12 +29,12 @@ fn interpreted_degree(node: &NodeProto, inputs: &[f64]) -> f64 {
     );
     let of_random = if largest > 0.0 { 1.0 } else { 0.0 };
     match node.op_type() {
-        // Extents are the same whatever is drawn.
+        // Extents do not depend on the random elements.
         "Shape" | "Size" => 0.0,
         "Mul" | "Where" => sum,
         "ReduceSumSquare" => 2.0 * largest,
         "Div" if inputs.get(1) == Some(&0.0) => largest,
-        // Roots and quotients are as good as random.
+        // Roots and quotients behave like random elements.
         "Div" | "Reciprocal" | "Sqrt" | "ReduceL2" => of_random,
         "Pow" => 8.0 * largest,
         "Resize" | "Upsample" => largest + interpolated::AXES as f64,

@@ -1,4 +1,4 @@
-//! The identity of a node's function, without its interpretation.
+//! The identity of a node's function, for operators that are not interpreted.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,12 +14,12 @@ use crate::passes::inline::functions::{callee, key};
 use crate::prove::field_value::stored;
 use crate::prove::random::{Digest, Hash};
 
-/// The values that bodies read, by name.
+/// The values that bodies may read, by name.
 enum CapturedNames<'n> {
-    /// None: a function captures nothing.
+    /// No values: a function captures none.
     Closed,
-    /// The values around a node, with the digests that have been computed: a body may read the same
-    /// value many times.
+    /// The values around a node, with the digests computed so far. A body may read a value many
+    /// times.
     Around {
         location: &'n Location<'n>,
         digests: RefCell<HashMap<String, Option<Digest>>>,
@@ -55,7 +55,7 @@ impl<'n> CapturedNames<'n> {
         }
     }
 
-    /// How many bodies are around a name.
+    /// The number of bodies around a name.
     fn depth(&self) -> u64 {
         match self {
             Self::Body { depth, .. } => *depth,
@@ -63,7 +63,7 @@ impl<'n> CapturedNames<'n> {
         }
     }
 
-    /// The digest that identifies the value of a name; `None` where the name has no value.
+    /// The digest that identifies the value of a name; `None` if no value has this name.
     fn digest(&self, name: &str, key: u64) -> Option<Digest> {
         match self {
             Self::Closed => None,
@@ -97,7 +97,7 @@ impl<'n> CapturedNames<'n> {
 }
 
 impl<'w> Evaluation<'w> {
-    /// The identity of a node's function: its operator, and its attributes with all that is in them.
+    /// The identity of a node's function: its operator and its attributes with their contents.
     pub(super) fn function(
         &self,
         node: &NodeProto,
@@ -120,8 +120,8 @@ impl<'w> Evaluation<'w> {
         hash.finish()
     }
 
-    /// Adds the types of integer inputs. Integers are equal in every type, but results computed from
-    /// them are not. Places and extents have type int64.
+    /// Adds the types of integer inputs. Equal integers of different types are equal here, but
+    /// results computed from them may differ. Places and extents have type int64.
     fn small_integers(&self, node: &NodeProto, location: &Location, hash: &mut Hash) {
         let Some((analysis, id)) = self.analyzed(node, location) else {
             return;
@@ -203,7 +203,7 @@ impl<'w> Evaluation<'w> {
             ..Default::default()
         };
         hash.bytes(&plain.encode_to_vec());
-        // A recursive call is identified by name.
+        // A recursive call is identified by its name.
         self.defined.borrow_mut().insert(id, hash.finish());
         let attributes = NodeProto {
             attribute: function.attribute_proto.clone(),
@@ -234,7 +234,7 @@ impl<'w> Evaluation<'w> {
         }
     }
 
-    /// A body: names inside are numbered, and captured values are identified by their digests.
+    /// Adds a body. Names inside are numbered, and captured values are identified by their digests.
     fn body(&self, graph: &GraphProto, outer: &CapturedNames, hash: &mut Hash) {
         let key = self.point.key;
         let names = CapturedNames::of_body(graph, outer);
@@ -262,8 +262,8 @@ impl<'w> Evaluation<'w> {
     }
 }
 
-/// Adds the name of a random operator: it has results of its own at each occurrence. In a body the
-/// name begins with the region path, also after flattening.
+/// Adds the name of a random operator, because each occurrence has its own results. In a body, the
+/// name is prefixed by the region path, also after flattening.
 fn occurrence(node: &NodeProto, location: &Location, hash: &mut Hash) {
     let region = location.region.unwrap_or_default();
     let mut outputs = node.output.iter().map(String::as_str);
@@ -273,7 +273,7 @@ fn occurrence(node: &NodeProto, location: &Location, hash: &mut Hash) {
     hash.number(u64::from(is_named));
 }
 
-/// A node without its bodies, but with all its attributes.
+/// A node without its bodies, but with all other attributes.
 fn without_bodies(node: &NodeProto) -> NodeProto {
     let mut node = node.clone();
     for attribute in &mut node.attribute {

@@ -1,4 +1,4 @@
-//! The inside of a node: the bodies of an If or a loop, and the function that it calls.
+//! Evaluates the inside of a node: the bodies of an If or a loop, and the function that it calls.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,23 +15,23 @@ use crate::prove::operators::{Call, Unmade};
 use crate::prove::random::{Digest, Hash};
 use crate::shape::facts::Expected;
 
-/// The limit for nested calls of functions and nested bodies; deeper ones are not evaluated.
+/// The maximum depth of nested calls and bodies. Deeper ones are not evaluated.
 const DEEPEST: usize = 32;
 
 /// The results of the bodies of a node, as functions of captures and inputs.
 pub(super) struct Bodies {
-    /// Their digest.
+    /// The digest of all results.
     pub digest: Digest,
-    /// The results of the node, as far as they follow.
+    /// The facts about the results of the node, as far as they follow.
     pub results: Vec<Expected>,
-    /// Integer results that are equal in both branches of an If, and all results of the branch that
+    /// Integer results that are equal in both branches of an If, or all results of the branch that
     /// an If is known to take.
     pub known: Vec<Option<FieldValue>>,
 }
 
 impl Evaluation<'_> {
-    /// The results of the bodies of a node, if they can be evaluated: those of a loop once, on
-    /// random elements.
+    /// Evaluates the bodies of a node, if possible. The body of a loop is evaluated once, on random
+    /// elements.
     pub(super) fn bodies(
         &self,
         call: &Call,
@@ -76,7 +76,7 @@ impl Evaluation<'_> {
         }))
     }
 
-    /// The inputs of the bodies of a node; `None` where they are unknown.
+    /// The inputs of the bodies of a node; `None` if they are unknown.
     fn formals(&self, call: &Call, rounds: usize) -> Option<Vec<FieldValue>> {
         let formals = Formals {
             key: self.point.key,
@@ -90,7 +90,7 @@ impl Evaluation<'_> {
         }
     }
 
-    /// The results of each body, in the order of their names, or of the taken one; `None` where a
+    /// The results of each body, sorted by attribute name, or only of the taken one; `None` if a
     /// body does not fit its inputs, or reads a missing value.
     fn evaluated(
         &self,
@@ -130,7 +130,7 @@ impl Evaluation<'_> {
         Ok(Some(made))
     }
 
-    /// The results of one body; `None` where it does not fit its inputs, or reads a missing value.
+    /// The results of one body; `None` if it does not fit its inputs, or reads a missing value.
     fn body_results(
         &self,
         body: &GraphProto,
@@ -172,7 +172,7 @@ impl Evaluation<'_> {
         Ok(outputs.map(|output| scope.get(output.name())).collect())
     }
 
-    /// Computes a node of a body, or of a function.
+    /// Evaluates a node of a body or of a function.
     fn inner(
         &self,
         node: &NodeProto,
@@ -180,7 +180,7 @@ impl Evaluation<'_> {
         values: &mut HashMap<String, Graded>,
         location: &Location,
     ) -> Result<(), Stopped> {
-        // Even a node that makes nothing takes its time.
+        // Even a node without results takes time.
         let room = self.point.allowance.room(&[64]);
         room.map_err(|stop| Stopped::at_node(stop, node))?;
         let scope = CaptureScope {
@@ -236,7 +236,7 @@ impl Evaluation<'_> {
             .collect()
     }
 
-    /// A call of a function is its body.
+    /// Evaluates a call of a function through the function's body.
     pub(super) fn call(
         &self,
         function: &FunctionProto,
@@ -291,7 +291,7 @@ fn has_inputs(node: &NodeProto, values: &HashMap<String, Graded>, location: &Loc
     read.all(|name| values.contains_key(name) || location.captured(name).is_some())
 }
 
-/// A node of a function with the attributes of a call; `None` where one is missing.
+/// A node of a function with the attributes of a call; `None` if an attribute is missing.
 fn resolved(inner: &NodeProto, function: &FunctionProto, call: &Call) -> Option<NodeProto> {
     let mut node = NodeProto {
         attribute: vec![],
@@ -301,23 +301,23 @@ fn resolved(inner: &NodeProto, function: &FunctionProto, call: &Call) -> Option<
         node.attribute
             .extend(resolve(attribute, function, call.node)?);
     }
-    // Random elements are those of this call.
+    // The name distinguishes the random elements of this call.
     node.name = Some(format!("{}/{}", call.node.label(), inner.label()));
     Some(node)
 }
 
-/// The random inputs of bodies.
+/// Draws random inputs of bodies.
 struct Formals {
     key: u64,
-    /// How many of the bodies around are given values.
+    /// The number of enclosing bodies that have inputs.
     rounds: usize,
 }
 
 impl Formals {
-    /// The round, the condition and the states of a Loop.
+    /// The iteration number, the condition and the states of a Loop.
     fn of_loop(&self, inputs: &[Option<FieldValue>]) -> Option<Vec<FieldValue>> {
         let round = FieldValue::drawn(self.seed(0), &[], DataType::Int64);
-        // A condition is one of two, whatever else.
+        // A condition is one of two values.
         let condition = FieldValue::drawn(self.seed(1), &[], DataType::Bool);
         let states = inputs.iter().enumerate().skip(2);
         let states = states.map(|(slot, input)| Some(self.like(slot, input.as_ref()?)));
@@ -344,12 +344,12 @@ impl Formals {
         Some(formals)
     }
 
-    /// A value of the extents and the kind of another.
+    /// A random value with the extents and the kind of another one.
     fn like(&self, slot: usize, value: &FieldValue) -> FieldValue {
         self.of_kind(slot, value.shape().unwrap_or_default(), value)
     }
 
-    /// A value of these extents and the kind of another.
+    /// A random value with these extents and the kind of another one.
     fn of_kind(&self, slot: usize, shape: &[usize], like: &FieldValue) -> FieldValue {
         match like {
             FieldValue::Field(_) => FieldValue::random(self.seed(slot), shape, false),
@@ -366,7 +366,7 @@ impl Formals {
     }
 }
 
-/// The integers that an If makes whatever its condition is.
+/// The integers that an If returns in both branches, if they are equal.
 fn agreed(node: &NodeProto, slot: usize, made: &[Vec<Graded>]) -> Option<FieldValue> {
     let [one, other] = made else { return None };
     match (&one.get(slot)?.0, &other.get(slot)?.0) {
@@ -379,7 +379,7 @@ fn agreed(node: &NodeProto, slot: usize, made: &[Vec<Graded>]) -> Option<FieldVa
     }
 }
 
-/// The nodes of a body or a function that its results need, in their order.
+/// The nodes of a body or a function on which its results depend, in their order.
 fn needed<'g>(
     nodes: &'g [NodeProto],
     results: impl Iterator<Item = &'g str>,
@@ -401,7 +401,7 @@ fn needed<'g>(
     needed
 }
 
-/// The values that each of these nodes reads last, or makes for no reader.
+/// For each node, the values for which it is the last reader, and its results without readers.
 fn last_reads<'g>(
     nodes: &[&'g NodeProto],
     results: impl Iterator<Item = &'g str>,
@@ -421,7 +421,7 @@ fn last_reads<'g>(
     ends
 }
 
-/// The result of a node, derived from the results of its bodies.
+/// The facts about a result of a node, derived from the results of its bodies.
 fn result(
     node: &NodeProto,
     slot: usize,
@@ -446,7 +446,7 @@ fn result(
     Expected { shape, is_integer }
 }
 
-/// The extents of a value, and whether it holds integers.
+/// The extents of a value, and whether its elements are integers.
 type ValueKind = (Vec<usize>, bool);
 
 fn kind(value: &FieldValue) -> Option<ValueKind> {
@@ -468,7 +468,8 @@ fn state_kind(
     body_kind(made, 0, slot).filter(|after| *after == before)
 }
 
-/// The axis that a Scan names for one of several values, which are of this rank; the first where it names none.
+/// The axis that a Scan names for one of several values of this rank, or the first axis if it names
+/// none.
 fn scanned_axis(node: &NodeProto, list: &str, place: usize, rank: usize) -> Option<usize> {
     let named = node
         .attr_ints(list)
@@ -477,7 +478,7 @@ fn scanned_axis(node: &NodeProto, list: &str, place: usize, rank: usize) -> Opti
     axis(named, rank).ok()
 }
 
-/// The extents of what a Scan gathers of its steps: those of one, and an axis of as many places as there are steps.
+/// The extents of a scan output: those of one step, and an axis with a place for each step.
 fn gathered(
     node: &NodeProto,
     row: usize,

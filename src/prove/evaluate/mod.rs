@@ -1,4 +1,5 @@
-//! A graph at one point: every value in its order, none longer than until its last reader.
+//! Evaluates a graph at one point, value by value in topological order. Each value is dropped after
+//! its last reader.
 
 mod constants;
 mod degree;
@@ -27,12 +28,12 @@ use crate::passes::inline::functions::{FunctionId, key};
 use crate::prove::field_value::{FieldValue, of_tensor};
 use crate::shape::facts::extent;
 
-/// Why a graph could not be evaluated.
+/// The reason why a graph could not be evaluated.
 #[derive(Debug, Clone)]
 pub struct Stopped {
     /// The cause.
     pub stop: Unmade,
-    /// Where.
+    /// The name of the value or the node.
     pub at: String,
 }
 
@@ -48,16 +49,16 @@ impl Stopped {
     }
 }
 
-/// The value of a stored tensor, by its name; `None` for its stored elements.
+/// A value that replaces a stored tensor, by its name; `None` to keep its stored elements.
 pub type Instead<'i> = &'i dyn Fn(&str) -> Option<Result<FieldValue, Unmade>>;
 
 /// The parameters of an evaluation.
 pub struct Point<'p> {
-    /// The graph, in which every extent of an input is a number.
+    /// The graph, in which all extents of inputs are known.
     pub analysis: &'p Analysis<'p>,
     /// The key of all random numbers.
     pub key: u64,
-    /// How roots are taken.
+    /// The convention for roots.
     pub convention: RootOfMinusOne,
     /// The values of the inputs.
     pub inputs: &'p HashMap<String, FieldValue>,
@@ -65,54 +66,55 @@ pub struct Point<'p> {
     pub instead: Instead<'p>,
     /// The limits of computation.
     pub allowance: &'p Allowance,
-    /// The numbers of constants as recipes have them, where a recipe has more than arithmetic.
+    /// The constants as recipes compute them, if a recipe has more than arithmetic.
     pub alike: Option<&'p Alike<'p>>,
     /// The analysis of the graph with flattened bodies, if it has any.
     pub laid_out: Option<(&'p Analysis<'p>, Option<&'p Alike<'p>>)>,
-    /// Facts that hold only since every extent is a number.
+    /// Facts that hold only because every extent is known.
     pub only_at_sizes: &'p OnlyAtSizes,
     /// Whether recipes have more than arithmetic.
     pub has_formulas: bool,
-    /// The positive factors that operators pass, where those are used.
+    /// The positive factors that operators pass on, if these are used.
     pub scales: Option<&'p Scales>,
 }
 
-/// Values of a graph of which more is known since the extents of its inputs are numbers, by name.
+/// The names of values about which more is known because the extents of the inputs are known.
 #[derive(Default)]
 pub struct OnlyAtSizes {
-    /// Values that are constant then.
+    /// The values that are constant only then.
     pub constants: HashSet<String>,
-    /// The outputs that have known extents then.
+    /// The outputs whose extents are known only then.
     pub outputs: HashSet<String>,
 }
 
-/// The findings about the values of a graph, by index.
+/// The results of an evaluation.
 #[derive(Default)]
 pub struct Findings {
-    /// Their digests; `None` of those that were not needed.
+    /// The digests of the values by index; `None` for values that were not needed.
     pub digests: Vec<Option<Digest>>,
-    /// The values that were asked for.
+    /// The requested values.
     pub kept: HashMap<ValueId, FieldValue>,
-    /// Values of unknown extents, and functions of such values, by name.
+    /// The names of values of unknown extents, and of functions of such values.
     pub opaque: HashSet<String>,
-    /// Results of bodies that were not, or not wholly, evaluated, by name.
+    /// The names of results of bodies that were not, or not completely, evaluated.
     pub uncertain: HashSet<String>,
-    /// Requested values without elements, though their extents do not show it, by name.
+    /// The names of requested values that are empty although their declared extents do not show it.
     pub empty: HashSet<String>,
-    /// The element types of requested values, as far as they are known, by name.
+    /// The element types of requested values by name, as far as they are known.
     pub types: HashMap<String, DataType>,
-    /// Whether a number of places was drawn.
+    /// Whether a number of places was drawn at random.
     pub draws_counts: bool,
-    /// Digests of the values that roots are taken of, but for constants.
+    /// The digests of the values of which roots are taken, except constants.
     pub radicands: HashSet<Digest>,
-    /// How many different points the results would have to be compared at to leave no doubt, as a part of the field.
+    /// The sum of the degrees, which bounds the number of points at which different results may
+    /// agree.
     pub degree: f64,
 }
 
-/// Evaluates everything that these values need, and keeps them on request.
+/// Evaluates everything that the values `wanted` need. Keeps these values if `keep`.
 ///
 /// # Errors
-/// Where a divisor is 0, or more would have to be computed than is allowed.
+/// If a divisor is 0, or if the computation exceeds the limits.
 pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Findings, Stopped> {
     let mut evaluation = Evaluation::new(point, wanted);
     let graph = &point.analysis.graph;
@@ -141,7 +143,7 @@ fn index(value: ValueId) -> usize {
     value.0 as usize
 }
 
-/// The values that a node reads, and those that its bodies capture.
+/// The values that a node or its bodies read.
 fn reads<'g>(graph: &'g Graph, node: NodeId) -> impl Iterator<Item = ValueId> + use<'g> {
     let inputs = graph.inputs(node).iter().flatten();
     inputs.chain(graph.captures(node)).copied()
@@ -154,35 +156,36 @@ struct Evaluation<'w> {
     defined: RefCell<HashMap<FunctionId<'w>, Digest>>,
     is_needed: Vec<bool>,
     values: Vec<Option<FieldValue>>,
-    /// How often each value is still read.
+    /// The number of remaining readers of each value.
     readers: Vec<usize>,
     /// The degree of each value as a polynomial in the random elements.
     degrees: Vec<f64>,
-    /// The degrees of the arguments of uninterpreted functions.
+    /// The sum of the degrees of the arguments of uninterpreted functions.
     doubt: Cell<f64>,
     roots: RootContext,
     draws_counts: Cell<bool>,
-    /// Values that are constants in which some element is not finite, by name.
+    /// The names of constants with an element that is not finite.
     unbounded: RefCell<HashSet<String>>,
-    /// Whether a body could not be evaluated, or not whole.
+    /// Whether a body could not be evaluated, or not completely.
     is_uncertain: Cell<bool>,
-    /// Whether the extents of what the node makes are those of this point alone.
+    /// Whether the extents of the node's results belong only to this point.
     is_of_point: Cell<bool>,
 }
 
 /// A value with its degree.
 type Graded = (FieldValue, f64);
 
-/// Where a node stands.
+/// The place of a node.
 struct Location<'c> {
-    /// Its identity in the main graph.
+    /// Its identity in the main graph; `None` in a body.
     node: Option<NodeId>,
-    /// The path to the body that it is in; `None` in a function.
+    /// The region path of the body that it is in; `None` in a function.
     region: Option<&'c str>,
     /// The values around it.
     scope: Option<&'c CaptureScope<'c>>,
     depth: usize,
-    /// How many of the bodies around it are given values: a branch of an If may stand in its place.
+    /// The number of enclosing bodies with inputs. A branch of an If has none, since it may replace
+    /// the If.
     rounds: usize,
 }
 
@@ -193,7 +196,7 @@ impl Location<'_> {
     }
 }
 
-/// The values that a body may capture, by name: those of the nearest graph first.
+/// The values that a body may capture, by name, beginning with those of the nearest graph.
 struct CaptureScope<'s> {
     values: &'s HashMap<String, Graded>,
     outer: Option<&'s CaptureScope<'s>>,
@@ -208,7 +211,7 @@ impl CaptureScope<'_> {
     }
 }
 
-/// A node that was evaluated.
+/// A node that has been evaluated.
 struct EvaluatedNode<'o> {
     node: &'o NodeProto,
     /// The degree of its results.
@@ -249,7 +252,7 @@ impl<'w> Evaluation<'w> {
         self.point.analysis.graph.model().own_opset()
     }
 
-    /// A value that is known: made, stored or given.
+    /// A value that is computed, stored or an input.
     fn get(&mut self, value: ValueId) -> Result<FieldValue, Stopped> {
         if let Some(made) = &self.values[index(value)] {
             return Ok(made.clone());
@@ -268,7 +271,7 @@ impl<'w> Evaluation<'w> {
         Ok(found)
     }
 
-    /// The digest of the sparse initializer of this name.
+    /// The digest of the sparse initializer with this name.
     fn sparse_initializer(&self, name: &str) -> Digest {
         let mut hash = Hash::new(self.point.key, "sparse");
         for sparse in &self.point.analysis.graph.proto().sparse_initializer {
@@ -279,7 +282,7 @@ impl<'w> Evaluation<'w> {
         hash.finish()
     }
 
-    /// The value of a tensor that the model stores, by its name.
+    /// The value of a stored tensor.
     fn tensor(&self, name: &str, tensor: &TensorProto) -> Result<FieldValue, Stopped> {
         match (self.point.instead)(name) {
             Some(instead) => instead.map_err(|stop| Stopped::at(stop, name)),
@@ -287,14 +290,14 @@ impl<'w> Evaluation<'w> {
         }
     }
 
-    /// The elements of a tensor.
+    /// The elements of a stored tensor.
     fn held(&self, name: &str, tensor: &TensorProto) -> Result<FieldValue, Stopped> {
         let extents = tensor.dims.iter();
         let shape: Vec<usize> = extents.map(|&extent| extent.max(0) as usize).collect();
         let room = self.point.allowance.room(&shape);
         room.map_err(|stop| Stopped::at(stop, name))?;
         match of_tensor(tensor, self.externals(), self.point.key) {
-            // An unknown type, or unreadable numbers.
+            // The type is unknown, or the elements cannot be read.
             FieldValue::Opaque(_)
                 if !tensor::data_type(tensor).is_ok_and(|t| !t.is_integer() && !t.is_float()) =>
             {
@@ -304,7 +307,7 @@ impl<'w> Evaluation<'w> {
         }
     }
 
-    /// Computes a node, and drops values without remaining readers.
+    /// Evaluates a node, and drops values without remaining readers.
     fn step(&mut self, node: NodeId, findings: &mut Findings) -> Result<(), Stopped> {
         let point = self.point;
         let graph = &point.analysis.graph;
@@ -373,7 +376,7 @@ impl<'w> Evaluation<'w> {
         Ok(captured)
     }
 
-    /// The number of results of a node up to the last one with a reader.
+    /// The number of results of a node, up to the last one with a reader.
     fn wanted_results(&self, node: NodeId) -> usize {
         let outputs = self.point.analysis.graph.outputs(node);
         let last = outputs
@@ -382,7 +385,7 @@ impl<'w> Evaluation<'w> {
         last.map_or(0, |last| last + 1)
     }
 
-    /// Keeps a result as long as it has readers, with its digest and its degree.
+    /// Stores a result until its last reader, with its digest and its degree.
     fn keep(
         &mut self,
         value: ValueId,
@@ -399,7 +402,8 @@ impl<'w> Evaluation<'w> {
         if self.is_uncertain.get() {
             findings.uncertain.insert(name.to_owned());
         }
-        // Numbers that are known in the other graph alone, and extents that only this point has, say nothing against it.
+        // If elements are known in only one graph, or extents belong only to this point, a
+        // difference proves nothing.
         let category = origin.node.category();
         let is_of_each = category.is_some_and(Category::is_elementwise);
         let is_computed = is_of_each && matches!(made, FieldValue::Field(_));
@@ -414,7 +418,7 @@ impl<'w> Evaluation<'w> {
         self.values[value] = Some(made).filter(|_| self.readers[value] > 0);
     }
 
-    /// Drops the values that a node reads last.
+    /// Drops the values for which a node is the last reader.
     fn release(&mut self, node: NodeId) {
         for value in reads(&self.point.analysis.graph, node).map(index) {
             self.readers[value] = self.readers[value].saturating_sub(1);
@@ -424,7 +428,7 @@ impl<'w> Evaluation<'w> {
         }
     }
 
-    /// A requested value, with its findings.
+    /// A requested value; adds its facts to the findings.
     fn find(&mut self, value: ValueId, findings: &mut Findings) -> Result<FieldValue, Stopped> {
         let analysis = self.point.analysis;
         let name = analysis.graph.value_name(value);
@@ -440,8 +444,8 @@ impl<'w> Evaluation<'w> {
         Ok(made)
     }
 
-    /// Whether the extents of a value are numbers, whatever the sizes of the inputs are. A symbol
-    /// that no input has is no number.
+    /// Whether the extents of a value are known for all sizes of the inputs. A symbol that no input
+    /// has is unknown.
     fn has_fixed_shape(&self, value: ValueId) -> bool {
         let analysis = self.point.analysis;
         let shape = analysis.facts.shape(value);
@@ -450,18 +454,18 @@ impl<'w> Evaluation<'w> {
         is_known && !only_at_sizes.contains(analysis.graph.value_name(value))
     }
 
-    /// Adds the degree of arguments of uninterpreted functions.
+    /// Adds the degree of the arguments of an uninterpreted function to the doubt.
     fn add_doubt(&self, degree: f64) {
         self.doubt.set(self.doubt.get() + degree);
     }
 }
 
-/// Which nodes these values need, and how often each value is read.
+/// Whether each node is needed for these values, and the number of readers of each value.
 fn needed(graph: &Graph, wanted: &[ValueId]) -> (Vec<bool>, Vec<usize>) {
     let mut is_needed = vec![false; graph.proto().node.len()];
     let mut readers = vec![0; graph.value_count()];
     let mut open: Vec<ValueId> = wanted.to_vec();
-    // Requested values are needed to the end.
+    // Requested values are needed until the end.
     for &value in wanted {
         readers[index(value)] += 1;
     }

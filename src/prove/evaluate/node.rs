@@ -1,4 +1,5 @@
-//! The results of one node: passed through, interpreted, constant, or an uninterpreted function.
+//! Evaluates one node, which is passed through, interpreted, constant, or an uninterpreted
+//! function.
 
 use std::iter::once;
 use std::mem::take;
@@ -20,7 +21,8 @@ use crate::prove::random::{Digest, Hash};
 use crate::prove::scales::{Scales, times};
 use crate::shape::facts::Expected;
 
-/// How many places hold no 0, at least, and how many such numbers there are: two values seldom have the same.
+/// The smallest number of places that a NonZero finds, and the count of such numbers. Two values
+/// rarely have equal numbers.
 const FEWEST: usize = 2;
 const NUMBERS: usize = 61;
 
@@ -67,7 +69,8 @@ impl Evaluation<'_> {
         self.functions.get(&callee(node)).copied()
     }
 
-    /// The results of a node that is passed through, interpreted or constant; `None` for any other.
+    /// The results of a node that is passed through, interpreted or constant; `None` for other
+    /// nodes.
     fn interpreted(
         &self,
         call: &Call,
@@ -88,7 +91,7 @@ impl Evaluation<'_> {
         };
         match made {
             Err(Unmade::Uncovered) => Ok(self.constants(node, location)),
-            // A constant that is divided by 0 is infinite, or no number.
+            // A constant that is divided by 0 becomes infinite or NaN.
             Err(Unmade::Zero) if let Some(constants) = self.divided_by_zero(node, location) => {
                 Ok(Some(constants))
             }
@@ -96,8 +99,8 @@ impl Evaluation<'_> {
         }
     }
 
-    /// The results of a node that is not interpreted: what its bodies agree on, and an uninterpreted
-    /// function of its inputs otherwise.
+    /// The results of a node that is not interpreted: those on which its bodies agree, and an
+    /// uninterpreted function of its inputs otherwise.
     fn uninterpreted(
         &self,
         call: &Call,
@@ -159,7 +162,7 @@ impl Evaluation<'_> {
         }
         let tensor = constant_tensor(node)?;
         let name = node.output.first()?;
-        // In a function names are its own.
+        // Names in a function are not those of stored tensors.
         Some(if location.region.is_some() {
             self.tensor(name, &tensor)
         } else {
@@ -167,7 +170,8 @@ impl Evaluation<'_> {
         })
     }
 
-    /// The original's result for a node, divided by the original's factor.
+    /// The result of the original's node, divided by `factor`. The original's inputs are these
+    /// inputs, multiplied by `factor`.
     fn rescaled(&self, call: &Call, factor: u32, location: &Location) -> NodeResults {
         let factors = self.point.scales.map_or(0, Scales::len);
         self.add_doubt(factors as f64);
@@ -239,7 +243,7 @@ impl Evaluation<'_> {
         self.function(&node, None, location)
     }
 
-    /// The result of a function of lanes, which positive factors pass where those are used.
+    /// The result of a function of lanes, which positive factors pass if they are used.
     fn of_lanes(&self, call: &Call, digest: Digest, expected: &[Expected]) -> Made {
         let Some(scales) = self.point.scales else {
             let (made, _) = of_lanes(call, digest, first_shape(expected), None)?;
@@ -251,8 +255,8 @@ impl Evaluation<'_> {
         Ok(made)
     }
 
-    /// The places that hold no 0. Their number is a size like those of symbols, and each value has
-    /// one of its own.
+    /// The places of the elements other than 0. Their number is drawn like the size of a symbol,
+    /// for each value separately.
     fn places(&self, call: &Call, function: Digest) -> Made {
         let shape = call
             .inputs
@@ -272,7 +276,7 @@ impl Evaluation<'_> {
         self.of_all_inputs(call, function, &[expected_places(rank, count)])
     }
 
-    /// The results of a function of all that a node reads.
+    /// The results of an uninterpreted function of all inputs of a node.
     fn of_all_inputs(&self, call: &Call, function: Digest, expected: &[Expected]) -> Made {
         let mut hash = Hash::new(self.point.key, "application");
         hash.digest(function);
@@ -289,7 +293,7 @@ impl Evaluation<'_> {
             .collect()
     }
 
-    /// A random result of an application of a function.
+    /// A random result of a function with these arguments.
     fn random_result(
         &self,
         application: Digest,
@@ -308,7 +312,7 @@ impl Evaluation<'_> {
     }
 }
 
-/// The facts about the result of a NonZero that finds so many places.
+/// The facts about the result of a NonZero that finds `count` places.
 fn expected_places(rank: usize, count: usize) -> Expected {
     Expected {
         shape: Some(vec![rank, count]),
@@ -321,7 +325,7 @@ fn first_shape(expected: &[Expected]) -> Option<&[usize]> {
     expected.first()?.shape.as_deref()
 }
 
-/// A node with the attributes of its activation alone.
+/// A node with only the attributes of its activation.
 fn only_activation(node: &NodeProto) -> NodeProto {
     let mut node = node.clone();
     node.attribute

@@ -1,4 +1,4 @@
-//! The types and extents of the results of a node, and its place in the analyses.
+//! The types and extents of the results of a node, and the node's identity in the analyses.
 
 use super::inner::Bodies;
 use super::{Evaluation, Location};
@@ -12,7 +12,7 @@ use crate::prove::field_value::FieldValue;
 use crate::prove::operators::Call;
 use crate::shape::facts::{Expected, Operand, extent};
 
-/// Operators whose results are truth values, whatever they read.
+/// Operators whose results are always booleans.
 const TRUTHS: &[&str] = &[
     "And",
     "Equal",
@@ -54,7 +54,7 @@ impl<'w> Evaluation<'w> {
         expected
     }
 
-    /// The facts that the analysis of the graph has about a result.
+    /// The facts about a result in the analysis of the graph.
     fn inferred_result(&self, slot: usize, location: &Location) -> Expected {
         let (graph, facts) = (&self.point.analysis.graph, &self.point.analysis.facts);
         let Some(value) = location.node.and_then(|node| graph.output(node, slot)) else {
@@ -67,7 +67,7 @@ impl<'w> Evaluation<'w> {
         }
     }
 
-    /// Adds the facts that follow from the operands at this point: some extents are known only from
+    /// Adds the facts that follow from the operands at this point. Some extents are known only from
     /// integers of the evaluation.
     fn infer_from_operands(&self, call: &Call, location: &Location, expected: &mut [Expected]) {
         let (graph, facts) = (&self.point.analysis.graph, &self.point.analysis.facts);
@@ -81,7 +81,7 @@ impl<'w> Evaluation<'w> {
         }
     }
 
-    /// A node in the graph with its bodies laid out.
+    /// The identity of a node in the flattened graph.
     pub(super) fn laid_out(&self, node: &NodeProto, location: &Location) -> Option<NodeId> {
         let ((analysis, _), inside) = (self.point.laid_out?, location.region?);
         let first = node.output.iter().find(|name| !name.is_empty())?;
@@ -90,7 +90,8 @@ impl<'w> Evaluation<'w> {
         Some(id).filter(|&id| way(analysis.graph.node(id)) == inside)
     }
 
-    /// The analysis that has a node, with bodies laid out where the node is in one, and its identity there; `None` in functions.
+    /// The analysis that contains a node, and its identity there. For a node of a body this is the
+    /// analysis of the flattened graph. `None` for a node of a function.
     pub(super) fn analyzed(
         &self,
         node: &NodeProto,
@@ -102,7 +103,8 @@ impl<'w> Evaluation<'w> {
         }
     }
 
-    /// The place of the body that an If takes, in the order of their names, where no input and no size reaches the condition.
+    /// The index of the body that an If takes, sorted by attribute name, if the condition depends
+    /// on no input and no size.
     pub(super) fn taken(&self, node: &NodeProto, location: &Location) -> Option<usize> {
         let (analysis, _) = self.point.laid_out.filter(|_| node.op() == ("", "If"))?;
         let condition = analysis.graph.input(self.laid_out(node, location)?, 0)?;
@@ -119,7 +121,7 @@ impl<'w> Evaluation<'w> {
     }
 }
 
-/// Whether a node of a body is an element-wise function of integers: its results may be indices.
+/// Whether a node of a body is an element-wise function of integers. Its results may be indices.
 fn is_function_of_integers(call: &Call, location: &Location) -> bool {
     let category = call.node.category();
     location.node.is_none()
@@ -131,7 +133,7 @@ fn is_function_of_integers(call: &Call, location: &Location) -> bool {
             .all(|input| matches!(input, FieldValue::Int(_) | FieldValue::Varying(_)))
 }
 
-/// The facts about a value that a node, or a body of it, reads.
+/// The facts about a value that a node or its body reads.
 fn operand(call: &Call, name: &str, location: &Location) -> Option<Operand> {
     let slot = call.node.input.iter().position(|input| input == name);
     let value = match slot {

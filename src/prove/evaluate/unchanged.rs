@@ -1,4 +1,4 @@
-//! Nodes that pass an input unchanged.
+//! Nodes that return an input unchanged.
 
 use super::{Evaluation, Location};
 use crate::onnx::tensor::DataType;
@@ -6,8 +6,8 @@ use crate::prove::field_value::FieldValue;
 use crate::prove::operators::Call;
 
 impl Evaluation<'_> {
-    /// The input that a node passes unchanged although its elements are uninterpreted: a Cast to the
-    /// same type, a sum with 0, a product with 1, padding by nothing, a Split into one part.
+    /// The input that a node returns unchanged, even if its elements are uninterpreted: a Cast to
+    /// its own type, a sum with 0, a product with 1, padding by nothing, or a Split into one part.
     pub(super) fn passed_through(&self, call: &Call, location: &Location) -> Option<FieldValue> {
         let slot = match call.node.op() {
             ("", "Cast") => {
@@ -28,8 +28,8 @@ impl Evaluation<'_> {
         input(call, slot?).cloned()
     }
 
-    /// The slot beside an operand that is this number. A constant of more axes would give them to
-    /// the result.
+    /// The slot of the operand other than one that equals `number`. That one must not have a larger
+    /// rank, since the result would have it too.
     fn beside(&self, call: &Call, number: i64, location: &Location) -> Option<usize> {
         (0..2).find_map(|slot| {
             let neutral = input(call, slot)?;
@@ -62,7 +62,7 @@ fn input<'c>(call: &'c Call, slot: usize) -> Option<&'c FieldValue> {
     call.inputs.get(slot)?.as_ref()
 }
 
-/// Whether a Pad adds nothing, by its attribute or its input.
+/// Whether a Pad adds nothing, according to its attribute or its input.
 fn pads_nothing(call: &Call) -> bool {
     let Ok(pads) = call.node.attr_ints("pads") else {
         return false;
@@ -71,7 +71,7 @@ fn pads_nothing(call: &Call) -> bool {
     is_none || input(call, 1).is_some_and(|pads| are_all(pads, 0))
 }
 
-/// Whether a value holds integers that are all this one.
+/// Whether a value consists of integers that all equal `number`.
 fn are_all(value: &FieldValue, number: i64) -> bool {
     matches!(value, FieldValue::Int(integers) if integers.iter().all(|&integer| integer == number))
 }

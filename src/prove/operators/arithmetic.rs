@@ -1,4 +1,4 @@
-//! Sums, products, quotients, roots and powers, element by element.
+//! Element-wise sums, products, quotients, roots and powers.
 
 use ndarray::{ArcArray, ArrayD, IxDyn, Zip};
 
@@ -7,10 +7,11 @@ use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, slice};
 use crate::recipe::broadcast;
 
-/// The powers that are repeated products.
+/// The exponents for which a power is computed by multiplication.
 const POWERS: std::ops::RangeInclusive<i64> = -8..=8;
 
-/// Element by element, with broadcasting, in row-major order; `None` where the shapes do not.
+/// Applies `f` element by element, with broadcasting, in row-major order; `None` if the shapes do
+/// not broadcast.
 pub fn zip<A: Copy, B: Copy, C>(
     a: &ArcArray<A, IxDyn>,
     b: &ArcArray<B, IxDyn>,
@@ -18,7 +19,7 @@ pub fn zip<A: Copy, B: Copy, C>(
 ) -> Option<ArrayD<C>> {
     let shape = broadcast(a.shape(), b.shape())?;
     let (count, one, other) = (shape.iter().product::<usize>(), slice(a), slice(b));
-    // Where one is the same over and over, in the order of the elements.
+    // If one operand repeats, its elements are visited in order.
     let elements: Vec<C> = if one.len() == count && repeats(&shape, b.shape()) {
         one.chunks(other.len().max(1))
             .flat_map(|part| part.iter().zip(other))
@@ -32,7 +33,7 @@ pub fn zip<A: Copy, B: Copy, C>(
             .collect()
     } else {
         let (a, b) = (a.broadcast(&shape[..])?, b.broadcast(&shape[..])?);
-        // Not in whatever order of axes suits the operands.
+        // `Zip` alone may choose another order of the axes.
         Zip::from(&a)
             .and(&b)
             .map_collect(|&a, &b| f(a, b))
@@ -42,7 +43,8 @@ pub fn zip<A: Copy, B: Copy, C>(
     ArrayD::from_shape_vec(shape, elements).ok()
 }
 
-/// Whether all axes of an operand are the last ones of the result, but for axes of extent 1 before them.
+/// Whether the axes of an operand are the last ones of the result, apart from leading axes of
+/// extent 1.
 fn repeats(shape: &[usize], operand: &[usize]) -> bool {
     let last = operand
         .iter()
@@ -51,7 +53,7 @@ fn repeats(shape: &[usize], operand: &[usize]) -> bool {
     shape.ends_with(last)
 }
 
-/// Room for the result of two operands.
+/// Reserves room for the result of two operands.
 fn room(call: &Call) -> Result<(), Unmade> {
     let shape = broadcast(call.shape(0)?, call.shape(1)?).ok_or(Unmade::Misfit)?;
     call.allowance.room(&shape)
@@ -69,7 +71,7 @@ fn two(call: &Call, field: fn(u32, u32) -> u32, int: fn(i64, i64) -> Option<i64>
     Ok(vec![made])
 }
 
-/// Integers that all are as the operator defines them.
+/// The integers, if the operator defines all of them.
 pub(super) fn exact(integers: Option<ArrayD<Option<i64>>>) -> Result<ArrayD<i64>, Unmade> {
     let integers = integers
         .filter(|integers| integers.iter().all(Option::is_some))
@@ -89,7 +91,7 @@ pub(super) fn mul(call: &Call) -> Made {
     two(call, field::mul, i64::checked_mul)
 }
 
-/// Integers are cut towards 0, of which every engine makes the same where none is negative.
+/// A quotient of integers is rounded towards 0. Engines agree on it if no operand is negative.
 pub(super) fn div(call: &Call) -> Made {
     match (call.value(0)?, call.value(1)?) {
         (FieldValue::Field(a), FieldValue::Field(b)) => {
@@ -104,7 +106,7 @@ pub(super) fn div(call: &Call) -> Made {
 /// `1/x`
 ///
 /// # Errors
-/// [`Unmade::Zero`] where one of them is 0.
+/// [`Unmade::Zero`] if an element is 0.
 pub fn inverses(elements: &Elements) -> Result<Elements, Unmade> {
     let mut inverses = slice(elements).to_vec();
     field::invert(&mut inverses).ok_or(Unmade::Zero)?;
@@ -150,8 +152,9 @@ pub(super) fn sqrt(call: &Call) -> Made {
     Ok(vec![FieldValue::Field(call.roots.of(call.field(0)?))])
 }
 
-/// The exponent that stands at every place is read by its image: no other number that a model is likely to have, nor
-/// anything random, is the image of a small integer or of a half.
+/// A power with one exponent for all elements, which is recognized by its image. No other number
+/// that a model is likely to contain, and no random element, has the image of a small integer or of
+/// a half.
 pub(super) fn pow(call: &Call) -> Made {
     let base = call.field(0)?;
     let exponents = call.value(1)?.images().ok_or(Unmade::Uncovered)?;

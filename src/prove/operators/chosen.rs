@@ -8,7 +8,8 @@ use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, Integers, slice};
 use crate::recipe::broadcast;
 
-/// Where, by truth values that are known; by others `c` it is `c·a + (1 − c)·b`, which is one or the other where `c` is 1 or 0.
+/// Where. A known condition selects elements. An unknown condition `c` gives `c·a + (1 − c)·b`,
+/// which equals one of the two if `c` is 1 or 0.
 pub(super) fn choose(call: &Call) -> Made {
     if let (FieldValue::Varying(condition), FieldValue::Field(one), FieldValue::Field(other)) =
         (call.value(0)?, call.value(1)?, call.value(2)?)
@@ -20,7 +21,7 @@ pub(super) fn choose(call: &Call) -> Made {
         let mixed = mixed(condition, one, other).ok_or(Unmade::Misfit)?;
         return Ok(vec![FieldValue::field(mixed)]);
     }
-    // An unknown condition is decided by the parity of its image.
+    // The parity of the image decides an unknown condition.
     let condition = call.indices(0)?;
     let condition = &match call.value(0)? {
         FieldValue::Varying(_) => condition.mapv(|number| number % 2).into_shared(),
@@ -52,7 +53,7 @@ fn mixed(condition: &Elements, one: &Elements, other: &Elements) -> Option<Array
     zip(&part, other, field::add)
 }
 
-/// The elements of one where the condition is not 0, and of the other elsewhere.
+/// The elements of one operand where the condition is not 0, and those of the other one elsewhere.
 fn chosen<T: Copy>(
     condition: &Integers,
     [one, other]: [&ArcArray<T, IxDyn>; 2],
@@ -91,7 +92,7 @@ pub(super) fn triangle(call: &Call) -> Made {
     Ok(vec![made])
 }
 
-/// The elements under a mask of the last two axes, and 0 elsewhere.
+/// The elements at which a mask of the last two axes is true, and 0 elsewhere.
 fn masked<T: Copy + Default>(array: &ArcArray<T, IxDyn>, mask: &[bool]) -> ArrayD<T> {
     let elements = slice(array).iter().zip(mask.iter().cycle());
     let elements = elements.map(|(&element, &stays)| if stays { element } else { T::default() });

@@ -16,13 +16,13 @@ struct EinsumTerm {
 }
 
 impl EinsumTerm {
-    /// The extent of the axis of a label.
+    /// The extent of the axis with a label.
     fn extent(&self, label: char) -> Option<usize> {
         let axis = self.labels.iter().position(|&own| own == label)?;
         Some(self.elements.shape()[axis])
     }
 
-    /// The elements with their axes in this order.
+    /// The elements with their axes in the order of these labels.
     fn ordered(&self, order: &[char]) -> Option<Elements> {
         let perm: Option<Vec<usize>> = order
             .iter()
@@ -67,7 +67,7 @@ pub(super) fn einsum(call: &Call) -> Made {
     Ok(vec![FieldValue::Field(made)])
 }
 
-/// The operands with their labels, each label once in an operand, and the labels of the result.
+/// The operands with their labels, each once in an operand, and the labels of the result.
 fn parsed(call: &Call, terms: &str, result: &str) -> Result<(Vec<EinsumTerm>, Vec<char>), Unmade> {
     let operands: Vec<&Elements> = (0..call.inputs.len())
         .map(|slot| call.field(slot))
@@ -76,7 +76,7 @@ fn parsed(call: &Call, terms: &str, result: &str) -> Result<(Vec<EinsumTerm>, Ve
     if terms.len() != operands.len() {
         return Err(Unmade::Uncovered);
     }
-    // The axes of the ellipsis, the last ones of which each operand has.
+    // The number of axes of the ellipsis. Each operand has its last axes.
     let mut dots = 0;
     for (term, elements) in terms.iter().zip(&operands) {
         if term.contains('.') {
@@ -100,12 +100,12 @@ fn parsed(call: &Call, terms: &str, result: &str) -> Result<(Vec<EinsumTerm>, Ve
     Ok((terms.ok_or(Unmade::Misfit)?, result))
 }
 
-/// How many labels a term names.
+/// The number of labels in a term.
 fn letters(term: &str) -> usize {
     term.chars().filter(|&label| label != '.').count()
 }
 
-/// The operands, summed over labels of one operand alone that the result lacks.
+/// The operands, summed over labels that only one operand has and the result lacks.
 fn summed(terms: &[EinsumTerm], result: &[char]) -> Vec<EinsumTerm> {
     let mut readers: HashMap<char, usize> = HashMap::default();
     for &label in terms.iter().flat_map(|term| &term.labels) {
@@ -125,7 +125,7 @@ fn summed(terms: &[EinsumTerm], result: &[char]) -> Vec<EinsumTerm> {
         .collect()
 }
 
-/// The elements at which axes of one label have one place, and the labels, each of them once.
+/// The elements at which axes with equal labels have equal places, with each label once.
 fn diagonal(elements: &Elements, mut labels: Vec<char>) -> Option<EinsumTerm> {
     let mut elements = elements.clone();
     while let Some((first, again)) = repeated(&labels) {
@@ -145,7 +145,7 @@ fn diagonal(elements: &Elements, mut labels: Vec<char>) -> Option<EinsumTerm> {
     Some(EinsumTerm { elements, labels })
 }
 
-/// The first axis whose label an earlier one has, behind that one.
+/// The places of the first repeated label: its first axis and its second one.
 fn repeated(labels: &[char]) -> Option<(usize, usize)> {
     (0..labels.len()).find_map(|again| {
         let before = &labels[..again];
@@ -154,7 +154,7 @@ fn repeated(labels: &[char]) -> Option<(usize, usize)> {
     })
 }
 
-/// Repeats axes of one place: they are as long as the others of their label.
+/// Repeats axes of extent 1 to the extent of other axes with their label.
 fn widen(terms: &mut [EinsumTerm]) -> Result<(), Unmade> {
     let mut extents: HashMap<char, usize> = HashMap::default();
     for term in &*terms {
@@ -172,10 +172,10 @@ fn widen(terms: &mut [EinsumTerm]) -> Result<(), Unmade> {
     Ok(())
 }
 
-/// The labels of a term of an Einsum; the axes of its ellipsis, `own` many, are the last of `all`.
-/// `None` where the term is invalid.
+/// The labels of a term of an Einsum. Its ellipsis stands for `own` axes, which are the last of
+/// `all`. `None` if the term is invalid.
 fn labels(term: &str, all: usize, own: usize) -> Option<Vec<char>> {
-    // No letter is one of these.
+    // These labels are not letters.
     let of_dots: String = (all - own.min(all)..all)
         .filter_map(|at| char::from_u32(0xE000 + at as u32))
         .collect();
@@ -186,7 +186,8 @@ fn labels(term: &str, all: usize, own: usize) -> Option<Vec<char>> {
     others.next().is_none().then_some(labels)
 }
 
-/// The sum of products of two operands over the labels that nothing else wants.
+/// The sum of products of two operands over the labels that no other operand and not the result
+/// has.
 fn contracted(
     call: &Call,
     one: &EinsumTerm,

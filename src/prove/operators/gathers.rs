@@ -1,4 +1,4 @@
-//! Operators that take elements at places that a tensor of integers gives.
+//! Operators that select elements at places that a tensor of integers gives.
 
 use super::movement::{picked, reshaped};
 use super::{Call, Made, Unmade};
@@ -6,8 +6,8 @@ use crate::prove::field_value::slice;
 
 /// The place of an index along an axis.
 ///
-/// An index that is given may be any number, and stands for one that is in range: its place is that modulo the extent. A
-/// settled index is the number that it is.
+/// An index that depends on inputs may be any integer, and represents one in range: its place is
+/// the index modulo the extent. A settled index keeps its meaning.
 ///
 /// # Errors
 /// [`Unmade::Misfit`] for a settled index out of range.
@@ -39,10 +39,10 @@ pub(super) fn gather(call: &Call) -> Made {
     Ok(vec![reshaped(&taken, &shape)?])
 }
 
-/// The place of a tuple of indices among all places of these axes.
+/// The place of a tuple of indices among all places of these axes, in row-major order.
 ///
 /// # Errors
-/// As [`place`].
+/// The errors of [`place`].
 pub(super) fn flat_place(
     tuple: &[i64],
     extents: &[usize],
@@ -108,7 +108,8 @@ pub(super) fn gather_elements(call: &Call) -> Made {
     )?])
 }
 
-/// Whether indices of these extents have a place in a tensor on every axis but the one that they are places of.
+/// Whether indices of these extents fit into a tensor of this shape along every axis except
+/// `along`.
 pub(super) fn lies_inside(indices: &[usize], shape: &[usize], along: usize) -> bool {
     let mut axes = indices.iter().zip(shape).enumerate();
     indices.len() == shape.len()

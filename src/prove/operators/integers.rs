@@ -1,4 +1,4 @@
-//! Operators on integers and truth values that are known, and on extents.
+//! Operators on known integers and booleans, and on extents.
 
 use ndarray::{ArrayD, Dimension, IxDyn, arr0, arr1};
 
@@ -8,7 +8,8 @@ use crate::onnx::tensor::DataType;
 use crate::prove::field_value::{FieldValue, slice};
 use crate::recipe::broadcast;
 
-/// As a float a number is its image; integers are kept where the type holds them.
+/// A Cast. An integer that is cast to a float becomes its image. Integers are kept if the type can
+/// hold them.
 pub(super) fn cast(call: &Call) -> Made {
     let value = call.value(0)?;
     let to = match (call.op(), call.optional(1)) {
@@ -39,7 +40,7 @@ pub(super) fn cast(call: &Call) -> Made {
     Ok(vec![made])
 }
 
-/// Known integers as a type holds them: beyond its ends they begin anew at the other one.
+/// Known integers in a type. Integers outside of its range wrap around.
 pub fn wrapped(made: FieldValue, data_type: DataType) -> FieldValue {
     let Some((low, high)) = range_of(data_type).filter(|_| data_type.bits() < Some(64)) else {
         return made;
@@ -70,7 +71,7 @@ fn range_of(to: DataType) -> Option<(i64, i64)> {
     })
 }
 
-/// Comparisons, and what joins truth values.
+/// Comparisons and logical operators.
 pub(super) fn compare(call: &Call) -> Made {
     let holds: fn(i64, i64) -> bool = match call.op() {
         "Equal" => |a, b| a == b,
@@ -101,7 +102,7 @@ pub(super) fn one(call: &Call) -> Made {
     ))?)])
 }
 
-/// With the sign of the divisor, or, as an attribute may say, of the dividend.
+/// A remainder with the sign of the divisor, or of the dividend if the attribute `fmod` is set.
 pub(super) fn modulo(call: &Call) -> Made {
     let (a, b) = (call.integers(0)?, call.integers(1)?);
     call.allowance
@@ -115,7 +116,7 @@ pub(super) fn modulo(call: &Call) -> Made {
     Ok(vec![FieldValue::int(exact(rests)?)])
 }
 
-/// The rest of a division, which has the sign of the divisor.
+/// The remainder of a division, with the sign of the divisor.
 fn rest_of_divisor(a: i64, b: i64) -> Option<i64> {
     let rest = a.checked_rem(b)?;
     let turns = rest != 0 && (rest < 0) != (b < 0);
@@ -139,7 +140,7 @@ pub(super) fn extreme(call: &Call) -> Made {
     Ok(vec![FieldValue::int(made.into_owned())])
 }
 
-/// Clip: at least the one bound, where there is one, and then at most the other.
+/// Clip: applies the lower bound first, followed by the upper one.
 pub(super) fn clip(call: &Call) -> Made {
     let mut made = call.integers(0)?.clone();
     for (slot, f) in [(1, i64::max as fn(i64, i64) -> i64), (2, i64::min)] {
@@ -168,7 +169,7 @@ pub(super) fn shape(call: &Call) -> Made {
     Ok(vec![FieldValue::int(arr1(&extents).into_dyn())])
 }
 
-/// An axis of which Shape begins, or before which it ends.
+/// A bound of the axes that a Shape returns, clamped to the rank.
 fn axis_bound(named: i64, rank: i64) -> usize {
     let bound = if named < 0 {
         named.saturating_add(rank)
@@ -221,7 +222,7 @@ pub(super) fn non_zero(call: &Call) -> Made {
     )])
 }
 
-/// Which of two values stands at each place.
+/// OneHot: one of two values at each place.
 pub(super) fn one_hot(call: &Call) -> Made {
     let (indices, depth) = (call.integers(0)?, call.integers(1)?);
     let depth = depth

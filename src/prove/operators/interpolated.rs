@@ -1,9 +1,9 @@
-//! Resize and Upsample with interpolation: along each axis an uninterpreted linear map.
+//! Resize and Upsample with interpolation: an uninterpreted linear map along each axis.
 //!
-//! In every mode, each place is a sum of places with weights that add up to 1, and the weights are
-//! a function of the attributes, the factors or sizes, and the extents. Random weights stand for
-//! them: a fact about all such weights holds for every mode. Cropping, which writes constants, is
-//! excluded.
+//! In every mode, each place is a weighted sum of places whose weights sum to 1. The weights are a
+//! function of the attributes, the factors or sizes, and the extents. Random weights represent
+//! them, so that a fact about all such weights holds for every mode. Cropping, which writes
+//! constants, is excluded.
 
 use ndarray::ArrayD;
 
@@ -13,10 +13,10 @@ use crate::prove::field_value::{Elements, FieldValue, slice};
 use crate::prove::matrices::{Extents, multiply};
 use crate::prove::random::{Digest, Hash, Unknown};
 
-/// Images of more axes are not resized.
+/// The maximum rank of a resized image.
 pub const AXES: usize = 8;
 
-/// The result of a Resize with this identity, of this shape.
+/// The result of a Resize with this identity and this shape.
 pub fn interpolated(call: &Call, function: Digest, shape: Option<&[usize]>) -> Made {
     let mut elements = call.field(0)?.clone();
     let is_cropped =
@@ -46,8 +46,8 @@ pub fn interpolated(call: &Call, function: Digest, shape: Option<&[usize]>) -> M
     Ok(vec![FieldValue::Field(elements)])
 }
 
-/// The factor of an axis, which together with the extents decides its weights: 0 where sizes are given, whose quotient it
-/// is; `None` where those of other axes decide too.
+/// The factor of an axis, which with the extents determines its weights. It is 0 if sizes are
+/// given, because their quotient is the factor. `None` if the weights also depend on other axes.
 fn factor(call: &Call, axis: usize, rank: usize) -> Result<Option<u32>, Unmade> {
     let resized = match call.attr_ints("axes")? {
         Some(list) => axes(&list, rank)?,
@@ -66,7 +66,7 @@ fn factor(call: &Call, axis: usize, rank: usize) -> Result<Option<u32>, Unmade> 
         .and_then(|(factors, place)| slice(factors).get(place).copied()))
 }
 
-/// Whether an axis is unchanged: its factor is 1.
+/// Whether an axis is unchanged because its factor is 1.
 fn stays(call: &Call, axis: usize, rank: usize, same: bool) -> Result<bool, Unmade> {
     let resized = match call.attr_ints("axes")? {
         Some(list) => axes(&list, rank)?,
@@ -113,7 +113,8 @@ fn resized(
         shape[axis + 1..].iter().product(),
     );
     let made = if columns == 1 {
-        // One product of all rows, not one for each: those of a single column are slow.
+        // One product for all rows, and not one for each, because products with a single column are
+        // slow.
         let across: Vec<u32> = (0..from * extent)
             .map(|place| weights[place % extent * from + place / extent])
             .collect();

@@ -1,8 +1,9 @@
-//! Functions of lanes, known only by how a factor, and a summand of a whole lane, pass them.
+//! Functions of lanes, of which only the laws for adding a number to a lane and for multiplying it
+//! are known.
 //!
 //! A maximum has `f(x + t) = f(x) + t`, and `f(k·x) = k·f(x)` for k > 0. Sampling of images and
-//! rotation of channel pairs are linear: they have the second law for every k, and the first where
-//! their weights add up to 1. So the result is the first element of the lane, plus the first
+//! rotation of channel pairs are linear: the second law holds for every k, and the first one if
+//! their weights sum to 1. So the result is the first element of the lane, plus the first
 //! difference to it times an uninterpreted function of the normalized lane.
 
 use ndarray::ArrayD;
@@ -38,13 +39,14 @@ const DEFORM_CONV: &[&str] = &[
     "strides",
 ];
 
-/// The first difference of the lane that one is taken for, by what the operator makes of it divided by its own, and by that.
+/// Returns the first difference of the lane that represents a lane. The arguments are the digest of
+/// the operator and the normalized lane, and the lane's own first difference.
 pub type Like<'l> = &'l dyn Fn(Digest, u32) -> u32;
 
 /// The laws of a function of lanes.
 #[derive(Clone, Copy)]
 struct Passing<'p> {
-    /// Whether a summand of a lane is added to its results.
+    /// Whether a number that is added to a lane is added to its results.
     shift: bool,
     multiples: Multiples<'p>,
 }
@@ -58,15 +60,16 @@ const LINEAR: Passing = Passing {
 #[derive(Clone, Copy)]
 enum Multiples<'p> {
     All,
-    /// Factors that count as positive, where those are used.
+    /// Factors that count as positive, if they are used.
     Positive(Option<Like<'p>>),
 }
 
-/// The result of an operator on lanes, and the number of lanes identified with others up to a
-/// positive factor.
+/// The result of an operator on lanes, and the number of lanes that are identified with others up
+/// to a positive factor.
 ///
 /// # Errors
-/// [`Unmade::Uncovered`] where it does not compute each of them by itself, or nothing says what it makes.
+/// [`Unmade::Uncovered`] if the operator does not compute each lane independently, or if its result
+/// is unknown.
 pub fn of_lanes(
     call: &Call,
     function: Digest,
@@ -98,7 +101,7 @@ pub fn of_lanes(
     match call.node.op_type() {
         "GlobalMaxPool" => maximum.at_same_places(elements),
         "MaxPool" => {
-            // A window over the border alone has no maximum.
+            // A window that covers only the border has no maximum.
             if shape.get(2..) != Some(&full_windows(call, elements)?) {
                 return Err(Unmade::Uncovered);
             }
@@ -120,7 +123,7 @@ pub fn of_lanes(
     }
 }
 
-/// GridSample: each item has its own grid.
+/// GridSample. Each item of the batch has its own grid.
 fn sampled(linear: Lanes, elements: &Elements) -> Result<(Vec<FieldValue>, usize), Unmade> {
     let padding = linear.call.text("padding_mode", "zeros")?;
     let shift = matches!(padding, "border" | "reflection");
@@ -147,7 +150,7 @@ fn attributes(op: &str) -> &'static [&'static str] {
     }
 }
 
-/// The number of axes that a reduction keeps, and the elements with those first.
+/// The number of axes that a reduction keeps, and the elements with these axes first.
 fn reduced_last(call: &Call, elements: &Elements) -> Result<(usize, Elements), Unmade> {
     let rank = elements.ndim();
     let reduced = call.reduced(rank)?;
@@ -160,7 +163,7 @@ fn reduced_last(call: &Call, elements: &Elements) -> Result<(usize, Elements), U
 /// The extents of the output of a MaxPool.
 ///
 /// # Errors
-/// [`Unmade::Uncovered`] where some window has no place inside.
+/// [`Unmade::Uncovered`] if a window covers only the border.
 fn full_windows(call: &Call, elements: &Elements) -> Result<Vec<usize>, Unmade> {
     let input = elements.shape().get(2..).ok_or(Unmade::Uncovered)?;
     let (windows, _) = pooled(call, input)?;
@@ -177,7 +180,8 @@ fn full_windows(call: &Call, elements: &Elements) -> Result<Vec<usize>, Unmade> 
     }
 }
 
-/// DeformConv: products of its weight with what its taps sample, which is linear in the image of each channel.
+/// DeformConv: products of its weight with the samples of its taps, which are linear in the image
+/// of each channel.
 pub fn deformed(call: &Call, function: Digest) -> Made {
     knows(call, DEFORM_CONV)?;
     let (values, weight) = (call.field(0)?, call.field(1)?);
@@ -228,7 +232,7 @@ pub fn deformed(call: &Call, function: Digest) -> Made {
     with_bias(call, 3, made, &[&[samples, outputs], places].concat())
 }
 
-/// Refuses attributes that are not known.
+/// Refuses unknown attributes.
 fn knows(call: &Call, names: &[&str]) -> Result<(), Unmade> {
     let all = call
         .node
@@ -238,7 +242,7 @@ fn knows(call: &Call, names: &[&str]) -> Result<(), Unmade> {
     if all { Ok(()) } else { Err(Unmade::Uncovered) }
 }
 
-/// A function with others of its inputs in it.
+/// The identity of a function with some of its inputs as parameters.
 fn with_others(call: &Call, function: Digest, slots: impl IntoIterator<Item = usize>) -> Digest {
     let mut hash = Hash::new(0, "of lanes");
     hash.digest(function);
@@ -249,21 +253,21 @@ fn with_others(call: &Call, function: Digest, slots: impl IntoIterator<Item = us
     hash.finish()
 }
 
-/// A function of lanes, each of which lies along all axes from one on.
+/// A function of lanes. Each lane lies along all axes after the first `outer` ones.
 struct Lanes<'l> {
     call: &'l Call<'l>,
     function: Digest,
     /// The extents of the results.
     shape: &'l [usize],
-    /// How many axes number the lanes.
+    /// The number of axes that index the lanes.
     outer: usize,
     passes: Passing<'l>,
-    /// The item that a lane belongs to: the function is one of each item.
+    /// The item of the batch to which a lane belongs. Each item has its own function.
     item: &'l dyn Fn(usize) -> usize,
 }
 
 impl Lanes<'_> {
-    /// The results, which the same axes number as the lanes.
+    /// The results, if the axes that index the lanes also index the results.
     fn at_same_places(&self, elements: &Elements) -> Result<(Vec<FieldValue>, usize), Unmade> {
         let outer = self.shape.get(..self.outer).ok_or(Unmade::Uncovered)?;
         if elements.shape().starts_with(outer) {
@@ -273,7 +277,8 @@ impl Lanes<'_> {
         }
     }
 
-    /// The results, and how many lanes are identified with others up to a positive factor.
+    /// The results, and the number of lanes that are identified with others up to a positive
+    /// factor.
     fn results(&self, elements: &Elements) -> Result<(Vec<FieldValue>, usize), Unmade> {
         self.call.allowance.room(self.shape)?;
         let (outer, along) = elements.shape().split_at(self.outer);
@@ -291,7 +296,7 @@ impl Lanes<'_> {
         Ok((vec![FieldValue::field(made)], taken))
     }
 
-    /// Adds the results of a lane, and says whether another lane stands for it.
+    /// Appends the results of a lane. Returns whether another lane represents it.
     fn add_results(
         &self,
         place: usize,

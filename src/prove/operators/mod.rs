@@ -1,7 +1,7 @@
-//! The interpretation of operators on field elements, and on integers.
+//! The interpretation of operators on field elements and on integers.
 //!
-//! One table lists the interpreted operators, with their attributes. All others are uninterpreted
-//! functions: `unknown.rs`.
+//! One table lists the interpreted operators with their attributes. All other operators are
+//! uninterpreted functions (`unknown.rs`).
 
 mod arithmetic;
 mod chosen;
@@ -35,33 +35,34 @@ use crate::onnx::operator::{AVERAGE_POOL, input_at};
 use crate::onnx::proto::NodeProto;
 use crate::prove::field_value::{Elements, FieldValue, Integers, slice};
 
-/// Why an operator made nothing.
+/// The reasons why an operator has no result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unmade {
-    /// It is one that is not interpreted, or not like this.
+    /// The operator, or this form of it, is not interpreted.
     Uncovered,
     /// It divides by 0 at this point.
     Zero,
-    /// The extents of its inputs contradict each other, or the operator.
+    /// The extents of its inputs contradict each other or the operator.
     Misfit,
-    /// It would make or multiply more than a model of this size is known to need.
+    /// It would compute more elements or products than a model of this size is known to need.
     Beyond,
 }
 
-/// The results of an operator, the first ones or all.
+/// The results of an operator: all, or the first ones.
 pub type Made = Result<Vec<FieldValue>, Unmade>;
 
-/// How much may still be computed.
+/// The remaining limits of a computation.
 pub struct Allowance {
-    /// The largest value.
+    /// The maximum number of elements of a value.
     largest: u64,
     elements: Cell<u64>,
     products: Cell<u64>,
 }
 
 impl Allowance {
-    /// For a model with so many bytes of weights, which are used more often where they are large, and so many elements of
-    /// inputs, which grow on their way. A few bytes say inputs of any size: beyond a bound they bring no more.
+    /// The limits for a model with `bytes` bytes of weights and `inputs` elements of inputs. Large
+    /// weights are used more often, and values grow on their way from the inputs. Since a small
+    /// file may declare inputs of any size, their contribution is bounded.
     pub fn new(bytes: u64, inputs: u64) -> Self {
         let elements = grown(inputs, 30, 14, 36).saturating_add(bytes.saturating_mul(1 << 8));
         let products = grown(inputs, 32, 17, 37).saturating_add(bytes.saturating_mul(1 << 11));
@@ -72,12 +73,12 @@ impl Allowance {
         }
     }
 
-    /// Room for a value of this shape.
+    /// Reserves room for a value of this shape.
     ///
     /// # Errors
-    /// [`Unmade::Beyond`] where there is none.
+    /// [`Unmade::Beyond`] if it exceeds the limits.
     pub fn room(&self, shape: &[usize]) -> Result<(), Unmade> {
-        // As arrays do: an extent of 0 does not excuse the others.
+        // As in `ndarray`, an extent of 0 does not remove the limit on the others.
         let counted = shape.iter().filter(|&&extent| extent != 0);
         let count = counted.fold(1_u64, |count, &extent| count.saturating_mul(extent as u64));
         let fits = count <= self.largest && shape.len() <= 64;
@@ -88,10 +89,10 @@ impl Allowance {
         }
     }
 
-    /// So many products.
+    /// Reserves as many products as the product of these factors.
     ///
     /// # Errors
-    /// [`Unmade::Beyond`] where that is too many.
+    /// [`Unmade::Beyond`] if they exceed the limits.
     pub fn products(&self, factors: &[usize]) -> Result<(), Unmade> {
         let count = factors
             .iter()
@@ -104,7 +105,7 @@ impl Allowance {
     }
 }
 
-/// A limit that grows with the elements of the inputs, between two powers of 2.
+/// A limit that grows with the number of elements of the inputs, between two powers of 2.
 fn grown(inputs: u64, least: u32, times: u32, most: u32) -> u64 {
     (1_u64 << least)
         .saturating_add(inputs.saturating_mul(1 << times))
@@ -117,21 +118,22 @@ fn spend(left: &Cell<u64>, amount: u64) -> bool {
     rest.is_some()
 }
 
-/// A node, and its inputs.
+/// A node and its inputs.
 pub struct Call<'c> {
     /// The node.
     pub node: &'c NodeProto,
     /// The version of ONNX's operator set.
     pub opset: i64,
-    /// Its inputs; `None` is one left out.
+    /// Its inputs; `None` for an input that is left out.
     pub inputs: Vec<Option<FieldValue>>,
     /// The number of its results up to the last one with a reader.
     pub wanted: usize,
     /// The limits of computation.
     pub allowance: &'c Allowance,
-    /// How roots are taken.
+    /// The convention for roots, and the roots taken so far.
     pub roots: &'c RootContext,
-    /// For each input, whether neither an input of the model nor a random element decides its elements.
+    /// For each input, whether its elements depend on neither an input of the model nor a random
+    /// element.
     pub settled: &'c [bool],
 }
 
@@ -170,7 +172,7 @@ impl Call<'_> {
         }
     }
 
-    /// Integers that may be any: unknown ones are represented by their images.
+    /// Integers of any value. Unknown ones are represented by their images.
     fn indices(&self, slot: usize) -> Result<Integers, Unmade> {
         match self.value(slot)? {
             FieldValue::Int(integers) => Ok(integers.clone()),
@@ -180,12 +182,12 @@ impl Call<'_> {
         }
     }
 
-    /// Whether the elements of an input follow from stored numbers and extents alone.
+    /// Whether the elements of an input depend only on stored tensors and extents.
     fn is_settled(&self, slot: usize) -> bool {
         self.settled.get(slot) == Some(&true)
     }
 
-    /// Extents, axes or places: floats are refused.
+    /// Extents, axes or places. Floats are refused.
     fn ints(&self, slot: usize) -> Result<Option<Vec<i64>>, Unmade> {
         match self.optional(slot) {
             Some(FieldValue::Field(_)) => Err(Unmade::Misfit),
@@ -202,7 +204,7 @@ impl Call<'_> {
             .map_err(|_| Unmade::Uncovered)
     }
 
-    /// An attribute that is a number from 0 on.
+    /// An attribute that is a nonnegative integer.
     fn count(&self, name: &str, absent: usize) -> Result<usize, Unmade> {
         usize::try_from(self.attr(name, absent as i64)?).map_err(|_| Unmade::Uncovered)
     }
@@ -215,7 +217,7 @@ impl Call<'_> {
         }
     }
 
-    /// The image of a float.
+    /// The image of a float attribute.
     fn float(&self, name: &str, absent: f32) -> Result<u32, Unmade> {
         let value = self
             .node
@@ -239,13 +241,13 @@ impl Call<'_> {
             .map_err(|_| Unmade::Uncovered)
     }
 
-    /// Integers that are an attribute or an input, as the operator set has them.
+    /// A list of integers that is an attribute or an input, depending on the operator set.
     fn list(&self, name: &str) -> Result<Option<Vec<i64>>, Unmade> {
         input_at(self.op(), name, self.opset)
             .map_or_else(|| self.attr_ints(name), |slot| self.ints(slot))
     }
 
-    /// The axes that a Reduce operator reduces, ascending.
+    /// The axes that a Reduce operator reduces, in ascending order.
     fn reduced(&self, rank: usize) -> Result<Vec<usize>, Unmade> {
         let mut reduced = match self.list("axes")?.filter(|list| !list.is_empty()) {
             Some(list) => axes(&list, rank)?,
@@ -273,7 +275,7 @@ fn axes(named: &[i64], rank: usize) -> Result<Vec<usize>, Unmade> {
 /// The interpretation of an operator.
 type Interpreter = fn(&Call) -> Made;
 
-/// Operators with the attributes that their interpreters know.
+/// The operators, with the attributes that their interpreters support.
 const TABLE: &[(&str, &[&str], &[&str], Interpreter)] = &[
     ("", &["Add"], &[], arithmetic::add),
     ("", &["Sub"], &[], arithmetic::sub),
@@ -462,10 +464,10 @@ const TABLE: &[(&str, &[&str], &[&str], Interpreter)] = &[
 
 const REDUCTIONS: &[&str] = &["ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL2"];
 
-/// The result of an interpreted operator.
+/// The results of an interpreted operator.
 ///
 /// # Errors
-/// [`Unmade::Uncovered`] where the table does not cover the node.
+/// [`Unmade::Uncovered`] if the table does not cover the node.
 pub fn interpret(call: &Call) -> Made {
     type Interpreters =
         HashMap<(&'static str, &'static str), (&'static [&'static str], Interpreter)>;
@@ -489,7 +491,7 @@ pub fn interpret(call: &Call) -> Made {
     } else {
         return Err(Unmade::Uncovered);
     };
-    // Any other result is one that the interpreter knows nothing of.
+    // The interpreter does not compute the other results.
     if made.len() < call.wanted {
         Err(Unmade::Uncovered)
     } else {

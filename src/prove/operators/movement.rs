@@ -1,4 +1,4 @@
-//! Operators that move elements, whatever those are.
+//! Operators that move elements independently of their values.
 
 use ndarray::{ArcArray, ArrayD, Axis, IxDyn};
 
@@ -12,7 +12,8 @@ use crate::recipe::broadcast;
 /// The elements in another shape.
 ///
 /// # Errors
-/// [`Unmade::Misfit`] where it has room for more or fewer, and [`Unmade::Uncovered`] where its shape is not known.
+/// [`Unmade::Misfit`] if the shape has another number of elements, and [`Unmade::Uncovered`] if the
+/// value's shape is unknown.
 pub fn reshaped(value: &FieldValue, shape: &[usize]) -> Result<FieldValue, Unmade> {
     let fits = value
         .shape()
@@ -45,7 +46,7 @@ pub fn reshaped(value: &FieldValue, shape: &[usize]) -> Result<FieldValue, Unmad
     Ok(shaped)
 }
 
-/// The places along an axis in this order; nothing is `fill`.
+/// The elements at these places along an axis, in this order; `fill` for `None`.
 pub fn pick<T: Copy>(
     array: &ArcArray<T, IxDyn>,
     axis: usize,
@@ -72,13 +73,13 @@ pub fn pick<T: Copy>(
     ArrayD::from_shape_vec(shape, picked).expect("as many elements")
 }
 
-/// One behind the other along an axis.
+/// Concatenates arrays along an axis.
 pub fn concatenated<T: Copy>(arrays: &[&ArcArray<T, IxDyn>], axis: usize) -> Option<ArrayD<T>> {
     let views: Vec<_> = arrays.iter().map(|array| array.view()).collect();
     ndarray::concatenate(Axis(axis), &views).ok()
 }
 
-/// The axes in another order.
+/// The array with its axes in another order.
 pub fn transposed<T: Copy>(array: &ArcArray<T, IxDyn>, perm: &[usize]) -> ArrayD<T> {
     array
         .view()
@@ -87,7 +88,7 @@ pub fn transposed<T: Copy>(array: &ArcArray<T, IxDyn>, perm: &[usize]) -> ArrayD
         .into_owned()
 }
 
-/// A value with some places of an axis.
+/// The part of a value at these places of an axis.
 pub(super) fn picked(
     call: &Call,
     value: &FieldValue,
@@ -104,7 +105,7 @@ pub(super) fn identity(call: &Call) -> Made {
     Ok(vec![call.value(0)?.clone()])
 }
 
-/// Out of training, in which it does nothing and its mask is true everywhere.
+/// A Dropout outside of training. It returns its input, and a mask that is true everywhere.
 pub(super) fn dropout(call: &Call) -> Made {
     let trains = match call.optional(2) {
         Some(_) => call
@@ -140,7 +141,7 @@ pub(super) fn reshape(call: &Call) -> Made {
     Ok(vec![reshaped(call.value(0)?, &shape)?])
 }
 
-/// The number of elements; `None` where it is too large.
+/// The number of elements; `None` if it overflows.
 fn product(shape: &[usize]) -> Option<usize> {
     shape
         .iter()
@@ -228,10 +229,10 @@ pub(super) fn slice_of(call: &Call) -> Made {
     Ok(vec![value])
 }
 
-/// The places of an axis that a Slice takes.
+/// The places of an axis that a Slice selects.
 fn sliced(extent: i64, start: i64, end: i64, step: i64) -> Result<Vec<Option<usize>>, Unmade> {
     if step < 0 && start < -extent {
-        // The specification takes the first place here, and its reference none.
+        // The specification selects the first place here, and its reference implementation none.
         return Err(Unmade::Uncovered);
     }
     let (low, high) = if step > 0 {
@@ -312,7 +313,7 @@ pub(super) fn concat(call: &Call) -> Made {
     Ok(vec![joined(&values, along)?])
 }
 
-/// Values of one kind one behind the other along an axis.
+/// Concatenates values of one kind along an axis.
 fn joined(values: &[&FieldValue], along: usize) -> Result<FieldValue, Unmade> {
     let fields: Option<Vec<_>> = values
         .iter()
@@ -331,8 +332,8 @@ fn joined(values: &[&FieldValue], along: usize) -> Result<FieldValue, Unmade> {
     let joined = match (fields, integers) {
         (Some(fields), _) => concatenated(&fields, along).map(FieldValue::field),
         (_, Some(integers)) => concatenated(&integers, along).map(FieldValue::int),
-        // Known integers concatenated with unknown ones become unknown. A negative index means
-        // another place than its image.
+        // Known integers that are concatenated with unknown ones become unknown. This is refused
+        // for negative ones, since a negative index refers to another place than its image.
         _ => {
             if !values.iter().all(|value| has_integer_images(value)) {
                 return Err(Unmade::Uncovered);
@@ -349,7 +350,7 @@ fn joined(values: &[&FieldValue], along: usize) -> Result<FieldValue, Unmade> {
     joined.ok_or(Unmade::Uncovered)
 }
 
-/// Whether a value holds integers that are equal where their images are.
+/// Whether a value consists of integers that are equal if and only if their images are.
 fn has_integer_images(value: &FieldValue) -> bool {
     match value {
         FieldValue::Int(integers) => integers.iter().all(|&number| number >= 0),
@@ -369,10 +370,10 @@ pub(super) fn expand(call: &Call) -> Made {
     Ok(vec![expanded(call.value(0)?, &shape)?])
 }
 
-/// Repeated along axes of extent 1.
+/// Repeats a value along axes of extent 1.
 ///
 /// # Errors
-/// [`Unmade::Uncovered`] where that does not lead to this shape, or its own is not known.
+/// [`Unmade::Uncovered`] if this does not result in the shape, or if the value's shape is unknown.
 pub fn expanded(value: &FieldValue, shape: &[usize]) -> Result<FieldValue, Unmade> {
     Ok(either!(
         value,
@@ -445,7 +446,7 @@ pub(super) fn depth(call: &Call) -> Made {
     Ok(vec![reshaped(&moved, &shape)?])
 }
 
-/// An extent in blocks.
+/// An extent divided by the size of a block.
 fn divided(extent: usize, block: usize) -> Result<usize, Unmade> {
     if block > 0 && extent.is_multiple_of(block) {
         Ok(extent / block)

@@ -1,4 +1,4 @@
-//! Normalizers, as the specification writes them: by mean, root and quotient.
+//! Normalizers, computed by mean, root and quotient as the specification defines them.
 
 use ndarray::ArrayD;
 
@@ -58,7 +58,7 @@ fn rooted(
     Ok([both(x, &part, field::mul)?, part])
 }
 
-/// The scale and the shift that follow.
+/// Applies the scale and the shift after a normalization.
 fn affine(
     x: Elements,
     scale: Option<&Elements>,
@@ -70,12 +70,12 @@ fn affine(
     })?))
 }
 
-/// The axes from the one that is named on.
+/// The axes from the one that the node names to the last one.
 fn behind(call: &Call, rank: usize) -> Result<Vec<usize>, Unmade> {
     Ok((call.axis(-1, rank)?..rank).collect())
 }
 
-/// A parameter for each channel, along the second axis.
+/// A parameter for each channel, reshaped to broadcast along the second axis.
 fn by_channel(call: &Call, slot: usize, x: &Elements) -> Result<Elements, Unmade> {
     let parameter = call.field(slot)?;
     let channels = *x.shape().get(1).ok_or(Unmade::Uncovered)?;
@@ -90,7 +90,7 @@ fn by_channel(call: &Call, slot: usize, x: &Elements) -> Result<Elements, Unmade
         .map_err(|_| Unmade::Uncovered)
 }
 
-/// BatchNormalization, out of training.
+/// BatchNormalization outside of training mode.
 pub(super) fn batch(call: &Call) -> Made {
     let x = call.field(0)?;
     let trains = batch_norm_trains(call.node, call.opset).map_err(|_| Unmade::Uncovered)?;
@@ -120,10 +120,10 @@ pub(super) fn instance(call: &Call) -> Made {
     )?])
 }
 
-/// The attributes of the runtime's GroupNorm.
+/// The attributes of onnxruntime's GroupNorm.
 pub(super) const OF_RUNTIME: &[&str] = &["activation", "channels_last", "epsilon", "groups"];
 
-/// GroupNorm of onnxruntime, whose channels may be last.
+/// GroupNorm of onnxruntime, whose channels may be the last axis.
 pub(super) fn of_runtime(call: &Call) -> Made {
     let x = call.field(0)?;
     let rank = x.ndim();
@@ -153,7 +153,7 @@ pub(super) fn of_runtime(call: &Call) -> Made {
     }])
 }
 
-/// Normalized over the channels of each group and all places.
+/// Normalizes over all places of the channels of each group.
 fn by_group(
     x: &Elements,
     groups: usize,
@@ -177,7 +177,7 @@ fn by_group(
         .map_err(|_| Unmade::Uncovered)
 }
 
-/// Before version 21 the scale and the shift are those of groups.
+/// GroupNormalization. Before version 21 the scale and the shift belong to groups.
 pub(super) fn group(call: &Call) -> Made {
     let x = call.field(0)?;
     call.allowance.room(x.shape())?;
@@ -188,7 +188,7 @@ pub(super) fn group(call: &Call) -> Made {
     Ok(vec![affine(normal, Some(&scale), Some(&shift))?])
 }
 
-/// The scale or the shift of a GroupNormalization, one element for each channel of `x`.
+/// The scale or the shift of a GroupNormalization, with an element for each channel of `x`.
 fn group_parameter(
     call: &Call,
     slot: usize,
@@ -239,7 +239,7 @@ pub(super) fn rms(call: &Call) -> Made {
     ])
 }
 
-/// LayerNormalization, or its simplified form, of a sum, which is the last result.
+/// LayerNormalization or its simplified form after a sum. The sum is the last result.
 pub(super) fn skip(call: &Call) -> Made {
     let simplified = call.op() == "SkipSimplifiedLayerNormalization";
     let mut sum = call.field(0)?.clone();

@@ -7,7 +7,8 @@ use super::{Call, Made, Unmade, axes};
 use crate::onnx::operator::input_at;
 use crate::prove::field_value::FieldValue;
 
-/// The border of an axis: one number, or places of the inside. One of fewer than no places cuts.
+/// Pad. The border of an axis consists of one number, or of elements from inside. Negative padding
+/// crops.
 pub(super) fn pad(call: &Call) -> Made {
     let mode = call.text("mode", "constant")?;
     let rank = call.shape(0)?.len();
@@ -56,7 +57,8 @@ pub(super) fn pad(call: &Call) -> Made {
     Ok(vec![value])
 }
 
-/// The place that a mode takes for one beside an axis of this extent; `None` is the border's own number.
+/// The place whose element a mode uses at a place outside of an axis of this extent; `None` for the
+/// fill value.
 fn inside(mode: &str, place: i64, extent: usize) -> Option<usize> {
     let last = extent as i64 - 1;
     let place = match mode {
@@ -69,7 +71,7 @@ fn inside(mode: &str, place: i64, extent: usize) -> Option<usize> {
     usize::try_from(place).ok().filter(|&place| place < extent)
 }
 
-/// The elements of an axis at these places; `fill`, or 0, stands for a missing place.
+/// The elements of an axis at these places. A missing place has the element `fill`, or 0.
 fn filled(
     value: &FieldValue,
     along: usize,

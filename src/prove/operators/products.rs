@@ -12,10 +12,10 @@ use crate::recipe::broadcast;
 /// The attributes of FusedMatMul.
 pub(super) const FUSED: &[&str] = &["alpha", "transA", "transB", "transBatchA", "transBatchB"];
 
-/// Matrix products over the last two axes, where the axes before them broadcast.
+/// Matrix products over the last two axes. The axes before them broadcast.
 ///
 /// # Errors
-/// Where they are no matrices, do not fit each other, or are more than is allowed.
+/// If they are not matrices, do not fit each other, or exceed the limits.
 pub fn product(
     left: &Elements,
     right: &Elements,
@@ -33,7 +33,7 @@ pub fn product(
     allowance.room(&shape)?;
     let batch: usize = outer.iter().product();
     allowance.products(&[batch, rows, inner, columns])?;
-    // One matrix on the right side takes all the rows of the left one.
+    // A single matrix on the right side is multiplied with all rows of the left side at once.
     let is_one =
         outer_right.iter().all(|&extent| extent == 1) && outer_left.len() >= outer_right.len();
     let (pairs, rows) = if is_one {
@@ -61,7 +61,8 @@ pub fn product(
     ArrayD::from_shape_vec(shape, products).map_err(|_| Unmade::Uncovered)
 }
 
-/// Where the matrices of each product begin, by the extents of the axes before them and their size.
+/// The offsets of the matrices of each product, computed from the extents of the axes before them
+/// and the sizes of the matrices.
 fn pairs(
     outer: &[usize],
     left: (&[usize], usize),
@@ -72,7 +73,7 @@ fn pairs(
         .collect()
 }
 
-/// Where a matrix begins, by its place among all products.
+/// The offset of a matrix, computed from the index of its product.
 fn start(outer: &[usize], (shape, size): (&[usize], usize), mut flat: usize) -> usize {
     let (mut start, mut step) = (0, size);
     for (axis, &extent) in outer.iter().enumerate().rev() {
@@ -89,7 +90,7 @@ fn start(outer: &[usize], (shape, size): (&[usize], usize), mut flat: usize) -> 
     start
 }
 
-/// As MatMul has it: a vector is a row on the left side and a column on the right one.
+/// The product of a MatMul: a vector is a row on the left side and a column on the right side.
 fn matrices(
     left: &Elements,
     right: &Elements,
@@ -125,7 +126,7 @@ pub(super) fn matmul(call: &Call) -> Made {
     )?)])
 }
 
-/// The two last axes swapped.
+/// The elements with their last two axes swapped.
 fn turned(elements: &Elements) -> Result<Elements, Unmade> {
     let mut perm: Vec<usize> = (0..elements.ndim()).collect();
     let last = perm.len().checked_sub(2).ok_or(Unmade::Uncovered)?;
@@ -146,11 +147,12 @@ pub(super) fn fused(call: &Call) -> Made {
     ))])
 }
 
-/// An operand of a FusedMatMul; the attribute `turns` swaps its last two axes.
+/// An operand of a FusedMatMul, with its last two axes swapped if the attribute `turns` is set.
 fn fused_operand(call: &Call, slot: usize, turns: &str) -> Result<Elements, Unmade> {
     let elements = call.field(slot)?;
     match (elements.ndim(), call.flag(turns, false)?) {
-        // A vector is unchanged. Engines disagree about a matrix beside a vector.
+        // A vector is unchanged. Engines disagree about a transposed matrix that is multiplied with
+        // a vector.
         (0 | 1, _) | (_, false) => Ok(elements.clone()),
         _ if call.field(1 - slot)?.ndim() == 1 => Err(Unmade::Uncovered),
         _ => turned(elements),
@@ -178,7 +180,7 @@ pub(super) fn gemm(call: &Call) -> Made {
     Ok(vec![FieldValue::field(sum.ok_or(Unmade::Misfit)?)])
 }
 
-/// An operand of a Gemm; the attribute `turns` swaps its axes.
+/// An operand of a Gemm, with its axes swapped if the attribute `turns` is set.
 fn gemm_operand(call: &Call, slot: usize, turns: &str) -> Result<Elements, Unmade> {
     let elements = call.field(slot)?;
     match elements.ndim() {

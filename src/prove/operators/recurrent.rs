@@ -1,7 +1,8 @@
-//! LSTM, GRU and RNN, and Attention of `com.microsoft`: uninterpreted functions of interpreted
+//! LSTM, GRU and RNN, and Attention of `com.microsoft`, as uninterpreted functions of interpreted
 //! sums.
 //!
-//! Of X, its weight W and the first half of the biases the recurrent ones read `X·Wᵀ + Wb` alone, and the other `X·W + b`.
+//! A recurrent operator uses X, its weight W and the first half `Wb` of its biases only in
+//! `X·Wᵀ + Wb`. Attention uses X, W and its bias only in `X·W + b`.
 
 use ndarray::ArrayD;
 
@@ -11,10 +12,10 @@ use super::{Call, Unmade, field, zip};
 use crate::prove::field_value::{FieldValue, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
 
-/// The sums in place of X, and the second half of the biases; W is part of the sums.
+/// Replaces X by the sums, and the biases by their second half. W is contained in the sums.
 ///
 /// # Errors
-/// If an input is unknown or does not fit, or the sums exceed the limit.
+/// If an input is unknown or does not fit, or if the sums exceed the limits.
 pub fn of_sums(call: &Call) -> Result<Vec<Option<FieldValue>>, Unmade> {
     let (x, weight) = (call.field(0)?, call.field(1)?);
     let (&[first, second, channels], &[directions, gates, inner]) = (x.shape(), weight.shape())
@@ -57,7 +58,7 @@ pub fn of_sums(call: &Call) -> Result<Vec<Option<FieldValue>>, Unmade> {
         }
     }
     let mut inputs = call.inputs.clone();
-    // It begins with zeros where it is given nothing.
+    // A missing initial state consists of zeros.
     for state in inputs.iter_mut().skip(5).take(2) {
         state.take_if(
             |state| matches!(state, FieldValue::Field(zeros) if zeros.iter().all(|&zero| zero == 0)),
@@ -78,10 +79,10 @@ fn shaped(shape: &[usize], elements: Vec<u32>) -> Result<FieldValue, Unmade> {
     Ok(FieldValue::field(elements))
 }
 
-/// The projection in place of X; the weight and the bias are part of it.
+/// Replaces X by its projection, which contains the weight and the bias.
 ///
 /// # Errors
-/// As [`product`], and where the bias does not fit.
+/// The errors of [`product`], or if the bias does not fit.
 pub fn of_projection(call: &Call) -> Result<Vec<Option<FieldValue>>, Unmade> {
     let mut sums = row_major(product(call.field(0)?, call.field(1)?, call.allowance)?);
     if let Some(bias) = call.optional_field(2)? {

@@ -1,4 +1,4 @@
-//! Sums along axes, and reductions made of them.
+//! Sums along axes, and reductions that are computed from them.
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -7,7 +7,7 @@ use super::{Call, Made, Unmade, axis};
 use crate::prove::field;
 use crate::prove::field_value::{Elements, FieldValue, row_major, slice};
 
-/// The sums along these axes, which stay with extent 1 or go.
+/// The sums along these axes, which are kept with extent 1 or removed.
 pub fn sum(elements: &Elements, axes: &[usize], keep: bool) -> ArrayD<u32> {
     let mut sums = slice(elements).to_vec();
     let mut shape = elements.shape().to_vec();
@@ -41,7 +41,7 @@ pub fn sum(elements: &Elements, axes: &[usize], keep: bool) -> ArrayD<u32> {
 /// The means along these axes.
 ///
 /// # Errors
-/// [`Unmade::Uncovered`] where nothing can be divided by how many they are.
+/// [`Unmade::Uncovered`] if the number of elements has no inverse.
 pub fn mean(elements: &Elements, axes: &[usize], keep: bool) -> Result<ArrayD<u32>, Unmade> {
     let count: usize = axes.iter().map(|&axis| elements.shape()[axis]).product();
     let part = field::inverse(field::of_int(count as i64)).ok_or(Unmade::Uncovered)?;

@@ -5,7 +5,7 @@ use super::{Call, Made, Unmade, axes};
 use crate::onnx::operator::factors_at;
 use crate::prove::field_value::slice;
 
-/// The attributes of Resize that are looked at, or that mean nothing to the nearest place.
+/// The attributes of Resize that are read, or that do not affect the nearest place.
 pub(super) const RESIZE: &[&str] = &[
     "antialias",
     "axes",
@@ -18,13 +18,13 @@ pub(super) const RESIZE: &[&str] = &[
     "nearest_mode",
 ];
 
-/// Elements of the field beyond this are no numbers of times.
+/// The largest factor. Larger elements of the field are not the images of factors.
 const MOST_TIMES: u32 = 1 << 16;
 
-/// The first operator set in which a Resize says where its places lie.
+/// The first operator set in which a Resize defines the coordinates of its places.
 const PLACED: i64 = 11;
 
-/// A Resize, or an Upsample, to the nearest place, by whole factors or to sizes.
+/// A Resize or an Upsample to the nearest place, by integer factors or to sizes.
 pub(super) fn resize(call: &Call) -> Made {
     let is_upsample = call.op() == "Upsample";
     let is_nearest = call.text("mode", "nearest")? == "nearest"
@@ -75,7 +75,7 @@ fn resized_to(call: &Call) -> Result<Vec<ResizedAxis>, Unmade> {
                 made[axis] = (to.ok_or(Unmade::Uncovered)?, (size, from[axis] as i64));
             }
         }
-        // The image of a number of times is that number.
+        // The image of an integer factor is that integer.
         (None, Some(factors)) if factors.len() == named.len() => {
             for (&axis, &times) in named.iter().zip(slice(factors)) {
                 if !(1..=MOST_TIMES).contains(&times) {
@@ -92,7 +92,8 @@ fn resized_to(call: &Call) -> Result<Vec<ResizedAxis>, Unmade> {
     Ok(made)
 }
 
-/// The place that is nearest to one behind a Resize, by the definition of the operator; `None` for other attributes.
+/// The input place that is nearest to an output place of a Resize, by the definition of the
+/// operator; `None` for other attributes.
 fn nearest(
     place: usize,
     (from, to): (usize, usize),
@@ -102,7 +103,7 @@ fn nearest(
 ) -> Option<usize> {
     let place = i64::try_from(place).ok()?;
     let centre = place.checked_mul(2)?.checked_add(1)?.checked_mul(part)?;
-    // The coordinate among the places before, as a fraction.
+    // The coordinate in the input, as a fraction.
     let (above, below) = match coordinates {
         "asymmetric" => (place.checked_mul(part)?, scale),
         "pytorch_half_pixel" if to == 1 => (0, 1),

@@ -1,4 +1,5 @@
-//! ScatterND and ScatterElements: elements written into a copy of a value, or added to it, one after the other.
+//! ScatterND and ScatterElements: write elements into a copy of a value or add them to it, one
+//! after another.
 
 use ndarray::ArrayD;
 
@@ -55,10 +56,10 @@ pub(super) fn elements(call: &Call) -> Made {
     image(value, made)
 }
 
-/// The combination of a stored element and an update.
+/// Combines a stored element with an update.
 type Put = fn(u32, u32) -> u32;
 
-/// The elements of a value, and how others are written to it.
+/// The elements of a value, and the function that combines them with updates.
 fn copied(call: &Call, value: &Elements) -> Result<(Vec<u32>, Put), Unmade> {
     let put: Put = match call.text("reduction", "none")? {
         "none" => |_, new| new,

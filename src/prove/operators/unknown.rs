@@ -1,4 +1,5 @@
-//! Uninterpreted functions: equal ones of equal arguments are equal, and all others are random.
+//! Uninterpreted functions: equal functions of equal arguments have equal results, and all other
+//! results are random.
 
 use ndarray::ArrayD;
 
@@ -9,7 +10,7 @@ use crate::prove::field_value::{FieldValue, row_major, slice};
 use crate::prove::random::{Digest, Hash, Unknown};
 use crate::recipe::broadcast;
 
-/// Of the elements at each place, after broadcasting.
+/// A function of the elements at each place, after broadcasting.
 pub fn element_wise(call: &Call, function: Digest, is_integer: bool) -> Made {
     let given = call.inputs.iter().flatten();
     let mut shape = vec![];
@@ -21,7 +22,7 @@ pub fn element_wise(call: &Call, function: Digest, is_integer: bool) -> Made {
     hash.digest(function);
     hash.number(call.inputs.len() as u64);
     for input in &call.inputs {
-        // A missing input, and another kind of numbers, give another function.
+        // The function depends on which inputs are missing and which are integers.
         hash.number(match input {
             None => 0,
             Some(FieldValue::Field(_)) => 1,
@@ -59,7 +60,7 @@ pub fn element_wise(call: &Call, function: Digest, is_integer: bool) -> Made {
     }])
 }
 
-/// BiasGelu and FastGelu are functions of the sum with the bias, or of what there is without one.
+/// BiasGelu and FastGelu: a function of the sum with the bias, or of the input without one.
 pub fn biased(call: &Call, function: Digest) -> Made {
     let mut sum = call.field(0)?.clone();
     if let Some(bias) = call.optional_field(1)? {
@@ -72,7 +73,8 @@ pub fn biased(call: &Call, function: Digest) -> Made {
     element_wise(&call, function, false)
 }
 
-/// FusedConv and FusedGemm are element-wise functions of the linear result, and of the summand.
+/// FusedConv and FusedGemm: an element-wise function of the linear result, to which a FusedConv may
+/// add another value.
 pub fn activated(call: &Call, function: Digest) -> Made {
     let is_conv = call.node.op_type() == "FusedConv";
     let made = if is_conv {
@@ -98,7 +100,7 @@ pub fn activated(call: &Call, function: Digest) -> Made {
     )
 }
 
-/// Softsign is `x/(1 + |x|)`, which may be written out; `|x|` is uninterpreted.
+/// Softsign: `x/(1 + |x|)`, as a model may write it out. `|x|` is uninterpreted.
 pub fn softsign(call: &Call, abs: Digest) -> Made {
     let elements = call.field(0)?;
     let sizes = element_wise(call, abs, false)?
@@ -113,11 +115,12 @@ pub fn softsign(call: &Call, abs: Digest) -> Made {
     )])
 }
 
-/// The largest whole number that the bounds of a Clip are apart, or a slope is the inverse of, where those are interpreted.
+/// The largest integer difference between the bounds of a Clip, or inverse of a slope, that is
+/// interpreted.
 const WHOLE: u32 = 64;
 
-/// Clip between two numbers that are a whole number apart, HardSigmoid and HardSwish by one function of an element, which
-/// is a clip from 0 to 1.
+/// A Clip between two bounds with an integer difference, HardSigmoid and HardSwish, all expressed
+/// by one function of an element: the clip to `0..=1`.
 pub fn ramp(call: &Call, unit: Digest) -> Made {
     let elements = call.field(0)?;
     let (times, plus, height, low) = match call.node.op_type() {
@@ -181,7 +184,7 @@ fn bound(call: &Call, slot: usize, name: &str) -> Result<u32, Unmade> {
     }
 }
 
-/// The image of a slope: of `1/n` where it is that, rounded once.
+/// The image of a slope. A slope that is `1/n` rounded once has the image of `1/n`.
 fn slope(number: f32) -> Result<u32, Unmade> {
     let inverse = (1..=WHOLE).find(|&n| (1.0 / f64::from(n)) as f32 == number);
     inverse
@@ -189,8 +192,8 @@ fn slope(number: f32) -> Result<u32, Unmade> {
         .ok_or(Unmade::Uncovered)
 }
 
-/// Softmax and LogSoftmax are functions of the differences of a lane to its first element. The
-/// results of a Softmax add up to 1.
+/// Softmax and LogSoftmax: functions of the differences of a lane to its first element. The results
+/// of a Softmax sum to 1.
 pub fn softmax(call: &Call, function: Digest) -> Made {
     let elements = call.field(0)?;
     let shape = elements.shape();
@@ -209,7 +212,7 @@ pub fn softmax(call: &Call, function: Digest) -> Made {
         for start in 0..inner {
             let first = block[start];
             let places = (start..lane * inner).step_by(inner);
-            // Two states of 64 bits, for many elements go into one.
+            // Two states of 64 bits, because many elements are mixed into one state.
             let states =
                 places
                     .clone()

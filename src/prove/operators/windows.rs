@@ -1,4 +1,4 @@
-//! Convolutions and means over windows.
+//! Convolutions, and means over windows.
 
 use ndarray::{ArrayD, Axis, Slice};
 
@@ -33,16 +33,17 @@ pub(super) const CONV_TRANSPOSE: &[&str] = &[
     "strides",
 ];
 
-/// Numbers among the attributes are no larger than this.
+/// The largest number in an attribute.
 const LARGEST: i64 = 1 << 31;
 
-/// So many elements of windows are laid out at once.
+/// The maximum number of elements of windows that are laid out at once.
 const LAID_OUT: usize = 1 << 24;
 
-/// A weight `[group, outer, inner, taps]` on values `[group, inner, places]`, as in a recipe.
+/// The product of a weight `[group, outer, inner, taps]` with values `[group, inner, places]`, as
+/// in a recipe.
 ///
 /// # Errors
-/// Where they have other axes, or the products are more than is allowed.
+/// If they have other axes, or if the products exceed the limits.
 pub fn convolution(
     weight: &Elements,
     values: &Elements,
@@ -86,7 +87,8 @@ pub fn convolution(
     ArrayD::from_shape_vec(vec![group, outer, count], sums).map_err(|_| Unmade::Uncovered)
 }
 
-/// How a kernel lies over the places of its input, and how many zeros stand behind the last one.
+/// The windows of a kernel over the places of its input, and the number of zeros after the last
+/// place.
 fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, Vec<i64>), Unmade> {
     let layout = KernelLayout::new(call, kernel, input)?;
     let (mut before, mut after, mut output) = (vec![], vec![], vec![]);
@@ -109,7 +111,7 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
     Ok((windows, after))
 }
 
-/// The attributes that lay a kernel over the places of its input.
+/// The attributes that determine the windows of a kernel.
 struct KernelLayout<'l> {
     is_transposed: bool,
     kernel: &'l [usize],
@@ -117,9 +119,9 @@ struct KernelLayout<'l> {
     strides: Vec<i64>,
     dilations: Vec<i64>,
     pads: Vec<i64>,
-    /// How many more places the output of a transposed convolution has.
+    /// The number of additional places in the output of a transposed convolution.
     more: Vec<i64>,
-    /// The extents of the output of a transposed convolution; 0 where none are named.
+    /// The requested extents of the output of a transposed convolution; 0 if none are given.
     asked: Vec<i64>,
     auto_pad: &'l str,
     rounds_up: bool,
@@ -169,18 +171,19 @@ impl<'l> KernelLayout<'l> {
         })
     }
 
-    /// How many places a kernel reaches over.
+    /// The number of places from the first to the last one of a window.
     fn reach(&self, axis: usize) -> i64 {
         (self.kernel[axis] as i64 - 1) * self.dilations[axis] + 1
     }
 
-    /// How many places a transposed convolution makes before any are cut off.
+    /// The number of places of a transposed convolution's output before cropping.
     fn uncut(&self, axis: usize) -> i64 {
         let size = self.input[axis] as i64;
         (size - 1) * self.strides[axis] + self.more[axis] + self.reach(axis)
     }
 
-    /// The zeros before and behind the places of an axis, or the places that a transposed convolution cuts off.
+    /// The number of zeros before and after the places of an axis, or of places that a transposed
+    /// convolution crops.
     fn padding(&self, axis: usize) -> Result<(i64, i64), Unmade> {
         let (size, stride) = (self.input[axis] as i64, self.strides[axis]);
         let (asked, auto_pad) = (self.asked[axis], self.auto_pad);
@@ -199,7 +202,7 @@ impl<'l> KernelLayout<'l> {
         }
     }
 
-    /// How many places the output has, with this padding.
+    /// The number of places of the output with this padding.
     fn places(&self, axis: usize, first: i64, last: i64) -> Result<i64, Unmade> {
         let (size, stride) = (self.input[axis] as i64, self.strides[axis]);
         if self.is_transposed {
@@ -213,7 +216,7 @@ impl<'l> KernelLayout<'l> {
             return Ok(room / stride + 1);
         }
         let places = (room + stride - 1) / stride + 1;
-        // The last window begins inside, or in the padding before.
+        // The last window must begin inside the input, or in the padding before it.
         if (places - 1) * stride >= size + first {
             Ok(places - 1)
         } else {
@@ -222,7 +225,7 @@ impl<'l> KernelLayout<'l> {
     }
 }
 
-/// An attribute of so many numbers, none of them less than `least`.
+/// An attribute that is a list of `count` integers, each at least `least`.
 fn numbers(
     call: &Call,
     name: &str,
@@ -235,7 +238,7 @@ fn numbers(
     fits.then_some(numbers).ok_or(Unmade::Uncovered)
 }
 
-/// The padding before and behind; `auto_pad` decides the end of an odd place.
+/// The padding before and after; `auto_pad` decides on which side an odd place is added.
 fn halves(total: i64, auto: &str) -> (i64, i64) {
     let small = total / 2;
     if auto == "SAME_UPPER" {
@@ -292,7 +295,7 @@ pub(super) fn conv_transpose(call: &Call) -> Made {
     convolved(call, values, (samples, group, inner), &weight, &windows)
 }
 
-/// Sample by sample, and the bias.
+/// Convolves sample by sample, and adds the bias.
 fn convolved(
     call: &Call,
     values: &Elements,
@@ -314,7 +317,7 @@ fn convolved(
     with_bias(call, 2, made, &shape)
 }
 
-/// Sums of this shape, and the bias of their channels.
+/// Adds the bias of each channel to sums of this shape.
 pub(super) fn with_bias(call: &Call, slot: usize, mut made: Vec<u32>, shape: &[usize]) -> Made {
     let places = count(&shape[2..]);
     if let Some(bias) = call.optional_field(slot)? {
@@ -334,7 +337,8 @@ pub(super) fn with_bias(call: &Call, slot: usize, mut made: Vec<u32>, shape: &[u
     )])
 }
 
-/// How the windows of a pooling lie over the places of an image, and how many places stand behind the last one.
+/// The windows of a pooling operator over the places of an image, and the number of places after
+/// the last one.
 pub(super) fn pooled(call: &Call, input: &[usize]) -> Result<(Windows, Vec<i64>), Unmade> {
     let kernel = call.attr_ints("kernel_shape")?.ok_or(Unmade::Uncovered)?;
     let kernel = kernel
@@ -343,8 +347,8 @@ pub(super) fn pooled(call: &Call, input: &[usize]) -> Result<(Windows, Vec<i64>)
     windows(call, &kernel.collect::<Result<Vec<_>, _>>()?, input)
 }
 
-/// A MaxPool whose image has a border of nothing but −∞, of which this is the element, as one that pads by itself: a maximum
-/// sees neither.
+/// If a MaxPool's image has a border that consists only of −∞, whose element is `lowest`, the
+/// MaxPool that pads by this border instead, and the image without it. A maximum ignores both.
 pub fn without_border(call: &Call, lowest: u32) -> Option<(NodeProto, FieldValue)> {
     (call.node.op() == ("", "MaxPool") && call.wanted == 1).then_some(())?;
     let FieldValue::Field(elements) = call.optional(0)? else {
@@ -380,7 +384,7 @@ pub fn without_border(call: &Call, lowest: u32) -> Option<(NodeProto, FieldValue
     is_around.then(|| (node, FieldValue::Field(row_major(inside.to_owned()))))
 }
 
-/// One by the number of places of each window: of those inside, or of those of the border too.
+/// The inverse of the number of places in each window: those inside, or those in the border too.
 fn parts(call: &Call, windows: &Windows, after: &[i64]) -> Result<Vec<u32>, Unmade> {
     let counted = match call.flag("count_include_pad", false)? {
         false => windows.clone(),
