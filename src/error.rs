@@ -8,7 +8,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// The failure of a call of the library.
 ///
-/// Every message is one line and names the file, the node or the tensor, and the cause.
+/// Every message is one line. It contains the file, the node or the tensor, and the cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

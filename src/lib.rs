@@ -32,12 +32,16 @@
 //! | save | [`onnx::Model::save`] or [`onnx::Model::to_writer`]; large new weights are computed while they are written |
 //! | certify | a [`certificate::Certificate`] can be checked by other programs; [`provenance`] notes the run in the result |
 //!
-//! Inside, [`fuse`](fuse()) inlines opaque normalizers ([`passes::inline`]) and flattens the bodies of control flow
-//! ([`ir::regions`]); analyses the graph ([`analysis`]); recognizes the sites ([`affine::recognize`]); plans the folds
-//! ([`affine::planner`]), each new weight as a formula ([`recipe`]); applies them ([`affine::apply`]) and simplifies
-//! ([`passes::simplify`]), until nothing folds. Then it moves work to fewer places ([`passes::placement`]), folds constants,
-//! merges equal operators, and writes the forms of the target ([`passes::legalize`]).
-//! `docs/architecture.md` has the steps in order, and one site on its way through all the files.
+//! Internally, [`fuse`](fuse()) has these steps:
+//! - It inlines opaque normalizers ([`passes::inline`]) and flattens the bodies of control flow ([`ir::regions`]).
+//! - It analyses the graph ([`analysis`]) and recognizes the sites ([`affine::recognize`]).
+//! - It plans the folds ([`affine::planner`]), with a formula for each new weight ([`recipe`]).
+//! - It applies them ([`affine::apply`]) and simplifies the graph ([`passes::simplify`]).
+//! - It repeats these steps until nothing folds.
+//! - It moves work to fewer places ([`passes::placement`]), folds constants, and merges equal operators.
+//! - It converts operators to the forms of the target ([`passes::legalize`]).
+//!
+//! `docs/architecture.md` lists all steps in order, and follows one site through all files.
 //!
 //! # Without files
 //!

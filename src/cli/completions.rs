@@ -21,7 +21,7 @@ Examples:
   unfold man | man -l -
   unfold man fuse > ~/.local/share/man/man1/unfold-fuse.1";
 
-/// Prints the script by which a shell completes command lines.
+/// Prints the completion script of a shell.
 #[derive(Debug, clap::Args)]
 #[command(after_help = COMPLETIONS)]
 pub struct CompletionsArgs {

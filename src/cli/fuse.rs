@@ -1,4 +1,4 @@
-//! `unfold fuse`: folds a model, verifies the result, and writes it.
+//! `unfold fuse`: folds a model, verifies the result, then writes it.
 
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
@@ -52,7 +52,7 @@ Examples:
   unfold fuse model.onnx --in-place --quiet
   unfold fuse a.onnx b.onnx c.onnx -o fused/ --jobs 2";
 
-/// Folds the normalizers of models into the operators around them, and writes the results.
+/// Folds the normalizers of models into the operators around them, then writes the results.
 ///
 /// Both models run on the same random inputs. If tract cannot run them, or if their outputs differ
 /// by more than the tolerance, a proof decides. Nothing is written if the functions differ. If
@@ -161,7 +161,7 @@ pub struct FuseArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run", value_parser = file())]
     certificate: Option<PathBuf>,
 
-    /// The method by which the result is verified
+    /// The method of verification
     #[arg(long, value_name = "HOW", value_enum, default_value_t = When::Auto)]
     verify: When,
 
@@ -248,7 +248,7 @@ pub fn one(args: &FuseArgs, task: &Task) -> Result<End> {
     Ok(end)
 }
 
-/// Folds one model and writes the result.
+/// Folds one model, then writes the result.
 pub fn fuse(
     args: &FuseArgs,
     task: &Task,

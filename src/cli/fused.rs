@@ -267,7 +267,7 @@ impl FuseReport {
         text + &self.judged.text(paint)
     }
 
-    /// A table of the sites that stay, or of all sites in a dry run; empty if there are none.
+    /// A table of the sites that stay, or of all sites in a dry run; may be empty.
     fn table(&self, paint: Paint) -> String {
         let sites = self.plan.sites.iter();
         let shown = sites.filter(|site| self.dry || !site.is_folded());

@@ -35,7 +35,7 @@ Examples:
 /// Lists the normalizers of a model: name, kind, channels, and the operators into which each folds,
 /// or why it stays.
 ///
-/// For a folded model, also lists what was folded, and from which file. Writes no model.
+/// For a folded model, also lists the folded sites and the original file. Writes no model.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct InspectArgs {
@@ -76,7 +76,7 @@ struct InspectJson<'p> {
     /// The changes outside of sites that would be made, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     tidy: Option<&'p Tidy>,
-    /// The earlier runs that folded the model, and what they folded.
+    /// The earlier runs that folded the model, with the sites that they folded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     provenance: Vec<Provenance>,
 }
@@ -150,7 +150,7 @@ fn text(model: &Model, lowered: &Model, plan: &Plan) -> Result<String> {
     Ok(text + &history.iter().map(told).collect::<String>())
 }
 
-/// Plans the folding, and writes a page about the model and its result.
+/// Plans the folding, then writes a page about the model and its result.
 pub fn with_page(
     path: &Path,
     model: &Model,

@@ -33,7 +33,7 @@ pub struct SlicingArgs {
     #[arg(long = "expect", value_name = "NAME=SIZE")]
     expect: Vec<Dims>,
 
-    /// Fails, and writes nothing, if the goal of --memory is missed
+    /// Fails without writing anything if the goal of --memory is missed
     #[arg(long, requires = "memory")]
     require: bool,
 }

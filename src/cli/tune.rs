@@ -1,4 +1,4 @@
-//! `unfold tune`: measures the results of several options of `fuse`, and writes the best one.
+//! `unfold tune`: measures the results of several options of `fuse`, then writes the best one.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ Examples:
   unfold tune model.onnx -o small.onnx --for memory --max-slowdown 20
   unfold tune model.onnx -o fast.onnx --json | jq -r '.command'";
 
-/// Measures the results of several options of `fuse` for a model on this machine, and writes the
+/// Measures the results of several options of `fuse` for a model on this machine, then writes the
 /// best one.
 ///
 /// Candidates are the exported file, the result of `fuse` by default and with each other

@@ -1,4 +1,4 @@
-//! Parses values of options: numbers with a minimum, and names of files and folders.
+//! Parses values of options: numbers with a minimum, and paths of files and folders.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;

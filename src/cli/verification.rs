@@ -12,7 +12,7 @@ use unfold::verify::{Comparison, Verdict, VerifyOptions, compare};
 use crate::cli::exit_code::End;
 use crate::cli::out::{Paint, Tone};
 
-/// The method by which a result is verified.
+/// The method of verification of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum When {
     /// Runs both models. If tract cannot run one of them, or if they differ, proves that they are

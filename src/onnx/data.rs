@@ -197,7 +197,7 @@ impl Data {
 /// A file with data of tensors, or a resolver in its place.
 #[derive(Debug)]
 pub struct DataFile {
-    /// The location by which the model refers to it.
+    /// Its location in the model's references.
     location: String,
     origin: Origin,
 }

@@ -201,7 +201,7 @@ pub fn byte_size(tensor: &TensorProto) -> Result<usize> {
 }
 
 /// The first character of locations that are not files: paths contain no NUL. The model of the
-/// tensor resolves such locations, and writes the data back into its message.
+/// tensor resolves such locations, and moves the data back into its message.
 pub(super) const HELD: char = '\0';
 
 /// Whether the elements of a tensor are in another file.

@@ -55,7 +55,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The entries by which a tensor refers to the span.
+    /// The entries of a tensor that refers to the span.
     pub fn entries(&self) -> Vec<StringStringEntryProto> {
         vec![
             StringStringEntryProto::new("location", &self.location),

@@ -201,7 +201,7 @@ impl Skimmed {
         if is_plain {
             externals.hold(tensor, data);
         } else {
-            // The data are not what the tensor declares, and are written as they were read.
+            // The data differ from the tensor's declaration, and are written as they were read.
             tensor.raw_data = Some(
                 data.all()
                     .map_err(|reason| externals.error(tensor, reason))?,

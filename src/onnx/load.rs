@@ -213,7 +213,7 @@ impl Model {
     /// use unfold::onnx::Model;
     /// use unfold::onnx::external::{Externals, Resolver};
     ///
-    /// /// A message in two pieces, as somebody may have it who never has it whole.
+    /// /// A message in two pieces, which are never joined.
     /// #[derive(Debug)]
     /// struct Halves([Bytes; 2]);
     ///

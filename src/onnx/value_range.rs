@@ -33,7 +33,7 @@ impl ValueRange {
         }
     }
 
-    /// The smallest magnitude except 0; infinite if there is none.
+    /// The smallest magnitude except 0; infinite if all numbers are 0.
     pub fn least(self) -> f64 {
         if self.least == u64::MAX {
             f64::INFINITY

@@ -18,7 +18,7 @@ use crate::recipe::promise::unread;
 use crate::recipe::{Given, Op, Recipe, evaluate};
 use crate::refusal::{Reason, Refusal};
 
-/// The tensors that a graph stores, with the names of their values. Those of bodies come first.
+/// The tensors that a graph stores, with the names of their values. Tensors of bodies come first.
 pub fn tensors(model: &Model) -> Vec<(&str, TensorProto)> {
     let (mut found, mut open) = (vec![], vec![model.graph()]);
     while let Some(graph) = open.pop() {

@@ -372,7 +372,7 @@ pub fn plan(
     source.settled(py, ended)
 }
 
-/// Plans the folding of a model, and writes the page under this model name on request.
+/// Plans the folding of a model, then writes the page under this model name on request.
 #[pyfunction]
 pub fn inspect(
     py: Python<'_>,

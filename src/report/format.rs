@@ -1,4 +1,4 @@
-//! Formats numbers and names for people.
+//! Formats numbers, sizes and text for people.
 
 use super::data::{Attempt, Machine, Memory, Ratio, Report, Setting};
 

@@ -179,7 +179,8 @@ mod tests {
             .map(|cell| format!("<td class=\"text\">{cell}</td>"));
         let numbers =
             ["1.01 [0.99, 1.03]", "0.80 [0.79, 0.81]"].map(|cell| format!("<td>{cell}</td>"));
-        // The report has neither a floor nor a model without means to compare with: no column has dashes alone.
+        // The report has no floor and no model without means, and a column that would contain only
+        // dashes is left out.
         let row = texts.concat() + &numbers.concat();
         assert_eq!(overview.matches(&row).count(), 2, "{overview}");
     }

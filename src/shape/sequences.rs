@@ -1,6 +1,6 @@
 //! Values that are split into sequences, and parts that are read from these sequences.
 //!
-//! A sequence is not a tensor and has no shape. The shape of a part follows from the value that is
+//! A sequence is not a tensor, and lacks a shape. The shape of a part follows from the value that is
 //! split.
 
 use std::rc::Rc;

@@ -21,7 +21,7 @@ const COMPARISONS: usize = 1 << 15;
 /// The number of outputs among which tract searches in the time of one comparison.
 const OUTPUTS: usize = 32;
 
-/// The factor by which comparing two operators is faster if they share a constant.
+/// The speed-up of comparing two operators if they share a constant.
 const CONSTANTS: usize = 64;
 
 /// The reason why results of tract on a model are not trusted.

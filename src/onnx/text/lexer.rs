@@ -54,7 +54,7 @@ impl<'t> Lexer<'t> {
         self.unexpected(&format!("`{token}`"))
     }
 
-    /// The next identifier, without reading it; empty if there is none.
+    /// The next identifier, without reading it; may be empty.
     pub(super) fn peek_identifier(&mut self) -> &'t str {
         let begins = self
             .peek()

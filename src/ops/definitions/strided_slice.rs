@@ -42,7 +42,7 @@ fn write(writer: &mut Writer) -> Option<()> {
     writer.result(0, &value)
 }
 
-/// The places of an axis that a Slice picks, in order; `None` if there are none or too many.
+/// The places of an axis that a Slice picks, in order; `None` if the list is empty or too long.
 fn places(extent: i64, start: i64, end: i64, step: i64) -> Option<Vec<i64>> {
     let (mut place, end) = match step {
         0 => return None,

@@ -1,4 +1,4 @@
-// What mouse, keys and the address do, and what stands there from the beginning.
+// Handles the mouse, the keys and the address, and renders the page at the start.
 
 const clear = () => {
   Object.assign(filter, { text: "", states: new Set(), changes: false });
@@ -104,7 +104,7 @@ at("sides").addEventListener("click", ({ target }) => {
   at("sides").querySelectorAll("button").forEach(button => { button.ariaPressed = button === target; });
 });
 
-// What stands there from the beginning.
+// Renders the page at the start.
 
 const [was, is] = data.file_bytes;
 at("about").textContent = `unfold ${data.version}; ${plural(totals[0].before, "operator")} before, ${totals[0].after} after, `
@@ -141,7 +141,7 @@ at("summary").querySelector("div").append(make("table", {},
   make("tbody", {}, changes.map(([operator, before, after, change]) => make("tr", {},
     make("td", { class: "text" }, operator), make("td", {}, before), make("td", {}, after), make("td", {}, sign(change)))))));
 
-// As many levels as there is room for, and what has only one part.
+// Opens as many levels of blocks as there is room for, and all blocks with a single part.
 for (let level = [0]; level.length;) {
   const inner = level.flatMap(block => blocks[block].items.map(item => item.block).filter(block => block !== undefined));
   const size = [...open, 0, ...inner].reduce((sum, block) => sum + blocks[block].items.length, 0);

@@ -1,4 +1,4 @@
-// What the page holds, and what of it is where.
+// The data of the page, and indices into them.
 "use strict";
 
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -20,10 +20,10 @@ const CHANGES = {
   gone: "It is gone: only what is folded, constant or there twice needed it.",
   new: "It is new.",
 };
-// More sites of a block than that are only counted, and a page of no more rows than that begins open.
+// The maximum number of sites of a block that are listed, and of rows that are open at the start.
 const CHIPS = 6, FEW = 60;
 
-/** An element, with attributes, handlers (functions) and children; what is null is left out. */
+/** Creates an element with attributes, handlers (functions) and children. Null values are left out. */
 const make = (tag, attributes, ...children) => {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes ?? {})) {
@@ -44,7 +44,7 @@ const tensorNamed = new Map(tensors.map(tensor => [tensor.name, tensor]));
 const tensorsOf = sites.map(() => []);
 tensors.forEach(tensor => tensor.sites.forEach(name => tensorsOf[siteNamed.get(name)].push(tensor)));
 const rowNamed = new Map(), makers = [new Map(), new Map()];
-/** A row's operator before (0) or after (1); nothing where there is none. */
+/** A row's operator before (0) or after (1); undefined if it has none. */
 const side = (row, which) =>
   which === 0 ? row.before : row.after ?? (row.change === "gone" ? undefined : row.before);
 rows.forEach((row, place) => [1, 0].forEach(which => {

@@ -1,4 +1,4 @@
-// The panel: all that is known of a site, or of an operator.
+// The panel with all facts about a site or an operator.
 
 const link = (text, go) => make("button", { type: "button", class: "link", click: go }, text);
 const toNode = name => {
@@ -12,7 +12,7 @@ const bar = () => make("div", { class: "bar" },
   make("button", { type: "button", click: () => choose(null) }, "All sites"),
   make("button", { type: "button", "aria-label": "Close", click: close }, "✕"));
 
-/** Markdown of one section: paragraphs, code, emphasis, and links as their text. */
+/** Renders the Markdown of one section: paragraphs, code, emphasis, and the text of links. */
 const prose = text => text.split(/\n(?=\*[A-Z])|\n\n/).map(paragraph => {
   const inline = /`([^`]+)`|\[([^\]]+)\]\([^)]*\)|\*([^*]+)\*|\\(.)/g;
   const parts = [];

@@ -1,4 +1,4 @@
-// The tree: what of it is shown, which row has the focus, and what is chosen.
+// The tree of blocks and rows, with its filter, its focus and the selection.
 
 const filter = { text: "", states: new Set(), changes: false };
 const isFiltered = () => filter.text !== "" || filter.states.size > 0 || filter.changes;
@@ -12,7 +12,7 @@ let shown = new Set(), shownBlocks = new Set(), open = new Set(), unfiltered = n
 let chosen = null;
 
 const worst = places => WORST.find(state => places.some(site => sites[site].state === state));
-/** The end of a name that says more than what is around it. */
+/** `short` is the part of a name after its last slash, and `within` the part after the names of its blocks. */
 const short = name => name.split("/").pop();
 const within = (name, block) => {
   const path = [];
@@ -20,7 +20,7 @@ const within = (name, block) => {
   const prefix = path.join(".") + ".";
   return name.startsWith(prefix) ? name.slice(prefix.length) : name;
 };
-/** A site in its own module is called by its kind; several of one module are numbered. */
+/** The label of a site: its kind if it is in its own module. Several sites of one module are numbered. */
 const siteWithin = (site, block) => {
   const [module, number] = sites[site].name.split(/(?=#\d+$)/);
   const name = within(`${module}.`, block);
@@ -110,12 +110,12 @@ const toggle = (head, opens = head.ariaExpanded !== "true") => {
   if (opens) open.add(block);
   else open.delete(block);
   head.ariaExpanded = opens;
-  // The head stays where it is, for it may have the focus.
+  // The head is not replaced, because it may have the focus.
   while (head.nextSibling) head.nextSibling.remove();
   if (opens) head.after(...itemElements(block, level + 1));
 };
 
-// Which row has the focus, and what is chosen.
+// The focus and the selection.
 
 const current = () => tree.querySelector("[role=row][tabindex='0']");
 const step = (row, focuses = true) => {
@@ -153,7 +153,7 @@ const reveal = (place, focuses) => {
   row?.scrollIntoView({ block: "nearest" });
 };
 
-/** Shows a site, an operator, or nothing in particular; `follows` is whether the tree goes there too. */
+/** Selects a site or an operator, or clears the selection. If `follows`, the tree scrolls to it. */
 const choose = (what, { follows = true, focuses = false } = {}) => {
   chosen = what;
   const address = what === null ? "" : `#${Object.entries(what).map(pair => pair.join("=")).join("&")}`;
