@@ -37,7 +37,7 @@
 //! - It analyses the graph ([`analysis`]) and recognizes the sites ([`affine::recognize`]).
 //! - It plans the folds ([`affine::planner`]), with a formula for each new weight ([`recipe`]).
 //! - It applies them ([`affine::apply`]) and simplifies the graph ([`passes::simplify`]).
-//! - It repeats these steps until nothing folds.
+//! - It repeats the last three steps until nothing folds.
 //! - It moves work to fewer places ([`passes::placement`]), folds constants, and merges equal operators.
 //! - It converts operators to the forms of the target ([`passes::legalize`]).
 //!

@@ -121,7 +121,7 @@ fn fix_outputs(model: &mut Model) -> Result<()> {
     Ok(())
 }
 
-/// The extents of each output, as far as they are known; empty if the rank is unknown.
+/// The extents of each output, as far as known; empty if the rank is unknown.
 fn extents_of_outputs(model: &Model) -> Result<Vec<Vec<Option<usize>>>> {
     let Analysis { graph, facts, .. } = &Analysis::new(model)?;
     let mut known = vec![];

@@ -152,7 +152,7 @@ impl Facts {
         self.shape(value)?.iter().map(extent).collect()
     }
 
-    /// The facts about the outputs of a node of a body, as far as they are known.
+    /// The facts about the outputs of a node of a body, as far as known.
     pub fn of_inner(
         &self,
         graph: &Graph,

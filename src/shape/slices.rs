@@ -13,7 +13,7 @@ use crate::shape::encode::{KnownFacts, dims_of, number};
 /// exporters write such an end if the program gives none.
 const NOWHERE: i128 = 1 << 40;
 
-/// The bounds of a Slice along an axis, as far as they are known.
+/// The bounds of a Slice along an axis, as far as known.
 pub struct SliceCut {
     axis: usize,
     start: TDim,

@@ -100,7 +100,7 @@ pub struct Findings {
     pub uncertain: HashSet<String>,
     /// The names of requested values that are empty although their declared extents do not show it.
     pub empty: HashSet<String>,
-    /// The element types of requested values by name, as far as they are known.
+    /// The element types of requested values by name, as far as known.
     pub types: HashMap<String, DataType>,
     /// Whether a number of places was drawn at random.
     pub draws_counts: bool,

@@ -248,7 +248,7 @@ impl<'q> Question<'q> {
         least.all(|(slot, &least)| self.rank(slot).is_none_or(|rank| rank >= least))
     }
 
-    /// Whether the axes in an input exist in the value, as far as they are known.
+    /// Whether the axes in an input exist in the value, as far as known.
     fn has_axes_in_range(&self) -> bool {
         let op = self.node.op_type();
         let as_input = AXES.iter().find_map(|attribute| input_for(op, attribute));

@@ -36,7 +36,7 @@ pub struct NodeQuery<'n> {
     pub inputs: &'n [Option<InferenceFact>],
     /// The element type of an input that the model stores.
     pub stored: &'n dyn Fn(usize) -> Option<DataType>,
-    /// The elements of an integer value, as far as they are known.
+    /// The elements of an integer value, as far as known.
     pub elements: &'n dyn Fn(&InferenceFact) -> Option<Shape>,
 }
 
