@@ -1,8 +1,8 @@
 //! Finds the constant values of a graph, and reads or computes their elements.
 //!
-//! A value is constant if it does not depend on anything that varies at run time, whichever
-//! operators compute it: an initializer that no caller can replace, a Constant node, and everything
-//! computed only from such values or from static shapes.
+//! A value is constant if it does not depend on anything that varies at run time. Constants are
+//! initializers that no caller can replace, Constant nodes, and all values that any operators compute
+//! only from constants or static shapes.
 
 use std::cell::RefCell;
 use std::fmt::Display;

@@ -111,12 +111,12 @@ impl FileDraft {
         })
     }
 
-    /// The path that the model gets.
+    /// The final path of the model.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The folder that the model and its data get into.
+    /// The folder of the model and its data.
     pub fn folder(&self) -> &Path {
         folder_of(&self.path)
     }

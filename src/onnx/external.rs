@@ -66,17 +66,17 @@ impl Span {
 }
 
 impl Externals {
-    /// For a model in memory whose tensors may not refer to any file.
+    /// Resolves no external data, for a model in memory.
     pub fn none() -> Self {
         Self::new(MEMORY.into(), Reach::Nothing)
     }
 
-    /// For a model in memory whose external data a resolver reads.
+    /// Resolves external data by `resolver`, for a model in memory.
     pub fn resolved(resolver: Arc<dyn Resolver>) -> Self {
         Self::new(MEMORY.into(), Reach::Resolver(resolver))
     }
 
-    /// For a model in a file. Its tensors may refer to files in the same folder and its subfolders.
+    /// Resolves external data in the folder of a model's file and its subfolders.
     pub fn beside(model: &Path) -> Self {
         Self::reaching(model, vec![])
     }

@@ -1,4 +1,4 @@
-//! Reading and writing ONNX models: the messages, the files, the external data, the tensors.
+//! Reads and writes ONNX models: the messages, the files, the external data, the tensors.
 
 mod atomic_write;
 mod data;

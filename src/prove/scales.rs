@@ -34,7 +34,7 @@ const CHANNELS: usize = 1 << 16;
 fn passed(op: (&str, &str), inputs: usize) -> Option<usize> {
     match op {
         ("", "Max" | "Min") => Some(inputs),
-        // The bounds count, if they are inputs and not attributes.
+        // The factor also multiplies the bounds, if they are inputs and not attributes.
         ("", "Clip") if inputs > 1 => Some(inputs),
         (
             "",
@@ -129,8 +129,8 @@ impl Scales {
         self.positive.len()
     }
 
-    /// The positive factor from an operator's inputs to those of the same operator in the original,
-    /// or to earlier ones.
+    /// The positive factor from these inputs to inputs of the same operator in the original, or to
+    /// earlier ones; `None` if it is 1 or does not exist.
     pub fn factor(
         &self,
         op: (&str, &str),

@@ -74,8 +74,8 @@ pub fn read(original: &Model, analysis: &Analysis, name: &str) -> Result<ArrayD<
     given(original, analysis, name)?.all(name)
 }
 
-/// Whether a step is more than arithmetic. Its image in the field is that of its elements in
-/// numbers.
+/// Whether a step is more than arithmetic. Such a step is computed in numbers, whose images represent
+/// it in the field.
 pub fn is_number(step: &Recipe) -> bool {
     matches!(
         step.op(),

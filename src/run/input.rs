@@ -1,4 +1,4 @@
-//! The inputs of a model.
+//! The inputs of a model, with their types and sizes for one run.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

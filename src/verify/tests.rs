@@ -195,7 +195,7 @@ fn tall(rows: &str) -> Model {
 #[test]
 fn run_with_too_many_multiplications_is_not_begun() {
     assert!(verdict(&tall("64"), &tall("64")).passed());
-    // The maximum number of elements, and 64 multiplications for each.
+    // The input has the maximum number of elements, and each takes 64 multiplications.
     assert!(reason(&tall("4194304"), &tall("4194304")).contains("multiplications"));
 }
 

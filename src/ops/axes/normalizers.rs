@@ -76,7 +76,7 @@ fn skip_norm(at: &At, op: &str, axis: usize) -> Result<Vec<AxisRead>, Reason> {
     let rank = at.rank(0)?;
     let mut reads = broadcast(at, &aligned_places(at, axis, rank, &[])?)?;
     if axis + 1 == rank {
-        // The mean is that of the sum of input, skip and bias.
+        // The mean is computed over the sum of input, skip and bias.
         let bias = if op == "SkipLayerNormalization" { 4 } else { 3 };
         for slot in [0, 1, bias].into_iter().filter(|&slot| slot < at.arity()) {
             reads[slot] = AxisRead::All;

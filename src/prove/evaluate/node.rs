@@ -21,8 +21,8 @@ use crate::prove::random::{Digest, Hash};
 use crate::prove::scales::{Scales, times};
 use crate::shape::facts::Expected;
 
-/// The smallest number of places that a NonZero finds, and the count of such numbers. Two values
-/// rarely have equal numbers.
+/// The number of places that a NonZero finds is drawn from `FEWEST..FEWEST + NUMBERS`, so that two
+/// values rarely have equal numbers.
 const FEWEST: usize = 2;
 const NUMBERS: usize = 61;
 

@@ -76,7 +76,7 @@ fn parsed(call: &Call, terms: &str, result: &str) -> Result<(Vec<EinsumTerm>, Ve
     if terms.len() != operands.len() {
         return Err(Unmade::Uncovered);
     }
-    // The number of axes of the ellipsis. Each operand has its last axes.
+    // The number of axes of the ellipsis. An operand with fewer of them has the last ones.
     let mut dots = 0;
     for (term, elements) in terms.iter().zip(&operands) {
         if term.contains('.') {

@@ -1,5 +1,5 @@
-//! Functions of lanes, of which only the laws for adding a number to a lane and for multiplying it
-//! are known.
+//! Uninterpreted functions of lanes. Two laws are known: for adding a number to a lane, and for
+//! multiplying a lane by a number.
 //!
 //! A maximum has `f(x + t) = f(x) + t`, and `f(k·x) = k·f(x)` for k > 0. Sampling of images and
 //! rotation of channel pairs are linear: the second law holds for every k, and the first one if
