@@ -1,10 +1,10 @@
-//! A weight is a formula before it is an array.
+//! Formulas for tensors.
 //!
-//! Every constant that folding changes or makes is a [`Recipe`]: an expression over constants of
+//! Every constant that folding changes or creates is a [`Recipe`]: an expression over constants of
 //! the input model, such as Algorithm 1 of the UN paper, `W' = W·diag(γ/√(σ²+ε))`. Planning writes
-//! recipes and knows their shapes without reading a large weight. One evaluator computes them in
-//! float64, whole or in parts along an axis, and storing rounds once. A [`Promise`] is a large
-//! recipe that is computed while it is written.
+//! recipes and knows their shapes, without reading a large weight. One evaluator computes them in
+//! float64, whole or in parts along an axis. Storing a tensor rounds it once. A [`Promise`] is a
+//! large recipe that is computed while it is written.
 //!
 //! ```
 //! use unfold::recipe::Recipe;
@@ -40,8 +40,8 @@ pub use windows::Windows;
 use crate::hash::{HashMap, HashSet};
 use crate::onnx::tensor::DataType;
 
-/// A smaller number comes from a saturated Softmax or Sigmoid: added to its partner, no float
-/// differs from adding 0.
+/// A smaller number results from a saturated Softmax or Sigmoid. Adding it to its partner is like
+/// adding 0 in every float type.
 pub const DECIDED: f64 = 1.0 / (1_u128 << 64) as f64;
 
 /// A formula for a tensor, over constants of a model. Clones share their parts.
@@ -61,10 +61,10 @@ pub(crate) struct Operation {
 pub enum Op {
     /// A constant of the model, by the name of its value.
     Constant(Arc<str>),
-    /// Numbers that are no constant of the model, such as 1 and 0, or an epsilon: a list of all, or one that
-    /// stands at every place.
+    /// Numbers that are not a constant of the model, such as 1 and 0, or an epsilon. They are a
+    /// list of all elements, or one number that all elements are equal to.
     Literal(Arc<[f64]>),
-    /// `a`, rounded to an element type: a tensor that was stored on the way.
+    /// `a` rounded to an element type, as if it had been stored.
     Round(DataType),
     /// `−a`
     Neg,
@@ -74,41 +74,41 @@ pub enum Op {
     Add,
     /// `a − b`
     Sub,
-    /// `a · b`, element by element
+    /// `a · b`, element by element.
     Mul,
     /// `a / b`
     Div,
-    /// A reshape: equal elements in another shape.
+    /// The same elements in another shape.
     Reshape,
     /// The axes in another order: new axis `i` is old axis `perm[i]`.
     Transpose(Vec<usize>),
-    /// Places along an axis, in this order; nothing is 0.
+    /// Places along an axis, in this order. A place that is `None` holds 0.
     Pick {
         /// The axis.
         axis: usize,
         /// The source place of each place of the result.
         places: Arc<[Option<usize>]>,
     },
-    /// Axes of extent 1 repeated.
+    /// Axes of extent 1 repeated to a larger extent.
     Expand,
-    /// The inputs one behind the other along an axis.
+    /// The inputs, concatenated along an axis.
     Concat(usize),
-    /// The sum along an axis, which stays with extent 1.
+    /// The sum along an axis, which then has extent 1.
     Sum(usize),
-    /// The largest along an axis, which stays with extent 1.
+    /// The maximum along an axis, which then has extent 1.
     Max(usize),
     /// `eᵃ`
     Exp,
     /// `1/(1 + e⁻ᵃ)`
     Sigmoid,
-    /// `eᵃ` as a part of the sum of all along an axis
+    /// `eᵃ` divided by the sum of all `eᵃ` along an axis.
     Softmax(usize),
-    /// Replaces magnitudes below this by 0: they are too small to count for their readers.
+    /// Replaces numbers of a magnitude below this by 0, because they are too small to matter.
     Flush(f64),
-    /// Matrix products over the last two axes; the axes before them broadcast.
+    /// Matrix products over the last two axes. The axes before them broadcast.
     Product,
-    /// A convolution by groups: a weight `[group, outer, inner, taps]` on values `[group, inner, places]` gives
-    /// `[group, outer, places of the result]`.
+    /// A convolution in groups. A weight `[group, outer, inner, taps]` and values `[group, inner,
+    /// places]` give `[group, outer, places of the result]`.
     Conv(Arc<Windows>),
 }
 
@@ -118,17 +118,18 @@ impl Recipe {
         Self::new(Op::Constant(name.into()), vec![], shape.to_vec())
     }
 
-    /// One number, with so many axes of extent 1.
+    /// A scalar, with `rank` axes of extent 1.
     pub fn number(number: f64, rank: usize) -> Self {
         Self::filled(number, &vec![1; rank])
     }
 
-    /// One number at every place.
+    /// A tensor whose elements all equal `number`.
     pub fn filled(number: f64, shape: &[usize]) -> Self {
         Self::new(Op::Literal([number].into()), vec![], shape.to_vec())
     }
 
-    /// Numbers that are no constant of the model, in row-major order; `None` where the shape holds more or fewer.
+    /// Numbers that are not a constant of the model, in row-major order. `None` if the shape has
+    /// another number of elements.
     pub fn literal(numbers: &[f64], shape: &[usize]) -> Option<Self> {
         let fits = count(shape) == Some(numbers.len());
         fits.then(|| match numbers {
@@ -143,7 +144,7 @@ impl Recipe {
         })
     }
 
-    /// The number that stands at every place, where it is written so.
+    /// The number that all elements equal, if the last operation is such a literal.
     fn everywhere(&self) -> Option<f64> {
         match self.op() {
             Op::Literal(numbers) if numbers.len() == 1 => Some(numbers[0]),
@@ -151,7 +152,7 @@ impl Recipe {
         }
     }
 
-    /// Whether this is one number at every place, written as such.
+    /// Whether all elements equal `wanted`, as a literal.
     fn is_number(&self, wanted: f64) -> bool {
         self.everywhere() == Some(wanted)
     }
@@ -165,12 +166,12 @@ impl Recipe {
         &self.0.shape
     }
 
-    /// How many axes the tensor has.
+    /// The rank of the tensor.
     pub fn rank(&self) -> usize {
         self.0.shape.len()
     }
 
-    /// How many elements the tensor has.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.0.shape.iter().product()
     }
@@ -190,7 +191,7 @@ impl Recipe {
         &self.0.inputs
     }
 
-    /// The constants of the model that it is made of, by name, each once.
+    /// The names of the constants that it reads, each once.
     pub fn constants(&self) -> Vec<&Arc<str>> {
         let names = self.steps().into_iter().filter_map(|step| match step.op() {
             Op::Constant(name) => Some(name),
@@ -202,7 +203,7 @@ impl Recipe {
         names
     }
 
-    /// The formula with some constants replaced; replacements of another shape are ignored.
+    /// The formula with some constants replaced. A replacement of another shape is ignored.
     ///
     /// ```
     /// use unfold::recipe::Recipe;
@@ -232,22 +233,22 @@ impl Recipe {
         made.remove(&self.id()).unwrap_or_else(|| self.clone())
     }
 
-    /// Every step, each once, behind those that it needs.
+    /// All steps, each once, after the steps that it needs.
     pub(crate) fn steps(&self) -> Vec<&Recipe> {
         self.steps_to(&|_| false)
     }
 
-    /// As [`Recipe::steps`], without those that only leaves need.
+    /// Like [`Recipe::steps`], without the steps that only leaves need.
     fn steps_to(&self, is_leaf: &dyn Fn(&Recipe) -> bool) -> Vec<&Recipe> {
         let mut order = vec![];
         let mut seen = HashSet::default();
-        // Formulas may be as deep as a graph is long: no recursion.
+        // A formula may be as deep as a graph is long, so there is no recursion.
         let mut open = vec![(self, false)];
         while let Some((recipe, ready)) = open.pop() {
             if ready {
                 order.push(recipe);
             } else if !recipe.is_shared() || seen.insert(recipe.id()) {
-                // A step with one reader is visited once.
+                // A step that is not shared is visited only once.
                 open.push((recipe, true));
                 if is_leaf(recipe) {
                     continue;
@@ -258,19 +259,19 @@ impl Recipe {
         order
     }
 
-    /// Whether more than one may have the step.
+    /// Whether the step has more than one owner.
     fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// An identity of a shared step, valid while the recipe exists.
+    /// An identifier of a shared step, valid while the recipe exists.
     pub(crate) fn id(&self) -> *const Operation {
         Arc::as_ptr(&self.0)
     }
 }
 
 impl Recipe {
-    /// Whether another recipe has equal steps, from constants that are equal in pairs by `same`.
+    /// Whether another recipe has equal steps. `same` decides whether two constants are equal.
     pub fn is_alike(&self, other: &Self, same: &dyn Fn(&str, &str) -> bool) -> bool {
         let (own, others) = (self.steps(), other.steps());
         let (own_places, other_places) = (places(&own), places(&others));
@@ -287,13 +288,13 @@ impl Recipe {
     }
 }
 
-/// The place of each step in a list.
+/// The index of each step in a list.
 fn places(steps: &[&Recipe]) -> HashMap<*const Operation, usize> {
     let places = steps.iter().enumerate();
     places.map(|(place, step)| (step.id(), place)).collect()
 }
 
-/// Recipes are equal where they are the same steps from the same constants.
+/// Recipes are equal if they have equal steps on equally named constants.
 impl PartialEq for Recipe {
     fn eq(&self, other: &Self) -> bool {
         self.is_alike(other, &|one, other| one == other)
@@ -301,7 +302,7 @@ impl PartialEq for Recipe {
 }
 
 impl Drop for Operation {
-    /// Drops a formula from the top: the default drop recurses as deep as the formula.
+    /// Drops the steps in a loop, because the default drop recurses as deep as the formula.
     fn drop(&mut self) {
         let mut open = std::mem::take(&mut self.inputs);
         while let Some(recipe) = open.pop() {

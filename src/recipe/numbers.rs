@@ -1,4 +1,4 @@
-//! Small arrays that planning has to look at, with the recipe that they come from.
+//! Small arrays whose values planning needs, with the recipes that compute them.
 
 use std::ops::{Add, Deref, Div, Mul, Neg, Sub};
 use std::sync::{Arc, OnceLock};
@@ -8,10 +8,10 @@ use ndarray::{ArrayD, Axis, IxDyn, Zip};
 use super::evaluate::compute;
 use super::{Op, Recipe, broadcast, turn};
 
-/// Numbers that are known while planning, such as the scale of a normalizer, and how they are computed.
+/// Numbers that are known while planning, such as the scale of a normalizer, with their recipe.
 ///
-/// Each operation applies to the numbers and to the recipe, so that the recipe always gives the numbers. They are
-/// read like an array.
+/// Each operation applies to the numbers and to the recipe, so that the recipe always computes the
+/// numbers. They are read like an array.
 ///
 /// ```
 /// use ndarray::array;
@@ -26,19 +26,21 @@ use super::{Op, Recipe, broadcast, turn};
 #[derive(Debug, Clone)]
 pub struct Numbers {
     recipe: Recipe,
-    /// Shared by all copies: a graph has as many numbers as nodes, and most are passed on unchanged.
+    /// The values. Copies share them, because a graph has as many arrays as nodes, and most are
+    /// passed on unchanged.
     values: Arc<ArrayD<f64>>,
-    /// Whether a sum may have made different numbers equal, by rounding.
+    /// Whether the rounding of a sum may have made different numbers equal.
     is_blurred: bool,
 }
 
-/// The ratio below which float64 keeps fewer digits of a summand than float32 has.
+/// The ratio of two summands below which float64 keeps fewer digits of the smaller one than float32
+/// has.
 const BLURRED: f64 = 1.0 / (1_u64 << 29) as f64;
 
-/// The neutral elements of addition and multiplication: every affine has one.
+/// The neutral elements of addition and multiplication. Every affine contains one or both.
 const NEUTRAL: [f64; 2] = [0.0, 1.0];
 
-/// The neutral elements, one for each rank up to 7.
+/// The neutral elements for each rank up to 7.
 static SHARED: [[OnceLock<Numbers>; 8]; 2] = [const { [const { OnceLock::new() }; 8] }; 2];
 
 impl Numbers {
@@ -52,7 +54,7 @@ impl Numbers {
         }
     }
 
-    /// The numbers, marked as possibly equal only for lack of digits.
+    /// The same numbers, marked as possibly equal only because of limited precision.
     pub fn blurred(self) -> Self {
         Self {
             is_blurred: true,
@@ -60,7 +62,7 @@ impl Numbers {
         }
     }
 
-    /// One number, with so many axes of extent 1.
+    /// A scalar, with `rank` axes of extent 1.
     pub fn number(number: f64, rank: usize) -> Self {
         let place = NEUTRAL
             .iter()
@@ -73,7 +75,7 @@ impl Numbers {
         }
     }
 
-    /// Numbers that are no constant of the model.
+    /// Numbers that are not a constant of the model.
     pub fn literal(values: ArrayD<f64>) -> Self {
         let values = values.as_standard_layout().into_owned();
         let numbers: Vec<f64> = values.iter().copied().collect();
@@ -85,7 +87,7 @@ impl Numbers {
         }
     }
 
-    /// How they are computed.
+    /// The formula of the numbers.
     pub fn recipe(&self) -> &Recipe {
         &self.recipe
     }
@@ -102,7 +104,7 @@ impl Numbers {
         }
     }
 
-    /// The result of a step on these numbers.
+    /// The result of a recipe whose last step applies to these numbers.
     fn step(&self, recipe: Option<Recipe>) -> Option<Self> {
         let recipe = recipe?;
         Some(if recipe.id() == self.recipe.id() {
@@ -112,39 +114,40 @@ impl Numbers {
         })
     }
 
-    /// Whether this is one number, written as such.
+    /// Whether all numbers equal `wanted`, as a literal.
     pub fn is_number(&self, wanted: f64) -> bool {
         self.recipe.is_number(wanted)
     }
 
-    /// Whether each of them is this one, and not for want of bits.
+    /// Whether all numbers are exactly equal to `wanted`, and not only because of limited
+    /// precision.
     pub fn are_all(&self, wanted: f64) -> bool {
         !self.is_blurred && self.values.iter().all(|&number| number == wanted)
     }
 
-    /// Whether one of them is `−0`, which is not the same to the last bit as 0 is.
+    /// Whether one of the numbers is `−0`, whose bits differ from those of 0.
     fn has_signed_zero(&self) -> bool {
         self.values
             .iter()
             .any(|number| *number == 0.0 && number.is_sign_negative())
     }
 
-    /// The square root of each.
+    /// The square root of each number.
     pub fn sqrt(&self) -> Self {
         Self::from_recipe(self.recipe.sqrt(), &[self])
     }
 
-    /// `e` to the power of each.
+    /// `e` to the power of each number.
     pub fn exp(&self) -> Self {
         Self::from_recipe(self.recipe.exp(), &[self])
     }
 
-    /// The logistic function of each.
+    /// The logistic function of each number.
     pub fn sigmoid(&self) -> Self {
         Self::from_recipe(self.recipe.sigmoid(), &[self])
     }
 
-    /// 0 in place of each whose magnitude is below a number.
+    /// Replaces numbers of a magnitude below `below` by 0.
     pub fn flushed(&self, below: f64) -> Self {
         match self
             .values
@@ -156,17 +159,17 @@ impl Numbers {
         }
     }
 
-    /// The softmax along an axis; `None` where there is no such axis.
+    /// The softmax along an axis. `None` if there is no such axis.
     pub fn softmax(&self, axis: usize) -> Option<Self> {
         self.step(self.recipe.softmax(axis))
     }
 
-    /// The largest along an axis, which stays with extent 1; `None` where there is no such axis.
+    /// The maximum along an axis, which then has extent 1. `None` if there is no such axis.
     pub fn largest(&self, axis: usize) -> Option<Self> {
         self.step(self.recipe.max(axis))
     }
 
-    /// Matrix products over the last two axes; `None` where the extents do not fit.
+    /// Matrix products over the last two axes. `None` if the extents do not fit.
     pub fn product(&self, other: &Numbers) -> Option<Self> {
         Some(Self::from_recipe(
             self.recipe.product(&other.recipe)?,
@@ -174,12 +177,12 @@ impl Numbers {
         ))
     }
 
-    /// The numbers in another shape; `None` if their number differs.
+    /// The numbers in another shape. `None` if that has another number of elements.
     pub fn reshape(&self, shape: &[usize]) -> Option<Self> {
         if shape == self.shape() {
             return Some(self.clone());
         }
-        // Movements in a row are one in the recipe, so that its last step need not be of these numbers.
+        // The recipe merges movements in a row, so its last step may not apply to these numbers.
         let values = self.values.to_shape(shape).ok()?.into_owned().into();
         Some(Self {
             recipe: self.recipe.reshape(shape)?,
@@ -188,7 +191,7 @@ impl Numbers {
         })
     }
 
-    /// The axes in another order; `None` where `perm` is no permutation of them.
+    /// The axes in another order. `None` if `perm` is not a permutation of them.
     pub fn transpose(&self, perm: &[usize]) -> Option<Self> {
         let recipe = self.recipe.transpose(perm)?;
         let values = self
@@ -205,12 +208,13 @@ impl Numbers {
         })
     }
 
-    /// The two last axes swapped; `None` below rank 2.
+    /// Swaps the last two axes. `None` below rank 2.
     pub fn turned(&self) -> Option<Self> {
         self.transpose(&turn(self.ndim())?)
     }
 
-    /// Places along an axis, with 0 for `None`; `None` if a place is past the end.
+    /// Selects places along an axis, with 0 for a place that is `None`. Returns `None` if a place
+    /// is past the end.
     pub fn pick(
         &self,
         axis: usize,
@@ -219,17 +223,17 @@ impl Numbers {
         self.step(self.recipe.pick(axis, places))
     }
 
-    /// Axes of extent 1 repeated to this shape, of the same rank.
+    /// Repeats axes of extent 1 to this shape, which has the same rank.
     pub fn expand(&self, shape: &[usize]) -> Option<Self> {
         self.step(self.recipe.expand(shape))
     }
 
-    /// The sum along an axis, which stays with extent 1.
+    /// The sum along an axis, which then has extent 1.
     pub fn sum(&self, axis: usize) -> Option<Self> {
         self.step(self.recipe.sum(axis))
     }
 
-    /// Several one behind the other; `None` where they differ along another axis.
+    /// Concatenates arrays along an axis. `None` if they differ along another axis.
     pub fn concat(axis: usize, parts: &[Numbers]) -> Option<Self> {
         if let [only] = parts {
             return Some(only.clone());
@@ -241,18 +245,20 @@ impl Numbers {
         ))
     }
 
-    /// With axes of extent 1 before the first, as broadcasting has them; `None` where there are more axes already.
+    /// Adds axes of extent 1 before the first, as broadcasting does. `None` if the rank is larger
+    /// than `rank` already.
     pub fn align(&self, rank: usize) -> Option<Self> {
         let missing = rank.checked_sub(self.ndim())?;
         self.reshape(&[&vec![1; missing][..], self.shape()].concat())
     }
 
-    /// Whether the shapes broadcast: those of a model that contradicts itself may not.
+    /// Whether the shapes broadcast. In a model that contradicts itself they may not.
     pub fn broadcasts_with(&self, other: &Numbers) -> bool {
         broadcast(self.shape(), other.shape()).is_some()
     }
 
-    /// With extent 1 along every axis along which they are all the same, to the last bit, and not for want of bits.
+    /// Reduces every axis along which all numbers have equal bits to extent 1, unless they may be
+    /// equal only because of limited precision.
     pub fn compact(mut self) -> Self {
         if self.is_blurred {
             return self;
@@ -262,7 +268,7 @@ impl Numbers {
             let [Some(first), Some(second)] = [lanes.next(), lanes.next()] else {
                 continue;
             };
-            // The first two numbers differ in most cases.
+            // Compares the first two numbers first, since they differ in most cases.
             let first_two = first.first().zip(second.first());
             if first_two.is_none_or(|(a, b)| have_same_bits(a, b))
                 && self
@@ -285,7 +291,7 @@ impl Deref for Numbers {
     }
 }
 
-/// Numbers are equal where their values are, however they came about.
+/// Numbers are equal if their values are, whatever their recipes are.
 impl PartialEq for Numbers {
     fn eq(&self, other: &Self) -> bool {
         self.values == other.values
@@ -308,12 +314,13 @@ fn varies(numbers: &ArrayD<f64>) -> bool {
     numbers.iter().any(|number| Some(number) != numbers.first())
 }
 
-/// Whether a sum may lose a number that is too small beside another one.
+/// Whether a sum may lose a number because it is too small compared with the other one.
 fn is_lost(a: f64, b: f64) -> bool {
     a != 0.0 && a.abs() < BLURRED * b.abs()
 }
 
-/// Whether a sum of numbers that vary may come out the same because one is too small beside the other.
+/// Whether sums of different numbers may be equal because one number is too small compared with the
+/// other.
 fn blurs(a: &ArrayD<f64>, b: &ArrayD<f64>) -> bool {
     let shape = broadcast(a.shape(), b.shape()).unwrap_or_default();
     let [Some(wide), Some(other)] = [a, b].map(|numbers| numbers.broadcast(IxDyn(&shape))) else {
@@ -328,14 +335,14 @@ fn blurs(a: &ArrayD<f64>, b: &ArrayD<f64>) -> bool {
 macro_rules! arithmetic {
     ($($trait:ident $method:ident $sign:tt),*) => {$(
         /// # Panics
-        /// Where the shapes do not broadcast.
+        /// If the shapes do not broadcast.
         impl $trait for &Numbers {
             type Output = Numbers;
 
             fn $method(self, other: &Numbers) -> Numbers {
                 let recipe = self.recipe.$method(&other.recipe).expect("shapes that broadcast");
                 // An operation without effect adds no step to the recipe. It still turns −0 into 0,
-                // so that `compact` sees equal zeros.
+                // so that `compact` finds equal zeros.
                 let same = [self, other].into_iter().find(|numbers| {
                     recipe.id() == numbers.recipe.id() && !numbers.has_signed_zero()
                 });

@@ -1,4 +1,4 @@
-//! The operations that make recipes of recipes. Operations without effect add no step.
+//! The operations on recipes. An operation without effect adds no step.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::{Op, Recipe, Windows};
 use crate::onnx::tensor::DataType;
 
 impl Recipe {
-    /// `self + other`; `None` where the shapes do not broadcast, here and in the following.
+    /// `self + other`. All operations return `None` if the shapes do not fit.
     pub fn add(&self, other: &Recipe) -> Option<Self> {
         self.zip(Op::Add, other)
     }
@@ -55,28 +55,28 @@ impl Recipe {
         Self::new(Op::Sqrt, vec![self.clone()], self.shape().to_vec())
     }
 
-    /// `e` to the power of each.
+    /// `e` to the power of each number.
     pub fn exp(&self) -> Self {
         Self::new(Op::Exp, vec![self.clone()], self.shape().to_vec())
     }
 
-    /// The logistic function of each.
+    /// The logistic function of each number.
     pub fn sigmoid(&self) -> Self {
         Self::new(Op::Sigmoid, vec![self.clone()], self.shape().to_vec())
     }
 
-    /// 0 in place of each whose magnitude is below a number.
+    /// Replaces numbers of a magnitude below `below` by 0.
     pub fn flushed(&self, below: f64) -> Self {
         Self::new(Op::Flush(below), vec![self.clone()], self.shape().to_vec())
     }
 
-    /// The softmax along an axis; `None` where there is no such axis.
+    /// The softmax along an axis. `None` if there is no such axis.
     pub fn softmax(&self, axis: usize) -> Option<Self> {
         let shape = self.shape().to_vec();
         (axis < self.rank()).then(|| Self::new(Op::Softmax(axis), vec![self.clone()], shape))
     }
 
-    /// Each number rounded to an element type.
+    /// Rounds each number to an element type.
     pub fn rounded(&self, data_type: DataType) -> Self {
         Self::new(
             Op::Round(data_type),
@@ -85,12 +85,12 @@ impl Recipe {
         )
     }
 
-    /// The elements in another shape; `None` if the number of elements differs.
+    /// The elements in another shape. `None` if that has another number of elements.
     pub fn reshape(&self, shape: &[usize]) -> Option<Self> {
         if shape == self.shape() {
             return Some(self.clone());
         }
-        // Two in a row are one.
+        // Two reshapes in a row are one.
         let from = if self.op() == &Op::Reshape {
             &self.inputs()[0]
         } else {
@@ -106,7 +106,7 @@ impl Recipe {
         })
     }
 
-    /// The axes in another order; `None` where `perm` is no permutation of them.
+    /// The axes in another order. `None` if `perm` is not a permutation of them.
     pub fn transpose(&self, perm: &[usize]) -> Option<Self> {
         let mut sorted = perm.to_vec();
         sorted.sort_unstable();
@@ -114,7 +114,7 @@ impl Recipe {
             return None;
         }
         let shape: Vec<usize> = perm.iter().map(|&axis| self.shape()[axis]).collect();
-        // Where only axes of extent 1 go elsewhere, the elements keep their order.
+        // If only axes of extent 1 move, the elements keep their order.
         if perm
             .iter()
             .filter(|&&axis| self.shape()[axis] != 1)
@@ -130,18 +130,20 @@ impl Recipe {
         ))
     }
 
-    /// With axes of extent 1 before the first, as broadcasting has them; `None` where there are more axes already.
+    /// Adds axes of extent 1 before the first, as broadcasting does. `None` if the rank is larger
+    /// than `rank` already.
     pub fn align(&self, rank: usize) -> Option<Self> {
         let missing = rank.checked_sub(self.rank())?;
         self.reshape(&[&vec![1; missing][..], self.shape()].concat())
     }
 
-    /// The two last axes swapped.
+    /// Swaps the last two axes.
     pub fn turned(&self) -> Option<Self> {
         self.transpose(&turn(self.rank())?)
     }
 
-    /// Places along an axis, with 0 for `None`; `None` if a place is past the end.
+    /// Selects places along an axis, with 0 for a place that is `None`. Returns `None` if a place
+    /// is past the end.
     pub fn pick(
         &self,
         axis: usize,
@@ -168,7 +170,7 @@ impl Recipe {
         inside.then(|| Self::new(Op::Pick { axis, places }, vec![self.clone()], shape))
     }
 
-    /// Axes of extent 1 repeated to this shape, of the same rank.
+    /// Repeats axes of extent 1 to this shape, which has the same rank.
     pub fn expand(&self, shape: &[usize]) -> Option<Self> {
         if shape == self.shape() {
             return Some(self.clone());
@@ -182,7 +184,7 @@ impl Recipe {
         })
     }
 
-    /// Several tensors one behind the other; `None` where they differ along another axis.
+    /// Concatenates tensors along an axis. `None` if they differ along another axis.
     pub fn concat(axis: usize, parts: &[Recipe]) -> Option<Self> {
         let mut shape = parts.first()?.shape().to_vec();
         shape.get(axis)?;
@@ -202,12 +204,12 @@ impl Recipe {
         }
     }
 
-    /// The sum along an axis, which stays with extent 1; `None` where there is no such axis.
+    /// The sum along an axis, which then has extent 1. `None` if there is no such axis.
     pub fn sum(&self, axis: usize) -> Option<Self> {
         self.reduced(Op::Sum(axis), axis)
     }
 
-    /// The largest along an axis, which stays with extent 1; `None` where there is no such axis.
+    /// The maximum along an axis, which then has extent 1. `None` if there is no such axis.
     pub fn max(&self, axis: usize) -> Option<Self> {
         self.reduced(Op::Max(axis), axis)
     }
@@ -233,7 +235,8 @@ impl Recipe {
         ))
     }
 
-    /// This weight `[group, outer, inner, taps]` on values `[group, inner, places]`; `None` where extents differ.
+    /// The convolution with this weight `[group, outer, inner, taps]` of values `[group, inner,
+    /// places]`. `None` if extents differ.
     pub fn conv(&self, values: &Recipe, windows: Windows) -> Option<Self> {
         let &[group, outer, inner, taps] = self.shape() else {
             return None;
@@ -251,7 +254,7 @@ impl Recipe {
     }
 }
 
-/// The number that stands at every place of all parts, if there is one.
+/// The number that all elements of all parts equal. `None` if there is no such number.
 fn common_number(parts: &[Recipe]) -> Option<f64> {
     let number = parts.first()?.everywhere()?;
     let mut others = parts.iter().map(Recipe::everywhere);
@@ -260,21 +263,22 @@ fn common_number(parts: &[Recipe]) -> Option<f64> {
     is_common.then_some(number)
 }
 
-/// The permutation that swaps the two last axes.
+/// The permutation that swaps the last two axes.
 pub(super) fn turn(rank: usize) -> Option<Vec<usize>> {
     let mut perm: Vec<usize> = (0..rank).collect();
     perm.swap(rank.checked_sub(2)?, rank - 1);
     Some(perm)
 }
 
-/// How many elements a shape holds; `None` where they are too many to be counted.
+/// The number of elements of a shape. `None` if it does not fit `usize`.
 pub(super) fn count(shape: &[usize]) -> Option<usize> {
     shape
         .iter()
         .try_fold(1, |count: usize, &extent| count.checked_mul(extent))
 }
 
-/// The shape of what an element-wise operation makes of two shapes.
+/// The shape of the result of an element-wise operation on these shapes. `None` if they do not
+/// broadcast.
 pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Option<Vec<usize>> {
     let rank = left.len().max(right.len());
     (0..rank)
@@ -289,7 +293,7 @@ pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Option<Vec<usize>> {
         .collect()
 }
 
-/// The extent of a shape along an axis of a result of this rank, whose last axes are those of the shape.
+/// The extent of a shape along an axis of a result of this rank. The last axes of both are aligned.
 pub(super) fn aligned_extent(shape: &[usize], rank: usize, axis: usize) -> usize {
     (axis + shape.len())
         .checked_sub(rank)

@@ -14,10 +14,10 @@ use crate::onnx::tensor::{DataType, Floats, encode_into};
 use crate::onnx::value_range::ValueRange;
 use crate::refusal::{Reason, Refusal};
 
-/// Sums of more terms than this are not computed twice.
+/// A sum of more terms than this is not computed twice.
 const COSTLY: usize = 64;
 
-/// A constant that a promise is made of.
+/// A constant that a promise reads.
 #[derive(Debug, Clone)]
 pub enum Given {
     /// A tensor of a model, read in parts.
@@ -27,10 +27,10 @@ pub enum Given {
 }
 
 impl Given {
-    /// All its numbers.
+    /// All numbers of the constant.
     ///
     /// # Errors
-    /// [`Reason::Constant`] where they cannot be read.
+    /// [`Reason::Constant`] if they cannot be read.
     pub fn all(&self, name: &str) -> Result<ArrayD<f64>, Refusal> {
         match self {
             Given::Stored(floats) => floats.all().map_err(|error| unread(name, &error)),
@@ -39,8 +39,8 @@ impl Given {
     }
 }
 
-/// A recipe with its constants, in memory or in files: callers compute the part that they need,
-/// with the same numbers as in the whole.
+/// A recipe with its constants, which are in memory or in files. A caller computes the part that it
+/// needs, and gets the numbers of the whole.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -63,16 +63,16 @@ pub struct Promise {
     recipe: Recipe,
     data_type: DataType,
     given: HashMap<Arc<str>, Given>,
-    /// The axis along which parts are cut: one place of it holds few elements.
+    /// The axis along which the tensor is cut into parts. One place of it has few elements.
     axis: usize,
-    /// How many places of the axis a part has.
+    /// The number of places of the axis in a part.
     places: usize,
     /// A faster form of the recipe, if it has one.
     scaled: Option<Scaled>,
 }
 
 impl Promise {
-    /// The tensor that a recipe makes of these constants, rounded once to an element type.
+    /// The tensor that a recipe computes from these constants, rounded once to an element type.
     pub fn new(
         recipe: Recipe,
         data_type: DataType,
@@ -111,15 +111,15 @@ impl Promise {
         self.recipe.shape()
     }
 
-    /// Whether another promise is the same tensor. Equal formulas need no read; different tensors
-    /// need a short one.
+    /// Whether another promise is an equal tensor. Equal formulas need no read. Different tensors
+    /// usually differ early, and need a short one.
     pub fn is(&self, other: &Promise) -> bool {
         self.data_type == other.data_type
             && self.shape() == other.shape()
             && (self.recipe == other.recipe || self.has_bytes_of(other))
     }
 
-    /// Whether all bytes are equal, part by part.
+    /// Whether all bytes are equal, compared part by part.
     fn has_bytes_of(&self, other: &Promise) -> bool {
         let ends: Vec<usize> = self.cuts().into_iter().chain([self.length()]).collect();
         ends.windows(2).all(|ends| {
@@ -128,7 +128,7 @@ impl Promise {
         })
     }
 
-    /// The bytes of a range; `None` where a constant cannot be read.
+    /// The bytes of a range. `None` if a constant cannot be read.
     fn bytes(&self, range: Range<usize>) -> Option<Vec<u8>> {
         let mut bytes = vec![0; range.len()];
         self.make(range, &mut bytes).ok()?;
@@ -138,7 +138,7 @@ impl Promise {
     /// All numbers, before they are rounded.
     ///
     /// # Errors
-    /// Where a constant cannot be read, or is not of the shape that the recipe was written for.
+    /// A constant cannot be read, or its shape differs from that in the recipe.
     pub fn numbers(&self) -> Result<ArrayD<f64>, Refusal> {
         evaluate_from(&self.recipe, self)
     }
@@ -151,7 +151,7 @@ impl Promise {
         })
     }
 
-    /// How many parts there are.
+    /// The number of parts.
     pub fn parts(&self) -> usize {
         let shape = self.recipe.shape();
         match shape.get(self.axis) {
@@ -164,8 +164,8 @@ impl Promise {
         }
     }
 
-    /// The range of all magnitudes except 0, if the promise is a scaled constant that has been
-    /// read.
+    /// The range of all magnitudes except 0, if the promise is a scaled constant whose range is
+    /// known.
     pub(crate) fn bounds(&self) -> Option<ValueRange> {
         self.scaled.as_ref()?.bounds()
     }
@@ -173,22 +173,23 @@ impl Promise {
     /// The range of all magnitudes except 0 in a part, if the promise is a scaled constant.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// The constant cannot be read.
     pub(crate) fn bounds_in(&self, number: usize) -> Result<Option<ValueRange>, Refusal> {
         self.scaled
             .as_ref()
             .map_or(Ok(None), |scaled| scaled.bounds_in(self.range(number)))
     }
 
-    /// The elements of a part, for recipes with a faster form.
+    /// The range of the elements of a part, for a recipe with a faster form.
     fn range(&self, number: usize) -> Range<usize> {
         number * PART..self.recipe.len().min((number + 1) * PART)
     }
 
-    /// Passes the numbers of a part to `take`, block by block, in row-major order and not rounded.
+    /// Passes the numbers of a part to `take`, block by block, in row-major order and before they
+    /// are rounded.
     ///
     /// # Errors
-    /// As [`Promise::numbers`], and the errors of `take`.
+    /// The errors of [`Promise::numbers`] and of `take`.
     pub fn each(
         &self,
         number: usize,
@@ -200,7 +201,7 @@ impl Promise {
         }
     }
 
-    /// The numbers of a part of a recipe that has no faster form.
+    /// Computes the numbers of a part, for a recipe without a faster form.
     fn part(&self, number: usize) -> Result<ArrayD<f64>, Refusal> {
         let shape = self.recipe.shape();
         let Some(&extent) = shape.get(self.axis) else {
@@ -222,10 +223,10 @@ impl Promise {
         evaluate_from(&cut, self)
     }
 
-    /// All of a constant that it is made of.
+    /// Reads a whole constant of the promise.
     ///
     /// # Errors
-    /// If the constant cannot be read, or is unknown.
+    /// The constant cannot be read, or is unknown.
     pub fn constant(&self, name: &str) -> Result<ArrayD<f64>, Refusal> {
         self.whole(name)
     }
@@ -244,7 +245,8 @@ impl Promise {
         (number / along * extent + number % along * self.places) * behind
     }
 
-    /// Writes the bytes of a block of numbers that lie in a range. `into` holds the bytes of the range.
+    /// Writes the bytes of those numbers of a block that lie in `range`. `into` holds the bytes of
+    /// the range.
     fn write_block(
         &self,
         numbers: &[f64],
@@ -295,12 +297,12 @@ impl Supply for Promise {
     }
 }
 
-/// How many elements lie behind one place of an axis.
+/// The number of elements for each place of an axis.
 fn elements_behind(shape: &[usize], axis: usize) -> usize {
     shape[axis + 1..].iter().product()
 }
 
-/// How many terms each sum of a product or a convolution has.
+/// The number of terms of each sum of a product or a convolution. `None` for other steps.
 fn summed_terms(step: &Recipe) -> Option<usize> {
     match (step.op(), step.inputs()) {
         (Op::Product, [left, _]) => left.shape().last().copied(),
@@ -391,7 +393,7 @@ mod tests {
         }
     }
 
-    /// A recipe over stored constants: its promise, and the result of the evaluator over arrays.
+    /// The promise of a recipe over stored constants, and the result of the evaluator over arrays.
     fn both_ways(
         recipe: &Recipe,
         data_type: DataType,
@@ -527,7 +529,7 @@ mod tests {
                 .product(&Recipe::constant("w", &[columns, rows]).turned().unwrap())
                 .unwrap();
             let before = w.turned().unwrap().product(&t.turned().unwrap()).unwrap();
-            // As tokens are, with their batch.
+            // A row with batch axes, as tokens have them.
             let stacked = t.reshape(&[1, 1, rows]).unwrap();
             let of_stacked = stacked.product(&w).unwrap();
             let of_stacked_turned = stacked
@@ -543,7 +545,7 @@ mod tests {
                 let (promise, expected) = both_ways(&recipe, DataType::Float, tensors);
                 let made = promise.numbers().unwrap();
                 assert!(made == expected, "{recipe}");
-                // Independently: each sum by itself, in the order of the rows.
+                // An independent computation: one sum, in the order of the rows.
                 let (w, t) = (
                     &tensors[0].1.mapv(|w| f64::from(w as f32)),
                     &tensors[1].1.mapv(|t| f64::from(t as f32)),

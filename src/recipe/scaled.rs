@@ -1,5 +1,6 @@
-//! The most common of the large tensors, a weight and small tensors that are applied to its elements: from the bytes
-//! that are stored to those that will be without arrays in between, and bit for bit what the evaluator gives.
+//! The most common large tensors: a weight whose elements are combined with small tensors. They are
+//! computed from the stored bytes to the new bytes, without arrays in between. The result equals
+//! that of the evaluator bit for bit.
 
 use std::ops::Range;
 
@@ -11,13 +12,13 @@ use crate::onnx::tensor::{DataType, Floats};
 use crate::onnx::value_range::ValueRange;
 use crate::refusal::{Reason, Refusal};
 
-/// How many numbers are in the works at a time: they stay in the nearest cache.
+/// The number of elements that are computed at a time. They stay in the nearest cache.
 const BLOCK: usize = 1 << 11;
 
-/// How many are read at a time.
+/// The number of elements that are read at a time.
 const READ: usize = 1 << 15;
 
-/// Beyond this many elements an operand is not small.
+/// An operand with more elements is not small.
 const SMALL: usize = 1 << 16;
 
 /// A constant with a chain of operations on its elements.
@@ -27,23 +28,25 @@ pub(super) struct Scaled {
     steps: Vec<Applied>,
 }
 
-/// One operation on all elements, each with an element of a small tensor on its right.
+/// One operation on all elements. Its right operand is an element of a small tensor.
 #[derive(Debug)]
 struct Applied {
     op: Op,
     operand: Vec<f64>,
-    /// How small and how large the operand is.
+    /// The range of the magnitudes of the operand.
     magnitudes: ValueRange,
-    /// The axes before a run, the last one first: their extents, and how far their places are apart in the operand.
+    /// The axes before a run, the last one first: their extents, and the distances of their places
+    /// in the operand.
     axes: Vec<(usize, usize)>,
-    /// How many elements in a row meet one element of the operand, or as many in a row.
+    /// The number of consecutive elements that are combined with one element of the operand, or
+    /// with as many consecutive ones.
     run: usize,
-    /// Whether a run meets one.
+    /// Whether a run is combined with one element.
     same: bool,
 }
 
 impl Scaled {
-    /// The recipe in this form; `None` if it has another one.
+    /// Reads a recipe of this form. `None` for any other recipe.
     pub fn from_recipe(recipe: &Recipe, supply: &dyn Supply) -> Option<Self> {
         let mut steps = vec![];
         let mut rest = recipe;
@@ -79,10 +82,10 @@ impl Scaled {
         self.bounds_of(self.floats.seen()?)
     }
 
-    /// As [`Scaled::bounds`], of the elements of a range, whose constant is looked at.
+    /// Like [`Scaled::bounds`], but reads the constant, and only the elements of a range.
     ///
     /// # Errors
-    /// Where the constant cannot be read.
+    /// The constant cannot be read.
     pub fn bounds_in(&self, range: Range<usize>) -> Result<Option<ValueRange>, Refusal> {
         if !self.steps.iter().all(Applied::scales) {
             return Ok(None);
@@ -104,13 +107,14 @@ impl Scaled {
     /// Computes the elements of a range, block by block.
     ///
     /// # Errors
-    /// As [`Scaled::bounds_in`], where a product is 0 though no factor is, and what taking them says.
+    /// The errors of [`Scaled::bounds_in`] and of `take`, or that a product is 0 although no factor
+    /// is.
     pub fn each(
         &self,
         range: Range<usize>,
         take: &mut dyn FnMut(&[f64]) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
-        // Where all lie between bounds, no product is 0 but of one.
+        // If the bounds are known, a product is 0 only if one of its factors is.
         let is_bounded = self.bounds().is_some();
         self.blocks(range, |at, numbers| {
             match self
@@ -124,7 +128,8 @@ impl Scaled {
         })
     }
 
-    /// Reads the constant's elements of a range, block by block, each with the place of its first.
+    /// Reads the elements of the constant in a range, block by block. `take` gets the index of the
+    /// first element of each block.
     fn blocks(
         &self,
         range: Range<usize>,
@@ -152,7 +157,7 @@ impl Applied {
             .align(shape.len())
             .filter(|operand| operand.len() <= SMALL)?;
         let extents = operand.shape().to_vec();
-        // From the first axis on behind which the operand is one number, or has all places.
+        // Finds the first axis from which the operand is one number, or has all places.
         let first = (0..=shape.len())
             .find(|&axis| is_one_number(&extents[axis..]) || extents[axis..] == shape[axis..])?;
         let operand: Vec<f64> = evaluate_from(&operand, supply).ok()?.into_iter().collect();
@@ -169,7 +174,7 @@ impl Applied {
         })
     }
 
-    /// Whether it keeps a 0, and the magnitudes of all others follow from theirs.
+    /// Whether the operation keeps 0, and the range of the other magnitudes is known afterwards.
     fn scales(&self) -> bool {
         match self.op {
             Op::Mul => true,
@@ -178,7 +183,7 @@ impl Applied {
         }
     }
 
-    /// The range after the operation.
+    /// The range of the magnitudes after the operation.
     fn bounds(&self, of: ValueRange) -> Option<ValueRange> {
         match self.op {
             _ if !self.scales() => None,
@@ -187,8 +192,8 @@ impl Applied {
         }
     }
 
-    /// Does it to the elements from one on. Says whether no product became 0 only because nothing is so small, unless that is
-    /// known not to be.
+    /// Applies the operation to the elements that start at index `at`. Returns whether no product
+    /// became 0 only because it is too small. With `is_bounded` this is known not to happen.
     fn apply(&self, numbers: &mut [f64], mut at: usize, is_bounded: bool) -> bool {
         let mut kept = true;
         let mut rest = numbers;
@@ -211,7 +216,7 @@ impl Applied {
     }
 }
 
-/// Whether a product is 0 though neither factor is.
+/// Whether a product is 0 although neither factor is.
 #[inline(always)]
 fn vanished(product: f64, a: f64, b: f64) -> bool {
     (product == 0.0) & (a != 0.0) & (b != 0.0)
@@ -260,7 +265,7 @@ fn is_one_number(extents: &[usize]) -> bool {
     extents.iter().all(|&extent| extent == 1)
 }
 
-/// The distance between places along an axis, 0 where the operand is constant along it.
+/// The distance between places along an axis, or 0 if the operand is constant along it.
 fn stride(extents: &[usize], axis: usize) -> usize {
     match extents[axis] {
         1 => 0,

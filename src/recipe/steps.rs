@@ -1,11 +1,12 @@
-//! Recipes as lists of steps, as certificates hold them.
+//! Recipes as lists of steps, in which form certificates hold them.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Op, Recipe, Windows, places};
 use crate::onnx::tensor::DataType;
 
-/// The largest number of elements of a step in a certificate: products and sums of extents do not overflow below it.
+/// The largest number of elements of a step in a certificate. Below it, products and sums of
+/// extents do not overflow.
 const MOST: usize = 1 << 40;
 
 /// The largest number in the windows of a step.
@@ -36,7 +37,7 @@ pub struct RecipeStep {
     shape: Vec<usize>,
 }
 
-/// [`Op`], as it is written.
+/// An [`Op`] in its written form.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 enum StepOp {
@@ -85,7 +86,7 @@ enum StepOp {
     Conv(Windows),
 }
 
-/// The types of floats, by the names that certificates have for them.
+/// The float types, with their names in certificates.
 const FLOATS: [(DataType, &str); 4] = [
     (DataType::Float16, "float16"),
     (DataType::BFloat16, "bfloat16"),
@@ -93,13 +94,13 @@ const FLOATS: [(DataType, &str); 4] = [
     (DataType::Double, "float64"),
 ];
 
-/// The name of a type of floats in certificates; no other type has a recipe.
+/// The name of a float type in certificates. No other type has a recipe.
 pub fn float_name(data_type: DataType) -> String {
     let known = FLOATS.iter().find(|(float, _)| *float == data_type);
     known.map_or_else(|| data_type.name(), |(_, name)| (*name).to_owned())
 }
 
-/// The type of floats by its name in certificates.
+/// The float type with this name in certificates.
 pub fn float_named(name: &str) -> Option<DataType> {
     FLOATS
         .iter()
@@ -108,7 +109,7 @@ pub fn float_named(name: &str) -> Option<DataType> {
 }
 
 impl Recipe {
-    /// The recipe as steps, each behind its inputs; the last step is the recipe.
+    /// The recipe as steps, each after its inputs. The last step is the recipe itself.
     pub fn to_steps(&self) -> Vec<RecipeStep> {
         let steps = self.steps();
         let places = places(&steps);
@@ -124,7 +125,7 @@ impl Recipe {
         written.collect()
     }
 
-    /// The recipe of a list of steps, which may be malformed.
+    /// Builds the recipe of a list of steps, which may be malformed.
     ///
     /// # Errors
     /// The step that does not fit the others, and the reason.
@@ -179,8 +180,8 @@ fn written(op: &Op) -> StepOp {
     }
 }
 
-/// Reads the operation literally, without the shortcuts of the constructors; they only check its
-/// inputs and give its extents.
+/// Reads an operation literally. The constructors, which may simplify it, only check its inputs and
+/// compute its extents.
 fn read(step: &RecipeStep, inputs: &[&Recipe]) -> Result<Recipe, String> {
     let shape = &step.shape;
     if !is_countable(shape) {
@@ -202,10 +203,10 @@ fn read(step: &RecipeStep, inputs: &[&Recipe]) -> Result<Recipe, String> {
     }
 }
 
-/// An operation and the extents of its result; no extents where the inputs do not fit it.
+/// An operation and the extents of its result. `None` if the inputs do not fit.
 type CheckedOp = (Op, Option<Vec<usize>>);
 
-/// Whether the product of all extents but 0 is not too large.
+/// Whether the product of all extents except 0 is small enough.
 fn is_countable(shape: &[usize]) -> bool {
     let mut extents = shape.iter().filter(|&&extent| extent != 0);
     let product = extents.try_fold(1_usize, |all, &extent| all.checked_mul(extent));
@@ -322,7 +323,7 @@ fn are_sound(windows: &Windows) -> Option<()> {
     sound.then_some(())
 }
 
-/// Whether every product of the first extents stays below the bound.
+/// Whether every product of leading extents is small enough.
 fn are_small(extents: &[usize]) -> bool {
     let product = extents.iter().try_fold(1_usize, |all, &extent| {
         all.checked_mul(extent).filter(|&all| all <= WIDEST)

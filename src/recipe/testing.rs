@@ -1,4 +1,4 @@
-//! Recipes to test with.
+//! Recipes for tests.
 
 use ndarray::ArrayD;
 
@@ -6,10 +6,11 @@ use super::{Recipe, Windows};
 use crate::onnx::tensor::DataType;
 use crate::refusal::Refusal;
 
-/// `W` of 4 x 6, `v` of 6, `s` of 2 x 1 x 3 x 1.
+/// Reads the constants of the tests: `W` of shape `[4, 6]`, `v` of shape `[6]`, and `s` of shape
+/// `[2, 1, 3, 1]`.
 ///
 /// # Errors
-/// Never: the signature is that of a reader of model constants.
+/// Never. The signature is that of a reader of model constants.
 pub fn read(name: &str) -> Result<ArrayD<f64>, Refusal> {
     let shape: &[usize] = match name {
         "W" => &[4, 6],
@@ -31,7 +32,7 @@ pub fn vector() -> Recipe {
     Recipe::constant("v", &[6])
 }
 
-/// One recipe of each operation, on top of others.
+/// Recipes that end in each of the operations.
 pub fn recipes() -> Vec<Recipe> {
     let scaled = weight().mul(&vector()).unwrap();
     let grouped = weight().reshape(&[2, 2, 3, 2]).unwrap();

@@ -1,18 +1,18 @@
-//! Recipes as text: `mul(W, reshape(γ, [384, 1]))`.
+//! Recipes as text, such as `mul(W, reshape(γ, [384, 1]))`.
 
 use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter};
 
 use super::{Op, Recipe, Windows};
 
-/// Longer parts of a formula get names of their own.
+/// The length of a part of a formula above which it gets a name of its own.
 const WIDE: usize = 100;
 
-/// The length of a list of places beyond which only the length is printed.
+/// The longest list of places that is printed. Of a longer list, only the length is printed.
 const LONGEST: usize = 8;
 
 impl Display for Recipe {
-    /// The formula. Parts that it needs several times come first, under names of their own, and so do long ones.
+    /// Writes the formula. Shared parts and long parts come first, under names of their own.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let steps = self.steps();
         let mut uses: HashMap<_, usize> = HashMap::new();
@@ -103,7 +103,7 @@ fn place_as_text(place: &Option<usize>) -> String {
     }
 }
 
-/// `[3..7]` for a run, `[0 × 4]` for one place repeated, a list or its length otherwise; `-` is nothing.
+/// Writes `[3..7]` for a run of places, otherwise a list or its length. `-` stands for no place.
 fn places_as_text(places: &[Option<usize>]) -> String {
     match places {
         [Some(first), rest @ ..]

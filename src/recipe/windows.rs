@@ -1,19 +1,20 @@
-//! Which places a convolution joins.
+//! The places that a convolution reads.
 
 use serde::{Deserialize, Serialize};
 
-/// The windows of a convolution: which place of its input each tap of the kernel meets for each place of the result.
+/// The windows of a convolution: the place of its input that each tap of the kernel reads for each
+/// place of the result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Windows {
-    /// Whether it is a transposed convolution, which spreads each place instead of gathering places.
+    /// Whether the convolution is transposed: it spreads each place instead of gathering places.
     pub transposed: bool,
-    /// The extents of the kernel; here and in the following one for each spatial axis.
+    /// The extents of the kernel. This list and those below have one element for each spatial axis.
     pub kernel: Vec<usize>,
-    /// The strides, in places of the input (of the result, if transposed).
+    /// The strides, in places of the input, or of the result if the convolution is transposed.
     pub strides: Vec<i64>,
-    /// The distances of the taps.
+    /// The distances between the taps.
     pub dilations: Vec<i64>,
-    /// How many zeros stand before the first place.
+    /// The number of zeros before the first place.
     pub before: Vec<i64>,
     /// The extents of the input.
     pub input: Vec<usize>,
@@ -22,8 +23,9 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// For each tap, the flat place of the input that it meets for each place of the result, row-major; `None` in the
-    /// border, and where a transposed convolution has nothing for it.
+    /// For each tap and each place of the result, the place of the input that the tap reads, as a
+    /// row-major index. `None` in the border, and if no tap of a transposed convolution reaches the
+    /// place.
     pub fn meets(&self) -> impl Iterator<Item = Vec<Option<usize>>> + '_ {
         indices(&self.kernel).map(|tap| {
             indices(&self.output)

@@ -5,10 +5,10 @@ use std::ops::Range;
 use crate::hash::HashMap;
 use crate::recipe::{Op, Operation, Recipe, Windows};
 
-/// The depth to which a cut enters a formula; deeper steps are computed whole.
+/// The depth to which a cut is pushed into a formula. Deeper steps are computed whole.
 const DEEPEST: usize = 1000;
 
-/// Cuts recipes along an axis: pushes the cut through the operations that it commutes with.
+/// Cuts recipes along an axis. A cut is pushed through the operations that commute with it.
 #[derive(Default)]
 pub(in crate::recipe) struct Cutting {
     made: HashMap<(*const Operation, usize, usize, usize), Recipe>,
@@ -44,7 +44,7 @@ impl Cutting {
         made
     }
 
-    /// The operation on parts of its inputs; `None` where it needs all of them.
+    /// The operation on parts of its inputs. `None` if it needs the whole inputs.
     fn pushed(&mut self, recipe: &Recipe, axis: usize, range: &Range<usize>) -> Option<Recipe> {
         match recipe.op() {
             Op::Constant(_) | Op::Literal(_) => None,
@@ -61,8 +61,8 @@ impl Cutting {
         }
     }
 
-    /// The part of an input along an axis that is aligned with the last axes of the result, or all
-    /// of the input where it is constant along that axis.
+    /// The part of an input along an axis of the result, whose last axes are aligned with those of
+    /// the input. The input itself if it is constant along that axis.
     fn aligned(
         &mut self,
         input: &Recipe,
@@ -98,7 +98,8 @@ impl Cutting {
         left.zip(recipe.op().clone(), &right)
     }
 
-    /// A reshape keeps an axis where as many elements lie before an axis of equal extent.
+    /// A reshape keeps an axis if the input has an axis of equal extent with equally many elements
+    /// before it.
     fn reshape(&mut self, recipe: &Recipe, axis: usize, range: &Range<usize>) -> Option<Recipe> {
         let input = recipe.inputs().first()?;
         let wanted = before_and_along(recipe, axis);
@@ -167,7 +168,7 @@ impl Cutting {
                 let left = self.aligned(left, rank, axis, range);
                 left.product(&self.aligned(right, rank, axis, range))
             }
-            // The values have the groups of the weight, and none of its outer channels.
+            // The values have the groups of the weight, but not its outer channels.
             Op::Conv(windows) if axis == 0 => {
                 let values = self.recipe(right, 0, range.clone());
                 let weight = self.recipe(left, axis, range.clone());
@@ -182,7 +183,7 @@ impl Cutting {
     }
 }
 
-/// How many elements lie before an axis, and the extent of the axis.
+/// The number of elements before an axis, and the extent of the axis.
 fn before_and_along(recipe: &Recipe, axis: usize) -> (usize, usize) {
     let shape = recipe.shape();
     (shape[..axis].iter().product(), shape[axis])

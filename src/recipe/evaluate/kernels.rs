@@ -1,9 +1,9 @@
-//! Sums of products, each in one order on every machine.
+//! Sums of products, each in an order that is equal on every machine.
 
 use multiversion::multiversion;
 use ndarray::{ArrayView2, ArrayViewMut2, Zip};
 
-/// Adds a row, times a number.
+/// Adds a row times a factor to the sums.
 #[multiversion(targets = "simd")]
 pub(super) fn add_times(factor: f64, row: &[f64], sums: &mut [f64]) {
     for (sum, number) in sums.iter_mut().zip(row) {
@@ -11,8 +11,8 @@ pub(super) fn add_times(factor: f64, row: &[f64], sums: &mut [f64]) {
     }
 }
 
-/// The products of a row with each of many, each added up in the order of its elements; several at a time, as each sum
-/// waits for its last one.
+/// Adds to each sum the product of `row` with one of `rows`, in the order of the elements. Several
+/// sums are computed at a time, because each addition waits for the one before it.
 #[multiversion(targets = "simd")]
 pub(super) fn dot_each(row: &[f64], rows: &[f64], sums: &mut [f64]) {
     const AT_ONCE: usize = 8;
@@ -36,11 +36,11 @@ pub(super) fn dot_each(row: &[f64], rows: &[f64], sums: &mut [f64]) {
     }
 }
 
-/// Adds `a · b`, in the order of the rows of `b`: any other order would round differently, and which one a library
-/// takes depends on the machine.
+/// Adds `a · b` to the sums, in the order of the rows of `b`. Any other order would round
+/// differently, and the order that a library takes depends on the machine.
 pub(super) fn multiply(a: ArrayView2<f64>, b: ArrayView2<f64>, sums: &mut ArrayViewMut2<f64>) {
     if b.ncols() == 1 {
-        // In the same order, without a loop over one column.
+        // One column: the order is the same, without a loop over columns.
         for (row, sum) in a.outer_iter().zip(sums.iter_mut()) {
             *sum = row
                 .iter()

@@ -1,4 +1,5 @@
-//! The one evaluator of recipes: float64, each operation in one order, on every machine the same.
+//! The evaluator of recipes. It computes in float64, each operation in one order, with equal
+//! results on every machine.
 
 mod cut;
 mod kernels;
@@ -21,15 +22,16 @@ use crate::refusal::{Reason, Refusal};
 /// Reads a constant of the model by name, in float64.
 pub type Read<'r> = &'r dyn Fn(&str) -> Result<ArrayD<f64>, Refusal>;
 
-/// The number of elements that are computed at once: larger operands of products are not computed whole.
+/// The number of elements that are computed at a time. Larger operands of products are not computed
+/// whole.
 pub(super) const PART: usize = 1 << 16;
 
-/// Where the constants of a model come from, which may be larger than memory.
+/// A source of the constants of a model, which may be larger than memory.
 pub(super) trait Supply {
-    /// All of a constant.
+    /// Reads a whole constant.
     fn whole(&self, name: &str) -> Result<ArrayD<f64>, Refusal>;
 
-    /// The elements of a constant in a range along an axis.
+    /// Reads the elements of a constant in a range along an axis.
     fn places(&self, name: &str, axis: usize, range: Range<usize>) -> Result<ArrayD<f64>, Refusal>;
 
     /// A stored constant, for callers that read it in parts.
@@ -57,7 +59,7 @@ impl Supply for Read<'_> {
 /// Computes a recipe. Shared steps are computed once.
 ///
 /// # Errors
-/// Where a constant cannot be read, or is not of the shape that the recipe was written for.
+/// A constant cannot be read, or its shape differs from that in the recipe.
 ///
 /// ```
 /// use ndarray::array;
@@ -72,8 +74,8 @@ pub fn evaluate(recipe: &Recipe, read: Read) -> Result<ArrayD<f64>, Refusal> {
     evaluate_from(recipe, &read)
 }
 
-/// As [`evaluate`]. A cut reads only the elements that it needs, and a product with a large
-/// constant takes it part by part.
+/// Like [`evaluate`], but a cut reads only the elements that it needs, and a product with a large
+/// constant reads it part by part.
 pub(super) fn evaluate_from(recipe: &Recipe, supply: &dyn Supply) -> Result<ArrayD<f64>, Refusal> {
     let steps = recipe.steps_to(&is_leaf);
     let mut computation = Computation::new(&steps);
@@ -91,10 +93,10 @@ fn is_leaf(step: &Recipe) -> bool {
     cut_constant(step).is_some() || Streamed::from_recipe(step).is_some()
 }
 
-/// The arrays that later steps need, while a recipe is computed.
+/// The computation of a recipe, with the arrays that later steps need.
 struct Computation {
     known: HashMap<*const Operation, ArrayD<f64>>,
-    /// How many later steps read a shared step. A step without an entry has one reader.
+    /// The number of later steps that read a shared step. A step without an entry has one reader.
     uses: HashMap<*const Operation, usize>,
 }
 
@@ -112,7 +114,7 @@ impl Computation {
         }
     }
 
-    /// Computes a step behind all steps that it needs.
+    /// Computes a step. All steps that it needs must be computed already.
     fn add(&mut self, step: &Recipe, supply: &dyn Supply) -> Result<(), Refusal> {
         let array = if let Some((name, axis, range)) = cut_constant(step) {
             of_shape(name, step.shape(), supply.places(name, axis, range)?)?
@@ -148,7 +150,8 @@ impl Computation {
         Ok(array)
     }
 
-    /// The array of the first input, if no other input and no later step reads it: it can be changed in place.
+    /// Takes the array of the first input, which can then be changed in place. `None` if another
+    /// input or a later step reads it.
     fn take_first_input(&mut self, step: &Recipe) -> Option<ArrayD<f64>> {
         let (first, others) = step.inputs().split_first()?;
         let is_read_twice = others.iter().any(|other| other.id() == first.id());
@@ -179,7 +182,8 @@ fn unlike(name: &str, shape: &[usize]) -> Refusal {
     )
 }
 
-/// The constant, axis and range of a step that takes a range of a constant along an axis.
+/// The constant, axis and range of a step that takes a range of a constant along an axis. `None`
+/// for other steps.
 fn cut_constant(step: &Recipe) -> Option<(&str, usize, Range<usize>)> {
     let (Op::Pick { axis, places }, [input]) = (step.op(), step.inputs()) else {
         return None;
@@ -194,12 +198,13 @@ fn cut_constant(step: &Recipe) -> Option<(&str, usize, Range<usize>)> {
     in_order.then(|| (&**name, *axis, first..first + places.len()))
 }
 
-/// Computes the part of a recipe that lies in a range along an axis: the same numbers as the whole has there.
+/// Computes the part of a recipe that lies in a range along an axis. The numbers are equal to those
+/// of the whole.
 ///
-/// Steps that only this part needs are computed in part; constants are read whole.
+/// Steps that only this part needs are computed in part. Constants are read whole.
 ///
 /// # Errors
-/// As [`evaluate`].
+/// The errors of [`evaluate`].
 pub fn part(
     recipe: &Recipe,
     axis: usize,

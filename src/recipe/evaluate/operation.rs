@@ -9,10 +9,10 @@ use super::kernels::multiply;
 use crate::onnx::tensor;
 use crate::recipe::{Op, Recipe, Windows};
 
-/// An input of a step: lent, or given away.
+/// An input of a step, borrowed or owned.
 pub(in crate::recipe) type Array<'a> = CowArray<'a, f64, IxDyn>;
 
-/// Computes one operation on arrays of the shapes of its inputs.
+/// Computes one operation on arrays with the shapes of its inputs.
 pub(in crate::recipe) fn compute(step: &Recipe, inputs: Vec<Array>) -> ArrayD<f64> {
     let shape = IxDyn(step.shape());
     let mut rest = inputs.into_iter();
@@ -54,7 +54,7 @@ fn literal(numbers: &[f64], shape: IxDyn) -> ArrayD<f64> {
     }
 }
 
-/// Replaces magnitudes below a number by 0.
+/// Replaces numbers of a magnitude below `below` by 0.
 fn flushed(array: ArrayD<f64>, below: f64) -> ArrayD<f64> {
     array.mapv_into(|a| if a.abs() < below { 0.0 } else { a })
 }
@@ -70,7 +70,8 @@ fn concatenated(axis: usize, parts: &[Array]) -> ArrayD<f64> {
     ndarray::concatenate(Axis(axis), &parts).expect("parts that fit")
 }
 
-/// Adds in order: the first summand must not depend on the number of sums.
+/// Sums along an axis in the order of its places, so that rounding does not depend on the number of
+/// sums.
 fn summed(array: &Array, axis: Axis) -> ArrayD<f64> {
     let mut sums = ArrayD::zeros(array.raw_dim().remove_axis(axis));
     array.axis_iter(axis).for_each(|places| sums += &places);
@@ -133,7 +134,7 @@ pub(super) fn picked(
     result
 }
 
-/// Matrix products over broadcast leading axes.
+/// Computes matrix products over broadcast leading axes.
 fn product(a: &Array, b: &Array, shape: IxDyn) -> ArrayD<f64> {
     let outer = shape.slice()[..shape.ndim() - 2].to_vec();
     let batch: usize = outer.iter().product();
@@ -162,7 +163,7 @@ fn product(a: &Array, b: &Array, shape: IxDyn) -> ArrayD<f64> {
         .expect("as many elements")
 }
 
-/// Tap by tap, each a matrix product with the places that it meets.
+/// Computes a convolution tap by tap. Each tap is a matrix product with the places that it reads.
 fn convolution(weight: &Array, values: &Array, windows: &Windows) -> ArrayD<f64> {
     let weight = weight
         .view()
@@ -185,7 +186,7 @@ fn convolution(weight: &Array, values: &Array, windows: &Windows) -> ArrayD<f64>
     result.into_dyn()
 }
 
-/// Whether a product is 0 only because float64 has nothing so small.
+/// Whether a product is 0 only because it is too small for float64.
 pub(super) fn vanishes(a: &Array, b: &Array, shape: &[usize]) -> bool {
     let shape = IxDyn(shape);
     Zip::from(&wide(a, &shape))

@@ -12,18 +12,20 @@ use crate::onnx::value_range::ValueRange;
 use crate::recipe::{Op, Recipe, aligned_extent};
 use crate::refusal::{Reason, Refusal};
 
-/// The order in which a product or a convolution with a large operand is computed in parts. The large
-/// operand has many places along the axis of the parts, so that each part is smaller than the whole.
+/// The order in which a product or a convolution with a large operand is computed in parts. The
+/// large operand has several places along the axis of the parts, so each part is smaller than the
+/// whole.
 #[derive(Clone, Copy)]
 pub(super) enum Streamed {
-    /// Parts of the result along an axis, each by itself.
+    /// Parts of the result along an axis, each computed separately.
     Result(usize),
-    /// Parts of the sums: places along the last axis of the left operand, and the one before it of the right.
+    /// Parts of the sums: places along the last axis of the left operand and the second-last axis
+    /// of the right operand.
     Sums,
 }
 
 impl Streamed {
-    /// The order for a step; `None` where the step is computed whole.
+    /// The order for a step. `None` if the step is computed whole.
     pub(super) fn from_recipe(step: &Recipe) -> Option<Self> {
         let [left, right] = step.inputs() else {
             return None;
@@ -42,7 +44,8 @@ impl Streamed {
         Some(streamed).filter(|streamed| streamed.extent(step) > 1)
     }
 
-    /// The order for a matrix product. It reads the large operand from front to back, and so once.
+    /// The order for a matrix product. The large operand is read from front to back, and so only
+    /// once.
     fn of_product(step: &Recipe, large: &Recipe, is_left: bool) -> Self {
         let (rows, columns) = (step.rank() - 2, step.rank() - 1);
         let is_turned = matches!(large.op(), Op::Transpose(_));
@@ -56,7 +59,7 @@ impl Streamed {
         }
     }
 
-    /// How many places there are along the axis of the parts.
+    /// The extent of the axis along which the parts lie.
     fn extent(self, step: &Recipe) -> usize {
         match self {
             Self::Result(axis) => step.shape()[axis],
@@ -64,7 +67,8 @@ impl Streamed {
         }
     }
 
-    /// The constant on the right of a row, where its elements are stored in the order in which the parts take them.
+    /// The constant that a row is multiplied by, if its elements are stored in the order in which
+    /// the parts need them.
     fn stored<'s>(self, step: &Recipe, supply: &'s dyn Supply) -> Option<&'s Floats> {
         let ([_, right], [others @ .., _]) = (step.inputs(), step.shape()) else {
             return None;
@@ -112,7 +116,7 @@ struct PartwiseProduct<'s> {
     supply: &'s dyn Supply,
     /// The extent of the axis along which the parts lie.
     extent: usize,
-    /// How many places of the axis a part has.
+    /// The number of places of the axis in a part.
     places: usize,
 }
 
@@ -131,14 +135,14 @@ impl PartwiseProduct<'_> {
             .map(move |from| from..extent.min(from + places))
     }
 
-    /// The product of a row with a stored constant.
+    /// Computes the product of a row and a stored constant.
     fn row_by_stored(&self, order: Streamed, floats: &Floats) -> Result<ArrayD<f64>, Refusal> {
         let [left, right] = self.operands();
         let row = evaluate_from(left, self.supply)?;
         let row = row.as_slice().unwrap_or_default();
         let mut result = ArrayD::zeros(self.step.shape());
         let sums = result.as_slice_mut().unwrap_or_default();
-        // How many elements of the constant lie behind one place of the axis.
+        // The number of elements of the constant for each place of the axis.
         let behind = right.len() / self.extent;
         let mut buffer = vec![];
         let mut numbers = vec![0.0; self.places * behind];
@@ -158,12 +162,12 @@ impl PartwiseProduct<'_> {
                 Streamed::Result(_) => dot_each(row, numbers, &mut sums[range]),
             }
         }
-        // Scaling then needs no second read to know its range.
+        // Records the range, so that scaling need not read the constant again to know it.
         floats.see(seen);
         Ok(result)
     }
 
-    /// The result, part by part along an axis.
+    /// Computes the result part by part along an axis.
     fn of_result(&self, axis: usize) -> Result<ArrayD<f64>, Refusal> {
         let mut cutting = Cutting::default();
         let mut result = ArrayD::zeros(self.step.shape());
@@ -177,7 +181,7 @@ impl PartwiseProduct<'_> {
         Ok(result)
     }
 
-    /// The sums of one matrix product, from parts of its operands.
+    /// Computes the sums of one matrix product from parts of its operands.
     fn of_sums(&self) -> Result<ArrayD<f64>, Refusal> {
         let [left, right] = self.operands();
         let [.., rows, columns] = *self.step.shape() else {
@@ -199,7 +203,7 @@ impl PartwiseProduct<'_> {
         Ok(result)
     }
 
-    /// A recipe of one matrix, computed.
+    /// Computes a recipe as one matrix with this number of rows.
     fn matrix(&self, recipe: &Recipe, rows: usize) -> Result<Array2<f64>, Refusal> {
         let array = evaluate_from(recipe, self.supply)?;
         let columns = array.len() / rows.max(1);
