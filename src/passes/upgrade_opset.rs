@@ -1,7 +1,8 @@
-//! A newer operator set for a model that writes out an operator which only that set has.
+//! Upgrades the operator set of a model that writes out an operator which only the newer set has.
 //!
-//! Most operators of sets 11 to 13 keep their meaning in set 14, which has HardSwish. Axes that
-//! were an attribute become an input; any other changed operator keeps the model in its set.
+//! Most operators of operator sets 11 to 13 keep their meaning in set 14, which has HardSwish. An
+//! axes attribute becomes an input. Any other operator that changed keeps the model in its operator
+//! set.
 
 use std::ops::RangeInclusive;
 
@@ -16,7 +17,7 @@ use crate::onnx::operator::{input_at, input_for};
 use crate::onnx::proto::{AttributeProto, NodeProto, TensorProto};
 use crate::onnx::tensor::make_i64;
 
-/// The operator sets of which [`means_the_same`] tells.
+/// The operator sets that [`means_the_same`] knows.
 pub const ALIKE: RangeInclusive<i64> = 11..=hard_swish::SINCE;
 
 /// The first IR version in which a caller may replace an initializer that is an input.
@@ -25,13 +26,13 @@ const REPLACEABLE: i64 = 4;
 /// The IR version of the newer operator set.
 const IR_VERSION: i64 = 7;
 
-/// Whether a node means the same in an operator set and in all later ones of [`ALIKE`], once attributes are written as those
-/// have them.
+/// Whether a node has one meaning in an operator set and in all later ones of [`ALIKE`], once its
+/// attributes are written in the newer form.
 pub fn means_the_same(node: &NodeProto, opset: i64) -> bool {
     match node.op() {
         // Training mode became an input.
         ("", "Dropout") => opset >= 12,
-        // It flattened all axes from the given one on.
+        // It flattened all axes from the given axis to the last.
         ("", "Hardmax") => opset >= 13,
         // One way to compute coordinates was removed.
         ("", "Resize") => {
@@ -48,8 +49,8 @@ pub fn means_the_same(node: &NodeProto, opset: i64) -> bool {
     }
 }
 
-/// The model in the newer operator set; `None` where it writes out no such operator, or another operator has another meaning
-/// there.
+/// The model in the newer operator set. `None` if it writes out no such operator, or if another
+/// operator would change its meaning.
 pub fn raised(
     analysis: &Analysis,
     is_skipped: &dyn Fn(&str) -> bool,
@@ -87,8 +88,8 @@ pub fn raised(
     Some((raised, change))
 }
 
-/// Rewrites a node for the newer set. Returns the values that replace its attributes; `None` where
-/// its meaning changed.
+/// Rewrites a node for the newer operator set. Returns the constants that replace its attributes.
+/// `None` if its meaning changed.
 fn write(
     analysis: &Analysis,
     node: NodeId,
@@ -103,7 +104,8 @@ fn write(
         return Some(vec![]);
     };
     let op = op.to_owned();
-    // Only the last axis has one meaning in both sets: before 13 all axes from the given one on, by default 1, were flattened.
+    // Before operator set 13, all axes from the given axis to the last were flattened, and the
+    // default axis was 1. So only the last axis has one meaning in both sets.
     if from < 13
         && matches!(op.as_str(), "LogSoftmax" | "Softmax")
         && written.attr_i("axis").ok()? != Some(-1)

@@ -1,4 +1,4 @@
-//! Two Transposes in a row as one Transpose, and two means as one mean.
+//! Merges two Transposes in a row into one, and two means into one.
 
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
@@ -6,7 +6,8 @@ use crate::ir::NodeId;
 use crate::ir::builder::Maker;
 use crate::ir::regions::way;
 
-/// A Transpose or a ReduceMean together with the one that makes its input for it alone.
+/// Merges a Transpose or a ReduceMean with the one that produces its input, if it is the only
+/// reader of that.
 pub fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let between = graph.input(node, 0)?;
@@ -45,7 +46,7 @@ fn permutation(at: &At, rank: usize) -> Option<Vec<usize>> {
     at.permutation(rank).ok()
 }
 
-/// The axes of a ReduceMean that keeps them.
+/// The axes of a ReduceMean with `keepdims`.
 fn reduced_axes(at: &At, rank: usize) -> Option<Vec<usize>> {
     at.only_attributes(&["axes", "keepdims", "noop_with_empty_axes"])
         .ok()?;

@@ -1,8 +1,9 @@
-//! A Gather of all places of a value in order, which is the value itself.
+//! Replaces a Gather of all places of a value in order, which is the value itself.
 //!
-//! torch calls `as_strided` where a mean over a transposed image needs the memory layout of other means, and exports the call
-//! as a Gather from the flattened value. The indices are a sum: `Range(0, n)·k` plus constants that count from 0 to k − 1
-//! are all places of a value of n items of k places.
+//! torch calls `as_strided` if a mean over a transposed image needs the memory layout of other
+//! means, and exports the call as a Gather from the flattened value. The indices are a sum. For a
+//! value of n items of k places each, `Range(0, n)·k` plus constants that count from 0 to k − 1 are
+//! all places.
 
 use ndarray::{ArrayD, Axis, IxDyn};
 
@@ -15,11 +16,11 @@ use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 use crate::shape::facts::{extent, same};
 
-/// The longest chain of operators that indices are followed through.
+/// The longest chain of operators through which indices are followed.
 const DEPTH: usize = 12;
 
-/// A Gather of all places of a value in order, as a Reshape of the value; `None` where it selects
-/// others.
+/// Writes a Gather of all places of a value in order as a Reshape of the value. `None` if it
+/// selects other places.
 pub fn as_reshape<'m>(analysis: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, facts, .. } = analysis;
     let at = analysis.at(gather);
@@ -62,7 +63,7 @@ pub fn as_reshape<'m>(analysis: &'m Analysis, gather: NodeId) -> Option<Maker<'m
 
 /// Indices: constants, plus an arithmetic progression along one axis.
 struct Places {
-    /// The constants, with one place along the axis of the progression.
+    /// The constants. They have extent 1 along the axis of the progression.
     fixed: ArrayD<i64>,
     range: Option<Progression>,
 }
@@ -117,7 +118,7 @@ impl Places {
         }
     }
 
-    /// The indices that a node reads.
+    /// The indices that a node reads at an input.
     fn read_by(at: &At, slot: usize, analysis: &Analysis, depth: usize) -> Option<Self> {
         Self::new(analysis, at.input(slot).ok()?, depth)
     }
@@ -126,7 +127,7 @@ impl Places {
         self.fixed.len() == 1 && self.range.is_none()
     }
 
-    /// The product with a number that has no more axes.
+    /// The product with a scalar that has no more axes.
     fn times(self, factor: Self) -> Option<Self> {
         let fits = factor.is_number() && factor.fixed.ndim() <= self.fixed.ndim();
         let factor = factor.fixed.first().copied().filter(|_| fits)?;
@@ -140,7 +141,7 @@ impl Places {
         })
     }
 
-    /// The indices with the axes of one place that an Unsqueeze adds.
+    /// The indices after an Unsqueeze.
     fn unsqueezed(self, at: &At) -> Option<Self> {
         let Self {
             mut fixed,
@@ -158,7 +159,8 @@ impl Places {
         Some(Self { fixed, range })
     }
 
-    /// The sum; `None` where both have a progression, or constants vary along its axis.
+    /// The sum. `None` if both have a progression, or if constants vary along the axis of the
+    /// progression.
     fn plus(self, other: Self) -> Option<Self> {
         let rank = self.fixed.ndim().max(other.fixed.ndim());
         let (one, other) = (self.aligned(rank), other.aligned(rank));
@@ -180,7 +182,7 @@ impl Places {
         is_apart.then_some(Self { fixed, range })
     }
 
-    /// The indices with axes of one place in front, up to `rank` axes.
+    /// The indices with leading axes of extent 1, up to `rank` axes.
     fn aligned(self, rank: usize) -> Self {
         let Self { mut fixed, range } = self;
         let missing = rank - fixed.ndim();
@@ -193,7 +195,7 @@ impl Places {
     }
 }
 
-/// The elements of a constant of integers.
+/// The elements of an integer constant.
 pub fn constant(analysis: &Analysis, value: ValueId) -> Option<ArrayD<i64>> {
     let shape: Vec<usize> = analysis
         .facts

@@ -1,4 +1,4 @@
-//! Canonicalization: operators in forms that the next passes see through.
+//! Canonicalization: rewrites operators into forms that the next passes recognize.
 //!
 //! | before | after |
 //! |---|---|
@@ -7,8 +7,8 @@
 //! | `x + Gather(table, zeros)` | `x +` the first entry |
 //! | `f(Expand(c))` | `Expand(f(c))`, so that statistics with the shape of the input are constants of channels again |
 //! | a Sum of two values | an Add |
-//! | an Einsum that adds up nothing | a Mul |
-//! | a pooling by whose mean a value is centred | a ReduceMean |
+//! | an Einsum that sums nothing | a Mul |
+//! | a pooling whose mean is subtracted from its input | a ReduceMean |
 //! | a BatchNormalization whose channels are tokens | a LayerNormalization |
 //! | a Gather of all places in order | a Reshape |
 //! | a GatherND of places of one axis | a Gather |
@@ -32,13 +32,13 @@ use crate::onnx::tensor;
 use crate::recipe::Numbers;
 use crate::shape::facts::{extent, same_shape};
 
-/// The operator set from which on a Sum broadcasts.
+/// The first operator set in which a Sum broadcasts.
 const SUM_BROADCASTS: i64 = 8;
 
-/// A node in its canonical form; `None` where it has that form, or has none.
+/// Writes a node in its canonical form. `None` if the node has that form already, or has none.
 type CanonicalForm = for<'m> fn(&'m Analysis, NodeId) -> Option<Maker<'m>>;
 
-/// All forms. The first one that changes a node is written.
+/// All forms. The first form that changes a node is written.
 const FORMS: [CanonicalForm; 11] = [
     gather_as_squeeze,
     gather_nd_as_gather,
@@ -53,7 +53,7 @@ const FORMS: [CanonicalForm; 11] = [
     before_expand,
 ];
 
-/// The edits of float operators.
+/// The edits of operators with float results.
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, output| {
         let data_type = analysis.facts.data_type(output);
@@ -62,7 +62,7 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     })
 }
 
-/// A Gather of the only place of an axis as a Squeeze.
+/// Writes a Gather of the only place of an axis as a Squeeze.
 fn gather_as_squeeze<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let Analysis {
         graph,
@@ -94,8 +94,8 @@ fn gather_as_squeeze<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'
     Some(maker)
 }
 
-/// A GatherND that picks constant places of the first axis as a Gather: exporters write `x[..., places]` as a GatherND
-/// between Transposes.
+/// Writes a GatherND that picks constant places of the first axis as a Gather. Exporters write
+/// `x[..., places]` as a GatherND between Transposes.
 fn gather_nd_as_gather<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let Analysis {
         graph,
@@ -126,8 +126,8 @@ fn gather_nd_as_gather<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker
     Some(maker)
 }
 
-/// A pooling over all places as a ReduceMean, where a normalization reads it: TensorFlow writes the mean over the channels of
-/// tokens as a pooling.
+/// Writes a pooling over all places as a ReduceMean, if a normalization reads it. TensorFlow writes
+/// the mean over the channels of tokens as a pooling.
 fn pooling_as_mean<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, facts, .. } = analysis;
     if !graph.is(node, "GlobalAveragePool") || analysis.at(node).only_attributes(&[]).is_err() {
@@ -171,7 +171,7 @@ fn centres(graph: &Graph, reader: &Reader, value: ValueId, mean: ValueId) -> boo
     graph.is(node, "Sub") && graph.inputs(node) == [Some(value), Some(mean)]
 }
 
-/// A Sum of two values as an Add, and a Sum of one as an Identity.
+/// Writes a Sum of two values as an Add, and a Sum of one value as an Identity.
 fn sum_as_add<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     if !graph.is(node, "Sum") || analysis.at(node).only_attributes(&[]).is_err() {
@@ -194,7 +194,8 @@ fn sum_as_add<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     Some(maker)
 }
 
-/// An Einsum of a value and a constant as a Mul, where it adds up nothing and the constant has its axes in their order.
+/// Writes an Einsum of a value and a constant as a Mul, if it sums nothing and the constant has its
+/// axes in the order of the value.
 fn einsum_as_mul<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let (graph, at) = (&analysis.graph, analysis.at(node));
     if !graph.is(node, "Einsum") || at.arity() != 2 || at.only_attributes(&["equation"]).is_err() {
@@ -220,7 +221,7 @@ fn einsum_as_mul<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> 
     let [value, factor] = [at.input(1 - slot).ok()?, at.input(slot).ok()?];
     let factor = if shape.len() > constant.len() {
         let data_type = analysis.facts.data_type(factor)?;
-        // Infinities and NaN are not stored anew.
+        // Infinities and NaN are not stored again.
         at.numbers(slot)
             .ok()
             .filter(|numbers| numbers.iter().all(|number| number.is_finite()))?;
@@ -232,7 +233,7 @@ fn einsum_as_mul<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> 
     Some(maker)
 }
 
-/// Whether two values are known to have the same extents.
+/// Whether two values are known to have equal extents.
 fn is_as_large(Analysis { facts, .. }: &Analysis, one: ValueId, other: ValueId) -> bool {
     let (Some(shape), Some(beside)) = (facts.shape(one), facts.shape(other)) else {
         return false;
@@ -240,7 +241,8 @@ fn is_as_large(Analysis { facts, .. }: &Analysis, one: ValueId, other: ValueId) 
     same_shape(&shape, &beside)
 }
 
-/// The numbers in place of one input, and the number of a scalar that does not broadcast them.
+/// The numbers of an operand: `numbers` for the value `at`, or the scalar of a constant that does
+/// not add axes to them.
 fn operand(analysis: &Analysis, value: ValueId, at: ValueId, numbers: &Numbers) -> Option<Numbers> {
     if value == at {
         return Some(numbers.clone());
@@ -260,7 +262,7 @@ fn expanded(analysis: &Analysis, value: ValueId) -> Option<(ValueId, ValueId)> {
     }
 }
 
-/// An operator of two values, one of which is uniform along the axes that it broadcasts, without the broadcast of that one.
+/// Removes the broadcast of an operand that is uniform along the axes along which it is broadcast.
 fn without_broadcast<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let [Some(one), Some(other)] = *graph.inputs(node) else {
@@ -273,7 +275,8 @@ fn without_broadcast<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'
     }
     let mut maker = Maker::new(graph, node);
     let output = graph.only_output(node)?;
-    // Where one operand is as large as the result, the other one may be broadcast again.
+    // If one operand is as large as the result, the other one can be broadcast by the operator
+    // itself.
     let are_alike = is_as_large(analysis, one, other);
     let [is_first_whole, is_second_whole] =
         [one, other].map(|value| are_alike || is_as_large(analysis, value, output));
@@ -297,7 +300,7 @@ fn without_broadcast<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'
     Some(maker)
 }
 
-/// A small value that broadcasts to a uniform one.
+/// The name of a smaller value that broadcasts to a uniform value.
 fn narrow(analysis: &Analysis, maker: &mut Maker, wide: ValueId) -> Option<String> {
     let Analysis {
         graph,
@@ -314,7 +317,7 @@ fn narrow(analysis: &Analysis, maker: &mut Maker, wide: ValueId) -> Option<Strin
     Some(maker.floats(facts.data_type(wide)?, &uniform::row(analysis, wide)?))
 }
 
-/// An element-wise operator on an expanded constant and scalars: it is computed before the Expand.
+/// Applies an element-wise operator on an expanded constant and scalars before the Expand.
 fn before_expand<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let Analysis {
         graph, constants, ..
@@ -342,8 +345,8 @@ fn before_expand<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> 
     Some(maker)
 }
 
-/// The result of a node for numbers in place of one of its inputs, if all others are scalars; it
-/// has their shape.
+/// Computes the result of a node if one of its inputs has these numbers and all others are scalars.
+/// The result has their shape.
 fn applied(analysis: &Analysis, node: NodeId, at: ValueId, numbers: &Numbers) -> Option<Numbers> {
     let Analysis {
         graph, constants, ..

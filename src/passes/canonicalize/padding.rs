@@ -1,9 +1,9 @@
-//! A Pad before a convolution or a pooling as the `pads` attribute of that operator.
+//! Writes a Pad before a convolution or a pooling as the `pads` attribute of that operator.
 //!
-//! PyTorch's ports of TensorFlow networks pad one end more than the other, by a Pad: by zeros
-//! before a convolution or a mean that counts its padding, and by −∞ before a maximum. As an
-//! attribute of the operator, the padding does not separate it from the normalizer before it, and
-//! engines read the image once.
+//! PyTorch ports of TensorFlow networks pad one end more than the other by a Pad. The padding is
+//! zeros before a convolution, and before a mean that counts its padding. It is −∞ before a
+//! maximum. As an attribute, the padding does not separate the operator from the normalizer before
+//! it, and engines read the image once.
 
 use crate::affine::propagate::rules::pad::Padding;
 use crate::analysis::Analysis;
@@ -12,8 +12,8 @@ use crate::ir::NodeId;
 use crate::ir::builder::{Maker, int, ints};
 use crate::onnx::operator::{AVERAGE_POOL, CONV, MAX_POOL};
 
-/// The operator with the padding of the Pad that it reads; `None` where another node reads the
-/// padded value, or where the result would differ.
+/// Writes an operator with the padding of the Pad that it reads. `None` if another node reads the
+/// padded value, or if the result would differ.
 pub fn as_attribute<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let at = analysis.at(node);
@@ -26,7 +26,7 @@ pub fn as_attribute<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m
     };
     at.only_attributes(attributes).ok()?;
     let automatic = at.attr_text("auto_pad", "NOTSET").ok()?;
-    // The padding decides how far a last window may reach beyond the end.
+    // The padding decides how far the last window may reach beyond the end.
     if !matches!(automatic, "NOTSET" | "VALID") || is_set(&at, "ceil_mode") {
         return None;
     }
@@ -40,7 +40,7 @@ pub fn as_attribute<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m
         .filter(|_| automatic != "VALID")
         .unwrap_or_else(|| vec![0; more.len()]);
     let pads = sum(&own, &more)?;
-    // A mean counts its own zeros or does not.
+    // A mean either counts all zeros or none.
     let counts_all =
         op != "AveragePool" || is_set(&at, "count_include_pad") || own.iter().all(|&own| own == 0);
     let has_image = has_image_in_windows(&at, op, &pads)?;
@@ -65,7 +65,8 @@ fn is_set(at: &At, flag: &str) -> bool {
     at.attr(flag, 0).is_ok_and(|flag| flag != 0)
 }
 
-/// The Pad that makes a node's input for it alone. Computed padding is folded first, and counts as a constant then.
+/// The Pad that produces a node's first input, if the node is its only reader. Padding that is
+/// computed from constants is folded by another pass first.
 fn fixed_pad(analysis: &Analysis, node: NodeId) -> Option<NodeId> {
     let graph = &analysis.graph;
     let padded = analysis.at(node).input(0).ok()?;
@@ -89,8 +90,8 @@ fn sum(own: &[i64], more: &[i64]) -> Option<Vec<i64>> {
         .collect()
 }
 
-/// Whether each window of a pooling has a place of the image: onnxruntime refuses padding as large as the window, and a
-/// window of a MaxPool with gaps may have zeros alone.
+/// Whether each window of a pooling contains a place of the image. onnxruntime refuses padding that
+/// is as large as the window, and a dilated window of a MaxPool may contain only zeros.
 fn has_image_in_windows(at: &At, op: &str, pads: &[i64]) -> Option<bool> {
     let kernel = at.attr_ints("kernel_shape").ok()?.unwrap_or_default();
     let dilations = at.attr_ints("dilations").ok()?.unwrap_or_default();

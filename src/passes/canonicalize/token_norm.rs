@@ -1,9 +1,11 @@
-//! LayerNormalization of tokens that is exported as a BatchNormalization with the statistics of its input.
+//! Recognizes a LayerNormalization of tokens that is exported as a BatchNormalization with the
+//! statistics of its input.
 //!
-//! Keras runs a LayerNormalization as a BatchNormalization in training whose channels are the tokens:
-//! `Reshape(x, [1, N, C, 1])`, mean and variance over all axes but the second, BatchNormalization with γ = 1 and β = 0, and a
-//! Reshape to the shape of x. That is `(x − mean(x))/√(var(x) + ε)` over the last axis of x, for which engines have an
-//! operator; tract runs no BatchNormalization whose statistics are not constants.
+//! Keras runs a LayerNormalization as a BatchNormalization in training whose channels are the
+//! tokens. It is exported as `Reshape(x, [1, N, C, 1])`, mean and variance over all axes except the
+//! second, a BatchNormalization with γ = 1 and β = 0, and a Reshape to the shape of x. That is `(x
+//! − mean(x))/√(var(x) + ε)` over the last axis of x. Engines have an operator for this, while
+//! tract cannot run a BatchNormalization whose statistics are not constants.
 
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
@@ -12,14 +14,14 @@ use crate::ir::{NodeId, ValueId};
 use crate::recipe::Recipe;
 use crate::shape::facts::{extent, same_shape};
 
-/// The longest chain of movements that a statistic is followed through.
+/// The longest chain of movements through which a statistic is followed.
 const REACH: usize = 4;
 
-/// Movements that keep numbers in order.
+/// Movements that keep the order of the elements.
 const MOVEMENTS: [&str; 3] = ["Reshape", "Squeeze", "Unsqueeze"];
 
-/// The result of a Reshape as a LayerNormalization that is written out; `None` where no such
-/// normalization precedes it.
+/// Writes the result of a Reshape as a written-out LayerNormalization. `None` if no such
+/// normalization precedes the Reshape.
 pub fn as_layer_norm<'m>(analysis: &'m Analysis, reshape: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, facts, .. } = analysis;
     let output = graph.only_output(reshape)?;
@@ -61,12 +63,12 @@ fn maker(analysis: &Analysis, value: ValueId) -> Option<NodeId> {
     Some(analysis.graph.producer(value)?.0)
 }
 
-/// The input of a BatchNormalization whose channels can be tokens: `[1, N, ...]`.
+/// The input of a BatchNormalization whose channels may be tokens: `[1, N, ...]`.
 struct Tokens<'m> {
     analysis: &'m Analysis<'m>,
     value: ValueId,
     rank: usize,
-    /// How many elements each token has.
+    /// The number of elements of each token.
     channels: usize,
 }
 
@@ -95,7 +97,7 @@ impl<'m> Tokens<'m> {
         self.analysis.at(node)
     }
 
-    /// Whether a value is this number everywhere, expanded or not.
+    /// Whether all elements of a value equal this number. The value may be an Expand of a constant.
     fn is_all(&self, value: ValueId, number: f64) -> bool {
         let Analysis {
             graph, constants, ..
@@ -112,8 +114,8 @@ impl<'m> Tokens<'m> {
                 .is_ok_and(|numbers| numbers.iter().all(|&it| it == number))
     }
 
-    /// The value before axes of one place are added or removed. It has one number for each token, and movements keep their
-    /// order.
+    /// The value before axes of extent 1 are added or removed. It has one scalar for each token,
+    /// and movements keep their order.
     fn statistic(&self, mut value: ValueId) -> ValueId {
         let graph = &self.analysis.graph;
         for _ in 0..REACH {
@@ -125,7 +127,7 @@ impl<'m> Tokens<'m> {
         value
     }
 
-    /// The reduction of a node over all axes but the tokens'.
+    /// The reduction over all axes except that of the tokens, and its input.
     fn reduced(&self, value: ValueId, ops: &[&str]) -> Option<(NodeId, ValueId)> {
         let node = maker(self.analysis, value)
             .filter(|&node| ops.iter().any(|op| self.analysis.graph.is(node, op)))?;
@@ -163,7 +165,7 @@ impl<'m> Tokens<'m> {
         from == self.value && is_aligned && self.is_mean(self.statistic(mean))
     }
 
-    /// `mean(d²)`, or `Σd²/C`, of the centred tokens d.
+    /// Whether a value is `mean(d²)` or `Σd²/C` of the centred tokens d.
     fn is_variance(&self, value: ValueId) -> bool {
         let Analysis {
             graph, constants, ..

@@ -1,9 +1,10 @@
-//! A product with several readers is split where some readers want fewer places than others.
+//! Splits a product with several readers if some readers need fewer places than others.
 //!
-//! Before: one product `x·W + b` of queries, keys and values, whose columns a Reshape and a Split, Slices or Gathers split
-//! into parts. After: one product for the parts that are wanted at the places of a selection, and one for all other parts,
-//! each with its columns of `W` and `b`. Column `(o·P + p)·I + i` belongs to part `p` of `P`, with `I` columns side by side
-//! and `O` such runs of parts.
+//! Before: one product `x·W + b` of queries, keys and values, whose columns a Reshape and a Split,
+//! Slices or Gathers split into parts. After: one product for the parts that are needed only at the
+//! places of a selection, and one product for all other parts, each with its columns of `W` and
+//! `b`. Column `(o·P + p)·I + i` belongs to part `p` of `P`. Each part has `I` adjacent columns in
+//! each of `O` runs.
 
 use std::ops::Range;
 
@@ -26,20 +27,21 @@ use crate::shape::facts::extent;
 struct TakenPart {
     node: NodeId,
     output: ValueId,
-    /// The places of the axis of parts that it takes.
+    /// The places that it takes on the axis of the parts.
     places: Range<usize>,
     drops_axis: bool,
     is_narrow: bool,
 }
 
-/// A product with a constant weight, the operators behind it, and the value that readers take parts of.
+/// A product with a constant weight, the operators after it, and the value of which readers take
+/// parts.
 struct Product {
     node: NodeId,
     /// The Add of a bias, and the input that is the bias.
     bias: Option<(NodeId, usize)>,
-    /// A Reshape that gives the parts an axis.
+    /// A Reshape that gives the parts an axis of their own.
     reshape: Option<NodeId>,
-    /// Transposes behind it, in their order.
+    /// The Transposes after it, in order.
     transposes: Vec<NodeId>,
     whole: ValueId,
 }
@@ -54,7 +56,7 @@ pub(super) fn split_product(analysis: &Analysis, region: &NarrowRegion) -> Optio
     })
 }
 
-/// The input of the Split that makes a value.
+/// The input of the Split that outputs a value.
 fn split_value(analysis: &Analysis, value: ValueId) -> Option<ValueId> {
     let (node, _) = analysis.graph.producer(value)?;
     analysis
@@ -64,7 +66,8 @@ fn split_value(analysis: &Analysis, value: ValueId) -> Option<ValueId> {
         .flatten()
 }
 
-/// The product above a value, with nothing between them that something else reads, or that stops a selection along an axis.
+/// The product before a value. No value in between may have another reader, and no operator in
+/// between may stop a selection along the axis.
 fn product(analysis: &Analysis, whole: ValueId, along: usize) -> Option<Product> {
     let graph = &analysis.graph;
     let mut found = Product {
@@ -109,7 +112,7 @@ fn product(analysis: &Analysis, whole: ValueId, along: usize) -> Option<Product>
     }
 }
 
-/// The axis of an input that a selection along an axis of the output passes to.
+/// The axis of an input to which a selection along an axis of the output passes.
 fn passed(analysis: &Analysis, node: NodeId, slot: usize, along: usize) -> Option<usize> {
     match reads(&analysis.at(node), 0, along).get(slot)? {
         &AxisRead::Same(axis) => Some(axis),
@@ -117,7 +120,7 @@ fn passed(analysis: &Analysis, node: NodeId, slot: usize, along: usize) -> Optio
     }
 }
 
-/// The readers of a value, each of which takes places of the same axis out of it.
+/// The parts that the readers of a value take, and their common axis.
 fn parts(
     analysis: &Analysis,
     region: &NarrowRegion,
@@ -190,7 +193,8 @@ fn gathered(analysis: &Analysis, node: NodeId, axis: usize) -> Option<Range<usiz
     (at.rank(1) == Ok(0)).then_some(place..place + 1)
 }
 
-/// How the columns of a product are laid out in parts: the axis of parts before the transposes, and `O`, `P`, `I`.
+/// The layout of a product's columns in parts: the axis of the parts before the transposes, and
+/// `O`, `P`, `I`.
 fn layout(analysis: &Analysis, product: &Product, axis: usize) -> Option<(usize, [usize; 3])> {
     let graph = &analysis.graph;
     let mut axis = axis;
@@ -233,7 +237,7 @@ fn written(
     let graph = &analysis.graph;
     let (reshaped, layout) = layout(analysis, product, axis)?;
     let sizes = [true, false].map(|is_narrow| places(parts, is_narrow));
-    // A place is of one product alone.
+    // Each place belongs to only one product.
     if sizes[0].iter().any(|place| sizes[1].contains(place)) {
         return None;
     }
@@ -281,7 +285,7 @@ fn written(
     })
 }
 
-/// The places of parts, ascending.
+/// The places of the narrow or the other parts, in ascending order.
 fn places(parts: &[TakenPart], is_narrow: bool) -> Vec<usize> {
     let mut places: Vec<usize> = parts
         .iter()
@@ -293,7 +297,7 @@ fn places(parts: &[TakenPart], is_narrow: bool) -> Vec<usize> {
     places
 }
 
-/// The product of some parts, laid out as that of all.
+/// Writes the product of some parts, with the layout of the whole product.
 fn product_of(
     analysis: &Analysis,
     product: &Product,
@@ -335,7 +339,7 @@ fn product_of(
     Some(name)
 }
 
-/// The columns of a bias, which has one number for each column, or one for all.
+/// Writes these columns of a bias, which must have one element for each column.
 fn bias(
     analysis: &Analysis,
     node: NodeId,

@@ -1,15 +1,19 @@
 //! Moves selections of places up, before the work whose results they leave out.
 //!
-//! Before: a block of a transformer for all tokens, and a Gather of the class token. After: the class token of the residual
-//! stream is gathered, the block computes queries, projection and MLP for it alone, and keys and values for all tokens.
+//! Before: a block of a transformer for all tokens, and a Gather of the class token. After: the
+//! class token of the residual stream is gathered. The block computes queries, projection and MLP
+//! only for it, and keys and values for all tokens.
 //!
-//! A selection commutes with an operator whose output at place `i` reads place `i` of each operand that varies along the
-//! axis; [`crate::ops::axes`] tells which do. The selection moves to each such operand, and an operand that is broadcast or
-//! read whole stays. It stops at an operator that mixes places of the axis, and at a value that another node reads whole.
+//! A selection commutes with an operator whose output at place `i` reads place `i` of each operand
+//! that varies along the axis; [`crate::ops::axes`] says which operators do. The selection moves to
+//! each such operand. An operand that is broadcast or read whole stays unchanged. The selection
+//! stops at an operator that mixes places of the axis, and at a value that another node reads
+//! whole.
 //!
-//! A selection moves only if it leaves out half of the places of a product or of a normalization, for all values of open
-//! extents: it takes one place of an open extent, or at most half of an extent that is a number. A product of queries, keys
-//! and values of which only the queries are wanted at fewer places is split first.
+//! A selection moves only if it leaves out at least half of the places of a product or of a
+//! normalization, for all values of unknown extents. So it takes one place of an unknown extent, or
+//! at most half of a known extent. A product of queries, keys and values is split first if only the
+//! queries are needed at fewer places.
 
 mod fused;
 mod region;
@@ -19,10 +23,10 @@ mod write;
 use crate::affine::materialize::Edit;
 use crate::analysis::Analysis;
 
-/// The name of this pass for `--skip`; `placement` stands for it too.
+/// The name of this pass for `--skip`. `placement` skips it too.
 pub const KIND: &str = "demand";
 
-/// The next move of each selection that has one, none of which touches another.
+/// The next move of each selection that has one. No two of these edits share a node.
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     let mut taken = vec![false; analysis.graph.order().len()];
     let mut edits = vec![];

@@ -1,8 +1,8 @@
-//! The values that are wanted at a selection's places alone.
+//! The values that are needed only at the places of a selection.
 //!
-//! The demand propagates up from the value that is selected from: a node whose outputs are all wanted at these places wants
-//! each operand that varies along the axis at these places. A value that another node reads whole is a cut: the selection is
-//! written there.
+//! The demand propagates up from the selected value. If all outputs of a node are needed only at
+//! these places, so is each operand that varies along the axis. A value that another node reads
+//! whole is a cut: the selection is written there.
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
@@ -14,29 +14,30 @@ use crate::onnx::operator::Category;
 use crate::ops::axes::{AxisRead, reads};
 use crate::shape::facts::same_shape;
 
-/// Constants of more elements than this are selected from only where nothing else reads them.
+/// A constant with more elements is selected from only if it has no other readers.
 const SMALL: usize = 1 << 14;
 
-/// Nodes that work on the places of a selection alone.
+/// Nodes that need to compute only the places of a selection.
 pub(super) struct NarrowRegion {
     /// The nodes in topological order.
     pub nodes: Vec<NodeId>,
-    /// Inputs of the nodes that are read at the places, each with the axis along which they lie.
+    /// Inputs of the nodes that are read only at the places, each with the axis of the places.
     pub slots: BTreeMap<(NodeId, usize), usize>,
-    /// Values that are wanted at the places alone, each with the axis along which they lie.
+    /// Values that are needed only at the places, each with the axis of the places.
     pub narrow: BTreeMap<ValueId, usize>,
-    /// Values that stay whole and of which nodes of the region read the places, along an axis.
+    /// Values that stay whole while nodes of the region read only their places along an axis.
     pub cuts: BTreeSet<(ValueId, usize)>,
-    /// Nodes that read a value of the region for its shape alone, with a value of the same shape that stays.
+    /// Nodes that read only the shape of a value of the region, each with a value of equal shape
+    /// that stays.
     pub shapes: Vec<(NodeId, ValueId)>,
-    /// How many places there are.
+    /// The number of places.
     pub count: usize,
 }
 
-/// The region above a group of selections, where a product or a normalization is in it.
+/// The region before a group of selections. `None` if it contains no product and no normalization.
 pub(super) fn region(analysis: &Analysis, group: &Group) -> Option<NarrowRegion> {
     let mut whole = BTreeSet::new();
-    // Each round but the last adds a value that stays whole.
+    // Each round except the last adds a value that stays whole.
     for _ in 0..=analysis.graph.order().len() {
         let mut search = UpwardSearch {
             analysis,
@@ -68,7 +69,7 @@ fn empty(group: &Group) -> NarrowRegion {
     }
 }
 
-/// Whether a product or a normalization works on fewer places.
+/// Whether a product or a normalization gets fewer places.
 fn is_worth(analysis: &Analysis, region: &NarrowRegion) -> bool {
     let mut nodes = region.nodes.iter();
     !region.cuts.is_empty() && nodes.any(|&node| is_work(analysis, node))
@@ -84,8 +85,8 @@ fn is_work(analysis: &Analysis, node: NodeId) -> bool {
             .any(|op| graph.is(node, op))
 }
 
-/// Replaces narrow values by whole ones where only the shape is read. Returns the values without a
-/// replacement.
+/// Finds a whole value for each narrow value of which nodes read only the shape. Returns the values
+/// for which there is none.
 fn stand_ins(
     analysis: &Analysis,
     region: &mut NarrowRegion,
@@ -106,7 +107,7 @@ fn stand_ins(
     unresolved
 }
 
-/// A value that stays whole, with the shape of another one.
+/// A value that stays whole and has the shape of `value`.
 fn cut_of_shape(analysis: &Analysis, region: &NarrowRegion, value: ValueId) -> Option<ValueId> {
     let shape = analysis.facts.shape(value)?;
     let mut cuts = region.cuts.iter().map(|&(cut, _)| cut);
@@ -122,12 +123,12 @@ struct UpwardSearch<'s> {
     /// Values that stay whole.
     whole: &'s BTreeSet<ValueId>,
     found: NarrowRegion,
-    /// Nodes that read a value for its shape alone.
+    /// Nodes that read only the shape of a value.
     shape_readers: BTreeMap<ValueId, Vec<NodeId>>,
 }
 
 impl UpwardSearch<'_> {
-    /// Visits nodes from the last one up, so that all readers of a value are visited before its
+    /// Visits nodes from the last one upward, so that all readers of a value are visited before its
     /// producer.
     fn run(&mut self) {
         let graph = &self.analysis.graph;
@@ -157,14 +158,14 @@ impl UpwardSearch<'_> {
         }
     }
 
-    /// A value is not narrowed: the selection is written behind it.
+    /// Keeps a value whole: the selection is written after it.
     fn stop(&mut self, value: ValueId) {
         if let Some(axis) = self.found.narrow.remove(&value) {
             self.found.cuts.insert((value, axis));
         }
     }
 
-    /// Notes that a value is wanted at the places along an axis.
+    /// Records that a value is needed at the places along an axis.
     fn want(
         &mut self,
         value: ValueId,
@@ -195,7 +196,8 @@ impl UpwardSearch<'_> {
             || self.found.cuts.iter().any(|&(cut, _)| cut == value)
     }
 
-    /// The inputs that a node reads at the places, each with its axis, where the selection passes it.
+    /// The inputs that a node reads at the places, each with its axis. `None` if the selection
+    /// cannot pass the node.
     fn passed(&mut self, node: NodeId, outputs: &[ValueId]) -> Option<Vec<(usize, usize)>> {
         let graph = &self.analysis.graph;
         let is_here = way(graph.node(node)) == way(graph.node(self.group.first()));
@@ -219,7 +221,7 @@ impl UpwardSearch<'_> {
         all.filter(|read| !read.is_empty())
     }
 
-    /// The inputs that vary along an axis of an output, each with the axis in it.
+    /// The inputs that vary along an axis of an output, each with that axis in the input.
     fn operands(&self, node: NodeId, slot: usize, axis: usize) -> Option<Vec<(usize, usize)>> {
         let graph = &self.analysis.graph;
         let mut found = vec![];
@@ -239,7 +241,8 @@ impl UpwardSearch<'_> {
         Some(found)
     }
 
-    /// Whether the places of a value can be taken: a large constant with other readers would be stored twice.
+    /// Whether places of a value can be taken. A large constant with other readers would be stored
+    /// twice.
     fn can_be_cut(&self, value: ValueId) -> bool {
         let constants = &self.analysis.constants;
         if !constants.is_constant(value) {
@@ -250,7 +253,8 @@ impl UpwardSearch<'_> {
         is_small || (!is_computed && self.analysis.graph.only_reader(value).is_some())
     }
 
-    /// Whether each reader of a value is a selection of the group, reads the places along this axis, or only the shape.
+    /// Whether each reader of a value reads only the places along this axis, or only the shape. The
+    /// value of the group is read by its selections.
     fn is_only_narrow(&mut self, value: ValueId) -> bool {
         let graph = &self.analysis.graph;
         if value == self.group.value {
@@ -274,7 +278,8 @@ impl UpwardSearch<'_> {
     }
 }
 
-/// Whether a node can be rewritten for fewer places of an axis: explicit extents and groups of channels need other numbers.
+/// Whether a node can be written for fewer places of an axis. A node with explicit extents or
+/// groups of channels would need other numbers.
 fn can_be_written(analysis: &Analysis, node: NodeId, axis: usize) -> bool {
     let (graph, at) = (&analysis.graph, analysis.at(node));
     match graph.op(node) {

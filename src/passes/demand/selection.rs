@@ -9,17 +9,17 @@ use crate::ir::regions::way;
 use crate::ir::{NodeId, Reader, ValueId};
 use crate::ops::axes::{AxisRead, reads};
 
-/// The limit for the number of listed places.
+/// The largest number of places that are listed.
 const LISTED: usize = 1 << 12;
 
 /// The selected places, in the form of the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PlaceSet {
-    /// Places of an extent that is a number.
+    /// Places of a known extent.
     Listed(Vec<usize>),
-    /// One place of an open extent, counted from the end where it is negative.
+    /// One place of an unknown extent. A negative index counts from the end.
     Gathered(i64),
-    /// One place of an open extent, from the start to the end of a Slice.
+    /// One place of an unknown extent, from the start to the end of a Slice.
     Sliced(i64, i64),
     /// One place, whose index the model computes.
     Computed(ValueId),
@@ -29,22 +29,22 @@ pub(super) enum PlaceSet {
 #[derive(Debug, Clone)]
 pub(super) struct Selection {
     pub node: NodeId,
-    /// Its output.
+    /// The output of the node.
     pub output: ValueId,
     pub places: PlaceSet,
-    /// Whether the axis is left out of the result.
+    /// Whether the result lacks the axis.
     pub drops_axis: bool,
 }
 
-/// All readers of a value, each of which selects along the same axis.
+/// All readers of a value. Each of them selects along the same axis.
 #[derive(Debug)]
 pub(super) struct Group {
     pub value: ValueId,
     pub axis: usize,
     pub selections: Vec<Selection>,
-    /// The places that one of them takes.
+    /// The places that at least one of them takes.
     pub places: PlaceSet,
-    /// How many these are.
+    /// The number of these places.
     pub count: usize,
 }
 
@@ -54,7 +54,8 @@ impl Group {
     }
 }
 
-/// Values that only selections read, where those leave out half of the places or more.
+/// Finds the values that only selections read, and of which these leave out at least half of the
+/// places.
 pub(super) fn groups(analysis: &Analysis) -> Vec<Group> {
     let graph = &analysis.graph;
     let mut seen = BTreeSet::new();
@@ -117,7 +118,8 @@ fn group(analysis: &Analysis, value: ValueId) -> Option<Group> {
     })
 }
 
-/// The places that any of these takes: those of all, where they can be listed.
+/// The places that at least one selection takes. `None` if the selections differ and cannot be
+/// listed.
 fn union(selections: &[Selection]) -> Option<PlaceSet> {
     let first = &selections[0].places;
     if selections.iter().all(|other| other.places == *first) {
@@ -176,7 +178,7 @@ fn gathered(analysis: &Analysis, node: NodeId) -> Option<(usize, Vec<Selection>)
     ))
 }
 
-/// A Slice of one axis, or a Split.
+/// The selections of a Slice of one axis, or of a Split.
 fn cut(analysis: &Analysis, node: NodeId) -> Option<(usize, Vec<Selection>)> {
     let (graph, at) = (&analysis.graph, analysis.at(node));
     let rank = at.rank(0).ok()?;
@@ -232,7 +234,7 @@ fn listed(analysis: &Analysis, node: NodeId, slot: usize, axis: usize) -> Option
         .then(|| PlaceSet::Listed((0..count).map(|place| start + place * step).collect()))
 }
 
-/// A Slice that takes one place of an open extent, whichever it is.
+/// The place of a Slice that takes one place of an unknown extent.
 fn sliced(analysis: &Analysis, node: NodeId, output: ValueId, axis: usize) -> Option<PlaceSet> {
     let at = analysis.at(node);
     at.only_attributes(&["axes", "ends", "starts"]).ok()?;
@@ -247,7 +249,8 @@ fn sliced(analysis: &Analysis, node: NodeId, output: ValueId, axis: usize) -> Op
     let [step] = steps[..] else {
         return None;
     };
-    // From the last place to the end, or from the first one to the second: only a model without data has an extent of 0.
+    // From the last place to the end, or from the first place to the second. Only a model without
+    // data has an extent of 0.
     let is_last = start == -1 && end >= i64::from(i32::MAX);
     let is_first = start == 0 && end == 1;
     let is_one = analysis
@@ -258,7 +261,7 @@ fn sliced(analysis: &Analysis, node: NodeId, output: ValueId, axis: usize) -> Op
         .then_some(PlaceSet::Sliced(start, end))
 }
 
-/// Takes places of a value along an axis, which stays. Returns the name of the result.
+/// Writes the selection of places along an axis, which is kept. Returns the name of the result.
 pub(super) fn write(
     maker: &mut Maker,
     value: &str,
@@ -289,7 +292,7 @@ fn gather(maker: &mut Maker, value: &str, list: &str, axis: i64) -> String {
     maker.op("Gather", &[value, list], vec![int("axis", axis)])
 }
 
-/// Places that follow each other.
+/// The range of consecutive places. `None` if they are not consecutive.
 fn run(places: &[usize]) -> Option<std::ops::Range<usize>> {
     let first = *places.first()?;
     let follows = places

@@ -1,4 +1,5 @@
-//! Writes a region for the places of a selection: selections where it begins, and its nodes again.
+//! Writes a region for the places of a selection: selections at its cuts, and its nodes on narrow
+//! operands.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,7 @@ use crate::onnx::proto::NodeProto;
 use crate::recipe::Recipe;
 use crate::shape::facts::extent;
 
-/// Replaces a region and the selections behind it.
+/// Replaces a region and the selections after it.
 pub(super) fn moved(
     analysis: &Analysis,
     group: &Group,
@@ -68,8 +69,8 @@ pub(super) fn moved(
     })
 }
 
-/// The selected places of a float constant, to be stored; `None` for other values, or computed
-/// places.
+/// Stores the selected places of a float constant. `None` for other values, or if the places are
+/// computed.
 fn stored(
     analysis: &Analysis,
     maker: &mut Maker,
@@ -100,7 +101,7 @@ fn stored(
     Some(maker.floats(data_type, &recipe))
 }
 
-/// Renames a value in a node that makes or reads it.
+/// Renames a value in a node that outputs or reads it.
 pub(super) fn rename(node: &mut NodeProto, from: &str, to: &str) {
     for name in node
         .input
@@ -112,7 +113,7 @@ pub(super) fn rename(node: &mut NodeProto, from: &str, to: &str) {
     }
 }
 
-/// Writes a node of the region again, on narrow operands.
+/// Writes a node of the region on narrow operands.
 fn again(
     analysis: &Analysis,
     region: &NarrowRegion,
@@ -141,7 +142,7 @@ fn again(
     Some(())
 }
 
-/// The target shape of a Reshape, with the selected number of places.
+/// The target shape of a Reshape, with the number of selected places.
 fn target(
     analysis: &Analysis,
     region: &NarrowRegion,
@@ -161,7 +162,7 @@ fn target(
     Some(maker.ints(&list))
 }
 
-/// The result of one selection, taken from the places that all selections of the group take.
+/// Writes the result of one selection, from the places that all selections of the group take.
 fn selected(
     maker: &mut Maker,
     narrow: &str,

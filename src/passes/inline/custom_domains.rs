@@ -1,5 +1,5 @@
-//! Nodes of custom domains that are normalizers by name, by the convention in `docs/opaque.md`, and the Scaler of
-//! `ai.onnx.ml`.
+//! Nodes of custom domains that are normalizers by name, by the convention in `docs/opaque.md`, and
+//! the Scaler of `ai.onnx.ml`.
 
 use crate::affine::recognize::KINDS;
 use crate::affine::recognize::opaque::{FACTOR, OFFSET, Opaque, scaled, write};
@@ -21,7 +21,7 @@ const FOREIGN: &[&str] = &[
     "com.microsoft",
 ];
 
-/// The Scaler of `ai.onnx.ml`, as scikit-learn's StandardScaler is exported.
+/// The Scaler of `ai.onnx.ml`. scikit-learn's StandardScaler is exported as one.
 const SCALER: Opaque = Opaque {
     names: &["scaler"],
     word: "Scaler",
@@ -29,7 +29,7 @@ const SCALER: Opaque = Opaque {
     formula: scaled,
 };
 
-/// Expands nodes of custom domains; `None` if there are no such nodes.
+/// Expands nodes of custom domains. `None` if there are no such nodes.
 pub fn expand(
     model: &Model,
     lowering: Lowering,
@@ -81,7 +81,7 @@ pub fn is_scaler(node: &NodeProto) -> bool {
     node.op() == ("ai.onnx.ml", "Scaler")
 }
 
-/// Whether a node is known to read floats: a Scaler reads integers as well.
+/// Whether a node is known to read floats. A Scaler may also read integers.
 fn reads_floats(analysis: &Analysis, node: &NodeProto) -> bool {
     let value = node
         .input

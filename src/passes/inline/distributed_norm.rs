@@ -1,7 +1,9 @@
-//! `x·s + (β − μ·s)`, as Keras and TensorFlow write a normalization, as `(x − μ)·s + β`.
+//! Rewrites `x·s + (β − μ·s)`, the form in which Keras and TensorFlow write a normalization, as `(x
+//! − μ)·s + β`.
 //!
-//! Such a graph computes `s = γ/√(σ²+ε)` first, and no value in it is the normalized one. The rewritten form has that value,
-//! with γ and β as an affine behind it, and fewer operators over all of `x`.
+//! The original graph computes `s = γ/√(σ²+ε)` first, and none of its values is the normalized one.
+//! The rewritten form has that value, with γ and β as an affine after it, and fewer operators over
+//! all of `x`.
 
 use crate::hash::{HashMap, HashSet};
 use crate::ir::builder;
@@ -12,13 +14,13 @@ use crate::onnx::node::bodies;
 use crate::onnx::proto::NodeProto;
 use crate::passes::inline::label;
 
-/// A normalization in the first form.
+/// A normalization in the original form.
 struct Distributed<'m> {
     x: &'m str,
     mean: &'m str,
     scale: &'m str,
     shift: Option<&'m str>,
-    /// The places of the nodes that are removed.
+    /// The indices of the nodes that are removed.
     removed: Vec<usize>,
 }
 
@@ -31,7 +33,7 @@ impl<'m> Distributed<'m> {
     }
 }
 
-/// Rewrites normalizations so that the mean is subtracted before scaling; `None` without such normalizations.
+/// Rewrites normalizations so that the mean is subtracted before scaling. `None` if there are none.
 pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
     let nodes = &model.graph().node;
     if !has_scaled_mean(nodes) {
@@ -75,7 +77,7 @@ fn has_scaled_mean(nodes: &[NodeProto]) -> bool {
     })
 }
 
-/// Normalizations that share no node, by the place of the last node of each.
+/// Normalizations that share no node, by the index of the last node of each.
 #[derive(Default)]
 struct Matches<'m> {
     by_last: HashMap<usize, Distributed<'m>>,
@@ -86,7 +88,7 @@ struct Matches<'m> {
 }
 
 impl<'m> Matches<'m> {
-    /// Adds a normalization, unless a node of it belongs to another one.
+    /// Adds a normalization, unless one of its nodes belongs to another one.
     fn add(&mut self, wiring: &Wiring<'m>, last: usize, found: Distributed<'m>) {
         let read: Vec<usize> = found
             .reads()
@@ -110,7 +112,7 @@ impl<'m> Matches<'m> {
     }
 }
 
-/// `(x − μ)·s + β`, which replaces the last node.
+/// Writes `(x − μ)·s + β`, which replaces the last node.
 fn written(last: &NodeProto, found: &Distributed, names: &mut Names) -> Vec<NodeProto> {
     let result = output(last).unwrap_or_default();
     let [centred, scaled, sub, mul] = ["centred", "scaled", "sub", "mul"]
@@ -143,12 +145,13 @@ fn output(node: &NodeProto) -> Option<&str> {
         .filter(|name| !name.is_empty())
 }
 
-/// Whether a node makes a mean; of tokens, TensorFlow's is a pooling over their channels.
+/// Whether a node outputs a mean. TensorFlow writes the mean of tokens as a pooling over their
+/// channels.
 fn is_mean(node: &NodeProto) -> bool {
     matches!(node.op(), ("", "GlobalAveragePool" | "ReduceMean"))
 }
 
-/// Producers and numbers of readers.
+/// The producer of each value, and its number of readers.
 struct Wiring<'m> {
     nodes: &'m [NodeProto],
     makers: HashMap<&'m str, usize>,
@@ -180,7 +183,8 @@ impl<'m> Wiring<'m> {
         }
     }
 
-    /// The operands of an operator of ONNX without attributes, and its place.
+    /// The operands and the index of the producer of a value, if it is this operator of ONNX
+    /// without attributes.
     fn operands(&self, value: &str, op: &str) -> Option<(Vec<&'m str>, usize)> {
         let place = *self.makers.get(value)?;
         let node = &self.nodes[place];
@@ -192,7 +196,7 @@ impl<'m> Wiring<'m> {
         is_plain.then(|| (node.input.iter().map(String::as_str).collect(), place))
     }
 
-    /// As [`Self::operands`], for a value with one reader.
+    /// Like [`Self::operands`], for a value with one reader.
     fn own(&self, value: &str, op: &str) -> Option<(Vec<&'m str>, usize)> {
         self.operands(value, op)
             .filter(|_| self.readers.get(value) == Some(&1))
@@ -207,7 +211,7 @@ impl<'m> Wiring<'m> {
         }
     }
 
-    /// `μ` of `−μ·s`, and the nodes.
+    /// Matches `−μ·s`. Returns `μ` and the nodes.
     fn negated_mean(&self, value: &str, scale: &str) -> Option<(&'m str, Vec<usize>)> {
         if let Some((operands, negation)) = self.own(value, "Neg") {
             let (mean, product) = self.times(operands[0], scale)?;
@@ -218,7 +222,7 @@ impl<'m> Wiring<'m> {
         Some((operands[0], vec![negation, product]))
     }
 
-    /// `μ` and `β` of `β − μ·s`, and the nodes.
+    /// Matches `β − μ·s`. Returns `μ`, `β` and the nodes.
     fn rest(&self, value: &str, scale: &str) -> Option<(&'m str, Option<&'m str>, Vec<usize>)> {
         if let Some((mean, nodes)) = self.negated_mean(value, scale) {
             return Some((mean, None, nodes));
@@ -256,7 +260,8 @@ impl<'m> Wiring<'m> {
             })
     }
 
-    /// The normalization with the product `x·s`, and `rest` added to that, or subtracted.
+    /// The normalization that consists of the product `x·s` and `rest`, which is added or
+    /// subtracted.
     fn scaled(
         &self,
         x: &'m str,

@@ -1,4 +1,5 @@
-//! Calls of local functions, replaced by the bodies of the functions: of normalizers, or of all that can be.
+//! Replaces calls of local functions by the bodies of the functions: calls of normalizers, or all
+//! calls that can be replaced.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,16 +14,16 @@ use crate::onnx::operator::Category;
 use crate::onnx::proto::{AttributeProto, FunctionProto, NodeProto};
 use crate::passes::inline::{Lowering, label, plain};
 
-/// The limit for inlined nodes of a graph, the limit for each of its nodes, and the limit for the
-/// bytes of their names. Calls beyond a limit stay.
+/// The limits of inlining: for the inlined nodes of a graph, for the inlined nodes per node of the
+/// graph, and for the bytes of their names per node. Calls beyond a limit stay.
 const NODES: usize = 1 << 15;
 const TIMES_THE_NODES: usize = 8;
 const NAME_BYTES: usize = 1 << 9;
 
-/// Inlines calls, and the calls inside of them; `None` without calls.
+/// Inlines calls, and the calls inside of their bodies. `None` if there are no calls.
 ///
 /// # Errors
-/// Where a function calls itself, which ONNX does not allow.
+/// A function calls itself, which ONNX does not allow.
 pub fn inline(
     model: &Model,
     lowering: Lowering,
@@ -45,18 +46,18 @@ pub fn inline(
     Ok(Some(result))
 }
 
-/// The nodes of a graph while calls in it are inlined.
+/// The nodes of a graph while its calls are inlined.
 struct Inliner<'m> {
     /// The functions to inline.
     functions: HashMap<FunctionId<'m>, &'m FunctionProto>,
-    /// How many nodes a call of each function becomes.
+    /// The number of nodes that replace a call of each function.
     sizes: HashMap<FunctionId<'m>, usize>,
     skip: &'m dyn Fn(&str, &str) -> bool,
     names: Names<'m>,
     nodes: Vec<NodeProto>,
-    /// How many more nodes may be inlined.
+    /// The number of nodes that may still be inlined.
     nodes_left: usize,
-    /// How many more bytes their names may have.
+    /// The number of bytes that their names may still have.
     name_bytes_left: usize,
     is_changed: bool,
 }
@@ -87,7 +88,7 @@ impl<'m> Inliner<'m> {
         (!(self.skip)(label(node), node.op_type())).then_some(function)
     }
 
-    /// How many nodes a call of a function to inline becomes.
+    /// The number of nodes that replace a call of a function to inline.
     fn size(&self, node: &NodeProto) -> Option<usize> {
         self.called(node)?;
         self.sizes.get(&callee(node)).copied()
@@ -99,7 +100,7 @@ impl<'m> Inliner<'m> {
         self.nodes.reserve(expected.min(self.nodes_left));
     }
 
-    /// Adds a node, or all that it becomes if it is a call within the limits.
+    /// Adds a node, or the nodes that replace it if it is a call within the limits.
     fn add(&mut self, node: &NodeProto) {
         let size = self.size(node);
         let Some(left) = size.and_then(|size| self.nodes_left.checked_sub(size)) else {
@@ -116,7 +117,7 @@ impl<'m> Inliner<'m> {
         }
     }
 
-    /// The body of the function that a node calls; `None` where the node stays.
+    /// The body of the function that a node calls. `None` if the node stays.
     fn body(&mut self, node: &NodeProto, path: &str) -> Option<Vec<(NodeProto, String)>> {
         let function = self.called(node).filter(|_| self.name_bytes_left > 0)?;
         let body = body(function, node, path, &mut self.names)?;
@@ -130,7 +131,7 @@ impl<'m> Inliner<'m> {
     }
 }
 
-/// A function by domain, name and overload.
+/// A function, by domain, name and overload.
 pub(crate) type FunctionId<'m> = (&'m str, &'m str, &'m str);
 
 /// The function that a node calls, if it is a call.
@@ -142,7 +143,8 @@ pub(crate) fn callee(node: &NodeProto) -> FunctionId<'_> {
     )
 }
 
-/// A function of a model that has the name of an operator: engines differ in which of the two they run.
+/// A function of a model that has the name of an operator. Engines differ in which of the two they
+/// run.
 pub(crate) fn redefined(model: &Model) -> Option<&str> {
     let mut functions = model.proto.functions.iter();
     let redefined = functions.find(|function| {
@@ -152,17 +154,19 @@ pub(crate) fn redefined(model: &Model) -> Option<&str> {
     redefined.map(FunctionProto::name)
 }
 
-/// How many nodes a call of each function becomes, with the calls in its body; `weigh` gives the count for other nodes.
+/// The number of nodes that replace a call of each function, including the calls in its body.
+/// `weigh` gives the count for any other node.
 ///
 /// # Errors
-/// Where a function calls itself.
+/// A function calls itself.
 pub(crate) fn sizes<'m>(
     model: &'m Model,
     weigh: &dyn Fn(&NodeProto) -> usize,
 ) -> Result<HashMap<FunctionId<'m>, usize>> {
     let functions = functions_by_id(model);
     let mut sizes: HashMap<FunctionId, usize> = HashMap::new();
-    // Depth-first without recursion: a function is open while those that it calls are counted.
+    // The search is depth-first without recursion. A function is open while the functions that it
+    // calls are counted.
     let mut open: HashSet<FunctionId> = HashSet::new();
     let mut stack: Vec<&FunctionProto> = model.proto.functions.iter().collect();
     while let Some(&function) = stack.last() {
@@ -233,7 +237,7 @@ fn to_inline(model: &Model, lowering: Lowering) -> HashMap<FunctionId<'_>, &Func
     found
 }
 
-/// The id of a function in calls.
+/// The identifier of a function in calls.
 pub(crate) fn key(function: &FunctionProto) -> FunctionId<'_> {
     (
         canonical_domain(function.domain()),
@@ -242,7 +246,7 @@ pub(crate) fn key(function: &FunctionProto) -> FunctionId<'_> {
     )
 }
 
-/// Whether the function is a normalizer by its name, or by the last part of its domain.
+/// Whether the function is a normalizer, by its name or by the last part of its domain.
 fn is_normalizer(function: &FunctionProto) -> bool {
     let last = function
         .domain()
@@ -254,7 +258,7 @@ fn is_normalizer(function: &FunctionProto) -> bool {
         .any(|name| recognize::is_named(&plain(name)))
 }
 
-/// Whether it has an operator of ONNX or onnxruntime.
+/// Whether the function contains an operator of ONNX or onnxruntime.
 fn has_operators(function: &FunctionProto) -> bool {
     function
         .node
@@ -270,8 +274,8 @@ fn has_opsets_of_model(model: &Model, function: &FunctionProto) -> bool {
         .all(|set| model.opset(set.domain()) == set.version)
 }
 
-/// The nodes of a function for one call. Each has the path with which the names of new values begin, if the node is itself a
-/// call.
+/// The nodes of a function for one call. Each has the prefix of the names of its new values, in
+/// case the node is itself a call.
 fn body(
     function: &FunctionProto,
     call: &NodeProto,
@@ -314,8 +318,8 @@ fn body(
     Some(nodes)
 }
 
-/// The names of values around a call for the inputs and outputs of the function; `None` where an output needs more than a
-/// name: it is an input, or nothing makes it.
+/// Maps the inputs and outputs of the function to the names of values at the call. `None` if
+/// renaming is not enough for an output, because no node of the body outputs it.
 fn bound_names<'f>(
     function: &'f FunctionProto,
     call: &NodeProto,
@@ -359,7 +363,8 @@ fn first_output(node: &NodeProto) -> &str {
     outputs.find(|name| !name.is_empty()).unwrap_or_default()
 }
 
-/// An attribute of a body with the value that the call gives it; `Some(None)` where it is left out.
+/// An attribute of a body with the value that the call gives it. `Some(None)` if the attribute is
+/// left out.
 pub(crate) fn resolve(
     attribute: &AttributeProto,
     function: &FunctionProto,
@@ -385,7 +390,7 @@ pub(crate) fn resolve(
     }
 }
 
-/// Removes functions that were called before and no longer are.
+/// Removes functions that were called before and are not called any more.
 fn remove_uncalled(result: &mut Model, before: &Model) {
     let (was, is) = (called_functions(before), called_functions(result));
     let functions = result.proto.functions.iter().map(key);
@@ -396,7 +401,7 @@ fn remove_uncalled(result: &mut Model, before: &Model) {
     result.proto.functions.retain(|_| kept.next() == Some(true));
 }
 
-/// The functions that the graph calls, directly or not.
+/// The functions that the graph calls, directly or indirectly.
 fn called_functions(model: &Model) -> HashSet<FunctionId<'_>> {
     let functions = functions_by_id(model);
     let mut found = HashSet::new();

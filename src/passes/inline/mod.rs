@@ -1,10 +1,10 @@
-//! Opaque normalizers, written out in ONNX's own operators before anything is recognised.
+//! Writes opaque normalizers out in operators of ONNX before sites are recognized.
 //!
-//! A normalizer may be exported as one node: of a custom domain, by the convention in
-//! `docs/opaque.md`, or as a call of a local function. Both are replaced by their meaning; a node
-//! with any unknown attribute stays. A normalization that is scaled before its mean is subtracted
-//! is rewritten, and sequences of which only parts are read become Splits. On request all other
-//! functions, and the Scaler of `ai.onnx.ml`, are inlined too; the caller keeps them if that folds
+//! A normalizer may be exported as one node: as a node of a custom domain, by the convention in
+//! `docs/opaque.md`, or as a call of a local function. Both are replaced by their meaning. A node
+//! with an unknown attribute stays. A normalization that is scaled before its mean is subtracted is
+//! rewritten. A sequence of which only parts are read becomes a Split. On request, all other
+//! functions and the Scaler of `ai.onnx.ml` are inlined too; the caller keeps them if that folds
 //! nothing.
 
 mod custom_domains;
@@ -23,23 +23,25 @@ use crate::onnx::node::bodies;
 use crate::onnx::proto::NodeProto;
 use crate::passes::inline::functions::{FunctionId, callee, key};
 
-/// The bound for repetitions.
+/// The bound on the repetitions.
 const ROUNDS: usize = 8;
 
 /// A model with its opaque normalizers written out.
 pub struct Lowered {
     /// The model.
     pub model: Model,
-    /// How the floats that it has and the model before has not are computed from those of the model before.
+    /// The formulas of the floats that are in this model but not in the original one, over
+    /// constants of the original one.
     pub formulas: Vec<NewConstant>,
 }
 
-/// The model with its opaque normalizers written out; `None` where it has none.
+/// Writes the opaque normalizers of a model out. `None` if it has none.
 ///
-/// `skip` returns true for the name of a node and the name of its operator if the node is to stay.
+/// `skip` gets the name of a node and the name of its operator. It returns true if the node must
+/// stay.
 ///
 /// # Errors
-/// Where a function of the model calls itself.
+/// A function of the model calls itself.
 ///
 /// ```
 /// use unfold::onnx::Model;
@@ -54,19 +56,20 @@ pub fn lower(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option<
 /// The extent of inlining.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lowering {
-    /// Normalizers by their names, and functions that call one; sequences that are a Split.
+    /// Normalizers by their names, functions that call one, and sequences that are a Split.
     Normalizers,
-    /// Besides, all functions that have an operator of ONNX or onnxruntime, or call one that has, and Scalers.
+    /// In addition, Scalers and all functions that contain an operator of ONNX or onnxruntime,
+    /// directly or through a call.
     All,
 }
 
-/// Rewrites operators without new numbers; `None` without such operators.
+/// Rewrites operators without new numbers. `None` if there are no such operators.
 type InlineRewrite = fn(&Model, &dyn Fn(&str, &str) -> bool) -> Option<Model>;
 
-/// As [`lower`], to a given extent: inside bodies too, where they can be flattened and restored.
+/// Like [`lower`], to a given extent. Bodies are included if they can be flattened and restored.
 ///
 /// # Errors
-/// As [`lower`].
+/// The error of [`lower`].
 pub(crate) fn written_out(
     model: &Model,
     lowering: Lowering,
@@ -84,14 +87,14 @@ pub(crate) fn written_out(
     }
 }
 
-/// As [`written_out`], in the main graph alone.
+/// Like [`written_out`], for only the main graph.
 fn written_out_flat(
     model: &Model,
     lowering: Lowering,
     skip: &dyn Fn(&str, &str) -> bool,
 ) -> Result<Option<Lowered>> {
     let mut lowered = written_out_once(model, lowering, skip)?;
-    // Types and axes behind an expanded node are known only after its expansion.
+    // Types and axes after an expanded node are known only after its expansion.
     for _ in 1..ROUNDS {
         let Some(Lowered { model, formulas }) = &mut lowered else {
             break;
@@ -152,7 +155,7 @@ pub(crate) fn opaque(model: &Model) -> HashMap<FunctionId<'_>, usize> {
     counts
 }
 
-/// How many operators a model has with all functions inlined. A Constant is no operator.
+/// The number of operators of a model after all functions are inlined. A Constant does not count.
 pub(crate) fn operators(model: &Model) -> Result<usize> {
     let sizes = functions::sizes(model, &operators_of_node)?;
     let mut open: Vec<&NodeProto> = model.graph().node.iter().collect();
@@ -192,7 +195,7 @@ fn remove_unread(result: &mut Model, before: &Model) {
         .retain(|_| kept.next() == Some(true));
 }
 
-/// Letters and digits of a name, in lower case.
+/// The letters and digits of a name, in lower case.
 fn plain(name: &str) -> String {
     name.chars()
         .filter(char::is_ascii_alphanumeric)

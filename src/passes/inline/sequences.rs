@@ -1,5 +1,5 @@
-//! A SplitToSequence and SequenceAts at numbers as a Split: torch's exporter writes every chunk, split and unbind that it
-//! does not optimise as a sequence.
+//! Writes a SplitToSequence and SequenceAts at constant positions as a Split. torch's exporter
+//! writes every chunk, split and unbind that it does not optimize as a sequence.
 
 use crate::analysis::Analysis;
 use crate::hash::HashMap;
@@ -13,8 +13,8 @@ use crate::onnx::tensor;
 use crate::passes::inline::label;
 use crate::shape::sequences::SequenceParts;
 
-/// The limit for the parts of all sequences, and the limit for each node of the graph, of which the larger one holds: a few
-/// bytes can ask for very many parts.
+/// The limits on the parts of all sequences: in total, and per node of the graph. The larger limit
+/// counts. A few bytes can ask for very many parts.
 const PARTS: usize = 1 << 15;
 const TIMES_THE_NODES: usize = 8;
 
@@ -25,7 +25,7 @@ struct Sequence {
     taken: Vec<(NodeId, usize)>,
 }
 
-/// Rewrites such sequences as Splits; `None` without such sequences.
+/// Rewrites such sequences as Splits. `None` if there are none.
 pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
     if !model.graph().node.iter().any(is_split) {
         return None;
@@ -66,7 +66,7 @@ pub fn is_split(node: &NodeProto) -> bool {
 }
 
 impl Sequence {
-    /// The sequence that a node makes, if every reader of it takes a part that exists.
+    /// The sequence that a node outputs, if every reader takes a part that exists.
     fn find(analysis: &Analysis, node: NodeId) -> Option<Self> {
         let Analysis { graph, facts, .. } = analysis;
         let parts = SequenceParts::find(
@@ -158,7 +158,8 @@ impl Writing<'_> {
         written.insert(node, vec![split]);
     }
 
-    /// A copy of a node with another input, and with integers as an input or an attribute.
+    /// A node like `like` with another input and output, and with a list of integers as an input or
+    /// an attribute.
     fn listed(
         &mut self,
         like: &NodeProto,

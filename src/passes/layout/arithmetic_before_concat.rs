@@ -1,10 +1,11 @@
-//! Arithmetic before a wide Concat as one operator behind it.
+//! Moves arithmetic before a wide Concat after it, as one operator.
 //!
 //! `Concat(x₁·c₁, …, xₙ·cₙ) = Concat(x₁, …, xₙ)·Concat(c₁, …, cₙ)`
 //!
-//! and so for a sum, a difference and a quotient. An affine that travels through a Concat is as long as all parts
-//! together, so n of them would take n² numbers. All parts have the same operator, by a constant that does not widen the
-//! part, and the Concat alone reads each result.
+//! The same holds for a sum, a difference and a quotient. An affine that propagates through a
+//! Concat is as long as all parts together, so n of them would take n² numbers. All parts must have
+//! the same operator, with a constant that does not widen the part, and the Concat must be the only
+//! reader of each result.
 
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;
@@ -18,13 +19,14 @@ use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 use crate::recipe::Numbers;
 
-/// Of fewer parts the affines travel one by one.
+/// A Concat with fewer parts is left alone. Its affines propagate one by one.
 const WIDE: usize = 16;
 
-/// How many numbers may be stored for each that is: with its name and shape, a tensor takes the bytes of about so many.
+/// The largest allowed ratio of the new elements to the stored ones. A tensor with its name and
+/// shape takes about as many bytes as this many elements.
 const GROWTH: usize = 16;
 
-/// Writes each such Concat with the operator behind it.
+/// The edits that move arithmetic after a Concat.
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     let graph = &analysis.graph;
     let concats = graph
@@ -36,13 +38,13 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
         .collect()
 }
 
-/// One part of a Concat: a value, and the constant that an operator combines it with.
+/// One part of a Concat: a value, and the constant with which an operator combines it.
 struct ConcatPart {
     node: NodeId,
     value: ValueId,
     constant: Numbers,
     stored: ValueId,
-    /// The places of the value along the axis of the Concat.
+    /// The extent of the value along the axis of the Concat.
     length: usize,
 }
 
@@ -81,7 +83,7 @@ fn joined(analysis: &Analysis, concat: NodeId) -> Option<Replacement> {
     })
 }
 
-/// A part, if this operator makes it for the Concat alone.
+/// Reads a part, if this operator produces it and the Concat is its only reader.
 fn part(
     analysis: &Analysis,
     concat: NodeId,
@@ -128,8 +130,8 @@ fn part(
     })
 }
 
-/// Whether the parts have constants of their own, and these are about as large as the joined one. Equal parts are merged
-/// later.
+/// Whether most parts have constants of their own, and these are about as large as the joined
+/// constant. Equal parts are merged by another pass.
 fn is_worth_it(parts: &[ConcatPart], joined: &Numbers) -> bool {
     let distinct: HashMap<ValueId, usize> = parts
         .iter()
@@ -139,7 +141,7 @@ fn is_worth_it(parts: &[ConcatPart], joined: &Numbers) -> bool {
     distinct.len() > WIDE && joined.len() <= GROWTH.saturating_mul(stored)
 }
 
-/// The constants of all parts along the axis.
+/// The constants of all parts, concatenated along the axis.
 fn joined_constant(parts: &[ConcatPart], along: usize) -> Option<Numbers> {
     let mut shape = vec![1; parts.first()?.constant.ndim()];
     for part in parts {

@@ -1,8 +1,8 @@
-//! Inverse movements around element-wise operators: both are removed, and the operators work on the value before the first
-//! movement.
+//! Cancels inverse movements around element-wise operators. Both movements are removed, and the
+//! operators work on the value before the first movement.
 //!
-//! GPT-2 as Hugging Face writes it reshapes the input of each layer to rows, and the result back to sentences, also before a
-//! GELU whose result is reshaped to rows again.
+//! GPT-2 in Hugging Face reshapes the input of each layer to rows, and the result back to
+//! sentences. This is also done before a GELU whose result is reshaped to rows again.
 
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;
@@ -16,7 +16,7 @@ use crate::onnx::operator::Category;
 use crate::onnx::proto::NodeProto;
 use crate::shape::facts::{Shape, extent, same, same_shape};
 
-/// How many operators may be between the two.
+/// The largest number of operators between the two movements.
 const BUDGET: usize = 24;
 
 /// The edits that remove such movements.
@@ -30,7 +30,7 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
         };
         let mut nodes = between.nodes.clone();
         nodes.extend([first, between.last]);
-        // Of two pairs that share a node, the next pass takes the second one.
+        // If two pairs share a node, the second pair is removed by the next run of the pass.
         if nodes.iter().any(|node| taken.contains(node)) {
             continue;
         }
@@ -50,14 +50,15 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
 /// The operators between a movement and its inverse.
 struct Between {
     first: NodeId,
-    /// In execution order.
+    /// The operators, in execution order.
     nodes: Vec<NodeId>,
     /// The second movement.
     last: NodeId,
 }
 
 impl Between {
-    /// All readers of a movement's result, if they are element-wise up to one inverse movement.
+    /// Collects all readers of a movement's result. `None` unless they are element-wise and end at
+    /// one inverse movement.
     fn find(analysis: &Analysis, first: NodeId) -> Option<Self> {
         let mut search = BetweenSearch::new(analysis, first)?;
         let mut read = 0;
@@ -68,7 +69,7 @@ impl Between {
         search.finish()
     }
 
-    /// The operators between, applied to the input of the first movement.
+    /// Writes the operators in between, applied to the input of the first movement.
     fn written(&self, analysis: &Analysis) -> Option<(Vec<NodeProto>, Vec<NewConstant>)> {
         let graph = &analysis.graph;
         let mut maker = Maker::new(graph, self.first);
@@ -88,7 +89,7 @@ impl Between {
             instead.insert(&node.output[0], made);
         }
         let (mut made, constants) = maker.finish(graph.value_name(graph.only_output(self.last)?));
-        // They keep their names and metadata.
+        // The operators keep their names and metadata.
         for (made, &node) in made.iter_mut().zip(&self.nodes) {
             let (input, output) = (
                 std::mem::take(&mut made.input),
@@ -105,17 +106,17 @@ impl Between {
     }
 }
 
-/// The operators behind a movement, while they are collected.
+/// The operators after a movement, while they are collected.
 struct BetweenSearch<'a> {
     analysis: &'a Analysis<'a>,
     first: NodeId,
     /// The shape of the first movement's input.
     before: Shape,
-    /// The shape of its result, which all values between have.
+    /// The shape of the first movement's result. All values in between have it.
     shape: Shape,
-    /// The layout from that input on.
+    /// The layout, relative to that input.
     trace: LayoutMap,
-    /// Whether the last axis is the last one again behind the first movement.
+    /// Whether the last axis is still the last one after the first movement.
     keeps_last_axis: bool,
     nodes: Vec<NodeId>,
     /// The results of the first movement and of `nodes`.
@@ -154,7 +155,7 @@ impl<'a> BetweenSearch<'a> {
         })
     }
 
-    /// Takes in all readers of a value; `None` where one of them stops the search.
+    /// Collects all readers of a value. `None` if one of them stops the search.
     fn take_readers(&mut self, value: ValueId) -> Option<()> {
         let graph = &self.analysis.graph;
         if graph.readers(value).is_empty() {
@@ -177,7 +178,8 @@ impl<'a> BetweenSearch<'a> {
         Some(())
     }
 
-    /// Takes a movement as the last node, if it is the inverse of the first one, and alone reads a result of `nodes`.
+    /// Takes a movement as the last node, if it is the inverse of the first one and the only reader
+    /// of a result of `nodes`.
     fn end_at(&mut self, node: NodeId, value: ValueId) -> Option<()> {
         let Analysis { graph, facts, .. } = self.analysis;
         graph.only_reader(value)?;
@@ -190,7 +192,7 @@ impl<'a> BetweenSearch<'a> {
         self.last.map(|_| ())
     }
 
-    /// Takes in an element-wise operator whose result has the shape of the moved value.
+    /// Collects an element-wise operator whose result has the shape of the moved value.
     fn take_elementwise(&mut self, node: NodeId) -> Option<()> {
         let Analysis { graph, facts, .. } = self.analysis;
         let is_elementwise = matches!(
@@ -208,7 +210,8 @@ impl<'a> BetweenSearch<'a> {
         Some(())
     }
 
-    /// The operators, if all their operands are values between, or constants that broadcast as before.
+    /// Returns the operators, if all their operands are values in between, or constants that
+    /// broadcast as before.
     fn finish(mut self) -> Option<Between> {
         let graph = &self.analysis.graph;
         let mut operands = self
@@ -226,7 +229,8 @@ impl<'a> BetweenSearch<'a> {
         })
     }
 
-    /// Whether a value is a constant that broadcasts alike before and behind the first movement.
+    /// Whether a value is a constant that broadcasts in the same way before and after the first
+    /// movement.
     fn broadcasts_alike(&self, value: ValueId) -> bool {
         let Analysis {
             facts, constants, ..
@@ -243,7 +247,7 @@ impl<'a> BetweenSearch<'a> {
     }
 }
 
-/// Whether a node is a movement that is no Identity.
+/// Whether a node is a movement other than an Identity.
 fn moves(graph: &Graph, node: NodeId) -> bool {
     graph.category(node) == Some(Category::Movement) && !graph.is(node, "Identity")
 }

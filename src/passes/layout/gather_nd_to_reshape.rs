@@ -1,7 +1,8 @@
-//! A GatherND of all tuples of places in order, which is the value itself with further axes of one place.
+//! Replaces a GatherND of all tuples of places in order, which is the value itself with additional
+//! axes of extent 1.
 //!
-//! torch's `vmap` over a padding mask takes `mask[b, k]` for all b and k, and exports two Ranges that are expanded to each
-//! other's axes, a Concat of both, and a GatherND.
+//! torch's `vmap` over a padding mask takes `mask[b, k]` for all b and k. It exports two Ranges
+//! that are expanded to each other's axes, a Concat of both, and a GatherND.
 
 use ndarray::{ArrayD, Axis};
 
@@ -17,7 +18,7 @@ use crate::onnx::tensor::DataType;
 use crate::passes::canonicalize::identity_selection::constant;
 use crate::shape::facts::{extent, same};
 
-/// The longest chain of operators that indices are followed through.
+/// The longest chain of operators through which indices are followed.
 const DEPTH: usize = 12;
 
 /// The edits that replace such a GatherND.
@@ -25,8 +26,8 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| as_unsqueeze(analysis, node))
 }
 
-/// The selection of a GatherND as an Unsqueeze of the value; `None` where it selects other places,
-/// or in another order.
+/// Writes the selection of a GatherND as an Unsqueeze of the value. `None` if it selects other
+/// places or another order.
 fn as_unsqueeze<'m>(analysis: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, facts, .. } = analysis;
     let at = analysis.at(gather);
@@ -60,7 +61,7 @@ fn as_unsqueeze<'m>(analysis: &'m Analysis, gather: NodeId) -> Option<Maker<'m>>
     Some(maker)
 }
 
-/// For each place of the last axis, the axis along which the indices there count.
+/// For each place of the last axis, the axis along which the indices at that place count.
 fn counted_axes(analysis: &Analysis, indices: ValueId, count: usize) -> Option<Vec<usize>> {
     let graph = &analysis.graph;
     if let Some(all) = constant(analysis, indices) {
@@ -85,7 +86,7 @@ fn counted_axes(analysis: &Analysis, indices: ValueId, count: usize) -> Option<V
     (is_last && parts.len() == count).then_some(parts)
 }
 
-/// The axis along which a value counts 0, 1, … to its end, and is the same along all others.
+/// The axis along which a value counts 0, 1, … to its end, while it is constant along all others.
 fn along(analysis: &Analysis, value: ValueId, depth: usize) -> Option<usize> {
     let Analysis { graph, facts, .. } = analysis;
     if let Some(constant) = constant(analysis, value) {
@@ -105,7 +106,7 @@ fn along(analysis: &Analysis, value: ValueId, depth: usize) -> Option<usize> {
             let before = along(analysis, at.input(0).ok()?, left)?;
             let (from, to) = (at.shape(0).ok()?, facts.shape(value)?);
             let behind = before + to.len().checked_sub(from.len())?;
-            // A repeated place counts no further.
+            // If the axis is repeated, the value does not count along it.
             same(&from[before], &to[behind]).then_some(behind)
         }
         _ if graph.category(node) == Some(Category::Movement) => {

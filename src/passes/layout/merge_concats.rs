@@ -1,4 +1,5 @@
-//! A Concat whose inputs are Concats along the same axis as one Concat of all parts, which moves the elements once.
+//! Merges a Concat whose inputs are Concats along the same axis into one Concat of all parts, which
+//! moves the elements once.
 
 use crate::affine::materialize::{Edit, written_anew};
 use crate::analysis::Analysis;
@@ -12,7 +13,8 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| merged(analysis, node))
 }
 
-/// A Concat of the parts of the Concats that a node alone reads; `None` where it reads none.
+/// Writes a Concat of the parts of those Concats of which a node is the only reader. `None` if
+/// there are none.
 fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let along = concat_axis(analysis, node)?;
@@ -34,7 +36,7 @@ fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     Some(maker)
 }
 
-/// The inputs of a Concat along the same axis that makes a value for a node alone.
+/// The inputs of a Concat along the same axis that produces a value, if a node is its only reader.
 fn inner_parts<'a>(
     analysis: &'a Analysis,
     value: ValueId,

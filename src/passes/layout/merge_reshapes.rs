@@ -1,7 +1,8 @@
-//! Merging of Reshapes with movements that keep the order of all elements, and of two Unsqueezes.
+//! Merges Reshapes with movements that keep the order of all elements, and two Unsqueezes into one.
 //!
-//! Attention of one head is exported as attention of several: the heads are split off, transposed with an axis of one place,
-//! transposed back and merged. Keras puts axes of one place around a product for each einsum that it writes out.
+//! Attention with one head is exported like attention with several: the heads are split off,
+//! transposed with an axis of extent 1, transposed back and merged. Keras puts axes of extent 1
+//! around a product for each einsum that it writes out.
 
 use crate::affine::materialize::{Edit, written_anew};
 use crate::analysis::Analysis;
@@ -12,7 +13,8 @@ use crate::ir::regions::way;
 use crate::ir::{NodeId, ValueId};
 use crate::shape::facts::{Shape, extent, same};
 
-/// The edits: a movement behind a Reshape with one reader, or a Reshape behind a movement.
+/// The edits: a movement after a Reshape with one reader, a Reshape after a movement, or two
+/// Unsqueezes.
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| {
         merged(analysis, node)
@@ -21,7 +23,7 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     })
 }
 
-/// One Reshape in place of a Reshape and a movement before or behind it.
+/// Writes one Reshape in place of a Reshape and a movement before or after it.
 fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let (value, extents) = before(analysis, node).or_else(|| behind(analysis, node))?;
     let mut maker = Maker::new(&analysis.graph, node);
@@ -39,7 +41,7 @@ fn before(analysis: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
         analysis.facts.shape(source)?,
     );
     let keeps_order = ones_come_or_go(&movement).is_some() || target(&movement).is_some();
-    // A 0 copies the extent at its own place.
+    // A 0 copies the extent of the axis with the same index.
     let copies_same_extents = named
         .iter()
         .enumerate()
@@ -59,7 +61,7 @@ fn behind(analysis: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
     let (source, named) = target(&analysis.at(graph.producer(between)?.0))?;
     let is_alone = graph.only_reader(between).is_some() && !graph.is_output(between);
     let places = ones_come_or_go(&at).filter(|_| is_alone && at.rank(0) == Ok(named.len()))?;
-    // A 0 copies the extent at its own place, and a removed axis has one place.
+    // A 0 copies the extent of the axis with the same index, and a removed axis has extent 1.
     let copies_own_extents = places
         .iter()
         .enumerate()
@@ -74,7 +76,8 @@ fn behind(analysis: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
     Some((source, extents))
 }
 
-/// A Reshape behind a Transpose, both without the axes of one place that an Unsqueeze before them adds.
+/// Writes a Reshape after a Transpose, both without the axes of extent 1 that an Unsqueeze before
+/// them adds.
 fn without_ones<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let (turned, named) = target(&analysis.at(node))?;
@@ -105,7 +108,7 @@ fn without_ones<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     Some(maker)
 }
 
-/// One Unsqueeze that replaces two.
+/// Writes one Unsqueeze that replaces two.
 fn unsqueezed_at_once<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let between = graph.input(node, 0)?;
@@ -125,8 +128,8 @@ fn unsqueezed_at_once<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<
     Some(maker)
 }
 
-/// For each axis of a movement's result the axis of its input, and `None` for a new one, where the movement only permutes,
-/// adds or removes axes of one place.
+/// For each axis of a movement's result, the axis of its input, or `None` for a new axis. Returns
+/// `None` unless the movement only permutes, adds or removes axes of extent 1.
 fn ones_come_or_go(at: &At) -> Option<Vec<Option<usize>>> {
     let shape: Shape = at.shape(0).ok()?;
     let rank = shape.len();
@@ -167,7 +170,7 @@ fn listed_axes(at: &At, rank: usize) -> Option<Vec<usize>> {
     axes(&at.list("axes").ok()??, rank).ok()
 }
 
-/// The input of a Reshape, and its constant target extents. `None` with `allowzero`.
+/// The input of a Reshape, and its constant target extents. `None` if `allowzero` matters.
 fn target(at: &At) -> Option<(ValueId, Vec<i64>)> {
     let is_fixed = at.graph.is(at.node, "Reshape")
         && at.is_constant(1)

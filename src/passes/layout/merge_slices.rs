@@ -1,7 +1,8 @@
-//! A Slice of a Slice as one Slice of the value itself.
+//! Merges a Slice of a Slice into one Slice of the value itself.
 //!
-//! Exporters write a Slice for each indexed axis. Where patches are merged, each of four windows takes every other place of
-//! two axes, and two of them share their first Slice; four Slices of both axes move fewer elements all the same.
+//! Exporters write a Slice for each indexed axis. If patches are merged, each of four windows takes
+//! every other place of two axes, and two of them share their first Slice. Four Slices of both axes
+//! still move fewer elements.
 
 use crate::affine::materialize::{Edit, written_anew};
 use crate::affine::propagate::rules::slice::{Cut, cuts};
@@ -17,7 +18,8 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| merged(analysis, node))
 }
 
-/// A Slice of the value that the Slice before it cuts, where all readers of that Slice can do so.
+/// Writes a Slice of the value that the Slice before it cuts. `None` unless all readers of that
+/// Slice can be merged.
 fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let between = graph
@@ -36,7 +38,7 @@ fn merged<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     Some(maker)
 }
 
-/// A Slice of several axes.
+/// Writes a Slice of several axes.
 fn write(maker: &mut Maker, value: &str, all: &[(usize, Cut)]) {
     let starts: Vec<i64> = all.iter().map(|(_, cut)| cut.start).collect();
     let ends: Vec<i64> = all.iter().map(|(_, cut)| cut.end).collect();
@@ -64,7 +66,8 @@ fn write(maker: &mut Maker, value: &str, all: &[(usize, Cut)]) {
     maker.op("Slice", &read, vec![]);
 }
 
-/// The axes that two Slices in a row cut, each with the cut of both; `None` where two cuts of an axis are not one.
+/// The axes that two Slices in a row cut, each with the composed cut. `None` if two cuts of an axis
+/// cannot be composed.
 fn both(
     analysis: &Analysis,
     first: NodeId,
@@ -85,7 +88,8 @@ fn both(
     analysis.facts.shape(between).is_some().then_some(all)
 }
 
-/// The places `c..d` of the places `a..b` of an axis: `a + c..min(b, a + d)`, where all are counted from the start.
+/// The composition of two cuts of an axis: places `c..d` of the places `a..b` are `a + c..min(b, a
+/// + d)`, if all are counted from the start.
 fn in_a_row(first: Cut, second: Cut) -> Option<Cut> {
     let start = first.start.checked_add(second.start)?;
     let end = first.end.min(first.start.saturating_add(second.end));
@@ -96,7 +100,7 @@ fn in_a_row(first: Cut, second: Cut) -> Option<Cut> {
     })
 }
 
-/// Whether a cut takes places one by one, and counts them from the start.
+/// Whether a cut takes places with step 1, counted from the start.
 fn is_from_start(cut: Cut) -> bool {
     cut.step == 1 && cut.start >= 0 && cut.end >= 0
 }

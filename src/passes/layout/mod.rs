@@ -1,4 +1,4 @@
-//! Layout passes: movements of elements that merge, cancel, or become cheaper ones.
+//! Layout passes, which merge or cancel movements of elements, or make them cheaper.
 
 pub mod arithmetic_before_concat;
 pub mod cancel_inverse;

@@ -1,9 +1,11 @@
-//! A Split before a Transpose.
+//! Moves a Split before a Transpose.
 //!
-//! Before: one Transpose of queries, keys and values, `[batch, token, 3, head, channel]`, that makes the three the first
-//! axis, and a Split or Gathers along that axis. After: the Split or the Gathers come first, and each part has a Transpose of
-//! its own. The Transposes move as many elements, over one axis less: onnxruntime and tract transpose four axes faster than
-//! five where the last axis does not stay the last. Where it does, the form before is as fast, and other engines fuse it.
+//! Before: one Transpose of queries, keys and values, `[batch, token, 3, head, channel]`, moves the
+//! axis of extent 3 to the front, and a Split or Gathers select along that axis. After: the Split
+//! or the Gathers come first, and each part has its own Transpose. The Transposes move as many
+//! elements as before, but over one axis less. onnxruntime and tract transpose four axes faster
+//! than five if the last axis moves. If the last axis stays the last, the original form is as fast,
+//! and other engines fuse it.
 
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;
@@ -24,7 +26,7 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
         .collect()
 }
 
-/// A Transpose whose result is only taken apart along one axis.
+/// The edit of a Transpose whose result is only split along one axis.
 fn split_first(analysis: &Analysis, node: NodeId) -> Option<Edit> {
     let graph = &analysis.graph;
     let at = analysis.at(node);
@@ -58,7 +60,8 @@ fn split_first(analysis: &Analysis, node: NodeId) -> Option<Edit> {
     Some(Edit::replacing(graph, node, replacement))
 }
 
-/// Takes the parts of a value along an axis, and transposes each of them where its axes are in another order.
+/// Writes the parts of a value along an axis, and transposes each of them if its axes have another
+/// order.
 fn write(
     maker: &mut Maker,
     graph: &Graph,
@@ -100,15 +103,15 @@ fn write(
 
 /// A part of a value without the axis.
 enum WithoutAxis {
-    /// The result of a Squeeze behind an output of a Split.
+    /// The result of a Squeeze after an output of a Split.
     Squeezed(ValueId),
-    /// The result of a Reshape behind an output of a Split, and the Reshape.
+    /// The result of a Reshape after an output of a Split, and the Reshape.
     Reshaped(ValueId, NodeId),
     /// The result of a Gather, and its index.
     Gathered(ValueId, ValueId),
 }
 
-/// The axis along which all readers take a value apart, their results, and the nodes.
+/// The axis along which all readers split a value, their results, and the nodes.
 fn parts(
     analysis: &Analysis,
     whole: ValueId,
@@ -133,7 +136,7 @@ fn parts(
     Some((along?, parts, nodes))
 }
 
-/// The axis of a Split into parts of one place, the parts without that axis, and the nodes.
+/// The axis of a Split into parts of extent 1, the parts without that axis, and the nodes.
 fn split_parts(
     analysis: &Analysis,
     split: NodeId,
@@ -170,7 +173,7 @@ fn gathered(
     is_one_place.then_some((along, part, node))
 }
 
-/// The result and node of a Squeeze of one axis that alone reads a value.
+/// The result and the node of a Squeeze of one axis that is the only reader of a value.
 fn squeezed(
     analysis: &Analysis,
     part: ValueId,
@@ -191,7 +194,7 @@ fn squeezed(
     ))
 }
 
-/// The result and node of a Reshape that alone reads a value, without copied extents.
+/// The result and the node of a Reshape that is the only reader of a value and copies no extents.
 fn reshaped(analysis: &Analysis, part: ValueId) -> Option<(WithoutAxis, NodeId)> {
     let (node, 0) = analysis.graph.only_reader(part)? else {
         return None;

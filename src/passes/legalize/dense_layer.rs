@@ -9,22 +9,22 @@ use crate::shape::facts::extent;
 pub struct Layer {
     /// The Add.
     pub add: NodeId,
-    /// x, of `rows` on its last axis.
+    /// x, whose last axis has extent `rows`.
     pub value: ValueId,
-    /// W, `[rows, columns]`, a constant.
+    /// W, a constant `[rows, columns]`.
     pub weight: ValueId,
-    /// b, `[columns]`, a constant.
+    /// b, a constant `[columns]`.
     pub bias: ValueId,
     /// y.
     pub output: ValueId,
-    /// How many channels x has.
+    /// The number of channels of x.
     pub rows: usize,
-    /// How many y has.
+    /// The number of channels of y.
     pub columns: usize,
 }
 
 impl Layer {
-    /// The layer whose product a node is.
+    /// The layer whose product is this node.
     pub fn find(analysis: &Analysis, matmul: NodeId) -> Option<Self> {
         let Analysis {
             graph,

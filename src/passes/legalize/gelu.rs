@@ -1,8 +1,9 @@
 //! GELU in the order that engines fuse.
 //!
-//! Before: `x·(½·(1 + erf(x/√2)))`, as torch's exporter decomposes it, or with tanh in place of erf. After: `(x·½)·(1 + …)`.
-//! Halving rounds only the smallest numbers of a type, so both forms give equal numbers. onnxruntime runs the second form as
-//! one operator, tract does so with erf, and neither recognizes the first.
+//! Before: `x·(½·(1 + erf(x/√2)))`, as torch's exporter decomposes it, or with tanh in place of
+//! erf. After: `(x·½)·(1 + …)`. Halving rounds only the smallest numbers of a type, so both forms
+//! give equal numbers. onnxruntime runs the second form as one operator, tract does so with erf,
+//! and neither recognizes the first form.
 
 use crate::affine::materialize::{Edit, written_anew};
 use crate::analysis::Analysis;
@@ -14,7 +15,7 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, _| halved_first(analysis, node))
 }
 
-/// `x·(½·s)` as `(x·½)·s`, where s is a sum of 1 and a curve of x.
+/// Writes `x·(½·s)` as `(x·½)·s`, where s is the sum of 1 and a curve of x.
 fn halved_first<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let &[Some(left), Some(right)] = graph.inputs(node) else {
@@ -35,7 +36,8 @@ fn halved_first<'m>(analysis: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
         })
 }
 
-/// The factors ½ and `1 + erf(…)`, or `1 + tanh(…)`, of a value with one reader.
+/// Reads a value with one reader as a product of ½ and `1 + erf(…)` or `1 + tanh(…)`. Returns the
+/// two factors.
 fn half_of_sum(analysis: &Analysis, gate: ValueId) -> Option<(ValueId, ValueId)> {
     let Analysis {
         graph,
@@ -55,7 +57,7 @@ fn half_of_sum(analysis: &Analysis, gate: ValueId) -> Option<(ValueId, ValueId)>
     } else {
         (right, left)
     };
-    // With no more axes than the value that it halves.
+    // The factor ½ must not have more axes than the sum.
     let fits = facts
         .rank(half)
         .is_some_and(|rank| rank <= facts.rank(sum).unwrap_or(0));

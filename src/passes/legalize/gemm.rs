@@ -1,10 +1,12 @@
-//! A product with its bias as one Gemm, for onnxruntime: on more than two axes it fuses them only where all extents are
-//! numbers.
+//! Writes a product with its bias as one Gemm. onnxruntime fuses them on more than two axes only if
+//! all extents are known.
 //!
-//! Before: `x·W + b` as MatMul and Add, x of any batch. After: Reshape to two axes, Gemm, and Reshape back. Exact: the rows
-//! of a product do not depend on how they are arranged.
+//! Before: `x·W + b` as MatMul and Add, with x of any batch. After: a Reshape to two axes, a Gemm,
+//! and a Reshape back. This is exact, because the rows of a product do not depend on how they are
+//! arranged.
 //!
-//! A product beside a Transpose stays: engines fuse a Transpose into a MatMul, and not through a Reshape.
+//! A product next to a Transpose stays, since engines fuse a Transpose into a MatMul, but not
+//! through a Reshape.
 
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;
@@ -15,7 +17,7 @@ use crate::onnx::tensor::DataType;
 use crate::passes::legalize::dense_layer::Layer;
 use crate::shape::facts::extent;
 
-/// All layers that become a Gemm.
+/// The edits of all layers that become a Gemm.
 pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     analysis
         .graph
@@ -25,7 +27,7 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
         .collect()
 }
 
-/// A MatMul and the Add of its bias as one Gemm.
+/// Writes a MatMul and the Add of its bias as one Gemm.
 fn as_gemm(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
     let Analysis { graph, facts, .. } = analysis;
     let Layer {
@@ -40,7 +42,7 @@ fn as_gemm(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
     let shape = facts.shape(value)?;
     let (leading, _) = shape.split_at(shape.len().checked_sub(1)?);
     let arranged: Vec<Option<usize>> = leading.iter().map(extent).collect();
-    // One extent may be open: Reshape infers it as `-1`.
+    // One extent may be unknown: Reshape infers it as `-1`.
     let is_one_open = arranged.iter().filter(|extent| extent.is_none()).count() == 1;
     let is_float = facts.data_type(output) == Some(DataType::Float);
     if !is_float || arranged.len() < 2 || !is_one_open || arranged.contains(&Some(0)) {
@@ -66,7 +68,7 @@ fn as_gemm(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
     Some(Edit::replacing(graph, matmul, replacement))
 }
 
-/// Whether a Transpose makes a layer's input, or alone reads its output.
+/// Whether a Transpose produces a layer's input, or is the only reader of its output.
 fn is_beside_transpose(analysis: &Analysis, value: ValueId, output: ValueId) -> bool {
     let graph = &analysis.graph;
     let (before, behind) = (graph.producer(value), graph.only_reader(output));

@@ -1,5 +1,5 @@
-//! Legalization: the forms of products with biases and of normalizations that the target engines
-//! fuse, and the shapes in `value_info` that they use.
+//! Legalization: writes products with biases and normalizations in the forms that the target
+//! engines fuse, and keeps the shapes in `value_info` that they use.
 
 mod dense_layer;
 pub mod gelu;
@@ -16,10 +16,10 @@ use crate::affine::materialize::Edit;
 use crate::analysis::Analysis;
 use crate::onnx::proto::GraphProto;
 
-/// The name for `--skip` of the forms of products and RMS normalizations.
+/// The name that skips the forms of products and RMS normalizations with `--skip`.
 pub const KIND: &str = "biased";
 
-/// The engines that a result is for.
+/// The engines that run the result.
 ///
 /// ```
 /// use unfold::passes::legalize::Target;
@@ -46,22 +46,22 @@ pub enum Target {
     /// tract, onnxruntime and OpenVINO on a CPU: each form that none of the three runs slower.
     #[default]
     Cpu,
-    /// Any engine and any tool: LayerNormalizations, products and attention stay the operators that they are.
+    /// Any engine and any tool. LayerNormalizations, products and attention keep their operators.
     Portable,
-    /// onnxruntime on a CPU: as [`Target::Cpu`], without the open shapes of values within.
+    /// onnxruntime on a CPU: like [`Target::Cpu`], but without the unknown shapes of inner values.
     Onnxruntime,
-    /// tract on a CPU: as [`Target::Cpu`], with layers before windows.
+    /// tract on a CPU: like [`Target::Cpu`], but with layers before windows.
     Tract,
 }
 
 impl Target {
-    /// Whether residual streams are centred without being asked for.
+    /// Whether residual streams are centred by default.
     pub fn centres(self) -> bool {
         self != Target::Portable
     }
 
-    /// Products as MatMul and Add, the form that all rules know, where another tool or an earlier run wrote a Gemm between
-    /// two Reshapes. [`Target::finished`] writes the Gemm again.
+    /// Writes a Gemm between two Reshapes, which another tool or an earlier run wrote, as MatMul
+    /// and Add, the form that all rules know. [`Target::finished`] writes the Gemm again.
     pub(crate) fn canonical(self, analysis: &Analysis) -> Vec<Edit> {
         match self {
             Target::Portable => vec![],
@@ -69,7 +69,7 @@ impl Target {
         }
     }
 
-    /// The edits after everything has folded that other rules may continue from.
+    /// The edits after all folds from which other rules may continue.
     pub fn edits(self, analysis: &Analysis) -> Vec<Edit> {
         match self {
             Target::Portable => vec![],
@@ -78,7 +78,7 @@ impl Target {
         }
     }
 
-    /// The edits that come last, since they hide from rules that a product and its bias are a layer.
+    /// The edits that come last, because other rules do not recognize the layers afterwards.
     pub(crate) fn finished(self, analysis: &Analysis) -> Vec<Edit> {
         match self {
             Target::Portable => vec![],
@@ -86,8 +86,8 @@ impl Target {
         }
     }
 
-    /// A graph without the shapes in `value_info` that slow its engine down, and their number;
-    /// `None` without such shapes.
+    /// Removes the shapes in `value_info` that make the engine slower. Returns the graph and the
+    /// number of shapes. `None` if there are no such shapes.
     pub fn without_open_shapes(self, graph: &GraphProto) -> Option<(GraphProto, usize)> {
         let mut graph = (self == Target::Onnxruntime).then(|| graph.clone())?;
         let count = strip_value_info::strip_open_shapes(&mut graph);

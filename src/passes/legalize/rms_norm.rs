@@ -1,7 +1,8 @@
 //! RMSNorm in the form that onnxruntime fuses.
 //!
-//! Before: `x·(1/√(mean(x²) + ε))·γ`, as torch's exporter decomposes it. After: `x/√(mean(x²) + ε)·γ`, which rounds once less.
-//! onnxruntime runs the second form as one operator, and does not recognize the first; tract and OpenVINO run both alike.
+//! Before: `x·(1/√(mean(x²) + ε))·γ`, as torch's exporter decomposes it. After: `x/√(mean(x²) +
+//! ε)·γ`, which rounds once less. onnxruntime runs the second form as one operator and does not
+//! recognize the first. tract and OpenVINO run both equally fast.
 
 use crate::affine::materialize::{Edit, written_anew};
 use crate::analysis::Analysis;
@@ -13,7 +14,7 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
     written_anew(analysis, |node, output| divided(analysis, node, output))
 }
 
-/// The product of a value and of one over the root of its mean square, as a quotient.
+/// Writes the product of a value and the reciprocal root of its mean square as a quotient.
 fn divided<'m>(analysis: &'m Analysis, node: NodeId, output: ValueId) -> Option<Maker<'m>> {
     let graph = &analysis.graph;
     let &[Some(left), Some(right)] = graph.inputs(node) else {
@@ -42,7 +43,7 @@ fn divided<'m>(analysis: &'m Analysis, node: NodeId, output: ValueId) -> Option<
         })
 }
 
-/// Whether the only reader of a value, behind a Cast or not, multiplies it by a constant vector.
+/// Whether the only reader of a value multiplies it by a constant vector, possibly after a Cast.
 fn is_scaled(analysis: &Analysis, value: ValueId) -> bool {
     let Analysis {
         graph,
@@ -63,7 +64,8 @@ fn is_scaled(analysis: &Analysis, value: ValueId) -> bool {
     operands.any(|&operand| constants.is_constant(operand) && facts.rank(operand) == Some(1))
 }
 
-/// The value x of which another one is `√(mean(x²) + ε)` over the last axis; no value between has another reader.
+/// Reads `root` as `√(mean(x²) + ε)` over the last axis. Returns x. No value in between may have
+/// another reader.
 fn value_below_root(analysis: &Analysis, root: ValueId) -> Option<ValueId> {
     let Analysis {
         graph,
@@ -89,7 +91,7 @@ fn value_below_root(analysis: &Analysis, root: ValueId) -> Option<ValueId> {
     (is_square && keeps_axes && is_over_last).then_some(value)
 }
 
-/// The node that makes a value with this operator, for one reader.
+/// The node that produces a value with one reader, if it has this operator.
 fn own_producer(graph: &Graph, value: ValueId, op: &str) -> Option<NodeId> {
     let (node, _) = graph
         .producer(value)

@@ -1,7 +1,8 @@
-//! An RMS normalization as the one operator that ONNX has for it from operator set 23 on.
+//! Writes an RMS normalization as the operator that ONNX has for it since operator set 23.
 //!
-//! Before: `x/√(mean(x²) + ε)·γ`, over the last axis, in float32. After: RMSNormalization, which computes the same. A model
-//! of an older set keeps its set, and normalizations of other types stay: the operator computes in float32 for every type.
+//! Before: `x/√(mean(x²) + ε)·γ`, over the last axis, in float32. After: RMSNormalization, which
+//! computes the same. A model with an older operator set keeps it. A normalization of another type
+//! stays, because the operator computes in float32 for every type.
 
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::statistics::{Core, core};
@@ -28,7 +29,7 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
         .collect()
 }
 
-/// The normalization that ends in a node, with the Mul behind it.
+/// The edit of the normalization that ends in a node, with the Mul after it.
 fn edit(view: &View, node: NodeId) -> Option<Edit> {
     let graph = view.graph;
     if !matches!(graph.op(node), Some("Div" | "Mul")) {
@@ -56,7 +57,8 @@ fn edit(view: &View, node: NodeId) -> Option<Edit> {
     ))
 }
 
-/// The ε of a normalization without a mean over the last axis of float32, if float32 has it.
+/// The ε of a normalization of float32 over the last axis without a mean. `None` for another
+/// normalization, or if float32 cannot represent ε.
 fn plain_epsilon(view: &View, core: &Core) -> Option<f32> {
     let is_last = core.axes.len() == 1 && core.axes.first().map(|axis| axis + 1) == Some(core.rank);
     let is_plain = is_last

@@ -1,12 +1,12 @@
-//! Removes the open shapes in `value_info` for onnxruntime.
+//! Removes the shapes with unknown extents from `value_info` for onnxruntime.
 //!
-//! onnxruntime knows by the names of open extents that two shapes are equal, plans to reuse one buffer for both, and keeps a
-//! set of buffers for each shape. Without the names it takes the memory that was freed last, of any shape, which is still in
-//! the caches.
+//! onnxruntime sees by the names of unknown extents that two shapes are equal. Then it plans to
+//! reuse one buffer for both, and keeps a set of buffers for each shape. Without the names it takes
+//! the memory that was freed last, of any shape, which is still in the caches.
 
 use crate::onnx::proto::{Dim, GraphProto, TensorType};
 
-/// Removes shapes with an open extent from `value_info`, and returns their number.
+/// Removes shapes with an unknown extent from `value_info`. Returns their number.
 pub fn strip_open_shapes(graph: &mut GraphProto) -> usize {
     let mut count = 0;
     for info in &mut graph.value_info {

@@ -1,10 +1,12 @@
-//! Layers on rows as layers on all axes, the form that all rules know.
+//! Writes layers on rows as layers on all axes, the form that all rules know.
 //!
-//! Before: Reshape of `x` to two axes, Gemm, element-wise operators, Reshape back. After: MatMul and Add of `x` on the axes
-//! that it has, the element-wise operators, and no Reshape where the axes are those of the result. Exact: the rows of a
-//! product do not depend on how they are arranged.
+//! Before: a Reshape of `x` to two axes, a Gemm, element-wise operators, and a Reshape back. After:
+//! a MatMul and an Add of `x` on the axes that it has, and the element-wise operators. A Reshape
+//! stays only if the result has other axes. This is exact, because the rows of a product do not
+//! depend on how they are arranged.
 //!
-//! A region begins at a Reshape to two axes, ends at Reshapes to constant extents, and nothing else reads a value within.
+//! A region begins at a Reshape to two axes and ends at Reshapes to constant extents. No other node
+//! reads a value in between.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -30,11 +32,11 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
 /// The role of a node in a region of rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RowRole {
-    /// Multiplies them by a constant matrix, and perhaps adds a bias.
+    /// Multiplies the rows by a constant matrix, and may add a bias.
     Layer,
     /// Computes element by element.
     Elementwise,
-    /// Gives them other axes.
+    /// Reshapes the rows to other axes.
     Exit,
 }
 
@@ -44,14 +46,15 @@ struct RowRegion<'a> {
     entry: NodeId,
     /// The value that the entry reads.
     source: ValueId,
-    /// The values of two axes, and how many channels each has.
+    /// The values of two axes, with the number of channels of each.
     rows: HashMap<ValueId, usize>,
-    /// The nodes behind the entry, in execution order.
+    /// The nodes after the entry, in execution order.
     nodes: Vec<(NodeId, RowRole)>,
 }
 
 impl<'a> RowRegion<'a> {
-    /// The region behind a Reshape to two axes; `None` where something else reads a value of it.
+    /// The region after a Reshape to two axes. `None` if a node outside of it reads one of its
+    /// values.
     fn at(analysis: &'a Analysis, entry: NodeId) -> Option<Self> {
         let Analysis { graph, facts, .. } = analysis;
         if !graph.is(entry, "Reshape") || !way(graph.node(entry)).is_empty() {
@@ -69,7 +72,7 @@ impl<'a> RowRegion<'a> {
             rows: HashMap::new(),
             nodes: vec![],
         };
-        // By their places in the execution order.
+        // The open nodes, by their places in the execution order.
         let mut open = BTreeMap::new();
         region.admit(value, channels, &mut open)?;
         while let Some((_, node)) = open.pop_first() {
@@ -88,7 +91,7 @@ impl<'a> RowRegion<'a> {
             .then_some(region)
     }
 
-    /// Takes a value in, and notes all that reads it.
+    /// Adds a value to the region, and all its readers to the open nodes.
     fn admit(
         &mut self,
         value: ValueId,
@@ -109,7 +112,7 @@ impl<'a> RowRegion<'a> {
         Some(())
     }
 
-    /// The role of a node that reads rows of this region; `None` for unknown nodes.
+    /// The role of a node that reads rows of this region. `None` for unknown nodes.
     fn role(&self, node: NodeId) -> Option<RowRole> {
         let Analysis {
             graph, constants, ..
@@ -121,7 +124,8 @@ impl<'a> RowRegion<'a> {
             Some("Gemm") => self.is_layer(node).then_some(RowRole::Layer),
             Some("Reshape") => {
                 let target = graph.input(node, 1)?;
-                // A 0 copies the extent of the axis at its place, which is another one on all axes.
+                // A 0 copies the extent of the axis with the same index, which would be another
+                // axis.
                 let copies_extents = constants.ints(target)?.contains(&0);
                 (!copies_extents && !self.rows.contains_key(&target)).then_some(RowRole::Exit)
             }
@@ -135,7 +139,7 @@ impl<'a> RowRegion<'a> {
         }
     }
 
-    /// Whether a Gemm is `x·W + b` with x of this region, or `x·W`.
+    /// Whether a Gemm is `x·W` or `x·W + b` with x of this region.
     fn is_layer(&self, node: NodeId) -> bool {
         let Analysis {
             graph,
@@ -165,7 +169,7 @@ impl<'a> RowRegion<'a> {
         is_plain && self.rows.contains_key(&value) && are_constant && fits_columns
     }
 
-    /// Whether a value is a constant that broadcasts along channels alone.
+    /// Whether a value is a constant that broadcasts only along channels.
     fn is_vector(&self, value: ValueId) -> bool {
         let Analysis {
             facts, constants, ..
@@ -173,8 +177,8 @@ impl<'a> RowRegion<'a> {
         constants.is_constant(value) && facts.rank(value).is_some_and(|rank| rank < 2)
     }
 
-    /// The axes of all values of the region before their channels: the fewest that the source has, or a result, of which one
-    /// extent at most is open.
+    /// The axes that all values of the region get before their channels. They are the fewest axes
+    /// of the source or of a result, and at most one of them has an unknown extent.
     fn leading(&self) -> Option<Vec<Option<usize>>> {
         let Analysis { graph, facts, .. } = self.analysis;
         let entered = (
@@ -190,12 +194,12 @@ impl<'a> RowRegion<'a> {
         axes.min_by_key(Vec::len)
     }
 
-    /// How many channels the rows have that an exit reads.
+    /// The number of channels of the rows that an exit reads.
     fn rows_read(&self, exit: NodeId) -> Option<usize> {
         self.rows.get(&self.analysis.graph.input(exit, 0)?).copied()
     }
 
-    /// Whether a value has these axes, and then its channels.
+    /// Whether a value has these axes, followed by its channels.
     fn is_on(&self, value: ValueId, leading: &[Option<usize>], channels: usize) -> bool {
         let shape = self.analysis.facts.shape(value);
         shape.is_some_and(|shape| {
@@ -204,7 +208,7 @@ impl<'a> RowRegion<'a> {
         })
     }
 
-    /// The region on the axes that all its values have before their channels.
+    /// Writes the region on the axes that all its values get before their channels.
     fn unflattened(&self) -> Option<Edit> {
         let graph = &self.analysis.graph;
         let leading = self.leading()?;
@@ -276,7 +280,8 @@ struct Lifting<'r, 'a> {
 }
 
 impl Lifting<'_, '_> {
-    /// Writes what takes the place of a node. `results` has the exits that do nothing. Returns how many nodes that are.
+    /// Writes the replacement of a node. `results` has the exits that do nothing. Returns the
+    /// number of nodes that are written.
     fn write(
         &mut self,
         node: NodeId,
@@ -302,7 +307,7 @@ impl Lifting<'_, '_> {
             ),
             RowRole::Exit => {
                 let is_idle = results.get(&graph.input(node, 0)?) == Some(&node);
-                // The entry's own value has no node that could make the result.
+                // No node could output the result in place of the entry's own value.
                 if is_idle && graph.producer(graph.input(node, 0)?)?.0 != self.region.entry {
                     return Some(0);
                 }
@@ -337,8 +342,8 @@ impl Lifting<'_, '_> {
     }
 }
 
-/// Gives a node the notes of the one that it replaces, the domain where it is the same operator, and the name where it is
-/// the same operator or the product of a layer.
+/// Gives a node the metadata of the node that it replaces. It gets the domain if it has the same
+/// operator, and the name if it has the same operator or is the product of a layer.
 fn take_over(made: &mut NodeProto, like: &NodeProto) {
     made.metadata_props.clone_from(&like.metadata_props);
     let is_same = made.op_type == like.op_type;
@@ -350,7 +355,8 @@ fn take_over(made: &mut NodeProto, like: &NodeProto) {
     }
 }
 
-/// The axes of a shape before those that hold so many channels: two or more, of which one extent at most is open.
+/// The axes of a shape before those that together have `channels` elements. There must be at least
+/// two, and at most one of them may have an unknown extent.
 fn before(shape: &Shape, channels: usize) -> Option<Vec<Option<usize>>> {
     let mut product = 1;
     let start = (0..shape.len())

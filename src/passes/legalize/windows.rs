@@ -1,8 +1,10 @@
-//! A layer before the movements that cut its tokens into windows, for tract: tract moves the product there by itself and
-//! leaves the bias behind, as an Add over the windows that it fuses into no product.
+//! Moves a layer before the movements that cut its tokens into windows, for tract. By itself tract
+//! moves only the product, and leaves the bias behind as an Add over the windows, which it fuses
+//! into no product.
 //!
-//! Before: `Reshape, Transpose, Reshape, MatMul W, Add b`. After: `MatMul W, Add b, Reshape, Transpose, Reshape`, each
-//! Reshape with as many channels as W makes. Exact: a layer sees each token alone, wherever it is.
+//! Before: `Reshape, Transpose, Reshape, MatMul W, Add b`. After: `MatMul W, Add b, Reshape,
+//! Transpose, Reshape`, each Reshape with as many channels as W outputs. This is exact, because a
+//! layer computes each token separately.
 
 use crate::affine::materialize::Edit;
 use crate::affine::recognize::Replacement;
@@ -12,11 +14,11 @@ use crate::ir::builder::Maker;
 use crate::ir::{NodeId, ValueId};
 use crate::passes::legalize::dense_layer::Layer;
 
-/// A movement of tokens, with all channels of each.
+/// A movement of tokens, with all channels of each token.
 enum Move {
     /// A Reshape to these extents.
     Arranged(Vec<i64>),
-    /// A Transpose.
+    /// A Transpose with this permutation.
     Ordered(Vec<i64>),
 }
 
@@ -30,7 +32,7 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
         .collect()
 }
 
-/// A layer before the movements that make its input.
+/// The edit that moves a layer before the movements that produce its input.
 fn edit(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
     let graph = &analysis.graph;
     let Layer {
@@ -49,7 +51,7 @@ fn edit(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
         value = source;
     }
     moves.reverse();
-    // Without a Transpose behind a Reshape, tract fuses the bias into the product.
+    // Without a Transpose after a Reshape, tract fuses the bias into the product.
     let arranged = moves
         .iter()
         .position(|step| matches!(step, Move::Arranged(_)))?;
@@ -82,8 +84,8 @@ fn edit(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
     Some(Edit::replacing(graph, matmul, replacement))
 }
 
-/// The movement that makes a value of tokens with this many channels, its input, and its form; the
-/// value has one reader.
+/// The movement that produces a value of tokens with this many channels, its input, and its form.
+/// The value must have only one reader.
 fn moved(analysis: &Analysis, value: ValueId, channels: usize) -> Option<(NodeId, ValueId, Move)> {
     let graph = &analysis.graph;
     graph.only_reader(value)?;
@@ -109,7 +111,8 @@ fn token_extents(at: &At, last: usize, channels: usize) -> Option<Vec<i64>> {
     at.only_attributes(&["allowzero"]).ok()?;
     let extents = at.ints(1).ok()??;
     let before_last = extents.split_last()?.1;
-    // A 0 copies the extent of the input, which behind the layer would be another number of channels, or no axis.
+    // A 0 copies an extent of the input. After the layer, that could be another number of channels,
+    // or no axis.
     let allows_zero = at.flag("allowzero", false).ok()?;
     let mut axes = before_last.iter().enumerate();
     let keeps_meaning = axes.all(|(axis, &extent)| extent != 0 || axis < last && !allows_zero);

@@ -1,11 +1,11 @@
-//! An operator before the Resize that makes its value larger.
+//! Moves an operator before the Resize that makes its input larger.
 //!
-//! Before: `f(resize(x))`. After: `resize(f(x))`. f is a linear operator over channels, or an element-wise operator behind
-//! a nearest Resize.
+//! Before: `f(resize(x))`. After: `resize(f(x))`. f is a linear operator over channels, or an
+//! element-wise operator after a nearest Resize.
 //!
-//! Exact: a linear operator over channels commutes with a linear map of places, and its bias too, where the weights of each
-//! place add up to 1. A nearest Resize copies elements, so it commutes with every function of one element; other operands may
-//! differ along no axis that is resized.
+//! This is exact. A linear operator over channels commutes with a linear map of places; its bias
+//! does too, if the weights of each place add up to 1. A nearest Resize copies elements, so it
+//! commutes with every function of one element. Other operands must not vary along a resized axis.
 
 use crate::analysis::Analysis;
 use crate::ir::builder::Maker;
@@ -15,7 +15,7 @@ use crate::passes::placement::resize::{Enlarged, ResizeFactor};
 use crate::passes::placement::{PlacementMove, WorkTerm, are_in_one_body, places};
 use crate::shape::facts::{extent, same_shape};
 
-/// An operator that comes before a Resize.
+/// Finds an operator that can move before a Resize.
 pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     layer(analysis, node).or_else(|| element_wise(analysis, node))
 }
@@ -60,7 +60,8 @@ fn layer(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     ))
 }
 
-/// Whether it costs less to compute so many products for each place before a Resize, which then resizes other channels.
+/// Whether it costs less to compute this many products for each place before a Resize, which then
+/// resizes another number of channels.
 pub fn pays(enlarged: &Enlarged, products: usize, [inner, outer]: [usize; 2]) -> bool {
     let saved = products as f64 * (1.0 - 1.0 / enlarged.ratio());
     let more = outer.saturating_sub(inner) as f64;
@@ -116,7 +117,8 @@ fn element_wise(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     ))
 }
 
-/// Whether an operand is the same along each axis that is resized, of as many axes as there are factors.
+/// Whether an operand does not vary along any resized axis. The factors are those of all axes of
+/// the result.
 fn is_same_where_resized(analysis: &Analysis, operand: ValueId, factors: &[ResizeFactor]) -> bool {
     let Some(shape) = analysis.facts.shape(operand) else {
         return false;

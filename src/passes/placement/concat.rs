@@ -1,11 +1,13 @@
-//! A linear operator over channels on a Concat of values some of which a Resize has made larger.
+//! Splits a linear operator over channels on a Concat of values, some of which a Resize has made
+//! larger.
 //!
-//! Before: `W·concat(a, resize(b)) + c`. After: `(Wₐ·a + c) + resize(W_b·b)`, each with its columns of W. Values that no
-//! Resize makes larger stay together.
+//! Before: `W·concat(a, resize(b)) + c`. After: `(Wₐ·a + c) + resize(W_b·b)`, each with its own
+//! columns of W. Values that no Resize makes larger stay together.
 //!
-//! Exact: a product with channels one behind the other is a sum of products, and each commutes with a linear map of places.
-//! The bias is added where no Resize follows, or where the weights of each place add up to 1. It is done where the products
-//! that are saved are more than what the sum and the Resize of other channels cost.
+//! This is exact: a product with concatenated channels is a sum of products, and each commutes with
+//! a linear map of places. The bias is added to a product without a Resize, or before one whose
+//! weights add up to 1 at each place. The operator is split if the saved products outnumber the
+//! cost of the sum and of resizing another number of channels.
 
 use super::layer::ChannelOperator;
 use super::{PlacementMove, WorkTerm, are_in_one_body, places};
@@ -17,21 +19,21 @@ use crate::onnx::tensor::DataType;
 use crate::passes::placement::before_resize::pays;
 use crate::passes::placement::resize::{Enlarged, ResizeFactor};
 
-/// The least number of channels whose product is worth another sum.
+/// The least number of channels whose product is worth an additional sum.
 const LEAST: usize = 8;
 
 /// An operand of the Concat.
 struct ConcatTerm {
     value: ValueId,
-    /// Its first channel, and how many it has.
+    /// The index of its first channel, and the number of its channels.
     first: usize,
     width: usize,
-    /// The Resize that makes it larger, where the operator is to come before that.
+    /// The Resize that makes it larger, if the operator moves before that.
     enlarged: Option<Enlarged>,
 }
 
 impl ConcatTerm {
-    /// The products for the channels of this operand, where no Resize has made it larger yet.
+    /// The products for the channels of this operand, before any Resize.
     fn work(&self, analysis: &Analysis, layer: &ChannelOperator) -> Option<WorkTerm> {
         let resized = self.enlarged.as_ref();
         let value = resized.map_or(self.value, |enlarged| enlarged.value);
@@ -42,16 +44,16 @@ impl ConcatTerm {
     }
 }
 
-/// The operator, which is taken apart.
+/// The operator that is split.
 struct DividedConcat<'a> {
     analysis: &'a Analysis<'a>,
     layer: ChannelOperator,
     data_type: DataType,
-    /// The axis of the weight along which the channels lie that it reads.
+    /// The axis of the weight that has the input channels.
     columns: usize,
 }
 
-/// A linear operator that is taken apart over a Concat.
+/// Finds a linear operator that can be split over a Concat.
 pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let graph = &analysis.graph;
     let layer = ChannelOperator::read(analysis, node)?;
@@ -107,7 +109,7 @@ pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     ))
 }
 
-/// The operands of a Concat of channels, with those Resizes that the operator comes before.
+/// The operands of a Concat of channels, with the Resizes before which the operator moves.
 fn parts(analysis: &Analysis, concat: NodeId, layer: &ChannelOperator) -> Option<Vec<ConcatTerm>> {
     let (graph, at) = (&analysis.graph, analysis.at(concat));
     let [inner, outer] = layer.channels;
@@ -152,7 +154,7 @@ impl DividedConcat<'_> {
         Some(())
     }
 
-    /// The operator on some channels of those that it reads. Returns the name of its result.
+    /// Writes the operator on some of its channels. Returns the name of the result.
     fn product(
         &self,
         value: &str,
@@ -183,7 +185,7 @@ impl DividedConcat<'_> {
         Some(maker.op(like.op_type(), &inputs, like.attribute.clone()))
     }
 
-    /// The operator on the operands that no Resize makes larger.
+    /// Writes the operator on the operands that no Resize makes larger.
     fn rest_product(&self, rest: &[&ConcatTerm], maker: &mut Maker) -> Option<String> {
         let graph = &self.analysis.graph;
         let names: Vec<&str> = rest
@@ -198,7 +200,7 @@ impl DividedConcat<'_> {
         self.product(&together, rest, true, maker)
     }
 
-    /// The operator before the Resize of a part.
+    /// Writes the operator before the Resize of a part.
     fn moved_product(
         &self,
         part: &ConcatTerm,

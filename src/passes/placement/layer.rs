@@ -1,7 +1,9 @@
-//! A linear operator over channels: at each place, the product of the channels there with a constant matrix.
+//! A linear operator over channels: at each place, it is the product of the channels and a constant
+//! matrix.
 //!
-//! A MatMul with a constant matrix, a Gemm, and a convolution with windows of one place. Each commutes with a linear map of
-//! the places, but for its bias, which the map multiplies by the sum of its weights at each place.
+//! Such operators are a MatMul with a constant matrix, a Gemm, and a convolution with windows of
+//! one place. Each commutes with a linear map of the places, except for its bias, which the map
+//! multiplies by the sum of its weights at each place.
 
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
@@ -16,22 +18,22 @@ use crate::recipe::Recipe;
 pub struct ChannelOperator {
     /// The node.
     pub node: NodeId,
-    /// The value that it multiplies.
+    /// The value that is multiplied.
     pub value: ValueId,
-    /// The axis of the channels, which is one of both the value and the result.
+    /// The axis of the channels, both in the value and in the result.
     pub axis: usize,
-    /// The number of axes of both.
+    /// The rank of both.
     pub rank: usize,
-    /// How many channels it reads, and how many it makes.
+    /// The number of channels that it reads, and the number that it outputs.
     pub channels: [usize; 2],
-    /// How many products it computes for each place.
+    /// The number of products for each place.
     pub products: usize,
     /// Whether it adds a bias.
     pub has_bias: bool,
 }
 
 impl ChannelOperator {
-    /// Reads a node; `None` for another operator, and where a shape or an attribute of it is not known.
+    /// Reads a node. `None` for another operator, or if a shape or an attribute is not known.
     pub fn read(analysis: &Analysis, node: NodeId) -> Option<Self> {
         let at = analysis.at(node);
         let layer = match analysis.graph.domain_op(node) {
@@ -44,13 +46,14 @@ impl ChannelOperator {
         layer.filter(|_| is_wide(analysis, output) && !analysis.constants.is_constant(output))
     }
 
-    /// Writes the operator again, on another value. Returns the name of its result.
+    /// Writes the operator on another value. Returns the name of the result.
     pub fn on(&self, analysis: &Analysis, value: &str, maker: &mut Maker) -> String {
         again(analysis, (self.node, 0), value, maker)
     }
 }
 
-/// Whether a value is of a type with room for sums and products that the model does not compute.
+/// Whether a value is float32 or wider, so that it has room for sums and products that the model
+/// does not compute.
 pub fn is_wide(analysis: &Analysis, value: ValueId) -> bool {
     matches!(
         analysis.facts.data_type(value),
@@ -58,7 +61,7 @@ pub fn is_wide(analysis: &Analysis, value: ValueId) -> bool {
     )
 }
 
-/// Writes a node again, with another value as one of its inputs. Returns the name of its result.
+/// Writes a node with another value as one of its inputs. Returns the name of the result.
 pub fn again(
     analysis: &Analysis,
     (node, slot): (NodeId, usize),
@@ -76,7 +79,7 @@ pub fn again(
     maker.op(like.op_type(), &inputs, like.attribute.clone())
 }
 
-/// Whether every number of a list attribute is this one, or the node has no such attribute.
+/// Whether every element of a list attribute equals this number, or the node has no such attribute.
 pub fn are_all(at: &At, name: &str, number: i64) -> Option<bool> {
     let list = at.attr_ints(name).ok()?;
     Some(list.is_none_or(|list| list.iter().all(|&other| other == number)))

@@ -1,9 +1,10 @@
-//! Placement: linear work is done where values have the fewest places.
+//! Placement: moves linear work to where values have the fewest places.
 //!
-//! A linear operator over channels commutes with a map that is linear over places alone. So it comes behind a mean of
-//! windows or of all places (`pooling`), and before a Resize or a Concat with resized operands. Each rule is pure: it reads
-//! an [`Analysis`] and yields a [`PlacementMove`]. A move is made only where the number of products falls at all possible
-//! extents. `docs/placement.md` has the algebra.
+//! A linear operator over channels commutes with a map that is linear over places only. So it moves
+//! after a mean of windows or of all places (`pooling`), and before a Resize or a Concat with
+//! resized operands. A rule reads an [`Analysis`] and returns a [`PlacementMove`]; it changes
+//! nothing itself. A move is made only if the number of products falls for all possible extents.
+//! `docs/placement.md` has the algebra.
 
 mod before_resize;
 mod concat;
@@ -32,20 +33,20 @@ use crate::shape::facts::{Shape, extent};
 /// The name of this pass for `--skip`.
 pub const KIND: &str = "placement";
 
-/// The replacement of nodes by others that compute with fewer places.
+/// The replacement of nodes by nodes that compute with fewer places.
 pub struct PlacementMove {
-    /// Its line in the plan.
+    /// The line of the move in the plan.
     pub placed: Placed,
-    /// The nodes that it replaces.
+    /// The nodes that are replaced.
     nodes: Vec<NodeId>,
-    /// The change.
+    /// The edit.
     pub edit: Edit,
 }
 
 /// Finds a move that begins at a node.
 type PlacementRule = fn(&Analysis, NodeId) -> Option<PlacementMove>;
 
-/// Every rule for an engine on a CPU. The first move that a rule finds for a node is made.
+/// All rules for engines on a CPU. For each node, the first move that a rule finds is made.
 const RULES: &[PlacementRule] = &[
     pooling::find,
     phases::find,
@@ -54,11 +55,11 @@ const RULES: &[PlacementRule] = &[
     before_resize::find,
 ];
 
-/// The rules for any engine: they replace a convolution by no more operators.
+/// The rules for any engine. They do not replace a convolution by more operators.
 const PORTABLE: &[PlacementRule] = &[pooling::find];
 
-/// The moves of a model that are not refused and do not overlap. Each edit names the index of its move in this list as its
-/// site.
+/// The moves of a model that are not refused and do not overlap. The site of each edit is the index
+/// of its move in this list.
 pub fn moves(
     analysis: &Analysis,
     target: Target,
@@ -86,7 +87,8 @@ pub fn moves(
     found
 }
 
-/// The lines of work that could be done where there are fewer places, and is not, once no move is left.
+/// The lines in the plan for work that could be done with fewer places, but is not. They are valid
+/// once no move is left.
 pub fn refusals(analysis: &Analysis, target: Target) -> Vec<Placed> {
     if target == Target::Portable {
         return vec![];
@@ -98,7 +100,7 @@ pub fn refusals(analysis: &Analysis, target: Target) -> Vec<Placed> {
 }
 
 impl PlacementMove {
-    /// Replaces nodes, of which the last one makes `output`, by those of a maker.
+    /// Replaces nodes, the last of which outputs `output`, by the nodes of a maker.
     fn new(
         analysis: &Analysis,
         (rule, at): (&'static str, NodeId),
@@ -130,7 +132,7 @@ impl PlacementMove {
         }
     }
 
-    /// Its line in the plan where it is refused.
+    /// The line of the move in the plan if it is refused.
     pub fn refused(self, why: Refusal) -> Placed {
         Placed {
             why: Some(why),
@@ -139,7 +141,7 @@ impl PlacementMove {
     }
 }
 
-/// Products for each of some places.
+/// A number of products for each of some places.
 struct WorkTerm {
     products: usize,
     places: Shape,
@@ -151,7 +153,7 @@ impl WorkTerm {
     }
 }
 
-/// The number of products of all terms, as a formula of the extents that are open.
+/// The number of products of all terms, as a formula of the unknown extents.
 fn formula(terms: &[WorkTerm]) -> String {
     let mut sums: BTreeMap<String, u128> = BTreeMap::new();
     for WorkTerm { products, places } in terms {
@@ -172,7 +174,7 @@ fn formula(terms: &[WorkTerm]) -> String {
     terms.join(" + ")
 }
 
-/// An open extent, with parentheses around a sum.
+/// An unknown extent, with parentheses around a sum.
 fn open_extent(dim: &Option<TDim>) -> String {
     match dim {
         None => "?".to_owned(),
@@ -181,7 +183,7 @@ fn open_extent(dim: &Option<TDim>) -> String {
     }
 }
 
-/// The extents of a value along all axes but one.
+/// The extents of a value along all axes except that of the channels.
 fn places(analysis: &Analysis, value: ValueId, channels: usize) -> Option<Shape> {
     let mut shape = analysis
         .facts
@@ -191,7 +193,7 @@ fn places(analysis: &Analysis, value: ValueId, channels: usize) -> Option<Shape>
     Some(shape)
 }
 
-/// Whether nodes are in one body: another one may run more often, or not at all.
+/// Whether nodes are in one body. Another body may run more often, or not at all.
 fn are_in_one_body(graph: &Graph, nodes: &[NodeId]) -> bool {
     let mut ways = nodes.iter().map(|&node| way(graph.node(node)));
     let first = ways.next();

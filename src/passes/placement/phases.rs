@@ -1,12 +1,13 @@
-//! A convolution behind a nearest Resize, as convolutions of fewer taps before it.
+//! Writes a convolution after a nearest Resize as convolutions with fewer taps before it.
 //!
-//! Before: `conv(W, resize(x))`, the Resize by a whole factor s. After: s² convolutions of x, one for each phase of the
-//! result, put together by Concat and DepthToSpace.
+//! Before: `conv(W, resize(x))`, with a Resize by an integer factor s. After: s² convolutions of x,
+//! one for each phase of the result, which a Concat and a DepthToSpace merge.
 //!
-//! Exact: tap t of place `s·q + φ` reads the place `q + ⌊(φ + t − p)/s⌋` of x, p the zeros before the image. So taps of a
-//! phase that read one place are one tap, whose weight is their sum. A tap reads zeros around the larger image where that
-//! place is outside of the small one. Stride and dilation are 1, and there are as many places behind the convolution as
-//! before it.
+//! This is exact: tap t of place `s·q + φ` reads the place `q + ⌊(φ + t − p)/s⌋` of x, where p is
+//! the number of zeros before the image. So all taps of a phase that read one place are one tap,
+//! whose weight is their sum. A tap reads zeros around the larger image exactly if that place is
+//! outside of the small one. Stride and dilation must be 1, and the convolution must keep the
+//! number of places.
 
 use super::layer::are_all;
 use super::{PlacementMove, WorkTerm, are_in_one_body, places};
@@ -20,29 +21,31 @@ use crate::onnx::tensor::DataType;
 use crate::passes::placement::resize::{Enlarged, ResizeFactor};
 use crate::recipe::Recipe;
 
-/// The axes of an image: DepthToSpace knows no others.
+/// The rank of an image. DepthToSpace allows no other rank.
 const IMAGE: usize = 4;
 
-/// The axes of a value before those of space.
+/// The number of axes before the spatial axes.
 const SPACE: usize = 2;
 
-/// The least number of products to save for each place: Concat and DepthToSpace move it twice.
+/// The least number of products to save for each place, since Concat and DepthToSpace move it
+/// twice.
 const LEAST: usize = 64;
 
 /// The first operator set in which a DepthToSpace has a mode.
 const HAS_MODE: i64 = 11;
 
-/// The largest factor: its square is the number of convolutions.
+/// The largest factor. Its square is the number of convolutions.
 const MOST_TIMES: usize = 4;
 
-/// The taps of one phase along an axis: for each place that it reads, the taps of the convolution that read that place.
+/// The taps of one phase along an axis: for each place that the phase reads, the taps of the
+/// convolution that read that place.
 struct Phase {
-    /// The first place that it reads, from that of the result.
+    /// The first place that it reads, relative to the place of the result.
     first: i64,
     taps: Vec<Vec<usize>>,
 }
 
-/// A convolution behind a nearest Resize.
+/// A convolution after a nearest Resize.
 struct Phases<'a> {
     analysis: &'a Analysis<'a>,
     node: NodeId,
@@ -52,13 +55,13 @@ struct Phases<'a> {
     data_type: DataType,
     group: i64,
     times: usize,
-    /// The phases of rows.
+    /// The phases of the rows.
     rows: Vec<Phase>,
-    /// The phases of columns.
+    /// The phases of the columns.
     columns: Vec<Phase>,
 }
 
-/// A convolution that is taken apart by phases.
+/// Finds a convolution that can be split into phases.
 pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let graph = &analysis.graph;
     let (enlarged, phases) = Phases::read(analysis, node)?;
@@ -157,7 +160,8 @@ impl<'a> Phases<'a> {
         ))
     }
 
-    /// Writes a convolution for each phase, and the Concat and DepthToSpace that merge their results.
+    /// Writes a convolution for each phase, and the Concat and DepthToSpace that merge their
+    /// results.
     fn write(&self, maker: &mut Maker) -> Option<String> {
         let mut made = vec![];
         for row in &self.rows {
@@ -174,7 +178,7 @@ impl<'a> Phases<'a> {
         Some(maker.op("DepthToSpace", &[&deep], attributes))
     }
 
-    /// The convolution of a phase. Returns the name of its result.
+    /// Writes the convolution of a phase. Returns the name of its result.
     fn convolution(&self, row: &Phase, column: &Phase, maker: &mut Maker) -> Option<String> {
         let weight = summed_taps(&summed_taps(&self.weight, SPACE, row)?, SPACE + 1, column)?;
         let replaces = self.input_name(1)?;
@@ -209,7 +213,8 @@ fn text(name: &str, value: &str) -> AttributeProto {
     attribute
 }
 
-/// The zeros before the image along each axis, of a convolution that makes as many places as it reads.
+/// The zeros before the image along each axis. `None` if the convolution changes the number of
+/// places.
 fn zeros_before(at: &At, kernel: &[usize]) -> Option<Vec<i64>> {
     let kernel: Vec<i64> = kernel
         .iter()
@@ -240,7 +245,8 @@ fn zeros_before(at: &At, kernel: &[usize]) -> Option<Vec<i64>> {
     keeps_extents.then(|| before.to_vec())
 }
 
-/// The phases along an axis by `times`, of a kernel of `taps` with so many zeros before the image.
+/// The phases along an axis with factor `times`, of a kernel of `taps` with `before` zeros before
+/// the image.
 fn phases(times: usize, taps: usize, before: i64) -> Vec<Phase> {
     let mut phases = vec![];
     for phase in 0..times {
@@ -253,7 +259,7 @@ fn phases(times: usize, taps: usize, before: i64) -> Vec<Phase> {
 }
 
 impl Phase {
-    /// The phase whose taps read these places, which ascend one by one.
+    /// The phase whose taps read these places. Each place equals the one before it, or follows it.
     fn reading(places: &[i64]) -> Self {
         let mut taps: Vec<Vec<usize>> = vec![];
         for (tap, place) in places.iter().enumerate() {
@@ -269,7 +275,7 @@ impl Phase {
     }
 }
 
-/// The weight of a phase along an axis: the sum of the taps that read one place, for each place.
+/// The weight of a phase along an axis: for each place, the sum of the taps that read it.
 fn summed_taps(weight: &Recipe, axis: usize, phase: &Phase) -> Option<Recipe> {
     let mut places = vec![];
     for taps in &phase.taps {

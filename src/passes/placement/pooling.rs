@@ -1,11 +1,12 @@
-//! A mean over places before the linear operators whose results it averages.
+//! Moves a mean over places before the linear operators whose results it averages.
 //!
-//! Before: `mean(W·x + b)`. After: `W·mean(x) + b`. The mean is an AveragePool with strides, a GlobalAveragePool or a
-//! ReduceMean. On the way to a linear operator it also passes sums, term by term, and products with an
-//! operand that is the same at all averaged places.
+//! Before: `mean(W·x + b)`. After: `W·mean(x) + b`. The mean is an AveragePool with strides, a
+//! GlobalAveragePool or a ReduceMean. On the way to a linear operator it also passes sums, term by
+//! term, and products with an operand that is constant over all averaged places.
 //!
-//! Exact: both are linear, one over channels and one over places. A bias, or an operand that is the same at all places, passes
-//! where the weights of each mean add up to 1, and not where a mean counts the zeros around the image.
+//! This is exact, because both are linear, one over channels and one over places. A bias, or an
+//! operand that is constant over the places, passes if the weights of each mean add up to 1. It
+//! does not pass if the mean counts the zeros around the image.
 
 use super::layer::{ChannelOperator, again, are_all, is_wide};
 use super::{PlacementMove, WorkTerm, are_in_one_body, places};
@@ -17,36 +18,37 @@ use crate::ir::{NodeId, ValueId};
 use crate::onnx::operator::AVERAGE_POOL;
 use crate::shape::facts::{Shape, extent, same};
 
-/// How many operators in a row the mean passes.
+/// The largest number of operators in a row that the mean passes.
 const DEPTH: usize = 32;
 
 /// The least number of products to save for each added operator, since every operator takes time.
 const PER_OPERATOR: usize = 1 << 15;
 
-/// The axes of a value before those of space.
+/// The number of axes before the spatial axes.
 const SPACE: usize = 2;
 
 /// A mean over places.
 struct Mean {
     node: NodeId,
     value: ValueId,
-    /// The axes that it averages along.
+    /// The axes along which it averages.
     axes: Vec<usize>,
-    /// Whether these stay, with fewer places.
+    /// Whether these axes stay, with fewer places.
     keeps_axes: bool,
     /// Whether the weights of each mean add up to 1.
     adds_up_to_one: bool,
-    /// How many places each mean averages; `None` for all of them.
+    /// The number of places that each mean averages. `None` if it averages all places.
     taps: Option<usize>,
-    /// How many times fewer places are left at least; `None` for one place.
+    /// The least factor between the numbers of places before and after the mean. `None` if one
+    /// place is left.
     fewer: Option<usize>,
 }
 
-/// The mean of a value as the means of others.
+/// The mean of a value, written with the means of other values.
 enum PassedNode {
     /// The mean of the value itself.
     Mean(ValueId),
-    /// The value itself, which is the same at all places.
+    /// The value itself, which is constant over the places.
     Same(ValueId),
     /// A linear operator on the mean.
     ChannelOperator(ChannelOperator, Box<PassedNode>),
@@ -54,7 +56,7 @@ enum PassedNode {
     Pair(NodeId, Box<[PassedNode; 2]>),
 }
 
-/// A mean that comes before the linear operators.
+/// Finds a mean that can move before linear operators.
 pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     let mean = Mean::read(analysis, node)?;
     let shape = analysis.facts.shape(mean.value)?;
@@ -114,7 +116,7 @@ impl Mean {
         mean.filter(|_| is_wide(analysis, output) && !analysis.constants.is_constant(output))
     }
 
-    /// The mean of a value, which has this shape where it is averaged.
+    /// The mean of a value whose shape is `shape` where it is averaged.
     fn mean_of(
         &self,
         analysis: &Analysis,
@@ -128,7 +130,8 @@ impl Mean {
             .unwrap_or(PassedNode::Mean(value))
     }
 
-    /// The mean of a value by the means of the operands of its producer; `None` where the mean does not pass the producer.
+    /// The mean of a value, written with the means of the operands of its producer. `None` if the
+    /// mean cannot pass the producer.
     fn passed(
         &self,
         analysis: &Analysis,
@@ -172,7 +175,7 @@ impl Mean {
         Some(PassedNode::Pair(node, Box::new([one, other])))
     }
 
-    /// The mean of an operand; `None` where it has some of the places that are averaged and not all.
+    /// The mean of an operand. `None` if it has only some of the averaged places.
     fn operand(
         &self,
         analysis: &Analysis,
@@ -191,7 +194,7 @@ impl Mean {
         is_whole.then(|| self.mean_of(analysis, value, &own, depth))
     }
 
-    /// Whether an operand of a sum or product with so many axes is the same at all places that are averaged.
+    /// Whether an operand of a sum or product of rank `rank` is constant over all averaged places.
     fn is_same(&self, analysis: &Analysis, operand: ValueId, rank: usize) -> bool {
         let Some(own) = analysis.facts.shape(operand) else {
             return false;
@@ -203,7 +206,7 @@ impl Mean {
             })
     }
 
-    /// Whether a linear operator costs less behind the mean, where the mean may have more channels to average.
+    /// Whether a linear operator costs less after the mean, which may then average more channels.
     fn pays(&self, layer: &ChannelOperator) -> bool {
         let [inner, outer] = layer.channels;
         let more = inner.saturating_sub(outer);
@@ -216,7 +219,8 @@ impl Mean {
         }
     }
 
-    /// Whether so many products are saved, at two open places, that they are worth the operators that are added.
+    /// Whether enough products are saved to be worth the added operators. An unknown extent counts
+    /// as two places.
     fn saves_enough(&self, term: &PassedNode, shape: &Shape) -> bool {
         let squeezes = if self.keeps_axes { 0 } else { self.axes.len() };
         let added = term.means() - 1 + squeezes;
@@ -257,7 +261,7 @@ impl Mean {
         }
     }
 
-    /// How many places the mean of a layer has.
+    /// The places that the mean of a layer has.
     fn places_left(
         &self,
         analysis: &Analysis,
@@ -274,7 +278,7 @@ impl Mean {
 }
 
 impl PassedNode {
-    /// How many means there are in it.
+    /// The number of means in the term.
     fn means(&self) -> usize {
         match self {
             PassedNode::Mean(_) => 1,
@@ -284,7 +288,7 @@ impl PassedNode {
         }
     }
 
-    /// The linear operators in it.
+    /// The linear operators in the term.
     fn layers(&self) -> Vec<&ChannelOperator> {
         match self {
             PassedNode::Mean(_) | PassedNode::Same(_) => vec![],
@@ -293,7 +297,7 @@ impl PassedNode {
         }
     }
 
-    /// The nodes that it replaces.
+    /// The nodes that the term replaces.
     fn nodes(&self) -> Vec<NodeId> {
         match self {
             PassedNode::Mean(_) | PassedNode::Same(_) => vec![],
@@ -307,7 +311,7 @@ impl PassedNode {
     }
 }
 
-/// An AveragePool that leaves fewer places.
+/// Reads an AveragePool that leaves fewer places.
 fn average_pool(at: &At) -> Option<Mean> {
     at.only_attributes(AVERAGE_POOL).ok()?;
     let kernel = at.attr_ints("kernel_shape").ok()??;
@@ -327,7 +331,7 @@ fn average_pool(at: &At) -> Option<Mean> {
     let is_padded = !are_all(at, "pads", 0)? || !matches!(automatic, "NOTSET" | "VALID");
     let counts_border = at.flag("count_include_pad", false).ok()? && is_padded;
     let rounds_up = at.flag("ceil_mode", false).ok()?;
-    // With less than a window of zeros around it, no image has more windows than places.
+    // If the padding is narrower than a window, no image has more windows than places.
     let is_narrow = (0..kernel.len())
         .all(|axis| pads[axis].saturating_add(pads[kernel.len() + axis]) < kernel[axis]);
     let fewer = product(&strides).filter(|&fewer| fewer > 1 && is_narrow)?;
@@ -342,14 +346,15 @@ fn average_pool(at: &At) -> Option<Mean> {
     })
 }
 
-/// The product of positive numbers; `None` where one is not positive, or the product is too large.
+/// The product of positive numbers. `None` if one of them is not positive, or if the product is too
+/// large.
 fn product(numbers: &[i64]) -> Option<usize> {
     numbers.iter().try_fold(1_usize, |product, &number| {
         product.checked_mul(usize::try_from(number).ok().filter(|&number| number > 0)?)
     })
 }
 
-/// A GlobalAveragePool.
+/// Reads a GlobalAveragePool.
 fn global_average_pool(at: &At) -> Option<Mean> {
     at.only_attributes(&[]).ok()?;
     let rank = at.rank(0).ok().filter(|&rank| rank > SPACE)?;
@@ -364,7 +369,7 @@ fn global_average_pool(at: &At) -> Option<Mean> {
     })
 }
 
-/// A ReduceMean.
+/// Reads a ReduceMean.
 fn reduce_mean(at: &At) -> Option<Mean> {
     at.only_attributes(&["axes", "keepdims", "noop_with_empty_axes"])
         .ok()?;

@@ -1,8 +1,10 @@
 //! A Resize that makes values larger.
 //!
-//! Along each axis it is a linear map of places, whose weights depend on the attributes, the factor and the extent of that
-//! axis. A nearest one commutes with every operator that sees each element alone, and any one with a linear operator over
-//! channels. The index of a nearest one is computed by the definition of the operator and not read off the names of modes.
+//! Along each axis it is a linear map of places, whose weights depend on the attributes, the factor
+//! and the extent of that axis. A nearest Resize commutes with every operator that computes each
+//! element separately, and any Resize with a linear operator over channels. The index of a nearest
+//! Resize is computed by the definition of the operator, rather than derived from the names of
+//! modes.
 
 use tract_onnx::prelude::TDim;
 
@@ -18,22 +20,22 @@ use crate::shape::facts::{Shape, extent, same};
 /// The first operator set in which a Resize has `coordinate_transformation_mode`.
 const HAS_COORDINATES: i64 = 11;
 
-/// The largest multiple that an open extent is compared with.
+/// The largest multiple with which an unknown extent is compared.
 const MOST_TIMES: usize = 16;
 
-/// How much longer an axis is afterwards.
+/// The factor by which an axis becomes longer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ResizeFactor {
     /// The extent stays.
     Same,
-    /// By a whole factor above 1, at every extent.
+    /// An integer factor above 1, at every extent.
     Times(usize),
-    /// By another factor above 1, at the only extent.
+    /// Another factor above 1, at the only extent.
     Larger(f64),
 }
 
 impl ResizeFactor {
-    /// How many times more places the axis has afterwards.
+    /// The ratio of the number of places after the Resize to that before.
     fn ratio(self) -> f64 {
         match self {
             ResizeFactor::Same => 1.0,
@@ -43,7 +45,7 @@ impl ResizeFactor {
     }
 }
 
-/// How places are computed from places before.
+/// The way in which places are computed from those before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ResizeMode {
     Nearest,
@@ -51,13 +53,13 @@ enum ResizeMode {
     Cubic,
 }
 
-/// A Resize, or an Upsample, that makes at least one axis longer and none shorter.
+/// A Resize or an Upsample that makes at least one axis longer and none shorter.
 pub struct Enlarged {
     /// The node.
     pub node: NodeId,
     /// The value that it reads.
     pub value: ValueId,
-    /// For each axis, how much longer it is.
+    /// The factor of each axis.
     pub factors: Vec<ResizeFactor>,
     /// Whether the weights of each place add up to 1.
     pub adds_up_to_one: bool,
@@ -67,7 +69,8 @@ pub struct Enlarged {
 }
 
 impl Enlarged {
-    /// Reads the producer of a value; `None` for another operator, and where it is not known to enlarge at all extents.
+    /// Reads the producer of a value. `None` for another operator, or if it is not known to enlarge
+    /// values at all extents.
     pub fn making(analysis: &Analysis, value: ValueId) -> Option<Self> {
         let graph = &analysis.graph;
         let (node, _) = graph.producer(value)?;
@@ -116,12 +119,13 @@ impl Enlarged {
         })
     }
 
-    /// Whether each place is a copy of another one.
+    /// Whether each place is a copy of a place before.
     pub fn is_nearest(&self) -> bool {
         self.mode == ResizeMode::Nearest && self.adds_up_to_one
     }
 
-    /// Whether place i of each axis is the place `⌊i/s⌋` before, for the whole factor s of the axis and all extents.
+    /// Whether place i of each axis is a copy of place `⌊i/s⌋` before, for the integer factor s of
+    /// the axis and for all extents.
     pub fn repeats(&self) -> bool {
         self.is_nearest()
             && self.factors.iter().all(|&factor| match factor {
@@ -131,7 +135,8 @@ impl Enlarged {
             })
     }
 
-    /// Whether the nearest place to i is `⌊i/s⌋`. A place s further on is nearest to the next one, so the first s tell.
+    /// Whether the nearest place to i is `⌊i/s⌋`. The first s places decide, because the place `i +
+    /// s` is nearest to the next place.
     fn index_is_quotient(&self, times: usize) -> bool {
         let Ok(times) = i64::try_from(times) else {
             return false;
@@ -147,7 +152,7 @@ impl Enlarged {
         match self.coordinates.as_str() {
             "asymmetric" => Some(2 * i),
             "half_pixel" | "half_pixel_symmetric" => Some(2 * i + 1 - times),
-            // An axis of one place after a factor of 1 is at 0, as in the other modes.
+            // With a factor of 1, the only place of an axis is at 0, as in the other modes.
             "pytorch_half_pixel" => Some(2 * i + 1 - times),
             "tf_half_pixel_for_nn" => Some(2 * i + 1),
             _ => None,
@@ -165,12 +170,12 @@ impl Enlarged {
         }
     }
 
-    /// How many times more places there are, at least.
+    /// The least ratio of the number of places after the Resize to that before.
     pub fn ratio(&self) -> f64 {
         self.factors.iter().map(|factor| factor.ratio()).product()
     }
 
-    /// How many places before are read for each place.
+    /// The number of places that are read for each place.
     pub fn taps(&self) -> usize {
         let per_axis: usize = match self.mode {
             ResizeMode::Nearest => 1,
@@ -184,8 +189,8 @@ impl Enlarged {
         axes.fold(1, |taps, _| taps.saturating_mul(per_axis))
     }
 
-    /// Writes the node again on another value, which has `count` places along `axis`. Returns the name of its result;
-    /// `None` where the sizes that the node reads cannot be changed.
+    /// Writes the node on another value, which has `count` places along `axis`. Returns the name of
+    /// the result. `None` if the sizes that the node reads cannot be changed.
     pub fn on(
         &self,
         analysis: &Analysis,
@@ -219,7 +224,7 @@ impl Enlarged {
     }
 }
 
-/// A list of sizes with another number at one place.
+/// Writes a list of sizes with another number at one place.
 fn with_size(sizes: &str, place: usize, count: usize, length: usize, maker: &mut Maker) -> String {
     let number = maker.ints(&[count as i64]);
     let mut parts = vec![];
@@ -234,7 +239,7 @@ fn with_size(sizes: &str, place: usize, count: usize, length: usize, maker: &mut
     maker.op("Concat", &parts, vec![int("axis", 0)])
 }
 
-/// How much longer each axis is; `None` where one is or may be shorter.
+/// The factor of each axis. `None` if one is shorter afterwards, or may be.
 fn factors(at: &At) -> Option<Vec<ResizeFactor>> {
     let before: Shape = at.shape(0).ok()?;
     let named = named_axes(at, before.len())?;
@@ -257,7 +262,7 @@ fn named_axes(at: &At, rank: usize) -> Option<Vec<usize>> {
     }
 }
 
-/// The factors of the named axes where the node reads their new extents.
+/// The factors of the named axes, if the node reads their new extents.
 fn factors_by_sizes(
     at: &At,
     before: &Shape,
@@ -278,7 +283,7 @@ fn factors_by_sizes(
         .collect()
 }
 
-/// The factors of the named axes where the node reads factors.
+/// The factors of the named axes, if the node reads factors.
 fn factors_by_scales(at: &At, count: usize) -> Option<Vec<ResizeFactor>> {
     let slot = factors_at(at.proto().op_type(), at.opset());
     let numbers = at.numbers(slot).ok()?;
@@ -297,7 +302,7 @@ fn whole_factor(number: f64) -> Option<ResizeFactor> {
     }
 }
 
-/// How much longer an axis of this extent is with another one.
+/// The factor between two extents of an axis. `None` if the axis may become shorter.
 fn ratio(before: &Option<TDim>, after: &Option<TDim>) -> Option<ResizeFactor> {
     if same(before, after) {
         return Some(ResizeFactor::Same);

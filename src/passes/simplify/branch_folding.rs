@@ -1,7 +1,7 @@
-//! An If whose condition no input reaches is the branch that it takes.
+//! Replaces an If whose condition is constant by the branch that it takes.
 //!
-//! Exporters write one where a trace does not tell whether an axis has one place. The condition is a number as soon as the
-//! extents are, and nothing folds past an If.
+//! Exporters write an If when a trace does not determine whether an axis has extent 1. The
+//! condition is known as soon as the extents are, and nothing folds past an If.
 
 use crate::analysis::Analysis;
 use crate::analysis::uniform;
@@ -14,18 +14,19 @@ use crate::onnx::proto::GraphProto;
 /// Ifs whose condition is a constant, each with the branch that it takes.
 #[derive(Default)]
 pub struct TakenBranches {
-    /// The nodes that stand for the Ifs, each with an output and the result of the branch for it.
+    /// The end nodes of the Ifs, each with an output and the result of the branch for it.
     results: Vec<(NodeId, ValueId, ValueId)>,
-    /// The region path of each taken branch, and that of its enclosing region.
+    /// The region path of each taken branch, mapped to that of its enclosing region.
     around: HashMap<String, String>,
 }
 
 impl TakenBranches {
-    /// Finds such Ifs in a graph with its bodies laid out.
+    /// Finds such Ifs in a graph whose bodies are flattened.
     pub fn find(analysis: &Analysis) -> Self {
         let graph = &analysis.graph;
         let mut found = Self::default();
-        // Before IR version 4 initializers of the main graph are inputs too, and those of a branch are not.
+        // Before IR version 4, initializers of the main graph are inputs too, while those of a
+        // branch are not.
         let are_inputs = graph.model().proto.ir_version() < 4;
         for &node in graph.order() {
             let Some((results, own)) = taken_branch(analysis, node) else {
@@ -59,7 +60,8 @@ impl TakenBranches {
         }
     }
 
-    /// Moves the nodes of taken branches into the region of their Ifs, and removes the other branches.
+    /// Moves the nodes of taken branches into the region of their Ifs, and removes the other
+    /// branches.
     pub fn lay_out(self, graph: &mut GraphProto) {
         if self.is_empty() {
             return;
@@ -74,7 +76,7 @@ impl TakenBranches {
                 move_to(node, &here);
             }
         }
-        // Bodies of removed nodes are removed, at any depth.
+        // The bodies of removed nodes are removed, at any depth.
         let bodies = reachable_bodies(graph);
         graph
             .node
@@ -107,14 +109,14 @@ fn reachable_bodies(graph: &GraphProto) -> HashSet<String> {
     }
 }
 
-/// The outputs of an If with a constant condition, each with the result of the branch that it takes, and the path of that
-/// branch.
+/// The outputs of an If with a constant condition, each with the result of the branch that it
+/// takes, and the path of that branch.
 type Decision<'g> = (Vec<(ValueId, ValueId)>, &'g str);
 
-/// The branch that an If takes; `None` for another node, and where no constant is the condition.
+/// The branch that an If takes. `None` for another node, or if the condition is not constant.
 pub fn taken_branch<'g>(analysis: &'g Analysis, node: NodeId) -> Option<Decision<'g>> {
     let graph = &analysis.graph;
-    // In the order of their names.
+    // The bodies are in the order of their names.
     let ways: Vec<&str> = ways_behind(graph.node(node)).collect();
     let [otherwise, then] = ways[..] else {
         return None;

@@ -17,27 +17,27 @@ use crate::passes::simplify::{
 use crate::recipe::{Op, Recipe};
 use crate::refusal::Refusal;
 
-/// The largest whole number up to which every type of floats has all of them.
+/// Every float type represents all integers up to this one.
 const WHOLE: f64 = 256.0;
 
-/// The limits of clean-up.
+/// The limits of the clean-up.
 pub struct Limits<'l> {
-    /// Nodes of remaining sites, which their inputs identify.
+    /// Nodes of remaining sites. They are identified by their inputs, which must stay.
     pub sites: Vec<NodeId>,
     /// Nodes of normalizers that compute statistics of their input.
     pub normalizers: HashSet<NodeId>,
     /// The recipe of a stored tensor, over constants of the original model.
     pub recipe: &'l dyn Fn(&str) -> Option<&'l Recipe>,
-    /// A tensor of that model.
+    /// A tensor of the original model.
     pub stored: &'l dyn Fn(&str) -> Option<&'l TensorProto>,
     /// Whether a kind is skipped.
     pub is_skipped: &'l dyn Fn(&str) -> bool,
-    /// Bytes that tensors of computed constants may add.
+    /// The number of bytes that tensors of computed constants may add.
     pub growth: f64,
 }
 
 impl Limits<'_> {
-    /// Whether a tensor was stored by folding, and is no constant of the original model.
+    /// Whether a tensor was stored by folding, and is not a constant of the original model.
     fn is_new(&self, name: &str) -> bool {
         (self.recipe)(name).is_some_and(|recipe| constant_name(recipe) != Some(name))
     }
@@ -45,13 +45,13 @@ impl Limits<'_> {
     /// Whether two tensors were computed in equal ways.
     fn are_computed_alike(&self, one: &str, other: &str, model: &Model) -> bool {
         match (self.inexact_recipe(one), self.inexact_recipe(other)) {
-            // Equal operations on equal tensors give equal results, where the tensors are used
-            // unrounded.
+            // Equal operations on equal tensors give equal results, if the tensors are used without
+            // rounding.
             (Some(one), Some(other)) => one.is_alike(other, &|one: &str, other: &str| {
                 self.are_stored_alike(one, other, model)
             }),
             (None, None) => true,
-            // A constant that was written anew.
+            // A constant that was stored again.
             (Some(recipe), None) => {
                 constant_name(recipe).is_some_and(|name| self.are_stored_alike(name, other, model))
             }
@@ -61,8 +61,8 @@ impl Limits<'_> {
         }
     }
 
-    /// The recipe of a tensor. Small whole numbers have none: they are exact in every type, and equal any constant of
-    /// these numbers.
+    /// The recipe of a tensor. Small integers have none, because they are exact in every type, and
+    /// equal any constant of these numbers.
     fn inexact_recipe(&self, name: &str) -> Option<&Recipe> {
         (self.recipe)(name).filter(|recipe| !is_small_and_whole(recipe))
     }
@@ -79,7 +79,7 @@ impl Limits<'_> {
     }
 }
 
-/// Whether a recipe is an array of whole numbers that every type of floats has.
+/// Whether a recipe is an array of integers that every float type represents.
 fn is_small_and_whole(recipe: &Recipe) -> bool {
     let Op::Literal(numbers) = recipe.op() else {
         return false;
@@ -89,7 +89,7 @@ fn is_small_and_whole(recipe: &Recipe) -> bool {
         .all(|number| number.fract() == 0.0 && number.abs() <= WHOLE)
 }
 
-/// The name of the constant that a recipe is.
+/// The name of the constant, if a recipe is only a constant.
 fn constant_name(recipe: &Recipe) -> Option<&str> {
     if let Op::Constant(name) = recipe.op() {
         Some(name)
@@ -98,27 +98,27 @@ fn constant_name(recipe: &Recipe) -> Option<&str> {
     }
 }
 
-/// The result of clean-up.
+/// The result of the clean-up.
 #[derive(Default)]
 pub struct Tidied {
-    /// The graph; `None` where it is unchanged.
+    /// The graph. `None` if it is unchanged.
     pub graph: Option<GraphProto>,
     /// The floats that were computed.
     pub computed: Vec<NamedFloats>,
-    /// How many operators were removed, as their results are stored.
+    /// The number of operators that were removed because their results are stored.
     pub constants: usize,
-    /// How many operators were removed, as others make equal values.
+    /// The number of operators that were removed because others compute equal values.
     pub duplicates: usize,
-    /// Bytes that were added.
+    /// The number of bytes that were added.
     pub growth: u64,
-    /// Why constants are still computed in each run.
+    /// The reasons why constants are still computed in each run.
     pub kept: Vec<Refusal>,
 }
 
-/// Lets all nodes that read one weight read it by its own name; `None` where they do.
+/// Lets all readers of equal weights read one of them by its own name. `None` if they do already.
 ///
 /// # Errors
-/// If its graph is invalid.
+/// The graph is invalid.
 pub fn shared(model: &Model, is_skipped: &dyn Fn(&str) -> bool) -> Result<Option<Tidied>> {
     if !identity_elimination::may_share(model.graph())
         || !model.proto.training_info.is_empty()
@@ -145,9 +145,9 @@ pub fn shared(model: &Model, is_skipped: &dyn Fn(&str) -> bool) -> Result<Option
     }))
 }
 
-/// Eliminates identities before folding: an affine should not stop at a Cast to the type that a
-/// value has already. With `removes_activations`, redundant activations are eliminated too. The nodes that are `kept` stay.
-/// `None` where nothing is eliminated.
+/// Eliminates identities before folding, because a Cast to the type that a value has already should
+/// not stop an affine. With `removes_activations`, redundant activations are eliminated too. The
+/// nodes in `kept` stay. `None` if nothing is eliminated.
 pub fn read_directly(
     analysis: &Analysis,
     kept: &HashSet<NodeId>,
@@ -180,7 +180,7 @@ pub fn read_directly(
 pub fn tidy(analysis: &Analysis, limits: &Limits) -> Tidied {
     let model = analysis.graph.model();
     if !model.proto.training_info.is_empty() {
-        // Its graphs refer to values of this one.
+        // The graphs of its training information refer to values of this one.
         return Tidied::default();
     }
     let sites = cone(analysis, &limits.sites);
@@ -202,7 +202,7 @@ pub fn tidy(analysis: &Analysis, limits: &Limits) -> Tidied {
     let before_merging = operators(&edited.graph.node);
     if !(limits.is_skipped)(cse::KIND) {
         edited.pinned.extend(&pinned);
-        // Each computed constant is rounded: only constants that were equal before are merged.
+        // Each computed constant is rounded, so only constants that were equal before are merged.
         let sources = sources(&tidied.computed, &equals);
         merge(&mut edited, &|one, other| {
             limits.are_computed_alike(one, other, model) && sources.get(one) == sources.get(other)
@@ -212,7 +212,8 @@ pub fn tidy(analysis: &Analysis, limits: &Limits) -> Tidied {
     let stored = operators(&model.graph().node) - before_merging;
     tidied.constants = stored.saturating_sub(eliminated);
     tidied.duplicates = eliminated + before_merging - operators(&graph.node);
-    // Equals that have to stay, since one is an input that a caller may replace, are no change.
+    // Equal values may have to stay, because one is an input that a caller may replace. Then
+    // nothing changes.
     tidied.graph = (!only_merges || size(&graph) != size(model.graph())).then_some(graph);
     tidied
 }
@@ -226,7 +227,7 @@ fn names_read<'g>(graph: &'g Graph, nodes: &HashSet<NodeId>) -> HashSet<&'g str>
         .collect()
 }
 
-/// For each stored constant, the first value of the graph before that equals it.
+/// For each stored constant, the first equal value of the original graph.
 fn sources<'n>(
     computed: &'n [NamedFloats],
     equals: &'n HashMap<String, String>,
@@ -240,19 +241,19 @@ fn sources<'n>(
         .collect()
 }
 
-/// The rewrites of clean-up before equal values are merged.
+/// The rewrites of the clean-up before equal values are merged.
 struct Rewrites {
     constants: StoredResults,
     /// Reshapes, with constant targets.
     targets: Vec<(NodeId, Vec<i64>)>,
-    /// Recurrent operators, with initial states that can be left out.
+    /// Recurrent operators, with the initial states that can be left out.
     states: Vec<(NodeId, usize)>,
     branches: TakenBranches,
     identities: Vec<IdentityNode>,
 }
 
 impl Rewrites {
-    /// Finds them. Nodes of `sites` stay, and so do `pinned` names.
+    /// Finds the rewrites. Nodes of `sites` and names in `pinned` stay.
     fn find(
         analysis: &Analysis,
         limits: &Limits,
@@ -283,8 +284,8 @@ impl Rewrites {
         rewrites
     }
 
-    /// Equal values of the graph before the rewrites, where the merge after them needs these: where constants are stored,
-    /// or nothing is written.
+    /// Finds equal values of the original graph, if the merge after the rewrites needs them. This
+    /// is so if constants are stored, or if nothing is rewritten.
     fn equals(
         &self,
         analysis: &Analysis,
@@ -301,7 +302,7 @@ impl Rewrites {
         })
     }
 
-    /// Whether nodes stay with other inputs, or branches take the place of Ifs.
+    /// Whether nodes get other inputs, or branches replace Ifs.
     fn writes_nodes(&self) -> bool {
         !self.targets.is_empty() || !self.states.is_empty() || !self.branches.is_empty()
     }
@@ -310,7 +311,8 @@ impl Rewrites {
         self.constants.is_empty() && !self.writes_nodes() && self.identities.is_empty()
     }
 
-    /// The graph with all of them, without dead code and in order, and the floats that are stored.
+    /// Applies all rewrites. Returns the graph without dead code and in order, and the floats that
+    /// are stored.
     fn write<'a>(self, analysis: &'a Analysis) -> (Edited<'a>, Vec<NamedFloats>) {
         let mut editor = Editor::new(&analysis.graph);
         identity_elimination::remove(self.identities, &analysis.graph, &mut editor);
@@ -336,14 +338,14 @@ fn merge(edited: &mut Edited, same: Same) {
         pinned,
     } = edited;
     let instead = cse::find(graph, before.model(), pinned, same);
-    // New constants may be equal as well.
+    // New constants may be equal too.
     let now_read: HashSet<String> = reads(graph)
         .into_iter()
         .filter(|name| !before.reads(name))
         .map(str::to_owned)
         .collect();
     cse::merge_into(graph, &instead);
-    // An output that others read now may be made behind them.
+    // An output that other nodes read now may be computed after them.
     topological_order::sort(graph);
     dce::remove(
         graph,
@@ -352,12 +354,12 @@ fn merge(edited: &mut Edited, same: Same) {
     );
 }
 
-/// How many nodes and initializers a graph has.
+/// The number of nodes and of initializers of a graph.
 fn size(graph: &GraphProto) -> (usize, usize) {
     (graph.node.len(), graph.initializer.len())
 }
 
-/// How many nodes compute something.
+/// The number of nodes that compute something.
 fn operators(nodes: &[NodeProto]) -> usize {
     nodes
         .iter()

@@ -1,8 +1,8 @@
-//! Constant folding: values that no input of the model reaches are computed once, expressions over
-//! weights as well as arithmetic of fixed extents.
+//! Constant folding: computes values that do not depend on the inputs of the model once. These are
+//! expressions over weights and arithmetic of fixed extents.
 //!
-//! A value keeps its name; a tensor replaces its producer. Nodes that only served such producers
-//! have no reader then.
+//! A value keeps its name, and a tensor replaces its producer. Nodes that only such producers read
+//! then have no reader.
 
 use crate::analysis::Analysis;
 use crate::hash::HashSet;
@@ -17,35 +17,36 @@ use crate::passes::simplify::identity_elimination::{identity_operand, is_capture
 use crate::refusal::{Reason, Refusal};
 use crate::shape::facts::extent;
 
-/// Its name for `--skip`.
+/// The name for `--skip`.
 pub const KIND: &str = "constant";
 
-/// Bytes up to which a result is stored whatever it adds: shapes, masks of a few places, biases.
+/// The number of bytes up to which a result is stored even if it adds to the size. Such results are
+/// shapes, small masks and biases.
 const SMALL: u64 = 1 << 14;
 
-/// The limit for bytes that are read and made for one result: results are in memory until the model
-/// is saved, and large weights stay in their files.
+/// The limit on the bytes that are read and written for one result. Results are in memory until the
+/// model is saved, while large weights stay in their files.
 const HELD: u64 = 1 << 28;
 
-/// How often less is tried where something cannot be stored.
+/// The number of rounds in which fewer values are tried if some cannot be stored.
 const ROUNDS: usize = 8;
 
-/// The results of nodes that are stored in their place.
+/// The results that are stored in place of nodes.
 #[derive(Default)]
 pub struct StoredResults {
     /// The removed nodes, with their results.
     stored: Vec<(NodeId, Vec<(ValueId, TensorProto)>)>,
-    /// Identities of constants, which are read where they are.
+    /// Identities of constants. Their readers read the constant itself.
     aliases: Vec<(NodeId, ValueId, ValueId)>,
-    /// Expressions that stay, and why.
+    /// The expressions that stay, with the reasons.
     pub kept: Vec<Refusal>,
-    /// Bytes that the tensors add.
+    /// The bytes that the tensors add.
     pub growth: u64,
 }
 
 /// A stored tensor of floats, with the value that it replaces.
 pub struct NamedFloats {
-    /// Its name, which is that of the value outside of bodies.
+    /// The name of the tensor. Outside of bodies it is the name of the value.
     pub name: String,
     /// The name of the value.
     pub value: String,
@@ -56,9 +57,9 @@ pub struct NamedFloats {
 }
 
 impl StoredResults {
-    /// Finds the values that can be stored without adding more than `allowed` bytes, beside small
-    /// results. The nodes of `sites` stay: they identify their kinds. So do values computed from
-    /// tensors that are `new`.
+    /// Finds the values that can be stored without adding more than `allowed` bytes. Small results
+    /// do not count. The nodes of `sites` stay, because they identify their kinds. Values that are
+    /// computed from tensors that are `new` stay too.
     pub fn find(
         analysis: &Analysis,
         sites: &HashSet<NodeId>,
@@ -93,7 +94,8 @@ impl StoredResults {
                 };
             }
             for (node, refusal) in beyond {
-                // Its operands are tried next, within a bound.
+                // Its operands are tried in the next round. After several rounds they are refused
+                // too.
                 frontier.refuse(node, round >= ROUNDS);
                 kept.push(refusal);
             }
@@ -101,12 +103,12 @@ impl StoredResults {
         Self::default()
     }
 
-    /// Whether nothing is to be stored.
+    /// Whether there is nothing to store.
     pub fn is_empty(&self) -> bool {
         self.stored.is_empty() && self.aliases.is_empty()
     }
 
-    /// Stores them, and returns the floats among them.
+    /// Stores the results. Returns the floats among them.
     pub fn store(self, analysis: &Analysis, editor: &mut Editor) -> Vec<NamedFloats> {
         let graph = &analysis.graph;
         for (node, output, source) in self.aliases {
@@ -119,7 +121,7 @@ impl StoredResults {
             for (value, tensor) in tensors {
                 let value = graph.value_name(value).to_owned();
                 let float_shape = float_type(&tensor).zip(shape(&tensor).ok());
-                // Floats are stored with a recipe, by a name that the main graph has.
+                // Floats are stored with a recipe, so they need a name that the main graph has.
                 let name = if is_inside && float_shape.is_some() {
                     let name = editor.add_constant(&value, tensor);
                     editor.remove(&[node], &value, &name);
@@ -144,7 +146,8 @@ impl StoredResults {
     }
 }
 
-/// The nodes that are not computed once: they make more than constants, or have to be nodes.
+/// Marks the nodes that are not replaced: their results are not all constants, or they must stay
+/// nodes.
 fn stays(analysis: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool) -> Vec<bool> {
     let graph = &analysis.graph;
     let mut is_new = new_tensors(graph, new);
@@ -174,7 +177,7 @@ fn stays(analysis: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> boo
     stays
 }
 
-/// Whether each value is a stored tensor that is `new`.
+/// Marks the values that are stored tensors and `new`.
 fn new_tensors(graph: &Graph, new: &dyn Fn(&str) -> bool) -> Vec<bool> {
     (0..graph.value_count())
         .map(|index| ValueId(index as u32))
@@ -190,7 +193,7 @@ fn makes_only_constants(analysis: &Analysis, node: NodeId) -> bool {
         && made.all(|&value| graph.readers(value).is_empty() || can_be_stored(analysis, value))
 }
 
-/// Whether a value is a constant, and its readers take a stored tensor in its place.
+/// Whether a value is a constant whose readers accept a stored tensor in its place.
 fn can_be_stored(analysis: &Analysis, value: ValueId) -> bool {
     let Analysis {
         graph, constants, ..
@@ -202,7 +205,8 @@ fn can_be_stored(analysis: &Analysis, value: ValueId) -> bool {
         && !is_result(graph, value)
 }
 
-/// Whether a Range that stays reads a value of one element that has an axis: engines take it, but not as a constant.
+/// Whether a value has one element and an axis, and is read by a Range that stays. Engines accept
+/// this, but not if the value is a stored constant.
 fn is_range_bound(analysis: &Analysis, value: ValueId) -> bool {
     let Analysis { graph, facts, .. } = analysis;
     facts.rank(value) != Some(0)
@@ -224,8 +228,8 @@ fn is_open_range(analysis: &Analysis, reader: &Reader) -> bool {
     range.is_some_and(|range| constants.tensor(range).is_err())
 }
 
-/// Whether a node makes floats of floats: that identifies a kind, and a mask does not. Axes and shapes are behind the
-/// first input.
+/// Whether a node computes floats from floats. That identifies a kind, which a mask does not. Axes
+/// and shapes are not its first input.
 fn is_float_operator(analysis: &Analysis, node: NodeId) -> bool {
     let graph = &analysis.graph;
     let first = graph.inputs(node).first().copied().flatten();
@@ -238,8 +242,9 @@ fn is_float_operator(analysis: &Analysis, node: NodeId) -> bool {
     })
 }
 
-/// The operands of constant results of the model, or of a body, that take more than arithmetic: a
-/// node has to make the result, and would start from rounded numbers.
+/// The nodes that compute inexact constant outputs of the model or of a body, with the nodes before
+/// them. A node must output such a result, and would start from rounded numbers if its operands
+/// were stored.
 fn behind_rounded_results(analysis: &Analysis) -> HashSet<NodeId> {
     let Analysis {
         graph, constants, ..
@@ -263,7 +268,7 @@ fn behind_rounded_results(analysis: &Analysis) -> HashSet<NodeId> {
     cone(analysis, &ends)
 }
 
-/// Nodes, and those that compute the constants which they read.
+/// These nodes, and the nodes that compute the constants that they read.
 pub fn cone(analysis: &Analysis, nodes: &[NodeId]) -> HashSet<NodeId> {
     let Analysis {
         graph, constants, ..
@@ -285,12 +290,12 @@ pub fn cone(analysis: &Analysis, nodes: &[NodeId]) -> HashSet<NodeId> {
     seen
 }
 
-/// The values stored directly: all others serve them alone.
+/// The values that are stored directly. All other constants are only needed to compute them.
 #[derive(Default)]
 struct Roots {
     nodes: Vec<NodeId>,
     aliases: Vec<(NodeId, ValueId, ValueId)>,
-    /// Constants that remaining nodes read.
+    /// The constants that remaining nodes read.
     read: HashSet<ValueId>,
 }
 
@@ -300,7 +305,7 @@ struct Frontier<'s> {
 }
 
 impl Frontier<'_> {
-    /// Keeps a node, and with `all` its operands.
+    /// Keeps a node, and with `all` also the nodes that compute its operands.
     fn refuse(&mut self, node: NodeId, all: bool) {
         let graph = &self.analysis.graph;
         let mut open = vec![node];
@@ -347,7 +352,7 @@ impl Frontier<'_> {
         roots
     }
 
-    /// The operand of an identity that no body reads.
+    /// The operand of an identity whose result no body reads.
     fn alias(&self, node: NodeId) -> Option<ValueId> {
         let graph = &self.analysis.graph;
         let output = graph.only_output(node)?;
@@ -356,8 +361,8 @@ impl Frontier<'_> {
         (!is_captured(graph, output)).then_some(source)
     }
 
-    /// The growth by all results, and the refused ones: if all growing results together exceed the
-    /// limit, all of them are refused, so that the next run decides alike.
+    /// The growth by all results, and the refused results. If all growing results together exceed
+    /// the limit, all of them are refused, so that the next run decides in the same way.
     fn weigh(&self, roots: &Roots, allowed: f64) -> (u64, Vec<(NodeId, Refusal)>) {
         let mut seen = HashSet::default();
         let mut room = 0;
@@ -392,7 +397,7 @@ impl Frontier<'_> {
         (node, Refusal::new(reason, self.analysis.graph.name(node)))
     }
 
-    /// The bytes of the results of a node that are read; `None` where a shape is open.
+    /// The bytes of those results of a node that are read. `None` if a shape is unknown.
     fn bytes(&self, node: NodeId) -> Option<u64> {
         self.read_outputs(node)
             .map(|value| self.value_bytes(value))
@@ -419,8 +424,8 @@ impl Frontier<'_> {
             .filter(|&value| !graph.readers(value).is_empty())
     }
 
-    /// The bytes of the stored tensors that a result is computed from, but for those that were seen before; and of
-    /// those among them that nothing else reads.
+    /// The bytes of the stored tensors from which a result is computed, except for tensors that are
+    /// in `seen`. The second number counts only those that remaining nodes do not read.
     fn sources(&self, node: NodeId, roots: &Roots, seen: &mut HashSet<ValueId>) -> (u64, u64) {
         let Analysis {
             graph, constants, ..
@@ -445,16 +450,17 @@ impl Frontier<'_> {
         (read, freed)
     }
 
-    /// The results of a node that are read.
+    /// Computes the results of a node that are read.
     ///
     /// # Errors
-    /// Where a result cannot be computed, or the operator set has no constant of its type.
+    /// A result cannot be computed, or the operator set has no constant of its type.
     fn compute(&self, node: NodeId) -> Result<Vec<(ValueId, TensorProto)>, Refusal> {
         let Analysis {
             graph, constants, ..
         } = self.analysis;
         let model = graph.model();
-        // Before IR version 4 constants are nodes, and before operator set 9 those hold floats alone.
+        // Before IR version 4, constants are nodes. Before operator set 9, such nodes hold only
+        // floats.
         let are_floats = model.proto.ir_version() < 4 && model.own_opset() < 9;
         let mut tensors = vec![];
         for value in self.read_outputs(node) {

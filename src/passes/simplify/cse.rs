@@ -1,5 +1,5 @@
-//! Common subexpression elimination: of equal operators on equal values one stays, and of equal small constants of integers
-//! one.
+//! Common subexpression elimination: keeps one of several equal operators on equal values, and one
+//! of several equal small constants.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -15,13 +15,14 @@ use crate::onnx::operator::{Category, is_quantized};
 use crate::onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
 use crate::onnx::tensor;
 
-/// Its name for `--skip`.
+/// The name for `--skip`.
 pub const KIND: &str = "duplicate";
 
 /// The domain of trees, scalers and encoders, which are functions of their inputs.
 const LEARNED: &str = "ai.onnx.ml";
 
-/// Bytes up to which constants are compared. Larger ones are weights, which are not read for it.
+/// The number of bytes up to which constants are compared. Larger constants are weights, which are
+/// not read for this.
 const SMALL: usize = 1 << 16;
 
 /// The producer of a value.
@@ -34,7 +35,7 @@ enum Producer<'g> {
 }
 
 impl<'g> Producer<'g> {
-    /// Its results.
+    /// The names of its results.
     fn names(self) -> impl Iterator<Item = &'g str> {
         let (constant, made) = match self {
             Producer::Constant(name, _) => (Some(name), &[][..]),
@@ -49,21 +50,22 @@ impl<'g> Producer<'g> {
     }
 }
 
-/// The first producer of its kind, and the region path of its body. Large graphs have millions:
-/// only the hash is kept, and producers of equal hash are compared.
+/// The first producer of its kind, and the region path of its body. Large graphs have millions of
+/// producers, so only the hash is stored, and producers with equal hashes are compared.
 struct First<'g> {
     way: &'g str,
     maker: Producer<'g>,
-    /// The next one of the same hash.
+    /// The index of the next producer with the same hash.
     next: Option<u32>,
 }
 
-/// Whether two constants with equal elements stand for equal numbers: rounding maps different
-/// numbers to one.
+/// Whether two constants with equal elements represent equal numbers. Rounding may have made
+/// different numbers equal.
 pub type Same<'s> = &'s dyn Fn(&str, &str) -> bool;
 
-/// The values that equal values replace, in a graph whose nodes are in order: the first of equal values replaces the others.
-/// Outputs of the model and of bodies, and values that bodies read, keep their names, as do `pinned` tensors.
+/// Finds equal values in a graph whose nodes are in order, and maps each to the value that replaces
+/// it, the first of them. Outputs of the model and of bodies, values that bodies read, and `pinned`
+/// tensors keep their names.
 pub fn find(
     graph: &GraphProto,
     model: &Model,
@@ -90,8 +92,9 @@ pub fn find(
         .map(String::as_str)
         .filter(|name| instead.contains_key(name))
         .collect();
-    // Stored floats are merged only with the operators that read them, so that a second run is not asked whether results that
-    // the first one stored are equal, to each other or to a Constant.
+    // Stored floats are not replaced. Only the operators that read them are merged. Otherwise a
+    // second run could find that results that the first run stored are equal to each other or to a
+    // Constant.
     let floats = stored_floats(graph);
     instead.retain(|twin, first| {
         read.contains(twin) && !floats.contains(twin) && !floats.contains(first)
@@ -102,7 +105,7 @@ pub fn find(
         .collect()
 }
 
-/// The paths of all bodies. A body may have constants and no node any more.
+/// The paths of all bodies. A body may have constants but no node any more.
 fn region_paths(graph: &GraphProto) -> HashSet<&str> {
     let behind_nodes = graph.node.iter().flat_map(ways_behind);
     graph
@@ -126,7 +129,7 @@ fn fixed_names<'g>(
     fixed.extend(pinned);
     let ends = graph.node.iter().filter(|node| node.domain() == END);
     let results = ends.flat_map(|node| &node.input).map(String::as_str);
-    // An END also reads values from outside of its bodies, whose names nothing needs.
+    // An END also reads values from outside of its bodies, whose names are not needed.
     fixed.extend(results.filter(|name| !way_to(name, ways).is_empty()));
     fixed
 }
@@ -148,15 +151,15 @@ pub fn merge_into(graph: &mut GraphProto, instead: &HashMap<String, String>) {
     }
 }
 
-/// The duplicates so far.
+/// The duplicates that were found so far.
 struct Equals<'g, 'f> {
     model: &'f Model,
     firsts: Vec<First<'g>>,
-    /// The first producer of each hash, by its place in `firsts`.
+    /// The first producer with each hash, as an index into `firsts`.
     by_hash: HashMap<u64, u32>,
-    /// The value that replaces another, by the name of the other.
+    /// Maps the name of a value to the value that replaces it.
     instead: HashMap<&'g str, &'g str>,
-    /// Outputs of the model, each with an equal value that an earlier operator makes.
+    /// Outputs of the model, each with an equal value that an earlier operator outputs.
     outputs: HashMap<&'g str, &'g str>,
     fixed: &'f HashSet<&'f str>,
     /// The outputs of the model that no body and no pinned node reads by name.
@@ -177,7 +180,8 @@ impl<'g, 'f> Equals<'g, 'f> {
         }
     }
 
-    /// The value that readers of another are to read; an output replaces the equal values made before it.
+    /// The value that replaces each duplicate. An output replaces the equal value that was computed
+    /// before it.
     fn finish(self) -> HashMap<&'g str, &'g str> {
         let mut instead = self.instead;
         let mut ends: HashMap<&str, &str> = HashMap::default();
@@ -194,7 +198,8 @@ impl<'g, 'f> Equals<'g, 'f> {
         instead
     }
 
-    /// Adds small constants that are not `pinned`. Bodies see those of the main graph, which come first.
+    /// Adds small constants that are not `pinned`. Constants of the main graph come first, because
+    /// bodies can read them.
     fn add_tensors(
         &mut self,
         graph: &'g GraphProto,
@@ -214,7 +219,8 @@ impl<'g, 'f> Equals<'g, 'f> {
         }
     }
 
-    /// Adds operators, and Constants by their elements, which `spelled` has where they are lists.
+    /// Adds operators, and Constants by their elements. `spelled` holds the elements of a Constant
+    /// that is a list.
     fn add_nodes(
         &mut self,
         graph: &'g GraphProto,
@@ -236,7 +242,7 @@ impl<'g, 'f> Equals<'g, 'f> {
         }
     }
 
-    /// Adds a producer: as the first of its kind, or as one whose readers read the first.
+    /// Adds a producer, either as the first of its kind, or as a duplicate of the first.
     fn add(&mut self, way: &'g str, maker: Producer<'g>, same: Same) {
         let Some(hash) = self.hash(maker) else { return };
         let new = self.firsts.len() as u32;
@@ -269,7 +275,7 @@ impl<'g, 'f> Equals<'g, 'f> {
         });
     }
 
-    /// `None` for producers that are not compared.
+    /// The hash of a producer. `None` for producers that are not compared.
     fn hash(&self, maker: Producer) -> Option<u64> {
         let mut state = self.by_hash.hasher().build_hasher();
         match maker {
@@ -291,7 +297,7 @@ impl<'g, 'f> Equals<'g, 'f> {
         Some(state.finish())
     }
 
-    /// Whether two producers make equal values.
+    /// Whether two producers compute equal values.
     fn are_equal(&self, one: Producer, other: Producer) -> bool {
         match (one, other) {
             (Producer::Constant(_, one), Producer::Constant(_, other)) => {
@@ -312,7 +318,7 @@ impl<'g, 'f> Equals<'g, 'f> {
         }
     }
 
-    /// The value that is read where an operator reads one of this name.
+    /// The value that is read in place of the value with this name.
     fn now<'n>(&self, name: &'n str) -> &'n str
     where
         'g: 'n,
@@ -332,13 +338,13 @@ pub fn are_alike(one: &TensorProto, other: &TensorProto, model: &Model) -> bool 
         && elements(one, model).is_some_and(|own| elements(other, model) == Some(own))
 }
 
-/// The bytes of a constant, if it is small.
+/// The bytes of a constant. `None` if it is large.
 fn elements(tensor: &TensorProto, model: &Model) -> Option<Bytes> {
     let data = tensor::data(tensor, model.externals()).ok();
     data.filter(|data| data.len() <= SMALL)?.all().ok()
 }
 
-/// The way to the body that a constant is in, by its name.
+/// The region path of the body that a constant is in, by its name.
 fn way_to<'n>(name: &'n str, ways: &HashSet<&str>) -> &'n str {
     let mut beginnings = name.rmatch_indices('/').map(|(end, _)| &name[..=end]);
     beginnings
@@ -346,7 +352,7 @@ fn way_to<'n>(name: &'n str, ways: &HashSet<&str>) -> &'n str {
         .unwrap_or_default()
 }
 
-/// The tensor of a Constant whose attribute is one.
+/// The tensor of a Constant whose attribute is a tensor.
 fn constant_attribute(node: &NodeProto) -> Option<&TensorProto> {
     match &node.attribute[..] {
         [attribute] if attribute.name() == "value" => attribute.t.as_deref(),
@@ -354,7 +360,7 @@ fn constant_attribute(node: &NodeProto) -> Option<&TensorProto> {
     }
 }
 
-/// The tensor of a Constant whose attribute is a number, a list or a text.
+/// The tensor of a Constant whose attribute is a scalar, a list or a text.
 fn spelled_out(node: &NodeProto) -> Option<Box<TensorProto>> {
     let is_alone = node.op() == ("", "Constant")
         && node.attribute.len() == 1
@@ -385,13 +391,14 @@ fn without_text(attribute: &AttributeProto) -> Vec<u8> {
     attribute.encode_to_vec()
 }
 
-/// Whether a node makes each of its outputs.
+/// Whether each output of a node has a name.
 fn made(node: &NodeProto) -> impl Iterator<Item = bool> + '_ {
     node.output.iter().map(|name| !name.is_empty())
 }
 
-/// Whether a node makes equal outputs of equal inputs in every run. An operator of another domain may do anything, and
-/// engines look for pairs of operators around quantized weights.
+/// Whether a node computes equal outputs from equal inputs in every run. An operator of an unknown
+/// domain may do anything. Quantization operators stay, because engines search for pairs of them
+/// around weights.
 fn is_pure(node: &NodeProto) -> bool {
     let (domain, op) = node.op();
     let is_known = matches!(domain, "" | LEARNED) || node.category().is_some();

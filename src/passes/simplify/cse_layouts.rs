@@ -1,4 +1,5 @@
-//! Common subexpression elimination of movements: Reshapes, Transposes and others of one value with equal results.
+//! Common subexpression elimination of movements: Reshapes, Transposes and others of one value with
+//! equal results.
 
 use crate::hash::{HashMap, HashSet};
 use crate::ir::regions::{sees, way};
@@ -7,8 +8,9 @@ use crate::passes::simplify::cse::merge_into;
 use crate::passes::simplify::{KnownShapes, is_movement};
 use crate::shape::facts::Shape;
 
-/// Merges movements of a seed with equal results: the first serves the readers of all. Nodes are in
-/// order, so that the first reads no result of the others. Returns whether any were merged.
+/// Merges movements of a seed that have equal results: all readers read the first one. The nodes
+/// are in order, so the first movement reads no result of the others. Returns whether any were
+/// merged.
 pub fn merge(graph: &mut GraphProto, seeds: &[String], shapes: &KnownShapes) -> bool {
     let outputs: HashSet<&str> = graph.output.iter().map(|output| output.name()).collect();
     let mut open: HashSet<&str> = seeds.iter().map(String::as_str).collect();
@@ -22,7 +24,7 @@ pub fn merge(graph: &mut GraphProto, seeds: &[String], shapes: &KnownShapes) -> 
             .unwrap_or(&node.input[0]);
         let firsts = movements.entry(input).or_default();
         let may_merge = open.contains(input) && !outputs.contains(output.as_str());
-        // Very many outputs may be movements of one value.
+        // A value may have very many movements that are outputs.
         let first = match may_merge {
             true => firsts
                 .iter()
@@ -61,7 +63,7 @@ fn are_equal(one: &NodeProto, other: &NodeProto, shapes: &KnownShapes) -> bool {
     }
 }
 
-/// The shape that a movement makes, if each extent is known.
+/// The shape of a movement's result, if each extent is known.
 fn result_shape(node: &NodeProto, shapes: &KnownShapes) -> Option<Shape> {
     (shapes.shape)(&node.output[0]).filter(|shape| shape.iter().all(Option::is_some))
 }

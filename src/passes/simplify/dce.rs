@@ -1,4 +1,4 @@
-//! Dead code elimination: nodes, constants and notes without readers.
+//! Dead code elimination: removes nodes, constants and metadata without readers.
 
 use crate::hash::{HashMap, HashSet, map_of, set_of};
 use crate::ir::editor::reads;
@@ -20,7 +20,7 @@ pub fn remove(graph: &mut GraphProto, was_read: &dyn Fn(&str) -> bool, pinned: &
     remove_stale_notes(graph);
 }
 
-/// The producer of a value, and its number of readers: nodes, and callers of the model.
+/// The producer of a value, and the number of its readers, including callers of the model.
 #[derive(Default)]
 struct Use {
     maker: Option<u32>,
@@ -31,7 +31,7 @@ struct Use {
 struct Uses<'g> {
     graph: &'g GraphProto,
     was_read: &'g dyn Fn(&str) -> bool,
-    /// The names that the bodies of a node read, by its place.
+    /// The names that the bodies of a node read, by the index of the node.
     captured: HashMap<usize, HashSet<&'g str>>,
     by_name: HashMap<&'g str, Use>,
 }
@@ -71,7 +71,7 @@ impl<'g> Uses<'g> {
         }
     }
 
-    /// Whether each node is dead, by its place. Dead nodes no longer count as readers.
+    /// Marks each dead node, by its index. Dead nodes no longer count as readers.
     fn take_dead_nodes(&mut self) -> Vec<bool> {
         let mut dead = vec![false; self.graph.node.len()];
         let mut open: Vec<usize> = self
@@ -114,7 +114,7 @@ impl<'g> Uses<'g> {
             .collect()
     }
 
-    /// Whether nothing reads a result of a node, and something did.
+    /// Whether the results of a node had a reader and have none.
     fn is_dead(&self, place: usize) -> bool {
         let outputs = &self.graph.node[place].output;
         let mut made = outputs.iter().filter(|name| !name.is_empty());
@@ -128,7 +128,7 @@ impl<'g> Uses<'g> {
     }
 }
 
-/// The names that bodies read, by the places of their nodes.
+/// The names that bodies read, by the indices of their nodes.
 fn captured(graph: &GraphProto) -> HashMap<usize, HashSet<&str>> {
     graph
         .node
@@ -152,7 +152,7 @@ fn sparse_name(sparse: &SparseTensorProto) -> Option<&str> {
     Some(sparse.values.as_ref()?.name())
 }
 
-/// Removes notes about removed values.
+/// Removes shapes and annotations of removed values.
 fn remove_stale_notes(graph: &mut GraphProto) {
     if graph.value_info.is_empty() && graph.quantization_annotation.is_empty() {
         return;
@@ -163,7 +163,7 @@ fn remove_stale_notes(graph: &mut GraphProto) {
     names.extend(graph.initializer.iter().map(|tensor| tensor.name()));
     names.extend(graph.sparse_initializer.iter().filter_map(sparse_name));
     names.extend(graph.input.iter().map(|input| input.name()));
-    // A note without a type only reserves a name.
+    // An entry without a type only reserves a name.
     graph
         .value_info
         .retain(|info| info.r#type.is_none() || names.contains(info.name()));

@@ -1,21 +1,23 @@
-//! Idempotent pairs: of two activations, one behind the other, one is redundant.
+//! Idempotent pairs: one of two activations in a row is redundant.
 //!
-//! A clamp takes each number to the nearest of an interval: Clip between its bounds, Relu from 0 on. Of two clamps the one
-//! whose interval contains the other interval is redundant. A rounding is redundant behind another one.
+//! A clamp maps each number to the nearest number of an interval: Clip between its bounds, Relu
+//! from 0 upward. Of two clamps, the one whose interval contains the other interval is redundant. A
+//! rounding is redundant after another rounding.
 //!
-//! Pairs are sought before anything folds: the prover knows pairs of the original, by laws of its own, and none that is a
-//! pair only without the affine between the two. As a clamp may make `0` of `−0`, it stays where an operator behind it
-//! [observes the sign](ZeroSigns) of a zero.
+//! Pairs are searched before anything folds. The prover knows pairs of the original model by laws
+//! of its own, but it does not know a pair that results only when the affine in between folds. A
+//! clamp may turn `−0` into `0`, so it stays if an operator after it [observes the sign](ZeroSigns)
+//! of a zero.
 
 use crate::analysis::Analysis;
 use crate::analysis::zero_sign::ZeroSigns;
 use crate::ir::regions::way;
 use crate::ir::{NodeId, Reader, ValueId};
 
-/// Bounds of Clip are inputs from this operator set on, and attributes before.
+/// The first operator set in which the bounds of Clip are inputs rather than attributes.
 const BOUNDS_ARE_INPUTS: i64 = 11;
 
-/// An activation that changes nothing behind itself.
+/// An activation that changes nothing if it is applied to its own result.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Idempotent {
     Clamp(ClampBounds),
@@ -36,7 +38,7 @@ impl ClampBounds {
 }
 
 impl Idempotent {
-    /// Whether this activation changes no result of another one.
+    /// Whether this activation does not change the result of `first`.
     fn is_redundant_behind(self, first: Self) -> bool {
         match (self, first) {
             (Self::Rounding, Self::Rounding) => true,
@@ -45,7 +47,8 @@ impl Idempotent {
         }
     }
 
-    /// Whether another activation makes the same results without this one before it. Of two equal ones the first stays.
+    /// Whether `next` has the same results without this activation before it. Of two equal
+    /// activations, the first stays.
     fn is_redundant_before(self, next: Self) -> bool {
         match (self, next) {
             (Self::Clamp(own), Self::Clamp(other)) => own.contains(other) && own != other,
@@ -125,13 +128,13 @@ impl IdempotentPairs<'_> {
         is_plain.then_some(activation)
     }
 
-    /// A Clip between constants that are in order.
+    /// Reads a Clip between constants that are in order.
     fn clip(&self, node: NodeId) -> Option<Idempotent> {
         let at = self.analysis.at(node);
         let (low, high) = if at.opset() < BOUNDS_ARE_INPUTS {
             at.only_attributes(&["max", "min"]).ok()?;
             let [low, high] = ["min", "max"].map(|name| at.proto().attr_f(name).ok());
-            // By default they are the limits of float32.
+            // The default bounds are the limits of float32.
             let (low, high) = (low?.unwrap_or(f32::MIN), high?.unwrap_or(f32::MAX));
             (f64::from(low), f64::from(high))
         } else {
@@ -142,7 +145,8 @@ impl IdempotentPairs<'_> {
         (low <= high).then_some(Idempotent::Clamp(ClampBounds { low, high }))
     }
 
-    /// A bound that the original model stores, in the body in which the node is; `None` of another one.
+    /// The bound at an input, or `absent` if there is none. `None` if the bound is not a stored
+    /// constant of the body in which the node is.
     fn bound(&self, node: NodeId, slot: usize, absent: f64) -> Option<f64> {
         let Analysis {
             graph, constants, ..

@@ -1,5 +1,6 @@
-//! Identity elimination: Identity, Dropout at inference, a Cast to the same type, a sum of integers
-//! and 0, a Concat of one value, movements that move nothing or cancel the one before.
+//! Identity elimination. Identities are: Identity, Dropout at inference, a Cast to the same type, a
+//! sum of integers and 0, a Concat of one value, and movements that move nothing or cancel the
+//! movement before.
 
 use crate::analysis::Analysis;
 use crate::analysis::layout::LayoutMap;
@@ -21,7 +22,8 @@ use prost::Message;
 /// An identity, with the value that its readers can read instead.
 pub type IdentityNode = (NodeId, ValueId);
 
-/// The identities whose names no caller needs; with `removes_activations`, redundant activations too.
+/// Finds the identities whose names no caller needs. With `removes_activations`, redundant
+/// activations count too.
 pub fn find(analysis: &Analysis, removes_activations: bool) -> Vec<IdentityNode> {
     let signs = &ZeroSigns::new(analysis);
     let pairs = IdempotentPairs { analysis, signs };
@@ -31,10 +33,12 @@ pub fn find(analysis: &Analysis, removes_activations: bool) -> Vec<IdentityNode>
     })
 }
 
-/// Identities, movements that move nothing, and arithmetic with a neutral constant. Arithmetic of `normalizers` stays: engines
-/// fuse a normalizer in the form that has all its operators. Names of `pinned` values stay.
+/// Finds identities, movements that move nothing, and arithmetic with a neutral constant.
+/// Arithmetic of `normalizers` stays, because engines fuse a normalizer only in the form with all
+/// its operators. Names of `pinned` values stay.
 ///
-/// Before anything folds, movements and arithmetic are parts of sites, and are removed with these.
+/// Before anything folds, movements and arithmetic are parts of sites, and are removed together
+/// with them.
 pub fn identities(
     analysis: &Analysis,
     pinned: &HashSet<&str>,
@@ -64,14 +68,14 @@ fn unmoved_operand(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
     }
 }
 
-/// The nodes whose operand, by `operand`, can be read instead of their result.
+/// The nodes for which `operand` returns a value that can be read instead of their result.
 fn all(
     analysis: &Analysis,
     pinned: &HashSet<&str>,
     operand: &dyn Fn(NodeId) -> Option<ValueId>,
 ) -> Vec<IdentityNode> {
     let graph = &analysis.graph;
-    // In bodies names have to be others than those around them, which an output may get too early.
+    // Names in bodies must differ from those around them. Renaming an output could break that.
     let may_rename = !has_bodies(graph);
     let mut named: HashSet<ValueId> = HashSet::default();
     let mut passed = vec![];
@@ -88,15 +92,15 @@ fn all(
     passed
 }
 
-/// Whether a node has bodies, or bodies are laid out in the graph.
+/// Whether a node has bodies, or the graph contains flattened bodies.
 fn has_bodies(graph: &Graph) -> bool {
     graph.order().iter().any(|&node| {
         matches!(graph.domain_op(node).0, BEGIN | END) || bodies(graph.node(node)).next().is_some()
     })
 }
 
-/// Whether the producer of a node's operand can make the output of the model that the node makes, as it makes no other
-/// output.
+/// Whether the producer of a node's operand can output the node's result, an output of the model,
+/// in place of the node. The producer must output no other output.
 fn can_rename(
     analysis: &Analysis,
     (node, source): IdentityNode,
@@ -114,7 +118,7 @@ fn can_rename(
     if !named.insert(source) {
         return false;
     }
-    // The producer is itself no identity.
+    // The producer is not an identity itself.
     let stays = graph.producer(source).is_some_and(|(maker, _)| {
         operand(maker).is_none() && unmoved_operand(analysis, maker).is_none()
     });
@@ -126,8 +130,8 @@ fn can_rename(
         })
 }
 
-/// Identities of a weight that others read too: exporters write one for each further use of a module, and folds into the
-/// weight have to see all its uses.
+/// Finds identities of a weight with other readers. Exporters write one for each additional use of
+/// a module, and a fold into the weight must see all its uses.
 pub fn sharing(graph: &Graph) -> Vec<IdentityNode> {
     let annotated = annotated(graph);
     graph
@@ -137,7 +141,7 @@ pub fn sharing(graph: &Graph) -> Vec<IdentityNode> {
         .collect()
 }
 
-/// The weight that a node makes under another name, if others read it too.
+/// The weight that a node outputs under another name, if the weight has other readers.
 fn shared_weight(graph: &Graph, node: NodeId, annotated: &HashSet<&str>) -> Option<ValueId> {
     let (source, output) = (graph.input(node, 0)?, graph.only_output(node)?);
     let shares = graph.domain_op(node) == ("", "Identity")
@@ -150,7 +154,7 @@ fn shared_weight(graph: &Graph, node: NodeId, annotated: &HashSet<&str>) -> Opti
     shares.then_some(source)
 }
 
-/// The names of tensors with annotations of quantization.
+/// The names of tensors with quantization annotations.
 fn annotated<'g>(graph: &'g Graph) -> HashSet<&'g str> {
     graph
         .proto()
@@ -160,7 +164,7 @@ fn annotated<'g>(graph: &'g Graph) -> HashSet<&'g str> {
         .collect()
 }
 
-/// Whether a graph may have an Identity of a weight, or two Transposes or Casts of one.
+/// Whether a graph may contain an Identity of a weight, or two Transposes or Casts of one weight.
 pub fn may_share(graph: &GraphProto) -> bool {
     let (mut seen, mut twice) = (HashSet::default(), HashSet::default());
     for node in &graph.node {
@@ -178,8 +182,9 @@ pub fn may_share(graph: &GraphProto) -> bool {
         .any(|tensor| twice.contains(tensor.name()))
 }
 
-/// Transposes and Casts of a weight that a node before them makes as well, with its result: exporters write one for each
-/// layer that shares the weight, and each would get a folded copy of the weight.
+/// Finds Transposes and Casts of a weight that equal an earlier node, with the result of that node.
+/// Exporters write one for each layer that shares the weight, and each would get a folded copy of
+/// the weight.
 pub fn repeated(graph: &Graph) -> Vec<IdentityNode> {
     let annotated = annotated(graph);
     let mut firsts: HashMap<(ValueId, &str, &str, Vec<u8>), ValueId> = HashMap::default();
@@ -212,7 +217,7 @@ pub fn repeated(graph: &Graph) -> Vec<IdentityNode> {
     repeated
 }
 
-/// Removes identities: their readers read the operand.
+/// Removes identities: their readers read the operand instead.
 pub fn remove(passed: Vec<IdentityNode>, graph: &Graph, editor: &mut Editor) {
     for (node, source) in passed {
         let output = graph
@@ -222,7 +227,7 @@ pub fn remove(passed: Vec<IdentityNode>, graph: &Graph, editor: &mut Editor) {
     }
 }
 
-/// Whether a value's name is known outside of the nodes of its graph.
+/// Whether the name of a value is needed outside of the nodes of its graph.
 fn has_to_stay(graph: &Graph, output: ValueId) -> bool {
     // A result of a body needs a name of that body.
     let is_body_result = is_result(graph, output)
@@ -238,14 +243,15 @@ pub fn is_captured(graph: &Graph, value: ValueId) -> bool {
     readers.any(|reader| matches!(reader, Reader::Capture { .. }))
 }
 
-/// Whether all elements stay where they are; `None` where that is not known.
+/// Whether all elements keep their places. `None` if that is not known.
 fn moves_nothing(at: &At) -> Option<bool> {
     match at.proto().op_type() {
         "Concat" => Some(at.graph.inputs(at.node).len() == 1),
         "Expand" | "Reshape" => keeps_shape(at),
-        // Negative padding at one end may be made up for at the other.
+        // The extents do not decide: negative padding at one end may compensate for padding at the
+        // other.
         "Pad" => Some(at.list("pads").ok()??.iter().all(|&count| count == 0)),
-        // A step of -1 keeps the shape, too, and reverses the elements.
+        // A step of -1 keeps the shape too, but reverses the elements.
         "Slice" => {
             let steps = at.ints(4).ok()?.unwrap_or_default();
             Some(steps.iter().all(|&step| step == 1) && keeps_shape(at)?)
@@ -258,13 +264,13 @@ fn moves_nothing(at: &At) -> Option<bool> {
     }
 }
 
-/// Whether the result of a node has the shape of its first input; `None` where a rank is not known.
+/// Whether the result of a node has the shape of its first input. `None` if a rank is not known.
 fn keeps_shape(at: &At) -> Option<bool> {
     Some(same_shape(&at.shape(0).ok()?, &at.output_shape(0).ok()?))
 }
 
-/// The input of the movement before one that cancels it: axes that are permuted back, and axes of
-/// one place that are added and removed.
+/// The input of the movement that this one cancels: axes are permuted back, or axes of extent 1 are
+/// added and removed.
 fn cancelled_operand(at: &At) -> Option<ValueId> {
     let graph = at.graph;
     let between = at.input(0).ok()?;
@@ -280,14 +286,14 @@ fn cancelled_operand(at: &At) -> Option<ValueId> {
     first.input(0).ok().filter(|_| trace.is_identity())
 }
 
-/// Whether a node permutes axes, or adds or removes axes of one place.
+/// Whether a node permutes axes, or adds or removes axes of extent 1.
 fn moves_axes(at: &At) -> bool {
     let op = at.graph.op(at.node);
     matches!(op, Some("Squeeze" | "Transpose" | "Unsqueeze"))
         && at.only_attributes(&["axes", "perm"]).is_ok()
 }
 
-/// Whether a node's result has no name that callers know, and its operand is no constant.
+/// Whether no caller needs the name of a node's result, and its operand is not a constant.
 fn may_pass(analysis: &Analysis, node: NodeId, source: ValueId, pinned: &HashSet<&str>) -> bool {
     let Analysis {
         graph, constants, ..
@@ -313,15 +319,16 @@ pub fn identity_operand(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
     let operand = match graph.op(node)? {
         "Identity" => source,
         "OptionalGetElement" => optional_element(analysis, source)?,
-        // An exporter writes one wherever a module asks for the type that a value has already.
+        // Exporters write one wherever a module asks for the type that a value has already.
         "Cast" | "CastLike" => {
             let [from, to] =
                 [source, graph.only_output(node)?].map(|value| analysis.facts.data_type(value));
             Some(source).filter(|_| from.is_some() && from == to)?
         }
-        // Before opset 7 it may be in training mode, and with more inputs from 12 on.
+        // Before operator set 7 it may be in training mode, and since operator set 12 if it has
+        // more inputs.
         "Dropout" if graph.inputs(node).len() == 1 && graph.model().own_opset() >= 7 => source,
-        // An empty cache is 0 places long, and an empty mask lets all through.
+        // An empty cache has length 0, and an empty mask masks nothing.
         "Add" => operand_beside(analysis, node, 0)?,
         "And" | "Mul" => operand_beside(analysis, node, 1)?,
         "Split" => unsplit_operand(analysis, node)?,
@@ -355,8 +362,8 @@ fn unsplit_operand(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
     (is_one && is_whole).then_some(value)
 }
 
-/// The only input of a Concat that has places along its axis: a rotary embedding that turns all channels leaves an empty
-/// Slice.
+/// The only input of a Concat that has places along its axis. A rotary embedding of all channels,
+/// for example, leaves an empty Slice.
 fn only_part(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
     let at = analysis.at(node);
     let along = axis(at.attr("axis", 1).ok()?, at.output_rank(0).ok()?).ok()?;
@@ -371,8 +378,8 @@ fn only_part(analysis: &Analysis, node: NodeId) -> Option<ValueId> {
         .then_some(only)
 }
 
-/// The other operand of an operator on integers or booleans with a constant of this number
-/// everywhere, which adds no axis to the result.
+/// The other operand of an integer or boolean operator, one operand of which is a constant of one
+/// element equal to `neutral`. The constant must not add an axis to the result.
 fn operand_beside(analysis: &Analysis, node: NodeId, neutral: i64) -> Option<ValueId> {
     let Analysis {
         graph,

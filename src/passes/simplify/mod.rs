@@ -1,5 +1,5 @@
-//! Simplification after folds: dead code and movements around folded sites; and at the end
-//! ([`tidy()`]) constant folding and CSE.
+//! Simplification: removes dead code and movements around folded sites after folds. At the end,
+//! [`tidy()`] folds constants and eliminates common subexpressions.
 //!
 //! Values that no node read in the original model stay.
 
@@ -35,7 +35,7 @@ pub use movements::is_movement;
 /// The names of the parts of [`tidy()`] for `--skip`.
 pub const KINDS: [&str; 2] = [constant_folding::KIND, cse::KIND];
 
-/// The name of CSE and identity elimination.
+/// The name of CSE and identity elimination for `--skip`.
 pub const DUPLICATE: &str = cse::KIND;
 
 /// The shapes of values of the original graph, by name.
@@ -46,14 +46,14 @@ pub struct KnownShapes<'k> {
     pub extents: &'k dyn Fn(&str) -> Option<Shape>,
 }
 
-/// A model with its nodes in topological order, captures of bodies included.
+/// The model with its nodes in topological order. Values that bodies capture count as inputs.
 pub fn sorted(mut model: Model) -> Model {
     topological_order::sort(model.graph_mut());
     model
 }
 
-/// Finishes an edited graph: cancels and merges movements around the seeds, and removes nodes and
-/// constants that only removed nodes read, and notes about removed values.
+/// Finishes an edited graph. It cancels and merges movements around the seeds. Then it removes
+/// nodes and constants that only removed nodes read, and metadata of removed values.
 ///
 /// `seeds` are the values at which nodes were removed.
 pub fn simplify(editor: Editor, seeds: &[String], shapes: &KnownShapes) -> GraphProto {
@@ -62,11 +62,11 @@ pub fn simplify(editor: Editor, seeds: &[String], shapes: &KnownShapes) -> Graph
         before,
         pinned,
     } = editor.edited();
-    // A new value without readers served a node that was removed as well.
+    // If a new value has no readers, its reader was removed too.
     let was_read = |name: &str| before.reads(name) || before.value(name).is_none();
     let mut seeds = seeds.to_vec();
     seeds.extend(movements::cancel(&mut graph, &seeds, shapes));
-    // Movements join only where no other reader is left between them.
+    // Movements are merged only if no other reader remains between them.
     dce::remove(&mut graph, &was_read, &pinned);
     let is_joined = movements::join(&mut graph, &seeds, shapes);
     topological_order::sort(&mut graph);
@@ -78,9 +78,10 @@ pub fn simplify(editor: Editor, seeds: &[String], shapes: &KnownShapes) -> Graph
     graph
 }
 
-/// [`simplify`] with the shapes of the graph that the editor began with.
+/// Calls [`simplify`] with the shapes of the graph from which the editor began.
 ///
-/// `seeds` are values of that graph, and `made` has the new values, each with one of that graph that has its shape.
+/// `seeds` are values of that graph. `made` maps each new value to a value of that graph with the
+/// same shape.
 pub fn simplify_known(
     mut editor: Editor,
     mut seeds: Vec<String>,
@@ -102,7 +103,7 @@ pub fn simplify_known(
     simplify(editor, &seeds, &shapes)
 }
 
-/// The values of the original graph that tell the shapes of those of an edited one.
+/// Maps the values of an edited graph to values of the original graph with the same shapes.
 struct ShapeOrigins<'a> {
     analysis: &'a Analysis<'a>,
     made: &'a HashMap<String, ValueId>,

@@ -1,4 +1,4 @@
-//! Chains of Transposes and Reshapes that cancel, or that one of them replaces.
+//! Chains of Transposes and Reshapes that cancel, or that one of them can replace.
 
 use crate::analysis::layout::LayoutMap;
 use crate::hash::{HashMap, HashSet};
@@ -9,11 +9,12 @@ use crate::shape::facts::extent;
 
 use crate::passes::simplify::KnownShapes;
 
-/// How far movements around a seed are followed, and how many of them.
+/// The largest number of movements before a seed that are followed, and the largest number of
+/// movements that are visited after it.
 const REACH: usize = 16;
 const BUDGET: usize = 64;
 
-/// Cancels chains of movements through a seed that move nothing as a whole: readers read the value
+/// Cancels chains of movements through a seed that together move nothing: readers read the value
 /// before the chain. Returns the values that are read instead.
 pub fn cancel(graph: &mut GraphProto, seeds: &[String], shapes: &KnownShapes) -> Vec<String> {
     let edits = find(graph, seeds, shapes, Goal::Nothing);
@@ -21,12 +22,12 @@ pub fn cancel(graph: &mut GraphProto, seeds: &[String], shapes: &KnownShapes) ->
     edits.instead.into_values().collect()
 }
 
-/// Merges chains of movements through a seed into their last node: a Reshape if the elements keep
-/// their order, or a Transpose if the chain is a permutation of axes. Only movements may read the
-/// values in between. Returns whether any chain was merged.
+/// Merges chains of movements through a seed into their last node. It becomes a Reshape if the
+/// elements keep their order, or a Transpose if the chain is a permutation of axes. Only movements
+/// may read the values in between. Returns whether any chain was merged.
 ///
-/// Exporters turn keys by a Reshape to three axes, a Transpose of the last two and a Reshape back. Engines take one Transpose
-/// into the product behind it.
+/// Exporters transpose keys by a Reshape to three axes, a Transpose of the last two and a Reshape
+/// back. Engines fuse a single Transpose into the product after it.
 pub fn join(graph: &mut GraphProto, seeds: &[String], shapes: &KnownShapes) -> bool {
     let edits = find(graph, seeds, shapes, Goal::OneNode);
     edits.carry_out(graph);
@@ -46,7 +47,7 @@ fn find(graph: &GraphProto, seeds: &[String], shapes: &KnownShapes, goal: Goal) 
     let mut seen = HashSet::default();
     for seed in seeds.iter().filter(|seed| seen.insert(seed.as_str())) {
         let above = links.above(graph, seed);
-        // The farthest start first: it takes out the most.
+        // The farthest start comes first, because it removes the most.
         for length in (0..above.len()).rev() {
             if links
                 .makers
@@ -77,9 +78,9 @@ struct Links<'g> {
 
 #[derive(Default)]
 struct Readers {
-    /// Movements of the value.
+    /// The movements that read the value.
     places: Vec<usize>,
-    /// Whether a node that is no movement reads it; known for results of movements.
+    /// Whether another kind of node reads the value. This is known for results of movements.
     others: bool,
 }
 
@@ -114,7 +115,7 @@ impl<'g> Links<'g> {
         }
     }
 
-    /// The value and those before it in a chain of movements, nearest first.
+    /// The value and those before it in a chain of movements, the nearest first.
     fn above<'s>(&self, graph: &'s GraphProto, value: &'s str) -> Vec<&'s str> {
         let mut above = vec![value];
         while let Some(&maker) = above.last().and_then(|value| self.makers.get(value))
@@ -125,7 +126,7 @@ impl<'g> Links<'g> {
         above
     }
 
-    /// Whether nothing but movements reads a value.
+    /// Whether only movements read a value.
     fn is_inside(&self, value: &str) -> bool {
         !self
             .readers
@@ -135,7 +136,7 @@ impl<'g> Links<'g> {
     }
 }
 
-/// The new input and permutation of a node, and the replacements of values.
+/// The new inputs and permutations of nodes, and the replacements of values.
 #[derive(Default)]
 struct Edits {
     rewired: HashMap<usize, (String, Option<Vec<usize>>)>,
@@ -143,8 +144,8 @@ struct Edits {
 }
 
 impl Edits {
-    /// Whether a node was rewired to a distant input or removed: then all nodes behind it were
-    /// followed from there.
+    /// Whether a node was removed or reads a distant input. Then all nodes after it were followed
+    /// from there.
     fn have(&self, graph: &GraphProto, place: usize) -> bool {
         let output = graph.node[place].output.first();
         self.rewired.contains_key(&place)
@@ -154,7 +155,7 @@ impl Edits {
     fn carry_out(&self, graph: &mut GraphProto) {
         for (&place, (start, perm)) in &self.rewired {
             let node = &mut graph.node[place];
-            // Integers may be their own shape: that input stays.
+            // A shape may also be the value that is reshaped. The second input stays then.
             let moved = std::mem::replace(&mut node.input[0], start.clone());
             node.rename_shards(|name| (name == moved).then_some(start.as_str()));
             if let Some(perm) = perm {
@@ -193,18 +194,18 @@ struct Walk<'w> {
     goal: Goal,
 }
 
-/// The end of a walk so far.
+/// The value that a walk has reached.
 struct Reached<'w> {
     value: &'w str,
     trace: LayoutMap,
-    /// Whether only movements read the values from the start up to here.
+    /// Whether only movements read the values from the start up to this one.
     alone: bool,
     length: usize,
 }
 
 impl<'w> Walk<'w> {
-    /// Follows the movements from the start to the seed, through the values between them, nearest to the
-    /// seed first; and from there on all there are.
+    /// Follows the movements from the start to the seed, through the values in between, which are
+    /// given nearest to the seed first. Then follows all movements after the seed.
     fn follow(&self, between: &[&'w str], edits: &mut Edits) -> Option<()> {
         let trace = LayoutMap::new(&(self.shapes.shape)(self.start)?);
         let mut here = Reached {
@@ -242,7 +243,7 @@ impl<'w> Walk<'w> {
         None
     }
 
-    /// Behind a movement of the value that was reached.
+    /// The value after a movement of the value that was reached.
     fn step(&self, here: &Reached, place: usize) -> Option<Reached<'w>> {
         let node = &self.graph.node[place];
         let value = node.output.first()?;
@@ -295,7 +296,7 @@ pub fn is_movement(node: &NodeProto) -> bool {
     node.category() == Some(Category::Movement) && !node.input.is_empty()
 }
 
-/// Whether a Reshape takes an extent from its input (a 0 in its shape), or may.
+/// Whether a Reshape copies an extent from its input (by a 0 in its shape), or may.
 fn copies_extents(node: &NodeProto, shapes: &KnownShapes) -> bool {
     let Some(extents) = node.input.get(1).and_then(|shape| (shapes.extents)(shape)) else {
         return true;

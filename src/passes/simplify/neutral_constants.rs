@@ -1,8 +1,9 @@
 //! Arithmetic with a neutral constant: `x + 0`, `x − 0`, `x·1`, `x/1` and `x¹` are `x`.
 //!
-//! PyTorch initializes biases with zeros, and exporters write an Add for each. The constant must not widen `x`: it has at
-//! most as many axes, and each has one place or as many as `x` has there. As `−0 + 0 = +0`, a sum stays where an operator
-//! behind it [observes the sign](ZeroSigns) of a zero.
+//! PyTorch initializes biases with zeros, and exporters write an Add for each. The constant must
+//! not widen `x`: it must not have more axes, and each of its extents must be 1 or that of `x`.
+//! Because `−0 + 0 = +0`, a sum stays if an operator after it [observes the sign](ZeroSigns) of a
+//! zero.
 
 use crate::analysis::Analysis;
 use crate::analysis::uniform;
@@ -11,14 +12,14 @@ use crate::ir::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 use crate::shape::facts::extent;
 
-/// Finds operands beside neutral constants in one graph.
+/// Finds operands of arithmetic with neutral constants in one graph.
 pub struct Neutral<'a> {
     pub analysis: &'a Analysis<'a>,
     pub signs: &'a ZeroSigns<'a>,
 }
 
 impl Neutral<'_> {
-    /// The operand that equals the result of a node; `None` where no constant is neutral.
+    /// The operand that equals the result of a node. `None` if no constant is neutral.
     pub fn operand(&self, node: NodeId) -> Option<ValueId> {
         let graph = &self.analysis.graph;
         let op = graph.op(node)?;
@@ -41,7 +42,8 @@ impl Neutral<'_> {
         (!is_sum || !self.signs.are_observed(graph.only_output(node)?)).then_some(operand)
     }
 
-    /// The value, if the constant beside it is this number everywhere and does not widen it.
+    /// The value, if all elements of the constant equal this number and it does not widen the
+    /// value.
     fn beside(&self, value: ValueId, constant: ValueId, number: f64) -> Option<ValueId> {
         let Analysis {
             constants, facts, ..

@@ -1,8 +1,7 @@
-//! Names that onnxruntime gives to what its own passes add.
+//! Renames values with names that onnxruntime's own passes give to new values.
 //!
-//! A file that onnxruntime wrote has these names, and it refuses to load the file once its pass
-//! finds another match, such as a product with a bias: "Attempt to replace the existing tensor". So
-//! values with such names are renamed.
+//! A file that onnxruntime wrote contains such names. onnxruntime refuses to load it once its pass
+//! finds another match, such as a product with a bias: "Attempt to replace the existing tensor".
 
 use crate::hash::HashSet;
 use crate::ir::editor::collect_names;
@@ -12,7 +11,7 @@ use crate::onnx::proto::{GraphProto, NodeProto};
 /// The names that its MatMulAddFusion adds.
 const GIVEN: [&str; 2] = ["gemm_input_shape", "gemm_output_shape"];
 
-/// The suffix, with a number, for names that are taken.
+/// The suffix, followed by a number, of names that are taken.
 const AGAIN: &str = "_token_";
 
 /// Renames stored tensors that have such a name.
@@ -38,7 +37,7 @@ pub fn rename_all(graph: &mut GraphProto) {
     }
 }
 
-/// A name that nothing in the graph has.
+/// A name that is not yet used in the graph.
 fn free_name(graph: &GraphProto, base: &str) -> Option<String> {
     let mut names = HashSet::default();
     collect_names(graph, &mut names);
@@ -47,7 +46,7 @@ fn free_name(graph: &GraphProto, base: &str) -> Option<String> {
         .find(|name| !names.contains(name.as_str()))
 }
 
-/// The name of onnxruntime that a name begins with, if onnxruntime made it.
+/// The name of onnxruntime from which a name was derived, if there is one.
 fn base(name: &str) -> Option<&'static str> {
     GIVEN.into_iter().find(|given| {
         let rest = name.strip_prefix(given);
@@ -55,19 +54,19 @@ fn base(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Whether an input or an output of the model has a name.
+/// Whether an input or an output of the model has this name.
 fn is_end(graph: &GraphProto, name: &str) -> bool {
     let mut ends = graph.input.iter().chain(&graph.output);
     ends.any(|end| end.name() == name)
 }
 
-/// Whether a body of a graph, at any depth, has a value of its own of that name.
+/// Whether a body of a graph, at any depth, defines a value with this name.
 fn is_defined_in_bodies(graph: &GraphProto, name: &str) -> bool {
     let mut bodies = graph.node.iter().flat_map(bodies);
     bodies.any(|body| defines(body, name))
 }
 
-/// Whether a body, or one in it, has a value of its own of that name.
+/// Whether a body, or a body inside of it, defines a value with this name.
 fn defines(body: &GraphProto, name: &str) -> bool {
     let inputs = body.input.iter().map(|input| input.name());
     let stored = body.initializer.iter().map(|tensor| tensor.name());

@@ -1,5 +1,5 @@
-//! Computed extents of a Reshape that it could infer itself: `0` copies the extent of the input,
-//! and one `-1` takes the remaining elements.
+//! Replaces computed extents of a Reshape that it can infer itself: `0` copies an extent of the
+//! input, and one `-1` takes the remaining elements.
 
 use crate::analysis::Analysis;
 use crate::hash::HashSet;
@@ -8,7 +8,8 @@ use crate::ir::editor::Editor;
 use crate::onnx::tensor;
 use crate::shape::facts::{extent, same};
 
-/// Reshapes, and the constant targets that replace their computed ones. Nodes of `sites` stay.
+/// Finds such Reshapes, with the constant targets that replace the computed ones. Nodes of `sites`
+/// stay.
 pub fn find(analysis: &Analysis, sites: &HashSet<NodeId>) -> Vec<(NodeId, Vec<i64>)> {
     let graph = &analysis.graph;
     let nodes = graph
@@ -26,7 +27,7 @@ pub fn write(found: Vec<(NodeId, Vec<i64>)>, analysis: &Analysis, editor: &mut E
         let wish = format!("{}_shape", analysis.graph.name(node));
         let name = editor.add_constant(&wish, tensor::make_i64(&wish, &extents));
         editor.set_input(node, 1, &name);
-        // With `allowzero` a 0 would be an extent, and not a copy.
+        // With `allowzero`, a 0 would be an extent rather than a copy.
         editor.clear_attribute(node, "allowzero");
     }
 }
@@ -59,8 +60,8 @@ fn written(analysis: &Analysis, node: NodeId) -> Option<Vec<i64>> {
         .into_iter()
         .enumerate()
         .map(|(axis, dim)| {
-            // `-1` stands for a number, or for the input's extent, where the other extents
-            // determine it.
+            // A `-1` in the original stands for a number or for the input's extent, which follows
+            // from the other extents.
             let is_rest = finds_rest == Some(axis);
             let dim = if is_rest {
                 after.get(axis).cloned().flatten()
@@ -68,7 +69,7 @@ fn written(analysis: &Analysis, node: NodeId) -> Option<Vec<i64>> {
                 dim
             };
             match extent(&dim) {
-                // 0 and negative numbers have another meaning than an extent.
+                // 0 and negative numbers have a meaning other than an extent.
                 Some(extent) => i64::try_from(extent).ok().filter(|&extent| extent > 0),
                 None if dim.as_ref().is_some_and(|dim| dim.to_i64().is_ok()) => None,
                 None if before.get(axis).is_some_and(|own| same(own, &dim)) => Some(0),
@@ -81,12 +82,13 @@ fn written(analysis: &Analysis, node: NodeId) -> Option<Vec<i64>> {
         .collect();
     let mut extents = extents?;
     match (count(&extents, 0), count(&extents, -1)) {
-        // onnxruntime keeps a buffer for each shape that it infers from a 0, and reuses warm buffers where it infers none.
+        // onnxruntime keeps a buffer for each shape that it infers from a 0. If it infers none, it
+        // reuses warm buffers.
         (1, 0) => extents
             .iter_mut()
             .filter(|extent| **extent == 0)
             .for_each(|extent| *extent = -1),
-        // Without elements `-1` is undefined, unless the original has it at this place.
+        // Without elements, `-1` is undefined, unless the original has it at this place.
         (1.., 1) if extents.iter().position(|&extent| extent == -1) != finds_rest => return None,
         _ => {}
     }

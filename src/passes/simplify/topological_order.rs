@@ -1,4 +1,4 @@
-//! Nodes in the order in which the format wants them.
+//! Sorts nodes into the order that the format requires.
 
 use crate::hash::{HashMap, map_of};
 use crate::ir::editor::reads;
@@ -7,7 +7,7 @@ use crate::onnx::node::bodies;
 use crate::onnx::proto::{GraphProto, NodeProto};
 
 /// Sorts nodes topologically, each as near to its old place as possible. A sorted graph is
-/// unchanged; some writers leave theirs unsorted, and only some engines accept that.
+/// unchanged. Some writers do not sort their graphs, and only some engines accept that.
 pub fn sort(graph: &mut GraphProto) {
     let count = graph.node.len();
     let mut makers: HashMap<&str, usize> = map_of(count);
@@ -23,7 +23,7 @@ pub fn sort(graph: &mut GraphProto) {
         return;
     }
     let order = order(count, &pairs);
-    // A cycle was refused long before.
+    // A graph with a cycle is refused earlier.
     if order.len() == count {
         let mut nodes: Vec<_> = std::mem::take(&mut graph.node)
             .into_iter()
@@ -36,7 +36,7 @@ pub fn sort(graph: &mut GraphProto) {
     }
 }
 
-/// The places of the nodes that make the values which a node and its bodies read.
+/// The indices of the nodes that produce the values that a node and its bodies read.
 fn makers_read<'m>(
     node: &'m NodeProto,
     makers: &'m HashMap<&str, usize>,

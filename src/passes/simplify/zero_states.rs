@@ -1,5 +1,5 @@
-//! Initial states of recurrent operators that are zeros, which is the default. PyTorch writes them, with the arithmetic
-//! that computes their shape.
+//! Removes initial states of recurrent operators that are zeros, which is the default. PyTorch
+//! writes them, with the arithmetic that computes their shape.
 
 use crate::analysis::Analysis;
 use crate::analysis::uniform;
@@ -7,10 +7,10 @@ use crate::hash::HashSet;
 use crate::ir::NodeId;
 use crate::ir::editor::Editor;
 
-/// The inputs of LSTM, GRU and RNN with initial states.
+/// The inputs of LSTM, GRU and RNN for initial states.
 const STATES: [usize; 2] = [5, 6];
 
-/// Recurrent operators, and their inputs that can be left out. Nodes of `sites` stay.
+/// Finds recurrent operators with inputs that can be left out. Nodes of `sites` stay.
 pub fn find(analysis: &Analysis, sites: &HashSet<NodeId>) -> Vec<(NodeId, usize)> {
     let graph = &analysis.graph;
     let mut found = vec![];

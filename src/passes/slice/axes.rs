@@ -1,5 +1,5 @@
-//! How a node reads its operands for one place along an axis of all its outputs, and whether it can be repeated for a part
-//! of the places.
+//! Which part of each operand a node reads to compute one place along an axis of all its outputs,
+//! and whether the node can be repeated for a part of the places.
 
 use crate::analysis::Analysis;
 use crate::analysis::node_view::At;
@@ -7,18 +7,18 @@ use crate::ir::NodeId;
 use crate::ops::axes::{self, AxisRead};
 use crate::shape::facts::extent;
 
-/// How one place along an axis of the result reads an operand.
+/// Which part of an operand is read to compute one place along an axis of the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PartRead {
     /// The place with the same index along this axis.
     Same(usize),
-    /// Any place: every part reads the whole operand, which may be broadcast.
+    /// Any place. Every part reads the whole operand, which may be broadcast.
     Whole,
 }
 
-/// How a node reads each operand for one place along an axis of all its outputs; `None` where
-/// places depend on each other or are unknown, and where the node cannot be repeated for a part of
-/// them.
+/// Which part of each operand is read to compute one place along an axis of all outputs of a node.
+/// `None` if places depend on each other or are unknown, or if the node cannot be repeated for a
+/// part of them.
 pub fn reads(analysis: &Analysis, node: NodeId, axis: usize) -> Option<Vec<PartRead>> {
     let at = analysis.at(node);
     let mut found = None;
@@ -36,7 +36,8 @@ pub fn reads(analysis: &Analysis, node: NodeId, axis: usize) -> Option<Vec<PartR
     reads.into_iter().map(read).collect()
 }
 
-/// How one place along an axis of an output reads each operand; `None` where the axis has one place.
+/// Which part of each operand is read to compute one place along an axis of an output. `None` if
+/// the axis has extent 1.
 fn output_reads(at: &At, slot: usize, axis: usize) -> Option<Vec<AxisRead>> {
     let dim = at.output_shape(slot).ok()?.get(axis)?.clone();
     (extent(&dim) != Some(1)).then(|| axes::reads(at, slot, axis))
@@ -50,7 +51,8 @@ fn read(read: AxisRead) -> Option<PartRead> {
     }
 }
 
-/// Operators that compute a part of their result from the whole first operand and a part of another.
+/// Operators that can compute a part of their result from the whole first operand and a part of
+/// another operand.
 const PARTS_OF_LATER_OPERANDS: &[&str] = &[
     "Conv",
     "Einsum",
@@ -62,9 +64,9 @@ const PARTS_OF_LATER_OPERANDS: &[&str] = &[
     "MatMul",
 ];
 
-/// Whether the node computes a part of its result when it reads parts of its operands. It names no extent of the axis, but
-/// for a shape that can be written anew; and the part has its places from an operand: a Softmax along the axis makes all
-/// places of all, however few are wanted.
+/// Whether the node computes a part of its result if it reads parts of its operands. It must not
+/// name the extent of the axis, except in a shape that can be rewritten. The part must take its
+/// places from an operand: a Softmax along the axis, for example, reads all places for each result.
 fn can_be_repeated(at: &At, axis: usize, reads: &[AxisRead]) -> bool {
     let op = at.proto().op_type();
     let is_along = reads.iter().any(|read| matches!(read, AxisRead::Same(_)));
@@ -73,7 +75,7 @@ fn can_be_repeated(at: &At, axis: usize, reads: &[AxisRead]) -> bool {
         return false;
     }
     match op {
-        // A part may have one place, and a Squeeze without axes would remove the axis.
+        // A part may have extent 1, and a Squeeze without axes would remove the axis.
         "Squeeze" => matches!(at.list("axes"), Ok(Some(_))),
         "Conv" => axis != 1 || at.attr("group", 1) == Ok(1),
         "Resize" => at.input(3).is_err(),
@@ -81,7 +83,8 @@ fn can_be_repeated(at: &At, axis: usize, reads: &[AxisRead]) -> bool {
     }
 }
 
-/// The axis of a node's outputs whose places read the same places along an axis of one of its operands.
+/// The axis of a node's outputs whose places read the same places along an axis of one of its
+/// operands.
 pub fn carried(analysis: &Analysis, node: NodeId, slot: usize, along: usize) -> Option<usize> {
     let rank = analysis.at(node).output_rank(0).ok()?;
     (0..rank).find(|&axis| {

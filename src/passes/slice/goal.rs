@@ -1,4 +1,4 @@
-//! How far slices are to bring the memory of activations down.
+//! The goal for the memory of activations that slices must reach.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,16 +10,16 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum MemoryGoal {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
-    /// So much of the peak before, in percent.
+    /// A percentage of the peak before slicing.
     Percent(f64),
-    /// As low as slices bring it.
+    /// The lowest peak that slices can reach.
     Min,
 }
 
 impl MemoryGoal {
-    /// The goal in bytes, where the peak before is this.
+    /// The goal in bytes, if the peak before slicing is `before`.
     pub fn bytes(self, before: u64) -> u64 {
         match self {
             MemoryGoal::Bytes(bytes) => bytes,
@@ -104,19 +104,20 @@ impl TryFrom<String> for MemoryGoal {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Slicing {
-    /// Cuts each region around a large value into so many parts.
+    /// Slices each region around a large value into this many parts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parts: Option<usize>,
-    /// Cuts where the peak is, into as few parts as bring it under this goal.
+    /// Slices regions at the peak into the fewest parts that bring it under this goal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryGoal>,
-    /// Sizes of symbolic dimensions that the peak is computed with; 1 for a first dimension that is not named.
+    /// Sizes of symbolic dimensions for which the peak is computed. The default is 1 for a first
+    /// dimension that is not named.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub expect: BTreeMap<String, usize>,
 }
 
 impl Slicing {
-    /// Whether anything is to be sliced.
+    /// Whether any slicing is requested.
     pub fn is_wanted(&self) -> bool {
         self.parts.is_some() || self.memory.is_some()
     }

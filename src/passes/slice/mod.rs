@@ -1,17 +1,18 @@
-//! Slicing of independent axes: the same function in less memory.
+//! Slicing along independent axes: computes the same function in less memory.
 //!
-//! Where each place along an axis of a large value is computed independently, the nodes around it
-//! run once for each part of the places, one part after the other: only one part is live at a time.
-//! A Split cuts the inputs of a region, and a Concat joins its outputs.
+//! If each place along an axis of a large value is computed independently, the nodes around it run
+//! once for each part of the places, one part after another. Only one part is live at a time. A
+//! Split cuts the inputs of a region, and a Concat joins its outputs.
 //!
 //! ```text
 //! scores = q · kᵀ, p = Softmax(scores), o = p · v       of n queries, each row of the scores for itself
 //! scoresᵢ = qᵢ · kᵀ, pᵢ = Softmax(scoresᵢ), oᵢ = pᵢ · v   for n/k of them at a time, and o = (o₁, …, o_k)
 //! ```
 //!
-//! With a goal for the peak of activations, the region at the peak is cut into as few parts as bring it under the goal, then
-//! the region at the next peak; where no region at a peak can be cut, the plan names the node and the values there. By hand,
-//! each region around a large value is cut into a number of parts.
+//! With a goal for the peak of activations, the region at the peak is cut into the fewest parts
+//! that bring it under the goal, then the region at the next peak. If no region at a peak can be
+//! cut, the plan names the node and the values there. With a given number of parts, each region
+//! around a large value is cut into that many parts.
 
 mod axes;
 mod goal;
@@ -34,16 +35,17 @@ use crate::analysis::broadcast::LARGEST;
 use crate::analysis::memory_plan::{MemoryPlan, Peak};
 use crate::onnx::node::bodies;
 
-/// Its name for `--skip`.
+/// The name for `--skip`.
 pub const SLICING: &str = "slicing";
 
-/// How much above the lowest peak that slices reach `min` stays, for fewer parts.
+/// The factor by which `min` may exceed the lowest peak that slices reach, in exchange for fewer
+/// parts.
 const SLACK: f64 = 1.02;
 
-/// Plans slices, and the edits that make them.
+/// Plans slices. Returns their effect on memory and the edits.
 ///
-/// The peak is that of the graph at the expected sizes of its symbolic dimensions; the slices are
-/// right at every size. A model that `was_sliced` stays.
+/// The peak is computed for the expected sizes of symbolic dimensions. The slices are correct for
+/// every size. A model that `was_sliced` is not sliced again.
 pub fn sliced(
     analysis: &Analysis,
     wanted: &Slicing,
@@ -80,7 +82,7 @@ pub fn sliced(
     (change, edits.collect())
 }
 
-/// Why a model is not sliced at all.
+/// The reason why a model is not sliced at all.
 fn obstacle(analysis: &Analysis, was_sliced: bool) -> Option<&'static str> {
     if was_sliced {
         return Some("it was sliced before");
@@ -90,13 +92,13 @@ fn obstacle(analysis: &Analysis, was_sliced: bool) -> Option<&'static str> {
     has_body.then_some("a node has a body, which slices do not see")
 }
 
-/// Why the peak of a plan is not known.
+/// The reason why the peak of a plan is not known.
 fn unknown_size(analysis: &Analysis, plan: &MemoryPlan) -> Option<String> {
     let name = analysis.graph.value_name(*plan.unknown.first()?);
     Some(format!("the size of `{name}` is not known"))
 }
 
-/// The cuts by hand, and those that the goal needs beside them.
+/// The cuts with a given number of parts, and those that the goal needs in addition.
 fn chosen_cuts(analysis: &Analysis, plan: &MemoryPlan, wanted: &Slicing) -> Vec<PlannedCut> {
     let search = CutSearch::new(analysis, plan);
     let before = plan.peak().bytes;
@@ -116,14 +118,14 @@ fn chosen_cuts(analysis: &Analysis, plan: &MemoryPlan, wanted: &Slicing) -> Vec<
     }
 }
 
-/// The edit that makes a cut.
+/// The edit of a cut.
 fn edit(analysis: &Analysis, cut: &PlannedCut) -> Option<Edit> {
     let first = cut.region.nodes().next()?;
     let replacement = write::written(analysis, cut);
     Some(Edit::replacing(&analysis.graph, first, replacement))
 }
 
-/// The peak of a plan, as one that no slice lowers.
+/// The peak of a plan, as a change without cuts.
 fn unchanged_peak(analysis: &Analysis, plan: &MemoryPlan) -> MemoryChange {
     let peak = plan.peak();
     MemoryChange {
@@ -134,7 +136,7 @@ fn unchanged_peak(analysis: &Analysis, plan: &MemoryPlan) -> MemoryChange {
     }
 }
 
-/// A cut for the plan that a report shows.
+/// Describes a cut for the reported plan.
 fn reported_cut(analysis: &Analysis, cut: &PlannedCut) -> CutRegion {
     let graph = &analysis.graph;
     let [first, last] = [cut.region.nodes().next(), cut.region.nodes().last()]
@@ -164,7 +166,7 @@ fn node_at(analysis: &Analysis, plan: &MemoryPlan, peak: &Peak) -> String {
         .to_owned()
 }
 
-/// The values that are held at a peak, the largest first; parts of one value are one.
+/// The values that are held at a peak, the largest first. Parts of one value count as one.
 fn held(analysis: &Analysis, plan: &MemoryPlan, peak: &Peak) -> Vec<HeldValue> {
     let mut held: Vec<HeldValue> = vec![];
     let mut seen = HashSet::new();

@@ -1,9 +1,10 @@
-//! Regions along one independent axis: nodes, each with an axis of its outputs, such that values
+//! Regions along one independent axis: nodes, each with an axis of its outputs, so that values
 //! between them have the same places.
 //!
-//! A region is grown from one large value along one of its axes. Nodes around a value larger than a
-//! limit belong to it; smaller values lie on its border: they are cut before the first part, or
-//! joined behind the last one. A node on a path out of a region and in again belongs to it too.
+//! A region grows from one large value along one of its axes. Nodes around a value larger than a
+//! limit belong to it. Smaller values are on its border: they are cut before the first part, or
+//! joined after the last part. A node on a path that leaves the region and enters it again belongs
+//! to it too.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -14,7 +15,7 @@ use crate::ir::{NodeId, Reader, ValueId};
 use crate::onnx::tensor::DataType;
 use crate::shape::facts::extent;
 
-/// The limit for the nodes of a region.
+/// The largest number of nodes of a region.
 const MOST: usize = 256;
 
 /// A node of a region.
@@ -22,19 +23,19 @@ const MOST: usize = 256;
 pub struct RegionNode {
     /// The node.
     pub node: NodeId,
-    /// How one place along the axis reads each operand.
+    /// Which part of each operand is read to compute one place along the axis.
     pub reads: Vec<PartRead>,
-    /// The shape that the node reads, where it names the extent of the axis, and the place of that extent in it. An extent
-    /// that is open is `-1`.
+    /// The shape that the node reads, if it names the extent of the axis, and the index of that
+    /// extent in it. An unknown extent is `-1`.
     pub shape: Option<(Vec<i64>, usize)>,
 }
 
-/// Nodes that can be run part by part along an axis.
+/// Nodes that can run part by part along an axis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SliceRegion {
     /// The nodes, in execution order.
     pub members: Vec<RegionNode>,
-    /// Places along the axis.
+    /// The number of places along the axis.
     pub extent: usize,
     /// The values that are cut, with their axes.
     pub cut: Vec<(ValueId, usize)>,
@@ -49,7 +50,8 @@ impl SliceRegion {
     }
 }
 
-/// How many nodes a region grows by, one by one, in search of a border of fewer bytes.
+/// The largest number of nodes that are added before a region, one by one, in search of a border
+/// with fewer bytes.
 const UPSTREAM: usize = 24;
 
 /// A region while it grows.
@@ -58,18 +60,19 @@ struct Growing<'g> {
     analysis: &'g Analysis<'g>,
     /// The bytes of each value.
     bytes: &'g dyn Fn(ValueId) -> u64,
-    /// Values of more bytes are inside.
+    /// Values with more bytes are inside of the region.
     limit: u64,
     /// The nodes, each with the axis of its outputs.
     nodes: BTreeMap<NodeId, usize>,
     /// The values inside.
     within: HashSet<ValueId>,
-    /// Values that are to be inside, each with its axis.
+    /// Values that must be inside, each with its axis.
     ahead: Vec<(ValueId, usize)>,
 }
 
-/// The region around a value along one of its axes, with all nodes around values of more bytes than a limit; and larger
-/// regions with further nodes before it, each with fewer bytes to cut and to join.
+/// The regions around a value along one of its axes. The first has all nodes around values with
+/// more bytes than a limit. Larger regions with more nodes before it follow, each with fewer bytes
+/// on its border.
 pub fn grow(
     analysis: &Analysis,
     (value, axis): (ValueId, usize),
@@ -98,7 +101,7 @@ pub fn grow(
     regions
 }
 
-/// A region with all nodes around large values, and the places along its axis.
+/// A region with all nodes around large values, and the number of places along its axis.
 fn begun<'g>(
     analysis: &'g Analysis<'g>,
     (value, axis): (ValueId, usize),
@@ -137,7 +140,7 @@ impl Growing<'_> {
         Some(())
     }
 
-    /// Adds all nodes on a path out of the region and in again.
+    /// Adds all nodes on a path that leaves the region and enters it again.
     fn close(&mut self) -> Option<()> {
         while let Some((node, axis)) = self.between()? {
             self.add(node, axis)?;
@@ -159,7 +162,7 @@ impl Growing<'_> {
         placed.max().map(|(_, value, axis)| (value, axis))
     }
 
-    /// The bytes that are cut and joined.
+    /// The number of bytes that are cut and joined.
     fn border(&self, region: &SliceRegion) -> u64 {
         region
             .cut
@@ -169,7 +172,7 @@ impl Growing<'_> {
             .sum()
     }
 
-    /// Adds the node that makes a value.
+    /// Adds the node that outputs a value.
     fn add_producer(&mut self, value: ValueId, axis: usize) -> Option<()> {
         let (node, _) = self.analysis.graph.producer(value)?;
         self.add(node, axis)?;
@@ -190,7 +193,7 @@ impl Growing<'_> {
         Some(around)
     }
 
-    /// Whether the nodes around a value can be run part by part.
+    /// Whether the nodes around a value can run part by part.
     fn can_be_within(&self, value: ValueId, axis: usize) -> bool {
         if !is_read_by_nodes_alone(self.analysis, value) {
             return false;
@@ -204,7 +207,7 @@ impl Growing<'_> {
         })
     }
 
-    /// Adds a node, and notes the large values around it.
+    /// Adds a node, and records the large values around it.
     fn add(&mut self, node: NodeId, axis: usize) -> Option<()> {
         match self.nodes.insert(node, axis) {
             Some(other) if other != axis => return None,
@@ -236,8 +239,9 @@ impl Growing<'_> {
         Some(())
     }
 
-    /// A node on a path out of the region and in again, with the axis of its outputs; a refusal
-    /// where it has none.
+    /// A node on a path that leaves the region and enters it again, with the axis of its outputs.
+    /// The inner `None` means that there is no such node, the outer `None` that the node has no
+    /// such axis.
     #[allow(clippy::option_option)]
     fn between(&self) -> Option<Option<(NodeId, usize)>> {
         let graph = &self.analysis.graph;
@@ -247,7 +251,7 @@ impl Growing<'_> {
         };
         let window = &graph.order()[first..=last];
         let (behind, before) = (self.nodes_behind(window), self.nodes_before(window));
-        // The first of them reads the region itself.
+        // The first of these nodes reads the region itself.
         let Some(&node) = window.iter().find(|node| {
             !self.nodes.contains_key(node) && behind.contains(node) && before.contains(node)
         }) else {
@@ -261,7 +265,7 @@ impl Growing<'_> {
         Some(Some((node, axis)))
     }
 
-    /// The nodes of a window that read the region, directly or not.
+    /// The nodes of a window that read the region, directly or indirectly.
     fn nodes_behind(&self, window: &[NodeId]) -> HashSet<NodeId> {
         let mut behind: HashSet<NodeId> = HashSet::new();
         for &node in window {
@@ -297,7 +301,7 @@ impl Growing<'_> {
         read.filter_map(|&value| Some(graph.producer(value)?.0))
     }
 
-    /// The region, if all its nodes agree.
+    /// Returns the region, if all its nodes agree on the axes.
     fn finish(self, places: usize) -> Option<SliceRegion> {
         let Analysis { graph, facts, .. } = self.analysis;
         let mut nodes: Vec<(NodeId, usize)> = self
@@ -354,8 +358,8 @@ impl Growing<'_> {
         matches!(reader, Reader::Node { node, .. } if self.nodes.contains_key(node))
     }
 
-    /// The shape that a node reads, where it reads one, and which of its extents changes; nothing where it cannot be
-    /// written anew.
+    /// The shape that a node reads, and the index of the extent that changes. The inner `None`
+    /// means that the node reads no shape, the outer `None` that its shape cannot be rewritten.
     #[allow(clippy::option_option)]
     fn shape(&self, node: NodeId, axis: usize) -> Option<Option<(Vec<i64>, usize)>> {
         let at = self.analysis.at(node);
@@ -375,7 +379,8 @@ impl Growing<'_> {
     }
 }
 
-/// Whether a value can be cut: the parts of a constant of floats are stored, which needs finite numbers.
+/// Whether a value can be cut. The parts of a float constant are stored, which requires finite
+/// numbers.
 fn can_be_cut(analysis: &Analysis, value: ValueId) -> bool {
     let Analysis {
         constants, facts, ..

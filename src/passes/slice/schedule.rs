@@ -8,17 +8,17 @@ use crate::analysis::Analysis;
 use crate::analysis::memory_plan::{Buffer, MemoryPlan, PlanStep};
 use crate::ir::{self, NodeId, ValueId};
 
-/// A region, and how many parts it is cut into.
+/// A region, and the number of its parts.
 #[derive(Debug, Clone)]
 pub struct PlannedCut {
     /// The region.
     pub region: SliceRegion,
-    /// The number of parts; at most the places along the axis.
+    /// The number of parts, at most the number of places along the axis.
     pub parts: usize,
 }
 
 impl PlannedCut {
-    /// The places of each part: those before have one more where they are not all the same.
+    /// The number of places of each part. If they differ, the first parts have one place more.
     pub fn extents(&self) -> Vec<usize> {
         let (places, parts) = (self.region.extent, self.parts);
         (0..parts)
@@ -26,7 +26,7 @@ impl PlannedCut {
             .collect()
     }
 
-    /// How many nodes are added.
+    /// The number of nodes that the cut adds.
     pub fn added(&self) -> usize {
         let SliceRegion {
             members,
@@ -38,8 +38,8 @@ impl PlannedCut {
     }
 }
 
-/// The plan with these regions cut; `None` where two of them would have to wait for each other. Each region runs where its
-/// last node was, part by part.
+/// The memory plan with these regions cut. Each region runs part by part where its last node ran.
+/// `None` if two regions would have to wait for each other.
 pub fn with_cuts(
     analysis: &Analysis,
     plan: &MemoryPlan,
@@ -58,7 +58,7 @@ pub fn with_cuts(
     Some(sliced)
 }
 
-/// Something that runs: a node, or all parts of a region.
+/// A unit of the order: a node, or all parts of a region.
 #[derive(Debug, Clone, Copy)]
 enum Scheduled {
     Node(NodeId),
@@ -109,8 +109,8 @@ fn turns(analysis: &Analysis, cuts: &[PlannedCut]) -> Option<Vec<Scheduled>> {
     (order.len() == turns.len()).then(|| order.into_iter().map(|turn| turns[turn]).collect())
 }
 
-/// Appends the steps of a region: its inputs are cut, each part runs to its end, the parts of its
-/// outputs are joined.
+/// Appends the steps of a region: its inputs are cut, each part runs to its end, and the parts of
+/// its outputs are joined.
 fn push_parts(
     analysis: &Analysis,
     plan: &MemoryPlan,
@@ -164,11 +164,11 @@ fn movement(number: usize, reads: Vec<usize>, writes: Vec<usize>) -> PlanStep {
 
 /// The buffers of the parts of a region.
 struct PartBuffers {
-    /// The places of each part.
+    /// The number of places of each part.
     extents: Vec<usize>,
-    /// The places of all parts.
+    /// The number of places of all parts.
     whole_extent: usize,
-    /// For each part, its buffers by those of the whole values.
+    /// For each part, maps the buffer of a whole value to that of the part.
     by_whole: Vec<HashMap<usize, usize>>,
 }
 
@@ -181,7 +181,7 @@ impl PartBuffers {
         }
     }
 
-    /// Adds a buffer for each part of a value, and returns their indices.
+    /// Adds a buffer for each part of a value. Returns their indices.
     fn add(&mut self, value: ValueId, plan: &MemoryPlan, buffers: &mut Vec<Buffer>) -> Vec<usize> {
         let whole = u128::from(plan.buffers[value.index()].bytes);
         let mut added = vec![];
@@ -198,7 +198,7 @@ impl PartBuffers {
     }
 }
 
-/// The buffer that a part of a region reads for one that is whole.
+/// The buffer that a part of a region reads in place of a whole buffer.
 fn own(part: &HashMap<usize, usize>, whole: usize, read: PartRead) -> usize {
     match read {
         PartRead::Same(_) => part.get(&whole).copied().unwrap_or(whole),

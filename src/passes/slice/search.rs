@@ -1,4 +1,4 @@
-//! Which regions are cut, and into how many parts.
+//! Decides which regions are cut, and into how many parts.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -9,25 +9,28 @@ use crate::analysis::Analysis;
 use crate::analysis::memory_plan::{MemoryPlan, Peak};
 use crate::ir::{NodeId, ValueId};
 
-/// How many parts a region is cut into at most.
+/// The largest number of parts of a region.
 const MOST_PARTS: usize = 64;
 
-/// A cut leaves less than this part of the bytes that are held at the peak.
+/// The fraction of the peak below which a cut must bring the peak.
 const WORTH: f64 = 0.98;
 
-/// With `--slice`, a cut leaves less than this part of the bytes that are held around its value.
+/// With `--slice`, the fraction below which a cut must bring the bytes that are held around its
+/// value.
 const WORTH_BY_HAND: f64 = 0.9;
 
-/// With `--slice`, a value is large if it has at least the bytes of the largest one divided by this number.
+/// With `--slice`, a value is large if it has at least the bytes of the largest value divided by
+/// this number.
 const LARGE: u64 = 32;
 
-/// Fewer parts are better where they need at most this many times the bytes that the most parts need.
+/// Fewer parts are preferred if they need at most this many times the bytes of the most parts.
 const NEAR_LOWEST: f64 = 1.02;
 
-/// How many of the values that are held at a peak are tried.
+/// The number of values held at a peak that are tried.
 const TRIED: usize = 4;
 
-/// Values of at most this part of the bytes of the value that a region is grown from are on its border.
+/// The limits of regions, as fractions of the bytes of the value from which the region grows.
+/// Smaller values are on its border.
 const LIMITS: &[f64] = &[0.75, 0.5, 0.24, 0.12, 0.05];
 
 /// The state of a search for cuts.
@@ -42,12 +45,13 @@ struct CutChoice {
     cuts: Vec<PlannedCut>,
     /// The bytes that are held while the cut runs, in the worst step.
     bytes: u64,
-    /// How many nodes the cut adds.
+    /// The number of nodes that the cut adds.
     added: usize,
 }
 
 impl CutChoice {
-    /// Its place among choices, the best first: under the goal by the fewest nodes, or else by the fewest bytes.
+    /// The rank among choices, the best first. Cuts under the goal come first, ordered by the
+    /// number of added nodes. The others are ordered by their bytes.
     fn rank(&self, goal: u64) -> (u8, u64, u64) {
         match self.bytes <= goal {
             true => (0, self.added as u64, self.bytes),
@@ -65,7 +69,8 @@ impl<'s> CutSearch<'s> {
         }
     }
 
-    /// Cuts at one peak after the other until all are under the goal, or no cut lowers the highest one.
+    /// Cuts at one peak after another until all are under the goal, or no cut lowers the highest
+    /// one.
     pub fn reach(&self, goal: u64, mut cuts: Vec<PlannedCut>) -> Vec<PlannedCut> {
         // Each round cuts one region, or cuts it into more parts.
         for _ in 0..self.plan.steps.len() {
@@ -84,7 +89,8 @@ impl<'s> CutSearch<'s> {
         cuts
     }
 
-    /// Cuts each region around a large value into so many parts, or as many as there are places.
+    /// Cuts each region around a large value into `parts` parts, or into as many parts as it has
+    /// places.
     pub fn all(&self, parts: usize) -> Vec<PlannedCut> {
         let mut values: Vec<(u64, ValueId)> = self
             .plan
@@ -105,7 +111,8 @@ impl<'s> CutSearch<'s> {
         cuts
     }
 
-    /// The cuts with one more around a value: the one that holds the fewest bytes.
+    /// The cuts with one more cut around a value. Of all regions, it takes the one that holds the
+    /// fewest bytes.
     fn best_cut_around(
         &self,
         cuts: &[PlannedCut],
@@ -123,7 +130,7 @@ impl<'s> CutSearch<'s> {
             .min_by_key(|choice| (choice.bytes, choice.added))
     }
 
-    /// The most bytes that are held while a value is made or read.
+    /// The largest number of bytes that are held while a value is written or read.
     fn bytes_around(&self, value: ValueId) -> u64 {
         let live = self.plan.live();
         let steps = self.plan.steps.iter().zip(live);
@@ -137,8 +144,8 @@ impl<'s> CutSearch<'s> {
             .unwrap_or(0)
     }
 
-    /// The cuts with one more, or with more parts of one, that lower the peak: under the goal by the fewest nodes, or as far
-    /// as possible.
+    /// The cuts with one more cut, or with more parts of one cut, that lower the peak. Prefers the
+    /// fewest nodes under the goal, or else the fewest bytes.
     fn improved(
         &self,
         cuts: &[PlannedCut],
@@ -172,8 +179,8 @@ impl<'s> CutSearch<'s> {
         best.map(|choice| choice.cuts)
     }
 
-    /// The fewest parts of one of the cuts, from so many on, that bring it under the goal, or near the lowest that any
-    /// number reaches; `None` where no number is worth it.
+    /// The fewest parts of one of the cuts, at least `from`, that bring it under the goal, or near
+    /// the lowest peak of any number of parts. `None` if no number lowers the peak enough.
     fn fewest(
         &self,
         cuts: &[PlannedCut],
@@ -209,7 +216,8 @@ impl<'s> CutSearch<'s> {
         self.choice(cuts, number, PlannedCut { parts, ..cut })
     }
 
-    /// The cuts with one more at index `number`; `None` where the regions would have to wait for each other.
+    /// The cuts with one more cut at index `number`. `None` if regions would have to wait for each
+    /// other.
     fn choice(
         &self,
         mut cuts: Vec<PlannedCut>,
@@ -246,7 +254,7 @@ impl<'s> CutSearch<'s> {
     }
 }
 
-/// Numbers of parts that are tried.
+/// The numbers of parts that are tried.
 fn parts(extent: usize) -> Vec<usize> {
     let steps = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, MOST_PARTS];
     let mut numbers: Vec<usize> = steps.into_iter().filter(|&parts| parts < extent).collect();

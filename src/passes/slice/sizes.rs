@@ -1,11 +1,13 @@
-//! A model with sizes for its symbolic dimensions, which the memory of activations is planned with.
+//! Gives the symbolic dimensions of a model the sizes for which the memory of activations is
+//! planned.
 
 use std::collections::BTreeMap;
 
 use crate::onnx::Model;
 use crate::onnx::proto::{Dim, Dimension, ValueInfoProto};
 
-/// The model with these sizes. A first dimension of an input that is not named among them has the size 1.
+/// The model with these sizes. If the first dimension of an input is symbolic and not in `expect`,
+/// its size is 1.
 pub fn sized(model: &Model, expect: &BTreeMap<String, usize>) -> Model {
     let mut graph = model.graph().clone();
     let mut sizes = expect.clone();
@@ -50,7 +52,7 @@ fn is_open(dim: &Dimension) -> bool {
     !matches!(dim.value, Some(Dim::DimValue(size)) if size >= 0)
 }
 
-/// The symbol of a dimension that is open; exporters write `?` for one that has none.
+/// The symbol of an unknown dimension. Exporters write `?` for a dimension without a symbol.
 fn symbol(dim: &Dimension) -> Option<String> {
     match &dim.value {
         Some(Dim::DimParam(symbol)) if !symbol.is_empty() && symbol != "?" => Some(symbol.clone()),

@@ -25,10 +25,10 @@ use crate::onnx::proto::NodeProto;
 use crate::recipe::Recipe;
 use crate::shape::facts::extent;
 
-/// The parts of a value along an axis, by their names.
+/// The names of the parts of each value along an axis.
 type PartNames = HashMap<(ValueId, usize), Vec<String>>;
 
-/// The nodes of a region as those of its parts.
+/// Writes the nodes of a region as those of its parts.
 pub fn written(analysis: &Analysis, cut: &PlannedCut) -> Replacement {
     let mut writer = PartWriter {
         analysis,
@@ -73,7 +73,7 @@ struct PartWriter<'w> {
     names: HashSet<String>,
     nodes: Vec<NodeProto>,
     constants: Vec<NewConstant>,
-    /// Integer constants, by their elements.
+    /// The names of integer constants, by their elements.
     shared: HashMap<Vec<i64>, String>,
 }
 
@@ -104,7 +104,7 @@ impl PartWriter<'_> {
         name
     }
 
-    /// Cuts a constant of floats that varies along the axis: its parts are stored.
+    /// Cuts a float constant that varies along the axis. Its parts are stored.
     fn pick(&mut self, value: ValueId, axis: usize) -> Option<Vec<String>> {
         let Analysis {
             constants, facts, ..
@@ -141,7 +141,7 @@ impl PartWriter<'_> {
         Some(names)
     }
 
-    /// Cuts an input of the region.
+    /// Writes the Split of an input of the region.
     fn split(&mut self, value: ValueId, axis: usize, cut: &PlannedCut) -> Vec<String> {
         let stem = self.graph.value_name(value);
         let like = cut
@@ -202,7 +202,7 @@ impl PartWriter<'_> {
         self.nodes.push(node);
     }
 
-    /// Joins the parts of an output of the region.
+    /// Writes the Concat of the parts of an output of the region.
     fn join(&mut self, value: ValueId, axis: usize, made: &[HashMap<ValueId, String>]) {
         let stem = self.graph.value_name(value);
         let like = self

@@ -1,15 +1,17 @@
-//! A product of a stack of matrices with one that repeats matrices, as a product with those that it repeats.
+//! Removes the repetition of matrices from the second operand of a product.
 //!
-//! Before: `MatMul(q, repeat(k))`, heads of queries `[B, K·G, T, D]`, keys `[B, K, D, S]` repeated for the G heads of each
-//! group. After: the queries of a group are rows of one matrix, `[B, K, G·T, D]`, and no key is repeated; the result is
-//! `[B, K, G·T, S]`, which has the elements of `[B, K·G, T, S]` in their order.
+//! Before: `MatMul(q, repeat(k))`, with queries `[B, K·G, T, D]` in heads, and keys `[B, K, D, S]`
+//! that are repeated for the G heads of each group. After: the queries of a group are rows of one
+//! matrix, `[B, K, G·T, D]`, and no key is repeated. The result `[B, K, G·T, S]` has the elements
+//! of `[B, K·G, T, S]` in the same order.
 //!
-//! Exact: matrix h of a repeated stack is matrix `h div G`, and rows of a product do not depend on each other. A
-//! [`RepeatMap`] follows all operators that move and repeat keys. Where all matrices are repeated in turn (`h mod K`), or
-//! another axis lies between heads and rows, the repetition becomes an axis of its own, over which keys broadcast.
+//! This is exact: matrix h of a repeated stack is matrix `h div G`, and the rows of a product do
+//! not depend on each other. A [`RepeatMap`] follows all operators that move and repeat keys. If
+//! all matrices are repeated in turn (`h mod K`), or if another axis is between heads and rows, the
+//! repetition becomes an axis of its own, over which keys broadcast.
 //!
-//! A scale of keys comes before the repetition, and a scale of the product before the last Reshape, since engines fuse it
-//! with the product.
+//! A scale of keys is applied before the repetition, and a scale of the product before the last
+//! Reshape, since engines fuse it with the product.
 //!
 //! [`RepeatMap`]: crate::analysis::repeats::RepeatMap
 
@@ -31,7 +33,7 @@ use rearrange::rearranged;
 /// The name of this rule.
 const RULE: &str = "heads";
 
-/// The axes of a matrix.
+/// The number of axes of a matrix.
 const MATRIX: usize = 2;
 
 /// A product whose second operand repeats matrices.
@@ -40,33 +42,34 @@ struct GroupedProduct<'a> {
     node: NodeId,
     operand: RepeatedOperand,
     stack: RepeatedAxis,
-    /// The nodes that it takes the place of, itself the last one.
+    /// The nodes that the new product replaces. The last one is the product itself.
     nodes: Vec<NodeId>,
 }
 
-/// An axis of a stack that repeats places.
+/// An axis of a stack along which matrices are repeated.
 struct RepeatedAxis {
-    /// Its place among the axes of the operand.
+    /// The index of the axis in the operand.
     axis: usize,
-    /// The factors before the repetition, those of the repetition, and those behind it.
+    /// The factors of the axis before the repetition, those of the repetition, and those after it.
     parts: [Vec<AxisFactor>; 3],
 }
 
-/// Where the matrices of a group are, in the product without the repetition.
+/// The place of the matrices of a group in the product without the repetition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum GroupForm {
     /// Their rows are rows of one matrix.
     Rows,
-    /// They are matrices along an axis over which the second operand broadcasts.
+    /// They lie along an axis over which the second operand broadcasts.
     Axis,
 }
 
-/// A product without the repetition of its second operand.
+/// Finds a product without the repetition of its second operand.
 pub fn find(analysis: &Analysis, node: NodeId) -> Option<PlacementMove> {
     GroupedProduct::read(analysis, node)?.ok()?.moved()
 }
 
-/// The line of a product whose second operand repeats an axis, and stays so; `None` for others.
+/// The line in the plan for a product whose second operand repeats an axis and cannot be changed.
+/// `None` for other products.
 pub fn refused(analysis: &Analysis, node: NodeId) -> Option<Placed> {
     let why = match GroupedProduct::read(analysis, node)? {
         Ok(product) if product.moved().is_some() => return None,
@@ -87,7 +90,7 @@ pub fn refused(analysis: &Analysis, node: NodeId) -> Option<Placed> {
 }
 
 impl<'a> GroupedProduct<'a> {
-    /// Reads a product; `None` where its second operand repeats nothing.
+    /// Reads a product. `None` if its second operand repeats nothing.
     fn read(analysis: &'a Analysis<'a>, node: NodeId) -> Option<Result<Self, Reason>> {
         let (graph, at) = (&analysis.graph, analysis.at(node));
         let output = graph.only_output(node)?;
@@ -100,10 +103,11 @@ impl<'a> GroupedProduct<'a> {
         Some(Self::with(analysis, node, operand))
     }
 
-    /// The product with a repeated operand.
+    /// The product with this repeated operand.
     ///
     /// # Errors
-    /// Where the first operand has no matrix for each that is repeated, or the repetition is needed.
+    /// The first operand does not have a matrix for each repeated matrix, or the repeated values
+    /// have other readers.
     fn with(
         analysis: &'a Analysis<'a>,
         node: NodeId,
@@ -129,7 +133,8 @@ impl<'a> GroupedProduct<'a> {
         })
     }
 
-    /// The product without the repetition; `None` where a shape that it needs has too many open extents.
+    /// Writes the product without the repetition. `None` if a shape that it needs has too many
+    /// unknown extents.
     fn moved(&self) -> Option<PlacementMove> {
         let (graph, facts) = (&self.analysis.graph, &self.analysis.facts);
         let mut maker = Maker::new(graph, self.node);
@@ -150,7 +155,7 @@ impl<'a> GroupedProduct<'a> {
         ))
     }
 
-    /// The operators behind the product that compute each of its elements alone.
+    /// The element-wise operators after the product.
     fn scales(&self) -> Vec<Link> {
         let graph = &self.analysis.graph;
         let mut scales: Vec<Link> = vec![];
@@ -194,7 +199,7 @@ impl<'a> GroupedProduct<'a> {
             .or_else(|| self.in_shape_of_rows(&product, grouped_result.len(), maker))
     }
 
-    /// The second operand without its repetition.
+    /// Writes the second operand without its repetition.
     fn single_operand(
         &self,
         factors: &AxisFactors,
@@ -214,7 +219,8 @@ impl<'a> GroupedProduct<'a> {
         Some(keys)
     }
 
-    /// The first operand with the repetition as an axis of its own, where several open extents come to other axes.
+    /// Writes the first operand with the repetition as an axis of its own, if several unknown
+    /// extents move to other axes.
     fn apart_by_shape(
         &self,
         factors: &AxisFactors,
@@ -242,7 +248,8 @@ impl<'a> GroupedProduct<'a> {
         Some(maker.op("Reshape", &[queries, &shape], vec![]))
     }
 
-    /// A product of so many axes in the shape of its first operand, but for its columns.
+    /// Reshapes a product with this many axes to the shape of its first operand, except for its
+    /// columns.
     fn in_shape_of_rows(&self, product: &str, axes: usize, maker: &mut Maker) -> Option<String> {
         let at = self.analysis.at(self.node);
         let (rows, result) = (at.shape(0).ok()?, at.output_shape(0).ok()?);
@@ -259,10 +266,10 @@ impl<'a> GroupedProduct<'a> {
 }
 
 impl RepeatedAxis {
-    /// The axis of the stack that an operand repeats.
+    /// Reads the axis of the stack that an operand repeats.
     ///
     /// # Errors
-    /// [`Reason::RepeatedAxis`] where it repeats rows, columns, or several axes.
+    /// [`Reason::RepeatedAxis`] if it repeats rows, columns, or several axes.
     fn read(operand: &RepeatedOperand) -> Result<Self, Reason> {
         let map = &operand.map;
         let axes = map.value();
@@ -295,14 +302,16 @@ impl RepeatedAxis {
         })
     }
 
-    /// The factors of another value of this shape, which has a matrix for each that is repeated.
+    /// The axis factors of another value with this shape, which has a matrix for each repeated
+    /// matrix.
     fn factors(&self, factors: &mut AxisFactors, shape: &Shape) -> Axes {
         let mut axes: Axes = shape.iter().map(|dim| factors.own(dim)).collect();
         axes[self.axis] = self.parts.concat();
         axes
     }
 
-    /// The form for operands of so many axes: the matrices of a group are rows of one where they lie one behind the other.
+    /// The form for operands of this rank. The matrices of a group become rows of one matrix if
+    /// they follow one another.
     fn form(&self, rank: usize) -> GroupForm {
         let [_, _, behind] = &self.parts;
         if self.axis + MATRIX + 1 == rank && behind.is_empty() {
@@ -312,7 +321,7 @@ impl RepeatedAxis {
         }
     }
 
-    /// The axes of the first operand, or of the result, of the product without the repetition.
+    /// The axes of the first operand, or of the result, in the product without the repetition.
     fn grouped(&self, axes: &Axes, form: GroupForm) -> Axes {
         let [before, repeat, behind] = self.parts.clone();
         let mut axes = axes.clone();
@@ -339,7 +348,7 @@ impl RepeatedAxis {
         axes
     }
 
-    /// The second operand with these axes, and one of one place where the repetition was.
+    /// Writes the second operand with an additional axis of extent 1 in place of the repetition.
     fn broadcasting(
         &self,
         factors: &AxisFactors,

@@ -7,20 +7,21 @@ use crate::ir::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 use crate::refusal::Reason;
 
-/// How many nodes around a product are looked at.
+/// The largest number of nodes around a product that are visited.
 const MOST_NODES: usize = 64;
 
-/// The axes of a matrix: a constant of no more axes than that never adds one to a stack of matrices.
+/// The number of axes of a matrix. A constant of at most this rank never adds an axis to a stack of
+/// matrices.
 const MATRIX: usize = 2;
 
-/// A node that hands each element on, moved, repeated, or computed from that element alone.
+/// A node that passes elements on. It moves or repeats them, or computes each of them separately.
 #[derive(Debug, Clone, Copy)]
 pub struct Link {
     /// The node.
     pub node: NodeId,
     /// The input with the elements.
     pub slot: usize,
-    /// Whether it leaves every element where it is.
+    /// Whether it keeps every element at its place.
     pub is_elementwise: bool,
     /// Whether its operator can repeat elements.
     may_repeat: bool,
@@ -31,16 +32,17 @@ pub struct Link {
 pub struct RepeatedOperand {
     /// The value before the first repetition.
     pub source: ValueId,
-    /// Which element of the source each element of the operand is.
+    /// The element of the source that each element of the operand is.
     pub map: RepeatMap,
     /// The nodes from the source to the operand, in execution order.
     pub links: Vec<Link>,
-    /// How many of them are before the first repetition.
+    /// The number of these nodes before the first repetition.
     moved: usize,
 }
 
 impl RepeatedOperand {
-    /// Reads the nodes that make an operand; `None` where no repetition is among them that can be followed.
+    /// Reads the nodes that produce an operand. `None` if none of them repeats places in a way that
+    /// can be followed.
     pub fn read(analysis: &Analysis, operand: ValueId) -> Option<Self> {
         let links = links(analysis, operand);
         let mut may_repeat = (0..links.len()).filter(|&first| links[first].may_repeat);
@@ -66,7 +68,7 @@ impl RepeatedOperand {
         })
     }
 
-    /// The source of a row of nodes that repeats places, and where they are behind it.
+    /// The source of a chain of nodes that repeats places, and the map of its elements.
     fn follow(analysis: &Analysis, links: &[Link]) -> Option<(ValueId, RepeatMap)> {
         let first = links.first()?;
         let source = analysis.graph.input(first.node, first.slot)?;
@@ -79,7 +81,8 @@ impl RepeatedOperand {
         repeats.then_some((source, map))
     }
 
-    /// Whether all repetitions have known counts. A matrix that is repeated for an open batch has no heads.
+    /// Whether all repetitions have known counts. A matrix that is repeated for an unknown batch
+    /// has no heads.
     pub fn repeats_known_times(&self) -> bool {
         let value = self.map.value();
         let mut repeats = value
@@ -89,11 +92,11 @@ impl RepeatedOperand {
         repeats.all(|&factor| self.map.factors.extent(factor).is_some())
     }
 
-    /// All nodes from the first repetition to the product, without the product, and the nodes that compute shapes for them
-    /// alone from repeated values.
+    /// All nodes from the first repetition up to, but not including, the product, and the nodes
+    /// that compute shapes for them from repeated values.
     ///
     /// # Errors
-    /// [`Reason::GraphOutput`], or [`Reason::OtherReader`] where something else needs a repeated value.
+    /// [`Reason::GraphOutput`], or [`Reason::OtherReader`] if another node needs a repeated value.
     pub fn nodes(&self, graph: &Graph, product: NodeId) -> Result<Vec<NodeId>, Reason> {
         let repeating = self.links[self.moved..].iter().map(|link| link.node);
         let repeating: Vec<NodeId> = repeating.collect();
@@ -112,10 +115,11 @@ impl RepeatedOperand {
     }
 }
 
-/// Adds a node that reads only the shape of a value, and all nodes behind it, where they end in nodes of the list.
+/// Adds a node that reads only the shape of a value, and all nodes after it, which must end in
+/// nodes of the list.
 ///
 /// # Errors
-/// [`Reason::OtherReader`] where it reads elements, or something else reads what they make.
+/// [`Reason::OtherReader`] if it reads elements, or if another node reads its results.
 fn collect_shape_readers(
     graph: &Graph,
     reader: Reader,
@@ -141,7 +145,7 @@ fn collect_shape_readers(
     Ok(())
 }
 
-/// The nodes before an operand that hand its elements on, in execution order.
+/// The nodes before an operand that pass its elements on, in execution order.
 fn links(analysis: &Analysis, operand: ValueId) -> Vec<Link> {
     let graph = &analysis.graph;
     let mut links = vec![];
@@ -161,7 +165,7 @@ fn links(analysis: &Analysis, operand: ValueId) -> Vec<Link> {
 }
 
 impl Link {
-    /// Reads a node; `None` for one that hands no element on, or is not known to.
+    /// Reads a node. `None` if it does not pass elements on, or is not known to.
     pub fn read(at: &At) -> Option<Self> {
         let category = at.graph.category(at.node);
         let is_cast = at.graph.domain_op(at.node) == ("", "Cast");
@@ -185,7 +189,7 @@ impl Link {
     }
 }
 
-/// The input that an element-wise operator reads, where all others are constants of one element.
+/// The input that an element-wise operator reads, if all other inputs are constants of one element.
 fn single_operand(at: &At) -> Option<usize> {
     let mut varying =
         (0..at.arity()).filter(|&slot| at.input(slot).is_ok() && !is_number(at, slot));

@@ -1,11 +1,11 @@
-//! Writes a value whose axes hold given factors as one whose axes hold them in another order, or grouped otherwise.
+//! Writes a value with its axis factors in another order, or in other groups.
 
 use crate::analysis::layout::{Axes, AxisFactor, AxisFactors};
 use crate::ir::builder::Maker;
 use crate::shape::facts::same;
 
-/// Adds the Reshapes and the Transpose that take the factors of a value from axes to others. Returns the name of the result;
-/// `None` where a Reshape would have two extents that are open.
+/// Adds the Reshapes and the Transpose that move the factors of a value from the axes `from` to the
+/// axes `to`. Returns the name of the result. `None` if a Reshape would have two unknown extents.
 pub fn rearranged(
     factors: &AxisFactors,
     value: &str,
@@ -25,7 +25,7 @@ pub fn rearranged(
     reshaped(factors, &value, [&turned, to], maker)
 }
 
-/// The permutation that takes whole axes to others; axes of one place keep their order.
+/// The permutation that moves whole axes to others. Axes of extent 1 keep their order.
 fn order(from: &Axes, to: &Axes) -> Option<Vec<usize>> {
     let mut free: Vec<Option<&Vec<AxisFactor>>> = from.iter().map(Some).collect();
     let mut order = vec![];
@@ -45,7 +45,7 @@ fn transposed(value: &str, order: &[usize], maker: &mut Maker) -> String {
     maker.transpose(value, &order)
 }
 
-/// An axis for each factor.
+/// One axis for each factor.
 fn single(axes: &Axes) -> Axes {
     axes.iter().flatten().map(|&factor| vec![factor]).collect()
 }
@@ -63,7 +63,8 @@ fn reshaped(
     Some(maker.reshape(value, &extents))
 }
 
-/// The extents for a Reshape: an open one is copied from the same axis, or, once, inferred.
+/// The target extents of a Reshape. An unknown extent is copied from the axis with the same index,
+/// or inferred, but only once.
 fn target(factors: &AxisFactors, from: &Axes, to: &Axes) -> Option<Vec<i64>> {
     let mut extents = vec![];
     for (place, axis) in to.iter().enumerate() {
@@ -75,7 +76,7 @@ fn target(factors: &AxisFactors, from: &Axes, to: &Axes) -> Option<Vec<i64>> {
         });
     }
     match [0, -1].map(|mark| extents.iter().filter(|&&extent| extent == mark).count()) {
-        // onnxruntime keeps a buffer for each shape that it knows from a 0.
+        // onnxruntime keeps a buffer for each shape that it recognizes by a 0.
         [1, 0] => extents
             .iter_mut()
             .filter(|extent| **extent == 0)
