@@ -316,7 +316,7 @@ fn flattened_gemms_with_read_or_mixed_rows_stay() {
 }
 
 #[test]
-fn matmul_beside_a_transpose_does_not_become_gemm() {
+fn matmul_with_a_transpose_on_one_side_does_not_become_gemm() {
     let beside = |before: &str, behind: &str| {
         model(&format!(
             "input x N 4 6
@@ -337,6 +337,9 @@ fn matmul_beside_a_transpose_does_not_become_gemm() {
     let turned = "input z N 6 4\n a = Transpose(z) perm=[0,2,1]";
     assert!(rows(&beside(turned, "m = Relu(p)\n y = Add(m, x)")).contains("MatMul"));
     assert!(rows(&beside("a = Relu(x)", "y = Transpose(p) perm=[0,2,1]")).contains("MatMul"));
+    let both = beside(turned, "m = Relu(x)\n y = Transpose(p) perm=[0,2,1]");
+    assert!(rows(&both).contains("Gemm"));
+    same(&both, &for_engine(Target::Cpu, &both), 1e-6);
 }
 
 #[test]
