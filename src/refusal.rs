@@ -173,6 +173,9 @@ pub enum Reason {
     /// A parameter is NaN or infinite.
     #[error("a parameter is not finite")]
     NotFinite,
+    /// The affine adds 0, which turns −0 into +0, and an operator after it observes the sign of a zero.
+    #[error("it adds 0, and an operator after it observes the sign of a zero")]
+    ZeroSign,
     /// A folded weight exceeds the range of its element type.
     #[error("a folded value is too large: {0}")]
     Overflow(String),

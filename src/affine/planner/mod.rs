@@ -15,10 +15,11 @@ use crate::affine::propagate::propagation::Propagation;
 use crate::affine::propagate::{backward, stream_basis};
 use crate::affine::recognize::{Part, Replacement, Reset, Site};
 use crate::analysis::Analysis;
+use crate::analysis::zero_sign::ZeroSigns;
 use crate::hash::HashMap;
-use crate::ir::{NodeId, ValueId};
+use crate::ir::{Graph, NodeId, ValueId};
 use crate::onnx::tensor::DataType;
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 
 /// The bound on the sweeps over the open items. A sweep only follows one that folded an item, so
 /// the bound is rarely reached.
@@ -52,6 +53,18 @@ pub fn plan<'a>(
     planner.fold_all();
     planner.join_rows(sites);
     planner.finish(sites, refused)
+}
+
+/// Refuses a site that only adds zeros if an operator after it observes the sign of a zero.
+fn observed_zero(graph: &Graph, signs: &ZeroSigns, site: &Site) -> Option<Refusal> {
+    let mut parts = site.pre.iter().chain(&site.post);
+    let part = parts.find(|part| {
+        let is_product = |&node: &NodeId| matches!(graph.op(node), Some("Mul" | "Div"));
+        let adds = !part.nodes.iter().all(is_product);
+        adds && part.affine.is_identity() && signs.are_observed(part.output)
+    })?;
+    let name = graph.value_name(part.output);
+    Some(Refusal::new(Reason::ZeroSign, name))
 }
 
 struct Planner<'a> {
@@ -91,9 +104,12 @@ impl<'a> Planner<'a> {
             shifts: SHIFTS,
             is_centring: false,
         };
+        let signs = ZeroSigns::new(analysis);
         for (index, site) in sites.iter().enumerate() {
             let refusal = site.refusal.clone();
-            let refusal = refusal.or_else(|| refused.get(&index).cloned());
+            let refusal = refusal
+                .or_else(|| refused.get(&index).cloned())
+                .or_else(|| observed_zero(&analysis.graph, &signs, site));
             planner.add_site(index, site, refusal);
         }
         planner

@@ -233,6 +233,15 @@ fn example(reason: &Reason) -> Model {
             retype(&mut model, &["g", "w"], DataType::Float16);
             model
         }
+        Reason::ZeroSign => model(
+            "input x batch 4
+             const zeros 4 = 0 0 0 0
+             y = Add(x, zeros)
+             weight w 4 4
+             m = MatMul(y, w)
+             z = Reciprocal(m)
+             output z",
+        ),
         Reason::Narrow(_) => {
             let mut model =
                 behind("h = Cast(m) to=10\n weight w 4 4\n y = MatMul(h, w)\n output y");

@@ -2,6 +2,7 @@
 
 use unfold::onnx::Model;
 use unfold::onnx::tensor::DataType;
+use unfold::refusal::Reason;
 
 use crate::common::text::model;
 use crate::common::{declared, fuse, operators, retype};
@@ -105,6 +106,40 @@ fn add_of_zero_stays_where_the_sign_of_zero_is_observed() {
             "{other}"
         );
     }
+}
+
+#[test]
+fn a_fold_keeps_a_sum_with_zeros_where_the_sign_of_a_zero_is_observed() {
+    // 1 / (2 · floor(x + 0)) is ∞ at x = −0, and 1 / (2 · floor(x)) is −∞.
+    let text = |behind: &str| {
+        format!(
+            "input x batch 4
+             const zeros 4 = 0 0 0 0
+             const rows 4 = 2 2 2 2
+             y = Add(x, zeros)
+             f = Floor(y)
+             g = Mul(f, rows)
+             {behind}
+             output z"
+        )
+    };
+    let (_, after) = fused(&text("z = Reciprocal(g)"));
+    assert!(operators(&after).contains(&"Add"));
+    let plan = plan_of(&text("z = Reciprocal(g)"));
+    assert!(plan.contains(&Reason::ZeroSign), "{plan:?}");
+    let (_, after) = fused(&text("z = Tanh(g)"));
+    assert!(!operators(&after).contains(&"Add"));
+    assert!(!plan_of(&text("z = Tanh(g)")).contains(&Reason::ZeroSign));
+}
+
+/// The reasons of all refusals of a plan.
+fn plan_of(text: &str) -> Vec<Reason> {
+    let plan = unfold::plan(&model(text), &Default::default()).unwrap();
+    let outcomes = plan.sites.iter().flat_map(|site| site.outcomes());
+    let refusals = outcomes.flat_map(|outcome| outcome.refusals());
+    refusals
+        .map(|(_, refusal)| refusal.reason.clone())
+        .collect()
 }
 
 /// The operators of activations on `x`, with bounds by their names.
